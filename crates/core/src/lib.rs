@@ -1,0 +1,18 @@
+//! Every algorithm of fairweir, one module per job.
+//!
+//! Nothing here reads a clock, draws a random number or touches the outside world: time and
+//! measurements are passed in, decisions come out as data, and the same input gives the same
+//! output to the bit.
+//!
+//! | module | its job |
+//! |---|---|
+//! | [`units`] | rates, volumes and time as types |
+//! | [`share`] | weighted max-min fair division, the one allocation routine |
+//! | [`policy`] | what the user asks for: flow groups, weights, matches |
+//! | [`receiver`] | control loops that decide class rates from what arrives |
+#![forbid(unsafe_code)]
+
+pub mod policy;
+pub mod receiver;
+pub mod share;
+pub mod units;

@@ -1,0 +1,361 @@
+//! What the user asks for: flow groups, their weights, and what belongs to each.
+//!
+//! A [`Policy`] is an ordered list of [`Group`]s, one of which is the default group that takes
+//! whatever matches nothing. Which group a packet belongs to:
+//!
+//! 1. each kind of match (address, port, application, unit, user, cgroup) names at most one group:
+//!    among prefixes the longest that holds the address wins, among equal ones the group that
+//!    stands first;
+//! 2. among the groups so named, the one that stands first in the policy wins;
+//! 3. nothing named: the default group.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+
+use crate::share::Weight;
+
+/// The most flow groups that a policy may have, the default group included.
+pub const GROUPS_MAX: usize = 256;
+
+/// The longest name of a group, application, unit or user, in bytes.
+pub const NAME_MAX: usize = 63;
+
+/// The name of the group that takes what matches nothing.
+pub const DEFAULT_GROUP: &str = "default";
+
+/// A valid list of flow groups: names are unique, one is the default, at most [`GROUPS_MAX`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    groups: Vec<Group>,
+    default: usize,
+}
+
+/// What the user names: traffic that shares one weight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Unique within the policy; 1 to [`NAME_MAX`] bytes.
+    pub name: String,
+    /// Its part of the capacity relative to the other groups.
+    pub weight: Weight,
+    /// What belongs to it; any of these suffices. Empty for the default group.
+    pub matches: Vec<Match>,
+}
+
+/// One criterion for belonging to a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Match {
+    /// Base name of the executable file that receives: `app:steam`.
+    App(String),
+    /// systemd unit whose processes receive: `unit:backup.service`.
+    Unit(String),
+    /// Path of a cgroup below the root of the hierarchy, with all below it: `cgroup:/user.slice`.
+    Cgroup(String),
+    /// Name or number of the user whose processes receive: `user:backup`.
+    User(String),
+    /// Source address or prefix: `ip:203.0.113.0/24`.
+    Ip(IpNet),
+    /// Port or range of ports: `port:udp/443`, `local-port:8000-8010`.
+    Port(PortMatch),
+}
+
+/// Ports of a transport protocol at one end of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortMatch {
+    /// `None` is both.
+    pub transport: Option<Transport>,
+    /// Whose port.
+    pub side: Side,
+    /// First port of the range.
+    pub first: u16,
+    /// Last port of the range, not below the first.
+    pub last: u16,
+}
+
+/// A transport protocol with ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// An end of a connection, as seen from this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The sender of the download: the source port of what arrives.
+    Remote,
+    /// This host: the destination port of what arrives.
+    Local,
+}
+
+/// Why a list of groups is not a policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// More than [`GROUPS_MAX`].
+    #[error("{0} groups are too many: at most {max} with the default group", max = GROUPS_MAX)]
+    TooManyGroups(usize),
+    /// Two groups of one name.
+    #[error("the group `{0}` stands there twice; merge the two")]
+    DuplicateGroup(String),
+    /// A name that cannot be shown or stored.
+    #[error(
+        "`{0}` is no name for a group: 1 to {max} letters, digits, `-`, `_` or `.`",
+        max = NAME_MAX
+    )]
+    BadName(String),
+    /// The default group takes what matches nothing, so it has no matches of its own.
+    #[error("the group `default` takes what matches nothing, so it cannot have `match`")]
+    DefaultMatches,
+}
+
+impl Policy {
+    /// Checks `groups` and adds a default group of weight 1 if there is none.
+    ///
+    /// # Errors
+    /// [`PolicyError`] says which group is wrong and what would be right.
+    pub fn new(mut groups: Vec<Group>) -> Result<Policy, PolicyError> {
+        for (i, group) in groups.iter().enumerate() {
+            if !is_name(&group.name) {
+                return Err(PolicyError::BadName(group.name.clone()));
+            }
+            if groups[..i].iter().any(|g| g.name == group.name) {
+                return Err(PolicyError::DuplicateGroup(group.name.clone()));
+            }
+            if group.name == DEFAULT_GROUP && !group.matches.is_empty() {
+                return Err(PolicyError::DefaultMatches);
+            }
+        }
+        let default = groups.iter().position(|g| g.name == DEFAULT_GROUP).unwrap_or_else(|| {
+            groups.push(Group {
+                name: DEFAULT_GROUP.to_owned(),
+                weight: Weight::ONE,
+                matches: Vec::new(),
+            });
+            groups.len() - 1
+        });
+        if groups.len() > GROUPS_MAX {
+            return Err(PolicyError::TooManyGroups(groups.len()));
+        }
+        Ok(Policy { groups, default })
+    }
+
+    /// The groups in the user's order.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// Index of the group that takes what matches nothing.
+    pub fn default_group(&self) -> usize {
+        self.default
+    }
+
+    /// The weights in the order of the groups.
+    pub fn weights(&self) -> Vec<Weight> {
+        self.groups.iter().map(|g| g.weight).collect()
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len())
+        && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+/// Why a text is not a match; says what would be right.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MatchError {
+    /// No `kind:` in front.
+    #[error("`{0}` has no kind; write for example `app:{0}` or `ip:203.0.113.0/24` ({KINDS})")]
+    NoKind(String),
+    /// A kind that does not exist.
+    #[error("`{kind}:` is no kind of match; there are {KINDS}")]
+    UnknownKind {
+        /// What stood before the colon.
+        kind: String,
+    },
+    /// A kind that is planned.
+    #[error("`{0}:` is reserved and does not work yet; there are {KINDS}")]
+    NotYet(String),
+    /// A name that is empty, too long or a path.
+    #[error("`{text}`: {wanted}, at most {max} bytes", max = NAME_MAX)]
+    BadName {
+        /// The whole match.
+        text: String,
+        /// What should stand behind the colon.
+        wanted: &'static str,
+    },
+    /// Neither an address nor a prefix.
+    #[error("`{0}` is neither an address (203.0.113.7, 2001:db8::7) nor a prefix (203.0.113.0/24)")]
+    BadPrefix(String),
+    /// Not a port.
+    #[error("`{0}` is no port: write 443, udp/443 or tcp/8000-8010 (1 to 65535)")]
+    BadPort(String),
+}
+
+/// The kinds of match that a user can write, for error messages.
+pub const KINDS: &str = "app:, unit:, cgroup:, user:, ip:, port:, local-port:";
+
+impl FromStr for Match {
+    type Err = MatchError;
+
+    fn from_str(text: &str) -> Result<Match, MatchError> {
+        let (kind, value) =
+            text.split_once(':').ok_or_else(|| MatchError::NoKind(text.to_owned()))?;
+        let name = |wanted: &'static str, ok: fn(&str) -> bool| {
+            if value.is_empty() || value.len() > NAME_MAX || !ok(value) {
+                return Err(MatchError::BadName { text: text.to_owned(), wanted });
+            }
+            Ok(value.to_owned())
+        };
+        let no_slash = |value: &str| !value.contains('/') && !value.contains('\0');
+        match kind {
+            "app" => name("the base name of an executable file, such as steam", no_slash)
+                .map(Match::App),
+            "unit" => name("the name of a systemd unit, such as backup.service", no_slash)
+                .map(Match::Unit),
+            "user" => name("a user's name or number", no_slash).map(Match::User),
+            "cgroup" => {
+                let wanted = "a cgroup's path, such as /user.slice";
+                if value.len() < 2 || !value.starts_with('/') || value.contains("/../") {
+                    return Err(MatchError::BadName { text: text.to_owned(), wanted });
+                }
+                Ok(Match::Cgroup(value.trim_end_matches('/').to_owned()))
+            }
+            "ip" => parse_prefix(value).map(Match::Ip),
+            "port" => parse_port(value, Side::Remote).map(Match::Port),
+            "local-port" => parse_port(value, Side::Local).map(Match::Port),
+            "web" | "dev" => Err(MatchError::NotYet(kind.to_owned())),
+            _ => Err(MatchError::UnknownKind { kind: kind.to_owned() }),
+        }
+    }
+}
+
+/// An address stands for the prefix of its full length; host bits behind a prefix are cleared.
+fn parse_prefix(text: &str) -> Result<IpNet, MatchError> {
+    let address = text.parse::<IpAddr>().map(IpNet::from);
+    address
+        .or_else(|_| text.parse::<IpNet>())
+        .map(|net| net.trunc())
+        .map_err(|_| MatchError::BadPrefix(text.to_owned()))
+}
+
+fn parse_port(text: &str, side: Side) -> Result<PortMatch, MatchError> {
+    let bad = || MatchError::BadPort(text.to_owned());
+    let (transport, ports) = match text.split_once('/') {
+        Some(("tcp", ports)) => (Some(Transport::Tcp), ports),
+        Some(("udp", ports)) => (Some(Transport::Udp), ports),
+        Some(_) => return Err(bad()),
+        None => (None, text),
+    };
+    let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+    let port = |text: &str| text.parse::<u16>().ok().filter(|&p| p > 0).ok_or_else(bad);
+    let (first, last) = (port(first)?, port(last)?);
+    if first > last {
+        return Err(bad());
+    }
+    Ok(PortMatch { transport, side, first, last })
+}
+
+/// Prints as the user writes it.
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Match::App(name) => write!(f, "app:{name}"),
+            Match::Unit(name) => write!(f, "unit:{name}"),
+            Match::Cgroup(path) => write!(f, "cgroup:{path}"),
+            Match::User(name) => write!(f, "user:{name}"),
+            Match::Ip(net) if net.prefix_len() == net.max_prefix_len() => {
+                write!(f, "ip:{}", net.addr())
+            }
+            Match::Ip(net) => write!(f, "ip:{net}"),
+            Match::Port(port) => port.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for PortMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = match self.side {
+            Side::Remote => "port",
+            Side::Local => "local-port",
+        };
+        let transport = match self.transport {
+            None => "",
+            Some(Transport::Tcp) => "tcp/",
+            Some(Transport::Udp) => "udp/",
+        };
+        write!(f, "{side}:{transport}{}", self.first)?;
+        if self.last > self.first {
+            write!(f, "-{}", self.last)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(name: &str, matches: &[&str]) -> Group {
+        Group {
+            name: name.to_owned(),
+            weight: Weight::ONE,
+            matches: matches.iter().map(|m| m.parse().unwrap()).collect(),
+        }
+    }
+
+    #[test]
+    fn matches_print_as_they_are_written() {
+        for text in [
+            "app:steam",
+            "unit:backup.service",
+            "cgroup:/user.slice/user-1000.slice",
+            "user:backup",
+            "ip:203.0.113.0/24",
+            "ip:2001:db8::/32",
+            "ip:192.0.2.1",
+            "port:udp/443",
+            "port:443",
+            "local-port:tcp/8000-8010",
+        ] {
+            assert_eq!(text.parse::<Match>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn bad_matches_say_what_would_be_right() {
+        let why = |text: &str| text.parse::<Match>().unwrap_err().to_string();
+        assert!(why("steam").contains("app:steam"));
+        assert!(why("aap:steam").contains("app:, unit:"));
+        assert!(why("web:youtube.com").contains("not work yet"));
+        assert!(why("dev:tv").contains("not work yet"));
+        assert!(why("app:/usr/bin/steam").contains("base name"));
+        assert!(why("ip:203.0.113.0/33").contains("prefix"));
+        assert!(why("port:sctp/1").contains("udp/443"));
+        assert!(why("port:0").contains("1 to 65535"));
+        assert!(why("port:9-8").contains("no port"));
+    }
+
+    #[test]
+    fn a_policy_always_has_one_default_group() {
+        let policy = Policy::new(vec![group("video", &["app:mpv"])]).unwrap();
+        assert_eq!(policy.groups()[policy.default_group()].name, "default");
+        assert_eq!(policy.default_group(), 1);
+        let policy = Policy::new(vec![group("default", &[]), group("video", &[])]).unwrap();
+        assert_eq!((policy.default_group(), policy.groups().len()), (0, 2));
+    }
+
+    #[test]
+    fn a_list_that_is_no_policy_is_refused() {
+        let refused = |groups| Policy::new(groups).unwrap_err();
+        assert_eq!(refused(vec![group("default", &["app:x"])]), PolicyError::DefaultMatches);
+        let twice = refused(vec![group("a", &[]), group("a", &[])]);
+        assert_eq!(twice, PolicyError::DuplicateGroup("a".into()));
+        assert!(matches!(refused(vec![group("a b", &[])]), PolicyError::BadName(_)));
+        let many = (0..GROUPS_MAX).map(|i| group(&format!("g{i}"), &[])).collect();
+        assert_eq!(refused(many), PolicyError::TooManyGroups(GROUPS_MAX + 1));
+    }
+}
