@@ -1,0 +1,65 @@
+//! Anonymous network namespaces, for the lab and for tests.
+//!
+//! A [`Netns`] is held by a file descriptor alone and has no name in the file system, so it goes
+//! with its last user, also after `kill -9`.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
+
+use nix::sched::{CloneFlags, setns, unshare};
+
+use crate::{Error, link};
+
+/// A network namespace.
+#[derive(Debug)]
+pub struct Netns(OwnedFd);
+
+impl Netns {
+    /// Makes a new namespace, in which only the loopback device is up.
+    ///
+    /// # Errors
+    /// Without CAP_SYS_ADMIN, or if the kernel has no network namespaces.
+    pub fn new() -> Result<Netns, Error> {
+        // A namespace belongs to a thread, so a short-lived one makes it and the caller's stays.
+        let made = thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET)
+                .map_err(|e| Error::refused("make a network namespace", e))?;
+            link::set_up("lo")?;
+            Netns::current()
+        });
+        made.join().expect("invariant: the thread does not panic")
+    }
+
+    /// The calling thread's namespace.
+    ///
+    /// # Errors
+    /// If `/proc` is not mounted.
+    pub fn current() -> Result<Netns, Error> {
+        File::open(THREAD_NETNS)
+            .map(|file| Netns(file.into()))
+            .map_err(|e| Error::refused(format!("open {THREAD_NETNS}"), e))
+    }
+
+    /// Runs `work` inside the namespace on a thread of its own and waits for it; processes and
+    /// threads that `work` starts are born inside.
+    ///
+    /// # Panics
+    /// If `work` does, or if the caller may not enter the namespace (CAP_SYS_ADMIN).
+    pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        let inside = || {
+            setns(&self.0, CloneFlags::CLONE_NEWNET).expect("enter a network namespace");
+            work()
+        };
+        let result = thread::scope(|scope| scope.spawn(inside).join());
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+const THREAD_NETNS: &str = "/proc/thread-self/ns/net";
