@@ -154,6 +154,26 @@ pub struct Decision {
     pub groups: Vec<GroupDecision>,
 }
 
+impl Decision {
+    /// What holds before the first tick.
+    pub(crate) fn initial(groups: usize) -> Decision {
+        let group = GroupDecision {
+            rate: Rate::ZERO,
+            demand: None,
+            share: Rate::ZERO,
+            ceil: None,
+            state: GroupState::Unknown,
+        };
+        Decision {
+            at: Time::ZERO,
+            act: Act::Bootstrap,
+            capacity: None,
+            enforcing: false,
+            groups: vec![group; groups],
+        }
+    }
+}
+
 /// What was decided for a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct GroupDecision {

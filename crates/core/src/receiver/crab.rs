@@ -1,0 +1,472 @@
+//! CRAB's control loop: capacity and demand from what arrives behind the bottleneck.
+//!
+//! The problem: a group that receives little may want little, or may be crowded out in the ISP's
+//! queue; a total below the capacity may be the capacity that fell, or demand. The method: wait a
+//! few RTTs after each act and judge by what changed. Windows of `n` ticks are judged by their
+//! largest tick; then one of four acts, the first that applies:
+//!
+//! 1. **reclaim**: a group that had lent uses as much as it said it would: it gets its share back;
+//! 2. **lend**: somebody saturates, somebody else does not use its share: the latter's demand is
+//!    what it uses plus headroom, and the others divide the rest;
+//! 3. **decrease**: less arrives than the link should carry and nobody is held back;
+//! 4. **probe**: one saturating group gets more than its share for one window; if more arrives in
+//!    total, the capacity is higher than believed.
+//!
+//! Terms: `capacity` is what the link is believed to carry. A group's **demand** is one number:
+//! `None` while it might want all, else what it uses plus headroom. Its **share** is the max-min
+//! fair one for these demands; its **ceil**, what is enforced, is never below its share of the
+//! capacity by weight alone, so that a group that lends can grow, be noticed, and take back. What
+//! the paper keeps as lent and borrowed follows: lent is (weight share − demand), borrowed is
+//! (share − weight share), each if positive. Source: CRAB §3; the numbers in comments refer to the
+//! deviations that docs/papers/crab.md lists.
+
+use super::{
+    Act, Allocation, ClassRate, Command, Decision, GroupDecision, GroupState, Observation, TICK,
+};
+use crate::share::{Entry, Weight, fair};
+use crate::units::{Rate, Span, Time};
+
+/// What CRAB's loop is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrabSpec {
+    /// Weights of the groups, in the policy's order.
+    pub weights: Vec<Weight>,
+    /// Ticks in a window, the paper's `n`.
+    pub window_ticks: u32,
+    /// What the link is remembered to carry; the loop starts below it.
+    pub remembered: Option<Rate>,
+}
+
+impl CrabSpec {
+    /// The loop of a receiving host: windows of 1 s. Source: CRAB §3.1.
+    pub fn host(weights: Vec<Weight>, remembered: Option<Rate>) -> CrabSpec {
+        CrabSpec { weights, window_ticks: WINDOW_TICKS_HOST, remembered }
+    }
+
+    /// The loop of a router: windows of 3 s, so that the hosts behind it settle before it judges.
+    /// Source: CRAB §3.6.
+    pub fn router(weights: Vec<Weight>, remembered: Option<Rate>) -> CrabSpec {
+        CrabSpec { weights, window_ticks: 3 * WINDOW_TICKS_HOST, remembered }
+    }
+}
+
+/// The loop's state.
+///
+/// Invariants: the shares never sum to more than the capacity (the ceils may, by what is lent);
+/// no ceil is below [`CEIL_MIN`]; while the capacity is unknown nothing is enforced.
+#[derive(Clone, Debug)]
+pub struct Crab {
+    window_ticks: u32,
+    capacity: Option<Rate>,
+    learned: Option<Rate>,
+    groups: Vec<GroupLoop>,
+    window: Window,
+    probe: Option<Probe>,
+    /// Part of the capacity that the next probe adds, in thousandths: the paper's `inc`.
+    probe_step: u64,
+    /// Index of the group that was probed last.
+    probed: usize,
+    /// The total before the last act, if that was a loan.
+    total_before_loan: Option<Rate>,
+    command: Option<Command>,
+    decision: Decision,
+}
+
+/// What the loop knows of one group.
+#[derive(Clone, Copy, Debug)]
+struct GroupLoop {
+    weight: Weight,
+    demand: Option<Rate>,
+    share: Rate,
+    ceil: Rate,
+    /// The largest tick of this window, and whether anything was dropped in it.
+    observed: Rate,
+    dropped: bool,
+    rate: Rate,
+    state: GroupState,
+    silent_for: Span,
+    /// Windows in a row in which it sent far more than it may and was dropped.
+    defiant_windows: u32,
+    /// Probes in a row that did not raise its own rate.
+    futile_probes: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    ticks: u32,
+    /// The largest sum over the groups in one tick, which is not the sum of their largest (4).
+    total: Rate,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    group: usize,
+    extra: Rate,
+    total_before: Rate,
+    observed_before: Rate,
+}
+
+impl Crab {
+    /// Starts the loop: at nine tenths of what is remembered, else unshaped until the first window
+    /// in which enough arrives.
+    ///
+    /// # Panics
+    /// If there are no groups or the window has no tick.
+    pub fn new(spec: CrabSpec) -> Crab {
+        assert!(!spec.weights.is_empty(), "there is at least the default group");
+        assert!(spec.window_ticks > 0, "a window has at least one tick");
+        let capacity = spec.remembered.map(|rate| rate.scale(REMEMBERED_PART.0, REMEMBERED_PART.1));
+        let mut crab = Crab {
+            window_ticks: spec.window_ticks,
+            capacity,
+            learned: None,
+            groups: spec.weights.iter().map(|&weight| GroupLoop::idle(weight)).collect(),
+            window: Window::default(),
+            probe: None,
+            probe_step: PROBE_STEP_MIN,
+            probed: spec.weights.len() - 1,
+            total_before_loan: None,
+            command: None,
+            decision: Decision::initial(spec.weights.len()),
+        };
+        crab.divide();
+        crab
+    }
+
+    pub(super) fn handle_observation(&mut self, observation: &Observation) {
+        assert_eq!(observation.groups.len(), self.groups.len(), "one sample for each group");
+        let whole = observation.interval >= TICK / 2 && observation.interval <= TICK * 2;
+        if !whole {
+            // The daemon slept or was stopped: what was seen until then says nothing about now.
+            self.restart_window();
+            return self.conclude(observation.at, Act::Measure);
+        }
+        let mut total = Rate::ZERO;
+        for (group, sample) in self.groups.iter_mut().zip(&observation.groups) {
+            let rate = Rate::from_volume(sample.received, observation.interval);
+            total += rate;
+            group.take_in(rate, sample.drops > 0, sample.packets == 0, observation.interval);
+        }
+        self.window.total = self.window.total.max(total);
+        self.window.ticks += 1;
+
+        let growing = self.groups.iter().any(GroupLoop::is_growing);
+        if self.capacity.is_some() && growing {
+            let act = self.judge();
+            return self.conclude(observation.at, act);
+        }
+        if self.window.ticks < self.window_ticks {
+            return self.conclude(observation.at, Act::Measure);
+        }
+        let act = if self.capacity.is_some() { self.judge() } else { self.learn() };
+        self.conclude(observation.at, act);
+    }
+
+    pub(super) fn poll_command(&mut self) -> Option<Command> {
+        self.command.take()
+    }
+
+    pub(super) fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    pub(super) fn learned_capacity(&self) -> Option<Rate> {
+        self.learned
+    }
+
+    pub(super) fn handle_policy(&mut self, weights: Vec<Weight>, kept: &[Option<usize>]) {
+        assert_eq!(weights.len(), kept.len(), "every new group says which old one it continues");
+        let continued = |(&weight, kept): (&Weight, &Option<usize>)| match *kept {
+            Some(old) => GroupLoop { weight, ..self.groups[old] },
+            None => GroupLoop::idle(weight),
+        };
+        self.groups = weights.iter().zip(kept).map(continued).collect();
+        self.probed = self.groups.len() - 1;
+        self.probe = None;
+        self.total_before_loan = None;
+        self.restart_window();
+        self.divide();
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // The window's end
+
+    /// The first capacity is what the first busy window carried (10).
+    fn learn(&mut self) -> Act {
+        let total = self.window.total;
+        self.restart_window();
+        if total <= LEARN_MIN {
+            return Act::Bootstrap;
+        }
+        self.capacity = Some(total);
+        self.divide();
+        Act::Learn { to: total }
+    }
+
+    /// Ends the window: settles what was tried before, then acts.
+    fn judge(&mut self) -> Act {
+        let total = self.window.total;
+        for group in &mut self.groups {
+            group.judge();
+        }
+        let settled = self.settle_probe(total).or(self.settle_loan(total));
+        let act = self.act(total);
+        self.restart_window();
+        self.divide();
+        // What was learned of the capacity says more than the routine act that follows it.
+        settled.unwrap_or(act)
+    }
+
+    /// A probe succeeded if at least half of what it added arrived (7): the old test asked for a
+    /// tenth of the total, which near the capacity, and below 8 Mbit/s, no probe can bring.
+    fn settle_probe(&mut self, total: Rate) -> Option<Act> {
+        let probe = self.probe.take()?;
+        let from = self.capacity?;
+        let group = &mut self.groups[probe.group];
+        let raised = group.observed > probe.observed_before + probe.extra / 4;
+        group.futile_probes = if raised { 0 } else { group.futile_probes + 1 };
+        if total >= probe.total_before + probe.extra / 2 {
+            self.probe_step = (self.probe_step * 2).min(1_000);
+            self.capacity = Some(total);
+            self.learned = Some(total);
+            return Some(Act::Increase { from, to: total });
+        }
+        self.probe_step = PROBE_STEP_MIN;
+        if total >= from.scale(9, 10) {
+            self.learned = Some(total.min(from));
+        }
+        None
+    }
+
+    /// A loan after which no more arrived, though the link should carry more, was none (15): the
+    /// lender was crowded out in the ISP's queue, because the capacity is lower than believed.
+    fn settle_loan(&mut self, total: Rate) -> Option<Act> {
+        let before = self.total_before_loan.take()?;
+        let from = self.capacity?;
+        if total >= before.scale(102, 100) || total >= from.scale(99, 100) {
+            return None;
+        }
+        self.lower_capacity(total);
+        Some(Act::UndoLoan { from, to: total })
+    }
+
+    /// The four acts in the order of CRAB §3.2.
+    fn act(&mut self, total: Rate) -> Act {
+        let Some(capacity) = self.capacity else { return Act::Bootstrap };
+        let is = |state: GroupState| move |g: &GroupLoop| g.state == state;
+        if let Some(group) = self.groups.iter().position(is(GroupState::Growing)) {
+            for growing in self.groups.iter_mut().filter(|g| g.state == GroupState::Growing) {
+                growing.demand = None;
+            }
+            return Act::Reclaim { group };
+        }
+        let saturating = self.groups.iter().any(is(GroupState::Saturating));
+        let lender = self.groups.iter().position(is(GroupState::NonSaturating));
+        if let Some(group) = lender.filter(|_| saturating) {
+            self.lend(capacity);
+            self.total_before_loan = Some(total);
+            return Act::Lend { group };
+        }
+        // An idle link says nothing about its capacity, hence the lower bound (11, 15).
+        if !saturating && total >= capacity.scale(25, 100) && total < capacity.scale(90, 100) {
+            self.lower_capacity(total);
+            return Act::Decrease { from: capacity, to: total };
+        }
+        self.start_probe(capacity, total).unwrap_or(Act::Rest)
+    }
+
+    /// Sets the demand of each group that does not saturate to what it uses plus headroom. The
+    /// headrooms together take at most a twentieth of the capacity (5).
+    fn lend(&mut self, capacity: Rate) {
+        let lenders = || self.groups.iter().filter(|g| g.state == GroupState::NonSaturating);
+        let wanted: Rate = lenders().map(|g| headroom(g.observed)).sum();
+        let most = capacity / HEADROOM_DIVISOR;
+        for group in self.groups.iter_mut().filter(|g| g.state == GroupState::NonSaturating) {
+            let mut headroom = headroom(group.observed);
+            if wanted > most {
+                headroom = headroom.scale(most.as_bps(), wanted.as_bps());
+            }
+            group.demand = Some(group.observed + headroom);
+        }
+    }
+
+    /// Believes in a lower capacity and forgets what was concluded under the higher one.
+    fn lower_capacity(&mut self, to: Rate) {
+        self.capacity = Some(to.max(super::CAPACITY_MIN));
+        self.learned = self.capacity;
+        for group in self.groups.iter_mut().filter(|g| !g.is_idle()) {
+            group.demand = None;
+        }
+    }
+
+    /// Gives the next saturating group more for one window; those whose sender is the limit, as
+    /// two probes in vain have shown, only if there is nobody else (8).
+    fn start_probe(&mut self, capacity: Rate, total: Rate) -> Option<Act> {
+        let count = self.groups.len();
+        let next = |futile_max: u32| {
+            (1..=count).map(|step| (self.probed + step) % count).find(|&i| {
+                let group = &self.groups[i];
+                group.state == GroupState::Saturating && group.futile_probes <= futile_max
+            })
+        };
+        let group = next(FUTILE_PROBES_MAX).or_else(|| next(u32::MAX))?;
+        let extra = capacity.scale(self.probe_step, 1_000).max(PROBE_MIN);
+        let observed_before = self.groups[group].observed;
+        self.probe = Some(Probe { group, extra, total_before: total, observed_before });
+        self.probed = group;
+        Some(Act::Probe { group, extra })
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // What follows from capacity and demands
+
+    /// Divides the capacity anew and says so to the enforcer.
+    fn divide(&mut self) {
+        let Some(capacity) = self.capacity else { return };
+        // Those who do not listen take what they take: the others divide the rest (12).
+        let taken: Rate =
+            self.groups.iter().filter(|g| g.is_unresponsive()).map(|g| g.observed).sum();
+        let entries = self.groups.iter().map(|g| {
+            let demand = if g.is_unresponsive() { Some(Rate::ZERO) } else { g.demand };
+            Entry { weight: g.weight, demand }
+        });
+        let entries: Vec<Entry> = entries.collect();
+        let shares = fair(capacity.saturating_sub(taken), &entries);
+        let endless: Vec<Entry> =
+            entries.iter().map(|e| Entry { weight: e.weight, demand: None }).collect();
+        let by_weight = fair(capacity, &endless);
+        for (i, group) in self.groups.iter_mut().enumerate() {
+            group.share = shares[i];
+            let base = if group.demand.is_none() && !group.is_unresponsive() {
+                shares[i]
+            } else {
+                // What lends may grow up to its own share: that is how growth is noticed (3).
+                shares[i].max(by_weight[i])
+            };
+            let extra = self.probe.filter(|p| p.group == i).map_or(Rate::ZERO, |p| p.extra);
+            group.ceil = (base + extra).max(CEIL_MIN);
+        }
+        let classes = self.groups.iter().map(|g| ClassRate {
+            rate: g.ceil,
+            ceil: g.ceil,
+            priority: 0,
+            weight: g.weight,
+        });
+        self.command =
+            Some(Command::SetRates(Allocation { total: None, classes: classes.collect() }));
+    }
+
+    fn restart_window(&mut self) {
+        self.window = Window::default();
+        for group in &mut self.groups {
+            group.observed = Rate::ZERO;
+            group.dropped = false;
+        }
+    }
+
+    fn conclude(&mut self, at: Time, act: Act) {
+        let enforcing = self.capacity.is_some();
+        let groups = self.groups.iter().map(|g| GroupDecision {
+            rate: g.rate,
+            demand: g.demand,
+            share: g.share,
+            ceil: enforcing.then_some(g.ceil),
+            state: g.state,
+        });
+        let groups = groups.collect();
+        self.decision = Decision { at, act, capacity: self.capacity, enforcing, groups };
+    }
+}
+
+impl GroupLoop {
+    fn idle(weight: Weight) -> GroupLoop {
+        GroupLoop {
+            weight,
+            demand: Some(Rate::ZERO),
+            share: Rate::ZERO,
+            ceil: Rate::ZERO,
+            observed: Rate::ZERO,
+            dropped: false,
+            rate: Rate::ZERO,
+            state: GroupState::Idle,
+            silent_for: Span::ZERO,
+            defiant_windows: 0,
+            futile_probes: 0,
+        }
+    }
+
+    /// Takes in one tick; a group that is silent for long holds no share (11).
+    fn take_in(&mut self, rate: Rate, dropped: bool, silent: bool, interval: Span) {
+        self.rate = rate;
+        self.observed = self.observed.max(rate);
+        self.dropped |= dropped;
+        self.silent_for = if silent { self.silent_for + interval } else { Span::ZERO };
+        if self.silent_for >= SILENT_MAX {
+            *self = GroupLoop { observed: self.observed, ..GroupLoop::idle(self.weight) };
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.demand == Some(Rate::ZERO)
+    }
+
+    fn is_unresponsive(&self) -> bool {
+        self.defiant_windows >= DEFIANT_WINDOWS
+    }
+
+    /// Uses as much as it was believed to want. A few stray packets of an idle group are no
+    /// growth: what they need, its ceil gives them anyway.
+    fn is_growing(&self) -> bool {
+        self.demand.is_some_and(|demand| self.rate >= demand.max(HEADROOM_MIN))
+    }
+
+    /// Says how the group stands to what it may, by the window that ends.
+    fn judge(&mut self) {
+        let margin = (self.observed / 10).max(HEADROOM_MIN);
+        let useful = self.demand.map_or(self.ceil, |demand| demand.min(self.ceil));
+        let defiant = self.dropped && self.observed > self.ceil.scale(120, 100);
+        self.defiant_windows = if defiant { self.defiant_windows + 1 } else { 0 };
+        self.state = if self.is_unresponsive() {
+            GroupState::Unresponsive
+        } else if self.is_growing() {
+            GroupState::Growing
+        } else if self.is_idle() {
+            GroupState::Idle
+        } else if self.observed + margin >= self.ceil {
+            GroupState::Saturating
+        } else if self.observed + margin < useful {
+            GroupState::NonSaturating
+        } else {
+            GroupState::Lending
+        };
+    }
+}
+
+/// What a lender keeps beyond what it uses, so that its growth shows (5): one 64 KB burst of a
+/// receive offload in a tick must not look like growth of a fast group.
+fn headroom(observed: Rate) -> Rate {
+    (observed / HEADROOM_DIVISOR).max(HEADROOM_MIN)
+}
+
+/// Source: CRAB §3.1, `n`.
+const WINDOW_TICKS_HOST: u32 = 5;
+/// Source: CRAB §3.1 and §3.3: `δ` and the lending headroom are at least 0.25 Mbit/s.
+const HEADROOM_MIN: Rate = Rate::kbit(250);
+/// A twentieth: of a lender's rate, and of the capacity for all lenders together.
+const HEADROOM_DIVISOR: u64 = 20;
+/// The first probe adds an eighth of the capacity. Source: CRAB §3.5.
+const PROBE_STEP_MIN: u64 = 125;
+/// A probe adds at least this, or noise would decide.
+const PROBE_MIN: Rate = Rate::kbit(500);
+/// Probes in vain after which a group's sender is taken for the limit.
+const FUTILE_PROBES_MAX: u32 = 1;
+/// The loop starts at nine tenths of what is remembered, since it rises more easily than it falls.
+const REMEMBERED_PART: (u64, u64) = (9, 10);
+/// Below this a window says nothing about the capacity.
+const LEARN_MIN: Rate = Rate::mbit(1);
+/// A group without a packet for this long is idle.
+const SILENT_MAX: Span = Span::secs(30);
+/// Windows in a row after which a group that ignores its drops counts as unresponsive.
+const DEFIANT_WINDOWS: u32 = 5;
+/// No class is throttled below this.
+const CEIL_MIN: Rate = Rate::kbit(100);
