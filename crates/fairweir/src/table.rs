@@ -1,0 +1,40 @@
+//! Plain text tables for people.
+
+use std::io::{self, Write};
+
+/// How a column is aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// Prints `rows` under their headings, each column as wide as its widest cell.
+///
+/// # Errors
+/// Whatever `out` says, a broken pipe for example.
+pub(crate) fn print(
+    out: &mut impl Write,
+    headings: &[(&str, Align)],
+    rows: &[Vec<String>],
+) -> io::Result<()> {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count());
+        cells.max().unwrap_or(0).max(headings[column].0.chars().count())
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut text = String::new();
+        for ((cell, &(_, align)), width) in cells.zip(headings).zip(&widths) {
+            match align {
+                Align::Left => text.push_str(&format!("{cell:<width$}  ")),
+                Align::Right => text.push_str(&format!("{cell:>width$}  ")),
+            }
+        }
+        writeln!(out, "{}", text.trim_end())
+    };
+    line(&mut headings.iter().map(|&(heading, _)| heading))?;
+    rows.iter().try_for_each(|row| line(&mut row.iter().map(String::as_str)))
+}
