@@ -212,8 +212,9 @@ impl FromStr for Match {
         };
         let no_slash = |value: &str| !value.contains('/') && !value.contains('\0');
         match kind {
-            "app" => name("the base name of an executable file, such as steam", no_slash)
-                .map(Match::App),
+            "app" => {
+                name("the base name of an executable file, such as steam", no_slash).map(Match::App)
+            }
             "unit" => name("the name of a systemd unit, such as backup.service", no_slash)
                 .map(Match::Unit),
             "user" => name("a user's name or number", no_slash).map(Match::User),

@@ -36,6 +36,8 @@ pub struct Span(u64);
 impl Rate {
     /// No rate at all.
     pub const ZERO: Rate = Rate(0);
+    /// More than any link carries.
+    pub const MAX: Rate = Rate(u64::MAX);
 
     /// `n` bit/s.
     pub const fn bps(n: u64) -> Rate {

@@ -64,8 +64,6 @@ pub struct Crab {
     probe: Option<Probe>,
     /// Part of the capacity that the next probe adds, in thousandths: the paper's `inc`.
     probe_step: u64,
-    /// Index of the group that was probed last.
-    probed: usize,
     /// The total before the last act, if that was a loan.
     total_before_loan: Option<Rate>,
     command: Option<Command>,
@@ -79,8 +77,9 @@ struct GroupLoop {
     demand: Option<Rate>,
     share: Rate,
     ceil: Rate,
-    /// The largest tick of this window, and whether anything was dropped in it.
+    /// The largest and the smallest tick of this window, and whether anything was dropped in it.
     observed: Rate,
+    observed_min: Rate,
     dropped: bool,
     rate: Rate,
     state: GroupState,
@@ -89,6 +88,8 @@ struct GroupLoop {
     defiant_windows: u32,
     /// Probes in a row that did not raise its own rate.
     futile_probes: u32,
+    /// How long it has waited for a probe, in bit/s of its share per round.
+    probe_turn: i128,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -124,7 +125,6 @@ impl Crab {
             window: Window::default(),
             probe: None,
             probe_step: PROBE_STEP_MIN,
-            probed: spec.weights.len() - 1,
             total_before_loan: None,
             command: None,
             decision: Decision::initial(spec.weights.len()),
@@ -181,7 +181,6 @@ impl Crab {
             None => GroupLoop::idle(weight),
         };
         self.groups = weights.iter().zip(kept).map(continued).collect();
-        self.probed = self.groups.len() - 1;
         self.probe = None;
         self.total_before_loan = None;
         self.restart_window();
@@ -217,15 +216,16 @@ impl Crab {
         settled.unwrap_or(act)
     }
 
-    /// A probe succeeded if at least half of what it added arrived (7): the old test asked for a
-    /// tenth of the total, which near the capacity, and below 8 Mbit/s, no probe can bring.
+    /// A probe succeeded if at least half of what the smallest probe adds arrived (7): the paper
+    /// asks for a tenth of the total, which near the capacity, and below 8 Mbit/s, none can bring.
     fn settle_probe(&mut self, total: Rate) -> Option<Act> {
         let probe = self.probe.take()?;
         let from = self.capacity?;
         let group = &mut self.groups[probe.group];
         let raised = group.observed > probe.observed_before + probe.extra / 4;
         group.futile_probes = if raised { 0 } else { group.futile_probes + 1 };
-        if total >= probe.total_before + probe.extra / 2 {
+        let significant = probe_extra(from, PROBE_STEP_MIN) / 2;
+        if total >= probe.total_before + significant {
             self.probe_step = (self.probe_step * 2).min(1_000);
             self.capacity = Some(total);
             self.learned = Some(total);
@@ -299,21 +299,25 @@ impl Crab {
         }
     }
 
-    /// Gives the next saturating group more for one window; those whose sender is the limit, as
-    /// two probes in vain have shown, only if there is nobody else (8).
+    /// Gives one saturating group more for one window. Turns are in proportion to the shares, so
+    /// that what probes add to the groups keeps their ratio (8); a group whose sender is the limit,
+    /// as two probes in vain have shown, has a turn only if there is nobody else.
     fn start_probe(&mut self, capacity: Rate, total: Rate) -> Option<Act> {
-        let count = self.groups.len();
-        let next = |futile_max: u32| {
-            (1..=count).map(|step| (self.probed + step) % count).find(|&i| {
-                let group = &self.groups[i];
-                group.state == GroupState::Saturating && group.futile_probes <= futile_max
-            })
-        };
-        let group = next(FUTILE_PROBES_MAX).or_else(|| next(u32::MAX))?;
-        let extra = capacity.scale(self.probe_step, 1_000).max(PROBE_MIN);
-        let observed_before = self.groups[group].observed;
+        let saturating = |g: &GroupLoop| g.state == GroupState::Saturating;
+        let useful = |g: &GroupLoop| saturating(g) && g.futile_probes <= FUTILE_PROBES_MAX;
+        let anybody_useful = self.groups.iter().any(useful);
+        let may = |g: &GroupLoop| if anybody_useful { useful(g) } else { saturating(g) };
+        let mut round = 0;
+        for group in self.groups.iter_mut().filter(|g| may(g)) {
+            group.probe_turn += i128::from(group.share.as_bps());
+            round += i128::from(group.share.as_bps());
+        }
+        let candidates = self.groups.iter_mut().enumerate().filter(|(_, g)| may(g));
+        let (group, probed) = candidates.max_by_key(|(i, g)| (g.probe_turn, usize::MAX - i))?;
+        probed.probe_turn -= round;
+        let observed_before = probed.observed;
+        let extra = probe_extra(capacity, self.probe_step);
         self.probe = Some(Probe { group, extra, total_before: total, observed_before });
-        self.probed = group;
         Some(Act::Probe { group, extra })
     }
 
@@ -323,15 +327,12 @@ impl Crab {
     /// Divides the capacity anew and says so to the enforcer.
     fn divide(&mut self) {
         let Some(capacity) = self.capacity else { return };
-        // Those who do not listen take what they take: the others divide the rest (12).
-        let taken: Rate =
-            self.groups.iter().filter(|g| g.is_unresponsive()).map(|g| g.observed).sum();
         let entries = self.groups.iter().map(|g| {
             let demand = if g.is_unresponsive() { Some(Rate::ZERO) } else { g.demand };
             Entry { weight: g.weight, demand }
         });
         let entries: Vec<Entry> = entries.collect();
-        let shares = fair(capacity.saturating_sub(taken), &entries);
+        let shares = fair(self.divisible(capacity), &entries);
         let endless: Vec<Entry> =
             entries.iter().map(|e| Entry { weight: e.weight, demand: None }).collect();
         let by_weight = fair(capacity, &endless);
@@ -356,10 +357,24 @@ impl Crab {
             Some(Command::SetRates(Allocation { total: None, classes: classes.collect() }));
     }
 
+    /// What there is to divide: those who do not listen take what they take, and the others divide
+    /// what is left, which is at least what they have now (12).
+    fn divisible(&self, capacity: Rate) -> Rate {
+        let rates = |unresponsive: bool| -> Rate {
+            let some = self.groups.iter().filter(|g| g.is_unresponsive() == unresponsive);
+            some.map(|g| g.rate).sum()
+        };
+        match rates(true) {
+            Rate::ZERO => capacity,
+            taken => capacity.saturating_sub(taken).max(rates(false)),
+        }
+    }
+
     fn restart_window(&mut self) {
         self.window = Window::default();
         for group in &mut self.groups {
             group.observed = Rate::ZERO;
+            group.observed_min = Rate::MAX;
             group.dropped = false;
         }
     }
@@ -386,12 +401,14 @@ impl GroupLoop {
             share: Rate::ZERO,
             ceil: Rate::ZERO,
             observed: Rate::ZERO,
+            observed_min: Rate::MAX,
             dropped: false,
             rate: Rate::ZERO,
             state: GroupState::Idle,
             silent_for: Span::ZERO,
             defiant_windows: 0,
             futile_probes: 0,
+            probe_turn: 0,
         }
     }
 
@@ -399,6 +416,7 @@ impl GroupLoop {
     fn take_in(&mut self, rate: Rate, dropped: bool, silent: bool, interval: Span) {
         self.rate = rate;
         self.observed = self.observed.max(rate);
+        self.observed_min = self.observed_min.min(rate);
         self.dropped |= dropped;
         self.silent_for = if silent { self.silent_for + interval } else { Span::ZERO };
         if self.silent_for >= SILENT_MAX {
@@ -424,7 +442,7 @@ impl GroupLoop {
     fn judge(&mut self) {
         let margin = (self.observed / 10).max(HEADROOM_MIN);
         let useful = self.demand.map_or(self.ceil, |demand| demand.min(self.ceil));
-        let defiant = self.dropped && self.observed > self.ceil.scale(120, 100);
+        let defiant = self.dropped && self.observed_min > self.ceil.scale(120, 100);
         self.defiant_windows = if defiant { self.defiant_windows + 1 } else { 0 };
         self.state = if self.is_unresponsive() {
             GroupState::Unresponsive
@@ -432,6 +450,9 @@ impl GroupLoop {
             GroupState::Growing
         } else if self.is_idle() {
             GroupState::Idle
+        } else if defiant {
+            // To lend to one who takes anyway would only rob those whom it crowds out (12).
+            GroupState::Lending
         } else if self.observed + margin >= self.ceil {
             GroupState::Saturating
         } else if self.observed + margin < useful {
@@ -446,6 +467,11 @@ impl GroupLoop {
 /// receive offload in a tick must not look like growth of a fast group.
 fn headroom(observed: Rate) -> Rate {
     (observed / HEADROOM_DIVISOR).max(HEADROOM_MIN)
+}
+
+/// What a probe adds to its group's ceil.
+fn probe_extra(capacity: Rate, step: u64) -> Rate {
+    capacity.scale(step, 1_000).max(PROBE_MIN)
 }
 
 /// Source: CRAB §3.1, `n`.

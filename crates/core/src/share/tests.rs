@@ -40,7 +40,8 @@ fn filled_progressively(capacity: Rate, entries: &[Entry]) -> Vec<u128> {
             })
             .collect();
         // Only the smallest demand per weight is sure to fill first.
-        let first = newly.into_iter().min_by(|&i, &j| by_demand_per_weight(&entries[i], &entries[j]));
+        let first =
+            newly.into_iter().min_by(|&i, &j| by_demand_per_weight(&entries[i], &entries[j]));
         match first {
             Some(i) => full[i] = true,
             None => {
