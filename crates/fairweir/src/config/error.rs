@@ -72,10 +72,7 @@ impl fmt::Display for Place {
 }
 
 /// The known word that is most like `word`, if one is like it at all.
-pub(crate) fn nearest<'w>(
-    word: &str,
-    known: impl IntoIterator<Item = &'w str>,
-) -> Option<&'w str> {
+pub(crate) fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     // One slip, and one more for every four letters.
     let slips_max = 1 + word.chars().count() / 4;
     known
@@ -86,9 +83,9 @@ pub(crate) fn nearest<'w>(
         .map(|(_, k)| k)
 }
 
-/// `; did you mean `weight`?`, or nothing.
+/// ` (did you mean `weight`?)`, or nothing.
 pub(super) fn did_you_mean(word: &str, known: &[&str]) -> String {
     nearest(word, known.iter().copied())
-        .map(|near| format!("; did you mean `{near}`?"))
+        .map(|near| format!(" (did you mean `{near}`?)"))
         .unwrap_or_default()
 }

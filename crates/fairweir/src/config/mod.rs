@@ -194,6 +194,3 @@ impl Draft {
         warnings
     }
 }
-
-#[cfg(test)]
-mod tests;

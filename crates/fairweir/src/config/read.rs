@@ -19,6 +19,9 @@ const CAPACITY_MAX: Rate = Rate::mbit(400_000);
 /// The longest name of an interface. Source: IFNAMSIZ of linux/if.h, without its end.
 const DEV_NAME_MAX: usize = 15;
 
+/// The most of a wrong line that a message repeats, in characters.
+const LINE_SHOWN_MAX: usize = 60;
+
 const DOCUMENT_KEYS: [&str; 3] = ["version", "host", "group"];
 const HOST_KEYS: [&str; 4] = ["dev", "control", "capacity", "strict_priority"];
 const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
@@ -59,7 +62,8 @@ impl Source {
     pub(super) fn parse(&self) -> Result<Document, ConfigError> {
         let table = DeTable::parse(&self.text).map_err(|e| {
             let start = e.span().map_or(0, |span| span.start);
-            self.place_of(start).error("syntax", e.message())
+            let line = self.line_of(start);
+            self.place_of(start).error("syntax", format!("{} in `{line}`", e.message()))
         })?;
         let root = Section { source: self, name: "", table: table.get_ref(), start: 0 };
         root.check_version()?;
@@ -70,6 +74,14 @@ impl Source {
         };
         let groups = root.tables("group")?.iter().map(Section::group).collect::<Result<_, _>>()?;
         Ok(Document { host, groups })
+    }
+
+    /// The line that holds `offset`, cut to what a message can hold.
+    fn line_of(&self, offset: usize) -> String {
+        let start = offset.min(self.text.len());
+        let before = self.text.as_bytes()[..start].iter().rposition(|&b| b == b'\n');
+        let line = self.text.get(before.map_or(0, |i| i + 1)..).unwrap_or_default();
+        line.lines().next().unwrap_or_default().trim().chars().take(LINE_SHOWN_MAX).collect()
     }
 
     fn place_of(&self, offset: usize) -> Place {

@@ -1,0 +1,29 @@
+//! What every test of the binary uses.
+#![allow(dead_code, unreachable_pub)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// The binary under test.
+pub const FAIRWEIR: &str = env!("CARGO_BIN_EXE_fairweir");
+
+/// Runs the binary and waits for its end.
+pub fn fairweir(args: &[&str]) -> Output {
+    Command::new(FAIRWEIR).args(args).env_remove("RUST_LOG").output().unwrap()
+}
+
+/// Its only line on stderr, without the line break.
+///
+/// # Panics
+/// If there is not exactly one.
+pub fn only_error_line(output: &Output) -> String {
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "one line on stderr, not: {text}");
+    assert!(text.ends_with('\n'), "a whole line: {text}");
+    text.trim_end().to_owned()
+}
+
+/// `fairweir check` of a file.
+pub fn check(file: &Path) -> Output {
+    fairweir(&["check", file.to_str().unwrap()])
+}

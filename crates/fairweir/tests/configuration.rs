@@ -1,0 +1,347 @@
+//! The configuration, through `fairweir check`: what is understood, and what each error says.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+mod common;
+use common::{check, fairweir, only_error_line};
+
+/// How many wrong configurations are tried, the hand-made ones included.
+const WRONG: usize = 500;
+
+const GOOD: &str = r#"# Written by hand.
+version = 1
+
+[host]
+dev = "eth0"
+control = "crab"
+capacity = "30mbit"
+strict_priority = false
+
+[[group]]
+name = "video"
+weight = 5
+match = ["app:mpv", "app:vlc", "ip:203.0.113.0/24"]
+
+[[group]]
+name = "work"
+weight = 10
+match = [
+    "user:root",
+    "unit:backup.service",
+    "cgroup:/user.slice",
+    "port:udp/443",
+    "local-port:8000-8010",
+    "ip:2001:db8::/32",
+]
+
+[[group]]
+name = "default"
+weight = 2
+"#;
+
+fn written(dir: &TempDir, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+    let path = dir.path().join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, text).unwrap();
+    path
+}
+
+/// A configuration of one group whose rest is `text`, which starts at line 5.
+fn group(text: &str) -> String {
+    format!("version = 1\n[[group]]\nname = \"a\"\n\n{text}\n")
+}
+
+/// A configuration whose `[host]` is `text`, which starts at line 3.
+fn host(text: &str) -> String {
+    format!("version = 1\n[host]\n{text}\n")
+}
+
+/// Wrong texts, the line that the error names, and what it says.
+fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
+    let matching = |m: &str| group(&format!("weight = 1\nmatch = [{m}]"));
+    let long = "x".repeat(64);
+    let many = |n: usize| {
+        let group = |i| format!("[[group]]\nname = \"g{i}\"\nweight = 1\nmatch = [\"app:g{i}\"]\n");
+        format!("version = 1\n{}", (0..n).map(group).collect::<String>())
+    };
+    vec![
+        // The file as a whole.
+        ("".into(), 1, "version: is missing; write `version = 1`"),
+        ("[host]\n".into(), 1, "version: is missing"),
+        ("version = 2\nfuture = true\n".into(), 1, "2 is unknown; this fairweir reads version 1"),
+        ("\nversion = \"1\"\n".into(), 2, "the text `1` is unknown"),
+        ("version = 1\nversion = 1\n".into(), 2, "duplicate key in `version = 1`"),
+        ("version = 1\n[host\n".into(), 2, "unclosed table"),
+        ("version = 1\n[host]\ncontrol =\n".into(), 3, "syntax: "),
+        ("version = 1\nhello\n".into(), 2, "syntax: "),
+        ("version = 1\nx = \"open\n".into(), 2, "syntax: "),
+        ("version = 1\n[host]\n[host]\n".into(), 3, "duplicate key"),
+        ("version = 1\n[hots]\n".into(), 2, "hots: is no key of the file (did you mean `host`?)"),
+        ("version = 1\n[[groups]]\n".into(), 2, "did you mean `group`?"),
+        ("version = 1\nzzz = 1\n".into(), 2, "there are version, host, group"),
+        ("version = 1\nhost = 3\n".into(), 2, "host: is a table: write `[host]`"),
+        ("version = 1\n[group]\nname = \"a\"\n".into(), 2, "write `[[group]]`"),
+        ("version = 1\ngroup = [1]\n".into(), 2, "write `[[group]]`"),
+        // [host]
+        (
+            host("contol = \"crab\""),
+            3,
+            "host.contol: is no key of [host] (did you mean `control`?)",
+        ),
+        (host("control = \"crap\""), 3, "did you mean `crab`?"),
+        (host("control = \"wfq\""), 3, "only the ISP can do"),
+        (host("control = 7"), 3, "7 is not a control"),
+        (host("control = \"static\""), 3, "`static` does not learn the capacity"),
+        (host("control = \"borrow\""), 3, "`borrow` does not learn the capacity"),
+        (host("\ncontrol = \"chokepoint\""), 4, "capacity = \"30mbit\""),
+        (host("capacity = 30"), 3, "30 is not a rate"),
+        (host("capacity = \"30\""), 3, "has no unit"),
+        (host("capacity = \"30mbps\""), 3, "ambiguous"),
+        (host("capacity = \"30mibt\""), 3, "unknown unit `mibt`"),
+        (host("capacity = \"-30mbit\""), 3, "is not a rate"),
+        (host("capacity = \"0mbit\""), 3, "0bit is no capacity of a link: from 100kbit"),
+        (host("capacity = \"99kbit\""), 3, "from 100kbit"),
+        (host("capacity = \"30000gbit\""), 3, "no capacity of a link"),
+        (host("capacity = \"99999999999999999999gbit\""), 3, "too large"),
+        (host("dev = \"\""), 3, "1 to 15 bytes"),
+        (host("dev = \"a-very-long-name\""), 3, "1 to 15 bytes"),
+        (host("dev = \"a/b\""), 3, "cannot be an interface's name"),
+        (host("dev = \"a\\nb\""), 3, "`a\\nb` cannot be"),
+        (host("dev = [\"eth0\"]"), 3, "the array is not an interface's name"),
+        (host("strict_priority = 1"), 3, "1 is not true or false"),
+        (host("strict_priority = \"true\""), 3, "the text `true` is not true or false"),
+        (host("[host.sub]"), 3, "host.sub: is no key of [host]"),
+        // [[group]]
+        ("version = 1\n[[group]]\nweight = 1\n".into(), 2, "group.name: is missing"),
+        ("version = 1\n[[group]]\nname = 3\n".into(), 3, "3 is not a name"),
+        (
+            "version = 1\n[[group]]\nname = \"\"\nweight = 1\nmatch = [\"app:x\"]\n".into(),
+            3,
+            "no name for a group",
+        ),
+        (
+            format!("version = 1\n[[group]]\nname = \"{long}\"\nweight = 1\nmatch = [\"app:x\"]\n"),
+            3,
+            "no name for a group",
+        ),
+        (
+            "version = 1\n[[group]]\nname = \"a b\"\nweight = 1\nmatch = [\"app:x\"]\n".into(),
+            3,
+            "letters, digits",
+        ),
+        (group("match = [\"app:x\"]"), 2, "group.weight: is missing in the group `a`"),
+        (group("weight = 0"), 5, "0 is no weight: a whole number from 1 to 10000"),
+        (group("weight = -1"), 5, "-1 is no weight"),
+        (group("weight = 10001"), 5, "10001 is no weight"),
+        (group("weight = 1.5"), 5, "1.5 is no weight"),
+        (group("weight = \"5\""), 5, "the text `5` is no weight"),
+        (group("weight = 99999999999999999999"), 5, "no weight"),
+        (group("wieght = 5"), 5, "did you mean `weight`?"),
+        (group("weight = 5"), 2, "group.match: is missing in the group `a`"),
+        (group("weight = 5\nmatch = []"), 2, "group.match: is missing"),
+        (group("weight = 5\nmatch = \"app:x\""), 6, "the text `app:x` is not a list"),
+        (matching("\"app:x\", 5"), 6, "5 is not a list"),
+        (matching("\n\"app:x\",\n\"nonsense\""), 8, "`nonsense` has no kind"),
+        (matching("\"aap:steam\""), 6, "did you mean `app`?"),
+        (matching("\"app:\""), 6, "base name of an executable"),
+        (matching("\"app:/usr/bin/steam\""), 6, "base name of an executable"),
+        (matching(&format!("\"app:{long}\"")), 6, "at most 63 bytes"),
+        (matching("\"cgroup:user.slice\""), 6, "a cgroup's path"),
+        (matching("\"user:nobody-of-that-name\""), 6, "no user `nobody-of-that-name`"),
+        (matching("\"web:youtube.com\""), 6, "`web:` is reserved and does not work yet"),
+        (matching("\"dev:tv\""), 6, "`dev:` is reserved"),
+        (matching("\"ip:203.0.113.0/33\""), 6, "neither an address"),
+        (matching("\"ip:2001:db8::/129\""), 6, "neither an address"),
+        (matching("\"ip:example.org\""), 6, "neither an address"),
+        (matching("\"port:0\""), 6, "1 to 65535"),
+        (matching("\"port:65536\""), 6, "1 to 65535"),
+        (matching("\"port:sctp/5\""), 6, "is no port"),
+        (matching("\"local-port:9-8\""), 6, "is no port"),
+        (
+            "version = 1\n[[group]]\nname = \"default\"\nweight = 1\nmatch = [\"app:x\"]\n".into(),
+            3,
+            "takes what matches nothing",
+        ),
+        (
+            format!(
+                "{}{}",
+                group("weight = 1\nmatch = [\"app:x\"]"),
+                "[[group]]\nname = \"a\"\nweight = 1\nmatch = [\"app:y\"]\n"
+            ),
+            8,
+            ":3 already; merge the two",
+        ),
+        (many(256), 1023, "257 groups are too many"),
+        (many(300), 1027, "257 groups are too many"),
+    ]
+}
+
+#[test]
+fn a_good_configuration_is_understood() {
+    let dir = TempDir::new().unwrap();
+    let output = check(&written(&dir, "good.toml", GOOD));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && output.stderr.is_empty());
+    assert!(text.contains("control crab, capacity 30mbit, dev eth0"), "{text}");
+    assert!(
+        text.contains("work         10            58.8 %  user:root unit:backup.service"),
+        "{text}"
+    );
+    assert!(!text.contains("warning"), "{text}");
+}
+
+#[test]
+fn every_wrong_configuration_gives_one_line_that_names_the_place() {
+    let dir = TempDir::new().unwrap();
+    let by_hand = wrong_by_hand();
+    assert!(by_hand.len() >= 40);
+    for (text, line, says) in &by_hand {
+        let file = written(&dir, "wrong.toml", text);
+        let error = refused(&file).unwrap_or_else(|| panic!("it was accepted:\n{text}"));
+        let place = format!("fairweir: {}:{line}: ", file.display());
+        assert!(error.starts_with(&place), "not at line {line}: {error}\n{text}");
+        assert!(error.contains(says), "`{says}` is not in: {error}\n{text}");
+    }
+    let mut random = Random(0x5eed_0001);
+    let mut wrong = by_hand.len();
+    let mut tries = 0;
+    while wrong < WRONG {
+        tries += 1;
+        assert!(tries < 10 * WRONG, "mutations of a good file are mostly wrong");
+        let text = mutated(GOOD, &mut random);
+        let file = written(&dir, "wrong.toml", &text);
+        let Some(error) = refused(&file) else { continue };
+        let place = error.strip_prefix(&format!("fairweir: {}:", file.display()));
+        let line = place.and_then(|rest| rest.split(':').next()?.parse::<usize>().ok());
+        let lines = text.split(|&b| b == b'\n').count();
+        let named = line.is_some_and(|line| (1..=lines).contains(&line));
+        assert!(named, "no line of the file (seed state {random:?}): {error}");
+        wrong += 1;
+    }
+}
+
+/// What `check` says of a wrong file; `None` if it is not wrong.
+fn refused(file: &Path) -> Option<String> {
+    let output = check(file);
+    match output.status.code() {
+        Some(0) => None,
+        Some(2) => {
+            assert!(output.stdout.is_empty(), "nothing is understood of a wrong file");
+            Some(only_error_line(&output))
+        }
+        code => panic!("exit code {code:?}: {output:?}"),
+    }
+}
+
+#[test]
+fn files_of_conf_d_are_appended_in_byte_order() {
+    let dir = TempDir::new().unwrap();
+    let group = |name: &str| {
+        format!("version = 1\n[[group]]\nname = \"{name}\"\nweight = 1\nmatch = [\"app:{name}\"]\n")
+    };
+    let main = written(&dir, "fairweir.toml", group("main"));
+    written(&dir, "conf.d/20-b.toml", group("b"));
+    written(&dir, "conf.d/10-a.toml", format!("{}[host]\ncontrol = \"none\"\n", group("a")));
+    written(&dir, "conf.d/9.toml", group("nine"));
+    written(&dir, "conf.d/Z.toml", group("upper"));
+    written(&dir, "conf.d/README", "not TOML");
+    written(&dir, "conf.d/old.toml.bak", "not TOML");
+    let output = fairweir(&["check", "--json", main.to_str().unwrap()]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let names: Vec<_> = json["groups"].as_array().unwrap().iter().map(|g| &g["name"]).collect();
+    assert_eq!(names, ["main", "a", "b", "nine", "upper", "default"]);
+    assert_eq!(json["control"], "none");
+}
+
+#[test]
+fn what_two_files_both_say_is_an_error_that_names_both() {
+    let dir = TempDir::new().unwrap();
+    let main = written(&dir, "fairweir.toml", GOOD);
+    let second = written(&dir, "conf.d/x.toml", "version = 1\n[host]\n\ndev = \"eth1\"\n");
+    let error = refused(&main).unwrap();
+    assert!(error.contains(&format!("{}:4: host.dev: is set at", second.display())), "{error}");
+    assert!(error.contains(&format!("{}:5 already", main.display())), "{error}");
+    fs::write(
+        &second,
+        "version = 1\n[[group]]\nname = \"video\"\nweight = 1\nmatch = [\"app:x\"]\n",
+    )
+    .unwrap();
+    let error = refused(&main).unwrap();
+    assert!(error.contains(&format!("{}:3: group.name:", second.display())), "{error}");
+    assert!(error.contains(&format!("{}:11 already", main.display())), "{error}");
+    fs::write(&second, "[[group]]\n").unwrap();
+    assert!(refused(&main).unwrap().contains("x.toml:1: version: is missing"));
+}
+
+#[test]
+fn what_is_surely_not_meant_is_a_warning() {
+    let dir = TempDir::new().unwrap();
+    let text = "version = 1\n[host]\nstrict_priority = true\n\
+        [[group]]\nname = \"a\"\nweight = 1\nmatch = [\"ip:192.0.2.7\"]\n\
+        [[group]]\nname = \"b\"\nweight = 1\nmatch = [\"ip:192.0.2.7/32\"]\n";
+    let output = check(&written(&dir, "odd.toml", text));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
+    assert!(text.contains(":9: `ip:192.0.2.7` of `b` stands in `a` already"), "{text}");
+    assert!(text.contains(":3: `strict_priority` works with the control `chokepoint`"), "{text}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let dir = TempDir::new().unwrap();
+    let error = refused(&dir.path().join("none.toml")).unwrap();
+    assert!(error.contains("none.toml: cannot read it") && error.contains("fairweir init"));
+    let error = refused(&written(&dir, "latin1.toml", b"version = 1\n# caf\xe9\n")).unwrap();
+    assert!(error.contains("latin1.toml:2: text: a byte that is not UTF-8"), "{error}");
+    let error = refused(&written(&dir, "huge.toml", vec![b'\n'; 2 << 20])).unwrap();
+    assert!(error.contains("bytes are too many"), "{error}");
+}
+
+/// One to three slips of the kind that people and editors make.
+fn mutated(good: &str, random: &mut Random) -> Vec<u8> {
+    let mut text = good.as_bytes().to_vec();
+    for _ in 0..random.below(3) + 1 {
+        let at = random.below(text.len());
+        let mut lines: Vec<Vec<u8>> = text.split(|&b| b == b'\n').map(<[u8]>::to_vec).collect();
+        let line = random.below(lines.len());
+        match random.below(7) {
+            0 => drop(text.remove(at)),
+            1 => text[at] = random.below(256) as u8,
+            2 => text.insert(at, b"\"[]=,.-#\n\0\\9x"[random.below(13)]),
+            3 => text.truncate(at),
+            4 => {
+                lines.remove(line);
+                text = lines.join(&b'\n');
+            }
+            5 => {
+                lines.insert(line, lines[line].clone());
+                text = lines.join(&b'\n');
+            }
+            _ => {
+                let other = random.below(lines.len());
+                lines.swap(line, other);
+                text = lines.join(&b'\n');
+            }
+        }
+        if text.is_empty() {
+            text.push(b'\n');
+        }
+    }
+    text
+}
+
+/// xorshift64: the same mutations in every run. Source: Marsaglia, Xorshift RNGs, 2003.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
