@@ -9,8 +9,8 @@
 //! 2. **lend**: somebody saturates, somebody else does not use its share: the latter's demand is
 //!    what it uses plus headroom, and the others divide the rest;
 //! 3. **decrease**: less arrives than the link should carry and nobody is held back;
-//! 4. **probe**: one saturating group gets more than its share for one window; if more arrives in
-//!    total, the capacity is higher than believed.
+//! 4. **probe**: a few saturating groups get more than their shares for one window; if more arrives
+//!    in total, the capacity is higher than believed.
 //!
 //! Terms: `capacity` is what the link is believed to carry. A group's **demand** is one number:
 //! `None` while it might want all, else what it uses plus headroom. Its **share** is the max-min
@@ -61,7 +61,8 @@ pub struct Crab {
     learned: Option<Rate>,
     groups: Vec<GroupLoop>,
     window: Window,
-    probe: Option<Probe>,
+    /// The total before the last act, if that was a probe.
+    total_before_probe: Option<Rate>,
     /// Part of the capacity that the next probe adds, in thousandths: the paper's `inc`.
     probe_step: u64,
     /// The total before the last act, if that was a loan.
@@ -86,8 +87,8 @@ struct GroupLoop {
     silent_for: Span,
     /// Windows in a row in which it sent far more than it may and was dropped.
     defiant_windows: u32,
-    /// Probes in a row that did not raise its own rate.
-    futile_probes: u32,
+    /// What it may carry beyond its share while it is probed.
+    probe_extra: Rate,
     /// How long it has waited for a probe, in bit/s of its share per round.
     probe_turn: i128,
 }
@@ -97,14 +98,6 @@ struct Window {
     ticks: u32,
     /// The largest sum over the groups in one tick, which is not the sum of their largest (4).
     total: Rate,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Probe {
-    group: usize,
-    extra: Rate,
-    total_before: Rate,
-    observed_before: Rate,
 }
 
 impl Crab {
@@ -123,7 +116,7 @@ impl Crab {
             learned: None,
             groups: spec.weights.iter().map(|&weight| GroupLoop::idle(weight)).collect(),
             window: Window::default(),
-            probe: None,
+            total_before_probe: None,
             probe_step: PROBE_STEP_MIN,
             total_before_loan: None,
             command: None,
@@ -177,11 +170,11 @@ impl Crab {
     pub(super) fn handle_policy(&mut self, weights: Vec<Weight>, kept: &[Option<usize>]) {
         assert_eq!(weights.len(), kept.len(), "every new group says which old one it continues");
         let continued = |(&weight, kept): (&Weight, &Option<usize>)| match *kept {
-            Some(old) => GroupLoop { weight, ..self.groups[old] },
+            Some(old) => GroupLoop { weight, probe_extra: Rate::ZERO, ..self.groups[old] },
             None => GroupLoop::idle(weight),
         };
         self.groups = weights.iter().zip(kept).map(continued).collect();
-        self.probe = None;
+        self.total_before_probe = None;
         self.total_before_loan = None;
         self.restart_window();
         self.divide();
@@ -219,13 +212,13 @@ impl Crab {
     /// A probe succeeded if at least half of what the smallest probe adds arrived (7): the paper
     /// asks for a tenth of the total, which near the capacity, and below 8 Mbit/s, none can bring.
     fn settle_probe(&mut self, total: Rate) -> Option<Act> {
-        let probe = self.probe.take()?;
+        let before = self.total_before_probe.take()?;
         let from = self.capacity?;
-        let group = &mut self.groups[probe.group];
-        let raised = group.observed > probe.observed_before + probe.extra / 4;
-        group.futile_probes = if raised { 0 } else { group.futile_probes + 1 };
+        for group in &mut self.groups {
+            group.probe_extra = Rate::ZERO;
+        }
         let significant = probe_extra(from, PROBE_STEP_MIN) / 2;
-        if total >= probe.total_before + significant {
+        if total >= before + significant {
             self.probe_step = (self.probe_step * 2).min(1_000);
             self.capacity = Some(total);
             self.learned = Some(total);
@@ -299,26 +292,36 @@ impl Crab {
         }
     }
 
-    /// Gives one saturating group more for one window. Turns are in proportion to the shares, so
-    /// that what probes add to the groups keeps their ratio (8); a group whose sender is the limit,
-    /// as two probes in vain have shown, has a turn only if there is nobody else.
+    /// Gives a few saturating groups more for one window, in proportion to their shares: as many as
+    /// it takes that none must grow by more than half (8). Turns are in proportion to the shares
+    /// too, so that what probes add keeps the ratio of the groups.
     fn start_probe(&mut self, capacity: Rate, total: Rate) -> Option<Act> {
-        let saturating = |g: &GroupLoop| g.state == GroupState::Saturating;
-        let useful = |g: &GroupLoop| saturating(g) && g.futile_probes <= FUTILE_PROBES_MAX;
-        let anybody_useful = self.groups.iter().any(useful);
-        let may = |g: &GroupLoop| if anybody_useful { useful(g) } else { saturating(g) };
-        let mut round = 0;
-        for group in self.groups.iter_mut().filter(|g| may(g)) {
-            group.probe_turn += i128::from(group.share.as_bps());
-            round += i128::from(group.share.as_bps());
+        let mut waiting: Vec<usize> = (0..self.groups.len())
+            .filter(|&i| self.groups[i].state == GroupState::Saturating)
+            .collect();
+        let round: Rate = waiting.iter().map(|&i| self.groups[i].share).sum();
+        for &i in &waiting {
+            self.groups[i].probe_turn += i128::from(self.groups[i].share.as_bps());
         }
-        let candidates = self.groups.iter_mut().enumerate().filter(|(_, g)| may(g));
-        let (group, probed) = candidates.max_by_key(|(i, g)| (g.probe_turn, usize::MAX - i))?;
-        probed.probe_turn -= round;
-        let observed_before = probed.observed;
+        waiting.sort_by_key(|&i| (-self.groups[i].probe_turn, i));
+
         let extra = probe_extra(capacity, self.probe_step);
-        self.probe = Some(Probe { group, extra, total_before: total, observed_before });
-        Some(Act::Probe { group, extra })
+        let mut probed = Rate::ZERO;
+        let enough = waiting.iter().position(|&i| {
+            probed += self.groups[i].share;
+            probed >= extra * 2
+        });
+        waiting.truncate(enough.map_or(waiting.len(), |last| last + 1));
+        let first = *waiting.first()?;
+        let probed: Rate = waiting.iter().map(|&i| self.groups[i].share).sum();
+        for &i in &waiting {
+            let group = &mut self.groups[i];
+            group.probe_extra = extra.scale(group.share.as_bps(), probed.as_bps().max(1));
+            let turn = round.scale(group.share.as_bps(), probed.as_bps().max(1));
+            group.probe_turn -= i128::from(turn.as_bps());
+        }
+        self.total_before_probe = Some(total);
+        Some(Act::Probe { group: first, extra })
     }
 
     // --------------------------------------------------------------------------------------------
@@ -344,8 +347,7 @@ impl Crab {
                 // What lends may grow up to its own share: that is how growth is noticed (3).
                 shares[i].max(by_weight[i])
             };
-            let extra = self.probe.filter(|p| p.group == i).map_or(Rate::ZERO, |p| p.extra);
-            group.ceil = (base + extra).max(CEIL_MIN);
+            group.ceil = (base + group.probe_extra).max(CEIL_MIN);
         }
         let classes = self.groups.iter().map(|g| ClassRate {
             rate: g.ceil,
@@ -407,7 +409,7 @@ impl GroupLoop {
             state: GroupState::Idle,
             silent_for: Span::ZERO,
             defiant_windows: 0,
-            futile_probes: 0,
+            probe_extra: Rate::ZERO,
             probe_turn: 0,
         }
     }
@@ -484,8 +486,6 @@ const HEADROOM_DIVISOR: u64 = 20;
 const PROBE_STEP_MIN: u64 = 125;
 /// A probe adds at least this, or noise would decide.
 const PROBE_MIN: Rate = Rate::kbit(500);
-/// Probes in vain after which a group's sender is taken for the limit.
-const FUTILE_PROBES_MAX: u32 = 1;
 /// The loop starts at nine tenths of what is remembered, since it rises more easily than it falls.
 const REMEMBERED_PART: (u64, u64) = (9, 10);
 /// Below this a window says nothing about the capacity.

@@ -261,9 +261,10 @@ pub enum Act {
         #[serde(rename = "to_bps")]
         to: Rate,
     },
-    /// A saturating group gets more than its share for one window, to see whether more arrives.
+    /// Some saturating groups get more than their shares for one window, to see whether more
+    /// arrives.
     Probe {
-        /// Index of the group.
+        /// Index of the first of them.
         group: usize,
         /// How much more.
         #[serde(rename = "extra_bps")]
@@ -298,7 +299,7 @@ impl fmt::Display for Act {
             Act::UndoLoan { from, to } => {
                 write!(f, "undo loan: no more than {to} of {from} arrived after a loan")
             }
-            Act::Probe { extra, .. } => write!(f, "probe: {extra} more for a saturating group"),
+            Act::Probe { extra, .. } => write!(f, "probe: {extra} more, to see whether it arrives"),
             Act::Increase { from, to } => {
                 write!(f, "increase: {to} arrived after a probe, {from} was believed")
             }
