@@ -1,1 +1,44 @@
-fn main() {}
+//! Project chores: `cargo xtask tidy`, `cargo xtask evidence`.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+mod evidence;
+mod tidy;
+
+fn main() -> ExitCode {
+    let outcome = match std::env::args().nth(1).as_deref() {
+        Some("tidy") => tidy::run(),
+        Some("evidence") => evidence::run(),
+        other => Err(anyhow::anyhow!(
+            "`{}` is no chore; there are `tidy` (format, lints, architecture) and `evidence` \
+             (play every scenario, write the tables and pictures of docs/)",
+            other.unwrap_or("")
+        )),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The checkout's root.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("invariant: xtask lies in the checkout")
+}
+
+/// Runs a command in the checkout's root; its output goes where ours goes.
+fn run(program: &str, args: &[&str]) -> Result<()> {
+    let status = Command::new(program).args(args).current_dir(root()).status();
+    let status = status.with_context(|| format!("starting {program}"))?;
+    if !status.success() {
+        bail!("`{program} {}` failed", args.join(" "));
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+# The few commands that a person types. `make run` and `make test` install what they need.
+
+SHELL := /bin/bash
+FAIRWEIR := target/release/fairweir
+# Namespaces, BPF and tc need root; everything else runs as you.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$$PATH")
+export CARGO_TERM_COLOR ?= auto
+ifneq ($(SUDO),)
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := sudo -E
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := sudo -E
+endif
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+.PHONY: help build run test evidence bench check install uninstall deps
+
+help:
+	@echo 'make build     target/release/fairweir'
+	@echo 'make run       play the main job on the emulated home: weights that only the receiver knows'
+	@echo 'make test      every test, within 20 minutes on 2 cores (root: namespaces, BPF)'
+	@echo 'make check     the fast part: format, lints, architecture, pure tests'
+	@echo 'make evidence  play every scenario and write the tables and pictures of docs/ anew'
+	@echo 'make bench     print the benchmark tables'
+	@echo 'make install   binary, systemd unit and an example configuration'
+
+deps:
+	@./dist/install-deps
+
+build: deps
+	cargo build --release --locked -p fairweir
+
+run: build
+	@mkdir -p evidence/demo
+	$(SUDO) $(FAIRWEIR) lab run scenarios/demo.toml --control none --control crab --control wfq --out evidence/demo
+	@echo; echo 'The picture: evidence/demo/. Next: sudo $(FAIRWEIR) doctor; see README.md.'
+
+check: deps
+	cargo xtask tidy
+	cargo test --locked -p fairweir-core -p fairweir-sim
+
+test: deps
+	cargo xtask tidy
+	cargo test --locked --workspace --no-fail-fast
+
+evidence: build
+	$(SUDO) cargo xtask evidence
+
+bench: build
+	$(SUDO) cargo bench --locked --workspace --benches
+
+install: build
+	install -D -m 0755 $(FAIRWEIR) $(DESTDIR)$(PREFIX)/bin/fairweir
+	install -D -m 0644 dist/fairweir@.service $(DESTDIR)/etc/systemd/system/fairweir@.service
+	sed -i 's|/usr/local/bin/|$(PREFIX)/bin/|g' $(DESTDIR)/etc/systemd/system/fairweir@.service
+	install -d -m 0755 $(DESTDIR)/etc/fairweir/conf.d
+	install -m 0644 dist/fairweir.toml $(DESTDIR)/etc/fairweir/fairweir.toml.example
+	@test -e $(DESTDIR)/etc/fairweir/fairweir.toml || \
+		install -m 0644 dist/fairweir.toml $(DESTDIR)/etc/fairweir/fairweir.toml
+	@echo 'Edit /etc/fairweir/fairweir.toml (or: fairweir init), then: systemctl enable --now fairweir@eth0'
+
+uninstall:
+	-$(DESTDIR)$(PREFIX)/bin/fairweir off
+	rm -f $(DESTDIR)$(PREFIX)/bin/fairweir $(DESTDIR)/etc/systemd/system/fairweir@.service
+	@echo 'Left alone: /etc/fairweir, /var/lib/fairweir'

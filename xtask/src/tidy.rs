@@ -1,0 +1,80 @@
+//! Style is a test: format, lints, and who may depend on whom.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::root;
+
+/// Whom each crate may depend on, of this workspace. One-way: see docs/architecture.md.
+const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
+    ("fairweir-core", &[]),
+    ("fairweir-sim", &["fairweir-core"]),
+    ("fairweir-linux", &["fairweir-core"]),
+    ("fairweir-lab", &["fairweir-core", "fairweir-sim", "fairweir-linux"]),
+    ("fairweir", &["fairweir-core", "fairweir-sim", "fairweir-linux", "fairweir-lab"]),
+    ("xtask", &[]),
+];
+
+/// The only crate with `unsafe`: the kernel boundary.
+const MAY_BE_UNSAFE: &[&str] = &["fairweir-linux"];
+
+pub(crate) fn run() -> Result<()> {
+    architecture()?;
+    crate::run("cargo", &["fmt", "--all", "--check"])?;
+    crate::run("cargo", &["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+fn architecture() -> Result<()> {
+    let output = Command::new("cargo")
+        .args(["metadata", "--format-version", "1", "--no-deps", "--locked"])
+        .current_dir(root())
+        .output()
+        .context("starting cargo metadata")?;
+    if !output.status.success() {
+        bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata's JSON")?;
+    let mut faults = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        check_package(package, &mut faults)?;
+    }
+    if !faults.is_empty() {
+        bail!("architecture:\n  {}", faults.join("\n  "));
+    }
+    Ok(())
+}
+
+fn check_package(package: &Value, faults: &mut Vec<String>) -> Result<()> {
+    let name = package["name"].as_str().unwrap_or_default();
+    let Some((_, allowed)) = MAY_DEPEND_ON.iter().find(|(known, _)| *known == name) else {
+        faults.push(format!("{name}: say in xtask/src/tidy.rs whom it may depend on"));
+        return Ok(());
+    };
+    for dependency in package["dependencies"].as_array().into_iter().flatten() {
+        let on = dependency["name"].as_str().unwrap_or_default();
+        // What only tests use may look upwards.
+        let of_tests = dependency["kind"].as_str() == Some("dev");
+        let ours = MAY_DEPEND_ON.iter().any(|(known, _)| *known == on);
+        if ours && !of_tests && !allowed.contains(&on) {
+            faults.push(format!("{name} must not depend on {on}"));
+        }
+    }
+    for target in package["targets"].as_array().into_iter().flatten() {
+        let is_root = target["kind"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|kind| matches!(kind.as_str(), Some("lib" | "bin")));
+        let path = target["src_path"].as_str().unwrap_or_default();
+        if !is_root || MAY_BE_UNSAFE.contains(&name) {
+            continue;
+        }
+        let source = std::fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
+        if !source.contains("#![forbid(unsafe_code)]") {
+            faults.push(format!("{path}: lacks #![forbid(unsafe_code)]"));
+        }
+    }
+    Ok(())
+}
