@@ -62,8 +62,11 @@ pub struct Entry {
 /// Source: CRAB §3.3, in closed form (docs/papers/crab.md).
 pub fn fair(capacity: Rate, entries: &[Entry]) -> Vec<Rate> {
     let mut parts = vec![Rate::ZERO; entries.len()];
-    let mut order: Vec<usize> = (0..entries.len()).collect();
-    order.sort_by(|&i, &j| by_demand_per_weight(&entries[i], &entries[j]));
+    // The endless, who are served last, need no order among themselves.
+    let mut order: Vec<usize> =
+        (0..entries.len()).filter(|&i| entries[i].demand.is_some()).collect();
+    order.sort_unstable_by(|&i, &j| by_demand_per_weight(&entries[i], &entries[j]));
+    order.extend((0..entries.len()).filter(|&i| entries[i].demand.is_none()));
 
     let mut left = capacity.as_bps();
     let mut weights: u128 = entries.iter().map(|e| u128::from(e.weight.as_u32())).sum();
@@ -100,13 +103,16 @@ fn split_by_weight(
     let mut given = 0;
     for &i in unmet {
         let exact = u128::from(left) * u128::from(entries[i].weight.as_u32());
-        let part = (exact / weights) as u64;
-        parts[i] = Rate::bps(part);
-        given += part;
-        cut.push((exact % weights, i));
+        let part = exact / weights;
+        parts[i] = Rate::bps(part as u64);
+        given += part as u64;
+        cut.push((exact - part * weights, i));
     }
-    cut.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     let remainder = (left - given) as usize;
+    let most_cut_first = |a: &(u128, usize), b: &(u128, usize)| b.0.cmp(&a.0).then(a.1.cmp(&b.1));
+    if remainder > 0 {
+        cut.select_nth_unstable_by(remainder - 1, most_cut_first);
+    }
     for &(_, i) in &cut[..remainder] {
         parts[i] += Rate::bps(1);
     }
