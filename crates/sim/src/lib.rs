@@ -1,0 +1,14 @@
+//! What the emulated home and the simulator share: scenario files, the link and the scoring.
+//!
+//! | module | its job |
+//! |---|---|
+//! | [`scenario`] | what is played: link, groups, flows and their steps, from a TOML file |
+//! | [`link`] | a bottleneck with its queue, as a state machine in virtual time |
+//! | [`report`] | how well the groups got their fair shares, from what left the link |
+//!
+//! Nothing here reads a clock or touches the outside world; the same input gives the same output.
+#![forbid(unsafe_code)]
+
+pub mod link;
+pub mod report;
+pub mod scenario;

@@ -1,0 +1,179 @@
+//! Rates over time against the fair shares, as an SVG.
+//!
+//! Written by hand rather than by a plotting library: a few lines and labels need no fonts of the
+//! machine that draws them, and the file is small and the same everywhere.
+
+use std::fmt::Write;
+
+use fairweir_core::units::{Rate, Span, Time};
+
+use super::{BIN, Report};
+use crate::scenario::Scenario;
+
+/// Okabe and Ito's colours, which people with any colour vision can tell apart.
+const COLOURS: [&str; 7] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+const WIDTH: f64 = 860.0;
+const PANEL: f64 = 170.0;
+const LEFT: f64 = 62.0;
+const RIGHT: f64 = 20.0;
+const TOP: f64 = 58.0;
+const GAP: f64 = 34.0;
+const BOTTOM: f64 = 46.0;
+
+/// One panel per report, one below the other: the rate of each group (solid) and its fair share
+/// (dashed). The reports need their series.
+pub fn picture(scenario: &Scenario, reports: &[Report]) -> String {
+    let panels = reports.len() as f64;
+    let height = TOP + panels * (PANEL + GAP) - GAP + BOTTOM;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         width=\"{WIDTH}\" height=\"{height}\" \
+         font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#333\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
+    );
+    legend(&mut svg, scenario);
+    let plot = Plot::new(scenario, reports);
+    for (i, report) in reports.iter().enumerate() {
+        let top = TOP + i as f64 * (PANEL + GAP);
+        plot.panel(&mut svg, top, report, i + 1 == reports.len());
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn legend(svg: &mut String, scenario: &Scenario) {
+    text(svg, LEFT, 20.0, "font-size=\"15\" font-weight=\"bold\"", &scenario.name);
+    let mut x = LEFT;
+    for (i, group) in scenario.groups.iter().enumerate() {
+        let label = format!("{} (weight {})", group.name, group.weight);
+        line(svg, (x, 38.0), (x + 22.0, 38.0), colour(i), "stroke-width=\"2.5\"");
+        text(svg, x + 28.0, 42.0, "", &label);
+        x += 48.0 + 6.6 * label.chars().count() as f64;
+    }
+    line(svg, (x, 38.0), (x + 22.0, 38.0), "#333", "stroke-width=\"1.5\" stroke-dasharray=\"5 4\"");
+    text(svg, x + 28.0, 42.0, "", "fair share");
+}
+
+/// Where time and rate lie on the page.
+struct Plot<'s> {
+    scenario: &'s Scenario,
+    seconds: f64,
+    rate_max: f64,
+}
+
+impl<'s> Plot<'s> {
+    fn new(scenario: &'s Scenario, reports: &[Report]) -> Plot<'s> {
+        let capacity = scenario.link.rates.iter().map(|s| s.rate).max().unwrap_or(Rate::ZERO);
+        let seen = reports.iter().flat_map(|r| r.series.iter().flatten()).map(|p| p.rate).max();
+        // A burst out of the buffer after a step may exceed what is worth showing.
+        let top = seen.unwrap_or(capacity).clamp(capacity, capacity.scale(11, 10));
+        Plot {
+            scenario,
+            seconds: scenario.duration.as_secs_f64(),
+            rate_max: top.as_mbit_f64().max(0.001) * 1.02,
+        }
+    }
+
+    fn x(&self, seconds: f64) -> f64 {
+        LEFT + (WIDTH - LEFT - RIGHT) * seconds / self.seconds
+    }
+
+    fn y(&self, top: f64, mbit: f64) -> f64 {
+        top + PANEL * (1.0 - (mbit / self.rate_max).clamp(0.0, 1.0))
+    }
+
+    fn panel(&self, svg: &mut String, top: f64, report: &Report, is_last: bool) {
+        let bottom = top + PANEL;
+        for mbit in ticks(self.rate_max, 4) {
+            let y = self.y(top, mbit);
+            line(svg, (LEFT, y), (WIDTH - RIGHT, y), "#e5e5e5", "");
+            text(svg, LEFT - 8.0, y + 4.0, "text-anchor=\"end\"", &format!("{mbit}"));
+        }
+        for second in ticks(self.seconds, 8) {
+            let x = self.x(second);
+            line(svg, (x, bottom), (x, bottom + 4.0), "#999", "");
+            if is_last {
+                text(svg, x, bottom + 18.0, "text-anchor=\"middle\"", &format!("{second}"));
+            }
+        }
+        line(svg, (LEFT, bottom), (WIDTH - RIGHT, bottom), "#999", "");
+        let turned =
+            format!("text-anchor=\"middle\" transform=\"rotate(-90 16 {})\"", top + PANEL / 2.0);
+        text(svg, 16.0, top + PANEL / 2.0, &turned, "Mbit/s");
+        if is_last {
+            let middle = (LEFT + WIDTH - RIGHT) / 2.0;
+            text(svg, middle, bottom + 36.0, "text-anchor=\"middle\"", "seconds");
+        }
+        text(svg, LEFT, top - 7.0, "font-weight=\"bold\"", report.control.name());
+        if let Some(error) = report.summary.allocation_error {
+            let verdict = format!("allocation error {error:.3}");
+            text(svg, WIDTH - RIGHT, top - 7.0, "text-anchor=\"end\" fill=\"#666\"", &verdict);
+        }
+        for group in 0..self.scenario.groups.len() {
+            self.rate_line(svg, top, report, group);
+        }
+        for group in 0..self.scenario.groups.len() {
+            self.fair_line(svg, top, group);
+        }
+    }
+
+    fn rate_line(&self, svg: &mut String, top: f64, report: &Report, group: usize) {
+        let groups = self.scenario.groups.len();
+        let series = report.series.iter().flatten().skip(group).step_by(groups);
+        let bin = BIN.as_secs_f64();
+        let points = series.map(|p| (self.x(p.t_s + bin / 2.0), self.y(top, p.rate.as_mbit_f64())));
+        let style = "stroke-width=\"1.8\" stroke-linejoin=\"round\"";
+        polyline(svg, points, colour(group), style);
+    }
+
+    /// A step line: the share holds from one event to the next.
+    fn fair_line(&self, svg: &mut String, top: f64, group: usize) {
+        let ends = [Span::ZERO, self.scenario.duration].map(|s| Time::ZERO + s);
+        let mut times: Vec<Time> = self.scenario.events().iter().map(|e| e.at).collect();
+        times.extend(ends);
+        times.sort();
+        times.dedup();
+        let steps = times.windows(2).flat_map(|w| {
+            let share = self.scenario.fair_shares_at(w[0])[group].as_mbit_f64();
+            let y = self.y(top, share);
+            [(self.x(w[0].as_secs_f64()), y), (self.x(w[1].as_secs_f64()), y)]
+        });
+        let style = "stroke-width=\"1.4\" stroke-dasharray=\"5 4\" stroke-opacity=\"0.9\"";
+        polyline(svg, steps, colour(group), style);
+    }
+}
+
+fn colour(group: usize) -> &'static str {
+    COLOURS[group % COLOURS.len()]
+}
+
+/// Round numbers from zero to `max`, about `count` of them.
+fn ticks(max: f64, count: usize) -> impl Iterator<Item = f64> {
+    let raw = max / count as f64;
+    let magnitude = 10f64.powf(raw.log10().floor());
+    let round = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|r| r * magnitude >= raw * 0.999);
+    let step = round.unwrap_or(10.0) * magnitude;
+    (0..=(max / step) as usize).map(move |i| (i as f64 * step * 1e6).round() / 1e6)
+}
+
+fn line(svg: &mut String, from: (f64, f64), to: (f64, f64), stroke: &str, more: &str) {
+    let _ = writeln!(
+        svg,
+        "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{stroke}\" {more}/>",
+        from.0, from.1, to.0, to.1
+    );
+}
+
+fn polyline(svg: &mut String, points: impl Iterator<Item = (f64, f64)>, stroke: &str, more: &str) {
+    let _ = write!(svg, "<polyline fill=\"none\" stroke=\"{stroke}\" {more} points=\"");
+    for (x, y) in points {
+        let _ = write!(svg, "{x:.1},{y:.1} ");
+    }
+    svg.push_str("\"/>\n");
+}
+
+fn text(svg: &mut String, x: f64, y: f64, more: &str, text: &str) {
+    let escaped = text.replace('&', "&amp;").replace('<', "&lt;");
+    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" {more}>{escaped}</text>");
+}

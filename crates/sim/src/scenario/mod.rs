@@ -1,0 +1,281 @@
+//! Scenario files: an access link, the groups that share it and the flows that load it.
+//!
+//! One TOML file describes what is played, in the emulated home as in the simulator (the format
+//! is in `docs/scenario.md`). [`Scenario::parse`] reads it into a [`Scenario`], which is valid by
+//! construction: names are unique, times lie inside the run, steps are in order, no rate is zero.
+//! Everything that can be asked of it is a function of time: which [`Scenario::capacity_at`], which
+//! demand, and so which fair shares hold.
+//!
+//! Terms: a *flow* is one download of a group (of several connections, if it says so); an *event*
+//! is an instant at which the fair shares may change. All rates, also demands, count L2 bytes.
+
+use fairweir_core::policy::Match;
+use fairweir_core::share::{Entry, Weight, fair};
+use fairweir_core::units::{Rate, Span, Time};
+
+use crate::link::{Buffer, Discipline, RateStep};
+
+mod read;
+mod toml_table;
+
+pub use toml_table::ScenarioError;
+
+/// The most flows of a scenario.
+pub const FLOWS_MAX: usize = 256;
+/// The most connections of a flow.
+pub const CONNECTIONS_MAX: u32 = 256;
+/// The longest that a scenario may take.
+pub const DURATION_MAX: Span = Span::secs(24 * 3600);
+
+/// What is played: valid, with every default filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// What reports call it.
+    pub name: String,
+    /// How long it takes.
+    pub duration: Span,
+    /// How long after each event the averages leave out.
+    pub settle: Span,
+    /// Where all randomness comes from.
+    pub seed: u64,
+    /// The access link.
+    pub link: Access,
+    /// What the control is told.
+    pub control: Told,
+    /// Who shares the link, in the order of the file.
+    pub groups: Vec<Group>,
+    /// Who loads the link, in the order of the file.
+    pub flows: Vec<Flow>,
+}
+
+/// An access link: a bottleneck in each direction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Access {
+    /// Capacity of the downlink; the first entry holds from the start, later ones are steps.
+    pub rates: Vec<RateStep>,
+    /// Buffer of the downlink.
+    pub buffer: Buffer,
+    /// Capacity of the uplink.
+    pub up_rate: Rate,
+    /// Buffer of the uplink.
+    pub up_buffer: Buffer,
+    /// The largest IP packet in bytes.
+    pub mtu: u32,
+    /// How many of a million packets the downlink loses at random.
+    pub loss_ppm: u32,
+    /// The most random delay that the downlink adds to a packet, without reordering.
+    pub jitter: Span,
+    /// Who is served next on the downlink.
+    pub queue: Discipline,
+}
+
+/// What the control is told about the link before the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// The capacity, for controls that do not learn it; `None` is the link's first rate.
+    pub capacity: Option<Rate>,
+    /// What a control that learns the capacity remembers of earlier days.
+    pub remembered: Option<Rate>,
+}
+
+/// Traffic that shares one weight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Unique in the scenario.
+    pub name: String,
+    /// Its part of the capacity relative to the other groups.
+    pub weight: Weight,
+    /// What belongs to it; empty is the addresses of its flows' servers.
+    pub matches: Vec<Match>,
+}
+
+/// One download of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Index of its group.
+    pub group: usize,
+    /// What it does.
+    pub kind: Kind,
+    /// Of the sender; a ping has none.
+    pub congestion_control: CongestionControl,
+    /// How many TCP connections it has.
+    pub connections: u32,
+    /// Round-trip time without any queue.
+    pub rtt: Span,
+    /// When it begins.
+    pub start: Time,
+    /// When it ends.
+    pub stop: Time,
+    /// What it would use, all connections together; the first entry holds from the start.
+    pub demands: Vec<DemandStep>,
+    /// Which IP it uses.
+    pub ip: Ip,
+    /// Base name of the receiving executable; `None` is `fetch-<group>`.
+    pub app: Option<String>,
+    /// Flows of one server name have one address; `None` has its own.
+    pub server: Option<String>,
+}
+
+/// From when on a flow would use how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DemandStep {
+    /// From then on.
+    pub at: Time,
+    /// `None` is without end.
+    pub demand: Option<Rate>,
+}
+
+/// What a flow does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A TCP download that has always more to send, up to its demand.
+    Bulk,
+    /// A small UDP request every [`PING_INTERVAL`], answered by the server.
+    Ping,
+}
+
+/// How often a ping asks.
+pub const PING_INTERVAL: Span = Span::millis(100);
+/// UDP payload of a ping's request and answer in bytes, as of ping(8).
+pub const PING_PAYLOAD: u64 = 56;
+/// What Ethernet adds to an IP packet, in bytes; fairweir's rates include it.
+pub const ETHERNET_HEADER: u64 = 14;
+
+/// A sender's congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CongestionControl {
+    /// TCP Reno.
+    Reno,
+    /// TCP CUBIC.
+    Cubic,
+    /// TCP BBR.
+    Bbr,
+}
+
+impl CongestionControl {
+    /// The kernel's name of it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CongestionControl::Reno => "reno",
+            CongestionControl::Cubic => "cubic",
+            CongestionControl::Bbr => "bbr",
+        }
+    }
+}
+
+/// A version of the Internet protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ip {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Ip {
+    /// Length of its header without options, in bytes.
+    pub const fn header(self) -> u64 {
+        match self {
+            Ip::V4 => 20,
+            Ip::V6 => 40,
+        }
+    }
+}
+
+/// An instant at which the fair shares may change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When.
+    pub at: Time,
+    /// What happens, for people: `video starts, link 10mbit`.
+    pub what: String,
+}
+
+impl Scenario {
+    /// Reads a scenario; `file` is what errors call the text.
+    ///
+    /// # Errors
+    /// [`ScenarioError`]: the first thing that is wrong, with file, line and key.
+    pub fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioError> {
+        read::scenario(text, file)
+    }
+
+    /// The end of the run.
+    pub fn end(&self) -> Time {
+        Time::ZERO + self.duration
+    }
+
+    /// Starts, stops and steps in order of time, those of one instant as one event. A stop at the
+    /// end of the run is none.
+    pub fn events(&self) -> Vec<Event> {
+        let mut all: Vec<(Time, String)> = Vec::new();
+        for flow in &self.flows {
+            let name = &self.groups[flow.group].name;
+            all.push((flow.start, format!("{name} starts")));
+            all.push((flow.stop, format!("{name} stops")));
+            for step in flow.demands.iter().skip(1) {
+                let wants = step.demand.map_or("all it can have".to_owned(), |d| d.to_string());
+                all.push((step.at, format!("{name} wants {wants}")));
+            }
+        }
+        for step in self.link.rates.iter().skip(1) {
+            all.push((step.at, format!("link {}", step.rate)));
+        }
+        all.retain(|(at, _)| *at < self.end());
+        all.sort_by_key(|(at, _)| *at);
+        let mut events: Vec<Event> = Vec::new();
+        for (at, what) in all {
+            match events.last_mut() {
+                Some(last) if last.at == at => {
+                    if !last.what.split(", ").any(|w| w == what) {
+                        last.what = format!("{}, {what}", last.what);
+                    }
+                }
+                _ => events.push(Event { at, what }),
+            }
+        }
+        events
+    }
+
+    /// What the downlink carries at time `t`.
+    pub fn capacity_at(&self, t: Time) -> Rate {
+        let holds = self.link.rates.iter().rev().find(|step| step.at <= t);
+        holds.unwrap_or(&self.link.rates[0]).rate
+    }
+
+    /// What a group would use at time `t`: the sum of its active flows; `None` is without end.
+    pub fn demand_at(&self, group: usize, t: Time) -> Option<Rate> {
+        self.flows.iter().filter(|f| f.group == group).map(|f| f.demand_at(t)).sum()
+    }
+
+    /// Weighted max-min fair shares of the groups at time `t`, by true capacity and demands.
+    pub fn fair_shares_at(&self, t: Time) -> Vec<Rate> {
+        let entry =
+            |(i, g): (usize, &Group)| Entry { weight: g.weight, demand: self.demand_at(i, t) };
+        let entries: Vec<Entry> = self.groups.iter().enumerate().map(entry).collect();
+        fair(self.capacity_at(t), &entries)
+    }
+}
+
+impl Flow {
+    /// What the flow would use at time `t`: nothing while it is not active, `None` without end.
+    pub fn demand_at(&self, t: Time) -> Option<Rate> {
+        if t < self.start || t >= self.stop {
+            return Some(Rate::ZERO);
+        }
+        match self.kind {
+            Kind::Ping => Some(ping_rate(self.ip)),
+            Kind::Bulk => self.demands.iter().rev().find(|step| step.at <= t)?.demand,
+        }
+    }
+}
+
+/// L2 rate of a ping's answers.
+pub fn ping_rate(ip: Ip) -> Rate {
+    const UDP_HEADER: u64 = 8;
+    let bytes = PING_PAYLOAD + UDP_HEADER + ip.header() + ETHERNET_HEADER;
+    Rate::bps(bytes * 8 * (Span::secs(1).as_nanos() / PING_INTERVAL.as_nanos()))
+}
+
+#[cfg(test)]
+mod tests;

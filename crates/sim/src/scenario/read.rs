@@ -1,0 +1,373 @@
+//! From the text of a scenario file to a valid [`Scenario`].
+
+use fairweir_core::policy::{DEFAULT_GROUP, Group as PolicyGroup, Match, Policy};
+use fairweir_core::share::Weight;
+use fairweir_core::units::{Bytes, Rate, Span, Time};
+
+use super::toml_table::{Place, Placed, ScenarioError, Source, Table, not_one_of};
+use super::{
+    Access, CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, FLOWS_MAX, Flow, Group,
+    Ip, Kind, Scenario, Told,
+};
+use crate::link::{Buffer, Discipline, RateStep};
+
+const SETTLE: Span = Span::secs(6);
+const RTT: Span = Span::millis(40);
+const BUFFER: Buffer = Buffer::Time(Span::millis(100));
+const MTU: u64 = 1500;
+/// Below this IPv6 does not work; above it no Ethernet.
+const MTU_RANGE: (u64, u64) = (1280, 9000);
+
+pub(super) fn scenario(text: &str, file: &str) -> Result<Scenario, ScenarioError> {
+    let mut top = Source::new(text, file).top()?;
+    match top.integer("version", 0, u64::MAX)? {
+        Some(Placed { value: 1, .. }) => {}
+        Some(v) => return Err(v.place.error(format!("found {}, allowed is 1", v.value))),
+        None => return Err(top.missing("version", "`version = 1`")),
+    }
+    let name = top.text("name")?.ok_or_else(|| top.missing("name", "a name for the reports"))?;
+    if name.value.is_empty() {
+        return Err(name.place.error("it is empty; wanted a name for the reports"));
+    }
+    let duration = top.parsed::<Span>("duration")?;
+    let duration = duration.ok_or_else(|| top.missing("duration", "a time such as 60s"))?;
+    if duration.value < Span::secs(1) || duration.value > DURATION_MAX {
+        let what = format!("found {}, allowed is from 1s to {DURATION_MAX}", duration.value);
+        return Err(duration.place.error(what));
+    }
+    let end = Time::ZERO + duration.value;
+    let settle = top.parsed("settle")?.map_or(SETTLE, |p| p.value);
+    let seed = top.integer("seed", 0, i64::MAX as u64)?.map_or(1, |p| p.value);
+
+    let link = top.table("link")?.ok_or_else(|| top.missing("link", "a table [link]"))?;
+    let link = access(link, end)?;
+    let control = match top.table("control")? {
+        Some(table) => told(table)?,
+        None => Told::default(),
+    };
+    let group_tables = top.tables("group")?;
+    let flow_tables = top.tables("flow")?;
+    if group_tables.is_empty() {
+        return Err(top.missing("group", "at least one table [[group]]"));
+    }
+    if flow_tables.is_empty() {
+        return Err(top.missing("flow", "at least one table [[flow]]"));
+    }
+    top.finish(&[
+        "version", "name", "duration", "settle", "seed", "link", "control", "group", "flow",
+    ])?;
+
+    let (groups, places): (Vec<_>, Vec<_>) = groups(group_tables)?.into_iter().unzip();
+    let flows = flows(flow_tables, &groups, end)?;
+    for (i, (group, place)) in groups.iter().zip(&places).enumerate() {
+        let unmatched = group.matches.is_empty() && group.name != DEFAULT_GROUP;
+        if unmatched && !flows.iter().any(|f| f.group == i) {
+            let what = format!("the group `{}` has neither a flow nor `match`", group.name);
+            return Err(place.error(what));
+        }
+    }
+    let name = name.value;
+    let duration = duration.value;
+    Ok(Scenario { name, duration, settle, seed, link, control, groups, flows })
+}
+
+fn access(mut table: Table<'_>, end: Time) -> Result<Access, ScenarioError> {
+    let rate = table.parsed("rate")?;
+    let rate = rate.ok_or_else(|| table.missing("rate", "a rate such as 30mbit"))?;
+    let rate = positive(rate)?;
+    let buffer = table.parsed("buffer")?.map_or(BUFFER, |p| p.value);
+    let mut rates = vec![RateStep { at: Time::ZERO, rate }];
+    for mut step in table.tables("steps")? {
+        let last = rates[rates.len() - 1].at;
+        let at = step_time(&mut step, last, end)?;
+        let rate = step.parsed("rate")?;
+        let rate = rate.ok_or_else(|| step.missing("rate", "a rate such as 10mbit"))?;
+        rates.push(RateStep { at, rate: positive(rate)? });
+        step.finish(&["at", "rate"])?;
+    }
+    let access = Access {
+        rates,
+        buffer,
+        up_rate: table.parsed("up_rate")?.map_or(Ok(rate), positive)?,
+        up_buffer: table.parsed("up_buffer")?.map_or(buffer, |p| p.value),
+        mtu: table.integer("mtu", MTU_RANGE.0, MTU_RANGE.1)?.map_or(MTU, |p| p.value) as u32,
+        loss_ppm: table.ratio_ppm("loss")?.unwrap_or(0),
+        jitter: table.parsed("jitter")?.map_or(Span::ZERO, |p| p.value),
+        queue: table
+            .word("queue", &[("fifo", Discipline::Fifo), ("wfq", Discipline::Wfq)])?
+            .map_or(Discipline::Fifo, |p| p.value),
+    };
+    table.finish(&[
+        "rate",
+        "buffer",
+        "steps",
+        "up_rate",
+        "up_buffer",
+        "mtu",
+        "loss",
+        "jitter",
+        "queue",
+    ])?;
+    Ok(access)
+}
+
+fn told(mut table: Table<'_>) -> Result<Told, ScenarioError> {
+    let capacity = table.parsed("capacity")?.map(positive).transpose()?;
+    let remembered = table.parsed("remembered")?.map(positive).transpose()?;
+    table.finish(&["capacity", "remembered"])?;
+    Ok(Told { capacity, remembered })
+}
+
+fn groups<'t>(tables: Vec<Table<'t>>) -> Result<Vec<(Group, Place<'t>)>, ScenarioError> {
+    let mut groups: Vec<(Group, Place<'t>)> = Vec::new();
+    for mut table in tables {
+        let name = table.text("name")?.ok_or_else(|| table.missing("name", "a group's name"))?;
+        let weight = table.integer("weight", 1, Weight::MAX.into())?;
+        let weight = weight.ok_or_else(|| table.missing("weight", "a whole number, 1 to 10000"))?;
+        let weight = Weight::new(weight.value as u32).expect("invariant: the range was checked");
+        let texts = table.texts("match")?;
+        let mut matches = Vec::new();
+        if let Some(Placed { value, place }) = texts {
+            for text in value {
+                matches.push(text.parse::<Match>().map_err(|e| place.error(e))?);
+            }
+            if matches.is_empty() {
+                return Err(place.error("the list is empty; leave it out to match by address"));
+            }
+        }
+        table.finish(&["name", "weight", "match"])?;
+        groups.push((Group { name: name.value, weight, matches }, name.place));
+        check_policy(&groups)?;
+    }
+    Ok(groups)
+}
+
+/// Refuses a last group with which the list is no policy for the daemon.
+fn check_policy(groups: &[(Group, Place<'_>)]) -> Result<(), ScenarioError> {
+    let as_policy = |(g, _): &(Group, Place<'_>)| PolicyGroup {
+        name: g.name.clone(),
+        weight: g.weight,
+        matches: g.matches.clone(),
+    };
+    let Some((_, place)) = groups.last() else { return Ok(()) };
+    let policy = Policy::new(groups.iter().map(as_policy).collect());
+    policy.map(drop).map_err(|e| place.error(e))
+}
+
+fn flows(tables: Vec<Table<'_>>, groups: &[Group], end: Time) -> Result<Vec<Flow>, ScenarioError> {
+    if tables.len() > FLOWS_MAX {
+        let what = format!("{} flows are too many; at most {FLOWS_MAX}", tables.len());
+        return Err(tables[FLOWS_MAX].place().error(what));
+    }
+    let mut flows: Vec<Flow> = Vec::new();
+    for table in tables {
+        let place = table.place();
+        let flow = flow(table, groups, end)?;
+        // One address cannot be of both kinds.
+        let same = |f: &&Flow| f.server.is_some() && f.server == flow.server;
+        if flows.iter().find(same).is_some_and(|f| f.ip != flow.ip) {
+            return Err(place.error("flows of one `server` must have one `ip`"));
+        }
+        flows.push(flow);
+    }
+    Ok(flows)
+}
+
+fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, ScenarioError> {
+    let group = table.text("group")?.ok_or_else(|| table.missing("group", "a group's name"))?;
+    let Some(index) = groups.iter().position(|g| g.name == group.value) else {
+        let names: Vec<&str> = groups.iter().map(|g| g.name.as_str()).collect();
+        return Err(group.place.error(not_one_of(&group.value, &names)));
+    };
+    let kind = kind(&mut table)?;
+    let start = time(&mut table, "start", Time::ZERO, end)?.map_or(Time::ZERO, |p| p.value);
+    let stop = match time(&mut table, "stop", Time::ZERO, end)? {
+        Some(stop) if stop.value <= start => {
+            let start = start.since(Time::ZERO);
+            return Err(stop.place.error(format!("the flow stops before it starts at {start}")));
+        }
+        Some(stop) => stop.value,
+        None => end,
+    };
+    if start >= stop {
+        return Err(table.place().error("the flow starts at the end of the run"));
+    }
+    let demands = demands(&mut table, start, stop, kind)?;
+    let congestion_control = table.word(
+        "congestion_control",
+        &[
+            ("reno", CongestionControl::Reno),
+            ("cubic", CongestionControl::Cubic),
+            ("bbr", CongestionControl::Bbr),
+        ],
+    )?;
+    let connections = table.integer("connections", 1, CONNECTIONS_MAX.into())?;
+    if kind == Kind::Ping {
+        bulk_only(&congestion_control)?;
+        bulk_only(&connections)?;
+    }
+    let ip = match table.integer("ip", 0, u64::MAX)? {
+        None | Some(Placed { value: 4, .. }) => Ip::V4,
+        Some(Placed { value: 6, .. }) => Ip::V6,
+        Some(p) => return Err(p.place.error(format!("found {}, allowed are 4, 6", p.value))),
+    };
+    let flow = Flow {
+        group: index,
+        kind,
+        congestion_control: congestion_control.map_or(CongestionControl::Cubic, |p| p.value),
+        connections: connections.map_or(1, |p| p.value as u32),
+        rtt: table.parsed("rtt")?.map_or(RTT, |p| p.value),
+        start,
+        stop,
+        demands,
+        ip,
+        app: file_name(&mut table)?,
+        server: table.text("server")?.map(|p| p.value),
+    };
+    table.finish(&[
+        "group",
+        "kind",
+        "congestion_control",
+        "connections",
+        "rtt",
+        "start",
+        "stop",
+        "demand",
+        "ip",
+        "app",
+        "server",
+        "steps",
+    ])?;
+    Ok(flow)
+}
+
+fn kind(table: &mut Table<'_>) -> Result<Kind, ScenarioError> {
+    let Some(Placed { value, place }) = table.text("kind")? else {
+        return Err(table.missing("kind", "`bulk` or `ping`"));
+    };
+    match value.as_str() {
+        "bulk" => Ok(Kind::Bulk),
+        "ping" => Ok(Kind::Ping),
+        "web" | "video" | "udp" | "quic" | "short" => {
+            Err(place.error(format!("`{value}` is not there yet; allowed are bulk, ping")))
+        }
+        _ => Err(place.error(not_one_of(&value, &["bulk", "ping"]))),
+    }
+}
+
+fn demands(
+    table: &mut Table<'_>,
+    start: Time,
+    stop: Time,
+    kind: Kind,
+) -> Result<Vec<DemandStep>, ScenarioError> {
+    let first = demand(table)?;
+    let mut demands = vec![DemandStep { at: start, demand: first.as_ref().and_then(|p| p.value) }];
+    let steps = table.tables("steps")?;
+    if kind == Kind::Ping {
+        bulk_only(&first)?;
+        if let Some(step) = steps.first() {
+            return Err(step.place().error("a ping has no demand that could change"));
+        }
+    }
+    for mut step in steps {
+        let last = demands[demands.len() - 1].at;
+        let at = step_time(&mut step, last, stop)?;
+        let wanted = "a rate such as 8mbit, or `unlimited`";
+        let demand = demand(&mut step)?.ok_or_else(|| step.missing("demand", wanted))?.value;
+        demands.push(DemandStep { at, demand });
+        step.finish(&["at", "demand"])?;
+    }
+    Ok(demands)
+}
+
+/// The key `demand`; the value is `None` where it is `unlimited`.
+fn demand<'t>(table: &mut Table<'t>) -> Result<Option<Placed<'t, Option<Rate>>>, ScenarioError> {
+    let Some(Placed { value, place }) = table.text("demand")? else { return Ok(None) };
+    if value == "unlimited" {
+        return Ok(Some(Placed { value: None, place }));
+    }
+    match value.parse::<Rate>() {
+        Ok(Rate::ZERO) => Err(place.error("a demand of zero is none; wanted a rate above it")),
+        Ok(rate) => Ok(Some(Placed { value: Some(rate), place })),
+        Err(e) => Err(place.error(format!("{e}; or `unlimited`"))),
+    }
+}
+
+/// The key `at` of a step: after the last one and before the end.
+fn step_time(step: &mut Table<'_>, last: Time, end: Time) -> Result<Time, ScenarioError> {
+    let at = time(step, "at", last, end)?;
+    let at = at.ok_or_else(|| step.missing("at", "a time such as 40s"))?;
+    if at.value <= last {
+        let last = last.since(Time::ZERO);
+        return Err(at.place.error(format!("the steps are out of order: the last is at {last}")));
+    }
+    if at.value >= end {
+        let end = end.since(Time::ZERO);
+        return Err(at.place.error(format!("found a step after the end at {end}")));
+    }
+    Ok(at.value)
+}
+
+/// An instant that is not after `end`.
+fn time<'t>(
+    table: &mut Table<'t>,
+    key: &str,
+    from: Time,
+    end: Time,
+) -> Result<Option<Placed<'t, Time>>, ScenarioError> {
+    let Some(Placed { value, place }) = table.parsed::<Span>(key)? else { return Ok(None) };
+    if Time::ZERO + value > end {
+        let (from, end) = (from.since(Time::ZERO), end.since(Time::ZERO));
+        return Err(place.error(format!("found {value}, allowed is from {from} to {end}")));
+    }
+    Ok(Some(Placed { value: Time::ZERO + value, place }))
+}
+
+fn positive(placed: Placed<'_, Rate>) -> Result<Rate, ScenarioError> {
+    match placed.value {
+        Rate::ZERO => Err(placed.place.error("a rate of zero carries nothing; wanted more")),
+        rate => Ok(rate),
+    }
+}
+
+fn bulk_only<T>(placed: &Option<Placed<'_, T>>) -> Result<(), ScenarioError> {
+    match placed {
+        Some(p) => Err(p.place.error("only a flow of kind `bulk` has it")),
+        None => Ok(()),
+    }
+}
+
+/// The key `app`: what can be a file's name.
+fn file_name(table: &mut Table<'_>) -> Result<Option<String>, ScenarioError> {
+    let Some(Placed { value, place }) = table.text("app")? else { return Ok(None) };
+    match format!("app:{value}").parse::<Match>() {
+        Ok(Match::App(name)) if name != "." && name != ".." => Ok(Some(name)),
+        _ => Err(place.error(format!("found `{value}`, wanted a file's name such as steam"))),
+    }
+}
+
+impl std::str::FromStr for Buffer {
+    type Err = String;
+
+    /// Reads `100ms`, `150kB` or `10p`.
+    fn from_str(text: &str) -> Result<Buffer, String> {
+        let wanted = || {
+            format!("`{text}` is no buffer; wanted a time (100ms), bytes (150kB) or packets (10p)")
+        };
+        let packets = text.strip_suffix('p').map(str::parse::<u32>);
+        let buffer = match packets {
+            Some(packets) => Buffer::Packets(packets.map_err(|_| wanted())?),
+            None => match (text.parse::<Span>(), text.parse::<Bytes>()) {
+                (Ok(span), _) => Buffer::Time(span),
+                (_, Ok(bytes)) => Buffer::Bytes(bytes),
+                _ => return Err(wanted()),
+            },
+        };
+        let empty = [Buffer::Packets(0), Buffer::Time(Span::ZERO), Buffer::Bytes(Bytes::ZERO)];
+        if empty.contains(&buffer) {
+            return Err(format!("`{text}` holds nothing; wanted a buffer above zero"));
+        }
+        Ok(buffer)
+    }
+}

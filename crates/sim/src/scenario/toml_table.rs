@@ -1,0 +1,285 @@
+//! Reading a TOML table key by key, so that every error can name line, key and what is allowed.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::str::FromStr;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// What is wrong with a scenario file: the first thing found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}: {key}{what}", key = if key.is_empty() { String::new() } else { format!("{key}: ") })]
+pub struct ScenarioError {
+    /// The file as the caller named it.
+    pub file: String,
+    /// Counted from 1.
+    pub line: usize,
+    /// The key as a path, such as `flow.rtt`; empty if the text is no TOML at all.
+    pub key: String,
+    /// What was found and what is allowed.
+    pub what: String,
+}
+
+/// A document: turns places in the text into lines.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'t> {
+    text: &'t str,
+    file: &'t str,
+}
+
+impl<'t> Source<'t> {
+    pub(super) fn new(text: &'t str, file: &'t str) -> Self {
+        Source { text, file }
+    }
+
+    /// The document's top table.
+    pub(super) fn top(self) -> Result<Table<'t>, ScenarioError> {
+        let parsed = DeTable::parse(self.text).map_err(|e| {
+            let at = e.span().map_or(0, |s| s.start);
+            self.error(at, "", e.message().replace('\n', ", "))
+        })?;
+        Ok(Table {
+            source: self,
+            path: String::new(),
+            at: 0,
+            entries: entries(parsed.into_inner()),
+        })
+    }
+
+    fn error(self, at: usize, key: &str, what: impl Display) -> ScenarioError {
+        let before = &self.text.as_bytes()[..at.min(self.text.len())];
+        ScenarioError {
+            file: self.file.to_owned(),
+            line: 1 + before.iter().filter(|&&b| b == b'\n').count(),
+            key: key.to_owned(),
+            // What the user wrote may hold control characters, which would break the one line.
+            what: what.to_string().replace(char::is_control, " "),
+        }
+    }
+}
+
+type Entries<'t> = Vec<(Spanned<Cow<'t, str>>, Spanned<DeValue<'t>>)>;
+
+fn entries(table: DeTable<'_>) -> Entries<'_> {
+    table.into_iter().collect()
+}
+
+/// A table whose keys are taken one by one; what is left at the end is unknown.
+pub(super) struct Table<'t> {
+    source: Source<'t>,
+    /// Its own name, empty for the top.
+    path: String,
+    at: usize,
+    entries: Entries<'t>,
+}
+
+/// Where a value stands, for errors that only its meaning reveals.
+#[derive(Clone)]
+pub(super) struct Place<'t> {
+    source: Source<'t>,
+    key: String,
+    at: usize,
+}
+
+impl Place<'_> {
+    pub(super) fn error(&self, what: impl Display) -> ScenarioError {
+        self.source.error(self.at, &self.key, what)
+    }
+}
+
+/// A value and where it stands.
+pub(super) struct Placed<'t, T> {
+    pub(super) value: T,
+    pub(super) place: Place<'t>,
+}
+
+impl<'t> Table<'t> {
+    /// Where the table begins.
+    pub(super) fn place(&self) -> Place<'t> {
+        Place { source: self.source, key: self.path.clone(), at: self.at }
+    }
+
+    fn take(&mut self, key: &str) -> Option<(Place<'t>, DeValue<'t>)> {
+        let i = self.entries.iter().position(|(k, _)| k.get_ref() == key)?;
+        let (key_spanned, value) = self.entries.remove(i);
+        let at = key_spanned.span().start;
+        let key = self.key(key);
+        Some((Place { source: self.source, key, at }, value.into_inner()))
+    }
+
+    fn key(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// A text, if it is there.
+    pub(super) fn text(&mut self, key: &str) -> Result<Option<Placed<'t, String>>, ScenarioError> {
+        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        match value {
+            DeValue::String(text) => Ok(Some(Placed { value: text.into_owned(), place })),
+            other => Err(place.error(format!("found {}, wanted a text in quotes", found(&other)))),
+        }
+    }
+
+    /// A text that `T` can be read from, if it is there.
+    pub(super) fn parsed<T>(&mut self, key: &str) -> Result<Option<Placed<'t, T>>, ScenarioError>
+    where
+        T: FromStr<Err: Display>,
+    {
+        let Some(Placed { value, place }) = self.text(key)? else { return Ok(None) };
+        match value.parse() {
+            Ok(value) => Ok(Some(Placed { value, place })),
+            Err(e) => Err(place.error(e)),
+        }
+    }
+
+    /// One of some words, if it is there.
+    pub(super) fn word<T: Copy>(
+        &mut self,
+        key: &str,
+        words: &[(&str, T)],
+    ) -> Result<Option<Placed<'t, T>>, ScenarioError> {
+        let Some(Placed { value, place }) = self.text(key)? else { return Ok(None) };
+        match words.iter().find(|(word, _)| *word == value) {
+            Some(&(_, value)) => Ok(Some(Placed { value, place })),
+            None => {
+                let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+                Err(place.error(not_one_of(&value, &words)))
+            }
+        }
+    }
+
+    /// A whole number from `min` to `max`, if it is there.
+    pub(super) fn integer(
+        &mut self,
+        key: &str,
+        min: u64,
+        max: u64,
+    ) -> Result<Option<Placed<'t, u64>>, ScenarioError> {
+        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let number = match &value {
+            DeValue::Integer(i) => u64::from_str_radix(i.as_str(), i.radix()).ok(),
+            _ => None,
+        };
+        match number.filter(|n| (min..=max).contains(n)) {
+            Some(value) => Ok(Some(Placed { value, place })),
+            None => Err(place.error(format!(
+                "found {}, wanted a whole number from {min} to {max}",
+                found(&value)
+            ))),
+        }
+    }
+
+    /// A ratio from 0 to 1 in parts per million, if it is there.
+    pub(super) fn ratio_ppm(&mut self, key: &str) -> Result<Option<u32>, ScenarioError> {
+        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let number = match &value {
+            DeValue::Float(f) => f.as_str().parse::<f64>().ok(),
+            DeValue::Integer(i) => i.as_str().parse::<f64>().ok(),
+            _ => None,
+        };
+        match number.filter(|n| (0.0..=1.0).contains(n)) {
+            Some(ratio) => Ok(Some((ratio * 1e6).round() as u32)),
+            None => Err(place.error(format!(
+                "found {}, wanted a ratio from 0 to 1, such as 0.01",
+                found(&value)
+            ))),
+        }
+    }
+
+    /// A list of texts, if it is there.
+    pub(super) fn texts(
+        &mut self,
+        key: &str,
+    ) -> Result<Option<Placed<'t, Vec<String>>>, ScenarioError> {
+        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let wrong = |v: &DeValue| {
+            place.error(format!("found {}, wanted a list of texts such as [\"app:mpv\"]", found(v)))
+        };
+        let DeValue::Array(array) = value else { return Err(wrong(&value)) };
+        let mut texts = Vec::new();
+        for entry in array {
+            match entry.into_inner() {
+                DeValue::String(text) => texts.push(text.into_owned()),
+                other => return Err(wrong(&other)),
+            }
+        }
+        Ok(Some(Placed { value: texts, place }))
+    }
+
+    /// A table, if it is there.
+    pub(super) fn table(&mut self, key: &str) -> Result<Option<Table<'t>>, ScenarioError> {
+        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        match value {
+            DeValue::Table(table) => Ok(Some(self.inner(place, table))),
+            other => Err(place.error(format!("found {}, wanted a table [{key}]", found(&other)))),
+        }
+    }
+
+    /// A list of tables; empty if it is not there.
+    pub(super) fn tables(&mut self, key: &str) -> Result<Vec<Table<'t>>, ScenarioError> {
+        let Some((place, value)) = self.take(key) else { return Ok(Vec::new()) };
+        let wrong =
+            |v: &DeValue| place.error(format!("found {}, wanted a list of tables", found(v)));
+        let DeValue::Array(array) = value else { return Err(wrong(&value)) };
+        let mut tables = Vec::new();
+        for entry in array {
+            let at = entry.span().start;
+            match entry.into_inner() {
+                DeValue::Table(table) => {
+                    tables.push(self.inner(Place { at, ..place.clone() }, table));
+                }
+                other => return Err(wrong(&other)),
+            }
+        }
+        Ok(tables)
+    }
+
+    fn inner(&self, place: Place<'t>, table: DeTable<'t>) -> Table<'t> {
+        Table { source: self.source, path: place.key, at: place.at, entries: entries(table) }
+    }
+
+    /// The error that a key is missing.
+    pub(super) fn missing(&self, key: &str, wanted: &str) -> ScenarioError {
+        self.source.error(self.at, &self.key(key), format!("it is missing; wanted {wanted}"))
+    }
+
+    /// Refuses the first key that nobody took.
+    pub(super) fn finish(self, allowed: &[&str]) -> Result<(), ScenarioError> {
+        let Some((key, _)) = self.entries.iter().min_by_key(|(k, _)| k.span().start) else {
+            return Ok(());
+        };
+        let what = format!("this key is unknown; {}", choices(key.get_ref(), allowed));
+        Err(self.source.error(key.span().start, &self.key(key.get_ref()), what))
+    }
+}
+
+/// Says that `word` is none of `words`, and which was probably meant.
+pub(super) fn not_one_of(word: &str, words: &[&str]) -> String {
+    format!("found `{word}`; {}", choices(word, words))
+}
+
+fn choices(word: &str, words: &[&str]) -> String {
+    // One slip, and one more for every four letters.
+    let slips_max = 1 + word.chars().count() / 4;
+    let near = words
+        .iter()
+        .map(|w| (strsim::osa_distance(word, w), *w))
+        .filter(|(slips, _)| *slips <= slips_max)
+        .min();
+    let hint = near.map_or(String::new(), |(_, w)| format!("; did you mean `{w}`?"));
+    let listed = if words.is_empty() { "nothing".to_owned() } else { words.join(", ") };
+    format!("allowed are {listed}{hint}")
+}
+
+fn found(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("the text \"{text}\""),
+        DeValue::Integer(i) => format!("the number {}", i.as_str()),
+        DeValue::Float(f) => format!("the number {}", f.as_str()),
+        DeValue::Boolean(b) => format!("{b}"),
+        DeValue::Datetime(d) => format!("the date {d}"),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}
