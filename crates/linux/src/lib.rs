@@ -3,14 +3,36 @@
 //!
 //! | module | its job |
 //! |---|---|
+//! | [`Host`] | a device whose download is counted by flow group, and shaped |
 //! | [`link`] | network devices, addresses, routes, by netlink |
 //! | [`netns`] | anonymous network namespaces, for the lab and for tests |
+//! | `bpf` | the programs of `bpf/`: loading, maps, attaching |
+//! | `rules` | from a policy to the tables that the classifier looks up |
+//! | `htb` | the classes |
+//! | `ifb`, `ingress` | the device behind which is shaped, and the hook in front of it |
+//! | `cgroup`, `census` | who owns sockets |
 //!
 //! Devices are named as in the calling thread's network namespace.
 
+mod abi;
+mod bpf;
+mod census;
+mod cgroup;
+mod clock;
 mod error;
+mod host;
+mod htb;
+mod ifb;
+mod ingress;
 pub mod link;
+mod lock;
 mod netlink;
 pub mod netns;
+mod rules;
 
+pub use census::{Talker, Who};
+pub use clock::monotonic_now;
 pub use error::Error;
+pub use host::{Health, Host, HostSpec, Mode};
+pub use ifb::{leftovers, name as ifb_name, sweep};
+pub use lock::Lock;

@@ -1,0 +1,64 @@
+//! Sender and receiver of the flows, as hidden subcommands of the one binary.
+//!
+//! `lab-serve` runs in the internet and serves every flow; `lab-fetch` receives one flow in the
+//! home, under the name of the executable that the scenario wants. Both read their jobs as one
+//! line of JSON from standard input, then the clock's epoch as another, and end with the end of
+//! standard input: so they outlive neither the run nor a killed lab.
+
+use std::io::{self, BufRead, Read};
+use std::process::ExitCode;
+use std::thread;
+
+use serde::de::DeserializeOwned;
+
+use crate::clock::Clock;
+
+mod fetch;
+mod serve;
+
+pub(crate) use fetch::PingResult;
+pub(crate) const SERVE: &str = "lab-serve";
+pub(crate) const FETCH: &str = "lab-fetch";
+/// What `lab-serve` says when every port is open.
+pub(crate) const READY: &str = "ready";
+
+/// Whether `name` is a hidden subcommand that [`agent_main`] plays.
+pub fn is_agent(name: &str) -> bool {
+    matches!(name, SERVE | FETCH)
+}
+
+/// Plays the hidden subcommand `name`, until the flow or standard input ends.
+pub fn agent_main(name: &str) -> ExitCode {
+    let played = match name {
+        SERVE => serve::main(),
+        FETCH => fetch::main(),
+        _ => Err(io::Error::other(format!("there is no agent `{name}`"))),
+    };
+    match played {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{name}: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Reads the job from standard input.
+fn read_job<J: DeserializeOwned>() -> io::Result<J> {
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// Reads the epoch from standard input, and from then on ends the process with its end.
+fn read_clock() -> io::Result<Clock> {
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    let epoch = line.trim().parse().map_err(io::Error::other)?;
+    thread::spawn(|| {
+        // Whatever ends the input, an error too, ends the process.
+        let _ = io::stdin().lock().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    Ok(Clock::with_epoch(epoch))
+}

@@ -1,0 +1,121 @@
+//! The namespaces of an emulated home, their devices and routes.
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use fairweir_linux::link;
+use fairweir_linux::netns::Netns;
+use ipnet::IpNet;
+
+use crate::Error;
+use crate::plan::{INTERNET, Plan, WAN};
+
+/// The device in the home at which downloads arrive.
+pub(crate) const WAN_DEVICE: &str = "wan";
+/// The kernel's own queue before a TUN device drops silently when it is short.
+const TUN_QUEUE_PACKETS: u32 = 20_000;
+
+/// An emulated home; it vanishes when dropped and the last process inside has ended.
+pub(crate) struct Home {
+    pub(crate) internet: Netns,
+    pub(crate) home: Netns,
+    _isp: Netns,
+    /// The internet's end of the access link.
+    net0: OwnedFd,
+    /// The ISP's end, towards the home.
+    acc0: OwnedFd,
+}
+
+impl Home {
+    pub(crate) fn new(plan: &Plan<'_>) -> Result<Home, Error> {
+        let mtu = plan.scenario.link.mtu;
+        let (internet, isp, home) = (Netns::new()?, Netns::new()?, Netns::new()?);
+        let net0 = internet.run(|| set_up_internet(&plan.server_addresses(), mtu))?;
+        home.run(|| set_up_home(&isp, mtu))?;
+        let acc0 = isp.run(|| set_up_isp(mtu))?;
+        Ok(Home { internet, home, _isp: isp, net0, acc0 })
+    }
+
+    /// Both ends of the access link, for the relay.
+    pub(crate) fn tuns(&self) -> Result<(OwnedFd, OwnedFd), Error> {
+        let clone = |fd: &OwnedFd| fd.try_clone().map_err(|e| Error::io("share a TUN device", e));
+        Ok((clone(&self.net0)?, clone(&self.acc0)?))
+    }
+}
+
+fn set_up_internet(servers: &[IpAddr], mtu: u32) -> Result<OwnedFd, Error> {
+    tune_tcp()?;
+    let net0 = tun("net0", mtu)?;
+    for &server in servers {
+        link::add_address("lo", server.into())?;
+    }
+    for (wan, _) in WAN {
+        link::add_route(wan.trunc(), None, "net0")?;
+    }
+    Ok(net0)
+}
+
+fn set_up_home(isp: &Netns, mtu: u32) -> Result<(), Error> {
+    tune_tcp()?;
+    link::create_veth(WAN_DEVICE, isp, "lan0")?;
+    link::set_mtu(WAN_DEVICE, mtu)?;
+    link::offloads(WAN_DEVICE, false)?;
+    link::set_up(WAN_DEVICE)?;
+    isp.run(|| -> Result<(), Error> {
+        link::set_mtu("lan0", mtu)?;
+        link::offloads("lan0", false)?;
+        link::set_up("lan0")?;
+        for (wan, gateway) in WAN {
+            link::add_address("lan0", net_of(gateway, wan))?;
+        }
+        Ok(())
+    })?;
+    for (wan, gateway) in WAN {
+        link::add_address(WAN_DEVICE, wan)?;
+        link::add_route(everything(gateway), Some(gateway), WAN_DEVICE)?;
+    }
+    Ok(())
+}
+
+fn set_up_isp(mtu: u32) -> Result<OwnedFd, Error> {
+    sysctl("ipv4/ip_forward", "1")?;
+    sysctl("ipv6/conf/all/forwarding", "1")?;
+    let acc0 = tun("acc0", mtu)?;
+    for servers in INTERNET {
+        link::add_route(servers, None, "acc0")?;
+    }
+    Ok(acc0)
+}
+
+fn tun(name: &str, mtu: u32) -> Result<OwnedFd, Error> {
+    let tun = link::tun(name)?;
+    link::set_txqueuelen(name, TUN_QUEUE_PACKETS)?;
+    link::set_mtu(name, mtu)?;
+    link::set_up(name)?;
+    Ok(tun)
+}
+
+/// Lets windows grow as large as any scenario needs, and lets no connection learn of another's
+/// past, so that a run does not depend on the one before.
+fn tune_tcp() -> Result<(), Error> {
+    sysctl("ipv4/tcp_rmem", "4096 131072 33554432")?;
+    sysctl("ipv4/tcp_wmem", "4096 65536 33554432")?;
+    sysctl("ipv4/tcp_no_metrics_save", "1")
+}
+
+/// Sets a sysctl of the calling thread's namespace.
+fn sysctl(name: &str, value: &str) -> Result<(), Error> {
+    let path = format!("/proc/sys/net/{name}");
+    fs::write(&path, value).map_err(|e| Error::io(format!("write {value} to {path}"), e))
+}
+
+/// An address with the prefix length of its neighbour's.
+fn net_of(address: IpAddr, neighbour: IpNet) -> IpNet {
+    IpNet::new_assert(address, neighbour.prefix_len())
+}
+
+/// The default route's destination, in the family of `address`.
+fn everything(address: IpAddr) -> IpNet {
+    IpNet::new_assert(address, 0).trunc()
+}

@@ -1,0 +1,82 @@
+//! An emulated home: plays a scenario file in network namespaces with real TCP.
+//!
+//! ```text
+//!   internet                      isp                     home
+//!   every server, net0 ── relay ── acc0, lan0 ── veth ── wan, the daemon, every receiver
+//! ```
+//!
+//! The relay is the access link: it reads packets from one TUN device and writes them to the other
+//! as the model in [`fairweir_sim::link`] says, so the bottleneck is exact and the rest is Linux.
+//! Half of a flow's RTT lies before the queue of the downlink, half behind the queue of the uplink.
+//! The namespaces have no names and the processes end when their standard input does, so nothing
+//! outlives the lab, however it ends.
+//!
+//! | module | its job |
+//! |---|---|
+//! | `plan` | addresses, ports and names of everything in a scenario |
+//! | `home` | namespaces, devices, routes |
+//! | `relay` | the access link in real time |
+//! | `agent` | sender and receiver of the flows, as processes |
+//! | `daemon` | the real `fairweir host` in the home |
+//! | `run` | one scenario with one control, from the set-up to the report |
+#![forbid(unsafe_code)]
+
+mod agent;
+mod clock;
+mod daemon;
+mod home;
+mod plan;
+mod process;
+mod relay;
+mod run;
+
+pub use agent::{agent_main, is_agent};
+pub use run::{Options, Progress, run, run_all};
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a scenario could not be played.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel refused something of the set-up.
+    #[error(transparent)]
+    Kernel(#[from] fairweir_linux::Error),
+    /// Something of the set-up, or of a process, failed.
+    #[error("cannot {attempted}: {source}")]
+    Io {
+        /// What was attempted.
+        attempted: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A process of the lab ended too early.
+    #[error("{name} ended: {why}")]
+    Ended {
+        /// Which one.
+        name: String,
+        /// Its exit status and last words.
+        why: String,
+    },
+    /// The daemon did not say that it is ready.
+    #[error("the daemon was not ready after {after_s} s: {why}")]
+    DaemonNotReady {
+        /// How long it was waited for.
+        after_s: u64,
+        /// Its last words.
+        why: String,
+    },
+    /// The file that should act as sender, receiver and daemon is not there.
+    #[error("there is no executable {}", .0.display())]
+    NoExecutable(PathBuf),
+    /// The user interrupted the run; everything was taken down.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    pub(crate) fn io(attempted: impl Into<String>, source: impl Into<io::Error>) -> Error {
+        Error::Io { attempted: attempted.into(), source: source.into() }
+    }
+}

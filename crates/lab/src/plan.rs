@@ -1,0 +1,200 @@
+//! Addresses, ports and names of everything in a scenario, and what the daemon is told.
+
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use fairweir_core::policy::DEFAULT_GROUP;
+use fairweir_core::receiver::Control;
+use fairweir_core::units::Span;
+use fairweir_sim::link::{Discipline, LinkSpec};
+use fairweir_sim::scenario::{DemandStep, ETHERNET_HEADER, Flow, Ip, Kind, Scenario};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// Flow `i` is served at this port plus `i`, so that a port tells the flow.
+const FIRST_PORT: u16 = 5001;
+/// TCP header with timestamps, which Linux always uses.
+const TCP_HEADER: u64 = 32;
+
+/// A scenario with addresses.
+pub(crate) struct Plan<'s> {
+    pub(crate) scenario: &'s Scenario,
+    /// One for each flow, in its order.
+    pub(crate) servers: Vec<SocketAddr>,
+}
+
+/// What sender and receiver of a flow have to know, as told to their processes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) server: SocketAddr,
+    pub(crate) is_ping: bool,
+    pub(crate) congestion_control: String,
+    pub(crate) connections: u32,
+    pub(crate) start_ns: u64,
+    pub(crate) stop_ns: u64,
+    /// From when on how much payload per second and connection; `None` is without end.
+    pub(crate) goodputs: Vec<(u64, Option<u64>)>,
+    /// Payload of a full packet.
+    pub(crate) segment: u64,
+}
+
+impl<'s> Plan<'s> {
+    pub(crate) fn new(scenario: &'s Scenario) -> Plan<'s> {
+        let mut named: Vec<(&str, IpAddr)> = Vec::new();
+        let mut servers = Vec::new();
+        for (i, flow) in scenario.flows.iter().enumerate() {
+            let known = named.iter().find(|(name, _)| flow.server.as_deref() == Some(name));
+            let address = known.map_or_else(|| server_address(i, flow.ip), |(_, a)| *a);
+            if let Some(name) = &flow.server {
+                named.push((name, address));
+            }
+            servers.push(SocketAddr::new(address, FIRST_PORT + i as u16));
+        }
+        Plan { scenario, servers }
+    }
+
+    /// Every server's address, once.
+    pub(crate) fn server_addresses(&self) -> Vec<IpAddr> {
+        let mut addresses: Vec<IpAddr> = self.servers.iter().map(SocketAddr::ip).collect();
+        addresses.sort();
+        addresses.dedup();
+        addresses
+    }
+
+    /// The port of the first flow; the others follow in order.
+    pub(crate) fn first_port(&self) -> u16 {
+        FIRST_PORT
+    }
+
+    pub(crate) fn jobs(&self) -> Vec<Job> {
+        let flows = self.scenario.flows.iter().zip(&self.servers);
+        flows.map(|(flow, &server)| job(flow, server, self.scenario.link.mtu)).collect()
+    }
+
+    /// Base name of the executable that receives a flow.
+    pub(crate) fn app(&self, flow: &Flow) -> String {
+        let group = &self.scenario.groups[flow.group].name;
+        flow.app.clone().unwrap_or_else(|| format!("fetch-{group}"))
+    }
+
+    pub(crate) fn downlink(&self, control: Control) -> LinkSpec {
+        let (scenario, link) = (self.scenario, &self.scenario.link);
+        let queue = if control == Control::Wfq { Discipline::Wfq } else { link.queue };
+        LinkSpec {
+            rates: link.rates.clone(),
+            buffer: link.buffer,
+            queue,
+            weights: scenario.groups.iter().map(|g| g.weight).collect(),
+            loss_ppm: link.loss_ppm,
+            jitter: link.jitter,
+            seed: scenario.seed,
+        }
+    }
+
+    pub(crate) fn uplink(&self) -> LinkSpec {
+        let link = &self.scenario.link;
+        let mut rates = link.rates[..1].to_vec();
+        rates[0].rate = link.up_rate;
+        LinkSpec {
+            rates,
+            buffer: link.up_buffer,
+            queue: Discipline::Fifo,
+            weights: self.scenario.groups.iter().map(|g| g.weight).collect(),
+            loss_ppm: 0,
+            jitter: Span::ZERO,
+            seed: self.scenario.seed,
+        }
+    }
+
+    /// The configuration of the daemon in the home.
+    pub(crate) fn configuration(&self, control: Control) -> String {
+        let scenario = self.scenario;
+        let mut text = String::from("version = 1\n[host]\n");
+        if control.needs_capacity() {
+            let capacity = scenario.control.capacity.unwrap_or(scenario.link.rates[0].rate);
+            let _ = writeln!(text, "capacity = \"{}bit\"", capacity.as_bps());
+        }
+        for (i, group) in scenario.groups.iter().enumerate() {
+            let name = quoted(&group.name);
+            let _ = writeln!(text, "[[group]]\nname = {name}\nweight = {}", group.weight);
+            if group.name != DEFAULT_GROUP {
+                let _ = writeln!(text, "match = [{}]", self.matches(i).join(", "));
+            }
+        }
+        text
+    }
+
+    fn matches(&self, group: usize) -> Vec<String> {
+        let given = &self.scenario.groups[group].matches;
+        if !given.is_empty() {
+            return given.iter().map(|m| quoted(&m.to_string())).collect();
+        }
+        let flows = self.scenario.flows.iter().zip(&self.servers);
+        let own = flows.filter(|(flow, _)| flow.group == group);
+        let mut texts: Vec<String> = own.map(|(_, s)| quoted(&format!("ip:{}", s.ip()))).collect();
+        texts.dedup();
+        texts
+    }
+}
+
+/// The home's side of the access link: networks and addresses of `wan` and of its gateway.
+pub(crate) const WAN: [(IpNet, IpAddr); 2] = [
+    (
+        IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::new(198, 19, 0, 2), 24)),
+        IpAddr::V4(Ipv4Addr::new(198, 19, 0, 1)),
+    ),
+    (
+        IpNet::V6(ipnet::Ipv6Net::new_assert(Ipv6Addr::new(0xfd77, 2, 0, 0, 0, 0, 0, 2), 64)),
+        IpAddr::V6(Ipv6Addr::new(0xfd77, 2, 0, 0, 0, 0, 0, 1)),
+    ),
+];
+
+/// Networks of all servers. 198.18.0.0/15 is for benchmarks (RFC 2544).
+pub(crate) const INTERNET: [IpNet; 2] = [
+    IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 16)),
+    IpNet::V6(ipnet::Ipv6Net::new_assert(Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, 0), 64)),
+];
+
+fn server_address(flow: usize, ip: Ip) -> IpAddr {
+    let i = flow as u16 + 1;
+    match ip {
+        Ip::V4 => Ipv4Addr::new(198, 18, (i / 250) as u8, (i % 250) as u8).into(),
+        Ip::V6 => Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, i).into(),
+    }
+}
+
+fn job(flow: &Flow, server: SocketAddr, mtu: u32) -> Job {
+    let segment = u64::from(mtu) - flow.ip.header() - TCP_HEADER;
+    // A demand counts L2 bytes of all connections; a sender counts payload of its own.
+    let goodput = |step: &DemandStep| {
+        let per_connection = step.demand.map(|d| d / u64::from(flow.connections));
+        let wire = u64::from(mtu) + ETHERNET_HEADER;
+        let bytes = per_connection.map(|d| d.scale(segment, wire).bytes_per_second_floor());
+        (step.at.as_nanos(), bytes)
+    };
+    Job {
+        server,
+        is_ping: flow.kind == Kind::Ping,
+        congestion_control: flow.congestion_control.name().to_owned(),
+        connections: flow.connections,
+        start_ns: flow.start.as_nanos(),
+        stop_ns: flow.stop.as_nanos(),
+        goodputs: flow.demands.iter().map(goodput).collect(),
+        segment,
+    }
+}
+
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

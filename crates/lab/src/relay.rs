@@ -1,0 +1,307 @@
+//! The access link in real time: a thread that carries packets between two TUN devices as the
+//! link model says.
+//!
+//! Everything happens in virtual time: a packet is due at an instant that does not depend on when
+//! the thread gets round to it, so lateness shifts single packets and never the rate. The thread
+//! runs with real-time priority, measures how late it is, and whoever reads the report can see
+//! whether the machine was quick enough ([`Outcome::lateness`]).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use fairweir_core::receiver::Control;
+use fairweir_core::units::{Bytes, Span, Time};
+use fairweir_linux::realtime;
+use fairweir_sim::link::{Link, Packet};
+use fairweir_sim::report::{Histogram, Samples};
+use fairweir_sim::scenario::ETHERNET_HEADER;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::{TimeSpec, TimeValLike};
+use nix::unistd;
+
+use crate::Error;
+use crate::clock::Clock;
+use crate::plan::Plan;
+
+/// How often the thread looks whether it shall stop.
+const STOP_CHECK: Span = Span::millis(50);
+/// How many packets are read at a time before what is due is written.
+const READ_BATCH: usize = 64;
+/// No IP packet that the TUN devices carry is larger.
+const PACKET_MAX: usize = 16 * 1024;
+
+/// A running access link; it stops when dropped.
+pub(crate) struct Relay {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Outcome, Error>>>,
+}
+
+/// What the access link has seen.
+pub(crate) struct Outcome {
+    pub(crate) samples: Samples,
+    /// How late packets were written, against the model.
+    pub(crate) lateness: Histogram,
+    /// Packets that the kernel did not take; should be none.
+    pub(crate) refused: u64,
+}
+
+impl Relay {
+    /// Starts to carry packets; the link's time zero is the clock's.
+    pub(crate) fn start(
+        plan: &Plan<'_>,
+        control: Control,
+        clock: Clock,
+        net0: OwnedFd,
+        acc0: OwnedFd,
+    ) -> Result<Relay, Error> {
+        for tun in [&net0, &acc0] {
+            fcntl(tun, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+                .map_err(|e| Error::io("make a TUN device non-blocking", e))?;
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let carrier = Carrier::new(plan, control, clock, net0, acc0);
+        let stop_too = Arc::clone(&stop);
+        let thread = thread::Builder::new().name("relay".to_owned());
+        let thread = thread
+            .spawn(move || carrier.carry(&stop_too))
+            .map_err(|e| Error::io("start the relay's thread", e))?;
+        Ok(Relay { stop, thread: Some(thread) })
+    }
+
+    /// Whether it gave up.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Stops it and hands over what it has seen.
+    pub(crate) fn finish(mut self) -> Result<Outcome, Error> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().expect("invariant: only finish and drop take the thread");
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // An error of a run that is given up interests nobody.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An IP packet and when it may go on; ordered by time, then by arrival.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Delayed {
+    due: Time,
+    arrival: u64,
+    flow: usize,
+    ip: Vec<u8>,
+}
+
+/// Where each flow belongs.
+struct Route {
+    group: usize,
+    /// On the way down before the queue; the rest of the RTT comes on the way up behind the queue.
+    delay_down: Span,
+    delay_up: Span,
+}
+
+struct Carrier {
+    clock: Clock,
+    net0: OwnedFd,
+    acc0: OwnedFd,
+    routes: Vec<Route>,
+    first_port: u16,
+    down: Link<Vec<u8>>,
+    up: Link<(usize, Vec<u8>)>,
+    to_down: BinaryHeap<Reverse<Delayed>>,
+    to_net0: BinaryHeap<Reverse<Delayed>>,
+    arrivals: u64,
+    buffer: Vec<u8>,
+    outcome: Outcome,
+}
+
+impl Carrier {
+    fn new(
+        plan: &Plan<'_>,
+        control: Control,
+        clock: Clock,
+        net0: OwnedFd,
+        acc0: OwnedFd,
+    ) -> Carrier {
+        let route = |flow: &fairweir_sim::scenario::Flow| {
+            let delay_down = flow.rtt / 2;
+            let delay_up = Span::nanos(flow.rtt.as_nanos() - delay_down.as_nanos());
+            Route { group: flow.group, delay_down, delay_up }
+        };
+        let samples = Samples::new(plan.scenario);
+        Carrier {
+            clock,
+            net0,
+            acc0,
+            routes: plan.scenario.flows.iter().map(route).collect(),
+            first_port: plan.first_port(),
+            down: Link::new(plan.downlink(control)),
+            up: Link::new(plan.uplink()),
+            to_down: BinaryHeap::new(),
+            to_net0: BinaryHeap::new(),
+            arrivals: 0,
+            buffer: vec![0; PACKET_MAX],
+            outcome: Outcome { samples, lateness: Histogram::default(), refused: 0 },
+        }
+    }
+
+    fn carry(mut self, stop: &AtomicBool) -> Result<Outcome, Error> {
+        realtime::enter()?;
+        while !stop.load(Ordering::Relaxed) {
+            let now = self.clock.now();
+            self.read_net0(now)?;
+            self.read_acc0(now)?;
+            self.move_on(now);
+            self.wait()?;
+        }
+        Ok(self.outcome)
+    }
+
+    /// Downloads: from the servers they take half the RTT to the queue of the downlink.
+    fn read_net0(&mut self, now: Time) -> Result<(), Error> {
+        for _ in 0..READ_BATCH {
+            let Some(ip) = read(&self.net0, &mut self.buffer)? else { break };
+            let Some(flow) = self.flow_of(&ip, End::Source) else { continue };
+            let due = now + self.routes[flow].delay_down;
+            self.arrivals += 1;
+            self.to_down.push(Reverse(Delayed { due, arrival: self.arrivals, flow, ip }));
+        }
+        Ok(())
+    }
+
+    /// ACKs and requests: from the home they come straight to the queue of the uplink.
+    fn read_acc0(&mut self, now: Time) -> Result<(), Error> {
+        for _ in 0..READ_BATCH {
+            let Some(ip) = read(&self.acc0, &mut self.buffer)? else { break };
+            let Some(flow) = self.flow_of(&ip, End::Destination) else { continue };
+            let (class, size) = (self.routes[flow].group, l2_size(&ip));
+            self.up.enqueue(now, Packet { class, size, body: (flow, ip) });
+        }
+        while self.up.poll_drop().is_some() {}
+        Ok(())
+    }
+
+    /// Moves everything on that is due.
+    fn move_on(&mut self, now: Time) {
+        while let Some(Reverse(delayed)) = pop_due(&mut self.to_down, now) {
+            let (class, size) = (self.routes[delayed.flow].group, l2_size(&delayed.ip));
+            self.down.enqueue(delayed.due, Packet { class, size, body: delayed.ip });
+            while let Some(dropped) = self.down.poll_drop() {
+                if !dropped.random {
+                    self.outcome.samples.record_drop();
+                }
+            }
+        }
+        while let Some(departure) = self.down.poll_departure(now) {
+            let Packet { class, size, body } = departure.packet;
+            self.outcome.samples.record_departure(departure.at, class, size, departure.sojourn);
+            self.outcome.write(&self.acc0, &body, departure.at, self.clock);
+        }
+        while let Some(departure) = self.up.poll_departure(now) {
+            let (flow, ip) = departure.packet.body;
+            let due = departure.at + self.routes[flow].delay_up;
+            self.arrivals += 1;
+            self.to_net0.push(Reverse(Delayed { due, arrival: self.arrivals, flow, ip }));
+        }
+        while let Some(Reverse(delayed)) = pop_due(&mut self.to_net0, now) {
+            self.outcome.write(&self.net0, &delayed.ip, delayed.due, self.clock);
+        }
+    }
+
+    /// Sleeps until a packet arrives or is due.
+    fn wait(&self) -> Result<(), Error> {
+        let due = [
+            self.to_down.peek().map(|d| d.0.due),
+            self.to_net0.peek().map(|d| d.0.due),
+            self.down.next_departure(),
+            self.up.next_departure(),
+        ];
+        let next = due.into_iter().flatten().min();
+        let wait = next.map_or(STOP_CHECK, |t| t.since(self.clock.now()).min(STOP_CHECK));
+        if wait == Span::ZERO {
+            return Ok(());
+        }
+        let mut fds = [
+            PollFd::new(self.net0.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.acc0.as_fd(), PollFlags::POLLIN),
+        ];
+        match ppoll(&mut fds, Some(TimeSpec::nanoseconds(wait.as_nanos() as i64)), None) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(e) => Err(Error::io("wait for packets", e)),
+        }
+    }
+
+    /// The flow of a packet, by the server's port; what is no flow's (neighbour discovery, ICMP)
+    /// goes no further.
+    fn flow_of(&self, ip: &[u8], server: End) -> Option<usize> {
+        let i = usize::from(port(ip, server)?.checked_sub(self.first_port)?);
+        (i < self.routes.len()).then_some(i)
+    }
+}
+
+impl Outcome {
+    fn write(&mut self, tun: &OwnedFd, ip: &[u8], due: Time, clock: Clock) {
+        if unistd::write(tun, ip).is_err() {
+            self.refused += 1;
+        }
+        self.lateness.record(clock.now().since(due));
+    }
+}
+
+/// Which end of a packet's way.
+#[derive(Clone, Copy)]
+enum End {
+    Source,
+    Destination,
+}
+
+/// The port at one end of a TCP or UDP packet, IPv4 or IPv6.
+fn port(ip: &[u8], end: End) -> Option<u16> {
+    const TCP: u8 = 6;
+    const UDP: u8 = 17;
+    let (protocol, header) = match ip.first()? >> 4 {
+        4 => (*ip.get(9)?, usize::from(ip[0] & 0x0f) * 4),
+        6 => (*ip.get(6)?, 40),
+        _ => return None,
+    };
+    if protocol != TCP && protocol != UDP {
+        return None;
+    }
+    let at = match end {
+        End::Source => header,
+        End::Destination => header + 2,
+    };
+    Some(u16::from_be_bytes([*ip.get(at)?, *ip.get(at + 1)?]))
+}
+
+/// What the packet takes on Ethernet.
+fn l2_size(ip: &[u8]) -> Bytes {
+    Bytes::new(ip.len() as u64 + ETHERNET_HEADER)
+}
+
+fn pop_due(heap: &mut BinaryHeap<Reverse<Delayed>>, now: Time) -> Option<Reverse<Delayed>> {
+    if heap.peek()?.0.due <= now { heap.pop() } else { None }
+}
+
+/// The next packet of a TUN device, if one is there.
+fn read(tun: &OwnedFd, buffer: &mut [u8]) -> Result<Option<Vec<u8>>, Error> {
+    match unistd::read(tun, buffer) {
+        Ok(length) => Ok(Some(buffer[..length].to_vec())),
+        Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+        Err(e) => Err(Error::io("read from a TUN device", e)),
+    }
+}

@@ -1,0 +1,285 @@
+//! One scenario with one control, from the set-up to the report.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use fairweir_core::receiver::Control;
+use fairweir_core::units::{Rate, Span, Time};
+use fairweir_sim::report::{self, Lateness, PingSamples, Report};
+use fairweir_sim::scenario::{Kind, Scenario};
+use tempfile::TempDir;
+
+use crate::Error;
+use crate::agent::{FETCH, PingResult, READY, SERVE};
+use crate::clock::Clock;
+use crate::daemon::Daemon;
+use crate::home::Home;
+use crate::plan::Plan;
+use crate::process::Process;
+use crate::relay::{Outcome, Relay};
+
+/// From the moment when everything is there to the clock's zero.
+const LEAD: Span = Span::millis(300);
+/// What leaves the link just before the end is carried on, so that no process sees the end early.
+const TAIL: Span = Span::millis(300);
+const CHECK: Duration = Duration::from_millis(100);
+/// A run whose link element is later than that is not to be believed. Source: measured, a machine
+/// that keeps up stays below a third of it.
+const LATENESS_P99_MAX: Span = Span::millis(1);
+/// Runs in parallel disturb each other above this rate on two cores.
+const PARALLEL_RATE_MAX: Rate = Rate::mbit(30);
+
+/// How to play.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The one binary, which is sender, receiver and daemon. It must answer the hidden subcommands
+    /// with [`crate::agent_main`].
+    pub executable: PathBuf,
+    /// Whether the real daemon runs in the home; without it only `none` and `wfq` make sense.
+    pub with_daemon: bool,
+    /// How many controls are played at a time; `None` is two if the link is slow enough, else one.
+    pub parallel: Option<usize>,
+    /// Set it to end all runs early, with everything taken down.
+    pub cancel: Arc<AtomicBool>,
+}
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Which run.
+    pub control: Control,
+    /// Where it is, on the scenario's clock.
+    pub at: Time,
+    /// How long the scenario takes.
+    pub of: Span,
+}
+
+/// Plays a scenario with several controls, in parallel if the machine can; the reports come in the
+/// order of the controls.
+///
+/// # Errors
+/// [`Error`]: the first run's that failed, in the order of the controls.
+pub fn run_all(
+    scenario: &Scenario,
+    controls: &[Control],
+    options: &Options,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Vec<Report>, Error> {
+    let rate_max = scenario.link.rates.iter().map(|s| s.rate).max().unwrap_or(Rate::ZERO);
+    let fits = if rate_max <= PARALLEL_RATE_MAX { 2 } else { 1 };
+    let parallel = options.parallel.unwrap_or(fits).clamp(1, controls.len().max(1));
+    let next = AtomicUsize::new(0);
+    let reports: Vec<_> = controls.iter().map(|_| Mutex::new(None)).collect();
+    thread::scope(|scope| {
+        for _ in 0..parallel {
+            scope.spawn(|| {
+                while let Some(i) =
+                    Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < controls.len())
+                {
+                    let report = run(scenario, controls[i], options, progress);
+                    *reports[i].lock().unwrap_or_else(|e| e.into_inner()) = Some(report);
+                }
+            });
+        }
+    });
+    let report = |slot: Mutex<Option<_>>| {
+        let report = slot.into_inner().unwrap_or_else(|e| e.into_inner());
+        report.expect("invariant: every control was played")
+    };
+    reports.into_iter().map(report).collect()
+}
+
+/// Plays a scenario with one control, a second time if the machine was too slow the first time.
+///
+/// # Errors
+/// [`Error`] says what of the set-up failed, or which process ended; everything is taken down.
+pub fn run(
+    scenario: &Scenario,
+    control: Control,
+    options: &Options,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Report, Error> {
+    let first = run_once(scenario, control, options, progress)?;
+    if first.valid {
+        return Ok(first);
+    }
+    tracing::info!(%control, lateness = ?first.lateness, "the machine was too slow: once more");
+    run_once(scenario, control, options, progress)
+}
+
+fn run_once(
+    scenario: &Scenario,
+    control: Control,
+    options: &Options,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Report, Error> {
+    let plan = Plan::new(scenario);
+    let mut stage = Stage::set_up(&plan, control, options)?;
+    let (outcome, daemon_cpu_cores) = stage.play(&plan, control, options, progress)?;
+    let pings = stage.pings(scenario)?;
+    let in_time = |h: &report::Histogram| h.quantile(0.99).is_none_or(|q| q <= LATENESS_P99_MAX);
+    let run = report::Run {
+        scenario,
+        world: "lab",
+        control,
+        valid: outcome.refused == 0 && in_time(&outcome.lateness),
+        samples: &outcome.samples,
+        pings,
+        daemon_cpu_cores,
+        lateness: lateness(&outcome),
+    };
+    Ok(run.score())
+}
+
+/// Everything that is there during a run. The order of the fields is the order in which it goes:
+/// receivers before senders, all before the directory.
+struct Stage {
+    fetches: Vec<Process>,
+    daemon: Option<Daemon>,
+    server: Process,
+    home: Home,
+    _dir: TempDir,
+}
+
+impl Stage {
+    fn set_up(plan: &Plan<'_>, control: Control, options: &Options) -> Result<Stage, Error> {
+        if !options.executable.is_file() {
+            return Err(Error::NoExecutable(options.executable.clone()));
+        }
+        let dir = TempDir::with_prefix("fairweir-lab-")
+            .map_err(|e| Error::io("make a temporary directory", e))?;
+        let home = Home::new(plan)?;
+        let jobs = plan.jobs();
+
+        let mut command = Command::new(&options.executable);
+        command.arg(SERVE);
+        let log = dir.path().join("serve.log");
+        let mut server = Process::start("the server", command, &home.internet, log)?;
+        server.tell(&json(&jobs)?)?;
+        if server.hear()? != READY {
+            return Err(server.ended());
+        }
+        let daemon = if options.with_daemon {
+            let at_home = if control == Control::Wfq { Control::None } else { control };
+            let executable = &options.executable;
+            Some(Daemon::start(executable, &home.home, plan, at_home, dir.path())?)
+        } else {
+            None
+        };
+        let mut fetches = Vec::new();
+        for (i, (flow, job)) in plan.scenario.flows.iter().zip(&jobs).enumerate() {
+            let app = plan.app(flow);
+            let file = executable_named(&app, &options.executable, dir.path())?;
+            let mut command = Command::new(file);
+            command.arg(FETCH);
+            let log = dir.path().join(format!("fetch-{i}.log"));
+            let mut fetch = Process::start(&app, command, &home.home, log)?;
+            fetch.tell(&json(job)?)?;
+            fetches.push(fetch);
+        }
+        Ok(Stage { fetches, daemon, server, home, _dir: dir })
+    }
+
+    /// Plays from the clock's zero to its end; returns what the link saw and how many cores the
+    /// daemon used.
+    fn play(
+        &mut self,
+        plan: &Plan<'_>,
+        control: Control,
+        options: &Options,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<(Outcome, Option<f64>), Error> {
+        let clock = Clock::starting_in(LEAD);
+        let (net0, acc0) = self.home.tuns()?;
+        let relay = Relay::start(plan, control, clock, net0, acc0)?;
+        let epoch = clock.epoch_nanos().to_string();
+        self.server.tell(&epoch)?;
+        for fetch in &mut self.fetches {
+            fetch.tell(&epoch)?;
+        }
+        clock.sleep_until(Time::ZERO);
+        let cpu_before = self.daemon.as_ref().map(Daemon::cpu_time).transpose()?;
+        let end = plan.scenario.end();
+        while clock.now() < end {
+            if options.cancel.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
+            if relay.has_ended() {
+                break;
+            }
+            self.check()?;
+            progress(Progress { control, at: clock.now(), of: plan.scenario.duration });
+            thread::sleep(CHECK);
+        }
+        let cpu_after = self.daemon.as_ref().map(Daemon::cpu_time).transpose()?;
+        let seconds = clock.now().as_secs_f64().max(f64::MIN_POSITIVE);
+        let cores = |(before, after): (Duration, Duration)| {
+            after.saturating_sub(before).as_secs_f64() / seconds
+        };
+        let cores = cpu_before.zip(cpu_after).map(cores);
+        clock.sleep_until(end + TAIL);
+        Ok((relay.finish()?, cores))
+    }
+
+    /// An error if a process has failed, or the daemon or the server is gone.
+    fn check(&mut self) -> Result<(), Error> {
+        self.fetches.iter_mut().try_for_each(Process::check)?;
+        let lasting = self.daemon.iter_mut().map(|d| &mut d.process).chain([&mut self.server]);
+        for process in lasting {
+            if process.has_ended() {
+                return Err(process.ended());
+            }
+        }
+        Ok(())
+    }
+
+    fn pings(&mut self, scenario: &Scenario) -> Result<Vec<PingSamples>, Error> {
+        let flows = scenario.flows.iter().zip(&mut self.fetches);
+        let pings = flows.filter(|(flow, _)| flow.kind == Kind::Ping);
+        pings
+            .map(|(flow, fetch)| {
+                let result: PingResult = serde_json::from_str(&fetch.hear()?)
+                    .map_err(|e| Error::io("read a ping's result", e))?;
+                Ok(PingSamples {
+                    group: scenario.groups[flow.group].name.clone(),
+                    sent: result.sent,
+                    rtts: result.rtts_ns.into_iter().map(Span::nanos).collect(),
+                })
+            })
+            .collect()
+    }
+}
+
+/// A file with the base name `name` that is the executable: the kernel knows a program by the name
+/// of its file.
+fn executable_named(name: &str, executable: &Path, dir: &Path) -> Result<PathBuf, Error> {
+    let dir = dir.join("bin");
+    let path = dir.join(name);
+    if path.exists() {
+        return Ok(path);
+    }
+    let made = fs::create_dir_all(&dir).and_then(|()| {
+        fs::hard_link(executable, &path).or_else(|_| fs::copy(executable, &path).map(drop))
+    });
+    made.map_err(|e| Error::io(format!("make {}", path.display()), e))?;
+    Ok(path)
+}
+
+fn lateness(outcome: &Outcome) -> Option<Lateness> {
+    let ms = |span: Span| (span.as_millis_f64() * 1e3).round() / 1e3;
+    Some(Lateness {
+        p50_ms: ms(outcome.lateness.quantile(0.5)?),
+        p99_ms: ms(outcome.lateness.quantile(0.99)?),
+        max_ms: ms(outcome.lateness.max()),
+    })
+}
+
+fn json(job: &impl serde::Serialize) -> Result<String, Error> {
+    serde_json::to_string(job).map_err(|e| Error::io("write a job", e))
+}
