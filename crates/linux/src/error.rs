@@ -1,6 +1,6 @@
 use std::io;
 
-/// What was attempted on what, and why the kernel refused.
+/// What was attempted on what, and why it did not work.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,9 +12,43 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The kernel did not take the BPF programs.
+    #[error("cannot {attempted}: {source}{}", separated(.log))]
+    Bpf {
+        /// What was attempted, such as `load the programs`.
+        attempted: String,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What the loader and the kernel's verifier wrote, if anything.
+        log: String,
+    },
     /// There is no such device in this network namespace.
     #[error("there is no network device `{0}`")]
     NoDevice(String),
+    /// Somebody else uses what fairweir needs; it is never replaced.
+    #[error("{dev} is in use: {found}; if nobody needs it, remove it with `{remedy}`")]
+    Occupied {
+        /// The device.
+        dev: String,
+        /// What stands in the way.
+        found: String,
+        /// The command that removes it.
+        remedy: String,
+    },
+    /// Another process controls the device.
+    #[error("{dev} is already controlled by process {pid}")]
+    AlreadyRunning {
+        /// The device.
+        dev: String,
+        /// The other process.
+        pid: i32,
+    },
+    /// There is no such user.
+    #[error("there is no user `{0}`")]
+    NoUser(String),
+    /// Applications, units and users cannot be told apart without it.
+    #[error("there is no cgroup hierarchy of version 2 (a mount of type cgroup2)")]
+    NoCgroups,
 }
 
 impl Error {
@@ -30,8 +64,12 @@ impl Error {
     /// The kernel's error number, if the kernel refused with one.
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Error::Refused { source, .. } => source.raw_os_error(),
+            Error::Refused { source, .. } | Error::Bpf { source, .. } => source.raw_os_error(),
             _ => None,
         }
     }
+}
+
+fn separated(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!("\n{}", log.trim_end()) }
 }

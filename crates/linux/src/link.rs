@@ -82,6 +82,15 @@ pub(crate) fn find_with(netlink: &mut Netlink, name: &str) -> Result<Option<Link
     }
 }
 
+pub(crate) fn find_index_with(netlink: &mut Netlink, index: u32) -> Result<Option<Link>, Error> {
+    let request = Request::new(libc::RTM_GETLINK, 0, &ifinfo(index, 0, 0));
+    match netlink.ask(&format!("look for the link number {index}"), request) {
+        Ok(payload) => Ok(Link::parse(&payload)),
+        Err(e) if e.errno() == Some(libc::ENODEV) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 /// All devices.
 ///
 /// # Errors
@@ -129,12 +138,16 @@ pub fn create_veth(name: &str, peer_ns: &Netns, peer_name: &str) -> Result<(), E
 /// # Errors
 /// If a device of that name exists, or without CAP_NET_ADMIN.
 pub fn create_ifb(name: &str, alias: &str) -> Result<(), Error> {
+    create_ifb_with(&mut Netlink::open()?, name, alias)
+}
+
+pub(crate) fn create_ifb_with(netlink: &mut Netlink, name: &str, alias: &str) -> Result<(), Error> {
     let kind = Nest::default().with_text(IFLA_INFO_KIND, "ifb");
     // The kernel takes no alias at birth; in one datagram the device is hardly ever seen without.
     let request = Request::new(libc::RTM_SETLINK, 0, &ifinfo(0, 0, 0))
         .with_text(libc::IFLA_IFNAME, name)
         .with(libc::IFLA_IFALIAS, alias.as_bytes());
-    Netlink::open()?.change_all(&format!("make the ifb {name}"), &[creation(name, kind), request])
+    netlink.change_all(&format!("make the ifb {name}"), &[creation(name, kind), request])
 }
 
 /// Makes the TUN device `name` (no L2 header, no packet information); it lives as long as the file
@@ -160,9 +173,11 @@ pub fn tun(name: &str) -> Result<OwnedFd, Error> {
 /// # Errors
 /// If there is none, or the kernel keeps it.
 pub fn delete(name: &str) -> Result<(), Error> {
-    change(name, &format!("delete the link {name}"), |index| {
-        Request::new(libc::RTM_DELLINK, 0, &ifinfo(index, 0, 0))
-    })
+    change(name, &format!("delete the link {name}"), deletion)
+}
+
+pub(crate) fn deletion(index: u32) -> Request {
+    Request::new(libc::RTM_DELLINK, 0, &ifinfo(index, 0, 0))
 }
 
 /// Sets a device up.
@@ -170,10 +185,12 @@ pub fn delete(name: &str) -> Result<(), Error> {
 /// # Errors
 /// If there is none, or the kernel refuses.
 pub fn set_up(name: &str) -> Result<(), Error> {
+    change(name, &format!("set the link {name} up"), raising)
+}
+
+pub(crate) fn raising(index: u32) -> Request {
     let up = libc::IFF_UP as u32;
-    change(name, &format!("set the link {name} up"), |index| {
-        Request::new(libc::RTM_NEWLINK, 0, &ifinfo(index, up, up))
-    })
+    Request::new(libc::RTM_NEWLINK, 0, &ifinfo(index, up, up))
 }
 
 /// Sets a device down.
@@ -203,9 +220,12 @@ pub fn set_mtu(name: &str, bytes: u32) -> Result<(), Error> {
 /// If there is no such device, or the kernel refuses.
 pub fn set_txqueuelen(name: &str, packets: u32) -> Result<(), Error> {
     change(name, &format!("set the txqueuelen of {name} to {packets}"), |index| {
-        Request::new(libc::RTM_NEWLINK, 0, &ifinfo(index, 0, 0))
-            .with_u32(libc::IFLA_TXQLEN, packets)
+        queue_length(index, packets)
     })
+}
+
+pub(crate) fn queue_length(index: u32, packets: u32) -> Request {
+    Request::new(libc::RTM_NEWLINK, 0, &ifinfo(index, 0, 0)).with_u32(libc::IFLA_TXQLEN, packets)
 }
 
 /// Gives a device an address and the route to its prefix; IPv6 addresses are usable at once.

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the programs and user space say to each other. src/abi.rs mirrors it field by field and
+ * asserts the same sizes.
+ *
+ * A rule is one number: the rank of its group in the upper half (the group that stands first has
+ * the highest) and the slot of its class in the lower. Among rules the greatest wins; 0 is none.
+ */
+#pragma once
+
+#include <linux/types.h>
+
+#define SLOTS_MAX 256
+#define NAME_BYTES 64
+#define CGROUP_LEVELS_MAX 10
+#define PORTS 65536
+
+/* Which kinds of rule the policy has, so that no packet pays for the others. */
+#define FEATURE_PREFIX4 (1u << 0)
+#define FEATURE_PREFIX6 (1u << 1)
+#define FEATURE_REMOTE_PORTS (1u << 2)
+#define FEATURE_LOCAL_PORTS (1u << 3)
+#define FEATURE_OWNERS (1u << 4)
+#define FEATURE_CENSUS (1u << 5)
+
+/* The tables of `port_rules`. */
+#define PORT_TABLE_TCP_REMOTE 0
+#define PORT_TABLE_UDP_REMOTE 1
+#define PORT_TABLE_TCP_LOCAL 2
+#define PORT_TABLE_UDP_LOCAL 3
+#define PORT_TABLES 4
+
+struct config {
+	__u64 heartbeat_ns; /* CLOCK_MONOTONIC, when user space was last alive */
+	__u32 enforce; /* whether to redirect to the ifb */
+	__u32 ifb; /* its index */
+	__u32 generation; /* of the owner rules; what was resolved under another is stale */
+	__u32 features; /* FEATURE_* */
+	__u32 default_slot; /* the class of what no rule names */
+	__u32 l2_header; /* bytes in front of the IP header: 14, or 0 on tun and the like */
+};
+_Static_assert(sizeof(struct config) == 32, "abi");
+
+struct counter {
+	__u64 bytes; /* L2 bytes as on the wire */
+	__u64 packets; /* as on the wire */
+};
+_Static_assert(sizeof(struct counter) == 16, "abi");
+
+struct counters {
+	struct counter slots[SLOTS_MAX];
+	__u64 new_cgroups; /* cgroups that were seen making sockets for the first time */
+};
+_Static_assert(sizeof(struct counters) == 4104, "abi");
+
+struct prefix4 {
+	__u32 length;
+	__u8 address[4];
+};
+_Static_assert(sizeof(struct prefix4) == 8, "abi");
+
+struct prefix6 {
+	__u32 length;
+	__u8 address[16];
+};
+_Static_assert(sizeof(struct prefix6) == 20, "abi");
+
+struct port_table {
+	__u32 rules[PORTS];
+};
+_Static_assert(sizeof(struct port_table) == 4 * PORTS, "abi");
+
+struct name {
+	char bytes[NAME_BYTES]; /* zero-padded */
+};
+_Static_assert(sizeof(struct name) == 64, "abi");
+
+/* Who made a socket. */
+struct owner {
+	struct name app; /* base name of the executable file */
+	__u64 cgroups[CGROUP_LEVELS_MAX]; /* the process's cgroup, its parent, ...; then 0 */
+	__u64 resolved; /* generation << 32 | rule; 0 is not resolved yet */
+	__u32 uid;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct owner) == 160, "abi");
+
+#define TALKER_APP 1
+#define TALKER_USER 2
+#define TALKER_CGROUP 3
+#define TALKER_PREFIX4 4
+#define TALKER_PREFIX6 5
+
+/* Of whom the census keeps account. */
+struct talker {
+	__u64 kind; /* TALKER_* */
+	union {
+		struct name app;
+		__u64 number; /* of the user or the cgroup */
+		__u8 address[16]; /* of a /24 or a /48 */
+	};
+};
+_Static_assert(sizeof(struct talker) == 72, "abi");

@@ -1,0 +1,128 @@
+//! What the BPF programs and user space say to each other: `bpf/abi.h`, field by field.
+
+use std::mem::size_of;
+
+/// Plain numbers without padding, which the kernel reads and writes as bytes.
+///
+/// # Safety
+/// Every bit pattern must be a valid value, and there must be no padding.
+pub(crate) unsafe trait Plain: Copy {
+    /// The value as the kernel reads it.
+    fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the implementor has no padding, so all its bytes are initialised; the slice
+        // borrows `self`.
+        unsafe { std::slice::from_raw_parts((&raw const *self).cast(), size_of::<Self>()) }
+    }
+
+    /// A value that the kernel wrote, or `None` if the size is another.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        // SAFETY: the size is the same and the implementor takes every bit pattern.
+        (bytes.len() == size_of::<Self>())
+            .then(|| unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() })
+    }
+}
+
+/// `struct config`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Config {
+    pub(crate) heartbeat_ns: u64,
+    pub(crate) enforce: u32,
+    pub(crate) ifb: u32,
+    pub(crate) generation: u32,
+    pub(crate) features: u32,
+    pub(crate) default_slot: u32,
+    pub(crate) l2_header: u32,
+}
+
+/// `struct counter`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counter {
+    pub(crate) bytes: u64,
+    pub(crate) packets: u64,
+}
+
+/// `struct counters`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Counters {
+    pub(crate) slots: [Counter; SLOTS_MAX],
+    pub(crate) new_cgroups: u64,
+}
+
+/// `struct prefix4`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Prefix4 {
+    pub(crate) length: u32,
+    pub(crate) address: [u8; 4],
+}
+
+/// `struct prefix6`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Prefix6 {
+    pub(crate) length: u32,
+    pub(crate) address: [u8; 16],
+}
+
+/// `struct talker`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Talker {
+    pub(crate) kind: u64,
+    pub(crate) value: [u8; NAME_BYTES],
+}
+
+// SAFETY: numbers of fixed width, in an order that leaves no padding; the sizes are asserted.
+unsafe impl Plain for Config {}
+// SAFETY: as above.
+unsafe impl Plain for Counter {}
+// SAFETY: as above.
+unsafe impl Plain for Counters {}
+// SAFETY: as above.
+unsafe impl Plain for Prefix4 {}
+// SAFETY: as above.
+unsafe impl Plain for Prefix6 {}
+// SAFETY: as above.
+unsafe impl Plain for Talker {}
+
+const _: () = {
+    assert!(size_of::<Config>() == 32);
+    assert!(size_of::<Counter>() == 16);
+    assert!(size_of::<Counters>() == 4104);
+    assert!(size_of::<Prefix4>() == 8);
+    assert!(size_of::<Prefix6>() == 20);
+    assert!(size_of::<Talker>() == 72);
+};
+
+/// A name as a key of a map: zero-padded, and cut where the kernel's copy is cut.
+pub(crate) fn name(text: &str) -> [u8; NAME_BYTES] {
+    let mut bytes = [0; NAME_BYTES];
+    for (to, from) in bytes[..NAME_BYTES - 1].iter_mut().zip(text.bytes()) {
+        *to = from;
+    }
+    bytes
+}
+
+/// Classes that a device can have; a slot is the number of a class, counted from 0.
+pub(crate) const SLOTS_MAX: usize = 256;
+pub(crate) const NAME_BYTES: usize = 64;
+pub(crate) const PORTS: usize = 65_536;
+
+pub(crate) const FEATURE_PREFIX4: u32 = 1 << 0;
+pub(crate) const FEATURE_PREFIX6: u32 = 1 << 1;
+pub(crate) const FEATURE_REMOTE_PORTS: u32 = 1 << 2;
+pub(crate) const FEATURE_LOCAL_PORTS: u32 = 1 << 3;
+pub(crate) const FEATURE_OWNERS: u32 = 1 << 4;
+pub(crate) const FEATURE_CENSUS: u32 = 1 << 5;
+
+/// The tables of ports, in the order of `PORT_TABLE_*`.
+pub(crate) const PORT_TABLES: usize = 4;
+
+pub(crate) const TALKER_APP: u64 = 1;
+pub(crate) const TALKER_USER: u64 = 2;
+pub(crate) const TALKER_CGROUP: u64 = 3;
+pub(crate) const TALKER_PREFIX4: u64 = 4;
+pub(crate) const TALKER_PREFIX6: u64 = 5;
