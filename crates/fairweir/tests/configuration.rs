@@ -1,5 +1,7 @@
 //! The configuration, through `fairweir check`: what is understood, and what each error says.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
 //! What every test of the binary uses.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,0 +1,40 @@
+//! `fairweir doctor`: what this kernel has, and what is lost without what it has not.
+
+use std::io::{self, Write};
+
+use fairweir_linux::doctor::{Finding, findings};
+
+use crate::cli::DoctorArgs;
+
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+    let findings = findings(args.dev.as_deref());
+    let out = &mut io::stdout().lock();
+    if args.json {
+        let as_json = |f: &Finding| {
+            serde_json::json!({
+                "feature": f.feature,
+                "found": f.found,
+                "detail": f.detail,
+                "since": f.since,
+                "lost_without": f.lost_without,
+            })
+        };
+        let all: Vec<_> = findings.iter().map(as_json).collect();
+        writeln!(out, "{}", serde_json::Value::from(all))?;
+        return Ok(());
+    }
+    for finding in &findings {
+        let mark = if finding.found { "ok     " } else { "missing" };
+        writeln!(out, "{mark}  {}: {}", finding.feature, finding.detail)?;
+        if !finding.found {
+            writeln!(out, "         it is there since {}", finding.since)?;
+            writeln!(out, "         lost without it: {}", finding.lost_without)?;
+        }
+    }
+    let missing = findings.iter().filter(|f| !f.found).count();
+    match missing {
+        0 => writeln!(out, "\neverything is there")?,
+        n => writeln!(out, "\n{n} of {} missing", findings.len())?,
+    }
+    Ok(())
+}

@@ -1,0 +1,475 @@
+//! The daemon's state machine: every tick from what arrived to what each class may carry.
+//!
+//! Invariant: whenever this is unsure of the kernel's state, everything passes unshaped. It says
+//! so, and comes back by itself: after [`Opening`] pauses if its own parts broke, as soon as the
+//! device is there again if that went away.
+
+use std::collections::VecDeque;
+
+use fairweir_core::receiver::{
+    Act, Allocation, Command, Controller, GroupSample, Observation, TICK,
+};
+use fairweir_core::units::{Rate, Span, Time};
+use fairweir_linux::{Error, Health, Host, HostSpec, Mode, network, sweep};
+use tracing::{debug, info, warn};
+
+use super::memory::Memory;
+use super::report;
+use super::settings::Settings;
+use crate::wire::{Change, Remembered};
+
+/// What was done before and may interest a person who looks.
+const CHANGES_MAX: usize = 50;
+
+/// How long everything passes unshaped after a first failure. Whoever broke it may not be done.
+const PAUSE_MIN: Span = Span::secs(10);
+
+/// The longest pause; it doubles with every failure until then.
+const PAUSE_MAX: Span = Span::secs(300);
+
+/// After this time without a failure the next one is a first one again.
+const PAUSE_FORGOTTEN: Span = Span::secs(600);
+
+/// How often a device that went away is looked for, once attaching to it has failed.
+const RETURN_PAUSE: Span = Span::secs(1);
+
+/// How often the network is recognised and the capacity stored.
+const NETWORK_PERIOD: Span = Span::secs(10);
+const STORE_PERIOD: Span = Span::secs(60);
+
+/// A learned capacity is stored if it differs from the stored one by more than this part.
+const STORE_CHANGE: (u64, u64) = (2, 100);
+
+/// See the module.
+pub(super) struct Daemon {
+    pub(super) settings: Settings,
+    pub(super) controller: Controller,
+    /// `None` while the device is gone.
+    pub(super) host: Option<Host>,
+    /// Set while everything passes because something broke.
+    pub(super) opening: Option<Opening>,
+    /// What the classes may carry, as last decided; `None` is unshaped.
+    pub(super) allocation: Option<Allocation>,
+    /// In the policy's order.
+    pub(super) totals: Vec<Totals>,
+    /// The last acts other than to measure, oldest first.
+    pub(super) changes: VecDeque<Change>,
+    act_noted: Option<Act>,
+    pub(super) started: Time,
+    pub(super) network: Option<String>,
+    pub(super) remembered: Option<Remembered>,
+    pub(super) config_error: Option<String>,
+    memory: Memory,
+    told_capacity: Option<Rate>,
+    stored: Option<Rate>,
+    observed_at: Time,
+    pause: Span,
+    failed_at: Time,
+    network_at: Time,
+    store_at: Time,
+    enforced: bool,
+}
+
+/// Everything passes unshaped until the next attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Opening {
+    pub(super) reason: String,
+    pub(super) retry_at: Time,
+}
+
+/// What one group received since the daemon's start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) rate: Rate,
+    pub(super) sum: GroupSample,
+}
+
+impl Daemon {
+    /// Removes what a killed one left, and attaches.
+    ///
+    /// # Errors
+    /// If the device or the kernel refuses.
+    pub(super) fn start(
+        settings: Settings,
+        memory: Memory,
+        told_capacity: Option<Rate>,
+        now: Time,
+    ) -> anyhow::Result<Daemon> {
+        let host = attach(&settings)?;
+        let groups = settings.policy().groups().len();
+        let mut daemon = Daemon {
+            controller: settings.controller(told_capacity)?,
+            settings,
+            host: Some(host),
+            opening: None,
+            allocation: None,
+            totals: vec![Totals::default(); groups],
+            changes: VecDeque::new(),
+            act_noted: None,
+            started: now,
+            network: None,
+            remembered: None,
+            config_error: None,
+            memory,
+            told_capacity,
+            stored: None,
+            observed_at: now,
+            pause: PAUSE_MIN,
+            failed_at: Time::ZERO,
+            network_at: Time::ZERO,
+            store_at: now + STORE_PERIOD,
+            enforced: false,
+        };
+        daemon.recognise_network(now)?;
+        daemon.carry_out(now);
+        Ok(daemon)
+    }
+
+    /// Whether downloads are shaped now.
+    pub(super) fn enforces(&self) -> bool {
+        self.host.is_some()
+            && self.opening.is_none()
+            && self.allocation.is_some()
+            && self.settings.mode() == Mode::Shape
+    }
+
+    /// One tick.
+    pub(super) fn handle_tick(&mut self, now: Time) {
+        match &mut self.host {
+            None => self.look_for_device(now),
+            Some(host) => match host.health() {
+                Health::Well => {}
+                Health::Broken { what } => self.open(now, what),
+                Health::DeviceGone => self.lose_device(now),
+            },
+        }
+        if self.opening.as_ref().is_some_and(|o| self.host.is_some() && now >= o.retry_at) {
+            self.repair(now);
+        }
+        self.observe(now);
+        if now >= self.network_at
+            && let Err(e) = self.recognise_network(now)
+        {
+            warn!("the control cannot begin anew: {e}");
+        }
+        if now >= self.store_at {
+            self.store_capacity();
+            self.store_at = now + STORE_PERIOD;
+        }
+        if self.enforces() != self.enforced {
+            self.enforced = self.enforces();
+            info!(dev = self.settings.dev, enforcing = self.enforced, "enforcement changed");
+        }
+    }
+
+    /// Reads the configuration again and takes over what changed; a wrong one changes nothing.
+    ///
+    /// # Errors
+    /// Why the old one stays in force; it is kept for the status too.
+    pub(super) fn handle_reload(&mut self, now: Time) -> Result<String, String> {
+        let outcome = self.settings.reload().and_then(|new| self.take_over(new, now));
+        match outcome {
+            Ok(said) => {
+                self.config_error = None;
+                info!(dev = self.settings.dev, "configuration: {said}");
+                Ok(said.to_owned())
+            }
+            Err(e) => {
+                let message = format!("{e:#}");
+                warn!(dev = self.settings.dev, "the configuration stays as it was: {message}");
+                self.config_error = Some(message.clone());
+                Err(message)
+            }
+        }
+    }
+
+    fn take_over(&mut self, new: Settings, now: Time) -> anyhow::Result<&'static str> {
+        if new.config == self.settings.config {
+            return Ok("nothing changed");
+        }
+        let goes_on = new.controls_like(&self.settings);
+        let controller =
+            if goes_on { None } else { Some(new.controller(self.starting_capacity())?) };
+        if new.mode() != self.settings.mode() && self.host.is_some() {
+            // Two hosts cannot hold one device, so the old one goes first; should the new one
+            // fail, the next tick looks for the device and attaches again.
+            self.host = None;
+            self.host = Some(attach(&new)?);
+        } else if let Some(host) = &mut self.host {
+            let old = self.settings.policy();
+            host.set_policy(new.policy()).inspect_err(|_| {
+                if let Err(e) = host.set_policy(old) {
+                    warn!("the old groups cannot be restored either: {e}");
+                }
+            })?;
+        }
+        let kept = continued(&self.settings, &new);
+        self.totals =
+            kept.iter().map(|k| k.map_or_else(Totals::default, |i| self.totals[i])).collect();
+        match controller {
+            Some(controller) => self.controller = controller,
+            None => self.controller.handle_policy(new.policy().weights(), &kept),
+        }
+        self.settings = new;
+        self.allocation = None;
+        self.carry_out(now);
+        if self.allocation.is_none() && self.opening.is_none() {
+            self.enforce(now);
+        }
+        Ok("taken over")
+    }
+
+    /// Ends: everything is removed and the capacity stored.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    pub(super) fn end(&mut self) -> Result<(), Error> {
+        self.store_capacity();
+        self.host.take().map_or(Ok(()), Host::detach)
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // One tick
+
+    fn observe(&mut self, now: Time) {
+        let Some(host) = &mut self.host else { return };
+        let samples = match host.take_samples() {
+            Ok(samples) => samples,
+            Err(e) => return self.open(now, e.to_string()),
+        };
+        let interval = now.since(self.observed_at);
+        self.observed_at = now;
+        for (totals, sample) in self.totals.iter_mut().zip(&samples) {
+            totals.take_in(sample, interval);
+        }
+        if self.opening.is_some() {
+            // What arrives unshaped says nothing about what the classes would let arrive.
+            return;
+        }
+        let observation = Observation {
+            at: now,
+            interval,
+            groups: samples,
+            connections: Vec::new(),
+            delay: None,
+        };
+        self.controller.handle_observation(&observation);
+        self.note_act(now);
+        self.carry_out(now);
+        if self.opening.is_none()
+            && let Some(host) = &self.host
+            && let Err(e) = host.beat()
+        {
+            self.open(now, e.to_string());
+        }
+    }
+
+    /// Drains the controller's commands and does what the last one says.
+    fn carry_out(&mut self, now: Time) {
+        let mut last = None;
+        while let Some(command) = self.controller.poll_command() {
+            last = Some(command);
+        }
+        let Some(command) = last else { return };
+        self.allocation = match command {
+            Command::SetRates(allocation) => Some(allocation),
+            Command::Release => None,
+        };
+        if self.opening.is_none() {
+            self.enforce(now);
+        }
+    }
+
+    fn enforce(&mut self, now: Time) {
+        let shaping = self.settings.mode() == Mode::Shape;
+        let Some(host) = self.host.as_mut().filter(|_| shaping) else { return };
+        let enforced = match &self.allocation {
+            Some(allocation) => host.apply(allocation),
+            None => host.release(),
+        };
+        if let Err(e) = enforced {
+            self.open(now, e.to_string());
+        }
+    }
+
+    fn note_act(&mut self, now: Time) {
+        let act = self.controller.decision().act;
+        debug!(dev = self.settings.dev, act = %act, "tick");
+        if act == Act::Measure || self.act_noted == Some(act) {
+            return;
+        }
+        self.act_noted = Some(act);
+        if matches!(
+            act,
+            Act::Learn { .. } | Act::Decrease { .. } | Act::UndoLoan { .. } | Act::Increase { .. }
+        ) {
+            info!(dev = self.settings.dev, "{act}");
+        }
+        if self.changes.len() == CHANGES_MAX {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(Change {
+            at_s: now.since(self.started).as_secs_f64(),
+            act: report::act_json(&act),
+            reason: report::reason(&act, self.settings.policy().groups()),
+        });
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // When something breaks
+
+    /// Lets everything pass, for a while.
+    fn open(&mut self, now: Time, reason: String) {
+        if self.opening.is_some() {
+            return;
+        }
+        if now.since(self.failed_at) > PAUSE_FORGOTTEN {
+            self.pause = PAUSE_MIN;
+        }
+        warn!(dev = self.settings.dev, pause = %self.pause, "everything passes unshaped: {reason}");
+        if let Some(Err(e)) = self.host.as_mut().map(Host::release) {
+            // The heartbeat stays away from now on, and that opens too.
+            warn!(dev = self.settings.dev, "cannot open at once: {e}");
+        }
+        self.put_off(now, reason);
+    }
+
+    fn put_off(&mut self, now: Time, reason: String) {
+        self.failed_at = now;
+        self.opening = Some(Opening { reason, retry_at: now + self.pause });
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+
+    fn repair(&mut self, now: Time) {
+        let Some(host) = &mut self.host else { return };
+        if let Err(e) = host.repair() {
+            warn!(dev = self.settings.dev, pause = %self.pause, "cannot repair: {e}");
+            return self.put_off(now, e.to_string());
+        }
+        info!(dev = self.settings.dev, "repaired");
+        self.opening = None;
+        self.failed_at = now;
+        // Nothing is redirected before a heartbeat; the observation of this tick brings it.
+        self.enforce(now);
+    }
+
+    fn lose_device(&mut self, now: Time) {
+        warn!(dev = self.settings.dev, "the interface is gone; waiting for it");
+        self.store_capacity();
+        self.host = None;
+        let reason = format!("the interface `{}` is gone", self.settings.dev);
+        self.opening = Some(Opening { reason, retry_at: now });
+    }
+
+    fn look_for_device(&mut self, now: Time) {
+        let waiting = self.opening.as_ref().is_some_and(|o| now < o.retry_at);
+        if waiting || fairweir_linux::link::index(&self.settings.dev).is_none() {
+            return;
+        }
+        match attach(&self.settings) {
+            Ok(host) => {
+                info!(dev = self.settings.dev, "the interface is back");
+                self.host = Some(host);
+                self.opening = None;
+                self.observed_at = now;
+                self.network_at = now;
+                self.enforce(now);
+            }
+            Err(e) => {
+                let reason = format!("{e:#}");
+                if self.opening.as_ref().is_none_or(|o| o.reason != reason) {
+                    warn!(dev = self.settings.dev, "cannot attach: {reason}");
+                }
+                self.opening = Some(Opening { reason, retry_at: now + RETURN_PAUSE });
+            }
+        }
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // The remembered capacity
+
+    /// Looks which network this is. In another one than before, the control begins anew with what
+    /// is remembered of that one; the same if nothing is learned yet and the network shows up late.
+    fn recognise_network(&mut self, now: Time) -> anyhow::Result<()> {
+        self.network_at = now + NETWORK_PERIOD;
+        let Some(network) = network::identity(&self.settings.dev) else { return Ok(()) };
+        if self.network.as_ref() == Some(&network) {
+            return Ok(());
+        }
+        let moved = self.network.is_some();
+        if moved {
+            info!(dev = self.settings.dev, network, "this is another network");
+            self.store_capacity();
+        }
+        let recalled = self.memory.recall(&self.settings.dev, &network);
+        self.network = Some(network);
+        self.stored = recalled.map(|(capacity, _)| capacity);
+        self.remembered =
+            recalled.map(|(capacity, age_s)| Remembered { capacity_bps: capacity.as_bps(), age_s });
+        let fresh = self.told_capacity.is_none() && self.controller.learned_capacity().is_none();
+        if moved || (fresh && recalled.is_some()) {
+            self.controller = self.settings.controller(recalled.map(|(capacity, _)| capacity))?;
+            self.allocation = None;
+            self.enforce(now);
+            self.carry_out(now);
+        }
+        Ok(())
+    }
+
+    /// What a controller that begins now, in the same network, is told.
+    fn starting_capacity(&self) -> Option<Rate> {
+        let remembered = self.remembered.map(|r| Rate::bps(r.capacity_bps));
+        self.controller.learned_capacity().or(remembered).or(self.told_capacity)
+    }
+
+    fn store_capacity(&mut self) {
+        let (Some(network), Some(learned)) = (&self.network, self.controller.learned_capacity())
+        else {
+            return;
+        };
+        let differs = |stored: Rate| {
+            let change = learned.max(stored).saturating_sub(learned.min(stored));
+            change > stored.scale(STORE_CHANGE.0, STORE_CHANGE.1)
+        };
+        if self.stored.is_none_or(differs) {
+            self.memory.store(&self.settings.dev, network, learned);
+            self.stored = Some(learned);
+        }
+    }
+}
+
+impl Totals {
+    fn take_in(&mut self, sample: &GroupSample, interval: Span) {
+        self.rate = Rate::from_volume(sample.received, interval);
+        self.sum.received += sample.received;
+        self.sum.packets += sample.packets;
+        self.sum.drops += sample.drops;
+        self.sum.backlog = sample.backlog;
+    }
+}
+
+/// Sweeps the device and attaches to it.
+fn attach(settings: &Settings) -> anyhow::Result<Host> {
+    for removed in sweep(&settings.dev)? {
+        info!(dev = settings.dev, "removed what was left: {removed}");
+    }
+    Ok(Host::attach(&HostSpec {
+        dev: settings.dev.clone(),
+        policy: settings.policy().clone(),
+        mode: settings.mode(),
+        census: false,
+    })?)
+}
+
+/// For each group of `new` the index of the group of `old` that has its name.
+fn continued(old: &Settings, new: &Settings) -> Vec<Option<usize>> {
+    let old = old.policy().groups();
+    let of = |name: &str| old.iter().position(|g| g.name == name);
+    new.policy().groups().iter().map(|g| of(&g.name)).collect()
+}
+
+/// The next tick after `now` of a clock that ticked at `last`; what was missed is left out.
+pub(super) fn next_tick(last: Time, now: Time) -> Time {
+    let next = last + TICK;
+    if next > now { next } else { now + TICK }
+}

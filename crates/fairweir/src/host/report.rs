@@ -1,0 +1,92 @@
+//! What the daemon tells those who ask.
+
+use fairweir_core::policy::Group;
+use fairweir_core::receiver::{Act, GroupDecision, GroupState};
+use fairweir_core::units::{Rate, Time};
+use fairweir_linux::Host;
+
+use super::daemon::{Daemon, Totals};
+use crate::wire::{GroupStatus, Status};
+
+/// What fairweir on a receiving host does not cover, wherever it runs.
+const LIMITS: [&str; 3] = [
+    "upload is not shaped",
+    "forwarded traffic (containers, virtual machines) has no local socket: it is matched by \
+     address and port only",
+    "tunnels hide what is inside",
+];
+
+/// The status at `now`.
+pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
+    let settings = &daemon.settings;
+    let decision = daemon.controller.decision();
+    let groups = settings.policy().groups();
+    // After a reload the decision is of the old groups until the next tick.
+    let decided = Some(&decision.groups).filter(|d| d.len() == groups.len());
+    let group = |(i, group)| group_status(group, decided.map(|d| &d[i]), &daemon.totals[i]);
+    let host_limits = daemon.host.as_ref().map(Host::limits).unwrap_or_default();
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        dev: settings.dev.clone(),
+        pid: std::process::id(),
+        ready: daemon.host.is_some(),
+        control: settings.control().to_string(),
+        dry_run: settings.dry_run,
+        enforcing: daemon.enforces(),
+        open_reason: daemon.opening.as_ref().map(|o| o.reason.clone()),
+        capacity_bps: decision.capacity.map(Rate::as_bps),
+        remembered: daemon.remembered,
+        network: daemon.network.clone(),
+        since_s: now.since(daemon.started).as_secs_f64(),
+        act: act_json(&decision.act),
+        reason: reason(&decision.act, groups),
+        changes: daemon.changes.iter().cloned().collect(),
+        groups: groups.iter().enumerate().map(group).collect(),
+        limits: LIMITS.into_iter().map(str::to_owned).chain(host_limits).collect(),
+        config_error: daemon.config_error.clone(),
+    }
+}
+
+fn group_status(group: &Group, decided: Option<&GroupDecision>, totals: &Totals) -> GroupStatus {
+    GroupStatus {
+        name: group.name.clone(),
+        weight: group.weight.as_u32(),
+        matches: group.matches.iter().map(ToString::to_string).collect(),
+        rate_bps: totals.rate.as_bps(),
+        demand_bps: decided.and_then(|d| d.demand).map(Rate::as_bps),
+        share_bps: decided.map_or(0, |d| d.share.as_bps()),
+        ceil_bps: decided.and_then(|d| d.ceil).map(Rate::as_bps),
+        state: state_name(decided.map_or(GroupState::Unknown, |d| d.state)).to_owned(),
+        received_bytes: totals.sum.received.as_u64(),
+        drops: totals.sum.drops,
+        backlog_bytes: totals.sum.backlog.as_u64(),
+    }
+}
+
+/// As serde names it.
+fn state_name(state: GroupState) -> &'static str {
+    match state {
+        GroupState::Idle => "idle",
+        GroupState::Unknown => "unknown",
+        GroupState::Growing => "growing",
+        GroupState::Saturating => "saturating",
+        GroupState::NonSaturating => "non_saturating",
+        GroupState::Lending => "lending",
+        GroupState::Unresponsive => "unresponsive",
+    }
+}
+
+/// An act names a group by its index; people know it by name.
+pub(super) fn reason(act: &Act, groups: &[Group]) -> String {
+    let group = match *act {
+        Act::Reclaim { group } | Act::Lend { group } | Act::Probe { group, .. } => {
+            groups.get(group)
+        }
+        _ => None,
+    };
+    group.map_or_else(|| act.to_string(), |g| format!("{act} ({})", g.name))
+}
+
+pub(super) fn act_json(act: &Act) -> serde_json::Value {
+    serde_json::to_value(act).unwrap_or_default()
+}

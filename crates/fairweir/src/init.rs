@@ -1,0 +1,284 @@
+//! `fairweir init`: watches what arrives, and writes a first configuration from it.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use fairweir_core::policy::{Match, Policy};
+use fairweir_core::units::{Bytes, Rate, Span};
+use fairweir_linux::{Host, HostSpec, Lock, Mode, Talker, Who, monotonic_now, sweep};
+
+use crate::cli::InitArgs;
+
+/// How often the progress bar moves.
+const STEP: Span = Span::millis(500);
+
+/// The most groups that are suggested; what received less is listed as a comment.
+const GROUPS_MAX: usize = 8;
+
+/// The most comments of one kind.
+const COMMENTS_MAX: usize = 10;
+
+/// Whoever received less than this part (in percent) of all gets no group of its own.
+const BUSY_PERCENT: u64 = 2;
+
+/// The suggestion: whoever took most of what arrived is surely a download that can wait, the
+/// others may be what a person is waiting for.
+const WEIGHT_HEAVIEST: u32 = 1;
+const WEIGHT_OTHERS: u32 = 5;
+
+pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
+    let to_stdout = args.output == Path::new("-");
+    if !to_stdout && !args.force && args.output.exists() {
+        bail!("{} is there already; --force overwrites it", args.output.display());
+    }
+    let seen = observe(&args.dev, args.duration)?;
+    let text = configuration(&args.dev, &seen);
+    if to_stdout {
+        io::stdout().lock().write_all(text.as_bytes())?;
+        return Ok(());
+    }
+    write(&args.output, &text, args.force)
+        .with_context(|| format!("cannot write {}", args.output.display()))?;
+    let out = &mut io::stdout().lock();
+    writeln!(out, "wrote {}: look at the weights, then", args.output.display())?;
+    writeln!(out, "  fairweir check {}", args.output.display())?;
+    writeln!(out, "  sudo fairweir host --dev {} --config {}", args.dev, args.output.display())?;
+    Ok(())
+}
+
+/// What was seen.
+struct Seen {
+    talkers: Vec<Talker>,
+    received: Bytes,
+    /// The largest rate over a step.
+    busiest: Rate,
+    span: Span,
+}
+
+fn observe(dev: &str, duration: Span) -> anyhow::Result<Seen> {
+    let _lock = Lock::acquire(dev)?;
+    sweep(dev)?;
+    let policy = Policy::new(Vec::new())?;
+    let mut host =
+        Host::attach(&HostSpec { dev: dev.to_owned(), policy, mode: Mode::Count, census: true })?;
+    let start = monotonic_now();
+    let (mut received, mut busiest, mut last) = (Bytes::ZERO, Rate::ZERO, start);
+    loop {
+        let left = duration.as_nanos().saturating_sub(last.since(start).as_nanos());
+        if left == 0 {
+            break;
+        }
+        thread::sleep(Duration::from(Span::nanos(left).min(STEP)));
+        let now = monotonic_now();
+        let step: Bytes = host.take_samples()?.iter().map(|s| s.received).sum();
+        received += step;
+        let rate = Rate::from_volume(step, now.since(last));
+        busiest = busiest.max(rate);
+        last = now;
+        show_progress(now.since(start), duration, rate);
+    }
+    if io::stderr().is_terminal() {
+        eprintln!();
+    }
+    let talkers = host.census()?;
+    host.detach()?;
+    Ok(Seen { talkers, received, busiest, span: duration })
+}
+
+/// A bar, where somebody sees it.
+fn show_progress(done: Span, all: Span, rate: Rate) {
+    if !io::stderr().is_terminal() {
+        return;
+    }
+    const WIDTH: usize = 30;
+    let part = (done.as_secs_f64() / all.as_secs_f64()).min(1.0);
+    let full = (part * WIDTH as f64) as usize;
+    eprint!(
+        "\rwatching [{}{}] {:3.0} of {:.0} s, {:.1} Mbit/s   ",
+        "#".repeat(full),
+        " ".repeat(WIDTH - full),
+        done.as_secs_f64(),
+        all.as_secs_f64(),
+        rate.as_mbit_f64(),
+    );
+}
+
+/// The configuration that is suggested. It is valid whatever was seen.
+fn configuration(dev: &str, seen: &Seen) -> String {
+    let mut text = format!(
+        "# Written by `fairweir init --dev {dev}`, which watched for {} and saw {} arrive, at most\n\
+         # {:.1} Mbit/s. Change the weights to your liking, then: fairweir check\n\
+         version = 1\n\n\
+         [host]\n\
+         dev = \"{dev}\"\n\
+         control = \"crab\"   # learns what the link carries; `capacity` is not needed\n",
+        seen.span,
+        seen.received,
+        seen.busiest.as_mbit_f64(),
+    );
+    let (groups, quiet) = suggested(seen);
+    if groups.is_empty() {
+        text.push_str(
+            "\n# No application was busy. A group looks like this:\n\
+             # [[group]]\n# name = \"video\"\n# weight = 5\n# match = [\"app:mpv\"]\n",
+        );
+    }
+    for (i, (name, app, received)) in groups.iter().enumerate() {
+        let weight = if i == 0 { WEIGHT_HEAVIEST } else { WEIGHT_OTHERS };
+        let part = percent(*received, seen.received);
+        text.push_str(&format!(
+            "\n[[group]]\n\
+             name = \"{name}\"   # received {received}, {part} % of all\n\
+             weight = {weight}\n\
+             match = [{}]\n",
+            toml::Value::from(app.to_string()),
+        ));
+    }
+    text.push_str("\n[[group]]\nname = \"default\"   # whatever matches nothing\nweight = 2\n");
+    push_comments(&mut text, "Applications that received little", &quiet);
+    let of = |is: fn(&Who) -> bool| -> Vec<&Talker> {
+        let mut some: Vec<_> = seen.talkers.iter().filter(|t| is(&t.who)).collect();
+        some.sort_by_key(|t| std::cmp::Reverse(t.received));
+        some.truncate(COMMENTS_MAX);
+        some
+    };
+    push_comments(&mut text, "Users", &of(|who| matches!(who, Who::User(_))));
+    push_comments(&mut text, "Control groups", &of(|who| matches!(who, Who::Cgroup(_))));
+    push_comments(&mut text, "Senders", &of(|who| matches!(who, Who::Address(_))));
+    text
+}
+
+/// The busy applications as groups (name, match, volume), busiest first, and the quiet ones.
+fn suggested(seen: &Seen) -> (Vec<(String, Match, Bytes)>, Vec<&Talker>) {
+    let mut apps: Vec<_> = seen.talkers.iter().filter(|t| matches!(t.who, Who::App(_))).collect();
+    apps.sort_by_key(|t| std::cmp::Reverse(t.received));
+    let mut groups: Vec<(String, Match, Bytes)> = Vec::new();
+    let mut quiet = Vec::new();
+    for talker in apps {
+        let busy = percent(talker.received, seen.received) >= BUSY_PERCENT;
+        match written(&talker.who).parse::<Match>() {
+            Ok(app) if busy && groups.len() < GROUPS_MAX => {
+                let name = unique_name(&talker.who, &groups);
+                groups.push((name, app, talker.received));
+            }
+            _ => quiet.push(talker),
+        }
+    }
+    quiet.truncate(COMMENTS_MAX);
+    (groups, quiet)
+}
+
+/// A name for the group of an application: its own, with what names may not have left out.
+fn unique_name(who: &Who, taken: &[(String, Match, Bytes)]) -> String {
+    let Who::App(app) = who else { return "group".to_owned() };
+    let plain: String = app
+        .chars()
+        .map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' })
+        .collect();
+    let is_free = |name: &str| name != "default" && taken.iter().all(|(t, ..)| t != name);
+    if !plain.is_empty() && plain.len() <= 40 && is_free(&plain) {
+        return plain;
+    }
+    let numbered = (1..).map(|n| format!("app-{n}")).find(|name| is_free(name));
+    numbered.expect("invariant: only so many names are taken")
+}
+
+fn push_comments(text: &mut String, title: &str, talkers: &[&Talker]) {
+    if talkers.is_empty() {
+        return;
+    }
+    text.push_str(&format!("\n# {title}:\n"));
+    for talker in talkers {
+        let written = toml::Value::from(written(&talker.who)).to_string();
+        text.push_str(&format!("#   {:<40} {}\n", written.replace('\n', " "), talker.received));
+    }
+}
+
+/// As it would stand in `match`.
+fn written(who: &Who) -> String {
+    match who {
+        Who::App(name) => format!("app:{name}"),
+        Who::User(uid) => format!("user:{}", user_name(*uid)),
+        Who::Cgroup(path) => format!("cgroup:{path}"),
+        Who::Address(net) => format!("ip:{net}"),
+    }
+}
+
+fn user_name(uid: u32) -> String {
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid));
+    user.ok().flatten().map_or_else(|| uid.to_string(), |u| u.name)
+}
+
+fn percent(part: Bytes, all: Bytes) -> u64 {
+    if all == Bytes::ZERO { 0 } else { part.as_u64().saturating_mul(100) / all.as_u64() }
+}
+
+fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    let mut options = OpenOptions::new();
+    options.write(true);
+    // Not only looked at before the minute began: somebody may have written it since.
+    let options =
+        if force { options.create(true).truncate(true) } else { options.create_new(true) };
+    options.open(path)?.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn talker(who: Who, kb: u64) -> Talker {
+        Talker { who, received: Bytes::kb(kb), packets: kb }
+    }
+
+    #[test]
+    fn whatever_was_seen_becomes_a_valid_configuration() {
+        let odd = "we\"ird\n [app]".to_owned();
+        let seen = Seen {
+            talkers: vec![
+                talker(Who::App("firefox".into()), 600),
+                talker(Who::App("curl".into()), 9_000),
+                talker(Who::App("default".into()), 500),
+                talker(Who::App(odd), 400),
+                talker(Who::App("quiet".into()), 1),
+                talker(Who::User(0), 10_000),
+                talker(Who::Cgroup("/a\nb".into()), 5),
+                talker(Who::Address("203.0.113.0/24".parse().unwrap()), 9_000),
+            ],
+            received: Bytes::kb(10_501),
+            busiest: Rate::mbit(30),
+            span: Span::secs(60),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fairweir.toml");
+        write(&path, &configuration("eth0", &seen), false).unwrap();
+        let config = Config::load(&path).unwrap();
+        let names: Vec<_> = config.policy.groups().iter().map(|g| g.name.as_str()).collect();
+        assert_eq!(names, ["curl", "firefox", "app-1", "we-ird---app-", "default"]);
+        assert_eq!(config.policy.groups()[0].weight.as_u32(), WEIGHT_HEAVIEST);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("user:root") && text.contains("ip:203.0.113.0/24"), "{text}");
+        assert!(write(&path, "", false).is_err(), "an existing file is not overwritten");
+    }
+
+    #[test]
+    fn nothing_seen_is_a_valid_configuration_too() {
+        let seen = Seen {
+            talkers: Vec::new(),
+            received: Bytes::ZERO,
+            busiest: Rate::ZERO,
+            span: Span::secs(1),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fairweir.toml");
+        write(&path, &configuration("eth0", &seen), false).unwrap();
+        assert_eq!(Config::load(&path).unwrap().policy.groups().len(), 1);
+    }
+}

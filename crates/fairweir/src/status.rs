@@ -1,0 +1,100 @@
+//! `fairweir status`: what a running daemon knows and does, as a table.
+
+use std::io::{self, Write};
+
+use fairweir_core::units::{Bytes, Rate};
+
+use crate::cli::StatusArgs;
+use crate::client::Client;
+use crate::table::{self, Align};
+use crate::wire::{Request, Status};
+
+pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
+    let mut client = Client::find(&args.run_dir.run_dir, args.dev.as_deref())?;
+    let out = &mut io::stdout().lock();
+    if args.json {
+        let status: serde_json::Value = client.request(Request::Status)?;
+        writeln!(out, "{status}")?;
+        return Ok(());
+    }
+    let status: Status = client.request(Request::Status)?;
+    writeln!(out, "{}", headline(&status))?;
+    writeln!(out, "{}\n", status.reason)?;
+    print_groups(out, &status)?;
+    writeln!(out)?;
+    for (label, text) in notes(&status) {
+        writeln!(out, "{label}: {text}")?;
+    }
+    Ok(())
+}
+
+/// Device, control, capacity and what happens to downloads, on one line.
+pub(crate) fn headline(status: &Status) -> String {
+    let doing = match (&status.open_reason, status.enforcing, status.dry_run) {
+        (Some(_), ..) => "everything passes unshaped",
+        (None, _, true) => "dry run: touches nothing",
+        (None, true, false) => "enforcing",
+        (None, false, false) => "not enforcing",
+    };
+    let capacity = match status.capacity_bps {
+        Some(bps) => format!("capacity {}", mbit(bps)),
+        None => "capacity not known".to_owned(),
+    };
+    let minutes = status.since_s as u64 / 60;
+    format!("{}  {}  {capacity}  {doing}  up {minutes} min", status.dev, status.control)
+}
+
+/// What the user should know beside the numbers.
+pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
+    let mut notes = Vec::new();
+    if let Some(reason) = &status.open_reason {
+        notes.push(("unshaped", reason.clone()));
+    }
+    if let Some(error) = &status.config_error {
+        notes.push(("configuration not in force", error.clone()));
+    }
+    if let Some(remembered) = status.remembered {
+        let (capacity, hours) = (mbit(remembered.capacity_bps), remembered.age_s / 3600);
+        let network = status.network.as_deref().unwrap_or("this network");
+        notes.push(("remembered", format!("{capacity} of {network}, {hours} h old at the start")));
+    }
+    notes.extend(status.limits.iter().map(|limit| ("limit", limit.clone())));
+    notes
+}
+
+/// The groups of `status`, one per line.
+pub(crate) fn print_groups(out: &mut impl Write, status: &Status) -> io::Result<()> {
+    let row = |group: &crate::wire::GroupStatus| {
+        let or_dash = |bps: Option<u64>| bps.map_or_else(|| "-".to_owned(), mbit);
+        vec![
+            group.name.clone(),
+            group.weight.to_string(),
+            mbit(group.rate_bps),
+            mbit(group.share_bps),
+            or_dash(group.demand_bps),
+            or_dash(group.ceil_bps),
+            group.state.replace('_', " "),
+            group.drops.to_string(),
+            Bytes::new(group.backlog_bytes).to_string(),
+            Bytes::new(group.received_bytes).to_string(),
+        ]
+    };
+    let headings = [
+        ("GROUP", Align::Left),
+        ("WEIGHT", Align::Right),
+        ("RATE", Align::Right),
+        ("SHARE", Align::Right),
+        ("DEMAND", Align::Right),
+        ("CEIL", Align::Right),
+        ("STATE", Align::Left),
+        ("DROPS", Align::Right),
+        ("BACKLOG", Align::Right),
+        ("RECEIVED", Align::Right),
+    ];
+    table::print(out, &headings, &status.groups.iter().map(row).collect::<Vec<_>>())
+}
+
+/// A rate to two decimals, always in Mbit/s, so that columns can be compared.
+pub(crate) fn mbit(bps: u64) -> String {
+    format!("{:.2} Mbit/s", Rate::bps(bps).as_mbit_f64())
+}

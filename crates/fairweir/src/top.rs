@@ -1,0 +1,183 @@
+//! `fairweir top`: the groups of a running daemon, live.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use anyhow::bail;
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Sparkline};
+
+use crate::cli::TopArgs;
+use crate::client::Client;
+use crate::status::{headline, mbit, notes};
+use crate::wire::{GroupStatus, Request, Status};
+
+/// How often the daemon is asked, which is as often as it knows something new.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// How many of these a sparkline holds.
+const HISTORY_MAX: usize = 300;
+
+pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        bail!("top needs a terminal; `fairweir status --json` is for pipes");
+    }
+    let mut client = Client::find(&args.run_dir.run_dir, args.dev.as_deref())?;
+    let mut top = Top::default();
+    top.take_in(client.request(Request::Status)?);
+    let mut terminal = ratatui::try_init()?;
+    let ran = (|| -> anyhow::Result<()> {
+        loop {
+            terminal.draw(|frame| top.draw(frame))?;
+            if event::poll(PERIOD)? && is_quit(&event::read()?) {
+                return Ok(());
+            }
+            top.take_in(client.request(Request::Status)?);
+        }
+    })();
+    ratatui::try_restore()?;
+    ran
+}
+
+fn is_quit(event: &Event) -> bool {
+    let Event::Key(key) = event else { return false };
+    let interrupt = key.code == KeyCode::Char('c') && key.modifiers == KeyModifiers::CONTROL;
+    key.kind == KeyEventKind::Press
+        && (interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
+}
+
+/// What is on the screen.
+#[derive(Default)]
+struct Top {
+    status: Status,
+    /// Rates of each group, newest last.
+    history: BTreeMap<String, VecDeque<u64>>,
+}
+
+impl Top {
+    fn take_in(&mut self, status: Status) {
+        self.history.retain(|name, _| status.groups.iter().any(|g| g.name == *name));
+        for group in &status.groups {
+            let rates = self.history.entry(group.name.clone()).or_default();
+            if rates.len() == HISTORY_MAX {
+                rates.pop_front();
+            }
+            rates.push_back(group.rate_bps);
+        }
+        self.status = status;
+    }
+
+    /// What a full bar means: the capacity, or more if more was seen.
+    fn scale(&self) -> u64 {
+        let seen = self.history.values().flatten().copied().max().unwrap_or(0);
+        self.status.capacity_bps.unwrap_or(0).max(seen).max(1)
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>) {
+        let notes = notes(&self.status);
+        let rows = Layout::vertical([
+            Constraint::Length(2),
+            Constraint::Min(1),
+            Constraint::Length(notes.len().min(6) as u16),
+            Constraint::Length(1),
+        ])
+        .split(frame.area());
+        let color = if self.status.open_reason.is_some() { Color::Red } else { Color::Green };
+        let head = [
+            Line::from(headline(&self.status)).bold().fg(color),
+            Line::from(self.status.reason.as_str()).italic(),
+        ];
+        frame.render_widget(Paragraph::new(head.to_vec()), rows[0]);
+        self.draw_groups(frame, rows[1]);
+        let note = |(label, text): &(&str, String)| Line::from(format!("{label}: {text}")).dim();
+        frame.render_widget(Paragraph::new(notes.iter().map(note).collect::<Vec<_>>()), rows[2]);
+        frame.render_widget(Line::from("q quits · bar: rate, │ fair share").dim(), rows[3]);
+    }
+
+    fn draw_groups(&self, frame: &mut Frame<'_>, area: Rect) {
+        let scale = self.scale();
+        for (row, group) in area.rows().zip(&self.status.groups) {
+            let cells = Layout::horizontal([
+                Constraint::Length(16),
+                Constraint::Length(6),
+                Constraint::Min(10),
+                Constraint::Length(34),
+                Constraint::Length(15),
+                Constraint::Percentage(25),
+            ])
+            .spacing(1)
+            .split(row);
+            frame.render_widget(Line::from(group.name.as_str()).bold(), cells[0]);
+            frame.render_widget(Line::from(format!("×{}", group.weight)), cells[1]);
+            frame.render_widget(bar(group, scale, cells[2].width.into()), cells[2]);
+            let rates = format!("{:>14} of {:>14}", mbit(group.rate_bps), mbit(group.share_bps));
+            frame.render_widget(Line::from(rates), cells[3]);
+            frame.render_widget(Line::from(group.state.replace('_', " ")).dim(), cells[4]);
+            if let Some(rates) = self.history.get(&group.name) {
+                let newest = rates.len().saturating_sub(cells[5].width.into());
+                let shown: Vec<u64> = rates.iter().skip(newest).copied().collect();
+                let line = Sparkline::default().data(shown).max(scale).fg(Color::Cyan);
+                frame.render_widget(line, cells[5]);
+            }
+        }
+    }
+}
+
+/// The rate as a bar of `width` cells, with a mark at the fair share.
+fn bar(group: &GroupStatus, scale: u64, width: usize) -> Line<'static> {
+    let cells = |bps: u64| (bps as u128 * width as u128 / u128::from(scale)) as usize;
+    let full = cells(group.rate_bps).min(width);
+    let share = cells(group.share_bps).min(width.saturating_sub(1));
+    // Within a tenth of its share, or not: the two colours are told apart by everybody.
+    let fair = group.rate_bps.abs_diff(group.share_bps) <= group.share_bps / 10;
+    let color = if fair { Color::Blue } else { Color::Yellow };
+    let cell = |i: usize| match (i == share && group.share_bps > 0, i < full) {
+        (true, _) => Span::styled("│", Style::new().fg(Color::White).bold()),
+        (false, true) => Span::styled("█", Style::new().fg(color)),
+        (false, false) => Span::styled("·", Style::new().dim()),
+    };
+    Line::from((0..width).map(cell).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    #[test]
+    fn a_bar_is_as_long_as_the_rate_and_marks_the_share() {
+        let group = GroupStatus { rate_bps: 5, share_bps: 8, ..GroupStatus::default() };
+        let text: String = bar(&group, 10, 10).spans.iter().map(|s| s.content.as_ref()).collect();
+        assert_eq!(text, "█████···│·");
+        let over = GroupStatus { rate_bps: 50, share_bps: 50, ..group };
+        let text: String = bar(&over, 10, 4).spans.iter().map(|s| s.content.as_ref()).collect();
+        assert_eq!(text, "███│");
+    }
+
+    #[test]
+    fn any_terminal_size_is_drawn() {
+        let mut top = Top::default();
+        let group = |i: u64| GroupStatus {
+            name: format!("group {i}"),
+            rate_bps: i * 1_000_000,
+            share_bps: 5_000_000,
+            ..GroupStatus::default()
+        };
+        for _ in 0..HISTORY_MAX + 2 {
+            top.take_in(Status { groups: (0..24).map(group).collect(), ..Status::default() });
+        }
+        assert!(top.history.values().all(|h| h.len() == HISTORY_MAX));
+        for (width, height) in [(1, 1), (20, 3), (80, 24), (250, 80)] {
+            let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+            terminal.draw(|frame| top.draw(frame)).unwrap();
+            let screen = terminal.backend().to_string();
+            assert_eq!(screen.contains("group 7"), width >= 80, "{screen}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What daemon and commands say to each other over the Unix socket: one JSON value per line.
+//!
+//! The schema of the status is documented in docs/status.md.
+
+use serde::{Deserialize, Serialize};
+
+/// What a client asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Request {
+    /// Answered by [`Status`].
+    Status,
+    /// Remove everything and end; answered by [`Outcome`].
+    Off,
+    /// Read the configuration again; answered by [`Outcome`].
+    Reload,
+}
+
+/// How a request went that is not for status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// Whether it was done.
+    pub(crate) ok: bool,
+    /// What was done, or why it was not.
+    pub(crate) message: String,
+}
+
+/// What the daemon knows and does.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Status {
+    /// Of fairweir.
+    pub(crate) version: String,
+    /// The interface.
+    pub(crate) dev: String,
+    /// The daemon's process.
+    pub(crate) pid: u32,
+    /// Whether it is attached to the interface.
+    pub(crate) ready: bool,
+    /// The way of control.
+    pub(crate) control: String,
+    /// Whether it only says what it would do.
+    pub(crate) dry_run: bool,
+    /// Whether downloads are shaped now.
+    pub(crate) enforcing: bool,
+    /// Why everything passes unshaped although it should not, if so.
+    pub(crate) open_reason: Option<String>,
+    /// What the link is believed to carry.
+    pub(crate) capacity_bps: Option<u64>,
+    /// What was remembered of this network when the control began.
+    pub(crate) remembered: Option<Remembered>,
+    /// What the network is recognised by.
+    pub(crate) network: Option<String>,
+    /// Seconds since the start of the daemon.
+    pub(crate) since_s: f64,
+    /// What the control did last: an object with `kind` and its numbers.
+    pub(crate) act: serde_json::Value,
+    /// The same for people.
+    pub(crate) reason: String,
+    /// The last acts other than to measure, oldest first.
+    pub(crate) changes: Vec<Change>,
+    /// In the policy's order.
+    pub(crate) groups: Vec<GroupStatus>,
+    /// What is not covered.
+    pub(crate) limits: Vec<String>,
+    /// Why the configuration on disk is not in force, if so.
+    pub(crate) config_error: Option<String>,
+}
+
+/// A capacity from an earlier time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Remembered {
+    /// What the link carried.
+    pub(crate) capacity_bps: u64,
+    /// How old this was when it was read.
+    pub(crate) age_s: u64,
+}
+
+/// Something that the control did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Change {
+    /// Seconds since the start of the daemon.
+    pub(crate) at_s: f64,
+    /// An object with `kind` and its numbers.
+    pub(crate) act: serde_json::Value,
+    /// The same for people.
+    pub(crate) reason: String,
+}
+
+/// One flow group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct GroupStatus {
+    /// As configured.
+    pub(crate) name: String,
+    /// As configured.
+    pub(crate) weight: u32,
+    /// As configured; empty for the default group.
+    #[serde(rename = "match")]
+    pub(crate) matches: Vec<String>,
+    /// What arrived in the last tick.
+    pub(crate) rate_bps: u64,
+    /// What it is believed to want at most; null is without a known end.
+    pub(crate) demand_bps: Option<u64>,
+    /// Its fair share.
+    pub(crate) share_bps: u64,
+    /// What its class may carry; null while it is not throttled.
+    pub(crate) ceil_bps: Option<u64>,
+    /// How it stands to its share.
+    pub(crate) state: String,
+    /// Since the start of the daemon.
+    pub(crate) received_bytes: u64,
+    /// Packets that its class dropped since the start of the daemon.
+    pub(crate) drops: u64,
+    /// What waits in its class now.
+    pub(crate) backlog_bytes: u64,
+}
