@@ -6,6 +6,7 @@
 //! | [`Host`] | a device whose download is counted by flow group, and shaped |
 //! | [`link`] | network devices, addresses, routes, by netlink |
 //! | [`netns`] | anonymous network namespaces, for the lab and for tests |
+//! | [`realtime`] | real-time priority for the lab's link element |
 //! | `bpf` | the programs of `bpf/`: loading, maps, attaching |
 //! | `rules` | from a policy to the tables that the classifier looks up |
 //! | `htb` | the classes |
@@ -28,6 +29,7 @@ pub mod link;
 mod lock;
 mod netlink;
 pub mod netns;
+pub mod realtime;
 mod rules;
 
 pub use census::{Talker, Who};
