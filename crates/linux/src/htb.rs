@@ -14,7 +14,7 @@ use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span};
 
 use crate::Error;
-use crate::netlink::{Nest, Netlink, Request, attribute, attributes, text, u32_at};
+use crate::netlink::{Nest, Netlink, Request, attribute, text, u32_at};
 
 /// A class as it shall be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,29 +147,6 @@ pub(crate) fn counts(
         counts.insert(minor - 1, count.unwrap_or_default());
     })?;
     Ok(counts)
-}
-
-/// The rate and ceil that the kernel has for each class, by slot, as its dump shows them.
-///
-/// # Errors
-/// If the kernel does not answer.
-#[cfg(test)]
-pub(crate) fn rates(
-    netlink: &mut Netlink,
-    device: u32,
-) -> Result<BTreeMap<u16, (Rate, Rate)>, Error> {
-    let request = Request::new(libc::RTM_GETTCLASS, 0, &tcmsg(device, 0, 0));
-    let mut rates = BTreeMap::new();
-    netlink.dump("read the classes", request, |payload| {
-        let minor = u32_at(payload, 8).map_or(0, |handle| handle as u16);
-        let options = attribute(payload.get(TCMSG_BYTES..).unwrap_or_default(), libc::TCA_OPTIONS);
-        let parameters = options.and_then(|o| attributes(o).find(|&(k, _)| k == TCA_HTB_PARMS));
-        if let Some((_, parameters)) = parameters.filter(|_| minor != 0 && minor != PARENT) {
-            let rate = |offset| Rate::bps(u64::from(u32_at(parameters, offset).unwrap_or(0)) * 8);
-            rates.insert(minor - 1, (rate(8), rate(20)));
-        }
-    })?;
-    Ok(rates)
 }
 
 fn class_request(device: u32, minor: u16, spec: &ClassSpec) -> Request {

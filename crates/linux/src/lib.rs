@@ -7,6 +7,8 @@
 //! | [`link`] | network devices, addresses, routes, by netlink |
 //! | [`netns`] | anonymous network namespaces, for the lab and for tests |
 //! | [`realtime`] | real-time priority for the lab's link element |
+//! | [`network`], [`doctor`] | which network this is, what this kernel can |
+//! | [`trial`] | the classifier without a device, for tests and benchmarks |
 //! | `bpf` | the programs of `bpf/`: loading, maps, attaching |
 //! | `rules` | from a policy to the tables that the classifier looks up |
 //! | `htb` | the classes |
@@ -20,6 +22,7 @@ mod bpf;
 mod census;
 mod cgroup;
 mod clock;
+pub mod doctor;
 mod error;
 mod host;
 mod htb;
@@ -29,8 +32,10 @@ pub mod link;
 mod lock;
 mod netlink;
 pub mod netns;
+pub mod network;
 pub mod realtime;
 mod rules;
+pub mod trial;
 
 pub use census::{Talker, Who};
 pub use clock::monotonic_now;

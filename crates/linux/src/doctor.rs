@@ -1,0 +1,199 @@
+//! What this kernel has of what fairweir uses, found by trying it in a namespace of its own.
+
+use std::path::Path;
+
+use fairweir_core::receiver::{Allocation, ClassRate};
+use fairweir_core::share::Weight;
+use fairweir_core::units::{Bytes, Rate};
+
+use crate::bpf::{Parts, Programs};
+use crate::ifb::{self, Ifb};
+use crate::link;
+use crate::netlink::Netlink;
+use crate::netns::Netns;
+use crate::{Error, cgroup, htb, ingress};
+
+/// Something that fairweir uses, and whether it is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is.
+    pub feature: String,
+    /// Whether it is there.
+    pub found: bool,
+    /// How it was found out, or why it is not there.
+    pub detail: String,
+    /// From which kernel on it exists; empty where that is not the point.
+    pub since: &'static str,
+    /// What does not work without it.
+    pub lost_without: &'static str,
+}
+
+/// Everything that fairweir uses, and, if `dev` is given, whether that device can be controlled.
+pub fn findings(dev: Option<&str>) -> Vec<Finding> {
+    let mut findings = privileges();
+    findings.push(btf());
+    findings.push(cgroups());
+    match Netns::new() {
+        Ok(netns) => findings.extend(netns.run(kernel)),
+        Err(e) => findings.push(Finding {
+            feature: "trial in a network namespace of its own".to_owned(),
+            found: false,
+            detail: format!("{e}; run as root to try the kernel's features"),
+            since: "",
+            lost_without: "the doctor cannot say more; the daemon may work all the same",
+        }),
+    }
+    findings.extend(dev.map(device));
+    findings
+}
+
+fn privileges() -> Vec<Finding> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let held = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    let finding = |&(name, bit, since, lost_without): &(&str, u32, _, _)| {
+        let found = held & (1 << bit) != 0;
+        let detail = if found { "held" } else { "not held; run as root" }.to_owned();
+        Finding { feature: name.to_owned(), found, detail, since, lost_without }
+    };
+    CAPABILITIES.iter().map(finding).collect()
+}
+
+fn btf() -> Finding {
+    let found = Path::new(BTF).exists();
+    let detail = if found { BTF.to_owned() } else { format!("{BTF} is missing") };
+    Finding {
+        feature: "the kernel's type information (BTF)".to_owned(),
+        found,
+        detail,
+        since: "kernel 5.4 with CONFIG_DEBUG_INFO_BTF",
+        lost_without: "everything: the programs cannot be fitted to the kernel",
+    }
+}
+
+fn cgroups() -> Finding {
+    let root = cgroup::open_root().and_then(|_| cgroup::root());
+    let found = root.is_ok();
+    Finding {
+        feature: "cgroups of version 2".to_owned(),
+        found,
+        detail: root.map_or_else(|e| e.to_string(), |root| format!("at {}", root.display())),
+        since: "kernel 4.10 with CONFIG_CGROUP_BPF",
+        lost_without: OWNERS_LOST,
+    }
+}
+
+/// Tries everything in the calling thread's namespace, which must be a fresh one.
+fn kernel() -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut push = |feature: &str, tried: Result<(), Error>, since, lost_without| {
+        findings.push(Finding {
+            feature: feature.to_owned(),
+            found: tried.is_ok(),
+            detail: tried.map_or_else(|e| e.to_string(), |()| "tried".to_owned()),
+            since,
+            lost_without,
+        });
+    };
+    let lacks = |what: &str| {
+        let source = std::io::Error::from(std::io::ErrorKind::Unsupported);
+        Err(Error::refused(what.to_owned(), source))
+    };
+    let shaped = try_shaping();
+    push("ifb, HTB and bfifo", shaped, "any kernel that has the modules", "shaping");
+    let programs = Programs::load();
+    let parts = programs.as_ref().map(Programs::parts);
+    let owners = match parts {
+        Ok(Parts::NoOwners) => lacks("store the owner of a socket"),
+        _ => Ok(()),
+    };
+    let scan = match parts {
+        Ok(Parts::All) => Ok(()),
+        _ => lacks("list the open sockets"),
+    };
+    match programs {
+        Err(e) => push("BPF classifier", Err(e), CLASSIFIER_SINCE, "everything"),
+        Ok(programs) => {
+            push("BPF classifier", Ok(()), CLASSIFIER_SINCE, "everything");
+            push("owners of sockets", owners, "kernel 5.11", OWNERS_LOST);
+            push(
+                "scan of open sockets",
+                scan,
+                "kernel 5.11",
+                "connections that are older than the daemon belong to no application",
+            );
+            push("cls_bpf at clsact", try_clsact(&programs), "kernel 4.5", "kernels without tcx");
+            push(
+                "tcx",
+                try_tcx(programs),
+                "kernel 6.6",
+                "little: clsact takes its place, but after a kill -9 the classifier stays until \
+                 the next start (it lets everything pass then)",
+            );
+        }
+    }
+    findings
+}
+
+fn try_shaping() -> Result<(), Error> {
+    let mut netlink = Netlink::open()?;
+    let ifb = Ifb::create(&mut netlink, "try")?;
+    let class = ClassRate { rate: RATE, ceil: RATE, priority: 0, weight: Weight::ONE };
+    let allocation = Allocation { total: Some(RATE), classes: vec![class] };
+    let classes = htb::class_specs(&allocation, &[0], Bytes::new(1_500));
+    let changes = htb::changes(ifb.index, &Default::default(), &classes);
+    netlink.change_all("make classes and queues", &changes)
+}
+
+fn try_clsact(programs: &Programs) -> Result<(), Error> {
+    let (mut netlink, device) = trial_device("doctor0")?;
+    ingress::attach_clsact(&mut netlink, device, programs.classifier_fd()?)?;
+    ingress::detach_clsact(&mut netlink, device).map(drop)
+}
+
+fn try_tcx(mut programs: Programs) -> Result<(), Error> {
+    programs.attach_tcx(trial_device("doctor1")?.1)
+}
+
+fn trial_device(name: &str) -> Result<(Netlink, u32), Error> {
+    let mut netlink = Netlink::open()?;
+    link::create_ifb_with(&mut netlink, name, "")?;
+    let made = link::find_with(&mut netlink, name)?;
+    let index = made.ok_or_else(|| Error::NoDevice(name.to_owned()))?.index;
+    Ok((netlink, index))
+}
+
+/// Whether nobody else stands in the way.
+fn device(dev: &str) -> Finding {
+    let look = || -> Result<String, Error> {
+        let mut netlink = Netlink::open()?;
+        let found = link::find_with(&mut netlink, dev)?;
+        let device = found.ok_or_else(|| Error::NoDevice(dev.to_owned()))?;
+        ingress::refuse_if_occupied(&mut netlink, &device)?;
+        if let Some(found) = link::find_with(&mut netlink, &ifb::name(dev))? {
+            ifb::refuse_if_foreign(&found, dev)?;
+        }
+        let state = if device.is_up() { "up" } else { "down" };
+        Ok(format!("{state}, MTU {}, its ingress is free", device.mtu))
+    };
+    let looked = look();
+    Finding {
+        feature: format!("the device {dev}"),
+        found: looked.is_ok(),
+        detail: looked.unwrap_or_else(|e| e.to_string()),
+        since: "",
+        lost_without: "control of this device",
+    }
+}
+
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+const CLASSIFIER_SINCE: &str = "kernel 5.11";
+const OWNERS_LOST: &str = "app:, unit:, cgroup: and user: match nothing";
+const RATE: Rate = Rate::mbit(1);
+/// Name, number (linux/capability.h), since, lost without.
+const CAPABILITIES: [(&str, u32, &str, &str); 4] = [
+    ("CAP_NET_ADMIN", 12, "", "everything: the classifier and the classes cannot be attached"),
+    ("CAP_NET_RAW", 13, "", "nothing yet; kept for probes of the link"),
+    ("CAP_PERFMON", 38, "kernel 5.8; before that CAP_SYS_ADMIN", "everything: see CAP_BPF"),
+    ("CAP_BPF", 39, "kernel 5.8; before that CAP_SYS_ADMIN", "everything: no program is loaded"),
+];
