@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
+use fairweir_core::receiver::Control;
+use fairweir_core::units::{Rate, Span};
 
-use crate::config;
+use crate::config::{self, parse_capacity, parse_control, parse_dev};
 
 /// Share a download by weight, from the receiving end.
 ///
@@ -23,9 +25,113 @@ pub(crate) struct Cli {
 /// What can be done.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Subcommand {
+    /// Share what arrives at an interface, until told to stop.
+    #[command(after_help = HOST_EXAMPLES)]
+    Host(HostArgs),
+    /// Show what a running daemon knows and does.
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(StatusArgs),
+    /// Watch a running daemon live.
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(TopArgs),
+    /// Stop the daemons, and remove whatever they left.
+    #[command(after_help = OFF_EXAMPLES)]
+    Off(OffArgs),
     /// Check a configuration and say what was understood.
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
+    /// Watch what arrives for a while, and write a first configuration.
+    #[command(after_help = INIT_EXAMPLES)]
+    Init(InitArgs),
+    /// Say what this kernel has, what is missing, and what is lost without it.
+    #[command(after_help = DOCTOR_EXAMPLES)]
+    Doctor(DoctorArgs),
+    /// Play scenario files in an emulated home.
+    #[command(subcommand)]
+    Lab(LabCommand),
+}
+
+/// What can be done in the lab.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum LabCommand {
+    /// Play a scenario with one or more controls, side by side.
+    #[command(after_help = LAB_RUN_EXAMPLES)]
+    Run(LabRunArgs),
+    /// Check a scenario and list its events.
+    #[command(after_help = LAB_CHECK_EXAMPLES)]
+    Check(LabCheckArgs),
+}
+
+/// Where running daemons are found.
+#[derive(Debug, Args)]
+pub(crate) struct RunDir {
+    /// Directory of the sockets.
+    #[arg(long, value_name = "DIR", default_value = "/run/fairweir")]
+    pub(crate) run_dir: PathBuf,
+}
+
+/// `fairweir host`.
+#[derive(Debug, Args)]
+pub(crate) struct HostArgs {
+    /// The interface that faces the Internet.
+    #[arg(long, value_parser = parse_dev)]
+    pub(crate) dev: Option<String>,
+    /// The configuration; conf.d/*.toml beside it are merged.
+    #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
+    pub(crate) config: PathBuf,
+    /// none, static, borrow, chokepoint or crab (the default).
+    #[arg(long, value_parser = parse_control)]
+    pub(crate) control: Option<Control>,
+    /// Touch nothing: print every second what would be done.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print the dry run as JSON lines.
+    #[arg(long, requires = "dry_run")]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+    /// Directory of what is remembered.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir")]
+    pub(crate) state_dir: PathBuf,
+    /// End when stdin ends: for programs that start the daemon.
+    #[arg(long, hide = true)]
+    pub(crate) until_stdin_closes: bool,
+    /// Start as if this capacity were remembered of the network.
+    #[arg(long, hide = true, value_name = "RATE", value_parser = parse_capacity)]
+    pub(crate) remembered_capacity: Option<Rate>,
+}
+
+/// `fairweir status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The interface, if several daemons run.
+    #[arg(long, value_parser = parse_dev)]
+    pub(crate) dev: Option<String>,
+    /// Print JSON (docs/status.md).
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+/// `fairweir top`.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// The interface, if several daemons run.
+    #[arg(long, value_parser = parse_dev)]
+    pub(crate) dev: Option<String>,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+/// `fairweir off`.
+#[derive(Debug, Args)]
+pub(crate) struct OffArgs {
+    /// The interface; without it all that have something of fairweir.
+    #[arg(long, value_parser = parse_dev)]
+    pub(crate) dev: Option<String>,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
 }
 
 /// `fairweir check`.
@@ -39,12 +145,111 @@ pub(crate) struct CheckArgs {
     pub(crate) json: bool,
 }
 
+/// `fairweir init`.
+#[derive(Debug, Args)]
+pub(crate) struct InitArgs {
+    /// The interface that faces the Internet.
+    #[arg(long, value_parser = parse_dev)]
+    pub(crate) dev: String,
+    /// How long to watch.
+    #[arg(long, default_value = "60s", value_parser = str::parse::<Span>)]
+    pub(crate) duration: Span,
+    /// The file to write; `-` is stdout.
+    #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
+    pub(crate) output: PathBuf,
+    /// Overwrite the file if there is one.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// `fairweir doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Look at this interface too.
+    #[arg(long, value_parser = parse_dev)]
+    pub(crate) dev: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `fairweir lab run`.
+#[derive(Debug, Args)]
+pub(crate) struct LabRunArgs {
+    /// The scenario (docs/scenario.md).
+    pub(crate) file: PathBuf,
+    /// A control to play it with; give it again for more: none, static, borrow, wfq, chokepoint,
+    /// crab.
+    #[arg(long, value_name = "CONTROL", default_value = "crab")]
+    pub(crate) control: Vec<Control>,
+    /// Print JSON: an object, or an array for several controls.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Add the rates over time to the JSON.
+    #[arg(long, requires = "json")]
+    pub(crate) series: bool,
+    /// Write a picture (SVG), the rates over time (CSV) and the reports (JSON) there.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// How many controls are played at a time; as the machine can, if it is not said.
+    #[arg(long, value_name = "N")]
+    pub(crate) parallel: Option<usize>,
+}
+
+/// `fairweir lab check`.
+#[derive(Debug, Args)]
+pub(crate) struct LabCheckArgs {
+    /// The scenario (docs/scenario.md).
+    pub(crate) file: PathBuf,
+}
+
 const EXAMPLES: &str = "Examples:
   sudo fairweir init --dev eth0        watch for a minute, write a first configuration
   sudo fairweir host --dev eth0        share the download of eth0
   fairweir top                         watch it live
   sudo fairweir off                    stop, and leave nothing behind";
 
+const HOST_EXAMPLES: &str = "Examples:
+  sudo fairweir host --dev eth0
+  sudo fairweir host --dev eth0 --dry-run
+  sudo fairweir host --dev eth0 --config ./fairweir.toml --control static
+
+SIGHUP and a changed file reload the configuration; no connection is lost.";
+
+const STATUS_EXAMPLES: &str = "Examples:
+  fairweir status
+  fairweir status --dev eth0 --json";
+
+const TOP_EXAMPLES: &str = "Examples:
+  fairweir top
+  fairweir top --dev eth0
+
+q quits.";
+
+const OFF_EXAMPLES: &str = "Examples:
+  sudo fairweir off
+  sudo fairweir off --dev eth0
+
+A daemon that does not answer is killed. One that systemd started is better stopped by
+`systemctl stop fairweir@eth0`.";
+
 const CHECK_EXAMPLES: &str = "Examples:
   fairweir check
   fairweir check ./fairweir.toml --json";
+
+const INIT_EXAMPLES: &str = "Examples:
+  sudo fairweir init --dev eth0
+  sudo fairweir init --dev eth0 --duration 5min --output ./fairweir.toml
+  sudo fairweir init --dev eth0 --output - | less";
+
+const DOCTOR_EXAMPLES: &str = "Examples:
+  fairweir doctor
+  sudo fairweir doctor --dev eth0 --json";
+
+const LAB_RUN_EXAMPLES: &str = "Examples:
+  sudo fairweir lab run scenarios/demo.toml --control none --control crab --control wfq
+  sudo fairweir lab run scenarios/crab-fig7-short.toml --json --series
+  sudo fairweir lab run scenarios/demo.toml --out /tmp/demo";
+
+const LAB_CHECK_EXAMPLES: &str = "Examples:
+  fairweir lab check scenarios/demo.toml";

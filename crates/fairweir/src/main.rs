@@ -3,6 +3,7 @@
 //! The one binary: the daemon of the receiving host, the commands that talk to it, and the lab.
 #![forbid(unsafe_code)]
 
+use std::env;
 use std::io;
 use std::process::ExitCode;
 
@@ -11,8 +12,17 @@ use tracing_subscriber::EnvFilter;
 
 mod check;
 mod cli;
+mod client;
 mod config;
+mod doctor;
+mod host;
+mod init;
+mod lab;
+mod off;
+mod status;
 mod table;
+mod top;
+mod wire;
 
 use cli::{Cli, Subcommand};
 
@@ -20,6 +30,10 @@ use cli::{Cli, Subcommand};
 const EXIT_FAILURE: u8 = 2;
 
 fn main() -> ExitCode {
+    // The lab's processes are this binary under other names; people never start them.
+    if let Some(agent) = env::args().nth(1).filter(|name| fairweir_lab::is_agent(name)) {
+        return fairweir_lab::agent_main(&agent);
+    }
     let cli = Cli::parse();
     log_to_stderr(cli.verbose);
     match run(cli.command) {
@@ -27,7 +41,7 @@ fn main() -> ExitCode {
         // Whoever reads the output has seen enough.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("fairweir: {e:#}");
+            eprintln!("fairweir: {}", in_words(&e));
             ExitCode::from(EXIT_FAILURE)
         }
     }
@@ -35,7 +49,14 @@ fn main() -> ExitCode {
 
 fn run(command: Subcommand) -> anyhow::Result<()> {
     match command {
+        Subcommand::Host(args) => host::run(&args),
+        Subcommand::Status(args) => status::run(&args),
+        Subcommand::Top(args) => top::run(&args),
+        Subcommand::Off(args) => off::run(&args),
         Subcommand::Check(args) => check::run(&args),
+        Subcommand::Init(args) => init::run(&args),
+        Subcommand::Doctor(args) => doctor::run(&args),
+        Subcommand::Lab(command) => lab::run(&command),
     }
 }
 
@@ -48,6 +69,14 @@ fn log_to_stderr(verbose: u8) {
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+}
+
+/// The chain of causes; a cause that the error above it repeats already is left out.
+fn in_words(error: &anyhow::Error) -> String {
+    error.chain().skip(1).fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        if text.ends_with(&cause) { text } else { format!("{text}: {cause}") }
+    })
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -22,6 +22,7 @@ mod read;
 pub(crate) use error::{ConfigError, nearest};
 use error::{Place, Placed};
 use read::{HostKeys, Source};
+pub(crate) use read::{parse_capacity, parse_control, parse_dev};
 
 /// Where the configuration lies if nobody says otherwise.
 pub(crate) const DEFAULT_PATH: &str = "/etc/fairweir/fairweir.toml";
