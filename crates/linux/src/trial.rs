@@ -1,7 +1,5 @@
 //! The classifier without a device: packets in, verdicts out, for tests and benchmarks.
 
-use std::mem::size_of;
-
 use fairweir_core::policy::Policy;
 use fairweir_core::units::{Bytes, Span, Time};
 use libbpf_rs::ProgramInput;
@@ -91,16 +89,14 @@ impl Trial {
     /// If the kernel refuses the packet, as it does those without an Ethernet header.
     pub fn run(&self, packet: &Packet, repeat: u32) -> Result<Verdict, Error> {
         let before = self.programs.counters()?;
-        let mut context = libbpf_sys::__sk_buff {
-            gso_segs: packet.segments,
-            gso_size: packet.segment_size,
-            ..Default::default()
-        };
+        let mut context = [0; CONTEXT_BYTES];
+        context[GSO_SEGS..][..4].copy_from_slice(&packet.segments.to_ne_bytes());
+        context[GSO_SIZE..][..4].copy_from_slice(&packet.segment_size.to_ne_bytes());
         let mut context_out = context;
         let program = self.programs.classifier()?;
         let mut input = ProgramInput::default();
-        input.context_in = Some(as_bytes_mut(&mut context));
-        input.context_out = Some(as_bytes_mut(&mut context_out));
+        input.context_in = Some(&mut context);
+        input.context_out = Some(&mut context_out);
         input.data_in = Some(packet.bytes);
         input.repeat = repeat;
         let output = program.test_run(input);
@@ -126,7 +122,7 @@ impl Trial {
             group,
             received: Bytes::new(change.0 / u64::from(repeat.max(1))),
             packets: change.1 / u64::from(repeat.max(1)),
-            class: context_out.priority as u16,
+            class: u16::from_ne_bytes([context_out[PRIORITY], context_out[PRIORITY + 1]]),
             span: Span::nanos(span.as_nanos() as u64),
         })
     }
@@ -137,13 +133,11 @@ impl Trial {
     }
 }
 
-fn as_bytes_mut(context: &mut libbpf_sys::__sk_buff) -> &mut [u8] {
-    let bytes = (&raw mut *context).cast::<u8>();
-    // SAFETY: `__sk_buff` is plain numbers, valid for every bit pattern; its only padding is a
-    // field of its own; the slice borrows `context`.
-    unsafe { std::slice::from_raw_parts_mut(bytes, size_of::<libbpf_sys::__sk_buff>()) }
-}
-
+/// `struct __sk_buff`, whose layout is part of the kernel's interface, and fields in it.
+const CONTEXT_BYTES: usize = 192;
+const PRIORITY: usize = 32;
+const GSO_SEGS: usize = 164;
+const GSO_SIZE: usize = 176;
 /// TC_ACT_UNSPEC: the next program or the stack takes it.
 const PASS: i32 = -1;
 /// TC_ACT_REDIRECT.
