@@ -1,1 +1,187 @@
+use super::*;
 
+/// Two groups 2:1 on 30 Mbit/s, one from the start, the other from 4 s; 12 s, settling 2 s.
+const TWO: &str = r#"
+version = 1
+name = "two"
+duration = "12s"
+settle = "2s"
+[link]
+rate = "30mbit"
+[[group]]
+name = "a"
+weight = 2
+[[group]]
+name = "b"
+weight = 1
+[[flow]]
+group = "a"
+kind = "bulk"
+[[flow]]
+group = "b"
+kind = "bulk"
+start = "4s"
+"#;
+
+fn scenario(text: &str) -> Scenario {
+    Scenario::parse(text, "test.toml").unwrap()
+}
+
+/// Samples in which the groups have the rates in Mbit/s that `rates` gives for each bin's begin in
+/// ms, each packet having waited 10 ms.
+fn samples(scenario: &Scenario, rates: impl Fn(u64) -> Vec<f64>) -> Samples {
+    let mut samples = Samples::new(scenario);
+    for bin in 0..scenario.duration.as_nanos() / BIN.as_nanos() {
+        let at = Time::ZERO + BIN * bin;
+        for (group, mbit) in rates(bin * 200).into_iter().enumerate() {
+            let bytes = Bytes::new((mbit * 1e6 * 0.2 / 8.0).round() as u64);
+            samples.record_departure(at, group, bytes, Span::millis(10));
+        }
+    }
+    samples
+}
+
+fn score(scenario: &Scenario, samples: &Samples) -> Summary {
+    let run = Run {
+        scenario,
+        world: "sim",
+        control: Control::None,
+        valid: true,
+        samples,
+        pings: Vec::new(),
+        daemon_cpu_cores: None,
+        lateness: None,
+    };
+    run.score().summary
+}
+
+#[test]
+fn perfect_shares_have_no_error() {
+    let scenario = scenario(TWO);
+    let samples =
+        samples(&scenario, |ms| if ms < 4_000 { vec![30.0, 0.0] } else { vec![20.0, 10.0] });
+    let summary = score(&scenario, &samples);
+    assert_eq!(summary.allocation_error, Some(0.0));
+    assert_eq!(summary.transient_error, Some(0.0));
+    assert_eq!(summary.utilization, Some(1.0));
+    let right: Vec<_> = summary.right_after_s.iter().map(|r| (r.at_s, r.seconds)).collect();
+    assert_eq!(right, [(0.0, Some(1.0)), (4.0, Some(1.0))]);
+    // Scored are 2-4 s and 6-12 s.
+    let a = &summary.groups[0];
+    assert_eq!((a.rate, a.fair), (Rate::bps(22_500_000), Some(Rate::bps(22_500_000))));
+    let queue = summary.isp_queue_ms.unwrap();
+    assert_eq!((queue.mean, queue.p99), (10.0, 10.0));
+}
+
+#[test]
+fn the_error_is_half_the_distance_by_capacity_and_transients_count_apart() {
+    let scenario = scenario(TWO);
+    // Swapped for 3 s after b starts, then 3 Mbit/s off.
+    let samples = samples(&scenario, |ms| match ms {
+        0..4_000 => vec![30.0, 0.0],
+        4_000..7_000 => vec![10.0, 20.0],
+        _ => vec![17.0, 13.0],
+    });
+    let summary = score(&scenario, &samples);
+    // Transient: 0, 0 and 4, 5 s with 20/2/30; scored: 2, 3 s right, 6 s swapped, 7-11 s 3/30.
+    assert_eq!(summary.transient_error, Some(0.1667));
+    let expected = (1.0 / 3.0 + 5.0 * 0.1) / 8.0;
+    assert!((summary.allocation_error.unwrap() - expected).abs() < 1e-4);
+    // 13 of 10 is not right, so never.
+    assert_eq!(summary.right_after_s[1].seconds, None);
+}
+
+#[test]
+fn right_is_when_it_stays_so() {
+    let scenario = scenario(TWO);
+    // Right at once, wrong from 6 s to 7.2 s, right from then on.
+    let samples = samples(&scenario, |ms| match ms {
+        0..4_000 => vec![30.0, 0.0],
+        6_000..7_200 => vec![10.0, 20.0],
+        _ => vec![20.0, 10.0],
+    });
+    let summary = score(&scenario, &samples);
+    // The second from 7.2 to 8.2 s is right; the one that begins at 7.0 s has a fifth of 20.
+    assert_eq!(summary.right_after_s[1].seconds, Some(4.2));
+}
+
+#[test]
+fn a_tiny_share_has_a_slack_of_the_capacity() {
+    let mbit = |m: f64| Rate::bps((m * 1e6) as u64);
+    assert!(is_right(mbit(0.28), mbit(0.01), mbit(30.0)));
+    assert!(!is_right(mbit(0.32), mbit(0.01), mbit(30.0)));
+    assert!(is_right(mbit(18.1), mbit(20.0), mbit(30.0)));
+    assert!(!is_right(mbit(17.9), mbit(20.0), mbit(30.0)));
+}
+
+#[test]
+fn utilisation_counts_only_where_demand_suffices() {
+    let text = TWO.replace("kind = \"bulk\"\nstart", "kind = \"bulk\"\ndemand = \"5mbit\"\nstart");
+    let text = text.replace(
+        "[[flow]]\ngroup = \"a\"\nkind = \"bulk\"\n",
+        "[[flow]]\ngroup = \"a\"\nkind = \"bulk\"\nstop = \"8s\"\n",
+    );
+    let scenario = scenario(&text);
+    let samples = samples(&scenario, |ms| match ms {
+        0..4_000 => vec![30.0, 0.0],
+        4_000..8_000 => vec![19.0, 5.0],
+        _ => vec![0.0, 5.0],
+    });
+    let summary = score(&scenario, &samples);
+    // Scored and full: 2-4 s at 30, 6-8 s at 24. From 8 s on b wants 5 of 30.
+    assert_eq!(summary.utilization, Some(0.9));
+    let none = scenario_without_load();
+    let summary = score(&none, &Samples::new(&none));
+    assert_eq!((summary.utilization, summary.isp_queue_ms), (None, None));
+    // From 11 s on there is demand, but all of it is transient.
+    assert_eq!((summary.allocation_error, summary.transient_error), (None, Some(0.5)));
+}
+
+fn scenario_without_load() -> Scenario {
+    let late = TWO.replace("kind = \"bulk\"\nstart = \"4s\"", "kind = \"bulk\"\nstart = \"11s\"");
+    scenario(&late.replace(
+        "group = \"a\"\nkind = \"bulk\"\n",
+        "group = \"a\"\nkind = \"bulk\"\nstart = \"11s\"\n",
+    ))
+}
+
+#[test]
+fn pings_report_median_tail_and_loss() {
+    let rtts = (1..=100).map(Span::millis).collect();
+    let ping = judge_ping(&PingSamples { group: "p".into(), sent: 103, rtts });
+    assert_eq!((ping.rtt_ms_median, ping.rtt_ms_p95, ping.lost), (Some(50.0), Some(95.0), 3));
+    let none = judge_ping(&PingSamples { group: "p".into(), sent: 3, rtts: Vec::new() });
+    assert_eq!((none.rtt_ms_median, none.lost), (None, 3));
+}
+
+#[test]
+fn json_table_csv_and_picture_show_the_run() {
+    let scenario = scenario(TWO);
+    let samples = samples(&scenario, |_| vec![20.0, 10.0]);
+    let run = Run {
+        scenario: &scenario,
+        world: "lab",
+        control: Control::Crab,
+        valid: true,
+        samples: &samples,
+        pings: Vec::new(),
+        daemon_cpu_cores: Some(0.0031),
+        lateness: None,
+    };
+    let mut report = run.score();
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["control"], "crab");
+    assert_eq!(json["summary"]["groups"][1]["rate_bps"], 10_000_000);
+    assert_eq!(
+        json["series"][3],
+        serde_json::json!({"t_s": 0.2, "group": "b", "rate_bps": 10_000_000})
+    );
+    assert!(table(&[report.clone(), report.clone()]).contains("b, Mbit/s (fair"));
+    assert!(
+        csv(&scenario, &report).starts_with("t_s,group,rate_bps,fair_bps\n0,a,20000000,30000000\n")
+    );
+    let svg = picture(&scenario, std::slice::from_ref(&report));
+    assert!(svg.contains("crab") && svg.matches("<polyline").count() == 4);
+    report.series = None;
+    assert!(serde_json::to_value(&report).unwrap().get("series").is_none());
+}
