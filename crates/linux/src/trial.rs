@@ -7,6 +7,7 @@ use libbpf_rs::ProgramInput;
 use crate::abi::{Config, FEATURE_CENSUS};
 use crate::bpf::Programs;
 use crate::cgroup::{self, Tree};
+use crate::netlink::u32_at;
 use crate::rules::{self, Rules};
 use crate::{Error, monotonic_now};
 
@@ -94,11 +95,13 @@ impl Trial {
         context[GSO_SIZE..][..4].copy_from_slice(&packet.segment_size.to_ne_bytes());
         let mut context_out = context;
         let program = self.programs.classifier()?;
-        let mut input = ProgramInput::default();
-        input.context_in = Some(&mut context);
-        input.context_out = Some(&mut context_out);
-        input.data_in = Some(packet.bytes);
-        input.repeat = repeat;
+        let input = ProgramInput {
+            context_in: Some(&mut context),
+            context_out: Some(&mut context_out),
+            data_in: Some(packet.bytes),
+            repeat,
+            ..Default::default()
+        };
         let output = program.test_run(input);
         let output =
             output.map_err(|e| Error::refused("run the classifier", std::io::Error::other(e)))?;
@@ -122,7 +125,7 @@ impl Trial {
             group,
             received: Bytes::new(change.0 / u64::from(repeat.max(1))),
             packets: change.1 / u64::from(repeat.max(1)),
-            class: u16::from_ne_bytes([context_out[PRIORITY], context_out[PRIORITY + 1]]),
+            class: u32_at(&context_out, PRIORITY).map_or(0, |priority| priority as u16),
             span: Span::nanos(span.as_nanos() as u64),
         })
     }

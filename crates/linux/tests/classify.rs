@@ -1,0 +1,286 @@
+//! The classifier by test runs in the real kernel: packets in, group, count and verdict out.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use fairweir_core::policy::Policy;
+use fairweir_core::units::{Bytes, Span};
+use fairweir_linux::trial::{Packet, Trial, Verdict};
+
+use common::policy;
+
+mod common;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+fn ethernet(protocol: u16, rest: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0; 12];
+    packet.extend(protocol.to_be_bytes());
+    packet.extend(rest);
+    packet
+}
+
+fn ip4(source: [u8; 4], transport: u8, fragment: u16, rest: &[u8]) -> Vec<u8> {
+    let length = (20 + rest.len()) as u16;
+    let mut packet = vec![0x45, 0];
+    packet.extend(length.to_be_bytes());
+    packet.extend([0, 1]);
+    packet.extend(fragment.to_be_bytes());
+    packet.extend([64, transport, 0, 0]);
+    packet.extend(source);
+    packet.extend([192, 0, 2, 1]);
+    packet.extend(rest);
+    packet
+}
+
+/// `extensions` as (type, content without its first byte).
+fn ip6(extensions: &[(u8, &[u8])], transport: u8, rest: &[u8]) -> Vec<u8> {
+    let mut chain = Vec::new();
+    for (i, (_, content)) in extensions.iter().enumerate() {
+        chain.push(extensions.get(i + 1).map_or(transport, |next| next.0));
+        chain.extend(*content);
+    }
+    let first = extensions.first().map_or(transport, |first| first.0);
+    let length = (chain.len() + rest.len()) as u16;
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(length.to_be_bytes());
+    packet.extend([first, 64]);
+    packet.extend([0x20, 1, 0x0d, 0xb8, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
+    packet.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    packet.extend(chain);
+    packet.extend(rest);
+    packet
+}
+
+fn segment(transport: u8, source: u16, destination: u16) -> Vec<u8> {
+    let mut segment = source.to_be_bytes().to_vec();
+    segment.extend(destination.to_be_bytes());
+    match transport {
+        TCP => segment.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x10, 1, 0, 0, 0, 0, 0]),
+        _ => segment.extend([0, 108, 0, 0]),
+    }
+    segment.resize(if transport == TCP { 32 } else { 8 } + 100, 0);
+    segment
+}
+
+fn tcp4(source: [u8; 4], port_remote: u16, port_local: u16) -> Vec<u8> {
+    ethernet(0x0800, &ip4(source, TCP, 0, &segment(TCP, port_remote, port_local)))
+}
+
+fn udp4(source: [u8; 4], port_remote: u16, port_local: u16) -> Vec<u8> {
+    ethernet(0x0800, &ip4(source, UDP, 0, &segment(UDP, port_remote, port_local)))
+}
+
+fn run(trial: &Trial, bytes: &[u8]) -> Verdict {
+    trial.run(&Packet { bytes, ..Packet::default() }, 1).unwrap()
+}
+
+fn trial(policy: &Policy) -> Trial {
+    Trial::new(policy, false).unwrap()
+}
+
+fn name<'p>(policy: &'p Policy, verdict: &Verdict) -> Option<&'p str> {
+    verdict.group.map(|group| policy.groups()[group].name.as_str())
+}
+
+const REMOTE: [u8; 4] = [203, 0, 113, 7];
+const ELSEWHERE: [u8; 4] = [198, 51, 100, 1];
+
+#[test]
+fn the_group_that_stands_first_wins_and_among_prefixes_the_longest() {
+    if !common::privileged() {
+        return;
+    }
+    let policy = policy(&[
+        ("quic", &["port:udp/443"]),
+        ("wide", &["ip:203.0.113.0/24"]),
+        ("narrow", &["ip:203.0.113.7"]),
+        ("again", &["ip:203.0.113.7", "ip:198.51.100.0/24"]),
+        ("server", &["local-port:8000-8002", "ip:0.0.0.0/0"]),
+        ("late", &["port:tcp/443"]),
+    ]);
+    let trial = trial(&policy);
+    let group = |bytes: Vec<u8>| name(&policy, &run(&trial, &bytes)).unwrap();
+    assert_eq!(group(tcp4(REMOTE, 80, 5000)), "narrow");
+    assert_eq!(group(tcp4([203, 0, 113, 8], 80, 5000)), "wide");
+    assert_eq!(group(udp4(REMOTE, 443, 5000)), "quic");
+    assert_eq!(group(udp4(REMOTE, 5000, 443)), "narrow", "the other side's port");
+    assert_eq!(group(tcp4(ELSEWHERE, 80, 5000)), "again");
+    assert_eq!(group(tcp4(ELSEWHERE, 443, 8001)), "again", "it stands before server and late");
+    assert_eq!(group(tcp4([1, 1, 1, 1], 443, 8001)), "server", "it stands before late");
+    assert_eq!(group(tcp4([1, 1, 1, 1], 443, 1)), "server", "the prefix of length 0");
+    let six = ethernet(0x86dd, &ip6(&[], TCP, &segment(TCP, 443, 1)));
+    assert_eq!(group(six), "late");
+    let six = ethernet(0x86dd, &ip6(&[], TCP, &segment(TCP, 80, 1)));
+    assert_eq!(group(six), "default");
+}
+
+#[test]
+fn tags_extension_headers_and_fragments_are_read() {
+    if !common::privileged() {
+        return;
+    }
+    let policy = policy(&[
+        ("port", &["port:udp/53"]),
+        ("address", &["ip:203.0.113.0/24", "ip:2001:db8:7::/48"]),
+    ]);
+    let trial = trial(&policy);
+    let group = |bytes: Vec<u8>| name(&policy, &run(&trial, &bytes)).unwrap();
+    let dns = segment(UDP, 53, 9);
+    let inner = [&[0, 5, 8, 0][..], &ip4(REMOTE, UDP, 0, &dns)].concat();
+    assert_eq!(group(ethernet(0x8100, &inner)), "port", "802.1Q");
+    let double = [&[0, 9, 0x81, 0][..], &inner].concat();
+    assert_eq!(group(ethernet(0x88a8, &double)), "port", "802.1ad around 802.1Q");
+
+    assert_eq!(group(ethernet(0x0800, &ip4(REMOTE, UDP, 0x2000, &dns))), "port", "first fragment");
+    assert_eq!(group(ethernet(0x0800, &ip4(REMOTE, UDP, 0x2003, &dns))), "address", "later one");
+    let mut options = ip4(REMOTE, UDP, 0, &[&[0; 8][..], &dns].concat());
+    options[0] = 0x47;
+    assert_eq!(group(ethernet(0x0800, &options)), "port", "IPv4 options");
+
+    let six = |extensions: &[(u8, &[u8])]| ethernet(0x86dd, &ip6(extensions, UDP, &dns));
+    let (hop, long, first) = (&[0; 7], &[&[1][..], &[0; 14]].concat(), &[0, 0, 1, 0, 0, 0, 1]);
+    assert_eq!(group(six(&[])), "port");
+    assert_eq!(group(six(&[(0, hop), (60, long), (43, hop)])), "port", "options, routing");
+    assert_eq!(group(six(&[(44, first)])), "port", "first fragment");
+    assert_eq!(group(six(&[(44, &[0, 0, 9, 0, 0, 0, 1])])), "address", "later fragment");
+    let authentication = &[&[4][..], &[0; 22]].concat();
+    assert_eq!(group(six(&[(51, authentication)])), "port", "AH");
+    let nine: Vec<(u8, &[u8])> = vec![(60, hop); 9];
+    assert_eq!(group(six(&nine)), "address", "more extension headers than anybody sends");
+}
+
+#[test]
+fn what_the_link_itself_needs_passes_uncounted() {
+    if !common::privileged() {
+        return;
+    }
+    let policy = policy(&[("all", &["ip:0.0.0.0/0", "ip:::/0"])]);
+    let mut trial = trial(&policy);
+    trial.enforce(Trial::now()).unwrap();
+    let untouched = |bytes: &[u8]| {
+        let verdict = run(&trial, bytes);
+        assert!(!verdict.redirected && verdict.group.is_none(), "{verdict:?}");
+    };
+    untouched(&ethernet(0x0806, &[0; 28]));
+    untouched(&ethernet(0x888e, &[0; 60]));
+    for kind in 133..=137 {
+        untouched(&ethernet(0x86dd, &ip6(&[], 58, &[kind, 0, 0, 0, 0, 0, 0, 0])));
+    }
+    let mut others = tcp4(REMOTE, 80, 1);
+    others[..6].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+    untouched(&others);
+    let echo = ethernet(0x86dd, &ip6(&[], 58, &[128, 0, 0, 0, 0, 0, 0, 0]));
+    assert!(run(&trial, &echo).redirected, "a ping is traffic");
+}
+
+#[test]
+fn a_packet_goes_to_its_class_only_while_somebody_is_in_control() {
+    if !common::privileged() {
+        return;
+    }
+    let policy = policy(&[("a", &["ip:203.0.113.0/24"]), ("b", &["ip:198.51.100.0/24"])]);
+    let mut trial = trial(&policy);
+    let packet = tcp4(ELSEWHERE, 80, 1);
+    assert!(!run(&trial, &packet).redirected, "nobody has asked for it");
+    trial.enforce(Trial::now()).unwrap();
+    let verdict = run(&trial, &packet);
+    assert_eq!((verdict.redirected, verdict.class, verdict.group), (true, 2, Some(1)));
+    trial.enforce(Trial::now() - Span::millis(1_900)).unwrap();
+    assert!(run(&trial, &packet).redirected);
+    trial.enforce(Trial::now() - Span::millis(2_100)).unwrap();
+    let verdict = run(&trial, &packet);
+    assert_eq!((verdict.redirected, verdict.group), (false, Some(1)), "still counted");
+}
+
+#[test]
+fn a_super_packet_counts_as_on_the_wire() {
+    if !common::privileged() {
+        return;
+    }
+    let policy = policy(&[]);
+    let trial = trial(&policy);
+    let count = |bytes: &[u8], segments, segment_size| {
+        let verdict = trial.run(&Packet { bytes, segments, segment_size }, 1).unwrap();
+        (verdict.received, verdict.packets)
+    };
+    let tcp = tcp4(REMOTE, 80, 1);
+    let length = tcp.len() as u64;
+    assert_eq!(count(&tcp, 0, 0), (Bytes::new(length), 1));
+    // 14 + 20 + 32 of headers, 100 of payload in 4 segments.
+    assert_eq!(count(&tcp, 4, 25), (Bytes::new(length + 3 * 66), 4));
+    assert_eq!(count(&tcp, 0, 25), (Bytes::new(length + 3 * 66), 4), "segments left out");
+    assert_eq!(count(&tcp, 0, 30), (Bytes::new(length + 3 * 66), 4), "rounded up");
+    let udp = udp4(REMOTE, 80, 1);
+    assert_eq!(count(&udp, 2, 50), (Bytes::new(udp.len() as u64 + 42), 2));
+    let six = ethernet(0x86dd, &ip6(&[(0, &[0; 7])], TCP, &segment(TCP, 1, 2)));
+    assert_eq!(count(&six, 2, 50), (Bytes::new(six.len() as u64 + 14 + 40 + 8 + 32), 2));
+}
+
+#[test]
+fn no_packet_whatever_is_dropped() {
+    if !common::privileged() {
+        return;
+    }
+    let policy = policy(&[
+        ("a", &["port:1-65535", "app:nobody"]),
+        ("b", &["ip:0.0.0.0/0", "ip:::/0", "local-port:1-65535"]),
+    ]);
+    let mut trial = trial(&policy);
+    trial.enforce(Trial::now()).unwrap();
+    let dns = segment(UDP, 53, 9);
+    let tagged = |protocol: u16, inner: &[u8]| {
+        let tag = [&[0, 5][..], &protocol.to_be_bytes(), inner].concat();
+        ethernet(0x8100, &tag)
+    };
+    let six = ip6(&[(0, &[0; 7]), (44, &[0, 0, 1, 0, 0, 0, 1])], UDP, &dns);
+    let whole = [
+        tcp4(REMOTE, 80, 1),
+        ethernet(0x86dd, &six),
+        tagged(0x0800, &ip4(REMOTE, UDP, 0, &dns)),
+        tagged(0x86dd, &six),
+    ];
+    let run = |packet: Packet, what: &dyn Fn() -> String| {
+        // The kernel's test runner itself refuses untagged IP headers that are cut.
+        let least = match packet.bytes[12..14] {
+            [0x08, 0] => 34,
+            [0x86, 0xdd] => 54,
+            _ => 15,
+        };
+        if packet.bytes.len() >= least {
+            // This asserts that the verdict is to pass or to redirect.
+            let result = trial.run(&packet, 1);
+            assert!(result.is_ok(), "{}: {result:?} {packet:02x?}", what());
+        }
+    };
+    for packet in &whole {
+        for length in 14..packet.len() {
+            let bytes = &packet[..length];
+            run(Packet { bytes, ..Packet::default() }, &|| format!("cut to {length}"));
+        }
+    }
+    let seed = 0x5eed_u64;
+    let mut state = seed;
+    let mut random = move || {
+        // splitmix64
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    for round in 0..5_000 {
+        let mut packet = whole[random() as usize % whole.len()].clone();
+        packet.truncate(14 + random() as usize % (packet.len() - 13));
+        for _ in 0..random() % 8 {
+            let at = random() as usize % packet.len();
+            packet[at] = random() as u8;
+        }
+        let (segments, segment_size) = match random() % 4 {
+            0 => (random() as u32 % 100, random() as u32 % 2_000),
+            _ => (0, 0),
+        };
+        run(Packet { bytes: &packet, segments, segment_size }, &|| {
+            format!("seed {seed:#x} round {round}")
+        });
+    }
+}
