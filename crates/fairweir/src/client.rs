@@ -52,8 +52,15 @@ impl Client {
         })
     }
 
-    /// Asks, and waits for the answer.
+    /// Asks, and understands the answer.
     pub(crate) fn request<T: DeserializeOwned>(&mut self, request: Request) -> anyhow::Result<T> {
+        let answer = self.request_line(request)?;
+        serde_json::from_str(&answer)
+            .with_context(|| "the daemon's answer is not understood; is it of another version?")
+    }
+
+    /// Asks, and waits for the answer: one line of JSON.
+    pub(crate) fn request_line(&mut self, request: Request) -> anyhow::Result<String> {
         let mut line = serde_json::to_string(&request)?;
         line.push('\n');
         self.stream.get_mut().write_all(line.as_bytes()).map_err(no_answer)?;
@@ -62,8 +69,7 @@ impl Client {
         if read == 0 {
             bail!("the daemon closed the connection");
         }
-        serde_json::from_str(&answer)
-            .with_context(|| "the daemon's answer is not understood; is it of another version?")
+        Ok(answer)
     }
 
     /// The process that listens at the other end.

@@ -13,8 +13,7 @@ pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
     let mut client = Client::find(&args.run_dir.run_dir, args.dev.as_deref())?;
     let out = &mut io::stdout().lock();
     if args.json {
-        let status: serde_json::Value = client.request(Request::Status)?;
-        writeln!(out, "{status}")?;
+        out.write_all(client.request_line(Request::Status)?.as_bytes())?;
         return Ok(());
     }
     let status: Status = client.request(Request::Status)?;

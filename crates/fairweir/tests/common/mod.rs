@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+pub mod stage;
+
 /// The binary under test.
 pub const FAIRWEIR: &str = env!("CARGO_BIN_EXE_fairweir");
 

@@ -1,0 +1,323 @@
+//! A home behind a slow link, with real TCP: two network namespaces and a veth pair.
+//!
+//! The sender's end is limited by TBF, which stands for the ISP. Test code may call `tc`; the
+//! product does not.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairweir_linux::{link, netns::Netns};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::FAIRWEIR;
+
+/// What the link carries.
+pub const LINK_MBIT: f64 = 40.0;
+
+/// Servers of the internet, each of which sends without end to whoever connects.
+pub const SERVERS: [&str; 2] = ["10.9.0.1", "10.9.0.3"];
+
+/// Whether namespaces can be made. A skip is loud, and a failure under FAIRWEIR_STRICT=1.
+pub fn privileged() -> bool {
+    if nix::unistd::geteuid().is_root() {
+        return true;
+    }
+    eprintln!("SKIPPED: needs root for network namespaces");
+    assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
+    false
+}
+
+/// The home, with `wan` as its interface, and the internet.
+pub struct Stage {
+    home: Netns,
+    internet: Netns,
+    port: u16,
+    dir: TempDir,
+}
+
+impl Stage {
+    pub fn new() -> Stage {
+        let (home, internet) = (Netns::new().unwrap(), Netns::new().unwrap());
+        let dir = TempDir::new().unwrap();
+        let port = internet.run(serve_without_end);
+        let stage = Stage { home, internet, port, dir };
+        stage.plug_in();
+        stage
+    }
+
+    /// Makes the cable between home and internet.
+    pub fn plug_in(&self) {
+        let internet = &self.internet;
+        self.home.run(|| {
+            link::create_veth("wan", internet, "isp").unwrap();
+            link::offloads("wan", false).unwrap();
+            link::add_address("wan", "10.9.0.2/24".parse().unwrap()).unwrap();
+            link::set_up("wan").unwrap();
+            let gateway = Some("10.9.0.1".parse().unwrap());
+            link::add_route("0.0.0.0/0".parse().unwrap(), gateway, "wan").unwrap();
+        });
+        internet.run(|| {
+            link::offloads("isp", false).unwrap();
+            for server in SERVERS {
+                link::add_address("isp", format!("{server}/24").parse().unwrap()).unwrap();
+            }
+            link::set_up("isp").unwrap();
+        });
+        let rate = format!("{LINK_MBIT}mbit");
+        let tbf = "qdisc add dev isp root tbf burst 16k latency 50ms rate";
+        let args: Vec<&str> = tbf.split(' ').chain([rate.as_str()]).collect();
+        self.internet.run(|| assert!(Command::new("tc").args(args).status().unwrap().success()));
+    }
+
+    /// Pulls the cable out.
+    pub fn unplug(&self) {
+        self.home.run(|| link::delete("wan").unwrap());
+    }
+
+    /// Runs `work` in the home.
+    pub fn at_home<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.home.run(work)
+    }
+
+    /// Runs a command in the home and waits for its end.
+    pub fn run(&self, command: &str) -> Output {
+        let mut words = command.split_whitespace();
+        let program = words.next().unwrap();
+        self.home.run(|| Command::new(program).args(words).output().unwrap())
+    }
+
+    /// Runs fairweir in the home, with this stage's directory of sockets.
+    pub fn fairweir(&self, args: &str) -> Output {
+        let run_dir = self.run_dir();
+        let args = args.split_whitespace().map(str::to_owned);
+        let args: Vec<_> = args.chain(["--run-dir".into(), run_dir]).collect();
+        self.home.run(|| Command::new(FAIRWEIR).args(args).output().unwrap())
+    }
+
+    pub fn run_dir(&self) -> String {
+        self.dir.path().join("run").display().to_string()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Replaces the configuration as an editor does: a new file is renamed over the old one.
+    pub fn configure(&self, text: &str) {
+        let new = self.path(".fairweir.toml.swp");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, self.path("fairweir.toml")).unwrap();
+    }
+
+    /// The command of a daemon for `wan`.
+    pub fn host_command(&self, program: &[&str], more: &[&str]) -> Command {
+        let mut command = match program {
+            [] => Command::new(FAIRWEIR),
+            [program, args @ ..] => {
+                let mut command = Command::new(program);
+                command.args(args).arg(FAIRWEIR);
+                command
+            }
+        };
+        command.args(["host", "--dev", "wan", "--run-dir", &self.run_dir()]);
+        command.arg("--config").arg(self.path("fairweir.toml"));
+        command.arg("--state-dir").arg(self.path("state"));
+        command.args(more).env_remove("RUST_LOG");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Starts a daemon and waits until it is ready.
+    pub fn start(&self, more: &[&str]) -> Daemon {
+        self.start_as(&[], more)
+    }
+
+    /// The same, by another program that starts it.
+    pub fn start_as(&self, program: &[&str], more: &[&str]) -> Daemon {
+        let mut command = self.host_command(program, more);
+        let child = self.home.run(|| command.spawn().unwrap());
+        let mut daemon = Daemon { child, socket: self.dir.path().join("run/wan.sock") };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !daemon.ask("status").is_some_and(|status| status["ready"] == true) {
+            if daemon.child.try_wait().unwrap().is_some() || Instant::now() > deadline {
+                panic!("the daemon is not ready: {}", daemon.kill_and_read());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        daemon
+    }
+
+    /// Starts a download from a server, in the home.
+    pub fn download(&self, server: &str) -> Download {
+        let address: SocketAddr = format!("{server}:{}", self.port).parse().unwrap();
+        let stream = self.home.run(|| TcpStream::connect(address).unwrap());
+        Download::new(stream)
+    }
+
+    /// Names of the interfaces of the home.
+    pub fn interfaces(&self) -> Vec<String> {
+        self.home.run(|| link::all().unwrap().into_iter().map(|l| l.name).collect())
+    }
+}
+
+/// A daemon that runs, and that is killed when this drops.
+pub struct Daemon {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Daemon {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// The answer to a request, if there is one within 3 s.
+    pub fn ask(&self, request: &str) -> Option<Value> {
+        let mut stream = UnixStream::connect(&self.socket).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        writeln!(stream, "{{\"request\":\"{request}\"}}").ok()?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).ok()?;
+        serde_json::from_str(&line).ok()
+    }
+
+    pub fn status(&self) -> Value {
+        self.ask("status").expect("the daemon answers")
+    }
+
+    /// Waits until the status is as `wanted`.
+    pub fn wait_for(&self, what: &str, patience: Duration, wanted: impl Fn(&Value) -> bool) {
+        let deadline = Instant::now() + patience;
+        while !self.ask("status").is_some_and(|status| wanted(&status)) {
+            assert!(Instant::now() < deadline, "not {what}: {:#}", self.status());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Closes its standard input.
+    pub fn close_stdin(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    /// Waits for its end and returns its exit code (None after a signal) and all it said.
+    pub fn end(mut self) -> (Option<i32>, String) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "it does not end: {}", self.kill_and_read());
+            thread::sleep(Duration::from_millis(20));
+        }
+        let code = self.child.wait().unwrap().code();
+        (code, self.kill_and_read())
+    }
+
+    fn kill_and_read(&mut self) -> String {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let mut text = String::new();
+        if let Some(stderr) = &mut self.child.stderr {
+            stderr.read_to_string(&mut text).unwrap();
+        }
+        text
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let said = self.kill_and_read();
+        if thread::panicking() {
+            eprintln!("--- the daemon said:\n{said}---");
+        }
+    }
+}
+
+/// A TCP connection that receives without end.
+pub struct Download {
+    received: Arc<AtomicU64>,
+    broken: Arc<AtomicBool>,
+    stream: TcpStream,
+}
+
+impl Download {
+    fn new(stream: TcpStream) -> Download {
+        let (received, broken) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
+        let (count, ended) = (Arc::clone(&received), Arc::clone(&broken));
+        let mut reader = stream.try_clone().unwrap();
+        thread::spawn(move || {
+            let mut buffer = vec![0; 1 << 16];
+            while let Ok(n @ 1..) = reader.read(&mut buffer) {
+                count.fetch_add(n as u64, Ordering::Relaxed);
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+        Download { received, broken, stream }
+    }
+
+    /// Its payload rate over the next `span`, in Mbit/s.
+    pub fn mbit_over(&self, span: Duration) -> f64 {
+        let (begin, before) = (Instant::now(), self.received.load(Ordering::Relaxed));
+        thread::sleep(span);
+        let volume = self.received.load(Ordering::Relaxed) - before;
+        volume as f64 * 8e-6 / begin.elapsed().as_secs_f64()
+    }
+
+    /// Waits until its rate over half a second is within `range`.
+    pub fn wait_for_rate(&self, range: std::ops::Range<f64>, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let mut seen = Vec::new();
+        loop {
+            let rate = self.mbit_over(Duration::from_millis(500));
+            if range.contains(&rate) {
+                return;
+            }
+            seen.push(format!("{rate:.1}"));
+            let all = seen.join(", ");
+            assert!(Instant::now() < deadline, "never within {range:?} Mbit/s, but {all}");
+        }
+    }
+
+    /// Whether the connection has ended.
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// Listens at every address; whoever connects gets bytes until it closes. Returns the port.
+fn serve_without_end() -> u16 {
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || send_without_end(stream));
+        }
+    });
+    port
+}
+
+fn send_without_end(mut stream: TcpStream) {
+    // The machine's default may be bbr, whose start-up and probing only slow these tests down.
+    setsockopt(&stream, TcpCongestion, &"cubic".into()).unwrap();
+    let bytes = vec![7; 1 << 14];
+    while stream.write_all(&bytes).is_ok() {}
+}
