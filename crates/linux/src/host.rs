@@ -95,6 +95,23 @@ impl Host {
     /// If there is no such device, somebody else uses its ingress, a user in the policy does not
     /// exist, or the kernel lacks something that cannot be done without.
     pub fn attach(spec: &HostSpec) -> Result<Host, Error> {
+        Host::attach_by(spec, Programs::attach_tcx)
+    }
+
+    /// The same on a kernel that has no tcx, for tests on one that has.
+    ///
+    /// # Errors
+    /// As for [`Host::attach`].
+    #[doc(hidden)]
+    pub fn attach_by_clsact(spec: &HostSpec) -> Result<Host, Error> {
+        let unsupported = || std::io::Error::from_raw_os_error(libc::EINVAL);
+        Host::attach_by(spec, |_, _| Err(Error::refused("attach by tcx", unsupported())))
+    }
+
+    fn attach_by(
+        spec: &HostSpec,
+        tcx: impl Fn(&mut Programs, u32) -> Result<(), Error>,
+    ) -> Result<Host, Error> {
         let mut netlink = Netlink::open()?;
         let device = link::find_with(&mut netlink, &spec.dev)?
             .ok_or_else(|| Error::NoDevice(spec.dev.clone()))?;
@@ -138,7 +155,10 @@ impl Host {
             host.ifb = Some(ifb);
         }
         host.configure()?;
-        host.attach_classifier()?;
+        match tcx(&mut host.programs, host.device.index) {
+            Err(e) if ingress::lacks_tcx(&e) => host.attach_clsact(&e)?,
+            result => result?,
+        }
         Ok(host)
     }
 
@@ -166,10 +186,13 @@ impl Host {
             self.config = before;
             return Err(e);
         }
-        for &slot in slots.iter().filter(|slot| !old.values().any(|s| s == *slot)) {
-            self.seen.slots[usize::from(slot)] = counters.slots[usize::from(slot)];
+        for (group, &slot) in policy.groups().iter().zip(&slots) {
+            if !old.contains_key(&group.name) {
+                self.seen.slots[usize::from(slot)] = counters.slots[usize::from(slot)];
+            }
         }
-        let gone = old.values().copied().filter(|slot| !slots.contains(slot)).collect();
+        let stays = |name: &str| policy.groups().iter().any(|group| group.name == name);
+        let gone = old.iter().filter(|(name, _)| !stays(name)).map(|(_, &slot)| slot).collect();
         self.policy = policy.clone();
         self.slots = slots;
         self.rules = rules;
@@ -327,17 +350,12 @@ impl Host {
         released.and(unfiltered).and(deleted)
     }
 
-    fn attach_classifier(&mut self) -> Result<(), Error> {
-        match self.programs.attach_tcx(self.device.index) {
-            Err(e) if ingress::lacks_tcx(&e) => {
-                tracing::debug!(error = %e, "no tcx, trying clsact");
-                let program = self.programs.classifier_fd()?;
-                ingress::attach_clsact(&mut self.netlink, self.device.index, program)?;
-                self.by_clsact = true;
-                Ok(())
-            }
-            result => result,
-        }
+    fn attach_clsact(&mut self, why: &Error) -> Result<(), Error> {
+        tracing::debug!(error = %why, "no tcx, so by clsact");
+        let program = self.programs.classifier_fd()?;
+        ingress::attach_clsact(&mut self.netlink, self.device.index, program)?;
+        self.by_clsact = true;
+        Ok(())
     }
 
     /// What cannot be had is a limit and no error: addresses and ports still work.

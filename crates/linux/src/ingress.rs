@@ -1,8 +1,6 @@
 //! What hangs at the ingress of a device: whether somebody else is there, and, on kernels without
 //! tcx, how to get in by clsact.
 
-use std::io;
-
 use crate::Error;
 use crate::htb::{TCMSG_BYTES, tcmsg};
 use crate::link::Link;
@@ -152,8 +150,7 @@ fn filter_header(device: u32, priority: u32) -> [u8; TCMSG_BYTES] {
 
 /// Whether a kernel's refusal means that it has no tcx.
 pub(crate) fn lacks_tcx(error: &Error) -> bool {
-    let number = error.errno().or_else(|| io::Error::last_os_error().raw_os_error());
-    matches!(number, Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::E2BIG))
+    matches!(error.errno(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::E2BIG))
 }
 
 const FILTER_NAME: &str = "fairweir";

@@ -2,13 +2,16 @@
 //! which runs its ignored test `agent`.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
+use fairweir_core::units::Rate;
 use fairweir_linux::netns::Netns;
+use fairweir_linux::{Host, HostSpec, Lock, Mode};
 
 const TASK: &str = "FAIRWEIR_TEST_AGENT";
 
@@ -112,14 +115,29 @@ fn perform(verb: &str, address: &str) {
             ready(socket.local_addr().unwrap());
             while socket.recv(&mut [0; 2_000]).is_ok() {}
         }
+        "host" | "host-clsact" => {
+            let _lock = Lock::acquire(address).unwrap();
+            let policy = crate::common::policy(&[]);
+            let spec = HostSpec { dev: address.into(), policy, mode: Mode::Shape, census: false };
+            let mut host = match verb {
+                "host" => Host::attach(&spec).unwrap(),
+                _ => Host::attach_by_clsact(&spec).unwrap(),
+            };
+            host.apply(&crate::common::allocation(&[Rate::mbit(5)])).unwrap();
+            ready(std::process::id());
+            loop {
+                host.beat().unwrap();
+                thread::sleep(Duration::from_millis(200));
+            }
+        }
         _ => panic!("the agent cannot {verb}"),
     }
 }
 
 /// Past the test harness, which would capture it.
-fn ready(address: SocketAddr) {
+fn ready(what: impl std::fmt::Display) {
     let mut output = std::io::stdout().lock();
-    output.write_all(format!("ready {address}\n").as_bytes()).unwrap();
+    output.write_all(format!("ready {what}\n").as_bytes()).unwrap();
     output.flush().unwrap();
 }
 
