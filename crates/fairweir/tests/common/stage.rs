@@ -3,6 +3,7 @@
 //! The sender's end is limited by TBF, which stands for the ISP. Test code may call `tc`; the
 //! product does not.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -185,6 +186,15 @@ impl Daemon {
 
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Numbers of the BPF programs that it holds.
+    pub fn programs(&self) -> BTreeSet<u32> {
+        let dir = fs::read_dir(format!("/proc/{}/fdinfo", self.pid())).unwrap();
+        let texts = dir.filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok());
+        let all = texts.collect::<Vec<_>>().join("\n");
+        let numbers = all.lines().filter_map(|line| line.strip_prefix("prog_id:"));
+        numbers.map(|number| number.trim().parse().unwrap()).collect()
     }
 
     /// The answer to a request, if there is one within 3 s.

@@ -1,0 +1,283 @@
+//! The command line: help, exit codes, errors, and the commands around the daemon.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+mod common;
+use common::stage::{SERVERS, Stage, privileged};
+use common::{FAIRWEIR, fairweir, only_error_line};
+
+const COUNTING: &str = "version = 1\n[host]\ncontrol = \"none\"\n";
+
+#[test]
+fn every_subcommand_has_help_with_examples() {
+    let commands: [&[&str]; 11] = [
+        &[],
+        &["host"],
+        &["status"],
+        &["top"],
+        &["off"],
+        &["check"],
+        &["init"],
+        &["doctor"],
+        &["lab"],
+        &["lab", "run"],
+        &["lab", "check"],
+    ];
+    for command in commands {
+        let args: Vec<&str> = command.iter().copied().chain(["--help"]).collect();
+        let output = fairweir(&args);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{command:?}");
+        assert!(text.contains("Usage: fairweir"), "{text}");
+        assert!(text.contains("Examples:") || command == ["lab"], "{text}");
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    let wrong: [(&[&str], &str); 10] = [
+        (&[], "Usage"),
+        (&["hots"], "host"),
+        (&["host", "--control", "wfq"], "only the ISP can do"),
+        (&["host", "--control", "crap"], "did you mean `crab`?"),
+        (&["host", "--dev", "a/b"], "interface's name"),
+        (&["host", "--json"], "--dry-run"),
+        (&["init"], "--dev"),
+        (&["init", "--dev", "eth0", "--duration", "60"], "no unit"),
+        (&["lab", "run"], "<FILE>"),
+        (&["lab", "run", "x", "--control", "crap"], "crap"),
+    ];
+    for (args, says) in wrong {
+        let output = fairweir(args);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(error.contains(says), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn failures_are_one_clear_line_and_exit_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    fs::write(path("good.toml"), COUNTING).unwrap();
+    let failures: [(Vec<String>, &str); 7] = [
+        (vec!["status".into(), "--run-dir".into(), path("run")], "no daemon of fairweir runs"),
+        (
+            vec!["status".into(), "--run-dir".into(), path("run"), "--dev".into(), "eth9".into()],
+            "no daemon answers for `eth9`",
+        ),
+        (vec!["top".into()], "top needs a terminal"),
+        (vec!["host".into(), "--config".into(), path("good.toml")], "which interface?"),
+        (vec!["host".into(), "--config".into(), path("none.toml")], "fairweir init"),
+        (vec!["lab".into(), "check".into(), path("none.toml")], "cannot read"),
+        (
+            vec!["init".into(), "--dev".into(), "lo".into(), "--output".into(), path("good.toml")],
+            "--force overwrites it",
+        ),
+    ];
+    for (args, says) in failures {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let output = fairweir(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let error = only_error_line(&output);
+        assert!(error.starts_with("fairweir: ") && error.contains(says), "{args:?}: {error}");
+    }
+    let output = fairweir(&[
+        "host",
+        "--dev",
+        "l0",
+        "--config",
+        &path("good.toml"),
+        "--run-dir",
+        &path("run"),
+    ]);
+    assert!(only_error_line(&output).contains("there is no interface `l0` (did you mean `lo`?)"));
+}
+
+#[test]
+fn a_broken_pipe_is_no_failure() {
+    // A pipe that nobody reads, from the first byte on.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = Command::new(FAIRWEIR)
+        .arg("check")
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/fairweir.toml"))
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), error.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn the_example_configuration_is_valid() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/fairweir.toml");
+    let output = fairweir(&["check", "--json", example]);
+    let checked: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(checked["warnings"], Value::Array(Vec::new()));
+    assert!(checked["groups"].as_array().unwrap().len() >= 3);
+}
+
+#[test]
+fn doctor_looks_at_this_kernel() {
+    let findings: Value = serde_json::from_slice(&fairweir(&["doctor", "--json"]).stdout).unwrap();
+    let findings = findings.as_array().unwrap();
+    assert!(findings.len() >= 5);
+    let text = String::from_utf8(fairweir(&["doctor"]).stdout).unwrap();
+    for finding in findings {
+        assert!(text.contains(finding["feature"].as_str().unwrap()), "{finding}");
+        assert!(!finding["lost_without"].as_str().unwrap().is_empty(), "{finding}");
+    }
+}
+
+#[test]
+fn status_is_as_documented() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&format!(
+        "version = 1\n[host]\ncontrol = \"static\"\ncapacity = \"20mbit\"\n\
+         [[group]]\nname = \"server\"\nweight = 3\nmatch = [\"ip:{}\"]\n",
+        SERVERS[0]
+    ));
+    let daemon = stage.start(&[]);
+    let _download = stage.download(SERVERS[0]);
+    daemon.wait_for("busy", Duration::from_secs(5), |s| {
+        s["groups"][0]["rate_bps"].as_u64().unwrap() > 10_000_000
+    });
+    let output = stage.fairweir("status --json");
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let documented =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/status.md"));
+    let documented = documented.unwrap();
+    let schema = documented.split("```json").nth(1).unwrap().split("```").next().unwrap();
+    let schema: Value = serde_json::from_str(schema).unwrap();
+    let keys =
+        |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
+    assert_eq!(keys(&status), keys(&schema), "docs/status.md shows every key");
+    assert_eq!(keys(&status["groups"][0]), keys(&schema["groups"][0]));
+    assert_eq!(status["groups"][0]["share_bps"], 15_000_000);
+    assert_eq!(status["capacity_bps"], 20_000_000);
+    let table = String::from_utf8(stage.fairweir("status --dev wan").stdout).unwrap();
+    assert!(table.contains("wan  static  capacity 20.00 Mbit/s  enforcing"), "{table}");
+    assert!(table.contains("limit: upload is not shaped"), "{table}");
+    let error = only_error_line(&stage.fairweir("status --dev wann"));
+    assert!(error.contains("one runs for `wan`"), "{error}");
+}
+
+#[test]
+fn a_wrong_request_is_answered_and_ends_nothing() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(COUNTING);
+    let daemon = stage.start(&[]);
+    assert_eq!(daemon.ask("dance").unwrap()["ok"], false);
+    assert_eq!(daemon.ask("reload").unwrap()["message"], "nothing changed");
+    assert_eq!(daemon.status()["ready"], true);
+}
+
+#[test]
+fn a_dry_run_touches_nothing_and_says_every_second_what_it_would_do() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure("version = 1\n[host]\ncontrol = \"static\"\ncapacity = \"20mbit\"\n");
+    let mut command = stage.host_command(&[], &["--dry-run", "--json"]);
+    let mut child = stage.at_home(|| command.spawn().unwrap());
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..2 {
+        let status: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!((&status["dry_run"], &status["enforcing"]), (&true.into(), &false.into()));
+        assert_eq!(status["groups"][0]["share_bps"], 20_000_000);
+    }
+    assert!(!stage.interfaces().contains(&"ifb4wan".to_owned()));
+    // Whoever reads has seen enough.
+    drop(lines);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn init_proposes_a_group_for_who_downloads() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    let mut command = Command::new(FAIRWEIR);
+    let file = stage.path("new/fairweir.toml");
+    command.args(["init", "--dev", "wan", "--duration", "3s", "--output"]).arg(&file);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = stage.at_home(|| command.spawn().unwrap());
+    std::thread::sleep(Duration::from_millis(700));
+    let download = stage.download(SERVERS[0]);
+    let output = child.wait_with_output().unwrap();
+    drop(download);
+    assert!(output.status.success(), "{output:?}");
+    let text = fs::read_to_string(&file).unwrap();
+    // The downloading process is this test.
+    let me = std::env::current_exe().unwrap();
+    let me = me.file_name().unwrap().to_str().unwrap();
+    assert!(text.contains(&format!("match = [\"app:{me}\"]")), "{text}");
+    assert!(text.contains("user:root") && text.contains("ip:10.9.0.0/24"), "{text}");
+    let output = fairweir(&["check", file.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_learned_capacity_is_remembered_for_its_network() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure("version = 1\n[host]\ncontrol = \"crab\"\n");
+    let daemon = stage.start(&[]);
+    let _downloads = SERVERS.map(|server| stage.download(server));
+    daemon.wait_for("on a known network", Duration::from_secs(15), |s| s["network"].is_string());
+    std::thread::sleep(Duration::from_secs(6));
+    let learned = daemon.status()["capacity_bps"].as_u64().unwrap();
+    assert!((30_000_000..45_000_000).contains(&learned), "{learned}");
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.end().0, Some(0));
+    let next = stage.start(&[]);
+    let status = next.status();
+    let remembered = status["remembered"]["capacity_bps"].as_u64().unwrap();
+    assert!((30_000_000..45_000_000).contains(&remembered), "{status:#}");
+    assert_eq!(status["enforcing"], true, "it begins with what is remembered");
+}
+
+#[test]
+fn systemd_is_told_when_the_daemon_is_ready() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(COUNTING);
+    let path = stage.path("notify");
+    let systemd = UnixDatagram::bind(&path).unwrap();
+    systemd.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut command = stage.host_command(&[], &["--until-stdin-closes"]);
+    let mut child = stage.at_home(|| command.env("NOTIFY_SOCKET", &path).spawn().unwrap());
+    let heard = || {
+        let mut buffer = [0; 64];
+        let n = systemd.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..n].to_vec()).unwrap()
+    };
+    assert_eq!(heard(), "READY=1");
+    drop(child.stdin.take());
+    assert_eq!(heard(), "STOPPING=1");
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success(), "{said}");
+}
