@@ -160,7 +160,8 @@ fn what_somebody_takes_away_is_noticed_at_once_and_can_be_repaired() {
     let pair = Pair::new(false);
     let mut host = pair.home.run(|| Host::attach(&spec(&[])).unwrap());
     let slow = allocation(&[Rate::mbit(5)]);
-    let sabotage: [(&str, fn(&Netns)); 3] = [
+    type Sabotage = (&'static str, fn(&Netns));
+    let sabotage: [Sabotage; 3] = [
         ("deleted", |home| home.run(|| link::delete("ifb4wan").unwrap())),
         ("set down", |home| home.run(|| link::set_down("ifb4wan").unwrap())),
         ("HTB", |home| drop(tc(home, "qdisc del dev ifb4wan root"))),
@@ -284,7 +285,7 @@ fn drops_and_backlog_are_told() {
     let pair = Pair::new(false);
     let mut host = pair.home.run(|| Host::attach(&spec(&[])).unwrap());
     host.apply(&allocation(&[Rate::mbit(1)])).unwrap();
-    let mut sink = pair.home.run(|| UdpSocket::bind("192.0.2.1:0").unwrap());
+    let sink = pair.home.run(|| UdpSocket::bind("192.0.2.1:0").unwrap());
     let sender = pair.internet.run(|| UdpSocket::bind("192.0.2.2:0").unwrap());
     for _ in 0..200 {
         sender.send_to(&[7; 1_000], sink.local_addr().unwrap()).unwrap();
@@ -299,7 +300,7 @@ fn drops_and_backlog_are_told() {
     assert_eq!((later.drops, later.backlog.as_u64()), (0, 0), "{later:?}");
     sink.set_nonblocking(true).unwrap();
     let mut arrived = 0;
-    while (&mut sink).recv(&mut [0; 2_000]).is_ok() {
+    while sink.recv(&mut [0; 2_000]).is_ok() {
         arrived += 1;
     }
     assert_eq!(arrived + sample.drops, 200, "what was not dropped arrived");

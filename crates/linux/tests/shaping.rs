@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_linux::{Health, Mode};
 
+use fairweir_linux::netns::Netns;
+
 use common::{Pair, allocation, policy, read_for};
 
 mod common;
@@ -34,4 +36,57 @@ fn a_class_limits_a_download_to_its_rate() {
         assert!((0.95..1.15).contains(&(counted / mbit as f64)), "counted {counted} of {mbit}");
         assert_eq!(host.health(), Health::Well);
     }
+}
+
+/// TCP segments that `netns` has sent, retransmitted ones included, as its stack counts them.
+fn segments_of(netns: &Netns) -> u64 {
+    let table = netns.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
+    let mut lines = table.lines().filter(|line| line.starts_with("Tcp:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let number = |name: &str| -> u64 {
+        let at = names.split(' ').position(|n| n == name).unwrap();
+        values.split(' ').nth(at).unwrap().parse().unwrap()
+    };
+    number("OutSegs") + number("RetransSegs")
+}
+
+#[test]
+fn super_packets_are_counted_as_on_the_wire() {
+    if !common::privileged() {
+        return;
+    }
+    let pair = Pair::new(true);
+    let mut host = pair.host(&policy(&[("video", &["ip:192.0.2.2"])]), Mode::Shape);
+    for shaped in [None, Some(Rate::mbit(300))] {
+        if let Some(rate) = shaped {
+            host.apply(&allocation(&[rate, Rate::mbit(1)])).unwrap();
+        }
+        let (segments, bytes) =
+            (segments_of(&pair.internet), common::sent_by(&pair.internet, "far"));
+        host.take_samples().unwrap();
+        let mut stream = pair.download("192.0.2.2");
+        let payload = read_for(&mut stream, Duration::from_millis(700));
+        drop(stream);
+        std::thread::sleep(Duration::from_millis(300));
+        let sample = host.take_samples().unwrap()[0];
+        let segments = segments_of(&pair.internet) - segments;
+        let bytes = common::sent_by(&pair.internet, "far") - bytes;
+        // The device counts each super-packet's headers once, the wire in each segment.
+        let wire_least = payload + segments * 66;
+        assert!(bytes < wire_least * 99 / 100, "no super-packets were sent: {bytes} {wire_least}");
+        let ratio = sample.packets as f64 / segments as f64;
+        assert!((ratio - 1.0).abs() < 0.01, "{} of {segments} packets", sample.packets);
+        let counted = sample.received.as_u64();
+        // What was in flight at the end, or dropped by the class, is on the wire but never read.
+        let wire = segments * 1514;
+        assert!(counted <= wire && counted >= wire_least, "{wire_least} {counted} {wire}");
+        assert!((counted as f64 / wire as f64 - 1.0).abs() < 0.01, "{counted} {wire}");
+    }
+    let (start, before) = (Instant::now(), common::received_by(&pair.home, "wan"));
+    let mut stream = pair.download("192.0.2.2");
+    host.beat().unwrap();
+    read_for(&mut stream, Duration::from_millis(1_500));
+    let received = common::received_by(&pair.home, "wan") - before;
+    let rate = received as f64 * 8e-6 / start.elapsed().as_secs_f64();
+    assert!((250.0..340.0).contains(&rate), "HTB counts super-packets like the classifier: {rate}");
 }
