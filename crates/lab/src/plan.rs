@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::receiver::Control;
+use fairweir_core::share::Weight;
 use fairweir_core::units::Span;
 use fairweir_sim::link::{Discipline, LinkSpec};
 use fairweir_sim::scenario::{DemandStep, ETHERNET_HEADER, Flow, Ip, Kind, Scenario};
@@ -114,9 +115,14 @@ impl<'s> Plan<'s> {
             let capacity = scenario.control.capacity.unwrap_or(scenario.link.rates[0].rate);
             let _ = writeln!(text, "capacity = \"{}bit\"", capacity.as_bps());
         }
+        // The daemon adds a default group of weight 1, which has next to no traffic here: against
+        // larger weights it takes next to nothing where shares are given for good.
+        let heaviest = scenario.groups.iter().map(|g| g.weight.as_u32()).max().unwrap_or(1);
+        let factor = Weight::MAX / heaviest;
         for (i, group) in scenario.groups.iter().enumerate() {
             let name = quoted(&group.name);
-            let _ = writeln!(text, "[[group]]\nname = {name}\nweight = {}", group.weight);
+            let weight = group.weight.as_u32() * factor;
+            let _ = writeln!(text, "[[group]]\nname = {name}\nweight = {weight}");
             if group.name != DEFAULT_GROUP {
                 let _ = writeln!(text, "match = [{}]", self.matches(i).join(", "));
             }

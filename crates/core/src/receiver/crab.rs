@@ -65,6 +65,8 @@ pub struct Crab {
     total_before_probe: Option<Rate>,
     /// Part of the capacity that the next probe adds, in thousandths: the paper's `inc`.
     probe_step: u64,
+    /// The total of the window before.
+    total_last: Rate,
     /// The total before the last act, if that was a loan.
     total_before_loan: Option<Rate>,
     command: Option<Command>,
@@ -118,6 +120,7 @@ impl Crab {
             window: Window::default(),
             total_before_probe: None,
             probe_step: PROBE_STEP_MIN,
+            total_last: Rate::ZERO,
             total_before_loan: None,
             command: None,
             decision: Decision::initial(spec.weights.len()),
@@ -201,8 +204,17 @@ impl Crab {
         for group in &mut self.groups {
             group.judge();
         }
+        let probed = self.total_before_probe.is_some();
         let settled = self.settle_probe(total).or(self.settle_loan(total));
-        let act = self.act(total);
+        let growing = self.groups.iter().any(|g| g.state == GroupState::Growing);
+        let act = if probed && settled.is_none() && !growing {
+            // A probe in vain overfilled the link and crowded others out, so this window says
+            // nothing about demand or capacity; the next one, without a probe, does.
+            Act::Rest
+        } else {
+            self.act(total)
+        };
+        self.total_last = total;
         self.restart_window();
         self.divide();
         // What was learned of the capacity says more than the routine act that follows it.
@@ -260,8 +272,11 @@ impl Crab {
             self.total_before_loan = Some(total);
             return Act::Lend { group };
         }
-        // An idle link says nothing about its capacity, hence the lower bound (11, 15).
-        if !saturating && total >= capacity.scale(25, 100) && total < capacity.scale(90, 100) {
+        // An idle link says nothing about its capacity, hence the lower bound (11, 15); and while
+        // the total still rises, somebody is on the way to a share that was just given to it (9).
+        let lacking = total >= capacity.scale(25, 100) && total < capacity.scale(90, 100);
+        let settled = total < self.total_last.scale(102, 100);
+        if !saturating && lacking && settled {
             self.lower_capacity(total);
             return Act::Decrease { from: capacity, to: total };
         }
@@ -317,9 +332,9 @@ impl Crab {
         for &i in &waiting {
             let group = &mut self.groups[i];
             group.probe_extra = extra.scale(group.share.as_bps(), probed.as_bps().max(1));
-            let turn = round.scale(group.share.as_bps(), probed.as_bps().max(1));
-            group.probe_turn -= i128::from(turn.as_bps());
         }
+        // Only the first pays: the others just come along.
+        self.groups[first].probe_turn -= i128::from(round.as_bps());
         self.total_before_probe = Some(total);
         Some(Act::Probe { group: first, extra })
     }
@@ -443,7 +458,10 @@ impl GroupLoop {
     /// Says how the group stands to what it may, by the window that ends.
     fn judge(&mut self) {
         let margin = (self.observed / 10).max(HEADROOM_MIN);
-        let useful = self.demand.map_or(self.ceil, |demand| demand.min(self.ceil));
+        // What a probe adds is no part of what it is judged by: that it cannot use it at a full
+        // link says nothing about its demand.
+        let ceil = self.ceil.saturating_sub(self.probe_extra);
+        let useful = self.demand.map_or(ceil, |demand| demand.min(ceil));
         let defiant = self.dropped && self.observed_min > self.ceil.scale(120, 100);
         self.defiant_windows = if defiant { self.defiant_windows + 1 } else { 0 };
         self.state = if self.is_unresponsive() {
@@ -455,7 +473,7 @@ impl GroupLoop {
         } else if defiant {
             // To lend to one who takes anyway would only rob those whom it crowds out (12).
             GroupState::Lending
-        } else if self.observed + margin >= self.ceil {
+        } else if self.observed + margin >= ceil {
             GroupState::Saturating
         } else if self.observed + margin < useful {
             GroupState::NonSaturating
