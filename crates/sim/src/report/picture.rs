@@ -17,7 +17,7 @@ const WIDTH: f64 = 860.0;
 const PANEL: f64 = 170.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 20.0;
-const TOP: f64 = 58.0;
+const TOP: f64 = 82.0;
 const GAP: f64 = 34.0;
 const BOTTOM: f64 = 46.0;
 
@@ -43,16 +43,16 @@ pub fn picture(scenario: &Scenario, reports: &[Report]) -> String {
 }
 
 fn legend(svg: &mut String, scenario: &Scenario) {
-    text(svg, LEFT, 20.0, "font-size=\"15\" font-weight=\"bold\"", &scenario.name);
+    text(svg, LEFT, 22.0, "font-size=\"15\" font-weight=\"bold\"", &scenario.name);
     let mut x = LEFT;
     for (i, group) in scenario.groups.iter().enumerate() {
         let label = format!("{} (weight {})", group.name, group.weight);
-        line(svg, (x, 38.0), (x + 22.0, 38.0), colour(i), "stroke-width=\"2.5\"");
-        text(svg, x + 28.0, 42.0, "", &label);
+        line(svg, (x, 41.0), (x + 22.0, 41.0), colour(i), "stroke-width=\"2.5\"");
+        text(svg, x + 28.0, 45.0, "", &label);
         x += 48.0 + 6.6 * label.chars().count() as f64;
     }
-    line(svg, (x, 38.0), (x + 22.0, 38.0), "#333", "stroke-width=\"1.5\" stroke-dasharray=\"5 4\"");
-    text(svg, x + 28.0, 42.0, "", "fair share");
+    line(svg, (x, 41.0), (x + 22.0, 41.0), "#333", "stroke-width=\"1.5\" stroke-dasharray=\"5 4\"");
+    text(svg, x + 28.0, 45.0, "", "fair share");
 }
 
 /// Where time and rate lie on the page.

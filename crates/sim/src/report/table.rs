@@ -25,6 +25,9 @@ pub fn table(reports: &[Report]) -> String {
     row("ISP queue p99, ms".into(), &|r| decimals(r.summary.isp_queue_ms.map(|q| q.p99), 1));
     row("ISP drops".into(), &|r| r.summary.isp_drops.to_string());
     row("daemon, cores".into(), &|r| decimals(r.summary.daemon_cpu_cores, 4));
+    if first.lateness.is_some() {
+        row("link late p99, ms".into(), &|r| decimals(r.lateness.map(|l| l.p99_ms), 2));
+    }
     for (i, group) in first.summary.groups.iter().enumerate() {
         let fair = decimals(group.fair.map(|f| f.as_mbit_f64()), 2);
         row(format!("{}, Mbit/s (fair {fair})", group.name), &|r| {
