@@ -50,8 +50,12 @@ _Static_assert(sizeof(struct counter) == 16, "abi");
 struct counters {
 	struct counter slots[SLOTS_MAX];
 	__u64 new_cgroups; /* cgroups that were seen making sockets for the first time */
+	/* The classifier's own memory: when it last looked whether this heartbeat is too old. */
+	__u64 jiffy;
+	__u64 heartbeat_ns;
+	__u64 stale;
 };
-_Static_assert(sizeof(struct counters) == 4104, "abi");
+_Static_assert(sizeof(struct counters) == 4128, "abi");
 
 struct prefix4 {
 	__u32 length;

@@ -161,7 +161,7 @@ impl Programs {
             .lookup_percpu(&KEY, MapFlags::ANY)
             .map_err(|e| bpf_error(attempted, &e))?
             .unwrap_or_default();
-        let zero = Counters { slots: [Counter::default(); SLOTS_MAX], new_cgroups: 0 };
+        let zero = Counters { slots: [Counter::default(); SLOTS_MAX], new_cgroups: 0, own: [0; 3] };
         let mut sum = Box::new(zero);
         for mine in per_cpu.iter().filter_map(|bytes| Counters::from_bytes(bytes)) {
             for (total, part) in sum.slots.iter_mut().zip(&mine.slots) {

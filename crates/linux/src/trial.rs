@@ -4,12 +4,12 @@ use fairweir_core::policy::Policy;
 use fairweir_core::units::{Bytes, Span, Time};
 use libbpf_rs::ProgramInput;
 
+use crate::Error;
 use crate::abi::{Config, FEATURE_CENSUS};
 use crate::bpf::Programs;
 use crate::cgroup::{self, Tree};
 use crate::netlink::u32_at;
 use crate::rules::{self, Rules};
-use crate::{Error, monotonic_now};
 
 /// A loaded classifier with the rules of a policy.
 pub struct Trial {
@@ -128,11 +128,6 @@ impl Trial {
             class: u32_at(&context_out, PRIORITY).map_or(0, |priority| priority as u16),
             span: Span::nanos(span.as_nanos() as u64),
         })
-    }
-
-    /// The heartbeat of this moment.
-    pub fn now() -> Time {
-        monotonic_now()
     }
 }
 

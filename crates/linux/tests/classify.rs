@@ -3,6 +3,7 @@
 
 use fairweir_core::policy::Policy;
 use fairweir_core::units::{Bytes, Span};
+use fairweir_linux::monotonic_now;
 use fairweir_linux::trial::{Packet, Trial, Verdict};
 
 use common::policy;
@@ -156,7 +157,7 @@ fn what_the_link_itself_needs_passes_uncounted() {
     }
     let policy = policy(&[("all", &["ip:0.0.0.0/0", "ip:::/0"])]);
     let mut trial = trial(&policy);
-    trial.enforce(Trial::now()).unwrap();
+    trial.enforce(monotonic_now()).unwrap();
     let untouched = |bytes: &[u8]| {
         let verdict = run(&trial, bytes);
         assert!(!verdict.redirected && verdict.group.is_none(), "{verdict:?}");
@@ -182,12 +183,12 @@ fn a_packet_goes_to_its_class_only_while_somebody_is_in_control() {
     let mut trial = trial(&policy);
     let packet = tcp4(ELSEWHERE, 80, 1);
     assert!(!run(&trial, &packet).redirected, "nobody has asked for it");
-    trial.enforce(Trial::now()).unwrap();
+    trial.enforce(monotonic_now()).unwrap();
     let verdict = run(&trial, &packet);
     assert_eq!((verdict.redirected, verdict.class, verdict.group), (true, 2, Some(1)));
-    trial.enforce(Trial::now() - Span::millis(1_900)).unwrap();
+    trial.enforce(monotonic_now() - Span::millis(1_900)).unwrap();
     assert!(run(&trial, &packet).redirected);
-    trial.enforce(Trial::now() - Span::millis(2_100)).unwrap();
+    trial.enforce(monotonic_now() - Span::millis(2_100)).unwrap();
     let verdict = run(&trial, &packet);
     assert_eq!((verdict.redirected, verdict.group), (false, Some(1)), "still counted");
 }
@@ -226,7 +227,7 @@ fn no_packet_whatever_is_dropped() {
         ("b", &["ip:0.0.0.0/0", "ip:::/0", "local-port:1-65535"]),
     ]);
     let mut trial = trial(&policy);
-    trial.enforce(Trial::now()).unwrap();
+    trial.enforce(monotonic_now()).unwrap();
     let dns = segment(UDP, 53, 9);
     let tagged = |protocol: u16, inner: &[u8]| {
         let tag = [&[0, 5][..], &protocol.to_be_bytes(), inner].concat();
