@@ -27,7 +27,9 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         let mark = if finding.found { "ok     " } else { "missing" };
         writeln!(out, "{mark}  {}: {}", finding.feature, finding.detail)?;
         if !finding.found {
-            writeln!(out, "         it is there since {}", finding.since)?;
+            if !finding.since.is_empty() {
+                writeln!(out, "         it is there since {}", finding.since)?;
+            }
             writeln!(out, "         lost without it: {}", finding.lost_without)?;
         }
     }

@@ -65,6 +65,9 @@ fn observe(dev: &str, duration: Span) -> anyhow::Result<Seen> {
     let policy = Policy::new(Vec::new())?;
     let mut host =
         Host::attach(&HostSpec { dev: dev.to_owned(), policy, mode: Mode::Count, census: true })?;
+    if !io::stderr().is_terminal() {
+        eprintln!("watching {dev} for {duration}");
+    }
     let start = monotonic_now();
     let (mut received, mut busiest, mut last) = (Bytes::ZERO, Rate::ZERO, start);
     loop {

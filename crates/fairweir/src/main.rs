@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Parser;
+use nix::unistd::geteuid;
 use tracing_subscriber::EnvFilter;
 
 mod check;
@@ -75,12 +76,19 @@ fn log_to_stderr(verbose: u8) {
         .init();
 }
 
-/// The chain of causes; a cause that the error above it repeats already is left out.
+/// The chain of causes on one line; a cause that the error above it repeats already is left out,
+/// and what an error adds on further lines (the log of the BPF verifier) comes last.
 fn in_words(error: &anyhow::Error) -> String {
-    error.chain().skip(1).fold(error.to_string(), |text, cause| {
+    let text = error.chain().skip(1).fold(error.to_string(), |text, cause| {
         let cause = cause.to_string();
-        if text.ends_with(&cause) { text } else { format!("{text}: {cause}") }
-    })
+        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+    });
+    let refused = text.contains("Operation not permitted") || text.contains("Permission denied");
+    let hint = if refused && !geteuid().is_root() { "; run it as root" } else { "" };
+    match text.split_once('\n') {
+        Some((first, rest)) => format!("{first}{hint}\n{rest}"),
+        None => format!("{text}{hint}"),
+    }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -18,7 +18,7 @@ pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
     }
     let status: Status = client.request(Request::Status)?;
     writeln!(out, "{}", headline(&status))?;
-    writeln!(out, "{}\n", status.reason)?;
+    writeln!(out, "{}\n", last_reason(&status))?;
     print_groups(out, &status)?;
     writeln!(out)?;
     for (label, text) in notes(&status) {
@@ -41,6 +41,12 @@ pub(crate) fn headline(status: &Status) -> String {
     };
     let minutes = status.since_s as u64 / 60;
     format!("{}  {}  {capacity}  {doing}  up {minutes} min", status.dev, status.control)
+}
+
+/// Why things are as they are: the last act other than to measure, which is most of the time only
+/// what goes on until the next one.
+pub(crate) fn last_reason(status: &Status) -> &str {
+    status.changes.last().map_or(&status.reason, |change| &change.reason)
 }
 
 /// What the user should know beside the numbers.

@@ -14,7 +14,7 @@ use ratatui::widgets::{Paragraph, Sparkline};
 
 use crate::cli::TopArgs;
 use crate::client::Client;
-use crate::status::{headline, mbit, notes};
+use crate::status::{headline, last_reason, mbit, notes};
 use crate::wire::{GroupStatus, Request, Status};
 
 /// How often the daemon is asked, which is as often as it knows something new.
@@ -22,6 +22,9 @@ const PERIOD: Duration = Duration::from_millis(200);
 
 /// How many of these a sparkline holds.
 const HISTORY_MAX: usize = 300;
+
+/// A full bar is never less, so that an idle link looks idle.
+const SCALE_MIN_BPS: u64 = 1_000_000;
 
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
@@ -75,7 +78,7 @@ impl Top {
     /// What a full bar means: the capacity, or more if more was seen.
     fn scale(&self) -> u64 {
         let seen = self.history.values().flatten().copied().max().unwrap_or(0);
-        self.status.capacity_bps.unwrap_or(0).max(seen).max(1)
+        self.status.capacity_bps.unwrap_or(0).max(seen).max(SCALE_MIN_BPS)
     }
 
     fn draw(&self, frame: &mut Frame<'_>) {
@@ -90,7 +93,7 @@ impl Top {
         let color = if self.status.open_reason.is_some() { Color::Red } else { Color::Green };
         let head = [
             Line::from(headline(&self.status)).bold().fg(color),
-            Line::from(self.status.reason.as_str()).italic(),
+            Line::from(last_reason(&self.status)).italic(),
         ];
         frame.render_widget(Paragraph::new(head.to_vec()), rows[0]);
         self.draw_groups(frame, rows[1]);

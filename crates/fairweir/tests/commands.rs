@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -100,6 +101,24 @@ fn failures_are_one_clear_line_and_exit_with_2() {
         &path("run"),
     ]);
     assert!(only_error_line(&output).contains("there is no interface `l0` (did you mean `lo`?)"));
+}
+
+#[test]
+fn whoever_is_not_root_is_told_so() {
+    if !privileged() {
+        return;
+    }
+    // Somewhere where everybody may execute it.
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = dir.path().join("fairweir");
+    fs::copy(FAIRWEIR, &copy).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy);
+    let output = command.args(["init", "--dev", "lo", "--output", "-"]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error.contains("Operation not permitted (os error 1); run it as root\n"), "{error}");
 }
 
 #[test]

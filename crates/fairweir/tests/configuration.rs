@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 mod common;
+use common::stage::{Stage, privileged};
 use common::{check, fairweir, only_error_line};
 
 /// How many wrong configurations are tried, the hand-made ones included.
@@ -223,6 +224,43 @@ fn every_wrong_configuration_gives_one_line_that_names_the_place() {
         assert!(named, "no line of the file (seed state {random:?}): {error}");
         wrong += 1;
     }
+}
+
+#[test]
+fn a_running_daemon_takes_over_nothing_of_a_wrong_configuration() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(GOOD);
+    let daemon = stage.start(&[]);
+    let in_force = || {
+        let mut status = daemon.status();
+        let policy = status["groups"].as_array_mut().unwrap().iter_mut();
+        let policy: Vec<_> =
+            policy.map(|g| (g["name"].take(), g["weight"].take(), g["match"].take())).collect();
+        (status["control"].take(), policy)
+    };
+    let before = in_force();
+    let mut random = Random(0x5eed_0002);
+    let mut texts: Vec<Vec<u8>> =
+        wrong_by_hand().into_iter().map(|(text, ..)| text.into_bytes()).collect();
+    texts.resize_with(WRONG, || mutated(GOOD, &mut random));
+    let mut refused = 0;
+    for text in texts {
+        fs::write(stage.path("fairweir.toml"), &text).unwrap();
+        let outcome = daemon.ask("reload").unwrap();
+        if outcome["ok"] == true {
+            // The mutation was harmless, or changed what may be changed.
+            stage.configure(GOOD);
+            assert_eq!(daemon.ask("reload").unwrap()["ok"], true);
+        } else {
+            refused += 1;
+            assert!(outcome["message"].as_str().unwrap().contains("fairweir.toml:"), "{outcome}");
+        }
+        assert_eq!(in_force(), before, "{outcome}: {}", String::from_utf8_lossy(&text));
+    }
+    assert!(refused > WRONG / 2, "{refused}");
 }
 
 /// What `check` says of a wrong file; `None` if it is not wrong.

@@ -127,7 +127,7 @@ impl Loop<'_> {
             out.write_all(as_line(&status).as_bytes())?;
             return Ok(());
         }
-        writeln!(out, "{}\n{}", status::headline(&status), status.reason)?;
+        writeln!(out, "{}\n{}", status::headline(&status), status::last_reason(&status))?;
         status::print_groups(out, &status)?;
         writeln!(out)?;
         Ok(())

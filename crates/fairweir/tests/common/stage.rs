@@ -4,7 +4,7 @@
 //! product does not.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -148,8 +148,12 @@ impl Stage {
     /// The same, by another program that starts it.
     pub fn start_as(&self, program: &[&str], more: &[&str]) -> Daemon {
         let mut command = self.host_command(program, more);
+        // A file, since nobody would empty a pipe.
+        let log = File::create(self.path("daemon.log")).unwrap();
+        command.stderr(log);
         let child = self.home.run(|| command.spawn().unwrap());
-        let mut daemon = Daemon { child, socket: self.dir.path().join("run/wan.sock") };
+        let socket = self.dir.path().join("run/wan.sock");
+        let mut daemon = Daemon { child, socket, log: self.path("daemon.log") };
         let deadline = Instant::now() + Duration::from_secs(10);
         while !daemon.ask("status").is_some_and(|status| status["ready"] == true) {
             if daemon.child.try_wait().unwrap().is_some() || Instant::now() > deadline {
@@ -177,6 +181,7 @@ impl Stage {
 pub struct Daemon {
     child: Child,
     socket: PathBuf,
+    log: PathBuf,
 }
 
 impl Daemon {
@@ -239,11 +244,7 @@ impl Daemon {
     fn kill_and_read(&mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let mut text = String::new();
-        if let Some(stderr) = &mut self.child.stderr {
-            stderr.read_to_string(&mut text).unwrap();
-        }
-        text
+        fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
 
