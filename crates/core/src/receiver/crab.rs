@@ -84,6 +84,8 @@ struct GroupLoop {
     observed: Rate,
     observed_min: Rate,
     dropped: bool,
+    /// The largest tick of the window before.
+    observed_last: Rate,
     rate: Rate,
     state: GroupState,
     silent_for: Span,
@@ -420,6 +422,7 @@ impl GroupLoop {
             observed: Rate::ZERO,
             observed_min: Rate::MAX,
             dropped: false,
+            observed_last: Rate::ZERO,
             rate: Rate::ZERO,
             state: GroupState::Idle,
             silent_for: Span::ZERO,
@@ -475,11 +478,15 @@ impl GroupLoop {
             GroupState::Lending
         } else if self.observed + margin >= ceil {
             GroupState::Saturating
+        } else if self.observed > self.observed_last.scale(105, 100) {
+            // It is on its way: to lend from it now would stop it where it is (9).
+            GroupState::Unknown
         } else if self.observed + margin < useful {
             GroupState::NonSaturating
         } else {
             GroupState::Lending
         };
+        self.observed_last = self.observed;
     }
 }
 
