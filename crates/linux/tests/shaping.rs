@@ -1,4 +1,5 @@
 //! Real TCP through the classes.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::time::{Duration, Instant};
 

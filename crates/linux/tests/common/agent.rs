@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -27,6 +27,38 @@ impl Agent {
     /// Starts an agent whose executable is called `name`; it makes no socket before
     /// [`Agent::go`].
     pub(crate) fn start(netns: &Netns, name: &str, user: u32, task: &str) -> Agent {
+        Agent::start_by(netns, name, task, |link| {
+            let mut command = Command::new(link);
+            command.uid(user);
+            command
+        })
+    }
+
+    /// The same for an unprivileged user with just these capabilities, as setpriv(1) names them.
+    pub(crate) fn start_with(
+        netns: &Netns,
+        name: &str,
+        capabilities: &[&str],
+        task: &str,
+    ) -> Agent {
+        let list: String = capabilities.iter().map(|c| format!(",+{c}")).collect();
+        Agent::start_by(netns, name, task, |link| {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid", "65534", "--clear-groups", "--no-new-privs"]);
+            for set in ["--inh-caps", "--ambient-caps", "--bounding-set"] {
+                command.arg(format!("{set}=-all{list}"));
+            }
+            command.arg(link);
+            command
+        })
+    }
+
+    fn start_by(
+        netns: &Netns,
+        name: &str,
+        task: &str,
+        command: impl FnOnce(&Path) -> Command + Send,
+    ) -> Agent {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!(
             "agents-{}-{:?}",
             std::process::id(),
@@ -37,10 +69,9 @@ impl Agent {
         let _ = std::fs::remove_file(&link);
         std::fs::hard_link(std::env::current_exe().unwrap(), &link).unwrap();
         let mut child = netns.run(|| {
-            Command::new(&link)
+            command(&link)
                 .args(["agent", "--exact", "--ignored"])
                 .env(TASK, task)
-                .uid(user)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
@@ -124,6 +155,7 @@ fn perform(verb: &str, address: &str) {
                 _ => Host::attach_by_clsact(&spec).unwrap(),
             };
             host.apply(&crate::common::allocation(&[Rate::mbit(5)])).unwrap();
+            assert_eq!(host.limits(), [""; 0]);
             ready(std::process::id());
             loop {
                 host.beat().unwrap();
