@@ -277,6 +277,33 @@ fn a_learned_capacity_is_remembered_for_its_network() {
 }
 
 #[test]
+fn in_another_network_the_control_begins_anew() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure("version = 1\n[host]\ncontrol = \"crab\"\n");
+    stage.set_gateway_address("02:00:00:00:00:01");
+    let daemon = stage.start(&["--until-stdin-closes"]);
+    let download = stage.download(SERVERS[0]);
+    let patience = Duration::from_secs(15);
+    daemon.wait_for("at home", patience, |s| s["network"] == "gateway 02:00:00:00:00:01");
+    daemon.wait_for("enforcing", patience, |s| s["enforcing"] == true);
+    std::thread::sleep(Duration::from_secs(4));
+    stage.set_gateway_address("02:00:00:00:00:02");
+    daemon.wait_for("elsewhere", patience, |s| s["network"] == "gateway 02:00:00:00:00:02");
+    let kinds = daemon.status()["changes"].to_string();
+    assert!(kinds.contains("\"learn\""), "{kinds}");
+    daemon.wait_for("enforcing again", patience, |s| s["enforcing"] == true);
+    std::thread::sleep(Duration::from_secs(6));
+    drop(download);
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.end().0, Some(0));
+    let remembered = fs::read_to_string(stage.path("state/capacity.json")).unwrap();
+    assert!(remembered.contains(":00:01\"") && remembered.contains(":00:02\""), "{remembered}");
+}
+
+#[test]
 fn systemd_is_told_when_the_daemon_is_ready() {
     if !privileged() {
         return;

@@ -82,6 +82,16 @@ impl Stage {
         self.internet.run(|| assert!(Command::new("tc").args(args).status().unwrap().success()));
     }
 
+    /// Gives the ISP's end, which is the gateway, another MAC address; the home notices at once.
+    pub fn set_gateway_address(&self, mac: &str) {
+        let set = format!("link set isp address {mac}");
+        let set = set.split(' ');
+        self.internet.run(|| assert!(Command::new("ip").args(set).status().unwrap().success()));
+        assert!(self.run("ip neigh flush dev wan").status.success());
+        // Resolves the address anew, whoever answers there.
+        let _ = self.home.run(|| TcpStream::connect((SERVERS[0], self.port)));
+    }
+
     /// Pulls the cable out.
     pub fn unplug(&self) {
         self.home.run(|| link::delete("wan").unwrap());
