@@ -14,9 +14,6 @@ use serde::{Deserialize, Serialize};
 
 /// Flow `i` is served at this port plus `i`, so that a port tells the flow.
 const FIRST_PORT: u16 = 5001;
-/// About the weight that the heaviest group has in the daemon's configuration. HTB bounds the
-/// quantum, so the ratio between the heaviest and the default group must not be much larger.
-const HEAVIEST_TOLD: u32 = 100;
 /// TCP header with timestamps, which Linux always uses.
 const TCP_HEADER: u64 = 32;
 

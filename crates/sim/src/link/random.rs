@@ -11,7 +11,7 @@ impl SplitMix64 {
 
     /// A number from 0 to `end - 1`, uniform but for one part in 2⁶⁴ / `end`.
     pub(super) fn below(&mut self, end: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(end) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
     fn next(&mut self) -> u64 {
