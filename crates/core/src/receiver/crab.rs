@@ -20,6 +20,8 @@
 //! (share − weight share), each if positive. Source: CRAB §3; the numbers in comments refer to the
 //! deviations that docs/papers/crab.md lists.
 
+use std::cmp::Reverse;
+
 use super::{
     Act, Allocation, ClassRate, Command, Decision, GroupDecision, GroupState, Observation, TICK,
 };
@@ -61,10 +63,14 @@ pub struct Crab {
     learned: Option<Rate>,
     groups: Vec<GroupLoop>,
     window: Window,
-    /// The total before the last act, if that was a probe.
-    total_before_probe: Option<Rate>,
+    /// The total before the last act, and what it added, if that was a probe.
+    total_before_probe: Option<(Rate, Rate)>,
     /// Part of the capacity that the next probe adds, in thousandths: the paper's `inc`.
     probe_step: u64,
+    /// Probes of the largest groups in a row that failed.
+    failed_probes: u32,
+    /// Probes so far.
+    probes: u64,
     /// The total of the window before.
     total_last: Rate,
     /// The total before the last act, if that was a loan.
@@ -93,8 +99,8 @@ struct GroupLoop {
     defiant_windows: u32,
     /// What it may carry beyond its share while it is probed.
     probe_extra: Rate,
-    /// How long it has waited for a probe, in bit/s of its share per round.
-    probe_turn: i128,
+    /// When it was probed last, counted in probes.
+    probed: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -122,6 +128,8 @@ impl Crab {
             window: Window::default(),
             total_before_probe: None,
             probe_step: PROBE_STEP_MIN,
+            failed_probes: 0,
+            probes: 0,
             total_last: Rate::ZERO,
             total_before_loan: None,
             command: None,
@@ -226,12 +234,12 @@ impl Crab {
     /// A probe succeeded if at least half of what the smallest probe adds arrived (7): the paper
     /// asks for a tenth of the total, which near the capacity, and below 8 Mbit/s, none can bring.
     fn settle_probe(&mut self, total: Rate) -> Option<Act> {
-        let before = self.total_before_probe.take()?;
+        let (before, extra) = self.total_before_probe.take()?;
         let from = self.capacity?;
         for group in &mut self.groups {
             group.probe_extra = Rate::ZERO;
         }
-        let significant = probe_extra(from, PROBE_STEP_MIN) / 2;
+        let significant = extra.min(probe_extra(from, PROBE_STEP_MIN)) / 2;
         if total >= before + significant {
             self.probe_step = (self.probe_step * 2).min(1_000);
             self.capacity = Some(total);
@@ -239,6 +247,7 @@ impl Crab {
             return Some(Act::Increase { from, to: total });
         }
         self.probe_step = PROBE_STEP_MIN;
+        self.failed_probes = (self.failed_probes + 1) % (LARGEST_PROBES + 1);
         if total >= from.scale(9, 10) {
             self.learned = Some(total.min(from));
         }
@@ -309,35 +318,38 @@ impl Crab {
         }
     }
 
-    /// Gives a few saturating groups more for one window, in proportion to their shares: as many as
-    /// it takes that none must grow by more than half (8). Turns are in proportion to the shares
-    /// too, so that what probes add keeps the ratio of the groups.
+    /// Gives some saturating groups more for one window, in proportion to their shares (8): the
+    /// largest ones, as many as it takes that none must grow by more than half. At a full link
+    /// that does the least harm, since the smaller ones keep to their ceils, and what these leave
+    /// is what the largest deserves. But its sender may be the limit: every fourth probe in vain is
+    /// one of all, and a smaller one.
     fn start_probe(&mut self, capacity: Rate, total: Rate) -> Option<Act> {
-        let mut waiting: Vec<usize> = (0..self.groups.len())
+        let mut probed: Vec<usize> = (0..self.groups.len())
             .filter(|&i| self.groups[i].state == GroupState::Saturating)
             .collect();
-        let round: Rate = waiting.iter().map(|&i| self.groups[i].share).sum();
-        for &i in &waiting {
-            self.groups[i].probe_turn += i128::from(self.groups[i].share.as_bps());
+        let mut extra = probe_extra(capacity, self.probe_step);
+        if self.failed_probes == LARGEST_PROBES {
+            extra = extra / 2;
+        } else {
+            // Equal shares differ by rounding; among equals the one that has waited longest.
+            let share_kbit = |g: &GroupLoop| g.share.as_bps() / 1_000;
+            probed.sort_by_key(|&i| (Reverse(share_kbit(&self.groups[i])), self.groups[i].probed));
+            let mut sum = Rate::ZERO;
+            let enough = probed.iter().position(|&i| {
+                sum += self.groups[i].share;
+                sum >= extra * 2
+            });
+            probed.truncate(enough.map_or(probed.len(), |last| last + 1));
         }
-        waiting.sort_by_key(|&i| (-self.groups[i].probe_turn, i));
-
-        let extra = probe_extra(capacity, self.probe_step);
-        let mut probed = Rate::ZERO;
-        let enough = waiting.iter().position(|&i| {
-            probed += self.groups[i].share;
-            probed >= extra * 2
-        });
-        waiting.truncate(enough.map_or(waiting.len(), |last| last + 1));
-        let first = *waiting.first()?;
-        let probed: Rate = waiting.iter().map(|&i| self.groups[i].share).sum();
-        for &i in &waiting {
+        let first = *probed.first()?;
+        let sum: Rate = probed.iter().map(|&i| self.groups[i].share).sum();
+        self.probes += 1;
+        for &i in &probed {
             let group = &mut self.groups[i];
-            group.probe_extra = extra.scale(group.share.as_bps(), probed.as_bps().max(1));
+            group.probe_extra = extra.scale(group.share.as_bps(), sum.as_bps().max(1));
+            group.probed = self.probes;
         }
-        // Only the first pays: the others just come along.
-        self.groups[first].probe_turn -= i128::from(round.as_bps());
-        self.total_before_probe = Some(total);
+        self.total_before_probe = Some((total, extra));
         Some(Act::Probe { group: first, extra })
     }
 
@@ -428,7 +440,7 @@ impl GroupLoop {
             silent_for: Span::ZERO,
             defiant_windows: 0,
             probe_extra: Rate::ZERO,
-            probe_turn: 0,
+            probed: 0,
         }
     }
 
@@ -511,6 +523,8 @@ const HEADROOM_DIVISOR: u64 = 20;
 const PROBE_STEP_MIN: u64 = 125;
 /// A probe adds at least this, or noise would decide.
 const PROBE_MIN: Rate = Rate::kbit(500);
+/// So many probes of the largest groups fail before all are probed.
+const LARGEST_PROBES: u32 = 3;
 /// The loop starts at nine tenths of what is remembered, since it rises more easily than it falls.
 const REMEMBERED_PART: (u64, u64) = (9, 10);
 /// Below this a window says nothing about the capacity.
