@@ -84,10 +84,11 @@ struct owner {
 	struct name app; /* base name of the executable file */
 	__u64 cgroups[CGROUP_LEVELS_MAX]; /* the process's cgroup, its parent, ...; then 0 */
 	__u64 resolved; /* generation << 32 | rule; 0 is not resolved yet */
+	__u64 mm; /* what the process ran; another after it has started another executable */
 	__u32 uid;
 	__u32 pad;
 };
-_Static_assert(sizeof(struct owner) == 160, "abi");
+_Static_assert(sizeof(struct owner) == 168, "abi");
 
 #define TALKER_APP 1
 #define TALKER_USER 2

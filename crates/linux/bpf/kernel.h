@@ -6,6 +6,9 @@
  */
 #pragma once
 
+#define AF_INET 2
+#define AF_INET6 10
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct qstr {
