@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -30,6 +30,9 @@ pub const LINK_MBIT: f64 = 40.0;
 /// Servers of the internet, each of which sends without end to whoever connects.
 pub const SERVERS: [&str; 2] = ["10.9.0.1", "10.9.0.3"];
 
+/// Of /proc; the same on every machine that Linux runs on today.
+const TICKS_PER_SECOND: u64 = 100;
+
 /// Whether namespaces can be made. A skip is loud, and a failure under FAIRWEIR_STRICT=1.
 pub fn privileged() -> bool {
     if nix::unistd::geteuid().is_root() {
@@ -46,14 +49,20 @@ pub struct Stage {
     internet: Netns,
     port: u16,
     dir: TempDir,
+    mbit: f64,
 }
 
 impl Stage {
     pub fn new() -> Stage {
+        Stage::with_link(LINK_MBIT)
+    }
+
+    /// A stage whose link carries so many Mbit/s.
+    pub fn with_link(mbit: f64) -> Stage {
         let (home, internet) = (Netns::new().unwrap(), Netns::new().unwrap());
         let dir = TempDir::new().unwrap();
         let port = internet.run(serve_without_end);
-        let stage = Stage { home, internet, port, dir };
+        let stage = Stage { home, internet, port, dir, mbit };
         stage.plug_in();
         stage
     }
@@ -76,8 +85,8 @@ impl Stage {
             }
             link::set_up("isp").unwrap();
         });
-        let rate = format!("{LINK_MBIT}mbit");
-        let tbf = "qdisc add dev isp root tbf burst 16k latency 50ms rate";
+        let rate = format!("{}mbit", self.mbit);
+        let tbf = "qdisc add dev isp root tbf burst 64k latency 50ms rate";
         let args: Vec<&str> = tbf.split(' ').chain([rate.as_str()]).collect();
         self.internet.run(|| assert!(Command::new("tc").args(args).status().unwrap().success()));
     }
@@ -181,6 +190,34 @@ impl Stage {
         Download::new(stream)
     }
 
+    /// Round-trip times of small packets to a server, one every `period`, over `span`.
+    pub fn ping(&self, server: &str, period: Duration, span: Duration) -> Vec<Duration> {
+        let echo = self.internet.run(|| UdpSocket::bind((server, 0)).unwrap());
+        let address = echo.local_addr().unwrap();
+        thread::spawn(move || {
+            let mut buffer = [0; 64];
+            // The last packet is empty.
+            while let Ok((n @ 1.., from)) = echo.recv_from(&mut buffer) {
+                let _ = echo.send_to(&buffer[..n], from);
+            }
+        });
+        let socket = self.home.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        socket.connect(address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let (begin, mut times) = (Instant::now(), Vec::new());
+        while begin.elapsed() < span {
+            let sent = Instant::now();
+            socket.send(&[7; 32]).unwrap();
+            if socket.recv(&mut [0; 64]).is_ok() {
+                times.push(sent.elapsed());
+            }
+            thread::sleep(period.saturating_sub(sent.elapsed()));
+        }
+        let _ = socket.send(&[]);
+        times.sort();
+        times
+    }
+
     /// Names of the interfaces of the home.
     pub fn interfaces(&self) -> Vec<String> {
         self.home.run(|| link::all().unwrap().into_iter().map(|l| l.name).collect())
@@ -210,6 +247,16 @@ impl Daemon {
         let all = texts.collect::<Vec<_>>().join("\n");
         let numbers = all.lines().filter_map(|line| line.strip_prefix("prog_id:"));
         numbers.map(|number| number.trim().parse().unwrap()).collect()
+    }
+
+    /// CPU time that it has used.
+    pub fn cpu_time(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        // utime and stime. Source: proc_pid_stat(5), whose fields 1 and 2 are cut off here.
+        let ticks = fields[11..13].iter().map(|f| f.parse::<u64>().unwrap()).sum::<u64>();
+        Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
     }
 
     /// The answer to a request, if there is one within 3 s.
@@ -289,11 +336,16 @@ impl Download {
         Download { received, broken, stream }
     }
 
+    /// Payload bytes so far.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
     /// Its payload rate over the next `span`, in Mbit/s.
     pub fn mbit_over(&self, span: Duration) -> f64 {
-        let (begin, before) = (Instant::now(), self.received.load(Ordering::Relaxed));
+        let (begin, before) = (Instant::now(), self.received());
         thread::sleep(span);
-        let volume = self.received.load(Ordering::Relaxed) - before;
+        let volume = self.received() - before;
         volume as f64 * 8e-6 / begin.elapsed().as_secs_f64()
     }
 
