@@ -12,7 +12,7 @@ use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{Allocation, GroupSample};
 use fairweir_core::units::{Bytes, Span, Time};
 
-use crate::abi::{Config, Counter, FEATURE_CENSUS, SLOTS_MAX};
+use crate::abi::{Config, Counter, FEATURE_CENSUS, FEATURE_OWNERS, SLOTS_MAX};
 use crate::bpf::{Parts, Programs};
 use crate::census::{self, Talker};
 use crate::cgroup::{self, Tree};
@@ -77,6 +77,7 @@ pub struct Host {
     classes: BTreeMap<u16, ClassSpec>,
     seen: Seen,
     cgroups: Option<PathBuf>,
+    knows_owners: bool,
     limits: Vec<String>,
 }
 
@@ -145,10 +146,10 @@ impl Host {
                 cgroups_read: monotonic_now(),
             },
             cgroups: cgroup::root().ok(),
+            knows_owners: false,
             limits: Vec::new(),
         };
         host.set_policy(&spec.policy)?;
-        host.attach_owners();
         if host.shape {
             let ifb = Ifb::create(&mut host.netlink, &spec.dev)?;
             host.config.ifb = ifb.index;
@@ -196,6 +197,7 @@ impl Host {
         self.policy = policy.clone();
         self.slots = slots;
         self.rules = rules;
+        self.learn_owners();
         self.delete_classes(gone)
     }
 
@@ -358,8 +360,14 @@ impl Host {
         Ok(())
     }
 
-    /// What cannot be had is a limit and no error: addresses and ports still work.
-    fn attach_owners(&mut self) {
+    /// From the first policy on that asks for owners of sockets; others do not pay for them. What
+    /// cannot be had is a limit and no error: addresses and ports still work.
+    fn learn_owners(&mut self) {
+        let needed = self.config.features & (FEATURE_OWNERS | FEATURE_CENSUS) != 0;
+        if self.knows_owners || !needed {
+            return;
+        }
+        self.knows_owners = true;
         match self.programs.parts() {
             Parts::All => {}
             Parts::NoScan => self.limits.push(

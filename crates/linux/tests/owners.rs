@@ -158,6 +158,21 @@ fn users_are_told_apart_and_a_new_policy_counts_at_once() {
     assert_all_for(&received(&mut host), 1);
 }
 
+#[test]
+fn the_first_policy_that_asks_for_applications_finds_older_sockets() {
+    if !common::privileged() {
+        return;
+    }
+    let pair = Pair::new(false);
+    let mut host = pair.host(&policy(&[]), Mode::Count);
+    let mut steam = Agent::start(&pair.home, "steam", 0, "udp-bound 192.0.2.1:0");
+    let address = steam.go();
+    let sender = pair.internet.run(|| UdpSocket::bind("192.0.2.2:0").unwrap());
+    host.set_policy(&steam_and_backup()).unwrap();
+    send_packets(&sender, &address);
+    assert_all_for(&received(&mut host), 1);
+}
+
 /// A folder below the root of the cgroups that goes with its owner.
 struct Cgroup(PathBuf);
 

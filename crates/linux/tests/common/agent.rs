@@ -148,13 +148,13 @@ fn perform(verb: &str, address: &str) {
         }
         "host" | "host-clsact" => {
             let _lock = Lock::acquire(address).unwrap();
-            let policy = crate::common::policy(&[]);
+            let policy = crate::common::policy(&[("a", &["app:nobody"])]);
             let spec = HostSpec { dev: address.into(), policy, mode: Mode::Shape, census: false };
             let mut host = match verb {
                 "host" => Host::attach(&spec).unwrap(),
                 _ => Host::attach_by_clsact(&spec).unwrap(),
             };
-            host.apply(&crate::common::allocation(&[Rate::mbit(5)])).unwrap();
+            host.apply(&crate::common::allocation(&[Rate::mbit(5); 2])).unwrap();
             assert_eq!(host.limits(), [""; 0]);
             ready(std::process::id());
             loop {
