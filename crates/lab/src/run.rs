@@ -83,16 +83,18 @@ pub fn run_all(
                     Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < controls.len())
                 {
                     let report = run(scenario, controls[i], options, progress);
+                    if report.is_err() {
+                        // The others would most likely fail too, and nobody will see their reports.
+                        next.store(controls.len(), Ordering::Relaxed);
+                    }
                     *reports[i].lock().unwrap_or_else(|e| e.into_inner()) = Some(report);
                 }
             });
         }
     });
-    let report = |slot: Mutex<Option<_>>| {
-        let report = slot.into_inner().unwrap_or_else(|e| e.into_inner());
-        report.expect("invariant: every control was played")
-    };
-    reports.into_iter().map(report).collect()
+    let played = reports.into_iter().map(|r| r.into_inner().unwrap_or_else(|e| e.into_inner()));
+    // Where one is missing there is an error, which `collect` finds if the missing are skipped.
+    played.flatten().collect()
 }
 
 /// Plays a scenario with one control, a second time if the machine was too slow the first time.
@@ -119,6 +121,9 @@ fn run_once(
     options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Report, Error> {
+    if options.cancel.load(Ordering::Relaxed) {
+        return Err(Error::Interrupted);
+    }
     let plan = Plan::new(scenario);
     let mut stage = Stage::set_up(&plan, control, options)?;
     let (outcome, daemon_cpu_cores) = stage.play(&plan, control, options, progress)?;

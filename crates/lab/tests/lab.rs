@@ -223,6 +223,10 @@ fn failed_start() {
     let executable = PathBuf::from("/nonexistent/fairweir");
     let error = run(&scenario, Control::None, &Options { executable, ..options() }, &|_| {});
     assert!(matches!(error, Err(Error::NoExecutable(_))), "{error:?}");
+    // The test binary serves and fetches, but it is no daemon.
+    let options = Options { with_daemon: true, ..options() };
+    let error = run(&scenario, Control::None, &options, &|_| {});
+    assert!(matches!(&error, Err(Error::Ended { name, .. }) if name == "the daemon"), "{error:?}");
 }
 
 fn interrupted() {

@@ -1,5 +1,7 @@
 //! Every scenario file of the project can be read, and is what its name says.
 
+#![allow(clippy::unwrap_used, reason = "it is a test")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
