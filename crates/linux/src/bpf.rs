@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Once;
 
+use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{
     AsRawLibbpf, Iter, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel,
     ProgramMut,
@@ -22,8 +23,9 @@ pub(crate) struct Programs {
     object: Object,
     parts: Parts,
     maps: Maps,
-    /// Owner programs, then the ingress one; dropping a link detaches.
-    links: Vec<Link>,
+    /// Dropping a link detaches.
+    owner_links: Vec<Link>,
+    ingress_link: Option<Link>,
 }
 
 /// Which programs this kernel has taken.
@@ -61,7 +63,13 @@ impl Programs {
             match load(parts) {
                 Ok(object) => {
                     let maps = Maps::of(&object)?;
-                    return Ok(Programs { object, parts, maps, links: Vec::new() });
+                    return Ok(Programs {
+                        object,
+                        parts,
+                        maps,
+                        owner_links: Vec::new(),
+                        ingress_link: None,
+                    });
                 }
                 Err(e) => {
                     tracing::debug!(?parts, error = %e, "the kernel does not take these programs");
@@ -93,7 +101,8 @@ impl Programs {
         let root = cgroup::open_root()?;
         for name in OWNER_PROGRAMS {
             let link = self.program(name)?.attach_cgroup(root.as_raw_fd());
-            self.links.push(link.map_err(|e| bpf_error(format!("attach {name} to cgroups"), &e))?);
+            self.owner_links
+                .push(link.map_err(|e| bpf_error(format!("attach {name} to cgroups"), &e))?);
         }
         self.scan()
     }
@@ -134,13 +143,26 @@ impl Programs {
             // SAFETY: the pointer is a new link that nobody else owns.
             unsafe { Link::from_ptr(link) }
         };
-        self.links.push(link);
+        self.ingress_link = Some(link);
         Ok(())
+    }
+
+    /// Whether what [`Programs::attach_tcx`] attached still is: somebody else may detach it.
+    pub(crate) fn is_attached(&self) -> bool {
+        let info = self.ingress_link.as_ref().and_then(|link| link.info().ok());
+        info.is_some_and(|info| matches!(info.info, LinkTypeInfo::Tcx(tcx) if tcx.ifindex != 0))
+    }
+
+    /// Detaches the classifier as somebody else could.
+    #[cfg(test)]
+    pub(crate) fn force_detach(&self) {
+        self.ingress_link.as_ref().unwrap().detach().unwrap();
     }
 
     /// Detaches all programs.
     pub(crate) fn detach(&mut self) {
-        self.links.clear();
+        self.ingress_link = None;
+        self.owner_links.clear();
     }
 
     /// The classifier's descriptor, for attaching it by netlink.

@@ -157,7 +157,10 @@ impl Host {
         }
         host.configure()?;
         match tcx(&mut host.programs, host.device.index) {
-            Err(e) if ingress::lacks_tcx(&e) => host.attach_clsact(&e)?,
+            Err(e) if ingress::lacks_tcx(&e) => {
+                tracing::debug!(error = %e, "no tcx, so by clsact");
+                host.attach_clsact()?;
+            }
             result => result?,
         }
         Ok(host)
@@ -281,10 +284,10 @@ impl Host {
             Ok(None) => return Health::DeviceGone,
             Ok(Some(device)) => {
                 self.device.mtu = device.mtu;
-                match self.ifb.as_ref().map(|ifb| ifb.fault(&mut self.netlink)) {
-                    None | Some(Ok(None)) => return Health::Well,
-                    Some(Ok(Some(what))) => what,
-                    Some(Err(e)) => e.to_string(),
+                match self.fault() {
+                    Ok(None) => return Health::Well,
+                    Ok(Some(what)) => what,
+                    Err(e) => e.to_string(),
                 }
             }
             Err(e) => e.to_string(),
@@ -296,8 +299,8 @@ impl Host {
         Health::Broken { what }
     }
 
-    /// Makes the intermediate device and its classes anew after [`Health::Broken`]; packets go
-    /// through them from the next [`Host::apply`] on.
+    /// Makes anew what was taken away ([`Health::Broken`]); packets go through the classes from the
+    /// next [`Host::apply`] on.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -312,8 +315,13 @@ impl Host {
             let ifb = Ifb::create(&mut self.netlink, &self.device.name)?;
             self.config.ifb = ifb.index;
             self.ifb = Some(ifb);
+            self.configure()?;
         }
-        Ok(())
+        match (self.is_attached()?, self.by_clsact) {
+            (true, _) => Ok(()),
+            (false, false) => self.programs.attach_tcx(self.device.index),
+            (false, true) => self.attach_clsact(),
+        }
     }
 
     /// Who received how much since the start, in no particular order; empty without
@@ -352,12 +360,26 @@ impl Host {
         released.and(unfiltered).and(deleted)
     }
 
-    fn attach_clsact(&mut self, why: &Error) -> Result<(), Error> {
-        tracing::debug!(error = %why, "no tcx, so by clsact");
+    fn attach_clsact(&mut self) -> Result<(), Error> {
         let program = self.programs.classifier_fd()?;
         ingress::attach_clsact(&mut self.netlink, self.device.index, program)?;
         self.by_clsact = true;
         Ok(())
+    }
+
+    fn is_attached(&mut self) -> Result<bool, Error> {
+        match self.by_clsact {
+            true => ingress::has_our_filter(&mut self.netlink, self.device.index),
+            false => Ok(self.programs.is_attached()),
+        }
+    }
+
+    /// What is no longer as it was made, in words.
+    fn fault(&mut self) -> Result<Option<String>, Error> {
+        if !self.is_attached()? {
+            return Ok(Some(format!("the classifier was detached from {}", self.device.name)));
+        }
+        self.ifb.as_ref().map_or(Ok(None), |ifb| ifb.fault(&mut self.netlink))
     }
 
     /// From the first policy on that asks for owners of sockets; others do not pay for them. What
@@ -448,3 +470,36 @@ impl Drop for Host {
 const ETHERNET_HEADER: u32 = 14;
 /// Reading all cgroups takes some milliseconds, so they are not read at every tick.
 const CGROUPS_READ_INTERVAL: Span = Span::secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::Netns;
+
+    #[test]
+    fn a_classifier_that_somebody_detaches_is_missed_and_attached_again() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: needs root");
+            assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
+            return;
+        }
+        Netns::new().unwrap().run(|| {
+            link::create_ifb("wan", "").unwrap();
+            let policy = Policy::new(Vec::new()).unwrap();
+            let spec = HostSpec { dev: "wan".into(), policy, mode: Mode::Shape, census: false };
+            for attach in [Host::attach, Host::attach_by_clsact] {
+                let mut host = attach(&spec).unwrap();
+                assert_eq!(host.health(), Health::Well);
+                if host.by_clsact {
+                    ingress::detach_clsact(&mut host.netlink, host.device.index).unwrap();
+                } else {
+                    host.programs.force_detach();
+                }
+                let what = "the classifier was detached from wan".to_owned();
+                assert_eq!(host.health(), Health::Broken { what });
+                host.repair().unwrap();
+                assert_eq!(host.health(), Health::Well);
+            }
+        });
+    }
+}

@@ -230,7 +230,11 @@ impl Netlink {
         mut take: impl FnMut(&Header, &[u8]),
     ) -> Result<(), Error> {
         let mut datagram = Vec::with_capacity(RECEIVE_BYTES);
-        self.socket.recv(&mut datagram, 0).map_err(|e| Error::refused(attempted, e))?;
+        while let Err(e) = self.socket.recv(&mut datagram, 0) {
+            if e.kind() != io::ErrorKind::Interrupted {
+                return Err(Error::refused(attempted, e));
+            }
+        }
         let mut rest = &datagram[..];
         while let Some(header) = Header::parse(rest) {
             take(&header, &rest[HEADER_BYTES..header.length]);
