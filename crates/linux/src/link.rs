@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use ipnet::IpNet;
 
 use crate::Error;
-use crate::netlink::{Nest, Netlink, Request, attributes, text, u32_at};
+use crate::netlink::{Nest, Netlink, Request, attributes, text, u16_at, u32_at};
 use crate::netns::Netns;
 
 /// A network device as it is now.
@@ -41,12 +41,12 @@ impl Link {
             name: String::new(),
             index: u32_at(payload, 4)?,
             flags: u32_at(payload, 8)?,
-            hardware: u16::from_ne_bytes(payload.get(2..4)?.try_into().ok()?),
+            hardware: u16_at(payload, 2)?,
             alias: String::new(),
             kind: String::new(),
             mtu: 0,
         };
-        for (kind, value) in attributes(&payload[IFINFO_BYTES..]) {
+        for (kind, value) in attributes(payload.get(IFINFO_BYTES..)?) {
             match kind {
                 libc::IFLA_IFNAME => link.name = text(value),
                 libc::IFLA_IFALIAS => link.alias = text(value),

@@ -248,10 +248,8 @@ impl Netlink {
 pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(bytes).map_while(|nla| {
         let nla = nla.ok()?;
-        let value = nla.into_inner();
-        let length = usize::from(u16::from_ne_bytes([value[0], value[1]]));
-        let kind = u16::from_ne_bytes([value[2], value[3]]) & netlink_packet_core::NLA_TYPE_MASK;
-        Some((kind, value.get(4..length)?))
+        let (kind, length) = (nla.kind(), usize::from(nla.length()));
+        Some((kind, nla.into_inner().get(ATTRIBUTE_HEADER_BYTES..length)?))
     })
 }
 
@@ -263,6 +261,11 @@ pub(crate) fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
 /// The number in host order at `offset` of `bytes`.
 pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(offset..offset + 4)?.try_into().ok()?))
+}
+
+/// The same of 16 bits.
+pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(offset..offset + 2)?.try_into().ok()?))
 }
 
 /// The text in `bytes` up to the first zero byte.
@@ -282,11 +285,8 @@ impl Header {
     fn parse(bytes: &[u8]) -> Option<Header> {
         let header = Header {
             length: u32_at(bytes, 0)? as usize,
-            kind: u32_at(bytes, 4)? as u16,
-            flags: (u32_at(bytes, 4)?.to_ne_bytes()[2..4])
-                .try_into()
-                .map(u16::from_ne_bytes)
-                .ok()?,
+            kind: u16_at(bytes, 4)?,
+            flags: u16_at(bytes, 6)?,
             sequence: u32_at(bytes, 8)?,
         };
         let whole = HEADER_BYTES <= header.length && header.length <= bytes.len();
@@ -294,7 +294,7 @@ impl Header {
     }
 }
 
-/// What an acknowledgement says; the kernel's own words are appended where it has some.
+/// What an acknowledgement says; the kernel's own words, where it has some, are logged.
 fn verdict(header: &Header, payload: &[u8]) -> io::Result<()> {
     let code = u32_at(payload, 0).map_or(0, |code| code as i32);
     if code == 0 {
