@@ -222,6 +222,7 @@ impl Stage {
             progress(Progress { control, at: clock.now(), of: plan.scenario.duration });
             thread::sleep(CHECK);
         }
+        progress(Progress { control, at: end, of: plan.scenario.duration });
         let cpu_after = self.daemon.as_ref().map(Daemon::cpu_time).transpose()?;
         let seconds = clock.now().as_secs_f64().max(f64::MIN_POSITIVE);
         let cores = |(before, after): (Duration, Duration)| {

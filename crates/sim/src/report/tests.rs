@@ -1,3 +1,5 @@
+use serde_json::Value;
+
 use super::*;
 
 /// Two groups 2:1 on 30 Mbit/s, one from the start, the other from 4 s; 12 s, settling 2 s.
@@ -184,4 +186,70 @@ fn json_table_csv_and_picture_show_the_run() {
     assert!(svg.contains("crab") && svg.matches("<polyline").count() == 4);
     report.series = None;
     assert!(serde_json::to_value(&report).unwrap().get("series").is_none());
+}
+
+#[test]
+fn the_json_form_is_what_the_schema_says() {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    let scenario = scenario(TWO);
+    let samples = samples(&scenario, |_| vec![20.0, 10.0]);
+    let ping = PingSamples { group: "p".into(), sent: 3, rtts: vec![Span::millis(7)] };
+    let full = Run {
+        scenario: &scenario,
+        world: "lab",
+        control: Control::Crab,
+        valid: true,
+        samples: &samples,
+        pings: vec![ping],
+        daemon_cpu_cores: Some(0.0031),
+        lateness: Some(Lateness { p50_ms: 0.1, p99_ms: 0.2, max_ms: 0.3 }),
+    };
+    let empty = Samples::new(&scenario);
+    let bare = Run { samples: &empty, daemon_cpu_cores: None, lateness: None, ..full.clone() };
+    for mut report in [full.score(), bare.score()] {
+        assert_eq!(contradiction(&schema, &serde_json::to_value(&report).unwrap()), None);
+        report.series = None;
+        assert_eq!(contradiction(&schema, &serde_json::to_value(&report).unwrap()), None);
+    }
+    let mut wrong = serde_json::to_value(full.score()).unwrap();
+    wrong["summary"]["groups"][1]["rate_bps"] = "fast".into();
+    assert!(contradiction(&schema, &wrong).is_some_and(|c| c.contains("rate_bps")));
+    let names = Control::ALL.map(|c| Value::from(c.name()));
+    assert_eq!(schema["properties"]["control"]["enum"], Value::from(names.to_vec()));
+}
+
+const SCHEMA: &str = include_str!("../../../../docs/report.schema.json");
+
+/// Where a value is not what a schema says; of JSON Schema only what ours uses.
+fn contradiction(schema: &Value, value: &Value) -> Option<String> {
+    if let Some(words) = schema["enum"].as_array() {
+        return (!words.contains(value)).then(|| format!("{value} is none of {words:?}"));
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(n) if n.is_u64() => "integer",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let is = |t: &Value| t == kind || (t == "number" && kind == "integer");
+    let types = &schema["type"];
+    if !types.as_array().map_or_else(|| is(types), |all| all.iter().any(is)) {
+        return Some(format!("{value} is not of type {types}"));
+    }
+    for (key, inner) in value.as_object().into_iter().flatten() {
+        let Some(schema) = schema["properties"].get(key) else {
+            return Some(format!("{key} is not in the schema"));
+        };
+        if let Some(wrong) = contradiction(schema, inner) {
+            return Some(format!("{key}: {wrong}"));
+        }
+    }
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    if let Some(key) = required.filter(|_| value.is_object()).find(|key| value.get(key).is_none()) {
+        return Some(format!("{key} is missing"));
+    }
+    value.as_array().into_iter().flatten().find_map(|v| contradiction(&schema["items"], v))
 }
