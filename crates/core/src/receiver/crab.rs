@@ -73,8 +73,8 @@ pub struct Crab {
     probes: u64,
     /// The total of the window before.
     total_last: Rate,
-    /// The total before the last act, if that was a loan.
-    total_before_loan: Option<Rate>,
+    /// What there was before the last act, if that was a loan.
+    loan: Option<Loan>,
     command: Option<Command>,
     decision: Decision,
 }
@@ -110,6 +110,14 @@ struct Window {
     total: Rate,
 }
 
+/// What arrived in the window before a loan.
+#[derive(Clone, Copy, Debug)]
+struct Loan {
+    total: Rate,
+    /// Of those who lend.
+    lenders: Rate,
+}
+
 impl Crab {
     /// Starts the loop: at nine tenths of what is remembered, else unshaped until the first window
     /// in which enough arrives.
@@ -131,7 +139,7 @@ impl Crab {
             failed_probes: 0,
             probes: 0,
             total_last: Rate::ZERO,
-            total_before_loan: None,
+            loan: None,
             command: None,
             decision: Decision::initial(spec.weights.len()),
         };
@@ -188,7 +196,7 @@ impl Crab {
         };
         self.groups = weights.iter().zip(kept).map(continued).collect();
         self.total_before_probe = None;
-        self.total_before_loan = None;
+        self.loan = None;
         self.restart_window();
         self.divide();
     }
@@ -254,16 +262,23 @@ impl Crab {
         None
     }
 
-    /// A loan after which no more arrived, though the link should carry more, was none (15): the
-    /// lender was crowded out in the ISP's queue, because the capacity is lower than believed.
+    /// A loan by which the borrowers won what the lenders lost was none (15): these did not lack
+    /// demand but were crowded out in the ISP's queue, because the capacity is lower than believed.
     fn settle_loan(&mut self, total: Rate) -> Option<Act> {
-        let before = self.total_before_loan.take()?;
+        let before = self.loan.take()?;
         let from = self.capacity?;
-        if total >= before.scale(102, 100) || total >= from.scale(99, 100) {
+        let lost = self.lenders() < before.lenders.scale(97, 100);
+        if !lost || total >= before.total.scale(102, 100) || total >= from.scale(99, 100) {
             return None;
         }
         self.lower_capacity(total);
         Some(Act::UndoLoan { from, to: total })
+    }
+
+    /// What arrived for those who lend, together.
+    fn lenders(&self) -> Rate {
+        let lenders = self.groups.iter().filter(|g| g.demand.is_some_and(|d| d > Rate::ZERO));
+        lenders.map(|g| g.observed).sum()
     }
 
     /// The four acts in the order of CRAB §3.2.
@@ -280,7 +295,7 @@ impl Crab {
         let lender = self.groups.iter().position(is(GroupState::NonSaturating));
         if let Some(group) = lender.filter(|_| saturating) {
             self.lend(capacity);
-            self.total_before_loan = Some(total);
+            self.loan = Some(Loan { total, lenders: self.lenders() });
             return Act::Lend { group };
         }
         // An idle link says nothing about its capacity, hence the lower bound (11, 15); and while
@@ -321,7 +336,7 @@ impl Crab {
     /// Gives some saturating groups more for one window, in proportion to their shares (8): the
     /// largest ones, as many as it takes that none must grow by more than half. At a full link
     /// that does the least harm, since the smaller ones keep to their ceils, and what these leave
-    /// is what the largest deserves. But its sender may be the limit: every fourth probe in vain is
+    /// is what the largest deserves. But its sender may be the limit: every other probe in vain is
     /// one of all, and a smaller one.
     fn start_probe(&mut self, capacity: Rate, total: Rate) -> Option<Act> {
         let mut probed: Vec<usize> = (0..self.groups.len())
@@ -523,8 +538,8 @@ const HEADROOM_DIVISOR: u64 = 20;
 const PROBE_STEP_MIN: u64 = 125;
 /// A probe adds at least this, or noise would decide.
 const PROBE_MIN: Rate = Rate::kbit(500);
-/// So many probes of the largest groups fail before all are probed.
-const LARGEST_PROBES: u32 = 3;
+/// So many probes of the largest groups in a row fail before all are probed.
+const LARGEST_PROBES: u32 = 1;
 /// The loop starts at nine tenths of what is remembered, since it rises more easily than it falls.
 const REMEMBERED_PART: (u64, u64) = (9, 10);
 /// Below this a window says nothing about the capacity.

@@ -252,7 +252,8 @@ pub enum Act {
         #[serde(rename = "to_bps")]
         to: Rate,
     },
-    /// A loan after which no more arrived was none: the capacity is lower than believed.
+    /// A loan that only moved rate from the lender to the borrower was none: the capacity is lower
+    /// than believed.
     UndoLoan {
         /// Before.
         #[serde(rename = "from_bps")]
@@ -297,7 +298,7 @@ impl fmt::Display for Act {
                 write!(f, "decrease: only {to} of {from} arrived and nobody was held back")
             }
             Act::UndoLoan { from, to } => {
-                write!(f, "undo loan: no more than {to} of {from} arrived after a loan")
+                write!(f, "undo loan: only {to} of {from} arrived and the lender lost by it")
             }
             Act::Probe { extra, .. } => write!(f, "probe: {extra} more, to see whether it arrives"),
             Act::Increase { from, to } => {
