@@ -23,7 +23,10 @@ const MAY_BE_UNSAFE: &[&str] = &["fairweir-linux"];
 pub(crate) fn run() -> Result<()> {
     architecture()?;
     crate::run("cargo", &["fmt", "--all", "--check"])?;
-    crate::run("cargo", &["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    crate::run(
+        "cargo",
+        &["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
+    )
 }
 
 fn architecture() -> Result<()> {
@@ -35,7 +38,8 @@ fn architecture() -> Result<()> {
     if !output.status.success() {
         bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));
     }
-    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata's JSON")?;
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).context("cargo metadata's JSON")?;
     let mut faults = Vec::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {
         check_package(package, &mut faults)?;
