@@ -73,6 +73,8 @@ pub struct Crab {
     probes: u64,
     /// The total of the window before.
     total_last: Rate,
+    /// Windows in a row in which the total stayed a little short of the capacity.
+    short_windows: u32,
     /// What there was before the last act, if that was a loan.
     loan: Option<Loan>,
     command: Option<Command>,
@@ -139,6 +141,7 @@ impl Crab {
             failed_probes: 0,
             probes: 0,
             total_last: Rate::ZERO,
+            short_windows: 0,
             loan: None,
             command: None,
             decision: Decision::initial(spec.weights.len()),
@@ -306,7 +309,27 @@ impl Crab {
             self.lower_capacity(total);
             return Act::Decrease { from: capacity, to: total };
         }
+        if let Some(to) = self.slightly_less(capacity, settled) {
+            self.capacity = Some(to);
+            self.learned = Some(to);
+            return Act::Decrease { from: capacity, to };
+        }
         self.start_probe(capacity, total).unwrap_or(Act::Rest)
+    }
+
+    /// A capacity a little below the believed one, if those who saturate together stay short of
+    /// their shares, twice: then it is the link that is full (7). Demands are right and stay.
+    fn slightly_less(&mut self, capacity: Rate, settled: bool) -> Option<Rate> {
+        let saturating = || self.groups.iter().filter(|g| g.state == GroupState::Saturating);
+        let arrived: Rate = saturating().map(|g| g.observed).sum();
+        let shares: Rate = saturating().map(|g| g.share).sum();
+        let short = settled && arrived < shares.scale(97, 100);
+        self.short_windows = if short { self.short_windows + 1 } else { 0 };
+        if self.short_windows < SHORT_WINDOWS {
+            return None;
+        }
+        self.short_windows = 0;
+        Some(capacity.saturating_sub(shares.saturating_sub(arrived)))
     }
 
     /// Sets the demand of each group that does not saturate to what it uses plus headroom. The
@@ -538,6 +561,8 @@ const HEADROOM_DIVISOR: u64 = 20;
 const PROBE_STEP_MIN: u64 = 125;
 /// A probe adds at least this, or noise would decide.
 const PROBE_MIN: Rate = Rate::kbit(500);
+/// Windows without a probe after which a total short of the capacity is taken for it.
+const SHORT_WINDOWS: u32 = 2;
 /// So many probes of the largest groups in a row fail before all are probed.
 const LARGEST_PROBES: u32 = 1;
 /// The loop starts at nine tenths of what is remembered, since it rises more easily than it falls.

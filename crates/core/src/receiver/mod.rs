@@ -243,7 +243,8 @@ pub enum Act {
         /// Index of the first group that lends.
         group: usize,
     },
-    /// Less arrives than the link should carry and nobody is held back: the capacity fell.
+    /// Less arrives than the link should carry, and neither loans nor demands explain it: the
+    /// capacity fell.
     Decrease {
         /// Before.
         #[serde(rename = "from_bps")]
@@ -295,7 +296,7 @@ impl fmt::Display for Act {
             Act::Reclaim { .. } => write!(f, "reclaim: a group wants back what it lent"),
             Act::Lend { .. } => write!(f, "lend: a group does not use its share, another could"),
             Act::Decrease { from, to } => {
-                write!(f, "decrease: only {to} of {from} arrived and nobody was held back")
+                write!(f, "decrease: only {to} of {from} arrived, and nothing else explains it")
             }
             Act::UndoLoan { from, to } => {
                 write!(f, "undo loan: only {to} of {from} arrived and the lender lost by it")

@@ -197,6 +197,20 @@ fn capacity_follows_a_drop_to_a_third_and_back() {
 }
 
 #[test]
+fn an_estimate_that_is_a_little_too_high_is_corrected() {
+    for mbit_tenths in [285, 270, 255, 240] {
+        let spec = crab(&[5, 1], Some(Rate::mbit(33)));
+        let mut link = Senders::new(spec, Rate::mbit(30), &[ENDLESS, ENDLESS]);
+        link.run(20);
+        link.capacity = Rate::kbit(mbit_tenths * 100);
+        link.run(15);
+        assert!(link.is_right(&[5, 1]), "{mbit_tenths}: {:?}", link.rates);
+        let believed = link.controller.decision().capacity.unwrap();
+        assert!(believed <= link.capacity.scale(103, 100), "{believed} at {mbit_tenths}");
+    }
+}
+
+#[test]
 fn an_idle_link_keeps_its_capacity() {
     let spec = crab(&[2, 1], None);
     let mut link = Senders::new(spec, Rate::mbit(30), &[ENDLESS, ENDLESS]);
