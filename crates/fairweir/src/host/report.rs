@@ -69,6 +69,7 @@ fn state_name(state: GroupState) -> &'static str {
         GroupState::Idle => "idle",
         GroupState::Unknown => "unknown",
         GroupState::Growing => "growing",
+        GroupState::Rising => "rising",
         GroupState::Saturating => "saturating",
         GroupState::NonSaturating => "non_saturating",
         GroupState::Lending => "lending",
