@@ -104,3 +104,52 @@ impl Settings {
         of(self) == of(other)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Subcommand};
+
+    fn load(file: &Path, text: &str, more: &[&str]) -> anyhow::Result<Settings> {
+        fs::write(file, text).unwrap();
+        let args = ["fairweir", "host", "--config", file.to_str().unwrap()];
+        let cli = Cli::try_parse_from(args.iter().chain(more)).unwrap();
+        let Subcommand::Host(args) = cli.command else { panic!("it is `host`") };
+        Settings::load(&args)
+    }
+
+    const FILE: &str = "version = 1\n[host]\ndev = \"eth0\"\ncontrol = \"none\"\n";
+
+    #[test]
+    fn the_command_line_overrides_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("fairweir.toml");
+        let settings = load(&file, FILE, &[]).unwrap();
+        assert_eq!((settings.dev.as_str(), settings.control()), ("eth0", Control::None));
+        assert_eq!(settings.mode(), Mode::Count);
+        let settings = load(&file, FILE, &["--dev", "eth1", "--control", "crab"]).unwrap();
+        assert_eq!((settings.dev.as_str(), settings.control()), ("eth1", Control::Crab));
+        assert_eq!(settings.mode(), Mode::Shape);
+        let settings = load(&file, FILE, &["--control", "crab", "--dry-run"]).unwrap();
+        assert_eq!(settings.mode(), Mode::Count);
+        let error = load(&file, FILE, &["--control", "static"]).unwrap_err().to_string();
+        assert!(error.contains("does not learn the capacity"), "{error}");
+    }
+
+    #[test]
+    fn another_device_needs_a_restart_unless_the_command_line_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("fairweir.toml");
+        let from_file = load(&file, FILE, &[]).unwrap();
+        let told = load(&file, FILE, &["--dev", "eth0"]).unwrap();
+        fs::write(&file, FILE.replace("eth0", "eth1")).unwrap();
+        let error = from_file.reload().unwrap_err().to_string();
+        assert!(error.contains("needs a restart"), "{error}");
+        assert_eq!(told.reload().unwrap().dev, "eth0");
+    }
+}
