@@ -112,12 +112,15 @@ struct Window {
     total: Rate,
 }
 
-/// What arrived in the window before a loan.
+/// What arrived before a loan.
 #[derive(Clone, Copy, Debug)]
 struct Loan {
+    /// In the largest tick of the window.
     total: Rate,
-    /// Of those who lend.
+    /// In the last tick, for those who lend and for the others: what a loan moves shows at the end
+    /// of a window, not in its largest tick.
     lenders: Rate,
+    others: Rate,
 }
 
 impl Crab {
@@ -270,18 +273,23 @@ impl Crab {
     fn settle_loan(&mut self, total: Rate) -> Option<Act> {
         let before = self.loan.take()?;
         let from = self.capacity?;
-        let lost = self.lenders() < before.lenders.scale(97, 100);
-        if !lost || total >= before.total.scale(102, 100) || total >= from.scale(99, 100) {
+        let (lenders, others) = self.last_tick();
+        let lost = before.lenders.saturating_sub(lenders);
+        let won = others.saturating_sub(before.others);
+        let moved = lost > before.lenders.scale(3, 100) && won >= lost / 2;
+        if !moved || total >= before.total.scale(102, 100) || total >= from.scale(99, 100) {
             return None;
         }
         self.lower_capacity(total);
         Some(Act::UndoLoan { from, to: total })
     }
 
-    /// What arrived for those who lend, together.
-    fn lenders(&self) -> Rate {
-        let lenders = self.groups.iter().filter(|g| g.demand.is_some_and(|d| d > Rate::ZERO));
-        lenders.map(|g| g.observed).sum()
+    /// What arrived in the last tick for those who lend, and for the others.
+    fn last_tick(&self) -> (Rate, Rate) {
+        let lends = |g: &&GroupLoop| g.demand.is_some_and(|d| d > Rate::ZERO);
+        let all: Rate = self.groups.iter().map(|g| g.rate).sum();
+        let lenders: Rate = self.groups.iter().filter(lends).map(|g| g.rate).sum();
+        (lenders, all.saturating_sub(lenders))
     }
 
     /// The four acts in the order of CRAB §3.2.
@@ -298,7 +306,8 @@ impl Crab {
         let lender = self.groups.iter().position(is(GroupState::NonSaturating));
         if let Some(group) = lender.filter(|_| saturating) {
             self.lend(capacity);
-            self.loan = Some(Loan { total, lenders: self.lenders() });
+            let (lenders, others) = self.last_tick();
+            self.loan = Some(Loan { total, lenders, others });
             return Act::Lend { group };
         }
         // While somebody is on the way to a share that was just given to it, there is nothing to
