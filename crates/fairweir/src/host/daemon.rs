@@ -233,12 +233,14 @@ impl Daemon {
 
     fn observe(&mut self, now: Time) {
         let Some(host) = &mut self.host else { return };
+        // The tick began a few system calls ago: a rate must not depend on how long they took.
+        let read_at = fairweir_linux::monotonic_now();
         let samples = match host.take_samples() {
             Ok(samples) => samples,
             Err(e) => return self.open(now, e.to_string()),
         };
-        let interval = now.since(self.observed_at);
-        self.observed_at = now;
+        let interval = read_at.since(self.observed_at);
+        self.observed_at = read_at;
         for (totals, sample) in self.totals.iter_mut().zip(&samples) {
             totals.take_in(sample, interval);
         }
