@@ -22,7 +22,8 @@
 #define ETH_HLEN 14
 #define TC_ACT_UNSPEC (-1)
 #define HEARTBEAT_MAX_NS 2000000000ll
-#define HTB_MAJOR 0x10000u
+/* A forwarded packet keeps its priority, which must name no class of somebody else's HTB at egress. */
+#define HTB_MAJOR 0xfa170000u
 
 /* Set before loading: whether this kernel lets the program look at sockets and their owners. */
 const volatile __u32 with_owners = 1;

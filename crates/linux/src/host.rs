@@ -176,6 +176,7 @@ impl Host {
         let old: BTreeMap<String, u16> = names.zip(self.slots.iter().copied()).collect();
         let slots = rules::assign_slots(policy, &old);
         let rules = Rules::new(policy, &slots, &self.cgroup_tree(policy))?;
+        let counters = self.programs.counters()?;
         if let Err(e) = self.programs.set_rules(&self.rules, &rules) {
             let _ = self.programs.set_rules(&rules, &self.rules);
             return Err(e);
@@ -185,7 +186,6 @@ impl Host {
             rules.features(rules::needs_owners(policy)) | (self.config.features & FEATURE_CENSUS);
         self.config.default_slot = slots[policy.default_group()].into();
         self.config.generation += 1;
-        let counters = self.programs.counters()?;
         if let Err(e) = self.configure() {
             self.config = before;
             return Err(e);
@@ -201,7 +201,8 @@ impl Host {
         self.slots = slots;
         self.rules = rules;
         self.learn_owners();
-        self.delete_classes(gone)
+        self.delete_classes(gone);
+        Ok(())
     }
 
     /// What each group received since the last call, in the policy's order.
@@ -438,9 +439,11 @@ impl Host {
         self.configure()
     }
 
-    fn delete_classes(&mut self, slots: Vec<u16>) -> Result<(), Error> {
+    /// Nothing is sent to these classes any more, so one that stays (or that somebody has deleted
+    /// with all the rest) does no harm: whoever gets the slot next gives it its rate.
+    fn delete_classes(&mut self, slots: Vec<u16>) {
         let Some(ifb) = &self.ifb else {
-            return Ok(());
+            return;
         };
         let made = |slot: &u16| self.classes.contains_key(&htb::minor(*slot));
         let requests: Vec<_> =
@@ -449,7 +452,10 @@ impl Host {
             self.classes.remove(&htb::minor(slot));
             self.seen.drops.remove(&slot);
         }
-        self.netlink.change_all(&format!("delete classes of {}", ifb.name), &requests)
+        let attempted = format!("delete classes of {}", ifb.name);
+        if let Err(e) = self.netlink.change_all(&attempted, &requests) {
+            tracing::debug!(error = %e, "classes that nobody needs stay");
+        }
     }
 
     /// Whatever is written, the process that writes is alive.

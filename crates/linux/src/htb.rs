@@ -1,8 +1,8 @@
 //! Classes of the hierarchical token bucket: one for each flow group, under one parent.
 //!
 //! ```text
-//! 1: htb ── 1:ffff (what all may carry together) ─┬─ 1:1 (slot 0) ── bfifo
-//!                                                 └─ 1:2 (slot 1) ── bfifo …
+//! fa17: htb ── fa17:ffff (what all may carry together) ─┬─ fa17:1 (slot 0) ── bfifo
+//!                                                       └─ fa17:2 (slot 1) ── bfifo …
 //! ```
 //! What names no class that exists passes unshaped. Terms as in tc(8): rate, ceil, quantum, burst.
 //! Source: tc-htb(8), linux/pkt_sched.h.
@@ -208,9 +208,9 @@ fn numbers(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_ne_bytes()).collect()
 }
 
-/// `1:`.
-const ROOT: u32 = 1 << 16;
-/// `1:ffff`, the parent of all classes.
+/// `fa17:`, as `HTB_MAJOR` in `bpf/classify.bpf.c`.
+const ROOT: u32 = 0xfa17 << 16;
+/// `fa17:ffff`, the parent of all classes.
 const PARENT: u16 = 0xffff;
 /// Queues are `101:` to `200:`, below the numbers that the kernel gives by itself.
 const QUEUE_MAJOR: u32 = 0x100;

@@ -48,10 +48,12 @@ pub(crate) fn attach_clsact(
         (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16,
         &tcmsg(device, CLSACT_HANDLE, TC_H_CLSACT),
     );
-    match netlink.change("make a clsact qdisc", make.with_text(libc::TCA_KIND, "clsact")) {
-        Err(e) if e.errno() != Some(libc::EEXIST) => return Err(e),
-        _ => {}
-    }
+    let made = match netlink.change("make a clsact qdisc", make.with_text(libc::TCA_KIND, "clsact"))
+    {
+        Ok(()) => true,
+        Err(e) if e.errno() == Some(libc::EEXIST) => false,
+        Err(e) => return Err(e),
+    };
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
     let options = Nest::default()
         .with_u32(TCA_BPF_FD, program_fd as u32)
@@ -60,7 +62,12 @@ pub(crate) fn attach_clsact(
     let filter = Request::new(libc::RTM_NEWTFILTER, flags, &filter_header(device, FILTER_PRIORITY))
         .with_text(libc::TCA_KIND, "bpf")
         .with_nest(libc::TCA_OPTIONS, options);
-    netlink.change("attach the classifier to the ingress by clsact", filter)
+    let attached = netlink.change("attach the classifier to the ingress by clsact", filter);
+    if attached.is_err() && made {
+        // What is told is why it could not be attached.
+        let _ = delete_clsact(netlink, device);
+    }
+    attached
 }
 
 /// Removes our filter, and the clsact qdisc if then nothing else hangs there; returns whether
@@ -80,10 +87,14 @@ pub(crate) fn detach_clsact(netlink: &mut Netlink, device: u32) -> Result<bool, 
     }
     let egress = filters_at(netlink, device, CLSACT_EGRESS)?;
     if !ours.is_empty() && egress.is_empty() && filters(netlink, device)?.is_empty() {
-        let header = tcmsg(device, CLSACT_HANDLE, TC_H_CLSACT);
-        netlink.change("remove our clsact qdisc", Request::new(libc::RTM_DELQDISC, 0, &header))?;
+        delete_clsact(netlink, device)?;
     }
     Ok(!ours.is_empty())
+}
+
+fn delete_clsact(netlink: &mut Netlink, device: u32) -> Result<(), Error> {
+    let header = tcmsg(device, CLSACT_HANDLE, TC_H_CLSACT);
+    netlink.change("remove our clsact qdisc", Request::new(libc::RTM_DELQDISC, 0, &header))
 }
 
 /// Whether a filter of ours hangs at the ingress.

@@ -219,7 +219,7 @@ fn one_batch_changes_all_rates() {
         host.apply(&allocation(&rates)).unwrap();
         let classes = tc(&pair.home, "class show dev ifb4wan");
         for (slot, rate) in rates.iter().enumerate() {
-            let class = format!("class htb 1:{:x} parent 1:ffff leaf", slot + 1);
+            let class = format!("class htb fa17:{:x} parent fa17:ffff leaf", slot + 1);
             let line = classes.lines().find(|line| line.starts_with(&class)).expect("the class");
             let wanted = format!("rate {}Mbit ceil {0}Mbit", rate.as_bps() / 1_000_000);
             assert!(line.contains(&wanted), "{line}");
@@ -227,13 +227,13 @@ fn one_batch_changes_all_rates() {
     }
     let queues = tc(&pair.home, "qdisc show dev ifb4wan");
     assert!(
-        queues.contains("bfifo 118: parent 1:18 limit 900000b"),
+        queues.contains("bfifo 118: parent fa17:18 limit 900000b"),
         "2 · 72 Mbit/s · 50 ms: {queues}"
     );
-    assert!(queues.contains("bfifo 101: parent 1:1 limit 37500b"), "{queues}");
+    assert!(queues.contains("bfifo 101: parent fa17:1 limit 37500b"), "{queues}");
     host.apply(&allocation(&[Rate::kbit(100); 24])).unwrap();
     let queues = tc(&pair.home, "qdisc show dev ifb4wan");
-    assert!(queues.contains("bfifo 101: parent 1:1 limit 9084b"), "six packets: {queues}");
+    assert!(queues.contains("bfifo 101: parent fa17:1 limit 9084b"), "six packets: {queues}");
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_reload_moves_no_queue_and_deletes_what_is_gone() {
         let found = lines.nth(1)?.trim().strip_prefix("Sent ")?.split(' ').next()?.parse().ok();
         found.map(|bytes: u64| bytes)
     };
-    let before = sent("1:2").expect("b's class");
+    let before = sent("fa17:2").expect("b's class");
     assert!(before > 100_000, "{before}");
     read_for(&mut pair.download("192.0.2.2"), Duration::from_millis(300));
     std::thread::sleep(Duration::from_millis(200));
@@ -264,10 +264,10 @@ fn a_reload_moves_no_queue_and_deletes_what_is_gone() {
     let samples = host.take_samples().unwrap();
     assert_eq!(samples.len(), 4);
     assert!(samples[0].received.as_u64() < 5_000, "c took a's slot, not its counts");
-    assert_eq!(sent("1:1"), None, "nor its class");
+    assert_eq!(sent("fa17:1"), None, "nor its class");
     host.apply(&allocation(&[Rate::mbit(1), Rate::mbit(5), Rate::mbit(1), Rate::mbit(1)])).unwrap();
     read_for(&mut stream, Duration::from_millis(500));
-    assert!(sent("1:2").unwrap() > before, "b's class was not made anew");
+    assert!(sent("fa17:2").unwrap() > before, "b's class was not made anew");
     let samples = host.take_samples().unwrap();
     assert!(samples[1].received.as_u64() > 100_000, "{samples:?}");
     assert!(samples[0].received.as_u64() < 5_000, "{samples:?}");
