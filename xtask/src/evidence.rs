@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
 use crate::root;
@@ -39,6 +41,9 @@ const PLAYED: &[(&str, &[&str], bool)] = &[
     ("by-app", &["none", "crab"], false),
 ];
 
+/// Scenarios at once, each with two controls at once: what two cores emulate without being late.
+const AT_ONCE: usize = 2;
+
 const HEAD: &str = "# Measured in the lab
 
 Real TCP stacks over the emulated link, one run each; what each scenario shows is in its file in
@@ -56,23 +61,40 @@ pub(crate) fn run() -> Result<()> {
     let scratch = root().join("evidence");
     fs::create_dir_all(&kept)?;
     fs::create_dir_all(&scratch)?;
+    let played: Mutex<Vec<Option<Vec<Value>>>> = Mutex::new(vec![None; PLAYED.len()]);
+    let next = AtomicUsize::new(0);
+    let worker = || -> Result<()> {
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some((scenario, controls, picture)) = PLAYED.get(n) else { return Ok(()) };
+            eprintln!("[{}/{}] {scenario}: {}", n + 1, PLAYED.len(), controls.join(", "));
+            let reports = play(scenario, controls, &scratch)?;
+            if *picture {
+                let name = format!("{scenario}.svg");
+                fs::copy(scratch.join(&name), kept.join(&name)).context("keeping the picture")?;
+            }
+            let mut played = played.lock().map_err(|_| anyhow!("another scenario failed"))?;
+            played[n] = Some(reports);
+            // After each scenario, so that what was played is not lost with what was not.
+            write_table(&played)?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().try_for_each(|w| w.join().map_err(|_| anyhow!("a player panicked"))?)
+    })
+}
+
+fn write_table(played: &[Option<Vec<Value>>]) -> Result<()> {
     let mut rows = String::new();
-    for (n, (scenario, controls, picture)) in PLAYED.iter().enumerate() {
-        eprintln!("[{}/{}] {scenario}: {}", n + 1, PLAYED.len(), controls.join(", "));
-        for report in play(scenario, controls, &scratch)? {
-            row(&report, &mut rows)?;
-        }
-        if *picture {
-            let name = format!("{scenario}.svg");
-            fs::copy(scratch.join(&name), kept.join(&name)).context("keeping the picture")?;
-        }
-        // After each scenario, so that what was played is not lost with what was not.
-        fs::write(root().join("docs/measured.md"), format!("{HEAD}{rows}\n{}", machine()?))?;
+    for report in played.iter().flatten().flatten() {
+        row(report, &mut rows)?;
     }
+    fs::write(root().join("docs/measured.md"), format!("{HEAD}{rows}\n{}", machine()?))?;
     Ok(())
 }
 
-fn play(scenario: &str, controls: &[&str], scratch: &PathBuf) -> Result<Vec<Value>> {
+fn play(scenario: &str, controls: &[&str], scratch: &Path) -> Result<Vec<Value>> {
     let mut command = Command::new(root().join("target/release/fairweir"));
     command.args(["lab", "run", "--json", "--out"]).arg(scratch);
     command.arg(root().join(format!("scenarios/{scenario}.toml")));

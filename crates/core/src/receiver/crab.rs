@@ -336,7 +336,7 @@ impl Crab {
         let saturating = || self.groups.iter().filter(|g| g.state == GroupState::Saturating);
         let arrived: Rate = saturating().map(|g| g.observed).sum();
         let shares: Rate = saturating().map(|g| g.share).sum();
-        let short = settled && arrived < shares.scale(97, 100);
+        let short = settled && arrived < shares.scale(985, 1_000);
         self.short_windows = if short { self.short_windows + 1 } else { 0 };
         if self.short_windows < SHORT_WINDOWS {
             return None;

@@ -249,7 +249,7 @@ impl Daemon {
             return;
         }
         let observation = Observation {
-            at: now,
+            at: read_at,
             interval,
             groups: samples,
             connections: Vec::new(),
@@ -402,6 +402,8 @@ impl Daemon {
         if moved {
             info!(dev = self.settings.dev, network, "this is another network");
             self.store_capacity();
+            // It was told of the network in which the daemon began.
+            self.told_capacity = None;
         }
         let recalled = self.memory.recall(&self.settings.dev, &network);
         self.network = Some(network);
