@@ -14,6 +14,7 @@ use fairweir_lab::{Options, Progress, run_all};
 use fairweir_sim::report::{self, Report};
 use fairweir_sim::scenario::Scenario;
 use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{AccessFlags, access};
 
 use crate::cli::{LabCheckArgs, LabCommand, LabRunArgs};
 
@@ -44,6 +45,9 @@ fn play(args: &LabRunArgs) -> anyhow::Result<()> {
     }
     if let Some(dir) = &args.out {
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        // Not only after minutes of play.
+        access(dir, AccessFlags::W_OK)
+            .with_context(|| format!("cannot write to {}", dir.display()))?;
     }
     let options = Options {
         executable: env::current_exe().context("cannot tell where this program lies")?,

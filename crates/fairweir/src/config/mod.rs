@@ -21,8 +21,8 @@ mod read;
 
 pub(crate) use error::{ConfigError, nearest};
 use error::{Place, Placed};
+pub(crate) use read::{CAPACITY_MAX, parse_capacity, parse_control, parse_dev};
 use read::{HostKeys, Source};
-pub(crate) use read::{parse_capacity, parse_control, parse_dev};
 
 /// Where the configuration lies if nobody says otherwise.
 pub(crate) const DEFAULT_PATH: &str = "/etc/fairweir/fairweir.toml";

@@ -14,7 +14,7 @@ use super::error::{ConfigError, Place, Placed, did_you_mean};
 use super::{HostSection, VERSION};
 
 /// The most that a link is believed to carry; more is a slip of the unit.
-const CAPACITY_MAX: Rate = Rate::mbit(400_000);
+pub(crate) const CAPACITY_MAX: Rate = Rate::mbit(400_000);
 
 /// The longest name of an interface. Source: IFNAMSIZ of linux/if.h, without its end.
 const DEV_NAME_MAX: usize = 15;

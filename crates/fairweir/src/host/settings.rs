@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use fairweir_core::policy::Policy;
-use fairweir_core::receiver::{Control, Controller, ControllerError, ControllerSpec};
+use fairweir_core::receiver::{CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec};
 use fairweir_core::units::Rate;
 use fairweir_linux::Mode;
 
 use crate::cli::HostArgs;
-use crate::config::Config;
+use crate::config::{CAPACITY_MAX, Config};
 
 /// The command line, and the configuration as it was last found good.
 #[derive(Debug)]
@@ -82,17 +82,19 @@ impl Settings {
         if self.dry_run || self.control() == Control::None { Mode::Count } else { Mode::Shape }
     }
 
-    /// A controller from its beginning; `remembered` is for those that learn the capacity.
+    /// A controller from its beginning; `remembered` is for those that learn the capacity, if it can
+    /// be the capacity of a link at all.
     pub(super) fn controller(
         &self,
         remembered: Option<Rate>,
     ) -> Result<Controller, ControllerError> {
         let control = self.control();
-        let learns = !control.needs_capacity();
+        let usable =
+            |c: &Rate| !control.needs_capacity() && (CAPACITY_MIN..=CAPACITY_MAX).contains(c);
         Controller::new(&ControllerSpec {
             control,
             weights: self.policy().weights(),
-            capacity: remembered.filter(|_| learns).or(self.config.host.capacity),
+            capacity: remembered.filter(usable).or(self.config.host.capacity),
             strict_priority: self.config.host.strict_priority,
         })
     }
@@ -139,6 +141,16 @@ mod tests {
         assert_eq!(settings.mode(), Mode::Count);
         let error = load(&file, FILE, &["--control", "static"]).unwrap_err().to_string();
         assert!(error.contains("does not learn the capacity"), "{error}");
+    }
+
+    #[test]
+    fn a_remembered_capacity_that_no_link_has_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("fairweir.toml");
+        let settings = load(&file, FILE, &["--control", "crab"]).unwrap();
+        for absurd in [Rate::ZERO, Rate::kbit(99), Rate::bps(u64::MAX)] {
+            assert!(settings.controller(Some(absurd)).is_ok(), "{absurd}");
+        }
     }
 
     #[test]
