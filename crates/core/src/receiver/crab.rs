@@ -60,6 +60,8 @@ impl CrabSpec {
 pub struct Crab {
     window_ticks: u32,
     capacity: Option<Rate>,
+    /// The capacity as competing groups confirmed it: what is worth remembering. The capacity
+    /// itself also falls when nobody wants more.
     learned: Option<Rate>,
     groups: Vec<GroupLoop>,
     window: Window,
@@ -262,7 +264,9 @@ impl Crab {
         }
         self.probe_step = PROBE_STEP_MIN;
         self.failed_probes = (self.failed_probes + 1) % (LARGEST_PROBES + 1);
-        if total >= from.scale(9, 10) {
+        // One group alone may just want no more; several who all saturate fill the link.
+        let several = self.groups.iter().filter(|g| g.state == GroupState::Saturating).count() > 1;
+        if several && total >= from.scale(9, 10) {
             self.learned = Some(total.min(from));
         }
         None
@@ -281,6 +285,7 @@ impl Crab {
             return None;
         }
         self.lower_capacity(total);
+        self.learned = self.capacity;
         Some(Act::UndoLoan { from, to: total })
     }
 
@@ -323,8 +328,8 @@ impl Crab {
             return Act::Decrease { from: capacity, to: total };
         }
         if let Some(to) = self.slightly_less(capacity, settled) {
-            self.capacity = Some(to);
-            self.learned = Some(to);
+            self.capacity = Some(to.max(super::CAPACITY_MIN));
+            self.learned = self.capacity;
             return Act::Decrease { from: capacity, to };
         }
         self.start_probe(capacity, total).unwrap_or(Act::Rest)
@@ -363,7 +368,6 @@ impl Crab {
     /// Believes in a lower capacity and forgets what was concluded under the higher one.
     fn lower_capacity(&mut self, to: Rate) {
         self.capacity = Some(to.max(super::CAPACITY_MIN));
-        self.learned = self.capacity;
         for group in self.groups.iter_mut().filter(|g| !g.is_idle()) {
             group.demand = None;
         }

@@ -227,7 +227,7 @@ pub enum Act {
     Bootstrap,
     /// It measures on, before it judges.
     Measure,
-    /// It judged, and there is nothing to do.
+    /// It judged, and there is nothing to do, or nothing to conclude yet.
     Rest,
     /// It learned a first capacity.
     Learn {
@@ -293,7 +293,7 @@ impl fmt::Display for Act {
             Act::Hold => write!(f, "hold: the rates were given"),
             Act::Bootstrap => write!(f, "bootstrap: the capacity is not known yet"),
             Act::Measure => write!(f, "measure: the window is not over"),
-            Act::Rest => write!(f, "rest: nobody lacks anything"),
+            Act::Rest => write!(f, "rest: nothing to do, or nothing to conclude yet"),
             Act::Learn { to } => write!(f, "learn: the link carried {to}"),
             Act::Reclaim { .. } => write!(f, "reclaim: a group wants back what it lent"),
             Act::Lend { .. } => write!(f, "lend: a group does not use its share, another could"),

@@ -227,6 +227,24 @@ fn an_idle_link_keeps_its_capacity() {
 }
 
 #[test]
+fn low_demand_does_not_overwrite_the_remembered_capacity() {
+    let mut link = Senders::new(crab(&[5, 1], None), Rate::mbit(30), &[ENDLESS, ENDLESS]);
+    link.run(30);
+    let learned = link.controller.learned_capacity().unwrap();
+    assert!(learned >= Rate::mbit(28), "{learned}");
+    link.demands = vec![Rate::mbit(9), Rate::ZERO];
+    link.run(90);
+    assert!(link.controller.decision().capacity.unwrap() < Rate::mbit(15));
+    assert_eq!(link.controller.learned_capacity(), Some(learned));
+    // But a link that became slower for good is.
+    link.demands = vec![ENDLESS, ENDLESS];
+    link.capacity = Rate::mbit(20);
+    link.run(40);
+    let learned = link.controller.learned_capacity().unwrap();
+    assert!(learned <= Rate::mbit(21), "{learned}");
+}
+
+#[test]
 fn idle_groups_hold_no_share() {
     let mut of = vec![1; 24];
     of[0] = 3;
