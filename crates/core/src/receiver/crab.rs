@@ -26,7 +26,11 @@ use super::{
     Act, Allocation, ClassRate, Command, Decision, GroupDecision, GroupState, Observation, TICK,
 };
 use crate::share::{Entry, Weight, fair};
-use crate::units::{Rate, Span, Time};
+use crate::units::{Rate, Time};
+
+mod group;
+
+use group::{GroupLoop, HEADROOM_DIVISOR, headroom};
 
 /// What CRAB's loop is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,30 +85,6 @@ pub struct Crab {
     loan: Option<Loan>,
     command: Option<Command>,
     decision: Decision,
-}
-
-/// What the loop knows of one group.
-#[derive(Clone, Copy, Debug)]
-struct GroupLoop {
-    weight: Weight,
-    demand: Option<Rate>,
-    share: Rate,
-    ceil: Rate,
-    /// The largest and the smallest tick of this window, and whether anything was dropped in it.
-    observed: Rate,
-    observed_min: Rate,
-    dropped: bool,
-    /// The largest tick of the window before.
-    observed_last: Rate,
-    rate: Rate,
-    state: GroupState,
-    silent_for: Span,
-    /// Windows in a row in which it sent far more than it may and was dropped.
-    defiant_windows: u32,
-    /// What it may carry beyond its share while it is probed.
-    probe_extra: Rate,
-    /// When it was probed last, counted in probes.
-    probed: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -478,89 +458,6 @@ impl Crab {
     }
 }
 
-impl GroupLoop {
-    fn idle(weight: Weight) -> GroupLoop {
-        GroupLoop {
-            weight,
-            demand: Some(Rate::ZERO),
-            share: Rate::ZERO,
-            ceil: Rate::ZERO,
-            observed: Rate::ZERO,
-            observed_min: Rate::MAX,
-            dropped: false,
-            observed_last: Rate::ZERO,
-            rate: Rate::ZERO,
-            state: GroupState::Idle,
-            silent_for: Span::ZERO,
-            defiant_windows: 0,
-            probe_extra: Rate::ZERO,
-            probed: 0,
-        }
-    }
-
-    /// Takes in one tick; a group that is silent for long holds no share (11).
-    fn take_in(&mut self, rate: Rate, dropped: bool, silent: bool, interval: Span) {
-        self.rate = rate;
-        self.observed = self.observed.max(rate);
-        self.observed_min = self.observed_min.min(rate);
-        self.dropped |= dropped;
-        self.silent_for = if silent { self.silent_for + interval } else { Span::ZERO };
-        if self.silent_for >= SILENT_MAX {
-            *self = GroupLoop { observed: self.observed, ..GroupLoop::idle(self.weight) };
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.demand == Some(Rate::ZERO)
-    }
-
-    fn is_unresponsive(&self) -> bool {
-        self.defiant_windows >= DEFIANT_WINDOWS
-    }
-
-    /// Uses as much as it was believed to want. A few stray packets of an idle group are no
-    /// growth: what they need, its ceil gives them anyway.
-    fn is_growing(&self) -> bool {
-        self.demand.is_some_and(|demand| self.rate >= demand.max(HEADROOM_MIN))
-    }
-
-    /// Says how the group stands to what it may, by the window that ends.
-    fn judge(&mut self) {
-        let margin = (self.observed / 10).max(HEADROOM_MIN);
-        // What a probe adds is no part of what it is judged by: that it cannot use it at a full
-        // link says nothing about its demand.
-        let ceil = self.ceil.saturating_sub(self.probe_extra);
-        let useful = self.demand.map_or(ceil, |demand| demand.min(ceil));
-        let defiant = self.dropped && self.observed_min > self.ceil.scale(120, 100);
-        self.defiant_windows = if defiant { self.defiant_windows + 1 } else { 0 };
-        self.state = if self.is_unresponsive() {
-            GroupState::Unresponsive
-        } else if self.is_growing() {
-            GroupState::Growing
-        } else if self.is_idle() {
-            GroupState::Idle
-        } else if defiant {
-            // To lend to one who takes anyway would only rob those whom it crowds out (12).
-            GroupState::Lending
-        } else if self.observed + margin >= ceil {
-            GroupState::Saturating
-        } else if self.observed > self.observed_last.scale(105, 100) + HEADROOM_MIN {
-            GroupState::Rising
-        } else if self.observed + margin < useful {
-            GroupState::NonSaturating
-        } else {
-            GroupState::Lending
-        };
-        self.observed_last = self.observed;
-    }
-}
-
-/// What a lender keeps beyond what it uses, so that its growth shows (5): one 64 KB burst of a
-/// receive offload in a tick must not look like growth of a fast group.
-fn headroom(observed: Rate) -> Rate {
-    (observed / HEADROOM_DIVISOR).max(HEADROOM_MIN)
-}
-
 /// What a probe adds to its group's ceil.
 fn probe_extra(capacity: Rate, step: u64) -> Rate {
     capacity.scale(step, 1_000).max(PROBE_MIN)
@@ -568,10 +465,6 @@ fn probe_extra(capacity: Rate, step: u64) -> Rate {
 
 /// Source: CRAB §3.1, `n`.
 const WINDOW_TICKS_HOST: u32 = 5;
-/// Source: CRAB §3.1 and §3.3: `δ` and the lending headroom are at least 0.25 Mbit/s.
-const HEADROOM_MIN: Rate = Rate::kbit(250);
-/// A twentieth: of a lender's rate, and of the capacity for all lenders together.
-const HEADROOM_DIVISOR: u64 = 20;
 /// The first probe adds a sixteenth of the capacity, and each that succeeds makes the next four
 /// times as large: docs/decisions/0001. The paper has an eighth, and doubles (§3.5).
 const PROBE_STEP_MIN: u64 = 62;
@@ -589,9 +482,5 @@ const REMEMBERED_PART: (u64, u64) = (9, 10);
 const DIVIDED_PART: (u64, u64) = (98, 100);
 /// Below this a window says nothing about the capacity.
 const LEARN_MIN: Rate = Rate::mbit(1);
-/// A group without a packet for this long is idle.
-const SILENT_MAX: Span = Span::secs(30);
-/// Windows in a row after which a group that ignores its drops counts as unresponsive.
-const DEFIANT_WINDOWS: u32 = 5;
 /// No class is throttled below this.
 const CEIL_MIN: Rate = Rate::kbit(100);

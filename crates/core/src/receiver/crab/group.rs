@@ -1,0 +1,121 @@
+//! What the loop knows of one group, and how it judges it at the end of a window.
+
+use super::super::GroupState;
+use crate::share::Weight;
+use crate::units::{Rate, Span};
+
+/// What the loop knows of one group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupLoop {
+    pub(super) weight: Weight,
+    pub(super) demand: Option<Rate>,
+    pub(super) share: Rate,
+    pub(super) ceil: Rate,
+    /// The largest and the smallest tick of this window, and whether anything was dropped in it.
+    pub(super) observed: Rate,
+    pub(super) observed_min: Rate,
+    pub(super) dropped: bool,
+    /// The largest tick of the window before.
+    pub(super) observed_last: Rate,
+    pub(super) rate: Rate,
+    pub(super) state: GroupState,
+    pub(super) silent_for: Span,
+    /// Windows in a row in which it sent far more than it may and was dropped.
+    pub(super) defiant_windows: u32,
+    /// What it may carry beyond its share while it is probed.
+    pub(super) probe_extra: Rate,
+    /// When it was probed last, counted in probes.
+    pub(super) probed: u64,
+}
+
+impl GroupLoop {
+    pub(super) fn idle(weight: Weight) -> GroupLoop {
+        GroupLoop {
+            weight,
+            demand: Some(Rate::ZERO),
+            share: Rate::ZERO,
+            ceil: Rate::ZERO,
+            observed: Rate::ZERO,
+            observed_min: Rate::MAX,
+            dropped: false,
+            observed_last: Rate::ZERO,
+            rate: Rate::ZERO,
+            state: GroupState::Idle,
+            silent_for: Span::ZERO,
+            defiant_windows: 0,
+            probe_extra: Rate::ZERO,
+            probed: 0,
+        }
+    }
+
+    /// Takes in one tick; a group that is silent for long holds no share (11).
+    pub(super) fn take_in(&mut self, rate: Rate, dropped: bool, silent: bool, interval: Span) {
+        self.rate = rate;
+        self.observed = self.observed.max(rate);
+        self.observed_min = self.observed_min.min(rate);
+        self.dropped |= dropped;
+        self.silent_for = if silent { self.silent_for + interval } else { Span::ZERO };
+        if self.silent_for >= SILENT_MAX {
+            *self = GroupLoop { observed: self.observed, ..GroupLoop::idle(self.weight) };
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.demand == Some(Rate::ZERO)
+    }
+
+    pub(super) fn is_unresponsive(&self) -> bool {
+        self.defiant_windows >= DEFIANT_WINDOWS
+    }
+
+    /// Uses as much as it was believed to want. A few stray packets of an idle group are no
+    /// growth: what they need, its ceil gives them anyway.
+    pub(super) fn is_growing(&self) -> bool {
+        self.demand.is_some_and(|demand| self.rate >= demand.max(HEADROOM_MIN))
+    }
+
+    /// Says how the group stands to what it may, by the window that ends.
+    pub(super) fn judge(&mut self) {
+        let margin = (self.observed / 10).max(HEADROOM_MIN);
+        // What a probe adds is no part of what it is judged by: that it cannot use it at a full
+        // link says nothing about its demand.
+        let ceil = self.ceil.saturating_sub(self.probe_extra);
+        let useful = self.demand.map_or(ceil, |demand| demand.min(ceil));
+        let defiant = self.dropped && self.observed_min > self.ceil.scale(120, 100);
+        self.defiant_windows = if defiant { self.defiant_windows + 1 } else { 0 };
+        self.state = if self.is_unresponsive() {
+            GroupState::Unresponsive
+        } else if self.is_growing() {
+            GroupState::Growing
+        } else if self.is_idle() {
+            GroupState::Idle
+        } else if defiant {
+            // To lend to one who takes anyway would only rob those whom it crowds out (12).
+            GroupState::Lending
+        } else if self.observed + margin >= ceil {
+            GroupState::Saturating
+        } else if self.observed > self.observed_last.scale(105, 100) + HEADROOM_MIN {
+            GroupState::Rising
+        } else if self.observed + margin < useful {
+            GroupState::NonSaturating
+        } else {
+            GroupState::Lending
+        };
+        self.observed_last = self.observed;
+    }
+}
+
+/// What a lender keeps beyond what it uses, so that its growth shows (5): one 64 KB burst of a
+/// receive offload in a tick must not look like growth of a fast group.
+pub(super) fn headroom(observed: Rate) -> Rate {
+    (observed / HEADROOM_DIVISOR).max(HEADROOM_MIN)
+}
+
+/// Source: CRAB §3.1 and §3.3: `δ` and the lending headroom are at least 0.25 Mbit/s.
+const HEADROOM_MIN: Rate = Rate::kbit(250);
+/// A twentieth: of a lender's rate, and of the capacity for all lenders together.
+pub(super) const HEADROOM_DIVISOR: u64 = 20;
+/// A group without a packet for this long is idle.
+const SILENT_MAX: Span = Span::secs(30);
+/// Windows in a row after which a group that ignores its drops counts as unresponsive.
+const DEFIANT_WINDOWS: u32 = 5;
