@@ -206,7 +206,7 @@ pub(crate) struct LabCheckArgs {
 const EXAMPLES: &str = "Examples:
   sudo fairweir init --dev eth0        watch for a minute, write a first configuration
   sudo fairweir host --dev eth0        share the download of eth0
-  fairweir top                         watch it live
+  sudo fairweir top                    watch it live
   sudo fairweir off                    stop, and leave nothing behind";
 
 const HOST_EXAMPLES: &str = "Examples:
@@ -217,12 +217,12 @@ const HOST_EXAMPLES: &str = "Examples:
 SIGHUP and a changed file reload the configuration; no connection is lost.";
 
 const STATUS_EXAMPLES: &str = "Examples:
-  fairweir status
-  fairweir status --dev eth0 --json";
+  sudo fairweir status
+  sudo fairweir status --dev eth0 --json";
 
 const TOP_EXAMPLES: &str = "Examples:
-  fairweir top
-  fairweir top --dev eth0
+  sudo fairweir top
+  sudo fairweir top --dev eth0
 
 q quits.";
 

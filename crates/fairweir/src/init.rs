@@ -35,6 +35,9 @@ pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
     if !to_stdout && !args.force && args.output.exists() {
         bail!("{} is there already; --force overwrites it", args.output.display());
     }
+    if args.duration == Span::ZERO {
+        bail!("--duration 0s sees nothing; `60s` is the default");
+    }
     let seen = observe(&args.dev, args.duration)?;
     let text = configuration(&args.dev, &seen);
     if to_stdout {
@@ -66,7 +69,7 @@ fn observe(dev: &str, duration: Span) -> anyhow::Result<Seen> {
     let mut host =
         Host::attach(&HostSpec { dev: dev.to_owned(), policy, mode: Mode::Count, census: true })?;
     if !io::stderr().is_terminal() {
-        eprintln!("watching {dev} for {duration}");
+        let _ = writeln!(io::stderr(), "watching {dev} for {duration}");
     }
     let start = monotonic_now();
     let (mut received, mut busiest, mut last) = (Bytes::ZERO, Rate::ZERO, start);
@@ -85,7 +88,7 @@ fn observe(dev: &str, duration: Span) -> anyhow::Result<Seen> {
         show_progress(now.since(start), duration, rate);
     }
     if io::stderr().is_terminal() {
-        eprintln!();
+        let _ = writeln!(io::stderr());
     }
     let talkers = host.census()?;
     host.detach()?;
@@ -100,7 +103,8 @@ fn show_progress(done: Span, all: Span, rate: Rate) {
     const WIDTH: usize = 30;
     let part = (done.as_secs_f64() / all.as_secs_f64()).min(1.0);
     let full = (part * WIDTH as f64) as usize;
-    eprint!(
+    let _ = write!(
+        io::stderr(),
         "\rwatching [{}{}] {:3.0} of {:.0} s, {:.1} Mbit/s   ",
         "#".repeat(full),
         " ".repeat(WIDTH - full),

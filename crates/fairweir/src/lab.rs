@@ -92,7 +92,7 @@ fn write_files(dir: &Path, scenario: &Scenario, reports: &[Report]) -> anyhow::R
     for report in reports {
         write(format!("{name}-{}.csv", report.control), report::csv(scenario, report))?;
     }
-    eprintln!("wrote {}", dir.join(format!("{name}.svg")).display());
+    let _ = writeln!(io::stderr(), "wrote {}", dir.join(format!("{name}.svg")).display());
     Ok(())
 }
 
@@ -128,17 +128,17 @@ impl Shown {
         if !io::stderr().is_terminal() {
             // A log gets a line when a control begins and when it is done.
             if before.is_none() || (percent == 100 && before != Some(100)) {
-                eprintln!("{}: {percent} %", progress.control);
+                let _ = writeln!(io::stderr(), "{}: {percent} %", progress.control);
             }
         } else if before != Some(percent) {
             let text: Vec<_> = at.iter().map(|(c, p)| format!("{c} {p:>3} %")).collect();
-            eprint!("\r{}", text.join("  "));
+            let _ = write!(io::stderr(), "\r{}", text.join("  "));
         }
     }
 
     fn end(&self) {
         if io::stderr().is_terminal() {
-            eprintln!();
+            let _ = writeln!(io::stderr());
         }
     }
 }

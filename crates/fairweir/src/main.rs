@@ -32,7 +32,8 @@ const EXIT_FAILURE: u8 = 2;
 
 fn main() -> ExitCode {
     // The lab's processes are this binary under other names; people never start them.
-    if let Some(agent) = env::args().nth(1).filter(|name| fairweir_lab::is_agent(name)) {
+    let first = env::args_os().nth(1).and_then(|argument| argument.into_string().ok());
+    if let Some(agent) = first.filter(|name| fairweir_lab::is_agent(name)) {
         return fairweir_lab::agent_main(&agent);
     }
     let cli = Cli::parse();
@@ -73,6 +74,8 @@ fn log_to_stderr(verbose: u8) {
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr)
+        // It would tell stderr, and panic, that stderr is gone: whoever read the log may go.
+        .log_internal_errors(false)
         .init();
 }
 

@@ -195,6 +195,7 @@ impl Daemon {
             // fail, the next tick looks for the device and attaches again.
             self.host = None;
             self.host = Some(attach(&new)?);
+            self.opening = None;
         } else if let Some(host) = &mut self.host {
             let old = self.settings.policy();
             host.set_policy(new.policy()).inspect_err(|_| {

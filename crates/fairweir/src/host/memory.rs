@@ -9,9 +9,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fairweir_core::receiver::CAPACITY_MIN;
 use fairweir_core::units::Rate;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
+
+use crate::config::CAPACITY_MAX;
 
 /// After this time an access line may well have another contract.
 const AGE_MAX_S: u64 = 30 * 24 * 3600;
@@ -46,10 +49,13 @@ impl Memory {
         Memory { path: state_dir.join("capacity.json") }
     }
 
-    /// The capacity of `network` at `dev` and its age in seconds, if it is not too old.
+    /// The capacity of `network` at `dev` and its age in seconds, if it is not too old and one that
+    /// a link can have.
     pub(super) fn recall(&self, dev: &str, network: &str) -> Option<(Rate, u64)> {
         let entry = self.read().into_iter().find(|e| e.dev == dev && e.network == network)?;
-        Some((Rate::bps(entry.capacity_bps), unix_now().saturating_sub(entry.at)))
+        let capacity = Rate::bps(entry.capacity_bps);
+        let plausible = (CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity);
+        plausible.then(|| (capacity, unix_now().saturating_sub(entry.at)))
     }
 
     /// Remembers `capacity` for `network` at `dev`; a failure is logged and costs nothing else.
@@ -118,6 +124,8 @@ mod tests {
         assert!(age <= 1);
         assert_eq!(memory.recall("eth0", "cafe").unwrap().0, Rate::mbit(5));
         assert_eq!(memory.recall("eth1", "home"), None);
+        memory.store("eth1", "home", Rate::ZERO);
+        assert_eq!(memory.recall("eth1", "home"), None, "no link has that");
         assert_eq!(fs::read_dir(dir.path().join("deeper")).unwrap().count(), 1);
     }
 
