@@ -195,10 +195,14 @@ impl Crab {
     /// The first capacity is what the first busy window carried (10).
     fn learn(&mut self) -> Act {
         let total = self.window.total;
-        self.restart_window();
         if total <= LEARN_MIN {
+            self.restart_window();
             return Act::Bootstrap;
         }
+        for group in self.groups.iter_mut().filter(|g| g.is_growing()) {
+            group.demand = None;
+        }
+        self.restart_window();
         self.capacity = Some(total);
         self.divide();
         Act::Learn { to: total }

@@ -158,6 +158,16 @@ fn backlogged_groups_share_by_weight_from_a_cold_start() {
 }
 
 #[test]
+fn learning_the_capacity_throttles_nobody_who_is_alone() {
+    let mut link = Senders::new(crab(&[5, 1], None), Rate::mbit(30), &[Rate::ZERO, ENDLESS]);
+    while link.controller.decision().capacity.is_none() {
+        link.rates[1] = Rate::mbit(30);
+        link.tick();
+    }
+    assert!(link.enforced.unwrap().classes[1].ceil >= Rate::mbit(29));
+}
+
+#[test]
 fn low_rates_are_learned_too() {
     for mbit in [4, 5, 7, 10] {
         let start = Rate::mbit(mbit - 1);
