@@ -321,11 +321,12 @@ fn what_is_surely_not_meant_is_a_warning() {
     let dir = TempDir::new().unwrap();
     let text = "version = 1\n[host]\nstrict_priority = true\n\
         [[group]]\nname = \"a\"\nweight = 1\nmatch = [\"ip:192.0.2.7\"]\n\
-        [[group]]\nname = \"b\"\nweight = 1\nmatch = [\"ip:192.0.2.7/32\"]\n";
+        [[group]]\nname = \"b\"\nweight = 1\nmatch = [\"ip:192.0.2.7/32\", \"unit:backup\"]\n";
     let output = check(&written(&dir, "odd.toml", text));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success());
     assert!(text.contains(":9: `ip:192.0.2.7` of `b` stands in `a` already"), "{text}");
+    assert!(text.contains(":9: `unit:backup` of `b` names no unit"), "{text}");
     assert!(text.contains(":3: `strict_priority` works with the control `chokepoint`"), "{text}");
 }
 

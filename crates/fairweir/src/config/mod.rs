@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use fairweir_core::policy::{GROUPS_MAX, Group, Policy, PolicyError};
+use fairweir_core::policy::{GROUPS_MAX, Group, Match, Policy, PolicyError};
 use fairweir_core::receiver::Control;
 use fairweir_core::units::Rate;
 
@@ -172,6 +172,12 @@ impl Draft {
         let mut seen: Vec<(&Placed<Group>, String)> = Vec::new();
         for (group, m) in all {
             let text = m.to_string();
+            if matches!(m, Match::Unit(name) if !name.contains('.')) {
+                warnings.push(format!(
+                    "{}: `{text}` of `{}` names no unit of systemd, which all end like `.service`",
+                    group.place, group.value.name
+                ));
+            }
             if let Some((first, _)) = seen.iter().find(|(_, t)| *t == text) {
                 let wins = &first.value.name;
                 warnings.push(format!(
