@@ -11,7 +11,8 @@ use anyhow::{Context, bail};
 
 use crate::wire::{Outcome, Request};
 
-/// The most clients at a time; more are turned away.
+/// The most clients at a time. For one more the one goes that has been there longest, so that
+/// those who ask for nothing keep nobody out.
 const CLIENTS_MAX: usize = 16;
 
 /// The longest request.
@@ -75,7 +76,10 @@ impl Server {
     /// Answers whatever has arrived; `answer` makes one line of JSON of a request.
     pub(super) fn serve(&mut self, mut answer: impl FnMut(Request) -> String) {
         while let Ok((stream, _)) = self.listener.accept() {
-            if self.clients.len() < CLIENTS_MAX && stream.set_nonblocking(true).is_ok() {
+            if stream.set_nonblocking(true).is_ok() {
+                if self.clients.len() == CLIENTS_MAX {
+                    self.clients.remove(0);
+                }
                 self.clients.push(Client { stream, input: Vec::new(), output: Vec::new() });
             }
         }
