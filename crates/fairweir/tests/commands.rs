@@ -260,7 +260,12 @@ fn a_learned_capacity_is_remembered_for_its_network() {
         return;
     }
     let stage = Stage::new();
-    stage.configure("version = 1\n[host]\ncontrol = \"crab\"\n");
+    // Only what groups confirm that compete is worth remembering.
+    stage.configure(&format!(
+        "version = 1\n[host]\ncontrol = \"crab\"\n\
+         [[group]]\nname = \"a\"\nweight = 1\nmatch = [\"ip:{}\"]\n",
+        SERVERS[0]
+    ));
     let daemon = stage.start(&[]);
     let _downloads = SERVERS.map(|server| stage.download(server));
     daemon.wait_for("on a known network", Duration::from_secs(15), |s| s["network"].is_string());
