@@ -57,7 +57,7 @@ install: build
 	install -m 0644 dist/fairweir.toml $(DESTDIR)/etc/fairweir/fairweir.toml.example
 	@test -e $(DESTDIR)/etc/fairweir/fairweir.toml || \
 		install -m 0644 dist/fairweir.toml $(DESTDIR)/etc/fairweir/fairweir.toml
-	@echo 'Edit /etc/fairweir/fairweir.toml (or: fairweir init), then: systemctl enable --now fairweir@eth0'
+	@echo 'Edit /etc/fairweir/fairweir.toml (fairweir init --dev eth0 --output - proposes one), then: systemctl enable --now fairweir@eth0'
 
 uninstall:
 	-$(DESTDIR)$(PREFIX)/bin/fairweir off
