@@ -1,0 +1,94 @@
+//! The main claim on real packets: the daemon in an emulated home makes downloads obey weights that
+//! only it knows. The same files and bounds hold for whoever plays `scenarios/` by hand.
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+
+mod common;
+use common::fairweir;
+use common::stage::privileged;
+
+/// Plays a scenario of the project under several controls; once more if the machine was too busy
+/// to keep the link's time.
+fn play(scenario: &str, controls: &[&str]) -> Vec<Value> {
+    let file = format!("{}/../../scenarios/{scenario}.toml", env!("CARGO_MANIFEST_DIR"));
+    let mut args = vec!["lab", "run", &file, "--json"];
+    for control in controls {
+        args.extend(["--control", control]);
+    }
+    let once = || -> Vec<Value> {
+        let output = fairweir(&args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{scenario}: {errors}");
+        match serde_json::from_slice(&output.stdout).unwrap() {
+            Value::Array(reports) => reports,
+            one => vec![one],
+        }
+    };
+    let reports = once();
+    if reports.iter().all(|r| r["valid"] == true) { reports } else { once() }
+}
+
+/// Rate of the first group by that of the second.
+fn ratio(report: &Value) -> f64 {
+    let rate = |i: usize| report["summary"]["groups"][i]["rate_bps"].as_f64().unwrap();
+    rate(0) / rate(1)
+}
+
+fn assert_ratio(scenario: &str, wanted: f64, within: f64) {
+    let reports = play(scenario, &["none", "crab"]);
+    let (none, crab) = (ratio(&reports[0]), ratio(&reports[1]));
+    let is_near = |ratio: f64| (ratio / wanted - 1.0).abs() <= within;
+    assert!(is_near(crab), "{scenario}: {crab:.2} under crab\n{}", reports[1]);
+    assert!(!is_near(none), "{scenario}: {none:.2} without control, so this proves nothing");
+}
+
+fn assert_shares(scenario: &str, error_max: f64, utilization_min: f64) {
+    let report = &play(scenario, &["crab"])[0];
+    let error = report["summary"]["allocation_error"].as_f64().unwrap();
+    let utilization = report["summary"]["utilization"].as_f64().unwrap();
+    let fine = error <= error_max && utilization >= utilization_min;
+    assert!(fine, "{scenario}: error {error:.3}, utilisation {utilization:.3}\n{report}");
+}
+
+#[test]
+fn crab_makes_cubic_downloads_obey_their_weights() {
+    if privileged() {
+        assert_ratio("weights-5-1", 5.0, 0.08);
+    }
+}
+
+#[test]
+fn crab_makes_cubic_obey_its_weight_beside_bbr_over_ipv6() {
+    if privileged() {
+        assert_ratio("weights-5-1-mixed-ipv6", 5.0, 0.15);
+    }
+}
+
+#[test]
+fn crab_tells_two_applications_of_one_server_apart() {
+    if privileged() {
+        assert_ratio("by-app", 5.0, 0.08);
+    }
+}
+
+#[test]
+fn crab_follows_groups_that_join_leave_and_want_less() {
+    if privileged() {
+        assert_shares("crab-fig7-short", 0.06, 0.94);
+    }
+}
+
+#[test]
+fn crab_follows_a_capacity_that_falls_and_rises() {
+    if privileged() {
+        assert_shares("crab-fig8-short", 0.06, 0.90);
+    }
+}
+
+#[test]
+fn crab_survives_long_round_trips_and_a_slow_first_flow() {
+    if privileged() {
+        assert_shares("rtts-first-200", 0.08, 0.88);
+    }
+}
