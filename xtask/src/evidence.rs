@@ -4,10 +4,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::root;
@@ -41,9 +39,6 @@ const PLAYED: &[(&str, &[&str], bool)] = &[
     ("by-app", &["none", "crab"], false),
 ];
 
-/// Scenarios at once, each with two controls at once: what two cores emulate without being late.
-const AT_ONCE: usize = 2;
-
 const HEAD: &str = "# Measured in the lab
 
 Real TCP stacks over the emulated link, one run each; what each scenario shows is in its file in
@@ -56,60 +51,56 @@ its share until the next event (`–`: never; a single second off is enough for 
 |---|---|---:|---:|---:|---:|---:|---|---|
 ";
 
-pub(crate) fn run() -> Result<()> {
+/// Plays what is named, or everything; the tables are made from all that was ever played here.
+pub(crate) fn run(names: &[String]) -> Result<()> {
+    if let Some(name) = names.iter().find(|n| PLAYED.iter().all(|(played, ..)| played != n)) {
+        bail!("`{name}` is none of the scenarios that are played");
+    }
     let kept = root().join("docs/pictures");
     let scratch = root().join("evidence");
     fs::create_dir_all(&kept)?;
     fs::create_dir_all(&scratch)?;
-    let played: Mutex<Vec<Option<Vec<Value>>>> = Mutex::new(vec![None; PLAYED.len()]);
-    let next = AtomicUsize::new(0);
-    let worker = || -> Result<()> {
-        loop {
-            let n = next.fetch_add(1, Ordering::Relaxed);
-            let Some((scenario, controls, picture)) = PLAYED.get(n) else { return Ok(()) };
-            eprintln!("[{}/{}] {scenario}: {}", n + 1, PLAYED.len(), controls.join(", "));
-            let reports = play(scenario, controls, &scratch)?;
-            if *picture {
-                let name = format!("{scenario}.svg");
-                fs::copy(scratch.join(&name), kept.join(&name)).context("keeping the picture")?;
-            }
-            let mut played = played.lock().map_err(|_| anyhow!("another scenario failed"))?;
-            played[n] = Some(reports);
-            // After each scenario, so that what was played is not lost with what was not.
-            write_table(&played)?;
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+    let chosen: Vec<_> = PLAYED.iter().filter(|(name, ..)| wanted(name)).collect();
+    for (n, (scenario, controls, picture)) in chosen.iter().enumerate() {
+        eprintln!("[{}/{}] {scenario}: {}", n + 1, chosen.len(), controls.join(", "));
+        play(scenario, controls, &scratch)?;
+        if *picture {
+            let name = format!("{scenario}.svg");
+            fs::copy(scratch.join(&name), kept.join(&name)).context("keeping the picture")?;
         }
-    };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().try_for_each(|w| w.join().map_err(|_| anyhow!("a player panicked"))?)
-    })
-}
-
-fn write_table(played: &[Option<Vec<Value>>]) -> Result<()> {
-    let mut rows = String::new();
-    for report in played.iter().flatten().flatten() {
-        row(report, &mut rows)?;
+        // After each scenario, so that what was played is not lost with what was not.
+        write_table(&scratch)?;
     }
-    fs::write(root().join("docs/measured.md"), format!("{HEAD}{rows}\n{}", machine()?))?;
     Ok(())
 }
 
-fn play(scenario: &str, controls: &[&str], scratch: &Path) -> Result<Vec<Value>> {
+fn play(scenario: &str, controls: &[&str], scratch: &Path) -> Result<()> {
     let mut command = Command::new(root().join("target/release/fairweir"));
-    command.args(["lab", "run", "--json", "--out"]).arg(scratch);
+    command.args(["lab", "run", "--out"]).arg(scratch);
     command.arg(root().join(format!("scenarios/{scenario}.toml")));
     for control in controls {
         command.args(["--control", control]);
     }
-    let output = command.stderr(std::process::Stdio::inherit()).output();
-    let output = output.context("starting target/release/fairweir; `make build` makes it")?;
-    if !output.status.success() {
+    let status = command.status();
+    if !status.context("starting target/release/fairweir; `make build` makes it")?.success() {
         bail!("{scenario}: the lab failed");
     }
-    match serde_json::from_slice(&output.stdout)? {
-        Value::Array(reports) => Ok(reports),
-        one => Ok(vec![one]),
+    Ok(())
+}
+
+fn write_table(scratch: &Path) -> Result<()> {
+    let mut rows = String::new();
+    for (scenario, ..) in PLAYED {
+        let Ok(text) = fs::read_to_string(scratch.join(format!("{scenario}.json"))) else {
+            continue;
+        };
+        for report in serde_json::from_str::<Vec<Value>>(&text)? {
+            row(&report, &mut rows)?;
+        }
     }
+    fs::write(root().join("docs/measured.md"), format!("{HEAD}{rows}\n{}", machine()?))?;
+    Ok(())
 }
 
 fn row(report: &Value, rows: &mut String) -> Result<()> {

