@@ -1,6 +1,9 @@
 //! How long one division takes, for 3 to 10,000 groups, against filling in passes as CRAB's
 //! appendix A does (repaired so that it ends). Prints a Markdown table: `cargo bench -p fairweir-core`.
 
+// A bench reads the clock.
+#![allow(clippy::disallowed_methods)]
+
 use std::hint::black_box;
 use std::time::Instant;
 
