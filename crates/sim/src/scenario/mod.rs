@@ -9,8 +9,8 @@
 //! Terms: a *flow* is one download of a group (of several connections, if it says so); an *event*
 //! is an instant at which the fair shares may change. All rates, also demands, count L2 bytes.
 
-use fairweir_core::policy::Match;
-use fairweir_core::share::{Entry, Weight, fair};
+pub use fairweir_core::policy::Group;
+use fairweir_core::share::{Entry, fair};
 use fairweir_core::units::{Rate, Span, Time};
 
 use crate::link::{Buffer, Discipline, RateStep};
@@ -42,7 +42,8 @@ pub struct Scenario {
     pub link: Access,
     /// What the control is told.
     pub control: Told,
-    /// Who shares the link, in the order of the file.
+    /// Who shares the link, in the order of the file; one without matches has the addresses of its
+    /// flows' servers.
     pub groups: Vec<Group>,
     /// Who loads the link, in the order of the file.
     pub flows: Vec<Flow>,
@@ -76,17 +77,6 @@ pub struct Told {
     pub capacity: Option<Rate>,
     /// What a control that learns the capacity remembers of earlier days.
     pub remembered: Option<Rate>,
-}
-
-/// Traffic that shares one weight.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
-    /// Unique in the scenario.
-    pub name: String,
-    /// Its part of the capacity relative to the other groups.
-    pub weight: Weight,
-    /// What belongs to it; empty is the addresses of its flows' servers.
-    pub matches: Vec<Match>,
 }
 
 /// One download of a group.

@@ -1,6 +1,6 @@
 //! From the text of a scenario file to a valid [`Scenario`].
 
-use fairweir_core::policy::{DEFAULT_GROUP, Group as PolicyGroup, Match, Policy};
+use fairweir_core::policy::{DEFAULT_GROUP, Match, Policy};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
@@ -144,13 +144,8 @@ fn groups<'t>(tables: Vec<Table<'t>>) -> Result<Vec<(Group, Place<'t>)>, Scenari
 
 /// Refuses a last group with which the list is no policy for the daemon.
 fn check_policy(groups: &[(Group, Place<'_>)]) -> Result<(), ScenarioError> {
-    let as_policy = |(g, _): &(Group, Place<'_>)| PolicyGroup {
-        name: g.name.clone(),
-        weight: g.weight,
-        matches: g.matches.clone(),
-    };
     let Some((_, place)) = groups.last() else { return Ok(()) };
-    let policy = Policy::new(groups.iter().map(as_policy).collect());
+    let policy = Policy::new(groups.iter().map(|(group, _)| group.clone()).collect());
     policy.map(drop).map_err(|e| place.error(e))
 }
 

@@ -1,3 +1,5 @@
+use fairweir_core::policy::Match;
+
 use super::*;
 
 const GOOD: &str = r#"
