@@ -152,7 +152,8 @@ impl Daemon {
         {
             warn!("the control cannot begin anew: {e}");
         }
-        if now >= self.store_at {
+        // A network that nothing is remembered of is worth more than the period.
+        if now >= self.store_at || self.stored.is_none() {
             self.store_capacity();
             self.store_at = now + STORE_PERIOD;
         }

@@ -134,6 +134,16 @@ impl Stage {
         self.dir.path().join(name)
     }
 
+    /// Waits until what is remembered of networks contains `text`.
+    pub fn wait_for_memory(&self, text: &str, patience: Duration) {
+        let path = self.path("state/capacity.json");
+        let deadline = Instant::now() + patience;
+        while !fs::read_to_string(&path).is_ok_and(|memory| memory.contains(text)) {
+            assert!(Instant::now() < deadline, "`{text}` is not remembered in {patience:?}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Replaces the configuration as an editor does: a new file is renamed over the old one.
     pub fn configure(&self, text: &str) {
         let new = self.path(".fairweir.toml.swp");
