@@ -10,5 +10,6 @@
 #![forbid(unsafe_code)]
 
 pub mod link;
+mod random;
 pub mod report;
 pub mod scenario;

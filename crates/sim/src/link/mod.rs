@@ -18,11 +18,11 @@ use std::collections::VecDeque;
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
+use crate::random::SplitMix64;
+
 mod queue;
-mod random;
 
 use queue::{Queue, Waiting};
-use random::SplitMix64;
 
 /// What a link is made from.
 #[derive(Clone, Debug, PartialEq)]
