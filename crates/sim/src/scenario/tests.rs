@@ -275,6 +275,6 @@ fn what_is_wrong_with_devices_is_said() {
     );
     assert_eq!(
         wrong("name = \"m2\"", "name = \"m1\""),
-        "router.toml:11: device.name: there is a device `m1` already"
+        "router.toml:12: device.name: there is a device `m1` already"
     );
 }
