@@ -3,12 +3,14 @@
 //! | module | its job |
 //! |---|---|
 //! | [`scenario`] | what is played: link, groups, flows and their steps, from a TOML file |
+//! | [`htb`] | the receiver's own enforcer, as the kernel's HTB, in virtual time |
 //! | [`link`] | a bottleneck with its queue, as a state machine in virtual time |
 //! | [`report`] | how well the groups got their fair shares, from what left the link |
 //!
 //! Nothing here reads a clock or touches the outside world; the same input gives the same output.
 #![forbid(unsafe_code)]
 
+pub mod htb;
 pub mod link;
 mod random;
 pub mod report;

@@ -23,9 +23,11 @@ use serde::Serialize;
 use crate::share::Weight;
 use crate::units::{Bytes, Rate, Span, Time};
 
+mod class;
 mod crab;
 mod fixed;
 
+pub use class::ClassSpec;
 pub use crab::{Crab, CrabSpec, CrabTuning};
 pub use fixed::Fixed;
 
