@@ -14,7 +14,7 @@ use fairweir_core::receiver::{Control, CrabTuning};
 use fairweir_core::share::{Entry, Weight, fair};
 use fairweir_core::units::{Rate, Span, Time};
 
-use crate::link::{Buffer, Discipline, RateStep};
+use crate::link::{Buffer, Capacity, Discipline};
 
 mod read;
 mod toml_table;
@@ -69,8 +69,8 @@ pub struct Device {
 /// An access link: a bottleneck in each direction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Access {
-    /// Capacity of the downlink; the first entry holds from the start, later ones are steps.
-    pub rates: Vec<RateStep>,
+    /// What the downlink carries, and when.
+    pub capacity: Capacity,
     /// Buffer of the downlink.
     pub buffer: Buffer,
     /// Capacity of the uplink.
@@ -90,7 +90,7 @@ pub struct Access {
 /// What the control is told about the link before the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// The capacity, for controls that do not learn it; `None` is the link's first rate.
+    /// The capacity, for controls that do not learn it; `None` is what the link nominally has.
     pub capacity: Option<Rate>,
     /// What a control that learns the capacity remembers of earlier days.
     pub remembered: Option<Rate>,
@@ -249,7 +249,7 @@ impl Scenario {
                 all.push((step.at, format!("{name} wants {wants}")));
             }
         }
-        for step in self.link.rates.iter().skip(1) {
+        for step in self.link.capacity.steps().iter().skip(1) {
             all.push((step.at, format!("link {}", step.rate)));
         }
         all.retain(|(at, _)| *at < self.end());
@@ -268,10 +268,9 @@ impl Scenario {
         events
     }
 
-    /// What the downlink carries at time `t`.
+    /// What the downlink carries at time `t`; under a trace, in the second that begins at `t`.
     pub fn capacity_at(&self, t: Time) -> Rate {
-        let holds = self.link.rates.iter().rev().find(|step| step.at <= t);
-        holds.unwrap_or(&self.link.rates[0]).rate
+        self.link.capacity.at(t)
     }
 
     /// What a group would use at time `t`: the sum of its active flows; `None` is without end.

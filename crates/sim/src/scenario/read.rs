@@ -12,7 +12,7 @@ use super::{
     Access, CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow,
     Group, Ip, Kind, Scenario, Told, Tuning,
 };
-use crate::link::{Buffer, Discipline, RateStep};
+use crate::link::{Buffer, Capacity, Discipline, RateStep};
 
 const SETTLE: Span = Span::secs(6);
 const RTT: Span = Span::millis(40);
@@ -95,7 +95,7 @@ fn access(mut table: Table<'_>, end: Time) -> Result<Access, ScenarioError> {
         step.finish(&["at", "rate"])?;
     }
     let access = Access {
-        rates,
+        capacity: Capacity::Steps(rates),
         buffer,
         up_rate: table.parsed("up_rate")?.map_or(Ok(rate), positive)?,
         up_buffer: table.parsed("up_buffer")?.map_or(buffer, |p| p.value),
