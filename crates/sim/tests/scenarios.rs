@@ -39,7 +39,10 @@ fn every_file_is_valid_named_after_itself_and_says_what_it_shows() {
 fn shares(name: &str) -> Vec<(u64, Vec<u64>)> {
     let path = files().into_iter().find(|p| p.file_stem().is_some_and(|s| s == name)).unwrap();
     let scenario = read(&path);
-    let at = |t: Time| scenario.fair_shares_at(t).iter().map(|r| r.as_bps() / 1_000).collect();
+    let at = |t: Time| {
+        let shares = scenario.fair_shares_at(t).unwrap();
+        shares.iter().map(|r| r.as_bps() / 1_000).collect()
+    };
     let seconds = |t: Time| t.as_nanos() / Span::secs(1).as_nanos();
     scenario.events().iter().map(|e| (seconds(e.at), at(e.at))).collect()
 }

@@ -51,6 +51,9 @@ fn score(scenario: &Scenario, samples: &Samples) -> Summary {
         valid: true,
         samples,
         pings: Vec::new(),
+        videos: Vec::new(),
+        pages: Vec::new(),
+        shorts: Vec::new(),
         daemon_cpu_cores: None,
         lateness: None,
     };
@@ -150,9 +153,9 @@ fn scenario_without_load() -> Scenario {
 #[test]
 fn pings_report_median_tail_and_loss() {
     let rtts = (1..=100).map(Span::millis).collect();
-    let ping = judge_ping(&PingSamples { group: "p".into(), sent: 103, rtts });
+    let ping = PingSamples { group: 0, sent: 103, rtts }.judge("p");
     assert_eq!((ping.rtt_ms_median, ping.rtt_ms_p95, ping.lost), (Some(50.0), Some(95.0), 3));
-    let none = judge_ping(&PingSamples { group: "p".into(), sent: 3, rtts: Vec::new() });
+    let none = PingSamples { group: 0, sent: 3, rtts: Vec::new() }.judge("p");
     assert_eq!((none.rtt_ms_median, none.lost), (None, 3));
 }
 
@@ -167,6 +170,9 @@ fn json_table_csv_and_picture_show_the_run() {
         valid: true,
         samples: &samples,
         pings: Vec::new(),
+        videos: Vec::new(),
+        pages: Vec::new(),
+        shorts: Vec::new(),
         daemon_cpu_cores: Some(0.0031),
         lateness: None,
     };
@@ -193,7 +199,13 @@ fn the_json_form_is_what_the_schema_says() {
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
     let scenario = scenario(TWO);
     let samples = samples(&scenario, |_| vec![20.0, 10.0]);
-    let ping = PingSamples { group: "p".into(), sent: 3, rtts: vec![Span::millis(7)] };
+    let ping = PingSamples { group: 0, sent: 3, rtts: vec![Span::millis(7)] };
+    let second = Span::secs(1);
+    let played = vec![(Rate::mbit(1), second), (Rate::mbit(4), second * 2)];
+    let startup = Some(second);
+    let video = VideoSamples { played, startup, ..VideoSamples::default() };
+    let pages = WebSamples { loads: vec![second], ..WebSamples::default() };
+    let shorts = ShortSamples { completions: vec![second], ..ShortSamples::default() };
     let full = Run {
         scenario: &scenario,
         world: "lab",
@@ -201,9 +213,20 @@ fn the_json_form_is_what_the_schema_says() {
         valid: true,
         samples: &samples,
         pings: vec![ping],
+        videos: vec![video, VideoSamples::default()],
+        pages: vec![pages, WebSamples::default()],
+        shorts: vec![shorts, ShortSamples::default()],
         daemon_cpu_cores: Some(0.0031),
         lateness: Some(Lateness { p50_ms: 0.1, p99_ms: 0.2, max_ms: 0.3 }),
     };
+    let summary = full.score().summary;
+    assert_eq!(summary.videos[0].quality, Some(Rate::mbit(3)));
+    assert_eq!(summary.videos[0].rungs[1].share, 0.6667);
+    assert_eq!(summary.shorts[0].completion_ms_p99, Some(1_000.0));
+    let text = table(&[full.score()]);
+    for row in ["film Mbit/s / stalled, s", "page load", "completion median"] {
+        assert!(text.contains(&format!("a, {row}")), "{text}");
+    }
     let empty = Samples::new(&scenario);
     let bare = Run { samples: &empty, daemon_cpu_cores: None, lateness: None, ..full.clone() };
     for mut report in [full.score(), bare.score()] {

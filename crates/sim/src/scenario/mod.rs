@@ -6,7 +6,7 @@
 //! Everything that can be asked of it is a function of time: which [`Scenario::capacity_at`], which
 //! demand, and so which fair shares hold.
 //!
-//! Terms: a *flow* is one download of a group (of several connections, if it says so); an *event*
+//! Terms: a *flow* is one application of a group, with as many connections as it needs; an *event*
 //! is an instant at which the fair shares may change. All rates, also demands, count L2 bytes.
 
 pub use fairweir_core::policy::Group;
@@ -16,9 +16,11 @@ use fairweir_core::units::{Rate, Span, Time};
 
 use crate::link::{Buffer, Capacity, Discipline};
 
+mod kind;
 mod read;
 mod toml_table;
 
+pub use kind::{Demand, Kind, OnOff, Short, Video, Web};
 pub use toml_table::ScenarioError;
 
 /// The most flows of a scenario.
@@ -120,16 +122,16 @@ impl Tuning {
     }
 }
 
-/// One download of a group.
+/// One application of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Index of its group.
     pub group: usize,
     /// What it does.
     pub kind: Kind,
-    /// Of the sender; a ping has none.
+    /// Of the sender; without meaning for UDP.
     pub congestion_control: CongestionControl,
-    /// How many TCP connections it has.
+    /// How many TCP connections a bulk flow has.
     pub connections: u32,
     /// Round-trip time without any queue.
     pub rtt: Span,
@@ -137,7 +139,8 @@ pub struct Flow {
     pub start: Time,
     /// When it ends.
     pub stop: Time,
-    /// What it would use, all connections together; the first entry holds from the start.
+    /// What a flow of kind bulk, on-off (while on) or UDP would use, all connections together; the
+    /// first entry holds from the start.
     pub demands: Vec<DemandStep>,
     /// Which IP it uses.
     pub ip: Ip,
@@ -156,21 +159,16 @@ pub struct DemandStep {
     pub demand: Option<Rate>,
 }
 
-/// What a flow does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A TCP download that has always more to send, up to its demand.
-    Bulk,
-    /// A small UDP request every [`PING_INTERVAL`], answered by the server.
-    Ping,
-}
-
 /// How often a ping asks.
 pub const PING_INTERVAL: Span = Span::millis(100);
 /// UDP payload of a ping's request and answer in bytes, as of ping(8).
 pub const PING_PAYLOAD: u64 = 56;
 /// What Ethernet adds to an IP packet, in bytes; fairweir's rates include it.
 pub const ETHERNET_HEADER: u64 = 14;
+/// TCP header with timestamps, which Linux always uses, in bytes.
+pub const TCP_HEADER: u64 = 32;
+/// UDP header in bytes.
+pub const UDP_HEADER: u64 = 8;
 
 /// A sender's congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +179,8 @@ pub enum CongestionControl {
     Cubic,
     /// TCP BBR.
     Bbr,
+    /// TCP Vegas.
+    Vegas,
 }
 
 impl CongestionControl {
@@ -190,6 +190,7 @@ impl CongestionControl {
             CongestionControl::Reno => "reno",
             CongestionControl::Cubic => "cubic",
             CongestionControl::Bbr => "bbr",
+            CongestionControl::Vegas => "vegas",
         }
     }
 }
@@ -273,26 +274,30 @@ impl Scenario {
         self.link.capacity.at(t)
     }
 
-    /// What a group would use at time `t`: the sum of its active flows; `None` is without end.
-    pub fn demand_at(&self, group: usize, t: Time) -> Option<Rate> {
+    /// What a group would use at time `t`: the sum of its active flows.
+    pub fn demand_at(&self, group: usize, t: Time) -> Demand {
         self.flows.iter().filter(|f| f.group == group).map(|f| f.demand_at(t)).sum()
     }
 
-    /// Weighted max-min fair shares of the groups at time `t`, by true capacity and demands; among
-    /// the devices first, where there are some.
-    pub fn fair_shares_at(&self, t: Time) -> Vec<Rate> {
-        let entries: Vec<Entry> = self
-            .groups
-            .iter()
-            .enumerate()
-            .map(|(i, group)| Entry { weight: group.weight, demand: self.demand_at(i, t) })
-            .collect();
-        if self.devices.is_empty() {
-            return fair(self.capacity_at(t), &entries);
-        }
-        let groups_of = |device: usize| {
-            self.device_of.iter().enumerate().filter(move |(_, d)| **d == device).map(|(g, _)| g)
+    /// Weighted max-min fair shares of the groups at time `t`, by true capacity and demands, among
+    /// the devices first where there are some; `None` while the demand of a group is unknown, since
+    /// then all shares are.
+    pub fn fair_shares_at(&self, t: Time) -> Option<Vec<Rate>> {
+        let entry = |(i, group): (usize, &Group)| {
+            let demand = match self.demand_at(i, t) {
+                Demand::Known(rate) => Some(rate),
+                Demand::Endless => None,
+                Demand::Unknown => return None,
+            };
+            Some(Entry { weight: group.weight, demand })
         };
+        let entries: Option<Vec<Entry>> = self.groups.iter().enumerate().map(entry).collect();
+        let (entries, capacity) = (entries?, self.capacity_at(t));
+        if self.devices.is_empty() {
+            return Some(fair(capacity, &entries));
+        }
+        let groups_of =
+            |device: usize| (0..entries.len()).filter(move |&g| self.device_of[g] == device);
         let devices: Vec<Entry> = self
             .devices
             .iter()
@@ -302,33 +307,47 @@ impl Scenario {
                 demand: groups_of(d).map(|g| entries[g].demand).sum(),
             })
             .collect();
-        let mut shares = vec![Rate::ZERO; self.groups.len()];
-        for (d, capacity) in fair(self.capacity_at(t), &devices).into_iter().enumerate() {
+        let mut shares = vec![Rate::ZERO; entries.len()];
+        for (d, capacity) in fair(capacity, &devices).into_iter().enumerate() {
             let inside: Vec<Entry> = groups_of(d).map(|g| entries[g].clone()).collect();
             for (g, share) in groups_of(d).zip(fair(capacity, &inside)) {
                 shares[g] = share;
             }
         }
-        shares
+        Some(shares)
+    }
+
+    /// Whether the flows want at least what the downlink carries at time `t`, whatever those of
+    /// unknown demand want.
+    pub fn demand_suffices_at(&self, t: Time) -> bool {
+        let known = |flow: &Flow| match flow.demand_at(t) {
+            Demand::Known(rate) => rate,
+            Demand::Endless => Rate::MAX,
+            Demand::Unknown => Rate::ZERO,
+        };
+        self.flows.iter().map(known).sum::<Rate>() >= self.capacity_at(t)
     }
 }
 
 impl Flow {
-    /// What the flow would use at time `t`: nothing while it is not active, `None` without end.
-    pub fn demand_at(&self, t: Time) -> Option<Rate> {
+    /// What the flow would use at time `t`: nothing while it is not active.
+    pub fn demand_at(&self, t: Time) -> Demand {
         if t < self.start || t >= self.stop {
-            return Some(Rate::ZERO);
+            return Demand::Known(Rate::ZERO);
         }
         match self.kind {
-            Kind::Ping => Some(ping_rate(self.ip)),
-            Kind::Bulk => self.demands.iter().rev().find(|step| step.at <= t)?.demand,
+            Kind::Ping => Demand::Known(ping_rate(self.ip)),
+            Kind::Bulk | Kind::Udp => {
+                let holds = self.demands.iter().rev().find(|step| step.at <= t);
+                holds.and_then(|step| step.demand).map_or(Demand::Endless, Demand::Known)
+            }
+            Kind::OnOff(_) | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => Demand::Unknown,
         }
     }
 }
 
 /// L2 rate of a ping's answers.
 pub fn ping_rate(ip: Ip) -> Rate {
-    const UDP_HEADER: u64 = 8;
     let bytes = PING_PAYLOAD + UDP_HEADER + ip.header() + ETHERNET_HEADER;
     Rate::bps(bytes * 8 * (Span::secs(1).as_nanos() / PING_INTERVAL.as_nanos()))
 }

@@ -10,9 +10,11 @@ use fairweir_core::units::{Bytes, Rate, Span, Time};
 use super::toml_table::{Place, Placed, ScenarioError, Source, Table, not_one_of};
 use super::{
     Access, CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow,
-    Group, Ip, Kind, Scenario, Told, Tuning,
+    Group, Ip, Scenario, Told, Tuning,
 };
 use crate::link::{Buffer, Capacity, Discipline, RateStep};
+
+mod kind;
 
 const SETTLE: Span = Span::secs(6);
 const RTT: Span = Span::millis(40);
@@ -232,7 +234,8 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Scena
         let names: Vec<&str> = groups.iter().map(|g| g.name.as_str()).collect();
         return Err(group.place.error(not_one_of(&group.value, &names)));
     };
-    let kind = kind(&mut table)?;
+    let name = kind::name(&mut table)?;
+    kind::refuse_keys_of_others(&table, name)?;
     let start = time(&mut table, "start", Time::ZERO, end)?.map_or(Time::ZERO, |p| p.value);
     let stop = match time(&mut table, "stop", Time::ZERO, end)? {
         Some(stop) if stop.value <= start => {
@@ -245,20 +248,18 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Scena
     if start >= stop {
         return Err(table.place().error("the flow starts at the end of the run"));
     }
-    let demands = demands(&mut table, start, stop, kind)?;
+    let demands = demands(&mut table, start, stop)?;
+    let kind = kind::kind(&mut table, name, &demands, stop.since(start))?;
     let congestion_control = table.word(
         "congestion_control",
         &[
             ("reno", CongestionControl::Reno),
             ("cubic", CongestionControl::Cubic),
             ("bbr", CongestionControl::Bbr),
+            ("vegas", CongestionControl::Vegas),
         ],
     )?;
     let connections = table.integer("connections", 1, CONNECTIONS_MAX.into())?;
-    if kind == Kind::Ping {
-        bulk_only(&congestion_control)?;
-        bulk_only(&connections)?;
-    }
     let ip = match table.integer("ip", 0, u64::MAX)? {
         None | Some(Placed { value: 4, .. }) => Ip::V4,
         Some(Placed { value: 6, .. }) => Ip::V6,
@@ -277,53 +278,18 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Scena
         app: file_name(&mut table)?,
         server: table.text("server")?.map(|p| p.value),
     };
-    table.finish(&[
-        "group",
-        "kind",
-        "congestion_control",
-        "connections",
-        "rtt",
-        "start",
-        "stop",
-        "demand",
-        "ip",
-        "app",
-        "server",
-        "steps",
-    ])?;
+    table.finish(&kind::keys(name))?;
     Ok(flow)
-}
-
-fn kind(table: &mut Table<'_>) -> Result<Kind, ScenarioError> {
-    let Some(Placed { value, place }) = table.text("kind")? else {
-        return Err(table.missing("kind", "`bulk` or `ping`"));
-    };
-    match value.as_str() {
-        "bulk" => Ok(Kind::Bulk),
-        "ping" => Ok(Kind::Ping),
-        "web" | "video" | "udp" | "quic" | "short" => {
-            Err(place.error(format!("`{value}` is not there yet; allowed are bulk, ping")))
-        }
-        _ => Err(place.error(not_one_of(&value, &["bulk", "ping"]))),
-    }
 }
 
 fn demands(
     table: &mut Table<'_>,
     start: Time,
     stop: Time,
-    kind: Kind,
 ) -> Result<Vec<DemandStep>, ScenarioError> {
     let first = demand(table)?;
-    let mut demands = vec![DemandStep { at: start, demand: first.as_ref().and_then(|p| p.value) }];
-    let steps = table.tables("steps")?;
-    if kind == Kind::Ping {
-        bulk_only(&first)?;
-        if let Some(step) = steps.first() {
-            return Err(step.place().error("a ping has no demand that could change"));
-        }
-    }
-    for mut step in steps {
+    let mut demands = vec![DemandStep { at: start, demand: first.and_then(|p| p.value) }];
+    for mut step in table.tables("steps")? {
         let last = demands[demands.len() - 1].at;
         let at = step_time(&mut step, last, stop)?;
         let wanted = "a rate such as 8mbit, or `unlimited`";
@@ -381,13 +347,6 @@ fn positive(placed: Placed<'_, Rate>) -> Result<Rate, ScenarioError> {
     match placed.value {
         Rate::ZERO => Err(placed.place.error("a rate of zero carries nothing; wanted more")),
         rate => Ok(rate),
-    }
-}
-
-fn bulk_only<T>(placed: &Option<Placed<'_, T>>) -> Result<(), ScenarioError> {
-    match placed {
-        Some(p) => Err(p.place.error("only a flow of kind `bulk` has it")),
-        None => Ok(()),
     }
 }
 

@@ -63,7 +63,8 @@ fn a_good_file_is_read_with_its_defaults() {
 fn fair_shares_follow_starts_stops_and_steps() {
     let scenario = good();
     let shares = |t: u64| {
-        scenario.fair_shares_at(s(t)).iter().map(|r| r.as_bps() / 1_000).collect::<Vec<_>>()
+        let shares = scenario.fair_shares_at(s(t)).unwrap();
+        shares.iter().map(|r| r.as_bps() / 1_000).collect::<Vec<_>>()
     };
     assert_eq!(shares(0), [0, 30_000]);
     assert_eq!(shares(5), [25_000, 5_000]);
@@ -100,8 +101,8 @@ fn a_ping_wants_its_own_tiny_rate() {
     );
     let scenario = Scenario::parse(&text, "ping.toml").unwrap();
     // 56 + 8 + 40 + 14 bytes, ten times a second.
-    assert_eq!(scenario.demand_at(1, s(10)), Some(Rate::bps(9_440)));
-    assert_eq!(scenario.demand_at(1, s(55)), Some(Rate::ZERO));
+    assert_eq!(scenario.demand_at(1, s(10)), Demand::Known(Rate::bps(9_440)));
+    assert_eq!(scenario.demand_at(1, s(55)), Demand::Known(Rate::ZERO));
 }
 
 /// What replaces what in the good file, and what the error must say.
@@ -148,10 +149,14 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("[\"app:steam\", \"ip:203.0.113.0/24\"]", "[]", &["16: group.match", "empty"]),
     ("group = \"video\"", "group = \"vidoe\"", &["18: flow.group", "did you mean `video`?"]),
     ("group = \"video\"", "group = \"bulk\"", &["11: group.name", "neither a flow nor"]),
-    ("kind = \"bulk\"", "kind = \"web\"", &["19: flow.kind", "not there yet"]),
+    ("kind = \"bulk\"", "kind = \"quic\"", &["19: flow.kind", "not there yet"]),
     ("kind = \"bulk\"", "kind = \"bulkk\"", &["19: flow.kind", "did you mean `bulk`?"]),
     ("kind = \"bulk\"\n", "", &["flow.kind", "missing"]),
-    ("kind = \"bulk\"", "kind = \"ping\"", &["only a flow of kind `bulk`"]),
+    (
+        "kind = \"bulk\"",
+        "kind = \"ping\"",
+        &["20: flow.congestion_control", "kind `ping`", "only flows of `bulk`"],
+    ),
     ("\"cubic\"", "\"cubik\"", &["20: flow.congestion_control", "did you mean `cubic`?"]),
     ("connections = 1", "connections = 0", &["21: flow.connections", "1 to 256"]),
     ("rtt = \"40ms\"", "rtt = 40", &["22: flow.rtt", "number 40"]),
@@ -252,7 +257,12 @@ fn devices_share_before_their_groups_do() {
     assert_eq!(scenario.devices[0].control, Control::Crab);
     assert_eq!(scenario.devices[1].control, Control::None);
     let shares = |t: u64| {
-        scenario.fair_shares_at(s(t)).iter().map(|r| r.as_bps() / 1_000).collect::<Vec<_>>()
+        scenario
+            .fair_shares_at(s(t))
+            .unwrap()
+            .iter()
+            .map(|r| r.as_bps() / 1_000)
+            .collect::<Vec<_>>()
     };
     assert_eq!(shares(0), [20_000, 10_000, 0]);
     assert_eq!(shares(10), [12_000, 6_000, 12_000]);

@@ -112,6 +112,12 @@ impl<'t> Table<'t> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
+    /// Where a key stands, if it is there.
+    pub(super) fn find(&self, key: &str) -> Option<Place<'t>> {
+        let (found, _) = self.entries.iter().find(|(k, _)| k.get_ref() == key)?;
+        Some(Place { source: self.source, key: self.key(key), at: found.span().start })
+    }
+
     /// A text, if it is there.
     pub(super) fn text(&mut self, key: &str) -> Result<Option<Placed<'t, String>>, ScenarioError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
@@ -157,11 +163,7 @@ impl<'t> Table<'t> {
         max: u64,
     ) -> Result<Option<Placed<'t, u64>>, ScenarioError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
-        let number = match &value {
-            DeValue::Integer(i) => u64::from_str_radix(i.as_str(), i.radix()).ok(),
-            _ => None,
-        };
-        match number.filter(|n| (min..=max).contains(n)) {
+        match whole(&value).filter(|n| (min..=max).contains(n)) {
             Some(value) => Ok(Some(Placed { value, place })),
             None => Err(place.error(format!(
                 "found {}, wanted a whole number from {min} to {max}",
@@ -172,16 +174,47 @@ impl<'t> Table<'t> {
 
     /// A ratio from 0 to 1 in parts per million, if it is there.
     pub(super) fn ratio_ppm(&mut self, key: &str) -> Result<Option<u32>, ScenarioError> {
+        let ratio = self.millionths(key, 1, "a ratio from 0 to 1, such as 0.01")?;
+        Ok(ratio.map(|p| p.value as u32))
+    }
+
+    /// A number from 0 to `max` in millionths, if it is there.
+    pub(super) fn millionths(
+        &mut self,
+        key: &str,
+        max: u32,
+        wanted: &str,
+    ) -> Result<Option<Placed<'t, u64>>, ScenarioError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         let number = match &value {
             DeValue::Float(f) => f.as_str().parse::<f64>().ok(),
             DeValue::Integer(i) => i.as_str().parse::<f64>().ok(),
             _ => None,
         };
-        match number.filter(|n| (0.0..=1.0).contains(n)) {
-            Some(ratio) => Ok(Some((ratio * 1e6).round() as u32)),
-            None => Err(place.error(format!(
-                "found {}, wanted a ratio from 0 to 1, such as 0.01",
+        match number.filter(|n| (0.0..=f64::from(max)).contains(n)) {
+            Some(number) => Ok(Some(Placed { value: (number * 1e6).round() as u64, place })),
+            None => Err(place.error(format!("found {}, wanted {wanted}", found(&value)))),
+        }
+    }
+
+    /// Two whole numbers from `min` to `max` in order, if they are there.
+    pub(super) fn range(
+        &mut self,
+        key: &str,
+        min: u32,
+        max: u32,
+    ) -> Result<Option<(u32, u32)>, ScenarioError> {
+        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let numbers: Vec<Option<u32>> = match &value {
+            DeValue::Array(array) => array.iter().map(|v| whole(v.get_ref())).collect(),
+            _ => Vec::new(),
+        };
+        match numbers[..] {
+            [Some(from), Some(to)] if min <= from && from <= to && to <= max => {
+                Ok(Some((from, to)))
+            }
+            _ => Err(place.error(format!(
+                "found {}, wanted two whole numbers from {min} to {max} in order, such as [30, 80]",
                 found(&value)
             ))),
         }
@@ -270,6 +303,11 @@ fn choices(word: &str, words: &[&str]) -> String {
     let hint = near.map_or(String::new(), |(_, w)| format!("; did you mean `{w}`?"));
     let listed = if words.is_empty() { "nothing".to_owned() } else { words.join(", ") };
     format!("allowed are {listed}{hint}")
+}
+
+fn whole<T: TryFrom<u64>>(value: &DeValue<'_>) -> Option<T> {
+    let DeValue::Integer(i) = value else { return None };
+    u64::from_str_radix(i.as_str(), i.radix()).ok()?.try_into().ok()
 }
 
 fn found(value: &DeValue<'_>) -> String {
