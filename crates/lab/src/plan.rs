@@ -6,8 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
-use fairweir_core::units::Span;
-use fairweir_sim::link::{Discipline, LinkSpec};
+use fairweir_sim::link::{Capacity, Discipline, LinkSpec};
 use fairweir_sim::scenario::{DemandStep, ETHERNET_HEADER, Flow, Ip, Kind, Scenario};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -82,7 +81,7 @@ impl<'s> Plan<'s> {
         let (scenario, link) = (self.scenario, &self.scenario.link);
         let queue = if control == Control::Wfq { Discipline::Wfq } else { link.queue };
         LinkSpec {
-            rates: link.rates.clone(),
+            capacity: link.capacity.clone(),
             buffer: link.buffer,
             queue,
             weights: scenario.groups.iter().map(|g| g.weight).collect(),
@@ -94,16 +93,10 @@ impl<'s> Plan<'s> {
 
     pub(crate) fn uplink(&self) -> LinkSpec {
         let link = &self.scenario.link;
-        let mut rates = link.rates[..1].to_vec();
-        rates[0].rate = link.up_rate;
         LinkSpec {
-            rates,
-            buffer: link.up_buffer,
-            queue: Discipline::Fifo,
             weights: self.scenario.groups.iter().map(|g| g.weight).collect(),
-            loss_ppm: 0,
-            jitter: Span::ZERO,
             seed: self.scenario.seed,
+            ..LinkSpec::fifo(Capacity::constant(link.up_rate), link.up_buffer)
         }
     }
 
@@ -112,7 +105,8 @@ impl<'s> Plan<'s> {
         let scenario = self.scenario;
         let mut text = String::from("version = 1\n[host]\n");
         if control.needs_capacity() {
-            let capacity = scenario.control.capacity.unwrap_or(scenario.link.rates[0].rate);
+            let capacity =
+                scenario.control.capacity.unwrap_or_else(|| scenario.link.capacity.nominal());
             let _ = writeln!(text, "capacity = \"{}bit\"", capacity.as_bps());
         }
         // The daemon adds a default group of weight 1, which has next to no traffic here: against

@@ -71,7 +71,7 @@ pub fn run_all(
     options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Report>, Error> {
-    let rate_max = scenario.link.rates.iter().map(|s| s.rate).max().unwrap_or(Rate::ZERO);
+    let rate_max = scenario.link.capacity.max(scenario.end());
     let fits = if rate_max <= PARALLEL_RATE_MAX { 2 } else { 1 };
     let parallel = options.parallel.unwrap_or(fits).clamp(1, controls.len().max(1));
     let next = AtomicUsize::new(0);

@@ -12,5 +12,6 @@
 
 pub mod htb;
 pub mod link;
+mod random;
 pub mod report;
 pub mod scenario;

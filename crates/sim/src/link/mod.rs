@@ -1,4 +1,4 @@
-//! A bottleneck: packets come in at one end, wait, and leave at the rate of the link.
+//! A bottleneck: packets come in at one end, wait, and leave as the capacity of the link allows.
 //!
 //! The link is a state machine in virtual time. The caller hands in packets with the time of their
 //! arrival ([`Link::enqueue`]), asks when something leaves next ([`Link::next_departure`]) and
@@ -6,29 +6,44 @@
 //! A departure carries the exact instant at which the packet left, however late it is taken out,
 //! so that a driver in real time makes no error in the rate. Calls in the past count as now.
 //!
+//! What it carries is a [`Capacity`]: a rate with steps, an ISP's shaper that lets bursts through
+//! at the rate of the line, or a [`Trace`] of a radio link. Who is served next is a
+//! [`Discipline`].
+//!
 //! Properties, all tested: what comes in leaves once, is dropped once or waits; the link never
 //! rests while something waits; over a busy period of any length the volume is rate · time within
-//! one packet (transmission is counted in nano-bits, and what rounding to nanoseconds gives away
-//! is credited to the next packet); packets of a class keep their order; classes that always have
-//! something waiting share by weight within one packet each (start-time fair queueing: Goyal, Vin
-//! and Cheng, SIGCOMM 1996).
+//! one packet; a shaper lets no more through than burst + rate · time within one packet; at an
+//! opportunity of a trace leaves what it carries; packets of a class keep their order; classes that
+//! always have something waiting share by weight, within one packet each under WFQ and within
+//! their quanta and one packet each under DRR. A packet costs O(1), under WFQ O(log classes); only
+//! a drop under WFQ and DRR looks at every class.
 
 use std::collections::VecDeque;
 
 use fairweir_core::share::Weight;
-use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_core::units::{Bytes, Span, Time};
 
+use crate::random::SplitMix64;
+
+mod capacity;
 mod queue;
-mod random;
+mod red;
+mod service;
+mod trace;
+
+pub use capacity::{Capacity, RateStep};
+pub use red::Red;
+pub use trace::{Trace, TraceError};
 
 use queue::{Queue, Waiting};
-use random::SplitMix64;
+use red::{Detector, Seen};
+use service::Service;
 
 /// What a link is made from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSpec {
-    /// The first entry's rate holds from the start; in order of time, no rate is zero.
-    pub rates: Vec<RateStep>,
+    /// What it carries, and when.
+    pub capacity: Capacity,
     /// How much may wait, without the packet in transmission.
     pub buffer: Buffer,
     /// Who is served next.
@@ -39,23 +54,30 @@ pub struct LinkSpec {
     pub loss_ppm: u32,
     /// The most random delay behind the link, without reordering.
     pub jitter: Span,
-    /// Where loss and jitter come from.
+    /// Where loss, jitter and early drops come from.
     pub seed: u64,
 }
 
-/// From when on a link carries how much.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RateStep {
-    /// From then on; a packet in transmission is finished at the new rate.
-    pub at: Time,
-    /// What the link carries, in L2 bytes.
-    pub rate: Rate,
+impl LinkSpec {
+    /// A plain link: first in, first out, one class, no loss and no jitter.
+    pub fn fifo(capacity: Capacity, buffer: Buffer) -> LinkSpec {
+        LinkSpec {
+            capacity,
+            buffer,
+            queue: Discipline::Fifo,
+            weights: vec![Weight::ONE],
+            loss_ppm: 0,
+            jitter: Span::ZERO,
+            seed: 1,
+        }
+    }
 }
 
 /// How much may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffer {
-    /// What the link carries in this time, at its rate of the moment.
+    /// What the link carries in this time, at its rate of the moment: without what a shaper's
+    /// bucket adds, and at the mean of a trace.
     Time(Span),
     /// So many bytes.
     Bytes(Bytes),
@@ -68,9 +90,13 @@ pub enum Buffer {
 pub enum Discipline {
     /// First in, first out; what does not fit is dropped.
     Fifo,
-    /// By weight; when it is full the last packet of the class with the most backlog per weight
-    /// goes.
+    /// By weight, packet by packet (start-time fair queueing); when it is full the last packet of
+    /// the class with the most backlog per weight goes.
     Wfq,
+    /// By weight, in rounds (deficit round robin); when it is full as [`Discipline::Wfq`].
+    Drr,
+    /// First in, first out; packets are dropped early, at random.
+    Red(Red),
 }
 
 /// A packet on its way; `T` is what the caller wants to get back.
@@ -102,7 +128,7 @@ pub struct Dropped<T> {
     pub packet: Packet<T>,
     /// When.
     pub at: Time,
-    /// Whether it was random loss, else the buffer was full.
+    /// Whether it was random loss, else the queue dropped it.
     pub random: bool,
 }
 
@@ -112,11 +138,17 @@ pub struct Dropped<T> {
 /// is in transmission.
 #[derive(Clone, Debug)]
 pub struct Link<T> {
-    spec: LinkSpec,
-    /// Index into `spec.rates` of the rate that holds.
-    step: usize,
+    buffer: Buffer,
+    /// What may wait at the rate of the moment.
+    room: Room,
+    loss_ppm: u32,
+    jitter: Span,
     clock: Time,
+    /// When something happens next; never is the end of time.
+    due: Time,
     queue: Queue<T>,
+    detector: Option<Detector>,
+    service: Service,
     transmission: Option<Transmission<T>>,
     departed: VecDeque<Departure<T>>,
     departed_last: Time,
@@ -128,40 +160,59 @@ pub struct Link<T> {
 struct Transmission<T> {
     packet: Packet<T>,
     sojourn: Span,
-    /// What is not out yet at the link's clock, in bits · 10⁻⁹ (rate × nanoseconds).
-    left_nanobits: i128,
 }
+
+/// A buffer as numbers that can be compared.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    bytes: u64,
+    packets: usize,
+}
+
+const NEVER: Time = Time::from_nanos(u64::MAX);
 
 impl<T> Link<T> {
     /// Makes an empty link at time zero.
     ///
     /// # Panics
-    /// If the spec has no rate, a rate of zero, or steps out of order.
+    /// If there is no rate, a rate of zero or above that of the line, or steps out of order.
     pub fn new(spec: LinkSpec) -> Link<T> {
-        assert!(!spec.rates.is_empty(), "a link has a rate");
-        assert!(spec.rates.iter().all(|s| s.rate > Rate::ZERO), "a link carries something");
-        assert!(spec.rates.is_sorted_by(|a, b| a.at < b.at), "the steps are in order of time");
-        Link {
-            step: 0,
+        let mut link = Link {
+            buffer: spec.buffer,
+            room: Room { bytes: 0, packets: 0 },
+            loss_ppm: spec.loss_ppm,
+            jitter: spec.jitter,
             clock: Time::ZERO,
+            due: NEVER,
             queue: Queue::new(spec.queue, &spec.weights),
+            detector: match spec.queue {
+                Discipline::Red(red) => Some(Detector::new(red)),
+                Discipline::Fifo | Discipline::Wfq | Discipline::Drr => None,
+            },
+            service: Service::new(&spec.capacity),
             transmission: None,
             departed: VecDeque::new(),
             departed_last: Time::ZERO,
             drops: VecDeque::new(),
             random: SplitMix64::new(spec.seed),
-            spec,
-        }
+        };
+        link.measure_room();
+        link.look_ahead();
+        link
     }
 
     /// Takes in a packet that arrives at `now`.
     ///
     /// # Panics
-    /// If its class has no weight.
+    /// If its class has no weight, or it is larger than 16 MB.
     pub fn enqueue(&mut self, now: Time, packet: Packet<T>) {
         self.advance(now);
-        if self.spec.loss_ppm > 0 && self.random.below(1_000_000) < self.spec.loss_ppm.into() {
+        if self.loss_ppm > 0 && self.random.below(1_000_000) < self.loss_ppm.into() {
             self.drops.push_back(Dropped { packet, at: self.clock, random: true });
+            return;
+        }
+        if self.drops_early() {
+            self.drops.push_back(Dropped { packet, at: self.clock, random: false });
             return;
         }
         // What already waits is not dropped when the rate falls, and the buffer in time with it: a
@@ -169,7 +220,8 @@ impl<T> Link<T> {
         let mut to_free = packet.size;
         self.queue.push(Waiting { packet, since: self.clock });
         if self.transmission.is_none() {
-            self.transmit_next(0);
+            self.transmit_next();
+            self.look_ahead();
         }
         while to_free > Bytes::ZERO && self.is_over_buffer() {
             let Some(packet) = self.queue.drop_one() else { break };
@@ -184,8 +236,9 @@ impl<T> Link<T> {
         if let Some(departure) = self.departed.front() {
             return Some(departure.at);
         }
-        // The packet may leave later, by jitter: then there is just nothing to take out yet.
-        self.transmission.as_ref().map(|t| self.end_of(t))
+        // The packet may leave later, by jitter or by a step: then there is just nothing to take
+        // out yet.
+        self.transmission.as_ref().map(|_| self.service.end())
     }
 
     /// The next packet that has left by `now`.
@@ -205,83 +258,83 @@ impl<T> Link<T> {
         self.queue.backlog()
     }
 
-    /// The rate of the moment.
-    fn rate(&self) -> Rate {
-        self.spec.rates[self.step].rate
+    fn is_over_buffer(&self) -> bool {
+        self.queue.backlog().as_u64() > self.room.bytes || self.queue.len() > self.room.packets
     }
 
-    fn is_over_buffer(&self) -> bool {
-        match self.spec.buffer {
-            Buffer::Time(span) => self.queue.backlog() > self.rate() * span,
-            Buffer::Bytes(bytes) => self.queue.backlog() > bytes,
-            Buffer::Packets(packets) => self.queue.len() > packets as usize,
-        }
+    fn measure_room(&mut self) {
+        let (bytes, packets) = match self.buffer {
+            Buffer::Time(span) => ((self.service.rate() * span).as_u64(), usize::MAX),
+            Buffer::Bytes(bytes) => (bytes.as_u64(), usize::MAX),
+            Buffer::Packets(packets) => (u64::MAX, packets as usize),
+        };
+        self.room = Room { bytes, packets };
+    }
+
+    /// Whether the packet that arrives goes although there may be room for it.
+    fn drops_early(&mut self) -> bool {
+        let Some(detector) = &mut self.detector else { return false };
+        let (queued, room) = match self.buffer {
+            Buffer::Time(_) | Buffer::Bytes(_) => (self.queue.backlog().as_u64(), self.room.bytes),
+            Buffer::Packets(packets) => (self.queue.len() as u64, packets.into()),
+        };
+        let seen = Seen { queued, room, rate: self.service.rate() };
+        detector.drops(self.clock, seen, &mut self.random)
     }
 
     /// Lets everything happen that happens until `now`.
     fn advance(&mut self, now: Time) {
-        loop {
-            let step = self.spec.rates.get(self.step + 1).map(|s| s.at).filter(|&at| at <= now);
-            let end = self.transmission.as_ref().map(|t| self.end_of(t)).filter(|&at| at <= now);
-            match (step, end) {
-                (_, Some(end)) if step.is_none_or(|step| end <= step) => self.finish(end),
-                (Some(step), _) => {
-                    self.transmit_until(step);
-                    self.step += 1;
-                }
-                (None, None) => break,
-                (None, Some(_)) => unreachable!("an end without a step is taken above"),
-            }
-        }
-        self.transmit_until(now);
-    }
-
-    fn transmit_until(&mut self, now: Time) {
-        let sent = nanobits(self.rate(), now.since(self.clock));
-        if let Some(transmission) = &mut self.transmission {
-            transmission.left_nanobits -= sent;
+        while self.due <= now && self.happen() {
+            self.look_ahead();
         }
         self.clock = self.clock.max(now);
     }
 
-    /// The first whole nanosecond at which all of it is out.
-    fn end_of(&self, transmission: &Transmission<T>) -> Time {
-        let left = transmission.left_nanobits.max(0) as u128;
-        let ns = left.div_ceil(u128::from(self.rate().as_bps()));
-        self.clock + Span::nanos(ns.min(u64::MAX as u128) as u64)
+    fn look_ahead(&mut self) {
+        let end = self.transmission.as_ref().map(|_| self.service.end());
+        self.due = end.into_iter().chain(self.service.step_next()).min().unwrap_or(NEVER);
+    }
+
+    /// Lets the next thing happen, if there is one: an end of transmission before a step of the
+    /// rate.
+    fn happen(&mut self) -> bool {
+        let end = self.transmission.as_ref().map(|_| self.service.end());
+        match (end, self.service.step_next()) {
+            (Some(end), step) if step.is_none_or(|step| end <= step) => self.finish(end),
+            (_, Some(step)) => {
+                self.clock = step;
+                self.service.step(self.transmission.is_some());
+                self.measure_room();
+            }
+            (_, None) => return false,
+        }
+        true
     }
 
     fn finish(&mut self, end: Time) {
-        self.transmit_until(end);
-        let Some(Transmission { packet, sojourn, left_nanobits }) = self.transmission.take() else {
-            return;
-        };
-        let jitter = match self.spec.jitter.as_nanos() {
+        let Some(Transmission { packet, sojourn }) = self.transmission.take() else { return };
+        self.clock = end;
+        self.service.finish();
+        let jitter = match self.jitter.as_nanos() {
             0 => Span::ZERO,
             most => Span::nanos(self.random.below(most.saturating_add(1))),
         };
         let at = (end + jitter).max(self.departed_last);
         self.departed_last = at;
         self.departed.push_back(Departure { packet, at, sojourn });
-        // What was sent beyond the packet's last bit, less than a nanosecond's worth, is of the
-        // next packet.
-        self.transmit_next(left_nanobits);
+        self.transmit_next();
     }
 
-    fn transmit_next(&mut self, credit_nanobits: i128) {
-        let Some(Waiting { packet, since }) = self.queue.pop() else { return };
-        let bits = i128::from(packet.size.as_u64()) * 8;
-        self.transmission = Some(Transmission {
-            sojourn: self.clock.since(since),
-            left_nanobits: bits * 1_000_000_000 + credit_nanobits,
-            packet,
-        });
+    fn transmit_next(&mut self) {
+        let Some(Waiting { packet, since }) = self.queue.pop() else {
+            if let Some(detector) = &mut self.detector {
+                detector.handle_idle(self.clock);
+            }
+            return;
+        };
+        let first_bit = self.service.begin(self.clock, packet.size);
+        self.transmission = Some(Transmission { sojourn: first_bit.since(since), packet });
     }
-}
-
-/// What passes in a span, exactly.
-fn nanobits(rate: Rate, span: Span) -> i128 {
-    i128::from(rate.as_bps()) * i128::from(span.as_nanos())
 }
 
 #[cfg(test)]

@@ -1,17 +1,20 @@
+use fairweir_core::units::Rate;
 use proptest::prelude::*;
 
 use super::*;
 
 fn spec(rate: Rate, buffer: Buffer, queue: Discipline, weights: &[u32]) -> LinkSpec {
     LinkSpec {
-        rates: vec![RateStep { at: Time::ZERO, rate }],
-        buffer,
         queue,
         weights: weights.iter().map(|&w| Weight::new(w).unwrap()).collect(),
-        loss_ppm: 0,
-        jitter: Span::ZERO,
-        seed: 1,
+        ..LinkSpec::fifo(Capacity::constant(rate), buffer)
     }
+}
+
+/// 8 Mbit/s, and 4 Mbit/s from 1 ms on.
+fn falling() -> Capacity {
+    let steps = [(0, 8), (1, 4)];
+    Capacity::Steps(steps.map(|(at, mbit)| RateStep { at: ms(at), rate: Rate::mbit(mbit) }).into())
 }
 
 fn packet<T>(class: usize, size: u64, body: T) -> Packet<T> {
@@ -47,9 +50,7 @@ fn an_hour_at_30_mbit_is_exact() {
 
 #[test]
 fn a_packet_in_transmission_is_finished_at_the_new_rate() {
-    let mut spec = spec(Rate::mbit(8), Buffer::Packets(10), Discipline::Fifo, &[1]);
-    spec.rates.push(RateStep { at: ms(1), rate: Rate::mbit(4) });
-    let mut link = Link::new(spec);
+    let mut link = Link::new(LinkSpec::fifo(falling(), Buffer::Packets(10)));
     // 2000 B take 2 ms at 8 Mbit/s: half is out at the step, the rest takes 2 ms more.
     link.enqueue(Time::ZERO, packet(0, 2_000, ()));
     link.enqueue(Time::ZERO, packet(0, 1_000, ()));
@@ -61,9 +62,7 @@ fn a_packet_in_transmission_is_finished_at_the_new_rate() {
 
 #[test]
 fn a_buffer_in_time_follows_the_rate_and_keeps_what_waits() {
-    let mut spec = spec(Rate::mbit(8), Buffer::Time(Span::millis(10)), Discipline::Fifo, &[1]);
-    spec.rates.push(RateStep { at: ms(1), rate: Rate::mbit(4) });
-    let mut link = Link::new(spec);
+    let mut link = Link::new(LinkSpec::fifo(falling(), Buffer::Time(Span::millis(10))));
     // 10 ms at 8 Mbit/s are 10 packets of 1000 B, and one is in transmission.
     (0..15).for_each(|i| link.enqueue(Time::ZERO, packet(0, 1_000, i)));
     let dropped = |link: &mut Link<i32>| {

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use fairweir_core::units::{Rate, Span, Time};
+use fairweir_core::units::{Span, Time};
 
 use super::{BIN, Report};
 use crate::scenario::Scenario;
@@ -64,7 +64,7 @@ struct Plot<'s> {
 
 impl<'s> Plot<'s> {
     fn new(scenario: &'s Scenario, reports: &[Report]) -> Plot<'s> {
-        let capacity = scenario.link.rates.iter().map(|s| s.rate).max().unwrap_or(Rate::ZERO);
+        let capacity = scenario.link.capacity.max(scenario.end());
         let seen = reports.iter().flat_map(|r| r.series.iter().flatten()).map(|p| p.rate).max();
         // A burst out of the buffer after a step may exceed what is worth showing.
         let top = seen.unwrap_or(capacity).clamp(capacity, capacity.scale(11, 10));

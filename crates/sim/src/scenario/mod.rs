@@ -10,10 +10,11 @@
 //! is an instant at which the fair shares may change. All rates, also demands, count L2 bytes.
 
 pub use fairweir_core::policy::Group;
-use fairweir_core::share::{Entry, fair};
+use fairweir_core::receiver::{Control, CrabTuning};
+use fairweir_core::share::{Entry, Weight, fair};
 use fairweir_core::units::{Rate, Span, Time};
 
-use crate::link::{Buffer, Discipline, RateStep};
+use crate::link::{Buffer, Capacity, Discipline};
 
 mod read;
 mod toml_table;
@@ -45,15 +46,31 @@ pub struct Scenario {
     /// Who shares the link, in the order of the file; one without matches has the addresses of its
     /// flows' servers.
     pub groups: Vec<Group>,
+    /// Devices behind a router, which share by weight before their groups do; empty if the link
+    /// ends at the one host.
+    pub devices: Vec<Device>,
+    /// Index of each group's device; empty without devices.
+    pub device_of: Vec<usize>,
     /// Who loads the link, in the order of the file.
     pub flows: Vec<Flow>,
+}
+
+/// A device behind the router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Unique.
+    pub name: String,
+    /// Its weight at the router.
+    pub weight: Weight,
+    /// How it controls its own groups, behind the router's control.
+    pub control: Control,
 }
 
 /// An access link: a bottleneck in each direction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Access {
-    /// Capacity of the downlink; the first entry holds from the start, later ones are steps.
-    pub rates: Vec<RateStep>,
+    /// What the downlink carries, and when.
+    pub capacity: Capacity,
     /// Buffer of the downlink.
     pub buffer: Buffer,
     /// Capacity of the uplink.
@@ -73,10 +90,34 @@ pub struct Access {
 /// What the control is told about the link before the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// The capacity, for controls that do not learn it; `None` is the link's first rate.
+    /// The capacity, for controls that do not learn it; `None` is what the link nominally has.
     pub capacity: Option<Rate>,
     /// What a control that learns the capacity remembers of earlier days.
     pub remembered: Option<Rate>,
+    /// How `crab` shall differ from its defaults.
+    pub tuning: Tuning,
+}
+
+/// How `crab` shall differ from its defaults; `None` is as it comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// How often it is told what arrived.
+    pub tick: Option<Span>,
+    /// Ticks in a window.
+    pub window_ticks: Option<u32>,
+    /// What a lender keeps at least beyond what it uses.
+    pub headroom: Option<Rate>,
+}
+
+impl Tuning {
+    /// The defaults `of` a loop, with what differs.
+    pub fn applied_to(self, of: CrabTuning) -> CrabTuning {
+        CrabTuning {
+            tick: self.tick.unwrap_or(of.tick),
+            window_ticks: self.window_ticks.unwrap_or(of.window_ticks),
+            headroom: self.headroom.unwrap_or(of.headroom),
+        }
+    }
 }
 
 /// One download of a group.
@@ -208,7 +249,7 @@ impl Scenario {
                 all.push((step.at, format!("{name} wants {wants}")));
             }
         }
-        for step in self.link.rates.iter().skip(1) {
+        for step in self.link.capacity.steps().iter().skip(1) {
             all.push((step.at, format!("link {}", step.rate)));
         }
         all.retain(|(at, _)| *at < self.end());
@@ -227,10 +268,9 @@ impl Scenario {
         events
     }
 
-    /// What the downlink carries at time `t`.
+    /// What the downlink carries at time `t`; under a trace, in the second that begins at `t`.
     pub fn capacity_at(&self, t: Time) -> Rate {
-        let holds = self.link.rates.iter().rev().find(|step| step.at <= t);
-        holds.unwrap_or(&self.link.rates[0]).rate
+        self.link.capacity.at(t)
     }
 
     /// What a group would use at time `t`: the sum of its active flows; `None` is without end.
@@ -238,12 +278,38 @@ impl Scenario {
         self.flows.iter().filter(|f| f.group == group).map(|f| f.demand_at(t)).sum()
     }
 
-    /// Weighted max-min fair shares of the groups at time `t`, by true capacity and demands.
+    /// Weighted max-min fair shares of the groups at time `t`, by true capacity and demands; among
+    /// the devices first, where there are some.
     pub fn fair_shares_at(&self, t: Time) -> Vec<Rate> {
-        let entry =
-            |(i, g): (usize, &Group)| Entry { weight: g.weight, demand: self.demand_at(i, t) };
-        let entries: Vec<Entry> = self.groups.iter().enumerate().map(entry).collect();
-        fair(self.capacity_at(t), &entries)
+        let entries: Vec<Entry> = self
+            .groups
+            .iter()
+            .enumerate()
+            .map(|(i, group)| Entry { weight: group.weight, demand: self.demand_at(i, t) })
+            .collect();
+        if self.devices.is_empty() {
+            return fair(self.capacity_at(t), &entries);
+        }
+        let groups_of = |device: usize| {
+            self.device_of.iter().enumerate().filter(move |(_, d)| **d == device).map(|(g, _)| g)
+        };
+        let devices: Vec<Entry> = self
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(d, device)| Entry {
+                weight: device.weight,
+                demand: groups_of(d).map(|g| entries[g].demand).sum(),
+            })
+            .collect();
+        let mut shares = vec![Rate::ZERO; self.groups.len()];
+        for (d, capacity) in fair(self.capacity_at(t), &devices).into_iter().enumerate() {
+            let inside: Vec<Entry> = groups_of(d).map(|g| entries[g].clone()).collect();
+            for (g, share) in groups_of(d).zip(fair(capacity, &inside)) {
+                shares[g] = share;
+            }
+        }
+        shares
     }
 }
 

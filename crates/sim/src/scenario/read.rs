@@ -1,20 +1,25 @@
 //! From the text of a scenario file to a valid [`Scenario`].
 
+use std::ops::RangeInclusive;
+
 use fairweir_core::policy::{DEFAULT_GROUP, Match, Policy};
+use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use super::toml_table::{Place, Placed, ScenarioError, Source, Table, not_one_of};
 use super::{
-    Access, CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, FLOWS_MAX, Flow, Group,
-    Ip, Kind, Scenario, Told,
+    Access, CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow,
+    Group, Ip, Kind, Scenario, Told, Tuning,
 };
-use crate::link::{Buffer, Discipline, RateStep};
+use crate::link::{Buffer, Capacity, Discipline, RateStep};
 
 const SETTLE: Span = Span::secs(6);
 const RTT: Span = Span::millis(40);
 const BUFFER: Buffer = Buffer::Time(Span::millis(100));
 const MTU: u64 = 1500;
+/// Shorter ticks see single bursts, longer ones are no control.
+const TICK_RANGE: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 /// Below this IPv6 does not work; above it no Ethernet.
 const MTU_RANGE: (u64, u64) = (1280, 9000);
 
@@ -45,6 +50,7 @@ pub(super) fn scenario(text: &str, file: &str) -> Result<Scenario, ScenarioError
         Some(table) => told(table)?,
         None => Told::default(),
     };
+    let devices = devices(top.tables("device")?)?;
     let group_tables = top.tables("group")?;
     let flow_tables = top.tables("flow")?;
     if group_tables.is_empty() {
@@ -54,10 +60,13 @@ pub(super) fn scenario(text: &str, file: &str) -> Result<Scenario, ScenarioError
         return Err(top.missing("flow", "at least one table [[flow]]"));
     }
     top.finish(&[
-        "version", "name", "duration", "settle", "seed", "link", "control", "group", "flow",
+        "version", "name", "duration", "settle", "seed", "link", "control", "device", "group",
+        "flow",
     ])?;
 
-    let (groups, places): (Vec<_>, Vec<_>) = groups(group_tables)?.into_iter().unzip();
+    let mut device_of = Vec::new();
+    let (groups, places): (Vec<_>, Vec<_>) =
+        groups(group_tables, &devices, &mut device_of)?.into_iter().unzip();
     let flows = flows(flow_tables, &groups, end)?;
     for (i, (group, place)) in groups.iter().zip(&places).enumerate() {
         let unmatched = group.matches.is_empty() && group.name != DEFAULT_GROUP;
@@ -68,7 +77,7 @@ pub(super) fn scenario(text: &str, file: &str) -> Result<Scenario, ScenarioError
     }
     let name = name.value;
     let duration = duration.value;
-    Ok(Scenario { name, duration, settle, seed, link, control, groups, flows })
+    Ok(Scenario { name, duration, settle, seed, link, control, groups, devices, device_of, flows })
 }
 
 fn access(mut table: Table<'_>, end: Time) -> Result<Access, ScenarioError> {
@@ -86,7 +95,7 @@ fn access(mut table: Table<'_>, end: Time) -> Result<Access, ScenarioError> {
         step.finish(&["at", "rate"])?;
     }
     let access = Access {
-        rates,
+        capacity: Capacity::Steps(rates),
         buffer,
         up_rate: table.parsed("up_rate")?.map_or(Ok(rate), positive)?,
         up_buffer: table.parsed("up_buffer")?.map_or(buffer, |p| p.value),
@@ -114,17 +123,66 @@ fn access(mut table: Table<'_>, end: Time) -> Result<Access, ScenarioError> {
 fn told(mut table: Table<'_>) -> Result<Told, ScenarioError> {
     let capacity = table.parsed("capacity")?.map(positive).transpose()?;
     let remembered = table.parsed("remembered")?.map(positive).transpose()?;
-    table.finish(&["capacity", "remembered"])?;
-    Ok(Told { capacity, remembered })
+    let tick = table.parsed::<Span>("tick")?;
+    if let Some(tick) = tick.as_ref().filter(|p| !TICK_RANGE.contains(&p.value)) {
+        let (least, most) = (TICK_RANGE.start(), TICK_RANGE.end());
+        let what = format!("found {}, allowed is from {least} to {most}", tick.value);
+        return Err(tick.place.error(what));
+    }
+    let tuning = Tuning {
+        tick: tick.map(|p| p.value),
+        window_ticks: table.integer("window_ticks", 1, 100)?.map(|p| p.value as u32),
+        headroom: table.parsed("headroom")?.map(positive).transpose()?,
+    };
+    table.finish(&["capacity", "remembered", "tick", "window_ticks", "headroom"])?;
+    Ok(Told { capacity, remembered, tuning })
 }
 
-fn groups<'t>(tables: Vec<Table<'t>>) -> Result<Vec<(Group, Place<'t>)>, ScenarioError> {
+fn devices(tables: Vec<Table<'_>>) -> Result<Vec<Device>, ScenarioError> {
+    let mut devices: Vec<Device> = Vec::new();
+    for mut table in tables {
+        let name = table.text("name")?.ok_or_else(|| table.missing("name", "a device's name"))?;
+        if devices.iter().any(|d| d.name == name.value) {
+            let what = format!("there is a device `{}` already", name.value);
+            return Err(name.place.error(what));
+        }
+        let weight = weight(&mut table)?;
+        let controls = Control::ALL.map(|control| (control.name(), control));
+        let control = table.word("control", &controls)?;
+        table.finish(&["name", "weight", "control"])?;
+        let control = control.map_or(Control::None, |p| p.value);
+        devices.push(Device { name: name.value, weight, control });
+    }
+    Ok(devices)
+}
+
+fn weight(table: &mut Table<'_>) -> Result<Weight, ScenarioError> {
+    let weight = table.integer("weight", 1, Weight::MAX.into())?;
+    let weight = weight.ok_or_else(|| table.missing("weight", "a whole number, 1 to 10000"))?;
+    Ok(Weight::new(weight.value as u32).expect("invariant: the range was checked"))
+}
+
+/// The groups, and which device each is of.
+fn groups<'t>(
+    tables: Vec<Table<'t>>,
+    devices: &[Device],
+    device_of: &mut Vec<usize>,
+) -> Result<Vec<(Group, Place<'t>)>, ScenarioError> {
     let mut groups: Vec<(Group, Place<'t>)> = Vec::new();
     for mut table in tables {
         let name = table.text("name")?.ok_or_else(|| table.missing("name", "a group's name"))?;
-        let weight = table.integer("weight", 1, Weight::MAX.into())?;
-        let weight = weight.ok_or_else(|| table.missing("weight", "a whole number, 1 to 10000"))?;
-        let weight = Weight::new(weight.value as u32).expect("invariant: the range was checked");
+        let weight = weight(&mut table)?;
+        let device = table.text("device")?;
+        match device {
+            Some(device) => {
+                let names: Vec<&str> = devices.iter().map(|d| d.name.as_str()).collect();
+                let index = names.iter().position(|name| *name == device.value);
+                let unknown = || device.place.error(not_one_of(&device.value, &names));
+                device_of.push(index.ok_or_else(unknown)?);
+            }
+            None if devices.is_empty() => {}
+            None => return Err(table.missing("device", "the name of its device")),
+        }
         let texts = table.texts("match")?;
         let mut matches = Vec::new();
         if let Some(Placed { value, place }) = texts {
@@ -135,7 +193,7 @@ fn groups<'t>(tables: Vec<Table<'t>>) -> Result<Vec<(Group, Place<'t>)>, Scenari
                 return Err(place.error("the list is empty; leave it out to match by address"));
             }
         }
-        table.finish(&["name", "weight", "match"])?;
+        table.finish(&["name", "weight", "device", "match"])?;
         groups.push((Group { name: name.value, weight, matches }, name.place));
         check_policy(&groups)?;
     }

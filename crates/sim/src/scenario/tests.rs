@@ -205,3 +205,76 @@ fn one_server_has_one_address() {
     let error = Scenario::parse(&text, "x").unwrap_err().to_string();
     assert!(error.contains("one `ip`"), "{error}");
 }
+
+const BEHIND_A_ROUTER: &str = r#"
+version = 1
+name = "behind-a-router"
+duration = "60s"
+[link]
+rate = "30mbit"
+[[device]]
+name = "m1"
+weight = 1
+control = "crab"
+[[device]]
+name = "m2"
+weight = 2
+[[group]]
+name = "a"
+weight = 2
+device = "m1"
+[[group]]
+name = "b"
+weight = 1
+device = "m1"
+[[group]]
+name = "c"
+weight = 7
+device = "m2"
+[[flow]]
+group = "a"
+kind = "bulk"
+[[flow]]
+group = "b"
+kind = "bulk"
+[[flow]]
+group = "c"
+kind = "bulk"
+start = "10s"
+stop = "20s"
+demand = "12mbit"
+steps = [{ at = "15s", demand = "unlimited" }]
+"#;
+
+#[test]
+fn devices_share_before_their_groups_do() {
+    let scenario = Scenario::parse(BEHIND_A_ROUTER, "router.toml").unwrap();
+    assert_eq!(scenario.devices[0].control, Control::Crab);
+    assert_eq!(scenario.devices[1].control, Control::None);
+    let shares = |t: u64| {
+        scenario.fair_shares_at(s(t)).iter().map(|r| r.as_bps() / 1_000).collect::<Vec<_>>()
+    };
+    assert_eq!(shares(0), [20_000, 10_000, 0]);
+    assert_eq!(shares(10), [12_000, 6_000, 12_000]);
+    assert_eq!(shares(15), [6_666, 3_333, 20_000]);
+}
+
+#[test]
+fn what_is_wrong_with_devices_is_said() {
+    let wrong = |from: &str, to: &str| {
+        let text = BEHIND_A_ROUTER.replacen(from, to, 1);
+        Scenario::parse(&text, "router.toml").unwrap_err().to_string()
+    };
+    assert_eq!(
+        wrong("device = \"m2\"", "device = \"m3\""),
+        "router.toml:25: group.device: found `m3`; allowed are m1, m2; did you mean `m1`?"
+    );
+    assert_eq!(
+        wrong("device = \"m2\"\n", ""),
+        "router.toml:22: group.device: it is missing; wanted the name of its device"
+    );
+    assert_eq!(
+        wrong("name = \"m2\"", "name = \"m1\""),
+        "router.toml:12: device.name: there is a device `m1` already"
+    );
+}

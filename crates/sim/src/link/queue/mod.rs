@@ -1,0 +1,131 @@
+//! What waits at a link, and in which order it is served.
+
+use std::collections::VecDeque;
+
+use fairweir_core::share::Weight;
+use fairweir_core::units::{Bytes, Time};
+
+use super::{Discipline, Packet};
+
+mod by_start;
+mod in_rounds;
+
+use by_start::ByStart;
+use in_rounds::InRounds;
+
+/// A packet that waits.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting<T> {
+    pub(super) packet: Packet<T>,
+    pub(super) since: Time,
+}
+
+/// Lanes of waiting packets: one for all if the first is served first, else one per class.
+#[derive(Clone, Debug)]
+pub(super) struct Queue<T> {
+    lanes: Vec<Lane<T>>,
+    order: Order,
+    backlog: Bytes,
+    len: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Lane<T> {
+    weight: u64,
+    waiting: VecDeque<Waiting<T>>,
+    backlog: u64,
+}
+
+/// Which lane is served next.
+#[derive(Clone, Debug)]
+enum Order {
+    OneLane,
+    ByStart(ByStart),
+    InRounds(InRounds),
+}
+
+impl<T> Lane<T> {
+    fn new(weight: Weight) -> Lane<T> {
+        Lane { weight: weight.as_u32().into(), waiting: VecDeque::new(), backlog: 0 }
+    }
+
+    /// Size of the packet that is served next.
+    fn head(&self) -> Option<u64> {
+        self.waiting.front().map(|w| w.packet.size.as_u64())
+    }
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new(discipline: Discipline, weights: &[Weight]) -> Queue<T> {
+        let (order, weights) = match discipline {
+            Discipline::Fifo | Discipline::Red(_) => (Order::OneLane, &[Weight::ONE][..]),
+            Discipline::Wfq => (Order::ByStart(ByStart::new(weights)), weights),
+            Discipline::Drr => (Order::InRounds(InRounds::new(weights)), weights),
+        };
+        let lanes = weights.iter().copied().map(Lane::new).collect();
+        Queue { lanes, order, backlog: Bytes::ZERO, len: 0 }
+    }
+
+    pub(super) fn backlog(&self) -> Bytes {
+        self.backlog
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn push(&mut self, waiting: Waiting<T>) {
+        let i = match self.order {
+            Order::OneLane => 0,
+            Order::ByStart(_) | Order::InRounds(_) => waiting.packet.class,
+        };
+        assert!(i < self.lanes.len(), "a packet's class has a weight");
+        let lane = &mut self.lanes[i];
+        if lane.waiting.is_empty() {
+            match &mut self.order {
+                Order::OneLane => {}
+                Order::ByStart(order) => order.wake(i),
+                Order::InRounds(order) => order.wake(i),
+            }
+        }
+        lane.backlog += waiting.packet.size.as_u64();
+        self.backlog += waiting.packet.size;
+        self.len += 1;
+        lane.waiting.push_back(waiting);
+    }
+
+    /// Takes out the packet that is served next.
+    pub(super) fn pop(&mut self) -> Option<Waiting<T>> {
+        let i = match &mut self.order {
+            Order::OneLane => 0,
+            Order::ByStart(order) => order.next(&self.lanes)?,
+            Order::InRounds(order) => order.next(&self.lanes)?,
+        };
+        let waiting = self.lanes[i].waiting.pop_front()?;
+        self.forget(i, waiting.packet.size);
+        Some(waiting)
+    }
+
+    /// Takes out the packet that goes when the buffer is full: the last one of the lane with the
+    /// most backlog per weight, of equals the last. Looks at every lane, but only when one drops.
+    pub(super) fn drop_one(&mut self) -> Option<Packet<T>> {
+        let lanes = self.lanes.iter().enumerate();
+        let (i, _) = lanes.max_by(|(_, a), (_, b)| {
+            let product = |p: u64, q: u64| u128::from(p) * u128::from(q);
+            product(a.backlog, b.weight).cmp(&product(b.backlog, a.weight))
+        })?;
+        let packet = self.lanes[i].waiting.pop_back()?.packet;
+        self.forget(i, packet.size);
+        if let (Order::InRounds(order), true) = (&mut self.order, self.lanes[i].waiting.is_empty())
+        {
+            order.rest(i);
+        }
+        Some(packet)
+    }
+
+    fn forget(&mut self, lane: usize, size: Bytes) {
+        self.lanes[lane].backlog -= size.as_u64();
+        self.backlog = self.backlog.saturating_sub(size);
+        self.len -= 1;
+    }
+}
