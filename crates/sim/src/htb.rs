@@ -131,30 +131,27 @@ impl<T> Htb<T> {
     /// If there is no such class.
     pub fn enqueue(&mut self, now: Time, packet: Packet<T>) -> Verdict<T> {
         let (now, i, bytes) = (nanos(now), packet.class, packet.size.as_u64());
-        let class = &mut self.classes[i];
-        // Nobody is before it.
-        if class.waiting.is_empty() && (now < self.next || !self.is_shaping) {
-            if !self.is_shaping {
-                return Verdict::Pass(packet);
-            }
-            let borrows = match class.standing(now) {
-                Standing::MaySend => Some(false),
-                Standing::MayBorrow(_) => (self.parent.ready() <= now).then_some(true),
-                Standing::Waits(_) => None,
-            };
-            if let Some(borrows) = borrows {
-                self.charge(now, i, bytes, borrows);
-                self.look_ahead();
-                return Verdict::Pass(packet);
-            }
+        let is_first = self.classes[i].waiting.is_empty();
+        if is_first && !self.is_shaping {
+            return Verdict::Pass(packet);
         }
+        // What is due before it has not been taken out yet: then it waits for its turn.
+        if is_first
+            && now < self.next
+            && let Some(borrows) = self.may_leave(now, i)
+        {
+            self.charge(now, i, bytes, borrows);
+            self.look_ahead();
+            return Verdict::Pass(packet);
+        }
+        let class = &mut self.classes[i];
         if self.is_shaping && class.backlog + bytes > class.queue_max {
             class.drops += 1;
             return Verdict::Dropped(packet);
         }
         class.backlog += bytes;
         class.waiting.push_back(packet);
-        if class.waiting.len() == 1 {
+        if is_first {
             self.look_at(now, i);
             self.look_ahead();
         }
@@ -199,6 +196,15 @@ impl<T> Htb<T> {
             class.queue_max = spec.queue.map_or(u64::MAX, Bytes::as_u64);
         }
         self.is_shaping = true;
+    }
+
+    /// Whether a class borrows if it sends now; `None` if it may not.
+    fn may_leave(&self, now: i64, i: usize) -> Option<bool> {
+        match self.classes[i].standing(now) {
+            Standing::MaySend => Some(false),
+            Standing::MayBorrow(_) => (self.parent.ready() <= now).then_some(true),
+            Standing::Waits(_) => None,
+        }
     }
 
     /// Who sends next at `now`, and whether it borrows.

@@ -17,11 +17,13 @@ use fairweir_core::units::{Rate, Span, Time};
 use crate::link::{Buffer, Capacity, Discipline};
 
 mod kind;
+mod overrides;
 mod read;
 mod toml_table;
 
 pub use kind::{Demand, Kind, OnOff, Short, Video, Web};
-pub use toml_table::ScenarioError;
+pub use overrides::{BadOverride, Override};
+pub use toml_table::{Origin, ScenarioError};
 
 /// The most flows of a scenario.
 pub const FLOWS_MAX: usize = 256;
@@ -229,7 +231,19 @@ impl Scenario {
     /// # Errors
     /// [`ScenarioError`]: the first thing that is wrong, with file, line and key.
     pub fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioError> {
-        read::scenario(text, file)
+        read::scenario(text, file, &[])
+    }
+
+    /// Reads a scenario as if its file said what the overrides say; the last of one key holds.
+    ///
+    /// # Errors
+    /// [`ScenarioError`]: the first thing that is wrong, with its line or its override, and key.
+    pub fn parse_with(
+        text: &str,
+        file: &str,
+        overrides: &[Override],
+    ) -> Result<Scenario, ScenarioError> {
+        read::scenario(text, file, overrides)
     }
 
     /// The end of the run.

@@ -7,6 +7,7 @@ use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
+use super::overrides::Override;
 use super::toml_table::{Place, Placed, ScenarioError, Source, Table, not_one_of};
 use super::{
     Access, CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow,
@@ -25,8 +26,12 @@ const TICK_RANGE: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 /// Below this IPv6 does not work; above it no Ethernet.
 const MTU_RANGE: (u64, u64) = (1280, 9000);
 
-pub(super) fn scenario(text: &str, file: &str) -> Result<Scenario, ScenarioError> {
-    let mut top = Source::new(text, file).top()?;
+pub(super) fn scenario(
+    text: &str,
+    file: &str,
+    overrides: &[Override],
+) -> Result<Scenario, ScenarioError> {
+    let mut top = Source::new(text, file, overrides).top()?;
     match top.integer("version", 0, u64::MAX)? {
         Some(Placed { value: 1, .. }) => {}
         Some(v) => return Err(v.place.error(format!("found {}, allowed is 1", v.value))),

@@ -288,3 +288,86 @@ fn what_is_wrong_with_devices_is_said() {
         "router.toml:12: device.name: there is a device `m1` already"
     );
 }
+
+fn varied(changes: &[&str]) -> Result<Scenario, ScenarioError> {
+    let overrides: Vec<Override> = changes.iter().map(|c| c.parse().unwrap()).collect();
+    Scenario::parse_with(GOOD, "good.toml", &overrides)
+}
+
+#[test]
+fn overrides_change_what_the_file_says_and_nothing_else() {
+    let changed = varied(&[
+        "seed = 7",
+        "link.buffer=\"50ms\"",
+        "link.loss=0.01",
+        "link.steps.0.at=35s",
+        "control.remembered=33mbit",
+        "group.video.weight=3",
+        "group.1.match=[\"app:steam\"]",
+        "flow.0.rtt=100ms",
+        "flow.0.steps=[{at=\"25s\",demand=\"1mbit\"}]",
+        "flow.bulk.connections=2",
+        "flow.bulk.connections=9",
+    ]);
+    let (changed, good) = (changed.unwrap(), good());
+    assert_eq!((changed.seed, changed.link.loss_ppm), (7, 10_000));
+    assert_eq!(changed.link.buffer, Buffer::Time(Span::millis(50)));
+    assert_eq!(changed.control.remembered, Some(Rate::mbit(33)));
+    assert_eq!((changed.groups[0].weight.as_u32(), changed.groups[1].matches.len()), (3, 1));
+    assert_eq!(changed.flows[0].rtt, Span::millis(100));
+    assert_eq!(changed.flows[0].demands[1].at, s(25));
+    assert_eq!(changed.flows[1].connections, 9, "the last one holds");
+    assert_eq!(changed.capacity_at(s(36)), Rate::mbit(10));
+    assert_eq!((&changed.name, changed.duration), (&good.name, good.duration));
+    assert_eq!(varied(&[]).unwrap(), good);
+}
+
+#[test]
+fn a_group_is_found_by_a_name_with_dots() {
+    let text = GOOD.replace("\"bulk\"\nweight", "\"video.hd\"\nweight");
+    let text = text.replace("group = \"bulk\"", "group = \"video.hd\"");
+    let change = "group.video.hd.weight=9".parse().unwrap();
+    let scenario = Scenario::parse_with(&text, "x", &[change]).unwrap();
+    let weights: Vec<u32> = scenario.groups.iter().map(|g| g.weight.as_u32()).collect();
+    assert_eq!(weights, [5, 9]);
+}
+
+#[test]
+fn each_bad_override_gives_one_line_that_names_it() {
+    let bad: &[(&[&str], &[&str])] = &[
+        (&["link.raet=1mbit"], &["link.raet", "unknown", "did you mean `rate`?"]),
+        (&["lnik.rate=1mbit"], &["lnik", "unknown", "did you mean `link`?"]),
+        (&["link.rate=fast"], &["link.rate", "`fast` is not a rate"]),
+        (&["link.rate=47"], &["link.rate", "the number 47"]),
+        (&["link.rate.x=1"], &["`rate` has no keys"]),
+        (&["link.steps.1.at=1s"], &["found `1`", "from 0 to 0"]),
+        (&["group.vidoe.weight=1"], &["found `vidoe`", "did you mean `video`?", "from 0 to 1"]),
+        (&["group.video=3"], &["`video` is a whole entry"]),
+        (&["group.video.weight=0"], &["group.weight", "found the number 0", "1 to 10000"]),
+        (&["flow.2.rtt=1ms"], &["found `2`", "video, bulk", "from 0 to 1"]),
+        (&["flow.0.rtt=1ms", "flow.1.rtt=-1ms"], &["flow.rtt", "-1ms"]),
+        (&["flow.0.group=bulk", "flow.bulk.rtt=1ms"], &["`bulk` has several", "0, 1"]),
+        (&["flow.0.stop=4s"], &["flow.stop", "stops before it starts"]),
+        (&["control.capacity.x=1"], &["control.capacity", "found a table"]),
+    ];
+    for (changes, says) in bad {
+        let error = varied(changes).expect_err(changes[0]).to_string();
+        let last = changes[changes.len() - 1];
+        assert!(error.starts_with(&format!("--set {last}: ")) && !error.contains('\n'), "{error}");
+        for fragment in *says {
+            assert!(error.contains(fragment), "{error}; wanted `{fragment}`");
+        }
+    }
+    for text in ["link.rate", "=3", "link.rate=", "link..rate=3", ".=3"] {
+        let error = text.parse::<Override>().unwrap_err().to_string();
+        assert!(error.contains(text) && error.contains("link.rate=47mbit"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_wrong_in_the_file_is_said_with_its_line_beside_overrides() {
+    let change = "seed=3".parse().unwrap();
+    let text = GOOD.replace("weight = 5", "weight = 0");
+    let error = Scenario::parse_with(&text, "bad.toml", &[change]).unwrap_err().to_string();
+    assert!(error.starts_with("bad.toml:12: group.weight"), "{error}");
+}

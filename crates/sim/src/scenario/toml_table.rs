@@ -1,24 +1,47 @@
 //! Reading a TOML table key by key, so that every error can name line, key and what is allowed.
 
 use std::borrow::Cow;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::overrides::Override;
+
 /// What is wrong with a scenario file: the first thing found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{file}:{line}: {key}{what}", key = if key.is_empty() { String::new() } else { format!("{key}: ") })]
+#[error("{origin}: {key}{what}", key = if key.is_empty() { String::new() } else { format!("{key}: ") })]
 pub struct ScenarioError {
-    /// The file as the caller named it.
-    pub file: String,
-    /// Counted from 1.
-    pub line: usize,
+    /// Where it stands.
+    pub origin: Origin,
     /// The key as a path, such as `flow.rtt`; empty if the text is no TOML at all.
     pub key: String,
     /// What was found and what is allowed.
     pub what: String,
+}
+
+/// Where something of a scenario stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// In the file.
+    Line {
+        /// As the caller named it.
+        file: String,
+        /// Counted from 1.
+        line: usize,
+    },
+    /// In an override.
+    Override(Override),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Line { file, line } => write!(f, "{file}:{line}"),
+            Origin::Override(text) => write!(f, "--set {text}"),
+        }
+    }
 }
 
 /// A document: turns places in the text into lines.
@@ -26,11 +49,12 @@ pub struct ScenarioError {
 pub(super) struct Source<'t> {
     text: &'t str,
     file: &'t str,
+    overrides: &'t [Override],
 }
 
 impl<'t> Source<'t> {
-    pub(super) fn new(text: &'t str, file: &'t str) -> Self {
-        Source { text, file }
+    pub(super) fn new(text: &'t str, file: &'t str, overrides: &'t [Override]) -> Self {
+        Source { text, file, overrides }
     }
 
     /// The document's top table.
@@ -39,23 +63,32 @@ impl<'t> Source<'t> {
             let at = e.span().map_or(0, |s| s.start);
             self.error(at, "", e.message().replace('\n', ", "))
         })?;
-        Ok(Table {
-            source: self,
-            path: String::new(),
-            at: 0,
-            entries: entries(parsed.into_inner()),
-        })
+        let mut document = parsed.into_inner();
+        for (i, change) in self.overrides.iter().enumerate() {
+            let at = self.text.len() + 1 + i;
+            change.apply(&mut document, at).map_err(|what| self.error(at, "", what))?;
+        }
+        Ok(Table { source: self, path: String::new(), at: 0, entries: entries(document) })
     }
 
     fn error(self, at: usize, key: &str, what: impl Display) -> ScenarioError {
-        let before = &self.text.as_bytes()[..at.min(self.text.len())];
         ScenarioError {
-            file: self.file.to_owned(),
-            line: 1 + before.iter().filter(|&&b| b == b'\n').count(),
+            origin: self.origin(at),
             key: key.to_owned(),
             // What the user wrote may hold control characters, which would break the one line.
             what: what.to_string().replace(char::is_control, " "),
         }
+    }
+
+    /// Places beyond the end of the text are those of the overrides.
+    fn origin(self, at: usize) -> Origin {
+        let change = at.checked_sub(self.text.len() + 1).and_then(|i| self.overrides.get(i));
+        if let Some(change) = change {
+            return Origin::Override(change.clone());
+        }
+        let before = &self.text.as_bytes()[..at.min(self.text.len())];
+        let line = 1 + before.iter().filter(|&&b| b == b'\n').count();
+        Origin::Line { file: self.file.to_owned(), line }
     }
 }
 
