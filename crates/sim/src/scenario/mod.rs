@@ -138,6 +138,8 @@ pub enum CongestionControl {
     Reno,
     /// TCP CUBIC.
     Cubic,
+    /// TCP Vegas.
+    Vegas,
     /// TCP BBR.
     Bbr,
 }
@@ -148,6 +150,7 @@ impl CongestionControl {
         match self {
             CongestionControl::Reno => "reno",
             CongestionControl::Cubic => "cubic",
+            CongestionControl::Vegas => "vegas",
             CongestionControl::Bbr => "bbr",
         }
     }
