@@ -6,6 +6,7 @@
 //! | [`scenario`] | what is played: link, groups, flows and their steps, from a TOML file |
 //! | [`htb`] | the receiver's own enforcer, as the kernel's HTB, in virtual time |
 //! | [`link`] | a bottleneck with its queue, as a state machine in virtual time |
+//! | [`tcp`] | senders and receivers in virtual time, with Linux's congestion controls |
 //! | [`report`] | how well the groups got their fair shares, from what left the link |
 //! | [`app`] | what flows do: downloads, films, web pages, as state machines in virtual time |
 //!
@@ -18,3 +19,4 @@ pub mod link;
 mod random;
 pub mod report;
 pub mod scenario;
+pub mod tcp;

@@ -179,6 +179,8 @@ pub enum CongestionControl {
     Reno,
     /// TCP CUBIC.
     Cubic,
+    /// TCP Vegas.
+    Vegas,
     /// TCP BBR.
     Bbr,
     /// TCP Vegas.
@@ -191,6 +193,7 @@ impl CongestionControl {
         match self {
             CongestionControl::Reno => "reno",
             CongestionControl::Cubic => "cubic",
+            CongestionControl::Vegas => "vegas",
             CongestionControl::Bbr => "bbr",
             CongestionControl::Vegas => "vegas",
         }
