@@ -179,8 +179,6 @@ pub enum CongestionControl {
     Reno,
     /// TCP CUBIC.
     Cubic,
-    /// TCP Vegas.
-    Vegas,
     /// TCP BBR.
     Bbr,
     /// TCP Vegas.
@@ -193,7 +191,6 @@ impl CongestionControl {
         match self {
             CongestionControl::Reno => "reno",
             CongestionControl::Cubic => "cubic",
-            CongestionControl::Vegas => "vegas",
             CongestionControl::Bbr => "bbr",
             CongestionControl::Vegas => "vegas",
         }

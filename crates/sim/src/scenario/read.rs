@@ -260,7 +260,6 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Scena
         &[
             ("reno", CongestionControl::Reno),
             ("cubic", CongestionControl::Cubic),
-            ("vegas", CongestionControl::Vegas),
             ("bbr", CongestionControl::Bbr),
             ("vegas", CongestionControl::Vegas),
         ],

@@ -6,7 +6,7 @@ use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use super::super::{Ack, Receiver, ReceiverSpec, Segment, Sender, SenderSpec};
-use crate::link::{Buffer, Discipline, Link, LinkSpec, Packet, RateStep};
+use crate::link::{Buffer, Capacity, Discipline, Link, LinkSpec, Packet};
 use crate::random::SplitMix64;
 use crate::scenario::CongestionControl;
 
@@ -64,7 +64,7 @@ impl WorldSpec {
 impl World {
     pub(super) fn new(spec: &WorldSpec) -> World {
         let link = Link::new(LinkSpec {
-            rates: vec![RateStep { at: Time::ZERO, rate: spec.rate }],
+            capacity: Capacity::constant(spec.rate),
             buffer: spec.buffer,
             queue: Discipline::Fifo,
             weights: vec![Weight::ONE],
