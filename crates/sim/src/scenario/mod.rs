@@ -9,12 +9,16 @@
 //! Terms: a *flow* is one download of a group (of several connections, if it says so); an *event*
 //! is an instant at which the fair shares may change. All rates, also demands, count L2 bytes.
 
+use std::io;
+use std::path::Path;
+
 pub use fairweir_core::policy::Group;
 use fairweir_core::share::{Entry, fair};
 use fairweir_core::units::{Rate, Span, Time};
 
 use crate::link::{Buffer, Capacity, Discipline};
 
+mod access;
 mod read;
 mod toml_table;
 
@@ -182,12 +186,26 @@ pub struct Event {
 }
 
 impl Scenario {
-    /// Reads a scenario; `file` is what errors call the text.
+    /// Reads a scenario that needs no other file; `file` is what errors call the text.
     ///
     /// # Errors
     /// [`ScenarioError`]: the first thing that is wrong, with file, line and key.
     pub fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioError> {
-        read::scenario(text, file)
+        let refuse = |_: &Path| Err(io::Error::other("only the scenario itself is at hand"));
+        Scenario::parse_with(text, file, &refuse)
+    }
+
+    /// Reads a scenario and the trace that it names, if it does: `load` gets its path, which is
+    /// relative to `file`, and gives its text. Give it [`std::fs::read_to_string`].
+    ///
+    /// # Errors
+    /// [`ScenarioError`]: the first thing that is wrong in either, with file, line and key.
+    pub fn parse_with(
+        text: &str,
+        file: &str,
+        load: &dyn Fn(&Path) -> io::Result<String>,
+    ) -> Result<Scenario, ScenarioError> {
+        read::scenario(text, file, load)
     }
 
     /// The end of the run.
