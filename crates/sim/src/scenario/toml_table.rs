@@ -116,6 +116,11 @@ pub(super) struct Place<'t> {
 }
 
 impl Place<'_> {
+    /// The file as the caller named it.
+    pub(super) fn file(&self) -> &str {
+        self.source.file
+    }
+
     pub(super) fn error(&self, what: impl Display) -> ScenarioError {
         self.source.error(self.at, &self.key, what)
     }
