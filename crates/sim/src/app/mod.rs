@@ -206,3 +206,6 @@ trait Play: Debug + Send {
 fn full_packet(flow: &Flow, segment: Bytes) -> Bytes {
     segment + Bytes::new(TCP_HEADER + flow.ip.header())
 }
+
+#[cfg(test)]
+mod tests;
