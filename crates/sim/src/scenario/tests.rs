@@ -455,3 +455,108 @@ fn what_is_wrong_in_the_file_is_said_with_its_line_beside_overrides() {
         Scenario::parse_with(&text, "bad.toml", &[change], &no_file).unwrap_err().to_string();
     assert!(error.starts_with("bad.toml:12: group.weight"), "{error}");
 }
+
+/// A scenario with an endless download in group `a` and a flow of some kind in group `b`, which
+/// lasts from 10 s to 50 s.
+fn with(kind: &str, keys: &str) -> Result<Scenario, ScenarioError> {
+    let text = format!(
+        "version = 1\nname = \"x\"\nduration = \"60s\"\n[link]\nrate = \"30mbit\"\n\
+         [[group]]\nname = \"a\"\nweight = 1\n[[group]]\nname = \"b\"\nweight = 1\n\
+         [[flow]]\ngroup = \"a\"\nkind = \"bulk\"\n\
+         [[flow]]\ngroup = \"b\"\nstart = \"10s\"\nstop = \"50s\"\nkind = \"{kind}\"\n{keys}"
+    );
+    Scenario::parse(&text, "kind.toml")
+}
+
+#[test]
+fn every_kind_has_its_defaults() {
+    let kind = |name: &str, keys: &str| with(name, keys).unwrap().flows.remove(1).kind;
+    let on_off = OnOff { on: Span::secs(2), off: Span::secs(2) };
+    assert_eq!(kind("on-off", ""), Kind::OnOff(on_off));
+    let Kind::Video(video) = kind("video", "") else { panic!("a video") };
+    assert_eq!((video.ladder[0], video.ladder[7]), (Rate::kbit(300), Rate::mbit(25)));
+    assert_eq!((video.ladder.len(), video.length), (8, None));
+    let web = Web {
+        hosts: 1,
+        objects: (30, 80),
+        think: Span::secs(5),
+        session_gap: Span::secs(60),
+        pages_per_session: 10,
+    };
+    assert_eq!(kind("web", ""), Kind::Web(web));
+    let short =
+        |interval, sigma_ppm| Kind::Short(Short { interval, size: Bytes::kb(9), sigma_ppm });
+    let keys = "rate_per_s = 0.5\nsize = \"9kB\"";
+    assert_eq!(kind("short", keys), short(Span::secs(2), 0));
+    let keys = "rate_per_s = 8\nsize = \"9kB\"\nsigma = 1.25";
+    assert_eq!(kind("short", keys), short(Span::millis(125), 1_250_000));
+    let flow =
+        with("video", "congestion_control = \"vegas\"\nrtt = \"9ms\"").unwrap().flows.remove(1);
+    assert_eq!((flow.congestion_control, flow.rtt), (CongestionControl::Vegas, Span::millis(9)));
+}
+
+#[test]
+fn each_key_belongs_to_its_kinds() {
+    let bad: &[(&str, &str, &[&str])] = &[
+        ("video", "demand = \"8mbit\"", &["20: flow.demand", "kind `video`", "`udp` have it"]),
+        ("video", "conections = 2", &["20: flow.conections", "unknown"]),
+        ("video", "connections = 2", &["flow.connections", "only flows of `bulk` have it"]),
+        ("video", "ladder = [\"2mbit\", \"1mbit\"]", &["20: flow.ladder", "rising order"]),
+        ("video", "ladder = [\"2mbps\"]", &["flow.ladder", "ambiguous"]),
+        ("video", "ladder = []", &["flow.ladder", "1 to 32"]),
+        ("video", "length = \"0s\"", &["20: flow.length", "zero"]),
+        ("video", "lenght = \"9s\"", &["flow.lenght", "did you mean `length`?"]),
+        ("udp", "", &["flow", "UDP does not adapt"]),
+        ("udp", "demand = \"unlimited\"", &["flow", "UDP does not adapt"]),
+        ("udp", "demand = \"1mbit\"\ncongestion_control = \"reno\"", &["kind `udp`"]),
+        ("on-off", "steps = [{ at = \"20s\", demand = \"1mbit\" }]", &["flow.steps", "`on-off`"]),
+        ("on-off", "on = \"0s\"", &["20: flow.on", "zero"]),
+        ("web", "objects = [80, 30]", &["20: flow.objects", "in order"]),
+        ("web", "objects = 30", &["flow.objects", "the number 30", "[30, 80]"]),
+        ("web", "objects = [0, 30]", &["flow.objects", "from 1 to 1000"]),
+        ("web", "hosts = 43", &["20: flow.hosts", "1 to 42"]),
+        ("web", "size = \"9kB\"", &["flow.size", "only flows of `short` have it"]),
+        ("short", "size = \"9kB\"", &["flow.rate_per_s", "missing"]),
+        ("short", "rate_per_s = 1", &["flow.size", "missing"]),
+        ("short", "rate_per_s = 0", &["20: flow.rate_per_s", "zero"]),
+        ("short", "rate_per_s = -1", &["flow.rate_per_s", "-1", "above 0"]),
+        ("short", "rate_per_s = 10000\nsize = \"0B\"", &["21: flow.size", "zero"]),
+        ("short", "rate_per_s = 1\nsize = \"9kB\"\nsigma = 5", &["flow.sigma", "0", "to 4"]),
+        ("ping", "demand = \"1mbit\"", &["flow.demand", "kind `ping`"]),
+    ];
+    for (kind, keys, says) in bad {
+        let error = with(kind, keys).expect_err(keys).to_string();
+        assert!(error.starts_with("kind.toml:") && !error.contains('\n'), "{error}");
+        for fragment in *says {
+            assert!(error.contains(fragment), "`{keys}` gives: {error}; wanted `{fragment}`");
+        }
+    }
+}
+
+#[test]
+fn shares_are_unknown_while_a_demand_is() {
+    for (kind, keys) in
+        [("video", ""), ("web", ""), ("on-off", ""), ("short", "rate_per_s = 1\nsize = \"9kB\"")]
+    {
+        let scenario = with(kind, keys).unwrap();
+        assert_eq!(scenario.demand_at(1, s(20)), Demand::Unknown, "{kind}");
+        assert_eq!(scenario.fair_shares_at(s(20)), None, "{kind}");
+        assert_eq!(scenario.fair_shares_at(s(5)), Some(vec![Rate::mbit(30), Rate::ZERO]));
+        assert_eq!(scenario.fair_shares_at(s(50)), Some(vec![Rate::mbit(30), Rate::ZERO]));
+        // The download takes whatever is left.
+        assert!(scenario.demand_suffices_at(s(20)));
+    }
+    let scenario = with("udp", "demand = \"2mbit\"").unwrap();
+    assert_eq!(scenario.fair_shares_at(s(20)), Some(vec![Rate::mbit(28), Rate::mbit(2)]));
+}
+
+#[test]
+fn beside_an_endless_flow_of_its_group_an_unknown_demand_does_not_matter() {
+    let both = [Demand::Unknown, Demand::Endless, Demand::Known(Rate::mbit(1))];
+    assert_eq!(both.into_iter().sum::<Demand>(), Demand::Endless);
+    let unknown = [Demand::Known(Rate::mbit(1)), Demand::Unknown];
+    assert_eq!(unknown.into_iter().sum::<Demand>(), Demand::Unknown);
+    let mut scenario = with("video", "").unwrap();
+    scenario.flows[1].group = 0;
+    assert_eq!(scenario.fair_shares_at(s(20)), Some(vec![Rate::mbit(30), Rate::ZERO]));
+}
