@@ -8,6 +8,7 @@ use std::fmt::Write;
 use fairweir_core::units::{Span, Time};
 
 use super::{BIN, Report};
+use crate::link::Capacity;
 use crate::scenario::Scenario;
 
 /// Okabe and Ito's colours, which people with any colour vision can tell apart.
@@ -127,11 +128,14 @@ impl<'s> Plot<'s> {
         polyline(svg, points, colour(group), style);
     }
 
-    /// A step line: the share holds from one event to the next.
+    /// A step line: the share holds from one event to the next, under a trace for a second.
     fn fair_line(&self, svg: &mut String, top: f64, group: usize) {
         let ends = [Span::ZERO, self.scenario.duration].map(|s| Time::ZERO + s);
         let mut times: Vec<Time> = self.scenario.events().iter().map(|e| e.at).collect();
         times.extend(ends);
+        if let Capacity::Trace(_) = self.scenario.link.capacity {
+            times.extend((1..self.seconds as u64).map(|s| Time::ZERO + Span::secs(s)));
+        }
         times.sort();
         times.dedup();
         let steps = times.windows(2).flat_map(|w| {
