@@ -77,7 +77,7 @@ fn play(args: &LabRunArgs) -> anyhow::Result<()> {
 fn read(path: &Path) -> anyhow::Result<Scenario> {
     let file = path.display().to_string();
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
-    Ok(Scenario::parse_with(&text, &file, &|trace| fs::read_to_string(trace))?)
+    Ok(Scenario::parse_with(&text, &file, &[], &|trace| fs::read_to_string(trace))?)
 }
 
 /// A picture of all controls, and the numbers behind it.

@@ -40,6 +40,17 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// The scenario has something that only the simulator knows.
+    #[error("the emulated home plays bulk and ping; `fairweir sim run` plays {0} too")]
+    NotPlayed(&'static str),
+    /// The kernel lacks a congestion control that the scenario wants.
+    #[error("the kernel has no congestion control `{name}`: {source}")]
+    NoCongestionControl {
+        /// Its name.
+        name: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The kernel refused something of the set-up.
     #[error(transparent)]
     Kernel(#[from] fairweir_linux::Error),

@@ -7,14 +7,17 @@ use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
 use fairweir_sim::link::{Capacity, Discipline, LinkSpec};
-use fairweir_sim::scenario::{DemandStep, ETHERNET_HEADER, Flow, Ip, Kind, Scenario};
+use fairweir_sim::scenario::{
+    DemandStep, ETHERNET_HEADER, Flow, Ip, Kind, Scenario, TCP_HEADER, Tuning,
+};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use socket2::{Domain, Socket, Type};
+
+use crate::Error;
 
 /// Flow `i` is served at this port plus `i`, so that a port tells the flow.
 const FIRST_PORT: u16 = 5001;
-/// TCP header with timestamps, which Linux always uses.
-const TCP_HEADER: u64 = 32;
 
 /// A scenario with addresses.
 pub(crate) struct Plan<'s> {
@@ -137,6 +140,35 @@ impl<'s> Plan<'s> {
     }
 }
 
+/// Refuses what only the simulator plays, and what this kernel cannot.
+pub(crate) fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
+    if !scenario.devices.is_empty() {
+        return Err(Error::NotPlayed("[[device]]"));
+    }
+    if scenario.control.tuning != Tuning::default() {
+        return Err(Error::NotPlayed("other parameters of `crab`"));
+    }
+    for flow in &scenario.flows {
+        match flow.kind {
+            Kind::Bulk => refuse_unknown(flow.congestion_control.name())?,
+            Kind::Ping => {}
+            Kind::OnOff(_) | Kind::Udp | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => {
+                return Err(Error::NotPlayed(flow.kind.name()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Asks the kernel for a congestion control, which loads its module.
+fn refuse_unknown(congestion_control: &'static str) -> Result<(), Error> {
+    let socket =
+        Socket::new(Domain::IPV4, Type::STREAM, None).map_err(|e| Error::io("open a socket", e))?;
+    socket
+        .set_tcp_congestion(congestion_control.as_bytes())
+        .map_err(|source| Error::NoCongestionControl { name: congestion_control, source })
+}
+
 /// The home's side of the access link: networks and addresses of `wan` and of its gateway.
 pub(crate) const WAN: [(IpNet, IpAddr); 2] = [
     (
@@ -197,4 +229,32 @@ fn quoted(text: &str) -> String {
     }
     quoted.push('"');
     quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(flow: &str) -> Option<String> {
+        let text = format!(
+            "version = 1\nname = \"x\"\nduration = \"9s\"\n[link]\nrate = \"9mbit\"\n\
+             [[group]]\nname = \"a\"\nweight = 1\n[[flow]]\ngroup = \"a\"\n{flow}"
+        );
+        let scenario = Scenario::parse(&text, "x").unwrap();
+        refuse_unplayable(&scenario).err().map(|e| e.to_string())
+    }
+
+    #[test]
+    fn what_only_the_simulator_plays_is_refused_by_name() {
+        assert_eq!(error("kind = \"bulk\"\ncongestion_control = \"reno\""), None);
+        assert_eq!(error("kind = \"ping\""), None);
+        let refused = error("kind = \"video\"").unwrap();
+        assert!(refused.contains("bulk and ping") && refused.contains("plays video"), "{refused}");
+    }
+
+    #[test]
+    fn a_congestion_control_that_the_kernel_lacks_is_named() {
+        let refused = refuse_unknown("nonesuch").unwrap_err().to_string();
+        assert!(refused.contains("`nonesuch`"), "{refused}");
+    }
 }

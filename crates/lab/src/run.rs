@@ -20,7 +20,7 @@ use crate::agent::{FETCH, PingResult, READY, SERVE};
 use crate::clock::Clock;
 use crate::daemon::Daemon;
 use crate::home::Home;
-use crate::plan::Plan;
+use crate::plan::{self, Plan};
 use crate::process::Process;
 use crate::relay::{Outcome, Relay};
 
@@ -124,6 +124,7 @@ fn run_once(
     if options.cancel.load(Ordering::Relaxed) {
         return Err(Error::Interrupted);
     }
+    plan::refuse_unplayable(scenario)?;
     let plan = Plan::new(scenario);
     let mut stage = Stage::set_up(&plan, control, options)?;
     let (outcome, daemon_cpu_cores) = stage.play(&plan, control, options, progress)?;
@@ -136,6 +137,9 @@ fn run_once(
         valid: outcome.refused == 0 && in_time(&outcome.lateness),
         samples: &outcome.samples,
         pings,
+        videos: Vec::new(),
+        pages: Vec::new(),
+        shorts: Vec::new(),
         daemon_cpu_cores,
         lateness: lateness(&outcome),
     };
@@ -253,7 +257,7 @@ impl Stage {
                 let result: PingResult = serde_json::from_str(&fetch.hear()?)
                     .map_err(|e| Error::io("read a ping's result", e))?;
                 Ok(PingSamples {
-                    group: scenario.groups[flow.group].name.clone(),
+                    group: flow.group,
                     sent: result.sent,
                     rtts: result.rtts_ns.into_iter().map(Span::nanos).collect(),
                 })

@@ -9,14 +9,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use fairweir_core::policy::Policy;
-use fairweir_core::receiver::{Allocation, GroupSample};
+use fairweir_core::receiver::{Allocation, ClassSpec, GroupSample};
 use fairweir_core::units::{Bytes, Span, Time};
 
 use crate::abi::{Config, Counter, FEATURE_CENSUS, FEATURE_OWNERS, SLOTS_MAX};
 use crate::bpf::{Parts, Programs};
 use crate::census::{self, Talker};
 use crate::cgroup::{self, Tree};
-use crate::htb::ClassSpec;
 use crate::ifb::{self, Ifb};
 use crate::link::{self, Link};
 use crate::netlink::Netlink;

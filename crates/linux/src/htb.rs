@@ -9,23 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use fairweir_core::receiver::{Allocation, ClassRate};
-use fairweir_core::share::Weight;
-use fairweir_core::units::{Bytes, Rate, Span};
+use fairweir_core::receiver::{Allocation, ClassSpec};
+use fairweir_core::units::{Bytes, Rate};
 
 use crate::Error;
 use crate::netlink::{Nest, Netlink, Request, attribute, text, u32_at};
-
-/// A class as it shall be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ClassSpec {
-    rate: Rate,
-    ceil: Rate,
-    priority: u8,
-    quantum: Bytes,
-    /// What its queue takes; `None` for the parent, which has none.
-    queue: Option<Bytes>,
-}
 
 /// What the kernel counts of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,36 +24,15 @@ pub(crate) struct ClassCount {
     pub(crate) backlog: Bytes,
 }
 
-impl ClassSpec {
-    /// The parent of all classes.
-    pub(crate) fn parent(total: Option<Rate>) -> ClassSpec {
-        let rate = total.unwrap_or(RATE_UNBOUNDED).clamp(RATE_MIN, RATE_UNBOUNDED);
-        ClassSpec { rate, ceil: rate, priority: 0, quantum: QUANTUM_MAX, queue: None }
-    }
-
-    /// A flow group's class; `weight_min` is the smallest weight beside it, and `mtu` the device's.
-    pub(crate) fn leaf(class: &ClassRate, weight_min: Weight, mtu: Bytes) -> ClassSpec {
-        let rate = class.rate.clamp(RATE_MIN, RATE_UNBOUNDED);
-        let ceil = class.ceil.clamp(rate, RATE_UNBOUNDED);
-        // Below one packet, HTB would need several rounds for each.
-        let packet = mtu + Bytes::new(L2_HEADER);
-        let ratio = u64::from(class.weight.as_u32()) / u64::from(weight_min.as_u32());
-        let quantum = (packet * ratio.max(1)).min(QUANTUM_MAX).max(packet);
-        let queue = (ceil * QUEUE_DELAY * 2).max(packet * QUEUE_PACKETS_MIN);
-        ClassSpec { rate, ceil, priority: class.priority.min(7), quantum, queue: Some(queue) }
-    }
-}
-
 /// The classes of an allocation: the parent, and one for each of `slots`.
 pub(crate) fn class_specs(
     allocation: &Allocation,
     slots: &[u16],
     mtu: Bytes,
 ) -> BTreeMap<u16, ClassSpec> {
-    let weight_min = allocation.classes.iter().map(|c| c.weight).min().unwrap_or(Weight::ONE);
-    let leaves = slots.iter().zip(&allocation.classes);
-    let leaves =
-        leaves.map(|(&slot, class)| (minor(slot), ClassSpec::leaf(class, weight_min, mtu)));
+    let packet = mtu + Bytes::new(L2_HEADER);
+    let leaves = slots.iter().zip(allocation.leaves(packet));
+    let leaves = leaves.map(|(&slot, class)| (minor(slot), class));
     leaves.chain([(PARENT, ClassSpec::parent(allocation.total))]).collect()
 }
 
@@ -151,7 +118,6 @@ pub(crate) fn counts(
 
 fn class_request(device: u32, minor: u16, spec: &ClassSpec) -> Request {
     let parent = if minor == PARENT { TC_H_ROOT } else { ROOT | u32::from(PARENT) };
-    let burst = |rate: Rate| (rate * BURST_SPAN).max(BURST_MIN);
     let mut parameters = Vec::with_capacity(PARAMETERS_BYTES);
     for rate in [spec.rate, spec.ceil] {
         // struct tc_ratespec: with a known link layer the kernel needs no rate table.
@@ -159,7 +125,7 @@ fn class_request(device: u32, minor: u16, spec: &ClassSpec) -> Request {
         parameters.extend_from_slice(&bytes_per_second(rate).to_ne_bytes());
     }
     let ticks = |rate: Rate| {
-        let span = rate.time_to_send(burst(rate)).as_nanos() / TICK_NS;
+        let span = rate.time_to_send(ClassSpec::burst(rate)).as_nanos() / TICK_NS;
         u32::try_from(span).unwrap_or(u32::MAX)
     };
     parameters.extend(numbers(&[
@@ -191,8 +157,7 @@ pub(crate) fn minor(slot: u16) -> u16 {
 }
 
 fn bytes_per_second(rate: Rate) -> u32 {
-    u32::try_from(rate.bytes_per_second_floor())
-        .expect("invariant: rates are at most RATE_UNBOUNDED")
+    u32::try_from(rate.bytes_per_second_floor()).unwrap_or(u32::MAX)
 }
 
 /// `struct tcmsg`.
@@ -215,20 +180,6 @@ const PARENT: u16 = 0xffff;
 /// Queues are `101:` to `200:`, below the numbers that the kernel gives by itself.
 const QUEUE_MAJOR: u32 = 0x100;
 
-/// HTB refuses zero.
-const RATE_MIN: Rate = Rate::kbit(8);
-/// As good as unbounded: the most that the interface's 32 bits of bytes/s carry, rounded.
-const RATE_UNBOUNDED: Rate = Rate::mbit(34_000);
-/// A leaf holds 2·rate·50 ms. Source: CRAB §4, `2·C·RTT` of a common RTT.
-const QUEUE_DELAY: Span = Span::millis(50);
-/// A TCP flow with less than six packets cannot recover by fast retransmit. Source: CRAB §4.
-const QUEUE_PACKETS_MIN: u64 = 6;
-/// Measured: below 15 KB, or 50 KB at 200 Mbit/s, HTB stays under the rate, since its timer does
-/// not fire often enough.
-const BURST_MIN: Bytes = Bytes::kb(15);
-const BURST_SPAN: Span = Span::millis(2);
-/// HTB warns above this.
-const QUANTUM_MAX: Bytes = Bytes::new(200_000);
 const L2_HEADER: u64 = 14;
 /// The unit of tc's burst: PSCHED_SHIFT is 6.
 const TICK_NS: u64 = 64;

@@ -26,34 +26,42 @@ use super::{
     Act, Allocation, ClassRate, Command, Decision, GroupDecision, GroupState, Observation, TICK,
 };
 use crate::share::{Entry, Weight, fair};
-use crate::units::{Rate, Time};
+use crate::units::{Rate, Span, Time};
 
 mod group;
 
-use group::{GroupLoop, HEADROOM_DIVISOR, headroom};
+use group::{GroupLoop, HEADROOM_DIVISOR, HEADROOM_MIN, headroom};
 
 /// What CRAB's loop is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrabSpec {
     /// Weights of the groups, in the policy's order.
     pub weights: Vec<Weight>,
-    /// Ticks in a window, the paper's `n`.
-    pub window_ticks: u32,
     /// What the link is remembered to carry; the loop starts below it.
     pub remembered: Option<Rate>,
+    /// How long it watches before it acts, and what it lets lenders keep.
+    pub tuning: CrabTuning,
 }
 
-impl CrabSpec {
-    /// The loop of a receiving host: windows of 1 s. Source: CRAB §3.1.
-    pub fn host(weights: Vec<Weight>, remembered: Option<Rate>) -> CrabSpec {
-        CrabSpec { weights, window_ticks: WINDOW_TICKS_HOST, remembered }
-    }
+/// What CRAB's §5.6 varies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrabTuning {
+    /// How often the loop is told what arrived, the paper's `t`.
+    pub tick: Span,
+    /// Ticks in a window, the paper's `n`.
+    pub window_ticks: u32,
+    /// What a lender keeps at least beyond what it uses.
+    pub headroom: Rate,
+}
+
+impl CrabTuning {
+    /// The loop of a receiving host: windows of 1 s. Source: CRAB §3.1, §3.3.
+    pub const HOST: CrabTuning = CrabTuning { tick: TICK, window_ticks: 5, headroom: HEADROOM_MIN };
 
     /// The loop of a router: windows of 3 s, so that the hosts behind it settle before it judges.
     /// Source: CRAB §3.6.
-    pub fn router(weights: Vec<Weight>, remembered: Option<Rate>) -> CrabSpec {
-        CrabSpec { weights, window_ticks: 3 * WINDOW_TICKS_HOST, remembered }
-    }
+    pub const ROUTER: CrabTuning =
+        CrabTuning { window_ticks: 3 * CrabTuning::HOST.window_ticks, ..CrabTuning::HOST };
 }
 
 /// The loop's state.
@@ -62,7 +70,7 @@ impl CrabSpec {
 /// no ceil is below [`CEIL_MIN`]; while the capacity is unknown nothing is enforced.
 #[derive(Clone, Debug)]
 pub struct Crab {
-    window_ticks: u32,
+    tuning: CrabTuning,
     capacity: Option<Rate>,
     /// The capacity as competing groups confirmed it: what is worth remembering. The capacity
     /// itself also falls when nobody wants more.
@@ -113,10 +121,10 @@ impl Crab {
     /// If there are no groups or the window has no tick.
     pub fn new(spec: CrabSpec) -> Crab {
         assert!(!spec.weights.is_empty(), "there is at least the default group");
-        assert!(spec.window_ticks > 0, "a window has at least one tick");
+        assert!(spec.tuning.window_ticks > 0, "a window has at least one tick");
         let capacity = spec.remembered.map(|rate| rate.scale(REMEMBERED_PART.0, REMEMBERED_PART.1));
         let mut crab = Crab {
-            window_ticks: spec.window_ticks,
+            tuning: spec.tuning,
             capacity,
             learned: None,
             groups: spec.weights.iter().map(|&weight| GroupLoop::idle(weight)).collect(),
@@ -137,7 +145,8 @@ impl Crab {
 
     pub(super) fn handle_observation(&mut self, observation: &Observation) {
         assert_eq!(observation.groups.len(), self.groups.len(), "one sample for each group");
-        let whole = observation.interval >= TICK / 2 && observation.interval <= TICK * 2;
+        let tick = self.tuning.tick;
+        let whole = observation.interval >= tick / 2 && observation.interval <= tick * 2;
         if !whole {
             // The daemon slept or was stopped: what was seen until then says nothing about now.
             self.restart_window();
@@ -157,7 +166,7 @@ impl Crab {
             let act = self.judge();
             return self.conclude(observation.at, act);
         }
-        if self.window.ticks < self.window_ticks {
+        if self.window.ticks < self.tuning.window_ticks {
             return self.conclude(observation.at, Act::Measure);
         }
         let act = if self.capacity.is_some() { self.judge() } else { self.learn() };
@@ -338,10 +347,11 @@ impl Crab {
     /// headrooms together take at most a twentieth of the capacity (5).
     fn lend(&mut self, capacity: Rate) {
         let lenders = || self.groups.iter().filter(|g| g.state == GroupState::NonSaturating);
-        let wanted: Rate = lenders().map(|g| headroom(g.observed)).sum();
+        let least = self.tuning.headroom;
+        let wanted: Rate = lenders().map(|g| headroom(g.observed, least)).sum();
         let most = capacity / HEADROOM_DIVISOR;
         for group in self.groups.iter_mut().filter(|g| g.state == GroupState::NonSaturating) {
-            let mut headroom = headroom(group.observed);
+            let mut headroom = headroom(group.observed, least);
             if wanted > most {
                 headroom = headroom.scale(most.as_bps(), wanted.as_bps());
             }
@@ -467,8 +477,6 @@ fn probe_extra(capacity: Rate, step: u64) -> Rate {
     capacity.scale(step, 1_000).max(PROBE_MIN)
 }
 
-/// Source: CRAB §3.1, `n`.
-const WINDOW_TICKS_HOST: u32 = 5;
 /// The first probe adds a sixteenth of the capacity, and each that succeeds makes the next four
 /// times as large: docs/decisions/0001. The paper has an eighth, and doubles (§3.5).
 const PROBE_STEP_MIN: u64 = 62;

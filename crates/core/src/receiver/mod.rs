@@ -23,10 +23,12 @@ use serde::Serialize;
 use crate::share::Weight;
 use crate::units::{Bytes, Rate, Span, Time};
 
+mod class;
 mod crab;
 mod fixed;
 
-pub use crab::{Crab, CrabSpec};
+pub use class::ClassSpec;
+pub use crab::{Crab, CrabSpec, CrabTuning};
 pub use fixed::Fixed;
 
 /// How often a controller is told what arrived. Source: CRAB §3.1, `t`.
@@ -392,6 +394,8 @@ pub struct ControllerSpec {
     pub capacity: Option<Rate>,
     /// Strict priority in the order of the groups, instead of weights (`chokepoint` alone).
     pub strict_priority: bool,
+    /// How long it watches before it acts (`crab` alone).
+    pub tuning: CrabTuning,
 }
 
 /// Why a controller cannot be made.
@@ -441,7 +445,8 @@ impl Controller {
         }
         Ok(match spec.control {
             Control::Crab => {
-                let crab = CrabSpec::host(spec.weights.clone(), spec.capacity);
+                let weights = spec.weights.clone();
+                let crab = CrabSpec { weights, remembered: spec.capacity, tuning: spec.tuning };
                 Controller::Crab(Box::new(Crab::new(crab)))
             }
             _ => Controller::Fixed(Fixed::new(spec)),

@@ -119,6 +119,7 @@ fn crab(of: &[u32], capacity: Option<Rate>) -> ControllerSpec {
         weights: weights(of),
         capacity,
         strict_priority: false,
+        tuning: CrabTuning::HOST,
     }
 }
 
@@ -336,9 +337,8 @@ fn who_ignores_its_drops_is_taken_as_given() {
 
 #[test]
 fn the_router_waits_three_times_as_long_as_the_host() {
-    let host = CrabSpec::host(weights(&[1]), None);
-    let router = CrabSpec::router(weights(&[1]), None);
-    assert!(router.window_ticks >= 3 * host.window_ticks);
+    let (host, router) = (CrabTuning::HOST, CrabTuning::ROUTER);
+    assert!(router.tick * router.window_ticks.into() >= host.tick * host.window_ticks.into() * 3);
 }
 
 #[test]
@@ -348,6 +348,7 @@ fn fixed_controls_say_their_rates_once() {
         weights: weights(&[5, 1]),
         capacity: Some(Rate::mbit(30)),
         strict_priority,
+        tuning: CrabTuning::HOST,
     };
     let command = |control, strict| {
         let mut controller = Controller::new(&spec(control, strict)).unwrap();

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use fairweir_core::policy::Policy;
-use fairweir_core::receiver::{CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec};
+use fairweir_core::receiver::{
+    CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, CrabTuning,
+};
 use fairweir_core::units::Rate;
 use fairweir_linux::Mode;
 
@@ -96,6 +98,7 @@ impl Settings {
             weights: self.policy().weights(),
             capacity: remembered.filter(usable).or(self.config.host.capacity),
             strict_priority: self.config.host.strict_priority,
+            tuning: CrabTuning::HOST,
         })
     }
 

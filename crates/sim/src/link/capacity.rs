@@ -85,6 +85,17 @@ impl Capacity {
         most.unwrap_or(Rate::ZERO)
     }
 
+    /// What it carries from the start to `end`, without what a shaper's bucket adds.
+    pub fn volume(&self, end: Time) -> Bytes {
+        match self {
+            Capacity::Steps(steps) | Capacity::Shaped { steps, .. } => {
+                let ends = steps.iter().skip(1).map(|step| step.at).chain([end]);
+                steps.iter().zip(ends).map(|(step, until)| step.rate * until.since(step.at)).sum()
+            }
+            Capacity::Trace(trace) => Trace::OPPORTUNITY * trace.before(end),
+        }
+    }
+
     /// Refuses what no link can be made from.
     pub(super) fn check(&self) {
         let steps = match self {

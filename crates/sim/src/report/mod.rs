@@ -4,7 +4,8 @@
 //! max-min fair shares of the true capacity and demands and makes a [`Report`]. Everything is
 //! judged in windows of one second. A window that overlaps the time from an event to `settle`
 //! after it is *transient*, the others are *scored*; windows in which nobody wants anything are
-//! neither. The schema of the JSON form is in `docs/scenario.md`.
+//! neither. While the demand of a group is unknown there are no fair shares to compare with. The
+//! schema of the JSON form is in `docs/scenario.md`.
 
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
@@ -12,10 +13,14 @@ use serde::Serialize;
 
 use crate::scenario::Scenario;
 
+mod apps;
 mod histogram;
 mod picture;
 mod table;
 
+pub use apps::{
+    Pages, Ping, PingSamples, Rung, ShortSamples, Shorts, Video, VideoSamples, WebSamples,
+};
 pub use histogram::Histogram;
 pub use picture::picture;
 pub use table::{csv, table};
@@ -33,6 +38,7 @@ const SLACK_PERCENT: u64 = 1;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples {
     groups: usize,
+    end: Time,
     /// Bytes that left, per bin and group.
     bins: Vec<Vec<u64>>,
     /// Sojourns of what left, per window.
@@ -47,6 +53,7 @@ impl Samples {
         let groups = scenario.groups.len();
         Samples {
             groups,
+            end: scenario.end(),
             bins: vec![vec![0; groups]; windows * WINDOW_BINS],
             sojourns: vec![Histogram::default(); windows],
             drops: 0,
@@ -55,6 +62,9 @@ impl Samples {
 
     /// A packet left the link; what leaves after the end of the run is not counted.
     pub fn record_departure(&mut self, at: Time, group: usize, size: Bytes, sojourn: Span) {
+        if at >= self.end {
+            return;
+        }
         let bin = (at.as_nanos() / BIN.as_nanos()) as usize;
         if let Some(bin) = self.bins.get_mut(bin) {
             bin[group] += size.as_u64();
@@ -76,20 +86,14 @@ impl Samples {
         Rate::from_volume(Bytes::new(bytes), span)
     }
 
+    /// What left of a group over the whole run.
+    fn delivered(&self, group: usize) -> Bytes {
+        Bytes::new(self.bins.iter().map(|bin| bin[group]).sum())
+    }
+
     fn rates(&self, bins: std::ops::Range<usize>) -> Vec<Rate> {
         (0..self.groups).map(|g| self.rate(g, bins.clone())).collect()
     }
-}
-
-/// Round-trip times of a ping.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PingSamples {
-    /// Name of its group.
-    pub group: String,
-    /// Requests.
-    pub sent: u64,
-    /// One for each answer.
-    pub rtts: Vec<Span>,
 }
 
 /// A scenario that was played, before it is judged.
@@ -107,6 +111,12 @@ pub struct Run<'s> {
     pub samples: &'s Samples,
     /// What the pings measured.
     pub pings: Vec<PingSamples>,
+    /// What the films were like.
+    pub videos: Vec<VideoSamples>,
+    /// How long the web pages took.
+    pub pages: Vec<WebSamples>,
+    /// How long the short downloads took.
+    pub shorts: Vec<ShortSamples>,
     /// How many cores the daemon used; `None` without a daemon.
     pub daemon_cpu_cores: Option<f64>,
     /// How late the link element was; `None` in virtual time.
@@ -124,7 +134,7 @@ pub struct Lateness {
     pub max_ms: f64,
 }
 
-/// How a run went: one object of `fairweir lab run --json`.
+/// How a run went: one object of what `--json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Name of the scenario.
@@ -133,6 +143,8 @@ pub struct Report {
     pub world: &'static str,
     /// With which control.
     pub control: Control,
+    /// Where all randomness came from.
+    pub seed: u64,
     /// Whether the world kept time well enough to be believed.
     pub valid: bool,
     /// The judgement.
@@ -149,15 +161,17 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Half the L1 distance between rates and fair shares, by capacity, averaged over the scored
-    /// windows; `None` if there are none.
+    /// windows whose fair shares are known; `None` if there are none.
     pub allocation_error: Option<f64>,
     /// The same over the transient windows.
     pub transient_error: Option<f64>,
-    /// For each event, after how long everybody had its share.
+    /// For each event after which the fair shares are known, after how long everybody had its own.
     pub right_after_s: Vec<RightAfter>,
     /// Delivered by capacity over the scored windows in which demand suffices; `None` if there
     /// are none.
     pub utilization: Option<f64>,
+    /// Delivered by capacity over the whole run, whatever the demand was.
+    pub link_utilization: f64,
     /// Queueing delay in the ISP over the scored windows; `None` if nothing left.
     pub isp_queue_ms: Option<QueueDelay>,
     /// Packets that the ISP's full buffer dropped, over the whole run.
@@ -168,6 +182,12 @@ pub struct Summary {
     pub groups: Vec<GroupRate>,
     /// What the pings measured.
     pub pings: Vec<Ping>,
+    /// What the films were like.
+    pub videos: Vec<Video>,
+    /// How long the web pages took.
+    pub pages: Vec<Pages>,
+    /// How long the short downloads took.
+    pub shorts: Vec<Shorts>,
 }
 
 /// After how long everybody had its share.
@@ -202,21 +222,9 @@ pub struct GroupRate {
     /// What it should have got; `None` where nobody can know.
     #[serde(rename = "fair_bps")]
     pub fair: Option<Rate>,
-}
-
-/// Round-trip times of a ping.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Ping {
-    /// Name of its group.
-    pub group: String,
-    /// Requests.
-    pub sent: u64,
-    /// Requests without an answer.
-    pub lost: u64,
-    /// Median in ms; `None` without an answer.
-    pub rtt_ms_median: Option<f64>,
-    /// 95th percentile in ms.
-    pub rtt_ms_p95: Option<f64>,
+    /// What it got over the whole run, in L2 bytes.
+    #[serde(rename = "delivered_bytes")]
+    pub delivered: Bytes,
 }
 
 /// A group's rate in the bin that begins at a time.
@@ -238,7 +246,8 @@ struct Window {
     begin: Time,
     transient: bool,
     rates: Vec<Rate>,
-    fair: Vec<Rate>,
+    /// `None` while they cannot be known.
+    fair: Option<Vec<Rate>>,
     capacity: Rate,
     /// Whether the groups want at least what the link carries.
     full: bool,
@@ -246,10 +255,10 @@ struct Window {
 
 impl Window {
     /// Half the L1 distance between rates and fair shares, by capacity.
-    fn error(&self) -> f64 {
-        let distance: u64 =
-            self.rates.iter().zip(&self.fair).map(|(r, f)| r.as_bps().abs_diff(f.as_bps())).sum();
-        distance as f64 / 2.0 / self.capacity.as_bps() as f64
+    fn error(&self) -> Option<f64> {
+        let pairs = self.rates.iter().zip(self.fair.as_ref()?);
+        let distance: u64 = pairs.map(|(r, f)| r.as_bps().abs_diff(f.as_bps())).sum();
+        Some(distance as f64 / 2.0 / self.capacity.as_bps() as f64)
     }
 }
 
@@ -263,25 +272,40 @@ impl Run<'_> {
         let delivered: u64 = full().flat_map(|w| &w.rates).map(|r| r.as_bps()).sum();
         let capacity: u64 = full().map(|w| w.capacity.as_bps()).sum();
         let summary = Summary {
-            allocation_error: mean(scored.iter().map(|w| w.error())),
-            transient_error: mean(transient.iter().map(|w| w.error())),
+            allocation_error: mean(scored.iter().filter_map(|w| w.error())),
+            transient_error: mean(transient.iter().filter_map(|w| w.error())),
             right_after_s: self.right_after(),
             utilization: (capacity > 0).then(|| rounded(delivered as f64 / capacity as f64, 4)),
+            link_utilization: rounded(self.link_utilization(), 4),
             isp_queue_ms: self.queue(&scored),
             isp_drops: self.samples.drops,
             daemon_cpu_cores: self.daemon_cpu_cores.map(|cores| rounded(cores, 5)),
             groups: self.group_rates(&scored),
-            pings: self.pings.iter().map(judge_ping).collect(),
+            pings: self.pings.iter().map(|p| p.judge(self.name(p.group))).collect(),
+            videos: self.videos.iter().map(|v| v.judge(self.name(v.group))).collect(),
+            pages: self.pages.iter().map(|p| p.judge(self.name(p.group))).collect(),
+            shorts: self.shorts.iter().map(|s| s.judge(self.name(s.group))).collect(),
         };
         Report {
             scenario: self.scenario.name.clone(),
             world: self.world,
             control: self.control,
+            seed: self.scenario.seed,
             valid: self.valid,
             summary,
             lateness: self.lateness,
             series: Some(self.series()),
         }
+    }
+
+    fn name(&self, group: usize) -> &str {
+        &self.scenario.groups[group].name
+    }
+
+    fn link_utilization(&self) -> f64 {
+        let carried = self.scenario.link.capacity.volume(self.scenario.end());
+        let delivered: Bytes = (0..self.samples.groups).map(|g| self.samples.delivered(g)).sum();
+        delivered.as_u64() as f64 / carried.as_u64().max(1) as f64
     }
 
     /// The whole seconds of the run in which somebody wants something.
@@ -296,11 +320,12 @@ impl Run<'_> {
             let bin = i as usize * WINDOW_BINS;
             let capacity = scenario.capacity_at(begin);
             let fair = scenario.fair_shares_at(begin);
-            let full = fair.iter().copied().sum::<Rate>() >= capacity;
+            let full = scenario.demand_suffices_at(begin);
             let rates = self.samples.rates(bin..bin + WINDOW_BINS);
             Window { begin, transient, rates, fair, capacity, full }
         };
-        let wanted = |w: &Window| w.fair.iter().any(|&f| f > Rate::ZERO);
+        let wanted =
+            |w: &Window| w.fair.as_ref().is_none_or(|fair| fair.iter().any(|&f| f > Rate::ZERO));
         (0..whole).map(window).filter(wanted).collect()
     }
 
@@ -310,10 +335,11 @@ impl Run<'_> {
         let judge = |(event, until): (&crate::scenario::Event, Time)| {
             let first = event.at.as_nanos().div_ceil(BIN.as_nanos()) as usize;
             let last = (until.as_nanos() / BIN.as_nanos()) as usize;
+            self.scenario.fair_shares_at(event.at)?;
             let is_right = |begin: usize| {
                 // Between events only a trace changes the shares.
                 let at = Time::ZERO + BIN * begin as u64;
-                let fair = self.scenario.fair_shares_at(at);
+                let Some(fair) = self.scenario.fair_shares_at(at) else { return false };
                 let capacity = self.scenario.capacity_at(at);
                 let rates = self.samples.rates(begin..begin + WINDOW_BINS);
                 rates.iter().zip(&fair).all(|(&rate, &fair)| is_right(rate, fair, capacity))
@@ -325,9 +351,10 @@ impl Run<'_> {
                 let end = Time::ZERO + BIN * (begin + WINDOW_BINS) as u64;
                 rounded(end.since(event.at).as_secs_f64(), 3)
             });
-            RightAfter { event: event.what.clone(), at_s: event.at.as_secs_f64(), seconds }
+            let (event, at_s) = (event.what.clone(), event.at.as_secs_f64());
+            Some(RightAfter { event, at_s, seconds })
         };
-        events.iter().zip(ends).map(judge).collect()
+        events.iter().zip(ends).filter_map(judge).collect()
     }
 
     fn queue(&self, scored: &[&Window]) -> Option<QueueDelay> {
@@ -343,14 +370,16 @@ impl Run<'_> {
     }
 
     fn group_rates(&self, scored: &[&Window]) -> Vec<GroupRate> {
-        let average = |part: &dyn Fn(&Window) -> Rate| {
-            let sum: Rate = scored.iter().map(|w| part(w)).sum();
-            sum / (scored.len() as u64).max(1)
+        let average = |sum: Rate| sum / (scored.len() as u64).max(1);
+        let fair = |group: usize| {
+            let shares = scored.iter().map(|w| w.fair.as_ref().map(|fair| fair[group]));
+            shares.sum::<Option<Rate>>().filter(|_| !scored.is_empty()).map(average)
         };
         let group = |(i, group): (usize, &crate::scenario::Group)| GroupRate {
             name: group.name.clone(),
-            rate: average(&|w| w.rates[i]),
-            fair: (!scored.is_empty()).then(|| average(&|w| w.fair[i])),
+            rate: average(scored.iter().map(|w| w.rates[i]).sum()),
+            fair: fair(i),
+            delivered: self.samples.delivered(i),
         };
         self.scenario.groups.iter().enumerate().map(group).collect()
     }
@@ -374,25 +403,9 @@ fn is_right(rate: Rate, fair: Rate, capacity: Rate) -> bool {
     rate.as_bps().abs_diff(fair.as_bps()) <= tolerance.as_bps()
 }
 
-fn judge_ping(samples: &PingSamples) -> Ping {
-    let mut rtts = samples.rtts.clone();
-    rtts.sort();
-    let quantile = |percent: usize| {
-        let rank = (rtts.len() * percent).div_ceil(100).max(1);
-        rtts.get(rank - 1).map(|rtt| rounded(rtt.as_millis_f64(), 3))
-    };
-    Ping {
-        group: samples.group.clone(),
-        sent: samples.sent,
-        lost: samples.sent.saturating_sub(rtts.len() as u64),
-        rtt_ms_median: quantile(50),
-        rtt_ms_p95: quantile(95),
-    }
-}
-
-fn mean(values: impl ExactSizeIterator<Item = f64>) -> Option<f64> {
-    let count = values.len();
-    (count > 0).then(|| rounded(values.sum::<f64>() / count as f64, 4))
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = values.fold((0u32, 0.0), |(count, sum), value| (count + 1, sum + value));
+    (count > 0).then(|| rounded(sum / f64::from(count), 4))
 }
 
 /// Cuts off decimals that mean nothing.

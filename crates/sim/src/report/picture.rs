@@ -128,7 +128,8 @@ impl<'s> Plot<'s> {
         polyline(svg, points, colour(group), style);
     }
 
-    /// A step line: the share holds from one event to the next, under a trace for a second.
+    /// A step line: the share holds from one event to the next, under a trace for a second. It has
+    /// gaps where the shares cannot be known.
     fn fair_line(&self, svg: &mut String, top: f64, group: usize) {
         let ends = [Span::ZERO, self.scenario.duration].map(|s| Time::ZERO + s);
         let mut times: Vec<Time> = self.scenario.events().iter().map(|e| e.at).collect();
@@ -138,13 +139,18 @@ impl<'s> Plot<'s> {
         }
         times.sort();
         times.dedup();
-        let steps = times.windows(2).flat_map(|w| {
-            let share = self.scenario.fair_shares_at(w[0])[group].as_mbit_f64();
-            let y = self.y(top, share);
-            [(self.x(w[0].as_secs_f64()), y), (self.x(w[1].as_secs_f64()), y)]
-        });
+        let steps: Vec<Option<[(f64, f64); 2]>> = times
+            .windows(2)
+            .map(|w| {
+                let share = self.scenario.fair_shares_at(w[0])?[group].as_mbit_f64();
+                let y = self.y(top, share);
+                Some([(self.x(w[0].as_secs_f64()), y), (self.x(w[1].as_secs_f64()), y)])
+            })
+            .collect();
         let style = "stroke-width=\"1.4\" stroke-dasharray=\"5 4\" stroke-opacity=\"0.9\"";
-        polyline(svg, steps, colour(group), style);
+        for known in steps.split(Option::is_none).filter(|known| !known.is_empty()) {
+            polyline(svg, known.iter().flatten().flatten().copied(), colour(group), style);
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use fairweir_core::units::Time;
 
-use super::{BIN, Report};
+use super::{BIN, Report, Shorts};
 use crate::scenario::Scenario;
 
 /// The reports side by side, one column each, as aligned plain text.
@@ -21,6 +21,7 @@ pub fn table(reports: &[Report]) -> String {
     row("allocation error".into(), &|r| decimals(r.summary.allocation_error, 3));
     row("  in transients".into(), &|r| decimals(r.summary.transient_error, 3));
     row("utilisation".into(), &|r| percent(r.summary.utilization));
+    row("  over the whole run".into(), &|r| percent(Some(r.summary.link_utilization)));
     row("ISP queue mean, ms".into(), &|r| decimals(r.summary.isp_queue_ms.map(|q| q.mean), 1));
     row("ISP queue p99, ms".into(), &|r| decimals(r.summary.isp_queue_ms.map(|q| q.p99), 1));
     row("ISP drops".into(), &|r| r.summary.isp_drops.to_string());
@@ -40,6 +41,28 @@ pub fn table(reports: &[Report]) -> String {
             let ping = r.summary.pings.get(i);
             let median = decimals(ping.and_then(|p| p.rtt_ms_median), 1);
             format!("{median} / {}", decimals(ping.and_then(|p| p.rtt_ms_p95), 1))
+        });
+    }
+    for (i, video) in first.summary.videos.iter().enumerate() {
+        row(format!("{}, film Mbit/s / stalled, s", video.group), &|r| {
+            let video = r.summary.videos.get(i);
+            let quality = video.and_then(|v| v.quality).map(|q| q.as_mbit_f64());
+            format!("{} / {}", decimals(quality, 2), decimals(video.map(|v| v.stalled_s), 1))
+        });
+    }
+    for (i, pages) in first.summary.pages.iter().enumerate() {
+        row(format!("{}, page load median / p95, ms", pages.group), &|r| {
+            let pages = r.summary.pages.get(i);
+            let median = decimals(pages.and_then(|p| p.load_ms_median), 0);
+            format!("{median} / {}", decimals(pages.and_then(|p| p.load_ms_p95), 0))
+        });
+    }
+    for (i, shorts) in first.summary.shorts.iter().enumerate() {
+        row(format!("{}, completion median / p95 / p99, ms", shorts.group), &|r| {
+            let shorts = r.summary.shorts.get(i);
+            let ms = |of: fn(&Shorts) -> Option<f64>| decimals(shorts.and_then(of), 0);
+            let (median, p95) = (ms(|s| s.completion_ms_median), ms(|s| s.completion_ms_p95));
+            format!("{median} / {p95} / {}", ms(|s| s.completion_ms_p99))
         });
     }
     for (i, event) in first.summary.right_after_s.iter().enumerate() {
@@ -80,14 +103,16 @@ fn aligned(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Rates and fair shares over time: `t_s,group,rate_bps,fair_bps`.
+/// Rates and fair shares over time: `t_s,group,rate_bps,fair_bps`, the last empty where nobody can
+/// know.
 pub fn csv(scenario: &Scenario, report: &Report) -> String {
     let mut text = String::from("t_s,group,rate_bps,fair_bps\n");
     for (i, point) in report.series.iter().flatten().enumerate() {
         let (bin, group) = (i / scenario.groups.len(), i % scenario.groups.len());
-        let fair = scenario.fair_shares_at(Time::ZERO + BIN * bin as u64)[group];
+        let fair = scenario.fair_shares_at(Time::ZERO + BIN * bin as u64);
+        let fair = fair.map_or(String::new(), |fair| fair[group].as_bps().to_string());
         let (t, rate) = (point.t_s, point.rate.as_bps());
-        let _ = writeln!(text, "{t},{},{rate},{}", point.group, fair.as_bps());
+        let _ = writeln!(text, "{t},{},{rate},{fair}", point.group);
     }
     text
 }

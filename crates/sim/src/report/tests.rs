@@ -44,6 +44,10 @@ fn samples(scenario: &Scenario, rates: impl Fn(u64) -> Vec<f64>) -> Samples {
 }
 
 fn score(scenario: &Scenario, samples: &Samples) -> Summary {
+    judged(scenario, samples).summary
+}
+
+fn judged(scenario: &Scenario, samples: &Samples) -> Report {
     let run = Run {
         scenario,
         world: "sim",
@@ -51,10 +55,13 @@ fn score(scenario: &Scenario, samples: &Samples) -> Summary {
         valid: true,
         samples,
         pings: Vec::new(),
+        videos: Vec::new(),
+        pages: Vec::new(),
+        shorts: Vec::new(),
         daemon_cpu_cores: None,
         lateness: None,
     };
-    run.score().summary
+    run.score()
 }
 
 #[test]
@@ -113,7 +120,7 @@ fn under_a_trace_each_second_has_its_own_shares() {
     let lines = (1..100).map(|i| i * 10).chain((0..200).map(|i| 2_000 + i * 5)).chain([3_000]);
     let trace: String = lines.map(|ms| format!("{ms}\n")).collect();
     let text = TWO.replace("rate = \"30mbit\"", "trace = \"t\"");
-    let scenario = Scenario::parse_with(&text, "x", &|_| Ok(trace.clone())).unwrap();
+    let scenario = Scenario::parse_with(&text, "x", &[], &|_| Ok(trace.clone())).unwrap();
     let perfect = samples(&scenario, |ms| {
         let all = [1.2112, 0.0, 2.4224][(ms / 1_000 % 3) as usize];
         if ms < 4_000 { vec![all, 0.0] } else { vec![all * 2.0 / 3.0, all / 3.0] }
@@ -162,6 +169,49 @@ fn utilisation_counts_only_where_demand_suffices() {
     assert_eq!((summary.allocation_error, summary.transient_error), (None, Some(0.5)));
 }
 
+#[test]
+fn where_a_demand_is_unknown_nothing_is_judged_by_it() {
+    // The download without end runs throughout; b looks at a film from 4 s to 8 s.
+    let film = "kind = \"video\"\nstop = \"8s\"\nstart";
+    let scenario = scenario(&TWO.replace("kind = \"bulk\"\nstart", film));
+    let samples = samples(&scenario, |ms| match ms {
+        4_000..8_000 => vec![20.0, 4.0],
+        _ => vec![27.0, 0.0],
+    });
+    let summary = score(&scenario, &samples);
+    // Scored are 2-4 s and 10-12 s without the film, a tenth off, and 6-8 s with it.
+    assert_eq!(summary.allocation_error, Some(0.05));
+    assert_eq!(summary.utilization, Some(0.8667));
+    let events: Vec<_> = summary.right_after_s.iter().map(|r| r.at_s).collect();
+    assert_eq!(events, [0.0, 8.0], "the film's start is not judged");
+    assert_eq!(summary.groups[0].fair, None);
+    assert_eq!(summary.groups[0].rate, Rate::bps((2 * 27_000_000 + 20_000_000) / 3));
+    let report = Report { summary, ..judged(&scenario, &samples) };
+    assert!(table(std::slice::from_ref(&report)).contains("a, Mbit/s (fair -)"));
+    let rows = csv(&scenario, &report);
+    assert!(rows.contains("\n3.8,a,27000000,30000000\n"), "{rows}");
+    assert!(rows.contains("\n4,a,20000000,\n"), "{rows}");
+    // Two rates, and two shares in two pieces each.
+    assert_eq!(picture(&scenario, &[report]).matches("<polyline").count(), 6);
+}
+
+#[test]
+fn the_whole_run_is_summed_whatever_the_demand_was() {
+    // From 6 s on the link has half of its rate.
+    let stepped = "rate = \"30mbit\"\nsteps = [{ at = \"6s\", rate = \"15mbit\" }]";
+    let text = TWO.replace("rate = \"30mbit\"", stepped).replace("12s", "11900ms");
+    let scenario = scenario(&text);
+    let mut samples = samples(&scenario, |_| vec![9.0, 3.0]);
+    samples.record_departure(scenario.end(), 0, Bytes::kb(9_000), Span::ZERO);
+    let summary = score(&scenario, &samples);
+    let delivered: Vec<_> = summary.groups.iter().map(|g| g.delivered.as_u64()).collect();
+    // 59 bins of 0.2 s begin before the end; what leaves at the end is not counted.
+    assert_eq!(delivered, [59 * 225_000, 59 * 75_000]);
+    let carried = 6.0 * 30.0 + 5.9 * 15.0;
+    let expected = 59.0 * 0.2 * 12.0 / carried;
+    assert!((summary.link_utilization - expected).abs() < 1e-4, "{}", summary.link_utilization);
+}
+
 fn scenario_without_load() -> Scenario {
     let late = TWO.replace("kind = \"bulk\"\nstart = \"4s\"", "kind = \"bulk\"\nstart = \"11s\"");
     scenario(&late.replace(
@@ -173,9 +223,9 @@ fn scenario_without_load() -> Scenario {
 #[test]
 fn pings_report_median_tail_and_loss() {
     let rtts = (1..=100).map(Span::millis).collect();
-    let ping = judge_ping(&PingSamples { group: "p".into(), sent: 103, rtts });
+    let ping = PingSamples { group: 0, sent: 103, rtts }.judge("p");
     assert_eq!((ping.rtt_ms_median, ping.rtt_ms_p95, ping.lost), (Some(50.0), Some(95.0), 3));
-    let none = judge_ping(&PingSamples { group: "p".into(), sent: 3, rtts: Vec::new() });
+    let none = PingSamples { group: 0, sent: 3, rtts: Vec::new() }.judge("p");
     assert_eq!((none.rtt_ms_median, none.lost), (None, 3));
 }
 
@@ -190,6 +240,9 @@ fn json_table_csv_and_picture_show_the_run() {
         valid: true,
         samples: &samples,
         pings: Vec::new(),
+        videos: Vec::new(),
+        pages: Vec::new(),
+        shorts: Vec::new(),
         daemon_cpu_cores: Some(0.0031),
         lateness: None,
     };
@@ -216,7 +269,13 @@ fn the_json_form_is_what_the_schema_says() {
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
     let scenario = scenario(TWO);
     let samples = samples(&scenario, |_| vec![20.0, 10.0]);
-    let ping = PingSamples { group: "p".into(), sent: 3, rtts: vec![Span::millis(7)] };
+    let ping = PingSamples { group: 0, sent: 3, rtts: vec![Span::millis(7)] };
+    let second = Span::secs(1);
+    let played = vec![(Rate::mbit(1), second), (Rate::mbit(4), second * 2)];
+    let startup = Some(second);
+    let video = VideoSamples { played, startup, ..VideoSamples::default() };
+    let pages = WebSamples { loads: vec![second], ..WebSamples::default() };
+    let shorts = ShortSamples { completions: vec![second], ..ShortSamples::default() };
     let full = Run {
         scenario: &scenario,
         world: "lab",
@@ -224,9 +283,20 @@ fn the_json_form_is_what_the_schema_says() {
         valid: true,
         samples: &samples,
         pings: vec![ping],
+        videos: vec![video, VideoSamples::default()],
+        pages: vec![pages, WebSamples::default()],
+        shorts: vec![shorts, ShortSamples::default()],
         daemon_cpu_cores: Some(0.0031),
         lateness: Some(Lateness { p50_ms: 0.1, p99_ms: 0.2, max_ms: 0.3 }),
     };
+    let summary = full.score().summary;
+    assert_eq!(summary.videos[0].quality, Some(Rate::mbit(3)));
+    assert_eq!(summary.videos[0].rungs[1].share, 0.6667);
+    assert_eq!(summary.shorts[0].completion_ms_p99, Some(1_000.0));
+    let text = table(&[full.score()]);
+    for row in ["film Mbit/s / stalled, s", "page load", "completion median"] {
+        assert!(text.contains(&format!("a, {row}")), "{text}");
+    }
     let empty = Samples::new(&scenario);
     let bare = Run { samples: &empty, daemon_cpu_cores: None, lateness: None, ..full.clone() };
     for mut report in [full.score(), bare.score()] {

@@ -6,7 +6,7 @@ use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use super::Access;
 use super::read::{positive, step_time};
-use super::toml_table::{Place, Placed, ScenarioError, Table};
+use super::toml_table::{Origin, Place, Placed, ScenarioError, Table};
 use crate::link::{Buffer, Capacity, Discipline, RateStep, Red, Trace};
 
 /// Reads a file beside the scenario.
@@ -111,8 +111,7 @@ fn trace(
     let text =
         load(&path).map_err(|e| place.error(format!("cannot read {}: {e}", path.display())))?;
     let trace = text.parse::<Trace>().map_err(|e| ScenarioError {
-        file: path.display().to_string(),
-        line: e.line,
+        origin: Origin::Line { file: path.display().to_string(), line: e.line },
         key: String::new(),
         what: e.what,
     })?;

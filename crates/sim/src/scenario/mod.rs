@@ -6,7 +6,7 @@
 //! Everything that can be asked of it is a function of time: which [`Scenario::capacity_at`], which
 //! demand, and so which fair shares hold.
 //!
-//! Terms: a *flow* is one download of a group (of several connections, if it says so); an *event*
+//! Terms: a *flow* is one application of a group, with as many connections as it needs; an *event*
 //! is an instant at which the fair shares may change; under a trace they also do in between, since
 //! they are those of each second's capacity, which may be zero. All rates, also demands, count L2
 //! bytes.
@@ -15,16 +15,21 @@ use std::io;
 use std::path::Path;
 
 pub use fairweir_core::policy::Group;
-use fairweir_core::share::{Entry, fair};
+use fairweir_core::receiver::{Control, CrabTuning};
+use fairweir_core::share::{Entry, Weight, fair};
 use fairweir_core::units::{Rate, Span, Time};
 
 use crate::link::{Buffer, Capacity, Discipline};
 
 mod access;
+mod kind;
+mod overrides;
 mod read;
 mod toml_table;
 
-pub use toml_table::ScenarioError;
+pub use kind::{Demand, Kind, OnOff, Short, Video, Web};
+pub use overrides::{BadOverride, Override};
+pub use toml_table::{Origin, ScenarioError};
 
 /// The most flows of a scenario.
 pub const FLOWS_MAX: usize = 256;
@@ -51,8 +56,24 @@ pub struct Scenario {
     /// Who shares the link, in the order of the file; one without matches has the addresses of its
     /// flows' servers.
     pub groups: Vec<Group>,
+    /// Devices behind a router, which share by weight before their groups do; empty if the link
+    /// ends at the one host.
+    pub devices: Vec<Device>,
+    /// Index of each group's device; empty without devices.
+    pub device_of: Vec<usize>,
     /// Who loads the link, in the order of the file.
     pub flows: Vec<Flow>,
+}
+
+/// A device behind the router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Unique.
+    pub name: String,
+    /// Its weight at the router.
+    pub weight: Weight,
+    /// How it controls its own groups, behind the router's control.
+    pub control: Control,
 }
 
 /// An access link: a bottleneck in each direction.
@@ -83,18 +104,42 @@ pub struct Told {
     pub capacity: Option<Rate>,
     /// What a control that learns the capacity remembers of earlier days.
     pub remembered: Option<Rate>,
+    /// How `crab` shall differ from its defaults.
+    pub tuning: Tuning,
 }
 
-/// One download of a group.
+/// How `crab` shall differ from its defaults; `None` is as it comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// How often it is told what arrived.
+    pub tick: Option<Span>,
+    /// Ticks in a window.
+    pub window_ticks: Option<u32>,
+    /// What a lender keeps at least beyond what it uses.
+    pub headroom: Option<Rate>,
+}
+
+impl Tuning {
+    /// The defaults `of` a loop, with what differs.
+    pub fn applied_to(self, of: CrabTuning) -> CrabTuning {
+        CrabTuning {
+            tick: self.tick.unwrap_or(of.tick),
+            window_ticks: self.window_ticks.unwrap_or(of.window_ticks),
+            headroom: self.headroom.unwrap_or(of.headroom),
+        }
+    }
+}
+
+/// One application of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Index of its group.
     pub group: usize,
     /// What it does.
     pub kind: Kind,
-    /// Of the sender; a ping has none.
+    /// Of the sender; without meaning for UDP.
     pub congestion_control: CongestionControl,
-    /// How many TCP connections it has.
+    /// How many TCP connections a bulk flow has.
     pub connections: u32,
     /// Round-trip time without any queue.
     pub rtt: Span,
@@ -102,7 +147,8 @@ pub struct Flow {
     pub start: Time,
     /// When it ends.
     pub stop: Time,
-    /// What it would use, all connections together; the first entry holds from the start.
+    /// What a flow of kind bulk, on-off (while on) or UDP would use, all connections together; the
+    /// first entry holds from the start.
     pub demands: Vec<DemandStep>,
     /// Which IP it uses.
     pub ip: Ip,
@@ -121,21 +167,16 @@ pub struct DemandStep {
     pub demand: Option<Rate>,
 }
 
-/// What a flow does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A TCP download that has always more to send, up to its demand.
-    Bulk,
-    /// A small UDP request every [`PING_INTERVAL`], answered by the server.
-    Ping,
-}
-
 /// How often a ping asks.
 pub const PING_INTERVAL: Span = Span::millis(100);
 /// UDP payload of a ping's request and answer in bytes, as of ping(8).
 pub const PING_PAYLOAD: u64 = 56;
 /// What Ethernet adds to an IP packet, in bytes; fairweir's rates include it.
 pub const ETHERNET_HEADER: u64 = 14;
+/// TCP header with timestamps, which Linux always uses, in bytes.
+pub const TCP_HEADER: u64 = 32;
+/// UDP header in bytes.
+pub const UDP_HEADER: u64 = 8;
 
 /// A sender's congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +187,8 @@ pub enum CongestionControl {
     Cubic,
     /// TCP BBR.
     Bbr,
+    /// TCP Vegas.
+    Vegas,
 }
 
 impl CongestionControl {
@@ -155,6 +198,7 @@ impl CongestionControl {
             CongestionControl::Reno => "reno",
             CongestionControl::Cubic => "cubic",
             CongestionControl::Bbr => "bbr",
+            CongestionControl::Vegas => "vegas",
         }
     }
 }
@@ -194,20 +238,23 @@ impl Scenario {
     /// [`ScenarioError`]: the first thing that is wrong, with file, line and key.
     pub fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioError> {
         let refuse = |_: &Path| Err(io::Error::other("only the scenario itself is at hand"));
-        Scenario::parse_with(text, file, &refuse)
+        Scenario::parse_with(text, file, &[], &refuse)
     }
 
-    /// Reads a scenario and the trace that it names, if it does: `load` gets its path, which is
-    /// relative to `file`, and gives its text. Give it [`std::fs::read_to_string`].
+    /// Reads a scenario as if its file said what the overrides say (the last of one key holds), and
+    /// the trace that it names, if it does: `load` gets its path, which is relative to `file`, and
+    /// gives its text. Give it [`std::fs::read_to_string`].
     ///
     /// # Errors
-    /// [`ScenarioError`]: the first thing that is wrong in either, with file, line and key.
+    /// [`ScenarioError`]: the first thing that is wrong in either, with file and line, or override,
+    /// and key.
     pub fn parse_with(
         text: &str,
         file: &str,
+        overrides: &[Override],
         load: &dyn Fn(&Path) -> io::Result<String>,
     ) -> Result<Scenario, ScenarioError> {
-        read::scenario(text, file, load)
+        read::scenario(text, file, overrides, load)
     }
 
     /// The end of the run.
@@ -252,36 +299,80 @@ impl Scenario {
         self.link.capacity.at(t)
     }
 
-    /// What a group would use at time `t`: the sum of its active flows; `None` is without end.
-    pub fn demand_at(&self, group: usize, t: Time) -> Option<Rate> {
+    /// What a group would use at time `t`: the sum of its active flows.
+    pub fn demand_at(&self, group: usize, t: Time) -> Demand {
         self.flows.iter().filter(|f| f.group == group).map(|f| f.demand_at(t)).sum()
     }
 
-    /// Weighted max-min fair shares of the groups at time `t`, by true capacity and demands.
-    pub fn fair_shares_at(&self, t: Time) -> Vec<Rate> {
-        let entry =
-            |(i, g): (usize, &Group)| Entry { weight: g.weight, demand: self.demand_at(i, t) };
-        let entries: Vec<Entry> = self.groups.iter().enumerate().map(entry).collect();
-        fair(self.capacity_at(t), &entries)
+    /// Weighted max-min fair shares of the groups at time `t`, by true capacity and demands, among
+    /// the devices first where there are some; `None` while the demand of a group is unknown, since
+    /// then all shares are.
+    pub fn fair_shares_at(&self, t: Time) -> Option<Vec<Rate>> {
+        let entry = |(i, group): (usize, &Group)| {
+            let demand = match self.demand_at(i, t) {
+                Demand::Known(rate) => Some(rate),
+                Demand::Endless => None,
+                Demand::Unknown => return None,
+            };
+            Some(Entry { weight: group.weight, demand })
+        };
+        let entries: Option<Vec<Entry>> = self.groups.iter().enumerate().map(entry).collect();
+        let (entries, capacity) = (entries?, self.capacity_at(t));
+        if self.devices.is_empty() {
+            return Some(fair(capacity, &entries));
+        }
+        let groups_of =
+            |device: usize| (0..entries.len()).filter(move |&g| self.device_of[g] == device);
+        let devices: Vec<Entry> = self
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(d, device)| Entry {
+                weight: device.weight,
+                demand: groups_of(d).map(|g| entries[g].demand).sum(),
+            })
+            .collect();
+        let mut shares = vec![Rate::ZERO; entries.len()];
+        for (d, capacity) in fair(capacity, &devices).into_iter().enumerate() {
+            let inside: Vec<Entry> = groups_of(d).map(|g| entries[g].clone()).collect();
+            for (g, share) in groups_of(d).zip(fair(capacity, &inside)) {
+                shares[g] = share;
+            }
+        }
+        Some(shares)
+    }
+
+    /// Whether the flows want at least what the downlink carries at time `t`, whatever those of
+    /// unknown demand want.
+    pub fn demand_suffices_at(&self, t: Time) -> bool {
+        let known = |flow: &Flow| match flow.demand_at(t) {
+            Demand::Known(rate) => rate,
+            Demand::Endless => Rate::MAX,
+            Demand::Unknown => Rate::ZERO,
+        };
+        self.flows.iter().map(known).sum::<Rate>() >= self.capacity_at(t)
     }
 }
 
 impl Flow {
-    /// What the flow would use at time `t`: nothing while it is not active, `None` without end.
-    pub fn demand_at(&self, t: Time) -> Option<Rate> {
+    /// What the flow would use at time `t`: nothing while it is not active.
+    pub fn demand_at(&self, t: Time) -> Demand {
         if t < self.start || t >= self.stop {
-            return Some(Rate::ZERO);
+            return Demand::Known(Rate::ZERO);
         }
         match self.kind {
-            Kind::Ping => Some(ping_rate(self.ip)),
-            Kind::Bulk => self.demands.iter().rev().find(|step| step.at <= t)?.demand,
+            Kind::Ping => Demand::Known(ping_rate(self.ip)),
+            Kind::Bulk | Kind::Udp => {
+                let holds = self.demands.iter().rev().find(|step| step.at <= t);
+                holds.and_then(|step| step.demand).map_or(Demand::Endless, Demand::Known)
+            }
+            Kind::OnOff(_) | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => Demand::Unknown,
         }
     }
 }
 
 /// L2 rate of a ping's answers.
 pub fn ping_rate(ip: Ip) -> Rate {
-    const UDP_HEADER: u64 = 8;
     let bytes = PING_PAYLOAD + UDP_HEADER + ip.header() + ETHERNET_HEADER;
     Rate::bps(bytes * 8 * (Span::secs(1).as_nanos() / PING_INTERVAL.as_nanos()))
 }

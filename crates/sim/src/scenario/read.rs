@@ -1,21 +1,34 @@
 //! From the text of a scenario file to a valid [`Scenario`].
 
+use std::ops::RangeInclusive;
+
 use fairweir_core::policy::{DEFAULT_GROUP, Match, Policy};
+use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span, Time};
 
 use super::access::{Load, access};
+use super::overrides::Override;
 use super::toml_table::{Place, Placed, ScenarioError, Source, Table, not_one_of};
 use super::{
-    CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, FLOWS_MAX, Flow, Group, Ip, Kind,
-    Scenario, Told,
+    CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow, Group,
+    Ip, Scenario, Told, Tuning,
 };
+
+mod kind;
 
 const SETTLE: Span = Span::secs(6);
 const RTT: Span = Span::millis(40);
+/// Shorter ticks see single bursts, longer ones are no control.
+const TICK_RANGE: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 
-pub(super) fn scenario(text: &str, file: &str, load: Load<'_>) -> Result<Scenario, ScenarioError> {
-    let mut top = Source::new(text, file).top()?;
+pub(super) fn scenario(
+    text: &str,
+    file: &str,
+    overrides: &[Override],
+    load: Load<'_>,
+) -> Result<Scenario, ScenarioError> {
+    let mut top = Source::new(text, file, overrides).top()?;
     match top.integer("version", 0, u64::MAX)? {
         Some(Placed { value: 1, .. }) => {}
         Some(v) => return Err(v.place.error(format!("found {}, allowed is 1", v.value))),
@@ -41,6 +54,7 @@ pub(super) fn scenario(text: &str, file: &str, load: Load<'_>) -> Result<Scenari
         Some(table) => told(table)?,
         None => Told::default(),
     };
+    let devices = devices(top.tables("device")?)?;
     let group_tables = top.tables("group")?;
     let flow_tables = top.tables("flow")?;
     if group_tables.is_empty() {
@@ -50,10 +64,13 @@ pub(super) fn scenario(text: &str, file: &str, load: Load<'_>) -> Result<Scenari
         return Err(top.missing("flow", "at least one table [[flow]]"));
     }
     top.finish(&[
-        "version", "name", "duration", "settle", "seed", "link", "control", "group", "flow",
+        "version", "name", "duration", "settle", "seed", "link", "control", "device", "group",
+        "flow",
     ])?;
 
-    let (groups, places): (Vec<_>, Vec<_>) = groups(group_tables)?.into_iter().unzip();
+    let mut device_of = Vec::new();
+    let (groups, places): (Vec<_>, Vec<_>) =
+        groups(group_tables, &devices, &mut device_of)?.into_iter().unzip();
     let flows = flows(flow_tables, &groups, end)?;
     for (i, (group, place)) in groups.iter().zip(&places).enumerate() {
         let unmatched = group.matches.is_empty() && group.name != DEFAULT_GROUP;
@@ -64,23 +81,72 @@ pub(super) fn scenario(text: &str, file: &str, load: Load<'_>) -> Result<Scenari
     }
     let name = name.value;
     let duration = duration.value;
-    Ok(Scenario { name, duration, settle, seed, link, control, groups, flows })
+    Ok(Scenario { name, duration, settle, seed, link, control, groups, devices, device_of, flows })
 }
 
 fn told(mut table: Table<'_>) -> Result<Told, ScenarioError> {
     let capacity = table.parsed("capacity")?.map(positive).transpose()?;
     let remembered = table.parsed("remembered")?.map(positive).transpose()?;
-    table.finish(&["capacity", "remembered"])?;
-    Ok(Told { capacity, remembered })
+    let tick = table.parsed::<Span>("tick")?;
+    if let Some(tick) = tick.as_ref().filter(|p| !TICK_RANGE.contains(&p.value)) {
+        let (least, most) = (TICK_RANGE.start(), TICK_RANGE.end());
+        let what = format!("found {}, allowed is from {least} to {most}", tick.value);
+        return Err(tick.place.error(what));
+    }
+    let tuning = Tuning {
+        tick: tick.map(|p| p.value),
+        window_ticks: table.integer("window_ticks", 1, 100)?.map(|p| p.value as u32),
+        headroom: table.parsed("headroom")?.map(positive).transpose()?,
+    };
+    table.finish(&["capacity", "remembered", "tick", "window_ticks", "headroom"])?;
+    Ok(Told { capacity, remembered, tuning })
 }
 
-fn groups<'t>(tables: Vec<Table<'t>>) -> Result<Vec<(Group, Place<'t>)>, ScenarioError> {
+fn devices(tables: Vec<Table<'_>>) -> Result<Vec<Device>, ScenarioError> {
+    let mut devices: Vec<Device> = Vec::new();
+    for mut table in tables {
+        let name = table.text("name")?.ok_or_else(|| table.missing("name", "a device's name"))?;
+        if devices.iter().any(|d| d.name == name.value) {
+            let what = format!("there is a device `{}` already", name.value);
+            return Err(name.place.error(what));
+        }
+        let weight = weight(&mut table)?;
+        let controls = Control::ALL.map(|control| (control.name(), control));
+        let control = table.word("control", &controls)?;
+        table.finish(&["name", "weight", "control"])?;
+        let control = control.map_or(Control::None, |p| p.value);
+        devices.push(Device { name: name.value, weight, control });
+    }
+    Ok(devices)
+}
+
+fn weight(table: &mut Table<'_>) -> Result<Weight, ScenarioError> {
+    let weight = table.integer("weight", 1, Weight::MAX.into())?;
+    let weight = weight.ok_or_else(|| table.missing("weight", "a whole number, 1 to 10000"))?;
+    Ok(Weight::new(weight.value as u32).expect("invariant: the range was checked"))
+}
+
+/// The groups, and which device each is of.
+fn groups<'t>(
+    tables: Vec<Table<'t>>,
+    devices: &[Device],
+    device_of: &mut Vec<usize>,
+) -> Result<Vec<(Group, Place<'t>)>, ScenarioError> {
     let mut groups: Vec<(Group, Place<'t>)> = Vec::new();
     for mut table in tables {
         let name = table.text("name")?.ok_or_else(|| table.missing("name", "a group's name"))?;
-        let weight = table.integer("weight", 1, Weight::MAX.into())?;
-        let weight = weight.ok_or_else(|| table.missing("weight", "a whole number, 1 to 10000"))?;
-        let weight = Weight::new(weight.value as u32).expect("invariant: the range was checked");
+        let weight = weight(&mut table)?;
+        let device = table.text("device")?;
+        match device {
+            Some(device) => {
+                let names: Vec<&str> = devices.iter().map(|d| d.name.as_str()).collect();
+                let index = names.iter().position(|name| *name == device.value);
+                let unknown = || device.place.error(not_one_of(&device.value, &names));
+                device_of.push(index.ok_or_else(unknown)?);
+            }
+            None if devices.is_empty() => {}
+            None => return Err(table.missing("device", "the name of its device")),
+        }
         let texts = table.texts("match")?;
         let mut matches = Vec::new();
         if let Some(Placed { value, place }) = texts {
@@ -91,7 +157,7 @@ fn groups<'t>(tables: Vec<Table<'t>>) -> Result<Vec<(Group, Place<'t>)>, Scenari
                 return Err(place.error("the list is empty; leave it out to match by address"));
             }
         }
-        table.finish(&["name", "weight", "match"])?;
+        table.finish(&["name", "weight", "device", "match"])?;
         groups.push((Group { name: name.value, weight, matches }, name.place));
         check_policy(&groups)?;
     }
@@ -130,7 +196,8 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Scena
         let names: Vec<&str> = groups.iter().map(|g| g.name.as_str()).collect();
         return Err(group.place.error(not_one_of(&group.value, &names)));
     };
-    let kind = kind(&mut table)?;
+    let name = kind::name(&mut table)?;
+    kind::refuse_keys_of_others(&table, name)?;
     let start = time(&mut table, "start", Time::ZERO, end)?.map_or(Time::ZERO, |p| p.value);
     let stop = match time(&mut table, "stop", Time::ZERO, end)? {
         Some(stop) if stop.value <= start => {
@@ -143,20 +210,18 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Scena
     if start >= stop {
         return Err(table.place().error("the flow starts at the end of the run"));
     }
-    let demands = demands(&mut table, start, stop, kind)?;
+    let demands = demands(&mut table, start, stop)?;
+    let kind = kind::kind(&mut table, name, &demands, stop.since(start))?;
     let congestion_control = table.word(
         "congestion_control",
         &[
             ("reno", CongestionControl::Reno),
             ("cubic", CongestionControl::Cubic),
             ("bbr", CongestionControl::Bbr),
+            ("vegas", CongestionControl::Vegas),
         ],
     )?;
     let connections = table.integer("connections", 1, CONNECTIONS_MAX.into())?;
-    if kind == Kind::Ping {
-        bulk_only(&congestion_control)?;
-        bulk_only(&connections)?;
-    }
     let ip = match table.integer("ip", 0, u64::MAX)? {
         None | Some(Placed { value: 4, .. }) => Ip::V4,
         Some(Placed { value: 6, .. }) => Ip::V6,
@@ -175,53 +240,18 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Scena
         app: file_name(&mut table)?,
         server: table.text("server")?.map(|p| p.value),
     };
-    table.finish(&[
-        "group",
-        "kind",
-        "congestion_control",
-        "connections",
-        "rtt",
-        "start",
-        "stop",
-        "demand",
-        "ip",
-        "app",
-        "server",
-        "steps",
-    ])?;
+    table.finish(&kind::keys(name))?;
     Ok(flow)
-}
-
-fn kind(table: &mut Table<'_>) -> Result<Kind, ScenarioError> {
-    let Some(Placed { value, place }) = table.text("kind")? else {
-        return Err(table.missing("kind", "`bulk` or `ping`"));
-    };
-    match value.as_str() {
-        "bulk" => Ok(Kind::Bulk),
-        "ping" => Ok(Kind::Ping),
-        "web" | "video" | "udp" | "quic" | "short" => {
-            Err(place.error(format!("`{value}` is not there yet; allowed are bulk, ping")))
-        }
-        _ => Err(place.error(not_one_of(&value, &["bulk", "ping"]))),
-    }
 }
 
 fn demands(
     table: &mut Table<'_>,
     start: Time,
     stop: Time,
-    kind: Kind,
 ) -> Result<Vec<DemandStep>, ScenarioError> {
     let first = demand(table)?;
-    let mut demands = vec![DemandStep { at: start, demand: first.as_ref().and_then(|p| p.value) }];
-    let steps = table.tables("steps")?;
-    if kind == Kind::Ping {
-        bulk_only(&first)?;
-        if let Some(step) = steps.first() {
-            return Err(step.place().error("a ping has no demand that could change"));
-        }
-    }
-    for mut step in steps {
+    let mut demands = vec![DemandStep { at: start, demand: first.and_then(|p| p.value) }];
+    for mut step in table.tables("steps")? {
         let last = demands[demands.len() - 1].at;
         let at = step_time(&mut step, last, stop)?;
         let wanted = "a rate such as 8mbit, or `unlimited`";
@@ -283,13 +313,6 @@ pub(super) fn positive(placed: Placed<'_, Rate>) -> Result<Rate, ScenarioError> 
     match placed.value {
         Rate::ZERO => Err(placed.place.error("a rate of zero carries nothing; wanted more")),
         rate => Ok(rate),
-    }
-}
-
-fn bulk_only<T>(placed: &Option<Placed<'_, T>>) -> Result<(), ScenarioError> {
-    match placed {
-        Some(p) => Err(p.place.error("only a flow of kind `bulk` has it")),
-        None => Ok(()),
     }
 }
 

@@ -45,6 +45,11 @@ fn good() -> Scenario {
     Scenario::parse(GOOD, "good.toml").unwrap()
 }
 
+/// A scenario that names no other file asks for none.
+fn no_file(path: &std::path::Path) -> std::io::Result<String> {
+    panic!("{} is asked for", path.display());
+}
+
 fn s(n: u64) -> Time {
     Time::ZERO + Span::secs(n)
 }
@@ -65,7 +70,8 @@ fn a_good_file_is_read_with_its_defaults() {
 fn fair_shares_follow_starts_stops_and_steps() {
     let scenario = good();
     let shares = |t: u64| {
-        scenario.fair_shares_at(s(t)).iter().map(|r| r.as_bps() / 1_000).collect::<Vec<_>>()
+        let shares = scenario.fair_shares_at(s(t)).unwrap();
+        shares.iter().map(|r| r.as_bps() / 1_000).collect::<Vec<_>>()
     };
     assert_eq!(shares(0), [0, 30_000]);
     assert_eq!(shares(5), [25_000, 5_000]);
@@ -102,8 +108,8 @@ fn a_ping_wants_its_own_tiny_rate() {
     );
     let scenario = Scenario::parse(&text, "ping.toml").unwrap();
     // 56 + 8 + 40 + 14 bytes, ten times a second.
-    assert_eq!(scenario.demand_at(1, s(10)), Some(Rate::bps(9_440)));
-    assert_eq!(scenario.demand_at(1, s(55)), Some(Rate::ZERO));
+    assert_eq!(scenario.demand_at(1, s(10)), Demand::Known(Rate::bps(9_440)));
+    assert_eq!(scenario.demand_at(1, s(55)), Demand::Known(Rate::ZERO));
 }
 
 /// What replaces what in the good file, and what the error must say.
@@ -172,10 +178,14 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("[\"app:steam\", \"ip:203.0.113.0/24\"]", "[]", &["16: group.match", "empty"]),
     ("group = \"video\"", "group = \"vidoe\"", &["18: flow.group", "did you mean `video`?"]),
     ("group = \"video\"", "group = \"bulk\"", &["11: group.name", "neither a flow nor"]),
-    ("kind = \"bulk\"", "kind = \"web\"", &["19: flow.kind", "not there yet"]),
+    ("kind = \"bulk\"", "kind = \"quic\"", &["19: flow.kind", "not there yet"]),
     ("kind = \"bulk\"", "kind = \"bulkk\"", &["19: flow.kind", "did you mean `bulk`?"]),
     ("kind = \"bulk\"\n", "", &["flow.kind", "missing"]),
-    ("kind = \"bulk\"", "kind = \"ping\"", &["only a flow of kind `bulk`"]),
+    (
+        "kind = \"bulk\"",
+        "kind = \"ping\"",
+        &["20: flow.congestion_control", "kind `ping`", "only flows of `bulk`"],
+    ),
     ("\"cubic\"", "\"cubik\"", &["20: flow.congestion_control", "did you mean `cubic`?"]),
     ("connections = 1", "connections = 0", &["21: flow.connections", "1 to 256"]),
     ("rtt = \"40ms\"", "rtt = 40", &["22: flow.rtt", "number 40"]),
@@ -235,7 +245,7 @@ fn queues_and_shapers_are_read_with_their_defaults() {
 fn traced(trace: &str) -> Result<Scenario, ScenarioError> {
     let text = GOOD.replace("rate = \"30mbit\"", "trace = \"traces/t\"");
     let text = text.replace("steps = [{ at = \"40s\", rate = \"10mbit\" }]\n", "");
-    Scenario::parse_with(&text, "some/where/good.toml", &|path| match path.to_str() {
+    Scenario::parse_with(&text, "some/where/good.toml", &[], &|path| match path.to_str() {
         Some("some/where/traces/t") => Ok(trace.to_owned()),
         _ => Err(io::ErrorKind::NotFound.into()),
     })
@@ -248,7 +258,7 @@ fn the_capacity_of_a_second_is_what_its_opportunities_carry() {
     let opportunity = Rate::bps(1_514 * 8);
     let capacity = |t: u64| scenario.capacity_at(s(t)).as_bps() / opportunity.as_bps();
     assert_eq!([0, 1, 2, 3, 4].map(capacity), [2, 1, 3, 1, 3]);
-    assert_eq!(scenario.fair_shares_at(s(3)), [Rate::ZERO, opportunity]);
+    assert_eq!(scenario.fair_shares_at(s(3)), Some(vec![Rate::ZERO, opportunity]));
     assert_eq!(scenario.link.up_rate, opportunity * 2);
     assert!(scenario.events().iter().all(|e| !e.what.contains("link")));
 }
@@ -260,7 +270,7 @@ fn a_bad_trace_is_named_with_its_line_and_a_missing_one_with_its_path() {
     let text = GOOD.replace("rate = \"30mbit\"", "trace = \"nope\"");
     let text = text.replace("steps = [{ at = \"40s\", rate = \"10mbit\" }]\n", "");
     let missing = |_: &Path| Err(io::ErrorKind::NotFound.into());
-    let error = Scenario::parse_with(&text, "a/b.toml", &missing).unwrap_err().to_string();
+    let error = Scenario::parse_with(&text, "a/b.toml", &[], &missing).unwrap_err().to_string();
     assert!(error.starts_with("a/b.toml:7: link.trace: cannot read a/nope: "), "{error}");
     let error = Scenario::parse(&text, "b.toml").unwrap_err().to_string();
     assert!(error.contains("7: link.trace: cannot read nope: only the scenario"), "{error}");
@@ -282,4 +292,271 @@ fn one_server_has_one_address() {
     let text = text.replace("ip = 6", "ip = 6\nserver = \"cdn\"");
     let error = Scenario::parse(&text, "x").unwrap_err().to_string();
     assert!(error.contains("one `ip`"), "{error}");
+}
+
+const BEHIND_A_ROUTER: &str = r#"
+version = 1
+name = "behind-a-router"
+duration = "60s"
+[link]
+rate = "30mbit"
+[[device]]
+name = "m1"
+weight = 1
+control = "crab"
+[[device]]
+name = "m2"
+weight = 2
+[[group]]
+name = "a"
+weight = 2
+device = "m1"
+[[group]]
+name = "b"
+weight = 1
+device = "m1"
+[[group]]
+name = "c"
+weight = 7
+device = "m2"
+[[flow]]
+group = "a"
+kind = "bulk"
+[[flow]]
+group = "b"
+kind = "bulk"
+[[flow]]
+group = "c"
+kind = "bulk"
+start = "10s"
+stop = "20s"
+demand = "12mbit"
+steps = [{ at = "15s", demand = "unlimited" }]
+"#;
+
+#[test]
+fn devices_share_before_their_groups_do() {
+    let scenario = Scenario::parse(BEHIND_A_ROUTER, "router.toml").unwrap();
+    assert_eq!(scenario.devices[0].control, Control::Crab);
+    assert_eq!(scenario.devices[1].control, Control::None);
+    let shares = |t: u64| {
+        scenario
+            .fair_shares_at(s(t))
+            .unwrap()
+            .iter()
+            .map(|r| r.as_bps() / 1_000)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(shares(0), [20_000, 10_000, 0]);
+    assert_eq!(shares(10), [12_000, 6_000, 12_000]);
+    assert_eq!(shares(15), [6_666, 3_333, 20_000]);
+}
+
+#[test]
+fn what_is_wrong_with_devices_is_said() {
+    let wrong = |from: &str, to: &str| {
+        let text = BEHIND_A_ROUTER.replacen(from, to, 1);
+        Scenario::parse(&text, "router.toml").unwrap_err().to_string()
+    };
+    assert_eq!(
+        wrong("device = \"m2\"", "device = \"m3\""),
+        "router.toml:25: group.device: found `m3`; allowed are m1, m2; did you mean `m1`?"
+    );
+    assert_eq!(
+        wrong("device = \"m2\"\n", ""),
+        "router.toml:22: group.device: it is missing; wanted the name of its device"
+    );
+    assert_eq!(
+        wrong("name = \"m2\"", "name = \"m1\""),
+        "router.toml:12: device.name: there is a device `m1` already"
+    );
+}
+
+fn varied(changes: &[&str]) -> Result<Scenario, ScenarioError> {
+    let overrides: Vec<Override> = changes.iter().map(|c| c.parse().unwrap()).collect();
+    Scenario::parse_with(GOOD, "good.toml", &overrides, &no_file)
+}
+
+#[test]
+fn overrides_change_what_the_file_says_and_nothing_else() {
+    let changed = varied(&[
+        "seed = 7",
+        "link.buffer=\"50ms\"",
+        "link.loss=0.01",
+        "link.steps.0.at=35s",
+        "control.remembered=33mbit",
+        "group.video.weight=3",
+        "group.1.match=[\"app:steam\"]",
+        "flow.0.rtt=100ms",
+        "flow.0.steps=[{at=\"25s\",demand=\"1mbit\"}]",
+        "flow.bulk.connections=2",
+        "flow.bulk.connections=9",
+    ]);
+    let (changed, good) = (changed.unwrap(), good());
+    assert_eq!((changed.seed, changed.link.loss_ppm), (7, 10_000));
+    assert_eq!(changed.link.buffer, Buffer::Time(Span::millis(50)));
+    assert_eq!(changed.control.remembered, Some(Rate::mbit(33)));
+    assert_eq!((changed.groups[0].weight.as_u32(), changed.groups[1].matches.len()), (3, 1));
+    assert_eq!(changed.flows[0].rtt, Span::millis(100));
+    assert_eq!(changed.flows[0].demands[1].at, s(25));
+    assert_eq!(changed.flows[1].connections, 9, "the last one holds");
+    assert_eq!(changed.capacity_at(s(36)), Rate::mbit(10));
+    assert_eq!((&changed.name, changed.duration), (&good.name, good.duration));
+    assert_eq!(varied(&[]).unwrap(), good);
+}
+
+#[test]
+fn a_group_is_found_by_a_name_with_dots() {
+    let text = GOOD.replace("\"bulk\"\nweight", "\"video.hd\"\nweight");
+    let text = text.replace("group = \"bulk\"", "group = \"video.hd\"");
+    let change = "group.video.hd.weight=9".parse().unwrap();
+    let scenario = Scenario::parse_with(&text, "x", &[change], &no_file).unwrap();
+    let weights: Vec<u32> = scenario.groups.iter().map(|g| g.weight.as_u32()).collect();
+    assert_eq!(weights, [5, 9]);
+}
+
+#[test]
+fn each_bad_override_gives_one_line_that_names_it() {
+    let bad: &[(&[&str], &[&str])] = &[
+        (&["link.raet=1mbit"], &["link.raet", "unknown", "did you mean `rate`?"]),
+        (&["lnik.rate=1mbit"], &["lnik", "unknown", "did you mean `link`?"]),
+        (&["link.rate=fast"], &["link.rate", "`fast` is not a rate"]),
+        (&["link.rate=47"], &["link.rate", "the number 47"]),
+        (&["link.rate.x=1"], &["`rate` has no keys"]),
+        (&["link.steps.1.at=1s"], &["found `1`", "from 0 to 0"]),
+        (&["group.vidoe.weight=1"], &["found `vidoe`", "did you mean `video`?", "from 0 to 1"]),
+        (&["group.video=3"], &["`video` is a whole entry"]),
+        (&["group.video.weight=0"], &["group.weight", "found the number 0", "1 to 10000"]),
+        (&["flow.2.rtt=1ms"], &["found `2`", "video, bulk", "from 0 to 1"]),
+        (&["flow.0.rtt=1ms", "flow.1.rtt=-1ms"], &["flow.rtt", "-1ms"]),
+        (&["flow.0.group=bulk", "flow.bulk.rtt=1ms"], &["`bulk` has several", "0, 1"]),
+        (&["flow.0.stop=4s"], &["flow.stop", "stops before it starts"]),
+        (&["control.capacity.x=1"], &["control.capacity", "found a table"]),
+    ];
+    for (changes, says) in bad {
+        let error = varied(changes).expect_err(changes[0]).to_string();
+        let last = changes[changes.len() - 1];
+        assert!(error.starts_with(&format!("--set {last}: ")) && !error.contains('\n'), "{error}");
+        for fragment in *says {
+            assert!(error.contains(fragment), "{error}; wanted `{fragment}`");
+        }
+    }
+    for text in ["link.rate", "=3", "link.rate=", "link..rate=3", ".=3"] {
+        let error = text.parse::<Override>().unwrap_err().to_string();
+        assert!(error.contains(text) && error.contains("link.rate=47mbit"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_wrong_in_the_file_is_said_with_its_line_beside_overrides() {
+    let change = "seed=3".parse().unwrap();
+    let text = GOOD.replace("weight = 5", "weight = 0");
+    let error =
+        Scenario::parse_with(&text, "bad.toml", &[change], &no_file).unwrap_err().to_string();
+    assert!(error.starts_with("bad.toml:12: group.weight"), "{error}");
+}
+
+/// A scenario with an endless download in group `a` and a flow of some kind in group `b`, which
+/// lasts from 10 s to 50 s.
+fn with(kind: &str, keys: &str) -> Result<Scenario, ScenarioError> {
+    let text = format!(
+        "version = 1\nname = \"x\"\nduration = \"60s\"\n[link]\nrate = \"30mbit\"\n\
+         [[group]]\nname = \"a\"\nweight = 1\n[[group]]\nname = \"b\"\nweight = 1\n\
+         [[flow]]\ngroup = \"a\"\nkind = \"bulk\"\n\
+         [[flow]]\ngroup = \"b\"\nstart = \"10s\"\nstop = \"50s\"\nkind = \"{kind}\"\n{keys}"
+    );
+    Scenario::parse(&text, "kind.toml")
+}
+
+#[test]
+fn every_kind_has_its_defaults() {
+    let kind = |name: &str, keys: &str| with(name, keys).unwrap().flows.remove(1).kind;
+    let on_off = OnOff { on: Span::secs(2), off: Span::secs(2) };
+    assert_eq!(kind("on-off", ""), Kind::OnOff(on_off));
+    let Kind::Video(video) = kind("video", "") else { panic!("a video") };
+    assert_eq!((video.ladder[0], video.ladder[7]), (Rate::kbit(300), Rate::mbit(25)));
+    assert_eq!((video.ladder.len(), video.length), (8, None));
+    let web = Web {
+        hosts: 1,
+        objects: (30, 80),
+        think: Span::secs(5),
+        session_gap: Span::secs(60),
+        pages_per_session: 10,
+    };
+    assert_eq!(kind("web", ""), Kind::Web(web));
+    let short =
+        |interval, sigma_ppm| Kind::Short(Short { interval, size: Bytes::kb(9), sigma_ppm });
+    let keys = "rate_per_s = 0.5\nsize = \"9kB\"";
+    assert_eq!(kind("short", keys), short(Span::secs(2), 0));
+    let keys = "rate_per_s = 8\nsize = \"9kB\"\nsigma = 1.25";
+    assert_eq!(kind("short", keys), short(Span::millis(125), 1_250_000));
+    let flow =
+        with("video", "congestion_control = \"vegas\"\nrtt = \"9ms\"").unwrap().flows.remove(1);
+    assert_eq!((flow.congestion_control, flow.rtt), (CongestionControl::Vegas, Span::millis(9)));
+}
+
+#[test]
+fn each_key_belongs_to_its_kinds() {
+    let bad: &[(&str, &str, &[&str])] = &[
+        ("video", "demand = \"8mbit\"", &["20: flow.demand", "kind `video`", "`udp` have it"]),
+        ("video", "conections = 2", &["20: flow.conections", "unknown"]),
+        ("video", "connections = 2", &["flow.connections", "only flows of `bulk` have it"]),
+        ("video", "ladder = [\"2mbit\", \"1mbit\"]", &["20: flow.ladder", "rising order"]),
+        ("video", "ladder = [\"2mbps\"]", &["flow.ladder", "ambiguous"]),
+        ("video", "ladder = []", &["flow.ladder", "1 to 32"]),
+        ("video", "length = \"0s\"", &["20: flow.length", "zero"]),
+        ("video", "lenght = \"9s\"", &["flow.lenght", "did you mean `length`?"]),
+        ("udp", "", &["flow", "UDP does not adapt"]),
+        ("udp", "demand = \"unlimited\"", &["flow", "UDP does not adapt"]),
+        ("udp", "demand = \"1mbit\"\ncongestion_control = \"reno\"", &["kind `udp`"]),
+        ("on-off", "steps = [{ at = \"20s\", demand = \"1mbit\" }]", &["flow.steps", "`on-off`"]),
+        ("on-off", "on = \"0s\"", &["20: flow.on", "zero"]),
+        ("web", "objects = [80, 30]", &["20: flow.objects", "in order"]),
+        ("web", "objects = 30", &["flow.objects", "the number 30", "[30, 80]"]),
+        ("web", "objects = [0, 30]", &["flow.objects", "from 1 to 1000"]),
+        ("web", "hosts = 43", &["20: flow.hosts", "1 to 42"]),
+        ("web", "size = \"9kB\"", &["flow.size", "only flows of `short` have it"]),
+        ("short", "size = \"9kB\"", &["flow.rate_per_s", "missing"]),
+        ("short", "rate_per_s = 1", &["flow.size", "missing"]),
+        ("short", "rate_per_s = 0", &["20: flow.rate_per_s", "zero"]),
+        ("short", "rate_per_s = -1", &["flow.rate_per_s", "-1", "above 0"]),
+        ("short", "rate_per_s = 10000\nsize = \"0B\"", &["21: flow.size", "zero"]),
+        ("short", "rate_per_s = 1\nsize = \"9kB\"\nsigma = 5", &["flow.sigma", "0", "to 4"]),
+        ("ping", "demand = \"1mbit\"", &["flow.demand", "kind `ping`"]),
+    ];
+    for (kind, keys, says) in bad {
+        let error = with(kind, keys).expect_err(keys).to_string();
+        assert!(error.starts_with("kind.toml:") && !error.contains('\n'), "{error}");
+        for fragment in *says {
+            assert!(error.contains(fragment), "`{keys}` gives: {error}; wanted `{fragment}`");
+        }
+    }
+}
+
+#[test]
+fn shares_are_unknown_while_a_demand_is() {
+    for (kind, keys) in
+        [("video", ""), ("web", ""), ("on-off", ""), ("short", "rate_per_s = 1\nsize = \"9kB\"")]
+    {
+        let scenario = with(kind, keys).unwrap();
+        assert_eq!(scenario.demand_at(1, s(20)), Demand::Unknown, "{kind}");
+        assert_eq!(scenario.fair_shares_at(s(20)), None, "{kind}");
+        assert_eq!(scenario.fair_shares_at(s(5)), Some(vec![Rate::mbit(30), Rate::ZERO]));
+        assert_eq!(scenario.fair_shares_at(s(50)), Some(vec![Rate::mbit(30), Rate::ZERO]));
+        // The download takes whatever is left.
+        assert!(scenario.demand_suffices_at(s(20)));
+    }
+    let scenario = with("udp", "demand = \"2mbit\"").unwrap();
+    assert_eq!(scenario.fair_shares_at(s(20)), Some(vec![Rate::mbit(28), Rate::mbit(2)]));
+}
+
+#[test]
+fn beside_an_endless_flow_of_its_group_an_unknown_demand_does_not_matter() {
+    let both = [Demand::Unknown, Demand::Endless, Demand::Known(Rate::mbit(1))];
+    assert_eq!(both.into_iter().sum::<Demand>(), Demand::Endless);
+    let unknown = [Demand::Known(Rate::mbit(1)), Demand::Unknown];
+    assert_eq!(unknown.into_iter().sum::<Demand>(), Demand::Unknown);
+    let mut scenario = with("video", "").unwrap();
+    scenario.flows[1].group = 0;
+    assert_eq!(scenario.fair_shares_at(s(20)), Some(vec![Rate::mbit(30), Rate::ZERO]));
 }

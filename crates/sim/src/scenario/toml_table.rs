@@ -1,24 +1,47 @@
 //! Reading a TOML table key by key, so that every error can name line, key and what is allowed.
 
 use std::borrow::Cow;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::overrides::Override;
+
 /// What is wrong with a scenario file: the first thing found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{file}:{line}: {key}{what}", key = if key.is_empty() { String::new() } else { format!("{key}: ") })]
+#[error("{origin}: {key}{what}", key = if key.is_empty() { String::new() } else { format!("{key}: ") })]
 pub struct ScenarioError {
-    /// The file as the caller named it.
-    pub file: String,
-    /// Counted from 1.
-    pub line: usize,
+    /// Where it stands.
+    pub origin: Origin,
     /// The key as a path, such as `flow.rtt`; empty if the text is no TOML at all.
     pub key: String,
     /// What was found and what is allowed.
     pub what: String,
+}
+
+/// Where something of a scenario stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// In the file.
+    Line {
+        /// As the caller named it.
+        file: String,
+        /// Counted from 1.
+        line: usize,
+    },
+    /// In an override.
+    Override(Override),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Line { file, line } => write!(f, "{file}:{line}"),
+            Origin::Override(text) => write!(f, "--set {text}"),
+        }
+    }
 }
 
 /// A document: turns places in the text into lines.
@@ -26,11 +49,12 @@ pub struct ScenarioError {
 pub(super) struct Source<'t> {
     text: &'t str,
     file: &'t str,
+    overrides: &'t [Override],
 }
 
 impl<'t> Source<'t> {
-    pub(super) fn new(text: &'t str, file: &'t str) -> Self {
-        Source { text, file }
+    pub(super) fn new(text: &'t str, file: &'t str, overrides: &'t [Override]) -> Self {
+        Source { text, file, overrides }
     }
 
     /// The document's top table.
@@ -39,23 +63,32 @@ impl<'t> Source<'t> {
             let at = e.span().map_or(0, |s| s.start);
             self.error(at, "", e.message().replace('\n', ", "))
         })?;
-        Ok(Table {
-            source: self,
-            path: String::new(),
-            at: 0,
-            entries: entries(parsed.into_inner()),
-        })
+        let mut document = parsed.into_inner();
+        for (i, change) in self.overrides.iter().enumerate() {
+            let at = self.text.len() + 1 + i;
+            change.apply(&mut document, at).map_err(|what| self.error(at, "", what))?;
+        }
+        Ok(Table { source: self, path: String::new(), at: 0, entries: entries(document) })
     }
 
     fn error(self, at: usize, key: &str, what: impl Display) -> ScenarioError {
-        let before = &self.text.as_bytes()[..at.min(self.text.len())];
         ScenarioError {
-            file: self.file.to_owned(),
-            line: 1 + before.iter().filter(|&&b| b == b'\n').count(),
+            origin: self.origin(at),
             key: key.to_owned(),
             // What the user wrote may hold control characters, which would break the one line.
             what: what.to_string().replace(char::is_control, " "),
         }
+    }
+
+    /// Places beyond the end of the text are those of the overrides.
+    fn origin(self, at: usize) -> Origin {
+        let change = at.checked_sub(self.text.len() + 1).and_then(|i| self.overrides.get(i));
+        if let Some(change) = change {
+            return Origin::Override(change.clone());
+        }
+        let before = &self.text.as_bytes()[..at.min(self.text.len())];
+        let line = 1 + before.iter().filter(|&&b| b == b'\n').count();
+        Origin::Line { file: self.file.to_owned(), line }
     }
 }
 
@@ -117,6 +150,12 @@ impl<'t> Table<'t> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
+    /// Where a key stands, if it is there.
+    pub(super) fn find(&self, key: &str) -> Option<Place<'t>> {
+        let (found, _) = self.entries.iter().find(|(k, _)| k.get_ref() == key)?;
+        Some(Place { source: self.source, key: self.key(key), at: found.span().start })
+    }
+
     /// A text, if it is there.
     pub(super) fn text(&mut self, key: &str) -> Result<Option<Placed<'t, String>>, ScenarioError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
@@ -162,11 +201,7 @@ impl<'t> Table<'t> {
         max: u64,
     ) -> Result<Option<Placed<'t, u64>>, ScenarioError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
-        let number = match &value {
-            DeValue::Integer(i) => u64::from_str_radix(i.as_str(), i.radix()).ok(),
-            _ => None,
-        };
-        match number.filter(|n| (min..=max).contains(n)) {
+        match whole(&value).filter(|n| (min..=max).contains(n)) {
             Some(value) => Ok(Some(Placed { value, place })),
             None => Err(place.error(format!(
                 "found {}, wanted a whole number from {min} to {max}",
@@ -177,16 +212,47 @@ impl<'t> Table<'t> {
 
     /// A ratio from 0 to 1 in parts per million, if it is there.
     pub(super) fn ratio_ppm(&mut self, key: &str) -> Result<Option<u32>, ScenarioError> {
+        let ratio = self.millionths(key, 1, "a ratio from 0 to 1, such as 0.01")?;
+        Ok(ratio.map(|p| p.value as u32))
+    }
+
+    /// A number from 0 to `max` in millionths, if it is there.
+    pub(super) fn millionths(
+        &mut self,
+        key: &str,
+        max: u32,
+        wanted: &str,
+    ) -> Result<Option<Placed<'t, u64>>, ScenarioError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         let number = match &value {
             DeValue::Float(f) => f.as_str().parse::<f64>().ok(),
             DeValue::Integer(i) => i.as_str().parse::<f64>().ok(),
             _ => None,
         };
-        match number.filter(|n| (0.0..=1.0).contains(n)) {
-            Some(ratio) => Ok(Some((ratio * 1e6).round() as u32)),
-            None => Err(place.error(format!(
-                "found {}, wanted a ratio from 0 to 1, such as 0.01",
+        match number.filter(|n| (0.0..=f64::from(max)).contains(n)) {
+            Some(number) => Ok(Some(Placed { value: (number * 1e6).round() as u64, place })),
+            None => Err(place.error(format!("found {}, wanted {wanted}", found(&value)))),
+        }
+    }
+
+    /// Two whole numbers from `min` to `max` in order, if they are there.
+    pub(super) fn range(
+        &mut self,
+        key: &str,
+        min: u32,
+        max: u32,
+    ) -> Result<Option<(u32, u32)>, ScenarioError> {
+        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let numbers: Vec<Option<u32>> = match &value {
+            DeValue::Array(array) => array.iter().map(|v| whole(v.get_ref())).collect(),
+            _ => Vec::new(),
+        };
+        match numbers[..] {
+            [Some(from), Some(to)] if min <= from && from <= to && to <= max => {
+                Ok(Some((from, to)))
+            }
+            _ => Err(place.error(format!(
+                "found {}, wanted two whole numbers from {min} to {max} in order, such as [30, 80]",
                 found(&value)
             ))),
         }
@@ -275,6 +341,11 @@ fn choices(word: &str, words: &[&str]) -> String {
     let hint = near.map_or(String::new(), |(_, w)| format!("; did you mean `{w}`?"));
     let listed = if words.is_empty() { "nothing".to_owned() } else { words.join(", ") };
     format!("allowed are {listed}{hint}")
+}
+
+fn whole<T: TryFrom<u64>>(value: &DeValue<'_>) -> Option<T> {
+    let DeValue::Integer(i) = value else { return None };
+    u64::from_str_radix(i.as_str(), i.radix()).ok()?.try_into().ok()
 }
 
 fn found(value: &DeValue<'_>) -> String {

@@ -107,12 +107,12 @@ impl GroupLoop {
 
 /// What a lender keeps beyond what it uses, so that its growth shows (5): one 64 KB burst of a
 /// receive offload in a tick must not look like growth of a fast group.
-pub(super) fn headroom(observed: Rate) -> Rate {
-    (observed / HEADROOM_DIVISOR).max(HEADROOM_MIN)
+pub(super) fn headroom(observed: Rate, least: Rate) -> Rate {
+    (observed / HEADROOM_DIVISOR).max(least)
 }
 
 /// Source: CRAB §3.1 and §3.3: `δ` and the lending headroom are at least 0.25 Mbit/s.
-const HEADROOM_MIN: Rate = Rate::kbit(250);
+pub(super) const HEADROOM_MIN: Rate = Rate::kbit(250);
 /// A twentieth: of a lender's rate, and of the capacity for all lenders together.
 pub(super) const HEADROOM_DIVISOR: u64 = 20;
 /// A group without a packet for this long is idle.

@@ -1,0 +1,117 @@
+//! What an enforcer derives from an [`Allocation`]: how large the bursts, queues and quanta of its
+//! classes are.
+//!
+//! The problem: a hierarchical token bucket wants more of a class than its rate. The method: fixed
+//! times and numbers of packets, in one place for everybody who enforces, the kernel as well as
+//! the model of it. Terms as in tc(8): rate, ceil, quantum, burst. Source: tc-htb(8), CRAB §4.
+
+use super::{Allocation, ClassRate};
+use crate::share::Weight;
+use crate::units::{Bytes, Rate, Span};
+
+/// A class as it shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassSpec {
+    /// What it has of its own.
+    pub rate: Rate,
+    /// What it may reach by borrowing; never below `rate`.
+    pub ceil: Rate,
+    /// Who borrows first: 0 is the highest priority, 7 the lowest.
+    pub priority: u8,
+    /// How much it sends of what is borrowed before it is another one's turn.
+    pub quantum: Bytes,
+    /// What its queue takes; `None` for the parent, which has none.
+    pub queue: Option<Bytes>,
+}
+
+impl ClassSpec {
+    /// The parent of all classes.
+    pub fn parent(total: Option<Rate>) -> ClassSpec {
+        let rate = total.unwrap_or(RATE_UNBOUNDED).clamp(RATE_MIN, RATE_UNBOUNDED);
+        ClassSpec { rate, ceil: rate, priority: 0, quantum: QUANTUM_MAX, queue: None }
+    }
+
+    /// A flow group's class; `weight_min` is the smallest weight beside it, and `packet` the
+    /// largest packet of the device in L2 bytes.
+    pub fn leaf(class: &ClassRate, weight_min: Weight, packet: Bytes) -> ClassSpec {
+        let rate = class.rate.clamp(RATE_MIN, RATE_UNBOUNDED);
+        let ceil = class.ceil.clamp(rate, RATE_UNBOUNDED);
+        // Below one packet, HTB would need several rounds for each.
+        let ratio = u64::from(class.weight.as_u32()) / u64::from(weight_min.as_u32());
+        let quantum = (packet * ratio.max(1)).min(QUANTUM_MAX).max(packet);
+        let queue = (ceil * QUEUE_DELAY * 2).max(packet * QUEUE_PACKETS_MIN);
+        ClassSpec { rate, ceil, priority: class.priority.min(7), quantum, queue: Some(queue) }
+    }
+
+    /// How much may be sent at once at one of its rates, after a pause.
+    pub fn burst(rate: Rate) -> Bytes {
+        (rate * BURST_SPAN).max(BURST_MIN)
+    }
+}
+
+impl Allocation {
+    /// The classes of the groups, in their order; `packet` is the largest packet of the device in
+    /// L2 bytes.
+    pub fn leaves(&self, packet: Bytes) -> impl Iterator<Item = ClassSpec> {
+        let weight_min = self.classes.iter().map(|c| c.weight).min().unwrap_or(Weight::ONE);
+        self.classes.iter().map(move |class| ClassSpec::leaf(class, weight_min, packet))
+    }
+}
+
+/// HTB refuses zero.
+const RATE_MIN: Rate = Rate::kbit(8);
+/// As good as unbounded: the most that the kernel's 32 bits of bytes/s carry, rounded.
+const RATE_UNBOUNDED: Rate = Rate::mbit(34_000);
+/// A leaf holds 2·ceil·50 ms. Source: CRAB §4, `2·C·RTT` of a common RTT.
+const QUEUE_DELAY: Span = Span::millis(50);
+/// A TCP flow with less than six packets cannot recover by fast retransmit. Source: CRAB §4.
+const QUEUE_PACKETS_MIN: u64 = 6;
+/// Measured: below 15 KB, or 50 KB at 200 Mbit/s, HTB stays under the rate, since its timer does
+/// not fire often enough.
+const BURST_MIN: Bytes = Bytes::kb(15);
+const BURST_SPAN: Span = Span::millis(2);
+/// HTB warns above this.
+const QUANTUM_MAX: Bytes = Bytes::new(200_000);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACKET: Bytes = Bytes::new(1_514);
+
+    fn leaf(rate: Rate, ceil: Rate, weight: u32) -> ClassSpec {
+        let weight = Weight::new(weight).unwrap();
+        let class = ClassRate { rate, ceil, priority: 9, weight };
+        ClassSpec::leaf(&class, Weight::ONE, PACKET)
+    }
+
+    #[test]
+    fn a_queue_holds_100_ms_at_the_ceil_but_six_packets_at_least() {
+        let queue = |ceil| leaf(Rate::kbit(1), ceil, 1).queue;
+        assert_eq!(queue(Rate::mbit(25)), Some(Bytes::new(312_500)));
+        assert_eq!(queue(Rate::kbit(100)), Some(Bytes::new(6 * 1_514)));
+    }
+
+    #[test]
+    fn quanta_follow_the_weights_within_a_packet_and_what_htb_takes() {
+        let quantum = |weight| leaf(Rate::mbit(1), Rate::mbit(1), weight).quantum;
+        assert_eq!(quantum(1), PACKET);
+        assert_eq!(quantum(5), PACKET * 5);
+        assert_eq!(quantum(10_000), QUANTUM_MAX);
+    }
+
+    #[test]
+    fn what_htb_refuses_is_never_asked_for() {
+        let class = leaf(Rate::ZERO, Rate::ZERO, 1);
+        assert_eq!((class.rate, class.ceil, class.priority), (RATE_MIN, RATE_MIN, 7));
+        assert_eq!(leaf(Rate::mbit(9), Rate::mbit(4), 1).ceil, Rate::mbit(9));
+        assert_eq!(leaf(Rate::MAX, Rate::MAX, 1).rate, RATE_UNBOUNDED);
+        assert_eq!(ClassSpec::parent(None).rate, RATE_UNBOUNDED);
+    }
+
+    #[test]
+    fn a_burst_lasts_2_ms_but_is_ten_packets_at_least() {
+        assert_eq!(ClassSpec::burst(Rate::mbit(30)), Bytes::kb(15));
+        assert_eq!(ClassSpec::burst(Rate::mbit(200)), Bytes::kb(50));
+    }
+}

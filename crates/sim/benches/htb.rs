@@ -1,0 +1,83 @@
+//! How long a packet takes through the model of HTB, beside a bare queue in the same run. Prints a
+//! Markdown table: `cargo bench -p fairweir-sim --bench htb`.
+
+// A bench reads the clock.
+#![allow(clippy::disallowed_methods)]
+
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::time::Instant;
+
+use fairweir_core::receiver::{Allocation, ClassRate, Command};
+use fairweir_core::share::Weight;
+use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_sim::htb::{Htb, Verdict};
+use fairweir_sim::link::Packet;
+
+const PACKETS: u64 = 1_000_000;
+const PACKET: Bytes = Bytes::new(1_514);
+/// Of each class.
+const RATE: Rate = Rate::mbit(10);
+
+fn main() {
+    println!("\n### HTB in virtual time: ns per packet\n");
+    println!("| classes | bare queue | passes | waits | waits and borrows |");
+    println!("|---:|---:|---:|---:|---:|");
+    for classes in [1, 3, 24, 256] {
+        let queue = fastest_ns(|| bare(classes));
+        let passes = fastest_ns(|| load(classes, 90, false));
+        let waits = fastest_ns(|| load(classes, 110, false));
+        let borrows = fastest_ns(|| load(classes, 110, true));
+        println!("| {classes} | {queue:.0} | {passes:.0} | {waits:.0} | {borrows:.0} |");
+    }
+}
+
+/// In and out of a queue per class.
+fn bare(classes: usize) -> u64 {
+    let mut queues = vec![VecDeque::from(vec![(PACKET, 0u64); 64]); classes];
+    let mut sum = 0;
+    for i in 0..PACKETS {
+        let queue = &mut queues[i as usize % classes];
+        queue.push_back((PACKET, i));
+        sum += queue.pop_front().map_or(0, |(_, body)| body);
+    }
+    sum
+}
+
+/// Packets to each class in turn, at a load in percent of all rates; everything is taken out in
+/// time. With borrowing the first class owns nearly everything and is idle.
+fn load(classes: usize, percent: u64, borrows: bool) -> u64 {
+    let total = RATE * classes as u64;
+    let class = |i| {
+        let own = if i == 0 { total } else { Rate::kbit(100) };
+        let (rate, ceil) = if borrows { (own, total) } else { (RATE, RATE) };
+        ClassRate { rate, ceil, priority: 0, weight: Weight::ONE }
+    };
+    let rates = (0..classes).map(class).collect();
+    let allocation = Allocation { total: borrows.then_some(total), classes: rates };
+    let mut htb = Htb::new(classes, PACKET);
+    htb.apply(Time::ZERO, &Command::SetRates(allocation));
+    let first = usize::from(borrows && classes > 1);
+    let gap = total.scale(percent, 100).time_to_send(PACKET);
+    let (mut now, mut out) = (Time::ZERO, 0);
+    for i in 0..PACKETS {
+        now = now + gap + Span::nanos(i % 3);
+        while let Some(at) = htb.next_departure().filter(|&at| at <= now) {
+            out += u64::from(htb.poll_departure(at).is_some());
+        }
+        let class = first + i as usize % (classes - first);
+        let verdict = htb.enqueue(now, Packet { class, size: PACKET, body: i });
+        out += u64::from(matches!(verdict, Verdict::Pass(_)));
+    }
+    out
+}
+
+/// The fastest of several runs, per packet: what the code takes when nobody disturbs it.
+fn fastest_ns(work: impl Fn() -> u64) -> f64 {
+    let run_ns = (0..7).map(|_| {
+        let start = Instant::now();
+        black_box(work());
+        start.elapsed().as_nanos() as f64 / PACKETS as f64
+    });
+    run_ns.fold(f64::INFINITY, f64::min)
+}

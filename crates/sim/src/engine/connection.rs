@@ -1,0 +1,132 @@
+//! The two ends of a TCP connection, and all connections of a run.
+
+use std::ops::{Index, IndexMut};
+
+use fairweir_core::units::{Bytes, Time};
+
+use crate::scenario::CongestionControl;
+use crate::tcp::{Receiver, ReceiverSpec, Sender, SenderSpec};
+
+/// What a receiver takes: half of Linux's default `tcp_rmem` maximum of 6 MiB, to which its
+/// autotuning grows.
+const RECEIVE_WINDOW: Bytes = Bytes::new(3 << 20);
+
+/// A TCP connection from a server to the home.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) flow: usize,
+    /// What its application calls it.
+    pub(super) slot: u32,
+    pub(super) sender: Sender,
+    pub(super) receiver: Receiver,
+    /// When the server last sent its SYN-ACK.
+    pub(super) asked_at: Time,
+    /// The client has the SYN-ACK.
+    pub(super) opened: bool,
+    /// The server has the client's first packet after it.
+    established: bool,
+    /// Nobody wants what arrives any more.
+    pub(super) closed: bool,
+    /// Packets of it that are somewhere between its ends; its place is not used anew before they
+    /// are gone.
+    pub(super) under_way: u32,
+    pub(super) timer_source: usize,
+    pub(super) pacing_source: usize,
+}
+
+impl Connection {
+    /// Makes both ends.
+    pub(super) fn ends(
+        congestion_control: CongestionControl,
+        segment: Bytes,
+        seed: u64,
+    ) -> (Sender, Receiver) {
+        let sender = SenderSpec { congestion_control, segment, paced: false, seed };
+        let receiver = ReceiverSpec { window: RECEIVE_WINDOW };
+        (Sender::new(&sender), Receiver::new(&receiver))
+    }
+
+    /// The handshake is done, if it was not yet.
+    pub(super) fn establish(&mut self, now: Time) {
+        if !self.established {
+            self.established = true;
+            self.sender.handle_established(now, now.since(self.asked_at), RECEIVE_WINDOW);
+        }
+    }
+
+    /// When one of the ends wants to be woken.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        let ends = [self.sender.next_timeout(), self.receiver.next_timeout()];
+        ends.into_iter().flatten().min()
+    }
+}
+
+/// All connections; places of those that are gone are used anew.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    all: Vec<Connection>,
+    free: Vec<u32>,
+    /// How many there ever were.
+    opened: u64,
+}
+
+impl Connections {
+    /// Makes a connection of `flow` with the ends that `ends` makes from its serial number; says
+    /// where it is, and whether that place is new.
+    pub(super) fn open(
+        &mut self,
+        flow: usize,
+        slot: u32,
+        ends: impl FnOnce(u64) -> (Sender, Receiver),
+    ) -> (u32, bool) {
+        let (sender, receiver) = ends(self.opened);
+        self.opened += 1;
+        let mut connection = Connection {
+            flow,
+            slot,
+            sender,
+            receiver,
+            asked_at: Time::ZERO,
+            opened: false,
+            established: false,
+            closed: false,
+            under_way: 0,
+            timer_source: 0,
+            pacing_source: 0,
+        };
+        match self.free.pop() {
+            Some(index) => {
+                let place = &mut self.all[index as usize];
+                connection.timer_source = place.timer_source;
+                connection.pacing_source = place.pacing_source;
+                *place = connection;
+                (index, false)
+            }
+            None => {
+                self.all.push(connection);
+                (self.all.len() as u32 - 1, true)
+            }
+        }
+    }
+
+    /// Frees the place of a connection if it is closed and nothing of it is under way.
+    pub(super) fn bury(&mut self, index: u32) {
+        let connection = &self.all[index as usize];
+        if connection.closed && connection.under_way == 0 {
+            self.free.push(index);
+        }
+    }
+}
+
+impl Index<u32> for Connections {
+    type Output = Connection;
+    fn index(&self, index: u32) -> &Connection {
+        &self.all[index as usize]
+    }
+}
+
+impl IndexMut<u32> for Connections {
+    fn index_mut(&mut self, index: u32) -> &mut Connection {
+        &mut self.all[index as usize]
+    }
+}

@@ -1,0 +1,37 @@
+//! A path of constant delay: what goes in first comes out first.
+
+use std::collections::VecDeque;
+
+use fairweir_core::units::{Span, Time};
+
+/// Everything that is under way on a path.
+#[derive(Clone, Debug)]
+pub(super) struct Line<T> {
+    delay: Span,
+    under_way: VecDeque<(Time, T)>,
+}
+
+impl<T> Line<T> {
+    pub(super) fn new(delay: Span) -> Line<T> {
+        Line { delay, under_way: VecDeque::new() }
+    }
+
+    pub(super) fn delay(&self) -> Span {
+        self.delay
+    }
+
+    pub(super) fn send(&mut self, now: Time, what: T) {
+        self.under_way.push_back((now + self.delay, what));
+    }
+
+    pub(super) fn next_arrival(&self) -> Option<Time> {
+        self.under_way.front().map(|(at, _)| *at)
+    }
+
+    pub(super) fn poll_arrival(&mut self, now: Time) -> Option<T> {
+        if self.next_arrival()? > now {
+            return None;
+        }
+        self.under_way.pop_front().map(|(_, what)| what)
+    }
+}

@@ -1,0 +1,307 @@
+//! The receiver's own enforcer in virtual time: a hierarchical token bucket as Linux has it.
+//!
+//! The problem: what a [`Command`] does to packets is decided by the kernel's HTB on an
+//! intermediate device, one class for each flow group under one parent, a byte FIFO in each. The
+//! method: the same rules as a state machine. The caller hands in packets ([`Htb::enqueue`]), asks
+//! when one may leave ([`Htb::next_departure`]) and takes them out ([`Htb::poll_departure`]).
+//!
+//! Terms as in tc(8). A class has tokens for its *rate* and for its *ceil*, both with a *burst*. It
+//! sends from its own tokens, or it *borrows*: then its parent's pay, whose rate is what all may
+//! carry together. A packet may leave as soon as there is no debt, whatever its size, and may
+//! make one. Who sends from its own tokens is held back by nobody, but the parent pays with it.
+//! Who borrows waits until the parent has no debt: the highest priority first, and among equals
+//! by deficit round robin, a *quantum* each. A device behind it takes whatever comes, so what may
+//! leave has left.
+//!
+//! Properties, all tested: what comes in passes, waits or is dropped, and what waits leaves once,
+//! in order within its class; a backlogged class that does not borrow gets its rate, and in any
+//! time no more than rate · time, a burst and a packet; what is spare is divided by quantum, and
+//! not at all to a lower priority while a higher one can use it; a change of rates keeps tokens,
+//! as time, and loses no packet. A poll that comes late is what the kernel's late timer is: up to
+//! a burst is made up for, the rest is lost.
+//!
+//! Left out: the kernel's timer is never late here, and packets are not merged before they are
+//! counted. Source: tc-htb(8); Devera, HTB Linux queuing discipline manual (2002); deficit round
+//! robin: Shreedhar and Varghese, SIGCOMM 1995.
+
+use std::collections::VecDeque;
+
+use fairweir_core::policy::GROUPS_MAX;
+use fairweir_core::receiver::{Allocation, ClassSpec, Command};
+use fairweir_core::units::{Bytes, Time};
+
+use crate::link::Packet;
+
+mod bucket;
+mod turns;
+
+use bucket::{Bucket, nanos};
+use turns::{Borrowers, NEVER, Timetable};
+
+/// What becomes of a packet that comes in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict<T> {
+    /// It leaves at once.
+    Pass(Packet<T>),
+    /// It leaves later.
+    Waits,
+    /// Its class's queue is full.
+    Dropped(Packet<T>),
+}
+
+/// The classes of a receiver and what waits in them.
+///
+/// Invariant: a class is in the timetable if something waits in it, and among the borrowers if it
+/// moreover could borrow when it was last looked at.
+#[derive(Clone, Debug)]
+pub struct Htb<T> {
+    /// The largest packet.
+    packet: Bytes,
+    is_shaping: bool,
+    classes: Vec<Class<T>>,
+    parent: Bucket,
+    timetable: Timetable,
+    borrowers: Borrowers,
+    /// When something may leave; [`NEVER`] if nothing waits.
+    next: i64,
+}
+
+#[derive(Clone, Debug)]
+struct Class<T> {
+    own: Bucket,
+    ceil: Bucket,
+    priority: u8,
+    quantum: i64,
+    /// What is left of its quantum in this round.
+    deficit: i64,
+    waiting: VecDeque<Packet<T>>,
+    backlog: u64,
+    queue_max: u64,
+    drops: u64,
+}
+
+/// What a class may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    MaySend,
+    /// Or send, from then on.
+    MayBorrow(i64),
+    /// Until then.
+    Waits(i64),
+}
+
+impl<T> Htb<T> {
+    /// Makes `classes` empty classes, which let everything pass until the first
+    /// [`Command::SetRates`]; `packet_max` is the largest packet in L2 bytes.
+    ///
+    /// # Panics
+    /// If there is no class, or more than [`GROUPS_MAX`].
+    pub fn new(classes: usize, packet_max: Bytes) -> Htb<T> {
+        assert!((1..=GROUPS_MAX).contains(&classes), "a policy has 1 to {GROUPS_MAX} groups");
+        Htb {
+            packet: packet_max,
+            is_shaping: false,
+            classes: (0..classes).map(|_| Class::new()).collect(),
+            parent: Bucket::full(),
+            timetable: Timetable::new(classes),
+            borrowers: Borrowers::default(),
+            next: NEVER,
+        }
+    }
+
+    /// Does what a controller says.
+    ///
+    /// # Panics
+    /// If an allocation has another number of classes.
+    pub fn apply(&mut self, now: Time, command: &Command) {
+        match command {
+            Command::SetRates(allocation) => self.set_rates(allocation),
+            Command::Release => self.is_shaping = false,
+        }
+        self.borrowers.clear();
+        for class in 0..self.classes.len() {
+            self.look_at(nanos(now), class);
+        }
+        self.look_ahead();
+    }
+
+    /// Takes in a packet.
+    ///
+    /// # Panics
+    /// If there is no such class.
+    pub fn enqueue(&mut self, now: Time, packet: Packet<T>) -> Verdict<T> {
+        let (now, i, bytes) = (nanos(now), packet.class, packet.size.as_u64());
+        let is_first = self.classes[i].waiting.is_empty();
+        if is_first && !self.is_shaping {
+            return Verdict::Pass(packet);
+        }
+        // What is due before it has not been taken out yet: then it waits for its turn.
+        if is_first
+            && now < self.next
+            && let Some(borrows) = self.may_leave(now, i)
+        {
+            self.charge(now, i, bytes, borrows);
+            self.look_ahead();
+            return Verdict::Pass(packet);
+        }
+        let class = &mut self.classes[i];
+        if self.is_shaping && class.backlog + bytes > class.queue_max {
+            class.drops += 1;
+            return Verdict::Dropped(packet);
+        }
+        class.backlog += bytes;
+        class.waiting.push_back(packet);
+        if is_first {
+            self.look_at(now, i);
+            self.look_ahead();
+        }
+        Verdict::Waits
+    }
+
+    /// When something may leave if nothing else comes in; in the past, if it was not taken out.
+    pub fn next_departure(&self) -> Option<Time> {
+        (self.next < NEVER).then(|| Time::from_nanos(self.next.max(0) as u64))
+    }
+
+    /// The next packet that leaves at `now`; there may be none even at [`Htb::next_departure`].
+    pub fn poll_departure(&mut self, now: Time) -> Option<Packet<T>> {
+        let now = nanos(now);
+        if now < self.next {
+            return None;
+        }
+        let sender = self.sender(now);
+        let packet = sender.and_then(|(i, borrows)| self.send(now, i, borrows));
+        self.look_ahead();
+        packet
+    }
+
+    /// How many packets a class has dropped since the start.
+    pub fn drops(&self, class: usize) -> u64 {
+        self.classes[class].drops
+    }
+
+    /// What waits in a class.
+    pub fn backlog(&self, class: usize) -> Bytes {
+        Bytes::new(self.classes[class].backlog)
+    }
+
+    fn set_rates(&mut self, allocation: &Allocation) {
+        assert_eq!(allocation.classes.len(), self.classes.len(), "each group has a class");
+        self.parent.set_rate(ClassSpec::parent(allocation.total).rate);
+        for (class, spec) in self.classes.iter_mut().zip(allocation.leaves(self.packet)) {
+            class.own.set_rate(spec.rate);
+            class.ceil.set_rate(spec.ceil);
+            class.priority = spec.priority;
+            class.quantum = spec.quantum.as_u64() as i64;
+            class.queue_max = spec.queue.map_or(u64::MAX, Bytes::as_u64);
+        }
+        self.is_shaping = true;
+    }
+
+    /// Whether a class borrows if it sends now; `None` if it may not.
+    fn may_leave(&self, now: i64, i: usize) -> Option<bool> {
+        match self.classes[i].standing(now) {
+            Standing::MaySend => Some(false),
+            Standing::MayBorrow(_) => (self.parent.ready() <= now).then_some(true),
+            Standing::Waits(_) => None,
+        }
+    }
+
+    /// Who sends next at `now`, and whether it borrows.
+    fn sender(&mut self, now: i64) -> Option<(usize, bool)> {
+        loop {
+            let (at, i) = self.timetable.first();
+            if at > now {
+                break;
+            }
+            if !self.is_shaping || self.classes[i].standing(now) == Standing::MaySend {
+                return Some((i, false));
+            }
+            // From now on it may borrow, and its next time is later.
+            self.look_at(now, i);
+        }
+        if self.parent.ready() > now {
+            return None;
+        }
+        self.borrowers.next().map(|i| (i, true))
+    }
+
+    fn send(&mut self, now: i64, i: usize, borrows: bool) -> Option<Packet<T>> {
+        let class = &mut self.classes[i];
+        let packet = class.waiting.pop_front()?;
+        let bytes = packet.size.as_u64();
+        class.backlog -= bytes;
+        if self.is_shaping {
+            self.charge(now, i, bytes, borrows);
+        }
+        self.look_at(now, i);
+        Some(packet)
+    }
+
+    fn charge(&mut self, now: i64, i: usize, bytes: u64, borrows: bool) {
+        let class = &mut self.classes[i];
+        class.ceil.charge(now, bytes);
+        self.parent.charge(now, bytes);
+        if !borrows {
+            class.own.charge(now, bytes);
+            return;
+        }
+        class.deficit -= bytes as i64;
+        let is_over = class.deficit < 0;
+        if is_over {
+            class.deficit += class.quantum;
+        }
+        self.borrowers.set_turn(class.priority, i + usize::from(is_over));
+    }
+
+    /// Notes what a class waits for.
+    fn look_at(&mut self, now: i64, i: usize) {
+        let class = &self.classes[i];
+        let standing = match (class.waiting.is_empty(), self.is_shaping) {
+            (true, _) => Standing::Waits(NEVER),
+            (false, false) => Standing::MaySend,
+            (false, true) => class.standing(now),
+        };
+        let (at, borrows) = match standing {
+            Standing::MaySend => (now, false),
+            Standing::MayBorrow(at) => (at, true),
+            Standing::Waits(at) => (at, false),
+        };
+        self.timetable.set(i, at);
+        self.borrowers.set(class.priority, i, borrows);
+    }
+
+    fn look_ahead(&mut self) {
+        let borrows_at = if self.borrowers.is_empty() { NEVER } else { self.parent.ready() };
+        self.next = self.timetable.first().0.min(borrows_at);
+    }
+}
+
+impl<T> Class<T> {
+    fn new() -> Class<T> {
+        Class {
+            own: Bucket::full(),
+            ceil: Bucket::full(),
+            priority: 0,
+            quantum: 0,
+            deficit: 0,
+            waiting: VecDeque::new(),
+            backlog: 0,
+            queue_max: 0,
+            drops: 0,
+        }
+    }
+
+    fn standing(&self, now: i64) -> Standing {
+        if self.ceil.ready() > now {
+            Standing::Waits(self.ceil.ready())
+        } else if self.own.ready() > now {
+            Standing::MayBorrow(self.own.ready())
+        } else {
+            Standing::MaySend
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

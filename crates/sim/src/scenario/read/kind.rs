@@ -1,0 +1,170 @@
+//! What a flow does, from the keys that only some kinds have.
+
+use fairweir_core::units::{Bytes, Rate, Span};
+
+use super::super::toml_table::{Placed, ScenarioError, Table, not_one_of};
+use super::super::{DemandStep, Kind, OnOff, Short, Video, Web};
+
+const KINDS: [&str; 7] = ["bulk", "ping", "on-off", "udp", "video", "web", "short"];
+const TCP: &[&str] = &["bulk", "on-off", "video", "web", "short"];
+/// Keys that every flow may have.
+const KEYS: [&str; 8] = ["group", "kind", "rtt", "start", "stop", "ip", "app", "server"];
+/// Keys that only flows of these kinds may have.
+const KEYS_OF_KINDS: [(&str, &[&str]); 16] = [
+    ("congestion_control", TCP),
+    ("connections", &["bulk"]),
+    ("demand", &["bulk", "on-off", "udp"]),
+    ("steps", &["bulk", "udp"]),
+    ("on", &["on-off"]),
+    ("off", &["on-off"]),
+    ("ladder", &["video"]),
+    ("length", &["video"]),
+    ("hosts", &["web"]),
+    ("objects", &["web"]),
+    ("think", &["web"]),
+    ("session_gap", &["web"]),
+    ("pages_per_session", &["web"]),
+    ("rate_per_s", &["short"]),
+    ("size", &["short"]),
+    ("sigma", &["short"]),
+];
+
+const ON: Span = Span::secs(2);
+const OFF: Span = Span::secs(2);
+/// From 240p to 4K at a high frame rate.
+const LADDER_KBIT: [u64; 8] = [300, 750, 1_200, 2_500, 5_000, 9_000, 16_000, 25_000];
+const RUNGS_MAX: usize = 32;
+const OBJECTS: (u32, u32) = (30, 80);
+const OBJECTS_MAX: u32 = 1_000;
+/// With six connections to each, a flow has slots enough.
+const HOSTS_MAX: u64 = 42;
+/// Mean times of somebody who browses. Source: CRAB §5.3.
+const THINK: Span = Span::secs(5);
+const SESSION_GAP: Span = Span::secs(60);
+const PAGES_PER_SESSION: u64 = 10;
+const PAGES_MAX: u64 = 1_000_000;
+const RATE_PER_S_MAX: u32 = 10_000;
+const SIGMA_MAX: u32 = 4;
+/// The most arrivals that a flow may expect; their times are kept.
+const SHORTS_MAX: u64 = 1_000_000;
+
+/// The key `kind`: one of [`KINDS`].
+pub(super) fn name(table: &mut Table<'_>) -> Result<&'static str, ScenarioError> {
+    let Some(Placed { value, place }) = table.text("kind")? else {
+        return Err(table.missing("kind", &format!("one of {}", KINDS.join(", "))));
+    };
+    if value == "quic" {
+        let what = format!("`{value}` is not there yet; allowed are {}", KINDS.join(", "));
+        return Err(place.error(what));
+    }
+    let known = KINDS.into_iter().find(|kind| *kind == value);
+    known.ok_or_else(|| place.error(not_one_of(&value, &KINDS)))
+}
+
+/// Refuses a key that exists, but not for this kind.
+pub(super) fn refuse_keys_of_others(table: &Table<'_>, kind: &str) -> Result<(), ScenarioError> {
+    for (key, kinds) in KEYS_OF_KINDS {
+        if let Some(place) = table.find(key).filter(|_| !kinds.contains(&kind)) {
+            let owners: Vec<String> = kinds.iter().map(|k| format!("`{k}`")).collect();
+            let owners = owners.join(", ");
+            let what = format!("found in a flow of kind `{kind}`; only flows of {owners} have it");
+            return Err(place.error(what));
+        }
+    }
+    Ok(())
+}
+
+/// What a flow of this kind may have.
+pub(super) fn keys(kind: &str) -> Vec<&'static str> {
+    let own = KEYS_OF_KINDS.into_iter().filter(|(_, kinds)| kinds.contains(&kind));
+    KEYS.into_iter().chain(own.map(|(key, _)| key)).collect()
+}
+
+/// Takes the keys of a kind; `active` is how long the flow lasts.
+pub(super) fn kind(
+    table: &mut Table<'_>,
+    name: &str,
+    demands: &[DemandStep],
+    active: Span,
+) -> Result<Kind, ScenarioError> {
+    Ok(match name {
+        "ping" => Kind::Ping,
+        "on-off" => {
+            let on = above_zero(table, "on")?.unwrap_or(ON);
+            let off = above_zero(table, "off")?.unwrap_or(OFF);
+            Kind::OnOff(OnOff { on, off })
+        }
+        "udp" => {
+            if demands.iter().any(|step| step.demand.is_none()) {
+                let what = "UDP does not adapt: `demand` must be a rate such as 8mbit throughout";
+                return Err(table.place().error(what));
+            }
+            Kind::Udp
+        }
+        "video" => Kind::Video(video(table)?),
+        "web" => Kind::Web(web(table)?),
+        "short" => Kind::Short(short(table, active)?),
+        "bulk" => Kind::Bulk,
+        other => unreachable!("invariant: `{other}` is one of KINDS"),
+    })
+}
+
+fn video(table: &mut Table<'_>) -> Result<Video, ScenarioError> {
+    let Some(Placed { value, place }) = table.texts("ladder")? else {
+        let ladder = LADDER_KBIT.map(Rate::kbit).to_vec();
+        return Ok(Video { ladder, length: above_zero(table, "length")? });
+    };
+    let ladder: Result<Vec<Rate>, _> = value.iter().map(|text| text.parse::<Rate>()).collect();
+    let ladder = ladder.map_err(|e| place.error(e))?;
+    let rising = ladder.windows(2).all(|w| w[0] < w[1]) && !ladder.contains(&Rate::ZERO);
+    if !rising || ladder.is_empty() || ladder.len() > RUNGS_MAX {
+        let what = format!("wanted 1 to {RUNGS_MAX} rates above zero in rising order");
+        return Err(place.error(what));
+    }
+    Ok(Video { ladder, length: above_zero(table, "length")? })
+}
+
+fn web(table: &mut Table<'_>) -> Result<Web, ScenarioError> {
+    let pages = table.integer("pages_per_session", 1, PAGES_MAX)?;
+    Ok(Web {
+        hosts: table.integer("hosts", 1, HOSTS_MAX)?.map_or(1, |p| p.value as u32),
+        objects: table.range("objects", 1, OBJECTS_MAX)?.unwrap_or(OBJECTS),
+        think: table.parsed("think")?.map_or(THINK, |p| p.value),
+        session_gap: table.parsed("session_gap")?.map_or(SESSION_GAP, |p| p.value),
+        pages_per_session: pages.map_or(PAGES_PER_SESSION, |p| p.value) as u32,
+    })
+}
+
+fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ScenarioError> {
+    let wanted = format!("a number above 0 up to {RATE_PER_S_MAX}, such as 2.5");
+    let rate = table.millionths("rate_per_s", RATE_PER_S_MAX, &wanted)?;
+    let rate = rate.ok_or_else(|| table.missing("rate_per_s", &wanted))?;
+    if rate.value == 0 {
+        return Err(rate.place.error(format!("found zero, wanted {wanted}")));
+    }
+    // A thousand million nanoseconds by millionths of an arrival.
+    let interval = Span::nanos(1_000_000_000_000_000 / rate.value);
+    let expected = active.as_nanos() / interval.as_nanos();
+    if expected > SHORTS_MAX {
+        let what = format!("{expected} arrivals are too many; at most {SHORTS_MAX}");
+        return Err(rate.place.error(what));
+    }
+    let size = table.parsed::<Bytes>("size")?;
+    let size = size.ok_or_else(|| table.missing("size", "a volume such as 100kB"))?;
+    if size.value == Bytes::ZERO {
+        return Err(size.place.error("a size of zero is no download; wanted more"));
+    }
+    let wanted = format!("a number from 0 (all of one size) to {SIGMA_MAX}, such as 1.3");
+    let sigma = table.millionths("sigma", SIGMA_MAX, &wanted)?;
+    let sigma_ppm = sigma.map_or(0, |p| p.value as u32);
+    Ok(Short { interval, size: size.value, sigma_ppm })
+}
+
+fn above_zero(table: &mut Table<'_>, key: &str) -> Result<Option<Span>, ScenarioError> {
+    match table.parsed::<Span>(key)? {
+        Some(Placed { value: Span::ZERO, place }) => {
+            Err(place.error("a time of zero is none; wanted more"))
+        }
+        other => Ok(other.map(|p| p.value)),
+    }
+}

@@ -1,0 +1,37 @@
+//! The maximum of the last rounds.
+
+/// The largest value that was put in during the last [`ROUNDS`] rounds; nothing leaves until
+/// something is put in, so that a silence forgets nothing.
+#[derive(Clone, Debug)]
+pub(super) struct MaxFilter {
+    /// The largest of each round, and which it was.
+    rounds: [(u32, f64); ROUNDS],
+    newest: u32,
+    max: f64,
+}
+
+impl MaxFilter {
+    pub(super) fn new() -> MaxFilter {
+        MaxFilter { rounds: [(0, 0.0); ROUNDS], newest: 0, max: 0.0 }
+    }
+
+    pub(super) fn max(&self) -> f64 {
+        self.max
+    }
+
+    pub(super) fn put(&mut self, round: u32, value: f64) {
+        let slot = &mut self.rounds[round as usize % ROUNDS];
+        *slot = if slot.0 == round { (round, slot.1.max(value)) } else { (round, value) };
+        if round == self.newest {
+            self.max = self.max.max(value);
+            return;
+        }
+        self.newest = round;
+        let is_recent = |&&(r, _): &&(u32, f64)| round.wrapping_sub(r) < ROUNDS as u32;
+        self.max = self.rounds.iter().filter(is_recent).map(|r| r.1).fold(0.0, f64::max);
+    }
+}
+
+/// The gain cycle's eight phases and two rounds more (draft-cardwell-iccrg-bbr-congestion-control-00
+/// §4.1.1.3).
+const ROUNDS: usize = 10;

@@ -1,0 +1,275 @@
+//! The packets that are under way, and what becomes of each.
+//!
+//! One ring of small records in the order of transmission numbers. An ACK decides about numbers that
+//! it covers for the first time ([`Flight::acknowledge`]), loss detection about holes
+//! ([`Flight::detect_losses`]); both only move forward, so that the cost is O(packets decided). A
+//! retransmission timeout gives up packets that no ACK has covered yet; their records stay until one
+//! does, since they may turn out to be delivered after all.
+//!
+//! Invariant: `base` ≤ `decided_end` ≤ `acked_end` ≤ `numbers_end`; below `decided_end` nothing is in
+//! flight. Conservation: every number was delivered, is lost or is in flight.
+
+use std::collections::VecDeque;
+
+use fairweir_core::units::Time;
+
+use super::Ack;
+
+/// A packet that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) sent_at: Time,
+    /// The connection's rate sampler when it went: see [`super::rate`].
+    pub(super) first_sent_at: Time,
+    pub(super) delivered_at: Time,
+    pub(super) delivered: u32,
+    payload: u16,
+    fate: Fate,
+    marks: u8,
+}
+
+/// A BDP of a thousand connections has to fit into memory.
+const _: () = assert!(size_of::<Sent>() == 32);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    InFlight,
+    Delivered,
+    Lost,
+}
+
+impl Sent {
+    /// The application had run dry when it went.
+    pub(super) const APP_LIMITED: u8 = 1;
+    /// It carries again what was sent before the recovery of its time began.
+    pub(super) const REPAIR: u8 = 2;
+    /// It carries the payload of the packet before it.
+    pub(super) const COPY: u8 = 4;
+
+    pub(super) fn new(sent_at: Time, payload: u16) -> Sent {
+        Sent {
+            sent_at,
+            first_sent_at: sent_at,
+            delivered_at: sent_at,
+            delivered: 0,
+            payload,
+            fate: Fate::InFlight,
+            marks: 0,
+        }
+    }
+
+    pub(super) fn set(&mut self, mark: u8, on: bool) {
+        if on {
+            self.marks |= mark;
+        } else {
+            self.marks &= !mark;
+        }
+    }
+
+    pub(super) fn is(&self, mark: u8) -> bool {
+        self.marks & mark != 0
+    }
+}
+
+/// What an ACK says about packets that no ACK covered before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Delivered {
+    pub(super) count: u32,
+    /// Of these, sent before the recovery point or to repair what was.
+    pub(super) repaired: u32,
+    /// Of these, given up by a timeout.
+    pub(super) late: u32,
+    /// The first and the last of them.
+    pub(super) oldest: Option<Sent>,
+    pub(super) newest: Option<Sent>,
+}
+
+/// What was given up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Losses {
+    pub(super) count: u32,
+    /// Of these, sent before the recovery point or to repair what was, and to be sent again.
+    pub(super) before: u32,
+    /// Of these, sent after the recovery point, and to be sent again.
+    pub(super) after: u32,
+    /// Of these, sent before the recovery point, with nothing to be sent again: a copy, or a packet
+    /// whose copy arrived.
+    pub(super) settled: u32,
+}
+
+/// The packets that are under way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Flight {
+    ring: VecDeque<Sent>,
+    /// Number of the ring's first record.
+    base: u64,
+    /// Below this, nothing is in flight.
+    decided_end: u64,
+    /// One more than the highest number acknowledged.
+    acked_end: u64,
+    /// Packets that the receiver has, by its newest ACK.
+    received: u64,
+    /// Packets acknowledged above the first hole.
+    above_holes: u64,
+    in_flight: u32,
+    payload: u64,
+}
+
+impl Flight {
+    /// The number of the next packet.
+    pub(super) fn numbers_end(&self) -> u64 {
+        self.base + self.ring.len() as u64
+    }
+
+    /// One more than the highest number acknowledged.
+    pub(super) fn acked_end(&self) -> u64 {
+        self.acked_end
+    }
+
+    /// Packets in flight, holes included.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Payload in flight in bytes.
+    pub(super) fn payload(&self) -> u64 {
+        self.payload
+    }
+
+    pub(super) fn has_holes(&self) -> bool {
+        self.decided_end < self.acked_end
+    }
+
+    /// The oldest packet in flight.
+    pub(super) fn oldest(&self) -> Option<&Sent> {
+        if self.in_flight == 0 {
+            return None;
+        }
+        let from = (self.decided_end - self.base) as usize;
+        self.ring.range(from..).find(|sent| sent.fate == Fate::InFlight)
+    }
+
+    /// Payload of the last packet, if it is in flight and its payload its own.
+    pub(super) fn last_payload(&self) -> Option<u16> {
+        let last = self.ring.back().filter(|sent| sent.fate == Fate::InFlight)?;
+        (!last.is(Sent::COPY)).then_some(last.payload)
+    }
+
+    pub(super) fn send(&mut self, sent: Sent) {
+        self.in_flight += 1;
+        self.payload += u64::from(sent.payload);
+        self.ring.push_back(sent);
+    }
+
+    /// Takes in an ACK; `point` is the recovery point.
+    ///
+    /// # Panics
+    /// If the ACK covers what was not sent.
+    pub(super) fn acknowledge(&mut self, ack: &Ack, point: u64) -> Delivered {
+        let mut delivered = Delivered::default();
+        if ack.last < self.acked_end {
+            return delivered;
+        }
+        assert!(ack.last < self.numbers_end(), "only what was sent is acknowledged");
+        let fresh = ack.received - self.received;
+        assert!(fresh <= ack.last + 1 - self.acked_end, "no packet arrives twice");
+        let from = ack.last + 1 - fresh;
+        for number in from..=ack.last {
+            let sent = &mut self.ring[(number - self.base) as usize];
+            match sent.fate {
+                Fate::InFlight => {
+                    self.in_flight -= 1;
+                    self.payload -= u64::from(sent.payload);
+                }
+                Fate::Lost => delivered.late += 1,
+                Fate::Delivered => unreachable!("a number is acknowledged once"),
+            }
+            sent.fate = Fate::Delivered;
+            delivered.repaired += u32::from(number < point || sent.is(Sent::REPAIR));
+        }
+        delivered.count = fresh as u32;
+        if fresh > 0 {
+            delivered.oldest = Some(self.ring[(from - self.base) as usize]);
+            delivered.newest = Some(self.ring[(ack.last - self.base) as usize]);
+        }
+        self.received = ack.received;
+        self.acked_end = ack.last + 1;
+        // Holes are taken to be below what was delivered.
+        self.above_holes += fresh;
+        delivered
+    }
+
+    /// Gives up all holes: `at_once`, or if [`DUPLICATE_THRESHOLD`] packets are acknowledged above
+    /// the first.
+    pub(super) fn detect_losses(&mut self, at_once: bool, point: u64) -> Losses {
+        let mut losses = Losses::default();
+        let are_lost = at_once || self.above_holes >= DUPLICATE_THRESHOLD;
+        while self.decided_end < self.acked_end {
+            let number = self.decided_end;
+            if self.ring[(number - self.base) as usize].fate == Fate::InFlight {
+                if !are_lost {
+                    break;
+                }
+                self.lose(number, point, &mut losses);
+            }
+            self.decided_end += 1;
+        }
+        while self.base < self.decided_end {
+            self.ring.pop_front();
+            self.base += 1;
+        }
+        if !self.has_holes() {
+            self.above_holes = 0;
+        }
+        losses
+    }
+
+    /// Gives up the oldest packet and all that were sent by `sent_by`.
+    pub(super) fn give_up(&mut self, sent_by: Time, point: u64) -> Losses {
+        let mut losses = Losses::default();
+        for number in self.decided_end..self.numbers_end() {
+            let sent = &self.ring[(number - self.base) as usize];
+            if sent.fate != Fate::InFlight {
+                continue;
+            }
+            if losses.count > 0 && sent.sent_at > sent_by {
+                break;
+            }
+            self.lose(number, point, &mut losses);
+        }
+        losses
+    }
+
+    /// Takes back what [`Flight::give_up`] gave up and no ACK has covered; says how many.
+    pub(super) fn take_back(&mut self) -> u32 {
+        let mut count = 0;
+        for sent in self.ring.range_mut((self.acked_end - self.base) as usize..) {
+            if sent.fate == Fate::Lost {
+                sent.fate = Fate::InFlight;
+                self.payload += u64::from(sent.payload);
+                count += 1;
+            }
+        }
+        self.in_flight += count;
+        count
+    }
+
+    fn lose(&mut self, number: u64, point: u64, losses: &mut Losses) {
+        let i = (number - self.base) as usize;
+        let is_copied =
+            self.ring.get(i + 1).is_some_and(|s| s.is(Sent::COPY) && s.fate == Fate::Delivered);
+        let sent = &mut self.ring[i];
+        sent.fate = Fate::Lost;
+        self.in_flight -= 1;
+        self.payload -= u64::from(sent.payload);
+        let is_before = number < point || sent.is(Sent::REPAIR);
+        let is_settled = is_copied || sent.is(Sent::COPY);
+        losses.count += 1;
+        losses.before += u32::from(is_before && !is_settled);
+        losses.after += u32::from(!is_before && !is_settled);
+        losses.settled += u32::from(is_before && is_settled);
+    }
+}
+
+/// RFC 6675's DupThresh.
+const DUPLICATE_THRESHOLD: u64 = 3;

@@ -1,0 +1,78 @@
+//! TCP in virtual time, as Linux (6.x) behaves on the wire.
+//!
+//! Problem: what a queue, a policer or a window does to TCP depends on details of loss recovery and
+//! congestion control, which no formula has. Method: a [`Sender`] and a [`Receiver`] as state
+//! machines, with packets that are *fungible*: a packet is known by its transmission number (0, 1,
+//! 2 …), every transmission has a new one, also one that carries payload again, and there is no
+//! reassembly: payload is a number of bytes. That leaves congestion control and loss recovery exact
+//! and makes an ACK O(packets acknowledged).
+//!
+//! Paths may lose packets and ACKs but must not reorder those of a connection. An [`Ack`] says which
+//! number is the highest and how many packets and bytes have arrived in all. So, of the numbers that
+//! it covers for the first time, as many as arrived are taken as delivered, the newest first, and the
+//! others are *holes*; if ACKs are lost this may name the wrong packet, but counts stay exact. What
+//! has still to be sent is what was written less what has arrived less what is in flight, so that
+//! lost payload returns by itself.
+//!
+//! Terms: *segment*, the payload of a full packet; *in flight*, sent and neither acknowledged nor
+//! given up; *hole*, not acknowledged though a later one is; *lost*, given up. Windows are in
+//! packets, as Linux has them.
+//!
+//! | file | its job | source |
+//! |---|---|---|
+//! | `sender` | when what is sent; window, Nagle, idle restart, timers | RFC 9293, 5681, 2861, 896 |
+//! | `flight` | the packets that are under way, and what becomes of them | RFC 6675, 8985 |
+//! | `recovery` | one cut per round, PRR, what is sent again | RFC 6675, 9937, 5681 |
+//! | `rtt` | round-trip times and the retransmission timeout | RFC 6298, 8985 |
+//! | `rate` | delivery-rate samples | draft-cheng-iccrg-delivery-rate-estimation |
+//! | `pacing` | what goes when, in bursts of a millisecond | |
+//! | `receiver` | when what is acknowledged | RFC 1122, 5681 |
+//! | `congestion` | Reno, CUBIC, Vegas, BBR | each its own |
+//!
+//! Not modelled: ECN, reordering, timestamps, the persist timer (a window always has room for one
+//! packet), receive window autotuning, TSO deferral, the compression of ACKs during loss.
+
+mod congestion;
+mod flight;
+mod pacing;
+mod rate;
+mod receiver;
+mod recovery;
+mod rtt;
+mod sender;
+
+pub use receiver::{Receiver, ReceiverSpec};
+pub use sender::{Sender, SenderSpec};
+
+use fairweir_core::units::Bytes;
+
+/// A packet with payload, from the sender to the receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its transmission number: 0, 1, 2 … on a connection.
+    pub number: u64,
+    /// Its payload in bytes.
+    pub payload: u32,
+    /// How many of the connection's transmissions up to this one carry payload again, so that the
+    /// receiver knows whether it misses any: real TCP reads that off the sequence numbers.
+    pub resent: u32,
+    /// Whether it carries the payload of the transmission just before it, which may have arrived: a
+    /// tail loss probe.
+    pub copy: bool,
+}
+
+/// A packet without payload, from the receiver to the sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack {
+    /// The highest transmission number that has arrived.
+    pub last: u64,
+    /// How many packets have arrived in all.
+    pub received: u64,
+    /// How much payload has arrived in all, copies not counted.
+    pub payload: Bytes,
+    /// How much the receiver takes beyond that.
+    pub window: Bytes,
+}
+
+#[cfg(test)]
+mod tests;

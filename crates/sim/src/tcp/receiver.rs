@@ -1,0 +1,137 @@
+//! The receiver: what has arrived, and when an ACK goes.
+//!
+//! As Linux: an ACK for every second full segment (RFC 1122 §4.2.3.2), at the latest after
+//! [`DELAY`]; at once for the first [`QUICK_ACKS`] of a connection and after a pause; at once while
+//! a hole is open, for the packet that fills the last one (RFC 5681 §4.2) and for a copy.
+//!
+//! Whether a hole is open follows from counts: of the transmissions up to the newest, those that
+//! carry new payload, less those that arrived.
+
+use fairweir_core::units::{Bytes, Span, Time};
+
+use super::{Ack, Segment};
+
+/// What a receiver is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiverSpec {
+    /// How much may be under way to it.
+    pub window: Bytes,
+}
+
+/// The receiving end of a connection.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    window: Bytes,
+    /// One more than the highest number that arrived.
+    numbers_end: u64,
+    /// Packets that arrived, with copies.
+    packets: u64,
+    /// Packets that arrived, without copies.
+    distinct: u64,
+    /// What arrived twice because the sender gave it up too early.
+    surplus: u64,
+    payload: Bytes,
+    segment_max: u32,
+    unacknowledged: u64,
+    quick_left: u32,
+    is_due: bool,
+    has_holes: bool,
+    delayed_until: Option<Time>,
+    arrived_at: Time,
+}
+
+impl Receiver {
+    /// Makes the receiver of a connection on which nothing has arrived.
+    pub fn new(spec: &ReceiverSpec) -> Receiver {
+        Receiver {
+            window: spec.window,
+            numbers_end: 0,
+            packets: 0,
+            distinct: 0,
+            surplus: 0,
+            payload: Bytes::ZERO,
+            segment_max: 1,
+            unacknowledged: 0,
+            quick_left: QUICK_ACKS,
+            is_due: false,
+            has_holes: false,
+            delayed_until: None,
+            arrived_at: Time::ZERO,
+        }
+    }
+
+    /// A packet has arrived; whether an ACK is due comes from [`Receiver::poll_ack`].
+    ///
+    /// # Panics
+    /// If packets are out of order.
+    pub fn handle_segment(&mut self, now: Time, segment: &Segment) {
+        assert!(segment.number >= self.numbers_end, "paths keep the order of packets");
+        let is_known = segment.copy && segment.number == self.numbers_end && segment.number > 0;
+        self.numbers_end = segment.number + 1;
+        self.packets += 1;
+        if !is_known {
+            self.distinct += 1;
+            self.payload += Bytes::new(segment.payload.into());
+            self.unacknowledged += u64::from(segment.payload);
+        }
+        self.segment_max = self.segment_max.max(segment.payload);
+        if now.since(self.arrived_at) > QUICK_AFTER {
+            self.quick_left = QUICK_ACKS;
+        }
+        self.arrived_at = now;
+
+        let had_holes = self.has_holes;
+        let sent = self.numbers_end - u64::from(segment.resent);
+        self.surplus = self.surplus.max(self.distinct.saturating_sub(sent));
+        self.has_holes = sent + self.surplus > self.distinct;
+        self.is_due |= is_known
+            || had_holes
+            || self.has_holes
+            || self.quick_left > 0
+            || self.unacknowledged > self.segment_max.into();
+        if self.delayed_until.is_none() {
+            self.delayed_until = Some(now + DELAY);
+        }
+    }
+
+    /// The ACK that is due, if one is.
+    pub fn poll_ack(&mut self, now: Time) -> Option<Ack> {
+        if !self.is_due && self.delayed_until.is_none_or(|at| now < at) {
+            return None;
+        }
+        self.is_due = false;
+        self.delayed_until = None;
+        self.unacknowledged = 0;
+        self.quick_left = self.quick_left.saturating_sub(1);
+        Some(Ack {
+            last: self.numbers_end - 1,
+            received: self.packets,
+            payload: self.payload,
+            window: self.window,
+        })
+    }
+
+    /// When a delayed ACK is due.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.delayed_until
+    }
+
+    /// The payload that has arrived. It is fungible: an object is complete when this reaches the
+    /// sum of what was written up to its end.
+    pub fn received(&self) -> Bytes {
+        self.payload
+    }
+
+    /// Changes the window from the next ACK on.
+    pub fn set_window(&mut self, window: Bytes) {
+        self.window = window;
+    }
+}
+
+/// Linux's smallest delay of an ACK (`TCP_DELACK_MIN`).
+const DELAY: Span = Span::millis(40);
+/// How many ACKs go at once when a connection starts (Linux's `TCP_MAX_QUICKACKS`).
+const QUICK_ACKS: u32 = 16;
+/// After a pause longer than its own RTO, Linux is quick again; the receiver here knows no RTT, so
+/// it takes the smallest RTO with an RTT of 50 ms.
+const QUICK_AFTER: Span = Span::millis(250);

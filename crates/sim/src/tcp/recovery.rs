@@ -1,0 +1,167 @@
+//! Loss recovery: when the window is cut, and what is sent again.
+//!
+//! Rounds. The first loss opens a *recovery*, whose *point* is the next number at that moment. The
+//! recovery ends when everything that was sent before the point is delivered, be it by
+//! retransmission. Losses meanwhile, also of retransmissions, are sent again without another cut;
+//! losses of what was sent after the point open the next recovery when this one ends, as in
+//! RFC 6582 and RFC 6675.
+//!
+//! What is a loss. Every hole, once three packets above the first are acknowledged (RFC 6675) or a
+//! recovery is on; with fewer, a hole whose time is up (RFC 8985, for paths that do not reorder). A
+//! retransmission timeout gives up all that was sent more than an RTT before.
+//!
+//! How much may go. During a recovery, proportional rate reduction (RFC 9937): the window goes down
+//! to ssthresh in step with what is delivered; when what is in flight falls below ssthresh, one
+//! packet goes for each delivered, and one more while repairs arrive and nothing else is lost.
+
+use super::flight::{Delivered, Losses};
+
+/// Where a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nothing is lost.
+    Open,
+    /// What was lost is sent again, with a cut window.
+    Recovery,
+    /// A timeout has passed; the window starts again from one packet.
+    Loss,
+}
+
+/// What was in force before the window was cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prior {
+    pub(super) cwnd: u32,
+    pub(super) ssthresh: u32,
+}
+
+/// The loss recovery of a connection.
+#[derive(Clone, Debug)]
+pub(super) struct Recovery {
+    state: State,
+    point: u64,
+    /// Packets sent before the point that are neither delivered nor made good.
+    unrepaired: u32,
+    /// Packets to be sent again, from before and from after the point.
+    lost_before: u32,
+    lost_after: u32,
+    /// Before the last cut; whether a timeout made it, with nothing cut before.
+    prior: Prior,
+    may_undo: bool,
+    delivered: u32,
+    out: u32,
+}
+
+impl Recovery {
+    pub(super) fn new() -> Recovery {
+        Recovery {
+            state: State::Open,
+            point: 0,
+            unrepaired: 0,
+            lost_before: 0,
+            lost_after: 0,
+            prior: Prior { cwnd: 1, ssthresh: u32::MAX },
+            may_undo: false,
+            delivered: 0,
+            out: 0,
+        }
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    pub(super) fn point(&self) -> u64 {
+        self.point
+    }
+
+    /// How many packets are to be sent again.
+    pub(super) fn lost(&self) -> u32 {
+        self.lost_before + self.lost_after
+    }
+
+    pub(super) fn handle_delivered(&mut self, delivered: &Delivered) {
+        self.unrepaired = self.unrepaired.saturating_sub(delivered.repaired);
+        self.lost_before = self.lost_before.saturating_sub(delivered.late);
+    }
+
+    pub(super) fn handle_losses(&mut self, losses: &Losses) {
+        self.lost_before += losses.before;
+        self.lost_after += losses.after;
+        self.unrepaired = self.unrepaired.saturating_sub(losses.settled);
+    }
+
+    /// Whether all that was sent before the point is made good.
+    pub(super) fn is_over(&self) -> bool {
+        self.state != State::Open && self.unrepaired == 0
+    }
+
+    /// Goes into recovery; `in_flight` without what is lost, `end` is the next number, `prior` what
+    /// was before if the window was cut.
+    pub(super) fn enter(&mut self, state: State, end: u64, in_flight: u32, prior: Option<Prior>) {
+        self.prior = prior.unwrap_or(self.prior);
+        self.may_undo = state == State::Loss && prior.is_some();
+        self.state = state;
+        self.point = end;
+        self.lost_before += self.lost_after;
+        self.lost_after = 0;
+        self.unrepaired = in_flight + self.lost_before;
+        self.delivered = 0;
+        self.out = 0;
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.state = State::Open;
+        self.unrepaired = 0;
+        self.lost_after += self.lost_before;
+        self.lost_before = 0;
+    }
+
+    /// What a timeout gave up was only late; `taken_back` packets are in flight after all. Returns
+    /// what the timeout cut.
+    pub(super) fn take_back(&mut self, taken_back: u32) -> Option<Prior> {
+        self.lost_before = self.lost_before.saturating_sub(taken_back);
+        self.leave();
+        self.may_undo.then_some(self.prior)
+    }
+
+    /// A packet goes; says whether it repairs what was sent before the point.
+    pub(super) fn handle_sent(&mut self) -> bool {
+        self.out += u32::from(self.state == State::Recovery);
+        if self.lost_before > 0 {
+            self.lost_before -= 1;
+            return true;
+        }
+        self.lost_after = self.lost_after.saturating_sub(1);
+        false
+    }
+
+    /// There is no payload left to send again: fewer, larger packets carried it, or what was given
+    /// up has arrived.
+    pub(super) fn forgive(&mut self) {
+        self.unrepaired = self.unrepaired.saturating_sub(self.lost_before);
+        self.lost_before = 0;
+        self.lost_after = 0;
+    }
+
+    /// The window by proportional rate reduction. An ACK is *safe* if it shows a repair and no new
+    /// loss.
+    pub(super) fn reduced_window(
+        &mut self,
+        ssthresh: u32,
+        in_flight: u32,
+        delivered: u32,
+        is_safe: bool,
+    ) -> u32 {
+        self.delivered += delivered;
+        let may_go = if in_flight > ssthresh {
+            let product = u64::from(ssthresh) * u64::from(self.delivered);
+            let proportional = product.div_ceil(self.prior.cwnd.into()) as u32;
+            proportional.saturating_sub(self.out)
+        } else {
+            let conserving = self.delivered.saturating_sub(self.out).max(delivered);
+            (conserving + u32::from(is_safe)).min(ssthresh - in_flight)
+        };
+        // The retransmission that opens the recovery always goes.
+        in_flight + may_go.max(u32::from(self.out == 0))
+    }
+}

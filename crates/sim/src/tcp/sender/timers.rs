@@ -1,0 +1,38 @@
+//! What a sender waits for.
+
+use fairweir_core::units::Time;
+
+/// When each timer is due.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Timers {
+    /// Holes are lost.
+    pub(super) reorder: Option<Time>,
+    /// A tail loss probe goes.
+    pub(super) probe: Option<Time>,
+    /// What is in flight is given up.
+    pub(super) rto: Option<Time>,
+}
+
+/// Whose time it is; at one instant the mildest comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timer {
+    Reorder,
+    Probe,
+    Retransmission,
+}
+
+impl Timers {
+    pub(super) fn next(&self) -> Option<Time> {
+        [self.reorder, self.probe, self.rto].into_iter().flatten().min()
+    }
+
+    pub(super) fn due(&self, now: Time) -> Option<Timer> {
+        let is_due = |timer: Option<Time>| timer.is_some_and(|at| at <= now);
+        match () {
+            () if is_due(self.reorder) => Some(Timer::Reorder),
+            () if is_due(self.probe) => Some(Timer::Probe),
+            () if is_due(self.rto) => Some(Timer::Retransmission),
+            () => None,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! A small world for tests: connections that share a link, with a constant delay each way.
+
+use std::collections::VecDeque;
+
+use fairweir_core::share::Weight;
+use fairweir_core::units::{Bytes, Rate, Span, Time};
+
+use super::super::{Ack, Receiver, ReceiverSpec, Segment, Sender, SenderSpec};
+use crate::link::{Buffer, Capacity, Discipline, Link, LinkSpec, Packet};
+use crate::random::SplitMix64;
+use crate::scenario::CongestionControl;
+
+pub(super) const SEGMENT: u64 = 1_448;
+/// Ethernet, IPv4 and TCP with timestamps.
+pub(super) const HEADERS: u64 = 66;
+
+#[derive(Clone)]
+pub(super) struct WorldSpec {
+    pub(super) rate: Rate,
+    pub(super) buffer: Buffer,
+    pub(super) loss_ppm: u32,
+    pub(super) ack_loss_ppm: u32,
+    pub(super) seed: u64,
+}
+
+pub(super) struct World {
+    pub(super) now: Time,
+    pub(super) flows: Vec<Flow>,
+    link: Link<(usize, Segment)>,
+    /// Whether the path carries nothing at all.
+    pub(super) is_dark: bool,
+    ack_loss_ppm: u32,
+    random: SplitMix64,
+    /// Bytes that left the link, and packets that it dropped.
+    pub(super) left: u64,
+    pub(super) dropped: u64,
+}
+
+pub(super) struct Flow {
+    pub(super) sender: Sender,
+    pub(super) receiver: Receiver,
+    half_rtt: Span,
+    to_receiver: VecDeque<(Time, Segment)>,
+    to_sender: VecDeque<(Time, Ack)>,
+    /// When the handshake ends, until it has.
+    established_at: Option<Time>,
+    window: Bytes,
+    pub(super) acks: u64,
+}
+
+impl WorldSpec {
+    /// A FIFO of `bdp_percent` of the BDP at `rtt`.
+    pub(super) fn new(rate: Rate, rtt: Span, bdp_percent: u64) -> WorldSpec {
+        WorldSpec {
+            rate,
+            buffer: Buffer::Time(Span::nanos(rtt.as_nanos() * bdp_percent / 100)),
+            loss_ppm: 0,
+            ack_loss_ppm: 0,
+            seed: 1,
+        }
+    }
+}
+
+impl World {
+    pub(super) fn new(spec: &WorldSpec) -> World {
+        let link = Link::new(LinkSpec {
+            capacity: Capacity::constant(spec.rate),
+            buffer: spec.buffer,
+            queue: Discipline::Fifo,
+            weights: vec![Weight::ONE],
+            loss_ppm: spec.loss_ppm,
+            jitter: Span::ZERO,
+            seed: spec.seed,
+        });
+        World {
+            now: Time::ZERO,
+            flows: Vec::new(),
+            link,
+            is_dark: false,
+            ack_loss_ppm: spec.ack_loss_ppm,
+            random: SplitMix64::new(spec.seed + 1),
+            left: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Adds a connection that wants to send so much; its handshake begins now.
+    pub(super) fn connect(
+        &mut self,
+        congestion_control: CongestionControl,
+        rtt: Span,
+        volume: Option<u64>,
+    ) -> usize {
+        let spec = SenderSpec {
+            congestion_control,
+            segment: Bytes::new(SEGMENT),
+            paced: false,
+            seed: self.random.draw(),
+        };
+        self.connect_as(&spec, rtt, volume, Bytes::new(1 << 40))
+    }
+
+    pub(super) fn connect_as(
+        &mut self,
+        spec: &SenderSpec,
+        rtt: Span,
+        volume: Option<u64>,
+        window: Bytes,
+    ) -> usize {
+        let mut sender = Sender::new(spec);
+        sender.write(self.now, volume.map(Bytes::new));
+        self.flows.push(Flow {
+            sender,
+            receiver: Receiver::new(&ReceiverSpec { window }),
+            half_rtt: rtt / 2,
+            to_receiver: VecDeque::new(),
+            to_sender: VecDeque::new(),
+            established_at: Some(self.now + rtt),
+            window,
+            acks: 0,
+        });
+        self.flows.len() - 1
+    }
+
+    pub(super) fn run_for(&mut self, span: Span) {
+        self.run_until(self.now + span, |_| {});
+    }
+
+    /// Lets everything happen until `end`; `look` sees the world after each instant.
+    pub(super) fn run_until(&mut self, end: Time, mut look: impl FnMut(&mut World)) {
+        self.transmit();
+        while let Some(at) = self.next_event().filter(|&at| at <= end) {
+            assert!(at >= self.now, "time goes on");
+            self.now = at;
+            self.step();
+            self.transmit();
+            look(self);
+        }
+        self.now = end;
+    }
+
+    fn next_event(&self) -> Option<Time> {
+        let of_flow = |flow: &Flow| {
+            [
+                flow.established_at,
+                flow.to_receiver.front().map(|x| x.0),
+                flow.to_sender.front().map(|x| x.0),
+                flow.receiver.next_timeout(),
+                flow.sender.next_timeout(),
+                flow.sender.next_transmit(self.now),
+            ]
+        };
+        let times = self.flows.iter().flat_map(of_flow).flatten();
+        times.chain(self.link.next_departure()).min().map(|at| at.max(self.now))
+    }
+
+    fn step(&mut self) {
+        let now = self.now;
+        while let Some(departure) = self.link.poll_departure(now) {
+            self.left += departure.packet.size.as_u64();
+            let (i, segment) = departure.packet.body;
+            let flow = &mut self.flows[i];
+            if !self.is_dark {
+                flow.to_receiver.push_back((now + flow.half_rtt, segment));
+            }
+        }
+        for flow in &mut self.flows {
+            if flow.established_at.is_some_and(|at| at <= now) {
+                flow.established_at = None;
+                flow.sender.handle_established(now, flow.half_rtt * 2, flow.window);
+            }
+            while let Some((_, segment)) = flow.to_receiver.pop_front_if(|x| x.0 <= now) {
+                flow.receiver.handle_segment(now, &segment);
+                if let Some(ack) = flow.receiver.poll_ack(now) {
+                    flow.acks += 1;
+                    let is_lost = self.random.below(1_000_000) < self.ack_loss_ppm.into();
+                    if !is_lost && !self.is_dark {
+                        flow.to_sender.push_back((now + flow.half_rtt, ack));
+                    }
+                }
+            }
+            if let Some(ack) = flow.receiver.poll_ack(now) {
+                flow.acks += 1;
+                flow.to_sender.push_back((now + flow.half_rtt, ack));
+            }
+            while let Some((_, ack)) = flow.to_sender.pop_front_if(|x| x.0 <= now) {
+                flow.sender.handle_ack(now, &ack);
+            }
+            flow.sender.handle_timeout(now);
+        }
+    }
+
+    fn transmit(&mut self) {
+        let now = self.now;
+        for (i, flow) in self.flows.iter_mut().enumerate() {
+            while let Some(segment) = flow.sender.poll_transmit(now) {
+                let size = Bytes::new(u64::from(segment.payload) + HEADERS);
+                self.link.enqueue(now, Packet { class: 0, size, body: (i, segment) });
+            }
+        }
+        while self.link.poll_drop().is_some() {
+            self.dropped += 1;
+        }
+    }
+}
