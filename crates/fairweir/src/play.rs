@@ -105,7 +105,7 @@ pub(crate) fn labels(runs: &[Run]) -> Vec<String> {
 pub(crate) fn read(args: &ScenarioArgs) -> anyhow::Result<Scenario> {
     let file = args.file.display().to_string();
     let text = fs::read_to_string(&args.file).with_context(|| format!("cannot read {file}"))?;
-    Ok(Scenario::parse_with(&text, &file, &args.set)?)
+    Ok(Scenario::parse_with(&text, &file, &args.set, &|trace| fs::read_to_string(trace))?)
 }
 
 /// `lab check` and `sim check`.

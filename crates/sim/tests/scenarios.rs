@@ -19,7 +19,9 @@ fn files() -> Vec<PathBuf> {
 
 fn read(path: &Path) -> Scenario {
     let text = fs::read_to_string(path).unwrap();
-    Scenario::parse(&text, &path.display().to_string()).unwrap_or_else(|e| panic!("{e}"))
+    let load = |path: &Path| fs::read_to_string(path);
+    let scenario = Scenario::parse_with(&text, &path.display().to_string(), &[], &load);
+    scenario.unwrap_or_else(|e| panic!("{e}"))
 }
 
 #[test]
@@ -76,4 +78,53 @@ fn figure_8_shortened_has_the_shares_that_all_comparisons_assume() {
             (77, vec![0, 30_000]),
         ]
     );
+}
+
+/// What `lte-60s.trace` is made by: a random walk of the opportunities in each 100 ms, by at most
+/// six up or down between 2 and 100, evenly spread; now and then 300 ms without any, as when a
+/// phone changes its cell. The last line is the length of the trace.
+fn lte_60s() -> String {
+    let mut state = 1u64;
+    let mut random = move || {
+        // Knuth's MMIX generator.
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    };
+    let (mut opportunities, mut outage) = (50, 0);
+    let mut text = String::new();
+    for bin in 0..600 {
+        opportunities = (opportunities + random() % 13).clamp(8, 106) - 6;
+        if random() % 150 == 0 {
+            outage = 3;
+        }
+        if outage > 0 {
+            outage -= 1;
+            continue;
+        }
+        for i in 0..opportunities {
+            text += &format!("{}\n", bin * 100 + (2 * i + 1) * 50 / opportunities);
+        }
+    }
+    text + "60000\n"
+}
+
+#[test]
+fn the_lte_trace_is_what_its_rule_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/traces/lte-60s.trace");
+    assert!(fs::read_to_string(path).unwrap() == lte_60s(), "its rule is in this file");
+}
+
+#[test]
+fn the_lte_scenario_has_fair_shares_in_each_second() {
+    let path = files().into_iter().find(|p| p.ends_with("lte-trace.toml")).unwrap();
+    let scenario = read(&path);
+    let capacities: Vec<u64> = (0..60)
+        .map(|t| scenario.capacity_at(Time::ZERO + Span::secs(t)).as_bps() / 1_000)
+        .collect();
+    let (least, most) = (capacities.iter().min().unwrap(), capacities.iter().max().unwrap());
+    assert!(*least < 4_000 && *most > 8_000, "{capacities:?}");
+    let shares = scenario.fair_shares_at(Time::ZERO + Span::secs(30));
+    let capacity = scenario.capacity_at(Time::ZERO + Span::secs(30));
+    assert_eq!(shares.iter().flatten().copied().sum::<fairweir_core::units::Rate>(), capacity);
 }

@@ -19,9 +19,9 @@
 //! | `web` | `web`: pages of objects that depend on each other |
 //! | `short` | `short`: downloads that arrive at random |
 //!
-//! Properties: a flow and a seed give the same wants, to the nanosecond; no more than
-//! [`crate::scenario::CONNECTIONS_MAX`] slots are in use; what is kept per flow is bounded by the
-//! length of the run.
+//! Properties: the same flow, seed and events give the same wants; no more than
+//! [`crate::scenario::CONNECTIONS_MAX`] slots are in use; what is kept of a flow is bounded by the
+//! length of the run, and nothing is allocated per packet.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -206,3 +206,6 @@ trait Play: Debug + Send {
 fn full_packet(flow: &Flow, segment: Bytes) -> Bytes {
     segment + Bytes::new(TCP_HEADER + flow.ip.header())
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,8 @@
 //! for one chunk after the other while they fit into its buffer, so that a full buffer makes it go
 //! on and off. It asks for the higher of
 //!
-//! - what 0.8 of the throughput carries, an average over chunks with exponential weights;
+//! - what 0.8 of the throughput carries, which is an average over chunks with exponential weights,
+//!   or the newest chunk's if that is lower;
 //! - what the buffer stands for: the lowest rung up to [`RESERVOIR`], the highest from [`FULL`] on,
 //!   linear in the rate between (BBA-0 of Huang, Johari, McKeown, Trunnell and Watson, SIGCOMM
 //!   2014, whose 90 s and 216 s of 240 s are scaled to 60 s), so that a buffer that fills excuses
@@ -13,7 +14,8 @@
 //!
 //! but it does not step up above what the throughput carries, which would only oscillate (as BOLA-O
 //! of Spiteri, Urgaonkar and Sitaraman, INFOCOM 2016). Playing begins, and goes on after the player
-//! ran dry (a *stall*), with the first chunk that is there.
+//! ran dry (a *stall*), with the first chunk that is there. A chunk that was asked for is waited
+//! for, however long it takes; many players would give it up and ask for a lower quality.
 //!
 //! Properties, all tested: the buffer never exceeds [`BUFFER_MAX`]; one request is under way at a
 //! time; time is played, stalled or before the first picture, until the film is over.
@@ -53,8 +55,8 @@ pub struct Player {
     request: Option<Request>,
     /// Rung of the last request.
     rung: Option<usize>,
-    /// Bit/s.
-    throughput: Option<f64>,
+    /// Average and newest throughput in bit/s.
+    throughput: Option<(f64, f64)>,
     samples: VideoSamples,
 }
 
@@ -115,8 +117,8 @@ impl Player {
         }
         let span = now.since(request.at).as_secs_f64().max(1e-9);
         let measured = request.volume.as_u64() as f64 * 8.0 / span;
-        let average = self.throughput.map_or(measured, |t| t + NEWEST * (measured - t));
-        self.throughput = Some(average);
+        let average = self.throughput.map_or(measured, |(a, _)| a + NEWEST * (measured - a));
+        self.throughput = Some((average, measured));
         self.buffer.push_back((request.rung, request.span));
         assert!(self.buffered() <= BUFFER_MAX, "the player asks only for what fits");
         if let State::Waiting { since, first } = self.state {
@@ -188,7 +190,8 @@ impl Player {
     }
 
     fn choose(&self) -> usize {
-        let Some(throughput) = self.throughput else { return 0 };
+        let Some((average, newest)) = self.throughput else { return 0 };
+        let throughput = average.min(newest);
         let wanted = self.highest_within(SAFE * throughput).max(self.rung_of_buffer());
         let sustained = self.highest_within(throughput);
         wanted.min(sustained.max(self.rung.unwrap_or(0)))

@@ -1,4 +1,6 @@
 //! Random times and sizes.
+//!
+//! The same seed gives the same ones on machines whose logarithms are rounded alike.
 
 use std::f64::consts::TAU;
 

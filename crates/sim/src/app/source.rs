@@ -3,7 +3,8 @@
 //! Method: a server without end is asked once for everything. A server with a rate writes a full
 //! packet whenever one is due, to its connections by turns, so that each has an equal part and none
 //! two packets at a time. What a connection cannot send in time is not owed later: a packet for
-//! which there is no room in the kernel's buffer is skipped.
+//! which there is no room is skipped. There is room for what the kernel takes and for what the
+//! server may be behind, as with the servers of the emulated home.
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
@@ -11,12 +12,12 @@ use super::random::Random;
 use super::{Play, Want, Wants, full_packet};
 use crate::scenario::{DemandStep, ETHERNET_HEADER, Flow, OnOff};
 
-/// How far a server with a rate may be behind, in its kernel's buffer. An emulated home's server
-/// has half of it there and half of it still to write.
-const BEHIND_MAX: Span = Span::millis(40);
+/// How far a server with a rate may be behind.
+const BEHIND_MAX: Span = Span::millis(20);
 /// And in packets, however low the rate.
-const BEHIND_PACKETS_MIN: u64 = 8;
-/// What the kernel of a server without end has taken and not sent when the server stops.
+const BEHIND_PACKETS_MIN: u64 = 4;
+/// What the kernel takes of a server that could send more: less if a demand of the flow allows less
+/// to be behind, so that the server can stop at once.
 const UNSENT_MAX: Bytes = Bytes::new(128 * 1024);
 
 /// A clock that ticks once for each packet of a rate.
@@ -94,6 +95,8 @@ struct Source {
     segment: Bytes,
     /// L2 size of a full packet.
     wire: Bytes,
+    /// What the kernel takes of each connection.
+    unsent_max: Bytes,
     level: Level,
     /// Which of its connections are open.
     open: Vec<bool>,
@@ -103,9 +106,12 @@ struct Source {
 
 impl Source {
     fn new(flow: &Flow, connections: u32, segment: Bytes) -> Source {
+        let lowest = flow.demands.iter().filter_map(|step| step.demand).min();
+        let behind = lowest.map(|rate| behind_max(rate / u64::from(connections), segment));
         Source {
             segment,
             wire: full_packet(flow, segment) + Bytes::new(ETHERNET_HEADER),
+            unsent_max: behind.map_or(UNSENT_MAX, |behind| behind.min(UNSENT_MAX)),
             level: Level::Nothing,
             open: vec![false; connections as usize],
             turn: 0,
@@ -135,7 +141,8 @@ impl Source {
 
     fn send_nothing(&mut self, wants: &mut Wants) {
         if let Level::Endless = self.level {
-            let withdraw = |slot| Want::Withdraw { slot, unsent_max: UNSENT_MAX };
+            let unsent_max = self.unsent_max;
+            let withdraw = |slot| Want::Withdraw { slot, unsent_max };
             wants.extend(self.slots_open().map(withdraw));
         }
         self.level = Level::Nothing;
@@ -150,8 +157,8 @@ impl Source {
             self.level = Level::Endless;
             return;
         };
-        let behind = rate / self.open.len() as u64 * BEHIND_MAX;
-        let unsent_max = behind.max(self.segment * BEHIND_PACKETS_MIN);
+        let behind = behind_max(rate / self.open.len() as u64, self.segment);
+        let unsent_max = self.unsent_max + behind;
         let pacer = match self.level {
             Level::Paced { mut pacer, .. } => {
                 pacer.set_rate(now, rate, self.wire);
@@ -181,6 +188,11 @@ impl Source {
             Level::Nothing | Level::Endless => None,
         }
     }
+}
+
+/// How much a connection with a rate may be behind.
+fn behind_max(rate: Rate, segment: Bytes) -> Bytes {
+    (rate * BEHIND_MAX).max(segment * BEHIND_PACKETS_MIN)
 }
 
 /// A download without end, or with a demand that changes in steps.

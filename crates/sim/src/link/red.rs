@@ -3,7 +3,7 @@
 //!
 //! The average follows the queue by an exponential filter at each arrival, and falls while the link
 //! rests as if small gaps were arrivals. Between the thresholds `min` and `max` a packet is dropped
-//! with a probability that rises from 0 to `p_max`, then ("gentle") on to 1 at twice `max`. The
+//! with a probability that rises from 0 to `max_p`, then ("gentle") on to 1 at twice `max`. The
 //! gaps between drops are made uniform, not geometric, so that drops do not come in heaps.
 //!
 //! Property, tested: at a constant average of drop probability p, gaps are uniform from 1 to 1/p.
@@ -19,10 +19,10 @@ use crate::random::SplitMix64;
 pub struct Red {
     /// Below this share of the buffer, on average, nothing is dropped.
     pub min_ppm: u32,
-    /// From this share on the probability rises from `p_max` to 1; above `min_ppm`.
+    /// From this share on the probability rises from `max_p` to 1; above `min_ppm`.
     pub max_ppm: u32,
     /// Probability of a drop at `max_ppm`.
-    pub p_max_ppm: u32,
+    pub max_p_ppm: u32,
     /// Weight of one arrival in the average.
     pub wq_ppm: u32,
 }
@@ -31,7 +31,7 @@ impl Default for Red {
     /// Thresholds a factor of three apart and a weight of 0.002 as in Floyd and Jacobson, §7; with
     /// the gentle slope reaching 1 where the buffer ends, and 0.1 as Floyd later recommended.
     fn default() -> Red {
-        Red { min_ppm: 166_667, max_ppm: 500_000, p_max_ppm: 100_000, wq_ppm: 2_000 }
+        Red { min_ppm: 166_667, max_ppm: 500_000, max_p_ppm: 100_000, wq_ppm: 2_000 }
     }
 }
 
@@ -99,14 +99,14 @@ impl Detector {
     fn probability(&self, room: u64) -> f64 {
         let ratio = |ppm: u32| f64::from(ppm) * 1e-6;
         let (min, max) = (ratio(self.red.min_ppm), ratio(self.red.max_ppm));
-        let p_max = ratio(self.red.p_max_ppm);
+        let max_p = ratio(self.red.max_p_ppm);
         let filled = self.average / room as f64;
         if filled < min {
             0.0
         } else if filled < max {
-            p_max * (filled - min) / (max - min)
+            max_p * (filled - min) / (max - min)
         } else {
-            (p_max + (1.0 - p_max) * (filled - max) / max).min(1.0)
+            (max_p + (1.0 - max_p) * (filled - max) / max).min(1.0)
         }
     }
 }

@@ -3,6 +3,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod oracle;
+
 fn spec(rate: Rate, buffer: Buffer, queue: Discipline, weights: &[u32]) -> LinkSpec {
     LinkSpec {
         queue,
@@ -159,15 +161,32 @@ fn arrivals() -> impl Strategy<Value = Vec<(u64, usize, u64)>> {
 }
 
 fn queue() -> impl Strategy<Value = Discipline> {
-    prop_oneof![Just(Discipline::Fifo), Just(Discipline::Wfq)]
+    let red = Discipline::Red(Red { wq_ppm: 100_000, ..Red::default() });
+    prop_oneof![Just(Discipline::Fifo), Just(Discipline::Wfq), Just(Discipline::Drr), Just(red),]
+}
+
+/// Plain with steps, shaped, or by opportunities.
+fn capacity() -> impl Strategy<Value = Capacity> {
+    let steps = (1u64..50, 1u64..50).prop_map(|(first, second)| {
+        let step = |(at, mbit): (u64, u64)| RateStep { at: ms(at), rate: Rate::mbit(mbit) };
+        vec![step((0, first)), step((50, second))]
+    });
+    let shaped = (steps.clone(), 1u64..20_000).prop_map(|(steps, burst)| Capacity::Shaped {
+        steps,
+        burst: Bytes::new(burst),
+        line_rate: Rate::mbit(200),
+    });
+    let trace = Just(Capacity::Trace("0\n0\n1\n1\n5\n5\n5\n8\n40\n41\n".parse().unwrap()));
+    prop_oneof![steps.prop_map(Capacity::Steps), shaped, trace]
 }
 
 proptest! {
     #[test]
     fn what_comes_in_leaves_once_or_is_dropped_once(
-        arrivals in arrivals(), queue in queue(), mbit in 1u64..50, look_every in 1usize..20,
+        arrivals in arrivals(), queue in queue(), capacity in capacity(), look_every in 1usize..20,
     ) {
-        let spec = spec(Rate::mbit(mbit), Buffer::Bytes(Bytes::kb(6)), queue, &[1, 2, 5]);
+        let mut spec = spec(Rate::ZERO, Buffer::Bytes(Bytes::kb(6)), queue, &[1, 2, 5]);
+        spec.capacity = capacity;
         let played = play(spec, &arrivals, look_every);
         let left = played.departures.iter().map(|d| d.packet.body);
         let mut seen: Vec<usize> =
@@ -178,9 +197,10 @@ proptest! {
 
     #[test]
     fn when_it_is_looked_at_changes_nothing(
-        arrivals in arrivals(), queue in queue(), mbit in 1u64..50, look_every in 2usize..50,
+        arrivals in arrivals(), queue in queue(), capacity in capacity(), look_every in 2usize..50,
     ) {
-        let spec = spec(Rate::mbit(mbit), Buffer::Bytes(Bytes::kb(6)), queue, &[1, 2, 5]);
+        let mut spec = spec(Rate::ZERO, Buffer::Bytes(Bytes::kb(6)), queue, &[1, 2, 5]);
+        spec.capacity = capacity;
         let often = play(spec.clone(), &arrivals, 1);
         let seldom = play(spec, &arrivals, look_every);
         prop_assert_eq!(often.departures, seldom.departures);
@@ -218,14 +238,15 @@ proptest! {
     }
 
     #[test]
-    fn backlogged_classes_share_by_weight_within_a_packet_each(
+    fn backlogged_classes_share_by_weight_within_a_packet_each_or_a_quantum(
+        queue in prop_oneof![Just(Discipline::Wfq), Just(Discipline::Drr)],
         weights in proptest::collection::vec(1u32..100, 2..6),
         sizes in proptest::collection::vec(60u64..1_515, 1..50),
         share_at in 1usize..500,
     ) {
         let classes = weights.len();
         let mut link =
-            Link::new(spec(Rate::mbit(10), Buffer::Packets(100_000), Discipline::Wfq, &weights));
+            Link::new(spec(Rate::mbit(10), Buffer::Packets(100_000), queue, &weights));
         for i in 0..1_000 {
             for class in 0..classes {
                 link.enqueue(Time::ZERO, packet(class, sizes[(i + class) % sizes.len()], ()));
@@ -236,10 +257,16 @@ proptest! {
             let departure = link.poll_departure(FOR_EVER).unwrap();
             served[departure.packet.class] += departure.packet.size.as_u64();
         }
+        // A quantum is a full packet for the lightest weight.
+        let quantum_per_weight = match queue {
+            Discipline::Drr => 1_514.0 / f64::from(*weights.iter().min().unwrap()),
+            _ => 0.0,
+        };
         let per_weight = |i: usize| served[i] as f64 / f64::from(weights[i]);
         for i in 0..classes {
             for j in 0..i {
-                let bound = 1_514.0 / f64::from(weights[i]) + 1_514.0 / f64::from(weights[j]);
+                let packets = 1_514.0 / f64::from(weights[i]) + 1_514.0 / f64::from(weights[j]);
+                let bound = packets + quantum_per_weight;
                 // The very first packet went out before the others were there.
                 let first = sizes[0] as f64 / f64::from(weights[0]);
                 let off = (per_weight(i) - per_weight(j)).abs();

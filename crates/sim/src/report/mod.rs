@@ -335,9 +335,12 @@ impl Run<'_> {
         let judge = |(event, until): (&crate::scenario::Event, Time)| {
             let first = event.at.as_nanos().div_ceil(BIN.as_nanos()) as usize;
             let last = (until.as_nanos() / BIN.as_nanos()) as usize;
-            let fair = self.scenario.fair_shares_at(event.at)?;
-            let capacity = self.scenario.capacity_at(event.at);
+            self.scenario.fair_shares_at(event.at)?;
             let is_right = |begin: usize| {
+                // Between events only a trace changes the shares.
+                let at = Time::ZERO + BIN * begin as u64;
+                let Some(fair) = self.scenario.fair_shares_at(at) else { return false };
+                let capacity = self.scenario.capacity_at(at);
                 let rates = self.samples.rates(begin..begin + WINDOW_BINS);
                 rates.iter().zip(&fair).all(|(&rate, &fair)| is_right(rate, fair, capacity))
             };

@@ -146,6 +146,49 @@ fn utilisation_counts_only_where_demand_suffices() {
     assert_eq!((summary.allocation_error, summary.transient_error), (None, Some(0.5)));
 }
 
+#[test]
+fn where_a_demand_is_unknown_nothing_is_judged_by_it() {
+    // The download without end runs throughout; b looks at a film from 4 s to 8 s.
+    let film = "kind = \"video\"\nstop = \"8s\"\nstart";
+    let scenario = scenario(&TWO.replace("kind = \"bulk\"\nstart", film));
+    let samples = samples(&scenario, |ms| match ms {
+        4_000..8_000 => vec![20.0, 4.0],
+        _ => vec![27.0, 0.0],
+    });
+    let summary = score(&scenario, &samples);
+    // Scored are 2-4 s and 10-12 s without the film, a tenth off, and 6-8 s with it.
+    assert_eq!(summary.allocation_error, Some(0.05));
+    assert_eq!(summary.utilization, Some(0.8667));
+    let events: Vec<_> = summary.right_after_s.iter().map(|r| r.at_s).collect();
+    assert_eq!(events, [0.0, 8.0], "the film's start is not judged");
+    assert_eq!(summary.groups[0].fair, None);
+    assert_eq!(summary.groups[0].rate, Rate::bps((2 * 27_000_000 + 20_000_000) / 3));
+    let report = Report { summary, ..judged(&scenario, &samples) };
+    assert!(table(std::slice::from_ref(&report)).contains("a, Mbit/s (fair -)"));
+    let rows = csv(&scenario, &report);
+    assert!(rows.contains("\n3.8,a,27000000,30000000\n"), "{rows}");
+    assert!(rows.contains("\n4,a,20000000,\n"), "{rows}");
+    // Two rates, and two shares in two pieces each.
+    assert_eq!(picture(&scenario, &[report]).matches("<polyline").count(), 6);
+}
+
+#[test]
+fn the_whole_run_is_summed_whatever_the_demand_was() {
+    // From 6 s on the link has half of its rate.
+    let stepped = "rate = \"30mbit\"\nsteps = [{ at = \"6s\", rate = \"15mbit\" }]";
+    let text = TWO.replace("rate = \"30mbit\"", stepped).replace("12s", "11900ms");
+    let scenario = scenario(&text);
+    let mut samples = samples(&scenario, |_| vec![9.0, 3.0]);
+    samples.record_departure(scenario.end(), 0, Bytes::kb(9_000), Span::ZERO);
+    let summary = score(&scenario, &samples);
+    let delivered: Vec<_> = summary.groups.iter().map(|g| g.delivered.as_u64()).collect();
+    // 59 bins of 0.2 s begin before the end; what leaves at the end is not counted.
+    assert_eq!(delivered, [59 * 225_000, 59 * 75_000]);
+    let carried = 6.0 * 30.0 + 5.9 * 15.0;
+    let expected = 59.0 * 0.2 * 12.0 / carried;
+    assert!((summary.link_utilization - expected).abs() < 1e-4, "{}", summary.link_utilization);
+}
+
 fn scenario_without_load() -> Scenario {
     let late = TWO.replace("kind = \"bulk\"\nstart = \"4s\"", "kind = \"bulk\"\nstart = \"11s\"");
     scenario(&late.replace(

@@ -9,6 +9,9 @@
 //! Terms: a *flow* is one application of a group, with as many connections as it needs; an *event*
 //! is an instant at which the fair shares may change. All rates, also demands, count L2 bytes.
 
+use std::io;
+use std::path::Path;
+
 pub use fairweir_core::policy::Group;
 use fairweir_core::receiver::{Control, CrabTuning};
 use fairweir_core::share::{Entry, Weight, fair};
@@ -16,6 +19,7 @@ use fairweir_core::units::{Rate, Span, Time};
 
 use crate::link::{Buffer, Capacity, Discipline};
 
+mod access;
 mod kind;
 mod overrides;
 mod read;
@@ -226,24 +230,29 @@ pub struct Event {
 }
 
 impl Scenario {
-    /// Reads a scenario; `file` is what errors call the text.
+    /// Reads a scenario that needs no other file; `file` is what errors call the text.
     ///
     /// # Errors
     /// [`ScenarioError`]: the first thing that is wrong, with file, line and key.
     pub fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioError> {
-        read::scenario(text, file, &[])
+        let refuse = |_: &Path| Err(io::Error::other("only the scenario itself is at hand"));
+        Scenario::parse_with(text, file, &[], &refuse)
     }
 
-    /// Reads a scenario as if its file said what the overrides say; the last of one key holds.
+    /// Reads a scenario as if its file said what the overrides say (the last of one key holds), and
+    /// the trace that it names, if it does: `load` gets its path, which is relative to `file`, and
+    /// gives its text. Give it [`std::fs::read_to_string`].
     ///
     /// # Errors
-    /// [`ScenarioError`]: the first thing that is wrong, with its line or its override, and key.
+    /// [`ScenarioError`]: the first thing that is wrong in either, with file and line, or override,
+    /// and key.
     pub fn parse_with(
         text: &str,
         file: &str,
         overrides: &[Override],
+        load: &dyn Fn(&Path) -> io::Result<String>,
     ) -> Result<Scenario, ScenarioError> {
-        read::scenario(text, file, overrides)
+        read::scenario(text, file, overrides, load)
     }
 
     /// The end of the run.

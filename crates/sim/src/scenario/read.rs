@@ -5,31 +5,28 @@ use std::ops::RangeInclusive;
 use fairweir_core::policy::{DEFAULT_GROUP, Match, Policy};
 use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
-use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_core::units::{Rate, Span, Time};
 
+use super::access::{Load, access};
 use super::overrides::Override;
 use super::toml_table::{Place, Placed, ScenarioError, Source, Table, not_one_of};
 use super::{
-    Access, CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow,
-    Group, Ip, Scenario, Told, Tuning,
+    CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow, Group,
+    Ip, Scenario, Told, Tuning,
 };
-use crate::link::{Buffer, Capacity, Discipline, RateStep};
 
 mod kind;
 
 const SETTLE: Span = Span::secs(6);
 const RTT: Span = Span::millis(40);
-const BUFFER: Buffer = Buffer::Time(Span::millis(100));
-const MTU: u64 = 1500;
 /// Shorter ticks see single bursts, longer ones are no control.
 const TICK_RANGE: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
-/// Below this IPv6 does not work; above it no Ethernet.
-const MTU_RANGE: (u64, u64) = (1280, 9000);
 
 pub(super) fn scenario(
     text: &str,
     file: &str,
     overrides: &[Override],
+    load: Load<'_>,
 ) -> Result<Scenario, ScenarioError> {
     let mut top = Source::new(text, file, overrides).top()?;
     match top.integer("version", 0, u64::MAX)? {
@@ -52,7 +49,7 @@ pub(super) fn scenario(
     let seed = top.integer("seed", 0, i64::MAX as u64)?.map_or(1, |p| p.value);
 
     let link = top.table("link")?.ok_or_else(|| top.missing("link", "a table [link]"))?;
-    let link = access(link, end)?;
+    let link = access(link, end, load)?;
     let control = match top.table("control")? {
         Some(table) => told(table)?,
         None => Told::default(),
@@ -85,46 +82,6 @@ pub(super) fn scenario(
     let name = name.value;
     let duration = duration.value;
     Ok(Scenario { name, duration, settle, seed, link, control, groups, devices, device_of, flows })
-}
-
-fn access(mut table: Table<'_>, end: Time) -> Result<Access, ScenarioError> {
-    let rate = table.parsed("rate")?;
-    let rate = rate.ok_or_else(|| table.missing("rate", "a rate such as 30mbit"))?;
-    let rate = positive(rate)?;
-    let buffer = table.parsed("buffer")?.map_or(BUFFER, |p| p.value);
-    let mut rates = vec![RateStep { at: Time::ZERO, rate }];
-    for mut step in table.tables("steps")? {
-        let last = rates[rates.len() - 1].at;
-        let at = step_time(&mut step, last, end)?;
-        let rate = step.parsed("rate")?;
-        let rate = rate.ok_or_else(|| step.missing("rate", "a rate such as 10mbit"))?;
-        rates.push(RateStep { at, rate: positive(rate)? });
-        step.finish(&["at", "rate"])?;
-    }
-    let access = Access {
-        capacity: Capacity::Steps(rates),
-        buffer,
-        up_rate: table.parsed("up_rate")?.map_or(Ok(rate), positive)?,
-        up_buffer: table.parsed("up_buffer")?.map_or(buffer, |p| p.value),
-        mtu: table.integer("mtu", MTU_RANGE.0, MTU_RANGE.1)?.map_or(MTU, |p| p.value) as u32,
-        loss_ppm: table.ratio_ppm("loss")?.unwrap_or(0),
-        jitter: table.parsed("jitter")?.map_or(Span::ZERO, |p| p.value),
-        queue: table
-            .word("queue", &[("fifo", Discipline::Fifo), ("wfq", Discipline::Wfq)])?
-            .map_or(Discipline::Fifo, |p| p.value),
-    };
-    table.finish(&[
-        "rate",
-        "buffer",
-        "steps",
-        "up_rate",
-        "up_buffer",
-        "mtu",
-        "loss",
-        "jitter",
-        "queue",
-    ])?;
-    Ok(access)
 }
 
 fn told(mut table: Table<'_>) -> Result<Told, ScenarioError> {
@@ -319,7 +276,11 @@ fn demand<'t>(table: &mut Table<'t>) -> Result<Option<Placed<'t, Option<Rate>>>,
 }
 
 /// The key `at` of a step: after the last one and before the end.
-fn step_time(step: &mut Table<'_>, last: Time, end: Time) -> Result<Time, ScenarioError> {
+pub(super) fn step_time(
+    step: &mut Table<'_>,
+    last: Time,
+    end: Time,
+) -> Result<Time, ScenarioError> {
     let at = time(step, "at", last, end)?;
     let at = at.ok_or_else(|| step.missing("at", "a time such as 40s"))?;
     if at.value <= last {
@@ -348,7 +309,7 @@ fn time<'t>(
     Ok(Some(Placed { value: Time::ZERO + value, place }))
 }
 
-fn positive(placed: Placed<'_, Rate>) -> Result<Rate, ScenarioError> {
+pub(super) fn positive(placed: Placed<'_, Rate>) -> Result<Rate, ScenarioError> {
     match placed.value {
         Rate::ZERO => Err(placed.place.error("a rate of zero carries nothing; wanted more")),
         rate => Ok(rate),
@@ -361,30 +322,5 @@ fn file_name(table: &mut Table<'_>) -> Result<Option<String>, ScenarioError> {
     match format!("app:{value}").parse::<Match>() {
         Ok(Match::App(name)) if name != "." && name != ".." => Ok(Some(name)),
         _ => Err(place.error(format!("found `{value}`, wanted a file's name such as steam"))),
-    }
-}
-
-impl std::str::FromStr for Buffer {
-    type Err = String;
-
-    /// Reads `100ms`, `150kB` or `10p`.
-    fn from_str(text: &str) -> Result<Buffer, String> {
-        let wanted = || {
-            format!("`{text}` is no buffer; wanted a time (100ms), bytes (150kB) or packets (10p)")
-        };
-        let packets = text.strip_suffix('p').map(str::parse::<u32>);
-        let buffer = match packets {
-            Some(packets) => Buffer::Packets(packets.map_err(|_| wanted())?),
-            None => match (text.parse::<Span>(), text.parse::<Bytes>()) {
-                (Ok(span), _) => Buffer::Time(span),
-                (_, Ok(bytes)) => Buffer::Bytes(bytes),
-                _ => return Err(wanted()),
-            },
-        };
-        let empty = [Buffer::Packets(0), Buffer::Time(Span::ZERO), Buffer::Bytes(Bytes::ZERO)];
-        if empty.contains(&buffer) {
-            return Err(format!("`{text}` holds nothing; wanted a buffer above zero"));
-        }
-        Ok(buffer)
     }
 }

@@ -1,6 +1,8 @@
 use fairweir_core::policy::Match;
+use fairweir_core::units::Bytes;
 
 use super::*;
+use crate::link::Red;
 
 const GOOD: &str = r#"
 version = 1
@@ -41,6 +43,11 @@ stop = "50s"
 
 fn good() -> Scenario {
     Scenario::parse(GOOD, "good.toml").unwrap()
+}
+
+/// A scenario that names no other file asks for none.
+fn no_file(path: &std::path::Path) -> std::io::Result<String> {
+    panic!("{} is asked for", path.display());
 }
 
 fn s(n: u64) -> Time {
@@ -131,6 +138,28 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("buffer = \"100ms\"", "loss = 1.5", &["8: link.loss", "1.5", "0 to 1"]),
     ("buffer = \"100ms\"", "jitter = \"fast\"", &["8: link.jitter", "fast"]),
     ("buffer = \"100ms\"", "queue = \"wfg\"", &["8: link.queue", "did you mean `wfq`?"]),
+    ("buffer = \"100ms\"", "queue = \"ddr\"", &["8: link.queue", "did you mean `drr`?"]),
+    ("buffer = \"100ms\"", "burst = \"1MB\"", &["6: link.line_rate", "missing", "`burst`"]),
+    ("buffer = \"100ms\"", "line_rate = \"1gbit\"", &["6: link.burst", "missing", "150kB"]),
+    (
+        "buffer = \"100ms\"",
+        "burst = \"1MB\"\nline_rate = \"29mbit\"",
+        &["9: link.line_rate", "found 29mbit", "from 30mbit"],
+    ),
+    ("buffer = \"100ms\"", "burst = \"0B\"\nline_rate = \"1gbit\"", &["8: link.burst", "nothing"]),
+    ("buffer = \"100ms\"", "burst = \"100ms\"", &["8: link.burst", "100ms", "kB"]),
+    ("buffer = \"100ms\"", "trase = \"x\"", &["8: link.trase", "did you mean `trace`?"]),
+    ("buffer = \"100ms\"", "trace = \"x\"", &["7: link.rate", "a link with a `trace`"]),
+    ("rate = \"30mbit\"", "trace = \"x\"", &["9: link.steps", "a link with a `trace`"]),
+    ("buffer = \"100ms\"", "red.min = 0.1", &["8: link.red", "queue = \"red\""]),
+    ("buffer = \"100ms\"", "queue = \"red\"\nred.min = 0.5", &["9: link.red", "below `max`, 0.5"]),
+    ("buffer = \"100ms\"", "queue = \"red\"\nred.max = 2", &["9: link.red.max", "0 to 1"]),
+    ("buffer = \"100ms\"", "queue = \"red\"\nred.wq = 0", &["9: link.red", "never move"]),
+    (
+        "buffer = \"100ms\"",
+        "queue = \"red\"\nred.mx_p = 0.1",
+        &["9: link.red.mx_p", "did you mean `max_p`?"],
+    ),
     ("buffer = \"100ms\"", "up_rate = \"0bit\"", &["8: link.up_rate", "zero"]),
     ("at = \"40s\"", "at = \"60s\"", &["9: link.steps.at", "after the end"]),
     ("at = \"40s\"", "at = \"0s\"", &["9: link.steps.at", "out of order"]),
@@ -191,6 +220,60 @@ fn each_bad_file_gives_one_clear_line() {
             assert!(error.contains(fragment), "`{to}` gives: {error}; wanted `{fragment}`");
         }
     }
+}
+
+#[test]
+fn queues_and_shapers_are_read_with_their_defaults() {
+    let read = |keys: &str| {
+        let text = GOOD.replace("buffer = \"100ms\"", keys);
+        Scenario::parse(&text, "good.toml").unwrap().link
+    };
+    assert_eq!(read("queue = \"drr\"").queue, Discipline::Drr);
+    assert_eq!(read("queue = \"red\"").queue, Discipline::Red(Red::default()));
+    let red = Red { max_ppm: 400_000, ..Red::default() };
+    assert_eq!(read("queue = \"red\"\nred = { max = 0.4 }").queue, Discipline::Red(red));
+    let shaped = read("burst = \"150kB\"\nline_rate = \"1gbit\"");
+    let Capacity::Shaped { steps, burst, line_rate } = &shaped.capacity else {
+        panic!("{shaped:?}");
+    };
+    assert_eq!((steps.len(), *burst, *line_rate), (2, Bytes::kb(150), Rate::mbit(1_000)));
+    assert_eq!(shaped.capacity.at(s(50)), Rate::mbit(10));
+    assert_eq!(shaped.up_rate, Rate::mbit(30));
+}
+
+/// The good file with a trace in `traces/t` beside it.
+fn traced(trace: &str) -> Result<Scenario, ScenarioError> {
+    let text = GOOD.replace("rate = \"30mbit\"", "trace = \"traces/t\"");
+    let text = text.replace("steps = [{ at = \"40s\", rate = \"10mbit\" }]\n", "");
+    Scenario::parse_with(&text, "some/where/good.toml", &[], &|path| match path.to_str() {
+        Some("some/where/traces/t") => Ok(trace.to_owned()),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    })
+}
+
+#[test]
+fn the_capacity_of_a_second_is_what_its_opportunities_carry() {
+    // Two in the first second, one in the second one, and anew at 2 s.
+    let scenario = traced("300\n600\n1000\n2000\n").unwrap();
+    let opportunity = Rate::bps(1_514 * 8);
+    let capacity = |t: u64| scenario.capacity_at(s(t)).as_bps() / opportunity.as_bps();
+    assert_eq!([0, 1, 2, 3, 4].map(capacity), [2, 1, 3, 1, 3]);
+    assert_eq!(scenario.fair_shares_at(s(3)), Some(vec![Rate::ZERO, opportunity]));
+    assert_eq!(scenario.link.up_rate, opportunity * 2);
+    assert!(scenario.events().iter().all(|e| !e.what.contains("link")));
+}
+
+#[test]
+fn a_bad_trace_is_named_with_its_line_and_a_missing_one_with_its_path() {
+    let error = traced("1\n2\nthree\n").unwrap_err().to_string();
+    assert!(error.starts_with("some/where/traces/t:3: found `three`, wanted"), "{error}");
+    let text = GOOD.replace("rate = \"30mbit\"", "trace = \"nope\"");
+    let text = text.replace("steps = [{ at = \"40s\", rate = \"10mbit\" }]\n", "");
+    let missing = |_: &Path| Err(io::ErrorKind::NotFound.into());
+    let error = Scenario::parse_with(&text, "a/b.toml", &[], &missing).unwrap_err().to_string();
+    assert!(error.starts_with("a/b.toml:7: link.trace: cannot read a/nope: "), "{error}");
+    let error = Scenario::parse(&text, "b.toml").unwrap_err().to_string();
+    assert!(error.contains("7: link.trace: cannot read nope: only the scenario"), "{error}");
 }
 
 #[test]
@@ -291,7 +374,7 @@ fn what_is_wrong_with_devices_is_said() {
 
 fn varied(changes: &[&str]) -> Result<Scenario, ScenarioError> {
     let overrides: Vec<Override> = changes.iter().map(|c| c.parse().unwrap()).collect();
-    Scenario::parse_with(GOOD, "good.toml", &overrides)
+    Scenario::parse_with(GOOD, "good.toml", &overrides, &no_file)
 }
 
 #[test]
@@ -327,7 +410,7 @@ fn a_group_is_found_by_a_name_with_dots() {
     let text = GOOD.replace("\"bulk\"\nweight", "\"video.hd\"\nweight");
     let text = text.replace("group = \"bulk\"", "group = \"video.hd\"");
     let change = "group.video.hd.weight=9".parse().unwrap();
-    let scenario = Scenario::parse_with(&text, "x", &[change]).unwrap();
+    let scenario = Scenario::parse_with(&text, "x", &[change], &no_file).unwrap();
     let weights: Vec<u32> = scenario.groups.iter().map(|g| g.weight.as_u32()).collect();
     assert_eq!(weights, [5, 9]);
 }
@@ -369,6 +452,112 @@ fn each_bad_override_gives_one_line_that_names_it() {
 fn what_is_wrong_in_the_file_is_said_with_its_line_beside_overrides() {
     let change = "seed=3".parse().unwrap();
     let text = GOOD.replace("weight = 5", "weight = 0");
-    let error = Scenario::parse_with(&text, "bad.toml", &[change]).unwrap_err().to_string();
+    let error =
+        Scenario::parse_with(&text, "bad.toml", &[change], &no_file).unwrap_err().to_string();
     assert!(error.starts_with("bad.toml:12: group.weight"), "{error}");
+}
+
+/// A scenario with an endless download in group `a` and a flow of some kind in group `b`, which
+/// lasts from 10 s to 50 s.
+fn with(kind: &str, keys: &str) -> Result<Scenario, ScenarioError> {
+    let text = format!(
+        "version = 1\nname = \"x\"\nduration = \"60s\"\n[link]\nrate = \"30mbit\"\n\
+         [[group]]\nname = \"a\"\nweight = 1\n[[group]]\nname = \"b\"\nweight = 1\n\
+         [[flow]]\ngroup = \"a\"\nkind = \"bulk\"\n\
+         [[flow]]\ngroup = \"b\"\nstart = \"10s\"\nstop = \"50s\"\nkind = \"{kind}\"\n{keys}"
+    );
+    Scenario::parse(&text, "kind.toml")
+}
+
+#[test]
+fn every_kind_has_its_defaults() {
+    let kind = |name: &str, keys: &str| with(name, keys).unwrap().flows.remove(1).kind;
+    let on_off = OnOff { on: Span::secs(2), off: Span::secs(2) };
+    assert_eq!(kind("on-off", ""), Kind::OnOff(on_off));
+    let Kind::Video(video) = kind("video", "") else { panic!("a video") };
+    assert_eq!((video.ladder[0], video.ladder[7]), (Rate::kbit(300), Rate::mbit(25)));
+    assert_eq!((video.ladder.len(), video.length), (8, None));
+    let web = Web {
+        hosts: 1,
+        objects: (30, 80),
+        think: Span::secs(5),
+        session_gap: Span::secs(60),
+        pages_per_session: 10,
+    };
+    assert_eq!(kind("web", ""), Kind::Web(web));
+    let short =
+        |interval, sigma_ppm| Kind::Short(Short { interval, size: Bytes::kb(9), sigma_ppm });
+    let keys = "rate_per_s = 0.5\nsize = \"9kB\"";
+    assert_eq!(kind("short", keys), short(Span::secs(2), 0));
+    let keys = "rate_per_s = 8\nsize = \"9kB\"\nsigma = 1.25";
+    assert_eq!(kind("short", keys), short(Span::millis(125), 1_250_000));
+    let flow =
+        with("video", "congestion_control = \"vegas\"\nrtt = \"9ms\"").unwrap().flows.remove(1);
+    assert_eq!((flow.congestion_control, flow.rtt), (CongestionControl::Vegas, Span::millis(9)));
+}
+
+#[test]
+fn each_key_belongs_to_its_kinds() {
+    let bad: &[(&str, &str, &[&str])] = &[
+        ("video", "demand = \"8mbit\"", &["20: flow.demand", "kind `video`", "`udp` have it"]),
+        ("video", "conections = 2", &["20: flow.conections", "unknown"]),
+        ("video", "connections = 2", &["flow.connections", "only flows of `bulk` have it"]),
+        ("video", "ladder = [\"2mbit\", \"1mbit\"]", &["20: flow.ladder", "rising order"]),
+        ("video", "ladder = [\"2mbps\"]", &["flow.ladder", "ambiguous"]),
+        ("video", "ladder = []", &["flow.ladder", "1 to 32"]),
+        ("video", "length = \"0s\"", &["20: flow.length", "zero"]),
+        ("video", "lenght = \"9s\"", &["flow.lenght", "did you mean `length`?"]),
+        ("udp", "", &["flow", "UDP does not adapt"]),
+        ("udp", "demand = \"unlimited\"", &["flow", "UDP does not adapt"]),
+        ("udp", "demand = \"1mbit\"\ncongestion_control = \"reno\"", &["kind `udp`"]),
+        ("on-off", "steps = [{ at = \"20s\", demand = \"1mbit\" }]", &["flow.steps", "`on-off`"]),
+        ("on-off", "on = \"0s\"", &["20: flow.on", "zero"]),
+        ("web", "objects = [80, 30]", &["20: flow.objects", "in order"]),
+        ("web", "objects = 30", &["flow.objects", "the number 30", "[30, 80]"]),
+        ("web", "objects = [0, 30]", &["flow.objects", "from 1 to 1000"]),
+        ("web", "hosts = 43", &["20: flow.hosts", "1 to 42"]),
+        ("web", "size = \"9kB\"", &["flow.size", "only flows of `short` have it"]),
+        ("short", "size = \"9kB\"", &["flow.rate_per_s", "missing"]),
+        ("short", "rate_per_s = 1", &["flow.size", "missing"]),
+        ("short", "rate_per_s = 0", &["20: flow.rate_per_s", "zero"]),
+        ("short", "rate_per_s = -1", &["flow.rate_per_s", "-1", "above 0"]),
+        ("short", "rate_per_s = 10000\nsize = \"0B\"", &["21: flow.size", "zero"]),
+        ("short", "rate_per_s = 1\nsize = \"9kB\"\nsigma = 5", &["flow.sigma", "0", "to 4"]),
+        ("ping", "demand = \"1mbit\"", &["flow.demand", "kind `ping`"]),
+    ];
+    for (kind, keys, says) in bad {
+        let error = with(kind, keys).expect_err(keys).to_string();
+        assert!(error.starts_with("kind.toml:") && !error.contains('\n'), "{error}");
+        for fragment in *says {
+            assert!(error.contains(fragment), "`{keys}` gives: {error}; wanted `{fragment}`");
+        }
+    }
+}
+
+#[test]
+fn shares_are_unknown_while_a_demand_is() {
+    for (kind, keys) in
+        [("video", ""), ("web", ""), ("on-off", ""), ("short", "rate_per_s = 1\nsize = \"9kB\"")]
+    {
+        let scenario = with(kind, keys).unwrap();
+        assert_eq!(scenario.demand_at(1, s(20)), Demand::Unknown, "{kind}");
+        assert_eq!(scenario.fair_shares_at(s(20)), None, "{kind}");
+        assert_eq!(scenario.fair_shares_at(s(5)), Some(vec![Rate::mbit(30), Rate::ZERO]));
+        assert_eq!(scenario.fair_shares_at(s(50)), Some(vec![Rate::mbit(30), Rate::ZERO]));
+        // The download takes whatever is left.
+        assert!(scenario.demand_suffices_at(s(20)));
+    }
+    let scenario = with("udp", "demand = \"2mbit\"").unwrap();
+    assert_eq!(scenario.fair_shares_at(s(20)), Some(vec![Rate::mbit(28), Rate::mbit(2)]));
+}
+
+#[test]
+fn beside_an_endless_flow_of_its_group_an_unknown_demand_does_not_matter() {
+    let both = [Demand::Unknown, Demand::Endless, Demand::Known(Rate::mbit(1))];
+    assert_eq!(both.into_iter().sum::<Demand>(), Demand::Endless);
+    let unknown = [Demand::Known(Rate::mbit(1)), Demand::Unknown];
+    assert_eq!(unknown.into_iter().sum::<Demand>(), Demand::Unknown);
+    let mut scenario = with("video", "").unwrap();
+    scenario.flows[1].group = 0;
+    assert_eq!(scenario.fair_shares_at(s(20)), Some(vec![Rate::mbit(30), Rate::ZERO]));
 }

@@ -116,6 +116,11 @@ pub(super) struct Place<'t> {
 }
 
 impl Place<'_> {
+    /// The file as the caller named it.
+    pub(super) fn file(&self) -> &str {
+        self.source.file
+    }
+
     fn is_override(&self) -> bool {
         matches!(self.source.origin(self.at), Origin::Override(_))
     }

@@ -2,7 +2,8 @@
 //!
 //! Virtual time is counted in bytes per unit of weight: the head of a lane starts at the virtual
 //! time at which the lane's last packet was finished, or now if the lane was empty, where now is
-//! the start of the packet that was served last. Of heads that start together the lane with the
+//! the start of the packet that was served last. When nothing is left to serve, now goes on to the
+//! last finish, so that nobody pays for what it got while others did not want it. Of heads that start together the lane with the
 //! smallest index is served. O(log n) per packet, for n lanes in which something waits.
 //! Source: Goyal, Vin and Cheng, SIGCOMM 1996.
 
@@ -25,6 +26,8 @@ pub(super) struct ByStart {
     listed: BinaryHeap<Reverse<(u128, u32)>>,
     /// Start of the packet that was served last.
     virtual_now: u128,
+    /// The latest finish of what was served.
+    finish_max: u128,
 }
 
 #[derive(Clone, Debug)]
@@ -46,6 +49,7 @@ impl ByStart {
             classes: weights.iter().map(class).collect(),
             listed: BinaryHeap::with_capacity(weights.len()),
             virtual_now: 0,
+            finish_max: 0,
         }
     }
 
@@ -59,10 +63,13 @@ impl ByStart {
         }
     }
 
-    /// The lane whose head is taken out now.
+    /// The lane whose head is taken out now; `None` if the link has nothing more to send.
     pub(super) fn next<T>(&mut self, lanes: &[Lane<T>]) -> Option<usize> {
         loop {
-            let mut first = self.listed.peek_mut()?;
+            let Some(mut first) = self.listed.peek_mut() else {
+                self.virtual_now = self.finish_max;
+                return None;
+            };
             let i = first.0.1 as usize;
             let class = &mut self.classes[i];
             let Some(size) = lanes[i].head() else {
@@ -72,6 +79,7 @@ impl ByStart {
             };
             self.virtual_now = class.start;
             class.start += u128::from((size << VIRTUAL_BITS) / class.weight);
+            self.finish_max = self.finish_max.max(class.start);
             if lanes[i].waiting.len() > 1 {
                 first.0.0 = class.start;
             } else {

@@ -129,3 +129,82 @@ impl<T> Queue<T> {
         self.len -= 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Start-time fair queueing as it is defined, looking at every lane each time.
+    struct Plain {
+        weights: Vec<u64>,
+        lanes: Vec<VecDeque<(usize, u64)>>,
+        starts: Vec<u128>,
+        now: u128,
+        finish_max: u128,
+    }
+
+    impl Plain {
+        fn push(&mut self, class: usize, id: usize, size: u64) {
+            if self.lanes[class].is_empty() {
+                self.starts[class] = self.starts[class].max(self.now);
+            }
+            self.lanes[class].push_back((id, size));
+        }
+
+        fn pop(&mut self) -> Option<usize> {
+            let busy = (0..self.lanes.len()).filter(|&i| !self.lanes[i].is_empty());
+            let Some(i) = busy.min_by_key(|&i| (self.starts[i], i)) else {
+                self.now = self.finish_max;
+                return None;
+            };
+            let (id, size) = self.lanes[i].pop_front().unwrap();
+            self.now = self.starts[i];
+            self.starts[i] += u128::from((size << 32) / self.weights[i]);
+            self.finish_max = self.finish_max.max(self.starts[i]);
+            Some(id)
+        }
+
+        fn drop_one(&mut self) -> Option<usize> {
+            let backlog = |i: usize| self.lanes[i].iter().map(|(_, size)| size).sum::<u64>();
+            let per_weight = |i: usize| backlog(i) as f64 / self.weights[i] as f64;
+            let order = |&i: &usize, &j: &usize| per_weight(i).total_cmp(&per_weight(j));
+            let longest = (0..self.lanes.len()).max_by(order)?;
+            self.lanes[longest].pop_back().map(|(id, _)| id)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn wfq_serves_and_drops_as_it_is_defined(
+            // Weights that divide exactly, so that ties are ties in floating point too.
+            weights in proptest::collection::vec((0u32..4).prop_map(|p| 1 << p), 1..8),
+            steps in proptest::collection::vec((0u8..9, 0usize..8, 1u64..40), 1..500),
+        ) {
+            let of = |&w: &u32| Weight::new(w).unwrap();
+            let weights_typed: Vec<Weight> = weights.iter().map(of).collect();
+            let mut queue: Queue<usize> = Queue::new(Discipline::Wfq, &weights_typed);
+            let mut plain = Plain {
+                weights: weights.iter().map(|&w| w.into()).collect(),
+                lanes: vec![VecDeque::new(); weights.len()],
+                starts: vec![0; weights.len()],
+                now: 0,
+                finish_max: 0,
+            };
+            for (id, (what, class, size)) in steps.into_iter().enumerate() {
+                match what {
+                    0..4 => {
+                        let class = class % weights.len();
+                        let packet = Packet { class, size: Bytes::new(size), body: id };
+                        queue.push(Waiting { packet, since: Time::ZERO });
+                        plain.push(class, id, size);
+                    }
+                    4..8 => prop_assert_eq!(queue.pop().map(|w| w.packet.body), plain.pop()),
+                    _ => prop_assert_eq!(queue.drop_one().map(|p| p.body), plain.drop_one()),
+                }
+                prop_assert_eq!(queue.len(), plain.lanes.iter().map(VecDeque::len).sum::<usize>());
+            }
+        }
+    }
+}

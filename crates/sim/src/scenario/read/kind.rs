@@ -104,7 +104,8 @@ pub(super) fn kind(
         "video" => Kind::Video(video(table)?),
         "web" => Kind::Web(web(table)?),
         "short" => Kind::Short(short(table, active)?),
-        _ => Kind::Bulk,
+        "bulk" => Kind::Bulk,
+        other => unreachable!("invariant: `{other}` is one of KINDS"),
     })
 }
 
