@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser};
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span};
+use fairweir_sim::scenario::Override;
 
 use crate::config::{self, parse_capacity, parse_control, parse_dev};
+use crate::play::Seeds;
 
 /// Share a download by weight, from the receiving end.
 ///
@@ -46,20 +48,34 @@ pub(crate) enum Subcommand {
     /// Say what this kernel has, what is missing, and what is lost without it.
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
-    /// Play scenario files in an emulated home.
+    /// Play scenario files in an emulated home, with real TCP.
     #[command(subcommand)]
     Lab(LabCommand),
+    /// Play scenario files in virtual time, with models of TCP; needs no root.
+    #[command(subcommand)]
+    Sim(SimCommand),
 }
 
 /// What can be done in the lab.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum LabCommand {
-    /// Play a scenario with one or more controls, side by side.
+    /// Play a scenario with one or more controls and seeds, side by side.
     #[command(after_help = LAB_RUN_EXAMPLES)]
-    Run(LabRunArgs),
+    Run(PlayArgs),
     /// Check a scenario and list its events.
     #[command(after_help = LAB_CHECK_EXAMPLES)]
-    Check(LabCheckArgs),
+    Check(ScenarioArgs),
+}
+
+/// What can be done in virtual time.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum SimCommand {
+    /// Play a scenario with one or more controls and seeds, side by side.
+    #[command(after_help = SIM_RUN_EXAMPLES)]
+    Run(PlayArgs),
+    /// Check a scenario and list its events.
+    #[command(after_help = SIM_CHECK_EXAMPLES)]
+    Check(ScenarioArgs),
 }
 
 /// Where running daemons are found.
@@ -173,16 +189,20 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
-/// `fairweir lab run`.
+/// `fairweir lab run` and `fairweir sim run`.
 #[derive(Debug, Args)]
-pub(crate) struct LabRunArgs {
-    /// The scenario (docs/scenario.md).
-    pub(crate) file: PathBuf,
+pub(crate) struct PlayArgs {
+    #[command(flatten)]
+    pub(crate) scenario: ScenarioArgs,
     /// A control to play it with; give it again for more: none, static, borrow, wfq, chokepoint,
     /// crab.
     #[arg(long, value_name = "CONTROL", default_value = "crab")]
     pub(crate) control: Vec<Control>,
-    /// Print JSON: an object, or an array for several controls.
+    /// Where all randomness comes from, instead of what the scenario says; give it again for more,
+    /// or a range such as 1..20, both ends included.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Vec<Seeds>,
+    /// Print JSON: an object, or an array for several controls or seeds.
     #[arg(long)]
     pub(crate) json: bool,
     /// Add the rates over time to the JSON.
@@ -191,16 +211,20 @@ pub(crate) struct LabRunArgs {
     /// Write a picture (SVG), the rates over time (CSV) and the reports (JSON) there.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// How many controls are played at a time; as the machine can, if it is not said.
+    /// How many runs are played at a time; as many as the machine can, if it is not said.
     #[arg(long, value_name = "N")]
     pub(crate) parallel: Option<usize>,
 }
 
-/// `fairweir lab check`.
+/// A scenario, as `check` and `run` take it.
 #[derive(Debug, Args)]
-pub(crate) struct LabCheckArgs {
+pub(crate) struct ScenarioArgs {
     /// The scenario (docs/scenario.md).
     pub(crate) file: PathBuf,
+    /// Change a key of the scenario, such as link.rate=47mbit, flow.0.rtt=100ms or
+    /// group.video.weight=3; give it again for more.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<Override>,
 }
 
 const EXAMPLES: &str = "Examples:
@@ -253,3 +277,12 @@ const LAB_RUN_EXAMPLES: &str = "Examples:
 
 const LAB_CHECK_EXAMPLES: &str = "Examples:
   fairweir lab check scenarios/demo.toml";
+
+const SIM_RUN_EXAMPLES: &str = "Examples:
+  fairweir sim run scenarios/demo.toml --control none --control crab --control wfq
+  fairweir sim run scenarios/crab-fig7.toml --seed 1..20 --out /tmp/fig7
+  fairweir sim run scenarios/demo.toml --set link.rate=47mbit --set group.video.weight=3 --json";
+
+const SIM_CHECK_EXAMPLES: &str = "Examples:
+  fairweir sim check scenarios/demo.toml
+  fairweir sim check scenarios/demo.toml --set link.rate=47mbit";

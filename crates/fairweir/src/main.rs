@@ -1,6 +1,7 @@
 //! fairweir: share a download by weight, from the receiving end.
 //!
-//! The one binary: the daemon of the receiving host, the commands that talk to it, and the lab.
+//! The one binary: the daemon of the receiving host, the commands that talk to it, and the two worlds
+//! in which scenarios are played.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -20,6 +21,9 @@ mod host;
 mod init;
 mod lab;
 mod off;
+mod play;
+mod progress;
+mod sim;
 mod status;
 mod table;
 mod top;
@@ -59,6 +63,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Init(args) => init::run(&args),
         Subcommand::Doctor(args) => doctor::run(&args),
         Subcommand::Lab(command) => lab::run(&command),
+        Subcommand::Sim(command) => sim::run(&command),
     }
 }
 

@@ -19,7 +19,7 @@ const COUNTING: &str = "version = 1\n[host]\ncontrol = \"none\"\n";
 
 #[test]
 fn every_subcommand_has_help_with_examples() {
-    let commands: [&[&str]; 11] = [
+    let commands: [&[&str]; 14] = [
         &[],
         &["host"],
         &["status"],
@@ -31,6 +31,9 @@ fn every_subcommand_has_help_with_examples() {
         &["lab"],
         &["lab", "run"],
         &["lab", "check"],
+        &["sim"],
+        &["sim", "run"],
+        &["sim", "check"],
     ];
     for command in commands {
         let args: Vec<&str> = command.iter().copied().chain(["--help"]).collect();
@@ -38,7 +41,10 @@ fn every_subcommand_has_help_with_examples() {
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{command:?}");
         assert!(text.contains("Usage: fairweir"), "{text}");
-        assert!(text.contains("Examples:") || command == ["lab"], "{text}");
+        assert!(
+            text.contains("Examples:") || [["lab"], ["sim"]].iter().any(|c| command == c),
+            "{text}"
+        );
     }
 }
 

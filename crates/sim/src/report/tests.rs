@@ -254,7 +254,7 @@ fn json_table_csv_and_picture_show_the_run() {
         json["series"][3],
         serde_json::json!({"t_s": 0.2, "group": "b", "rate_bps": 10_000_000})
     );
-    assert!(table(&[report.clone(), report.clone()]).contains("b, Mbit/s (fair"));
+    assert!(table(std::slice::from_ref(&report)).contains("b, Mbit/s (fair"));
     assert!(
         csv(&scenario, &report).starts_with("t_s,group,rate_bps,fair_bps\n0,a,20000000,30000000\n")
     );
@@ -309,6 +309,41 @@ fn the_json_form_is_what_the_schema_says() {
     assert!(contradiction(&schema, &wrong).is_some_and(|c| c.contains("rate_bps")));
     let names = Control::ALL.map(|c| Value::from(c.name()));
     assert_eq!(schema["properties"]["control"]["enum"], Value::from(names.to_vec()));
+}
+
+#[test]
+fn a_table_has_a_column_per_control_with_the_mean_and_spread_of_its_seeds() {
+    let scenario = scenario(TWO);
+    let samples = samples(&scenario, |_| vec![20.0, 10.0]);
+    let report = |control, seed, error, right_after| {
+        let scenario = Scenario { seed, ..scenario.clone() };
+        let mut report = judged(&scenario, &samples);
+        report.control = control;
+        report.summary.allocation_error = error;
+        report.summary.right_after_s[0].seconds = right_after;
+        report
+    };
+    let several = table(&[
+        report(Control::None, 1, Some(0.3), Some(4.0)),
+        report(Control::None, 2, Some(0.1), None),
+        report(Control::None, 3, None, None),
+        report(Control::Crab, 1, Some(0.05), None),
+    ]);
+    let row = |text: &str, name: &str| {
+        let line = text.lines().find(|l| l.starts_with(name)).unwrap_or_else(|| panic!("{text}"));
+        let cells = line[name.len()..].split("  ").map(str::trim).filter(|c| !c.is_empty());
+        cells.collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(row(&several, "two, 3 seeds"), "none; crab");
+    assert_eq!(row(&several, "allocation error"), "0.200 ± 0.141 (2 of 3); 0.050");
+    assert_eq!(row(&several, "ISP drops"), "0 ± 0; 0");
+    let single = [report(Control::None, 1, None, Some(4.0)), report(Control::Crab, 1, None, None)];
+    let single = table(&single);
+    assert_eq!(row(&single, "allocation error"), "-; -");
+    assert!(
+        several.contains("never") && single.contains("4.0") && !single.contains('±'),
+        "{single}"
+    );
 }
 
 const SCHEMA: &str = include_str!("../../../../docs/report.schema.json");

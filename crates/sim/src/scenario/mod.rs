@@ -334,7 +334,7 @@ impl Scenario {
             .collect();
         let mut shares = vec![Rate::ZERO; entries.len()];
         for (d, capacity) in fair(capacity, &devices).into_iter().enumerate() {
-            let inside: Vec<Entry> = groups_of(d).map(|g| entries[g].clone()).collect();
+            let inside: Vec<Entry> = groups_of(d).map(|g| entries[g]).collect();
             for (g, share) in groups_of(d).zip(fair(capacity, &inside)) {
                 shares[g] = share;
             }

@@ -121,6 +121,10 @@ impl Place<'_> {
         self.source.file
     }
 
+    fn is_override(&self) -> bool {
+        matches!(self.source.origin(self.at), Origin::Override(_))
+    }
+
     pub(super) fn error(&self, what: impl Display) -> ScenarioError {
         self.source.error(self.at, &self.key, what)
     }
@@ -161,6 +165,13 @@ impl<'t> Table<'t> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match value {
             DeValue::String(text) => Ok(Some(Placed { value: text.into_owned(), place })),
+            // An override needs no quotes.
+            DeValue::Integer(i) if place.is_override() => {
+                Ok(Some(Placed { value: i.as_str().to_owned(), place }))
+            }
+            DeValue::Float(f) if place.is_override() => {
+                Ok(Some(Placed { value: f.as_str().to_owned(), place }))
+            }
             other => Err(place.error(format!("found {}, wanted a text in quotes", found(&other)))),
         }
     }

@@ -1,0 +1,123 @@
+//! `fairweir sim`: plays scenario files in virtual time.
+
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use fairweir_sim::engine::{self, PlayError};
+use fairweir_sim::report::Report;
+use fairweir_sim::scenario::Scenario;
+
+use crate::cli::{PlayArgs, SimCommand};
+use crate::play::{self, Run};
+use crate::progress::Progress;
+
+/// What one core carries in virtual time: only to say how long it will take.
+const PACKETS_PER_S: u64 = 4_000_000;
+/// What takes longer is announced.
+const ANNOUNCED_ABOVE_S: u64 = 60;
+/// What takes longer is shown.
+const QUIET: Duration = Duration::from_secs(2);
+
+pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
+    match command {
+        SimCommand::Run(args) => play(args),
+        SimCommand::Check(args) => play::check(args),
+    }
+}
+
+fn play(args: &PlayArgs) -> anyhow::Result<()> {
+    let scenario = play::read(&args.scenario)?;
+    let runs = play::runs(args, &scenario)?;
+    play::make_directory(args)?;
+    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let threads = args.parallel.unwrap_or(cores).clamp(1, runs.len());
+    announce(&scenario, runs.len(), threads.min(cores));
+    let cancel = play::cancelled_by_signal()?;
+    let progress = Progress::new(play::labels(&runs), scenario.duration, QUIET);
+    let keeps_series = play::wants_series(args);
+    let one = |i: usize| {
+        let Run { control, seed } = runs[i];
+        let scenario = Scenario { seed, ..scenario.clone() };
+        let show = |at| progress.show(i, at);
+        let mut report = engine::play(&scenario, control, seed, &show, &cancel)?;
+        show(scenario.end());
+        if !keeps_series {
+            // A day of many runs would fill the memory.
+            report.series = None;
+        }
+        Ok(report)
+    };
+    let played = play_all(runs.len(), threads, &cancel, &one);
+    progress.end();
+    play::hand_over(args, &scenario, &runs, played?)
+}
+
+/// Plays each of `runs`, on some threads; the reports come in their order. The first error ends
+/// them all.
+fn play_all(
+    runs: usize,
+    threads: usize,
+    cancel: &AtomicBool,
+    one: &(dyn Fn(usize) -> Result<Report, PlayError> + Sync),
+) -> Result<Vec<Report>, PlayError> {
+    let next = AtomicUsize::new(0);
+    let played = Mutex::new((Vec::with_capacity(runs), None));
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < runs)
+                {
+                    let report = one(i);
+                    let mut played = played.lock().unwrap_or_else(|e| e.into_inner());
+                    match report {
+                        Ok(report) => played.0.push((i, report)),
+                        Err(e) => {
+                            cancel.store(true, Ordering::Relaxed);
+                            played.1.get_or_insert(e);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let (mut reports, error) = played.into_inner().unwrap_or_else(|e| e.into_inner());
+    if let Some(error) = error {
+        return Err(error);
+    }
+    reports.sort_by_key(|(i, _)| *i);
+    Ok(reports.into_iter().map(|(_, report)| report).collect())
+}
+
+/// Says before the start what will take long.
+fn announce(scenario: &Scenario, runs: usize, cores: usize) {
+    let packets = engine::estimate(scenario).saturating_mul(runs as u64);
+    let seconds = packets / PACKETS_PER_S / cores as u64;
+    if seconds > ANNOUNCED_ABOVE_S {
+        let _ = writeln!(io::stderr(), "this takes {}; Ctrl-C ends it", in_words(seconds));
+    }
+}
+
+/// `about 2 h 10 min`.
+fn in_words(seconds: u64) -> String {
+    let minutes = seconds.div_ceil(60);
+    match (minutes / 60, minutes % 60) {
+        (0, minutes) => format!("about {minutes} min"),
+        (hours, 0) => format!("about {hours} h"),
+        (hours, minutes) => format!("about {hours} h {minutes} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_times_are_told_in_hours_and_minutes() {
+        let told = [61, 120, 3_600, 7_790].map(in_words);
+        assert_eq!(told, ["about 2 min", "about 2 min", "about 1 h", "about 2 h 10 min"]);
+    }
+}
