@@ -367,10 +367,11 @@ impl Connection {
         self.peer_window = ack.window.as_u64();
         let in_flight_before = self.flight.in_flight();
         let delivered = self.flight.acknowledge(ack, self.recovery.point());
-        let Some((oldest, newest)) = delivered.oldest.zip(delivered.newest) else { return };
+        let Some(newest) = delivered.newest else { return };
         self.arrived = ack.payload.as_u64();
         let rtt = now.since(newest.sent_at);
-        self.rtt.handle_sample(now.since(oldest.sent_at), rtt);
+        let oldest_sent_at = delivered.oldest_sent_at.unwrap_or(newest.sent_at);
+        self.rtt.handle_sample(now.since(oldest_sent_at), rtt);
         let rate = self.rates.handle_delivered(now, delivered.count, &newest, self.rtt.min());
         if matches!(self.probe, Probe::Sent(number) if ack.last >= number) {
             self.probe = Probe::None;
@@ -478,11 +479,9 @@ impl Connection {
         self.timers.rto = is_waiting.then(|| now + self.rtt.rto_backed_off());
         self.arm_probe(now);
         let has_holes = self.recovery.state() == State::Open && self.flight.has_holes();
-        self.timers.reorder = self
-            .flight
-            .oldest()
-            .filter(|_| has_holes)
-            .map(|oldest| oldest.sent_at + self.rtt.latest() + self.rtt.reordering_window());
+        let oldest = if has_holes { self.flight.oldest() } else { None };
+        let allowed = self.rtt.latest() + self.rtt.reordering_window();
+        self.timers.reorder = oldest.map(|oldest| oldest.sent_at + allowed);
     }
 
     fn arm_probe(&mut self, now: Time) {
@@ -514,8 +513,7 @@ impl Connection {
     fn handle_probe_timeout(&mut self, now: Time) {
         self.timers.probe = None;
         self.probe = Probe::Due;
-        let sent_at = self.flight.oldest().map_or(now, |oldest| oldest.sent_at);
-        self.timers.rto = Some((sent_at + self.rtt.rto()).max(now + RTO_AFTER_PROBE_MIN));
+        self.timers.rto = Some(now + self.rtt.rto_backed_off());
     }
 
     fn handle_retransmission_timeout(&mut self, now: Time) {
@@ -536,7 +534,7 @@ impl Connection {
             State::Loss => !self.rtt.is_backed_off(),
         };
         self.enter(State::Loss, is_cut);
-        self.congestion.handle_timeout(now);
+        self.congestion.handle_timeout();
         self.window.cwnd = self.flight.in_flight() + 1;
         self.rtt.back_off();
         self.timers.rto = Some(now + self.rtt.rto_backed_off());
@@ -549,5 +547,3 @@ impl Connection {
 /// Linux's `tcp_pacing_ss_ratio` and `tcp_pacing_ca_ratio`.
 const PACING_SLOW_START: u64 = 200;
 const PACING_AVOIDANCE: u64 = 120;
-/// A jiffy: a probe that goes at the last moment is still waited for.
-const RTO_AFTER_PROBE_MIN: Span = Span::millis(1);
