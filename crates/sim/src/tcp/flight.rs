@@ -79,8 +79,8 @@ pub(super) struct Delivered {
     pub(super) repaired: u32,
     /// Of these, given up by a timeout.
     pub(super) late: u32,
-    /// The first and the last of them.
-    pub(super) oldest: Option<Sent>,
+    /// When the first of them was sent that was not given up: what is late may have arrived long ago.
+    pub(super) oldest_sent_at: Option<Time>,
     pub(super) newest: Option<Sent>,
 }
 
@@ -180,6 +180,7 @@ impl Flight {
                 Fate::InFlight => {
                     self.in_flight -= 1;
                     self.payload -= u64::from(sent.payload);
+                    delivered.oldest_sent_at = delivered.oldest_sent_at.or(Some(sent.sent_at));
                 }
                 Fate::Lost => delivered.late += 1,
                 Fate::Delivered => unreachable!("a number is acknowledged once"),
@@ -189,7 +190,6 @@ impl Flight {
         }
         delivered.count = fresh as u32;
         if fresh > 0 {
-            delivered.oldest = Some(self.ring[(from - self.base) as usize]);
             delivered.newest = Some(self.ring[(ack.last - self.base) as usize]);
         }
         self.received = ack.received;

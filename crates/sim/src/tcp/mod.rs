@@ -20,7 +20,8 @@
 //!
 //! | file | its job | source |
 //! |---|---|---|
-//! | `sender` | when what is sent; window, Nagle, idle restart, timers | RFC 9293, 5681, 2861, 896 |
+//! | `sender` | what the world sees of a sender | |
+//! | `connection` | when what is sent; window, Nagle, idle restart, timers | RFC 9293, 5681, 2861, 896 |
 //! | `flight` | the packets that are under way, and what becomes of them | RFC 6675, 8985 |
 //! | `recovery` | one cut per round, PRR, what is sent again | RFC 6675, 9937, 5681 |
 //! | `rtt` | round-trip times and the retransmission timeout | RFC 6298, 8985 |
@@ -30,9 +31,11 @@
 //! | `congestion` | Reno, CUBIC, Vegas, BBR | each its own |
 //!
 //! Not modelled: ECN, reordering, timestamps, the persist timer (a window always has room for one
-//! packet), receive window autotuning, TSO deferral, the compression of ACKs during loss.
+//! packet), receive window autotuning, TSO deferral, the compression of ACKs during loss, what F-RTO
+//! sends to find out whether a timeout was spurious.
 
 mod congestion;
+mod connection;
 mod flight;
 mod pacing;
 mod rate;

@@ -1,21 +1,11 @@
-//! The sender: puts flight, recovery, congestion control, pacing and timers together.
+//! The sender: what the world sees of a connection's sending end.
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
-use super::congestion::{AckSample, Congestion, INITIAL_WINDOW, Window};
-use super::flight::{Delivered, Flight, Losses, Sent};
-use super::pacing::Pacer;
-use super::rate::RateSampler;
-use super::recovery::{Prior, Recovery, State};
-use super::rtt::Rtt;
+use super::congestion::INITIAL_WINDOW;
+use super::connection::Connection;
 use super::{Ack, Segment};
 use crate::scenario::CongestionControl;
-
-mod timers;
-mod usage;
-
-use timers::{Timer, Timers};
-use usage::Usage;
 
 /// What a sender is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +24,6 @@ pub struct SenderSpec {
 ///
 /// Feed it by the `handle_*` and [`Sender::write`]; after each, drain [`Sender::poll_transmit`] and
 /// look at [`Sender::next_timeout`] and [`Sender::next_transmit`] again.
-///
-/// Invariant: what was written = what has arrived + what is in flight + what has still to be sent,
-/// or less if something was sent twice.
 #[derive(Clone, Debug)]
 pub struct Sender {
     spec: SenderSpec,
@@ -44,40 +31,6 @@ pub struct Sender {
     connection: Option<Connection>,
     /// What the application has handed over; `None` is without end.
     written: Option<u64>,
-}
-
-#[derive(Clone, Debug)]
-struct Connection {
-    segment: u64,
-    is_paced: bool,
-    peer_window: u64,
-    /// Payload that has arrived, by the newest ACK.
-    arrived: u64,
-    flight: Flight,
-    rtt: Rtt,
-    window: Window,
-    congestion: Congestion,
-    recovery: Recovery,
-    rates: RateSampler,
-    pacer: Pacer,
-    timers: Timers,
-    usage: Usage,
-    probe: Probe,
-    sent_at: Time,
-    /// One more than the number of the last packet that was not full.
-    partial_end: u64,
-    resent: u32,
-    lost: u32,
-}
-
-/// The tail loss probe: one at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Probe {
-    None,
-    /// May go now, whatever the window.
-    Due,
-    /// Went with this number.
-    Sent(u64),
 }
 
 impl Sender {
@@ -142,54 +95,54 @@ impl Sender {
     /// When [`Sender::handle_timeout`] has something to do unless an ACK comes first; moves with
     /// most ACKs.
     pub fn next_timeout(&self) -> Option<Time> {
-        self.connection.as_ref()?.timers.next()
+        self.connection.as_ref()?.next_timeout()
     }
 
     /// When pacing lets the next packet go, if nothing else holds it back.
     pub fn next_transmit(&self, now: Time) -> Option<Time> {
-        let connection = self.connection.as_ref().filter(|c| c.is_paced)?;
-        let at = connection.pacer.next_at(now);
+        let connection = self.connection.as_ref()?;
+        let at = connection.paced_until(now)?;
         (at > now && connection.next_payload(self.written).is_some()).then_some(at)
     }
 
     /// The congestion window in packets.
     pub fn cwnd(&self) -> u32 {
-        self.connection.as_ref().map_or(INITIAL_WINDOW, |c| c.window.cwnd)
+        self.connection.as_ref().map_or(INITIAL_WINDOW, |c| c.window().cwnd)
     }
 
     /// The slow-start threshold in packets; `None` before anything was lost.
     pub fn ssthresh(&self) -> Option<u32> {
-        self.connection.as_ref().map(|c| c.window.ssthresh).filter(|&packets| packets < u32::MAX)
+        self.connection.as_ref().map(|c| c.window().ssthresh).filter(|&packets| packets < u32::MAX)
     }
 
     /// Packets in flight: sent, neither acknowledged nor given up.
     pub fn in_flight(&self) -> u32 {
-        self.connection.as_ref().map_or(0, |c| c.flight.in_flight())
+        self.connection.as_ref().map_or(0, |c| c.flight().in_flight())
     }
 
     /// The smoothed RTT; `None` before the handshake is done.
     pub fn srtt(&self) -> Option<Span> {
-        self.connection.as_ref().map(|c| c.rtt.smoothed())
+        self.connection.as_ref().map(|c| c.rtt().smoothed())
     }
 
     /// The smallest RTT; `None` before the handshake is done.
     pub fn rtt_min(&self) -> Option<Span> {
-        self.connection.as_ref().map(|c| c.rtt.min())
+        self.connection.as_ref().map(|c| c.rtt().min())
     }
 
     /// The rate at which packets are paced, in payload; `None` if they are not.
     pub fn pacing_rate(&self) -> Option<Rate> {
-        self.connection.as_ref().filter(|c| c.is_paced).map(|c| c.pacer.rate())
+        self.connection.as_ref()?.pacing_rate()
     }
 
     /// Packets sent, with those that carry payload again.
     pub fn transmitted(&self) -> u64 {
-        self.connection.as_ref().map_or(0, |c| c.flight.numbers_end())
+        self.connection.as_ref().map_or(0, |c| c.flight().numbers_end())
     }
 
     /// Packets that carried payload again.
     pub fn retransmitted(&self) -> u64 {
-        self.connection.as_ref().map_or(0, |c| c.resent.into())
+        self.connection.as_ref().map_or(0, |c| c.resent().into())
     }
 
     /// Whether there is payload that is not in flight and has not arrived.
@@ -208,354 +161,7 @@ impl Sender {
 
     /// Whether all that was written has arrived, as far as the sender knows.
     pub fn all_delivered(&self) -> bool {
-        let arrived = self.connection.as_ref().map_or(0, |c| c.arrived);
+        let arrived = self.connection.as_ref().map_or(0, |c| c.arrived());
         self.written.is_some_and(|written| arrived >= written)
     }
 }
-
-impl Connection {
-    fn new(spec: &SenderSpec, now: Time, rtt: Span, window: Bytes) -> Connection {
-        let segment = spec.segment.as_u64();
-        let congestion = Congestion::new(spec.congestion_control, now, rtt, segment, spec.seed);
-        let mut connection = Connection {
-            segment,
-            is_paced: spec.paced || congestion.is_model_based(),
-            peer_window: window.as_u64(),
-            arrived: 0,
-            flight: Flight::default(),
-            rtt: Rtt::new(rtt),
-            window: Window::new(),
-            congestion,
-            recovery: Recovery::new(),
-            rates: RateSampler::default(),
-            pacer: Pacer::new(segment),
-            timers: Timers::default(),
-            usage: Usage::new(now),
-            probe: Probe::None,
-            sent_at: now,
-            partial_end: 0,
-            resent: 0,
-            lost: 0,
-        };
-        connection.update_pacing();
-        connection
-    }
-
-    fn unsent(&self, written: Option<u64>) -> u64 {
-        written.map_or(u64::MAX, |written| {
-            written.saturating_sub(self.arrived).saturating_sub(self.flight.payload())
-        })
-    }
-
-    // --------------------------------------------------------------------------------------------
-    // Sending
-
-    /// Payload of the packet that may go if pacing lets it.
-    fn next_payload(&self, written: Option<u64>) -> Option<u64> {
-        let unsent = self.unsent(written);
-        let is_probe = self.probe == Probe::Due;
-        if unsent == 0 || (self.flight.in_flight() >= self.window.cwnd && !is_probe) {
-            return None;
-        }
-        let payload = unsent.min(self.segment);
-        let is_new = self.recovery.lost() == 0;
-        // A window has always room for one packet, so that it never closes for good.
-        let is_beyond = self.flight.payload() + payload > self.peer_window;
-        if is_new && is_beyond && self.flight.in_flight() > 0 {
-            return None;
-        }
-        // Nagle's algorithm with Minshall's change, as in Linux: no second small packet before the
-        // first is acknowledged.
-        let is_second_small = payload < self.segment && self.partial_end > self.flight.acked_end();
-        if is_new && is_second_small && self.flight.in_flight() > 0 {
-            return None;
-        }
-        Some(payload)
-    }
-
-    fn transmit(&mut self, now: Time, written: Option<u64>) -> Option<Segment> {
-        let payload = match self.next_payload(written) {
-            Some(payload) => payload,
-            None if self.probe == Probe::Due => return self.transmit_copy(now),
-            None => return None,
-        };
-        if self.is_paced && self.probe != Probe::Due && self.pacer.next_at(now) > now {
-            return None;
-        }
-        if self.flight.in_flight() == 0 {
-            self.restart(now);
-        }
-        let mut sent = Sent::new(now, payload as u16);
-        if self.recovery.lost() > 0 {
-            self.resent = self.resent.wrapping_add(1);
-        }
-        sent.set(Sent::REPAIR, self.recovery.handle_sent());
-        Some(self.send(now, sent, payload, false))
-    }
-
-    /// Sends the last packet again: the tail loss probe of who has nothing new.
-    fn transmit_copy(&mut self, now: Time) -> Option<Segment> {
-        let Some(payload) = self.flight.last_payload() else {
-            self.probe = Probe::None;
-            return None;
-        };
-        // The payload is accounted for by the packet of which this is a copy.
-        let mut sent = Sent::new(now, 0);
-        sent.set(Sent::COPY, true);
-        self.resent = self.resent.wrapping_add(1);
-        Some(self.send(now, sent, payload.into(), true))
-    }
-
-    fn send(&mut self, now: Time, mut sent: Sent, payload: u64, copy: bool) -> Segment {
-        let number = self.flight.numbers_end();
-        let in_flight = self.flight.in_flight();
-        self.rates.handle_sent(now, in_flight, &mut sent);
-        self.flight.send(sent);
-        if payload < self.segment {
-            self.partial_end = number + 1;
-        }
-        if self.is_paced {
-            self.pacer.handle_sent(now, payload);
-        }
-        self.sent_at = now;
-        self.usage.handle_sent();
-        if self.probe == Probe::Due {
-            self.probe = Probe::Sent(number);
-        }
-        if in_flight == 0 {
-            self.timers.rto = Some(now + self.rtt.rto_backed_off());
-        }
-        self.arm_probe(now);
-        Segment { number, payload: payload as u32, resent: self.resent, copy }
-    }
-
-    /// Nothing more goes now.
-    fn settle(&mut self, now: Time, written: Option<u64>) {
-        if self.unsent(written) == 0 {
-            self.recovery.forgive();
-        }
-        self.pacer.end_burst();
-        let may_decay = self.unsent(written) == 0
-            && self.recovery.state() == State::Open
-            && !self.congestion.is_model_based();
-        let rto = self.rtt.rto();
-        self.usage.handle_settled(now, &self.flight, &mut self.window, rto, may_decay);
-    }
-
-    /// Sending begins again. After more than an RTO the window is worth less (RFC 5681 §4.1): half
-    /// for each RTO, down to the initial window (RFC 2861 §3.1).
-    fn restart(&mut self, now: Time) {
-        let idle = now.since(self.sent_at);
-        if idle == Span::ZERO {
-            return;
-        }
-        let rto = self.rtt.rto();
-        if idle > rto && !self.congestion.is_model_based() && self.recovery.state() == State::Open {
-            let halvings = (idle.as_nanos() / rto.as_nanos()).min(31);
-            self.window.ssthresh = self.window.ssthresh_remembered();
-            let least = INITIAL_WINDOW.min(self.window.cwnd);
-            self.window.cwnd = (self.window.cwnd >> halvings).max(least);
-            self.usage = Usage::new(now);
-        }
-        let is_app_limited = self.rates.is_app_limited();
-        self.congestion.handle_restart(now, idle, is_app_limited, &mut self.window);
-    }
-
-    fn handle_write(&mut self, written_before: Option<u64>) {
-        let ran_dry = self.unsent(written_before) < self.segment && self.recovery.lost() == 0;
-        if ran_dry && self.flight.in_flight() < self.window.cwnd {
-            self.rates.mark_app_limited(self.flight.in_flight());
-        }
-    }
-
-    // --------------------------------------------------------------------------------------------
-    // ACKs
-
-    fn handle_ack(&mut self, now: Time, ack: &Ack) {
-        self.peer_window = ack.window.as_u64();
-        let in_flight_before = self.flight.in_flight();
-        let delivered = self.flight.acknowledge(ack, self.recovery.point());
-        let Some((oldest, newest)) = delivered.oldest.zip(delivered.newest) else { return };
-        self.arrived = ack.payload.as_u64();
-        let rtt = now.since(newest.sent_at);
-        self.rtt.handle_sample(now.since(oldest.sent_at), rtt);
-        let rate = self.rates.handle_delivered(now, delivered.count, &newest, self.rtt.min());
-        if matches!(self.probe, Probe::Sent(number) if ack.last >= number) {
-            self.probe = Probe::None;
-        }
-
-        // Within a recovery any hole is lost.
-        let at_once = self.recovery.state() != State::Open;
-        let losses = self.flight.detect_losses(at_once, self.recovery.point());
-        self.update_recovery(&delivered, &losses);
-
-        let has_holes = self.recovery.state() == State::Open && self.flight.has_holes();
-        let sample = AckSample {
-            now,
-            state: self.recovery.state(),
-            acked: delivered.count,
-            lost: losses.count,
-            delivered_total: self.rates.delivered(),
-            lost_total: self.lost,
-            in_flight: self.flight.in_flight(),
-            in_flight_before,
-            rtt: Some(rtt),
-            rate,
-            acked_end: self.flight.acked_end(),
-            numbers_end: self.flight.numbers_end(),
-            may_grow: !has_holes && self.usage.is_limited(&self.window),
-            is_paced: self.is_paced,
-        };
-        self.congestion.handle_ack(&sample, &mut self.window);
-        if self.congestion.is_probing_rtt() {
-            self.rates.mark_app_limited(self.flight.in_flight());
-        }
-        self.update_pacing();
-        self.arm(now);
-    }
-
-    fn update_recovery(&mut self, delivered: &Delivered, losses: &Losses) {
-        self.recovery.handle_delivered(delivered);
-        self.recovery.handle_losses(losses);
-        self.lost = self.lost.wrapping_add(losses.count);
-        if delivered.late > 0 && self.recovery.state() == State::Loss {
-            self.take_back_timeout();
-        }
-        if self.recovery.is_over() {
-            if self.recovery.state() == State::Recovery && !self.congestion.is_model_based() {
-                self.window.cwnd = self.window.ssthresh;
-            }
-            self.recovery.leave();
-        }
-        let is_lossy = losses.count > 0 || self.recovery.lost() > 0;
-        if self.recovery.state() == State::Open && is_lossy {
-            self.enter(State::Recovery, true);
-        }
-        if self.recovery.state() == State::Recovery && !self.congestion.is_model_based() {
-            let is_safe = delivered.repaired > 0 && losses.count == 0;
-            let in_flight = self.flight.in_flight();
-            let ssthresh = self.window.ssthresh;
-            let count = delivered.count;
-            self.window.cwnd = self.recovery.reduced_window(ssthresh, in_flight, count, is_safe);
-        }
-    }
-
-    fn enter(&mut self, state: State, is_cut: bool) {
-        let prior = Prior { cwnd: self.window.cwnd, ssthresh: self.window.ssthresh };
-        if is_cut {
-            self.window.ssthresh = self.congestion.handle_congestion(&self.window);
-            self.window.count = 0;
-        }
-        let in_flight = self.flight.in_flight();
-        self.recovery.enter(state, self.flight.numbers_end(), in_flight, is_cut.then_some(prior));
-        self.probe = Probe::None;
-    }
-
-    /// A packet that the timeout gave up has arrived, so it was only late, and so may be the others
-    /// (RFC 5682): the window is as it was.
-    fn take_back_timeout(&mut self) {
-        let taken_back = self.flight.take_back();
-        if let Some(prior) = self.recovery.take_back(taken_back) {
-            self.window.cwnd = self.window.cwnd.max(prior.cwnd);
-            self.window.ssthresh = self.window.ssthresh.max(prior.ssthresh);
-        }
-    }
-
-    /// The pacing rate of those who have none of their own: somewhat above what the window is worth
-    /// per RTT, so that pacing never is what holds it back.
-    fn update_pacing(&mut self) {
-        if !self.is_paced {
-            return;
-        }
-        let rate = self.congestion.pacing_rate().unwrap_or_else(|| {
-            let packets = u64::from(self.window.cwnd.max(self.flight.in_flight()));
-            let volume = Bytes::new(packets * self.segment);
-            let is_searching = self.window.cwnd < self.window.ssthresh / 2;
-            let percent = if is_searching { PACING_SLOW_START } else { PACING_AVOIDANCE };
-            Rate::from_volume(volume, self.rtt.smoothed().max(Span::nanos(1))).scale(percent, 100)
-        });
-        self.pacer.set_rate(rate);
-    }
-
-    // --------------------------------------------------------------------------------------------
-    // Timers
-
-    /// Something was acknowledged, so that all timers begin anew.
-    fn arm(&mut self, now: Time) {
-        let is_waiting = self.flight.in_flight() > 0;
-        self.timers.rto = is_waiting.then(|| now + self.rtt.rto_backed_off());
-        self.arm_probe(now);
-        let has_holes = self.recovery.state() == State::Open && self.flight.has_holes();
-        self.timers.reorder = self
-            .flight
-            .oldest()
-            .filter(|_| has_holes)
-            .map(|oldest| oldest.sent_at + self.rtt.latest() + self.rtt.reordering_window());
-    }
-
-    fn arm_probe(&mut self, now: Time) {
-        let in_flight = self.flight.in_flight();
-        let is_quiet = self.recovery.state() == State::Open && !self.flight.has_holes();
-        let may_probe = is_quiet && in_flight > 0 && self.probe == Probe::None;
-        let at = may_probe.then(|| now + self.rtt.probe_timeout(in_flight));
-        self.timers.probe = at.zip(self.timers.rto).map(|(probe, rto)| probe.min(rto));
-    }
-
-    fn handle_timeout(&mut self, now: Time) {
-        match self.timers.due(now) {
-            Some(Timer::Reorder) => self.handle_reorder_timeout(),
-            Some(Timer::Probe) => self.handle_probe_timeout(now),
-            Some(Timer::Retransmission) => self.handle_retransmission_timeout(now),
-            None => {}
-        }
-    }
-
-    /// Holes have had their time.
-    fn handle_reorder_timeout(&mut self) {
-        self.timers.reorder = None;
-        let losses = self.flight.detect_losses(true, self.recovery.point());
-        // The reduction begins as if one packet had been delivered, as in Linux.
-        let delivered = Delivered { count: 1, ..Delivered::default() };
-        self.update_recovery(&delivered, &losses);
-    }
-
-    fn handle_probe_timeout(&mut self, now: Time) {
-        self.timers.probe = None;
-        self.probe = Probe::Due;
-        let sent_at = self.flight.oldest().map_or(now, |oldest| oldest.sent_at);
-        self.timers.rto = Some((sent_at + self.rtt.rto()).max(now + RTO_AFTER_PROBE_MIN));
-    }
-
-    fn handle_retransmission_timeout(&mut self, now: Time) {
-        self.timers.rto = None;
-        if self.flight.in_flight() == 0 {
-            return;
-        }
-        // Who was sent within the last RTT may still arrive (RFC 8985 §6.3).
-        let sent_by = now - (self.rtt.latest() + self.rtt.reordering_window());
-        let losses = self.flight.give_up(sent_by, self.recovery.point());
-        self.recovery.handle_losses(&losses);
-        self.lost = self.lost.wrapping_add(losses.count);
-        // Within a recovery the window is cut already; within a loss it is cut again if something
-        // was acknowledged since.
-        let is_cut = match self.recovery.state() {
-            State::Open => true,
-            State::Recovery => false,
-            State::Loss => !self.rtt.is_backed_off(),
-        };
-        self.enter(State::Loss, is_cut);
-        self.congestion.handle_timeout(now);
-        self.window.cwnd = self.flight.in_flight() + 1;
-        self.rtt.back_off();
-        self.timers.rto = Some(now + self.rtt.rto_backed_off());
-        self.timers.probe = None;
-        self.timers.reorder = None;
-        self.update_pacing();
-    }
-}
-
-/// Linux's `tcp_pacing_ss_ratio` and `tcp_pacing_ca_ratio`.
-const PACING_SLOW_START: u64 = 200;
-const PACING_AVOIDANCE: u64 = 120;
-/// A jiffy: a probe that goes at the last moment is still waited for.
-const RTO_AFTER_PROBE_MIN: Span = Span::millis(1);

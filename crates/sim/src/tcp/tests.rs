@@ -143,6 +143,21 @@ fn bbr_keeps_two_bdp_in_flight_at_most_and_probes_the_rtt_with_four_packets() {
 }
 
 #[test]
+fn bbr_does_not_take_a_slow_application_for_a_slow_path() {
+    let mut world = World::new(&WorldSpec::new(RATE, RTT, 100));
+    let flow = world.connect(Bbr, RTT, Some(20_000_000));
+    world.run_for(Span::secs(8));
+    let before = world.flows[flow].sender.pacing_rate().unwrap();
+    for _ in 0..1_000 {
+        world.flows[flow].sender.write(world.now, Some(Bytes::new(2 * SEGMENT)));
+        world.run_for(Span::millis(10));
+    }
+    let after = world.flows[flow].sender.pacing_rate().unwrap();
+    let ratio = after.as_mbit_f64() / before.as_mbit_f64();
+    assert!((0.7..1.3).contains(&ratio), "{before} {after}");
+}
+
+#[test]
 fn bbr_finds_the_policer() {
     let mut spec = WorldSpec::new(Rate::mbit(200), RTT, 100);
     spec.policer = Some((Rate::mbit(20), Bytes::kb(30)));
@@ -323,15 +338,28 @@ fn a_timeout_that_was_only_a_delay_is_taken_back() {
     let (mut sender, from, end) = sender_in_flight(Reno, 3);
     sender.handle_timeout(ms(520)); // the probe
     drain(&mut sender, ms(520));
-    sender.handle_timeout(ms(700));
-    drain(&mut sender, ms(700));
+    sender.handle_timeout(ms(900));
+    drain(&mut sender, ms(900));
     assert_eq!((sender.cwnd(), sender.ssthresh()), (1, Some(40)));
-    sender.handle_ack(ms(710), &ack(from + 2, from + 2));
-    drain(&mut sender, ms(710));
+    sender.handle_ack(ms(910), &ack(from + 2, from + 2));
+    drain(&mut sender, ms(910));
     assert_eq!(sender.ssthresh(), None);
     assert!(sender.cwnd() >= 80, "{}", sender.cwnd());
     assert!(sender.in_flight() >= 80);
     assert!(sender.transmitted() < end + 10, "what was given up is not resent");
+}
+
+#[test]
+fn an_rtt_is_not_measured_over_a_timeout() {
+    let (mut sender, ..) = sender_in_flight(Reno, 0);
+    for at in [202, 502, 1_102] {
+        sender.handle_timeout(ms(at));
+        drain(&mut sender, ms(at));
+    }
+    // The first packets had arrived, but their ACKs had not.
+    let end = sender.transmitted();
+    sender.handle_ack(ms(1_202), &ack(end, 5));
+    assert_eq!(sender.srtt(), Some(Span::millis(100)));
 }
 
 #[test]
@@ -345,7 +373,7 @@ fn timeouts_back_off() {
         at.push(now.since(ms(0)).as_nanos() / 1_000_000);
     }
     // A probe after 2·SRTT + 2 ms, a timeout at SRTT + max(4·deviation, 200 ms), and twice each.
-    assert_eq!(at, [202, 300, 900, 2_100, 4_500, 9_300]);
+    assert_eq!(at, [202, 502, 1_102, 2_302, 4_702, 9_502]);
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -368,8 +396,7 @@ fn an_application_that_sends_little_does_not_grow_the_window() {
 
 #[test]
 fn a_silence_costs_the_window_half_per_timeout() {
-    let mut world = lone(&WorldSpec::new(RATE, RTT, 100), Reno);
-    world.flows.clear();
+    let mut world = World::new(&WorldSpec::new(RATE, RTT, 100));
     let flow = world.connect(Reno, RTT, Some(3_000_000));
     world.run_for(Span::secs(5));
     let before = world.flows[flow].sender.cwnd();
@@ -533,7 +560,7 @@ proptest! {
     fn a_transfer_completes_under_any_loss(
         congestion_control in congestion_control(),
         loss_percent in 0u32..=30,
-        ack_loss_percent in 0u32..=30,
+        ack_loss_percent in prop_oneof![Just(0u32), 1..=30u32],
         volume in 1u64..200_000,
         rtt_ms in 1u64..200,
         is_paced: bool,
@@ -555,9 +582,10 @@ proptest! {
         prop_assert!(flow.receiver.received() >= Bytes::new(volume));
         // Nothing is left behind.
         prop_assert!(!flow.sender.has_unsent());
-        // What arrived twice was given up by a timeout: little.
-        let twice = flow.receiver.received().as_u64() - volume;
-        prop_assert!(twice <= volume / 4 + 3 * SEGMENT, "{twice} of {volume}");
+        // Only what was given up because its ACKs were lost arrives twice.
+        if ack_loss_percent == 0 {
+            prop_assert_eq!(flow.receiver.received(), Bytes::new(volume));
+        }
     }
 
     #[test]

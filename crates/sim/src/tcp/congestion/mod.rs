@@ -148,11 +148,11 @@ impl Congestion {
     }
 
     /// A retransmission timeout has passed.
-    pub(super) fn handle_timeout(&mut self, now: Time) {
+    pub(super) fn handle_timeout(&mut self) {
         match self {
             Congestion::Reno | Congestion::Vegas(_) => {}
             Congestion::Cubic(cubic) => *cubic = Cubic::new(),
-            Congestion::Bbr(bbr) => bbr.handle_timeout(now),
+            Congestion::Bbr(bbr) => bbr.handle_timeout(),
         }
     }
 

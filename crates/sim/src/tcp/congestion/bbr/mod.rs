@@ -135,10 +135,10 @@ impl Bbr {
         self.cwnd_before = if is_small { self.cwnd_before.max(cwnd) } else { cwnd };
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Time) {
+    /// Whether STARTUP is over is judged anew, from the rate after the timeout.
+    pub(super) fn handle_timeout(&mut self) {
         self.state_before = State::Loss;
         self.pipe.rate = 0.0;
-        self.aggregation.handle_restart(now);
     }
 
     /// The application sends again after a silence: at the rate as it is, without a probe.
@@ -244,12 +244,11 @@ impl Bbr {
     }
 
     fn update_drain(&mut self, sample: &AckSample, window: &mut Window) {
-        let drained = self.target(self.rates.max(), 1.0);
         if self.mode == Mode::Startup && self.pipe.is_full {
             self.mode = Mode::Drain;
-            window.ssthresh = drained;
+            window.ssthresh = self.target(self.rates.max(), 1.0);
         }
-        if self.mode == Mode::Drain && sample.in_flight <= drained {
+        if self.mode == Mode::Drain && sample.in_flight <= self.target(self.rates.max(), 1.0) {
             self.begin_cycle(sample.now);
         }
     }
