@@ -47,7 +47,7 @@ evidence: build
 	$(SUDO) cargo xtask evidence
 
 bench: build
-	$(SUDO) cargo bench --locked --workspace --bench fair --bench classifier --bench tick --bench daemon
+	$(SUDO) cargo bench --locked --workspace --bench fair --bench link --bench classifier --bench tick --bench daemon --bench htb --bench tcp --bench engine
 
 install: build
 	install -D -m 0755 $(FAIRWEIR) $(DESTDIR)$(PREFIX)/bin/fairweir

@@ -9,109 +9,100 @@ use fairweir_core::units::Time;
 /// O(log n) and leaves nothing behind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadlines {
-    /// Sources with a deadline, a parent never after its children.
-    heap: Vec<u32>,
-    /// Deadline of each source; `NEVER` is none.
-    at: Vec<u64>,
+    /// Sources with their deadlines, a parent never after its children.
+    heap: Vec<Entry>,
     /// Where in the heap each source is; `NOWHERE` without a deadline.
     place: Vec<u32>,
 }
 
-const NEVER: u64 = u64::MAX;
+/// Ordered by deadline, then by source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    at: Time,
+    source: u32,
+}
+
 const NOWHERE: u32 = u32::MAX;
 
 impl Deadlines {
     /// A new source, without a deadline.
     pub(super) fn add(&mut self) -> usize {
-        self.at.push(NEVER);
         self.place.push(NOWHERE);
-        self.at.len() - 1
+        self.place.len() - 1
     }
 
     /// The earliest deadline and its source.
     pub(super) fn first(&self) -> Option<(Time, usize)> {
-        let source = *self.heap.first()? as usize;
-        Some((Time::from_nanos(self.at[source]), source))
+        self.heap.first().map(|entry| (entry.at, entry.source as usize))
     }
 
     /// The deadline of a source.
     pub(super) fn of(&self, source: usize) -> Option<Time> {
-        Some(self.at[source]).filter(|&at| at != NEVER).map(Time::from_nanos)
+        self.heap.get(self.place[source] as usize).map(|entry| entry.at)
     }
 
     /// Sets or removes the deadline of a source.
     pub(super) fn set(&mut self, source: usize, deadline: Option<Time>) {
-        let at = deadline.map_or(NEVER, Time::as_nanos);
-        if self.at[source] == at {
-            return;
-        }
-        let before = std::mem::replace(&mut self.at[source], at);
-        let place = self.place[source];
-        if at == NEVER {
-            self.remove(place as usize);
-        } else if place == NOWHERE {
-            self.heap.push(source as u32);
-            self.place[source] = self.heap.len() as u32 - 1;
-            self.rise(self.heap.len() - 1);
-        } else if at < before {
-            self.rise(place as usize);
-        } else {
-            self.sink(place as usize);
+        let place = self.place[source] as usize;
+        let Some(at) = deadline else { return self.remove(place) };
+        let entry = Entry { at, source: source as u32 };
+        match self.heap.get(place).copied() {
+            None => {
+                self.heap.push(entry);
+                self.rise(self.heap.len() - 1, entry);
+            }
+            Some(before) if entry < before => self.rise(place, entry),
+            Some(before) if entry > before => self.sink(place, entry),
+            Some(_) => {}
         }
     }
 
     fn remove(&mut self, place: usize) {
-        let gone = self.heap.swap_remove(place);
-        self.place[gone as usize] = NOWHERE;
-        if let Some(&moved) = self.heap.get(place) {
-            self.place[moved as usize] = place as u32;
-            self.rise(place);
-            self.sink(self.place[moved as usize] as usize);
+        let Some(gone) = self.heap.get(place).copied() else { return };
+        self.place[gone.source as usize] = NOWHERE;
+        let last = self.heap.pop().filter(|last| last.source != gone.source);
+        match last {
+            Some(moved) if moved < gone => self.rise(place, moved),
+            Some(moved) => self.sink(place, moved),
+            None => {}
         }
     }
 
-    fn is_before(&self, a: u32, b: u32) -> bool {
-        (self.at[a as usize], a) < (self.at[b as usize], b)
-    }
-
-    fn rise(&mut self, mut place: usize) {
-        let source = self.heap[place];
+    /// Puts an entry at a place or above it.
+    fn rise(&mut self, mut place: usize, entry: Entry) {
         while place > 0 {
             let parent = (place - 1) / 2;
             let above = self.heap[parent];
-            if !self.is_before(source, above) {
+            if above < entry {
                 break;
             }
             self.put(above, place);
             place = parent;
         }
-        self.put(source, place);
+        self.put(entry, place);
     }
 
-    fn sink(&mut self, mut place: usize) {
-        let source = self.heap[place];
+    /// Puts an entry at a place or below it.
+    fn sink(&mut self, mut place: usize, entry: Entry) {
         loop {
-            let mut child = 2 * place + 1;
-            if child >= self.heap.len() {
+            let child = 2 * place + 1;
+            let below = match self.heap.get(child..) {
+                Some([left, right, ..]) if right < left => (child + 1, *right),
+                Some([left, ..]) => (child, *left),
+                Some([]) | None => break,
+            };
+            if entry < below.1 {
                 break;
             }
-            if child + 1 < self.heap.len() && self.is_before(self.heap[child + 1], self.heap[child])
-            {
-                child += 1;
-            }
-            let below = self.heap[child];
-            if !self.is_before(below, source) {
-                break;
-            }
-            self.put(below, place);
-            place = child;
+            self.put(below.1, place);
+            place = below.0;
         }
-        self.put(source, place);
+        self.put(entry, place);
     }
 
-    fn put(&mut self, source: u32, place: usize) {
-        self.heap[place] = source;
-        self.place[source as usize] = place as u32;
+    fn put(&mut self, entry: Entry, place: usize) {
+        self.heap[place] = entry;
+        self.place[entry.source as usize] = place as u32;
     }
 }
 

@@ -410,7 +410,7 @@ impl<'s> World<'s> {
         let (flow, slot) = (connection.flow, connection.slot);
         let total = connection.receiver.received();
         self.acknowledge(now, index);
-        self.watch(index);
+        self.watch(index, self.connections[index].receiver.next_timeout());
         self.flows[flow].app.handle_received(now, slot, total);
         self.serve(now, flow);
     }
@@ -516,7 +516,7 @@ impl<'s> World<'s> {
         }
         let connection = &self.connections[index];
         self.deadlines.set(connection.pacing_source, connection.sender.next_transmit(now));
-        self.watch(index);
+        self.watch(index, connection.sender.next_timeout());
     }
 
     /// Sends the acknowledgements that are due.
@@ -532,14 +532,13 @@ impl<'s> World<'s> {
     // --------------------------------------------------------------------------------------------
     // Timers
 
-    /// Makes sure that the connection's timers are heard. A deadline that moved to a later time is
-    /// left where it is: it is put right when it fires, not with every packet.
-    fn watch(&mut self, index: u32) {
-        let connection = &self.connections[index];
-        let due = connection.next_timeout();
-        let heard = self.deadlines.of(connection.timer_source);
-        if due.is_some_and(|due| heard.is_none_or(|heard| due < heard)) {
-            self.deadlines.set(connection.timer_source, due);
+    /// Makes sure that a timer of the connection that is `due` is heard. A deadline that moved to a
+    /// later time is left where it is: it is put right when it fires, not with every packet.
+    fn watch(&mut self, index: u32, due: Option<Time>) {
+        let Some(due) = due else { return };
+        let source = self.connections[index].timer_source;
+        if self.deadlines.of(source).is_none_or(|heard| due < heard) {
+            self.deadlines.set(source, Some(due));
         }
     }
 
@@ -550,12 +549,13 @@ impl<'s> World<'s> {
         if due.is_none_or(|due| due > now) {
             return;
         }
-        self.deadlines.set(connection.timer_source, None);
         if connection.sender.next_timeout().is_some_and(|due| due <= now) {
             connection.sender.handle_timeout(now);
         }
         self.acknowledge(now, index);
         self.transmit(now, index);
+        let connection = &self.connections[index];
+        self.deadlines.set(connection.timer_source, connection.next_timeout());
     }
 
     fn resend_later(&mut self, now: Time, lost: Lost) {

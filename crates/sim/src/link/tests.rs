@@ -132,6 +132,25 @@ fn random_loss_is_what_was_asked_for_and_the_same_each_time() {
     assert!((850..1_150).contains(&lost(7).len()), "{}", lost(7).len());
 }
 
+#[test]
+fn red_drops_before_the_buffer_is_full_and_forgets_while_it_rests() {
+    let red = Discipline::Red(Red::default());
+    let mut link = Link::new(spec(Rate::mbit(8), Buffer::Packets(100), red, &[1]));
+    // Packets of 1 ms, a tenth more of them than the link carries.
+    let (mut drops, mut longest) = (0, Bytes::ZERO);
+    for i in 0..20_000 {
+        link.enqueue(Time::ZERO + Span::micros(900) * i, packet(0, 1_000, i));
+        while link.poll_departure(Time::ZERO + Span::micros(900) * i).is_some() {}
+        drops += std::iter::from_fn(|| link.poll_drop()).count();
+        longest = longest.max(link.backlog());
+    }
+    assert!((1_900..2_100).contains(&drops), "{drops}");
+    assert!(longest < Bytes::kb(80), "{longest}");
+    // With half of the buffer full on average, one of ten packets would go.
+    (0..20).for_each(|i| link.enqueue(ms(60_000), packet(0, 1_000, i)));
+    assert_eq!(link.poll_drop(), None);
+}
+
 /// What came out of a link that was driven as a relay drives it, now and then.
 struct Played {
     departures: Vec<Departure<usize>>,

@@ -174,15 +174,15 @@ mod tests {
 
     #[test]
     fn packets_leave_at_opportunities_and_share_them() {
-        let mut cursor = Cursor::new("2\n2\n5\n".parse().unwrap());
+        let mut cursor = Cursor::new("2\n3\n5\n".parse().unwrap());
         let mut send = |now, size| cursor.send(ms(now), Bytes::new(size));
         assert_eq!(send(1, 500), (ms(2), ms(2)));
         assert_eq!(send(2, 1_014), (ms(2), ms(2)));
-        // The rest of the second one, and the beginning of the third.
-        assert_eq!(send(2, 2_000), (ms(2), ms(5)));
+        // All of the second one, and the beginning of the third.
+        assert_eq!(send(2, 2_000), (ms(3), ms(5)));
         assert_eq!(send(5, 1_000), (ms(5), ms(5)));
-        // Nobody was there for what was left at 5 ms and for both at 7 ms.
-        assert_eq!(send(8, 1_514), (ms(10), ms(10)));
+        // Nobody was there for what was left at 5 ms and for those at 7 ms and 8 ms.
+        assert_eq!(send(9, 1_514), (ms(10), ms(10)));
         assert_eq!(send(1_000_000, 1_514), (ms(1_000_000), ms(1_000_000)));
     }
 

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use fairweir_core::units::{Span, Time};
 
 use super::{BIN, Report};
+use crate::link::Capacity;
 use crate::scenario::Scenario;
 
 /// Okabe and Ito's colours, which people with any colour vision can tell apart.
@@ -127,12 +128,15 @@ impl<'s> Plot<'s> {
         polyline(svg, points, colour(group), style);
     }
 
-    /// A step line: the share holds from one event to the next. It has gaps where the shares
-    /// cannot be known.
+    /// A step line: the share holds from one event to the next, under a trace for a second. It has
+    /// gaps where the shares cannot be known.
     fn fair_line(&self, svg: &mut String, top: f64, group: usize) {
         let ends = [Span::ZERO, self.scenario.duration].map(|s| Time::ZERO + s);
         let mut times: Vec<Time> = self.scenario.events().iter().map(|e| e.at).collect();
         times.extend(ends);
+        if let Capacity::Trace(_) = self.scenario.link.capacity {
+            times.extend((1..self.seconds as u64).map(|s| Time::ZERO + Span::secs(s)));
+        }
         times.sort();
         times.dedup();
         let steps: Vec<Option<[(f64, f64); 2]>> = times

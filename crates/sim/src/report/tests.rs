@@ -115,6 +115,29 @@ fn right_is_when_it_stays_so() {
 }
 
 #[test]
+fn under_a_trace_each_second_has_its_own_shares() {
+    // In turn a second of 1.2112 Mbit/s, one of nothing and one of twice as much.
+    let lines = (1..100).map(|i| i * 10).chain((0..200).map(|i| 2_000 + i * 5)).chain([3_000]);
+    let trace: String = lines.map(|ms| format!("{ms}\n")).collect();
+    let text = TWO.replace("rate = \"30mbit\"", "trace = \"t\"");
+    let scenario = Scenario::parse_with(&text, "x", &[], &|_| Ok(trace.clone())).unwrap();
+    let perfect = samples(&scenario, |ms| {
+        let all = [1.2112, 0.0, 2.4224][(ms / 1_000 % 3) as usize];
+        if ms < 4_000 { vec![all, 0.0] } else { vec![all * 2.0 / 3.0, all / 3.0] }
+    });
+    let summary = score(&scenario, &perfect);
+    assert_eq!((summary.allocation_error, summary.utilization), (Some(0.0), Some(1.0)));
+    assert_eq!(summary.right_after_s[1].seconds, Some(1.0));
+    // Everything to one group is wrong by its share of each second.
+    let starving =
+        samples(&scenario, |ms| vec![[1.2112, 0.0, 2.4224][(ms / 1_000 % 3) as usize], 0.0]);
+    let summary = score(&scenario, &starving);
+    // Scored are the seconds from 2 to 4 and from 6; of those, the ones with something to share.
+    assert_eq!(summary.allocation_error, Some(0.2222));
+    assert_eq!(summary.right_after_s[1].seconds, None);
+}
+
+#[test]
 fn a_tiny_share_has_a_slack_of_the_capacity() {
     let mbit = |m: f64| Rate::bps((m * 1e6) as u64);
     assert!(is_right(mbit(0.28), mbit(0.01), mbit(30.0)));

@@ -7,7 +7,9 @@
 //! demand, and so which fair shares hold.
 //!
 //! Terms: a *flow* is one application of a group, with as many connections as it needs; an *event*
-//! is an instant at which the fair shares may change. All rates, also demands, count L2 bytes.
+//! is an instant at which the fair shares may change; under a trace they also do in between, since
+//! they are those of each second's capacity, which may be zero. All rates, also demands, count L2
+//! bytes.
 
 use std::io;
 use std::path::Path;

@@ -273,3 +273,110 @@ impl Flight {
 
 /// RFC 6675's DupThresh.
 const DUPLICATE_THRESHOLD: u64 = 3;
+
+#[cfg(test)]
+mod tests {
+    use fairweir_core::units::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What happens to a connection.
+    #[derive(Clone, Debug)]
+    enum Event {
+        Send(u32),
+        /// The next packet reaches the receiver, or is lost.
+        Pass(bool),
+        /// The receiver's ACK reaches the sender.
+        Acknowledge,
+        DetectLosses(bool),
+        GiveUp,
+        TakeBack,
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            3 => (1u32..6).prop_map(Event::Send),
+            8 => prop::bool::weighted(0.8).prop_map(Event::Pass),
+            4 => Just(Event::Acknowledge),
+            4 => any::<bool>().prop_map(Event::DetectLosses),
+            1 => Just(Event::GiveUp),
+            1 => Just(Event::TakeBack),
+        ]
+    }
+
+    /// What the receiver says.
+    fn ack(last: u64, received: u64) -> Ack {
+        Ack { last, received, payload: Bytes::ZERO, window: Bytes::ZERO }
+    }
+
+    proptest! {
+        #[test]
+        fn every_packet_is_delivered_lost_or_in_flight(
+            events in prop::collection::vec(event(), 1..300),
+        ) {
+            let mut flight = Flight::default();
+            let (mut passed, mut arrived, mut last) = (0u64, 0u64, None);
+            let (mut delivered, mut lost) = (0i64, 0i64);
+            for event in events.iter().chain([&Event::Acknowledge, &Event::DetectLosses(true)]) {
+                match event {
+                    Event::Send(count) => {
+                        (0..*count).for_each(|_| flight.send(Sent::new(Time::ZERO, 100)));
+                    }
+                    Event::Pass(arrives) => {
+                        if passed < flight.numbers_end() {
+                            passed += 1;
+                            if *arrives {
+                                arrived += 1;
+                                last = Some(passed - 1);
+                            }
+                        }
+                    }
+                    Event::Acknowledge => {
+                        let Some(last) = last else { continue };
+                        let news = flight.acknowledge(&ack(last, arrived), 0);
+                        delivered += i64::from(news.count);
+                        lost -= i64::from(news.late);
+                        prop_assert_eq!(delivered, arrived as i64, "counts are exact");
+                    }
+                    Event::DetectLosses(at_once) => {
+                        lost += i64::from(flight.detect_losses(*at_once, 0).count);
+                    }
+                    Event::GiveUp => lost += i64::from(flight.give_up(Time::ZERO, 0).count),
+                    Event::TakeBack => lost -= i64::from(flight.take_back()),
+                }
+                let in_flight = i64::from(flight.in_flight());
+                prop_assert_eq!(delivered + lost + in_flight, flight.numbers_end() as i64);
+                prop_assert_eq!(flight.payload() as i64, in_flight * 100);
+                let are_in_flight = |sent: &&Sent| sent.fate == Fate::InFlight;
+                prop_assert_eq!(flight.ring.iter().filter(are_in_flight).count() as i64, in_flight);
+            }
+            // Nothing is remembered but what no ACK covers.
+            prop_assert_eq!(flight.base, last.map_or(0, |last| last + 1));
+        }
+    }
+
+    #[test]
+    fn three_packets_above_a_hole_make_it_a_loss() {
+        let mut flight = Flight::default();
+        (0..10).for_each(|_| flight.send(Sent::new(Time::ZERO, 100)));
+        for (last, received, lost) in [(0, 1, 0), (2, 2, 0), (4, 3, 0), (5, 4, 2), (8, 5, 0)] {
+            flight.acknowledge(&ack(last, received), 0);
+            assert_eq!(flight.detect_losses(false, 0).count, lost, "{last}");
+        }
+        assert_eq!(flight.in_flight(), 3);
+    }
+
+    #[test]
+    fn a_copy_that_arrives_settles_the_loss_of_the_original() {
+        let mut flight = Flight::default();
+        (0..3).for_each(|_| flight.send(Sent::new(Time::ZERO, 100)));
+        let mut copy = Sent::new(Time::ZERO, 0);
+        copy.set(Sent::COPY, true);
+        flight.send(copy);
+        flight.acknowledge(&ack(1, 2), 3);
+        flight.acknowledge(&ack(3, 3), 3);
+        let losses = flight.detect_losses(true, 3);
+        assert_eq!(losses, Losses { count: 1, before: 0, after: 0, settled: 1 });
+    }
+}

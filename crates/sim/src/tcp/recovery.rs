@@ -165,3 +165,71 @@ impl Recovery {
         in_flight + may_go.max(u32::from(self.out == 0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Each ACK delivers some packets, shows others to be lost, and what may go goes.
+        #[test]
+        fn a_reduction_sends_no_more_than_is_delivered_and_ends_at_ssthresh(
+            cwnd in 4u32..500,
+            cut_percent in 30u32..90,
+            acks in prop::collection::vec((1u32..4, 0u32..3), 1..400),
+        ) {
+            let ssthresh = (cwnd * cut_percent / 100).max(2);
+            let prior = Prior { cwnd, ssthresh: u32::MAX };
+            let mut recovery = Recovery::new();
+            recovery.enter(State::Recovery, 0, cwnd, Some(prior));
+            let (mut in_flight, mut delivered_sum, mut sent_sum, mut lost_sum) = (cwnd, 0, 0, 0);
+            for (delivered, lost) in acks {
+                let delivered = delivered.min(in_flight);
+                if delivered == 0 {
+                    break;
+                }
+                let lost = lost.min(in_flight - delivered);
+                in_flight -= delivered + lost;
+                delivered_sum += delivered;
+                lost_sum += lost;
+                let window = recovery.reduced_window(ssthresh, in_flight, delivered, lost == 0);
+                prop_assert!(window >= in_flight);
+                let sent = window - in_flight;
+                // One for the first retransmission, one for each ACK that shows a repair.
+                prop_assert!(sent <= delivered_sum + 1 - sent_sum.min(delivered_sum) + delivered + 1);
+                (0..sent).for_each(|_| { recovery.handle_sent(); });
+                sent_sum += sent;
+                in_flight = window;
+                if in_flight > ssthresh {
+                    prop_assert!(sent_sum <= delivered_sum + 1, "conservative");
+                } else {
+                    prop_assert!(window <= ssthresh.max(in_flight));
+                }
+                // Once as much was delivered as was in flight, nothing is above ssthresh.
+                if delivered_sum + lost_sum >= cwnd {
+                    prop_assert!(in_flight <= ssthresh + 1, "{in_flight} {ssthresh}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_further_loss_the_reduction_is_proportional() {
+        let mut recovery = Recovery::new();
+        let prior = Prior { cwnd: 100, ssthresh: u32::MAX };
+        recovery.enter(State::Recovery, 0, 100, Some(prior));
+        let (mut in_flight, mut sent) = (100, 0);
+        for delivered in 1..=90u32 {
+            let window = recovery.reduced_window(70, in_flight - 1, 1, false);
+            for _ in in_flight - 1..window {
+                recovery.handle_sent();
+                sent += 1;
+            }
+            in_flight = window;
+            assert_eq!(sent, (delivered * 7).div_ceil(10), "{delivered}");
+        }
+        assert_eq!(in_flight, 73);
+    }
+}

@@ -1,30 +1,583 @@
-use fairweir_core::units::{Bytes, Rate, Span};
+use fairweir_core::units::{Bytes, Rate, Span, Time};
+use proptest::prelude::*;
 
+use super::{Ack, Receiver, ReceiverSpec, Segment, Sender, SenderSpec};
+use crate::link::Buffer;
 use crate::scenario::CongestionControl::{self, Bbr, Cubic, Reno, Vegas};
 
 mod world;
 
-use world::{World, WorldSpec};
+use world::{HEADERS, SEGMENT, World, WorldSpec};
 
 const ALL: [CongestionControl; 4] = [Reno, Cubic, Vegas, Bbr];
+const RATE: Rate = Rate::mbit(30);
+const RTT: Span = Span::millis(30);
+/// Packets of 30 Mbit/s times 30 ms.
+const BDP: f64 = 30e6 * 0.03 / 8.0 / (SEGMENT + HEADERS) as f64;
+const NO_WINDOW: Bytes = Bytes::new(1 << 40);
+
+fn ms(n: u64) -> Time {
+    Time::ZERO + Span::millis(n)
+}
+
+fn sender_spec(congestion_control: CongestionControl) -> SenderSpec {
+    SenderSpec { congestion_control, segment: Bytes::new(SEGMENT), paced: false, seed: 1 }
+}
+
+/// A world with one connection that has always more to send.
+fn lone(spec: &WorldSpec, congestion_control: CongestionControl) -> World {
+    let mut world = World::new(spec);
+    world.connect(congestion_control, RTT, None);
+    world
+}
+
+/// How much of the link is used over some time.
+fn utilisation(world: &mut World, span: Span) -> f64 {
+    let before = world.left;
+    world.run_for(span);
+    Rate::from_volume(Bytes::new(world.left - before), span).as_mbit_f64() / RATE.as_mbit_f64()
+}
+
+// ------------------------------------------------------------------------------------------------
+// Congestion control
 
 #[test]
 fn a_lone_flow_fills_a_fifo_of_one_bdp() {
-    let (rate, rtt) = (Rate::mbit(30), Span::millis(30));
     for congestion_control in ALL {
-        let mut world = World::new(&WorldSpec::new(rate, rtt, 100));
-        world.connect(congestion_control, rtt, None);
+        let mut world = lone(&WorldSpec::new(RATE, RTT, 100), congestion_control);
         world.run_for(Span::secs(5));
-        let before = world.left;
-        world.run_for(Span::secs(40));
-        let achieved = Rate::from_volume(Bytes::new(world.left - before), Span::secs(40));
-        let utilisation = achieved.as_mbit_f64() / rate.as_mbit_f64();
-        println!(
-            "{congestion_control:?} {utilisation:.4} dropped {} resent {} cwnd {}",
-            world.dropped,
-            world.flows[0].sender.retransmitted(),
-            world.flows[0].sender.cwnd()
-        );
-        assert!(utilisation >= 0.97, "{congestion_control:?}: {utilisation:.3}");
+        let used = utilisation(&mut world, Span::secs(40));
+        assert!(used >= 0.97, "{congestion_control:?}: {used:.3}");
+        // Each packet that was dropped was sent again, once.
+        let resent = world.flows[0].sender.retransmitted();
+        assert_eq!(resent, world.dropped, "{congestion_control:?}");
+    }
+}
+
+/// Windows before and after each cut from 5 s on, and the mean window.
+fn sawtooth(congestion_control: CongestionControl) -> (Vec<(u32, u32)>, f64) {
+    let mut world = lone(&WorldSpec::new(RATE, RTT, 100), congestion_control);
+    world.run_for(Span::secs(5));
+    let (mut cuts, mut area) = (Vec::new(), 0.0);
+    let (mut last, mut cut_at) = ((world.now, 0), Time::ZERO);
+    world.run_until(world.now + Span::secs(60), |world| {
+        let sender = &world.flows[0].sender;
+        area += world.now.since(last.0).as_secs_f64() * f64::from(last.1);
+        // A reduction takes an RTT with a full queue.
+        if sender.cwnd() < last.1 && world.now.since(cut_at) > RTT * 4 {
+            cuts.push((last.1, sender.ssthresh().unwrap()));
+            cut_at = world.now;
+        }
+        last = (world.now, sender.cwnd());
+    });
+    (cuts, area / 60.0)
+}
+
+#[test]
+fn reno_halves_and_lives_at_three_quarters() {
+    let (cuts, mean) = sawtooth(Reno);
+    assert!((4..40).contains(&cuts.len()), "{cuts:?}");
+    for &(before, after) in &cuts {
+        assert_eq!(after, before / 2, "{cuts:?}");
+        // The pipe and the buffer hold two BDP.
+        assert!((f64::from(before) / (2.0 * BDP) - 1.0).abs() < 0.1, "{cuts:?}");
+    }
+    assert!((mean / (1.5 * BDP) - 1.0).abs() < 0.05, "{mean:.1} of {:.1}", 2.0 * BDP);
+}
+
+#[test]
+fn cubic_keeps_seven_tenths() {
+    let (cuts, mean) = sawtooth(Cubic);
+    assert!(cuts.len() >= 4, "{cuts:?}");
+    for &(before, after) in &cuts {
+        assert!((f64::from(after) / f64::from(before) - 0.7).abs() < 0.01, "{cuts:?}");
+    }
+    assert!((0.85..0.97).contains(&(mean / (2.0 * BDP))), "{mean:.1} of {:.1}", 2.0 * BDP);
+}
+
+#[test]
+fn vegas_keeps_two_to_four_packets_in_the_queue() {
+    let mut world = lone(&WorldSpec::new(RATE, RTT, 100), Vegas);
+    world.run_for(Span::secs(20));
+    let dropped = world.dropped;
+    let queued = |world: &World| f64::from(world.flows[0].sender.cwnd()) - BDP;
+    world.run_until(world.now + Span::secs(20), |world| {
+        assert!((0.0..6.0).contains(&queued(world)), "{}", queued(world));
+    });
+    assert_eq!(world.dropped, dropped);
+}
+
+#[test]
+fn hystart_leaves_slow_start_before_much_is_lost() {
+    let dropped = |congestion_control| {
+        let mut world = lone(&WorldSpec::new(RATE, RTT, 100), congestion_control);
+        world.run_for(Span::millis(400));
+        (world.dropped, world.flows[0].sender.ssthresh())
+    };
+    assert!(dropped(Reno).0 > 100, "{:?}", dropped(Reno));
+    let (dropped, ssthresh) = dropped(Cubic);
+    assert!(dropped == 0 && ssthresh.is_some_and(|s| s < 150), "{dropped} {ssthresh:?}");
+}
+
+#[test]
+fn bbr_keeps_two_bdp_in_flight_at_most_and_probes_the_rtt_with_four_packets() {
+    let mut world = lone(&WorldSpec::new(RATE, RTT, 400), Bbr);
+    world.run_for(Span::secs(5));
+    let (mut most, mut least, mut small_for, mut last) = (0, u32::MAX, 0.0, world.now);
+    world.run_until(ms(35_000), |world| {
+        let in_flight = world.flows[0].sender.in_flight();
+        if most > 0 && in_flight <= 4 {
+            small_for += world.now.since(last).as_secs_f64();
+        }
+        last = world.now;
+        most = most.max(in_flight);
+        least = least.min(in_flight);
+    });
+    // Three bursts, two packets, rounding and the excess of delayed ACKs are on top.
+    let most = f64::from(most);
+    assert!((1.2 * BDP..2.0 * BDP + 20.0).contains(&most), "{most} of {BDP:.0}");
+    assert!((2..=4).contains(&least), "{least}");
+    // Every ten seconds for 200 ms and what it takes.
+    assert!((0.55..1.0).contains(&small_for), "{small_for}");
+    assert_eq!(world.dropped, 0);
+}
+
+#[test]
+fn bbr_finds_the_policer() {
+    let mut spec = WorldSpec::new(Rate::mbit(200), RTT, 100);
+    spec.policer = Some((Rate::mbit(20), Bytes::kb(30)));
+    let mut world = lone(&spec, Bbr);
+    world.run_for(Span::secs(10));
+    let (before, sent) = (world.policed, world.flows[0].sender.transmitted());
+    let used = utilisation(&mut world, Span::secs(40));
+    let sent = world.flows[0].sender.transmitted() - sent;
+    let loss = (world.policed - before) as f64 / sent as f64;
+    assert!((0.6..20.0 / 30.0).contains(&used), "{used:.3}");
+    assert!(loss < 0.05, "{loss:.3}");
+}
+
+#[test]
+fn reno_under_random_loss_is_as_fast_as_mathis_says() {
+    // rate = MSS/RTT · √(3/(2p)) for an ACK per packet, √(3/(4p)) with delayed ACKs; counting
+    // packets, as here, is the former (Mathis et al., CCR 27(3), 1997).
+    for (loss_ppm, from, to) in [(1_000, 0.85, 1.1), (5_000, 0.8, 1.1), (10_000, 0.75, 1.1)] {
+        let mut spec = WorldSpec::new(Rate::mbit(1_000), RTT, 100);
+        spec.loss_ppm = loss_ppm;
+        let mut world = lone(&spec, Reno);
+        world.run_for(Span::secs(10));
+        let before = world.flows[0].receiver.received();
+        world.run_for(Span::secs(300));
+        let volume = world.flows[0].receiver.received().saturating_sub(before);
+        let achieved = volume.as_u64() as f64 / 300.0 / SEGMENT as f64;
+        let p = f64::from(loss_ppm) / 1e6;
+        let theory = (1.5 / p).sqrt() / RTT.as_secs_f64();
+        let ratio = achieved / theory;
+        assert!((from..to).contains(&ratio), "{loss_ppm} ppm: {ratio:.3}");
+    }
+}
+
+#[test]
+fn equal_flows_share_equally_in_the_long_run() {
+    for congestion_control in [Reno, Cubic, Bbr] {
+        let mut world = World::new(&WorldSpec::new(RATE, RTT, 100));
+        for i in 0..4 {
+            world.connect(congestion_control, RTT, None);
+            world.run_for(Span::millis(100 * i));
+        }
+        world.run_for(Span::secs(10));
+        let received = |world: &World| -> Vec<u64> {
+            world.flows.iter().map(|flow| flow.receiver.received().as_u64()).collect()
+        };
+        let before = received(&world);
+        world.run_for(Span::secs(120));
+        let after = received(&world);
+        let parts: Vec<f64> = after.iter().zip(before).map(|(a, b)| (a - b) as f64).collect();
+        let sum: f64 = parts.iter().sum();
+        let squares: f64 = parts.iter().map(|p| p * p).sum();
+        let jain = sum * sum / (4.0 * squares);
+        assert!(jain > 0.9, "{congestion_control:?}: {jain:.3} {parts:?}");
+    }
+}
+
+// ------------------------------------------------------------------------------------------------
+// Loss recovery
+
+/// A sender with so many packets in flight, sent at 1 s, and the first of what they carried.
+fn sender_in_flight(congestion_control: CongestionControl, rounds: u32) -> (Sender, u64, u64) {
+    let mut sender = Sender::new(&sender_spec(congestion_control));
+    sender.handle_established(ms(0), Span::millis(100), NO_WINDOW);
+    sender.write(ms(0), None);
+    let (mut from, mut end) = (0, drain(&mut sender, ms(0)));
+    for round in 1..=rounds {
+        let now = ms(u64::from(round) * 100);
+        sender.handle_ack(now, &ack(end, end));
+        (from, end) = (end, drain(&mut sender, now));
+    }
+    (sender, from, end)
+}
+
+/// Sends what may go; the next number.
+fn drain(sender: &mut Sender, now: Time) -> u64 {
+    while sender.poll_transmit(now).is_some() {}
+    sender.transmitted()
+}
+
+/// Of packets below `end`, `received` have arrived.
+fn ack(end: u64, received: u64) -> Ack {
+    Ack { last: end - 1, received, payload: Bytes::new(received * SEGMENT), window: NO_WINDOW }
+}
+
+#[test]
+fn the_window_is_cut_once_per_round_whatever_is_lost() {
+    for lost in [1, 2, 20, 60] {
+        let (mut sender, from, end) = sender_in_flight(Reno, 3);
+        assert_eq!((end - from, sender.cwnd()), (80, 80));
+        // The first `lost` are lost; each of the others brings an ACK, and what is resent arrives.
+        for number in from + lost..end {
+            sender.handle_ack(ms(400), &ack(number + 1, number + 1 - lost));
+            drain(&mut sender, ms(400));
+        }
+        assert_eq!(sender.ssthresh(), Some(40), "{lost}");
+        let resent_end = sender.transmitted();
+        assert!(sender.cwnd() <= 40.max(80 - lost as u32), "{lost}: {}", sender.cwnd());
+        for number in end..resent_end {
+            sender.handle_ack(ms(500), &ack(number + 1, number + 1 - lost));
+            drain(&mut sender, ms(500));
+        }
+        assert_eq!(sender.ssthresh(), Some(40), "{lost}");
+        assert_eq!(sender.retransmitted(), lost, "{lost}");
+        for number in resent_end..sender.transmitted() {
+            sender.handle_ack(ms(600), &ack(number + 1, number + 1 - lost));
+        }
+        assert!((40..=42).contains(&sender.cwnd()), "{lost}: {}", sender.cwnd());
+    }
+}
+
+#[test]
+fn a_lost_retransmission_is_resent_without_a_timeout_and_without_a_cut() {
+    let (mut sender, from, end) = sender_in_flight(Reno, 3);
+    for number in from + 1..end {
+        sender.handle_ack(ms(400), &ack(number + 1, number));
+        drain(&mut sender, ms(400));
+    }
+    assert_eq!(sender.retransmitted(), 1);
+    // The retransmission was the first to go; the next that arrives shows that it is lost.
+    sender.handle_ack(ms(500), &ack(end + 2, end));
+    drain(&mut sender, ms(500));
+    assert_eq!(sender.retransmitted(), 2);
+    assert_eq!(sender.ssthresh(), Some(40));
+}
+
+#[test]
+fn fewer_than_three_packets_above_a_hole_give_it_a_quarter_rtt() {
+    let (mut sender, _, end) = sender_in_flight(Reno, 0);
+    // The last but one is missing, and nothing else will come.
+    sender.handle_ack(ms(100), &ack(end - 2, end - 2));
+    sender.handle_ack(ms(100), &ack(end, end - 1));
+    sender.handle_timeout(ms(111));
+    assert_eq!(sender.poll_transmit(ms(111)).map(|s| s.resent), Some(0), "there is room");
+    drain(&mut sender, ms(111));
+    sender.handle_timeout(ms(113));
+    drain(&mut sender, ms(113));
+    assert_eq!(sender.retransmitted(), 1);
+    assert_eq!(sender.ssthresh(), Some(9));
+}
+
+#[test]
+fn a_lost_tail_is_probed_for_before_the_timeout() {
+    let mut world = World::new(&WorldSpec::new(RATE, RTT, 100));
+    world.connect(Cubic, RTT, Some(20 * SEGMENT));
+    world.run_for(Span::millis(63));
+    // Half of the second window is under way; the rest is lost.
+    world.is_dark = true;
+    world.run_for(Span::millis(7));
+    world.is_dark = false;
+    let lost_at = world.now;
+    world.run_until(ms(2_000), |_| {});
+    let flow = &world.flows[0];
+    assert!(flow.sender.all_delivered());
+    assert_eq!(flow.receiver.received().as_u64(), 20 * SEGMENT);
+    assert_eq!(flow.sender.retransmitted(), 4);
+    let done = world.flows[0].completed_at.unwrap().since(lost_at);
+    assert!(done < Span::millis(200), "{done}");
+}
+
+#[test]
+fn a_blackout_ends_in_a_timeout_and_slow_start() {
+    for congestion_control in ALL {
+        let mut world = lone(&WorldSpec::new(RATE, RTT, 100), congestion_control);
+        world.run_for(Span::secs(5));
+        world.is_dark = true;
+        world.run_for(Span::secs(2));
+        assert_eq!(world.flows[0].sender.cwnd(), 1, "{congestion_control:?}");
+        world.is_dark = false;
+        // 200 ms + 400 + 800 + 1600 after its begin comes the next packet.
+        world.run_for(Span::secs(3));
+        let used = utilisation(&mut world, Span::secs(5));
+        assert!(used > 0.9, "{congestion_control:?}: {used:.3}");
+    }
+}
+
+#[test]
+fn a_timeout_that_was_only_a_delay_is_taken_back() {
+    let (mut sender, from, end) = sender_in_flight(Reno, 3);
+    sender.handle_timeout(ms(520)); // the probe
+    drain(&mut sender, ms(520));
+    sender.handle_timeout(ms(700));
+    drain(&mut sender, ms(700));
+    assert_eq!((sender.cwnd(), sender.ssthresh()), (1, Some(40)));
+    sender.handle_ack(ms(710), &ack(from + 2, from + 2));
+    drain(&mut sender, ms(710));
+    assert_eq!(sender.ssthresh(), None);
+    assert!(sender.cwnd() >= 80, "{}", sender.cwnd());
+    assert!(sender.in_flight() >= 80);
+    assert!(sender.transmitted() < end + 10, "what was given up is not resent");
+}
+
+#[test]
+fn timeouts_back_off() {
+    let (mut sender, ..) = sender_in_flight(Reno, 0);
+    let mut at = Vec::new();
+    while at.len() < 6 {
+        let now = sender.next_timeout().unwrap();
+        sender.handle_timeout(now);
+        drain(&mut sender, now);
+        at.push(now.since(ms(0)).as_nanos() / 1_000_000);
+    }
+    // A probe after 2·SRTT + 2 ms, a timeout at SRTT + max(4·deviation, 200 ms), and twice each.
+    assert_eq!(at, [202, 300, 900, 2_100, 4_500, 9_300]);
+}
+
+// ------------------------------------------------------------------------------------------------
+// Sending
+
+#[test]
+fn an_application_that_sends_little_does_not_grow_the_window() {
+    for congestion_control in [Reno, Cubic, Vegas] {
+        let mut world = World::new(&WorldSpec::new(RATE, RTT, 100));
+        let flow = world.connect(congestion_control, RTT, Some(0));
+        for _ in 0..400 {
+            world.flows[flow].sender.write(world.now, Some(Bytes::new(4 * SEGMENT)));
+            world.run_for(RTT * 2);
+        }
+        let sender = &world.flows[flow].sender;
+        assert!(sender.cwnd() <= 10, "{congestion_control:?}: {}", sender.cwnd());
+        assert!(sender.all_delivered());
+    }
+}
+
+#[test]
+fn a_silence_costs_the_window_half_per_timeout() {
+    let mut world = lone(&WorldSpec::new(RATE, RTT, 100), Reno);
+    world.flows.clear();
+    let flow = world.connect(Reno, RTT, Some(3_000_000));
+    world.run_for(Span::secs(5));
+    let before = world.flows[flow].sender.cwnd();
+    assert!(before > 40, "{before}");
+    world.flows[flow].sender.write(world.now, Some(Bytes::new(1)));
+    world.run_for(Span::millis(1));
+    assert_eq!(world.flows[flow].sender.cwnd(), 10);
+}
+
+#[test]
+fn the_receivers_window_limits_what_is_in_flight() {
+    for congestion_control in ALL {
+        let mut world = World::new(&WorldSpec::new(RATE, RTT, 100));
+        let window = Bytes::new(30 * SEGMENT);
+        world.connect_as(&sender_spec(congestion_control), RTT, None, window);
+        let mut most = 0;
+        world.run_until(ms(5_000), |world| most = most.max(world.flows[0].sender.in_flight()));
+        assert_eq!(most, 30, "{congestion_control:?}");
+        // So the rate is the window per RTT.
+        let used = utilisation(&mut world, Span::secs(5));
+        assert!((used / (30.0 / BDP) - 1.0).abs() < 0.05, "{congestion_control:?}: {used:.3}");
+        // And follows it.
+        world.flows[0].receiver.set_window(Bytes::new(16 * SEGMENT));
+        world.run_for(Span::secs(1));
+        let used = utilisation(&mut world, Span::secs(5));
+        assert!((used / (16.0 / BDP) - 1.0).abs() < 0.05, "{congestion_control:?}: {used:.3}");
+    }
+}
+
+#[test]
+fn a_closed_window_lets_one_packet_through_at_a_time() {
+    let mut world = World::new(&WorldSpec::new(RATE, RTT, 100));
+    world.connect_as(&sender_spec(Cubic), RTT, None, Bytes::ZERO);
+    world.run_until(ms(2_000), |world| assert!(world.flows[0].sender.in_flight() <= 1));
+    assert!(world.flows[0].sender.transmitted() > 20);
+}
+
+#[test]
+fn small_writes_are_gathered_while_a_small_packet_is_under_way() {
+    let mut sender = Sender::new(&sender_spec(Cubic));
+    sender.handle_established(ms(0), RTT, NO_WINDOW);
+    let sizes = |sender: &mut Sender| -> Vec<u32> {
+        std::iter::from_fn(|| sender.poll_transmit(ms(0))).map(|s| s.payload).collect()
+    };
+    sender.write(ms(0), Some(Bytes::new(SEGMENT + 100)));
+    assert_eq!(sizes(&mut sender), [SEGMENT as u32, 100]);
+    sender.write(ms(0), Some(Bytes::new(200)));
+    assert_eq!(sizes(&mut sender), [0; 0]);
+    sender.write(ms(0), Some(Bytes::new(SEGMENT)));
+    assert_eq!(sizes(&mut sender), [SEGMENT as u32]);
+    let payload = Bytes::new(SEGMENT + 100);
+    sender.handle_ack(ms(30), &Ack { last: 1, received: 2, payload, window: NO_WINDOW });
+    assert_eq!(sizes(&mut sender), [200]);
+}
+
+#[test]
+fn paced_packets_go_in_bursts_of_a_millisecond() {
+    let spec = SenderSpec { paced: true, ..sender_spec(Reno) };
+    let mut sender = Sender::new(&spec);
+    sender.handle_established(ms(0), Span::millis(100), NO_WINDOW);
+    sender.write(ms(0), None);
+    // The initial window goes at once.
+    assert_eq!(drain(&mut sender, ms(0)), 10);
+    sender.handle_ack(ms(100), &ack(10, 10));
+    // 20 packets per 100 ms, twice as fast: 2 per 5 ms.
+    let (mut now, mut bursts) = (ms(100), Vec::new());
+    for _ in 0..5 {
+        let before = sender.transmitted();
+        bursts.push((now, drain(&mut sender, now) - before));
+        now = sender.next_transmit(now).unwrap();
+    }
+    assert!(bursts.iter().all(|b| b.1 == 2), "{bursts:?}");
+    for pair in bursts[1..].windows(2) {
+        assert_eq!(pair[1].0.since(pair[0].0), Span::millis(5));
+    }
+}
+
+#[test]
+fn pacing_costs_no_rate() {
+    for congestion_control in [Reno, Cubic] {
+        let mut world = World::new(&WorldSpec::new(RATE, RTT, 100));
+        let spec = SenderSpec { paced: true, ..sender_spec(congestion_control) };
+        world.connect_as(&spec, RTT, None, NO_WINDOW);
+        world.run_for(Span::secs(5));
+        let used = utilisation(&mut world, Span::secs(20));
+        assert!(used > 0.99, "{congestion_control:?}: {used:.3}");
+    }
+}
+
+// ------------------------------------------------------------------------------------------------
+// Receiving
+
+fn segment(number: u64, resent: u32) -> Segment {
+    Segment { number, payload: SEGMENT as u32, resent, copy: false }
+}
+
+/// A receiver that is past its quick start.
+fn receiver() -> (Receiver, u64) {
+    let mut receiver = Receiver::new(&ReceiverSpec { window: NO_WINDOW });
+    for number in 0..16 {
+        receiver.handle_segment(ms(0), &segment(number, 0));
+        assert!(receiver.poll_ack(ms(0)).is_some(), "{number}");
+    }
+    (receiver, 16)
+}
+
+#[test]
+fn every_second_packet_is_acknowledged_or_one_after_40_ms() {
+    let (mut receiver, from) = receiver();
+    for number in from..from + 10 {
+        receiver.handle_segment(ms(1), &segment(number, 0));
+        assert_eq!(receiver.poll_ack(ms(1)).is_some(), number % 2 == 1, "{number}");
+    }
+    receiver.handle_segment(ms(2), &segment(from + 10, 0));
+    assert_eq!(receiver.poll_ack(ms(41)), None);
+    assert_eq!(receiver.next_timeout(), Some(ms(42)));
+    assert_eq!(receiver.poll_ack(ms(42)).map(|ack| ack.last), Some(from + 10));
+    assert_eq!(receiver.next_timeout(), None);
+}
+
+#[test]
+fn every_packet_is_acknowledged_while_a_hole_is_open() {
+    let (mut receiver, from) = receiver();
+    let is_acked = |receiver: &mut Receiver, number, resent| {
+        receiver.handle_segment(ms(1), &segment(number, resent));
+        receiver.poll_ack(ms(1)).is_some()
+    };
+    // `from` is lost, and `from + 5`, which carries it again; `from + 8` does so, too.
+    for (number, resent) in [(1, 0), (2, 0), (3, 0), (4, 0), (6, 1), (7, 1)] {
+        assert!(is_acked(&mut receiver, from + number, resent), "{number}");
+    }
+    assert!(is_acked(&mut receiver, from + 8, 2), "the repair");
+    assert!(!is_acked(&mut receiver, from + 9, 2), "back to every second");
+    assert!(is_acked(&mut receiver, from + 10, 2));
+}
+
+#[test]
+fn a_copy_of_what_has_arrived_does_not_count() {
+    let (mut receiver, from) = receiver();
+    let before = receiver.received();
+    receiver.handle_segment(ms(1), &Segment { copy: true, ..segment(from, 1) });
+    assert_eq!(receiver.received(), before);
+    assert!(receiver.poll_ack(ms(1)).is_some());
+    // The next is lost, its copy is not.
+    receiver.handle_segment(ms(2), &Segment { copy: true, ..segment(from + 2, 2) });
+    assert_eq!(receiver.received(), before + Bytes::new(SEGMENT));
+    assert!(receiver.poll_ack(ms(2)).is_none(), "no hole is left");
+}
+
+// ------------------------------------------------------------------------------------------------
+// Properties
+
+fn congestion_control() -> impl Strategy<Value = CongestionControl> {
+    prop::sample::select(ALL.to_vec())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_transfer_completes_under_any_loss(
+        congestion_control in congestion_control(),
+        loss_percent in 0u32..=30,
+        ack_loss_percent in 0u32..=30,
+        volume in 1u64..200_000,
+        rtt_ms in 1u64..200,
+        is_paced: bool,
+        seed: u64,
+    ) {
+        let mut spec = WorldSpec::new(Rate::mbit(5), Span::millis(rtt_ms), 100);
+        spec.buffer = Buffer::Packets(20);
+        spec.loss_ppm = loss_percent * 10_000;
+        spec.ack_loss_ppm = ack_loss_percent * 10_000;
+        spec.seed = seed >> 1;
+        let mut world = World::new(&spec);
+        let sender = SenderSpec { paced: is_paced, seed, ..sender_spec(congestion_control) };
+        world.connect_as(&sender, Span::millis(rtt_ms), Some(volume), NO_WINDOW);
+        while world.now < ms(3_600_000) && !world.flows[0].sender.all_delivered() {
+            world.run_for(Span::secs(1));
+        }
+        let flow = &world.flows[0];
+        prop_assert!(flow.sender.all_delivered(), "{} of {volume}", flow.receiver.received());
+        prop_assert!(flow.receiver.received() >= Bytes::new(volume));
+        // Nothing is left behind.
+        prop_assert!(!flow.sender.has_unsent());
+        // What arrived twice was given up by a timeout: little.
+        let twice = flow.receiver.received().as_u64() - volume;
+        prop_assert!(twice <= volume / 4 + 3 * SEGMENT, "{twice} of {volume}");
+    }
+
+    #[test]
+    fn the_same_input_gives_the_same_output(
+        congestion_control in congestion_control(), loss_ppm in 0u32..50_000, seed in 0u64..1_000,
+    ) {
+        let play = || {
+            let mut spec = WorldSpec::new(RATE, RTT, 50);
+            (spec.loss_ppm, spec.seed) = (loss_ppm, seed);
+            let mut world = World::new(&spec);
+            for i in 1..4 {
+                world.connect(congestion_control, RTT * i, None);
+            }
+            let mut trace = Vec::new();
+            world.run_until(ms(1_000), |world| {
+                let flows = world.flows.iter();
+                trace.push((world.now, flows.map(|f| f.sender.cwnd()).collect::<Vec<_>>()));
+            });
+            trace
+        };
+        prop_assert_eq!(play(), play());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A lane's quantum is a full packet times its weight by the lightest weight, so that every lane
 //! sends at least one full packet a round and a packet costs O(1) whatever the number of lanes.
-//! A lane that runs empty loses what it has kept. Lanes are served in the order in which something
+//! A lane that sends its last packet loses what it has kept. Lanes are served in the order in which something
 //! came into them. Source: Shreedhar and Varghese, SIGCOMM 1995.
 
 use std::collections::VecDeque;
@@ -13,8 +13,9 @@ use super::Lane;
 
 /// The round.
 ///
-/// Invariant: a lane is listed at most once; every lane in which something waits is listed, and
-/// only its first one has been given the quantum of the round.
+/// Invariant: a lane is listed at most once; every lane in which something waits is listed. One
+/// that was emptied by a drop stays listed until it is its turn. Only the first of the list has
+/// more left than a packet.
 #[derive(Clone, Debug)]
 pub(super) struct InRounds {
     classes: Vec<Class>,
@@ -57,11 +58,6 @@ impl InRounds {
             class.is_listed = true;
             self.listed.push_back(i as u32);
         }
-    }
-
-    /// A drop has emptied a lane; it is taken off the list when it is its turn.
-    pub(super) fn rest(&mut self, i: usize) {
-        self.classes[i].deficit = 0;
     }
 
     /// The lane whose head is taken out now.

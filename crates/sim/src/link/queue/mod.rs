@@ -116,10 +116,6 @@ impl<T> Queue<T> {
         })?;
         let packet = self.lanes[i].waiting.pop_back()?.packet;
         self.forget(i, packet.size);
-        if let (Order::InRounds(order), true) = (&mut self.order, self.lanes[i].waiting.is_empty())
-        {
-            order.rest(i);
-        }
         Some(packet)
     }
 
@@ -173,6 +169,25 @@ mod tests {
             let longest = (0..self.lanes.len()).max_by(order)?;
             self.lanes[longest].pop_back().map(|(id, _)| id)
         }
+    }
+
+    #[test]
+    fn what_a_class_did_not_use_alone_is_gone_under_drr() {
+        let mut queue: Queue<()> = Queue::new(Discipline::Drr, &[Weight::ONE; 2]);
+        let push = |queue: &mut Queue<()>, class, size| {
+            let packet = Packet { class, size: Bytes::new(size), body: () };
+            queue.push(Waiting { packet, since: Time::ZERO });
+        };
+        for _ in 0..100 {
+            push(&mut queue, 0, 60);
+            queue.pop();
+        }
+        for i in 0..20 {
+            push(&mut queue, i % 2, 1_514);
+        }
+        let order: Vec<usize> =
+            std::iter::from_fn(|| queue.pop()).map(|w| w.packet.class).collect();
+        assert_eq!(order, [0, 1].repeat(10));
     }
 
     proptest! {

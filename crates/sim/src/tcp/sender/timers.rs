@@ -23,7 +23,10 @@ pub(super) enum Timer {
 
 impl Timers {
     pub(super) fn next(&self) -> Option<Time> {
-        [self.reorder, self.probe, self.rto].into_iter().flatten().min()
+        // Asked for with every packet: compared as numbers, since none is later than any time.
+        let never = Time::from_nanos(u64::MAX);
+        let of = |timer: Option<Time>| timer.unwrap_or(never);
+        Some(of(self.reorder).min(of(self.probe)).min(of(self.rto))).filter(|&at| at < never)
     }
 
     pub(super) fn due(&self, now: Time) -> Option<Timer> {

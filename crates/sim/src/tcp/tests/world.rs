@@ -20,6 +20,8 @@ pub(super) struct WorldSpec {
     pub(super) buffer: Buffer,
     pub(super) loss_ppm: u32,
     pub(super) ack_loss_ppm: u32,
+    /// A token bucket that drops what exceeds it, before the link.
+    pub(super) policer: Option<(Rate, Bytes)>,
     pub(super) seed: u64,
 }
 
@@ -31,9 +33,13 @@ pub(super) struct World {
     pub(super) is_dark: bool,
     ack_loss_ppm: u32,
     random: SplitMix64,
-    /// Bytes that left the link, and packets that it dropped.
+    policer: Option<(Rate, Bytes)>,
+    /// The policer's tokens, and since when it has them.
+    tokens: (Bytes, Time),
+    /// Bytes that left the link, and packets that it and the policer dropped.
     pub(super) left: u64,
     pub(super) dropped: u64,
+    pub(super) policed: u64,
 }
 
 pub(super) struct Flow {
@@ -45,7 +51,9 @@ pub(super) struct Flow {
     /// When the handshake ends, until it has.
     established_at: Option<Time>,
     window: Bytes,
-    pub(super) acks: u64,
+    /// Payload that completes the transfer, and when it was there.
+    volume: Option<u64>,
+    pub(super) completed_at: Option<Time>,
 }
 
 impl WorldSpec {
@@ -56,6 +64,7 @@ impl WorldSpec {
             buffer: Buffer::Time(Span::nanos(rtt.as_nanos() * bdp_percent / 100)),
             loss_ppm: 0,
             ack_loss_ppm: 0,
+            policer: None,
             seed: 1,
         }
     }
@@ -79,8 +88,11 @@ impl World {
             is_dark: false,
             ack_loss_ppm: spec.ack_loss_ppm,
             random: SplitMix64::new(spec.seed + 1),
+            policer: spec.policer,
+            tokens: (Bytes::ZERO, Time::ZERO),
             left: 0,
             dropped: 0,
+            policed: 0,
         }
     }
 
@@ -117,7 +129,8 @@ impl World {
             to_sender: VecDeque::new(),
             established_at: Some(self.now + rtt),
             window,
-            acks: 0,
+            volume,
+            completed_at: None,
         });
         self.flows.len() - 1
     }
@@ -171,18 +184,14 @@ impl World {
             }
             while let Some((_, segment)) = flow.to_receiver.pop_front_if(|x| x.0 <= now) {
                 flow.receiver.handle_segment(now, &segment);
-                if let Some(ack) = flow.receiver.poll_ack(now) {
-                    flow.acks += 1;
-                    let is_lost = self.random.below(1_000_000) < self.ack_loss_ppm.into();
-                    if !is_lost && !self.is_dark {
-                        flow.to_sender.push_back((now + flow.half_rtt, ack));
-                    }
+                let is_complete =
+                    flow.volume.is_some_and(|v| flow.receiver.received().as_u64() >= v);
+                if is_complete && flow.completed_at.is_none() {
+                    flow.completed_at = Some(now);
                 }
+                flow.acknowledge(now, self.ack_loss_ppm, &mut self.random);
             }
-            if let Some(ack) = flow.receiver.poll_ack(now) {
-                flow.acks += 1;
-                flow.to_sender.push_back((now + flow.half_rtt, ack));
-            }
+            flow.acknowledge(now, self.ack_loss_ppm, &mut self.random);
             while let Some((_, ack)) = flow.to_sender.pop_front_if(|x| x.0 <= now) {
                 flow.sender.handle_ack(now, &ack);
             }
@@ -195,11 +204,31 @@ impl World {
         for (i, flow) in self.flows.iter_mut().enumerate() {
             while let Some(segment) = flow.sender.poll_transmit(now) {
                 let size = Bytes::new(u64::from(segment.payload) + HEADERS);
+                if let Some((rate, burst)) = self.policer {
+                    let earned = rate * now.since(self.tokens.1);
+                    let tokens = (self.tokens.0 + earned).min(burst);
+                    self.tokens = (tokens.saturating_sub(size), now);
+                    if tokens < size {
+                        self.tokens.0 = tokens;
+                        self.policed += 1;
+                        continue;
+                    }
+                }
                 self.link.enqueue(now, Packet { class: 0, size, body: (i, segment) });
             }
         }
         while self.link.poll_drop().is_some() {
             self.dropped += 1;
+        }
+    }
+}
+
+impl Flow {
+    fn acknowledge(&mut self, now: Time, loss_ppm: u32, random: &mut SplitMix64) {
+        if let Some(ack) = self.receiver.poll_ack(now)
+            && random.below(1_000_000) >= loss_ppm.into()
+        {
+            self.to_sender.push_back((now + self.half_rtt, ack));
         }
     }
 }

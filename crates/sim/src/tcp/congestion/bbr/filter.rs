@@ -35,3 +35,27 @@ impl MaxFilter {
 /// The gain cycle's eight phases and two rounds more (draft-cardwell-iccrg-bbr-congestion-control-00
 /// §4.1.1.3).
 const ROUNDS: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_maximum_is_that_of_the_last_ten_rounds(
+            puts in prop::collection::vec((0u32..4, 0.0f64..100.0), 1..200),
+        ) {
+            let mut filter = MaxFilter::new();
+            let (mut round, mut history) = (0, Vec::new());
+            for (skip, value) in puts {
+                round += skip;
+                filter.put(round, value);
+                history.push((round, value));
+                let recent = history.iter().filter(|(r, _)| round - r < 10).map(|r| r.1);
+                prop_assert_eq!(filter.max(), recent.fold(0.0, f64::max));
+            }
+        }
+    }
+}
