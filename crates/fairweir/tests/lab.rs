@@ -54,9 +54,19 @@ fn a_run_prints_and_writes_what_is_documented() {
     for name in ["short.svg", "short.json", "short-static.csv", "short-wfq.csv"] {
         assert!(fs::metadata(dir.path().join("out").join(name)).unwrap().len() > 100, "{name}");
     }
-    let output = fairweir(&["lab", "run", &file, "--control", "none", "--json"]);
+    let changed = ["--set", "link.rate=5mbit", "--seed", "7"];
+    let output =
+        fairweir(&[&["lab", "run", &file, "--control", "none", "--json"], &changed[..]].concat());
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["control"], "none", "an object of one control");
+    assert_eq!(report["seed"], 7);
+    let rate: u64 = report["summary"]["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|g| g["rate_bps"].as_u64().unwrap())
+        .sum();
+    assert!(rate < 6_000_000, "{report}");
     assert!(report.get("series").is_none(), "only if asked for");
 }
 
