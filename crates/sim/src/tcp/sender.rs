@@ -63,7 +63,7 @@ impl Sender {
     /// The application takes back what has not been sent yet, but for `kept`.
     pub fn withdraw(&mut self, kept: Bytes) {
         let (arrived, flying) =
-            self.connection.as_ref().map_or((0, 0), |c| (c.arrived, c.flight.payload()));
+            self.connection.as_ref().map_or((0, 0), |c| (c.arrived(), c.flight().payload()));
         let most = arrived + flying + kept.as_u64();
         self.written = Some(self.written.map_or(most, |written| written.min(most)));
     }
