@@ -54,6 +54,9 @@ pub(crate) enum Subcommand {
     /// Play scenario files in virtual time, with models of TCP; needs no root.
     #[command(subcommand)]
     Sim(SimCommand),
+    /// Play a scenario in the emulated home and in virtual time, and say how they differ.
+    #[command(after_help = COMPARE_EXAMPLES)]
+    Compare(CompareArgs),
 }
 
 /// What can be done in the lab.
@@ -216,6 +219,22 @@ pub(crate) struct PlayArgs {
     pub(crate) parallel: Option<usize>,
 }
 
+/// `fairweir compare`.
+#[derive(Debug, Args)]
+pub(crate) struct CompareArgs {
+    #[command(flatten)]
+    pub(crate) scenario: ScenarioArgs,
+    /// A control to play it with; give it again for more [default: none, static, wfq and crab].
+    #[arg(long, value_name = "CONTROL")]
+    pub(crate) control: Vec<Control>,
+    /// Seeds of the simulator: a number or a range, both ends included.
+    #[arg(long, value_name = "N", default_value = "1..5")]
+    pub(crate) seed: Seeds,
+    /// Print JSON: an array with an object for each control.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// A scenario, as `check` and `run` take it.
 #[derive(Debug, Args)]
 pub(crate) struct ScenarioArgs {
@@ -286,3 +305,8 @@ const SIM_RUN_EXAMPLES: &str = "Examples:
 const SIM_CHECK_EXAMPLES: &str = "Examples:
   fairweir sim check scenarios/demo.toml
   fairweir sim check scenarios/demo.toml --set link.rate=47mbit";
+
+const COMPARE_EXAMPLES: &str = "Examples:
+  sudo fairweir compare scenarios/single.toml --control none
+  sudo fairweir compare scenarios/crab-fig7-short.toml
+  sudo fairweir compare scenarios/single.toml --set flow.0.congestion_control=bbr --json";

@@ -1,6 +1,8 @@
 //! `fairweir lab`: plays scenario files in an emulated home.
 
 use std::env;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -22,28 +24,42 @@ pub(crate) fn run(command: &LabCommand) -> anyhow::Result<()> {
 
 fn play(args: &PlayArgs) -> anyhow::Result<()> {
     let scenario = play::read(&args.scenario)?;
-    let runs = play::runs(args, &scenario)?;
+    let runs = play::runs(&args.control, &args.seed, &scenario)?;
     play::make_directory(args)?;
+    let reports = play_all(&scenario, &runs, args.parallel, play::cancelled_by_signal()?)?;
+    play::hand_over(args, &scenario, &runs, reports)
+}
+
+/// Plays all runs, seed after seed, the controls side by side; the reports come in their order.
+///
+/// # Errors
+/// The first run's that failed.
+pub(crate) fn play_all(
+    scenario: &Scenario,
+    runs: &[Run],
+    parallel: Option<usize>,
+    cancel: Arc<AtomicBool>,
+) -> anyhow::Result<Vec<Report>> {
     let options = Options {
         executable: env::current_exe().context("cannot tell where this program lies")?,
         with_daemon: true,
-        parallel: args.parallel,
-        cancel: play::cancelled_by_signal()?,
+        parallel,
+        cancel,
     };
-    let progress = Progress::new(play::labels(&runs), scenario.duration, Duration::ZERO);
-    let played = play_all(args, &scenario, &runs, &options, &progress);
+    let progress = Progress::new(play::labels(runs), scenario.duration, Duration::ZERO);
+    let played = seed_by_seed(scenario, runs, &options, &progress);
     progress.end();
-    play::hand_over(args, &scenario, &runs, played?)
+    played
 }
 
-/// Seed after seed, the controls side by side.
-fn play_all(
-    args: &PlayArgs,
+fn seed_by_seed(
     scenario: &Scenario,
     runs: &[Run],
     options: &Options,
     progress: &Progress,
 ) -> anyhow::Result<Vec<Report>> {
+    let controls: Vec<Control> =
+        runs.iter().filter(|run| run.seed == runs[0].seed).map(|run| run.control).collect();
     let seeds = runs.iter().filter(|run| run.control == runs[0].control).map(|run| run.seed);
     let place = |control: Control, seed| runs.iter().position(|r| *r == Run { control, seed });
     let mut reports = Vec::new();
@@ -54,7 +70,7 @@ fn play_all(
                 progress.show(run, p.at);
             }
         };
-        for report in run_all(&scenario, &args.control, options, &show)? {
+        for report in run_all(&scenario, &controls, options, &show)? {
             reports.push((place(report.control, seed), report));
         }
     }

@@ -15,6 +15,7 @@ use tracing_subscriber::EnvFilter;
 mod check;
 mod cli;
 mod client;
+mod compare;
 mod config;
 mod doctor;
 mod host;
@@ -64,6 +65,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Doctor(args) => doctor::run(&args),
         Subcommand::Lab(command) => lab::run(&command),
         Subcommand::Sim(command) => sim::run(&command),
+        Subcommand::Compare(args) => compare::run(&args),
     }
 }
 

@@ -58,9 +58,13 @@ impl FromStr for Seeds {
 ///
 /// # Errors
 /// If something is asked for twice, or there are too many.
-pub(crate) fn runs(args: &PlayArgs, scenario: &Scenario) -> anyhow::Result<Vec<Run>> {
+pub(crate) fn runs(
+    controls: &[Control],
+    seed: &[Seeds],
+    scenario: &Scenario,
+) -> anyhow::Result<Vec<Run>> {
     let mut seeds = Vec::new();
-    for range in &args.seed {
+    for range in seed {
         if range.last - range.first >= RUNS_MAX as u64 {
             bail!("`--seed {}..{}` are more than {RUNS_MAX} runs", range.first, range.last);
         }
@@ -72,14 +76,14 @@ pub(crate) fn runs(args: &PlayArgs, scenario: &Scenario) -> anyhow::Result<Vec<R
     if let Some(seed) = twice(&seeds) {
         bail!("the seed {seed} is asked for twice");
     }
-    if let Some(control) = twice(&args.control) {
+    if let Some(control) = twice(controls) {
         bail!("the control `{control}` is asked for twice");
     }
-    if seeds.len() * args.control.len() > RUNS_MAX {
+    if seeds.len() * controls.len() > RUNS_MAX {
         bail!("these are more than {RUNS_MAX} runs");
     }
     let of = |&control| seeds.iter().map(move |&seed| Run { control, seed });
-    Ok(args.control.iter().flat_map(of).collect())
+    Ok(controls.iter().flat_map(of).collect())
 }
 
 /// The first that is there before.

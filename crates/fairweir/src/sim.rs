@@ -31,19 +31,34 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
 
 fn play(args: &PlayArgs) -> anyhow::Result<()> {
     let scenario = play::read(&args.scenario)?;
-    let runs = play::runs(args, &scenario)?;
+    let runs = play::runs(&args.control, &args.seed, &scenario)?;
     play::make_directory(args)?;
-    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let threads = args.parallel.unwrap_or(cores).clamp(1, runs.len());
-    announce(&scenario, runs.len(), threads.min(cores));
     let cancel = play::cancelled_by_signal()?;
-    let progress = Progress::new(play::labels(&runs), scenario.duration, QUIET);
     let keeps_series = play::wants_series(args);
+    let reports = play_all(&scenario, &runs, args.parallel, keeps_series, &cancel)?;
+    play::hand_over(args, &scenario, &runs, reports)
+}
+
+/// Plays all runs over all cores, or `parallel` at a time; the reports come in their order, with
+/// their series only if somebody wants them.
+///
+/// # Errors
+/// The first run's that failed.
+pub(crate) fn play_all(
+    scenario: &Scenario,
+    runs: &[Run],
+    parallel: Option<usize>,
+    keeps_series: bool,
+    cancel: &AtomicBool,
+) -> Result<Vec<Report>, PlayError> {
+    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let threads = parallel.unwrap_or(cores).clamp(1, runs.len());
+    announce(scenario, runs.len(), threads.min(cores));
+    let progress = Progress::new(play::labels(runs), scenario.duration, QUIET);
     let one = |i: usize| {
         let Run { control, seed } = runs[i];
-        let scenario = Scenario { seed, ..scenario.clone() };
         let show = |at| progress.show(i, at);
-        let mut report = engine::play(&scenario, control, seed, &show, &cancel)?;
+        let mut report = engine::play(scenario, control, seed, &show, cancel)?;
         show(scenario.end());
         if !keeps_series {
             // A day of many runs would fill the memory.
@@ -51,14 +66,14 @@ fn play(args: &PlayArgs) -> anyhow::Result<()> {
         }
         Ok(report)
     };
-    let played = play_all(runs.len(), threads, &cancel, &one);
+    let played = over_threads(runs.len(), threads, cancel, &one);
     progress.end();
-    play::hand_over(args, &scenario, &runs, played?)
+    played
 }
 
 /// Plays each of `runs`, on some threads; the reports come in their order. The first error ends
 /// them all.
-fn play_all(
+fn over_threads(
     runs: usize,
     threads: usize,
     cancel: &AtomicBool,
