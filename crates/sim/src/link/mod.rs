@@ -230,15 +230,15 @@ impl<T> Link<T> {
         }
     }
 
-    /// When the next packet will have left if nothing else comes in; also in the past, if it was
-    /// not taken out.
+    /// When to look for a packet that has left if nothing else comes in; also in the past, if it was
+    /// not taken out. None leaves before, but there may be none yet.
     pub fn next_departure(&self) -> Option<Time> {
         if let Some(departure) = self.departed.front() {
             return Some(departure.at);
         }
-        // The packet may leave later, by jitter or by a step: then there is just nothing to take
-        // out yet.
-        self.transmission.as_ref().map(|_| self.service.end())
+        // A step moves the end of the transmission, and jitter the departure: then there is just
+        // nothing to take out yet.
+        self.transmission.as_ref().map(|_| self.due)
     }
 
     /// The next packet that has left by `now`.
