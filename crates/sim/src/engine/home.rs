@@ -39,6 +39,11 @@ impl<T> Home<T> {
         self.stages.push(stage);
     }
 
+    /// How many packets wait.
+    pub(super) fn len(&self) -> usize {
+        self.stages.iter().map(|stage| stage.htb.len()).sum()
+    }
+
     /// The hop of a group after so many others; `None` if there is no more.
     pub(super) fn hop(&self, group: usize, after: usize) -> Option<Hop> {
         self.routes[group].get(after).copied()

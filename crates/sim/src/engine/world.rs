@@ -5,6 +5,7 @@
 //! | `setup` | from a scenario to a world at time zero |
 //! | `down` | packets on their way from the servers to the home |
 //! | `up` | packets on their way from the home to the servers |
+//! | `resends` | handshakes and requests that were lost and are sent again |
 //! | `ends` | both ends of the connections: what they send, their timers, opening and closing |
 //! | `apps` | flows: what their applications want |
 
@@ -26,8 +27,11 @@ use crate::scenario::Scenario;
 mod apps;
 mod down;
 mod ends;
+mod resends;
 mod setup;
 mod up;
+
+use resends::{Lost, Resends};
 
 /// How often somebody is told how far the run is, and asked whether it shall end.
 const PROGRESS_INTERVAL: Span = Span::secs(1);
@@ -89,11 +93,18 @@ struct Path {
     up_source: usize,
 }
 
-/// What is sent again, and in which direction.
-#[derive(Clone, Copy, Debug)]
-enum Lost {
-    Down(Down),
-    Up(Up),
+/// What became of the packets of one direction; what is sent again counts again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    sent: u64,
+    arrived: u64,
+    dropped: u64,
+}
+
+impl Tally {
+    fn under_way(&self) -> u64 {
+        self.sent - self.arrived - self.dropped
+    }
 }
 
 /// A run: everything that happens before the first deadline has happened.
@@ -107,7 +118,9 @@ pub(super) struct World<'s> {
     home: Home<Down>,
     flows: Vec<Flow>,
     connections: Connections,
-    resends: Line<Lost>,
+    resends: Resends,
+    down: Tally,
+    up: Tally,
     samples: Samples,
 }
 
@@ -117,10 +130,10 @@ impl World<'_> {
     /// # Errors
     /// [`PlayError::Cancelled`] if `cancel` was set.
     pub(super) fn play(
-        mut self,
+        &mut self,
         progress: &dyn Fn(Time),
         cancel: &AtomicBool,
-    ) -> Result<Ended, PlayError> {
+    ) -> Result<(), PlayError> {
         let end = self.scenario.end();
         while let Some((now, source)) = self.deadlines.first().filter(|(at, _)| *at <= end) {
             match self.sources[source] {
@@ -160,7 +173,22 @@ impl World<'_> {
             }
         }
         progress(end);
+        self.check_conservation();
+        Ok(())
+    }
+
+    /// What was seen, after the end.
+    pub(super) fn ended(self) -> Ended {
         let outcomes = self.flows.into_iter().map(|flow| flow.app.outcome());
-        Ok(Ended { samples: self.samples, outcomes: outcomes.collect() })
+        Ended { samples: self.samples, outcomes: outcomes.collect() }
+    }
+
+    fn check_conservation(&self) {
+        let on_paths: usize = self.paths.iter().map(|path| path.down.len()).sum();
+        let down = on_paths + self.downlink.len() + self.home.len();
+        assert_eq!(self.down.under_way(), down as u64, "a packet down is lost or there twice");
+        let on_paths: usize = self.paths.iter().map(|path| path.up.len()).sum();
+        let up = on_paths + self.uplink.len();
+        assert_eq!(self.up.under_way(), up as u64, "a packet up is lost or there twice");
     }
 }

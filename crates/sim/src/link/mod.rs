@@ -253,6 +253,12 @@ impl<T> Link<T> {
         self.drops.pop_front()
     }
 
+    /// How many packets came in and were not taken out, without those that were dropped.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.queue.len() + usize::from(self.transmission.is_some()) + self.departed.len()
+    }
+
     /// What waits, without the packet in transmission.
     pub fn backlog(&self) -> Bytes {
         self.queue.backlog()

@@ -5,7 +5,6 @@ use fairweir_core::units::Time;
 use super::super::packet::{Down, DownKind, Up, UpKind};
 use super::{Flow, World};
 use crate::app::Want;
-use crate::scenario::PING_PAYLOAD;
 
 impl World<'_> {
     /// Begins a flow.
@@ -24,19 +23,21 @@ impl World<'_> {
     }
 
     fn satisfy(&mut self, now: Time, flow: usize, want: Want) {
-        let Flow { group, sizes, .. } = self.flows[flow];
+        let sizes = self.flows[flow].sizes;
         match want {
             Want::Open { slot } => self.open(now, flow, slot),
             Want::Fetch { slot, volume } => {
                 let Some(index) = self.connection_at(flow, slot) else { return };
-                self.connections[index].under_way += 1;
-                let request = Up { from: index, kind: UpKind::Request { volume } };
-                self.send_up(now, group, sizes.request(), request);
+                self.connections[index].requests += 1;
+                self.send_from_client(now, index, UpKind::Request { volume });
             }
             Want::Write { slot, volume, unsent_max } => {
                 let Some(index) = self.connection_at(flow, slot) else { return };
                 let connection = &mut self.connections[index];
-                connection.establish(now);
+                // Before the handshake is done the server has nobody to write to.
+                if !connection.established {
+                    return;
+                }
                 let fits = |unsent| unsent + volume <= unsent_max;
                 if connection.sender.unsent().is_some_and(fits) {
                     connection.sender.write(now, Some(volume));
@@ -45,7 +46,9 @@ impl World<'_> {
             }
             Want::Withdraw { slot, unsent_max } => {
                 if let Some(index) = self.connection_at(flow, slot) {
-                    self.connections[index].sender.withdraw(unsent_max);
+                    let connection = &mut self.connections[index];
+                    connection.sender.withdraw(unsent_max);
+                    connection.withdrawn = connection.requests;
                 }
             }
             Want::Close { slot } => {
@@ -58,20 +61,18 @@ impl World<'_> {
                 self.send_down(now, flow, sizes.datagram(payload), body);
             }
             Want::Ping { id } => {
-                let size = sizes.datagram(PING_PAYLOAD as u32);
-                self.send_up(now, group, size, Up { from: flow as u32, kind: UpKind::Ping { id } });
+                let ping = Up { from: flow as u32, kind: UpKind::Ping { id } };
+                self.send_up(now, flow, sizes.ping(), ping);
             }
         }
     }
 
-    /// Ends a flow, and closes what its application leaves open.
+    /// Ends a flow.
     pub(super) fn stop(&mut self, now: Time, flow: usize) {
         self.flows[flow].app.handle_stop(now);
         self.serve(now, flow);
-        let open: Vec<u32> = self.flows[flow].slots.iter().flatten().copied().collect();
-        for index in open {
-            self.close(index);
-        }
-        self.deadlines.set(self.flows[flow].app_source, None);
+        let Flow { slots, app_source, .. } = &self.flows[flow];
+        assert!(slots.iter().all(Option::is_none), "an application that is stopped closes all");
+        assert_eq!(self.deadlines.of(*app_source), None, "and waits for nothing");
     }
 }

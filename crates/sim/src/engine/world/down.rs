@@ -3,7 +3,7 @@
 use fairweir_core::units::{Bytes, Time};
 
 use super::super::home::Hop;
-use super::super::packet::{Down, DownKind};
+use super::super::packet::{Down, DownKind, UpKind};
 use super::{DOWNLINK, Flow, Lost, World};
 use crate::htb::Verdict;
 use crate::link::Packet;
@@ -14,6 +14,7 @@ impl World<'_> {
     pub(super) fn send_down(&mut self, now: Time, flow: usize, size: Bytes, body: Down) {
         let Flow { group, path, .. } = self.flows[flow];
         let path = &mut self.paths[path];
+        self.down.sent += 1;
         path.down.send(now, Packet { class: group, size, body });
         if self.deadlines.of(path.down_source).is_none() {
             self.deadlines.set(path.down_source, path.down.next_arrival());
@@ -86,16 +87,18 @@ impl World<'_> {
 
     /// A packet has reached its receiver.
     fn receive(&mut self, now: Time, body: Down) {
+        self.down.arrived += 1;
         match body.kind {
             DownKind::Data(segment) => self.receive_segment(now, body.to, &segment),
             DownKind::Opening => {
                 let connection = &mut self.connections[body.to];
                 connection.under_way -= 1;
-                if connection.closed || connection.opened {
+                if connection.closed {
                     return self.connections.bury(body.to);
                 }
-                connection.opened = true;
+                connection.client_rtt = now.since(connection.syn_at);
                 let (flow, slot) = (connection.flow, connection.slot);
+                self.send_from_client(now, body.to, UpKind::Opened);
                 self.flows[flow].app.handle_opened(now, slot);
                 self.serve(now, flow);
             }
@@ -123,12 +126,13 @@ impl World<'_> {
     }
 
     fn lose_down(&mut self, now: Time, body: Down) {
+        self.down.dropped += 1;
         match body.kind {
             DownKind::Data(_) => {
                 self.connections[body.to].under_way -= 1;
                 self.connections.bury(body.to);
             }
-            DownKind::Opening => self.resend_later(now, Lost::Down(body)),
+            DownKind::Opening => self.resend_later(now, Lost::SynAck(body.to)),
             DownKind::Datagram | DownKind::Pong { .. } => {}
         }
     }

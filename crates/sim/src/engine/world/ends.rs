@@ -3,8 +3,8 @@
 use fairweir_core::units::Time;
 
 use super::super::connection::Connection;
-use super::super::packet::{Down, DownKind, Up, UpKind};
-use super::{Flow, Source, World};
+use super::super::packet::{Down, DownKind, UpKind};
+use super::{Source, World};
 
 impl World<'_> {
     pub(super) fn open(&mut self, now: Time, flow: usize, slot: u32) {
@@ -25,9 +25,7 @@ impl World<'_> {
         }
         assert!(slots[slot as usize].is_none(), "an application opens a slot once at a time");
         slots[slot as usize] = Some(index);
-        self.connections[index].under_way += 1;
-        let Flow { group, sizes, .. } = self.flows[flow];
-        self.send_up(now, group, sizes.syn(), Up { from: index, kind: UpKind::Open });
+        self.send_from_client(now, index, UpKind::Open);
     }
 
     pub(super) fn close(&mut self, index: u32) {
@@ -61,10 +59,7 @@ impl World<'_> {
     /// Sends the acknowledgements that are due.
     pub(super) fn acknowledge(&mut self, now: Time, index: u32) {
         while let Some(ack) = self.connections[index].receiver.poll_ack(now) {
-            let connection = &mut self.connections[index];
-            connection.under_way += 1;
-            let Flow { group, sizes, .. } = self.flows[connection.flow];
-            self.send_up(now, group, sizes.ack(), Up { from: index, kind: UpKind::Ack(ack) });
+            self.send_from_client(now, index, UpKind::Ack(ack));
         }
     }
 

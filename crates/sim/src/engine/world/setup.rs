@@ -10,8 +10,7 @@ use super::super::deadlines::Deadlines;
 use super::super::home::{Home, Stage};
 use super::super::line::Line;
 use super::super::packet::Sizes;
-use super::up::RESEND_AFTER;
-use super::{Flow, PROGRESS, PROGRESS_INTERVAL, Path, Source, World};
+use super::{Flow, PROGRESS, PROGRESS_INTERVAL, Path, Resends, Source, Tally, World};
 use crate::app::App;
 use crate::link::{Capacity, Discipline, Link, LinkSpec};
 use crate::random::SplitMix64;
@@ -43,7 +42,9 @@ impl<'s> World<'s> {
             home: Home::new(scenario.groups.len()),
             flows: Vec::new(),
             connections: Connections::default(),
-            resends: Line::new(RESEND_AFTER),
+            resends: Resends::default(),
+            down: Tally::default(),
+            up: Tally::default(),
             samples: Samples::new(scenario),
         };
         for source in [Source::Progress, Source::Downlink, Source::Uplink, Source::Resend] {
@@ -122,7 +123,9 @@ impl<'s> World<'s> {
         let flow = &self.scenario.flows[index];
         let segment = Sizes::segment(flow.ip, self.scenario.link.mtu);
         let path = self.path(flow.rtt / 2);
-        let jitter = Span::nanos(random.below(START_JITTER.as_nanos()));
+        // However late it begins, it begins before it stops.
+        let jitter = START_JITTER.min(flow.stop.since(flow.start));
+        let jitter = Span::nanos(random.below(jitter.as_nanos()));
         self.add_source(Source::FlowStart(index), Some(flow.start + jitter));
         self.add_source(Source::FlowStop(index), Some(flow.stop));
         let app_source = self.add_source(Source::App(index), None);
