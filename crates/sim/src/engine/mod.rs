@@ -103,3 +103,6 @@ pub fn estimate(scenario: &Scenario) -> u64 {
     let seconds = scenario.duration.as_nanos() / 1_000_000_000 + 1;
     (rate / packet + 1).saturating_mul(seconds)
 }
+
+#[cfg(test)]
+mod tests;

@@ -192,3 +192,6 @@ impl World<'_> {
         assert_eq!(self.up.under_way(), up as u64, "a packet up is lost or there twice");
     }
 }
+
+#[cfg(test)]
+mod seen;
