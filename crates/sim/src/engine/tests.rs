@@ -67,10 +67,15 @@ fn everything(stop: &str) -> String {
 fn when_all_flows_have_stopped_nothing_is_under_way_and_every_place_is_free() {
     let link = "rate = \"6mbit\"\nbuffer = \"30p\"\nup_rate = \"300kbit\"\nup_buffer = \"5p\"\n\
                 loss = 0.01\njitter = \"3ms\"";
-    let scenario = scenario(24, link, &everything("12s"));
-    for control in Control::ALL {
-        let world = played(&scenario, control);
-        assert_eq!(world.left(), (0, 0, 0), "{control}");
+    let mixed = scenario(24, link, &everything("12s"));
+    // What is under way on each connection when it is closed is a packet or two.
+    let thin = "connections = 250\ndemand = \"20mbit\"\nrtt = \"400ms\"\nstop = \"4s\"";
+    let many = groups(&[1]) + &flow(1, "bulk", thin);
+    let many = scenario(8, "rate = \"100mbit\"\nloss = 0.2", &many);
+    for scenario in [&mixed, &many] {
+        for control in Control::ALL {
+            assert_eq!(played(scenario, control).left(), (0, 0, 0), "{control}");
+        }
     }
 }
 
