@@ -98,7 +98,7 @@ fn compare(mut lab: Report, sim: Vec<Report>) -> Comparison {
         measure("allocation error", within, &|r| r.summary.allocation_error),
         measure("utilisation", within, &|r| r.summary.utilization),
         measure("ISP queue mean, ms", None, &|r| r.summary.isp_queue_ms.map(|q| q.mean)),
-        measure("ISP drops", None, &|r| Some(r.summary.isp_drops as f64)),
+        measure("ISP loss, %", None, &|r| r.summary.isp_loss.map(|ratio| ratio * 100.0)),
     ];
     for (i, group) in lab.summary.groups.iter().enumerate() {
         let name = format!("{}, Mbit/s", group.name);

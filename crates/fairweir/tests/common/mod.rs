@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::Mutex;
 
 pub mod stage;
 
@@ -12,6 +13,13 @@ pub const FAIRWEIR: &str = env!("CARGO_BIN_EXE_fairweir");
 /// Runs the binary and waits for its end.
 pub fn fairweir(args: &[&str]) -> Output {
     Command::new(FAIRWEIR).args(args).env_remove("RUST_LOG").output().unwrap()
+}
+
+/// Does `job` while no other test of this process does one: emulated links disturb each other.
+pub fn one_at_a_time<R>(job: impl FnOnce() -> R) -> R {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+    job()
 }
 
 /// Its only line on stderr, without the line break.

@@ -14,8 +14,10 @@ use serde::Serialize;
 use crate::scenario::Scenario;
 
 mod apps;
+pub mod chart;
 mod histogram;
 mod picture;
+mod svg;
 mod table;
 
 pub use apps::{
@@ -89,6 +91,13 @@ impl Samples {
     /// What left of a group over the whole run.
     fn delivered(&self, group: usize) -> Bytes {
         Bytes::new(self.bins.iter().map(|bin| bin[group]).sum())
+    }
+
+    /// What the full buffer dropped, by what it dropped or let through.
+    fn loss(&self) -> Option<f64> {
+        let departures: u64 = self.sojourns.iter().map(Histogram::count).sum();
+        let all = self.drops + departures;
+        (all > 0).then(|| self.drops as f64 / all as f64)
     }
 
     fn rates(&self, bins: std::ops::Range<usize>) -> Vec<Rate> {
@@ -176,6 +185,8 @@ pub struct Summary {
     pub isp_queue_ms: Option<QueueDelay>,
     /// Packets that the ISP's full buffer dropped, over the whole run.
     pub isp_drops: u64,
+    /// These, by these and what left the link; `None` without a packet.
+    pub isp_loss: Option<f64>,
     /// How many cores the daemon used; `None` without a daemon.
     pub daemon_cpu_cores: Option<f64>,
     /// Averages over the scored windows, in the order of the scenario.
@@ -279,6 +290,7 @@ impl Run<'_> {
             link_utilization: rounded(self.link_utilization(), 4),
             isp_queue_ms: self.queue(&scored),
             isp_drops: self.samples.drops,
+            isp_loss: self.samples.loss().map(|ratio| rounded(ratio, 6)),
             daemon_cpu_cores: self.daemon_cpu_cores.map(|cores| rounded(cores, 5)),
             groups: self.group_rates(&scored),
             pings: self.pings.iter().map(|p| p.judge(self.name(p.group))).collect(),

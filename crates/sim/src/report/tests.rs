@@ -212,6 +212,19 @@ fn the_whole_run_is_summed_whatever_the_demand_was() {
     assert!((summary.link_utilization - expected).abs() < 1e-4, "{}", summary.link_utilization);
 }
 
+#[test]
+fn loss_is_what_was_dropped_of_all_that_came_out_or_was_dropped() {
+    let scenario = scenario(TWO);
+    let mut samples = Samples::new(&scenario);
+    assert_eq!(score(&scenario, &samples).isp_loss, None);
+    for ms in 0..999 {
+        samples.record_departure(Time::ZERO + Span::millis(ms), 0, Bytes::new(1_514), Span::ZERO);
+    }
+    samples.record_drop();
+    assert_eq!(score(&scenario, &samples).isp_loss, Some(0.001));
+    assert_eq!(score(&scenario, &samples).isp_drops, 1);
+}
+
 fn scenario_without_load() -> Scenario {
     let late = TWO.replace("kind = \"bulk\"\nstart = \"4s\"", "kind = \"bulk\"\nstart = \"11s\"");
     scenario(&late.replace(
