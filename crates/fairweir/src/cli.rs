@@ -57,6 +57,17 @@ pub(crate) enum Subcommand {
     /// Play a scenario in the emulated home and in virtual time, and say how they differ.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(CompareArgs),
+    /// Play the experiments of a paper in virtual time, and say which results hold.
+    #[command(subcommand)]
+    Figures(FiguresCommand),
+}
+
+/// Whose figures.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum FiguresCommand {
+    /// Tahir and Mittal, Enabling Users to Control their Internet (NSDI 2023).
+    #[command(after_help = FIGURES_EXAMPLES)]
+    Crab(FiguresArgs),
 }
 
 /// What can be done in the lab.
@@ -246,6 +257,26 @@ pub(crate) struct ScenarioArgs {
     pub(crate) set: Vec<Override>,
 }
 
+/// `fairweir figures`.
+#[derive(Debug, Args)]
+pub(crate) struct FiguresArgs {
+    /// A figure, by its number; give it again for more. Without it, all of them.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) figure: Vec<String>,
+    /// Seeds of the simulator: a number or a range, both ends included.
+    #[arg(long, value_name = "N", default_value = "1..5")]
+    pub(crate) seed: Seeds,
+    /// Where pictures (SVG), numbers (CSV) and the table are written.
+    #[arg(long, value_name = "DIR", default_value = "evidence/figures/crab")]
+    pub(crate) out: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write the table of all figures into this document, between its marks.
+    #[arg(long, value_name = "FILE", conflicts_with = "figure")]
+    pub(crate) write_docs: Option<PathBuf>,
+}
+
 const EXAMPLES: &str = "Examples:
   sudo fairweir init --dev eth0        watch for a minute, write a first configuration
   sudo fairweir host --dev eth0        share the download of eth0
@@ -293,6 +324,11 @@ const LAB_RUN_EXAMPLES: &str = "Examples:
   sudo fairweir lab run scenarios/demo.toml --control none --control crab --control wfq
   sudo fairweir lab run scenarios/crab-fig7-short.toml --json --series
   sudo fairweir lab run scenarios/demo.toml --out /tmp/demo";
+
+const FIGURES_EXAMPLES: &str = "Examples:
+  fairweir figures crab
+  fairweir figures crab --figure 7 --figure 12 --out /tmp/figures
+  fairweir figures crab --seed 1..20 --json";
 
 const LAB_CHECK_EXAMPLES: &str = "Examples:
   fairweir lab check scenarios/demo.toml";

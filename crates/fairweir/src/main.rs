@@ -18,6 +18,7 @@ mod client;
 mod compare;
 mod config;
 mod doctor;
+mod figures;
 mod host;
 mod init;
 mod lab;
@@ -66,6 +67,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Lab(command) => lab::run(&command),
         Subcommand::Sim(command) => sim::run(&command),
         Subcommand::Compare(args) => compare::run(&args),
+        Subcommand::Figures(command) => figures::run(&command),
     }
 }
 

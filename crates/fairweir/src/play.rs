@@ -1,8 +1,10 @@
 //! What `fairweir lab` and `fairweir sim` have in common: what is asked for, and what comes out.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::io::{self, Write};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -54,6 +56,29 @@ impl FromStr for Seeds {
     }
 }
 
+impl Seeds {
+    /// Every one.
+    ///
+    /// # Errors
+    /// If nobody would wait for so many runs.
+    pub(crate) fn all(&self) -> anyhow::Result<RangeInclusive<u64>> {
+        if self.last - self.first >= RUNS_MAX as u64 {
+            bail!("`--seed {self}` are more than {RUNS_MAX} runs");
+        }
+        Ok(self.first..=self.last)
+    }
+}
+
+/// As they are typed.
+impl fmt::Display for Seeds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => write!(f, "{}", self.first),
+            false => write!(f, "{}..{}", self.first, self.last),
+        }
+    }
+}
+
 /// Everything that is asked for: each control with each seed, in the order asked for.
 ///
 /// # Errors
@@ -65,10 +90,7 @@ pub(crate) fn runs(
 ) -> anyhow::Result<Vec<Run>> {
     let mut seeds = Vec::new();
     for range in seed {
-        if range.last - range.first >= RUNS_MAX as u64 {
-            bail!("`--seed {}..{}` are more than {RUNS_MAX} runs", range.first, range.last);
-        }
-        seeds.extend(range.first..=range.last);
+        seeds.extend(range.all()?);
     }
     if seeds.is_empty() {
         seeds.push(scenario.seed);

@@ -20,7 +20,7 @@ const PACKETS_PER_S: u64 = 4_000_000;
 /// What takes longer is announced.
 const ANNOUNCED_ABOVE_S: u64 = 60;
 /// What takes longer is shown.
-const QUIET: Duration = Duration::from_secs(2);
+pub(crate) const QUIET: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
     match command {
@@ -53,7 +53,7 @@ pub(crate) fn play_all(
 ) -> Result<Vec<Report>, PlayError> {
     let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = parallel.unwrap_or(cores).clamp(1, runs.len());
-    announce(scenario, runs.len(), threads.min(cores));
+    announce(engine::estimate(scenario).saturating_mul(runs.len() as u64), threads.min(cores));
     let progress = Progress::new(play::labels(runs), scenario.duration, QUIET);
     let one = |i: usize| {
         let Run { control, seed } = runs[i];
@@ -73,7 +73,10 @@ pub(crate) fn play_all(
 
 /// Plays each of `runs`, on some threads; the reports come in their order. The first error ends
 /// them all.
-fn over_threads(
+///
+/// # Errors
+/// That first one.
+pub(crate) fn over_threads(
     runs: usize,
     threads: usize,
     cancel: &AtomicBool,
@@ -107,9 +110,8 @@ fn over_threads(
     Ok(reports.into_iter().map(|(_, report)| report).collect())
 }
 
-/// Says before the start what will take long.
-fn announce(scenario: &Scenario, runs: usize, cores: usize) {
-    let packets = engine::estimate(scenario).saturating_mul(runs as u64);
+/// Says before the start if so many packets will take long.
+pub(crate) fn announce(packets: u64, cores: usize) {
     let seconds = packets / PACKETS_PER_S / cores as u64;
     if seconds > ANNOUNCED_ABOVE_S {
         let _ = writeln!(io::stderr(), "this takes {}; Ctrl-C ends it", in_words(seconds));

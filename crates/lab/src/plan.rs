@@ -148,6 +148,9 @@ pub(crate) fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if scenario.control.tuning != Tuning::default() {
         return Err(Error::NotPlayed("other parameters of `crab`"));
     }
+    if scenario.control.strict_priority {
+        return Err(Error::NotPlayed("strict priority"));
+    }
     for flow in &scenario.flows {
         match flow.kind {
             Kind::Bulk => refuse_unknown(flow.congestion_control.name())?,

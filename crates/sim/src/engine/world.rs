@@ -241,7 +241,8 @@ impl<'s> World<'s> {
         if matches!(control, Control::None | Control::Wfq) || weights.is_empty() {
             return Ok(());
         }
-        let Told { capacity, remembered, tuning: differing } = self.scenario.control;
+        let Told { capacity, remembered, strict_priority, tuning: differing } =
+            self.scenario.control;
         let capacity = capacity.unwrap_or_else(|| self.scenario.link.capacity.nominal());
         let tuning = differing.applied_to(tuning);
         let classes = weights.len();
@@ -249,7 +250,7 @@ impl<'s> World<'s> {
             control,
             weights,
             capacity: if control.needs_capacity() { Some(capacity) } else { remembered },
-            strict_priority: false,
+            strict_priority,
             tuning,
         })?;
         let stage = self.stages.len();

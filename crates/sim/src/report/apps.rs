@@ -120,6 +120,9 @@ pub struct Pages {
     pub load_ms_median: Option<f64>,
     /// 95th percentile in ms.
     pub load_ms_p95: Option<f64>,
+    /// Every load time in rising order, for those who draw them.
+    #[serde(skip)]
+    pub loads: Vec<Span>,
 }
 
 /// How long short downloads took.
@@ -175,6 +178,8 @@ impl VideoSamples {
 impl WebSamples {
     pub(super) fn judge(&self, group: &str) -> Pages {
         let [load_ms_median, load_ms_p95] = percentiles(&self.loads, [50, 95]);
+        let mut loads = self.loads.clone();
+        loads.sort_unstable();
         Pages {
             group: group.to_owned(),
             pages: self.loads.len() as u64,
@@ -182,6 +187,7 @@ impl WebSamples {
             volume: self.volume,
             load_ms_median,
             load_ms_p95,
+            loads,
         }
     }
 }

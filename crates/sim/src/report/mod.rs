@@ -14,8 +14,10 @@ use serde::Serialize;
 use crate::scenario::Scenario;
 
 mod apps;
+pub mod chart;
 mod histogram;
 mod picture;
+mod svg;
 mod table;
 
 pub use apps::{

@@ -1,19 +1,12 @@
 //! Rates over time against the fair shares, as an SVG.
-//!
-//! Written by hand rather than by a plotting library: a few lines and labels need no fonts of the
-//! machine that draws them, and the file is small and the same everywhere.
-
-use std::fmt::Write;
 
 use fairweir_core::units::{Span, Time};
 
+use super::svg::{CHARACTER, colour, line, page, polyline, text, ticks};
 use super::{BIN, Report};
 use crate::link::Capacity;
 use crate::scenario::Scenario;
 
-/// Okabe and Ito's colours, which people with any colour vision can tell apart.
-const COLOURS: [&str; 7] =
-    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 const WIDTH: f64 = 860.0;
 const PANEL: f64 = 170.0;
 const LEFT: f64 = 62.0;
@@ -27,20 +20,14 @@ const BOTTOM: f64 = 46.0;
 pub fn picture(scenario: &Scenario, reports: &[Report]) -> String {
     let panels = reports.len() as f64;
     let height = TOP + panels * (PANEL + GAP) - GAP + BOTTOM;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#333\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
-    );
-    legend(&mut svg, scenario);
-    let plot = Plot::new(scenario, reports);
-    for (i, report) in reports.iter().enumerate() {
-        let top = TOP + i as f64 * (PANEL + GAP);
-        plot.panel(&mut svg, top, report, i + 1 == reports.len());
-    }
-    svg.push_str("</svg>\n");
-    svg
+    page(WIDTH, height, |svg| {
+        legend(svg, scenario);
+        let plot = Plot::new(scenario, reports);
+        for (i, report) in reports.iter().enumerate() {
+            let top = TOP + i as f64 * (PANEL + GAP);
+            plot.panel(svg, top, report, i + 1 == reports.len());
+        }
+    })
 }
 
 fn legend(svg: &mut String, scenario: &Scenario) {
@@ -50,7 +37,7 @@ fn legend(svg: &mut String, scenario: &Scenario) {
         let label = format!("{} (weight {})", group.name, group.weight);
         line(svg, (x, 41.0), (x + 22.0, 41.0), colour(i), "stroke-width=\"2.5\"");
         text(svg, x + 28.0, 45.0, "", &label);
-        x += 48.0 + 6.6 * label.chars().count() as f64;
+        x += 48.0 + CHARACTER * label.chars().count() as f64;
     }
     line(svg, (x, 41.0), (x + 22.0, 41.0), "#333", "stroke-width=\"1.5\" stroke-dasharray=\"5 4\"");
     text(svg, x + 28.0, 45.0, "", "fair share");
@@ -152,38 +139,4 @@ impl<'s> Plot<'s> {
             polyline(svg, known.iter().flatten().flatten().copied(), colour(group), style);
         }
     }
-}
-
-fn colour(group: usize) -> &'static str {
-    COLOURS[group % COLOURS.len()]
-}
-
-/// Round numbers from zero to `max`, about `count` of them.
-fn ticks(max: f64, count: usize) -> impl Iterator<Item = f64> {
-    let raw = max / count as f64;
-    let magnitude = 10f64.powf(raw.log10().floor());
-    let round = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|r| r * magnitude >= raw * 0.999);
-    let step = round.unwrap_or(10.0) * magnitude;
-    (0..=(max / step) as usize).map(move |i| (i as f64 * step * 1e6).round() / 1e6)
-}
-
-fn line(svg: &mut String, from: (f64, f64), to: (f64, f64), stroke: &str, more: &str) {
-    let _ = writeln!(
-        svg,
-        "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{stroke}\" {more}/>",
-        from.0, from.1, to.0, to.1
-    );
-}
-
-fn polyline(svg: &mut String, points: impl Iterator<Item = (f64, f64)>, stroke: &str, more: &str) {
-    let _ = write!(svg, "<polyline fill=\"none\" stroke=\"{stroke}\" {more} points=\"");
-    for (x, y) in points {
-        let _ = write!(svg, "{x:.1},{y:.1} ");
-    }
-    svg.push_str("\"/>\n");
-}
-
-fn text(svg: &mut String, x: f64, y: f64, more: &str, text: &str) {
-    let escaped = text.replace('&', "&amp;").replace('<', "&lt;");
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" {more}>{escaped}</text>");
 }

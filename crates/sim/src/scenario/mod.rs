@@ -104,6 +104,8 @@ pub struct Told {
     pub capacity: Option<Rate>,
     /// What a control that learns the capacity remembers of earlier days.
     pub remembered: Option<Rate>,
+    /// Whether `chokepoint` serves the groups strictly in their order, not by weight.
+    pub strict_priority: bool,
     /// How `crab` shall differ from its defaults.
     pub tuning: Tuning,
 }

@@ -98,8 +98,16 @@ fn told(mut table: Table<'_>) -> Result<Told, ScenarioError> {
         window_ticks: table.integer("window_ticks", 1, 100)?.map(|p| p.value as u32),
         headroom: table.parsed("headroom")?.map(positive).transpose()?,
     };
-    table.finish(&["capacity", "remembered", "tick", "window_ticks", "headroom"])?;
-    Ok(Told { capacity, remembered, tuning })
+    let strict_priority = table.truth("strict_priority")?.unwrap_or(false);
+    table.finish(&[
+        "capacity",
+        "remembered",
+        "strict_priority",
+        "tick",
+        "window_ticks",
+        "headroom",
+    ])?;
+    Ok(Told { capacity, remembered, strict_priority, tuning })
 }
 
 fn devices(tables: Vec<Table<'_>>) -> Result<Vec<Device>, ScenarioError> {

@@ -207,6 +207,11 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("[link]", "[control]\ncapacity = \"x\"\n[link]", &["7: control.capacity", "x"]),
     ("[link]", "[control]\nremembered = \"0bit\"\n[link]", &["7: control.remembered", "zero"]),
     ("[link]", "[control]\nrembered = \"1bit\"\n[link]", &["did you mean `remembered`?"]),
+    (
+        "[link]",
+        "[control]\nstrict_priority = 1\n[link]",
+        &["7: control.strict_priority", "the number 1", "true or false"],
+    ),
 ];
 
 #[test]

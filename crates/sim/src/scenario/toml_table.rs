@@ -221,6 +221,15 @@ impl<'t> Table<'t> {
         }
     }
 
+    /// `true` or `false`, if it is there.
+    pub(super) fn truth(&mut self, key: &str) -> Result<Option<bool>, ScenarioError> {
+        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        match value {
+            DeValue::Boolean(truth) => Ok(Some(truth)),
+            other => Err(place.error(format!("found {}, wanted true or false", found(&other)))),
+        }
+    }
+
     /// A ratio from 0 to 1 in parts per million, if it is there.
     pub(super) fn ratio_ppm(&mut self, key: &str) -> Result<Option<u32>, ScenarioError> {
         let ratio = self.millionths(key, 1, "a ratio from 0 to 1, such as 0.01")?;

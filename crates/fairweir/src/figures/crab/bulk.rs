@@ -1,0 +1,504 @@
+//! Downloads that want all they can have, or so much and no more.
+
+use fairweir_core::receiver::Control;
+use fairweir_sim::report::Report;
+use fairweir_sim::report::chart::{Line, Marks, Panel, colour, colour_of};
+
+use super::super::claim::{Band, Claim, Measured, Unit};
+use super::super::play::{Played, Point};
+use super::super::read::{
+    carries_after, error, misshared, rate_between, right_after, utilization, worst_group,
+};
+use super::super::{Figure, Judged};
+use super::{bars, bars_of, chart, legend, named_bars, over_time};
+
+pub(super) const FIGURE_7: Figure = Figure {
+    number: "7",
+    title: "four flows with weights 1:2:3:4 join, stop and want less",
+    series: true,
+    points: || {
+        let mut points: Vec<Point> = Control::ALL.map(|c| Point::new("crab-fig7", c)).into();
+        points.push(unequal_rtts());
+        points
+    },
+    judge: judge_7,
+};
+
+/// What the paper's loop does not survive.
+fn unequal_rtts() -> Point {
+    let rtts = [("f1", "200ms"), ("f2", "10ms"), ("f3", "100ms"), ("f4", "50ms")];
+    let point = Point::new("crab-fig7", Control::Crab);
+    rtts.iter().fold(point, |p, (flow, rtt)| p.set(&format!("flow.{flow}.rtt"), rtt))
+}
+
+fn judge_7(played: &Played) -> Judged {
+    let point = |control| Point::new("crab-fig7", control);
+    let errs = |control| (played.measure(&point(control), error), Unit::Error);
+    let used = |point: &Point| {
+        let of = |r: &Report| r.summary.utilization.unwrap_or(f64::NAN);
+        (played.measure(point, of), Unit::Part)
+    };
+    let [none, borrow] = [Control::None, Control::Borrow].map(|c| errs(c).0);
+    let rtts = unequal_rtts();
+    let transient =
+        played.measure(&point(Control::Crab), |r| r.summary.transient_error.unwrap_or(f64::NAN));
+    let claims = vec![
+        Claim::new("error without control", "arbitrary", errs(Control::None), Band::AtLeast(0.15)),
+        Claim::new("error with wfq at the ISP", "perfect", errs(Control::Wfq), Band::AtMost(0.01)),
+        Claim::new(
+            "error with borrowing, by none",
+            "the same outcome",
+            (borrow.by(&none), Unit::Part),
+            Band::Within(0.9, 1.1),
+        ),
+        Claim::new(
+            "error with crab",
+            "very close to wfq",
+            errs(Control::Crab),
+            Band::AtMost(0.036),
+        ),
+        Claim::new("error with crab, our own bar", "-", errs(Control::Crab), Band::AtMost(0.01))
+            .because(|| {
+                let queue = |r: &Report| r.summary.isp_queue_ms.map_or(f64::NAN, |q| q.mean);
+                format!(
+                    "{:.3} in transients; the ISP's queue is {:.0} ms long on average, in which the \
+                     flows still compete",
+                    transient.mean(),
+                    played.measure(&point(Control::Crab), queue).mean()
+                )
+            }),
+        Claim::new(
+            "utilisation with crab",
+            "transient dips",
+            used(&point(Control::Crab)),
+            Band::AtLeast(0.975),
+        ),
+        Claim::new(
+            "error with crab, RTTs 200, 10, 100, 50 ms",
+            "-",
+            (played.measure(&rtts, error), Unit::Error),
+            Band::AtMost(0.03),
+        ),
+        Claim::new(
+            "utilisation with crab, these RTTs",
+            "-",
+            used(&rtts),
+            Band::AtLeast(0.95),
+        ),
+    ];
+    Judged { claims, files: over_time("figure-7", &Control::ALL.map(point), played) }
+}
+
+// ------------------------------------------------------------------------------------------------
+
+pub(super) const FIGURE_8: Figure = Figure {
+    number: "8",
+    title: "two flows with weights 2:1 while demand and capacity change",
+    series: true,
+    points: || Control::ALL.map(|c| Point::new("crab-fig8", c)).into(),
+    judge: judge_8,
+};
+
+fn judge_8(played: &Played) -> Judged {
+    let crab = Point::new("crab-fig8", Control::Crab);
+    let measure = |of: &dyn Fn(&Report) -> f64| played.measure(&crab, of);
+    let seconds = |n, next_s| (measure(&right_after(n, next_s)), Unit::Seconds);
+    let errs = || (measure(&error), Unit::Error);
+    let claims = vec![
+        Claim::new(
+            "from 10 to 27 of 30 Mbit/s after 30 s",
+            "finds it",
+            (measure(&carries_after(27.0, 30.0)), Unit::Seconds),
+            Band::AtMost(10.0),
+        ),
+        Claim::new(
+            "shares right after the demand rose (60 s)",
+            "reclaims",
+            seconds(2, 90.0),
+            Band::AtMost(10.0),
+        ),
+        Claim::new(
+            "6.7 and 3.3 Mbit/s after the fall (90 s)",
+            "detects it",
+            seconds(3, 125.0),
+            Band::AtMost(3.0),
+        )
+        .because(|| {
+            let rates = |group| measure(&rate_between(group, 93.0, 125.0)).text(Unit::Mbit);
+            format!("from 3 s on they have {} and {}", rates(0), rates(1))
+        }),
+        Claim::new(
+            "27 of 30 Mbit/s after the rise (125 s)",
+            "probes for more",
+            (measure(&carries_after(27.0, 125.0)), Unit::Seconds),
+            Band::AtMost(10.0),
+        ),
+        Claim::new("error with crab", "the shares by weight", errs(), Band::AtMost(0.02)),
+        Claim::new("error with crab, our own bar", "-", errs(), Band::AtMost(0.005)).because(|| {
+            let alone = |r: &Report| 30.0 - rate_between(1, 161.0, 185.0)(r);
+            let early = |r: &Report| 20.0 - rate_between(1, 36.0, 60.0)(r);
+            format!(
+                "beside a flow that wants 10 Mbit/s the other one lacks {} of its 20, alone {} of \
+                 its 30",
+                measure(&early).text(Unit::Mbit),
+                measure(&alone).text(Unit::Mbit)
+            )
+        }),
+    ];
+    let points = Control::ALL.map(|c| Point::new("crab-fig8", c));
+    Judged { claims, files: over_time("figure-8", &points, played) }
+}
+
+// ------------------------------------------------------------------------------------------------
+
+pub(super) const FIGURE_11B: Figure = Figure {
+    number: "11b",
+    title: "weights 1:2:3 with and without a choke point",
+    series: false,
+    points: || ways_11b().map(|(_, point)| point).into(),
+    judge: judge_11b,
+};
+
+fn ways_11b() -> [(&'static str, Point); 4] {
+    let point = |control| Point::new("crab-fig11b", control);
+    // A choke point of twice the capacity chokes nothing.
+    let loose = point(Control::Chokepoint).set("control.capacity", "72mbit");
+    [
+        ("none", point(Control::None)),
+        ("weights", loose),
+        ("weights, 25 Mbit/s", point(Control::Chokepoint)),
+        ("crab", point(Control::Crab)),
+    ]
+}
+
+fn judge_11b(played: &Played) -> Judged {
+    let ways = ways_11b();
+    let off = |i: usize| played.measure(&ways[i].1, misshared(&[1.0, 2.0, 3.0]));
+    let used = |i: usize| played.measure(&ways[i].1, utilization);
+    let claims = vec![
+        Claim::new(
+            "wrong shares, weights unthrottled, by none",
+            "not enforced",
+            (off(1).by(&off(0)), Unit::Part),
+            Band::AtLeast(0.8),
+        ),
+        Claim::new(
+            "wrong shares, weights behind 25 Mbit/s",
+            "the desired ones",
+            (off(2), Unit::Error),
+            Band::AtMost(0.02),
+        ),
+        Claim::new(
+            "wrong shares, crab",
+            "the desired ones",
+            (off(3), Unit::Error),
+            Band::AtMost(0.02),
+        ),
+        Claim::new(
+            "utilisation with crab, above that of 25 Mbit/s by",
+            "19 %",
+            (used(3).by(&used(2)).map(|ratio| ratio - 1.0), Unit::Part),
+            Band::AtLeast(0.17),
+        ),
+    ];
+    let names = [0, 1, 2, 3].map(|i| ways[i].0);
+    let rates = |group: usize| {
+        let of = move |r: &Report| r.summary.groups[group].rate.as_mbit_f64();
+        let measured = [0, 1, 2, 3].map(|i| Some(played.measure(&ways[i].1, of)));
+        named_bars(&format!("f{0} (weight {0})", group + 1), colour(group), measured)
+    };
+    let panels = vec![
+        bars("", "Mbit/s", &names, [0, 1, 2].map(rates).to_vec()),
+        bars(
+            "",
+            "utilisation",
+            &names,
+            vec![named_bars("", colour(6), [0, 1, 2, 3].map(|i| Some(used(i))))],
+        ),
+    ];
+    let title = "Figure 11b: three flows with weights 1 : 2 : 3 on 30 Mbit/s";
+    Judged { claims, files: vec![chart("figure-11b", title, panels)] }
+}
+
+// ------------------------------------------------------------------------------------------------
+
+pub(super) const FIGURE_12: Figure = Figure {
+    number: "12",
+    title: "two devices behind a router, one with crab, weights 2:1 inside",
+    series: true,
+    points: || [Control::None, Control::Crab].map(|c| Point::new("crab-fig12", c)).into(),
+    judge: judge_12,
+};
+
+/// When the second device has joined, and the first one has had time to see it.
+const JOINED_S: (f64, f64) = (55.0, 120.0);
+
+fn judge_12(played: &Played) -> Judged {
+    let points = [Control::None, Control::Crab].map(|c| Point::new("crab-fig12", c));
+    let rate =
+        |i: usize, group| played.measure(&points[i], rate_between(group, JOINED_S.0, JOINED_S.1));
+    let ratio = |i: usize| (rate(i, 0).by(&rate(i, 1)), Unit::Times);
+    let before = |group| played.measure(&points[0], rate_between(group, 15.0, 40.0));
+    let of_m2 = |i: usize| {
+        let all = rate(i, 0).with(&rate(i, 1), |a, b| a + b).with(&rate(i, 2), |a, b| a + b);
+        (rate(i, 2).by(&all), Unit::Part)
+    };
+    let told = |i: usize| {
+        let rates = [0, 1, 2].map(|group| rate(i, group).text(Unit::Mbit));
+        format!("m1 gets {} and {}, m2 {}", rates[0], rates[1], rates[2])
+    };
+    let claims = vec![
+        Claim::new(
+            "m1's flows before m2 joins",
+            "2 : 1",
+            (before(0).by(&before(1)), Unit::Times),
+            Band::Within(1.8, 2.2),
+        ),
+        Claim::new(
+            "m2's part of the link, none at the router",
+            "takes what m1 throttles",
+            of_m2(0),
+            Band::AtLeast(0.55),
+        )
+        .because(|| told(0)),
+        Claim::new("m1's flows then", "no more 2 : 1", ratio(0), Band::AtMost(1.8))
+            .because(|| told(0)),
+        Claim::new(
+            "m2's part of the link, crab at the router",
+            "its share",
+            of_m2(1),
+            Band::Within(0.45, 0.55),
+        )
+        .because(|| told(1)),
+        Claim::new("m1's flows then", "2 : 1", ratio(1), Band::Within(1.8, 2.2))
+            .because(|| told(1)),
+    ];
+    Judged { claims, files: over_time("figure-12", &points, played) }
+}
+
+// ------------------------------------------------------------------------------------------------
+
+pub(super) const FIGURE_15: Figure = Figure {
+    number: "15",
+    title: "weights 1:2 with different RTTs and congestion controls",
+    series: true,
+    points: || {
+        let mut points = Vec::new();
+        for control in [Control::None, Control::Crab] {
+            points.extend(RTTS_MS.map(|ms| with_rtt(control, ms)));
+            points.extend(SENDERS.map(|senders| with_senders(control, senders)));
+        }
+        points
+    },
+    judge: judge_15,
+};
+
+/// RTTs of the second flow.
+const RTTS_MS: [u64; 8] = [1, 10, 20, 50, 100, 200, 300, 500];
+/// Beyond these the paper sees mismatches.
+const FAR_MS: u64 = 200;
+/// Congestion controls of the first and of the second flow.
+const SENDERS: [(&str, &str); 6] = [
+    ("cubic", "cubic"),
+    ("reno", "cubic"),
+    ("cubic", "reno"),
+    ("bbr", "cubic"),
+    ("cubic", "bbr"),
+    ("vegas", "cubic"),
+];
+/// The second flow's share of the two.
+const SHARE: f64 = 2.0 / 3.0;
+
+fn with_rtt(control: Control, ms: u64) -> Point {
+    Point::new("crab-fig15", control).set("flow.f2.rtt", format_args!("{ms}ms"))
+}
+
+fn with_senders(control: Control, (first, second): (&str, &str)) -> Point {
+    let point = Point::new("crab-fig15", control);
+    let rtts = ["f1", "f2", "f3"];
+    let point = rtts.iter().fold(point, |p, flow| p.set(&format!("flow.{flow}.rtt"), "20ms"));
+    point.set("flow.f1.congestion_control", first).set("flow.f2.congestion_control", second)
+}
+
+/// The second flow's part of what both get after the third has stopped.
+fn second(report: &Report) -> f64 {
+    let [first, second] = [0, 1].map(|group| rate_between(group, 40.0, 100.0)(report));
+    second / (first + second)
+}
+
+fn judge_15(played: &Played) -> Judged {
+    let off = |point: &Point| played.measure(point, second).map(|part| (part / SHARE - 1.0).abs());
+    let worst = |points: &mut dyn Iterator<Item = Point>| {
+        let all = points.map(|point| off(&point));
+        let worst = all.reduce(|a, b| a.with(&b, f64::max));
+        (worst.unwrap_or(Measured(vec![f64::NAN])), Unit::Part)
+    };
+    let rtts = |far: bool| RTTS_MS.into_iter().filter(move |&ms| (ms >= FAR_MS) == far);
+    let crab = |ms| with_rtt(Control::Crab, ms);
+    let claims = vec![
+        Claim::new(
+            "the second flow's share is off by, RTT to 100 ms",
+            "robust",
+            worst(&mut rtts(false).map(crab)),
+            Band::AtMost(0.05),
+        ),
+        Claim::new(
+            "the same, RTT 200 to 500 ms",
+            "slight mismatch",
+            worst(&mut rtts(true).map(crab)),
+            Band::AtMost(0.15),
+        )
+        .because(|| {
+            let told = rtts(true).map(|ms| {
+                let parts = played.measure(&crab(ms), second);
+                format!("{} at {ms} ms", parts.text(Unit::Part))
+            });
+            let told: Vec<String> = told.collect();
+            format!("its part is {} of 66.7 %", told.join(", "))
+        }),
+        Claim::new(
+            "the same, congestion controls",
+            "robust",
+            worst(&mut SENDERS.map(|pair| with_senders(Control::Crab, pair)).into_iter()),
+            Band::AtMost(0.05),
+        )
+        .because(|| {
+            let told = SENDERS.map(|pair| {
+                let parts = played.measure(&with_senders(Control::Crab, pair), second);
+                format!("{}-{} {}", pair.0, pair.1, parts.text(Unit::Part))
+            });
+            format!("its part is {} of 66.7 %", told.join(", "))
+        }),
+    ];
+    Judged { claims, files: vec![chart_15(played)] }
+}
+
+fn chart_15(played: &Played) -> super::File {
+    let controls = [Control::None, Control::Crab];
+    let mut lines: Vec<Line> = controls
+        .map(|control| {
+            let at = |ms: u64| (ms as f64, played.measure(&with_rtt(control, ms), second).mean());
+            let points = RTTS_MS.map(at).into();
+            let name = legend(control).to_owned();
+            Line { name, colour: colour_of(control), dashed: false, points }
+        })
+        .into();
+    let ends = [RTTS_MS[0], RTTS_MS[RTTS_MS.len() - 1]];
+    lines.push(Line {
+        name: "share by weight".to_owned(),
+        colour: "#333",
+        dashed: true,
+        points: ends.map(|ms| (ms as f64, SHARE)).into(),
+    });
+    let kinds = controls.map(|control| {
+        let part = |pair| Some(played.measure(&with_senders(control, pair), second));
+        bars_of(control, SENDERS.map(part))
+    });
+    let panels = vec![
+        Panel {
+            x: "RTT of the second flow, ms; of the first 1 ms".to_owned(),
+            y: "the second flow's part".to_owned(),
+            marks: Marks::Lines { logarithmic: true, lines },
+        },
+        bars(
+            "congestion control of the first, of the second flow",
+            "the second flow's part",
+            &SENDERS.map(|(a, b)| format!("{a}, {b}")),
+            kinds.to_vec(),
+        ),
+    ];
+    chart("figure-15", "Figures 15a and 15b: two flows with weights 1 : 2", panels)
+}
+
+// ------------------------------------------------------------------------------------------------
+
+pub(super) const FIGURE_15C: Figure = Figure {
+    number: "15c",
+    title: "3 to 24 groups with weights 3:2:1 on 60 Mbit/s",
+    series: false,
+    points: || COUNTS.map(many).into(),
+    judge: judge_15c,
+};
+
+const COUNTS: [(usize, &str); 4] =
+    [(3, "crab-fig15c-3"), (6, "crab-fig15c-6"), (12, "crab-fig15c-12"), (24, "crab-fig15c-24")];
+
+fn many((_, scenario): (usize, &'static str)) -> Point {
+    Point::new(scenario, Control::Crab)
+}
+
+fn judge_15c(played: &Played) -> Judged {
+    let claims = COUNTS.map(|(count, scenario)| {
+        let worst = played.measure(&many((count, scenario)), worst_group);
+        Claim::new(
+            format!("the worst of {count} groups is off its share by"),
+            "the shares by weight",
+            (worst, Unit::Part),
+            Band::AtMost(0.1),
+        )
+    });
+    // The groups of one weight follow each other, the heaviest first.
+    let kinds = [3, 2, 1].map(|weight: usize| {
+        let mean = |count: (usize, &'static str)| {
+            let each = count.0 / 3;
+            let first = (3 - weight) * each;
+            let rate = move |r: &Report| {
+                let groups = &r.summary.groups[first..first + each];
+                groups.iter().map(|g| g.rate.as_mbit_f64()).sum::<f64>() / each as f64
+            };
+            Some(played.measure(&many(count), rate))
+        };
+        named_bars(&format!("weight {weight}"), colour(3 - weight), COUNTS.map(mean))
+    });
+    let worst = COUNTS.map(|count| Some(played.measure(&many(count), worst_group)));
+    let panels = vec![
+        bars("groups", "mean of a group, Mbit/s", &COUNTS.map(|c| c.0), kinds.to_vec()),
+        bars(
+            "groups",
+            "the worst group is off by",
+            &COUNTS.map(|c| c.0),
+            vec![bars_of(Control::Crab, worst)],
+        ),
+    ];
+    let title = "Figure 15c: many groups with weights 3 : 2 : 1 on 60 Mbit/s";
+    Judged { claims: claims.into(), files: vec![chart("figure-15c", title, panels)] }
+}
+
+// ------------------------------------------------------------------------------------------------
+
+pub(super) const FIGURE_16: Figure = Figure {
+    number: "16",
+    title: "four flows that want 10 Mbit/s each",
+    series: true,
+    points: || CONTROLS_16.map(|c| Point::new("crab-fig16", c)).into(),
+    judge: judge_16,
+};
+
+const CONTROLS_16: [Control; 3] = [Control::None, Control::Crab, Control::Wfq];
+
+fn judge_16(played: &Played) -> Judged {
+    let points = CONTROLS_16.map(|c| Point::new("crab-fig16", c));
+    let crab = &points[1];
+    let used = |r: &Report| r.summary.utilization.unwrap_or(f64::NAN);
+    let claims = vec![
+        Claim::new(
+            "28.5 of 30 Mbit/s after the others joined (30 s)",
+            "quickly",
+            (played.measure(crab, carries_after(28.5, 30.0)), Unit::Seconds),
+            Band::AtMost(10.0),
+        ),
+        Claim::new(
+            "utilisation while they want more than it carries",
+            "finds the capacity",
+            (played.measure(crab, used), Unit::Part),
+            Band::AtLeast(0.95),
+        ),
+        Claim::new(
+            "error with crab",
+            "divided equally",
+            (played.measure(crab, error), Unit::Error),
+            Band::AtMost(0.03),
+        ),
+    ];
+    Judged { claims, files: over_time("figure-16", &points, played) }
+}

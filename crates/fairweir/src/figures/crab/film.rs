@@ -1,0 +1,441 @@
+//! A film beside two long downloads.
+
+use fairweir_core::receiver::Control;
+use fairweir_sim::report::Report;
+use fairweir_sim::report::chart::colour;
+
+use super::super::claim::{Band, Claim, Measured, Unit};
+use super::super::play::{Played, Point};
+use super::super::read::{film, part, utilization};
+use super::super::{Figure, Judged};
+use super::{bars, bars_of, chart, legend, named_bars, over_time};
+
+/// Lengths of seven films. Source: CRAB §5.2, one minute to ten; those between are ours.
+const FILMS_S: [u64; 7] = [60, 120, 180, 240, 300, 420, 600];
+/// The one that is drawn over time.
+const DRAWN_S: u64 = 300;
+/// Weights of the film and of the downloads.
+const WEIGHTS: [(u32, u32); 3] = [(5, 1), (1, 1), (1, 5)];
+
+/// A film of so many seconds, played with a control.
+fn one(control: Control, (video, bulk): (u32, u32), seconds: u64) -> Point {
+    Point::new("crab-fig9", control)
+        .set("duration", format_args!("{seconds}s"))
+        .set("flow.video.length", format_args!("{seconds}s"))
+        .set("group.video.weight", video)
+        .set("group.bulk.weight", bulk)
+}
+
+/// All films, with something more that differs.
+fn all(control: Control, weights: (u32, u32), more: &[(&str, &str)]) -> Vec<Point> {
+    let with_more = |point: Point| more.iter().fold(point, |p, (key, value)| p.set(key, value));
+    FILMS_S.iter().map(|&seconds| with_more(one(control, weights, seconds))).collect()
+}
+
+/// What part of the utilisation of the one the other lacks.
+fn loss(of: &Measured, against: &Measured) -> Measured {
+    of.by(against).map(|ratio| 1.0 - ratio)
+}
+
+// ------------------------------------------------------------------------------------------------
+
+pub(super) const FIGURE_3: Figure = Figure {
+    number: "3",
+    title: "a film beside two downloads on 30 Mbit/s, weights 5:1",
+    series: true,
+    points: || {
+        let mut points: Vec<Point> = FIGURE_3_CONTROLS.map(drawn).into();
+        points.push(alone());
+        points
+    },
+    judge: judge_3,
+};
+
+const FIGURE_3_CONTROLS: [Control; 5] =
+    [Control::None, Control::Wfq, Control::Borrow, Control::Static, Control::Crab];
+
+fn drawn(control: Control) -> Point {
+    one(control, (5, 1), DRAWN_S)
+}
+
+fn alone() -> Point {
+    Point::new("crab-fig3-alone", Control::None)
+}
+
+fn judge_3(played: &Played) -> Judged {
+    let quality = |control| played.measure(&drawn(control), film);
+    let used = |control| played.measure(&drawn(control), utilization);
+    let none = quality(Control::None);
+    let alone = played.measure(&alone(), film);
+    let delivered = |control, group: usize| {
+        played.measure(&drawn(control), |r: &Report| {
+            r.summary.groups[group].delivered.as_u64() as f64 * 8.0 / 1e6 / DRAWN_S as f64
+        })
+    };
+    let fixed_loss = loss(&used(Control::Static), &used(Control::None));
+    let crab_loss = loss(&used(Control::Crab), &used(Control::None));
+    let idle_part = played.measure(&drawn(Control::Static), |r: &Report| 1.0 - utilization(r));
+    let claims = vec![
+        Claim::new(
+            "film without control, by the film alone",
+            "very low",
+            (none.by(&alone), Unit::Part),
+            Band::AtMost(0.6),
+        ),
+        Claim::new(
+            "film with wfq at the ISP, by the film alone",
+            "the highest quality",
+            (quality(Control::Wfq).by(&alone), Unit::Part),
+            Band::AtLeast(0.9),
+        )
+        .because(|| {
+            format!(
+                "alone it plays {} and may take the link for a moment, beside others {} of at most \
+                 25 Mbit/s",
+                alone.text(Unit::Mbit),
+                quality(Control::Wfq).text(Unit::Mbit)
+            )
+        }),
+        Claim::new(
+            "film with borrowing, by none",
+            "the same outcome",
+            (quality(Control::Borrow).by(&none), Unit::Part),
+            Band::Within(0.9, 1.1),
+        ),
+        Claim::new(
+            "utilisation lost with fixed shares",
+            "46 %",
+            (fixed_loss, Unit::Part),
+            Band::Within(0.36, 0.56),
+        )
+        .because(|| {
+            format!(
+                "the film takes {} of its 25, the downloads keep to their 5, and {} of the link \
+                 idle; the paper's 46 % are those of a film of 11.2 Mbit/s",
+                delivered(Control::Static, 0).text(Unit::Mbit),
+                idle_part.text(Unit::Part)
+            )
+        }),
+        Claim::new(
+            "utilisation lost with crab",
+            "19 %",
+            (crab_loss, Unit::Part),
+            Band::AtMost(0.19),
+        ),
+        Claim::new(
+            "film with crab, by wfq",
+            "the desired shares",
+            (quality(Control::Crab).by(&quality(Control::Wfq)), Unit::Part),
+            Band::AtLeast(0.9),
+        ),
+    ];
+    Judged { claims, files: over_time("figure-3", &FIGURE_3_CONTROLS.map(drawn), played) }
+}
+
+// ------------------------------------------------------------------------------------------------
+
+pub(super) const FIGURE_9: Figure = Figure {
+    number: "9",
+    title: "seven films beside downloads",
+    series: false,
+    points: || {
+        let mut points = all(Control::None, (5, 1), &[]);
+        for weights in WEIGHTS {
+            points.extend(all(Control::Wfq, weights, &[]));
+            points.extend(all(Control::Crab, weights, &[]));
+        }
+        points.extend(all(Control::None, (5, 1), DEEP));
+        points.extend(all(Control::Crab, (5, 1), DEEP));
+        points
+    },
+    judge: judge_9,
+};
+
+/// The ISP's buffer is not in the paper; what a deep one does to the film.
+const DEEP: &[(&str, &str)] = &[("link.buffer", "400ms")];
+
+fn judge_9(played: &Played) -> Judged {
+    let mean =
+        |control, weights, of: fn(&Report) -> f64| played.mean(&all(control, weights, &[]), of);
+    let none = mean(Control::None, (5, 1), film);
+    let none_used = mean(Control::None, (5, 1), utilization);
+    let video_part = |control| played.mean(&all(control, (5, 1), &[]), part(0));
+    let deep = |control, of: &dyn Fn(&Report) -> f64| played.mean(&all(control, (5, 1), DEEP), of);
+    let least = mean(Control::Crab, (1, 5), film);
+    let why_none = || {
+        format!(
+            "without control one connection of BBR takes {} of the volume against two of CUBIC in \
+             a buffer of 100 ms; with 400 ms it takes {} and plays {}",
+            video_part(Control::None).text(Unit::Part),
+            deep(Control::None, &part(0)).text(Unit::Part),
+            deep(Control::None, &film).text(Unit::Mbit),
+        )
+    };
+    let mut claims = Vec::new();
+    for (video, bulk) in WEIGHTS {
+        let [crab, wfq] = [Control::Crab, Control::Wfq].map(|c| mean(c, (video, bulk), film));
+        claims.push(Claim::new(
+            format!("film with crab, by wfq, {video}:{bulk}"),
+            "92-94 %",
+            (crab.by(&wfq), Unit::Part),
+            Band::AtLeast(0.9),
+        ));
+    }
+    for (video, bulk) in WEIGHTS {
+        let crab = mean(Control::Crab, (video, bulk), utilization);
+        claims.push(Claim::new(
+            format!("utilisation lost with crab, {video}:{bulk}"),
+            "15-20 %",
+            (loss(&crab, &none_used), Unit::Part),
+            Band::AtMost(0.2),
+        ));
+    }
+    claims.extend([
+        Claim::new(
+            "the same at 5:1, our own bar",
+            "-",
+            (loss(&mean(Control::Crab, (5, 1), utilization), &none_used), Unit::Part),
+            Band::AtMost(0.1),
+        )
+        .because(|| {
+            "the film goes on and off, and what it leaves is lent only after a window; figure 13 \
+             shows what a shorter one loses"
+                .to_owned()
+        }),
+        Claim::new(
+            "film without control, by crab at 1:5",
+            "worse",
+            (none.by(&least), Unit::Part),
+            Band::AtMost(1.0),
+        )
+        .because(why_none),
+        Claim::new(
+            "film with crab at 5:1, by none",
+            "2.5-3 ×",
+            (mean(Control::Crab, (5, 1), film).by(&none), Unit::Times),
+            Band::AtLeast(2.5),
+        )
+        .because(why_none),
+        Claim::new(
+            "the same with a buffer of 400 ms at the ISP",
+            "2.5-3 ×",
+            (deep(Control::Crab, &film).by(&deep(Control::None, &film)), Unit::Times),
+            Band::AtLeast(2.5),
+        ),
+        Claim::new(
+            "the film's part of the volume, none",
+            "3 % (below 17 %)",
+            (video_part(Control::None), Unit::Part),
+            Band::AtMost(0.2),
+        )
+        .because(why_none),
+    ]);
+    for control in [Control::Wfq, Control::Crab] {
+        claims.push(Claim::new(
+            format!("the film's part of the volume, {control}"),
+            "almost half",
+            (video_part(control), Unit::Part),
+            Band::Within(0.4, 0.6),
+        ));
+    }
+    Judged { claims, files: vec![chart_9(played)] }
+}
+
+fn chart_9(played: &Played) -> super::File {
+    let names = WEIGHTS.map(|(video, bulk)| format!("{video} : {bulk}"));
+    let kinds = |of: fn(&Report) -> f64| {
+        let measured = |control: Control| {
+            // Without control weights change nothing.
+            WEIGHTS.map(|weights| {
+                let weights = if control == Control::None { (5, 1) } else { weights };
+                Some(played.mean(&all(control, weights, &[]), of))
+            })
+        };
+        [Control::None, Control::Wfq, Control::Crab].map(|c| bars_of(c, measured(c))).to_vec()
+    };
+    let megabytes = |control, group: usize| {
+        let of = move |r: &Report| r.summary.groups[group].delivered.as_u64() as f64 / 1e9;
+        played.mean(&all(control, (5, 1), &[]), of).map(|mean| mean * FILMS_S.len() as f64)
+    };
+    let controls = [Control::None, Control::Wfq, Control::Crab];
+    let volume = |group| controls.map(|control| Some(megabytes(control, group)));
+    let panels = vec![
+        bars("weights, film : downloads", "film, Mbit/s", &names, kinds(film)),
+        bars("weights, film : downloads", "utilisation", &names, kinds(utilization)),
+        bars(
+            "volume of all films and the downloads beside them at 5 : 1",
+            "gigabytes",
+            &controls.map(legend),
+            vec![
+                named_bars("volume of the films", colour(1), volume(0)),
+                named_bars("volume of the downloads", colour(5), volume(1)),
+            ],
+        ),
+    ];
+    chart("figure-9", "Figure 9: films beside two downloads on 30 Mbit/s", panels)
+}
+
+// ------------------------------------------------------------------------------------------------
+
+pub(super) const FIGURE_11A: Figure = Figure {
+    number: "11a",
+    title: "a film that goes first, with and without a choke point",
+    series: false,
+    points: || {
+        let mut points = all(Control::None, (5, 1), &[]);
+        points.extend(all(Control::Crab, (5, 1), &[]));
+        points.extend(all(Control::Chokepoint, (5, 1), FIRST));
+        points.extend(all(Control::Chokepoint, (5, 1), FIRST_UNTHROTTLED));
+        points
+    },
+    judge: judge_11a,
+};
+
+const FIRST: &[(&str, &str)] = &[("control.strict_priority", "true")];
+/// A choke point of twice the capacity chokes nothing.
+const FIRST_UNTHROTTLED: &[(&str, &str)] =
+    &[("control.strict_priority", "true"), ("control.capacity", "72mbit")];
+
+fn judge_11a(played: &Played) -> Judged {
+    let ways: [(&str, Control, &[(&str, &str)]); 4] = [
+        ("none", Control::None, &[]),
+        ("priority", Control::Chokepoint, FIRST_UNTHROTTLED),
+        ("priority, 25 Mbit/s", Control::Chokepoint, FIRST),
+        ("crab", Control::Crab, &[]),
+    ];
+    let measure = |of: fn(&Report) -> f64| {
+        ways.map(|(_, control, more)| played.mean(&all(control, (5, 1), more), of))
+    };
+    let [none, loose, choked, crab] = measure(film);
+    let [_, _, choked_used, crab_used] = measure(utilization);
+    let claims = vec![
+        Claim::new(
+            "film with priority unthrottled, by none",
+            "not very effective",
+            (loose.by(&none), Unit::Part),
+            Band::Within(0.9, 1.1),
+        ),
+        Claim::new(
+            "film with priority behind 25 Mbit/s, by crab",
+            "slightly higher",
+            (choked.by(&crab), Unit::Part),
+            Band::AtLeast(1.0),
+        ),
+        Claim::new(
+            "its utilisation, by crab",
+            "slightly lower",
+            (choked_used.by(&crab_used), Unit::Part),
+            Band::AtMost(1.0),
+        ),
+    ];
+    let names = ways.map(|(name, ..)| name);
+    let one_kind = |of| vec![named_bars("", colour(0), measure(of).map(Some))];
+    let panels = vec![
+        bars("", "film, Mbit/s", &names, one_kind(film)),
+        bars("", "utilisation", &names, one_kind(utilization)),
+    ];
+    let title = "Figure 11a: a film that goes first, with and without a choke point";
+    Judged { claims, files: vec![chart("figure-11a", title, panels)] }
+}
+
+// ------------------------------------------------------------------------------------------------
+
+/// How often crab looks, and how many looks make a window, in the order of the window's length.
+const WINDOWS: [(&str, &[(&str, &str)]); 3] = [
+    ("5 × 0.1 s", &[("control.window_ticks", "5"), ("control.tick", "100ms")]),
+    ("5 × 0.2 s", &[]),
+    ("10 × 0.3 s", &[("control.window_ticks", "10"), ("control.tick", "300ms")]),
+];
+
+pub(super) const FIGURE_13: Figure = Figure {
+    number: "13",
+    title: "how long crab watches before it acts, n × t",
+    series: false,
+    points: || WINDOWS.iter().flat_map(|(_, more)| all(Control::Crab, (5, 1), more)).collect(),
+    judge: |played| {
+        let (mut claims, [short, usual, long]) = varied(played, WINDOWS, "very slightly better");
+        let lost = |of: &Measured| usual.with(of, |usual, of| usual - of);
+        claims.push(Claim::new(
+            "utilisation of 10 × 0.3 s, less than usual by",
+            "more under-utilised",
+            (lost(&long), Unit::Part),
+            Band::AtLeast(0.0),
+        ));
+        claims.push(Claim::new(
+            "utilisation of 5 × 0.1 s, more than usual by",
+            "slightly better",
+            (lost(&short).map(|lost| -lost), Unit::Part),
+            Band::AtLeast(0.0),
+        ));
+        let title = "Figure 13: how long crab watches before it acts, n × t";
+        Judged { claims, files: vec![chart_varied(played, "figure-13", title, "n × t", WINDOWS)] }
+    },
+};
+
+/// What a lender keeps at least beyond what it uses.
+const HEADROOMS: [(&str, &[(&str, &str)]); 3] = [
+    ("0.05 Mbit/s", &[("control.headroom", "50kbit")]),
+    ("0.25 Mbit/s", &[]),
+    ("0.5 Mbit/s", &[("control.headroom", "500kbit")]),
+];
+
+pub(super) const FIGURE_17: Figure = Figure {
+    number: "17",
+    title: "headroom of what is lent",
+    series: false,
+    points: || HEADROOMS.iter().flat_map(|(_, more)| all(Control::Crab, (5, 1), more)).collect(),
+    judge: |played| {
+        let (mut claims, [small, usual, large]) =
+            varied(played, HEADROOMS, "no significant change");
+        for (name, used) in [(HEADROOMS[0].0, small), (HEADROOMS[2].0, large)] {
+            claims.push(Claim::new(
+                format!("utilisation with {name}, by usual"),
+                "no significant change",
+                (used.by(&usual), Unit::Part),
+                Band::Within(0.95, 1.05),
+            ));
+        }
+        let title = "Figure 17: headroom of what is lent";
+        let file = chart_varied(played, "figure-17", title, "headroom", HEADROOMS);
+        Judged { claims, files: vec![file] }
+    },
+};
+
+type Variations = [(&'static str, &'static [(&'static str, &'static str)]); 3];
+
+/// Claims that the quality of the film hardly depends on what was varied; and the utilisations.
+fn varied(played: &Played, variations: Variations, paper: &str) -> (Vec<Claim>, [Measured; 3]) {
+    let mean = |of: fn(&Report) -> f64| {
+        variations.map(|(_, more)| played.mean(&all(Control::Crab, (5, 1), more), of))
+    };
+    let [low, usual, high] = mean(film);
+    let claim = |name: &str, quality: Measured| {
+        Claim::new(
+            format!("film with {name}, by usual"),
+            paper,
+            (quality.by(&usual), Unit::Part),
+            Band::Within(0.95, 1.05),
+        )
+    };
+    let claims = vec![claim(variations[0].0, low), claim(variations[2].0, high)];
+    (claims, mean(utilization))
+}
+
+fn chart_varied(
+    played: &Played,
+    name: &str,
+    title: &str,
+    what: &str,
+    variations: Variations,
+) -> super::File {
+    let names = variations.map(|(name, _)| name);
+    let crab = |of: fn(&Report) -> f64| {
+        let mean = |(_, more)| Some(played.mean(&all(Control::Crab, (5, 1), more), of));
+        vec![bars_of(Control::Crab, variations.map(mean))]
+    };
+    let panels = vec![
+        bars(what, "film, Mbit/s", &names, crab(film)),
+        bars(what, "utilisation", &names, crab(utilization)),
+    ];
+    chart(name, title, panels)
+}

@@ -1,0 +1,82 @@
+//! Web pages beside two long downloads.
+
+use fairweir_core::receiver::Control;
+use fairweir_sim::report::Report;
+use fairweir_sim::report::chart::{Line, Marks, Panel, colour_of};
+
+use super::super::claim::{Band, Claim, Unit};
+use super::super::play::{Played, Point};
+use super::super::read::{load_median, utilization};
+use super::super::{Figure, Judged};
+use super::{bars, bars_of, chart, legend};
+
+pub(super) const FIGURE_10: Figure = Figure {
+    number: "10",
+    title: "web pages beside two downloads on 10 Mbit/s, weights 7:3",
+    series: false,
+    points: || CONTROLS.map(point).into(),
+    judge,
+};
+
+const CONTROLS: [Control; 3] = [Control::None, Control::Wfq, Control::Crab];
+
+fn point(control: Control) -> Point {
+    Point::new("crab-fig10", control)
+}
+
+fn judge(played: &Played) -> Judged {
+    let [none, wfq, crab] = CONTROLS.map(|c| played.measure(&point(c), load_median));
+    let [none_used, _, crab_used] = CONTROLS.map(|c| played.measure(&point(c), utilization));
+    let claims = vec![
+        Claim::new(
+            "median load time with crab, by none",
+            "half",
+            (crab.by(&none), Unit::Part),
+            Band::AtMost(0.6),
+        ),
+        Claim::new(
+            "median load time with crab, by wfq",
+            "within 115 %",
+            (crab.by(&wfq), Unit::Part),
+            Band::AtMost(1.2),
+        ),
+        Claim::new(
+            "utilisation lost with crab",
+            "about 13 %",
+            (crab_used.by(&none_used).map(|ratio| 1.0 - ratio), Unit::Part),
+            Band::AtMost(0.15),
+        ),
+    ];
+    let lines = CONTROLS.map(|control| Line {
+        name: legend(control).to_owned(),
+        colour: colour_of(control),
+        dashed: false,
+        points: distribution(played.of(&point(control))),
+    });
+    let panels = vec![
+        Panel {
+            x: "load time, s".to_owned(),
+            y: "part of the pages".to_owned(),
+            marks: Marks::Lines { logarithmic: false, lines: lines.into() },
+        },
+        bars(
+            "",
+            "utilisation",
+            &[""],
+            CONTROLS.map(|c| bars_of(c, [Some(played.measure(&point(c), utilization))])).to_vec(),
+        ),
+    ];
+    let title = "Figure 10: web pages beside two downloads on 10 Mbit/s, weights 7 : 3";
+    Judged { claims, files: vec![chart("figure-10", title, panels)] }
+}
+
+/// What part of all pages was loaded within how many seconds, over all seeds.
+fn distribution(reports: &[Report]) -> Vec<(f64, f64)> {
+    let pages = reports.iter().flat_map(|r| &r.summary.pages);
+    let mut loads: Vec<_> = pages.flat_map(|p| &p.loads).copied().collect();
+    loads.sort_unstable();
+    let count = loads.len();
+    let rise = |i: usize| (loads[i].as_secs_f64(), (i + 1) as f64 / count as f64);
+    // Two hundred points are as smooth as a thousand.
+    (0..count).step_by((count / 200).max(1)).chain(count.checked_sub(1)).map(rise).collect()
+}

@@ -1,0 +1,219 @@
+//! `fairweir figures`: plays the experiments of a paper in virtual time and says which of its
+//! results hold.
+//!
+//! A [`Figure`] is what is played ([`play::Point`]s: a scenario, what differs from its file, a
+//! control) and a judgement ([`claim::Claim`]s, charts). All points of all figures are played
+//! once, with every seed, over all cores; the same seeds give the same table and files to the byte.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use fairweir_sim::report::Report;
+use nix::unistd::{AccessFlags, access};
+
+use crate::cli::{FiguresArgs, FiguresCommand};
+use crate::play::{Seeds, cancelled_by_signal};
+
+mod claim;
+mod crab;
+mod play;
+mod read;
+
+use claim::{Claim, Outcome, Verdict, markdown, plain};
+use play::{Plan, Played, Point};
+
+/// A figure of a paper.
+struct Figure {
+    /// As the paper counts.
+    number: &'static str,
+    title: &'static str,
+    /// Whether it looks at rates over time.
+    series: bool,
+    /// What is played for it.
+    points: fn() -> Vec<Point>,
+    judge: fn(&Played) -> Judged,
+}
+
+/// What came out.
+struct Judged {
+    claims: Vec<Claim>,
+    files: Vec<File>,
+}
+
+/// A file to be written.
+struct File {
+    name: String,
+    text: String,
+}
+
+impl File {
+    fn new(name: String, text: String) -> File {
+        File { name, text }
+    }
+}
+
+/// What stands around the table in a document.
+const MARKS: (&str, &str) = ("<!-- figures: begin -->\n", "<!-- figures: end -->\n");
+
+pub(crate) fn run(command: &FiguresCommand) -> anyhow::Result<()> {
+    match command {
+        FiguresCommand::Crab(args) => figures(args, &crab::FIGURES),
+    }
+}
+
+fn figures(args: &FiguresArgs, all: &'static [Figure]) -> anyhow::Result<()> {
+    let chosen = choose(all, &args.figure)?;
+    let document = args.write_docs.as_deref().map(Document::read).transpose()?;
+    let dir = &args.out;
+    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    access(dir, AccessFlags::W_OK).with_context(|| format!("cannot write to {}", dir.display()))?;
+    let cancel = cancelled_by_signal()?;
+    let seeds: Vec<u64> = args.seed.all()?.collect();
+    let played = play::play(&plan(&chosen), &seeds, &cancel)?;
+    let outcomes = judge(&chosen, &played, dir)?;
+    let text = markdown(&outcomes);
+    write(dir, "table.md", &text)?;
+    if let Some(document) = document {
+        document.write(&section(&outcomes, &args.seed, &text))?;
+    }
+    let _ = writeln!(io::stderr(), "wrote {}", dir.display());
+    let out = &mut io::stdout().lock();
+    match args.json {
+        true => writeln!(out, "{}", serde_json::to_string(&outcomes)?)?,
+        false => write!(out, "{}{}", plain(&outcomes), count(&outcomes))?,
+    }
+    Ok(())
+}
+
+/// Those that are asked for, in the paper's order; all if none is.
+fn choose(all: &'static [Figure], asked: &[String]) -> anyhow::Result<Vec<&'static Figure>> {
+    if let Some(unknown) = asked.iter().find(|n| all.iter().all(|f| f.number != n.as_str())) {
+        let numbers: Vec<&str> = all.iter().map(|figure| figure.number).collect();
+        bail!("there is no figure `{unknown}`; there are {}", numbers.join(", "));
+    }
+    let is_asked = |f: &&Figure| asked.is_empty() || asked.iter().any(|n| n == f.number);
+    Ok(all.iter().filter(is_asked).collect())
+}
+
+/// Everything that the figures need, once.
+fn plan(figures: &[&Figure]) -> Plan {
+    let mut plan = BTreeMap::new();
+    for figure in figures {
+        for point in (figure.points)() {
+            *plan.entry(point).or_insert(false) |= figure.series;
+        }
+    }
+    plan
+}
+
+/// Judges every figure and writes its files.
+fn judge(figures: &[&Figure], played: &Played, dir: &Path) -> anyhow::Result<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
+    for &&Figure { number, title, points, judge, .. } in figures {
+        let judged = judge(played);
+        write(dir, &format!("figure-{number}.csv"), &numbers(&points(), played))?;
+        for file in &judged.files {
+            write(dir, &file.name, &file.text)?;
+        }
+        outcomes.push(Outcome { figure: number, title, claims: judged.claims });
+    }
+    Ok(outcomes)
+}
+
+fn write(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    let path = dir.join(name);
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Every number of every run: one to a line.
+fn numbers(points: &[Point], played: &Played) -> String {
+    let mut text = String::from("scenario,set,control,seed,measure,of,value\n");
+    for point in points {
+        let set = point.set.join(" ");
+        for report in played.of(point) {
+            let run = format!("{},{set},{},{}", point.scenario, point.control, report.seed);
+            for (measure, of, value) in measures(report) {
+                let _ = writeln!(text, "{run},{measure},{of},{value}");
+            }
+        }
+    }
+    text
+}
+
+/// What a report has, with the group that it is of.
+fn measures(report: &Report) -> Vec<(&'static str, &str, f64)> {
+    let summary = &report.summary;
+    let mut all = vec![("link_utilization", "", summary.link_utilization)];
+    let parts = [
+        ("allocation_error", summary.allocation_error),
+        ("transient_error", summary.transient_error),
+        ("utilization", summary.utilization),
+        ("isp_queue_ms_mean", summary.isp_queue_ms.map(|q| q.mean)),
+    ];
+    all.extend(parts.into_iter().filter_map(|(name, value)| Some((name, "", value?))));
+    for group in &summary.groups {
+        all.push(("rate_bps", &group.name, group.rate.as_bps() as f64));
+        all.push(("delivered_bytes", &group.name, group.delivered.as_u64() as f64));
+        all.extend(group.fair.map(|fair| ("fair_bps", &*group.name, fair.as_bps() as f64)));
+    }
+    for video in &summary.videos {
+        let quality = video.quality.map(|q| ("film_bps", &*video.group, q.as_bps() as f64));
+        all.extend(quality);
+        all.push(("stalled_s", &video.group, video.stalled_s));
+    }
+    for pages in &summary.pages {
+        let loads = pages.loads.iter().map(|load| ("load_ms", &*pages.group, load.as_millis_f64()));
+        all.extend(loads);
+    }
+    for right in &summary.right_after_s {
+        all.extend(right.seconds.map(|seconds| ("right_after_s", "", seconds)));
+    }
+    all
+}
+
+/// A line that says how many claims hold.
+fn count(outcomes: &[Outcome]) -> String {
+    let claims = || outcomes.iter().flat_map(|o| &o.claims);
+    let met = claims().filter(|c| c.verdict == Verdict::Met).count();
+    format!("{met} of {} claims met\n", claims().count())
+}
+
+/// What a document says about the figures.
+fn section(outcomes: &[Outcome], seeds: &Seeds, table: &str) -> String {
+    format!(
+        "Made by `fairweir figures crab --seed {seeds} --write-docs docs/papers/crab.md`: means and \
+         standard\ndeviations over the seeds. {}\n{table}",
+        count(outcomes)
+    )
+}
+
+/// A document in which the command writes its own part.
+struct Document<'p> {
+    path: &'p Path,
+    before: String,
+    after: String,
+}
+
+impl<'p> Document<'p> {
+    fn read(path: &'p Path) -> anyhow::Result<Document<'p>> {
+        let file = path.display();
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
+        let parts = text.split_once(MARKS.0).and_then(|(before, rest)| {
+            let (_, after) = rest.split_once(MARKS.1)?;
+            Some((before.to_owned(), after.to_owned()))
+        });
+        let (begin, end) = (MARKS.0.trim(), MARKS.1.trim());
+        let (before, after) =
+            parts.with_context(|| format!("{file} has no lines `{begin}` and `{end}`"))?;
+        Ok(Document { path, before, after })
+    }
+
+    fn write(&self, section: &str) -> anyhow::Result<()> {
+        let text = format!("{}{}{section}{}{}", self.before, MARKS.0, MARKS.1, self.after);
+        fs::write(self.path, text).with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}

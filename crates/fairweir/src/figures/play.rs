@@ -1,0 +1,157 @@
+//! Every run that the figures need, once, over all cores.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use anyhow::Context;
+use fairweir_core::receiver::Control;
+use fairweir_core::units::{Span, Time};
+use fairweir_sim::engine::{self, PlayError};
+use fairweir_sim::report::Report;
+use fairweir_sim::scenario::{Override, Scenario};
+
+use super::claim::Measured;
+use crate::progress::Progress;
+use crate::sim::{QUIET, announce, over_threads};
+
+/// A scenario with a control, as it is played with every seed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Point {
+    /// Name of a file in `scenarios/`.
+    pub(super) scenario: &'static str,
+    /// What differs from the file, as `--set` takes it.
+    pub(super) set: Vec<String>,
+    pub(super) control: Control,
+}
+
+impl Point {
+    pub(super) fn new(scenario: &'static str, control: Control) -> Point {
+        Point { scenario, set: Vec::new(), control }
+    }
+
+    /// With something else than the file says.
+    pub(super) fn set(mut self, key: &str, value: impl ToString) -> Point {
+        self.set.push(format!("{key}={}", value.to_string()));
+        self
+    }
+
+    /// What it plays.
+    ///
+    /// # Errors
+    /// If the scenario is not there or wrong.
+    pub(super) fn scenario(&self) -> anyhow::Result<Scenario> {
+        let (_, text) = SCENARIOS
+            .iter()
+            .find(|(name, _)| *name == self.scenario)
+            .with_context(|| format!("there is no scenario {}", self.scenario))?;
+        let set: Result<Vec<Override>, _> = self.set.iter().map(|text| text.parse()).collect();
+        let file = format!("scenarios/{}.toml", self.scenario);
+        let load = |path: &Path| Err(io::Error::other(path.display().to_string()));
+        Ok(Scenario::parse_with(text, &file, &set?, &load)?)
+    }
+}
+
+macro_rules! scenarios {
+    ($($name:literal)*) => {
+        /// The scenarios of the figures by name, so that the command works anywhere.
+        const SCENARIOS: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../../../../scenarios/", $name, ".toml")))),*];
+    };
+}
+
+scenarios! {
+    "crab-fig3-alone" "crab-fig7" "crab-fig8" "crab-fig9" "crab-fig10" "crab-fig11b" "crab-fig12"
+    "crab-fig15" "crab-fig15c-3" "crab-fig15c-6" "crab-fig15c-12" "crab-fig15c-24" "crab-fig16"
+}
+
+/// What shall be played, and whether somebody wants its rates over time.
+pub(super) type Plan = BTreeMap<Point, bool>;
+
+/// The reports of everything that was played, one for each seed.
+#[derive(Debug, Default)]
+pub(super) struct Played(BTreeMap<Point, Vec<Report>>);
+
+impl Played {
+    /// The reports of a point, in the order of the seeds.
+    ///
+    /// # Panics
+    /// If it was not planned.
+    pub(super) fn of(&self, point: &Point) -> &[Report] {
+        self.0.get(point).expect("invariant: a figure judges only what it plans")
+    }
+
+    /// A number of a point.
+    pub(super) fn measure(&self, point: &Point, of: impl Fn(&Report) -> f64) -> Measured {
+        Measured(self.of(point).iter().map(of).collect())
+    }
+
+    /// The mean of a number over several points.
+    pub(super) fn mean(&self, points: &[Point], of: impl Fn(&Report) -> f64) -> Measured {
+        let all: Vec<Measured> = points.iter().map(|p| self.measure(p, &of)).collect();
+        let seeds = all.first().map_or(0, |m| m.0.len());
+        let mean = |seed: usize| all.iter().map(|m| m.0[seed]).sum::<f64>() / all.len() as f64;
+        Measured((0..seeds).map(mean).collect())
+    }
+}
+
+/// Plays everything with every seed. The order of threads changes nothing.
+///
+/// # Errors
+/// If a scenario is wrong, or `cancel` was set.
+pub(super) fn play(plan: &Plan, seeds: &[u64], cancel: &AtomicBool) -> anyhow::Result<Played> {
+    let mut runs = Vec::new();
+    for (point, &keeps_series) in plan {
+        let scenario = point.scenario()?;
+        let packets = engine::estimate(&scenario);
+        runs.extend(seeds.iter().map(|&seed| {
+            let scenario = Scenario { seed, ..scenario.clone() };
+            Run { point, scenario, seed, packets, keeps_series }
+        }));
+    }
+    // The long ones first, so that no core plays on alone at the end.
+    runs.sort_by_key(|run| Reverse(run.packets));
+    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    announce(runs.iter().map(|run| run.packets).sum(), cores);
+    let labels = runs.iter().map(|run| run.point.scenario.to_owned()).collect();
+    let progress = Progress::new(labels, WHOLE, QUIET);
+    let one = |i: usize| {
+        let report = runs[i].play(cancel);
+        progress.show(i, Time::ZERO + WHOLE);
+        report
+    };
+    let reports = over_threads(runs.len(), cores, cancel, &one);
+    progress.end();
+    let mut played = Played::default();
+    for (run, report) in runs.iter().zip(reports?) {
+        played.0.entry(run.point.clone()).or_default().push(report);
+    }
+    Ok(played)
+}
+
+/// Progress is told in runs, whatever they take.
+const WHOLE: Span = Span::secs(1);
+
+struct Run<'p> {
+    point: &'p Point,
+    scenario: Scenario,
+    seed: u64,
+    packets: u64,
+    keeps_series: bool,
+}
+
+impl Run<'_> {
+    fn play(&self, cancel: &AtomicBool) -> Result<Report, PlayError> {
+        let control = self.point.control;
+        let mut report = engine::play(&self.scenario, control, self.seed, &|_| {}, cancel)?;
+        if !self.keeps_series {
+            // Hundreds of runs would fill the memory.
+            report.series = None;
+        }
+        Ok(report)
+    }
+}
