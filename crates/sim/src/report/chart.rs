@@ -255,7 +255,7 @@ fn bars(
                 line(svg, (middle, low), (middle, high), "#333", "");
             }
             if bar >= LABELLED_BAR {
-                let style = "text-anchor=\"middle\" font-size=\"10\" fill=\"#666\"";
+                let style = "text-anchor=\"middle\" font-size=\"9\" fill=\"#666\"";
                 text(svg, middle, high - 4.0, style, &three_digits(value.mean));
             }
         }

@@ -37,6 +37,9 @@ pub(super) const FIGURES: [Figure; 13] = [
     film::FIGURE_17,
 ];
 
+/// The colour of bars that their labels tell apart.
+const PLAIN: &str = "#7a8793";
+
 /// The name that a control has in legends.
 fn legend(control: Control) -> &'static str {
     match control {
