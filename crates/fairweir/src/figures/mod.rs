@@ -186,8 +186,8 @@ fn count(outcomes: &[Outcome]) -> String {
 fn section(outcomes: &[Outcome], seeds: &Seeds, table: &str) -> String {
     format!(
         "Made by `fairweir figures crab --seed {seeds} --write-docs docs/papers/crab.md`: means and \
-         standard\ndeviations over the seeds. {}\n{table}",
-        count(outcomes)
+         standard\ndeviations over the seeds. {}.\n\n{table}",
+        count(outcomes).trim_end()
     )
 }
 

@@ -337,8 +337,9 @@ const SENDERS: [(&str, &str); 6] = [
     ("cubic", "reno"),
     ("bbr", "cubic"),
     ("cubic", "bbr"),
-    ("vegas", "cubic"),
+    VEGAS,
 ];
+const VEGAS: (&str, &str) = ("vegas", "cubic");
 /// The second flow's share of the two.
 const SHARE: f64 = 2.0 / 3.0;
 
@@ -369,10 +370,9 @@ fn judge_15(played: &Played) -> Judged {
     let rtts = |far: bool| RTTS_MS.into_iter().filter(move |&ms| (ms >= FAR_MS) == far);
     let crab = |ms| with_rtt(Control::Crab, ms);
     let senders = |is_vegas: bool| {
-        let chosen = SENDERS.into_iter().filter(move |pair| (pair.0 == "vegas") == is_vegas);
+        let chosen = SENDERS.into_iter().filter(move |&pair| (pair == VEGAS) == is_vegas);
         chosen.map(|pair| with_senders(Control::Crab, pair))
     };
-    let vegas = with_senders(Control::Crab, ("vegas", "cubic"));
     let claims = vec![
         Claim::new(
             "the second flow's share is off by, RTT to 100 ms",
@@ -407,12 +407,13 @@ fn judge_15(played: &Played) -> Judged {
             Band::AtMost(0.05),
         )
         .because(|| {
-            let rates = |group| played.measure(&vegas, rate_between(group, 40.0, 100.0));
+            let first = |point| played.measure(point, rate_between(0, 40.0, 100.0));
+            let free = first(&with_senders(Control::None, VEGAS));
             format!(
-                "by seed f1, which is Vegas, has {} of its 10, f2 {} of its 20: in the queue that \
-                 CUBIC leaves at the ISP Vegas slows down, which looks like a small demand",
-                rates(0).each(Unit::Mbit),
-                rates(1).each(Unit::Mbit)
+                "by seed f1, which is Vegas, has {} of its 10, without control {}: in a queue that \
+                 CUBIC fills it slows down, which can look like a small demand",
+                first(&with_senders(Control::Crab, VEGAS)).each(Unit::Mbit),
+                free.text(Unit::Mbit)
             )
         }),
     ];
@@ -503,7 +504,7 @@ fn judge_15c(played: &Played) -> Judged {
             "groups",
             "the worst group is off by",
             &COUNTS.map(|c| c.0),
-            vec![bars_of(Control::Crab, worst)],
+            vec![named_bars("", PLAIN, worst)],
         ),
     ];
     let title = "Figure 15c: many groups with weights 3 : 2 : 1 on 60 Mbit/s";
