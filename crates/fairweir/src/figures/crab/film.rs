@@ -17,6 +17,9 @@ const DRAWN_S: u64 = 300;
 /// Weights of the film and of the downloads.
 const WEIGHTS: [(u32, u32); 3] = [(5, 1), (1, 1), (1, 5)];
 
+/// Keys that differ from the scenario's, with their values.
+type More = &'static [(&'static str, &'static str)];
+
 /// A film of so many seconds, played with a control.
 fn one(control: Control, (video, bulk): (u32, u32), seconds: u64) -> Point {
     Point::new("crab-fig9", control)
@@ -27,7 +30,7 @@ fn one(control: Control, (video, bulk): (u32, u32), seconds: u64) -> Point {
 }
 
 /// All films, with something more that differs.
-fn all(control: Control, weights: (u32, u32), more: &[(&str, &str)]) -> Vec<Point> {
+fn all(control: Control, weights: (u32, u32), more: More) -> Vec<Point> {
     let with_more = |point: Point| more.iter().fold(point, |p, (key, value)| p.set(key, value));
     FILMS_S.iter().map(|&seconds| with_more(one(control, weights, seconds))).collect()
 }
@@ -164,7 +167,7 @@ pub(super) const FIGURE_9: Figure = Figure {
 };
 
 /// The ISP's buffer is not in the paper; what a deep one does to the film.
-const DEEP: &[(&str, &str)] = &[("link.buffer", "400ms")];
+const DEEP: More = &[("link.buffer", "400ms")];
 
 fn judge_9(played: &Played) -> Judged {
     let mean =
@@ -299,13 +302,13 @@ pub(super) const FIGURE_11A: Figure = Figure {
     judge: judge_11a,
 };
 
-const FIRST: &[(&str, &str)] = &[("control.strict_priority", "true")];
+const FIRST: More = &[("control.strict_priority", "true")];
 /// A choke point of twice the capacity chokes nothing.
-const FIRST_UNTHROTTLED: &[(&str, &str)] =
+const FIRST_UNTHROTTLED: More =
     &[("control.strict_priority", "true"), ("control.capacity", "72mbit")];
 
 fn judge_11a(played: &Played) -> Judged {
-    let ways: [(&str, Control, &[(&str, &str)]); 4] = [
+    let ways: [(&str, Control, More); 4] = [
         ("none", Control::None, &[]),
         ("priority", Control::Chokepoint, FIRST_UNTHROTTLED),
         ("priority, 25 Mbit/s", Control::Chokepoint, FIRST),
@@ -349,7 +352,7 @@ fn judge_11a(played: &Played) -> Judged {
 // ------------------------------------------------------------------------------------------------
 
 /// How often crab looks, and how many looks make a window, in the order of the window's length.
-const WINDOWS: [(&str, &[(&str, &str)]); 3] = [
+const WINDOWS: Variations = [
     ("5 × 0.1 s", &[("control.window_ticks", "5"), ("control.tick", "100ms")]),
     ("5 × 0.2 s", &[]),
     ("10 × 0.3 s", &[("control.window_ticks", "10"), ("control.tick", "300ms")]),
@@ -381,7 +384,7 @@ pub(super) const FIGURE_13: Figure = Figure {
 };
 
 /// What a lender keeps at least beyond what it uses.
-const HEADROOMS: [(&str, &[(&str, &str)]); 3] = [
+const HEADROOMS: Variations = [
     ("0.05 Mbit/s", &[("control.headroom", "50kbit")]),
     ("0.25 Mbit/s", &[]),
     ("0.5 Mbit/s", &[("control.headroom", "500kbit")]),
@@ -409,7 +412,7 @@ pub(super) const FIGURE_17: Figure = Figure {
     },
 };
 
-type Variations = [(&'static str, &'static [(&'static str, &'static str)]); 3];
+type Variations = [(&'static str, More); 3];
 
 /// Claims that the quality of the film hardly depends on what was varied; and the utilisations.
 fn varied(played: &Played, variations: Variations, paper: &str) -> (Vec<Claim>, [Measured; 3]) {
