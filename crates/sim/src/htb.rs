@@ -180,6 +180,12 @@ impl<T> Htb<T> {
         self.classes[class].drops
     }
 
+    /// How many packets wait.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.classes.iter().map(|class| class.waiting.len()).sum()
+    }
+
     /// What waits in a class.
     pub fn backlog(&self, class: usize) -> Bytes {
         Bytes::new(self.classes[class].backlog)

@@ -81,7 +81,7 @@ pub struct Crab {
     total_before_probe: Option<(Rate, Rate)>,
     /// Part of the capacity that the next probe adds, in thousandths: the paper's `inc`.
     probe_step: u64,
-    /// Probes of the largest groups in a row that failed.
+    /// Probes in a row that failed, counted round.
     failed_probes: u32,
     /// Probes so far.
     probes: u64,
@@ -242,6 +242,7 @@ impl Crab {
 
     /// A probe succeeded if at least half of what the smallest probe adds arrived (7): the paper
     /// asks for a tenth of the total, which near the capacity, and below 8 Mbit/s, none can bring.
+    /// And what arrived clearly beyond the estimate is carried by the link, whatever was before.
     fn settle_probe(&mut self, total: Rate) -> Option<Act> {
         let (before, extra) = self.total_before_probe.take()?;
         let from = self.capacity?;
@@ -249,14 +250,15 @@ impl Crab {
             group.probe_extra = Rate::ZERO;
         }
         let significant = extra.min(probe_extra(from, PROBE_STEP_MIN)) / 2;
-        if total >= before + significant && total > from {
+        let beyond = total >= from + (from / BEYOND_DIVISOR).max(BEYOND_MIN);
+        if beyond || (total >= before + significant && total > from) {
             self.probe_step = (self.probe_step * PROBE_STEP_FACTOR).min(1_000);
             self.capacity = Some(total);
             self.learned = Some(total);
             return Some(Act::Increase { from, to: total });
         }
         self.probe_step = PROBE_STEP_MIN;
-        self.failed_probes = (self.failed_probes + 1) % (LARGEST_PROBES + 1);
+        self.failed_probes = (self.failed_probes + 1) % PROBES_IN_TURN;
         // One group alone may just want no more; several who all saturate fill the link.
         let several = self.groups.iter().filter(|g| g.state == GroupState::Saturating).count() > 1;
         if several && total >= from.scale(9, 10) {
@@ -371,13 +373,17 @@ impl Crab {
     /// largest ones, as many as it takes that none must grow by more than half. At a full link
     /// that does the least harm, since the smaller ones keep to their ceils, and what these leave
     /// is what the largest deserves. But its sender may be the limit: every other probe in vain is
-    /// one of all.
+    /// one of all, and every fourth one of all by twice as much.
     fn start_probe(&mut self, capacity: Rate, total: Rate) -> Option<Act> {
         let mut probed: Vec<usize> = (0..self.groups.len())
             .filter(|&i| self.groups[i].state == GroupState::Saturating)
             .collect();
-        let extra = probe_extra(capacity, self.probe_step);
-        if self.failed_probes < LARGEST_PROBES {
+        let mut extra = probe_extra(capacity, self.probe_step);
+        // Where some of them cannot use their part, more is needed for the others' to show.
+        if self.failed_probes == PROBES_IN_TURN - 1 {
+            extra = extra * 2;
+        }
+        if self.failed_probes % 2 == 0 {
             // Equal shares differ by rounding; among equals the one that has waited longest.
             let share_kbit = |g: &GroupLoop| g.share.as_bps() / 1_000;
             probed.sort_by_key(|&i| (Reverse(share_kbit(&self.groups[i])), self.groups[i].probed));
@@ -485,8 +491,11 @@ const PROBE_STEP_FACTOR: u64 = 4;
 const PROBE_MIN: Rate = Rate::kbit(500);
 /// Windows without a probe after which a total short of the capacity is taken for it.
 const SHORT_WINDOWS: u32 = 2;
-/// So many probes of the largest groups in a row fail before all are probed.
-const LARGEST_PROBES: u32 = 1;
+/// What arrives beyond the estimate by a fiftieth, and by four packets in a tick, is no noise.
+const BEYOND_DIVISOR: u64 = 50;
+const BEYOND_MIN: Rate = Rate::kbit(250);
+/// The largest, all, the largest, all by twice as much.
+const PROBES_IN_TURN: u32 = 4;
 /// The loop starts at nine tenths of what is remembered, since it rises more easily than it falls.
 const REMEMBERED_PART: (u64, u64) = (9, 10);
 /// What is divided of the capacity: the rest lets the ISP's queue drain between two probes, without

@@ -2,7 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use fairweir_core::units::{Bytes, Time};
+use fairweir_core::units::{Bytes, Span, Time};
 
 use crate::scenario::CongestionControl;
 use crate::tcp::{Receiver, ReceiverSpec, Sender, SenderSpec};
@@ -10,6 +10,8 @@ use crate::tcp::{Receiver, ReceiverSpec, Sender, SenderSpec};
 /// What a receiver takes: half of Linux's default `tcp_rmem` maximum of 6 MiB, to which its
 /// autotuning grows.
 const RECEIVE_WINDOW: Bytes = Bytes::new(3 << 20);
+/// What Linux adds to the smoothed RTT at least.
+const REQUEST_VARIANCE_MIN: Span = Span::millis(200);
 
 /// A TCP connection from a server to the home.
 #[derive(Debug)]
@@ -19,16 +21,22 @@ pub(super) struct Connection {
     pub(super) slot: u32,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
+    /// When the client last sent its SYN.
+    pub(super) syn_at: Time,
     /// When the server last sent its SYN-ACK.
-    pub(super) asked_at: Time,
-    /// The client has the SYN-ACK.
-    pub(super) opened: bool,
-    /// The server has the client's first packet after it.
-    established: bool,
+    pub(super) syn_ack_at: Time,
+    /// What the client measured in the handshake.
+    pub(super) client_rtt: Span,
+    /// The server has the client's first packet after its SYN-ACK.
+    pub(super) established: bool,
+    /// Requests that have not reached the server.
+    pub(super) requests: u32,
+    /// How many of them come too late: the server has stopped in the meantime.
+    pub(super) withdrawn: u32,
     /// Nobody wants what arrives any more.
     pub(super) closed: bool,
-    /// Packets of it that are somewhere between its ends; its place is not used anew before they
-    /// are gone.
+    /// Packets of it that are somewhere between its ends, or wait for being sent again; its place
+    /// is not used anew before they are gone.
     pub(super) under_way: u32,
     pub(super) timer_source: usize,
     pub(super) pacing_source: usize,
@@ -50,8 +58,14 @@ impl Connection {
     pub(super) fn establish(&mut self, now: Time) {
         if !self.established {
             self.established = true;
-            self.sender.handle_established(now, now.since(self.asked_at), RECEIVE_WINDOW);
+            self.sender.handle_established(now, now.since(self.syn_ack_at), RECEIVE_WINDOW);
         }
+    }
+
+    /// How long the client waits for an answer to its first request. Source: RFC 6298 §2.2 after
+    /// one sample, with Linux's `TCP_RTO_MIN`.
+    pub(super) fn request_timeout(&self) -> Span {
+        self.client_rtt + (self.client_rtt * 2).max(REQUEST_VARIANCE_MIN)
     }
 
     /// When one of the ends wants to be woken.
@@ -86,9 +100,12 @@ impl Connections {
             slot,
             sender,
             receiver,
-            asked_at: Time::ZERO,
-            opened: false,
+            syn_at: Time::ZERO,
+            syn_ack_at: Time::ZERO,
+            client_rtt: Span::ZERO,
             established: false,
+            requests: 0,
+            withdrawn: 0,
             closed: false,
             under_way: 0,
             timer_source: 0,
@@ -107,6 +124,18 @@ impl Connections {
                 (self.all.len() as u32 - 1, true)
             }
         }
+    }
+
+    /// How many places there are, and how many of them are free.
+    #[cfg(test)]
+    pub(super) fn places(&self) -> (usize, usize) {
+        (self.all.len(), self.free.len())
+    }
+
+    /// How many there ever were.
+    #[cfg(test)]
+    pub(super) fn opened(&self) -> u64 {
+        self.opened
     }
 
     /// Frees the place of a connection if it is closed and nothing of it is under way.

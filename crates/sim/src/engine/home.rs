@@ -2,13 +2,59 @@
 //!
 //! A [`Stage`] is what one daemon is on a real host: it counts what arrives, hands the counts to its
 //! controller every tick and lets its enforcer carry out what the controller commands. A home has
-//! a stage per controlling host, and one at the router before them if that controls too.
+//! a stage per controlling host, and one at the router before them if that controls too. A group's
+//! packets pass the stages on its *route*, one *hop* after the other.
 
-use fairweir_core::receiver::{Command, Controller, GroupSample, Observation};
+use fairweir_core::receiver::{Controller, GroupSample, Observation};
 use fairweir_core::units::{Bytes, Span, Time};
 
 use crate::htb::{Htb, Verdict};
 use crate::link::Packet;
+
+/// Where a group's packets meet a stage, and as which of its classes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hop {
+    pub(super) stage: usize,
+    pub(super) class: usize,
+}
+
+/// All stages, and the route of each group.
+#[derive(Debug)]
+pub(super) struct Home<T> {
+    pub(super) stages: Vec<Stage<T>>,
+    routes: Vec<Vec<Hop>>,
+}
+
+impl<T> Home<T> {
+    /// A home without stages, whatever the group.
+    pub(super) fn new(groups: usize) -> Home<T> {
+        Home { stages: Vec::new(), routes: vec![Vec::new(); groups] }
+    }
+
+    /// Adds a stage behind the others; `classes` are the groups that pass it, and as which class.
+    pub(super) fn add(&mut self, stage: Stage<T>, classes: impl Iterator<Item = (usize, usize)>) {
+        for (group, class) in classes {
+            self.routes[group].push(Hop { stage: self.stages.len(), class });
+        }
+        self.stages.push(stage);
+    }
+
+    /// How many packets wait.
+    pub(super) fn len(&self) -> usize {
+        self.stages.iter().map(|stage| stage.htb.len()).sum()
+    }
+
+    /// The hop of a group after so many others; `None` if there is no more.
+    pub(super) fn hop(&self, group: usize, after: usize) -> Option<Hop> {
+        self.routes[group].get(after).copied()
+    }
+
+    /// How many hops a packet of a group has behind it when it leaves a stage.
+    pub(super) fn hops_done(&self, group: usize, stage: usize) -> usize {
+        let hops = self.routes[group].iter();
+        hops.take_while(|hop| hop.stage <= stage).count()
+    }
+}
 
 /// One control loop with its enforcer.
 #[derive(Debug)]
@@ -20,6 +66,8 @@ pub(super) struct Stage<T> {
     drops: Vec<u64>,
     tick: Span,
     last_tick: Time,
+    /// What its departures are announced by.
+    pub(super) source: usize,
 }
 
 impl<T> Stage<T> {
@@ -29,6 +77,7 @@ impl<T> Stage<T> {
         classes: usize,
         packet_max: Bytes,
         tick: Span,
+        source: usize,
     ) -> Stage<T> {
         let mut stage = Stage {
             controller,
@@ -37,13 +86,10 @@ impl<T> Stage<T> {
             drops: vec![0; classes],
             tick,
             last_tick: Time::ZERO,
+            source,
         };
         stage.carry_out(Time::ZERO);
         stage
-    }
-
-    pub(super) fn tick(&self) -> Span {
-        self.tick
     }
 
     /// A packet of `packet.class` arrives at the interface.
@@ -62,8 +108,9 @@ impl<T> Stage<T> {
         self.htb.poll_departure(now)
     }
 
-    /// Tells the controller what arrived since the last tick and does what it says.
-    pub(super) fn handle_tick(&mut self, now: Time) {
+    /// Tells the controller what arrived since the last tick and does what it says; returns when it
+    /// ticks next.
+    pub(super) fn handle_tick(&mut self, now: Time) -> Time {
         let mut groups = self.samples.clone();
         for (class, sample) in groups.iter_mut().enumerate() {
             let drops = self.htb.drops(class);
@@ -81,14 +128,11 @@ impl<T> Stage<T> {
             delay: None,
         });
         self.carry_out(now);
+        now + self.tick
     }
 
     fn carry_out(&mut self, now: Time) {
-        let mut last: Option<Command> = None;
         while let Some(command) = self.controller.poll_command() {
-            last = Some(command);
-        }
-        if let Some(command) = last {
             self.htb.apply(now, &command);
         }
     }

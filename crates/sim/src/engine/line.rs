@@ -20,6 +20,17 @@ impl<T> Line<T> {
         self.delay
     }
 
+    /// How much is under way.
+    pub(super) fn len(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// For how much there is room without more memory.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.under_way.capacity()
+    }
+
     pub(super) fn send(&mut self, now: Time, what: T) {
         self.under_way.push_back((now + self.delay, what));
     }

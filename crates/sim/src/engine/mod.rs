@@ -91,8 +91,9 @@ pub fn play(
     cancel: &AtomicBool,
 ) -> Result<Report, PlayError> {
     let scenario = &Scenario { seed, ..scenario.clone() };
-    let ended = World::new(scenario, control, seed)?.play(progress, cancel)?;
-    Ok(ended.judge(scenario, control))
+    let mut world = World::new(scenario, control, seed)?;
+    world.play(progress, cancel)?;
+    Ok(world.ended().judge(scenario, control))
 }
 
 /// About how many packets a run has to carry.
@@ -102,3 +103,6 @@ pub fn estimate(scenario: &Scenario) -> u64 {
     let seconds = scenario.duration.as_nanos() / 1_000_000_000 + 1;
     (rate / packet + 1).saturating_mul(seconds)
 }
+
+#[cfg(test)]
+mod tests;

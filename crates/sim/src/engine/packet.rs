@@ -2,7 +2,7 @@
 
 use fairweir_core::units::Bytes;
 
-use crate::scenario::{ETHERNET_HEADER, Ip};
+use crate::scenario::{ETHERNET_HEADER, Ip, PING_PAYLOAD, TCP_HEADER, UDP_HEADER};
 use crate::tcp::{Ack, Segment};
 
 /// A packet towards the home.
@@ -38,6 +38,8 @@ pub(super) struct Up {
 pub(super) enum UpKind {
     /// SYN.
     Open,
+    /// The ACK of the SYN-ACK.
+    Opened,
     /// Asks for so much payload; `None` is without end.
     Request {
         volume: Option<Bytes>,
@@ -56,11 +58,8 @@ pub(super) struct Sizes {
     l3: u64,
 }
 
-/// TCP header with timestamps, which Linux always uses.
-const TCP_HEADER: u64 = 32;
 /// TCP header of a SYN as Linux sends it: MSS, SACK permitted, timestamps, window scale.
 const SYN_HEADER: u64 = 40;
-const UDP_HEADER: u64 = 8;
 /// Payload of a request, as of an HTTP GET with a few headers.
 const REQUEST_PAYLOAD: u64 = 300;
 
@@ -92,5 +91,10 @@ impl Sizes {
 
     pub(super) fn datagram(self, payload: u32) -> Bytes {
         Bytes::new(self.l3 + UDP_HEADER + u64::from(payload))
+    }
+
+    /// Of a ping or its answer.
+    pub(super) fn ping(self) -> Bytes {
+        Bytes::new(self.l3 + UDP_HEADER + PING_PAYLOAD)
     }
 }

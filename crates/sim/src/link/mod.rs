@@ -230,15 +230,15 @@ impl<T> Link<T> {
         }
     }
 
-    /// When the next packet will have left if nothing else comes in; also in the past, if it was
-    /// not taken out.
+    /// When to look for a packet that has left if nothing else comes in; also in the past, if it was
+    /// not taken out. None leaves before, but there may be none yet.
     pub fn next_departure(&self) -> Option<Time> {
         if let Some(departure) = self.departed.front() {
             return Some(departure.at);
         }
-        // The packet may leave later, by jitter or by a step: then there is just nothing to take
-        // out yet.
-        self.transmission.as_ref().map(|_| self.service.end())
+        // A step moves the end of the transmission, and jitter the departure: then there is just
+        // nothing to take out yet.
+        self.transmission.as_ref().map(|_| self.due)
     }
 
     /// The next packet that has left by `now`.
@@ -251,6 +251,12 @@ impl<T> Link<T> {
     /// The next packet that was dropped.
     pub fn poll_drop(&mut self) -> Option<Dropped<T>> {
         self.drops.pop_front()
+    }
+
+    /// How many packets came in and were not taken out, without those that were dropped.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.queue.len() + usize::from(self.transmission.is_some()) + self.departed.len()
     }
 
     /// What waits, without the packet in transmission.

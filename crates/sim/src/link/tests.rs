@@ -294,3 +294,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_step_up_is_announced_before_the_packet_that_it_hastens_leaves() {
+    let steps = [(0, Rate::kbit(12)), (100, Rate::mbit(12))];
+    let steps = steps.map(|(at, rate)| RateStep { at: ms(at), rate });
+    let mut link = Link::new(LinkSpec::fifo(Capacity::Steps(steps.into()), Buffer::Packets(10)));
+    link.enqueue(Time::ZERO, packet(0, 1_500, ()));
+    // It would take a second, of which a tenth is over; the rest takes a thousandth.
+    let mut looked_at = Vec::new();
+    while let Some(at) = link.next_departure() {
+        looked_at.push(at);
+        link.poll_departure(at);
+    }
+    assert_eq!(looked_at, [ms(100), ms(100) + Span::micros(900)]);
+}

@@ -1,0 +1,139 @@
+//! Packets on their way from the servers to the home.
+
+use fairweir_core::units::{Bytes, Time};
+
+use super::super::home::Hop;
+use super::super::packet::{Down, DownKind, UpKind};
+use super::{DOWNLINK, Flow, Lost, World};
+use crate::htb::Verdict;
+use crate::link::Packet;
+use crate::tcp::Segment;
+
+impl World<'_> {
+    /// A server of a flow sends a packet.
+    pub(super) fn send_down(&mut self, now: Time, flow: usize, size: Bytes, body: Down) {
+        let Flow { group, path, .. } = self.flows[flow];
+        let path = &mut self.paths[path];
+        self.down.sent += 1;
+        path.down.send(now, Packet { class: group, size, body });
+        if self.deadlines.of(path.down_source).is_none() {
+            self.deadlines.set(path.down_source, path.down.next_arrival());
+        }
+    }
+
+    pub(super) fn arrive_at_downlink(&mut self, now: Time, path: usize) {
+        let path = &mut self.paths[path];
+        while let Some(packet) = path.down.poll_arrival(now) {
+            self.downlink.enqueue(now, packet);
+        }
+        self.deadlines.set(path.down_source, path.down.next_arrival());
+        while let Some(dropped) = self.downlink.poll_drop() {
+            if !dropped.random {
+                self.samples.record_drop();
+            }
+            self.lose_down(now, dropped.packet.body);
+        }
+        self.deadlines.set(DOWNLINK, self.downlink.next_departure());
+    }
+
+    pub(super) fn leave_downlink(&mut self, now: Time) {
+        while let Some(departure) = self.downlink.poll_departure(now) {
+            let packet = departure.packet;
+            self.samples.record_departure(
+                departure.at,
+                packet.class,
+                packet.size,
+                departure.sojourn,
+            );
+            self.pass(now, packet, 0);
+        }
+        self.deadlines.set(DOWNLINK, self.downlink.next_departure());
+    }
+
+    pub(super) fn leave_enforcer(&mut self, now: Time, stage: usize) {
+        while let Some(packet) = self.home.stages[stage].poll_departure(now) {
+            let group = self.flows[self.flow_of(packet.body)].group;
+            self.pass(now, packet, self.home.hops_done(group, stage));
+        }
+        self.wake_enforcer(stage);
+    }
+
+    fn wake_enforcer(&mut self, stage: usize) {
+        let stage = &self.home.stages[stage];
+        self.deadlines.set(stage.source, stage.next_departure());
+    }
+
+    /// Takes a packet that has some hops behind it through the others, to its receiver.
+    fn pass(&mut self, now: Time, mut packet: Packet<Down>, mut done: usize) {
+        let group = self.flows[self.flow_of(packet.body)].group;
+        while let Some(Hop { stage, class }) = self.home.hop(group, done) {
+            packet.class = class;
+            match self.home.stages[stage].arrive(now, packet) {
+                Verdict::Pass(passed) => packet = passed,
+                Verdict::Waits => return self.wake_enforcer(stage),
+                Verdict::Dropped(dropped) => return self.lose_down(now, dropped.body),
+            }
+            done += 1;
+        }
+        self.receive(now, packet.body);
+    }
+
+    fn flow_of(&self, body: Down) -> usize {
+        match body.kind {
+            DownKind::Opening | DownKind::Data(_) => self.connections[body.to].flow,
+            DownKind::Datagram | DownKind::Pong { .. } => body.to as usize,
+        }
+    }
+
+    /// A packet has reached its receiver.
+    fn receive(&mut self, now: Time, body: Down) {
+        self.down.arrived += 1;
+        match body.kind {
+            DownKind::Data(segment) => self.receive_segment(now, body.to, &segment),
+            DownKind::Opening => {
+                let connection = &mut self.connections[body.to];
+                connection.under_way -= 1;
+                if connection.closed {
+                    return self.connections.bury(body.to);
+                }
+                connection.client_rtt = now.since(connection.syn_at);
+                let (flow, slot) = (connection.flow, connection.slot);
+                self.send_from_client(now, body.to, UpKind::Opened);
+                self.flows[flow].app.handle_opened(now, slot);
+                self.serve(now, flow);
+            }
+            DownKind::Datagram => {}
+            DownKind::Pong { id } => {
+                self.flows[body.to as usize].app.handle_pong(now, id);
+                self.serve(now, body.to as usize);
+            }
+        }
+    }
+
+    fn receive_segment(&mut self, now: Time, index: u32, segment: &Segment) {
+        let connection = &mut self.connections[index];
+        connection.under_way -= 1;
+        if connection.closed {
+            return self.connections.bury(index);
+        }
+        connection.receiver.handle_segment(now, segment);
+        let (flow, slot) = (connection.flow, connection.slot);
+        let total = connection.receiver.received();
+        self.acknowledge(now, index);
+        self.watch(index, self.connections[index].receiver.next_timeout());
+        self.flows[flow].app.handle_received(now, slot, total);
+        self.serve(now, flow);
+    }
+
+    fn lose_down(&mut self, now: Time, body: Down) {
+        self.down.dropped += 1;
+        match body.kind {
+            DownKind::Data(_) => {
+                self.connections[body.to].under_way -= 1;
+                self.connections.bury(body.to);
+            }
+            DownKind::Opening => self.resend_later(now, Lost::SynAck(body.to)),
+            DownKind::Datagram | DownKind::Pong { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What tests see of a world.
+
+use fairweir_core::units::Span;
+
+use super::World;
+
+/// What a world keeps.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Footprint {
+    /// Connections that there ever were.
+    pub(in super::super) opened: u64,
+    /// Places of connections.
+    pub(in super::super) places: usize,
+    pub(in super::super) sources: usize,
+    /// Packets for which there is room on paths.
+    pub(in super::super) packets_room: usize,
+}
+
+impl World<'_> {
+    /// Packets under way down and up, and connections whose places are not free.
+    pub(in super::super) fn left(&self) -> (u64, u64, usize) {
+        let (places, free) = self.connections.places();
+        (self.down.under_way(), self.up.under_way(), places - free)
+    }
+
+    pub(in super::super) fn footprint(&self) -> Footprint {
+        let rooms = self.paths.iter().map(|path| path.down.room() + path.up.room());
+        Footprint {
+            opened: self.connections.opened(),
+            places: self.connections.places().0,
+            sources: self.sources.len(),
+            packets_room: rooms.sum(),
+        }
+    }
+
+    /// The least RTT that the server of each connection has seen.
+    pub(in super::super) fn rtts_min(&self) -> Vec<Option<Span>> {
+        let places = 0..self.connections.places().0 as u32;
+        places.map(|index| self.connections[index].sender.rtt_min()).collect()
+    }
+}

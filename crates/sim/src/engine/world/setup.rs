@@ -1,0 +1,176 @@
+//! From a scenario to a world at time zero.
+
+use fairweir_core::receiver::{Control, Controller, ControllerSpec, CrabTuning};
+use fairweir_core::share::Weight;
+use fairweir_core::units::{Bytes, Span, Time};
+
+use super::super::PlayError;
+use super::super::connection::Connections;
+use super::super::deadlines::Deadlines;
+use super::super::home::{Home, Stage};
+use super::super::line::Line;
+use super::super::packet::Sizes;
+use super::{Flow, PROGRESS, PROGRESS_INTERVAL, Path, Resends, Source, Tally, World};
+use crate::app::App;
+use crate::link::{Capacity, Discipline, Link, LinkSpec};
+use crate::random::SplitMix64;
+use crate::report::Samples;
+use crate::scenario::{ETHERNET_HEADER, Scenario, Told};
+
+/// Flows begin up to that much later than the scenario says, by chance, so that seeds differ in
+/// what real processes differ in.
+const START_JITTER: Span = Span::millis(5);
+
+impl<'s> World<'s> {
+    /// Sets everything up at time zero.
+    ///
+    /// # Errors
+    /// [`PlayError::Control`] if the control cannot work with the scenario.
+    pub(in super::super) fn new(
+        scenario: &'s Scenario,
+        control: Control,
+        seed: u64,
+    ) -> Result<World<'s>, PlayError> {
+        let mut random = SplitMix64::new(seed);
+        let mut world = World {
+            scenario,
+            deadlines: Deadlines::default(),
+            sources: Vec::new(),
+            paths: Vec::new(),
+            downlink: Link::new(downlink(scenario, control, random.draw())),
+            uplink: Link::new(uplink(scenario, random.draw())),
+            home: Home::new(scenario.groups.len()),
+            flows: Vec::new(),
+            connections: Connections::default(),
+            resends: Resends::default(),
+            down: Tally::default(),
+            up: Tally::default(),
+            samples: Samples::new(scenario),
+        };
+        for source in [Source::Progress, Source::Downlink, Source::Uplink, Source::Resend] {
+            world.add_source(source, None);
+        }
+        world.deadlines.set(PROGRESS, Some(Time::ZERO + PROGRESS_INTERVAL));
+        world.add_stages(control, &mut random)?;
+        for i in 0..scenario.flows.len() {
+            world.add_flow(i, &mut random);
+        }
+        Ok(world)
+    }
+
+    pub(super) fn add_source(&mut self, source: Source, deadline: Option<Time>) -> usize {
+        let index = self.deadlines.add();
+        self.sources.push(source);
+        self.deadlines.set(index, deadline);
+        index
+    }
+
+    /// The router's stage, which has a class for each device, and behind it those of the devices;
+    /// without devices the one host's.
+    fn add_stages(&mut self, control: Control, random: &mut SplitMix64) -> Result<(), PlayError> {
+        let Scenario { groups, devices, device_of, .. } = self.scenario;
+        if devices.is_empty() {
+            let weights = groups.iter().map(|g| g.weight).collect();
+            let classes = (0..groups.len()).map(|group| (group, group));
+            return self.add_stage(control, CrabTuning::HOST, weights, classes, random);
+        }
+        let weights = devices.iter().map(|d| d.weight).collect();
+        let classes = device_of.iter().copied().enumerate();
+        self.add_stage(control, CrabTuning::ROUTER, weights, classes, random)?;
+        for (index, device) in devices.iter().enumerate() {
+            let members = || (0..groups.len()).filter(|&g| device_of[g] == index);
+            let weights = members().map(|g| groups[g].weight).collect();
+            self.add_stage(device.control, CrabTuning::HOST, weights, members().zip(0..), random)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a stage with a class for each of `weights`, behind those that there are; `classes` says
+    /// which groups pass, and as which class.
+    fn add_stage(
+        &mut self,
+        control: Control,
+        tuning: CrabTuning,
+        weights: Vec<Weight>,
+        classes: impl Iterator<Item = (usize, usize)>,
+        random: &mut SplitMix64,
+    ) -> Result<(), PlayError> {
+        if matches!(control, Control::None | Control::Wfq) || weights.is_empty() {
+            return Ok(());
+        }
+        let Told { capacity, remembered, strict_priority, tuning: differing } =
+            self.scenario.control;
+        let capacity = capacity.unwrap_or_else(|| self.scenario.link.capacity.nominal());
+        let tuning = differing.applied_to(tuning);
+        let count = weights.len();
+        let controller = Controller::new(&ControllerSpec {
+            control,
+            weights,
+            capacity: if control.needs_capacity() { Some(capacity) } else { remembered },
+            strict_priority,
+            tuning,
+        })?;
+        let stage = self.home.stages.len();
+        // The daemon's clock knows nothing of the scenario's.
+        let phase = Span::nanos(1 + random.below(tuning.tick.as_nanos()));
+        self.add_source(Source::Tick(stage), Some(Time::ZERO + phase));
+        let source = self.add_source(Source::Enforcer(stage), None);
+        let packet_max = Bytes::new(u64::from(self.scenario.link.mtu) + ETHERNET_HEADER);
+        self.home.add(Stage::new(controller, count, packet_max, tuning.tick, source), classes);
+        Ok(())
+    }
+
+    fn add_flow(&mut self, index: usize, random: &mut SplitMix64) {
+        let flow = &self.scenario.flows[index];
+        let segment = Sizes::segment(flow.ip, self.scenario.link.mtu);
+        let path = self.path(flow.rtt / 2);
+        // However late it begins, it begins before it stops.
+        let jitter = START_JITTER.min(flow.stop.since(flow.start));
+        let jitter = Span::nanos(random.below(jitter.as_nanos()));
+        self.add_source(Source::FlowStart(index), Some(flow.start + jitter));
+        self.add_source(Source::FlowStop(index), Some(flow.stop));
+        let app_source = self.add_source(Source::App(index), None);
+        self.flows.push(Flow {
+            app: App::new(flow, random.draw(), segment),
+            group: flow.group,
+            sizes: Sizes::new(flow.ip),
+            segment,
+            path,
+            slots: Vec::new(),
+            app_source,
+            seed: random.draw(),
+        });
+    }
+
+    /// The path with this delay in each direction.
+    fn path(&mut self, delay: Span) -> usize {
+        if let Some(path) = self.paths.iter().position(|path| path.up.delay() == delay) {
+            return path;
+        }
+        let path = self.paths.len();
+        let down_source = self.add_source(Source::DownLine(path), None);
+        let up_source = self.add_source(Source::UpLine(path), None);
+        let (down, up) = (Line::new(delay), Line::new(delay));
+        self.paths.push(Path { down, up, down_source, up_source });
+        path
+    }
+}
+
+/// For the control `wfq` the ISP itself serves by weight.
+fn downlink(scenario: &Scenario, control: Control, seed: u64) -> LinkSpec {
+    let link = &scenario.link;
+    LinkSpec {
+        capacity: link.capacity.clone(),
+        buffer: link.buffer,
+        queue: if control == Control::Wfq { Discipline::Wfq } else { link.queue },
+        weights: scenario.groups.iter().map(|g| g.weight).collect(),
+        loss_ppm: link.loss_ppm,
+        jitter: link.jitter,
+        seed,
+    }
+}
+
+fn uplink(scenario: &Scenario, seed: u64) -> LinkSpec {
+    let link = &scenario.link;
+    LinkSpec { seed, ..LinkSpec::fifo(Capacity::constant(link.up_rate), link.up_buffer) }
+}
