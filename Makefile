@@ -13,7 +13,7 @@ endif
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help build run test evidence bench check install uninstall deps
+.PHONY: help build run test evidence figures bench check install uninstall deps
 
 help:
 	@echo 'make build     target/release/fairweir'
@@ -21,6 +21,7 @@ help:
 	@echo 'make test      every test, within 20 minutes on 2 cores (root: namespaces, BPF)'
 	@echo 'make check     the fast part: format, lints, architecture, pure tests'
 	@echo 'make evidence  play every scenario and write the tables and pictures of docs/ anew'
+	@echo 'make figures   play the figures of the paper in virtual time and write their table anew'
 	@echo 'make bench     print the benchmark tables'
 	@echo 'make install   binary, systemd unit and an example configuration'
 
@@ -45,6 +46,9 @@ test: deps
 
 evidence: build
 	$(SUDO) cargo xtask evidence
+
+figures: build
+	$(FAIRWEIR) figures crab --write-docs docs/papers/crab.md
 
 bench: build
 	$(SUDO) cargo bench --locked --workspace --bench fair --bench link --bench classifier --bench tick --bench daemon --bench htb --bench tcp --bench engine

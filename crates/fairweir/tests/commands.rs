@@ -19,7 +19,7 @@ const COUNTING: &str = "version = 1\n[host]\ncontrol = \"none\"\n";
 
 #[test]
 fn every_subcommand_has_help_with_examples() {
-    let commands: [&[&str]; 14] = [
+    let commands: [&[&str]; 16] = [
         &[],
         &["host"],
         &["status"],
@@ -34,6 +34,8 @@ fn every_subcommand_has_help_with_examples() {
         &["sim"],
         &["sim", "run"],
         &["sim", "check"],
+        &["figures"],
+        &["figures", "crab"],
     ];
     for command in commands {
         let args: Vec<&str> = command.iter().copied().chain(["--help"]).collect();
@@ -42,7 +44,8 @@ fn every_subcommand_has_help_with_examples() {
         assert!(output.status.success() && output.stderr.is_empty(), "{command:?}");
         assert!(text.contains("Usage: fairweir"), "{text}");
         assert!(
-            text.contains("Examples:") || [["lab"], ["sim"]].iter().any(|c| command == c),
+            text.contains("Examples:")
+                || [["lab"], ["sim"], ["figures"]].iter().any(|c| command == c),
             "{text}"
         );
     }

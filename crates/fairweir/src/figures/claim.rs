@@ -35,6 +35,12 @@ impl Measured {
         Measured(self.0.iter().map(|&v| f(v)).collect())
     }
 
+    /// Every seed's, for people: `5.0, 16.9, 5.1 Mbit/s`.
+    pub(super) fn each(&self, unit: Unit) -> String {
+        let numbers: Vec<String> = self.0.iter().map(|&value| unit.number(value)).collect();
+        format!("{}{unit}", numbers.join(", "))
+    }
+
     /// For people: `98.4 ± 0.3 %`.
     pub(super) fn text(&self, unit: Unit) -> String {
         let number = |value: f64| unit.number(value);

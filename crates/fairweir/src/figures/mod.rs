@@ -186,34 +186,102 @@ fn count(outcomes: &[Outcome]) -> String {
 fn section(outcomes: &[Outcome], seeds: &Seeds, table: &str) -> String {
     format!(
         "Made by `fairweir figures crab --seed {seeds} --write-docs docs/papers/crab.md`: means and \
-         standard\ndeviations over the seeds. {}\n{table}",
-        count(outcomes)
+         standard\ndeviations over the seeds. {}.\n\n{table}",
+        count(outcomes).trim_end()
     )
 }
 
 /// A document in which the command writes its own part.
 struct Document<'p> {
     path: &'p Path,
-    before: String,
-    after: String,
+    text: String,
 }
 
 impl<'p> Document<'p> {
+    /// Reads it, so that a wrong one is told before everything is played.
     fn read(path: &'p Path) -> anyhow::Result<Document<'p>> {
         let file = path.display();
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
-        let parts = text.split_once(MARKS.0).and_then(|(before, rest)| {
-            let (_, after) = rest.split_once(MARKS.1)?;
-            Some((before.to_owned(), after.to_owned()))
-        });
         let (begin, end) = (MARKS.0.trim(), MARKS.1.trim());
-        let (before, after) =
-            parts.with_context(|| format!("{file} has no lines `{begin}` and `{end}`"))?;
-        Ok(Document { path, before, after })
+        rewritten(&text, "")
+            .with_context(|| format!("{file} has no lines `{begin}` and `{end}`"))?;
+        Ok(Document { path, text })
     }
 
     fn write(&self, section: &str) -> anyhow::Result<()> {
-        let text = format!("{}{}{section}{}{}", self.before, MARKS.0, MARKS.1, self.after);
+        let text = rewritten(&self.text, section).expect("invariant: looked at when it was read");
         fs::write(self.path, text).with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// The text with something else between the marks; `None` if they are not there.
+fn rewritten(text: &str, section: &str) -> Option<String> {
+    let (before, rest) = text.split_once(MARKS.0)?;
+    let (_, after) = rest.split_once(MARKS.1)?;
+    Some(format!("{before}{}{section}{}{after}", MARKS.0, MARKS.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use fairweir_core::receiver::{Controller, ControllerSpec, CrabTuning};
+    use fairweir_sim::report::{Run, Samples};
+
+    use super::*;
+
+    #[test]
+    fn only_what_stands_between_the_marks_is_rewritten() {
+        let (begin, end) = MARKS;
+        let text = format!("# A\n{begin}old\n{end}the rest\n");
+        let once = rewritten(&text, "new\n").unwrap();
+        assert_eq!(once, format!("# A\n{begin}new\n{end}the rest\n"));
+        assert_eq!(rewritten(&once, "new\n").unwrap(), once);
+        assert_eq!(rewritten("# A\n", "new\n"), None);
+    }
+
+    #[test]
+    fn every_point_can_be_played_with_its_control() {
+        for (point, _) in plan(&crab::FIGURES.each_ref()) {
+            let scenario = point.scenario().unwrap_or_else(|e| panic!("{point:?}: {e:#}"));
+            let spec = ControllerSpec {
+                control: point.control,
+                weights: scenario.groups.iter().map(|g| g.weight).collect(),
+                capacity: Some(scenario.link.capacity.nominal()),
+                strict_priority: scenario.control.strict_priority,
+                tuning: scenario.control.tuning.applied_to(CrabTuning::HOST),
+            };
+            assert!(Controller::new(&spec).is_ok(), "{point:?}");
+        }
+    }
+
+    /// A figure that looked at something else would end the command after minutes.
+    #[test]
+    fn every_figure_judges_what_it_plans_and_nothing_that_was_not_measured() {
+        let nothing_arrived = |point: &Point| {
+            let scenario = point.scenario().unwrap();
+            let run = Run {
+                scenario: &scenario,
+                world: "sim",
+                control: point.control,
+                valid: true,
+                samples: &Samples::new(&scenario),
+                pings: vec![],
+                videos: vec![],
+                pages: vec![],
+                shorts: vec![],
+                daemon_cpu_cores: None,
+                lateness: None,
+            };
+            vec![run.score()]
+        };
+        for figure in &crab::FIGURES {
+            let played = Played::from(plan(&[figure]).keys(), nothing_arrived);
+            let judged = (figure.judge)(&played);
+            assert!(!judged.claims.is_empty() && !judged.files.is_empty(), "{}", figure.number);
+            for file in judged.files.iter().filter(|f| f.name.ends_with(".svg")) {
+                assert!(!file.text.contains("NaN") && !file.text.contains("inf"), "{}", file.name);
+            }
+            let outcome = Outcome { figure: figure.number, title: "", claims: judged.claims };
+            assert!(!markdown(&[outcome]).contains("NaN"), "{}", figure.number);
+        }
     }
 }

@@ -77,6 +77,15 @@ pub(super) type Plan = BTreeMap<Point, bool>;
 pub(super) struct Played(BTreeMap<Point, Vec<Report>>);
 
 impl Played {
+    /// What some points came to.
+    #[cfg(test)]
+    pub(super) fn from<'p>(
+        points: impl IntoIterator<Item = &'p Point>,
+        of: impl Fn(&Point) -> Vec<Report>,
+    ) -> Played {
+        Played(points.into_iter().map(|point| (point.clone(), of(point))).collect())
+    }
+
     /// The reports of a point, in the order of the seeds.
     ///
     /// # Panics

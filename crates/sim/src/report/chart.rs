@@ -1,4 +1,6 @@
 //! Bars and lines in panels side by side under one legend, as an SVG.
+//!
+//! What is not a number is left out.
 
 use std::fmt::Write;
 
@@ -245,7 +247,8 @@ fn bars(
     for (i, category) in categories.iter().enumerate() {
         let left = frame.left + slot * i as f64;
         for (k, kind) in kinds.iter().enumerate() {
-            let Some(value) = kind.values.get(i).copied().flatten() else { continue };
+            let value = kind.values.get(i).copied().flatten();
+            let Some(value) = value.filter(|v| v.mean.is_finite()) else { continue };
             let x = left + slot * 0.11 + bar * k as f64;
             let top = y(value.mean);
             svg::bar(svg, (x, top), (bar * 0.92, frame.bottom() - top), kind.colour);
@@ -255,7 +258,7 @@ fn bars(
                 line(svg, (middle, low), (middle, high), "#333", "");
             }
             if bar >= LABELLED_BAR {
-                let style = "text-anchor=\"middle\" font-size=\"10\" fill=\"#666\"";
+                let style = "text-anchor=\"middle\" font-size=\"9\" fill=\"#666\"";
                 text(svg, middle, high - 4.0, style, &three_digits(value.mean));
             }
         }
@@ -292,7 +295,8 @@ fn draw_lines(
         text(svg, x(tick), frame.bottom() + 18.0, style, &format!("{tick}"));
     }
     for drawn in lines {
-        let points = drawn.points.iter().map(|p| (x(p.0), y(p.1)));
+        let numbers = drawn.points.iter().filter(|p| p.0.is_finite() && p.1.is_finite());
+        let points = numbers.map(|p| (x(p.0), y(p.1)));
         polyline(svg, points, drawn.colour, drawn.style());
     }
 }
@@ -378,6 +382,12 @@ mod tests {
             .filter_map(|p| p.split(',').next()?.parse().ok())
             .collect();
         assert!((xs[2] - xs[1] - (xs[1] - xs[0])).abs() < 0.2, "{xs:?}");
+    }
+
+    #[test]
+    fn what_is_no_number_is_left_out() {
+        let with_a_gap = Chart { title: "t".into(), panels: vec![bars(&[16.0, f64::NAN])] }.svg();
+        assert!(!with_a_gap.contains("NaN"), "{with_a_gap}");
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | 3, 9, 11a, 13, 17: a film beside downloads | `film` |
 //! | 10: web pages beside downloads | `web` |
-//! | 7, 8, 11b, 12, 15, 16: downloads | `bulk` |
+//! | 7, 8, 11b, 12, 16: downloads | `bulk` |
+//! | 15: downloads that differ, and many of them | `robust` |
 //!
 //! Not here: 1, 2, 4, 5 and 6 are drawings, 14 is what a real Wi-Fi carried.
 
@@ -18,6 +19,7 @@ use super::{Figure, File};
 
 mod bulk;
 mod film;
+mod robust;
 mod web;
 
 /// Every figure, in the paper's order.
@@ -31,11 +33,14 @@ pub(super) const FIGURES: [Figure; 13] = [
     bulk::FIGURE_11B,
     bulk::FIGURE_12,
     film::FIGURE_13,
-    bulk::FIGURE_15,
-    bulk::FIGURE_15C,
+    robust::FIGURE_15,
+    robust::FIGURE_15C,
     bulk::FIGURE_16,
     film::FIGURE_17,
 ];
+
+/// The colour of bars that their labels tell apart.
+const PLAIN: &str = "#7a8793";
 
 /// The name that a control has in legends.
 fn legend(control: Control) -> &'static str {

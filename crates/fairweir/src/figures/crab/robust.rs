@@ -1,0 +1,211 @@
+//! How robust crab is: RTTs, congestion controls, many groups.
+
+use fairweir_core::receiver::Control;
+use fairweir_sim::report::Report;
+use fairweir_sim::report::chart::{Line, Marks, Panel, colour, colour_of};
+
+use super::super::claim::{Band, Claim, Measured, Unit};
+use super::super::play::{Played, Point};
+use super::super::read::{rate_between, worst_group};
+use super::super::{Figure, Judged};
+use super::{PLAIN, bars, bars_of, chart, legend, named_bars};
+
+pub(super) const FIGURE_15: Figure = Figure {
+    number: "15",
+    title: "weights 1:2 with different RTTs and congestion controls",
+    series: true,
+    points: || {
+        let mut points = Vec::new();
+        for control in [Control::None, Control::Crab] {
+            points.extend(RTTS_MS.map(|ms| with_rtt(control, ms)));
+            points.extend(SENDERS.map(|senders| with_senders(control, senders)));
+        }
+        points
+    },
+    judge: judge_15,
+};
+
+/// RTTs of the second flow.
+const RTTS_MS: [u64; 8] = [1, 10, 20, 50, 100, 200, 300, 500];
+/// Beyond these the paper sees mismatches.
+const FAR_MS: u64 = 200;
+/// Congestion controls of the first and of the second flow.
+const SENDERS: [(&str, &str); 6] = [
+    ("cubic", "cubic"),
+    ("reno", "cubic"),
+    ("cubic", "reno"),
+    ("bbr", "cubic"),
+    ("cubic", "bbr"),
+    VEGAS,
+];
+const VEGAS: (&str, &str) = ("vegas", "cubic");
+/// The second flow's share of the two.
+const SHARE: f64 = 2.0 / 3.0;
+
+fn with_rtt(control: Control, ms: u64) -> Point {
+    Point::new("crab-fig15", control).set("flow.f2.rtt", format_args!("{ms}ms"))
+}
+
+fn with_senders(control: Control, (first, second): (&str, &str)) -> Point {
+    let point = Point::new("crab-fig15", control);
+    let rtts = ["f1", "f2", "f3"];
+    let point = rtts.iter().fold(point, |p, flow| p.set(&format!("flow.{flow}.rtt"), "20ms"));
+    point.set("flow.f1.congestion_control", first).set("flow.f2.congestion_control", second)
+}
+
+/// The second flow's part of what both get after the third has stopped.
+fn second(report: &Report) -> f64 {
+    let [first, second] = [0, 1].map(|group| rate_between(group, 40.0, 100.0)(report));
+    second / (first + second)
+}
+
+fn judge_15(played: &Played) -> Judged {
+    let off = |point: &Point| played.measure(point, second).map(|part| (part / SHARE - 1.0).abs());
+    let worst = |points: &mut dyn Iterator<Item = Point>| {
+        let all = points.map(|point| off(&point));
+        let worst = all.reduce(|a, b| a.with(&b, f64::max));
+        (worst.unwrap_or(Measured(vec![f64::NAN])), Unit::Part)
+    };
+    let rtts = |far: bool| RTTS_MS.into_iter().filter(move |&ms| (ms >= FAR_MS) == far);
+    let crab = |ms| with_rtt(Control::Crab, ms);
+    let senders = |is_vegas: bool| {
+        let chosen = SENDERS.into_iter().filter(move |&pair| (pair == VEGAS) == is_vegas);
+        chosen.map(|pair| with_senders(Control::Crab, pair))
+    };
+    let claims = vec![
+        Claim::new(
+            "the second flow's share is off by, RTT to 100 ms",
+            "robust",
+            worst(&mut rtts(false).map(crab)),
+            Band::AtMost(0.05),
+        ),
+        Claim::new(
+            "the same, RTT 200 to 500 ms",
+            "slight mismatch",
+            worst(&mut rtts(true).map(crab)),
+            Band::AtMost(0.15),
+        )
+        .because(|| {
+            let told = rtts(true).map(|ms| {
+                let parts = played.measure(&crab(ms), second);
+                format!("{} at {ms} ms", parts.text(Unit::Part))
+            });
+            let told: Vec<String> = told.collect();
+            format!("its part is {} of 66.7 %", told.join(", "))
+        }),
+        Claim::new(
+            "the same, any of CUBIC, Reno, BBR",
+            "robust",
+            worst(&mut senders(false)),
+            Band::AtMost(0.05),
+        ),
+        Claim::new(
+            "the same, Vegas beside CUBIC",
+            "robust",
+            worst(&mut senders(true)),
+            Band::AtMost(0.05),
+        )
+        .because(|| {
+            let first = |point: &Point| played.measure(point, rate_between(0, 40.0, 100.0));
+            let free = first(&with_senders(Control::None, VEGAS));
+            format!(
+                "by seed f1, which is Vegas, has {} of its 10, without control {}: in a queue that \
+                 CUBIC fills it slows down, which can look like a small demand",
+                first(&with_senders(Control::Crab, VEGAS)).each(Unit::Mbit),
+                free.text(Unit::Mbit)
+            )
+        }),
+    ];
+    Judged { claims, files: vec![chart_15(played)] }
+}
+
+fn chart_15(played: &Played) -> super::File {
+    let controls = [Control::None, Control::Crab];
+    let mut lines: Vec<Line> = controls
+        .map(|control| {
+            let at = |ms: u64| (ms as f64, played.measure(&with_rtt(control, ms), second).mean());
+            let points = RTTS_MS.map(at).into();
+            let name = legend(control).to_owned();
+            Line { name, colour: colour_of(control), dashed: false, points }
+        })
+        .into();
+    let ends = [RTTS_MS[0], RTTS_MS[RTTS_MS.len() - 1]];
+    lines.push(Line {
+        name: "share by weight".to_owned(),
+        colour: "#333",
+        dashed: true,
+        points: ends.map(|ms| (ms as f64, SHARE)).into(),
+    });
+    let kinds = controls.map(|control| {
+        let part = |pair| Some(played.measure(&with_senders(control, pair), second));
+        bars_of(control, SENDERS.map(part))
+    });
+    let panels = vec![
+        Panel {
+            x: "RTT of the second flow, ms; of the first 1 ms".to_owned(),
+            y: "the second flow's part".to_owned(),
+            marks: Marks::Lines { logarithmic: true, lines },
+        },
+        bars(
+            "congestion control of the first, of the second flow",
+            "the second flow's part",
+            &SENDERS.map(|(a, b)| format!("{a}, {b}")),
+            kinds.to_vec(),
+        ),
+    ];
+    chart("figure-15", "Figures 15a and 15b: two flows with weights 1 : 2", panels)
+}
+
+// ------------------------------------------------------------------------------------------------
+
+pub(super) const FIGURE_15C: Figure = Figure {
+    number: "15c",
+    title: "3 to 24 groups with weights 3:2:1 on 60 Mbit/s",
+    series: false,
+    points: || COUNTS.map(many).into(),
+    judge: judge_15c,
+};
+
+const COUNTS: [(usize, &str); 4] =
+    [(3, "crab-fig15c-3"), (6, "crab-fig15c-6"), (12, "crab-fig15c-12"), (24, "crab-fig15c-24")];
+
+fn many((_, scenario): (usize, &'static str)) -> Point {
+    Point::new(scenario, Control::Crab)
+}
+
+fn judge_15c(played: &Played) -> Judged {
+    let claims = COUNTS.map(|(count, scenario)| {
+        let worst = played.measure(&many((count, scenario)), worst_group);
+        Claim::new(
+            format!("the worst of {count} groups is off its share by"),
+            "the shares by weight",
+            (worst, Unit::Part),
+            Band::AtMost(0.1),
+        )
+    });
+    // The groups of one weight follow each other, the heaviest first.
+    let kinds = [3, 2, 1].map(|weight: usize| {
+        let mean = |count: (usize, &'static str)| {
+            let each = count.0 / 3;
+            let first = (3 - weight) * each;
+            let rate = move |r: &Report| {
+                let groups = &r.summary.groups[first..first + each];
+                groups.iter().map(|g| g.rate.as_mbit_f64()).sum::<f64>() / each as f64
+            };
+            Some(played.measure(&many(count), rate))
+        };
+        named_bars(&format!("weight {weight}"), colour(3 - weight), COUNTS.map(mean))
+    });
+    let worst = COUNTS.map(|count| Some(played.measure(&many(count), worst_group)));
+    let panels = vec![
+        bars("groups", "mean of a group, Mbit/s", &COUNTS.map(|c| c.0), kinds.to_vec()),
+        bars(
+            "groups",
+            "the worst group is off by",
+            &COUNTS.map(|c| c.0),
+            vec![named_bars("", PLAIN, worst)],
+        ),
+    ];
+    let title = "Figure 15c: many groups with weights 3 : 2 : 1 on 60 Mbit/s";
+    Judged { claims: claims.into(), files: vec![chart("figure-15c", title, panels)] }
+}

@@ -1,0 +1,74 @@
+//! `fairweir figures`: what it prints and writes. Nothing here needs a privilege.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+mod common;
+use common::{fairweir, only_error_line};
+
+/// Plays two short figures with one seed; what it prints.
+fn play(out: &Path, more: &[&str]) -> String {
+    let out = out.to_str().unwrap();
+    let mut args = vec!["figures", "crab", "--figure", "11b", "--figure", "15c", "--seed", "1"];
+    args.extend(["--out", out]);
+    args.extend(more);
+    let output = fairweir(&args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn files(dir: &Path) -> BTreeMap<String, String> {
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| (name(&path), fs::read_to_string(&path).unwrap())).collect()
+}
+
+#[test]
+fn figures_give_a_table_pictures_and_numbers_that_are_the_same_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = play(dir.path(), &[]);
+    assert!(text.contains("figure 11b: ") && text.contains("figure 15c: "), "{text}");
+    assert!(text.contains("met") && text.contains("wanted ≥ 17 %"), "{text}");
+    let first = files(dir.path());
+    let names: Vec<&str> = first.keys().map(String::as_str).collect();
+    let wanted =
+        ["figure-11b.csv", "figure-11b.svg", "figure-15c.csv", "figure-15c.svg", "table.md"];
+    assert_eq!(names, wanted);
+    assert!(first["table.md"].contains("| 11b | "), "{}", first["table.md"]);
+    let numbers = &first["figure-11b.csv"];
+    assert!(numbers.starts_with("scenario,set,control,seed,measure,of,value\n"), "{numbers}");
+    assert!(numbers.contains("\ncrab-fig11b,control.capacity=72mbit,chokepoint,1,"), "{numbers}");
+    assert!(first["figure-15c.svg"].contains("weight 3</text>"));
+
+    let outcomes: Value = serde_json::from_str(&play(dir.path(), &["--json"])).unwrap();
+    assert_eq!(files(dir.path()), first, "the same seeds give the same files");
+    let claims = outcomes[0]["claims"].as_array().unwrap();
+    assert_eq!((&outcomes[0]["figure"], &outcomes[1]["figure"]), (&"11b".into(), &"15c".into()));
+    assert_eq!(claims[3]["verdict"], "met", "{}", claims[3]);
+    assert!(claims[3]["mean"].as_f64().unwrap() > 0.17, "{}", claims[3]);
+}
+
+#[test]
+fn what_cannot_be_done_is_told_before_anything_is_played() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("doc.md");
+    fs::write(&file, "# A document without marks\n").unwrap();
+    let document = file.to_str().unwrap();
+    let crab = |args: &[&str]| {
+        let all: Vec<&str> = ["figures", "crab"].iter().chain(args).copied().collect();
+        let output = fairweir(&all);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        output
+    };
+    let error = only_error_line(&crab(&["--figure", "14"]));
+    assert!(error.contains("no figure `14`") && error.contains("13, 15, 15c"), "{error}");
+    let error = only_error_line(&crab(&["--write-docs", document]));
+    assert!(error.contains("doc.md") && error.contains("<!-- figures: begin -->"), "{error}");
+    let error = only_error_line(&crab(&["--figure", "7", "--out", "/proc/none"]));
+    assert!(error.contains("/proc/none"), "{error}");
+}
