@@ -54,6 +54,7 @@ struct Measure {
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let scenario = play::read(&args.scenario)?;
+    fairweir_lab::refuse_unplayable(&scenario)?;
     let controls = match args.control.as_slice() {
         [] => vec![Control::None, Control::Static, Control::Wfq, Control::Crab],
         given => given.to_vec(),

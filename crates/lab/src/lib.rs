@@ -31,6 +31,7 @@ mod relay;
 mod run;
 
 pub use agent::{agent_main, is_agent};
+pub use plan::refuse_unplayable;
 pub use run::{Options, Progress, run, run_all};
 
 use std::io;

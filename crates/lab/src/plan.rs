@@ -141,7 +141,10 @@ impl<'s> Plan<'s> {
 }
 
 /// Refuses what only the simulator plays, and what this kernel cannot.
-pub(crate) fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
+///
+/// # Errors
+/// [`Error::NotPlayed`] or [`Error::NoCongestionControl`]: the first such thing.
+pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if !scenario.devices.is_empty() {
         return Err(Error::NotPlayed("[[device]]"));
     }

@@ -566,3 +566,22 @@ fn beside_an_endless_flow_of_its_group_an_unknown_demand_does_not_matter() {
     scenario.flows[1].group = 0;
     assert_eq!(scenario.fair_shares_at(s(20)), Some(vec![Rate::mbit(30), Rate::ZERO]));
 }
+
+#[test]
+fn a_needed_key_that_is_misspelt_is_found() {
+    let wrong = |from: &str, to: &str| {
+        Scenario::parse(&GOOD.replacen(from, to, 1), "bad.toml").unwrap_err().to_string()
+    };
+    assert_eq!(
+        wrong("duration", "duraton"),
+        "bad.toml:4: duraton: this key is unknown; did you mean `duration`?"
+    );
+    assert_eq!(
+        wrong("weight =", "wieght ="),
+        "bad.toml:12: group.wieght: this key is unknown; did you mean `weight`?"
+    );
+    assert_eq!(
+        wrong("weight = 5\n", ""),
+        "bad.toml:10: group.weight: it is missing; wanted a whole number, 1 to 10000"
+    );
+}

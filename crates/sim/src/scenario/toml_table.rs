@@ -330,8 +330,14 @@ impl<'t> Table<'t> {
         Table { source: self.source, path: place.key, at: place.at, entries: entries(table) }
     }
 
-    /// The error that a key is missing.
+    /// The error that a key is missing, or the one that was probably meant is misspelt.
     pub(super) fn missing(&self, key: &str, wanted: &str) -> ScenarioError {
+        let slips = |found: &str| strsim::osa_distance(found, key);
+        let near = self.entries.iter().filter(|(k, _)| slips(k.get_ref()) <= slips_max(key));
+        if let Some((found, _)) = near.min_by_key(|(k, _)| slips(k.get_ref())) {
+            let what = format!("this key is unknown; did you mean `{key}`?");
+            return self.source.error(found.span().start, &self.key(found.get_ref()), what);
+        }
         self.source.error(self.at, &self.key(key), format!("it is missing; wanted {wanted}"))
     }
 
@@ -351,16 +357,19 @@ pub(super) fn not_one_of(word: &str, words: &[&str]) -> String {
 }
 
 fn choices(word: &str, words: &[&str]) -> String {
-    // One slip, and one more for every four letters.
-    let slips_max = 1 + word.chars().count() / 4;
     let near = words
         .iter()
         .map(|w| (strsim::osa_distance(word, w), *w))
-        .filter(|(slips, _)| *slips <= slips_max)
+        .filter(|(slips, _)| *slips <= slips_max(word))
         .min();
     let hint = near.map_or(String::new(), |(_, w)| format!("; did you mean `{w}`?"));
     let listed = if words.is_empty() { "nothing".to_owned() } else { words.join(", ") };
     format!("allowed are {listed}{hint}")
+}
+
+/// How much a word may differ from what was meant: one slip, and one more for every four letters.
+fn slips_max(word: &str) -> usize {
+    1 + word.chars().count() / 4
 }
 
 fn whole<T: TryFrom<u64>>(value: &DeValue<'_>) -> Option<T> {
