@@ -99,7 +99,10 @@ fn write_table(scratch: &Path) -> Result<()> {
             row(&report, &mut rows)?;
         }
     }
-    fs::write(root().join("docs/measured.md"), format!("{HEAD}{rows}\n{}", machine()?))?;
+    fs::write(
+        root().join("docs/measured.md"),
+        format!("{HEAD}{rows}\n{}", machine("make evidence")?),
+    )?;
     Ok(())
 }
 
@@ -142,13 +145,13 @@ fn row(report: &Value, rows: &mut String) -> Result<()> {
 }
 
 /// Where and how the numbers were made.
-fn machine() -> Result<String> {
+pub(crate) fn machine(command: &str) -> Result<String> {
     let cpu = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpu.lines().find_map(|l| l.strip_prefix("model name")).unwrap_or_default();
     let cores = cpu.matches("processor\t").count();
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     Ok(format!(
-        "Made by `make evidence` on {cores} cores of {}, Linux {}. A run marked *(late)* was one in \
+        "Made by `{command}` on {cores} cores of {}, Linux {}. A run marked *(late)* was one in \
          which the emulated link kept time badly (p99 over 1 ms), twice.\n",
         model.trim_start_matches([' ', '\t', ':']),
         kernel.trim()

@@ -1,4 +1,5 @@
-//! Project chores: `cargo xtask tidy`, `cargo xtask evidence [SCENARIO…]`.
+//! Project chores: `cargo xtask tidy`, `cargo xtask evidence [SCENARIO…]`, `cargo xtask
+//! validate-tcp [CASE…]`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -8,15 +9,18 @@ use anyhow::{Context, Result, bail};
 
 mod evidence;
 mod tidy;
+mod validate;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.first().map(String::as_str) {
         Some("tidy") => tidy::run(),
         Some("evidence") => evidence::run(&arguments[1..]),
+        Some("validate-tcp") => validate::run(&arguments[1..]),
         other => Err(anyhow::anyhow!(
-            "`{}` is no chore; there are `tidy` (format, lints, architecture) and `evidence` \
-             (play every scenario, write the tables and pictures of docs/)",
+            "`{}` is no chore; there are `tidy` (format, lints, architecture), `evidence` \
+             (play every scenario, write the tables and pictures of docs/) and `validate-tcp` \
+             (single downloads in the lab and in the simulator: docs/validation.md)",
             other.unwrap_or("")
         )),
     };

@@ -52,16 +52,23 @@ pub struct CrabTuning {
     pub window_ticks: u32,
     /// What a lender keeps at least beyond what it uses.
     pub headroom: Rate,
+    /// Probes in vain until the turns begin again: the largest, all, the largest, all by twice as
+    /// much.
+    pub probe_turns: u32,
 }
 
 impl CrabTuning {
     /// The loop of a receiving host: windows of 1 s. Source: CRAB §3.1, §3.3.
-    pub const HOST: CrabTuning = CrabTuning { tick: TICK, window_ticks: 5, headroom: HEADROOM_MIN };
+    pub const HOST: CrabTuning =
+        CrabTuning { tick: TICK, window_ticks: 5, headroom: HEADROOM_MIN, probe_turns: 4 };
 
-    /// The loop of a router: windows of 3 s, so that the hosts behind it settle before it judges.
-    /// Source: CRAB §3.6.
-    pub const ROUTER: CrabTuning =
-        CrabTuning { window_ticks: 3 * CrabTuning::HOST.window_ticks, ..CrabTuning::HOST };
+    /// The loop of a router: windows of 3 s, so that the hosts behind it settle before it judges,
+    /// and no large probes, which change the capacity that they see. Source: CRAB §3.6.
+    pub const ROUTER: CrabTuning = CrabTuning {
+        window_ticks: 3 * CrabTuning::HOST.window_ticks,
+        probe_turns: 2,
+        ..CrabTuning::HOST
+    };
 }
 
 /// The loop's state.
@@ -122,6 +129,7 @@ impl Crab {
     pub fn new(spec: CrabSpec) -> Crab {
         assert!(!spec.weights.is_empty(), "there is at least the default group");
         assert!(spec.tuning.window_ticks > 0, "a window has at least one tick");
+        assert!(spec.tuning.probe_turns > 0, "somebody has a turn");
         let capacity = spec.remembered.map(|rate| rate.scale(REMEMBERED_PART.0, REMEMBERED_PART.1));
         let mut crab = Crab {
             tuning: spec.tuning,
@@ -258,7 +266,7 @@ impl Crab {
             return Some(Act::Increase { from, to: total });
         }
         self.probe_step = PROBE_STEP_MIN;
-        self.failed_probes = (self.failed_probes + 1) % PROBES_IN_TURN;
+        self.failed_probes = (self.failed_probes + 1) % self.tuning.probe_turns;
         // One group alone may just want no more; several who all saturate fill the link.
         let several = self.groups.iter().filter(|g| g.state == GroupState::Saturating).count() > 1;
         if several && total >= from.scale(9, 10) {
@@ -380,7 +388,7 @@ impl Crab {
             .collect();
         let mut extra = probe_extra(capacity, self.probe_step);
         // Where some of them cannot use their part, more is needed for the others' to show.
-        if self.failed_probes == PROBES_IN_TURN - 1 {
+        if self.failed_probes == LARGE_PROBE_TURN {
             extra = extra * 2;
         }
         if self.failed_probes % 2 == 0 {
@@ -494,8 +502,8 @@ const SHORT_WINDOWS: u32 = 2;
 /// What arrives beyond the estimate by a fiftieth, and by four packets in a tick, is no noise.
 const BEYOND_DIVISOR: u64 = 50;
 const BEYOND_MIN: Rate = Rate::kbit(250);
-/// The largest, all, the largest, all by twice as much.
-const PROBES_IN_TURN: u32 = 4;
+/// The turn in which all are probed by twice as much.
+const LARGE_PROBE_TURN: u32 = 3;
 /// The loop starts at nine tenths of what is remembered, since it rises more easily than it falls.
 const REMEMBERED_PART: (u64, u64) = (9, 10);
 /// What is divided of the capacity: the rest lets the ISP's queue drain between two probes, without

@@ -7,12 +7,15 @@
 //! The same controllers as in the daemon, the same link as in the lab; TCP and applications are
 //! models. The method: every source of events (a link, a path, an enforcer, a timer) has at most
 //! one deadline, the earliest is handled, and packets go on from hand to hand until they wait
-//! somewhere. Paths of equal delay share one line, so that the number of deadlines does not grow
+//! somewhere. Flows of equal RTT share one path, so that the number of deadlines does not grow
 //! with the packets under way.
 //!
 //! Properties, all tested: the same scenario, control and seed give the same report to the byte; a
-//! packet that is sent arrives, is dropped or is under way at the end; nothing is allocated per
-//! packet once buffers have grown. What is not modelled: the receiver's CPU, offloads, reassembly.
+//! packet that is sent arrives, is dropped or is under way at the end, which each run checks for
+//! itself; what is kept does not grow with the length of the run, but for the report's samples.
+//!
+//! Not modelled: the receiver's CPU, offloads, reassembly. Handshakes and requests are sent again
+//! only if they were lost, not if they are late.
 
 use std::sync::atomic::AtomicBool;
 

@@ -67,10 +67,15 @@ fn everything(stop: &str) -> String {
 fn when_all_flows_have_stopped_nothing_is_under_way_and_every_place_is_free() {
     let link = "rate = \"6mbit\"\nbuffer = \"30p\"\nup_rate = \"300kbit\"\nup_buffer = \"5p\"\n\
                 loss = 0.01\njitter = \"3ms\"";
-    let scenario = scenario(24, link, &everything("12s"));
-    for control in Control::ALL {
-        let world = played(&scenario, control);
-        assert_eq!(world.left(), (0, 0, 0), "{control}");
+    let mixed = scenario(24, link, &everything("12s"));
+    // What is under way on each connection when it is closed is a packet or two.
+    let thin = "connections = 250\ndemand = \"20mbit\"\nrtt = \"400ms\"\nstop = \"4s\"";
+    let many = groups(&[1]) + &flow(1, "bulk", thin);
+    let many = scenario(8, "rate = \"100mbit\"\nloss = 0.2", &many);
+    for scenario in [&mixed, &many] {
+        for control in Control::ALL {
+            assert_eq!(played(scenario, control).left(), (0, 0, 0), "{control}");
+        }
     }
 }
 
@@ -288,7 +293,7 @@ fn a_flow_that_stops_leaves_its_share_to_the_others() {
 }
 
 #[test]
-fn the_routers_loop_gives_each_device_its_weight_and_the_devices_loops_each_group() {
+fn the_routers_loop_gives_each_device_its_weight_and_its_own_favours_the_heavier_group() {
     let devices = "[[device]]\nname = \"a\"\nweight = 2\ncontrol = \"crab\"\n\
                    [[device]]\nname = \"b\"\nweight = 1\n";
     let group = |name, weight, device| {
@@ -304,7 +309,9 @@ fn the_routers_loop_gives_each_device_its_weight_and_the_devices_loops_each_grou
     let by_router = |control| rates(&quietly(&scenario, control));
     let rates = by_router(Control::Crab);
     assert!(((rates[0] + rates[1]) / rates[2] / 2.0 - 1.0).abs() < 0.1, "{rates:?}");
-    assert!((rates[0] / rates[1] / 3.0 - 1.0).abs() < 0.2, "{rates:?}");
+    // Of 3; without a loop it were 1/4. The device's loop takes the router's share for a link that
+    // changes, so it is not exact.
+    assert!((2.0..4.0).contains(&(rates[0] / rates[1])), "{rates:?}");
     assert!(rates.iter().sum::<f64>() > 27.0, "{rates:?}");
     // Without the router's loop the eight connections have more than the one.
     let rates = by_router(Control::None);

@@ -128,6 +128,7 @@ impl Tuning {
             tick: self.tick.unwrap_or(of.tick),
             window_ticks: self.window_ticks.unwrap_or(of.window_ticks),
             headroom: self.headroom.unwrap_or(of.headroom),
+            ..of
         }
     }
 }

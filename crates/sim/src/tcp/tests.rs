@@ -108,6 +108,24 @@ fn vegas_keeps_two_to_four_packets_in_the_queue() {
 }
 
 #[test]
+fn what_waited_below_a_new_hole_lets_the_window_grow_and_what_comes_above_does_not() {
+    let window_after = |last, received| {
+        let mut sender = Sender::new(&sender_spec(Reno));
+        sender.handle_established(Time::ZERO, RTT, NO_WINDOW);
+        sender.write(Time::ZERO, None);
+        for (last, received, at) in [(1, 2, ms(30)), (last, received, ms(31))] {
+            while sender.poll_transmit(at - Span::millis(1)).is_some() {}
+            let payload = Bytes::new(received * SEGMENT);
+            sender.handle_ack(at, &Ack { last, received, payload, window: NO_WINDOW });
+        }
+        sender.cwnd()
+    };
+    // Ten at first, two more for the first ACK.
+    assert_eq!(window_after(3, 3), 12, "packet 2 is missing, 3 above it has arrived");
+    assert_eq!(window_after(4, 4), 14, "one of 2 and 3 is missing, the other has arrived");
+}
+
+#[test]
 fn hystart_leaves_slow_start_before_much_is_lost() {
     let dropped = |congestion_control| {
         let mut world = lone(&WorldSpec::new(RATE, RTT, 100), congestion_control);

@@ -84,7 +84,8 @@ pub(super) struct AckSample {
     /// One more than the highest number acknowledged, and the next number.
     pub(super) acked_end: u64,
     pub(super) numbers_end: u64,
-    /// Whether the window may grow: it was used, and no hole is open.
+    /// Whether the window may grow: it was used, and what is acknowledged is not only above
+    /// holes.
     pub(super) may_grow: bool,
     pub(super) is_paced: bool,
 }

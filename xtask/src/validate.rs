@@ -1,0 +1,289 @@
+//! Plays single downloads in both worlds and writes `docs/validation.md`: whether the simulator's TCP
+//! is the kernel's.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::evidence::machine;
+use crate::root;
+
+const CONGESTION_CONTROLS: &[&str] = &["reno", "cubic", "bbr"];
+/// A quarter, one and four BDPs of `scenarios/single.toml`.
+const BUFFERS: &[&str] = &["10ms", "40ms", "160ms"];
+/// A minute after the settling time.
+const DURATION: &str = "66s";
+const LAB_SEEDS: &str = "1..3";
+const SIM_SEEDS: &str = "1..5";
+/// Played with every control that sets shares and with none, by `fairweir compare`.
+const COMPARED: &[&str] = &["mix-cubic-bbr", "step-10", "crab-fig7-short"];
+/// What two cores can emulate at a time without being late.
+const AT_A_TIME: usize = 2;
+
+const HEAD: &str = "# The simulator against the kernel
+
+## One download alone
+
+`scenarios/single.toml` for a minute after slow start: 30 Mbit/s, RTT 40 ms, a FIFO of a quarter, one
+and four BDPs. *lab*: least, median and most of three runs with the kernel's TCP; a run in which the
+emulated link was late does not count. *sim*: mean over five seeds. The *band* is what the simulator
+may be off from the median: 10 % of the utilisation, 15 % of the mean queue, and of the loss rate (over
+the whole run, with slow start) 25 % or 0.05 points.
+
+| congestion control | buffer | measure | lab | sim | difference | in the band |
+|---|---|---|---:|---:|---:|---|
+";
+
+const COMPARED_HEAD: &str = "
+## Several, under control
+
+`fairweir compare`: one run in the lab, the mean over seeds in the simulator. Where the control sets
+the shares, allocation error and utilisation may differ by 0.02; where nobody sets them, the same group
+has to win, or nobody.
+
+| scenario | control | allocation error, lab / sim | utilisation, lab / sim | rates, lab / sim, Mbit/s | agree |
+|---|---|---:|---:|---|---|
+";
+
+/// One download alone.
+#[derive(Clone, Copy)]
+struct Case {
+    congestion_control: &'static str,
+    buffer: &'static str,
+}
+
+/// A number of the report, and how far the simulator may be off.
+struct Measure {
+    name: &'static str,
+    of: fn(&Value) -> Option<f64>,
+    decimals: usize,
+    /// In parts of the lab's median.
+    relative: f64,
+    /// Or absolute, whichever is more.
+    absolute: f64,
+}
+
+const MEASURES: &[Measure] = &[
+    Measure {
+        name: "utilisation, %",
+        of: |summary| Some(summary["utilization"].as_f64()? * 100.0),
+        decimals: 1,
+        relative: 0.10,
+        absolute: 0.0,
+    },
+    Measure {
+        name: "mean queue, ms",
+        of: |summary| summary["isp_queue_ms"]["mean"].as_f64(),
+        decimals: 2,
+        relative: 0.15,
+        absolute: 0.0,
+    },
+    Measure {
+        name: "loss, %",
+        of: |summary| Some(summary["isp_loss"].as_f64()? * 100.0),
+        decimals: 3,
+        relative: 0.25,
+        absolute: 0.05,
+    },
+];
+
+/// Plays the simulator's part anew, and of the lab's what is named or was never played here; makes the
+/// tables from all there is.
+pub(crate) fn run(names: &[String]) -> Result<()> {
+    let cases: Vec<Case> = CONGESTION_CONTROLS
+        .iter()
+        .flat_map(|congestion_control| {
+            BUFFERS.iter().map(move |buffer| Case { congestion_control, buffer })
+        })
+        .collect();
+    let is_known = |name: &str| cases.iter().any(|c| c.name() == name) || COMPARED.contains(&name);
+    if let Some(name) = names.iter().find(|name| !is_known(name)) {
+        let known: Vec<String> = cases.iter().map(Case::name).collect();
+        bail!("`{name}` is none of {}, {}", known.join(", "), COMPARED.join(", "));
+    }
+    fs::create_dir_all(scratch())?;
+    for case in &cases {
+        finish(&case.name(), case.play("sim", SIM_SEEDS)?)?;
+    }
+    let is_due = |name: &str, world: &str| {
+        names.iter().any(|n| n == name) || (names.is_empty() && !kept(name, world).exists())
+    };
+    let due: Vec<&Case> = cases.iter().filter(|case| is_due(&case.name(), "lab")).collect();
+    for together in due.chunks(AT_A_TIME) {
+        let names: Vec<String> = together.iter().map(|case| case.name()).collect();
+        eprintln!("in the lab: {}", names.join(", "));
+        let playing: Vec<Playing> =
+            together.iter().map(|case| case.play("lab", LAB_SEEDS)).collect::<Result<_>>()?;
+        playing.into_iter().zip(&names).try_for_each(|(playing, name)| finish(name, playing))?;
+        write_tables(&cases)?;
+    }
+    for scenario in COMPARED.iter().filter(|scenario| is_due(scenario, "both")) {
+        eprintln!("in both worlds: {scenario}");
+        finish(scenario, compare(scenario)?)?;
+        write_tables(&cases)?;
+    }
+    write_tables(&cases)
+}
+
+impl Case {
+    fn name(&self) -> String {
+        format!("{}-{}", self.congestion_control, self.buffer)
+    }
+
+    fn play(&self, world: &str, seeds: &str) -> Result<Playing> {
+        let mut command = fairweir();
+        command.args([world, "run"]).arg(scenario("single"));
+        command.args(["--control", "none", "--seed", seeds, "--json"]);
+        command.args(["--set", &format!("duration={DURATION}")]);
+        command.args(["--set", &format!("link.buffer={}", self.buffer)]);
+        let set = format!("flow.0.congestion_control={}", self.congestion_control);
+        command.args(["--set", &set]);
+        play(command, kept(&self.name(), world))
+    }
+
+    fn rows(&self, rows: &mut String) -> Result<()> {
+        let (lab, sim) = (summaries(&self.name(), "lab")?, summaries(&self.name(), "sim")?);
+        for measure in MEASURES {
+            let decimals = measure.decimals;
+            let mut emulated: Vec<f64> = lab.iter().filter_map(measure.of).collect();
+            emulated.sort_by(f64::total_cmp);
+            let simulated: Vec<f64> = sim.iter().filter_map(measure.of).collect();
+            let mean = simulated.iter().sum::<f64>() / simulated.len() as f64;
+            let (told, difference, verdict) = match emulated.as_slice() {
+                [] => ("–".into(), "–".into(), "–"),
+                [least, .., most] => {
+                    let median = emulated[emulated.len() / 2];
+                    let off = mean - median;
+                    let band = (measure.relative * median).max(measure.absolute);
+                    (
+                        format!("{least:.decimals$} / {median:.decimals$} / {most:.decimals$}"),
+                        format!("{off:+.decimals$}"),
+                        if off.abs() <= band { "yes" } else { "**no**" },
+                    )
+                }
+                [only] => (format!("{only:.decimals$}"), "–".into(), "–"),
+            };
+            writeln!(
+                rows,
+                "| {} | {} | {} | {told} | {mean:.decimals$} | {difference} | {verdict} |",
+                self.congestion_control, self.buffer, measure.name,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn compare(name: &str) -> Result<Playing> {
+    let mut command = fairweir();
+    command.arg("compare").arg(scenario(name)).args(["--seed", SIM_SEEDS, "--json"]);
+    play(command, kept(name, "both"))
+}
+
+/// A command that is running, and where what it says is kept in the end.
+struct Playing {
+    child: Child,
+    part: PathBuf,
+    kept: PathBuf,
+}
+
+fn play(mut command: Command, kept: PathBuf) -> Result<Playing> {
+    let part = kept.with_extension("part");
+    let child = command.stdout(File::create(&part)?).spawn();
+    let child = child.context("starting target/release/fairweir; `make build` makes it")?;
+    Ok(Playing { child, part, kept })
+}
+
+fn finish(name: &str, mut playing: Playing) -> Result<()> {
+    if !playing.child.wait()?.success() {
+        bail!("{name}: playing it failed");
+    }
+    fs::rename(&playing.part, &playing.kept)?;
+    Ok(())
+}
+
+fn fairweir() -> Command {
+    Command::new(root().join("target/release/fairweir"))
+}
+
+fn scenario(name: &str) -> PathBuf {
+    root().join(format!("scenarios/{name}.toml"))
+}
+
+fn scratch() -> PathBuf {
+    root().join("evidence/validation")
+}
+
+fn kept(name: &str, world: &str) -> PathBuf {
+    scratch().join(format!("{name}.{world}.json"))
+}
+
+/// What was kept, or nothing.
+fn read(path: &Path) -> Result<Vec<Value>> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let text = fs::read_to_string(path)?;
+    serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))
+}
+
+/// The summaries of all runs that can be believed.
+fn summaries(name: &str, world: &str) -> Result<Vec<Value>> {
+    let reports = read(&kept(name, world))?;
+    Ok(reports.into_iter().filter(|r| r["valid"] == true).map(|r| r["summary"].clone()).collect())
+}
+
+fn write_tables(cases: &[Case]) -> Result<()> {
+    let mut text = HEAD.to_owned();
+    for case in cases {
+        case.rows(&mut text)?;
+    }
+    text.push_str(COMPARED_HEAD);
+    for scenario in COMPARED {
+        for comparison in read(&kept(scenario, "both"))? {
+            compared_row(&comparison, &mut text)?;
+        }
+    }
+    writeln!(text, "\n{}", machine("cargo xtask validate-tcp")?)?;
+    fs::write(root().join("docs/validation.md"), text.trim_end().to_owned() + "\n")?;
+    Ok(())
+}
+
+fn compared_row(comparison: &Value, rows: &mut String) -> Result<()> {
+    let measures = comparison["measures"].as_array().cloned().unwrap_or_default();
+    let pair = |measure: &Value, decimals: usize| {
+        let number = |world: &str| {
+            measure[world].as_f64().map_or("–".to_owned(), |v| format!("{v:.decimals$}"))
+        };
+        format!("{} / {}", number("lab"), number("sim"))
+    };
+    let named = |name: &str| {
+        let measure = measures.iter().find(|m| m["name"] == name);
+        measure.map_or("–".to_owned(), |m| pair(m, 3))
+    };
+    let rates: Vec<String> = measures
+        .iter()
+        .filter_map(|m| {
+            let group = m["name"].as_str()?.strip_suffix(", Mbit/s")?;
+            Some(format!("{group} {}", pair(m, 2)))
+        })
+        .collect();
+    let verdict = match (comparison["valid"] == true, comparison["agrees"] == true) {
+        (false, _) => "(late)",
+        (true, true) => "yes",
+        (true, false) => "**no**",
+    };
+    writeln!(
+        rows,
+        "| {} | {} | {} | {} | {} | {verdict} |",
+        comparison["scenario"].as_str().unwrap_or_default(),
+        comparison["control"].as_str().unwrap_or_default(),
+        named("allocation error"),
+        named("utilisation"),
+        rates.join(", "),
+    )?;
+    Ok(())
+}
