@@ -391,7 +391,7 @@ impl Crab {
         if self.failed_probes == LARGE_PROBE_TURN {
             extra = extra * 2;
         }
-        if self.failed_probes % 2 == 0 {
+        if self.failed_probes.is_multiple_of(2) {
             // Equal shares differ by rounding; among equals the one that has waited longest.
             let share_kbit = |g: &GroupLoop| g.share.as_bps() / 1_000;
             probed.sort_by_key(|&i| (Reverse(share_kbit(&self.groups[i])), self.groups[i].probed));

@@ -412,7 +412,7 @@ pub enum ControllerError {
     CapacityTooLow(Rate),
 }
 
-/// Below this no class can work. Source: ALGORITHMS I8, a class has at least 0.1 Mbit/s; a modem
+/// Below this no class can work. A class needs at least 0.1 Mbit/s; a modem
 /// has less and is served by windows, not by classes.
 pub const CAPACITY_MIN: Rate = Rate::kbit(100);
 
