@@ -16,7 +16,7 @@ use crate::play::{self, Run};
 use crate::progress::Progress;
 
 /// What one core carries in virtual time: only to say how long it will take.
-const PACKETS_PER_S: u64 = 4_000_000;
+const PACKETS_PER_S: u64 = 2_000_000;
 /// What takes longer is announced.
 const ANNOUNCED_ABOVE_S: u64 = 60;
 /// What takes longer is shown.
