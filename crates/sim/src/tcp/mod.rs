@@ -30,6 +30,8 @@
 //! | `receiver` | when what is acknowledged | RFC 1122, 5681 |
 //! | `congestion` | Reno, CUBIC, Vegas, BBR | each its own |
 //!
+//! How near that is to the kernel: `docs/validation.md`.
+//!
 //! Not modelled: ECN, reordering, timestamps, the persist timer (a window always has room for one
 //! packet), receive window autotuning, TSO deferral, the compression of ACKs during loss, what F-RTO
 //! sends to find out whether a timeout was spurious.
