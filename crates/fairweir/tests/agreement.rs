@@ -8,6 +8,10 @@ mod common;
 use common::stage::privileged;
 use common::{fairweir, one_at_a_time};
 
+/// A link that is later than that (99th percentile) is too noisy for queues of a few ms. Source:
+/// docs/validation.md.
+const QUIET_MS: f64 = 0.15;
+
 /// Plays a scenario in both worlds and checks that they agree, but for what the machine was too
 /// busy to emulate in time, which says nothing and is told. Returns what is valid.
 fn compare(scenario: &str, controls: &[&str], set: &[&str]) -> Vec<Value> {
@@ -52,6 +56,12 @@ fn assert_alone(congestion_control: &str) {
     for c in compare("single", &["none"], &[&change]) {
         let (lab, sim) = measure(&c, "utilisation");
         assert!((sim / lab - 1.0).abs() <= 0.1, "utilisation: lab {lab:.3}, sim {sim:.3}");
+        // BBR believes the best of ten rounds, so that noise in the link's time makes its queue grow.
+        let lateness = c["lab"]["lateness"]["p99_ms"].as_f64().unwrap();
+        if lateness > QUIET_MS {
+            eprintln!("NOT JUDGED: the queue of {congestion_control}: link {lateness} ms late");
+            continue;
+        }
         let (lab, sim) = measure(&c, "ISP queue mean, ms");
         assert!((sim / lab - 1.0).abs() <= 0.15, "queue: lab {lab:.1} ms, sim {sim:.1} ms");
     }

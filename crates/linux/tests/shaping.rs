@@ -78,10 +78,11 @@ fn super_packets_are_counted_as_on_the_wire() {
         let ratio = sample.packets as f64 / segments as f64;
         assert!((ratio - 1.0).abs() < 0.01, "{} of {segments} packets", sample.packets);
         let counted = sample.received.as_u64();
-        // What was in flight at the end, or dropped by the class, is on the wire but never read.
-        let wire = segments * 1514;
-        assert!(counted <= wire && counted >= wire_least, "{wire_least} {counted} {wire}");
-        assert!((counted as f64 / wire as f64 - 1.0).abs() < 0.01, "{counted} {wire}");
+        // What was in flight at the end, or dropped by the class, is on the wire but never read; and
+        // at tens of Gbit/s not every segment is full.
+        let wire_most = segments * 1514;
+        let bounds = wire_least..=wire_most;
+        assert!(bounds.contains(&counted), "{wire_least} {counted} {wire_most}");
     }
     let (start, before) = (Instant::now(), common::received_by(&pair.home, "wan"));
     let mut stream = pair.download("192.0.2.2");
