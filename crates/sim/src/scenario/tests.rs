@@ -127,7 +127,7 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("settle = \"6s\"", "settle = \"-6s\"", &["5: settle", "-6s"]),
     ("settle = \"6s\"", "setle = \"6s\"", &["5: setle", "unknown", "did you mean `settle`?"]),
     ("settle = \"6s\"", "seed = -1", &["5: seed", "-1"]),
-    ("[link]", "[lnk]", &["link", "missing"]),
+    ("[link]", "[lnk]", &["lnk", "unknown", "did you mean `link`?"]),
     ("rate = \"30mbit\"", "rate = \"0mbit\"", &["7: link.rate", "zero"]),
     ("rate = \"30mbit\"", "rate = \"30mbps\"", &["7: link.rate", "ambiguous"]),
     ("rate = \"30mbit\"", "raet = \"30mbit\"", &["link.rate", "missing"]),
