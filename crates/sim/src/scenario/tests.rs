@@ -130,7 +130,7 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("[link]", "[lnk]", &["lnk", "unknown", "did you mean `link`?"]),
     ("rate = \"30mbit\"", "rate = \"0mbit\"", &["7: link.rate", "zero"]),
     ("rate = \"30mbit\"", "rate = \"30mbps\"", &["7: link.rate", "ambiguous"]),
-    ("rate = \"30mbit\"", "raet = \"30mbit\"", &["link.rate", "missing"]),
+    ("rate = \"30mbit\"", "raet = \"30mbit\"", &["link.raet", "unknown", "did you mean `rate`?"]),
     ("buffer = \"100ms\"", "buffer = \"100\"", &["8: link.buffer", "100ms", "150kB", "10p"]),
     ("buffer = \"100ms\"", "buffer = \"0p\"", &["8: link.buffer", "holds nothing"]),
     ("buffer = \"100ms\"", "bufer = \"1ms\"", &["8: link.bufer", "did you mean `buffer`?"]),
