@@ -16,6 +16,8 @@ use socket2::{Domain, Socket, Type};
 
 use crate::Error;
 
+/// Each flow has a process of its own.
+const FLOWS_MAX: usize = 256;
 /// Flow `i` is served at this port plus `i`, so that a port tells the flow.
 const FIRST_PORT: u16 = 5001;
 
@@ -145,6 +147,9 @@ impl<'s> Plan<'s> {
 /// # Errors
 /// [`Error::NotPlayed`] or [`Error::NoCongestionControl`]: the first such thing.
 pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
+    if scenario.flows.len() > FLOWS_MAX {
+        return Err(Error::NotPlayed("more than 256 flows"));
+    }
     if !scenario.devices.is_empty() {
         return Err(Error::NotPlayed("[[device]]"));
     }

@@ -32,7 +32,7 @@ pub use overrides::{BadOverride, Override};
 pub use toml_table::{Origin, ScenarioError};
 
 /// The most flows of a scenario.
-pub const FLOWS_MAX: usize = 256;
+pub const FLOWS_MAX: usize = 4_096;
 /// The most connections of a flow.
 pub const CONNECTIONS_MAX: u32 = 256;
 /// The longest that a scenario may take.
