@@ -99,6 +99,6 @@ fn crab_follows_groups_that_join_leave_and_want_less_alike_in_both_worlds() {
 #[test]
 fn crab_follows_a_capacity_that_falls_and_rises_alike_in_both_worlds() {
     if privileged() {
-        compare("step-10", &["none", "static", "wfq", "crab"], &[]);
+        compare("step-10", &["none", "wfq", "crab"], &[]);
     }
 }
