@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
-use fairweir_sim::link::{Capacity, Discipline, LinkSpec};
 use fairweir_sim::scenario::{
     DemandStep, ETHERNET_HEADER, Flow, Ip, Kind, Scenario, TCP_HEADER, Tuning,
 };
@@ -80,29 +79,6 @@ impl<'s> Plan<'s> {
     pub(crate) fn app(&self, flow: &Flow) -> String {
         let group = &self.scenario.groups[flow.group].name;
         flow.app.clone().unwrap_or_else(|| format!("fetch-{group}"))
-    }
-
-    pub(crate) fn downlink(&self, control: Control) -> LinkSpec {
-        let (scenario, link) = (self.scenario, &self.scenario.link);
-        let queue = if control == Control::Wfq { Discipline::Wfq } else { link.queue };
-        LinkSpec {
-            capacity: link.capacity.clone(),
-            buffer: link.buffer,
-            queue,
-            weights: scenario.groups.iter().map(|g| g.weight).collect(),
-            loss_ppm: link.loss_ppm,
-            jitter: link.jitter,
-            seed: scenario.seed,
-        }
-    }
-
-    pub(crate) fn uplink(&self) -> LinkSpec {
-        let link = &self.scenario.link;
-        LinkSpec {
-            weights: self.scenario.groups.iter().map(|g| g.weight).collect(),
-            seed: self.scenario.seed,
-            ..LinkSpec::fifo(Capacity::constant(link.up_rate), link.up_buffer)
-        }
     }
 
     /// The configuration of the daemon in the home.

@@ -19,7 +19,7 @@ use fairweir_core::receiver::{Control, CrabTuning};
 use fairweir_core::share::{Entry, Weight, fair};
 use fairweir_core::units::{Rate, Span, Time};
 
-use crate::link::{Buffer, Capacity, Discipline};
+use crate::link::{Buffer, Capacity, Discipline, LinkSpec};
 
 mod access;
 mod kind;
@@ -295,6 +295,27 @@ impl Scenario {
             }
         }
         events
+    }
+
+    /// The downlink as a link; for the control `wfq` the ISP itself serves by weight.
+    pub fn downlink(&self, control: Control) -> LinkSpec {
+        let link = &self.link;
+        LinkSpec {
+            capacity: link.capacity.clone(),
+            buffer: link.buffer,
+            queue: if control == Control::Wfq { Discipline::Wfq } else { link.queue },
+            weights: self.groups.iter().map(|g| g.weight).collect(),
+            loss_ppm: link.loss_ppm,
+            jitter: link.jitter,
+            seed: self.seed,
+        }
+    }
+
+    /// The uplink as a link.
+    pub fn uplink(&self) -> LinkSpec {
+        let Access { up_rate, up_buffer, .. } = self.link;
+        let link = LinkSpec::fifo(Capacity::constant(up_rate), up_buffer);
+        LinkSpec { seed: self.seed, ..link }
     }
 
     /// What the downlink carries at time `t`; under a trace, in the second that begins at `t`.

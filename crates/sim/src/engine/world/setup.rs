@@ -12,7 +12,7 @@ use super::super::line::Line;
 use super::super::packet::Sizes;
 use super::{Flow, PROGRESS, PROGRESS_INTERVAL, Path, Resends, Source, Tally, World};
 use crate::app::App;
-use crate::link::{Capacity, Discipline, Link, LinkSpec};
+use crate::link::{Link, LinkSpec};
 use crate::random::SplitMix64;
 use crate::report::Samples;
 use crate::scenario::{ETHERNET_HEADER, Scenario, Told};
@@ -37,8 +37,8 @@ impl<'s> World<'s> {
             deadlines: Deadlines::default(),
             sources: Vec::new(),
             paths: Vec::new(),
-            downlink: Link::new(downlink(scenario, control, random.draw())),
-            uplink: Link::new(uplink(scenario, random.draw())),
+            downlink: Link::new(LinkSpec { seed: random.draw(), ..scenario.downlink(control) }),
+            uplink: Link::new(LinkSpec { seed: random.draw(), ..scenario.uplink() }),
             home: Home::new(scenario.groups.len()),
             flows: Vec::new(),
             connections: Connections::default(),
@@ -154,23 +154,4 @@ impl<'s> World<'s> {
         self.paths.push(Path { down, up, down_source, up_source });
         path
     }
-}
-
-/// For the control `wfq` the ISP itself serves by weight.
-fn downlink(scenario: &Scenario, control: Control, seed: u64) -> LinkSpec {
-    let link = &scenario.link;
-    LinkSpec {
-        capacity: link.capacity.clone(),
-        buffer: link.buffer,
-        queue: if control == Control::Wfq { Discipline::Wfq } else { link.queue },
-        weights: scenario.groups.iter().map(|g| g.weight).collect(),
-        loss_ppm: link.loss_ppm,
-        jitter: link.jitter,
-        seed,
-    }
-}
-
-fn uplink(scenario: &Scenario, seed: u64) -> LinkSpec {
-    let link = &scenario.link;
-    LinkSpec { seed, ..LinkSpec::fifo(Capacity::constant(link.up_rate), link.up_buffer) }
 }
