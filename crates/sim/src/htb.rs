@@ -117,6 +117,7 @@ impl<T> Htb<T> {
         match command {
             Command::SetRates(allocation) => self.set_rates(allocation),
             Command::Release => self.is_shaping = false,
+            Command::SetWindows(_) => return,
         }
         self.borrowers.clear();
         for class in 0..self.classes.len() {

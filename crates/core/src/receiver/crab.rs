@@ -482,7 +482,8 @@ impl Crab {
             state: g.state,
         });
         let groups = groups.collect();
-        self.decision = Decision { at, act, capacity: self.capacity, enforcing, groups };
+        let capacity = self.capacity;
+        self.decision = Decision { at, act, capacity, enforcing, delay: None, groups };
     }
 }
 

@@ -56,6 +56,7 @@ impl Fixed {
             act: if allocation.is_some() { Act::Hold } else { Act::Observe },
             capacity: self.capacity,
             enforcing: allocation.is_some(),
+            delay: None,
             groups: groups.collect(),
         };
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::units::{Bytes, Time};
 
 /// A coarse model of responsive senders behind a FIFO: rates grow by 15 % a tick up to demand and
 /// ceil, and what does not fit into the link is cut from all in proportion.
@@ -60,6 +61,7 @@ impl Senders {
             match command {
                 Command::SetRates(allocation) => self.enforced = Some(allocation),
                 Command::Release => self.enforced = None,
+                Command::SetWindows(_) => {}
             }
         }
         self.acts.push(self.controller.decision().act);

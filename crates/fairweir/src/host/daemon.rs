@@ -255,7 +255,7 @@ impl Daemon {
             interval,
             groups: samples,
             connections: Vec::new(),
-            delay: None,
+            probe: None,
         };
         self.controller.handle_observation(&observation);
         self.note_act(now);
@@ -278,6 +278,7 @@ impl Daemon {
         self.allocation = match command {
             Command::SetRates(allocation) => Some(allocation),
             Command::Release => None,
+            Command::SetWindows(_) => return,
         };
         if self.opening.is_none() {
             self.enforce(now);

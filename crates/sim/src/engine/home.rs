@@ -125,7 +125,7 @@ impl<T> Stage<T> {
             interval,
             groups,
             connections: Vec::new(),
-            delay: None,
+            probe: None,
         });
         self.carry_out(now);
         now + self.tick

@@ -1,0 +1,240 @@
+//! What a controller answers: what the enforcer shall do, what was decided, and why.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::DelaySample;
+use crate::share::Weight;
+use crate::units::{Bytes, Rate, Time};
+
+/// What the enforcer shall do; of each kind the last one drained wins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Make the classes so, in one batch.
+    SetRates(Allocation),
+    /// Let everything pass unshaped until the next `SetRates`.
+    Release,
+    /// Make the receive windows so, in one batch.
+    SetWindows(Windows),
+}
+
+/// How far each connection's receive window may open: the desired state of the window enforcer.
+///
+/// A window is never drawn back from what was advertised: it shrinks as packets arrive, and grows
+/// by a packet for each that arrives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Windows {
+    /// Those that have a bound; every other connection that was observed is free.
+    pub connections: Vec<ConnectionWindow>,
+    /// For each group of the policy, in its order: with which bound a connection begins that was
+    /// not observed yet; `None` is free.
+    pub initial: Vec<Option<Bytes>>,
+}
+
+/// The bound of one connection's receive window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionWindow {
+    /// As in the observation.
+    pub id: u64,
+    /// In payload bytes.
+    pub window: Bytes,
+}
+
+/// What each class may carry: the desired state of the enforcer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// What all classes may carry together; `None` is no bound of their own.
+    pub total: Option<Rate>,
+    /// One for each group of the policy, in its order.
+    pub classes: Vec<ClassRate>,
+}
+
+/// What one class may carry, in HTB's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ClassRate {
+    /// What it has of its own.
+    pub rate: Rate,
+    /// What it may reach by borrowing; equal to `rate` where nobody borrows.
+    pub ceil: Rate,
+    /// Who borrows first: 0 is the highest priority, 7 the lowest.
+    pub priority: u8,
+    /// Its part of what is borrowed among equal priorities.
+    pub weight: Weight,
+}
+
+/// What was decided in a tick, and why: the record that status, metrics and dashboard show.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Decision {
+    /// The tick.
+    pub at: Time,
+    /// What was done.
+    pub act: Act,
+    /// What the controller believes the link carries; `None` while it does not know.
+    #[serde(rename = "capacity_bps")]
+    pub capacity: Option<Rate>,
+    /// What is enforced; `false` while everything passes unshaped.
+    pub enforcing: bool,
+    /// What the access link's queue adds to the delay, where the controller knows.
+    pub delay: Option<DelaySample>,
+    /// One for each group of the policy, in its order.
+    pub groups: Vec<GroupDecision>,
+}
+
+impl Decision {
+    /// What holds before the first tick.
+    pub(crate) fn initial(groups: usize) -> Decision {
+        let group = GroupDecision {
+            rate: Rate::ZERO,
+            demand: None,
+            share: Rate::ZERO,
+            ceil: None,
+            state: GroupState::Unknown,
+        };
+        Decision {
+            at: Time::ZERO,
+            act: Act::Bootstrap,
+            capacity: None,
+            enforcing: false,
+            delay: None,
+            groups: vec![group; groups],
+        }
+    }
+}
+
+/// What was decided for a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct GroupDecision {
+    /// Its rate in the last interval.
+    #[serde(rename = "rate_bps")]
+    pub rate: Rate,
+    /// What it is believed to want at most; `None` is without a known end.
+    #[serde(rename = "demand_bps")]
+    pub demand: Option<Rate>,
+    /// Its max-min fair share of the capacity by weight and demand.
+    #[serde(rename = "share_bps")]
+    pub share: Rate,
+    /// What its class may carry; `None` while it is not throttled.
+    #[serde(rename = "ceil_bps")]
+    pub ceil: Option<Rate>,
+    /// How it stands to its share.
+    pub state: GroupState,
+}
+
+/// How a group stands to its share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupState {
+    /// Nothing arrives, or never has.
+    Idle,
+    /// Not yet judged.
+    Unknown,
+    /// It had lent and wants it back.
+    Growing,
+    /// It is on its way to what it may: to lend from it now would stop it where it is.
+    Rising,
+    /// It uses all it may.
+    Saturating,
+    /// It uses less than it may.
+    NonSaturating,
+    /// It lends what it does not use, and uses as much as it said.
+    Lending,
+    /// It keeps to its rate although its packets are dropped.
+    Unresponsive,
+}
+
+/// What a controller did in a tick, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Act {
+    /// It only counts.
+    Observe,
+    /// It keeps to rates that were given.
+    Hold,
+    /// It does not know the capacity yet and lets everything pass.
+    Bootstrap,
+    /// It measures on, before it judges.
+    Measure,
+    /// It judged, and there is nothing to do, or nothing to conclude yet.
+    Rest,
+    /// It learned a first capacity.
+    Learn {
+        /// The first capacity.
+        #[serde(rename = "to_bps")]
+        to: Rate,
+    },
+    /// A group wants back what it lent.
+    Reclaim {
+        /// Index of the first such group.
+        group: usize,
+    },
+    /// A group does not use its share, another one could: the one lends to the other.
+    Lend {
+        /// Index of the first group that lends.
+        group: usize,
+    },
+    /// Less arrives than the link should carry, and neither loans nor demands explain it: the
+    /// capacity fell.
+    Decrease {
+        /// Before.
+        #[serde(rename = "from_bps")]
+        from: Rate,
+        /// After.
+        #[serde(rename = "to_bps")]
+        to: Rate,
+    },
+    /// A loan that only moved rate from the lender to the borrower was none: the capacity is lower
+    /// than believed.
+    UndoLoan {
+        /// Before.
+        #[serde(rename = "from_bps")]
+        from: Rate,
+        /// After.
+        #[serde(rename = "to_bps")]
+        to: Rate,
+    },
+    /// Some saturating groups get more than their shares for one window, to see whether more
+    /// arrives.
+    Probe {
+        /// Index of the first of them.
+        group: usize,
+        /// How much more.
+        #[serde(rename = "extra_bps")]
+        extra: Rate,
+    },
+    /// More arrived after a probe: the capacity is higher than believed.
+    Increase {
+        /// Before.
+        #[serde(rename = "from_bps")]
+        from: Rate,
+        /// After.
+        #[serde(rename = "to_bps")]
+        to: Rate,
+    },
+}
+
+/// One line for people.
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Act::Observe => write!(f, "observe: counting only"),
+            Act::Hold => write!(f, "hold: the rates were given"),
+            Act::Bootstrap => write!(f, "bootstrap: the capacity is not known yet"),
+            Act::Measure => write!(f, "measure: the window is not over"),
+            Act::Rest => write!(f, "rest: nothing to do, or nothing to conclude yet"),
+            Act::Learn { to } => write!(f, "learn: the link carried {to}"),
+            Act::Reclaim { .. } => write!(f, "reclaim: a group wants back what it lent"),
+            Act::Lend { .. } => write!(f, "lend: a group does not use its share, another could"),
+            Act::Decrease { from, to } => {
+                write!(f, "decrease: only {to} of {from} arrived, and nothing else explains it")
+            }
+            Act::UndoLoan { from, to } => {
+                write!(f, "undo loan: only {to} of {from} arrived and the lender lost by it")
+            }
+            Act::Probe { extra, .. } => write!(f, "probe: {extra} more, to see whether it arrives"),
+            Act::Increase { from, to } => {
+                write!(f, "increase: {to} arrived after a probe, {from} was believed")
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What is measured on the receiving side in one tick: a controller's only source.
+
+use serde::Serialize;
+
+use crate::units::{Bytes, Span, Time};
+
+/// The most connections that an observation carries; the busiest are kept.
+pub const CONNECTIONS_MAX: usize = 4_096;
+
+/// What was measured in one interval, before enforcement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Observation {
+    /// End of the interval.
+    pub at: Time,
+    /// Its length; normally [`TICK`].
+    pub interval: Span,
+    /// One for each group of the policy, in its order.
+    pub groups: Vec<GroupSample>,
+    /// The busiest connections, at most [`CONNECTIONS_MAX`]; empty where nobody measures them.
+    pub connections: Vec<ConnectionSample>,
+    /// What an active probe measured, where there is one.
+    pub probe: Option<ProbeSample>,
+}
+
+/// What one group received in the interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GroupSample {
+    /// Volume that arrived at the interface, in L2 bytes as on the wire.
+    pub received: Bytes,
+    /// Packets that arrived at the interface, as on the wire.
+    pub packets: u64,
+    /// Packets that the group's class dropped.
+    pub drops: u64,
+    /// What waits in the group's class at the end of the interval.
+    pub backlog: Bytes,
+}
+
+/// What one TCP connection received in the interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ConnectionSample {
+    /// Unique among the connections that exist at one time.
+    pub id: u64,
+    /// Index of its group.
+    pub group: usize,
+    /// Payload received in the interval.
+    pub received: Bytes,
+    /// Packets with payload received in the interval.
+    pub segments: u64,
+    /// Whether the application here has sent anything in the interval; ACKs do not count.
+    pub has_sent: bool,
+    /// The receiver's own estimate of the round-trip time, smoothed over the last packets; it
+    /// contains what waits in the group's class.
+    pub rtt: Option<Span>,
+    /// How long packets took from the server to the interface.
+    pub transit: Option<TransitSample>,
+    /// The largest window that the connection may advertise now.
+    pub window: Bytes,
+    /// Payload of a full packet.
+    pub segment: Bytes,
+    /// The server's port.
+    pub port: u16,
+}
+
+/// How long packets of one connection took from the server to the interface, by their TCP
+/// timestamps: up to a constant that nobody knows, which is the connection's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TransitSample {
+    /// The shortest in the interval, in ns.
+    pub min_ns: i64,
+    /// The mean of the interval, in ns.
+    pub mean_ns: i64,
+    /// On how many packets.
+    pub samples: u32,
+}
+
+/// What an active probe of a host behind the access link measured in the interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProbeSample {
+    /// Requests whose answer, or the end of the wait for it, fell in the interval.
+    pub sent: u32,
+    /// How many of them were answered.
+    pub answered: u32,
+    /// The shortest round-trip time; 0 if nothing was answered.
+    pub rtt_min: Span,
+    /// The mean round-trip time; 0 if nothing was answered.
+    pub rtt_mean: Span,
+}
+
+/// What the queue of the access link adds to the delay of what arrives, as a controller concludes
+/// from an observation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DelaySample {
+    /// The mean of the interval.
+    #[serde(rename = "value_ns")]
+    pub value: Span,
+    /// The least of the interval: the queue never was shorter.
+    #[serde(rename = "least_ns")]
+    pub least: Span,
+    /// Who measured it.
+    pub source: DelaySource,
+    /// On how many packets.
+    pub samples: u32,
+}
+
+/// Who measured a queueing delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DelaySource {
+    /// TCP timestamps of arriving packets: the download alone.
+    Timestamps,
+    /// The receiver's own RTT estimates of TCP connections: both directions.
+    ReceiverRtt,
+    /// An active probe of a reflector: both directions.
+    Probe,
+}
