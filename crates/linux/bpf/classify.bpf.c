@@ -18,6 +18,8 @@
 #include "maps.h"
 #include "owner.h"
 #include "packet.h"
+#include "rules.h"
+#include "connection.h"
 
 #define ETH_HLEN 14
 #define TC_ACT_UNSPEC (-1)
@@ -27,48 +29,6 @@
 
 /* Set before loading: whether this kernel lets the program look at sockets and their owners. */
 const volatile __u32 with_owners = 1;
-
-static __always_inline __u32 prefix_rule(struct packet *p, __u32 features)
-{
-	__u32 *rule = 0;
-
-	if (p->family == AF_INET && features & FEATURE_PREFIX4) {
-		struct prefix4 key = { .length = 32 };
-
-		__builtin_memcpy(key.address, p->source, 4);
-		rule = bpf_map_lookup_elem(&prefix4_rules, &key);
-	} else if (p->family == AF_INET6 && features & FEATURE_PREFIX6) {
-		struct prefix6 key = { .length = 128 };
-
-		__builtin_memcpy(key.address, p->source, 16);
-		rule = bpf_map_lookup_elem(&prefix6_rules, &key);
-	}
-	return rule ? *rule : 0;
-}
-
-static __always_inline __u32 port_rule(__u32 table, __be16 port)
-{
-	struct port_table *rules = bpf_map_lookup_elem(&port_rules, &table);
-
-	return rules ? rules->rules[bpf_ntohs(port)] : 0;
-}
-
-static __always_inline __u32 port_rules_of(struct packet *p, __u32 features)
-{
-	int udp = p->transport == IPPROTO_UDP;
-	__u32 best = 0, rule;
-
-	if (!p->has_ports)
-		return 0;
-	if (features & FEATURE_REMOTE_PORTS)
-		best = port_rule(udp ? PORT_TABLE_UDP_REMOTE : PORT_TABLE_TCP_REMOTE, p->port_remote);
-	if (features & FEATURE_LOCAL_PORTS) {
-		rule = port_rule(udp ? PORT_TABLE_UDP_LOCAL : PORT_TABLE_TCP_LOCAL, p->port_local);
-		if (rule > best)
-			best = rule;
-	}
-	return best;
-}
 
 static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, struct packet *p)
 {
@@ -176,11 +136,8 @@ static __always_inline void measure(struct __sk_buff *skb, struct packet *p, __u
 static __always_inline __u32 classify(struct __sk_buff *skb, struct packet *p,
 				      const struct config *cfg, const struct counter *amount)
 {
-	__u32 best = prefix_rule(p, cfg->features);
-	__u32 rule = port_rules_of(p, cfg->features);
+	__u32 best = address_rule(p, cfg->features), rule;
 
-	if (rule > best)
-		best = rule;
 	if (with_owners && cfg->features & (FEATURE_OWNERS | FEATURE_CENSUS)) {
 		rule = owner_rule(skb, p, cfg, amount);
 		if (rule > best)
