@@ -46,6 +46,7 @@ impl Path {
             netns.run(|| {
                 link::create_veth(name, &middle, &end).unwrap();
                 prepare(name, addresses, false);
+                link::checksum_offload(name, false).unwrap();
             });
             middle.run(|| {
                 link::offloads(&end, false).unwrap();
@@ -111,7 +112,8 @@ fn carry(ends: &[OwnedFd], spec: PathSpec, stop: &AtomicBool, queue_ns: &AtomicU
 }
 
 fn wait(ends: &[OwnedFd], span: Duration) {
-    let entry = |fd: &OwnedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let entry =
+        |fd: &OwnedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut entries = [entry(&ends[0]), entry(&ends[1])];
     let span = libc::timespec { tv_sec: 0, tv_nsec: span.as_nanos() as i64 };
     // SAFETY: the array and the time outlive the call.
@@ -147,8 +149,13 @@ fn packet_socket(index: u32) -> OwnedFd {
             4,
         );
         let room: libc::c_int = 8 << 20;
-        let roomy =
-            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, (&raw const room).cast(), 4);
+        let roomy = libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUFFORCE,
+            (&raw const room).cast(),
+            4,
+        );
         let mut address: libc::sockaddr_ll = std::mem::zeroed();
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = every;
