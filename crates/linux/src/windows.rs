@@ -98,6 +98,11 @@ impl Host {
         awake.bound.run(&self.netns, &mut awake.output)
     }
 
+    /// Whether the window of the connection `id` is bounded, as last applied.
+    pub fn is_bounded(&self, id: u64) -> bool {
+        matches!(&self.windows, WindowEnforcer::Awake(awake) if awake.wanted.contains_key(&id))
+    }
+
     /// Whether this kernel can bound windows, as far as that is known.
     pub fn has_windows(&self) -> bool {
         self.programs.parts() == Parts::All && !matches!(self.windows, WindowEnforcer::Lacking)
