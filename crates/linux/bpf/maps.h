@@ -107,7 +107,6 @@ struct connection {
 	__u32 period_ns;
 	__u32 samples;
 	__u64 anchor_ns;
-	__s64 anchor_ticks;
 	__s64 ticks;
 	__s64 sum;
 	__s64 min;
