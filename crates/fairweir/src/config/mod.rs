@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use fairweir_core::policy::{GROUPS_MAX, Group, Match, Policy, PolicyError};
-use fairweir_core::receiver::Control;
+use fairweir_core::receiver::{Control, Enforce};
 use fairweir_core::units::Rate;
 
 mod error;
@@ -57,6 +57,8 @@ pub(crate) struct HostSection {
     pub(crate) capacity: Option<Rate>,
     /// Strict priority in the order of the groups instead of weights (`chokepoint` alone).
     pub(crate) strict_priority: bool,
+    /// By what shares are enforced (`fairweir` alone).
+    pub(crate) enforce: Enforce,
 }
 
 impl Config {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use fairweir_core::policy::{DEFAULT_GROUP, Group, Match, MatchError};
-use fairweir_core::receiver::{CAPACITY_MIN, Control};
+use fairweir_core::receiver::{CAPACITY_MIN, Control, Enforce};
 use fairweir_core::share::Weight;
 use fairweir_core::units::Rate;
 use toml::Spanned;
@@ -23,7 +23,7 @@ const DEV_NAME_MAX: usize = 15;
 const LINE_SHOWN_MAX: usize = 60;
 
 const DOCUMENT_KEYS: [&str; 3] = ["version", "host", "group"];
-const HOST_KEYS: [&str; 4] = ["dev", "control", "capacity", "strict_priority"];
+const HOST_KEYS: [&str; 5] = ["dev", "control", "capacity", "strict_priority", "enforce"];
 const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
 const MATCH_KINDS: [&str; 7] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port"];
 
@@ -46,6 +46,7 @@ pub(super) struct HostKeys {
     control: Option<Placed<Control>>,
     capacity: Option<Placed<Rate>>,
     strict_priority: Option<Placed<bool>>,
+    enforce: Option<Placed<Enforce>>,
 }
 
 impl Source {
@@ -96,7 +97,8 @@ impl HostKeys {
         merge_key("host.dev", &mut self.dev, later.dev)?;
         merge_key("host.control", &mut self.control, later.control)?;
         merge_key("host.capacity", &mut self.capacity, later.capacity)?;
-        merge_key("host.strict_priority", &mut self.strict_priority, later.strict_priority)
+        merge_key("host.strict_priority", &mut self.strict_priority, later.strict_priority)?;
+        merge_key("host.enforce", &mut self.enforce, later.enforce)
     }
 
     pub(super) fn control(&self) -> Control {
@@ -124,6 +126,7 @@ impl HostKeys {
             control: self.control.as_ref().map(|c| c.value),
             capacity: self.capacity.as_ref().map(|c| c.value),
             strict_priority: self.strict_priority.as_ref().is_some_and(|s| s.value),
+            enforce: self.enforce.as_ref().map_or(Enforce::Auto, |e| e.value),
         })
     }
 }
@@ -193,6 +196,7 @@ impl<'d> Section<'d> {
             control: self.parsed("control", "a control, such as \"crab\"", parse_control)?,
             capacity: self.parsed("capacity", "a rate, such as \"30mbit\"", parse_capacity)?,
             strict_priority: self.boolean("strict_priority")?,
+            enforce: self.parsed("enforce", "\"auto\", \"window\" or \"htb\"", parse_enforce)?,
         })
     }
 
@@ -370,6 +374,10 @@ pub(crate) fn parse_control(text: &str) -> Result<Control, String> {
             list.join(", ")
         )),
     }
+}
+
+fn parse_enforce(text: &str) -> Result<Enforce, String> {
+    text.parse().map_err(|e| format!("{e}{}", did_you_mean(text, &Enforce::ALL.map(Enforce::name))))
 }
 
 pub(crate) fn parse_capacity(text: &str) -> Result<Rate, String> {

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use fairweir_core::policy::Policy;
-use fairweir_core::receiver::{CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec};
+use fairweir_core::receiver::{
+    CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, Enforce,
+};
 use fairweir_core::units::Rate;
 use fairweir_linux::Mode;
 
@@ -22,6 +24,8 @@ pub(super) struct Settings {
     pub(super) config: Config,
     /// Touch nothing.
     pub(super) dry_run: bool,
+    /// The kernel cannot bound windows, so that classes have to enforce.
+    pub(super) lacks_windows: bool,
     control_told: Option<Control>,
     dev_told: bool,
 }
@@ -41,6 +45,7 @@ impl Settings {
             path: args.config.clone(),
             config,
             dry_run: args.dry_run,
+            lacks_windows: false,
             control_told: args.control,
             dev_told: args.dev.is_some(),
         };
@@ -62,6 +67,7 @@ impl Settings {
             path: self.path.clone(),
             config,
             dry_run: self.dry_run,
+            lacks_windows: self.lacks_windows,
             control_told: self.control_told,
             dev_told: self.dev_told,
         };
@@ -82,6 +88,16 @@ impl Settings {
         if self.dry_run || self.control() == Control::None { Mode::Count } else { Mode::Shape }
     }
 
+    /// By what shares are enforced, as far as the kernel can.
+    pub(super) fn enforce(&self) -> Enforce {
+        if self.lacks_windows { Enforce::Htb } else { self.config.host.enforce }
+    }
+
+    /// Whether the control asks what each connection receives.
+    pub(super) fn watches_connections(&self) -> bool {
+        self.control() == Control::Fairweir
+    }
+
     /// A controller from its beginning; `remembered` is for those that learn the capacity, if it can
     /// be the capacity of a link at all.
     pub(super) fn controller(
@@ -94,14 +110,17 @@ impl Settings {
         Controller::new(&ControllerSpec {
             capacity: remembered.filter(usable).or(self.config.host.capacity),
             strict_priority: self.config.host.strict_priority,
+            enforce: self.enforce(),
             ..ControllerSpec::new(control, self.policy().weights())
         })
     }
 
     /// Whether a controller made from `other` can go on with these settings.
     pub(super) fn controls_like(&self, other: &Settings) -> bool {
-        let of =
-            |s: &Settings| (s.control(), s.config.host.capacity, s.config.host.strict_priority);
+        let of = |s: &Settings| {
+            let host = &s.config.host;
+            (s.control(), host.capacity, host.strict_priority, s.enforce())
+        };
         of(self) == of(other)
     }
 }
