@@ -139,7 +139,12 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
         match flow.kind {
             Kind::Bulk => refuse_unknown(flow.congestion_control.name())?,
             Kind::Ping => {}
-            Kind::OnOff(_) | Kind::Udp | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => {
+            Kind::Quic
+            | Kind::OnOff(_)
+            | Kind::Udp
+            | Kind::Video(_)
+            | Kind::Web(_)
+            | Kind::Short(_) => {
                 return Err(Error::NotPlayed(flow.kind.name()));
             }
         }

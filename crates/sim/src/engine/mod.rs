@@ -99,6 +99,12 @@ pub fn play(
     Ok(world.ended().judge(scenario, control))
 }
 
+/// The seed of each flow's application as [`play`] draws it without control, for another world that
+/// shall see the same pages, downloads and pauses.
+pub fn app_seeds(scenario: &Scenario, seed: u64) -> Vec<u64> {
+    world::app_seeds(scenario, seed)
+}
+
 /// About how many packets a run has to carry.
 pub fn estimate(scenario: &Scenario) -> u64 {
     let packet = u64::from(scenario.link.mtu) * 8;
