@@ -28,7 +28,7 @@ use std::fmt::Debug;
 
 use fairweir_core::units::{Bytes, Time};
 
-use crate::report::{PingSamples, ShortSamples, VideoSamples, WebSamples};
+use crate::report::{PingSamples, Run, ShortSamples, VideoSamples, WebSamples};
 use crate::scenario::{Flow, Kind};
 
 mod datagram;
@@ -111,6 +111,19 @@ pub enum Outcome {
     Web(WebSamples),
     /// How long short downloads took.
     Short(ShortSamples),
+}
+
+impl Outcome {
+    /// Adds it to what is to be judged.
+    pub fn add_to(self, run: &mut Run<'_>) {
+        match self {
+            Outcome::Nothing => {}
+            Outcome::Ping(ping) => run.pings.push(ping),
+            Outcome::Video(video) => run.videos.push(video),
+            Outcome::Web(pages) => run.pages.push(pages),
+            Outcome::Short(shorts) => run.shorts.push(shorts),
+        }
+    }
 }
 
 /// The application of a flow.

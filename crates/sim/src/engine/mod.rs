@@ -69,13 +69,7 @@ impl Ended {
             lateness: None,
         };
         for outcome in self.outcomes {
-            match outcome {
-                Outcome::Nothing => {}
-                Outcome::Ping(ping) => run.pings.push(ping),
-                Outcome::Video(video) => run.videos.push(video),
-                Outcome::Web(pages) => run.pages.push(pages),
-                Outcome::Short(shorts) => run.shorts.push(shorts),
-            }
+            outcome.add_to(&mut run);
         }
         run.score()
     }

@@ -2,7 +2,9 @@
 
 use fairweir_core::units::Bytes;
 
-use crate::scenario::{ETHERNET_HEADER, Flow, Kind, PING_PAYLOAD, TCP_HEADER, UDP_HEADER};
+use crate::scenario::{
+    ETHERNET_HEADER, Flow, Kind, PING_PAYLOAD, REQUEST_PAYLOAD, TCP_HEADER, UDP_HEADER,
+};
 use crate::tcp::{Ack, Segment};
 
 /// A packet towards the home.
@@ -70,8 +72,6 @@ const QUIC_INITIAL: u64 = 1_200;
 /// UDP payload of a QUIC packet with an ACK frame of one range: a short header with a connection id
 /// of 8 bytes, the frame, the AEAD's tag. Source: RFC 9000 §17.3.1 and §19.3.
 const QUIC_ACK: u64 = 1 + 8 + 2 + 8 + 16;
-/// Payload of a request, as of an HTTP GET with a few headers.
-const REQUEST_PAYLOAD: u64 = 300;
 
 impl Sizes {
     pub(super) fn new(flow: &Flow) -> Sizes {

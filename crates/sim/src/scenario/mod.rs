@@ -174,6 +174,8 @@ pub struct DemandStep {
 pub const PING_INTERVAL: Span = Span::millis(100);
 /// UDP payload of a ping's request and answer in bytes, as of ping(8).
 pub const PING_PAYLOAD: u64 = 56;
+/// Payload of a request in bytes, as of an HTTP GET with a few headers.
+pub const REQUEST_PAYLOAD: u64 = 300;
 /// What Ethernet adds to an IP packet, in bytes; fairweir's rates include it.
 pub const ETHERNET_HEADER: u64 = 14;
 /// TCP header with timestamps, which Linux always uses, in bytes.
