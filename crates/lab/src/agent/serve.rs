@@ -141,7 +141,7 @@ fn send(mut stream: TcpStream, job: &Job, clock: Clock) -> io::Result<()> {
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let chunk = vec![0x5a; CHUNK];
     let stop = job.stop();
-    let mut source = Source::new(job, clock.now());
+    let mut source = Source::new(job, clock.now(), job.segment());
     loop {
         let now = clock.now();
         if now >= stop {

@@ -183,9 +183,10 @@ pub const TCP_HEADER: u64 = 32;
 /// UDP header in bytes.
 pub const UDP_HEADER: u64 = 8;
 /// What QUIC adds to the payload of a full UDP packet, in bytes: a short header with a connection
-/// id of 8 bytes and a packet number of 2, the header of the stream's frame, and the AEAD's tag.
-/// Source: RFC 9000 §17.3.1 and §19.8, RFC 9001 §5.3.
-pub const QUIC_HEADER: u64 = 1 + 8 + 2 + (1 + 1 + 4 + 2) + 16;
+/// id of 8 bytes and a packet number of 1 (which does while less than 128 are under way), the header
+/// of a stream's frame without its length, and the AEAD's tag. Source: RFC 9000 §17.3.1 and §19.8,
+/// RFC 9001 §5.3.
+pub const QUIC_HEADER: u64 = (1 + 8 + 1) + (1 + 1 + 4) + 16;
 
 /// A sender's congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fairweir_core::units::Time;
 use quinn::rustls::RootCertStore;
-use quinn::{ClientConfig, Endpoint, TokioRuntime};
+use quinn::{ClientConfig, Endpoint, ReadError, TokioRuntime};
 
 use super::super::{quic, request};
 use super::{BUFFER, any};
@@ -60,13 +60,19 @@ async fn download(endpoint: Endpoint, job: Job, clock: Clock) -> io::Result<()> 
         let (mut send, mut receive) = connection.open_bi().await?;
         send.write_all(&request::written(None)).await?;
         let mut buffer = vec![0; BUFFER];
-        while receive.read(&mut buffer).await?.is_some() {}
-        Ok::<(), io::Error>(())
+        loop {
+            match receive.read(&mut buffer).await {
+                Ok(Some(_)) => {}
+                Ok(None) => return Err(io::Error::other("the server ended the stream too early")),
+                // Its reason says more than that it is lost.
+                Err(ReadError::ConnectionLost(reason)) => return Err(io::Error::other(reason)),
+                Err(e) => return Err(e.into()),
+            }
+        }
     };
     match tokio::time::timeout(until_stop(clock.now()), receive).await {
         // The flow has stopped, as it should.
         Err(_) => Ok(()),
-        Ok(Ok(())) => Err(io::Error::other("the server closed too early")),
-        Ok(Err(e)) => Err(e),
+        Ok(ended) => ended,
     }
 }

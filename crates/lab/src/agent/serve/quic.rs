@@ -13,6 +13,10 @@ use super::{Allowance, CHUNK, Source};
 use crate::clock::Clock;
 use crate::job::Job;
 
+/// What a segment leaves of a packet, so that it is one packet with whatever headers: quinn keeps 8
+/// bytes free for a length, and the packet number may have 3 more.
+const SPARE: u64 = 8 + 3;
+
 /// Who the server is: a key that never leaves the process, and a certificate that it signed itself.
 pub(super) struct Identity(rcgen::CertifiedKey<rcgen::KeyPair>);
 
@@ -61,7 +65,7 @@ async fn send(incoming: Incoming, job: Arc<Job>, clock: Clock) -> io::Result<()>
     let (mut send, mut receive) = connection.accept_bi().await?;
     receive.read_exact(&mut [0; request::LENGTH]).await.map_err(io::Error::other)?;
     let chunk = vec![0x5a; CHUNK];
-    let mut source = Source::new(&job, clock.now());
+    let mut source = Source::new(&job, clock.now(), job.segment() - SPARE);
     while clock.now() < job.stop() {
         match source.allowance(clock.now()) {
             Allowance::Bytes(bytes) => {

@@ -26,8 +26,9 @@ pub(super) enum Allowance {
 }
 
 impl Source {
-    pub(super) fn new(job: &Job, now: Time) -> Source {
-        Source { goodputs: job.goodputs(), segment: job.segment(), at: now, nanotokens: 0 }
+    /// A source that has sent nothing yet; what it may send it may in whole `segment`s.
+    pub(super) fn new(job: &Job, now: Time, segment: u64) -> Source {
+        Source { goodputs: job.goodputs(), segment, at: now, nanotokens: 0 }
     }
 
     /// What may be sent at `now`, in whole segments.
