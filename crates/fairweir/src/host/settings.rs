@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use fairweir_core::policy::Policy;
-use fairweir_core::receiver::{
-    CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, CrabTuning,
-};
+use fairweir_core::receiver::{CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec};
 use fairweir_core::units::Rate;
 use fairweir_linux::Mode;
 
@@ -94,11 +92,9 @@ impl Settings {
         let usable =
             |c: &Rate| !control.needs_capacity() && (CAPACITY_MIN..=CAPACITY_MAX).contains(c);
         Controller::new(&ControllerSpec {
-            control,
-            weights: self.policy().weights(),
             capacity: remembered.filter(usable).or(self.config.host.capacity),
             strict_priority: self.config.host.strict_priority,
-            tuning: CrabTuning::HOST,
+            ..ControllerSpec::new(control, self.policy().weights())
         })
     }
 
