@@ -1,0 +1,292 @@
+//! A probe: small echo requests to a reflector, and how long the answers take.
+//!
+//! The problem: what a host gets depends on the queue of the access link, which stands in the ISP's
+//! network. The method: an echo to somebody behind that queue waits in it like everything else, so
+//! the round-trip time is a constant and what waits. Requests go out every [`ProbeSpec::interval`]
+//! while the link is in use and every [`ProbeSpec::interval_idle`] while it is not.
+//!
+//! | module | its job |
+//! |---|---|
+//! | `packet` | requests and answers as bytes |
+//! | `ledger` | which are under way, answered, lost |
+//! | `target` | who can be a reflector, if nobody names one |
+//! | `socket` | sending, and seeing what arrives |
+//!
+//! A [`Probe`] is a thread of its own: requests leave in time whatever the caller does, and the
+//! kernel stamps answers, so neither has to be quick.
+
+use std::io::{self, PipeReader, PipeWriter, Write};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use fairweir_core::receiver::ProbeSample;
+use fairweir_core::units::{Span, Time};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::{TimeSpec, TimeValLike};
+
+use crate::{Error, monotonic_now};
+
+mod ledger;
+mod packet;
+mod socket;
+
+use ledger::{Ledger, Totals};
+use packet::Request;
+use socket::{Sender, Tap};
+
+/// What to probe, and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeSpec {
+    /// The device, over which requests leave and answers come whatever the routes say.
+    pub dev: String,
+    /// Who shall answer.
+    pub reflector: Reflector,
+    /// From one request to the next while the link is in use; at least [`INTERVAL_MIN`].
+    pub interval: Span,
+    /// The same while it is idle.
+    pub interval_idle: Span,
+}
+
+/// The shortest interval: a probe is not to be felt.
+pub const INTERVAL_MIN: Span = Span::millis(10);
+
+/// The longest interval.
+pub const INTERVAL_MAX: Span = Span::secs(60);
+
+/// Who answers requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reflector {
+    /// This host.
+    Address(IpAddr),
+}
+
+/// What a probe does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProbeState {
+    /// Who answered last; before the first answer who is asked, if somebody is.
+    pub reflector: Option<IpAddr>,
+    /// How many requests have been answered or lost since the start.
+    pub sent: u64,
+    /// How many of them were answered.
+    pub answered: u64,
+    /// The newest round-trip time.
+    pub rtt_last: Option<Span>,
+    /// Why requests cannot be sent, if so.
+    pub error: Option<String>,
+}
+
+/// A running probe; it ends when this drops.
+#[derive(Debug)]
+pub struct Probe {
+    shared: Arc<Mutex<Shared>>,
+    /// Wakes the thread, and ends it when it closes.
+    wake: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What thread and owner share.
+#[derive(Debug, Default)]
+struct Shared {
+    ledger: Ledger,
+    in_use: bool,
+    asked: Option<IpAddr>,
+    error: Option<String>,
+}
+
+impl Probe {
+    /// Starts to probe in the calling thread's network namespace, as if the link were idle.
+    ///
+    /// # Errors
+    /// Without the device or CAP_NET_RAW.
+    ///
+    /// # Panics
+    /// If the interval is shorter than [`INTERVAL_MIN`].
+    pub fn start(spec: &ProbeSpec) -> Result<Probe, Error> {
+        assert!(spec.interval >= INTERVAL_MIN && spec.interval_idle >= INTERVAL_MIN);
+        let started = |e: io::Error| Error::refused("start the probe's thread", e);
+        let shared = Arc::<Mutex<Shared>>::default();
+        let (woken, wake) = io::pipe().map_err(started)?;
+        for end in [woken.as_fd(), wake.as_fd()] {
+            fcntl(end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|e| started(e.into()))?;
+        }
+        let worker = Worker::new(spec, woken, Arc::clone(&shared))?;
+        let thread = thread::Builder::new().name("probe".to_owned());
+        let thread = thread.spawn(move || worker.work()).map_err(started)?;
+        Ok(Probe { shared, wake: Some(wake), thread: Some(thread) })
+    }
+
+    /// Says whether the link is in use, on which depends how often requests are sent.
+    pub fn set_in_use(&mut self, in_use: bool) {
+        let changed = {
+            let mut shared = lock(&self.shared);
+            std::mem::replace(&mut shared.in_use, in_use) != in_use
+        };
+        if changed && let Some(wake) = &mut self.wake {
+            // A full pipe wakes as well.
+            let _ = wake.write(&[0]);
+        }
+    }
+
+    /// What has been decided since the last call.
+    pub fn take_sample(&mut self) -> ProbeSample {
+        let mut shared = lock(&self.shared);
+        shared.ledger.handle_time(monotonic_now());
+        shared.ledger.take_sample()
+    }
+
+    /// What it does.
+    pub fn state(&self) -> ProbeState {
+        let shared = lock(&self.shared);
+        let Totals { sent, answered, rtt_last, from, .. } = shared.ledger.totals();
+        let error = shared.error.clone();
+        ProbeState { reflector: from.or(shared.asked), sent, answered, rtt_last, error }
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        drop(self.wake.take());
+        if let Some(thread) = self.thread.take() {
+            // If it panicked it has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whoever panicked with the lock in hand left counters at worst.
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread's own.
+struct Worker {
+    spec: ProbeSpec,
+    woken: PipeReader,
+    shared: Arc<Mutex<Shared>>,
+    tap: Tap,
+    aim: Aim,
+    id: u16,
+    sequence: u16,
+    send_at: Time,
+}
+
+/// Who is asked, over which socket.
+struct Aim {
+    to: IpAddr,
+    sender: Sender,
+}
+
+impl Worker {
+    fn new(
+        spec: &ProbeSpec,
+        woken: PipeReader,
+        shared: Arc<Mutex<Shared>>,
+    ) -> Result<Worker, Error> {
+        let Reflector::Address(to) = spec.reflector;
+        let tap = Tap::for_answers(&spec.dev)?;
+        let aim = Aim { to, sender: Sender::open(&spec.dev, to, None)? };
+        lock(&shared).asked = Some(to);
+        let random = random()?;
+        Ok(Worker {
+            spec: spec.clone(),
+            woken,
+            shared,
+            tap,
+            aim,
+            id: random as u16,
+            sequence: (random >> 16) as u16,
+            send_at: monotonic_now(),
+        })
+    }
+
+    fn work(mut self) {
+        while self.wait() {
+            self.receive();
+            let now = monotonic_now();
+            if now >= self.send_at {
+                self.send();
+                self.send_at = (self.send_at + self.interval()).max(now + INTERVAL_MIN);
+            }
+        }
+    }
+
+    /// Sleeps until something arrives or is due; false at the end.
+    fn wait(&mut self) -> bool {
+        let wait = self.send_at.since(monotonic_now());
+        let mut fds = [
+            PollFd::new(self.woken.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.tap.as_fd(), PollFlags::POLLIN),
+        ];
+        match ppoll(&mut fds, Some(TimeSpec::nanoseconds(wait.as_nanos() as i64)), None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return false,
+        }
+        let woken = fds[0].revents().unwrap_or(PollFlags::empty());
+        if woken.contains(PollFlags::POLLIN) {
+            let _ = io::Read::read(&mut self.woken, &mut [0; 64]);
+            self.send_at = self.send_at.min(monotonic_now() + self.interval());
+        }
+        !woken.contains(PollFlags::POLLHUP)
+    }
+
+    fn interval(&self) -> Span {
+        if lock(&self.shared).in_use { self.spec.interval } else { self.spec.interval_idle }
+    }
+
+    /// Takes in what has arrived, at most [`RECEIVE_BATCH`] so that a flood does not keep requests
+    /// from leaving.
+    fn receive(&mut self) {
+        for _ in 0..RECEIVE_BATCH {
+            match self.tap.receive() {
+                Ok(Some((packet, at))) => {
+                    if let Some(answer) = packet::answer(packet) {
+                        lock(&self.shared).ledger.handle_answer(&answer, at);
+                    }
+                }
+                Ok(None) => return,
+                // The device is down or gone: the next request will tell.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn send(&mut self) {
+        self.sequence = self.sequence.wrapping_add(1);
+        let sent = random().map_err(|e| e.to_string()).and_then(|token| {
+            let request = Request { to: self.aim.to, id: self.id, sequence: self.sequence, token };
+            let at = self.aim.sender.send(&request);
+            at.map(|at| (request, at)).map_err(|e| format!("cannot ask {}: {e}", self.aim.to))
+        });
+        let mut shared = lock(&self.shared);
+        match sent {
+            Ok((request, at)) => {
+                shared.ledger.handle_sent(request, at);
+                shared.error = None;
+            }
+            Err(e) => {
+                if shared.error.as_ref() != Some(&e) {
+                    tracing::info!(dev = self.spec.dev, "probe: {e}");
+                }
+                shared.error = Some(e);
+            }
+        }
+    }
+}
+
+/// 64 bits that nobody can guess.
+fn random() -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    // SAFETY: the call writes at most the length of the buffer.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got == bytes.len() as isize {
+        Ok(u64::from_ne_bytes(bytes))
+    } else {
+        Err(Error::last_os("get random bytes"))
+    }
+}
+
+const RECEIVE_BATCH: usize = 64;
