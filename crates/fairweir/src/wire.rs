@@ -62,6 +62,8 @@ pub(crate) struct Status {
     pub(crate) groups: Vec<GroupStatus>,
     /// What is not covered.
     pub(crate) limits: Vec<String>,
+    /// How long a small packet takes to somebody behind the access link and back; null if nobody asks.
+    pub(crate) probe: Option<ProbeStatus>,
     /// Why the configuration on disk is not in force, if so.
     pub(crate) config_error: Option<String>,
 }
@@ -73,6 +75,21 @@ pub(crate) struct Remembered {
     pub(crate) capacity_bps: u64,
     /// How old this was when it was read.
     pub(crate) age_s: u64,
+}
+
+/// A probe of the access link.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ProbeStatus {
+    /// Who answers, or is asked; null while nobody is found.
+    pub(crate) reflector: Option<String>,
+    /// Requests that were answered or lost since the probe's start.
+    pub(crate) sent: u64,
+    /// How many of them were answered.
+    pub(crate) answered: u64,
+    /// The newest round-trip time.
+    pub(crate) rtt_last_ms: Option<f64>,
+    /// Why nobody is asked, if so.
+    pub(crate) error: Option<String>,
 }
 
 /// Something that the control did.

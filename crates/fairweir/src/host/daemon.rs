@@ -13,6 +13,7 @@ use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::{Error, Health, Host, HostSpec, Mode, network, sweep};
 use tracing::{debug, info, warn};
 
+use super::delay::Delay;
 use super::memory::Memory;
 use super::report;
 use super::settings::Settings;
@@ -59,6 +60,7 @@ pub(super) struct Daemon {
     pub(super) network: Option<String>,
     pub(super) remembered: Option<Remembered>,
     pub(super) config_error: Option<String>,
+    pub(super) delay: Delay,
     memory: Memory,
     told_capacity: Option<Rate>,
     stored: Option<Rate>,
@@ -110,6 +112,7 @@ impl Daemon {
             network: None,
             remembered: None,
             config_error: None,
+            delay: Delay::default(),
             memory,
             told_capacity,
             stored: None,
@@ -146,6 +149,7 @@ impl Daemon {
         if self.opening.as_ref().is_some_and(|o| self.host.is_some() && now >= o.retry_at) {
             self.repair(now);
         }
+        self.delay.follow(self.settings.probe().filter(|_| self.host.is_some()), now);
         self.observe(now);
         if now >= self.network_at
             && let Err(e) = self.recognise_network(now)
@@ -246,17 +250,13 @@ impl Daemon {
         for (totals, sample) in self.totals.iter_mut().zip(&samples) {
             totals.take_in(sample, interval);
         }
+        let probe = self.delay.take_sample(&samples, interval, read_at);
         if self.opening.is_some() {
             // What arrives unshaped says nothing about what the classes would let arrive.
             return;
         }
-        let observation = Observation {
-            at: read_at,
-            interval,
-            groups: samples,
-            connections: Vec::new(),
-            probe: None,
-        };
+        let observation =
+            Observation { at: read_at, interval, groups: samples, connections: Vec::new(), probe };
         self.controller.handle_observation(&observation);
         self.note_act(now);
         self.carry_out(now);

@@ -43,6 +43,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         changes: daemon.changes.iter().cloned().collect(),
         groups: groups.iter().enumerate().map(group).collect(),
         limits: LIMITS.into_iter().map(str::to_owned).chain(host_limits).collect(),
+        probe: daemon.delay.status(),
         config_error: daemon.config_error.clone(),
     }
 }

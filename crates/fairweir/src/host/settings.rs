@@ -7,11 +7,15 @@ use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{
     CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, CrabTuning,
 };
-use fairweir_core::units::Rate;
+use fairweir_core::units::{Rate, Span};
 use fairweir_linux::Mode;
+use fairweir_linux::probe::{ProbeSpec, Reflector};
 
 use crate::cli::HostArgs;
-use crate::config::{CAPACITY_MAX, Config};
+use crate::config::{CAPACITY_MAX, Config, ProbeChoice};
+
+/// How often an idle link is probed: its delay without a queue changes rarely.
+const PROBE_INTERVAL_IDLE: Span = Span::secs(1);
 
 /// The command line, and the configuration as it was last found good.
 #[derive(Debug)]
@@ -82,6 +86,19 @@ impl Settings {
     /// Whether the kernel only counts.
     pub(super) fn mode(&self) -> Mode {
         if self.dry_run || self.control() == Control::None { Mode::Count } else { Mode::Shape }
+    }
+
+    /// The probe of the access link, if one is wanted; who controls nothing needs none.
+    pub(super) fn probe(&self) -> Option<ProbeSpec> {
+        let reflector = match self.config.host.probe {
+            _ if self.control() == Control::None => return None,
+            ProbeChoice::Off => return None,
+            ProbeChoice::Auto => return None,
+            ProbeChoice::Address(address) => Reflector::Address(address),
+        };
+        let interval = self.config.host.probe_interval;
+        let interval_idle = interval.max(PROBE_INTERVAL_IDLE);
+        Some(ProbeSpec { dev: self.dev.clone(), reflector, interval, interval_idle })
     }
 
     /// A controller from its beginning; `remembered` is for those that learn the capacity, if it can

@@ -15,6 +15,7 @@
 //! A [`Probe`] is a thread of its own: requests leave in time whatever the caller does, and the
 //! kernel stamps answers, so neither has to be quick.
 
+use std::fmt;
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -62,6 +63,14 @@ pub const INTERVAL_MAX: Span = Span::secs(60);
 pub enum Reflector {
     /// This host.
     Address(IpAddr),
+}
+
+impl fmt::Display for Reflector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reflector::Address(address) => address.fmt(f),
+        }
+    }
 }
 
 /// What a probe does.
