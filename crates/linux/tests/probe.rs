@@ -10,6 +10,7 @@ use std::time::Duration;
 use fairweir_core::receiver::ProbeSample;
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_linux::Mode;
+use fairweir_linux::link;
 use fairweir_linux::netns::Netns;
 use fairweir_linux::probe::{Probe, ProbeSpec, ProbeState, Reflector};
 use nix::sys::socket::{
@@ -178,6 +179,123 @@ fn sum(message: &[u8]) -> u16 {
         let (sum, carry) = u16::overflowing_add(sum, word);
         sum + u16::from(carry)
     })
+}
+
+/// A home, two routers and a server in a row; the server sends datagrams to the home until the flag
+/// is set.
+struct Row {
+    home: Netns,
+    routers: [Netns; 2],
+    server: Netns,
+}
+
+impl Row {
+    /// `prefixes` are those of the three cables; the address of each end is .1 towards the home,
+    /// and .2.
+    fn new(prefixes: [&str; 3], server: &str) -> Row {
+        let new = || Netns::new().unwrap();
+        let row = Row { home: new(), routers: [new(), new()], server: new() };
+        let [first, second] = &row.routers;
+        let places = [&row.home, first, second, &row.server];
+        for (i, prefix) in prefixes.iter().enumerate() {
+            let (near, far) = (places[i], places[i + 1]);
+            let address = |end: u8| format!("{prefix}.{end}/24").parse().unwrap();
+            near.run(|| {
+                link::create_veth("wan", far, "lan").unwrap();
+                link::add_address("wan", address(1)).unwrap();
+                link::set_up("wan").unwrap();
+                let gateway = format!("{prefix}.2").parse().unwrap();
+                let all = "0.0.0.0/0".parse().unwrap();
+                link::add_route(all, Some(gateway), "wan").unwrap();
+            });
+            far.run(|| {
+                link::add_address("lan", address(2)).unwrap();
+                link::set_up("lan").unwrap();
+                std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+                let home = format!("{}.0/24", prefixes[0]).parse().unwrap();
+                let gateway = format!("{prefix}.1").parse().unwrap();
+                if i > 0 {
+                    link::add_route(home, Some(gateway), "lan").unwrap();
+                }
+            });
+        }
+        row.server.run(|| link::add_address("lo", server.parse().unwrap()).unwrap());
+        row
+    }
+
+    /// Lets the server send for so long.
+    fn send(&self, server: &str, home: &str, span: Duration) -> thread::JoinHandle<()> {
+        let socket = self.server.run(|| std::net::UdpSocket::bind((server, 0)).unwrap());
+        let to = (home.to_owned(), 9);
+        thread::spawn(move || {
+            let begin = std::time::Instant::now();
+            while begin.elapsed() < span {
+                let _ = socket.send_to(&[7; 1_000], &to);
+                thread::sleep(Duration::from_millis(1));
+            }
+        })
+    }
+}
+
+fn auto(row: &Row) -> Probe {
+    let spec = ProbeSpec {
+        dev: "wan".to_owned(),
+        reflector: Reflector::Auto,
+        interval: Span::millis(50),
+        interval_idle: Span::secs(1),
+    };
+    row.home.run(|| Probe::start(&spec).unwrap())
+}
+
+#[test]
+fn the_second_hop_is_found_without_a_word_to_the_server() {
+    if !privileged() {
+        return;
+    }
+    let row = Row::new(["192.168.7", "203.0.113", "198.51.100"], "198.18.0.1/32");
+    let mut probe = auto(&row);
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(probe.state(), ProbeState::default(), "an idle link is left alone");
+    let sending = row.send("198.18.0.1", "192.168.7.1", Duration::from_secs(8));
+    probe.set_in_use(true);
+    let begin = std::time::Instant::now();
+    while probe.state().answered < 8 {
+        assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", probe.state());
+        thread::sleep(Duration::from_millis(50));
+    }
+    let state = probe.state();
+    assert_eq!(state.reflector, Some("203.0.113.2".parse().unwrap()), "the second router");
+    assert!(state.rtt_last.unwrap() < Span::millis(5), "{state:?}");
+    let received =
+        row.server.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
+    assert!(!received.contains("InType8"), "no request reached the server: {received}");
+    sending.join().unwrap();
+}
+
+#[test]
+fn a_router_behind_a_router_at_home_is_passed_over_and_an_isp_s_gateway_is_the_last_resort() {
+    if !privileged() {
+        return;
+    }
+    let found = |row: &Row, home: &str| {
+        let mut probe = auto(row);
+        let sending = row.send("198.18.0.1", home, Duration::from_secs(9));
+        probe.set_in_use(true);
+        sending.join().unwrap();
+        probe.state().reflector
+    };
+    let row = Row::new(["192.168.7", "192.168.8", "198.51.100"], "198.18.0.1/32");
+    assert_eq!(found(&row, "192.168.7.1"), Some("198.18.0.1".parse().unwrap()));
+    // The second router forwards but says nothing itself, and the server answers nothing.
+    let row = Row::new(["203.0.113", "198.51.100", "198.51.101"], "198.18.0.1/32");
+    row.server.run(|| {
+        std::fs::write("/proc/sys/net/ipv4/icmp_echo_ignore_all", "1").unwrap();
+    });
+    row.routers[1].run(|| {
+        let rule = "rule add iif lo to 203.0.113.1 blackhole".split(' ');
+        assert!(Command::new("ip").args(rule).status().unwrap().success());
+    });
+    assert_eq!(found(&row, "203.0.113.1"), Some("203.0.113.2".parse().unwrap()));
 }
 
 #[test]

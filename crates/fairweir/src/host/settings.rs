@@ -93,7 +93,7 @@ impl Settings {
         let reflector = match self.config.host.probe {
             _ if self.control() == Control::None => return None,
             ProbeChoice::Off => return None,
-            ProbeChoice::Auto => return None,
+            ProbeChoice::Auto => Reflector::Auto,
             ProbeChoice::Address(address) => Reflector::Address(address),
         };
         let interval = self.config.host.probe_interval;

@@ -103,6 +103,11 @@ impl Ledger {
         self.totals
     }
 
+    /// Somebody else is asked from now on.
+    pub(super) fn forget_reflector(&mut self) {
+        (self.totals.from, self.totals.lost_in_a_row) = (None, 0);
+    }
+
     fn lose(&mut self) {
         self.sent += 1;
         self.totals.sent += 1;

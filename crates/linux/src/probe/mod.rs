@@ -11,33 +11,32 @@
 //! | `ledger` | which are under way, answered, lost |
 //! | `target` | who can be a reflector, if nobody names one |
 //! | `socket` | sending, and seeing what arrives |
+//! | `worker` | the thread: when to do what |
 //!
 //! A [`Probe`] is a thread of its own: requests leave in time whatever the caller does, and the
 //! kernel stamps answers, so neither has to be quick.
 
 use std::fmt;
-use std::io::{self, PipeReader, PipeWriter, Write};
+use std::io::{self, PipeWriter, Write};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use fairweir_core::receiver::ProbeSample;
-use fairweir_core::units::{Span, Time};
-use nix::errno::Errno;
+use fairweir_core::units::Span;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::time::{TimeSpec, TimeValLike};
 
 use crate::{Error, monotonic_now};
 
 mod ledger;
 mod packet;
 mod socket;
+mod target;
+mod worker;
 
 use ledger::{Ledger, Totals};
-use packet::Request;
-use socket::{Sender, Tap};
+use worker::Worker;
 
 /// What to probe, and how often.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,12 +62,16 @@ pub const INTERVAL_MAX: Span = Span::secs(60);
 pub enum Reflector {
     /// This host.
     Address(IpAddr),
+    /// A router behind the access link that is found without asking strangers, once the link is in
+    /// use.
+    Auto,
 }
 
 impl fmt::Display for Reflector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reflector::Address(address) => address.fmt(f),
+            Reflector::Auto => f.write_str("auto"),
         }
     }
 }
@@ -171,121 +174,6 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The thread's own.
-struct Worker {
-    spec: ProbeSpec,
-    woken: PipeReader,
-    shared: Arc<Mutex<Shared>>,
-    tap: Tap,
-    aim: Aim,
-    id: u16,
-    sequence: u16,
-    send_at: Time,
-}
-
-/// Who is asked, over which socket.
-struct Aim {
-    to: IpAddr,
-    sender: Sender,
-}
-
-impl Worker {
-    fn new(
-        spec: &ProbeSpec,
-        woken: PipeReader,
-        shared: Arc<Mutex<Shared>>,
-    ) -> Result<Worker, Error> {
-        let Reflector::Address(to) = spec.reflector;
-        let tap = Tap::for_answers(&spec.dev)?;
-        let aim = Aim { to, sender: Sender::open(&spec.dev, to, None)? };
-        lock(&shared).asked = Some(to);
-        let random = random()?;
-        Ok(Worker {
-            spec: spec.clone(),
-            woken,
-            shared,
-            tap,
-            aim,
-            id: random as u16,
-            sequence: (random >> 16) as u16,
-            send_at: monotonic_now(),
-        })
-    }
-
-    fn work(mut self) {
-        while self.wait() {
-            self.receive();
-            let now = monotonic_now();
-            if now >= self.send_at {
-                self.send();
-                self.send_at = (self.send_at + self.interval()).max(now + INTERVAL_MIN);
-            }
-        }
-    }
-
-    /// Sleeps until something arrives or is due; false at the end.
-    fn wait(&mut self) -> bool {
-        let wait = self.send_at.since(monotonic_now());
-        let mut fds = [
-            PollFd::new(self.woken.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.tap.as_fd(), PollFlags::POLLIN),
-        ];
-        match ppoll(&mut fds, Some(TimeSpec::nanoseconds(wait.as_nanos() as i64)), None) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(_) => return false,
-        }
-        let woken = fds[0].revents().unwrap_or(PollFlags::empty());
-        if woken.contains(PollFlags::POLLIN) {
-            let _ = io::Read::read(&mut self.woken, &mut [0; 64]);
-            self.send_at = self.send_at.min(monotonic_now() + self.interval());
-        }
-        !woken.contains(PollFlags::POLLHUP)
-    }
-
-    fn interval(&self) -> Span {
-        if lock(&self.shared).in_use { self.spec.interval } else { self.spec.interval_idle }
-    }
-
-    /// Takes in what has arrived, at most [`RECEIVE_BATCH`] so that a flood does not keep requests
-    /// from leaving.
-    fn receive(&mut self) {
-        for _ in 0..RECEIVE_BATCH {
-            match self.tap.receive() {
-                Ok(Some((packet, at))) => {
-                    if let Some(answer) = packet::answer(packet) {
-                        lock(&self.shared).ledger.handle_answer(&answer, at);
-                    }
-                }
-                Ok(None) => return,
-                // The device is down or gone: the next request will tell.
-                Err(_) => return,
-            }
-        }
-    }
-
-    fn send(&mut self) {
-        self.sequence = self.sequence.wrapping_add(1);
-        let sent = random().map_err(|e| e.to_string()).and_then(|token| {
-            let request = Request { to: self.aim.to, id: self.id, sequence: self.sequence, token };
-            let at = self.aim.sender.send(&request);
-            at.map(|at| (request, at)).map_err(|e| format!("cannot ask {}: {e}", self.aim.to))
-        });
-        let mut shared = lock(&self.shared);
-        match sent {
-            Ok((request, at)) => {
-                shared.ledger.handle_sent(request, at);
-                shared.error = None;
-            }
-            Err(e) => {
-                if shared.error.as_ref() != Some(&e) {
-                    tracing::info!(dev = self.spec.dev, "probe: {e}");
-                }
-                shared.error = Some(e);
-            }
-        }
-    }
-}
-
 /// 64 bits that nobody can guess.
 fn random() -> Result<u64, Error> {
     let mut bytes = [0; 8];
@@ -297,5 +185,3 @@ fn random() -> Result<u64, Error> {
         Err(Error::last_os("get random bytes"))
     }
 }
-
-const RECEIVE_BATCH: usize = 64;
