@@ -43,7 +43,8 @@ fn a_probe_that_is_off_or_not_needed_sends_nothing() {
     }
     let stage = Stage::new();
     let address = format!("probe = \"{}\"", SERVERS[1]);
-    for (control, probe) in [("crab", "probe = \"off\""), ("none", address.as_str())] {
+    let unasked = [("crab", ""), ("fairweir", "probe = \"off\""), ("none", address.as_str())];
+    for (control, probe) in unasked {
         stage.configure(&configuration(control, probe));
         let daemon = stage.start(&[]);
         sleep(Duration::from_millis(1_500));

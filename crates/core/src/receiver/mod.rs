@@ -14,8 +14,10 @@
 //! | [`Control::Wfq`] | nothing here: the ideal, weighted fair queueing at the ISP, which only the lab and the simulator have |
 //! | [`Control::Chokepoint`] | one bottleneck of its own below the capacity, weights or strict priority inside (CRAB §5.4) |
 //! | [`Control::Crab`] | learns capacity and demand from what arrives (CRAB §3) |
+//! | [`Control::Fairweir`] | capacity from a busy link, shares by receive windows: the default |
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use serde::Serialize;
@@ -26,6 +28,8 @@ use crate::units::{Rate, Span};
 mod class;
 mod crab;
 mod decision;
+mod delay;
+mod fairweir;
 mod fixed;
 mod observation;
 
@@ -35,6 +39,7 @@ pub use decision::{
     Act, Allocation, ClassRate, Command, ConnectionWindow, Decision, GroupDecision, GroupState,
     Windows,
 };
+pub use fairweir::{Fairweir, FairweirSpec};
 pub use fixed::Fixed;
 pub use observation::{
     CONNECTIONS_MAX, ConnectionSample, DelaySample, DelaySource, GroupSample, Observation,
@@ -60,17 +65,20 @@ pub enum Control {
     Chokepoint,
     /// CRAB's loop.
     Crab,
+    /// Capacity from a busy link, shares by receive windows.
+    Fairweir,
 }
 
 impl Control {
     /// Every control, in the order in which tables show them.
-    pub const ALL: [Control; 6] = [
+    pub const ALL: [Control; 7] = [
         Control::None,
         Control::Static,
         Control::Borrow,
         Control::Wfq,
         Control::Chokepoint,
         Control::Crab,
+        Control::Fairweir,
     ];
 
     /// The name that users give it.
@@ -82,6 +90,7 @@ impl Control {
             Control::Wfq => "wfq",
             Control::Chokepoint => "chokepoint",
             Control::Crab => "crab",
+            Control::Fairweir => "fairweir",
         }
     }
 
@@ -99,7 +108,7 @@ impl fmt::Display for Control {
 
 /// A name that is no control.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no control; there are none, static, borrow, wfq, chokepoint and crab")]
+#[error("`{0}` is no control; there are none, static, borrow, wfq, chokepoint, crab and fairweir")]
 pub struct UnknownControl(String);
 
 impl FromStr for Control {
@@ -109,6 +118,52 @@ impl FromStr for Control {
         found.ok_or_else(|| UnknownControl(name.to_owned()))
     }
 }
+
+/// By what shares are enforced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Enforce {
+    /// By receive windows, with classes a little above the shares for what has none.
+    #[default]
+    Auto,
+    /// By receive windows alone.
+    Window,
+    /// By classes alone.
+    Htb,
+}
+
+impl Enforce {
+    /// Every way, in the order in which users are told of them.
+    pub const ALL: [Enforce; 3] = [Enforce::Auto, Enforce::Window, Enforce::Htb];
+
+    /// The name that users give it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Enforce::Auto => "auto",
+            Enforce::Window => "window",
+            Enforce::Htb => "htb",
+        }
+    }
+}
+
+/// A name that is no way of enforcing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no way to enforce shares; there are auto, window and htb")]
+pub struct UnknownEnforce(String);
+
+impl FromStr for Enforce {
+    type Err = UnknownEnforce;
+    fn from_str(name: &str) -> Result<Enforce, UnknownEnforce> {
+        let found = Enforce::ALL.into_iter().find(|e| e.name() == name);
+        found.ok_or_else(|| UnknownEnforce(name.to_owned()))
+    }
+}
+
+/// How long the queue at the ISP shall be if the user says nothing. Source: docs/control.md.
+pub const LATENCY: Span = Span::millis(5);
+
+/// What the user may say.
+pub const LATENCY_RANGE: RangeInclusive<Span> = Span::millis(1)..=Span::secs(2);
 
 /// What a controller is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +179,25 @@ pub struct ControllerSpec {
     pub strict_priority: bool,
     /// How long it watches before it acts (`crab` alone).
     pub tuning: CrabTuning,
+    /// How shares are enforced (`fairweir` alone).
+    pub enforce: Enforce,
+    /// How long the queue at the ISP shall be (`fairweir` alone).
+    pub latency: Span,
+}
+
+impl ControllerSpec {
+    /// A control as it comes, which is told nothing.
+    pub fn new(control: Control, weights: Vec<Weight>) -> ControllerSpec {
+        ControllerSpec {
+            control,
+            weights,
+            capacity: None,
+            strict_priority: false,
+            tuning: CrabTuning::HOST,
+            enforce: Enforce::Auto,
+            latency: LATENCY,
+        }
+    }
 }
 
 /// Why a controller cannot be made.
@@ -154,6 +228,8 @@ pub enum Controller {
     Fixed(Fixed),
     /// CRAB.
     Crab(Box<Crab>),
+    /// The default.
+    Fairweir(Box<Fairweir>),
 }
 
 impl Controller {
@@ -177,6 +253,12 @@ impl Controller {
                 let crab = CrabSpec { weights, remembered: spec.capacity, tuning: spec.tuning };
                 Controller::Crab(Box::new(Crab::new(crab)))
             }
+            Control::Fairweir => Controller::Fairweir(Box::new(Fairweir::new(FairweirSpec {
+                weights: spec.weights.clone(),
+                remembered: spec.capacity,
+                enforce: spec.enforce,
+                latency: spec.latency,
+            }))),
             _ => Controller::Fixed(Fixed::new(spec)),
         })
     }
@@ -189,6 +271,7 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.handle_observation(observation),
             Controller::Crab(crab) => crab.handle_observation(observation),
+            Controller::Fairweir(fairweir) => fairweir.handle_observation(observation),
         }
     }
 
@@ -197,6 +280,7 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.poll_command(),
             Controller::Crab(crab) => crab.poll_command(),
+            Controller::Fairweir(fairweir) => fairweir.poll_command(),
         }
     }
 
@@ -205,6 +289,7 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.decision(),
             Controller::Crab(crab) => crab.decision(),
+            Controller::Fairweir(fairweir) => fairweir.decision(),
         }
     }
 
@@ -213,6 +298,7 @@ impl Controller {
         match self {
             Controller::Fixed(_) => None,
             Controller::Crab(crab) => crab.learned_capacity(),
+            Controller::Fairweir(fairweir) => fairweir.learned_capacity(),
         }
     }
 
@@ -225,6 +311,7 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.handle_policy(weights, kept),
             Controller::Crab(crab) => crab.handle_policy(weights, kept),
+            Controller::Fairweir(fairweir) => fairweir.handle_policy(weights, kept),
         }
     }
 }

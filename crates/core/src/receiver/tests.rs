@@ -116,13 +116,7 @@ fn weights(of: &[u32]) -> Vec<Weight> {
 }
 
 fn crab(of: &[u32], capacity: Option<Rate>) -> ControllerSpec {
-    ControllerSpec {
-        control: Control::Crab,
-        weights: weights(of),
-        capacity,
-        strict_priority: false,
-        tuning: CrabTuning::HOST,
-    }
+    ControllerSpec { capacity, ..ControllerSpec::new(Control::Crab, weights(of)) }
 }
 
 #[test]
@@ -346,11 +340,9 @@ fn the_router_waits_three_times_as_long_as_the_host() {
 #[test]
 fn fixed_controls_say_their_rates_once() {
     let spec = |control, strict_priority| ControllerSpec {
-        control,
-        weights: weights(&[5, 1]),
         capacity: Some(Rate::mbit(30)),
         strict_priority,
-        tuning: CrabTuning::HOST,
+        ..ControllerSpec::new(control, weights(&[5, 1]))
     };
     let command = |control, strict| {
         let mut controller = Controller::new(&spec(control, strict)).unwrap();

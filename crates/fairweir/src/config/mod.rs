@@ -8,6 +8,7 @@
 //! The documents are read with the spans of every key and value (not by derived deserialisers,
 //! which know the place of a wrong type but not of a wrong meaning).
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -73,6 +74,16 @@ pub(crate) enum ProbeChoice {
     Off,
     /// This host.
     Address(IpAddr),
+}
+
+impl fmt::Display for ProbeChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProbeChoice::Auto => f.write_str("auto"),
+            ProbeChoice::Off => f.write_str("off"),
+            ProbeChoice::Address(address) => address.fmt(f),
+        }
+    }
 }
 
 /// The interval of the probe if nobody says otherwise: four answers in a tick, at 12 kbit/s.

@@ -243,11 +243,13 @@ mod tests {
         for (point, _) in plan(&crab::FIGURES.each_ref()) {
             let scenario = point.scenario().unwrap_or_else(|e| panic!("{point:?}: {e:#}"));
             let spec = ControllerSpec {
-                control: point.control,
-                weights: scenario.groups.iter().map(|g| g.weight).collect(),
                 capacity: Some(scenario.link.capacity.nominal()),
                 strict_priority: scenario.control.strict_priority,
                 tuning: scenario.control.tuning.applied_to(CrabTuning::HOST),
+                ..ControllerSpec::new(
+                    point.control,
+                    scenario.groups.iter().map(|g| g.weight).collect(),
+                )
             };
             assert!(Controller::new(&spec).is_ok(), "{point:?}");
         }

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use fairweir_core::policy::Policy;
-use fairweir_core::receiver::{
-    CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, CrabTuning,
-};
+use fairweir_core::receiver::{CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec};
 use fairweir_core::units::{Rate, Span};
 use fairweir_linux::Mode;
 use fairweir_linux::probe::{ProbeSpec, Reflector};
@@ -88,13 +86,16 @@ impl Settings {
         if self.dry_run || self.control() == Control::None { Mode::Count } else { Mode::Shape }
     }
 
-    /// The probe of the access link, if one is wanted; who controls nothing needs none.
+    /// The probe of the access link, if one is wanted: unasked only where the control looks at it,
+    /// and never where nothing is controlled.
     pub(super) fn probe(&self) -> Option<ProbeSpec> {
+        let control = self.control();
         let reflector = match self.config.host.probe {
-            _ if self.control() == Control::None => return None,
-            ProbeChoice::Off => return None,
-            ProbeChoice::Auto => Reflector::Auto,
-            ProbeChoice::Address(address) => Reflector::Address(address),
+            ProbeChoice::Auto if control == Control::Fairweir => Reflector::Auto,
+            ProbeChoice::Address(address) if control != Control::None => {
+                Reflector::Address(address)
+            }
+            ProbeChoice::Auto | ProbeChoice::Address(_) | ProbeChoice::Off => return None,
         };
         let interval = self.config.host.probe_interval;
         let interval_idle = interval.max(PROBE_INTERVAL_IDLE);
@@ -111,11 +112,9 @@ impl Settings {
         let usable =
             |c: &Rate| !control.needs_capacity() && (CAPACITY_MIN..=CAPACITY_MAX).contains(c);
         Controller::new(&ControllerSpec {
-            control,
-            weights: self.policy().weights(),
             capacity: remembered.filter(usable).or(self.config.host.capacity),
             strict_priority: self.config.host.strict_priority,
-            tuning: CrabTuning::HOST,
+            ..ControllerSpec::new(control, self.policy().weights())
         })
     }
 

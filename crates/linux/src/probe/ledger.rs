@@ -67,7 +67,7 @@ impl Ledger {
         let Some(open) = self.open.remove(i) else { return false };
         let rtt = at.since(open.at);
         self.rtt_min = if self.answered == 0 { rtt } else { self.rtt_min.min(rtt) };
-        self.rtt_sum = self.rtt_sum + rtt;
+        self.rtt_sum += rtt;
         self.sent += 1;
         self.answered += 1;
         self.totals.sent += 1;

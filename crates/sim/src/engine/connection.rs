@@ -4,12 +4,13 @@ use std::ops::{Index, IndexMut};
 
 use fairweir_core::units::{Bytes, Span, Time};
 
+use super::measure::Measure;
 use crate::scenario::CongestionControl;
 use crate::tcp::{Receiver, ReceiverSpec, Sender, SenderSpec};
 
-/// What a receiver takes: half of Linux's default `tcp_rmem` maximum of 6 MiB, to which its
+/// What a receiver takes if nobody bounds it: half of Linux's default `tcp_rmem` maximum of 6 MiB, to which its
 /// autotuning grows.
-const RECEIVE_WINDOW: Bytes = Bytes::new(3 << 20);
+pub(super) const RECEIVE_WINDOW: Bytes = Bytes::new(3 << 20);
 /// What Linux adds to the smoothed RTT at least.
 const REQUEST_VARIANCE_MIN: Span = Span::millis(200);
 
@@ -21,6 +22,12 @@ pub(super) struct Connection {
     pub(super) slot: u32,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
+    /// Tells it from every other connection of the run.
+    pub(super) serial: u64,
+    /// What the client's host sees of it.
+    pub(super) measure: Measure,
+    /// The newest timestamp that the server has seen of the client, in ms.
+    pub(super) echo: u32,
     /// When the client last sent its SYN.
     pub(super) syn_at: Time,
     /// When the server last sent its SYN-ACK.
@@ -58,7 +65,8 @@ impl Connection {
     pub(super) fn establish(&mut self, now: Time) {
         if !self.established {
             self.established = true;
-            self.sender.handle_established(now, now.since(self.syn_ack_at), RECEIVE_WINDOW);
+            let window = self.receiver.window();
+            self.sender.handle_established(now, now.since(self.syn_ack_at), window);
         }
     }
 
@@ -93,13 +101,17 @@ impl Connections {
         slot: u32,
         ends: impl FnOnce(u64) -> (Sender, Receiver),
     ) -> (u32, bool) {
-        let (sender, receiver) = ends(self.opened);
+        let serial = self.opened;
+        let (sender, receiver) = ends(serial);
         self.opened += 1;
         let mut connection = Connection {
             flow,
             slot,
             sender,
             receiver,
+            serial,
+            measure: Measure::default(),
+            echo: 0,
             syn_at: Time::ZERO,
             syn_ack_at: Time::ZERO,
             client_rtt: Span::ZERO,
@@ -124,6 +136,12 @@ impl Connections {
                 (self.all.len() as u32 - 1, true)
             }
         }
+    }
+
+    /// Those that are open, with their places.
+    pub(super) fn open_ones(&mut self) -> impl Iterator<Item = (u32, &mut Connection)> {
+        let all = self.all.iter_mut().enumerate().map(|(index, c)| (index as u32, c));
+        all.filter(|(_, connection)| !connection.closed)
     }
 
     /// How many places there are, and how many of them are free.

@@ -5,7 +5,9 @@
 //! a stage per controlling host, and one at the router before them if that controls too. A group's
 //! packets pass the stages on its *route*, one *hop* after the other.
 
-use fairweir_core::receiver::{Controller, GroupSample, Observation};
+use fairweir_core::receiver::{
+    Command, ConnectionSample, Controller, GroupSample, Observation, Windows,
+};
 use fairweir_core::units::{Bytes, Span, Time};
 
 use crate::htb::{Htb, Verdict};
@@ -49,6 +51,11 @@ impl<T> Home<T> {
         self.routes[group].get(after).copied()
     }
 
+    /// The host at which packets of a group end, if it controls.
+    pub(super) fn host(&self, group: usize) -> Option<Hop> {
+        self.routes[group].last().copied()
+    }
+
     /// How many hops a packet of a group has behind it when it leaves a stage.
     pub(super) fn hops_done(&self, group: usize, stage: usize) -> usize {
         let hops = self.routes[group].iter();
@@ -66,6 +73,8 @@ pub(super) struct Stage<T> {
     drops: Vec<u64>,
     tick: Span,
     last_tick: Time,
+    /// How far the windows of its connections may open.
+    pub(super) windows: Windows,
     /// What its departures are announced by.
     pub(super) source: usize,
 }
@@ -86,6 +95,7 @@ impl<T> Stage<T> {
             drops: vec![0; classes],
             tick,
             last_tick: Time::ZERO,
+            windows: Windows::default(),
             source,
         };
         stage.carry_out(Time::ZERO);
@@ -110,7 +120,7 @@ impl<T> Stage<T> {
 
     /// Tells the controller what arrived since the last tick and does what it says; returns when it
     /// ticks next.
-    pub(super) fn handle_tick(&mut self, now: Time) -> Time {
+    pub(super) fn handle_tick(&mut self, now: Time, connections: Vec<ConnectionSample>) -> Time {
         let mut groups = self.samples.clone();
         for (class, sample) in groups.iter_mut().enumerate() {
             let drops = self.htb.drops(class);
@@ -124,7 +134,7 @@ impl<T> Stage<T> {
             at: now,
             interval,
             groups,
-            connections: Vec::new(),
+            connections,
             probe: None,
         });
         self.carry_out(now);
@@ -133,7 +143,10 @@ impl<T> Stage<T> {
 
     fn carry_out(&mut self, now: Time) {
         while let Some(command) = self.controller.poll_command() {
-            self.htb.apply(now, &command);
+            match command {
+                Command::SetWindows(windows) => self.windows = windows,
+                command => self.htb.apply(now, &command),
+            }
         }
     }
 }

@@ -30,6 +30,7 @@ mod connection;
 mod deadlines;
 mod home;
 mod line;
+mod measure;
 mod packet;
 mod world;
 

@@ -2,6 +2,7 @@
 
 use fairweir_core::units::Bytes;
 
+use super::measure::Stamps;
 use crate::scenario::{ETHERNET_HEADER, Ip, PING_PAYLOAD, TCP_HEADER, UDP_HEADER};
 use crate::tcp::{Ack, Segment};
 
@@ -17,7 +18,7 @@ pub(super) struct Down {
 pub(super) enum DownKind {
     /// SYN-ACK.
     Opening,
-    Data(Segment),
+    Data(Segment, Stamps),
     /// UDP of the flow `to`, which nobody answers.
     Datagram,
     /// The answer to a ping of the flow `to`.
@@ -41,14 +42,11 @@ pub(super) enum UpKind {
     /// The ACK of the SYN-ACK.
     Opened,
     /// Asks for so much payload; `None` is without end.
-    Request {
-        volume: Option<Bytes>,
-    },
-    Ack(Ack),
+    Request { volume: Option<Bytes> },
+    /// The stamp says when it was sent, in ms.
+    Ack { ack: Ack, stamp: u32 },
     /// UDP of the flow `from`.
-    Ping {
-        id: u64,
-    },
+    Ping { id: u64 },
 }
 
 /// L2 sizes of a flow's packets.

@@ -8,6 +8,7 @@
 //! | `resends` | handshakes and requests that were lost and are sent again |
 //! | `ends` | both ends of the connections: what they send, their timers, opening and closing |
 //! | `apps` | flows: what their applications want |
+//! | `windows` | what the receiving hosts see of connections, and how far they open their windows |
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,6 +31,7 @@ mod ends;
 mod resends;
 mod setup;
 mod up;
+mod windows;
 
 use resends::{Lost, Resends};
 
@@ -150,7 +152,9 @@ impl World<'_> {
                 Source::DownLine(path) => self.arrive_at_downlink(now, path),
                 Source::UpLine(path) => self.arrive_at_servers(now, path),
                 Source::Tick(stage) => {
-                    let next = self.home.stages[stage].handle_tick(now);
+                    let connections = self.connections_at(stage);
+                    let next = self.home.stages[stage].handle_tick(now, connections);
+                    self.open_windows(stage);
                     self.deadlines.set(source, Some(next));
                     self.leave_enforcer(now, stage);
                 }

@@ -89,6 +89,7 @@ pub fn colour_of(control: Control) -> &'static str {
         Control::Wfq => svg::colour(2),
         Control::Chokepoint => svg::colour(5),
         Control::Crab => svg::colour(0),
+        Control::Fairweir => svg::colour(1),
     }
 }
 

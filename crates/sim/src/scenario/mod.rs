@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 
 pub use fairweir_core::policy::Group;
-use fairweir_core::receiver::{Control, CrabTuning};
+use fairweir_core::receiver::{Control, CrabTuning, Enforce};
 use fairweir_core::share::{Entry, Weight, fair};
 use fairweir_core::units::{Rate, Span, Time};
 
@@ -143,6 +143,10 @@ pub struct Told {
     pub strict_priority: bool,
     /// How `crab` shall differ from its defaults.
     pub tuning: Tuning,
+    /// How `fairweir` enforces shares.
+    pub enforce: Enforce,
+    /// How long `fairweir` shall let the queue at the ISP be; `None` is as it comes.
+    pub latency: Option<Span>,
 }
 
 /// How `crab` shall differ from its defaults; `None` is as it comes.

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use fairweir_core::policy::{DEFAULT_GROUP, Match, Policy};
-use fairweir_core::receiver::Control;
+use fairweir_core::receiver::{Control, Enforce, LATENCY_RANGE};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span, Time};
 
@@ -115,6 +115,15 @@ fn told(mut table: Table<'_>) -> Result<Told, ScenarioError> {
         headroom: table.parsed("headroom")?.map(positive).transpose()?,
     };
     let strict_priority = table.truth("strict_priority")?.unwrap_or(false);
+    let ways: Vec<(&str, Enforce)> = Enforce::ALL.iter().map(|e| (e.name(), *e)).collect();
+    let enforce = table.word("enforce", &ways)?.map_or(Enforce::Auto, |p| p.value);
+    let latency = table.parsed::<Span>("latency")?;
+    if let Some(latency) = latency.as_ref().filter(|p| !LATENCY_RANGE.contains(&p.value)) {
+        let (least, most) = (LATENCY_RANGE.start(), LATENCY_RANGE.end());
+        let what = format!("found {}, allowed is from {least} to {most}", latency.value);
+        return Err(latency.place.error(what));
+    }
+    let latency = latency.map(|p| p.value);
     table.finish(&[
         "capacity",
         "remembered",
@@ -122,8 +131,10 @@ fn told(mut table: Table<'_>) -> Result<Told, ScenarioError> {
         "tick",
         "window_ticks",
         "headroom",
+        "enforce",
+        "latency",
     ])?;
-    Ok(Told { capacity, remembered, strict_priority, tuning })
+    Ok(Told { capacity, remembered, strict_priority, tuning, enforce, latency })
 }
 
 fn reflector(mut table: Table<'_>) -> Result<Reflector, ScenarioError> {

@@ -122,6 +122,11 @@ impl Receiver {
         self.payload
     }
 
+    /// What may be under way to it.
+    pub fn window(&self) -> Bytes {
+        self.window
+    }
+
     /// Changes the window from the next ACK on.
     pub fn set_window(&mut self, window: Bytes) {
         self.window = window;

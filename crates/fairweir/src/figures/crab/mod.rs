@@ -51,6 +51,7 @@ fn legend(control: Control) -> &'static str {
         Control::Wfq => "wfq (at the ISP)",
         Control::Chokepoint => "chokepoint",
         Control::Crab => "crab",
+        Control::Fairweir => "fairweir",
     }
 }
 

@@ -3,6 +3,7 @@
 use fairweir_core::units::{Bytes, Time};
 
 use super::super::home::Hop;
+use super::super::measure::Stamps;
 use super::super::packet::{Down, DownKind, UpKind};
 use super::{DOWNLINK, Flow, Lost, World};
 use crate::htb::Verdict;
@@ -39,6 +40,9 @@ impl World<'_> {
     pub(super) fn leave_downlink(&mut self, now: Time) {
         while let Some(departure) = self.downlink.poll_departure(now) {
             let packet = departure.packet;
+            if let DownKind::Data(_, stamps) = packet.body.kind {
+                self.connections[packet.body.to].measure.handle_arrival(now, stamps);
+            }
             self.samples.record_departure(
                 departure.at,
                 packet.class,
@@ -80,7 +84,7 @@ impl World<'_> {
 
     fn flow_of(&self, body: Down) -> usize {
         match body.kind {
-            DownKind::Opening | DownKind::Data(_) => self.connections[body.to].flow,
+            DownKind::Opening | DownKind::Data(..) => self.connections[body.to].flow,
             DownKind::Datagram | DownKind::Pong { .. } => body.to as usize,
         }
     }
@@ -89,7 +93,9 @@ impl World<'_> {
     fn receive(&mut self, now: Time, body: Down) {
         self.down.arrived += 1;
         match body.kind {
-            DownKind::Data(segment) => self.receive_segment(now, body.to, &segment),
+            DownKind::Data(segment, stamps) => {
+                self.receive_segment(now, body.to, &segment, stamps);
+            }
             DownKind::Opening => {
                 let connection = &mut self.connections[body.to];
                 connection.under_way -= 1;
@@ -110,12 +116,14 @@ impl World<'_> {
         }
     }
 
-    fn receive_segment(&mut self, now: Time, index: u32, segment: &Segment) {
+    fn receive_segment(&mut self, now: Time, index: u32, segment: &Segment, stamps: Stamps) {
         let connection = &mut self.connections[index];
         connection.under_way -= 1;
         if connection.closed {
             return self.connections.bury(index);
         }
+        let is_full = Bytes::new(segment.payload.into()) == self.flows[connection.flow].segment;
+        connection.measure.handle_segment(now, stamps, is_full);
         connection.receiver.handle_segment(now, segment);
         let (flow, slot) = (connection.flow, connection.slot);
         let total = connection.receiver.received();
@@ -128,7 +136,7 @@ impl World<'_> {
     fn lose_down(&mut self, now: Time, body: Down) {
         self.down.dropped += 1;
         match body.kind {
-            DownKind::Data(_) => {
+            DownKind::Data(..) => {
                 self.connections[body.to].under_way -= 1;
                 self.connections.bury(body.to);
             }

@@ -3,6 +3,7 @@
 use fairweir_core::units::Time;
 
 use super::super::connection::Connection;
+use super::super::measure::{Stamps, stamp};
 use super::super::packet::{Down, DownKind, UpKind};
 use super::{Source, World};
 
@@ -19,6 +20,7 @@ impl World<'_> {
             self.connections[index].timer_source = timer;
             self.connections[index].pacing_source = pacing;
         }
+        self.open_first_window(index);
         let slots = &mut self.flows[flow].slots;
         if slots.len() <= slot as usize {
             slots.resize(slot as usize + 1, None);
@@ -49,7 +51,9 @@ impl World<'_> {
         while let Some(segment) = self.connections[index].sender.poll_transmit(now) {
             self.connections[index].under_way += 1;
             let size = sizes.data(segment.payload);
-            self.send_down(now, flow, size, Down { to: index, kind: DownKind::Data(segment) });
+            let stamps = Stamps::new(now, self.connections[index].echo);
+            let kind = DownKind::Data(segment, stamps);
+            self.send_down(now, flow, size, Down { to: index, kind });
         }
         let connection = &self.connections[index];
         self.deadlines.set(connection.pacing_source, connection.sender.next_transmit(now));
@@ -59,7 +63,7 @@ impl World<'_> {
     /// Sends the acknowledgements that are due.
     pub(super) fn acknowledge(&mut self, now: Time, index: u32) {
         while let Some(ack) = self.connections[index].receiver.poll_ack(now) {
-            self.send_from_client(now, index, UpKind::Ack(ack));
+            self.send_from_client(now, index, UpKind::Ack { ack, stamp: stamp(now) });
         }
     }
 

@@ -1,6 +1,6 @@
 //! From a scenario to a world at time zero.
 
-use fairweir_core::receiver::{Control, Controller, ControllerSpec, CrabTuning};
+use fairweir_core::receiver::{Control, Controller, ControllerSpec, CrabTuning, LATENCY};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Span, Time};
 
@@ -98,17 +98,18 @@ impl<'s> World<'s> {
         if matches!(control, Control::None | Control::Wfq) || weights.is_empty() {
             return Ok(());
         }
-        let Told { capacity, remembered, strict_priority, tuning: differing } =
+        let Told { capacity, remembered, strict_priority, tuning: differing, enforce, latency } =
             self.scenario.control;
         let capacity = capacity.unwrap_or_else(|| self.scenario.link.capacity.nominal());
         let tuning = differing.applied_to(tuning);
         let count = weights.len();
         let controller = Controller::new(&ControllerSpec {
-            control,
-            weights,
             capacity: if control.needs_capacity() { Some(capacity) } else { remembered },
             strict_priority,
             tuning,
+            enforce,
+            latency: latency.unwrap_or(LATENCY),
+            ..ControllerSpec::new(control, weights)
         })?;
         let stage = self.home.stages.len();
         // The daemon's clock knows nothing of the scenario's.

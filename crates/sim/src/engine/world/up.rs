@@ -18,8 +18,11 @@ impl World<'_> {
                 connection.syn_at = now;
                 sizes.syn()
             }
-            UpKind::Opened | UpKind::Ack(_) => sizes.ack(),
-            UpKind::Request { .. } => sizes.request(),
+            UpKind::Opened | UpKind::Ack { .. } => sizes.ack(),
+            UpKind::Request { .. } => {
+                connection.measure.handle_sent();
+                sizes.request()
+            }
             UpKind::Ping { .. } => unreachable!("a ping has no connection"),
         };
         self.send_up(now, flow, size, Up { from: index, kind });
@@ -36,7 +39,7 @@ impl World<'_> {
                 UpKind::Open | UpKind::Opened | UpKind::Request { .. } => {
                     self.resend_later(now, Lost::Up(body));
                 }
-                UpKind::Ack(_) => {
+                UpKind::Ack { .. } => {
                     self.connections[body.from].under_way -= 1;
                     self.connections.bury(body.from);
                 }
@@ -51,7 +54,7 @@ impl World<'_> {
             let body = departure.packet.body;
             let flow = match body.kind {
                 UpKind::Ping { .. } => body.from as usize,
-                UpKind::Open | UpKind::Opened | UpKind::Request { .. } | UpKind::Ack(_) => {
+                UpKind::Open | UpKind::Opened | UpKind::Request { .. } | UpKind::Ack { .. } => {
                     self.connections[body.from].flow
                 }
             };
@@ -102,7 +105,8 @@ impl World<'_> {
                 }
                 self.transmit(now, index);
             }
-            UpKind::Ack(ack) => {
+            UpKind::Ack { ack, stamp } => {
+                connection.echo = stamp;
                 connection.sender.handle_ack(now, &ack);
                 self.transmit(now, index);
             }

@@ -1,0 +1,148 @@
+//! What the control knows of one group and of its connections.
+
+use std::collections::BTreeMap;
+
+use super::super::{ConnectionSample, GroupSample, GroupState};
+use crate::share::Weight;
+use crate::units::{Rate, Span, Time};
+
+/// One group.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) weight: Weight,
+    pub(super) rate: Rate,
+    /// The largest rates of the last ticks, oldest first.
+    recent: [Rate; RECENT_TICKS],
+    pub(super) demand: Option<Rate>,
+    pub(super) share: Rate,
+    /// What it may take at once: its share, or what that would be if it wanted all.
+    pub(super) bound: Rate,
+    pub(super) ceil: Rate,
+    pub(super) state: GroupState,
+    silent_for: Span,
+    /// Ticks in a row in which it sent far more than it may and was dropped.
+    defiant_ticks: u32,
+    /// By how much its windows are wider than the law says, in thousandths, so that what arrives
+    /// is its share.
+    pub(super) correction: u64,
+    saturated_ticks: u32,
+    /// What arrives outside of connections whose windows can be bounded.
+    pub(super) unbounded: Rate,
+}
+
+/// One connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connection {
+    pub(super) group: usize,
+    /// L2 rate in the last tick.
+    pub(super) rate: Rate,
+    pub(super) is_filled: bool,
+    pub(super) active_at: Time,
+    pub(super) sample: ConnectionSample,
+}
+
+impl Group {
+    pub(super) fn idle(weight: Weight) -> Group {
+        Group {
+            weight,
+            rate: Rate::ZERO,
+            recent: [Rate::ZERO; RECENT_TICKS],
+            demand: Some(Rate::ZERO),
+            share: Rate::ZERO,
+            bound: Rate::ZERO,
+            ceil: Rate::ZERO,
+            state: GroupState::Idle,
+            silent_for: Span::ZERO,
+            defiant_ticks: 0,
+            correction: NO_CORRECTION,
+            saturated_ticks: 0,
+            unbounded: Rate::ZERO,
+        }
+    }
+
+    pub(super) fn with_weight(self, weight: Weight) -> Group {
+        Group { weight, ..self }
+    }
+
+    /// Takes in a tick: `filled` says whether one of its connections would take more than its
+    /// window.
+    pub(super) fn handle_tick(&mut self, sample: &GroupSample, interval: Span, seen: Seen) {
+        self.rate = Rate::from_volume(sample.received, interval);
+        self.recent.rotate_left(1);
+        self.recent[RECENT_TICKS - 1] = self.rate;
+        self.silent_for = if sample.packets == 0 { self.silent_for + interval } else { Span::ZERO };
+        self.unbounded = self.rate.saturating_sub(seen.bounded);
+        let is_held = sample.drops > 0 || sample.backlog > seen.packet * BACKLOG_PACKETS;
+        let defies = sample.drops > 0 && self.rate > self.ceil.scale(120, 100);
+        self.defiant_ticks = if defies { self.defiant_ticks + 1 } else { 0 };
+        let recent = self.recent.iter().copied().max().unwrap_or(Rate::ZERO);
+        let saturates = seen.is_filled || is_held;
+        self.saturated_ticks = if saturates { self.saturated_ticks + 1 } else { 0 };
+        (self.state, self.demand) = if self.silent_for >= SILENT_MAX || recent == Rate::ZERO {
+            (GroupState::Idle, Some(Rate::ZERO))
+        } else if self.defiant_ticks >= DEFIANT_TICKS {
+            (GroupState::Unresponsive, Some(self.rate))
+        } else if saturates {
+            (GroupState::Saturating, None)
+        } else if self.rate >= recent && self.rate > self.recent[0].scale(110, 100) {
+            (GroupState::Rising, Some(recent.scale(RISING.0, RISING.1)))
+        } else if seen.is_crowded {
+            (GroupState::Unknown, None)
+        } else {
+            (GroupState::Lending, Some(recent.scale(LENDING.0, LENDING.1)))
+        };
+        if self.state != GroupState::Saturating {
+            self.correction = (self.correction * 9 + NO_CORRECTION) / 10;
+        }
+    }
+
+    /// Widens or narrows its windows if it gets another part of what arrives than is due.
+    pub(super) fn correct(&mut self, capacity: Rate, total: Rate) {
+        let steady = self.saturated_ticks >= STEADY_TICKS && self.unbounded < self.rate / 5;
+        if !steady || self.share == Rate::ZERO || self.rate == Rate::ZERO {
+            return;
+        }
+        let due = u128::from(self.share.as_bps()) * u128::from(total.as_bps());
+        let got = u128::from(self.rate.as_bps()) * u128::from(capacity.as_bps());
+        let ratio = (due * 1_000 / got.max(1)).clamp(800, 1_250) as u64;
+        // A quarter of the way each tick.
+        let step = 1_000 + (ratio as i64 - 1_000) / 4;
+        self.correction =
+            (self.correction * step as u64 / 1_000).clamp(CORRECTION_MIN, CORRECTION_MAX);
+    }
+
+    pub(super) fn is_unresponsive(&self) -> bool {
+        self.state == GroupState::Unresponsive
+    }
+}
+
+/// What was seen of a group's connections.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// One of them would take more than its window.
+    pub(super) is_filled: bool,
+    /// More queues than shall: who does not fill its window may be held up by others.
+    pub(super) is_crowded: bool,
+    /// L2 rate of all whose windows are bounded.
+    pub(super) bounded: Rate,
+    /// The largest packet.
+    pub(super) packet: crate::units::Bytes,
+}
+
+/// All connections, by identity.
+pub(super) type Connections = BTreeMap<u64, Connection>;
+
+const RECENT_TICKS: usize = 3;
+pub(super) const NO_CORRECTION: u64 = 1_000;
+const CORRECTION_MIN: u64 = 600;
+const CORRECTION_MAX: u64 = 1_700;
+const STEADY_TICKS: u32 = 4;
+/// A class in which more waits than that holds its group back.
+const BACKLOG_PACKETS: u64 = 4;
+/// A group that rises may have this times as much in the next tick.
+const RISING: (u64, u64) = (3, 2);
+/// What lends keeps so much more than it uses, so that it can grow: the others' windows have room
+/// for what it leaves.
+const LENDING: (u64, u64) = (108, 100);
+const SILENT_MAX: Span = Span::secs(30);
+const DEFIANT_TICKS: u32 = 5;

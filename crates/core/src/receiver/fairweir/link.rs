@@ -1,0 +1,199 @@
+//! What the access link carries, learned from when it is busy.
+//!
+//! The problem: a total below the estimate may be a lower capacity or a lower demand, and a loop
+//! that guesses wrong starves somebody for long. The method: a link whose queue did not empty for a
+//! whole interval was busy throughout, so **what it carried is its capacity**, up or down, at once.
+//! Silence and low demand say nothing. What arrives beyond the estimate raises it. While somebody
+//! wants more and nothing queues, the estimate creeps up until it queues. Source: docs/control.md.
+
+use super::super::{Act, DelaySample, DelaySource};
+use crate::units::{Bytes, Rate, Span, Time};
+
+/// The link as it is believed to be.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    capacity: Option<Rate>,
+    /// The capacity as a busy link confirmed it.
+    confirmed: Option<Rate>,
+    /// What was seen since the last conclusion.
+    seen: Seen,
+    creep: u64,
+    busy_at: Time,
+    fall: Option<Fall>,
+}
+
+/// What is seen until there are enough packets to conclude from.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    volume: Bytes,
+    span: Span,
+    least: Option<Span>,
+    samples: u32,
+    is_wanted: bool,
+}
+
+/// Conclusions in a row each of which lowers the capacity.
+#[derive(Clone, Copy, Debug)]
+struct Fall {
+    from: Rate,
+    least: Span,
+    conclusions: u32,
+}
+
+/// One tick as the link sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tick {
+    pub(super) at: Time,
+    pub(super) interval: Span,
+    pub(super) volume: Bytes,
+    pub(super) delay: Option<DelaySample>,
+    /// Whether somebody would take more.
+    pub(super) is_wanted: bool,
+    /// How long the queue shall be.
+    pub(super) queue: Span,
+}
+
+/// What a tick says of the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Not enough packets yet.
+    Gather,
+    /// Nothing new.
+    Rest,
+    /// The capacity is another one.
+    Changed(Act),
+    /// What was taken for a queue does not react: it is none.
+    NoQueue,
+}
+
+impl Link {
+    pub(super) fn new(capacity: Option<Rate>) -> Link {
+        Link {
+            capacity,
+            confirmed: None,
+            seen: Seen::default(),
+            creep: CREEP_MIN,
+            busy_at: Time::ZERO,
+            fall: None,
+        }
+    }
+
+    pub(super) fn capacity(&self) -> Option<Rate> {
+        self.capacity
+    }
+
+    pub(super) fn confirmed(&self) -> Option<Rate> {
+        self.confirmed
+    }
+
+    /// What was seen until now belongs to no conclusion.
+    pub(super) fn restart(&mut self) {
+        self.seen = Seen::default();
+    }
+
+    /// Takes in a tick.
+    pub(super) fn handle_tick(&mut self, tick: &Tick) -> Verdict {
+        let seen = &mut self.seen;
+        seen.volume += tick.volume;
+        seen.span = seen.span + tick.interval;
+        seen.is_wanted |= tick.is_wanted;
+        if let Some(delay) = tick.delay {
+            seen.least = Some(seen.least.map_or(delay.least, |l| l.min(delay.least)));
+            seen.samples = seen.samples.saturating_add(delay.samples);
+        }
+        if seen.samples < SAMPLES_MIN && seen.span < GATHER_MAX {
+            return Verdict::Gather;
+        }
+        let seen = std::mem::take(&mut self.seen);
+        let total = Rate::from_volume(seen.volume, seen.span);
+        let least = seen.least.filter(|_| seen.samples >= SAMPLES_FEW);
+        let threshold = tick.queue * BUSY_PART.0 / BUSY_PART.1;
+        match least.filter(|&least| least > threshold) {
+            Some(least) => self.handle_busy(tick, total, least),
+            None => self.handle_idle(tick, total, &seen),
+        }
+    }
+
+    /// The queue never emptied: what arrived is the capacity.
+    fn handle_busy(&mut self, tick: &Tick, total: Rate, least: Span) -> Verdict {
+        self.creep = CREEP_MIN;
+        self.busy_at = tick.at;
+        let Some(from) = self.capacity else {
+            if total < LEARN_MIN {
+                return Verdict::Rest;
+            }
+            self.take_over(total);
+            return Verdict::Changed(Act::Learn { to: total });
+        };
+        if total >= from.scale(99, 100) {
+            self.fall = None;
+            self.take_over(total);
+            let is_more = total > from.scale(NOTED.0, NOTED.1);
+            let act = Act::Increase { from, to: total };
+            return if is_more { Verdict::Changed(act) } else { Verdict::Rest };
+        }
+        // A probe alone says that something queues, not that all of it is ours.
+        if tick.delay.is_some_and(|d| d.source == DelaySource::Probe) && !tick.is_wanted {
+            return Verdict::Rest;
+        }
+        let fall = self.fall.get_or_insert(Fall { from, least, conclusions: 0 });
+        fall.conclusions += 1;
+        let Fall { from: highest, least: before, conclusions } = *fall;
+        let is_deep = total < highest.scale(FALL_PART.0, FALL_PART.1);
+        if conclusions > FALL_CONCLUSIONS && is_deep && least > before * 7 / 10 {
+            self.fall = None;
+            self.capacity = Some(highest);
+            return Verdict::NoQueue;
+        }
+        self.take_over(total);
+        let is_less = total < from.scale(NOTED.1, NOTED.0);
+        let act = Act::Decrease { from, to: total };
+        if is_less { Verdict::Changed(act) } else { Verdict::Rest }
+    }
+
+    /// The queue was empty at least once: the link may carry more than what arrived.
+    fn handle_idle(&mut self, tick: &Tick, total: Rate, seen: &Seen) -> Verdict {
+        self.fall = None;
+        let Some(from) = self.capacity else { return Verdict::Rest };
+        if total > from {
+            self.capacity = Some(total);
+            let is_more = total > from.scale(NOTED.0, NOTED.1);
+            let act = Act::Increase { from, to: total };
+            return if is_more { Verdict::Changed(act) } else { Verdict::Rest };
+        }
+        let held = tick.at.since(self.busy_at) < CREEP_AFTER;
+        let queues = tick.delay.is_some_and(|d| d.value > tick.queue / 4);
+        if !seen.is_wanted || held || queues {
+            return Verdict::Rest;
+        }
+        let step = self.creep * seen.span.as_nanos() / Span::secs(1).as_nanos();
+        self.capacity = Some(from + from.scale(step, 1_000));
+        self.creep = (self.creep + self.creep / 2).min(CREEP_MAX);
+        Verdict::Rest
+    }
+
+    fn take_over(&mut self, total: Rate) {
+        self.capacity = Some(total);
+        self.confirmed = Some(total);
+    }
+}
+
+/// With noise of 5 ms one packet says nothing of the queue, twenty do. Source: docs/control.md.
+const SAMPLES_MIN: u32 = 20;
+/// After this it is concluded from fewer, but not from less than [`SAMPLES_FEW`].
+const GATHER_MAX: Span = Span::secs(1);
+const SAMPLES_FEW: u32 = 5;
+/// The link is busy if its queue never was shorter than this part of what it shall be.
+const BUSY_PART: (u64, u64) = (2, 10);
+/// Below this a busy link says nothing: the queue is elsewhere.
+const LEARN_MIN: Rate = Rate::kbit(20);
+/// Changes by less than a twentieth are no news.
+const NOTED: (u64, u64) = (105, 100);
+/// The estimate creeps up so many thousandths a second, the longer the faster.
+const CREEP_MIN: u64 = 30;
+const CREEP_MAX: u64 = 1_000;
+/// Not within this time after the link was busy.
+const CREEP_AFTER: Span = Span::millis(500);
+/// So much lost in so many conclusions in a row, with the queue as long as before, is no queue.
+const FALL_PART: (u64, u64) = (7, 10);
+const FALL_CONCLUSIONS: u32 = 5;

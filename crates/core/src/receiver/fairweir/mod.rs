@@ -1,0 +1,456 @@
+//! The default control: capacity from a busy link, shares by receive windows.
+//!
+//! The problem: CRAB guesses what a small total means, keeps the ISP's queue full and signals by
+//! losses. The method, every tick:
+//!
+//! 1. **delay**: what the queue of the access link adds, from the timestamps of what arrives;
+//! 2. **capacity**: a link that was busy throughout carries what arrived;
+//! 3. **demand**: a connection that fills its window would take more, one that does not is limited
+//!    by its sender, and its group leaves the rest to the others;
+//! 4. **share**: weighted max-min fair by demand;
+//! 5. **enforcement**: a connection's window is its part of the share times (RTT without the queue +
+//!    the queue's target), so all windows together keep the link busy and the queue at its target,
+//!    whatever the RTTs. Classes a quarter above the shares catch what has no window to bound.
+//!
+//! Now and then the windows are narrowed for a moment, the queue drains, and the delays seen then
+//! are taken as those without the queue. While the capacity is unknown nothing is enforced: a link
+//! that never was busy has nothing to share.
+//!
+//! Terms: *window law*, W = share · (base RTT + queue target) (Spring et al. §III, weighted);
+//! *filled*, of a window: rate · RTT reaches it. Source: docs/control.md.
+
+use super::delay::{DelayEstimator, Queue};
+use super::{
+    Act, Allocation, ClassRate, Command, ConnectionWindow, Decision, Enforce, GroupDecision,
+    GroupState, Observation, TICK, Windows,
+};
+use crate::share::{Entry, Weight, fair};
+use crate::units::{Bytes, Rate, Span, Time};
+
+mod group;
+mod link;
+
+use group::{Connection, Connections, Group, NO_CORRECTION, Seen};
+use link::{Link, Tick, Verdict};
+
+/// What the control is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FairweirSpec {
+    /// Weights of the groups, in the policy's order.
+    pub weights: Vec<Weight>,
+    /// What the link is remembered to carry.
+    pub remembered: Option<Rate>,
+    /// How shares are enforced.
+    pub enforce: Enforce,
+    /// How long the queue at the ISP shall be.
+    pub latency: Span,
+}
+
+/// The control's state.
+///
+/// Invariants: the shares never sum to more than the capacity; while the capacity is unknown
+/// nothing is enforced.
+#[derive(Clone, Debug)]
+pub struct Fairweir {
+    enforce: Enforce,
+    latency: Span,
+    groups: Vec<Group>,
+    connections: Connections,
+    delay: DelayEstimator,
+    link: Link,
+    drain: Drain,
+    /// By how much all windows are wider than the law says, in thousandths, so that the queue is
+    /// what it shall be.
+    opening: u64,
+    total_last: Option<Rate>,
+    commands: Vec<Command>,
+    decision: Decision,
+}
+
+/// When the queue is emptied on purpose.
+#[derive(Clone, Copy, Debug, Default)]
+struct Drain {
+    /// Ticks left of the one that runs.
+    ticks_left: u32,
+    /// When the last one was.
+    last_at: Time,
+    /// Whether it is to be repeated soon.
+    is_urgent: bool,
+}
+
+impl Fairweir {
+    /// Starts the control: at nine tenths of what is remembered, else unshaped until the link is
+    /// busy.
+    ///
+    /// # Panics
+    /// If there are no groups.
+    pub fn new(spec: FairweirSpec) -> Fairweir {
+        assert!(!spec.weights.is_empty(), "there is at least the default group");
+        let capacity = spec.remembered.map(|rate| rate.scale(REMEMBERED.0, REMEMBERED.1));
+        let mut control = Fairweir {
+            enforce: spec.enforce,
+            latency: spec.latency,
+            groups: spec.weights.iter().map(|&weight| Group::idle(weight)).collect(),
+            connections: Connections::new(),
+            delay: DelayEstimator::default(),
+            link: Link::new(capacity),
+            drain: Drain::default(),
+            opening: NO_CORRECTION,
+            total_last: None,
+            commands: Vec::new(),
+            decision: Decision::initial(spec.weights.len()),
+        };
+        control.divide();
+        control
+    }
+
+    pub(super) fn handle_observation(&mut self, observation: &Observation) {
+        assert_eq!(observation.groups.len(), self.groups.len(), "one sample for each group");
+        let is_ordered = observation.connections.is_sorted_by_key(|sample| sample.id);
+        assert!(is_ordered, "connections come in the order of their ids");
+        let interval = observation.interval;
+        if interval < TICK / 2 || interval > TICK * 2 {
+            // The daemon slept or was stopped: what was seen until then says nothing about now.
+            self.link.restart();
+            self.total_last = None;
+            return self.conclude(observation.at, Act::Measure, None);
+        }
+        let drained = self.finish_drain(observation);
+        let delay = self.delay.handle_observation(observation, drained);
+        self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
+        // With more queue than is wanted, nobody says how much it would take.
+        let crowded = delay.is_some_and(|d| d.least * 2 > self.queue_target() * 3);
+        self.see_groups(observation, crowded);
+
+        let volume = observation.groups.iter().map(|g| g.received).fold(Bytes::ZERO, |a, b| a + b);
+        let total = Rate::from_volume(volume, interval);
+        self.total_last = Some(total);
+        let verdict = if self.drain.ticks_left > 0 || drained == Queue::Drained {
+            // What arrives is what the windows were narrowed to.
+            self.link.restart();
+            Verdict::Gather
+        } else {
+            self.link.handle_tick(&Tick {
+                at: observation.at,
+                interval,
+                volume,
+                delay,
+                is_wanted: self.groups.iter().any(|g| g.state == GroupState::Saturating),
+                queue: self.queue_target(),
+            })
+        };
+        let act = match verdict {
+            Verdict::Gather => Act::Measure,
+            Verdict::Rest => Act::Rest,
+            Verdict::Changed(act) => act,
+            Verdict::NoQueue => {
+                self.delay.forget_transit();
+                self.drain.is_urgent = true;
+                Act::Rest
+            }
+        };
+        if let Some(capacity) = self.link.capacity()
+            && act == Act::Rest
+            && total >= capacity.scale(9, 10)
+        {
+            for group in &mut self.groups {
+                group.correct(capacity, total);
+            }
+        }
+        if let Some(delay) = delay
+            && !matches!(act, Act::Measure | Act::Learn { .. })
+        {
+            self.open(delay.value);
+        }
+        self.start_drain(observation.at);
+        self.divide();
+        self.conclude(observation.at, act, delay);
+    }
+
+    pub(super) fn poll_command(&mut self) -> Option<Command> {
+        self.commands.pop()
+    }
+
+    pub(super) fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    pub(super) fn learned_capacity(&self) -> Option<Rate> {
+        self.link.confirmed()
+    }
+
+    pub(super) fn handle_policy(&mut self, weights: Vec<Weight>, kept: &[Option<usize>]) {
+        assert_eq!(weights.len(), kept.len(), "every new group says which old one it continues");
+        let continued = |(&weight, kept): (&Weight, &Option<usize>)| match *kept {
+            Some(old) => self.groups[old].clone().with_weight(weight),
+            None => Group::idle(weight),
+        };
+        self.groups = weights.iter().zip(kept).map(continued).collect();
+        // Whose connection is whose is told with the next observation.
+        self.connections.clear();
+        self.link.restart();
+        self.divide();
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // What is seen
+
+    /// How long the queue shall be: what the user wants, but room for a few packets.
+    fn queue_target(&self) -> Span {
+        let packets = self.link.capacity().map_or(Span::ZERO, |c| c.time_to_send(QUEUE_MIN));
+        self.latency.max(packets)
+    }
+
+    fn see_connections(&mut self, observation: &Observation, queue: Span) {
+        let now = observation.at;
+        for sample in &observation.connections {
+            let rate =
+                Rate::from_volume(wire(sample.received, sample.segment), observation.interval);
+            let base = self.delay.rtt_base(sample.id);
+            let rtt = base.map(|base| base + queue).or(sample.rtt);
+            let bound = self.connections.get(&sample.id).map(|c| c.sample.window);
+            // What the window was at the beginning of the interval is what it could fill.
+            let window = bound.unwrap_or(sample.window).min(sample.window);
+            let in_flight = rtt.map(|rtt| {
+                Rate::from_volume(sample.received, observation.interval) * rtt + sample.segment
+            });
+            let is_filled = in_flight
+                .is_some_and(|flying| flying.as_u64() * FILLED.1 >= window.as_u64() * FILLED.0);
+            let before = self.connections.get(&sample.id);
+            let active_at = match before {
+                Some(known) if sample.segments == 0 => known.active_at,
+                _ => now,
+            };
+            let connection =
+                Connection { group: sample.group, rate, is_filled, active_at, sample: *sample };
+            self.connections.insert(sample.id, connection);
+        }
+        let is_here = |id: &u64| observation.connections.binary_search_by_key(id, |s| s.id).is_ok();
+        self.connections.retain(|id, _| is_here(id));
+    }
+
+    fn see_groups(&mut self, observation: &Observation, is_crowded: bool) {
+        let packet = Bytes::new(1_514);
+        let mut seen = vec![
+            Seen { is_filled: false, is_crowded, bounded: Rate::ZERO, packet };
+            self.groups.len()
+        ];
+        for connection in self.connections.values() {
+            let seen = &mut seen[connection.group];
+            seen.bounded += connection.rate;
+            // One that is nothing beside the others of its group does not speak for it.
+            let counts = connection.rate * 10 >= self.groups[connection.group].rate;
+            seen.is_filled |= connection.is_filled && counts;
+        }
+        for ((group, sample), seen) in self.groups.iter_mut().zip(&observation.groups).zip(seen) {
+            group.handle_tick(sample, observation.interval, seen);
+        }
+    }
+
+    /// Opens all windows a little further if the queue is shorter than it shall be, while somebody
+    /// would take more, and less far if it is longer.
+    fn open(&mut self, queue: Span) {
+        if !self.groups.iter().any(|g| g.state == GroupState::Saturating) {
+            return;
+        }
+        let target = self.queue_target().as_nanos() as i64;
+        let base = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).as_nanos() as i64;
+        // What is missing of the queue, as a part of what is under way; half of it each tick.
+        let lacking = (target - queue.as_nanos() as i64) * 1_000 / (base + target) / 2;
+        let step = (1_000 + lacking.clamp(-OPENING_STEP_MAX, OPENING_STEP_MAX)) as u64;
+        self.opening = (self.opening * step / 1_000).clamp(OPENING_MIN, OPENING_MAX);
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // Drains
+
+    /// What an observation's delays can be taken for.
+    fn finish_drain(&mut self, observation: &Observation) -> Queue {
+        let was_quiet = self.total_last.is_some_and(|total| {
+            let little = self.link.capacity().map_or(QUIET_MAX, |c| c / 10);
+            total <= little
+        });
+        if self.drain.ticks_left == 0 {
+            return if was_quiet { Queue::WasEmpty } else { Queue::Unknown };
+        }
+        self.drain.ticks_left -= 1;
+        if self.drain.ticks_left > 0 {
+            return Queue::Unknown;
+        }
+        // It has worked if less arrives than the link carries.
+        let volume = observation.groups.iter().map(|g| g.received).fold(Bytes::ZERO, |a, b| a + b);
+        let total = Rate::from_volume(volume, observation.interval);
+        let worked = self.link.capacity().is_some_and(|c| total < c.scale(95, 100));
+        if worked { Queue::Drained } else { Queue::Unknown }
+    }
+
+    fn start_drain(&mut self, now: Time) {
+        let interval = if self.drain.is_urgent { DRAIN_SOON } else { DRAIN_INTERVAL };
+        let wanted = self.groups.iter().any(|g| g.state == GroupState::Saturating);
+        let bounds = self.link.capacity().is_some() && self.enforce != Enforce::Htb;
+        if self.drain.ticks_left > 0 || !wanted || !bounds {
+            return;
+        }
+        if now.since(self.drain.last_at) < interval {
+            return;
+        }
+        let rtt = self.delay.rtt_base_max().unwrap_or(Span::ZERO);
+        let ticks = rtt.as_nanos() / TICK.as_nanos() + 1;
+        self.drain =
+            Drain { ticks_left: ticks.min(DRAIN_TICKS_MAX) as u32, last_at: now, is_urgent: false };
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // What follows
+
+    /// Divides the capacity anew and says so to the enforcers.
+    fn divide(&mut self) {
+        let Some(capacity) = self.link.capacity() else { return };
+        let taken: Rate = self.groups.iter().filter(|g| g.is_unresponsive()).map(|g| g.rate).sum();
+        let entries: Vec<Entry> = self
+            .groups
+            .iter()
+            .map(|g| Entry {
+                weight: g.weight,
+                demand: if g.is_unresponsive() { Some(Rate::ZERO) } else { g.demand },
+            })
+            .collect();
+        let shares = fair(capacity.saturating_sub(taken), &entries);
+        for (i, group) in self.groups.iter_mut().enumerate() {
+            group.share = shares[i];
+            group.bound = if group.demand.is_none() {
+                shares[i]
+            } else {
+                // What leaves something to others may take it back at any time.
+                let mut entries = entries.clone();
+                entries[i].demand = None;
+                fair(capacity, &entries)[i]
+            };
+            let is_tight = self.enforce == Enforce::Htb || group.unbounded > group.rate / 5;
+            let margin = if is_tight { TIGHT } else { LOOSE };
+            group.ceil = group.bound.scale(margin.0, margin.1).max(CEIL_MIN);
+        }
+        if self.enforce != Enforce::Window {
+            let classes = self.groups.iter().map(|g| ClassRate {
+                rate: g.ceil,
+                ceil: g.ceil,
+                priority: 0,
+                weight: g.weight,
+            });
+            let classes = classes.collect();
+            self.commands.push(Command::SetRates(Allocation { total: None, classes }));
+        }
+        if self.enforce != Enforce::Htb {
+            let windows = self.windows();
+            self.commands.push(Command::SetWindows(windows));
+        }
+    }
+
+    /// The window law for every connection.
+    fn windows(&self) -> Windows {
+        let mut connections = Vec::new();
+        let mut initial = Vec::new();
+        for (index, group) in self.groups.iter().enumerate() {
+            let bound = group.bound;
+            let members: Vec<_> =
+                self.connections.iter().filter(|(_, c)| c.group == index).collect();
+            let now = members.iter().map(|(_, c)| c.active_at).max().unwrap_or(Time::ZERO);
+            let is_active = |c: &Connection| now.since(c.active_at) < ACTIVE_FOR;
+            let entries: Vec<Entry> = members
+                .iter()
+                .map(|(_, c)| Entry {
+                    weight: Weight::ONE,
+                    demand: if !is_active(c) {
+                        Some(Rate::ZERO)
+                    } else if c.is_filled {
+                        None
+                    } else {
+                        Some(c.rate.scale(11, 10))
+                    },
+                })
+                .collect();
+            let active = members.iter().filter(|(_, c)| is_active(c)).count().max(1) as u64;
+            let parts = fair(bound, &entries);
+            for (&(&id, connection), part) in members.iter().zip(parts) {
+                let part = part.max(bound / active);
+                let window = self.window(part, group.correction, connection);
+                connections.push(ConnectionWindow { id, window });
+            }
+            let rtt = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).max(RTT_GUESS);
+            initial.push(Some((bound * (rtt + self.queue_target())).max(INITIAL_WINDOW)));
+        }
+        connections.sort_unstable_by_key(|c| c.id);
+        Windows { connections, initial }
+    }
+
+    fn window(&self, share: Rate, correction: u64, connection: &Connection) -> Bytes {
+        let sample = &connection.sample;
+        let base = self.delay.rtt_base(sample.id).or(sample.rtt).unwrap_or(RTT_GUESS);
+        let narrow = self.drain.ticks_left > 0;
+        let time =
+            if narrow { base * DRAIN_PART.0 / DRAIN_PART.1 } else { base + self.queue_target() };
+        let share = share.scale(correction * self.opening, NO_CORRECTION * NO_CORRECTION);
+        // Senders send whole packets; what rounding gives or takes, the correction finds.
+        let segment = sample.segment.as_u64().max(1);
+        let packets = (payload(share * time, sample.segment).as_u64() + segment / 2) / segment;
+        sample.segment * packets.max(WINDOW_PACKETS_MIN)
+    }
+
+    fn conclude(&mut self, at: Time, act: Act, delay: Option<super::DelaySample>) {
+        let capacity = self.link.capacity();
+        let enforcing = capacity.is_some();
+        let groups = self.groups.iter().map(|g| GroupDecision {
+            rate: g.rate,
+            demand: g.demand,
+            share: g.share,
+            ceil: (enforcing && self.enforce != Enforce::Window).then_some(g.ceil),
+            state: g.state,
+        });
+        let groups = groups.collect();
+        let act = if capacity.is_none() { Act::Bootstrap } else { act };
+        self.decision = Decision { at, act, capacity, enforcing, delay, groups };
+    }
+}
+
+/// What so much payload takes on the wire.
+fn wire(payload: Bytes, segment: Bytes) -> Bytes {
+    let segment = segment.as_u64().max(1);
+    Bytes::new(payload.as_u64() + payload.as_u64() * HEADERS / segment)
+}
+
+/// How much payload is in so many bytes on the wire.
+fn payload(wire: Bytes, segment: Bytes) -> Bytes {
+    let segment = segment.as_u64().max(1);
+    Bytes::new(wire.as_u64() * segment / (segment + HEADERS))
+}
+
+/// With one packet under way, the receiver's delayed ACK would hold up the sender.
+const WINDOW_PACKETS_MIN: u64 = 2;
+/// Ethernet, IPv4 and TCP with timestamps; what IPv6 has more, the correction finds.
+const HEADERS: u64 = 14 + 20 + 32;
+/// The loop starts at nine tenths of what is remembered.
+const REMEMBERED: (u64, u64) = (9, 10);
+/// The queue has room for so much at least, or bursts of the window law would empty it.
+const QUEUE_MIN: Bytes = Bytes::new(4 * 1_514);
+/// A window counts as filled from this part on.
+const FILLED: (u64, u64) = (90, 100);
+/// Below this a link whose capacity is unknown rests.
+const QUIET_MAX: Rate = Rate::kbit(250);
+/// How often the queue is emptied, and how often while bases are not known.
+const DRAIN_INTERVAL: Span = Span::secs(10);
+const DRAIN_SOON: Span = Span::secs(1);
+const DRAIN_TICKS_MAX: u64 = 5;
+/// What the windows are narrowed to, of share · base RTT. Source: docs/control.md.
+const DRAIN_PART: (u64, u64) = (85, 100);
+/// Classes above the shares, where windows bound what arrives, and where they do not.
+const LOOSE: (u64, u64) = (125, 100);
+const TIGHT: (u64, u64) = (100, 100);
+/// A connection takes part in the division so long after its last packet.
+const ACTIVE_FOR: Span = Span::secs(1);
+const OPENING_STEP_MAX: i64 = 100;
+const OPENING_MIN: u64 = 700;
+const OPENING_MAX: u64 = 1_500;
+const RTT_GUESS: Span = Span::millis(50);
+/// Ten packets, as senders begin.
+const INITIAL_WINDOW: Bytes = Bytes::new(14_480);
+const CEIL_MIN: Rate = Rate::kbit(100);

@@ -1,0 +1,62 @@
+//! What the receiving hosts see of connections, and how far they open their windows.
+
+use fairweir_core::receiver::ConnectionSample;
+use fairweir_core::units::Bytes;
+
+use super::super::connection::RECEIVE_WINDOW;
+use super::World;
+
+impl World<'_> {
+    /// What the host of a stage has seen of its connections since the last tick.
+    pub(super) fn connections_at(&mut self, stage: usize) -> Vec<ConnectionSample> {
+        let mut samples = Vec::new();
+        for (index, connection) in self.connections.open_ones() {
+            let flow = &self.flows[connection.flow];
+            let host = self.home.host(flow.group);
+            let Some(hop) = host.filter(|hop| hop.stage == stage) else { continue };
+            let known = ConnectionSample {
+                id: id(index, connection.serial),
+                group: hop.class,
+                window: connection.receiver.window(),
+                segment: flow.segment,
+                ..ConnectionSample::default()
+            };
+            let received = connection.receiver.received();
+            samples.push(connection.measure.take(known, received));
+        }
+        samples.sort_unstable_by_key(|sample| sample.id);
+        samples
+    }
+
+    /// Opens the windows at the host of a stage as far as it wants them.
+    pub(super) fn open_windows(&mut self, stage: usize) {
+        let windows = &self.home.stages[stage].windows;
+        let mut bounds: Vec<(u64, Bytes)> =
+            windows.connections.iter().map(|c| (c.id, c.window)).collect();
+        bounds.sort_unstable();
+        for (index, connection) in self.connections.open_ones() {
+            let host = self.home.host(self.flows[connection.flow].group);
+            if host.is_none_or(|hop| hop.stage != stage) {
+                continue;
+            }
+            let id = id(index, connection.serial);
+            let bound = bounds.binary_search_by_key(&id, |b| b.0).ok().map(|at| bounds[at].1);
+            connection.receiver.set_window(bound.unwrap_or(RECEIVE_WINDOW).min(RECEIVE_WINDOW));
+        }
+    }
+
+    /// A connection that begins has the window that its host gives to new ones.
+    pub(super) fn open_first_window(&mut self, index: u32) {
+        let group = self.flows[self.connections[index].flow].group;
+        let Some(hop) = self.home.host(group) else { return };
+        let initial = self.home.stages[hop.stage].windows.initial.get(hop.class);
+        if let Some(window) = initial.copied().flatten() {
+            self.connections[index].receiver.set_window(window.min(RECEIVE_WINDOW));
+        }
+    }
+}
+
+/// Places are used anew, so the serial number is a part of what a connection is known by.
+fn id(index: u32, serial: u64) -> u64 {
+    (serial << 32) | u64::from(index)
+}
