@@ -68,6 +68,8 @@ pub(crate) struct Status {
     pub(crate) connections: u64,
     /// How many of them have a window that is bounded.
     pub(crate) bounded_connections: u64,
+    /// How long a small packet takes to somebody behind the access link and back; null if nobody asks.
+    pub(crate) probe: Option<ProbeStatus>,
     /// Why the configuration on disk is not in force, if so.
     pub(crate) config_error: Option<String>,
 }
@@ -92,6 +94,21 @@ pub(crate) struct DelayStatus {
     pub(crate) source: String,
     /// On how many packets.
     pub(crate) samples: u32,
+}
+
+/// A probe of the access link.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ProbeStatus {
+    /// Who answers, or is asked; null while nobody is found.
+    pub(crate) reflector: Option<String>,
+    /// Requests that were answered or lost since the probe's start.
+    pub(crate) sent: u64,
+    /// How many of them were answered.
+    pub(crate) answered: u64,
+    /// The newest round-trip time.
+    pub(crate) rtt_last_ms: Option<f64>,
+    /// Why nobody is asked, if so.
+    pub(crate) error: Option<String>,
 }
 
 /// Something that the control did.

@@ -41,9 +41,12 @@ impl<'s> Plan<'s> {
         Plan { scenario, servers }
     }
 
-    /// Every server's address, once.
+    /// The address of every server and reflector, once.
     pub(crate) fn server_addresses(&self) -> Vec<IpAddr> {
         let mut addresses: Vec<IpAddr> = self.servers.iter().map(SocketAddr::ip).collect();
+        if self.scenario.probe.is_there {
+            addresses.extend(REFLECTORS);
+        }
         addresses.sort();
         addresses.dedup();
         addresses
@@ -78,6 +81,8 @@ impl<'s> Plan<'s> {
                 scenario.control.capacity.unwrap_or_else(|| scenario.link.capacity.nominal());
             let _ = writeln!(text, "capacity = \"{}bit\"", capacity.as_bps());
         }
+        let probe = if scenario.probe.is_there { REFLECTORS[0].to_string() } else { "off".into() };
+        let _ = writeln!(text, "probe = \"{probe}\"");
         // The daemon adds a default group of weight 1, which has next to no traffic here: against
         // larger weights it takes next to nothing where shares are given for good.
         let heaviest = scenario.groups.iter().map(|g| g.weight.as_u32()).max().unwrap_or(1);
@@ -160,6 +165,12 @@ pub(crate) const WAN: [(IpNet, IpAddr); 2] = [
 pub(crate) const INTERNET: [IpNet; 2] = [
     IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 16)),
     IpNet::V6(ipnet::Ipv6Net::new_assert(Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, 0), 64)),
+];
+
+/// Who answers the daemon's probe, of each family.
+pub(crate) const REFLECTORS: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(198, 18, 255, 254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, 0xffff)),
 ];
 
 fn server_address(flow: usize, ip: Ip) -> IpAddr {

@@ -8,6 +8,7 @@
 //! | [`netns`] | anonymous network namespaces, for the lab and for tests |
 //! | [`realtime`] | real-time priority for the lab's link element |
 //! | [`network`], [`doctor`] | which network this is, what this kernel can |
+//! | [`probe`] | how long a small packet takes to somebody behind the access link, and back |
 //! | [`trial`] | the classifier without a device, for tests and benchmarks |
 //! | `bpf` | the programs of `bpf/`: loading, maps, attaching |
 //! | `rules` | from a policy to the tables that the classifier looks up |
@@ -35,6 +36,7 @@ mod lock;
 mod netlink;
 pub mod netns;
 pub mod network;
+pub mod probe;
 pub mod realtime;
 mod rules;
 pub mod trial;

@@ -13,6 +13,7 @@ use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::{Error, Health, Host, HostSpec, Mode, network, sweep};
 use tracing::{debug, info, warn};
 
+use super::delay::Delay;
 use super::memory::Memory;
 use super::report;
 use super::settings::Settings;
@@ -62,6 +63,7 @@ pub(super) struct Daemon {
     pub(super) network: Option<String>,
     pub(super) remembered: Option<Remembered>,
     pub(super) config_error: Option<String>,
+    pub(super) delay: Delay,
     memory: Memory,
     told_capacity: Option<Rate>,
     stored: Option<Rate>,
@@ -115,6 +117,7 @@ impl Daemon {
             network: None,
             remembered: None,
             config_error: None,
+            delay: Delay::default(),
             memory,
             told_capacity,
             stored: None,
@@ -151,6 +154,7 @@ impl Daemon {
         if self.opening.as_ref().is_some_and(|o| self.host.is_some() && now >= o.retry_at) {
             self.repair(now);
         }
+        self.delay.follow(self.settings.probe().filter(|_| self.host.is_some()), now);
         self.observe(now);
         if now >= self.network_at
             && let Err(e) = self.recognise_network(now)
@@ -256,12 +260,13 @@ impl Daemon {
             Ok(connections) => connections,
             Err(e) => return self.open(now, e.to_string()),
         };
+        let probe = self.delay.take_sample(&samples, interval, read_at);
         if self.opening.is_some() {
             // What arrives unshaped says nothing about what the classes would let arrive.
             return;
         }
         let observation =
-            Observation { at: read_at, interval, groups: samples, connections, probe: None };
+            Observation { at: read_at, interval, groups: samples, connections, probe };
         self.controller.handle_observation(&observation);
         self.note_act(now);
         self.carry_out(now);

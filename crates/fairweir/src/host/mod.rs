@@ -18,6 +18,7 @@ use crate::status;
 use crate::wire::{Outcome, Request, Status};
 
 mod daemon;
+mod delay;
 mod events;
 pub(crate) mod guard;
 mod memory;

@@ -56,6 +56,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         }),
         connections: daemon.windows.counts.iter().map(|c| c.connections).sum(),
         bounded_connections: daemon.windows.counts.iter().map(|c| c.bounded).sum(),
+        probe: daemon.delay.status(),
         config_error: daemon.config_error.clone(),
     }
 }

@@ -7,11 +7,15 @@ use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{
     CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, Enforce,
 };
-use fairweir_core::units::Rate;
+use fairweir_core::units::{Rate, Span};
 use fairweir_linux::Mode;
+use fairweir_linux::probe::{ProbeSpec, Reflector};
 
 use crate::cli::HostArgs;
-use crate::config::{CAPACITY_MAX, Config};
+use crate::config::{CAPACITY_MAX, Config, ProbeChoice};
+
+/// How often an idle link is probed: its delay without a queue changes rarely.
+const PROBE_INTERVAL_IDLE: Span = Span::secs(1);
 
 /// The command line, and the configuration as it was last found good.
 #[derive(Debug)]
@@ -96,6 +100,22 @@ impl Settings {
     /// Whether the control asks what each connection receives.
     pub(super) fn watches_connections(&self) -> bool {
         self.control() == Control::Fairweir
+    }
+
+    /// The probe of the access link, if one is wanted: unasked only where the control looks at it,
+    /// and never where nothing is controlled.
+    pub(super) fn probe(&self) -> Option<ProbeSpec> {
+        let control = self.control();
+        let reflector = match self.config.host.probe {
+            ProbeChoice::Auto if control == Control::Fairweir => Reflector::Auto,
+            ProbeChoice::Address(address) if control != Control::None => {
+                Reflector::Address(address)
+            }
+            ProbeChoice::Auto | ProbeChoice::Address(_) | ProbeChoice::Off => return None,
+        };
+        let interval = self.config.host.probe_interval;
+        let interval_idle = interval.max(PROBE_INTERVAL_IDLE);
+        Some(ProbeSpec { dev: self.dev.clone(), reflector, interval, interval_idle })
     }
 
     /// A controller from its beginning; `remembered` is for those that learn the capacity, if it can

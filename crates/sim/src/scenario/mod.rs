@@ -53,6 +53,8 @@ pub struct Scenario {
     pub link: Access,
     /// What the control is told.
     pub control: Told,
+    /// Who answers the control's probe of the link.
+    pub probe: Reflector,
     /// Who shares the link, in the order of the file; one without matches has the addresses of its
     /// flows' servers.
     pub groups: Vec<Group>,
@@ -95,6 +97,39 @@ pub struct Access {
     pub jitter: Span,
     /// Who is served next on the downlink.
     pub queue: Discipline,
+}
+
+/// A host in the internet that answers a control's probe, and how well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reflector {
+    /// Whether there is one; else nobody probes.
+    pub is_there: bool,
+    /// Round-trip time without any queue.
+    pub rtt: Span,
+    /// How many of a million requests it leaves unanswered.
+    pub loss_ppm: u32,
+    /// What is wrong with its answers.
+    pub lie: Lie,
+}
+
+/// How the answers of a reflector mislead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// They do not.
+    None,
+    /// They pass the queue of the downlink by.
+    Fast,
+    /// They take up to [`LIE_SLOW_MAX`] longer, at random.
+    Slow,
+}
+
+/// The most that a slow reflector adds.
+pub const LIE_SLOW_MAX: Span = Span::millis(40);
+
+impl Default for Reflector {
+    fn default() -> Reflector {
+        Reflector { is_there: true, rtt: Span::millis(20), loss_ppm: 0, lie: Lie::None }
+    }
 }
 
 /// What the control is told about the link before the start.

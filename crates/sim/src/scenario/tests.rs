@@ -67,6 +67,17 @@ fn a_good_file_is_read_with_its_defaults() {
 }
 
 #[test]
+fn a_reflector_is_there_and_honest_unless_the_file_says_otherwise() {
+    let honest = Reflector { is_there: true, rtt: Span::millis(20), loss_ppm: 0, lie: Lie::None };
+    assert_eq!(good().probe, honest);
+    let probe = "[probe]\nreflector = false\nrtt = \"35ms\"\nloss = 0.25\nlie = \"slow\"\n[link]";
+    let scenario = Scenario::parse(&GOOD.replace("[link]", probe), "x").unwrap();
+    let wanted =
+        Reflector { is_there: false, rtt: Span::millis(35), loss_ppm: 250_000, lie: Lie::Slow };
+    assert_eq!(scenario.probe, wanted);
+}
+
+#[test]
 fn fair_shares_follow_starts_stops_and_steps() {
     let scenario = good();
     let shares = |t: u64| {
@@ -128,6 +139,11 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("settle = \"6s\"", "setle = \"6s\"", &["5: setle", "unknown", "did you mean `settle`?"]),
     ("settle = \"6s\"", "seed = -1", &["5: seed", "-1"]),
     ("[link]", "[lnk]", &["lnk", "unknown", "did you mean `link`?"]),
+    ("[link]", "[prob]\n[link]", &["6: prob", "did you mean `probe`?"]),
+    ("[link]", "[probe]\nlie = \"slwo\"\n[link]", &["7: probe.lie", "did you mean `slow`?"]),
+    ("[link]", "[probe]\nloss = 2\n[link]", &["7: probe.loss", "0 to 1"]),
+    ("[link]", "[probe]\nreflector = 1\n[link]", &["7: probe.reflector", "true or false"]),
+    ("[link]", "[probe]\nrt = \"1ms\"\n[link]", &["7: probe.rt", "did you mean `rtt`?"]),
     ("rate = \"30mbit\"", "rate = \"0mbit\"", &["7: link.rate", "zero"]),
     ("rate = \"30mbit\"", "rate = \"30mbps\"", &["7: link.rate", "ambiguous"]),
     ("rate = \"30mbit\"", "raet = \"30mbit\"", &["link.raet", "unknown", "did you mean `rate`?"]),
