@@ -62,7 +62,7 @@ pub(crate) struct Status {
     pub(crate) groups: Vec<GroupStatus>,
     /// What is not covered.
     pub(crate) limits: Vec<String>,
-    /// How long a small packet takes to somebody behind the access link and back; null if nobody asks.
+    /// How long a small packet takes to somebody behind the access link; null if nobody asks.
     pub(crate) probe: Option<ProbeStatus>,
     /// Why the configuration on disk is not in force, if so.
     pub(crate) config_error: Option<String>,
