@@ -63,6 +63,15 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
         let network = status.network.as_deref().unwrap_or("this network");
         notes.push(("remembered", format!("{capacity} of {network}, {hours} h old at the start")));
     }
+    if let Some(delay) = &status.delay {
+        let source = delay.source.replace('_', " ");
+        let of = format!("by {source}, {} samples", delay.samples);
+        notes.push(("queue at the ISP", format!("{:.1} ms ({of})", delay.mean_ms)));
+    }
+    if status.connections > 0 {
+        let (all, bounded) = (status.connections, status.bounded_connections);
+        notes.push(("connections", format!("{all}, the windows of {bounded} bounded")));
+    }
     notes.extend(status.probe.as_ref().map(|probe| ("probe", probe_note(probe))));
     notes.extend(status.limits.iter().map(|limit| ("limit", limit.clone())));
     notes

@@ -6,14 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
-use fairweir_sim::scenario::{
-    DemandStep, ETHERNET_HEADER, Flow, Ip, Kind, Scenario, TCP_HEADER, Tuning,
-};
+use fairweir_sim::engine;
+use fairweir_sim::scenario::{Flow, Ip, Kind, Scenario, Tuning};
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 
 use crate::Error;
+use crate::job::Job;
 
 /// Each flow has a process of its own.
 const FLOWS_MAX: usize = 256;
@@ -25,21 +24,6 @@ pub(crate) struct Plan<'s> {
     pub(crate) scenario: &'s Scenario,
     /// One for each flow, in its order.
     pub(crate) servers: Vec<SocketAddr>,
-}
-
-/// What sender and receiver of a flow have to know, as told to their processes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Job {
-    pub(crate) server: SocketAddr,
-    pub(crate) is_ping: bool,
-    pub(crate) congestion_control: String,
-    pub(crate) connections: u32,
-    pub(crate) start_ns: u64,
-    pub(crate) stop_ns: u64,
-    /// From when on how much payload per second and connection; `None` is without end.
-    pub(crate) goodputs: Vec<(u64, Option<u64>)>,
-    /// Payload of a full packet.
-    pub(crate) segment: u64,
 }
 
 impl<'s> Plan<'s> {
@@ -73,9 +57,13 @@ impl<'s> Plan<'s> {
         FIRST_PORT
     }
 
+    /// What the agents are told. The seeds are those of the simulator without control, so that both
+    /// worlds see the same pages, sizes and pauses.
     pub(crate) fn jobs(&self) -> Vec<Job> {
-        let flows = self.scenario.flows.iter().zip(&self.servers);
-        flows.map(|(flow, &server)| job(flow, server, self.scenario.link.mtu)).collect()
+        let seeds = engine::app_seeds(self.scenario, self.scenario.seed);
+        let flows = self.scenario.flows.iter().zip(&self.servers).zip(seeds);
+        let job = |((flow, &server), seed)| Job::new(flow, server, self.scenario.link.mtu, seed);
+        flows.map(job).collect()
     }
 
     /// Base name of the executable that receives a flow.
@@ -142,11 +130,11 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     }
     for flow in &scenario.flows {
         match flow.kind {
-            Kind::Bulk => refuse_unknown(flow.congestion_control.name())?,
-            Kind::Ping => {}
-            Kind::OnOff(_) | Kind::Udp | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => {
-                return Err(Error::NotPlayed(flow.kind.name()));
+            Kind::Bulk | Kind::OnOff(_) | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => {
+                refuse_unknown(flow.congestion_control.name())?;
             }
+            // QUIC brings its own.
+            Kind::Ping | Kind::Udp | Kind::Quic => {}
         }
     }
     Ok(())
@@ -193,27 +181,6 @@ fn server_address(flow: usize, ip: Ip) -> IpAddr {
     }
 }
 
-fn job(flow: &Flow, server: SocketAddr, mtu: u32) -> Job {
-    let segment = u64::from(mtu) - flow.ip.header() - TCP_HEADER;
-    // A demand counts L2 bytes of all connections; a sender counts payload of its own.
-    let goodput = |step: &DemandStep| {
-        let per_connection = step.demand.map(|d| d / u64::from(flow.connections));
-        let wire = u64::from(mtu) + ETHERNET_HEADER;
-        let bytes = per_connection.map(|d| d.scale(segment, wire).bytes_per_second_floor());
-        (step.at.as_nanos(), bytes)
-    };
-    Job {
-        server,
-        is_ping: flow.kind == Kind::Ping,
-        congestion_control: flow.congestion_control.name().to_owned(),
-        connections: flow.connections,
-        start_ns: flow.start.as_nanos(),
-        stop_ns: flow.stop.as_nanos(),
-        goodputs: flow.demands.iter().map(goodput).collect(),
-        segment,
-    }
-}
-
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -244,10 +211,20 @@ mod tests {
 
     #[test]
     fn what_only_the_simulator_plays_is_refused_by_name() {
-        assert_eq!(error("kind = \"bulk\"\ncongestion_control = \"reno\""), None);
-        assert_eq!(error("kind = \"ping\""), None);
-        let refused = error("kind = \"video\"").unwrap();
-        assert!(refused.contains("bulk and ping") && refused.contains("plays video"), "{refused}");
+        for flow in [
+            "kind = \"bulk\"\ncongestion_control = \"reno\"",
+            "kind = \"quic\"\ncongestion_control = \"bbr\"",
+            "kind = \"ping\"",
+            "kind = \"udp\"\ndemand = \"1mbit\"",
+            "kind = \"on-off\"",
+            "kind = \"video\"",
+            "kind = \"web\"",
+            "kind = \"short\"\nrate_per_s = 1\nsize = \"9kB\"",
+        ] {
+            assert_eq!(error(flow), None, "{flow}");
+        }
+        let refused = error("kind = \"ping\"\n[control]\nstrict_priority = true").unwrap();
+        assert!(refused.contains("does not play strict priority"), "{refused}");
     }
 
     #[test]

@@ -113,14 +113,13 @@ fn kernel() -> Vec<Finding> {
     );
     let programs = Programs::load();
     let parts = programs.as_ref().map(Programs::parts);
-    let owners = match parts {
-        Ok(Parts::NoOwners) => lacks("store the owner of a socket"),
-        _ => Ok(()),
+    let has = |has: fn(Parts) -> bool, what| match parts {
+        Ok(parts) if has(parts) => Ok(()),
+        _ => lacks(what),
     };
-    let scan = match parts {
-        Ok(Parts::All) => Ok(()),
-        _ => lacks("list the open sockets"),
-    };
+    let owners = has(Parts::has_owners, "store the owner of a socket");
+    let scan = has(Parts::has_scan, "list the open sockets");
+    let windows = has(|parts| parts == Parts::All, "bound the window of a connection");
     match programs {
         Err(e) => push("BPF classifier", Err(e), CLASSIFIER_SINCE, "everything"),
         Ok(programs) => {
@@ -131,6 +130,12 @@ fn kernel() -> Vec<Finding> {
                 scan,
                 "kernel 5.11",
                 "connections that are older than the daemon belong to no application",
+            );
+            push(
+                "receive windows",
+                windows,
+                "kernel 5.16",
+                "control by receive windows; classes take their place",
             );
             push("cls_bpf at clsact", try_clsact(&programs), "kernel 4.5", "kernels without tcx");
             push(

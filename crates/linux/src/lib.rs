@@ -14,6 +14,7 @@
 //! | `rules` | from a policy to the tables that the classifier looks up |
 //! | `htb` | the classes |
 //! | `ifb`, `ingress` | the device behind which is shaped, and the hook in front of it |
+//! | `connections`, `windows` | what each connection received, and how far its window may open |
 //! | `cgroup`, `census` | who owns sockets |
 //!
 //! Devices are named as in the calling thread's network namespace.
@@ -23,6 +24,7 @@ mod bpf;
 mod census;
 mod cgroup;
 mod clock;
+mod connections;
 pub mod doctor;
 mod error;
 mod host;
@@ -38,6 +40,7 @@ pub mod probe;
 pub mod realtime;
 mod rules;
 pub mod trial;
+mod windows;
 
 pub use census::{Talker, Who};
 pub use clock::monotonic_now;
@@ -45,3 +48,4 @@ pub use error::Error;
 pub use host::{Health, Host, HostSpec, Mode};
 pub use ifb::{leftovers, name as ifb_name, sweep};
 pub use lock::Lock;
+pub use windows::lift;

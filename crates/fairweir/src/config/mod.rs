@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use fairweir_core::policy::{GROUPS_MAX, Group, Match, Policy, PolicyError};
-use fairweir_core::receiver::Control;
+use fairweir_core::receiver::{Control, Enforce};
 use fairweir_core::units::{Rate, Span};
 
 mod error;
@@ -59,6 +59,8 @@ pub(crate) struct HostSection {
     pub(crate) capacity: Option<Rate>,
     /// Strict priority in the order of the groups instead of weights (`chokepoint` alone).
     pub(crate) strict_priority: bool,
+    /// By what shares are enforced (`fairweir` alone).
+    pub(crate) enforce: Enforce,
     /// Who shall answer the probe of the access link.
     pub(crate) probe: ProbeChoice,
     /// From one request of the probe to the next while the link is in use.
@@ -96,6 +98,7 @@ impl Default for HostSection {
             control: None,
             capacity: None,
             strict_priority: false,
+            enforce: Enforce::Auto,
             probe: ProbeChoice::Auto,
             probe_interval: PROBE_INTERVAL,
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use fairweir_core::policy::{DEFAULT_GROUP, Group, Match, MatchError};
-use fairweir_core::receiver::{CAPACITY_MIN, Control};
+use fairweir_core::receiver::{CAPACITY_MIN, Control, Enforce};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span};
 use toml::Spanned;
@@ -28,8 +28,8 @@ const PROBE_INTERVALS: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 const LINE_SHOWN_MAX: usize = 60;
 
 const DOCUMENT_KEYS: [&str; 3] = ["version", "host", "group"];
-const HOST_KEYS: [&str; 6] =
-    ["dev", "control", "capacity", "strict_priority", "probe", "probe_interval"];
+const HOST_KEYS: [&str; 7] =
+    ["dev", "control", "capacity", "strict_priority", "enforce", "probe", "probe_interval"];
 const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
 const MATCH_KINDS: [&str; 7] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port"];
 
@@ -52,6 +52,7 @@ pub(super) struct HostKeys {
     control: Option<Placed<Control>>,
     capacity: Option<Placed<Rate>>,
     strict_priority: Option<Placed<bool>>,
+    enforce: Option<Placed<Enforce>>,
     probe: Option<Placed<ProbeChoice>>,
     probe_interval: Option<Placed<Span>>,
 }
@@ -105,6 +106,7 @@ impl HostKeys {
         merge_key("host.control", &mut self.control, later.control)?;
         merge_key("host.capacity", &mut self.capacity, later.capacity)?;
         merge_key("host.strict_priority", &mut self.strict_priority, later.strict_priority)?;
+        merge_key("host.enforce", &mut self.enforce, later.enforce)?;
         merge_key("host.probe", &mut self.probe, later.probe)?;
         merge_key("host.probe_interval", &mut self.probe_interval, later.probe_interval)
     }
@@ -134,6 +136,7 @@ impl HostKeys {
             control: self.control.as_ref().map(|c| c.value),
             capacity: self.capacity.as_ref().map(|c| c.value),
             strict_priority: self.strict_priority.as_ref().is_some_and(|s| s.value),
+            enforce: self.enforce.as_ref().map_or(Enforce::Auto, |e| e.value),
             probe: self.probe.as_ref().map_or(ProbeChoice::Auto, |p| p.value),
             probe_interval: self.probe_interval.as_ref().map_or(PROBE_INTERVAL, |p| p.value),
         })
@@ -205,6 +208,7 @@ impl<'d> Section<'d> {
             control: self.parsed("control", "a control, such as \"crab\"", parse_control)?,
             capacity: self.parsed("capacity", "a rate, such as \"30mbit\"", parse_capacity)?,
             strict_priority: self.boolean("strict_priority")?,
+            enforce: self.parsed("enforce", "\"auto\", \"window\" or \"htb\"", parse_enforce)?,
             probe: self.parsed("probe", "\"auto\", \"off\" or an address", parse_probe)?,
             probe_interval: self.parsed(
                 "probe_interval",
@@ -388,6 +392,10 @@ pub(crate) fn parse_control(text: &str) -> Result<Control, String> {
             list.join(", ")
         )),
     }
+}
+
+fn parse_enforce(text: &str) -> Result<Enforce, String> {
+    text.parse().map_err(|e| format!("{e}{}", did_you_mean(text, &Enforce::ALL.map(Enforce::name))))
 }
 
 pub(crate) fn parse_capacity(text: &str) -> Result<Rate, String> {

@@ -20,11 +20,13 @@ use crate::wire::{Outcome, Request, Status};
 mod daemon;
 mod delay;
 mod events;
+pub(crate) mod guard;
 mod memory;
 mod report;
 mod server;
 mod settings;
 mod systemd;
+mod windows;
 
 use daemon::{Daemon, next_tick};
 use events::Events;

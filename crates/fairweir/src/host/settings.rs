@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use fairweir_core::policy::Policy;
-use fairweir_core::receiver::{CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec};
+use fairweir_core::receiver::{
+    CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, Enforce,
+};
 use fairweir_core::units::{Rate, Span};
 use fairweir_linux::Mode;
 use fairweir_linux::probe::{ProbeSpec, Reflector};
@@ -26,6 +28,8 @@ pub(super) struct Settings {
     pub(super) config: Config,
     /// Touch nothing.
     pub(super) dry_run: bool,
+    /// The kernel cannot bound windows, so that classes have to enforce.
+    pub(super) lacks_windows: bool,
     control_told: Option<Control>,
     dev_told: bool,
 }
@@ -45,6 +49,7 @@ impl Settings {
             path: args.config.clone(),
             config,
             dry_run: args.dry_run,
+            lacks_windows: false,
             control_told: args.control,
             dev_told: args.dev.is_some(),
         };
@@ -66,6 +71,7 @@ impl Settings {
             path: self.path.clone(),
             config,
             dry_run: self.dry_run,
+            lacks_windows: self.lacks_windows,
             control_told: self.control_told,
             dev_told: self.dev_told,
         };
@@ -84,6 +90,16 @@ impl Settings {
     /// Whether the kernel only counts.
     pub(super) fn mode(&self) -> Mode {
         if self.dry_run || self.control() == Control::None { Mode::Count } else { Mode::Shape }
+    }
+
+    /// By what shares are enforced, as far as the kernel can.
+    pub(super) fn enforce(&self) -> Enforce {
+        if self.lacks_windows { Enforce::Htb } else { self.config.host.enforce }
+    }
+
+    /// Whether the control asks what each connection receives.
+    pub(super) fn watches_connections(&self) -> bool {
+        self.control() == Control::Fairweir
     }
 
     /// The probe of the access link, if one is wanted: unasked only where the control looks at it,
@@ -114,14 +130,17 @@ impl Settings {
         Controller::new(&ControllerSpec {
             capacity: remembered.filter(usable).or(self.config.host.capacity),
             strict_priority: self.config.host.strict_priority,
+            enforce: self.enforce(),
             ..ControllerSpec::new(control, self.policy().weights())
         })
     }
 
     /// Whether a controller made from `other` can go on with these settings.
     pub(super) fn controls_like(&self, other: &Settings) -> bool {
-        let of =
-            |s: &Settings| (s.control(), s.config.host.capacity, s.config.host.strict_priority);
+        let of = |s: &Settings| {
+            let host = &s.config.host;
+            (s.control(), host.capacity, host.strict_priority, s.enforce())
+        };
         of(self) == of(other)
     }
 }

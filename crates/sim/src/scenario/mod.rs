@@ -17,7 +17,7 @@ use std::path::Path;
 pub use fairweir_core::policy::Group;
 use fairweir_core::receiver::{Control, CrabTuning, Enforce};
 use fairweir_core::share::{Entry, Weight, fair};
-use fairweir_core::units::{Rate, Span, Time};
+use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use crate::link::{Buffer, Capacity, Discipline, LinkSpec};
 
@@ -181,7 +181,7 @@ pub struct Flow {
     pub kind: Kind,
     /// Of the sender; without meaning for UDP.
     pub congestion_control: CongestionControl,
-    /// How many TCP connections a bulk flow has.
+    /// How many connections a flow of kind bulk or QUIC has.
     pub connections: u32,
     /// Round-trip time without any queue.
     pub rtt: Span,
@@ -189,7 +189,7 @@ pub struct Flow {
     pub start: Time,
     /// When it ends.
     pub stop: Time,
-    /// What a flow of kind bulk, on-off (while on) or UDP would use, all connections together; the
+    /// What a flow of kind bulk, QUIC, on-off (while on) or UDP would use, all connections together; the
     /// first entry holds from the start.
     pub demands: Vec<DemandStep>,
     /// Which IP it uses.
@@ -213,12 +213,19 @@ pub struct DemandStep {
 pub const PING_INTERVAL: Span = Span::millis(100);
 /// UDP payload of a ping's request and answer in bytes, as of ping(8).
 pub const PING_PAYLOAD: u64 = 56;
+/// Payload of a request in bytes, as of an HTTP GET with a few headers.
+pub const REQUEST_PAYLOAD: u64 = 300;
 /// What Ethernet adds to an IP packet, in bytes; fairweir's rates include it.
 pub const ETHERNET_HEADER: u64 = 14;
 /// TCP header with timestamps, which Linux always uses, in bytes.
 pub const TCP_HEADER: u64 = 32;
 /// UDP header in bytes.
 pub const UDP_HEADER: u64 = 8;
+/// What QUIC adds to the payload of a full UDP packet, in bytes: a short header with a connection
+/// id of 8 bytes and a packet number of 1 (which does while less than 128 are under way), the header
+/// of a stream's frame without its length, and the AEAD's tag. Source: RFC 9000 §17.3.1 and §19.8,
+/// RFC 9001 §5.3.
+pub const QUIC_HEADER: u64 = (1 + 8 + 1) + (1 + 1 + 4) + 16;
 
 /// A sender's congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -418,6 +425,17 @@ impl Scenario {
 }
 
 impl Flow {
+    /// Payload of a full packet of its connections in IP packets of at most `mtu` bytes.
+    pub fn segment(&self, mtu: u32) -> Bytes {
+        Bytes::new(u64::from(mtu) - self.headers())
+    }
+
+    /// IP header and what is between it and the payload of its connections, in bytes.
+    pub fn headers(&self) -> u64 {
+        let is_quic = self.kind == Kind::Quic;
+        self.ip.header() + if is_quic { UDP_HEADER + QUIC_HEADER } else { TCP_HEADER }
+    }
+
     /// What the flow would use at time `t`: nothing while it is not active.
     pub fn demand_at(&self, t: Time) -> Demand {
         if t < self.start || t >= self.stop {
@@ -425,7 +443,7 @@ impl Flow {
         }
         match self.kind {
             Kind::Ping => Demand::Known(ping_rate(self.ip)),
-            Kind::Bulk | Kind::Udp => {
+            Kind::Bulk | Kind::Quic | Kind::Udp => {
                 let holds = self.demands.iter().rev().find(|step| step.at <= t);
                 holds.and_then(|step| step.demand).map_or(Demand::Endless, Demand::Known)
             }

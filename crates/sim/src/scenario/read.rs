@@ -12,7 +12,7 @@ use super::overrides::Override;
 use super::toml_table::{Place, Placed, ScenarioError, Source, Table, not_one_of};
 use super::{
     CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow, Group,
-    Ip, Lie, Reflector, Scenario, Told, Tuning,
+    Ip, Kind, Lie, Reflector, Scenario, Told, Tuning,
 };
 
 mod kind;
@@ -269,6 +269,10 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Scena
             ("vegas", CongestionControl::Vegas),
         ],
     )?;
+    let is_vegas = |p: &&Placed<'_, _>| kind == Kind::Quic && p.value == CongestionControl::Vegas;
+    if let Some(vegas) = congestion_control.as_ref().filter(is_vegas) {
+        return Err(vegas.place.error("QUIC has no `vegas`; allowed are reno, cubic, bbr"));
+    }
     let connections = table.integer("connections", 1, CONNECTIONS_MAX.into())?;
     let ip = match table.integer("ip", 0, u64::MAX)? {
         None | Some(Placed { value: 4, .. }) => Ip::V4,

@@ -194,7 +194,6 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("[\"app:steam\", \"ip:203.0.113.0/24\"]", "[]", &["16: group.match", "empty"]),
     ("group = \"video\"", "group = \"vidoe\"", &["18: flow.group", "did you mean `video`?"]),
     ("group = \"video\"", "group = \"bulk\"", &["11: group.name", "neither a flow nor"]),
-    ("kind = \"bulk\"", "kind = \"quic\"", &["19: flow.kind", "not there yet"]),
     ("kind = \"bulk\"", "kind = \"bulkk\"", &["19: flow.kind", "did you mean `bulk`?"]),
     ("kind = \"bulk\"\n", "", &["flow.kind", "missing"]),
     (
@@ -522,7 +521,7 @@ fn each_key_belongs_to_its_kinds() {
     let bad: &[(&str, &str, &[&str])] = &[
         ("video", "demand = \"8mbit\"", &["20: flow.demand", "kind `video`", "`udp` have it"]),
         ("video", "conections = 2", &["20: flow.conections", "unknown"]),
-        ("video", "connections = 2", &["flow.connections", "only flows of `bulk` have it"]),
+        ("video", "connections = 2", &["flow.connections", "only flows of `bulk`, `quic` have it"]),
         ("video", "ladder = [\"2mbit\", \"1mbit\"]", &["20: flow.ladder", "rising order"]),
         ("video", "ladder = [\"2mbps\"]", &["flow.ladder", "ambiguous"]),
         ("video", "ladder = []", &["flow.ladder", "1 to 32"]),
@@ -531,7 +530,8 @@ fn each_key_belongs_to_its_kinds() {
         ("udp", "", &["flow", "UDP does not adapt"]),
         ("udp", "demand = \"unlimited\"", &["flow", "UDP does not adapt"]),
         ("udp", "demand = \"1mbit\"\ncongestion_control = \"reno\"", &["kind `udp`"]),
-        ("on-off", "steps = [{ at = \"20s\", demand = \"1mbit\" }]", &["flow.steps", "`on-off`"]),
+        ("quic", "congestion_control = \"vegas\"", &["flow.congestion_control", "no `vegas`"]),
+        ("quic", "on = \"1s\"", &["flow.on", "kind `quic`"]),
         ("on-off", "on = \"0s\"", &["20: flow.on", "zero"]),
         ("web", "objects = [80, 30]", &["20: flow.objects", "in order"]),
         ("web", "objects = 30", &["flow.objects", "the number 30", "[30, 80]"]),

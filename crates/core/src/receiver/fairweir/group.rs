@@ -64,8 +64,7 @@ impl Group {
         Group { weight, ..self }
     }
 
-    /// Takes in a tick: `filled` says whether one of its connections would take more than its
-    /// window.
+    /// Takes in a tick, and what was seen of its connections.
     pub(super) fn handle_tick(&mut self, sample: &GroupSample, interval: Span, seen: Seen) {
         self.rate = Rate::from_volume(sample.received, interval);
         self.recent.rotate_left(1);
@@ -76,7 +75,9 @@ impl Group {
         let defies = sample.drops > 0 && self.rate > self.ceil.scale(120, 100);
         self.defiant_ticks = if defies { self.defiant_ticks + 1 } else { 0 };
         let recent = self.recent.iter().copied().max().unwrap_or(Rate::ZERO);
-        let saturates = seen.is_filled || is_held;
+        // Connections that are nothing beside the others of the group do not speak for it.
+        let fills = seen.filled > Rate::ZERO && seen.filled * 10 >= self.rate;
+        let saturates = fills || is_held;
         self.saturated_ticks = if saturates { self.saturated_ticks + 1 } else { 0 };
         (self.state, self.demand) = if self.silent_for >= SILENT_MAX || recent == Rate::ZERO {
             (GroupState::Idle, Some(Rate::ZERO))
@@ -96,19 +97,27 @@ impl Group {
         }
     }
 
-    /// Widens or narrows its windows if it gets another part of what arrives than is due.
-    pub(super) fn correct(&mut self, capacity: Rate, total: Rate) {
-        let steady = self.saturated_ticks >= STEADY_TICKS && self.unbounded < self.rate / 5;
-        if !steady || self.share == Rate::ZERO || self.rate == Rate::ZERO {
+    /// Widens or narrows its windows if it gets another part of `rates` than it has of `shares`,
+    /// both summed over the groups that are steady.
+    pub(super) fn correct(&mut self, shares: Rate, rates: Rate) {
+        if !self.is_steady() {
             return;
         }
-        let due = u128::from(self.share.as_bps()) * u128::from(total.as_bps());
-        let got = u128::from(self.rate.as_bps()) * u128::from(capacity.as_bps());
+        let due = u128::from(self.share.as_bps()) * u128::from(rates.as_bps());
+        let got = u128::from(self.rate.as_bps()) * u128::from(shares.as_bps());
         let ratio = (due * 1_000 / got.max(1)).clamp(800, 1_250) as u64;
         // A quarter of the way each tick.
         let step = 1_000 + (ratio as i64 - 1_000) / 4;
         self.correction =
             (self.correction * step as u64 / 1_000).clamp(CORRECTION_MIN, CORRECTION_MAX);
+    }
+
+    /// Whether it has taken all it may for some time, by connections whose windows are bounded.
+    pub(super) fn is_steady(&self) -> bool {
+        self.saturated_ticks >= STEADY_TICKS
+            && self.unbounded < self.rate / 5
+            && self.share > Rate::ZERO
+            && self.rate > Rate::ZERO
     }
 
     pub(super) fn is_unresponsive(&self) -> bool {
@@ -119,8 +128,8 @@ impl Group {
 /// What was seen of a group's connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    /// One of them would take more than its window.
-    pub(super) is_filled: bool,
+    /// L2 rate of those that would take more than their windows.
+    pub(super) filled: Rate,
     /// More queues than shall: who does not fill its window may be held up by others.
     pub(super) is_crowded: bool,
     /// L2 rate of all whose windows are bounded.
