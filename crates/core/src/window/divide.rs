@@ -1,0 +1,55 @@
+//! What each connection of a group gets of the group's share.
+
+use super::Class;
+use crate::share::{Entry, Weight, fair};
+use crate::units::Rate;
+
+/// A connection that takes part in the division.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// What it is.
+    pub class: Class,
+    /// What it would use; `None` is without end, or unknown.
+    pub demand: Option<Rate>,
+    /// What it gets with the least window ([`super::floor_rate`]).
+    pub floor: Rate,
+}
+
+/// Splits a group's `share` among its connections, in input order.
+///
+/// Interactive and short ones, and without any short one also the long ones, share max-min fairly
+/// by demand. Beside a short one the long ones get what their least windows let through, and what
+/// the others leave. Idle ones get nothing; their least windows do no harm, since nobody fills
+/// them. The parts sum to min(share, Σ demands of those who are not idle).
+///
+/// Source: Spring et al. §IV-C, where N connections get an Nth each, whatever they need.
+pub fn divide(share: Rate, members: &[Member]) -> Vec<Rate> {
+    let has_short = members.iter().any(|m| m.class == Class::Short);
+    let first = entries(members, |member| match member.class {
+        Class::Idle => Some(Rate::ZERO),
+        Class::Long if has_short => Some(least(member)),
+        Class::Interactive | Class::Short | Class::Long => member.demand,
+    });
+    let parts = fair(share, &first);
+    if !has_short || parts.iter().copied().sum::<Rate>() == share {
+        return parts;
+    }
+    // All who come first have what they want, so the rest is the long ones'.
+    let is_long = |at: usize| members[at].class == Class::Long;
+    let taken: Rate = (0..parts.len()).filter(|&at| !is_long(at)).map(|at| parts[at]).sum();
+    let second = entries(members, |member| match member.class {
+        Class::Long => member.demand,
+        Class::Interactive | Class::Short | Class::Idle => Some(Rate::ZERO),
+    });
+    let of_long = fair(share.saturating_sub(taken), &second);
+    (0..parts.len()).map(|at| if is_long(at) { of_long[at] } else { parts[at] }).collect()
+}
+
+/// What a connection that is held back would use of its floor.
+fn least(member: &Member) -> Rate {
+    member.demand.map_or(member.floor, |demand| demand.min(member.floor))
+}
+
+fn entries(members: &[Member], demand: impl Fn(&Member) -> Option<Rate>) -> Vec<Entry> {
+    members.iter().map(|m| Entry { weight: Weight::ONE, demand: demand(m) }).collect()
+}
