@@ -65,7 +65,7 @@ impl Connection {
     pub(super) fn establish(&mut self, now: Time) {
         if !self.established {
             self.established = true;
-            let window = self.receiver.window();
+            let window = self.receiver.advertise();
             self.sender.handle_established(now, now.since(self.syn_ack_at), window);
         }
     }

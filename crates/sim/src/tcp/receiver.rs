@@ -4,6 +4,11 @@
 //! [`DELAY`]; at once for the first [`QUICK_ACKS`] of a connection and after a pause; at once while
 //! a hole is open, for the packet that fills the last one (RFC 5681 §4.2) and for a copy.
 //!
+//! The window shrinks and grows as the kernel's does, and as RFC 9293 §3.8.6 wants it: what was
+//! advertised once is never taken back, so a smaller window takes effect as packets arrive; a larger
+//! one opens by a full segment for each packet that arrives, so that no burst follows (Spring et al.
+//! §IV-B).
+//!
 //! Whether a hole is open follows from counts: of the transmissions up to the newest, those that
 //! carry new payload, less those that arrived.
 
@@ -21,7 +26,13 @@ pub struct ReceiverSpec {
 /// The receiving end of a connection.
 #[derive(Clone, Debug)]
 pub struct Receiver {
+    /// How much may be under way, but for what was advertised before.
     window: Bytes,
+    /// To which the window grows.
+    window_target: Bytes,
+    /// Up to which payload the sender was told that it may send; `None` before it was told anything.
+    /// Invariant: it never becomes less.
+    right_edge: Option<Bytes>,
     /// One more than the highest number that arrived.
     numbers_end: u64,
     /// Packets that arrived, with copies.
@@ -45,6 +56,8 @@ impl Receiver {
     pub fn new(spec: &ReceiverSpec) -> Receiver {
         Receiver {
             window: spec.window,
+            window_target: spec.window,
+            right_edge: None,
             numbers_end: 0,
             packets: 0,
             distinct: 0,
@@ -75,6 +88,8 @@ impl Receiver {
             self.unacknowledged += u64::from(segment.payload);
         }
         self.segment_max = self.segment_max.max(segment.payload);
+        let grown = self.window + Bytes::new(self.segment_max.into());
+        self.window = grown.min(self.window_target);
         if now.since(self.arrived_at) > QUICK_AFTER {
             self.quick_left = QUICK_ACKS;
         }
@@ -107,7 +122,7 @@ impl Receiver {
             last: self.numbers_end - 1,
             received: self.packets,
             payload: self.payload,
-            window: self.window,
+            window: self.advertise(),
         })
     }
 
@@ -122,14 +137,26 @@ impl Receiver {
         self.payload
     }
 
-    /// What may be under way to it.
+    /// What it would advertise now: how much may be under way to it.
     pub fn window(&self) -> Bytes {
-        self.window
+        let promised = self.right_edge.unwrap_or(Bytes::ZERO).saturating_sub(self.payload);
+        promised.max(self.window)
     }
 
-    /// Changes the window from the next ACK on.
+    /// Tells the sender the window, and so promises it.
+    pub fn advertise(&mut self) -> Bytes {
+        let window = self.window();
+        self.right_edge = Some(self.payload + window);
+        window
+    }
+
+    /// Changes how far the window opens: at once if nothing was advertised yet; else a smaller one
+    /// once what was promised has arrived, a larger one by a full segment for each packet.
     pub fn set_window(&mut self, window: Bytes) {
-        self.window = window;
+        self.window_target = window;
+        if self.right_edge.is_none() || window < self.window {
+            self.window = window;
+        }
     }
 }
 

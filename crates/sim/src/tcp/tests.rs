@@ -505,6 +505,99 @@ fn pacing_costs_no_rate() {
 }
 
 // ------------------------------------------------------------------------------------------------
+// The receiver's window
+
+/// A receiver that has advertised `window`, and how many packets it has.
+fn advertised(window: u64) -> Receiver {
+    let mut receiver = Receiver::new(&ReceiverSpec { window: Bytes::new(window) });
+    assert_eq!(receiver.advertise(), Bytes::new(window));
+    receiver
+}
+
+fn advertised_after(receiver: &mut Receiver, number: u64) -> u64 {
+    receiver.handle_segment(ms(1), &segment(number, 0));
+    receiver.advertise().as_u64() / SEGMENT
+}
+
+#[test]
+fn a_smaller_window_takes_effect_as_packets_arrive() {
+    let mut receiver = advertised(20 * SEGMENT);
+    receiver.set_window(Bytes::new(16 * SEGMENT));
+    let windows: Vec<u64> = (0..6).map(|number| advertised_after(&mut receiver, number)).collect();
+    assert_eq!(windows, [19, 18, 17, 16, 16, 16]);
+}
+
+#[test]
+fn a_larger_window_opens_by_a_segment_for_each_packet() {
+    let mut receiver = advertised(4 * SEGMENT);
+    receiver.set_window(Bytes::new(7 * SEGMENT));
+    assert_eq!(receiver.advertise(), Bytes::new(4 * SEGMENT));
+    let windows: Vec<u64> = (0..5).map(|number| advertised_after(&mut receiver, number)).collect();
+    assert_eq!(windows, [5, 6, 7, 7, 7]);
+}
+
+#[test]
+fn before_anything_was_advertised_a_window_takes_effect_at_once() {
+    let mut receiver = Receiver::new(&ReceiverSpec { window: NO_WINDOW });
+    receiver.set_window(Bytes::new(3 * SEGMENT));
+    assert_eq!(receiver.advertise(), Bytes::new(3 * SEGMENT));
+    receiver.set_window(Bytes::new(9 * SEGMENT));
+    assert_eq!(receiver.advertise(), Bytes::new(3 * SEGMENT));
+}
+
+proptest! {
+    #[test]
+    fn a_window_never_moves_its_right_edge_left(
+        steps in prop::collection::vec((0u64..100_000, 0u32..6, 1u32..3_000), 1..200)
+    ) {
+        let mut receiver = advertised(50_000);
+        let (mut edge, mut number) = (50_000, 0);
+        for (window, packets, payload) in steps {
+            let before = receiver.window();
+            receiver.set_window(Bytes::new(window));
+            // Nor does it open at one stroke.
+            prop_assert!(receiver.window() <= before);
+            for _ in 0..packets {
+                receiver.handle_segment(ms(1), &Segment { number, payload, resent: 0, copy: false });
+                number += 1;
+                let advertised = receiver.advertise().as_u64();
+                let next = receiver.received().as_u64() + advertised;
+                prop_assert!(next >= edge, "{} after {}", next, edge);
+                // It is never more than what was promised or is wanted.
+                prop_assert!(advertised <= window.max(edge - (edge.min(receiver.received().as_u64()))));
+                edge = next;
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_by_the_law_leave_the_queue_as_long_as_it_shall_be_and_lose_nothing() {
+    // 20 packets of queue; the buffer is the BDP of 100 ms, 247 packets.
+    let link = RATE;
+    let rtts = [Span::millis(20), Span::millis(100)];
+    let mut world = World::new(&WorldSpec::new(link, rtts[1], 100));
+    let queue = link.time_to_send(Bytes::new(20 * (SEGMENT + HEADERS)));
+    for rtt in rtts {
+        let window = fairweir_core::window::wire_window(link / 2, rtt, queue);
+        let window = Bytes::new(window.as_u64() * SEGMENT / (SEGMENT + HEADERS));
+        world.connect_as(&sender_spec(Cubic), rtt, None, window);
+    }
+    world.run_for(Span::secs(5));
+    let before: Vec<u64> =
+        world.flows.iter().map(|f| f.receiver.received().as_u64() / SEGMENT).collect();
+    let used = utilisation(&mut world, Span::secs(10));
+    assert!(used > 0.99, "{used:.3}");
+    let after = world.flows.iter().map(|f| f.receiver.received().as_u64() / SEGMENT);
+    let parts: Vec<f64> = after.zip(&before).map(|(after, b)| (after - b) as f64).collect();
+    assert!((parts[0] / parts[1] - 1.0).abs() < 0.1, "{parts:?}");
+    assert_eq!(world.dropped, 0);
+    let srtt = world.flows[0].sender.srtt().unwrap().as_millis_f64();
+    let expected = (rtts[0] + queue).as_millis_f64();
+    assert!((srtt / expected - 1.0).abs() < 0.1, "{srtt} ms, not {expected} ms");
+}
+
+// ------------------------------------------------------------------------------------------------
 // Receiving
 
 fn segment(number: u64, resent: u32) -> Segment {
