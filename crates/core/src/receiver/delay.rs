@@ -25,6 +25,8 @@ use crate::units::{Span, Time};
 pub(super) struct DelayEstimator {
     connections: BTreeMap<u64, Base>,
     probe: Option<ProbeBase>,
+    /// What the last interval said.
+    last: Option<Estimate>,
 }
 
 /// What an observation's delays are taken for.
@@ -66,6 +68,44 @@ struct Estimate {
     is_settled: bool,
 }
 
+/// The queue as an RTT that was smoothed to the end of an interval contains it.
+#[derive(Clone, Copy, Debug)]
+struct Queuing {
+    /// At least so much.
+    least: i64,
+    /// So much, if it has not changed lately.
+    steady: Option<i64>,
+}
+
+impl Queuing {
+    fn between(before: Option<Estimate>, now: Option<(Estimate, DelaySource)>) -> Queuing {
+        let Some((now, _)) = now else { return Queuing { least: 0, steady: Some(0) } };
+        let is_steady = before.is_none_or(|b| (b.mean - now.mean).abs() < STEADY_NS)
+            && now.mean - now.least < STEADY_NS;
+        let steady = (now.is_settled && is_steady).then_some(now.mean.max(0));
+        Queuing { least: now.least.max(0), steady }
+    }
+}
+
+impl Base {
+    /// Takes in a smoothed RTT: as the mean of what it is without the queue, where that is known to
+    /// the millisecond, else as a first guess.
+    fn handle_rtt(&mut self, rtt: Span, queue: Queuing) {
+        let without = |queue: i64| rtt.as_nanos().saturating_sub(queue as u64);
+        let least = RTT_MIN.as_nanos();
+        self.rtt = Some(Span::nanos(match (self.rtt, queue.steady) {
+            (Some(old), Some(steady)) => {
+                let seen = without(steady).max(least);
+                let old = old.as_nanos();
+                // A first guess that was too high is left at once.
+                if seen * 10 < old * 9 { seen } else { old / 8 * 7 + seen / 8 }
+            }
+            (Some(old), None) => old.as_nanos().min(without(queue.least).max(least)),
+            (None, _) => without(queue.least).max(least),
+        }));
+    }
+}
+
 impl DelayEstimator {
     /// Takes in an interval; `None` if no source says anything.
     pub(super) fn handle_observation(
@@ -90,7 +130,9 @@ impl DelayEstimator {
         let found = candidates.into_iter().find_map(|(e, source)| Some((e?, source)));
         let known = found.filter(|(e, _)| e.is_settled).map(|(e, _)| e.least.max(0));
         let known = known.or((queue == Queue::WasEmpty).then_some(0));
-        self.settle(now, &observation.connections, known);
+        let queue = Queuing::between(self.last, found);
+        self.last = found.map(|(e, _)| e);
+        self.settle(now, &observation.connections, known, queue);
         let span = |ns: i64| Span::nanos(ns.max(0) as u64);
         found.map(|(estimate, source)| DelaySample {
             value: span(estimate.mean.max(estimate.least)),
@@ -131,7 +173,13 @@ impl DelayEstimator {
     }
 
     /// Takes over new connections and lower bases; forgets connections that are gone.
-    fn settle(&mut self, now: Time, connections: &[ConnectionSample], known: Option<i64>) {
+    fn settle(
+        &mut self,
+        now: Time,
+        connections: &[ConnectionSample],
+        known: Option<i64>,
+        queue: Queuing,
+    ) {
         for sample in connections {
             let base = self.connections.entry(sample.id).or_insert(Base {
                 transit: None,
@@ -145,11 +193,8 @@ impl DelayEstimator {
                 base.transit = Some(base.transit.map_or(seen, |old| old.min(seen)));
                 base.is_settled |= known.is_some();
             }
-            if let Some(rtt) = sample.rtt {
-                let queue = Span::nanos(known.unwrap_or(0) as u64);
-                let seen = Span::nanos(rtt.as_nanos().saturating_sub(queue.as_nanos()));
-                let seen = seen.max(RTT_MIN);
-                base.rtt = Some(base.rtt.map_or(seen, |old| old.min(seen)));
+            if let Some(rtt) = sample.rtt.filter(|_| sample.segments > 0) {
+                base.handle_rtt(rtt, queue);
             }
         }
         self.connections.retain(|_, base| now.since(base.seen_at) < FORGOTTEN_AFTER);
@@ -224,6 +269,8 @@ const RENEWING_SAMPLES_MIN: u32 = 3;
 const STAMP_ROUNDING: i64 = 500_000;
 /// The receiver's RTT is smoothed over whole milliseconds.
 const RTT_NOISE: i64 = 2_000_000;
+/// A queue that changes by less between two intervals, and within one, is steady.
+const STEADY_NS: i64 = 2_500_000;
 const RTT_MIN: Span = Span::millis(1);
 /// A connection without payload for this long is new when it comes back.
 const FORGOTTEN_AFTER: Span = Span::secs(60);

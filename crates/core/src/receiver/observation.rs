@@ -16,7 +16,7 @@ pub struct Observation {
     pub interval: Span,
     /// One for each group of the policy, in its order.
     pub groups: Vec<GroupSample>,
-    /// The busiest connections, at most [`CONNECTIONS_MAX`]; empty where nobody measures them.
+    /// In the order of their ids, the busiest connections, at most [`CONNECTIONS_MAX`]; empty where nobody measures them.
     pub connections: Vec<ConnectionSample>,
     /// What an active probe measured, where there is one.
     pub probe: Option<ProbeSample>,

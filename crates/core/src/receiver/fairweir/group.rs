@@ -15,6 +15,8 @@ pub(super) struct Group {
     recent: [Rate; RECENT_TICKS],
     pub(super) demand: Option<Rate>,
     pub(super) share: Rate,
+    /// What it may take at once: its share, or what that would be if it wanted all.
+    pub(super) bound: Rate,
     pub(super) ceil: Rate,
     pub(super) state: GroupState,
     silent_for: Span,
@@ -47,6 +49,7 @@ impl Group {
             recent: [Rate::ZERO; RECENT_TICKS],
             demand: Some(Rate::ZERO),
             share: Rate::ZERO,
+            bound: Rate::ZERO,
             ceil: Rate::ZERO,
             state: GroupState::Idle,
             silent_for: Span::ZERO,
@@ -83,8 +86,10 @@ impl Group {
             (GroupState::Saturating, None)
         } else if self.rate >= recent && self.rate > self.recent[0].scale(110, 100) {
             (GroupState::Rising, Some(recent.scale(RISING.0, RISING.1)))
+        } else if seen.is_crowded {
+            (GroupState::Unknown, None)
         } else {
-            (GroupState::Lending, Some(recent))
+            (GroupState::Lending, Some(recent.scale(LENDING.0, LENDING.1)))
         };
         if self.state != GroupState::Saturating {
             self.correction = (self.correction * 9 + NO_CORRECTION) / 10;
@@ -116,6 +121,8 @@ impl Group {
 pub(super) struct Seen {
     /// One of them would take more than its window.
     pub(super) is_filled: bool,
+    /// More queues than shall: who does not fill its window may be held up by others.
+    pub(super) is_crowded: bool,
     /// L2 rate of all whose windows are bounded.
     pub(super) bounded: Rate,
     /// The largest packet.
@@ -134,5 +141,8 @@ const STEADY_TICKS: u32 = 4;
 const BACKLOG_PACKETS: u64 = 4;
 /// A group that rises may have this times as much in the next tick.
 const RISING: (u64, u64) = (3, 2);
+/// What lends keeps so much more than it uses, so that it can grow: the others' windows have room
+/// for what it leaves.
+const LENDING: (u64, u64) = (108, 100);
 const SILENT_MAX: Span = Span::secs(30);
 const DEFIANT_TICKS: u32 = 5;

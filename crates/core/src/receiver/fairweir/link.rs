@@ -162,12 +162,13 @@ impl Link {
             return if is_more { Verdict::Changed(act) } else { Verdict::Rest };
         }
         let held = tick.at.since(self.busy_at) < CREEP_AFTER;
-        if !seen.is_wanted || held {
+        let queues = tick.delay.is_some_and(|d| d.value > tick.queue / 4);
+        if !seen.is_wanted || held || queues {
             return Verdict::Rest;
         }
-        let step = self.creep * seen.span.as_nanos() / CREEP_AFTER.as_nanos();
+        let step = self.creep * seen.span.as_nanos() / Span::secs(1).as_nanos();
         self.capacity = Some(from + from.scale(step, 1_000));
-        self.creep = (self.creep + self.creep / 4).min(CREEP_MAX);
+        self.creep = (self.creep + self.creep / 2).min(CREEP_MAX);
         Verdict::Rest
     }
 
@@ -183,16 +184,16 @@ const SAMPLES_MIN: u32 = 20;
 const GATHER_MAX: Span = Span::secs(1);
 const SAMPLES_FEW: u32 = 5;
 /// The link is busy if its queue never was shorter than this part of what it shall be.
-const BUSY_PART: (u64, u64) = (4, 10);
+const BUSY_PART: (u64, u64) = (2, 10);
 /// Below this a busy link says nothing: the queue is elsewhere.
 const LEARN_MIN: Rate = Rate::kbit(20);
-/// Changes by less than a fiftieth are no news.
-const NOTED: (u64, u64) = (102, 100);
+/// Changes by less than a twentieth are no news.
+const NOTED: (u64, u64) = (105, 100);
 /// The estimate creeps up so many thousandths a second, the longer the faster.
 const CREEP_MIN: u64 = 30;
-const CREEP_MAX: u64 = 300;
+const CREEP_MAX: u64 = 1_000;
 /// Not within this time after the link was busy.
-const CREEP_AFTER: Span = Span::secs(1);
+const CREEP_AFTER: Span = Span::millis(500);
 /// So much lost in so many conclusions in a row, with the queue as long as before, is no queue.
 const FALL_PART: (u64, u64) = (7, 10);
 const FALL_CONCLUSIONS: u32 = 5;

@@ -59,6 +59,9 @@ pub struct Fairweir {
     delay: DelayEstimator,
     link: Link,
     drain: Drain,
+    /// By how much all windows are wider than the law says, in thousandths, so that the queue is
+    /// what it shall be.
+    opening: u64,
     total_last: Option<Rate>,
     commands: Vec<Command>,
     decision: Decision,
@@ -92,6 +95,7 @@ impl Fairweir {
             delay: DelayEstimator::default(),
             link: Link::new(capacity),
             drain: Drain::default(),
+            opening: NO_CORRECTION,
             total_last: None,
             commands: Vec::new(),
             decision: Decision::initial(spec.weights.len()),
@@ -102,6 +106,8 @@ impl Fairweir {
 
     pub(super) fn handle_observation(&mut self, observation: &Observation) {
         assert_eq!(observation.groups.len(), self.groups.len(), "one sample for each group");
+        let is_ordered = observation.connections.is_sorted_by_key(|sample| sample.id);
+        assert!(is_ordered, "connections come in the order of their ids");
         let interval = observation.interval;
         if interval < TICK / 2 || interval > TICK * 2 {
             // The daemon slept or was stopped: what was seen until then says nothing about now.
@@ -112,7 +118,9 @@ impl Fairweir {
         let drained = self.finish_drain(observation);
         let delay = self.delay.handle_observation(observation, drained);
         self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
-        self.see_groups(observation);
+        // With more queue than is wanted, nobody says how much it would take.
+        let crowded = delay.is_some_and(|d| d.least * 2 > self.queue_target() * 3);
+        self.see_groups(observation, crowded);
 
         let volume = observation.groups.iter().map(|g| g.received).fold(Bytes::ZERO, |a, b| a + b);
         let total = Rate::from_volume(volume, interval);
@@ -148,6 +156,11 @@ impl Fairweir {
             for group in &mut self.groups {
                 group.correct(capacity, total);
             }
+        }
+        if let Some(delay) = delay
+            && !matches!(act, Act::Measure | Act::Learn { .. })
+        {
+            self.open(delay.value);
         }
         self.start_drain(observation.at);
         self.divide();
@@ -213,15 +226,15 @@ impl Fairweir {
             self.connections.insert(sample.id, connection);
         }
         let is_here = |id: &u64| observation.connections.binary_search_by_key(id, |s| s.id).is_ok();
-        let sorted = observation.connections.is_sorted_by_key(|s| s.id);
-        debug_assert!(sorted, "connections come in the order of their ids");
         self.connections.retain(|id, _| is_here(id));
     }
 
-    fn see_groups(&mut self, observation: &Observation) {
+    fn see_groups(&mut self, observation: &Observation, is_crowded: bool) {
         let packet = Bytes::new(1_514);
-        let mut seen =
-            vec![Seen { is_filled: false, bounded: Rate::ZERO, packet }; self.groups.len()];
+        let mut seen = vec![
+            Seen { is_filled: false, is_crowded, bounded: Rate::ZERO, packet };
+            self.groups.len()
+        ];
         for connection in self.connections.values() {
             let seen = &mut seen[connection.group];
             seen.bounded += connection.rate;
@@ -232,6 +245,20 @@ impl Fairweir {
         for ((group, sample), seen) in self.groups.iter_mut().zip(&observation.groups).zip(seen) {
             group.handle_tick(sample, observation.interval, seen);
         }
+    }
+
+    /// Opens all windows a little further if the queue is shorter than it shall be, while somebody
+    /// would take more, and less far if it is longer.
+    fn open(&mut self, queue: Span) {
+        if !self.groups.iter().any(|g| g.state == GroupState::Saturating) {
+            return;
+        }
+        let target = self.queue_target().as_nanos() as i64;
+        let base = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).as_nanos() as i64;
+        // What is missing of the queue, as a part of what is under way; half of it each tick.
+        let lacking = (target - queue.as_nanos() as i64) * 1_000 / (base + target) / 2;
+        let step = (1_000 + lacking.clamp(-OPENING_STEP_MAX, OPENING_STEP_MAX)) as u64;
+        self.opening = (self.opening * step / 1_000).clamp(OPENING_MIN, OPENING_MAX);
     }
 
     // --------------------------------------------------------------------------------------------
@@ -289,17 +316,19 @@ impl Fairweir {
             })
             .collect();
         let shares = fair(capacity.saturating_sub(taken), &entries);
-        let endless: Vec<Entry> =
-            entries.iter().map(|e| Entry { weight: e.weight, demand: None }).collect();
-        let by_weight = fair(capacity, &endless);
         for (i, group) in self.groups.iter_mut().enumerate() {
             group.share = shares[i];
-            // What leaves something to others may take it back at any time.
-            let bound =
-                if group.demand.is_none() { shares[i] } else { shares[i].max(by_weight[i]) };
+            group.bound = if group.demand.is_none() {
+                shares[i]
+            } else {
+                // What leaves something to others may take it back at any time.
+                let mut entries = entries.clone();
+                entries[i].demand = None;
+                fair(capacity, &entries)[i]
+            };
             let is_tight = self.enforce == Enforce::Htb || group.unbounded > group.rate / 5;
             let margin = if is_tight { TIGHT } else { LOOSE };
-            group.ceil = bound.scale(margin.0, margin.1).max(CEIL_MIN);
+            group.ceil = group.bound.scale(margin.0, margin.1).max(CEIL_MIN);
         }
         if self.enforce != Enforce::Window {
             let classes = self.groups.iter().map(|g| ClassRate {
@@ -312,21 +341,17 @@ impl Fairweir {
             self.commands.push(Command::SetRates(Allocation { total: None, classes }));
         }
         if self.enforce != Enforce::Htb {
-            let windows = self.windows(&by_weight);
+            let windows = self.windows();
             self.commands.push(Command::SetWindows(windows));
         }
     }
 
-    /// The window law for every connection; `by_weight` are the shares if all groups wanted all.
-    fn windows(&self, by_weight: &[Rate]) -> Windows {
+    /// The window law for every connection.
+    fn windows(&self) -> Windows {
         let mut connections = Vec::new();
         let mut initial = Vec::new();
         for (index, group) in self.groups.iter().enumerate() {
-            let bound = if group.demand.is_none() {
-                group.share
-            } else {
-                group.share.max(by_weight[index])
-            };
+            let bound = group.bound;
             let members: Vec<_> =
                 self.connections.iter().filter(|(_, c)| c.group == index).collect();
             let now = members.iter().map(|(_, c)| c.active_at).max().unwrap_or(Time::ZERO);
@@ -364,8 +389,11 @@ impl Fairweir {
         let narrow = self.drain.ticks_left > 0;
         let time =
             if narrow { base * DRAIN_PART.0 / DRAIN_PART.1 } else { base + self.queue_target() };
-        let share = share.scale(correction.max(NO_CORRECTION / 2), NO_CORRECTION);
-        payload(share * time, sample.segment).max(sample.segment * 2)
+        let share = share.scale(correction * self.opening, NO_CORRECTION * NO_CORRECTION);
+        // Senders send whole packets; what rounding gives or takes, the correction finds.
+        let segment = sample.segment.as_u64().max(1);
+        let packets = (payload(share * time, sample.segment).as_u64() + segment / 2) / segment;
+        sample.segment * packets.max(WINDOW_PACKETS_MIN)
     }
 
     fn conclude(&mut self, at: Time, act: Act, delay: Option<super::DelaySample>) {
@@ -396,6 +424,8 @@ fn payload(wire: Bytes, segment: Bytes) -> Bytes {
     Bytes::new(wire.as_u64() * segment / (segment + HEADERS))
 }
 
+/// With one packet under way, the receiver's delayed ACK would hold up the sender.
+const WINDOW_PACKETS_MIN: u64 = 2;
 /// Ethernet, IPv4 and TCP with timestamps; what IPv6 has more, the correction finds.
 const HEADERS: u64 = 14 + 20 + 32;
 /// The loop starts at nine tenths of what is remembered.
@@ -403,7 +433,7 @@ const REMEMBERED: (u64, u64) = (9, 10);
 /// The queue has room for so much at least, or bursts of the window law would empty it.
 const QUEUE_MIN: Bytes = Bytes::new(4 * 1_514);
 /// A window counts as filled from this part on.
-const FILLED: (u64, u64) = (80, 100);
+const FILLED: (u64, u64) = (90, 100);
 /// Below this a link whose capacity is unknown rests.
 const QUIET_MAX: Rate = Rate::kbit(250);
 /// How often the queue is emptied, and how often while bases are not known.
@@ -411,12 +441,15 @@ const DRAIN_INTERVAL: Span = Span::secs(10);
 const DRAIN_SOON: Span = Span::secs(1);
 const DRAIN_TICKS_MAX: u64 = 5;
 /// What the windows are narrowed to, of share · base RTT. Source: docs/control.md.
-const DRAIN_PART: (u64, u64) = (75, 100);
+const DRAIN_PART: (u64, u64) = (85, 100);
 /// Classes above the shares, where windows bound what arrives, and where they do not.
 const LOOSE: (u64, u64) = (125, 100);
 const TIGHT: (u64, u64) = (100, 100);
 /// A connection takes part in the division so long after its last packet.
 const ACTIVE_FOR: Span = Span::secs(1);
+const OPENING_STEP_MAX: i64 = 100;
+const OPENING_MIN: u64 = 700;
+const OPENING_MAX: u64 = 1_500;
 const RTT_GUESS: Span = Span::millis(50);
 /// Ten packets, as senders begin.
 const INITIAL_WINDOW: Bytes = Bytes::new(14_480);

@@ -24,6 +24,7 @@ impl World<'_> {
             let received = connection.receiver.received();
             samples.push(connection.measure.take(known, received));
         }
+        samples.sort_unstable_by_key(|sample| sample.id);
         samples
     }
 
