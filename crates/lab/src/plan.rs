@@ -31,7 +31,8 @@ pub(crate) struct Plan<'s> {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) server: SocketAddr,
-    pub(crate) is_ping: bool,
+    /// How often it asks, if it is a ping.
+    pub(crate) ping_interval_ns: Option<u64>,
     pub(crate) congestion_control: String,
     pub(crate) connections: u32,
     pub(crate) start_ns: u64,
@@ -138,7 +139,7 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     for flow in &scenario.flows {
         match flow.kind {
             Kind::Bulk => refuse_unknown(flow.congestion_control.name())?,
-            Kind::Ping => {}
+            Kind::Ping { .. } => {}
             Kind::OnOff(_) | Kind::Udp | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => {
                 return Err(Error::NotPlayed(flow.kind.name()));
             }
@@ -193,7 +194,10 @@ fn job(flow: &Flow, server: SocketAddr, mtu: u32) -> Job {
     };
     Job {
         server,
-        is_ping: flow.kind == Kind::Ping,
+        ping_interval_ns: match flow.kind {
+            Kind::Ping { interval } => Some(interval.as_nanos()),
+            _ => None,
+        },
         congestion_control: flow.congestion_control.name().to_owned(),
         connections: flow.connections,
         start_ns: flow.start.as_nanos(),

@@ -251,7 +251,7 @@ impl Stage {
 
     fn pings(&mut self, scenario: &Scenario) -> Result<Vec<PingSamples>, Error> {
         let flows = scenario.flows.iter().zip(&mut self.fetches);
-        let pings = flows.filter(|(flow, _)| flow.kind == Kind::Ping);
+        let pings = flows.filter(|(flow, _)| matches!(flow.kind, Kind::Ping { .. }));
         pings
             .map(|(flow, fetch)| {
                 let result: PingResult = serde_json::from_str(&fetch.hear()?)

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use fairweir_core::units::{Span, Time};
-use fairweir_sim::scenario::{PING_INTERVAL, PING_PAYLOAD};
+use fairweir_sim::scenario::PING_PAYLOAD;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
@@ -30,8 +30,8 @@ pub(super) fn main() -> io::Result<()> {
     let job: Job = super::read_job()?;
     let clock = super::read_clock()?;
     clock.sleep_until(Time::from_nanos(job.start_ns));
-    if job.is_ping {
-        let result = ping(&job, clock)?;
+    if let Some(interval) = job.ping_interval_ns {
+        let result = ping(&job, Span::nanos(interval), clock)?;
         println!("{}", serde_json::to_string(&result)?);
         return Ok(());
     }
@@ -65,8 +65,8 @@ fn receive(job: &Job, clock: Clock) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks every [`PING_INTERVAL`] and measures how long the answers take.
-fn ping(job: &Job, clock: Clock) -> io::Result<PingResult> {
+/// Asks at every `interval` and measures how long the answers take.
+fn ping(job: &Job, interval: Span, clock: Clock) -> io::Result<PingResult> {
     let any: SocketAddr = match job.server {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -77,7 +77,7 @@ fn ping(job: &Job, clock: Clock) -> io::Result<PingResult> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let answers = scope.spawn(|| receive_answers(&socket, clock, &stop));
-        let requests = send_requests(&socket, job, clock);
+        let requests = send_requests(&socket, job, interval, clock);
         stop.store(true, Ordering::Relaxed);
         let answers = answers.join().map_err(|_| io::Error::other("a receiver panicked"))??;
         let old_enough = |sent: &u64| sent + ANSWER_WITHIN.as_nanos() <= job.stop_ns;
@@ -88,7 +88,12 @@ fn ping(job: &Job, clock: Clock) -> io::Result<PingResult> {
 }
 
 /// Sends a request at every tick, with its time in front; returns the times.
-fn send_requests(socket: &UdpSocket, job: &Job, clock: Clock) -> io::Result<Vec<u64>> {
+fn send_requests(
+    socket: &UdpSocket,
+    job: &Job,
+    interval: Span,
+    clock: Clock,
+) -> io::Result<Vec<u64>> {
     let mut requests = Vec::new();
     let mut due = Time::from_nanos(job.start_ns);
     while due.as_nanos() < job.stop_ns {
@@ -98,7 +103,7 @@ fn send_requests(socket: &UdpSocket, job: &Job, clock: Clock) -> io::Result<Vec<
         payload[..8].copy_from_slice(&now.to_be_bytes());
         socket.send(&payload)?;
         requests.push(now);
-        due = due + PING_INTERVAL;
+        due = due + interval;
     }
     Ok(requests)
 }

@@ -27,7 +27,7 @@ pub(super) fn main() -> io::Result<()> {
     let jobs: Vec<Job> = super::read_job()?;
     let mut servers = Vec::new();
     for job in jobs {
-        let server = if job.is_ping {
+        let server = if job.ping_interval_ns.is_some() {
             Server::Echo(UdpSocket::bind(job.server)?)
         } else {
             Server::Bulk(listen(&job)?)
@@ -182,7 +182,7 @@ mod tests {
     fn sent_in_ten_seconds(goodputs: Vec<(u64, Option<u64>)>, held: std::ops::Range<u64>) -> u64 {
         let job = Job {
             server: ([127, 0, 0, 1], 1).into(),
-            is_ping: false,
+            ping_interval_ns: None,
             congestion_control: "cubic".into(),
             connections: 1,
             start_ns: 0,

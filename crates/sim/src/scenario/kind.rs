@@ -10,8 +10,11 @@ use fairweir_core::units::{Bytes, Rate, Span};
 pub enum Kind {
     /// A TCP download that has always more to send, up to its demand.
     Bulk,
-    /// A small UDP request every [`super::PING_INTERVAL`], answered by the server.
-    Ping,
+    /// A small UDP request at every interval, answered by the server.
+    Ping {
+        /// From one request to the next.
+        interval: Span,
+    },
     /// A TCP download that is on and off by turns.
     OnOff(OnOff),
     /// Full UDP packets from the server at the demand, whatever becomes of them.
@@ -29,7 +32,7 @@ impl Kind {
     pub const fn name(&self) -> &'static str {
         match self {
             Kind::Bulk => "bulk",
-            Kind::Ping => "ping",
+            Kind::Ping { .. } => "ping",
             Kind::OnOff(_) => "on-off",
             Kind::Udp => "udp",
             Kind::Video(_) => "video",
@@ -64,6 +67,8 @@ pub struct Web {
     pub hosts: u32,
     /// The fewest and the most objects of a page, the document included.
     pub objects: (u32, u32),
+    /// Median size of an object.
+    pub object: Bytes,
     /// Mean time from a page that is there to the next one.
     pub think: Span,
     /// Mean time from a session to the next one.

@@ -17,7 +17,7 @@ use std::path::Path;
 pub use fairweir_core::policy::Group;
 use fairweir_core::receiver::{Control, CrabTuning, Enforce};
 use fairweir_core::share::{Entry, Weight, fair};
-use fairweir_core::units::{Rate, Span, Time};
+use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use crate::link::{Buffer, Capacity, Discipline, LinkSpec};
 
@@ -174,7 +174,7 @@ pub struct DemandStep {
     pub demand: Option<Rate>,
 }
 
-/// How often a ping asks.
+/// How often a ping asks if its scenario does not say.
 pub const PING_INTERVAL: Span = Span::millis(100);
 /// UDP payload of a ping's request and answer in bytes, as of ping(8).
 pub const PING_PAYLOAD: u64 = 56;
@@ -389,7 +389,7 @@ impl Flow {
             return Demand::Known(Rate::ZERO);
         }
         match self.kind {
-            Kind::Ping => Demand::Known(ping_rate(self.ip)),
+            Kind::Ping { interval } => Demand::Known(ping_rate(self.ip, interval)),
             Kind::Bulk | Kind::Udp => {
                 let holds = self.demands.iter().rev().find(|step| step.at <= t);
                 holds.and_then(|step| step.demand).map_or(Demand::Endless, Demand::Known)
@@ -400,9 +400,9 @@ impl Flow {
 }
 
 /// L2 rate of a ping's answers.
-pub fn ping_rate(ip: Ip) -> Rate {
+pub fn ping_rate(ip: Ip, interval: Span) -> Rate {
     let bytes = PING_PAYLOAD + UDP_HEADER + ip.header() + ETHERNET_HEADER;
-    Rate::bps(bytes * 8 * (Span::secs(1).as_nanos() / PING_INTERVAL.as_nanos()))
+    Rate::from_volume(Bytes::new(bytes), interval)
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ use super::{
 
 mod kind;
 
+/// Source: RFC 8200 §5.
+const IPV6_MTU_MIN: u32 = 1280;
 const SETTLE: Span = Span::secs(6);
 const RTT: Span = Span::millis(40);
 /// Shorter ticks see single bursts, longer ones are no control.
@@ -71,7 +73,7 @@ pub(super) fn scenario(
     let mut device_of = Vec::new();
     let (groups, places): (Vec<_>, Vec<_>) =
         groups(group_tables, &devices, &mut device_of)?.into_iter().unzip();
-    let flows = flows(flow_tables, &groups, end)?;
+    let flows = flows(flow_tables, &groups, end, link.mtu)?;
     for (i, (group, place)) in groups.iter().zip(&places).enumerate() {
         let unmatched = group.matches.is_empty() && group.name != DEFAULT_GROUP;
         if unmatched && !flows.iter().any(|f| f.group == i) {
@@ -190,7 +192,12 @@ fn check_policy(groups: &[(Group, Place<'_>)]) -> Result<(), ScenarioError> {
     policy.map(drop).map_err(|e| place.error(e))
 }
 
-fn flows(tables: Vec<Table<'_>>, groups: &[Group], end: Time) -> Result<Vec<Flow>, ScenarioError> {
+fn flows(
+    tables: Vec<Table<'_>>,
+    groups: &[Group],
+    end: Time,
+    mtu: u32,
+) -> Result<Vec<Flow>, ScenarioError> {
     if tables.len() > FLOWS_MAX {
         let what = format!("{} flows are too many; at most {FLOWS_MAX}", tables.len());
         return Err(tables[FLOWS_MAX].place().error(what));
@@ -199,6 +206,10 @@ fn flows(tables: Vec<Table<'_>>, groups: &[Group], end: Time) -> Result<Vec<Flow
     for table in tables {
         let place = table.place();
         let flow = flow(table, groups, end)?;
+        if flow.ip == Ip::V6 && mtu < IPV6_MTU_MIN {
+            let what = format!("`ip = 6` needs an MTU of {IPV6_MTU_MIN}; the link has {mtu}");
+            return Err(place.error(what));
+        }
         // One address cannot be of both kinds.
         let same = |f: &&Flow| f.server.is_some() && f.server == flow.server;
         if flows.iter().find(same).is_some_and(|f| f.ip != flow.ip) {

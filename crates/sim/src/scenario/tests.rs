@@ -134,7 +134,7 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("buffer = \"100ms\"", "buffer = \"100\"", &["8: link.buffer", "100ms", "150kB", "10p"]),
     ("buffer = \"100ms\"", "buffer = \"0p\"", &["8: link.buffer", "holds nothing"]),
     ("buffer = \"100ms\"", "bufer = \"1ms\"", &["8: link.bufer", "did you mean `buffer`?"]),
-    ("buffer = \"100ms\"", "mtu = 100", &["8: link.mtu", "1280 to 9000"]),
+    ("buffer = \"100ms\"", "mtu = 100", &["8: link.mtu", "576 to 9000"]),
     ("buffer = \"100ms\"", "loss = 1.5", &["8: link.loss", "1.5", "0 to 1"]),
     ("buffer = \"100ms\"", "jitter = \"fast\"", &["8: link.jitter", "fast"]),
     ("buffer = \"100ms\"", "queue = \"wfg\"", &["8: link.queue", "did you mean `wfq`?"]),
@@ -485,6 +485,7 @@ fn every_kind_has_its_defaults() {
     let web = Web {
         hosts: 1,
         objects: (30, 80),
+        object: Bytes::kb(15),
         think: Span::secs(5),
         session_gap: Span::secs(60),
         pages_per_session: 10,
