@@ -12,12 +12,22 @@ fn main() -> Result<()> {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").context("cargo sets the architecture")?;
     // Debian keeps asm/types.h in a folder per architecture, where clang does not look for bpf.
     let multiarch = format!("-I/usr/include/{arch}-linux-gnu");
-    SkeletonBuilder::new()
-        .source("bpf/classify.bpf.c")
-        .obj(out.join("classify.bpf.o"))
-        .clang_args([multiarch.as_str(), "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"])
-        .build()
-        .context("compile bpf/classify.bpf.c")?;
+    for name in ["classify", "lift"] {
+        let source = format!("bpf/{name}.bpf.c");
+        SkeletonBuilder::new()
+            .source(&source)
+            .obj(out.join(format!("{name}.bpf.o")))
+            .clang_args([
+                multiarch.as_str(),
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-Wno-unused-parameter",
+                "-Wno-unused-function",
+            ])
+            .build()
+            .with_context(|| format!("compile {source}"))?;
+    }
     println!("cargo:rerun-if-changed=bpf");
     Ok(())
 }

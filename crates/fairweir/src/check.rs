@@ -29,6 +29,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     if host.strict_priority {
         write!(out, ", strict priority in this order")?;
     }
+    write!(out, ", probe {}", host.probe)?;
     match &host.dev {
         Some(dev) => writeln!(out, ", dev {dev}\n")?,
         None => writeln!(out, ", dev as told by --dev\n")?,
@@ -71,6 +72,8 @@ fn as_json(config: &Config) -> serde_json::Value {
         "control": config.host.control.unwrap_or(Control::Crab),
         "capacity_bps": config.host.capacity,
         "strict_priority": config.host.strict_priority,
+        "probe": config.host.probe.to_string(),
+        "probe_interval_ms": config.host.probe_interval.as_millis_f64(),
         "groups": groups,
         "warnings": config.warnings,
     })

@@ -39,8 +39,12 @@ const EXIT_FAILURE: u8 = 2;
 fn main() -> ExitCode {
     // The lab's processes are this binary under other names; people never start them.
     let first = env::args_os().nth(1).and_then(|argument| argument.into_string().ok());
-    if let Some(agent) = first.filter(|name| fairweir_lab::is_agent(name)) {
-        return fairweir_lab::agent_main(&agent);
+    if let Some(agent) = first.as_ref().filter(|name| fairweir_lab::is_agent(name)) {
+        return fairweir_lab::agent_main(agent);
+    }
+    if first.is_some_and(|name| host::guard::is_guard(&name)) {
+        log_to_stderr(0);
+        return host::guard::main().map_or(ExitCode::from(EXIT_FAILURE), |()| ExitCode::SUCCESS);
     }
     let cli = Cli::parse();
     log_to_stderr(cli.verbose);

@@ -7,7 +7,7 @@ use fairweir_core::units::{Bytes, Rate};
 use crate::cli::StatusArgs;
 use crate::client::Client;
 use crate::table::{self, Align};
-use crate::wire::{Request, Status};
+use crate::wire::{ProbeStatus, Request, Status};
 
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
     let mut client = Client::find(&args.run_dir.run_dir, args.dev.as_deref())?;
@@ -63,8 +63,35 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
         let network = status.network.as_deref().unwrap_or("this network");
         notes.push(("remembered", format!("{capacity} of {network}, {hours} h old at the start")));
     }
+    if let Some(delay) = &status.delay {
+        let source = delay.source.replace('_', " ");
+        let of = format!("by {source}, {} samples", delay.samples);
+        notes.push(("queue at the ISP", format!("{:.1} ms ({of})", delay.mean_ms)));
+    }
+    if status.connections > 0 {
+        let (all, bounded) = (status.connections, status.bounded_connections);
+        notes.push(("connections", format!("{all}, the windows of {bounded} bounded")));
+    }
+    notes.extend(status.probe.as_ref().map(|probe| ("probe", probe_note(probe))));
     notes.extend(status.limits.iter().map(|limit| ("limit", limit.clone())));
     notes
+}
+
+/// Who answers the probe, how often and how quickly.
+fn probe_note(probe: &ProbeStatus) -> String {
+    let mut note = match &probe.reflector {
+        Some(reflector) => {
+            format!("{reflector} answered {} of {} requests", probe.answered, probe.sent)
+        }
+        None => "nobody behind the link is known to answer".to_owned(),
+    };
+    if let Some(ms) = probe.rtt_last_ms {
+        note.push_str(&format!(", the last within {ms:.1} ms"));
+    }
+    if let Some(error) = &probe.error {
+        note.push_str(&format!("; {error}"));
+    }
+    note
 }
 
 /// The groups of `status`, one per line.

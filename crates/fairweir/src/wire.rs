@@ -62,6 +62,14 @@ pub(crate) struct Status {
     pub(crate) groups: Vec<GroupStatus>,
     /// What is not covered.
     pub(crate) limits: Vec<String>,
+    /// What the queue of the access link adds to the delay; null while nobody knows.
+    pub(crate) delay: Option<DelayStatus>,
+    /// TCP connections that received something in the last tick, or whose window is bounded.
+    pub(crate) connections: u64,
+    /// How many of them have a window that is bounded.
+    pub(crate) bounded_connections: u64,
+    /// How long a small packet takes to somebody behind the access link and back; null if nobody asks.
+    pub(crate) probe: Option<ProbeStatus>,
     /// Why the configuration on disk is not in force, if so.
     pub(crate) config_error: Option<String>,
 }
@@ -73,6 +81,34 @@ pub(crate) struct Remembered {
     pub(crate) capacity_bps: u64,
     /// How old this was when it was read.
     pub(crate) age_s: u64,
+}
+
+/// What the queue of the access link adds to the delay, as the control concludes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct DelayStatus {
+    /// The mean of the last tick.
+    pub(crate) mean_ms: f64,
+    /// The least of the last tick.
+    pub(crate) least_ms: f64,
+    /// Who measured it.
+    pub(crate) source: String,
+    /// On how many packets.
+    pub(crate) samples: u32,
+}
+
+/// A probe of the access link.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ProbeStatus {
+    /// Who answers, or is asked; null while nobody is found.
+    pub(crate) reflector: Option<String>,
+    /// Requests that were answered or lost since the probe's start.
+    pub(crate) sent: u64,
+    /// How many of them were answered.
+    pub(crate) answered: u64,
+    /// The newest round-trip time.
+    pub(crate) rtt_last_ms: Option<f64>,
+    /// Why nobody is asked, if so.
+    pub(crate) error: Option<String>,
 }
 
 /// Something that the control did.
@@ -112,4 +148,8 @@ pub(crate) struct GroupStatus {
     pub(crate) drops: u64,
     /// What waits in its class now.
     pub(crate) backlog_bytes: u64,
+    /// TCP connections that received something in the last tick, or whose window is bounded.
+    pub(crate) connections: u64,
+    /// How many of them have a window that is bounded.
+    pub(crate) bounded_connections: u64,
 }

@@ -22,6 +22,8 @@ dev = "eth0"
 control = "crab"
 capacity = "30mbit"
 strict_priority = false
+probe = "192.0.2.7"
+probe_interval = "100ms"
 
 [[group]]
 name = "video"
@@ -116,6 +118,16 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
         (host("dev = [\"eth0\"]"), 3, "the array is not an interface's name"),
         (host("strict_priority = 1"), 3, "1 is not true or false"),
         (host("strict_priority = \"true\""), 3, "the text `true` is not true or false"),
+        (host("probe = true"), 3, "`true` is not \"auto\", \"off\" or an address"),
+        (host("probe = \"of\""), 3, "host.probe: `of` is none of these (did you mean `off`?)"),
+        (host("probe = \"example.org\""), 3, "the address of a host that answers pings"),
+        (host("probe = \"192.0.2.256\""), 3, "`192.0.2.256` is none of these"),
+        (host("probe = \"127.0.0.1\""), 3, "is no single host behind a link"),
+        (host("probe = \"ff02::1\""), 3, "is no single host behind a link"),
+        (host("probe = \"fe80::1\""), 3, "is no single host behind a link"),
+        (host("probe_interval = 50"), 3, "50 is not a time"),
+        (host("probe_interval = \"5ms\""), 3, "5ms is no interval of a probe: from 10ms to 10s"),
+        (host("probe_interval = \"1min\""), 3, "from 10ms to 10s"),
         (host("[host.sub]"), 3, "host.sub: is no key of [host]"),
         // [[group]]
         ("version = 1\n[[group]]\nweight = 1\n".into(), 2, "group.name: is missing"),
@@ -188,7 +200,7 @@ fn a_good_configuration_is_understood() {
     let output = check(&written(&dir, "good.toml", GOOD));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && output.stderr.is_empty());
-    assert!(text.contains("control crab, capacity 30mbit, dev eth0"), "{text}");
+    assert!(text.contains("control crab, capacity 30mbit, probe 192.0.2.7, dev eth0"), "{text}");
     assert!(
         text.contains("work         10            58.8 %  user:root unit:backup.service"),
         "{text}"
@@ -311,7 +323,7 @@ fn what_two_files_both_say_is_an_error_that_names_both() {
     .unwrap();
     let error = refused(&main).unwrap();
     assert!(error.contains(&format!("{}:3: group.name:", second.display())), "{error}");
-    assert!(error.contains(&format!("{}:11 already", main.display())), "{error}");
+    assert!(error.contains(&format!("{}:13 already", main.display())), "{error}");
     fs::write(&second, "[[group]]\n").unwrap();
     assert!(refused(&main).unwrap().contains("x.toml:1: version: is missing"));
 }

@@ -14,6 +14,7 @@
 //! | module | its job |
 //! |---|---|
 //! | `plan` | addresses, ports and names of everything in a scenario |
+//! | `job` | what agents are told, and what they tell |
 //! | `home` | namespaces, devices, routes |
 //! | `relay` | the access link in real time |
 //! | `agent` | sender and receiver of the flows, as processes |
@@ -25,6 +26,7 @@ mod agent;
 mod clock;
 mod daemon;
 mod home;
+mod job;
 mod plan;
 mod process;
 mod relay;
@@ -42,7 +44,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// The scenario has something that only the simulator knows.
-    #[error("the emulated home plays bulk and ping; `fairweir sim run` plays {0} too")]
+    #[error("the emulated home does not play {0}; `fairweir sim run` does")]
     NotPlayed(&'static str),
     /// The kernel lacks a congestion control that the scenario wants.
     #[error("the kernel has no congestion control `{name}`: {source}")]

@@ -6,14 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
-use fairweir_sim::scenario::{
-    DemandStep, ETHERNET_HEADER, Flow, Ip, Kind, Scenario, TCP_HEADER, Tuning,
-};
+use fairweir_sim::engine;
+use fairweir_sim::scenario::{Flow, Ip, Kind, Scenario, Tuning};
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 
 use crate::Error;
+use crate::job::Job;
 
 /// Each flow has a process of its own.
 const FLOWS_MAX: usize = 256;
@@ -25,22 +24,6 @@ pub(crate) struct Plan<'s> {
     pub(crate) scenario: &'s Scenario,
     /// One for each flow, in its order.
     pub(crate) servers: Vec<SocketAddr>,
-}
-
-/// What sender and receiver of a flow have to know, as told to their processes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Job {
-    pub(crate) server: SocketAddr,
-    /// How often it asks, if it is a ping.
-    pub(crate) ping_interval_ns: Option<u64>,
-    pub(crate) congestion_control: String,
-    pub(crate) connections: u32,
-    pub(crate) start_ns: u64,
-    pub(crate) stop_ns: u64,
-    /// From when on how much payload per second and connection; `None` is without end.
-    pub(crate) goodputs: Vec<(u64, Option<u64>)>,
-    /// Payload of a full packet.
-    pub(crate) segment: u64,
 }
 
 impl<'s> Plan<'s> {
@@ -58,9 +41,12 @@ impl<'s> Plan<'s> {
         Plan { scenario, servers }
     }
 
-    /// Every server's address, once.
+    /// The address of every server and reflector, once.
     pub(crate) fn server_addresses(&self) -> Vec<IpAddr> {
         let mut addresses: Vec<IpAddr> = self.servers.iter().map(SocketAddr::ip).collect();
+        if self.scenario.probe.is_there {
+            addresses.extend(REFLECTORS);
+        }
         addresses.sort();
         addresses.dedup();
         addresses
@@ -71,9 +57,13 @@ impl<'s> Plan<'s> {
         FIRST_PORT
     }
 
+    /// What the agents are told. The seeds are those of the simulator without control, so that both
+    /// worlds see the same pages, sizes and pauses.
     pub(crate) fn jobs(&self) -> Vec<Job> {
-        let flows = self.scenario.flows.iter().zip(&self.servers);
-        flows.map(|(flow, &server)| job(flow, server, self.scenario.link.mtu)).collect()
+        let seeds = engine::app_seeds(self.scenario, self.scenario.seed);
+        let flows = self.scenario.flows.iter().zip(&self.servers).zip(seeds);
+        let job = |((flow, &server), seed)| Job::new(flow, server, self.scenario.link.mtu, seed);
+        flows.map(job).collect()
     }
 
     /// Base name of the executable that receives a flow.
@@ -91,6 +81,8 @@ impl<'s> Plan<'s> {
                 scenario.control.capacity.unwrap_or_else(|| scenario.link.capacity.nominal());
             let _ = writeln!(text, "capacity = \"{}bit\"", capacity.as_bps());
         }
+        let probe = if scenario.probe.is_there { REFLECTORS[0].to_string() } else { "off".into() };
+        let _ = writeln!(text, "probe = \"{probe}\"");
         // The daemon adds a default group of weight 1, which has next to no traffic here: against
         // larger weights it takes next to nothing where shares are given for good.
         let heaviest = scenario.groups.iter().map(|g| g.weight.as_u32()).max().unwrap_or(1);
@@ -138,11 +130,11 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     }
     for flow in &scenario.flows {
         match flow.kind {
-            Kind::Bulk => refuse_unknown(flow.congestion_control.name())?,
-            Kind::Ping { .. } => {}
-            Kind::OnOff(_) | Kind::Udp | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => {
-                return Err(Error::NotPlayed(flow.kind.name()));
+            Kind::Bulk | Kind::OnOff(_) | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => {
+                refuse_unknown(flow.congestion_control.name())?;
             }
+            // QUIC brings its own.
+            Kind::Ping { .. } | Kind::Udp | Kind::Quic => {}
         }
     }
     Ok(())
@@ -175,35 +167,17 @@ pub(crate) const INTERNET: [IpNet; 2] = [
     IpNet::V6(ipnet::Ipv6Net::new_assert(Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, 0), 64)),
 ];
 
+/// Who answers the daemon's probe, of each family.
+pub(crate) const REFLECTORS: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(198, 18, 255, 254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, 0xffff)),
+];
+
 fn server_address(flow: usize, ip: Ip) -> IpAddr {
     let i = flow as u16 + 1;
     match ip {
         Ip::V4 => Ipv4Addr::new(198, 18, (i / 250) as u8, (i % 250) as u8).into(),
         Ip::V6 => Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, i).into(),
-    }
-}
-
-fn job(flow: &Flow, server: SocketAddr, mtu: u32) -> Job {
-    let segment = u64::from(mtu) - flow.ip.header() - TCP_HEADER;
-    // A demand counts L2 bytes of all connections; a sender counts payload of its own.
-    let goodput = |step: &DemandStep| {
-        let per_connection = step.demand.map(|d| d / u64::from(flow.connections));
-        let wire = u64::from(mtu) + ETHERNET_HEADER;
-        let bytes = per_connection.map(|d| d.scale(segment, wire).bytes_per_second_floor());
-        (step.at.as_nanos(), bytes)
-    };
-    Job {
-        server,
-        ping_interval_ns: match flow.kind {
-            Kind::Ping { interval } => Some(interval.as_nanos()),
-            _ => None,
-        },
-        congestion_control: flow.congestion_control.name().to_owned(),
-        connections: flow.connections,
-        start_ns: flow.start.as_nanos(),
-        stop_ns: flow.stop.as_nanos(),
-        goodputs: flow.demands.iter().map(goodput).collect(),
-        segment,
     }
 }
 
@@ -237,10 +211,20 @@ mod tests {
 
     #[test]
     fn what_only_the_simulator_plays_is_refused_by_name() {
-        assert_eq!(error("kind = \"bulk\"\ncongestion_control = \"reno\""), None);
-        assert_eq!(error("kind = \"ping\""), None);
-        let refused = error("kind = \"video\"").unwrap();
-        assert!(refused.contains("bulk and ping") && refused.contains("plays video"), "{refused}");
+        for flow in [
+            "kind = \"bulk\"\ncongestion_control = \"reno\"",
+            "kind = \"quic\"\ncongestion_control = \"bbr\"",
+            "kind = \"ping\"",
+            "kind = \"udp\"\ndemand = \"1mbit\"",
+            "kind = \"on-off\"",
+            "kind = \"video\"",
+            "kind = \"web\"",
+            "kind = \"short\"\nrate_per_s = 1\nsize = \"9kB\"",
+        ] {
+            assert_eq!(error(flow), None, "{flow}");
+        }
+        let refused = error("kind = \"ping\"\n[control]\nstrict_priority = true").unwrap();
+        assert!(refused.contains("does not play strict priority"), "{refused}");
     }
 
     #[test]

@@ -29,6 +29,10 @@ use crate::Error;
 use crate::clock::Clock;
 use crate::plan::Plan;
 
+mod reflector;
+
+use reflector::{Fate, Reflector};
+
 /// How often the thread looks whether it shall stop.
 const STOP_CHECK: Span = Span::millis(50);
 /// How many packets are read at a time before what is due is written.
@@ -106,7 +110,7 @@ struct Delayed {
     ip: Vec<u8>,
 }
 
-/// Where each flow belongs.
+/// Where each flow belongs, and the probe.
 struct Route {
     group: usize,
     /// On the way down before the queue; the rest of the RTT comes on the way up behind the queue.
@@ -118,12 +122,16 @@ struct Carrier {
     clock: Clock,
     net0: OwnedFd,
     acc0: OwnedFd,
+    /// One for each flow, then that of the reflector.
     routes: Vec<Route>,
+    reflector: Reflector,
     first_port: u16,
     down: Link<Vec<u8>>,
     up: Link<(usize, Vec<u8>)>,
     to_down: BinaryHeap<Reverse<Delayed>>,
     to_net0: BinaryHeap<Reverse<Delayed>>,
+    /// What passes the downlink's queue by.
+    to_acc0: BinaryHeap<Reverse<Delayed>>,
     arrivals: u64,
     buffer: Vec<u8>,
     outcome: Outcome,
@@ -137,22 +145,27 @@ impl Carrier {
         net0: OwnedFd,
         acc0: OwnedFd,
     ) -> Carrier {
-        let route = |flow: &fairweir_sim::scenario::Flow| {
-            let delay_down = flow.rtt / 2;
-            let delay_up = Span::nanos(flow.rtt.as_nanos() - delay_down.as_nanos());
-            Route { group: flow.group, delay_down, delay_up }
+        let route = |group: usize, rtt: Span| {
+            let delay_down = rtt / 2;
+            let delay_up = Span::nanos(rtt.as_nanos() - delay_down.as_nanos());
+            Route { group, delay_down, delay_up }
         };
-        let samples = Samples::new(plan.scenario);
+        let scenario = plan.scenario;
+        let flows = scenario.flows.iter().map(|flow| route(flow.group, flow.rtt));
+        let probe = route(reflector::group(scenario), scenario.probe.rtt);
+        let samples = Samples::new(scenario);
         Carrier {
             clock,
             net0,
             acc0,
-            routes: plan.scenario.flows.iter().map(route).collect(),
+            routes: flows.chain([probe]).collect(),
+            reflector: Reflector::new(scenario),
             first_port: plan.first_port(),
-            down: Link::new(plan.scenario.downlink(control)),
-            up: Link::new(plan.scenario.uplink()),
+            down: Link::new(scenario.downlink(control)),
+            up: Link::new(scenario.uplink()),
             to_down: BinaryHeap::new(),
             to_net0: BinaryHeap::new(),
+            to_acc0: BinaryHeap::new(),
             arrivals: 0,
             buffer: vec![0; PACKET_MAX],
             outcome: Outcome { samples, lateness: Histogram::default(), refused: 0 },
@@ -176,9 +189,21 @@ impl Carrier {
         for _ in 0..READ_BATCH {
             let Some(ip) = read(&self.net0, &mut self.buffer)? else { break };
             let Some(flow) = self.flow_of(&ip, End::Source) else { continue };
+            let fate = if flow == self.probe() {
+                self.reflector.answer()
+            } else {
+                Fate::Queues(Span::ZERO)
+            };
             let due = now + self.routes[flow].delay_down;
             self.arrivals += 1;
-            self.to_down.push(Reverse(Delayed { due, arrival: self.arrivals, flow, ip }));
+            let delayed = Delayed { due, arrival: self.arrivals, flow, ip };
+            match fate {
+                Fate::Lost => {}
+                Fate::Passes => self.to_acc0.push(Reverse(delayed)),
+                Fate::Queues(late) => {
+                    self.to_down.push(Reverse(Delayed { due: due + late, ..delayed }));
+                }
+            }
         }
         Ok(())
     }
@@ -211,6 +236,9 @@ impl Carrier {
             self.outcome.samples.record_departure(departure.at, class, size, departure.sojourn);
             self.outcome.write(&self.acc0, &body, departure.at, self.clock);
         }
+        while let Some(Reverse(delayed)) = pop_due(&mut self.to_acc0, now) {
+            self.outcome.write(&self.acc0, &delayed.ip, delayed.due, self.clock);
+        }
         while let Some(departure) = self.up.poll_departure(now) {
             let (flow, ip) = departure.packet.body;
             let due = departure.at + self.routes[flow].delay_up;
@@ -227,6 +255,7 @@ impl Carrier {
         let due = [
             self.to_down.peek().map(|d| d.0.due),
             self.to_net0.peek().map(|d| d.0.due),
+            self.to_acc0.peek().map(|d| d.0.due),
             self.down.next_departure(),
             self.up.next_departure(),
         ];
@@ -245,11 +274,19 @@ impl Carrier {
         }
     }
 
-    /// The flow of a packet, by the server's port; what is no flow's (neighbour discovery, ICMP)
-    /// goes no further.
+    /// The flow of a packet, by the server's port, or the probe, by the reflector's address; what
+    /// is neither's (neighbour discovery) goes no further.
     fn flow_of(&self, ip: &[u8], server: End) -> Option<usize> {
+        if reflector::is_at(ip, server) {
+            return Some(self.probe());
+        }
         let i = usize::from(port(ip, server)?.checked_sub(self.first_port)?);
-        (i < self.routes.len()).then_some(i)
+        (i < self.probe()).then_some(i)
+    }
+
+    /// What stands for the flow of the probe.
+    fn probe(&self) -> usize {
+        self.routes.len() - 1
     }
 }
 

@@ -11,15 +11,18 @@ use std::time::Duration;
 
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span, Time};
-use fairweir_sim::report::{self, Lateness, PingSamples, Report};
+use fairweir_sim::app;
+use fairweir_sim::report::{self, Lateness, Report};
 use fairweir_sim::scenario::{Kind, Scenario};
+use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
 use crate::Error;
-use crate::agent::{FETCH, PingResult, READY, SERVE};
+use crate::agent::{FETCH, SERVE};
 use crate::clock::Clock;
 use crate::daemon::Daemon;
 use crate::home::Home;
+use crate::job::{Measured, Ready};
 use crate::plan::{self, Plan};
 use crate::process::Process;
 use crate::relay::{Outcome, Relay};
@@ -128,21 +131,24 @@ fn run_once(
     let plan = Plan::new(scenario);
     let mut stage = Stage::set_up(&plan, control, options)?;
     let (outcome, daemon_cpu_cores) = stage.play(&plan, control, options, progress)?;
-    let pings = stage.pings(scenario)?;
+    let outcomes = stage.outcomes(scenario)?;
     let in_time = |h: &report::Histogram| h.quantile(0.99).is_none_or(|q| q <= LATENESS_P99_MAX);
-    let run = report::Run {
+    let mut run = report::Run {
         scenario,
         world: "lab",
         control,
         valid: outcome.refused == 0 && in_time(&outcome.lateness),
         samples: &outcome.samples,
-        pings,
+        pings: Vec::new(),
         videos: Vec::new(),
         pages: Vec::new(),
         shorts: Vec::new(),
         daemon_cpu_cores,
         lateness: lateness(&outcome),
     };
+    for outcome in outcomes {
+        outcome.add_to(&mut run);
+    }
     Ok(run.score())
 }
 
@@ -164,16 +170,15 @@ impl Stage {
         let dir = TempDir::with_prefix("fairweir-lab-")
             .map_err(|e| Error::io("make a temporary directory", e))?;
         let home = Home::new(plan)?;
-        let jobs = plan.jobs();
+        let mut jobs = plan.jobs();
 
         let mut command = Command::new(&options.executable);
         command.arg(SERVE);
         let log = dir.path().join("serve.log");
         let mut server = Process::start("the server", command, &home.internet, log)?;
         server.tell(&json(&jobs)?)?;
-        if server.hear()? != READY {
-            return Err(server.ended());
-        }
+        let ready: Ready = parsed(&server.hear()?)?;
+        jobs.iter_mut().for_each(|job| job.certificate.clone_from(&ready.certificate));
         let daemon = if options.with_daemon {
             let at_home = if control == Control::Wfq { Control::None } else { control };
             let executable = &options.executable;
@@ -249,20 +254,21 @@ impl Stage {
         Ok(())
     }
 
-    fn pings(&mut self, scenario: &Scenario) -> Result<Vec<PingSamples>, Error> {
+    /// What the applications measured that measure something, in the order of the flows.
+    fn outcomes(&mut self, scenario: &Scenario) -> Result<Vec<app::Outcome>, Error> {
         let flows = scenario.flows.iter().zip(&mut self.fetches);
-        let pings = flows.filter(|(flow, _)| matches!(flow.kind, Kind::Ping { .. }));
-        pings
-            .map(|(flow, fetch)| {
-                let result: PingResult = serde_json::from_str(&fetch.hear()?)
-                    .map_err(|e| Error::io("read a ping's result", e))?;
-                Ok(PingSamples {
-                    group: flow.group,
-                    sent: result.sent,
-                    rtts: result.rtts_ns.into_iter().map(Span::nanos).collect(),
-                })
-            })
+        let measuring = flows.filter(|(flow, _)| measures(&flow.kind));
+        measuring
+            .map(|(flow, fetch)| Ok(parsed::<Measured>(&fetch.hear()?)?.outcome(flow.group)))
             .collect()
+    }
+}
+
+/// Whether the application of such a flow has something to say that the link does not know better.
+fn measures(kind: &Kind) -> bool {
+    match kind {
+        Kind::Ping { .. } | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => true,
+        Kind::Bulk | Kind::Quic | Kind::OnOff(_) | Kind::Udp => false,
     }
 }
 
@@ -292,4 +298,8 @@ fn lateness(outcome: &Outcome) -> Option<Lateness> {
 
 fn json(job: &impl serde::Serialize) -> Result<String, Error> {
     serde_json::to_string(job).map_err(|e| Error::io("write a job", e))
+}
+
+fn parsed<T: DeserializeOwned>(line: &str) -> Result<T, Error> {
+    serde_json::from_str(line).map_err(|e| Error::io(format!("understand an agent's `{line}`"), e))
 }

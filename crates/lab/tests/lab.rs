@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use fairweir_core::receiver::Control;
 use fairweir_lab::{Error, Options, agent_main, is_agent, run};
-use fairweir_sim::report::Report;
+use fairweir_sim::engine;
+use fairweir_sim::report::{Report, Summary};
 use fairweir_sim::scenario::Scenario;
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -30,10 +31,12 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    let tests: [(&str, fn()); 11] = [
+    let tests: [(&str, fn()); 13] = [
         ("a_lone_cubic_flow_fills_the_link_at_its_exact_rate", lone_flow),
         ("pings_see_the_configured_rtt_by_ipv4_and_ipv6", pings),
         ("a_source_with_a_demand_sends_it_within_two_percent", demand),
+        ("every_kind_does_what_it_does_in_the_simulator", every_kind),
+        ("quic_with_cubic_fills_the_link_and_its_queue", quic),
         ("a_capacity_step_takes_place", capacity_step),
         ("wfq_divides_cubic_and_bbr_by_weight", wfq),
         ("loss_and_jitter_of_the_scenario_are_there", loss_and_jitter),
@@ -157,6 +160,72 @@ fn demand() {
     assert_near(mbit(&report, "four", 2.0, 6.0), 8.0, 0.02, "IPv4, one connection");
     assert_near(mbit(&report, "four", 6.4, 10.0), 3.0, 0.02, "after the step");
     assert_near(mbit(&report, "six", 2.0, 10.0), 12.0, 0.02, "IPv6, two connections");
+}
+
+/// Flows that hardly meet, so that what they see is their own.
+fn every_kind() {
+    let flows = group(
+        "udp",
+        1,
+        "kind = \"udp\"\ndemand = \"6mbit\"\nip = 6\nsteps = [{ at = \"6s\", demand = \"2mbit\" }]",
+    ) + &group(
+        "on-off",
+        1,
+        "kind = \"on-off\"\non = \"900ms\"\noff = \"500ms\"\ndemand = \"3mbit\"\nsteps = [{ at = \"7s\", demand = \"1mbit\" }]",
+    ) + &group(
+        "quic",
+        1,
+        "kind = \"quic\"\nconnections = 2\nip = 6\ndemand = \"5mbit\"",
+    ) + &group(
+        "short",
+        1,
+        "kind = \"short\"\nrate_per_s = 4\nsize = \"30kB\"\nsigma = 1",
+    ) + &group(
+        "web",
+        1,
+        "kind = \"web\"\nthink = \"300ms\"\nobjects = [8, 20]\nhosts = 2\napp = \"lab-test-web\"",
+    ) + &group("video", 1, "kind = \"video\"\nladder = [\"200kbit\", \"500kbit\"]")
+        + "[[flow]]\ngroup = \"web\"\nkind = \"ping\"\n";
+    let scenario = scenario(&format!(
+        "version = 1\nname = \"test\"\nduration = \"12s\"\n[link]\nrate = \"100mbit\"\n{flows}"
+    ));
+    let lab = play(&scenario, Control::None).summary;
+    let sim = simulated(&scenario).summary;
+    let volume = |summary: &Summary, i: usize| summary.groups[i].delivered.as_u64() as f64;
+    for (i, tolerance) in [(0, 0.02), (1, 0.05), (2, 0.02), (3, 0.03), (4, 0.03), (5, 0.03)] {
+        let name = &lab.groups[i].name;
+        assert_near(volume(&lab, i), volume(&sim, i), tolerance, &format!("bytes of {name}"));
+    }
+    let ms = |value: Option<f64>| value.expect("there are some");
+    let (shorts, expected) = (&lab.shorts[0], &sim.shorts[0]);
+    assert!(shorts.flows.abs_diff(expected.flows) <= 1 && expected.flows > 20, "{shorts:?}");
+    let medians = [&shorts, &expected].map(|s| ms(s.completion_ms_median));
+    assert_near(medians[0], medians[1], 0.25, "completion time of short downloads");
+    let (pages, expected) = (&lab.pages[0], &sim.pages[0]);
+    assert!(pages.pages.abs_diff(expected.pages) <= 1 && expected.pages >= 8, "{pages:?}");
+    if pages.pages == expected.pages {
+        assert_eq!(pages.volume, expected.volume, "both worlds load the same pages");
+    }
+    assert_near(ms(pages.load_ms_median), ms(expected.load_ms_median), 0.25, "load time of pages");
+    let (video, expected) = (&lab.videos[0], &sim.videos[0]);
+    assert_near(ms(video.startup_s), ms(expected.startup_s), 0.25, "start of the film");
+    assert_eq!((video.stalls, expected.stalls), (0, 0));
+    let qualities = [video, expected].map(|v| v.quality.expect("it was played").as_mbit_f64());
+    assert_near(qualities[0], qualities[1], 0.1, "quality of the film");
+    assert!(lab.pings[0].sent >= 110 && lab.pings[0].lost <= 1, "{:?}", lab.pings);
+}
+
+fn simulated(scenario: &Scenario) -> Report {
+    let cancel = AtomicBool::new(false);
+    let played = engine::play(scenario, Control::None, scenario.seed, &|_| {}, &cancel);
+    played.unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn quic() {
+    let report = play(&home(9, "", &group("a", 1, "kind = \"quic\"")), Control::None);
+    assert_near(report.summary.utilization.expect("it is loaded"), 1.0, 0.01, "utilisation");
+    let queue = report.summary.isp_queue_ms.expect("something left").p99;
+    assert!((40.0..=101.0).contains(&queue), "cubic fills a FIFO of 100 ms: {queue} ms");
 }
 
 fn capacity_step() {

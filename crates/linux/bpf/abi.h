@@ -22,6 +22,9 @@
 #define FEATURE_LOCAL_PORTS (1u << 3)
 #define FEATURE_OWNERS (1u << 4)
 #define FEATURE_CENSUS (1u << 5)
+/* Whether receive windows are bounded, and whether the transit of packets is measured. */
+#define FEATURE_WINDOWS (1u << 6)
+#define FEATURE_TRANSIT (1u << 7)
 
 /* The tables of `port_rules`. */
 #define PORT_TABLE_TCP_REMOTE 0
@@ -38,8 +41,11 @@ struct config {
 	__u32 features; /* FEATURE_* */
 	__u32 default_slot; /* the class of what no rule names */
 	__u32 l2_header; /* bytes in front of the IP header: 14, or 0 on tun and the like */
+	__u32 device; /* its index; connections through others are none of ours */
+	__u32 baseline; /* what a connection that is seen for the first time has received is history */
+	__u64 netns; /* cookie of the device's network namespace */
 };
-_Static_assert(sizeof(struct config) == 32, "abi");
+_Static_assert(sizeof(struct config) == 48, "abi");
 
 struct counter {
 	__u64 bytes; /* L2 bytes as on the wire */
@@ -54,8 +60,9 @@ struct counters {
 	__u64 jiffy;
 	__u64 heartbeat_ns;
 	__u64 stale;
+	__u64 turn; /* packets that could have been timed */
 };
-_Static_assert(sizeof(struct counters) == 4128, "abi");
+_Static_assert(sizeof(struct counters) == 4136, "abi");
 
 struct prefix4 {
 	__u32 length;
@@ -106,3 +113,36 @@ struct talker {
 	};
 };
 _Static_assert(sizeof(struct talker) == 72, "abi");
+
+/*
+ * Every bound that is set ends in these bits, so that whoever lifts what a killed process left
+ * knows it from windows that others have chosen.
+ */
+#define CLAMP_MARK 0x5bu
+#define CLAMP_MARK_MASK 0x7fu
+
+/* With which bound a connection of each class begins; 0 is free. */
+struct initial_windows {
+	__u32 slots[SLOTS_MAX];
+};
+_Static_assert(sizeof(struct initial_windows) == 4 * SLOTS_MAX, "abi");
+
+/* What one connection received since it was last told of. */
+struct connection_record {
+	__u64 cookie;
+	__u64 received; /* payload */
+	__s64 transit_min; /* ns, up to a constant of the connection */
+	__s64 transit_sum;
+	__u32 transit_samples;
+	__u32 segs_in; /* with payload */
+	__u32 segs_out; /* with payload */
+	__u32 rtt_us; /* the kernel's estimate; 0 is none */
+	__u32 rcv_wnd; /* what was last advertised */
+	__u32 window_clamp; /* the most that may be advertised */
+	__u16 rcv_mss;
+	__u16 slot;
+	__u16 port_remote;
+	__u8 rcv_wscale;
+	__u8 state;
+};
+_Static_assert(sizeof(struct connection_record) == 64, "abi");

@@ -18,6 +18,9 @@
 #include "maps.h"
 #include "owner.h"
 #include "packet.h"
+#include "rules.h"
+#include "connection.h"
+#include "transit.h"
 
 #define ETH_HLEN 14
 #define TC_ACT_UNSPEC (-1)
@@ -27,48 +30,6 @@
 
 /* Set before loading: whether this kernel lets the program look at sockets and their owners. */
 const volatile __u32 with_owners = 1;
-
-static __always_inline __u32 prefix_rule(struct packet *p, __u32 features)
-{
-	__u32 *rule = 0;
-
-	if (p->family == AF_INET && features & FEATURE_PREFIX4) {
-		struct prefix4 key = { .length = 32 };
-
-		__builtin_memcpy(key.address, p->source, 4);
-		rule = bpf_map_lookup_elem(&prefix4_rules, &key);
-	} else if (p->family == AF_INET6 && features & FEATURE_PREFIX6) {
-		struct prefix6 key = { .length = 128 };
-
-		__builtin_memcpy(key.address, p->source, 16);
-		rule = bpf_map_lookup_elem(&prefix6_rules, &key);
-	}
-	return rule ? *rule : 0;
-}
-
-static __always_inline __u32 port_rule(__u32 table, __be16 port)
-{
-	struct port_table *rules = bpf_map_lookup_elem(&port_rules, &table);
-
-	return rules ? rules->rules[bpf_ntohs(port)] : 0;
-}
-
-static __always_inline __u32 port_rules_of(struct packet *p, __u32 features)
-{
-	int udp = p->transport == IPPROTO_UDP;
-	__u32 best = 0, rule;
-
-	if (!p->has_ports)
-		return 0;
-	if (features & FEATURE_REMOTE_PORTS)
-		best = port_rule(udp ? PORT_TABLE_UDP_REMOTE : PORT_TABLE_TCP_REMOTE, p->port_remote);
-	if (features & FEATURE_LOCAL_PORTS) {
-		rule = port_rule(udp ? PORT_TABLE_UDP_LOCAL : PORT_TABLE_TCP_LOCAL, p->port_local);
-		if (rule > best)
-			best = rule;
-	}
-	return best;
-}
 
 static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, struct packet *p)
 {
@@ -136,16 +97,39 @@ static __always_inline void count_source(struct packet *p, const struct counter 
 	account(&talker, amount);
 }
 
-static __always_inline __u32 owner_rule(struct __sk_buff *skb, struct packet *p,
-					const struct config *cfg, const struct counter *amount)
+/* Whether it is this packet's turn to be timed, and if so its timestamp. */
+static __always_inline int is_timed(struct __sk_buff *skb, struct packet *p, struct counters *mine,
+				    __u32 *tsval)
+{
+	if (p->transport != IPPROTO_TCP || !p->has_ports || ++mine->turn % TRANSIT_EVERY)
+		return 0;
+	return !read_timestamp(skb, p->transport_at, tsval);
+}
+
+/* Times a packet of a connection that the iterator knows. */
+static __always_inline void time_socket(struct bpf_sock *sk, __u32 tsval)
+{
+	struct connection *c = bpf_sk_storage_get(&connections, sk, 0, 0);
+
+	if (c)
+		time_packet(c, bpf_ktime_get_ns(), tsval);
+}
+
+/* What the packet's socket says: the rule of its owner, and how long the packet took. */
+static __always_inline __u32 socket_rule(struct __sk_buff *skb, struct packet *p,
+					 const struct config *cfg, const struct counter *amount,
+					 int timed, __u32 tsval)
 {
 	struct bpf_sock *sk = find_socket(skb, p);
-	struct owner *owner;
+	struct owner *owner = 0;
 	__u32 rule = 0;
 
 	if (!sk)
 		return 0;
-	owner = bpf_sk_storage_get(&owners, sk, 0, 0);
+	if (timed)
+		time_socket(sk, tsval);
+	if (cfg->features & (FEATURE_OWNERS | FEATURE_CENSUS))
+		owner = bpf_sk_storage_get(&owners, sk, 0, 0);
 	if (owner) {
 		rule = resolve(owner, cfg->generation);
 		if (cfg->features & FEATURE_CENSUS)
@@ -174,15 +158,14 @@ static __always_inline void measure(struct __sk_buff *skb, struct packet *p, __u
 }
 
 static __always_inline __u32 classify(struct __sk_buff *skb, struct packet *p,
-				      const struct config *cfg, const struct counter *amount)
+				      const struct config *cfg, const struct counter *amount,
+				      struct counters *mine)
 {
-	__u32 best = prefix_rule(p, cfg->features);
-	__u32 rule = port_rules_of(p, cfg->features);
+	__u32 best = address_rule(p, cfg->features), rule, tsval = 0;
+	int timed = with_owners && cfg->features & FEATURE_TRANSIT && is_timed(skb, p, mine, &tsval);
 
-	if (rule > best)
-		best = rule;
-	if (with_owners && cfg->features & (FEATURE_OWNERS | FEATURE_CENSUS)) {
-		rule = owner_rule(skb, p, cfg, amount);
+	if (with_owners && (timed || cfg->features & (FEATURE_OWNERS | FEATURE_CENSUS))) {
+		rule = socket_rule(skb, p, cfg, amount, timed, tsval);
 		if (rule > best)
 			best = rule;
 	}
@@ -218,7 +201,7 @@ int fairweir_ingress(struct __sk_buff *skb)
 	if (!cfg || !mine || !read_packet(skb, &p, cfg->l2_header))
 		return TC_ACT_UNSPEC;
 	measure(skb, &p, cfg->l2_header, &amount);
-	slot = classify(skb, &p, cfg, &amount);
+	slot = classify(skb, &p, cfg, &amount, mine);
 	if (slot >= SLOTS_MAX)
 		return TC_ACT_UNSPEC;
 	mine->slots[slot].bytes += amount.bytes;

@@ -51,21 +51,70 @@ struct task_struct {
 	struct css_set *cgroups;
 	const struct cred *cred;
 };
+struct net {
+	__u64 net_cookie;
+};
+typedef struct {
+	struct net *net;
+} possible_net_t;
+struct in6_addr {
+	union {
+		__u8 u6_addr8[16];
+	} in6_u;
+};
 struct sock_common {
 	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	__be32 skc_daddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
 };
 struct sock {
 	struct sock_common __sk_common;
+	int sk_rx_dst_ifindex;
+};
+struct inet_sock {
+	struct sock sk;
+};
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	struct {
+		__u16 rcv_mss;
+	} icsk_ack;
+};
+struct tcp_options_received {
+	__u16 snd_wscale : 4, rcv_wscale : 4;
+};
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u32 window_clamp;
+	__u32 rcv_wnd;
+	__u64 bytes_received;
+	__u32 data_segs_in;
+	__u32 data_segs_out;
+	struct {
+		__u32 rtt_us;
+	} rcv_rtt_est;
+	struct tcp_options_received rx_opt;
 };
 struct socket {
 	struct sock *sk;
 };
-struct bpf_iter_meta;
+struct seq_file;
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
 struct bpf_iter__task_file {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
 	__u32 fd;
 	struct file *file;
+};
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
 };
 
 #pragma clang attribute pop

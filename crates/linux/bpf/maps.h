@@ -93,3 +93,44 @@ struct {
 	__type(key, struct talker);
 	__type(value, struct counter);
 } census SEC(".maps");
+
+/* What is known of each connection: written by the iterators, at its opening, and, its transit, by
+ * the classifier; goes with the socket. */
+struct connection {
+	__u64 received; /* this and the next two: as told last */
+	__u32 segs_in;
+	__u32 segs_out;
+	__u32 observed; /* user space was told of it */
+	__u32 slot;
+	__u32 generation; /* of the rules under which the slot was found */
+	__u32 tsval; /* this and the following: see transit.h */
+	__u32 period_ns;
+	__u32 samples;
+	__u64 anchor_ns;
+	__s64 ticks;
+	__s64 sum;
+	__s64 min;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct connection);
+} connections SEC(".maps");
+
+/* The bounds of receive windows by the socket's cookie: written by user space when they change,
+ * read here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __u64);
+	__type(value, __u32);
+} windows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct initial_windows);
+} initial_windows SEC(".maps");

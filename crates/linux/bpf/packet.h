@@ -26,6 +26,7 @@ struct packet {
 	__be16 port_remote;
 	__be16 port_local;
 	__u32 header; /* bytes in front of the payload */
+	__u32 transport_at; /* where the transport's header begins, if has_ports */
 	__u8 source[16];
 	__u8 destination[16];
 };
@@ -65,6 +66,7 @@ static __always_inline void read_transport(struct __sk_buff *skb, struct packet 
 	p->port_remote = ports.source;
 	p->port_local = ports.destination;
 	p->has_ports = 1;
+	p->transport_at = offset;
 	if (p->transport == IPPROTO_UDP) {
 		p->header = offset + 8;
 	} else if (skb->gso_size) {

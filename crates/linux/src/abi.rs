@@ -33,6 +33,9 @@ pub(crate) struct Config {
     pub(crate) features: u32,
     pub(crate) default_slot: u32,
     pub(crate) l2_header: u32,
+    pub(crate) device: u32,
+    pub(crate) baseline: u32,
+    pub(crate) netns: u64,
 }
 
 /// `struct counter`.
@@ -50,7 +53,7 @@ pub(crate) struct Counters {
     pub(crate) slots: [Counter; SLOTS_MAX],
     pub(crate) new_cgroups: u64,
     /// When the classifier last looked at the clock, which nobody else needs.
-    pub(crate) own: [u64; 3],
+    pub(crate) own: [u64; 4],
 }
 
 /// `struct prefix4`.
@@ -77,6 +80,34 @@ pub(crate) struct Talker {
     pub(crate) value: [u8; NAME_BYTES],
 }
 
+/// `struct initial_windows`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InitialWindows {
+    pub(crate) slots: [u32; SLOTS_MAX],
+}
+
+/// `struct connection_record`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionRecord {
+    pub(crate) cookie: u64,
+    pub(crate) received: u64,
+    pub(crate) transit_min: i64,
+    pub(crate) transit_sum: i64,
+    pub(crate) transit_samples: u32,
+    pub(crate) segs_in: u32,
+    pub(crate) segs_out: u32,
+    pub(crate) rtt_us: u32,
+    pub(crate) rcv_wnd: u32,
+    pub(crate) window_clamp: u32,
+    pub(crate) rcv_mss: u16,
+    pub(crate) slot: u16,
+    pub(crate) port_remote: u16,
+    pub(crate) rcv_wscale: u8,
+    pub(crate) state: u8,
+}
+
 // SAFETY: numbers of fixed width, in an order that leaves no padding; the sizes are asserted.
 unsafe impl Plain for Config {}
 // SAFETY: as above.
@@ -89,14 +120,20 @@ unsafe impl Plain for Prefix4 {}
 unsafe impl Plain for Prefix6 {}
 // SAFETY: as above.
 unsafe impl Plain for Talker {}
+// SAFETY: as above.
+unsafe impl Plain for InitialWindows {}
+// SAFETY: as above.
+unsafe impl Plain for ConnectionRecord {}
 
 const _: () = {
-    assert!(size_of::<Config>() == 32);
+    assert!(size_of::<Config>() == 48);
     assert!(size_of::<Counter>() == 16);
-    assert!(size_of::<Counters>() == 4128);
+    assert!(size_of::<Counters>() == 4136);
     assert!(size_of::<Prefix4>() == 8);
     assert!(size_of::<Prefix6>() == 20);
     assert!(size_of::<Talker>() == 72);
+    assert!(size_of::<InitialWindows>() == 1024);
+    assert!(size_of::<ConnectionRecord>() == 64);
 };
 
 /// A name as a key of a map: zero-padded, and cut where the kernel's copy is cut.
@@ -119,6 +156,8 @@ pub(crate) const FEATURE_REMOTE_PORTS: u32 = 1 << 2;
 pub(crate) const FEATURE_LOCAL_PORTS: u32 = 1 << 3;
 pub(crate) const FEATURE_OWNERS: u32 = 1 << 4;
 pub(crate) const FEATURE_CENSUS: u32 = 1 << 5;
+pub(crate) const FEATURE_WINDOWS: u32 = 1 << 6;
+pub(crate) const FEATURE_TRANSIT: u32 = 1 << 7;
 
 /// The tables of ports, in the order of `PORT_TABLE_*`.
 pub(crate) const PORT_TABLES: usize = 4;

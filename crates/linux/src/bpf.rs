@@ -22,7 +22,7 @@ use crate::rules::{self, Rules, Table};
 pub(crate) struct Programs {
     object: Object,
     parts: Parts,
-    maps: Maps,
+    pub(crate) maps: Maps,
     /// Dropping a link detaches.
     owner_links: Vec<Link>,
     ingress_link: Option<Link>,
@@ -33,13 +33,38 @@ pub(crate) struct Programs {
 pub(crate) enum Parts {
     /// All.
     All,
-    /// All but the scan of sockets that exist at the start.
+    /// All but those that watch connections and bound their windows.
+    NoWindows,
+    /// Neither these, nor the scan of sockets that exist at the start.
     NoScan,
     /// The classifier alone, which knows addresses and ports.
     NoOwners,
 }
 
-struct Maps {
+impl Parts {
+    const ALL: [Parts; 4] = [Parts::All, Parts::NoWindows, Parts::NoScan, Parts::NoOwners];
+
+    /// Whether sockets that exist at the start can be listed.
+    pub(crate) fn has_scan(self) -> bool {
+        matches!(self, Parts::All | Parts::NoWindows)
+    }
+
+    /// Whether it can be known who owns a socket.
+    pub(crate) fn has_owners(self) -> bool {
+        self != Parts::NoOwners
+    }
+
+    fn has_program(self, name: &str) -> bool {
+        match name {
+            "fairweir_ingress" => true,
+            "fairweir_scan" => self.has_scan(),
+            "fairweir_watch" | "fairweir_bound" | "fairweir_open" => self == Parts::All,
+            _ => self.has_owners(),
+        }
+    }
+}
+
+pub(crate) struct Maps {
     config: MapHandle,
     counters: MapHandle,
     prefix4: MapHandle,
@@ -49,6 +74,8 @@ struct Maps {
     users: MapHandle,
     cgroups: MapHandle,
     census: MapHandle,
+    pub(crate) windows: MapHandle,
+    pub(crate) initial_windows: MapHandle,
 }
 
 impl Programs {
@@ -57,9 +84,8 @@ impl Programs {
     /// # Errors
     /// [`Error::Bpf`] with the verifier's log if it does not even take the classifier.
     pub(crate) fn load() -> Result<Programs, Error> {
-        let parts = [Parts::All, Parts::NoScan, Parts::NoOwners];
         let mut refusal = None;
-        for parts in parts {
+        for parts in Parts::ALL {
             match load(parts) {
                 Ok(object) => {
                     let maps = Maps::of(&object)?;
@@ -95,7 +121,7 @@ impl Programs {
     /// # Errors
     /// If there is no cgroup hierarchy, or the kernel refuses.
     pub(crate) fn attach_owners(&mut self) -> Result<(), Error> {
-        if self.parts == Parts::NoOwners {
+        if !self.parts.has_owners() {
             return Ok(());
         }
         let root = cgroup::open_root()?;
@@ -112,7 +138,7 @@ impl Programs {
     /// # Errors
     /// If the kernel refuses.
     pub(crate) fn scan(&self) -> Result<(), Error> {
-        if self.parts != Parts::All {
+        if !self.parts.has_scan() {
             return Ok(());
         }
         let attempted = "scan the open sockets";
@@ -183,7 +209,7 @@ impl Programs {
             .lookup_percpu(&KEY, MapFlags::ANY)
             .map_err(|e| bpf_error(attempted, &e))?
             .unwrap_or_default();
-        let zero = Counters { slots: [Counter::default(); SLOTS_MAX], new_cgroups: 0, own: [0; 3] };
+        let zero = Counters { slots: [Counter::default(); SLOTS_MAX], new_cgroups: 0, own: [0; 4] };
         let mut sum = Box::new(zero);
         for mine in per_cpu.iter().filter_map(|bytes| Counters::from_bytes(bytes)) {
             for (total, part) in sum.slots.iter_mut().zip(&mine.slots) {
@@ -231,7 +257,8 @@ impl Programs {
         Ok(talkers)
     }
 
-    fn program(&self, name: &str) -> Result<ProgramMut<'_>, Error> {
+    /// The program `name`.
+    pub(crate) fn program(&self, name: &str) -> Result<ProgramMut<'_>, Error> {
         let missing = || Error::refused(format!("find the program {name}"), not_found());
         self.object.progs_mut().find(|p| p.name() == name).ok_or_else(missing)
     }
@@ -258,6 +285,8 @@ impl Maps {
             users: take("user_rules")?,
             cgroups: take("cgroup_rules")?,
             census: take("census")?,
+            windows: take("windows")?,
+            initial_windows: take("initial_windows")?,
         })
     }
 }
@@ -268,13 +297,8 @@ fn load(parts: Parts) -> Result<Object, Error> {
     let attempted = "load the BPF programs";
     let mut object =
         ObjectBuilder::default().open_memory(OBJECT).map_err(|e| bpf_error(attempted, &e))?;
-    let wanted = |name: &str| match parts {
-        Parts::All => true,
-        Parts::NoScan => name != "fairweir_scan",
-        Parts::NoOwners => name == "fairweir_ingress",
-    };
     for mut program in object.progs_mut() {
-        let load = program.name().to_str().is_some_and(wanted);
+        let load = program.name().to_str().is_some_and(|name| parts.has_program(name));
         program.set_autoload(load);
     }
     if parts == Parts::NoOwners {
@@ -305,13 +329,13 @@ fn replace(map: &MapHandle, old: &Table, new: &Table) -> Result<(), Error> {
     Ok(())
 }
 
-fn update(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), Error> {
+pub(crate) fn update(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), Error> {
     map.update(key, value, MapFlags::ANY)
         .map_err(|e| bpf_error(format!("write to {:?}", map.name()), &e))
 }
 
 /// An error with what the loader has said in this thread since the last one.
-fn bpf_error(attempted: impl Into<String>, error: &libbpf_rs::Error) -> Error {
+pub(crate) fn bpf_error(attempted: impl Into<String>, error: &libbpf_rs::Error) -> Error {
     let log = LOG.with_borrow_mut(std::mem::take);
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
     let mut number = None;
@@ -331,7 +355,7 @@ fn not_found() -> std::io::Error {
 }
 
 /// Keeps the loader's warnings, the verifier's log among them, for the error that follows.
-fn listen_to_the_loader() {
+pub(crate) fn listen_to_the_loader() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         libbpf_rs::set_print(Some((PrintLevel::Info, |level, text| match level {
@@ -348,6 +372,23 @@ thread_local! {
 /// The compiled `bpf/classify.bpf.c`.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/classify.bpf.o"));
 /// The only key of maps with one entry.
-const KEY: [u8; 4] = 0u32.to_ne_bytes();
+pub(crate) const KEY: [u8; 4] = 0u32.to_ne_bytes();
 const OWNER_PROGRAMS: [&str; 5] =
     ["fairweir_create", "fairweir_conn4", "fairweir_conn6", "fairweir_send4", "fairweir_send6"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_kernel_takes_all_programs() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: needs root");
+            assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
+            return;
+        }
+        if let Err(e) = load(Parts::All) {
+            panic!("{e}");
+        }
+    }
+}

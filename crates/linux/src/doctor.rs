@@ -1,16 +1,20 @@
 //! What this kernel has of what fairweir uses, found by trying it in a namespace of its own.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use fairweir_core::receiver::{Allocation, ClassRate};
 use fairweir_core::share::Weight;
-use fairweir_core::units::{Bytes, Rate};
+use fairweir_core::units::{Bytes, Rate, Span};
 
 use crate::bpf::{Parts, Programs};
 use crate::ifb::{self, Ifb};
 use crate::link;
 use crate::netlink::Netlink;
 use crate::netns::Netns;
+use crate::probe::{INTERVAL_MIN, Probe, ProbeSpec, Reflector};
 use crate::{Error, cgroup, htb, ingress};
 
 /// Something that fairweir uses, and whether it is there.
@@ -101,16 +105,21 @@ fn kernel() -> Vec<Finding> {
     };
     let shaped = try_shaping();
     push("ifb, HTB and bfifo", shaped, "any kernel that has the modules", "shaping");
+    push(
+        "probe of the access link",
+        try_probe(),
+        "kernel 4.20",
+        "what waits in the access link is only guessed from the traffic",
+    );
     let programs = Programs::load();
     let parts = programs.as_ref().map(Programs::parts);
-    let owners = match parts {
-        Ok(Parts::NoOwners) => lacks("store the owner of a socket"),
-        _ => Ok(()),
+    let has = |has: fn(Parts) -> bool, what| match parts {
+        Ok(parts) if has(parts) => Ok(()),
+        _ => lacks(what),
     };
-    let scan = match parts {
-        Ok(Parts::All) => Ok(()),
-        _ => lacks("list the open sockets"),
-    };
+    let owners = has(Parts::has_owners, "store the owner of a socket");
+    let scan = has(Parts::has_scan, "list the open sockets");
+    let windows = has(|parts| parts == Parts::All, "bound the window of a connection");
     match programs {
         Err(e) => push("BPF classifier", Err(e), CLASSIFIER_SINCE, "everything"),
         Ok(programs) => {
@@ -121,6 +130,12 @@ fn kernel() -> Vec<Finding> {
                 scan,
                 "kernel 5.11",
                 "connections that are older than the daemon belong to no application",
+            );
+            push(
+                "receive windows",
+                windows,
+                "kernel 5.16",
+                "control by receive windows; classes take their place",
             );
             push("cls_bpf at clsact", try_clsact(&programs), "kernel 4.5", "kernels without tcx");
             push(
@@ -143,6 +158,25 @@ fn try_shaping() -> Result<(), Error> {
     let classes = htb::class_specs(&allocation, &[0], Bytes::new(1_500));
     let changes = htb::changes(ifb.index, &Default::default(), &classes);
     netlink.change_all("make classes and queues", &changes)
+}
+
+/// Asks this host, over the loopback device.
+fn try_probe() -> Result<(), Error> {
+    let spec = ProbeSpec {
+        dev: "lo".to_owned(),
+        reflector: Reflector::Address(Ipv4Addr::LOCALHOST.into()),
+        interval: INTERVAL_MIN,
+        interval_idle: Span::millis(20),
+    };
+    let probe = Probe::start(&spec)?;
+    for _ in 0..PROBE_CHECKS {
+        thread::sleep(Duration::from_millis(10));
+        if probe.state().answered > 0 {
+            return Ok(());
+        }
+    }
+    let error = probe.state().error.unwrap_or_else(|| "no answer was seen".to_owned());
+    Err(Error::refused("probe the loopback device", std::io::Error::other(error)))
 }
 
 fn try_clsact(programs: &Programs) -> Result<(), Error> {
@@ -189,11 +223,13 @@ fn device(dev: &str) -> Finding {
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 const CLASSIFIER_SINCE: &str = "kernel 5.11";
 const OWNERS_LOST: &str = "app:, unit:, cgroup: and user: match nothing";
+/// Every 10 ms; an answer takes much less than one.
+const PROBE_CHECKS: u32 = 50;
 const RATE: Rate = Rate::mbit(1);
 /// Name, number (linux/capability.h), since, lost without.
 const CAPABILITIES: [(&str, u32, &str, &str); 4] = [
     ("CAP_NET_ADMIN", 12, "", "everything: the classifier and the classes cannot be attached"),
-    ("CAP_NET_RAW", 13, "", "nothing yet; kept for probes of the link"),
+    ("CAP_NET_RAW", 13, "", "the probe of the access link"),
     ("CAP_PERFMON", 38, "kernel 5.8; before that CAP_SYS_ADMIN", "everything: see CAP_BPF"),
     ("CAP_BPF", 39, "kernel 5.8; before that CAP_SYS_ADMIN", "everything: no program is loaded"),
 ];

@@ -12,14 +12,18 @@ use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{Allocation, ClassSpec, GroupSample};
 use fairweir_core::units::{Bytes, Span, Time};
 
-use crate::abi::{Config, Counter, FEATURE_CENSUS, FEATURE_OWNERS, SLOTS_MAX};
+use crate::abi::{
+    Config, Counter, FEATURE_CENSUS, FEATURE_OWNERS, FEATURE_TRANSIT, FEATURE_WINDOWS, SLOTS_MAX,
+};
 use crate::bpf::{Parts, Programs};
 use crate::census::{self, Talker};
 use crate::cgroup::{self, Tree};
 use crate::ifb::{self, Ifb};
 use crate::link::{self, Link};
 use crate::netlink::Netlink;
+use crate::netns::Netns;
 use crate::rules::{self, Rules};
+use crate::windows::WindowEnforcer;
 use crate::{Error, htb, ingress, monotonic_now};
 
 /// What shall be attached to which device.
@@ -64,12 +68,12 @@ pub enum Health {
 pub struct Host {
     device: Link,
     netlink: Netlink,
-    programs: Programs,
+    pub(crate) programs: Programs,
     by_clsact: bool,
-    config: Config,
+    pub(crate) config: Config,
     policy: Policy,
     /// The class of each group, in the policy's order.
-    slots: Vec<u16>,
+    pub(crate) slots: Vec<u16>,
     rules: Rules,
     ifb: Option<Ifb>,
     shape: bool,
@@ -77,7 +81,10 @@ pub struct Host {
     seen: Seen,
     cgroups: Option<PathBuf>,
     knows_owners: bool,
-    limits: Vec<String>,
+    pub(crate) limits: Vec<String>,
+    /// The device's, in which the caller need not be.
+    pub(crate) netns: Netns,
+    pub(crate) windows: WindowEnforcer,
 }
 
 /// Where the counters stood when they were last read.
@@ -124,6 +131,8 @@ impl Host {
         let config = Config {
             l2_header: if device.hardware == libc::ARPHRD_ETHER { ETHERNET_HEADER } else { 0 },
             features: if spec.census { FEATURE_CENSUS } else { 0 },
+            device: device.index,
+            netns: Netns::current_cookie().unwrap_or(0),
             ..Config::default()
         };
         let mut host = Host {
@@ -147,6 +156,8 @@ impl Host {
             cgroups: cgroup::root().ok(),
             knows_owners: false,
             limits: Vec::new(),
+            netns: Netns::current()?,
+            windows: WindowEnforcer::Asleep,
         };
         host.set_policy(&spec.policy)?;
         if host.shape {
@@ -182,7 +193,7 @@ impl Host {
         }
         let before = self.config;
         self.config.features =
-            rules.features(rules::needs_owners(policy)) | (self.config.features & FEATURE_CENSUS);
+            rules.features(rules::needs_owners(policy)) | (self.config.features & FEATURES_KEPT);
         self.config.default_slot = slots[policy.default_group()].into();
         self.config.generation += 1;
         if let Err(e) = self.configure() {
@@ -349,7 +360,8 @@ impl Host {
 
     /// Idempotent.
     fn close(&mut self) -> Result<(), Error> {
-        let released = self.release();
+        let opened = self.close_windows();
+        let released = opened.and(self.release());
         self.programs.detach();
         let unfiltered = match self.by_clsact {
             true => ingress::detach_clsact(&mut self.netlink, self.device.index).map(drop),
@@ -391,7 +403,7 @@ impl Host {
         }
         self.knows_owners = true;
         match self.programs.parts() {
-            Parts::All => {}
+            Parts::All | Parts::NoWindows => {}
             Parts::NoScan => self.limits.push(
                 "sockets that were open at the start belong to no application (the kernel cannot \
                  list them: needs 5.11)"
@@ -458,7 +470,7 @@ impl Host {
     }
 
     /// Whatever is written, the process that writes is alive.
-    fn configure(&self) -> Result<(), Error> {
+    pub(crate) fn configure(&self) -> Result<(), Error> {
         let heartbeat_ns = monotonic_now().as_nanos();
         self.programs.configure(&Config { heartbeat_ns, ..self.config })
     }
@@ -472,6 +484,8 @@ impl Drop for Host {
     }
 }
 
+/// What does not come from the policy.
+const FEATURES_KEPT: u32 = FEATURE_CENSUS | FEATURE_WINDOWS | FEATURE_TRANSIT;
 const ETHERNET_HEADER: u32 = 14;
 /// Reading all cgroups takes some milliseconds, so they are not read at every tick.
 const CGROUPS_READ_INTERVAL: Span = Span::secs(1);
@@ -479,7 +493,6 @@ const CGROUPS_READ_INTERVAL: Span = Span::secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netns::Netns;
 
     #[test]
     fn a_classifier_that_somebody_detaches_is_missed_and_attached_again() {

@@ -6,7 +6,7 @@ use fairweir_core::units::Bytes;
 use crate::Error;
 use crate::link::{self, Link};
 use crate::netlink::Netlink;
-use crate::{htb, ingress};
+use crate::{htb, ingress, lift};
 
 /// A live intermediate device with its HTB.
 #[derive(Clone, Debug)]
@@ -93,6 +93,12 @@ pub fn sweep(dev: &str) -> Result<Vec<String>, Error> {
     if let Some(old) = link::find_with(&mut netlink, &name)?.filter(|old| is_ours(old, dev)) {
         netlink.change(&format!("delete the old {name}"), link::deletion(old.index))?;
         swept.push(format!("the device {name} with its classes"));
+    }
+    // A kernel that cannot lift bounds could not set them either.
+    match lift() {
+        Ok(0) => {}
+        Ok(count) => swept.push(format!("the bounds of {count} receive windows")),
+        Err(e) => tracing::debug!(error = %e, "no bounds of windows are looked for"),
     }
     Ok(swept)
 }

@@ -8,11 +8,13 @@
 //! | [`netns`] | anonymous network namespaces, for the lab and for tests |
 //! | [`realtime`] | real-time priority for the lab's link element |
 //! | [`network`], [`doctor`] | which network this is, what this kernel can |
+//! | [`probe`] | how long a small packet takes to somebody behind the access link, and back |
 //! | [`trial`] | the classifier without a device, for tests and benchmarks |
 //! | `bpf` | the programs of `bpf/`: loading, maps, attaching |
 //! | `rules` | from a policy to the tables that the classifier looks up |
 //! | `htb` | the classes |
 //! | `ifb`, `ingress` | the device behind which is shaped, and the hook in front of it |
+//! | `connections`, `windows` | what each connection received, and how far its window may open |
 //! | `cgroup`, `census` | who owns sockets |
 //!
 //! Devices are named as in the calling thread's network namespace.
@@ -22,6 +24,7 @@ mod bpf;
 mod census;
 mod cgroup;
 mod clock;
+mod connections;
 pub mod doctor;
 mod error;
 mod host;
@@ -33,9 +36,11 @@ mod lock;
 mod netlink;
 pub mod netns;
 pub mod network;
+pub mod probe;
 pub mod realtime;
 mod rules;
 pub mod trial;
+mod windows;
 
 pub use census::{Talker, Who};
 pub use clock::monotonic_now;
@@ -43,3 +48,4 @@ pub use error::Error;
 pub use host::{Health, Host, HostSpec, Mode};
 pub use ifb::{leftovers, name as ifb_name, sweep};
 pub use lock::Lock;
+pub use windows::lift;

@@ -282,23 +282,36 @@ pub fn add_route(destination: IpNet, via: Option<IpAddr>, device: &str) -> Resul
 /// If there is no such device, or its driver refuses.
 pub fn offloads(name: &str, on: bool) -> Result<(), Error> {
     for (command, what) in [(ETHTOOL_SGRO, "GRO"), (ETHTOOL_SGSO, "GSO"), (ETHTOOL_STSO, "TSO")] {
-        let attempted = format!("switch {what} of {name} {}", if on { "on" } else { "off" });
-        let mut value = EthtoolValue { command, value: on.into() };
-        let mut request = interface_request(name)?;
-        request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let socket =
-            unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-        if socket < 0 {
-            return Err(Error::last_os(attempted));
-        }
-        // SAFETY: as above; it is closed at the end of the round.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        // SAFETY: SIOCETHTOOL reads one `ifreq` and the `ethtool_value` behind its pointer; both
-        // outlive the call.
-        if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) } < 0 {
-            return Err(Error::last_os(attempted));
-        }
+        switch(name, command, what, on)?;
+    }
+    Ok(())
+}
+
+/// Switches the checksums of what is sent: without the offload the stack computes them, so that a
+/// program that hears the packets can hand them on.
+///
+/// # Errors
+/// If there is no such device, or its driver refuses.
+pub fn checksum_offload(name: &str, on: bool) -> Result<(), Error> {
+    switch(name, ETHTOOL_STXCSUM, "the checksum offload", on)
+}
+
+fn switch(name: &str, command: u32, what: &str, on: bool) -> Result<(), Error> {
+    let attempted = format!("switch {what} of {name} {}", if on { "on" } else { "off" });
+    let mut value = EthtoolValue { command, value: on.into() };
+    let mut request = interface_request(name)?;
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return Err(Error::last_os(attempted));
+    }
+    // SAFETY: as above; it is closed at the end.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    // SAFETY: SIOCETHTOOL reads one `ifreq` and the `ethtool_value` behind its pointer; both
+    // outlive the call.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) } < 0 {
+        return Err(Error::last_os(attempted));
     }
     Ok(())
 }
@@ -361,3 +374,4 @@ const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const ETHTOOL_SGRO: u32 = 0x2c;
 const ETHTOOL_SGSO: u32 = 0x24;
 const ETHTOOL_STSO: u32 = 0x1f;
+const ETHTOOL_STXCSUM: u32 = 0x17;

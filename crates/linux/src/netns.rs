@@ -4,7 +4,9 @@
 //! with its last user, also after `kill -9`.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
 use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
@@ -39,6 +41,37 @@ impl Netns {
         File::open(THREAD_NETNS)
             .map(|file| Netns(file.into()))
             .map_err(|e| Error::refused(format!("open {THREAD_NETNS}"), e))
+    }
+
+    /// Whether the calling thread is in it.
+    pub(crate) fn is_current(&self) -> bool {
+        let identity = |file: &File| file.metadata().ok().map(|m| (m.dev(), m.ino()));
+        let current = File::open(THREAD_NETNS).ok().and_then(|file| identity(&file));
+        let own = self.0.try_clone().ok().and_then(|file| identity(&file.into()));
+        current.is_some() && current == own
+    }
+
+    /// The number by which programs in the kernel know the calling thread's namespace, which is
+    /// never used again.
+    ///
+    /// # Errors
+    /// If the kernel is older than 5.14.
+    pub(crate) fn current_cookie() -> Result<u64, Error> {
+        let attempted = "ask for the cookie of the network namespace";
+        let socket = UnixDatagram::unbound().map_err(|e| Error::refused(attempted, e))?;
+        let mut cookie = 0_u64;
+        let mut length = size_of::<u64>() as libc::socklen_t;
+        // SAFETY: the socket is open, and the kernel writes no more than `length` bytes.
+        let answer = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_NETNS_COOKIE,
+                (&raw mut cookie).cast(),
+                &raw mut length,
+            )
+        };
+        if answer == 0 { Ok(cookie) } else { Err(Error::last_os(attempted)) }
     }
 
     /// Runs `work` inside the namespace on a thread of its own and waits for it; processes and

@@ -5,10 +5,12 @@ use fairweir_core::units::{Bytes, Span, Time};
 use libbpf_rs::ProgramInput;
 
 use crate::Error;
-use crate::abi::{Config, FEATURE_CENSUS};
+use crate::abi::{Config, FEATURE_CENSUS, FEATURE_TRANSIT};
 use crate::bpf::Programs;
 use crate::cgroup::{self, Tree};
+use crate::connections::Pass;
 use crate::netlink::u32_at;
+use crate::netns::Netns;
 use crate::rules::{self, Rules};
 
 /// A loaded classifier with the rules of a policy.
@@ -74,6 +76,18 @@ impl Trial {
         Ok(Trial { programs, slots, config })
     }
 
+    /// Times packets of the connections that are open on the loopback device.
+    ///
+    /// # Errors
+    /// If the kernel cannot watch connections.
+    pub fn time_packets(&mut self) -> Result<(), Error> {
+        self.config.features |= FEATURE_TRANSIT;
+        self.config.device = LOOPBACK;
+        self.programs.configure(&self.config)?;
+        let watch = Pass::new(&self.programs.program("fairweir_watch")?)?;
+        watch.run(&Netns::current()?, &mut Vec::new())
+    }
+
     /// Enforces, with a heartbeat at `heartbeat`.
     ///
     /// # Errors
@@ -136,6 +150,8 @@ const CONTEXT_BYTES: usize = 192;
 const PRIORITY: usize = 32;
 const GSO_SEGS: usize = 164;
 const GSO_SIZE: usize = 176;
+/// The loopback device's index in every namespace.
+const LOOPBACK: u32 = 1;
 /// TC_ACT_UNSPEC: the next program or the stack takes it.
 const PASS: i32 = -1;
 /// TC_ACT_REDIRECT.

@@ -18,7 +18,7 @@ pub mod app;
 pub mod engine;
 pub mod htb;
 pub mod link;
-mod random;
+pub mod random;
 pub mod report;
 pub mod scenario;
 pub mod tcp;

@@ -2,20 +2,21 @@
 
 /// SplitMix64: one addition and a mix per number. Source: Steele, Lea and Flood, OOPSLA 2014.
 #[derive(Clone, Debug)]
-pub(crate) struct SplitMix64(u64);
+pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    pub(crate) fn new(seed: u64) -> SplitMix64 {
+    /// A generator whose numbers are a function of `seed`.
+    pub fn new(seed: u64) -> SplitMix64 {
         SplitMix64(seed)
     }
 
     /// A number from 0 to `end - 1`, uniform but for one part in 2⁶⁴ / `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.draw()) * u128::from(end)) >> 64) as u64
     }
 
     /// 64 random bits.
-    pub(crate) fn draw(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

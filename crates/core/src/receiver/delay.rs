@@ -68,41 +68,32 @@ struct Estimate {
     is_settled: bool,
 }
 
-/// The queue as an RTT that was smoothed to the end of an interval contains it.
-#[derive(Clone, Copy, Debug)]
-struct Queuing {
-    /// At least so much.
-    least: i64,
-    /// So much, if it has not changed lately.
-    steady: Option<i64>,
-}
-
-impl Queuing {
-    fn between(before: Option<Estimate>, now: Option<(Estimate, DelaySource)>) -> Queuing {
-        let Some((now, _)) = now else { return Queuing { least: 0, steady: Some(0) } };
-        let is_steady = before.is_none_or(|b| (b.mean - now.mean).abs() < STEADY_NS)
-            && now.mean - now.least < STEADY_NS;
-        let steady = (now.is_settled && is_steady).then_some(now.mean.max(0));
-        Queuing { least: now.least.max(0), steady }
-    }
+/// The queue that an RTT contains which was smoothed until the end of an interval; `None` if the
+/// queue has changed lately, so that nobody knows.
+fn steady_queue(before: Option<Estimate>, now: Option<Estimate>) -> Option<i64> {
+    let Some(now) = now else { return Some(0) };
+    let within = STEADY_NS.max(now.mean / 2);
+    let is_steady = now.is_settled
+        && now.mean - now.least < within
+        && before.is_some_and(|before| (before.mean - now.mean).abs() < within);
+    is_steady.then_some(now.mean.max(0))
 }
 
 impl Base {
-    /// Takes in a smoothed RTT: as the mean of what it is without the queue, where that is known to
-    /// the millisecond, else as a first guess.
-    fn handle_rtt(&mut self, rtt: Span, queue: Queuing) {
-        let without = |queue: i64| rtt.as_nanos().saturating_sub(queue as u64);
-        let least = RTT_MIN.as_nanos();
-        self.rtt = Some(Span::nanos(match (self.rtt, queue.steady) {
-            (Some(old), Some(steady)) => {
-                let seen = without(steady).max(least);
-                let old = old.as_nanos();
+    /// Takes in a smoothed RTT: as the mean of what it is without the queue, where that is known,
+    /// else as the most that it can be.
+    fn handle_rtt(&mut self, rtt: Span, queue: Option<i64>) {
+        let rtt = rtt.as_nanos();
+        let base = match (self.rtt.map(Span::as_nanos), queue) {
+            (Some(old), Some(queue)) => {
+                let seen = rtt.saturating_sub(queue as u64).max(RTT_MIN.as_nanos());
                 // A first guess that was too high is left at once.
                 if seen * 10 < old * 9 { seen } else { old / 8 * 7 + seen / 8 }
             }
-            (Some(old), None) => old.as_nanos().min(without(queue.least).max(least)),
-            (None, _) => without(queue.least).max(least),
-        }));
+            (Some(old), None) => old.min(rtt),
+            (None, _) => rtt,
+        };
+        self.rtt = Some(Span::nanos(base));
     }
 }
 
@@ -130,8 +121,8 @@ impl DelayEstimator {
         let found = candidates.into_iter().find_map(|(e, source)| Some((e?, source)));
         let known = found.filter(|(e, _)| e.is_settled).map(|(e, _)| e.least.max(0));
         let known = known.or((queue == Queue::WasEmpty).then_some(0));
-        let queue = Queuing::between(self.last, found);
-        self.last = found.map(|(e, _)| e);
+        let latest = found.map(|(estimate, _)| estimate);
+        let queue = steady_queue(std::mem::replace(&mut self.last, latest), latest);
         self.settle(now, &observation.connections, known, queue);
         let span = |ns: i64| Span::nanos(ns.max(0) as u64);
         found.map(|(estimate, source)| DelaySample {
@@ -178,7 +169,7 @@ impl DelayEstimator {
         now: Time,
         connections: &[ConnectionSample],
         known: Option<i64>,
-        queue: Queuing,
+        queue: Option<i64>,
     ) {
         for sample in connections {
             let base = self.connections.entry(sample.id).or_insert(Base {

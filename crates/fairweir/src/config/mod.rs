@@ -8,13 +8,15 @@
 //! The documents are read with the spans of every key and value (not by derived deserialisers,
 //! which know the place of a wrong type but not of a wrong meaning).
 
+use std::fmt;
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use fairweir_core::policy::{GROUPS_MAX, Group, Match, Policy, PolicyError};
-use fairweir_core::receiver::Control;
-use fairweir_core::units::Rate;
+use fairweir_core::receiver::{Control, Enforce};
+use fairweir_core::units::{Rate, Span};
 
 mod error;
 mod read;
@@ -47,7 +49,7 @@ pub(crate) struct Config {
 }
 
 /// Table `[host]`; `None` where the user says nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostSection {
     /// The interface, if none is given on the command line.
     pub(crate) dev: Option<String>,
@@ -57,6 +59,50 @@ pub(crate) struct HostSection {
     pub(crate) capacity: Option<Rate>,
     /// Strict priority in the order of the groups instead of weights (`chokepoint` alone).
     pub(crate) strict_priority: bool,
+    /// By what shares are enforced (`fairweir` alone).
+    pub(crate) enforce: Enforce,
+    /// Who shall answer the probe of the access link.
+    pub(crate) probe: ProbeChoice,
+    /// From one request of the probe to the next while the link is in use.
+    pub(crate) probe_interval: Span,
+}
+
+/// Who shall answer the probe of the access link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProbeChoice {
+    /// Whoever is found behind the access link without asking strangers.
+    Auto,
+    /// Nobody is asked.
+    Off,
+    /// This host.
+    Address(IpAddr),
+}
+
+impl fmt::Display for ProbeChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProbeChoice::Auto => f.write_str("auto"),
+            ProbeChoice::Off => f.write_str("off"),
+            ProbeChoice::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+/// The interval of the probe if nobody says otherwise: four answers in a tick, at 12 kbit/s.
+pub(crate) const PROBE_INTERVAL: Span = Span::millis(50);
+
+impl Default for HostSection {
+    fn default() -> HostSection {
+        HostSection {
+            dev: None,
+            control: None,
+            capacity: None,
+            strict_priority: false,
+            enforce: Enforce::Auto,
+            probe: ProbeChoice::Auto,
+            probe_interval: PROBE_INTERVAL,
+        }
+    }
 }
 
 impl Config {

@@ -1,17 +1,19 @@
 //! One TOML document: its keys and values, each with its line.
 
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::str::FromStr;
 
 use fairweir_core::policy::{DEFAULT_GROUP, Group, Match, MatchError};
-use fairweir_core::receiver::{CAPACITY_MIN, Control};
+use fairweir_core::receiver::{CAPACITY_MIN, Control, Enforce};
 use fairweir_core::share::Weight;
-use fairweir_core::units::Rate;
+use fairweir_core::units::{Rate, Span};
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
 use super::error::{ConfigError, Place, Placed, did_you_mean};
-use super::{HostSection, VERSION};
+use super::{HostSection, PROBE_INTERVAL, ProbeChoice, VERSION};
 
 /// The most that a link is believed to carry; more is a slip of the unit.
 pub(crate) const CAPACITY_MAX: Rate = Rate::mbit(400_000);
@@ -19,11 +21,15 @@ pub(crate) const CAPACITY_MAX: Rate = Rate::mbit(400_000);
 /// The longest name of an interface. Source: IFNAMSIZ of linux/if.h, without its end.
 const DEV_NAME_MAX: usize = 15;
 
+/// Shorter ones would be felt by others, longer ones tell nothing of a queue.
+const PROBE_INTERVALS: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
+
 /// The most of a wrong line that a message repeats, in characters.
 const LINE_SHOWN_MAX: usize = 60;
 
 const DOCUMENT_KEYS: [&str; 3] = ["version", "host", "group"];
-const HOST_KEYS: [&str; 4] = ["dev", "control", "capacity", "strict_priority"];
+const HOST_KEYS: [&str; 7] =
+    ["dev", "control", "capacity", "strict_priority", "enforce", "probe", "probe_interval"];
 const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
 const MATCH_KINDS: [&str; 7] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port"];
 
@@ -46,6 +52,9 @@ pub(super) struct HostKeys {
     control: Option<Placed<Control>>,
     capacity: Option<Placed<Rate>>,
     strict_priority: Option<Placed<bool>>,
+    enforce: Option<Placed<Enforce>>,
+    probe: Option<Placed<ProbeChoice>>,
+    probe_interval: Option<Placed<Span>>,
 }
 
 impl Source {
@@ -96,7 +105,10 @@ impl HostKeys {
         merge_key("host.dev", &mut self.dev, later.dev)?;
         merge_key("host.control", &mut self.control, later.control)?;
         merge_key("host.capacity", &mut self.capacity, later.capacity)?;
-        merge_key("host.strict_priority", &mut self.strict_priority, later.strict_priority)
+        merge_key("host.strict_priority", &mut self.strict_priority, later.strict_priority)?;
+        merge_key("host.enforce", &mut self.enforce, later.enforce)?;
+        merge_key("host.probe", &mut self.probe, later.probe)?;
+        merge_key("host.probe_interval", &mut self.probe_interval, later.probe_interval)
     }
 
     pub(super) fn control(&self) -> Control {
@@ -124,6 +136,9 @@ impl HostKeys {
             control: self.control.as_ref().map(|c| c.value),
             capacity: self.capacity.as_ref().map(|c| c.value),
             strict_priority: self.strict_priority.as_ref().is_some_and(|s| s.value),
+            enforce: self.enforce.as_ref().map_or(Enforce::Auto, |e| e.value),
+            probe: self.probe.as_ref().map_or(ProbeChoice::Auto, |p| p.value),
+            probe_interval: self.probe_interval.as_ref().map_or(PROBE_INTERVAL, |p| p.value),
         })
     }
 }
@@ -193,6 +208,13 @@ impl<'d> Section<'d> {
             control: self.parsed("control", "a control, such as \"crab\"", parse_control)?,
             capacity: self.parsed("capacity", "a rate, such as \"30mbit\"", parse_capacity)?,
             strict_priority: self.boolean("strict_priority")?,
+            enforce: self.parsed("enforce", "\"auto\", \"window\" or \"htb\"", parse_enforce)?,
+            probe: self.parsed("probe", "\"auto\", \"off\" or an address", parse_probe)?,
+            probe_interval: self.parsed(
+                "probe_interval",
+                "a time, such as \"50ms\"",
+                parse_probe_interval,
+            )?,
         })
     }
 
@@ -372,12 +394,49 @@ pub(crate) fn parse_control(text: &str) -> Result<Control, String> {
     }
 }
 
+fn parse_enforce(text: &str) -> Result<Enforce, String> {
+    text.parse().map_err(|e| format!("{e}{}", did_you_mean(text, &Enforce::ALL.map(Enforce::name))))
+}
+
 pub(crate) fn parse_capacity(text: &str) -> Result<Rate, String> {
     let rate: Rate = text.parse().map_err(|e| format!("{e}"))?;
     if (CAPACITY_MIN..=CAPACITY_MAX).contains(&rate) {
         return Ok(rate);
     }
     Err(format!("{rate} is no capacity of a link: from {CAPACITY_MIN} to {CAPACITY_MAX}"))
+}
+
+fn parse_probe(text: &str) -> Result<ProbeChoice, String> {
+    match text {
+        "auto" => return Ok(ProbeChoice::Auto),
+        "off" => return Ok(ProbeChoice::Off),
+        _ => {}
+    }
+    let wanted = "`auto`, `off`, or the address of a host that answers pings from behind the link";
+    let Ok(address) = text.parse::<IpAddr>() else {
+        return Err(format!(
+            "`{text}` is none of these{}: {wanted}",
+            did_you_mean(text, &["auto", "off"])
+        ));
+    };
+    let is_link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if is_link_local || address.is_unspecified() || address.is_multicast() || address.is_loopback()
+    {
+        return Err(format!("{address} is no single host behind a link; wanted {wanted}"));
+    }
+    Ok(ProbeChoice::Address(address))
+}
+
+fn parse_probe_interval(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|e| format!("{e}"))?;
+    if PROBE_INTERVALS.contains(&span) {
+        return Ok(span);
+    }
+    let (least, most) = (PROBE_INTERVALS.start(), PROBE_INTERVALS.end());
+    Err(format!("{span} is no interval of a probe: from {least} to {most}"))
 }
 
 fn parse_match(text: &str) -> Result<Match, String> {

@@ -13,9 +13,11 @@ use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::{Error, Health, Host, HostSpec, Mode, network, sweep};
 use tracing::{debug, info, warn};
 
+use super::delay::Delay;
 use super::memory::Memory;
 use super::report;
 use super::settings::Settings;
+use super::windows::WindowControl;
 use crate::wire::{Change, Remembered};
 
 /// What was done before and may interest a person who looks.
@@ -50,6 +52,8 @@ pub(super) struct Daemon {
     pub(super) opening: Option<Opening>,
     /// What the classes may carry, as last decided; `None` is unshaped.
     pub(super) allocation: Option<Allocation>,
+    /// How far windows may open, as last decided, and whose they are.
+    pub(super) windows: WindowControl,
     /// In the policy's order.
     pub(super) totals: Vec<Totals>,
     /// The last acts other than to measure, oldest first.
@@ -59,6 +63,7 @@ pub(super) struct Daemon {
     pub(super) network: Option<String>,
     pub(super) remembered: Option<Remembered>,
     pub(super) config_error: Option<String>,
+    pub(super) delay: Delay,
     memory: Memory,
     told_capacity: Option<Rate>,
     stored: Option<Rate>,
@@ -90,12 +95,13 @@ impl Daemon {
     /// # Errors
     /// If the device or the kernel refuses.
     pub(super) fn start(
-        settings: Settings,
+        mut settings: Settings,
         memory: Memory,
         told_capacity: Option<Rate>,
         now: Time,
     ) -> anyhow::Result<Daemon> {
         let host = attach(&settings)?;
+        settings.lacks_windows = !host.has_windows();
         let groups = settings.policy().groups().len();
         let mut daemon = Daemon {
             controller: settings.controller(told_capacity)?,
@@ -103,6 +109,7 @@ impl Daemon {
             host: Some(host),
             opening: None,
             allocation: None,
+            windows: WindowControl::default(),
             totals: vec![Totals::default(); groups],
             changes: VecDeque::new(),
             act_noted: None,
@@ -110,6 +117,7 @@ impl Daemon {
             network: None,
             remembered: None,
             config_error: None,
+            delay: Delay::default(),
             memory,
             told_capacity,
             stored: None,
@@ -129,7 +137,7 @@ impl Daemon {
     pub(super) fn enforces(&self) -> bool {
         self.host.is_some()
             && self.opening.is_none()
-            && self.allocation.is_some()
+            && (self.allocation.is_some() || self.windows.are_wanted())
             && self.settings.mode() == Mode::Shape
     }
 
@@ -146,6 +154,7 @@ impl Daemon {
         if self.opening.as_ref().is_some_and(|o| self.host.is_some() && now >= o.retry_at) {
             self.repair(now);
         }
+        self.delay.follow(self.settings.probe().filter(|_| self.host.is_some()), now);
         self.observe(now);
         if now >= self.network_at
             && let Err(e) = self.recognise_network(now)
@@ -213,9 +222,10 @@ impl Daemon {
             None => self.controller.handle_policy(new.policy().weights(), &kept),
         }
         self.settings = new;
+        // Both are of the old groups.
         self.allocation = None;
-        self.carry_out(now);
-        if self.allocation.is_none() && self.opening.is_none() {
+        self.windows.forget();
+        if !self.carry_out(now) && self.opening.is_none() {
             self.enforce(now);
         }
         Ok("taken over")
@@ -246,17 +256,17 @@ impl Daemon {
         for (totals, sample) in self.totals.iter_mut().zip(&samples) {
             totals.take_in(sample, interval);
         }
+        let connections = match self.windows.observe(host, &self.settings) {
+            Ok(connections) => connections,
+            Err(e) => return self.open(now, e.to_string()),
+        };
+        let probe = self.delay.take_sample(&samples, interval, read_at);
         if self.opening.is_some() {
             // What arrives unshaped says nothing about what the classes would let arrive.
             return;
         }
-        let observation = Observation {
-            at: read_at,
-            interval,
-            groups: samples,
-            connections: Vec::new(),
-            probe: None,
-        };
+        let observation =
+            Observation { at: read_at, interval, groups: samples, connections, probe };
         self.controller.handle_observation(&observation);
         self.note_act(now);
         self.carry_out(now);
@@ -268,21 +278,25 @@ impl Daemon {
         }
     }
 
-    /// Drains the controller's commands and does what the last one says.
-    fn carry_out(&mut self, now: Time) {
-        let mut last = None;
+    /// Drains the controller's commands and does what the last one of each kind says; returns
+    /// whether there was one.
+    fn carry_out(&mut self, now: Time) -> bool {
+        let mut any = false;
         while let Some(command) = self.controller.poll_command() {
-            last = Some(command);
+            any = true;
+            match command {
+                Command::SetRates(allocation) => self.allocation = Some(allocation),
+                Command::SetWindows(windows) => self.windows.want(windows),
+                Command::Release => {
+                    self.allocation = None;
+                    self.windows.forget();
+                }
+            }
         }
-        let Some(command) = last else { return };
-        self.allocation = match command {
-            Command::SetRates(allocation) => Some(allocation),
-            Command::Release => None,
-            Command::SetWindows(_) => return,
-        };
-        if self.opening.is_none() {
+        if any && self.opening.is_none() {
             self.enforce(now);
         }
+        any
     }
 
     fn enforce(&mut self, now: Time) {
@@ -292,7 +306,7 @@ impl Daemon {
             Some(allocation) => host.apply(allocation),
             None => host.release(),
         };
-        if let Err(e) = enforced {
+        if let Err(e) = enforced.and_then(|()| self.windows.enforce(host)) {
             self.open(now, e.to_string());
         }
     }
@@ -332,7 +346,8 @@ impl Daemon {
             self.pause = PAUSE_MIN;
         }
         warn!(dev = self.settings.dev, pause = %self.pause, "everything passes unshaped: {reason}");
-        if let Some(Err(e)) = self.host.as_mut().map(Host::release) {
+        let opened = self.host.as_mut().map(|host| host.release_windows().and(host.release()));
+        if let Some(Err(e)) = opened {
             // The heartbeat stays away from now on, and that opens too.
             warn!(dev = self.settings.dev, "cannot open at once: {e}");
         }
@@ -417,8 +432,10 @@ impl Daemon {
         if moved || (fresh && recalled.is_some()) {
             self.controller = self.settings.controller(recalled.map(|(capacity, _)| capacity))?;
             self.allocation = None;
-            self.enforce(now);
-            self.carry_out(now);
+            self.windows.forget();
+            if !self.carry_out(now) {
+                self.enforce(now);
+            }
         }
         Ok(())
     }

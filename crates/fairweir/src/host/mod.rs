@@ -18,12 +18,15 @@ use crate::status;
 use crate::wire::{Outcome, Request, Status};
 
 mod daemon;
+mod delay;
 mod events;
+pub(crate) mod guard;
 mod memory;
 mod report;
 mod server;
 mod settings;
 mod systemd;
+mod windows;
 
 use daemon::{Daemon, next_tick};
 use events::Events;

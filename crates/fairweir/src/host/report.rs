@@ -1,12 +1,12 @@
 //! What the daemon tells those who ask.
 
 use fairweir_core::policy::Group;
-use fairweir_core::receiver::{Act, GroupDecision, GroupState};
+use fairweir_core::receiver::{Act, DelaySource, GroupDecision, GroupState};
 use fairweir_core::units::{Rate, Time};
 use fairweir_linux::Host;
 
 use super::daemon::{Daemon, Totals};
-use crate::wire::{GroupStatus, Status};
+use crate::wire::{DelayStatus, GroupStatus, Status};
 
 /// What fairweir on a receiving host does not cover, wherever it runs.
 const LIMITS: [&str; 3] = [
@@ -23,7 +23,12 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     let groups = settings.policy().groups();
     // After a reload the decision is of the old groups until the next tick.
     let decided = Some(&decision.groups).filter(|d| d.len() == groups.len());
-    let group = |(i, group)| group_status(group, decided.map(|d| &d[i]), &daemon.totals[i]);
+    let count = |i: usize| daemon.windows.counts.get(i).copied().unwrap_or_default();
+    let group = |(i, group)| GroupStatus {
+        connections: count(i).connections,
+        bounded_connections: count(i).bounded,
+        ..group_status(group, decided.map(|d| &d[i]), &daemon.totals[i])
+    };
     let host_limits = daemon.host.as_ref().map(Host::limits).unwrap_or_default();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -43,6 +48,15 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         changes: daemon.changes.iter().cloned().collect(),
         groups: groups.iter().enumerate().map(group).collect(),
         limits: LIMITS.into_iter().map(str::to_owned).chain(host_limits).collect(),
+        delay: decision.delay.map(|delay| DelayStatus {
+            mean_ms: delay.value.as_millis_f64(),
+            least_ms: delay.least.as_millis_f64(),
+            source: source_name(delay.source).to_owned(),
+            samples: delay.samples,
+        }),
+        connections: daemon.windows.counts.iter().map(|c| c.connections).sum(),
+        bounded_connections: daemon.windows.counts.iter().map(|c| c.bounded).sum(),
+        probe: daemon.delay.status(),
         config_error: daemon.config_error.clone(),
     }
 }
@@ -60,6 +74,16 @@ fn group_status(group: &Group, decided: Option<&GroupDecision>, totals: &Totals)
         received_bytes: totals.sum.received.as_u64(),
         drops: totals.sum.drops,
         backlog_bytes: totals.sum.backlog.as_u64(),
+        ..GroupStatus::default()
+    }
+}
+
+/// As serde names it.
+fn source_name(source: DelaySource) -> &'static str {
+    match source {
+        DelaySource::Timestamps => "timestamps",
+        DelaySource::ReceiverRtt => "receiver_rtt",
+        DelaySource::Probe => "probe",
     }
 }
 

@@ -4,12 +4,18 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use fairweir_core::policy::Policy;
-use fairweir_core::receiver::{CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec};
-use fairweir_core::units::Rate;
+use fairweir_core::receiver::{
+    CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, Enforce,
+};
+use fairweir_core::units::{Rate, Span};
 use fairweir_linux::Mode;
+use fairweir_linux::probe::{ProbeSpec, Reflector};
 
 use crate::cli::HostArgs;
-use crate::config::{CAPACITY_MAX, Config};
+use crate::config::{CAPACITY_MAX, Config, ProbeChoice};
+
+/// How often an idle link is probed: its delay without a queue changes rarely.
+const PROBE_INTERVAL_IDLE: Span = Span::secs(1);
 
 /// The command line, and the configuration as it was last found good.
 #[derive(Debug)]
@@ -22,6 +28,8 @@ pub(super) struct Settings {
     pub(super) config: Config,
     /// Touch nothing.
     pub(super) dry_run: bool,
+    /// The kernel cannot bound windows, so that classes have to enforce.
+    pub(super) lacks_windows: bool,
     control_told: Option<Control>,
     dev_told: bool,
 }
@@ -41,6 +49,7 @@ impl Settings {
             path: args.config.clone(),
             config,
             dry_run: args.dry_run,
+            lacks_windows: false,
             control_told: args.control,
             dev_told: args.dev.is_some(),
         };
@@ -62,6 +71,7 @@ impl Settings {
             path: self.path.clone(),
             config,
             dry_run: self.dry_run,
+            lacks_windows: self.lacks_windows,
             control_told: self.control_told,
             dev_told: self.dev_told,
         };
@@ -82,6 +92,32 @@ impl Settings {
         if self.dry_run || self.control() == Control::None { Mode::Count } else { Mode::Shape }
     }
 
+    /// By what shares are enforced, as far as the kernel can.
+    pub(super) fn enforce(&self) -> Enforce {
+        if self.lacks_windows { Enforce::Htb } else { self.config.host.enforce }
+    }
+
+    /// Whether the control asks what each connection receives.
+    pub(super) fn watches_connections(&self) -> bool {
+        self.control() == Control::Fairweir
+    }
+
+    /// The probe of the access link, if one is wanted: unasked only where the control looks at it,
+    /// and never where nothing is controlled.
+    pub(super) fn probe(&self) -> Option<ProbeSpec> {
+        let control = self.control();
+        let reflector = match self.config.host.probe {
+            ProbeChoice::Auto if control == Control::Fairweir => Reflector::Auto,
+            ProbeChoice::Address(address) if control != Control::None => {
+                Reflector::Address(address)
+            }
+            ProbeChoice::Auto | ProbeChoice::Address(_) | ProbeChoice::Off => return None,
+        };
+        let interval = self.config.host.probe_interval;
+        let interval_idle = interval.max(PROBE_INTERVAL_IDLE);
+        Some(ProbeSpec { dev: self.dev.clone(), reflector, interval, interval_idle })
+    }
+
     /// A controller from its beginning; `remembered` is for those that learn the capacity, if it can
     /// be the capacity of a link at all.
     pub(super) fn controller(
@@ -94,14 +130,17 @@ impl Settings {
         Controller::new(&ControllerSpec {
             capacity: remembered.filter(usable).or(self.config.host.capacity),
             strict_priority: self.config.host.strict_priority,
+            enforce: self.enforce(),
             ..ControllerSpec::new(control, self.policy().weights())
         })
     }
 
     /// Whether a controller made from `other` can go on with these settings.
     pub(super) fn controls_like(&self, other: &Settings) -> bool {
-        let of =
-            |s: &Settings| (s.control(), s.config.host.capacity, s.config.host.strict_priority);
+        let of = |s: &Settings| {
+            let host = &s.config.host;
+            (s.control(), host.capacity, host.strict_priority, s.enforce())
+        };
         of(self) == of(other)
     }
 }

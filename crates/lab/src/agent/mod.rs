@@ -14,13 +14,12 @@ use serde::de::DeserializeOwned;
 use crate::clock::Clock;
 
 mod fetch;
+mod quic;
+mod request;
 mod serve;
 
-pub(crate) use fetch::PingResult;
 pub(crate) const SERVE: &str = "lab-serve";
 pub(crate) const FETCH: &str = "lab-fetch";
-/// What `lab-serve` says when every port is open.
-pub(crate) const READY: &str = "ready";
 
 /// Whether `name` is a hidden subcommand that [`agent_main`] plays.
 pub fn is_agent(name: &str) -> bool {

@@ -12,7 +12,7 @@
 //!
 //! | module | kind of flow |
 //! |---|---|
-//! | `source` | `bulk` and `on-off`: a server that sends all it can, at a rate, or nothing |
+//! | `source` | `bulk`, `quic` and `on-off`: a server that sends all it can, at a rate, or nothing |
 //! | `datagram` | `udp` and `ping` |
 //! | [`player`] | the film player on its own: which quality to ask for, and when |
 //! | `video` | `video`: that player on one connection |
@@ -28,8 +28,8 @@ use std::fmt::Debug;
 
 use fairweir_core::units::{Bytes, Time};
 
-use crate::report::{PingSamples, ShortSamples, VideoSamples, WebSamples};
-use crate::scenario::{Flow, Kind, TCP_HEADER};
+use crate::report::{PingSamples, Run, ShortSamples, VideoSamples, WebSamples};
+use crate::scenario::{Flow, Kind};
 
 mod datagram;
 pub mod player;
@@ -113,6 +113,19 @@ pub enum Outcome {
     Short(ShortSamples),
 }
 
+impl Outcome {
+    /// Adds it to what is to be judged.
+    pub fn add_to(self, run: &mut Run<'_>) {
+        match self {
+            Outcome::Nothing => {}
+            Outcome::Ping(ping) => run.pings.push(ping),
+            Outcome::Video(video) => run.videos.push(video),
+            Outcome::Web(pages) => run.pages.push(pages),
+            Outcome::Short(shorts) => run.shorts.push(shorts),
+        }
+    }
+}
+
 /// The application of a flow.
 #[derive(Debug)]
 pub struct App {
@@ -122,11 +135,11 @@ pub struct App {
 
 impl App {
     /// The application of `flow`. No two flows of a run should have the same `seed`. `segment` is
-    /// the payload of a full TCP packet.
+    /// the payload of a full packet of its connections.
     pub fn new(flow: &Flow, seed: u64, segment: Bytes) -> App {
         let group = flow.group;
         let play: Box<dyn Play> = match &flow.kind {
-            Kind::Bulk => Box::new(Bulk::new(flow, segment)),
+            Kind::Bulk | Kind::Quic => Box::new(Bulk::new(flow, segment)),
             Kind::OnOff(means) => Box::new(OnOffBulk::new(flow, *means, seed, segment)),
             Kind::Udp => Box::new(Cbr::new(flow, segment)),
             Kind::Ping { interval } => Box::new(Pinger::new(flow, *interval)),
@@ -202,9 +215,9 @@ trait Play: Debug + Send {
     }
 }
 
-/// The IP packet of a full TCP segment.
+/// The IP packet of a full segment.
 fn full_packet(flow: &Flow, segment: Bytes) -> Bytes {
-    segment + Bytes::new(TCP_HEADER + flow.ip.header())
+    segment + Bytes::new(flow.headers())
 }
 
 #[cfg(test)]

@@ -246,6 +246,8 @@ impl Play for Bulk {
 #[derive(Debug)]
 pub(super) struct OnOffBulk {
     source: Source,
+    steps: Steps,
+    /// What it wants while it is on.
     demand: Option<Rate>,
     means: OnOff,
     random: Random,
@@ -258,7 +260,8 @@ impl OnOffBulk {
     pub(super) fn new(flow: &Flow, means: OnOff, seed: u64, segment: Bytes) -> OnOffBulk {
         OnOffBulk {
             source: Source::new(flow, 1, segment),
-            demand: flow.demands.first().and_then(|step| step.demand),
+            steps: Steps::new(flow),
+            demand: None,
             means,
             random: Random::new(seed),
             is_on: false,
@@ -280,15 +283,20 @@ impl Play for OnOffBulk {
     }
 
     fn handle_timeout(&mut self, now: Time, wants: &mut Wants) {
-        if let Some(at) = self.turns_at.filter(|&at| at <= now) {
+        let Some(turns_at) = self.turns_at else { return };
+        let step = self.steps.poll(now);
+        self.demand = step.unwrap_or(self.demand);
+        if turns_at <= now {
             self.is_on = !self.is_on;
             let mean = if self.is_on { self.means.on } else { self.means.off };
-            self.turns_at = Some(at + self.random.pareto(mean));
+            self.turns_at = Some(turns_at + self.random.pareto(mean));
             if self.is_on {
                 self.source.send(now, self.demand, wants);
             } else {
                 self.source.send_nothing(wants);
             }
+        } else if self.is_on && step.is_some() {
+            self.source.send(now, self.demand, wants);
         }
         self.source.handle_timeout(now, wants);
     }
@@ -298,6 +306,7 @@ impl Play for OnOffBulk {
     }
 
     fn next_timeout(&self) -> Option<Time> {
-        [self.turns_at, self.source.next_timeout()].into_iter().flatten().min()
+        let timeouts = [self.turns_at, self.steps.next_timeout(), self.source.next_timeout()];
+        timeouts.into_iter().flatten().min().filter(|_| self.turns_at.is_some())
     }
 }

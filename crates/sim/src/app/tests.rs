@@ -97,6 +97,23 @@ fn an_on_off_source_rests_between_its_periods() {
 }
 
 #[test]
+fn the_demand_of_an_on_off_source_changes_in_steps_while_it_is_on_and_while_it_is_off() {
+    let keys = "on = \"300ms\"\noff = \"900ms\"\ndemand = \"8mbit\"\n\
+                steps = [{ at = \"1800s\", demand = \"2mbit\" }]";
+    let (world, _) = play("on-off", keys, 3, Rate::mbit(100), 3_600);
+    let (mut shortest, mut early) = (Span::MAX, Span::MAX);
+    for pair in times(&world, |want| matches!(want, Want::Write { .. })).windows(2) {
+        let least = if pair[0] >= s(1_800) { &mut shortest } else { &mut early };
+        *least = pair[1].since(pair[0]).min(*least);
+    }
+    let interval = |rate: Rate| rate.time_to_send(Bytes::new(1_514));
+    assert_eq!((early, shortest), (interval(Rate::mbit(8)), interval(Rate::mbit(2))));
+    // A quarter of half the time each; sums of Pareto times converge slowly.
+    let expected = payload(Rate::mbit(8), 450) + payload(Rate::mbit(2), 450);
+    assert!(is_near(world.received as f64, expected, 25.0), "{}", world.received as f64 / expected);
+}
+
+#[test]
 fn an_on_off_source_without_a_demand_takes_all_and_then_withdraws_it() {
     let (world, _) = play("on-off", "", 5, Rate::mbit(10), 600);
     let asked = times(&world, |want| matches!(want, Want::Fetch { .. }));

@@ -70,13 +70,7 @@ impl Ended {
             lateness: None,
         };
         for outcome in self.outcomes {
-            match outcome {
-                Outcome::Nothing => {}
-                Outcome::Ping(ping) => run.pings.push(ping),
-                Outcome::Video(video) => run.videos.push(video),
-                Outcome::Web(pages) => run.pages.push(pages),
-                Outcome::Short(shorts) => run.shorts.push(shorts),
-            }
+            outcome.add_to(&mut run);
         }
         run.score()
     }
@@ -98,6 +92,12 @@ pub fn play(
     let mut world = World::new(scenario, control, seed)?;
     world.play(progress, cancel)?;
     Ok(world.ended().judge(scenario, control))
+}
+
+/// The seed of each flow's application as [`play`] draws it without control, for another world that
+/// shall see the same pages, downloads and pauses.
+pub fn app_seeds(scenario: &Scenario, seed: u64) -> Vec<u64> {
+    world::app_seeds(scenario, seed)
 }
 
 /// About how many packets a run has to carry.

@@ -3,7 +3,9 @@
 use fairweir_core::units::Bytes;
 
 use super::measure::Stamps;
-use crate::scenario::{ETHERNET_HEADER, Ip, PING_PAYLOAD, TCP_HEADER, UDP_HEADER};
+use crate::scenario::{
+    ETHERNET_HEADER, Flow, Kind, PING_PAYLOAD, REQUEST_PAYLOAD, TCP_HEADER, UDP_HEADER,
+};
 use crate::tcp::{Ack, Segment};
 
 /// A packet towards the home.
@@ -54,37 +56,46 @@ pub(super) enum UpKind {
 pub(super) struct Sizes {
     /// Ethernet and IP.
     l3: u64,
+    /// All headers of a full packet of a connection.
+    full: u64,
+    /// A whole packet of the handshake, and one that only acknowledges, without `l3`.
+    syn: u64,
+    ack: u64,
 }
 
 /// TCP header of a SYN as Linux sends it: MSS, SACK permitted, timestamps, window scale.
 const SYN_HEADER: u64 = 40;
-/// Payload of a request, as of an HTTP GET with a few headers.
-const REQUEST_PAYLOAD: u64 = 300;
+/// UDP payload of QUIC's first packets, which are padded. Source: RFC 9000 §14.1.
+const QUIC_INITIAL: u64 = 1_200;
+/// UDP payload of a QUIC packet with an ACK frame of one range: a short header with a connection id
+/// of 8 bytes, the frame, the AEAD's tag. Source: RFC 9000 §17.3.1 and §19.3.
+const QUIC_ACK: u64 = 1 + 8 + 2 + 8 + 16;
 
 impl Sizes {
-    pub(super) fn new(ip: Ip) -> Sizes {
-        Sizes { l3: ETHERNET_HEADER + ip.header() }
-    }
-
-    /// Payload of a full segment in IP packets of at most `mtu` bytes.
-    pub(super) fn segment(ip: Ip, mtu: u32) -> Bytes {
-        Bytes::new(u64::from(mtu) - ip.header() - TCP_HEADER)
+    pub(super) fn new(flow: &Flow) -> Sizes {
+        let (syn, ack) = if flow.kind == Kind::Quic {
+            (UDP_HEADER + QUIC_INITIAL, UDP_HEADER + QUIC_ACK)
+        } else {
+            (SYN_HEADER, TCP_HEADER)
+        };
+        let l3 = ETHERNET_HEADER + flow.ip.header();
+        Sizes { l3, full: ETHERNET_HEADER + flow.headers(), syn, ack }
     }
 
     pub(super) fn syn(self) -> Bytes {
-        Bytes::new(self.l3 + SYN_HEADER)
+        Bytes::new(self.l3 + self.syn)
     }
 
     pub(super) fn ack(self) -> Bytes {
-        Bytes::new(self.l3 + TCP_HEADER)
+        Bytes::new(self.l3 + self.ack)
     }
 
     pub(super) fn request(self) -> Bytes {
-        Bytes::new(self.l3 + TCP_HEADER + REQUEST_PAYLOAD)
+        Bytes::new(self.full + REQUEST_PAYLOAD)
     }
 
     pub(super) fn data(self, payload: u32) -> Bytes {
-        Bytes::new(self.l3 + TCP_HEADER + u64::from(payload))
+        Bytes::new(self.full + u64::from(payload))
     }
 
     pub(super) fn datagram(self, payload: u32) -> Bytes {

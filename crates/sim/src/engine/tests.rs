@@ -2,6 +2,7 @@ use fairweir_core::units::{Bytes, Rate, Span};
 use proptest::prelude::*;
 
 use super::*;
+use crate::app::App;
 use crate::report::{PingSamples, ShortSamples, VideoSamples, WebSamples};
 
 /// A scenario of so many seconds; `link` are keys of `[link]`, `rest` is what follows.
@@ -48,6 +49,7 @@ fn everything(stop: &str) -> String {
     groups(&[1, 2, 3, 4])
         + &flow(1, "bulk", &until("connections = 3\ncongestion_control = \"bbr\""))
         + &flow(1, "bulk", &until("demand = \"1mbit\"\nrtt = \"7ms\"\nip = 6"))
+        + &flow(2, "quic", &until("connections = 2\ndemand = \"1mbit\""))
         + &flow(
             2,
             "on-off",
@@ -115,6 +117,16 @@ fn a_thousand_connections_share_a_link() {
     assert!(report.summary.utilization.unwrap() > 0.99, "{:?}", report.summary);
     assert!(report.summary.allocation_error.unwrap() < 0.01, "{:?}", report.summary);
     assert_eq!(played(&scenario, Control::None).footprint().places, 1_000);
+}
+
+#[test]
+fn another_world_can_have_the_same_applications() {
+    let scenario = scenario(5, "rate = \"6mbit\"", &everything("3s"));
+    let seeds = app_seeds(&scenario, scenario.seed);
+    let apps = scenario.flows.iter().zip(seeds);
+    let apps = apps.map(|(flow, seed)| format!("{:?}", App::new(flow, seed, flow.segment(1_500))));
+    let world = World::new(&scenario, Control::None, scenario.seed).unwrap();
+    assert_eq!(world.apps(), apps.collect::<Vec<String>>());
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -255,6 +267,15 @@ fn wfq_at_the_isp_gives_each_backlogged_group_its_share() {
 }
 
 #[test]
+fn quic_shares_with_tcp_and_its_demand_counts_whole_packets() {
+    let flows = flow(1, "bulk", "") + &flow(2, "quic", "demand = \"8mbit\"\nip = 6");
+    let scenario = scenario(25, "rate = \"30mbit\"", &(groups(&[1, 1]) + &flows));
+    let rates = rates(&quietly(&scenario, Control::Wfq));
+    assert!((rates[1] / 8.0 - 1.0).abs() < 0.005, "{rates:?}");
+    assert!((rates[0] / 22.0 - 1.0).abs() < 0.01, "{rates:?}");
+}
+
+#[test]
 fn a_step_of_the_link_is_followed_at_once() {
     let link = "rate = \"10mbit\"\nsteps = [{ at = \"2s\", rate = \"40mbit\" }, \
                 { at = \"4s\", rate = \"1mbit\" }]";
@@ -326,6 +347,7 @@ fn any_flow() -> impl Strategy<Value = String> {
     let kind = prop_oneof![
         Just("kind = \"bulk\"\nconnections = 3"),
         Just("kind = \"bulk\"\ndemand = \"3mbit\""),
+        Just("kind = \"quic\"\nconnections = 2"),
         Just("kind = \"on-off\"\non = \"50ms\"\noff = \"50ms\""),
         Just("kind = \"udp\"\ndemand = \"2mbit\""),
         Just("kind = \"ping\""),
@@ -338,6 +360,7 @@ fn any_flow() -> impl Strategy<Value = String> {
     let times = (rtt, 0u64..2_000, 1u64..5_000);
     (kind, control, times, prop::bool::ANY).prop_map(|(kind, control, (rtt, start, lasts), v6)| {
         let is_tcp = !kind.contains("udp") && !kind.contains("ping");
+        let control = if kind.contains("quic") { "bbr" } else { control };
         let control = if is_tcp { format!("congestion_control = \"{control}\"") } else { "".into() };
         let (ip, stop) = (if v6 { 6 } else { 4 }, start + lasts);
         format!("{kind}\n{control}\nrtt = \"{rtt}ms\"\nstart = \"{start}ms\"\nstop = \"{stop}ms\"\nip = {ip}")

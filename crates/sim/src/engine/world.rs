@@ -34,6 +34,7 @@ mod up;
 mod windows;
 
 use resends::{Lost, Resends};
+pub(super) use setup::app_seeds;
 
 /// How often somebody is told how far the run is, and asked whether it shall end.
 const PROGRESS_INTERVAL: Span = Span::secs(1);

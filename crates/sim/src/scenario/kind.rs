@@ -10,6 +10,8 @@ use fairweir_core::units::{Bytes, Rate, Span};
 pub enum Kind {
     /// A TCP download that has always more to send, up to its demand.
     Bulk,
+    /// The same over QUIC, whose receive window nobody on the way can bound.
+    Quic,
     /// A small UDP request at every interval, answered by the server.
     Ping {
         /// From one request to the next.
@@ -32,6 +34,7 @@ impl Kind {
     pub const fn name(&self) -> &'static str {
         match self {
             Kind::Bulk => "bulk",
+            Kind::Quic => "quic",
             Kind::Ping { .. } => "ping",
             Kind::OnOff(_) => "on-off",
             Kind::Udp => "udp",

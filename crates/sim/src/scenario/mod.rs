@@ -53,6 +53,8 @@ pub struct Scenario {
     pub link: Access,
     /// What the control is told.
     pub control: Told,
+    /// Who answers the control's probe of the link.
+    pub probe: Reflector,
     /// Who shares the link, in the order of the file; one without matches has the addresses of its
     /// flows' servers.
     pub groups: Vec<Group>,
@@ -95,6 +97,39 @@ pub struct Access {
     pub jitter: Span,
     /// Who is served next on the downlink.
     pub queue: Discipline,
+}
+
+/// A host in the internet that answers a control's probe, and how well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reflector {
+    /// Whether there is one; else nobody probes.
+    pub is_there: bool,
+    /// Round-trip time without any queue.
+    pub rtt: Span,
+    /// How many of a million requests it leaves unanswered.
+    pub loss_ppm: u32,
+    /// What is wrong with its answers.
+    pub lie: Lie,
+}
+
+/// How the answers of a reflector mislead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// They do not.
+    None,
+    /// They pass the queue of the downlink by.
+    Fast,
+    /// They take up to [`LIE_SLOW_MAX`] longer, at random.
+    Slow,
+}
+
+/// The most that a slow reflector adds.
+pub const LIE_SLOW_MAX: Span = Span::millis(40);
+
+impl Default for Reflector {
+    fn default() -> Reflector {
+        Reflector { is_there: true, rtt: Span::millis(20), loss_ppm: 0, lie: Lie::None }
+    }
 }
 
 /// What the control is told about the link before the start.
@@ -146,7 +181,7 @@ pub struct Flow {
     pub kind: Kind,
     /// Of the sender; without meaning for UDP.
     pub congestion_control: CongestionControl,
-    /// How many TCP connections a bulk flow has.
+    /// How many connections a flow of kind bulk or QUIC has.
     pub connections: u32,
     /// Round-trip time without any queue.
     pub rtt: Span,
@@ -154,7 +189,7 @@ pub struct Flow {
     pub start: Time,
     /// When it ends.
     pub stop: Time,
-    /// What a flow of kind bulk, on-off (while on) or UDP would use, all connections together; the
+    /// What a flow of kind bulk, QUIC, on-off (while on) or UDP would use, all connections together; the
     /// first entry holds from the start.
     pub demands: Vec<DemandStep>,
     /// Which IP it uses.
@@ -178,12 +213,21 @@ pub struct DemandStep {
 pub const PING_INTERVAL: Span = Span::millis(100);
 /// UDP payload of a ping's request and answer in bytes, as of ping(8).
 pub const PING_PAYLOAD: u64 = 56;
+/// Payload of a request in bytes, as of an HTTP GET with a few headers.
+pub const REQUEST_PAYLOAD: u64 = 300;
 /// What Ethernet adds to an IP packet, in bytes; fairweir's rates include it.
 pub const ETHERNET_HEADER: u64 = 14;
+/// The smallest MTU with which IPv6 works, in bytes. Source: RFC 8200 §5.
+pub const IPV6_MTU_MIN: u32 = 1280;
 /// TCP header with timestamps, which Linux always uses, in bytes.
 pub const TCP_HEADER: u64 = 32;
 /// UDP header in bytes.
 pub const UDP_HEADER: u64 = 8;
+/// What QUIC adds to the payload of a full UDP packet, in bytes: a short header with a connection
+/// id of 8 bytes and a packet number of 1 (which does while less than 128 are under way), the header
+/// of a stream's frame without its length, and the AEAD's tag. Source: RFC 9000 §17.3.1 and §19.8,
+/// RFC 9001 §5.3.
+pub const QUIC_HEADER: u64 = (1 + 8 + 1) + (1 + 1 + 4) + 16;
 
 /// A sender's congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -383,6 +427,17 @@ impl Scenario {
 }
 
 impl Flow {
+    /// Payload of a full packet of its connections in IP packets of at most `mtu` bytes.
+    pub fn segment(&self, mtu: u32) -> Bytes {
+        Bytes::new(u64::from(mtu) - self.headers())
+    }
+
+    /// IP header and what is between it and the payload of its connections, in bytes.
+    pub fn headers(&self) -> u64 {
+        let is_quic = self.kind == Kind::Quic;
+        self.ip.header() + if is_quic { UDP_HEADER + QUIC_HEADER } else { TCP_HEADER }
+    }
+
     /// What the flow would use at time `t`: nothing while it is not active.
     pub fn demand_at(&self, t: Time) -> Demand {
         if t < self.start || t >= self.stop {
@@ -390,7 +445,7 @@ impl Flow {
         }
         match self.kind {
             Kind::Ping { interval } => Demand::Known(ping_rate(self.ip, interval)),
-            Kind::Bulk | Kind::Udp => {
+            Kind::Bulk | Kind::Quic | Kind::Udp => {
                 let holds = self.demands.iter().rev().find(|step| step.at <= t);
                 holds.and_then(|step| step.demand).map_or(Demand::Endless, Demand::Known)
             }

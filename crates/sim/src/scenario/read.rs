@@ -12,13 +12,11 @@ use super::overrides::Override;
 use super::toml_table::{Place, Placed, ScenarioError, Source, Table, not_one_of};
 use super::{
     CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow, Group,
-    Ip, Scenario, Told, Tuning,
+    IPV6_MTU_MIN, Ip, Kind, Lie, Reflector, Scenario, Told, Tuning,
 };
 
 mod kind;
 
-/// Source: RFC 8200 §5.
-const IPV6_MTU_MIN: u32 = 1280;
 const SETTLE: Span = Span::secs(6);
 const RTT: Span = Span::millis(40);
 /// Shorter ticks see single bursts, longer ones are no control.
@@ -56,6 +54,10 @@ pub(super) fn scenario(
         Some(table) => told(table)?,
         None => Told::default(),
     };
+    let probe = match top.table("probe")? {
+        Some(table) => reflector(table)?,
+        None => Reflector::default(),
+    };
     let devices = devices(top.tables("device")?)?;
     let group_tables = top.tables("group")?;
     let flow_tables = top.tables("flow")?;
@@ -66,8 +68,8 @@ pub(super) fn scenario(
         return Err(top.missing("flow", "at least one table [[flow]]"));
     }
     top.finish(&[
-        "version", "name", "duration", "settle", "seed", "link", "control", "device", "group",
-        "flow",
+        "version", "name", "duration", "settle", "seed", "link", "control", "probe", "device",
+        "group", "flow",
     ])?;
 
     let mut device_of = Vec::new();
@@ -83,7 +85,19 @@ pub(super) fn scenario(
     }
     let name = name.value;
     let duration = duration.value;
-    Ok(Scenario { name, duration, settle, seed, link, control, groups, devices, device_of, flows })
+    Ok(Scenario {
+        name,
+        duration,
+        settle,
+        seed,
+        link,
+        control,
+        probe,
+        groups,
+        devices,
+        device_of,
+        flows,
+    })
 }
 
 fn told(mut table: Table<'_>) -> Result<Told, ScenarioError> {
@@ -121,6 +135,19 @@ fn told(mut table: Table<'_>) -> Result<Told, ScenarioError> {
         "latency",
     ])?;
     Ok(Told { capacity, remembered, strict_priority, tuning, enforce, latency })
+}
+
+fn reflector(mut table: Table<'_>) -> Result<Reflector, ScenarioError> {
+    let defaults = Reflector::default();
+    let lies = [("none", Lie::None), ("fast", Lie::Fast), ("slow", Lie::Slow)];
+    let reflector = Reflector {
+        is_there: table.truth("reflector")?.unwrap_or(defaults.is_there),
+        rtt: table.parsed("rtt")?.map_or(defaults.rtt, |p| p.value),
+        loss_ppm: table.ratio_ppm("loss")?.unwrap_or(defaults.loss_ppm),
+        lie: table.word("lie", &lies)?.map_or(defaults.lie, |p| p.value),
+    };
+    table.finish(&["reflector", "rtt", "loss", "lie"])?;
+    Ok(reflector)
 }
 
 fn devices(tables: Vec<Table<'_>>) -> Result<Vec<Device>, ScenarioError> {
@@ -251,6 +278,10 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Scena
             ("vegas", CongestionControl::Vegas),
         ],
     )?;
+    let is_vegas = |p: &&Placed<'_, _>| kind == Kind::Quic && p.value == CongestionControl::Vegas;
+    if let Some(vegas) = congestion_control.as_ref().filter(is_vegas) {
+        return Err(vegas.place.error("QUIC has no `vegas`; allowed are reno, cubic, bbr"));
+    }
     let connections = table.integer("connections", 1, CONNECTIONS_MAX.into())?;
     let ip = match table.integer("ip", 0, u64::MAX)? {
         None | Some(Placed { value: 4, .. }) => Ip::V4,

@@ -67,6 +67,17 @@ fn a_good_file_is_read_with_its_defaults() {
 }
 
 #[test]
+fn a_reflector_is_there_and_honest_unless_the_file_says_otherwise() {
+    let honest = Reflector { is_there: true, rtt: Span::millis(20), loss_ppm: 0, lie: Lie::None };
+    assert_eq!(good().probe, honest);
+    let probe = "[probe]\nreflector = false\nrtt = \"35ms\"\nloss = 0.25\nlie = \"slow\"\n[link]";
+    let scenario = Scenario::parse(&GOOD.replace("[link]", probe), "x").unwrap();
+    let wanted =
+        Reflector { is_there: false, rtt: Span::millis(35), loss_ppm: 250_000, lie: Lie::Slow };
+    assert_eq!(scenario.probe, wanted);
+}
+
+#[test]
 fn fair_shares_follow_starts_stops_and_steps() {
     let scenario = good();
     let shares = |t: u64| {
@@ -128,6 +139,11 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("settle = \"6s\"", "setle = \"6s\"", &["5: setle", "unknown", "did you mean `settle`?"]),
     ("settle = \"6s\"", "seed = -1", &["5: seed", "-1"]),
     ("[link]", "[lnk]", &["lnk", "unknown", "did you mean `link`?"]),
+    ("[link]", "[prob]\n[link]", &["6: prob", "did you mean `probe`?"]),
+    ("[link]", "[probe]\nlie = \"slwo\"\n[link]", &["7: probe.lie", "did you mean `slow`?"]),
+    ("[link]", "[probe]\nloss = 2\n[link]", &["7: probe.loss", "0 to 1"]),
+    ("[link]", "[probe]\nreflector = 1\n[link]", &["7: probe.reflector", "true or false"]),
+    ("[link]", "[probe]\nrt = \"1ms\"\n[link]", &["7: probe.rt", "did you mean `rtt`?"]),
     ("rate = \"30mbit\"", "rate = \"0mbit\"", &["7: link.rate", "zero"]),
     ("rate = \"30mbit\"", "rate = \"30mbps\"", &["7: link.rate", "ambiguous"]),
     ("rate = \"30mbit\"", "raet = \"30mbit\"", &["link.raet", "unknown", "did you mean `rate`?"]),
@@ -178,7 +194,6 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("[\"app:steam\", \"ip:203.0.113.0/24\"]", "[]", &["16: group.match", "empty"]),
     ("group = \"video\"", "group = \"vidoe\"", &["18: flow.group", "did you mean `video`?"]),
     ("group = \"video\"", "group = \"bulk\"", &["11: group.name", "neither a flow nor"]),
-    ("kind = \"bulk\"", "kind = \"quic\"", &["19: flow.kind", "not there yet"]),
     ("kind = \"bulk\"", "kind = \"bulkk\"", &["19: flow.kind", "did you mean `bulk`?"]),
     ("kind = \"bulk\"\n", "", &["flow.kind", "missing"]),
     (
@@ -475,6 +490,20 @@ fn with(kind: &str, keys: &str) -> Result<Scenario, ScenarioError> {
 }
 
 #[test]
+fn a_small_mtu_has_no_room_for_ipv6() {
+    let text = |ip: u8, mtu: u32| {
+        format!(
+            "version = 1\nname = \"x\"\nduration = \"9s\"\n[link]\nrate = \"28.8kbit\"\nmtu = {mtu}\n\
+             [[group]]\nname = \"a\"\nweight = 1\n[[flow]]\ngroup = \"a\"\nkind = \"bulk\"\nip = {ip}\n"
+        )
+    };
+    assert_eq!(Scenario::parse(&text(4, 576), "x").unwrap().link.mtu, 576);
+    assert!(Scenario::parse(&text(6, 1280), "x").is_ok());
+    let error = Scenario::parse(&text(6, 1279), "x").unwrap_err().to_string();
+    assert!(error.contains("1280") && error.contains("1279"), "{error}");
+}
+
+#[test]
 fn every_kind_has_its_defaults() {
     let kind = |name: &str, keys: &str| with(name, keys).unwrap().flows.remove(1).kind;
     let on_off = OnOff { on: Span::secs(2), off: Span::secs(2) };
@@ -490,6 +519,13 @@ fn every_kind_has_its_defaults() {
         session_gap: Span::secs(60),
         pages_per_session: 10,
     };
+    let ping = |keys: &str, interval| assert_eq!(kind("ping", keys), Kind::Ping { interval });
+    ping("", Span::millis(100));
+    ping("interval = \"1s\"", Span::secs(1));
+    assert!(with("ping", "interval = \"9ms\"").is_err());
+    let small = Web { object: Bytes::kb(2), ..web };
+    assert_eq!(kind("web", "object = \"2kB\""), Kind::Web(small));
+    assert!(with("web", "object = \"101kB\"").is_err());
     assert_eq!(kind("web", ""), Kind::Web(web));
     let short =
         |interval, sigma_ppm| Kind::Short(Short { interval, size: Bytes::kb(9), sigma_ppm });
@@ -507,7 +543,7 @@ fn each_key_belongs_to_its_kinds() {
     let bad: &[(&str, &str, &[&str])] = &[
         ("video", "demand = \"8mbit\"", &["20: flow.demand", "kind `video`", "`udp` have it"]),
         ("video", "conections = 2", &["20: flow.conections", "unknown"]),
-        ("video", "connections = 2", &["flow.connections", "only flows of `bulk` have it"]),
+        ("video", "connections = 2", &["flow.connections", "only flows of `bulk`, `quic` have it"]),
         ("video", "ladder = [\"2mbit\", \"1mbit\"]", &["20: flow.ladder", "rising order"]),
         ("video", "ladder = [\"2mbps\"]", &["flow.ladder", "ambiguous"]),
         ("video", "ladder = []", &["flow.ladder", "1 to 32"]),
@@ -516,7 +552,8 @@ fn each_key_belongs_to_its_kinds() {
         ("udp", "", &["flow", "UDP does not adapt"]),
         ("udp", "demand = \"unlimited\"", &["flow", "UDP does not adapt"]),
         ("udp", "demand = \"1mbit\"\ncongestion_control = \"reno\"", &["kind `udp`"]),
-        ("on-off", "steps = [{ at = \"20s\", demand = \"1mbit\" }]", &["flow.steps", "`on-off`"]),
+        ("quic", "congestion_control = \"vegas\"", &["flow.congestion_control", "no `vegas`"]),
+        ("quic", "on = \"1s\"", &["flow.on", "kind `quic`"]),
         ("on-off", "on = \"0s\"", &["20: flow.on", "zero"]),
         ("web", "objects = [80, 30]", &["20: flow.objects", "in order"]),
         ("web", "objects = 30", &["flow.objects", "the number 30", "[30, 80]"]),

@@ -96,19 +96,27 @@ impl Group {
         }
     }
 
-    /// Widens or narrows its windows if it gets another part of what arrives than is due.
-    pub(super) fn correct(&mut self, capacity: Rate, total: Rate) {
-        let steady = self.saturated_ticks >= STEADY_TICKS && self.unbounded < self.rate / 5;
-        if !steady || self.share == Rate::ZERO || self.rate == Rate::ZERO {
+    /// Widens or narrows its windows if it gets another part of `rates` than it has of `shares`,
+    /// both summed over the groups that are steady.
+    pub(super) fn correct(&mut self, shares: Rate, rates: Rate) {
+        if !self.is_steady() {
             return;
         }
-        let due = u128::from(self.share.as_bps()) * u128::from(total.as_bps());
-        let got = u128::from(self.rate.as_bps()) * u128::from(capacity.as_bps());
+        let due = u128::from(self.share.as_bps()) * u128::from(rates.as_bps());
+        let got = u128::from(self.rate.as_bps()) * u128::from(shares.as_bps());
         let ratio = (due * 1_000 / got.max(1)).clamp(800, 1_250) as u64;
         // A quarter of the way each tick.
         let step = 1_000 + (ratio as i64 - 1_000) / 4;
         self.correction =
             (self.correction * step as u64 / 1_000).clamp(CORRECTION_MIN, CORRECTION_MAX);
+    }
+
+    /// Whether it has taken all it may for some time, by connections whose windows are bounded.
+    pub(super) fn is_steady(&self) -> bool {
+        self.saturated_ticks >= STEADY_TICKS
+            && self.unbounded < self.rate / 5
+            && self.share > Rate::ZERO
+            && self.rate > Rate::ZERO
     }
 
     pub(super) fn is_unresponsive(&self) -> bool {

@@ -153,8 +153,12 @@ impl Fairweir {
             && act == Act::Rest
             && total >= capacity.scale(9, 10)
         {
+            // Among those who take all they may, each shall get its part of what they all get.
+            let steady = || self.groups.iter().filter(|g| g.is_steady());
+            let shares: Rate = steady().map(|g| g.share).sum();
+            let rates: Rate = steady().map(|g| g.rate).sum();
             for group in &mut self.groups {
-                group.correct(capacity, total);
+                group.correct(shares, rates);
             }
         }
         if let Some(delay) = delay

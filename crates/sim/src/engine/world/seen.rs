@@ -17,6 +17,11 @@ pub(in super::super) struct Footprint {
 }
 
 impl World<'_> {
+    /// The applications, as they are now.
+    pub(in super::super) fn apps(&self) -> Vec<String> {
+        self.flows.iter().map(|flow| format!("{:?}", flow.app)).collect()
+    }
+
     /// Packets under way down and up, and connections whose places are not free.
     pub(in super::super) fn left(&self) -> (u64, u64, usize) {
         let (places, free) = self.connections.places();

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::link::{Link, LinkSpec};
 use crate::random::SplitMix64;
 use crate::report::Samples;
-use crate::scenario::{ETHERNET_HEADER, Scenario, Told};
+use crate::scenario::{self, ETHERNET_HEADER, Scenario, Told};
 
 /// Flows begin up to that much later than the scenario says, by chance, so that seeds differ in
 /// what real processes differ in.
@@ -123,23 +123,21 @@ impl<'s> World<'s> {
 
     fn add_flow(&mut self, index: usize, random: &mut SplitMix64) {
         let flow = &self.scenario.flows[index];
-        let segment = Sizes::segment(flow.ip, self.scenario.link.mtu);
+        let segment = flow.segment(self.scenario.link.mtu);
         let path = self.path(flow.rtt / 2);
-        // However late it begins, it begins before it stops.
-        let jitter = START_JITTER.min(flow.stop.since(flow.start));
-        let jitter = Span::nanos(random.below(jitter.as_nanos()));
-        self.add_source(Source::FlowStart(index), Some(flow.start + jitter));
+        let chance = Chance::draw(flow, random);
+        self.add_source(Source::FlowStart(index), Some(flow.start + chance.jitter));
         self.add_source(Source::FlowStop(index), Some(flow.stop));
         let app_source = self.add_source(Source::App(index), None);
         self.flows.push(Flow {
-            app: App::new(flow, random.draw(), segment),
+            app: App::new(flow, chance.app, segment),
             group: flow.group,
-            sizes: Sizes::new(flow.ip),
+            sizes: Sizes::new(flow),
             segment,
             path,
             slots: Vec::new(),
             app_source,
-            seed: random.draw(),
+            seed: chance.connections,
         });
     }
 
@@ -155,4 +153,32 @@ impl<'s> World<'s> {
         self.paths.push(Path { down, up, down_source, up_source });
         path
     }
+}
+
+/// What chance decides about a flow.
+struct Chance {
+    /// How much later it begins.
+    jitter: Span,
+    /// Seed of its application.
+    app: u64,
+    /// Seed of its connections.
+    connections: u64,
+}
+
+impl Chance {
+    fn draw(flow: &scenario::Flow, random: &mut SplitMix64) -> Chance {
+        // However late it begins, it begins before it stops.
+        let jitter = START_JITTER.min(flow.stop.since(flow.start));
+        let jitter = Span::nanos(random.below(jitter.as_nanos()));
+        Chance { jitter, app: random.draw(), connections: random.draw() }
+    }
+}
+
+/// The seeds of the flows' applications in a world without control.
+pub(in super::super) fn app_seeds(scenario: &Scenario, seed: u64) -> Vec<u64> {
+    let mut random = SplitMix64::new(seed);
+    // Those of the two links.
+    random.draw();
+    random.draw();
+    scenario.flows.iter().map(|flow| Chance::draw(flow, &mut random).app).collect()
 }

@@ -5,16 +5,16 @@ use fairweir_core::units::{Bytes, Rate, Span};
 use super::super::toml_table::{Placed, ScenarioError, Table, not_one_of};
 use super::super::{DemandStep, Kind, OnOff, PING_INTERVAL, Short, Video, Web};
 
-const KINDS: [&str; 7] = ["bulk", "ping", "on-off", "udp", "video", "web", "short"];
-const TCP: &[&str] = &["bulk", "on-off", "video", "web", "short"];
+const KINDS: [&str; 8] = ["bulk", "quic", "ping", "on-off", "udp", "video", "web", "short"];
+const WITH_CONGESTION_CONTROL: &[&str] = &["bulk", "quic", "on-off", "video", "web", "short"];
 /// Keys that every flow may have.
 const KEYS: [&str; 8] = ["group", "kind", "rtt", "start", "stop", "ip", "app", "server"];
 /// Keys that only flows of these kinds may have.
 const KEYS_OF_KINDS: [(&str, &[&str]); 18] = [
-    ("congestion_control", TCP),
-    ("connections", &["bulk"]),
-    ("demand", &["bulk", "on-off", "udp"]),
-    ("steps", &["bulk", "udp"]),
+    ("congestion_control", WITH_CONGESTION_CONTROL),
+    ("connections", &["bulk", "quic"]),
+    ("demand", &["bulk", "quic", "on-off", "udp"]),
+    ("steps", &["bulk", "quic", "on-off", "udp"]),
     ("interval", &["ping"]),
     ("on", &["on-off"]),
     ("off", &["on-off"]),
@@ -62,10 +62,6 @@ pub(super) fn name(table: &mut Table<'_>) -> Result<&'static str, ScenarioError>
     let Some(Placed { value, place }) = table.text("kind")? else {
         return Err(table.missing("kind", &format!("one of {}", KINDS.join(", "))));
     };
-    if value == "quic" {
-        let what = format!("`{value}` is not there yet; allowed are {}", KINDS.join(", "));
-        return Err(place.error(what));
-    }
     let known = KINDS.into_iter().find(|kind| *kind == value);
     known.ok_or_else(|| place.error(not_one_of(&value, &KINDS)))
 }
@@ -114,6 +110,7 @@ pub(super) fn kind(
         "web" => Kind::Web(web(table)?),
         "short" => Kind::Short(short(table, active)?),
         "bulk" => Kind::Bulk,
+        "quic" => Kind::Quic,
         other => unreachable!("invariant: `{other}` is one of KINDS"),
     })
 }

@@ -1,0 +1,58 @@
+//! What both ends of a QUIC connection have in common.
+
+use std::io;
+use std::net::UdpSocket;
+use std::sync::Arc;
+
+use fairweir_sim::scenario::UDP_HEADER;
+use nix::sys::socket::{setsockopt, sockopt};
+use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
+use quinn::{EndpointConfig, TransportConfig, VarInt};
+
+use crate::job::Job;
+
+/// Whom the server's certificate is for.
+pub(super) const NAME: &str = "fairweir.test";
+/// What a receiver takes, so that no window but the congestion window counts: as much as the
+/// largest TCP window of the emulated home.
+const RECEIVE_WINDOW: u32 = 16 << 20;
+/// What a socket holds, so that a process may be late.
+const SOCKET_BUFFER: usize = 4 << 20;
+
+/// Packets as large as the link carries, one at a time: the kernel shall neither cut large ones nor
+/// merge small ones, or a queue that counts bytes would mean nothing.
+pub(super) fn transport(job: &Job) -> io::Result<TransportConfig> {
+    let congestion: Arc<dyn ControllerFactory + Send + Sync> = match &*job.congestion_control {
+        "reno" => Arc::new(NewRenoConfig::default()),
+        "cubic" => Arc::new(CubicConfig::default()),
+        "bbr" => Arc::new(BbrConfig::default()),
+        other => return Err(io::Error::other(format!("QUIC has no `{other}`"))),
+    };
+    let mut transport = TransportConfig::default();
+    transport.congestion_controller_factory(congestion);
+    transport.initial_mtu(payload_max(job)?).mtu_discovery_config(None);
+    transport.enable_segmentation_offload(false);
+    let window = VarInt::from_u32(RECEIVE_WINDOW);
+    transport.stream_receive_window(window).receive_window(window);
+    transport.send_window(RECEIVE_WINDOW.into());
+    Ok(transport)
+}
+
+pub(super) fn endpoint_config(job: &Job) -> io::Result<EndpointConfig> {
+    let mut config = EndpointConfig::default();
+    config.max_udp_payload_size(payload_max(job)?).map_err(io::Error::other)?;
+    Ok(config)
+}
+
+/// UDP payload of a full packet.
+fn payload_max(job: &Job) -> io::Result<u16> {
+    let ip = if job.server.is_ipv4() { 20 } else { 40 };
+    u16::try_from(u64::from(job.mtu) - ip - UDP_HEADER).map_err(io::Error::other)
+}
+
+/// Lets a socket hold more than the system's default; the lab is root, who may.
+pub(super) fn enlarge_buffers(socket: &UdpSocket) -> io::Result<()> {
+    setsockopt(socket, sockopt::RcvBufForce, &SOCKET_BUFFER)?;
+    setsockopt(socket, sockopt::SndBuf, &SOCKET_BUFFER)?;
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! Serves downloads over QUIC.
+
+use std::io;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::rustls::pki_types::PrivateKeyDer;
+use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime};
+
+use super::super::{quic, request};
+use super::{Allowance, CHUNK, Source};
+use crate::clock::Clock;
+use crate::job::Job;
+
+/// What a segment leaves of a packet, so that it is one packet with whatever headers: quinn keeps 8
+/// bytes free for a length, and the packet number may have 3 more.
+const SPARE: u64 = 8 + 3;
+
+/// Who the server is: a key that never leaves the process, and a certificate that it signed itself.
+pub(super) struct Identity(rcgen::CertifiedKey<rcgen::KeyPair>);
+
+impl Identity {
+    pub(super) fn new() -> io::Result<Identity> {
+        let names = vec![quic::NAME.to_owned()];
+        rcgen::generate_simple_self_signed(names).map(Identity).map_err(io::Error::other)
+    }
+
+    /// As DER.
+    pub(super) fn certificate(&self) -> Vec<u8> {
+        self.0.cert.der().to_vec()
+    }
+
+    pub(super) fn server_config(&self, job: &Job) -> io::Result<ServerConfig> {
+        let key = PrivateKeyDer::Pkcs8(self.0.signing_key.serialize_der().into());
+        let chain = vec![self.0.cert.der().clone()];
+        let mut config = ServerConfig::with_single_cert(chain, key).map_err(io::Error::other)?;
+        config.transport_config(Arc::new(quic::transport(job)?));
+        Ok(config)
+    }
+}
+
+pub(super) fn serve(
+    socket: UdpSocket,
+    config: ServerConfig,
+    job: &Arc<Job>,
+    clock: Clock,
+) -> io::Result<()> {
+    quic::enlarge_buffers(&socket)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (endpoint, runtime) = (quic::endpoint_config(job)?, Arc::new(TokioRuntime));
+        let endpoint = Endpoint::new(endpoint, Some(config), socket, runtime)?;
+        while let Some(incoming) = endpoint.accept().await {
+            // The receiver ends a flow by closing, so an error while sending is the normal end.
+            tokio::spawn(send(incoming, Arc::clone(job), clock));
+        }
+        Ok(())
+    })
+}
+
+/// Sends what the demand allows, until the flow stops.
+async fn send(incoming: Incoming, job: Arc<Job>, clock: Clock) -> io::Result<()> {
+    let connection = incoming.await?;
+    let (mut send, mut receive) = connection.accept_bi().await?;
+    receive.read_exact(&mut [0; request::LENGTH]).await.map_err(io::Error::other)?;
+    let chunk = vec![0x5a; CHUNK];
+    let mut source = Source::new(&job, clock.now(), job.segment() - SPARE);
+    while clock.now() < job.stop() {
+        match source.allowance(clock.now()) {
+            Allowance::Bytes(bytes) => {
+                let length = (bytes as usize).min(CHUNK);
+                source.sent(send.write(&chunk[..length]).await? as u64);
+            }
+            Allowance::NothingUntil(due) => {
+                let wait = due.min(job.stop()).since(clock.now());
+                tokio::time::sleep(Duration::from(wait)).await;
+            }
+        }
+    }
+    connection.close(0u32.into(), b"");
+    Ok(())
+}

@@ -1,0 +1,23 @@
+//! A server that writes what it is asked for, on each connection one request after the other.
+
+use std::io::{self, Write};
+use std::net::TcpStream;
+
+use super::super::request;
+use super::CHUNK;
+use crate::clock::Clock;
+use crate::job::Job;
+
+pub(super) fn respond(mut stream: TcpStream, _: &Job, _: Clock) -> io::Result<()> {
+    // The end of an answer shall not wait for the ACK of what is before it.
+    stream.set_nodelay(true)?;
+    let chunk = vec![0x5a; CHUNK];
+    loop {
+        let mut left = request::read(&mut stream)?;
+        while left > 0 {
+            let length = left.min(CHUNK as u64);
+            stream.write_all(&chunk[..length as usize])?;
+            left -= length;
+        }
+    }
+}

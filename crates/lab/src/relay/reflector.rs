@@ -1,0 +1,123 @@
+//! The host in the internet that answers a control's probe, as well or badly as the scenario says.
+//!
+//! The kernel of the internet's namespace gives the answers; here is decided what becomes of each.
+
+use std::net::IpAddr;
+
+use fairweir_core::policy::DEFAULT_GROUP;
+use fairweir_core::units::Span;
+use fairweir_sim::random::SplitMix64;
+use fairweir_sim::scenario::{LIE_SLOW_MAX, Lie, Scenario};
+
+use super::End;
+use crate::plan::REFLECTORS;
+
+/// What becomes of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is not given.
+    Lost,
+    /// It goes to the queue of the downlink, so much later than it should.
+    Queues(Span),
+    /// It goes past that queue.
+    Passes,
+}
+
+/// See the module.
+pub(super) struct Reflector {
+    loss_ppm: u32,
+    lie: Lie,
+    random: SplitMix64,
+}
+
+impl Reflector {
+    pub(super) fn new(scenario: &Scenario) -> Reflector {
+        let random = SplitMix64::new(scenario.seed ^ STREAM);
+        Reflector { loss_ppm: scenario.probe.loss_ppm, lie: scenario.probe.lie, random }
+    }
+
+    /// What becomes of the next answer.
+    pub(super) fn answer(&mut self) -> Fate {
+        if self.loss_ppm > 0 && self.random.below(1_000_000) < self.loss_ppm.into() {
+            return Fate::Lost;
+        }
+        match self.lie {
+            Lie::None => Fate::Queues(Span::ZERO),
+            Lie::Fast => Fate::Passes,
+            Lie::Slow => Fate::Queues(Span::nanos(self.random.below(LIE_SLOW_MAX.as_nanos() + 1))),
+        }
+    }
+}
+
+/// Whether that end of a packet is a reflector.
+pub(super) fn is_at(ip: &[u8], end: End) -> bool {
+    let (length, from) = match ip.first().map(|first| first >> 4) {
+        Some(4) => (4, 12),
+        Some(6) => (16, 8),
+        _ => return false,
+    };
+    let at = match end {
+        End::Source => from,
+        End::Destination => from + length,
+    };
+    let Some(found) = ip.get(at..at + length) else { return false };
+    REFLECTORS.iter().any(|address| match address {
+        IpAddr::V4(v4) => found == v4.octets(),
+        IpAddr::V6(v6) => found == v6.octets(),
+    })
+}
+
+/// In which group's traffic its answers are: that of what belongs to nobody, if there is one. They
+/// are too few to be seen there.
+pub(super) fn group(scenario: &Scenario) -> usize {
+    let default = scenario.groups.iter().position(|g| g.name == DEFAULT_GROUP);
+    default.unwrap_or(scenario.groups.len() - 1)
+}
+
+/// Keeps its chances apart from those of the links, which come from the same seed.
+const STREAM: u64 = 0x7265_666c_6563_746f;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn fates(probe: &str) -> Vec<Fate> {
+        let text = format!(
+            "version = 1\nname = \"x\"\nduration = \"9s\"\n[link]\nrate = \"9mbit\"\n\
+             [probe]\n{probe}\n[[group]]\nname = \"a\"\nweight = 1\n[[flow]]\ngroup = \"a\"\n\
+             kind = \"bulk\""
+        );
+        let mut reflector = Reflector::new(&Scenario::parse(&text, "x").unwrap());
+        (0..1_000).map(|_| reflector.answer()).collect()
+    }
+
+    #[test]
+    fn it_lies_and_loses_as_the_scenario_says() {
+        assert!(fates("").iter().all(|f| *f == Fate::Queues(Span::ZERO)));
+        assert!(fates("lie = \"fast\"").iter().all(|f| *f == Fate::Passes));
+        let lost = fates("loss = 0.3").iter().filter(|f| **f == Fate::Lost).count();
+        assert!((240..360).contains(&lost), "{lost}");
+        let slow = fates("lie = \"slow\"").into_iter().map(|fate| match fate {
+            Fate::Queues(span) => span,
+            other => panic!("{other:?}"),
+        });
+        let slow: Vec<Span> = slow.collect();
+        let mean = slow.iter().copied().sum::<Span>() / 1_000;
+        assert!((Span::millis(18)..Span::millis(22)).contains(&mean), "{mean}");
+        assert!(slow.iter().all(|s| *s <= LIE_SLOW_MAX));
+    }
+
+    #[test]
+    fn it_is_known_by_its_addresses_alone() {
+        let mut ip = vec![0x45; 20];
+        assert!(!is_at(&ip, End::Source));
+        ip[16..20].copy_from_slice(&[198, 18, 255, 254]);
+        assert!(is_at(&ip, End::Destination) && !is_at(&ip, End::Source));
+        assert!(!is_at(&ip[..19], End::Destination) && !is_at(&[], End::Source));
+        let mut ip = vec![0x60; 40];
+        ip[8..24].copy_from_slice(&[0xfd, 0x77, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+        assert!(is_at(&ip, End::Source) && !is_at(&ip, End::Destination));
+    }
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * TCP connections: what each received, and how far its receive window may open.
+ *
+ * The iterators walk the connections of the network namespace in which they were opened, each
+ * under its lock. A window that is bounded is never drawn back: the kernel lets the right edge
+ * stand, so that the window shrinks as packets arrive. The kernel raises a bound itself when it
+ * lets the buffer grow, so each pass sets it again.
+ */
+#pragma once
+
+#include "window.h"
+
+#define EVENT_ACTIVE_ESTABLISHED 4
+#define EVENT_PASSIVE_ESTABLISHED 5
+
+/* What a packet of the connection would say. */
+static __always_inline void describe_connection(struct tcp_sock *tp, struct packet *p)
+{
+	struct sock_common *sk = (struct sock_common *)tp;
+
+	p->transport = IPPROTO_TCP;
+	p->has_ports = 1;
+	p->port_remote = sk->skc_dport;
+	p->port_local = bpf_htons(sk->skc_num);
+	p->family = sk->skc_family;
+	if (p->family == AF_INET) {
+		*(__be32 *)p->source = sk->skc_daddr;
+	} else {
+		__u32 *words = (__u32 *)p->source;
+
+		bpf_probe_read_kernel(p->source, 16, &sk->skc_v6_daddr);
+		if (!words[0] && !words[1] && words[2] == bpf_htonl(0xffff)) {
+			p->family = AF_INET;
+			words[0] = words[3];
+		}
+	}
+}
+
+/* The class of the connection, as its packets have it. */
+static __always_inline __u32 find_slot(struct tcp_sock *tp, const struct config *cfg)
+{
+	struct packet p = {};
+	struct owner *owner;
+	__u32 best, rule;
+
+	describe_connection(tp, &p);
+	best = address_rule(&p, cfg->features);
+	if (cfg->features & FEATURE_OWNERS) {
+		owner = bpf_sk_storage_get(&owners, tp, 0, 0);
+		rule = owner ? resolve(owner, cfg->generation) : 0;
+		if (rule > best)
+			best = rule;
+	}
+	return best ? best & 0xffff : cfg->default_slot;
+}
+
+/* The bound for a connection that user space has not seen yet; 0 is free. */
+static __always_inline __u32 initial_window(__u32 slot)
+{
+	struct initial_windows *initial;
+	__u32 key = 0;
+
+	initial = bpf_map_lookup_elem(&initial_windows, &key);
+	/* Slots are below this anyway; the verifier does not know. */
+	return initial ? initial->slots[slot & (SLOTS_MAX - 1)] : 0;
+}
+
+/* Brings the socket's bound to `window`, where 0 lifts what was ours. */
+static __always_inline void bound(void *ctx_or_sk, struct tcp_sock *tp, __u32 window)
+{
+	__u32 clamp = tp->window_clamp;
+	int wanted;
+
+	if (!window && !is_marked(clamp))
+		return;
+	wanted = window ? marked(window) : open_clamp(tp);
+	if ((__u32)wanted != clamp)
+		bpf_setsockopt(ctx_or_sk, SOL_TCP, TCP_WINDOW_CLAMP, &wanted, sizeof(wanted));
+}
+
+/* What is known of the connection, which is made known if it was not. */
+static __always_inline struct connection *know(struct tcp_sock *tp, __u32 baseline)
+{
+	struct connection *c = bpf_sk_storage_get(&connections, tp, 0, 0);
+
+	if (c)
+		return c;
+	c = bpf_sk_storage_get(&connections, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (c && baseline) {
+		c->received = tp->bytes_received;
+		c->segs_in = tp->data_segs_in;
+		c->segs_out = tp->data_segs_out;
+	}
+	return c;
+}
+
+/* Tells user space of the connection; returns not 0 if there was no room, after which the kernel
+ * comes again. */
+static __always_inline int tell(struct bpf_iter__tcp *ctx, struct tcp_sock *tp,
+				struct connection *c, __u64 cookie)
+{
+	struct sock_common *sk = (struct sock_common *)tp;
+	struct connection_record record = {
+		.cookie = cookie,
+		.received = tp->bytes_received - c->received,
+		.transit_min = c->min,
+		.transit_sum = c->sum,
+		.transit_samples = c->samples,
+		.segs_in = tp->data_segs_in - c->segs_in,
+		.segs_out = tp->data_segs_out - c->segs_out,
+		.rtt_us = tp->rcv_rtt_est.rtt_us >> 3,
+		.rcv_wnd = tp->rcv_wnd,
+		.window_clamp = tp->window_clamp,
+		.rcv_mss = tp->inet_conn.icsk_ack.rcv_mss,
+		.slot = c->slot,
+		.port_remote = bpf_ntohs(sk->skc_dport),
+		.rcv_wscale = BPF_CORE_READ_BITFIELD_PROBED(tp, rx_opt.rcv_wscale),
+		.state = sk->skc_state,
+	};
+
+	if (bpf_seq_write(ctx->meta->seq, &record, sizeof(record)))
+		return 1;
+	c->received += record.received;
+	c->segs_in += record.segs_in;
+	c->segs_out += record.segs_out;
+	c->observed = 1;
+	/* A packet that the classifier times meanwhile may be lost or counted twice: both are true. */
+	c->samples = 0;
+	c->sum = 0;
+	return 0;
+}
+
+static __always_inline int visit(struct bpf_iter__tcp *ctx, int telling)
+{
+	struct sock_common *common = ctx->sk_common;
+	struct connection *c;
+	struct config *cfg;
+	struct tcp_sock *tp;
+	__u32 key = 0, *window = 0;
+	__u64 cookie;
+
+	if (!common || !receives(common->skc_state))
+		return 0;
+	tp = bpf_skc_to_tcp_sock(common);
+	cfg = bpf_map_lookup_elem(&config, &key);
+	if (!tp || !cfg || ((struct sock *)tp)->sk_rx_dst_ifindex != (int)cfg->device)
+		return 0;
+	c = know(tp, cfg->baseline);
+	if (!c)
+		return 0;
+	cookie = bpf_get_socket_cookie(tp);
+	if (cfg->features & FEATURE_WINDOWS)
+		window = bpf_map_lookup_elem(&windows, &cookie);
+	if (window || c->received != tp->bytes_received || c->generation != cfg->generation) {
+		c->slot = find_slot(tp, cfg);
+		c->generation = cfg->generation;
+	}
+	if (telling && (window || c->received != tp->bytes_received) && tell(ctx, tp, c, cookie))
+		return 0;
+	if (window)
+		bound(tp, tp, *window);
+	else if (c->observed || !(cfg->features & FEATURE_WINDOWS))
+		bound(tp, tp, 0);
+	else
+		bound(tp, tp, initial_window(c->slot));
+	return 0;
+}
+
+/* Tells what each connection received and keeps the bounds. */
+SEC("iter/tcp")
+int fairweir_watch(struct bpf_iter__tcp *ctx)
+{
+	return visit(ctx, 1);
+}
+
+/* Makes the bounds as they are wanted now. */
+SEC("iter/tcp")
+int fairweir_bound(struct bpf_iter__tcp *ctx)
+{
+	return visit(ctx, 0);
+}
+
+/* A connection opens: its window must not fill the access link before the next pass. */
+SEC("sockops")
+int fairweir_open(struct bpf_sock_ops *ctx)
+{
+	struct connection *c;
+	struct config *cfg;
+	struct tcp_sock *tp;
+	struct bpf_sock *sk;
+	__u32 key = 0;
+
+	if (ctx->op != EVENT_ACTIVE_ESTABLISHED && ctx->op != EVENT_PASSIVE_ESTABLISHED)
+		return 1;
+	sk = ctx->sk;
+	cfg = bpf_map_lookup_elem(&config, &key);
+	if (!sk || !cfg || !(cfg->features & FEATURE_WINDOWS))
+		return 1;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp || ((struct sock *)tp)->sk_rx_dst_ifindex != (int)cfg->device ||
+	    ((struct sock_common *)tp)->skc_net.net->net_cookie != cfg->netns)
+		return 1;
+	c = know(tp, 0);
+	if (!c)
+		return 1;
+	c->slot = find_slot(tp, cfg);
+	c->generation = cfg->generation;
+	bound(ctx, tp, initial_window(c->slot));
+	return 1;
+}

@@ -1,0 +1,187 @@
+//! A probe: small echo requests to a reflector, and how long the answers take.
+//!
+//! The problem: what a host gets depends on the queue of the access link, which stands in the ISP's
+//! network. The method: an echo to somebody behind that queue waits in it like everything else, so
+//! the round-trip time is a constant and what waits. Requests go out every [`ProbeSpec::interval`]
+//! while the link is in use and every [`ProbeSpec::interval_idle`] while it is not.
+//!
+//! | module | its job |
+//! |---|---|
+//! | `packet` | requests and answers as bytes |
+//! | `ledger` | which are under way, answered, lost |
+//! | `target` | who can be a reflector, if nobody names one |
+//! | `socket` | sending, and seeing what arrives |
+//! | `worker` | the thread: when to do what |
+//!
+//! A [`Probe`] is a thread of its own: requests leave in time whatever the caller does, and the
+//! kernel stamps answers, so neither has to be quick.
+
+use std::fmt;
+use std::io::{self, PipeWriter, Write};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use fairweir_core::receiver::ProbeSample;
+use fairweir_core::units::Span;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+use crate::{Error, monotonic_now};
+
+mod ledger;
+mod packet;
+mod socket;
+mod target;
+mod worker;
+
+use ledger::{Ledger, Totals};
+use worker::Worker;
+
+/// What to probe, and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeSpec {
+    /// The device, over which requests leave and answers come whatever the routes say.
+    pub dev: String,
+    /// Who shall answer.
+    pub reflector: Reflector,
+    /// From one request to the next while the link is in use; at least [`INTERVAL_MIN`].
+    pub interval: Span,
+    /// The same while it is idle.
+    pub interval_idle: Span,
+}
+
+/// The shortest interval: a probe is not to be felt.
+pub const INTERVAL_MIN: Span = Span::millis(10);
+
+/// The longest interval.
+pub const INTERVAL_MAX: Span = Span::secs(60);
+
+/// Who answers requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reflector {
+    /// This host.
+    Address(IpAddr),
+    /// A router behind the access link that is found without asking strangers, once the link is in
+    /// use.
+    Auto,
+}
+
+impl fmt::Display for Reflector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reflector::Address(address) => address.fmt(f),
+            Reflector::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+/// What a probe does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProbeState {
+    /// Who answered last; before the first answer who is asked, if somebody is.
+    pub reflector: Option<IpAddr>,
+    /// How many requests have been answered or lost since the start.
+    pub sent: u64,
+    /// How many of them were answered.
+    pub answered: u64,
+    /// The newest round-trip time.
+    pub rtt_last: Option<Span>,
+    /// Why requests cannot be sent, if so.
+    pub error: Option<String>,
+}
+
+/// A running probe; it ends when this drops.
+#[derive(Debug)]
+pub struct Probe {
+    shared: Arc<Mutex<Shared>>,
+    /// Wakes the thread, and ends it when it closes.
+    wake: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What thread and owner share.
+#[derive(Debug, Default)]
+struct Shared {
+    ledger: Ledger,
+    in_use: bool,
+    asked: Option<IpAddr>,
+    error: Option<String>,
+}
+
+impl Probe {
+    /// Starts to probe in the calling thread's network namespace, as if the link were idle.
+    ///
+    /// # Errors
+    /// Without the device or CAP_NET_RAW.
+    ///
+    /// # Panics
+    /// If the interval is shorter than [`INTERVAL_MIN`].
+    pub fn start(spec: &ProbeSpec) -> Result<Probe, Error> {
+        assert!(spec.interval >= INTERVAL_MIN && spec.interval_idle >= INTERVAL_MIN);
+        let started = |e: io::Error| Error::refused("start the probe's thread", e);
+        let shared = Arc::<Mutex<Shared>>::default();
+        let (woken, wake) = io::pipe().map_err(started)?;
+        for end in [woken.as_fd(), wake.as_fd()] {
+            fcntl(end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|e| started(e.into()))?;
+        }
+        let worker = Worker::new(spec, woken, Arc::clone(&shared))?;
+        let thread = thread::Builder::new().name("probe".to_owned());
+        let thread = thread.spawn(move || worker.work()).map_err(started)?;
+        Ok(Probe { shared, wake: Some(wake), thread: Some(thread) })
+    }
+
+    /// Says whether the link is in use, on which depends how often requests are sent.
+    pub fn set_in_use(&mut self, in_use: bool) {
+        let changed = {
+            let mut shared = lock(&self.shared);
+            std::mem::replace(&mut shared.in_use, in_use) != in_use
+        };
+        if changed && let Some(wake) = &mut self.wake {
+            // A full pipe wakes as well.
+            let _ = wake.write(&[0]);
+        }
+    }
+
+    /// What has been decided since the last call.
+    pub fn take_sample(&mut self) -> ProbeSample {
+        let mut shared = lock(&self.shared);
+        shared.ledger.handle_time(monotonic_now());
+        shared.ledger.take_sample()
+    }
+
+    /// What it does.
+    pub fn state(&self) -> ProbeState {
+        let shared = lock(&self.shared);
+        let Totals { sent, answered, rtt_last, from, .. } = shared.ledger.totals();
+        let error = shared.error.clone();
+        ProbeState { reflector: from.or(shared.asked), sent, answered, rtt_last, error }
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        drop(self.wake.take());
+        if let Some(thread) = self.thread.take() {
+            // If it panicked it has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whoever panicked with the lock in hand left counters at worst.
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// 64 bits that nobody can guess.
+fn random() -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    // SAFETY: the call writes at most the length of the buffer.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got == bytes.len() as isize {
+        Ok(u64::from_ne_bytes(bytes))
+    } else {
+        Err(Error::last_os("get random bytes"))
+    }
+}

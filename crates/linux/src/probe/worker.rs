@@ -1,0 +1,381 @@
+//! The thread of a probe: asks in time, takes answers in, and looks for a reflector if it has none.
+
+use std::collections::VecDeque;
+use std::io::{self, PipeReader};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
+
+use fairweir_core::units::{Span, Time};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::{TimeSpec, TimeValLike};
+
+use super::ledger::{Ledger, TIMEOUT};
+use super::packet::{Answer, Request};
+use super::socket::{Sender, Tap};
+use super::target::{self, Candidate, Sources};
+use super::{INTERVAL_MIN, ProbeSpec, Reflector, Shared, lock, packet, random};
+use crate::{Error, monotonic_now};
+
+/// The thread's own.
+pub(super) struct Worker {
+    spec: ProbeSpec,
+    woken: PipeReader,
+    shared: Arc<Mutex<Shared>>,
+    tap: Tap,
+    phase: Phase,
+    id: u16,
+    sequence: u16,
+    /// When the next request is due, if somebody is asked.
+    send_at: Time,
+    pace: Pace,
+}
+
+enum Phase {
+    /// Somebody is asked.
+    Asking(Aim),
+    /// Looks who sends to this host.
+    Listening { tap: Tap, sources: Sources, until: Time },
+    /// Tries whether somebody answers, and then the others.
+    Trying { aim: Aim, trial: Ledger, left: VecDeque<Candidate>, until: Time },
+    /// Nobody was found; looks again once the link is in use.
+    Resting { until: Time },
+}
+
+/// Who is asked, over which socket.
+struct Aim {
+    to: IpAddr,
+    sender: Sender,
+    /// Set if it was found, not given.
+    found: Option<Candidate>,
+}
+
+impl Aim {
+    /// # Errors
+    /// If there is no such socket.
+    fn at(dev: &str, candidate: Candidate) -> Result<Aim, Error> {
+        let sender = Sender::open(dev, candidate.to, candidate.hops)?;
+        Ok(Aim { to: candidate.to, sender, found: Some(candidate) })
+    }
+
+    fn accepts(&self, answer: &Answer) -> bool {
+        self.found.map_or(answer.from == self.to, |candidate| candidate.accepts(answer.from))
+    }
+}
+
+impl Worker {
+    pub(super) fn new(
+        spec: &ProbeSpec,
+        woken: PipeReader,
+        shared: Arc<Mutex<Shared>>,
+    ) -> Result<Worker, Error> {
+        let tap = Tap::for_answers(&spec.dev)?;
+        let now = monotonic_now();
+        let phase = match spec.reflector {
+            Reflector::Auto => Phase::Resting { until: now },
+            Reflector::Address(to) => {
+                lock(&shared).asked = Some(to);
+                Phase::Asking(Aim { to, sender: Sender::open(&spec.dev, to, None)?, found: None })
+            }
+        };
+        let random = random()?;
+        Ok(Worker {
+            spec: spec.clone(),
+            woken,
+            shared,
+            tap,
+            phase,
+            id: random as u16,
+            sequence: (random >> 16) as u16,
+            send_at: now,
+            pace: Pace::default(),
+        })
+    }
+
+    pub(super) fn work(mut self) {
+        while self.wait() {
+            self.receive();
+            let now = monotonic_now();
+            if now >= self.send_at && self.aim().is_some() {
+                self.send();
+                self.send_at = (self.send_at + self.interval()).max(now + INTERVAL_MIN);
+            }
+            if self.spec.reflector == Reflector::Auto {
+                self.search(now);
+            }
+        }
+    }
+
+    fn aim(&self) -> Option<&Aim> {
+        match &self.phase {
+            Phase::Asking(aim) | Phase::Trying { aim, .. } => Some(aim),
+            Phase::Listening { .. } | Phase::Resting { .. } => None,
+        }
+    }
+
+    /// Sleeps until something arrives or is due; false at the end.
+    fn wait(&mut self) -> bool {
+        let due = match &self.phase {
+            Phase::Asking(_) => self.send_at,
+            Phase::Trying { until, .. } => self.send_at.min(*until),
+            Phase::Listening { until, .. } => *until,
+            // Who rests is woken when the link comes into use.
+            Phase::Resting { until } => (*until).max(monotonic_now() + REST_CHECK),
+        };
+        let wait = due.since(monotonic_now());
+        let (woken, answers) = (self.woken.as_fd(), self.tap.as_fd());
+        let mut fds =
+            vec![PollFd::new(woken, PollFlags::POLLIN), PollFd::new(answers, PollFlags::POLLIN)];
+        if let Phase::Listening { tap, .. } = &self.phase {
+            fds.push(PollFd::new(tap.as_fd(), PollFlags::POLLIN));
+        }
+        match ppoll(&mut fds, Some(TimeSpec::nanoseconds(wait.as_nanos() as i64)), None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return false,
+        }
+        let woken = fds[0].revents().unwrap_or(PollFlags::empty());
+        drop(fds);
+        if woken.contains(PollFlags::POLLIN) {
+            let _ = io::Read::read(&mut self.woken, &mut [0; 64]);
+            self.send_at = self.send_at.min(monotonic_now() + self.interval());
+        }
+        !woken.contains(PollFlags::POLLHUP)
+    }
+
+    fn is_in_use(&self) -> bool {
+        lock(&self.shared).in_use
+    }
+
+    fn interval(&self) -> Span {
+        match &self.phase {
+            Phase::Trying { .. } => TRIAL_INTERVAL,
+            _ if self.is_in_use() => {
+                self.pace.stretch(self.spec.interval).min(self.spec.interval_idle)
+            }
+            _ => self.spec.interval_idle,
+        }
+    }
+
+    /// Takes in what has arrived, at most [`RECEIVE_BATCH`] so that a flood does not keep requests
+    /// from leaving. An error is one of a device that is down or gone, as the next request will tell.
+    fn receive(&mut self) {
+        for _ in 0..RECEIVE_BATCH {
+            let Ok(Some((packet, at))) = self.tap.receive() else { break };
+            let Some(answer) = packet::answer(packet) else { continue };
+            match &mut self.phase {
+                Phase::Asking(aim) if aim.accepts(&answer) => {
+                    lock(&self.shared).ledger.handle_answer(&answer, at);
+                }
+                Phase::Trying { aim, trial, .. } if aim.accepts(&answer) => {
+                    trial.handle_answer(&answer, at);
+                }
+                _ => {}
+            }
+        }
+        if let Phase::Listening { tap, sources, .. } = &mut self.phase {
+            for _ in 0..RECEIVE_BATCH {
+                let Ok(Some((packet, _))) = tap.receive() else { break };
+                sources.handle_packet(packet);
+            }
+        }
+    }
+
+    fn send(&mut self) {
+        let Some(to) = self.aim().map(|aim| aim.to) else { return };
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = |token| Request { to, id: self.id, sequence: self.sequence, token };
+        let request = match random() {
+            Ok(token) => request(token),
+            Err(e) => return self.tell(Some(e.to_string())),
+        };
+        let sent = self
+            .aim()
+            .map_or_else(|| Err(io::ErrorKind::NotFound.into()), |aim| aim.sender.send(&request));
+        match (sent, &mut self.phase) {
+            (Ok(at), Phase::Trying { trial, .. }) => trial.handle_sent(request, at),
+            (Ok(at), _) => {
+                lock(&self.shared).ledger.handle_sent(request, at);
+                self.tell(None);
+            }
+            (Err(e), _) => self.tell(Some(format!("cannot ask {to}: {e}"))),
+        }
+    }
+
+    fn tell(&self, error: Option<String>) {
+        let mut shared = lock(&self.shared);
+        if let Some(e) = error.as_ref().filter(|_| shared.error != error) {
+            tracing::info!(dev = self.spec.dev, "probe: {e}");
+        }
+        shared.error = error;
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // Looking for a reflector
+
+    /// Goes on with the search, or begins it.
+    fn search(&mut self, now: Time) {
+        let in_use = self.is_in_use();
+        match &mut self.phase {
+            Phase::Asking(aim) => {
+                let mut shared = lock(&self.shared);
+                shared.ledger.handle_time(now);
+                let totals = shared.ledger.totals();
+                if aim.found.is_some_and(|c| c.hops.is_some()) {
+                    self.pace.handle(totals.sent, totals.answered);
+                }
+                if totals.lost_in_a_row >= LOST_MAX {
+                    shared.asked = None;
+                    shared.ledger.forget_reflector();
+                    drop(shared);
+                    tracing::info!(dev = self.spec.dev, "probe: nobody answers any more");
+                    self.phase = Phase::Resting { until: now };
+                }
+            }
+            Phase::Resting { until } if now >= *until && in_use => self.listen(now),
+            Phase::Resting { .. } => {}
+            Phase::Listening { sources, until, .. } => {
+                if sources.are_enough() || now >= *until {
+                    let busiest = std::mem::take(sources).busiest();
+                    let candidates = self.candidates(busiest);
+                    self.try_next(candidates.into(), now);
+                }
+            }
+            Phase::Trying { trial, until, left, .. } => {
+                let totals = trial.totals();
+                if totals.answered >= u64::from(TRIAL_ANSWERS) {
+                    self.settle(totals.from, now);
+                } else if now >= *until {
+                    let left = std::mem::take(left);
+                    self.try_next(left, now);
+                }
+            }
+        }
+    }
+
+    fn listen(&mut self, now: Time) {
+        match Tap::for_samples(&self.spec.dev) {
+            Ok(tap) => {
+                let until = now + LISTEN;
+                self.phase = Phase::Listening { tap, sources: Sources::default(), until };
+            }
+            Err(e) => {
+                self.tell(Some(e.to_string()));
+                self.phase = Phase::Resting { until: now + REST };
+            }
+        }
+    }
+
+    fn candidates(&self, busiest: Vec<IpAddr>) -> Vec<Candidate> {
+        let gateway = |address| match target::gateway(&self.spec.dev, address) {
+            Ok(gateway) => (address, gateway),
+            Err(e) => {
+                self.tell(Some(e.to_string()));
+                (address, None)
+            }
+        };
+        target::candidates(&busiest.into_iter().map(gateway).collect::<Vec<_>>())
+    }
+
+    fn try_next(&mut self, mut left: VecDeque<Candidate>, now: Time) {
+        while let Some(candidate) = left.pop_front() {
+            match Aim::at(&self.spec.dev, candidate) {
+                Ok(aim) => {
+                    tracing::debug!(dev = self.spec.dev, ?candidate, "probe: is tried");
+                    let until = now + TRIAL;
+                    self.phase = Phase::Trying { aim, trial: Ledger::default(), left, until };
+                    self.send_at = now;
+                    return;
+                }
+                Err(e) => self.tell(Some(e.to_string())),
+            }
+        }
+        self.phase = Phase::Resting { until: now + REST };
+    }
+
+    fn settle(&mut self, reflector: Option<IpAddr>, now: Time) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Resting { until: now });
+        if let Phase::Trying { aim, .. } = phase {
+            let found = reflector.map(tracing::field::display);
+            tracing::info!(dev = self.spec.dev, reflector = found, "probe: a reflector is found");
+            lock(&self.shared).asked = reflector;
+            self.pace = Pace::default();
+            self.phase = Phase::Asking(aim);
+        }
+    }
+}
+
+/// How much slower than wanted a router is asked: many answer only so often.
+#[derive(Debug)]
+struct Pace {
+    factor: u64,
+    /// The totals at the beginning of the window.
+    begin: Option<(u64, u64)>,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { factor: 1, begin: None }
+    }
+}
+
+impl Pace {
+    /// Takes in the totals; every [`PACE_WINDOW`] requests the pace halves if a quarter is lost.
+    fn handle(&mut self, sent: u64, answered: u64) {
+        let (sent_before, answered_before) = *self.begin.get_or_insert((sent, answered));
+        let (sent_now, answered_now) = (sent - sent_before, answered - answered_before);
+        if sent_now < PACE_WINDOW {
+            return;
+        }
+        if answered_now * 4 < sent_now * 3 {
+            self.factor = (self.factor * 2).min(PACE_FACTOR_MAX);
+        }
+        self.begin = Some((sent, answered));
+    }
+
+    fn stretch(&self, interval: Span) -> Span {
+        interval * self.factor
+    }
+}
+
+/// At most so many packets are taken in at a time.
+const RECEIVE_BATCH: usize = 64;
+/// A reflector that was found and leaves so many requests unanswered is one no more.
+const LOST_MAX: u32 = 40;
+/// How long to look who sends to this host.
+const LISTEN: Span = Span::secs(2);
+/// How long to wait for answers of one candidate: for the third request's, if need be.
+const TRIAL: Span = Span::nanos(TIMEOUT.as_nanos() + 3 * TRIAL_INTERVAL.as_nanos());
+const TRIAL_INTERVAL: Span = Span::millis(200);
+const TRIAL_ANSWERS: u32 = 2;
+/// After a search in vain.
+const REST: Span = Span::secs(60);
+const REST_CHECK: Span = Span::secs(1);
+const PACE_WINDOW: u64 = 16;
+const PACE_FACTOR_MAX: u64 = 1 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_router_that_answers_seldom_is_asked_seldom() {
+        let mut pace = Pace::default();
+        let interval = Span::millis(50);
+        let (mut sent, mut answered) = (7, 3);
+        let mut ask = |pace: &mut Pace, answers: u64| {
+            for i in 0..16 {
+                sent += 1;
+                answered += u64::from(i < answers);
+                pace.handle(sent, answered);
+            }
+            pace.stretch(interval)
+        };
+        pace.handle(7, 3);
+        assert_eq!(ask(&mut pace, 16), interval);
+        assert_eq!(ask(&mut pace, 12), interval, "a full queue drops some");
+        assert_eq!(ask(&mut pace, 11), interval * 2);
+        assert_eq!(ask(&mut pace, 1), interval * 4);
+        assert_eq!(ask(&mut pace, 16), interval * 4);
+    }
+}

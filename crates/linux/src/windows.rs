@@ -1,0 +1,230 @@
+//! How far the receive windows of a host's connections may open.
+//!
+//! The bounds are in a map by the socket's cookie, and an iterator brings the sockets to them
+//! (`bpf/connection.h`); connections that open begin with the bound of their class. What is bounded
+//! is known by the lowest bits of the bound, so that also a process that knows nothing of the one
+//! that set them can lift them ([`lift`]).
+
+use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
+
+use fairweir_core::receiver::{ConnectionSample, Windows};
+use fairweir_core::units::Bytes;
+use libbpf_rs::{Link, MapCore, MapFlags, ObjectBuilder};
+
+use crate::abi::{FEATURE_TRANSIT, FEATURE_WINDOWS, InitialWindows, Plain, SLOTS_MAX};
+use crate::bpf::{KEY, Parts, Programs, bpf_error, listen_to_the_loader, update};
+use crate::connections::{Pass, samples};
+use crate::host::Host;
+use crate::netns::Netns;
+use crate::{Error, cgroup};
+
+/// The part of a [`Host`] that watches connections; it costs nothing before it is asked for.
+pub(crate) enum WindowEnforcer {
+    /// Nobody asked yet.
+    Asleep,
+    /// The kernel lacks something; this is told among the limits.
+    Lacking,
+    /// It watches, and bounds if that is wanted.
+    Awake(Box<Awake>),
+}
+
+/// The programs that watch and bound, and what is wanted of them.
+pub(crate) struct Awake {
+    watch: Pass,
+    bound: Pass,
+    /// Dropping it detaches; `None` if connections that open cannot be seen at once.
+    _open: Option<Link>,
+    wanted: BTreeMap<u64, u32>,
+    initial: InitialWindows,
+    output: Vec<u8>,
+}
+
+impl Host {
+    /// What each connection received since the last call, by id: those that received something or
+    /// have a bound, at most [`fairweir_core::receiver::CONNECTIONS_MAX`]. Nothing if the kernel
+    /// cannot tell.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn take_connections(&mut self) -> Result<Vec<ConnectionSample>, Error> {
+        let begins = matches!(self.windows, WindowEnforcer::Asleep);
+        if begins {
+            self.wake_windows()?;
+        }
+        let WindowEnforcer::Awake(awake) = &mut self.windows else { return Ok(Vec::new()) };
+        awake.watch.run(&self.netns, &mut awake.output)?;
+        let samples = samples(&awake.output, &self.slots);
+        if begins {
+            // What they had received before the first pass was no volume of an interval.
+            self.config.baseline = 0;
+            self.configure()?;
+        }
+        Ok(samples)
+    }
+
+    /// Makes the windows so, and only these: every other connection is free.
+    ///
+    /// # Errors
+    /// If the kernel refuses; then nothing is bounded.
+    ///
+    /// # Panics
+    /// If there is another number of initial windows than the policy has groups.
+    pub fn apply_windows(&mut self, windows: &Windows) -> Result<(), Error> {
+        assert_eq!(windows.initial.len(), self.slots.len(), "each group has an initial window");
+        if matches!(self.windows, WindowEnforcer::Asleep) {
+            self.take_connections()?;
+        }
+        let applied = self.set_windows(windows);
+        if applied.is_err() {
+            self.release_windows()?;
+        }
+        applied
+    }
+
+    /// Lets all windows open as the kernel likes, until the next [`Host::apply_windows`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn release_windows(&mut self) -> Result<(), Error> {
+        if self.config.features & FEATURE_WINDOWS == 0 {
+            return Ok(());
+        }
+        self.config.features &= !FEATURE_WINDOWS;
+        self.configure()?;
+        let WindowEnforcer::Awake(awake) = &mut self.windows else { return Ok(()) };
+        let none = InitialWindows { slots: [0; SLOTS_MAX] };
+        awake.write(&self.programs, BTreeMap::new(), none)?;
+        awake.bound.run(&self.netns, &mut awake.output)
+    }
+
+    /// Whether the window of the connection `id` is bounded, as last applied.
+    pub fn is_bounded(&self, id: u64) -> bool {
+        matches!(&self.windows, WindowEnforcer::Awake(awake) if awake.wanted.contains_key(&id))
+    }
+
+    /// Whether this kernel can bound windows, as far as that is known.
+    pub fn has_windows(&self) -> bool {
+        self.programs.parts() == Parts::All && !matches!(self.windows, WindowEnforcer::Lacking)
+    }
+
+    fn set_windows(&mut self, windows: &Windows) -> Result<(), Error> {
+        let WindowEnforcer::Awake(awake) = &mut self.windows else { return Ok(()) };
+        let number = |window: Bytes| u32::try_from(window.as_u64()).unwrap_or(u32::MAX).max(1);
+        let wanted = windows.connections.iter().map(|w| (w.id, number(w.window))).collect();
+        let mut initial = InitialWindows { slots: [0; SLOTS_MAX] };
+        for (&slot, window) in self.slots.iter().zip(&windows.initial) {
+            initial.slots[usize::from(slot)] = window.map_or(0, number);
+        }
+        awake.write(&self.programs, wanted, initial)?;
+        if self.config.features & FEATURE_WINDOWS == 0 {
+            self.config.features |= FEATURE_WINDOWS;
+            self.configure()?;
+        }
+        let WindowEnforcer::Awake(awake) = &mut self.windows else { return Ok(()) };
+        awake.bound.run(&self.netns, &mut awake.output)
+    }
+
+    /// Idempotent: lifts what is bounded and sees no more connections open.
+    pub(crate) fn close_windows(&mut self) -> Result<(), Error> {
+        let released = self.release_windows();
+        if matches!(self.windows, WindowEnforcer::Awake(_)) {
+            self.windows = WindowEnforcer::Asleep;
+            self.config.features &= !FEATURE_TRANSIT;
+        }
+        released
+    }
+
+    /// From the first time that somebody asks. What cannot be had is a limit and no error.
+    fn wake_windows(&mut self) -> Result<(), Error> {
+        if self.programs.parts() != Parts::All {
+            self.windows = WindowEnforcer::Lacking;
+            self.limits.push(
+                "connections are not watched and their windows not bounded (the kernel cannot \
+                 walk them: needs 5.16)"
+                    .to_owned(),
+            );
+            return Ok(());
+        }
+        self.config.baseline = 1;
+        self.config.features |= FEATURE_TRANSIT;
+        let open = match attach_open(&self.programs) {
+            Ok(link) => Some(link),
+            Err(e) => {
+                self.limits.push(format!("connections begin with the kernel's own window: {e}"));
+                None
+            }
+        };
+        self.windows = WindowEnforcer::Awake(Box::new(Awake {
+            watch: Pass::new(&self.programs.program("fairweir_watch")?)?,
+            bound: Pass::new(&self.programs.program("fairweir_bound")?)?,
+            _open: open,
+            wanted: BTreeMap::new(),
+            initial: InitialWindows { slots: [0; SLOTS_MAX] },
+            output: Vec::new(),
+        }));
+        self.configure()
+    }
+}
+
+impl Awake {
+    /// Writes what differs.
+    fn write(
+        &mut self,
+        programs: &Programs,
+        wanted: BTreeMap<u64, u32>,
+        initial: InitialWindows,
+    ) -> Result<(), Error> {
+        let map = &programs.maps.windows;
+        for id in self.wanted.keys().filter(|&id| !wanted.contains_key(id)) {
+            match map.delete(&id.to_ne_bytes()) {
+                Err(e) if e.kind() != libbpf_rs::ErrorKind::NotFound => {
+                    return Err(bpf_error("lift a window", &e));
+                }
+                _ => {}
+            }
+        }
+        let changed = || wanted.iter().filter(|&(id, window)| self.wanted.get(id) != Some(window));
+        let keys: Vec<u8> = changed().flat_map(|(id, _)| id.to_ne_bytes()).collect();
+        let values: Vec<u8> = changed().flat_map(|(_, window)| window.to_ne_bytes()).collect();
+        let count = (values.len() / size_of::<u32>()) as u32;
+        if count > 0 {
+            map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
+                .map_err(|e| bpf_error("write the windows", &e))?;
+        }
+        self.wanted = wanted;
+        if self.initial != initial {
+            update(&programs.maps.initial_windows, &KEY, initial.as_bytes())?;
+            self.initial = initial;
+        }
+        Ok(())
+    }
+}
+
+/// Lifts the bounds that a killed process left in the calling thread's network namespace, and says
+/// of how many connections. Bounds of a process that lives are set again by its next pass.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn lift() -> Result<usize, Error> {
+    listen_to_the_loader();
+    let attempted = "lift the bounds of windows";
+    let object = ObjectBuilder::default()
+        .open_memory(LIFT)
+        .and_then(|object| object.load())
+        .map_err(|e| bpf_error(attempted, &e))?;
+    let missing = || Error::refused(attempted, std::io::Error::from(std::io::ErrorKind::NotFound));
+    let program = object.progs_mut().find(|p| p.name() == "fairweir_lift").ok_or_else(missing)?;
+    let mut lifted = Vec::new();
+    Pass::new(&program)?.run(&Netns::current()?, &mut lifted)?;
+    Ok(lifted.len())
+}
+
+fn attach_open(programs: &Programs) -> Result<Link, Error> {
+    let root = cgroup::open_root()?;
+    let link = programs.program("fairweir_open")?.attach_cgroup(root.as_raw_fd());
+    link.map_err(|e| bpf_error("see connections open", &e))
+}
+
+/// The compiled `bpf/lift.bpf.c`.
+const LIFT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lift.bpf.o"));

@@ -1,0 +1,168 @@
+//! A long way between two namespaces: a thread that carries Ethernet frames between two devices,
+//! with a delay in each direction and, if wanted, a bottleneck with a queue in the download.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fairweir_core::units::Rate;
+use fairweir_linux::{link, netns::Netns};
+
+use super::{Pair, prepare};
+
+/// What the way is like.
+#[derive(Clone, Copy)]
+pub(crate) struct PathSpec {
+    /// Of the empty way, there and back.
+    pub(crate) rtt: Duration,
+    /// Of the download.
+    pub(crate) rate: Rate,
+    /// What waits at most in front of the bottleneck.
+    pub(crate) queue_bytes: u64,
+}
+
+/// As [`Pair`], but with a long way between the two.
+pub(crate) struct Path {
+    pub(crate) pair: Pair,
+    _middle: Netns,
+    stop: Arc<AtomicBool>,
+    queue_ns: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Path {
+    pub(crate) fn new(spec: PathSpec) -> Path {
+        let pair = Pair { home: Netns::new().unwrap(), internet: Netns::new().unwrap() };
+        let middle = Netns::new().unwrap();
+        let mut ends = Vec::new();
+        for (netns, name, addresses) in [
+            (&pair.home, "wan", &["192.0.2.1/24", "2001:db8::1/64"][..]),
+            (&pair.internet, "far", &["192.0.2.2/24", "192.0.2.3/24", "2001:db8::2/64"][..]),
+        ] {
+            let end = format!("to-{name}");
+            netns.run(|| {
+                link::create_veth(name, &middle, &end).unwrap();
+                prepare(name, addresses, false);
+                link::checksum_offload(name, false).unwrap();
+            });
+            middle.run(|| {
+                link::offloads(&end, false).unwrap();
+                link::set_up(&end).unwrap();
+                ends.push(packet_socket(link::index(&end).unwrap()));
+            });
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let queue_ns = Arc::new(AtomicU64::new(0));
+        let (stop_too, queue_too) = (Arc::clone(&stop), Arc::clone(&queue_ns));
+        let thread = thread::spawn(move || carry(&ends, spec, &stop_too, &queue_too));
+        Path { pair, _middle: middle, stop, queue_ns, thread: Some(thread) }
+    }
+
+    /// How long what arrives at the bottleneck now waits.
+    pub(crate) fn queue(&self) -> Duration {
+        Duration::from_nanos(self.queue_ns.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || ended.is_none_or(|ended| ended.is_ok()));
+    }
+}
+
+/// Ends are the home's and the Internet's.
+fn carry(ends: &[OwnedFd], spec: PathSpec, stop: &AtomicBool, queue_ns: &AtomicU64) {
+    let mut ways: [VecDeque<(Instant, Vec<u8>)>; 2] = Default::default();
+    let mut free_at = Instant::now();
+    let mut buffer = [0; 2_048];
+    while !stop.load(Ordering::Relaxed) {
+        for (from, way) in ways.iter_mut().enumerate() {
+            while let Some(bytes) = receive(&ends[from], &mut buffer) {
+                let now = Instant::now();
+                let mut due = now + spec.rtt / 2;
+                if from == 1 {
+                    let waits = free_at.saturating_duration_since(now);
+                    queue_ns.store(waits.as_nanos() as u64, Ordering::Relaxed);
+                    let bps = spec.rate.as_bps() as f64;
+                    if waits.as_secs_f64() * bps > spec.queue_bytes as f64 * 8.0 {
+                        continue;
+                    }
+                    let takes = Duration::from_secs_f64(bytes.len() as f64 * 8.0 / bps);
+                    free_at = free_at.max(now) + takes;
+                    due = free_at + spec.rtt / 2;
+                }
+                way.push_back((due, bytes.to_vec()));
+            }
+        }
+        let mut next = Instant::now() + Duration::from_millis(20);
+        for (from, way) in ways.iter_mut().enumerate() {
+            while way.front().is_some_and(|(due, _)| *due <= Instant::now()) {
+                let (_, bytes) = way.pop_front().unwrap();
+                send(&ends[1 - from], &bytes);
+            }
+            next = way.front().map_or(next, |(due, _)| next.min(*due));
+        }
+        wait(ends, next.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn wait(ends: &[OwnedFd], span: Duration) {
+    let entry =
+        |fd: &OwnedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut entries = [entry(&ends[0]), entry(&ends[1])];
+    let span = libc::timespec { tv_sec: 0, tv_nsec: span.as_nanos() as i64 };
+    // SAFETY: the array and the time outlive the call.
+    unsafe { libc::ppoll(entries.as_mut_ptr(), 2, &span, std::ptr::null()) };
+}
+
+fn receive<'b>(end: &OwnedFd, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+    // SAFETY: the kernel writes no more than the buffer's length.
+    let got = unsafe {
+        libc::recv(end.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT)
+    };
+    usize::try_from(got).ok().map(|length| &buffer[..length])
+}
+
+fn send(end: &OwnedFd, bytes: &[u8]) {
+    // SAFETY: the kernel reads no more than the slice's length.
+    unsafe { libc::send(end.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+}
+
+/// Hears and says what passes the device `index` of the calling thread's namespace.
+fn packet_socket(index: u32) -> OwnedFd {
+    let every = (libc::ETH_P_ALL as u16).to_be();
+    // SAFETY: the descriptor is new; the address and the options outlive the calls.
+    unsafe {
+        let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0);
+        assert!(fd >= 0, "a packet socket needs root");
+        let on: libc::c_int = 1;
+        let ignored = libc::setsockopt(
+            fd,
+            libc::SOL_PACKET,
+            libc::PACKET_IGNORE_OUTGOING,
+            (&raw const on).cast(),
+            4,
+        );
+        let room: libc::c_int = 8 << 20;
+        let roomy = libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUFFORCE,
+            (&raw const room).cast(),
+            4,
+        );
+        let mut address: libc::sockaddr_ll = std::mem::zeroed();
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = every;
+        address.sll_ifindex = index as i32;
+        let length = size_of::<libc::sockaddr_ll>() as u32;
+        let bound = libc::bind(fd, (&raw const address).cast(), length);
+        assert_eq!((ignored, roomy, bound), (0, 0, 0));
+        OwnedFd::from_raw_fd(fd)
+    }
+}
