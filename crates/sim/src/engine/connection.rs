@@ -8,11 +8,50 @@ use super::measure::Measure;
 use crate::scenario::CongestionControl;
 use crate::tcp::{Receiver, ReceiverSpec, Sender, SenderSpec};
 
-/// What a receiver takes if nobody bounds it: half of Linux's default `tcp_rmem` maximum of 6 MiB, to which its
-/// autotuning grows.
-pub(super) const RECEIVE_WINDOW: Bytes = Bytes::new(3 << 20);
+/// To what a receive window grows at most: half of Linux's default `tcp_rmem` maximum of 6 MiB.
+const RECEIVE_WINDOW: Bytes = Bytes::new(3 << 20);
+/// With what it begins, as Linux with its default `tcp_rmem`.
+const RECEIVE_WINDOW_FIRST: Bytes = Bytes::new(65_535);
 /// What Linux adds to the smoothed RTT at least.
 const REQUEST_VARIANCE_MIN: Span = Span::millis(200);
+
+/// The receive window that nobody bounds, as Linux lets it grow (dynamic right-sizing): once in an
+/// RTT it becomes twice what was read in that time, and more if that grows.
+#[derive(Debug, Default)]
+struct Autotuning {
+    window: Bytes,
+    /// What is read from `since` on, and what was read in the RTT before.
+    read_before: Bytes,
+    received_then: Bytes,
+    since: Time,
+}
+
+impl Autotuning {
+    fn window(&self) -> Bytes {
+        self.window.max(RECEIVE_WINDOW_FIRST)
+    }
+
+    /// Whether the window has grown.
+    fn handle_read(&mut self, now: Time, rtt: Span, received: Bytes, segment: Bytes) -> bool {
+        if now.since(self.since) < rtt {
+            return false;
+        }
+        let read = received.saturating_sub(self.received_then);
+        (self.since, self.received_then) = (now, received);
+        if read <= self.read_before {
+            return false;
+        }
+        let wanted = read * 2 + segment * 16;
+        let before = self.read_before.as_u64().max(1);
+        let more = read.saturating_sub(self.read_before).as_u64().min(before);
+        let grown = wanted + Bytes::new(wanted.as_u64() * more / before) * 2;
+        self.read_before = read;
+        let window = grown.clamp(self.window, RECEIVE_WINDOW);
+        let has_grown = window > self.window();
+        self.window = window;
+        has_grown
+    }
+}
 
 /// A TCP connection from a server to the home.
 #[derive(Debug)]
@@ -26,6 +65,9 @@ pub(super) struct Connection {
     pub(super) serial: u64,
     /// What the client's host sees of it.
     pub(super) measure: Measure,
+    autotuning: Autotuning,
+    /// How far somebody lets its window open, if anybody does.
+    bound: Option<Bytes>,
     /// The newest timestamp that the server has seen of the client, in ms.
     pub(super) echo: u32,
     /// When the client last sent its SYN.
@@ -57,8 +99,29 @@ impl Connection {
         seed: u64,
     ) -> (Sender, Receiver) {
         let sender = SenderSpec { congestion_control, segment, paced: false, seed };
-        let receiver = ReceiverSpec { window: RECEIVE_WINDOW };
+        let receiver = ReceiverSpec { window: RECEIVE_WINDOW_FIRST };
         (Sender::new(&sender), Receiver::new(&receiver))
+    }
+
+    /// Bounds its window, or lets it go.
+    pub(super) fn bound_window(&mut self, bound: Option<Bytes>) {
+        self.bound = bound;
+        self.open_window();
+    }
+
+    /// Payload has come to the application, which takes it at once.
+    pub(super) fn handle_read(&mut self, now: Time) {
+        let Some(rtt) = self.measure.rtt() else { return };
+        let received = self.receiver.received();
+        let segment = self.receiver.segment();
+        if self.autotuning.handle_read(now, rtt, received, segment) {
+            self.open_window();
+        }
+    }
+
+    fn open_window(&mut self) {
+        let tuned = self.autotuning.window();
+        self.receiver.set_window(self.bound.map_or(tuned, |bound| bound.min(tuned)));
     }
 
     /// The handshake is done, if it was not yet.
@@ -111,6 +174,8 @@ impl Connections {
             receiver,
             serial,
             measure: Measure::default(),
+            autotuning: Autotuning::default(),
+            bound: None,
             echo: 0,
             syn_at: Time::ZERO,
             syn_ack_at: Time::ZERO,

@@ -62,6 +62,11 @@ impl Measure {
         self.rtt = Some(self.rtt.map_or(sample, smoothed));
     }
 
+    /// The smoothed RTT.
+    pub(super) fn rtt(&self) -> Option<Span> {
+        self.rtt
+    }
+
     /// The application has sent something.
     pub(super) fn handle_sent(&mut self) {
         self.has_sent = true;

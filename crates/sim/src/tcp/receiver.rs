@@ -137,6 +137,11 @@ impl Receiver {
         self.payload
     }
 
+    /// Payload of the largest packet that has arrived.
+    pub fn segment(&self) -> Bytes {
+        Bytes::new(self.segment_max.into())
+    }
+
     /// What it would advertise now: how much may be under way to it.
     pub fn window(&self) -> Bytes {
         let promised = self.right_edge.unwrap_or(Bytes::ZERO).saturating_sub(self.payload);

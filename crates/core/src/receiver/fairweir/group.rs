@@ -64,8 +64,7 @@ impl Group {
         Group { weight, ..self }
     }
 
-    /// Takes in a tick: `filled` says whether one of its connections would take more than its
-    /// window.
+    /// Takes in a tick, and what was seen of its connections.
     pub(super) fn handle_tick(&mut self, sample: &GroupSample, interval: Span, seen: Seen) {
         self.rate = Rate::from_volume(sample.received, interval);
         self.recent.rotate_left(1);
@@ -76,7 +75,9 @@ impl Group {
         let defies = sample.drops > 0 && self.rate > self.ceil.scale(120, 100);
         self.defiant_ticks = if defies { self.defiant_ticks + 1 } else { 0 };
         let recent = self.recent.iter().copied().max().unwrap_or(Rate::ZERO);
-        let saturates = seen.is_filled || is_held;
+        // Connections that are nothing beside the others of the group do not speak for it.
+        let fills = seen.filled > Rate::ZERO && seen.filled * 10 >= self.rate;
+        let saturates = fills || is_held;
         self.saturated_ticks = if saturates { self.saturated_ticks + 1 } else { 0 };
         (self.state, self.demand) = if self.silent_for >= SILENT_MAX || recent == Rate::ZERO {
             (GroupState::Idle, Some(Rate::ZERO))
@@ -127,8 +128,8 @@ impl Group {
 /// What was seen of a group's connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    /// One of them would take more than its window.
-    pub(super) is_filled: bool,
+    /// L2 rate of those that would take more than their windows.
+    pub(super) filled: Rate,
     /// More queues than shall: who does not fill its window may be held up by others.
     pub(super) is_crowded: bool,
     /// L2 rate of all whose windows are bounded.

@@ -62,6 +62,8 @@ pub struct Fairweir {
     /// By how much all windows are wider than the law says, in thousandths, so that the queue is
     /// what it shall be.
     opening: u64,
+    /// Whether far more queues than shall: senders still have larger windows than they shall have.
+    is_overfull: bool,
     total_last: Option<Rate>,
     commands: Vec<Command>,
     decision: Decision,
@@ -96,6 +98,7 @@ impl Fairweir {
             link: Link::new(capacity),
             drain: Drain::default(),
             opening: NO_CORRECTION,
+            is_overfull: false,
             total_last: None,
             commands: Vec::new(),
             decision: Decision::initial(spec.weights.len()),
@@ -121,6 +124,7 @@ impl Fairweir {
         // With more queue than is wanted, nobody says how much it would take.
         let crowded = delay.is_some_and(|d| d.least * 2 > self.queue_target() * 3);
         self.see_groups(observation, crowded);
+        self.is_overfull = delay.is_some_and(|d| d.least > self.queue_target() * OVERFULL);
 
         let volume = observation.groups.iter().map(|g| g.received).fold(Bytes::ZERO, |a, b| a + b);
         let total = Rate::from_volume(volume, interval);
@@ -236,15 +240,15 @@ impl Fairweir {
     fn see_groups(&mut self, observation: &Observation, is_crowded: bool) {
         let packet = Bytes::new(1_514);
         let mut seen = vec![
-            Seen { is_filled: false, is_crowded, bounded: Rate::ZERO, packet };
+            Seen { filled: Rate::ZERO, is_crowded, bounded: Rate::ZERO, packet };
             self.groups.len()
         ];
         for connection in self.connections.values() {
             let seen = &mut seen[connection.group];
             seen.bounded += connection.rate;
-            // One that is nothing beside the others of its group does not speak for it.
-            let counts = connection.rate * 10 >= self.groups[connection.group].rate;
-            seen.is_filled |= connection.is_filled && counts;
+            if connection.is_filled {
+                seen.filled += connection.rate;
+            }
         }
         for ((group, sample), seen) in self.groups.iter_mut().zip(&observation.groups).zip(seen) {
             group.handle_tick(sample, observation.interval, seen);
@@ -331,7 +335,11 @@ impl Fairweir {
                 fair(capacity, &entries)[i]
             };
             let is_tight = self.enforce == Enforce::Htb || group.unbounded > group.rate / 5;
-            let margin = if is_tight { TIGHT } else { LOOSE };
+            let margin = match (self.is_overfull, is_tight) {
+                (true, _) => DRAINING,
+                (false, true) => TIGHT,
+                (false, false) => LOOSE,
+            };
             group.ceil = group.bound.scale(margin.0, margin.1).max(CEIL_MIN);
         }
         if self.enforce != Enforce::Window {
@@ -375,9 +383,16 @@ impl Fairweir {
                 .collect();
             let active = members.iter().filter(|(_, c)| is_active(c)).count().max(1) as u64;
             let parts = fair(bound, &entries);
+            // Senders send whole packets: what one connection loses by rounding the next one gets.
+            let mut rest = 0;
             for (&(&id, connection), part) in members.iter().zip(parts) {
                 let part = part.max(bound / active);
-                let window = self.window(part, group.correction, connection);
+                let exact = self.window(part, group.correction, connection);
+                let segment = connection.sample.segment.as_u64().max(1);
+                let wanted = exact.as_u64() as i64 + rest;
+                let packets = (wanted + segment as i64 / 2).max(0) as u64 / segment;
+                let window = Bytes::new(segment * packets.max(WINDOW_PACKETS_MIN));
+                rest = (wanted - window.as_u64() as i64).clamp(-(segment as i64), segment as i64);
                 connections.push(ConnectionWindow { id, window });
             }
             let rtt = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).max(RTT_GUESS);
@@ -394,10 +409,7 @@ impl Fairweir {
         let time =
             if narrow { base * DRAIN_PART.0 / DRAIN_PART.1 } else { base + self.queue_target() };
         let share = share.scale(correction * self.opening, NO_CORRECTION * NO_CORRECTION);
-        // Senders send whole packets; what rounding gives or takes, the correction finds.
-        let segment = sample.segment.as_u64().max(1);
-        let packets = (payload(share * time, sample.segment).as_u64() + segment / 2) / segment;
-        sample.segment * packets.max(WINDOW_PACKETS_MIN)
+        payload(share * time, sample.segment)
     }
 
     fn conclude(&mut self, at: Time, act: Act, delay: Option<super::DelaySample>) {
@@ -449,6 +461,9 @@ const DRAIN_PART: (u64, u64) = (85, 100);
 /// Classes above the shares, where windows bound what arrives, and where they do not.
 const LOOSE: (u64, u64) = (125, 100);
 const TIGHT: (u64, u64) = (100, 100);
+/// And while the queue is this many times as long as it shall be.
+const DRAINING: (u64, u64) = (90, 100);
+const OVERFULL: u64 = 3;
 /// A connection takes part in the division so long after its last packet.
 const ACTIVE_FOR: Span = Span::secs(1);
 const OPENING_STEP_MAX: i64 = 100;

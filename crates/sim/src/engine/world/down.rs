@@ -125,6 +125,7 @@ impl World<'_> {
         let is_full = Bytes::new(segment.payload.into()) == self.flows[connection.flow].segment;
         connection.measure.handle_segment(now, stamps, is_full);
         connection.receiver.handle_segment(now, segment);
+        connection.handle_read(now);
         let (flow, slot) = (connection.flow, connection.slot);
         let total = connection.receiver.received();
         self.acknowledge(now, index);

@@ -3,7 +3,6 @@
 use fairweir_core::receiver::ConnectionSample;
 use fairweir_core::units::Bytes;
 
-use super::super::connection::RECEIVE_WINDOW;
 use super::World;
 
 impl World<'_> {
@@ -41,7 +40,7 @@ impl World<'_> {
             }
             let id = id(index, connection.serial);
             let bound = bounds.binary_search_by_key(&id, |b| b.0).ok().map(|at| bounds[at].1);
-            connection.receiver.set_window(bound.unwrap_or(RECEIVE_WINDOW).min(RECEIVE_WINDOW));
+            connection.bound_window(bound);
         }
     }
 
@@ -51,7 +50,7 @@ impl World<'_> {
         let Some(hop) = self.home.host(group) else { return };
         let initial = self.home.stages[hop.stage].windows.initial.get(hop.class);
         if let Some(window) = initial.copied().flatten() {
-            self.connections[index].receiver.set_window(window.min(RECEIVE_WINDOW));
+            self.connections[index].bound_window(Some(window));
         }
     }
 }
