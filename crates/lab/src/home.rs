@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 
 use fairweir_linux::link;
 use fairweir_linux::netns::Netns;
+use fairweir_sim::scenario::IPV6_MTU_MIN;
 use ipnet::IpNet;
 
 use crate::Error;
@@ -50,7 +51,7 @@ fn set_up_internet(servers: &[IpAddr], mtu: u32) -> Result<OwnedFd, Error> {
     for &server in servers {
         link::add_address("lo", server.into())?;
     }
-    for (wan, _) in WAN {
+    for (wan, _) in of_link(WAN, mtu, |(wan, _)| *wan) {
         link::add_route(wan.trunc(), None, "net0")?;
     }
     Ok(net0)
@@ -66,12 +67,12 @@ fn set_up_home(isp: &Netns, mtu: u32) -> Result<(), Error> {
         link::set_mtu("lan0", mtu)?;
         link::offloads("lan0", false)?;
         link::set_up("lan0")?;
-        for (wan, gateway) in WAN {
+        for (wan, gateway) in of_link(WAN, mtu, |(wan, _)| *wan) {
             link::add_address("lan0", net_of(gateway, wan))?;
         }
         Ok(())
     })?;
-    for (wan, gateway) in WAN {
+    for (wan, gateway) in of_link(WAN, mtu, |(wan, _)| *wan) {
         link::add_address(WAN_DEVICE, wan)?;
         link::add_route(everything(gateway), Some(gateway), WAN_DEVICE)?;
     }
@@ -82,7 +83,7 @@ fn set_up_isp(mtu: u32) -> Result<OwnedFd, Error> {
     sysctl("ipv4/ip_forward", "1")?;
     sysctl("ipv6/conf/all/forwarding", "1")?;
     let acc0 = tun("acc0", mtu)?;
-    for servers in INTERNET {
+    for servers in of_link(INTERNET, mtu, |net| *net) {
         link::add_route(servers, None, "acc0")?;
     }
     Ok(acc0)
@@ -94,6 +95,16 @@ fn tun(name: &str, mtu: u32) -> Result<OwnedFd, Error> {
     link::set_mtu(name, mtu)?;
     link::set_up(name)?;
     Ok(tun)
+}
+
+/// Those whose family a link with this MTU carries: the kernel has no IPv6 below 1280 bytes.
+fn of_link<T, const N: usize>(
+    all: [T; N],
+    mtu: u32,
+    net: impl Fn(&T) -> IpNet,
+) -> impl Iterator<Item = T> {
+    let carried = move |one: &T| mtu >= IPV6_MTU_MIN || net(one).addr().is_ipv4();
+    all.into_iter().filter(carried)
 }
 
 /// Lets windows grow as large as any scenario needs, and lets no connection learn of another's

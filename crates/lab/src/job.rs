@@ -39,12 +39,31 @@ pub(crate) struct Job {
 pub(crate) enum What {
     Bulk,
     Quic,
-    Ping,
+    Ping {
+        interval_ns: u64,
+    },
     Udp,
-    OnOff { on_ns: u64, off_ns: u64 },
-    Video { ladder_bps: Vec<u64>, length_ns: Option<u64> },
-    Web { hosts: u32, objects: (u32, u32), think_ns: u64, session_gap_ns: u64, pages: u32 },
-    Short { interval_ns: u64, size: u64, sigma_ppm: u32 },
+    OnOff {
+        on_ns: u64,
+        off_ns: u64,
+    },
+    Video {
+        ladder_bps: Vec<u64>,
+        length_ns: Option<u64>,
+    },
+    Web {
+        hosts: u32,
+        objects: (u32, u32),
+        object: u64,
+        think_ns: u64,
+        session_gap_ns: u64,
+        pages: u32,
+    },
+    Short {
+        interval_ns: u64,
+        size: u64,
+        sigma_ppm: u32,
+    },
 }
 
 /// What the server says when every port is open.
@@ -150,7 +169,7 @@ impl What {
         match kind {
             Kind::Bulk => What::Bulk,
             Kind::Quic => What::Quic,
-            Kind::Ping => What::Ping,
+            &Kind::Ping { interval } => What::Ping { interval_ns: interval.as_nanos() },
             Kind::Udp => What::Udp,
             Kind::OnOff(OnOff { on, off }) => {
                 What::OnOff { on_ns: on.as_nanos(), off_ns: off.as_nanos() }
@@ -162,6 +181,7 @@ impl What {
             Kind::Web(web) => What::Web {
                 hosts: web.hosts,
                 objects: web.objects,
+                object: web.object.as_u64(),
                 think_ns: web.think.as_nanos(),
                 session_gap_ns: web.session_gap.as_nanos(),
                 pages: web.pages_per_session,
@@ -178,7 +198,7 @@ impl What {
         match *self {
             What::Bulk => Kind::Bulk,
             What::Quic => Kind::Quic,
-            What::Ping => Kind::Ping,
+            What::Ping { interval_ns } => Kind::Ping { interval: Span::nanos(interval_ns) },
             What::Udp => Kind::Udp,
             What::OnOff { on_ns, off_ns } => {
                 Kind::OnOff(OnOff { on: Span::nanos(on_ns), off: Span::nanos(off_ns) })
@@ -187,13 +207,16 @@ impl What {
                 ladder: ladder_bps.iter().map(|&bps| Rate::bps(bps)).collect(),
                 length: length_ns.map(Span::nanos),
             }),
-            What::Web { hosts, objects, think_ns, session_gap_ns, pages } => Kind::Web(Web {
-                hosts,
-                objects,
-                think: Span::nanos(think_ns),
-                session_gap: Span::nanos(session_gap_ns),
-                pages_per_session: pages,
-            }),
+            What::Web { hosts, objects, object, think_ns, session_gap_ns, pages } => {
+                Kind::Web(Web {
+                    hosts,
+                    objects,
+                    object: Bytes::new(object),
+                    think: Span::nanos(think_ns),
+                    session_gap: Span::nanos(session_gap_ns),
+                    pages_per_session: pages,
+                })
+            }
             What::Short { interval_ns, size, sigma_ppm } => Kind::Short(Short {
                 interval: Span::nanos(interval_ns),
                 size: Bytes::new(size),

@@ -134,7 +134,7 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
                 refuse_unknown(flow.congestion_control.name())?;
             }
             // QUIC brings its own.
-            Kind::Ping | Kind::Udp | Kind::Quic => {}
+            Kind::Ping { .. } | Kind::Udp | Kind::Quic => {}
         }
     }
     Ok(())

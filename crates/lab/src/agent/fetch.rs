@@ -39,7 +39,7 @@ pub(super) fn main() -> io::Result<()> {
             quic::receive(&job, clock)?;
             Outcome::Nothing
         }
-        What::Ping | What::Video { .. } | What::Web { .. } | What::Short { .. } => {
+        What::Ping { .. } | What::Video { .. } | What::Web { .. } | What::Short { .. } => {
             Driver::new(&job, clock).play()?
         }
     };

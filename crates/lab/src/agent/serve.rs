@@ -69,7 +69,7 @@ impl Server {
     /// Opens the port of a job.
     fn new(job: &Job, identity: Option<&Identity>) -> io::Result<Server> {
         Ok(match job.what {
-            What::Ping => Server::Echo(UdpSocket::bind(job.server)?),
+            What::Ping { .. } => Server::Echo(UdpSocket::bind(job.server)?),
             What::Udp => Server::Datagrams(UdpSocket::bind(job.server)?),
             What::Bulk => Server::Bulk(listen(job)?),
             What::OnOff { .. } => Server::OnOff(listen(job)?),

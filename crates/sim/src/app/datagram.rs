@@ -5,7 +5,7 @@ use fairweir_core::units::{Bytes, Span, Time};
 use super::source::{Pacer, Steps};
 use super::{Outcome, Play, Want, Wants, full_packet};
 use crate::report::PingSamples;
-use crate::scenario::{ETHERNET_HEADER, Flow, PING_INTERVAL, UDP_HEADER};
+use crate::scenario::{ETHERNET_HEADER, Flow, UDP_HEADER};
 
 /// A request of the last moments that has no answer yet is not lost.
 const ANSWER_WITHIN: Span = Span::secs(1);
@@ -61,19 +61,20 @@ impl Play for Cbr {
     }
 }
 
-/// Asks every [`PING_INTERVAL`] and measures how long the answers take.
+/// Asks at every interval and measures how long the answers take.
 #[derive(Debug)]
 pub(super) struct Pinger {
     /// `None` before the start and after the stop.
     due: Option<Time>,
+    interval: Span,
     stop: Time,
     samples: PingSamples,
 }
 
 impl Pinger {
-    pub(super) fn new(flow: &Flow) -> Pinger {
+    pub(super) fn new(flow: &Flow, interval: Span) -> Pinger {
         let samples = PingSamples { group: flow.group, ..PingSamples::default() };
-        Pinger { due: None, stop: flow.stop, samples }
+        Pinger { due: None, interval, stop: flow.stop, samples }
     }
 
     /// Whether a request has time enough to be answered before the stop.
@@ -97,7 +98,7 @@ impl Play for Pinger {
             // The time itself is what comes back, so that nothing is to be remembered.
             wants.push_back(Want::Ping { id: now.as_nanos() });
             self.samples.sent += u64::from(self.is_old_enough(now));
-            self.due = Some(due + PING_INTERVAL);
+            self.due = Some(due + self.interval);
         }
     }
 

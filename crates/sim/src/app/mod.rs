@@ -143,7 +143,7 @@ impl App {
             Kind::Bulk | Kind::Quic => Box::new(Bulk::new(flow, segment)),
             Kind::OnOff(means) => Box::new(OnOffBulk::new(flow, *means, seed, segment)),
             Kind::Udp => Box::new(Cbr::new(flow, segment)),
-            Kind::Ping => Box::new(Pinger::new(flow)),
+            Kind::Ping { interval } => Box::new(Pinger::new(flow, *interval)),
             Kind::Video(video) => Box::new(Film::new(group, video)),
             Kind::Web(web) => Box::new(Browser::new(group, *web, seed)),
             Kind::Short(short) => Box::new(Shorts::new(group, *short, seed)),

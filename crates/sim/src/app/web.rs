@@ -21,10 +21,7 @@ use crate::scenario::Web;
 
 /// What Chrome and Firefox open to a host with HTTP/1.1.
 const CONNECTIONS_PER_HOST: u32 = 6;
-/// Median size of an object.
-const OBJECT_MEDIAN: Bytes = Bytes::kb(15);
-/// Of the logarithm of the size. With it a page of 55 objects has 2 MB in the mean, which is what
-/// pages have today. Source: Barford and Crovella, SIGMETRICS 1998, body of the file sizes.
+/// Of the logarithm of the size. Source: Barford and Crovella, SIGMETRICS 1998, body of the file sizes.
 const OBJECT_SIGMA: f64 = 1.318;
 /// The largest object: so large is one in two million.
 const OBJECT_MAX: Bytes = Bytes::kb(10_000);
@@ -132,7 +129,7 @@ impl Browser {
     }
 
     fn draw_size(&mut self) -> Bytes {
-        self.random.lognormal(OBJECT_MEDIAN, OBJECT_SIGMA, OBJECT_MAX)
+        self.random.lognormal(self.web.object, OBJECT_SIGMA, OBJECT_MAX)
     }
 
     /// Gives objects to free connections, and opens others for those that wait.

@@ -14,8 +14,8 @@ pub(super) type Load<'l> = &'l dyn Fn(&Path) -> std::io::Result<String>;
 
 const BUFFER: Buffer = Buffer::Time(Span::millis(100));
 const MTU: u64 = 1500;
-/// Below this IPv6 does not work; above it no Ethernet.
-const MTU_RANGE: (u64, u64) = (1280, 9000);
+/// What every host accepts (RFC 791), and the most that Ethernet has.
+const MTU_RANGE: (u64, u64) = (576, 9000);
 
 pub(super) fn access(
     mut table: Table<'_>,

@@ -12,8 +12,11 @@ pub enum Kind {
     Bulk,
     /// The same over QUIC, whose receive window nobody on the way can bound.
     Quic,
-    /// A small UDP request every [`super::PING_INTERVAL`], answered by the server.
-    Ping,
+    /// A small UDP request at every interval, answered by the server.
+    Ping {
+        /// From one request to the next.
+        interval: Span,
+    },
     /// A TCP download that is on and off by turns.
     OnOff(OnOff),
     /// Full UDP packets from the server at the demand, whatever becomes of them.
@@ -32,7 +35,7 @@ impl Kind {
         match self {
             Kind::Bulk => "bulk",
             Kind::Quic => "quic",
-            Kind::Ping => "ping",
+            Kind::Ping { .. } => "ping",
             Kind::OnOff(_) => "on-off",
             Kind::Udp => "udp",
             Kind::Video(_) => "video",
@@ -67,6 +70,8 @@ pub struct Web {
     pub hosts: u32,
     /// The fewest and the most objects of a page, the document included.
     pub objects: (u32, u32),
+    /// Median size of an object.
+    pub object: Bytes,
     /// Mean time from a page that is there to the next one.
     pub think: Span,
     /// Mean time from a session to the next one.

@@ -209,7 +209,7 @@ pub struct DemandStep {
     pub demand: Option<Rate>,
 }
 
-/// How often a ping asks.
+/// How often a ping asks if its scenario does not say.
 pub const PING_INTERVAL: Span = Span::millis(100);
 /// UDP payload of a ping's request and answer in bytes, as of ping(8).
 pub const PING_PAYLOAD: u64 = 56;
@@ -217,6 +217,8 @@ pub const PING_PAYLOAD: u64 = 56;
 pub const REQUEST_PAYLOAD: u64 = 300;
 /// What Ethernet adds to an IP packet, in bytes; fairweir's rates include it.
 pub const ETHERNET_HEADER: u64 = 14;
+/// The smallest MTU with which IPv6 works, in bytes. Source: RFC 8200 §5.
+pub const IPV6_MTU_MIN: u32 = 1280;
 /// TCP header with timestamps, which Linux always uses, in bytes.
 pub const TCP_HEADER: u64 = 32;
 /// UDP header in bytes.
@@ -442,7 +444,7 @@ impl Flow {
             return Demand::Known(Rate::ZERO);
         }
         match self.kind {
-            Kind::Ping => Demand::Known(ping_rate(self.ip)),
+            Kind::Ping { interval } => Demand::Known(ping_rate(self.ip, interval)),
             Kind::Bulk | Kind::Quic | Kind::Udp => {
                 let holds = self.demands.iter().rev().find(|step| step.at <= t);
                 holds.and_then(|step| step.demand).map_or(Demand::Endless, Demand::Known)
@@ -453,9 +455,9 @@ impl Flow {
 }
 
 /// L2 rate of a ping's answers.
-pub fn ping_rate(ip: Ip) -> Rate {
+pub fn ping_rate(ip: Ip, interval: Span) -> Rate {
     let bytes = PING_PAYLOAD + UDP_HEADER + ip.header() + ETHERNET_HEADER;
-    Rate::bps(bytes * 8 * (Span::secs(1).as_nanos() / PING_INTERVAL.as_nanos()))
+    Rate::from_volume(Bytes::new(bytes), interval)
 }
 
 #[cfg(test)]

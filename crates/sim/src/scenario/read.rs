@@ -12,7 +12,7 @@ use super::overrides::Override;
 use super::toml_table::{Place, Placed, ScenarioError, Source, Table, not_one_of};
 use super::{
     CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow, Group,
-    Ip, Kind, Lie, Reflector, Scenario, Told, Tuning,
+    IPV6_MTU_MIN, Ip, Kind, Lie, Reflector, Scenario, Told, Tuning,
 };
 
 mod kind;
@@ -75,7 +75,7 @@ pub(super) fn scenario(
     let mut device_of = Vec::new();
     let (groups, places): (Vec<_>, Vec<_>) =
         groups(group_tables, &devices, &mut device_of)?.into_iter().unzip();
-    let flows = flows(flow_tables, &groups, end)?;
+    let flows = flows(flow_tables, &groups, end, link.mtu)?;
     for (i, (group, place)) in groups.iter().zip(&places).enumerate() {
         let unmatched = group.matches.is_empty() && group.name != DEFAULT_GROUP;
         if unmatched && !flows.iter().any(|f| f.group == i) {
@@ -219,7 +219,12 @@ fn check_policy(groups: &[(Group, Place<'_>)]) -> Result<(), ScenarioError> {
     policy.map(drop).map_err(|e| place.error(e))
 }
 
-fn flows(tables: Vec<Table<'_>>, groups: &[Group], end: Time) -> Result<Vec<Flow>, ScenarioError> {
+fn flows(
+    tables: Vec<Table<'_>>,
+    groups: &[Group],
+    end: Time,
+    mtu: u32,
+) -> Result<Vec<Flow>, ScenarioError> {
     if tables.len() > FLOWS_MAX {
         let what = format!("{} flows are too many; at most {FLOWS_MAX}", tables.len());
         return Err(tables[FLOWS_MAX].place().error(what));
@@ -228,6 +233,10 @@ fn flows(tables: Vec<Table<'_>>, groups: &[Group], end: Time) -> Result<Vec<Flow
     for table in tables {
         let place = table.place();
         let flow = flow(table, groups, end)?;
+        if flow.ip == Ip::V6 && mtu < IPV6_MTU_MIN {
+            let what = format!("`ip = 6` needs an MTU of {IPV6_MTU_MIN}; the link has {mtu}");
+            return Err(place.error(what));
+        }
         // One address cannot be of both kinds.
         let same = |f: &&Flow| f.server.is_some() && f.server == flow.server;
         if flows.iter().find(same).is_some_and(|f| f.ip != flow.ip) {

@@ -150,7 +150,7 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("buffer = \"100ms\"", "buffer = \"100\"", &["8: link.buffer", "100ms", "150kB", "10p"]),
     ("buffer = \"100ms\"", "buffer = \"0p\"", &["8: link.buffer", "holds nothing"]),
     ("buffer = \"100ms\"", "bufer = \"1ms\"", &["8: link.bufer", "did you mean `buffer`?"]),
-    ("buffer = \"100ms\"", "mtu = 100", &["8: link.mtu", "1280 to 9000"]),
+    ("buffer = \"100ms\"", "mtu = 100", &["8: link.mtu", "576 to 9000"]),
     ("buffer = \"100ms\"", "loss = 1.5", &["8: link.loss", "1.5", "0 to 1"]),
     ("buffer = \"100ms\"", "jitter = \"fast\"", &["8: link.jitter", "fast"]),
     ("buffer = \"100ms\"", "queue = \"wfg\"", &["8: link.queue", "did you mean `wfq`?"]),
@@ -490,6 +490,20 @@ fn with(kind: &str, keys: &str) -> Result<Scenario, ScenarioError> {
 }
 
 #[test]
+fn a_small_mtu_has_no_room_for_ipv6() {
+    let text = |ip: u8, mtu: u32| {
+        format!(
+            "version = 1\nname = \"x\"\nduration = \"9s\"\n[link]\nrate = \"28.8kbit\"\nmtu = {mtu}\n\
+             [[group]]\nname = \"a\"\nweight = 1\n[[flow]]\ngroup = \"a\"\nkind = \"bulk\"\nip = {ip}\n"
+        )
+    };
+    assert_eq!(Scenario::parse(&text(4, 576), "x").unwrap().link.mtu, 576);
+    assert!(Scenario::parse(&text(6, 1280), "x").is_ok());
+    let error = Scenario::parse(&text(6, 1279), "x").unwrap_err().to_string();
+    assert!(error.contains("1280") && error.contains("1279"), "{error}");
+}
+
+#[test]
 fn every_kind_has_its_defaults() {
     let kind = |name: &str, keys: &str| with(name, keys).unwrap().flows.remove(1).kind;
     let on_off = OnOff { on: Span::secs(2), off: Span::secs(2) };
@@ -500,10 +514,18 @@ fn every_kind_has_its_defaults() {
     let web = Web {
         hosts: 1,
         objects: (30, 80),
+        object: Bytes::kb(15),
         think: Span::secs(5),
         session_gap: Span::secs(60),
         pages_per_session: 10,
     };
+    let ping = |keys: &str, interval| assert_eq!(kind("ping", keys), Kind::Ping { interval });
+    ping("", Span::millis(100));
+    ping("interval = \"1s\"", Span::secs(1));
+    assert!(with("ping", "interval = \"9ms\"").is_err());
+    let small = Web { object: Bytes::kb(2), ..web };
+    assert_eq!(kind("web", "object = \"2kB\""), Kind::Web(small));
+    assert!(with("web", "object = \"101kB\"").is_err());
     assert_eq!(kind("web", ""), Kind::Web(web));
     let short =
         |interval, sigma_ppm| Kind::Short(Short { interval, size: Bytes::kb(9), sigma_ppm });
