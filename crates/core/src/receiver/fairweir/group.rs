@@ -74,7 +74,10 @@ impl Group {
         self.silent_for = if sample.packets == 0 { self.silent_for + interval } else { Span::ZERO };
         self.unbounded = self.rate.saturating_sub(seen.bounded);
         let is_held = sample.drops > 0 || sample.backlog > seen.packet * BACKLOG_PACKETS;
-        let defies = sample.drops > 0 && self.rate > self.ceil.scale(120, 100);
+        // Who has windows obeys them in the end.
+        let defies = sample.drops > 0
+            && self.rate > self.ceil.scale(120, 100)
+            && self.unbounded > self.rate / 2;
         self.defiant_ticks = if defies { self.defiant_ticks + 1 } else { 0 };
         let recent = self.recent.iter().copied().max().unwrap_or(Rate::ZERO);
         // Connections that are nothing beside the others of the group do not speak for it.
