@@ -64,6 +64,8 @@ pub struct Fairweir {
     /// By how much all windows are wider than the law says, in thousandths, so that the queue is
     /// what it shall be.
     opening: u64,
+    /// The largest packet that arrives, in L2 bytes.
+    packet: Bytes,
     /// Whether far more queues than shall: senders still have larger windows than they shall have.
     is_overfull: bool,
     total_last: Option<Rate>,
@@ -100,6 +102,7 @@ impl Fairweir {
             link: Link::new(capacity),
             drain: Drain::default(),
             opening: NO_CORRECTION,
+            packet: PACKET_GUESS,
             is_overfull: false,
             total_last: None,
             commands: Vec::new(),
@@ -114,7 +117,7 @@ impl Fairweir {
         let is_ordered = observation.connections.is_sorted_by_key(|sample| sample.id);
         assert!(is_ordered, "connections come in the order of their ids");
         let interval = observation.interval;
-        if interval < TICK / 2 || interval > TICK * 2 {
+        if interval < TICK / 4 || interval > TICK * 2 {
             // The daemon slept or was stopped: what was seen until then says nothing about now.
             self.link.restart();
             self.total_last = None;
@@ -207,7 +210,10 @@ impl Fairweir {
 
     /// How long the queue shall be: what the user wants, but room for a few packets.
     fn queue_target(&self) -> Span {
-        let packets = self.link.capacity().map_or(Span::ZERO, |c| c.time_to_send(QUEUE_MIN));
+        let packets = self
+            .link
+            .capacity()
+            .map_or(Span::ZERO, |c| c.time_to_send(self.packet * QUEUE_PACKETS));
         self.latency.max(packets)
     }
 
@@ -246,10 +252,12 @@ impl Fairweir {
         }
         let is_here = |id: &u64| observation.connections.binary_search_by_key(id, |s| s.id).is_ok();
         self.connections.retain(|id, _| is_here(id));
+        let full = self.connections.values().map(|c| c.framing().wire(c.sample.segment)).max();
+        self.packet = full.unwrap_or(PACKET_GUESS);
     }
 
     fn see_groups(&mut self, observation: &Observation, is_crowded: bool) {
-        let packet = Bytes::new(1_514);
+        let packet = self.packet;
         let mut seen = vec![
             Seen { filled: Rate::ZERO, is_crowded, bounded: Rate::ZERO, packet };
             self.groups.len()
@@ -388,7 +396,7 @@ impl Fairweir {
 /// The loop starts at nine tenths of what is remembered.
 const REMEMBERED: (u64, u64) = (9, 10);
 /// The queue has room for so much at least, or bursts of the window law would empty it.
-const QUEUE_MIN: Bytes = Bytes::new(4 * 1_514);
+const QUEUE_PACKETS: u64 = 2;
 /// A window counts as filled from this part on.
 const FILLED: (u64, u64) = (90, 100);
 /// Below this a link whose capacity is unknown rests.
@@ -406,5 +414,6 @@ const OVERFULL: u64 = 3;
 const OPENING_STEP_MAX: i64 = 100;
 const OPENING_MIN: u64 = 700;
 const OPENING_MAX: u64 = 1_500;
+const PACKET_GUESS: Bytes = Bytes::new(1_514);
 const RTT_GUESS: Span = Span::millis(50);
 const CEIL_MIN: Rate = Rate::kbit(100);
