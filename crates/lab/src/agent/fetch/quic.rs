@@ -18,7 +18,7 @@ use crate::job::Job;
 const FAREWELL_MAX: Duration = Duration::from_millis(100);
 
 /// Receives until the flow stops; closing then tells the sender.
-pub(super) fn receive(job: &Job, clock: Clock) -> io::Result<()> {
+pub(in super::super) fn receive(job: &Job, clock: Clock) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let endpoint = endpoint(job)?;
