@@ -16,9 +16,6 @@ pub(super) const NAME: &str = "fairweir.test";
 /// What a receiver takes, so that no window but the congestion window counts: as much as the
 /// largest TCP window of the emulated home.
 const RECEIVE_WINDOW: u32 = 16 << 20;
-/// What a sender with a demand may have written that is not acknowledged, sent or not: little, so
-/// that a demand that falls falls soon, but enough for 60 Mbit/s with an RTT of 140 ms.
-const SEND_WINDOW_OF_DEMAND: u64 = 1 << 20;
 /// What a socket holds, so that a process may be late.
 const SOCKET_BUFFER: usize = 4 << 20;
 
@@ -37,8 +34,6 @@ pub(super) fn transport(job: &Job) -> io::Result<TransportConfig> {
     transport.enable_segmentation_offload(false);
     let window = VarInt::from_u32(RECEIVE_WINDOW);
     transport.stream_receive_window(window).receive_window(window);
-    let has_demand = job.demands_bps.iter().any(|(_, demand)| demand.is_some());
-    transport.send_window(if has_demand { SEND_WINDOW_OF_DEMAND } else { RECEIVE_WINDOW.into() });
     Ok(transport)
 }
 

@@ -9,7 +9,7 @@ use quinn::rustls::pki_types::PrivateKeyDer;
 use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime};
 
 use super::super::{quic, request};
-use super::{Allowance, CHUNK, PAYLOAD, Source};
+use super::{Allowance, CHUNK, PAYLOAD, Source, unsent_max};
 use crate::clock::Clock;
 use crate::job::Job;
 
@@ -68,6 +68,9 @@ async fn send(incoming: Incoming, job: Arc<Job>, clock: Clock) -> io::Result<()>
     while clock.now() < job.stop() {
         match source.allowance(clock.now()) {
             Allowance::Bytes(bytes) => {
+                // As with TCP's `TCP_NOTSENT_LOWAT`, so that a demand that falls falls at once.
+                let window = connection.stats().path.cwnd;
+                connection.set_send_window(window + u64::from(unsent_max(&job)));
                 let length = (bytes as usize).min(CHUNK);
                 source.sent(send.write(&PAYLOAD[..length]).await? as u64);
             }
