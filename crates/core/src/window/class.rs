@@ -86,6 +86,11 @@ impl Behaviour {
         }
     }
 
+    /// Whether nothing has come for so long that nothing is under way any more.
+    pub fn is_quiet(&self, now: Time) -> bool {
+        now.since(self.received_at) > SHORT_QUIET
+    }
+
     /// Its class now.
     ///
     /// A short answer that has ended, since nothing came for [`SHORT_QUIET`], is none any more: the
@@ -99,7 +104,7 @@ impl Behaviour {
         if self.is_bulk_by_port || self.received > bounds.long {
             return Class::Long;
         }
-        if self.received >= bounds.short && quiet <= SHORT_QUIET {
+        if self.received >= bounds.short && !self.is_quiet(now) {
             return Class::Short;
         }
         Class::Interactive

@@ -50,6 +50,7 @@ fn legend(control: Control) -> &'static str {
         Control::Borrow => "borrow (HTB with borrowing)",
         Control::Wfq => "wfq (at the ISP)",
         Control::Chokepoint => "chokepoint",
+        Control::Rbm => "rbm",
         Control::Crab => "crab",
         Control::Fairweir => "fairweir",
     }

@@ -1,0 +1,294 @@
+//! Receiver Based Management: windows by what connections do, for a capacity that is given.
+//!
+//! The method, every tick: each connection is interactive, short, long or idle by what it has
+//! received; the short ones, or without any the long ones, get an equal part of the link each, the
+//! interactive ones may have as much, and the others their least windows; and each window is its
+//! part times (RTT without the queue + the queue's target). Groups and weights do not matter: the
+//! paper has none.
+//!
+//! Nothing else is enforced, so UDP takes what it wants. Traffic outside of known connections makes
+//! the home count as interactive, since a datagram waits in the same queue.
+//!
+//! Source: Spring et al. §IV (docs/papers/rbm.md says where this departs from it).
+
+use std::collections::BTreeMap;
+
+use super::delay::{DelayEstimator, Queue};
+use super::{
+    Act, Command, ConnectionSample, ConnectionWindow, Decision, DelaySample, GroupDecision,
+    GroupState, Observation, Windows,
+};
+use crate::share::Weight;
+use crate::units::{Bytes, Rate, Span, Time};
+use crate::window::{
+    Behaviour, Bounds, Class, Framing, Member, SEGMENTS_MIN, divide, floor_rate, queue_target,
+    window,
+};
+
+/// The control's state.
+///
+/// Invariant: a connection that was observed has a window.
+#[derive(Clone, Debug)]
+pub struct Rbm {
+    capacity: Rate,
+    latency: Span,
+    groups: usize,
+    connections: BTreeMap<u64, Connection>,
+    delay: DelayEstimator,
+    /// When something came last that is of no known connection.
+    others_at: Option<Time>,
+    /// Whether next to nothing came in the last tick, so that the queue was empty.
+    was_quiet: bool,
+    command: Option<Command>,
+    decision: Decision,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    behaviour: Behaviour,
+    sample: ConnectionSample,
+    class: Class,
+    part: Rate,
+}
+
+impl Rbm {
+    /// Starts the control for a link of `capacity`, whose queue shall be as long as `latency` while
+    /// somebody is interactive.
+    pub(super) fn new(groups: usize, capacity: Rate, latency: Span) -> Rbm {
+        let mut control = Rbm {
+            capacity,
+            latency,
+            groups,
+            connections: BTreeMap::new(),
+            delay: DelayEstimator::default(),
+            others_at: None,
+            was_quiet: true,
+            command: None,
+            decision: Decision::initial(groups),
+        };
+        control.divide(Time::ZERO);
+        control
+    }
+
+    pub(super) fn handle_observation(&mut self, observation: &Observation) {
+        assert_eq!(observation.groups.len(), self.groups, "one sample for each group");
+        let now = observation.at;
+        let queue = if self.was_quiet { Queue::WasEmpty } else { Queue::Unknown };
+        let delay = self.delay.handle_observation(observation, queue);
+        self.see_connections(observation);
+        let volume: Bytes = observation.groups.iter().map(|g| g.received).sum();
+        let total = Rate::from_volume(volume, observation.interval);
+        self.was_quiet = total <= self.capacity / 10;
+        self.divide(now);
+        self.conclude(observation, delay);
+    }
+
+    pub(super) fn poll_command(&mut self) -> Option<Command> {
+        self.command.take()
+    }
+
+    pub(super) fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    pub(super) fn handle_policy(&mut self, weights: &[Weight], kept: &[Option<usize>]) {
+        assert_eq!(weights.len(), kept.len(), "every new group says which old one it continues");
+        self.groups = weights.len();
+        self.connections.clear();
+        self.divide(self.decision.at);
+    }
+
+    fn see_connections(&mut self, observation: &Observation) {
+        let now = observation.at;
+        let bounds = Bounds::for_capacity(Some(self.capacity));
+        let mut seen = BTreeMap::new();
+        for sample in &observation.connections {
+            let known = self.connections.get(&sample.id).map(|c| c.behaviour);
+            let mut behaviour = known.unwrap_or_else(|| Behaviour::new(now, sample.port));
+            behaviour.handle_tick(now, sample);
+            let class = behaviour.class(now, bounds);
+            let one = Connection { behaviour, sample: *sample, class, part: Rate::ZERO };
+            seen.insert(sample.id, one);
+        }
+        self.connections = seen;
+        let packets: u64 = observation.groups.iter().map(|g| g.packets).sum();
+        let known: u64 = observation.connections.iter().map(|c| c.segments).sum();
+        if packets > known {
+            self.others_at = Some(now);
+        }
+    }
+
+    /// How long the queue shall be.
+    fn queue(&self, now: Time) -> Span {
+        let by_others = self.others_at.is_some_and(|at| now.since(at) < OTHERS_FOR);
+        let by_class = self.connections.values().any(|c| c.class == Class::Interactive);
+        // The buffer is not known: the observation says nothing of what the ISP drops.
+        let target = queue_target(by_others || by_class, self.capacity * self.latency, None);
+        self.capacity.time_to_send(target)
+    }
+
+    fn divide(&mut self, now: Time) {
+        let queue = self.queue(now);
+        let members: Vec<Member> = self
+            .connections
+            .values()
+            .map(|c| Member {
+                class: c.class,
+                // An interactive one takes little; who is silent takes nothing until it speaks.
+                demand: (c.class == Class::Interactive || c.behaviour.is_quiet(now))
+                    .then_some(Rate::ZERO),
+                floor: floor_rate(self.rtt_base(&c.sample), queue, framing(&c.sample)),
+            })
+            .collect();
+        let active = |class| members.iter().filter(|m| m.class == class && m.demand.is_none());
+        let short = active(Class::Short).count();
+        let count = if short > 0 { short } else { active(Class::Long).count() }.max(1) as u64;
+        let parts = divide(self.capacity, &members);
+        let mut windows = Vec::new();
+        for ((connection, part), member) in
+            self.connections.values_mut().zip(parts).zip(&members)
+        {
+            let may_begin = member.class == Class::Interactive
+                || (member.class == Class::Long && member.demand.is_some() && short == 0);
+            connection.part = if may_begin { self.capacity / count } else { part };
+        }
+        for (&id, connection) in &self.connections {
+            let base = self.rtt_base(&connection.sample);
+            let window = window(connection.part, base, queue, framing(&connection.sample));
+            windows.push(ConnectionWindow { id, window });
+        }
+        // What a new one sends first comes at once, and all of it waits.
+        let segment = windows_segment(self.connections.values());
+        let guess = self.delay.rtt_base_max().unwrap_or(RTT_GUESS);
+        let part = self.capacity / (count + u64::from(!self.connections.is_empty()));
+        let burst = window(self.capacity, Span::ZERO, queue, Framing::ipv4(segment));
+        let initial = window(part, guess, queue, Framing::ipv4(segment)).min(burst);
+        let initial = vec![Some(initial.max(segment * SEGMENTS_MIN)); self.groups];
+        self.command = Some(Command::SetWindows(Windows { connections: windows, initial }));
+    }
+
+    /// A connection's RTT without the queue, and without its own packet's transmission: that is in
+    /// what the receiver measures, but a window is divided by the time between packets.
+    fn rtt_base(&self, sample: &ConnectionSample) -> Span {
+        let seen = self.delay.rtt_base(sample.id).or(sample.rtt).unwrap_or(RTT_GUESS);
+        let framing = framing(sample);
+        let own = self.capacity.time_to_send(framing.wire(framing.segment()));
+        Span::nanos(seen.as_nanos().saturating_sub(own.as_nanos())).max(RTT_MIN)
+    }
+
+    fn conclude(&mut self, observation: &Observation, delay: Option<DelaySample>) {
+        let groups = observation.groups.iter().enumerate().map(|(index, sample)| GroupDecision {
+            rate: Rate::from_volume(sample.received, observation.interval),
+            demand: None,
+            share: self
+                .connections
+                .values()
+                .filter(|c| c.sample.group == index)
+                .map(|c| c.part)
+                .sum::<Rate>()
+                .min(self.capacity),
+            ceil: None,
+            state: if sample.packets == 0 { GroupState::Idle } else { GroupState::Unknown },
+        });
+        self.decision = Decision {
+            at: observation.at,
+            act: Act::Hold,
+            capacity: Some(self.capacity),
+            enforcing: true,
+            delay,
+            groups: groups.collect(),
+        };
+    }
+}
+
+fn framing(sample: &ConnectionSample) -> Framing {
+    Framing::ipv4(sample.segment)
+}
+
+/// The smallest segment that is in use; a new connection comes over the same link.
+fn windows_segment<'c>(connections: impl Iterator<Item = &'c Connection>) -> Bytes {
+    let known = connections.map(|c| c.sample.segment).filter(|&s| s > Bytes::ZERO);
+    known.min().unwrap_or(SEGMENT_GUESS)
+}
+
+/// As for a connection: after this it is idle. Source: Spring et al. §IV-A.
+const OTHERS_FOR: Span = Span::secs(30);
+const RTT_GUESS: Span = Span::millis(50);
+const RTT_MIN: Span = Span::millis(1);
+/// IPv4 packets of 576 bytes, which every host accepts, until a connection says more.
+const SEGMENT_GUESS: Bytes = Bytes::new(524);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::receiver::{GroupSample, TICK};
+
+    const MODEM: Rate = Rate::bps(28_800);
+
+    fn sample(id: u64, received: u64) -> ConnectionSample {
+        ConnectionSample {
+            id,
+            received: Bytes::new(received),
+            segments: received.div_ceil(524),
+            rtt: Some(Span::millis(288)),
+            segment: Bytes::new(524),
+            port: 80,
+            ..ConnectionSample::default()
+        }
+    }
+
+    /// Ticks the control with these connections; what their windows are, in segments.
+    fn tick(rbm: &mut Rbm, n: u64, connections: Vec<ConnectionSample>) -> Vec<u64> {
+        let packets = connections.iter().map(|c| c.segments).sum();
+        let received = connections.iter().map(|c| c.received).sum();
+        let group = GroupSample { received, packets, ..GroupSample::default() };
+        rbm.handle_observation(&Observation {
+            at: Time::ZERO + TICK * n,
+            interval: TICK,
+            groups: vec![group],
+            connections,
+            probe: None,
+        });
+        let Some(Command::SetWindows(windows)) = rbm.poll_command() else { panic!("no windows") };
+        windows.connections.iter().map(|c| c.window.as_u64() / 524).collect()
+    }
+
+    #[test]
+    fn a_download_has_the_papers_window() {
+        let mut rbm = Rbm::new(1, MODEM, Span::millis(400));
+        let mut last = vec![];
+        for n in 1..100 {
+            last = tick(&mut rbm, n, vec![sample(1, 720)]);
+        }
+        // 288 ms with a packet of 164 ms in it: 28.8 kbit/s · (124 + 400 ms), 3.2 packets.
+        assert_eq!(last, [3]);
+    }
+
+    #[test]
+    fn a_short_answer_pushes_the_download_aside_and_gives_back_when_it_ends() {
+        let mut rbm = Rbm::new(1, Rate::mbit(10), Span::millis(20));
+        let long = |received| ConnectionSample { rtt: Some(Span::millis(40)), ..sample(1, received) };
+        let web = |received| ConnectionSample {
+            rtt: Some(Span::millis(40)),
+            has_sent: received > 0,
+            ..sample(2, received)
+        };
+        for n in 1..20 {
+            tick(&mut rbm, n, vec![long(240_000)]);
+        }
+        let alone = tick(&mut rbm, 20, vec![long(240_000)]);
+        let beside = tick(&mut rbm, 21, vec![long(100_000), web(50_000)]);
+        assert_eq!(beside[0], 2, "{beside:?}");
+        assert_eq!(beside[1], alone[0], "{beside:?}");
+        let after = (22..30).map(|n| tick(&mut rbm, n, vec![long(240_000), web(0)])[0]).collect::<Vec<_>>();
+        assert_eq!((after[0], after[7]), (2, alone[0]), "{after:?}");
+    }
+
+    #[test]
+    fn new_connections_begin_with_no_more_than_the_queue_shall_hold() {
+        let mut rbm = Rbm::new(2, Rate::kbit(512), Span::millis(50));
+        let Some(Command::SetWindows(windows)) = rbm.poll_command() else { panic!("no windows") };
+        // 3200 bytes on the wire are 5.4 packets.
+        assert_eq!(windows.initial, vec![Some(Bytes::new(524 * 5)); 2]);
+    }
+}
