@@ -68,7 +68,7 @@ pub(crate) struct Status {
     pub(crate) connections: u64,
     /// How many of them have a window that is bounded.
     pub(crate) bounded_connections: u64,
-    /// How long a small packet takes to somebody behind the access link and back; null if nobody asks.
+    /// How long a small packet takes to somebody behind the access link; null if nobody asks.
     pub(crate) probe: Option<ProbeStatus>,
     /// Why the configuration on disk is not in force, if so.
     pub(crate) config_error: Option<String>,

@@ -237,12 +237,15 @@ fn four_capabilities_are_enough() {
     let bounding = format!("--bounding-set=-all,{four}");
     let inheritable = format!("--inh-caps=-all,{four}");
     let stage = Stage::new();
-    stage.configure(&weighted(1));
+    // The probe needs the one of the four that nothing else does.
+    let probe = format!("[host]\nprobe = \"{}\"\n", SERVERS[1]);
+    stage.configure(&weighted(1).replace("[host]\n", &probe));
     let daemon = stage
         .start_as(&["setpriv", "--no-new-privs", bounding.as_str(), inheritable.as_str()], &[]);
     let held = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     assert!(held.contains("CapEff:\t000000c000003000"), "{held}");
     stage.download(SERVERS[0]).wait_for_rate(HALF_SHARE, SECONDS_5);
+    daemon.wait_for("probing", SECONDS_5, |s| s["probe"]["answered"].as_u64() >= Some(3));
     daemon.signal(Signal::SIGTERM);
     let (code, said) = daemon.end();
     assert_eq!(code, Some(0), "{said}");

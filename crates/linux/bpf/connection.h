@@ -2,10 +2,14 @@
 /*
  * TCP connections: what each received, and how far its receive window may open.
  *
- * The iterators walk the connections of the network namespace in which they were opened, each
- * under its lock. A window that is bounded is never drawn back: the kernel lets the right edge
- * stand, so that the window shrinks as packets arrive. The kernel raises a bound itself when it
- * lets the buffer grow, so each pass sets it again.
+ * A connection is known from its opening on, or from the first pass of `fairweir_bound` that meets
+ * it. That one walks all connections of the network namespace in which it was opened, each under
+ * its lock, which alone allows to set a bound, but takes some milliseconds however few there are:
+ * the kernel's table is large. `fairweir_watch` walks only those that are known, so it costs little.
+ *
+ * A window that is bounded is never drawn back: the kernel lets the right edge stand, so that the
+ * window shrinks as packets arrive. The kernel raises a bound itself when it lets the buffer grow;
+ * what is told shows it, and then it is set again.
  */
 #pragma once
 
@@ -13,6 +17,17 @@
 
 #define EVENT_ACTIVE_ESTABLISHED 4
 #define EVENT_PASSIVE_ESTABLISHED 5
+
+/* Whether the connection comes by the device, or, as long as nothing has arrived, goes by it. */
+static __always_inline int is_through(struct tcp_sock *tp, const struct config *cfg)
+{
+	struct sock *sk = (struct sock *)tp;
+	int device = sk->sk_rx_dst_ifindex;
+
+	if (!device)
+		device = BPF_CORE_READ(sk, sk_dst_cache, dev, ifindex);
+	return device == (int)cfg->device;
+}
 
 /* What a packet of the connection would say. */
 static __always_inline void describe_connection(struct tcp_sock *tp, struct packet *p)
@@ -95,10 +110,9 @@ static __always_inline struct connection *know(struct tcp_sock *tp, __u32 baseli
 	return c;
 }
 
-/* Tells user space of the connection; returns not 0 if there was no room, after which the kernel
- * comes again. */
-static __always_inline int tell(struct bpf_iter__tcp *ctx, struct tcp_sock *tp,
-				struct connection *c, __u64 cookie)
+/* Tells user space of the connection; if there is no room the kernel comes again. */
+static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, struct connection *c,
+				 __u64 cookie)
 {
 	struct sock_common *sk = (struct sock_common *)tp;
 	struct connection_record record = {
@@ -119,8 +133,8 @@ static __always_inline int tell(struct bpf_iter__tcp *ctx, struct tcp_sock *tp,
 		.state = sk->skc_state,
 	};
 
-	if (bpf_seq_write(ctx->meta->seq, &record, sizeof(record)))
-		return 1;
+	if (bpf_seq_write(seq, &record, sizeof(record)))
+		return;
 	c->received += record.received;
 	c->segs_in += record.segs_in;
 	c->segs_out += record.segs_out;
@@ -128,57 +142,76 @@ static __always_inline int tell(struct bpf_iter__tcp *ctx, struct tcp_sock *tp,
 	/* A packet that the classifier times meanwhile may be lost or counted twice: both are true. */
 	c->samples = 0;
 	c->sum = 0;
+}
+
+/* The bound that user space wants for the connection; null is none. */
+static __always_inline __u32 *find_window(const struct config *cfg, __u64 cookie)
+{
+	return cfg->features & FEATURE_WINDOWS ? bpf_map_lookup_elem(&windows, &cookie) : 0;
+}
+
+static __always_inline void update_slot(struct connection *c, struct tcp_sock *tp,
+					const struct config *cfg)
+{
+	c->slot = find_slot(tp, cfg);
+	c->generation = cfg->generation;
+}
+
+/* Tells what each known connection received. */
+SEC("iter/bpf_sk_storage_map")
+int fairweir_watch(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct connection *c = ctx->value;
+	struct sock *sk = ctx->sk;
+	struct config *cfg;
+	struct tcp_sock *tp;
+	__u64 cookie;
+	__u32 key = 0;
+
+	if (!sk || !c || !receives(sk->__sk_common.skc_state))
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	cfg = bpf_map_lookup_elem(&config, &key);
+	if (!tp || !cfg || !is_through(tp, cfg))
+		return 0;
+	cookie = bpf_get_socket_cookie(tp);
+	if (c->received == tp->bytes_received && !find_window(cfg, cookie))
+		return 0;
+	update_slot(c, tp, cfg);
+	tell(ctx->meta->seq, tp, c, cookie);
 	return 0;
 }
 
-static __always_inline int visit(struct bpf_iter__tcp *ctx, int telling)
+/* Makes connections known, and the bounds of their windows as they are wanted. */
+SEC("iter/tcp")
+int fairweir_bound(struct bpf_iter__tcp *ctx)
 {
-	struct sock_common *common = ctx->sk_common;
+	struct sock_common *sk = ctx->sk_common;
 	struct connection *c;
 	struct config *cfg;
 	struct tcp_sock *tp;
-	__u32 key = 0, *window = 0;
-	__u64 cookie;
+	__u32 key = 0, *window;
 
-	if (!common || !receives(common->skc_state))
+	if (!sk || !receives(sk->skc_state))
 		return 0;
-	tp = bpf_skc_to_tcp_sock(common);
+	tp = bpf_skc_to_tcp_sock(sk);
 	cfg = bpf_map_lookup_elem(&config, &key);
-	if (!tp || !cfg || ((struct sock *)tp)->sk_rx_dst_ifindex != (int)cfg->device)
+	if (!tp || !cfg || !is_through(tp, cfg))
 		return 0;
 	c = know(tp, cfg->baseline);
 	if (!c)
 		return 0;
-	cookie = bpf_get_socket_cookie(tp);
-	if (cfg->features & FEATURE_WINDOWS)
-		window = bpf_map_lookup_elem(&windows, &cookie);
-	if (window || c->received != tp->bytes_received || c->generation != cfg->generation) {
-		c->slot = find_slot(tp, cfg);
-		c->generation = cfg->generation;
-	}
-	if (telling && (window || c->received != tp->bytes_received) && tell(ctx, tp, c, cookie))
-		return 0;
-	if (window)
+	window = find_window(cfg, bpf_get_socket_cookie(tp));
+	if (window) {
 		bound(tp, tp, *window);
-	else if (c->observed || !(cfg->features & FEATURE_WINDOWS))
+	} else if (c->observed || !(cfg->features & FEATURE_WINDOWS)) {
 		bound(tp, tp, 0);
-	else
+	} else {
+		if (c->generation != cfg->generation)
+			update_slot(c, tp, cfg);
 		bound(tp, tp, initial_window(c->slot));
+	}
 	return 0;
-}
-
-/* Tells what each connection received and keeps the bounds. */
-SEC("iter/tcp")
-int fairweir_watch(struct bpf_iter__tcp *ctx)
-{
-	return visit(ctx, 1);
-}
-
-/* Makes the bounds as they are wanted now. */
-SEC("iter/tcp")
-int fairweir_bound(struct bpf_iter__tcp *ctx)
-{
-	return visit(ctx, 0);
 }
 
 /* A connection opens: its window must not fill the access link before the next pass. */
@@ -195,17 +228,17 @@ int fairweir_open(struct bpf_sock_ops *ctx)
 		return 1;
 	sk = ctx->sk;
 	cfg = bpf_map_lookup_elem(&config, &key);
-	if (!sk || !cfg || !(cfg->features & FEATURE_WINDOWS))
+	if (!sk || !cfg)
 		return 1;
 	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp || ((struct sock *)tp)->sk_rx_dst_ifindex != (int)cfg->device ||
+	if (!tp || !is_through(tp, cfg) ||
 	    ((struct sock_common *)tp)->skc_net.net->net_cookie != cfg->netns)
 		return 1;
 	c = know(tp, 0);
 	if (!c)
 		return 1;
-	c->slot = find_slot(tp, cfg);
-	c->generation = cfg->generation;
-	bound(ctx, tp, initial_window(c->slot));
+	update_slot(c, tp, cfg);
+	if (cfg->features & FEATURE_WINDOWS)
+		bound(ctx, tp, initial_window(c->slot));
 	return 1;
 }

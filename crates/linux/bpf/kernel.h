@@ -71,8 +71,15 @@ struct sock_common {
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_daddr;
 };
+struct net_device {
+	int ifindex;
+};
+struct dst_entry {
+	struct net_device *dev;
+};
 struct sock {
 	struct sock_common __sk_common;
+	struct dst_entry *sk_dst_cache;
 	int sk_rx_dst_ifindex;
 };
 struct inet_sock {
@@ -111,6 +118,13 @@ struct bpf_iter__task_file {
 	struct task_struct *task;
 	__u32 fd;
 	struct file *file;
+};
+struct bpf_map;
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	struct sock *sk;
+	void *value;
 };
 struct bpf_iter__tcp {
 	struct bpf_iter_meta *meta;

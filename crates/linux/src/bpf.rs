@@ -74,6 +74,7 @@ pub(crate) struct Maps {
     users: MapHandle,
     cgroups: MapHandle,
     census: MapHandle,
+    pub(crate) connections: MapHandle,
     pub(crate) windows: MapHandle,
     pub(crate) initial_windows: MapHandle,
 }
@@ -285,6 +286,7 @@ impl Maps {
             users: take("user_rules")?,
             cgroups: take("cgroup_rules")?,
             census: take("census")?,
+            connections: take("connections")?,
             windows: take("windows")?,
             initial_windows: take("initial_windows")?,
         })

@@ -1,5 +1,4 @@
-//! Passes over the TCP connections of a network namespace: what each received, and, in the same
-//! go, how far its receive window may open.
+//! Passes over the TCP connections of a network namespace, and what they tell.
 //!
 //! An iterator of the kernel walks the connections of the namespace in which it is opened, so it is
 //! opened in the device's. What it writes are [`ConnectionRecord`]s, one for each connection that
@@ -11,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 
 use fairweir_core::receiver::{CONNECTIONS_MAX, ConnectionSample, TransitSample};
 use fairweir_core::units::{Bytes, Span};
-use libbpf_rs::{Link, ProgramMut};
+use libbpf_rs::{Link, MapHandle, ProgramMut};
 
 use crate::Error;
 use crate::abi::{ConnectionRecord, Plain};
@@ -32,6 +31,17 @@ impl Pass {
     pub(crate) fn new(program: &ProgramMut<'_>) -> Result<Pass, Error> {
         let attempted = format!("run {} over the connections", program.name().to_string_lossy());
         let link = program.attach().map_err(|e| bpf_error(attempted.as_str(), &e))?;
+        Ok(Pass { link, attempted })
+    }
+
+    /// A pass that runs `program` over the sockets that `map` knows, in all namespaces.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(crate) fn over(program: &ProgramMut<'_>, map: &MapHandle) -> Result<Pass, Error> {
+        let attempted = format!("run {} over the connections", program.name().to_string_lossy());
+        let link = program.attach_iter(map.as_fd());
+        let link = link.map_err(|e| bpf_error(attempted.as_str(), &e))?;
         Ok(Pass { link, attempted })
     }
 

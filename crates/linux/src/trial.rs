@@ -84,8 +84,8 @@ impl Trial {
         self.config.features |= FEATURE_TRANSIT;
         self.config.device = LOOPBACK;
         self.programs.configure(&self.config)?;
-        let watch = Pass::new(&self.programs.program("fairweir_watch")?)?;
-        watch.run(&Netns::current()?, &mut Vec::new())
+        let known = Pass::new(&self.programs.program("fairweir_bound")?)?;
+        known.run(&Netns::current()?, &mut Vec::new())
     }
 
     /// Enforces, with a heartbeat at `heartbeat`.

@@ -34,9 +34,13 @@ pub(crate) struct Awake {
     watch: Pass,
     bound: Pass,
     /// Dropping it detaches; `None` if connections that open cannot be seen at once.
-    _open: Option<Link>,
+    open: Option<Link>,
+    /// The bounds in force, and those of the connections as they were last seen or set.
     wanted: BTreeMap<u64, u32>,
+    seen: BTreeMap<u64, u32>,
     initial: InitialWindows,
+    /// Until the next pass that meets every connection, whether something has to be set or not.
+    ticks_left: u32,
     output: Vec<u8>,
 }
 
@@ -48,22 +52,23 @@ impl Host {
     /// # Errors
     /// If the kernel refuses.
     pub fn take_connections(&mut self) -> Result<Vec<ConnectionSample>, Error> {
-        let begins = matches!(self.windows, WindowEnforcer::Asleep);
-        if begins {
+        if matches!(self.windows, WindowEnforcer::Asleep) {
             self.wake_windows()?;
         }
         let WindowEnforcer::Awake(awake) = &mut self.windows else { return Ok(Vec::new()) };
+        awake.ticks_left = awake.ticks_left.saturating_sub(1);
+        if awake.open.is_none() || awake.ticks_left == 0 {
+            awake.run_bound(&self.netns)?;
+        }
         awake.watch.run(&self.netns, &mut awake.output)?;
         let samples = samples(&awake.output, &self.slots);
-        if begins {
-            // What they had received before the first pass was no volume of an interval.
-            self.config.baseline = 0;
-            self.configure()?;
-        }
+        let clamp = |s: &ConnectionSample| (s.id, number(s.window));
+        awake.seen = samples.iter().map(clamp).collect();
         Ok(samples)
     }
 
-    /// Makes the windows so, and only these: every other connection is free.
+    /// Makes the windows so, and only these: every other connection is free. What differs by less
+    /// than the tolerance from what is in force stays as it is.
     ///
     /// # Errors
     /// If the kernel refuses; then nothing is bounded.
@@ -93,9 +98,9 @@ impl Host {
         self.config.features &= !FEATURE_WINDOWS;
         self.configure()?;
         let WindowEnforcer::Awake(awake) = &mut self.windows else { return Ok(()) };
-        let none = InitialWindows { slots: [0; SLOTS_MAX] };
-        awake.write(&self.programs, BTreeMap::new(), none)?;
-        awake.bound.run(&self.netns, &mut awake.output)
+        awake.write(&self.programs, BTreeMap::new())?;
+        awake.write_initial(&self.programs, FREE)?;
+        awake.run_bound(&self.netns)
     }
 
     /// Whether the window of the connection `id` is bounded, as last applied.
@@ -110,19 +115,27 @@ impl Host {
 
     fn set_windows(&mut self, windows: &Windows) -> Result<(), Error> {
         let WindowEnforcer::Awake(awake) = &mut self.windows else { return Ok(()) };
-        let number = |window: Bytes| u32::try_from(window.as_u64()).unwrap_or(u32::MAX).max(1);
         let wanted = windows.connections.iter().map(|w| (w.id, number(w.window))).collect();
-        let mut initial = InitialWindows { slots: [0; SLOTS_MAX] };
+        let mut initial = FREE;
         for (&slot, window) in self.slots.iter().zip(&windows.initial) {
             initial.slots[usize::from(slot)] = window.map_or(0, number);
         }
-        awake.write(&self.programs, wanted, initial)?;
-        if self.config.features & FEATURE_WINDOWS == 0 {
+        awake.write_initial(&self.programs, initial)?;
+        let begins = self.config.features & FEATURE_WINDOWS == 0;
+        if !begins && !awake.has_to_set(&wanted) {
+            // Only of connections that have ended.
+            let stays = |id: &u64| awake.wanted.contains_key(id);
+            let wanted: BTreeMap<u64, u32> =
+                wanted.into_keys().filter(stays).map(|id| (id, awake.wanted[&id])).collect();
+            return awake.write(&self.programs, wanted);
+        }
+        awake.write(&self.programs, wanted)?;
+        if begins {
             self.config.features |= FEATURE_WINDOWS;
             self.configure()?;
         }
         let WindowEnforcer::Awake(awake) = &mut self.windows else { return Ok(()) };
-        awake.bound.run(&self.netns, &mut awake.output)
+        awake.run_bound(&self.netns)
     }
 
     /// Idempotent: lifts what is bounded and sees no more connections open.
@@ -146,35 +159,57 @@ impl Host {
             );
             return Ok(());
         }
+        // What a connection has received before the first pass is no volume of an interval.
         self.config.baseline = 1;
         self.config.features |= FEATURE_TRANSIT;
-        let open = match attach_open(&self.programs) {
-            Ok(link) => Some(link),
+        self.configure()?;
+        let mut awake = Box::new(Awake::new(&self.programs)?);
+        awake.run_bound(&self.netns)?;
+        self.config.baseline = 0;
+        self.configure()?;
+        match attach_open(&self.programs) {
+            Ok(link) => awake.open = Some(link),
             Err(e) => {
                 self.limits.push(format!("connections begin with the kernel's own window: {e}"));
-                None
             }
-        };
-        self.windows = WindowEnforcer::Awake(Box::new(Awake {
-            watch: Pass::new(&self.programs.program("fairweir_watch")?)?,
-            bound: Pass::new(&self.programs.program("fairweir_bound")?)?,
-            _open: open,
-            wanted: BTreeMap::new(),
-            initial: InitialWindows { slots: [0; SLOTS_MAX] },
-            output: Vec::new(),
-        }));
-        self.configure()
+        }
+        self.windows = WindowEnforcer::Awake(awake);
+        Ok(())
     }
 }
 
 impl Awake {
+    fn new(programs: &Programs) -> Result<Awake, Error> {
+        let watch = programs.program("fairweir_watch")?;
+        Ok(Awake {
+            watch: Pass::over(&watch, &programs.maps.connections)?,
+            bound: Pass::new(&programs.program("fairweir_bound")?)?,
+            open: None,
+            wanted: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            initial: FREE,
+            ticks_left: BOUND_TICKS,
+            output: Vec::new(),
+        })
+    }
+
+    fn run_bound(&mut self, netns: &Netns) -> Result<(), Error> {
+        self.ticks_left = BOUND_TICKS;
+        self.bound.run(netns, &mut self.output)
+    }
+
+    /// Whether any connection is not as it is wanted, beyond the tolerance.
+    fn has_to_set(&self, wanted: &BTreeMap<u64, u32>) -> bool {
+        let is_so = |(id, &window): (&u64, &u32)| {
+            let off = self.seen.get(id).map(|seen| seen.abs_diff(window));
+            off.is_some_and(|off| off <= (window / TOLERANCE).max(MARK_BYTES))
+        };
+        let is_freed = |id: &u64| self.seen.contains_key(id) && !wanted.contains_key(id);
+        self.wanted.keys().any(is_freed) || !wanted.iter().all(is_so)
+    }
+
     /// Writes what differs.
-    fn write(
-        &mut self,
-        programs: &Programs,
-        wanted: BTreeMap<u64, u32>,
-        initial: InitialWindows,
-    ) -> Result<(), Error> {
+    fn write(&mut self, programs: &Programs, wanted: BTreeMap<u64, u32>) -> Result<(), Error> {
         let map = &programs.maps.windows;
         for id in self.wanted.keys().filter(|&id| !wanted.contains_key(id)) {
             match map.delete(&id.to_ne_bytes()) {
@@ -193,12 +228,21 @@ impl Awake {
                 .map_err(|e| bpf_error("write the windows", &e))?;
         }
         self.wanted = wanted;
+        Ok(())
+    }
+
+    fn write_initial(&mut self, programs: &Programs, initial: InitialWindows) -> Result<(), Error> {
         if self.initial != initial {
             update(&programs.maps.initial_windows, &KEY, initial.as_bytes())?;
             self.initial = initial;
         }
         Ok(())
     }
+}
+
+/// A window as the kernel has it; none is not even a byte.
+fn number(window: Bytes) -> u32 {
+    u32::try_from(window.as_u64()).unwrap_or(u32::MAX).max(1)
 }
 
 /// Lifts the bounds that a killed process left in the calling thread's network namespace, and says
@@ -228,3 +272,12 @@ fn attach_open(programs: &Programs) -> Result<Link, Error> {
 
 /// The compiled `bpf/lift.bpf.c`.
 const LIFT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lift.bpf.o"));
+/// Every connection begins as the kernel likes.
+const FREE: InitialWindows = InitialWindows { slots: [0; SLOTS_MAX] };
+/// A pass that bounds takes milliseconds, so small changes wait for larger ones: this part of the
+/// window. The error is a rate's as well.
+const TOLERANCE: u32 = 64;
+/// The mark of a bound changes it by less.
+const MARK_BYTES: u32 = 128;
+/// So often every connection is met, also such as came from another device.
+const BOUND_TICKS: u32 = 25;

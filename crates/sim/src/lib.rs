@@ -1,5 +1,5 @@
-//! What the emulated home and the simulator share: scenario files, the link and the scoring; and
-//! what only the simulator has: applications in virtual time.
+//! What the emulated home and the simulator share: scenario files, the link, the applications and
+//! the scoring; and what only the simulator has: TCP and the receiver's enforcer in virtual time.
 //!
 //! | module | its job |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | [`tcp`] | senders and receivers in virtual time, with Linux's congestion controls |
 //! | [`report`] | how well the groups got their fair shares, from what left the link |
 //! | [`engine`] | plays a scenario with all of these in virtual time |
-//! | [`app`] | what flows do: downloads, films, web pages, as state machines in virtual time |
+//! | [`app`] | what flows do: downloads, films, web pages, as state machines |
 //!
 //! Nothing here reads a clock or touches the outside world; the same input gives the same output.
 #![forbid(unsafe_code)]

@@ -123,7 +123,9 @@ impl fmt::Display for Control {
 
 /// A name that is no control.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no control; there are none, static, borrow, wfq, chokepoint, rbm, crab and fairweir")]
+#[error(
+    "`{0}` is no control; there are none, static, borrow, wfq, chokepoint, rbm, crab and fairweir"
+)]
 pub struct UnknownControl(String);
 
 impl FromStr for Control {

@@ -1,6 +1,7 @@
-//! What flows do, in virtual time: each application is a state machine that drives connections.
+//! What flows do: each application is a state machine that drives connections, in virtual time those
+//! of the engine, in the emulated home real ones.
 //!
-//! The engine tells an [`App`] when its flow starts and stops, which connections are open, how
+//! Who drives it tells an [`App`] when its flow starts and stops, which connections are open, how
 //! much has arrived and what time it is, and takes out what the application wants ([`Want`]). It
 //! drains [`App::poll_want`] after each `handle_*` and calls [`App::handle_timeout`] at
 //! [`App::next_timeout`]; too early is harmless.
