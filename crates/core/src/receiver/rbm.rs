@@ -21,8 +21,7 @@ use super::{
 use crate::share::Weight;
 use crate::units::{Bytes, Rate, Span, Time};
 use crate::window::{
-    Behaviour, Bounds, Class, Framing, Member, SEGMENTS_MIN, divide, floor_rate, queue_target,
-    window,
+    Behaviour, Bounds, Class, Framing, Member, divide, floor_rate, queue_target, window,
 };
 
 /// The control's state.
@@ -49,6 +48,9 @@ struct Connection {
     sample: ConnectionSample,
     class: Class,
     part: Rate,
+    begun_at: Time,
+    /// Its RTT in its first tick, without what its own first packets waited for each other.
+    rtt_first: Option<Span>,
 }
 
 impl Rbm {
@@ -103,11 +105,19 @@ impl Rbm {
         let bounds = Bounds::for_capacity(Some(self.capacity));
         let mut seen = BTreeMap::new();
         for sample in &observation.connections {
-            let known = self.connections.get(&sample.id).map(|c| c.behaviour);
-            let mut behaviour = known.unwrap_or_else(|| Behaviour::new(now, sample.port));
-            behaviour.handle_tick(now, sample);
-            let class = behaviour.class(now, bounds);
-            let one = Connection { behaviour, sample: *sample, class, part: Rate::ZERO };
+            let known = self.connections.get(&sample.id).copied();
+            let mut one = known.unwrap_or_else(|| Connection {
+                behaviour: Behaviour::new(now, sample.port),
+                sample: *sample,
+                class: Class::Interactive,
+                part: Rate::ZERO,
+                begun_at: now,
+                rtt_first: None,
+            });
+            one.behaviour.handle_tick(now, sample);
+            one.class = one.behaviour.class(now, bounds);
+            one.sample = *sample;
+            one.rtt_first = one.rtt_first.or_else(|| rtt_first(sample));
             seen.insert(sample.id, one);
         }
         self.connections = seen;
@@ -129,46 +139,62 @@ impl Rbm {
 
     fn divide(&mut self, now: Time) {
         let queue = self.queue(now);
-        let members: Vec<Member> = self
-            .connections
-            .values()
-            .map(|c| Member {
-                class: c.class,
-                // An interactive one takes little; who is silent takes nothing until it speaks.
-                demand: (c.class == Class::Interactive || c.behaviour.is_quiet(now))
-                    .then_some(Rate::ZERO),
-                floor: floor_rate(self.rtt_base(&c.sample), queue, framing(&c.sample)),
-            })
-            .collect();
-        let active = |class| members.iter().filter(move |m| m.class == class && m.demand.is_none());
-        let short = active(Class::Short).count();
-        let count = if short > 0 { short } else { active(Class::Long).count() }.max(1) as u64;
-        let parts = divide(self.capacity, &members);
-        let mut windows = Vec::new();
-        for ((connection, part), member) in self.connections.values_mut().zip(parts).zip(&members) {
-            let may_begin = member.class == Class::Interactive
-                || (member.class == Class::Long && member.demand.is_some() && short == 0);
-            connection.part = if may_begin { self.capacity / count } else { part };
-        }
-        for (&id, connection) in &self.connections {
-            let base = self.rtt_base(&connection.sample);
-            let window = window(connection.part, base, queue, framing(&connection.sample));
-            windows.push(ConnectionWindow { id, window });
-        }
-        // What a new one sends first comes at once, and all of it waits.
-        let segment = windows_segment(self.connections.values());
+        let count = self.set_parts(now, queue);
+        // What a connection sends first comes at once, and all of it waits.
+        let segments = self.connections.values().map(|c| c.sample.segment);
+        let segment = segments.filter(|&s| s > Bytes::ZERO).min().unwrap_or(SEGMENT_GUESS);
         let guess = self.delay.rtt_base_max().unwrap_or(RTT_GUESS);
         let part = self.capacity / (count + u64::from(!self.connections.is_empty()));
         let burst = window(self.capacity, Span::ZERO, queue, Framing::ipv4(segment));
         let initial = window(part, guess, queue, Framing::ipv4(segment)).min(burst);
-        let initial = vec![Some(initial.max(segment * SEGMENTS_MIN)); self.groups];
-        self.command = Some(Command::SetWindows(Windows { connections: windows, initial }));
+
+        let windows = self.connections.iter().map(|(&id, connection)| {
+            let Connection { sample, part, .. } = connection;
+            let by_law = window(*part, self.rtt_base(connection, now), queue, framing(sample));
+            let rests = connection.behaviour.is_quiet(now);
+            ConnectionWindow { id, window: if rests { by_law.max(initial) } else { by_law } }
+        });
+        let connections = windows.collect();
+        let initial = vec![Some(initial); self.groups];
+        self.command = Some(Command::SetWindows(Windows { connections, initial }));
+    }
+
+    /// Divides the capacity; returns among how many.
+    ///
+    /// An active interactive connection is not among them, since it takes little, but may have as
+    /// much as if it and the others of its kind were: when a page is asked for on six connections
+    /// at once, six whole windows would come back.
+    fn set_parts(&mut self, now: Time, queue: Span) -> u64 {
+        let member = |c: &Connection| Member {
+            class: c.class,
+            demand: (c.class == Class::Interactive || c.behaviour.is_quiet(now))
+                .then_some(Rate::ZERO),
+            floor: floor_rate(self.rtt_base(c, now), queue, framing(&c.sample)),
+        };
+        let members: Vec<Member> = self.connections.values().map(member).collect();
+        let active = |class| {
+            let all = self.connections.values();
+            all.filter(|c| c.class == class && !c.behaviour.is_quiet(now)).count() as u64
+        };
+        let short = active(Class::Short);
+        let count = if short > 0 { short } else { active(Class::Long) };
+        let begins = self.capacity / (count + active(Class::Interactive)).max(1);
+        let parts = divide(self.capacity, &members);
+        for (connection, part) in self.connections.values_mut().zip(parts) {
+            let is_active = !connection.behaviour.is_quiet(now);
+            let is_begun = connection.class == Class::Interactive && is_active;
+            connection.part = if is_begun { begins } else { part };
+        }
+        count.max(1)
     }
 
     /// A connection's RTT without the queue, and without its own packet's transmission: that is in
     /// what the receiver measures, but a window is divided by the time between packets.
-    fn rtt_base(&self, sample: &ConnectionSample) -> Span {
+    fn rtt_base(&self, connection: &Connection, now: Time) -> Span {
+        let sample = &connection.sample;
         let seen = self.delay.rtt_base(sample.id).or(sample.rtt).unwrap_or(RTT_GUESS);
+        let is_new = now.since(connection.begun_at) < NEW_FOR;
+        let seen = connection.rtt_first.filter(|_| is_new).map_or(seen, |first| first.min(seen));
         let framing = framing(sample);
         let own = self.capacity.time_to_send(framing.wire(framing.segment()));
         Span::nanos(seen.as_nanos().saturating_sub(own.as_nanos())).max(RTT_MIN)
@@ -199,18 +225,21 @@ impl Rbm {
     }
 }
 
+/// What a connection's first packets waited for each other is in its RTT, and no part of its base.
+fn rtt_first(sample: &ConnectionSample) -> Option<Span> {
+    let (rtt, transit) = (sample.rtt?, sample.transit?);
+    let waited = (transit.mean_ns - transit.min_ns).max(0) as u64;
+    Some(Span::nanos(rtt.as_nanos().saturating_sub(waited)).max(RTT_MIN))
+}
+
 fn framing(sample: &ConnectionSample) -> Framing {
     Framing::ipv4(sample.segment)
 }
 
-/// The smallest segment that is in use; a new connection comes over the same link.
-fn windows_segment<'c>(connections: impl Iterator<Item = &'c Connection>) -> Bytes {
-    let known = connections.map(|c| c.sample.segment).filter(|&s| s > Bytes::ZERO);
-    known.min().unwrap_or(SEGMENT_GUESS)
-}
-
 /// As for a connection: after this it is idle. Source: Spring et al. §IV-A.
 const OTHERS_FOR: Span = Span::secs(30);
+/// So long a connection's first RTT is better known than what is concluded from later ones.
+const NEW_FOR: Span = Span::secs(2);
 const RTT_GUESS: Span = Span::millis(50);
 const RTT_MIN: Span = Span::millis(1);
 /// IPv4 packets of 576 bytes, which every host accepts, until a connection says more.
