@@ -188,16 +188,13 @@ impl Rbm {
         count.max(1)
     }
 
-    /// A connection's RTT without the queue, and without its own packet's transmission: that is in
-    /// what the receiver measures, but a window is divided by the time between packets.
+    /// A connection's RTT without the queue. It contains the transmission of its own packets, as it
+    /// should: what is in transmission does not wait any more.
     fn rtt_base(&self, connection: &Connection, now: Time) -> Span {
         let sample = &connection.sample;
         let seen = self.delay.rtt_base(sample.id).or(sample.rtt).unwrap_or(RTT_GUESS);
         let is_new = now.since(connection.begun_at) < NEW_FOR;
-        let seen = connection.rtt_first.filter(|_| is_new).map_or(seen, |first| first.min(seen));
-        let framing = framing(sample);
-        let own = self.capacity.time_to_send(framing.wire(framing.segment()));
-        Span::nanos(seen.as_nanos().saturating_sub(own.as_nanos())).max(RTT_MIN)
+        connection.rtt_first.filter(|_| is_new).map_or(seen, |first| first.min(seen))
     }
 
     fn conclude(&mut self, observation: &Observation, delay: Option<DelaySample>) {
@@ -287,8 +284,8 @@ mod tests {
         for n in 1..100 {
             last = tick(&mut rbm, n, vec![sample(1, 720)]);
         }
-        // 288 ms with a packet of 164 ms in it: 28.8 kbit/s · (124 + 400 ms), 3.2 packets.
-        assert_eq!(last, [3]);
+        // 28.8 kbit/s · (288 + 400 ms) are 4.2 packets.
+        assert_eq!(last, [4]);
     }
 
     #[test]
