@@ -9,8 +9,9 @@
 //!
 //! What is reported is the *least* of an interval next to its mean: noise of the path raises the
 //! mean, but of many packets at least one comes through without it, so `least > 0` says that the
-//! queue never emptied, and what left it was the capacity. Of several connections the median
-//! counts, weighed by packets, so that one with a queue of its own elsewhere does not decide.
+//! queue never emptied, and what left it was the capacity. Of several connections the least of all
+//! counts, since any packet can show that the queue was short, and the median of the means, so that
+//! one with a queue of its own elsewhere does not decide.
 //!
 //! Sources, the first that has enough packets: TCP timestamps, which see the download alone; the
 //! probe; the receiver's own RTT. Source: docs/control.md; Spring et al. §III for the base RTT.
@@ -228,30 +229,30 @@ impl DelayEstimator {
     }
 }
 
-/// The median, weighed by packets, of those whose base is settled; where none is, the largest,
-/// since a base that contains a queue makes the rest too small.
+/// Of those whose base is settled the least of all, since any packet can show that the queue was
+/// shorter, and the median of the means, weighed by packets. Where none is settled, the largest:
+/// a base that contains a queue makes the rest too small.
 fn combine(mut estimates: Vec<Estimate>) -> Option<Estimate> {
     let samples = estimates.iter().map(|e| e.samples).fold(0, u32::saturating_add);
-    if estimates.iter().any(|e| e.is_settled) {
-        estimates.retain(|e| e.is_settled);
-    } else {
+    if !estimates.iter().any(|e| e.is_settled) {
         return estimates.into_iter().max_by_key(|e| e.least).map(|e| Estimate { samples, ..e });
     }
-    let median = |of: fn(&Estimate) -> i64, estimates: &mut Vec<Estimate>| {
-        estimates.sort_by_key(of);
-        let half = estimates.iter().map(|e| u64::from(e.samples)).sum::<u64>() / 2;
-        let mut below = 0;
-        let middle = estimates.iter().find(|e| {
-            below += u64::from(e.samples);
-            below > half
-        });
-        middle.or(estimates.last()).map(of)
-    };
-    let least = median(|e| e.least, &mut estimates)?;
-    let mean = median(|e| e.mean, &mut estimates)?;
+    // A connection with hardly a packet says little, be it right or wrong.
+    estimates.retain(|e| e.is_settled && e.samples >= samples / FEW_DIVISOR);
+    let samples = estimates.iter().map(|e| e.samples).fold(0, u32::saturating_add);
+    let least = estimates.iter().map(|e| e.least).min()?;
+    estimates.sort_by_key(|e| e.mean);
+    let mut below = 0;
+    let middle = estimates.iter().find(|e| {
+        below += e.samples;
+        below > samples / 2
+    });
+    let mean = middle.or(estimates.last())?.mean;
     Some(Estimate { least, mean, samples, is_settled: true })
 }
 
+/// Connections with less than this part of the packets are left out.
+const FEW_DIVISOR: u32 = 64;
 /// With fewer packets another source is asked first.
 const SAMPLES_MIN: u32 = 4;
 /// Of fewer packets none may have come through undisturbed.

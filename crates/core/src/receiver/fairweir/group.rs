@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::super::{ConnectionSample, GroupSample, GroupState};
 use crate::share::Weight;
 use crate::units::{Rate, Span, Time};
+use crate::window::Behaviour;
 
 /// One group.
 #[derive(Clone, Debug)]
@@ -38,6 +39,7 @@ pub(super) struct Connection {
     pub(super) rate: Rate,
     pub(super) is_filled: bool,
     pub(super) active_at: Time,
+    pub(super) behaviour: Behaviour,
     pub(super) sample: ConnectionSample,
 }
 
@@ -72,7 +74,10 @@ impl Group {
         self.silent_for = if sample.packets == 0 { self.silent_for + interval } else { Span::ZERO };
         self.unbounded = self.rate.saturating_sub(seen.bounded);
         let is_held = sample.drops > 0 || sample.backlog > seen.packet * BACKLOG_PACKETS;
-        let defies = sample.drops > 0 && self.rate > self.ceil.scale(120, 100);
+        // Who has windows obeys them in the end.
+        let defies = sample.drops > 0
+            && self.rate > self.ceil.scale(120, 100)
+            && self.unbounded > self.rate / 2;
         self.defiant_ticks = if defies { self.defiant_ticks + 1 } else { 0 };
         let recent = self.recent.iter().copied().max().unwrap_or(Rate::ZERO);
         // Connections that are nothing beside the others of the group do not speak for it.
@@ -86,11 +91,11 @@ impl Group {
         } else if saturates {
             (GroupState::Saturating, None)
         } else if self.rate >= recent && self.rate > self.recent[0].scale(110, 100) {
-            (GroupState::Rising, Some(recent.scale(RISING.0, RISING.1)))
+            (GroupState::Rising, Some(self.rate.scale(RISING.0, RISING.1)))
         } else if seen.is_crowded {
             (GroupState::Unknown, None)
         } else {
-            (GroupState::Lending, Some(recent.scale(LENDING.0, LENDING.1)))
+            (GroupState::Lending, Some(self.rate.scale(LENDING.0, LENDING.1)))
         };
         if self.state != GroupState::Saturating {
             self.correction = (self.correction * 9 + NO_CORRECTION) / 10;
@@ -149,7 +154,7 @@ const STEADY_TICKS: u32 = 4;
 /// A class in which more waits than that holds its group back.
 const BACKLOG_PACKETS: u64 = 4;
 /// A group that rises may have this times as much in the next tick.
-const RISING: (u64, u64) = (3, 2);
+const RISING: (u64, u64) = (4, 1);
 /// What lends keeps so much more than it uses, so that it can grow: the others' windows have room
 /// for what it leaves.
 const LENDING: (u64, u64) = (108, 100);

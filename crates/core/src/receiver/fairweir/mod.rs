@@ -21,14 +21,16 @@
 
 use super::delay::{DelayEstimator, Queue};
 use super::{
-    Act, Allocation, ClassRate, Command, ConnectionWindow, Decision, Enforce, GroupDecision,
-    GroupState, Observation, TICK, Windows,
+    Act, Allocation, ClassRate, Command, Decision, Enforce, GroupDecision, GroupState, Observation,
+    TICK,
 };
 use crate::share::{Entry, Weight, fair};
 use crate::units::{Bytes, Rate, Span, Time};
+use crate::window::{Behaviour, Framing};
 
 mod group;
 mod link;
+mod windows;
 
 use group::{Connection, Connections, Group, NO_CORRECTION, Seen};
 use link::{Link, Tick, Verdict};
@@ -62,6 +64,8 @@ pub struct Fairweir {
     /// By how much all windows are wider than the law says, in thousandths, so that the queue is
     /// what it shall be.
     opening: u64,
+    /// The largest packet that arrives, in L2 bytes.
+    packet: Bytes,
     /// Whether far more queues than shall: senders still have larger windows than they shall have.
     is_overfull: bool,
     total_last: Option<Rate>,
@@ -98,6 +102,7 @@ impl Fairweir {
             link: Link::new(capacity),
             drain: Drain::default(),
             opening: NO_CORRECTION,
+            packet: PACKET_GUESS,
             is_overfull: false,
             total_last: None,
             commands: Vec::new(),
@@ -112,7 +117,7 @@ impl Fairweir {
         let is_ordered = observation.connections.is_sorted_by_key(|sample| sample.id);
         assert!(is_ordered, "connections come in the order of their ids");
         let interval = observation.interval;
-        if interval < TICK / 2 || interval > TICK * 2 {
+        if interval < TICK / 4 || interval > TICK * 2 {
             // The daemon slept or was stopped: what was seen until then says nothing about now.
             self.link.restart();
             self.total_last = None;
@@ -205,15 +210,18 @@ impl Fairweir {
 
     /// How long the queue shall be: what the user wants, but room for a few packets.
     fn queue_target(&self) -> Span {
-        let packets = self.link.capacity().map_or(Span::ZERO, |c| c.time_to_send(QUEUE_MIN));
+        let packets = self
+            .link
+            .capacity()
+            .map_or(Span::ZERO, |c| c.time_to_send(self.packet * QUEUE_PACKETS));
         self.latency.max(packets)
     }
 
     fn see_connections(&mut self, observation: &Observation, queue: Span) {
         let now = observation.at;
         for sample in &observation.connections {
-            let rate =
-                Rate::from_volume(wire(sample.received, sample.segment), observation.interval);
+            let received = Framing::ipv4(sample.segment).wire(sample.received);
+            let rate = Rate::from_volume(received, observation.interval);
             let base = self.delay.rtt_base(sample.id);
             let rtt = base.map(|base| base + queue).or(sample.rtt);
             let bound = self.connections.get(&sample.id).map(|c| c.sample.window);
@@ -229,16 +237,27 @@ impl Fairweir {
                 Some(known) if sample.segments == 0 => known.active_at,
                 _ => now,
             };
-            let connection =
-                Connection { group: sample.group, rate, is_filled, active_at, sample: *sample };
+            let begun = || Behaviour::new(now, sample.port);
+            let mut behaviour = before.map_or_else(begun, |known| known.behaviour);
+            behaviour.handle_tick(now, sample);
+            let connection = Connection {
+                group: sample.group,
+                rate,
+                is_filled,
+                active_at,
+                behaviour,
+                sample: *sample,
+            };
             self.connections.insert(sample.id, connection);
         }
         let is_here = |id: &u64| observation.connections.binary_search_by_key(id, |s| s.id).is_ok();
         self.connections.retain(|id, _| is_here(id));
+        let full = self.connections.values().map(|c| c.framing().wire(c.sample.segment)).max();
+        self.packet = full.unwrap_or(PACKET_GUESS);
     }
 
     fn see_groups(&mut self, observation: &Observation, is_crowded: bool) {
-        let packet = Bytes::new(1_514);
+        let packet = self.packet;
         let mut seen = vec![
             Seen { filled: Rate::ZERO, is_crowded, bounded: Rate::ZERO, packet };
             self.groups.len()
@@ -358,60 +377,6 @@ impl Fairweir {
         }
     }
 
-    /// The window law for every connection.
-    fn windows(&self) -> Windows {
-        let mut connections = Vec::new();
-        let mut initial = Vec::new();
-        for (index, group) in self.groups.iter().enumerate() {
-            let bound = group.bound;
-            let members: Vec<_> =
-                self.connections.iter().filter(|(_, c)| c.group == index).collect();
-            let now = members.iter().map(|(_, c)| c.active_at).max().unwrap_or(Time::ZERO);
-            let is_active = |c: &Connection| now.since(c.active_at) < ACTIVE_FOR;
-            let entries: Vec<Entry> = members
-                .iter()
-                .map(|(_, c)| Entry {
-                    weight: Weight::ONE,
-                    demand: if !is_active(c) {
-                        Some(Rate::ZERO)
-                    } else if c.is_filled {
-                        None
-                    } else {
-                        Some(c.rate.scale(11, 10))
-                    },
-                })
-                .collect();
-            let active = members.iter().filter(|(_, c)| is_active(c)).count().max(1) as u64;
-            let parts = fair(bound, &entries);
-            // Senders send whole packets: what one connection loses by rounding the next one gets.
-            let mut rest = 0;
-            for (&(&id, connection), part) in members.iter().zip(parts) {
-                let part = part.max(bound / active);
-                let exact = self.window(part, group.correction, connection);
-                let segment = connection.sample.segment.as_u64().max(1);
-                let wanted = exact.as_u64() as i64 + rest;
-                let packets = (wanted + segment as i64 / 2).max(0) as u64 / segment;
-                let window = Bytes::new(segment * packets.max(WINDOW_PACKETS_MIN));
-                rest = (wanted - window.as_u64() as i64).clamp(-(segment as i64), segment as i64);
-                connections.push(ConnectionWindow { id, window });
-            }
-            let rtt = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).max(RTT_GUESS);
-            initial.push(Some((bound * (rtt + self.queue_target())).max(INITIAL_WINDOW)));
-        }
-        connections.sort_unstable_by_key(|c| c.id);
-        Windows { connections, initial }
-    }
-
-    fn window(&self, share: Rate, correction: u64, connection: &Connection) -> Bytes {
-        let sample = &connection.sample;
-        let base = self.delay.rtt_base(sample.id).or(sample.rtt).unwrap_or(RTT_GUESS);
-        let narrow = self.drain.ticks_left > 0;
-        let time =
-            if narrow { base * DRAIN_PART.0 / DRAIN_PART.1 } else { base + self.queue_target() };
-        let share = share.scale(correction * self.opening, NO_CORRECTION * NO_CORRECTION);
-        payload(share * time, sample.segment)
-    }
-
     fn conclude(&mut self, at: Time, act: Act, delay: Option<super::DelaySample>) {
         let capacity = self.link.capacity();
         let enforcing = capacity.is_some();
@@ -428,26 +393,10 @@ impl Fairweir {
     }
 }
 
-/// What so much payload takes on the wire.
-fn wire(payload: Bytes, segment: Bytes) -> Bytes {
-    let segment = segment.as_u64().max(1);
-    Bytes::new(payload.as_u64() + payload.as_u64() * HEADERS / segment)
-}
-
-/// How much payload is in so many bytes on the wire.
-fn payload(wire: Bytes, segment: Bytes) -> Bytes {
-    let segment = segment.as_u64().max(1);
-    Bytes::new(wire.as_u64() * segment / (segment + HEADERS))
-}
-
-/// With one packet under way, the receiver's delayed ACK would hold up the sender.
-const WINDOW_PACKETS_MIN: u64 = 2;
-/// Ethernet, IPv4 and TCP with timestamps; what IPv6 has more, the correction finds.
-const HEADERS: u64 = 14 + 20 + 32;
 /// The loop starts at nine tenths of what is remembered.
 const REMEMBERED: (u64, u64) = (9, 10);
 /// The queue has room for so much at least, or bursts of the window law would empty it.
-const QUEUE_MIN: Bytes = Bytes::new(4 * 1_514);
+const QUEUE_PACKETS: u64 = 2;
 /// A window counts as filled from this part on.
 const FILLED: (u64, u64) = (90, 100);
 /// Below this a link whose capacity is unknown rests.
@@ -456,20 +405,15 @@ const QUIET_MAX: Rate = Rate::kbit(250);
 const DRAIN_INTERVAL: Span = Span::secs(10);
 const DRAIN_SOON: Span = Span::secs(1);
 const DRAIN_TICKS_MAX: u64 = 5;
-/// What the windows are narrowed to, of share · base RTT. Source: docs/control.md.
-const DRAIN_PART: (u64, u64) = (85, 100);
 /// Classes above the shares, where windows bound what arrives, and where they do not.
 const LOOSE: (u64, u64) = (125, 100);
 const TIGHT: (u64, u64) = (100, 100);
 /// And while the queue is this many times as long as it shall be.
 const DRAINING: (u64, u64) = (90, 100);
 const OVERFULL: u64 = 3;
-/// A connection takes part in the division so long after its last packet.
-const ACTIVE_FOR: Span = Span::secs(1);
 const OPENING_STEP_MAX: i64 = 100;
 const OPENING_MIN: u64 = 700;
 const OPENING_MAX: u64 = 1_500;
+const PACKET_GUESS: Bytes = Bytes::new(1_514);
 const RTT_GUESS: Span = Span::millis(50);
-/// Ten packets, as senders begin.
-const INITIAL_WINDOW: Bytes = Bytes::new(14_480);
 const CEIL_MIN: Rate = Rate::kbit(100);

@@ -1,0 +1,112 @@
+//! From the groups' shares to the windows of their connections.
+
+use super::super::{ConnectionWindow, Windows};
+use super::Fairweir;
+use super::group::{Connection, Group, NO_CORRECTION};
+use crate::units::{Bytes, Rate, Span, Time};
+use crate::window::{
+    Bounds, Class, Framing, Member, SEGMENTS_MIN, divide, floor_rate, wire_window,
+};
+
+impl Fairweir {
+    /// The window law for every connection.
+    pub(super) fn windows(&self) -> Windows {
+        let mut windows = Windows::default();
+        let rtt = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).max(RTT_GUESS);
+        let capacity = self.link.capacity().unwrap_or(Rate::ZERO);
+        let weights: u64 = self.groups.iter().map(|g| u64::from(g.weight.as_u32())).sum();
+        for (index, group) in self.groups.iter().enumerate() {
+            self.bound_members(index, group, &mut windows.connections);
+            let by_weight = capacity.scale(group.weight.as_u32().into(), weights.max(1));
+            let first = wire_window(by_weight, rtt, self.queue_target());
+            windows.initial.push(Some(first.max(INITIAL_WINDOW)));
+        }
+        windows.connections.sort_unstable_by_key(|c| c.id);
+        windows
+    }
+
+    /// Bounds the windows of one group's connections.
+    fn bound_members(&self, index: usize, group: &Group, windows: &mut Vec<ConnectionWindow>) {
+        let of_group = |(_, c): &(&u64, &Connection)| c.group == index;
+        let members: Vec<(&u64, &Connection)> = self.connections.iter().filter(of_group).collect();
+        let now = members.iter().map(|(_, c)| c.active_at).max().unwrap_or(Time::ZERO);
+        let bounds = Bounds::for_capacity(self.link.capacity());
+        let classes: Vec<Class> = members
+            .iter()
+            .map(|(_, c)| match now.since(c.active_at) < ACTIVE_FOR {
+                true => c.behaviour.class(now, bounds),
+                false => Class::Idle,
+            })
+            .collect();
+        let entries: Vec<Member> = members
+            .iter()
+            .zip(&classes)
+            .map(|((id, c), &class)| Member {
+                class,
+                demand: (!c.is_filled).then(|| c.rate.scale(GROWING.0, GROWING.1)),
+                floor: floor_rate(self.base_of(**id, c), self.queue_target(), c.framing()),
+            })
+            .collect();
+        let parts = divide(group.bound, &entries);
+        let count = |class| classes.iter().filter(|&&c| c == class).count() as u64;
+        let longs = count(Class::Long).max(1);
+        let shorts = (count(Class::Short) + count(Class::Interactive)).max(1);
+        let shorts = shorts.div_ceil(SHORTS_AT_ONCE);
+        // Senders send whole packets: what one connection loses by rounding the next one gets.
+        let mut rest = 0;
+        for ((&(&id, connection), part), class) in members.iter().zip(parts).zip(classes) {
+            // Whoever does not fill its window may grow to an equal part at any time.
+            let part = match class {
+                Class::Long => part.max(group.bound / (longs + shorts - 1).max(1)),
+                Class::Short | Class::Interactive => part.max(group.bound / shorts),
+                Class::Idle => group.bound / (longs + shorts),
+            };
+            let exact = self.window(part, group.correction, id, connection);
+            let window = whole_segments(exact, connection.framing(), &mut rest);
+            windows.push(ConnectionWindow { id, window });
+        }
+    }
+
+    /// The window law, corrected by what the group really got and by how long the queue is.
+    fn window(&self, share: Rate, correction: u64, id: u64, connection: &Connection) -> Bytes {
+        let base = self.base_of(id, connection);
+        let share = share.scale(correction * self.opening, NO_CORRECTION * NO_CORRECTION);
+        let wire = match self.drain.ticks_left > 0 {
+            true => wire_window(share, base * DRAIN_PART.0 / DRAIN_PART.1, Span::ZERO),
+            false => wire_window(share, base, self.queue_target()),
+        };
+        connection.framing().payload(wire)
+    }
+
+    fn base_of(&self, id: u64, connection: &Connection) -> Span {
+        self.delay.rtt_base(id).or(connection.sample.rtt).unwrap_or(RTT_GUESS)
+    }
+}
+
+impl Connection {
+    /// IPv6 has larger headers; the correction finds that out.
+    pub(super) fn framing(&self) -> Framing {
+        Framing::ipv4(self.sample.segment)
+    }
+}
+
+/// Rounds to whole segments, with what was lost by rounding before.
+fn whole_segments(exact: Bytes, framing: Framing, rest: &mut i64) -> Bytes {
+    let segment = framing.segment().as_u64() as i64;
+    let wanted = exact.as_u64() as i64 + *rest;
+    let segments = ((wanted + segment / 2).max(0) / segment).max(SEGMENTS_MIN as i64);
+    *rest = (wanted - segments * segment).clamp(-segment, segment);
+    Bytes::new((segments * segment) as u64)
+}
+
+/// A connection takes part in the division so long after its last packet.
+const ACTIVE_FOR: Span = Span::secs(1);
+/// Who does not fill its window is taken to want so much more than it got.
+const GROWING: (u64, u64) = (11, 10);
+/// Short answers of a group pause so often that about one of so many comes at a time.
+const SHORTS_AT_ONCE: u64 = 3;
+const RTT_GUESS: Span = Span::millis(50);
+/// Ten packets, as senders begin.
+const INITIAL_WINDOW: Bytes = Bytes::new(14_480);
+/// What the windows are narrowed to at a drain, of share · base RTT. Source: docs/control.md.
+const DRAIN_PART: (u64, u64) = (85, 100);
