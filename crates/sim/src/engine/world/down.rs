@@ -135,6 +135,9 @@ impl World<'_> {
         let is_full = Bytes::new(segment.payload.into()) == self.flows[connection.flow].segment;
         connection.measure.handle_segment(now, stamps, is_full);
         connection.receiver.handle_segment(now, segment);
+        if let Some(written) = connection.sender.written() {
+            connection.receiver.handle_written(written);
+        }
         connection.handle_read(now);
         let (flow, slot) = (connection.flow, connection.slot);
         let total = connection.receiver.received();
