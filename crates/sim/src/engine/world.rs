@@ -89,6 +89,8 @@ struct Flow {
     /// Its connections by the application's slots.
     slots: Vec<Option<u32>>,
     app_source: usize,
+    /// Whether the host can bound the receive windows of its connections: not those of QUIC.
+    has_window: bool,
     seed: u64,
 }
 

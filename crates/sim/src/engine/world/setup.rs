@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::link::{Link, LinkSpec};
 use crate::random::SplitMix64;
 use crate::report::Samples;
-use crate::scenario::{self, ETHERNET_HEADER, Scenario, Told};
+use crate::scenario::{self, ETHERNET_HEADER, Kind, Scenario, Told};
 
 /// Flows begin up to that much later than the scenario says, by chance, so that seeds differ in
 /// what real processes differ in.
@@ -146,6 +146,7 @@ impl<'s> World<'s> {
             path,
             slots: Vec::new(),
             app_source,
+            has_window: flow.kind != Kind::Quic,
             seed: chance.connections,
         });
     }
