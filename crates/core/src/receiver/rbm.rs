@@ -77,7 +77,7 @@ impl Rbm {
         let now = observation.at;
         let queue = if self.was_quiet { Queue::WasEmpty } else { Queue::Unknown };
         let delay = self.delay.handle_observation(observation, queue);
-        self.see_connections(observation);
+        self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
         let volume: Bytes = observation.groups.iter().map(|g| g.received).sum();
         let total = Rate::from_volume(volume, observation.interval);
         self.was_quiet = total <= self.capacity / 10;
@@ -100,7 +100,7 @@ impl Rbm {
         self.divide(self.decision.at);
     }
 
-    fn see_connections(&mut self, observation: &Observation) {
+    fn see_connections(&mut self, observation: &Observation, queue: Span) {
         let now = observation.at;
         let bounds = Bounds::for_capacity(Some(self.capacity));
         let mut seen = BTreeMap::new();
@@ -117,7 +117,7 @@ impl Rbm {
             one.behaviour.handle_tick(now, sample);
             one.class = one.behaviour.class(now, bounds);
             one.sample = *sample;
-            one.rtt_first = one.rtt_first.or_else(|| rtt_first(sample));
+            one.rtt_first = one.rtt_first.or_else(|| rtt_first(sample, queue));
             seen.insert(sample.id, one);
         }
         self.connections = seen;
@@ -140,12 +140,12 @@ impl Rbm {
     fn divide(&mut self, now: Time) {
         let queue = self.queue(now);
         let count = self.set_parts(now, queue);
-        // What a connection sends first comes at once, and all of it waits.
+        // What a connection sends first comes at once, and all of it waits; two may begin at once.
         let segments = self.connections.values().map(|c| c.sample.segment);
         let segment = segments.filter(|&s| s > Bytes::ZERO).min().unwrap_or(SEGMENT_GUESS);
         let guess = self.delay.rtt_base_max().unwrap_or(RTT_GUESS);
         let part = self.capacity / (count + u64::from(!self.connections.is_empty()));
-        let burst = window(self.capacity, Span::ZERO, queue, Framing::ipv4(segment));
+        let burst = window(self.capacity, Span::ZERO, queue / 2, Framing::ipv4(segment));
         let initial = window(part, guess, queue, Framing::ipv4(segment)).min(burst);
 
         let windows = self.connections.iter().map(|(&id, connection)| {
@@ -222,10 +222,11 @@ impl Rbm {
     }
 }
 
-/// What a connection's first packets waited for each other is in its RTT, and no part of its base.
-fn rtt_first(sample: &ConnectionSample) -> Option<Span> {
+/// What a connection's first packets waited, for each other or in the `queue` that others see, is in
+/// its RTT and no part of its base.
+fn rtt_first(sample: &ConnectionSample, queue: Span) -> Option<Span> {
     let (rtt, transit) = (sample.rtt?, sample.transit?);
-    let waited = (transit.mean_ns - transit.min_ns).max(0) as u64;
+    let waited = ((transit.mean_ns - transit.min_ns).max(0) as u64).max(queue.as_nanos());
     Some(Span::nanos(rtt.as_nanos().saturating_sub(waited)).max(RTT_MIN))
 }
 
@@ -311,10 +312,10 @@ mod tests {
     }
 
     #[test]
-    fn new_connections_begin_with_no_more_than_the_queue_shall_hold() {
+    fn two_connections_that_begin_at_once_fill_the_queue_as_it_shall_be() {
         let mut rbm = Rbm::new(2, Rate::kbit(512), Span::millis(50));
         let Some(Command::SetWindows(windows)) = rbm.poll_command() else { panic!("no windows") };
-        // 3200 bytes on the wire are 5.4 packets.
-        assert_eq!(windows.initial, vec![Some(Bytes::new(524 * 5)); 2]);
+        // Half of 3200 bytes on the wire are 2.7 packets.
+        assert_eq!(windows.initial, vec![Some(Bytes::new(524 * 3)); 2]);
     }
 }
