@@ -47,6 +47,8 @@ struct Connection {
     behaviour: Behaviour,
     sample: ConnectionSample,
     class: Class,
+    /// L2 rate in the last tick.
+    rate: Rate,
     part: Rate,
     begun_at: Time,
     /// Its RTT in its first tick, without what its own first packets waited for each other.
@@ -110,6 +112,7 @@ impl Rbm {
                 behaviour: Behaviour::new(now, sample.port),
                 sample: *sample,
                 class: Class::Interactive,
+                rate: Rate::ZERO,
                 part: Rate::ZERO,
                 begun_at: now,
                 rtt_first: None,
@@ -117,6 +120,8 @@ impl Rbm {
             one.behaviour.handle_tick(now, sample);
             one.class = one.behaviour.class(now, bounds);
             one.sample = *sample;
+            let wire = framing(sample).wire(sample.received);
+            one.rate = Rate::from_volume(wire, observation.interval);
             one.rtt_first = one.rtt_first.or_else(|| rtt_first(sample, queue));
             seen.insert(sample.id, one);
         }
@@ -161,14 +166,17 @@ impl Rbm {
 
     /// Divides the capacity; returns among how many.
     ///
-    /// An active interactive connection is not among them, since it takes little, but may have as
-    /// much as if it and the others of its kind were: when a page is asked for on six connections
-    /// at once, six whole windows would come back.
+    /// An active interactive connection is not among them: it gets what it needs, twice what it has,
+    /// so that it can grow. Its window may be as wide as if it and the others of its kind were among
+    /// them: when a page is asked for on six connections at once, six whole windows would come back.
     fn set_parts(&mut self, now: Time, queue: Span) -> u64 {
         let member = |c: &Connection| Member {
             class: c.class,
-            demand: (c.class == Class::Interactive || c.behaviour.is_quiet(now))
-                .then_some(Rate::ZERO),
+            demand: match c.class {
+                _ if c.behaviour.is_quiet(now) => Some(Rate::ZERO),
+                Class::Interactive => Some(c.rate * 2),
+                Class::Short | Class::Long | Class::Idle => None,
+            },
             floor: floor_rate(self.rtt_base(c, now), queue, framing(&c.sample)),
         };
         let members: Vec<Member> = self.connections.values().map(member).collect();
@@ -183,7 +191,7 @@ impl Rbm {
         for (connection, part) in self.connections.values_mut().zip(parts) {
             let is_active = !connection.behaviour.is_quiet(now);
             let is_begun = connection.class == Class::Interactive && is_active;
-            connection.part = if is_begun { begins } else { part };
+            connection.part = if is_begun { part.max(begins) } else { part };
         }
         count.max(1)
     }
