@@ -47,6 +47,8 @@ struct Connection {
     behaviour: Behaviour,
     sample: ConnectionSample,
     class: Class,
+    /// L2 rate in the last tick.
+    rate: Rate,
     part: Rate,
     begun_at: Time,
     /// Its RTT in its first tick, without what its own first packets waited for each other.
@@ -77,7 +79,7 @@ impl Rbm {
         let now = observation.at;
         let queue = if self.was_quiet { Queue::WasEmpty } else { Queue::Unknown };
         let delay = self.delay.handle_observation(observation, queue);
-        self.see_connections(observation);
+        self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
         let volume: Bytes = observation.groups.iter().map(|g| g.received).sum();
         let total = Rate::from_volume(volume, observation.interval);
         self.was_quiet = total <= self.capacity / 10;
@@ -100,7 +102,7 @@ impl Rbm {
         self.divide(self.decision.at);
     }
 
-    fn see_connections(&mut self, observation: &Observation) {
+    fn see_connections(&mut self, observation: &Observation, queue: Span) {
         let now = observation.at;
         let bounds = Bounds::for_capacity(Some(self.capacity));
         let mut seen = BTreeMap::new();
@@ -110,6 +112,7 @@ impl Rbm {
                 behaviour: Behaviour::new(now, sample.port),
                 sample: *sample,
                 class: Class::Interactive,
+                rate: Rate::ZERO,
                 part: Rate::ZERO,
                 begun_at: now,
                 rtt_first: None,
@@ -117,7 +120,9 @@ impl Rbm {
             one.behaviour.handle_tick(now, sample);
             one.class = one.behaviour.class(now, bounds);
             one.sample = *sample;
-            one.rtt_first = one.rtt_first.or_else(|| rtt_first(sample));
+            let wire = framing(sample).wire(sample.received);
+            one.rate = Rate::from_volume(wire, observation.interval);
+            one.rtt_first = one.rtt_first.or_else(|| rtt_first(sample, queue));
             seen.insert(sample.id, one);
         }
         self.connections = seen;
@@ -140,12 +145,12 @@ impl Rbm {
     fn divide(&mut self, now: Time) {
         let queue = self.queue(now);
         let count = self.set_parts(now, queue);
-        // What a connection sends first comes at once, and all of it waits.
+        // What a connection sends first comes at once, and all of it waits; two may begin at once.
         let segments = self.connections.values().map(|c| c.sample.segment);
         let segment = segments.filter(|&s| s > Bytes::ZERO).min().unwrap_or(SEGMENT_GUESS);
         let guess = self.delay.rtt_base_max().unwrap_or(RTT_GUESS);
         let part = self.capacity / (count + u64::from(!self.connections.is_empty()));
-        let burst = window(self.capacity, Span::ZERO, queue, Framing::ipv4(segment));
+        let burst = window(self.capacity, Span::ZERO, queue / 2, Framing::ipv4(segment));
         let initial = window(part, guess, queue, Framing::ipv4(segment)).min(burst);
 
         let windows = self.connections.iter().map(|(&id, connection)| {
@@ -161,14 +166,17 @@ impl Rbm {
 
     /// Divides the capacity; returns among how many.
     ///
-    /// An active interactive connection is not among them, since it takes little, but may have as
-    /// much as if it and the others of its kind were: when a page is asked for on six connections
-    /// at once, six whole windows would come back.
+    /// An active interactive connection is not among them: it gets what it needs, twice what it has,
+    /// so that it can grow. Its window may be as wide as if it and the others of its kind were among
+    /// them: when a page is asked for on six connections at once, six whole windows would come back.
     fn set_parts(&mut self, now: Time, queue: Span) -> u64 {
         let member = |c: &Connection| Member {
             class: c.class,
-            demand: (c.class == Class::Interactive || c.behaviour.is_quiet(now))
-                .then_some(Rate::ZERO),
+            demand: match c.class {
+                _ if c.behaviour.is_quiet(now) => Some(Rate::ZERO),
+                Class::Interactive => Some(c.rate * 2),
+                Class::Short | Class::Long | Class::Idle => None,
+            },
             floor: floor_rate(self.rtt_base(c, now), queue, framing(&c.sample)),
         };
         let members: Vec<Member> = self.connections.values().map(member).collect();
@@ -183,7 +191,7 @@ impl Rbm {
         for (connection, part) in self.connections.values_mut().zip(parts) {
             let is_active = !connection.behaviour.is_quiet(now);
             let is_begun = connection.class == Class::Interactive && is_active;
-            connection.part = if is_begun { begins } else { part };
+            connection.part = if is_begun { part.max(begins) } else { part };
         }
         count.max(1)
     }
@@ -222,10 +230,11 @@ impl Rbm {
     }
 }
 
-/// What a connection's first packets waited for each other is in its RTT, and no part of its base.
-fn rtt_first(sample: &ConnectionSample) -> Option<Span> {
+/// What a connection's first packets waited, for each other or in the `queue` that others see, is in
+/// its RTT and no part of its base.
+fn rtt_first(sample: &ConnectionSample, queue: Span) -> Option<Span> {
     let (rtt, transit) = (sample.rtt?, sample.transit?);
-    let waited = (transit.mean_ns - transit.min_ns).max(0) as u64;
+    let waited = ((transit.mean_ns - transit.min_ns).max(0) as u64).max(queue.as_nanos());
     Some(Span::nanos(rtt.as_nanos().saturating_sub(waited)).max(RTT_MIN))
 }
 
@@ -311,10 +320,10 @@ mod tests {
     }
 
     #[test]
-    fn new_connections_begin_with_no_more_than_the_queue_shall_hold() {
+    fn two_connections_that_begin_at_once_fill_the_queue_as_it_shall_be() {
         let mut rbm = Rbm::new(2, Rate::kbit(512), Span::millis(50));
         let Some(Command::SetWindows(windows)) = rbm.poll_command() else { panic!("no windows") };
-        // 3200 bytes on the wire are 5.4 packets.
-        assert_eq!(windows.initial, vec![Some(Bytes::new(524 * 5)); 2]);
+        // Half of 3200 bytes on the wire are 2.7 packets.
+        assert_eq!(windows.initial, vec![Some(Bytes::new(524 * 3)); 2]);
     }
 }
