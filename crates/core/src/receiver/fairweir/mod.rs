@@ -169,6 +169,7 @@ impl Fairweir {
             for group in &mut self.groups {
                 group.correct(shares, rates);
             }
+            group::centre_corrections(&mut self.groups);
         }
         if let Some(delay) = delay
             && !matches!(act, Act::Measure | Act::Learn { .. })
