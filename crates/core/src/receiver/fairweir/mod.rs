@@ -149,6 +149,7 @@ impl Fairweir {
             })
         };
         let act = match verdict {
+            Verdict::Gather if self.drain.ticks_left > 0 => Act::Drain,
             Verdict::Gather => Act::Measure,
             Verdict::Rest => Act::Rest,
             Verdict::Changed(act) => act,
@@ -171,7 +172,7 @@ impl Fairweir {
             }
         }
         if let Some(delay) = delay
-            && !matches!(act, Act::Measure | Act::Learn { .. })
+            && !matches!(act, Act::Measure | Act::Drain | Act::Learn { .. })
         {
             self.open(delay.value);
         }
