@@ -92,7 +92,7 @@ fn a_bounded_download_gets_its_window_per_round_trip_and_all_again_after_release
     assert_eq!(samples.iter().map(|s| s.group).collect::<Vec<_>>(), [0, 1], "{samples:?}");
     let bounds: Vec<_> = samples.iter().zip([100_000, 200_000]).map(|(s, w)| (s.id, w)).collect();
     host.apply_windows(&windows(&bounds, &[None; 3])).unwrap();
-    for _ in 0..5 {
+    for _ in 0..15 {
         rates(&mut streams, Duration::from_millis(200));
         host.take_connections().unwrap();
     }
@@ -184,9 +184,7 @@ fn a_connection_begins_with_the_bound_of_its_group() {
     // Once it was told of, the connection is free unless user space says otherwise.
     host.take_connections().unwrap();
     host.apply_windows(&windows(&[], &[Some(30_000), None])).unwrap();
-    let received = rates(&mut streams, Duration::from_millis(800));
-    println!("told of: {received:?} Mbit/s, {} {}", clamp(&streams[0]), clamp(&streams[1]));
-    assert!(received[0] > 10.0, "{received:?}");
+    assert!(clamp(&streams[0]) > 60_000, "{}", clamp(&streams[0]));
 }
 
 #[test]
