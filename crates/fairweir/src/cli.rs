@@ -68,6 +68,9 @@ pub(crate) enum FiguresCommand {
     /// Tahir and Mittal, Enabling Users to Control their Internet (NSDI 2023).
     #[command(after_help = FIGURES_EXAMPLES)]
     Crab(FiguresArgs),
+    /// Spring et al., Receiver Based Management of Low Bandwidth Access Links (INFOCOM 2000).
+    #[command(after_help = FIGURES_EXAMPLES)]
+    Rbm(FiguresArgs),
 }
 
 /// What can be done in the lab.
@@ -266,9 +269,10 @@ pub(crate) struct FiguresArgs {
     /// Seeds of the simulator: a number or a range, both ends included.
     #[arg(long, value_name = "N", default_value = "1..5")]
     pub(crate) seed: Seeds,
-    /// Where pictures (SVG), numbers (CSV) and the table are written.
-    #[arg(long, value_name = "DIR", default_value = "evidence/figures/crab")]
-    pub(crate) out: PathBuf,
+    /// Where pictures (SVG), numbers (CSV) and the table are written; evidence/figures/ and the
+    /// paper's name by default.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -328,7 +332,8 @@ const LAB_RUN_EXAMPLES: &str = "Examples:
 const FIGURES_EXAMPLES: &str = "Examples:
   fairweir figures crab
   fairweir figures crab --figure 7 --figure 12 --out /tmp/figures
-  fairweir figures crab --seed 1..20 --json";
+  fairweir figures crab --seed 1..20 --json
+  fairweir figures rbm --figure 2";
 
 const LAB_CHECK_EXAMPLES: &str = "Examples:
   fairweir lab check scenarios/demo.toml";

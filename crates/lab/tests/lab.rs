@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         ("pings_see_the_configured_rtt_by_ipv4_and_ipv6", pings),
         ("a_source_with_a_demand_sends_it_within_two_percent", demand),
         ("every_kind_does_what_it_does_in_the_simulator", every_kind),
-        ("quic_with_cubic_fills_the_link_and_its_queue", quic),
+        ("quic_fills_the_link_and_follows_a_demand_that_falls", quic),
         ("a_capacity_step_takes_place", capacity_step),
         ("wfq_divides_cubic_and_bbr_by_weight", wfq),
         ("loss_and_jitter_of_the_scenario_are_there", loss_and_jitter),
@@ -222,10 +222,12 @@ fn simulated(scenario: &Scenario) -> Report {
 }
 
 fn quic() {
-    let report = play(&home(9, "", &group("a", 1, "kind = \"quic\"")), Control::None);
-    assert_near(report.summary.utilization.expect("it is loaded"), 1.0, 0.01, "utilisation");
-    let queue = report.summary.isp_queue_ms.expect("something left").p99;
-    assert!((40.0..=101.0).contains(&queue), "cubic fills a FIFO of 100 ms: {queue} ms");
+    let keys =
+        "kind = \"quic\"\ndemand = \"40mbit\"\nsteps = [{ at = \"7s\", demand = \"3mbit\" }]";
+    let report = play(&home(10, "", &group("a", 1, keys)), Control::None);
+    assert_near(mbit(&report, "a", 2.0, 7.0), 30.0, 0.01, "more than the link carries");
+    // What waits in the link's buffer and in the sender's goes out within 150 ms.
+    assert_near(mbit(&report, "a", 7.4, 10.0), 3.0, 0.02, "after the step");
 }
 
 fn capacity_step() {

@@ -76,7 +76,9 @@ impl Fixed {
             Control::Static => (None, false),
             Control::Borrow => (Some(capacity), true),
             Control::Chokepoint => (Some(capacity.scale(CHOKE.0, CHOKE.1)), true),
-            Control::None | Control::Wfq | Control::Crab | Control::Fairweir => return None,
+            Control::None | Control::Wfq | Control::Rbm | Control::Crab | Control::Fairweir => {
+                return None;
+            }
         };
         let divided = total.unwrap_or(capacity);
         let by_priority = self.control == Control::Chokepoint && self.strict_priority;

@@ -13,6 +13,7 @@
 //! | [`Control::Borrow`] | the same, but classes borrow from each other: what people try first, and what cannot work behind the queue |
 //! | [`Control::Wfq`] | nothing here: the ideal, weighted fair queueing at the ISP, which only the lab and the simulator have |
 //! | [`Control::Chokepoint`] | one bottleneck of its own below the capacity, weights or strict priority inside (CRAB §5.4) |
+//! | [`Control::Rbm`] | windows by what connections do, for a given capacity (Spring et al.) |
 //! | [`Control::Crab`] | learns capacity and demand from what arrives (CRAB §3) |
 //! | [`Control::Fairweir`] | capacity from a busy link, shares by receive windows: the default |
 
@@ -32,6 +33,7 @@ mod delay;
 mod fairweir;
 mod fixed;
 mod observation;
+mod rbm;
 
 pub use class::ClassSpec;
 pub use crab::{Crab, CrabSpec, CrabTuning};
@@ -45,6 +47,7 @@ pub use observation::{
     CONNECTIONS_MAX, ConnectionSample, DelaySample, DelaySource, GroupSample, Observation,
     ProbeSample, TransitSample,
 };
+pub use rbm::Rbm;
 
 /// How often a controller is told what arrived. Source: CRAB §3.1, `t`.
 pub const TICK: Span = Span::millis(200);
@@ -63,6 +66,8 @@ pub enum Control {
     Wfq,
     /// One bottleneck below the capacity, weights or strict priority inside.
     Chokepoint,
+    /// Windows by what connections do.
+    Rbm,
     /// CRAB's loop.
     Crab,
     /// Capacity from a busy link, shares by receive windows.
@@ -71,12 +76,13 @@ pub enum Control {
 
 impl Control {
     /// Every control, in the order in which tables show them.
-    pub const ALL: [Control; 7] = [
+    pub const ALL: [Control; 8] = [
         Control::None,
         Control::Static,
         Control::Borrow,
         Control::Wfq,
         Control::Chokepoint,
+        Control::Rbm,
         Control::Crab,
         Control::Fairweir,
     ];
@@ -89,6 +95,7 @@ impl Control {
             Control::Borrow => "borrow",
             Control::Wfq => "wfq",
             Control::Chokepoint => "chokepoint",
+            Control::Rbm => "rbm",
             Control::Crab => "crab",
             Control::Fairweir => "fairweir",
         }
@@ -96,7 +103,15 @@ impl Control {
 
     /// Whether it must be told the capacity, since it does not learn it.
     pub const fn needs_capacity(self) -> bool {
-        matches!(self, Control::Static | Control::Borrow | Control::Chokepoint)
+        matches!(self, Control::Static | Control::Borrow | Control::Chokepoint | Control::Rbm)
+    }
+
+    /// The least capacity with which it works.
+    pub const fn capacity_min(self) -> Rate {
+        match self {
+            Control::Rbm => CAPACITY_MIN_RBM,
+            _ => CAPACITY_MIN,
+        }
     }
 }
 
@@ -108,7 +123,9 @@ impl fmt::Display for Control {
 
 /// A name that is no control.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no control; there are none, static, borrow, wfq, chokepoint, crab and fairweir")]
+#[error(
+    "`{0}` is no control; there are none, static, borrow, wfq, chokepoint, rbm, crab and fairweir"
+)]
 pub struct UnknownControl(String);
 
 impl FromStr for Control {
@@ -210,13 +227,16 @@ pub enum ControllerError {
     #[error("the control `{0}` does not learn the capacity: give it one, such as `30mbit`")]
     NoCapacity(Control),
     /// A capacity at which no class can work.
-    #[error("a capacity of {0} is too low: at least {min}", min = CAPACITY_MIN)]
-    CapacityTooLow(Rate),
+    #[error("a capacity of {0} is too low: at least {1}")]
+    CapacityTooLow(Rate, Rate),
 }
 
 /// Below this no class can work. A class needs at least 0.1 Mbit/s; a modem
 /// has less and is served by windows, not by classes.
 pub const CAPACITY_MIN: Rate = Rate::kbit(100);
+
+/// Below this a full packet takes over a second, and windows cannot work either.
+pub const CAPACITY_MIN_RBM: Rate = Rate::kbit(8);
 
 /// A control loop: [`Observation`]s in, [`Command`]s out.
 ///
@@ -228,6 +248,8 @@ pub enum Controller {
     Fixed(Fixed),
     /// CRAB.
     Crab(Box<Crab>),
+    /// Receiver Based Management.
+    Rbm(Box<Rbm>),
     /// The default.
     Fairweir(Box<Fairweir>),
 }
@@ -241,8 +263,9 @@ impl Controller {
         if spec.weights.is_empty() {
             return Err(ControllerError::NoGroups);
         }
-        if let Some(low) = spec.capacity.filter(|&c| c < CAPACITY_MIN) {
-            return Err(ControllerError::CapacityTooLow(low));
+        let least = spec.control.capacity_min();
+        if let Some(low) = spec.capacity.filter(|&c| c < least) {
+            return Err(ControllerError::CapacityTooLow(low, least));
         }
         if spec.control.needs_capacity() && spec.capacity.is_none() {
             return Err(ControllerError::NoCapacity(spec.control));
@@ -259,6 +282,11 @@ impl Controller {
                 enforce: spec.enforce,
                 latency: spec.latency,
             }))),
+            Control::Rbm => {
+                let capacity = spec.capacity.ok_or(ControllerError::NoCapacity(spec.control))?;
+                let rbm = Rbm::new(spec.weights.len(), capacity, spec.latency);
+                Controller::Rbm(Box::new(rbm))
+            }
             _ => Controller::Fixed(Fixed::new(spec)),
         })
     }
@@ -271,6 +299,7 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.handle_observation(observation),
             Controller::Crab(crab) => crab.handle_observation(observation),
+            Controller::Rbm(rbm) => rbm.handle_observation(observation),
             Controller::Fairweir(fairweir) => fairweir.handle_observation(observation),
         }
     }
@@ -280,6 +309,7 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.poll_command(),
             Controller::Crab(crab) => crab.poll_command(),
+            Controller::Rbm(rbm) => rbm.poll_command(),
             Controller::Fairweir(fairweir) => fairweir.poll_command(),
         }
     }
@@ -289,6 +319,7 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.decision(),
             Controller::Crab(crab) => crab.decision(),
+            Controller::Rbm(rbm) => rbm.decision(),
             Controller::Fairweir(fairweir) => fairweir.decision(),
         }
     }
@@ -296,7 +327,7 @@ impl Controller {
     /// A capacity that is worth remembering for this network: learned, and confirmed by traffic.
     pub fn learned_capacity(&self) -> Option<Rate> {
         match self {
-            Controller::Fixed(_) => None,
+            Controller::Fixed(_) | Controller::Rbm(_) => None,
             Controller::Crab(crab) => crab.learned_capacity(),
             Controller::Fairweir(fairweir) => fairweir.learned_capacity(),
         }
@@ -311,6 +342,7 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.handle_policy(weights, kept),
             Controller::Crab(crab) => crab.handle_policy(weights, kept),
+            Controller::Rbm(rbm) => rbm.handle_policy(&weights, kept),
             Controller::Fairweir(fairweir) => fairweir.handle_policy(weights, kept),
         }
     }

@@ -59,6 +59,8 @@ pub struct Behaviour {
     /// would never grow.
     received: Bytes,
     received_at: Time,
+    /// When it last sent or received.
+    active_at: Time,
     is_bulk_by_port: bool,
 }
 
@@ -67,7 +69,7 @@ impl Behaviour {
     /// connection does.
     pub fn new(now: Time, port: u16) -> Behaviour {
         let is_bulk_by_port = BULK_PORTS.contains(&port);
-        Behaviour { received: Bytes::ZERO, received_at: now, is_bulk_by_port }
+        Behaviour { received: Bytes::ZERO, received_at: now, active_at: now, is_bulk_by_port }
     }
 
     /// Takes in what was seen of it in the tick that ends at `now`.
@@ -78,17 +80,24 @@ impl Behaviour {
     pub fn handle_tick(&mut self, now: Time, sample: &ConnectionSample) {
         if sample.has_sent {
             self.received = Bytes::ZERO;
+            self.active_at = now;
             self.is_bulk_by_port = false;
         }
         if sample.received > Bytes::ZERO {
             self.received += sample.received;
             self.received_at = now;
+            self.active_at = now;
         }
+    }
+
+    /// Whether it has neither asked nor been answered for so long that nothing is under way.
+    pub fn is_quiet(&self, now: Time) -> bool {
+        now.since(self.active_at) > SHORT_QUIET
     }
 
     /// Its class now.
     ///
-    /// A short answer that has ended, since nothing came for [`SHORT_QUIET`], is none any more: the
+    /// A short answer that has ended, since nothing came for a second, is none any more: the
     /// connection waits for the next request and is interactive. In the paper it would hold the
     /// long ones back for 30 s, since it knows no connections that are kept for later.
     pub fn class(&self, now: Time, bounds: Bounds) -> Class {
@@ -99,7 +108,7 @@ impl Behaviour {
         if self.is_bulk_by_port || self.received > bounds.long {
             return Class::Long;
         }
-        if self.received >= bounds.short && quiet <= SHORT_QUIET {
+        if self.received >= bounds.short && !self.is_quiet(now) {
             return Class::Short;
         }
         Class::Interactive

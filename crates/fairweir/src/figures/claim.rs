@@ -64,7 +64,11 @@ pub(super) enum Unit {
     /// An allocation error, or another small part that is shown as it is.
     Error,
     Mbit,
+    /// Of a number in seconds.
     Seconds,
+    /// Of a number in seconds as well.
+    Milliseconds,
+    Packets,
 }
 
 impl Unit {
@@ -74,7 +78,8 @@ impl Unit {
             Unit::Part => format!("{:.1}", value * 100.0),
             Unit::Error => format!("{value:.3}"),
             Unit::Times | Unit::Mbit => format!("{value:.2}"),
-            Unit::Seconds => format!("{value:.1}"),
+            Unit::Seconds | Unit::Packets => format!("{value:.1}"),
+            Unit::Milliseconds => format!("{:.0}", value * 1e3),
         }
     }
 }
@@ -88,6 +93,8 @@ impl fmt::Display for Unit {
             Unit::Error => "",
             Unit::Mbit => " Mbit/s",
             Unit::Seconds => " s",
+            Unit::Milliseconds => " ms",
+            Unit::Packets => " packets",
         })
     }
 }

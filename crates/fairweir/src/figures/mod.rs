@@ -20,11 +20,23 @@ use crate::play::{Seeds, cancelled_by_signal};
 
 mod claim;
 mod crab;
+mod draw;
 mod play;
+mod rbm;
 mod read;
 
 use claim::{Claim, Outcome, Verdict, markdown, plain};
 use play::{Plan, Played, Point};
+
+/// A paper whose experiments are played.
+struct Paper {
+    /// As in the command, and the name of its document.
+    name: &'static str,
+    figures: &'static [Figure],
+}
+
+const CRAB: Paper = Paper { name: "crab", figures: &crab::FIGURES };
+const RBM: Paper = Paper { name: "rbm", figures: &rbm::FIGURES };
 
 /// A figure of a paper.
 struct Figure {
@@ -61,14 +73,16 @@ const MARKS: (&str, &str) = ("<!-- figures: begin -->\n", "<!-- figures: end -->
 
 pub(crate) fn run(command: &FiguresCommand) -> anyhow::Result<()> {
     match command {
-        FiguresCommand::Crab(args) => figures(args, &crab::FIGURES),
+        FiguresCommand::Crab(args) => figures(args, &CRAB),
+        FiguresCommand::Rbm(args) => figures(args, &RBM),
     }
 }
 
-fn figures(args: &FiguresArgs, all: &'static [Figure]) -> anyhow::Result<()> {
-    let chosen = choose(all, &args.figure)?;
+fn figures(args: &FiguresArgs, paper: &Paper) -> anyhow::Result<()> {
+    let chosen = choose(paper.figures, &args.figure)?;
     let document = args.write_docs.as_deref().map(Document::read).transpose()?;
-    let dir = &args.out;
+    let usual = || Path::new("evidence/figures").join(paper.name);
+    let dir = &args.out.clone().unwrap_or_else(usual);
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     access(dir, AccessFlags::W_OK).with_context(|| format!("cannot write to {}", dir.display()))?;
     let cancel = cancelled_by_signal()?;
@@ -78,7 +92,7 @@ fn figures(args: &FiguresArgs, all: &'static [Figure]) -> anyhow::Result<()> {
     let text = markdown(&outcomes);
     write(dir, "table.md", &text)?;
     if let Some(document) = document {
-        document.write(&section(&outcomes, &args.seed, &text))?;
+        document.write(&section(paper.name, &outcomes, &args.seed, &text))?;
     }
     let _ = writeln!(io::stderr(), "wrote {}", dir.display());
     let out = &mut io::stdout().lock();
@@ -147,7 +161,10 @@ fn numbers(points: &[Point], played: &Played) -> String {
 /// What a report has, with the group that it is of.
 fn measures(report: &Report) -> Vec<(&'static str, &str, f64)> {
     let summary = &report.summary;
-    let mut all = vec![("link_utilization", "", summary.link_utilization)];
+    let mut all = vec![
+        ("link_utilization", "", summary.link_utilization),
+        ("isp_drops", "", summary.isp_drops as f64),
+    ];
     let parts = [
         ("allocation_error", summary.allocation_error),
         ("transient_error", summary.transient_error),
@@ -164,6 +181,10 @@ fn measures(report: &Report) -> Vec<(&'static str, &str, f64)> {
         let quality = video.quality.map(|q| ("film_bps", &*video.group, q.as_bps() as f64));
         all.extend(quality);
         all.push(("stalled_s", &video.group, video.stalled_s));
+    }
+    for ping in &summary.pings {
+        all.extend(ping.rtt_ms_median.map(|ms| ("rtt_ms_median", &*ping.group, ms)));
+        all.extend(ping.rtt_ms_p95.map(|ms| ("rtt_ms_p95", &*ping.group, ms)));
     }
     for pages in &summary.pages {
         let loads = pages.loads.iter().map(|load| ("load_ms", &*pages.group, load.as_millis_f64()));
@@ -183,9 +204,9 @@ fn count(outcomes: &[Outcome]) -> String {
 }
 
 /// What a document says about the figures.
-fn section(outcomes: &[Outcome], seeds: &Seeds, table: &str) -> String {
+fn section(name: &str, outcomes: &[Outcome], seeds: &Seeds, table: &str) -> String {
     format!(
-        "Made by `fairweir figures crab --seed {seeds} --write-docs docs/papers/crab.md`: means and \
+        "Made by `fairweir figures {name} --seed {seeds} --write-docs docs/papers/{name}.md`: means and \
          standard\ndeviations over the seeds. {}.\n\n{table}",
         count(outcomes).trim_end()
     )
@@ -228,6 +249,11 @@ mod tests {
 
     use super::*;
 
+    /// Every figure of every paper.
+    fn all() -> Vec<&'static Figure> {
+        [CRAB, RBM].into_iter().flat_map(|paper| paper.figures).collect()
+    }
+
     #[test]
     fn only_what_stands_between_the_marks_is_rewritten() {
         let (begin, end) = MARKS;
@@ -240,7 +266,7 @@ mod tests {
 
     #[test]
     fn every_point_can_be_played_with_its_control() {
-        for (point, _) in plan(&crab::FIGURES.each_ref()) {
+        for (point, _) in plan(&all()) {
             let scenario = point.scenario().unwrap_or_else(|e| panic!("{point:?}: {e:#}"));
             let spec = ControllerSpec {
                 capacity: Some(scenario.link.capacity.nominal()),
@@ -275,7 +301,7 @@ mod tests {
             };
             vec![run.score()]
         };
-        for figure in &crab::FIGURES {
+        for figure in all() {
             let played = Played::from(plan(&[figure]).keys(), nothing_arrived);
             let judged = (figure.judge)(&played);
             assert!(!judged.claims.is_empty() && !judged.files.is_empty(), "{}", figure.number);

@@ -67,6 +67,7 @@ macro_rules! scenarios {
 scenarios! {
     "crab-fig3-alone" "crab-fig7" "crab-fig8" "crab-fig9" "crab-fig10" "crab-fig11b" "crab-fig12"
     "crab-fig15" "crab-fig15c-3" "crab-fig15c-6" "crab-fig15c-12" "crab-fig15c-24" "crab-fig16"
+    "rbm-fig1" "rbm-fig3" "rbm-fig4" "rbm-fig5" "rbm-broadband"
 }
 
 /// What shall be played, and whether somebody wants its rates over time.

@@ -18,6 +18,28 @@ pub(super) fn error(report: &Report) -> f64 {
     report.summary.allocation_error.unwrap_or(f64::NAN)
 }
 
+/// Packets that the ISP's full buffer dropped.
+pub(super) fn drops(report: &Report) -> f64 {
+    report.summary.isp_drops as f64
+}
+
+/// The mean time in the ISP's queue in seconds.
+pub(super) fn queue_mean(report: &Report) -> f64 {
+    report.summary.isp_queue_ms.map_or(f64::NAN, |queue| queue.mean / 1e3)
+}
+
+/// Median round-trip time of a ping in seconds.
+pub(super) fn rtt_median(report: &Report) -> f64 {
+    let ping = report.summary.pings.first().and_then(|p| p.rtt_ms_median);
+    ping.map_or(f64::NAN, |ms| ms / 1e3)
+}
+
+/// What 19 of 20 round-trip times of a ping do not exceed, in seconds.
+pub(super) fn rtt_p95(report: &Report) -> f64 {
+    let ping = report.summary.pings.first().and_then(|p| p.rtt_ms_p95);
+    ping.map_or(f64::NAN, |ms| ms / 1e3)
+}
+
 /// The group's part of everything that was delivered.
 pub(super) fn part(group: usize) -> impl Fn(&Report) -> f64 {
     move |report| {

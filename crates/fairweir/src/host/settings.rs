@@ -99,7 +99,7 @@ impl Settings {
 
     /// Whether the control asks what each connection receives.
     pub(super) fn watches_connections(&self) -> bool {
-        self.control() == Control::Fairweir
+        matches!(self.control(), Control::Fairweir | Control::Rbm)
     }
 
     /// The probe of the access link, if one is wanted: unasked only where the control looks at it,

@@ -15,6 +15,8 @@ mod driver;
 mod quic;
 
 use driver::Driver;
+#[cfg(test)]
+pub(super) use quic::receive as receive_quic;
 
 const BUFFER: usize = 256 * 1024;
 /// How long a read may block before the receiver looks at the clock again.

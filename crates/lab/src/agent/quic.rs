@@ -34,7 +34,6 @@ pub(super) fn transport(job: &Job) -> io::Result<TransportConfig> {
     transport.enable_segmentation_offload(false);
     let window = VarInt::from_u32(RECEIVE_WINDOW);
     transport.stream_receive_window(window).receive_window(window);
-    transport.send_window(RECEIVE_WINDOW.into());
     Ok(transport)
 }
 
@@ -50,9 +49,56 @@ fn payload_max(job: &Job) -> io::Result<u16> {
     u16::try_from(u64::from(job.mtu) - ip - UDP_HEADER).map_err(io::Error::other)
 }
 
-/// Lets a socket hold more than the system's default; the lab is root, who may.
+/// Lets a socket hold more: as root, who plays the lab, more than the system's maximum.
 pub(super) fn enlarge_buffers(socket: &UdpSocket) -> io::Result<()> {
-    setsockopt(socket, sockopt::RcvBufForce, &SOCKET_BUFFER)?;
+    setsockopt(socket, sockopt::RcvBufForce, &SOCKET_BUFFER)
+        .or_else(|_| setsockopt(socket, sockopt::RcvBuf, &SOCKET_BUFFER))?;
     setsockopt(socket, sockopt::SndBuf, &SOCKET_BUFFER)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::thread;
+
+    use fairweir_core::units::{Span, Time};
+    use fairweir_sim::scenario::Scenario;
+
+    use super::super::{fetch, serve};
+    use super::*;
+    use crate::clock::Clock;
+
+    /// A job of half a second on the loopback, whose server runs already.
+    fn job(certificate: Option<Vec<u8>>) -> (Job, Clock) {
+        let text = "version = 1\nname = \"x\"\nduration = \"1s\"\n[link]\nrate = \"9mbit\"\n\
+                    [[group]]\nname = \"a\"\nweight = 1\n[[flow]]\ngroup = \"a\"\n\
+                    kind = \"quic\"\nconnections = 2\ndemand = \"4mbit\"\nstop = \"0.5s\"";
+        let flow = Scenario::parse(text, "x").unwrap().flows.remove(0);
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut job = Job::new(&flow, socket.local_addr().unwrap(), 1_500, 1);
+        let identity = serve::Identity::new().unwrap();
+        job.certificate = certificate.or_else(|| Some(identity.certificate()));
+        let config = identity.server_config(&job).unwrap();
+        let (clock, of_server) = (Clock::starting_in(Span::ZERO), Arc::new(job.clone()));
+        // It serves until the test's process ends.
+        thread::spawn(move || serve::serve_quic(socket, config, &of_server, clock));
+        (job, clock)
+    }
+
+    #[test]
+    fn a_download_lasts_until_the_flow_stops() {
+        let (job, clock) = job(None);
+        fetch::receive_quic(&job, clock).unwrap();
+        assert!(clock.now() >= job.stop(), "it ends no earlier");
+        assert!(clock.now() < Time::ZERO + Span::secs(3), "and not much later");
+    }
+
+    #[test]
+    fn only_the_servers_own_certificate_is_trusted() {
+        let other = serve::Identity::new().unwrap().certificate();
+        let (job, clock) = job(Some(other));
+        let refused = fetch::receive_quic(&job, clock).unwrap_err().to_string();
+        assert!(refused.contains("certificate"), "{refused}");
+    }
 }

@@ -24,11 +24,16 @@ mod quic;
 mod respond;
 mod source;
 
-use quic::Identity;
+pub(super) use quic::Identity;
+#[cfg(test)]
+pub(super) use quic::serve as serve_quic;
+#[cfg(test)]
+pub(super) use respond::respond;
 use source::{Allowance, Source, owed_max};
 
 /// What a sender hands to the kernel at a time.
 const CHUNK: usize = 64 * 1024;
+static PAYLOAD: [u8; CHUNK] = [0x5a; CHUNK];
 /// Unsent payload that the kernel holds, so that a demand that falls falls at once.
 const UNSENT_MAX: u32 = 128 * 1024;
 /// How long a write may block before the sender looks at the clock again.
@@ -139,7 +144,6 @@ fn accept(
 
 fn send(mut stream: TcpStream, job: &Job, clock: Clock) -> io::Result<()> {
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-    let chunk = vec![0x5a; CHUNK];
     let stop = job.stop();
     let mut source = Source::new(job, clock.now(), job.segment());
     loop {
@@ -149,7 +153,7 @@ fn send(mut stream: TcpStream, job: &Job, clock: Clock) -> io::Result<()> {
         }
         match source.allowance(now) {
             Allowance::Bytes(bytes) => {
-                let sent = write(&mut stream, &chunk[..(bytes as usize).min(CHUNK)])?;
+                let sent = write(&mut stream, &PAYLOAD[..(bytes as usize).min(CHUNK)])?;
                 source.sent(sent);
             }
             Allowance::NothingUntil(due) => clock.sleep_until(due.min(stop)),

@@ -212,10 +212,12 @@ impl Play for Browser {
 
     fn handle_received(&mut self, now: Time, slot: u32, total: Bytes, wants: &mut Wants) {
         let connection = self.connection(slot);
-        if !matches!(*connection, Connection::Busy(complete) if total >= complete) {
+        let Connection::Busy(complete) = *connection else { return };
+        if total < complete {
             return;
         }
-        *connection = Connection::Free(total);
+        // What arrived twice is no part of the next object.
+        *connection = Connection::Free(complete);
         self.dispatch(place(slot).0, wants);
         let State::Loads(page) = &mut self.state else { return };
         page.missing -= 1;

@@ -6,9 +6,9 @@
 //! packets pass the stages on its *route*, one *hop* after the other.
 
 use fairweir_core::receiver::{
-    Command, ConnectionSample, Controller, GroupSample, Observation, Windows,
+    Command, ConnectionSample, Controller, GroupSample, Observation, ProbeSample, Windows,
 };
-use fairweir_core::units::{Bytes, Span, Time};
+use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use crate::htb::{Htb, Verdict};
 use crate::link::Packet;
@@ -110,6 +110,11 @@ impl<T> Stage<T> {
         self.htb.enqueue(now, packet)
     }
 
+    /// What arrived in the last tick.
+    pub(super) fn rate(&self) -> Rate {
+        self.controller.decision().groups.iter().map(|group| group.rate).sum()
+    }
+
     pub(super) fn next_departure(&self) -> Option<Time> {
         self.htb.next_departure()
     }
@@ -120,7 +125,12 @@ impl<T> Stage<T> {
 
     /// Tells the controller what arrived since the last tick and does what it says; returns when it
     /// ticks next.
-    pub(super) fn handle_tick(&mut self, now: Time, connections: Vec<ConnectionSample>) -> Time {
+    pub(super) fn handle_tick(
+        &mut self,
+        now: Time,
+        connections: Vec<ConnectionSample>,
+        probe: Option<ProbeSample>,
+    ) -> Time {
         let mut groups = self.samples.clone();
         for (class, sample) in groups.iter_mut().enumerate() {
             let drops = self.htb.drops(class);
@@ -135,7 +145,7 @@ impl<T> Stage<T> {
             interval,
             groups,
             connections,
-            probe: None,
+            probe,
         });
         self.carry_out(now);
         now + self.tick

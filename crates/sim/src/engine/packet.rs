@@ -27,6 +27,10 @@ pub(super) enum DownKind {
     Pong {
         id: u64,
     },
+    /// The answer to a probe of the stage `to`.
+    Echoed {
+        id: u64,
+    },
 }
 
 /// A packet from the home.
@@ -49,6 +53,8 @@ pub(super) enum UpKind {
     Ack { ack: Ack, stamp: u32 },
     /// UDP of the flow `from`.
     Ping { id: u64 },
+    /// A probe of the stage `from`.
+    Echo { id: u64 },
 }
 
 /// L2 sizes of a flow's packets.

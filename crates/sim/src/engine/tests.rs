@@ -427,3 +427,12 @@ proptest! {
         prop_assert!(delivered > Bytes::ZERO);
     }
 }
+
+#[test]
+fn a_page_is_complete_whatever_was_sent_twice() {
+    // On a modem whose queue is 4 s long senders give packets up too early, which then arrive twice.
+    let text = include_str!("../../../../scenarios/rbm-fig4.toml");
+    let scenario = Scenario::parse(text, "rbm-fig4").unwrap();
+    let report = play(&scenario, Control::None, 2, &|_| {}, &AtomicBool::new(false)).unwrap();
+    assert!(report.summary.pages[0].pages > 5, "{:?}", report.summary.pages);
+}

@@ -8,6 +8,7 @@
 //! | `resends` | handshakes and requests that were lost and are sent again |
 //! | `ends` | both ends of the connections: what they send, their timers, opening and closing |
 //! | `apps` | flows: what their applications want |
+//! | `probes` | the probe of the access link |
 //! | `windows` | what the receiving hosts see of connections, and how far they open their windows |
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,11 +29,13 @@ use crate::scenario::Scenario;
 mod apps;
 mod down;
 mod ends;
+mod probes;
 mod resends;
 mod setup;
 mod up;
 mod windows;
 
+use probes::Prober;
 use resends::{Lost, Resends};
 pub(super) use setup::app_seeds;
 
@@ -53,6 +56,8 @@ enum Source {
     UpLine(usize),
     /// The tick of a stage's controller.
     Tick(usize),
+    /// The next probe of a stage.
+    Probe(usize),
     /// A departure of a stage's enforcer.
     Enforcer(usize),
     FlowStart(usize),
@@ -84,6 +89,8 @@ struct Flow {
     /// Its connections by the application's slots.
     slots: Vec<Option<u32>>,
     app_source: usize,
+    /// Whether the host can bound the receive windows of its connections: not those of QUIC.
+    has_window: bool,
     seed: u64,
 }
 
@@ -119,6 +126,8 @@ pub(super) struct World<'s> {
     downlink: Link<Down>,
     uplink: Link<Up>,
     home: Home<Down>,
+    /// One for each stage, if it probes.
+    probers: Vec<Option<Prober>>,
     flows: Vec<Flow>,
     connections: Connections,
     resends: Resends,
@@ -154,11 +163,13 @@ impl World<'_> {
                 Source::UpLine(path) => self.arrive_at_servers(now, path),
                 Source::Tick(stage) => {
                     let connections = self.connections_at(stage);
-                    let next = self.home.stages[stage].handle_tick(now, connections);
+                    let probe = self.probe_sample(now, stage);
+                    let next = self.home.stages[stage].handle_tick(now, connections, probe);
                     self.open_windows(stage);
                     self.deadlines.set(source, Some(next));
                     self.leave_enforcer(now, stage);
                 }
+                Source::Probe(stage) => self.probe(now, stage),
                 Source::Enforcer(stage) => self.leave_enforcer(now, stage),
                 Source::FlowStart(flow) => {
                     self.deadlines.set(source, None);

@@ -88,6 +88,7 @@ pub fn colour_of(control: Control) -> &'static str {
         Control::Borrow => svg::colour(4),
         Control::Wfq => svg::colour(2),
         Control::Chokepoint => svg::colour(5),
+        Control::Rbm => svg::colour(6),
         Control::Crab => svg::colour(0),
         Control::Fairweir => svg::colour(1),
     }

@@ -137,6 +137,12 @@ impl Receiver {
         self.payload
     }
 
+    /// The sender has handed over no more than this: what arrived beyond it arrived twice, since
+    /// packets were given up too early.
+    pub fn handle_written(&mut self, written: Bytes) {
+        self.payload = self.payload.min(written);
+    }
+
     /// Payload of the largest packet that has arrived.
     pub fn segment(&self) -> Bytes {
         Bytes::new(self.segment_max.into())

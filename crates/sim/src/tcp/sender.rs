@@ -153,6 +153,11 @@ impl Sender {
         }
     }
 
+    /// What the application has handed over; `None` is without end.
+    pub fn written(&self) -> Option<Bytes> {
+        self.written.map(Bytes::new)
+    }
+
     /// What has still to be sent; `None` is without end.
     pub fn unsent(&self) -> Option<Bytes> {
         let written = self.written?;

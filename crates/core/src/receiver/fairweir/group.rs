@@ -23,6 +23,8 @@ pub(super) struct Group {
     silent_for: Span,
     /// Ticks in a row in which it sent far more than it may and was dropped.
     defiant_ticks: u32,
+    /// And what it sent in the first of them.
+    defiant_rate: Rate,
     /// By how much its windows are wider than the law says, in thousandths, so that what arrives
     /// is its share.
     pub(super) correction: u64,
@@ -56,6 +58,7 @@ impl Group {
             state: GroupState::Idle,
             silent_for: Span::ZERO,
             defiant_ticks: 0,
+            defiant_rate: Rate::ZERO,
             correction: NO_CORRECTION,
             saturated_ticks: 0,
             unbounded: Rate::ZERO,
@@ -74,11 +77,7 @@ impl Group {
         self.silent_for = if sample.packets == 0 { self.silent_for + interval } else { Span::ZERO };
         self.unbounded = self.rate.saturating_sub(seen.bounded);
         let is_held = sample.drops > 0 || sample.backlog > seen.packet * BACKLOG_PACKETS;
-        // Who has windows obeys them in the end.
-        let defies = sample.drops > 0
-            && self.rate > self.ceil.scale(120, 100)
-            && self.unbounded > self.rate / 2;
-        self.defiant_ticks = if defies { self.defiant_ticks + 1 } else { 0 };
+        self.see_defiance(sample.drops > 0);
         let recent = self.recent.iter().copied().max().unwrap_or(Rate::ZERO);
         // Connections that are nothing beside the others of the group do not speak for it.
         let fills = seen.filled > Rate::ZERO && seen.filled * 10 >= self.rate;
@@ -100,6 +99,22 @@ impl Group {
         if self.state != GroupState::Saturating {
             self.correction = (self.correction * 9 + NO_CORRECTION) / 10;
         }
+    }
+
+    /// Who sends far more than it may although it is dropped, and always as much, reacts to nothing:
+    /// the others had better leave it that. One that takes more when it is left more is not like
+    /// that, and gets nothing for it; and who has windows obeys them in the end.
+    fn see_defiance(&mut self, is_dropped: bool) {
+        let defies =
+            is_dropped && self.rate > self.ceil.scale(120, 100) && self.unbounded > self.rate / 2;
+        let before = self.defiant_rate;
+        let is_constant =
+            self.rate <= before.scale(115, 100) && before <= self.rate.scale(115, 100);
+        (self.defiant_ticks, self.defiant_rate) = match (defies, is_constant) {
+            (false, _) => (0, Rate::ZERO),
+            (true, true) => (self.defiant_ticks + 1, before),
+            (true, false) => (0, self.rate),
+        };
     }
 
     /// Widens or narrows its windows if it gets another part of `rates` than it has of `shares`,
@@ -159,4 +174,4 @@ const RISING: (u64, u64) = (4, 1);
 /// for what it leaves.
 const LENDING: (u64, u64) = (108, 100);
 const SILENT_MAX: Span = Span::secs(30);
-const DEFIANT_TICKS: u32 = 5;
+const DEFIANT_TICKS: u32 = 10;

@@ -216,3 +216,56 @@ const WAIT_MAX: Span = Span::secs(1);
 fn is_temporary(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::thread;
+
+    use fairweir_sim::scenario::Scenario;
+
+    use super::super::super::serve;
+    use super::*;
+
+    #[test]
+    fn downloads_are_as_many_and_as_large_as_the_application_says_on_as_many_connections() {
+        let text = "version = 1\nname = \"x\"\nduration = \"1s\"\n[link]\nrate = \"9mbit\"\n\
+                    [[group]]\nname = \"a\"\nweight = 1\n[[flow]]\ngroup = \"a\"\n\
+                    kind = \"short\"\nrate_per_s = 200\nsize = \"30kB\"\nsigma = 1\nstop = \"0.6s\"";
+        let flow = Scenario::parse(text, "x").unwrap().flows.remove(0);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let job = Job::new(&flow, listener.local_addr().unwrap(), 1_500, 1);
+        let clock = Clock::starting_in(Span::ZERO);
+        let of_server = job.clone();
+        // It serves until the test's process ends.
+        thread::spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                let job = of_server.clone();
+                thread::spawn(move || serve::respond(stream, &job, clock));
+            }
+        });
+        let Outcome::Short(played) = Driver::new(&job, clock).play().unwrap() else { panic!() };
+        // The same downloads, each there at once.
+        let mut app = job.app();
+        app.handle_start(Time::ZERO);
+        let (mut arrived, mut volume) = (0, Bytes::ZERO);
+        while let Some(due) = app.next_timeout().filter(|&due| due < job.stop()) {
+            app.handle_timeout(due);
+            while let Some(want) = app.poll_want() {
+                match want {
+                    Want::Open { slot } => app.handle_opened(due, slot),
+                    Want::Fetch { slot, volume: Some(size) } => {
+                        (arrived, volume) = (arrived + 1, volume + size);
+                        app.handle_received(due, slot, size);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let complete = played.completions.len() as u64;
+        assert_eq!(complete + played.unfinished, arrived, "{played:?}");
+        assert!(arrived > 80 && played.unfinished < 20, "{played:?}");
+        assert!(played.volume <= volume && played.volume > Bytes::ZERO, "{played:?} {volume}");
+        assert!(played.unfinished > 0 || played.volume == volume, "{played:?} {volume}");
+    }
+}

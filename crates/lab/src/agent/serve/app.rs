@@ -10,14 +10,13 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::{TimeSpec, TimeValLike};
 
-use super::{CHUNK, unsent_max, write};
+use super::{CHUNK, PAYLOAD, unsent_max, write};
 use crate::clock::Clock;
 use crate::job::Job;
 
 /// Sends datagrams to the first who says that it is there, until the flow stops.
 pub(super) fn datagrams(socket: &UdpSocket, job: &Job, clock: Clock) -> io::Result<()> {
     let (_, client): (usize, SocketAddr) = socket.recv_from(&mut [0; 64])?;
-    let payload = vec![0x5a; usize::from(u16::MAX)];
     let mut app = job.app();
     app.handle_start(clock.now());
     loop {
@@ -25,7 +24,7 @@ pub(super) fn datagrams(socket: &UdpSocket, job: &Job, clock: Clock) -> io::Resu
             let Want::Datagram { payload: length } = want else {
                 return Err(io::Error::other("UDP has no connections"));
             };
-            socket.send_to(&payload[..length as usize], client)?;
+            socket.send_to(&PAYLOAD[..length as usize], client)?;
         }
         let Some(due) = app.next_timeout().filter(|&due| due < job.stop()) else { return Ok(()) };
         clock.sleep_until(due);
@@ -123,8 +122,7 @@ impl OnOff<'_> {
             let Some(stream) = &mut self.stream else { return Ok(()) };
             let endless = Bytes::new(CHUNK as u64);
             let length = if self.is_endless { endless } else { self.owed.min(endless) };
-            let chunk = [0x5a; CHUNK];
-            let written = write(stream, &chunk[..length.as_u64() as usize])?;
+            let written = write(stream, &PAYLOAD[..length.as_u64() as usize])?;
             if written == 0 {
                 return Ok(());
             }

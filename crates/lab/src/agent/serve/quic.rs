@@ -9,7 +9,7 @@ use quinn::rustls::pki_types::PrivateKeyDer;
 use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime};
 
 use super::super::{quic, request};
-use super::{Allowance, CHUNK, Source};
+use super::{Allowance, CHUNK, PAYLOAD, Source, unsent_max};
 use crate::clock::Clock;
 use crate::job::Job;
 
@@ -18,20 +18,20 @@ use crate::job::Job;
 const SPARE: u64 = 8 + 3;
 
 /// Who the server is: a key that never leaves the process, and a certificate that it signed itself.
-pub(super) struct Identity(rcgen::CertifiedKey<rcgen::KeyPair>);
+pub(in super::super) struct Identity(rcgen::CertifiedKey<rcgen::KeyPair>);
 
 impl Identity {
-    pub(super) fn new() -> io::Result<Identity> {
+    pub(in super::super) fn new() -> io::Result<Identity> {
         let names = vec![quic::NAME.to_owned()];
         rcgen::generate_simple_self_signed(names).map(Identity).map_err(io::Error::other)
     }
 
     /// As DER.
-    pub(super) fn certificate(&self) -> Vec<u8> {
+    pub(in super::super) fn certificate(&self) -> Vec<u8> {
         self.0.cert.der().to_vec()
     }
 
-    pub(super) fn server_config(&self, job: &Job) -> io::Result<ServerConfig> {
+    pub(in super::super) fn server_config(&self, job: &Job) -> io::Result<ServerConfig> {
         let key = PrivateKeyDer::Pkcs8(self.0.signing_key.serialize_der().into());
         let chain = vec![self.0.cert.der().clone()];
         let mut config = ServerConfig::with_single_cert(chain, key).map_err(io::Error::other)?;
@@ -40,7 +40,7 @@ impl Identity {
     }
 }
 
-pub(super) fn serve(
+pub(in super::super) fn serve(
     socket: UdpSocket,
     config: ServerConfig,
     job: &Arc<Job>,
@@ -64,13 +64,15 @@ async fn send(incoming: Incoming, job: Arc<Job>, clock: Clock) -> io::Result<()>
     let connection = incoming.await?;
     let (mut send, mut receive) = connection.accept_bi().await?;
     receive.read_exact(&mut [0; request::LENGTH]).await.map_err(io::Error::other)?;
-    let chunk = vec![0x5a; CHUNK];
     let mut source = Source::new(&job, clock.now(), job.segment() - SPARE);
     while clock.now() < job.stop() {
         match source.allowance(clock.now()) {
             Allowance::Bytes(bytes) => {
+                // As with TCP's `TCP_NOTSENT_LOWAT`, so that a demand that falls falls at once.
+                let window = connection.stats().path.cwnd;
+                connection.set_send_window(window + u64::from(unsent_max(&job)));
                 let length = (bytes as usize).min(CHUNK);
-                source.sent(send.write(&chunk[..length]).await? as u64);
+                source.sent(send.write(&PAYLOAD[..length]).await? as u64);
             }
             Allowance::NothingUntil(due) => {
                 let wait = due.min(job.stop()).since(clock.now());

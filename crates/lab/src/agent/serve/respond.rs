@@ -4,19 +4,18 @@ use std::io::{self, Write};
 use std::net::TcpStream;
 
 use super::super::request;
-use super::CHUNK;
+use super::{CHUNK, PAYLOAD};
 use crate::clock::Clock;
 use crate::job::Job;
 
-pub(super) fn respond(mut stream: TcpStream, _: &Job, _: Clock) -> io::Result<()> {
+pub(in super::super) fn respond(mut stream: TcpStream, _: &Job, _: Clock) -> io::Result<()> {
     // The end of an answer shall not wait for the ACK of what is before it.
     stream.set_nodelay(true)?;
-    let chunk = vec![0x5a; CHUNK];
     loop {
         let mut left = request::read(&mut stream)?;
         while left > 0 {
             let length = left.min(CHUNK as u64);
-            stream.write_all(&chunk[..length as usize])?;
+            stream.write_all(&PAYLOAD[..length as usize])?;
             left -= length;
         }
     }

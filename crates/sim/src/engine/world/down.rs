@@ -23,10 +23,15 @@ impl World<'_> {
     }
 
     pub(super) fn arrive_at_downlink(&mut self, now: Time, path: usize) {
-        let path = &mut self.paths[path];
-        while let Some(packet) = path.down.poll_arrival(now) {
-            self.downlink.enqueue(now, packet);
+        while let Some(packet) = self.paths[path].down.poll_arrival(now) {
+            match packet.body.kind {
+                DownKind::Echoed { id } if self.evades(&packet.body) => {
+                    self.handle_echo(now, packet.body.to as usize, id);
+                }
+                _ => self.downlink.enqueue(now, packet),
+            }
         }
+        let path = &self.paths[path];
         self.deadlines.set(path.down_source, path.down.next_arrival());
         while let Some(dropped) = self.downlink.poll_drop() {
             if !dropped.random {
@@ -49,7 +54,10 @@ impl World<'_> {
                 packet.size,
                 departure.sojourn,
             );
-            self.pass(now, packet, 0);
+            match packet.body.kind {
+                DownKind::Echoed { id } => self.handle_echo(now, packet.body.to as usize, id),
+                _ => self.pass(now, packet, 0),
+            }
         }
         self.deadlines.set(DOWNLINK, self.downlink.next_departure());
     }
@@ -86,6 +94,7 @@ impl World<'_> {
         match body.kind {
             DownKind::Opening | DownKind::Data(..) => self.connections[body.to].flow,
             DownKind::Datagram | DownKind::Pong { .. } => body.to as usize,
+            DownKind::Echoed { .. } => unreachable!("a probe is of no flow"),
         }
     }
 
@@ -109,6 +118,7 @@ impl World<'_> {
                 self.serve(now, flow);
             }
             DownKind::Datagram => {}
+            DownKind::Echoed { .. } => unreachable!("a probe ends at the interface"),
             DownKind::Pong { id } => {
                 self.flows[body.to as usize].app.handle_pong(now, id);
                 self.serve(now, body.to as usize);
@@ -125,6 +135,9 @@ impl World<'_> {
         let is_full = Bytes::new(segment.payload.into()) == self.flows[connection.flow].segment;
         connection.measure.handle_segment(now, stamps, is_full);
         connection.receiver.handle_segment(now, segment);
+        if let Some(written) = connection.sender.written() {
+            connection.receiver.handle_written(written);
+        }
         connection.handle_read(now);
         let (flow, slot) = (connection.flow, connection.slot);
         let total = connection.receiver.received();
@@ -142,7 +155,7 @@ impl World<'_> {
                 self.connections.bury(body.to);
             }
             DownKind::Opening => self.resend_later(now, Lost::SynAck(body.to)),
-            DownKind::Datagram | DownKind::Pong { .. } => {}
+            DownKind::Datagram | DownKind::Pong { .. } | DownKind::Echoed { .. } => {}
         }
     }
 }

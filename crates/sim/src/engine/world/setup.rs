@@ -10,12 +10,12 @@ use super::super::deadlines::Deadlines;
 use super::super::home::{Home, Stage};
 use super::super::line::Line;
 use super::super::packet::Sizes;
-use super::{Flow, PROGRESS, PROGRESS_INTERVAL, Path, Resends, Source, Tally, World};
+use super::{Flow, PROGRESS, PROGRESS_INTERVAL, Path, Prober, Resends, Source, Tally, World};
 use crate::app::App;
 use crate::link::{Link, LinkSpec};
 use crate::random::SplitMix64;
 use crate::report::Samples;
-use crate::scenario::{self, ETHERNET_HEADER, Scenario, Told};
+use crate::scenario::{self, ETHERNET_HEADER, Kind, Scenario, Told};
 
 /// Flows begin up to that much later than the scenario says, by chance, so that seeds differ in
 /// what real processes differ in.
@@ -40,6 +40,7 @@ impl<'s> World<'s> {
             downlink: Link::new(LinkSpec { seed: random.draw(), ..scenario.downlink(control) }),
             uplink: Link::new(LinkSpec { seed: random.draw(), ..scenario.uplink() }),
             home: Home::new(scenario.groups.len()),
+            probers: Vec::new(),
             flows: Vec::new(),
             connections: Connections::default(),
             resends: Resends::default(),
@@ -116,6 +117,14 @@ impl<'s> World<'s> {
         let phase = Span::nanos(1 + random.below(tuning.tick.as_nanos()));
         self.add_source(Source::Tick(stage), Some(Time::ZERO + phase));
         let source = self.add_source(Source::Enforcer(stage), None);
+        let reflector = self.scenario.probe;
+        let probes = reflector.is_there && control == Control::Fairweir;
+        let prober = probes.then(|| {
+            let path = self.path(reflector.rtt / 2);
+            let source = self.add_source(Source::Probe(stage), Some(Time::ZERO + phase));
+            Prober::new(reflector, random.draw(), path, source)
+        });
+        self.probers.push(prober);
         let packet_max = Bytes::new(u64::from(self.scenario.link.mtu) + ETHERNET_HEADER);
         self.home.add(Stage::new(controller, count, packet_max, tuning.tick, source), classes);
         Ok(())
@@ -137,6 +146,7 @@ impl<'s> World<'s> {
             path,
             slots: Vec::new(),
             app_source,
+            has_window: flow.kind != Kind::Quic,
             seed: chance.connections,
         });
     }

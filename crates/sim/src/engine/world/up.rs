@@ -23,7 +23,9 @@ impl World<'_> {
                 connection.measure.handle_sent();
                 sizes.request()
             }
-            UpKind::Ping { .. } => unreachable!("a ping has no connection"),
+            UpKind::Ping { .. } | UpKind::Echo { .. } => {
+                unreachable!("a ping has no connection")
+            }
         };
         self.send_up(now, flow, size, Up { from: index, kind });
     }
@@ -32,6 +34,12 @@ impl World<'_> {
         let class = self.flows[flow].group;
         self.up.sent += 1;
         self.uplink.enqueue(now, Packet { class, size, body });
+        self.account_for_lost_up(now);
+        self.deadlines.set(UPLINK, self.uplink.next_departure());
+    }
+
+    /// Takes what the uplink has dropped out of the books, and has sent again what must arrive.
+    pub(super) fn account_for_lost_up(&mut self, now: Time) {
         while let Some(dropped) = self.uplink.poll_drop() {
             self.up.dropped += 1;
             let body = dropped.packet.body;
@@ -43,28 +51,35 @@ impl World<'_> {
                     self.connections[body.from].under_way -= 1;
                     self.connections.bury(body.from);
                 }
-                UpKind::Ping { .. } => {}
+                UpKind::Ping { .. } | UpKind::Echo { .. } => {}
             }
         }
-        self.deadlines.set(UPLINK, self.uplink.next_departure());
     }
 
     pub(super) fn leave_uplink(&mut self, now: Time) {
         while let Some(departure) = self.uplink.poll_departure(now) {
             let body = departure.packet.body;
             let flow = match body.kind {
+                UpKind::Echo { .. } => {
+                    self.send_to_servers(now, self.probe_path(body.from as usize), body);
+                    continue;
+                }
                 UpKind::Ping { .. } => body.from as usize,
                 UpKind::Open | UpKind::Opened | UpKind::Request { .. } | UpKind::Ack { .. } => {
                     self.connections[body.from].flow
                 }
             };
-            let path = &mut self.paths[self.flows[flow].path];
-            path.up.send(now, body);
-            if self.deadlines.of(path.up_source).is_none() {
-                self.deadlines.set(path.up_source, path.up.next_arrival());
-            }
+            self.send_to_servers(now, self.flows[flow].path, body);
         }
         self.deadlines.set(UPLINK, self.uplink.next_departure());
+    }
+
+    fn send_to_servers(&mut self, now: Time, path: usize, body: Up) {
+        let path = &mut self.paths[path];
+        path.up.send(now, body);
+        if self.deadlines.of(path.up_source).is_none() {
+            self.deadlines.set(path.up_source, path.up.next_arrival());
+        }
     }
 
     pub(super) fn arrive_at_servers(&mut self, now: Time, path: usize) {
@@ -77,6 +92,9 @@ impl World<'_> {
     }
 
     fn arrive_at_server(&mut self, now: Time, body: Up) {
+        if let UpKind::Echo { id } = body.kind {
+            return self.reflect(now, body.from as usize, id);
+        }
         if let UpKind::Ping { id } = body.kind {
             let flow = body.from as usize;
             let pong = Down { to: body.from, kind: DownKind::Pong { id } };
@@ -89,7 +107,9 @@ impl World<'_> {
             return self.connections.bury(index);
         }
         match body.kind {
-            UpKind::Ping { .. } => unreachable!("a ping has no connection"),
+            UpKind::Ping { .. } | UpKind::Echo { .. } => {
+                unreachable!("a ping has no connection")
+            }
             UpKind::Open => self.send_syn_ack(now, index),
             UpKind::Opened => {
                 connection.establish(now);

@@ -12,7 +12,9 @@ impl World<'_> {
         for (index, connection) in self.connections.open_ones() {
             let flow = &self.flows[connection.flow];
             let host = self.home.host(flow.group);
-            let Some(hop) = host.filter(|hop| hop.stage == stage) else { continue };
+            let Some(hop) = host.filter(|hop| hop.stage == stage && flow.has_window) else {
+                continue;
+            };
             let known = ConnectionSample {
                 id: id(index, connection.serial),
                 group: hop.class,
@@ -34,8 +36,9 @@ impl World<'_> {
             windows.connections.iter().map(|c| (c.id, c.window)).collect();
         bounds.sort_unstable();
         for (index, connection) in self.connections.open_ones() {
-            let host = self.home.host(self.flows[connection.flow].group);
-            if host.is_none_or(|hop| hop.stage != stage) {
+            let flow = &self.flows[connection.flow];
+            let host = self.home.host(flow.group);
+            if !flow.has_window || host.is_none_or(|hop| hop.stage != stage) {
                 continue;
             }
             let id = id(index, connection.serial);
@@ -46,8 +49,8 @@ impl World<'_> {
 
     /// A connection that begins has the window that its host gives to new ones.
     pub(super) fn open_first_window(&mut self, index: u32) {
-        let group = self.flows[self.connections[index].flow].group;
-        let Some(hop) = self.home.host(group) else { return };
+        let flow = &self.flows[self.connections[index].flow];
+        let Some(hop) = self.home.host(flow.group).filter(|_| flow.has_window) else { return };
         let initial = self.home.stages[hop.stage].windows.initial.get(hop.class);
         if let Some(window) = initial.copied().flatten() {
             self.connections[index].bound_window(Some(window));
