@@ -112,7 +112,7 @@ pub(crate) struct HostArgs {
     /// The configuration; conf.d/*.toml beside it are merged.
     #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
     pub(crate) config: PathBuf,
-    /// none, static, borrow, chokepoint or crab (the default).
+    /// none, static, borrow, chokepoint, rbm, fairweir or crab (the default).
     #[arg(long, value_parser = parse_control)]
     pub(crate) control: Option<Control>,
     /// Touch nothing: print every second what would be done.
@@ -211,8 +211,8 @@ pub(crate) struct DoctorArgs {
 pub(crate) struct PlayArgs {
     #[command(flatten)]
     pub(crate) scenario: ScenarioArgs,
-    /// A control to play it with; give it again for more: none, static, borrow, wfq, chokepoint,
-    /// crab.
+    /// A control to play it with; give it again for more: none, static, borrow, wfq, chokepoint, rbm,
+    /// crab, fairweir.
     #[arg(long, value_name = "CONTROL", default_value = "crab")]
     pub(crate) control: Vec<Control>,
     /// Where all randomness comes from, instead of what the scenario says; give it again for more,

@@ -95,7 +95,7 @@ impl Link {
     pub(super) fn handle_tick(&mut self, tick: &Tick) -> Verdict {
         let seen = &mut self.seen;
         seen.volume += tick.volume;
-        seen.span = seen.span + tick.interval;
+        seen.span += tick.interval;
         seen.is_wanted |= tick.is_wanted;
         if let Some(delay) = tick.delay {
             seen.least = Some(seen.least.map_or(delay.least, |l| l.min(delay.least)));
