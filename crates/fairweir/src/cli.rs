@@ -212,7 +212,7 @@ pub(crate) struct PlayArgs {
     #[command(flatten)]
     pub(crate) scenario: ScenarioArgs,
     /// A control to play it with; give it again for more: none, static, borrow, wfq, chokepoint,
-    /// crab.
+    /// rbm, crab, fairweir.
     #[arg(long, value_name = "CONTROL", default_value = "fairweir")]
     pub(crate) control: Vec<Control>,
     /// Where all randomness comes from, instead of what the scenario says; give it again for more,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use fairweir_core::policy::{DEFAULT_GROUP, Group, Match, MatchError};
-use fairweir_core::receiver::{CAPACITY_MIN, Control, Enforce, LATENCY, LATENCY_RANGE};
+use fairweir_core::receiver::{CAPACITY_MIN_RBM, Control, Enforce, LATENCY, LATENCY_RANGE};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span};
 use toml::Spanned;
@@ -421,10 +421,10 @@ fn parse_enforce(text: &str) -> Result<Enforce, String> {
 
 pub(crate) fn parse_capacity(text: &str) -> Result<Rate, String> {
     let rate: Rate = text.parse().map_err(|e| format!("{e}"))?;
-    if (CAPACITY_MIN..=CAPACITY_MAX).contains(&rate) {
+    if (CAPACITY_MIN_RBM..=CAPACITY_MAX).contains(&rate) {
         return Ok(rate);
     }
-    Err(format!("{rate} is no capacity of a link: from {CAPACITY_MIN} to {CAPACITY_MAX}"))
+    Err(format!("{rate} is no capacity of a link: from {CAPACITY_MIN_RBM} to {CAPACITY_MAX}"))
 }
 
 fn parse_probe(text: &str) -> Result<ProbeChoice, String> {
