@@ -149,6 +149,7 @@ impl Fairweir {
             })
         };
         let act = match verdict {
+            Verdict::Gather if self.drain.ticks_left > 0 => Act::Drain,
             Verdict::Gather => Act::Measure,
             Verdict::Rest => Act::Rest,
             Verdict::Changed(act) => act,
@@ -172,7 +173,7 @@ impl Fairweir {
             group::centre_corrections(&mut self.groups);
         }
         if let Some(delay) = delay
-            && !matches!(act, Act::Measure | Act::Learn { .. })
+            && !matches!(act, Act::Measure | Act::Drain | Act::Learn { .. })
         {
             self.open(delay.value);
         }

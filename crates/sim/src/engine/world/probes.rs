@@ -54,7 +54,7 @@ impl Prober {
         };
         let rtt = now.since(sent) + more;
         self.answers += 1;
-        self.sum = self.sum + rtt;
+        self.sum += rtt;
         self.least = Some(self.least.map_or(rtt, |least| least.min(rtt)));
     }
 
