@@ -145,21 +145,23 @@ impl Group {
     }
 }
 
-/// Makes the corrections of the steady groups none on average, by share: they divide what there is,
-/// and how wide all windows are together is not theirs. As they come from noise, all would
-/// otherwise drift down together, until the windows no longer fill the link.
-pub(super) fn centre_corrections(groups: &mut [Group]) {
+/// Lifts the corrections of the steady groups together, so that on average by share none narrows.
+///
+/// They divide what there is, and how wide all windows are together is not theirs. As they follow
+/// noise in proportion, all would otherwise drift down together, until the windows do not fill the
+/// link any more.
+pub(super) fn lift_corrections(groups: &mut [Group]) {
     let share = |g: &Group| u128::from(g.share.as_bps());
     let steady = || groups.iter().filter(|g| g.is_steady());
     let shares: u128 = steady().map(share).sum();
     let corrected: u128 = steady().map(|g| share(g) * u128::from(g.correction)).sum();
-    if corrected == 0 {
+    if corrected == 0 || corrected >= shares * u128::from(NO_CORRECTION) {
         return;
     }
     for group in groups.iter_mut().filter(|g| g.is_steady()) {
         let whole = u128::from(group.correction * NO_CORRECTION) * shares;
-        let centred = ((whole + corrected / 2) / corrected) as u64;
-        group.correction = centred.clamp(CORRECTION_MIN, CORRECTION_MAX);
+        let lifted = ((whole + corrected / 2) / corrected) as u64;
+        group.correction = lifted.clamp(CORRECTION_MIN, CORRECTION_MAX);
     }
 }
 
