@@ -170,6 +170,7 @@ impl Fairweir {
             for group in &mut self.groups {
                 group.correct(shares, rates);
             }
+            group::centre_corrections(&mut self.groups);
         }
         if let Some(delay) = delay
             && !matches!(act, Act::Measure | Act::Drain | Act::Learn { .. })
