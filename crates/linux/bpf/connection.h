@@ -15,9 +15,6 @@
 
 #include "window.h"
 
-#define EVENT_ACTIVE_ESTABLISHED 4
-#define EVENT_PASSIVE_ESTABLISHED 5
-
 /* Whether the connection comes by the device, or, as long as nothing has arrived, goes by it. */
 static __always_inline int is_through(struct tcp_sock *tp, const struct config *cfg)
 {
@@ -214,31 +211,55 @@ int fairweir_bound(struct bpf_iter__tcp *ctx)
 	return 0;
 }
 
-/* A connection opens: its window must not fill the access link before the next pass. */
+/*
+ * A connection opens: its window must not fill the access link before user space has seen it. The
+ * first data let the kernel forget the bound, so it is set again with each packet that is sent, by
+ * the callback for header options, until user space is told of the connection.
+ */
 SEC("sockops")
 int fairweir_open(struct bpf_sock_ops *ctx)
 {
+	int opens = ctx->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB ||
+		    ctx->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
 	struct connection *c;
 	struct config *cfg;
 	struct tcp_sock *tp;
 	struct bpf_sock *sk;
-	__u32 key = 0;
+	__u32 key = 0, window;
+	int flags;
 
-	if (ctx->op != EVENT_ACTIVE_ESTABLISHED && ctx->op != EVENT_PASSIVE_ESTABLISHED)
+	if (!opens && ctx->op != BPF_SOCK_OPS_HDR_OPT_LEN_CB)
 		return 1;
 	sk = ctx->sk;
 	cfg = bpf_map_lookup_elem(&config, &key);
 	if (!sk || !cfg)
 		return 1;
 	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp || !is_through(tp, cfg) ||
-	    ((struct sock_common *)tp)->skc_net.net->net_cookie != cfg->netns)
+	if (!tp)
 		return 1;
-	c = know(tp, 0);
+	if (opens) {
+		if (!is_through(tp, cfg) ||
+		    ((struct sock_common *)tp)->skc_net.net->net_cookie != cfg->netns)
+			return 1;
+		c = know(tp, 0);
+	} else {
+		c = bpf_sk_storage_get(&connections, tp, 0, 0);
+	}
 	if (!c)
 		return 1;
-	update_slot(c, tp, cfg);
-	if (cfg->features & FEATURE_WINDOWS)
-		bound(ctx, tp, initial_window(c->slot));
+	if (opens)
+		update_slot(c, tp, cfg);
+	window = cfg->features & FEATURE_WINDOWS && !c->observed ? initial_window(c->slot) : 0;
+	flags = ctx->bpf_sock_ops_cb_flags;
+	if (window) {
+		bound(ctx, tp, window);
+		if (opens && !(flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG)) {
+			c->is_held = 1;
+			bpf_sock_ops_cb_flags_set(ctx, flags | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+		}
+	} else if (c->is_held) {
+		c->is_held = 0;
+		bpf_sock_ops_cb_flags_set(ctx, flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+	}
 	return 1;
 }

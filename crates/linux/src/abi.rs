@@ -159,6 +159,10 @@ pub(crate) const FEATURE_CENSUS: u32 = 1 << 5;
 pub(crate) const FEATURE_WINDOWS: u32 = 1 << 6;
 pub(crate) const FEATURE_TRANSIT: u32 = 1 << 7;
 
+/// Every bound of a window that is set ends in these bits.
+pub(crate) const CLAMP_MARK: u32 = 0x5b;
+pub(crate) const CLAMP_MARK_MASK: u32 = 0x7f;
+
 /// The tables of ports, in the order of `PORT_TABLE_*`.
 pub(crate) const PORT_TABLES: usize = 4;
 

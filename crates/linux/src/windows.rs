@@ -12,7 +12,9 @@ use fairweir_core::receiver::{ConnectionSample, Windows};
 use fairweir_core::units::Bytes;
 use libbpf_rs::{Link, MapCore, MapFlags, ObjectBuilder};
 
-use crate::abi::{FEATURE_TRANSIT, FEATURE_WINDOWS, InitialWindows, Plain, SLOTS_MAX};
+use crate::abi::{
+    CLAMP_MARK, CLAMP_MARK_MASK, FEATURE_TRANSIT, FEATURE_WINDOWS, InitialWindows, Plain, SLOTS_MAX,
+};
 use crate::bpf::{KEY, Parts, Programs, bpf_error, listen_to_the_loader, update};
 use crate::connections::{Pass, samples};
 use crate::host::Host;
@@ -202,10 +204,11 @@ impl Awake {
     fn has_to_set(&self, wanted: &BTreeMap<u64, u32>) -> bool {
         let is_so = |(id, &window): (&u64, &u32)| {
             let off = self.seen.get(id).map(|seen| seen.abs_diff(window));
-            off.is_some_and(|off| off <= (window / TOLERANCE).max(MARK_BYTES))
+            off.is_some_and(|off| off <= (window / TOLERANCE).max(CLAMP_MARK_MASK))
         };
-        let is_freed = |id: &u64| self.seen.contains_key(id) && !wanted.contains_key(id);
-        self.wanted.keys().any(is_freed) || !wanted.iter().all(is_so)
+        let is_bounded = |clamp: u32| clamp & CLAMP_MARK_MASK == CLAMP_MARK;
+        let is_to_lift = |(id, &clamp): (&u64, &u32)| is_bounded(clamp) && !wanted.contains_key(id);
+        self.seen.iter().any(is_to_lift) || !wanted.iter().all(is_so)
     }
 
     /// Writes what differs.
@@ -277,7 +280,5 @@ const FREE: InitialWindows = InitialWindows { slots: [0; SLOTS_MAX] };
 /// A pass that bounds takes milliseconds, so small changes wait for larger ones: this part of the
 /// window. The error is a rate's as well.
 const TOLERANCE: u32 = 64;
-/// The mark of a bound changes it by less.
-const MARK_BYTES: u32 = 128;
 /// So often every connection is met, also such as came from another device.
 const BOUND_TICKS: u32 = 25;

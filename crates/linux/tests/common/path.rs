@@ -24,12 +24,19 @@ pub(crate) struct PathSpec {
     pub(crate) queue_bytes: u64,
 }
 
+/// Of the packets that arrived at the bottleneck.
+#[derive(Default)]
+struct Waits {
+    sum_ns: AtomicU64,
+    count: AtomicU64,
+}
+
 /// As [`Pair`], but with a long way between the two.
 pub(crate) struct Path {
     pub(crate) pair: Pair,
     _middle: Netns,
     stop: Arc<AtomicBool>,
-    queue_ns: Arc<AtomicU64>,
+    waits: Arc<Waits>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -55,15 +62,17 @@ impl Path {
             });
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let queue_ns = Arc::new(AtomicU64::new(0));
-        let (stop_too, queue_too) = (Arc::clone(&stop), Arc::clone(&queue_ns));
-        let thread = thread::spawn(move || carry(&ends, spec, &stop_too, &queue_too));
-        Path { pair, _middle: middle, stop, queue_ns, thread: Some(thread) }
+        let waits = Arc::new(Waits::default());
+        let (stop_too, waits_too) = (Arc::clone(&stop), Arc::clone(&waits));
+        let thread = thread::spawn(move || carry(&ends, spec, &stop_too, &waits_too));
+        Path { pair, _middle: middle, stop, waits, thread: Some(thread) }
     }
 
-    /// How long what arrives at the bottleneck now waits.
-    pub(crate) fn queue(&self) -> Duration {
-        Duration::from_nanos(self.queue_ns.load(Ordering::Relaxed))
+    /// How long what arrived at the bottleneck since the last call has to wait there, on average.
+    pub(crate) fn take_queue(&self) -> Duration {
+        let sum = self.waits.sum_ns.swap(0, Ordering::Relaxed);
+        let count = self.waits.count.swap(0, Ordering::Relaxed);
+        Duration::from_nanos(sum.checked_div(count).unwrap_or(0))
     }
 }
 
@@ -76,7 +85,7 @@ impl Drop for Path {
 }
 
 /// Ends are the home's and the Internet's.
-fn carry(ends: &[OwnedFd], spec: PathSpec, stop: &AtomicBool, queue_ns: &AtomicU64) {
+fn carry(ends: &[OwnedFd], spec: PathSpec, stop: &AtomicBool, waits: &Waits) {
     let mut ways: [VecDeque<(Instant, Vec<u8>)>; 2] = Default::default();
     let mut free_at = Instant::now();
     let mut buffer = [0; 2_048];
@@ -86,10 +95,11 @@ fn carry(ends: &[OwnedFd], spec: PathSpec, stop: &AtomicBool, queue_ns: &AtomicU
                 let now = Instant::now();
                 let mut due = now + spec.rtt / 2;
                 if from == 1 {
-                    let waits = free_at.saturating_duration_since(now);
-                    queue_ns.store(waits.as_nanos() as u64, Ordering::Relaxed);
+                    let wait = free_at.saturating_duration_since(now);
+                    waits.sum_ns.fetch_add(wait.as_nanos() as u64, Ordering::Relaxed);
+                    waits.count.fetch_add(1, Ordering::Relaxed);
                     let bps = spec.rate.as_bps() as f64;
-                    if waits.as_secs_f64() * bps > spec.queue_bytes as f64 * 8.0 {
+                    if wait.as_secs_f64() * bps > spec.queue_bytes as f64 * 8.0 {
                         continue;
                     }
                     let takes = Duration::from_secs_f64(bytes.len() as f64 * 8.0 / bps);

@@ -1,0 +1,147 @@
+//! The daemon and receive windows: that bounds are set, and that no end of the daemon leaves any.
+//!
+//! Whether a socket is bounded is told by `fairweir off`, which lifts what it finds and says of how
+//! many connections.
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+mod common;
+use common::stage::{Daemon, Download, SERVERS, Stage, privileged};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const LIFTED: &str = "the bounds of 1 receive windows";
+
+/// Starts at nine tenths of 20 Mbit/s, which is half of what the link carries.
+fn configuration(enforce: &str) -> String {
+    format!(
+        "version = 1\n[host]\ncontrol = \"fairweir\"\ncapacity = \"20mbit\"\n\
+         enforce = \"{enforce}\"\n[[group]]\nname = \"server\"\nweight = 1\nmatch = [\"ip:{}\"]\n",
+        SERVERS[0]
+    )
+}
+
+/// A daemon that has bounded a download.
+fn bounded() -> (Stage, Daemon, Download) {
+    let stage = Stage::new();
+    stage.configure(&configuration("window"));
+    let daemon = stage.start(&[]);
+    let download = stage.download(SERVERS[0]);
+    daemon.wait_for("bounding a window", PATIENCE, |s| {
+        s["bounded_connections"] == 1 && s["groups"][0]["bounded_connections"] == 1
+    });
+    assert_eq!(daemon.status()["enforcing"], true);
+    (stage, daemon, download)
+}
+
+/// What `fairweir off` says.
+fn off(stage: &Stage) -> String {
+    let output = stage.fairweir("off --dev wan");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The guard's process.
+fn guard_of(daemon: &Daemon) -> Pid {
+    let pid = daemon.pid();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let children: Vec<i32> = children.split_whitespace().map(|c| c.parse().unwrap()).collect();
+    assert_eq!(children.len(), 1, "the guard is the only child");
+    Pid::from_raw(children[0])
+}
+
+fn wait_for_end(process: Pid) {
+    let deadline = Instant::now() + PATIENCE;
+    while kill(process, None).is_ok() {
+        // Orphans go to whoever reaps them here; what is dead does nothing any more.
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        if stat.contains(") Z ") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{process} does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_killed_daemon_leaves_no_bounds() {
+    if !privileged() {
+        return;
+    }
+    let (stage, daemon, download) = bounded();
+    let guard = guard_of(&daemon);
+    daemon.signal(Signal::SIGKILL);
+    wait_for_end(guard);
+    let (_, said) = daemon.end();
+    assert!(said.contains("the bounds of receive windows were lifted"), "{said}");
+    assert!(!off(&stage).contains("receive windows"), "nothing is left to lift");
+    assert!(!download.is_broken());
+}
+
+#[test]
+fn bounds_that_nobody_was_left_to_lift_are_lifted_by_off() {
+    if !privileged() {
+        return;
+    }
+    let (stage, daemon, download) = bounded();
+    kill(guard_of(&daemon), Signal::SIGKILL).unwrap();
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    let said = off(&stage);
+    assert!(said.contains(LIFTED), "{said}");
+    assert!(!off(&stage).contains("receive windows"), "once is enough");
+    assert!(!download.is_broken());
+}
+
+#[test]
+fn a_hanging_daemon_loses_its_bounds_and_sets_them_again() {
+    if !privileged() {
+        return;
+    }
+    let (stage, daemon, _download) = bounded();
+    daemon.signal(Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(3_500));
+    let lifted = stage.at_home(|| fairweir_linux::lift().unwrap());
+    assert_eq!(lifted, 0, "the guard was quicker");
+    daemon.signal(Signal::SIGCONT);
+    let deadline = Instant::now() + PATIENCE;
+    while stage.at_home(|| fairweir_linux::lift().unwrap()) == 0 {
+        assert!(Instant::now() < deadline, "never set again");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+#[test]
+fn the_end_and_other_controls_lift_all_bounds() {
+    if !privileged() {
+        return;
+    }
+    let (stage, daemon, _download) = bounded();
+    stage.configure(&configuration("htb"));
+    daemon.wait_for("without bounds", PATIENCE, |s| s["bounded_connections"] == 0);
+    assert_eq!(stage.at_home(|| fairweir_linux::lift().unwrap()), 0, "by the reload");
+    stage.configure(&configuration("auto"));
+    daemon.wait_for("with bounds", PATIENCE, |s| s["bounded_connections"] == 1);
+    daemon.signal(Signal::SIGTERM);
+    let (code, said) = daemon.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(stage.at_home(|| fairweir_linux::lift().unwrap()), 0, "by the end");
+}
+
+#[test]
+fn a_dry_run_bounds_nothing() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&configuration("auto"));
+    let daemon = stage.start(&["--dry-run"]);
+    let _download = stage.download(SERVERS[0]);
+    daemon.wait_for("watching", PATIENCE, |s| s["connections"] == 1);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(daemon.status()["bounded_connections"], 0);
+    assert_eq!(stage.at_home(|| fairweir_linux::lift().unwrap()), 0);
+}
