@@ -124,7 +124,7 @@ impl Model {
         if is_idle {
             self.grant_round(now);
         }
-        self.in_flight = self.in_flight + size;
+        self.in_flight += size;
         self.credit -= size.as_u64() as f64;
     }
 
@@ -296,7 +296,7 @@ impl Model {
         if self.pipe.is_full {
             self.cwnd = (self.cwnd + acked).min(target);
         } else if self.cwnd < target || self.sampler.delivered() < self.window_initial() {
-            self.cwnd = self.cwnd + acked;
+            self.cwnd += acked;
         }
         self.cwnd = self.cwnd.max(self.window_min());
     }
