@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 
 use fairweir_core::policy::Group;
-use fairweir_core::receiver::Control;
 
 use crate::cli::CheckArgs;
 use crate::config::Config;
@@ -21,7 +20,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         writeln!(out, "read {}", file.display())?;
     }
     let host = &config.host;
-    let control = host.control.unwrap_or(Control::Crab);
+    let control = host.control.unwrap_or_default();
     write!(out, "control {control}")?;
     if let Some(capacity) = host.capacity {
         write!(out, ", capacity {capacity}")?;
@@ -69,7 +68,7 @@ fn as_json(config: &Config) -> serde_json::Value {
     serde_json::json!({
         "files": config.files,
         "dev": config.host.dev,
-        "control": config.host.control.unwrap_or(Control::Crab),
+        "control": config.host.control.unwrap_or_default(),
         "capacity_bps": config.host.capacity,
         "strict_priority": config.host.strict_priority,
         "probe": config.host.probe.to_string(),

@@ -112,7 +112,7 @@ pub(crate) struct HostArgs {
     /// The configuration; conf.d/*.toml beside it are merged.
     #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
     pub(crate) config: PathBuf,
-    /// none, static, borrow, chokepoint or crab (the default).
+    /// fairweir (the default), rbm, crab, static, borrow, chokepoint or none.
     #[arg(long, value_parser = parse_control)]
     pub(crate) control: Option<Control>,
     /// Touch nothing: print every second what would be done.
@@ -212,8 +212,8 @@ pub(crate) struct PlayArgs {
     #[command(flatten)]
     pub(crate) scenario: ScenarioArgs,
     /// A control to play it with; give it again for more: none, static, borrow, wfq, chokepoint,
-    /// crab.
-    #[arg(long, value_name = "CONTROL", default_value = "crab")]
+    /// rbm, crab, fairweir.
+    #[arg(long, value_name = "CONTROL", default_value = "fairweir")]
     pub(crate) control: Vec<Control>,
     /// Where all randomness comes from, instead of what the scenario says; give it again for more,
     /// or a range such as 1..20, both ends included.
@@ -238,7 +238,7 @@ pub(crate) struct PlayArgs {
 pub(crate) struct CompareArgs {
     #[command(flatten)]
     pub(crate) scenario: ScenarioArgs,
-    /// A control to play it with; give it again for more [default: none, static, wfq and crab].
+    /// A control to play it with; give it again for more [default: none, static, wfq, crab and fairweir].
     #[arg(long, value_name = "CONTROL")]
     pub(crate) control: Vec<Control>,
     /// Seeds of the simulator: a number or a range, both ends included.
@@ -325,7 +325,7 @@ const DOCTOR_EXAMPLES: &str = "Examples:
   sudo fairweir doctor --dev eth0 --json";
 
 const LAB_RUN_EXAMPLES: &str = "Examples:
-  sudo fairweir lab run scenarios/demo.toml --control none --control crab --control wfq
+  sudo fairweir lab run scenarios/demo.toml --control none --control fairweir --control wfq
   sudo fairweir lab run scenarios/crab-fig7-short.toml --json --series
   sudo fairweir lab run scenarios/demo.toml --out /tmp/demo";
 
@@ -339,7 +339,7 @@ const LAB_CHECK_EXAMPLES: &str = "Examples:
   fairweir lab check scenarios/demo.toml";
 
 const SIM_RUN_EXAMPLES: &str = "Examples:
-  fairweir sim run scenarios/demo.toml --control none --control crab --control wfq
+  fairweir sim run scenarios/demo.toml --control none --control fairweir --control wfq
   fairweir sim run scenarios/crab-fig7.toml --seed 1..20 --out /tmp/fig7
   fairweir sim run scenarios/demo.toml --set link.rate=47mbit --set group.video.weight=3 --json";
 

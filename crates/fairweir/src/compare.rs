@@ -56,7 +56,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let scenario = play::read(&args.scenario)?;
     fairweir_lab::refuse_unplayable(&scenario)?;
     let controls = match args.control.as_slice() {
-        [] => vec![Control::None, Control::Static, Control::Wfq, Control::Crab],
+        [] => vec![Control::None, Control::Static, Control::Wfq, Control::Crab, Control::Fairweir],
         given => given.to_vec(),
     };
     let sims = play::runs(&controls, std::slice::from_ref(&args.seed), &scenario)?;

@@ -122,7 +122,7 @@ fn configuration(dev: &str, seen: &Seen) -> String {
          version = 1\n\n\
          [host]\n\
          dev = \"{dev}\"\n\
-         control = \"crab\"   # learns what the link carries; `capacity` is not needed\n",
+         control = \"fairweir\"   # learns what the link carries; `capacity` is not needed\n",
         seen.span,
         seen.received,
         seen.busiest.as_mbit_f64(),

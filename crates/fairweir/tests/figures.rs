@@ -54,6 +54,22 @@ fn figures_give_a_table_pictures_and_numbers_that_are_the_same_again() {
 }
 
 #[test]
+fn on_a_modem_windows_make_a_terminal_seven_times_as_fast_as_the_paper_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().to_str().unwrap();
+    let output =
+        fairweir(&["figures", "rbm", "--figure", "2", "--seed", "1..2", "--json", "--out", out]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let outcomes: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let claims = outcomes[0]["claims"].as_array().unwrap();
+    assert_eq!(claims.len(), 6);
+    for claim in claims {
+        assert_eq!(claim["verdict"], "met", "{claim}");
+    }
+    assert!(files(dir.path()).contains_key("figure-2.svg"));
+}
+
+#[test]
 fn what_cannot_be_done_is_told_before_anything_is_played() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("doc.md");

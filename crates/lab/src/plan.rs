@@ -83,6 +83,12 @@ impl<'s> Plan<'s> {
         }
         let probe = if scenario.probe.is_there { REFLECTORS[0].to_string() } else { "off".into() };
         let _ = writeln!(text, "probe = \"{probe}\"");
+        if control == Control::Fairweir || control == Control::Rbm {
+            let _ = writeln!(text, "enforce = \"{}\"", scenario.control.enforce.name());
+            if let Some(latency) = scenario.control.latency {
+                let _ = writeln!(text, "latency = \"{}us\"", latency.as_nanos() / 1_000);
+            }
+        }
         // The daemon adds a default group of weight 1, which has next to no traffic here: against
         // larger weights it takes next to nothing where shares are given for good.
         let heaviest = scenario.groups.iter().map(|g| g.weight.as_u32()).max().unwrap_or(1);

@@ -202,7 +202,19 @@ pub enum Act {
         #[serde(rename = "extra_bps")]
         extra: Rate,
     },
-    /// More arrived after a probe: the capacity is higher than believed.
+    /// The link was busy throughout, so what it carried is its capacity.
+    Measured {
+        /// Before.
+        #[serde(rename = "from_bps")]
+        from: Rate,
+        /// After.
+        #[serde(rename = "to_bps")]
+        to: Rate,
+    },
+    /// The windows are narrowed for a moment, so that the queue empties and shows the delay without
+    /// it.
+    Drain,
+    /// More arrived than was believed to be possible: the capacity is higher.
     Increase {
         /// Before.
         #[serde(rename = "from_bps")]
@@ -232,8 +244,12 @@ impl fmt::Display for Act {
                 write!(f, "undo loan: only {to} of {from} arrived and the lender lost by it")
             }
             Act::Probe { extra, .. } => write!(f, "probe: {extra} more, to see whether it arrives"),
+            Act::Measured { from, to } => {
+                write!(f, "measured: the busy link carried {to}, {from} was believed")
+            }
+            Act::Drain => write!(f, "drain: the queue empties, to show the delay without it"),
             Act::Increase { from, to } => {
-                write!(f, "increase: {to} arrived after a probe, {from} was believed")
+                write!(f, "increase: {to} arrived, {from} was believed")
             }
         }
     }

@@ -53,7 +53,7 @@ pub use rbm::Rbm;
 pub const TICK: Span = Span::millis(200);
 
 /// A way of control, by the name that users give it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Control {
     /// Counts, touches nothing.
@@ -71,6 +71,7 @@ pub enum Control {
     /// CRAB's loop.
     Crab,
     /// Capacity from a busy link, shares by receive windows.
+    #[default]
     Fairweir,
 }
 

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use fairweir_core::policy::{GROUPS_MAX, Group, Match, Policy, PolicyError};
-use fairweir_core::receiver::{Control, Enforce};
+use fairweir_core::receiver::{Control, Enforce, LATENCY};
 use fairweir_core::units::{Rate, Span};
 
 mod error;
@@ -61,6 +61,8 @@ pub(crate) struct HostSection {
     pub(crate) strict_priority: bool,
     /// By what shares are enforced (`fairweir` alone).
     pub(crate) enforce: Enforce,
+    /// How long the queue at the ISP shall be (`fairweir` and `rbm` alone).
+    pub(crate) latency: Span,
     /// Who shall answer the probe of the access link.
     pub(crate) probe: ProbeChoice,
     /// From one request of the probe to the next while the link is in use.
@@ -99,6 +101,7 @@ impl Default for HostSection {
             capacity: None,
             strict_priority: false,
             enforce: Enforce::Auto,
+            latency: LATENCY,
             probe: ProbeChoice::Auto,
             probe_interval: PROBE_INTERVAL,
         }

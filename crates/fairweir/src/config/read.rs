@@ -6,7 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use fairweir_core::policy::{DEFAULT_GROUP, Group, Match, MatchError};
-use fairweir_core::receiver::{CAPACITY_MIN, Control, Enforce};
+use fairweir_core::receiver::{CAPACITY_MIN_RBM, Control, Enforce, LATENCY, LATENCY_RANGE};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span};
 use toml::Spanned;
@@ -28,8 +28,16 @@ const PROBE_INTERVALS: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 const LINE_SHOWN_MAX: usize = 60;
 
 const DOCUMENT_KEYS: [&str; 3] = ["version", "host", "group"];
-const HOST_KEYS: [&str; 7] =
-    ["dev", "control", "capacity", "strict_priority", "enforce", "probe", "probe_interval"];
+const HOST_KEYS: [&str; 8] = [
+    "dev",
+    "control",
+    "capacity",
+    "strict_priority",
+    "enforce",
+    "latency",
+    "probe",
+    "probe_interval",
+];
 const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
 const MATCH_KINDS: [&str; 7] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port"];
 
@@ -53,6 +61,7 @@ pub(super) struct HostKeys {
     capacity: Option<Placed<Rate>>,
     strict_priority: Option<Placed<bool>>,
     enforce: Option<Placed<Enforce>>,
+    latency: Option<Placed<Span>>,
     probe: Option<Placed<ProbeChoice>>,
     probe_interval: Option<Placed<Span>>,
 }
@@ -107,12 +116,13 @@ impl HostKeys {
         merge_key("host.capacity", &mut self.capacity, later.capacity)?;
         merge_key("host.strict_priority", &mut self.strict_priority, later.strict_priority)?;
         merge_key("host.enforce", &mut self.enforce, later.enforce)?;
+        merge_key("host.latency", &mut self.latency, later.latency)?;
         merge_key("host.probe", &mut self.probe, later.probe)?;
         merge_key("host.probe_interval", &mut self.probe_interval, later.probe_interval)
     }
 
     pub(super) fn control(&self) -> Control {
-        self.control.as_ref().map_or(Control::Crab, |c| c.value)
+        self.control.as_ref().map_or_else(Control::default, |c| c.value)
     }
 
     /// Where strict priority is asked for, although `control` does not know it.
@@ -137,6 +147,7 @@ impl HostKeys {
             capacity: self.capacity.as_ref().map(|c| c.value),
             strict_priority: self.strict_priority.as_ref().is_some_and(|s| s.value),
             enforce: self.enforce.as_ref().map_or(Enforce::Auto, |e| e.value),
+            latency: self.latency.as_ref().map_or(LATENCY, |l| l.value),
             probe: self.probe.as_ref().map_or(ProbeChoice::Auto, |p| p.value),
             probe_interval: self.probe_interval.as_ref().map_or(PROBE_INTERVAL, |p| p.value),
         })
@@ -205,10 +216,11 @@ impl<'d> Section<'d> {
         self.check_keys("[host]", &HOST_KEYS)?;
         Ok(HostKeys {
             dev: self.parsed("dev", "an interface's name, such as \"eth0\"", parse_dev)?,
-            control: self.parsed("control", "a control, such as \"crab\"", parse_control)?,
+            control: self.parsed("control", "a control, such as \"fairweir\"", parse_control)?,
             capacity: self.parsed("capacity", "a rate, such as \"30mbit\"", parse_capacity)?,
             strict_priority: self.boolean("strict_priority")?,
             enforce: self.parsed("enforce", "\"auto\", \"window\" or \"htb\"", parse_enforce)?,
+            latency: self.parsed("latency", "a time, such as \"5ms\"", parse_latency)?,
             probe: self.parsed("probe", "\"auto\", \"off\" or an address", parse_probe)?,
             probe_interval: self.parsed(
                 "probe_interval",
@@ -394,16 +406,25 @@ pub(crate) fn parse_control(text: &str) -> Result<Control, String> {
     }
 }
 
+fn parse_latency(text: &str) -> Result<Span, String> {
+    let latency: Span = text.parse().map_err(|e| format!("{e}"))?;
+    if LATENCY_RANGE.contains(&latency) {
+        return Ok(latency);
+    }
+    let (least, most) = (LATENCY_RANGE.start(), LATENCY_RANGE.end());
+    Err(format!("{latency} is no length for the queue at the ISP: from {least} to {most}"))
+}
+
 fn parse_enforce(text: &str) -> Result<Enforce, String> {
     text.parse().map_err(|e| format!("{e}{}", did_you_mean(text, &Enforce::ALL.map(Enforce::name))))
 }
 
 pub(crate) fn parse_capacity(text: &str) -> Result<Rate, String> {
     let rate: Rate = text.parse().map_err(|e| format!("{e}"))?;
-    if (CAPACITY_MIN..=CAPACITY_MAX).contains(&rate) {
+    if (CAPACITY_MIN_RBM..=CAPACITY_MAX).contains(&rate) {
         return Ok(rate);
     }
-    Err(format!("{rate} is no capacity of a link: from {CAPACITY_MIN} to {CAPACITY_MAX}"))
+    Err(format!("{rate} is no capacity of a link: from {CAPACITY_MIN_RBM} to {CAPACITY_MAX}"))
 }
 
 fn parse_probe(text: &str) -> Result<ProbeChoice, String> {

@@ -314,13 +314,17 @@ impl Daemon {
     fn note_act(&mut self, now: Time) {
         let act = self.controller.decision().act;
         debug!(dev = self.settings.dev, act = %act, "tick");
-        if act == Act::Measure || self.act_noted == Some(act) {
+        if matches!(act, Act::Measure | Act::Drain) || self.act_noted == Some(act) {
             return;
         }
         self.act_noted = Some(act);
         if matches!(
             act,
-            Act::Learn { .. } | Act::Decrease { .. } | Act::UndoLoan { .. } | Act::Increase { .. }
+            Act::Learn { .. }
+                | Act::Decrease { .. }
+                | Act::Measured { .. }
+                | Act::UndoLoan { .. }
+                | Act::Increase { .. }
         ) {
             info!(dev = self.settings.dev, "{act}");
         }

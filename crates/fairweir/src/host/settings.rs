@@ -84,7 +84,7 @@ impl Settings {
     }
 
     pub(super) fn control(&self) -> Control {
-        self.control_told.or(self.config.host.control).unwrap_or(Control::Crab)
+        self.control_told.or(self.config.host.control).unwrap_or_default()
     }
 
     /// Whether the kernel only counts.
@@ -131,6 +131,7 @@ impl Settings {
             capacity: remembered.filter(usable).or(self.config.host.capacity),
             strict_priority: self.config.host.strict_priority,
             enforce: self.enforce(),
+            latency: self.config.host.latency,
             ..ControllerSpec::new(control, self.policy().weights())
         })
     }

@@ -95,7 +95,7 @@ impl Link {
     pub(super) fn handle_tick(&mut self, tick: &Tick) -> Verdict {
         let seen = &mut self.seen;
         seen.volume += tick.volume;
-        seen.span = seen.span + tick.interval;
+        seen.span += tick.interval;
         seen.is_wanted |= tick.is_wanted;
         if let Some(delay) = tick.delay {
             seen.least = Some(seen.least.map_or(delay.least, |l| l.min(delay.least)));
@@ -129,7 +129,7 @@ impl Link {
             self.fall = None;
             self.take_over(total);
             let is_more = total > from.scale(NOTED.0, NOTED.1);
-            let act = Act::Increase { from, to: total };
+            let act = Act::Measured { from, to: total };
             return if is_more { Verdict::Changed(act) } else { Verdict::Rest };
         }
         // A probe alone says that something queues, not that all of it is ours.
@@ -147,7 +147,7 @@ impl Link {
         }
         self.take_over(total);
         let is_less = total < from.scale(NOTED.1, NOTED.0);
-        let act = Act::Decrease { from, to: total };
+        let act = Act::Measured { from, to: total };
         if is_less { Verdict::Changed(act) } else { Verdict::Rest }
     }
 

@@ -54,7 +54,7 @@ impl Prober {
         };
         let rtt = now.since(sent) + more;
         self.answers += 1;
-        self.sum = self.sum + rtt;
+        self.sum += rtt;
         self.least = Some(self.least.map_or(rtt, |least| least.min(rtt)));
     }
 
@@ -70,6 +70,7 @@ impl Prober {
             answered,
             rtt_min: self.least.take().unwrap_or(Span::ZERO),
             rtt_mean: if answered == 0 { Span::ZERO } else { sum / u64::from(answered) },
+            reflector: 0,
         }
     }
 }
