@@ -326,7 +326,7 @@ fn what_two_files_both_say_is_an_error_that_names_both() {
     .unwrap();
     let error = refused(&main).unwrap();
     assert!(error.contains(&format!("{}:3: group.name:", second.display())), "{error}");
-    assert!(error.contains(&format!("{}:13 already", main.display())), "{error}");
+    assert!(error.contains(&format!("{}:14 already", main.display())), "{error}");
     fs::write(&second, "[[group]]\n").unwrap();
     assert!(refused(&main).unwrap().contains("x.toml:1: version: is missing"));
 }
