@@ -29,7 +29,7 @@ impl Link {
     }
 
     fn probe(&mut self, answered: u32, rtt: Span) -> Option<DelaySample> {
-        let probe = ProbeSample { sent: 4, answered, rtt_min: rtt, rtt_mean: rtt };
+        let probe = ProbeSample { sent: 4, answered, rtt_min: rtt, rtt_mean: rtt, reflector: 0 };
         self.observe(Vec::new(), Some(probe), Queue::Unknown)
     }
 
@@ -148,6 +148,16 @@ fn a_probe_that_is_not_answered_says_nothing_and_is_no_base() {
 }
 
 #[test]
+fn another_reflector_has_a_base_of_its_own() {
+    let mut link = Link::new();
+    link.probe(4, Span::millis(20));
+    let rtt = Span::millis(50);
+    let another = ProbeSample { sent: 4, answered: 4, rtt_min: rtt, rtt_mean: rtt, reflector: 1 };
+    let delay = link.observe(Vec::new(), Some(another), Queue::Unknown);
+    assert_eq!(delay.map(|delay| delay.least), Some(Span::ZERO));
+}
+
+#[test]
 fn a_longer_path_of_the_probe_is_its_base_in_the_end() {
     let mut link = Link::new();
     link.probe(4, Span::millis(20));
@@ -211,7 +221,7 @@ proptest! {
             });
             let probe = probe.map(|(answered, ms)| {
                 let rtt = Span::millis(if answered == 0 { 0 } else { ms });
-                ProbeSample { sent: 8, answered, rtt_min: rtt, rtt_mean: rtt }
+                ProbeSample { sent: 8, answered, rtt_min: rtt, rtt_mean: rtt, reflector: 0 }
             });
             let queue = [Queue::Unknown, Queue::WasEmpty, Queue::Drained][usize::from(queue)];
             if let Some(delay) = link.observe(connections.collect(), probe, queue) {

@@ -497,7 +497,7 @@ fn any_tick() -> impl Strategy<Value = Observation> {
         let connections = connections.into_iter().map(|(id, c)| ConnectionSample { id, ..c });
         let probe = probe.map(|(answered, ms)| {
             let rtt = Span::millis(if answered == 0 { 0 } else { ms });
-            ProbeSample { sent: 8, answered, rtt_min: rtt, rtt_mean: rtt }
+            ProbeSample { sent: 8, answered, rtt_min: rtt, rtt_mean: rtt, reflector: 0 }
         });
         let (groups, connections) = (groups.collect(), connections.collect());
         Observation { at: Time::ZERO, interval, groups, connections, probe }
