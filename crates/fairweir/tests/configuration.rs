@@ -22,6 +22,7 @@ dev = "eth0"
 control = "crab"
 capacity = "30mbit"
 strict_priority = false
+enforce = "window"
 probe = "192.0.2.7"
 probe_interval = "100ms"
 
@@ -116,6 +117,8 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
         (host("dev = \"a/b\""), 3, "cannot be an interface's name"),
         (host("dev = \"a\\nb\""), 3, "`a\\nb` cannot be"),
         (host("dev = [\"eth0\"]"), 3, "the array is not an interface's name"),
+        (host("enforce = \"windows\""), 3, "(did you mean `window`?)"),
+        (host("enforce = true"), 3, "`true` is not \"auto\", \"window\" or \"htb\""),
         (host("strict_priority = 1"), 3, "1 is not true or false"),
         (host("strict_priority = \"true\""), 3, "the text `true` is not true or false"),
         (host("probe = true"), 3, "`true` is not \"auto\", \"off\" or an address"),
@@ -323,7 +326,7 @@ fn what_two_files_both_say_is_an_error_that_names_both() {
     .unwrap();
     let error = refused(&main).unwrap();
     assert!(error.contains(&format!("{}:3: group.name:", second.display())), "{error}");
-    assert!(error.contains(&format!("{}:13 already", main.display())), "{error}");
+    assert!(error.contains(&format!("{}:14 already", main.display())), "{error}");
     fs::write(&second, "[[group]]\n").unwrap();
     assert!(refused(&main).unwrap().contains("x.toml:1: version: is missing"));
 }

@@ -54,6 +54,7 @@ struct Base {
 
 #[derive(Clone, Copy, Debug)]
 struct ProbeBase {
+    reflector: u32,
     rtt: Span,
     /// The least since `since`, which replaces the base in the end.
     rtt_next: Span,
@@ -144,6 +145,11 @@ impl DelayEstimator {
         self.connections.values().filter_map(|base| base.rtt).max()
     }
 
+    /// Whether a connection that transmits has a base that may contain a queue.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.connections.values().any(|base| base.transit.is_some() && !base.is_settled)
+    }
+
     /// What is taken for a queue does not react to windows, so it is none: the path has become
     /// longer.
     pub(super) fn forget_transit(&mut self) {
@@ -217,11 +223,15 @@ impl DelayEstimator {
             return None;
         }
         let rtt = probe.rtt_min;
-        let base = self.probe.get_or_insert(ProbeBase { rtt, rtt_next: rtt, since: now });
+        let begun = ProbeBase { reflector: probe.reflector, rtt, rtt_next: rtt, since: now };
+        let base = self.probe.get_or_insert(begun);
+        if base.reflector != probe.reflector {
+            *base = begun;
+        }
         base.rtt = base.rtt.min(rtt);
         base.rtt_next = base.rtt_next.min(rtt);
         if now.since(base.since) > PROBE_BASE_AGE_MAX {
-            *base = ProbeBase { rtt: base.rtt_next, rtt_next: rtt, since: now };
+            *base = ProbeBase { rtt: base.rtt_next, ..begun };
         }
         let beyond = |rtt: Span| rtt.as_nanos() as i64 - base.rtt.as_nanos() as i64;
         let (least, mean) = (beyond(probe.rtt_min), beyond(probe.rtt_mean));

@@ -84,6 +84,8 @@ pub struct ProbeSample {
     pub rtt_min: Span,
     /// The mean round-trip time; 0 if nothing was answered.
     pub rtt_mean: Span,
+    /// Which of the hosts that were asked so far answered: another number is another way.
+    pub reflector: u32,
 }
 
 /// What the queue of the access link adds to the delay of what arrives, as a controller concludes

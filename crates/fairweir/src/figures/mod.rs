@@ -338,7 +338,7 @@ mod tests {
         for (point, _) in plan(&all()) {
             let scenario = point.scenario().unwrap_or_else(|e| panic!("{point:?}: {e:#}"));
             let spec = ControllerSpec {
-                capacity: Some(scenario.link.capacity.nominal()),
+                capacity: point.control.needs_capacity().then(|| scenario.link.capacity.nominal()),
                 strict_priority: scenario.control.strict_priority,
                 tuning: scenario.control.tuning.applied_to(CrabTuning::HOST),
                 ..ControllerSpec::new(

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::clock::Clock;
 
+mod bbr;
 mod fetch;
 mod quic;
 mod request;

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use fairweir_sim::scenario::UDP_HEADER;
 use nix::sys::socket::{setsockopt, sockopt};
-use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
+use quinn::congestion::{ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::{EndpointConfig, TransportConfig, VarInt};
 
+use super::bbr::BbrConfig;
 use crate::job::Job;
 
 /// Whom the server's certificate is for.
@@ -25,7 +26,7 @@ pub(super) fn transport(job: &Job) -> io::Result<TransportConfig> {
     let congestion: Arc<dyn ControllerFactory + Send + Sync> = match &*job.congestion_control {
         "reno" => Arc::new(NewRenoConfig::default()),
         "cubic" => Arc::new(CubicConfig::default()),
-        "bbr" => Arc::new(BbrConfig::default()),
+        "bbr" => Arc::new(BbrConfig { seed: job.seed }),
         other => return Err(io::Error::other(format!("QUIC has no `{other}`"))),
     };
     let mut transport = TransportConfig::default();

@@ -25,6 +25,9 @@ pub(super) struct Ledger {
     answered: u32,
     rtt_min: Span,
     rtt_sum: Span,
+    /// How often another host than before answered.
+    reflector: u32,
+    answered_by: Option<IpAddr>,
     totals: Totals,
 }
 
@@ -66,6 +69,11 @@ impl Ledger {
         };
         let Some(open) = self.open.remove(i) else { return false };
         let rtt = at.since(open.at);
+        if self.answered_by.replace(answer.from).is_some_and(|before| before != answer.from) {
+            // What the other one answered says nothing of this one's way.
+            self.reflector += 1;
+            (self.answered, self.rtt_sum) = (0, Span::ZERO);
+        }
         self.rtt_min = if self.answered == 0 { rtt } else { self.rtt_min.min(rtt) };
         self.rtt_sum += rtt;
         self.sent += 1;
@@ -93,6 +101,7 @@ impl Ledger {
             answered: self.answered,
             rtt_min: self.rtt_min,
             rtt_mean: self.rtt_sum / u64::from(self.answered.max(1)),
+            reflector: self.reflector,
         };
         (self.sent, self.answered) = (0, 0);
         (self.rtt_min, self.rtt_sum) = (Span::ZERO, Span::ZERO);

@@ -6,7 +6,7 @@
 //! packets pass the stages on its *route*, one *hop* after the other.
 
 use fairweir_core::receiver::{
-    Command, ConnectionSample, Controller, GroupSample, Observation, ProbeSample, Windows,
+    Command, ConnectionSample, Controller, Decision, GroupSample, Observation, ProbeSample, Windows,
 };
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
@@ -113,6 +113,11 @@ impl<T> Stage<T> {
     /// What arrived in the last tick.
     pub(super) fn rate(&self) -> Rate {
         self.controller.decision().groups.iter().map(|group| group.rate).sum()
+    }
+
+    /// What was decided in the last tick.
+    pub(super) fn decision(&self) -> &Decision {
+        self.controller.decision()
     }
 
     pub(super) fn next_departure(&self) -> Option<Time> {

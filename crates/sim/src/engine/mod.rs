@@ -19,7 +19,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use fairweir_core::receiver::{Control, ControllerError};
+use fairweir_core::receiver::{Control, ControllerError, Decision};
 use fairweir_core::units::Time;
 
 use crate::app::Outcome;
@@ -91,6 +91,23 @@ pub fn play(
     let scenario = &Scenario { seed, ..scenario.clone() };
     let mut world = World::new(scenario, control, seed)?;
     world.play(progress, cancel)?;
+    Ok(world.ended().judge(scenario, control))
+}
+
+/// Plays as [`play`] does, and shows every decision of the control loop that packets meet first.
+///
+/// # Errors
+/// [`PlayError::Control`] if the control cannot work with the scenario.
+pub fn play_watched(
+    scenario: &Scenario,
+    control: Control,
+    seed: u64,
+    watch: &mut dyn FnMut(&Decision),
+) -> Result<Report, PlayError> {
+    let scenario = &Scenario { seed, ..scenario.clone() };
+    let mut world = World::new(scenario, control, seed)?;
+    world.set_watcher(Some(Box::new(watch)));
+    world.play(&|_| {}, &AtomicBool::new(false))?;
     Ok(world.ended().judge(scenario, control))
 }
 

@@ -13,6 +13,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fairweir_core::receiver::Decision;
 use fairweir_core::units::{Bytes, Span, Time};
 
 use super::connection::Connections;
@@ -134,9 +135,13 @@ pub(super) struct World<'s> {
     down: Tally,
     up: Tally,
     samples: Samples,
+    watcher: Watcher<'s>,
 }
 
-impl World<'_> {
+/// Who is shown what the control loop that packets meet first decides.
+pub(super) type Watcher<'s> = Option<Box<dyn FnMut(&Decision) + 's>>;
+
+impl<'s> World<'s> {
     /// Plays to the end of the scenario.
     ///
     /// # Errors
@@ -166,6 +171,7 @@ impl World<'_> {
                     let probe = self.probe_sample(now, stage);
                     let next = self.home.stages[stage].handle_tick(now, connections, probe);
                     self.open_windows(stage);
+                    self.show_decision(stage);
                     self.deadlines.set(source, Some(next));
                     self.leave_enforcer(now, stage);
                 }
@@ -197,6 +203,17 @@ impl World<'_> {
     pub(super) fn ended(self) -> Ended {
         let outcomes = self.flows.into_iter().map(|flow| flow.app.outcome());
         Ended { samples: self.samples, outcomes: outcomes.collect() }
+    }
+
+    /// Shows every decision of the first loop from now on.
+    pub(super) fn set_watcher(&mut self, watcher: Watcher<'s>) {
+        self.watcher = watcher;
+    }
+
+    fn show_decision(&mut self, stage: usize) {
+        if let Some(watcher) = self.watcher.as_mut().filter(|_| stage == 0) {
+            watcher(self.home.stages[stage].decision());
+        }
     }
 
     fn check_conservation(&self) {

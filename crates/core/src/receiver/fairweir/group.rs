@@ -128,8 +128,8 @@ impl Group {
         let ratio = (due * 1_000 / got.max(1)).clamp(800, 1_250) as u64;
         // A quarter of the way each tick.
         let step = 1_000 + (ratio as i64 - 1_000) / 4;
-        self.correction =
-            (self.correction * step as u64 / 1_000).clamp(CORRECTION_MIN, CORRECTION_MAX);
+        let corrected = (self.correction * step as u64 + 500) / 1_000;
+        self.correction = corrected.clamp(CORRECTION_MIN, CORRECTION_MAX);
     }
 
     /// Whether it has taken all it may for some time, by connections whose windows are bounded.
@@ -142,6 +142,24 @@ impl Group {
 
     pub(super) fn is_unresponsive(&self) -> bool {
         self.state == GroupState::Unresponsive
+    }
+}
+
+/// Makes the corrections of the steady groups none on average, by share: they divide what there is,
+/// and how wide all windows are together is not theirs. As they come from noise, all would
+/// otherwise drift down together, until the windows no longer fill the link.
+pub(super) fn centre_corrections(groups: &mut [Group]) {
+    let share = |g: &Group| u128::from(g.share.as_bps());
+    let steady = || groups.iter().filter(|g| g.is_steady());
+    let shares: u128 = steady().map(share).sum();
+    let corrected: u128 = steady().map(|g| share(g) * u128::from(g.correction)).sum();
+    if corrected == 0 {
+        return;
+    }
+    for group in groups.iter_mut().filter(|g| g.is_steady()) {
+        let whole = u128::from(group.correction * NO_CORRECTION) * shares;
+        let centred = ((whole + corrected / 2) / corrected) as u64;
+        group.correction = centred.clamp(CORRECTION_MIN, CORRECTION_MAX);
     }
 }
 

@@ -170,6 +170,7 @@ impl Fairweir {
             for group in &mut self.groups {
                 group.correct(shares, rates);
             }
+            group::centre_corrections(&mut self.groups);
         }
         if let Some(delay) = delay
             && !matches!(act, Act::Measure | Act::Drain | Act::Learn { .. })
@@ -313,7 +314,8 @@ impl Fairweir {
     }
 
     fn start_drain(&mut self, now: Time) {
-        let interval = if self.drain.is_urgent { DRAIN_SOON } else { DRAIN_INTERVAL };
+        let is_urgent = self.drain.is_urgent || self.delay.is_unsettled();
+        let interval = if is_urgent { DRAIN_SOON } else { DRAIN_INTERVAL };
         let wanted = self.groups.iter().any(|g| g.state == GroupState::Saturating);
         let bounds = self.link.capacity().is_some() && self.enforce != Enforce::Htb;
         if self.drain.ticks_left > 0 || !wanted || !bounds {

@@ -70,6 +70,7 @@ impl Prober {
             answered,
             rtt_min: self.least.take().unwrap_or(Span::ZERO),
             rtt_mean: if answered == 0 { Span::ZERO } else { sum / u64::from(answered) },
+            reflector: 0,
         }
     }
 }

@@ -47,6 +47,7 @@ impl<'s> World<'s> {
             down: Tally::default(),
             up: Tally::default(),
             samples: Samples::new(scenario),
+            watcher: None,
         };
         for source in [Source::Progress, Source::Downlink, Source::Uplink, Source::Resend] {
             world.add_source(source, None);

@@ -16,6 +16,7 @@ mod reno;
 mod vegas;
 
 use bbr::Bbr;
+pub use bbr::MaxFilter;
 use cubic::Cubic;
 use vegas::Vegas;
 

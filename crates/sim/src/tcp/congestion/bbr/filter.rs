@@ -2,8 +2,8 @@
 
 /// The largest value that was put in during the last [`ROUNDS`] rounds; nothing leaves until
 /// something is put in, so that a silence forgets nothing.
-#[derive(Clone, Debug)]
-pub(super) struct MaxFilter {
+#[derive(Clone, Debug, Default)]
+pub struct MaxFilter {
     /// The largest of each round, and which it was.
     rounds: [(u32, f64); ROUNDS],
     newest: u32,
@@ -11,15 +11,18 @@ pub(super) struct MaxFilter {
 }
 
 impl MaxFilter {
-    pub(super) fn new() -> MaxFilter {
+    /// A filter with nothing in it, whose maximum is 0.
+    pub fn new() -> MaxFilter {
         MaxFilter { rounds: [(0, 0.0); ROUNDS], newest: 0, max: 0.0 }
     }
 
-    pub(super) fn max(&self) -> f64 {
+    /// The largest value of the last rounds.
+    pub fn max(&self) -> f64 {
         self.max
     }
 
-    pub(super) fn put(&mut self, round: u32, value: f64) {
+    /// Puts in a value of `round`, which is the last one or a later one.
+    pub fn put(&mut self, round: u32, value: f64) {
         let slot = &mut self.rounds[round as usize % ROUNDS];
         *slot = if slot.0 == round { (round, slot.1.max(value)) } else { (round, value) };
         if round == self.newest {

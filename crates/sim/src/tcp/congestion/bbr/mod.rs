@@ -23,7 +23,7 @@ mod filter;
 mod policer;
 
 use aggregation::Aggregation;
-use filter::MaxFilter;
+pub use filter::MaxFilter;
 use policer::{PolicerDetector, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,401 @@
+//! The control `fairweir` over several seeds: what it promises, and every state in which CRAB's loop
+//! ends wrong. What is measured is printed (`--nocapture`); bounds are a little above it.
+
+#![allow(clippy::unwrap_used, reason = "it is a test")]
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use fairweir_core::receiver::{Act, Control, Decision};
+use fairweir_core::units::{Span, Time};
+use fairweir_sim::engine;
+use fairweir_sim::report::{Report, Summary};
+use fairweir_sim::scenario::Scenario;
+
+// ------------------------------------------------------------------------------------------------
+// Playing and judging
+
+/// One run of the control.
+struct Played {
+    report: Report,
+    /// Changes of the believed capacity per minute, after the first ten seconds.
+    changes: f64,
+    /// Least and largest believed capacity after that, in Mbit/s.
+    capacities: (f64, f64),
+}
+
+impl Played {
+    fn summary(&self) -> &Summary {
+        &self.report.summary
+    }
+
+    fn error(&self) -> f64 {
+        self.summary().allocation_error.unwrap_or(f64::NAN)
+    }
+
+    fn utilization(&self) -> f64 {
+        self.summary().utilization.unwrap_or(f64::NAN)
+    }
+
+    fn queue_ms(&self) -> f64 {
+        self.summary().isp_queue_ms.map_or(f64::NAN, |queue| queue.mean)
+    }
+
+    fn queue_ms_p99(&self) -> f64 {
+        self.summary().isp_queue_ms.map_or(f64::NAN, |queue| queue.p99)
+    }
+
+    fn rate(&self, group: &str) -> f64 {
+        let group = self.summary().groups.iter().find(|g| g.name == group).unwrap();
+        group.rate.as_mbit_f64()
+    }
+
+    /// The longest time after an event until everybody has its share for good; infinite is never.
+    fn right_after_s(&self) -> f64 {
+        let seconds = self.summary().right_after_s.iter();
+        seconds.map(|right| right.seconds.unwrap_or(f64::INFINITY)).fold(0.0, f64::max)
+    }
+}
+
+fn file(name: &str) -> Scenario {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../scenarios/{name}.toml"));
+    Scenario::parse(&fs::read_to_string(path).unwrap(), name).unwrap()
+}
+
+/// A scenario of so many seconds; `top` and `link` are keys, `rest` is what follows.
+fn scenario(seconds: u64, settle: u64, link: &str, rest: &str) -> Scenario {
+    let text = format!(
+        "version = 1\nname = \"x\"\nduration = \"{seconds}s\"\nsettle = \"{settle}s\"\n\
+         [link]\n{link}\n{rest}"
+    );
+    Scenario::parse(&text, "x").unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+fn group(name: &str, weight: u32) -> String {
+    format!("[[group]]\nname = \"{name}\"\nweight = {weight}\n")
+}
+
+fn flow(group: &str, kind: &str, keys: &str) -> String {
+    format!("[[flow]]\ngroup = \"{group}\"\nkind = \"{kind}\"\n{keys}\n")
+}
+
+/// Two groups of weights 5 (one connection) and 1 (four), which want all that they can have.
+fn five_to_one() -> String {
+    group("video", 5)
+        + &group("bulk", 1)
+        + &flow("video", "bulk", "")
+        + &flow("bulk", "bulk", "connections = 4")
+}
+
+fn play(scenario: &Scenario, seed: u64) -> Played {
+    let mut changes = 0;
+    let mut capacities = (f64::INFINITY, 0.0_f64);
+    let mut note = |decision: &Decision| {
+        if decision.at < Time::ZERO + START {
+            return;
+        }
+        let is_change =
+            matches!(decision.act, Act::Learn { .. } | Act::Increase { .. } | Act::Decrease { .. });
+        changes += u64::from(is_change);
+        let capacity = decision.capacity.map_or(0.0, |capacity| capacity.as_mbit_f64());
+        capacities = (capacities.0.min(capacity), capacities.1.max(capacity));
+    };
+    let report = engine::play_watched(scenario, Control::Fairweir, seed, &mut note).unwrap();
+    let minutes = scenario.end().since(Time::ZERO + START).as_secs_f64() / 60.0;
+    Played { report, changes: changes as f64 / minutes, capacities }
+}
+
+/// The same with another control.
+fn with_control(scenario: &Scenario, control: Control, seed: u64) -> Report {
+    engine::play(scenario, control, seed, &|_| {}, &AtomicBool::new(false)).unwrap()
+}
+
+/// Plays with several seeds and prints what came of it.
+fn play_seeds(what: &str, scenario: &Scenario, seeds: u64) -> Vec<Played> {
+    let all: Vec<Played> = (1..=seeds).map(|seed| play(scenario, seed)).collect();
+    let mean = |of: &dyn Fn(&Played) -> f64| mean(&all, of);
+    println!(
+        "{what}: error {:.4} (at most {:.4}), utilisation {:.4}, queue {:.2} ms, p99 {:.1} ms, right after {:.1} s, \
+         drops {:.0}, changes {:.1}/min",
+        mean(&Played::error),
+        all.iter().map(Played::error).fold(0.0, f64::max),
+        mean(&Played::utilization),
+        mean(&Played::queue_ms),
+        mean(&Played::queue_ms_p99),
+        all.iter().map(Played::right_after_s).fold(0.0, f64::max),
+        mean(&|played| played.summary().isp_drops as f64),
+        mean(&|played| played.changes),
+    );
+    assert!(mean(&|played| played.changes) < CHANGES_MAX, "{what}: it never comes to rest");
+    all
+}
+
+fn mean(all: &[Played], of: &dyn Fn(&Played) -> f64) -> f64 {
+    all.iter().map(of).sum::<f64>() / all.len() as f64
+}
+
+/// Whether the mean over the seeds is within bounds.
+fn assert_shares(what: &str, all: &[Played], error_max: f64, utilization_min: f64) {
+    let (error, utilization) = (mean(all, &Played::error), mean(all, &Played::utilization));
+    let is_fine = error <= error_max && utilization >= utilization_min;
+    assert!(is_fine, "{what}: error {error}, utilisation {utilization}");
+}
+
+/// Whether everybody has its share for good so long after each event, with every seed.
+fn assert_right_within(what: &str, all: &[Played], seconds: f64) {
+    for (seed, played) in all.iter().enumerate() {
+        let right = &played.summary().right_after_s;
+        assert!(played.right_after_s() <= seconds, "{what}, seed {}: {right:?}", seed + 1);
+    }
+}
+
+/// What happens until then is the control's beginning.
+const START: Span = Span::secs(10);
+/// Of the believed capacity, per minute.
+const CHANGES_MAX: f64 = 12.0;
+const SEEDS: u64 = 8;
+/// Somebody has its share after five seconds: the report counts the second that shows it, too.
+const WITHIN_5_S: f64 = 6.0;
+const LINK_30: &str = "rate = \"30mbit\"";
+
+// ------------------------------------------------------------------------------------------------
+// The figures
+
+#[test]
+fn figure_7_is_followed_with_a_short_queue_and_hardly_a_loss() {
+    let scenario = file("crab-fig7-short");
+    let all = play_seeds("figure 7", &scenario, SEEDS);
+    assert_shares("figure 7", &all, 0.006, 0.99);
+    let queue = (mean(&all, &Played::queue_ms), mean(&all, &Played::queue_ms_p99));
+    assert!(queue.0 <= 5.5 && queue.1 <= 13.0, "{queue:?}");
+    let crab = with_control(&scenario, Control::Crab, 1);
+    let drops = mean(&all, &|played| played.summary().isp_drops as f64);
+    println!("figure 7: drops {drops} of {} with crab", crab.summary.isp_drops);
+    assert!(drops <= crab.summary.isp_drops as f64 / 100.0, "{drops}: {}", crab.summary.isp_drops);
+}
+
+#[test]
+fn figure_8_is_followed_through_a_capacity_that_falls_to_a_third() {
+    let all = play_seeds("figure 8", &file("crab-fig8-short"), SEEDS);
+    assert_shares("figure 8", &all, 0.004, 0.99);
+}
+
+#[test]
+fn bbr_gets_and_leaves_its_share() {
+    let bounds = [
+        ("weights-5-1-bbr", 0.025, 0.97),
+        ("weights-5-1-mixed", 0.004, 0.99),
+        ("weights-1-5-mixed", 0.03, 0.97),
+        ("mix-cubic-bbr", 0.015, 0.98),
+    ];
+    for (name, error_max, utilization_min) in bounds {
+        let all = play_seeds(name, &file(name), SEEDS);
+        assert_shares(name, &all, error_max, utilization_min);
+    }
+}
+
+#[test]
+fn near_and_far_servers_get_the_same() {
+    for name in ["rtts", "rtts-first-200"] {
+        let all = play_seeds(name, &file(name), SEEDS);
+        assert_shares(name, &all, 0.012, 0.98);
+    }
+}
+
+// ------------------------------------------------------------------------------------------------
+// States in which CRAB's loop ends wrong
+
+#[test]
+fn a_capacity_that_falls_by_little_or_more_is_followed_within_five_seconds() {
+    for to in ["28.5mbit", "27mbit", "24mbit"] {
+        let link = format!("{LINK_30}\nsteps = [{{ at = \"12s\", rate = \"{to}\" }}]");
+        let what = format!("step to {to}");
+        let all = play_seeds(&what, &scenario(24, 5, &link, &five_to_one()), SEEDS);
+        assert_shares(&what, &all, 0.006, 0.99);
+        assert_right_within(&what, &all, WITHIN_5_S);
+    }
+}
+
+#[test]
+fn a_capacity_remembered_too_high_or_too_low_is_left_within_five_seconds() {
+    for remembered in ["33mbit", "31.5mbit", "20mbit"] {
+        let rest = format!("[control]\nremembered = \"{remembered}\"\n{}", five_to_one());
+        let what = format!("remembered {remembered}");
+        let all = play_seeds(&what, &scenario(20, 5, LINK_30, &rest), SEEDS);
+        assert_shares(&what, &all, 0.006, 0.99);
+        assert_right_within(&what, &all, WITHIN_5_S);
+    }
+}
+
+#[test]
+fn one_that_is_on_and_off_by_turns_takes_no_capacity_from_the_others() {
+    for (period, utilization_min) in [(1, 0.82), (2, 0.89), (4, 0.93)] {
+        let on_off = format!("on = \"{period}s\"\noff = \"{period}s\"");
+        let rest = group("video", 5)
+            + &group("bulk", 1)
+            + &flow("video", "on-off", &on_off)
+            + &flow("bulk", "bulk", "connections = 4\nrtt = \"30ms\"");
+        let what = format!("on and off for {period} s");
+        let scenario = scenario(60, 5, LINK_30, &rest);
+        let all = play_seeds(&what, &scenario, SEEDS);
+        let (mut with, mut crab) = (0.0, 0.0);
+        for played in &all {
+            with += played.utilization() / all.len() as f64;
+            crab += with_control(&scenario, Control::Crab, played.report.seed)
+                .summary
+                .utilization
+                .unwrap()
+                / all.len() as f64;
+            let (least, most) = played.capacities;
+            assert!(least >= 0.9 * 30.0 && most <= 1.25 * 30.0, "{what}: {least} to {most} Mbit/s");
+        }
+        println!("{what}: {with:.3}, {crab:.3} with crab");
+        assert!(with >= utilization_min && with > crab + 0.1, "{what}: {with}, {crab}");
+    }
+}
+
+#[test]
+fn groups_that_want_nothing_hold_nothing() {
+    let groups: String =
+        (0..24).map(|i| group(&format!("g{i}"), if i == 0 { 3 } else { 1 })).collect();
+    let idle: String = (2..24)
+        .map(|i| flow(&format!("g{i}"), "bulk", "start = \"17s\"\nstop = \"18s\""))
+        .collect();
+    let rest = groups + &flow("g0", "bulk", "") + &flow("g1", "bulk", "") + &idle;
+    let scenario = scenario(18, 5, "rate = \"20mbit\"", &rest);
+    let all = play_seeds("22 of 24 groups idle", &scenario, SEEDS);
+    assert_shares("22 of 24 groups idle", &all, 0.006, 0.99);
+    let first = |played: &Played| played.summary().right_after_s[0].seconds.unwrap();
+    assert!(all.iter().all(|played| first(played) <= WITHIN_5_S));
+}
+
+#[test]
+fn silence_is_no_lack_of_capacity() {
+    let all = play_seeds("60 s of silence", &file("idle-then-load"), SEEDS);
+    assert_shares("60 s of silence", &all, 0.004, 0.99);
+    for played in &all {
+        let right = &played.summary().right_after_s;
+        let again = right.iter().find(|right| right.at_s == 80.0).unwrap();
+        assert!(again.seconds.is_some_and(|s| s <= WITHIN_5_S), "{right:?}");
+    }
+}
+
+// ------------------------------------------------------------------------------------------------
+// Bad measurements
+
+#[test]
+fn the_queue_does_not_grow_over_five_minutes() {
+    let rest = five_to_one();
+    for rate in ["10mbit", "30mbit"] {
+        let link = format!("rate = \"{rate}\"");
+        // All but the last 30 s belong to the events at the start.
+        let soon = play_seeds("queue soon", &scenario(40, 10, &link, &rest), 3);
+        let late = play_seeds("queue after 5 min", &scenario(330, 300, &link, &rest), 3);
+        let (soon, late) = (mean(&soon, &Played::queue_ms), mean(&late, &Played::queue_ms));
+        assert!((late - soon).abs() <= 1.0, "{rate}: {soon} ms, {late} ms later");
+    }
+}
+
+#[test]
+fn short_and_long_buffers_and_jitter_hide_no_shares() {
+    let bounds = [
+        ("buffer = \"25ms\"", 0.006, 0.99),
+        ("buffer = \"400ms\"", 0.006, 0.99),
+        ("jitter = \"5ms\"", 0.02, 0.97),
+    ];
+    for (link, error_max, utilization_min) in bounds {
+        let link = format!("{LINK_30}\n{link}");
+        let rest = group("heavy", 2)
+            + &group("light", 1)
+            + &flow("heavy", "bulk", "connections = 8\nrtt = \"30ms\"")
+            + &flow("light", "bulk", "connections = 12\nrtt = \"30ms\"");
+        for (who, rest) in [("5:1", five_to_one()), ("8 + 12", rest)] {
+            let what = format!("{link}, {who}").replace('\n', ", ");
+            let all = play_seeds(&what, &scenario(25, 8, &link, &rest), SEEDS);
+            assert_shares(&what, &all, error_max, utilization_min);
+        }
+    }
+}
+
+#[test]
+fn a_probe_that_is_lost_or_lies_does_not_mislead() {
+    for probe in ["reflector = false", "loss = 0.9", "lie = \"fast\"", "lie = \"slow\""] {
+        let rest = format!("[probe]\n{probe}\n{}", five_to_one());
+        let all = play_seeds(probe, &scenario(25, 8, LINK_30, &rest), SEEDS);
+        assert_shares(probe, &all, 0.005, 0.99);
+    }
+}
+
+#[test]
+fn random_loss_is_no_lower_capacity() {
+    let rest = group("heavy", 2)
+        + &group("light", 1)
+        + &flow("heavy", "bulk", "connections = 12\nrtt = \"20ms\"")
+        + &flow("light", "bulk", "connections = 8\nrtt = \"20ms\"");
+    let link = format!("{LINK_30}\nloss = 0.01");
+    let all = play_seeds("1 % loss", &scenario(30, 8, &link, &rest), SEEDS);
+    assert_shares("1 % loss", &all, 0.01, 0.98);
+}
+
+// ------------------------------------------------------------------------------------------------
+// What has no window, ways to enforce, IPv6, light traffic
+
+#[test]
+fn quic_keeps_to_its_share() {
+    let all = play_seeds("quic", &file("quic-vs-tcp"), SEEDS);
+    println!("quic: tcp {:.1}, quic {:.1} Mbit/s", all[0].rate("tcp"), all[0].rate("quic"));
+    assert_shares("quic", &all, 0.01, 0.98);
+}
+
+#[test]
+fn a_flood_that_heeds_nothing_leaves_the_others_two_to_one() {
+    let flooded = scenario(
+        35,
+        8,
+        LINK_30,
+        &(group("heavy", 2)
+            + &group("light", 1)
+            + &group("flood", 1)
+            + &flow("heavy", "bulk", "connections = 2\nstart = \"1s\"")
+            + &flow("light", "bulk", "connections = 2\nstart = \"1s\"")
+            // From here on scored windows contain the flood.
+            + &flow("flood", "udp", "demand = \"20mbit\"\nstart = \"6s\"")),
+    );
+    let all = play_seeds("flood", &flooded, SEEDS);
+    for played in &all {
+        let (heavy, light) = (played.rate("heavy"), played.rate("light"));
+        println!("flood: {heavy:.2}, {light:.2}, {:.2} Mbit/s", played.rate("flood"));
+        assert!((1.9..2.1).contains(&(heavy / light)), "{heavy}, {light}");
+        assert!(heavy + light > 9.5, "{heavy}, {light}");
+    }
+}
+
+#[test]
+fn each_way_to_enforce_gives_the_shares() {
+    for enforce in ["htb", "window", "auto"] {
+        let rest = format!("[control]\nenforce = \"{enforce}\"\n{}", five_to_one());
+        let all = play_seeds(enforce, &scenario(25, 8, LINK_30, &rest), SEEDS);
+        assert_shares(enforce, &all, 0.007, 0.99);
+    }
+}
+
+#[test]
+fn ipv6_is_shared_as_ipv4() {
+    let all = play_seeds("IPv6", &file("weights-5-1-ipv6"), SEEDS);
+    assert_shares("IPv6", &all, 0.004, 0.99);
+}
+
+#[test]
+fn light_traffic_alone_is_not_taken_for_the_capacity() {
+    let rest = group("a", 1) + &flow("a", "short", "rate_per_s = 20\nsize = \"10kB\"");
+    let scenario = scenario(40, 5, "rate = \"20mbit\"", &rest);
+    let p95 = |summary: &Summary| summary.shorts[0].completion_ms_p95.unwrap();
+    for played in play_seeds("light", &scenario, SEEDS) {
+        let seed = played.report.seed;
+        let alone = with_control(&scenario, Control::None, seed);
+        let (with, without) = (p95(played.summary()), p95(&alone.summary));
+        println!("light: p95 {with} ms, {without} ms without control");
+        assert!(with <= without * 1.02, "{with} ms, {without} ms without control");
+    }
+}
