@@ -3,7 +3,7 @@
 //! The bands are bars of our own. What stands beside a measurement is the same one with `crab`, the
 //! best control before it.
 
-use fairweir_core::receiver::{Control, Enforce};
+use fairweir_core::receiver::Control;
 use fairweir_sim::report::Report;
 use fairweir_sim::report::chart::{Line, Marks, Panel, colour, colour_of};
 
@@ -16,12 +16,13 @@ use super::read::{
 };
 use super::{Figure, Judged};
 
+mod limits;
 mod table;
 
 pub(super) use table::side_by_side;
 
 /// Every figure, in the document's order.
-pub(super) const FIGURES: [Figure; 9] = [
+pub(super) const FIGURES: [Figure; 10] = [
     Figure {
         number: "7",
         title: "four flows with weights 1:2:3:4 join, stop and want less",
@@ -61,7 +62,7 @@ pub(super) const FIGURES: [Figure; 9] = [
         number: "film",
         title: "a film beside four downloads, weights 5:1",
         series: false,
-        points: || CONTROLS.into_iter().flat_map(|c| [usual_film(c), long_film(c)]).collect(),
+        points: || CONTROLS.map(usual_film).into_iter().chain(CONTROLS.map(long_film)).collect(),
         judge: judge_film,
     },
     Figure {
@@ -71,20 +72,9 @@ pub(super) const FIGURES: [Figure; 9] = [
         points: || CONTROLS.map(web).into(),
         judge: judge_web,
     },
-    Figure {
-        number: "enforce",
-        title: "shares by windows, by classes, by both",
-        series: false,
-        points: || ENFORCED.iter().flat_map(|s| Enforce::ALL.map(|by| enforced(s, by))).collect(),
-        judge: judge_enforce,
-    },
-    Figure {
-        number: "limits",
-        title: "what has no window, and too many windows",
-        series: false,
-        points: points_limits,
-        judge: judge_limits,
-    },
+    limits::LATENCY,
+    limits::ENFORCE,
+    limits::LIMITS,
 ];
 
 /// What `docs/pictures/` keeps.
@@ -119,8 +109,6 @@ const SENDERS: [&str; 7] = [
     "weights-1-5-mixed",
     "mix-cubic-bbr",
 ];
-const ENFORCED: [&str; 5] =
-    ["crab-fig7-short", "crab-fig8-short", "rtts", "weights-5-1-bbr", "quic-vs-tcp"];
 
 /// Several scenarios with every control.
 fn all_of(scenarios: &[&'static str]) -> Vec<Point> {
@@ -137,21 +125,6 @@ fn long_film(control: Control) -> Point {
 
 fn web(control: Control) -> Point {
     Point::new("web-7-3", control).set("duration", "900s")
-}
-
-fn enforced(scenario: &'static str, by: Enforce) -> Point {
-    Point::new(scenario, Control::Fairweir).set("control.enforce", by.name())
-}
-
-/// So many connections that two segments for each are far more than the link holds.
-fn crowd(control: Control) -> Point {
-    Point::new("weights-5-1", control).set("link.rate", "2mbit").set("flow.bulk.connections", 32)
-}
-
-fn points_limits() -> Vec<Point> {
-    let mut points = all_of(&["quic-vs-tcp", "udp-flood"]);
-    points.extend(DRAWN.map(crowd));
-    points
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -388,75 +361,4 @@ fn judge_web(played: &Played) -> Judged {
     let panels = vec![panel, bars("", "utilisation", &[""], bars_used)];
     let title = "Web pages beside two downloads, 10 Mbit/s, weights 7 : 3";
     Judged { claims, files: vec![chart("figure-web", title, panels)] }
-}
-
-fn judge_enforce(played: &Played) -> Judged {
-    let of = |scenario, by, of: fn(&Report) -> f64| played.measure(&enforced(scenario, by), of);
-    let told = |scenario, unit: Unit, what: fn(&Report) -> f64| {
-        format!("htb {}", of(scenario, Enforce::Htb, what).text(unit))
-    };
-    let queue = |scenario, by| of(scenario, by, queue_mean);
-    let mut claims = Vec::new();
-    for scenario in &ENFORCED[..4] {
-        let by_htb = queue(scenario, Enforce::Window).by(&queue(scenario, Enforce::Htb));
-        claims.push(Claim::new(
-            format!("{scenario}: ISP queue, windows by classes"),
-            told(scenario, Unit::Milliseconds, queue_mean),
-            (by_htb, Unit::Part),
-            Band::AtMost(0.75),
-        ));
-    }
-    claims.push(Claim::new(
-        "quic-vs-tcp: error, windows alone",
-        told("quic-vs-tcp", Unit::Error, error),
-        (of("quic-vs-tcp", Enforce::Window, error), Unit::Error),
-        Band::AtLeast(0.1),
-    ));
-    claims.push(Claim::new(
-        "quic-vs-tcp: error, both",
-        told("quic-vs-tcp", Unit::Error, error),
-        (of("quic-vs-tcp", Enforce::Auto, error), Unit::Error),
-        Band::AtMost(0.01),
-    ));
-    let panel = |y: &str, unit: f64, what: fn(&Report) -> f64| {
-        let kinds = Enforce::ALL.iter().enumerate().map(|(i, &by)| {
-            let values = ENFORCED.map(|s| Some(of(s, by, what).map(|v| v * unit)));
-            named_bars(by.name(), colour(i), values)
-        });
-        bars("", y, &ENFORCED.map(|s| s.trim_start_matches("crab-")), kinds.collect())
-    };
-    let panels =
-        vec![panel("ISP queue, mean, ms", 1e3, queue_mean), panel("allocation error", 1.0, error)];
-    let title = "Shares by windows, by classes (htb), by both (auto)";
-    Judged { claims, files: vec![chart("figure-enforce", title, panels)] }
-}
-
-fn judge_limits(played: &Played) -> Judged {
-    let mut all = Vec::new();
-    let mut quic = Claims::new(played, "quic-vs-tcp", |c| Point::new("quic-vs-tcp", c));
-    quic.shares(0.01, 0.985);
-    all.extend(quic.claims);
-    let mut flood = Claims::new(played, "udp-flood", |c| Point::new("udp-flood", c));
-    let rate = |group: usize| move |r: &Report| r.summary.groups[group].rate.as_mbit_f64();
-    let two_to_one = |r: &Report| rate(0)(r) / rate(1)(r);
-    let wanted = Band::Within(1.9, 2.1);
-    flood.that("the others, 2:1", Unit::Times, &two_to_one, wanted);
-    let taken = Band::AtMost(6.2);
-    flood
-        .that("what the flood takes, its share is 6.2", Unit::Mbit, &rate(2), taken)
-        .because(|| "what is dropped behind the ISP's queue has passed it".to_owned());
-    all.extend(flood.claims);
-    let mut many = Claims::new(played, "33 connections on 2 Mbit/s", crowd);
-    many.that("error", Unit::Error, &error, Band::AtMost(0.04));
-    many.that("ISP queue, mean", Unit::Milliseconds, &queue_mean, Band::AtMost(0.02))
-        .because(|| "two segments for each connection are 100 kB, which take 0.4 s".to_owned());
-    all.extend(many.claims);
-    let names = DRAWN.map(legend);
-    let kinds = ["tcp (weight 5)", "quic (weight 1)"].iter().enumerate().map(|(group, name)| {
-        let of = |c| Some(played.measure(&Point::new("quic-vs-tcp", c), rate(group)));
-        named_bars(name, colour(group), DRAWN.map(of))
-    });
-    let panels = vec![bars("", "Mbit/s", &names, kinds.collect())];
-    let title = "A download over TCP beside one over QUIC, 30 Mbit/s";
-    Judged { claims: all, files: vec![chart("figure-limits", title, panels)] }
 }
