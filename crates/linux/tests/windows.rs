@@ -107,7 +107,7 @@ fn a_bounded_download_gets_its_window_per_round_trip_and_all_again_after_release
     rates(&mut streams, Duration::from_millis(2_000));
     let free = rates(&mut streams, Duration::from_millis(1_000));
     println!("free {free:?} queue {:?}", path.take_queue());
-    assert!(free[0] > 100.0, "autotuning is back: {free:?}");
+    assert!(free[0] > 60.0, "three times its bound: autotuning is back: {free:?}");
 }
 
 #[test]

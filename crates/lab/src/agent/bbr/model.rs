@@ -7,7 +7,7 @@
 //! no smaller RTT was seen for ten seconds.
 //!
 //! Whoever asks sees one [`window`](Model::window): what is in flight and, on top, the *credit*,
-//! which each ACK fills by the pacing rate times the time since the last one and each packet
+//! which each ACK fills by the pacing rate times the time since the last one, and each packet
 //! empties. So the path's own clock, the ACKs, spaces the packets, and the queue grows and shrinks
 //! as if they were paced. In STARTUP the congestion window alone counts.
 //!
@@ -72,7 +72,7 @@ struct Pipe {
 impl Model {
     /// `packet` is the payload of a full packet.
     pub(super) fn new(packet: Bytes, seed: u64) -> Model {
-        let cwnd = packets(packet, WINDOW_INITIAL);
+        let cwnd = packet * WINDOW_INITIAL;
         Model {
             packet,
             mode: Mode::Startup,
@@ -110,7 +110,7 @@ impl Model {
     }
 
     pub(super) fn window_initial(&self) -> Bytes {
-        packets(self.packet, WINDOW_INITIAL)
+        self.packet * WINDOW_INITIAL
     }
 
     pub(super) fn handle_packet_size(&mut self, packet: Bytes) {
@@ -124,7 +124,7 @@ impl Model {
         if is_idle {
             self.grant_round(now);
         }
-        self.in_flight = self.in_flight + size;
+        self.in_flight += size;
         self.credit -= size.as_u64() as f64;
     }
 
@@ -296,7 +296,7 @@ impl Model {
         if self.pipe.is_full {
             self.cwnd = (self.cwnd + acked).min(target);
         } else if self.cwnd < target || self.sampler.delivered() < self.window_initial() {
-            self.cwnd = self.cwnd + acked;
+            self.cwnd += acked;
         }
         self.cwnd = self.cwnd.max(self.window_min());
     }
@@ -304,7 +304,7 @@ impl Model {
     /// What was not sent in time is not caught up with, but for what a late process explains.
     fn update_credit(&mut self, now: Time) {
         let rate = self.rates.max() * PACING_MARGIN * self.pacing_gain();
-        let kept_max = (rate * LATE_MAX.as_secs_f64()).max(packets(self.packet, 2).as_u64() as f64);
+        let kept_max = (rate * LATE_MAX.as_secs_f64()).max((self.packet * 2).as_u64() as f64);
         let filled = rate * now.since(self.credit_until).as_secs_f64();
         self.credit = self.credit.min(kept_max) + filled;
         self.credit_until = self.credit_until.max(now);
@@ -336,17 +336,13 @@ impl Model {
     /// The same with room for three bursts: the sender's, the receiver's and the queue's.
     fn target(&self, gain: f64) -> Bytes {
         let burst = (self.rates.max() * BURST.as_secs_f64()) as u64;
-        let burst = Bytes::new(burst).max(packets(self.packet, 2));
+        let burst = Bytes::new(burst).max(self.packet * 2);
         Bytes::new(self.bdp(gain) + 3 * burst.as_u64())
     }
 
     fn window_min(&self) -> Bytes {
-        packets(self.packet, WINDOW_MIN)
+        self.packet * WINDOW_MIN
     }
-}
-
-fn packets(packet: Bytes, count: u64) -> Bytes {
-    Bytes::new(packet.as_u64() * count)
 }
 
 /// 2/ln 2: the smallest gain that doubles the rate each round (§4.2.1).

@@ -85,7 +85,7 @@ impl Sampler {
 
     /// The present ACK acknowledges a packet.
     pub(super) fn handle_packet_acked(&mut self, sent_at: Time, size: Bytes) {
-        self.acked = self.acked + size;
+        self.acked += size;
         self.newest_at = self.newest_at.max(sent_at);
     }
 
@@ -94,7 +94,7 @@ impl Sampler {
         let acked = std::mem::take(&mut self.acked);
         let sent_at = std::mem::take(&mut self.newest_at);
         if acked > Bytes::ZERO {
-            self.delivered = self.delivered + acked;
+            self.delivered += acked;
             self.delivered_at = now;
         }
         if self.app_limited_until.is_some_and(|until| self.delivered > until) {
