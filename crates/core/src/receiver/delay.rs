@@ -278,3 +278,6 @@ const RTT_MIN: Span = Span::millis(1);
 const FORGOTTEN_AFTER: Span = Span::secs(60);
 /// After this the probe's path may have become longer.
 const PROBE_BASE_AGE_MAX: Span = Span::secs(600);
+
+#[cfg(test)]
+mod tests;

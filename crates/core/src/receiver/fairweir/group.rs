@@ -145,15 +145,19 @@ impl Group {
     }
 }
 
-/// Makes the corrections of the steady groups none on average, by share: they divide what there is,
-/// and how wide all windows are together is not theirs. As they come from noise, all would
-/// otherwise drift down together, until the windows no longer fill the link.
+/// Shifts the corrections of the steady groups together, so that on average by share there is none.
+///
+/// They divide what there is, and how wide all windows are together is not theirs. As they follow
+/// noise, all would otherwise drift together: down, until the windows do not fill the link any
+/// more, or up, until the queue is too long.
 pub(super) fn centre_corrections(groups: &mut [Group]) {
     let share = |g: &Group| u128::from(g.share.as_bps());
     let steady = || groups.iter().filter(|g| g.is_steady());
     let shares: u128 = steady().map(share).sum();
     let corrected: u128 = steady().map(|g| share(g) * u128::from(g.correction)).sum();
-    if corrected == 0 {
+    // Windows that cannot be narrowed any more leave the others to be widened.
+    let is_spent = steady().any(|g| g.correction <= CORRECTION_SPENT);
+    if corrected == 0 || (is_spent && corrected >= shares * u128::from(NO_CORRECTION)) {
         return;
     }
     for group in groups.iter_mut().filter(|g| g.is_steady()) {
@@ -183,6 +187,8 @@ const RECENT_TICKS: usize = 3;
 pub(super) const NO_CORRECTION: u64 = 1_000;
 const CORRECTION_MIN: u64 = 600;
 const CORRECTION_MAX: u64 = 1_700;
+/// Who is narrowed so far holds about the least windows, which no correction narrows.
+const CORRECTION_SPENT: u64 = 700;
 const STEADY_TICKS: u32 = 4;
 /// A class in which more waits than that holds its group back.
 const BACKLOG_PACKETS: u64 = 4;

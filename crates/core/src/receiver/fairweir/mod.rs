@@ -364,6 +364,8 @@ impl Fairweir {
             };
             group.ceil = group.bound.scale(margin.0, margin.1).max(CEIL_MIN);
         }
+        // What nobody drained is out of date: the last one that is drained shall be the newest.
+        self.commands.clear();
         if self.enforce != Enforce::Window {
             let classes = self.groups.iter().map(|g| ClassRate {
                 rate: g.ceil,
@@ -420,3 +422,6 @@ const OPENING_MAX: u64 = 1_500;
 const PACKET_GUESS: Bytes = Bytes::new(1_514);
 const RTT_GUESS: Span = Span::millis(50);
 const CEIL_MIN: Rate = Rate::kbit(100);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::receiver::{TICK, TransitSample};
+
+const MS: i64 = 1_000_000;
+
+/// What the estimator sees: connections with the delay that their packets have beyond a constant.
+struct Link {
+    delay: DelayEstimator,
+    now: Time,
+}
+
+impl Link {
+    fn new() -> Link {
+        Link { delay: DelayEstimator::default(), now: Time::ZERO }
+    }
+
+    /// A tick in which the packets of each connection `(id, least, mean)` took so many ns.
+    fn tick(&mut self, seen: &[(u64, i64, i64)], queue: Queue) -> Option<DelaySample> {
+        let connections = seen.iter().map(|&(id, min_ns, mean_ns)| connection(id, min_ns, mean_ns));
+        self.observe(connections.collect(), None, queue)
+    }
+
+    /// The same of connections whose packets all took as long, in ms.
+    fn steady(&mut self, seen: &[(u64, i64)], queue: Queue) -> Option<i64> {
+        let seen: Vec<_> = seen.iter().map(|&(id, ms)| (id, ms * MS, ms * MS)).collect();
+        self.tick(&seen, queue).map(|delay| delay.least.as_nanos() as i64 / MS)
+    }
+
+    fn probe(&mut self, answered: u32, rtt: Span) -> Option<DelaySample> {
+        let probe = ProbeSample { sent: 4, answered, rtt_min: rtt, rtt_mean: rtt, reflector: 0 };
+        self.observe(Vec::new(), Some(probe), Queue::Unknown)
+    }
+
+    fn observe(
+        &mut self,
+        connections: Vec<ConnectionSample>,
+        probe: Option<ProbeSample>,
+        queue: Queue,
+    ) -> Option<DelaySample> {
+        self.now = self.now + TICK;
+        let (at, interval) = (self.now, TICK);
+        let observation = Observation { at, interval, groups: Vec::new(), connections, probe };
+        self.delay.handle_observation(&observation, queue)
+    }
+}
+
+fn connection(id: u64, min_ns: i64, mean_ns: i64) -> ConnectionSample {
+    let transit = Some(TransitSample { min_ns, mean_ns, samples: SAMPLES });
+    ConnectionSample { id, segments: SAMPLES.into(), transit, ..ConnectionSample::default() }
+}
+
+const SAMPLES: u32 = 60;
+
+#[test]
+fn a_connection_that_begins_while_a_queue_stands_gets_its_base_from_the_others() {
+    let mut link = Link::new();
+    assert_eq!(link.steady(&[(1, 100)], Queue::WasEmpty), None);
+    assert_eq!(link.steady(&[(1, 120), (2, -480)], Queue::Unknown), Some(20));
+    assert_eq!(link.steady(&[(1, 105), (2, -495)], Queue::Unknown), Some(5));
+    // It knows without the first one, too.
+    assert_eq!(link.steady(&[(2, -492)], Queue::Unknown), Some(8));
+}
+
+#[test]
+fn of_two_that_begin_while_a_queue_stands_none_knows_it_until_a_drain() {
+    let mut link = Link::new();
+    assert_eq!(link.steady(&[(1, 120), (2, 620)], Queue::Unknown), None);
+    assert_eq!(link.steady(&[(1, 120), (2, 620)], Queue::Unknown), Some(0));
+    assert_eq!(link.steady(&[(1, 100), (2, 600)], Queue::Drained), Some(0));
+    assert_eq!(link.steady(&[(1, 120), (2, 620)], Queue::Unknown), Some(20));
+}
+
+#[test]
+fn a_base_that_is_renewed_at_a_drain_follows_a_longer_path() {
+    let mut link = Link::new();
+    link.steady(&[(1, 100)], Queue::WasEmpty);
+    assert_eq!(link.steady(&[(1, 130)], Queue::Unknown), Some(30));
+    link.steady(&[(1, 130)], Queue::Drained);
+    assert_eq!(link.steady(&[(1, 130)], Queue::Unknown), Some(0));
+    assert_eq!(link.steady(&[(1, 137)], Queue::Unknown), Some(7));
+}
+
+#[test]
+fn a_shorter_path_is_followed_at_once() {
+    let mut link = Link::new();
+    link.steady(&[(1, 100)], Queue::WasEmpty);
+    assert_eq!(link.steady(&[(1, 70)], Queue::Unknown), Some(0));
+    assert_eq!(link.steady(&[(1, 79)], Queue::Unknown), Some(9));
+}
+
+#[test]
+fn what_was_no_queue_is_forgotten() {
+    let mut link = Link::new();
+    link.steady(&[(1, 100)], Queue::WasEmpty);
+    assert_eq!(link.steady(&[(1, 130)], Queue::Unknown), Some(30));
+    link.delay.forget_transit();
+    assert!(link.tick(&[(1, 130 * MS, 130 * MS)], Queue::Unknown).is_none());
+    assert_eq!(link.steady(&[(1, 130)], Queue::Unknown), Some(0));
+}
+
+#[test]
+fn clocks_that_differ_by_100_ppm_make_no_queue() {
+    for ppm in [-100, 100] {
+        let mut link = Link::new();
+        link.steady(&[(1, 100)], Queue::WasEmpty);
+        // Ten minutes with a drain every ten seconds.
+        for tick in 1..=3_000 {
+            let transit = 100 * MS + tick * TICK.as_nanos() as i64 * ppm / 1_000_000;
+            let queue = if tick % 50 == 0 { Queue::Drained } else { Queue::Unknown };
+            let delay = link.tick(&[(1, transit, transit)], queue).unwrap();
+            assert!(delay.least <= Span::millis(1), "{ppm} ppm, tick {tick}: {delay:?}");
+        }
+    }
+}
+
+#[test]
+fn clocks_that_run_slow_do_not_hide_a_queue_for_longer_than_to_the_next_drain() {
+    let mut link = Link::new();
+    link.steady(&[(1, 100)], Queue::WasEmpty);
+    let transit = |tick: i64| 100 * MS - tick * TICK.as_nanos() as i64 / 10_000;
+    for tick in 1..50 {
+        let with_queue = transit(tick) + 6 * MS;
+        let delay = link.tick(&[(1, with_queue, with_queue)], Queue::Unknown).unwrap();
+        assert!(delay.least >= Span::millis(5), "tick {tick}: {delay:?}");
+    }
+}
+
+#[test]
+fn a_connection_with_a_queue_of_its_own_does_not_decide() {
+    let mut link = Link::new();
+    link.steady(&[(1, 100), (2, 200), (3, 300)], Queue::WasEmpty);
+    let seen = [(1, 102 * MS, 103 * MS), (2, 203 * MS, 204 * MS), (3, 380 * MS, 390 * MS)];
+    let delay = link.tick(&seen, Queue::Unknown).unwrap();
+    assert_eq!(delay.least, Span::millis(2));
+    assert!(delay.value < Span::millis(5), "{delay:?}");
+}
+
+#[test]
+fn a_probe_that_is_not_answered_says_nothing_and_is_no_base() {
+    let mut link = Link::new();
+    assert_eq!(link.probe(0, Span::ZERO), None);
+    assert_eq!(link.probe(4, Span::millis(20)).unwrap().least, Span::ZERO);
+    assert_eq!(link.probe(0, Span::ZERO), None);
+    let delay = link.probe(2, Span::millis(35)).unwrap();
+    assert_eq!((delay.least, delay.source), (Span::millis(15), DelaySource::Probe));
+}
+
+#[test]
+fn another_reflector_has_a_base_of_its_own() {
+    let mut link = Link::new();
+    link.probe(4, Span::millis(20));
+    let rtt = Span::millis(50);
+    let another = ProbeSample { sent: 4, answered: 4, rtt_min: rtt, rtt_mean: rtt, reflector: 1 };
+    let delay = link.observe(Vec::new(), Some(another), Queue::Unknown);
+    assert_eq!(delay.map(|delay| delay.least), Some(Span::ZERO));
+}
+
+#[test]
+fn a_longer_path_of_the_probe_is_its_base_in_the_end() {
+    let mut link = Link::new();
+    link.probe(4, Span::millis(20));
+    let age = PROBE_BASE_AGE_MAX.as_nanos() / TICK.as_nanos();
+    let mut last = None;
+    for _ in 0..2 * age + 10 {
+        last = link.probe(4, Span::millis(50));
+    }
+    assert_eq!(last.unwrap().least, Span::ZERO);
+}
+
+#[test]
+fn a_connection_that_was_away_for_a_minute_is_new() {
+    let mut link = Link::new();
+    link.steady(&[(1, 100), (2, 100)], Queue::WasEmpty);
+    for _ in 0..310 {
+        link.steady(&[(1, 100)], Queue::Unknown);
+    }
+    assert!(!link.delay.connections.contains_key(&2));
+}
+
+#[test]
+fn the_rtt_without_the_queue_is_found_below_a_steady_queue() {
+    let mut link = Link::new();
+    let rtt = |ms| Some(Span::millis(ms));
+    let sample = |ms, transit_ms: i64| ConnectionSample {
+        rtt: rtt(ms),
+        ..connection(1, transit_ms * MS, transit_ms * MS + STAMP_ROUNDING)
+    };
+    link.observe(vec![sample(40, 100)], None, Queue::WasEmpty);
+    for _ in 0..600 {
+        link.observe(vec![sample(45, 105)], None, Queue::Unknown);
+    }
+    let base = link.delay.rtt_base(1).unwrap();
+    assert!((39..=41).contains(&(base.as_millis_f64().round() as i64)), "{base}");
+}
+
+proptest! {
+    #[test]
+    fn no_delays_however_wild_make_it_fail(
+        ticks in prop::collection::vec(
+            (
+                prop::collection::btree_map(
+                    0u64..4,
+                    (-1_000_000_000_000_000i64..1_000_000_000_000_000, 0i64..10_000_000_000, 1u32..100),
+                    0..4,
+                ),
+                prop::option::of((0u32..9, 0u64..5_000)),
+                prop::option::of(0u64..100_000),
+                0u8..3,
+            ),
+            1..40,
+        )
+    ) {
+        let mut link = Link::new();
+        for (connections, probe, rtt, queue) in ticks {
+            let connections = connections.into_iter().map(|(id, (min_ns, more, samples))| {
+                let transit = Some(TransitSample { min_ns, mean_ns: min_ns + more, samples });
+                let rtt = rtt.map(Span::millis);
+                ConnectionSample { transit, rtt, ..connection(id, 0, 0) }
+            });
+            let probe = probe.map(|(answered, ms)| {
+                let rtt = Span::millis(if answered == 0 { 0 } else { ms });
+                ProbeSample { sent: 8, answered, rtt_min: rtt, rtt_mean: rtt, reflector: 0 }
+            });
+            let queue = [Queue::Unknown, Queue::WasEmpty, Queue::Drained][usize::from(queue)];
+            if let Some(delay) = link.observe(connections.collect(), probe, queue) {
+                prop_assert!(delay.least <= delay.value && delay.samples > 0, "{delay:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,557 @@
+use proptest::prelude::*;
+
+use super::link::{Tick, Verdict};
+use super::*;
+use crate::receiver::{
+    ConnectionSample, DelaySample, DelaySource, GroupSample, ProbeSample, TransitSample, Windows,
+};
+use crate::window::SEGMENTS_MIN;
+
+const MS: Span = Span::millis(1);
+const QUEUE: Span = Span::millis(5);
+
+// ------------------------------------------------------------------------------------------------
+// Link
+
+/// A link, and the time.
+struct Line {
+    link: Link,
+    now: Time,
+}
+
+/// What a tick brings beside its volume.
+#[derive(Clone, Copy)]
+struct Heard {
+    least: Span,
+    value: Span,
+    samples: u32,
+    source: DelaySource,
+    is_wanted: bool,
+}
+
+const EMPTY: Heard = Heard {
+    least: Span::ZERO,
+    value: Span::ZERO,
+    samples: 40,
+    source: DelaySource::Timestamps,
+    is_wanted: false,
+};
+const WANTED: Heard = Heard { is_wanted: true, ..EMPTY };
+const BUSY: Heard = Heard { least: Span::millis(4), value: QUEUE, ..WANTED };
+
+impl Line {
+    fn new(capacity: Option<Rate>) -> Line {
+        Line { link: Link::new(capacity), now: Time::ZERO }
+    }
+
+    fn tick(&mut self, total: Rate, heard: Heard) -> Verdict {
+        self.now = self.now + TICK;
+        let Heard { least, value, samples, source, is_wanted } = heard;
+        let delay = (samples > 0).then_some(DelaySample { value, least, source, samples });
+        let (at, interval, volume) = (self.now, TICK, total * TICK);
+        self.link.handle_tick(&Tick { at, interval, volume, delay, is_wanted, queue: QUEUE })
+    }
+
+    fn capacity(&self) -> Rate {
+        self.link.capacity().unwrap()
+    }
+}
+
+#[test]
+fn what_a_busy_link_carries_is_its_capacity_up_and_down_at_once() {
+    let mut line = Line::new(None);
+    let m = Rate::mbit;
+    assert_eq!(line.tick(m(20), WANTED), Verdict::Rest, "a link that was not busy is not known");
+    assert_eq!(line.link.capacity(), None);
+    assert_eq!(line.tick(m(30), BUSY), Verdict::Changed(Act::Learn { to: m(30) }));
+    let (from, to) = (m(30), m(10));
+    assert_eq!(line.tick(to, BUSY), Verdict::Changed(Act::Measured { from, to }));
+    assert_eq!(line.tick(from, BUSY), Verdict::Changed(Act::Measured { from: to, to: from }));
+    assert_eq!((line.capacity(), line.link.confirmed()), (m(30), Some(m(30))));
+}
+
+#[test]
+fn changes_by_less_than_a_twentieth_are_followed_but_are_no_news() {
+    let mut line = Line::new(Some(Rate::mbit(30)));
+    for total in [Rate::mbit(29), Rate::mbit(30)] {
+        assert_eq!(line.tick(total, BUSY), Verdict::Rest);
+        assert_eq!(line.capacity(), total);
+    }
+}
+
+#[test]
+fn few_packets_are_gathered_and_none_for_a_second_conclude_nothing() {
+    let mut line = Line::new(Some(Rate::mbit(30)));
+    let few = Heard { samples: 6, ..BUSY };
+    for _ in 0..3 {
+        assert_eq!(line.tick(Rate::mbit(10), few), Verdict::Gather);
+    }
+    assert!(matches!(line.tick(Rate::mbit(10), few), Verdict::Changed(Act::Measured { .. })));
+    let nothing = Heard { samples: 0, ..WANTED };
+    for _ in 0..5 {
+        line.tick(Rate::ZERO, nothing);
+    }
+    assert!(line.capacity() >= Rate::mbit(10));
+}
+
+#[test]
+fn one_moment_without_a_queue_is_enough_to_say_that_the_link_was_not_busy() {
+    let mut line = Line::new(Some(Rate::mbit(30)));
+    for _ in 0..3 {
+        line.tick(Rate::mbit(10), Heard { samples: 5, ..BUSY });
+    }
+    line.tick(Rate::mbit(10), Heard { samples: 5, least: Span::ZERO, ..BUSY });
+    assert!(line.capacity() >= Rate::mbit(30));
+}
+
+#[test]
+fn a_probe_alone_lowers_nothing_while_nobody_wants_more() {
+    let mut line = Line::new(Some(Rate::mbit(30)));
+    let probe = Heard { source: DelaySource::Probe, is_wanted: false, ..BUSY };
+    assert_eq!(line.tick(Rate::mbit(5), probe), Verdict::Rest);
+    assert_eq!(line.capacity(), Rate::mbit(30));
+}
+
+#[test]
+fn the_estimate_creeps_only_while_somebody_wants_and_nothing_queues() {
+    let m = Rate::mbit;
+    let hears = |heard: Heard| {
+        let mut line = Line::new(None);
+        line.tick(m(30), BUSY);
+        // The hold after the link was busy.
+        for _ in 0..2 {
+            line.tick(m(25), heard);
+            assert_eq!(line.capacity(), m(30));
+        }
+        for _ in 0..10 {
+            line.tick(m(25), heard);
+        }
+        line.capacity()
+    };
+    assert_eq!(hears(EMPTY), m(30));
+    assert_eq!(hears(Heard { value: QUEUE / 2, ..WANTED }), m(30));
+    let crept = hears(WANTED);
+    assert!(crept > m(31) && crept < m(60), "{crept}");
+}
+
+#[test]
+fn a_queue_that_does_not_react_is_none() {
+    let mut line = Line::new(Some(Rate::mbit(30)));
+    // What is taken for a queue stays, so the windows are narrowed, so less arrives.
+    let verdicts: Vec<Verdict> =
+        (1..=8).map(|i| line.tick(Rate::mbit(30) / 10 * (10 - i), BUSY)).collect();
+    let found = verdicts.iter().position(|v| *v == Verdict::NoQueue).unwrap();
+    assert!((5..8).contains(&found), "{verdicts:?}");
+    let mut line = Line::new(Some(Rate::mbit(30)));
+    for i in 1..=found as u64 + 1 {
+        line.tick(Rate::mbit(30) / 10 * (10 - i), BUSY);
+    }
+    assert_eq!(line.capacity(), Rate::mbit(30));
+}
+
+#[test]
+fn a_capacity_that_falls_step_by_step_is_followed_if_the_queue_reacts() {
+    let mut line = Line::new(Some(Rate::mbit(30)));
+    for i in 1..=8 {
+        let least = MS * (20 - 2 * i);
+        let verdict = line.tick(Rate::mbit(30 - 3 * i), Heard { least, value: least, ..BUSY });
+        assert!(i < 6 || verdict != Verdict::NoQueue || least > MS * 13, "{i}: {verdict:?}");
+    }
+    assert!(line.capacity() < Rate::mbit(10));
+}
+
+/// Numbers in 0..1, always the same.
+fn random(state: &mut u64) -> f64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[test]
+fn noise_of_5_ms_does_not_make_an_idle_link_busy() {
+    // So many packets a tick, each exponentially late; 165 are 10 Mbit/s.
+    for (packets, bound) in [(165, 0.0), (60, 0.0), (40, 0.004), (20, 0.03)] {
+        let (mut state, mut busy) = (1, 0);
+        let mut delay = DelayEstimator::default();
+        let mut line = Line::new(Some(Rate::mbit(30)));
+        for tick in 1..=3_000 {
+            let late: Vec<i64> =
+                (0..packets).map(|_| (-random(&mut state).ln() * 5e6) as i64).collect();
+            let min_ns = *late.iter().min().unwrap();
+            let mean_ns = late.iter().sum::<i64>() / late.len() as i64;
+            let transit = Some(TransitSample { min_ns, mean_ns, samples: packets });
+            let segments = packets.into();
+            let connections = vec![ConnectionSample { id: 1, segments, transit, ..plain() }];
+            let at = Time::ZERO + TICK * tick;
+            let interval = TICK;
+            let seen = Observation { at, interval, connections, ..Observation::default() };
+            // The first tick is the base.
+            let Some(delay) = delay.handle_observation(&seen, Queue::Unknown) else { continue };
+            let Heard { source, .. } = EMPTY;
+            let DelaySample { value, least, samples, .. } = delay;
+            let total = Rate::from_volume(Bytes::new(1_514) * packets.into(), TICK);
+            let heard = Heard { least, value, samples, source, is_wanted: false };
+            if line.tick(total, heard) != Verdict::Rest {
+                busy += 1;
+                line = Line::new(Some(Rate::mbit(30)));
+            }
+        }
+        let part = f64::from(busy) / 3_000.0;
+        println!("{packets} packets a tick: busy in {part:.4} of the ticks");
+        assert!(part <= bound, "{packets} packets a tick: {part}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn silence_and_low_demand_never_lower_the_capacity(
+        ticks in prop::collection::vec((0u64..40_000, 0u64..20, 0u32..60, any::<bool>()), 1..300)
+    ) {
+        let mut line = Line::new(Some(Rate::mbit(30)));
+        let mut before = line.capacity();
+        for (kbit, value_ms, samples, is_wanted) in ticks {
+            // The queue was empty at least once in each interval.
+            let heard = Heard { value: Span::millis(value_ms), samples, is_wanted, ..EMPTY };
+            let verdict = line.tick(Rate::kbit(kbit), heard);
+            let falls = matches!(verdict, Verdict::Changed(Act::Decrease { .. } | Act::Measured { .. }));
+            prop_assert!(!falls);
+            prop_assert!(line.capacity() >= before);
+            before = line.capacity();
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------
+// Group
+
+fn plain() -> ConnectionSample {
+    ConnectionSample { segment: Bytes::new(1_448), window: Bytes::kb(64), ..Default::default() }
+}
+
+fn seen(filled: Rate, bounded: Rate) -> Seen {
+    Seen { filled, is_crowded: false, bounded, packet: PACKET_GUESS }
+}
+
+fn arrived(rate: Rate, drops: u64) -> GroupSample {
+    let received = rate * TICK;
+    let packets = received.as_u64().div_ceil(1_514);
+    GroupSample { received, packets, drops, backlog: Bytes::ZERO }
+}
+
+/// A group of which so much arrives, by connections that fill their windows or not.
+fn group_at(rate: Rate, fills: bool, ticks: u32) -> Group {
+    let mut group = Group::idle(Weight::ONE);
+    for _ in 0..ticks {
+        run(&mut group, rate, fills);
+    }
+    group
+}
+
+fn run(group: &mut Group, rate: Rate, fills: bool) {
+    let filled = if fills { rate } else { Rate::ZERO };
+    group.handle_tick(&arrived(rate, 0), TICK, seen(filled, rate));
+}
+
+#[test]
+fn who_fills_its_windows_wants_more_and_who_does_not_lends() {
+    let m = Rate::mbit;
+    let filled = group_at(m(10), true, 5);
+    assert_eq!((filled.state, filled.demand), (GroupState::Saturating, None));
+    let limited = group_at(m(10), false, 5);
+    assert_eq!(limited.state, GroupState::Lending);
+    let demand = limited.demand.unwrap();
+    assert!(demand > m(10) && demand < m(11), "{demand}");
+    assert_eq!(group_at(Rate::ZERO, false, 5).state, GroupState::Idle);
+}
+
+#[test]
+fn who_lends_takes_it_back_within_one_tick() {
+    let mut group = group_at(Rate::mbit(10), false, 20);
+    run(&mut group, Rate::mbit(11), true);
+    assert_eq!((group.state, group.demand), (GroupState::Saturating, None));
+}
+
+#[test]
+fn who_rises_has_room_to_double_in_the_next_tick() {
+    let mut group = group_at(Rate::mbit(1), false, 5);
+    run(&mut group, Rate::mbit(2), false);
+    assert_eq!(group.state, GroupState::Rising);
+    assert!(group.demand.unwrap() >= Rate::mbit(4));
+}
+
+#[test]
+fn silence_of_half_a_minute_makes_idle() {
+    let mut group = group_at(Rate::mbit(10), true, 5);
+    for _ in 0..151 {
+        run(&mut group, Rate::ZERO, false);
+    }
+    assert_eq!((group.state, group.demand), (GroupState::Idle, Some(Rate::ZERO)));
+}
+
+/// After two seconds of drops, at these rates by turns and with this part of them bounded.
+fn defying(rates: &[Rate], bounded_percent: u64) -> GroupState {
+    let mut group = Group::idle(Weight::ONE);
+    group.ceil = Rate::mbit(5);
+    for tick in 0..20 {
+        let rate = rates[tick % rates.len()];
+        let seen = seen(Rate::ZERO, rate.scale(bounded_percent, 100));
+        group.handle_tick(&arrived(rate, 10), TICK, seen);
+    }
+    group.state
+}
+
+#[test]
+fn defiance_needs_a_constant_rate_above_the_ceil_that_no_window_bounds() {
+    let m = Rate::mbit;
+    assert_eq!(defying(&[m(20)], 0), GroupState::Unresponsive);
+    assert_eq!(defying(&[m(20), m(18)], 0), GroupState::Unresponsive);
+    assert_eq!(defying(&[m(20), m(14)], 0), GroupState::Saturating, "it is not constant");
+    assert_eq!(defying(&[m(20)], 60), GroupState::Saturating, "windows bound it");
+    assert_eq!(defying(&[m(5)], 0), GroupState::Saturating, "it keeps to its class");
+    let growing: Vec<Rate> =
+        (0..20).map(|i| m(8).scale(108u64.pow(i / 3), 100u64.pow(i / 3))).collect();
+    assert_eq!(defying(&growing, 0), GroupState::Saturating, "it takes what it is left");
+}
+
+#[test]
+fn noise_does_not_make_all_corrections_drift_together() {
+    let shares = [Rate::mbit(25), Rate::mbit(5)];
+    let mut groups: Vec<Group> = shares.iter().map(|&share| group_at(share, true, 10)).collect();
+    for (group, share) in groups.iter_mut().zip(shares) {
+        group.share = share;
+    }
+    let mut state = 7;
+    for _ in 0..18_000 {
+        let mean = (groups[0].correction * 25 + groups[1].correction * 5) / 30;
+        assert!((990..=1_010).contains(&mean), "{mean}");
+        for (group, share) in groups.iter_mut().zip(shares) {
+            // What the windows let through of a full link, with the noise of whole packets.
+            let noise = 950 + (random(&mut state) * 100.0) as u64;
+            run(group, share.scale(group.correction * noise, mean * 1_000), true);
+        }
+        let rates: Rate = groups.iter().map(|g| g.rate).sum();
+        for group in &mut groups {
+            group.correct(Rate::mbit(30), rates);
+        }
+        group::centre_corrections(&mut groups);
+    }
+}
+
+// ------------------------------------------------------------------------------------------------
+// The control
+
+fn control(weights: &[u32], remembered: Option<Rate>) -> Fairweir {
+    let weights = weights.iter().map(|&w| Weight::new(w).unwrap()).collect();
+    Fairweir::new(FairweirSpec { weights, remembered, enforce: Enforce::Auto, latency: QUEUE })
+}
+
+/// A tick in which each group has one connection, which fills its window, behind a queue of 4 ms.
+fn busy_tick(tick: u64, rates: &[Rate], queue: Span) -> Observation {
+    let connections = rates.iter().enumerate().map(|(i, &rate)| {
+        let received = rate * TICK;
+        let segments = received.as_u64() / 1_448;
+        let min_ns = queue.as_nanos() as i64;
+        let transit = Some(TransitSample { min_ns, mean_ns: min_ns, samples: 40 });
+        let window = rate * Span::millis(40) + Bytes::new(1_448);
+        let rtt = Some(Span::millis(40));
+        ConnectionSample {
+            id: i as u64,
+            group: i,
+            received,
+            segments,
+            transit,
+            window,
+            rtt,
+            ..plain()
+        }
+    });
+    let connections = connections.collect();
+    let groups = rates.iter().map(|&rate| arrived(rate.scale(1_514, 1_448), 0)).collect();
+    Observation { at: Time::ZERO + TICK * tick, interval: TICK, groups, connections, probe: None }
+}
+
+fn drained(control: &mut Fairweir) -> Vec<Command> {
+    std::iter::from_fn(|| control.poll_command()).collect()
+}
+
+/// A control that has seen a light tick and then a busy link of 30 Mbit/s.
+fn learned() -> Fairweir {
+    let mut control = control(&[5, 1], None);
+    let m = Rate::mbit;
+    for tick in 1..=2 {
+        control.handle_observation(&busy_tick(tick, &[Rate::kbit(50), Rate::kbit(50)], Span::ZERO));
+    }
+    for tick in 3..=8 {
+        control.handle_observation(&busy_tick(tick, &[m(20), m(10)], MS * 4));
+    }
+    control
+}
+
+#[test]
+fn nothing_is_enforced_before_the_link_was_busy() {
+    let mut control = control(&[5, 1], None);
+    assert_eq!(drained(&mut control), []);
+    for tick in 1..=50 {
+        control.handle_observation(&busy_tick(tick, &[Rate::mbit(10), Rate::mbit(2)], Span::ZERO));
+        assert_eq!(drained(&mut control), []);
+        let decision = control.decision();
+        assert!(!decision.enforcing && decision.capacity.is_none(), "{decision:?}");
+        assert_eq!((decision.act, control.learned_capacity()), (Act::Bootstrap, None));
+    }
+}
+
+#[test]
+fn a_busy_link_is_learned_and_shared_by_weight() {
+    let control = learned();
+    let capacity = control.decision().capacity.unwrap();
+    assert!(capacity > Rate::mbit(30) && capacity < Rate::mbit(33), "{capacity}");
+    let shares: Vec<Rate> = control.decision().groups.iter().map(|g| g.share).collect();
+    assert!(shares[0] >= shares[1].scale(49, 10), "{shares:?}");
+    assert_eq!(shares[0] + shares[1], capacity);
+}
+
+#[test]
+fn a_policy_change_keeps_what_was_learned() {
+    let mut control = learned();
+    let before = control.decision().capacity;
+    // A third group in front, and the two others have changed their places.
+    let weights = [2, 1, 1].map(|w| Weight::new(w).unwrap()).to_vec();
+    control.handle_policy(weights, &[None, Some(1), Some(0)]);
+    let m = Rate::mbit;
+    control.handle_observation(&busy_tick(9, &[Rate::ZERO, m(10), m(20)], MS * 4));
+    assert_eq!((control.decision().capacity, control.learned_capacity()), (before, before));
+    assert_eq!(control.decision().groups.len(), 3);
+    assert_eq!(control.groups[0].state, GroupState::Idle);
+}
+
+#[test]
+fn the_last_command_that_is_drained_is_the_newest() {
+    let mut control = learned();
+    // Nobody has drained the commands of the ticks before.
+    control.handle_policy(vec![Weight::ONE], &[Some(0)]);
+    let commands = drained(&mut control);
+    let rates = commands.iter().rev().find_map(|command| match command {
+        Command::SetRates(allocation) => Some(allocation.classes.len()),
+        _ => None,
+    });
+    assert_eq!(rates, Some(1), "the newest has one class");
+}
+
+#[test]
+fn after_a_sleep_nothing_is_concluded_and_nothing_forgotten() {
+    let mut control = learned();
+    let before = control.decision().capacity;
+    drained(&mut control);
+    for interval in [Span::millis(5), Span::secs(3_600)] {
+        let slept = Observation { interval, ..busy_tick(20_000, &[Rate::mbit(1); 2], MS * 4) };
+        control.handle_observation(&slept);
+        assert_eq!((control.decision().act, control.decision().capacity), (Act::Measure, before));
+        assert_eq!(drained(&mut control), []);
+    }
+    control.handle_observation(&busy_tick(20_001, &[Rate::mbit(20), Rate::mbit(10)], MS * 4));
+    assert_eq!(control.decision().capacity, before);
+}
+
+/// Any sample of a connection; ids come with the map.
+fn any_connection() -> impl Strategy<Value = ConnectionSample> {
+    let transit = prop::option::of((
+        -1_000_000_000_000i64..1_000_000_000_000,
+        0i64..10_000_000_000,
+        1u32..500,
+    ));
+    let rest = (0u64..60_000, any::<bool>(), any::<u16>());
+    (0usize..3, 0u64..50_000_000, prop::option::of(0u64..100_000), transit, 0u64..10_000_000, rest)
+        .prop_map(|(group, received, rtt, transit, window, (segment, has_sent, port))| {
+            let transit = transit.map(|(min_ns, more, samples)| TransitSample {
+                min_ns,
+                mean_ns: min_ns + more,
+                samples,
+            });
+            ConnectionSample {
+                id: 0,
+                group,
+                received: Bytes::new(received),
+                segments: received / 1_448,
+                has_sent,
+                rtt: rtt.map(Span::millis),
+                transit,
+                window: Bytes::new(window),
+                segment: Bytes::new(segment),
+                port,
+            }
+        })
+}
+
+fn any_tick() -> impl Strategy<Value = Observation> {
+    let group = (0u64..100_000_000, 0u64..100_000, 0u64..1_000, 0u64..10_000_000);
+    let groups = prop::collection::vec(group, 3);
+    let connections = prop::collection::btree_map(any::<u64>(), any_connection(), 0..6);
+    let probe = prop::option::of((0u32..9, 0u64..5_000));
+    let interval = prop_oneof![8 => Just(TICK), 1 => (0u64..5_000).prop_map(Span::millis)];
+    (groups, connections, probe, interval).prop_map(|(groups, connections, probe, interval)| {
+        let groups = groups.into_iter().map(|(received, packets, drops, backlog)| GroupSample {
+            received: Bytes::new(received),
+            packets,
+            drops,
+            backlog: Bytes::new(backlog),
+        });
+        let connections = connections.into_iter().map(|(id, c)| ConnectionSample { id, ..c });
+        let probe = probe.map(|(answered, ms)| {
+            let rtt = Span::millis(if answered == 0 { 0 } else { ms });
+            ProbeSample { sent: 8, answered, rtt_min: rtt, rtt_mean: rtt, reflector: 0 }
+        });
+        let (groups, connections) = (groups.collect(), connections.collect());
+        Observation { at: Time::ZERO, interval, groups, connections, probe }
+    })
+}
+
+/// Windows have at least two segments, and are those of the connections that were observed.
+fn check_windows(windows: &Windows, seen: &Observation) -> Result<(), TestCaseError> {
+    let ids: Vec<u64> = windows.connections.iter().map(|c| c.id).collect();
+    let observed: Vec<u64> = seen.connections.iter().map(|c| c.id).collect();
+    prop_assert_eq!(ids, observed);
+    for (bound, sample) in windows.connections.iter().zip(&seen.connections) {
+        let least = Framing::ipv4(sample.segment).segment() * SEGMENTS_MIN;
+        prop_assert!(bound.window >= least, "{bound:?} {sample:?}");
+    }
+    prop_assert_eq!(windows.initial.len(), seen.groups.len());
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_observed_shares_fit_into_the_capacity_and_windows_hold_two_segments(
+        remembered in prop::option::of(100u64..1_000_000),
+        way in 0usize..3,
+        ticks in prop::collection::vec(any_tick(), 1..60),
+    ) {
+        let weights = [5, 1, 3].map(|w| Weight::new(w).unwrap()).to_vec();
+        let remembered = remembered.map(Rate::kbit);
+        let (enforce, latency) = (Enforce::ALL[way], QUEUE);
+        let mut control = Fairweir::new(FairweirSpec { weights, remembered, enforce, latency });
+        drained(&mut control);
+        let mut at = Time::ZERO;
+        for tick in ticks {
+            at = at + tick.interval;
+            let tick = Observation { at, ..tick };
+            control.handle_observation(&tick);
+            let decision = control.decision().clone();
+            let shares: Rate = decision.groups.iter().map(|g| g.share).sum();
+            prop_assert!(shares <= decision.capacity.unwrap_or(Rate::ZERO), "{decision:?}");
+            let commands = drained(&mut control);
+            prop_assert!(decision.enforcing || commands.is_empty());
+            for command in commands {
+                match command {
+                    Command::SetRates(allocation) => {
+                        prop_assert!(enforce != Enforce::Window);
+                        prop_assert!(allocation.classes.iter().all(|c| c.ceil >= CEIL_MIN));
+                    }
+                    Command::SetWindows(windows) => {
+                        prop_assert!(enforce != Enforce::Htb);
+                        check_windows(&windows, &tick)?;
+                    }
+                    Command::Release => {}
+                }
+            }
+        }
+    }
+}
