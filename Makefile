@@ -21,7 +21,7 @@ help:
 	@echo 'make test      every test, within 20 minutes on 2 cores (root: namespaces, BPF)'
 	@echo 'make check     the fast part: format, lints, architecture, pure tests'
 	@echo 'make evidence  play every scenario and write the tables and pictures of docs/ anew'
-	@echo 'make figures   play the figures of the papers in virtual time and write their tables anew'
+	@echo 'make figures   play the figures of the papers and of the default control in virtual time and write their tables anew'
 	@echo 'make bench     print the benchmark tables'
 	@echo 'make install   binary, systemd unit and an example configuration'
 
@@ -50,6 +50,7 @@ evidence: build
 figures: build
 	$(FAIRWEIR) figures crab --write-docs docs/papers/crab.md
 	$(FAIRWEIR) figures rbm --write-docs docs/papers/rbm.md
+	$(FAIRWEIR) figures control --write-docs docs/control.md
 
 bench: build
 	$(SUDO) cargo bench --locked --workspace --bench fair --bench link --bench classifier --bench tick --bench connections --bench daemon --bench htb --bench tcp --bench engine

@@ -57,7 +57,8 @@ pub(crate) enum Subcommand {
     /// Play a scenario in the emulated home and in virtual time, and say how they differ.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(CompareArgs),
-    /// Play the experiments of a paper in virtual time, and say which results hold.
+    /// Play the experiments of a paper, or those of the default control, in virtual time, and say
+    /// which results hold.
     #[command(subcommand)]
     Figures(FiguresCommand),
 }
@@ -71,6 +72,9 @@ pub(crate) enum FiguresCommand {
     /// Spring et al., Receiver Based Management of Low Bandwidth Access Links (INFOCOM 2000).
     #[command(after_help = FIGURES_EXAMPLES)]
     Rbm(FiguresArgs),
+    /// What the default control `fairweir` has to stand, beside the other controls.
+    #[command(after_help = FIGURES_EXAMPLES)]
+    Control(FiguresArgs),
 }
 
 /// What can be done in the lab.
@@ -270,7 +274,7 @@ pub(crate) struct FiguresArgs {
     #[arg(long, value_name = "N", default_value = "1..5")]
     pub(crate) seed: Seeds,
     /// Where pictures (SVG), numbers (CSV) and the table are written; evidence/figures/ and the
-    /// paper's name by default.
+    /// command's name by default.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Print JSON.
@@ -333,7 +337,8 @@ const FIGURES_EXAMPLES: &str = "Examples:
   fairweir figures crab
   fairweir figures crab --figure 7 --figure 12 --out /tmp/figures
   fairweir figures crab --seed 1..20 --json
-  fairweir figures rbm --figure 2";
+  fairweir figures rbm --figure 2
+  fairweir figures control --write-docs docs/control.md";
 
 const LAB_CHECK_EXAMPLES: &str = "Examples:
   fairweir lab check scenarios/demo.toml";

@@ -1,4 +1,4 @@
-//! What a paper says, what was measured, and whether the one is the other.
+//! What is wanted, what was measured, and whether the one is the other.
 
 use std::fmt::{self, Write};
 
@@ -139,8 +139,8 @@ fn short(unit: Unit, value: f64) -> String {
 pub(super) struct Claim {
     /// What was looked at.
     what: String,
-    /// What the paper says of it.
-    paper: String,
+    /// What the paper says of it, or what another control came to.
+    beside: String,
     #[serde(serialize_with = "as_text")]
     measured: Measurement,
     mean: f64,
@@ -168,14 +168,14 @@ pub(super) enum Verdict {
 impl Claim {
     pub(super) fn new(
         what: impl Into<String>,
-        paper: impl Into<String>,
+        beside: impl Into<String>,
         (measured, unit): (Measured, Unit),
         wanted: Band,
     ) -> Claim {
         let mean = measured.mean();
         Claim {
             what: what.into(),
-            paper: paper.into(),
+            beside: beside.into(),
             measured: Measurement(measured.text(unit)),
             mean,
             spread: measured.spread(),
@@ -211,22 +211,22 @@ pub(super) struct Outcome {
 }
 
 /// All claims as a table in Markdown.
-pub(super) fn markdown(outcomes: &[Outcome]) -> String {
+pub(super) fn markdown(outcomes: &[Outcome], beside_what: &str) -> String {
     let mut text =
-        String::from("| figure | what | the paper | measured | verdict |\n|---|---|---|---|---|\n");
+        format!("| figure | what | {beside_what} | measured | verdict |\n|---|---|---|---|---|\n");
     for outcome in outcomes {
         for (i, claim) in outcome.claims.iter().enumerate() {
             let figure = if i == 0 { outcome.figure } else { "" };
             let verdict = claim.verdict_text();
-            let Claim { what, paper, measured, .. } = claim;
-            let _ = writeln!(text, "| {figure} | {what} | {paper} | {} | {verdict} |", measured.0);
+            let Claim { what, beside, measured, .. } = claim;
+            let _ = writeln!(text, "| {figure} | {what} | {beside} | {} | {verdict} |", measured.0);
         }
     }
     text
 }
 
 /// The same for a terminal.
-pub(super) fn plain(outcomes: &[Outcome]) -> String {
+pub(super) fn plain(outcomes: &[Outcome], beside_what: &str) -> String {
     let mut text = String::new();
     let claims = || outcomes.iter().flat_map(|o| &o.claims);
     let width = |of: &dyn Fn(&Claim) -> &str| {
@@ -240,10 +240,10 @@ pub(super) fn plain(outcomes: &[Outcome]) -> String {
                 Verdict::Met => "met",
                 Verdict::Missed => "MISSED",
             };
-            let Claim { what, paper, measured, wanted, .. } = claim;
+            let Claim { what, beside, measured, wanted, .. } = claim;
             let _ = writeln!(
                 text,
-                "  {verdict:<6}  {what:<a$}  {:<b$}  wanted {wanted:<c$}  paper: {paper}",
+                "  {verdict:<6}  {what:<a$}  {:<b$}  wanted {wanted:<c$}  {beside_what}: {beside}",
                 measured.0,
                 a = widths[0],
                 b = widths[1],

@@ -1,5 +1,5 @@
-//! `fairweir figures`: plays the experiments of a paper in virtual time and says which of its
-//! results hold.
+//! `fairweir figures`: plays the experiments of a paper, or those that the default control has to
+//! stand, in virtual time and says which results hold.
 //!
 //! A [`Figure`] is what is played ([`play::Point`]s: a scenario, what differs from its file, a
 //! control) and a judgement ([`claim::Claim`]s, charts). All points of all figures are played
@@ -19,6 +19,7 @@ use crate::cli::{FiguresArgs, FiguresCommand};
 use crate::play::{Seeds, cancelled_by_signal};
 
 mod claim;
+mod control;
 mod crab;
 mod draw;
 mod play;
@@ -28,19 +29,51 @@ mod read;
 use claim::{Claim, Outcome, Verdict, markdown, plain};
 use play::{Plan, Played, Point};
 
-/// A paper whose experiments are played.
-struct Paper {
-    /// As in the command, and the name of its document.
+/// Experiments that are told of in one document.
+struct Collection {
+    /// As in the command.
     name: &'static str,
+    document: &'static str,
+    /// What claims are compared with.
+    beside: &'static str,
     figures: &'static [Figure],
+    /// What else the document has.
+    appendix: Option<Appendix>,
 }
 
-const CRAB: Paper = Paper { name: "crab", figures: &crab::FIGURES };
-const RBM: Paper = Paper { name: "rbm", figures: &rbm::FIGURES };
+/// What a document has besides its claims.
+struct Appendix {
+    /// Pictures that are kept in the folder `pictures` beside the document.
+    pictures: &'static [&'static str],
+    /// A table of everything that was played.
+    table: fn(&[Point], &Played) -> String,
+}
 
-/// A figure of a paper.
+const CRAB: Collection = Collection {
+    name: "crab",
+    document: "docs/papers/crab.md",
+    beside: "the paper",
+    figures: &crab::FIGURES,
+    appendix: None,
+};
+const RBM: Collection = Collection {
+    name: "rbm",
+    document: "docs/papers/rbm.md",
+    beside: "the paper",
+    figures: &rbm::FIGURES,
+    appendix: None,
+};
+const CONTROL: Collection = Collection {
+    name: "control",
+    document: "docs/control.md",
+    beside: "with crab",
+    figures: &control::FIGURES,
+    appendix: Some(Appendix { pictures: &control::PICTURES, table: control::side_by_side }),
+};
+
+/// A figure of a collection.
 struct Figure {
-    /// As the paper counts.
+    /// As the paper counts, or a name.
     number: &'static str,
     title: &'static str,
     /// Whether it looks at rates over time.
@@ -75,13 +108,14 @@ pub(crate) fn run(command: &FiguresCommand) -> anyhow::Result<()> {
     match command {
         FiguresCommand::Crab(args) => figures(args, &CRAB),
         FiguresCommand::Rbm(args) => figures(args, &RBM),
+        FiguresCommand::Control(args) => figures(args, &CONTROL),
     }
 }
 
-fn figures(args: &FiguresArgs, paper: &Paper) -> anyhow::Result<()> {
-    let chosen = choose(paper.figures, &args.figure)?;
+fn figures(args: &FiguresArgs, collection: &Collection) -> anyhow::Result<()> {
+    let chosen = choose(collection.figures, &args.figure)?;
     let document = args.write_docs.as_deref().map(Document::read).transpose()?;
-    let usual = || Path::new("evidence/figures").join(paper.name);
+    let usual = || Path::new("evidence/figures").join(collection.name);
     let dir = &args.out.clone().unwrap_or_else(usual);
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     access(dir, AccessFlags::W_OK).with_context(|| format!("cannot write to {}", dir.display()))?;
@@ -89,16 +123,22 @@ fn figures(args: &FiguresArgs, paper: &Paper) -> anyhow::Result<()> {
     let seeds: Vec<u64> = args.seed.all()?.collect();
     let played = play::play(&plan(&chosen), &seeds, &cancel)?;
     let outcomes = judge(&chosen, &played, dir)?;
-    let text = markdown(&outcomes);
+    let mut text = markdown(&outcomes, collection.beside);
+    if let Some(appendix) = &collection.appendix {
+        let _ = write!(text, "\n{}", (appendix.table)(&points(&chosen), &played));
+    }
     write(dir, "table.md", &text)?;
     if let Some(document) = document {
-        document.write(&section(paper.name, &outcomes, &args.seed, &text))?;
+        document.write(&section(collection, &outcomes, &args.seed, &text))?;
+        if let Some(appendix) = &collection.appendix {
+            document.keep(appendix.pictures, dir, collection.name)?;
+        }
     }
     let _ = writeln!(io::stderr(), "wrote {}", dir.display());
     let out = &mut io::stdout().lock();
     match args.json {
         true => writeln!(out, "{}", serde_json::to_string(&outcomes)?)?,
-        false => write!(out, "{}{}", plain(&outcomes), count(&outcomes))?,
+        false => write!(out, "{}{}", plain(&outcomes, collection.beside), count(&outcomes))?,
     }
     Ok(())
 }
@@ -122,6 +162,17 @@ fn plan(figures: &[&Figure]) -> Plan {
         }
     }
     plan
+}
+
+/// What the figures look at, in their order, each once.
+fn points(figures: &[&Figure]) -> Vec<Point> {
+    let mut points = Vec::new();
+    for point in figures.iter().flat_map(|figure| (figure.points)()) {
+        if !points.contains(&point) {
+            points.push(point);
+        }
+    }
+    points
 }
 
 /// Judges every figure and writes its files.
@@ -170,6 +221,7 @@ fn measures(report: &Report) -> Vec<(&'static str, &str, f64)> {
         ("transient_error", summary.transient_error),
         ("utilization", summary.utilization),
         ("isp_queue_ms_mean", summary.isp_queue_ms.map(|q| q.mean)),
+        ("isp_queue_ms_p99", summary.isp_queue_ms.map(|q| q.p99)),
     ];
     all.extend(parts.into_iter().filter_map(|(name, value)| Some((name, "", value?))));
     for group in &summary.groups {
@@ -204,9 +256,14 @@ fn count(outcomes: &[Outcome]) -> String {
 }
 
 /// What a document says about the figures.
-fn section(name: &str, outcomes: &[Outcome], seeds: &Seeds, table: &str) -> String {
+fn section(
+    &Collection { name, document, .. }: &Collection,
+    outcomes: &[Outcome],
+    seeds: &Seeds,
+    table: &str,
+) -> String {
     format!(
-        "Made by `fairweir figures {name} --seed {seeds} --write-docs docs/papers/{name}.md`: means and \
+        "Made by `fairweir figures {name} --seed {seeds} --write-docs {document}`: means and \
          standard\ndeviations over the seeds. {}.\n\n{table}",
         count(outcomes).trim_end()
     )
@@ -233,6 +290,18 @@ impl<'p> Document<'p> {
         let text = rewritten(&self.text, section).expect("invariant: looked at when it was read");
         fs::write(self.path, text).with_context(|| format!("cannot write {}", self.path.display()))
     }
+
+    /// Keeps pictures beside it, under the name of the collection.
+    fn keep(&self, pictures: &[&str], from: &Path, name: &str) -> anyhow::Result<()> {
+        let folder = self.path.parent().unwrap_or(Path::new("")).join("pictures");
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        for picture in pictures {
+            let kept = folder.join(format!("{name}-{picture}"));
+            fs::copy(from.join(picture), &kept)
+                .with_context(|| format!("cannot write {}", kept.display()))?;
+        }
+        Ok(())
+    }
 }
 
 /// The text with something else between the marks; `None` if they are not there.
@@ -249,9 +318,9 @@ mod tests {
 
     use super::*;
 
-    /// Every figure of every paper.
+    /// Every figure of every collection.
     fn all() -> Vec<&'static Figure> {
-        [CRAB, RBM].into_iter().flat_map(|paper| paper.figures).collect()
+        [CRAB, RBM, CONTROL].into_iter().flat_map(|collection| collection.figures).collect()
     }
 
     #[test]
@@ -309,7 +378,7 @@ mod tests {
                 assert!(!file.text.contains("NaN") && !file.text.contains("inf"), "{}", file.name);
             }
             let outcome = Outcome { figure: figure.number, title: "", claims: judged.claims };
-            assert!(!markdown(&[outcome]).contains("NaN"), "{}", figure.number);
+            assert!(!markdown(&[outcome], "").contains("NaN"), "{}", figure.number);
         }
     }
 }

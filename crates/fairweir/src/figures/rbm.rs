@@ -9,7 +9,9 @@ use fairweir_sim::report::chart::{Line, Marks, Panel, colour_of};
 use super::claim::{Band, Claim, Measured, Unit};
 use super::draw::{bars, bars_of, chart, legend, over_time};
 use super::play::{Played, Point};
-use super::read::{drops, load_median, queue_mean, rate_between, rtt_median, rtt_p95, utilization};
+use super::read::{
+    drops, load_median, loads, queue_mean, rate_between, rtt_median, rtt_p95, utilization,
+};
 use super::{Figure, Judged};
 
 /// Every figure, in the paper's order.
@@ -214,15 +216,6 @@ fn judge_4(played: &Played) -> Judged {
     };
     let title = "Figure 4: web pages beside a long download, 28.8 kbit/s";
     Judged { claims, files: vec![chart("figure-4", title, vec![panel])] }
-}
-
-/// What part of all pages was loaded within how many seconds, over all seeds.
-fn loads(reports: &[Report]) -> Vec<(f64, f64)> {
-    let pages = reports.iter().flat_map(|r| &r.summary.pages);
-    let mut loads: Vec<_> = pages.flat_map(|p| &p.loads).copied().collect();
-    loads.sort_unstable();
-    let count = loads.len() as f64;
-    loads.iter().zip(1..).map(|(load, n)| (load.as_secs_f64(), f64::from(n) / count)).collect()
 }
 
 /// Packets of 576 bytes that 512 kbit/s carry in a second, with Ethernet's header.

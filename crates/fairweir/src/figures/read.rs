@@ -28,6 +28,16 @@ pub(super) fn queue_mean(report: &Report) -> f64 {
     report.summary.isp_queue_ms.map_or(f64::NAN, |queue| queue.mean / 1e3)
 }
 
+/// What 99 of 100 packets do not exceed in the ISP's queue, in seconds.
+pub(super) fn queue_p99(report: &Report) -> f64 {
+    report.summary.isp_queue_ms.map_or(f64::NAN, |queue| queue.p99 / 1e3)
+}
+
+/// Delivered by capacity while demand suffices, outside transients.
+pub(super) fn scored_utilization(report: &Report) -> f64 {
+    report.summary.utilization.unwrap_or(f64::NAN)
+}
+
 /// Median round-trip time of a ping in seconds.
 pub(super) fn rtt_median(report: &Report) -> f64 {
     let ping = report.summary.pings.first().and_then(|p| p.rtt_ms_median);
@@ -53,6 +63,15 @@ pub(super) fn part(group: usize) -> impl Fn(&Report) -> f64 {
 pub(super) fn load_median(report: &Report) -> f64 {
     let pages = report.summary.pages.first().and_then(|p| p.load_ms_median);
     pages.map_or(f64::NAN, |ms| ms / 1e3)
+}
+
+/// What part of all pages was loaded within how many seconds, over all reports.
+pub(super) fn loads(reports: &[Report]) -> Vec<(f64, f64)> {
+    let pages = reports.iter().flat_map(|r| &r.summary.pages);
+    let mut loads: Vec<_> = pages.flat_map(|p| &p.loads).copied().collect();
+    loads.sort_unstable();
+    let count = loads.len() as f64;
+    loads.iter().zip(1..).map(|(load, n)| (load.as_secs_f64(), f64::from(n) / count)).collect()
 }
 
 /// Seconds from the `n`th event until everybody has its share for good; the time to the next event
