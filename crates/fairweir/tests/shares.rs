@@ -44,8 +44,8 @@ fn assert_ratio(scenario: &str, wanted: f64, within: f64) {
     assert!(!is_near(none), "{scenario}: {none:.2} without control, so this proves nothing");
 }
 
-fn assert_shares(scenario: &str, error_max: f64, utilization_min: f64) {
-    let Some(reports) = play(scenario, &["crab"]) else { return };
+fn assert_shares(scenario: &str, control: &str, error_max: f64, utilization_min: f64) {
+    let Some(reports) = play(scenario, &[control]) else { return };
     let report = &reports[0];
     let error = report["summary"]["allocation_error"].as_f64().unwrap();
     let utilization = report["summary"]["utilization"].as_f64().unwrap();
@@ -77,6 +77,37 @@ fn crab_tells_two_applications_of_one_server_apart() {
 #[test]
 fn crab_survives_long_round_trips_and_a_slow_first_flow() {
     if privileged() {
-        assert_shares("rtts-first-200", 0.08, 0.88);
+        assert_shares("rtts-first-200", "crab", 0.08, 0.88);
     }
+}
+
+#[test]
+fn the_default_control_shares_without_a_queue_at_the_isp() {
+    if !privileged() {
+        return;
+    }
+    assert_shares("mix-cubic-bbr", "fairweir", 0.04, 0.96);
+    let Some(reports) = play("step-27", &["fairweir"]) else { return };
+    let summary = &reports[0]["summary"];
+    let number = |name: &str| summary[name].as_f64().unwrap();
+    let queue = |name: &str| summary["isp_queue_ms"][name].as_f64().unwrap();
+    assert!(number("allocation_error") <= 0.02, "{summary}");
+    assert!(number("utilization") >= 0.975, "{summary}");
+    assert!(queue("mean") <= 8.0 && queue("p99") <= 25.0, "{summary}");
+}
+
+#[test]
+fn quic_keeps_to_its_share_beside_tcp() {
+    if !privileged() {
+        return;
+    }
+    let Some(reports) = play("quic-vs-tcp", &["fairweir"]) else { return };
+    let groups = reports[0]["summary"]["groups"].as_array().unwrap();
+    let quic = groups.iter().find(|group| group["name"] == "quic").unwrap();
+    let [rate, fair] = ["rate_bps", "fair_bps"].map(|key| quic[key].as_f64().unwrap());
+    assert!(
+        (rate / fair - 1.0).abs() <= 0.1,
+        "{rate} instead of {fair}\n{}",
+        reports[0]["summary"]
+    );
 }
