@@ -98,7 +98,7 @@ fn runs_come_in_the_order_asked_for_and_seeds_differ() {
 fn one_run_is_an_object_with_the_seed_of_the_scenario() {
     let stage = Stage::new();
     let report = json(&stage.plays(&["--json"]));
-    assert_eq!((&report["world"], &report["control"]), (&"sim".into(), &"crab".into()));
+    assert_eq!((&report["world"], &report["control"]), (&"sim".into(), &"fairweir".into()));
     assert_eq!((&report["seed"], &report["valid"]), (&1.into(), &true.into()));
     assert!(report.get("series").is_none() && report.get("lateness").is_none(), "{report}");
     let report = json(&stage.plays(&["--json", "--set", "seed=5", "--series"]));

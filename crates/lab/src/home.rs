@@ -4,9 +4,10 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use fairweir_core::units::Span;
 use fairweir_linux::link;
 use fairweir_linux::netns::Netns;
-use fairweir_sim::scenario::IPV6_MTU_MIN;
+use fairweir_sim::scenario::{IPV6_MTU_MIN, Scenario};
 use ipnet::IpNet;
 
 use crate::Error;
@@ -32,8 +33,14 @@ impl Home {
     pub(crate) fn new(plan: &Plan<'_>) -> Result<Home, Error> {
         let mtu = plan.scenario.link.mtu;
         let (internet, isp, home) = (Netns::new()?, Netns::new()?, Netns::new()?);
-        let net0 = internet.run(|| set_up_internet(&plan.server_addresses(), mtu))?;
-        home.run(|| set_up_home(&isp, mtu))?;
+        let net0 = internet.run(|| -> Result<OwnedFd, Error> {
+            tune_tcp(plan.scenario)?;
+            set_up_internet(&plan.server_addresses(), mtu)
+        })?;
+        home.run(|| -> Result<(), Error> {
+            tune_tcp(plan.scenario)?;
+            set_up_home(&isp, mtu)
+        })?;
         let acc0 = isp.run(|| set_up_isp(mtu))?;
         Ok(Home { internet, home, _isp: isp, net0, acc0 })
     }
@@ -46,7 +53,6 @@ impl Home {
 }
 
 fn set_up_internet(servers: &[IpAddr], mtu: u32) -> Result<OwnedFd, Error> {
-    tune_tcp()?;
     let net0 = tun("net0", mtu)?;
     for &server in servers {
         link::add_address("lo", server.into())?;
@@ -58,7 +64,6 @@ fn set_up_internet(servers: &[IpAddr], mtu: u32) -> Result<OwnedFd, Error> {
 }
 
 fn set_up_home(isp: &Netns, mtu: u32) -> Result<(), Error> {
-    tune_tcp()?;
     link::create_veth(WAN_DEVICE, isp, "lan0")?;
     link::set_mtu(WAN_DEVICE, mtu)?;
     link::offloads(WAN_DEVICE, false)?;
@@ -109,11 +114,19 @@ fn of_link<T, const N: usize>(
 
 /// Lets windows grow as large as any scenario needs, and lets no connection learn of another's
 /// past, so that a run does not depend on the one before.
-fn tune_tcp() -> Result<(), Error> {
-    sysctl("ipv4/tcp_rmem", "4096 131072 33554432")?;
-    sysctl("ipv4/tcp_wmem", "4096 65536 33554432")?;
+fn tune_tcp(scenario: &Scenario) -> Result<(), Error> {
+    let rate = scenario.link.capacity.max(scenario.end());
+    // Twice what a second of the link carries. Not more: the larger the buffer may become, the
+    // coarser are the units in which a window is advertised.
+    let bytes = (rate * Span::secs(2)).as_u64().clamp(BUFFER_DEFAULT, BUFFER_MAX);
+    sysctl("ipv4/tcp_rmem", &format!("4096 131072 {bytes}"))?;
+    sysctl("ipv4/tcp_wmem", &format!("4096 65536 {bytes}"))?;
     sysctl("ipv4/tcp_no_metrics_save", "1")
 }
+
+/// Linux's own maximum of `tcp_rmem`, and the most that a scenario gets.
+const BUFFER_DEFAULT: u64 = 6 << 20;
+const BUFFER_MAX: u64 = 32 << 20;
 
 /// Sets a sysctl of the calling thread's namespace.
 fn sysctl(name: &str, value: &str) -> Result<(), Error> {

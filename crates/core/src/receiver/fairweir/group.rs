@@ -12,7 +12,7 @@ use crate::window::Behaviour;
 pub(super) struct Group {
     pub(super) weight: Weight,
     pub(super) rate: Rate,
-    /// The largest rates of the last ticks, oldest first.
+    /// The rates of the last ticks, oldest first.
     recent: [Rate; RECENT_TICKS],
     pub(super) demand: Option<Rate>,
     pub(super) share: Rate,

@@ -132,8 +132,10 @@ impl Link {
             let act = Act::Measured { from, to: total };
             return if is_more { Verdict::Changed(act) } else { Verdict::Rest };
         }
-        // A probe alone says that something queues, not that all of it is ours.
-        if tick.delay.is_some_and(|d| d.source == DelaySource::Probe) && !tick.is_wanted {
+        // While nobody would take more, a probe's delay may be another one's queue, and of little
+        // traffic every packet may have met the noise of its path.
+        let by_probe = tick.delay.is_some_and(|d| d.source == DelaySource::Probe);
+        if !tick.is_wanted && (by_probe || total < from / 2) {
             return Verdict::Rest;
         }
         let fall = self.fall.get_or_insert(Fall { from, least, conclusions: 0 });

@@ -201,8 +201,15 @@ impl Fairweir {
             None => Group::idle(weight),
         };
         self.groups = weights.iter().zip(kept).map(continued).collect();
-        // Whose connection is whose is told with the next observation.
-        self.connections.clear();
+        let place = |old: usize| kept.iter().position(|&k| k == Some(old));
+        self.connections.retain(|_, connection| match place(connection.group) {
+            Some(new) => {
+                connection.group = new;
+                true
+            }
+            // Whose it is now is told with the next observation.
+            None => false,
+        });
         self.link.restart();
         self.divide();
     }
