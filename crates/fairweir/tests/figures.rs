@@ -70,10 +70,10 @@ fn on_a_modem_windows_make_a_terminal_seven_times_as_fast_as_the_paper_says() {
 }
 
 #[test]
-fn the_default_control_meets_its_bars_in_figure_8_and_stands_beside_the_others() {
+fn the_default_control_meets_its_bars_in_figure_7_and_stands_beside_the_others() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().to_str().unwrap();
-    let args = ["figures", "control", "--figure", "8", "--seed", "1", "--json", "--out", out];
+    let args = ["figures", "control", "--figure", "7", "--seed", "1", "--json", "--out", out];
     let output = fairweir(&args);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let outcomes: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -81,8 +81,8 @@ fn the_default_control_meets_its_bars_in_figure_8_and_stands_beside_the_others()
         assert_eq!(claim["verdict"], "met", "{claim}");
     }
     let files = files(dir.path());
-    assert!(files.contains_key("figure-8.svg"), "{:?}", files.keys());
-    let rows = files["table.md"].lines().filter(|l| l.starts_with("| crab-fig8-short | none |"));
+    assert!(files.contains_key("figure-7.svg"), "{:?}", files.keys());
+    let rows = files["table.md"].lines().filter(|l| l.starts_with("| crab-fig7-short | none |"));
     assert_eq!(rows.count(), 1, "{}", files["table.md"]);
     for control in ["static", "chokepoint", "wfq", "crab", "fairweir"] {
         let row = format!("\n|  | {control} | 0.");
