@@ -70,6 +70,27 @@ fn on_a_modem_windows_make_a_terminal_seven_times_as_fast_as_the_paper_says() {
 }
 
 #[test]
+fn the_default_control_meets_its_bars_in_figure_7_and_stands_beside_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().to_str().unwrap();
+    let args = ["figures", "control", "--figure", "7", "--seed", "1", "--json", "--out", out];
+    let output = fairweir(&args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let outcomes: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for claim in outcomes[0]["claims"].as_array().unwrap() {
+        assert_eq!(claim["verdict"], "met", "{claim}");
+    }
+    let files = files(dir.path());
+    assert!(files.contains_key("figure-7.svg"), "{:?}", files.keys());
+    let rows = files["table.md"].lines().filter(|l| l.starts_with("| crab-fig7-short | none |"));
+    assert_eq!(rows.count(), 1, "{}", files["table.md"]);
+    for control in ["static", "chokepoint", "wfq", "crab", "fairweir"] {
+        let row = format!("\n|  | {control} | 0.");
+        assert!(files["table.md"].contains(&row), "{control}: {}", files["table.md"]);
+    }
+}
+
+#[test]
 fn what_cannot_be_done_is_told_before_anything_is_played() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("doc.md");

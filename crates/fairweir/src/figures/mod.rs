@@ -334,6 +334,24 @@ mod tests {
     }
 
     #[test]
+    fn pictures_are_kept_beside_the_document_and_are_those_that_figures_draw() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("doc.md");
+        fs::write(&path, format!("{}{}", MARKS.0, MARKS.1)).unwrap();
+        fs::write(dir.path().join("a.svg"), "<svg/>").unwrap();
+        let document = Document::read(&path).unwrap();
+        document.keep(&["a.svg"], dir.path(), "x").unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("pictures/x-a.svg")).unwrap(), "<svg/>");
+        assert!(document.keep(&["b.svg"], dir.path(), "x").is_err());
+
+        let played = Played::from(plan(&all()).keys(), nothing_arrived);
+        let judged = || CONTROL.figures.iter().flat_map(|figure| (figure.judge)(&played).files);
+        for picture in CONTROL.appendix.unwrap().pictures {
+            assert!(judged().any(|file| file.name == *picture), "{picture}");
+        }
+    }
+
+    #[test]
     fn every_point_can_be_played_with_its_control() {
         for (point, _) in plan(&all()) {
             let scenario = point.scenario().unwrap_or_else(|e| panic!("{point:?}: {e:#}"));
@@ -350,26 +368,28 @@ mod tests {
         }
     }
 
+    /// The report of a run in which nothing was received.
+    fn nothing_arrived(point: &Point) -> Vec<Report> {
+        let scenario = point.scenario().unwrap();
+        let run = Run {
+            scenario: &scenario,
+            world: "sim",
+            control: point.control,
+            valid: true,
+            samples: &Samples::new(&scenario),
+            pings: vec![],
+            videos: vec![],
+            pages: vec![],
+            shorts: vec![],
+            daemon_cpu_cores: None,
+            lateness: None,
+        };
+        vec![run.score()]
+    }
+
     /// A figure that looked at something else would end the command after minutes.
     #[test]
     fn every_figure_judges_what_it_plans_and_nothing_that_was_not_measured() {
-        let nothing_arrived = |point: &Point| {
-            let scenario = point.scenario().unwrap();
-            let run = Run {
-                scenario: &scenario,
-                world: "sim",
-                control: point.control,
-                valid: true,
-                samples: &Samples::new(&scenario),
-                pings: vec![],
-                videos: vec![],
-                pages: vec![],
-                shorts: vec![],
-                daemon_cpu_cores: None,
-                lateness: None,
-            };
-            vec![run.score()]
-        };
         for figure in all() {
             let played = Played::from(plan(&[figure]).keys(), nothing_arrived);
             let judged = (figure.judge)(&played);
