@@ -135,7 +135,7 @@ impl Link {
         // While nobody would take more, a probe's delay may be another one's queue, and of little
         // traffic every packet may have met the noise of its path.
         let by_probe = tick.delay.is_some_and(|d| d.source == DelaySource::Probe);
-        if !tick.is_wanted && (by_probe || total < from / 2) {
+        if !tick.is_wanted && (by_probe || total < from / 4) {
             return Verdict::Rest;
         }
         let fall = self.fall.get_or_insert(Fall { from, least, conclusions: 0 });
