@@ -20,7 +20,6 @@ pub(super) struct Group {
     pub(super) bound: Rate,
     pub(super) ceil: Rate,
     pub(super) state: GroupState,
-    silent_for: Span,
     /// Ticks in a row in which it sent far more than it may and was dropped.
     defiant_ticks: u32,
     /// And what it sent in the first of them.
@@ -56,7 +55,6 @@ impl Group {
             bound: Rate::ZERO,
             ceil: Rate::ZERO,
             state: GroupState::Idle,
-            silent_for: Span::ZERO,
             defiant_ticks: 0,
             defiant_rate: Rate::ZERO,
             correction: NO_CORRECTION,
@@ -74,7 +72,6 @@ impl Group {
         self.rate = Rate::from_volume(sample.received, interval);
         self.recent.rotate_left(1);
         self.recent[RECENT_TICKS - 1] = self.rate;
-        self.silent_for = if sample.packets == 0 { self.silent_for + interval } else { Span::ZERO };
         self.unbounded = self.rate.saturating_sub(seen.bounded);
         let is_held = sample.drops > 0 || sample.backlog > seen.packet * BACKLOG_PACKETS;
         self.see_defiance(sample.drops > 0);
@@ -83,7 +80,7 @@ impl Group {
         let fills = seen.filled > Rate::ZERO && seen.filled * 10 >= self.rate;
         let saturates = fills || is_held;
         self.saturated_ticks = if saturates { self.saturated_ticks + 1 } else { 0 };
-        (self.state, self.demand) = if self.silent_for >= SILENT_MAX || recent == Rate::ZERO {
+        (self.state, self.demand) = if recent == Rate::ZERO {
             (GroupState::Idle, Some(Rate::ZERO))
         } else if self.defiant_ticks >= DEFIANT_TICKS {
             (GroupState::Unresponsive, Some(self.rate))
@@ -197,5 +194,4 @@ const RISING: (u64, u64) = (4, 1);
 /// What lends keeps so much more than it uses, so that it can grow: the others' windows have room
 /// for what it leaves.
 const LENDING: (u64, u64) = (108, 100);
-const SILENT_MAX: Span = Span::secs(30);
 const DEFIANT_TICKS: u32 = 10;
