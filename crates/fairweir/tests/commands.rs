@@ -305,7 +305,7 @@ fn in_another_network_the_control_begins_anew() {
     stage.set_gateway_address("02:00:00:00:00:01");
     let daemon = stage.start(&["--until-stdin-closes"]);
     let downloads = SERVERS.map(|server| stage.download(server));
-    let patience = Duration::from_secs(30);
+    let patience = Duration::from_secs(90);
     daemon.wait_for("at home", patience, |s| s["network"] == "gateway 02:00:00:00:00:01");
     stage.wait_for_memory(":00:01\"", patience);
     stage.set_gateway_address("02:00:00:00:00:02");
