@@ -273,7 +273,10 @@ const STAMP_ROUNDING: i64 = 500_000;
 const RTT_NOISE: i64 = 2_000_000;
 /// A queue that changes by less between two intervals, and within one, is steady.
 const STEADY_NS: i64 = 2_500_000;
-const RTT_MIN: Span = Span::millis(1);
+/// No path is shorter than what timestamps tell apart.
+pub(super) const RTT_MIN: Span = Span::millis(1);
+/// A connection's RTT until it is known.
+pub(super) const RTT_GUESS: Span = Span::millis(50);
 /// A connection without payload for this long is new when it comes back.
 const FORGOTTEN_AFTER: Span = Span::secs(60);
 /// After this the probe's path may have become longer.

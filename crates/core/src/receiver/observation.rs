@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::units::{Bytes, Span, Time};
+use crate::window::Framing;
 
 /// The most connections that an observation carries; the busiest are kept.
 pub const CONNECTIONS_MAX: usize = 4_096;
@@ -59,6 +60,14 @@ pub struct ConnectionSample {
     pub segment: Bytes,
     /// The server's port.
     pub port: u16,
+}
+
+impl ConnectionSample {
+    /// How its payload becomes L2 bytes: as with IPv4. IPv6 has larger headers, which whoever divides
+    /// by rates finds out.
+    pub(super) fn framing(&self) -> Framing {
+        Framing::ipv4(self.segment)
+    }
 }
 
 /// How long packets of one connection took from the server to the interface, by their TCP

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use super::delay::{DelayEstimator, Queue};
+use super::delay::{DelayEstimator, Queue, RTT_GUESS, RTT_MIN};
 use super::{
     Act, Command, ConnectionSample, ConnectionWindow, Decision, DelaySample, GroupDecision,
     GroupState, Observation, Windows,
@@ -120,7 +120,7 @@ impl Rbm {
             one.behaviour.handle_tick(now, sample);
             one.class = one.behaviour.class(now, bounds);
             one.sample = *sample;
-            let wire = framing(sample).wire(sample.received);
+            let wire = sample.framing().wire(sample.received);
             one.rate = Rate::from_volume(wire, observation.interval);
             one.rtt_first = one.rtt_first.or_else(|| rtt_first(sample, queue));
             seen.insert(sample.id, one);
@@ -155,7 +155,7 @@ impl Rbm {
 
         let windows = self.connections.iter().map(|(&id, connection)| {
             let Connection { sample, part, .. } = connection;
-            let by_law = window(*part, self.rtt_base(connection, now), queue, framing(sample));
+            let by_law = window(*part, self.rtt_base(connection, now), queue, sample.framing());
             let rests = connection.behaviour.is_quiet(now);
             ConnectionWindow { id, window: if rests { by_law.max(initial) } else { by_law } }
         });
@@ -177,7 +177,7 @@ impl Rbm {
                 Class::Interactive => Some(c.rate * 2),
                 Class::Short | Class::Long | Class::Idle => None,
             },
-            floor: floor_rate(self.rtt_base(c, now), queue, framing(&c.sample)),
+            floor: floor_rate(self.rtt_base(c, now), queue, c.sample.framing()),
         };
         let members: Vec<Member> = self.connections.values().map(member).collect();
         let active = |class| {
@@ -238,16 +238,10 @@ fn rtt_first(sample: &ConnectionSample, queue: Span) -> Option<Span> {
     Some(Span::nanos(rtt.as_nanos().saturating_sub(waited)).max(RTT_MIN))
 }
 
-fn framing(sample: &ConnectionSample) -> Framing {
-    Framing::ipv4(sample.segment)
-}
-
 /// As for a connection: after this it is idle. Source: Spring et al. §IV-A.
 const OTHERS_FOR: Span = Span::secs(30);
 /// So long a connection's first RTT is better known than what is concluded from later ones.
 const NEW_FOR: Span = Span::secs(2);
-const RTT_GUESS: Span = Span::millis(50);
-const RTT_MIN: Span = Span::millis(1);
 /// IPv4 packets of 576 bytes, which every host accepts, until a connection says more.
 const SEGMENT_GUESS: Bytes = Bytes::new(524);
 

@@ -68,7 +68,12 @@ impl Group {
     }
 
     /// Takes in a tick, and what was seen of its connections.
-    pub(super) fn handle_tick(&mut self, sample: &GroupSample, interval: Span, seen: Seen) {
+    pub(super) fn handle_tick(
+        &mut self,
+        sample: &GroupSample,
+        interval: Span,
+        seen: SeenConnections,
+    ) {
         self.rate = Rate::from_volume(sample.received, interval);
         self.recent.rotate_left(1);
         self.recent[RECENT_TICKS - 1] = self.rate;
@@ -166,7 +171,7 @@ pub(super) fn centre_corrections(groups: &mut [Group]) {
 
 /// What was seen of a group's connections.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct SeenConnections {
     /// L2 rate of those that would take more than their windows.
     pub(super) filled: Rate,
     /// More queues than shall: who does not fill its window may be held up by others.

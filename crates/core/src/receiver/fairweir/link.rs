@@ -128,9 +128,7 @@ impl Link {
         if total >= from.scale(99, 100) {
             self.fall = None;
             self.take_over(total);
-            let is_more = total > from.scale(NOTED.0, NOTED.1);
-            let act = Act::Measured { from, to: total };
-            return if is_more { Verdict::Changed(act) } else { Verdict::Rest };
+            return noted(from, total, Act::Measured { from, to: total });
         }
         // While nobody would take more, a probe's delay may be another one's queue, and of little
         // traffic every packet may have met the noise of its path.
@@ -148,9 +146,7 @@ impl Link {
             return Verdict::NoQueue;
         }
         self.take_over(total);
-        let is_less = total < from.scale(NOTED.1, NOTED.0);
-        let act = Act::Measured { from, to: total };
-        if is_less { Verdict::Changed(act) } else { Verdict::Rest }
+        noted(from, total, Act::Measured { from, to: total })
     }
 
     /// The queue was empty at least once: the link may carry more than what arrived.
@@ -159,9 +155,7 @@ impl Link {
         let Some(from) = self.capacity else { return Verdict::Rest };
         if total > from {
             self.capacity = Some(total);
-            let is_more = total > from.scale(NOTED.0, NOTED.1);
-            let act = Act::Increase { from, to: total };
-            return if is_more { Verdict::Changed(act) } else { Verdict::Rest };
+            return noted(from, total, Act::Increase { from, to: total });
         }
         let held = tick.at.since(self.busy_at) < CREEP_AFTER;
         let queues = tick.delay.is_some_and(|d| d.value > tick.queue / 4);
@@ -178,6 +172,12 @@ impl Link {
         self.capacity = Some(total);
         self.confirmed = Some(total);
     }
+}
+
+/// Small changes are made without a word.
+fn noted(from: Rate, to: Rate, act: Act) -> Verdict {
+    let is_large = to > from.scale(NOTED.0, NOTED.1) || to < from.scale(NOTED.1, NOTED.0);
+    if is_large { Verdict::Changed(act) } else { Verdict::Rest }
 }
 
 /// With noise of 5 ms one packet says nothing of the queue, twenty do. Source: docs/control.md.

@@ -19,20 +19,20 @@
 //! Terms: *window law*, W = share · (base RTT + queue target) (Spring et al. §III, weighted);
 //! *filled*, of a window: rate · RTT reaches it. Source: docs/control.md.
 
-use super::delay::{DelayEstimator, Queue};
+use super::delay::{DelayEstimator, Queue, RTT_GUESS};
 use super::{
     Act, Allocation, ClassRate, Command, Decision, Enforce, GroupDecision, GroupState, Observation,
     TICK,
 };
 use crate::share::{Entry, Weight, fair};
 use crate::units::{Bytes, Rate, Span, Time};
-use crate::window::{Behaviour, Framing};
+use crate::window::Behaviour;
 
 mod group;
 mod link;
 mod windows;
 
-use group::{Connection, Connections, Group, NO_CORRECTION, Seen};
+use group::{Connection, Connections, Group, NO_CORRECTION, SeenConnections};
 use link::{Link, Tick, Verdict};
 
 /// What the control is made from.
@@ -123,16 +123,15 @@ impl Fairweir {
             self.total_last = None;
             return self.conclude(observation.at, Act::Measure, None);
         }
-        let drained = self.finish_drain(observation);
+        let volume: Bytes = observation.groups.iter().map(|g| g.received).sum();
+        let total = Rate::from_volume(volume, interval);
+        let drained = self.finish_drain(total);
         let delay = self.delay.handle_observation(observation, drained);
         self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
         // With more queue than is wanted, nobody says how much it would take.
         let crowded = delay.is_some_and(|d| d.least * 2 > self.queue_target() * 3);
         self.see_groups(observation, crowded);
         self.is_overfull = delay.is_some_and(|d| d.least > self.queue_target() * OVERFULL);
-
-        let volume = observation.groups.iter().map(|g| g.received).fold(Bytes::ZERO, |a, b| a + b);
-        let total = Rate::from_volume(volume, interval);
         self.total_last = Some(total);
         let verdict = if self.drain.ticks_left > 0 || drained == Queue::Drained {
             // What arrives is what the windows were narrowed to.
@@ -144,7 +143,7 @@ impl Fairweir {
                 interval,
                 volume,
                 delay,
-                is_wanted: self.groups.iter().any(|g| g.state == GroupState::Saturating),
+                is_wanted: self.is_wanted(),
                 queue: self.queue_target(),
             })
         };
@@ -226,22 +225,25 @@ impl Fairweir {
         self.latency.max(packets)
     }
 
+    /// Whether somebody would take more.
+    fn is_wanted(&self) -> bool {
+        self.groups.iter().any(|g| g.state == GroupState::Saturating)
+    }
+
     fn see_connections(&mut self, observation: &Observation, queue: Span) {
         let now = observation.at;
+        let mut seen = Connections::new();
         for sample in &observation.connections {
-            let received = Framing::ipv4(sample.segment).wire(sample.received);
-            let rate = Rate::from_volume(received, observation.interval);
-            let base = self.delay.rtt_base(sample.id);
-            let rtt = base.map(|base| base + queue).or(sample.rtt);
-            let bound = self.connections.get(&sample.id).map(|c| c.sample.window);
+            let before = self.connections.get(&sample.id);
+            let received = sample.framing().wire(sample.received);
+            let rtt = self.delay.rtt_base(sample.id).map(|base| base + queue).or(sample.rtt);
             // What the window was at the beginning of the interval is what it could fill.
-            let window = bound.unwrap_or(sample.window).min(sample.window);
+            let window = before.map_or(sample.window, |c| c.sample.window.min(sample.window));
             let in_flight = rtt.map(|rtt| {
                 Rate::from_volume(sample.received, observation.interval) * rtt + sample.segment
             });
             let is_filled = in_flight
                 .is_some_and(|flying| flying.as_u64() * FILLED.1 >= window.as_u64() * FILLED.0);
-            let before = self.connections.get(&sample.id);
             let active_at = match before {
                 Some(known) if sample.segments == 0 => known.active_at,
                 _ => now,
@@ -251,26 +253,27 @@ impl Fairweir {
             behaviour.handle_tick(now, sample);
             let connection = Connection {
                 group: sample.group,
-                rate,
+                rate: Rate::from_volume(received, observation.interval),
                 is_filled,
                 active_at,
                 behaviour,
                 sample: *sample,
             };
-            self.connections.insert(sample.id, connection);
+            seen.insert(sample.id, connection);
         }
-        let is_here = |id: &u64| observation.connections.binary_search_by_key(id, |s| s.id).is_ok();
-        self.connections.retain(|id, _| is_here(id));
-        let full = self.connections.values().map(|c| c.framing().wire(c.sample.segment)).max();
+        self.connections = seen;
+        let full =
+            self.connections.values().map(|c| c.sample.framing().wire(c.sample.segment)).max();
         self.packet = full.unwrap_or(PACKET_GUESS);
     }
 
     fn see_groups(&mut self, observation: &Observation, is_crowded: bool) {
         let packet = self.packet;
-        let mut seen = vec![
-            Seen { filled: Rate::ZERO, is_crowded, bounded: Rate::ZERO, packet };
-            self.groups.len()
-        ];
+        let mut seen =
+            vec![
+                SeenConnections { filled: Rate::ZERO, is_crowded, bounded: Rate::ZERO, packet };
+                self.groups.len()
+            ];
         for connection in self.connections.values() {
             let seen = &mut seen[connection.group];
             seen.bounded += connection.rate;
@@ -286,7 +289,7 @@ impl Fairweir {
     /// Opens all windows a little further if the queue is shorter than it shall be, while somebody
     /// would take more, and less far if it is longer.
     fn open(&mut self, queue: Span) {
-        if !self.groups.iter().any(|g| g.state == GroupState::Saturating) {
+        if !self.is_wanted() {
             return;
         }
         let target = self.queue_target().as_nanos() as i64;
@@ -300,8 +303,8 @@ impl Fairweir {
     // --------------------------------------------------------------------------------------------
     // Drains
 
-    /// What an observation's delays can be taken for.
-    fn finish_drain(&mut self, observation: &Observation) -> Queue {
+    /// What the delays of an interval can be taken for in which `total` arrived.
+    fn finish_drain(&mut self, total: Rate) -> Queue {
         let was_quiet = self.total_last.is_some_and(|total| {
             let little = self.link.capacity().map_or(QUIET_MAX, |c| c / 10);
             total <= little
@@ -314,8 +317,6 @@ impl Fairweir {
             return Queue::Unknown;
         }
         // It has worked if less arrives than the link carries.
-        let volume = observation.groups.iter().map(|g| g.received).fold(Bytes::ZERO, |a, b| a + b);
-        let total = Rate::from_volume(volume, observation.interval);
         let worked = self.link.capacity().is_some_and(|c| total < c.scale(95, 100));
         if worked { Queue::Drained } else { Queue::Unknown }
     }
@@ -323,9 +324,8 @@ impl Fairweir {
     fn start_drain(&mut self, now: Time) {
         let is_urgent = self.drain.is_urgent || self.delay.is_unsettled();
         let interval = if is_urgent { DRAIN_SOON } else { DRAIN_INTERVAL };
-        let wanted = self.groups.iter().any(|g| g.state == GroupState::Saturating);
         let bounds = self.link.capacity().is_some() && self.enforce != Enforce::Htb;
-        if self.drain.ticks_left > 0 || !wanted || !bounds {
+        if self.drain.ticks_left > 0 || !self.is_wanted() || !bounds {
             return;
         }
         if now.since(self.drain.last_at) < interval {
@@ -427,7 +427,6 @@ const OPENING_STEP_MAX: i64 = 100;
 const OPENING_MIN: u64 = 700;
 const OPENING_MAX: u64 = 1_500;
 const PACKET_GUESS: Bytes = Bytes::new(1_514);
-const RTT_GUESS: Span = Span::millis(50);
 const CEIL_MIN: Rate = Rate::kbit(100);
 
 #[cfg(test)]

@@ -227,8 +227,8 @@ fn plain() -> ConnectionSample {
     ConnectionSample { segment: Bytes::new(1_448), window: Bytes::kb(64), ..Default::default() }
 }
 
-fn seen(filled: Rate, bounded: Rate) -> Seen {
-    Seen { filled, is_crowded: false, bounded, packet: PACKET_GUESS }
+fn seen(filled: Rate, bounded: Rate) -> SeenConnections {
+    SeenConnections { filled, is_crowded: false, bounded, packet: PACKET_GUESS }
 }
 
 fn arrived(rate: Rate, drops: u64) -> GroupSample {
@@ -510,7 +510,7 @@ fn check_windows(windows: &Windows, seen: &Observation) -> Result<(), TestCaseEr
     let observed: Vec<u64> = seen.connections.iter().map(|c| c.id).collect();
     prop_assert_eq!(ids, observed);
     for (bound, sample) in windows.connections.iter().zip(&seen.connections) {
-        let least = Framing::ipv4(sample.segment).segment() * SEGMENTS_MIN;
+        let least = sample.framing().segment() * SEGMENTS_MIN;
         prop_assert!(bound.window >= least, "{bound:?} {sample:?}");
     }
     prop_assert_eq!(windows.initial.len(), seen.groups.len());

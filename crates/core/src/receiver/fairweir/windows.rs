@@ -1,5 +1,6 @@
 //! From the groups' shares to the windows of their connections.
 
+use super::super::delay::RTT_GUESS;
 use super::super::{ConnectionWindow, Windows};
 use super::Fairweir;
 use super::group::{Connection, Group, NO_CORRECTION};
@@ -44,7 +45,7 @@ impl Fairweir {
             .map(|((id, c), &class)| Member {
                 class,
                 demand: (!c.is_filled).then(|| c.rate.scale(GROWING.0, GROWING.1)),
-                floor: floor_rate(self.base_of(**id, c), self.queue_target(), c.framing()),
+                floor: floor_rate(self.base_of(**id, c), self.queue_target(), c.sample.framing()),
             })
             .collect();
         let parts = divide(group.bound, &entries);
@@ -62,7 +63,7 @@ impl Fairweir {
                 Class::Idle => group.bound / (longs + shorts),
             };
             let exact = self.window(part, group.correction, id, connection);
-            let window = whole_segments(exact, connection.framing(), &mut rest);
+            let window = whole_segments(exact, connection.sample.framing(), &mut rest);
             windows.push(ConnectionWindow { id, window });
         }
     }
@@ -75,18 +76,11 @@ impl Fairweir {
             true => wire_window(share, base * DRAIN_PART.0 / DRAIN_PART.1, Span::ZERO),
             false => wire_window(share, base, self.queue_target()),
         };
-        connection.framing().payload(wire)
+        connection.sample.framing().payload(wire)
     }
 
     fn base_of(&self, id: u64, connection: &Connection) -> Span {
         self.delay.rtt_base(id).or(connection.sample.rtt).unwrap_or(RTT_GUESS)
-    }
-}
-
-impl Connection {
-    /// IPv6 has larger headers; the correction finds that out.
-    pub(super) fn framing(&self) -> Framing {
-        Framing::ipv4(self.sample.segment)
     }
 }
 
@@ -105,7 +99,6 @@ const ACTIVE_FOR: Span = Span::secs(1);
 const GROWING: (u64, u64) = (11, 10);
 /// Short answers of a group pause so often that about one of so many comes at a time.
 const SHORTS_AT_ONCE: u64 = 3;
-const RTT_GUESS: Span = Span::millis(50);
 /// Ten packets, as senders begin.
 const INITIAL_WINDOW: Bytes = Bytes::new(14_480);
 /// What the windows are narrowed to at a drain, of share · base RTT. Source: docs/control.md.
