@@ -17,7 +17,7 @@
 
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_sim::random::SplitMix64;
-use fairweir_sim::tcp::MaxFilter;
+use fairweir_sim::tcp::{MaxFilter, Pipe};
 
 use super::sampler::{Sample, Sampler};
 
@@ -59,14 +59,6 @@ pub(super) struct Model {
     /// Until when the credit is filled.
     credit_until: Time,
     random: SplitMix64,
-}
-
-/// Whether STARTUP has filled the pipe.
-#[derive(Clone, Debug, Default)]
-struct Pipe {
-    rate: f64,
-    rounds_without_growth: u32,
-    is_full: bool,
 }
 
 impl Model {
@@ -168,7 +160,7 @@ impl Model {
         }
         if is_persistent {
             self.cwnd = self.window_min();
-            self.pipe.rate = 0.0;
+            self.pipe.forget_rate();
         }
     }
 
@@ -214,20 +206,13 @@ impl Model {
 
     fn update_pipe(&mut self, sample: &Sample) {
         let is_limited = sample.of_newest.is_none_or(|newest| newest.is_app_limited);
-        if self.pipe.is_full || !self.is_new_round || is_limited {
-            return;
+        if self.is_new_round && !is_limited {
+            self.pipe.handle_round(self.rates.max());
         }
-        if self.rates.max() >= self.pipe.rate * FULL_PIPE_GROWTH {
-            self.pipe.rate = self.rates.max();
-            self.pipe.rounds_without_growth = 0;
-            return;
-        }
-        self.pipe.rounds_without_growth += 1;
-        self.pipe.is_full = self.pipe.rounds_without_growth >= FULL_PIPE_ROUNDS;
     }
 
     fn update_drain(&mut self, now: Time) {
-        if self.mode == Mode::Startup && self.pipe.is_full {
+        if self.mode == Mode::Startup && self.pipe.is_full() {
             self.mode = Mode::Drain;
             self.credit = 0.0;
         }
@@ -263,7 +248,7 @@ impl Model {
             Some(end) if now > end => {
                 self.rtt_min_at = now;
                 self.cwnd = self.cwnd.max(self.cwnd_before);
-                if self.pipe.is_full {
+                if self.pipe.is_full() {
                     self.begin_cycle(now);
                 } else {
                     self.mode = Mode::Startup;
@@ -291,9 +276,9 @@ impl Model {
             self.cwnd = self.cwnd.max(self.in_flight + acked);
             return;
         }
-        let gain = if self.pipe.is_full { WINDOW_GAIN } else { HIGH_GAIN };
+        let gain = if self.pipe.is_full() { WINDOW_GAIN } else { HIGH_GAIN };
         let target = self.target(gain);
-        if self.pipe.is_full {
+        if self.pipe.is_full() {
             self.cwnd = (self.cwnd + acked).min(target);
         } else if self.cwnd < target || self.sampler.delivered() < self.window_initial() {
             self.cwnd += acked;
@@ -353,8 +338,6 @@ const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 const DRAIN_PHASE: usize = 1;
 /// Linux's `bbr_pacing_margin_percent`.
 const PACING_MARGIN: f64 = 0.99;
-const FULL_PIPE_GROWTH: f64 = 1.25;
-const FULL_PIPE_ROUNDS: u32 = 3;
 const RTT_MIN_WINDOW: Span = Span::secs(10);
 const PROBE_RTT: Span = Span::millis(200);
 /// RFC 9002 §7.2, in packets.

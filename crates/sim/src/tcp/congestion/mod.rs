@@ -16,7 +16,7 @@ mod reno;
 mod vegas;
 
 use bbr::Bbr;
-pub use bbr::MaxFilter;
+pub use bbr::{MaxFilter, Pipe};
 use cubic::Cubic;
 use vegas::Vegas;
 

@@ -20,10 +20,12 @@ use crate::random::SplitMix64;
 
 mod aggregation;
 mod filter;
+mod pipe;
 mod policer;
 
 use aggregation::Aggregation;
 pub use filter::MaxFilter;
+pub use pipe::Pipe;
 use policer::{PolicerDetector, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,14 +66,6 @@ pub(in crate::tcp) struct Bbr {
     aggregation: Aggregation,
     policer: PolicerDetector,
     random: SplitMix64,
-}
-
-/// Whether STARTUP has filled the pipe.
-#[derive(Clone, Debug, Default)]
-struct Pipe {
-    rate: f64,
-    rounds_without_growth: u32,
-    is_full: bool,
 }
 
 impl Bbr {
@@ -123,7 +117,7 @@ impl Bbr {
         self.update_rtt_min(sample, window);
 
         let rate = self.paced(self.rate(), self.pacing_gain());
-        if self.pipe.is_full || rate > self.pacing_rate {
+        if self.pipe.is_full() || rate > self.pacing_rate {
             self.pacing_rate = rate;
         }
         self.set_window(sample, window);
@@ -138,7 +132,7 @@ impl Bbr {
     /// Whether STARTUP is over is judged anew, from the rate after the timeout.
     pub(super) fn handle_timeout(&mut self) {
         self.state_before = State::Loss;
-        self.pipe.rate = 0.0;
+        self.pipe.forget_rate();
     }
 
     /// The application sends again after a silence: at the rate as it is, without a probe.
@@ -231,20 +225,13 @@ impl Bbr {
 
     fn update_pipe(&mut self, sample: &AckSample) {
         let is_limited = sample.rate.is_some_and(|rate| rate.is_app_limited);
-        if self.pipe.is_full || !self.is_new_round || is_limited {
-            return;
+        if self.is_new_round && !is_limited {
+            self.pipe.handle_round(self.rates.max());
         }
-        if self.rates.max() >= self.pipe.rate * FULL_PIPE_GROWTH {
-            self.pipe.rate = self.rates.max();
-            self.pipe.rounds_without_growth = 0;
-            return;
-        }
-        self.pipe.rounds_without_growth += 1;
-        self.pipe.is_full = self.pipe.rounds_without_growth >= FULL_PIPE_ROUNDS;
     }
 
     fn update_drain(&mut self, sample: &AckSample, window: &mut Window) {
-        if self.mode == Mode::Startup && self.pipe.is_full {
+        if self.mode == Mode::Startup && self.pipe.is_full() {
             self.mode = Mode::Drain;
             window.ssthresh = self.target(self.rates.max(), 1.0);
         }
@@ -291,7 +278,7 @@ impl Bbr {
         }
         self.rtt_min_at = now;
         window.cwnd = window.cwnd.max(self.cwnd_before);
-        if self.pipe.is_full {
+        if self.pipe.is_full() {
             self.begin_cycle(now);
         } else {
             self.mode = Mode::Startup;
@@ -302,11 +289,11 @@ impl Bbr {
         if sample.acked > 0 && !self.set_window_in_recovery(sample, window) {
             let rate = self.rate();
             let mut target = self.bdp(rate, self.window_gain());
-            if self.pipe.is_full {
+            if self.pipe.is_full() {
                 target += self.aggregation.allowance(rate);
             }
             let target = self.with_room_for_bursts(target);
-            if self.pipe.is_full {
+            if self.pipe.is_full() {
                 window.cwnd = (window.cwnd + sample.acked).min(target);
             } else if window.cwnd < target || sample.delivered_total < INITIAL_WINDOW {
                 window.cwnd += sample.acked;
@@ -369,8 +356,6 @@ const DRAIN_PHASE: usize = 1;
 const PACING_MARGIN: f64 = 0.99;
 /// A packet per second or so, so that what is held back goes some time.
 const PACING_RATE_MIN: Rate = Rate::kbit(10);
-const FULL_PIPE_GROWTH: f64 = 1.25;
-const FULL_PIPE_ROUNDS: u32 = 3;
 const RTT_MIN_WINDOW: Span = Span::secs(10);
 const PROBE_RTT: Span = Span::millis(200);
 /// The window of PROBE_RTT, and the smallest of all.
