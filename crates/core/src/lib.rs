@@ -10,9 +10,11 @@
 //! | [`share`] | weighted max-min fair division, the one allocation routine |
 //! | [`policy`] | what the user asks for: flow groups, weights, matches |
 //! | [`receiver`] | control loops that decide class rates from what arrives |
+//! | [`phantom`] | rate limits with rich policies at a policer's cost |
 //! | [`window`] | receive windows that share a link and bound its queue |
 #![forbid(unsafe_code)]
 
+pub mod phantom;
 pub mod policy;
 pub mod receiver;
 pub mod share;

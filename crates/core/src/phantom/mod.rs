@@ -1,0 +1,52 @@
+//! Rate limits with rich policies at a policer's cost: phantom queues with burst control (BC-PQP).
+//!
+//! Problem: a policer keeps an aggregate, one subscriber's traffic, to its rate without storing a
+//! packet, but knows no policy and bursts; a shaper knows both and pays with memory and cycles.
+//! Method: count, for each queue that a shaper would have, the bytes that would wait in it; accept a
+//! packet if it would fit, and send it on at once. The counters drain as the shaper's queues would,
+//! by weight and priority, exactly as fluid. Queues have to be large (BDP²) to keep a rate; so that
+//! nobody bursts into an empty one, it is filled with magic bytes as soon as its flow is faster than
+//! its share allows.
+//!
+//! | module | its job |
+//! |---|---|
+//! | [`plan`] | what a subscriber has bought, checked and worked out |
+//! | [`flow`] | which leaf a packet goes to |
+//!
+//! Source: BC-PQP (docs/papers/bcpqp.md).
+
+use crate::units::{Bytes, Time};
+
+pub mod flow;
+pub mod plan;
+
+pub use flow::Flow;
+pub use plan::{Class, Criterion, Plan, PlanError, PlanSpec, Share, Signal};
+
+/// A packet before the policer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Which leaf of the plan it goes to; see [`Plan::leaf_of`].
+    pub leaf: usize,
+    /// In L2 bytes.
+    pub size: Bytes,
+    /// Whether its sender understands a mark (ECT) instead of a drop.
+    pub can_be_marked: bool,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on at once.
+    Pass,
+    /// It goes on at once, marked: its sender shall slow down.
+    Mark,
+    /// It goes nowhere.
+    Drop,
+}
+
+/// Whoever decides about packets at once, without storing any.
+pub trait Police {
+    /// Decides about a packet. Calls in the past count as of the latest call.
+    fn handle_packet(&mut self, now: Time, arrival: Arrival) -> Verdict;
+}

@@ -1,0 +1,217 @@
+//! What a subscriber has bought: a rate and how it is shared, as the operator says it
+//! ([`PlanSpec`]) and as a tree of nodes with all constants worked out ([`Plan`]).
+
+use std::fmt;
+
+use ipnet::IpNet;
+
+use crate::policy::PortMatch;
+use crate::units::{Bytes, Rate, Span};
+
+/// The most leaves of a plan: a node's set of busy children is one word.
+pub const LEAVES_MAX: usize = 64;
+/// The most inner nodes of a plan, the root and those that the plan makes of single leaves under
+/// priority included: what fits in the 2 KiB of the largest slot.
+pub const INNERS_MAX: usize = 5;
+/// The most inner nodes from the root to a leaf, both ends' included.
+pub const DEPTH_MAX: usize = 3;
+/// The largest weight: with 64 children their sum fits in 16 bits.
+pub const WEIGHT_MAX: u16 = 256;
+/// The most matches of all classes of a plan.
+pub const MATCHES_MAX: usize = 32;
+/// Rates from one packet a second to what keeps all products within 64 bits.
+pub const RATE_MIN: Rate = Rate::kbit(16);
+/// See [`RATE_MIN`].
+pub const RATE_MAX: Rate = Rate::mbit(200_000);
+/// Round-trip times that a plan may be sized for.
+pub const RTT_MAX_RANGE: (Span, Span) = (Span::millis(1), Span::secs(2));
+/// The packet size that formulas are in, on the wire. Source: BC-PQP §6.1.
+pub const MSS: u64 = 1_500;
+
+/// A plan as the operator says it, for one direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanSpec {
+    /// What the subscriber may use, in L2 bytes.
+    pub rate: Rate,
+    /// The longest round-trip time whose connections shall reach the rate.
+    pub rtt_max: Span,
+    /// How senders are told.
+    pub signal: Signal,
+    /// Who gets what of it.
+    pub share: Share,
+}
+
+/// How a node divides what it gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// Into so many queues of equal weight, chosen by a hash of the flow; 1 is one queue for all.
+    Flows(u8),
+    /// By the weights of classes.
+    Weighted(Vec<Class>),
+    /// The first class that has something takes all it can use, the next what is left.
+    Priority(Vec<Class>),
+}
+
+/// A part of a subscriber's traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Unique within the plan.
+    pub name: String,
+    /// 1 to [`WEIGHT_MAX`]; means nothing under [`Share::Priority`].
+    pub weight: u16,
+    /// What belongs to it, any of these suffices; empty takes what no class takes. Only classes
+    /// that are not divided into classes have matches.
+    pub matches: Vec<Criterion>,
+    /// How it is divided itself.
+    pub share: Share,
+}
+
+/// One criterion for belonging to a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Criterion {
+    /// The six bits of the DSCP.
+    Dscp(u8),
+    /// A port; [`crate::policy::Side::Local`] is the subscriber's.
+    Port(PortMatch),
+    /// The address of who speaks with the subscriber.
+    Ip(IpNet),
+}
+
+/// How senders are told that they exceed their share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Each packet that finds its queue full is dropped, as a shaper's drop-tail queue does.
+    Hard,
+    /// One packet is dropped, or marked if it can be, then there is grace until the sender can have
+    /// answered. See [`super::soft`].
+    Soft,
+}
+
+/// Why a plan cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum PlanError {
+    #[error("the rate {0} is none for a plan: {RATE_MIN} to {RATE_MAX}")]
+    Rate(Rate),
+    #[error("a longest round-trip time of {0} is none: {min} to {max}", min = RTT_MAX_RANGE.0, max = RTT_MAX_RANGE.1)]
+    RttMax(Span),
+    #[error("the weight {weight} of class `{class}` is none: 1 to {WEIGHT_MAX}")]
+    Weight { class: String, weight: u16 },
+    #[error("{0} queues: a class has 1 to {LEAVES_MAX}")]
+    Queues(u8),
+    #[error("{0} is divided into no classes; give it one, or a number of queues")]
+    NoClass(String),
+    #[error("{0} queues are too many: a plan has at most {LEAVES_MAX}")]
+    TooManyLeaves(usize),
+    #[error(
+        "the policy needs {0} inner nodes, and a plan has at most {INNERS_MAX}: the root, each class that is divided, and each class under priority"
+    )]
+    TooManyInners(usize),
+    #[error("class `{0}` lies too deep: at most {DEPTH_MAX} divisions stand above a queue")]
+    TooDeep(String),
+    #[error("the class `{0}` stands there twice")]
+    DuplicateClass(String),
+    #[error("class `{0}` is divided into classes, so its parts have the matches, not it")]
+    MatchesOnDivided(String),
+    #[error("nobody takes what matches no class; leave one class without `match`")]
+    NoDefault,
+    #[error("classes `{0}` and `{1}` have no `match`: only one can take what no other takes")]
+    TwoDefaults(String, String),
+    #[error("{0} matches are too many: at most {MATCHES_MAX} in a plan")]
+    TooManyMatches(usize),
+    #[error("DSCP {0} is none: 0 to 63")]
+    Dscp(u8),
+}
+
+/// A plan with everything worked out that a packet needs. Shared by all its subscribers.
+///
+/// Nodes are numbered so that an inner node's leaves are neighbours, and so are its inner children:
+/// child `b` of a node is leaf `leaf_first + b`, or for `b >= leaf_count` inner node
+/// `inner_first + b - leaf_count`. Node 0 is the root; parents stand before their children.
+/// Invariant: all leaves hang under weighted nodes, under priority nodes there are inner nodes only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// 2⁻²⁴ bytes per nanosecond.
+    pub(super) rate: u64,
+    /// After so many ns without a packet every queue is empty for certain.
+    pub(super) idle_after: u64,
+    /// Length of a window of burst control, ns.
+    pub(super) window: u64,
+    /// What the rate carries in a window, bytes.
+    pub(super) window_bytes: u64,
+    /// What the whole subscriber may send in a window, bytes.
+    pub(super) gate: u32,
+    /// Size of each phantom queue, bytes.
+    pub(super) limit: u32,
+    /// How senders are told.
+    pub(super) signal: Signal,
+    /// Inner nodes, the root first.
+    pub(super) inners: Vec<Inner>,
+    /// Leaves.
+    pub(super) leaves: Vec<Leaf>,
+    /// Which leaves belong to whom.
+    pub(super) choices: Vec<Choice>,
+    /// Index in `choices` of the class without matches.
+    pub(super) choice_default: usize,
+}
+
+/// What a plan says of an inner node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Inner {
+    pub(super) is_priority: bool,
+    /// Of the root: 0.
+    pub(super) parent: u8,
+    /// Which child of its parent it is.
+    pub(super) child: u8,
+    pub(super) weight: u16,
+    /// 2³² / weight, rounded down.
+    pub(super) inverse: u64,
+    pub(super) leaf_first: u8,
+    pub(super) leaf_count: u8,
+    pub(super) inner_first: u8,
+    pub(super) inner_count: u8,
+}
+
+/// What a plan says of a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leaf {
+    pub(super) parent: u8,
+    pub(super) child: u8,
+    pub(super) weight: u16,
+    /// 2³² / weight, rounded down.
+    pub(super) inverse: u64,
+}
+
+/// The leaves of a class, and what goes there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The class's name; empty if the plan has no classes.
+    pub name: String,
+    /// What belongs to it.
+    pub matches: Vec<Criterion>,
+    /// Its first leaf.
+    pub first: u8,
+    /// How many leaves it has, at least one.
+    pub count: u8,
+}
+
+/// How large a phantom queue has to be for Reno to use `rate` at `rtt`: `thirds / 3` of
+/// BDP² / (18 · MSS), in bytes. Source: BC-PQP §3.5 and appendix A.
+pub fn limit_for(rate: Rate, rtt: Span, factor: u64) -> Bytes {
+    let bdp = bdp(rate, rtt);
+    let bytes = u128::from(factor) * bdp * bdp / (18 * u128::from(MSS));
+    Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
+}
+
+fn bdp(rate: Rate, rtt: Span) -> u128 {
+    u128::from(rate.as_bps()) * u128::from(rtt.as_nanos()) / 8_000_000_000
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Signal::Hard => "hard",
+            Signal::Soft => "soft",
+        })
+    }
+}
