@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Pid;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::config::nearest;
-use crate::wire::Request;
 
 /// A daemon that works answers within a tick; one that does not answer in this time is stuck.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -53,14 +53,17 @@ impl Client {
     }
 
     /// Asks, and understands the answer.
-    pub(crate) fn request<T: DeserializeOwned>(&mut self, request: Request) -> anyhow::Result<T> {
+    pub(crate) fn request<T: DeserializeOwned>(
+        &mut self,
+        request: impl Serialize,
+    ) -> anyhow::Result<T> {
         let answer = self.request_line(request)?;
         serde_json::from_str(&answer)
             .with_context(|| "the daemon's answer is not understood; is it of another version?")
     }
 
     /// Asks, and waits for the answer: one line of JSON.
-    pub(crate) fn request_line(&mut self, request: Request) -> anyhow::Result<String> {
+    pub(crate) fn request_line(&mut self, request: impl Serialize) -> anyhow::Result<String> {
         let mut line = serde_json::to_string(&request)?;
         line.push('\n');
         self.stream.get_mut().write_all(line.as_bytes()).map_err(no_answer)?;
