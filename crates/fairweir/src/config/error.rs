@@ -10,23 +10,23 @@ use std::sync::Arc;
 #[error("{0}")]
 pub(crate) struct ConfigError(String);
 
-/// A line of a file; line 0 is where lines mean nothing.
+/// A line of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(super) struct Place {
     file: Arc<PathBuf>,
     line: usize,
 }
 
 /// A value, and where the user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Placed<T> {
-    pub(crate) value: T,
-    pub(crate) place: Place,
+pub(super) struct Placed<T> {
+    pub(super) value: T,
+    pub(super) place: Place,
 }
 
 impl ConfigError {
     /// A file or directory that cannot be read.
-    pub(crate) fn unreadable(path: &Path, error: &io::Error) -> ConfigError {
+    pub(super) fn unreadable(path: &Path, error: &io::Error) -> ConfigError {
         let hint = match error.kind() {
             io::ErrorKind::NotFound => "; `fairweir init` writes a first one",
             _ => "",
@@ -35,7 +35,7 @@ impl ConfigError {
     }
 
     /// Something that has no line.
-    pub(crate) fn whole_file(path: &Path, message: String) -> ConfigError {
+    pub(super) fn whole_file(path: &Path, message: String) -> ConfigError {
         ConfigError::one_line(format!("{}: {message}", path.display()))
     }
 
@@ -51,26 +51,23 @@ impl ConfigError {
 }
 
 impl Place {
-    pub(crate) fn new(file: &Path, line: usize) -> Place {
+    pub(super) fn new(file: &Path, line: usize) -> Place {
         Place { file: Arc::new(file.to_owned()), line }
     }
 
     /// The same file at another line.
-    pub(crate) fn at(&self, line: usize) -> Place {
+    pub(super) fn at(&self, line: usize) -> Place {
         Place { file: Arc::clone(&self.file), line }
     }
 
-    pub(crate) fn error(&self, key: &str, message: impl fmt::Display) -> ConfigError {
+    pub(super) fn error(&self, key: &str, message: impl fmt::Display) -> ConfigError {
         ConfigError::one_line(format!("{self}: {key}: {message}"))
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            0 => write!(f, "{}", self.file.display()),
-            line => write!(f, "{}:{line}", self.file.display()),
-        }
+        write!(f, "{}:{}", self.file.display(), self.line)
     }
 }
 
@@ -87,7 +84,7 @@ pub(crate) fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) 
 }
 
 /// ` (did you mean `weight`?)`, or nothing.
-pub(crate) fn did_you_mean(word: &str, known: &[&str]) -> String {
+pub(super) fn did_you_mean(word: &str, known: &[&str]) -> String {
     nearest(word, known.iter().copied())
         .map(|near| format!(" (did you mean `{near}`?)"))
         .unwrap_or_default()

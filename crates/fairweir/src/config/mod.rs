@@ -18,14 +18,13 @@ use fairweir_core::policy::{GROUPS_MAX, Group, Match, Policy, PolicyError};
 use fairweir_core::receiver::{Control, Enforce, LATENCY};
 use fairweir_core::units::{Rate, Span};
 
-mod document;
 mod error;
 mod read;
 
-pub(crate) use document::{Section, Source};
-pub(crate) use error::{ConfigError, Place, Placed, did_you_mean, nearest};
+pub(crate) use error::{ConfigError, nearest};
+use error::{Place, Placed};
 pub(crate) use read::{CAPACITY_MAX, parse_capacity, parse_control, parse_dev};
-use read::{Document, HostKeys};
+use read::{HostKeys, Source};
 
 /// Where the configuration lies if nobody says otherwise.
 pub(crate) const DEFAULT_PATH: &str = "/etc/fairweir/fairweir.toml";
@@ -169,7 +168,7 @@ struct Draft {
 
 impl Draft {
     fn add(&mut self, source: &Source) -> Result<(), ConfigError> {
-        let document = Document::read(source)?;
+        let document = source.parse()?;
         self.host.merge(document.host)?;
         for group in document.groups {
             self.add_group(group)?;

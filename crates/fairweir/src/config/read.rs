@@ -1,17 +1,19 @@
-//! What a file says of a receiving host.
+//! One TOML document: its keys and values, each with its line.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::str::FromStr;
 
 use fairweir_core::policy::{DEFAULT_GROUP, Group, Match, MatchError};
 use fairweir_core::receiver::{CAPACITY_MIN_RBM, Control, Enforce, LATENCY, LATENCY_RANGE};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span};
+use toml::Spanned;
+use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::document::{Section, Source};
 use super::error::{ConfigError, Place, Placed, did_you_mean};
-use super::{HostSection, PROBE_INTERVAL, ProbeChoice};
+use super::{HostSection, PROBE_INTERVAL, ProbeChoice, VERSION};
 
 /// The most that a link is believed to carry; more is a slip of the unit.
 pub(crate) const CAPACITY_MAX: Rate = Rate::mbit(400_000);
@@ -21,6 +23,9 @@ const DEV_NAME_MAX: usize = 15;
 
 /// Shorter ones would be felt by others, longer ones tell nothing of a queue.
 const PROBE_INTERVALS: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
+
+/// The most of a wrong line that a message repeats, in characters.
+const LINE_SHOWN_MAX: usize = 60;
 
 const DOCUMENT_KEYS: [&str; 3] = ["version", "host", "group"];
 const HOST_KEYS: [&str; 8] = [
@@ -35,6 +40,12 @@ const HOST_KEYS: [&str; 8] = [
 ];
 const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
 const MATCH_KINDS: [&str; 7] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port"];
+
+/// The text of one file.
+pub(super) struct Source {
+    place: Place,
+    text: String,
+}
 
 /// What one file says.
 pub(super) struct Document {
@@ -55,18 +66,45 @@ pub(super) struct HostKeys {
     probe_interval: Option<Placed<Span>>,
 }
 
-impl Document {
-    pub(super) fn read(source: &Source) -> Result<Document, ConfigError> {
-        source.parse(|root| {
-            root.check_version()?;
-            root.check_keys("the file", &DOCUMENT_KEYS)?;
-            let host = match root.table("host")? {
-                Some(section) => host(&section)?,
-                None => HostKeys::default(),
-            };
-            let groups = root.tables("group")?.iter().map(group).collect::<Result<_, _>>()?;
-            Ok(Document { host, groups })
-        })
+impl Source {
+    pub(super) fn new(path: &Path, bytes: Vec<u8>) -> Result<Source, ConfigError> {
+        let place = Place::new(path, 1);
+        let text = String::from_utf8(bytes).map_err(|e| {
+            let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+            let line = 1 + good.iter().filter(|&&b| b == b'\n').count();
+            place.at(line).error("text", "a byte that is not UTF-8")
+        })?;
+        Ok(Source { place, text })
+    }
+
+    pub(super) fn parse(&self) -> Result<Document, ConfigError> {
+        let table = DeTable::parse(&self.text).map_err(|e| {
+            let start = e.span().map_or(0, |span| span.start);
+            let line = self.line_of(start);
+            self.place_of(start).error("syntax", format!("{} in `{line}`", e.message()))
+        })?;
+        let root = Section { source: self, name: "", table: table.get_ref(), start: 0 };
+        root.check_version()?;
+        root.check_keys("the file", &DOCUMENT_KEYS)?;
+        let host = match root.table("host")? {
+            Some(section) => section.host()?,
+            None => HostKeys::default(),
+        };
+        let groups = root.tables("group")?.iter().map(Section::group).collect::<Result<_, _>>()?;
+        Ok(Document { host, groups })
+    }
+
+    /// The line that holds `offset`, cut to what a message can hold.
+    fn line_of(&self, offset: usize) -> String {
+        let start = offset.min(self.text.len());
+        let before = self.text.as_bytes()[..start].iter().rposition(|&b| b == b'\n');
+        let line = self.text.get(before.map_or(0, |i| i + 1)..).unwrap_or_default();
+        line.lines().next().unwrap_or_default().trim().chars().take(LINE_SHOWN_MAX).collect()
+    }
+
+    fn place_of(&self, offset: usize) -> Place {
+        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
+        self.place.at(1 + before.iter().filter(|&&b| b == b'\n').count())
     }
 }
 
@@ -134,56 +172,210 @@ fn merge_key<T>(
     }
 }
 
-fn host(section: &Section<'_>) -> Result<HostKeys, ConfigError> {
-    section.check_keys("[host]", &HOST_KEYS)?;
-    Ok(HostKeys {
-        dev: section.parsed("dev", "an interface's name, such as \"eth0\"", parse_dev)?,
-        control: section.parsed("control", "a control, such as \"fairweir\"", parse_control)?,
-        capacity: section.parsed("capacity", "a rate, such as \"30mbit\"", parse_capacity)?,
-        strict_priority: section.boolean("strict_priority")?,
-        enforce: section.parsed("enforce", "\"auto\", \"window\" or \"htb\"", parse_enforce)?,
-        latency: section.parsed("latency", "a time, such as \"5ms\"", parse_latency)?,
-        probe: section.parsed("probe", "\"auto\", \"off\" or an address", parse_probe)?,
-        probe_interval: section.parsed(
-            "probe_interval",
-            "a time, such as \"50ms\"",
-            parse_probe_interval,
-        )?,
-    })
+/// A table of the document.
+struct Section<'d> {
+    source: &'d Source,
+    /// What stands before the keys in messages: `host`, `group`, or nothing.
+    name: &'static str,
+    table: &'d DeTable<'d>,
+    start: usize,
 }
 
-fn group(section: &Section<'_>) -> Result<Placed<Group>, ConfigError> {
-    section.check_keys("[[group]]", &GROUP_KEYS)?;
-    let here = section.place();
-    let name = section
-        .parsed("name", "a name, such as \"video\"", |text| Ok(text.to_owned()))?
-        .ok_or_else(|| here.error("group.name", "is missing; every group has a name"))?;
-    let weight = weight(section)?.ok_or_else(|| {
-        let message = format!(
-            "is missing in the group `{}`; a whole number from 1 to {}",
-            name.value,
-            Weight::MAX
-        );
-        here.error("group.weight", message)
-    })?;
-    let wanted = "a list, such as [\"app:steam\", \"ip:203.0.113.0/24\"]";
-    let matches = section.list("match", wanted, parse_match)?;
-    if matches.is_empty() && name.value != DEFAULT_GROUP {
-        let message = format!(
-            "is missing in the group `{}`; write for example `match = [\"app:steam\"]` (only \
-             the group `{DEFAULT_GROUP}` takes what matches nothing)",
-            name.value
-        );
-        return Err(here.error("group.match", message));
+impl<'d> Section<'d> {
+    fn check_version(&self) -> Result<(), ConfigError> {
+        let place = self.source.place.at(1);
+        let Some(value) = self.find("version") else {
+            let message = format!("is missing; write `version = {VERSION}` at the top");
+            return Err(place.error("version", message));
+        };
+        match self.integer(value) {
+            Some(VERSION) => Ok(()),
+            _ => {
+                let message =
+                    format!("{} is unknown; this fairweir reads version {VERSION}", shown(value));
+                Err(self.error(value, "version", message))
+            }
+        }
     }
-    let value = Group { name: name.value, weight, matches };
-    Ok(Placed { value, place: name.place })
+
+    fn check_keys(&self, title: &str, known: &[&str]) -> Result<(), ConfigError> {
+        let unknown = self.table.iter().filter(|(k, _)| !known.contains(&k.get_ref().as_ref()));
+        let Some((key, _)) = unknown.min_by_key(|(k, _)| k.span().start) else {
+            return Ok(());
+        };
+        let word = key.get_ref();
+        let message = format!(
+            "is no key of {title}{}; there are {}",
+            did_you_mean(word, known),
+            known.join(", ")
+        );
+        Err(self.place_at(key.span().start).error(&self.key(word), message))
+    }
+
+    fn host(&self) -> Result<HostKeys, ConfigError> {
+        self.check_keys("[host]", &HOST_KEYS)?;
+        Ok(HostKeys {
+            dev: self.parsed("dev", "an interface's name, such as \"eth0\"", parse_dev)?,
+            control: self.parsed("control", "a control, such as \"fairweir\"", parse_control)?,
+            capacity: self.parsed("capacity", "a rate, such as \"30mbit\"", parse_capacity)?,
+            strict_priority: self.boolean("strict_priority")?,
+            enforce: self.parsed("enforce", "\"auto\", \"window\" or \"htb\"", parse_enforce)?,
+            latency: self.parsed("latency", "a time, such as \"5ms\"", parse_latency)?,
+            probe: self.parsed("probe", "\"auto\", \"off\" or an address", parse_probe)?,
+            probe_interval: self.parsed(
+                "probe_interval",
+                "a time, such as \"50ms\"",
+                parse_probe_interval,
+            )?,
+        })
+    }
+
+    fn group(&self) -> Result<Placed<Group>, ConfigError> {
+        self.check_keys("[[group]]", &GROUP_KEYS)?;
+        let here = self.place_at(self.start);
+        let name = self
+            .parsed("name", "a name, such as \"video\"", |text| Ok(text.to_owned()))?
+            .ok_or_else(|| here.error("group.name", "is missing; every group has a name"))?;
+        let weight = self.weight()?.ok_or_else(|| {
+            let message = format!(
+                "is missing in the group `{}`; a whole number from 1 to {}",
+                name.value,
+                Weight::MAX
+            );
+            here.error("group.weight", message)
+        })?;
+        let matches = self.matches()?;
+        if matches.is_empty() && name.value != DEFAULT_GROUP {
+            let message = format!(
+                "is missing in the group `{}`; write for example `match = [\"app:steam\"]` (only \
+                 the group `{DEFAULT_GROUP}` takes what matches nothing)",
+                name.value
+            );
+            return Err(here.error("group.match", message));
+        }
+        let value = Group { name: name.value, weight, matches };
+        Ok(Placed { value, place: name.place })
+    }
+
+    fn weight(&self) -> Result<Option<Weight>, ConfigError> {
+        let Some(value) = self.find("weight") else { return Ok(None) };
+        let weight = self.integer(value).and_then(|n| u32::try_from(n).ok()).and_then(Weight::new);
+        if weight.is_none() {
+            let message =
+                format!("{} is no weight: a whole number from 1 to {}", shown(value), Weight::MAX);
+            return Err(self.error(value, "weight", message));
+        }
+        Ok(weight)
+    }
+
+    fn matches(&self) -> Result<Vec<Match>, ConfigError> {
+        let Some(value) = self.find("match") else { return Ok(Vec::new()) };
+        let wanted = "a list, such as [\"app:steam\", \"ip:203.0.113.0/24\"]";
+        let Some(entries) = value.get_ref().as_array() else {
+            return Err(self.error(value, "match", wanted_instead(value, wanted)));
+        };
+        let mut matches = Vec::new();
+        for entry in entries.iter() {
+            let Some(text) = entry.get_ref().as_str() else {
+                return Err(self.error(entry, "match", wanted_instead(entry, wanted)));
+            };
+            matches.push(parse_match(text).map_err(|m| self.error(entry, "match", m))?);
+        }
+        Ok(matches)
+    }
+
+    fn boolean(&self, key: &str) -> Result<Option<Placed<bool>>, ConfigError> {
+        let Some(value) = self.find(key) else { return Ok(None) };
+        match value.get_ref().as_bool() {
+            Some(b) => Ok(Some(Placed { value: b, place: self.place_at(value.span().start) })),
+            None => Err(self.error(value, key, wanted_instead(value, "true or false"))),
+        }
+    }
+
+    fn parsed<T>(
+        &self,
+        key: &str,
+        wanted: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<Placed<T>>, ConfigError> {
+        let Some(value) = self.find(key) else { return Ok(None) };
+        let Some(text) = value.get_ref().as_str() else {
+            return Err(self.error(value, key, wanted_instead(value, wanted)));
+        };
+        let parsed = parse(text).map_err(|message| self.error(value, key, message))?;
+        Ok(Some(Placed { value: parsed, place: self.place_at(value.span().start) }))
+    }
+
+    fn table(&self, key: &'static str) -> Result<Option<Section<'d>>, ConfigError> {
+        let Some(value) = self.find(key) else { return Ok(None) };
+        match value.get_ref() {
+            DeValue::Table(table) => Ok(Some(self.section(key, value, table))),
+            _ => Err(self.error(value, key, format!("is a table: write `[{key}]`"))),
+        }
+    }
+
+    fn tables(&self, key: &'static str) -> Result<Vec<Section<'d>>, ConfigError> {
+        let Some(value) = self.find(key) else { return Ok(Vec::new()) };
+        let message = format!("is a list of tables: write `[[{key}]]`");
+        let Some(entries) = value.get_ref().as_array() else {
+            return Err(self.error(value, key, message));
+        };
+        let section = |entry: &'d Spanned<DeValue<'d>>| match entry.get_ref() {
+            DeValue::Table(table) => Ok(self.section(key, entry, table)),
+            _ => Err(self.error(entry, key, &message)),
+        };
+        entries.iter().map(section).collect()
+    }
+
+    fn section(
+        &self,
+        name: &'static str,
+        value: &Spanned<DeValue<'d>>,
+        table: &'d DeTable<'d>,
+    ) -> Section<'d> {
+        Section { source: self.source, name, table, start: value.span().start }
+    }
+
+    fn find(&self, key: &str) -> Option<&'d Spanned<DeValue<'d>>> {
+        self.table.iter().find(|(k, _)| k.get_ref() == key).map(|(_, value)| value)
+    }
+
+    fn integer(&self, value: &Spanned<DeValue<'_>>) -> Option<i64> {
+        let integer: &DeInteger<'_> = value.get_ref().as_integer()?;
+        i64::from_str_radix(integer.as_str(), integer.radix()).ok()
+    }
+
+    fn place_at(&self, offset: usize) -> Place {
+        self.source.place_of(offset)
+    }
+
+    fn key(&self, key: &str) -> String {
+        if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
+    }
+
+    fn error(
+        &self,
+        value: &Spanned<DeValue<'_>>,
+        key: &str,
+        message: impl std::fmt::Display,
+    ) -> ConfigError {
+        self.place_at(value.span().start).error(&self.key(key), message)
+    }
 }
 
-fn weight(section: &Section<'_>) -> Result<Option<Weight>, ConfigError> {
-    let range = 1..=i64::from(Weight::MAX);
-    let weight = section.number("weight", "weight", range)?;
-    Ok(weight.and_then(|n| Weight::new(n.value as u32)))
+/// What a value is, for a message: short ones in full, others by their type.
+fn shown(value: &Spanned<DeValue<'_>>) -> String {
+    match value.get_ref() {
+        DeValue::String(text) => format!("the text `{text}`"),
+        DeValue::Integer(n) => format!("{n}"),
+        DeValue::Float(n) => format!("{n}"),
+        DeValue::Boolean(b) => format!("`{b}`"),
+        other => format!("the {}", other.type_str()),
+    }
+}
+
+fn wanted_instead(value: &Spanned<DeValue<'_>>, wanted: &str) -> String {
+    format!("{} is not {wanted}", shown(value))
 }
 
 pub(crate) fn parse_dev(text: &str) -> Result<String, String> {
