@@ -22,6 +22,7 @@ mod events;
 mod figures;
 mod host;
 mod init;
+mod isp;
 mod lab;
 mod off;
 mod play;

@@ -1,0 +1,4 @@
+//! `fairweir isp`: polices the subscribers of an access network.
+
+mod plan;
+mod registry;
