@@ -164,6 +164,18 @@ pub(super) struct Undo {
     hidden_subscribers: BTreeMap<Arc<str>, bool>,
 }
 
+impl Undo {
+    /// What of plans was touched.
+    pub(super) fn plan_names(&self) -> impl Iterator<Item = &str> {
+        self.plans.keys().map(|name| &**name)
+    }
+
+    /// What of subscribers was touched.
+    pub(super) fn subscriber_names(&self) -> impl Iterator<Item = &str> {
+        self.subscribers.keys().map(|name| &**name)
+    }
+}
+
 /// What changes did on the whole: before and after, where these differ.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Effects {
