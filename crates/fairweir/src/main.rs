@@ -66,6 +66,7 @@ fn main() -> ExitCode {
 fn run(command: Subcommand) -> anyhow::Result<()> {
     match command {
         Subcommand::Host(args) => host::run(&args),
+        Subcommand::Isp(args) => isp::run(&args),
         Subcommand::Status(args) => status::run(&args),
         Subcommand::Top(args) => top::run(&args),
         Subcommand::Off(args) => off::run(&args),

@@ -15,6 +15,7 @@ use crate::cli::HostArgs;
 use crate::client::socket_path;
 use crate::config::nearest;
 use crate::events::Events;
+use crate::isp;
 use crate::server::{Server, as_line};
 use crate::status;
 use crate::systemd;
@@ -45,6 +46,9 @@ pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
     let settings = Settings::load(args)?;
     let dev = settings.dev.clone();
     check_exists(&dev)?;
+    if dev == isp::NAME {
+        bail!("`{dev}` is the name of the ISP's socket; give the interface another name");
+    }
     let _lock = Lock::acquire(&dev)?;
     // Signals are blocked before the first thing that would have to be removed exists.
     let mut events = Events::new(Some(&settings.path), args.until_stdin_closes)
@@ -138,7 +142,11 @@ impl Loop<'_> {
     }
 }
 
-fn check_exists(dev: &str) -> anyhow::Result<()> {
+/// There is an interface `dev`.
+///
+/// # Errors
+/// If there is none: which there are.
+pub(crate) fn check_exists(dev: &str) -> anyhow::Result<()> {
     let names: Vec<String> = link::all()?.into_iter().map(|link| link.name).collect();
     if names.iter().any(|name| name == dev) {
         return Ok(());

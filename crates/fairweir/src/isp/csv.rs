@@ -12,11 +12,11 @@ use super::registry::{SubscriberSpec, parse_address};
 use crate::config::nearest;
 
 /// A good row.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     /// Counted from 1.
     pub(super) line: usize,
+    pub(super) columns: Columns,
     pub(super) subscriber: SubscriberSpec,
 }
 
@@ -42,9 +42,6 @@ pub(super) struct Table {
     pub(super) bad: Vec<BadRow>,
 }
 
-/// Where the field of each column begins on a line.
-pub(super) type Columns = [usize; 3];
-
 const KEYS: [&str; 3] = ["name", "addresses", "plan"];
 
 impl Table {
@@ -66,11 +63,11 @@ impl Table {
         for (line, text) in lines {
             match row(line, text, &order) {
                 Err(bad) => table.bad.push(bad),
-                Ok((row, columns)) => {
+                Ok(row) => {
                     let name = row.subscriber.name.clone();
                     if let Some(first) = seen.get(&name) {
                         let what = format!("`{name}` stands on line {first} already");
-                        table.bad.push(bad(line, columns[0], "name", what));
+                        table.bad.push(row.bad("name", what));
                     } else {
                         seen.insert(name, line);
                         table.rows.push(row);
@@ -82,14 +79,22 @@ impl Table {
     }
 }
 
-/// Where the field `key` of a line begins, counted from 1; for what is wrong by other rules.
-pub(super) fn column_of(text: &str, line: usize, key: &str) -> usize {
-    let header = text.lines().enumerate().map(|(i, line)| (i + 1, line)).find(says);
-    let order = header.and_then(|(i, header)| header_order(i, header).ok());
-    let fields = text.lines().nth(line - 1).and_then(|text| fields(line, text).ok());
-    let (Some(order), Some(fields)) = (order, fields) else { return 1 };
-    let at = KEYS.iter().position(|k| *k == key).map(|i| order[i]);
-    at.and_then(|i| fields.get(i)).map_or(1, |(column, _)| *column)
+/// Where the fields of a row begin, counted from 1; far ones not exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Columns([u16; 3]);
+
+impl Columns {
+    /// That of a column by its name.
+    pub(super) fn of(self, key: &str) -> usize {
+        self.0[KEYS.iter().position(|k| *k == key).unwrap_or(0)].into()
+    }
+}
+
+impl Row {
+    /// What is wrong with it by other rules.
+    pub(super) fn bad(&self, key: &str, what: String) -> BadRow {
+        bad(self.line, self.columns.of(key), key, what)
+    }
 }
 
 fn says(&(_, line): &(usize, &str)) -> bool {
@@ -126,7 +131,7 @@ fn header_order(line: usize, header: &str) -> Result<[usize; 3], BadRow> {
     Ok(order)
 }
 
-fn row(line: usize, text: &str, order: &[usize; 3]) -> Result<(Row, Columns), BadRow> {
+fn row(line: usize, text: &str, order: &[usize; 3]) -> Result<Row, BadRow> {
     let fields = fields(line, text)?;
     if fields.len() != KEYS.len() {
         let what = format!("{} fields instead of {}", fields.len(), KEYS.len());
@@ -150,7 +155,9 @@ fn row(line: usize, text: &str, order: &[usize; 3]) -> Result<(Row, Columns), Ba
     }
     let subscriber =
         SubscriberSpec { name: name.1.clone(), addresses: parsed, plan: plan.1.clone() };
-    Ok((Row { line, subscriber }, [name.0, addresses.0, plan.0]))
+    let begins = [name.0, addresses.0, plan.0];
+    let columns = Columns(begins.map(|begin| u16::try_from(begin).unwrap_or(u16::MAX)));
+    Ok(Row { line, columns, subscriber })
 }
 
 /// The fields of a line, and where each begins.
@@ -216,7 +223,7 @@ mod tests {
         ]) {
             assert!(found.starts_with(wanted), "{found}");
         }
-        assert_eq!(column_of(text, 6, "addresses"), 18);
+        assert_eq!(table.rows[1].bad("addresses", String::new()).column, 18);
     }
 
     #[test]

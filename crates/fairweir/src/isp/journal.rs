@@ -188,6 +188,22 @@ impl Overlay {
         Ok(())
     }
 
+    /// Forgets what the API said of `names`, or of all.
+    ///
+    /// # Errors
+    /// If it said nothing of one of them; then nothing is forgotten.
+    pub(super) fn revert(&mut self, names: &[String], all: bool) -> anyhow::Result<()> {
+        let knows = |name: &String| {
+            self.plans.contains_key(name) || self.subscribers.contains_key(name)
+        };
+        if let Some(unknown) = names.iter().find(|name| !knows(name)) {
+            bail!("the API said nothing of `{unknown}`");
+        }
+        self.plans.retain(|name, _| !all && !names.contains(name));
+        self.subscribers.retain(|name, _| !all && !names.contains(name));
+        Ok(())
+    }
+
     /// What the API says in `registry`.
     pub(super) fn of(registry: &Registry) -> Overlay {
         let mut overlay = Overlay::default();
@@ -205,7 +221,8 @@ impl Overlay {
         overlay
     }
 
-    fn into_edits(self) -> Vec<Edit> {
+    /// The edits that lead to it from nothing.
+    pub(super) fn into_edits(self) -> Vec<Edit> {
         let plans = self.plans.into_iter().map(|(name, plan)| match plan {
             Some(plan) => Edit::SetPlan(plan.to_json()),
             None => Edit::HidePlan(name),
@@ -238,6 +255,14 @@ pub(super) fn edits(registry: &Registry, undo: &Undo) -> Vec<Edit> {
     };
     let plans = undo.plan_names().map(plan);
     plans.chain(undo.subscriber_names().map(subscriber)).collect()
+}
+
+/// What a journal says, touching nothing.
+///
+/// # Errors
+/// As [`Journal::open`].
+pub(super) fn look(path: &Path) -> anyhow::Result<Overlay> {
+    read(path).map(|(overlay, ..)| overlay)
 }
 
 /// What a journal says, how much of it is good, and how many edits that are.

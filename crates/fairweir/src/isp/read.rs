@@ -46,8 +46,12 @@ pub(super) struct IspFile {
 pub(super) enum Origin {
     /// So many bytes behind the beginning of the main file.
     File(usize),
-    /// A line of the table.
-    Table(usize),
+    /// A row of the table.
+    Table {
+        /// Counted from 1.
+        line: usize,
+        columns: csv::Columns,
+    },
 }
 
 /// Table `[isp]`.
@@ -105,7 +109,7 @@ impl IspFile {
                 return Err(in_table(table, bad));
             }
             let rows = rows.rows.into_iter();
-            file.subscribers.extend(rows.map(|row| (Origin::Table(row.line), row.subscriber)));
+            file.subscribers.extend(rows.map(|row| (Origin::Table { line: row.line, columns: row.columns }, row.subscriber)));
         }
         Ok(file)
     }
@@ -150,10 +154,9 @@ impl IspFile {
         what: &str,
     ) -> anyhow::Error {
         match (origin, &self.table) {
-            (Origin::Table(line), Some(table)) => {
-                let text = fs::read_to_string(table).unwrap_or_default();
-                let column = csv::column_of(&text, line, key);
-                anyhow!("{}:{line}:{column}: {key}: {what}", table.display())
+            (Origin::Table { columns, .. }, Some(_)) => {
+                let column = columns.of(key);
+                anyhow!("{}:{column}: {key}: {what}", self.place(origin))
             }
             _ => anyhow!("{}: {section}.{key}: {what}", self.place(origin)),
         }
@@ -162,8 +165,8 @@ impl IspFile {
     /// The place of a record, for people.
     pub(super) fn place(&self, origin: Origin) -> String {
         match (origin, &self.table) {
-            (Origin::Table(line), Some(table)) => format!("{}:{line}", table.display()),
-            (Origin::File(offset) | Origin::Table(offset), _) => {
+            (Origin::Table { line, .. }, Some(table)) => format!("{}:{line}", table.display()),
+            (Origin::File(offset) | Origin::Table { line: offset, .. }, _) => {
                 let before = &self.text.as_bytes()[..offset.min(self.text.len())];
                 let line = 1 + before.iter().filter(|&&b| b == b'\n').count();
                 format!("{}:{line}", self.path.display())
