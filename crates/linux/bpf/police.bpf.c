@@ -8,6 +8,7 @@
  * hook, with its settings as constants, and share the maps.
  */
 #include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -16,6 +17,9 @@
 #include "police_maps.h"
 #include "police_frame.h"
 #include "police_lookup.h"
+#include "police_arrival.h"
+#include "police_node.h"
+#include "police_aggregate.h"
 #include "police_decide.h"
 
 #define TC_ACT_UNSPEC (-1)
@@ -32,7 +36,7 @@ const volatile struct {
 	__u32 has_ethernet; /* else frames begin with the IP header */
 	__s32 overhead; /* bytes of each packet beyond the Ethernet frame */
 	__u32 is_trial; /* the clock is trial_clock */
-} settings = {};
+} settings SEC(".rodata.settings") = {};
 
 static __always_inline __u64 read_clock(void)
 {
@@ -70,7 +74,7 @@ static __always_inline enum verdict police(const struct flow *flow, __u32 size, 
 		if (plan && plan->kind != POLICE_KIND_NONE) {
 			arrival.leaf = find_leaf(plan, flow);
 			arrival.now = read_clock();
-			verdict = decide(entry, plan, &arrival);
+			verdict = decide(entry->slot, plan, &arrival);
 		}
 	}
 	count(number, verdict, size, packets);

@@ -87,7 +87,7 @@ struct police_choice {
 
 /* What a plan says of an inner node, and of a leaf: as in core::phantom::plan. */
 struct police_plan_inner {
-	__u64 inverse;
+	__u64 inverse; /* 2^32 / weight */
 	__u16 weight;
 	__u8 is_priority;
 	__u8 parent;
@@ -123,7 +123,7 @@ struct police_plan {
 	__u16 leaf_count;
 	__u16 criterion_count;
 	__u16 choice_default;
-	__u32 pad;
+	__u32 zero; /* is 0, which the verifier shall not know */
 	struct police_plan_inner inners[POLICE_INNERS_MAX];
 	struct police_plan_leaf leaves[POLICE_LEAVES_MAX];
 	struct police_choice choices[POLICE_LEAVES_MAX];
@@ -135,26 +135,46 @@ _Static_assert(sizeof(struct police_plan) == 2616, "abi");
 struct police_bucket {
 	__u64 latest; /* ns */
 	__u64 missing; /* what has been taken out of the full bucket */
-	__u64 pad[5];
+	__u64 pad;
 };
 
-/* The state of a phantom queue, of a node above, and of the whole. */
-struct police_leaf {
-	__u64 words[3];
-};
-_Static_assert(sizeof(struct police_leaf) == 24, "abi");
-
-struct police_inner {
-	__u64 words[7];
-};
-_Static_assert(sizeof(struct police_inner) == 56, "abi");
-
+/* The state of phantom queues: the whole, an inner node, a leaf. What the fields mean is said in
+ * core::phantom::aggregate, whose structures these are. */
 struct police_head {
 	union {
+		struct {
+			__u64 at;
+			__u64 window_at;
+			__u32 accepted;
+			__u32 pad;
+		};
 		struct police_bucket bucket;
 	};
 };
-_Static_assert(sizeof(struct police_head) == 56, "abi");
+_Static_assert(sizeof(struct police_head) == 24, "abi");
+
+struct police_inner {
+	__u64 v;
+	__u64 busy;
+	__u64 nearest;
+	__u64 finish;
+	__u64 seen;
+	__u32 v_window;
+	__u16 carry;
+	__u16 weight;
+	__u32 used;
+	__u32 used_last;
+};
+_Static_assert(sizeof(struct police_inner) == 56, "abi");
+
+struct police_leaf {
+	__u64 finish;
+	__u32 accepted;
+	__u32 magic;
+	__u32 after;
+	__u32 mark;
+};
+_Static_assert(sizeof(struct police_leaf) == 24, "abi");
 
 /* The state of one subscriber in one direction. Everything is read and written under the lock. */
 #define POLICE_SLOT(NAME, LEAVES, INNERS)                                                      \
@@ -172,10 +192,10 @@ POLICE_SLOT(police_slot_1, 1, 1);
 POLICE_SLOT(police_slot_4, 4, 4);
 POLICE_SLOT(police_slot_16, 16, 4);
 POLICE_SLOT(police_slot_64, 64, 5);
-_Static_assert(sizeof(struct police_slot_1) == 160, "abi");
-_Static_assert(sizeof(struct police_slot_4) == 400, "abi");
-_Static_assert(sizeof(struct police_slot_16) == 688, "abi");
-_Static_assert(sizeof(struct police_slot_64) == 1896, "abi");
+_Static_assert(sizeof(struct police_slot_1) == 128, "abi");
+_Static_assert(sizeof(struct police_slot_4) == 368, "abi");
+_Static_assert(sizeof(struct police_slot_16) == 656, "abi");
+_Static_assert(sizeof(struct police_slot_64) == 1864, "abi");
 
 /* What became of packets. */
 struct police_totals {

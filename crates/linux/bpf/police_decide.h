@@ -2,16 +2,6 @@
 /* What becomes of a packet: the subscriber's state under its lock. */
 #pragma once
 
-enum verdict { VERDICT_PASS, VERDICT_MARK, VERDICT_DROP };
-
-/* A packet before the policer. */
-struct arrival {
-	__u64 now; /* ns */
-	__u32 size; /* bytes */
-	__u32 leaf;
-	__u32 can_be_marked;
-};
-
 /* A token bucket; kept as what is missing in it, so that the empty state is the full bucket. */
 static __always_inline enum verdict fill_bucket(const struct police_plan *plan,
 						struct police_bucket *bucket, const struct arrival *arrival)
@@ -41,13 +31,29 @@ static __always_inline void forget(__u64 *words, __u32 count)
 	}
 }
 
-/* Decides by a slot; the state of another tree is worth nothing. */
-#define POLICE_DECIDE(NAME, SLOT, LEAVES, INNERS)                                              \
-	static __always_inline enum verdict NAME(struct SLOT *slot, const struct police_plan *plan, \
-						 const struct arrival *arrival)                \
+/* The slot `index` of a class, or 0 if its chunk was never made. */
+#define find_slot(SLOTS, index)                                                                \
+	({                                                                                     \
+		__u32 chunk_at = (index) >> POLICE_CHUNK_SHIFT, slot_at = (index) & (POLICE_CHUNK - 1); \
+		void *chunk = bpf_map_lookup_elem(SLOTS, &chunk_at);                           \
+		chunk ? bpf_map_lookup_elem(chunk, &slot_at) : 0;                              \
+	})
+
+/*
+ * Decides by a slot; the state of another tree is worth nothing. A function for each class, since the
+ * verifier then looks at each once, whatever led there.
+ */
+#define POLICE_DECIDE(NAME, SLOTS, SLOT, LEAF_MAX, INNER_MAX)                                  \
+	__noinline int NAME(const struct police_plan *plan, const struct arrival *arrival, __u32 index) \
 	{                                                                                      \
-		enum verdict verdict = VERDICT_PASS;                                           \
+		enum verdict verdict;                                                          \
+		struct state state;                                                            \
+		struct SLOT *slot;                                                             \
                                                                                                \
+		slot = find_slot(&SLOTS, index);                                               \
+		if (!plan || !arrival || !slot)                                                \
+			return VERDICT_PASS;                                                   \
+		state = (struct state){ &slot->head, slot->inners, slot->leaves, INNER_MAX, LEAF_MAX }; \
 		bpf_spin_lock(&slot->lock);                                                    \
 		if (slot->shape != plan->shape) {                                              \
 			forget((__u64 *)&slot->head,                                           \
@@ -56,6 +62,8 @@ static __always_inline void forget(__u64 *words, __u32 count)
 		}                                                                              \
 		if (plan->kind == POLICE_KIND_BUCKET)                                          \
 			verdict = fill_bucket(plan, &slot->head.bucket, arrival);              \
+		else                                                                           \
+			verdict = ask_phantoms(&state, plan, arrival);                         \
 		if (verdict == VERDICT_DROP) {                                                 \
 			slot->dropped++;                                                       \
 		} else {                                                                       \
@@ -65,41 +73,25 @@ static __always_inline void forget(__u64 *words, __u32 count)
 		bpf_spin_unlock(&slot->lock);                                                  \
 		return verdict;                                                                \
 	}
-POLICE_DECIDE(decide1, police_slot_1, 1, 1)
-POLICE_DECIDE(decide4, police_slot_4, 4, 4)
-POLICE_DECIDE(decide16, police_slot_16, 16, 4)
-POLICE_DECIDE(decide64, police_slot_64, 64, 5)
+POLICE_DECIDE(decide1, slots1, police_slot_1, 0, 0)
+POLICE_DECIDE(decide4, slots4, police_slot_4, 3, 3)
+POLICE_DECIDE(decide16, slots16, police_slot_16, 15, 3)
+POLICE_DECIDE(decide64, slots64, police_slot_64, 63, 7)
 
-/* The slot `index` of a class, or 0 if its chunk was never made. */
-#define find_slot(SLOTS, index)                                                                \
-	({                                                                                     \
-		__u32 chunk_at = (index) >> POLICE_CHUNK_SHIFT, slot_at = (index) & (POLICE_CHUNK - 1); \
-		void *chunk = bpf_map_lookup_elem(SLOTS, &chunk_at);                           \
-		chunk ? bpf_map_lookup_elem(chunk, &slot_at) : 0;                              \
-	})
-
-static __always_inline enum verdict decide(const struct police_entry *entry,
-					   const struct police_plan *plan, const struct arrival *arrival)
+static __always_inline enum verdict decide(__u32 slot, const struct police_plan *plan,
+					   const struct arrival *arrival)
 {
-	__u32 number = entry->slot, index = number & POLICE_INDEX_MASK;
-	struct police_slot_64 *slot64;
-	struct police_slot_16 *slot16;
-	struct police_slot_4 *slot4;
-	struct police_slot_1 *slot1;
+	__u32 index = slot & POLICE_INDEX_MASK;
 
-	switch (number >> POLICE_CLASS_SHIFT) {
+	switch (slot >> POLICE_CLASS_SHIFT) {
 	case 0:
-		slot1 = find_slot(&slots1, index);
-		return slot1 ? decide1(slot1, plan, arrival) : VERDICT_PASS;
+		return decide1(plan, arrival, index);
 	case 1:
-		slot4 = find_slot(&slots4, index);
-		return slot4 ? decide4(slot4, plan, arrival) : VERDICT_PASS;
+		return decide4(plan, arrival, index);
 	case 2:
-		slot16 = find_slot(&slots16, index);
-		return slot16 ? decide16(slot16, plan, arrival) : VERDICT_PASS;
+		return decide16(plan, arrival, index);
 	default:
-		slot64 = find_slot(&slots64, index);
-		return slot64 ? decide64(slot64, plan, arrival) : VERDICT_PASS;
+		return decide64(plan, arrival, index);
 	}
 }
 
