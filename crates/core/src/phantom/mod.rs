@@ -12,11 +12,13 @@
 //! |---|---|
 //! | [`plan`] | what a subscriber has bought, checked and worked out |
 //! | [`flow`] | which leaf a packet goes to |
+//! | [`baseline`] | what it is compared with: token bucket, FairPolicer, plain phantom queues, shaper |
 //!
 //! Source: BC-PQP (docs/papers/bcpqp.md).
 
 use crate::units::{Bytes, Time};
 
+pub mod baseline;
 pub mod flow;
 pub mod plan;
 
