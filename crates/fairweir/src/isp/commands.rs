@@ -33,13 +33,13 @@ pub(super) fn run(command: &IspCommand) -> anyhow::Result<()> {
     match command {
         IspCommand::Add(args) => add(args),
         IspCommand::Change(args) => change(args),
-        IspCommand::Remove(args) => each(&args.run_dir, &args.names, |name| Request::Remove { name }),
+        IspCommand::Remove(args) => {
+            each(&args.run_dir, &args.names, |name| Request::Remove { name })
+        }
         IspCommand::List(args) => list(args),
         IspCommand::Show(args) => show::subscriber(args),
         IspCommand::Import(args) => import(args),
-        IspCommand::Plan(PlanCommand::Add(args)) => {
-            plans(args, |plan| Request::AddPlan { plan })
-        }
+        IspCommand::Plan(PlanCommand::Add(args)) => plans(args, |plan| Request::AddPlan { plan }),
         IspCommand::Plan(PlanCommand::Change(args)) => {
             plans(args, |plan| Request::ChangePlan { plan })
         }
@@ -180,9 +180,7 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
 fn print_list(out: &mut impl Write, subscribers: &[Value]) -> io::Result<()> {
     let text = |value: &Value| match value {
         Value::String(text) => text.clone(),
-        Value::Array(list) => {
-            list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
-        }
+        Value::Array(list) => list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
         other => other.to_string(),
     };
     let row = |s: &Value| {
@@ -205,7 +203,8 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     let line = asker.ask_line(&Request::Import { table, dry_run, skip_bad })?;
     let imported: Imported = serde_json::from_str(&line).map_err(|e| {
         let outcome = serde_json::from_str::<Outcome>(&line);
-        outcome.map_or_else(|_| anyhow!("the answer is not understood: {e}"), |o| anyhow!(o.message))
+        outcome
+            .map_or_else(|_| anyhow!("the answer is not understood: {e}"), |o| anyhow!(o.message))
     })?;
     let out = &mut io::stdout().lock();
     if args.json {
@@ -259,7 +258,9 @@ fn revert(args: &RevertArgs) -> anyhow::Result<()> {
     let dir = &args.run_dir.run_dir;
     match Client::connect_patiently(dir, NAME, PATIENCE) {
         Ok(client) => Ok(super::say(&Asker { client }.tell(&request)?)?),
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+        Err(e)
+            if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+        {
             // Its lock is that of the devices; nobody listens, so nobody writes the journal.
             let _lock = Lock::acquire(NAME)?;
             let path = journal::path_in(&args.state.state_dir);

@@ -193,9 +193,8 @@ impl Overlay {
     /// # Errors
     /// If it said nothing of one of them; then nothing is forgotten.
     pub(super) fn revert(&mut self, names: &[String], all: bool) -> anyhow::Result<()> {
-        let knows = |name: &String| {
-            self.plans.contains_key(name) || self.subscribers.contains_key(name)
-        };
+        let knows =
+            |name: &String| self.plans.contains_key(name) || self.subscribers.contains_key(name);
         if let Some(unknown) = names.iter().find(|name| !knows(name)) {
             bail!("the API said nothing of `{unknown}`");
         }

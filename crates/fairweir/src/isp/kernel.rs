@@ -231,10 +231,12 @@ impl Kernel {
             progress(count, of);
         };
         let named = effects.subscribers.iter();
-        for (name, before, _) in named.clone().filter(|(.., after)| after.is_none()) {
-            let before = before.as_ref().map(|record| spec_of(record, &ids_before));
-            self.remove(name, before.unwrap_or_default(), done)?;
-            step(1);
+        for (name, before, after) in named.clone() {
+            if let (Some(before), None) = (before, after) {
+                self.remove(name)?;
+                done.push(Done::Removed(Arc::clone(name), spec_of(before, &ids_before)));
+                step(1);
+            }
         }
         let changed = named.clone().filter_map(|(name, before, after)| match (before, after) {
             (Some(before), Some(after)) => Some((name, before, after)),
@@ -246,7 +248,12 @@ impl Kernel {
             let kept: Vec<IpNet> = before.addresses.iter().filter(stays).copied().collect();
             if kept.len() < before.addresses.len() {
                 let spec = spec_of(before, &ids_before);
-                self.change(name, SubscriberSpec { addresses: kept, ..spec.clone() }, spec, done)?;
+                let between = match kept.is_empty() {
+                    false => SubscriberSpec { addresses: kept, ..spec.clone() },
+                    // Nobody is without an address, but he may be without a plan.
+                    true => SubscriberSpec { download: None, upload: None, ..spec.clone() },
+                };
+                self.change(name, between, spec, done)?;
             }
         }
         for (name, before, after) in changed {
@@ -360,18 +367,12 @@ impl Kernel {
         Ok(())
     }
 
-    fn remove(
-        &mut self,
-        name: &Arc<str>,
-        before: SubscriberSpec,
-        done: &mut Vec<Done>,
-    ) -> anyhow::Result<()> {
+    fn remove(&mut self, name: &Arc<str>) -> anyhow::Result<()> {
         let handle = self.handles[name];
         let removed = self.police.remove(handle);
         removed.with_context(|| format!("cannot remove the subscriber `{name}`"))?;
         self.handles.remove(name);
         self.names.remove(&handle);
-        done.push(Done::Removed(Arc::clone(name), before));
         Ok(())
     }
 
@@ -386,7 +387,7 @@ impl Kernel {
             }
             Done::Ids(name, Some(ids)) => drop(self.ids.insert(name, ids)),
             Done::Ids(name, None) => drop(self.ids.remove(&name)),
-            Done::Added(name) => self.remove(&name, SubscriberSpec::default(), &mut Vec::new())?,
+            Done::Added(name) => self.remove(&name)?,
             Done::Changed(name, spec) => self.police.change(self.handles[&name], &spec)?,
             Done::Removed(name, spec) => {
                 let handle = self.police.add(&spec)?;
@@ -400,11 +401,8 @@ impl Kernel {
 
 /// The ways of attaching, the best first.
 pub(super) fn ways(isp: &IspSection) -> Vec<Vec<Attachment>> {
-    let at = |device: &str, hook, direction| Attachment {
-        device: device.to_owned(),
-        hook,
-        direction,
-    };
+    let at =
+        |device: &str, hook, direction| Attachment { device: device.to_owned(), hook, direction };
     let arriving = |uplink: &str, hook| {
         vec![at(uplink, hook, Direction::Download), at(&isp.device, hook, Direction::Upload)]
     };

@@ -90,10 +90,8 @@ impl Meter {
             Some((at, before)) => (now.since(*at), before),
             None => (Span::ZERO, &HashMap::new()),
         };
-        let mut busy: Vec<(u64, &Arc<str>)> = counters
-            .iter()
-            .map(|(name, now)| (growth(now, before.get(name)), name))
-            .collect();
+        let mut busy: Vec<(u64, &Arc<str>)> =
+            counters.iter().map(|(name, now)| (growth(now, before.get(name)), name)).collect();
         busy.sort_unstable_by(|a, b| b.cmp(a));
         let one = |name: &Arc<str>| {
             let record = registry.subscribers().get(name)?;

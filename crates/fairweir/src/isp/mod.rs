@@ -48,7 +48,6 @@ mod show;
 mod top;
 mod wire;
 
-pub(crate) use read::DEFAULT_PATH;
 pub(crate) use show::{check, is_isp_file};
 
 use cli::{DaemonArgs, IspArgs};
@@ -103,11 +102,7 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
 }
 
 /// Loads everything, and says how far it is if that takes long.
-fn begin(
-    file: &IspFile,
-    state_dir: &Path,
-    server: &mut Server<Request>,
-) -> anyhow::Result<Daemon> {
+fn begin(file: &IspFile, state_dir: &Path, server: &mut Server<Request>) -> anyhow::Result<Daemon> {
     let count = Count::new("loaded", "subscribers");
     let mut said = Instant::now();
     let begun = Daemon::start(file, state_dir, monotonic_now(), &mut |done, of| {

@@ -109,7 +109,9 @@ impl IspFile {
                 return Err(in_table(table, bad));
             }
             let rows = rows.rows.into_iter();
-            file.subscribers.extend(rows.map(|row| (Origin::Table { line: row.line, columns: row.columns }, row.subscriber)));
+            file.subscribers.extend(rows.map(|row| {
+                (Origin::Table { line: row.line, columns: row.columns }, row.subscriber)
+            }));
         }
         Ok(file)
     }

@@ -168,7 +168,12 @@ pub(super) fn metrics(daemon: &mut Daemon, top: usize, now: Time) -> anyhow::Res
     let status = status(daemon, now);
     let mut text = String::new();
     let device = escaped(&status.device);
-    family(&mut text, "fairweir_up", "gauge", "Whether subscribers are policed (1) or everything passes (0).");
+    family(
+        &mut text,
+        "fairweir_up",
+        "gauge",
+        "Whether subscribers are policed (1) or everything passes (0).",
+    );
     line(&mut text, "fairweir_up", &[("interface", &device)], u64::from(status.enforcing));
     family(&mut text, "fairweir_subscribers", "gauge", "Subscribers of a plan.");
     for plan in &status.plans {
@@ -270,11 +275,7 @@ fn pairs<T>(both: Directions<T>) -> impl Iterator<Item = (&'static str, T)> {
     DIRECTIONS.into_iter().map(direction_name).zip([both.download, both.upload])
 }
 
-fn labels_of(
-    device: &str,
-    direction: &str,
-    more: Option<(&str, &str)>,
-) -> Vec<(String, String)> {
+fn labels_of(device: &str, direction: &str, more: Option<(&str, &str)>) -> Vec<(String, String)> {
     let labels = [("interface", device), ("direction", direction)].into_iter().chain(more);
     labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }

@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use fairweir_core::phantom::Plan;
 use fairweir_core::units::{Bytes, Rate};
 use serde_json::{Value, json};
 
@@ -134,16 +133,14 @@ fn understood(file: &IspFile, registry: &Registry) -> Value {
         .map(|record| {
             let mut plan = record.entry.to_json();
             plan["subscribers"] = json!(record.users);
-            let leaves = record.entry.compile().ok().map(|both| {
-                both.into_iter().flatten().next().map_or(0, |plan: Plan| plan.leaf_count())
-            });
-            plan["leaves"] = json!(leaves);
             plan
         })
         .collect();
+    let files = [Some(&file.path), file.table.as_ref()];
+    let files: Vec<_> = files.into_iter().flatten().collect();
     let way = |way: &Vec<_>| way.iter().map(hook_status).collect::<Vec<_>>();
     json!({
-        "files": [Some(&file.path), file.table.as_ref()].into_iter().flatten().collect::<Vec<_>>(),
+        "files": files,
         "device": file.isp.device,
         "uplink": file.isp.uplink,
         "hook": file.isp.hook.name(),

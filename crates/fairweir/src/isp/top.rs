@@ -26,7 +26,8 @@ pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
     let mut asker = Asker::connect(&args.run_dir)?;
     let request = Request::Top { count: args.count };
     let mut busiest: Busiest = asker.ask(&request)?;
-    let is_live = !args.once && !args.json && io::stdout().is_terminal() && io::stdin().is_terminal();
+    let is_live =
+        !args.once && !args.json && io::stdout().is_terminal() && io::stdin().is_terminal();
     if !is_live {
         if busiest.interval_s == 0.0 {
             sleep(PERIOD);
@@ -82,12 +83,8 @@ fn cells(busy: &Busy) -> Vec<String> {
 }
 
 fn draw(frame: &mut Frame<'_>, status: &Status, busiest: &Busiest) {
-    let rows = Layout::vertical([
-        Constraint::Length(2),
-        Constraint::Min(1),
-        Constraint::Length(1),
-    ])
-    .split(frame.area());
+    let rows = Layout::vertical([Constraint::Length(2), Constraint::Min(1), Constraint::Length(1)])
+        .split(frame.area());
     let color = if status.enforcing { Color::Green } else { Color::Red };
     let head = Line::from(headline(status)).bold().fg(color);
     frame.render_widget(Paragraph::new(head), rows[0]);

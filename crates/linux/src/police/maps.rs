@@ -178,8 +178,9 @@ impl Places {
     /// Lets all subscribers of plan `number` have what is at `place` from now on.
     pub(super) fn set(&self, number: u32, place: u32) {
         assert!(number < PLANS, "a plan's number");
-        // SAFETY: within the mapping, which is aligned to pages; the kernel only reads it.
-        unsafe { (*self.at.add(number as usize)).store(place, Ordering::Release) };
+        // SAFETY: within the mapping, which is aligned to pages; the kernel only reads it. Values of
+        // an array lie at multiples of eight bytes.
+        unsafe { (*self.at.add(2 * number as usize)).store(place, Ordering::Release) };
     }
 }
 
