@@ -13,14 +13,16 @@
 /* A leaf's mark: what its sender has been told, and how long it has been too fast. */
 #define MARK_DISARMED (1u << 31)
 #define MARK_FILLED (1u << 30)
+#define MARK_RISING (1u << 29)
 #define MARK_COUNT_SHIFT 26
-#define MARK_COUNT_MAX 15u
+#define MARK_COUNT_MAX 7u
+#define MARK_COUNT (MARK_COUNT_MAX << MARK_COUNT_SHIFT)
 #define MARK_STREAK_SHIFT 24
 #define MARK_STREAK_MAX 3u
 #define MARK_STREAK (MARK_STREAK_MAX << MARK_STREAK_SHIFT)
 #define MARK_AT ((1u << 24) - 1)
 #define TICK_SHIFT 20
-#define REARM_TICKS 954
+#define REARM_WINDOWS 10
 /* Windows in a row in which a leaf is too fast, until it is filled. */
 #define STREAK 3
 
@@ -29,33 +31,38 @@ static __always_inline __u32 tick_at(__u64 now)
 	return now >> TICK_SHIFT & MARK_AT;
 }
 
-/* Ticks since the last signal. */
-static __always_inline __u32 mark_age(__u32 mark, __u64 now)
+static __always_inline __u32 mark_count(__u32 mark)
 {
-	return (tick_at(now) - (mark & MARK_AT)) & MARK_AT;
+	return mark >> MARK_COUNT_SHIFT & MARK_COUNT_MAX;
 }
 
-/* The time to the next signal after the n-th, 200 ms / sqrt(n), in ticks: a byte for each n. */
-static __always_inline __u32 grace_ticks(__u32 mark)
+/* Whether the last signal is so many 64ths of a window ago. */
+static __always_inline int is_older(__u32 mark, const struct police_plan *plan, __u64 now, __u64 parts)
 {
-	__u32 count = mark >> MARK_COUNT_SHIFT & MARK_COUNT_MAX;
-	__u64 ticks = count < 8 ? 0x484e555f6e87bfbfull : 0x313335373a3c4043ull;
+	__u64 age = (tick_at(now) - (mark & MARK_AT)) & MARK_AT;
 
-	return ticks >> (count & 7) * 8 & 0xff;
+	return age << (TICK_SHIFT + 6) >= plan->window * parts;
+}
+
+/* The time to the next signal after the n-th, three windows / sqrt(n), in 64ths of a window: a byte
+ * for each n. */
+static __always_inline __u64 interval(__u32 mark)
+{
+	return 0x494e56606f88c0c0ull >> mark_count(mark) * 8 & 0xff;
 }
 
 static __always_inline __u32 mark_armed(__u32 mark)
 {
-	return mark & (MARK_FILLED | MARK_STREAK);
+	return mark & ~(MARK_DISARMED | MARK_COUNT);
 }
 
 static __always_inline __u32 mark_signalled(__u32 mark, __u64 now)
 {
-	__u32 count = (mark >> MARK_COUNT_SHIFT & MARK_COUNT_MAX) + 1;
+	__u32 count = mark_count(mark) + 1;
 
 	if (count > MARK_COUNT_MAX)
 		count = MARK_COUNT_MAX;
-	return mark_armed(mark) | MARK_DISARMED | count << MARK_COUNT_SHIFT | tick_at(now);
+	return (mark & ~(MARK_COUNT | MARK_AT)) | MARK_DISARMED | count << MARK_COUNT_SHIFT | tick_at(now);
 }
 
 /* Magic bytes of a settled leaf that have not been served. */
@@ -140,7 +147,7 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 	struct police_leaf *state = leaf_of(s, leaf);
 	int is_busy = !!(inner_of(s, spec->parent)->busy & bit(spec->child));
 	__u64 accepted = state->accepted, offered = spec->weight * served, left;
-	__u32 streak = 0, mark = state->mark & ~(MARK_FILLED | MARK_STREAK);
+	__u32 streak = 0, mark = state->mark & ~(MARK_FILLED | MARK_RISING | MARK_STREAK);
 
 	state->accepted = 0;
 	/* Eleven eighths: more than Reno's sawtooth. */
@@ -149,6 +156,8 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 		if (streak > MARK_STREAK_MAX)
 			streak = MARK_STREAK_MAX;
 	}
+	if (accepted > offered)
+		mark |= MARK_RISING;
 	state->mark = mark | streak << MARK_STREAK_SHIFT;
 	if (!is_busy)
 		return;
@@ -221,20 +230,22 @@ static __always_inline enum verdict signal_softly(const struct state *s, const s
 						  const struct arrival *arrival, __u64 backlog)
 {
 	struct police_leaf *state = leaf_of(s, arrival->leaf);
-	__u32 mark = state->mark, age = mark_age(mark, arrival->now);
+	__u64 now = arrival->now, share;
+	__u32 mark = state->mark;
 
 	if (backlog <= plan->limit) {
 		if (mark & MARK_DISARMED &&
-		    (age >= REARM_TICKS ||
+		    (is_older(mark, plan, now, 64 * REARM_WINDOWS) ||
 		     backlog + 3 * share_of_window(s, plan, arrival->leaf) / 10 <= plan->limit))
 			state->mark = mark_armed(mark);
 		return VERDICT_PASS;
 	}
-	if (backlog > plan->limit + share_of_window(s, plan, arrival->leaf))
+	share = share_of_window(s, plan, arrival->leaf);
+	if (backlog > plan->limit + 3 * share / 2)
 		return VERDICT_DROP;
-	if (mark & MARK_DISARMED && age < grace_ticks(mark))
+	if (!is_older(mark, plan, now, interval(mark)) || !(mark & (MARK_RISING | MARK_FILLED)))
 		return VERDICT_PASS;
-	state->mark = mark_signalled(mark, arrival->now);
+	state->mark = mark_signalled(mark, now);
 	return arrival->can_be_marked ? VERDICT_MARK : VERDICT_DROP;
 }
 

@@ -45,12 +45,12 @@ static __always_inline struct police_entry *find_entry(const struct flow *flow)
 
 static __always_inline struct police_plan *find_plan(__u32 number)
 {
-	__u32 *place = bpf_map_lookup_elem(&places, &number);
+	__u64 *place = bpf_map_lookup_elem(&places, &number);
 	__u32 at;
 
 	if (!place)
 		return 0;
-	at = *(volatile __u32 *)place;
+	at = *(volatile __u64 *)place;
 	return bpf_map_lookup_elem(&plans, &at);
 }
 

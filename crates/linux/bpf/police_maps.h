@@ -61,7 +61,7 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, POLICE_PLANS);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, __u64);
 } places SEC(".maps");
 
 /* What became of the packets of each plan, and under number 0 of those that are no subscriber's.

@@ -90,15 +90,8 @@ static __always_inline __u32 lowest(__u64 word)
 	return numbers[(word & -word) * 0x022fdd63cc95386dull >> 58];
 }
 
-/* Nothing is left below a node. */
-static __always_inline void clear(const struct state *s, __u32 index)
-{
-	struct police_inner *inner = inner_of(s, index);
-
-	inner->busy = 0;
-	inner->weight = 0;
-	inner->carry = 0;
-}
+/* More service than any node can use: all that it can use. */
+#define ALL (~0ull)
 
 /* The first busy child takes what it can use, the next what is left. */
 static __always_inline void serve_in_order(const struct state *s, const struct police_plan *plan,
@@ -172,12 +165,13 @@ static __always_inline void serve_by_weight(const struct state *s, const struct 
 					    __u32 index, __u64 units)
 {
 	struct police_inner *inner = inner_of(s, index);
+	int is_all = units == ALL;
 	struct dismissal all;
 	__u64 step;
 
 	units += inner->carry;
 	while (can_loop) {
-		step = units / inner->weight;
+		step = is_all ? ALL : units / inner->weight;
 		if (step < inner->nearest - inner->v) {
 			inner->v += step;
 			inner->carry = units - step * inner->weight;
@@ -193,7 +187,7 @@ static __always_inline void serve_by_weight(const struct state *s, const struct 
 	}
 }
 
-/* Gives a node so many units of service. */
+/* Gives a node so many units of service, or ALL. */
 static __always_inline void serve(const struct state *s, const struct police_plan *plan, __u32 index,
 				  __u64 units)
 {
@@ -209,10 +203,7 @@ static __always_inline void settle_root(const struct state *s, const struct poli
 {
 	__u64 elapsed = less(now, s->head->at);
 
-	if (elapsed >= plan->idle_after)
-		clear(s, 0);
-	else
-		serve(s, plan, 0, plan->rate * elapsed);
+	serve(s, plan, 0, elapsed >= plan->idle_after ? ALL : plan->rate * elapsed);
 	if (now > s->head->at)
 		s->head->at = now;
 }
@@ -225,10 +216,8 @@ static __always_inline void settle(const struct state *s, const struct police_pl
 	__u64 given;
 
 	if (!(parent->busy & bit(spec->child))) {
-		clear(s, index);
-		return;
-	}
-	if (plan_inner(plan, spec->parent)->is_priority) {
+		given = ALL;
+	} else if (plan_inner(plan, spec->parent)->is_priority) {
 		given = inner->seen;
 		inner->seen = 0;
 	} else {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 
@@ -28,7 +28,7 @@ pub(super) struct Maps {
 
 /// The places of all plans, as the kernel's programs see them.
 pub(super) struct Places {
-    at: *mut AtomicU32,
+    at: *mut AtomicU64,
 }
 
 impl Maps {
@@ -178,9 +178,8 @@ impl Places {
     /// Lets all subscribers of plan `number` have what is at `place` from now on.
     pub(super) fn set(&self, number: u32, place: u32) {
         assert!(number < PLANS, "a plan's number");
-        // SAFETY: within the mapping, which is aligned to pages; the kernel only reads it. Values of
-        // an array lie at multiples of eight bytes.
-        unsafe { (*self.at.add(2 * number as usize)).store(place, Ordering::Release) };
+        // SAFETY: within the mapping, which is aligned to pages; the kernel only reads it.
+        unsafe { (*self.at.add(number as usize)).store(place.into(), Ordering::Release) };
     }
 }
 
@@ -222,4 +221,4 @@ const SETTINGS: &str = ".rodata.settings";
 const COMMON: [&str; 6] = ["plans", "places", "slots1", "slots4", "slots16", "slots64"];
 pub(super) const SLOTS: [&str; CLASSES] = ["slots1", "slots4", "slots16", "slots64"];
 const CHUNKS: [&str; CLASSES] = ["slots1_chunk", "slots4_chunk", "slots16_chunk", "slots64_chunk"];
-const PLACES_BYTES: usize = PLANS as usize * 4;
+const PLACES_BYTES: usize = PLANS as usize * 8;

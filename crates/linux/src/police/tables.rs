@@ -1,5 +1,7 @@
 //! The tables of one direction: which address leads where.
 
+use std::os::fd::{AsFd, AsRawFd};
+
 use ipnet::IpNet;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
@@ -30,8 +32,19 @@ impl Tables {
     /// [`Error::AddressTaken`], [`Error::TooMany`].
     pub(super) fn insert(&mut self, net: &IpNet, entry: Entry) -> Result<(), Error> {
         let (map, key) = self.find(net);
-        map.update(&key, entry.as_bytes(), MapFlags::NO_EXIST)
-            .map_err(|e| self.refusal(net, &e))?;
+        // SAFETY: the map is open, its keys and values are as long as these, and the call keeps
+        // neither. The library's own call does not tell the kernel's error number.
+        let answer = unsafe {
+            libbpf_sys::bpf_map_update_elem(
+                map.as_fd().as_raw_fd(),
+                key.as_ptr().cast(),
+                entry.as_bytes().as_ptr().cast(),
+                MapFlags::NO_EXIST.bits(),
+            )
+        };
+        if answer != 0 {
+            return Err(self.refusal(net, -answer));
+        }
         self.count(net, 1)
     }
 
@@ -103,18 +116,20 @@ impl Tables {
         update(self.maps.map("prefixes"), &KEY, self.prefixes.as_bytes())
     }
 
-    fn refusal(&self, net: &IpNet, error: &libbpf_rs::Error) -> Error {
-        let error = bpf_error(format!("add the address {net}"), error);
+    fn refusal(&self, net: &IpNet, errno: i32) -> Error {
         let (what, max) = match (is_whole(net), net) {
             (true, IpNet::V4(_)) => ("IPv4 addresses", self.spec.addresses4_max),
             (true, IpNet::V6(_)) => ("IPv6 addresses", self.spec.addresses6_max),
             (false, IpNet::V4(_)) => ("IPv4 prefixes", self.spec.prefixes_max),
             (false, IpNet::V6(_)) => ("IPv6 prefixes", self.spec.prefixes_max),
         };
-        match error.errno() {
-            Some(libc::EEXIST) => Error::AddressTaken(*net),
-            Some(libc::E2BIG | libc::ENOSPC) => Error::TooMany { what: what.to_owned(), max },
-            _ => error,
+        match errno {
+            libc::EEXIST => Error::AddressTaken(*net),
+            libc::E2BIG | libc::ENOSPC => Error::TooMany { what: what.to_owned(), max },
+            _ => {
+                let source = std::io::Error::from_raw_os_error(errno);
+                Error::refused(format!("add the address {net}"), source)
+            }
         }
     }
 }
