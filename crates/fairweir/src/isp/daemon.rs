@@ -268,8 +268,8 @@ impl Daemon {
 
 fn section_of(change: &Change) -> &'static str {
     match change {
-        Change::AddPlan(_) | Change::ChangePlan(_) | Change::RemovePlan(_) => "plan",
-        Change::Add(_) | Change::Change { .. } | Change::Set(_) | Change::Remove(_) => "subscriber",
+        Change::AddPlan(_) | Change::AlterPlan(_) | Change::RemovePlan(_) => "plan",
+        Change::Add(_) | Change::Alter { .. } | Change::Set(_) | Change::Remove(_) => "subscriber",
     }
 }
 

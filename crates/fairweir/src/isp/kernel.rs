@@ -13,6 +13,7 @@ use fairweir_linux::police::{
 use ipnet::IpNet;
 use tracing::{info, warn};
 
+use super::meter::Snapshot;
 use super::plan::PlanEntry;
 use super::read::{HookChoice, IspSection};
 use super::registry::{Effects, Record, Registry};
@@ -170,8 +171,8 @@ impl Kernel {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn counters_all(&self) -> anyhow::Result<HashMap<Arc<str>, [Counters; 2]>> {
-        let mut all: HashMap<Arc<str>, [Counters; 2]> = HashMap::with_capacity(self.names.len());
+    pub(super) fn counters_all(&self) -> anyhow::Result<Snapshot> {
+        let mut all = Snapshot::with_capacity(self.names.len());
         for (i, direction) in DIRECTIONS.into_iter().enumerate() {
             for (handle, counters) in self.police.counters_all(direction)? {
                 if let Some(name) = self.names.get(&handle) {

@@ -15,6 +15,9 @@ const SNAPSHOT_AGE_MIN: Span = Span::millis(900);
 /// Older ones say nothing of who is busy now.
 const SNAPSHOT_AGE_MAX: Span = Span::secs(30);
 
+/// Of every subscriber, download and upload.
+pub(super) type Snapshot = HashMap<Arc<str>, [Counters; 2]>;
+
 /// What was counted when.
 #[derive(Default)]
 pub(super) struct Meter {
@@ -22,7 +25,7 @@ pub(super) struct Meter {
     /// Totals and rates by plan, download and upload.
     plans: BTreeMap<Arc<str>, [(Totals, TotalsStatus); 2]>,
     unknown: [(Totals, TotalsStatus); 2],
-    snapshot: Option<(Time, HashMap<Arc<str>, [Counters; 2]>)>,
+    snapshot: Option<(Time, Snapshot)>,
     busiest: Option<(Time, Busiest)>,
 }
 
@@ -88,7 +91,7 @@ impl Meter {
         let before = self.snapshot.take().filter(|(at, _)| now.since(*at) < SNAPSHOT_AGE_MAX);
         let (interval, before) = match &before {
             Some((at, before)) => (now.since(*at), before),
-            None => (Span::ZERO, &HashMap::new()),
+            None => (Span::ZERO, &Snapshot::new()),
         };
         let mut busy: Vec<(u64, &Arc<str>)> =
             counters.iter().map(|(name, now)| (growth(now, before.get(name)), name)).collect();
@@ -98,9 +101,7 @@ impl Meter {
             let rates = registry.plans().get(&record.plan)?.entry.specs();
             let direction = |i: usize| {
                 let spec = rates[i].as_ref()?;
-                let of = |all: &HashMap<Arc<str>, [Counters; 2]>| {
-                    all.get(name).map(|both| both[i]).unwrap_or_default()
-                };
+                let of = |all: &Snapshot| all.get(name).map(|both| both[i]).unwrap_or_default();
                 let (after, before) = (of(&counters), of(before));
                 Some(BusyDirection {
                     plan_bps: spec.rate.as_bps(),

@@ -230,12 +230,12 @@ impl Loop<'_> {
             Request::Add { subscriber } => ("add", Ok(Change::Add(subscriber))),
             Request::Change { name, addresses, plan } => {
                 let addresses = addresses.map(|a| a.0);
-                ("change", Ok(Change::Change { name, addresses, plan }))
+                ("change", Ok(Change::Alter { name, addresses, plan }))
             }
             Request::Remove { name } => ("remove", Ok(Change::Remove(name))),
             Request::AddPlan { plan: value } => ("add a plan", plan(&value).map(Change::AddPlan)),
             Request::ChangePlan { plan: value } => {
-                ("change a plan", plan(&value).map(Change::ChangePlan))
+                ("change a plan", plan(&value).map(Change::AlterPlan))
             }
             Request::RemovePlan { name } => ("remove a plan", Ok(Change::RemovePlan(name))),
             Request::Status

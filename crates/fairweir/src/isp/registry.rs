@@ -90,11 +90,11 @@ pub(super) struct SubscriberSpec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     AddPlan(PlanEntry),
-    ChangePlan(PlanEntry),
+    AlterPlan(PlanEntry),
     RemovePlan(String),
     Add(SubscriberSpec),
     /// What is `None` stays as it is.
-    Change {
+    Alter {
         name: String,
         addresses: Option<Vec<IpNet>>,
         plan: Option<String>,
@@ -238,7 +238,7 @@ impl Registry {
     pub(super) fn make(&mut self, change: &Change, undo: &mut Undo) -> Result<(), RegistryError> {
         match change {
             Change::AddPlan(entry) => self.add_plan(entry, Origin::Api, undo),
-            Change::ChangePlan(entry) => {
+            Change::AlterPlan(entry) => {
                 let name: Arc<str> = self.known_plan(&entry.name)?;
                 self.note_plan(&name, undo);
                 if let Some(record) = self.plans.get_mut(&name) {
@@ -254,7 +254,7 @@ impl Registry {
                 }
                 self.put(spec, Origin::Api, undo)
             }
-            Change::Change { name, addresses, plan } => self.change(name, addresses, plan, undo),
+            Change::Alter { name, addresses, plan } => self.change(name, addresses, plan, undo),
             Change::Set(spec) => match self.subscribers.get(spec.name.as_str()) {
                 Some(old) if old.says(spec) => Ok(()),
                 Some(old) => self.put(spec, old.origin.as_changed(), undo),

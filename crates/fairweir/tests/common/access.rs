@@ -57,21 +57,7 @@ impl Access {
             });
         }
         let [internet, path, router, homes] = all;
-        let up = |name: &str, addresses: &[&str]| {
-            for address in addresses {
-                link::add_address(name, address.parse().unwrap()).unwrap();
-            }
-            // TUN devices have none.
-            let _ = link::offloads(name, false);
-            link::set_up(name).unwrap();
-        };
-        let route = |to: &str, via: &str, device: &str| {
-            link::add_route(to.parse().unwrap(), Some(via.parse().unwrap()), device).unwrap();
-        };
-        router.run(|| {
-            link::create_veth("up", &path, "edge").unwrap();
-            link::create_veth("sub", &homes, "wan").unwrap();
-        });
+        router.run(|| link::create_veth("up", &path, "edge").unwrap());
         let wires = [(&internet, "net"), (&path, "wire")].map(|(netns, name)| {
             netns.run(|| {
                 let fd = link::tun(name).unwrap();
@@ -90,14 +76,8 @@ impl Access {
             link::add_route("10.9.0.0/24".parse().unwrap(), None, "wire").unwrap();
             link::add_route("fd09::/64".parse().unwrap(), None, "wire").unwrap();
         });
-        let home = ["192.0.2.1/24", "192.0.2.2/24", "192.0.2.99/24"];
-        homes.run(|| {
-            up("wan", &home);
-            up("wan", &["2001:db8:1::1/32", "2001:db8:2::1/32"]);
-        });
         router.run(|| {
             up("up", &["10.8.0.254/24", "fd08::fe/64"]);
-            up("sub", &["192.0.2.254/24", "2001:db8::fe/32"]);
             route("0.0.0.0/0", "10.8.0.1", "up");
             route("::/0", "fd08::1", "up");
         });
@@ -106,14 +86,31 @@ impl Access {
             route("::/0", "fd08::fe", "edge");
         });
         carry(wires);
-        homes.run(|| {
-            route("0.0.0.0/0", "192.0.2.254", "wan");
-            route("::/0", "2001:db8::fe", "wan");
-        });
         let port = internet.run(|| serve_without_end("[::]:0"));
         let home_port = homes.run(|| serve_without_end("[::]:0"));
         let dir = TempDir::new().unwrap();
-        Access { internet, _path: path, router, homes, port, home_port, dir }
+        let access = Access { internet, _path: path, router, homes, port, home_port, dir };
+        access.plug_in_homes();
+        access
+    }
+
+    /// Makes the cable between the router and the subscribers.
+    pub fn plug_in_homes(&self) {
+        self.router.run(|| {
+            link::create_veth("sub", &self.homes, "wan").unwrap();
+            up("sub", &["192.0.2.254/24", "2001:db8::fe/32"]);
+        });
+        self.homes.run(|| {
+            let all = ["192.0.2.1/24", "192.0.2.2/24", "192.0.2.99/24"];
+            up("wan", &[&all[..], &["2001:db8:1::1/32", "2001:db8:2::1/32"]].concat());
+            route("0.0.0.0/0", "192.0.2.254", "wan");
+            route("::/0", "2001:db8::fe", "wan");
+        });
+    }
+
+    /// Pulls it out.
+    pub fn unplug_homes(&self) {
+        self.router.run(|| link::delete("sub").unwrap());
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -169,10 +166,6 @@ impl Access {
         self.router.run(work)
     }
 
-    pub fn at_internet<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        self.internet.run(work)
-    }
-
     /// Starts a download of one of the subscribers' hosts.
     pub fn download(&self, host: &str) -> Download {
         let host: IpAddr = host.parse().unwrap();
@@ -186,6 +179,19 @@ impl Access {
         let server = SocketAddr::new(host.parse().unwrap(), self.home_port);
         Download::new(self.internet.run(|| TcpStream::connect(server).unwrap()))
     }
+}
+
+fn up(name: &str, addresses: &[&str]) {
+    for address in addresses {
+        link::add_address(name, address.parse().unwrap()).unwrap();
+    }
+    // TUN devices have none.
+    let _ = link::offloads(name, false);
+    link::set_up(name).unwrap();
+}
+
+fn route(to: &str, via: &str, device: &str) {
+    link::add_route(to.parse().unwrap(), Some(via.parse().unwrap()), device).unwrap();
 }
 
 /// Hands packets from each device to the other, [`DELAY`] later, until the devices are gone.

@@ -62,7 +62,7 @@ fn what_cannot_be_is_refused_with_what_would_be_right() {
         (Change::RemovePlan("slow".into()), "1 subscribers have the plan `slow`, `alice` for"),
         (Change::RemovePlan("slwo".into()), "did you mean `slow`?"),
         (Change::AddPlan(plan("slow", 1)), "already; change it"),
-        (Change::Change { name: "alice".into(), addresses: None, plan: None }, "nothing to ch"),
+        (Change::Alter { name: "alice".into(), addresses: None, plan: None }, "nothing to ch"),
     ] {
         let before = registry.clone();
         let (_, error) = registry.apply(std::slice::from_ref(&change)).unwrap_err();
@@ -94,7 +94,7 @@ fn moving_an_address_within_one_list_of_changes_works_and_effects_tell_before_an
     let mut registry = with_two_plans();
     registry.load(&subscriber("alice", &["192.0.2.1", "192.0.2.3"], "slow"), Origin::File).unwrap();
     registry.load(&subscriber("bob", &["192.0.2.2"], "slow"), Origin::File).unwrap();
-    let to = |name: &str, address: &str| Change::Change {
+    let to = |name: &str, address: &str| Change::Alter {
         name: name.into(),
         addresses: Some(vec![parse_address(address).unwrap()]),
         plan: None,
@@ -138,7 +138,7 @@ impl Model {
                 }
                 fits
             }
-            Change::ChangePlan(entry) => {
+            Change::AlterPlan(entry) => {
                 let rate = entry.download.unwrap().as_bps();
                 let found = self.plans.iter_mut().find(|(n, _)| *n == entry.name);
                 found.map(|plan| plan.1 = rate).is_some()
@@ -162,7 +162,7 @@ impl Model {
                 }
                 fits
             }
-            Change::Change { name, addresses, plan } => {
+            Change::Alter { name, addresses, plan } => {
                 let Some(i) = at(self, name) else { return false };
                 let (name, old_addresses, old_plan) = self.subscribers[i].clone();
                 let spec = SubscriberSpec {
@@ -239,12 +239,12 @@ fn changes() -> impl Strategy<Value = Change> {
     let entries = || (plans(), 1..4_u64).prop_map(|(name, mbit)| plan(&name, mbit));
     prop_oneof![
         2 => entries().prop_map(Change::AddPlan),
-        1 => entries().prop_map(Change::ChangePlan),
+        1 => entries().prop_map(Change::AlterPlan),
         1 => plans().prop_map(Change::RemovePlan),
         4 => specs().prop_map(Change::Add),
         2 => specs().prop_map(Change::Set),
         2 => (names(), prop::option::of(addresses()), prop::option::of(plans()))
-            .prop_map(|(name, addresses, plan)| Change::Change { name, addresses, plan }),
+            .prop_map(|(name, addresses, plan)| Change::Alter { name, addresses, plan }),
         2 => names().prop_map(Change::Remove),
     ]
 }
