@@ -207,22 +207,22 @@ impl Daemon {
         };
         let mut bad = table.bad;
         let mut undo = Undo::default();
-        let rows = table.rows.len();
+        let mut good = 0;
         for row in table.rows {
             let set = Change::Set(row.subscriber.clone());
-            if let Err(e) = self.registry.make(&set, &mut undo) {
-                bad.push(row.bad(e.key(), e.to_string()));
+            match self.registry.make(&set, &mut undo) {
+                Ok(()) => good += 1,
+                Err(e) => bad.push(row.bad(e.key(), e.to_string())),
             }
         }
         bad.sort_by_key(|bad| bad.line);
         let [added, changed, _] = self.registry.effects(&undo).counts();
-        let good = rows - bad.len().min(rows);
         let mut imported = Imported {
             ok: true,
             message: String::new(),
             added,
             changed,
-            unchanged: good.saturating_sub(added + changed),
+            unchanged: good - added - changed,
             bad: bad.len(),
             bad_rows: bad.into_iter().take(BAD_ROWS_MAX).collect(),
         };

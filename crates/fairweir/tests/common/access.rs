@@ -229,4 +229,4 @@ fn connect_from(host: IpAddr, server: SocketAddr) -> TcpStream {
 }
 
 /// Long enough for a mean.
-pub const SPAN: Duration = Duration::from_secs(3);
+pub const SPAN: Duration = Duration::from_secs(2);
