@@ -466,6 +466,38 @@ fn asks_as_others() {
 }
 
 #[test]
+fn the_powers_that_the_unit_leaves_suffice() {
+    if !privileged() {
+        return;
+    }
+    one_at_a_time(|| {
+        let unit = include_str!("../../../dist/fairweir-isp.service");
+        let powers = unit.lines().find_map(|l| l.strip_prefix("CapabilityBoundingSet=")).unwrap();
+        let powers = powers.to_lowercase().replace("cap_", "+").replace(' ', ",");
+        let bounding = format!("--bounding-set=-all,{powers}");
+        let inheritable = format!("--inh-caps=-all,{powers}");
+        let file = FILE.replace("device = ", "group = \"adm\"\ndevice = ");
+        let access = access(&file);
+        let daemon = access.start_as(&[
+            "setpriv",
+            "--no-new-privs",
+            bounding.as_str(),
+            inheritable.as_str(),
+        ]);
+        access.isp("add carol --plan home-20 --address 192.0.2.99");
+        let carol = access.download(NOBODY4);
+        carol.wait_for_rate(5.0..21.0, PATIENCE);
+        access.isp("change carol --plan home-40");
+        assert!(passed(&daemon, "carol") > 0);
+        assert!(access.isp("top --once").contains("carol"));
+        assert!(access.isp("metrics --top 2").contains("subscriber=\"carol\""));
+        access.isp("remove carol");
+        assert_free(&carol);
+        assert!(daemon.status()["memory_bytes"].as_u64().unwrap() > 0);
+    });
+}
+
+#[test]
 fn a_device_that_goes_away_and_comes_back_is_policed_again() {
     if !privileged() {
         return;
