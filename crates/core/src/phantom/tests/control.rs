@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::oracle::Node;
-use super::world::{Packet, packets, plan, shares, steps};
+use super::world::{Packet, class, named, packets, plan, shares, steps};
 use crate::phantom::aggregate::{Aggregate, decide, probe};
 use crate::phantom::{Arrival, Plan, Share, Signal, Verdict};
 use crate::units::{Bytes, Time};
@@ -139,6 +139,21 @@ proptest! {
             prop_assert_eq!(offer(&mut aggregate, &plan, packet), Verdict::Pass, "{:?}", packet);
             next[leaf] += gaps[leaf];
         }
+    }
+}
+
+/// A nested class that empties between packets: the service of that time counts as well.
+#[test]
+fn a_nested_leaf_below_its_share_is_not_taken_for_a_fast_one() {
+    let share = named(Share::Weighted(vec![class(9, Share::Flows(1)), class(4, Share::Flows(3))]));
+    let plan = plan(3, 50, Signal::Hard, &share);
+    let mut aggregate = Aggregate::new(&plan);
+    // Leaf 1 has 4/39 of 3 Mbit/s, 308 kbit/s; a packet each 26 ms is 292.
+    for i in 0..400 {
+        let packet = Packet { at: i * 26_000_000, leaf: 1, size: 949 };
+        assert_eq!(offer(&mut aggregate, &plan, packet), Verdict::Pass, "packet {i}");
+        let other = Packet { at: i * 26_000_000 + 5_000_000, leaf: 0, size: 1_500 };
+        assert_eq!(offer(&mut aggregate, &plan, other), Verdict::Pass, "packet {i}");
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) fn shares() -> impl Strategy<Value = Share> {
     prop_oneof![flat, weighted, priority, under_priority, nested].prop_map(named)
 }
 
-fn class(weight: u16, share: Share) -> Class {
+pub(super) fn class(weight: u16, share: Share) -> Class {
     Class { name: String::new(), weight, matches: Vec::new(), share }
 }
 
