@@ -128,18 +128,26 @@ proptest! {
         percent in prop_oneof![Just(95u64), 20u64..95],
     ) {
         let plan = plan(mbit, 50, signal, &share);
-        let shares = Node::new(&share, &plan).guaranteed(plan.leaves.len());
-        let mut aggregate = Aggregate::new(&plan);
-        let gap = |share: f64| ((size << 24) as f64 * 100.0 / share / (percent * plan.rate) as f64) as u64 + 1;
-        let gaps: Vec<u64> = shares.iter().map(|share| gap(*share)).collect();
-        let mut next: Vec<u64> = (0..gaps.len() as u64).collect();
-        for _ in 0..6_000 {
-            let leaf = (0..gaps.len()).min_by_key(|leaf| next[*leaf]).unwrap();
-            let packet = Packet { at: next[leaf], leaf, size };
-            prop_assert_eq!(offer(&mut aggregate, &plan, packet), Verdict::Pass, "{:?}", packet);
-            next[leaf] += gaps[leaf];
-        }
+        let dropped = dropped_of_even_senders(&plan, &share, percent, size);
+        prop_assert!(dropped.is_none(), "{dropped:?}");
     }
+}
+
+/// The first packet that is dropped when all leaves send packets of `size` evenly, each `percent` of
+/// its guaranteed share.
+fn dropped_of_even_senders(plan: &Plan, share: &Share, percent: u64, size: u64) -> Option<Packet> {
+    let rate = (percent * plan.rate) as f64 / 100.0;
+    let gap = |share: f64| ((size << 24) as f64 / share / rate) as u64 + 1;
+    let shares = Node::new(share, plan).guaranteed(plan.leaves.len());
+    let gaps: Vec<u64> = shares.into_iter().map(gap).collect();
+    let mut next: Vec<u64> = (0..gaps.len() as u64).collect();
+    let mut aggregate = Aggregate::new(plan);
+    let mut packets = (0..6_000).map(|_| {
+        let leaf = (0..gaps.len()).min_by_key(|leaf| next[*leaf]).unwrap();
+        next[leaf] += gaps[leaf];
+        Packet { at: next[leaf] - gaps[leaf], leaf, size }
+    });
+    packets.find(|packet| offer(&mut aggregate, plan, *packet) == Verdict::Drop)
 }
 
 /// A nested class that empties between packets: the service of that time counts as well.
@@ -147,14 +155,8 @@ proptest! {
 fn a_nested_leaf_below_its_share_is_not_taken_for_a_fast_one() {
     let share = named(Share::Weighted(vec![class(9, Share::Flows(1)), class(4, Share::Flows(3))]));
     let plan = plan(3, 50, Signal::Hard, &share);
-    let mut aggregate = Aggregate::new(&plan);
-    // Leaf 1 has 4/39 of 3 Mbit/s, 308 kbit/s; a packet each 26 ms is 292.
-    for i in 0..400 {
-        let packet = Packet { at: i * 26_000_000, leaf: 1, size: 949 };
-        assert_eq!(offer(&mut aggregate, &plan, packet), Verdict::Pass, "packet {i}");
-        let other = Packet { at: i * 26_000_000 + 5_000_000, leaf: 0, size: 1_500 };
-        assert_eq!(offer(&mut aggregate, &plan, other), Verdict::Pass, "packet {i}");
-    }
+    let dropped = dropped_of_even_senders(&plan, &share, 95, 949);
+    assert!(dropped.is_none(), "{dropped:?}");
 }
 
 /// Of 64 flows that start one after the other at one instant, the n-th is filled when it has sent
