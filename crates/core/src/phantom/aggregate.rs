@@ -268,7 +268,7 @@ impl State<'_> {
             return;
         }
         if 2 * accepted > 3 * self.share_of_window(plan, leaf) {
-            self.leaves[leaf].mark.set_filled(true);
+            self.leaves[leaf].mark.set_filled();
             self.fill(plan, leaf);
         }
     }
