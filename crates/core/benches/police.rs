@@ -102,7 +102,7 @@ impl Load {
     /// Time between two packets of all, in 2⁻²⁰ ns: the mean size is 1,150 bytes.
     fn gap(&self, percent: u64) -> u64 {
         let total = u128::from(RATE.as_bps()) * self.aggregates as u128 * u128::from(percent);
-        ((1_150 * 8 * 100 * 1_000_000_000u128 << 20) / total) as u64
+        (((1_150 * 8 * 100 * 1_000_000_000u128) << 20) / total) as u64
     }
 }
 
