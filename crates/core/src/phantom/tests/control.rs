@@ -189,8 +189,8 @@ fn the_gate_keeps_them_to_one_and_a_half_windows() {
     let plan = plan(2_000, 50, Signal::Hard, &Share::Flows(64));
     let mut aggregate = Aggregate::new(&plan);
     let mut sum = 0;
-    for i in 0..400_000 {
-        let packet = Packet { at: 1, leaf: i % 64, size: 1_500 };
+    for i in 0..1_600_000 {
+        let packet = Packet { at: 1, leaf: i / 25_000, size: 1_500 };
         if offer(&mut aggregate, &plan, packet) == Verdict::Pass {
             sum += 1_500;
         }
