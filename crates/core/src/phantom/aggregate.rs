@@ -278,7 +278,6 @@ impl State<'_> {
         }
         let (fast, of) = BURST;
         if of * accepted > fast * self.share_of_window(plan, leaf) {
-            self.leaves[leaf].mark.set_filled();
             self.fill(plan, leaf);
         }
     }
@@ -298,6 +297,7 @@ impl State<'_> {
             state.after = 0;
         }
         state.magic = (left + room) as u32;
+        state.mark.set_filled();
     }
 
     /// Magic bytes of a settled leaf that have not been served.
