@@ -3,9 +3,8 @@
 //!
 //! A drop-tail queue drops a whole round trip's excess at each cut, because the sender hears of the
 //! first drop only a round trip later: p = 1 / (2 · BDP). One drop says the same. So a full queue
-//! drops one packet and is then *disarmed*: it accepts up to the grace, half as much again as its
-//! share carries in a window, beyond its limit, because a sender that does not pace sends a round
-//! trip's packets in a clump. It is armed again when the backlog has fallen clearly, or after a
+//! drops one packet and is then *disarmed*: it accepts up to the grace, what its share carries in a
+//! window, beyond its limit. It is armed again when the backlog has fallen clearly, or after a
 //! second. If the backlog stays above the limit, others share the queue or the sender has not
 //! understood: the next signal comes sooner each time, as in CoDel. There is no signal while the leaf
 //! hardly accepts more than it is served, for then somebody has slowed down already. Beyond the grace
@@ -118,7 +117,7 @@ impl State<'_> {
             }
             return Verdict::Pass;
         }
-        let grace = if mark.is_filled() { 0 } else { 3 * self.share_of_window(plan, leaf) / 2 };
+        let grace = if mark.is_filled() { 0 } else { self.share_of_window(plan, leaf) };
         if backlog > limit + grace {
             return Verdict::Drop;
         }

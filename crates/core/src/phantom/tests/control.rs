@@ -18,11 +18,11 @@ fn offer(aggregate: &mut Aggregate, plan: &Plan, packet: Packet) -> Verdict {
     decide(plan, &mut aggregate.state(), Time::from_nanos(at), arrival)
 }
 
-/// What a leaf may hold beyond its limit, bytes: 3/2 of what all may accept in the longest window.
+/// What a leaf may hold beyond its limit, bytes: what all may accept in the longest window.
 fn grace(plan: &Plan) -> u64 {
     match plan.signal {
         Signal::Hard => 0,
-        Signal::Soft => 3 * plan.window_bytes,
+        Signal::Soft => 2 * plan.window_bytes,
     }
 }
 
