@@ -24,8 +24,9 @@ use crate::link::{Buffer, Capacity, Discipline, LinkSpec};
 mod access;
 mod kind;
 mod overrides;
+pub mod plan;
 mod read;
-mod toml_table;
+pub mod toml_table;
 
 pub use kind::{Demand, Kind, OnOff, Short, Video, Web};
 pub use overrides::{BadOverride, Override};

@@ -46,19 +46,20 @@ impl fmt::Display for Origin {
 
 /// A document: turns places in the text into lines.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'t> {
+pub struct Source<'t> {
     text: &'t str,
     file: &'t str,
     overrides: &'t [Override],
 }
 
 impl<'t> Source<'t> {
-    pub(super) fn new(text: &'t str, file: &'t str, overrides: &'t [Override]) -> Self {
+    /// A document with this text; `file` is what errors call it.
+    pub fn new(text: &'t str, file: &'t str, overrides: &'t [Override]) -> Self {
         Source { text, file, overrides }
     }
 
     /// The document's top table.
-    pub(super) fn top(self) -> Result<Table<'t>, ScenarioError> {
+    pub fn top(self) -> Result<Table<'t>, ScenarioError> {
         let parsed = DeTable::parse(self.text).map_err(|e| {
             let at = e.span().map_or(0, |s| s.start);
             self.error(at, "", e.message().replace('\n', ", "))
@@ -99,7 +100,7 @@ fn entries(table: DeTable<'_>) -> Entries<'_> {
 }
 
 /// A table whose keys are taken one by one; what is left at the end is unknown.
-pub(super) struct Table<'t> {
+pub struct Table<'t> {
     source: Source<'t>,
     /// Its own name, empty for the top.
     path: String,
@@ -109,7 +110,7 @@ pub(super) struct Table<'t> {
 
 /// Where a value stands, for errors that only its meaning reveals.
 #[derive(Clone)]
-pub(super) struct Place<'t> {
+pub struct Place<'t> {
     source: Source<'t>,
     key: String,
     at: usize,
@@ -117,28 +118,36 @@ pub(super) struct Place<'t> {
 
 impl Place<'_> {
     /// The file as the caller named it.
-    pub(super) fn file(&self) -> &str {
+    pub fn file(&self) -> &str {
         self.source.file
+    }
+
+    /// Where in the text it is, in bytes: for who keeps many places and asks for few lines.
+    pub fn offset(&self) -> usize {
+        self.at
     }
 
     fn is_override(&self) -> bool {
         matches!(self.source.origin(self.at), Origin::Override(_))
     }
 
-    pub(super) fn error(&self, what: impl Display) -> ScenarioError {
+    /// An error here.
+    pub fn error(&self, what: impl Display) -> ScenarioError {
         self.source.error(self.at, &self.key, what)
     }
 }
 
 /// A value and where it stands.
-pub(super) struct Placed<'t, T> {
-    pub(super) value: T,
-    pub(super) place: Place<'t>,
+pub struct Placed<'t, T> {
+    /// The value.
+    pub value: T,
+    /// Where it stands.
+    pub place: Place<'t>,
 }
 
 impl<'t> Table<'t> {
     /// Where the table begins.
-    pub(super) fn place(&self) -> Place<'t> {
+    pub fn place(&self) -> Place<'t> {
         Place { source: self.source, key: self.path.clone(), at: self.at }
     }
 
@@ -155,13 +164,13 @@ impl<'t> Table<'t> {
     }
 
     /// Where a key stands, if it is there.
-    pub(super) fn find(&self, key: &str) -> Option<Place<'t>> {
+    pub fn find(&self, key: &str) -> Option<Place<'t>> {
         let (found, _) = self.entries.iter().find(|(k, _)| k.get_ref() == key)?;
         Some(Place { source: self.source, key: self.key(key), at: found.span().start })
     }
 
     /// A text, if it is there.
-    pub(super) fn text(&mut self, key: &str) -> Result<Option<Placed<'t, String>>, ScenarioError> {
+    pub fn text(&mut self, key: &str) -> Result<Option<Placed<'t, String>>, ScenarioError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match value {
             DeValue::String(text) => Ok(Some(Placed { value: text.into_owned(), place })),
@@ -177,7 +186,7 @@ impl<'t> Table<'t> {
     }
 
     /// A text that `T` can be read from, if it is there.
-    pub(super) fn parsed<T>(&mut self, key: &str) -> Result<Option<Placed<'t, T>>, ScenarioError>
+    pub fn parsed<T>(&mut self, key: &str) -> Result<Option<Placed<'t, T>>, ScenarioError>
     where
         T: FromStr<Err: Display>,
     {
@@ -189,7 +198,7 @@ impl<'t> Table<'t> {
     }
 
     /// One of some words, if it is there.
-    pub(super) fn word<T: Copy>(
+    pub fn word<T: Copy>(
         &mut self,
         key: &str,
         words: &[(&str, T)],
@@ -205,7 +214,7 @@ impl<'t> Table<'t> {
     }
 
     /// A whole number from `min` to `max`, if it is there.
-    pub(super) fn integer(
+    pub fn integer(
         &mut self,
         key: &str,
         min: u64,
@@ -221,8 +230,29 @@ impl<'t> Table<'t> {
         }
     }
 
+    /// A whole number from `min` to `max` that may be negative, if it is there.
+    pub fn signed(
+        &mut self,
+        key: &str,
+        min: i64,
+        max: i64,
+    ) -> Result<Option<Placed<'t, i64>>, ScenarioError> {
+        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let number = match &value {
+            DeValue::Integer(i) => i64::from_str_radix(i.as_str(), i.radix()).ok(),
+            _ => None,
+        };
+        match number.filter(|n| (min..=max).contains(n)) {
+            Some(value) => Ok(Some(Placed { value, place })),
+            None => Err(place.error(format!(
+                "found {}, wanted a whole number from {min} to {max}",
+                found(&value)
+            ))),
+        }
+    }
+
     /// `true` or `false`, if it is there.
-    pub(super) fn truth(&mut self, key: &str) -> Result<Option<bool>, ScenarioError> {
+    pub fn truth(&mut self, key: &str) -> Result<Option<bool>, ScenarioError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match value {
             DeValue::Boolean(truth) => Ok(Some(truth)),
@@ -231,13 +261,13 @@ impl<'t> Table<'t> {
     }
 
     /// A ratio from 0 to 1 in parts per million, if it is there.
-    pub(super) fn ratio_ppm(&mut self, key: &str) -> Result<Option<u32>, ScenarioError> {
+    pub fn ratio_ppm(&mut self, key: &str) -> Result<Option<u32>, ScenarioError> {
         let ratio = self.millionths(key, 1, "a ratio from 0 to 1, such as 0.01")?;
         Ok(ratio.map(|p| p.value as u32))
     }
 
     /// A number from 0 to `max` in millionths, if it is there.
-    pub(super) fn millionths(
+    pub fn millionths(
         &mut self,
         key: &str,
         max: u32,
@@ -256,7 +286,7 @@ impl<'t> Table<'t> {
     }
 
     /// Two whole numbers from `min` to `max` in order, if they are there.
-    pub(super) fn range(
+    pub fn range(
         &mut self,
         key: &str,
         min: u32,
@@ -279,10 +309,7 @@ impl<'t> Table<'t> {
     }
 
     /// A list of texts, if it is there.
-    pub(super) fn texts(
-        &mut self,
-        key: &str,
-    ) -> Result<Option<Placed<'t, Vec<String>>>, ScenarioError> {
+    pub fn texts(&mut self, key: &str) -> Result<Option<Placed<'t, Vec<String>>>, ScenarioError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         let wrong = |v: &DeValue| {
             place.error(format!("found {}, wanted a list of texts such as [\"app:mpv\"]", found(v)))
@@ -299,7 +326,7 @@ impl<'t> Table<'t> {
     }
 
     /// A table, if it is there.
-    pub(super) fn table(&mut self, key: &str) -> Result<Option<Table<'t>>, ScenarioError> {
+    pub fn table(&mut self, key: &str) -> Result<Option<Table<'t>>, ScenarioError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match value {
             DeValue::Table(table) => Ok(Some(self.inner(place, table))),
@@ -308,7 +335,7 @@ impl<'t> Table<'t> {
     }
 
     /// A list of tables; empty if it is not there.
-    pub(super) fn tables(&mut self, key: &str) -> Result<Vec<Table<'t>>, ScenarioError> {
+    pub fn tables(&mut self, key: &str) -> Result<Vec<Table<'t>>, ScenarioError> {
         let Some((place, value)) = self.take(key) else { return Ok(Vec::new()) };
         let wrong =
             |v: &DeValue| place.error(format!("found {}, wanted a list of tables", found(v)));
@@ -331,7 +358,7 @@ impl<'t> Table<'t> {
     }
 
     /// The error that a key is missing, or the one that was probably meant is misspelt.
-    pub(super) fn missing(&self, key: &str, wanted: &str) -> ScenarioError {
+    pub fn missing(&self, key: &str, wanted: &str) -> ScenarioError {
         let slips = |found: &str| strsim::osa_distance(found, key);
         let near = self.entries.iter().filter(|(k, _)| slips(k.get_ref()) <= slips_max(key));
         if let Some((found, _)) = near.min_by_key(|(k, _)| slips(k.get_ref())) {
@@ -342,7 +369,7 @@ impl<'t> Table<'t> {
     }
 
     /// Refuses the first key that nobody took.
-    pub(super) fn finish(self, allowed: &[&str]) -> Result<(), ScenarioError> {
+    pub fn finish(self, allowed: &[&str]) -> Result<(), ScenarioError> {
         let Some((key, _)) = self.entries.iter().min_by_key(|(k, _)| k.span().start) else {
             return Ok(());
         };
@@ -352,7 +379,7 @@ impl<'t> Table<'t> {
 }
 
 /// Says that `word` is none of `words`, and which was probably meant.
-pub(super) fn not_one_of(word: &str, words: &[&str]) -> String {
+pub fn not_one_of(word: &str, words: &[&str]) -> String {
     format!("found `{word}`; {}", choices(word, words))
 }
 
