@@ -8,6 +8,10 @@ use ipnet::IpNet;
 use crate::policy::PortMatch;
 use crate::units::{Bytes, Rate, Span};
 
+mod compile;
+
+pub(super) use compile::ALLOWANCE;
+
 /// The most leaves of a plan: a node's set of busy children is one word.
 pub const LEAVES_MAX: usize = 64;
 /// The most inner nodes of a plan, the root and those that the plan makes of single leaves under
@@ -19,10 +23,10 @@ pub const DEPTH_MAX: usize = 3;
 pub const WEIGHT_MAX: u16 = 256;
 /// The most matches of all classes of a plan.
 pub const MATCHES_MAX: usize = 32;
-/// Rates from one packet a second to what keeps all products within 64 bits.
-pub const RATE_MIN: Rate = Rate::kbit(16);
-/// See [`RATE_MIN`].
-pub const RATE_MAX: Rate = Rate::mbit(200_000);
+/// The lowest rate: its rounding to 2⁻²⁴ bytes per ns is .2 %.
+pub const RATE_MIN: Rate = Rate::kbit(64);
+/// The highest rate: what it carries in a second is counted in 32 bits.
+pub const RATE_MAX: Rate = Rate::mbit(25_000);
 /// Round-trip times that a plan may be sized for.
 pub const RTT_MAX_RANGE: (Span, Span) = (Span::millis(1), Span::secs(2));
 /// The packet size that formulas are in, on the wire. Source: BC-PQP §6.1.
@@ -130,56 +134,68 @@ pub enum PlanError {
 /// `inner_first + b - leaf_count`. Node 0 is the root; parents stand before their children.
 /// Invariant: all leaves hang under weighted nodes, under priority nodes there are inner nodes only.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Plan {
     /// 2⁻²⁴ bytes per nanosecond.
-    pub(super) rate: u64,
+    pub rate: u64,
     /// After so many ns without a packet every queue is empty for certain.
-    pub(super) idle_after: u64,
+    pub idle_after: u64,
     /// Length of a window of burst control, ns.
-    pub(super) window: u64,
+    pub window: u64,
     /// What the rate carries in a window, bytes.
-    pub(super) window_bytes: u64,
+    pub window_bytes: u64,
     /// What the whole subscriber may send in a window, bytes.
-    pub(super) gate: u32,
+    pub gate: u32,
     /// Size of each phantom queue, bytes.
-    pub(super) limit: u32,
+    pub limit: u32,
     /// How senders are told.
-    pub(super) signal: Signal,
+    pub signal: Signal,
     /// Inner nodes, the root first.
-    pub(super) inners: Vec<Inner>,
+    pub inners: Vec<Inner>,
     /// Leaves.
-    pub(super) leaves: Vec<Leaf>,
-    /// Which leaves belong to whom.
-    pub(super) choices: Vec<Choice>,
+    pub leaves: Vec<Leaf>,
+    /// Which leaves belong to whom, in the order of the file.
+    pub choices: Vec<Choice>,
     /// Index in `choices` of the class without matches.
-    pub(super) choice_default: usize,
+    pub choice_default: usize,
 }
 
 /// What a plan says of an inner node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Inner {
-    pub(super) is_priority: bool,
-    /// Of the root: 0.
-    pub(super) parent: u8,
+#[non_exhaustive]
+pub struct Inner {
+    /// Whether its children are served in order, else by weight.
+    pub is_priority: bool,
+    /// Its parent's index; of the root 0.
+    pub parent: u8,
     /// Which child of its parent it is.
-    pub(super) child: u8,
-    pub(super) weight: u16,
+    pub child: u8,
+    /// At its parent.
+    pub weight: u16,
     /// 2³² / weight, rounded down.
-    pub(super) inverse: u64,
-    pub(super) leaf_first: u8,
-    pub(super) leaf_count: u8,
-    pub(super) inner_first: u8,
-    pub(super) inner_count: u8,
+    pub inverse: u64,
+    /// Index of its first leaf.
+    pub leaf_first: u8,
+    /// How many leaves it has.
+    pub leaf_count: u8,
+    /// Index of its first inner child.
+    pub inner_first: u8,
+    /// How many inner children it has.
+    pub inner_count: u8,
 }
 
 /// What a plan says of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leaf {
-    pub(super) parent: u8,
-    pub(super) child: u8,
-    pub(super) weight: u16,
+#[non_exhaustive]
+pub struct Leaf {
+    /// Its parent's index.
+    pub parent: u8,
+    /// Which child of its parent it is.
+    pub child: u8,
+    /// At its parent.
+    pub weight: u16,
     /// 2³² / weight, rounded down.
-    pub(super) inverse: u64,
+    pub inverse: u64,
 }
 
 /// The leaves of a class, and what goes there.
@@ -195,7 +211,7 @@ pub struct Choice {
     pub count: u8,
 }
 
-/// How large a phantom queue has to be for Reno to use `rate` at `rtt`: `thirds / 3` of
+/// How large a phantom queue has to be for Reno to use `rate` at `rtt`: `factor` times
 /// BDP² / (18 · MSS), in bytes. Source: BC-PQP §3.5 and appendix A.
 pub fn limit_for(rate: Rate, rtt: Span, factor: u64) -> Bytes {
     let bdp = bdp(rate, rtt);

@@ -1,0 +1,344 @@
+//! The policer of one subscriber: phantom queues under a tree of weights and priorities, with burst
+//! control.
+//!
+//! Everything is an integer and this text is the specification: the kernel program
+//! (`crates/linux/bpf/police.h`) does the same steps and gives the same verdicts.
+//!
+//! Terms. A *unit* is 2⁻²⁴ bytes, so that rate · time is exact. Of a weighted node, *virtual time*
+//! `v` is what one unit of weight has been served since the beginning; a child with a backlog has its
+//! *finish*, the virtual time at which it will be empty, so its backlog is weight · (finish − v) and
+//! serving all children takes one addition. A child of a priority node has its backlog itself.
+//! *Busy* are the children with a backlog. A node is *settled* when the service of the time that has
+//! passed has been given to it.
+//!
+//! Laziness. Nothing happens between packets, so the service of the time between them can be given
+//! later: at a packet only the nodes from the root to its leaf are settled, and not even these when
+//! the leaf is surely busy and the packet surely fits. Both are exact.
+//!
+//! Properties, all tested: the drain is fluid GPS within an MSS; in any time no leaf accepts more
+//! than its limit (and the grace) beyond its service, and all no more than the gate allows; magic
+//! bytes never take the place of real ones that were not yet served; what is never full loses
+//! nothing; a packet costs O(1), a queue that empties O(children).
+//!
+//! Source: BC-PQP §3-4, with the resolutions of docs/papers/bcpqp.md.
+
+use super::plan::{ALLOWANCE, Inner, Plan, Signal};
+use super::{Arrival, Police, UNIT_BITS, Verdict};
+use crate::units::Time;
+
+mod node;
+mod soft;
+mod window;
+
+use node::per_weight;
+pub use soft::Mark;
+
+/// What is known of a subscriber as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Head {
+    /// Up to when the root is settled, ns.
+    pub at: u64,
+    /// When the window of burst control began, ns.
+    pub window_at: u64,
+    /// Accepted in this window, bytes.
+    pub accepted: u32,
+}
+
+/// What is known of an inner node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct InnerState {
+    /// Virtual time, units per weight; wraps.
+    pub v: u64,
+    /// Which children are busy.
+    pub busy: u64,
+    /// No busy child finishes before.
+    pub nearest: u64,
+    /// Its own finish under a weighted parent, its backlog in units under a priority parent.
+    pub finish: u64,
+    /// Under a weighted parent the parent's virtual time up to which it is settled; under a
+    /// priority parent what it has been given and not yet passed on, in units.
+    pub seen: u64,
+    /// Virtual time when the window began, bytes per weight; wraps.
+    pub v_window: u32,
+    /// Service too small for all busy children to get a unit each; less than `weight`.
+    pub carry: u16,
+    /// Of its busy children.
+    pub weight: u16,
+    /// Under a priority parent: served in this window, bytes.
+    pub used: u32,
+    /// The same, in the window before.
+    pub used_last: u32,
+}
+
+/// What is known of a leaf. All but the signal means something only while it is busy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct LeafState {
+    /// Its parent's virtual time at which it will be empty; wraps.
+    pub finish: u64,
+    /// Accepted in this window, bytes, busy or not.
+    pub accepted: u32,
+    /// Magic bytes put in before the last `after` bytes; some of them may have been served.
+    pub magic: u32,
+    /// Accepted since, bytes.
+    pub after: u32,
+    /// What its sender has been told, and how long it has been too fast; see [`Mark`].
+    pub mark: Mark,
+}
+
+/// The state of one subscriber, wherever it lies.
+#[derive(Debug)]
+pub struct State<'a> {
+    /// Of the whole.
+    pub head: &'a mut Head,
+    /// Of the plan's inner nodes.
+    pub inners: &'a mut [InnerState],
+    /// Of the plan's leaves.
+    pub leaves: &'a mut [LeafState],
+}
+
+/// A subscriber's state with a plan's number of nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Aggregate {
+    head: Head,
+    inners: Vec<InnerState>,
+    leaves: Vec<LeafState>,
+}
+
+/// A subscriber's state in one piece, as the kernel has it, for up to `INNERS` and `LEAVES`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Slot<const INNERS: usize, const LEAVES: usize> {
+    /// Of the whole.
+    pub head: Head,
+    /// Of the plan's inner nodes.
+    pub inners: [InnerState; INNERS],
+    /// Of the plan's leaves.
+    pub leaves: [LeafState; LEAVES],
+}
+
+/// A subscriber with a plan of its own.
+#[derive(Clone, Debug)]
+pub struct BcPqp {
+    plan: Plan,
+    aggregate: Aggregate,
+}
+
+impl Aggregate {
+    /// Nothing has arrived yet.
+    pub fn new(plan: &Plan) -> Aggregate {
+        Aggregate {
+            head: Head::default(),
+            inners: vec![InnerState::default(); plan.inners.len()],
+            leaves: vec![LeafState::default(); plan.leaves.len()],
+        }
+    }
+
+    /// Its state.
+    pub fn state(&mut self) -> State<'_> {
+        let Aggregate { head, inners, leaves } = self;
+        State { head, inners, leaves }
+    }
+}
+
+impl<const INNERS: usize, const LEAVES: usize> Slot<INNERS, LEAVES> {
+    /// Nothing has arrived yet.
+    pub fn new() -> Self {
+        Slot {
+            head: Head::default(),
+            inners: [InnerState::default(); INNERS],
+            leaves: [LeafState::default(); LEAVES],
+        }
+    }
+
+    /// Its state.
+    pub fn state(&mut self) -> State<'_> {
+        let Slot { head, inners, leaves } = self;
+        State { head, inners, leaves }
+    }
+}
+
+impl<const INNERS: usize, const LEAVES: usize> Default for Slot<INNERS, LEAVES> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl BcPqp {
+    /// A subscriber of `plan` from whom nothing has arrived yet.
+    pub fn new(plan: Plan) -> BcPqp {
+        BcPqp { aggregate: Aggregate::new(&plan), plan }
+    }
+}
+
+impl Police for BcPqp {
+    fn handle_packet(&mut self, now: Time, arrival: Arrival) -> Verdict {
+        decide(&self.plan, &mut self.aggregate.state(), now, arrival)
+    }
+}
+
+/// Decides about a packet of a subscriber of `plan`, in O(1) but for queues that become empty.
+///
+/// # Panics
+/// If `state` has fewer nodes than the plan, or the plan no such leaf.
+pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -> Verdict {
+    let now = now.as_nanos();
+    let size = arrival.size.as_u64().min(SIZE_MAX);
+    if now.saturating_sub(state.head.window_at) >= plan.window {
+        state.begin_window(plan, now);
+    }
+    if u64::from(state.head.accepted) + size > u64::from(plan.gate) {
+        return Verdict::Drop;
+    }
+    if state.surely_fits(plan, now, arrival.leaf, size) {
+        return Verdict::Pass;
+    }
+    state.settle_path(plan, now, arrival.leaf);
+    let backlog = state.backlog(plan, arrival.leaf);
+    let verdict = match plan.signal {
+        Signal::Hard if backlog + size > u64::from(plan.limit) => Verdict::Drop,
+        Signal::Hard => Verdict::Pass,
+        Signal::Soft => state.signal(plan, now, arrival, backlog + size),
+    };
+    if verdict != Verdict::Drop {
+        state.accept(plan, arrival.leaf, size);
+        state.control_burst(plan, arrival.leaf);
+    }
+    verdict
+}
+
+/// No packet is larger, super-packets before segmentation included; the kernel says 512 KiB.
+const SIZE_MAX: u64 = 1 << 20;
+
+impl State<'_> {
+    /// Accepts the packet without settling anything if that is exact and burst control has nothing
+    /// to say: its leaf hangs at the root, is busy even if it got all the service, and would have
+    /// room even if it got none.
+    fn surely_fits(&mut self, plan: &Plan, now: u64, leaf: usize, size: u64) -> bool {
+        let spec = &plan.leaves[leaf];
+        let (root, state) = (&self.inners[0], &mut self.leaves[leaf]);
+        if spec.parent != 0 || root.busy & (1 << spec.child) == 0 || state.mark.is_disarmed() {
+            return false;
+        }
+        let elapsed = now.saturating_sub(self.head.at);
+        if elapsed >= plan.idle_after {
+            return false;
+        }
+        let backlog = u64::from(spec.weight) * state.finish.wrapping_sub(root.v);
+        let units = size << UNIT_BITS;
+        let served_most = plan.rate * elapsed + u64::from(root.carry);
+        if backlog <= served_most || backlog + units > u64::from(plan.limit) << UNIT_BITS {
+            return false;
+        }
+        let accepted = u64::from(state.accepted) + size;
+        // What it may accept before it is filled: 3/2 · window · weight / all weights.
+        let is_calm = accepted <= ALLOWANCE
+            || state.mark.is_filled()
+            || 2 * accepted * u64::from(root.weight)
+                <= 3 * plan.window_bytes * u64::from(spec.weight);
+        if !is_calm {
+            return false;
+        }
+        state.finish = state.finish.wrapping_add(per_weight(size, spec.inverse));
+        state.accepted = accepted as u32;
+        state.after = state.after.saturating_add(size as u32);
+        self.head.accepted += size as u32;
+        true
+    }
+
+    /// Takes an accepted packet into its leaf; the path is settled.
+    fn accept(&mut self, plan: &Plan, leaf: usize, size: u64) {
+        self.put(plan, leaf, size);
+        let state = &mut self.leaves[leaf];
+        state.accepted += size as u32;
+        state.after = state.after.saturating_add(size as u32);
+        self.head.accepted += size as u32;
+    }
+
+    /// Fills the leaf's queue with magic if it accepted more in this window than its share, with
+    /// some allowance, explains.
+    fn control_burst(&mut self, plan: &Plan, leaf: usize) {
+        let state = &self.leaves[leaf];
+        let accepted = u64::from(state.accepted);
+        if accepted <= ALLOWANCE || state.mark.is_filled() {
+            return;
+        }
+        if 2 * accepted > 3 * self.share_of_window(plan, leaf) {
+            self.leaves[leaf].mark.set_filled(true);
+            self.fill(plan, leaf);
+        }
+    }
+
+    /// Puts magic into a settled leaf until it is full. Magic that is still there counts as put in
+    /// at the same place, before what came after the first: so it is served earlier than in truth,
+    /// and never taken for more than it is.
+    fn fill(&mut self, plan: &Plan, leaf: usize) {
+        let room = u64::from(plan.limit).saturating_sub(self.backlog(plan, leaf));
+        if room == 0 {
+            return;
+        }
+        let left = self.magic_left(plan, leaf);
+        self.put(plan, leaf, room);
+        let state = &mut self.leaves[leaf];
+        if left == 0 {
+            state.after = 0;
+        }
+        state.magic = (left + room) as u32;
+    }
+
+    /// Magic bytes of a settled leaf that have not been served.
+    fn magic_left(&self, plan: &Plan, leaf: usize) -> u64 {
+        let state = &self.leaves[leaf];
+        if state.magic == 0 {
+            return 0;
+        }
+        let behind = u64::from(state.after);
+        self.backlog(plan, leaf).saturating_sub(behind).min(state.magic.into())
+    }
+
+    /// What the leaf's share of the rate carries in a window, bytes, with the nodes that are busy
+    /// now; under priority, what the classes before used in the window before is not there.
+    fn share_of_window(&self, plan: &Plan, leaf: usize) -> u64 {
+        let leaf = &plan.leaves[leaf];
+        let parent = usize::from(leaf.parent);
+        let above = self.share_of_inner(plan, parent);
+        self.part(parent, leaf.child, leaf.weight, above)
+    }
+
+    fn share_of_inner(&self, plan: &Plan, index: usize) -> u64 {
+        let mut path = [0; super::plan::DEPTH_MAX];
+        let mut depth = 0;
+        let mut at = index;
+        while at != 0 {
+            path[depth] = at;
+            depth += 1;
+            at = usize::from(plan.inners[at].parent);
+        }
+        let mut share = plan.window_bytes;
+        for &index in path[..depth].iter().rev() {
+            let Inner { parent, child, weight, .. } = plan.inners[index];
+            let parent = usize::from(parent);
+            if plan.inners[parent].is_priority {
+                let first = usize::from(plan.inners[parent].inner_first);
+                for sibling in &self.inners[first..index] {
+                    share = share.saturating_sub(sibling.used_last.into());
+                }
+            } else {
+                share = self.part(parent, child, weight, share);
+            }
+        }
+        share
+    }
+
+    /// What a child gets of `share` at a weighted node, itself counted as busy.
+    fn part(&self, node: usize, child: u8, weight: u16, share: u64) -> u64 {
+        let node = &self.inners[node];
+        let idle = if node.busy & (1 << child) == 0 { u64::from(weight) } else { 0 };
+        share * u64::from(weight) / (u64::from(node.weight) + idle)
+    }
+}
+
+#[cfg(test)]
+mod tests;

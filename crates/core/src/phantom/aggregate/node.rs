@@ -1,0 +1,285 @@
+//! Service and backlog of the tree's nodes: fluid weighted fair queueing and priority, exactly.
+
+use super::State;
+use crate::phantom::UNIT_BITS;
+use crate::phantom::plan::{DEPTH_MAX, Plan};
+
+/// Bytes as units per weight, of which `inverse` is 2³² / weight. Rounded down, so that nobody owes
+/// more than was accepted; it is less by at most a unit and 2⁻³² of it per weight.
+pub(super) fn per_weight(bytes: u64, inverse: u64) -> u64 {
+    (bytes * inverse) >> (32 - UNIT_BITS)
+}
+
+/// Half a byte, in units: service is counted in bytes, rounded to the nearest.
+const HALF: u64 = 1 << (UNIT_BITS - 1);
+
+impl State<'_> {
+    /// Settles the nodes from the root to a leaf's parent.
+    pub(super) fn settle_path(&mut self, plan: &Plan, now: u64, leaf: usize) {
+        self.settle_root(plan, now);
+        let mut path = [0; DEPTH_MAX];
+        let mut depth = 0;
+        let mut at = usize::from(plan.leaves[leaf].parent);
+        while at != 0 {
+            path[depth] = at;
+            depth += 1;
+            at = usize::from(plan.inners[at].parent);
+        }
+        for &index in path[..depth].iter().rev() {
+            self.settle(plan, index);
+        }
+    }
+
+    /// Settles all nodes.
+    pub(super) fn settle_all(&mut self, plan: &Plan, now: u64) {
+        self.settle_root(plan, now);
+        for index in 1..plan.inners.len() {
+            self.settle(plan, index);
+        }
+    }
+
+    fn settle_root(&mut self, plan: &Plan, now: u64) {
+        let elapsed = now.saturating_sub(self.head.at);
+        if elapsed >= plan.idle_after {
+            self.clear(0);
+        } else {
+            self.serve(plan, 0, plan.rate * elapsed);
+        }
+        self.head.at = self.head.at.max(now);
+    }
+
+    /// Settles an inner node whose parent is settled.
+    fn settle(&mut self, plan: &Plan, index: usize) {
+        let spec = &plan.inners[index];
+        let parent = &self.inners[usize::from(spec.parent)];
+        if parent.busy & (1 << spec.child) == 0 {
+            return self.clear(index);
+        }
+        let (v, is_priority) = (parent.v, plan.inners[usize::from(spec.parent)].is_priority);
+        let state = &mut self.inners[index];
+        let given = if is_priority {
+            std::mem::take(&mut state.seen)
+        } else {
+            let given = u64::from(spec.weight) * v.wrapping_sub(state.seen);
+            state.seen = v;
+            given
+        };
+        self.serve(plan, index, given);
+    }
+
+    /// Nothing is left below a node. What lies below its children is cleared when they are settled.
+    fn clear(&mut self, index: usize) {
+        let state = &mut self.inners[index];
+        state.busy = 0;
+        state.weight = 0;
+        state.carry = 0;
+    }
+
+    /// Gives a node so many units of service.
+    fn serve(&mut self, plan: &Plan, index: usize, units: u64) {
+        if self.inners[index].busy == 0 {
+            return;
+        }
+        if plan.inners[index].is_priority {
+            self.serve_in_order(plan, index, units);
+        } else {
+            self.serve_by_weight(plan, index, units);
+        }
+    }
+
+    /// The first busy child takes what it can use, the next what is left.
+    fn serve_in_order(&mut self, plan: &Plan, index: usize, mut units: u64) {
+        let spec = plan.inners[index];
+        for child in 0..spec.inner_count {
+            if units == 0 {
+                return;
+            }
+            if self.inners[index].busy & (1 << child) == 0 {
+                continue;
+            }
+            let state = &mut self.inners[usize::from(spec.inner_first + child)];
+            let given = state.finish.min(units);
+            state.finish -= given;
+            state.seen += given;
+            state.used = state.used.saturating_add(((given + HALF) >> UNIT_BITS) as u32);
+            units -= given;
+            if state.finish == 0 {
+                self.inners[index].busy &= !(1 << child);
+            }
+        }
+    }
+
+    /// All busy children get service by weight; what one no longer needs goes to the others.
+    ///
+    /// Whoever is empty at the virtual time that all of them would reach together surely is; it is
+    /// served and leaves, and the others share the rest, until nobody leaves.
+    fn serve_by_weight(&mut self, plan: &Plan, index: usize, units: u64) {
+        let mut units = units + u64::from(self.inners[index].carry);
+        loop {
+            let state = &mut self.inners[index];
+            let step = units / u64::from(state.weight);
+            if step < state.nearest.wrapping_sub(state.v) {
+                state.v = state.v.wrapping_add(step);
+                state.carry = (units - step * u64::from(state.weight)) as u16;
+                return;
+            }
+            let (served, longest) = self.dismiss(plan, index, step);
+            let state = &mut self.inners[index];
+            if state.busy == 0 {
+                state.v = state.v.wrapping_add(longest);
+                state.carry = 0;
+                return;
+            }
+            units -= served;
+        }
+    }
+
+    /// Takes out the children that finish within `step` of virtual time. Returns what they were
+    /// served, in units, and the longest way to a finish among them.
+    fn dismiss(&mut self, plan: &Plan, index: usize, step: u64) -> (u64, u64) {
+        let v = self.inners[index].v;
+        let (mut served, mut longest, mut nearest) = (0, 0, u64::MAX);
+        let mut busy = self.inners[index].busy;
+        while busy != 0 {
+            let child = busy.trailing_zeros() as u8;
+            busy &= busy - 1;
+            let (finish, weight) = self.child(plan, index, child);
+            let ahead = finish.wrapping_sub(v);
+            if ahead <= step {
+                served += u64::from(weight) * ahead;
+                longest = longest.max(ahead);
+                self.inners[index].busy &= !(1 << child);
+                self.inners[index].weight -= weight;
+            } else {
+                nearest = nearest.min(ahead);
+            }
+        }
+        self.inners[index].nearest = v.wrapping_add(nearest);
+        (served, longest)
+    }
+
+    /// Finish and weight of a child of a weighted node.
+    fn child(&self, plan: &Plan, index: usize, child: u8) -> (u64, u16) {
+        let spec = &plan.inners[index];
+        if child < spec.leaf_count {
+            let leaf = usize::from(spec.leaf_first + child);
+            (self.leaves[leaf].finish, plan.leaves[leaf].weight)
+        } else {
+            let inner = usize::from(spec.inner_first + child - spec.leaf_count);
+            (self.inners[inner].finish, plan.inners[inner].weight)
+        }
+    }
+
+    /// The backlog of a leaf with a settled parent, in bytes, rounded down.
+    pub(super) fn backlog(&self, plan: &Plan, leaf: usize) -> u64 {
+        let spec = &plan.leaves[leaf];
+        let parent = &self.inners[usize::from(spec.parent)];
+        if parent.busy & (1 << spec.child) == 0 {
+            return 0;
+        }
+        let ahead = self.leaves[leaf].finish.wrapping_sub(parent.v);
+        (u64::from(spec.weight) * ahead) >> UNIT_BITS
+    }
+
+    /// Puts bytes into a leaf; the path is settled.
+    pub(super) fn put(&mut self, plan: &Plan, leaf: usize, bytes: u64) {
+        let spec = &plan.leaves[leaf];
+        let parent = &mut self.inners[usize::from(spec.parent)];
+        let state = &mut self.leaves[leaf];
+        let more = per_weight(bytes, spec.inverse);
+        if parent.busy & (1 << spec.child) == 0 {
+            state.finish = parent.v.wrapping_add(more);
+            state.magic = 0;
+            state.after = 0;
+            parent.welcome(spec.child, spec.weight, state.finish);
+        } else {
+            state.finish = state.finish.wrapping_add(more);
+        }
+        let mut index = usize::from(spec.parent);
+        while index != 0 {
+            index = self.put_inner(plan, index, bytes);
+        }
+    }
+
+    /// Adds bytes to what an inner node's parent knows of it. Returns the parent.
+    fn put_inner(&mut self, plan: &Plan, index: usize, bytes: u64) -> usize {
+        let spec = &plan.inners[index];
+        let parent = usize::from(spec.parent);
+        let is_busy = self.inners[parent].busy & (1 << spec.child) != 0;
+        if plan.inners[parent].is_priority {
+            let state = &mut self.inners[index];
+            if !is_busy {
+                state.finish = 0;
+                state.seen = 0;
+            }
+            state.finish += bytes << UNIT_BITS;
+            self.inners[parent].busy |= 1 << spec.child;
+        } else {
+            let more = per_weight(bytes, spec.inverse);
+            if is_busy {
+                let state = &mut self.inners[index];
+                state.finish = state.finish.wrapping_add(more);
+            } else {
+                let v = self.inners[parent].v;
+                let state = &mut self.inners[index];
+                state.finish = v.wrapping_add(more);
+                state.seen = v;
+                let finish = state.finish;
+                self.inners[parent].welcome(spec.child, spec.weight, finish);
+            }
+        }
+        parent
+    }
+
+    /// Takes bytes out of a leaf that has as many; all nodes are settled.
+    pub(super) fn take(&mut self, plan: &Plan, leaf: usize, bytes: u64) {
+        let spec = &plan.leaves[leaf];
+        let parent = &mut self.inners[usize::from(spec.parent)];
+        let state = &mut self.leaves[leaf];
+        state.finish = state.finish.wrapping_sub(per_weight(bytes, spec.inverse));
+        parent.hasten(spec.child, spec.weight, state.finish);
+        let mut index = usize::from(spec.parent);
+        while index != 0 {
+            let spec = &plan.inners[index];
+            let parent = usize::from(spec.parent);
+            let state = &mut self.inners[index];
+            if plan.inners[parent].is_priority {
+                state.finish = state.finish.saturating_sub(bytes << UNIT_BITS);
+                if state.finish == 0 {
+                    self.inners[parent].busy &= !(1 << spec.child);
+                }
+            } else {
+                state.finish = state.finish.wrapping_sub(per_weight(bytes, spec.inverse));
+                let finish = state.finish;
+                self.inners[parent].hasten(spec.child, spec.weight, finish);
+            }
+            index = parent;
+        }
+    }
+}
+
+impl super::InnerState {
+    /// A child of this weighted node gets busy.
+    fn welcome(&mut self, child: u8, weight: u16, finish: u64) {
+        let ahead = finish.wrapping_sub(self.v);
+        if self.busy == 0 || ahead < self.nearest.wrapping_sub(self.v) {
+            self.nearest = finish;
+        }
+        self.busy |= 1 << child;
+        self.weight += weight;
+    }
+
+    /// A busy child of this weighted node finishes earlier than it would have.
+    fn hasten(&mut self, child: u8, weight: u16, finish: u64) {
+        if self.busy & (1 << child) == 0 {
+            return;
+        }
+        let ahead = finish.wrapping_sub(self.v) as i64;
+        if ahead <= 0 {
+            self.busy &= !(1 << child);
+            self.weight -= weight;
+        } else if (ahead as u64) < self.nearest.wrapping_sub(self.v) {
+            self.nearest = finish;
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The windows of burst control: who is slower than its share gives its magic back, who is faster for
+//! long is filled.
+//!
+//! One window for a whole subscriber, begun by its first packet after the last one's end, so that
+//! nobody needs a timer, and a leaf needs no time of its own.
+
+use super::State;
+use crate::phantom::plan::Plan;
+
+/// Windows in a row in which a leaf accepts [`TOO_FAST`] of what it is served, until it is filled.
+/// Burst control alone lets a sender at 1.4 times its share pass until the queue is full, which may
+/// take seconds. Reno's sawtooth peaks at 4/3 and does not stay there.
+const STREAK: u32 = 3;
+/// Numerator and denominator; more than Reno's 4/3 (BC-PQP §4), less than 1.4.
+const TOO_FAST: (u64, u64) = (11, 8);
+
+impl State<'_> {
+    /// Ends the window, with its consequences, and begins the next.
+    #[cold]
+    pub(super) fn begin_window(&mut self, plan: &Plan, now: u64) {
+        self.settle_all(plan, now);
+        let length = now - self.head.window_at;
+        for index in 0..plan.inners.len() {
+            let spec = &plan.inners[index];
+            let state = &self.inners[index];
+            let v = (state.v >> crate::phantom::UNIT_BITS) as u32;
+            let served = u64::from(v.wrapping_sub(state.v_window));
+            for leaf in spec.leaf_first..spec.leaf_first + spec.leaf_count {
+                self.judge(plan, usize::from(leaf), served);
+            }
+            let state = &mut self.inners[index];
+            state.v_window = v;
+            let used = u64::from(state.used) * plan.window / length;
+            state.used_last = used as u32;
+            state.used = 0;
+        }
+        self.head.window_at = now;
+        self.head.accepted = 0;
+    }
+
+    /// Judges what a settled leaf accepted in the window by what its parent was served per weight,
+    /// in bytes.
+    fn judge(&mut self, plan: &Plan, leaf: usize, served: u64) {
+        let spec = &plan.leaves[leaf];
+        let is_busy = self.inners[usize::from(spec.parent)].busy & (1 << spec.child) != 0;
+        let accepted = u64::from(std::mem::take(&mut self.leaves[leaf].accepted));
+        let offered = u64::from(spec.weight) * served;
+        self.leaves[leaf].mark.set_filled(false);
+        let (fast, of) = TOO_FAST;
+        let is_too_fast = is_busy && accepted * of > offered * fast;
+        let streak = self.leaves[leaf].mark.count_window(is_too_fast);
+        if !is_busy {
+            return;
+        }
+        let left = self.magic_left(plan, leaf);
+        if left == 0 || 2 * accepted < offered {
+            self.take(plan, leaf, left);
+            self.leaves[leaf].magic = 0;
+            self.leaves[leaf].after = 0;
+        }
+        if streak >= STREAK {
+            self.fill(plan, leaf);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! From what the operator says to nodes with all constants worked out.
+
+use std::collections::VecDeque;
+
+use super::{
+    Choice, Class, Criterion, DEPTH_MAX, INNERS_MAX, Inner, LEAVES_MAX, Leaf, MATCHES_MAX, MSS,
+    Plan, PlanError, PlanSpec, RATE_MAX, RATE_MIN, RTT_MAX_RANGE, Share, WEIGHT_MAX, bdp,
+    limit_for,
+};
+use crate::phantom::UNIT_BITS;
+use crate::units::{Rate, Span};
+
+/// How many times what Reno needs a queue holds. Source: BC-PQP §4.
+const LIMIT_FACTOR: u64 = 2;
+/// A queue holds at most what its rate carries in this time.
+const LIMIT_SPAN: Span = Span::secs(1);
+/// What a flow may send before anything is known of it: ten segments are what TCP begins with
+/// (RFC 6928).
+pub(in crate::phantom) const ALLOWANCE: u64 = 10 * MSS;
+/// The length of a window of burst control; longer if the longest round trip is. Source: BC-PQP §4.
+const WINDOW: Span = Span::millis(100);
+
+impl Plan {
+    /// Checks what an operator says and works it out.
+    ///
+    /// # Errors
+    /// [`PlanError`] says what is wrong and what would be right.
+    pub fn new(spec: &PlanSpec) -> Result<Plan, PlanError> {
+        if spec.rate < RATE_MIN || spec.rate > RATE_MAX {
+            return Err(PlanError::Rate(spec.rate));
+        }
+        if spec.rtt_max < RTT_MAX_RANGE.0 || spec.rtt_max > RTT_MAX_RANGE.1 {
+            return Err(PlanError::RttMax(spec.rtt_max));
+        }
+        let mut tree = Tree::default();
+        tree.grow(&spec.share)?;
+        let mut names = Vec::new();
+        names_in_file_order(&spec.share, &mut names);
+        tree.choices.sort_by_key(|choice| names.iter().position(|name| **name == choice.name));
+        let choice_default = default_of(&tree.choices)?;
+
+        let rate = units_per_ns(spec.rate);
+        let window = WINDOW.max(spec.rtt_max).as_nanos();
+        let window_bytes = (rate * window) >> UNIT_BITS;
+        let limit = limit_of(spec);
+        let backlog_max = tree.leaves.len() as u128 * u128::from(u64::from(limit) + window_bytes);
+        let idle_after = (backlog_max << UNIT_BITS) / u128::from(rate) + u128::from(window);
+        Ok(Plan {
+            rate,
+            idle_after: u64::try_from(idle_after).expect("invariant: 64 seconds at most, and some"),
+            window,
+            window_bytes,
+            gate: (window_bytes * 3 / 2 + ALLOWANCE) as u32,
+            limit,
+            signal: spec.signal,
+            inners: tree.inners,
+            leaves: tree.leaves,
+            choices: tree.choices,
+            choice_default,
+        })
+    }
+}
+
+/// The size of every queue of a plan, since each may have the whole rate some time.
+fn limit_of(spec: &PlanSpec) -> u32 {
+    let bytes = limit_for(spec.rate, spec.rtt_max, LIMIT_FACTOR).as_u64();
+    let most = u64::try_from(bdp(spec.rate, LIMIT_SPAN)).expect("invariant: at most 25 Gbit");
+    let least = u64::try_from(bdp(spec.rate, spec.rtt_max)).expect("invariant: at most 50 Gbit");
+    let limit = bytes.min(most).max(least + ALLOWANCE);
+    u32::try_from(limit).unwrap_or(u32::MAX / 2)
+}
+
+/// A rate in 2⁻²⁴ bytes per ns, rounded to the nearest.
+fn units_per_ns(rate: Rate) -> u64 {
+    ((u128::from(rate.as_bps()) << UNIT_BITS) + 4_000_000_000).div_euclid(8_000_000_000) as u64
+}
+
+fn names_in_file_order<'a>(share: &'a Share, names: &mut Vec<&'a str>) {
+    if let Share::Weighted(classes) | Share::Priority(classes) = share {
+        for class in classes {
+            names.push(&class.name);
+            names_in_file_order(&class.share, names);
+        }
+    }
+}
+
+fn default_of(choices: &[Choice]) -> Result<usize, PlanError> {
+    let mut defaults = choices.iter().enumerate().filter(|(_, choice)| choice.matches.is_empty());
+    let (index, first) = defaults.next().ok_or(PlanError::NoDefault)?;
+    match defaults.next() {
+        Some((_, second)) => Err(PlanError::TwoDefaults(first.name.clone(), second.name.clone())),
+        None => Ok(index),
+    }
+}
+
+/// The nodes as they are found, breadth first, so that a node's children are neighbours.
+#[derive(Default)]
+struct Tree {
+    inners: Vec<Inner>,
+    leaves: Vec<Leaf>,
+    choices: Vec<Choice>,
+    names: Vec<String>,
+    matches: usize,
+}
+
+/// An inner node that waits for its turn: what it divides, and for which class, if it has one.
+struct Waiting<'a> {
+    share: &'a Share,
+    class: Option<&'a Class>,
+    depth: usize,
+}
+
+impl Tree {
+    fn grow(&mut self, root: &Share) -> Result<(), PlanError> {
+        self.add_inner(0, 0, 1);
+        let mut waiting = VecDeque::from([Waiting { share: root, class: None, depth: 1 }]);
+        let mut index = 0;
+        while let Some(next) = waiting.pop_front() {
+            self.divide(index, &next, &mut waiting)?;
+            index += 1;
+        }
+        if self.leaves.len() > LEAVES_MAX {
+            return Err(PlanError::TooManyLeaves(self.leaves.len()));
+        }
+        if self.inners.len() > INNERS_MAX {
+            return Err(PlanError::TooManyInners(self.inners.len()));
+        }
+        if self.matches > MATCHES_MAX {
+            return Err(PlanError::TooManyMatches(self.matches));
+        }
+        Ok(())
+    }
+
+    /// Gives inner node `index` its children.
+    fn divide<'a>(
+        &mut self,
+        index: usize,
+        node: &Waiting<'a>,
+        waiting: &mut VecDeque<Waiting<'a>>,
+    ) -> Result<(), PlanError> {
+        let leaf_first = self.leaves.len();
+        let inner_first = self.inners.len();
+        let (is_priority, classes) = match node.share {
+            Share::Flows(count) => {
+                if *count == 0 || usize::from(*count) > LEAVES_MAX {
+                    return Err(PlanError::Queues(*count));
+                }
+                self.add_choice(node.class, *count)?;
+                for child in 0..*count {
+                    self.add_leaf(index, child, 1);
+                }
+                (false, &[][..])
+            }
+            Share::Weighted(classes) => (false, &classes[..]),
+            Share::Priority(classes) => (true, &classes[..]),
+        };
+        if !matches!(node.share, Share::Flows(_)) {
+            self.check(node, classes)?;
+        }
+        // Leaves come first among a node's children.
+        let is_leaf = |class: &&Class| !is_priority && class.share == Share::Flows(1);
+        for (child, class) in classes.iter().filter(is_leaf).enumerate() {
+            self.add_choice(Some(class), 1)?;
+            self.add_leaf(index, child as u8, class.weight);
+        }
+        let leaf_count = self.leaves.len() - leaf_first;
+        for (nth, class) in classes.iter().filter(|class| !is_leaf(class)).enumerate() {
+            if node.depth == DEPTH_MAX {
+                return Err(PlanError::TooDeep(class.name.clone()));
+            }
+            self.add_inner(index, leaf_count + nth, class.weight);
+            waiting.push_back(Waiting {
+                share: &class.share,
+                class: Some(class),
+                depth: node.depth + 1,
+            });
+        }
+        let inner_count = self.inners.len() - inner_first;
+        let inner = &mut self.inners[index];
+        inner.is_priority = is_priority;
+        [inner.leaf_first, inner.leaf_count, inner.inner_first, inner.inner_count] =
+            [leaf_first, leaf_count, inner_first, inner_count].map(|n| n.min(255) as u8);
+        Ok(())
+    }
+
+    /// Checks the classes into which a node is divided.
+    fn check(&mut self, node: &Waiting<'_>, classes: &[Class]) -> Result<(), PlanError> {
+        if classes.is_empty() {
+            let whose = node.class.map(|class| format!("class `{}`", class.name));
+            return Err(PlanError::NoClass(whose.unwrap_or("the plan".to_owned())));
+        }
+        if classes.len() > LEAVES_MAX {
+            return Err(PlanError::TooManyLeaves(classes.len()));
+        }
+        for class in classes {
+            if class.weight == 0 || class.weight > WEIGHT_MAX {
+                let Class { name: class, weight, .. } = class.clone();
+                return Err(PlanError::Weight { class, weight });
+            }
+            if self.names.contains(&class.name) {
+                return Err(PlanError::DuplicateClass(class.name.clone()));
+            }
+            if !matches!(class.share, Share::Flows(_)) && !class.matches.is_empty() {
+                return Err(PlanError::MatchesOnDivided(class.name.clone()));
+            }
+            self.names.push(class.name.clone());
+        }
+        Ok(())
+    }
+
+    fn add_inner(&mut self, parent: usize, child: usize, weight: u16) {
+        self.inners.push(Inner {
+            is_priority: false,
+            parent: parent as u8,
+            child: child as u8,
+            weight,
+            inverse: inverse(weight),
+            leaf_first: 0,
+            leaf_count: 0,
+            inner_first: 0,
+            inner_count: 0,
+        });
+    }
+
+    fn add_leaf(&mut self, parent: usize, child: u8, weight: u16) {
+        self.leaves.push(Leaf { parent: parent as u8, child, weight, inverse: inverse(weight) });
+    }
+
+    fn add_choice(&mut self, class: Option<&Class>, count: u8) -> Result<(), PlanError> {
+        let matches = class.map(|class| class.matches.clone()).unwrap_or_default();
+        for one in &matches {
+            match one {
+                Criterion::Dscp(dscp) if *dscp > 63 => return Err(PlanError::Dscp(*dscp)),
+                _ => {}
+            }
+        }
+        self.matches += matches.len();
+        let name = class.map(|class| class.name.clone()).unwrap_or_default();
+        let first = self.leaves.len().min(255) as u8;
+        self.choices.push(Choice { name, matches, first, count });
+        Ok(())
+    }
+}
+
+fn inverse(weight: u16) -> u64 {
+    (1 << 32) / u64::from(weight)
+}
