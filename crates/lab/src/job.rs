@@ -152,6 +152,7 @@ impl Job {
             group: self.group,
             kind: self.what.kind(),
             congestion_control: CongestionControl::Cubic,
+            paced: false,
             connections: self.connections,
             rtt: Span::ZERO,
             start: self.start(),

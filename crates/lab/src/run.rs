@@ -143,6 +143,7 @@ fn run_once(
         videos: Vec::new(),
         pages: Vec::new(),
         shorts: Vec::new(),
+        policed: Vec::new(),
         daemon_cpu_cores,
         lateness: lateness(&outcome),
     };

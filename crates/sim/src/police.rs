@@ -183,15 +183,17 @@ impl<T> Element<T> {
         match police.algorithm {
             Algorithm::BcPqp => Element::Police(Box::new(BcPqp::new(plan))),
             Algorithm::Shaper => Element::Shaper(shaper(police, &plan)),
-            Algorithm::Pqp | Algorithm::FairPolicer | Algorithm::TokenBucket => todo!(),
         }
     }
 }
 
 /// Real queues under the sim's own round robin.
 fn shaper<T>(police: &scenario::Police, plan: &Plan) -> Link<T> {
-    let weights: Vec<Weight> =
-        plan.leaf_weights().into_iter().map(|w| Weight::new(w.into()).unwrap_or(Weight::ONE)).collect();
+    let weights: Vec<Weight> = plan
+        .leaf_weights()
+        .into_iter()
+        .map(|w| Weight::new(w.into()).unwrap_or(Weight::ONE))
+        .collect();
     Link::new(LinkSpec {
         queue: if weights.len() > 1 { Discipline::Drr } else { Discipline::Fifo },
         weights,

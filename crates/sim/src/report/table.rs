@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use fairweir_core::units::Time;
 
-use super::{BIN, Pages, Ping, QueueDelay, Report, Shorts, Summary};
+use super::{BIN, Pages, Ping, Policed, QueueDelay, Report, Shorts, Summary};
 use crate::scenario::Scenario;
 
 /// The reports side by side as aligned plain text: one column for each control, in the order of the

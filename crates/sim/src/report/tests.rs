@@ -58,6 +58,7 @@ fn judged(scenario: &Scenario, samples: &Samples) -> Report {
         videos: Vec::new(),
         pages: Vec::new(),
         shorts: Vec::new(),
+        policed: Vec::new(),
         daemon_cpu_cores: None,
         lateness: None,
     };
@@ -256,6 +257,7 @@ fn json_table_csv_and_picture_show_the_run() {
         videos: Vec::new(),
         pages: Vec::new(),
         shorts: Vec::new(),
+        policed: Vec::new(),
         daemon_cpu_cores: Some(0.0031),
         lateness: None,
     };

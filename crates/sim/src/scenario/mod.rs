@@ -24,8 +24,8 @@ use crate::link::{Buffer, Capacity, Discipline, LinkSpec};
 mod access;
 mod kind;
 mod overrides;
-mod police;
 pub mod plan;
+mod police;
 mod read;
 pub mod toml_table;
 
@@ -187,6 +187,9 @@ pub struct Flow {
     pub kind: Kind,
     /// Of the sender; without meaning for UDP.
     pub congestion_control: CongestionControl,
+    /// Whether the sender spreads packets over the RTT, as under the fq qdisc; BBR and QUIC always
+    /// do.
+    pub paced: bool,
     /// How many connections a flow of kind bulk or QUIC has.
     pub connections: u32,
     /// Round-trip time without any queue.

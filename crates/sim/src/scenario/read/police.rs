@@ -61,12 +61,6 @@ fn point<'t>(
         count: table.integer("count", 1, POLICE_COPIES_MAX)?.map_or(1, |p| p.value),
         stagger: table.parsed("stagger")?.map_or(Span::ZERO, |p| p.value),
     };
-    if let (Algorithm::TokenBucket, Some(place)) =
-        (algorithm, ["queues", "share", "class"].iter().find_map(|key| table.find(key)))
-    {
-        return Err(place.error("a token bucket knows no policy: all share one bucket"));
-    }
-
     let mut choosing = Choosing { groups, flows, chosen: vec![None; flows.len()], classes: 0 };
     let place = table.place();
     let all: Vec<usize> = match choosing.choose(&mut table)? {
@@ -83,7 +77,16 @@ fn point<'t>(
 }
 
 const KEYS: [&str; 10] = [
-    "name", "groups", "flows", "rate", "algorithm", "burst", "queue", "queue_by", "count", "stagger",
+    "name",
+    "groups",
+    "flows",
+    "rate",
+    "algorithm",
+    "burst",
+    "queue",
+    "queue_by",
+    "count",
+    "stagger",
 ];
 
 /// The keys `burst` and `queue`.
@@ -92,8 +95,7 @@ fn size(
     algorithm: Algorithm,
 ) -> Result<super::super::police::PoliceSize, ScenarioError> {
     let (has, has_not) = match algorithm {
-        Algorithm::TokenBucket | Algorithm::FairPolicer => (Some("burst"), &["queue"][..]),
-        Algorithm::Pqp | Algorithm::Shaper => (Some("queue"), &["burst"][..]),
+        Algorithm::Shaper => (Some("queue"), &["burst"][..]),
         Algorithm::BcPqp => (None, &["burst", "queue"][..]),
     };
     if let Some((key, place)) = has_not.iter().find_map(|key| Some((key, table.find(key)?))) {
@@ -149,7 +151,8 @@ impl Choosing<'_> {
         all: &[usize],
         place: &Place<'_>,
     ) -> Result<(PlanSpec, Vec<String>), ScenarioError> {
-        let stranger = (0..self.flows.len()).find(|i| self.chosen[*i].is_some() && !all.contains(i));
+        let stranger =
+            (0..self.flows.len()).find(|i| self.chosen[*i].is_some() && !all.contains(i));
         if let Some(class) = stranger.and_then(|i| self.chosen[i].as_ref()) {
             let what = format!("the class `{class}` names a flow that does not pass here");
             return Err(place.error(what));
@@ -217,12 +220,12 @@ fn copied(
         let first = flows.len();
         for &index in &police.flows {
             let mut flow = flows[index].clone();
-            flow.start += later;
+            flow.start = flow.start + later;
             if flow.start >= flow.stop {
                 let what = format!("copy {} would start at the end of the run", nth + 1);
                 return Err(copies.place.error(what));
             }
-            flow.demands.iter_mut().for_each(|step| step.at += later);
+            flow.demands.iter_mut().for_each(|step| step.at = step.at + later);
             flow.demands.retain(|step| step.at < end);
             flow.server = flow.server.map(|server| format!("{server}#{}", nth + 1));
             flows.push(flow);
