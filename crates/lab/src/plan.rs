@@ -134,9 +134,6 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if scenario.control.strict_priority {
         return Err(Error::NotPlayed("strict priority"));
     }
-    if !scenario.police.is_empty() {
-        return Err(Error::NotPlayed("[[police]]"));
-    }
     if scenario.flows.iter().any(|flow| flow.paced) {
         return Err(Error::NotPlayed("paced senders"));
     }
