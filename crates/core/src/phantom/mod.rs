@@ -13,6 +13,7 @@
 //! | [`plan`] | what a subscriber has bought, checked and worked out |
 //! | [`flow`] | which leaf a packet goes to |
 //! | [`aggregate`] | the policer of one subscriber: the specification |
+//! | [`baseline`] | what it is compared with: token bucket, FairPolicer, plain phantom queues, shaper |
 //!
 //! Source: BC-PQP (docs/papers/bcpqp.md).
 
@@ -23,6 +24,7 @@ use crate::units::{Bytes, Time};
 const UNIT_BITS: u32 = 24;
 
 pub mod aggregate;
+pub mod baseline;
 pub mod flow;
 pub mod plan;
 

@@ -1,0 +1,194 @@
+//! Backlogs that drain as fluid by weight (GPS), exactly: what plain phantom queues and FairPolicer
+//! have in common.
+//!
+//! Method: a virtual time runs as fast as the busy queues' weights allow; a queue is empty when it
+//! reaches the queue's finish. Nothing arrives between two packets, so all their service can be given
+//! at the second.
+//! Cost: a division, unless a queue may have run dry: then also a look at all that are busy.
+//!
+//! Source: Parekh and Gallager, A generalized processor sharing approach, ToN 1993.
+
+use super::super::plan;
+use super::{FRACTION_BITS, ones, per_nano};
+use crate::units::{Rate, Time};
+
+/// Weighted backlogs. Invariant: `busy` has the queues whose finish is after `virtual_now`;
+/// `soonest` is not after any of their finishes; `total` is the sum of their backlogs.
+#[derive(Clone, Debug)]
+pub(super) struct Fluid {
+    /// 2⁻²⁴ bytes per nanosecond.
+    rate: u64,
+    latest: u64,
+    /// Service that was too little for a step of virtual time.
+    rest: u64,
+    /// What each busy queue has been served since the beginning, in 2⁻²⁴ bytes per weight. Wraps.
+    virtual_now: u64,
+    soonest: u64,
+    busy: u64,
+    busy_weight: u64,
+    /// 2⁻²⁴ bytes.
+    total: u64,
+    queues: Vec<Queue>,
+}
+
+#[derive(Clone, Debug)]
+struct Queue {
+    /// The virtual time when it will be empty.
+    finish: u64,
+    weight: u64,
+}
+
+impl Fluid {
+    /// Empty queues of these weights.
+    ///
+    /// # Panics
+    /// If there are none or more than [`plan::LEAVES_MAX`], or a weight is none of a plan's.
+    pub(super) fn new(rate: Rate, weights: &[u16]) -> Fluid {
+        assert!((1..=plan::LEAVES_MAX).contains(&weights.len()), "a bit for each queue");
+        assert!(weights.iter().all(|w| (1..=plan::WEIGHT_MAX).contains(w)), "weights are a plan's");
+        let queue = |&weight| Queue { finish: 0, weight: u64::from(weight) };
+        Fluid {
+            rate: per_nano(rate),
+            latest: 0,
+            rest: 0,
+            virtual_now: 0,
+            soonest: 0,
+            busy: 0,
+            busy_weight: 0,
+            total: 0,
+            queues: weights.iter().map(queue).collect(),
+        }
+    }
+
+    /// Serves the busy queues by weight until now, or until all are empty. A time in the past counts
+    /// as the latest one.
+    pub(super) fn drain(&mut self, now: Time) {
+        let passed = now.as_nanos().saturating_sub(self.latest);
+        self.latest += passed;
+        let mut service = self.rate.saturating_mul(passed).saturating_add(self.rest);
+        while self.busy != 0 {
+            let step = service / self.busy_weight;
+            if step < self.soonest.wrapping_sub(self.virtual_now) {
+                self.virtual_now = self.virtual_now.wrapping_add(step);
+                self.rest = service - step * self.busy_weight;
+                self.total -= step * self.busy_weight;
+                return;
+            }
+            let until = self.until_empty();
+            self.soonest = self.virtual_now.wrapping_add(until);
+            if step < until {
+                continue;
+            }
+            service -= until * self.busy_weight;
+            self.total -= until * self.busy_weight;
+            self.virtual_now = self.soonest;
+            self.retire();
+        }
+        self.rest = 0;
+    }
+
+    /// What waits in a queue, in 2⁻²⁴ bytes.
+    pub(super) fn backlog(&self, leaf: usize) -> u64 {
+        match self.busy & (1 << leaf) {
+            0 => 0,
+            _ => {
+                let queue = &self.queues[leaf];
+                queue.finish.wrapping_sub(self.virtual_now) * queue.weight
+            }
+        }
+    }
+
+    /// What waits in all queues, in 2⁻²⁴ bytes.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Puts a volume into a queue, rounded down to what its weight divides.
+    pub(super) fn add(&mut self, leaf: usize, volume: u64) {
+        let bit = 1 << leaf;
+        let queue = &mut self.queues[leaf];
+        let more = volume / queue.weight;
+        if more == 0 {
+            return;
+        }
+        self.total += more * queue.weight;
+        if self.busy & bit != 0 {
+            queue.finish = queue.finish.wrapping_add(more);
+            return;
+        }
+        queue.finish = self.virtual_now.wrapping_add(more);
+        if self.busy == 0 || more < self.soonest.wrapping_sub(self.virtual_now) {
+            self.soonest = queue.finish;
+        }
+        self.busy |= bit;
+        self.busy_weight += queue.weight;
+    }
+
+    /// The virtual time until the first busy queue is empty.
+    fn until_empty(&self) -> u64 {
+        let left = |index: usize| self.queues[index].finish.wrapping_sub(self.virtual_now);
+        ones(self.busy).map(left).min().unwrap_or(0)
+    }
+
+    fn retire(&mut self) {
+        for index in ones(self.busy) {
+            let queue = &self.queues[index];
+            if queue.finish == self.virtual_now {
+                self.busy &= !(1 << index);
+                self.busy_weight -= queue.weight;
+            }
+        }
+    }
+
+    /// What each queue holds, in bytes, rounded to the nearest.
+    #[cfg(test)]
+    fn backlogs(&self) -> Vec<u64> {
+        let bytes = |leaf| (self.backlog(leaf) + (1 << (FRACTION_BITS - 1))) >> FRACTION_BITS;
+        (0..self.queues.len()).map(bytes).collect()
+    }
+}
+
+/// The most that a queue may hold: differences of virtual time must fit.
+pub(super) const QUEUE_MAX: u64 = u32::MAX as u64;
+
+/// [`QUEUE_MAX`] in 2⁻²⁴ bytes leaves a 256th of 64 bits.
+const _: () = assert!(QUEUE_MAX << FRACTION_BITS < 1 << 56);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(bytes: u64) -> u64 {
+        bytes << FRACTION_BITS
+    }
+
+    /// Of (3000, 5000, 1000) with weights (1, 2, 3), 6000 served leave (1333, 1667, 0).
+    #[test]
+    fn what_a_queue_does_not_need_goes_to_the_others_by_weight() {
+        // 64 bytes per microsecond.
+        let mut fluid = Fluid::new(Rate::mbit(512), &[1, 2, 3]);
+        for (leaf, bytes) in [(0, 3_000), (1, 5_000), (2, 1_000)] {
+            fluid.add(leaf, of(bytes));
+        }
+        fluid.drain(Time::from_nanos(6_000 * 1_000 / 64));
+        assert_eq!(fluid.backlogs(), [1_333, 1_667, 0]);
+        assert_eq!(fluid.total() >> FRACTION_BITS, 3_000);
+        fluid.drain(Time::from_nanos(9_001 * 1_000 / 64));
+        assert_eq!((fluid.backlogs(), fluid.busy, fluid.total()), (vec![0, 0, 0], 0, 0));
+    }
+
+    #[test]
+    fn virtual_time_wraps_unnoticed() {
+        let mut fresh = Fluid::new(Rate::mbit(10), &[1, 3, 7]);
+        let mut old = fresh.clone();
+        old.virtual_now = u64::MAX - of(5_000);
+        for i in 0..20_000u64 {
+            for fluid in [&mut fresh, &mut old] {
+                fluid.drain(Time::from_nanos(i * 500_000));
+                fluid.add((i * i % 7 % 3) as usize, of(40 + i * 131 % 1_100));
+            }
+            assert_eq!((fresh.backlogs(), fresh.total), (old.backlogs(), old.total));
+        }
+        assert!(old.virtual_now < u64::MAX / 2, "it has wrapped");
+    }
+}
