@@ -271,12 +271,13 @@ impl Carrier {
             return self.enqueue(due, class, ip);
         }
         let port = port(&ip, End::Destination).unwrap_or(0);
-        let next = self.units.range((flow, 0)..=(flow, u16::MAX)).count() as u32;
-        let unit = *self.units.entry((flow, port)).or_insert(next);
+        let unit = self.units.get(&(flow, port)).copied().unwrap_or_else(|| {
+            let next = self.units.range((flow, 0)..=(flow, u16::MAX)).count() as u32;
+            *self.units.entry((flow, port)).or_insert(next)
+        });
         match self.police.arrive(due, (flow, unit), l2_size(&ip), false, (class, ip)) {
             Policed::Pass((class, ip)) | Policed::Mark((class, ip)) => self.enqueue(due, class, ip),
-            Policed::Drop(_) => {}
-            Policed::Waits => while self.police.poll_drop().is_some() {},
+            Policed::Drop(_) | Policed::Waits => {}
         }
     }
 

@@ -8,13 +8,15 @@
 //! Terms: a *unit* is a connection of a flow by its number, counted from 0. Units are dealt out to
 //! the queues of their class in turn, or by a hash of made-up addresses if the scenario wants that.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
+use fairweir_core::phantom::baseline::{
+    Departure, FairPolicer, Pqp, ShaperSpec, Shapers, TokenBucket,
+};
 use fairweir_core::phantom::{Arrival, BcPqp, Flow, Plan, Police, Verdict};
-use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Time};
 
-use crate::link::{Buffer, Capacity, Discipline, Link, LinkSpec, Packet};
 use crate::report::PoliceSamples;
 use crate::scenario::{self, Algorithm, Scenario};
 
@@ -27,14 +29,20 @@ pub enum Fate<T> {
     Mark(T),
     /// It goes nowhere.
     Drop(T),
-    /// It waits, and comes out of [`Points::poll_departure`] or [`Points::poll_drop`].
+    /// It waits, and comes out of [`Points::poll_departure`].
     Waits,
 }
 
 /// All policing points of a scenario; `T` is what the world calls a packet.
 #[derive(Debug)]
 pub struct Points<T> {
-    points: Vec<Point<T>>,
+    points: Vec<Point>,
+    /// With each packet is its flow's place among those of the point.
+    shapers: Shapers<(usize, T)>,
+    /// The point of each shaper.
+    shaped: Vec<usize>,
+    /// How many packets wait in shapers.
+    waiting: usize,
     /// For each flow its point and where it belongs there.
     seats: Vec<Option<Seat>>,
 }
@@ -54,19 +62,19 @@ struct Seat {
 }
 
 #[derive(Debug)]
-struct Point<T> {
-    element: Element<T>,
+struct Point {
+    element: Element,
     samples: PoliceSamples,
 }
 
-enum Element<T> {
+enum Element {
     Police(Box<dyn Police + Send>),
-    /// The body of its packets knows the flow's place among those of the point.
-    Shaper(Link<(usize, T)>),
+    /// One of [`Points::shapers`], by its number there.
+    Shaper(usize),
 }
 
-impl<T> std::fmt::Debug for Element<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Element::Police(_) => "Police",
             Element::Shaper(_) => "Shaper",
@@ -78,16 +86,21 @@ impl<T> Points<T> {
     /// The points of a scenario, through which nothing has come.
     pub fn new(scenario: &Scenario) -> Points<T> {
         let mut seats = vec![None; scenario.flows.len()];
-        let mut points = Vec::new();
+        let (mut points, mut shaped, mut specs) = (Vec::new(), Vec::new(), Vec::new());
         for (index, police) in scenario.police.iter().enumerate() {
             let plan = police.plan();
             seat(scenario, index, &plan, &mut seats);
-            points.push(Point {
-                element: Element::new(police, plan),
-                samples: PoliceSamples::new(scenario, index),
-            });
+            let element = match policer(police, plan) {
+                Ok(policer) => Element::Police(policer),
+                Err(spec) => {
+                    shaped.push(index);
+                    specs.push(spec);
+                    Element::Shaper(specs.len() - 1)
+                }
+            };
+            points.push(Point { element, samples: PoliceSamples::new(scenario, index) });
         }
-        Points { points, seats }
+        Points { points, shapers: Shapers::new(&specs), shaped, waiting: 0, seats }
     }
 
     /// Whether there are none.
@@ -125,51 +138,39 @@ impl<T> Points<T> {
                     }
                 }
             }
-            Element::Shaper(link) => {
-                link.enqueue(now, Packet { class: leaf, size, body: (seat.member, body) });
-                Fate::Waits
+            Element::Shaper(shaper) => {
+                let packet = (seat.member, body);
+                match self.shapers.enqueue(now, *shaper, leaf, size, packet) {
+                    Some((_, body)) => {
+                        samples.record_drop(now, seat.member, size);
+                        Fate::Drop(body)
+                    }
+                    None => {
+                        self.waiting += 1;
+                        Fate::Waits
+                    }
+                }
             }
         }
     }
 
     /// When the next packet leaves a shaper.
     pub fn next_departure(&self) -> Option<Time> {
-        let shapers = self.points.iter().filter_map(|point| match &point.element {
-            Element::Police(_) => None,
-            Element::Shaper(link) => link.next_departure(),
-        });
-        shapers.min()
+        self.shapers.next_departure()
     }
 
     /// What has left a shaper up to now, and when.
     pub fn poll_departure(&mut self, now: Time) -> Option<(Time, T)> {
-        self.points.iter_mut().find_map(|Point { element, samples }| {
-            let Element::Shaper(link) = element else { return None };
-            let departure = link.poll_departure(now)?;
-            let Packet { size, body: (member, body), .. } = departure.packet;
-            samples.record_pass(departure.at, member, size);
-            Some((departure.at, body))
-        })
-    }
-
-    /// What a shaper had no room for.
-    pub fn poll_drop(&mut self) -> Option<T> {
-        self.points.iter_mut().find_map(|Point { element, samples }| {
-            let Element::Shaper(link) = element else { return None };
-            let dropped = link.poll_drop()?;
-            let Packet { size, body: (member, body), .. } = dropped.packet;
-            samples.record_drop(dropped.at, member, size);
-            Some(body)
-        })
+        let Departure { at, aggregate, size, packet: (member, body), .. } =
+            self.shapers.poll_departure(now)?;
+        self.waiting -= 1;
+        self.points[self.shaped[aggregate]].samples.record_pass(at, member, size);
+        Some((at, body))
     }
 
     /// How many packets wait in shapers.
-    pub fn len(&self) -> usize {
-        let waiting = self.points.iter().map(|point| match &point.element {
-            Element::Police(_) => 0,
-            Element::Shaper(link) => link.len(),
-        });
-        waiting.sum()
+    pub fn waiting(&self) -> usize {
+        self.waiting
     }
 
     /// What was counted, point by point.
@@ -178,26 +179,15 @@ impl<T> Points<T> {
     }
 }
 
-impl<T> Element<T> {
-    fn new(police: &scenario::Police, plan: Plan) -> Element<T> {
-        match police.algorithm {
-            Algorithm::BcPqp => Element::Police(Box::new(BcPqp::new(plan))),
-            Algorithm::Shaper => Element::Shaper(shaper(police, &plan)),
-        }
-    }
-}
-
-/// Real queues under the sim's own round robin.
-fn shaper<T>(police: &scenario::Police, plan: &Plan) -> Link<T> {
-    let weights: Vec<Weight> = plan
-        .leaf_weights()
-        .into_iter()
-        .map(|w| Weight::new(w.into()).unwrap_or(Weight::ONE))
-        .collect();
-    Link::new(LinkSpec {
-        queue: if weights.len() > 1 { Discipline::Drr } else { Discipline::Fifo },
-        weights,
-        ..LinkSpec::fifo(Capacity::constant(police.rate()), Buffer::Bytes(police.size()))
+/// What decides at a point, or what its shaper is made from.
+fn policer(police: &scenario::Police, plan: Plan) -> Result<Box<dyn Police + Send>, ShaperSpec> {
+    let (rate, size, weights) = (police.rate(), police.size(), plan.leaf_weights());
+    Ok(match police.algorithm {
+        Algorithm::BcPqp => Box::new(BcPqp::new(plan)),
+        Algorithm::Pqp => Box::new(Pqp::new(rate, size, &weights)),
+        Algorithm::FairPolicer => Box::new(FairPolicer::new(rate, size, &weights)),
+        Algorithm::TokenBucket => Box::new(TokenBucket::new(rate, size)),
+        Algorithm::Shaper => return Err(ShaperSpec { rate, queue: size, weights }),
     })
 }
 

@@ -227,7 +227,7 @@ impl<'s> World<'s> {
 
     fn check_conservation(&self) {
         let on_paths: usize = self.paths.iter().map(|path| path.down.len()).sum();
-        let down = on_paths + self.police.len() + self.downlink.len() + self.home.len();
+        let down = on_paths + self.police.waiting() + self.downlink.len() + self.home.len();
         assert_eq!(self.down.under_way(), down as u64, "a packet down is lost or there twice");
         let on_paths: usize = self.paths.iter().map(|path| path.up.len()).sum();
         let up = on_paths + self.uplink.len();

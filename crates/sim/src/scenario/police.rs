@@ -53,18 +53,33 @@ impl Police {
 pub enum Algorithm {
     /// Phantom queues with burst control.
     BcPqp,
+    /// Phantom queues without it.
+    Pqp,
+    /// A token bucket whose tokens the flows share.
+    FairPolicer,
+    /// One token bucket for all.
+    TokenBucket,
     /// Real queues, served in rounds.
     Shaper,
 }
 
 impl Algorithm {
     /// All there are.
-    pub const ALL: [Algorithm; 2] = [Algorithm::BcPqp, Algorithm::Shaper];
+    pub const ALL: [Algorithm; 5] = [
+        Algorithm::BcPqp,
+        Algorithm::Pqp,
+        Algorithm::FairPolicer,
+        Algorithm::TokenBucket,
+        Algorithm::Shaper,
+    ];
 
     /// What scenario files call it.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::BcPqp => "bc-pqp",
+            Algorithm::Pqp => "pqp",
+            Algorithm::FairPolicer => "fair-policer",
+            Algorithm::TokenBucket => "token-bucket",
             Algorithm::Shaper => "shaper",
         }
     }
@@ -73,8 +88,10 @@ impl Algorithm {
     /// the token bucket, §3.5 for queues that Reno can keep busy.
     pub(super) const fn size(self) -> PoliceSize {
         match self {
-            Algorithm::Shaper => PoliceSize::Bdp { ppm: 1_000_000 },
-            Algorithm::BcPqp => PoliceSize::Reno { ppm: 1_500_000 },
+            Algorithm::TokenBucket | Algorithm::Shaper => PoliceSize::Bdp { ppm: 1_000_000 },
+            Algorithm::BcPqp | Algorithm::Pqp | Algorithm::FairPolicer => {
+                PoliceSize::Reno { ppm: 1_500_000 }
+            }
         }
     }
 }

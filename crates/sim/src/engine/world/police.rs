@@ -18,7 +18,7 @@ impl World<'_> {
         match self.police.arrive(now, who, packet.size, false, packet) {
             Fate::Pass(packet) | Fate::Mark(packet) => self.downlink.enqueue(now, packet),
             Fate::Drop(packet) => self.lose_down(now, packet.body),
-            Fate::Waits => self.account_for_shapers(now),
+            Fate::Waits => self.deadlines.set(SHAPERS, self.police.next_departure()),
         }
     }
 
@@ -27,16 +27,9 @@ impl World<'_> {
         while let Some((at, packet)) = self.police.poll_departure(now) {
             self.downlink.enqueue(at, packet);
         }
-        self.account_for_shapers(now);
+        self.deadlines.set(SHAPERS, self.police.next_departure());
         self.account_for_lost_down(now);
         self.deadlines.set(DOWNLINK, self.downlink.next_departure());
-    }
-
-    fn account_for_shapers(&mut self, now: Time) {
-        while let Some(packet) = self.police.poll_drop() {
-            self.lose_down(now, packet.body);
-        }
-        self.deadlines.set(SHAPERS, self.police.next_departure());
     }
 
     /// The number of a packet's connection within its flow.

@@ -61,6 +61,7 @@ fn point<'t>(
         count: table.integer("count", 1, POLICE_COPIES_MAX)?.map_or(1, |p| p.value),
         stagger: table.parsed("stagger")?.map_or(Span::ZERO, |p| p.value),
     };
+    refuse_policy(&table, algorithm)?;
     let mut choosing = Choosing { groups, flows, chosen: vec![None; flows.len()], classes: 0 };
     let place = table.place();
     let all: Vec<usize> = match choosing.choose(&mut table)? {
@@ -71,9 +72,25 @@ fn point<'t>(
     table.finish(&KEYS.into_iter().chain(plan::KEYS).collect::<Vec<_>>())?;
     let spec = sharing.spec(rate.value);
     let (spec, class_of) = choosing.settle(spec, &all, &place)?;
+    if !matches!(algorithm, Algorithm::BcPqp | Algorithm::TokenBucket) && !is_flat(&spec.share) {
+        let what = format!("`{}` knows weights of single queues only", algorithm.name());
+        return Err(place.error(what));
+    }
     Plan::new(&spec).map_err(|e| sharing.error(&e, &rate.place))?;
     let by_hash = by_hash.is_some_and(|p| p.value);
     Ok((Police { name: name.value, spec, algorithm, size, by_hash, flows: all, class_of }, copies))
+}
+
+/// Refuses a policy that an algorithm cannot have.
+fn refuse_policy(table: &Table<'_>, algorithm: Algorithm) -> Result<(), ScenarioError> {
+    let keys: &[&str] = match algorithm {
+        Algorithm::TokenBucket => &["queues", "share", "class"],
+        _ => &[],
+    };
+    match keys.iter().find_map(|key| table.find(key)) {
+        Some(place) => Err(place.error("a token bucket knows no policy: all share one bucket")),
+        None => Ok(()),
+    }
 }
 
 const KEYS: [&str; 10] = [
@@ -95,7 +112,8 @@ fn size(
     algorithm: Algorithm,
 ) -> Result<super::super::police::PoliceSize, ScenarioError> {
     let (has, has_not) = match algorithm {
-        Algorithm::Shaper => (Some("queue"), &["burst"][..]),
+        Algorithm::TokenBucket | Algorithm::FairPolicer => (Some("burst"), &["queue"][..]),
+        Algorithm::Pqp | Algorithm::Shaper => (Some("queue"), &["burst"][..]),
         Algorithm::BcPqp => (None, &["burst", "queue"][..]),
     };
     if let Some((key, place)) = has_not.iter().find_map(|key| Some((key, table.find(key)?))) {
@@ -193,6 +211,15 @@ impl Members for Choosing<'_> {
         }
         self.classes += 1;
         Ok(vec![Criterion::Dscp(self.classes)])
+    }
+}
+
+/// Whether all queues share by weight, without classes of several queues.
+fn is_flat(share: &Share) -> bool {
+    match share {
+        Share::Flows(_) => true,
+        Share::Weighted(classes) => classes.iter().all(|class| class.share == Share::Flows(1)),
+        Share::Priority(_) => false,
     }
 }
 
