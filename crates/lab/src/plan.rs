@@ -134,9 +134,6 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if scenario.control.strict_priority {
         return Err(Error::NotPlayed("strict priority"));
     }
-    if scenario.flows.iter().any(|flow| flow.paced) {
-        return Err(Error::NotPlayed("paced senders"));
-    }
     for flow in &scenario.flows {
         match flow.kind {
             Kind::Bulk | Kind::OnOff(_) | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => {

@@ -257,3 +257,6 @@ fn phases(scenario: &Scenario, point: usize, count: usize) -> Vec<Phase> {
     phases[..before.min(count)].fill(Phase::Before);
     phases
 }
+
+#[cfg(test)]
+mod tests;

@@ -527,12 +527,17 @@ fn every_kind_has_its_defaults() {
     assert_eq!(kind("web", "object = \"2kB\""), Kind::Web(small));
     assert!(with("web", "object = \"101kB\"").is_err());
     assert_eq!(kind("web", ""), Kind::Web(web));
-    let short =
-        |interval, sigma_ppm| Kind::Short(Short { interval, size: Bytes::kb(9), sigma_ppm });
+    let short = |interval, sigma_ppm| {
+        Kind::Short(Short { interval, size: Bytes::kb(9), sigma_ppm, arrivals: None })
+    };
     let keys = "rate_per_s = 0.5\nsize = \"9kB\"";
     assert_eq!(kind("short", keys), short(Span::secs(2), 0));
     let keys = "rate_per_s = 8\nsize = \"9kB\"\nsigma = 1.25";
     assert_eq!(kind("short", keys), short(Span::millis(125), 1_250_000));
+    let size = Bytes::kb(9);
+    let one = Short { interval: Span::secs(1), size, sigma_ppm: 0, arrivals: Some(1) };
+    assert_eq!(kind("short", "arrivals = 1\nsize = \"9kB\""), Kind::Short(one));
+    assert!(with("short", "arrivals = 2\nsize = \"9kB\"").is_err(), "when is the second?");
     let flow =
         with("video", "congestion_control = \"vegas\"\nrtt = \"9ms\"").unwrap().flows.remove(1);
     assert_eq!((flow.congestion_control, flow.rtt), (CongestionControl::Vegas, Span::millis(9)));
