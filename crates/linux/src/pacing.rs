@@ -14,6 +14,7 @@ const RATE_MAX: u64 = 100_000_000_000 / 8;
 /// If the socket is none.
 pub fn pace(socket: &impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd().as_raw_fd();
+    let rate = RATE_MAX;
     let length = std::mem::size_of::<u64>() as libc::socklen_t;
     // SAFETY: the value outlives the call, and the length is its.
     let done = unsafe {
@@ -21,7 +22,7 @@ pub fn pace(socket: &impl AsFd) -> io::Result<()> {
             socket,
             libc::SOL_SOCKET,
             libc::SO_MAX_PACING_RATE,
-            (&raw const RATE_MAX).cast(),
+            (&raw const rate).cast(),
             length,
         )
     };

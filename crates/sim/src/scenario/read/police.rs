@@ -61,7 +61,6 @@ fn point<'t>(
         count: table.integer("count", 1, POLICE_COPIES_MAX)?.map_or(1, |p| p.value),
         stagger: table.parsed("stagger")?.map_or(Span::ZERO, |p| p.value),
     };
-    refuse_policy(&table, algorithm)?;
     let mut choosing = Choosing { groups, flows, chosen: vec![None; flows.len()], classes: 0 };
     let place = table.place();
     let all: Vec<usize> = match choosing.choose(&mut table)? {
@@ -79,18 +78,6 @@ fn point<'t>(
     Plan::new(&spec).map_err(|e| sharing.error(&e, &rate.place))?;
     let by_hash = by_hash.is_some_and(|p| p.value);
     Ok((Police { name: name.value, spec, algorithm, size, by_hash, flows: all, class_of }, copies))
-}
-
-/// Refuses a policy that an algorithm cannot have.
-fn refuse_policy(table: &Table<'_>, algorithm: Algorithm) -> Result<(), ScenarioError> {
-    let keys: &[&str] = match algorithm {
-        Algorithm::TokenBucket => &["queues", "share", "class"],
-        _ => &[],
-    };
-    match keys.iter().find_map(|key| table.find(key)) {
-        Some(place) => Err(place.error("a token bucket knows no policy: all share one bucket")),
-        None => Ok(()),
-    }
 }
 
 const KEYS: [&str; 10] = [
