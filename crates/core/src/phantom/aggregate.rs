@@ -27,6 +27,8 @@ use super::{Arrival, Police, UNIT_BITS, Verdict};
 use crate::units::Time;
 
 mod node;
+#[cfg(test)]
+pub(super) mod probe;
 mod soft;
 mod window;
 
@@ -266,7 +268,7 @@ impl State<'_> {
             return;
         }
         if 2 * accepted > 3 * self.share_of_window(plan, leaf) {
-            self.leaves[leaf].mark.set_filled(true);
+            self.leaves[leaf].mark.set_filled();
             self.fill(plan, leaf);
         }
     }

@@ -27,6 +27,8 @@ pub mod aggregate;
 pub mod baseline;
 pub mod flow;
 pub mod plan;
+#[cfg(test)]
+mod tests;
 
 pub use aggregate::{Aggregate, BcPqp};
 pub use flow::Flow;

@@ -41,7 +41,7 @@ impl State<'_> {
     fn settle_root(&mut self, plan: &Plan, now: u64) {
         let elapsed = now.saturating_sub(self.head.at);
         if elapsed >= plan.idle_after {
-            self.clear(0);
+            self.exhaust(plan, 0);
         } else {
             self.serve(plan, 0, plan.rate * elapsed);
         }
@@ -53,7 +53,7 @@ impl State<'_> {
         let spec = &plan.inners[index];
         let parent = &self.inners[usize::from(spec.parent)];
         if parent.busy & (1 << spec.child) == 0 {
-            return self.clear(index);
+            return self.exhaust(plan, index);
         }
         let (v, is_priority) = (parent.v, plan.inners[usize::from(spec.parent)].is_priority);
         let state = &mut self.inners[index];
@@ -67,12 +67,20 @@ impl State<'_> {
         self.serve(plan, index, given);
     }
 
-    /// Nothing is left below a node. What lies below its children is cleared when they are settled.
-    fn clear(&mut self, index: usize) {
-        let state = &mut self.inners[index];
-        state.busy = 0;
-        state.weight = 0;
-        state.carry = 0;
+    /// Gives a node all that it can use, so that nothing is left below it: its children are done when
+    /// they are settled. Burst control has to see that service too.
+    fn exhaust(&mut self, plan: &Plan, index: usize) {
+        if self.inners[index].busy == 0 {
+            return;
+        }
+        if plan.inners[index].is_priority {
+            self.serve_in_order(plan, index, u64::MAX);
+        } else {
+            let (_, longest) = self.dismiss(plan, index, u64::MAX);
+            let state = &mut self.inners[index];
+            state.v = state.v.wrapping_add(longest);
+            state.carry = 0;
+        }
     }
 
     /// Gives a node so many units of service.

@@ -3,37 +3,42 @@
 //!
 //! A drop-tail queue drops a whole round trip's excess at each cut, because the sender hears of the
 //! first drop only a round trip later: p = 1 / (2 · BDP). One drop says the same. So a full queue
-//! drops one packet and is then *disarmed*: it accepts up to the grace, what its share carries in a
-//! window, beyond its limit. It is armed again when the backlog has fallen clearly, which shows that
-//! the sender has slowed down, or after a second. If the backlog stays above the limit, others share
-//! the queue or the sender has not understood: the next signal comes sooner each time, as in CoDel.
-//! Beyond the grace everything is dropped.
+//! drops one packet and is then *disarmed*: it accepts up to the grace, half as much again as its
+//! share carries in a window, beyond its limit, because a sender that does not pace sends a round
+//! trip's packets in a clump. It is armed again when the backlog has fallen clearly, or after a
+//! second. If the backlog stays above the limit, others share the queue or the sender has not
+//! understood: the next signal comes sooner each time, as in CoDel. There is no signal while the leaf
+//! accepts less than it is served, for then somebody has slowed down already. Beyond the grace
+//! everything is dropped.
 
 use super::State;
 use crate::phantom::plan::{Plan, Signal};
 use crate::phantom::{Arrival, Verdict};
 
 /// What a leaf's sender has been told, and how long it has been too fast, in one word: from the top
-/// one bit *disarmed*, one bit *filled in this window*, four bits of signals since it was disarmed,
-/// two bits of windows in a row too fast, and 24 bits of the time of the last signal in 2²⁰ ns.
+/// one bit *disarmed*, one bit *filled in this window*, one bit *rising* (more was accepted in the
+/// last window than served), three bits of signals since it was disarmed, two bits of windows in a
+/// row too fast, and 24 bits of the time of the last signal in 2²⁰ ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Mark(pub u32);
 
 const DISARMED: u32 = 1 << 31;
 const FILLED: u32 = 1 << 30;
+const RISING: u32 = 1 << 29;
 const COUNT_SHIFT: u32 = 26;
-const COUNT_MASK: u32 = 15 << COUNT_SHIFT;
+const COUNT_MASK: u32 = 7 << COUNT_SHIFT;
 const STREAK_SHIFT: u32 = 24;
 const STREAK_MASK: u32 = 3 << STREAK_SHIFT;
 const AT_MASK: u32 = (1 << 24) - 1;
 const TICK_SHIFT: u32 = 20;
 
-/// The time to the next signal after the n-th, 200 ms / √n, in 2²⁰ ns; index 0 is not used.
-/// Source: CoDel's control law (RFC 8289 §4.3).
-const GRACE_TICKS: [u32; 16] = [191, 191, 135, 110, 95, 85, 78, 72, 67, 64, 60, 58, 55, 53, 51, 49];
-/// After a second without another signal a queue is armed again, in 2²⁰ ns.
-const REARM_TICKS: u32 = 954;
+/// The time to the next signal after the n-th, three windows / √n, in 64ths of a window. Three: a
+/// round trip until the sender hears, one until what it then sends less is missed, and the window
+/// that shows it. Source: CoDel's control law (RFC 8289 §4.3).
+const INTERVAL: [u64; 8] = [192, 192, 136, 111, 96, 86, 78, 73];
+/// After so many windows without another signal a queue is armed again.
+const REARM_WINDOWS: u64 = 10;
 
 impl Mark {
     pub(super) fn is_disarmed(self) -> bool {
@@ -44,15 +49,21 @@ impl Mark {
         self.0 & FILLED != 0
     }
 
-    pub(super) fn set_filled(&mut self, is_filled: bool) {
-        self.0 = if is_filled { self.0 | FILLED } else { self.0 & !FILLED };
+    pub(super) fn set_filled(&mut self) {
+        self.0 |= FILLED;
     }
 
-    /// Counts a window in which the leaf was too fast, or not. Returns how many in a row, at most 3.
-    pub(super) fn count_window(&mut self, is_too_fast: bool) -> u32 {
+    fn is_rising(self) -> bool {
+        self.0 & RISING != 0
+    }
+
+    /// Begins a window after one in which the leaf accepted more than it was served, or not, and was
+    /// too fast, or not. Returns how many windows in a row it was too fast, at most 3.
+    pub(super) fn begin_window(&mut self, is_rising: bool, is_too_fast: bool) -> u32 {
         let streak = (self.0 & STREAK_MASK) >> STREAK_SHIFT;
         let streak = if is_too_fast { (streak + 1).min(3) } else { 0 };
-        self.0 = (self.0 & !STREAK_MASK) | streak << STREAK_SHIFT;
+        self.0 &= !(FILLED | RISING | STREAK_MASK);
+        self.0 |= if is_rising { RISING } else { 0 } | streak << STREAK_SHIFT;
         streak
     }
 
@@ -65,14 +76,18 @@ impl Mark {
         tick(now).wrapping_sub(self.0 & AT_MASK) & AT_MASK
     }
 
+    /// Whether the last signal is so many 64ths of a window ago.
+    fn is_older(self, now: u64, window: u64, parts: u64) -> bool {
+        u64::from(self.age(now)) << (TICK_SHIFT + 6) >= window * parts
+    }
+
     fn arm(&mut self) {
-        self.0 &= FILLED | STREAK_MASK;
+        self.0 &= !(DISARMED | COUNT_MASK);
     }
 
     fn signal(&mut self, now: u64) {
-        let count = (self.count() + 1).min(15);
-        self.arm();
-        self.0 |= DISARMED | count << COUNT_SHIFT | tick(now);
+        let count = (self.count() + 1).min(7);
+        self.0 = self.0 & !(COUNT_MASK | AT_MASK) | DISARMED | count << COUNT_SHIFT | tick(now);
     }
 }
 
@@ -96,17 +111,18 @@ impl State<'_> {
         if backlog <= limit {
             if mark.is_disarmed() {
                 let relief = 3 * self.share_of_window(plan, leaf) / 10;
-                if backlog + relief <= limit || mark.age(now) >= REARM_TICKS {
+                if backlog + relief <= limit || mark.is_older(now, plan.window, 64 * REARM_WINDOWS)
+                {
                     self.leaves[leaf].mark.arm();
                 }
             }
             return Verdict::Pass;
         }
-        if backlog > limit + self.share_of_window(plan, leaf) {
+        if backlog > limit + 3 * self.share_of_window(plan, leaf) / 2 {
             return Verdict::Drop;
         }
-        let is_due = mark.age(now) >= GRACE_TICKS[mark.count() as usize];
-        if mark.is_disarmed() && !is_due {
+        let is_due = mark.is_older(now, plan.window, INTERVAL[mark.count() as usize]);
+        if !is_due || !(mark.is_rising() || mark.is_filled()) {
             return Verdict::Pass;
         }
         self.leaves[leaf].mark.signal(now);

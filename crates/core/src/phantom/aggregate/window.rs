@@ -45,10 +45,9 @@ impl State<'_> {
         let is_busy = self.inners[usize::from(spec.parent)].busy & (1 << spec.child) != 0;
         let accepted = u64::from(std::mem::take(&mut self.leaves[leaf].accepted));
         let offered = u64::from(spec.weight) * served;
-        self.leaves[leaf].mark.set_filled(false);
         let (fast, of) = TOO_FAST;
         let is_too_fast = is_busy && accepted * of > offered * fast;
-        let streak = self.leaves[leaf].mark.count_window(is_too_fast);
+        let streak = self.leaves[leaf].mark.begin_window(accepted > offered, is_too_fast);
         if !is_busy {
             return;
         }

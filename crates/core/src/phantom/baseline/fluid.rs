@@ -8,8 +8,9 @@
 //!
 //! Source: Parekh and Gallager, A generalized processor sharing approach, ToN 1993.
 
+use super::super::UNIT_BITS;
 use super::super::plan;
-use super::{FRACTION_BITS, ones, per_nano};
+use super::{ones, per_nano};
 use crate::units::{Rate, Time};
 
 /// Weighted backlogs. Invariant: `busy` has the queues whose finish is after `virtual_now`;
@@ -143,7 +144,7 @@ impl Fluid {
     /// What each queue holds, in bytes, rounded to the nearest.
     #[cfg(test)]
     fn backlogs(&self) -> Vec<u64> {
-        let bytes = |leaf| (self.backlog(leaf) + (1 << (FRACTION_BITS - 1))) >> FRACTION_BITS;
+        let bytes = |leaf| (self.backlog(leaf) + (1 << (UNIT_BITS - 1))) >> UNIT_BITS;
         (0..self.queues.len()).map(bytes).collect()
     }
 }
@@ -152,14 +153,14 @@ impl Fluid {
 pub(super) const QUEUE_MAX: u64 = u32::MAX as u64;
 
 /// [`QUEUE_MAX`] in 2⁻²⁴ bytes leaves a 256th of 64 bits.
-const _: () = assert!(QUEUE_MAX << FRACTION_BITS < 1 << 56);
+const _: () = assert!(QUEUE_MAX << UNIT_BITS < 1 << 56);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn of(bytes: u64) -> u64 {
-        bytes << FRACTION_BITS
+        bytes << UNIT_BITS
     }
 
     /// Of (3000, 5000, 1000) with weights (1, 2, 3), 6000 served leave (1333, 1667, 0).
@@ -172,7 +173,7 @@ mod tests {
         }
         fluid.drain(Time::from_nanos(6_000 * 1_000 / 64));
         assert_eq!(fluid.backlogs(), [1_333, 1_667, 0]);
-        assert_eq!(fluid.total() >> FRACTION_BITS, 3_000);
+        assert_eq!(fluid.total() >> UNIT_BITS, 3_000);
         fluid.drain(Time::from_nanos(9_001 * 1_000 / 64));
         assert_eq!((fluid.backlogs(), fluid.busy, fluid.total()), (vec![0, 0, 0], 0, 0));
     }

@@ -12,6 +12,7 @@
 //!
 //! Source: BC-PQP §2, §3 and §6.1, and the sources that each module names.
 
+use super::UNIT_BITS;
 use crate::units::{Bytes, Rate};
 
 pub mod fair_policer;
@@ -26,21 +27,18 @@ pub use pqp::Pqp;
 pub use shaper::{Departure, ShaperSpec, Shapers};
 pub use token_bucket::TokenBucket;
 
-/// Volumes are counted in 2⁻²⁴ bytes, so that a rate is a whole number of them per nanosecond.
-const FRACTION_BITS: u32 = 24;
-
 /// The most bytes of a packet or a bucket: what leaves room for the fraction.
-const BYTES_MAX: u64 = (1 << (64 - FRACTION_BITS)) - 1;
+const BYTES_MAX: u64 = (1 << (64 - UNIT_BITS)) - 1;
 
 /// A rate in 2⁻²⁴ bytes per nanosecond, rounded down: 0.007 % at 1 Mbit/s.
 fn per_nano(rate: Rate) -> u64 {
-    let volume = (u128::from(rate.as_bps()) << FRACTION_BITS) / 8_000_000_000;
+    let volume = (u128::from(rate.as_bps()) << UNIT_BITS) / 8_000_000_000;
     u64::try_from(volume).unwrap_or(u64::MAX)
 }
 
 /// A volume in 2⁻²⁴ bytes; of more than [`BYTES_MAX`], that.
 fn volume(bytes: Bytes) -> u64 {
-    bytes.as_u64().min(BYTES_MAX) << FRACTION_BITS
+    bytes.as_u64().min(BYTES_MAX) << UNIT_BITS
 }
 
 /// The indices of the bits that are set.

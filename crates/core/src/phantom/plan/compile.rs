@@ -43,7 +43,8 @@ impl Plan {
         let window = WINDOW.max(spec.rtt_max).as_nanos();
         let window_bytes = (rate * window) >> UNIT_BITS;
         let limit = limit_of(spec);
-        let backlog_max = tree.leaves.len() as u128 * u128::from(u64::from(limit) + window_bytes);
+        let backlog_max =
+            tree.leaves.len() as u128 * u128::from(u64::from(limit) + 2 * window_bytes);
         let idle_after = (backlog_max << UNIT_BITS) / u128::from(rate) + u128::from(window);
         Ok(Plan {
             rate,

@@ -1,0 +1,58 @@
+//! What the oracles' tests see of a subscriber's state, and how they set it up.
+
+use super::{Aggregate, State};
+use crate::phantom::UNIT_BITS;
+use crate::phantom::plan::Plan;
+use crate::units::Time;
+
+/// What is known of a leaf, all nodes settled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::phantom) struct LeafProbe {
+    /// In 2⁻²⁴ bytes.
+    pub backlog: u64,
+    /// In bytes.
+    pub magic: u64,
+    /// Its parent's virtual time, in 2⁻²⁴ bytes per weight; wraps.
+    pub v: u64,
+    /// Accepted in this window, bytes.
+    pub accepted: u64,
+}
+
+/// Puts bytes into a leaf's queue, whatever the limits say.
+pub(in crate::phantom) fn put(aggregate: &mut Aggregate, plan: &Plan, leaf: usize, bytes: u64) {
+    aggregate.state().put(plan, leaf, bytes);
+}
+
+/// Lets all virtual times begin elsewhere. Nothing has arrived yet.
+pub(in crate::phantom) fn begin_virtual_time(aggregate: &mut Aggregate, v: u64) {
+    for inner in &mut aggregate.inners {
+        inner.v = v;
+        inner.v_window = (v >> UNIT_BITS) as u32;
+    }
+}
+
+/// When the window of burst control began.
+pub(in crate::phantom) fn window_at(aggregate: &Aggregate) -> Time {
+    Time::from_nanos(aggregate.head.window_at)
+}
+
+/// All leaves as they are at a time. The aggregate itself is left as it was.
+pub(in crate::phantom) fn leaves(aggregate: &Aggregate, plan: &Plan, now: Time) -> Vec<LeafProbe> {
+    let mut settled = aggregate.clone();
+    let mut state = settled.state();
+    state.settle_all(plan, now.as_nanos());
+    (0..plan.leaves.len()).map(|leaf| probe(&state, plan, leaf)).collect()
+}
+
+fn probe(state: &State<'_>, plan: &Plan, leaf: usize) -> LeafProbe {
+    let spec = &plan.leaves[leaf];
+    let parent = &state.inners[usize::from(spec.parent)];
+    let is_busy = parent.busy & (1 << spec.child) != 0;
+    let ahead = state.leaves[leaf].finish.wrapping_sub(parent.v);
+    LeafProbe {
+        backlog: if is_busy { u64::from(spec.weight) * ahead } else { 0 },
+        magic: if is_busy { state.magic_left(plan, leaf) } else { 0 },
+        v: parent.v,
+        accepted: state.leaves[leaf].accepted.into(),
+    }
+}

@@ -1,0 +1,180 @@
+//! Burst control and soft signalling: how much more than its service a leaf may accept, and magic.
+
+use proptest::prelude::*;
+
+use super::oracle::Node;
+use super::world::{Packet, packets, plan, shares, steps};
+use crate::phantom::aggregate::{Aggregate, decide, probe};
+use crate::phantom::{Arrival, Plan, Share, Signal, Verdict};
+use crate::units::{Bytes, Time};
+
+fn signals() -> impl Strategy<Value = Signal> {
+    prop_oneof![Just(Signal::Hard), Just(Signal::Soft)]
+}
+
+fn offer(aggregate: &mut Aggregate, plan: &Plan, packet: Packet) -> Verdict {
+    let Packet { at, leaf, size } = packet;
+    let arrival = Arrival { leaf, size: Bytes::new(size), can_be_marked: at % 3 == 0 };
+    decide(plan, &mut aggregate.state(), Time::from_nanos(at), arrival)
+}
+
+/// What a leaf may hold beyond its limit, bytes: what all may accept in a window of grace.
+fn grace(plan: &Plan) -> u64 {
+    match plan.signal {
+        Signal::Hard => 0,
+        Signal::Soft => plan.window_bytes,
+    }
+}
+
+/// An accepted packet, with its leaf's service until then, in 2⁻²⁴ bytes.
+struct Accepted {
+    at: u64,
+    size: u64,
+    served: u64,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Theorem 1, with magic: it may keep packets out, but never lets more in.
+    #[test]
+    fn between_any_two_accepted_packets_a_leaf_gets_its_service_and_a_queue(
+        share in shares(),
+        signal in signals(),
+        steps in steps(400),
+        (mbit, rtt) in prop_oneof![Just((2, 10)), Just((10, 30)), Just((50, 20))],
+    ) {
+        let plan = plan(mbit, rtt, signal, &share);
+        let mut aggregate = Aggregate::new(&plan);
+        let mut accepted: Vec<Vec<Accepted>> = plan.leaves.iter().map(|_| Vec::new()).collect();
+        for packet in packets(&plan, &steps) {
+            if offer(&mut aggregate, &plan, packet) == Verdict::Drop {
+                continue;
+            }
+            let v = probe::leaves(&aggregate, &plan, Time::from_nanos(packet.at))[packet.leaf].v;
+            let served = v * u64::from(plan.leaves[packet.leaf].weight);
+            accepted[packet.leaf].push(Accepted { at: packet.at, size: packet.size, served });
+        }
+        let room = u64::from(plan.limit) + grace(&plan);
+        for leaf in &accepted {
+            for first in 0..leaf.len() {
+                let mut sum = 0;
+                for packet in &leaf[first..] {
+                    sum += packet.size;
+                    let served = packet.served.wrapping_sub(leaf[first].served) >> 24;
+                    let rate = (plan.rate * (packet.at - leaf[first].at)) >> 24;
+                    // While the leaf was idle, virtual time may have run faster than its share.
+                    let served = served.min(rate);
+                    // Half a byte per packet is rounding's.
+                    let slack = leaf.len() as u64 / 2 + 1;
+                    prop_assert!(
+                        sum <= served + room + slack,
+                        "{sum} bytes accepted, {served} served, room for {room}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn magic_is_no_more_than_waits_and_no_more_waits_than_fits(
+        share in shares(),
+        signal in signals(),
+        steps in steps(400),
+    ) {
+        let plan = plan(10, 30, signal, &share);
+        let mut aggregate = Aggregate::new(&plan);
+        let most = u64::from(plan.limit) + grace(&plan);
+        for packet in packets(&plan, &steps) {
+            offer(&mut aggregate, &plan, packet);
+            for leaf in probe::leaves(&aggregate, &plan, Time::from_nanos(packet.at)) {
+                prop_assert!(leaf.magic << 24 <= leaf.backlog, "{leaf:?}");
+                prop_assert!(leaf.backlog >> 24 <= most, "{leaf:?}, at most {most}");
+            }
+        }
+    }
+
+    #[test]
+    fn in_no_window_does_more_pass_than_the_gate_allows(
+        share in shares(),
+        signal in signals(),
+        steps in steps(600),
+        mbit in prop_oneof![Just(2u64), Just(10), Just(1_000)],
+    ) {
+        let plan = plan(mbit, 30, signal, &share);
+        let mut aggregate = Aggregate::new(&plan);
+        let (mut window, mut sum) = (Time::ZERO, 0);
+        for packet in packets(&plan, &steps) {
+            let verdict = offer(&mut aggregate, &plan, packet);
+            let began = probe::window_at(&aggregate);
+            if began != window {
+                prop_assert!(began.since(window).as_nanos() >= plan.window);
+                (window, sum) = (began, 0);
+            }
+            if verdict != Verdict::Drop {
+                sum += packet.size;
+            }
+            prop_assert!(sum <= u64::from(plan.gate), "{sum} of {}", plan.gate);
+        }
+    }
+
+    /// Every leaf sends evenly what `percent` of its guaranteed share is.
+    #[test]
+    fn what_never_exceeds_its_share_loses_nothing(
+        share in shares(),
+        signal in signals(),
+        mbit in 3u64..200,
+        size in 200u64..1_500,
+        percent in prop_oneof![Just(95u64), 20u64..95],
+    ) {
+        let plan = plan(mbit, 50, signal, &share);
+        let shares = Node::new(&share, &plan).guaranteed(plan.leaves.len());
+        let mut aggregate = Aggregate::new(&plan);
+        let gap = |share: f64| ((size << 24) as f64 * 100.0 / share / (percent * plan.rate) as f64) as u64 + 1;
+        let gaps: Vec<u64> = shares.iter().map(|share| gap(*share)).collect();
+        let mut next: Vec<u64> = (0..gaps.len() as u64).collect();
+        for _ in 0..6_000 {
+            let leaf = (0..gaps.len()).min_by_key(|leaf| next[*leaf]).unwrap();
+            let packet = Packet { at: next[leaf], leaf, size };
+            prop_assert_eq!(offer(&mut aggregate, &plan, packet), Verdict::Pass, "{:?}", packet);
+            next[leaf] += gaps[leaf];
+        }
+    }
+}
+
+/// Of 64 flows that start one after the other at one instant, the n-th is filled when it has sent
+/// 3/2 of an n-th of a window: together the 64th harmonic number, 4.7439, of that.
+#[test]
+fn flows_that_start_at_once_burst_harmonically_without_a_gate() {
+    let mut plan = plan(2_000, 50, Signal::Hard, &Share::Flows(64));
+    plan.gate = u32::MAX;
+    let allowance = plan.window_bytes * 3 / 2;
+    let mut aggregate = Aggregate::new(&plan);
+    let mut sum = 0;
+    for leaf in 0..64 {
+        let mut bytes = 0;
+        while offer(&mut aggregate, &plan, Packet { at: 1, leaf, size: 1_500 }) == Verdict::Pass {
+            bytes += 1_500;
+        }
+        let share = allowance / (leaf as u64 + 1);
+        assert!(bytes > share && bytes <= share + 1_500, "{bytes} of {share}");
+        sum += bytes;
+    }
+    let factor = sum as f64 / allowance as f64;
+    assert!((factor - 4.7439).abs() < 0.003, "{factor}");
+}
+
+#[test]
+fn the_gate_keeps_them_to_one_and_a_half_windows() {
+    let plan = plan(2_000, 50, Signal::Hard, &Share::Flows(64));
+    let mut aggregate = Aggregate::new(&plan);
+    let mut sum = 0;
+    for i in 0..400_000 {
+        let packet = Packet { at: 1, leaf: i % 64, size: 1_500 };
+        if offer(&mut aggregate, &plan, packet) == Verdict::Pass {
+            sum += 1_500;
+        }
+    }
+    let allowed = plan.window_bytes * 3 / 2 + 15_000;
+    assert!(sum <= allowed && sum + 1_500 > allowed, "{sum} of {allowed}");
+}

@@ -1,0 +1,6 @@
+//! What the papers promise of phantom queues, judged by oracles, on random plans and packets.
+
+mod control;
+mod drain;
+mod oracle;
+mod world;
