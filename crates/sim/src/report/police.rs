@@ -9,12 +9,18 @@ use fairweir_core::units::{Bytes, Rate, Span, Time};
 use serde::Serialize;
 
 use super::rounded;
-use crate::scenario::{Kind, Scenario};
+use crate::scenario::{Demand, Kind, Scenario};
+
+mod fairness;
+
+use fairness::Fairness;
 
 /// Resolution of what is recorded.
 const BIN: Span = Span::millis(50);
 /// How many make a window. Source: BC-PQP §6.1.
 const WINDOW_BINS: usize = 5;
+/// For which spans the envelope is told: 50 ms to 40 s.
+const ENVELOPE_BINS: [usize; 10] = [1, 2, 5, 10, 20, 40, 100, 200, 400, 800];
 
 /// What passed a policing point; bounded by the length of the run.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +31,7 @@ pub struct PoliceSamples {
     bins: Vec<u64>,
     phases: Vec<Phase>,
     flows: Vec<FlowSamples>,
+    fairness: Fairness,
 }
 
 /// What a bin belongs to.
@@ -77,6 +84,20 @@ pub struct Policed {
     pub jain: Option<f64>,
     /// What passed of each flow, in the order of the scenario.
     pub flows: Vec<PolicedFlow>,
+    /// Rates in windows of 250 ms, by the rate, one after the other from the begin of the run; for
+    /// those who draw them, as what follows.
+    #[serde(skip)]
+    pub over_time: Vec<f64>,
+    /// Which of these are steady.
+    #[serde(skip)]
+    pub is_steady: Vec<bool>,
+    /// Jain's index of the endless flows in each steady window.
+    #[serde(skip)]
+    pub jains: Vec<f64>,
+    /// For several spans in seconds the least and the most that passed in any such span of the
+    /// steady time, by what the rate carries in it.
+    #[serde(skip)]
+    pub envelope: Vec<(f64, f64, f64)>,
 }
 
 /// Rates in windows of 250 ms, by the rate that is enforced.
@@ -108,7 +129,8 @@ impl PoliceSamples {
         let count = (scenario.duration.as_nanos() / BIN.as_nanos()) as usize;
         let flows = vec![FlowSamples::default(); scenario.police[point].flows.len()];
         let phases = phases(scenario, point, count);
-        PoliceSamples { point, bins: vec![0; count], phases, flows }
+        let fairness = Fairness::new(endless(scenario, point));
+        PoliceSamples { point, bins: vec![0; count], phases, flows, fairness }
     }
 
     /// A packet of the point's flow `member` went on; after the end nothing counts.
@@ -121,6 +143,7 @@ impl PoliceSamples {
         if self.phases[bin] == Phase::Steady {
             flow.steady_passed += 1;
             flow.steady_bytes += size.as_u64();
+            self.fairness.record(bin / WINDOW_BINS, member, size.as_u64());
         }
     }
 
@@ -166,17 +189,44 @@ impl PoliceSamples {
             loss_steady: loss(sum(|f| f.steady_passed), sum(|f| f.steady_dropped)),
             jain: self.jain(scenario),
             flows: self.flow_rates(scenario),
+            over_time: self
+                .bins
+                .chunks_exact(WINDOW_BINS)
+                .map(|bins| by_rate(bins, rate))
+                .collect(),
+            is_steady: self.phases.chunks_exact(WINDOW_BINS).map(is_steady).collect(),
+            jains: self.fairness.indices(),
+            envelope: self.envelope(rate),
         }
+    }
+
+    /// See [`Policed::envelope`].
+    fn envelope(&self, rate: Rate) -> Vec<(f64, f64, f64)> {
+        let steady: Vec<u64> = self
+            .bins
+            .iter()
+            .zip(&self.phases)
+            .rev()
+            .take_while(|(_, phase)| **phase == Phase::Steady)
+            .map(|(bytes, _)| *bytes)
+            .collect();
+        let of = |bins: usize| {
+            let ratios = steady.windows(bins).map(|window| by_rate(window, rate));
+            let (least, most) = ratios.fold((f64::MAX, 0.0), |(least, most): (f64, f64), ratio| {
+                (least.min(ratio), most.max(ratio))
+            });
+            ((BIN * bins as u64).as_secs_f64(), least, most)
+        };
+        ENVELOPE_BINS.into_iter().filter(|&bins| bins <= steady.len()).map(of).collect()
     }
 
     /// Windows that lie in one phase, or for the start-up touch it.
     fn windows(&self, rate: Rate, phase: Phase) -> Option<Windows> {
         let span = BIN * WINDOW_BINS as u64;
         let phases = self.phases.windows(WINDOW_BINS);
-        let of_phase = |phases: &[Phase]| {
-            let touches = phases.contains(&Phase::StartUp);
-            let settled = phases.iter().all(|p| *p == Phase::Steady);
-            if phase == Phase::StartUp { touches } else { settled }
+        let of_phase = |phases: &[Phase]| match phase {
+            Phase::StartUp => phases.contains(&Phase::StartUp),
+            phase => phases.iter().all(|p| *p == phase),
         };
         let bins = self.bins.windows(WINDOW_BINS).zip(phases);
         let bytes = bins.filter(|(_, phases)| of_phase(phases)).map(|(bins, _)| bins.iter().sum());
@@ -231,6 +281,27 @@ impl PoliceSamples {
         });
         judged.collect()
     }
+}
+
+/// What passed in some bins, by the rate.
+fn by_rate(bins: &[u64], rate: Rate) -> f64 {
+    let bytes = Bytes::new(bins.iter().sum());
+    Rate::from_volume(bytes, BIN * bins.len() as u64).as_bps() as f64 / rate.as_bps() as f64
+}
+
+fn is_steady(phases: &[Phase]) -> bool {
+    phases.iter().all(|phase| *phase == Phase::Steady)
+}
+
+/// For each flow of a point its connections, if it always has more to send.
+fn endless(scenario: &Scenario, point: usize) -> Vec<Option<u32>> {
+    let flows = scenario.police[point].flows.iter().map(|&flow| &scenario.flows[flow]);
+    flows
+        .map(|flow| {
+            let wants = flow.demands.last().map(|step| flow.demand_at(step.at));
+            (wants == Some(Demand::Endless)).then_some(flow.connections)
+        })
+        .collect()
 }
 
 fn loss(passed: u64, dropped: u64) -> Option<f64> {

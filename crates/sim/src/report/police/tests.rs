@@ -38,6 +38,19 @@ fn what_passes_at_the_rate_is_one() {
 }
 
 #[test]
+fn windows_and_spans_are_there_for_drawing() {
+    let even = judged(|ms| if ms % 100 == 0 { [75_000, 25_000] } else { [0, 0] });
+    assert_eq!(even.over_time.len(), 40);
+    // Of five bins two or three have 100 kB, and five of 50 kB are what the rate carries.
+    assert_eq!((even.over_time[0], even.over_time[1]), (1.2, 0.8));
+    assert_eq!(even.is_steady.iter().filter(|steady| **steady).count(), 8 + 12);
+    assert_eq!(even.jains.len(), 20);
+    assert!(even.jains.iter().all(|jain| *jain == 0.8), "3:1 in every window");
+    assert_eq!(even.envelope[0], (0.05, 0.0, 2.0));
+    assert_eq!(even.envelope[1], (0.1, 1.0, 1.0));
+}
+
+#[test]
 fn a_burst_counts_where_it_is() {
     let burst = |at: u64| {
         judged(move |ms| match ms {
