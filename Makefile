@@ -50,6 +50,7 @@ evidence: build
 figures: build
 	$(FAIRWEIR) figures crab --write-docs docs/papers/crab.md
 	$(FAIRWEIR) figures rbm --write-docs docs/papers/rbm.md
+	$(FAIRWEIR) figures bcpqp --seed 1..3 --write-docs docs/papers/bcpqp.md
 	$(FAIRWEIR) figures control --write-docs docs/control.md
 
 bench: build

@@ -18,7 +18,7 @@ use fairweir_core::phantom::{Arrival, BcPqp, Flow, Plan, Police, Verdict};
 use fairweir_core::units::{Bytes, Time};
 
 use crate::report::PoliceSamples;
-use crate::scenario::{self, Algorithm, Scenario};
+use crate::scenario::{self, Algorithm, QueueBy, Scenario};
 
 /// What becomes of a packet at a policing point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ struct Seat {
     count: usize,
     /// Which of them its first unit has.
     offset: usize,
-    by_hash: bool,
+    queue_by: QueueBy,
 }
 
 #[derive(Debug)]
@@ -202,19 +202,22 @@ fn seat(scenario: &Scenario, point: usize, plan: &Plan, seats: &mut [Option<Seat
         let choice = class.and_then(|class| choices.iter().position(|c| c.name == *class));
         let choice = choice.unwrap_or(0);
         let (first, count) = (choices[choice].first.into(), choices[choice].count.into());
-        let (offset, by_hash) = (dealt[choice], police.by_hash);
+        let (offset, queue_by) = (dealt[choice], police.queue_by);
         dealt[choice] += scenario.flows[flow].connections as usize;
-        seats[flow] = Some(Seat { point, member, first, count, offset, by_hash });
+        seats[flow] = Some(Seat { point, member, first, count, offset, queue_by });
     }
 }
 
 impl Seat {
     fn leaf(&self, flow: usize, unit: u32) -> usize {
-        if self.by_hash {
-            let hash = addresses(flow, unit).hash();
-            return self.first + ((u64::from(hash) * self.count as u64) >> 32) as usize;
+        match self.queue_by {
+            QueueBy::Flow => self.first + (self.offset + unit as usize) % self.count,
+            QueueBy::Hash => {
+                let hash = u64::from(addresses(flow, unit).hash());
+                self.first + ((hash * self.count as u64) >> 32) as usize
+            }
+            QueueBy::One => 0,
         }
-        self.first + (self.offset + unit as usize) % self.count
     }
 }
 

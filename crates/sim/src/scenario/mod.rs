@@ -31,7 +31,7 @@ pub mod toml_table;
 
 pub use kind::{Demand, Kind, OnOff, Short, Video, Web};
 pub use overrides::{BadOverride, Override};
-pub use police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize};
+pub use police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
 pub use toml_table::{Origin, ScenarioError};
 
 /// The most flows of a scenario.

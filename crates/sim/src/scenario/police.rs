@@ -19,9 +19,8 @@ pub struct Police {
     pub algorithm: Algorithm,
     /// How large its bucket or its queues are; of no meaning for BC-PQP, whose plan knows it.
     pub size: PoliceSize,
-    /// Whether a hash of its addresses and ports chooses a connection's queue; else they are dealt
-    /// out in turn, so that no two share a queue while there are enough.
-    pub by_hash: bool,
+    /// What chooses a connection's queue.
+    pub queue_by: QueueBy,
     /// Its flows, by their indices in rising order.
     pub flows: Vec<usize>,
     /// The class of each of these; empty without classes.
@@ -46,6 +45,18 @@ impl Police {
     pub fn size(&self) -> Bytes {
         self.size.bytes(self.spec.rate, self.spec.rtt_max)
     }
+}
+
+/// What chooses a connection's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueBy {
+    /// Its turn among the connections of its class, so that no two share a queue while there are
+    /// enough.
+    Flow,
+    /// A hash of its addresses and ports.
+    Hash,
+    /// Nothing: all are in the first queue, whatever the policy.
+    One,
 }
 
 /// What keeps an aggregate to its rate.

@@ -4,7 +4,7 @@ use fairweir_core::phantom::{Class, Criterion, Plan, PlanSpec, Share};
 use fairweir_core::units::{Rate, Span, Time};
 
 use super::super::plan::{self, Members};
-use super::super::police::{Algorithm, POLICE_COPIES_MAX, Police};
+use super::super::police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
 use super::super::toml_table::{Place, Placed, ScenarioError, Table, not_one_of};
 use super::super::{FLOWS_MAX, Flow, Group};
 
@@ -55,7 +55,8 @@ fn point<'t>(
     let words = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
     let algorithm = table.word("algorithm", &words)?.map_or(Algorithm::BcPqp, |p| p.value);
     let size = size(&mut table, algorithm)?;
-    let by_hash = table.word("queue_by", &[("flow", false), ("hash", true)])?;
+    let queue_by = [("flow", QueueBy::Flow), ("hash", QueueBy::Hash), ("one", QueueBy::One)];
+    let queue_by = table.word("queue_by", &queue_by)?.map_or(QueueBy::Flow, |p| p.value);
     let copies = Copies {
         place: table.find("count").unwrap_or_else(|| table.place()),
         count: table.integer("count", 1, POLICE_COPIES_MAX)?.map_or(1, |p| p.value),
@@ -76,8 +77,7 @@ fn point<'t>(
         return Err(place.error(what));
     }
     Plan::new(&spec).map_err(|e| sharing.error(&e, &rate.place))?;
-    let by_hash = by_hash.is_some_and(|p| p.value);
-    Ok((Police { name: name.value, spec, algorithm, size, by_hash, flows: all, class_of }, copies))
+    Ok((Police { name: name.value, spec, algorithm, size, queue_by, flows: all, class_of }, copies))
 }
 
 const KEYS: [&str; 10] = [
@@ -94,10 +94,7 @@ const KEYS: [&str; 10] = [
 ];
 
 /// The keys `burst` and `queue`.
-fn size(
-    table: &mut Table<'_>,
-    algorithm: Algorithm,
-) -> Result<super::super::police::PoliceSize, ScenarioError> {
+fn size(table: &mut Table<'_>, algorithm: Algorithm) -> Result<PoliceSize, ScenarioError> {
     let (has, has_not) = match algorithm {
         Algorithm::TokenBucket | Algorithm::FairPolicer => (Some("burst"), &["queue"][..]),
         Algorithm::Pqp | Algorithm::Shaper => (Some("queue"), &["burst"][..]),
