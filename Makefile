@@ -54,7 +54,7 @@ figures: build
 	$(FAIRWEIR) figures control --write-docs docs/control.md
 
 bench: build
-	$(SUDO) cargo bench --locked --workspace --bench fair --bench link --bench classifier --bench tick --bench connections --bench daemon --bench htb --bench tcp --bench engine
+	$(SUDO) cargo bench --locked --workspace --bench fair --bench police --bench link --bench classifier --bench tick --bench connections --bench daemon --bench htb --bench tcp --bench engine
 
 install: build
 	install -D -m 0755 $(FAIRWEIR) $(DESTDIR)$(PREFIX)/bin/fairweir

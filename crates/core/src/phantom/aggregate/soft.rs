@@ -3,21 +3,20 @@
 //!
 //! A drop-tail queue drops a whole round trip's excess at each cut, because the sender hears of the
 //! first drop only a round trip later: p = 1 / (2 · BDP). One drop says the same. So a full queue
-//! drops one packet and is then *disarmed*: it accepts up to the grace, half as much again as its
-//! share carries in a window, beyond its limit, because a sender that does not pace sends a round
-//! trip's packets in a clump. It is armed again when the backlog has fallen clearly, or after a
+//! drops one packet and is then *disarmed*: it accepts up to the grace, what its share carries in a
+//! window, beyond its limit. It is armed again when the backlog has fallen clearly, or after a
 //! second. If the backlog stays above the limit, others share the queue or the sender has not
 //! understood: the next signal comes sooner each time, as in CoDel. There is no signal while the leaf
-//! accepts less than it is served, for then somebody has slowed down already. Beyond the grace
-//! everything is dropped.
+//! hardly accepts more than it is served, for then somebody has slowed down already. Beyond the grace
+//! everything is dropped; there is none in a window in which burst control had to fill the queue.
 
 use super::State;
 use crate::phantom::plan::{Plan, Signal};
 use crate::phantom::{Arrival, Verdict};
 
 /// What a leaf's sender has been told, and how long it has been too fast, in one word: from the top
-/// one bit *disarmed*, one bit *filled in this window*, one bit *rising* (more was accepted in the
-/// last window than served), three bits of signals since it was disarmed, two bits of windows in a
+/// one bit *disarmed*, one bit *filled in this window*, one bit *rising* (clearly more was
+/// accepted in the last window than served), three bits of signals since it was disarmed, two bits of windows in a
 /// row too fast, and 24 bits of the time of the last signal in 2²⁰ ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
@@ -57,7 +56,7 @@ impl Mark {
         self.0 & RISING != 0
     }
 
-    /// Begins a window after one in which the leaf accepted more than it was served, or not, and was
+    /// Begins a window after one in which the leaf accepted clearly more than it was served, or not, and was
     /// too fast, or not. Returns how many windows in a row it was too fast, at most 3.
     pub(super) fn begin_window(&mut self, is_rising: bool, is_too_fast: bool) -> u32 {
         let streak = (self.0 & STREAK_MASK) >> STREAK_SHIFT;
@@ -118,7 +117,8 @@ impl State<'_> {
             }
             return Verdict::Pass;
         }
-        if backlog > limit + 3 * self.share_of_window(plan, leaf) / 2 {
+        let grace = if mark.is_filled() { 0 } else { self.share_of_window(plan, leaf) };
+        if backlog > limit + grace {
             return Verdict::Drop;
         }
         let is_due = mark.is_older(now, plan.window, INTERVAL[mark.count() as usize]);
