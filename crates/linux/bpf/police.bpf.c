@@ -134,8 +134,7 @@ static __always_inline void mark_skb(struct __sk_buff *skb, const struct flow *f
 		bpf_skb_store_bytes(skb, at, &checksum, sizeof(checksum), 0);
 }
 
-SEC("xdp.frags")
-int police_xdp(struct xdp_md *xdp)
+static __always_inline int police_frame(struct xdp_md *xdp)
 {
 	struct frame frame = { (void *)(long)xdp->data, (void *)(long)xdp->data_end };
 	struct flow flow = {};
@@ -151,6 +150,12 @@ int police_xdp(struct xdp_md *xdp)
 	default:
 		return XDP_PASS;
 	}
+}
+
+SEC("xdp.frags")
+int police_xdp(struct xdp_md *xdp)
+{
+	return police_frame(xdp);
 }
 
 /* A super-packet of GRO or GSO is many packets on the wire, each with headers of its own. */
@@ -203,5 +208,7 @@ int police_skb(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 }
+
+#include "police_bench.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -22,7 +22,7 @@
 //!
 //! Source: BC-PQP §3-4, with the resolutions of docs/papers/bcpqp.md.
 
-use super::plan::{ALLOWANCE, Inner, Plan, Signal};
+use super::plan::{GATE_SHIFT, Inner, MSS, Plan, Signal};
 use super::{Arrival, Police, UNIT_BITS, Verdict};
 use crate::units::Time;
 
@@ -43,8 +43,10 @@ pub struct Head {
     pub at: u64,
     /// When the window of burst control began, ns.
     pub window_at: u64,
-    /// Accepted in this window, bytes.
-    pub accepted: u32,
+    /// When all that was accepted would have passed at the gate's rate, ns.
+    pub gate_at: u64,
+    /// What the rate carries in a window as long as the last one was, bytes; at first 0.
+    pub window_bytes: u32,
 }
 
 /// What is known of an inner node.
@@ -191,10 +193,12 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     if now.saturating_sub(state.head.window_at) >= plan.window {
         state.begin_window(plan, now);
     }
-    if u64::from(state.head.accepted) + size > u64::from(plan.gate) {
+    let gate_at = state.head.gate_at.max(now) + ((size * plan.gate_cost) >> GATE_SHIFT);
+    if gate_at > now + plan.gate_slack {
         return Verdict::Drop;
     }
     if state.surely_fits(plan, now, arrival.leaf, size) {
+        state.head.gate_at = gate_at;
         return Verdict::Pass;
     }
     state.settle_path(plan, now, arrival.leaf);
@@ -205,11 +209,21 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
         Signal::Soft => state.signal(plan, now, arrival, backlog + size),
     };
     if verdict != Verdict::Drop {
+        state.head.gate_at = gate_at;
         state.accept(plan, arrival.leaf, size);
         state.control_burst(plan, arrival.leaf);
     }
     verdict
 }
+
+/// What a flow may send before anything is known of it, bytes: what its share carries in four
+/// windows, but two segments at least and ten, what TCP begins with (RFC 6928), at most. So many
+/// flows that begin at once cannot all send ten where these are seconds of the rate.
+const ALLOWANCE: (u64, u64) = (2 * MSS, 10 * MSS);
+/// A leaf is filled when it accepts more than this fraction of its share in a window. Reno's sawtooth
+/// needs 4/3 (BC-PQP §4, which takes 3/2); BBR, which heeds nothing else, then stays below 3/2 in any
+/// 250 ms.
+const BURST: (u64, u64) = (7, 5);
 
 /// No packet is larger, super-packets before segmentation included; the kernel says 512 KiB.
 const SIZE_MAX: u64 = 1 << 20;
@@ -228,6 +242,7 @@ impl State<'_> {
         if elapsed >= plan.idle_after {
             return false;
         }
+        let window_bytes = plan.window_bytes.max(self.head.window_bytes.into());
         let backlog = u64::from(spec.weight) * state.finish.wrapping_sub(root.v);
         let units = size << UNIT_BITS;
         let served_most = plan.rate * elapsed + u64::from(root.carry);
@@ -235,18 +250,17 @@ impl State<'_> {
             return false;
         }
         let accepted = u64::from(state.accepted) + size;
-        // What it may accept before it is filled: 3/2 · window · weight / all weights.
-        let is_calm = accepted <= ALLOWANCE
+        let (fast, of) = BURST;
+        let is_calm = backlog + units <= ALLOWANCE.0 << UNIT_BITS
             || state.mark.is_filled()
-            || 2 * accepted * u64::from(root.weight)
-                <= 3 * plan.window_bytes * u64::from(spec.weight);
+            || of * accepted * u64::from(root.weight)
+                <= fast * window_bytes * u64::from(spec.weight);
         if !is_calm {
             return false;
         }
         state.finish = state.finish.wrapping_add(per_weight(size, spec.inverse));
         state.accepted = accepted as u32;
         state.after = state.after.saturating_add(size as u32);
-        self.head.accepted += size as u32;
         true
     }
 
@@ -256,19 +270,20 @@ impl State<'_> {
         let state = &mut self.leaves[leaf];
         state.accepted += size as u32;
         state.after = state.after.saturating_add(size as u32);
-        self.head.accepted += size as u32;
     }
 
-    /// Fills the leaf's queue with magic if it accepted more in this window than its share, with
-    /// some allowance, explains.
+    /// Fills the leaf's queue with magic if it accepted more in this window than its share explains,
+    /// and has a backlog of more than a flow may send before anything is known of it.
     fn control_burst(&mut self, plan: &Plan, leaf: usize) {
-        let state = &self.leaves[leaf];
-        let accepted = u64::from(state.accepted);
-        if accepted <= ALLOWANCE || state.mark.is_filled() {
+        let backlog = self.backlog(plan, leaf);
+        let LeafState { accepted, mark, .. } = self.leaves[leaf];
+        if backlog <= ALLOWANCE.0 || mark.is_filled() {
             return;
         }
-        if 2 * accepted > 3 * self.share_of_window(plan, leaf) {
-            self.leaves[leaf].mark.set_filled();
+        let share = self.share_of_window(plan, leaf);
+        let (fast, of) = BURST;
+        let allowance = (4 * share).clamp(ALLOWANCE.0, ALLOWANCE.1);
+        if backlog > allowance && of * u64::from(accepted) > fast * share {
             self.fill(plan, leaf);
         }
     }
@@ -288,6 +303,7 @@ impl State<'_> {
             state.after = 0;
         }
         state.magic = (left + room) as u32;
+        state.mark.set_filled();
     }
 
     /// Magic bytes of a settled leaf that have not been served.
@@ -318,7 +334,7 @@ impl State<'_> {
             depth += 1;
             at = usize::from(plan.inners[at].parent);
         }
-        let mut share = plan.window_bytes;
+        let mut share = plan.window_bytes.max(self.head.window_bytes.into());
         for &index in path[..depth].iter().rev() {
             let Inner { parent, child, weight, .. } = plan.inners[index];
             let parent = usize::from(parent);

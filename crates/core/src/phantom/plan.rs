@@ -10,7 +10,7 @@ use crate::units::{Bytes, Rate, Span};
 
 mod compile;
 
-pub(super) use compile::ALLOWANCE;
+pub(super) use compile::GATE_SHIFT;
 
 /// The most leaves of a plan: a node's set of busy children is one word.
 pub const LEAVES_MAX: usize = 64;
@@ -144,8 +144,11 @@ pub struct Plan {
     pub window: u64,
     /// What the rate carries in a window, bytes.
     pub window_bytes: u64,
-    /// What the whole subscriber may send in a window, bytes.
-    pub gate: u32,
+    /// How long a byte takes at the gate's rate, 2⁻¹⁶ ns. The gate keeps the whole subscriber to
+    /// half as much again as its rate, whatever its leaves would accept.
+    pub gate_cost: u64,
+    /// How far the subscriber may be ahead of the gate's rate, ns.
+    pub gate_slack: u64,
     /// Size of each phantom queue, bytes.
     pub limit: u32,
     /// How senders are told.

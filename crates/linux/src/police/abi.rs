@@ -125,6 +125,15 @@ pub(crate) struct Settings {
     pub(crate) is_trial: u32,
 }
 
+/// `struct bench`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bench {
+    pub(crate) turns: u32,
+    pub(crate) subscribers: u32,
+    pub(crate) random: u64,
+}
+
 // SAFETY: numbers of fixed width, in an order that leaves no padding; the sizes are asserted.
 unsafe impl Plain for Entry {}
 // SAFETY: as above.
@@ -137,6 +146,8 @@ unsafe impl Plain for Totals {}
 unsafe impl Plain for SlotHeader {}
 // SAFETY: as above.
 unsafe impl Plain for Settings {}
+// SAFETY: as above.
+unsafe impl Plain for Bench {}
 
 const _: () = {
     assert!(size_of::<Entry>() == 8);
@@ -149,6 +160,7 @@ const _: () = {
     assert!(size_of::<Totals>() == 40);
     assert!(size_of::<SlotHeader>() == 24);
     assert!(size_of::<Settings>() == 16);
+    assert!(size_of::<Bench>() == 16);
 };
 
 /// Numbers of plans that the kernel has; 0 is none.

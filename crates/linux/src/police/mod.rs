@@ -37,7 +37,7 @@ pub use counters::{Counters, Totals};
 pub use hook::Hook;
 pub use plan::Algorithm;
 pub use subscribers::SubscriberSpec;
-pub use trial::{Frame, Outcome, Trial};
+pub use trial::{Bench, Frame, Outcome, Trial};
 
 use abi::{CLASSES, PLACES, PLANS};
 use hook::Attachment;

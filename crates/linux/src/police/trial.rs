@@ -4,15 +4,22 @@ use fairweir_core::phantom::Verdict;
 use fairweir_core::units::{Span, Time};
 use libbpf_rs::{MapHandle, Object, ProgramInput};
 
-use super::abi::{Settings, SlotHeader};
+use super::abi::{self, Settings, SlotHeader};
 use super::{Direction, Hook, Police, SubscriberId};
 use crate::Error;
+use crate::abi::Plain;
 use crate::bpf::{KEY, update};
 
 /// The programs of a direction, for test runs.
 pub struct Trial {
     object: Object,
     clock: MapHandle,
+}
+
+/// The whole program in a loop over subscribers, by the kernel's clock, for benchmarks.
+pub struct Bench {
+    object: Object,
+    settings: MapHandle,
 }
 
 /// A frame as a hook sees it.
@@ -59,6 +66,19 @@ impl Police {
         let clock = MapHandle::try_from(maps.map("trial_clock"))
             .map_err(|e| crate::bpf::bpf_error("open the clock of test runs", &e))?;
         Ok(Trial { object, clock })
+    }
+
+    /// Loads the program for benchmarks of downloads by Ethernet.
+    ///
+    /// # Errors
+    /// As [`Police::attach`].
+    pub fn bench(&mut self) -> Result<Bench, Error> {
+        let settings = Settings { is_upload: 0, has_ethernet: 1, overhead: 0, is_trial: 0 };
+        let maps = &self.tables_of(Direction::Download)?.maps;
+        let object = maps.load(&[BENCH], settings)?;
+        let settings = MapHandle::try_from(maps.map("benches"))
+            .map_err(|e| crate::bpf::bpf_error("open the settings of benchmarks", &e))?;
+        Ok(Bench { object, settings })
     }
 
     /// A subscriber's state as the kernel has it, `phantom::aggregate::Slot` of its size class.
@@ -116,6 +136,33 @@ impl Trial {
     }
 }
 
+impl Bench {
+    /// How long it takes to police `turns` frames like `frame`, plain Ethernet with IPv4 and UDP,
+    /// each with a random source port and to a random one of `subscribers`, whose addresses begin
+    /// with 10.0.0.0.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn run(
+        &self,
+        frame: &[u8],
+        subscribers: u32,
+        turns: u32,
+        seed: u64,
+    ) -> Result<Span, Error> {
+        let bench = abi::Bench { turns, subscribers, random: seed };
+        update(&self.settings, &KEY, bench.as_bytes())?;
+        let program = self.object.progs_mut().find(|program| program.name() == BENCH);
+        let program = program.expect("invariant: loaded with this program");
+        let input = ProgramInput { data_in: Some(frame), ..Default::default() };
+        let output = program
+            .test_run(input)
+            .map_err(|e| crate::bpf::bpf_error("run the policer's benchmark", &e))?;
+        Ok(Span::nanos(output.duration.as_nanos() as u64))
+    }
+}
+
+const BENCH: &str = "police_bench";
 /// More than any frame grows.
 const ROOM_BYTES: usize = 64;
 /// `struct __sk_buff`, whose layout is part of the kernel's interface, and fields in it.

@@ -2,10 +2,13 @@
 //! long is filled.
 //!
 //! One window for a whole subscriber, begun by its first packet after the last one's end, so that
-//! nobody needs a timer, and a leaf needs no time of its own.
+//! nobody needs a timer, and a leaf needs no time of its own. So a sender that does not pace, whose
+//! packets come in a clump for each round trip, makes windows of whole round trips; what a leaf may
+//! accept is judged by the length of the window before, up to twice the shortest.
 
 use super::State;
-use crate::phantom::plan::Plan;
+use crate::phantom::UNIT_BITS;
+use crate::phantom::plan::{MSS, Plan};
 
 /// Windows in a row in which a leaf accepts [`TOO_FAST`] of what it is served, until it is filled.
 /// Burst control alone lets a sender at 1.4 times its share pass until the queue is full, which may
@@ -13,6 +16,10 @@ use crate::phantom::plan::Plan;
 const STREAK: u32 = 3;
 /// Numerator and denominator; more than Reno's 4/3 (BC-PQP §4), less than 1.4.
 const TOO_FAST: (u64, u64) = (11, 8);
+
+/// A leaf is only called slow once so many bytes were offered to it: less says nothing about a sender
+/// whose next packet may not be due yet.
+const TELLING: u64 = MSS;
 
 impl State<'_> {
     /// Ends the window, with its consequences, and begins the next.
@@ -23,7 +30,7 @@ impl State<'_> {
         for index in 0..plan.inners.len() {
             let spec = &plan.inners[index];
             let state = &self.inners[index];
-            let v = (state.v >> crate::phantom::UNIT_BITS) as u32;
+            let v = (state.v >> UNIT_BITS) as u32;
             let served = u64::from(v.wrapping_sub(state.v_window));
             for leaf in spec.leaf_first..spec.leaf_first + spec.leaf_count {
                 self.judge(plan, usize::from(leaf), served);
@@ -34,8 +41,9 @@ impl State<'_> {
             state.used_last = used as u32;
             state.used = 0;
         }
+        let length = if length <= 2 * plan.window { length } else { plan.window };
+        self.head.window_bytes = ((plan.rate * length) >> UNIT_BITS) as u32;
         self.head.window_at = now;
-        self.head.accepted = 0;
     }
 
     /// Judges what a settled leaf accepted in the window by what its parent was served per weight,
@@ -46,13 +54,16 @@ impl State<'_> {
         let accepted = u64::from(std::mem::take(&mut self.leaves[leaf].accepted));
         let offered = u64::from(spec.weight) * served;
         let (fast, of) = TOO_FAST;
+        let is_rising = accepted * 20 > offered * 21;
         let is_too_fast = is_busy && accepted * of > offered * fast;
-        let streak = self.leaves[leaf].mark.begin_window(accepted > offered, is_too_fast);
+        let streak = self.leaves[leaf].mark.begin_window(accepted == 0, is_rising, is_too_fast);
         if !is_busy {
             return;
         }
         let left = self.magic_left(plan, leaf);
-        if left == 0 || 2 * accepted < offered {
+        let silence = u64::from(self.leaves[leaf].mark.silence()).max(1);
+        let is_slow = 2 * accepted < offered && silence * offered >= TELLING;
+        if left == 0 || is_slow {
             self.take(plan, leaf, left);
             self.leaves[leaf].magic = 0;
             self.leaves[leaf].after = 0;

@@ -12,11 +12,16 @@ use crate::units::{Rate, Span};
 
 /// How many times what Reno needs a queue holds. Source: BC-PQP §4.
 const LIMIT_FACTOR: u64 = 2;
-/// A queue holds at most what its rate carries in this time.
-const LIMIT_SPAN: Span = Span::secs(1);
-/// What a flow may send before anything is known of it: ten segments are what TCP begins with
-/// (RFC 6928).
-pub(in crate::phantom) const ALLOWANCE: u64 = 10 * MSS;
+/// A queue holds at most what its rate carries in this time: Reno at 200 Mbit/s and 50 ms reaches
+/// 99 % of its rate with it, 92 % with one second (docs/papers/bcpqp.md).
+const LIMIT_SPAN: Span = Span::secs(4);
+/// A queue and its grace are counted in 32 bits.
+const LIMIT_MAX: u64 = 3_000_000_000;
+/// What a queue holds beyond a BDP at least, and the gate beyond its window: ten segments are what TCP
+/// begins with (RFC 6928).
+const ALLOWANCE: u64 = 10 * MSS;
+/// The gate's times are in 2⁻¹⁶ ns per byte.
+pub(in crate::phantom) const GATE_SHIFT: u32 = 16;
 /// The length of a window of burst control; longer if the longest round trip is. Source: BC-PQP §4.
 const WINDOW: Span = Span::millis(100);
 
@@ -43,15 +48,18 @@ impl Plan {
         let window = WINDOW.max(spec.rtt_max).as_nanos();
         let window_bytes = (rate * window) >> UNIT_BITS;
         let limit = limit_of(spec);
+        let gate_bps = u128::from(spec.rate.as_bps()) * 3 / 2;
+        let gate_cost = ((8_000_000_000 << GATE_SHIFT) / gate_bps) as u64;
         let backlog_max =
-            tree.leaves.len() as u128 * u128::from(u64::from(limit) + 2 * window_bytes);
+            tree.leaves.len() as u128 * u128::from(u64::from(limit) + 3 * window_bytes);
         let idle_after = (backlog_max << UNIT_BITS) / u128::from(rate) + u128::from(window);
         Ok(Plan {
             rate,
-            idle_after: u64::try_from(idle_after).expect("invariant: 64 seconds at most, and some"),
+            idle_after: u64::try_from(idle_after).expect("invariant: some minutes at most"),
             window,
             window_bytes,
-            gate: (window_bytes * 3 / 2 + ALLOWANCE) as u32,
+            gate_cost,
+            gate_slack: window + ((ALLOWANCE * gate_cost) >> GATE_SHIFT),
             limit,
             signal: spec.signal,
             inners: tree.inners,
@@ -67,8 +75,7 @@ fn limit_of(spec: &PlanSpec) -> u32 {
     let bytes = limit_for(spec.rate, spec.rtt_max, LIMIT_FACTOR).as_u64();
     let most = u64::try_from(bdp(spec.rate, LIMIT_SPAN)).expect("invariant: at most 25 Gbit");
     let least = u64::try_from(bdp(spec.rate, spec.rtt_max)).expect("invariant: at most 50 Gbit");
-    let limit = bytes.min(most).max(least + ALLOWANCE);
-    u32::try_from(limit).unwrap_or(u32::MAX / 2)
+    bytes.min(most).max(least + ALLOWANCE).min(LIMIT_MAX) as u32
 }
 
 /// A rate in 2⁻²⁴ bytes per ns, rounded to the nearest.

@@ -79,8 +79,8 @@ proptest! {
             shaper.advance(packet.at);
             let is_accepted = offer(&mut aggregate, &plan, packet) == Verdict::Pass;
             match shaper.fit(packet.leaf, packet.size, SLACK) {
-                Fit::Fits => prop_assert!(is_accepted, "{packet:?}"),
-                Fit::DoesNotFit => prop_assert!(!is_accepted, "{packet:?}"),
+                Fit::Yes => prop_assert!(is_accepted, "{packet:?}"),
+                Fit::No => prop_assert!(!is_accepted, "{packet:?}"),
                 Fit::Barely => barely += 1,
             }
             count += 1;
@@ -228,8 +228,8 @@ fn a_long_trickle_and_a_long_flood_agree_with_the_shaper_too() {
         shaper.advance(at);
         let is_accepted = offer(&mut aggregate, &plan, packet) == Verdict::Pass;
         match shaper.fit(packet.leaf, packet.size, SLACK) {
-            Fit::Fits => assert!(is_accepted, "{packet:?}"),
-            Fit::DoesNotFit => assert!(!is_accepted, "{packet:?}"),
+            Fit::Yes => assert!(is_accepted, "{packet:?}"),
+            Fit::No => assert!(!is_accepted, "{packet:?}"),
             Fit::Barely => {}
         }
         dropped += u64::from(!is_accepted);

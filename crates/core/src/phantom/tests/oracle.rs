@@ -175,8 +175,8 @@ pub(super) struct FluidShaper {
 /// What a drop-tail queue says of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    Fits,
-    DoesNotFit,
+    Yes,
+    No,
     /// Within a few bytes: whoever rounds may say either.
     Barely,
 }
@@ -189,7 +189,7 @@ impl FluidShaper {
 
     /// Serves the queues until now.
     pub(super) fn advance(&mut self, now: u64) {
-        let service = u128::from(self.rate) * u128::from(now - self.latest) << (FINE_BITS - 24);
+        let service = (u128::from(self.rate) * u128::from(now - self.latest)) << (FINE_BITS - 24);
         self.tree.serve(&mut self.left, service);
         self.latest = now;
     }
@@ -198,8 +198,8 @@ impl FluidShaper {
     pub(super) fn fit(&self, leaf: usize, size: u64, slack: u64) -> Fit {
         let full = self.left[leaf] + fine(size);
         match (full + fine(slack) <= fine(self.limit), full > fine(self.limit + slack)) {
-            (true, _) => Fit::Fits,
-            (_, true) => Fit::DoesNotFit,
+            (true, _) => Fit::Yes,
+            (_, true) => Fit::No,
             _ => Fit::Barely,
         }
     }

@@ -18,7 +18,7 @@ pub(super) fn plan(mbit: u64, rtt_ms: u64, signal: Signal, share: &Share) -> Pla
 /// The same plan with queues of `limit` bytes and a burst control that never acts.
 pub(super) fn without_burst_control(mut plan: Plan, limit: u32) -> Plan {
     plan.limit = limit;
-    plan.gate = u32::MAX;
+    plan.gate_slack = 1 << 62;
     plan.window = 1 << 62;
     plan.window_bytes = 1 << 40;
     let backlog = plan.leaves.len() as u64 * (u64::from(limit) + 2_000);
@@ -55,7 +55,7 @@ pub(super) fn shares() -> impl Strategy<Value = Share> {
     prop_oneof![flat, weighted, priority, under_priority, nested].prop_map(named)
 }
 
-fn class(weight: u16, share: Share) -> Class {
+pub(super) fn class(weight: u16, share: Share) -> Class {
     Class { name: String::new(), weight, matches: Vec::new(), share }
 }
 
