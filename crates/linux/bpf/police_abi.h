@@ -116,7 +116,8 @@ struct police_plan {
 	__u64 idle_after; /* ns without a packet after which the state is as at the beginning */
 	__u64 window; /* ns */
 	__u64 window_bytes;
-	__u32 gate; /* bytes */
+	__u64 gate_cost; /* 2^-16 ns per byte */
+	__u64 gate_slack; /* ns */
 	__u32 limit; /* of each queue, or the burst of a bucket; bytes */
 	__u32 is_soft;
 	__u16 inner_count;
@@ -124,18 +125,19 @@ struct police_plan {
 	__u16 criterion_count;
 	__u16 choice_default;
 	__u32 zero; /* is 0, which the verifier shall not know */
+	__u32 pad;
 	struct police_plan_inner inners[POLICE_INNERS_MAX];
 	struct police_plan_leaf leaves[POLICE_LEAVES_MAX];
 	struct police_choice choices[POLICE_LEAVES_MAX];
 	struct police_criterion criteria[POLICE_CRITERIA_MAX];
 };
-_Static_assert(sizeof(struct police_plan) == 2616, "abi");
+_Static_assert(sizeof(struct police_plan) == 2632, "abi");
 
 /* The state of a token bucket. */
 struct police_bucket {
 	__u64 latest; /* ns */
 	__u64 missing; /* what has been taken out of the full bucket */
-	__u64 pad;
+	__u64 pad[2];
 };
 
 /* The state of phantom queues: the whole, an inner node, a leaf. What the fields mean is said in
@@ -145,13 +147,14 @@ struct police_head {
 		struct {
 			__u64 at;
 			__u64 window_at;
-			__u32 accepted;
+			__u64 gate_at;
+			__u32 window_bytes;
 			__u32 pad;
 		};
 		struct police_bucket bucket;
 	};
 };
-_Static_assert(sizeof(struct police_head) == 24, "abi");
+_Static_assert(sizeof(struct police_head) == 32, "abi");
 
 struct police_inner {
 	__u64 v;
@@ -192,10 +195,10 @@ POLICE_SLOT(police_slot_1, 1, 1);
 POLICE_SLOT(police_slot_4, 4, 4);
 POLICE_SLOT(police_slot_16, 16, 4);
 POLICE_SLOT(police_slot_64, 64, 5);
-_Static_assert(sizeof(struct police_slot_1) == 128, "abi");
-_Static_assert(sizeof(struct police_slot_4) == 368, "abi");
-_Static_assert(sizeof(struct police_slot_16) == 656, "abi");
-_Static_assert(sizeof(struct police_slot_64) == 1864, "abi");
+_Static_assert(sizeof(struct police_slot_1) == 136, "abi");
+_Static_assert(sizeof(struct police_slot_4) == 376, "abi");
+_Static_assert(sizeof(struct police_slot_16) == 664, "abi");
+_Static_assert(sizeof(struct police_slot_64) == 1872, "abi");
 
 /* What became of packets. */
 struct police_totals {

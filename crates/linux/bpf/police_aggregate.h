@@ -5,8 +5,12 @@
  */
 #pragma once
 
-/* Ten segments of 1500 bytes. */
-#define ALLOWANCE 15000u
+/* What a flow may send before anything is known of it, bytes. */
+#define ALLOWANCE_MIN 3000u
+#define ALLOWANCE_MAX 15000u
+/* Less offered than this says nothing about a sender, bytes. */
+#define TELLING 1500
+#define GATE_SHIFT 16
 /* No packet is larger. */
 #define SIZE_MAX (1u << 20)
 
@@ -20,7 +24,10 @@
 #define MARK_STREAK_SHIFT 24
 #define MARK_STREAK_MAX 3u
 #define MARK_STREAK (MARK_STREAK_MAX << MARK_STREAK_SHIFT)
-#define MARK_AT ((1u << 24) - 1)
+#define MARK_SILENCE_SHIFT 20
+#define MARK_SILENCE_MAX 15u
+#define MARK_SILENCE (MARK_SILENCE_MAX << MARK_SILENCE_SHIFT)
+#define MARK_AT ((1u << 20) - 1)
 #define TICK_SHIFT 20
 #define REARM_WINDOWS 10
 /* Windows in a row in which a leaf is too fast, until it is filled. */
@@ -90,6 +97,7 @@ static __always_inline void fill(const struct state *s, const struct police_plan
 	if (!left)
 		state->after = 0;
 	state->magic = left + room;
+	state->mark |= MARK_FILLED;
 }
 
 /* What a child gets of `share` at a weighted node, itself counted as busy. */
@@ -122,15 +130,21 @@ static __always_inline __u64 part_of_inner(const struct state *s, const struct p
 	return share;
 }
 
-/* What the leaf's share of the rate carries in a window, bytes. */
+/* What the rate carries in a window as long as the last one. */
+static __always_inline __u64 window_bytes(const struct state *s, const struct police_plan *plan)
+{
+	return plan->window_bytes > s->head->window_bytes ? plan->window_bytes : s->head->window_bytes;
+}
+
+/* What the leaf's share of that is, bytes. */
 static __always_inline __u64 share_of_window(const struct state *s, const struct police_plan *plan,
 					     __u32 leaf)
 {
 	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
-	__u32 lower = spec->parent, upper;
-	__u64 share = plan->window_bytes;
+	__u32 lower = parent_of(s, spec), upper;
+	__u64 share = window_bytes(s, plan);
 
-	if (lower) {
+	if (s->inner_max && lower) {
 		upper = plan_inner(plan, lower)->parent;
 		if (upper)
 			share = part_of_inner(s, plan, upper, share);
@@ -139,30 +153,38 @@ static __always_inline __u64 share_of_window(const struct state *s, const struct
 	return part_of(s, lower, spec->child, spec->weight, share);
 }
 
+/* Counts windows in a row: one more, or none. */
+static __always_inline __u32 in_a_row(__u32 before, int is_so, __u32 most)
+{
+	if (!is_so)
+		return 0;
+	return before < most ? before + 1 : most;
+}
+
 /* Judges what a settled leaf accepted in the window by what its parent was served per weight. */
 static __always_inline void judge(const struct state *s, const struct police_plan *plan, __u32 leaf,
 				  __u64 served)
 {
 	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
 	struct police_leaf *state = leaf_of(s, leaf);
-	int is_busy = !!(inner_of(s, spec->parent)->busy & bit(spec->child));
+	int is_busy = !!(inner_of(s, parent_of(s, spec))->busy & bit(spec->child)), is_slow;
 	__u64 accepted = state->accepted, offered = spec->weight * served, left;
-	__u32 streak = 0, mark = state->mark & ~(MARK_FILLED | MARK_RISING | MARK_STREAK);
+	__u32 streak = state->mark >> MARK_STREAK_SHIFT & MARK_STREAK_MAX;
+	__u32 silence = state->mark >> MARK_SILENCE_SHIFT & MARK_SILENCE_MAX;
+	__u32 mark = state->mark & ~(MARK_FILLED | MARK_RISING | MARK_STREAK | MARK_SILENCE);
 
 	state->accepted = 0;
+	silence = in_a_row(silence, !accepted, MARK_SILENCE_MAX);
 	/* Eleven eighths: more than Reno's sawtooth. */
-	if (is_busy && accepted * 8 > offered * 11) {
-		streak = (state->mark >> MARK_STREAK_SHIFT & MARK_STREAK_MAX) + 1;
-		if (streak > MARK_STREAK_MAX)
-			streak = MARK_STREAK_MAX;
-	}
-	if (accepted > offered)
+	streak = in_a_row(streak, is_busy && accepted * 8 > offered * 11, MARK_STREAK_MAX);
+	if (accepted * 20 > offered * 21)
 		mark |= MARK_RISING;
-	state->mark = mark | streak << MARK_STREAK_SHIFT;
+	state->mark = mark | streak << MARK_STREAK_SHIFT | silence << MARK_SILENCE_SHIFT;
 	if (!is_busy)
 		return;
 	left = magic_left(s, plan, leaf);
-	if (!left || 2 * accepted < offered) {
+	is_slow = 2 * accepted < offered && (silence ? silence : 1) * offered >= TELLING;
+	if (!left || is_slow) {
 		take(s, plan, leaf, left);
 		state->magic = 0;
 		state->after = 0;
@@ -179,7 +201,7 @@ static __always_inline void begin_window(const struct state *s, const struct pol
 	struct police_inner *inner;
 	__u32 v, served, end;
 
-	settle_all(s, plan, now);
+	settle(s, plan, now, ~0ull);
 	for (__u32 index = first_inner(plan); index < plan->inner_count && can_loop;
 	     index = next_inner(index)) {
 		spec = plan_inner(plan, index);
@@ -193,8 +215,10 @@ static __always_inline void begin_window(const struct state *s, const struct pol
 		inner->used_last = inner->used * plan->window / length;
 		inner->used = 0;
 	}
+	if (length > 2 * plan->window)
+		length = plan->window;
+	s->head->window_bytes = plan->rate * length >> UNIT_BITS;
 	s->head->window_at = now;
-	s->head->accepted = 0;
 }
 
 /* Accepts the packet without settling anything if that is exact. */
@@ -206,7 +230,7 @@ static __always_inline int surely_fits(const struct state *s, const struct polic
 	const struct police_inner *root = s->inners;
 	__u64 elapsed = less(now, s->head->at), backlog, accepted = state->accepted + size;
 
-	if (spec->parent || !(root->busy & bit(spec->child)) || state->mark & MARK_DISARMED)
+	if (parent_of(s, spec) || !(root->busy & bit(spec->child)) || state->mark & MARK_DISARMED)
 		return 0;
 	if (elapsed >= plan->idle_after)
 		return 0;
@@ -214,14 +238,14 @@ static __always_inline int surely_fits(const struct state *s, const struct polic
 	if (backlog <= plan->rate * elapsed + root->carry ||
 	    backlog + (size << UNIT_BITS) > (__u64)plan->limit << UNIT_BITS)
 		return 0;
-	/* What it may accept before it is filled: 3/2 of its part of the window. */
-	if (accepted > ALLOWANCE && !(state->mark & MARK_FILLED) &&
-	    2 * accepted * root->weight > 3 * plan->window_bytes * spec->weight)
+	/* What it may accept before it is filled: 7/5 of its part of the window. */
+	if (backlog + (size << UNIT_BITS) > (__u64)ALLOWANCE_MIN << UNIT_BITS &&
+	    !(state->mark & MARK_FILLED) &&
+	    5 * accepted * root->weight > 7 * window_bytes(s, plan) * spec->weight)
 		return 0;
 	state->finish += per_weight(size, spec->inverse);
 	state->accepted = accepted;
 	state->after = add_capped(state->after, size);
-	s->head->accepted += size;
 	return 1;
 }
 
@@ -233,15 +257,16 @@ static __always_inline enum verdict signal_softly(const struct state *s, const s
 	__u64 now = arrival->now, share;
 	__u32 mark = state->mark;
 
+	if (backlog <= plan->limit && !(mark & MARK_DISARMED))
+		return VERDICT_PASS;
+	share = share_of_window(s, plan, arrival->leaf);
 	if (backlog <= plan->limit) {
-		if (mark & MARK_DISARMED &&
-		    (is_older(mark, plan, now, 64 * REARM_WINDOWS) ||
-		     backlog + 3 * share_of_window(s, plan, arrival->leaf) / 10 <= plan->limit))
+		if (backlog + 3 * share / 10 <= plan->limit ||
+		    is_older(mark, plan, now, 64 * REARM_WINDOWS))
 			state->mark = mark_armed(mark);
 		return VERDICT_PASS;
 	}
-	share = share_of_window(s, plan, arrival->leaf);
-	if (backlog > plan->limit + 3 * share / 2)
+	if (backlog > plan->limit + (mark & MARK_FILLED ? 0 : share))
 		return VERDICT_DROP;
 	if (!is_older(mark, plan, now, interval(mark)) || !(mark & (MARK_RISING | MARK_FILLED)))
 		return VERDICT_PASS;
@@ -249,36 +274,45 @@ static __always_inline enum verdict signal_softly(const struct state *s, const s
 	return arrival->can_be_marked ? VERDICT_MARK : VERDICT_DROP;
 }
 
-/* Fills the leaf's queue with magic if it accepted more in this window than its share explains. */
+/* Fills the leaf's queue with magic if it accepted more in this window than its share explains, and has
+ * a backlog of more than a flow may send before anything is known of it. */
 static __always_inline void control_burst(const struct state *s, const struct police_plan *plan, __u32 leaf)
 {
+	__u64 backlog = backlog_of(s, plan, leaf), share, allowance;
 	struct police_leaf *state = leaf_of(s, leaf);
-	__u64 accepted = state->accepted;
 
-	if (accepted <= ALLOWANCE || state->mark & MARK_FILLED)
+	if (backlog <= ALLOWANCE_MIN || state->mark & MARK_FILLED)
 		return;
-	if (2 * accepted > 3 * share_of_window(s, plan, leaf)) {
-		state->mark |= MARK_FILLED;
+	share = share_of_window(s, plan, leaf);
+	allowance = 4 * share;
+	if (allowance < ALLOWANCE_MIN)
+		allowance = ALLOWANCE_MIN;
+	if (allowance > ALLOWANCE_MAX)
+		allowance = ALLOWANCE_MAX;
+	if (backlog > allowance && 5ull * state->accepted > 7 * share)
 		fill(s, plan, leaf);
-	}
 }
 
 /* Decides about a packet, in O(1) but for queues that become empty. */
 static __always_inline enum verdict ask_phantoms(const struct state *s, const struct police_plan *plan,
 						 const struct arrival *arrival)
 {
-	__u64 size = arrival->size < SIZE_MAX ? arrival->size : SIZE_MAX, backlog;
+	__u64 size = arrival->size < SIZE_MAX ? arrival->size : SIZE_MAX, backlog, gate_at;
 	enum verdict verdict = VERDICT_PASS;
 	__u32 leaf = arrival->leaf;
 	struct police_leaf *state = leaf_of(s, leaf);
 
 	if (less(arrival->now, s->head->window_at) >= plan->window)
 		begin_window(s, plan, arrival->now);
-	if (s->head->accepted + size > plan->gate)
+	gate_at = s->head->gate_at > arrival->now ? s->head->gate_at : arrival->now;
+	gate_at += size * plan->gate_cost >> GATE_SHIFT;
+	if (gate_at > arrival->now + plan->gate_slack)
 		return VERDICT_DROP;
-	if (surely_fits(s, plan, arrival->now, leaf, size))
+	if (surely_fits(s, plan, arrival->now, leaf, size)) {
+		s->head->gate_at = gate_at;
 		return VERDICT_PASS;
-	settle_path(s, plan, arrival->now, leaf);
+	}
+	settle(s, plan, arrival->now, path_to(s, plan, leaf));
 	backlog = backlog_of(s, plan, leaf);
 	if (plan->is_soft)
 		verdict = signal_softly(s, plan, arrival, backlog + size);
@@ -286,10 +320,10 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 		verdict = VERDICT_DROP;
 	if (verdict == VERDICT_DROP)
 		return verdict;
+	s->head->gate_at = gate_at;
 	put(s, plan, leaf, size);
 	state->accepted += size;
 	state->after = add_capped(state->after, size);
-	s->head->accepted += size;
 	control_burst(s, plan, leaf);
 	return verdict;
 }

@@ -90,6 +90,9 @@ static __always_inline __u32 lowest(__u64 word)
 	return numbers[(word & -word) * 0x022fdd63cc95386dull >> 58];
 }
 
+/* The parent of a leaf or an inner node; where there is room for one inner node only, it is the root. */
+#define parent_of(s, spec) ((s)->inner_max ? (spec)->parent : 0)
+
 /* More service than any node can use: all that it can use. */
 #define ALL (~0ull)
 
@@ -99,21 +102,20 @@ static __always_inline void serve_in_order(const struct state *s, const struct p
 {
 	const struct police_plan_inner *spec = plan_inner(plan, index);
 	struct police_inner *inner = inner_of(s, index), *child;
-	__u64 given;
+	__u64 busy = inner->busy, given;
+	__u32 nth;
 
-	for (__u32 i = 0; i < POLICE_INNERS_MAX - 1; i++) {
-		if (i >= spec->inner_count || !units)
-			return;
-		if (!(inner->busy & bit(i)))
-			continue;
-		child = inner_of(s, spec->inner_first + i);
+	while (busy && units && can_loop) {
+		nth = lowest(busy);
+		busy &= busy - 1;
+		child = inner_of(s, spec->inner_first + nth);
 		given = child->finish < units ? child->finish : units;
 		child->finish -= given;
 		child->seen += given;
 		child->used = add_capped(child->used, (given + HALF) >> UNIT_BITS);
 		units -= given;
 		if (!child->finish)
-			inner->busy &= ~bit(i);
+			inner->busy &= ~bit(nth);
 	}
 }
 
@@ -136,7 +138,7 @@ static __always_inline struct dismissal dismiss(const struct state *s, const str
 	while (busy && can_loop) {
 		child = lowest(busy);
 		busy &= busy - 1;
-		if (child < spec->leaf_count) {
+		if (!s->inner_max || child < spec->leaf_count) {
 			at = spec->leaf_first + child;
 			finish = leaf_of(s, at)->finish;
 			weight = plan_leaf(plan, at)->weight;
@@ -193,69 +195,66 @@ static __always_inline void serve(const struct state *s, const struct police_pla
 {
 	if (!inner_of(s, index)->busy)
 		return;
-	if (plan_inner(plan, index)->is_priority)
+	if (s->inner_max && plan_inner(plan, index)->is_priority)
 		serve_in_order(s, plan, index, units);
 	else
 		serve_by_weight(s, plan, index, units);
 }
 
-static __always_inline void settle_root(const struct state *s, const struct police_plan *plan, __u64 now)
-{
-	__u64 elapsed = less(now, s->head->at);
-
-	serve(s, plan, 0, elapsed >= plan->idle_after ? ALL : plan->rate * elapsed);
-	if (now > s->head->at)
-		s->head->at = now;
-}
-
-/* Settles an inner node whose parent is settled. */
-static __always_inline void settle(const struct state *s, const struct police_plan *plan, __u32 index)
+/* What a node is given: the root the time that has passed, another what its settled parent says. */
+static __always_inline __u64 given_to(const struct state *s, const struct police_plan *plan, __u64 now,
+				      __u32 index)
 {
 	const struct police_plan_inner *spec = plan_inner(plan, index);
 	struct police_inner *parent = inner_of(s, spec->parent), *inner = inner_of(s, index);
 	__u64 given;
 
-	if (!(parent->busy & bit(spec->child))) {
-		given = ALL;
-	} else if (plan_inner(plan, spec->parent)->is_priority) {
+	if (!s->inner_max || !index) {
+		given = less(now, s->head->at);
+		if (given)
+			s->head->at = now;
+		return given >= plan->idle_after ? ALL : plan->rate * given;
+	}
+	if (!(parent->busy & bit(spec->child)))
+		return ALL;
+	if (plan_inner(plan, spec->parent)->is_priority) {
 		given = inner->seen;
 		inner->seen = 0;
 	} else {
 		given = spec->weight * (parent->v - inner->seen);
 		inner->seen = parent->v;
 	}
-	serve(s, plan, index, given);
+	return given;
 }
 
-/* Settles the nodes from the root to a leaf's parent. */
-static __always_inline void settle_path(const struct state *s, const struct police_plan *plan, __u64 now,
-					__u32 leaf)
+/* Settles the nodes whose bits are set; parents stand before their children. */
+static __always_inline void settle(const struct state *s, const struct police_plan *plan, __u64 now,
+				   __u64 nodes)
 {
-	__u32 lower = plan_leaf(plan, leaf)->parent, upper;
-
-	settle_root(s, plan, now);
-	if (!lower)
+	if (!s->inner_max) {
+		serve(s, plan, 0, given_to(s, plan, now, 0));
 		return;
-	upper = plan_inner(plan, lower)->parent;
-	if (upper)
-		settle(s, plan, upper);
-	settle(s, plan, lower);
+	}
+	for (__u32 index = first_inner(plan); index < plan->inner_count && can_loop;
+	     index = next_inner(index)) {
+		if (nodes & bit(index))
+			serve(s, plan, index, given_to(s, plan, now, index));
+	}
 }
 
-/* Settles all nodes. */
-static __always_inline void settle_all(const struct state *s, const struct police_plan *plan, __u64 now)
+/* The nodes from the root to a leaf's parent. */
+static __always_inline __u64 path_to(const struct state *s, const struct police_plan *plan, __u32 leaf)
 {
-	settle_root(s, plan, now);
-	for (__u32 index = next_inner(first_inner(plan)); index < plan->inner_count && can_loop;
-	     index = next_inner(index))
-		settle(s, plan, index);
+	__u32 lower = parent_of(s, plan_leaf(plan, leaf));
+
+	return bit(0) | bit(lower) | bit(plan_inner(plan, lower)->parent);
 }
 
 /* The backlog of a leaf with a settled parent, in bytes, rounded down. */
 static __always_inline __u64 backlog_of(const struct state *s, const struct police_plan *plan, __u32 leaf)
 {
 	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
-	const struct police_inner *parent = inner_of(s, spec->parent);
+	const struct police_inner *parent = inner_of(s, parent_of(s, spec));
 
 	if (!(parent->busy & bit(spec->child)))
 		return 0;
@@ -316,10 +315,10 @@ static __always_inline void put(const struct state *s, const struct police_plan 
 				__u64 bytes)
 {
 	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
-	struct police_inner *parent = inner_of(s, spec->parent);
+	__u32 index = parent_of(s, spec);
+	struct police_inner *parent = inner_of(s, index);
 	struct police_leaf *state = leaf_of(s, leaf);
 	__u64 more = per_weight(bytes, spec->inverse);
-	__u32 index = spec->parent;
 
 	if (!(parent->busy & bit(spec->child))) {
 		state->finish = parent->v + more;
@@ -329,11 +328,8 @@ static __always_inline void put(const struct state *s, const struct police_plan 
 	} else {
 		state->finish += more;
 	}
-	if (!index)
-		return;
-	index = put_inner(s, plan, index, bytes);
-	if (index)
-		put_inner(s, plan, index, bytes);
+	while (s->inner_max && index && can_loop)
+		index = put_inner(s, plan, index, bytes);
 }
 
 /* Takes bytes out of an inner node, for its parent. Returns the parent. */
@@ -360,13 +356,10 @@ static __always_inline void take(const struct state *s, const struct police_plan
 {
 	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
 	struct police_leaf *state = leaf_of(s, leaf);
-	__u32 index = spec->parent;
+	__u32 index = parent_of(s, spec);
 
 	state->finish -= per_weight(bytes, spec->inverse);
 	hasten(inner_of(s, index), spec->child, spec->weight, state->finish);
-	if (!index)
-		return;
-	index = take_inner(s, plan, index, bytes);
-	if (index)
-		take_inner(s, plan, index, bytes);
+	while (s->inner_max && index && can_loop)
+		index = take_inner(s, plan, index, bytes);
 }

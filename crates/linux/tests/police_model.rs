@@ -19,6 +19,7 @@ use common::frames::{Random, TCP, UDP, Wire};
 
 mod common;
 
+const HEAD_BYTES: usize = 32;
 const SUBSCRIBER: &str = "192.0.2.1";
 const PLAN: PlanId = PlanId(1);
 
@@ -136,10 +137,10 @@ impl Pair<'_> {
     fn assert_same_state(&mut self, context: &str) {
         let kernel = self.kernel.police.state(self.id, Direction::Download).unwrap();
         let (inners, leaves) = match kernel.len() {
-            104 => (1, 1),
-            344 => (4, 4),
-            632 => (4, 16),
-            1_840 => (5, 64),
+            112 => (1, 1),
+            352 => (4, 4),
+            640 => (4, 16),
+            1_848 => (5, 64),
             bytes => panic!("no size class has {bytes} bytes"),
         };
         let model = state_bytes(&self.model.state(), inners, leaves);
@@ -152,7 +153,8 @@ fn state_bytes(state: &State<'_>, inners: usize, leaves: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(state.head.at.to_ne_bytes());
     bytes.extend(state.head.window_at.to_ne_bytes());
-    bytes.extend(state.head.accepted.to_ne_bytes());
+    bytes.extend(state.head.gate_at.to_ne_bytes());
+    bytes.extend(state.head.window_bytes.to_ne_bytes());
     bytes.extend([0; 4]);
     for inner in &*state.inners {
         let words = [inner.v, inner.busy, inner.nearest, inner.finish, inner.seen];
@@ -163,13 +165,13 @@ fn state_bytes(state: &State<'_>, inners: usize, leaves: usize) -> Vec<u8> {
         bytes.extend(inner.used.to_ne_bytes());
         bytes.extend(inner.used_last.to_ne_bytes());
     }
-    bytes.resize(24 + inners * 56, 0);
+    bytes.resize(HEAD_BYTES + inners * 56, 0);
     for leaf in &*state.leaves {
         bytes.extend(leaf.finish.to_ne_bytes());
         let words = [leaf.accepted, leaf.magic, leaf.after, leaf.mark.0];
         bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
     }
-    bytes.resize(24 + inners * 56 + leaves * 24, 0);
+    bytes.resize(HEAD_BYTES + inners * 56 + leaves * 24, 0);
     bytes
 }
 

@@ -79,7 +79,8 @@ pub(crate) struct Plan {
     pub(crate) idle_after: u64,
     pub(crate) window: u64,
     pub(crate) window_bytes: u64,
-    pub(crate) gate: u32,
+    pub(crate) gate_cost: u64,
+    pub(crate) gate_slack: u64,
     pub(crate) limit: u32,
     pub(crate) is_soft: u32,
     pub(crate) inner_count: u16,
@@ -87,6 +88,7 @@ pub(crate) struct Plan {
     pub(crate) criterion_count: u16,
     pub(crate) choice_default: u16,
     pub(crate) zero: u32,
+    pub(crate) pad: u32,
     pub(crate) inners: [PlanInner; INNERS_MAX],
     pub(crate) leaves: [PlanLeaf; LEAVES_MAX],
     pub(crate) choices: [Choice; LEAVES_MAX],
@@ -156,7 +158,7 @@ const _: () = {
     assert!(size_of::<Choice>() == 2);
     assert!(size_of::<PlanInner>() == 24);
     assert!(size_of::<PlanLeaf>() == 16);
-    assert!(size_of::<Plan>() == 2_616);
+    assert!(size_of::<Plan>() == 2_632);
     assert!(size_of::<Totals>() == 40);
     assert!(size_of::<SlotHeader>() == 24);
     assert!(size_of::<Settings>() == 16);
@@ -189,10 +191,10 @@ pub(crate) const MATCH_IP: u8 = 3;
 
 /// How many leaves and inner nodes a slot of each class has room for, and its bytes.
 pub(crate) const CLASS_ROOMS: [ClassRoom; CLASSES] = [
-    ClassRoom { leaves: 1, inners: 1, bytes: 128 },
-    ClassRoom { leaves: 4, inners: 4, bytes: 368 },
-    ClassRoom { leaves: 16, inners: 4, bytes: 656 },
-    ClassRoom { leaves: 64, inners: 5, bytes: 1_864 },
+    ClassRoom { leaves: 1, inners: 1, bytes: 136 },
+    ClassRoom { leaves: 4, inners: 4, bytes: 376 },
+    ClassRoom { leaves: 16, inners: 4, bytes: 664 },
+    ClassRoom { leaves: 64, inners: 5, bytes: 1_872 },
 ];
 
 /// What fits into a slot of a class.

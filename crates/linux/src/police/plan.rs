@@ -68,7 +68,8 @@ fn phantom(plan: &phantom::Plan) -> Encoded {
     to.idle_after = plan.idle_after;
     to.window = plan.window;
     to.window_bytes = plan.window_bytes;
-    to.gate = plan.gate;
+    to.gate_cost = plan.gate_cost;
+    to.gate_slack = plan.gate_slack;
     to.limit = plan.limit;
     to.is_soft = u32::from(plan.signal == Signal::Soft);
     to.inner_count = plan.inners.len() as u16;
@@ -165,7 +166,8 @@ const EMPTY: abi::Plan = abi::Plan {
     idle_after: 0,
     window: 0,
     window_bytes: 0,
-    gate: 0,
+    gate_cost: 0,
+    gate_slack: 0,
     limit: 0,
     is_soft: 0,
     inner_count: 0,
@@ -173,6 +175,7 @@ const EMPTY: abi::Plan = abi::Plan {
     criterion_count: 0,
     choice_default: 0,
     zero: 0,
+    pad: 0,
     inners: [abi::PlanInner {
         inverse: 0,
         weight: 0,
