@@ -190,8 +190,9 @@ impl Police for BcPqp {
 pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -> Verdict {
     let now = now.as_nanos();
     let size = arrival.size.as_u64().min(SIZE_MAX);
+    let mut state = state.again();
     if now.saturating_sub(state.head.window_at) >= plan.window {
-        state.begin_window(plan, now);
+        state.again().begin_window(plan, now);
     }
     let gate_at = state.head.gate_at.max(now) + ((size * plan.gate_cost) >> GATE_SHIFT);
     if gate_at > now + plan.gate_slack {
@@ -206,7 +207,7 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     let verdict = match plan.signal {
         Signal::Hard if backlog + size > u64::from(plan.limit) => Verdict::Drop,
         Signal::Hard => Verdict::Pass,
-        Signal::Soft => state.signal(plan, now, arrival, backlog + size),
+        Signal::Soft => state.again().signal(plan, now, arrival, backlog + size),
     };
     if verdict != Verdict::Drop {
         state.head.gate_at = gate_at;
@@ -229,9 +230,17 @@ const BURST: (u64, u64) = (7, 5);
 const SIZE_MAX: u64 = 1 << 20;
 
 impl State<'_> {
+    /// The same state, for a call that is not on the common way: so that the compiler keeps the
+    /// slices in registers.
+    #[inline(always)]
+    fn again(&mut self) -> State<'_> {
+        State { head: &mut *self.head, inners: &mut *self.inners, leaves: &mut *self.leaves }
+    }
+
     /// Accepts the packet without settling anything if that is exact and burst control has nothing
     /// to say: its leaf hangs at the root, is busy even if it got all the service, and would have
     /// room even if it got none.
+    #[inline(always)]
     fn surely_fits(&mut self, plan: &Plan, now: u64, leaf: usize, size: u64) -> bool {
         let spec = &plan.leaves[leaf];
         let (root, state) = (&self.inners[0], &mut self.leaves[leaf]);
@@ -265,6 +274,7 @@ impl State<'_> {
     }
 
     /// Takes an accepted packet into its leaf; the path is settled.
+    #[inline(always)]
     fn accept(&mut self, plan: &Plan, leaf: usize, size: u64) {
         self.put(plan, leaf, size);
         let state = &mut self.leaves[leaf];
