@@ -50,10 +50,11 @@ evidence: build
 figures: build
 	$(FAIRWEIR) figures crab --write-docs docs/papers/crab.md
 	$(FAIRWEIR) figures rbm --write-docs docs/papers/rbm.md
+	$(FAIRWEIR) figures bcpqp --seed 1..3 --write-docs docs/papers/bcpqp.md
 	$(FAIRWEIR) figures control --write-docs docs/control.md
 
 bench: build
-$(SUDO) cargo bench --locked --workspace --bench fair --bench police --bench link --bench classifier --bench tick --bench connections --bench daemon --bench htb --bench tcp --bench engine
+	$(SUDO) cargo bench --locked --workspace --bench fair --bench police --bench link --bench classifier --bench tick --bench connections --bench daemon --bench htb --bench tcp --bench engine
 
 install: build
 	install -D -m 0755 $(FAIRWEIR) $(DESTDIR)$(PREFIX)/bin/fairweir

@@ -76,6 +76,10 @@ pub(crate) enum FiguresCommand {
     /// Spring et al., Receiver Based Management of Low Bandwidth Access Links (INFOCOM 2000).
     #[command(after_help = FIGURES_EXAMPLES)]
     Rbm(FiguresArgs),
+    /// Tahir et al., rate limits with rich policies by phantom queues (BC-PQP), and what `fairweir
+    /// isp` promises beyond the paper.
+    #[command(after_help = FIGURES_EXAMPLES)]
+    Bcpqp(FiguresArgs),
     /// What the default control `fairweir` has to stand, beside the other controls.
     #[command(after_help = FIGURES_EXAMPLES)]
     Control(FiguresArgs),
@@ -343,6 +347,7 @@ const FIGURES_EXAMPLES: &str = "Examples:
   fairweir figures crab --figure 7 --figure 12 --out /tmp/figures
   fairweir figures crab --seed 1..20 --json
   fairweir figures rbm --figure 2
+  fairweir figures bcpqp --figure losses
   fairweir figures control --write-docs docs/control.md";
 
 const LAB_CHECK_EXAMPLES: &str = "Examples:

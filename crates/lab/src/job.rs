@@ -21,6 +21,8 @@ pub(crate) struct Job {
     /// Index of the flow's group.
     pub(crate) group: usize,
     pub(crate) congestion_control: String,
+    /// Whether its senders spread their packets.
+    pub(crate) paced: bool,
     pub(crate) connections: u32,
     pub(crate) start_ns: u64,
     pub(crate) stop_ns: u64,
@@ -63,6 +65,7 @@ pub(crate) enum What {
         interval_ns: u64,
         size: u64,
         sigma_ppm: u32,
+        arrivals: Option<u32>,
     },
 }
 
@@ -102,6 +105,7 @@ impl Job {
             what: What::new(&flow.kind),
             group: flow.group,
             congestion_control: flow.congestion_control.name().to_owned(),
+            paced: flow.paced,
             connections: flow.connections,
             start_ns: flow.start.as_nanos(),
             stop_ns: flow.stop.as_nanos(),
@@ -152,6 +156,7 @@ impl Job {
             group: self.group,
             kind: self.what.kind(),
             congestion_control: CongestionControl::Cubic,
+            paced: self.paced,
             connections: self.connections,
             rtt: Span::ZERO,
             start: self.start(),
@@ -186,10 +191,11 @@ impl What {
                 session_gap_ns: web.session_gap.as_nanos(),
                 pages: web.pages_per_session,
             },
-            Kind::Short(Short { interval, size, sigma_ppm }) => What::Short {
+            &Kind::Short(Short { interval, size, sigma_ppm, arrivals }) => What::Short {
                 interval_ns: interval.as_nanos(),
                 size: size.as_u64(),
-                sigma_ppm: *sigma_ppm,
+                sigma_ppm,
+                arrivals,
             },
         }
     }
@@ -217,10 +223,11 @@ impl What {
                     pages_per_session: pages,
                 })
             }
-            What::Short { interval_ns, size, sigma_ppm } => Kind::Short(Short {
+            What::Short { interval_ns, size, sigma_ppm, arrivals } => Kind::Short(Short {
                 interval: Span::nanos(interval_ns),
                 size: Bytes::new(size),
                 sigma_ppm,
+                arrivals,
             }),
         }
     }

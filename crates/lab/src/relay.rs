@@ -7,7 +7,7 @@
 //! whether the machine was quick enough ([`Outcome::lateness`]).
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,8 @@ use fairweir_core::receiver::Control;
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_linux::realtime;
 use fairweir_sim::link::{Link, Packet};
-use fairweir_sim::report::{Histogram, Samples};
+use fairweir_sim::police::{Fate as Policed, Points};
+use fairweir_sim::report::{Histogram, PoliceSamples, Samples};
 use fairweir_sim::scenario::ETHERNET_HEADER;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -49,6 +50,8 @@ pub(crate) struct Relay {
 /// What the access link has seen.
 pub(crate) struct Outcome {
     pub(crate) samples: Samples,
+    /// What passed the policing points.
+    pub(crate) policed: Vec<PoliceSamples>,
     /// How late packets were written, against the model.
     pub(crate) lateness: Histogram,
     /// Packets that the kernel did not take; should be none.
@@ -118,6 +121,9 @@ struct Route {
     delay_up: Span,
 }
 
+/// A packet before a policing point: the class that it has on the downlink, and itself.
+type Policeable = (usize, Vec<u8>);
+
 struct Carrier {
     clock: Clock,
     net0: OwnedFd,
@@ -126,6 +132,9 @@ struct Carrier {
     routes: Vec<Route>,
     reflector: Reflector,
     first_port: u16,
+    police: Points<Policeable>,
+    /// The connections of each flow by the client's port, in the order in which they came.
+    units: BTreeMap<(usize, u16), u32>,
     down: Link<Vec<u8>>,
     up: Link<(usize, Vec<u8>)>,
     to_down: BinaryHeap<Reverse<Delayed>>,
@@ -161,6 +170,8 @@ impl Carrier {
             routes: flows.chain([probe]).collect(),
             reflector: Reflector::new(scenario),
             first_port: plan.first_port(),
+            police: Points::new(scenario),
+            units: BTreeMap::new(),
             down: Link::new(scenario.downlink(control)),
             up: Link::new(scenario.uplink()),
             to_down: BinaryHeap::new(),
@@ -168,7 +179,12 @@ impl Carrier {
             to_acc0: BinaryHeap::new(),
             arrivals: 0,
             buffer: vec![0; PACKET_MAX],
-            outcome: Outcome { samples, lateness: Histogram::default(), refused: 0 },
+            outcome: Outcome {
+                samples,
+                policed: Vec::new(),
+                lateness: Histogram::default(),
+                refused: 0,
+            },
         }
     }
 
@@ -181,6 +197,7 @@ impl Carrier {
             self.move_on(now);
             self.wait()?;
         }
+        self.outcome.policed = self.police.into_samples();
         Ok(self.outcome)
     }
 
@@ -223,14 +240,11 @@ impl Carrier {
     /// Moves everything on that is due.
     fn move_on(&mut self, now: Time) {
         while let Some(Reverse(delayed)) = pop_due(&mut self.to_down, now) {
-            let (class, size) = (self.routes[delayed.flow].group, l2_size(&delayed.ip));
-            self.down.enqueue(delayed.due, Packet { class, size, body: delayed.ip });
-            while let Some(dropped) = self.down.poll_drop() {
-                if !dropped.random {
-                    self.outcome.samples.record_drop();
-                }
-            }
+            // What leaves a shaper before that comes to the downlink before it.
+            self.leave_shapers(delayed.due);
+            self.police(delayed);
         }
+        self.leave_shapers(now);
         while let Some(departure) = self.down.poll_departure(now) {
             let Packet { class, size, body } = departure.packet;
             self.outcome.samples.record_departure(departure.at, class, size, departure.sojourn);
@@ -250,12 +264,46 @@ impl Carrier {
         }
     }
 
+    /// Takes a packet past its policing point, if it has one, to the downlink.
+    fn police(&mut self, Delayed { due, flow, ip, .. }: Delayed) {
+        let class = self.routes[flow].group;
+        if self.police.is_empty() || flow == self.probe() {
+            return self.enqueue(due, class, ip);
+        }
+        let port = port(&ip, End::Destination).unwrap_or(0);
+        let unit = self.units.get(&(flow, port)).copied().unwrap_or_else(|| {
+            let next = self.units.range((flow, 0)..=(flow, u16::MAX)).count() as u32;
+            *self.units.entry((flow, port)).or_insert(next)
+        });
+        match self.police.arrive(due, (flow, unit), l2_size(&ip), false, (class, ip)) {
+            Policed::Pass((class, ip)) | Policed::Mark((class, ip)) => self.enqueue(due, class, ip),
+            Policed::Drop(_) | Policed::Waits => {}
+        }
+    }
+
+    /// Takes what has left a shaper to the downlink.
+    fn leave_shapers(&mut self, now: Time) {
+        while let Some((at, (class, ip))) = self.police.poll_departure(now) {
+            self.enqueue(at, class, ip);
+        }
+    }
+
+    fn enqueue(&mut self, at: Time, class: usize, ip: Vec<u8>) {
+        self.down.enqueue(at, Packet { class, size: l2_size(&ip), body: ip });
+        while let Some(dropped) = self.down.poll_drop() {
+            if !dropped.random {
+                self.outcome.samples.record_drop();
+            }
+        }
+    }
+
     /// Sleeps until a packet arrives or is due.
     fn wait(&self) -> Result<(), Error> {
         let due = [
             self.to_down.peek().map(|d| d.0.due),
             self.to_net0.peek().map(|d| d.0.due),
             self.to_acc0.peek().map(|d| d.0.due),
+            self.police.next_departure(),
             self.down.next_departure(),
             self.up.next_departure(),
         ];

@@ -130,7 +130,7 @@ fn run_once(
     plan::refuse_unplayable(scenario)?;
     let plan = Plan::new(scenario);
     let mut stage = Stage::set_up(&plan, control, options)?;
-    let (outcome, daemon_cpu_cores) = stage.play(&plan, control, options, progress)?;
+    let (mut outcome, daemon_cpu_cores) = stage.play(&plan, control, options, progress)?;
     let outcomes = stage.outcomes(scenario)?;
     let in_time = |h: &report::Histogram| h.quantile(0.99).is_none_or(|q| q <= LATENESS_P99_MAX);
     let mut run = report::Run {
@@ -143,6 +143,7 @@ fn run_once(
         videos: Vec::new(),
         pages: Vec::new(),
         shorts: Vec::new(),
+        policed: std::mem::take(&mut outcome.policed),
         daemon_cpu_cores,
         lateness: lateness(&outcome),
     };

@@ -6,6 +6,7 @@
 //! | [`Host`] | a device whose download is counted by flow group, and shaped |
 //! | [`link`] | network devices, addresses, routes, by netlink |
 //! | [`netns`] | anonymous network namespaces, for the lab and for tests |
+//! | [`pacing`] | TCP that spreads its packets, for the lab's servers |
 //! | [`realtime`] | real-time priority for the lab's link element |
 //! | [`network`], [`doctor`] | which network this is, what this kernel can |
 //! | [`probe`] | how long a small packet takes to somebody behind the access link, and back |
@@ -37,6 +38,7 @@ mod lock;
 mod netlink;
 pub mod netns;
 pub mod network;
+pub mod pacing;
 pub mod police;
 pub mod probe;
 pub mod realtime;

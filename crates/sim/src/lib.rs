@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`scenario`] | what is played: link, groups, flows and their steps, from a TOML file |
 //! | [`htb`] | the receiver's own enforcer, as the kernel's HTB, in virtual time |
+//! | [`police`] | policing points before the bottleneck, with the algorithms of the core |
 //! | [`link`] | a bottleneck with its queue, as a state machine in virtual time |
 //! | [`tcp`] | senders and receivers in virtual time, with Linux's congestion controls |
 //! | [`report`] | how well the groups got their fair shares, from what left the link |
@@ -18,6 +19,7 @@ pub mod app;
 pub mod engine;
 pub mod htb;
 pub mod link;
+pub mod police;
 pub mod random;
 pub mod report;
 pub mod scenario;

@@ -26,6 +26,16 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 impl Plan {
+    /// Which leaves belong to whom, in the order of the classes; one for all without classes.
+    pub fn choices(&self) -> &[Choice] {
+        &self.choices
+    }
+
+    /// The weight of each leaf among those that it hangs with.
+    pub fn leaf_weights(&self) -> Vec<u16> {
+        self.leaves.iter().map(|leaf| leaf.weight).collect()
+    }
+
     /// The leaf of a packet: the first class with a match that fits, and the flow's queue in it.
     pub fn leaf_of(&self, flow: &Flow) -> usize {
         let fits = |choice: &Choice| choice.matches.iter().any(|one| one.fits(flow));

@@ -18,6 +18,7 @@ use nix::unistd::{AccessFlags, access};
 use crate::cli::{FiguresArgs, FiguresCommand};
 use crate::play::{Seeds, cancelled_by_signal};
 
+mod bcpqp;
 mod claim;
 mod control;
 mod crab;
@@ -61,6 +62,13 @@ const RBM: Collection = Collection {
     document: "docs/papers/rbm.md",
     beside: "the paper",
     figures: &rbm::FIGURES,
+    appendix: None,
+};
+const BCPQP: Collection = Collection {
+    name: "bcpqp",
+    document: "docs/papers/bcpqp.md",
+    beside: "the paper",
+    figures: &bcpqp::FIGURES,
     appendix: None,
 };
 const CONTROL: Collection = Collection {
@@ -108,6 +116,7 @@ pub(crate) fn run(command: &FiguresCommand) -> anyhow::Result<()> {
     match command {
         FiguresCommand::Crab(args) => figures(args, &CRAB),
         FiguresCommand::Rbm(args) => figures(args, &RBM),
+        FiguresCommand::Bcpqp(args) => figures(args, &BCPQP),
         FiguresCommand::Control(args) => figures(args, &CONTROL),
     }
 }
@@ -242,6 +251,19 @@ fn measures(report: &Report) -> Vec<(&'static str, &str, f64)> {
         let loads = pages.loads.iter().map(|load| ("load_ms", &*pages.group, load.as_millis_f64()));
         all.extend(loads);
     }
+    for police in &summary.policed {
+        let of = &*police.name;
+        let parts = [
+            ("police_rate_ratio", police.rate_ratio),
+            ("police_p99", police.steady.map(|w| w.p99)),
+            ("police_max", police.steady.map(|w| w.max)),
+            ("police_start_up_max", police.start_up.map(|w| w.max)),
+            ("police_loss_steady", police.loss_steady),
+            ("police_loss", police.loss),
+            ("police_jain", police.jain),
+        ];
+        all.extend(parts.into_iter().filter_map(|(name, value)| Some((name, of, value?))));
+    }
     for right in &summary.right_after_s {
         all.extend(right.seconds.map(|seconds| ("right_after_s", "", seconds)));
     }
@@ -320,7 +342,7 @@ mod tests {
 
     /// Every figure of every collection.
     fn all() -> Vec<&'static Figure> {
-        [CRAB, RBM, CONTROL].into_iter().flat_map(|collection| collection.figures).collect()
+        [CRAB, RBM, BCPQP, CONTROL].into_iter().flat_map(|collection| collection.figures).collect()
     }
 
     #[test]
@@ -381,6 +403,7 @@ mod tests {
             videos: vec![],
             pages: vec![],
             shorts: vec![],
+            policed: vec![],
             daemon_cpu_cores: None,
             lateness: None,
         };

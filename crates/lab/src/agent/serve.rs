@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use fairweir_linux::pacing;
 use socket2::{Domain, Socket, Type};
 
 use crate::clock::Clock;
@@ -103,9 +104,12 @@ impl Server {
 
 fn listen(job: &Job) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(job.server), Type::STREAM, None)?;
-    // What is accepted inherits both.
+    // What is accepted inherits all.
     socket.set_tcp_congestion(job.congestion_control.as_bytes())?;
     socket.set_tcp_notsent_lowat(unsent_max(job))?;
+    if job.paced {
+        pacing::pace(&socket)?;
+    }
     socket.bind(&job.server.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())

@@ -22,6 +22,8 @@ pub(super) struct Shorts {
     random: Random,
     /// When the next one arrives; `None` before the start and after the stop.
     arrives_at: Option<Time>,
+    /// How many have still to arrive, if that is bounded.
+    left: Option<u32>,
     /// What each slot carries.
     slots: Vec<Option<Download>>,
     /// Slots that carry nothing, the next one last.
@@ -43,6 +45,7 @@ impl Shorts {
             short,
             random: Random::new(seed),
             arrives_at: None,
+            left: short.arrivals,
             slots: vec![None; CONNECTIONS_MAX as usize],
             free: (0..CONNECTIONS_MAX).rev().collect(),
             waiting: VecDeque::new(),
@@ -71,8 +74,12 @@ impl Shorts {
 }
 
 impl Play for Shorts {
-    fn handle_start(&mut self, now: Time, _: &mut Wants) {
-        self.arrives_at = Some(now + self.random.exponential(self.short.interval));
+    fn handle_start(&mut self, now: Time, wants: &mut Wants) {
+        self.arrives_at = Some(match self.left {
+            Some(_) => now,
+            None => now + self.random.exponential(self.short.interval),
+        });
+        self.handle_timeout(now, wants);
     }
 
     fn handle_stop(&mut self, _: Time, wants: &mut Wants) {
@@ -85,7 +92,9 @@ impl Play for Shorts {
     fn handle_timeout(&mut self, now: Time, wants: &mut Wants) {
         while let Some(at) = self.arrives_at.filter(|&at| at <= now) {
             self.arrive(at, wants);
-            self.arrives_at = Some(at + self.random.exponential(self.short.interval));
+            self.left = self.left.map(|left| left - 1);
+            let next = at + self.random.exponential(self.short.interval);
+            self.arrives_at = Some(next).filter(|_| self.left != Some(0));
         }
     }
 

@@ -349,6 +349,16 @@ fn short_downloads_arrive_as_a_poisson_process() {
 }
 
 #[test]
+fn a_number_of_short_downloads_arrives_and_no_more_the_first_at_once() {
+    let keys = "rate_per_s = 2\nsize = \"20kB\"\narrivals = 3";
+    let (world, outcome) = play("short", keys, 4, Rate::mbit(1_000), 100);
+    let Outcome::Short(samples) = outcome else { panic!("{outcome:?}") };
+    let opened = times(&world, |want| matches!(want, Want::Open { .. }));
+    assert_eq!((opened.len(), samples.completions.len(), samples.unfinished), (3, 3, 0));
+    assert_eq!(opened[0], Time::ZERO);
+}
+
+#[test]
 fn more_short_downloads_than_slots_wait_and_none_is_forgotten() {
     let keys = "stop = \"60s\"\nrate_per_s = 200\nsize = \"20kB\"\nsigma = 1";
     let (world, outcome) = play("short", keys, 5, Rate::mbit(10), 60);

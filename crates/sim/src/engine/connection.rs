@@ -95,10 +95,11 @@ impl Connection {
     /// Makes both ends.
     pub(super) fn ends(
         congestion_control: CongestionControl,
+        paced: bool,
         segment: Bytes,
         seed: u64,
     ) -> (Sender, Receiver) {
-        let sender = SenderSpec { congestion_control, segment, paced: false, seed };
+        let sender = SenderSpec { congestion_control, segment, paced, seed };
         let receiver = ReceiverSpec { window: RECEIVE_WINDOW_FIRST };
         (Sender::new(&sender), Receiver::new(&receiver))
     }

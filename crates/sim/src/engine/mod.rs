@@ -1,8 +1,8 @@
 //! Plays a scenario in virtual time.
 //!
 //! ```text
-//! servers ── down line (RTT/2) ── downlink ── stages of the home ── receivers
-//!    └────── up line (RTT/2) ──── uplink ─────────────────────────────┘
+//! servers ── down line (RTT/2) ── police ── downlink ── stages of the home ── receivers
+//!    └────── up line (RTT/2) ──── uplink ──────────────────────────────────────┘
 //! ```
 //! The same controllers as in the daemon, the same link as in the lab; TCP and applications are
 //! models. The method: every source of events (a link, a path, an enforcer, a timer) has at most
@@ -23,7 +23,7 @@ use fairweir_core::receiver::{Control, ControllerError, Decision};
 use fairweir_core::units::Time;
 
 use crate::app::Outcome;
-use crate::report::{Report, Run, Samples};
+use crate::report::{PoliceSamples, Report, Run, Samples};
 use crate::scenario::Scenario;
 
 mod connection;
@@ -52,6 +52,7 @@ struct Ended {
     samples: Samples,
     /// What each flow's application has to say.
     outcomes: Vec<Outcome>,
+    policed: Vec<PoliceSamples>,
 }
 
 impl Ended {
@@ -66,6 +67,7 @@ impl Ended {
             videos: Vec::new(),
             pages: Vec::new(),
             shorts: Vec::new(),
+            policed: self.policed,
             daemon_cpu_cores: None,
             lateness: None,
         };

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `setup` | from a scenario to a world at time zero |
 //! | `down` | packets on their way from the servers to the home |
+//! | `police` | what becomes of them at policing points on that way |
 //! | `up` | packets on their way from the home to the servers |
 //! | `resends` | handshakes and requests that were lost and are sent again |
 //! | `ends` | both ends of the connections: what they send, their timers, opening and closing |
@@ -24,12 +25,14 @@ use super::packet::{Down, Sizes, Up};
 use super::{Ended, PlayError};
 use crate::app::App;
 use crate::link::{Link, Packet};
+use crate::police::Points;
 use crate::report::Samples;
 use crate::scenario::Scenario;
 
 mod apps;
 mod down;
 mod ends;
+mod police;
 mod probes;
 mod resends;
 mod setup;
@@ -49,6 +52,8 @@ enum Source {
     Progress,
     Downlink,
     Uplink,
+    /// A departure of a shaper among the policing points.
+    Shapers,
     /// What was lost and is sent again.
     Resend,
     /// Arrivals at the link, from the servers of a path.
@@ -76,6 +81,7 @@ const PROGRESS: usize = 0;
 const DOWNLINK: usize = 1;
 const UPLINK: usize = 2;
 const RESEND: usize = 3;
+const SHAPERS: usize = 4;
 
 /// A flow of the scenario.
 #[derive(Debug)]
@@ -124,6 +130,7 @@ pub(super) struct World<'s> {
     deadlines: Deadlines,
     sources: Vec<Source>,
     paths: Vec<Path>,
+    police: Points<Packet<Down>>,
     downlink: Link<Down>,
     uplink: Link<Up>,
     home: Home<Down>,
@@ -162,6 +169,7 @@ impl<'s> World<'s> {
                     self.deadlines.set(PROGRESS, Some(now + PROGRESS_INTERVAL));
                 }
                 Source::Downlink => self.leave_downlink(now),
+                Source::Shapers => self.leave_shapers(now),
                 Source::Uplink => self.leave_uplink(now),
                 Source::Resend => self.resend(now),
                 Source::DownLine(path) => self.arrive_at_downlink(now, path),
@@ -202,7 +210,8 @@ impl<'s> World<'s> {
     /// What was seen, after the end.
     pub(super) fn ended(self) -> Ended {
         let outcomes = self.flows.into_iter().map(|flow| flow.app.outcome());
-        Ended { samples: self.samples, outcomes: outcomes.collect() }
+        let policed = self.police.into_samples();
+        Ended { samples: self.samples, outcomes: outcomes.collect(), policed }
     }
 
     /// Shows every decision of the first loop from now on.
@@ -218,7 +227,7 @@ impl<'s> World<'s> {
 
     fn check_conservation(&self) {
         let on_paths: usize = self.paths.iter().map(|path| path.down.len()).sum();
-        let down = on_paths + self.downlink.len() + self.home.len();
+        let down = on_paths + self.police.waiting() + self.downlink.len() + self.home.len();
         assert_eq!(self.down.under_way(), down as u64, "a packet down is lost or there twice");
         let on_paths: usize = self.paths.iter().map(|path| path.up.len()).sum();
         let up = on_paths + self.uplink.len();

@@ -17,6 +17,7 @@ mod apps;
 pub mod chart;
 mod histogram;
 mod picture;
+mod police;
 mod svg;
 mod table;
 
@@ -25,6 +26,7 @@ pub use apps::{
 };
 pub use histogram::Histogram;
 pub use picture::picture;
+pub use police::{PoliceSamples, Policed, PolicedFlow, Windows};
 pub use table::{csv, table};
 
 /// Resolution of the recorded rates.
@@ -126,6 +128,8 @@ pub struct Run<'s> {
     pub pages: Vec<WebSamples>,
     /// How long the short downloads took.
     pub shorts: Vec<ShortSamples>,
+    /// What passed the policing points.
+    pub policed: Vec<PoliceSamples>,
     /// How many cores the daemon used; `None` without a daemon.
     pub daemon_cpu_cores: Option<f64>,
     /// How late the link element was; `None` in virtual time.
@@ -199,6 +203,9 @@ pub struct Summary {
     pub pages: Vec<Pages>,
     /// How long the short downloads took.
     pub shorts: Vec<Shorts>,
+    /// How the policing points did; absent without any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policed: Vec<Policed>,
 }
 
 /// After how long everybody had its share.
@@ -297,6 +304,7 @@ impl Run<'_> {
             videos: self.videos.iter().map(|v| v.judge(self.name(v.group))).collect(),
             pages: self.pages.iter().map(|p| p.judge(self.name(p.group))).collect(),
             shorts: self.shorts.iter().map(|s| s.judge(self.name(s.group))).collect(),
+            policed: self.policed.iter().map(|p| p.judge(self.scenario)).collect(),
         };
         Report {
             scenario: self.scenario.name.clone(),

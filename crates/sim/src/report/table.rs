@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use fairweir_core::units::Time;
 
-use super::{BIN, Pages, Ping, QueueDelay, Report, Shorts, Summary};
+use super::{BIN, Pages, Ping, Policed, QueueDelay, Report, Shorts, Summary};
 use crate::scenario::Scenario;
 
 /// The reports side by side as aligned plain text: one column for each control, in the order of the
@@ -47,6 +47,7 @@ pub fn table(reports: &[Report]) -> String {
             vec![number(group.map(|g| g.rate.as_mbit_f64()), 2)]
         });
     }
+    policed(&first.summary, &mut row);
     applications(&first.summary, &mut row);
     for (i, event) in first.summary.right_after_s.iter().enumerate() {
         row(format!("right after, s: {} ({} s)", event.event, event.at_s), &|r| {
@@ -59,6 +60,50 @@ pub fn table(reports: &[Report]) -> String {
 
 /// Adds a row: its name, and what of a report stands there.
 type AddRow<'a> = &'a mut dyn FnMut(String, &dyn Fn(&Report) -> Vec<Number>);
+
+/// From how many policing points on they are told as one.
+const POLICED_ONE_BY_ONE_MAX: usize = 4;
+
+/// The rows of the policing points: of each, or of all together.
+fn policed(first: &Summary, row: AddRow<'_>) {
+    let all = first.policed.len();
+    if all == 0 {
+        return;
+    }
+    let each: Vec<(String, Vec<usize>)> = if all <= POLICED_ONE_BY_ONE_MAX {
+        let named = |(i, p): (usize, &Policed)| (format!("{} ({})", p.name, p.algorithm), vec![i]);
+        first.policed.iter().enumerate().map(named).collect()
+    } else {
+        vec![(format!("{all} policed, worst"), (0..all).collect())]
+    };
+    for (name, which) in each {
+        let of = |r: &Report, value: fn(&Policed) -> Option<f64>| -> Vec<f64> {
+            which.iter().filter_map(|&i| r.summary.policed.get(i).and_then(value)).collect()
+        };
+        let most = |values: Vec<f64>| values.into_iter().reduce(f64::max);
+        let least = |values: Vec<f64>| values.into_iter().reduce(f64::min);
+        row(format!("{name}: rate by plan"), &|r| {
+            let ratios = of(r, |p| p.rate_ratio);
+            match which.len() {
+                1 => vec![number(least(ratios), 3)],
+                _ => vec![number(least(ratios.clone()), 3), number(most(ratios), 3)],
+            }
+        });
+        row("  250 ms p99 / max".into(), &|r| {
+            let p99 = most(of(r, |p| p.steady.map(|w| w.p99)));
+            vec![number(p99, 2), number(most(of(r, |p| p.steady.map(|w| w.max))), 2)]
+        });
+        row("  250 ms max in start-up".into(), &|r| {
+            vec![number(most(of(r, |p| p.start_up.map(|w| w.max))), 2)]
+        });
+        row("  loss, steady / all".into(), &|r| {
+            let percent = |values| number(most(values).map(|v: f64| v * 100.0), 3);
+            let all = Number { unit: " %", ..percent(of(r, |p| p.loss)) };
+            vec![percent(of(r, |p| p.loss_steady)), all]
+        });
+        row("  Jain".into(), &|r| vec![number(least(of(r, |p| p.jain)), 3)]);
+    }
+}
 
 /// The rows of what applications measured.
 fn applications(first: &Summary, row: AddRow<'_>) {

@@ -58,6 +58,7 @@ fn judged(scenario: &Scenario, samples: &Samples) -> Report {
         videos: Vec::new(),
         pages: Vec::new(),
         shorts: Vec::new(),
+        policed: Vec::new(),
         daemon_cpu_cores: None,
         lateness: None,
     };
@@ -256,6 +257,7 @@ fn json_table_csv_and_picture_show_the_run() {
         videos: Vec::new(),
         pages: Vec::new(),
         shorts: Vec::new(),
+        policed: Vec::new(),
         daemon_cpu_cores: Some(0.0031),
         lateness: None,
     };
@@ -280,8 +282,11 @@ fn json_table_csv_and_picture_show_the_run() {
 #[test]
 fn the_json_form_is_what_the_schema_says() {
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
-    let scenario = scenario(TWO);
+    let policed = "[[police]]\nname = \"home\"\nrate = \"9mbit\"\n";
+    let scenario = scenario(&format!("{TWO}{policed}"));
     let samples = samples(&scenario, |_| vec![20.0, 10.0]);
+    let mut home = PoliceSamples::new(&scenario, 0);
+    home.record_mark(Time::ZERO + Span::secs(10), 1, Bytes::new(1_514));
     let ping = PingSamples { group: 0, sent: 3, rtts: vec![Span::millis(7)] };
     let second = Span::secs(1);
     let played = vec![(Rate::mbit(1), second), (Rate::mbit(4), second * 2)];
@@ -299,6 +304,7 @@ fn the_json_form_is_what_the_schema_says() {
         videos: vec![video, VideoSamples::default()],
         pages: vec![pages, WebSamples::default()],
         shorts: vec![shorts, ShortSamples::default()],
+        policed: vec![home, PoliceSamples::new(&scenario, 0)],
         daemon_cpu_cores: Some(0.0031),
         lateness: Some(Lateness { p50_ms: 0.1, p99_ms: 0.2, max_ms: 0.3 }),
     };
@@ -306,7 +312,9 @@ fn the_json_form_is_what_the_schema_says() {
     assert_eq!(summary.videos[0].quality, Some(Rate::mbit(3)));
     assert_eq!(summary.videos[0].rungs[1].share, 0.6667);
     assert_eq!(summary.shorts[0].completion_ms_p99, Some(1_000.0));
+    assert_eq!((summary.policed[0].marked, summary.policed[1].jain), (1, None));
     let text = table(&[full.score()]);
+    assert!(text.contains("home (bc-pqp): rate by plan"), "{text}");
     for row in ["film Mbit/s / stalled, s", "page load", "completion median"] {
         assert!(text.contains(&format!("a, {row}")), "{text}");
     }

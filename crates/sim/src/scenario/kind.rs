@@ -89,6 +89,8 @@ pub struct Short {
     pub size: Bytes,
     /// Standard deviation of the size's logarithm in millionths; zero if all are of one size.
     pub sigma_ppm: u32,
+    /// How many there are; then the first arrives at once. `None` is as many as chance brings.
+    pub arrivals: Option<u32>,
 }
 
 /// What a flow or a group would use.

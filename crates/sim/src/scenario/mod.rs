@@ -25,11 +25,13 @@ mod access;
 mod kind;
 mod overrides;
 pub mod plan;
+mod police;
 mod read;
 pub mod toml_table;
 
 pub use kind::{Demand, Kind, OnOff, Short, Video, Web};
 pub use overrides::{BadOverride, Override};
+pub use police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
 pub use toml_table::{Origin, ScenarioError};
 
 /// The most flows of a scenario.
@@ -64,8 +66,11 @@ pub struct Scenario {
     pub devices: Vec<Device>,
     /// Index of each group's device; empty without devices.
     pub device_of: Vec<usize>,
-    /// Who loads the link, in the order of the file.
+    /// Who loads the link, in the order of the file; behind them those of the copies of policing
+    /// points.
     pub flows: Vec<Flow>,
+    /// Which flows are kept to a rate before they come to the downlink, and how.
+    pub police: Vec<Police>,
 }
 
 /// A device behind the router.
@@ -182,6 +187,9 @@ pub struct Flow {
     pub kind: Kind,
     /// Of the sender; without meaning for UDP.
     pub congestion_control: CongestionControl,
+    /// Whether the sender spreads packets over the RTT, as under the fq qdisc; BBR and QUIC always
+    /// do.
+    pub paced: bool,
     /// How many connections a flow of kind bulk or QUIC has.
     pub connections: u32,
     /// Round-trip time without any queue.
@@ -379,8 +387,11 @@ impl Scenario {
 
     /// Weighted max-min fair shares of the groups at time `t`, by true capacity and demands, among
     /// the devices first where there are some; `None` while the demand of a group is unknown, since
-    /// then all shares are.
+    /// then all shares are, and where flows are policed, since then the plans say who gets what.
     pub fn fair_shares_at(&self, t: Time) -> Option<Vec<Rate>> {
+        if !self.police.is_empty() {
+            return None;
+        }
         let entry = |(i, group): (usize, &Group)| {
             let demand = match self.demand_at(i, t) {
                 Demand::Known(rate) => Some(rate),
@@ -416,8 +427,11 @@ impl Scenario {
     }
 
     /// Whether the flows want at least what the downlink carries at time `t`, whatever those of
-    /// unknown demand want.
+    /// unknown demand want, and nobody polices them.
     pub fn demand_suffices_at(&self, t: Time) -> bool {
+        if !self.police.is_empty() {
+            return false;
+        }
         let known = |flow: &Flow| match flow.demand_at(t) {
             Demand::Known(rate) => rate,
             Demand::Endless => Rate::MAX,

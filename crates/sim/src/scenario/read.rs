@@ -16,6 +16,7 @@ use super::{
 };
 
 mod kind;
+mod police;
 
 const SETTLE: Span = Span::secs(6);
 const RTT: Span = Span::millis(40);
@@ -61,6 +62,7 @@ pub(super) fn scenario(
     let devices = devices(top.tables("device")?)?;
     let group_tables = top.tables("group")?;
     let flow_tables = top.tables("flow")?;
+    let police_tables = top.tables("police")?;
     if group_tables.is_empty() {
         return Err(top.missing("group", "at least one table [[group]]"));
     }
@@ -69,13 +71,13 @@ pub(super) fn scenario(
     }
     top.finish(&[
         "version", "name", "duration", "settle", "seed", "link", "control", "probe", "device",
-        "group", "flow",
+        "group", "flow", "police",
     ])?;
 
     let mut device_of = Vec::new();
     let (groups, places): (Vec<_>, Vec<_>) =
         groups(group_tables, &devices, &mut device_of)?.into_iter().unzip();
-    let flows = flows(flow_tables, &groups, end, link.mtu)?;
+    let mut flows = flows(flow_tables, &groups, end, link.mtu)?;
     for (i, (group, place)) in groups.iter().zip(&places).enumerate() {
         let unmatched = group.matches.is_empty() && group.name != DEFAULT_GROUP;
         if unmatched && !flows.iter().any(|f| f.group == i) {
@@ -83,6 +85,7 @@ pub(super) fn scenario(
             return Err(place.error(what));
         }
     }
+    let police = police::points(police_tables, &groups, &mut flows, end)?;
     let name = name.value;
     let duration = duration.value;
     Ok(Scenario {
@@ -97,6 +100,7 @@ pub(super) fn scenario(
         devices,
         device_of,
         flows,
+        police,
     })
 }
 
@@ -292,6 +296,7 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Scena
         group: index,
         kind,
         congestion_control: congestion_control.map_or(CongestionControl::Cubic, |p| p.value),
+        paced: table.truth("paced")?.unwrap_or(false),
         connections: connections.map_or(1, |p| p.value as u32),
         rtt: table.parsed("rtt")?.map_or(RTT, |p| p.value),
         start,

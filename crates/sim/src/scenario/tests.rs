@@ -527,12 +527,17 @@ fn every_kind_has_its_defaults() {
     assert_eq!(kind("web", "object = \"2kB\""), Kind::Web(small));
     assert!(with("web", "object = \"101kB\"").is_err());
     assert_eq!(kind("web", ""), Kind::Web(web));
-    let short =
-        |interval, sigma_ppm| Kind::Short(Short { interval, size: Bytes::kb(9), sigma_ppm });
+    let short = |interval, sigma_ppm| {
+        Kind::Short(Short { interval, size: Bytes::kb(9), sigma_ppm, arrivals: None })
+    };
     let keys = "rate_per_s = 0.5\nsize = \"9kB\"";
     assert_eq!(kind("short", keys), short(Span::secs(2), 0));
     let keys = "rate_per_s = 8\nsize = \"9kB\"\nsigma = 1.25";
     assert_eq!(kind("short", keys), short(Span::millis(125), 1_250_000));
+    let size = Bytes::kb(9);
+    let one = Short { interval: Span::secs(1), size, sigma_ppm: 0, arrivals: Some(1) };
+    assert_eq!(kind("short", "arrivals = 1\nsize = \"9kB\""), Kind::Short(one));
+    assert!(with("short", "arrivals = 2\nsize = \"9kB\"").is_err(), "when is the second?");
     let flow =
         with("video", "congestion_control = \"vegas\"\nrtt = \"9ms\"").unwrap().flows.remove(1);
     assert_eq!((flow.congestion_control, flow.rtt), (CongestionControl::Vegas, Span::millis(9)));
@@ -574,6 +579,89 @@ fn each_key_belongs_to_its_kinds() {
         for fragment in *says {
             assert!(error.contains(fragment), "`{keys}` gives: {error}; wanted `{fragment}`");
         }
+    }
+}
+
+/// Two groups with three flows, and a policing point with more keys.
+fn policed(keys: &str) -> Result<Scenario, ScenarioError> {
+    let text = format!(
+        "version = 1\nname = \"p\"\nduration = \"60s\"\nlink = {{ rate = \"1gbit\" }}\n\
+         group = [{{ name = \"a\", weight = 1 }}, {{ name = \"b\", weight = 1 }}]\n\
+         flow = [{{ group = \"a\", kind = \"bulk\" }}, {{ group = \"b\", kind = \"bulk\" }},\n\
+         {{ group = \"b\", kind = \"bulk\", start = \"9s\" }}]\n\
+         [[police]]\nname = \"home\"\nrate = \"9mbit\"\n{keys}"
+    );
+    Scenario::parse(&text, "police.toml")
+}
+
+#[test]
+fn a_policing_point_has_its_flows_and_defaults() {
+    let one = |keys: &str| policed(keys).unwrap().police.remove(0);
+    let all = one("");
+    assert_eq!((all.flows.len(), all.algorithm), (3, Algorithm::BcPqp));
+    assert_eq!(all.rate(), Rate::mbit(9));
+    assert_eq!(one("groups = [\"b\"]").flows, [1, 2]);
+    assert_eq!(one("groups = [\"a\"]\nflows = [2]").flows, [0, 2]);
+    let bucket = one("algorithm = \"token-bucket\"\nburst = \"2bdp\"");
+    assert_eq!(bucket.size(), Bytes::new(225_000));
+    // BDP² / (18 · MSS) of 9 Mbit/s in 100 ms.
+    let queues = one("algorithm = \"pqp\"\nqueue = \"2reno\"");
+    assert_eq!(queues.size().as_u64(), 2 * 112_500 * 112_500 / (18 * 1_500));
+    let classes = "share = \"weighted\"\n[[police.class]]\nname = \"x\"\nflows = [0]\n\
+        [[police.class]]\nname = \"y\"\nweight = 3\ngroups = [\"b\"]";
+    assert_eq!(one(classes).class_of, ["x", "y", "y"], "although nobody takes the rest");
+    let scenario = policed("").unwrap();
+    assert_eq!(scenario.fair_shares_at(s(20)), None, "plans say what is fair");
+    assert!(!scenario.demand_suffices_at(s(20)));
+}
+
+#[test]
+fn copies_of_a_policing_point_have_flows_of_their_own() {
+    let scenario = policed("groups = [\"b\"]\ncount = 3\nstagger = \"2s\"").unwrap();
+    let flows: Vec<&[usize]> = scenario.police.iter().map(|p| &p.flows[..]).collect();
+    assert_eq!(flows, [[1, 2], [3, 4], [5, 6]]);
+    assert_eq!(scenario.police[2].name, "home-3");
+    let starts: Vec<Time> = scenario.flows.iter().map(|flow| flow.start).collect();
+    assert_eq!(starts[3..], [s(2), s(11), s(4), s(13)]);
+    assert!(scenario.flows[5..].iter().all(|flow| flow.group == 1));
+}
+
+#[test]
+fn what_is_wrong_with_policing_points_is_said() {
+    let class = "\n[[police.class]]\nname = \"x\"\n";
+    for (keys, says) in [
+        ("groups = [\"c\"]", "11: police.groups: found `c`; allowed are a, b"),
+        (
+            "flows = [3]",
+            "11: police.flows: found the number 3, wanted a list of whole numbers, 0 to 2",
+        ),
+        ("algorithm = \"bcpqp\"", "did you mean `bc-pqp`?"),
+        ("queue = \"9kB\"", "11: police.queue: `bc-pqp` sizes its queues itself"),
+        ("algorithm = \"shaper\"\nburst = \"9kB\"", "what it has is `queue`"),
+        ("algorithm = \"pqp\"\nqueue = \"2rtt\"", "`2rtt` is no size"),
+        ("rtt_max = \"3s\"", "11: police.rtt_max: "),
+        ("count = 0", "11: police.count: "),
+        ("count = 9\nstagger = \"9s\"", "11: police.count: copy 7 would start at the end"),
+        ("[[police]]\nname = \"home\"\nrate = \"1mbit\"\nflows = [0]", "pass `home` already"),
+        ("groups = [\"a\"]\n[[police]]\nname = \"home\"\nrate = \"1mbit\"\nflows = [1]", "already"),
+        (&format!("share = \"weighted\"{class}flows = [0]"), "belong to no class"),
+        (
+            &format!("share = \"weighted\"{class}flows = [0]\n[[police.class]]\nname = \"x\""),
+            "16: police.class.name: the class `x` stands there twice",
+        ),
+        (
+            &format!(
+                "share = \"weighted\"{class}flows = [0]\n[[police.class]]\nname = \"y\"\nflows = [0]"
+            ),
+            "belongs to the class `x` already",
+        ),
+        (
+            &format!("algorithm = \"pqp\"\nshare = \"priority\"{class}"),
+            "`pqp` knows weights of single",
+        ),
+    ] {
+        let error = policed(keys).expect_err(keys).to_string();
+        assert!(error.contains(says), "{keys}\n{error}\nwanted {says}");
     }
 }
 

@@ -308,6 +308,27 @@ impl<'t> Table<'t> {
         }
     }
 
+    /// A list of whole numbers from `min` to `max`, if it is there.
+    pub fn integers(
+        &mut self,
+        key: &str,
+        min: u64,
+        max: u64,
+    ) -> Result<Option<Placed<'t, Vec<u64>>>, ScenarioError> {
+        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let wrong = |v: &DeValue| {
+            let found = found(v);
+            place.error(format!("found {found}, wanted a list of whole numbers, {min} to {max}"))
+        };
+        let DeValue::Array(array) = value else { return Err(wrong(&value)) };
+        let mut numbers = Vec::new();
+        for entry in array {
+            let number = whole(entry.get_ref()).filter(|n| (min..=max).contains(n));
+            numbers.push(number.ok_or_else(|| wrong(entry.get_ref()))?);
+        }
+        Ok(Some(Placed { value: numbers, place }))
+    }
+
     /// A list of texts, if it is there.
     pub fn texts(&mut self, key: &str) -> Result<Option<Placed<'t, Vec<String>>>, ScenarioError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };

@@ -28,18 +28,23 @@ impl World<'_> {
                 DownKind::Echoed { id } if self.evades(&packet.body) => {
                     self.handle_echo(now, packet.body.to as usize, id);
                 }
-                _ => self.downlink.enqueue(now, packet),
+                _ => self.police(now, packet),
             }
         }
         let path = &self.paths[path];
         self.deadlines.set(path.down_source, path.down.next_arrival());
+        self.account_for_lost_down(now);
+        self.deadlines.set(DOWNLINK, self.downlink.next_departure());
+    }
+
+    /// Takes what the downlink has dropped out of the books.
+    pub(super) fn account_for_lost_down(&mut self, now: Time) {
         while let Some(dropped) = self.downlink.poll_drop() {
             if !dropped.random {
                 self.samples.record_drop();
             }
             self.lose_down(now, dropped.packet.body);
         }
-        self.deadlines.set(DOWNLINK, self.downlink.next_departure());
     }
 
     pub(super) fn leave_downlink(&mut self, now: Time) {
@@ -90,7 +95,7 @@ impl World<'_> {
         self.receive(now, packet.body);
     }
 
-    fn flow_of(&self, body: Down) -> usize {
+    pub(super) fn flow_of(&self, body: Down) -> usize {
         match body.kind {
             DownKind::Opening | DownKind::Data(..) => self.connections[body.to].flow,
             DownKind::Datagram | DownKind::Pong { .. } => body.to as usize,
@@ -147,7 +152,7 @@ impl World<'_> {
         self.serve(now, flow);
     }
 
-    fn lose_down(&mut self, now: Time, body: Down) {
+    pub(super) fn lose_down(&mut self, now: Time, body: Down) {
         self.down.dropped += 1;
         match body.kind {
             DownKind::Data(..) => {

@@ -6,13 +6,14 @@ use super::super::connection::Connection;
 use super::super::measure::{Stamps, stamp};
 use super::super::packet::{Down, DownKind, UpKind};
 use super::{Source, World};
+use crate::scenario;
 
 impl World<'_> {
     pub(super) fn open(&mut self, now: Time, flow: usize, slot: u32) {
-        let congestion_control = self.scenario.flows[flow].congestion_control;
+        let scenario::Flow { congestion_control, paced, .. } = self.scenario.flows[flow];
         let (index, is_new) = self.connections.open(flow, slot, |serial| {
             let seed = self.flows[flow].seed.wrapping_add(serial);
-            Connection::ends(congestion_control, self.flows[flow].segment, seed)
+            Connection::ends(congestion_control, paced, self.flows[flow].segment, seed)
         });
         if is_new {
             let timer = self.add_source(Source::Timer(index), None);

@@ -13,6 +13,7 @@ use super::super::packet::Sizes;
 use super::{Flow, PROGRESS, PROGRESS_INTERVAL, Path, Prober, Resends, Source, Tally, World};
 use crate::app::App;
 use crate::link::{Link, LinkSpec};
+use crate::police::Points;
 use crate::random::SplitMix64;
 use crate::report::Samples;
 use crate::scenario::{self, ETHERNET_HEADER, Kind, Scenario, Told};
@@ -37,6 +38,7 @@ impl<'s> World<'s> {
             deadlines: Deadlines::default(),
             sources: Vec::new(),
             paths: Vec::new(),
+            police: Points::new(scenario),
             downlink: Link::new(LinkSpec { seed: random.draw(), ..scenario.downlink(control) }),
             uplink: Link::new(LinkSpec { seed: random.draw(), ..scenario.uplink() }),
             home: Home::new(scenario.groups.len()),
@@ -49,7 +51,8 @@ impl<'s> World<'s> {
             samples: Samples::new(scenario),
             watcher: None,
         };
-        for source in [Source::Progress, Source::Downlink, Source::Uplink, Source::Resend] {
+        let always = [Source::Progress, Source::Downlink, Source::Uplink, Source::Resend];
+        for source in always.into_iter().chain([Source::Shapers]) {
             world.add_source(source, None);
         }
         world.deadlines.set(PROGRESS, Some(Time::ZERO + PROGRESS_INTERVAL));

@@ -10,8 +10,9 @@ const WITH_CONGESTION_CONTROL: &[&str] = &["bulk", "quic", "on-off", "video", "w
 /// Keys that every flow may have.
 const KEYS: [&str; 8] = ["group", "kind", "rtt", "start", "stop", "ip", "app", "server"];
 /// Keys that only flows of these kinds may have.
-const KEYS_OF_KINDS: [(&str, &[&str]); 18] = [
+const KEYS_OF_KINDS: [(&str, &[&str]); 20] = [
     ("congestion_control", WITH_CONGESTION_CONTROL),
+    ("paced", &["bulk", "on-off", "video", "web", "short"]),
     ("connections", &["bulk", "quic"]),
     ("demand", &["bulk", "quic", "on-off", "udp"]),
     ("steps", &["bulk", "quic", "on-off", "udp"]),
@@ -29,6 +30,7 @@ const KEYS_OF_KINDS: [(&str, &[&str]); 18] = [
     ("rate_per_s", &["short"]),
     ("size", &["short"]),
     ("sigma", &["short"]),
+    ("arrivals", &["short"]),
 ];
 
 const ON: Span = Span::secs(2);
@@ -162,7 +164,14 @@ fn web(table: &mut Table<'_>) -> Result<Web, ScenarioError> {
 fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ScenarioError> {
     let wanted = format!("a number above 0 up to {RATE_PER_S_MAX}, such as 2.5");
     let rate = table.millionths("rate_per_s", RATE_PER_S_MAX, &wanted)?;
-    let rate = rate.ok_or_else(|| table.missing("rate_per_s", &wanted))?;
+    let arrivals = table.integer("arrivals", 1, SHORTS_MAX)?.map(|p| p.value as u32);
+    // Of one download nothing has to be said about the next.
+    let alone = (arrivals == Some(1)).then(|| 1_000_000);
+    let Some((value, place)) = rate.map(|p| (p.value, p.place)).or(alone.zip(Some(table.place())))
+    else {
+        return Err(table.missing("rate_per_s", &wanted));
+    };
+    let rate = Placed { value, place };
     if rate.value == 0 {
         return Err(rate.place.error(format!("found zero, wanted {wanted}")));
     }
@@ -181,7 +190,7 @@ fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ScenarioError> {
     let wanted = format!("a number from 0 (all of one size) to {SIGMA_MAX}, such as 1.3");
     let sigma = table.millionths("sigma", SIGMA_MAX, &wanted)?;
     let sigma_ppm = sigma.map_or(0, |p| p.value as u32);
-    Ok(Short { interval, size: size.value, sigma_ppm })
+    Ok(Short { interval, size: size.value, sigma_ppm, arrivals })
 }
 
 fn above_zero(table: &mut Table<'_>, key: &str) -> Result<Option<Span>, ScenarioError> {

@@ -1,0 +1,141 @@
+//! The figures of BC-PQP, and what `fairweir isp` promises beyond them.
+//!
+//! Figure 7 and table 1 are processor cycles, which `make bench` measures.
+
+use fairweir_core::receiver::Control;
+use fairweir_sim::report::chart::{Line, Marks, Panel, colour};
+use fairweir_sim::report::{Policed, Report};
+
+use super::claim::{Band, Claim, Measured, Unit};
+use super::draw::{bars, chart, named_bars};
+use super::play::{Played, Point};
+use super::{Figure, Judged};
+
+mod apps;
+mod loss;
+mod many;
+mod rate;
+mod share;
+
+/// Every figure, in the paper's order, then what is not the paper's.
+pub(super) const FIGURES: [Figure; 13] = [
+    rate::FIGURE_1,
+    rate::FIGURE_3,
+    rate::FIGURE_4,
+    share::FIGURE_5,
+    many::FIGURE_6,
+    many::FIGURE_8A,
+    share::FIGURE_8B,
+    share::FIGURE_8D,
+    apps::FIGURE_9A,
+    apps::FIGURE_9C,
+    rate::RATES,
+    rate::STARTS,
+    loss::LOSSES,
+];
+
+/// What a rate is kept by, as scenario files call it, and its size if that is not the usual one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct By {
+    /// In legends.
+    name: &'static str,
+    algorithm: &'static str,
+    /// Key and value.
+    size: Option<(&'static str, &'static str)>,
+}
+
+const BC_PQP: By = By { name: "BC-PQP", algorithm: "bc-pqp", size: None };
+const SHAPER: By = By { name: "shaper", algorithm: "shaper", size: None };
+/// A bucket of what the rate carries in the longest round trip.
+const POLICER: By = By { name: "policer", algorithm: "token-bucket", size: None };
+/// A bucket with which Reno reaches the rate.
+const POLICER_PLUS: By =
+    By { name: "policer+", algorithm: "token-bucket", size: Some(("burst", "1.5reno")) };
+const FAIR_POLICER: By = By { name: "FairPolicer", algorithm: "fair-policer", size: None };
+const PQP: By = By { name: "PQP", algorithm: "pqp", size: None };
+
+impl By {
+    /// Polices the `n`th policing point of a scenario.
+    fn at(self, point: Point, n: usize) -> Point {
+        let point = point.set(&format!("police.{n}.algorithm"), self.algorithm);
+        match self.size {
+            Some((key, value)) => point.set(&format!("police.{n}.{key}"), value),
+            None => point,
+        }
+    }
+}
+
+/// A scenario in which nobody controls at home.
+fn scenario(name: &'static str) -> Point {
+    Point::new(name, Control::None)
+}
+
+// ------------------------------------------------------------------------------------------------
+// Numbers out of reports; NaN where there is none.
+
+/// A number of the first policing point.
+fn home(of: impl Fn(&Policed) -> Option<f64>) -> impl Fn(&Report) -> f64 {
+    move |report| report.summary.policed.first().and_then(&of).unwrap_or(f64::NAN)
+}
+
+/// What passed in the steady time by the plan's rate.
+fn rate_ratio(report: &Report) -> f64 {
+    home(|p| p.rate_ratio)(report)
+}
+
+/// The 99th percentile of windows of 250 ms in the steady time, by the rate.
+fn window_p99(report: &Report) -> f64 {
+    home(|p| p.steady.map(|w| w.p99))(report)
+}
+
+/// The largest window of 250 ms in start-ups, by the rate.
+fn start_up(report: &Report) -> f64 {
+    home(|p| p.start_up.map(|w| w.max))(report)
+}
+
+/// What part of the packets was dropped in the steady time.
+fn loss_steady(report: &Report) -> f64 {
+    home(|p| p.loss_steady)(report)
+}
+
+/// Jain's index of the flows.
+fn jain(report: &Report) -> f64 {
+    home(|p| p.jain)(report)
+}
+
+/// The largest of a number over some points, seed by seed.
+fn most(played: &Played, points: &[Point], of: impl Fn(&Report) -> f64) -> Measured {
+    let all = points.iter().map(|point| played.measure(point, &of));
+    all.reduce(|a, b| a.with(&b, larger)).unwrap_or(Measured(Vec::new()))
+}
+
+/// The smallest.
+fn least(played: &Played, points: &[Point], of: impl Fn(&Report) -> f64) -> Measured {
+    most(played, points, |report| -of(report)).map(|v| -v)
+}
+
+/// The larger of two; what is no number is not forgotten.
+fn larger(a: f64, b: f64) -> f64 {
+    if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
+}
+
+// ------------------------------------------------------------------------------------------------
+// Drawing
+
+fn line(name: &str, i: usize, points: Vec<(f64, f64)>) -> Line {
+    Line { name: name.to_owned(), colour: colour(i), dashed: false, points }
+}
+
+fn lines(x: &str, y: &str, logarithmic: bool, lines: Vec<Line>) -> Panel {
+    Panel { x: x.to_owned(), y: y.to_owned(), marks: Marks::Lines { logarithmic, lines } }
+}
+
+/// The distribution of numbers: what part of them is not above each.
+fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
+    values.sort_by(f64::total_cmp);
+    let count = values.len();
+    // As many points as anybody can see.
+    let step = (count / 400).max(1);
+    let kept = (0..count).filter(|i| i % step == 0 || *i + 1 == count);
+    kept.map(|i| (values[i], (i + 1) as f64 / count as f64)).collect()
+}

@@ -1,0 +1,167 @@
+//! Who gets what of a rate.
+
+use fairweir_sim::report::Report;
+use fairweir_sim::report::chart::colour;
+
+use super::super::draw::over_time;
+use super::super::read::{drops, rate_between};
+use super::{
+    BC_PQP, Band, By, Claim, FAIR_POLICER, Figure, Judged, Measured, PQP, Played, Point, Unit,
+    bars, chart, jain, named_bars, scenario,
+};
+
+pub(super) const FIGURE_5: Figure = Figure {
+    number: "5",
+    title: "four congestion controls within 7.5 Mbit/s before a bottleneck of 8.5 Mbit/s",
+    series: true,
+    points: || [PQP, BC_PQP].map(tight).into(),
+    judge: judge_5,
+};
+
+fn tight(by: By) -> Point {
+    by.at(scenario("bcpqp-fig5"), 0)
+}
+
+/// Jain's index of the groups' rates in the first 20 s.
+fn jain_early(report: &Report) -> f64 {
+    let rates: Vec<f64> = (0..report.summary.groups.len())
+        .map(|group| rate_between(group, 1.0, 20.0)(report))
+        .collect();
+    let (sum, squares) = rates.iter().fold((0.0, 0.0), |(s, q), rate| (s + rate, q + rate * rate));
+    sum * sum / (rates.len() as f64 * squares)
+}
+
+fn judge_5(played: &Played) -> Judged {
+    let of = |by, of: fn(&Report) -> f64| played.measure(&tight(by), of);
+    let claims = vec![
+        Claim::new(
+            "Jain's index of the first 20 s, PQP with queues for Reno",
+            "unfair",
+            (of(PQP, jain_early), Unit::Error),
+            Band::AtMost(0.95),
+        ),
+        Claim::new(
+            "BC-PQP, first 20 s",
+            "fair",
+            (of(BC_PQP, jain_early), Unit::Error),
+            Band::AtLeast(0.97),
+        ),
+        Claim::new("BC-PQP, later", "fair", (of(BC_PQP, jain), Unit::Error), Band::AtLeast(0.97)),
+        Claim::new(
+            "packets that the bottleneck behind drops, BC-PQP by PQP",
+            "-",
+            (of(BC_PQP, drops).by(&of(PQP, drops)), Unit::Part),
+            Band::AtMost(0.5),
+        ),
+    ];
+    let mut files = over_time("figure-5-pqp", &[tight(PQP)], played);
+    files.extend(over_time("figure-5-bcpqp", &[tight(BC_PQP)], played));
+    let bars_of = |(i, by): (usize, By)| {
+        named_bars(by.name, colour(i), [Some(of(by, jain_early)), Some(of(by, jain))])
+    };
+    let kinds = [PQP, BC_PQP].into_iter().enumerate().map(bars_of).collect();
+    let panels = vec![bars("", "Jain's index", &["first 20 s", "later"], kinds)];
+    files.push(chart(
+        "figure-5",
+        "Figure 5: four congestion controls, a second bottleneck",
+        panels,
+    ));
+    Judged { claims, files }
+}
+
+// ------------------------------------------------------------------------------------------------
+
+pub(super) const FIGURE_8B: Figure = Figure {
+    number: "8b",
+    title: "seven downloads with weights 1 to 7 and bytes to match finish together",
+    series: true,
+    points: || [FAIR_POLICER, BC_PQP].map(weighted).into(),
+    judge: judge_8b,
+};
+
+fn weighted(by: By) -> Point {
+    by.at(scenario("bcpqp-fig8-weights"), 0)
+}
+
+/// From the first that is complete to the last, by the last; nothing if one is not complete.
+fn finish_spread(report: &Report) -> f64 {
+    let times = report.summary.shorts.iter().map(|s| s.completion_ms_p99.unwrap_or(f64::NAN));
+    let times: Vec<f64> = times.collect();
+    if times.is_empty() || times.iter().any(|t| t.is_nan()) {
+        return f64::NAN;
+    }
+    let least = times.iter().copied().fold(f64::MAX, f64::min);
+    let most = times.iter().copied().fold(0.0, f64::max);
+    (most - least) / most
+}
+
+fn judge_8b(played: &Played) -> Judged {
+    let spread = |by| (played.measure(&weighted(by), finish_spread), Unit::Part);
+    let each = |by: By| -> Vec<Option<Measured>> {
+        let of = |n: usize| {
+            move |r: &Report| {
+                let ms = r.summary.shorts.get(n).and_then(|s| s.completion_ms_p99);
+                ms.map_or(f64::NAN, |ms| ms / 1e3)
+            }
+        };
+        (0..7).map(|n| Some(played.measure(&weighted(by), of(n)))).collect()
+    };
+    let seconds = |by: By| -> String {
+        let each = each(by).into_iter().flatten().map(|m| format!("{:.1}", m.mean()));
+        format!("{} s by weight", each.collect::<Vec<_>>().join(", "))
+    };
+    let claims = vec![
+        Claim::new(
+            "BC-PQP: the first is complete before the last by",
+            "the same time",
+            spread(BC_PQP),
+            Band::AtMost(0.05),
+        )
+        .because(|| seconds(BC_PQP)),
+        Claim::new("FairPolicer with weights", "fails", spread(FAIR_POLICER), Band::AtLeast(0.05)),
+    ];
+    let weights: Vec<String> = (1..8).map(|w| w.to_string()).collect();
+    let kinds = [FAIR_POLICER, BC_PQP].into_iter().enumerate();
+    let kinds = kinds.map(|(i, by)| named_bars(by.name, colour(i), each(by))).collect();
+    let panel = bars("weight", "complete after, s", &weights, kinds);
+    let mut files =
+        vec![chart("figure-8b", "Figures 8b and 8c: weights 1 to 7 within 50 Mbit/s", vec![panel])];
+    files.extend(over_time("figure-8b-fair-policer", &[weighted(FAIR_POLICER)], played));
+    files.extend(over_time("figure-8c-bcpqp", &[weighted(BC_PQP)], played));
+    Judged { claims, files }
+}
+
+// ------------------------------------------------------------------------------------------------
+
+pub(super) const FIGURE_8D: Figure = Figure {
+    number: "8d",
+    title: "weights 1:2:3 inside the first of two priorities, 20 Mbit/s",
+    series: true,
+    points: || vec![nested()],
+    judge: judge_8d,
+};
+
+fn nested() -> Point {
+    scenario("bcpqp-fig8-nested")
+}
+
+fn judge_8d(played: &Played) -> Judged {
+    let part = |group: usize, from: f64, to: f64| {
+        let rate = played.measure(&nested(), rate_between(group, from, to));
+        (rate.map(|mbit| mbit / 20.0), Unit::Part)
+    };
+    let about = |part: f64| Band::Within(part * 0.95, part * 1.05);
+    let first = "all bandwidth, by weight";
+    let claims = vec![
+        Claim::new("alone, the rest has", "all", part(3, 4.0, 10.0), Band::AtLeast(0.98)),
+        Claim::new("weight 1 of 1:2:3", first, part(0, 12.0, 20.0), about(1.0 / 6.0)),
+        Claim::new("weight 2 of 1:2:3", first, part(1, 12.0, 20.0), about(2.0 / 6.0)),
+        Claim::new("weight 3 of 1:2:3", first, part(2, 12.0, 20.0), about(3.0 / 6.0)),
+        Claim::new("the rest beside them", "nothing", part(3, 12.0, 40.0), Band::AtMost(0.02)),
+        Claim::new("weight 2 of 1:2", first, part(1, 22.0, 30.0), about(2.0 / 3.0)),
+        Claim::new("weight 1 alone", first, part(0, 32.0, 40.0), Band::AtLeast(0.96)),
+        Claim::new("the rest again, after 2 s", "all", part(3, 42.0, 50.0), Band::AtLeast(0.98)),
+    ];
+    let files = over_time("figure-8d", &[nested()], played);
+    Judged { claims, files }
+}

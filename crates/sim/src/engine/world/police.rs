@@ -1,0 +1,42 @@
+//! What becomes of packets at the policing points before the downlink.
+
+use fairweir_core::units::Time;
+
+use super::super::packet::{Down, DownKind};
+use super::{DOWNLINK, SHAPERS, World};
+use crate::link::Packet;
+use crate::police::Fate;
+
+impl World<'_> {
+    /// Takes a packet past its policing point, if it has one, to the downlink.
+    pub(super) fn police(&mut self, now: Time, packet: Packet<Down>) {
+        let is_probe = matches!(packet.body.kind, DownKind::Echoed { .. });
+        if self.police.is_empty() || is_probe {
+            return self.downlink.enqueue(now, packet);
+        }
+        let who = (self.flow_of(packet.body), self.unit_of(packet.body));
+        match self.police.arrive(now, who, packet.size, false, packet) {
+            Fate::Pass(packet) | Fate::Mark(packet) => self.downlink.enqueue(now, packet),
+            Fate::Drop(packet) => self.lose_down(now, packet.body),
+            Fate::Waits => self.deadlines.set(SHAPERS, self.police.next_departure()),
+        }
+    }
+
+    /// Takes what has left a shaper to the downlink.
+    pub(super) fn leave_shapers(&mut self, now: Time) {
+        while let Some((at, packet)) = self.police.poll_departure(now) {
+            self.downlink.enqueue(at, packet);
+        }
+        self.deadlines.set(SHAPERS, self.police.next_departure());
+        self.account_for_lost_down(now);
+        self.deadlines.set(DOWNLINK, self.downlink.next_departure());
+    }
+
+    /// The number of a packet's connection within its flow.
+    fn unit_of(&self, body: Down) -> u32 {
+        match body.kind {
+            DownKind::Opening | DownKind::Data(..) => self.connections[body.to].slot,
+            DownKind::Datagram | DownKind::Pong { .. } | DownKind::Echoed { .. } => 0,
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Policing points: which flows are kept to which rate, how it is shared, and by what.
+
+use fairweir_core::phantom::plan::limit_for;
+use fairweir_core::phantom::{Plan, PlanSpec};
+use fairweir_core::units::{Bytes, Rate, Span};
+
+/// The most copies of a policing point.
+pub const POLICE_COPIES_MAX: u64 = 1_000;
+
+/// A policing point before the bottleneck: an aggregate of flows and what it may use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Police {
+    /// Unique.
+    pub name: String,
+    /// What is enforced, and how it is shared. A class of the scenario is recognised by a DSCP that
+    /// only it has; see [`Police::class_of`].
+    pub spec: PlanSpec,
+    /// By what.
+    pub algorithm: Algorithm,
+    /// How large its bucket or its queues are; of no meaning for BC-PQP, whose plan knows it.
+    pub size: PoliceSize,
+    /// What chooses a connection's queue.
+    pub queue_by: QueueBy,
+    /// Its flows, by their indices in rising order.
+    pub flows: Vec<usize>,
+    /// The class of each of these; empty without classes.
+    pub class_of: Vec<String>,
+}
+
+impl Police {
+    /// What it may use.
+    pub fn rate(&self) -> Rate {
+        self.spec.rate
+    }
+
+    /// The plan, worked out.
+    ///
+    /// # Panics
+    /// Never: it was checked when the scenario was read.
+    pub fn plan(&self) -> Plan {
+        Plan::new(&self.spec).expect("invariant: the reader has made it once")
+    }
+
+    /// The size of its bucket or of each of its queues.
+    pub fn size(&self) -> Bytes {
+        self.size.bytes(self.spec.rate, self.spec.rtt_max)
+    }
+}
+
+/// What chooses a connection's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueBy {
+    /// Its turn among the connections of its class, so that no two share a queue while there are
+    /// enough.
+    Flow,
+    /// A hash of its addresses and ports.
+    Hash,
+    /// Nothing: all are in the first queue, whatever the policy.
+    One,
+}
+
+/// What keeps an aggregate to its rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Phantom queues with burst control.
+    BcPqp,
+    /// Phantom queues without it.
+    Pqp,
+    /// A token bucket whose tokens the flows share.
+    FairPolicer,
+    /// One token bucket for all.
+    TokenBucket,
+    /// Real queues, served in rounds.
+    Shaper,
+}
+
+impl Algorithm {
+    /// All there are.
+    pub const ALL: [Algorithm; 5] = [
+        Algorithm::BcPqp,
+        Algorithm::Pqp,
+        Algorithm::FairPolicer,
+        Algorithm::TokenBucket,
+        Algorithm::Shaper,
+    ];
+
+    /// What scenario files call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::BcPqp => "bc-pqp",
+            Algorithm::Pqp => "pqp",
+            Algorithm::FairPolicer => "fair-policer",
+            Algorithm::TokenBucket => "token-bucket",
+            Algorithm::Shaper => "shaper",
+        }
+    }
+
+    /// How large its bucket or queues are if nobody says it. Source: BC-PQP §6.1 for the shaper and
+    /// the token bucket, §3.5 for queues that Reno can keep busy.
+    pub(super) const fn size(self) -> PoliceSize {
+        match self {
+            Algorithm::TokenBucket | Algorithm::Shaper => PoliceSize::Bdp { ppm: 1_000_000 },
+            Algorithm::BcPqp | Algorithm::Pqp | Algorithm::FairPolicer => {
+                PoliceSize::Reno { ppm: 1_500_000 }
+            }
+        }
+    }
+}
+
+/// How large a bucket or a queue is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoliceSize {
+    /// So much.
+    Bytes(Bytes),
+    /// In millionths of what the rate carries in the longest round-trip time.
+    Bdp {
+        /// Millionths.
+        ppm: u64,
+    },
+    /// In millionths of what Reno needs to keep it busy, BDP² / (18 · MSS).
+    Reno {
+        /// Millionths.
+        ppm: u64,
+    },
+}
+
+impl PoliceSize {
+    fn bytes(self, rate: Rate, rtt_max: Span) -> Bytes {
+        let scaled = |bytes: Bytes, ppm: u64| {
+            let bytes = u128::from(bytes.as_u64()) * u128::from(ppm) / 1_000_000;
+            Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
+        };
+        match self {
+            PoliceSize::Bytes(bytes) => bytes,
+            PoliceSize::Bdp { ppm } => scaled(rate * rtt_max, ppm),
+            PoliceSize::Reno { ppm } => scaled(limit_for(rate, rtt_max, 1), ppm),
+        }
+    }
+}
+
+impl std::str::FromStr for PoliceSize {
+    type Err = String;
+
+    /// Reads `1000kB`, `bdp`, `2bdp` or `1.5reno`.
+    fn from_str(text: &str) -> Result<PoliceSize, String> {
+        let wanted = || {
+            format!(
+                "`{text}` is no size; wanted a volume (1000kB), multiples of rate · rtt_max (bdp, \
+                 2bdp) or of what Reno needs (1.5reno)"
+            )
+        };
+        let ppm = |factor: &str| match factor.trim() {
+            "" => Ok(1_000_000),
+            factor => {
+                let factor = factor.parse().ok().filter(|f: &f64| *f > 0.0 && *f <= 1e6);
+                factor.map(|f| (f * 1e6).round() as u64).ok_or_else(wanted)
+            }
+        };
+        if let Some(factor) = text.strip_suffix("bdp") {
+            return Ok(PoliceSize::Bdp { ppm: ppm(factor)? });
+        }
+        if let Some(factor) = text.strip_suffix("reno") {
+            return Ok(PoliceSize::Reno { ppm: ppm(factor)? });
+        }
+        match text.parse::<Bytes>() {
+            Ok(Bytes::ZERO) | Err(_) => Err(wanted()),
+            Ok(bytes) => Ok(PoliceSize::Bytes(bytes)),
+        }
+    }
+}
