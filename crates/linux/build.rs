@@ -12,7 +12,7 @@ fn main() -> Result<()> {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").context("cargo sets the architecture")?;
     // Debian keeps asm/types.h in a folder per architecture, where clang does not look for bpf.
     let multiarch = format!("-I/usr/include/{arch}-linux-gnu");
-    for name in ["classify", "lift"] {
+    for name in ["classify", "lift", "police"] {
         let source = format!("bpf/{name}.bpf.c");
         SkeletonBuilder::new()
             .source(&source)

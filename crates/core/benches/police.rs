@@ -31,16 +31,16 @@ fn main() {
     let clock = Clock::read();
     println!("\n### `police`: a decision, in cycles of {:.2} GHz\n", clock.ghz);
     println!("(By a chain of additions the core runs at {:.2} GHz.)\n", core_ghz());
-    let mut bench = Bench { clock, buffers: Buffers::new() };
     let only = std::env::var("POLICE_ONLY").unwrap_or_default();
     if let Some((queues, aggregates)) = only.split_once('x') {
         // For a profiler: BC-PQP alone.
         let count = |text: &str| text.parse().expect("POLICE_ONLY=16x1");
         let load = if std::env::var_os("POLICE_UNDER").is_some() { UNDER } else { OVER };
-        let ns = bench.phantom(Load::new(count(queues), count(aggregates), load));
+        let ns = phantom(&Load::new(count(queues), count(aggregates), load));
         println!("{:.1} cycles", ns * clock.ghz);
         return;
     }
+    let mut bench = Bench { clock, buffers: Buffers::new() };
     println!(
         "| load | queues | aggregates | loop alone | token bucket | FairPolicer | PQP | BC-PQP | shaper | BC-PQP / token bucket | BC-PQP / shaper |"
     );
@@ -75,7 +75,9 @@ struct Load {
 #[derive(Clone, Copy)]
 struct Draw {
     aggregate: u32,
-    leaf: u16,
+    leaf: u8,
+    /// How much later it comes than the one before, in 128ths of the mean: 0 to 255.
+    pause: u8,
     size: u16,
 }
 
@@ -92,17 +94,18 @@ impl Load {
         let arrivals = (0..DRAWN)
             .map(|_| Draw {
                 aggregate: random(aggregates) as u32,
-                leaf: random(queues) as u16,
+                leaf: random(queues) as u8,
+                pause: random(256) as u8,
                 size: if random(4) == 0 { 100 } else { 1_500 },
             })
             .collect();
         Load { queues, aggregates, percent, arrivals }
     }
 
-    /// Time between two packets of all, in 2⁻²⁰ ns: the mean size is 1,150 bytes.
+    /// A pause of one, in 2⁻²⁰ ns: the mean size is 1,150 bytes, the mean pause 127.5.
     fn gap(&self, percent: u64) -> u64 {
         let total = u128::from(RATE.as_bps()) * self.aggregates as u128 * u128::from(percent);
-        (((1_150 * 8 * 100 * 1_000_000_000u128) << 20) / total) as u64
+        (((1_150 * 8 * 100 * 1_000_000_000u128) << 20) * 2 / 255 / total) as u64
     }
 }
 
@@ -122,7 +125,7 @@ impl Run {
         let gap = load.gap(percent);
         let mut passed = 0;
         for draw in load.arrivals.iter().cycle().take(count) {
-            self.at += gap;
+            self.at += gap * u64::from(draw.pause);
             let arrival = Arrival {
                 leaf: draw.leaf.into(),
                 size: Bytes::new(draw.size.into()),
@@ -304,7 +307,7 @@ impl Bench {
             police(&mut Policers(many(&load, bucket)), &load),
             police(&mut Policers(many(&load, fair)), &load),
             police(&mut Policers(many(&load, pqp)), &load),
-            self.phantom_of(&load),
+            phantom(&load),
             self.shaper(&load),
         ];
         let [empty, bucket, fair, pqp, phantom, shaper] = ns.map(|ns| ns * self.clock.ghz);
@@ -315,20 +318,6 @@ impl Bench {
             phantom / bucket,
             shaper / phantom
         );
-    }
-
-    fn phantom(&mut self, load: Load) -> f64 {
-        self.phantom_of(&load)
-    }
-
-    /// In the smallest slot of those that the kernel has.
-    fn phantom_of(&self, load: &Load) -> f64 {
-        match load.queues {
-            1 => police(&mut Phantom::<1, 1>::new(load), load),
-            2..=4 => police(&mut Phantom::<4, 4>::new(load), load),
-            5..=16 => police(&mut Phantom::<4, 16>::new(load), load),
-            _ => police(&mut Phantom::<5, 64>::new(load), load),
-        }
     }
 
     fn shaper(&mut self, load: &Load) -> f64 {
@@ -347,6 +336,16 @@ impl Bench {
         let is_right = (rate / wanted - 1.0).abs() < 0.1;
         assert!(is_right, "the shaper sends {rate:.0} bit/s, not {wanted:.0}: no shaper");
         ns
+    }
+}
+
+/// In the smallest slot of those that the kernel has.
+fn phantom(load: &Load) -> f64 {
+    match load.queues {
+        1 => police(&mut Phantom::<1, 1>::new(load), load),
+        2..=4 => police(&mut Phantom::<4, 4>::new(load), load),
+        5..=16 => police(&mut Phantom::<4, 16>::new(load), load),
+        _ => police(&mut Phantom::<5, 64>::new(load), load),
     }
 }
 

@@ -6,9 +6,13 @@ use fairweir_core::policy::Group;
 
 use crate::cli::CheckArgs;
 use crate::config::Config;
+use crate::isp;
 use crate::table::{self, Align};
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
+    if isp::is_isp_file(&args.file) {
+        return isp::check(&args.file, args.json);
+    }
     let config = Config::load(&args.file)?;
     let out = &mut io::stdout().lock();
     if args.json {

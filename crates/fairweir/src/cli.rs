@@ -8,6 +8,7 @@ use fairweir_core::units::{Rate, Span};
 use fairweir_sim::scenario::Override;
 
 use crate::config::{self, parse_capacity, parse_control, parse_dev};
+use crate::isp::{self, cli::IspArgs};
 use crate::play::Seeds;
 
 /// Share a download by weight, from the receiving end.
@@ -30,6 +31,9 @@ pub(crate) enum Subcommand {
     /// Share what arrives at an interface, until told to stop.
     #[command(after_help = HOST_EXAMPLES)]
     Host(HostArgs),
+    /// Police the subscribers of an access network, until told to stop; or ask who does.
+    #[command(after_help = isp::cli::EXAMPLES)]
+    Isp(IspArgs),
     /// Show what a running daemon knows and does.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
@@ -178,7 +182,7 @@ pub(crate) struct OffArgs {
 /// `fairweir check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The configuration; conf.d/*.toml beside it are merged.
+    /// The configuration; conf.d/*.toml beside it are merged. Or an ISP's, with [isp] in it.
     #[arg(default_value = config::DEFAULT_PATH)]
     pub(crate) file: PathBuf,
     /// Print JSON.
@@ -321,7 +325,8 @@ A daemon that does not answer is killed. One that systemd started is better stop
 
 const CHECK_EXAMPLES: &str = "Examples:
   fairweir check
-  fairweir check ./fairweir.toml --json";
+  fairweir check ./fairweir.toml --json
+  fairweir check /etc/fairweir/isp.toml";
 
 const INIT_EXAMPLES: &str = "Examples:
   sudo fairweir init --dev eth0

@@ -9,10 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Pid;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::config::nearest;
-use crate::wire::Request;
+use crate::isp;
 
 /// A daemon that works answers within a tick; one that does not answer in this time is stuck.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -28,9 +29,21 @@ impl Client {
     /// # Errors
     /// An [`io::Error`] if nobody listens there.
     pub(crate) fn connect(run_dir: &Path, dev: &str) -> io::Result<Client> {
+        Client::connect_patiently(run_dir, dev, PATIENCE)
+    }
+
+    /// The same to a daemon that may take `patience` for each line of its answer.
+    ///
+    /// # Errors
+    /// An [`io::Error`] if nobody listens there.
+    pub(crate) fn connect_patiently(
+        run_dir: &Path,
+        dev: &str,
+        patience: Duration,
+    ) -> io::Result<Client> {
         let stream = UnixStream::connect(socket_path(run_dir, dev))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
         Ok(Client { stream: BufReader::new(stream) })
     }
 
@@ -53,17 +66,30 @@ impl Client {
     }
 
     /// Asks, and understands the answer.
-    pub(crate) fn request<T: DeserializeOwned>(&mut self, request: Request) -> anyhow::Result<T> {
+    pub(crate) fn request<T: DeserializeOwned>(
+        &mut self,
+        request: impl Serialize,
+    ) -> anyhow::Result<T> {
         let answer = self.request_line(request)?;
         serde_json::from_str(&answer)
             .with_context(|| "the daemon's answer is not understood; is it of another version?")
     }
 
     /// Asks, and waits for the answer: one line of JSON.
-    pub(crate) fn request_line(&mut self, request: Request) -> anyhow::Result<String> {
+    pub(crate) fn request_line(&mut self, request: impl Serialize) -> anyhow::Result<String> {
+        self.send(request)?;
+        self.receive()
+    }
+
+    /// Asks.
+    pub(crate) fn send(&mut self, request: impl Serialize) -> anyhow::Result<()> {
         let mut line = serde_json::to_string(&request)?;
         line.push('\n');
-        self.stream.get_mut().write_all(line.as_bytes()).map_err(no_answer)?;
+        self.stream.get_mut().write_all(line.as_bytes()).map_err(no_answer)
+    }
+
+    /// Waits for one line of an answer.
+    pub(crate) fn receive(&mut self) -> anyhow::Result<String> {
         let mut answer = String::new();
         let read = self.stream.read_line(&mut answer).map_err(no_answer)?;
         if read == 0 {
@@ -105,8 +131,10 @@ pub(crate) fn devices(run_dir: &Path) -> anyhow::Result<Vec<String>> {
     let mut devices = Vec::new();
     for entry in entries {
         let name = entry?.file_name();
-        if let Some(dev) = name.to_str().and_then(|n| n.strip_suffix(".sock")) {
-            devices.push(dev.to_owned());
+        match name.to_str().and_then(|n| n.strip_suffix(".sock")) {
+            // That daemon is asked by `fairweir isp`.
+            None | Some(isp::NAME) => {}
+            Some(dev) => devices.push(dev.to_owned()),
         }
     }
     devices.sort();

@@ -18,15 +18,19 @@ mod client;
 mod compare;
 mod config;
 mod doctor;
+mod events;
 mod figures;
 mod host;
 mod init;
+mod isp;
 mod lab;
 mod off;
 mod play;
 mod progress;
+mod server;
 mod sim;
 mod status;
+mod systemd;
 mod table;
 mod top;
 mod wire;
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
 fn run(command: Subcommand) -> anyhow::Result<()> {
     match command {
         Subcommand::Host(args) => host::run(&args),
+        Subcommand::Isp(args) => isp::run(&args),
         Subcommand::Status(args) => status::run(&args),
         Subcommand::Top(args) => top::run(&args),
         Subcommand::Off(args) => off::run(&args),

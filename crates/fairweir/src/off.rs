@@ -13,6 +13,7 @@ use nix::sys::signal::{Signal, kill};
 
 use crate::cli::OffArgs;
 use crate::client::{Client, devices, socket_path};
+use crate::isp;
 use crate::wire::{Outcome, Request};
 
 /// How long a daemon may take to end after it has answered, or after it was killed.
@@ -31,6 +32,10 @@ pub(crate) fn run(args: &OffArgs) -> anyhow::Result<()> {
         }
     };
     let mut done = Vec::new();
+    if args.dev.is_none() {
+        // Its programs in the kernel go with it.
+        done.extend(stop(run_dir, isp::NAME)?);
+    }
     for dev in &devs {
         done.extend(stop(run_dir, dev)?);
         let _lock = wait_for_end(dev)?;

@@ -1,4 +1,4 @@
-//! How far each run is, on stderr.
+//! How far things are that take long, on stderr.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
@@ -80,5 +80,48 @@ impl Progress {
         let sum: u64 = state.percents.iter().flatten().sum();
         let percent = sum / self.labels.len().max(1) as u64;
         format!("{} runs: {:>3} %", self.labels.len(), percent / step * step)
+    }
+}
+
+/// How long nothing is said of what may be done at once.
+const QUIET: Duration = Duration::from_secs(2);
+/// How often a log gets a line.
+const LOG_PERIOD: Duration = Duration::from_secs(5);
+
+/// How many of many are done: one line of a terminal, or some lines of a log.
+pub(crate) struct Count {
+    /// What is done with what, such as `loaded` and `subscribers`.
+    words: [&'static str; 2],
+    next_at: Mutex<(Instant, bool)>,
+}
+
+impl Count {
+    /// Of something that begins now.
+    pub(crate) fn new(verb: &'static str, noun: &'static str) -> Count {
+        Count { words: [verb, noun], next_at: Mutex::new((Instant::now() + QUIET, false)) }
+    }
+
+    /// So many of so many are done.
+    pub(crate) fn show(&self, done: usize, of: usize) {
+        let mut state = self.next_at.lock().unwrap_or_else(|e| e.into_inner());
+        if Instant::now() < state.0 {
+            return;
+        }
+        let [verb, noun] = self.words;
+        let text = format!("{verb} {done} of {of} {noun}");
+        let (period, line) = match io::stderr().is_terminal() {
+            true => (Duration::from_millis(100), format!("\r{text}")),
+            false => (LOG_PERIOD, format!("{text}\n")),
+        };
+        let _ = write!(io::stderr(), "{line}");
+        *state = (Instant::now() + period, line.starts_with('\r'));
+    }
+
+    /// Nothing follows.
+    pub(crate) fn end(&self) {
+        let state = self.next_at.lock().unwrap_or_else(|e| e.into_inner());
+        if state.1 {
+            let _ = writeln!(io::stderr());
+        }
     }
 }

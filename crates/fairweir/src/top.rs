@@ -47,7 +47,8 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     ran
 }
 
-fn is_quit(event: &Event) -> bool {
+/// Whether somebody wants to leave.
+pub(crate) fn is_quit(event: &Event) -> bool {
     let Event::Key(key) = event else { return false };
     let interrupt = key.code == KeyCode::Char('c') && key.modifiers == KeyModifiers::CONTROL;
     key.kind == KeyEventKind::Press

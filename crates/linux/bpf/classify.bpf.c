@@ -22,7 +22,6 @@
 #include "connection.h"
 #include "transit.h"
 
-#define ETH_HLEN 14
 #define TC_ACT_UNSPEC (-1)
 #define HEARTBEAT_MAX_NS 2000000000ll
 /* A forwarded packet keeps its priority, which must name no class of somebody else's HTB at egress. */

@@ -2,21 +2,9 @@
 /* What the headers of a packet say. */
 #pragma once
 
-#define ETH_P_IP 0x0800
-#define ETH_P_IPV6 0x86dd
-#define ETH_P_8021Q 0x8100
-#define ETH_P_8021AD 0x88a8
-#define IPPROTO_HOPOPTS 0
-#define IPPROTO_TCP 6
-#define IPPROTO_UDP 17
-#define IPPROTO_ROUTING 43
-#define IPPROTO_FRAGMENT 44
-#define IPPROTO_AH 51
-#define IPPROTO_ICMPV6 58
-#define IPPROTO_DSTOPTS 60
+#include "protocols.h"
+
 #define PACKET_OTHERHOST 3
-#define VLANS_MAX 2
-#define EXTENSIONS_MAX 8
 
 /* What the headers of a packet say. */
 struct packet {

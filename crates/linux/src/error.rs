@@ -49,6 +49,34 @@ pub enum Error {
     /// Applications, units and users cannot be told apart without it.
     #[error("there is no cgroup hierarchy of version 2 (a mount of type cgroup2)")]
     NoCgroups,
+    /// A subscriber was given a plan that was never made.
+    #[error("there is no plan number {0}")]
+    UnknownPlan(u16),
+    /// A plan that somebody has cannot be removed.
+    #[error("plan number {plan} cannot be removed: {users} have it")]
+    PlanInUse {
+        /// The plan.
+        plan: u16,
+        /// Subscribers' directions that have it.
+        users: u32,
+    },
+    /// The subscriber was removed.
+    #[error("there is no such subscriber")]
+    UnknownSubscriber,
+    /// A subscriber without an address would have no packets.
+    #[error("a subscriber needs an address")]
+    NoAddress,
+    /// An address can only lead to one subscriber.
+    #[error("the address {0} belongs to another subscriber")]
+    AddressTaken(ipnet::IpNet),
+    /// The kernel's tables have a size.
+    #[error("too many {what}: there is room for {max}")]
+    TooMany {
+        /// Of what.
+        what: String,
+        /// How many there can be.
+        max: u32,
+    },
 }
 
 impl Error {

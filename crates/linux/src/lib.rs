@@ -10,6 +10,7 @@
 //! | [`realtime`] | real-time priority for the lab's link element |
 //! | [`network`], [`doctor`] | which network this is, what this kernel can |
 //! | [`probe`] | how long a small packet takes to somebody behind the access link, and back |
+//! | [`police`] | subscribers' rates and policies in the kernel, for an ISP |
 //! | [`trial`] | the classifier without a device, for tests and benchmarks |
 //! | `bpf` | the programs of `bpf/`: loading, maps, attaching |
 //! | `rules` | from a policy to the tables that the classifier looks up |
@@ -38,6 +39,7 @@ mod netlink;
 pub mod netns;
 pub mod network;
 pub mod pacing;
+pub mod police;
 pub mod probe;
 pub mod realtime;
 mod rules;

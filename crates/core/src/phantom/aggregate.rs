@@ -22,7 +22,7 @@
 //!
 //! Source: BC-PQP §3-4, with the resolutions of docs/papers/bcpqp.md.
 
-use super::plan::{ALLOWANCE, GATE_SHIFT, Inner, Plan, Signal};
+use super::plan::{GATE_SHIFT, Inner, MSS, Plan, Signal};
 use super::{Arrival, Police, UNIT_BITS, Verdict};
 use crate::units::Time;
 
@@ -216,6 +216,10 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     verdict
 }
 
+/// What a flow may send before anything is known of it, bytes: what its share carries in four
+/// windows, but two segments at least and ten, what TCP begins with (RFC 6928), at most. So many
+/// flows that begin at once cannot all send ten where these are seconds of the rate.
+const ALLOWANCE: (u64, u64) = (2 * MSS, 10 * MSS);
 /// A leaf is filled when it accepts more than this fraction of its share in a window. Reno's sawtooth
 /// needs 4/3 (BC-PQP §4, which takes 3/2); BBR, which heeds nothing else, then stays below 3/2 in any
 /// 250 ms.
@@ -247,7 +251,7 @@ impl State<'_> {
         }
         let accepted = u64::from(state.accepted) + size;
         let (fast, of) = BURST;
-        let is_calm = accepted <= ALLOWANCE
+        let is_calm = backlog + units <= ALLOWANCE.0 << UNIT_BITS
             || state.mark.is_filled()
             || of * accepted * u64::from(root.weight)
                 <= fast * window_bytes * u64::from(spec.weight);
@@ -268,16 +272,18 @@ impl State<'_> {
         state.after = state.after.saturating_add(size as u32);
     }
 
-    /// Fills the leaf's queue with magic if it accepted more in this window than its share, with
-    /// some allowance, explains.
+    /// Fills the leaf's queue with magic if it accepted more in this window than its share explains,
+    /// and has a backlog of more than a flow may send before anything is known of it.
     fn control_burst(&mut self, plan: &Plan, leaf: usize) {
-        let state = &self.leaves[leaf];
-        let accepted = u64::from(state.accepted);
-        if accepted <= ALLOWANCE || state.mark.is_filled() {
+        let backlog = self.backlog(plan, leaf);
+        let LeafState { accepted, mark, .. } = self.leaves[leaf];
+        if backlog <= ALLOWANCE.0 || mark.is_filled() {
             return;
         }
+        let share = self.share_of_window(plan, leaf);
         let (fast, of) = BURST;
-        if of * accepted > fast * self.share_of_window(plan, leaf) {
+        let allowance = (4 * share).clamp(ALLOWANCE.0, ALLOWANCE.1);
+        if backlog > allowance && of * u64::from(accepted) > fast * share {
             self.fill(plan, leaf);
         }
     }

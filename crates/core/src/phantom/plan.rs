@@ -10,7 +10,7 @@ use crate::units::{Bytes, Rate, Span};
 
 mod compile;
 
-pub(super) use compile::{ALLOWANCE, GATE_SHIFT};
+pub(super) use compile::GATE_SHIFT;
 
 /// The most leaves of a plan: a node's set of busy children is one word.
 pub const LEAVES_MAX: usize = 64;

@@ -14,28 +14,30 @@ use tracing::info;
 use crate::cli::HostArgs;
 use crate::client::socket_path;
 use crate::config::nearest;
+use crate::events::Events;
+use crate::isp;
+use crate::server::{Server, as_line};
 use crate::status;
+use crate::systemd;
 use crate::wire::{Outcome, Request, Status};
 
 mod daemon;
 mod delay;
-mod events;
 pub(crate) mod guard;
 mod memory;
 mod report;
-mod server;
 mod settings;
-mod systemd;
 mod windows;
 
 use daemon::{Daemon, next_tick};
-use events::Events;
 use memory::Memory;
-use server::{Server, as_line};
 use settings::Settings;
 
 /// Editors write a file in several steps; it is read once they are done.
 const SETTLE: Span = Span::millis(200);
+
+/// The longest request.
+const REQUEST_MAX: usize = 1_024;
 
 /// How often a dry run says what it would do.
 const SAY_PERIOD: Span = Span::secs(1);
@@ -44,11 +46,14 @@ pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
     let settings = Settings::load(args)?;
     let dev = settings.dev.clone();
     check_exists(&dev)?;
+    if dev == isp::NAME {
+        bail!("`{dev}` is the name of the ISP's socket; give the interface another name");
+    }
     let _lock = Lock::acquire(&dev)?;
     // Signals are blocked before the first thing that would have to be removed exists.
-    let mut events =
-        Events::new(&settings.path, args.until_stdin_closes).context("cannot listen to signals")?;
-    let mut server = Server::bind(&socket_path(&args.run_dir.run_dir, &dev))?;
+    let mut events = Events::new(Some(&settings.path), args.until_stdin_closes)
+        .context("cannot listen to signals")?;
+    let mut server = Server::bind(&socket_path(&args.run_dir.run_dir, &dev), REQUEST_MAX)?;
     let memory = Memory::new(&args.state_dir);
     let mut daemon = Daemon::start(settings, memory, args.remembered_capacity, monotonic_now())?;
     info!(dev, control = %daemon.settings.control(), "attached");
@@ -74,12 +79,12 @@ struct Loop<'d> {
 }
 
 impl Loop<'_> {
-    fn run(mut self, events: &mut Events, server: &mut Server) -> anyhow::Result<()> {
+    fn run(mut self, events: &mut Events, server: &mut Server<Request>) -> anyhow::Result<()> {
         let mut tick_at = monotonic_now() + TICK;
         let mut say_at = tick_at;
         while !self.stop {
             let happened = events
-                .wait(tick_at.since(monotonic_now()), server)
+                .wait(tick_at.since(monotonic_now()), server.waits_for())
                 .context("cannot wait for events")?;
             let now = monotonic_now();
             self.stop |= happened.stop;
@@ -137,7 +142,11 @@ impl Loop<'_> {
     }
 }
 
-fn check_exists(dev: &str) -> anyhow::Result<()> {
+/// There is an interface `dev`.
+///
+/// # Errors
+/// If there is none: which there are.
+pub(crate) fn check_exists(dev: &str) -> anyhow::Result<()> {
     let names: Vec<String> = link::all()?.into_iter().map(|link| link.name).collect();
     if names.iter().any(|name| name == dev) {
         return Ok(());

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Mutex;
 
+pub mod access;
 pub mod stage;
 
 /// The binary under test.

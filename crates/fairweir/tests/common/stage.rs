@@ -61,7 +61,7 @@ impl Stage {
     pub fn with_link(mbit: f64) -> Stage {
         let (home, internet) = (Netns::new().unwrap(), Netns::new().unwrap());
         let dir = TempDir::new().unwrap();
-        let port = internet.run(serve_without_end);
+        let port = internet.run(|| serve_without_end("0.0.0.0:0"));
         let stage = Stage { home, internet, port, dir, mbit };
         stage.plug_in();
         stage
@@ -182,15 +182,7 @@ impl Stage {
         command.stderr(log);
         let child = self.home.run(|| command.spawn().unwrap());
         let socket = self.dir.path().join("run/wan.sock");
-        let mut daemon = Daemon { child, socket, log: self.path("daemon.log") };
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !daemon.ask("status").is_some_and(|status| status["ready"] == true) {
-            if daemon.child.try_wait().unwrap().is_some() || Instant::now() > deadline {
-                panic!("the daemon is not ready: {}", daemon.kill_and_read());
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        daemon
+        Daemon::begun(child, socket, self.path("daemon.log"), |status| status["ready"] == true)
     }
 
     /// Starts a download from a server, in the home.
@@ -242,6 +234,24 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// A daemon that was started, once its status is as `is_ready` wants it.
+    pub fn begun(
+        child: Child,
+        socket: PathBuf,
+        log: PathBuf,
+        is_ready: impl Fn(&Value) -> bool,
+    ) -> Daemon {
+        let mut daemon = Daemon { child, socket, log };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !daemon.ask("status").is_some_and(|status| is_ready(&status)) {
+            if daemon.child.try_wait().unwrap().is_some() || Instant::now() > deadline {
+                panic!("the daemon is not ready: {}", daemon.kill_and_read());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        daemon
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -269,11 +279,16 @@ impl Daemon {
         Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
     }
 
-    /// The answer to a request, if there is one within 3 s.
+    /// The answer to a request without anything else, if there is one within 3 s.
     pub fn ask(&self, request: &str) -> Option<Value> {
+        self.ask_json(&serde_json::json!({ "request": request }))
+    }
+
+    /// The answer to a request, if there is one within 3 s.
+    pub fn ask_json(&self, request: &Value) -> Option<Value> {
         let mut stream = UnixStream::connect(&self.socket).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
-        writeln!(stream, "{{\"request\":\"{request}\"}}").ok()?;
+        writeln!(stream, "{request}").ok()?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).ok()?;
         serde_json::from_str(&line).ok()
@@ -332,7 +347,7 @@ pub struct Download {
 }
 
 impl Download {
-    fn new(stream: TcpStream) -> Download {
+    pub fn new(stream: TcpStream) -> Download {
         let (received, broken) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
         let (count, ended) = (Arc::clone(&received), Arc::clone(&broken));
         let mut reader = stream.try_clone().unwrap();
@@ -386,9 +401,9 @@ impl Drop for Download {
     }
 }
 
-/// Listens at every address; whoever connects gets bytes until it closes. Returns the port.
-fn serve_without_end() -> u16 {
-    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+/// Listens; whoever connects gets bytes until it closes. Returns the port.
+pub fn serve_without_end(address: &str) -> u16 {
+    let listener = TcpListener::bind(address).unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {

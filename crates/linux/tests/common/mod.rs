@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 pub(crate) mod agent;
+pub(crate) mod frames;
 pub(crate) mod path;
 
 use std::io::{Read, Write};

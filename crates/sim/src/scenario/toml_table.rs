@@ -122,6 +122,11 @@ impl Place<'_> {
         self.source.file
     }
 
+    /// Where in the text it is, in bytes: for who keeps many places and asks for few lines.
+    pub fn offset(&self) -> usize {
+        self.at
+    }
+
     fn is_override(&self) -> bool {
         matches!(self.source.origin(self.at), Origin::Override(_))
     }
@@ -217,6 +222,27 @@ impl<'t> Table<'t> {
     ) -> Result<Option<Placed<'t, u64>>, ScenarioError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match whole(&value).filter(|n| (min..=max).contains(n)) {
+            Some(value) => Ok(Some(Placed { value, place })),
+            None => Err(place.error(format!(
+                "found {}, wanted a whole number from {min} to {max}",
+                found(&value)
+            ))),
+        }
+    }
+
+    /// A whole number from `min` to `max` that may be negative, if it is there.
+    pub fn signed(
+        &mut self,
+        key: &str,
+        min: i64,
+        max: i64,
+    ) -> Result<Option<Placed<'t, i64>>, ScenarioError> {
+        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let number = match &value {
+            DeValue::Integer(i) => i64::from_str_radix(i.as_str(), i.radix()).ok(),
+            _ => None,
+        };
+        match number.filter(|n| (min..=max).contains(n)) {
             Some(value) => Ok(Some(Placed { value, place })),
             None => Err(place.error(format!(
                 "found {}, wanted a whole number from {min} to {max}",

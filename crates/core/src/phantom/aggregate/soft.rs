@@ -14,10 +14,11 @@ use super::State;
 use crate::phantom::plan::{Plan, Signal};
 use crate::phantom::{Arrival, Verdict};
 
-/// What a leaf's sender has been told, and how long it has been too fast, in one word: from the top
-/// one bit *disarmed*, one bit *filled in this window*, one bit *rising* (clearly more was
-/// accepted in the last window than served), three bits of signals since it was disarmed, two bits of windows in a
-/// row too fast, and 24 bits of the time of the last signal in 2²⁰ ns.
+/// What a leaf's sender has been told, and how fast it has been, in one word: from the top one bit
+/// *disarmed*, one bit *filled in this window*, one bit *rising* (clearly more was accepted in the
+/// last window than served), three bits of signals since it was disarmed, two bits of windows in a
+/// row too fast, four bits of windows in a row without a packet, and 20 bits of the time of the last
+/// signal in 2²⁰ ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Mark(pub u32);
@@ -29,7 +30,9 @@ const COUNT_SHIFT: u32 = 26;
 const COUNT_MASK: u32 = 7 << COUNT_SHIFT;
 const STREAK_SHIFT: u32 = 24;
 const STREAK_MASK: u32 = 3 << STREAK_SHIFT;
-const AT_MASK: u32 = (1 << 24) - 1;
+const SILENCE_SHIFT: u32 = 20;
+const SILENCE_MASK: u32 = 15 << SILENCE_SHIFT;
+const AT_MASK: u32 = (1 << 20) - 1;
 const TICK_SHIFT: u32 = 20;
 
 /// The time to the next signal after the n-th, three windows / √n, in 64ths of a window. Three: a
@@ -56,21 +59,33 @@ impl Mark {
         self.0 & RISING != 0
     }
 
-    /// Begins a window after one in which the leaf accepted clearly more than it was served, or not, and was
-    /// too fast, or not. Returns how many windows in a row it was too fast, at most 3.
-    pub(super) fn begin_window(&mut self, is_rising: bool, is_too_fast: bool) -> u32 {
+    /// Begins a window after one in which the leaf accepted nothing, or clearly more than it was
+    /// served, or was too fast. Returns how many windows in a row it was too fast, at most 3.
+    pub(super) fn begin_window(
+        &mut self,
+        is_silent: bool,
+        is_rising: bool,
+        is_too_fast: bool,
+    ) -> u32 {
         let streak = (self.0 & STREAK_MASK) >> STREAK_SHIFT;
         let streak = if is_too_fast { (streak + 1).min(3) } else { 0 };
-        self.0 &= !(FILLED | RISING | STREAK_MASK);
+        let silence = if is_silent { (self.silence() + 1).min(15) } else { 0 };
+        self.0 &= !(FILLED | RISING | STREAK_MASK | SILENCE_MASK);
+        self.0 |= silence << SILENCE_SHIFT;
         self.0 |= if is_rising { RISING } else { 0 } | streak << STREAK_SHIFT;
         streak
+    }
+
+    /// Windows in a row in which the leaf accepted nothing, at most 15.
+    pub(super) fn silence(self) -> u32 {
+        (self.0 & SILENCE_MASK) >> SILENCE_SHIFT
     }
 
     fn count(self) -> u32 {
         (self.0 & COUNT_MASK) >> COUNT_SHIFT
     }
 
-    /// Ticks since the last signal, modulo 2²⁴: 4.9 hours.
+    /// Ticks since the last signal, modulo 2²⁰: 18 minutes.
     fn age(self, now: u64) -> u32 {
         tick(now).wrapping_sub(self.0 & AT_MASK) & AT_MASK
     }

@@ -8,7 +8,7 @@
 
 use super::State;
 use crate::phantom::UNIT_BITS;
-use crate::phantom::plan::Plan;
+use crate::phantom::plan::{MSS, Plan};
 
 /// Windows in a row in which a leaf accepts [`TOO_FAST`] of what it is served, until it is filled.
 /// Burst control alone lets a sender at 1.4 times its share pass until the queue is full, which may
@@ -16,6 +16,10 @@ use crate::phantom::plan::Plan;
 const STREAK: u32 = 3;
 /// Numerator and denominator; more than Reno's 4/3 (BC-PQP §4), less than 1.4.
 const TOO_FAST: (u64, u64) = (11, 8);
+
+/// A leaf is only called slow once so many bytes were offered to it: less says nothing about a sender
+/// whose next packet may not be due yet.
+const TELLING: u64 = MSS;
 
 impl State<'_> {
     /// Ends the window, with its consequences, and begins the next.
@@ -52,12 +56,14 @@ impl State<'_> {
         let (fast, of) = TOO_FAST;
         let is_rising = accepted * 20 > offered * 21;
         let is_too_fast = is_busy && accepted * of > offered * fast;
-        let streak = self.leaves[leaf].mark.begin_window(is_rising, is_too_fast);
+        let streak = self.leaves[leaf].mark.begin_window(accepted == 0, is_rising, is_too_fast);
         if !is_busy {
             return;
         }
         let left = self.magic_left(plan, leaf);
-        if left == 0 || 2 * accepted < offered {
+        let silence = u64::from(self.leaves[leaf].mark.silence()).max(1);
+        let is_slow = 2 * accepted < offered && silence * offered >= TELLING;
+        if left == 0 || is_slow {
             self.take(plan, leaf, left);
             self.leaves[leaf].magic = 0;
             self.leaves[leaf].after = 0;

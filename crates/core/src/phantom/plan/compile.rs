@@ -17,9 +17,9 @@ const LIMIT_FACTOR: u64 = 2;
 const LIMIT_SPAN: Span = Span::secs(4);
 /// A queue and its grace are counted in 32 bits.
 const LIMIT_MAX: u64 = 3_000_000_000;
-/// What a flow may send before anything is known of it: ten segments are what TCP begins with
-/// (RFC 6928).
-pub(in crate::phantom) const ALLOWANCE: u64 = 10 * MSS;
+/// What a queue holds beyond a BDP at least, and the gate beyond its window: ten segments are what TCP
+/// begins with (RFC 6928).
+const ALLOWANCE: u64 = 10 * MSS;
 /// The gate's times are in 2⁻¹⁶ ns per byte.
 pub(in crate::phantom) const GATE_SHIFT: u32 = 16;
 /// The length of a window of burst control; longer if the longest round trip is. Source: BC-PQP §4.

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Tells `state` (`READY=1`, `STOPPING=1`) to whoever started this process, if they asked for it.
-pub(super) fn notify(state: &str) {
+pub(crate) fn notify(state: &str) {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else { return };
     let send = || -> io::Result<usize> {
         let address = match path.as_bytes().strip_prefix(b"@") {

@@ -12,22 +12,21 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::time::TimeSpec;
 
-use super::server::Server;
 use crate::config::conf_d;
 
 /// What happened while the daemon waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Happened {
+pub(crate) struct Happened {
     /// SIGTERM, SIGINT, or the end of stdin if that is asked for.
-    pub(super) stop: bool,
+    pub(crate) stop: bool,
     /// SIGHUP.
-    pub(super) reload: bool,
+    pub(crate) reload: bool,
     /// Something happened to the files of the configuration.
-    pub(super) files: bool,
+    pub(crate) files: bool,
 }
 
 /// Everything that the daemon waits for but the clock.
-pub(super) struct Events {
+pub(crate) struct Events {
     signals: SignalFd,
     watch: Option<Watch>,
     until_stdin_closes: bool,
@@ -40,30 +39,36 @@ struct Watch {
 }
 
 impl Events {
-    /// Blocks the signals in this thread (and those that it starts later) and hears them here.
+    /// Blocks the signals in this thread (and those that it starts later) and hears them here, and
+    /// what happens to the configuration `main` if that is to be watched.
     ///
     /// # Errors
     /// If the kernel refuses; a watch of the files that it refuses is only logged.
-    pub(super) fn new(main: &Path, until_stdin_closes: bool) -> io::Result<Events> {
+    pub(crate) fn new(main: Option<&Path>, until_stdin_closes: bool) -> io::Result<Events> {
         let mut heard = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
             heard.add(signal);
         }
         heard.thread_block()?;
         let signals = SignalFd::with_flags(&heard, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        let watch = Watch::new(main);
-        if let Err(e) = &watch {
+        let watch = main.map(Watch::new);
+        if let Some(Err(e)) = &watch {
             tracing::warn!("changes of the configuration are not noticed, send SIGHUP: {e}");
         }
-        Ok(Events { signals, watch: watch.ok(), until_stdin_closes })
+        Ok(Events { signals, watch: watch.and_then(Result::ok), until_stdin_closes })
     }
 
-    /// Waits for `span` at most, or until something happens; requests are left to the `server`.
-    pub(super) fn wait(&mut self, span: Span, server: &Server) -> io::Result<Happened> {
+    /// Waits for `span` at most, or until something happens; what `others` wait for (to read, or,
+    /// if true, to write) is left to them.
+    pub(crate) fn wait<'f>(
+        &mut self,
+        span: Span,
+        others: impl Iterator<Item = (BorrowedFd<'f>, bool)>,
+    ) -> io::Result<Happened> {
         let stdin = io::stdin();
         let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         fds.extend(self.watch.iter().map(|w| PollFd::new(w.inotify.as_fd(), PollFlags::POLLIN)));
-        fds.extend(server.waits_for().map(|(fd, has_output)| {
+        fds.extend(others.map(|(fd, has_output)| {
             let flags = if has_output { PollFlags::POLLOUT } else { PollFlags::POLLIN };
             PollFd::new(fd, flags)
         }));

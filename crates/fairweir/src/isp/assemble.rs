@@ -1,0 +1,202 @@
+//! The file and what the API said since, put together.
+
+use std::collections::BTreeSet;
+
+use anyhow::anyhow;
+
+use super::journal::Overlay;
+use super::read::IspFile;
+use super::registry::{Hidden, Origin, Registry, RegistryError};
+
+/// The registry of a file under an overlay. Of one name the overlay counts; where both say the
+/// same, the overlay's record is superfluous and the file's counts.
+///
+/// # Errors
+/// The first record that cannot be, with its place; of two that exclude each other, the file's is
+/// the one that was there first.
+pub(super) fn assemble(file: &IspFile, overlay: &Overlay) -> anyhow::Result<Registry> {
+    let mut registry = Registry::default();
+    registry.hide(hidden(file, overlay));
+    let mut names = BTreeSet::new();
+    for (origin, plan) in &file.plans {
+        let over = overlay.plans.get(&plan.name);
+        if !names.insert(&plan.name) {
+            let e = RegistryError::PlanExists(plan.name.clone());
+            return Err(file.error(*origin, "plan", e.key(), &e.to_string()));
+        }
+        if over.is_none_or(|over| over.as_ref() == Some(plan)) {
+            let loaded = registry.load_plan(plan, Origin::File);
+            loaded.map_err(|e| file.error(*origin, "plan", e.key(), &e.to_string()))?;
+        }
+    }
+    for (name, plan) in &overlay.plans {
+        let Some(plan) = plan.as_ref().filter(|_| !registry.plans().contains_key(name.as_str()))
+        else {
+            continue;
+        };
+        let origin = if names.contains(name) { Origin::ApiOverFile } else { Origin::Api };
+        registry.load_plan(plan, origin).map_err(|e| in_overlay("plan", name, &e))?;
+    }
+    subscribers(file, overlay, &mut registry)?;
+    Ok(registry)
+}
+
+fn subscribers(file: &IspFile, overlay: &Overlay, registry: &mut Registry) -> anyhow::Result<()> {
+    let mut overlaid = BTreeSet::new();
+    for (origin, spec) in &file.subscribers {
+        let over = overlay.subscribers.get(&spec.name);
+        if over.is_some() && !overlaid.insert(&spec.name) {
+            let e = RegistryError::SubscriberExists(spec.name.clone());
+            return Err(file.error(*origin, "subscriber", e.key(), &e.to_string()));
+        }
+        if over.is_none_or(|over| over.as_ref() == Some(spec)) {
+            registry.load(spec, Origin::File).map_err(|e| {
+                let what = with_first_place(file, &e);
+                file.error(*origin, "subscriber", e.key(), &what)
+            })?;
+        }
+    }
+    for (name, spec) in &overlay.subscribers {
+        let Some(spec) =
+            spec.as_ref().filter(|_| !registry.subscribers().contains_key(name.as_str()))
+        else {
+            continue;
+        };
+        let origin = if overlaid.contains(name) { Origin::ApiOverFile } else { Origin::Api };
+        registry.load(spec, origin).map_err(|e| in_overlay("subscriber", name, &e))?;
+    }
+    Ok(())
+}
+
+/// Names that the API removed and the file still has.
+fn hidden(file: &IspFile, overlay: &Overlay) -> Hidden {
+    let plans = file.plans.iter().filter(|(_, p)| {
+        let over = overlay.plans.get(&p.name);
+        over.is_some_and(Option::is_none)
+    });
+    let subscribers = file.subscribers.iter().filter(|(_, s)| {
+        let over = overlay.subscribers.get(&s.name);
+        over.is_some_and(Option::is_none)
+    });
+    Hidden {
+        plans: plans.map(|(_, p)| p.name.as_str().into()).collect(),
+        subscribers: subscribers.map(|(_, s)| s.name.as_str().into()).collect(),
+    }
+}
+
+/// Adds where the other one stands that excludes a record.
+fn with_first_place(file: &IspFile, error: &RegistryError) -> String {
+    let other = match error {
+        RegistryError::SubscriberExists(name) => name,
+        RegistryError::AddressTaken { owner, .. } => owner,
+        _ => return error.to_string(),
+    };
+    let first = file.subscribers.iter().find(|(_, spec)| spec.name == *other);
+    match first {
+        Some((origin, _)) => format!("{error} (at {})", file.place(*origin)),
+        None => error.to_string(),
+    }
+}
+
+fn in_overlay(section: &str, name: &str, error: &RegistryError) -> anyhow::Error {
+    let key = error.key();
+    anyhow!(
+        "the {section} `{name}` of the API does not fit the file: {section}.{key}: {error}; change \
+         the file, or drop what the API said by `fairweir isp revert {name}`"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::isp::plan::PlanEntry;
+    use crate::isp::registry::{SubscriberSpec, parse_address};
+    use serde_json::json;
+
+    const FILE: &str = "version = 1
+[isp]
+device = \"eth1\"
+[[plan]]
+name = \"slow\"
+download = \"10mbit\"
+[[plan]]
+name = \"fast\"
+download = \"100mbit\"
+[[subscriber]]
+name = \"alice\"
+addresses = [\"192.0.2.1\"]
+plan = \"slow\"
+[[subscriber]]
+name = \"bob\"
+addresses = [\"192.0.2.2\"]
+plan = \"slow\"
+";
+
+    fn file(text: &str) -> IspFile {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("isp.toml");
+        fs::write(&path, text).unwrap();
+        IspFile::load(&path).unwrap()
+    }
+
+    fn spec(name: &str, address: &str, plan: &str) -> Option<SubscriberSpec> {
+        let addresses = vec![parse_address(address).unwrap()];
+        Some(SubscriberSpec { name: name.to_owned(), addresses, plan: plan.to_owned() })
+    }
+
+    #[test]
+    fn what_the_api_said_stands_over_the_file_by_name() {
+        let mut overlay = Overlay::default();
+        overlay.subscribers.insert("alice".into(), spec("alice", "192.0.2.9", "fast"));
+        overlay.subscribers.insert("bob".into(), None);
+        overlay.subscribers.insert("carol".into(), spec("carol", "192.0.2.2", "gold"));
+        overlay.subscribers.insert("dave".into(), None);
+        let gold = json!({ "name": "gold", "download": "1gbit" });
+        overlay.plans.insert("gold".into(), Some(PlanEntry::from_json(&gold).unwrap()));
+        let registry = assemble(&file(FILE), &overlay).unwrap();
+        let origins: Vec<_> =
+            registry.subscribers().iter().map(|(name, r)| (&**name, r.origin)).collect();
+        assert_eq!(origins, [("alice", Origin::ApiOverFile), ("carol", Origin::Api)]);
+        assert!(registry.hidden().subscribers.contains("bob"));
+        // Nothing is gone that the file does not have.
+        overlay.subscribers.remove("dave");
+        assert_eq!(Overlay::of(&registry), overlay);
+    }
+
+    #[test]
+    fn what_the_file_has_taken_over_is_the_files() {
+        let mut overlay = Overlay::default();
+        overlay.subscribers.insert("alice".into(), spec("alice", "192.0.2.1", "slow"));
+        let registry = assemble(&file(FILE), &overlay).unwrap();
+        assert_eq!(registry.subscribers()["alice"].origin, Origin::File);
+        assert_eq!(Overlay::of(&registry), Overlay::default());
+    }
+
+    #[test]
+    fn records_that_exclude_each_other_are_told_with_both_places() {
+        let error = |text: &str, overlay: &Overlay| {
+            let error = assemble(&file(text), overlay).unwrap_err().to_string();
+            error.split_once("isp.toml").map_or(error.clone(), |(_, e)| e.to_owned())
+        };
+        let none = Overlay::default();
+        let twice = error(&FILE.replace("192.0.2.2", "192.0.2.1"), &none);
+        assert!(twice.starts_with(":14: subscriber.addresses: 192.0.2.1/32 belongs to"), "{twice}");
+        assert!(twice.ends_with("isp.toml:10)"), "{twice}");
+        let twice = error(&FILE.replace("bob", "alice"), &none);
+        assert!(
+            twice.starts_with(":14: subscriber.name: there is a subscriber `alice`"),
+            "{twice}"
+        );
+        let unknown = error(&FILE.replacen("plan = \"slow\"", "plan = \"slwo\"", 1), &none);
+        assert!(unknown.contains(":10: subscriber.plan: there is no plan `slwo`"), "{unknown}");
+        let plan = error(&FILE.replace("fast", "slow"), &none);
+        assert!(plan.starts_with(":7: plan.name: there is a plan `slow` already"), "{plan}");
+        let mut overlay = Overlay::default();
+        overlay.subscribers.insert("carol".into(), spec("carol", "192.0.2.1", "slow"));
+        let taken = error(FILE, &overlay);
+        assert!(taken.contains("`carol` of the API") && taken.contains("`alice`"), "{taken}");
+        assert!(taken.ends_with("`fairweir isp revert carol`"), "{taken}");
+    }
+}

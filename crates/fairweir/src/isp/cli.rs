@@ -1,0 +1,340 @@
+//! The command line of `fairweir isp`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::read;
+use crate::cli::RunDir;
+
+/// `fairweir isp`: the daemon, or a command that asks it.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct IspArgs {
+    #[command(flatten)]
+    pub(super) daemon: DaemonArgs,
+    #[command(subcommand)]
+    pub(super) command: Option<IspCommand>,
+}
+
+/// The daemon.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    /// Plans, and where to police (docs/isp.md).
+    #[arg(long, value_name = "FILE", default_value = read::DEFAULT_PATH)]
+    pub(super) config: PathBuf,
+    /// Touch nothing: print what would be done.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Print the dry run as JSON.
+    #[arg(long, requires = "dry_run")]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+    #[command(flatten)]
+    pub(super) state: StateDir,
+    /// End when stdin ends: for programs that start the daemon.
+    #[arg(long, hide = true)]
+    pub(super) until_stdin_closes: bool,
+}
+
+/// Where what the API changed is kept.
+#[derive(Debug, Args)]
+pub(crate) struct StateDir {
+    /// Directory of what is remembered.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir")]
+    pub(super) state_dir: PathBuf,
+}
+
+/// What can be asked of the daemon.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum IspCommand {
+    /// Add a subscriber.
+    #[command(after_help = ADD_EXAMPLES)]
+    Add(AddArgs),
+    /// Give a subscriber another plan, or other addresses.
+    #[command(after_help = CHANGE_EXAMPLES)]
+    Change(ChangeArgs),
+    /// Remove subscribers; their traffic passes from then on.
+    #[command(after_help = REMOVE_EXAMPLES)]
+    Remove(NamesArgs),
+    /// List the subscribers.
+    #[command(after_help = LIST_EXAMPLES)]
+    List(ListArgs),
+    /// Show a subscriber and what became of its packets.
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show(ShowArgs),
+    /// Add or change what stands in a table (CSV): name,addresses,plan.
+    #[command(after_help = IMPORT_EXAMPLES)]
+    Import(ImportArgs),
+    /// Add, change, remove or list plans.
+    #[command(subcommand)]
+    Plan(PlanCommand),
+    /// Read the files again and do what is different.
+    #[command(after_help = RELOAD_EXAMPLES)]
+    Reload(ReloadArgs),
+    /// Forget what was added, changed or removed by commands, and take the file's word again.
+    #[command(after_help = REVERT_EXAMPLES)]
+    Revert(RevertArgs),
+    /// Show what the daemon knows and does.
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(StatusArgs),
+    /// Watch the busiest subscribers live.
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(TopArgs),
+    /// Print metrics in Prometheus' text format.
+    #[command(after_help = METRICS_EXAMPLES)]
+    Metrics(MetricsArgs),
+}
+
+/// What can be done with plans.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum PlanCommand {
+    /// Add the plans of a file.
+    #[command(after_help = PLAN_EXAMPLES)]
+    Add(PlanFileArgs),
+    /// Change plans to what a file says; all their subscribers have that at once.
+    #[command(after_help = PLAN_EXAMPLES)]
+    Change(PlanFileArgs),
+    /// Remove plans that nobody has.
+    #[command(after_help = PLAN_EXAMPLES)]
+    Remove(NamesArgs),
+    /// List the plans.
+    #[command(after_help = PLAN_EXAMPLES)]
+    List(StatusArgs),
+}
+
+/// `fairweir isp add`.
+#[derive(Debug, Args)]
+pub(crate) struct AddArgs {
+    /// The subscriber's name.
+    pub(super) name: String,
+    /// What it has bought.
+    #[arg(long)]
+    pub(super) plan: String,
+    /// An address or a prefix; give it again for more.
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    pub(super) address: Vec<String>,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir isp change`.
+#[derive(Debug, Args)]
+pub(crate) struct ChangeArgs {
+    /// The subscriber's name.
+    pub(super) name: String,
+    /// Another plan.
+    #[arg(long)]
+    pub(super) plan: Option<String>,
+    /// Its only addresses from now on; give it again for more.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) address: Vec<String>,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// Commands for names.
+#[derive(Debug, Args)]
+pub(crate) struct NamesArgs {
+    /// Their names.
+    #[arg(required = true)]
+    pub(super) names: Vec<String>,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir isp list`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only those who have this plan.
+    #[arg(long)]
+    pub(super) plan: Option<String>,
+    /// Print a JSON object for each, one a line.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir isp show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The subscriber's name.
+    pub(super) name: String,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir isp import`.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The table; `-` is stdin.
+    pub(super) file: PathBuf,
+    /// Change nothing; say what would be, and which rows are bad.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Import the good rows although others are bad.
+    #[arg(long)]
+    pub(super) skip_bad: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir isp plan add` and `change`.
+#[derive(Debug, Args)]
+pub(crate) struct PlanFileArgs {
+    /// A file with [[plan]] tables as in isp.toml; `-` is stdin.
+    pub(super) file: PathBuf,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir isp reload`.
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    /// Change nothing; say what would be.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir isp revert`.
+#[derive(Debug, Args)]
+pub(crate) struct RevertArgs {
+    /// Subscribers and plans.
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(super) names: Vec<String>,
+    /// All of them.
+    #[arg(long)]
+    pub(super) all: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+    #[command(flatten)]
+    pub(super) state: StateDir,
+}
+
+/// `fairweir isp status` and `plan list`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir isp top`.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// How many subscribers.
+    #[arg(short = 'n', long, value_name = "N", default_value = "20")]
+    pub(super) count: usize,
+    /// Print them once, after a second.
+    #[arg(long)]
+    pub(super) once: bool,
+    /// The same as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir isp metrics`.
+#[derive(Debug, Args)]
+pub(crate) struct MetricsArgs {
+    /// Add the busiest subscribers, by name.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub(super) top: usize,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// Of `fairweir isp` itself.
+pub(crate) const EXAMPLES: &str = "Examples:
+  fairweir check /etc/fairweir/isp.toml      what was understood of plans and subscribers
+  sudo fairweir isp --dry-run                what would be done
+  sudo fairweir isp                          police, until told to stop
+  sudo fairweir isp add alice --plan home-50 --address 192.0.2.1 --address 2001:db8:1::/56
+  sudo fairweir isp top                      the busiest subscribers
+
+When the daemon ends, however it does, all traffic passes. SIGHUP reads the files again.";
+
+const ADD_EXAMPLES: &str = "Examples:
+  sudo fairweir isp add alice --plan home-50 --address 192.0.2.1
+  sudo fairweir isp add bob --plan home-50 --address 192.0.2.2 --address 2001:db8:2::/56
+
+It is in force when the command ends, and stays so over restarts and reloads.";
+
+const CHANGE_EXAMPLES: &str = "Examples:
+  sudo fairweir isp change alice --plan home-100
+  sudo fairweir isp change alice --address 192.0.2.7 --address 2001:db8:1::/56";
+
+const REMOVE_EXAMPLES: &str = "Examples:
+  sudo fairweir isp remove alice
+  sudo fairweir isp remove alice bob
+
+One that stands in the file stays removed until `fairweir isp revert` or `add`.";
+
+const LIST_EXAMPLES: &str = "Examples:
+  sudo fairweir isp list
+  sudo fairweir isp list --plan home-50
+  sudo fairweir isp list --json | jq -r 'select(.origin != \"file\").name'";
+
+const SHOW_EXAMPLES: &str = "Examples:
+  sudo fairweir isp show alice
+  sudo fairweir isp show alice --json";
+
+const IMPORT_EXAMPLES: &str = "Examples:
+  sudo fairweir isp import new.csv --dry-run
+  sudo fairweir isp import new.csv
+  sudo fairweir isp import new.csv --skip-bad
+
+new.csv:
+  name,addresses,plan
+  alice,192.0.2.1 2001:db8:1::/56,home-50
+
+Who is there already is changed, nobody is removed. If a row is bad, nothing is imported.";
+
+const PLAN_EXAMPLES: &str = "Examples:
+  sudo fairweir isp plan add new-plans.toml
+  sudo fairweir isp plan change faster.toml
+  sudo fairweir isp plan remove home-10
+  sudo fairweir isp plan list --json";
+
+const RELOAD_EXAMPLES: &str = "Examples:
+  sudo fairweir isp reload --dry-run
+  sudo fairweir isp reload
+
+What was changed by commands stays in force; `fairweir isp revert` forgets it.";
+
+const REVERT_EXAMPLES: &str = "Examples:
+  sudo fairweir isp revert alice
+  sudo fairweir isp revert --all
+
+If no daemon runs, what is kept for its next start is edited.";
+
+const STATUS_EXAMPLES: &str = "Examples:
+  sudo fairweir isp status
+  sudo fairweir isp status --json";
+
+const TOP_EXAMPLES: &str = "Examples:
+  sudo fairweir isp top
+  sudo fairweir isp top --count 5 --once
+  sudo fairweir isp top --json
+
+q quits.";
+
+const METRICS_EXAMPLES: &str = "Examples:
+  sudo fairweir isp metrics
+  sudo fairweir isp metrics --top 10
+
+With `metrics = \"127.0.0.1:9115\"` in isp.toml the daemon serves them at
+http://127.0.0.1:9115/metrics, and /metrics?top=10.";

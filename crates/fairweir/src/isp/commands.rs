@@ -1,0 +1,294 @@
+//! The commands that ask the daemon.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use fairweir_linux::Lock;
+use fairweir_sim::scenario::ScenarioError;
+use fairweir_sim::scenario::toml_table::Source;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::cli::{
+    AddArgs, ChangeArgs, ImportArgs, IspCommand, ListArgs, MetricsArgs, PlanCommand, PlanFileArgs,
+    RevertArgs,
+};
+use super::journal::{self, Journal};
+use super::plan::PlanEntry;
+use super::wire::{Addresses, Imported, Listing, Progress, Request};
+use super::{NAME, show, top};
+use crate::cli::RunDir;
+use crate::client::Client;
+use crate::progress::Count;
+use crate::table::{self, Align};
+use crate::wire::Outcome;
+
+/// Whoever says nothing for so long, not even how far it is, is stuck.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(super) fn run(command: &IspCommand) -> anyhow::Result<()> {
+    match command {
+        IspCommand::Add(args) => add(args),
+        IspCommand::Change(args) => change(args),
+        IspCommand::Remove(args) => {
+            each(&args.run_dir, &args.names, |name| Request::Remove { name })
+        }
+        IspCommand::List(args) => list(args),
+        IspCommand::Show(args) => show::subscriber(args),
+        IspCommand::Import(args) => import(args),
+        IspCommand::Plan(PlanCommand::Add(args)) => plans(args, |plan| Request::AddPlan { plan }),
+        IspCommand::Plan(PlanCommand::Change(args)) => {
+            plans(args, |plan| Request::ChangePlan { plan })
+        }
+        IspCommand::Plan(PlanCommand::Remove(args)) => {
+            each(&args.run_dir, &args.names, |name| Request::RemovePlan { name })
+        }
+        IspCommand::Plan(PlanCommand::List(args)) => show::plans(args),
+        IspCommand::Reload(args) => tell(&args.run_dir, &Request::Reload { dry_run: args.dry_run }),
+        IspCommand::Revert(args) => revert(args),
+        IspCommand::Status(args) => show::status(args),
+        IspCommand::Top(args) => top::run(args),
+        IspCommand::Metrics(args) => metrics(args),
+    }
+}
+
+/// A connection to the daemon.
+pub(super) struct Asker {
+    client: Client,
+}
+
+impl Asker {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If no daemon listens there.
+    pub(super) fn connect(run_dir: &RunDir) -> anyhow::Result<Asker> {
+        let dir = &run_dir.run_dir;
+        let client = Client::connect_patiently(dir, NAME, PATIENCE).map_err(|e| {
+            let hint = match e.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    "; start it by `fairweir isp` or `systemctl start fairweir-isp`"
+                }
+                _ => "",
+            };
+            anyhow!("no `fairweir isp` answers in {}: {e}{hint}", dir.display())
+        })?;
+        Ok(Asker { client })
+    }
+
+    /// Asks, says on stderr how far it is if that takes long, and returns the answer's line.
+    pub(super) fn ask_line(&mut self, request: &Request) -> anyhow::Result<String> {
+        self.client.send(request)?;
+        let count = Count::new("done:", "subscribers");
+        let answer = loop {
+            let line = self.client.receive()?;
+            match serde_json::from_str::<Progress>(&line) {
+                Ok(Progress { progress }) => count.show(progress.done, progress.of),
+                Err(_) => break line,
+            }
+        };
+        count.end();
+        Ok(answer)
+    }
+
+    /// Asks, and understands the answer.
+    ///
+    /// # Errors
+    /// What the daemon says if it refuses.
+    pub(super) fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> anyhow::Result<T> {
+        let line = self.ask_line(request)?;
+        let understood = serde_json::from_str::<T>(&line);
+        understood.map_err(|e| match serde_json::from_str::<Outcome>(&line) {
+            Ok(Outcome { ok: false, message }) => anyhow!("{message}"),
+            _ => anyhow!("the daemon's answer is not understood; is it of another version? ({e})"),
+        })
+    }
+
+    /// Asks for something to be done.
+    ///
+    /// # Errors
+    /// Why it was not.
+    pub(super) fn tell(&mut self, request: &Request) -> anyhow::Result<String> {
+        let outcome: Outcome = self.ask(request)?;
+        if outcome.ok { Ok(outcome.message) } else { bail!("{}", outcome.message) }
+    }
+}
+
+fn tell(run_dir: &RunDir, request: &Request) -> anyhow::Result<()> {
+    let message = Asker::connect(run_dir)?.tell(request)?;
+    Ok(super::say(&message)?)
+}
+
+fn each(
+    run_dir: &RunDir,
+    names: &[String],
+    request: impl Fn(String) -> Request,
+) -> anyhow::Result<()> {
+    let mut asker = Asker::connect(run_dir)?;
+    for name in names {
+        let message = asker.tell(&request(name.clone()))?;
+        super::say(&format!("{name}: {message}"))?;
+    }
+    Ok(())
+}
+
+fn add(args: &AddArgs) -> anyhow::Result<()> {
+    let addresses = Addresses::parse(&args.address).map_err(|e| anyhow!("--address: {e}"))?;
+    let subscriber = super::registry::SubscriberSpec {
+        name: args.name.clone(),
+        addresses: addresses.0,
+        plan: args.plan.clone(),
+    };
+    tell(&args.run_dir, &Request::Add { subscriber })
+}
+
+fn change(args: &ChangeArgs) -> anyhow::Result<()> {
+    let addresses = match args.address.as_slice() {
+        [] => None,
+        texts => Some(Addresses::parse(texts).map_err(|e| anyhow!("--address: {e}"))?),
+    };
+    let (name, plan) = (args.name.clone(), args.plan.clone());
+    tell(&args.run_dir, &Request::Change { name, addresses, plan })
+}
+
+fn list(args: &ListArgs) -> anyhow::Result<()> {
+    let mut asker = Asker::connect(&args.run_dir)?;
+    let out = &mut io::BufWriter::new(io::stdout().lock());
+    let mut after = None;
+    let mut is_first = true;
+    loop {
+        let request = Request::List { plan: args.plan.clone(), after, limit: None };
+        let listing: Listing = asker.ask(&request)?;
+        if args.json {
+            for subscriber in &listing.subscribers {
+                writeln!(out, "{subscriber}")?;
+            }
+        } else if is_first || !listing.subscribers.is_empty() {
+            print_list(out, &listing.subscribers)?;
+        }
+        is_first = false;
+        after = listing.after;
+        if after.is_none() {
+            return Ok(out.flush()?);
+        }
+    }
+}
+
+fn print_list(out: &mut impl Write, subscribers: &[Value]) -> io::Result<()> {
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Array(list) => list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
+        other => other.to_string(),
+    };
+    let row = |s: &Value| {
+        let origin = text(&s["origin"]).replace('_', " ");
+        vec![text(&s["name"]), text(&s["plan"]), origin, text(&s["addresses"])]
+    };
+    let headings = [
+        ("SUBSCRIBER", Align::Left),
+        ("PLAN", Align::Left),
+        ("SAID BY", Align::Left),
+        ("ADDRESSES", Align::Left),
+    ];
+    table::print(out, &headings, &subscribers.iter().map(row).collect::<Vec<_>>())
+}
+
+fn import(args: &ImportArgs) -> anyhow::Result<()> {
+    let table = read_any(&args.file)?;
+    let (dry_run, skip_bad) = (args.dry_run, args.skip_bad);
+    let mut asker = Asker::connect(&args.run_dir)?;
+    let line = asker.ask_line(&Request::Import { table, dry_run, skip_bad })?;
+    let imported: Imported = serde_json::from_str(&line).map_err(|e| {
+        let outcome = serde_json::from_str::<Outcome>(&line);
+        outcome
+            .map_or_else(|_| anyhow!("the answer is not understood: {e}"), |o| anyhow!(o.message))
+    })?;
+    let out = &mut io::stdout().lock();
+    if args.json {
+        out.write_all(line.as_bytes())?;
+    } else {
+        for bad in &imported.bad_rows {
+            writeln!(out, "{}:{bad}", args.file.display())?;
+        }
+        let unsaid = imported.bad - imported.bad_rows.len();
+        if unsaid > 0 {
+            writeln!(out, "and {unsaid} bad rows more")?;
+        }
+        if imported.ok {
+            let bad = match imported.bad {
+                0 => String::new(),
+                n => format!(", {n} bad rows left out"),
+            };
+            writeln!(out, "{}{bad}", imported.message)?;
+        }
+    }
+    if imported.ok { Ok(()) } else { bail!("{}", imported.message) }
+}
+
+fn plans(args: &PlanFileArgs, request: impl Fn(Value) -> Request) -> anyhow::Result<()> {
+    let text = read_any(&args.file)?;
+    let shown = args.file.display().to_string();
+    let read = || -> Result<Vec<PlanEntry>, ScenarioError> {
+        let mut top = Source::new(&text, &shown, &[]).top()?;
+        let _ = top.integer("version", 1, 1)?;
+        let mut plans = Vec::new();
+        for mut table in top.tables("plan")? {
+            plans.push(PlanEntry::read(&mut table)?);
+            table.finish(&PlanEntry::keys())?;
+        }
+        top.finish(&["version", "plan"])?;
+        Ok(plans)
+    };
+    let plans = read()?;
+    if plans.is_empty() {
+        bail!("{shown}: there is no [[plan]] in it");
+    }
+    let mut asker = Asker::connect(&args.run_dir)?;
+    for plan in plans {
+        super::say(&asker.tell(&request(plan.to_json()))?)?;
+    }
+    Ok(())
+}
+
+fn revert(args: &RevertArgs) -> anyhow::Result<()> {
+    let request = Request::Revert { names: args.names.clone(), all: args.all };
+    let dir = &args.run_dir.run_dir;
+    match Client::connect_patiently(dir, NAME, PATIENCE) {
+        Ok(client) => Ok(super::say(&Asker { client }.tell(&request)?)?),
+        Err(e)
+            if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+        {
+            // Its lock is that of the devices; nobody listens, so nobody writes the journal.
+            let _lock = Lock::acquire(NAME)?;
+            let path = journal::path_in(&args.state.state_dir);
+            let (mut journal, mut overlay) = Journal::open(&path)?;
+            overlay.revert(&args.names, args.all)?;
+            journal
+                .rewrite(&overlay.into_edits())
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            Ok(super::say("no daemon runs; the next start takes the file's word")?)
+        }
+        Err(e) => Err(e).context("cannot reach the daemon"),
+    }
+}
+
+fn metrics(args: &MetricsArgs) -> anyhow::Result<()> {
+    let mut asker = Asker::connect(&args.run_dir)?;
+    let answer: Value = asker.ask(&Request::Metrics { top: args.top })?;
+    let text = answer["text"].as_str().ok_or_else(|| {
+        anyhow!("{}", answer["message"].as_str().unwrap_or("the answer is not understood"))
+    })?;
+    Ok(io::stdout().lock().write_all(text.as_bytes())?)
+}
+
+fn read_any(path: &Path) -> anyhow::Result<String> {
+    if path == Path::new("-") {
+        let mut text = String::new();
+        io::stdin().lock().read_to_string(&mut text).context("cannot read stdin")?;
+        return Ok(text);
+    }
+    fs::read_to_string(path).map_err(|e| anyhow!("{}: cannot read it: {e}", path.display()))
+}

@@ -1,0 +1,242 @@
+//! Subscribers as a table of comma-separated values: `name,addresses,plan`.
+//!
+//! The first line names the columns, in any order. Several addresses stand in one field, separated
+//! by spaces or semicolons. Fields may be quoted as in RFC 4180, but none holds a line break. Empty
+//! lines and lines that begin with `#` say nothing.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::registry::{SubscriberSpec, parse_address};
+use crate::config::nearest;
+
+/// A good row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// Counted from 1.
+    pub(super) line: usize,
+    pub(super) columns: Columns,
+    pub(super) subscriber: SubscriberSpec,
+}
+
+/// What is wrong with a row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{line}:{column}: {key}: {what}")]
+pub(super) struct BadRow {
+    /// Counted from 1.
+    pub(super) line: usize,
+    /// The first character of the field, counted from 1.
+    pub(super) column: usize,
+    /// The column's name.
+    pub(super) key: String,
+    /// What was found and what is allowed.
+    pub(super) what: String,
+}
+
+/// What a file says.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Table {
+    pub(super) rows: Vec<Row>,
+    /// By their lines.
+    pub(super) bad: Vec<BadRow>,
+}
+
+const KEYS: [&str; 3] = ["name", "addresses", "plan"];
+
+impl Table {
+    /// Reads a whole file.
+    ///
+    /// # Errors
+    /// If its first line does not name the columns; nothing else can be understood then.
+    pub(super) fn read(text: &str) -> Result<Table, BadRow> {
+        let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line)).filter(says);
+        let (line, header) = lines.next().ok_or_else(|| BadRow {
+            line: 1,
+            column: 1,
+            key: "header".to_owned(),
+            what: "the file is empty; its first line is `name,addresses,plan`".to_owned(),
+        })?;
+        let order = header_order(line, header.trim_start_matches('\u{feff}'))?;
+        let mut table = Table::default();
+        let mut seen: HashMap<String, usize> = HashMap::new();
+        for (line, text) in lines {
+            match row(line, text, &order) {
+                Err(bad) => table.bad.push(bad),
+                Ok(row) => {
+                    let name = row.subscriber.name.clone();
+                    if let Some(first) = seen.get(&name) {
+                        let what = format!("`{name}` stands on line {first} already");
+                        table.bad.push(row.bad("name", what));
+                    } else {
+                        seen.insert(name, line);
+                        table.rows.push(row);
+                    }
+                }
+            }
+        }
+        Ok(table)
+    }
+}
+
+/// Where the fields of a row begin, counted from 1; far ones not exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Columns([u16; 3]);
+
+impl Columns {
+    /// That of a column by its name.
+    pub(super) fn of(self, key: &str) -> usize {
+        self.0[KEYS.iter().position(|k| *k == key).unwrap_or(0)].into()
+    }
+}
+
+impl Row {
+    /// What is wrong with it by other rules.
+    pub(super) fn bad(&self, key: &str, what: String) -> BadRow {
+        bad(self.line, self.columns.of(key), key, what)
+    }
+}
+
+fn says(&(_, line): &(usize, &str)) -> bool {
+    let line = line.trim();
+    !line.is_empty() && !line.starts_with('#')
+}
+
+/// For each of [`KEYS`], which field it is.
+fn header_order(line: usize, header: &str) -> Result<[usize; 3], BadRow> {
+    let fields = fields(line, header)?;
+    for (column, name) in &fields {
+        if !KEYS.contains(&name.as_str()) {
+            let near = nearest(name, KEYS).map(|n| format!("; did you mean `{n}`?"));
+            let hint = near.unwrap_or_default();
+            let what = format!("`{name}` is no column; there are name, addresses, plan{hint}");
+            return Err(bad(line, *column, "header", what));
+        }
+    }
+    let mut order = [0; 3];
+    for (i, key) in KEYS.iter().enumerate() {
+        let mut at = fields.iter().enumerate().filter(|(_, (_, name))| name == key);
+        order[i] = match (at.next(), at.next()) {
+            (Some((at, _)), None) => at,
+            (Some(_), Some((_, (column, _)))) => {
+                let what = format!("the column `{key}` stands there twice");
+                return Err(bad(line, *column, "header", what));
+            }
+            (None, _) => {
+                let what = format!("the column `{key}` is missing; write `name,addresses,plan`");
+                return Err(bad(line, 1, "header", what));
+            }
+        };
+    }
+    Ok(order)
+}
+
+fn row(line: usize, text: &str, order: &[usize; 3]) -> Result<Row, BadRow> {
+    let fields = fields(line, text)?;
+    if fields.len() != KEYS.len() {
+        let what = format!("{} fields instead of {}", fields.len(), KEYS.len());
+        let column = fields.get(KEYS.len()).map_or(1, |(column, _)| *column);
+        return Err(bad(line, column, "row", what));
+    }
+    let [name, addresses, plan] = order.map(|i| &fields[i]);
+    for ((column, text), key) in [(name, "name"), (plan, "plan")] {
+        if text.is_empty() {
+            return Err(bad(line, *column, key, "it is empty".to_owned()));
+        }
+    }
+    let mut parsed = Vec::new();
+    let texts = addresses.1.split([' ', ';']).filter(|text| !text.is_empty());
+    for text in texts {
+        parsed.push(parse_address(text).map_err(|what| bad(line, addresses.0, "addresses", what))?);
+    }
+    if parsed.is_empty() {
+        let what = "it is empty; wanted addresses, separated by spaces".to_owned();
+        return Err(bad(line, addresses.0, "addresses", what));
+    }
+    let subscriber =
+        SubscriberSpec { name: name.1.clone(), addresses: parsed, plan: plan.1.clone() };
+    let begins = [name.0, addresses.0, plan.0];
+    let columns = Columns(begins.map(|begin| u16::try_from(begin).unwrap_or(u16::MAX)));
+    Ok(Row { line, columns, subscriber })
+}
+
+/// The fields of a line, and where each begins.
+fn fields(line: usize, text: &str) -> Result<Vec<(usize, String)>, BadRow> {
+    let mut fields = Vec::new();
+    let mut chars = text.chars().enumerate().map(|(i, c)| (i + 1, c)).peekable();
+    loop {
+        let begin = chars.peek().map_or(text.chars().count() + 1, |&(i, _)| i);
+        let mut field = String::new();
+        if chars.next_if(|&(_, c)| c == '"').is_some() {
+            loop {
+                match chars.next() {
+                    Some((_, '"')) if chars.next_if(|&(_, c)| c == '"').is_some() => {
+                        field.push('"');
+                    }
+                    Some((_, '"')) => break,
+                    Some((_, c)) => field.push(c),
+                    None => {
+                        let what = "a quote that does not end on its line".to_owned();
+                        return Err(bad(line, begin, "row", what));
+                    }
+                }
+            }
+        }
+        while let Some((_, c)) = chars.next_if(|&(_, c)| c != ',') {
+            field.push(c);
+        }
+        fields.push((begin, field.trim().to_owned()));
+        if chars.next().is_none() {
+            return Ok(fields);
+        }
+    }
+}
+
+fn bad(line: usize, column: usize, key: &str, what: String) -> BadRow {
+    BadRow { line, column, key: key.to_owned(), what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_rows_are_read_and_bad_ones_told_with_line_and_column() {
+        let text = "# the north\nplan,name,addresses\n\nslow,alice,192.0.2.1 2001:db8:1::/56\n\
+                    slow,bob,192.0.2.300\nfast,\"carol, jr\",\"192.0.2.3;192.0.2.4\"\nfast,dave\n\
+                    ,erin,192.0.2.5\nfast,alice,192.0.2.6\nfast,frank,192.0.2.7/24\n\
+                    fast,\"gus,192.0.2.8\nfast,heidi,\n";
+        let table = Table::read(text).unwrap();
+        let names: Vec<_> = table.rows.iter().map(|r| (r.line, &*r.subscriber.name)).collect();
+        assert_eq!(names, [(4, "alice"), (6, "carol, jr")]);
+        assert_eq!(table.rows[1].subscriber.addresses.len(), 2);
+        let bad: Vec<_> = table.bad.iter().map(ToString::to_string).collect();
+        assert_eq!(bad.len(), 7, "{bad:#?}");
+        for (found, wanted) in bad.iter().zip([
+            "5:10: addresses: `192.0.2.300` is neither",
+            "7:1: row: 2 fields instead of 3",
+            "8:1: plan: it is empty",
+            "9:6: name: `alice` stands on line 4 already",
+            "10:12: addresses: 192.0.2.7/24 has bits behind its prefix; write 192.0.2.0/24",
+            "11:6: row: a quote that does not end",
+            "12:12: addresses: it is empty",
+        ]) {
+            assert!(found.starts_with(wanted), "{found}");
+        }
+        assert_eq!(table.rows[1].bad("addresses", String::new()).column, 18);
+    }
+
+    #[test]
+    fn without_a_header_nothing_is_read() {
+        for (text, wanted) in [
+            ("", "1:1: header: the file is empty"),
+            ("alice,192.0.2.1,slow\n", "1:1: header: `alice` is no column"),
+            ("name,adresses,plan\n", "1:6: header: `adresses` is no column; there are name"),
+            ("name,plan\n", "1:1: header: the column `addresses` is missing"),
+            ("name,plan,name\n", "1:11: header: the column `name` stands there twice"),
+        ] {
+            let error = Table::read(text).unwrap_err().to_string();
+            assert!(error.starts_with(wanted), "{error}");
+        }
+    }
+}

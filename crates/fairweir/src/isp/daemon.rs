@@ -1,0 +1,287 @@
+//! The daemon's state: the registry, its journal, and the kernel that does what they say.
+//!
+//! Invariant: registry, journal and kernel say the same; a change that one of them refuses is taken
+//! back from the others.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, bail};
+use fairweir_core::units::{Span, Time};
+use tracing::{info, warn};
+
+use super::assemble::assemble;
+use super::csv;
+use super::journal::{self, Journal, Overlay};
+use super::kernel::Kernel;
+use super::meter::Meter;
+use super::read::{IspFile, IspSection};
+use super::registry::{Change, Effects, Origin, Registry, Undo};
+use super::wire::Imported;
+
+/// How often a link that is gone is attached again, and rates are measured.
+pub(super) const TICK: Span = Span::secs(1);
+
+/// So many bad rows are told.
+const BAD_ROWS_MAX: usize = 1_000;
+
+/// Hears how many subscribers are done of how many.
+pub(super) type Progress<'p> = dyn FnMut(usize, usize) + 'p;
+
+/// See the module.
+pub(super) struct Daemon {
+    path: PathBuf,
+    pub(super) isp: IspSection,
+    pub(super) registry: Registry,
+    journal: Journal,
+    pub(super) kernel: Kernel,
+    pub(super) meter: Meter,
+    pub(super) started: Time,
+    /// Why everything passes, if it does.
+    pub(super) open_reason: Option<String>,
+    pub(super) config_error: Option<String>,
+}
+
+impl Daemon {
+    /// Reads everything, loads the kernel, and attaches.
+    ///
+    /// # Errors
+    /// The first thing that is wrong; then nothing is attached.
+    pub(super) fn start(
+        file: &IspFile,
+        state_dir: &Path,
+        now: Time,
+        progress: &mut Progress<'_>,
+    ) -> anyhow::Result<Daemon> {
+        let (mut journal, overlay) = Journal::open(&journal::path_in(state_dir))?;
+        let registry = assemble(file, &overlay)?;
+        let mut kernel = Kernel::load(&registry)?;
+        let effects = Registry::default().effects_towards(&registry);
+        kernel.apply(&effects, &registry, progress)?;
+        kernel.attach(&file.isp)?;
+        journal.tidy(&registry);
+        let mut daemon = Daemon {
+            path: file.path.clone(),
+            isp: file.isp.clone(),
+            registry,
+            journal,
+            kernel,
+            meter: Meter::default(),
+            started: now,
+            open_reason: None,
+            config_error: None,
+        };
+        daemon.measure(now);
+        Ok(daemon)
+    }
+
+    /// Once a [`TICK`].
+    pub(super) fn handle_tick(&mut self, now: Time) {
+        if !self.kernel.is_attached() {
+            let attached = self.kernel.attach(&self.isp);
+            let reason = attached.err().map(|e| format!("{e:#}"));
+            if reason != self.open_reason {
+                match &reason {
+                    Some(reason) => warn!("everything passes: {reason}"),
+                    None => info!("attached again"),
+                }
+            }
+            self.open_reason = reason;
+        }
+        self.measure(now);
+    }
+
+    fn measure(&mut self, now: Time) {
+        if let Err(e) = self.meter.measure(&self.kernel, &self.registry, now) {
+            warn!("the counters cannot be read: {e:#}");
+        }
+    }
+
+    /// Makes changes on behalf of the API, all of them or none; returns what they did.
+    ///
+    /// # Errors
+    /// Which key is wrong, and why, or what the kernel or the disk said.
+    pub(super) fn change(
+        &mut self,
+        changes: &[Change],
+        progress: &mut Progress<'_>,
+    ) -> anyhow::Result<Effects> {
+        let undo = self.registry.apply(changes).map_err(|(i, e)| {
+            let section = changes.get(i).map_or("", section_of);
+            anyhow!("{section}.{}: {e}", e.key())
+        })?;
+        self.commit(undo, progress)
+    }
+
+    /// What the registry has taken over, goes to journal and kernel; or it is taken back.
+    fn commit(&mut self, undo: Undo, progress: &mut Progress<'_>) -> anyhow::Result<Effects> {
+        let effects = self.registry.effects(&undo);
+        let mark = match self.journal.append(&journal::edits(&self.registry, &undo)) {
+            Ok(mark) => mark,
+            Err(e) => {
+                self.registry.take_back(undo);
+                return Err(e);
+            }
+        };
+        if let Err(e) = self.kernel.apply(&effects, &self.registry, progress) {
+            self.journal.take_back(mark);
+            self.registry.take_back(undo);
+            return Err(e);
+        }
+        self.journal.tidy(&self.registry);
+        Ok(effects)
+    }
+
+    /// Reads the file again and does what is different; a wrong file changes nothing.
+    ///
+    /// # Errors
+    /// Why the old one stays in force; it is kept for the status too.
+    pub(super) fn reload(
+        &mut self,
+        dry_run: bool,
+        progress: &mut Progress<'_>,
+    ) -> anyhow::Result<Effects> {
+        let done = self.take_over(Overlay::of(&self.registry), dry_run, progress);
+        if !dry_run {
+            self.config_error = done.as_ref().err().map(|e| format!("{e:#}"));
+        }
+        done
+    }
+
+    /// Forgets what the API said of `names`, or of all, and takes the file's word.
+    ///
+    /// # Errors
+    /// If there is nothing to forget, or the file does not fit what is left.
+    pub(super) fn revert(
+        &mut self,
+        names: &[String],
+        all: bool,
+        progress: &mut Progress<'_>,
+    ) -> anyhow::Result<Effects> {
+        let mut overlay = Overlay::of(&self.registry);
+        overlay.revert(names, all)?;
+        self.take_over(overlay, false, progress)
+    }
+
+    fn take_over(
+        &mut self,
+        overlay: Overlay,
+        dry_run: bool,
+        progress: &mut Progress<'_>,
+    ) -> anyhow::Result<Effects> {
+        let file = IspFile::load(&self.path)?;
+        let target = assemble(&file, &overlay)?;
+        if let Some(key) = differing_key(&self.isp, &file.isp) {
+            bail!("isp.{key} differs from what runs; that needs a restart");
+        }
+        let effects = self.registry.effects_towards(&target);
+        if dry_run {
+            return Ok(effects);
+        }
+        self.kernel.apply(&effects, &target, progress)?;
+        let before = std::mem::replace(&mut self.registry, target);
+        if Overlay::of(&before) != Overlay::of(&self.registry)
+            && let Err(e) = self.journal.rewrite(&journal::all_edits(&self.registry))
+        {
+            let effects = self.registry.effects_towards(&before);
+            self.registry = before;
+            self.kernel.apply(&effects, &self.registry, progress)?;
+            bail!("the journal cannot be written: {e}");
+        }
+        Ok(effects)
+    }
+
+    /// Adds or changes what stands in a table, row by row.
+    pub(super) fn import(
+        &mut self,
+        text: &str,
+        dry_run: bool,
+        skip_bad: bool,
+        progress: &mut Progress<'_>,
+    ) -> Imported {
+        let table = match csv::Table::read(text) {
+            Ok(table) => table,
+            Err(bad) => {
+                let message = "nothing was imported: the table has no header".to_owned();
+                return Imported { message, bad: 1, bad_rows: vec![bad], ..Imported::default() };
+            }
+        };
+        let mut bad = table.bad;
+        let mut undo = Undo::default();
+        let rows = table.rows.len();
+        for row in table.rows {
+            let set = Change::Set(row.subscriber.clone());
+            if let Err(e) = self.registry.make(&set, &mut undo) {
+                bad.push(row.bad(e.key(), e.to_string()));
+            }
+        }
+        bad.sort_by_key(|bad| bad.line);
+        let [added, changed, _] = self.registry.effects(&undo).counts();
+        let good = rows - bad.len().min(rows);
+        let mut imported = Imported {
+            ok: true,
+            message: String::new(),
+            added,
+            changed,
+            unchanged: good.saturating_sub(added + changed),
+            bad: bad.len(),
+            bad_rows: bad.into_iter().take(BAD_ROWS_MAX).collect(),
+        };
+        let counts = format!("{added} added, {changed} changed, {} as before", imported.unchanged);
+        if imported.bad > 0 && !skip_bad {
+            self.registry.take_back(undo);
+            imported.ok = false;
+            imported.message = format!(
+                "nothing was imported: {} bad rows (--skip-bad imports the others: {counts})",
+                imported.bad
+            );
+            return imported;
+        }
+        if dry_run {
+            self.registry.take_back(undo);
+            imported.message = format!("dry run, nothing was imported: {counts}");
+            return imported;
+        }
+        match self.commit(undo, progress) {
+            Ok(_) => imported.message = counts,
+            Err(e) => (imported.ok, imported.message) = (false, format!("{e:#}")),
+        }
+        imported
+    }
+
+    /// How many records are the API's: added, changed, removed.
+    pub(super) fn api_counts(&self) -> [usize; 3] {
+        let plans = self.registry.plans().values().map(|r| r.origin);
+        let subscribers = self.registry.subscribers().values().map(|r| r.origin);
+        let mut counts = [0; 3];
+        for origin in plans.chain(subscribers) {
+            match origin {
+                Origin::File => {}
+                Origin::Api => counts[0] += 1,
+                Origin::ApiOverFile => counts[1] += 1,
+            }
+        }
+        let hidden = self.registry.hidden();
+        counts[2] = hidden.plans.len() + hidden.subscribers.len();
+        counts
+    }
+}
+
+fn section_of(change: &Change) -> &'static str {
+    match change {
+        Change::AddPlan(_) | Change::AlterPlan(_) | Change::RemovePlan(_) => "plan",
+        Change::Add(_) | Change::Alter { .. } | Change::Set(_) | Change::Remove(_) => "subscriber",
+    }
+}
+
+/// What of `[isp]` cannot be changed while the daemon runs.
+fn differing_key(runs: &IspSection, wanted: &IspSection) -> Option<&'static str> {
+    let differs = [
+        ("device", runs.device != wanted.device),
+        ("uplink", runs.uplink != wanted.uplink),
+        ("hook", runs.hook != wanted.hook),
+        ("overhead", runs.overhead != wanted.overhead),
+        ("group", runs.group != wanted.group),
+        ("metrics", runs.metrics != wanted.metrics),
+    ];
+    differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
+}

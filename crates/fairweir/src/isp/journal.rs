@@ -1,0 +1,364 @@
+//! What the API changed, kept over restarts: a journal beside the operator's files.
+//!
+//! Each line is one list of edits, written and synced before it is answered, so what was answered
+//! is there after a crash, and half a line at the end was never answered. Of each name the last
+//! edit counts: it stands over what the file says of that name, until it is reverted. The journal is
+//! written anew when most of it is outdated.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tracing::warn;
+
+use super::plan::PlanEntry;
+use super::registry::{Origin, Registry, SubscriberSpec, Undo};
+
+/// So many outdated edits are kept before the journal is written anew.
+const OUTDATED_MAX: usize = 10_000;
+
+/// The first line.
+const HEADER: &str = "{\"fairweir_isp_journal\":1}\n";
+
+/// What the API says of names: `None` is gone, whatever the file says.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Overlay {
+    pub(super) plans: BTreeMap<String, Option<PlanEntry>>,
+    pub(super) subscribers: BTreeMap<String, Option<SubscriberSpec>>,
+}
+
+/// One edit of the overlay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Edit {
+    SetPlan(Value),
+    HidePlan(String),
+    RevertPlan(String),
+    SetSubscriber(SubscriberSpec),
+    HideSubscriber(String),
+    RevertSubscriber(String),
+}
+
+/// The journal on disk.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    /// Edits since it was last written anew.
+    edits: usize,
+}
+
+/// The journal's file below the directory of what is remembered.
+pub(super) fn path_in(state_dir: &Path) -> PathBuf {
+    state_dir.join("isp.journal")
+}
+
+impl Journal {
+    /// Reads what is there, and opens it for more.
+    ///
+    /// # Errors
+    /// If it cannot be read or written, or a line in its midst is not understood.
+    pub(super) fn open(path: &Path) -> anyhow::Result<(Journal, Overlay)> {
+        if let Some(dir) = path.parent() {
+            let made = fs::create_dir_all(dir);
+            made.with_context(|| format!("cannot make {}", dir.display()))?;
+        }
+        let (overlay, length, edits) = read(path)?;
+        let opened = OpenOptions::new().create(true).append(true).open(path);
+        let file = opened.with_context(|| format!("cannot write {}", path.display()))?;
+        let mut journal = Journal { path: path.to_owned(), file, length, edits };
+        let prepare = |journal: &mut Journal| -> io::Result<()> {
+            journal.file.set_len(length)?;
+            if length == 0 {
+                journal.write(HEADER.as_bytes())?;
+            }
+            Ok(())
+        };
+        prepare(&mut journal).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok((journal, overlay))
+    }
+
+    /// Keeps a list of edits; returns how it is taken back.
+    ///
+    /// # Errors
+    /// If the disk refuses; then nothing is kept.
+    pub(super) fn append(&mut self, edits: &[Edit]) -> anyhow::Result<Mark> {
+        let mark = Mark { length: self.length, edits: self.edits };
+        if edits.is_empty() {
+            return Ok(mark);
+        }
+        let mut line = serde_json::to_vec(edits)?;
+        line.push(b'\n');
+        if let Err(e) = self.write(&line) {
+            let _ = self.file.set_len(mark.length);
+            return Err(e).with_context(|| format!("cannot write {}", self.path.display()));
+        }
+        self.edits += edits.len();
+        Ok(mark)
+    }
+
+    /// Takes back what was appended since `mark`.
+    pub(super) fn take_back(&mut self, mark: Mark) {
+        if let Err(e) = self.file.set_len(mark.length).and_then(|()| self.file.sync_data()) {
+            warn!(path = %self.path.display(), "an edit that failed stays in the journal: {e}");
+            return;
+        }
+        (self.length, self.edits) = (mark.length, mark.edits);
+    }
+
+    /// Writes the journal anew if most of it is outdated.
+    pub(super) fn tidy(&mut self, registry: &Registry) {
+        let hidden = registry.hidden();
+        let needed = hidden.plans.len()
+            + hidden.subscribers.len()
+            + registry.plans().values().filter(|r| r.origin != Origin::File).count();
+        if self.edits < needed + OUTDATED_MAX {
+            return;
+        }
+        let edits = all_edits(registry);
+        if self.edits >= 2 * edits.len() + OUTDATED_MAX
+            && let Err(e) = self.rewrite(&edits)
+        {
+            warn!(path = %self.path.display(), "the journal cannot be written anew: {e}");
+        }
+    }
+
+    /// Replaces the journal in one step.
+    ///
+    /// # Errors
+    /// If the disk refuses; then the old one stays.
+    pub(super) fn rewrite(&mut self, edits: &[Edit]) -> io::Result<()> {
+        let new = self.path.with_extension("journal.new");
+        let mut text = HEADER.as_bytes().to_vec();
+        if !edits.is_empty() {
+            serde_json::to_writer(&mut text, edits)?;
+            text.push(b'\n');
+        }
+        let mut file = File::create(&new)?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        fs::rename(&new, &self.path)?;
+        if let Some(dir) = self.path.parent() {
+            File::open(dir)?.sync_all()?;
+        }
+        self.file = OpenOptions::new().append(true).open(&self.path)?;
+        (self.length, self.edits) = (text.len() as u64, edits.len());
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.file.sync_data()?;
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// How long the journal was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    length: u64,
+    edits: usize,
+}
+
+impl Overlay {
+    /// Does an edit.
+    ///
+    /// # Errors
+    /// If it holds a plan that cannot be.
+    pub(super) fn apply(&mut self, edit: Edit) -> Result<(), String> {
+        match edit {
+            Edit::SetPlan(value) => {
+                let plan = PlanEntry::from_json(&value)?;
+                self.plans.insert(plan.name.clone(), Some(plan));
+            }
+            Edit::HidePlan(name) => drop(self.plans.insert(name, None)),
+            Edit::RevertPlan(name) => drop(self.plans.remove(&name)),
+            Edit::SetSubscriber(spec) => {
+                self.subscribers.insert(spec.name.clone(), Some(spec));
+            }
+            Edit::HideSubscriber(name) => drop(self.subscribers.insert(name, None)),
+            Edit::RevertSubscriber(name) => drop(self.subscribers.remove(&name)),
+        }
+        Ok(())
+    }
+
+    /// Forgets what the API said of `names`, or of all.
+    ///
+    /// # Errors
+    /// If it said nothing of one of them; then nothing is forgotten.
+    pub(super) fn revert(&mut self, names: &[String], all: bool) -> anyhow::Result<()> {
+        let knows =
+            |name: &String| self.plans.contains_key(name) || self.subscribers.contains_key(name);
+        if let Some(unknown) = names.iter().find(|name| !knows(name)) {
+            bail!("the API said nothing of `{unknown}`");
+        }
+        self.plans.retain(|name, _| !all && !names.contains(name));
+        self.subscribers.retain(|name, _| !all && !names.contains(name));
+        Ok(())
+    }
+
+    /// What the API says in `registry`.
+    pub(super) fn of(registry: &Registry) -> Overlay {
+        let mut overlay = Overlay::default();
+        for (name, record) in registry.plans().iter().filter(|(_, r)| r.origin != Origin::File) {
+            overlay.plans.insert(name.to_string(), Some(record.entry.clone()));
+        }
+        for (name, record) in registry.subscribers().iter() {
+            if record.origin != Origin::File {
+                overlay.subscribers.insert(name.to_string(), Some(record.spec(name)));
+            }
+        }
+        let hidden = registry.hidden();
+        overlay.plans.extend(hidden.plans.iter().map(|name| (name.to_string(), None)));
+        overlay.subscribers.extend(hidden.subscribers.iter().map(|name| (name.to_string(), None)));
+        overlay
+    }
+
+    /// The edits that lead to it from nothing.
+    pub(super) fn into_edits(self) -> Vec<Edit> {
+        let plans = self.plans.into_iter().map(|(name, plan)| match plan {
+            Some(plan) => Edit::SetPlan(plan.to_json()),
+            None => Edit::HidePlan(name),
+        });
+        let subscribers = self.subscribers.into_iter().map(|(name, spec)| match spec {
+            Some(spec) => Edit::SetSubscriber(spec),
+            None => Edit::HideSubscriber(name),
+        });
+        plans.chain(subscribers).collect()
+    }
+}
+
+/// The edits that lead from nothing to what the API says in `registry`.
+pub(super) fn all_edits(registry: &Registry) -> Vec<Edit> {
+    Overlay::of(registry).into_edits()
+}
+
+/// The edits that some changes amount to, once they are made.
+pub(super) fn edits(registry: &Registry, undo: &Undo) -> Vec<Edit> {
+    let hidden = registry.hidden();
+    let plan = |name: &str| match registry.plans().get(name) {
+        Some(record) => Edit::SetPlan(record.entry.to_json()),
+        None if hidden.plans.contains(name) => Edit::HidePlan(name.to_owned()),
+        None => Edit::RevertPlan(name.to_owned()),
+    };
+    let subscriber = |name: &str| match registry.subscribers().get(name) {
+        Some(record) => Edit::SetSubscriber(record.spec(name)),
+        None if hidden.subscribers.contains(name) => Edit::HideSubscriber(name.to_owned()),
+        None => Edit::RevertSubscriber(name.to_owned()),
+    };
+    let plans = undo.plan_names().map(plan);
+    plans.chain(undo.subscriber_names().map(subscriber)).collect()
+}
+
+/// What a journal says, touching nothing.
+///
+/// # Errors
+/// As [`Journal::open`].
+pub(super) fn look(path: &Path) -> anyhow::Result<Overlay> {
+    read(path).map(|(overlay, ..)| overlay)
+}
+
+/// What a journal says, how much of it is good, and how many edits that are.
+fn read(path: &Path) -> anyhow::Result<(Overlay, u64, usize)> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok((Overlay::default(), 0, 0)),
+        Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let mut overlay = Overlay::default();
+    let (mut good, mut edits) = (0, 0);
+    for (i, line) in bytes.split_inclusive(|&b| b == b'\n').enumerate() {
+        if !line.ends_with(b"\n") {
+            warn!(path = %path.display(), "the journal ends in half a line, which nobody was told");
+            break;
+        }
+        let understood = match i {
+            0 if line == HEADER.as_bytes() => Ok(Vec::new()),
+            0 => Err("it is no journal of this version".to_owned()),
+            _ => serde_json::from_slice::<Vec<Edit>>(line).map_err(|e| e.to_string()),
+        };
+        let applied = understood.and_then(|list| {
+            edits += list.len();
+            list.into_iter().try_for_each(|edit| overlay.apply(edit))
+        });
+        if let Err(e) = applied {
+            let shown = path.display();
+            bail!("{shown}:{}: what the API changed is not understood: {e}; move it away", i + 1);
+        }
+        good += line.len() as u64;
+    }
+    Ok((overlay, good, edits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isp::registry::{Change, parse_address};
+    use serde_json::json;
+
+    fn spec(name: &str, address: &str) -> SubscriberSpec {
+        SubscriberSpec {
+            name: name.to_owned(),
+            addresses: vec![parse_address(address).unwrap()],
+            plan: "slow".to_owned(),
+        }
+    }
+
+    fn registry() -> Registry {
+        let mut registry = Registry::default();
+        let plan = json!({ "name": "slow", "download": "10mbit" });
+        registry.load_plan(&PlanEntry::from_json(&plan).unwrap(), Origin::File).unwrap();
+        registry.load(&spec("alice", "192.0.2.1"), Origin::File).unwrap();
+        registry
+    }
+
+    #[test]
+    fn what_was_kept_is_there_after_a_crash_and_half_a_line_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = path_in(&dir.path().join("deeper"));
+        let mut registry = registry();
+        let (mut journal, overlay) = Journal::open(&path).unwrap();
+        assert_eq!(overlay, Overlay::default());
+        let fast = json!({ "name": "fast", "upload": "1mbit" });
+        for changes in [
+            vec![Change::AddPlan(PlanEntry::from_json(&fast).unwrap())],
+            vec![Change::Add(spec("bob", "192.0.2.2")), Change::Add(spec("eve", "192.0.2.3"))],
+            vec![Change::Remove("alice".into()), Change::Remove("eve".into())],
+        ] {
+            let undo = registry.apply(&changes).unwrap();
+            journal.append(&edits(&registry, &undo)).unwrap();
+        }
+        let mark = journal.append(&[Edit::HidePlan("slow".into())]).unwrap();
+        journal.take_back(mark);
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"[{\"set_su").unwrap();
+        let (mut journal, overlay) = Journal::open(&path).unwrap();
+        assert_eq!(overlay, Overlay::of(&registry));
+        assert_eq!(overlay.subscribers["alice"], None);
+        assert_eq!(overlay.subscribers.get("eve"), None);
+        assert_eq!(overlay.subscribers["bob"], Some(spec("bob", "192.0.2.2")));
+        // Written anew it says the same, and takes more.
+        journal.rewrite(&all_edits(&registry)).unwrap();
+        journal.append(&[Edit::RevertSubscriber("alice".into())]).unwrap();
+        let (_, again) = Journal::open(&path).unwrap();
+        assert_eq!(again.subscribers.keys().collect::<Vec<_>>(), ["bob"]);
+        assert_eq!(again.plans, overlay.plans);
+    }
+
+    #[test]
+    fn a_journal_that_is_not_understood_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = path_in(dir.path());
+        for text in ["{}\n", "{\"fairweir_isp_journal\":1}\nbroken\n"] {
+            fs::write(&path, text).unwrap();
+            let error = format!("{:#}", Journal::open(&path).unwrap_err());
+            assert!(error.contains("isp.journal:") && error.contains("move it away"), "{error}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! The registry's effects, done in the kernel: all of them, or none.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use anyhow::Context;
+use fairweir_core::phantom::Plan;
+use fairweir_core::units::Bytes;
+use fairweir_linux::police::{
+    Algorithm, Counters, Direction, Hook, PLANS_MAX, PlanId, Police, PoliceSpec, SubscriberId,
+    SubscriberSpec, Totals,
+};
+use ipnet::IpNet;
+use tracing::{info, warn};
+
+use super::meter::Snapshot;
+use super::plan::PlanEntry;
+use super::read::{HookChoice, IspSection};
+use super::registry::{Effects, Record, Registry};
+
+/// Tables have room for so many addresses at least.
+const ROOM_MIN: usize = 1 << 16;
+
+/// Both directions in the order of all pairs here.
+pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Download, Direction::Upload];
+
+/// The numbers of a plan's two directions.
+type Ids = [Option<PlanId>; 2];
+
+/// What the kernel has, under the operator's names.
+pub(super) struct Kernel {
+    police: Police,
+    ids: BTreeMap<Arc<str>, Ids>,
+    ids_used: BTreeSet<u16>,
+    handles: HashMap<Arc<str>, SubscriberId>,
+    names: HashMap<SubscriberId, Arc<str>>,
+    /// Where packets are looked at.
+    pub(super) attached: Vec<Attachment>,
+}
+
+/// A place where packets are looked at.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Attachment {
+    pub(super) device: String,
+    pub(super) hook: Hook,
+    pub(super) direction: Direction,
+}
+
+/// Something that was done, and how it is taken back.
+enum Done {
+    NewPlan(PlanId),
+    ChangedPlan(PlanId, Box<Plan>),
+    Ids(Arc<str>, Option<Ids>),
+    Added(Arc<str>),
+    Changed(Arc<str>, SubscriberSpec),
+    Removed(Arc<str>, SubscriberSpec),
+}
+
+impl Kernel {
+    /// Loads the programs, with room for twice the addresses of `registry`.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn load(registry: &Registry) -> anyhow::Result<Kernel> {
+        let mut counts = [0; 3];
+        for address in registry.subscribers().values().flat_map(|r| &r.addresses) {
+            counts[kind_of(address)] += 1;
+        }
+        let [v4, v6, prefixes] = counts.map(|n: usize| {
+            u32::try_from((2 * n).max(ROOM_MIN).next_power_of_two()).unwrap_or(1 << 31)
+        });
+        let spec = PoliceSpec { addresses4_max: v4, addresses6_max: v6, prefixes_max: prefixes };
+        Ok(Kernel {
+            police: Police::load(&spec)?,
+            ids: BTreeMap::new(),
+            ids_used: BTreeSet::new(),
+            handles: HashMap::new(),
+            names: HashMap::new(),
+            attached: Vec::new(),
+        })
+    }
+
+    /// Attaches wherever `isp` says, by the first way that works.
+    ///
+    /// # Errors
+    /// If none works; then nothing is attached.
+    pub(super) fn attach(&mut self, isp: &IspSection) -> anyhow::Result<()> {
+        let ways = ways(isp);
+        for (i, way) in ways.iter().enumerate() {
+            self.detach();
+            match self.attach_all(way, isp.overhead) {
+                Ok(()) => {
+                    self.attached.clone_from(way);
+                    return Ok(());
+                }
+                Err(e) if i + 1 < ways.len() => {
+                    info!("native XDP does not work here, tcx takes its place: {e:#}");
+                }
+                Err(e) => {
+                    self.detach();
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn attach_all(&mut self, way: &[Attachment], overhead: i32) -> anyhow::Result<()> {
+        for one in way {
+            let attached = self.police.attach(&one.device, one.hook, one.direction, overhead);
+            attached.with_context(|| format!("cannot police at {}", one.device))?;
+        }
+        Ok(())
+    }
+
+    /// From now on everything passes.
+    pub(super) fn detach(&mut self) {
+        self.police.detach_all();
+        self.attached.clear();
+    }
+
+    /// Whether packets are looked at wherever they should be.
+    pub(super) fn is_attached(&self) -> bool {
+        !self.attached.is_empty() && self.police.is_attached()
+    }
+
+    /// Does what `effects` say, which lead to `registry`; `progress` hears how many subscribers are
+    /// done of how many.
+    ///
+    /// # Errors
+    /// If the kernel refuses something; then all is as it was before, but for the state of
+    /// subscribers that were removed and added again.
+    pub(super) fn apply(
+        &mut self,
+        effects: &Effects,
+        registry: &Registry,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> anyhow::Result<()> {
+        let mut done = Vec::new();
+        let obsolete = match self.attempt(effects, registry, &mut done, progress) {
+            Ok(obsolete) => obsolete,
+            Err(e) => {
+                for step in done.into_iter().rev() {
+                    if let Err(e) = self.take_back(step) {
+                        warn!("the kernel does not take back what failed: {e:#}");
+                    }
+                }
+                return Err(e);
+            }
+        };
+        for id in obsolete {
+            match self.police.remove_plan(id) {
+                Ok(()) => drop(self.ids_used.remove(&id.0)),
+                Err(e) => warn!("a plan that nobody has stays in the kernel: {e}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// What became of a subscriber's packets, if his plan polices that direction.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn counters(&self, name: &str) -> anyhow::Result<[Counters; 2]> {
+        let Some(&handle) = self.handles.get(name) else { return Ok(Default::default()) };
+        let [download, upload] = DIRECTIONS;
+        Ok([self.police.counters(handle, download)?, self.police.counters(handle, upload)?])
+    }
+
+    /// The same of everybody.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn counters_all(&self) -> anyhow::Result<Snapshot> {
+        let mut all = Snapshot::with_capacity(self.names.len());
+        for (i, direction) in DIRECTIONS.into_iter().enumerate() {
+            for (handle, counters) in self.police.counters_all(direction)? {
+                if let Some(name) = self.names.get(&handle) {
+                    all.entry(Arc::clone(name)).or_default()[i] = counters;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// What became of the packets of all subscribers of a plan, since the start.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn totals(&self, plan: &str) -> anyhow::Result<[Totals; 2]> {
+        let mut totals = <[Totals; 2]>::default();
+        let ids = self.ids.get(plan).copied().unwrap_or_default();
+        for (i, id) in ids.into_iter().enumerate() {
+            if let Some(id) = id {
+                totals[i] = self.police.totals(id, DIRECTIONS[i])?;
+            }
+        }
+        Ok(totals)
+    }
+
+    /// What belongs to no subscriber.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn unknown(&self) -> anyhow::Result<[Totals; 2]> {
+        let [download, upload] = DIRECTIONS;
+        Ok([self.police.unknown(download)?, self.police.unknown(upload)?])
+    }
+
+    /// What the kernel holds for all this.
+    pub(super) fn memory(&self) -> Bytes {
+        self.police.memory().unwrap_or(Bytes::new(0))
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // Changes
+
+    /// Returns the numbers of plans that nobody has any more.
+    fn attempt(
+        &mut self,
+        effects: &Effects,
+        registry: &Registry,
+        done: &mut Vec<Done>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> anyhow::Result<Vec<PlanId>> {
+        let of = effects.subscribers.len();
+        let ids_before = self.ids.clone();
+        let (obsolete, other_users) = self.set_plans(effects, registry, done)?;
+        let mut count = 0;
+        let mut step = |by: usize| {
+            count += by;
+            progress(count, of);
+        };
+        let named = effects.subscribers.iter();
+        for (name, before, after) in named.clone() {
+            if let (Some(before), None) = (before, after) {
+                self.remove(name)?;
+                done.push(Done::Removed(Arc::clone(name), spec_of(before, &ids_before)));
+                step(1);
+            }
+        }
+        let changed = named.clone().filter_map(|(name, before, after)| match (before, after) {
+            (Some(before), Some(after)) => Some((name, before, after)),
+            _ => None,
+        });
+        let moving = moving_addresses(effects);
+        for (name, before, after) in changed.clone() {
+            let stays = |a: &&IpNet| after.addresses.contains(a) || !moving.contains(*a);
+            let kept: Vec<IpNet> = before.addresses.iter().filter(stays).copied().collect();
+            if kept.len() < before.addresses.len() {
+                let spec = spec_of(before, &ids_before);
+                let between = match kept.is_empty() {
+                    false => SubscriberSpec { addresses: kept, ..spec.clone() },
+                    // Nobody is without an address, but he may be without a plan.
+                    true => SubscriberSpec { download: None, upload: None, ..spec.clone() },
+                };
+                self.change(name, between, spec, done)?;
+            }
+        }
+        for (name, before, after) in changed {
+            self.change(name, spec_of(after, &self.ids), spec_of(before, &ids_before), done)?;
+            step(1);
+        }
+        for name in other_users {
+            let record = &registry.subscribers()[&name];
+            self.change(&name, spec_of(record, &self.ids), spec_of(record, &ids_before), done)?;
+        }
+        let added = named.filter(|(_, before, _)| before.is_none());
+        let added: Vec<(&Arc<str>, SubscriberSpec)> = added
+            .filter_map(|(name, _, after)| Some((name, spec_of(after.as_ref()?, &self.ids))))
+            .collect();
+        self.add_all(added, done, &mut step)?;
+        Ok(obsolete)
+    }
+
+    /// Sets new and changed plans. Returns the numbers that fall vacant, and who has a plan that
+    /// has gained or lost a direction without being changed otherwise.
+    fn set_plans(
+        &mut self,
+        effects: &Effects,
+        registry: &Registry,
+        done: &mut Vec<Done>,
+    ) -> anyhow::Result<(Vec<PlanId>, Vec<Arc<str>>)> {
+        let mut obsolete = Vec::new();
+        let mut turned = BTreeSet::new();
+        for (name, before, after) in &effects.plans {
+            let old = self.ids.get(name).copied();
+            let mut ids = old.unwrap_or_default();
+            let befores = compiled(before.as_ref())?;
+            let afters = compiled(after.as_ref())?;
+            for (id, (before, after)) in ids.iter_mut().zip(befores.into_iter().zip(afters)) {
+                match (*id, after) {
+                    (Some(known), Some(after)) => {
+                        self.police.set_plan(known, &Algorithm::Phantom(&after))?;
+                        let before = before.context("a plan's number was nobody's")?;
+                        done.push(Done::ChangedPlan(known, Box::new(before)));
+                    }
+                    (None, Some(after)) => {
+                        let new = self.vacant_id()?;
+                        self.police.set_plan(new, &Algorithm::Phantom(&after))?;
+                        done.push(Done::NewPlan(new));
+                        *id = Some(new);
+                    }
+                    (Some(_), None) => obsolete.extend(id.take()),
+                    (None, None) => {}
+                }
+            }
+            let directions = |ids: Ids| ids.map(|id| id.is_some());
+            if old.is_some_and(|old| directions(old) != directions(ids)) {
+                turned.insert(Arc::clone(name));
+            }
+            done.push(Done::Ids(Arc::clone(name), old));
+            match after {
+                Some(_) => drop(self.ids.insert(Arc::clone(name), ids)),
+                None => drop(self.ids.remove(name)),
+            }
+        }
+        if turned.is_empty() {
+            return Ok((obsolete, Vec::new()));
+        }
+        let changed: BTreeSet<&Arc<str>> = effects.subscribers.iter().map(|(n, ..)| n).collect();
+        let has_turned = registry.subscribers().iter().filter(|(_, r)| turned.contains(&r.plan));
+        let others = has_turned.filter(|(name, _)| !changed.contains(name));
+        Ok((obsolete, others.map(|(name, _)| Arc::clone(name)).collect()))
+    }
+
+    fn vacant_id(&mut self) -> anyhow::Result<PlanId> {
+        let vacant = (1..=PLANS_MAX).find(|id| !self.ids_used.contains(id));
+        let id = vacant.context("there are too many plans")?;
+        self.ids_used.insert(id);
+        Ok(PlanId(id))
+    }
+
+    fn add_all(
+        &mut self,
+        added: Vec<(&Arc<str>, SubscriberSpec)>,
+        done: &mut Vec<Done>,
+        step: &mut dyn FnMut(usize),
+    ) -> anyhow::Result<()> {
+        let (names, specs): (Vec<&Arc<str>>, Vec<SubscriberSpec>) = added.into_iter().unzip();
+        if specs.is_empty() {
+            return Ok(());
+        }
+        let mut told = 0;
+        let handles = self.police.add_all(&specs, &mut |done| {
+            step(done - told);
+            told = done;
+        })?;
+        for (name, handle) in names.into_iter().zip(handles) {
+            self.handles.insert(Arc::clone(name), handle);
+            self.names.insert(handle, Arc::clone(name));
+            done.push(Done::Added(Arc::clone(name)));
+        }
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        name: &Arc<str>,
+        spec: SubscriberSpec,
+        before: SubscriberSpec,
+        done: &mut Vec<Done>,
+    ) -> anyhow::Result<()> {
+        let handle = self.handles[name];
+        let changed = self.police.change(handle, &spec);
+        changed.with_context(|| format!("cannot change the subscriber `{name}`"))?;
+        done.push(Done::Changed(Arc::clone(name), before));
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &Arc<str>) -> anyhow::Result<()> {
+        let handle = self.handles[name];
+        let removed = self.police.remove(handle);
+        removed.with_context(|| format!("cannot remove the subscriber `{name}`"))?;
+        self.handles.remove(name);
+        self.names.remove(&handle);
+        Ok(())
+    }
+
+    fn take_back(&mut self, step: Done) -> anyhow::Result<()> {
+        match step {
+            Done::NewPlan(id) => {
+                self.police.remove_plan(id)?;
+                self.ids_used.remove(&id.0);
+            }
+            Done::ChangedPlan(id, plan) => {
+                self.police.set_plan(id, &Algorithm::Phantom(&plan))?;
+            }
+            Done::Ids(name, Some(ids)) => drop(self.ids.insert(name, ids)),
+            Done::Ids(name, None) => drop(self.ids.remove(&name)),
+            Done::Added(name) => self.remove(&name)?,
+            Done::Changed(name, spec) => self.police.change(self.handles[&name], &spec)?,
+            Done::Removed(name, spec) => {
+                let handle = self.police.add(&spec)?;
+                self.names.insert(handle, Arc::clone(&name));
+                self.handles.insert(name, handle);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The ways of attaching, the best first.
+pub(super) fn ways(isp: &IspSection) -> Vec<Vec<Attachment>> {
+    let at =
+        |device: &str, hook, direction| Attachment { device: device.to_owned(), hook, direction };
+    let arriving = |uplink: &str, hook| {
+        vec![at(uplink, hook, Direction::Download), at(&isp.device, hook, Direction::Upload)]
+    };
+    match (&isp.uplink, isp.hook) {
+        (Some(uplink), HookChoice::Auto) => {
+            vec![arriving(uplink, Hook::XdpNative), arriving(uplink, Hook::TcxIngress)]
+        }
+        (Some(uplink), HookChoice::Xdp) => vec![arriving(uplink, Hook::Xdp)],
+        (Some(uplink), HookChoice::Tcx) => vec![arriving(uplink, Hook::TcxIngress)],
+        // Without an uplink XDP was refused when the file was read.
+        (None, HookChoice::Auto | HookChoice::Xdp | HookChoice::Tcx) => vec![vec![
+            at(&isp.device, Hook::TcxEgress, Direction::Download),
+            at(&isp.device, Hook::TcxIngress, Direction::Upload),
+        ]],
+    }
+}
+
+fn spec_of(record: &Record, ids: &BTreeMap<Arc<str>, Ids>) -> SubscriberSpec {
+    let [download, upload] = ids.get(&record.plan).copied().unwrap_or_default();
+    SubscriberSpec { addresses: record.addresses.to_vec(), download, upload }
+}
+
+/// Addresses that somebody loses and somebody else gains: they are free in between.
+fn moving_addresses(effects: &Effects) -> BTreeSet<IpNet> {
+    let changed = effects.subscribers.iter().filter_map(|(_, before, after)| {
+        Some((before.as_ref()?.addresses.iter(), after.as_ref()?.addresses.to_vec()))
+    });
+    let lost: BTreeSet<IpNet> = changed
+        .flat_map(|(before, after)| before.filter(move |a| !after.contains(a)).copied())
+        .collect();
+    if lost.is_empty() {
+        return lost;
+    }
+    let afters = effects.subscribers.iter().filter_map(|(.., after)| after.as_ref());
+    afters.flat_map(|record| &record.addresses).filter(|a| lost.contains(a)).copied().collect()
+}
+
+fn compiled(entry: Option<&PlanEntry>) -> anyhow::Result<[Option<Plan>; 2]> {
+    Ok(entry.map(PlanEntry::compile).transpose()?.unwrap_or_default())
+}
+
+/// Which table an address goes to: IPv4, IPv6, or that of prefixes.
+fn kind_of(address: &IpNet) -> usize {
+    match address {
+        _ if address.prefix_len() < address.max_prefix_len() => 2,
+        IpNet::V4(_) => 0,
+        IpNet::V6(_) => 1,
+    }
+}

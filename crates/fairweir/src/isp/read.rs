@@ -1,0 +1,353 @@
+//! The operator's file: where to police, and the plans and subscribers that the file knows.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, bail};
+use fairweir_sim::scenario::ScenarioError;
+use fairweir_sim::scenario::toml_table::{Placed, Source, Table as TomlTable};
+use nix::unistd::{Gid, Group};
+
+use super::csv;
+use super::plan::PlanEntry;
+use super::registry::{SubscriberSpec, parse_address};
+use crate::config::{VERSION, parse_dev};
+
+/// Where the file lies if nobody says otherwise.
+pub(crate) const DEFAULT_PATH: &str = "/etc/fairweir/isp.toml";
+
+/// Larger files are no list of subscribers: two million with two addresses each fit.
+const FILE_SIZE_MAX: u64 = 256 << 20;
+
+/// Source: L2 overheads of access technologies, down to that of a device that counts what the
+/// wire does not carry.
+const OVERHEAD_RANGE: (i64, i64) = (-64, 256);
+
+const ISP_KEYS: [&str; 6] = ["device", "uplink", "hook", "overhead", "group", "metrics"];
+const DOCUMENT_KEYS: [&str; 5] = ["version", "isp", "plan", "subscriber", "subscribers"];
+const SUBSCRIBER_KEYS: [&str; 3] = ["name", "addresses", "plan"];
+
+/// A file, each part of it valid; whether the parts fit together, the registry says.
+#[derive(Debug)]
+pub(super) struct IspFile {
+    pub(super) path: PathBuf,
+    text: String,
+    pub(super) isp: IspSection,
+    pub(super) plans: Vec<(Origin, PlanEntry)>,
+    pub(super) subscribers: Vec<(Origin, SubscriberSpec)>,
+    /// The table of subscribers beside it.
+    pub(super) table: Option<PathBuf>,
+}
+
+/// Where a record stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// So many bytes behind the beginning of the main file.
+    File(usize),
+    /// A row of the table.
+    Table {
+        /// Counted from 1.
+        line: usize,
+        columns: csv::Columns,
+    },
+}
+
+/// Table `[isp]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct IspSection {
+    /// The interface towards the subscribers.
+    pub(super) device: String,
+    /// The interface towards the Internet.
+    pub(super) uplink: Option<String>,
+    pub(super) hook: HookChoice,
+    /// Bytes that each packet has on the wire beside those of its frame.
+    pub(super) overhead: i32,
+    /// Who may use the socket beside root.
+    pub(super) group: Option<(String, Gid)>,
+    /// Where metrics are served by HTTP.
+    pub(super) metrics: Option<SocketAddr>,
+}
+
+/// Where packets are policed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum HookChoice {
+    /// XDP if there is an uplink and both drivers can do it natively, else tcx.
+    #[default]
+    Auto,
+    /// XDP, generic where the driver cannot.
+    Xdp,
+    /// tcx.
+    Tcx,
+}
+
+impl HookChoice {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            HookChoice::Auto => "auto",
+            HookChoice::Xdp => "xdp",
+            HookChoice::Tcx => "tcx",
+        }
+    }
+}
+
+impl IspFile {
+    /// Reads the file, and the table that it names.
+    ///
+    /// # Errors
+    /// The first thing that is wrong: file, line, key, what is allowed.
+    pub(super) fn load(path: &Path) -> anyhow::Result<IspFile> {
+        let text = read_text(path)?;
+        let shown = path.display().to_string();
+        let mut file = IspFile::parse(&text, &shown, path)
+            .map_err(|e| anyhow!("{}", e.to_string().replace(char::is_control, " ")))?;
+        if let Some(table) = &file.table {
+            let text = read_text(table)?;
+            let rows = csv::Table::read(&text).map_err(|bad| in_table(table, &bad))?;
+            if let Some(bad) = rows.bad.first() {
+                return Err(in_table(table, bad));
+            }
+            let rows = rows.rows.into_iter();
+            file.subscribers.extend(rows.map(|row| {
+                (Origin::Table { line: row.line, columns: row.columns }, row.subscriber)
+            }));
+        }
+        Ok(file)
+    }
+
+    fn parse(text: &str, shown: &str, path: &Path) -> Result<IspFile, ScenarioError> {
+        let mut top = Source::new(text, shown, &[]).top()?;
+        let version = top.integer("version", 0, u64::MAX)?;
+        let version = version.ok_or_else(|| top.missing("version", "`version = 1` at the top"))?;
+        if version.value != VERSION as u64 {
+            let what = format!("{} is unknown; this fairweir reads {VERSION}", version.value);
+            return Err(version.place.error(what));
+        }
+        let wanted = "a table [isp] with the `device` towards the subscribers";
+        let isp = top.table("isp")?.ok_or_else(|| top.missing("isp", wanted))?;
+        let isp = isp_section(isp)?;
+        let mut plans = Vec::new();
+        for mut table in top.tables("plan")? {
+            let at = table.place().offset();
+            let entry = PlanEntry::read(&mut table)?;
+            table.finish(&PlanEntry::keys())?;
+            plans.push((Origin::File(at), entry));
+        }
+        let mut subscribers = Vec::new();
+        for table in top.tables("subscriber")? {
+            let at = table.place().offset();
+            let spec = subscriber(table)?;
+            subscribers.push((Origin::File(at), spec));
+        }
+        let table = top.text("subscribers")?.map(|p| beside(path, &p.value));
+        top.finish(&DOCUMENT_KEYS)?;
+        let (path, text) = (path.to_owned(), text.to_owned());
+        Ok(IspFile { path, text, isp, plans, subscribers, table })
+    }
+
+    /// What is wrong with a record by the rules of the registry; `key` is one of a plan or of a
+    /// subscriber.
+    pub(super) fn error(
+        &self,
+        origin: Origin,
+        section: &str,
+        key: &str,
+        what: &str,
+    ) -> anyhow::Error {
+        match (origin, &self.table) {
+            (Origin::Table { columns, .. }, Some(_)) => {
+                let column = columns.of(key);
+                anyhow!("{}:{column}: {key}: {what}", self.place(origin))
+            }
+            _ => anyhow!("{}: {section}.{key}: {what}", self.place(origin)),
+        }
+    }
+
+    /// The place of a record, for people.
+    pub(super) fn place(&self, origin: Origin) -> String {
+        match (origin, &self.table) {
+            (Origin::Table { line, .. }, Some(table)) => format!("{}:{line}", table.display()),
+            (Origin::File(offset) | Origin::Table { line: offset, .. }, _) => {
+                let before = &self.text.as_bytes()[..offset.min(self.text.len())];
+                let line = 1 + before.iter().filter(|&&b| b == b'\n').count();
+                format!("{}:{line}", self.path.display())
+            }
+        }
+    }
+}
+
+fn isp_section(mut table: TomlTable<'_>) -> Result<IspSection, ScenarioError> {
+    let wanted = "the interface towards the subscribers, such as \"eth1\"";
+    let device = dev(&mut table, "device")?.ok_or_else(|| table.missing("device", wanted))?;
+    let uplink = dev(&mut table, "uplink")?;
+    if let Some(uplink) = uplink.as_ref().filter(|u| u.value == device.value) {
+        let what = format!("{} is the device already; wanted another interface", uplink.value);
+        return Err(uplink.place.error(what));
+    }
+    let hooks = [HookChoice::Auto, HookChoice::Xdp, HookChoice::Tcx].map(|h| (h.name(), h));
+    let hook = table.word("hook", &hooks)?;
+    if let Some(hook) = hook.as_ref().filter(|h| h.value == HookChoice::Xdp && uplink.is_none()) {
+        let what = "XDP sees only what arrives at an interface, so it needs an `uplink` too, where \
+                    downloads arrive; or write \"tcx\"";
+        return Err(hook.place.error(what));
+    }
+    let (least, most) = OVERHEAD_RANGE;
+    let overhead = table.signed("overhead", least, most)?.map_or(0, |p| p.value as i32);
+    let group = match table.text("group")? {
+        None => None,
+        Some(Placed { value, place }) => match Group::from_name(&value) {
+            Ok(Some(group)) => Some((value, group.gid)),
+            Ok(None) => {
+                return Err(place.error(format!("there is no group `{value}` on this system")));
+            }
+            Err(e) => return Err(place.error(format!("`{value}` cannot be looked up: {e}"))),
+        },
+    };
+    let metrics = table.parsed::<SocketAddr>("metrics")?;
+    if let Some(metrics) = metrics.as_ref().filter(|m| !m.value.ip().is_loopback()) {
+        let what = format!(
+            "{} is not of this host alone; wanted a loopback address such as 127.0.0.1:9115, since \
+             whoever reaches it reads what subscribers use",
+            metrics.value
+        );
+        return Err(metrics.place.error(what));
+    }
+    table.finish(&ISP_KEYS)?;
+    Ok(IspSection {
+        device: device.value,
+        uplink: uplink.map(|p| p.value),
+        hook: hook.map_or(HookChoice::Auto, |p| p.value),
+        overhead,
+        group,
+        metrics: metrics.map(|p| p.value),
+    })
+}
+
+fn dev<'t>(
+    table: &mut TomlTable<'t>,
+    key: &str,
+) -> Result<Option<Placed<'t, String>>, ScenarioError> {
+    let Some(text) = table.text(key)? else { return Ok(None) };
+    let value = parse_dev(&text.value).map_err(|e| text.place.error(e))?;
+    Ok(Some(Placed { value, place: text.place }))
+}
+
+fn subscriber(mut table: TomlTable<'_>) -> Result<SubscriberSpec, ScenarioError> {
+    let name = table.text("name")?.ok_or_else(|| table.missing("name", "a name"))?;
+    let wanted = "a list, such as [\"192.0.2.1\", \"2001:db8:1::/56\"]";
+    let texts = table.texts("addresses")?.ok_or_else(|| table.missing("addresses", wanted))?;
+    let parsed = |text: &String| parse_address(text).map_err(|e| texts.place.error(e));
+    let addresses = texts.value.iter().map(parsed).collect::<Result<_, _>>()?;
+    let wanted = "the name of a [[plan]]";
+    let plan = table.text("plan")?.ok_or_else(|| table.missing("plan", wanted))?;
+    table.finish(&SUBSCRIBER_KEYS)?;
+    Ok(SubscriberSpec { name: name.value, addresses, plan: plan.value })
+}
+
+/// Where a file lies that another names.
+fn beside(path: &Path, named: &str) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).join(named)
+}
+
+fn in_table(table: &Path, bad: &csv::BadRow) -> anyhow::Error {
+    anyhow!("{}:{}", table.display(), bad.to_string().replace(char::is_control, " "))
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// If it cannot be read, is too large, or is not UTF-8.
+pub(super) fn read_text(path: &Path) -> anyhow::Result<String> {
+    let shown = path.display();
+    let unreadable = |e: io::Error| anyhow!("{shown}: cannot read it: {e}");
+    let size = fs::metadata(path).map_err(unreadable)?.len();
+    if size > FILE_SIZE_MAX {
+        bail!("{shown}: {size} bytes are too many: at most {FILE_SIZE_MAX}");
+    }
+    let bytes = fs::read(path).map_err(unreadable)?;
+    String::from_utf8(bytes).map_err(|e| {
+        let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+        let line = 1 + good.iter().filter(|&&b| b == b'\n').count();
+        anyhow!("{shown}:{line}: text: a byte that is not UTF-8")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"version = 1
+subscribers = "subscribers.csv"
+[isp]
+device = "eth1"
+uplink = "eth0"
+hook = "xdp"
+overhead = -4
+metrics = "127.0.0.1:9115"
+[[plan]]
+name = "home-50"
+download = "50mbit"
+upload = "10mbit"
+[[subscriber]]
+name = "alice"
+addresses = ["192.0.2.1", "2001:db8:1::/56"]
+plan = "home-50"
+"#;
+
+    fn load(toml: &str, csv: &str) -> Result<IspFile, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("isp.toml");
+        fs::write(&path, toml).unwrap();
+        fs::write(dir.path().join("subscribers.csv"), csv).unwrap();
+        IspFile::load(&path).map_err(|e| {
+            let prefix = format!("{}/", dir.path().display());
+            e.to_string().replace(&prefix, "")
+        })
+    }
+
+    #[test]
+    fn a_file_and_its_table_make_one_list() {
+        let file = load(GOOD, "name,addresses,plan\nbob,192.0.2.2,home-50\n").unwrap();
+        assert_eq!((file.isp.device.as_str(), file.isp.overhead), ("eth1", -4));
+        assert_eq!(file.plans.len(), 1);
+        let names: Vec<_> = file.subscribers.iter().map(|(_, s)| s.name.as_str()).collect();
+        assert_eq!(names, ["alice", "bob"]);
+        assert!(file.place(file.subscribers[0].0).ends_with("isp.toml:13"));
+        assert!(file.place(file.subscribers[1].0).ends_with("subscribers.csv:2"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_file_line_and_key() {
+        let header = "name,addresses,plan\n";
+        for (from, to, csv, wanted) in [
+            ("version = 1", "version = 2", header, "isp.toml:1: version: 2 is unknown"),
+            (
+                "device =",
+                "devcie =",
+                header,
+                "isp.toml:4: isp.devcie: this key is unknown; did you",
+            ),
+            ("\"xdp\"", "\"xpd\"", header, "isp.toml:6: isp.hook: found `xpd`; allowed are auto"),
+            ("uplink = \"eth0\"", "", header, "isp.toml:6: isp.hook: XDP sees only what"),
+            ("-4", "1000", header, "isp.toml:7: isp.overhead: found the number 1000, wanted"),
+            ("127.0.0.1", "0.0.0.0", header, "isp.toml:8: isp.metrics: 0.0.0.0:9115 is not of"),
+            ("hook", "group = \"nobody-has-it\"\nhook", header, "isp.toml:6: isp.group: there is"),
+            (
+                "192.0.2.1",
+                "192.0.2.1/24",
+                header,
+                "isp.toml:15: subscriber.addresses: 192.0.2.1/24",
+            ),
+            ("name = \"alice\"", "", header, "isp.toml:13: subscriber.name: it is missing"),
+            ("version", "versoin", header, "isp.toml:1: versoin: this key is unknown"),
+            ("", "", "name,plan\n", "subscribers.csv:1:1: header: the column `addresses`"),
+            ("", "", "name,addresses,plan\nb,x,y\n", "subscribers.csv:2:3: addresses: `x` is"),
+        ] {
+            let error = load(&GOOD.replacen(from, to, 1), csv).unwrap_err();
+            assert!(error.starts_with(wanted), "{error}\n(wanted {wanted})");
+        }
+        let error = IspFile::load(Path::new("/nowhere/isp.toml")).unwrap_err().to_string();
+        assert!(error.starts_with("/nowhere/isp.toml: cannot read it"), "{error}");
+    }
+}

@@ -1,0 +1,658 @@
+//! Who has which plan: plans, subscribers and their addresses, with every rule that they obey.
+//!
+//! Pure: no file, no socket, no kernel. A list of changes is taken over as a whole or not at all;
+//! what it changed is told as [`Effects`], from which the kernel's tables follow, and can be taken
+//! back by its [`Undo`].
+//!
+//! Every record knows its [`Origin`]: the file, or the API. What the API says stays in force until
+//! the API says otherwise, over whatever the file says of the same name; so a record of the API
+//! hides the file's, and a record of the file that the API removed stays hidden.
+//!
+//! Invariants: each address belongs to one subscriber; each subscriber has a plan that exists; a
+//! plan's `users` counts its subscribers.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::plan::{PlanEntry, check_name};
+use crate::config::nearest;
+
+/// The most subscribers.
+pub(super) const SUBSCRIBERS_MAX: usize = 4_000_000;
+/// The most plans. Source: the kernel's table has 1,023 entries, and a plan needs two.
+pub(super) const PLANS_MAX: usize = 511;
+/// The most addresses of a subscriber.
+pub(super) const ADDRESSES_MAX: usize = 64;
+/// Names are compared with no more than so many others to find the nearest.
+const NEAREST_AMONG: usize = 20_000;
+
+/// Plans and subscribers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Registry {
+    plans: BTreeMap<Arc<str>, PlanRecord>,
+    subscribers: BTreeMap<Arc<str>, Record>,
+    owners: HashMap<IpNet, Arc<str>>,
+    /// Of the file, and removed by the API.
+    hidden: Hidden,
+}
+
+/// Names of the file's that the API removed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Hidden {
+    pub(super) plans: BTreeSet<Arc<str>>,
+    pub(super) subscribers: BTreeSet<Arc<str>>,
+}
+
+/// A plan, and who uses it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PlanRecord {
+    pub(super) entry: PlanEntry,
+    pub(super) origin: Origin,
+    /// How many subscribers have it.
+    pub(super) users: usize,
+}
+
+/// What is known of a subscriber but its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) addresses: Box<[IpNet]>,
+    pub(super) plan: Arc<str>,
+    pub(super) origin: Origin,
+}
+
+/// Who said it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Origin {
+    /// The file.
+    File,
+    /// The API; the file has nothing of this name.
+    Api,
+    /// The API, instead of what the file says.
+    ApiOverFile,
+}
+
+/// A subscriber as somebody says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SubscriberSpec {
+    pub(super) name: String,
+    /// Whole addresses, or prefixes without host bits.
+    #[serde(with = "as_texts")]
+    pub(super) addresses: Vec<IpNet>,
+    pub(super) plan: String,
+}
+
+/// Something to be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    AddPlan(PlanEntry),
+    AlterPlan(PlanEntry),
+    RemovePlan(String),
+    Add(SubscriberSpec),
+    /// What is `None` stays as it is.
+    Alter {
+        name: String,
+        addresses: Option<Vec<IpNet>>,
+        plan: Option<String>,
+    },
+    /// Adds it, or changes it if it is there.
+    Set(SubscriberSpec),
+    Remove(String),
+}
+
+/// Why a change cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RegistryError {
+    #[error("{0}")]
+    BadName(String),
+    #[error("there is a plan `{0}` already; change it, or choose another name")]
+    PlanExists(String),
+    #[error("there is no plan `{name}`{hint}")]
+    NoPlan { name: String, hint: String },
+    #[error("{users} subscribers have the plan `{plan}`, `{one}` for example; move them first")]
+    PlanInUse { plan: String, users: usize, one: String },
+    #[error("{PLANS_MAX} plans are there already; there cannot be more")]
+    TooManyPlans,
+    #[error("there is a subscriber `{0}` already; change it, or choose another name")]
+    SubscriberExists(String),
+    #[error("there is no subscriber `{name}`{hint}")]
+    NoSubscriber { name: String, hint: String },
+    #[error("{SUBSCRIBERS_MAX} subscribers are there already; there cannot be more")]
+    TooManySubscribers,
+    #[error("a subscriber has 1 to {ADDRESSES_MAX} addresses, not {0}")]
+    AddressCount(usize),
+    #[error("{0}")]
+    BadAddress(String),
+    #[error("{address} stands there twice")]
+    AddressTwice { address: IpNet },
+    #[error("{address} belongs to the subscriber `{owner}` already")]
+    AddressTaken { address: IpNet, owner: String },
+    #[error("nothing to change; say which plan or addresses it shall have")]
+    NothingToChange,
+}
+
+impl RegistryError {
+    /// Which key of a plan or of a subscriber is wrong.
+    pub(super) fn key(&self) -> &'static str {
+        match self {
+            RegistryError::BadName(_)
+            | RegistryError::PlanExists(_)
+            | RegistryError::PlanInUse { .. }
+            | RegistryError::TooManyPlans
+            | RegistryError::SubscriberExists(_)
+            | RegistryError::NoSubscriber { .. }
+            | RegistryError::TooManySubscribers => "name",
+            RegistryError::NoPlan { .. } | RegistryError::NothingToChange => "plan",
+            RegistryError::AddressCount(_)
+            | RegistryError::BadAddress(_)
+            | RegistryError::AddressTwice { .. }
+            | RegistryError::AddressTaken { .. } => "addresses",
+        }
+    }
+}
+
+/// What was there before some changes, of all that they touched.
+#[derive(Debug, Default)]
+pub(super) struct Undo {
+    plans: BTreeMap<Arc<str>, Option<PlanRecord>>,
+    subscribers: BTreeMap<Arc<str>, Option<Record>>,
+    hidden_plans: BTreeMap<Arc<str>, bool>,
+    hidden_subscribers: BTreeMap<Arc<str>, bool>,
+}
+
+impl Undo {
+    /// What of plans was touched.
+    pub(super) fn plan_names(&self) -> impl Iterator<Item = &str> {
+        self.plans.keys().map(|name| &**name)
+    }
+
+    /// What of subscribers was touched.
+    pub(super) fn subscriber_names(&self) -> impl Iterator<Item = &str> {
+        self.subscribers.keys().map(|name| &**name)
+    }
+}
+
+/// What changes did on the whole: before and after, where these differ.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Effects {
+    pub(super) plans: Vec<(Arc<str>, Option<PlanEntry>, Option<PlanEntry>)>,
+    pub(super) subscribers: Vec<(Arc<str>, Option<Record>, Option<Record>)>,
+}
+
+impl Effects {
+    pub(super) fn is_empty(&self) -> bool {
+        self.plans.is_empty() && self.subscribers.is_empty()
+    }
+
+    /// How many subscribers came, changed and went.
+    pub(super) fn counts(&self) -> [usize; 3] {
+        let of = |(_, before, after): &(Arc<str>, Option<Record>, Option<Record>)| {
+            (before.is_some(), after.is_some())
+        };
+        [(false, true), (true, true), (true, false)]
+            .map(|wanted| self.subscribers.iter().filter(|one| of(one) == wanted).count())
+    }
+}
+
+impl Registry {
+    pub(super) fn plans(&self) -> &BTreeMap<Arc<str>, PlanRecord> {
+        &self.plans
+    }
+
+    pub(super) fn subscribers(&self) -> &BTreeMap<Arc<str>, Record> {
+        &self.subscribers
+    }
+
+    pub(super) fn hidden(&self) -> &Hidden {
+        &self.hidden
+    }
+
+    /// How many addresses all subscribers have.
+    pub(super) fn address_count(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// Makes changes on behalf of the API, all of them or none.
+    ///
+    /// # Errors
+    /// Which of them cannot be made, and why; then nothing has changed.
+    pub(super) fn apply(&mut self, changes: &[Change]) -> Result<Undo, (usize, RegistryError)> {
+        let mut undo = Undo::default();
+        for (i, change) in changes.iter().enumerate() {
+            if let Err(e) = self.make(change, &mut undo) {
+                self.take_back(undo);
+                return Err((i, e));
+            }
+        }
+        Ok(undo)
+    }
+
+    /// Makes one more change whose undoing is added to `undo`.
+    ///
+    /// # Errors
+    /// Why it cannot be made; then it has changed nothing.
+    pub(super) fn make(&mut self, change: &Change, undo: &mut Undo) -> Result<(), RegistryError> {
+        match change {
+            Change::AddPlan(entry) => self.add_plan(entry, Origin::Api, undo),
+            Change::AlterPlan(entry) => {
+                let name: Arc<str> = self.known_plan(&entry.name)?;
+                self.note_plan(&name, undo);
+                if let Some(record) = self.plans.get_mut(&name) {
+                    record.entry = entry.clone();
+                    record.origin = record.origin.as_changed();
+                }
+                Ok(())
+            }
+            Change::RemovePlan(name) => self.remove_plan(name, undo),
+            Change::Add(spec) => {
+                if self.subscribers.contains_key(spec.name.as_str()) {
+                    return Err(RegistryError::SubscriberExists(spec.name.clone()));
+                }
+                self.put(spec, Origin::Api, undo)
+            }
+            Change::Alter { name, addresses, plan } => self.change(name, addresses, plan, undo),
+            Change::Set(spec) => match self.subscribers.get(spec.name.as_str()) {
+                Some(old) if old.says(spec) => Ok(()),
+                Some(old) => self.put(spec, old.origin.as_changed(), undo),
+                None => self.put(spec, Origin::Api, undo),
+            },
+            Change::Remove(name) => self.remove(name, undo),
+        }
+    }
+
+    /// Adds a plan while everything is read at the start or anew.
+    pub(super) fn load_plan(
+        &mut self,
+        entry: &PlanEntry,
+        origin: Origin,
+    ) -> Result<(), RegistryError> {
+        self.add_plan(entry, origin, &mut Undo::default())
+    }
+
+    /// Adds a subscriber while everything is read at the start or anew.
+    pub(super) fn load(
+        &mut self,
+        spec: &SubscriberSpec,
+        origin: Origin,
+    ) -> Result<(), RegistryError> {
+        if self.subscribers.contains_key(spec.name.as_str()) {
+            return Err(RegistryError::SubscriberExists(spec.name.clone()));
+        }
+        self.put(spec, origin, &mut Undo::default())
+    }
+
+    /// Hides what the file says of a name.
+    pub(super) fn hide(&mut self, hidden: Hidden) {
+        self.hidden = hidden;
+    }
+
+    /// Takes changes back.
+    pub(super) fn take_back(&mut self, undo: Undo) {
+        for name in undo.subscribers.keys() {
+            self.forget(name);
+        }
+        for (name, before) in undo.plans {
+            match before {
+                // Who has it is counted as long as it is there.
+                Some(record) => {
+                    let users = self.plans.get(&name).map_or(0, |now| now.users);
+                    self.plans.insert(name, PlanRecord { users, ..record });
+                }
+                None => drop(self.plans.remove(&name)),
+            }
+        }
+        for (name, before) in undo.subscribers {
+            if let Some(record) = before {
+                self.insert(name, record);
+            }
+        }
+        restore(&mut self.hidden.plans, undo.hidden_plans);
+        restore(&mut self.hidden.subscribers, undo.hidden_subscribers);
+    }
+
+    /// What changes did that `undo` takes back.
+    pub(super) fn effects(&self, undo: &Undo) -> Effects {
+        let mut effects = Effects::default();
+        for (name, before) in &undo.plans {
+            let before = before.as_ref().map(|record| &record.entry);
+            let after = self.plans.get(name).map(|record| &record.entry);
+            if before != after {
+                effects.plans.push((Arc::clone(name), before.cloned(), after.cloned()));
+            }
+        }
+        for (name, before) in &undo.subscribers {
+            let after = self.subscribers.get(name);
+            if !is_alike(before.as_ref(), after) {
+                effects.subscribers.push((Arc::clone(name), before.clone(), after.cloned()));
+            }
+        }
+        effects
+    }
+
+    /// What leads from this to `target`.
+    pub(super) fn effects_towards(&self, target: &Registry) -> Effects {
+        let mut effects = Effects::default();
+        let names: BTreeSet<&Arc<str>> = self.plans.keys().chain(target.plans.keys()).collect();
+        for name in names {
+            let entry = |of: &Registry| of.plans.get(name).map(|record| record.entry.clone());
+            let (before, after) = (entry(self), entry(target));
+            if before != after {
+                effects.plans.push((Arc::clone(name), before, after));
+            }
+        }
+        for (name, before) in &self.subscribers {
+            let after = target.subscribers.get(name);
+            if !is_alike(Some(before), after) {
+                effects.subscribers.push((Arc::clone(name), Some(before.clone()), after.cloned()));
+            }
+        }
+        for (name, after) in &target.subscribers {
+            if !self.subscribers.contains_key(name) {
+                effects.subscribers.push((Arc::clone(name), None, Some(after.clone())));
+            }
+        }
+        effects.subscribers.sort_by(|a, b| a.0.cmp(&b.0));
+        effects
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // Plans
+
+    fn add_plan(
+        &mut self,
+        entry: &PlanEntry,
+        origin: Origin,
+        undo: &mut Undo,
+    ) -> Result<(), RegistryError> {
+        check_name(&entry.name).map_err(RegistryError::BadName)?;
+        if self.plans.contains_key(entry.name.as_str()) {
+            return Err(RegistryError::PlanExists(entry.name.clone()));
+        }
+        if self.plans.len() >= PLANS_MAX {
+            return Err(RegistryError::TooManyPlans);
+        }
+        let name: Arc<str> = entry.name.as_str().into();
+        self.note_plan(&name, undo);
+        let is_hidden = self.hidden.plans.contains(&name);
+        if is_hidden && origin == Origin::Api {
+            set(&mut self.hidden.plans, &mut undo.hidden_plans, &name, false);
+        }
+        let origin = if is_hidden { Origin::ApiOverFile } else { origin };
+        self.plans.insert(name, PlanRecord { entry: entry.clone(), origin, users: 0 });
+        Ok(())
+    }
+
+    fn remove_plan(&mut self, name: &str, undo: &mut Undo) -> Result<(), RegistryError> {
+        let name = self.known_plan(name)?;
+        let record = &self.plans[&name];
+        if record.users > 0 {
+            let mut users = self.subscribers.iter().filter(|(_, record)| record.plan == name);
+            let one = users.next().map(|(name, _)| name.to_string()).unwrap_or_default();
+            let (plan, users) = (name.to_string(), record.users);
+            return Err(RegistryError::PlanInUse { plan, users, one });
+        }
+        let hides = record.origin != Origin::Api;
+        self.note_plan(&name, undo);
+        self.plans.remove(&name);
+        if hides {
+            set(&mut self.hidden.plans, &mut undo.hidden_plans, &name, true);
+        }
+        Ok(())
+    }
+
+    /// The name as it is stored.
+    fn known_plan(&self, name: &str) -> Result<Arc<str>, RegistryError> {
+        if let Some((known, _)) = self.plans.get_key_value(name) {
+            return Ok(Arc::clone(known));
+        }
+        let near = nearest(name, self.plans.keys().map(|k| &**k));
+        let hint = match (near, self.plans.is_empty()) {
+            (Some(near), _) => format!("; did you mean `{near}`?"),
+            (None, true) => "; there is none at all".to_owned(),
+            (None, false) => String::new(),
+        };
+        Err(RegistryError::NoPlan { name: name.to_owned(), hint })
+    }
+
+    fn note_plan(&self, name: &Arc<str>, undo: &mut Undo) {
+        let before = || self.plans.get(name).cloned();
+        undo.plans.entry(Arc::clone(name)).or_insert_with(before);
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // Subscribers
+
+    fn change(
+        &mut self,
+        name: &str,
+        addresses: &Option<Vec<IpNet>>,
+        plan: &Option<String>,
+        undo: &mut Undo,
+    ) -> Result<(), RegistryError> {
+        let (_, old) = self.known(name)?;
+        if addresses.is_none() && plan.is_none() {
+            return Err(RegistryError::NothingToChange);
+        }
+        let spec = SubscriberSpec {
+            name: name.to_owned(),
+            addresses: addresses.clone().unwrap_or_else(|| old.addresses.to_vec()),
+            plan: plan.clone().unwrap_or_else(|| old.plan.to_string()),
+        };
+        let origin = old.origin.as_changed();
+        if old.says(&spec) {
+            return Ok(());
+        }
+        self.put(&spec, origin, undo)
+    }
+
+    fn remove(&mut self, name: &str, undo: &mut Undo) -> Result<(), RegistryError> {
+        let (name, record) = self.known(name)?;
+        let hides = record.origin != Origin::Api;
+        self.note(&name, undo);
+        self.forget(&name);
+        if hides {
+            set(&mut self.hidden.subscribers, &mut undo.hidden_subscribers, &name, true);
+        }
+        Ok(())
+    }
+
+    fn known(&self, name: &str) -> Result<(Arc<str>, &Record), RegistryError> {
+        if let Some((name, record)) = self.subscribers.get_key_value(name) {
+            return Ok((Arc::clone(name), record));
+        }
+        let near = match self.subscribers.len() {
+            0..NEAREST_AMONG => nearest(name, self.subscribers.keys().map(|k| &**k)),
+            _ => None,
+        };
+        let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        Err(RegistryError::NoSubscriber { name: name.to_owned(), hint })
+    }
+
+    /// Adds or replaces a subscriber.
+    fn put(
+        &mut self,
+        spec: &SubscriberSpec,
+        origin: Origin,
+        undo: &mut Undo,
+    ) -> Result<(), RegistryError> {
+        let plan = self.checked(spec)?;
+        let known = self.subscribers.get_key_value(spec.name.as_str());
+        let known = known.map(|(name, _)| Arc::clone(name));
+        let name: Arc<str> = known.unwrap_or_else(|| spec.name.as_str().into());
+        self.note(&name, undo);
+        self.forget(&name);
+        let is_hidden = self.hidden.subscribers.contains(&name);
+        if is_hidden && origin == Origin::Api {
+            set(&mut self.hidden.subscribers, &mut undo.hidden_subscribers, &name, false);
+        }
+        let origin = if is_hidden { Origin::ApiOverFile } else { origin };
+        self.insert(name, Record { addresses: spec.addresses.clone().into(), plan, origin });
+        Ok(())
+    }
+
+    /// Everything that `put` needs, and the plan's name as it is stored.
+    fn checked(&self, spec: &SubscriberSpec) -> Result<Arc<str>, RegistryError> {
+        check_name(&spec.name).map_err(RegistryError::BadName)?;
+        let is_new = !self.subscribers.contains_key(spec.name.as_str());
+        if is_new && self.subscribers.len() >= SUBSCRIBERS_MAX {
+            return Err(RegistryError::TooManySubscribers);
+        }
+        if !(1..=ADDRESSES_MAX).contains(&spec.addresses.len()) {
+            return Err(RegistryError::AddressCount(spec.addresses.len()));
+        }
+        for (i, &address) in spec.addresses.iter().enumerate() {
+            check_address(address).map_err(RegistryError::BadAddress)?;
+            if spec.addresses[..i].contains(&address) {
+                return Err(RegistryError::AddressTwice { address });
+            }
+            if let Some(owner) = self.owners.get(&address).filter(|o| ***o != *spec.name) {
+                let owner = owner.to_string();
+                return Err(RegistryError::AddressTaken { address, owner });
+            }
+        }
+        self.known_plan(&spec.plan)
+    }
+
+    fn note(&self, name: &Arc<str>, undo: &mut Undo) {
+        let before = || self.subscribers.get(name).cloned();
+        undo.subscribers.entry(Arc::clone(name)).or_insert_with(before);
+    }
+
+    fn insert(&mut self, name: Arc<str>, record: Record) {
+        for &address in &record.addresses {
+            self.owners.insert(address, Arc::clone(&name));
+        }
+        if let Some(plan) = self.plans.get_mut(&record.plan) {
+            plan.users += 1;
+        }
+        self.subscribers.insert(name, record);
+    }
+
+    fn forget(&mut self, name: &Arc<str>) {
+        let Some(record) = self.subscribers.remove(name) else { return };
+        for address in &record.addresses {
+            self.owners.remove(address);
+        }
+        if let Some(plan) = self.plans.get_mut(&record.plan) {
+            plan.users -= 1;
+        }
+    }
+}
+
+impl Origin {
+    /// After the API has changed it.
+    fn as_changed(self) -> Origin {
+        match self {
+            Origin::File | Origin::ApiOverFile => Origin::ApiOverFile,
+            Origin::Api => Origin::Api,
+        }
+    }
+}
+
+impl Record {
+    fn says(&self, spec: &SubscriberSpec) -> bool {
+        *self.addresses == *spec.addresses && *self.plan == *spec.plan
+    }
+
+    /// As somebody would say it.
+    pub(super) fn spec(&self, name: &str) -> SubscriberSpec {
+        SubscriberSpec {
+            name: name.to_owned(),
+            addresses: self.addresses.to_vec(),
+            plan: self.plan.to_string(),
+        }
+    }
+}
+
+/// Whether the kernel has the same to do for both.
+fn is_alike(before: Option<&Record>, after: Option<&Record>) -> bool {
+    match (before, after) {
+        (Some(before), Some(after)) => {
+            before.addresses == after.addresses && before.plan == after.plan
+        }
+        (before, after) => before.is_none() && after.is_none(),
+    }
+}
+
+/// Puts a name into a set, or takes it out, and notes how it was at first.
+fn set(
+    names: &mut BTreeSet<Arc<str>>,
+    undo: &mut BTreeMap<Arc<str>, bool>,
+    name: &Arc<str>,
+    in_it: bool,
+) {
+    undo.entry(Arc::clone(name)).or_insert_with(|| names.contains(name));
+    if in_it {
+        names.insert(Arc::clone(name));
+    } else {
+        names.remove(name);
+    }
+}
+
+fn restore(names: &mut BTreeSet<Arc<str>>, undo: BTreeMap<Arc<str>, bool>) {
+    for (name, was_in_it) in undo {
+        if was_in_it {
+            names.insert(name);
+        } else {
+            names.remove(&name);
+        }
+    }
+}
+
+/// Reads an address or a prefix.
+///
+/// # Errors
+/// Says what would be right.
+pub(super) fn parse_address(text: &str) -> Result<IpNet, String> {
+    let text = text.trim();
+    let whole = text.parse::<std::net::IpAddr>().map(IpNet::from);
+    let net = whole.or_else(|_| text.parse::<IpNet>()).map_err(|_| {
+        format!(
+            "`{text}` is neither an address (192.0.2.1, 2001:db8::1) nor a prefix (192.0.2.0/29)"
+        )
+    })?;
+    check_address(net).map(|()| net)
+}
+
+/// A prefix with host bits is more often a slip than meant.
+fn check_address(net: IpNet) -> Result<(), String> {
+    match net.trunc() {
+        whole if whole == net => Ok(()),
+        whole => Err(format!("{net} has bits behind its prefix; write {whole}, or {}", net.addr())),
+    }
+}
+
+/// As people write it: whole addresses without a length.
+pub(super) fn address_text(net: &IpNet) -> String {
+    if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
+}
+
+/// Addresses in JSON.
+pub(super) mod as_texts {
+    use ipnet::IpNet;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::{address_text, parse_address};
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        addresses: &[IpNet],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(addresses.iter().map(address_text))
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<IpNet>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        texts.iter().map(|text| parse_address(text).map_err(D::Error::custom)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

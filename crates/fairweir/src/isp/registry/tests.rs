@@ -1,0 +1,293 @@
+//! The registry against a model that is simple enough to be right: a list of names and addresses,
+//! searched from the beginning each time.
+
+use fairweir_core::phantom::{Share, Signal};
+use fairweir_core::units::{Rate, Span};
+use proptest::prelude::*;
+
+use super::*;
+
+fn plan(name: &str, mbit: u64) -> PlanEntry {
+    PlanEntry {
+        name: name.to_owned(),
+        download: Some(Rate::mbit(mbit)),
+        upload: None,
+        rtt_max: Span::millis(100),
+        signal: Signal::Soft,
+        share: Share::Flows(16),
+    }
+}
+
+fn subscriber(name: &str, addresses: &[&str], plan: &str) -> SubscriberSpec {
+    let addresses = addresses.iter().map(|text| parse_address(text).unwrap()).collect();
+    SubscriberSpec { name: name.to_owned(), addresses, plan: plan.to_owned() }
+}
+
+fn with_two_plans() -> Registry {
+    let mut registry = Registry::default();
+    registry.load_plan(&plan("slow", 10), Origin::File).unwrap();
+    registry.load_plan(&plan("fast", 100), Origin::File).unwrap();
+    registry
+}
+
+#[test]
+fn an_address_belongs_to_one_subscriber_and_the_error_names_him() {
+    let mut registry = with_two_plans();
+    registry
+        .load(&subscriber("alice", &["192.0.2.1", "2001:db8::/56"], "slow"), Origin::File)
+        .unwrap();
+    for taken in ["192.0.2.1", "192.0.2.1/32", "2001:db8::/56"] {
+        let bob = Change::Add(subscriber("bob", &["198.51.100.1", taken], "slow"));
+        let (_, error) = registry.apply(&[bob]).unwrap_err();
+        assert!(error.to_string().contains("belongs to the subscriber `alice`"), "{error}");
+        assert_eq!(error.key(), "addresses");
+    }
+    // A prefix around somebody's address is fine: the longest wins.
+    let around = subscriber("bob", &["192.0.2.0/24", "2001:db8::/48", "2001:db8::1"], "fast");
+    registry.apply(&[Change::Add(around)]).unwrap();
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_what_would_be_right() {
+    let mut registry = with_two_plans();
+    registry.load(&subscriber("alice", &["192.0.2.1"], "slow"), Origin::File).unwrap();
+    let none = || SubscriberSpec { addresses: Vec::new(), ..subscriber("bob", &[], "slow") };
+    for (change, wanted) in [
+        (Change::Add(subscriber("alice", &["192.0.2.2"], "slow")), "already; change it"),
+        (Change::Add(subscriber("bob", &["192.0.2.2"], "slwo")), "did you mean `slow`?"),
+        (Change::Add(subscriber("b b", &["192.0.2.2"], "slow")), "is no name"),
+        (Change::Add(none()), "1 to 64 addresses, not 0"),
+        (Change::Add(subscriber("b", &["192.0.2.2", "192.0.2.2"], "slow")), "twice"),
+        (Change::Remove("alcie".into()), "did you mean `alice`?"),
+        (Change::RemovePlan("slow".into()), "1 subscribers have the plan `slow`, `alice` for"),
+        (Change::RemovePlan("slwo".into()), "did you mean `slow`?"),
+        (Change::AddPlan(plan("slow", 1)), "already; change it"),
+        (Change::Alter { name: "alice".into(), addresses: None, plan: None }, "nothing to ch"),
+    ] {
+        let before = registry.clone();
+        let (_, error) = registry.apply(std::slice::from_ref(&change)).unwrap_err();
+        assert!(error.to_string().contains(wanted), "{change:?}: {error}");
+        assert_eq!(registry, before);
+    }
+    assert!(parse_address("192.0.2.1/24").unwrap_err().contains("write 192.0.2.0/24"));
+    assert!(parse_address("192.0.2").unwrap_err().contains("neither an address"));
+}
+
+#[test]
+fn what_the_api_removes_of_the_file_stays_hidden_until_the_api_adds_it() {
+    let mut registry = with_two_plans();
+    let alice = subscriber("alice", &["192.0.2.1"], "slow");
+    registry.load(&alice, Origin::File).unwrap();
+    let before = registry.clone();
+    let undo = registry.apply(&[Change::Remove("alice".into())]).unwrap();
+    assert!(registry.hidden().subscribers.contains("alice"));
+    registry.apply(&[Change::Add(alice.clone())]).unwrap();
+    assert_eq!(registry.subscribers()["alice"].origin, Origin::ApiOverFile);
+    assert!(registry.hidden().subscribers.is_empty());
+    registry.apply(&[Change::Remove("alice".into())]).unwrap();
+    registry.take_back(undo);
+    assert_eq!(registry, before);
+}
+
+#[test]
+fn moving_an_address_within_one_list_of_changes_works_and_effects_tell_before_and_after() {
+    let mut registry = with_two_plans();
+    registry.load(&subscriber("alice", &["192.0.2.1", "192.0.2.3"], "slow"), Origin::File).unwrap();
+    registry.load(&subscriber("bob", &["192.0.2.2"], "slow"), Origin::File).unwrap();
+    let to = |name: &str, address: &str| Change::Alter {
+        name: name.into(),
+        addresses: Some(vec![parse_address(address).unwrap()]),
+        plan: None,
+    };
+    let undo = registry.apply(&[to("alice", "192.0.2.3"), to("bob", "192.0.2.1")]).unwrap();
+    let effects = registry.effects(&undo);
+    assert_eq!(effects.counts(), [0, 2, 0]);
+    let (name, before, after) = &effects.subscribers[1];
+    assert_eq!(&**name, "bob");
+    assert_eq!(before.as_ref().unwrap().addresses[0].to_string(), "192.0.2.2/32");
+    assert_eq!(after.as_ref().unwrap().addresses[0].to_string(), "192.0.2.1/32");
+}
+
+// ------------------------------------------------------------------------------------------------
+// The model
+
+/// Names, addresses and plans from so few that they meet often.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Model {
+    plans: Vec<(String, u64)>,
+    subscribers: Vec<(String, Vec<IpNet>, String)>,
+}
+
+impl Model {
+    fn make(&mut self, change: &Change) -> bool {
+        let has_plan = |model: &Model, name: &str| model.plans.iter().any(|(n, _)| n == name);
+        let is_free = |model: &Model, spec: &SubscriberSpec| {
+            let mut others = model.subscribers.iter().filter(|(n, ..)| *n != spec.name);
+            let unique: BTreeSet<_> = spec.addresses.iter().collect();
+            !others.any(|(_, a, _)| a.iter().any(|one| spec.addresses.contains(one)))
+                && unique.len() == spec.addresses.len()
+                && !spec.addresses.is_empty()
+        };
+        let at = |model: &Model, name: &str| model.subscribers.iter().position(|(n, ..)| n == name);
+        match change {
+            Change::AddPlan(entry) => {
+                let rate = entry.download.unwrap().as_bps();
+                let fits = !has_plan(self, &entry.name);
+                if fits {
+                    self.plans.push((entry.name.clone(), rate));
+                }
+                fits
+            }
+            Change::AlterPlan(entry) => {
+                let rate = entry.download.unwrap().as_bps();
+                let found = self.plans.iter_mut().find(|(n, _)| *n == entry.name);
+                found.map(|plan| plan.1 = rate).is_some()
+            }
+            Change::RemovePlan(name) => {
+                let fits =
+                    has_plan(self, name) && self.subscribers.iter().all(|(.., plan)| plan != name);
+                self.plans.retain(|(n, _)| !fits || n != name);
+                fits
+            }
+            Change::Add(spec) | Change::Set(spec) => {
+                let old = at(self, &spec.name);
+                if old.is_some() && matches!(change, Change::Add(_)) {
+                    return false;
+                }
+                let fits = is_free(self, spec) && has_plan(self, &spec.plan);
+                if fits {
+                    old.map(|i| self.subscribers.remove(i));
+                    let spec = spec.clone();
+                    self.subscribers.push((spec.name, spec.addresses, spec.plan));
+                }
+                fits
+            }
+            Change::Alter { name, addresses, plan } => {
+                let Some(i) = at(self, name) else { return false };
+                let (name, old_addresses, old_plan) = self.subscribers[i].clone();
+                let spec = SubscriberSpec {
+                    name,
+                    addresses: addresses.clone().unwrap_or(old_addresses),
+                    plan: plan.clone().unwrap_or(old_plan),
+                };
+                let asks = addresses.is_some() || plan.is_some();
+                asks && self.make(&Change::Set(spec))
+            }
+            Change::Remove(name) => at(self, name).map(|i| self.subscribers.remove(i)).is_some(),
+        }
+    }
+
+    fn sorted(mut self) -> Model {
+        self.plans.sort();
+        self.subscribers.sort();
+        self
+    }
+}
+
+fn as_model(registry: &Registry) -> Model {
+    let plans = registry.plans.values();
+    Model {
+        plans: plans.map(|p| (p.entry.name.clone(), p.entry.download.unwrap().as_bps())).collect(),
+        subscribers: registry
+            .subscribers
+            .iter()
+            .map(|(name, r)| (name.to_string(), r.addresses.to_vec(), r.plan.to_string()))
+            .collect(),
+    }
+    .sorted()
+}
+
+fn check_invariants(registry: &Registry) {
+    let mut addresses = 0;
+    for (name, record) in &registry.subscribers {
+        addresses += record.addresses.len();
+        assert!(record.addresses.iter().all(|address| registry.owners[address] == *name));
+        assert!(registry.plans.contains_key(&record.plan));
+        assert!(!registry.hidden.subscribers.contains(name));
+    }
+    assert_eq!(registry.owners.len(), addresses);
+    for (name, plan) in &registry.plans {
+        let users = registry.subscribers.values().filter(|r| r.plan == *name).count();
+        assert_eq!(plan.users, users, "{name}");
+        assert!(!registry.hidden.plans.contains(name));
+    }
+}
+
+fn names() -> impl Strategy<Value = String> {
+    prop::sample::select(vec!["a", "b", "c", "d"]).prop_map(str::to_owned)
+}
+
+fn plans() -> impl Strategy<Value = String> {
+    prop::sample::select(vec!["p", "q", "r"]).prop_map(str::to_owned)
+}
+
+fn addresses() -> impl Strategy<Value = Vec<IpNet>> {
+    let known = ["192.0.2.1", "192.0.2.2", "192.0.2.0/24", "2001:db8::1", "2001:db8::/56"];
+    let known = known.map(|text| parse_address(text).unwrap()).to_vec();
+    prop::collection::vec(prop::sample::select(known), 0..3)
+}
+
+fn specs() -> impl Strategy<Value = SubscriberSpec> {
+    (names(), addresses(), plans()).prop_map(|(name, addresses, plan)| SubscriberSpec {
+        name,
+        addresses,
+        plan,
+    })
+}
+
+fn changes() -> impl Strategy<Value = Change> {
+    let entries = || (plans(), 1..4_u64).prop_map(|(name, mbit)| plan(&name, mbit));
+    prop_oneof![
+        2 => entries().prop_map(Change::AddPlan),
+        1 => entries().prop_map(Change::AlterPlan),
+        1 => plans().prop_map(Change::RemovePlan),
+        4 => specs().prop_map(Change::Add),
+        2 => specs().prop_map(Change::Set),
+        2 => (names(), prop::option::of(addresses()), prop::option::of(plans()))
+            .prop_map(|(name, addresses, plan)| Change::Alter { name, addresses, plan }),
+        2 => names().prop_map(Change::Remove),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn lists_of_changes_are_made_as_the_model_makes_them_or_not_at_all(
+        from_file in prop::collection::vec(specs(), 0..4),
+        lists in prop::collection::vec(prop::collection::vec(changes(), 1..4), 1..12),
+    ) {
+        let mut registry = with_two_plans();
+        registry.load_plan(&plan("p", 1), Origin::File).unwrap();
+        registry.load_plan(&plan("q", 2), Origin::File).unwrap();
+        for spec in &from_file {
+            let _ = registry.load(spec, Origin::File);
+        }
+        let mut model = as_model(&registry);
+        for list in &lists {
+            let before = registry.clone();
+            let mut after = model.clone();
+            let fails_at = list.iter().position(|change| !after.make(change));
+            match registry.apply(list) {
+                Ok(undo) => {
+                    prop_assert_eq!(fails_at, None);
+                    model = after.sorted();
+                    let effects = registry.effects(&undo);
+                    prop_assert_eq!(&effects, &before.effects_towards(&registry));
+                    // Undoing leads back, and doing it again forth.
+                    let done = registry.clone();
+                    registry.take_back(undo);
+                    prop_assert_eq!(&registry, &before);
+                    registry.apply(list).unwrap();
+                    prop_assert_eq!(&registry, &done);
+                }
+                Err((i, _)) => {
+                    prop_assert_eq!(fails_at, Some(i));
+                    prop_assert_eq!(&registry, &before);
+                }
+            }
+            check_invariants(&registry);
+            prop_assert_eq!(&as_model(&registry), &model);
+        }
+    }
+}

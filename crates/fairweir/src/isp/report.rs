@@ -1,0 +1,299 @@
+//! What the daemon tells those who ask: its status, subscribers, and metrics.
+
+use std::fmt::Write;
+
+use fairweir_core::units::Time;
+use fairweir_linux::police::{Counters, Direction, Hook};
+use serde_json::Value;
+
+use super::daemon::Daemon;
+use super::kernel::{Attachment, DIRECTIONS};
+use super::registry::{Origin, Record, address_text};
+use super::wire::{
+    ApiStatus, Directions, HookStatus, Listing, PlanStatus, Status, SubscriberCounters,
+    SubscriberStatus, TotalsStatus,
+};
+
+/// So many subscribers are listed at a time.
+const LIST_MAX: usize = 10_000;
+
+/// The status at `now`.
+pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
+    let [added, changed, removed] = daemon.api_counts();
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        device: daemon.isp.device.clone(),
+        uplink: daemon.isp.uplink.clone(),
+        pid: std::process::id(),
+        enforcing: daemon.kernel.is_attached(),
+        open_reason: daemon.open_reason.clone(),
+        hooks: daemon.kernel.attached.iter().map(hook_status).collect(),
+        since_s: now.since(daemon.started).as_secs_f64(),
+        subscribers: daemon.registry.subscribers().len(),
+        addresses: daemon.registry.address_count(),
+        plans: plans(daemon),
+        unknown: daemon.meter.unknown(),
+        api: ApiStatus { added, changed, removed },
+        memory_bytes: daemon.kernel.memory().as_u64(),
+        config_error: daemon.config_error.clone(),
+    }
+}
+
+fn plans(daemon: &Daemon) -> Vec<PlanStatus> {
+    let plan = |(name, record): (&std::sync::Arc<str>, &super::registry::PlanRecord)| PlanStatus {
+        name: name.to_string(),
+        origin: origin_name(record.origin).to_owned(),
+        subscribers: record.users,
+        policy: record.entry.policy(),
+        rate_bps: Directions {
+            download: record.entry.download.map(|rate| rate.as_bps()),
+            upload: record.entry.upload.map(|rate| rate.as_bps()),
+        },
+        totals: daemon.meter.plan(name),
+    };
+    daemon.registry.plans().iter().map(plan).collect()
+}
+
+/// Where packets are looked at.
+pub(super) fn hook_status(attachment: &Attachment) -> HookStatus {
+    HookStatus {
+        device: attachment.device.clone(),
+        hook: hook_name(attachment.hook).to_owned(),
+        direction: direction_name(attachment.direction).to_owned(),
+    }
+}
+
+fn hook_name(hook: Hook) -> &'static str {
+    match hook {
+        Hook::Xdp => "xdp",
+        Hook::XdpNative => "xdp_native",
+        Hook::XdpGeneric => "xdp_generic",
+        Hook::TcxIngress => "tcx_ingress",
+        Hook::TcxEgress => "tcx_egress",
+    }
+}
+
+fn direction_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Download => "download",
+        Direction::Upload => "upload",
+    }
+}
+
+fn origin_name(origin: Origin) -> &'static str {
+    match origin {
+        Origin::File => "file",
+        Origin::Api => "api",
+        Origin::ApiOverFile => "api_over_file",
+    }
+}
+
+/// Some subscribers behind `after`, in order of their names.
+pub(super) fn list(
+    daemon: &Daemon,
+    plan: Option<&str>,
+    after: Option<&str>,
+    limit: Option<usize>,
+) -> Listing {
+    use std::ops::Bound;
+    let limit = limit.unwrap_or(LIST_MAX).clamp(1, LIST_MAX);
+    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let all = daemon.registry.subscribers().range::<str, _>((from, Bound::Unbounded));
+    let mut wanted = all.filter(|(_, record)| plan.is_none_or(|plan| *record.plan == *plan));
+    let mut listing = Listing::default();
+    for (name, record) in wanted.by_ref().take(limit) {
+        listing.subscribers.push(subscriber_json(name, record));
+    }
+    if wanted.next().is_some() {
+        let last = listing.subscribers.last();
+        listing.after = last.and_then(|s| s["name"].as_str()).map(str::to_owned);
+    }
+    listing
+}
+
+fn subscriber_json(name: &str, record: &Record) -> Value {
+    let addresses: Vec<String> = record.addresses.iter().map(address_text).collect();
+    serde_json::json!({
+        "name": name,
+        "addresses": addresses,
+        "plan": &*record.plan,
+        "origin": origin_name(record.origin),
+    })
+}
+
+/// One subscriber, and what became of its packets.
+///
+/// # Errors
+/// If there is none of that name, or the kernel refuses.
+pub(super) fn subscriber(daemon: &Daemon, name: &str) -> anyhow::Result<SubscriberStatus> {
+    let found = daemon.registry.subscribers().get(name);
+    let record = found.ok_or_else(|| anyhow::anyhow!("there is no subscriber `{name}`"))?;
+    let counters = daemon.kernel.counters(name)?;
+    let [download, upload] = directions_of(daemon, record, counters);
+    Ok(SubscriberStatus {
+        name: name.to_owned(),
+        addresses: record.addresses.iter().map(address_text).collect(),
+        plan: record.plan.to_string(),
+        origin: origin_name(record.origin).to_owned(),
+        download,
+        upload,
+    })
+}
+
+fn directions_of(
+    daemon: &Daemon,
+    record: &Record,
+    counters: [Counters; 2],
+) -> [Option<SubscriberCounters>; 2] {
+    let plan = daemon.registry.plans().get(&record.plan);
+    let rates = plan.map(|p| [p.entry.download, p.entry.upload]).unwrap_or_default();
+    [0, 1].map(|i| {
+        rates[i].map(|rate| SubscriberCounters {
+            plan_bps: rate.as_bps(),
+            passed_bytes: counters[i].passed.as_u64(),
+            dropped_packets: counters[i].dropped_packets,
+            marked_packets: counters[i].marked_packets,
+        })
+    })
+}
+
+// ------------------------------------------------------------------------------------------------
+// Metrics
+
+/// Metrics in Prometheus' text format, with the `top` busiest subscribers.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(super) fn metrics(daemon: &mut Daemon, top: usize, now: Time) -> anyhow::Result<String> {
+    let status = status(daemon, now);
+    let mut text = String::new();
+    let device = escaped(&status.device);
+    family(
+        &mut text,
+        "fairweir_up",
+        "gauge",
+        "Whether subscribers are policed (1) or everything passes (0).",
+    );
+    line(&mut text, "fairweir_up", &[("interface", &device)], u64::from(status.enforcing));
+    family(&mut text, "fairweir_subscribers", "gauge", "Subscribers of a plan.");
+    for plan in &status.plans {
+        let labels = [("interface", &*device), ("plan", &*escaped(&plan.name))];
+        line(&mut text, "fairweir_subscribers", &labels, plan.subscribers as u64);
+    }
+    let name = "fairweir_plan_rate_bytes_per_second";
+    family(&mut text, name, "gauge", "What a plan gives each of its subscribers.");
+    for plan in &status.plans {
+        for (direction, rate) in pairs(plan.rate_bps) {
+            if let Some(bps) = rate {
+                let labels = labels_of(&device, direction, Some(("plan", &escaped(&plan.name))));
+                line(&mut text, name, &borrowed(&labels), bps / 8);
+            }
+        }
+    }
+    totals(&mut text, &device, &status);
+    let name = "fairweir_memory_bytes";
+    family(&mut text, name, "gauge", "What the kernel holds for plans and subscribers.");
+    line(&mut text, name, &[("interface", &device)], status.memory_bytes);
+    if top > 0 {
+        subscribers(&mut text, &device, daemon, top, now)?;
+    }
+    Ok(text)
+}
+
+/// Name, explanation, and where it stands in the totals.
+type Counter = (&'static str, &'static str, fn(&TotalsStatus) -> u64);
+
+const COUNTERS: [Counter; 5] = [
+    ("passed_bytes_total", "L2 bytes that passed.", |t| t.passed_bytes),
+    ("passed_packets_total", "Packets that passed.", |t| t.passed_packets),
+    ("dropped_bytes_total", "L2 bytes that were dropped.", |t| t.dropped_bytes),
+    ("dropped_packets_total", "Packets that were dropped.", |t| t.dropped_packets),
+    ("marked_packets_total", "Packets that passed, marked (ECN CE).", |t| t.marked_packets),
+];
+
+/// Of all plans, and of what belongs to nobody.
+fn totals(text: &mut String, device: &str, status: &Status) {
+    for (name, help, count) in COUNTERS {
+        let name = format!("fairweir_{name}");
+        family(text, &name, "counter", &format!("{help} By plan, of all its subscribers."));
+        for plan in &status.plans {
+            for ((direction, totals), (_, rate)) in pairs(plan.totals).zip(pairs(plan.rate_bps)) {
+                if rate.is_some() {
+                    let labels = labels_of(device, direction, Some(("plan", &escaped(&plan.name))));
+                    line(text, &name, &borrowed(&labels), count(&totals));
+                }
+            }
+        }
+    }
+    for (name, help, count) in &COUNTERS[..2] {
+        let name = format!("fairweir_unknown_{name}");
+        family(text, &name, "counter", &format!("{help} Of nobody's addresses."));
+        for (direction, totals) in pairs(status.unknown) {
+            let labels = labels_of(device, direction, None);
+            line(text, &name, &borrowed(&labels), count(&totals));
+        }
+    }
+}
+
+/// Of the busiest subscribers alone: a million time series are too many.
+fn subscribers(
+    text: &mut String,
+    device: &str,
+    daemon: &mut Daemon,
+    top: usize,
+    now: Time,
+) -> anyhow::Result<()> {
+    let busiest = daemon.meter.busiest(&daemon.kernel, &daemon.registry, top, now)?;
+    let mut of = Vec::new();
+    for busy in &busiest.subscribers {
+        of.push((busy, subscriber(daemon, &busy.name)?));
+    }
+    type Count = fn(&SubscriberCounters) -> u64;
+    let counters: [(&str, &str, Count); 3] = [
+        ("passed_bytes_total", "L2 bytes that passed.", |c| c.passed_bytes),
+        ("dropped_packets_total", "Packets that were dropped.", |c| c.dropped_packets),
+        ("marked_packets_total", "Packets that passed, marked.", |c| c.marked_packets),
+    ];
+    for (name, help, count) in counters {
+        let name = format!("fairweir_subscriber_{name}");
+        family(text, &name, "counter", &format!("{help} Of the busiest subscribers."));
+        for (busy, status) in &of {
+            let both = Directions { download: status.download, upload: status.upload };
+            for (direction, counters) in pairs(both) {
+                let Some(counters) = counters else { continue };
+                let who = ("subscriber", &*escaped(&busy.name));
+                let mut labels = labels_of(device, direction, Some(who));
+                labels.push(("plan".to_owned(), escaped(&busy.plan)));
+                line(text, &name, &borrowed(&labels), count(&counters));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn pairs<T>(both: Directions<T>) -> impl Iterator<Item = (&'static str, T)> {
+    DIRECTIONS.into_iter().map(direction_name).zip([both.download, both.upload])
+}
+
+fn labels_of(device: &str, direction: &str, more: Option<(&str, &str)>) -> Vec<(String, String)> {
+    let labels = [("interface", device), ("direction", direction)].into_iter().chain(more);
+    labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn borrowed(labels: &[(String, String)]) -> Vec<(&str, &str)> {
+    labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+}
+
+fn family(text: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn line(text: &mut String, name: &str, labels: &[(&str, &str)], value: u64) {
+    let labels: Vec<String> = labels.iter().map(|(key, v)| format!("{key}=\"{v}\"")).collect();
+    let _ = writeln!(text, "{name}{{{}}} {value}", labels.join(","));
+}
+
+/// A label's value. Source: Prometheus' text format 0.0.4.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

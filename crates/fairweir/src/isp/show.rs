@@ -1,0 +1,319 @@
+//! What people see of files and of the daemon: check, dry run, status, a subscriber, plans.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use fairweir_core::units::{Bytes, Rate};
+use serde_json::{Value, json};
+
+use super::assemble::assemble;
+use super::cli::{DaemonArgs, ShowArgs, StatusArgs};
+use super::commands::Asker;
+use super::journal::{self, Overlay};
+use super::kernel::ways;
+use super::read::IspFile;
+use super::registry::{Origin, PlanRecord, Registry};
+use super::report::hook_status;
+use super::wire::{Request, Status, SubscriberCounters, SubscriberStatus, TotalsStatus};
+use crate::status::mbit;
+use crate::table::{self, Align};
+
+/// Whether a file is an ISP's; one that is no TOML at all is not.
+pub(crate) fn is_isp_file(path: &Path) -> bool {
+    let Ok(text) = super::read::read_text(path) else { return false };
+    let Ok(table) = text.parse::<toml::Table>() else { return is_called_isp(path) };
+    let has = |keys: &[&str]| keys.iter().any(|key| table.contains_key(*key));
+    has(&["isp", "plan", "subscriber", "subscribers"]) || (is_called_isp(path) && !has(&["host"]))
+}
+
+fn is_called_isp(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "isp.toml")
+}
+
+/// `fairweir check` of an ISP's file.
+pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
+    let file = IspFile::load(path)?;
+    let registry = assemble(&file, &Overlay::default())?;
+    print(&file, &registry, as_json)
+}
+
+/// `fairweir isp --dry-run`: the same with what the API changed, and the way to police.
+pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
+    let file = IspFile::load(&args.config)?;
+    let overlay = journal::look(&journal::path_in(&args.state.state_dir))?;
+    let registry = assemble(&file, &overlay)?;
+    for device in [Some(&file.isp.device), file.isp.uplink.as_ref()].into_iter().flatten() {
+        crate::host::check_exists(device)?;
+    }
+    print(&file, &registry, args.json)
+}
+
+fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<()> {
+    let out = &mut io::stdout().lock();
+    if as_json {
+        writeln!(out, "{}", understood(file, registry))?;
+        return Ok(());
+    }
+    writeln!(out, "read {}", file.path.display())?;
+    if let Some(table) = &file.table {
+        writeln!(out, "read {}", table.display())?;
+    }
+    let mut ways = ways(&file.isp).into_iter().map(|way| {
+        let hooks = way.iter().map(hook_status);
+        let words = hooks.map(|h| format!("{} at {} ({})", h.direction, h.device, h.hook));
+        words.collect::<Vec<_>>().join(", ")
+    });
+    writeln!(out, "polices {}", ways.next().unwrap_or_default())?;
+    for way in ways {
+        writeln!(out, "  or else {way}")?;
+    }
+    if let Some(metrics) = file.isp.metrics {
+        writeln!(out, "serves metrics at http://{metrics}/metrics")?;
+    }
+    let (subscribers, addresses) = (registry.subscribers().len(), registry.address_count());
+    writeln!(out, "{subscribers} subscribers with {addresses} addresses\n")?;
+    print_plans(out, registry)?;
+    for warning in warnings(registry) {
+        writeln!(out, "warning: {warning}")?;
+    }
+    Ok(())
+}
+
+fn print_plans(out: &mut impl Write, registry: &Registry) -> io::Result<()> {
+    let or_dash = |rate: Option<Rate>| rate.map_or_else(|| "-".to_owned(), |r| r.to_string());
+    let row = |record: &PlanRecord| {
+        let entry = &record.entry;
+        vec![
+            entry.name.clone(),
+            or_dash(entry.download),
+            or_dash(entry.upload),
+            record.users.to_string(),
+            entry.signal.to_string(),
+            entry.rtt_max.to_string(),
+            entry.policy(),
+        ]
+    };
+    let headings = [
+        ("PLAN", Align::Left),
+        ("DOWNLOAD", Align::Right),
+        ("UPLOAD", Align::Right),
+        ("SUBSCRIBERS", Align::Right),
+        ("SIGNAL", Align::Left),
+        ("RTT", Align::Right),
+        ("SHARED BY", Align::Left),
+    ];
+    table::print(out, &headings, &registry.plans().values().map(row).collect::<Vec<_>>())
+}
+
+fn warnings(registry: &Registry) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (name, record) in registry.plans() {
+        if record.users == 0 {
+            warnings.push(format!("nobody has the plan `{name}`"));
+        }
+    }
+    if registry.subscribers().is_empty() {
+        warnings.push("no subscribers: everything passes until some are added".to_owned());
+    }
+    let overlaid = registry.subscribers().values().filter(|r| r.origin != Origin::File).count();
+    let hidden = registry.hidden().subscribers.len();
+    if overlaid + hidden > 0 {
+        warnings.push(format!(
+            "{overlaid} subscribers are as commands said, {hidden} of the file were removed by \
+             commands; `fairweir isp revert` takes the file's word again"
+        ));
+    }
+    warnings
+}
+
+fn understood(file: &IspFile, registry: &Registry) -> Value {
+    let plans: Vec<Value> = registry
+        .plans()
+        .values()
+        .map(|record| {
+            let mut plan = record.entry.to_json();
+            plan["subscribers"] = json!(record.users);
+            plan
+        })
+        .collect();
+    let files = [Some(&file.path), file.table.as_ref()];
+    let files: Vec<_> = files.into_iter().flatten().collect();
+    let way = |way: &Vec<_>| way.iter().map(hook_status).collect::<Vec<_>>();
+    json!({
+        "files": files,
+        "device": file.isp.device,
+        "uplink": file.isp.uplink,
+        "hook": file.isp.hook.name(),
+        "ways": ways(&file.isp).iter().map(way).collect::<Vec<_>>(),
+        "overhead": file.isp.overhead,
+        "group": file.isp.group.as_ref().map(|(name, _)| name),
+        "metrics": file.isp.metrics.map(|address| address.to_string()),
+        "subscribers": registry.subscribers().len(),
+        "addresses": registry.address_count(),
+        "plans": plans,
+        "warnings": warnings(registry),
+    })
+}
+
+// ------------------------------------------------------------------------------------------------
+// Of the daemon
+
+/// `fairweir isp status`.
+pub(super) fn status(args: &StatusArgs) -> anyhow::Result<()> {
+    let mut asker = Asker::connect(&args.run_dir)?;
+    let out = &mut io::stdout().lock();
+    if args.json {
+        let status: Value = asker.ask(&Request::Status)?;
+        if status["ok"] == false {
+            anyhow::bail!("{}", status["message"].as_str().unwrap_or_default());
+        }
+        writeln!(out, "{status}")?;
+        return Ok(());
+    }
+    let status: Status = asker.ask(&Request::Status)?;
+    writeln!(out, "{}\n", headline(&status))?;
+    print_status(out, &status)?;
+    writeln!(out)?;
+    for note in notes(&status) {
+        writeln!(out, "{note}")?;
+    }
+    Ok(())
+}
+
+/// Device, hooks and what happens to packets, on one line.
+pub(super) fn headline(status: &Status) -> String {
+    let doing = if status.enforcing { "policing" } else { "everything passes" };
+    let hook = status.hooks.first().map_or("no hook", |hook| &hook.hook).replace('_', " ");
+    let minutes = status.since_s as u64 / 60;
+    let who = format!("{} subscribers, {} plans", status.subscribers, status.plans.len());
+    format!("{}  {hook}  {who}  {doing}  up {minutes} min", status.device)
+}
+
+fn notes(status: &Status) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(reason) = &status.open_reason {
+        notes.push(format!("everything passes: {reason}"));
+    }
+    if let Some(error) = &status.config_error {
+        notes.push(format!("the file is not in force: {error}"));
+    }
+    let api = &status.api;
+    if api.added + api.changed + api.removed > 0 {
+        let (added, changed, removed) = (api.added, api.changed, api.removed);
+        notes.push(format!("by commands: {added} added, {changed} changed, {removed} removed"));
+    }
+    let of_nobody = status.unknown.download.passed_bytes + status.unknown.upload.passed_bytes;
+    if of_nobody > 0 {
+        notes.push(format!("of nobody's addresses, passed: {}", Bytes::new(of_nobody)));
+    }
+    notes.push(format!("memory: {} in the kernel", Bytes::new(status.memory_bytes)));
+    notes
+}
+
+fn print_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
+    let mut rows = Vec::new();
+    for plan in &status.plans {
+        let both = [
+            ("download", plan.rate_bps.download, plan.totals.download),
+            ("upload", plan.rate_bps.upload, plan.totals.upload),
+        ];
+        for (direction, rate, totals) in both {
+            let Some(rate) = rate else { continue };
+            rows.push(vec![
+                plan.name.clone(),
+                direction.to_owned(),
+                mbit(rate),
+                plan.subscribers.to_string(),
+                mbit(totals.passed_bps),
+                mbit(totals.dropped_bps),
+                lost(&totals),
+                totals.marked_packets.to_string(),
+                Bytes::new(totals.passed_bytes).to_string(),
+            ]);
+        }
+    }
+    let headings = [
+        ("PLAN", Align::Left),
+        ("DIRECTION", Align::Left),
+        ("EACH", Align::Right),
+        ("SUBSCRIBERS", Align::Right),
+        ("PASSES", Align::Right),
+        ("DROPPED", Align::Right),
+        ("LOSS", Align::Right),
+        ("MARKED", Align::Right),
+        ("PASSED", Align::Right),
+    ];
+    table::print(out, &headings, &rows)
+}
+
+/// Which part of the packets was dropped since the start.
+fn lost(totals: &TotalsStatus) -> String {
+    let all = totals.passed_packets + totals.dropped_packets;
+    if all == 0 {
+        return "-".to_owned();
+    }
+    format!("{:.2} %", 100.0 * totals.dropped_packets as f64 / all as f64)
+}
+
+/// `fairweir isp show`.
+pub(super) fn subscriber(args: &ShowArgs) -> anyhow::Result<()> {
+    let mut asker = Asker::connect(&args.run_dir)?;
+    let status: SubscriberStatus = asker.ask(&Request::Counters { name: args.name.clone() })?;
+    let out = &mut io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", json!(status))?;
+        return Ok(());
+    }
+    let origin = status.origin.replace('_', " ");
+    writeln!(out, "{}  plan {}  (said by {origin})", status.name, status.plan)?;
+    writeln!(out, "{}", status.addresses.join(" "))?;
+    for (direction, counters) in [("download", status.download), ("upload", status.upload)] {
+        let Some(SubscriberCounters { plan_bps, passed_bytes, dropped_packets, marked_packets }) =
+            counters
+        else {
+            continue;
+        };
+        let (rate, passed) = (mbit(plan_bps), Bytes::new(passed_bytes));
+        writeln!(
+            out,
+            "{direction}: {rate}, {passed} passed, {dropped_packets} packets dropped, \
+             {marked_packets} marked"
+        )?;
+    }
+    Ok(())
+}
+
+/// `fairweir isp plan list`.
+pub(super) fn plans(args: &StatusArgs) -> anyhow::Result<()> {
+    let mut asker = Asker::connect(&args.run_dir)?;
+    let out = &mut io::stdout().lock();
+    if args.json {
+        let answer: Value = asker.ask(&Request::Plans)?;
+        for plan in answer["plans"].as_array().into_iter().flatten() {
+            writeln!(out, "{plan}")?;
+        }
+        return Ok(());
+    }
+    let status: Status = asker.ask(&Request::Status)?;
+    let row = |plan: &super::wire::PlanStatus| {
+        let or_dash = |bps: Option<u64>| bps.map_or_else(|| "-".to_owned(), mbit);
+        vec![
+            plan.name.clone(),
+            or_dash(plan.rate_bps.download),
+            or_dash(plan.rate_bps.upload),
+            plan.subscribers.to_string(),
+            plan.origin.replace('_', " "),
+            plan.policy.clone(),
+        ]
+    };
+    let headings = [
+        ("PLAN", Align::Left),
+        ("DOWNLOAD", Align::Right),
+        ("UPLOAD", Align::Right),
+        ("SUBSCRIBERS", Align::Right),
+        ("SAID BY", Align::Left),
+        ("SHARED BY", Align::Left),
+    ];
+    table::print(out, &headings, &status.plans.iter().map(row).collect::<Vec<_>>())?;
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! `fairweir isp top`: the busiest subscribers, live.
+
+use std::io::{self, IsTerminal, Write};
+use std::thread::sleep;
+use std::time::Duration;
+
+use ratatui::Frame;
+use ratatui::crossterm::event;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::text::Line;
+use ratatui::widgets::{Paragraph, Row, Table};
+
+use super::cli::TopArgs;
+use super::commands::Asker;
+use super::show::headline;
+use super::wire::{Busiest, Busy, BusyDirection, Request, Status};
+use crate::status::mbit;
+use crate::table::{self, Align};
+use crate::top::is_quit;
+
+/// How often the daemon is asked.
+const PERIOD: Duration = Duration::from_secs(1);
+
+pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
+    let mut asker = Asker::connect(&args.run_dir)?;
+    let request = Request::Top { count: args.count };
+    let mut busiest: Busiest = asker.ask(&request)?;
+    let is_live =
+        !args.once && !args.json && io::stdout().is_terminal() && io::stdin().is_terminal();
+    if !is_live {
+        if busiest.interval_s == 0.0 {
+            sleep(PERIOD);
+            busiest = asker.ask(&request)?;
+        }
+        let out = &mut io::stdout().lock();
+        if args.json {
+            writeln!(out, "{}", serde_json::to_string(&busiest)?)?;
+        } else {
+            let rows: Vec<_> = busiest.subscribers.iter().map(cells).collect();
+            table::print(out, &HEADINGS, &rows)?;
+        }
+        return Ok(());
+    }
+    let mut status: Status = asker.ask(&Request::Status)?;
+    let mut terminal = ratatui::try_init()?;
+    let ran = (|| -> anyhow::Result<()> {
+        loop {
+            terminal.draw(|frame| draw(frame, &status, &busiest))?;
+            if event::poll(PERIOD)? && is_quit(&event::read()?) {
+                return Ok(());
+            }
+            busiest = asker.ask(&request)?;
+            status = asker.ask(&Request::Status)?;
+        }
+    })();
+    ratatui::try_restore()?;
+    ran
+}
+
+const HEADINGS: [(&str, Align); 8] = [
+    ("SUBSCRIBER", Align::Left),
+    ("PLAN", Align::Left),
+    ("DOWNLOAD", Align::Right),
+    ("OF", Align::Right),
+    ("UPLOAD", Align::Right),
+    ("OF", Align::Right),
+    ("DROPS", Align::Right),
+    ("MARKS", Align::Right),
+];
+
+fn cells(busy: &Busy) -> Vec<String> {
+    let both = [busy.download, busy.upload];
+    let rate = |one: Option<BusyDirection>| {
+        one.map_or(["-".to_owned(), "-".to_owned()], |d| [mbit(d.passed_bps), mbit(d.plan_bps)])
+    };
+    let sum = |count: fn(&BusyDirection) -> u64| both.iter().flatten().map(count).sum::<u64>();
+    let mut cells = vec![busy.name.clone(), busy.plan.clone()];
+    cells.extend(both.into_iter().flat_map(rate));
+    cells.push(sum(|d| d.dropped_packets).to_string());
+    cells.push(sum(|d| d.marked_packets).to_string());
+    cells
+}
+
+fn draw(frame: &mut Frame<'_>, status: &Status, busiest: &Busiest) {
+    let rows = Layout::vertical([Constraint::Length(2), Constraint::Min(1), Constraint::Length(1)])
+        .split(frame.area());
+    let color = if status.enforcing { Color::Green } else { Color::Red };
+    let head = Line::from(headline(status)).bold().fg(color);
+    frame.render_widget(Paragraph::new(head), rows[0]);
+    let widths = [
+        Constraint::Min(12),
+        Constraint::Min(8),
+        Constraint::Length(15),
+        Constraint::Length(15),
+        Constraint::Length(15),
+        Constraint::Length(15),
+        Constraint::Length(8),
+        Constraint::Length(8),
+    ];
+    let body = busiest.subscribers.iter().map(|busy| {
+        let is_full = |d: &BusyDirection| d.passed_bps >= d.plan_bps / 10 * 9;
+        let at_rate = [busy.download, busy.upload].iter().flatten().any(is_full);
+        let style = if at_rate { Style::new().fg(Color::Yellow) } else { Style::new() };
+        Row::new(cells(busy)).style(style)
+    });
+    let header = Row::new(HEADINGS.map(|(heading, _)| heading)).dim();
+    frame.render_widget(Table::new(body, widths).header(header), rows[1]);
+    frame.render_widget(Line::from("q quits · yellow: at the plan's rate").dim(), rows[2]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    #[test]
+    fn any_terminal_size_is_drawn() {
+        let busy = |i: usize| Busy {
+            name: format!("subscriber-{i}"),
+            plan: "home-50".into(),
+            download: Some(BusyDirection { plan_bps: 50, passed_bps: 49, ..Default::default() }),
+            upload: None,
+        };
+        let busiest = Busiest { interval_s: 1.0, subscribers: (0..30).map(busy).collect() };
+        let status = Status { device: "eth1".into(), ..Status::default() };
+        for (width, height) in [(1, 1), (20, 3), (120, 24), (250, 80)] {
+            let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+            terminal.draw(|frame| draw(frame, &status, &busiest)).unwrap();
+            let screen = terminal.backend().to_string();
+            assert_eq!(screen.contains("subscriber-7"), width >= 120, "{screen}");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! What daemon and commands say to each other: one JSON value per line (docs/isp.md).
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::csv::BadRow;
+use super::registry::{SubscriberSpec, as_texts, parse_address};
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Request {
+    /// Answered by [`Status`].
+    Status,
+    /// Detach and end.
+    Off,
+    /// Read the file again.
+    Reload {
+        #[serde(default)]
+        dry_run: bool,
+    },
+    Add {
+        subscriber: SubscriberSpec,
+    },
+    /// What is absent stays as it is.
+    Change {
+        name: String,
+        #[serde(default)]
+        addresses: Option<Addresses>,
+        #[serde(default)]
+        plan: Option<String>,
+    },
+    Remove {
+        name: String,
+    },
+    /// Answered by [`Listing`].
+    List {
+        /// Those of a plan alone.
+        #[serde(default)]
+        plan: Option<String>,
+        /// Those behind this name.
+        #[serde(default)]
+        after: Option<String>,
+        #[serde(default)]
+        limit: Option<usize>,
+    },
+    /// Answered by [`SubscriberStatus`].
+    Counters {
+        name: String,
+    },
+    /// The busiest subscribers; answered by [`Busiest`].
+    Top {
+        count: usize,
+    },
+    /// Answered by an object `plans`, as they are added.
+    Plans,
+    AddPlan {
+        plan: Value,
+    },
+    ChangePlan {
+        plan: Value,
+    },
+    RemovePlan {
+        name: String,
+    },
+    /// Adds or changes what stands in a table (CSV); answered by [`Imported`].
+    Import {
+        table: String,
+        #[serde(default)]
+        dry_run: bool,
+        #[serde(default)]
+        skip_bad: bool,
+    },
+    /// Forget what the API said of names, or of all.
+    Revert {
+        #[serde(default)]
+        names: Vec<String>,
+        #[serde(default)]
+        all: bool,
+    },
+    /// Answered by an object `text`, in Prometheus' format.
+    Metrics {
+        #[serde(default)]
+        top: usize,
+    },
+}
+
+/// Addresses as texts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Addresses(#[serde(with = "as_texts")] pub(super) Vec<IpNet>);
+
+impl Addresses {
+    /// Reads what people write on a command line.
+    ///
+    /// # Errors
+    /// Says what would be right.
+    pub(super) fn parse(texts: &[String]) -> Result<Addresses, String> {
+        texts.iter().map(|text| parse_address(text)).collect::<Result<_, _>>().map(Addresses)
+    }
+}
+
+/// How far something is that takes long; what was asked is still to be answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Progress {
+    pub(super) progress: Step,
+}
+
+/// See [`Progress`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Step {
+    pub(super) done: usize,
+    pub(super) of: usize,
+}
+
+/// How an import went.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Imported {
+    pub(super) ok: bool,
+    pub(super) message: String,
+    pub(super) added: usize,
+    pub(super) changed: usize,
+    pub(super) unchanged: usize,
+    /// How many rows are bad.
+    pub(super) bad: usize,
+    /// The first of them.
+    pub(super) bad_rows: Vec<BadRow>,
+}
+
+/// Some subscribers, by their names.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Listing {
+    pub(super) subscribers: Vec<Value>,
+    /// What to ask for next, if there are more.
+    pub(super) after: Option<String>,
+}
+
+/// A subscriber and what became of its packets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct SubscriberStatus {
+    pub(super) name: String,
+    pub(super) addresses: Vec<String>,
+    pub(super) plan: String,
+    /// `file`, `api` or `api_over_file`.
+    pub(super) origin: String,
+    /// Null if the plan does not police that direction.
+    pub(super) download: Option<SubscriberCounters>,
+    pub(super) upload: Option<SubscriberCounters>,
+}
+
+/// Since the subscriber was added, or the daemon began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct SubscriberCounters {
+    /// What the plan gives.
+    pub(super) plan_bps: u64,
+    pub(super) passed_bytes: u64,
+    pub(super) dropped_packets: u64,
+    pub(super) marked_packets: u64,
+}
+
+/// The busiest subscribers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Busiest {
+    /// Over which time rates are; zero if it is not known yet.
+    pub(super) interval_s: f64,
+    /// By what passed in both directions, most first.
+    pub(super) subscribers: Vec<Busy>,
+}
+
+/// A subscriber's rates over an interval.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Busy {
+    pub(super) name: String,
+    pub(super) plan: String,
+    pub(super) download: Option<BusyDirection>,
+    pub(super) upload: Option<BusyDirection>,
+}
+
+/// See [`Busy`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct BusyDirection {
+    pub(super) plan_bps: u64,
+    pub(super) passed_bps: u64,
+    /// In the interval.
+    pub(super) dropped_packets: u64,
+    pub(super) marked_packets: u64,
+}
+
+/// What the daemon knows and does.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Status {
+    pub(super) version: String,
+    pub(super) device: String,
+    pub(super) uplink: Option<String>,
+    pub(super) pid: u32,
+    /// Whether it polices.
+    pub(super) enforcing: bool,
+    /// Why everything passes although it should not, if so.
+    pub(super) open_reason: Option<String>,
+    pub(super) hooks: Vec<HookStatus>,
+    pub(super) since_s: f64,
+    pub(super) subscribers: usize,
+    pub(super) addresses: usize,
+    /// By name.
+    pub(super) plans: Vec<PlanStatus>,
+    /// What belongs to no subscriber; it passes.
+    pub(super) unknown: Directions<TotalsStatus>,
+    pub(super) api: ApiStatus,
+    /// What the kernel holds for it.
+    pub(super) memory_bytes: u64,
+    /// Why the file on disk is not in force, if so.
+    pub(super) config_error: Option<String>,
+}
+
+/// A place where packets are looked at.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct HookStatus {
+    pub(super) device: String,
+    pub(super) hook: String,
+    pub(super) direction: String,
+}
+
+/// One of each direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Directions<T> {
+    pub(super) download: T,
+    pub(super) upload: T,
+}
+
+/// How many records are not as the file says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct ApiStatus {
+    /// Of the API alone.
+    pub(super) added: usize,
+    /// Of the API instead of the file.
+    pub(super) changed: usize,
+    /// Of the file, and removed by the API.
+    pub(super) removed: usize,
+}
+
+/// One plan.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct PlanStatus {
+    pub(super) name: String,
+    pub(super) origin: String,
+    pub(super) subscribers: usize,
+    /// How the rate is shared, for people.
+    pub(super) policy: String,
+    /// What one subscriber may have; null if the direction is not policed.
+    pub(super) rate_bps: Directions<Option<u64>>,
+    /// Of all its subscribers together.
+    pub(super) totals: Directions<TotalsStatus>,
+}
+
+/// What became of packets since the daemon began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct TotalsStatus {
+    /// Over the last second.
+    pub(super) passed_bps: u64,
+    /// Over the last second.
+    pub(super) dropped_bps: u64,
+    pub(super) passed_bytes: u64,
+    pub(super) passed_packets: u64,
+    pub(super) dropped_bytes: u64,
+    pub(super) dropped_packets: u64,
+    pub(super) marked_packets: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_the_documentation_writes_them() {
+        let read = |text: &str| serde_json::from_str::<Request>(text);
+        assert_eq!(read(r#"{"request":"status"}"#).unwrap(), Request::Status);
+        assert_eq!(read(r#"{"request":"reload"}"#).unwrap(), Request::Reload { dry_run: false });
+        let add = r#"{"request":"add","subscriber":
+            {"name":"alice","addresses":["192.0.2.1","2001:db8:1::/56"],"plan":"home-50"}}"#;
+        let Request::Add { subscriber } = read(add).unwrap() else { panic!("it is `add`") };
+        assert_eq!(subscriber.addresses.len(), 2);
+        assert_eq!(serde_json::to_value(&subscriber).unwrap()["addresses"][0], "192.0.2.1");
+        let change = r#"{"request":"change","name":"alice","plan":"home-100"}"#;
+        let Request::Change { addresses, .. } = read(change).unwrap() else { panic!("`change`") };
+        assert_eq!(addresses, None);
+        for (wrong, wanted) in [
+            (r#"{"request":"add","subscriber":{"name":"a","addresses":[],"paln":"x"}}"#, "paln"),
+            (r#"{"request":"remove","nmae":"a"}"#, "nmae"),
+            (r#"{"request":"rmove","name":"a"}"#, "rmove"),
+            (r#"{"request":"change","name":"a","addresses":["192.0.2.1/24"]}"#, "192.0.2.0/24"),
+        ] {
+            let error = read(wrong).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! An access network, with real TCP: the internet, the ISP's router, and subscribers behind it.
+//!
+//! The router forwards between `up` (towards the internet) and `sub` (towards the subscribers), which
+//! are veth pairs whose packets are no larger than the wire's. Between the internet and `up` lies a
+//! path that takes time, since TCP behaves like itself only there: two TUN devices and threads that
+//! hand packets over.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairweir_linux::{link, netns::Netns};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
+use tempfile::TempDir;
+
+use super::FAIRWEIR;
+use super::stage::{Daemon, Download, serve_without_end};
+
+/// Of the internet's server.
+pub const SERVER4: &str = "10.9.0.1";
+/// The same.
+pub const SERVER6: &str = "fd09::1";
+/// Subscribers' hosts: two each of alice and bob, and one of nobody.
+pub const ALICE4: &str = "192.0.2.1";
+pub const ALICE6: &str = "2001:db8:1::1";
+pub const BOB4: &str = "192.0.2.2";
+pub const BOB6: &str = "2001:db8:2::1";
+pub const NOBODY4: &str = "192.0.2.99";
+
+/// See the module.
+pub struct Access {
+    internet: Netns,
+    _path: Netns,
+    router: Netns,
+    homes: Netns,
+    /// Where the internet's server sends without end to whoever connects.
+    port: u16,
+    /// The same of a server at the subscribers' side.
+    home_port: u16,
+    dir: TempDir,
+}
+
+impl Access {
+    pub fn new() -> Access {
+        let all = [(); 4].map(|()| Netns::new().unwrap());
+        for netns in &all {
+            netns.run(|| {
+                fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").unwrap();
+                fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
+                fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+            });
+        }
+        let [internet, path, router, homes] = all;
+        router.run(|| link::create_veth("up", &path, "edge").unwrap());
+        let wires = [(&internet, "net"), (&path, "wire")].map(|(netns, name)| {
+            netns.run(|| {
+                let fd = link::tun(name).unwrap();
+                link::set_txqueuelen(name, 5_000).unwrap();
+                fd
+            })
+        });
+        internet.run(|| {
+            up("net", &["10.9.0.1/24", "fd09::1/64"]);
+            link::add_route("0.0.0.0/0".parse().unwrap(), None, "net").unwrap();
+            link::add_route("::/0".parse().unwrap(), None, "net").unwrap();
+        });
+        path.run(|| {
+            up("wire", &[]);
+            up("edge", &["10.8.0.1/24", "fd08::1/64"]);
+            link::add_route("10.9.0.0/24".parse().unwrap(), None, "wire").unwrap();
+            link::add_route("fd09::/64".parse().unwrap(), None, "wire").unwrap();
+        });
+        router.run(|| {
+            up("up", &["10.8.0.254/24", "fd08::fe/64"]);
+            route("0.0.0.0/0", "10.8.0.1", "up");
+            route("::/0", "fd08::1", "up");
+        });
+        path.run(|| {
+            route("0.0.0.0/0", "10.8.0.254", "edge");
+            route("::/0", "fd08::fe", "edge");
+        });
+        carry(wires);
+        let port = internet.run(|| serve_without_end("[::]:0"));
+        let home_port = homes.run(|| serve_without_end("[::]:0"));
+        let dir = TempDir::new().unwrap();
+        let access = Access { internet, _path: path, router, homes, port, home_port, dir };
+        access.plug_in_homes();
+        access
+    }
+
+    /// Makes the cable between the router and the subscribers.
+    pub fn plug_in_homes(&self) {
+        self.router.run(|| {
+            link::create_veth("sub", &self.homes, "wan").unwrap();
+            up("sub", &["192.0.2.254/24", "2001:db8::fe/32"]);
+        });
+        self.homes.run(|| {
+            let all = ["192.0.2.1/24", "192.0.2.2/24", "192.0.2.99/24"];
+            up("wan", &[&all[..], &["2001:db8:1::1/32", "2001:db8:2::1/32"]].concat());
+            route("0.0.0.0/0", "192.0.2.254", "wan");
+            route("::/0", "2001:db8::fe", "wan");
+        });
+    }
+
+    /// Pulls it out.
+    pub fn unplug_homes(&self) {
+        self.router.run(|| link::delete("sub").unwrap());
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a file beside the configuration.
+    pub fn write(&self, name: &str, text: &str) -> String {
+        fs::write(self.path(name), text).unwrap();
+        self.path(name).display().to_string()
+    }
+
+    /// Starts the daemon at the router, with `isp.toml`.
+    pub fn start(&self) -> Daemon {
+        let log = self.path("daemon.log");
+        let mut command = Command::new(FAIRWEIR);
+        command.arg("isp").arg("--config").arg(self.path("isp.toml"));
+        command.arg("--run-dir").arg(self.path("run")).arg("--state-dir").arg(self.path("state"));
+        command.env_remove("RUST_LOG").stdin(Stdio::piped()).stdout(Stdio::null());
+        command.stderr(File::options().create(true).append(true).open(&log).unwrap());
+        let child = self.router.run(|| command.spawn().unwrap());
+        Daemon::begun(child, self.path("run/isp.sock"), log, |s| s["enforcing"] == true)
+    }
+
+    /// Runs fairweir at the router, with the directories of this stage.
+    pub fn fairweir(&self, args: &str) -> Output {
+        let mut args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
+        args.extend(["--run-dir".to_owned(), self.path("run").display().to_string()]);
+        self.router.run(|| Command::new(FAIRWEIR).args(args).output().unwrap())
+    }
+
+    /// Runs `fairweir isp`; it must work.
+    pub fn isp(&self, args: &str) -> String {
+        let output = self.fairweir(&format!("isp {args}"));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success(),
+            "{args}: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        text
+    }
+
+    /// Runs `fairweir isp`, which must refuse; what it says.
+    pub fn isp_refuses(&self, args: &str) -> String {
+        let output = self.fairweir(&format!("isp {args}"));
+        assert_eq!(output.status.code(), Some(2), "{args}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// Runs `work` at the router.
+    pub fn at_router<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.router.run(work)
+    }
+
+    /// Starts a download of one of the subscribers' hosts.
+    pub fn download(&self, host: &str) -> Download {
+        let host: IpAddr = host.parse().unwrap();
+        let server = if host.is_ipv4() { SERVER4 } else { SERVER6 };
+        let server = SocketAddr::new(server.parse().unwrap(), self.port);
+        Download::new(self.homes.run(|| connect_from(host, server)))
+    }
+
+    /// Starts an upload of one of the subscribers' hosts: a download of the internet's host.
+    pub fn upload(&self, host: &str) -> Download {
+        let server = SocketAddr::new(host.parse().unwrap(), self.home_port);
+        Download::new(self.internet.run(|| TcpStream::connect(server).unwrap()))
+    }
+}
+
+fn up(name: &str, addresses: &[&str]) {
+    for address in addresses {
+        link::add_address(name, address.parse().unwrap()).unwrap();
+    }
+    // TUN devices have none.
+    let _ = link::offloads(name, false);
+    link::set_up(name).unwrap();
+}
+
+fn route(to: &str, via: &str, device: &str) {
+    link::add_route(to.parse().unwrap(), Some(via.parse().unwrap()), device).unwrap();
+}
+
+/// Hands packets from each device to the other, [`DELAY`] later, until the devices are gone.
+fn carry(wires: [OwnedFd; 2]) {
+    let [a, b] = wires.map(File::from);
+    for (mut from, mut to) in [(a.try_clone().unwrap(), b.try_clone().unwrap()), (b, a)] {
+        let (sender, receiver) = mpsc::sync_channel::<(Instant, Vec<u8>)>(5_000);
+        thread::spawn(move || {
+            let mut buffer = [0; 2_048];
+            while let Ok(n) = from.read(&mut buffer) {
+                if sender.send((Instant::now() + DELAY, buffer[..n].to_vec())).is_err() {
+                    return;
+                }
+            }
+        });
+        thread::spawn(move || {
+            for (due, packet) in receiver {
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+                // Nobody waits for packets that a device does not take.
+                let _ = to.write(&packet);
+            }
+        });
+    }
+}
+
+/// One way.
+const DELAY: Duration = Duration::from_millis(5);
+
+fn connect_from(host: IpAddr, server: SocketAddr) -> TcpStream {
+    let family = if host.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd: OwnedFd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(host, 0))).unwrap();
+    connect(fd.as_raw_fd(), &SockaddrStorage::from(server)).unwrap();
+    TcpStream::from(fd)
+}
+
+/// Long enough for a mean.
+pub const SPAN: Duration = Duration::from_secs(3);

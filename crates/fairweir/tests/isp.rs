@@ -1,0 +1,472 @@
+//! `fairweir isp`: real packets of real subscribers, and everything that its users do.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+mod common;
+use common::access::{ALICE4, ALICE6, Access, BOB4, BOB6, NOBODY4, SPAN};
+use common::stage::{Daemon, Download, privileged};
+use common::{check, fairweir, one_at_a_time, only_error_line, two_of_three};
+
+/// What the path and the router carry for sure, in Mbit/s, if nobody polices.
+const UNPOLICED_MBIT: f64 = 80.0;
+
+const SETTLE: Duration = Duration::from_secs(2);
+
+const FILE: &str = r#"version = 1
+
+[isp]
+device = "sub"
+
+[[plan]]
+name = "home-20"
+download = "20mbit"
+upload = "8mbit"
+signal = "hard"
+
+[[plan]]
+name = "home-40"
+download = "40mbit"
+signal = "hard"
+
+[[subscriber]]
+name = "alice"
+addresses = ["192.0.2.1", "2001:db8:1::/56"]
+plan = "home-20"
+
+[[subscriber]]
+name = "bob"
+addresses = ["192.0.2.2", "2001:db8:2::/56"]
+plan = "home-40"
+"#;
+
+fn access(file: &str) -> Access {
+    let access = Access::new();
+    access.write("isp.toml", file);
+    access
+}
+
+/// Payload may be so much less than L2 bytes, and TCP needs a little to find the rate.
+fn assert_policed(mbit: f64, plan: f64, what: &str) {
+    assert!((0.8 * plan..1.02 * plan).contains(&mbit), "{what}: {mbit:.1} of {plan} Mbit/s");
+}
+
+fn mean(download: &Download) -> f64 {
+    std::thread::sleep(SETTLE);
+    download.mbit_over(SPAN)
+}
+
+fn subscriber(daemon: &Daemon, name: &str) -> Value {
+    daemon.ask_json(&json!({ "request": "counters", "name": name })).unwrap()
+}
+
+/// Of a download, since the subscriber was added.
+fn passed(daemon: &Daemon, name: &str) -> u64 {
+    subscriber(daemon, name)["download"]["passed_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn each_subscriber_gets_its_plan_over_ipv4_and_ipv6_and_nobody_else_is_policed() {
+    if !privileged() {
+        return;
+    }
+    for hook in ["", "uplink = \"up\"\nhook = \"xdp\"\n"] {
+        one_at_a_time(|| two_of_three(|| polices_as_planned(hook)));
+    }
+}
+
+fn polices_as_planned(hook: &str) {
+    let access = access(&FILE.replace("device = ", &format!("{hook}device = ")));
+    let daemon = access.start();
+    let alice = access.download(ALICE4);
+    assert_policed(mean(&alice), 20.0, "alice by IPv4");
+    drop(alice);
+    let alice = access.download(ALICE6);
+    let bob = access.download(BOB4);
+    assert_policed(mean(&alice), 20.0, "alice by IPv6 beside bob");
+    assert_policed(bob.mbit_over(SPAN), 40.0, "bob");
+    drop((alice, bob));
+    let upload = access.upload(ALICE4);
+    assert_policed(mean(&upload), 8.0, "alice's upload");
+    drop(upload);
+    // Bob's plan has no upload, and nobody's address is nobody's.
+    let upload = access.upload(BOB6);
+    let mbit = mean(&upload);
+    assert!(mbit > UNPOLICED_MBIT, "bob's upload: {mbit:.1} Mbit/s");
+    drop(upload);
+    let nobody = access.download(NOBODY4);
+    let mbit = mean(&nobody);
+    assert!(mbit > UNPOLICED_MBIT, "nobody: {mbit:.1} Mbit/s");
+    let counted = subscriber(&daemon, "alice");
+    assert!(counted["download"]["dropped_packets"].as_u64().unwrap() > 0, "{counted}");
+    assert!(counted["upload"]["passed_bytes"].as_u64().unwrap() > 3_000_000, "{counted}");
+    let status = daemon.status();
+    assert!(status["unknown"]["download"]["passed_bytes"].as_u64().unwrap() > 10_000_000);
+    let plan = &status["plans"][0];
+    assert_eq!((plan["name"].as_str(), plan["subscribers"].as_u64()), (Some("home-20"), Some(1)));
+    assert!(plan["totals"]["download"]["dropped_packets"].as_u64().unwrap() > 0, "{plan}");
+}
+
+#[test]
+fn adding_changing_and_removing_one_disturbs_no_other() {
+    if !privileged() {
+        return;
+    }
+    one_at_a_time(|| two_of_three(changes_live));
+}
+
+fn changes_live() {
+    let access = access(FILE);
+    let daemon = access.start();
+    let alice = access.download(ALICE4);
+    let free = access.download(NOBODY4);
+    assert_policed(mean(&alice), 20.0, "alice");
+    let drops = || subscriber(&daemon, "alice")["download"]["dropped_packets"].as_u64().unwrap();
+    // Somebody else comes, has another plan, and goes, while alice downloads.
+    let quiet = (alice.mbit_over(SPAN), drops());
+    access.isp("add carol --plan home-20 --address 192.0.2.99");
+    free.wait_for_rate(0.0..24.0, Duration::from_secs(5));
+    access.isp("change carol --plan home-40");
+    let busy = alice.mbit_over(SPAN);
+    assert_policed(mean(&free), 40.0, "carol");
+    access.isp("remove carol");
+    free.wait_for_rate(UNPOLICED_MBIT..f64::MAX, Duration::from_secs(5));
+    assert_policed(busy, 20.0, "alice while others change");
+    assert!(busy > 0.9 * quiet.0, "alice: {:.1}, and {busy:.1} while others change", quiet.0);
+    // Her own plan changes, and her counters go on.
+    let before = passed(&daemon, "alice");
+    access.isp("change alice --plan home-40");
+    assert!(passed(&daemon, "alice") >= before);
+    assert_policed(mean(&alice), 40.0, "alice with another plan");
+    let faster = access.write(
+        "faster.toml",
+        "[[plan]]\nname = \"home-40\"\ndownload = \"30mbit\"\nsignal = \"hard\"\n",
+    );
+    access.isp(&format!("plan change {faster}"));
+    assert_policed(mean(&alice), 30.0, "alice whose plan has another rate");
+    // Removed although the file has her; she comes back when the file's word counts.
+    access.isp("remove alice");
+    alice.wait_for_rate(UNPOLICED_MBIT..f64::MAX, Duration::from_secs(5));
+    access.isp("revert alice");
+    alice.wait_for_rate(0.0..24.0, Duration::from_secs(5));
+    assert!(!alice.is_broken() && !free.is_broken());
+}
+
+#[test]
+fn a_killed_daemon_leaves_traffic_flowing_and_nothing_behind() {
+    if !privileged() {
+        return;
+    }
+    for hook in ["", "uplink = \"up\"\nhook = \"xdp\"\n"] {
+        one_at_a_time(|| {
+            let access = access(&FILE.replace("device = ", &format!("{hook}device = ")));
+            let daemon = access.start();
+            let alice = access.download(ALICE4);
+            alice.wait_for_rate(10.0..21.0, Duration::from_secs(5));
+            daemon.signal(Signal::SIGKILL);
+            alice.wait_for_rate(UNPOLICED_MBIT..f64::MAX, Duration::from_secs(5));
+            assert!(!alice.is_broken());
+            let said = String::from_utf8(access.fairweir("off").stdout).unwrap();
+            assert!(said.contains("isp: removed the socket of a daemon that is gone"), "{said}");
+            assert!(!access.path("run/isp.sock").exists());
+            // It begins again over what was left.
+            let daemon = access.start();
+            alice.wait_for_rate(0.0..21.0, Duration::from_secs(5));
+            let said = String::from_utf8(access.fairweir("off").stdout).unwrap();
+            assert!(said.contains("polices nobody any more"), "{said}");
+            let (code, log) = daemon.end();
+            assert_eq!(code, Some(0), "{log}");
+            alice.wait_for_rate(UNPOLICED_MBIT..f64::MAX, Duration::from_secs(5));
+        });
+    }
+}
+
+#[test]
+fn what_commands_changed_survives_a_restart_and_a_reload() {
+    if !privileged() {
+        return;
+    }
+    let access = access(FILE);
+    let daemon = access.start();
+    access.isp("add carol --plan home-20 --address 192.0.2.3");
+    access.isp("change alice --plan home-40");
+    access.isp("remove bob");
+    let gold = access.write("gold.toml", "[[plan]]\nname = \"gold\"\ndownload = \"1gbit\"\n");
+    access.isp(&format!("plan add {gold}"));
+    access.isp("add dave --plan gold --address 192.0.2.4 --address 2001:db8:4::/56");
+    let listed = || {
+        let text = access.isp("list --json");
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines
+            .map(|s| format!("{} {} {}", s["name"], s["plan"], s["origin"]).replace('"', ""))
+            .collect::<Vec<_>>()
+    };
+    let wanted = ["alice home-40 api_over_file", "carol home-20 api", "dave gold api"];
+    assert_eq!(listed(), wanted);
+    daemon.signal(Signal::SIGKILL);
+    drop(daemon);
+    let daemon = access.start();
+    assert_eq!(listed(), wanted, "after a crash");
+    // The file changes: what commands said of a name counts, all else is the file's.
+    let more =
+        "\n[[subscriber]]\nname = \"erin\"\naddresses = [\"192.0.2.5\"]\nplan = \"home-20\"\n";
+    access.write("isp.toml", &format!("{FILE}{more}").replace("192.0.2.1\"", "192.0.2.11\""));
+    assert!(access.isp("reload --dry-run").contains("1 subscriber added"));
+    assert_eq!(listed(), wanted, "after a dry run");
+    assert_eq!(access.isp("reload").trim(), "1 subscriber added");
+    let mut with_erin = wanted.to_vec();
+    with_erin.push("erin home-20 file");
+    assert_eq!(listed(), with_erin);
+    // What the file cannot be beside is told, and nothing changes.
+    access.write("isp.toml", &format!("{FILE}{more}").replace("192.0.2.5", "192.0.2.4"));
+    let refused = access.isp_refuses("reload");
+    assert!(refused.contains("192.0.2.4/32 belongs to the subscriber `erin`"), "{refused}");
+    assert!(refused.contains("fairweir isp revert dave"), "{refused}");
+    assert_eq!(listed(), with_erin);
+    assert!(daemon.status()["config_error"].as_str().unwrap().contains("192.0.2.4"));
+    access.isp("revert dave");
+    access.isp("revert --all");
+    assert_eq!(listed(), ["alice home-20 file", "bob home-40 file", "erin home-20 file"]);
+    assert_eq!(daemon.status()["api"], json!({ "added": 0, "changed": 0, "removed": 0 }));
+}
+
+#[test]
+fn a_table_is_imported_whole_or_with_leave_its_good_rows() {
+    if !privileged() {
+        return;
+    }
+    let access = access(FILE);
+    let _daemon = access.start();
+    let table = access.write(
+        "new.csv",
+        "name,addresses,plan\nalice,192.0.2.1,home-40\ncarol,192.0.2.3;2001:db8:3::/56,home-20\n\
+         dave,192.0.2.300,home-20\nerin,192.0.2.2,home-20\nfrank,192.0.2.6,home-2O\n",
+    );
+    let output = access.fairweir(&format!("isp import {table}"));
+    assert_eq!(output.status.code(), Some(2));
+    let (text, error) = (
+        String::from_utf8(output.stdout).unwrap(),
+        only_error_line(&access.fairweir(&format!("isp import {table}"))),
+    );
+    for wanted in [
+        "new.csv:4:6: addresses: `192.0.2.300` is neither an address",
+        "new.csv:5:6: addresses: 192.0.2.2/32 belongs to the subscriber `bob` already",
+        "new.csv:6:17: plan: there is no plan `home-2O`; did you mean `home-20`?",
+    ] {
+        assert!(text.contains(wanted), "{wanted} is not in: {text}");
+    }
+    assert!(error.contains("nothing was imported: 3 bad rows"), "{error}");
+    assert_eq!(access.isp("list --json").lines().count(), 2);
+    let dry = access.isp(&format!("import {table} --dry-run --skip-bad"));
+    assert!(dry.contains("1 added, 1 changed, 0 as before, 3 bad rows left out"), "{dry}");
+    assert_eq!(access.isp("list --json").lines().count(), 2);
+    let text = access.isp(&format!("import {table} --skip-bad"));
+    assert!(text.contains("1 added, 1 changed, 0 as before, 3 bad rows left out"), "{text}");
+    assert_eq!(access.isp("list --json").lines().count(), 3);
+    assert!(access.isp("show carol").contains("192.0.2.3 2001:db8:3::/56"));
+    let again = access.isp(&format!("import {table} --skip-bad --json"));
+    let again: Value = serde_json::from_str(&again).unwrap();
+    assert_eq!(
+        (&again["added"], &again["unchanged"], &again["bad"]),
+        (&json!(0), &json!(2), &json!(3))
+    );
+}
+
+#[test]
+fn what_is_wrong_is_told_and_changes_nothing() {
+    if !privileged() {
+        return;
+    }
+    let access = access(FILE);
+    let daemon = access.start();
+    let before = (access.isp("list --json"), access.isp("plan list --json"));
+    let plan = |plan: Value| json!({ "request": "add_plan", "plan": plan });
+    for (request, wanted) in [
+        (plan(json!({ "name": "x", "download": "0bit" })), "plan.download: the rate 0bit"),
+        (
+            plan(json!({ "name": "x", "download": "1mbit", "share": "weighted",
+                "class": [{ "name": "a", "weight": -1 }] })),
+            "plan.class.weight: found the number -1, wanted a whole number from 1",
+        ),
+        (
+            plan(json!({ "name": "x", "download": "1mbit", "share": "priority", "class": [] })),
+            "plan.share: there is no class",
+        ),
+        (plan(json!({ "name": "x", "download": "1mbit", "rate": 1 })), "plan.rate: this key is un"),
+        (plan(json!({ "name": "home-20", "download": "1mbit" })), "there is a plan `home-20` alr"),
+        (
+            json!({ "request": "add", "subscriber":
+                { "name": "x", "addresses": ["192.0.2.1"], "plan": "home-20" } }),
+            "subscriber.addresses: 192.0.2.1/32 belongs to the subscriber `alice` already",
+        ),
+        (
+            json!({ "request": "add", "subscriber":
+                { "name": "x", "addresses": ["192.0.2.9"], "plan": "hoem-20" } }),
+            "did you mean `home-20`?",
+        ),
+        (json!({ "request": "remove_plan", "name": "home-20" }), "`alice` for example; move them"),
+        (json!({ "request": "remove", "name": "alcie" }), "did you mean `alice`?"),
+        (json!({ "request": "change", "name": "alice", "plna": "x" }), "no request: unknown field"),
+        (json!({ "request": "revert", "names": ["alice"] }), "the API said nothing of `alice`"),
+    ] {
+        let answer = daemon.ask_json(&request).unwrap();
+        let message = answer["message"].as_str().unwrap();
+        assert_eq!(answer["ok"], false, "{request}: {answer}");
+        assert!(message.contains(wanted), "{request}: {message}");
+    }
+    // The same in the file, by `check` and by a reload.
+    for (from, to, wanted) in [
+        ("20mbit", "0mbit", "isp.toml:8: plan.download: the rate 0bit is none for a plan"),
+        ("20mbit\"", "20mbit\"\nqueues = -1", "isp.toml:9: plan.queues: found the number -1"),
+        ("20mbit\"", "20mbit\"\nshare = \"weighted\"", "isp.toml:9: plan.share: there is no class"),
+        ("192.0.2.2", "192.0.2.1", "192.0.2.1/32 belongs to the subscriber `alice` already"),
+        ("192.0.2.2", "192.0.2.0/33", "isp.toml:24: subscriber.addresses: `192.0.2.0/33` is neit"),
+        ("device", "devcie", "isp.toml:4: isp.devcie: this key is unknown; did you mean `device`"),
+        ("plan = \"home-20\"", "plan = \"home-2\"", "isp.toml:17: subscriber.plan: there is no"),
+    ] {
+        access.write("isp.toml", &FILE.replacen(from, to, 1));
+        let error = only_error_line(&check(&access.path("isp.toml")));
+        assert!(error.contains(wanted), "{error}\n(wanted {wanted})");
+        let refused = access.isp_refuses("reload");
+        assert!(refused.contains(wanted), "{refused}");
+    }
+    assert_eq!((access.isp("list --json"), access.isp("plan list --json")), before);
+    // And none of it begins.
+    drop(daemon);
+    let refused = access.fairweir(&format!("isp --config {}", access.path("isp.toml").display()));
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(only_error_line(&refused).contains("there is no plan `home-2`"));
+}
+
+#[test]
+fn a_dry_run_and_check_say_what_would_be_done_and_touch_nothing() {
+    if !privileged() {
+        return;
+    }
+    let access = access(&FILE.replace("device = ", "uplink = \"up\"\ndevice = "));
+    let state = access.path("state");
+    let args = format!("isp --config {} --dry-run", access.path("isp.toml").display());
+    let output = access.fairweir(&format!("{args} --state-dir {}", state.display()));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for wanted in [
+        "polices download at up (xdp_native), upload at sub (xdp_native)",
+        "or else download at up (tcx_ingress), upload at sub (tcx_ingress)",
+        "2 subscribers with 4 addresses",
+        "home-20      20mbit",
+    ] {
+        assert!(text.contains(wanted), "{wanted} is not in: {text}");
+    }
+    assert!(!state.exists() && !access.path("run").exists());
+    let file = access.path("isp.toml");
+    let checked = check(&file);
+    assert!(String::from_utf8(checked.stdout).unwrap().contains("2 subscribers with 4 addresses"));
+    let json = fairweir(&["check", file.to_str().unwrap(), "--json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["plans"][0]["download"], "20mbit");
+    let refused = access.isp_refuses("status");
+    assert!(refused.contains("no `fairweir isp` answers") && refused.contains("start it by"));
+}
+
+#[test]
+fn metrics_and_the_busiest_are_told_by_command_and_by_http() {
+    if !privileged() {
+        return;
+    }
+    one_at_a_time(|| {
+        let access = access(&FILE.replace("device = ", "metrics = \"127.0.0.1:9115\"\ndevice = "));
+        let daemon = access.start();
+        let _bob = access.download(BOB4);
+        access.isp("top --once");
+        std::thread::sleep(SETTLE);
+        let busiest: Value = serde_json::from_str(&access.isp("top --json -n 1")).unwrap();
+        let bob = &busiest["subscribers"][0];
+        assert_eq!(bob["name"], "bob", "{busiest}");
+        assert!(bob["download"]["passed_bps"].as_u64().unwrap() > 10_000_000, "{busiest}");
+        assert_eq!(bob["upload"], Value::Null);
+        let table = access.isp("top --once");
+        assert!(table.lines().nth(1).unwrap().starts_with("bob "), "{table}");
+        let text = access.isp("metrics --top 1");
+        let http = access.at_router(|| http_get("/metrics"));
+        assert!(http.starts_with("HTTP/1.1 200 OK"), "{http}");
+        let labels = "interface=\"sub\",direction=\"download\",plan=\"home-40\"";
+        for text in [&text, &http] {
+            for wanted in [
+                "# TYPE fairweir_passed_bytes_total counter\n",
+                &format!("fairweir_passed_bytes_total{{{labels}}} "),
+                &format!("fairweir_dropped_packets_total{{{labels}}} "),
+                &format!("fairweir_plan_rate_bytes_per_second{{{labels}}} 5000000\n"),
+                "fairweir_subscribers{interface=\"sub\",plan=\"home-20\"} 1\n",
+                "fairweir_up{interface=\"sub\"} 1\n",
+            ] {
+                assert!(text.contains(wanted), "{wanted} is not in: {text}");
+            }
+        }
+        assert!(text.contains("subscriber=\"bob\"") && !text.contains("subscriber=\"alice\""));
+        assert!(!http.contains("subscriber=\""));
+        let status = access.isp("status");
+        assert!(status.contains("home-20") && status.contains("policing"), "{status}");
+        assert_eq!(daemon.status()["hooks"][0]["hook"], "tcx_egress");
+    });
+}
+
+fn http_get(path: &str) -> String {
+    let mut stream = TcpStream::connect("127.0.0.1:9115").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn the_socket_is_open_to_root_and_the_group_alone() {
+    if !privileged() {
+        return;
+    }
+    let access = access(&FILE.replace("device = ", "group = \"adm\"\ndevice = "));
+    let _daemon = access.start();
+    let socket = access.path("run/isp.sock");
+    let status = fs::metadata(&socket).unwrap();
+    assert_eq!(status.permissions().mode() & 0o777, 0o660);
+    let adm = nix::unistd::Group::from_name("adm").unwrap().unwrap().gid;
+    assert_eq!(std::os::unix::fs::MetadataExt::gid(&status), adm.as_raw());
+    fs::set_permissions(access.path("."), fs::Permissions::from_mode(0o755)).unwrap();
+    let ask = |groups: &str| {
+        let run_dir = access.path("run").display().to_string();
+        let args = format!("--reuid=65534 --regid=65534 --groups={groups}");
+        let mut command = Command::new("setpriv");
+        command.args(args.split(' ')).arg(common::FAIRWEIR).args(["isp", "status", "--json"]);
+        command.args(["--run-dir", &run_dir]).output().unwrap()
+    };
+    let refused = ask("65534");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("Permission denied"));
+    let answered = ask(&adm.to_string());
+    assert!(answered.status.success(), "{}", String::from_utf8_lossy(&answered.stderr));
+}
+
+#[test]
+fn a_device_that_goes_away_and_comes_back_is_policed_again() {
+    if !privileged() {
+        return;
+    }
+    one_at_a_time(|| {
+        let access = access(FILE);
+        let daemon = access.start();
+        access.unplug_homes();
+        daemon.wait_for("open", Duration::from_secs(5), |s| s["enforcing"] == false);
+        assert!(daemon.status()["open_reason"].as_str().unwrap().contains("sub"));
+        access.plug_in_homes();
+        daemon.wait_for("policing", Duration::from_secs(5), |s| s["enforcing"] == true);
+        let alice = access.download(ALICE4);
+        alice.wait_for_rate(10.0..21.0, Duration::from_secs(8));
+    });
+}

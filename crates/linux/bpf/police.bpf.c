@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Polices subscribers: finds whose each frame is, and decides at once by the subscriber's plan and
+ * state whether it passes, is marked or dropped. Whatever is not understood, is nobody's, or finds a
+ * table incomplete passes untouched.
+ *
+ * The same decision runs at XDP and at tcx ingress and egress. The programs are loaded anew for each
+ * hook, with its settings as constants, and share the maps.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "protocols.h"
+#include "police_abi.h"
+#include "police_maps.h"
+#include "police_frame.h"
+#include "police_lookup.h"
+#include "police_arrival.h"
+#include "police_node.h"
+#include "police_aggregate.h"
+#include "police_decide.h"
+
+#define TC_ACT_UNSPEC (-1)
+#define TC_ACT_SHOT 2
+#define VLAN_HLEN 4
+#define ECN_NOT_ECT 0
+#define ECN_CE 3
+/* All headers that are ever read lie in so many bytes, but for endless extension headers. */
+#define HEADERS_MAX 256
+
+/* Set before loading, for the hook. */
+const volatile struct {
+	__u32 is_upload; /* subscribers are the senders */
+	__u32 has_ethernet; /* else frames begin with the IP header */
+	__s32 overhead; /* bytes of each packet beyond the Ethernet frame */
+	__u32 is_trial; /* the clock is trial_clock */
+} settings SEC(".rodata.settings") = {};
+
+static __always_inline __u64 read_clock(void)
+{
+	__u32 zero = 0;
+	__u64 *clock;
+
+	if (!settings.is_trial)
+		return bpf_ktime_get_ns();
+	clock = bpf_map_lookup_elem(&trial_clock, &zero);
+	return clock ? *clock : 0;
+}
+
+/* A packet's size on the wire; there is none without a byte. */
+static __always_inline __u32 wire_size(__u32 length)
+{
+	__s32 size = length + settings.overhead;
+
+	if (!settings.has_ethernet)
+		size += ETH_HLEN;
+	return size > 0 ? size : 1;
+}
+
+/* The whole way of a packet of `size` bytes that stands for `packets`. */
+static __always_inline enum verdict police(const struct flow *flow, __u32 size, __u32 packets)
+{
+	struct arrival arrival = { .size = size, .can_be_marked = flow->ecn != ECN_NOT_ECT };
+	struct police_entry *entry = find_entry(flow);
+	enum verdict verdict = VERDICT_PASS;
+	struct police_plan *plan;
+	__u32 number = 0;
+
+	if (entry) {
+		number = entry->plan;
+		plan = find_plan(number);
+		if (plan && plan->kind != POLICE_KIND_NONE) {
+			arrival.leaf = find_leaf(plan, flow);
+			arrival.now = read_clock();
+			verdict = decide(entry->slot, plan, &arrival);
+		}
+	}
+	count(number, verdict, size, packets);
+	return verdict;
+}
+
+/* The checksum of an IPv4 header after its first word changed. Source: RFC 1624, equation 3. */
+static __always_inline __be16 checksum_after(__be16 checksum, __be16 before, __be16 after)
+{
+	__u32 sum = (__u16)~checksum + (__u16)~before + after;
+
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~(sum + (sum >> 16));
+}
+
+static __always_inline void mark_xdp(const struct frame *frame, const struct flow *flow)
+{
+	struct ip4_header *ip4;
+	struct ip6_header *ip6;
+	__be16 *word, before;
+
+	if (flow->is_ip6) {
+		ip6 = frame_at(frame, flow->ip_at, sizeof(*ip6));
+		if (ip6)
+			ip6->version_class_flow |= bpf_htonl(ECN_CE << 20);
+		return;
+	}
+	ip4 = frame_at(frame, flow->ip_at, sizeof(*ip4));
+	if (!ip4)
+		return;
+	word = (__be16 *)ip4;
+	before = *word;
+	*word = before | bpf_htons(ECN_CE);
+	ip4->checksum = checksum_after(ip4->checksum, before, *word);
+}
+
+/* As above; the header's sum does not change, so the frame's does not either, but with IPv6. */
+static __always_inline void mark_skb(struct __sk_buff *skb, const struct flow *flow)
+{
+	__u32 at = flow->ip_at + __builtin_offsetof(struct ip4_header, checksum);
+	__be16 before, after, checksum;
+	__be32 first;
+
+	if (flow->is_ip6) {
+		if (bpf_skb_load_bytes(skb, flow->ip_at, &first, sizeof(first)))
+			return;
+		first |= bpf_htonl(ECN_CE << 20);
+		bpf_skb_store_bytes(skb, flow->ip_at, &first, sizeof(first), BPF_F_RECOMPUTE_CSUM);
+		return;
+	}
+	if (bpf_skb_load_bytes(skb, flow->ip_at, &before, sizeof(before)) ||
+	    bpf_skb_load_bytes(skb, at, &checksum, sizeof(checksum)))
+		return;
+	after = before | bpf_htons(ECN_CE);
+	checksum = checksum_after(checksum, before, after);
+	if (!bpf_skb_store_bytes(skb, flow->ip_at, &after, sizeof(after), 0))
+		bpf_skb_store_bytes(skb, at, &checksum, sizeof(checksum), 0);
+}
+
+static __always_inline int police_frame(struct xdp_md *xdp)
+{
+	struct frame frame = { (void *)(long)xdp->data, (void *)(long)xdp->data_end };
+	struct flow flow = {};
+
+	if (!read_frame(&frame, &flow, settings.has_ethernet, settings.is_upload))
+		return XDP_PASS;
+	switch (police(&flow, wire_size(bpf_xdp_get_buff_len(xdp)), 1)) {
+	case VERDICT_DROP:
+		return XDP_DROP;
+	case VERDICT_MARK:
+		mark_xdp(&frame, &flow);
+		return XDP_PASS;
+	default:
+		return XDP_PASS;
+	}
+}
+
+SEC("xdp.frags")
+int police_xdp(struct xdp_md *xdp)
+{
+	return police_frame(xdp);
+}
+
+/* A super-packet of GRO or GSO is many packets on the wire, each with headers of its own. */
+static __always_inline __u32 count_segments(const struct __sk_buff *skb, const struct frame *frame,
+					    const struct flow *flow, __u32 *header)
+{
+	__u32 segments = skb->gso_segs;
+	__u8 *words;
+
+	*header = flow->transport_at;
+	if (flow->protocol == IPPROTO_UDP) {
+		*header += 8;
+	} else if (flow->protocol == IPPROTO_TCP) {
+		words = frame_at(frame, flow->transport_at + 12, 1);
+		if (words)
+			*header += (*words >> 4) * 4;
+	}
+	if (!segments && skb->len > *header)
+		segments = (skb->len - *header + skb->gso_size - 1) / skb->gso_size;
+	return segments ? segments : 1;
+}
+
+SEC("tc")
+int police_skb(struct __sk_buff *skb)
+{
+	__u32 tag = skb->vlan_present ? VLAN_HLEN : 0, size, header, segments = 1;
+	struct frame frame = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	struct flow flow = {};
+
+	/* Headers beyond the part that can be read at once are fetched there. */
+	if (frame.data + HEADERS_MAX > frame.end && frame.end - frame.data < skb->len) {
+		bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
+		frame.data = (void *)(long)skb->data;
+		frame.end = (void *)(long)skb->data_end;
+	}
+	if (!read_frame(&frame, &flow, settings.has_ethernet, settings.is_upload))
+		return TC_ACT_UNSPEC;
+	size = wire_size(skb->len + tag);
+	if (skb->gso_size) {
+		segments = count_segments(skb, &frame, &flow, &header);
+		size += (segments - 1) * wire_size(header + tag);
+	}
+	switch (police(&flow, size, segments)) {
+	case VERDICT_DROP:
+		return TC_ACT_SHOT;
+	case VERDICT_MARK:
+		mark_skb(skb, &flow);
+		return TC_ACT_UNSPEC;
+	default:
+		return TC_ACT_UNSPEC;
+	}
+}
+
+#include "police_bench.h"
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the policer and user space say to each other. src/police/abi.rs mirrors it field by field and
+ * asserts the same sizes.
+ *
+ * A subscriber's address leads to an entry: the plan by its number, and the slot with the state. Slots
+ * lie in chunks, arrays of POLICE_CHUNK slots of one size class, which user space makes as they are
+ * needed.
+ *
+ * Volumes are in 2^-24 bytes where nothing else is said, rates in 2^-24 bytes per nanosecond.
+ */
+#pragma once
+
+#include <linux/types.h>
+
+/* Numbers of plans; 0 is none. Two places for each, so that a plan is replaced at once: it is written
+ * whole where nobody reads, and then its number points there. */
+#define POLICE_PLANS 1024
+#define POLICE_PLACES (2 * POLICE_PLANS)
+
+/* A slot's number: its class in the two upper bits, its index in the rest. */
+#define POLICE_CLASSES 4
+#define POLICE_CLASS_SHIFT 30
+#define POLICE_INDEX_MASK ((1u << POLICE_CLASS_SHIFT) - 1)
+#define POLICE_CHUNK_SHIFT 10
+#define POLICE_CHUNK (1u << POLICE_CHUNK_SHIFT)
+#define POLICE_CHUNKS 4096
+
+#define POLICE_LEAVES_MAX 64
+#define POLICE_INNERS_MAX 5
+#define POLICE_CRITERIA_MAX 32
+
+struct police_entry {
+	__u32 plan;
+	__u32 slot;
+};
+_Static_assert(sizeof(struct police_entry) == 8, "abi");
+
+/* How many shorter prefixes there are, so that no packet is looked up in vain. */
+struct police_prefixes {
+	__u32 count4;
+	__u32 count6;
+};
+_Static_assert(sizeof(struct police_prefixes) == 8, "abi");
+
+struct police_key4 {
+	__u32 length;
+	__u32 address; /* as in the packet */
+};
+_Static_assert(sizeof(struct police_key4) == 8, "abi");
+
+struct police_key6 {
+	__u32 length;
+	__u32 address[4]; /* as in the packet */
+};
+_Static_assert(sizeof(struct police_key6) == 20, "abi");
+
+/* What `police_plan.kind` can be. */
+#define POLICE_KIND_NONE 0 /* all passes */
+#define POLICE_KIND_BUCKET 1
+#define POLICE_KIND_PHANTOM 2
+
+/* What `police_criterion.kind` can be. */
+#define POLICE_MATCH_DSCP 0 /* first is the DSCP */
+#define POLICE_MATCH_PORT_REMOTE 1
+#define POLICE_MATCH_PORT_LOCAL 2
+#define POLICE_MATCH_IP 3
+
+/* One criterion for belonging to a class. */
+struct police_criterion {
+	__u8 kind; /* POLICE_MATCH_* */
+	__u8 choice; /* the class */
+	__u8 protocol; /* of ports: IPPROTO_TCP, IPPROTO_UDP or 0 for both */
+	__u8 is_ip6; /* of the address */
+	__u16 first; /* of ports, */
+	__u16 last; /* both of them included */
+	__u32 mask[4]; /* of the address; of IPv4 only the first is used */
+	__u32 address[4];
+};
+_Static_assert(sizeof(struct police_criterion) == 40, "abi");
+
+/* The leaves of a class. */
+struct police_choice {
+	__u8 first;
+	__u8 count;
+};
+
+/* What a plan says of an inner node, and of a leaf: as in core::phantom::plan. */
+struct police_plan_inner {
+	__u64 inverse; /* 2^32 / weight */
+	__u16 weight;
+	__u8 is_priority;
+	__u8 parent;
+	__u8 child;
+	__u8 leaf_first;
+	__u8 leaf_count;
+	__u8 inner_first;
+	__u8 inner_count;
+	__u8 pad[7];
+};
+_Static_assert(sizeof(struct police_plan_inner) == 24, "abi");
+
+struct police_plan_leaf {
+	__u64 inverse;
+	__u16 weight;
+	__u8 parent;
+	__u8 child;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct police_plan_leaf) == 16, "abi");
+
+struct police_plan {
+	__u32 kind; /* POLICE_KIND_* */
+	__u32 shape; /* equal for plans whose states are understood alike; 0 is none's */
+	__u64 rate;
+	__u64 idle_after; /* ns without a packet after which the state is as at the beginning */
+	__u64 window; /* ns */
+	__u64 window_bytes;
+	__u32 gate; /* bytes */
+	__u32 limit; /* of each queue, or the burst of a bucket; bytes */
+	__u32 is_soft;
+	__u16 inner_count;
+	__u16 leaf_count;
+	__u16 criterion_count;
+	__u16 choice_default;
+	__u32 zero; /* is 0, which the verifier shall not know */
+	struct police_plan_inner inners[POLICE_INNERS_MAX];
+	struct police_plan_leaf leaves[POLICE_LEAVES_MAX];
+	struct police_choice choices[POLICE_LEAVES_MAX];
+	struct police_criterion criteria[POLICE_CRITERIA_MAX];
+};
+_Static_assert(sizeof(struct police_plan) == 2616, "abi");
+
+/* The state of a token bucket. */
+struct police_bucket {
+	__u64 latest; /* ns */
+	__u64 missing; /* what has been taken out of the full bucket */
+	__u64 pad;
+};
+
+/* The state of phantom queues: the whole, an inner node, a leaf. What the fields mean is said in
+ * core::phantom::aggregate, whose structures these are. */
+struct police_head {
+	union {
+		struct {
+			__u64 at;
+			__u64 window_at;
+			__u32 accepted;
+			__u32 pad;
+		};
+		struct police_bucket bucket;
+	};
+};
+_Static_assert(sizeof(struct police_head) == 24, "abi");
+
+struct police_inner {
+	__u64 v;
+	__u64 busy;
+	__u64 nearest;
+	__u64 finish;
+	__u64 seen;
+	__u32 v_window;
+	__u16 carry;
+	__u16 weight;
+	__u32 used;
+	__u32 used_last;
+};
+_Static_assert(sizeof(struct police_inner) == 56, "abi");
+
+struct police_leaf {
+	__u64 finish;
+	__u32 accepted;
+	__u32 magic;
+	__u32 after;
+	__u32 mark;
+};
+_Static_assert(sizeof(struct police_leaf) == 24, "abi");
+
+/* The state of one subscriber in one direction. Everything is read and written under the lock. */
+#define POLICE_SLOT(NAME, LEAVES, INNERS)                                                      \
+	struct NAME {                                                                          \
+		struct bpf_spin_lock lock;                                                     \
+		__u32 shape; /* of the plan to which the state belongs; 0 before the first packet */ \
+		__u64 passed; /* bytes */                                                      \
+		__u32 dropped; /* packets */                                                   \
+		__u32 marked; /* packets */                                                    \
+		struct police_head head;                                                       \
+		struct police_inner inners[INNERS];                                            \
+		struct police_leaf leaves[LEAVES];                                             \
+	}
+POLICE_SLOT(police_slot_1, 1, 1);
+POLICE_SLOT(police_slot_4, 4, 4);
+POLICE_SLOT(police_slot_16, 16, 4);
+POLICE_SLOT(police_slot_64, 64, 5);
+_Static_assert(sizeof(struct police_slot_1) == 128, "abi");
+_Static_assert(sizeof(struct police_slot_4) == 368, "abi");
+_Static_assert(sizeof(struct police_slot_16) == 656, "abi");
+_Static_assert(sizeof(struct police_slot_64) == 1864, "abi");
+
+/* What became of packets. */
+struct police_totals {
+	__u64 passed_bytes;
+	__u64 passed_packets;
+	__u64 dropped_bytes;
+	__u64 dropped_packets;
+	__u64 marked_packets;
+};
+_Static_assert(sizeof(struct police_totals) == 40, "abi");

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * BC-PQP: the policer of one subscriber. crates/core/src/phantom/aggregate.rs with window.rs and
+ * soft.rs is the specification; this does the same steps and gives the same verdicts.
+ */
+#pragma once
+
+/* Ten segments of 1500 bytes. */
+#define ALLOWANCE 15000u
+/* No packet is larger. */
+#define SIZE_MAX (1u << 20)
+
+/* A leaf's mark: what its sender has been told, and how long it has been too fast. */
+#define MARK_DISARMED (1u << 31)
+#define MARK_FILLED (1u << 30)
+#define MARK_RISING (1u << 29)
+#define MARK_COUNT_SHIFT 26
+#define MARK_COUNT_MAX 7u
+#define MARK_COUNT (MARK_COUNT_MAX << MARK_COUNT_SHIFT)
+#define MARK_STREAK_SHIFT 24
+#define MARK_STREAK_MAX 3u
+#define MARK_STREAK (MARK_STREAK_MAX << MARK_STREAK_SHIFT)
+#define MARK_AT ((1u << 24) - 1)
+#define TICK_SHIFT 20
+#define REARM_WINDOWS 10
+/* Windows in a row in which a leaf is too fast, until it is filled. */
+#define STREAK 3
+
+static __always_inline __u32 tick_at(__u64 now)
+{
+	return now >> TICK_SHIFT & MARK_AT;
+}
+
+static __always_inline __u32 mark_count(__u32 mark)
+{
+	return mark >> MARK_COUNT_SHIFT & MARK_COUNT_MAX;
+}
+
+/* Whether the last signal is so many 64ths of a window ago. */
+static __always_inline int is_older(__u32 mark, const struct police_plan *plan, __u64 now, __u64 parts)
+{
+	__u64 age = (tick_at(now) - (mark & MARK_AT)) & MARK_AT;
+
+	return age << (TICK_SHIFT + 6) >= plan->window * parts;
+}
+
+/* The time to the next signal after the n-th, three windows / sqrt(n), in 64ths of a window: a byte
+ * for each n. */
+static __always_inline __u64 interval(__u32 mark)
+{
+	return 0x494e56606f88c0c0ull >> mark_count(mark) * 8 & 0xff;
+}
+
+static __always_inline __u32 mark_armed(__u32 mark)
+{
+	return mark & ~(MARK_DISARMED | MARK_COUNT);
+}
+
+static __always_inline __u32 mark_signalled(__u32 mark, __u64 now)
+{
+	__u32 count = mark_count(mark) + 1;
+
+	if (count > MARK_COUNT_MAX)
+		count = MARK_COUNT_MAX;
+	return (mark & ~(MARK_COUNT | MARK_AT)) | MARK_DISARMED | count << MARK_COUNT_SHIFT | tick_at(now);
+}
+
+/* Magic bytes of a settled leaf that have not been served. */
+static __always_inline __u64 magic_left(const struct state *s, const struct police_plan *plan, __u32 leaf)
+{
+	const struct police_leaf *state = leaf_of(s, leaf);
+	__u64 left;
+
+	if (!state->magic)
+		return 0;
+	left = less(backlog_of(s, plan, leaf), state->after);
+	return left < state->magic ? left : state->magic;
+}
+
+/* Puts magic into a settled leaf until it is full. */
+static __always_inline void fill(const struct state *s, const struct police_plan *plan, __u32 leaf)
+{
+	__u64 room = less(plan->limit, backlog_of(s, plan, leaf)), left;
+	struct police_leaf *state = leaf_of(s, leaf);
+
+	if (!room)
+		return;
+	left = magic_left(s, plan, leaf);
+	put(s, plan, leaf, room);
+	if (!left)
+		state->after = 0;
+	state->magic = left + room;
+}
+
+/* What a child gets of `share` at a weighted node, itself counted as busy. */
+static __always_inline __u64 part_of(const struct state *s, __u32 node, __u32 child, __u32 weight,
+				     __u64 share)
+{
+	const struct police_inner *inner = inner_of(s, node);
+	__u64 weights = inner->weight;
+
+	if (!(inner->busy & bit(child)))
+		weights += weight;
+	return share * weight / weights;
+}
+
+/* What an inner node gets of its parent's share. */
+static __always_inline __u64 part_of_inner(const struct state *s, const struct police_plan *plan,
+					   __u32 index, __u64 share)
+{
+	const struct police_plan_inner *spec = plan_inner(plan, index);
+	__u32 first;
+
+	if (!plan_inner(plan, spec->parent)->is_priority)
+		return part_of(s, spec->parent, spec->child, spec->weight, share);
+	first = plan_inner(plan, spec->parent)->inner_first;
+	for (__u32 i = 0; i < POLICE_INNERS_MAX - 1; i++) {
+		if (first + i >= index)
+			break;
+		share = less(share, inner_of(s, first + i)->used_last);
+	}
+	return share;
+}
+
+/* What the leaf's share of the rate carries in a window, bytes. */
+static __always_inline __u64 share_of_window(const struct state *s, const struct police_plan *plan,
+					     __u32 leaf)
+{
+	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
+	__u32 lower = spec->parent, upper;
+	__u64 share = plan->window_bytes;
+
+	if (lower) {
+		upper = plan_inner(plan, lower)->parent;
+		if (upper)
+			share = part_of_inner(s, plan, upper, share);
+		share = part_of_inner(s, plan, lower, share);
+	}
+	return part_of(s, lower, spec->child, spec->weight, share);
+}
+
+/* Judges what a settled leaf accepted in the window by what its parent was served per weight. */
+static __always_inline void judge(const struct state *s, const struct police_plan *plan, __u32 leaf,
+				  __u64 served)
+{
+	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
+	struct police_leaf *state = leaf_of(s, leaf);
+	int is_busy = !!(inner_of(s, spec->parent)->busy & bit(spec->child));
+	__u64 accepted = state->accepted, offered = spec->weight * served, left;
+	__u32 streak = 0, mark = state->mark & ~(MARK_FILLED | MARK_RISING | MARK_STREAK);
+
+	state->accepted = 0;
+	/* Eleven eighths: more than Reno's sawtooth. */
+	if (is_busy && accepted * 8 > offered * 11) {
+		streak = (state->mark >> MARK_STREAK_SHIFT & MARK_STREAK_MAX) + 1;
+		if (streak > MARK_STREAK_MAX)
+			streak = MARK_STREAK_MAX;
+	}
+	if (accepted > offered)
+		mark |= MARK_RISING;
+	state->mark = mark | streak << MARK_STREAK_SHIFT;
+	if (!is_busy)
+		return;
+	left = magic_left(s, plan, leaf);
+	if (!left || 2 * accepted < offered) {
+		take(s, plan, leaf, left);
+		state->magic = 0;
+		state->after = 0;
+	}
+	if (streak >= STREAK)
+		fill(s, plan, leaf);
+}
+
+/* Ends the window, with its consequences, and begins the next. */
+static __always_inline void begin_window(const struct state *s, const struct police_plan *plan, __u64 now)
+{
+	__u64 length = now - s->head->window_at;
+	const struct police_plan_inner *spec;
+	struct police_inner *inner;
+	__u32 v, served, end;
+
+	settle_all(s, plan, now);
+	for (__u32 index = first_inner(plan); index < plan->inner_count && can_loop;
+	     index = next_inner(index)) {
+		spec = plan_inner(plan, index);
+		inner = inner_of(s, index);
+		v = inner->v >> UNIT_BITS;
+		served = v - inner->v_window;
+		end = spec->leaf_first + spec->leaf_count;
+		for (__u32 leaf = spec->leaf_first & 127; leaf < end && can_loop; leaf = (leaf + 1) & 127)
+			judge(s, plan, leaf, served);
+		inner->v_window = v;
+		inner->used_last = inner->used * plan->window / length;
+		inner->used = 0;
+	}
+	s->head->window_at = now;
+	s->head->accepted = 0;
+}
+
+/* Accepts the packet without settling anything if that is exact. */
+static __always_inline int surely_fits(const struct state *s, const struct police_plan *plan, __u64 now,
+				       __u32 leaf, __u64 size)
+{
+	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
+	struct police_leaf *state = leaf_of(s, leaf);
+	const struct police_inner *root = s->inners;
+	__u64 elapsed = less(now, s->head->at), backlog, accepted = state->accepted + size;
+
+	if (spec->parent || !(root->busy & bit(spec->child)) || state->mark & MARK_DISARMED)
+		return 0;
+	if (elapsed >= plan->idle_after)
+		return 0;
+	backlog = spec->weight * (state->finish - root->v);
+	if (backlog <= plan->rate * elapsed + root->carry ||
+	    backlog + (size << UNIT_BITS) > (__u64)plan->limit << UNIT_BITS)
+		return 0;
+	/* What it may accept before it is filled: 3/2 of its part of the window. */
+	if (accepted > ALLOWANCE && !(state->mark & MARK_FILLED) &&
+	    2 * accepted * root->weight > 3 * plan->window_bytes * spec->weight)
+		return 0;
+	state->finish += per_weight(size, spec->inverse);
+	state->accepted = accepted;
+	state->after = add_capped(state->after, size);
+	s->head->accepted += size;
+	return 1;
+}
+
+/* One drop, or mark, when a queue is full, then grace until its sender can have answered. */
+static __always_inline enum verdict signal_softly(const struct state *s, const struct police_plan *plan,
+						  const struct arrival *arrival, __u64 backlog)
+{
+	struct police_leaf *state = leaf_of(s, arrival->leaf);
+	__u64 now = arrival->now, share;
+	__u32 mark = state->mark;
+
+	if (backlog <= plan->limit) {
+		if (mark & MARK_DISARMED &&
+		    (is_older(mark, plan, now, 64 * REARM_WINDOWS) ||
+		     backlog + 3 * share_of_window(s, plan, arrival->leaf) / 10 <= plan->limit))
+			state->mark = mark_armed(mark);
+		return VERDICT_PASS;
+	}
+	share = share_of_window(s, plan, arrival->leaf);
+	if (backlog > plan->limit + 3 * share / 2)
+		return VERDICT_DROP;
+	if (!is_older(mark, plan, now, interval(mark)) || !(mark & (MARK_RISING | MARK_FILLED)))
+		return VERDICT_PASS;
+	state->mark = mark_signalled(mark, now);
+	return arrival->can_be_marked ? VERDICT_MARK : VERDICT_DROP;
+}
+
+/* Fills the leaf's queue with magic if it accepted more in this window than its share explains. */
+static __always_inline void control_burst(const struct state *s, const struct police_plan *plan, __u32 leaf)
+{
+	struct police_leaf *state = leaf_of(s, leaf);
+	__u64 accepted = state->accepted;
+
+	if (accepted <= ALLOWANCE || state->mark & MARK_FILLED)
+		return;
+	if (2 * accepted > 3 * share_of_window(s, plan, leaf)) {
+		state->mark |= MARK_FILLED;
+		fill(s, plan, leaf);
+	}
+}
+
+/* Decides about a packet, in O(1) but for queues that become empty. */
+static __always_inline enum verdict ask_phantoms(const struct state *s, const struct police_plan *plan,
+						 const struct arrival *arrival)
+{
+	__u64 size = arrival->size < SIZE_MAX ? arrival->size : SIZE_MAX, backlog;
+	enum verdict verdict = VERDICT_PASS;
+	__u32 leaf = arrival->leaf;
+	struct police_leaf *state = leaf_of(s, leaf);
+
+	if (less(arrival->now, s->head->window_at) >= plan->window)
+		begin_window(s, plan, arrival->now);
+	if (s->head->accepted + size > plan->gate)
+		return VERDICT_DROP;
+	if (surely_fits(s, plan, arrival->now, leaf, size))
+		return VERDICT_PASS;
+	settle_path(s, plan, arrival->now, leaf);
+	backlog = backlog_of(s, plan, leaf);
+	if (plan->is_soft)
+		verdict = signal_softly(s, plan, arrival, backlog + size);
+	else if (backlog + size > plan->limit)
+		verdict = VERDICT_DROP;
+	if (verdict == VERDICT_DROP)
+		return verdict;
+	put(s, plan, leaf, size);
+	state->accepted += size;
+	state->after = add_capped(state->after, size);
+	s->head->accepted += size;
+	control_burst(s, plan, leaf);
+	return verdict;
+}

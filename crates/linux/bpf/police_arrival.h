@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What a policer is asked and answers. */
+#pragma once
+
+enum verdict { VERDICT_PASS, VERDICT_MARK, VERDICT_DROP };
+
+/* A packet before the policer. */
+struct arrival {
+	__u64 now; /* ns */
+	__u32 size; /* bytes */
+	__u32 leaf;
+	__u32 can_be_marked;
+};
+
+/*
+ * True at each turn of a loop, which the verifier so knows to end (may_goto, from Linux 6.9 on): after
+ * some millions of turns it is false. By number, since older assemblers do not know the instruction.
+ */
+#define can_loop                                                                               \
+	({                                                                                     \
+		__label__ out, end;                                                            \
+		int more = 1;                                                                  \
+                                                                                               \
+		asm goto("1: .byte 0xe5; .byte 0; .long ((%l[out] - 1b - 8) / 8) & 0xffff; .short 0" : \
+			 :                                                                     \
+			 :                                                                     \
+			 : out);                                                               \
+		goto end;                                                                      \
+	out:                                                                                   \
+		more = 0;                                                                      \
+	end:                                                                                   \
+		more;                                                                          \
+	})

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the policer and user space share. A direction has its own addresses, prefixes and totals; plans
+ * and slots are common. All live as long as the process that loaded them, or a program that is
+ * attached.
+ */
+#pragma once
+
+/* Whole addresses. Written by user space when subscribers come, change and go; read for each packet.
+ * Preallocated: an element takes 64 bytes so, else 96. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 16);
+	__type(key, __u32);
+	__type(value, struct police_entry);
+} addresses4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 16);
+	__type(key, __u32[4]);
+	__type(value, struct police_entry);
+} addresses6 SEC(".maps");
+
+/* Shorter prefixes, as above. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1 << 20);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct police_key4);
+	__type(value, struct police_entry);
+} prefixes4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1 << 20);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct police_key6);
+	__type(value, struct police_entry);
+} prefixes6 SEC(".maps");
+
+/* Written by user space with the prefixes; read for packets whose address is not hashed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct police_prefixes);
+} prefixes SEC(".maps");
+
+/* Plans. Written by user space, each before its place is pointed to; read for each packet. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, POLICE_PLACES);
+	__type(key, __u32);
+	__type(value, struct police_plan);
+} plans SEC(".maps");
+
+/* The place of each plan. Written by user space through a mapping, by one store. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, POLICE_PLANS);
+	__type(key, __u32);
+	__type(value, __u64);
+} places SEC(".maps");
+
+/* What became of the packets of each plan, and under number 0 of those that are no subscriber's.
+ * Written here, read by user space; never reset. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, POLICE_PLANS);
+	__type(key, __u32);
+	__type(value, struct police_totals);
+} totals SEC(".maps");
+
+/* The slots of each size class, in chunks. Chunks are made and emptied by user space after the pattern
+ * NAME_chunk, which is never made itself; slots are read and written here, and their counters are read
+ * by user space. */
+#define POLICE_SLOTS(NAME, SLOT)                                                               \
+	struct NAME##_chunk {                                                                  \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                              \
+		__uint(max_entries, POLICE_CHUNK);                                             \
+		__type(key, __u32);                                                            \
+		__type(value, struct SLOT);                                                    \
+	} NAME##_chunk SEC(".maps");                                                           \
+	struct {                                                                               \
+		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);                                      \
+		__uint(max_entries, POLICE_CHUNKS);                                            \
+		__type(key, __u32);                                                            \
+		__array(values, struct NAME##_chunk);                                          \
+	} NAME SEC(".maps")
+POLICE_SLOTS(slots1, police_slot_1);
+POLICE_SLOTS(slots4, police_slot_4);
+POLICE_SLOTS(slots16, police_slot_16);
+POLICE_SLOTS(slots64, police_slot_64);
+
+/* Never loaded: tells clang that the chunks' types are needed in full. */
+SEC("?xdp")
+int police_types(struct xdp_md *xdp)
+{
+	return bpf_core_type_id_local(struct police_slot_1) + bpf_core_type_id_local(struct police_slot_4) +
+	       bpf_core_type_id_local(struct police_slot_16) + bpf_core_type_id_local(struct police_slot_64);
+}
+
+/* The time of test runs, ns. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} trial_clock SEC(".maps");

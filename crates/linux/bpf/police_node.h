@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Service and backlog of the tree's nodes: crates/core/src/phantom/aggregate/node.rs, step by step.
+ *
+ * Indices come from the plan, in which they are right; the masks tell the verifier so. A tree has at
+ * most three inner nodes above each other, so above a leaf's parent there are the root and one more.
+ */
+#pragma once
+
+#define UNIT_BITS 24
+/* Half a byte, in units. */
+#define HALF (1ull << (UNIT_BITS - 1))
+
+/* A subscriber's state, wherever it lies. */
+struct state {
+	struct police_head *head;
+	struct police_inner *inners;
+	struct police_leaf *leaves;
+	__u32 inner_max; /* all bits of an index that may be set */
+	__u32 leaf_max;
+};
+
+static __always_inline struct police_inner *inner_of(const struct state *s, __u32 index)
+{
+	return s->inners + (index & s->inner_max);
+}
+
+static __always_inline struct police_leaf *leaf_of(const struct state *s, __u32 index)
+{
+	return s->leaves + (index & s->leaf_max);
+}
+
+/* Five nodes, and the leaves' part of the plan behind them. */
+static __always_inline const struct police_plan_inner *plan_inner(const struct police_plan *plan,
+								   __u32 index)
+{
+	return plan->inners + (index & 7);
+}
+
+static __always_inline const struct police_plan_leaf *plan_leaf(const struct police_plan *plan,
+								 __u32 index)
+{
+	return plan->leaves + (index & (POLICE_LEAVES_MAX - 1));
+}
+
+/* To count the inner nodes so that the verifier, which must not know where it begins, is done after two
+ * turns. */
+static __always_inline __u32 first_inner(const struct police_plan *plan)
+{
+	return plan->zero & 7;
+}
+
+static __always_inline __u32 next_inner(__u32 index)
+{
+	return (index + 1) & 7;
+}
+
+static __always_inline __u64 bit(__u32 child)
+{
+	return 1ull << (child & 63);
+}
+
+static __always_inline __u64 less(__u64 from, __u64 what)
+{
+	return from > what ? from - what : 0;
+}
+
+static __always_inline __u32 add_capped(__u32 to, __u32 more)
+{
+	__u32 sum = to + more;
+
+	return sum < to ? ~0u : sum;
+}
+
+static __always_inline __u64 per_weight(__u64 bytes, __u64 inverse)
+{
+	return bytes * inverse >> (32 - UNIT_BITS);
+}
+
+/* The number of the lowest bit; BPF has no instruction for it. Source: Leiserson et al., Using de
+ * Bruijn sequences to index a 1 in a computer word. */
+static __always_inline __u32 lowest(__u64 word)
+{
+	static const __u8 numbers[64] = {
+		0,  1,	2,  53, 3,  7,	54, 27, 4,  38, 41, 8,	34, 55, 48, 28, 62, 5,	39, 46, 44, 42,
+		22, 9,	24, 35, 59, 56, 49, 18, 29, 11, 63, 52, 6,  26, 37, 40, 33, 47, 61, 45, 43, 21,
+		23, 58, 17, 10, 51, 25, 36, 32, 60, 20, 57, 16, 50, 31, 19, 15, 30, 14, 13, 12,
+	};
+
+	return numbers[(word & -word) * 0x022fdd63cc95386dull >> 58];
+}
+
+/* More service than any node can use: all that it can use. */
+#define ALL (~0ull)
+
+/* The first busy child takes what it can use, the next what is left. */
+static __always_inline void serve_in_order(const struct state *s, const struct police_plan *plan,
+					   __u32 index, __u64 units)
+{
+	const struct police_plan_inner *spec = plan_inner(plan, index);
+	struct police_inner *inner = inner_of(s, index), *child;
+	__u64 given;
+
+	for (__u32 i = 0; i < POLICE_INNERS_MAX - 1; i++) {
+		if (i >= spec->inner_count || !units)
+			return;
+		if (!(inner->busy & bit(i)))
+			continue;
+		child = inner_of(s, spec->inner_first + i);
+		given = child->finish < units ? child->finish : units;
+		child->finish -= given;
+		child->seen += given;
+		child->used = add_capped(child->used, (given + HALF) >> UNIT_BITS);
+		units -= given;
+		if (!child->finish)
+			inner->busy &= ~bit(i);
+	}
+}
+
+/* What dismissing children came to: what they were served, and the longest way to a finish. */
+struct dismissal {
+	__u64 served;
+	__u64 longest;
+};
+
+/* Takes out the children that finish within `step` of virtual time. */
+static __always_inline struct dismissal dismiss(const struct state *s, const struct police_plan *plan,
+						__u32 index, __u64 step)
+{
+	const struct police_plan_inner *spec = plan_inner(plan, index);
+	struct police_inner *inner = inner_of(s, index);
+	__u64 v = inner->v, busy = inner->busy, nearest = ~0ull, finish, ahead;
+	struct dismissal all = {};
+	__u32 child, at, weight;
+
+	while (busy && can_loop) {
+		child = lowest(busy);
+		busy &= busy - 1;
+		if (child < spec->leaf_count) {
+			at = spec->leaf_first + child;
+			finish = leaf_of(s, at)->finish;
+			weight = plan_leaf(plan, at)->weight;
+		} else {
+			at = spec->inner_first + child - spec->leaf_count;
+			finish = inner_of(s, at)->finish;
+			weight = plan_inner(plan, at)->weight;
+		}
+		ahead = finish - v;
+		if (ahead <= step) {
+			all.served += weight * ahead;
+			if (ahead > all.longest)
+				all.longest = ahead;
+			inner->busy &= ~bit(child);
+			inner->weight -= weight;
+		} else if (ahead < nearest) {
+			nearest = ahead;
+		}
+	}
+	inner->nearest = v + nearest;
+	return all;
+}
+
+/* All busy children get service by weight; what one no longer needs goes to the others. */
+static __always_inline void serve_by_weight(const struct state *s, const struct police_plan *plan,
+					    __u32 index, __u64 units)
+{
+	struct police_inner *inner = inner_of(s, index);
+	int is_all = units == ALL;
+	struct dismissal all;
+	__u64 step;
+
+	units += inner->carry;
+	while (can_loop) {
+		step = is_all ? ALL : units / inner->weight;
+		if (step < inner->nearest - inner->v) {
+			inner->v += step;
+			inner->carry = units - step * inner->weight;
+			return;
+		}
+		all = dismiss(s, plan, index, step);
+		if (!inner->busy) {
+			inner->v += all.longest;
+			inner->carry = 0;
+			return;
+		}
+		units -= all.served;
+	}
+}
+
+/* Gives a node so many units of service, or ALL. */
+static __always_inline void serve(const struct state *s, const struct police_plan *plan, __u32 index,
+				  __u64 units)
+{
+	if (!inner_of(s, index)->busy)
+		return;
+	if (plan_inner(plan, index)->is_priority)
+		serve_in_order(s, plan, index, units);
+	else
+		serve_by_weight(s, plan, index, units);
+}
+
+static __always_inline void settle_root(const struct state *s, const struct police_plan *plan, __u64 now)
+{
+	__u64 elapsed = less(now, s->head->at);
+
+	serve(s, plan, 0, elapsed >= plan->idle_after ? ALL : plan->rate * elapsed);
+	if (now > s->head->at)
+		s->head->at = now;
+}
+
+/* Settles an inner node whose parent is settled. */
+static __always_inline void settle(const struct state *s, const struct police_plan *plan, __u32 index)
+{
+	const struct police_plan_inner *spec = plan_inner(plan, index);
+	struct police_inner *parent = inner_of(s, spec->parent), *inner = inner_of(s, index);
+	__u64 given;
+
+	if (!(parent->busy & bit(spec->child))) {
+		given = ALL;
+	} else if (plan_inner(plan, spec->parent)->is_priority) {
+		given = inner->seen;
+		inner->seen = 0;
+	} else {
+		given = spec->weight * (parent->v - inner->seen);
+		inner->seen = parent->v;
+	}
+	serve(s, plan, index, given);
+}
+
+/* Settles the nodes from the root to a leaf's parent. */
+static __always_inline void settle_path(const struct state *s, const struct police_plan *plan, __u64 now,
+					__u32 leaf)
+{
+	__u32 lower = plan_leaf(plan, leaf)->parent, upper;
+
+	settle_root(s, plan, now);
+	if (!lower)
+		return;
+	upper = plan_inner(plan, lower)->parent;
+	if (upper)
+		settle(s, plan, upper);
+	settle(s, plan, lower);
+}
+
+/* Settles all nodes. */
+static __always_inline void settle_all(const struct state *s, const struct police_plan *plan, __u64 now)
+{
+	settle_root(s, plan, now);
+	for (__u32 index = next_inner(first_inner(plan)); index < plan->inner_count && can_loop;
+	     index = next_inner(index))
+		settle(s, plan, index);
+}
+
+/* The backlog of a leaf with a settled parent, in bytes, rounded down. */
+static __always_inline __u64 backlog_of(const struct state *s, const struct police_plan *plan, __u32 leaf)
+{
+	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
+	const struct police_inner *parent = inner_of(s, spec->parent);
+
+	if (!(parent->busy & bit(spec->child)))
+		return 0;
+	return spec->weight * (leaf_of(s, leaf)->finish - parent->v) >> UNIT_BITS;
+}
+
+/* A child of this weighted node gets busy. */
+static __always_inline void welcome(struct police_inner *node, __u32 child, __u32 weight, __u64 finish)
+{
+	if (!node->busy || finish - node->v < node->nearest - node->v)
+		node->nearest = finish;
+	node->busy |= bit(child);
+	node->weight += weight;
+}
+
+/* A busy child of this weighted node finishes earlier than it would have. */
+static __always_inline void hasten(struct police_inner *node, __u32 child, __u32 weight, __u64 finish)
+{
+	__s64 ahead = finish - node->v;
+
+	if (!(node->busy & bit(child)))
+		return;
+	if (ahead <= 0) {
+		node->busy &= ~bit(child);
+		node->weight -= weight;
+	} else if ((__u64)ahead < node->nearest - node->v) {
+		node->nearest = finish;
+	}
+}
+
+/* Adds bytes to what an inner node's parent knows of it. Returns the parent. */
+static __always_inline __u32 put_inner(const struct state *s, const struct police_plan *plan, __u32 index,
+				       __u64 bytes)
+{
+	const struct police_plan_inner *spec = plan_inner(plan, index);
+	struct police_inner *parent = inner_of(s, spec->parent), *inner = inner_of(s, index);
+	int is_busy = !!(parent->busy & bit(spec->child));
+
+	if (plan_inner(plan, spec->parent)->is_priority) {
+		if (!is_busy) {
+			inner->finish = 0;
+			inner->seen = 0;
+		}
+		inner->finish += bytes << UNIT_BITS;
+		parent->busy |= bit(spec->child);
+	} else if (is_busy) {
+		inner->finish += per_weight(bytes, spec->inverse);
+	} else {
+		inner->finish = parent->v + per_weight(bytes, spec->inverse);
+		inner->seen = parent->v;
+		welcome(parent, spec->child, spec->weight, inner->finish);
+	}
+	return spec->parent;
+}
+
+/* Puts bytes into a leaf; the path is settled. */
+static __always_inline void put(const struct state *s, const struct police_plan *plan, __u32 leaf,
+				__u64 bytes)
+{
+	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
+	struct police_inner *parent = inner_of(s, spec->parent);
+	struct police_leaf *state = leaf_of(s, leaf);
+	__u64 more = per_weight(bytes, spec->inverse);
+	__u32 index = spec->parent;
+
+	if (!(parent->busy & bit(spec->child))) {
+		state->finish = parent->v + more;
+		state->magic = 0;
+		state->after = 0;
+		welcome(parent, spec->child, spec->weight, state->finish);
+	} else {
+		state->finish += more;
+	}
+	if (!index)
+		return;
+	index = put_inner(s, plan, index, bytes);
+	if (index)
+		put_inner(s, plan, index, bytes);
+}
+
+/* Takes bytes out of an inner node, for its parent. Returns the parent. */
+static __always_inline __u32 take_inner(const struct state *s, const struct police_plan *plan, __u32 index,
+					__u64 bytes)
+{
+	const struct police_plan_inner *spec = plan_inner(plan, index);
+	struct police_inner *parent = inner_of(s, spec->parent), *inner = inner_of(s, index);
+
+	if (plan_inner(plan, spec->parent)->is_priority) {
+		inner->finish = less(inner->finish, bytes << UNIT_BITS);
+		if (!inner->finish)
+			parent->busy &= ~bit(spec->child);
+	} else {
+		inner->finish -= per_weight(bytes, spec->inverse);
+		hasten(parent, spec->child, spec->weight, inner->finish);
+	}
+	return spec->parent;
+}
+
+/* Takes bytes out of a leaf that has as many; all nodes are settled. */
+static __always_inline void take(const struct state *s, const struct police_plan *plan, __u32 leaf,
+				 __u64 bytes)
+{
+	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
+	struct police_leaf *state = leaf_of(s, leaf);
+	__u32 index = spec->parent;
+
+	state->finish -= per_weight(bytes, spec->inverse);
+	hasten(inner_of(s, index), spec->child, spec->weight, state->finish);
+	if (!index)
+		return;
+	index = take_inner(s, plan, index, bytes);
+	if (index)
+		take_inner(s, plan, index, bytes);
+}

@@ -1,0 +1,204 @@
+//! What the policer and user space say to each other: `bpf/police_abi.h`, field by field.
+
+use std::mem::size_of;
+
+use crate::abi::Plain;
+
+/// `struct police_entry`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) plan: u32,
+    pub(crate) slot: u32,
+}
+
+/// `struct police_prefixes`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Prefixes {
+    pub(crate) count4: u32,
+    pub(crate) count6: u32,
+}
+
+/// `struct police_criterion`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Criterion {
+    pub(crate) kind: u8,
+    pub(crate) choice: u8,
+    pub(crate) protocol: u8,
+    pub(crate) is_ip6: u8,
+    pub(crate) first: u16,
+    pub(crate) last: u16,
+    pub(crate) mask: [u32; 4],
+    pub(crate) address: [u32; 4],
+}
+
+/// `struct police_choice`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Choice {
+    pub(crate) first: u8,
+    pub(crate) count: u8,
+}
+
+/// `struct police_plan_inner`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PlanInner {
+    pub(crate) inverse: u64,
+    pub(crate) weight: u16,
+    pub(crate) is_priority: u8,
+    pub(crate) parent: u8,
+    pub(crate) child: u8,
+    pub(crate) leaf_first: u8,
+    pub(crate) leaf_count: u8,
+    pub(crate) inner_first: u8,
+    pub(crate) inner_count: u8,
+    pub(crate) pad: [u8; 7],
+}
+
+/// `struct police_plan_leaf`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PlanLeaf {
+    pub(crate) inverse: u64,
+    pub(crate) weight: u16,
+    pub(crate) parent: u8,
+    pub(crate) child: u8,
+    pub(crate) pad: u32,
+}
+
+/// `struct police_plan`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) kind: u32,
+    pub(crate) shape: u32,
+    pub(crate) rate: u64,
+    pub(crate) idle_after: u64,
+    pub(crate) window: u64,
+    pub(crate) window_bytes: u64,
+    pub(crate) gate: u32,
+    pub(crate) limit: u32,
+    pub(crate) is_soft: u32,
+    pub(crate) inner_count: u16,
+    pub(crate) leaf_count: u16,
+    pub(crate) criterion_count: u16,
+    pub(crate) choice_default: u16,
+    pub(crate) zero: u32,
+    pub(crate) inners: [PlanInner; INNERS_MAX],
+    pub(crate) leaves: [PlanLeaf; LEAVES_MAX],
+    pub(crate) choices: [Choice; LEAVES_MAX],
+    pub(crate) criteria: [Criterion; CRITERIA_MAX],
+}
+
+/// `struct police_totals`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) passed_bytes: u64,
+    pub(crate) passed_packets: u64,
+    pub(crate) dropped_bytes: u64,
+    pub(crate) dropped_packets: u64,
+    pub(crate) marked_packets: u64,
+}
+
+/// What stands before the state in each slot.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotHeader {
+    pub(crate) lock: u32,
+    pub(crate) shape: u32,
+    pub(crate) passed: u64,
+    pub(crate) dropped: u32,
+    pub(crate) marked: u32,
+}
+
+/// The constants of a program, `settings`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) is_upload: u32,
+    pub(crate) has_ethernet: u32,
+    pub(crate) overhead: i32,
+    pub(crate) is_trial: u32,
+}
+
+/// `struct bench`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bench {
+    pub(crate) turns: u32,
+    pub(crate) subscribers: u32,
+    pub(crate) random: u64,
+}
+
+// SAFETY: numbers of fixed width, in an order that leaves no padding; the sizes are asserted.
+unsafe impl Plain for Entry {}
+// SAFETY: as above.
+unsafe impl Plain for Prefixes {}
+// SAFETY: as above; so are the arrays' elements.
+unsafe impl Plain for Plan {}
+// SAFETY: as above.
+unsafe impl Plain for Totals {}
+// SAFETY: as above.
+unsafe impl Plain for SlotHeader {}
+// SAFETY: as above.
+unsafe impl Plain for Settings {}
+// SAFETY: as above.
+unsafe impl Plain for Bench {}
+
+const _: () = {
+    assert!(size_of::<Entry>() == 8);
+    assert!(size_of::<Prefixes>() == 8);
+    assert!(size_of::<Criterion>() == 40);
+    assert!(size_of::<Choice>() == 2);
+    assert!(size_of::<PlanInner>() == 24);
+    assert!(size_of::<PlanLeaf>() == 16);
+    assert!(size_of::<Plan>() == 2_616);
+    assert!(size_of::<Totals>() == 40);
+    assert!(size_of::<SlotHeader>() == 24);
+    assert!(size_of::<Settings>() == 16);
+    assert!(size_of::<Bench>() == 16);
+};
+
+/// Numbers of plans that the kernel has; 0 is none.
+pub(crate) const PLANS: u32 = 1_024;
+/// Places for plans.
+pub(crate) const PLACES: u32 = 2 * PLANS;
+/// Size classes of slots.
+pub(crate) const CLASSES: usize = 4;
+pub(crate) const CLASS_SHIFT: u32 = 30;
+/// Slots of a chunk.
+pub(crate) const CHUNK: u32 = 1 << 10;
+/// Chunks of a class.
+pub(crate) const CHUNKS: u32 = 4_096;
+
+pub(crate) const LEAVES_MAX: usize = 64;
+pub(crate) const INNERS_MAX: usize = 5;
+pub(crate) const CRITERIA_MAX: usize = 32;
+
+pub(crate) const KIND_BUCKET: u32 = 1;
+pub(crate) const KIND_PHANTOM: u32 = 2;
+
+pub(crate) const MATCH_DSCP: u8 = 0;
+pub(crate) const MATCH_PORT_REMOTE: u8 = 1;
+pub(crate) const MATCH_PORT_LOCAL: u8 = 2;
+pub(crate) const MATCH_IP: u8 = 3;
+
+/// How many leaves and inner nodes a slot of each class has room for, and its bytes.
+pub(crate) const CLASS_ROOMS: [ClassRoom; CLASSES] = [
+    ClassRoom { leaves: 1, inners: 1, bytes: 128 },
+    ClassRoom { leaves: 4, inners: 4, bytes: 368 },
+    ClassRoom { leaves: 16, inners: 4, bytes: 656 },
+    ClassRoom { leaves: 64, inners: 5, bytes: 1_864 },
+];
+
+/// What fits into a slot of a class.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClassRoom {
+    pub(crate) leaves: usize,
+    pub(crate) inners: usize,
+    pub(crate) bytes: usize,
+}

@@ -1,0 +1,224 @@
+//! The policer's maps and programs in the kernel.
+//!
+//! The compiled object is loaded once for each direction without any program, which makes the maps,
+//! and once for each hook with its program alone, which takes these maps over and has the hook's
+//! settings as constants.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
+
+use super::PoliceSpec;
+use super::abi::{CHUNK, CLASS_ROOMS, CLASSES, PLANS, Settings};
+use crate::Error;
+use crate::abi::Plain;
+use crate::bpf::{bpf_error, listen_to_the_loader};
+
+/// The maps of a direction, some of them common to both.
+pub(super) struct Maps {
+    /// Holds the BTF of the slots' types.
+    object: Object,
+    handles: BTreeMap<String, MapHandle>,
+    chunk_types: [(u32, u32); CLASSES],
+}
+
+/// The places of all plans, as the kernel's programs see them.
+pub(super) struct Places {
+    at: *mut AtomicU64,
+}
+
+impl Maps {
+    /// Makes the maps of a direction; plans and slots are those of `other` if there is one.
+    pub(super) fn make(spec: &PoliceSpec, other: Option<&Maps>) -> Result<Maps, Error> {
+        let attempted = "make the policer's maps";
+        let mut object = open(&[])?;
+        let mut chunk_types = [(0, 0); CLASSES];
+        for mut map in object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            let size = match name.as_str() {
+                "addresses4" => Some(spec.addresses4_max),
+                "addresses6" => Some(spec.addresses6_max),
+                "prefixes4" | "prefixes6" => Some(spec.prefixes_max),
+                _ => None,
+            };
+            let is_common = COMMON.contains(&name.as_str());
+            let result = match (size, other) {
+                (Some(size), _) => map.set_max_entries(size.max(1)),
+                (None, Some(other)) if is_common => map.reuse_fd(other.handles[&name].as_fd()),
+                _ => Ok(()),
+            };
+            result.map_err(|e| bpf_error(attempted, &e))?;
+            if let Some(class) = CHUNKS.iter().position(|&chunks| chunks == name) {
+                let map = map.as_libbpf_object().as_ptr();
+                // SAFETY: the map belongs to the open object, which is there.
+                chunk_types[class] = unsafe {
+                    let key = libbpf_sys::bpf_map__btf_key_type_id(map);
+                    (key, libbpf_sys::bpf_map__btf_value_type_id(map))
+                };
+            }
+        }
+        let object = object.load().map_err(|e| bpf_error(attempted, &e))?;
+        let mut handles = BTreeMap::new();
+        for map in object.maps() {
+            let handle = MapHandle::try_from(&map).map_err(|e| bpf_error(attempted, &e))?;
+            handles.insert(map.name().to_string_lossy().into_owned(), handle);
+        }
+        Ok(Maps { object, handles, chunk_types })
+    }
+
+    /// Loads the programs `names` with these maps.
+    pub(super) fn load(&self, names: &[&str], settings: Settings) -> Result<Object, Error> {
+        let attempted = format!("load the program {}", names.join(" and "));
+        let mut object = open(names)?;
+        for mut map in object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            let result = if name.ends_with(SETTINGS) {
+                map.set_initial_value(settings.as_bytes())
+            } else if CHUNKS.contains(&name.as_str()) || name.contains(".rodata") {
+                Ok(())
+            } else {
+                map.reuse_fd(self.map(&name).as_fd())
+            };
+            result.map_err(|e| bpf_error(&*attempted, &e))?;
+        }
+        object.load().map_err(|e| bpf_error(attempted, &e))
+    }
+
+    /// A map that the programs declare.
+    pub(super) fn map(&self, name: &str) -> &MapHandle {
+        self.handles.get(name).expect("invariant: the compiled object has all these maps")
+    }
+
+    /// Makes chunk number `at` of a class.
+    pub(super) fn make_chunk(&self, class: usize, at: u32) -> Result<(), Error> {
+        let attempted = || format!("make room for subscribers ({})", SLOTS[class]);
+        let name = CString::new(SLOTS[class]).expect("invariant: no zero in it");
+        let (btf_key_type_id, btf_value_type_id) = self.chunk_types[class];
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            // SAFETY: the object is loaded and outlives the call.
+            btf_fd: unsafe {
+                libbpf_sys::bpf_object__btf_fd(self.object.as_libbpf_object().as_ptr())
+            } as u32,
+            btf_key_type_id,
+            btf_value_type_id,
+            ..Default::default()
+        };
+        let bytes = CLASS_ROOMS[class].bytes as u32;
+        // SAFETY: the name and the options outlive the call.
+        let fd = unsafe {
+            libbpf_sys::bpf_map_create(
+                libbpf_sys::BPF_MAP_TYPE_ARRAY,
+                name.as_ptr(),
+                4,
+                bytes,
+                CHUNK,
+                &raw const options,
+            )
+        };
+        if fd < 0 {
+            return Err(Error::refused(attempted(), std::io::Error::from_raw_os_error(-fd)));
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        let chunk = unsafe { OwnedFd::from_raw_fd(fd) };
+        // From now on the outer map holds it.
+        let value = chunk.as_raw_fd().to_ne_bytes();
+        let outer = self.map(SLOTS[class]);
+        outer
+            .update(&at.to_ne_bytes(), &value, MapFlags::ANY)
+            .map_err(|e| bpf_error(attempted(), &e))
+    }
+
+    /// Chunk number `at` of a class, if it was made.
+    pub(super) fn chunk(&self, class: usize, at: u32) -> Result<Option<MapHandle>, Error> {
+        let attempted = "open a chunk of subscribers";
+        let outer = self.map(SLOTS[class]);
+        let id = outer.lookup(&at.to_ne_bytes(), MapFlags::ANY);
+        let Some(id) = id.map_err(|e| bpf_error(attempted, &e))? else { return Ok(None) };
+        let id = u32::from_ne_bytes(id.try_into().expect("invariant: a map's number is 4 bytes"));
+        MapHandle::from_map_id(id).map(Some).map_err(|e| bpf_error(attempted, &e))
+    }
+
+    /// Whether both directions have the map `name` in common.
+    pub(super) fn is_common(name: &str) -> bool {
+        COMMON.contains(&name)
+    }
+
+    /// All maps that were made.
+    pub(super) fn names(&self) -> impl Iterator<Item = (&str, &MapHandle)> {
+        self.handles.iter().map(|(name, handle)| (name.as_str(), handle))
+    }
+}
+
+impl Places {
+    /// Maps the plans' places into this process.
+    pub(super) fn of(maps: &Maps) -> Result<Places, Error> {
+        let fd = maps.map("places").as_fd().as_raw_fd();
+        // SAFETY: a new mapping, of whose length the map is at least.
+        let at = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                PLACES_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd,
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(Error::last_os("map the places of plans"));
+        }
+        Ok(Places { at: at.cast() })
+    }
+
+    /// Lets all subscribers of plan `number` have what is at `place` from now on.
+    pub(super) fn set(&self, number: u32, place: u32) {
+        assert!(number < PLANS, "a plan's number");
+        // SAFETY: within the mapping, which is aligned to pages; the kernel only reads it.
+        unsafe { (*self.at.add(number as usize)).store(place.into(), Ordering::Release) };
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nobody refers to it any more.
+        unsafe { libc::munmap(self.at.cast(), PLACES_BYTES) };
+    }
+}
+
+// SAFETY: the mapping belongs to the process, and stores to it are atomic.
+unsafe impl Send for Places {}
+// SAFETY: as above.
+unsafe impl Sync for Places {}
+
+/// Opens the object so that it will load these programs and no map that is a pattern only.
+fn open(programs: &[&str]) -> Result<OpenObject, Error> {
+    listen_to_the_loader();
+    let attempted = "open the policer's programs";
+    let mut object =
+        ObjectBuilder::default().open_memory(OBJECT).map_err(|e| bpf_error(attempted, &e))?;
+    for mut program in object.progs_mut() {
+        let load = program.name().to_str().is_some_and(|name| programs.contains(&name));
+        program.set_autoload(load);
+    }
+    for mut map in object.maps_mut() {
+        if CHUNKS.iter().any(|chunks| map.name() == *chunks) {
+            map.set_autocreate(false).map_err(|e| bpf_error(attempted, &e))?;
+        }
+    }
+    Ok(object)
+}
+
+/// The compiled `bpf/police.bpf.c`.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/police.bpf.o"));
+/// What the name of the map with the constants ends in.
+const SETTINGS: &str = ".rodata.settings";
+/// Maps that both directions share.
+const COMMON: [&str; 6] = ["plans", "places", "slots1", "slots4", "slots16", "slots64"];
+pub(super) const SLOTS: [&str; CLASSES] = ["slots1", "slots4", "slots16", "slots64"];
+const CHUNKS: [&str; CLASSES] = ["slots1_chunk", "slots4_chunk", "slots16_chunk", "slots64_chunk"];
+const PLACES_BYTES: usize = PLANS as usize * 8;

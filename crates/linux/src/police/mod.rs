@@ -1,0 +1,313 @@
+//! Policing subscribers in the kernel: plans, subscribers and the hooks where packets are judged.
+//!
+//! Problem: hundreds of thousands of subscribers, each with addresses and a plan, come, change and go
+//! while packets of all the others flow. Method: the programs of `bpf/police.bpf.c` find an address's
+//! entry, by it the plan and the slot with the state, and decide under the slot's lock. User space
+//! writes entries and plans, each by one atomic step, and never a state that somebody uses.
+//!
+//! Properties: what is nobody's address passes untouched. Nothing is pinned: when the process ends,
+//! however it does, the programs are gone and everything passes. Who is added, changed or removed
+//! disturbs nobody else. A subscriber keeps its state when its plan, or what the plan says, changes
+//! and the tree of classes, weights and queues remains; with another tree it begins empty. Counters
+//! are kept in any case.
+//!
+//! Needs Linux 6.9 for loops under a lock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use fairweir_core::units::Bytes;
+use ipnet::IpNet;
+
+use crate::Error;
+use crate::abi::Plain;
+use crate::bpf::update;
+
+mod abi;
+mod counters;
+mod hook;
+mod maps;
+mod plan;
+mod slots;
+mod subscribers;
+mod tables;
+mod trial;
+
+pub use counters::{Counters, Totals};
+pub use hook::Hook;
+pub use plan::Algorithm;
+pub use subscribers::SubscriberSpec;
+pub use trial::{Bench, Frame, Outcome, Trial};
+
+use abi::{CLASSES, PLACES, PLANS};
+use hook::Attachment;
+use maps::Places;
+use plan::{Encoded, Shapes};
+use slots::{Numbers, SLOTS_MAX};
+use subscribers::Subscriber;
+use tables::Tables;
+
+/// How large the kernel's tables are. Whole addresses take 80 bytes each from the beginning, shorter
+/// prefixes and subscribers' states as they come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoliceSpec {
+    /// The most whole IPv4 addresses in a direction.
+    pub addresses4_max: u32,
+    /// The most whole IPv6 addresses in a direction.
+    pub addresses6_max: u32,
+    /// The most shorter prefixes of a family in a direction.
+    pub prefixes_max: u32,
+}
+
+/// By which end of a packet the subscriber is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Direction {
+    /// To the subscriber: by the destination.
+    Download,
+    /// From the subscriber: by the source.
+    Upload,
+}
+
+/// The caller's number of a plan, 1 to [`PLANS_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PlanId(pub u16);
+
+/// Names a subscriber from its coming to its going.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubscriberId(u32);
+
+/// The policer: its tables in the kernel and its hooks. All of it goes when this drops.
+pub struct Police {
+    spec: PoliceSpec,
+    attachments: Vec<Attachment>,
+    tables: [Option<Tables>; 2],
+    places: Places,
+    place_numbers: Numbers,
+    plan_numbers: Numbers,
+    plans: BTreeMap<PlanId, LivePlan>,
+    shapes: Shapes,
+    rooms: [Numbers; CLASSES],
+    subscribers: Vec<Option<Subscriber>>,
+    ids_free: Vec<u32>,
+    /// What was counted in slots that a subscriber has left.
+    carried: HashMap<(SubscriberId, Direction), Counters>,
+}
+
+/// A plan in the kernel.
+#[derive(Debug)]
+struct LivePlan {
+    number: u32,
+    place: u32,
+    class: usize,
+    /// Subscribers' directions that have it.
+    users: u32,
+    /// What was counted under numbers that it had before.
+    base: [Totals; 2],
+}
+
+impl Default for PoliceSpec {
+    fn default() -> PoliceSpec {
+        PoliceSpec { addresses4_max: 1 << 16, addresses6_max: 1 << 16, prefixes_max: 1 << 20 }
+    }
+}
+
+impl Direction {
+    /// Both.
+    pub const ALL: [Direction; 2] = [Direction::Download, Direction::Upload];
+
+    fn index(self) -> usize {
+        match self {
+            Direction::Download => 0,
+            Direction::Upload => 1,
+        }
+    }
+}
+
+impl Police {
+    /// Makes the tables. Nothing is policed before something is attached.
+    ///
+    /// # Errors
+    /// If the kernel refuses, as it does for want of memory or rights.
+    pub fn load(spec: &PoliceSpec) -> Result<Police, Error> {
+        let download = Tables::make(spec, None)?;
+        let places = Places::of(&download.maps)?;
+        Ok(Police {
+            spec: spec.clone(),
+            attachments: Vec::new(),
+            tables: [Some(download), None],
+            places,
+            place_numbers: Numbers::new(1, PLACES),
+            plan_numbers: Numbers::new(1, PLANS),
+            plans: BTreeMap::new(),
+            shapes: Shapes::default(),
+            rooms: [(); CLASSES].map(|()| Numbers::new(0, SLOTS_MAX)),
+            subscribers: Vec::new(),
+            ids_free: Vec::new(),
+            carried: HashMap::new(),
+        })
+    }
+
+    /// Polices what passes at a hook. A device may have several; `overhead` is what each packet
+    /// takes beyond its Ethernet frame (without the checksum), in bytes.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`]; [`Error::Occupied`] if there is another XDP program; [`Error::Bpf`]
+    /// with the verifier's log if the kernel does not take the program.
+    pub fn attach(
+        &mut self,
+        device: &str,
+        hook: Hook,
+        direction: Direction,
+        overhead: i32,
+    ) -> Result<(), Error> {
+        let maps = &self.tables_of(direction)?.maps;
+        let attachment = Attachment::new(maps, device, hook, direction, overhead)?;
+        let Attachment { device, hook, direction, .. } = &attachment;
+        tracing::info!(device, ?hook, ?direction, "polices");
+        self.attachments.push(attachment);
+        Ok(())
+    }
+
+    /// Takes all programs away from their hooks; everything passes.
+    pub fn detach_all(&mut self) {
+        self.attachments.clear();
+    }
+
+    /// Whether all programs are where they were attached.
+    pub fn is_attached(&self) -> bool {
+        self.attachments.iter().all(Attachment::is_attached)
+    }
+
+    /// Makes a plan, or replaces what it says for all its subscribers at once. If the new one needs
+    /// slots of another size, they move one by one.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`], or if the kernel refuses; then nothing has changed.
+    pub fn set_plan(&mut self, id: PlanId, algorithm: &Algorithm<'_>) -> Result<(), Error> {
+        let Encoded { plan, class } = plan::encode(algorithm, &mut self.shapes);
+        let place = self.lend_place()?;
+        let maps = &self.tables_of(Direction::Download)?.maps;
+        let written = update(maps.map("plans"), &place.to_ne_bytes(), plan.as_bytes());
+        let result = written.and_then(|()| match self.plans.get_mut(&id) {
+            Some(live) if live.class == class => {
+                self.places.set(live.number, place);
+                self.place_numbers.give_back(std::mem::replace(&mut live.place, place));
+                Ok(())
+            }
+            Some(_) => self.move_plan(id, place, class),
+            None => {
+                let number = self.lend_plan_number()?;
+                self.places.set(number, place);
+                let base = [Totals::default(); 2];
+                self.plans.insert(id, LivePlan { number, place, class, users: 0, base });
+                Ok(())
+            }
+        });
+        if result.is_err() {
+            self.place_numbers.give_back(place);
+        }
+        result
+    }
+
+    /// Forgets a plan that nobody has.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPlan`], [`Error::PlanInUse`].
+    pub fn remove_plan(&mut self, id: PlanId) -> Result<(), Error> {
+        let live = self.plans.get(&id).ok_or(Error::UnknownPlan(id.0))?;
+        if live.users > 0 {
+            return Err(Error::PlanInUse { plan: id.0, users: live.users });
+        }
+        self.place_numbers.give_back(live.place);
+        self.plan_numbers.give_back(live.number);
+        self.plans.remove(&id);
+        Ok(())
+    }
+
+    /// Lets a plan have slots of another class, and its subscribers move there.
+    fn move_plan(&mut self, id: PlanId, place: u32, class: usize) -> Result<(), Error> {
+        let number = self.lend_plan_number()?;
+        self.places.set(number, place);
+        if let Err(e) = self.move_subscribers(id, number, class) {
+            self.plan_numbers.give_back(number);
+            return Err(e);
+        }
+        let counted = Direction::ALL.map(|direction| self.totals(id, direction));
+        let live = self.plans.get_mut(&id).ok_or(Error::UnknownPlan(id.0))?;
+        for (base, counted) in live.base.iter_mut().zip(counted) {
+            *base = counted?;
+        }
+        self.plan_numbers.give_back(std::mem::replace(&mut live.number, number));
+        self.place_numbers.give_back(std::mem::replace(&mut live.place, place));
+        live.class = class;
+        Ok(())
+    }
+
+    /// A plan's number in the kernel, under which nothing is counted yet.
+    fn lend_plan_number(&mut self) -> Result<u32, Error> {
+        let too_many = || Error::TooMany { what: "plans".to_owned(), max: PLANS - 1 };
+        let lent = lend_patiently(&mut self.plan_numbers).ok_or_else(too_many)?;
+        if lent.is_used {
+            for tables in self.tables.iter().flatten() {
+                tables.reset_totals(lent.number)?;
+            }
+        }
+        Ok(lent.number)
+    }
+
+    fn lend_place(&mut self) -> Result<u32, Error> {
+        let too_many = || Error::TooMany { what: "plans".to_owned(), max: PLANS - 1 };
+        Ok(lend_patiently(&mut self.place_numbers).ok_or_else(too_many)?.number)
+    }
+
+    /// The tables of a direction, which are made when it is first needed.
+    fn tables_of(&mut self, direction: Direction) -> Result<&mut Tables, Error> {
+        let index = direction.index();
+        if self.tables[index].is_none() {
+            let other = self.tables[1 - index].as_ref().map(|tables| &tables.maps);
+            self.tables[index] = Some(Tables::make(&self.spec, other)?);
+        }
+        Ok(self.tables[index].as_mut().expect("invariant: made above"))
+    }
+
+    /// What the kernel holds for the policer, programs not included.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub fn memory(&self) -> Result<Bytes, Error> {
+        counters::memory(self)
+    }
+}
+
+/// Lends a number; if all are lent, waits for those that rest.
+fn lend_patiently(numbers: &mut Numbers) -> Option<slots::Lent> {
+    for _ in 0..PATIENCE {
+        match numbers.lend() {
+            Some(lent) => return Some(lent),
+            None if numbers.is_any_resting() => std::thread::sleep(PATIENCE_STEP),
+            None => return None,
+        }
+    }
+    numbers.lend()
+}
+
+/// The most plans.
+pub const PLANS_MAX: u16 = PLANS as u16 - 1;
+/// Longer than a number rests.
+const PATIENCE: u32 = 25;
+const PATIENCE_STEP: Duration = Duration::from_millis(50);
+
+impl std::fmt::Debug for Police {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Police")
+            .field("spec", &self.spec)
+            .field("attachments", &self.attachments)
+            .field("plans", &self.plans.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether a prefix is a single address.
+fn is_whole(net: &IpNet) -> bool {
+    net.prefix_len() == net.max_prefix_len()
+}

@@ -1,0 +1,200 @@
+//! From a plan to what the kernel reads of it.
+
+use std::collections::HashMap;
+
+use fairweir_core::phantom::{self, Criterion, Signal};
+use fairweir_core::policy::{PortMatch, Side, Transport};
+use fairweir_core::units::{Bytes, Rate};
+use ipnet::IpNet;
+
+use super::abi::{self, CLASS_ROOMS, KIND_BUCKET, KIND_PHANTOM};
+
+/// What a plan does with packets.
+#[derive(Clone, Copy, Debug)]
+pub enum Algorithm<'p> {
+    /// Phantom queues with burst control (BC-PQP).
+    Phantom(&'p phantom::Plan),
+    /// A token bucket, which knows no policy.
+    TokenBucket {
+        /// How fast it is filled.
+        rate: Rate,
+        /// What it holds.
+        burst: Bytes,
+    },
+}
+
+/// A plan as the kernel reads it, and the class of its subscribers' slots.
+pub(super) struct Encoded {
+    pub(super) plan: Box<abi::Plan>,
+    pub(super) class: usize,
+}
+
+/// Numbers of shapes: plans of one number understand the same state. Never forgotten, since slots
+/// outlive the plans that wrote them.
+#[derive(Debug, Default)]
+pub(super) struct Shapes(HashMap<Vec<u8>, u32>);
+
+impl Shapes {
+    /// The shape of a plan is its kind and, node by node, its tree.
+    fn number(&mut self, plan: &abi::Plan) -> u32 {
+        let mut key = plan.kind.to_ne_bytes().to_vec();
+        for inner in &plan.inners[..usize::from(plan.inner_count)] {
+            key.extend(inner.weight.to_ne_bytes());
+            key.extend([inner.is_priority, inner.parent, inner.child]);
+        }
+        for leaf in &plan.leaves[..usize::from(plan.leaf_count)] {
+            key.extend(leaf.weight.to_ne_bytes());
+            key.extend([leaf.parent, leaf.child]);
+        }
+        let next = self.0.len() as u32 + 1;
+        *self.0.entry(key).or_insert(next)
+    }
+}
+
+/// Works out what the kernel reads.
+pub(super) fn encode(algorithm: &Algorithm<'_>, shapes: &mut Shapes) -> Encoded {
+    let mut encoded = match algorithm {
+        Algorithm::Phantom(plan) => phantom(plan),
+        Algorithm::TokenBucket { rate, burst } => bucket(*rate, *burst),
+    };
+    encoded.plan.shape = shapes.number(&encoded.plan);
+    encoded
+}
+
+fn phantom(plan: &phantom::Plan) -> Encoded {
+    let mut to = Box::new(EMPTY);
+    to.kind = KIND_PHANTOM;
+    to.rate = plan.rate;
+    to.idle_after = plan.idle_after;
+    to.window = plan.window;
+    to.window_bytes = plan.window_bytes;
+    to.gate = plan.gate;
+    to.limit = plan.limit;
+    to.is_soft = u32::from(plan.signal == Signal::Soft);
+    to.inner_count = plan.inners.len() as u16;
+    to.leaf_count = plan.leaves.len() as u16;
+    to.choice_default = plan.choice_default as u16;
+    for (to, inner) in to.inners.iter_mut().zip(&plan.inners) {
+        *to = abi::PlanInner {
+            inverse: inner.inverse,
+            weight: inner.weight,
+            is_priority: inner.is_priority.into(),
+            parent: inner.parent,
+            child: inner.child,
+            leaf_first: inner.leaf_first,
+            leaf_count: inner.leaf_count,
+            inner_first: inner.inner_first,
+            inner_count: inner.inner_count,
+            pad: [0; 7],
+        };
+    }
+    for (to, leaf) in to.leaves.iter_mut().zip(&plan.leaves) {
+        let (weight, parent, child) = (leaf.weight, leaf.parent, leaf.child);
+        *to = abi::PlanLeaf { inverse: leaf.inverse, weight, parent, child, pad: 0 };
+    }
+    let choices = plan.choices.iter().enumerate();
+    let criteria = choices.flat_map(|(at, choice)| choice.matches.iter().map(move |one| (at, one)));
+    for (to, (choice, one)) in to.criteria.iter_mut().zip(criteria.clone()) {
+        *to = criterion(choice as u8, one);
+    }
+    to.criterion_count = criteria.count() as u16;
+    for (to, choice) in to.choices.iter_mut().zip(&plan.choices) {
+        *to = abi::Choice { first: choice.first, count: choice.count };
+    }
+    let fits = |room: &abi::ClassRoom| {
+        room.leaves >= plan.leaves.len() && room.inners >= plan.inners.len()
+    };
+    let class = CLASS_ROOMS.iter().position(fits);
+    Encoded { class: class.expect("invariant: a valid plan fits the largest class"), plan: to }
+}
+
+fn criterion(choice: u8, criterion: &Criterion) -> abi::Criterion {
+    let mut to = abi::Criterion { choice, ..abi::Criterion::default() };
+    match *criterion {
+        Criterion::Dscp(dscp) => {
+            to.kind = abi::MATCH_DSCP;
+            to.first = dscp.into();
+        }
+        Criterion::Port(PortMatch { transport, side, first, last }) => {
+            to.kind = match side {
+                Side::Remote => abi::MATCH_PORT_REMOTE,
+                Side::Local => abi::MATCH_PORT_LOCAL,
+            };
+            to.protocol = match transport {
+                None => 0,
+                Some(Transport::Tcp) => libc::IPPROTO_TCP as u8,
+                Some(Transport::Udp) => libc::IPPROTO_UDP as u8,
+            };
+            (to.first, to.last) = (first, last);
+        }
+        Criterion::Ip(IpNet::V4(net)) => {
+            to.kind = abi::MATCH_IP;
+            to.mask[0] = net.netmask().to_bits();
+            to.address[0] = net.addr().to_bits();
+        }
+        Criterion::Ip(IpNet::V6(net)) => {
+            to.kind = abi::MATCH_IP;
+            to.is_ip6 = 1;
+            to.mask = words(net.netmask().to_bits());
+            to.address = words(net.addr().to_bits());
+        }
+    }
+    to
+}
+
+fn words(address: u128) -> [u32; 4] {
+    [96, 64, 32, 0].map(|shift| (address >> shift) as u32)
+}
+
+fn bucket(rate: Rate, burst: Bytes) -> Encoded {
+    let mut to = Box::new(EMPTY);
+    to.kind = KIND_BUCKET;
+    // 2⁻²⁴ bytes per nanosecond, rounded to the nearest, and at least one.
+    let units = ((u128::from(rate.as_bps()) << 24) + 4_000_000_000) / 8_000_000_000;
+    to.rate = (units as u64).max(1);
+    to.limit = u32::try_from(burst.as_u64()).unwrap_or(u32::MAX);
+    to.idle_after = (u64::from(to.limit) << 24) / to.rate + 1;
+    to.choices[0] = abi::Choice { first: 0, count: 1 };
+    Encoded { plan: to, class: 0 }
+}
+
+const EMPTY: abi::Plan = abi::Plan {
+    kind: 0,
+    shape: 0,
+    rate: 0,
+    idle_after: 0,
+    window: 0,
+    window_bytes: 0,
+    gate: 0,
+    limit: 0,
+    is_soft: 0,
+    inner_count: 0,
+    leaf_count: 0,
+    criterion_count: 0,
+    choice_default: 0,
+    zero: 0,
+    inners: [abi::PlanInner {
+        inverse: 0,
+        weight: 0,
+        is_priority: 0,
+        parent: 0,
+        child: 0,
+        leaf_first: 0,
+        leaf_count: 0,
+        inner_first: 0,
+        inner_count: 0,
+        pad: [0; 7],
+    }; abi::INNERS_MAX],
+    leaves: [abi::PlanLeaf { inverse: 0, weight: 0, parent: 0, child: 0, pad: 0 }; abi::LEAVES_MAX],
+    choices: [abi::Choice { first: 0, count: 0 }; abi::LEAVES_MAX],
+    criteria: [abi::Criterion {
+        kind: 0,
+        choice: 0,
+        protocol: 0,
+        is_ip6: 0,
+        first: 0,
+        last: 0,
+        mask: [0; 4],
+        address: [0; 4],
+    }; abi::CRITERIA_MAX],
+};

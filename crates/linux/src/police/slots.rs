@@ -1,0 +1,112 @@
+//! Who has which slot, plan number and place: what has just been given back may still be in the hands
+//! of a program on another CPU, so it rests before somebody else gets it.
+
+use std::collections::VecDeque;
+
+use fairweir_core::units::{Span, Time};
+
+use super::abi::{CHUNK, CHUNKS, CLASS_SHIFT};
+use crate::clock::monotonic_now;
+
+/// Numbers below a bound, lent and given back.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    next: u32,
+    end: u32,
+    resting: VecDeque<(Time, u32)>,
+}
+
+/// A number that was lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lent {
+    pub(super) number: u32,
+    /// Whether somebody had it before.
+    pub(super) is_used: bool,
+}
+
+impl Numbers {
+    /// All from `first` to below `end`.
+    pub(super) fn new(first: u32, end: u32) -> Numbers {
+        Numbers { next: first, end, resting: VecDeque::new() }
+    }
+
+    /// One that nobody has, or `None` if there is none now.
+    pub(super) fn lend(&mut self) -> Option<Lent> {
+        self.lend_at(monotonic_now())
+    }
+
+    fn lend_at(&mut self, now: Time) -> Option<Lent> {
+        if self.resting.front().is_some_and(|&(since, _)| now.since(since) >= REST) {
+            let (_, number) = self.resting.pop_front()?;
+            return Some(Lent { number, is_used: true });
+        }
+        let number = self.next;
+        (number < self.end).then(|| {
+            self.next += 1;
+            Lent { number, is_used: false }
+        })
+    }
+
+    /// Takes a number back.
+    pub(super) fn give_back(&mut self, number: u32) {
+        self.resting.push_back((monotonic_now(), number));
+    }
+
+    /// Undoes the last lending of a number that nobody had before.
+    pub(super) fn lend_never(&mut self) {
+        self.next -= 1;
+    }
+
+    /// Whether waiting may help.
+    pub(super) fn is_any_resting(&self) -> bool {
+        !self.resting.is_empty()
+    }
+
+    /// All that were ever lent are below.
+    pub(super) fn high_water(&self) -> u32 {
+        self.next
+    }
+}
+
+/// The slot with this index in a class.
+pub(super) fn slot(class: usize, index: u32) -> u32 {
+    (class as u32) << CLASS_SHIFT | index
+}
+
+pub(super) fn class_of(slot: u32) -> usize {
+    (slot >> CLASS_SHIFT) as usize
+}
+
+pub(super) fn index_of(slot: u32) -> u32 {
+    slot & ((1 << CLASS_SHIFT) - 1)
+}
+
+/// The most slots of a class.
+pub(super) const SLOTS_MAX: u32 = CHUNK * CHUNKS;
+/// A program runs for microseconds; this is beyond any delay by which one could be held up.
+const REST: Span = Span::secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_back_rests_before_it_is_lent_again() {
+        let mut numbers = Numbers::new(1, 4);
+        let fresh = |number| Some(Lent { number, is_used: false });
+        assert_eq!((numbers.lend(), numbers.lend()), (fresh(1), fresh(2)));
+        numbers.give_back(1);
+        assert_eq!((numbers.lend(), numbers.lend()), (fresh(3), None), "1 rests, and 4 is the end");
+        let later = Time::from_nanos(monotonic_now().as_nanos() + REST.as_nanos());
+        assert_eq!(numbers.lend_at(later), Some(Lent { number: 1, is_used: true }));
+        assert_eq!(numbers.lend_at(later), None);
+    }
+
+    #[test]
+    fn a_slot_knows_its_class_and_index() {
+        for class in 0..4 {
+            let slot = slot(class, SLOTS_MAX - 1);
+            assert_eq!((class_of(slot), index_of(slot)), (class, SLOTS_MAX - 1));
+        }
+    }
+}

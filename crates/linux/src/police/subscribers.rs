@@ -1,0 +1,372 @@
+//! Subscribers' coming, changing and going.
+
+use ipnet::IpNet;
+use libbpf_rs::{MapCore, MapFlags};
+
+use super::abi::{CHUNK, CLASS_ROOMS, Entry};
+use super::slots::{class_of, index_of, slot};
+use super::{Counters, Direction, PlanId, Police, SubscriberId};
+use crate::Error;
+use crate::bpf::bpf_error;
+
+/// A subscriber as the operator wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriberSpec {
+    /// All share the plans' rates. Of an address that several subscribers' prefixes hold, the
+    /// longest counts.
+    pub addresses: Vec<IpNet>,
+    /// `None` is not policed.
+    pub download: Option<PlanId>,
+    /// `None` is not policed.
+    pub upload: Option<PlanId>,
+}
+
+/// A subscriber as the kernel has it.
+#[derive(Debug)]
+pub(super) struct Subscriber {
+    addresses: Box<[IpNet]>,
+    pub(super) seats: [Option<Seat>; 2],
+}
+
+/// A subscriber's plan and state in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seat {
+    pub(super) plan: PlanId,
+    pub(super) slot: u32,
+}
+
+impl SubscriberSpec {
+    fn plan(&self, direction: Direction) -> Option<PlanId> {
+        match direction {
+            Direction::Download => self.download,
+            Direction::Upload => self.upload,
+        }
+    }
+}
+
+impl Police {
+    /// Adds a subscriber.
+    ///
+    /// # Errors
+    /// [`Error::AddressTaken`], [`Error::UnknownPlan`], [`Error::NoAddress`], [`Error::TooMany`], or
+    /// if the kernel refuses; then nothing has changed.
+    pub fn add(&mut self, spec: &SubscriberSpec) -> Result<SubscriberId, Error> {
+        let addresses = self.check(spec)?;
+        let id = self.ids_free.pop().unwrap_or(self.subscribers.len() as u32);
+        if id as usize == self.subscribers.len() {
+            self.subscribers.push(None);
+        }
+        let nobody = Subscriber { addresses: Box::default(), seats: [None; 2] };
+        self.subscribers[id as usize] = Some(nobody);
+        let added = self.apply(SubscriberId(id), addresses, spec);
+        if added.is_err() {
+            self.subscribers[id as usize] = None;
+            self.ids_free.push(id);
+        }
+        added.map(|()| SubscriberId(id))
+    }
+
+    /// Adds many subscribers, all or none, and tells `progress` now and then how many are in.
+    ///
+    /// # Errors
+    /// As [`Police::add`].
+    pub fn add_all(
+        &mut self,
+        specs: &[SubscriberSpec],
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Vec<SubscriberId>, Error> {
+        let mut ids = Vec::with_capacity(specs.len());
+        for (done, spec) in specs.iter().enumerate() {
+            match self.add(spec) {
+                Ok(id) => ids.push(id),
+                Err(e) => {
+                    ids.into_iter().try_for_each(|id| self.remove(id))?;
+                    return Err(e);
+                }
+            }
+            if done % PROGRESS_EVERY == 0 {
+                progress(done);
+            }
+        }
+        progress(specs.len());
+        Ok(ids)
+    }
+
+    /// Lets a subscriber be as `spec` says; what it has already stays as it is, counters and, with
+    /// the same tree of queues, state included.
+    ///
+    /// # Errors
+    /// As [`Police::add`], and [`Error::UnknownSubscriber`].
+    pub fn change(&mut self, id: SubscriberId, spec: &SubscriberSpec) -> Result<(), Error> {
+        self.subscriber(id)?;
+        let addresses = self.check(spec)?;
+        self.apply(id, addresses, spec)
+    }
+
+    /// Removes a subscriber; its packets pass.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSubscriber`], or if the kernel refuses.
+    pub fn remove(&mut self, id: SubscriberId) -> Result<(), Error> {
+        self.subscriber(id)?;
+        let nothing = SubscriberSpec { addresses: Vec::new(), download: None, upload: None };
+        self.apply(id, Vec::new(), &nothing)?;
+        for direction in Direction::ALL {
+            self.carried.remove(&(id, direction));
+        }
+        self.subscribers[id.0 as usize] = None;
+        self.ids_free.push(id.0);
+        Ok(())
+    }
+
+    /// Removes all subscribers.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn remove_all(&mut self) -> Result<(), Error> {
+        for id in 0..self.subscribers.len() {
+            if self.subscribers[id].is_some() {
+                self.remove(SubscriberId(id as u32))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many subscribers there are.
+    pub fn subscriber_count(&self) -> usize {
+        self.subscribers.len() - self.ids_free.len()
+    }
+
+    pub(super) fn subscriber(&self, id: SubscriberId) -> Result<&Subscriber, Error> {
+        let subscriber = self.subscribers.get(id.0 as usize).and_then(Option::as_ref);
+        subscriber.ok_or(Error::UnknownSubscriber)
+    }
+
+    /// The addresses of a spec that can be: without host bits, each once.
+    fn check(&self, spec: &SubscriberSpec) -> Result<Vec<IpNet>, Error> {
+        for plan in [spec.download, spec.upload].into_iter().flatten() {
+            if !self.plans.contains_key(&plan) {
+                return Err(Error::UnknownPlan(plan.0));
+            }
+        }
+        let mut addresses: Vec<IpNet> = spec.addresses.iter().map(IpNet::trunc).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        if addresses.is_empty() { Err(Error::NoAddress) } else { Ok(addresses) }
+    }
+
+    /// Gets from what is to what shall be: new addresses first, which may fail, then what leads
+    /// elsewhere from now on, and last what goes.
+    fn apply(
+        &mut self,
+        id: SubscriberId,
+        addresses: Vec<IpNet>,
+        spec: &SubscriberSpec,
+    ) -> Result<(), Error> {
+        let old = self.subscriber(id)?.seats;
+        let mut new = [None; 2];
+        let prepared = Direction::ALL.into_iter().try_for_each(|direction| {
+            let index = direction.index();
+            new[index] = self.seat(old[index], spec.plan(direction))?;
+            self.insert_new(id, direction, &addresses, old[index], new[index]).inspect_err(|_| {
+                if let Some(seat) = new[index].take().filter(|seat| !shares(old[index], *seat)) {
+                    self.leave(seat.slot);
+                }
+            })
+        });
+        if let Err(e) = prepared {
+            for direction in Direction::ALL {
+                let index = direction.index();
+                let Some(seat) = new[index] else { continue };
+                self.remove_new(id, direction, &addresses, old[index])?;
+                if !shares(old[index], seat) {
+                    self.leave(seat.slot);
+                }
+            }
+            return Err(e);
+        }
+        for direction in Direction::ALL {
+            let index = direction.index();
+            self.switch(id, direction, &addresses, old[index], new[index])?;
+        }
+        let subscriber = self.subscribers[id.0 as usize].as_mut();
+        *subscriber.expect("invariant: looked up above") =
+            Subscriber { addresses: addresses.into(), seats: new };
+        Ok(())
+    }
+
+    /// Where a subscriber shall sit: where it does if that fits the plan.
+    fn seat(&mut self, old: Option<Seat>, plan: Option<PlanId>) -> Result<Option<Seat>, Error> {
+        let Some(plan) = plan else { return Ok(None) };
+        let class = self.plans.get(&plan).ok_or(Error::UnknownPlan(plan.0))?.class;
+        let slot = match old {
+            Some(seat) if class_of(seat.slot) == class => seat.slot,
+            _ => self.lend_slot(class)?,
+        };
+        Ok(Some(Seat { plan, slot }))
+    }
+
+    /// Adds the addresses that lead nowhere yet in this direction.
+    fn insert_new(
+        &mut self,
+        id: SubscriberId,
+        direction: Direction,
+        addresses: &[IpNet],
+        old: Option<Seat>,
+        new: Option<Seat>,
+    ) -> Result<(), Error> {
+        let Some(seat) = new else { return Ok(()) };
+        let entry = self.entry(seat);
+        let fresh = self.missing(id, addresses, old);
+        self.tables_of(direction)?.insert_all(&fresh, entry)
+    }
+
+    fn remove_new(
+        &mut self,
+        id: SubscriberId,
+        direction: Direction,
+        addresses: &[IpNet],
+        old: Option<Seat>,
+    ) -> Result<(), Error> {
+        let fresh = self.missing(id, addresses, old);
+        self.tables_of(direction)?.remove_all(&fresh)
+    }
+
+    /// Those of `addresses` that do not lead to the subscriber's old seat.
+    fn missing(&self, id: SubscriberId, addresses: &[IpNet], old: Option<Seat>) -> Vec<IpNet> {
+        let known = match (old, &self.subscribers[id.0 as usize]) {
+            (Some(_), Some(subscriber)) => &subscriber.addresses[..],
+            _ => &[],
+        };
+        addresses.iter().filter(|net| known.binary_search(net).is_err()).copied().collect()
+    }
+
+    /// Lets the addresses that remain lead to the new seat, and removes those that go.
+    fn switch(
+        &mut self,
+        id: SubscriberId,
+        direction: Direction,
+        addresses: &[IpNet],
+        old: Option<Seat>,
+        new: Option<Seat>,
+    ) -> Result<(), Error> {
+        let known = match (old, &self.subscribers[id.0 as usize]) {
+            (Some(_), Some(subscriber)) => subscriber.addresses.clone(),
+            _ => Box::default(),
+        };
+        let entry = new.map(|seat| self.entry(seat));
+        for net in &known {
+            match entry {
+                Some(entry) if addresses.binary_search(net).is_ok() => {
+                    if old != new {
+                        self.tables_of(direction)?.replace(net, entry)?;
+                    }
+                }
+                _ => self.tables_of(direction)?.remove(net)?,
+            }
+        }
+        if let Some(seat) = old {
+            self.users(seat.plan, -1);
+            if new.is_none_or(|new| new.slot != seat.slot) {
+                self.carry(id, direction, seat.slot)?;
+                self.leave(seat.slot);
+            }
+        }
+        if let Some(seat) = new {
+            self.users(seat.plan, 1);
+        }
+        Ok(())
+    }
+
+    /// Moves the subscribers of a plan to slots of another class, under another number of the plan.
+    pub(super) fn move_subscribers(
+        &mut self,
+        plan: PlanId,
+        number: u32,
+        class: usize,
+    ) -> Result<(), Error> {
+        let mut moves = Vec::new();
+        for id in (0..self.subscribers.len() as u32).map(SubscriberId) {
+            let Ok(Subscriber { seats, .. }) = self.subscriber(id) else { continue };
+            for direction in Direction::ALL {
+                let seat = seats[direction.index()].filter(|seat| seat.plan == plan);
+                moves.extend(seat.map(|seat| (id, direction, seat.slot)));
+            }
+        }
+        let mut slots = Vec::with_capacity(moves.len());
+        for _ in &moves {
+            match self.lend_slot(class) {
+                Ok(slot) => slots.push(slot),
+                Err(e) => {
+                    slots.into_iter().for_each(|slot| self.leave(slot));
+                    return Err(e);
+                }
+            }
+        }
+        for ((id, direction, old), slot) in moves.into_iter().zip(slots) {
+            let addresses = self.subscriber(id)?.addresses.clone();
+            for net in &addresses {
+                self.tables_of(direction)?.replace(net, Entry { plan: number, slot })?;
+            }
+            self.carry(id, direction, old)?;
+            self.leave(old);
+            if let Some(subscriber) = self.subscribers[id.0 as usize].as_mut() {
+                subscriber.seats[direction.index()] = Some(Seat { plan, slot });
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&self, seat: Seat) -> Entry {
+        Entry { plan: self.plans[&seat.plan].number, slot: seat.slot }
+    }
+
+    fn users(&mut self, plan: PlanId, by: i32) {
+        if let Some(live) = self.plans.get_mut(&plan) {
+            live.users = live.users.saturating_add_signed(by);
+        }
+    }
+
+    /// Keeps what was counted in a slot that a subscriber leaves.
+    fn carry(&mut self, id: SubscriberId, direction: Direction, slot: u32) -> Result<(), Error> {
+        let counted = self.counted(slot)?;
+        if counted != Counters::default() {
+            *self.carried.entry((id, direction)).or_default() += counted;
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, slot: u32) {
+        self.rooms[class_of(slot)].give_back(index_of(slot));
+    }
+
+    /// An empty slot of a class.
+    fn lend_slot(&mut self, class: usize) -> Result<u32, Error> {
+        let leaves = CLASS_ROOMS[class].leaves;
+        let what = format!("subscribers with up to {leaves} queues");
+        let room = &mut self.rooms[class];
+        let lent = room.lend().ok_or(Error::TooMany { what, max: super::slots::SLOTS_MAX })?;
+        let maps = &self.tables.iter().flatten().next().expect("invariant: made by load").maps;
+        let chunk_at = lent.number / CHUNK;
+        if !lent.is_used && lent.number % CHUNK == 0 {
+            maps.make_chunk(class, chunk_at).inspect_err(|_| room.lend_never())?;
+        }
+        if lent.is_used {
+            let zeros = vec![0; CLASS_ROOMS[class].bytes];
+            let key = (lent.number % CHUNK).to_ne_bytes();
+            if let Some(chunk) = maps.chunk(class, chunk_at)? {
+                chunk
+                    .update(&key, &zeros, MapFlags::LOCK)
+                    .map_err(|e| bpf_error("empty a subscriber's state", &e))?;
+            }
+        }
+        Ok(slot(class, lent.number))
+    }
+}
+
+/// Whether the new seat is in the old one's slot.
+fn shares(old: Option<Seat>, new: Seat) -> bool {
+    old.is_some_and(|old| old.slot == new.slot)
+}
+
+const PROGRESS_EVERY: usize = 10_000;

@@ -1,0 +1,272 @@
+//! The kernel's policer against the specification, `fairweir_core::phantom`: the same packets at the
+//! same times get the same verdicts and leave the same state.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::net::IpAddr;
+
+use fairweir_core::phantom::aggregate::{Aggregate, State, decide};
+use fairweir_core::phantom::{
+    Arrival, Class, Criterion, Flow, Plan, PlanSpec, Share, Signal, Verdict,
+};
+use fairweir_core::policy::{PortMatch, Side, Transport};
+use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_linux::police::{
+    Algorithm, Direction, Frame, Hook, PlanId, Police, PoliceSpec, SubscriberId, SubscriberSpec,
+    Trial,
+};
+
+use common::frames::{Random, TCP, UDP, Wire};
+
+mod common;
+
+const SUBSCRIBER: &str = "192.0.2.1";
+const PLAN: PlanId = PlanId(1);
+
+fn class(name: &str, weight: u16, matches: Vec<Criterion>, share: Share) -> Class {
+    Class { name: name.to_owned(), weight, matches, share }
+}
+
+fn port(first: u16, last: u16) -> Criterion {
+    Criterion::Port(PortMatch { transport: Some(Transport::Udp), side: Side::Remote, first, last })
+}
+
+/// Flat, weighted, by priority, and both in each other, three deep.
+fn shares() -> Vec<(&'static str, Share)> {
+    let voice = || vec![Criterion::Dscp(46), port(5_060, 5_063)];
+    let far = || vec![Criterion::Ip("198.51.100.0/25".parse().unwrap())];
+    let flows = Share::Flows;
+    let weighted = Share::Weighted(vec![
+        class("a", 7, voice(), flows(1)),
+        class("b", 200, far(), flows(1)),
+        class("c", 1, vec![], flows(2)),
+    ]);
+    let priority = Share::Priority(vec![
+        class("first", 1, voice(), flows(1)),
+        class("second", 1, far(), flows(4)),
+        class("rest", 1, vec![], flows(8)),
+    ]);
+    let nested = Share::Weighted(vec![
+        class("voice", 3, voice(), flows(1)),
+        class(
+            "family",
+            5,
+            vec![],
+            Share::Priority(vec![
+                class("work", 1, far(), flows(2)),
+                class("rest", 1, vec![], flows(3)),
+            ]),
+        ),
+    ]);
+    let deep = Share::Priority(vec![
+        class("voice", 1, voice(), flows(1)),
+        class(
+            "others",
+            1,
+            vec![],
+            Share::Weighted(vec![
+                class("far", 9, far(), flows(16)),
+                class("rest", 4, vec![], flows(40)),
+            ]),
+        ),
+    ]);
+    vec![
+        ("1 queue", flows(1)),
+        ("3 queues", flows(3)),
+        ("4 queues", flows(4)),
+        ("16 queues", flows(16)),
+        ("64 queues", flows(64)),
+        ("weighted", weighted),
+        ("priority", priority),
+        ("weighted over priority", nested),
+        ("priority over weighted", deep),
+    ]
+}
+
+/// A kernel's policer, whose programs take a second to load.
+struct Kernel {
+    police: Police,
+    trial: Trial,
+}
+
+/// A subscriber of the kernel's policer and the model of it.
+struct Pair<'k> {
+    kernel: &'k mut Kernel,
+    plan: Plan,
+    id: SubscriberId,
+    model: Aggregate,
+}
+
+impl Kernel {
+    fn new() -> Kernel {
+        let mut police = Police::load(&PoliceSpec::default()).unwrap();
+        let trial = police.trial(Direction::Download, true, 0).unwrap();
+        Kernel { police, trial }
+    }
+
+    /// The only subscriber, with an empty state.
+    fn subscriber(&mut self, plan: Plan) -> Pair<'_> {
+        self.police.remove_all().unwrap();
+        self.police.set_plan(PLAN, &Algorithm::Phantom(&plan)).unwrap();
+        let addresses = vec![format!("{SUBSCRIBER}/32").parse().unwrap()];
+        let spec = SubscriberSpec { addresses, download: Some(PLAN), upload: None };
+        let id = self.police.add(&spec).unwrap();
+        let model = Aggregate::new(&plan);
+        Pair { kernel: self, plan, id, model }
+    }
+}
+
+impl Pair<'_> {
+    /// The verdicts of both.
+    fn judge(&mut self, hook: Hook, wire: &Wire, now: Time) -> (Verdict, Verdict) {
+        let bytes = wire.bytes();
+        let frame = Frame { bytes: &bytes, ..Frame::default() };
+        let kernel = self.kernel.trial.run(hook, &frame, now, 1).unwrap().verdict;
+        let flow = flow_of(wire);
+        let arrival = Arrival {
+            leaf: self.plan.leaf_of(&flow),
+            size: Bytes::new(wire.length as u64),
+            can_be_marked: wire.ecn != 0,
+        };
+        let model = decide(&self.plan, &mut self.model.state(), now, arrival);
+        // What is marked already does not change.
+        let seen = if model == Verdict::Mark && wire.ecn == 3 { Verdict::Pass } else { model };
+        (kernel, seen)
+    }
+
+    fn assert_same_state(&mut self, context: &str) {
+        let kernel = self.kernel.police.state(self.id, Direction::Download).unwrap();
+        let (inners, leaves) = match kernel.len() {
+            104 => (1, 1),
+            344 => (4, 4),
+            632 => (4, 16),
+            1_840 => (5, 64),
+            bytes => panic!("no size class has {bytes} bytes"),
+        };
+        let model = state_bytes(&self.model.state(), inners, leaves);
+        assert!(kernel == model, "{context}: the kernel has {kernel:?}, the model {model:?}");
+    }
+}
+
+/// The model's state as it lies in a slot.
+fn state_bytes(state: &State<'_>, inners: usize, leaves: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend(state.head.at.to_ne_bytes());
+    bytes.extend(state.head.window_at.to_ne_bytes());
+    bytes.extend(state.head.accepted.to_ne_bytes());
+    bytes.extend([0; 4]);
+    for inner in &*state.inners {
+        let words = [inner.v, inner.busy, inner.nearest, inner.finish, inner.seen];
+        bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        bytes.extend(inner.v_window.to_ne_bytes());
+        bytes.extend(inner.carry.to_ne_bytes());
+        bytes.extend(inner.weight.to_ne_bytes());
+        bytes.extend(inner.used.to_ne_bytes());
+        bytes.extend(inner.used_last.to_ne_bytes());
+    }
+    bytes.resize(24 + inners * 56, 0);
+    for leaf in &*state.leaves {
+        bytes.extend(leaf.finish.to_ne_bytes());
+        let words = [leaf.accepted, leaf.magic, leaf.after, leaf.mark.0];
+        bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+    }
+    bytes.resize(24 + inners * 56 + leaves * 24, 0);
+    bytes
+}
+
+fn flow_of(wire: &Wire) -> Flow {
+    let is_fragment = match wire.source {
+        IpAddr::V4(_) => wire.fragment & 0x3fff != 0,
+        IpAddr::V6(_) => wire.fragment != 0,
+    };
+    let has_ports = (wire.protocol == TCP || wire.protocol == UDP) && !is_fragment;
+    Flow {
+        remote: wire.source,
+        local: wire.destination,
+        protocol: wire.protocol,
+        ports: if has_ports { wire.ports } else { (0, 0) },
+        dscp: wire.dscp,
+    }
+}
+
+/// Packets of up to forty flows, some of them more often than others.
+fn packet(random: &mut Random) -> Wire {
+    let flow = random.below(40) * random.below(40) / 40;
+    let remote = match flow % 3 {
+        0 => "198.51.100.9",
+        1 => "198.51.100.200",
+        _ => "203.0.113.7",
+    };
+    let mut wire = Wire::udp(remote, SUBSCRIBER);
+    wire.protocol = [TCP, UDP, 1][flow as usize % 7 % 3];
+    wire.ports = (5_058 + flow as u16 % 8, 40_000 + flow as u16);
+    wire.dscp = if flow % 5 == 0 { 46 } else { 0 };
+    wire.ecn = random.below(4) as u8;
+    wire.fragment = if random.one_in(50) { 0x2000 } else { 0 };
+    wire.length = if random.one_in(3) { 60 + random.below(1_400) } else { 1_514 } as usize;
+    wire
+}
+
+/// How long until the next packet, at `load` thirds of the rate on average; sometimes a pause.
+fn gap(random: &mut Random, rate: Rate, load: u64) -> u64 {
+    let packet = rate.time_to_send(Bytes::new(1_200)).as_nanos();
+    match random.below(8_000) {
+        0 => 200_000_000 + random.below(100_000_000),
+        1 => random.below(120_000_000_000),
+        2..6 => random.below(100_000_000),
+        6..4_000 => random.below(packet / 9),
+        _ => random.below(packet * 4 * 3 / load),
+    }
+}
+
+fn play(kernel: &mut Kernel, name: &str, spec: PlanSpec, seed: u64, packets: u64) -> [u64; 3] {
+    let rate = spec.rate;
+    let context = format!("{name} at {rate}, {}, seed {seed}", spec.signal);
+    let mut pair = kernel.subscriber(Plan::new(&spec).unwrap());
+    let mut random = Random(seed);
+    let mut now = 1_000_000_000 + random.below(1 << 40);
+    let mut seen = [0; 3];
+    let mut load = 6;
+    for n in 0..packets {
+        if random.one_in(1_000) {
+            load = [1, 4, 6, 9, 30][random.below(5) as usize];
+        }
+        now += gap(&mut random, rate, load);
+        // Another CPU's packet may have read the clock before.
+        let at = if random.one_in(20) { now - random.below(3_000) } else { now };
+        let hook = if random.one_in(2) { Hook::Xdp } else { Hook::TcxEgress };
+        let wire = packet(&mut random);
+        let (kernel, model) = pair.judge(hook, &wire, Time::from_nanos(at));
+        if kernel != model {
+            pair.assert_same_state(&context);
+        }
+        assert_eq!(kernel, model, "{context}: packet {n} at {at}: {wire:?}");
+        seen[kernel as usize] += 1;
+        if n % 500 == 0 {
+            pair.assert_same_state(&format!("{context}: packet {n}"));
+        }
+    }
+    pair.assert_same_state(&context);
+    seen
+}
+
+#[test]
+fn random_packets_get_the_specifications_verdicts() {
+    if !common::privileged() {
+        return;
+    }
+    let mut kernel = Kernel::new();
+    let mut all = [0; 3];
+    for (nth, (name, share)) in shares().into_iter().enumerate() {
+        for signal in [Signal::Hard, Signal::Soft] {
+            let rates = [(Rate::kbit(1_500), 20), (Rate::mbit(20), 40), (Rate::mbit(60), 5)];
+            let (rate, rtt) = rates[nth % 3];
+            let rtt_max = Span::millis(rtt);
+            let spec = PlanSpec { rate, rtt_max, signal, share: share.clone() };
+            let seen = play(&mut kernel, name, spec, 7 + nth as u64, 30_000);
+            println!("{name} {signal}: {seen:?} passed, marked, dropped");
+            assert!(seen[0] > 1_000 && seen[2] > 100, "{name} {signal}: {seen:?} is too tame");
+            all = std::array::from_fn(|at| all[at] + seen[at]);
+        }
+    }
+    assert!(all[1] > 100, "{all:?}: packets are marked too");
+}
