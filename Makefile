@@ -60,13 +60,17 @@ install: build
 	install -D -m 0755 $(FAIRWEIR) $(DESTDIR)$(PREFIX)/bin/fairweir
 	install -D -m 0644 dist/fairweir@.service $(DESTDIR)/etc/systemd/system/fairweir@.service
 	sed -i 's|/usr/local/bin/|$(PREFIX)/bin/|g' $(DESTDIR)/etc/systemd/system/fairweir@.service
+	install -D -m 0644 dist/fairweir-isp.service $(DESTDIR)/etc/systemd/system/fairweir-isp.service
+	sed -i 's|/usr/local/bin/|$(PREFIX)/bin/|g' $(DESTDIR)/etc/systemd/system/fairweir-isp.service
 	install -d -m 0755 $(DESTDIR)/etc/fairweir/conf.d
+	install -m 0644 dist/isp.toml $(DESTDIR)/etc/fairweir/isp.toml.example
 	install -m 0644 dist/fairweir.toml $(DESTDIR)/etc/fairweir/fairweir.toml.example
 	@test -e $(DESTDIR)/etc/fairweir/fairweir.toml || \
 		install -m 0644 dist/fairweir.toml $(DESTDIR)/etc/fairweir/fairweir.toml
 	@echo 'Edit /etc/fairweir/fairweir.toml (fairweir init --dev eth0 --output - proposes one), then: systemctl enable --now fairweir@eth0'
+	@echo 'An ISP: write /etc/fairweir/isp.toml (isp.toml.example is one), then: systemctl enable --now fairweir-isp'
 
 uninstall:
 	-$(DESTDIR)$(PREFIX)/bin/fairweir off
-	rm -f $(DESTDIR)$(PREFIX)/bin/fairweir $(DESTDIR)/etc/systemd/system/fairweir@.service
+	rm -f $(DESTDIR)$(PREFIX)/bin/fairweir $(DESTDIR)/etc/systemd/system/fairweir@.service $(DESTDIR)/etc/systemd/system/fairweir-isp.service
 	@echo 'Left alone: /etc/fairweir, /var/lib/fairweir'

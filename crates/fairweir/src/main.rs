@@ -97,13 +97,17 @@ fn log_to_stderr(verbose: u8) {
         .init();
 }
 
-/// The chain of causes on one line; a cause that the error above it repeats already is left out,
-/// and what an error adds on further lines (the log of the BPF verifier) comes last.
-fn in_words(error: &anyhow::Error) -> String {
-    let text = error.chain().skip(1).fold(error.to_string(), |text, cause| {
+/// The chain of causes on one line; a cause that the error above it repeats already is left out.
+pub(crate) fn chained(error: &anyhow::Error) -> String {
+    error.chain().skip(1).fold(error.to_string(), |text, cause| {
         let cause = cause.to_string();
         if text.contains(&cause) { text } else { format!("{text}: {cause}") }
-    });
+    })
+}
+
+/// The chain of causes, and what an error adds on further lines (the log of the BPF verifier) last.
+fn in_words(error: &anyhow::Error) -> String {
+    let text = chained(error);
     let refused = text.contains("Operation not permitted") || text.contains("Permission denied");
     let hint = if refused && !geteuid().is_root() { "; run it as root" } else { "" };
     match text.split_once('\n') {

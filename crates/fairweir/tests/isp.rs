@@ -19,7 +19,7 @@ use common::{check, fairweir, one_at_a_time, only_error_line, two_of_three};
 /// What the path and the router carry for sure, in Mbit/s, if nobody polices.
 const UNPOLICED_MBIT: f64 = 80.0;
 
-const SETTLE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(15);
 
 const FILE: &str = r#"version = 1
 
@@ -54,14 +54,16 @@ fn access(file: &str) -> Access {
     access
 }
 
-/// Payload may be so much less than L2 bytes, and TCP needs a little to find the rate.
-fn assert_policed(mbit: f64, plan: f64, what: &str) {
-    assert!((0.8 * plan..1.02 * plan).contains(&mbit), "{what}: {mbit:.1} of {plan} Mbit/s");
+/// It comes to its plan's rate, which takes TCP a while, and never above. Payload is a little less
+/// than the L2 bytes of the rate.
+fn assert_policed(download: &Download, plan: f64) {
+    download.wait_for_rate(0.75 * plan..1.05 * plan, PATIENCE);
+    let mbit = download.mbit_over(SPAN);
+    assert!((0.65 * plan..plan).contains(&mbit), "{mbit:.1} of {plan} Mbit/s");
 }
 
-fn mean(download: &Download) -> f64 {
-    std::thread::sleep(SETTLE);
-    download.mbit_over(SPAN)
+fn assert_free(download: &Download) {
+    download.wait_for_rate(UNPOLICED_MBIT..f64::MAX, PATIENCE);
 }
 
 fn subscriber(daemon: &Daemon, name: &str) -> Value {
@@ -87,24 +89,17 @@ fn polices_as_planned(hook: &str) {
     let access = access(&FILE.replace("device = ", &format!("{hook}device = ")));
     let daemon = access.start();
     let alice = access.download(ALICE4);
-    assert_policed(mean(&alice), 20.0, "alice by IPv4");
+    assert_policed(&alice, 20.0);
     drop(alice);
     let alice = access.download(ALICE6);
     let bob = access.download(BOB4);
-    assert_policed(mean(&alice), 20.0, "alice by IPv6 beside bob");
-    assert_policed(bob.mbit_over(SPAN), 40.0, "bob");
+    assert_policed(&bob, 40.0);
+    assert_policed(&alice, 20.0);
     drop((alice, bob));
-    let upload = access.upload(ALICE4);
-    assert_policed(mean(&upload), 8.0, "alice's upload");
-    drop(upload);
+    assert_policed(&access.upload(ALICE4), 8.0);
     // Bob's plan has no upload, and nobody's address is nobody's.
-    let upload = access.upload(BOB6);
-    let mbit = mean(&upload);
-    assert!(mbit > UNPOLICED_MBIT, "bob's upload: {mbit:.1} Mbit/s");
-    drop(upload);
-    let nobody = access.download(NOBODY4);
-    let mbit = mean(&nobody);
-    assert!(mbit > UNPOLICED_MBIT, "nobody: {mbit:.1} Mbit/s");
+    assert_free(&access.upload(BOB6));
+    assert_free(&access.download(NOBODY4));
     let counted = subscriber(&daemon, "alice");
     assert!(counted["download"]["dropped_packets"].as_u64().unwrap() > 0, "{counted}");
     assert!(counted["upload"]["passed_bytes"].as_u64().unwrap() > 3_000_000, "{counted}");
@@ -127,37 +122,38 @@ fn changes_live() {
     let access = access(FILE);
     let daemon = access.start();
     let alice = access.download(ALICE4);
-    let free = access.download(NOBODY4);
-    assert_policed(mean(&alice), 20.0, "alice");
-    let drops = || subscriber(&daemon, "alice")["download"]["dropped_packets"].as_u64().unwrap();
+    let other = access.download(NOBODY4);
+    assert_policed(&alice, 20.0);
     // Somebody else comes, has another plan, and goes, while alice downloads.
-    let quiet = (alice.mbit_over(SPAN), drops());
+    let quiet = alice.mbit_over(SPAN);
     access.isp("add carol --plan home-20 --address 192.0.2.99");
-    free.wait_for_rate(0.0..24.0, Duration::from_secs(5));
+    let after_adding = alice.mbit_over(SPAN);
+    other.wait_for_rate(0.0..21.0, PATIENCE);
     access.isp("change carol --plan home-40");
-    let busy = alice.mbit_over(SPAN);
-    assert_policed(mean(&free), 40.0, "carol");
+    let after_changing = alice.mbit_over(SPAN);
+    other.wait_for_rate(22.0..42.0, PATIENCE);
     access.isp("remove carol");
-    free.wait_for_rate(UNPOLICED_MBIT..f64::MAX, Duration::from_secs(5));
-    assert_policed(busy, 20.0, "alice while others change");
-    assert!(busy > 0.9 * quiet.0, "alice: {:.1}, and {busy:.1} while others change", quiet.0);
+    assert_free(&other);
+    for (mbit, when) in [(after_adding, "adding"), (after_changing, "changing")] {
+        let is_alike = (0.85 * quiet..20.0).contains(&mbit);
+        assert!(is_alike, "alice had {quiet:.1} Mbit/s, and {mbit:.1} after {when} somebody");
+    }
+    drop(other);
     // Her own plan changes, and her counters go on.
     let before = passed(&daemon, "alice");
     access.isp("change alice --plan home-40");
     assert!(passed(&daemon, "alice") >= before);
-    assert_policed(mean(&alice), 40.0, "alice with another plan");
-    let faster = access.write(
-        "faster.toml",
-        "[[plan]]\nname = \"home-40\"\ndownload = \"30mbit\"\nsignal = \"hard\"\n",
-    );
-    access.isp(&format!("plan change {faster}"));
-    assert_policed(mean(&alice), 30.0, "alice whose plan has another rate");
+    alice.wait_for_rate(22.0..42.0, PATIENCE);
+    let text = "[[plan]]\nname = \"home-40\"\ndownload = \"10mbit\"\nsignal = \"hard\"\n";
+    let slower = access.write("slower.toml", text);
+    access.isp(&format!("plan change {slower}"));
+    alice.wait_for_rate(5.0..10.5, PATIENCE);
     // Removed although the file has her; she comes back when the file's word counts.
     access.isp("remove alice");
-    alice.wait_for_rate(UNPOLICED_MBIT..f64::MAX, Duration::from_secs(5));
+    assert_free(&alice);
     access.isp("revert alice");
-    alice.wait_for_rate(0.0..24.0, Duration::from_secs(5));
-    assert!(!alice.is_broken() && !free.is_broken());
+    alice.wait_for_rate(0.0..21.0, PATIENCE);
+    assert!(!alice.is_broken());
 }
 
 #[test]
@@ -172,7 +168,7 @@ fn a_killed_daemon_leaves_traffic_flowing_and_nothing_behind() {
             let alice = access.download(ALICE4);
             alice.wait_for_rate(10.0..21.0, Duration::from_secs(5));
             daemon.signal(Signal::SIGKILL);
-            alice.wait_for_rate(UNPOLICED_MBIT..f64::MAX, Duration::from_secs(5));
+            assert_free(&alice);
             assert!(!alice.is_broken());
             let said = String::from_utf8(access.fairweir("off").stdout).unwrap();
             assert!(said.contains("isp: removed the socket of a daemon that is gone"), "{said}");
@@ -184,7 +180,7 @@ fn a_killed_daemon_leaves_traffic_flowing_and_nothing_behind() {
             assert!(said.contains("polices nobody any more"), "{said}");
             let (code, log) = daemon.end();
             assert_eq!(code, Some(0), "{log}");
-            alice.wait_for_rate(UNPOLICED_MBIT..f64::MAX, Duration::from_secs(5));
+            assert_free(&alice);
         });
     }
 }
@@ -194,6 +190,10 @@ fn what_commands_changed_survives_a_restart_and_a_reload() {
     if !privileged() {
         return;
     }
+    one_at_a_time(restarts_and_reloads);
+}
+
+fn restarts_and_reloads() {
     let access = access(FILE);
     let daemon = access.start();
     access.isp("add carol --plan home-20 --address 192.0.2.3");
@@ -243,6 +243,10 @@ fn a_table_is_imported_whole_or_with_leave_its_good_rows() {
     if !privileged() {
         return;
     }
+    one_at_a_time(imports);
+}
+
+fn imports() {
     let access = access(FILE);
     let _daemon = access.start();
     let table = access.write(
@@ -285,6 +289,10 @@ fn what_is_wrong_is_told_and_changes_nothing() {
     if !privileged() {
         return;
     }
+    one_at_a_time(refuses);
+}
+
+fn refuses() {
     let access = access(FILE);
     let daemon = access.start();
     let before = (access.isp("list --json"), access.isp("plan list --json"));
@@ -361,7 +369,7 @@ fn a_dry_run_and_check_say_what_would_be_done_and_touch_nothing() {
         "polices download at up (xdp_native), upload at sub (xdp_native)",
         "or else download at up (tcx_ingress), upload at sub (tcx_ingress)",
         "2 subscribers with 4 addresses",
-        "home-20      20mbit",
+        "home-20    20mbit",
     ] {
         assert!(text.contains(wanted), "{wanted} is not in: {text}");
     }
@@ -386,7 +394,7 @@ fn metrics_and_the_busiest_are_told_by_command_and_by_http() {
         let daemon = access.start();
         let _bob = access.download(BOB4);
         access.isp("top --once");
-        std::thread::sleep(SETTLE);
+        std::thread::sleep(Duration::from_secs(2));
         let busiest: Value = serde_json::from_str(&access.isp("top --json -n 1")).unwrap();
         let bob = &busiest["subscribers"][0];
         assert_eq!(bob["name"], "bob", "{busiest}");
@@ -431,6 +439,10 @@ fn the_socket_is_open_to_root_and_the_group_alone() {
     if !privileged() {
         return;
     }
+    one_at_a_time(asks_as_others);
+}
+
+fn asks_as_others() {
     let access = access(&FILE.replace("device = ", "group = \"adm\"\ndevice = "));
     let _daemon = access.start();
     let socket = access.path("run/isp.sock");
@@ -454,6 +466,38 @@ fn the_socket_is_open_to_root_and_the_group_alone() {
 }
 
 #[test]
+fn the_powers_that_the_unit_leaves_suffice() {
+    if !privileged() {
+        return;
+    }
+    one_at_a_time(|| {
+        let unit = include_str!("../../../dist/fairweir-isp.service");
+        let powers = unit.lines().find_map(|l| l.strip_prefix("CapabilityBoundingSet=")).unwrap();
+        let powers = powers.to_lowercase().replace("cap_", "+").replace(' ', ",");
+        let bounding = format!("--bounding-set=-all,{powers}");
+        let inheritable = format!("--inh-caps=-all,{powers}");
+        let file = FILE.replace("device = ", "group = \"adm\"\ndevice = ");
+        let access = access(&file);
+        let daemon = access.start_as(&[
+            "setpriv",
+            "--no-new-privs",
+            bounding.as_str(),
+            inheritable.as_str(),
+        ]);
+        access.isp("add carol --plan home-20 --address 192.0.2.99");
+        let carol = access.download(NOBODY4);
+        carol.wait_for_rate(5.0..21.0, PATIENCE);
+        access.isp("change carol --plan home-40");
+        assert!(passed(&daemon, "carol") > 0);
+        assert!(access.isp("top --once").contains("carol"));
+        assert!(access.isp("metrics --top 2").contains("subscriber=\"carol\""));
+        access.isp("remove carol");
+        assert_free(&carol);
+        assert!(daemon.status()["memory_bytes"].as_u64().unwrap() > 0);
+    });
+}
+
+#[test]
 fn a_device_that_goes_away_and_comes_back_is_policed_again() {
     if !privileged() {
         return;
@@ -462,7 +506,7 @@ fn a_device_that_goes_away_and_comes_back_is_policed_again() {
         let access = access(FILE);
         let daemon = access.start();
         access.unplug_homes();
-        daemon.wait_for("open", Duration::from_secs(5), |s| s["enforcing"] == false);
+        daemon.wait_for("open", Duration::from_secs(5), |s| s["open_reason"].is_string());
         assert!(daemon.status()["open_reason"].as_str().unwrap().contains("sub"));
         access.plug_in_homes();
         daemon.wait_for("policing", Duration::from_secs(5), |s| s["enforcing"] == true);

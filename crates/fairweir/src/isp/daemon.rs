@@ -17,6 +17,7 @@ use super::meter::Meter;
 use super::read::{IspFile, IspSection};
 use super::registry::{Change, Effects, Origin, Registry, Undo};
 use super::wire::Imported;
+use crate::chained;
 
 /// How often a link that is gone is attached again, and rates are measured.
 pub(super) const TICK: Span = Span::secs(1);
@@ -78,7 +79,7 @@ impl Daemon {
     pub(super) fn handle_tick(&mut self, now: Time) {
         if !self.kernel.is_attached() {
             let attached = self.kernel.attach(&self.isp);
-            let reason = attached.err().map(|e| format!("{e:#}"));
+            let reason = attached.err().map(|e| chained(&e));
             if reason != self.open_reason {
                 match &reason {
                     Some(reason) => warn!("everything passes: {reason}"),
@@ -92,7 +93,7 @@ impl Daemon {
 
     fn measure(&mut self, now: Time) {
         if let Err(e) = self.meter.measure(&self.kernel, &self.registry, now) {
-            warn!("the counters cannot be read: {e:#}");
+            warn!("the counters cannot be read: {}", chained(&e));
         }
     }
 
@@ -142,7 +143,7 @@ impl Daemon {
     ) -> anyhow::Result<Effects> {
         let done = self.take_over(Overlay::of(&self.registry), dry_run, progress);
         if !dry_run {
-            self.config_error = done.as_ref().err().map(|e| format!("{e:#}"));
+            self.config_error = done.as_ref().err().map(chained);
         }
         done
     }
@@ -207,22 +208,22 @@ impl Daemon {
         };
         let mut bad = table.bad;
         let mut undo = Undo::default();
-        let rows = table.rows.len();
+        let mut good = 0;
         for row in table.rows {
             let set = Change::Set(row.subscriber.clone());
-            if let Err(e) = self.registry.make(&set, &mut undo) {
-                bad.push(row.bad(e.key(), e.to_string()));
+            match self.registry.make(&set, &mut undo) {
+                Ok(()) => good += 1,
+                Err(e) => bad.push(row.bad(e.key(), e.to_string())),
             }
         }
         bad.sort_by_key(|bad| bad.line);
         let [added, changed, _] = self.registry.effects(&undo).counts();
-        let good = rows - bad.len().min(rows);
         let mut imported = Imported {
             ok: true,
             message: String::new(),
             added,
             changed,
-            unchanged: good.saturating_sub(added + changed),
+            unchanged: good - added - changed,
             bad: bad.len(),
             bad_rows: bad.into_iter().take(BAD_ROWS_MAX).collect(),
         };
@@ -243,7 +244,7 @@ impl Daemon {
         }
         match self.commit(undo, progress) {
             Ok(_) => imported.message = counts,
-            Err(e) => (imported.ok, imported.message) = (false, format!("{e:#}")),
+            Err(e) => (imported.ok, imported.message) = (false, chained(&e)),
         }
         imported
     }

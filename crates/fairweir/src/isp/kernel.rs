@@ -17,6 +17,7 @@ use super::meter::Snapshot;
 use super::plan::PlanEntry;
 use super::read::{HookChoice, IspSection};
 use super::registry::{Effects, Record, Registry};
+use crate::chained;
 
 /// Tables have room for so many addresses at least.
 const ROOM_MIN: usize = 1 << 16;
@@ -94,7 +95,7 @@ impl Kernel {
                     return Ok(());
                 }
                 Err(e) if i + 1 < ways.len() => {
-                    info!("native XDP does not work here, tcx takes its place: {e:#}");
+                    info!("native XDP does not work here, tcx takes its place: {}", chained(&e));
                 }
                 Err(e) => {
                     self.detach();
@@ -142,7 +143,7 @@ impl Kernel {
             Err(e) => {
                 for step in done.into_iter().rev() {
                     if let Err(e) = self.take_back(step) {
-                        warn!("the kernel does not take back what failed: {e:#}");
+                        warn!("the kernel does not take back what failed: {}", chained(&e));
                     }
                 }
                 return Err(e);

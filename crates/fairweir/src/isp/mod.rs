@@ -24,6 +24,7 @@ use fairweir_linux::{Lock, monotonic_now};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
+use crate::chained;
 use crate::client::socket_path;
 use crate::events::Events;
 use crate::progress::Count;
@@ -147,7 +148,7 @@ impl Loop<'_> {
             if happened.reload {
                 match self.daemon.reload(false, &mut |_, _| ()) {
                     Ok(effects) => info!("reloaded: {}", in_words(&effects)),
-                    Err(e) => warn!("everything stays as it was: {e:#}"),
+                    Err(e) => warn!("everything stays as it was: {}", chained(&e)),
                 }
             }
             if now >= tick_at {
@@ -160,7 +161,7 @@ impl Loop<'_> {
             }
             let daemon = &mut *self.daemon;
             if let Some(http) = self.http {
-                let text = |top| report::metrics(daemon, top, now).map_err(|e| format!("{e:#}"));
+                let text = |top| report::metrics(daemon, top, now).map_err(|e| chained(&e));
                 http.serve(text);
             }
         }
@@ -202,7 +203,7 @@ impl Loop<'_> {
             change => {
                 let (what, done) = self.change(peer, change);
                 if let Err(e) = &done {
-                    log(peer, what, false, &format!("{e:#}"));
+                    log(peer, what, false, &chained(e));
                 } else if let Ok(text) = &done {
                     log(peer, what, true, text);
                 }
@@ -316,7 +317,7 @@ const WORDS_MAX: usize = 8;
 fn message(done: anyhow::Result<String>) -> Value {
     let outcome = match done {
         Ok(message) => Outcome { ok: true, message },
-        Err(e) => Outcome { ok: false, message: format!("{e:#}") },
+        Err(e) => Outcome { ok: false, message: chained(&e) },
     };
     json!(outcome)
 }

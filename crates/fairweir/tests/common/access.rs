@@ -125,8 +125,14 @@ impl Access {
 
     /// Starts the daemon at the router, with `isp.toml`.
     pub fn start(&self) -> Daemon {
+        self.start_as(&["env"])
+    }
+
+    /// The same, by another program that starts it.
+    pub fn start_as(&self, program: &[&str]) -> Daemon {
         let log = self.path("daemon.log");
-        let mut command = Command::new(FAIRWEIR);
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]).arg(FAIRWEIR);
         command.arg("isp").arg("--config").arg(self.path("isp.toml"));
         command.arg("--run-dir").arg(self.path("run")).arg("--state-dir").arg(self.path("state"));
         command.env_remove("RUST_LOG").stdin(Stdio::piped()).stdout(Stdio::null());
@@ -229,4 +235,4 @@ fn connect_from(host: IpAddr, server: SocketAddr) -> TcpStream {
 }
 
 /// Long enough for a mean.
-pub const SPAN: Duration = Duration::from_secs(3);
+pub const SPAN: Duration = Duration::from_secs(2);

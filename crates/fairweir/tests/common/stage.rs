@@ -242,7 +242,7 @@ impl Daemon {
         is_ready: impl Fn(&Value) -> bool,
     ) -> Daemon {
         let mut daemon = Daemon { child, socket, log };
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while !daemon.ask("status").is_some_and(|status| is_ready(&status)) {
             if daemon.child.try_wait().unwrap().is_some() || Instant::now() > deadline {
                 panic!("the daemon is not ready: {}", daemon.kill_and_read());
