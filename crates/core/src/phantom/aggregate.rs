@@ -113,7 +113,7 @@ pub struct Aggregate {
 
 /// A subscriber's state in one piece, as the kernel has it, for up to `INNERS` and `LEAVES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Slot<const INNERS: usize, const LEAVES: usize> {
     /// Of the whole.
     pub head: Head,
@@ -162,6 +162,22 @@ impl<const INNERS: usize, const LEAVES: usize> Slot<INNERS, LEAVES> {
         let Slot { head, inners, leaves } = self;
         State { head, inners, leaves }
     }
+
+    /// Reads a part of the cache lines that a decision about a packet of this leaf may need, so that
+    /// who has several packets at hand gets the slots of all from memory at the same time: at a
+    /// decision itself, whose branches wait for it, it comes line by line. Use what it returns
+    /// ([`std::hint::black_box`]), or the compiler sees that nobody needs it.
+    #[inline]
+    pub fn touch(&self, leaf: usize) -> u64 {
+        let InnerState { v, busy, .. } = self.inners[0];
+        let finish = |leaf: usize| self.leaves[leaf % LEAVES].finish;
+        let near = self.head.at ^ v ^ finish(leaf);
+        if LEAVES <= 16 {
+            return (0..LEAVES).step_by(2).fold(near, |sum, leaf| sum ^ finish(leaf));
+        }
+        // Of many leaves only some that are likely to be looked at, without a branch that waits.
+        near ^ finish(busy.trailing_zeros() as usize) ^ finish(63 ^ busy.leading_zeros() as usize)
+    }
 }
 
 impl<const INNERS: usize, const LEAVES: usize> Default for Slot<INNERS, LEAVES> {
@@ -190,8 +206,9 @@ impl Police for BcPqp {
 pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -> Verdict {
     let now = now.as_nanos();
     let size = arrival.size.as_u64().min(SIZE_MAX);
+    let mut state = state.again();
     if now.saturating_sub(state.head.window_at) >= plan.window {
-        state.begin_window(plan, now);
+        state.again().begin_window(plan, now);
     }
     let gate_at = state.head.gate_at.max(now) + ((size * plan.gate_cost) >> GATE_SHIFT);
     if gate_at > now + plan.gate_slack {
@@ -202,16 +219,21 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
         return Verdict::Pass;
     }
     state.settle_path(plan, now, arrival.leaf);
-    let backlog = state.backlog(plan, arrival.leaf);
+    let backlog = state.backlog(plan, arrival.leaf) + size;
+    // Its leaf counts as busy in its share already, and nobody asks for it when little waits.
+    let share = match backlog > ALLOWANCE.0 || state.leaves[arrival.leaf].mark.is_disarmed() {
+        true => state.share_of_window(plan, arrival.leaf),
+        false => 0,
+    };
     let verdict = match plan.signal {
-        Signal::Hard if backlog + size > u64::from(plan.limit) => Verdict::Drop,
+        Signal::Hard if backlog > u64::from(plan.limit) => Verdict::Drop,
         Signal::Hard => Verdict::Pass,
-        Signal::Soft => state.signal(plan, now, arrival, backlog + size),
+        Signal::Soft => state.signal(plan, now, arrival, backlog, share),
     };
     if verdict != Verdict::Drop {
         state.head.gate_at = gate_at;
         state.accept(plan, arrival.leaf, size);
-        state.control_burst(plan, arrival.leaf);
+        state.control_burst(plan, arrival.leaf, share);
     }
     verdict
 }
@@ -229,11 +251,20 @@ const BURST: (u64, u64) = (7, 5);
 const SIZE_MAX: u64 = 1 << 20;
 
 impl State<'_> {
+    /// The same state, for a call that is not on the common way: so that the compiler keeps the
+    /// slices in registers.
+    #[inline(always)]
+    fn again(&mut self) -> State<'_> {
+        State { head: &mut *self.head, inners: &mut *self.inners, leaves: &mut *self.leaves }
+    }
+
     /// Accepts the packet without settling anything if that is exact and burst control has nothing
     /// to say: its leaf hangs at the root, is busy even if it got all the service, and would have
     /// room even if it got none.
+    #[inline(always)]
     fn surely_fits(&mut self, plan: &Plan, now: u64, leaf: usize, size: u64) -> bool {
         let spec = &plan.leaves[leaf];
+        let window_bytes = self.longest_window(plan);
         let (root, state) = (&self.inners[0], &mut self.leaves[leaf]);
         if spec.parent != 0 || root.busy & (1 << spec.child) == 0 || state.mark.is_disarmed() {
             return false;
@@ -242,7 +273,6 @@ impl State<'_> {
         if elapsed >= plan.idle_after {
             return false;
         }
-        let window_bytes = plan.window_bytes.max(self.head.window_bytes.into());
         let backlog = u64::from(spec.weight) * state.finish.wrapping_sub(root.v);
         let units = size << UNIT_BITS;
         let served_most = plan.rate * elapsed + u64::from(root.carry);
@@ -265,6 +295,7 @@ impl State<'_> {
     }
 
     /// Takes an accepted packet into its leaf; the path is settled.
+    #[inline(always)]
     fn accept(&mut self, plan: &Plan, leaf: usize, size: u64) {
         self.put(plan, leaf, size);
         let state = &mut self.leaves[leaf];
@@ -274,17 +305,16 @@ impl State<'_> {
 
     /// Fills the leaf's queue with magic if it accepted more in this window than its share explains,
     /// and has a backlog of more than a flow may send before anything is known of it.
-    fn control_burst(&mut self, plan: &Plan, leaf: usize) {
+    fn control_burst(&mut self, plan: &Plan, leaf: usize, share: u64) {
         let backlog = self.backlog(plan, leaf);
         let LeafState { accepted, mark, .. } = self.leaves[leaf];
         if backlog <= ALLOWANCE.0 || mark.is_filled() {
             return;
         }
-        let share = self.share_of_window(plan, leaf);
         let (fast, of) = BURST;
         let allowance = (4 * share).clamp(ALLOWANCE.0, ALLOWANCE.1);
         if backlog > allowance && of * u64::from(accepted) > fast * share {
-            self.fill(plan, leaf);
+            self.again().fill(plan, leaf);
         }
     }
 
@@ -318,13 +348,24 @@ impl State<'_> {
 
     /// What the leaf's share of the rate carries in a window, bytes, with the nodes that are busy
     /// now; under priority, what the classes before used in the window before is not there.
+    #[inline(always)]
     fn share_of_window(&self, plan: &Plan, leaf: usize) -> u64 {
         let leaf = &plan.leaves[leaf];
         let parent = usize::from(leaf.parent);
-        let above = self.share_of_inner(plan, parent);
+        let above = match parent {
+            0 => self.longest_window(plan),
+            _ => self.share_of_inner(plan, parent),
+        };
         self.part(parent, leaf.child, leaf.weight, above)
     }
 
+    /// What the rate carries in a window, or in the last one if that was longer.
+    #[inline(always)]
+    fn longest_window(&self, plan: &Plan) -> u64 {
+        plan.window_bytes.max(self.head.window_bytes.into())
+    }
+
+    #[inline(never)]
     fn share_of_inner(&self, plan: &Plan, index: usize) -> u64 {
         let mut path = [0; super::plan::DEPTH_MAX];
         let mut depth = 0;
@@ -334,7 +375,7 @@ impl State<'_> {
             depth += 1;
             at = usize::from(plan.inners[at].parent);
         }
-        let mut share = plan.window_bytes.max(self.head.window_bytes.into());
+        let mut share = self.longest_window(plan);
         for &index in path[..depth].iter().rev() {
             let Inner { parent, child, weight, .. } = plan.inners[index];
             let parent = usize::from(parent);
@@ -351,6 +392,7 @@ impl State<'_> {
     }
 
     /// What a child gets of `share` at a weighted node, itself counted as busy.
+    #[inline(always)]
     fn part(&self, node: usize, child: u8, weight: u16, share: u64) -> u64 {
         let node = &self.inners[node];
         let idle = if node.busy & (1 << child) == 0 { u64::from(weight) } else { 0 };

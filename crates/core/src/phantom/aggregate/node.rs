@@ -15,8 +15,17 @@ const HALF: u64 = 1 << (UNIT_BITS - 1);
 
 impl State<'_> {
     /// Settles the nodes from the root to a leaf's parent.
+    #[inline(always)]
     pub(super) fn settle_path(&mut self, plan: &Plan, now: u64, leaf: usize) {
         self.settle_root(plan, now);
+        if plan.leaves[leaf].parent != 0 {
+            self.again().settle_below(plan, leaf);
+        }
+    }
+
+    /// Settles the nodes from below the root to a leaf's parent.
+    #[inline(never)]
+    fn settle_below(&mut self, plan: &Plan, leaf: usize) {
         let mut path = [0; DEPTH_MAX];
         let mut depth = 0;
         let mut at = usize::from(plan.leaves[leaf].parent);
@@ -38,10 +47,11 @@ impl State<'_> {
         }
     }
 
+    #[inline(always)]
     fn settle_root(&mut self, plan: &Plan, now: u64) {
         let elapsed = now.saturating_sub(self.head.at);
         if elapsed >= plan.idle_after {
-            self.exhaust(plan, 0);
+            self.again().exhaust(plan, 0);
         } else {
             self.serve(plan, 0, plan.rate * elapsed);
         }
@@ -69,6 +79,7 @@ impl State<'_> {
 
     /// Gives a node all that it can use, so that nothing is left below it: its children are done when
     /// they are settled. Burst control has to see that service too.
+    #[inline(never)]
     fn exhaust(&mut self, plan: &Plan, index: usize) {
         if self.inners[index].busy == 0 {
             return;
@@ -84,18 +95,20 @@ impl State<'_> {
     }
 
     /// Gives a node so many units of service.
+    #[inline(always)]
     fn serve(&mut self, plan: &Plan, index: usize, units: u64) {
         if self.inners[index].busy == 0 {
             return;
         }
         if plan.inners[index].is_priority {
-            self.serve_in_order(plan, index, units);
+            self.again().serve_in_order(plan, index, units);
         } else {
             self.serve_by_weight(plan, index, units);
         }
     }
 
     /// The first busy child takes what it can use, the next what is left.
+    #[inline(never)]
     fn serve_in_order(&mut self, plan: &Plan, index: usize, mut units: u64) {
         let spec = plan.inners[index];
         for child in 0..spec.inner_count {
@@ -121,6 +134,7 @@ impl State<'_> {
     ///
     /// Whoever is empty at the virtual time that all of them would reach together surely is; it is
     /// served and leaves, and the others share the rest, until nobody leaves.
+    #[inline(always)]
     fn serve_by_weight(&mut self, plan: &Plan, index: usize, units: u64) {
         let mut units = units + u64::from(self.inners[index].carry);
         loop {
@@ -131,7 +145,7 @@ impl State<'_> {
                 state.carry = (units - step * u64::from(state.weight)) as u16;
                 return;
             }
-            let (served, longest) = self.dismiss(plan, index, step);
+            let (served, longest) = self.again().dismiss(plan, index, step);
             let state = &mut self.inners[index];
             if state.busy == 0 {
                 state.v = state.v.wrapping_add(longest);
@@ -144,41 +158,30 @@ impl State<'_> {
 
     /// Takes out the children that finish within `step` of virtual time. Returns what they were
     /// served, in units, and the longest way to a finish among them.
+    #[inline(never)]
     fn dismiss(&mut self, plan: &Plan, index: usize, step: u64) -> (u64, u64) {
-        let v = self.inners[index].v;
-        let (mut served, mut longest, mut nearest) = (0, 0, u64::MAX);
-        let mut busy = self.inners[index].busy;
-        while busy != 0 {
-            let child = busy.trailing_zeros() as u8;
-            busy &= busy - 1;
-            let (finish, weight) = self.child(plan, index, child);
-            let ahead = finish.wrapping_sub(v);
-            if ahead <= step {
-                served += u64::from(weight) * ahead;
-                longest = longest.max(ahead);
-                self.inners[index].busy &= !(1 << child);
-                self.inners[index].weight -= weight;
-            } else {
-                nearest = nearest.min(ahead);
-            }
-        }
-        self.inners[index].nearest = v.wrapping_add(nearest);
-        (served, longest)
-    }
-
-    /// Finish and weight of a child of a weighted node.
-    fn child(&self, plan: &Plan, index: usize, child: u8) -> (u64, u16) {
         let spec = &plan.inners[index];
-        if child < spec.leaf_count {
-            let leaf = usize::from(spec.leaf_first + child);
-            (self.leaves[leaf].finish, plan.leaves[leaf].weight)
-        } else {
-            let inner = usize::from(spec.inner_first + child - spec.leaf_count);
-            (self.inners[inner].finish, plan.inners[inner].weight)
+        let mut round = Round::new(&self.inners[index], step);
+        let leaves = range(spec.leaf_first, spec.leaf_count);
+        for child in ones(round.busy & low_bits(spec.leaf_count)) {
+            let leaf = leaves.start + child;
+            round.judge(child, self.leaves[leaf].finish, plan.leaves[leaf].weight);
         }
+        let inners = range(spec.inner_first, spec.inner_count);
+        for nth in ones(round.busy.checked_shr(spec.leaf_count.into()).unwrap_or(0)) {
+            let inner = inners.start + nth;
+            let child = usize::from(spec.leaf_count) + nth;
+            round.judge(child, self.inners[inner].finish, plan.inners[inner].weight);
+        }
+        let state = &mut self.inners[index];
+        state.busy = round.busy;
+        state.weight = round.weight as u16;
+        state.nearest = round.v.wrapping_add(round.nearest);
+        (round.served, round.longest)
     }
 
     /// The backlog of a leaf with a settled parent, in bytes, rounded down.
+    #[inline(always)]
     pub(super) fn backlog(&self, plan: &Plan, leaf: usize) -> u64 {
         let spec = &plan.leaves[leaf];
         let parent = &self.inners[usize::from(spec.parent)];
@@ -190,6 +193,7 @@ impl State<'_> {
     }
 
     /// Puts bytes into a leaf; the path is settled.
+    #[inline(always)]
     pub(super) fn put(&mut self, plan: &Plan, leaf: usize, bytes: u64) {
         let spec = &plan.leaves[leaf];
         let parent = &mut self.inners[usize::from(spec.parent)];
@@ -205,11 +209,12 @@ impl State<'_> {
         }
         let mut index = usize::from(spec.parent);
         while index != 0 {
-            index = self.put_inner(plan, index, bytes);
+            index = self.again().put_inner(plan, index, bytes);
         }
     }
 
     /// Adds bytes to what an inner node's parent knows of it. Returns the parent.
+    #[inline(never)]
     fn put_inner(&mut self, plan: &Plan, index: usize, bytes: u64) -> usize {
         let spec = &plan.inners[index];
         let parent = usize::from(spec.parent);
@@ -266,8 +271,62 @@ impl State<'_> {
     }
 }
 
+/// A look at all busy children of a node: who finishes within `step`?
+struct Round {
+    v: u64,
+    step: u64,
+    busy: u64,
+    weight: u64,
+    served: u64,
+    longest: u64,
+    nearest: u64,
+}
+
+impl Round {
+    fn new(state: &super::InnerState, step: u64) -> Round {
+        let super::InnerState { v, busy, weight, .. } = *state;
+        Round { v, step, busy, weight: weight.into(), served: 0, longest: 0, nearest: u64::MAX }
+    }
+
+    /// Without a branch: who finishes is as good as random.
+    #[inline(always)]
+    fn judge(&mut self, child: usize, finish: u64, weight: u16) {
+        let ahead = finish.wrapping_sub(self.v);
+        let done = u64::from(ahead <= self.step);
+        let mask = done.wrapping_neg();
+        let weight = u64::from(weight);
+        self.served += (weight * ahead) & mask;
+        self.longest = self.longest.max(ahead & mask);
+        self.nearest = self.nearest.min(ahead | mask);
+        self.busy &= !(done << child);
+        self.weight -= weight & mask;
+    }
+}
+
+fn range(first: u8, count: u8) -> std::ops::Range<usize> {
+    usize::from(first)..usize::from(first) + usize::from(count)
+}
+
+/// The lowest bits, so many.
+fn low_bits(count: u8) -> u64 {
+    match count {
+        64.. => u64::MAX,
+        _ => (1 << count) - 1,
+    }
+}
+
+/// The indices of the bits that are set.
+fn ones(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let index = (set != 0).then_some(set.trailing_zeros() as usize)?;
+        set &= set - 1;
+        Some(index)
+    })
+}
+
 impl super::InnerState {
     /// A child of this weighted node gets busy.
+    #[inline(always)]
     fn welcome(&mut self, child: u8, weight: u16, finish: u64) {
         let ahead = finish.wrapping_sub(self.v);
         if self.busy == 0 || ahead < self.nearest.wrapping_sub(self.v) {

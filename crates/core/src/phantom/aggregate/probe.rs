@@ -36,6 +36,11 @@ pub(in crate::phantom) fn window_at(aggregate: &Aggregate) -> Time {
     Time::from_nanos(aggregate.head.window_at)
 }
 
+/// Gives all nodes the service of the time until now, which is otherwise put off.
+pub(in crate::phantom) fn settle(aggregate: &mut Aggregate, plan: &Plan, now: Time) {
+    aggregate.state().settle_all(plan, now.as_nanos());
+}
+
 /// All leaves as they are at a time. The aggregate itself is left as it was.
 pub(in crate::phantom) fn leaves(aggregate: &Aggregate, plan: &Plan, now: Time) -> Vec<LeafProbe> {
     let mut settled = aggregate.clone();

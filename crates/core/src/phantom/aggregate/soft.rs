@@ -110,13 +110,16 @@ fn tick(now: u64) -> u32 {
 }
 
 impl State<'_> {
-    /// Decides about a packet with which the backlog of its settled leaf would be `backlog` bytes.
+    /// Decides about a packet with which the backlog of its settled leaf, which has `share` of a
+    /// window, would be `backlog` bytes.
+    #[inline(always)]
     pub(super) fn signal(
         &mut self,
         plan: &Plan,
         now: u64,
         arrival: Arrival,
         backlog: u64,
+        share: u64,
     ) -> Verdict {
         debug_assert_eq!(plan.signal, Signal::Soft);
         let leaf = arrival.leaf;
@@ -124,7 +127,7 @@ impl State<'_> {
         let mark = self.leaves[leaf].mark;
         if backlog <= limit {
             if mark.is_disarmed() {
-                let relief = 3 * self.share_of_window(plan, leaf) / 10;
+                let relief = 3 * share / 10;
                 if backlog + relief <= limit || mark.is_older(now, plan.window, 64 * REARM_WINDOWS)
                 {
                     self.leaves[leaf].mark.arm();
@@ -132,7 +135,7 @@ impl State<'_> {
             }
             return Verdict::Pass;
         }
-        let grace = if mark.is_filled() { 0 } else { self.share_of_window(plan, leaf) };
+        let grace = if mark.is_filled() { 0 } else { share };
         if backlog > limit + grace {
             return Verdict::Drop;
         }

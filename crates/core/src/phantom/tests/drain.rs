@@ -114,6 +114,29 @@ proptest! {
         }
     }
 
+    /// What is surely busy and surely fits is not settled, and only the way to a packet's leaf is.
+    #[test]
+    fn putting_service_off_changes_no_verdict_and_no_backlog(
+        share in shares(),
+        signal in prop_oneof![Just(Signal::Hard), Just(Signal::Soft)],
+        (mbit, rtt) in prop_oneof![Just((2, 10)), Just((10, 50)), Just((200, 20))],
+        steps in steps(400),
+    ) {
+        let plan = plan(mbit, rtt, signal, &share);
+        let (mut lazy, mut eager) = (Aggregate::new(&plan), Aggregate::new(&plan));
+        for packet in packets(&plan, &steps) {
+            probe::settle(&mut eager, &plan, Time::from_nanos(packet.at));
+            let verdicts = [&mut lazy, &mut eager].map(|one| offer(one, &plan, packet));
+            prop_assert_eq!(verdicts[0], verdicts[1], "{:?}", packet);
+            let now = Time::from_nanos(packet.at);
+            let [lazy, eager] = [&lazy, &eager].map(|one| probe::leaves(one, &plan, now));
+            for (lazy, eager) in lazy.iter().zip(&eager) {
+                // What is divided in two steps may leave another rest.
+                prop_assert!(lazy.backlog.abs_diff(eager.backlog) < 1 << 20);
+            }
+        }
+    }
+
     #[test]
     fn verdicts_do_not_depend_on_the_numbers_of_leaves(
         (count, order) in (2usize..=64).prop_flat_map(|n| {
