@@ -9,7 +9,6 @@ use anyhow::{anyhow, bail};
 use fairweir_core::units::{Span, Time};
 use tracing::{info, warn};
 
-use crate::chained;
 use super::assemble::assemble;
 use super::csv;
 use super::journal::{self, Journal, Overlay};
@@ -18,6 +17,7 @@ use super::meter::Meter;
 use super::read::{IspFile, IspSection};
 use super::registry::{Change, Effects, Origin, Registry, Undo};
 use super::wire::Imported;
+use crate::chained;
 
 /// How often a link that is gone is attached again, and rates are measured.
 pub(super) const TICK: Span = Span::secs(1);

@@ -13,11 +13,11 @@ use fairweir_linux::police::{
 use ipnet::IpNet;
 use tracing::{info, warn};
 
-use crate::chained;
 use super::meter::Snapshot;
 use super::plan::PlanEntry;
 use super::read::{HookChoice, IspSection};
 use super::registry::{Effects, Record, Registry};
+use crate::chained;
 
 /// Tables have room for so many addresses at least.
 const ROOM_MIN: usize = 1 << 16;
