@@ -7,6 +7,8 @@
 //! out for all alike. The shaper's packets lie in buffers 512 bytes apart, a quarter of a driver's, so
 //! that enough of them fit: enqueuing stores a number as a driver stores a pointer, sending writes to
 //! the packet's first line, as new addresses would be.
+//! Packets come in bursts of 32, as a driver hands them over, and what a decision will read is
+//! touched for all of a burst first.
 //! A cycle is one of the clock that /proc/cpuinfo names.
 
 // A bench reads the clock.
@@ -62,6 +64,9 @@ fn main() {
 const OVER: u64 = 125;
 const UNDER: u64 = 75;
 
+/// So many packets are at hand at once, as a driver hands them over.
+const BURST: usize = 32;
+
 /// So many arrivals are drawn; then they come again.
 const DRAWN: usize = 1 << 20;
 
@@ -111,6 +116,9 @@ impl Load {
 
 /// Who decides about packets of many aggregates.
 trait Subject {
+    /// Reads what a decision about a packet of this aggregate will read first.
+    fn touch(&mut self, aggregate: usize, leaf: usize);
+
     fn offer(&mut self, now: Time, aggregate: usize, arrival: Arrival) -> bool;
 }
 
@@ -124,7 +132,16 @@ impl Run {
     fn go<S: Subject>(&mut self, subject: &mut S, load: &Load, percent: u64, count: usize) -> u64 {
         let gap = load.gap(percent);
         let mut passed = 0;
-        for draw in load.arrivals.iter().cycle().take(count) {
+        for draws in load.arrivals.chunks(BURST).cycle().take(count / BURST) {
+            draws.iter().for_each(|draw| subject.touch(draw.aggregate as usize, draw.leaf.into()));
+            passed += self.burst(subject, draws, gap);
+        }
+        passed
+    }
+
+    fn burst<S: Subject>(&mut self, subject: &mut S, draws: &[Draw], gap: u64) -> u64 {
+        let mut passed = 0;
+        for draw in draws {
             self.at += gap * u64::from(draw.pause);
             let arrival = Arrival {
                 leaf: draw.leaf.into(),
@@ -178,6 +195,10 @@ fn fill<S: Subject>(subject: &mut S, load: &Load, run: &mut Run) {
 struct Nobody;
 
 impl Subject for Nobody {
+    fn touch(&mut self, aggregate: usize, leaf: usize) {
+        black_box(aggregate ^ leaf);
+    }
+
     #[inline]
     fn offer(&mut self, now: Time, aggregate: usize, arrival: Arrival) -> bool {
         black_box(now.as_nanos() as usize ^ aggregate ^ arrival.leaf) != 0
@@ -186,7 +207,38 @@ impl Subject for Nobody {
 
 struct Policers<P>(Vec<P>);
 
-impl<P: Police> Subject for Policers<P> {
+/// What of it lies in memory of its own is read as well.
+trait Touch: Police {
+    fn touch(&self, leaf: usize) -> u64;
+}
+
+impl Touch for TokenBucket {
+    #[inline]
+    fn touch(&self, _leaf: usize) -> u64 {
+        self.touch()
+    }
+}
+
+impl Touch for FairPolicer {
+    #[inline]
+    fn touch(&self, leaf: usize) -> u64 {
+        self.touch(leaf)
+    }
+}
+
+impl Touch for Pqp {
+    #[inline]
+    fn touch(&self, leaf: usize) -> u64 {
+        self.touch(leaf)
+    }
+}
+
+impl<P: Touch> Subject for Policers<P> {
+    #[inline]
+    fn touch(&mut self, aggregate: usize, leaf: usize) {
+        black_box(self.0[aggregate].touch(leaf));
+    }
+
     #[inline]
     fn offer(&mut self, now: Time, aggregate: usize, arrival: Arrival) -> bool {
         self.0[aggregate].handle_packet(now, arrival) != Verdict::Drop
@@ -209,6 +261,11 @@ impl<const INNERS: usize, const LEAVES: usize> Phantom<INNERS, LEAVES> {
 }
 
 impl<const INNERS: usize, const LEAVES: usize> Subject for Phantom<INNERS, LEAVES> {
+    #[inline]
+    fn touch(&mut self, aggregate: usize, leaf: usize) {
+        black_box(self.slots[aggregate].touch(leaf));
+    }
+
     #[inline]
     fn offer(&mut self, now: Time, aggregate: usize, arrival: Arrival) -> bool {
         let mut state = self.slots[aggregate].state();
@@ -263,6 +320,11 @@ impl<'a> Shaper<'a> {
 }
 
 impl Subject for Shaper<'_> {
+    #[inline]
+    fn touch(&mut self, aggregate: usize, leaf: usize) {
+        black_box(self.shapers.touch(aggregate, leaf));
+    }
+
     #[inline]
     fn offer(&mut self, now: Time, aggregate: usize, arrival: Arrival) -> bool {
         let Arrival { leaf, size, .. } = arrival;

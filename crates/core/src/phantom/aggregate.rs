@@ -113,7 +113,7 @@ pub struct Aggregate {
 
 /// A subscriber's state in one piece, as the kernel has it, for up to `INNERS` and `LEAVES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Slot<const INNERS: usize, const LEAVES: usize> {
     /// Of the whole.
     pub head: Head,
@@ -161,6 +161,22 @@ impl<const INNERS: usize, const LEAVES: usize> Slot<INNERS, LEAVES> {
     pub fn state(&mut self) -> State<'_> {
         let Slot { head, inners, leaves } = self;
         State { head, inners, leaves }
+    }
+
+    /// Reads a part of the cache lines that a decision about a packet of this leaf may need, so that
+    /// who has several packets at hand gets the slots of all from memory at the same time: at a
+    /// decision itself, whose branches wait for it, it comes line by line. Use what it returns
+    /// ([`std::hint::black_box`]), or the compiler sees that nobody needs it.
+    #[inline]
+    pub fn touch(&self, leaf: usize) -> u64 {
+        let InnerState { v, busy, .. } = self.inners[0];
+        let finish = |leaf: usize| self.leaves[leaf % LEAVES].finish;
+        let near = self.head.at ^ v ^ finish(leaf);
+        if LEAVES <= 16 {
+            return (0..LEAVES).step_by(2).fold(near, |sum, leaf| sum ^ finish(leaf));
+        }
+        // Of many leaves only some that are likely to be looked at, without a branch that waits.
+        near ^ finish(busy.trailing_zeros() as usize) ^ finish(63 ^ busy.leading_zeros() as usize)
     }
 }
 

@@ -41,6 +41,12 @@ impl FairPolicer {
         assert!(size.as_u64() <= QUEUE_MAX, "a bucket holds less than 4 GiB");
         FairPolicer { size: volume(size), debts: Fluid::new(rate, weights) }
     }
+
+    /// Reads what a decision will read; see [`Slot::touch`](super::super::aggregate::Slot::touch).
+    #[inline]
+    pub fn touch(&self, leaf: usize) -> u64 {
+        self.debts.touch(leaf)
+    }
 }
 
 impl Police for FairPolicer {

@@ -32,6 +32,12 @@ impl Pqp {
         assert!(limit.as_u64() <= QUEUE_MAX, "a queue holds less than 4 GiB");
         Pqp { limit: volume(limit), queues: Fluid::new(rate, weights) }
     }
+
+    /// Reads what a decision will read; see [`Slot::touch`](super::super::aggregate::Slot::touch).
+    #[inline]
+    pub fn touch(&self, leaf: usize) -> u64 {
+        self.queues.touch(leaf)
+    }
 }
 
 impl Police for Pqp {

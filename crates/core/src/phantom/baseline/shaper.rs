@@ -151,6 +151,16 @@ impl<T> Shapers<T> {
         let first = self.aggregates[aggregate].queue_first as usize;
         Bytes::new(u64::from(self.queues[first + leaf].backlog))
     }
+
+    /// Reads what enqueuing will read; see [`Slot::touch`](super::super::aggregate::Slot::touch).
+    /// Which packets leave next nobody knows yet.
+    #[inline]
+    pub fn touch(&self, aggregate: usize, leaf: usize) -> u64 {
+        let owner = &self.aggregates[aggregate];
+        let queue = &self.queues[owner.queue_first as usize + leaf];
+        let last = self.pool.waiting.get(queue.tail as usize);
+        last.map_or(0, |last| u64::from(last.size)) ^ owner.free_at
+    }
 }
 
 impl Aggregate {

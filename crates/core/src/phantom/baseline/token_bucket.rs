@@ -29,6 +29,12 @@ impl TokenBucket {
         let size = volume(size);
         TokenBucket { rate: per_nano(rate), size, tokens: size, latest: 0 }
     }
+
+    /// Reads what a decision will read; see [`Slot::touch`](super::super::aggregate::Slot::touch).
+    #[inline]
+    pub fn touch(&self) -> u64 {
+        self.tokens
+    }
 }
 
 impl Police for TokenBucket {

@@ -56,7 +56,7 @@ fn judge_9a(played: &Played) -> Judged {
     let mut claims = Vec::new();
     for (cc, name) in SENDERS {
         claims.push(Claim::new(
-            &format!("{name} ({cc}), 3 Mbit/s 1:1: its part of the rate, BC-PQP"),
+            format!("{name} ({cc}), 3 Mbit/s 1:1: its part of the rate, BC-PQP"),
             "fair",
             (part(BC_PQP, cc, PLANS[0]), Unit::Part),
             Band::Within(0.4, 0.55),
@@ -64,7 +64,7 @@ fn judge_9a(played: &Played) -> Judged {
         for plan in PLANS {
             let (mbit, weight) = plan;
             claims.push(Claim::new(
-                &format!("{name}, {mbit} Mbit/s {weight}:1: film, BC-PQP by the shaper in rounds"),
+                format!("{name}, {mbit} Mbit/s {weight}:1: film, BC-PQP by the shaper in rounds"),
                 "as high, or higher",
                 (quality(BC_PQP, cc, plan).by(&quality(SHAPER, cc, plan)), Unit::Part),
                 Band::AtLeast(0.9),

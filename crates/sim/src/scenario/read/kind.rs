@@ -166,7 +166,7 @@ fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ScenarioError> {
     let rate = table.millionths("rate_per_s", RATE_PER_S_MAX, &wanted)?;
     let arrivals = table.integer("arrivals", 1, SHORTS_MAX)?.map(|p| p.value as u32);
     // Of one download nothing has to be said about the next.
-    let alone = (arrivals == Some(1)).then(|| 1_000_000);
+    let alone = (arrivals == Some(1)).then_some(1_000_000);
     let Some((value, place)) = rate.map(|p| (p.value, p.place)).or(alone.zip(Some(table.place())))
     else {
         return Err(table.missing("rate_per_s", &wanted));
