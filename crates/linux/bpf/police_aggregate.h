@@ -289,6 +289,8 @@ static __always_inline void control_burst(const struct state *s, const struct po
 		allowance = ALLOWANCE_MIN;
 	if (allowance > ALLOWANCE_MAX)
 		allowance = ALLOWANCE_MAX;
+	if (allowance < 2 * share)
+		allowance = 2 * share;
 	if (backlog > allowance && 5ull * state->accepted > 7 * share)
 		fill(s, plan, leaf);
 }
