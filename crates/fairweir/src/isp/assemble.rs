@@ -8,13 +8,18 @@ use super::journal::Overlay;
 use super::read::IspFile;
 use super::registry::{Hidden, Origin, Registry, RegistryError};
 
-/// The registry of a file under an overlay. Of one name the overlay counts; where both say the
+/// The registry of a file under an overlay; `progress` hears how many subscribers of how many are
+/// looked at. Of one name the overlay counts; where both say the
 /// same, the overlay's record is superfluous and the file's counts.
 ///
 /// # Errors
 /// The first record that cannot be, with its place; of two that exclude each other, the file's is
 /// the one that was there first.
-pub(super) fn assemble(file: &IspFile, overlay: &Overlay) -> anyhow::Result<Registry> {
+pub(super) fn assemble(
+    file: &IspFile,
+    overlay: &Overlay,
+    progress: &mut dyn FnMut(usize, usize),
+) -> anyhow::Result<Registry> {
     let mut registry = Registry::default();
     registry.hide(hidden(file, overlay));
     let mut names = BTreeSet::new();
@@ -37,13 +42,21 @@ pub(super) fn assemble(file: &IspFile, overlay: &Overlay) -> anyhow::Result<Regi
         let origin = if names.contains(name) { Origin::ApiOverFile } else { Origin::Api };
         registry.load_plan(plan, origin).map_err(|e| in_overlay("plan", name, &e))?;
     }
-    subscribers(file, overlay, &mut registry)?;
+    subscribers(file, overlay, &mut registry, progress)?;
     Ok(registry)
 }
 
-fn subscribers(file: &IspFile, overlay: &Overlay, registry: &mut Registry) -> anyhow::Result<()> {
+fn subscribers(
+    file: &IspFile,
+    overlay: &Overlay,
+    registry: &mut Registry,
+    progress: &mut dyn FnMut(usize, usize),
+) -> anyhow::Result<()> {
     let mut overlaid = BTreeSet::new();
-    for (origin, spec) in &file.subscribers {
+    for (i, (origin, spec)) in file.subscribers.iter().enumerate() {
+        if i % SAY_EVERY == 0 {
+            progress(i, file.subscribers.len());
+        }
         let over = overlay.subscribers.get(&spec.name);
         if over.is_some() && !overlaid.insert(&spec.name) {
             let e = RegistryError::SubscriberExists(spec.name.clone());
@@ -106,6 +119,9 @@ fn in_overlay(section: &str, name: &str, error: &RegistryError) -> anyhow::Error
     )
 }
 
+/// Whoever waits hears something after so many.
+const SAY_EVERY: usize = 10_000;
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -155,7 +171,7 @@ plan = \"slow\"
         overlay.subscribers.insert("dave".into(), None);
         let gold = json!({ "name": "gold", "download": "1gbit" });
         overlay.plans.insert("gold".into(), Some(PlanEntry::from_json(&gold).unwrap()));
-        let registry = assemble(&file(FILE), &overlay).unwrap();
+        let registry = assemble(&file(FILE), &overlay, &mut |_, _| ()).unwrap();
         let origins: Vec<_> =
             registry.subscribers().iter().map(|(name, r)| (&**name, r.origin)).collect();
         assert_eq!(origins, [("alice", Origin::ApiOverFile), ("carol", Origin::Api)]);
@@ -169,7 +185,7 @@ plan = \"slow\"
     fn what_the_file_has_taken_over_is_the_files() {
         let mut overlay = Overlay::default();
         overlay.subscribers.insert("alice".into(), spec("alice", "192.0.2.1", "slow"));
-        let registry = assemble(&file(FILE), &overlay).unwrap();
+        let registry = assemble(&file(FILE), &overlay, &mut |_, _| ()).unwrap();
         assert_eq!(registry.subscribers()["alice"].origin, Origin::File);
         assert_eq!(Overlay::of(&registry), Overlay::default());
     }
@@ -177,7 +193,7 @@ plan = \"slow\"
     #[test]
     fn records_that_exclude_each_other_are_told_with_both_places() {
         let error = |text: &str, overlay: &Overlay| {
-            let error = assemble(&file(text), overlay).unwrap_err().to_string();
+            let error = assemble(&file(text), overlay, &mut |_, _| ()).unwrap_err().to_string();
             error.split_once("isp.toml").map_or(error.clone(), |(_, e)| e.to_owned())
         };
         let none = Overlay::default();

@@ -27,7 +27,7 @@ use crate::table::{self, Align};
 use crate::wire::Outcome;
 
 /// Whoever says nothing for so long, not even how far it is, is stuck.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) fn run(command: &IspCommand) -> anyhow::Result<()> {
     match command {

@@ -54,7 +54,7 @@ impl Daemon {
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Daemon> {
         let (mut journal, overlay) = Journal::open(&journal::path_in(state_dir))?;
-        let registry = assemble(file, &overlay)?;
+        let registry = assemble(file, &overlay, &mut |_, _| ())?;
         let mut kernel = Kernel::load(&registry)?;
         let effects = Registry::default().effects_towards(&registry);
         kernel.apply(&effects, &registry, progress)?;
@@ -170,7 +170,7 @@ impl Daemon {
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Effects> {
         let file = IspFile::load(&self.path)?;
-        let target = assemble(&file, &overlay)?;
+        let target = assemble(&file, &overlay, progress)?;
         if let Some(key) = differing_key(&self.isp, &file.isp) {
             bail!("isp.{key} differs from what runs; that needs a restart");
         }

@@ -13,7 +13,7 @@ use super::wire::{Busiest, Busy, BusyDirection, Directions, TotalsStatus};
 /// Younger counters of all subscribers are used again: reading a million takes a while.
 const SNAPSHOT_AGE_MIN: Span = Span::millis(900);
 /// Older ones say nothing of who is busy now.
-const SNAPSHOT_AGE_MAX: Span = Span::secs(30);
+const SNAPSHOT_AGE_MAX: Span = Span::secs(120);
 
 /// Of every subscriber, download and upload.
 pub(super) type Snapshot = HashMap<Arc<str>, [Counters; 2]>;
@@ -26,7 +26,8 @@ pub(super) struct Meter {
     plans: BTreeMap<Arc<str>, [(Totals, TotalsStatus); 2]>,
     unknown: [(Totals, TotalsStatus); 2],
     snapshot: Option<(Time, Snapshot)>,
-    busiest: Option<(Time, Busiest)>,
+    /// When it was told, how many were wanted, and who they were.
+    busiest: Option<(Time, usize, Busiest)>,
 }
 
 impl Meter {
@@ -79,9 +80,9 @@ impl Meter {
         count: usize,
         now: Time,
     ) -> anyhow::Result<Busiest> {
-        if let Some((at, known)) = &self.busiest
+        if let Some((at, known_count, known)) = &self.busiest
             && now.since(*at) < SNAPSHOT_AGE_MIN
-            && known.subscribers.len() >= count.min(registry.subscribers().len())
+            && count <= *known_count
         {
             let mut known = known.clone();
             known.subscribers.truncate(count);
@@ -120,7 +121,7 @@ impl Meter {
         let subscribers = busy.into_iter().filter_map(|(_, name)| one(name)).take(count).collect();
         let busiest = Busiest { interval_s: interval.as_secs_f64(), subscribers };
         self.snapshot = Some((now, counters));
-        self.busiest = Some((now, busiest.clone()));
+        self.busiest = Some((now, count, busiest.clone()));
         Ok(busiest)
     }
 }

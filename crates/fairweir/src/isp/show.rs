@@ -15,6 +15,7 @@ use super::read::IspFile;
 use super::registry::{Origin, PlanRecord, Registry};
 use super::report::hook_status;
 use super::wire::{Request, Status, SubscriberCounters, SubscriberStatus, TotalsStatus};
+use crate::progress::Count;
 use crate::status::mbit;
 use crate::table::{self, Align};
 
@@ -33,7 +34,7 @@ fn is_called_isp(path: &Path) -> bool {
 /// `fairweir check` of an ISP's file.
 pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
     let file = IspFile::load(path)?;
-    let registry = assemble(&file, &Overlay::default())?;
+    let registry = counted(&file, &Overlay::default())?;
     print(&file, &registry, as_json)
 }
 
@@ -41,11 +42,19 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
 pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     let file = IspFile::load(&args.config)?;
     let overlay = journal::look(&journal::path_in(&args.state.state_dir))?;
-    let registry = assemble(&file, &overlay)?;
+    let registry = counted(&file, &overlay)?;
     for device in [Some(&file.isp.device), file.isp.uplink.as_ref()].into_iter().flatten() {
         crate::host::check_exists(device)?;
     }
     print(&file, &registry, args.json)
+}
+
+/// The registry, with word of how far it is if that takes long.
+fn counted(file: &IspFile, overlay: &Overlay) -> anyhow::Result<Registry> {
+    let count = Count::new("checked", "subscribers");
+    let registry = assemble(file, overlay, &mut |done, of| count.show(done, of));
+    count.end();
+    registry
 }
 
 fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<()> {
