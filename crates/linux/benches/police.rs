@@ -2,14 +2,15 @@
 //!
 //! Prints Markdown tables. A packet's whole way is measured, from the Ethernet header to the verdict,
 //! by the kernel's own program in a loop, inside one test run, over subscribers and flows in random
-//! order; the loop itself, a few nanoseconds, is contained. The policers are offered about twice
-//! their rate, by the real clock. Each figure is the least of several rounds, which alternate between
-//! the algorithms, since whatever disturbs a round only adds to it.
+//! order; the loop itself, a few nanoseconds, is contained. Time is the real clock's, and the plans'
+//! rate is half of what the loop offers, or the least that a plan can have. Each figure is the median
+//! of several rounds, which alternate between the algorithms.
 #![allow(clippy::unwrap_used, reason = "a benchmark ends where something is wrong")]
 
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
+use fairweir_core::phantom::plan::{RATE_MAX, RATE_MIN};
 use fairweir_core::phantom::{Plan, PlanSpec, Share, Signal};
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_linux::police::{
@@ -18,10 +19,8 @@ use fairweir_linux::police::{
 use ipnet::IpNet;
 
 const FRAME_BYTES: u64 = 1_514;
-/// What a core's worth of packets comes to, roughly; the plans have half.
-const OFFERED: Rate = Rate::mbit(100_000);
 const TURNS: u32 = 1 << 15;
-const ROUNDS: u64 = 25;
+const ROUNDS: usize = 31;
 const PLAN: PlanId = PlanId(1);
 const COUNTS: [u32; 4] = [1, 1_000, 100_000, 1_000_000];
 
@@ -37,7 +36,8 @@ struct Case {
     police: Police,
     bench: Bench,
     count: u32,
-    least: u64,
+    kind: Kind,
+    spans: Vec<u64>,
 }
 
 fn main() {
@@ -48,7 +48,9 @@ fn main() {
     }
     println!("| subscribers | policer | ns per packet | ratio to token bucket | dropped |");
     println!("|---:|---|---:|---:|---:|");
-    for count in COUNTS {
+    // `cargo bench --bench police -- 1000` measures a thousand subscribers only.
+    let asked: Vec<u32> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    for count in COUNTS.into_iter().filter(|count| asked.is_empty() || asked.contains(count)) {
         let mut kinds = vec![Kind::Nobody, Kind::Bucket, Kind::Phantom(16, Signal::Soft)];
         if count == 1_000 {
             kinds.push(Kind::Phantom(16, Signal::Hard));
@@ -66,32 +68,46 @@ fn main() {
 
 impl Case {
     fn new(kind: Kind, count: u32) -> Case {
-        let rate = OFFERED.scale(1, 2 * u64::from(count));
-        let (name, mut police) = match kind {
-            Kind::Nobody => ("address of nobody".to_owned(), empty(1)),
+        let name = match kind {
+            Kind::Nobody => "address of nobody".to_owned(),
+            Kind::Bucket => "token bucket".to_owned(),
+            Kind::Phantom(queues, signal) => format!("BC-PQP, {queues} queues, {signal}"),
+        };
+        let mut police = empty(count);
+        let bench = police.bench().unwrap();
+        let mut case = Case { name, police, bench, count, kind, spans: Vec::new() };
+        case.set_rate(RATE_MAX);
+        if !matches!(kind, Kind::Nobody) {
+            case.police.add_all(&subscribers(count), &mut |_| ()).unwrap();
+        }
+        case
+    }
+
+    fn set_rate(&mut self, rate: Rate) {
+        let phantom;
+        let algorithm = match self.kind {
+            Kind::Nobody => return,
             Kind::Bucket => {
-                let mut police = empty(count);
                 let burst = Bytes::new(15_000 + (rate * Span::millis(100)).as_u64());
-                police.set_plan(PLAN, &Algorithm::TokenBucket { rate, burst }).unwrap();
-                ("token bucket".to_owned(), police)
+                Algorithm::TokenBucket { rate, burst }
             }
             Kind::Phantom(queues, signal) => {
-                let mut police = empty(count);
-                let plan = plan(rate, queues, signal);
-                police.set_plan(PLAN, &Algorithm::Phantom(&plan)).unwrap();
-                (format!("BC-PQP, {queues} queues, {signal}"), police)
+                phantom = plan(rate, queues, signal);
+                Algorithm::Phantom(&phantom)
             }
         };
-        if !matches!(kind, Kind::Nobody) {
-            police.add_all(&subscribers(count), &mut |_| ()).unwrap();
-        }
-        let bench = police.bench().unwrap();
-        Case { name, police, bench, count, least: u64::MAX }
+        self.police.set_plan(PLAN, &algorithm).unwrap();
     }
 
     fn round(&mut self, seed: u64) {
         let span = self.bench.run(&frame(), self.count, TURNS, seed).unwrap();
-        self.least = self.least.min(span.as_nanos());
+        self.spans.push(span.as_nanos());
+    }
+
+    fn median(&self) -> u64 {
+        let mut spans = self.spans.clone();
+        spans.sort_unstable();
+        spans[spans.len() / 2]
     }
 
     /// Bytes dropped and passed until now.
@@ -103,29 +119,38 @@ impl Case {
 
 /// Measures policers side by side and prints a row for each.
 fn compare(mut cases: Vec<Case>) {
-    // First until queues are full and windows go on.
-    let start = Instant::now();
     let mut seed = 0;
-    while start.elapsed().as_secs_f64() < 1.5 * cases.len() as f64 {
-        seed += 1;
-        cases.iter_mut().for_each(|case| case.round(seed));
+    // First until it is known what is offered, then until queues are full and windows go on.
+    for seconds in [1.0, 2.0] {
+        let start = Instant::now();
+        let mut rounds = 0;
+        while start.elapsed().as_secs_f64() < seconds * cases.len() as f64 {
+            seed += 1;
+            rounds += 1;
+            cases.iter_mut().for_each(|case| case.round(seed));
+        }
+        let bits = (rounds * u64::from(TURNS) * FRAME_BYTES * 8) as f64;
+        let offered = bits / start.elapsed().as_secs_f64();
+        for case in &mut cases {
+            let rate = Rate::bps((offered / 2.0 / f64::from(case.count)) as u64);
+            case.set_rate(rate.clamp(RATE_MIN, RATE_MAX));
+            case.spans.clear();
+        }
     }
-    cases.iter_mut().for_each(|case| case.least = u64::MAX);
     let before: Vec<(f64, f64)> = cases.iter().map(Case::fate).collect();
     for _ in 0..ROUNDS {
         seed += 1;
         cases.iter_mut().for_each(|case| case.round(seed));
     }
-    let base = cases[1].least;
+    let base = cases[1].median();
     for (case, before) in cases.iter().zip(before) {
-        let per_packet = case.least as f64 / f64::from(TURNS);
-        let ratio = case.least as f64 / base as f64;
+        let per_packet = case.median() as f64 / f64::from(TURNS);
+        let ratio = case.median() as f64 / base as f64;
         let after = case.fate();
         let (dropped, passed) = (after.0 - before.0, after.1 - before.1);
-        let dropped =
-            if dropped + passed > 0.0 { 100.0 * dropped / (dropped + passed) } else { 0.0 };
+        let share = if dropped > 0.0 { 100.0 * dropped / (dropped + passed) } else { 0.0 };
         let Case { name, count, .. } = case;
-        println!("| {count} | {name} | {per_packet:.1} | {ratio:.2} | {dropped:.0} % |");
+        println!("| {count} | {name} | {per_packet:.1} | {ratio:.2} | {share:.0} % |");
     }
 }
 

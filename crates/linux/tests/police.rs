@@ -586,3 +586,26 @@ fn a_handle_of_one_who_left_is_no_ones() {
     let wrong = police.change(id, &download(&["192.0.2.1"], PLENTY));
     assert!(matches!(wrong, Err(Error::UnknownSubscriber)));
 }
+
+#[test]
+fn a_subscriber_takes_less_memory_than_promised() {
+    if !common::privileged() {
+        return;
+    }
+    const COUNT: u32 = 1 << 14;
+    let spec = |count| PoliceSpec { addresses4_max: count, addresses6_max: 1, prefixes_max: 1 };
+    let nobody = Police::load(&spec(1)).unwrap().memory().unwrap();
+    for (queues, most) in [(16, 768), (64, 2_048)] {
+        let mut police = Police::load(&spec(COUNT)).unwrap();
+        let plan = flat(Rate::mbit(50), queues, Signal::Soft);
+        police.set_plan(PLENTY, &Algorithm::Phantom(&plan)).unwrap();
+        for at in 0..COUNT {
+            let address = std::net::Ipv4Addr::from(0x0a00_0000 + at);
+            police.add(&download(&[&address.to_string()], PLENTY)).unwrap();
+        }
+        let all = police.memory().unwrap().saturating_sub(nobody).as_u64();
+        let each = all.div_ceil(COUNT.into());
+        println!("{queues} queues: {each} bytes");
+        assert!(each <= most && each > 128, "{queues} queues: {each} bytes");
+    }
+}

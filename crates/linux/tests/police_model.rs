@@ -201,7 +201,7 @@ fn packet(random: &mut Random) -> Wire {
     let mut wire = Wire::udp(remote, SUBSCRIBER);
     wire.protocol = [TCP, UDP, 1][flow as usize % 7 % 3];
     wire.ports = (5_058 + flow as u16 % 8, 40_000 + flow as u16);
-    wire.dscp = if flow % 5 == 0 { 46 } else { 0 };
+    wire.dscp = if flow.is_multiple_of(5) { 46 } else { 0 };
     wire.ecn = random.below(4) as u8;
     wire.fragment = if random.one_in(50) { 0x2000 } else { 0 };
     wire.length = if random.one_in(3) { 60 + random.below(1_400) } else { 1_514 } as usize;

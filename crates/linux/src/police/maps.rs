@@ -63,7 +63,9 @@ impl Maps {
         }
         let object = object.load().map_err(|e| bpf_error(attempted, &e))?;
         let mut handles = BTreeMap::new();
-        for map in object.maps() {
+        // The library holds the patterns' places in its table with descriptors that are no maps.
+        let is_made = |map: &libbpf_rs::Map<'_>| !CHUNKS.iter().any(|name| map.name() == *name);
+        for map in object.maps().filter(is_made) {
             let handle = MapHandle::try_from(&map).map_err(|e| bpf_error(attempted, &e))?;
             handles.insert(map.name().to_string_lossy().into_owned(), handle);
         }

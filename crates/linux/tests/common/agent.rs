@@ -162,6 +162,11 @@ fn perform(verb: &str, address: &str) {
                 thread::sleep(Duration::from_millis(200));
             }
         }
+        "police" => {
+            let _police = crate::common::police(address);
+            ready(std::process::id());
+            thread::sleep(Duration::from_secs(600));
+        }
         _ => panic!("the agent cannot {verb}"),
     }
 }

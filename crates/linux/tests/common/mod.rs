@@ -11,10 +11,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_core::phantom::{Plan, PlanSpec, Share, Signal};
 use fairweir_core::policy::{Group, Policy};
 use fairweir_core::receiver::{Allocation, ClassRate};
 use fairweir_core::share::Weight;
-use fairweir_core::units::Rate;
+use fairweir_core::units::{Rate, Span};
+use fairweir_linux::police::{
+    Algorithm, Direction, Hook, PlanId, Police, PoliceSpec, SubscriberSpec,
+};
 use fairweir_linux::{Host, HostSpec, Mode, link, netns::Netns};
 
 /// Whether the tests may touch the kernel; a skip is loud, and a failure under FAIRWEIR_STRICT=1.
@@ -111,6 +115,23 @@ pub(crate) fn read_for(stream: &mut TcpStream, span: Duration) -> u64 {
         total += stream.read(&mut buffer).unwrap_or(0) as u64;
     }
     total
+}
+
+/// A policer in the calling thread's namespace that keeps downloads to 192.0.2.1 and 2001:db8::1
+/// together to 10 Mbit/s, at the ingress of `device`.
+pub(crate) fn police(device: &str) -> Police {
+    let mut police = Police::load(&PoliceSpec::default()).unwrap();
+    police.set_plan(PlanId(1), &Algorithm::Phantom(&plan(Rate::mbit(10)))).unwrap();
+    let addresses = ["192.0.2.1/32", "2001:db8::1/128"].map(|net| net.parse().unwrap()).to_vec();
+    police.add(&SubscriberSpec { addresses, download: Some(PlanId(1)), upload: None }).unwrap();
+    police.attach(device, Hook::Xdp, Direction::Download, 0).unwrap();
+    police
+}
+
+/// A plan for short round trips, fair between four flows.
+pub(crate) fn plan(rate: Rate) -> Plan {
+    let (signal, share) = (Signal::Soft, Share::Flows(4));
+    Plan::new(&PlanSpec { rate, rtt_max: Span::millis(20), signal, share }).unwrap()
 }
 
 /// Groups with their matches, each of weight 1.
