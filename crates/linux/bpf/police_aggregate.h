@@ -215,8 +215,10 @@ static __always_inline void begin_window(const struct state *s, const struct pol
 		inner->used_last = inner->used * plan->window / length;
 		inner->used = 0;
 	}
-	if (length > 2 * plan->window)
+	if (!inner_of(s, 0)->busy)
 		length = plan->window;
+	else if (length > 3 * plan->window)
+		length = 3 * plan->window;
 	s->head->window_bytes = plan->rate * length >> UNIT_BITS;
 	s->head->window_at = now;
 }
@@ -249,24 +251,31 @@ static __always_inline int surely_fits(const struct state *s, const struct polic
 	return 1;
 }
 
+/* What a leaf with `share` of the window may hold beyond its limit, bytes: no more after a silence, which
+ * makes a window longer than clumps do. */
+static __always_inline __u64 grace_of(const struct state *s, const struct police_plan *plan, __u64 share)
+{
+	__u64 window_bytes = s->head->window_bytes;
+
+	return window_bytes > 2 * plan->window_bytes ? share * plan->window_bytes / window_bytes : share;
+}
+
 /* One drop, or mark, when a queue is full, then grace until its sender can have answered. */
 static __always_inline enum verdict signal_softly(const struct state *s, const struct police_plan *plan,
-						  const struct arrival *arrival, __u64 backlog)
+						  const struct arrival *arrival, __u64 backlog, __u64 share)
 {
 	struct police_leaf *state = leaf_of(s, arrival->leaf);
-	__u64 now = arrival->now, share;
+	__u64 now = arrival->now;
 	__u32 mark = state->mark;
 
-	if (backlog <= plan->limit && !(mark & MARK_DISARMED))
-		return VERDICT_PASS;
-	share = share_of_window(s, plan, arrival->leaf);
 	if (backlog <= plan->limit) {
-		if (backlog + 3 * share / 10 <= plan->limit ||
-		    is_older(mark, plan, now, 64 * REARM_WINDOWS))
+		if (mark & MARK_DISARMED &&
+		    (backlog + 3 * share / 10 <= plan->limit ||
+		     is_older(mark, plan, now, 64 * REARM_WINDOWS)))
 			state->mark = mark_armed(mark);
 		return VERDICT_PASS;
 	}
-	if (backlog > plan->limit + (mark & MARK_FILLED ? 0 : share))
+	if (backlog > plan->limit + (mark & MARK_FILLED ? 0 : grace_of(s, plan, share)))
 		return VERDICT_DROP;
 	if (!is_older(mark, plan, now, interval(mark)) || !(mark & (MARK_RISING | MARK_FILLED)))
 		return VERDICT_PASS;
@@ -276,15 +285,14 @@ static __always_inline enum verdict signal_softly(const struct state *s, const s
 
 /* Fills the leaf's queue with magic if it accepted more in this window than its share explains, and has
  * a backlog of more than a flow may send before anything is known of it. */
-static __always_inline void control_burst(const struct state *s, const struct police_plan *plan, __u32 leaf)
+static __always_inline void control_burst(const struct state *s, const struct police_plan *plan, __u32 leaf,
+					  __u64 share)
 {
-	__u64 backlog = backlog_of(s, plan, leaf), share, allowance;
+	__u64 backlog = backlog_of(s, plan, leaf), allowance = 4 * share;
 	struct police_leaf *state = leaf_of(s, leaf);
 
 	if (backlog <= ALLOWANCE_MIN || state->mark & MARK_FILLED)
 		return;
-	share = share_of_window(s, plan, leaf);
-	allowance = 4 * share;
 	if (allowance < ALLOWANCE_MIN)
 		allowance = ALLOWANCE_MIN;
 	if (allowance > ALLOWANCE_MAX)
@@ -299,7 +307,7 @@ static __always_inline void control_burst(const struct state *s, const struct po
 static __always_inline enum verdict ask_phantoms(const struct state *s, const struct police_plan *plan,
 						 const struct arrival *arrival)
 {
-	__u64 size = arrival->size < SIZE_MAX ? arrival->size : SIZE_MAX, backlog, gate_at;
+	__u64 size = arrival->size < SIZE_MAX ? arrival->size : SIZE_MAX, backlog, gate_at, share = 0;
 	enum verdict verdict = VERDICT_PASS;
 	__u32 leaf = arrival->leaf;
 	struct police_leaf *state = leaf_of(s, leaf);
@@ -315,10 +323,13 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 		return VERDICT_PASS;
 	}
 	settle(s, plan, arrival->now, path_to(s, plan, leaf));
-	backlog = backlog_of(s, plan, leaf);
+	backlog = backlog_of(s, plan, leaf) + size;
+	/* Its leaf counts as busy in its share already, and nobody asks for it when little waits. */
+	if (backlog > ALLOWANCE_MIN || state->mark & MARK_DISARMED)
+		share = share_of_window(s, plan, leaf);
 	if (plan->is_soft)
-		verdict = signal_softly(s, plan, arrival, backlog + size);
-	else if (backlog + size > plan->limit)
+		verdict = signal_softly(s, plan, arrival, backlog, share);
+	else if (backlog > plan->limit)
 		verdict = VERDICT_DROP;
 	if (verdict == VERDICT_DROP)
 		return verdict;
@@ -326,6 +337,6 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	put(s, plan, leaf, size);
 	state->accepted += size;
 	state->after = add_capped(state->after, size);
-	control_burst(s, plan, leaf);
+	control_burst(s, plan, leaf, share);
 	return verdict;
 }
