@@ -19,7 +19,7 @@ const COUNTING: &str = "version = 1\n[host]\ncontrol = \"none\"\n";
 
 #[test]
 fn every_subcommand_has_help_with_examples() {
-    let commands: [&[&str]; 16] = [
+    let commands: [&[&str]; 33] = [
         &[],
         &["host"],
         &["status"],
@@ -36,8 +36,25 @@ fn every_subcommand_has_help_with_examples() {
         &["sim", "check"],
         &["figures"],
         &["figures", "crab"],
+        &["isp"],
+        &["isp", "add"],
+        &["isp", "change"],
+        &["isp", "remove"],
+        &["isp", "list"],
+        &["isp", "show"],
+        &["isp", "import"],
+        &["isp", "reload"],
+        &["isp", "revert"],
+        &["isp", "status"],
+        &["isp", "top"],
+        &["isp", "metrics"],
+        &["isp", "plan"],
+        &["isp", "plan", "add"],
+        &["isp", "plan", "change"],
+        &["isp", "plan", "remove"],
+        &["isp", "plan", "list"],
     ];
-    for command in commands {
+    for command in &commands {
         let args: Vec<&str> = command.iter().copied().chain(["--help"]).collect();
         let output = fairweir(&args);
         let text = String::from_utf8(output.stdout).unwrap();
@@ -45,7 +62,7 @@ fn every_subcommand_has_help_with_examples() {
         assert!(text.contains("Usage: fairweir"), "{text}");
         assert!(
             text.contains("Examples:")
-                || [["lab"], ["sim"], ["figures"]].iter().any(|c| command == c),
+                || [&["lab"][..], &["sim"], &["figures"], &["isp", "plan"]].contains(command),
             "{text}"
         );
     }

@@ -50,25 +50,9 @@ impl Daemon {
         let log = dir.join("daemon.log");
         let process = Process::start("the daemon", command, home, log)?;
         let mut daemon = Daemon { process };
-        daemon.wait_until_ready(&dir.join("run").join(format!("{WAN_DEVICE}.sock")))?;
+        let socket = dir.join("run").join(format!("{WAN_DEVICE}.sock"));
+        wait_until_ready(&mut daemon.process, || is_ready(&socket))?;
         Ok(daemon)
-    }
-
-    fn wait_until_ready(&mut self, socket: &Path) -> Result<(), Error> {
-        let begin = Instant::now();
-        loop {
-            if is_ready(socket).unwrap_or(false) {
-                return Ok(());
-            }
-            if self.process.has_ended() {
-                return Err(self.process.ended());
-            }
-            if begin.elapsed() > READY_WITHIN {
-                let why = self.process.last_words();
-                return Err(Error::DaemonNotReady { after_s: READY_WITHIN.as_secs(), why });
-            }
-            thread::sleep(READY_CHECK);
-        }
     }
 
     /// How much CPU time all its threads have used.
@@ -86,6 +70,27 @@ impl Daemon {
 
 /// Number of the field `utime` in `/proc/PID/stat`; `stime` follows. Source: proc_pid_stat(5).
 const UTIME: usize = 14;
+
+/// Waits until a daemon says that it is ready.
+pub(crate) fn wait_until_ready(
+    process: &mut Process,
+    is_ready: impl Fn() -> io::Result<bool>,
+) -> Result<(), Error> {
+    let begin = Instant::now();
+    loop {
+        if is_ready().unwrap_or(false) {
+            return Ok(());
+        }
+        if process.has_ended() {
+            return Err(process.ended());
+        }
+        if begin.elapsed() > READY_WITHIN {
+            let why = process.last_words();
+            return Err(Error::DaemonNotReady { after_s: READY_WITHIN.as_secs(), why });
+        }
+        thread::sleep(READY_CHECK);
+    }
+}
 
 /// Asks the daemon over its socket.
 fn is_ready(socket: &Path) -> io::Result<bool> {

@@ -15,6 +15,8 @@ use crate::plan::{INTERNET, Plan, WAN};
 
 /// The device in the home at which downloads arrive.
 pub(crate) const WAN_DEVICE: &str = "wan";
+/// The ISP's device towards the home.
+pub(crate) const ISP_DEVICE: &str = "lan0";
 /// The kernel's own queue before a TUN device drops silently when it is short.
 const TUN_QUEUE_PACKETS: u32 = 20_000;
 
@@ -22,7 +24,7 @@ const TUN_QUEUE_PACKETS: u32 = 20_000;
 pub(crate) struct Home {
     pub(crate) internet: Netns,
     pub(crate) home: Netns,
-    _isp: Netns,
+    pub(crate) isp: Netns,
     /// The internet's end of the access link.
     net0: OwnedFd,
     /// The ISP's end, towards the home.
@@ -42,7 +44,7 @@ impl Home {
             set_up_home(&isp, mtu)
         })?;
         let acc0 = isp.run(|| set_up_isp(mtu))?;
-        Ok(Home { internet, home, _isp: isp, net0, acc0 })
+        Ok(Home { internet, home, isp, net0, acc0 })
     }
 
     /// Both ends of the access link, for the relay.
@@ -64,16 +66,16 @@ fn set_up_internet(servers: &[IpAddr], mtu: u32) -> Result<OwnedFd, Error> {
 }
 
 fn set_up_home(isp: &Netns, mtu: u32) -> Result<(), Error> {
-    link::create_veth(WAN_DEVICE, isp, "lan0")?;
+    link::create_veth(WAN_DEVICE, isp, ISP_DEVICE)?;
     link::set_mtu(WAN_DEVICE, mtu)?;
     link::offloads(WAN_DEVICE, false)?;
     link::set_up(WAN_DEVICE)?;
     isp.run(|| -> Result<(), Error> {
-        link::set_mtu("lan0", mtu)?;
-        link::offloads("lan0", false)?;
-        link::set_up("lan0")?;
+        link::set_mtu(ISP_DEVICE, mtu)?;
+        link::offloads(ISP_DEVICE, false)?;
+        link::set_up(ISP_DEVICE)?;
         for (wan, gateway) in of_link(WAN, mtu, |(wan, _)| *wan) {
-            link::add_address("lan0", net_of(gateway, wan))?;
+            link::add_address(ISP_DEVICE, net_of(gateway, wan))?;
         }
         Ok(())
     })?;

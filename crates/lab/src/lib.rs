@@ -26,6 +26,7 @@ mod agent;
 mod clock;
 mod daemon;
 mod home;
+mod isp;
 mod job;
 mod plan;
 mod process;

@@ -187,7 +187,7 @@ fn server_address(flow: usize, ip: Ip) -> IpAddr {
     }
 }
 
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {

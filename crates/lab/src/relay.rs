@@ -170,7 +170,7 @@ impl Carrier {
             routes: flows.chain([probe]).collect(),
             reflector: Reflector::new(scenario),
             first_port: plan.first_port(),
-            police: Points::new(scenario),
+            police: Points::new(scenario, true),
             units: BTreeMap::new(),
             down: Link::new(scenario.downlink(control)),
             up: Link::new(scenario.uplink()),

@@ -22,6 +22,7 @@ use crate::agent::{FETCH, SERVE};
 use crate::clock::Clock;
 use crate::daemon::Daemon;
 use crate::home::Home;
+use crate::isp::Isp;
 use crate::job::{Measured, Ready};
 use crate::plan::{self, Plan};
 use crate::process::Process;
@@ -158,6 +159,7 @@ fn run_once(
 struct Stage {
     fetches: Vec<Process>,
     daemon: Option<Daemon>,
+    isp: Option<Isp>,
     server: Process,
     home: Home,
     _dir: TempDir,
@@ -187,6 +189,7 @@ impl Stage {
         } else {
             None
         };
+        let isp = Isp::start(&options.executable, &home.isp, plan, dir.path())?;
         let mut fetches = Vec::new();
         for (i, (flow, job)) in plan.scenario.flows.iter().zip(&jobs).enumerate() {
             let app = plan.app(flow);
@@ -198,7 +201,7 @@ impl Stage {
             fetch.tell(&json(job)?)?;
             fetches.push(fetch);
         }
-        Ok(Stage { fetches, daemon, server, home, _dir: dir })
+        Ok(Stage { fetches, daemon, isp, server, home, _dir: dir })
     }
 
     /// Plays from the clock's zero to its end; returns what the link saw and how many cores the
@@ -213,6 +216,7 @@ impl Stage {
         let clock = Clock::starting_in(LEAD);
         let (net0, acc0) = self.home.tuns()?;
         let relay = Relay::start(plan, control, clock, net0, acc0)?;
+        let watch = self.isp.as_ref().map(|isp| isp.watch(clock));
         let epoch = clock.epoch_nanos().to_string();
         self.server.tell(&epoch)?;
         for fetch in &mut self.fetches {
@@ -240,13 +244,19 @@ impl Stage {
         };
         let cores = cpu_before.zip(cpu_after).map(cores);
         clock.sleep_until(end + TAIL);
-        Ok((relay.finish()?, cores))
+        let mut outcome = relay.finish()?;
+        if let (Some(watch), [policed]) = (watch, &mut outcome.policed[..]) {
+            policed.record_elsewhere(&watch.finish()?);
+        }
+        Ok((outcome, cores))
     }
 
     /// An error if a process has failed, or the daemon or the server is gone.
     fn check(&mut self) -> Result<(), Error> {
         self.fetches.iter_mut().try_for_each(Process::check)?;
-        let lasting = self.daemon.iter_mut().map(|d| &mut d.process).chain([&mut self.server]);
+        let daemons = self.daemon.iter_mut().map(|d| &mut d.process);
+        let daemons = daemons.chain(self.isp.iter_mut().map(|isp| &mut isp.process));
+        let lasting = daemons.chain([&mut self.server]);
         for process in lasting {
             if process.has_ended() {
                 return Err(process.ended());

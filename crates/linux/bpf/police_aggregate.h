@@ -215,8 +215,10 @@ static __always_inline void begin_window(const struct state *s, const struct pol
 		inner->used_last = inner->used * plan->window / length;
 		inner->used = 0;
 	}
-	if (length > 2 * plan->window)
+	if (!inner_of(s, 0)->busy)
 		length = plan->window;
+	else if (length > 3 * plan->window)
+		length = 3 * plan->window;
 	s->head->window_bytes = plan->rate * length >> UNIT_BITS;
 	s->head->window_at = now;
 }
@@ -249,6 +251,15 @@ static __always_inline int surely_fits(const struct state *s, const struct polic
 	return 1;
 }
 
+/* What a leaf with `share` of the window may hold beyond its limit, bytes: no more after a silence, which
+ * makes a window longer than clumps do. */
+static __always_inline __u64 grace_of(const struct state *s, const struct police_plan *plan, __u64 share)
+{
+	__u64 window_bytes = s->head->window_bytes;
+
+	return window_bytes > 2 * plan->window_bytes ? share * plan->window_bytes / window_bytes : share;
+}
+
 /* One drop, or mark, when a queue is full, then grace until its sender can have answered. */
 static __always_inline enum verdict signal_softly(const struct state *s, const struct police_plan *plan,
 						  const struct arrival *arrival, __u64 backlog, __u64 share)
@@ -264,7 +275,7 @@ static __always_inline enum verdict signal_softly(const struct state *s, const s
 			state->mark = mark_armed(mark);
 		return VERDICT_PASS;
 	}
-	if (backlog > plan->limit + (mark & MARK_FILLED ? 0 : share))
+	if (backlog > plan->limit + (mark & MARK_FILLED ? 0 : grace_of(s, plan, share)))
 		return VERDICT_DROP;
 	if (!is_older(mark, plan, now, interval(mark)) || !(mark & (MARK_RISING | MARK_FILLED)))
 		return VERDICT_PASS;
@@ -286,6 +297,8 @@ static __always_inline void control_burst(const struct state *s, const struct po
 		allowance = ALLOWANCE_MIN;
 	if (allowance > ALLOWANCE_MAX)
 		allowance = ALLOWANCE_MAX;
+	if (allowance < 2 * share)
+		allowance = 2 * share;
 	if (backlog > allowance && 5ull * state->accepted > 7 * share)
 		fill(s, plan, leaf);
 }

@@ -68,6 +68,8 @@ struct Point {
 }
 
 enum Element {
+    /// Somebody else decides, later; what comes is counted.
+    Elsewhere,
     Police(Box<dyn Police + Send>),
     /// One of [`Points::shapers`], by its number there.
     Shaper(usize),
@@ -76,6 +78,7 @@ enum Element {
 impl fmt::Debug for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Element::Elsewhere => "Elsewhere",
             Element::Police(_) => "Police",
             Element::Shaper(_) => "Shaper",
         })
@@ -83,14 +86,16 @@ impl fmt::Debug for Element {
 }
 
 impl<T> Points<T> {
-    /// The points of a scenario, through which nothing has come.
-    pub fn new(scenario: &Scenario) -> Points<T> {
+    /// The points of a scenario, through which nothing has come; `has_daemon` says whether a daemon
+    /// decides where the scenario wants one.
+    pub fn new(scenario: &Scenario, has_daemon: bool) -> Points<T> {
         let mut seats = vec![None; scenario.flows.len()];
         let (mut points, mut shaped, mut specs) = (Vec::new(), Vec::new(), Vec::new());
         for (index, police) in scenario.police.iter().enumerate() {
             let plan = police.plan();
             seat(scenario, index, &plan, &mut seats);
             let element = match policer(police, plan) {
+                _ if has_daemon && police.by_daemon => Element::Elsewhere,
                 Ok(policer) => Element::Police(policer),
                 Err(spec) => {
                     shaped.push(index);
@@ -122,6 +127,10 @@ impl<T> Points<T> {
         let Point { element, samples } = &mut self.points[seat.point];
         let leaf = seat.leaf(flow, unit);
         match element {
+            Element::Elsewhere => {
+                samples.record_offer(now, seat.member);
+                Fate::Pass(body)
+            }
             Element::Police(police) => {
                 match police.handle_packet(now, Arrival { leaf, size, can_be_marked }) {
                     Verdict::Pass => {

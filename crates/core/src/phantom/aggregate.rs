@@ -239,8 +239,10 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
 }
 
 /// What a flow may send before anything is known of it, bytes: what its share carries in four
-/// windows, but two segments at least and ten, what TCP begins with (RFC 6928), at most. So many
-/// flows that begin at once cannot all send ten where these are seconds of the rate.
+/// windows, but two segments at least and ten, what TCP begins with (RFC 6928), at most; and always
+/// what its share carries in two windows. So many flows that begin at once cannot all send ten
+/// segments where these are seconds of the rate, and one that comes back from a retransmission
+/// timeout of 200 ms may catch up.
 const ALLOWANCE: (u64, u64) = (2 * MSS, 10 * MSS);
 /// A leaf is filled when it accepts more than this fraction of its share in a window. Reno's sawtooth
 /// needs 4/3 (BC-PQP §4, which takes 3/2); BBR, which heeds nothing else, then stays below 3/2 in any
@@ -312,7 +314,7 @@ impl State<'_> {
             return;
         }
         let (fast, of) = BURST;
-        let allowance = (4 * share).clamp(ALLOWANCE.0, ALLOWANCE.1);
+        let allowance = (4 * share).clamp(ALLOWANCE.0, ALLOWANCE.1).max(2 * share);
         if backlog > allowance && of * u64::from(accepted) > fast * share {
             self.again().fill(plan, leaf);
         }

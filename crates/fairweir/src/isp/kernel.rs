@@ -210,7 +210,10 @@ impl Kernel {
 
     /// What the kernel holds for all this.
     pub(super) fn memory(&self) -> Bytes {
-        self.police.memory().unwrap_or(Bytes::new(0))
+        self.police.memory().unwrap_or_else(|e| {
+            warn!("the kernel's memory cannot be told: {e}");
+            Bytes::ZERO
+        })
     }
 
     // --------------------------------------------------------------------------------------------

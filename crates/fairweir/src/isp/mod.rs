@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use fairweir_core::units::Time;
 use fairweir_linux::{Lock, monotonic_now};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
@@ -85,6 +86,7 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
         crate::host::check_exists(device)?;
         locks.push(Lock::acquire(device)?);
     }
+    allow_many_files();
     let mut events = Events::new(None, args.until_stdin_closes).context("no signals")?;
     let mut server = Server::bind(&socket_path(&args.run_dir.run_dir, NAME), REQUEST_MAX)?;
     if let Some((_, group)) = &file.isp.group {
@@ -100,6 +102,17 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     daemon.kernel.detach();
     info!(device = daemon.isp.device, "everything passes");
     ran
+}
+
+/// The kernel's tables grow by a file descriptor for every thousand subscribers and direction.
+fn allow_many_files() {
+    let raise = || {
+        let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, most, most)
+    };
+    if let Err(e) = raise() {
+        warn!("there may be room for few subscribers only: {e}");
+    }
 }
 
 /// Loads everything, and says how far it is if that takes long.

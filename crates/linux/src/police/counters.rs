@@ -123,7 +123,7 @@ impl Police {
         all: &mut Vec<(SubscriberId, Counters)>,
     ) -> Result<(), Error> {
         let attempted = "read the counters of subscribers";
-        let Some(chunk) = self.maps().chunk(class, at)? else { return Ok(()) };
+        let Some(chunk) = self.maps().chunk(class, at) else { return Ok(()) };
         let slots = chunk
             .lookup_batch(CHUNK, MapFlags::ANY, MapFlags::ANY)
             .map_err(|e| bpf_error(attempted, &e))?;
@@ -184,7 +184,7 @@ impl Police {
     pub(super) fn slot_bytes(&self, slot: u32) -> Result<Vec<u8>, Error> {
         let attempted = "read a subscriber's state";
         let index = index_of(slot);
-        let Some(chunk) = self.maps().chunk(class_of(slot), index / CHUNK)? else {
+        let Some(chunk) = self.maps().chunk(class_of(slot), index / CHUNK) else {
             return Ok(Vec::new());
         };
         let value = chunk.lookup(&(index % CHUNK).to_ne_bytes(), MapFlags::LOCK);
@@ -219,8 +219,8 @@ pub(super) fn memory(police: &Police) -> Result<Bytes, Error> {
     }
     for (class, room) in police.rooms.iter().enumerate() {
         let chunks = room.high_water().div_ceil(CHUNK);
-        if let Some(chunk) = police.maps().chunk(class, 0)? {
-            sum += u64::from(chunks) * memory_of(&chunk)?;
+        if let Some(chunk) = police.maps().chunk(class, 0) {
+            sum += u64::from(chunks) * memory_of(chunk)?;
         }
     }
     Ok(Bytes::new(sum))

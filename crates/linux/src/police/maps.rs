@@ -5,12 +5,13 @@
 //! settings as constants.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{
+    AsRawLibbpf, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
+};
 
 use super::PoliceSpec;
 use super::abi::{CHUNK, CLASS_ROOMS, CLASSES, PLANS, Settings};
@@ -24,6 +25,9 @@ pub(super) struct Maps {
     object: Object,
     handles: BTreeMap<String, MapHandle>,
     chunk_types: [(u32, u32); CLASSES],
+    /// Room for subscribers. Held here, since the kernel lends a map by its number only to those
+    /// that may do anything.
+    chunks: [Vec<MapHandle>; CLASSES],
 }
 
 /// The places of all plans, as the kernel's programs see them.
@@ -69,7 +73,7 @@ impl Maps {
             let handle = MapHandle::try_from(&map).map_err(|e| bpf_error(attempted, &e))?;
             handles.insert(map.name().to_string_lossy().into_owned(), handle);
         }
-        Ok(Maps { object, handles, chunk_types })
+        Ok(Maps { object, handles, chunk_types, chunks: Default::default() })
     }
 
     /// Loads the programs `names` with these maps.
@@ -95,10 +99,10 @@ impl Maps {
         self.handles.get(name).expect("invariant: the compiled object has all these maps")
     }
 
-    /// Makes chunk number `at` of a class.
-    pub(super) fn make_chunk(&self, class: usize, at: u32) -> Result<(), Error> {
+    /// Makes chunk number `at` of a class, the next one.
+    pub(super) fn make_chunk(&mut self, class: usize, at: u32) -> Result<(), Error> {
         let attempted = || format!("make room for subscribers ({})", SLOTS[class]);
-        let name = CString::new(SLOTS[class]).expect("invariant: no zero in it");
+        assert_eq!(at as usize, self.chunks[class].len(), "chunks are made in turn");
         let (btf_key_type_id, btf_value_type_id) = self.chunk_types[class];
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
@@ -111,38 +115,21 @@ impl Maps {
             ..Default::default()
         };
         let bytes = CLASS_ROOMS[class].bytes as u32;
-        // SAFETY: the name and the options outlive the call.
-        let fd = unsafe {
-            libbpf_sys::bpf_map_create(
-                libbpf_sys::BPF_MAP_TYPE_ARRAY,
-                name.as_ptr(),
-                4,
-                bytes,
-                CHUNK,
-                &raw const options,
-            )
-        };
-        if fd < 0 {
-            return Err(Error::refused(attempted(), std::io::Error::from_raw_os_error(-fd)));
-        }
-        // SAFETY: the descriptor is new and nobody else's.
-        let chunk = unsafe { OwnedFd::from_raw_fd(fd) };
-        // From now on the outer map holds it.
-        let value = chunk.as_raw_fd().to_ne_bytes();
+        let name = Some(SLOTS[class]);
+        let chunk = MapHandle::create(MapType::Array, name, 4, bytes, CHUNK, &options)
+            .map_err(|e| bpf_error(attempted(), &e))?;
+        let value = chunk.as_fd().as_raw_fd().to_ne_bytes();
         let outer = self.map(SLOTS[class]);
         outer
             .update(&at.to_ne_bytes(), &value, MapFlags::ANY)
-            .map_err(|e| bpf_error(attempted(), &e))
+            .map_err(|e| bpf_error(attempted(), &e))?;
+        self.chunks[class].push(chunk);
+        Ok(())
     }
 
     /// Chunk number `at` of a class, if it was made.
-    pub(super) fn chunk(&self, class: usize, at: u32) -> Result<Option<MapHandle>, Error> {
-        let attempted = "open a chunk of subscribers";
-        let outer = self.map(SLOTS[class]);
-        let id = outer.lookup(&at.to_ne_bytes(), MapFlags::ANY);
-        let Some(id) = id.map_err(|e| bpf_error(attempted, &e))? else { return Ok(None) };
-        let id = u32::from_ne_bytes(id.try_into().expect("invariant: a map's number is 4 bytes"));
-        MapHandle::from_map_id(id).map(Some).map_err(|e| bpf_error(attempted, &e))
+    pub(super) fn chunk(&self, class: usize, at: u32) -> Option<&MapHandle> {
+        self.chunks[class].get(at as usize)
     }
 
     /// Whether both directions have the map `name` in common.

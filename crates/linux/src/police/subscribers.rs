@@ -346,7 +346,8 @@ impl Police {
         let what = format!("subscribers with up to {leaves} queues");
         let room = &mut self.rooms[class];
         let lent = room.lend().ok_or(Error::TooMany { what, max: super::slots::SLOTS_MAX })?;
-        let maps = &self.tables.iter().flatten().next().expect("invariant: made by load").maps;
+        let tables = self.tables.iter_mut().flatten().next();
+        let maps = &mut tables.expect("invariant: made by load").maps;
         let chunk_at = lent.number / CHUNK;
         if !lent.is_used && lent.number % CHUNK == 0 {
             maps.make_chunk(class, chunk_at).inspect_err(|_| room.lend_never())?;
@@ -354,7 +355,7 @@ impl Police {
         if lent.is_used {
             let zeros = vec![0; CLASS_ROOMS[class].bytes];
             let key = (lent.number % CHUNK).to_ne_bytes();
-            if let Some(chunk) = maps.chunk(class, chunk_at)? {
+            if let Some(chunk) = maps.chunk(class, chunk_at) {
                 chunk
                     .update(&key, &zeros, MapFlags::LOCK)
                     .map_err(|e| bpf_error("empty a subscriber's state", &e))?;

@@ -10,7 +10,7 @@ fn points(police: &str) -> (Scenario, Points<u32>) {
          [[police]]\nname = \"p\"\nrate = \"8mbit\"\n{police}"
     );
     let scenario = Scenario::parse(&text, "x").unwrap();
-    let points = Points::new(&scenario);
+    let points = Points::new(&scenario, false);
     (scenario, points)
 }
 

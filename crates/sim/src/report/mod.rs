@@ -26,7 +26,7 @@ pub use apps::{
 };
 pub use histogram::Histogram;
 pub use picture::picture;
-pub use police::{PoliceSamples, Policed, PolicedFlow, Windows};
+pub use police::{Counted, PoliceSamples, Policed, PolicedFlow, Windows};
 pub use table::{csv, table};
 
 /// Resolution of the recorded rates.

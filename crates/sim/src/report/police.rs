@@ -31,7 +31,20 @@ pub struct PoliceSamples {
     bins: Vec<u64>,
     phases: Vec<Phase>,
     flows: Vec<FlowSamples>,
+    /// Whether somebody else decides, who counts all flows together: as the first one's.
+    is_elsewhere: bool,
     fairness: Fairness,
+}
+
+/// What a daemon counted of a subscriber.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// L2 bytes that passed.
+    pub passed: Bytes,
+    /// Packets that were dropped.
+    pub dropped: u64,
+    /// Packets that were marked.
+    pub marked: u64,
 }
 
 /// What a bin belongs to.
@@ -130,7 +143,7 @@ impl PoliceSamples {
         let flows = vec![FlowSamples::default(); scenario.police[point].flows.len()];
         let phases = phases(scenario, point, count);
         let fairness = Fairness::new(endless(scenario, point));
-        PoliceSamples { point, bins: vec![0; count], phases, flows, fairness }
+        PoliceSamples { point, bins: vec![0; count], phases, flows, is_elsewhere: false, fairness }
     }
 
     /// A packet of the point's flow `member` went on; after the end nothing counts.
@@ -145,6 +158,43 @@ impl PoliceSamples {
             flow.steady_bytes += size.as_u64();
             self.fairness.record(bin / WINDOW_BINS, member, size.as_u64());
         }
+    }
+
+    /// A packet came, and somebody else will decide.
+    pub fn record_offer(&mut self, at: Time, member: usize) {
+        let bin = (at.as_nanos() / BIN.as_nanos()) as usize;
+        let Some(phase) = self.phases.get(bin) else { return };
+        self.flows[member].passed += 1;
+        self.flows[member].steady_passed += u64::from(*phase == Phase::Steady);
+    }
+
+    /// What a daemon had counted at some instants, in order.
+    pub fn record_elsewhere(&mut self, counted: &[(Time, Counted)]) {
+        self.is_elsewhere = true;
+        let mut all = self.flows.iter().fold(FlowSamples::default(), |sum, flow| FlowSamples {
+            passed: sum.passed + flow.passed,
+            steady_passed: sum.steady_passed + flow.steady_passed,
+            ..sum
+        });
+        for pair in counted.windows(2) {
+            let [(from, before), (to, after)] = pair else { continue };
+            // As if all had happened in the middle.
+            let bin = ((from.as_nanos() + to.as_nanos()) / 2 / BIN.as_nanos()) as usize;
+            let Some(bytes) = self.bins.get_mut(bin) else { continue };
+            let passed = after.passed.saturating_sub(before.passed).as_u64();
+            let dropped = after.dropped.saturating_sub(before.dropped);
+            *bytes += passed;
+            if self.phases[bin] == Phase::Steady {
+                all.steady_bytes += passed;
+                all.steady_passed = all.steady_passed.saturating_sub(dropped);
+                all.steady_dropped += dropped;
+            }
+            all.passed = all.passed.saturating_sub(dropped);
+            all.dropped += dropped;
+            all.marked += after.marked.saturating_sub(before.marked);
+        }
+        self.flows.fill(FlowSamples::default());
+        self.flows[0] = all;
     }
 
     /// It went on with a mark.
@@ -251,6 +301,9 @@ impl PoliceSamples {
     }
 
     fn rate_of(&self, scenario: &Scenario, member: usize) -> Option<Rate> {
+        if self.is_elsewhere {
+            return None;
+        }
         let active = self.active(scenario, member);
         let bytes = Bytes::new(self.flows[member].steady_bytes);
         (active > Span::ZERO).then(|| Rate::from_volume(bytes, active))
@@ -277,7 +330,8 @@ impl PoliceSamples {
             flow,
             group: scenario.groups[scenario.flows[flow].group].name.clone(),
             rate: self.rate_of(scenario, member),
-            loss: loss(self.flows[member].passed, self.flows[member].dropped),
+            loss: loss(self.flows[member].passed, self.flows[member].dropped)
+                .filter(|_| !self.is_elsewhere),
         });
         judged.collect()
     }

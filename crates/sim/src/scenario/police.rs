@@ -21,6 +21,8 @@ pub struct Police {
     pub size: PoliceSize,
     /// What chooses a connection's queue.
     pub queue_by: QueueBy,
+    /// Whether the emulated home leaves it to the daemon.
+    pub by_daemon: bool,
     /// Its flows, by their indices in rising order.
     pub flows: Vec<usize>,
     /// The class of each of these; empty without classes.

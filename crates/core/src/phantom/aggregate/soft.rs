@@ -135,7 +135,7 @@ impl State<'_> {
             }
             return Verdict::Pass;
         }
-        let grace = if mark.is_filled() { 0 } else { share };
+        let grace = if mark.is_filled() { 0 } else { self.grace(plan, share) };
         if backlog > limit + grace {
             return Verdict::Drop;
         }
@@ -145,5 +145,16 @@ impl State<'_> {
         }
         self.leaves[leaf].mark.signal(now);
         if arrival.can_be_marked { Verdict::Mark } else { Verdict::Drop }
+    }
+
+    /// What a leaf with `share` of the window may hold beyond its limit, bytes: no more after a silence,
+    /// which makes a window longer than clumps do.
+    fn grace(&self, plan: &Plan, share: u64) -> u64 {
+        let window_bytes = u64::from(self.head.window_bytes);
+        if window_bytes > 2 * plan.window_bytes {
+            share * plan.window_bytes / window_bytes
+        } else {
+            share
+        }
     }
 }

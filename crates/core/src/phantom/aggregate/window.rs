@@ -4,7 +4,8 @@
 //! One window for a whole subscriber, begun by its first packet after the last one's end, so that
 //! nobody needs a timer, and a leaf needs no time of its own. So a sender that does not pace, whose
 //! packets come in a clump for each round trip, makes windows of whole round trips; what a leaf may
-//! accept is judged by the length of the window before, up to twice the shortest.
+//! accept is judged by the length of the window before, up to three times the shortest: so a sender
+//! that comes back from a retransmission timeout may catch up.
 
 use super::State;
 use crate::phantom::UNIT_BITS;
@@ -41,7 +42,8 @@ impl State<'_> {
             state.used_last = used as u32;
             state.used = 0;
         }
-        let length = if length <= 2 * plan.window { length } else { plan.window };
+        let is_idle = self.inners[0].busy == 0;
+        let length = if is_idle { plan.window } else { length.min(3 * plan.window) };
         self.head.window_bytes = ((plan.rate * length) >> UNIT_BITS) as u32;
         self.head.window_at = now;
     }

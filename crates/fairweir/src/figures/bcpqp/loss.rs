@@ -77,5 +77,6 @@ fn judge(played: &Played) -> Judged {
 }
 
 fn percent(measured: &Measured) -> String {
-    format!("{:.3} %", measured.mean() * 100.0)
+    let mean = measured.mean();
+    if mean.is_nan() { "nothing".to_owned() } else { format!("{:.3} %", mean * 100.0) }
 }

@@ -95,6 +95,16 @@ fn windows(played: &Played, by: By) -> Vec<f64> {
     steady.filter(|(_, steady)| **steady).map(|(ratio, _)| *ratio).collect()
 }
 
+/// A number of BC-PQP with each plan, for people.
+fn by_plan(played: &Played, of: &dyn Fn(&Report) -> f64) -> String {
+    let each = PLANS.map(|plan| {
+        let mean = played.measure(&mixed(BC_PQP, plan), of).mean();
+        let shown = if mean.is_nan() { "nothing".to_owned() } else { format!("{mean:.3}") };
+        format!("{} Mbit/s: {shown}", plan.0)
+    });
+    each.join(", ")
+}
+
 fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let rank = ((values.len() as f64 * q).ceil() as usize).max(1);
@@ -103,12 +113,7 @@ fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
 
 fn judge_6(played: &Played) -> Judged {
     let off = |kind| move |report: &Report| (mean_of(kind, |p| p.rate_ratio)(report) - 1.0).abs();
-    let per_plan = |of: &dyn Fn(&Report) -> f64| {
-        let each = PLANS.map(|plan| {
-            format!("{} Mbit/s: {:.3}", plan.0, played.measure(&mixed(BC_PQP, plan), of).mean())
-        });
-        each.join(", ")
-    };
+    let per_plan = |of: &dyn Fn(&Report) -> f64| by_plan(played, of);
     let mut claims = Vec::new();
     for kind in KIND_NAMES {
         let what = format!("BC-PQP, {kind} flows: mean rate, off the plan by, worst plan");
@@ -223,13 +228,7 @@ fn judge_8a(played: &Played) -> Judged {
             (worst(BC_PQP), Unit::Error),
             Band::AtLeast(0.97),
         )
-        .because(|| {
-            let each = PLANS.map(|plan| {
-                let jain = played.measure(&mixed(BC_PQP, plan), jain_long).mean();
-                format!("{} Mbit/s: {jain:.3}", plan.0)
-            });
-            each.join(", ")
-        }),
+        .because(|| by_plan(played, &jain_long)),
         Claim::new(
             "BC-PQP: median over windows of 250 ms",
             "comparable to the shaper",

@@ -258,7 +258,7 @@ fn judge_rates(played: &Played) -> Judged {
     for cc in CONGESTION {
         let points = of_all(BC_PQP, cc);
         let off = |report: &Report| (rate_ratio(report) - 1.0).abs();
-        let worst = || worst_of(played, &points, off);
+        let worst = || above(played, &points, 0.02, off);
         let what = format!("{cc}: worst mean rate, off the plan by");
         let off = (most(played, &points, off), Unit::Part);
         claims.push(Claim::new(&what, "accurate", off, Band::AtMost(0.02)).because(worst));
@@ -266,7 +266,7 @@ fn judge_rates(played: &Played) -> Judged {
         let p99 = (most(played, &points, window_p99), Unit::Times);
         claims.push(
             Claim::new(&what, "small", p99, Band::AtMost(1.5))
-                .because(|| worst_of(played, &points, window_p99)),
+                .because(|| above(played, &points, 1.5, window_p99)),
         );
         let what = format!("{cc}: largest 250 ms at the start by the rate");
         let start = (most(played, &points, start_up), Unit::Times);
@@ -303,15 +303,26 @@ fn judge_rates(played: &Played) -> Judged {
     Judged { claims, files: vec![chart("figure-rates", title, panels.into())] }
 }
 
-/// Which point has the most of a number, for people.
-fn worst_of(played: &Played, points: &[Point], of: impl Fn(&Report) -> f64) -> String {
-    let mean = |point: &&Point| played.measure(point, &of).mean();
-    let worst = points.iter().max_by(|a, b| mean(a).total_cmp(&mean(b)));
-    let set = worst.map(|p| p.set.iter().filter(|s| !s.contains("duration")));
-    let shown: Vec<&str> =
-        set.into_iter().flatten().map(|s| s.rsplit('.').next().unwrap_or(s)).collect();
-    shown.join(", ")
+/// Which points are above a number, the worst first, for people.
+fn above(played: &Played, points: &[Point], most: f64, of: impl Fn(&Report) -> f64) -> String {
+    let mean = |point: &Point| played.measure(point, &of).mean();
+    let mut all: Vec<(f64, &Point)> = points.iter().map(|point| (mean(point), point)).collect();
+    all.retain(|(value, _)| *value > most);
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let count = all.len();
+    let shown = all.iter().take(POINTS_SHOWN).map(|(value, point)| {
+        let keys = ["rate", "rtt", "connections"].into_iter().filter_map(|key| {
+            let set = point.set.iter().filter_map(|set| set.split_once('='));
+            let mut found = set.filter(|(k, _)| k.rsplit('.').next() == Some(key));
+            found.next().map(|(_, value)| value)
+        });
+        format!("{}: {value:.3}", keys.collect::<Vec<_>>().join(" "))
+    });
+    format!("{count} of {}: {}", points.len(), shown.collect::<Vec<_>>().join(", "))
 }
+
+/// More would fill a page.
+const POINTS_SHOWN: usize = 6;
 
 // ------------------------------------------------------------------------------------------------
 
@@ -350,7 +361,7 @@ fn judge_starts(played: &Played) -> Judged {
             let what =
                 format!("{count} flows at once, 1.5 to 200 Mbit/s: largest 250 ms by the rate");
             let most = (most(played, &points, start_up), Unit::Times);
-            let why = || worst_of(played, &points, start_up);
+            let why = || above(played, &points, 3.0, start_up);
             Claim::new(&what, "-", most, Band::AtMost(3.0)).because(why)
         })
         .into();

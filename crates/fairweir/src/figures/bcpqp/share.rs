@@ -109,7 +109,8 @@ fn judge_8b(played: &Played) -> Judged {
         (0..7).map(|n| Some(played.measure(&weighted(by), of(n)))).collect()
     };
     let seconds = |by: By| -> String {
-        let each = each(by).into_iter().flatten().map(|m| format!("{:.1}", m.mean()));
+        let each = each(by).into_iter().flatten();
+        let each = each.map(|m| m.text(Unit::Seconds).trim_end_matches(" s").to_owned());
         format!("{} s by weight", each.collect::<Vec<_>>().join(", "))
     };
     let claims = vec![

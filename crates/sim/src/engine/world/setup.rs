@@ -38,7 +38,7 @@ impl<'s> World<'s> {
             deadlines: Deadlines::default(),
             sources: Vec::new(),
             paths: Vec::new(),
-            police: Points::new(scenario),
+            police: Points::new(scenario, false),
             downlink: Link::new(LinkSpec { seed: random.draw(), ..scenario.downlink(control) }),
             uplink: Link::new(LinkSpec { seed: random.draw(), ..scenario.uplink() }),
             home: Home::new(scenario.groups.len()),

@@ -57,6 +57,7 @@ fn point<'t>(
     let size = size(&mut table, algorithm)?;
     let queue_by = [("flow", QueueBy::Flow), ("hash", QueueBy::Hash), ("one", QueueBy::One)];
     let queue_by = table.word("queue_by", &queue_by)?.map_or(QueueBy::Flow, |p| p.value);
+    let by = table.word("by", &[("relay", false), ("daemon", true)])?;
     let copies = Copies {
         place: table.find("count").unwrap_or_else(|| table.place()),
         count: table.integer("count", 1, POLICE_COPIES_MAX)?.map_or(1, |p| p.value),
@@ -68,6 +69,14 @@ fn point<'t>(
         Some(chosen) => chosen,
         None => (0..flows.len()).collect(),
     };
+    if let Some(by) = by.as_ref().filter(|by| by.value) {
+        let is_whole = all.len() == flows.len() && copies.count == 1;
+        if algorithm != Algorithm::BcPqp || !is_whole {
+            let what = "the daemon polices by `bc-pqp`, and in the emulated home all flows or none";
+            return Err(by.place.error(what));
+        }
+    }
+    let by_daemon = by.is_some_and(|by| by.value);
     let sharing = plan::sharing(&mut table, &mut choosing)?;
     table.finish(&KEYS.into_iter().chain(plan::KEYS).collect::<Vec<_>>())?;
     let spec = sharing.spec(rate.value);
@@ -77,10 +86,13 @@ fn point<'t>(
         return Err(place.error(what));
     }
     Plan::new(&spec).map_err(|e| sharing.error(&e, &rate.place))?;
-    Ok((Police { name: name.value, spec, algorithm, size, queue_by, flows: all, class_of }, copies))
+    let name = name.value;
+    let flows = all;
+    let police = Police { name, spec, algorithm, size, queue_by, by_daemon, flows, class_of };
+    Ok((police, copies))
 }
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "name",
     "groups",
     "flows",
@@ -89,6 +101,7 @@ const KEYS: [&str; 10] = [
     "burst",
     "queue",
     "queue_by",
+    "by",
     "count",
     "stagger",
 ];

@@ -1,0 +1,169 @@
+//! The real `fairweir isp` at the ISP's interface towards the home.
+//!
+//! It polices behind the link, so it belongs before a link that is no bottleneck. What passes is
+//! read off its own counters over its socket, every 50 ms, by a thread.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use fairweir_core::phantom::{Class, Share};
+use fairweir_core::units::{Bytes, Span, Time};
+use fairweir_linux::netns::Netns;
+use fairweir_sim::report::Counted;
+use fairweir_sim::scenario::Police;
+use serde_json::Value;
+
+use crate::Error;
+use crate::clock::Clock;
+use crate::daemon::wait_until_ready;
+use crate::home::ISP_DEVICE;
+use crate::plan::{Plan, WAN, quoted};
+use crate::process::Process;
+
+/// The one subscriber.
+const SUBSCRIBER: &str = "home";
+/// How often its counters are read.
+const READ_PERIOD: Span = Span::millis(50);
+
+/// A running daemon.
+pub(crate) struct Isp {
+    pub(crate) process: Process,
+    socket: PathBuf,
+}
+
+impl Isp {
+    /// Starts the daemon in the ISP's namespace, if the scenario leaves a policing point to it, and
+    /// waits until it is ready.
+    pub(crate) fn start(
+        executable: &Path,
+        isp: &Netns,
+        plan: &Plan<'_>,
+        dir: &Path,
+    ) -> Result<Option<Isp>, Error> {
+        let Some(police) = plan.scenario.police.iter().find(|police| police.by_daemon) else {
+            return Ok(None);
+        };
+        let config = dir.join("isp.toml");
+        fs::write(&config, configuration(plan, police))
+            .map_err(|e| Error::io(format!("write {}", config.display()), e))?;
+        let run = dir.join("isp-run");
+        let mut command = Command::new(executable);
+        command.args(["isp", "--until-stdin-closes"]);
+        command.arg("--config").arg(&config);
+        command.arg("--run-dir").arg(&run);
+        command.arg("--state-dir").arg(dir.join("isp-state"));
+        let process = Process::start("the ISP's daemon", command, isp, dir.join("isp.log"))?;
+        let mut daemon = Isp { process, socket: run.join("isp.sock") };
+        wait_until_ready(&mut daemon.process, || {
+            Ok(ask(&daemon.socket, "{\"request\":\"status\"}")?["enforcing"] == true)
+        })?;
+        Ok(Some(daemon))
+    }
+
+    /// Reads its counters from now on.
+    pub(crate) fn watch(&self, clock: Clock) -> Watch {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stop_too, socket) = (Arc::clone(&stop), self.socket.clone());
+        let thread = thread::spawn(move || read_until(&socket, clock, &stop_too));
+        Watch { stop, thread }
+    }
+}
+
+/// Somebody who reads the daemon's counters.
+pub(crate) struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<io::Result<Vec<(Time, Counted)>>>,
+}
+
+impl Watch {
+    /// Ends it; what it read, and when.
+    pub(crate) fn finish(self) -> Result<Vec<(Time, Counted)>, Error> {
+        self.stop.store(true, Ordering::Relaxed);
+        let read = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        read.map_err(|e| Error::io("read the counters of the ISP's daemon", e))
+    }
+}
+
+fn read_until(socket: &Path, clock: Clock, stop: &AtomicBool) -> io::Result<Vec<(Time, Counted)>> {
+    let mut all = Vec::new();
+    clock.sleep_until(Time::ZERO);
+    let mut next = Time::ZERO;
+    while !stop.load(Ordering::Relaxed) {
+        let before = clock.now();
+        let answer =
+            ask(socket, &format!("{{\"request\":\"counters\",\"name\":\"{SUBSCRIBER}\"}}"))?;
+        let number = |key: &str| answer["download"][key].as_u64().unwrap_or(0);
+        let counted = Counted {
+            passed: Bytes::new(number("passed_bytes")),
+            dropped: number("dropped_packets"),
+            marked: number("marked_packets"),
+        };
+        // They were read between question and answer.
+        all.push((before + clock.now().since(before) / 2, counted));
+        next = next + READ_PERIOD;
+        clock.sleep_until(next);
+    }
+    Ok(all)
+}
+
+/// Asks the daemon something.
+fn ask(socket: &Path, request: &str) -> io::Result<Value> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(format!("{request}\n").as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// What the daemon is told.
+fn configuration(plan: &Plan<'_>, police: &Police) -> String {
+    let spec = &police.spec;
+    let mut text = format!(
+        "version = 1\n[isp]\ndevice = \"{ISP_DEVICE}\"\n[[plan]]\nname = \"{SUBSCRIBER}\"\n\
+         download = \"{}bit\"\nrtt_max = \"{}us\"\nsignal = \"{}\"\n",
+        spec.rate.as_bps(),
+        spec.rtt_max.as_nanos() / 1_000,
+        spec.signal
+    );
+    write_share(&mut text, "plan", &spec.share, plan, police);
+    let addresses = WAN.map(|(wan, _)| format!("\"{}\"", wan.addr())).join(", ");
+    let _ = writeln!(
+        text,
+        "[[subscriber]]\nname = \"{SUBSCRIBER}\"\naddresses = [{addresses}]\nplan = \"{SUBSCRIBER}\""
+    );
+    text
+}
+
+fn write_share(text: &mut String, table: &str, share: &Share, plan: &Plan<'_>, police: &Police) {
+    let (word, classes) = match share {
+        Share::Flows(queues) => {
+            let _ = writeln!(text, "queues = {queues}");
+            return;
+        }
+        Share::Weighted(classes) => ("weighted", classes),
+        Share::Priority(classes) => ("priority", classes),
+    };
+    let _ = writeln!(text, "share = \"{word}\"");
+    for Class { name, weight, matches, share } in classes {
+        let _ = writeln!(text, "[[{table}.class]]\nname = {}", quoted(name));
+        if word == "weighted" {
+            let _ = writeln!(text, "weight = {weight}");
+        }
+        // In the scenario a class is known by a DSCP, here by the addresses of its servers.
+        if !matches.is_empty() {
+            let members = police.flows.iter().zip(&police.class_of).filter(|(_, c)| *c == name);
+            let servers = members.map(|(flow, _)| format!("\"ip:{}\"", plan.servers[*flow].ip()));
+            let _ = writeln!(text, "match = [{}]", servers.collect::<Vec<_>>().join(", "));
+        }
+        write_share(text, &format!("{table}.class"), share, plan, police);
+    }
+}
