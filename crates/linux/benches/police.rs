@@ -58,6 +58,9 @@ fn main() {
         }
         compare(kinds.into_iter().map(|kind| Case::new(kind, count)).collect());
     }
+    if !asked.is_empty() {
+        return;
+    }
     println!(
         "\n| queues | subscribers | loaded in | bytes per subscriber |\n|---:|---:|---:|---:|"
     );

@@ -22,6 +22,10 @@ static __always_inline enum verdict fill_bucket(const struct police_plan *plan,
 	return VERDICT_DROP;
 }
 
+#define CACHE_LINE 64
+/* Of the largest slots the rest is left out: most of their leaves are not looked at. */
+#define TOUCH_MAX 704
+
 /* Zeroes state; the barrier keeps clang from calling memset, which BPF does not have. */
 static __always_inline void forget(__u64 *words, __u32 count)
 {
@@ -39,6 +43,17 @@ static __always_inline void forget(__u64 *words, __u32 count)
 		chunk ? bpf_map_lookup_elem(chunk, &slot_at) : 0;                              \
 	})
 
+/* Reads a word of each cache line of a slot, so that those that are not there come all at the same
+ * time, and not line by line under the lock, which waits for each. */
+static __always_inline void touch(const void *slot, __u32 bytes)
+{
+#pragma unroll
+	for (__u32 at = 0; at < TOUCH_MAX; at += CACHE_LINE) {
+		if (at < bytes)
+			asm volatile("" : : "r"(*(const volatile __u32 *)(slot + at)));
+	}
+}
+
 /*
  * Decides by a slot; the state of another tree is worth nothing. A function for each class, since the
  * verifier then looks at each once, whatever led there.
@@ -54,6 +69,7 @@ static __always_inline void forget(__u64 *words, __u32 count)
 		if (!plan || !arrival || !slot)                                                \
 			return VERDICT_PASS;                                                   \
 		state = (struct state){ &slot->head, slot->inners, slot->leaves, INNER_MAX, LEAF_MAX }; \
+		touch((const void *)slot + 8, sizeof(*slot) - 8);                              \
 		bpf_spin_lock(&slot->lock);                                                    \
 		if (slot->shape != plan->shape) {                                              \
 			forget((__u64 *)&slot->head,                                           \

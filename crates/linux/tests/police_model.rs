@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fairweir_core::phantom::aggregate::{Aggregate, State, decide};
 use fairweir_core::phantom::{
@@ -15,12 +18,16 @@ use fairweir_linux::police::{
     Trial,
 };
 
+use fairweir_linux::{link, monotonic_now};
+
 use common::frames::{Random, TCP, UDP, Wire};
+use common::path::{Path, PathSpec, packet_socket, receive};
 
 mod common;
 
 const HEAD_BYTES: usize = 32;
 const SUBSCRIBER: &str = "192.0.2.1";
+const SUBSCRIBER_6: &str = "2001:db8::1";
 const PLAN: PlanId = PlanId(1);
 
 fn class(name: &str, weight: u16, matches: Vec<Criterion>, share: Share) -> Class {
@@ -108,7 +115,9 @@ impl Kernel {
     fn subscriber(&mut self, plan: Plan) -> Pair<'_> {
         self.police.remove_all().unwrap();
         self.police.set_plan(PLAN, &Algorithm::Phantom(&plan)).unwrap();
-        let addresses = vec![format!("{SUBSCRIBER}/32").parse().unwrap()];
+        let addresses =
+            [SUBSCRIBER, SUBSCRIBER_6].map(|text| text.parse::<IpAddr>().unwrap().into());
+        let addresses = addresses.to_vec();
         let spec = SubscriberSpec { addresses, download: Some(PLAN), upload: None };
         let id = self.police.add(&spec).unwrap();
         let model = Aggregate::new(&plan);
@@ -118,20 +127,18 @@ impl Kernel {
 
 impl Pair<'_> {
     /// The verdicts of both.
-    fn judge(&mut self, hook: Hook, wire: &Wire, now: Time) -> (Verdict, Verdict) {
-        let bytes = wire.bytes();
-        let frame = Frame { bytes: &bytes, ..Frame::default() };
+    fn judge(&mut self, hook: Hook, bytes: &[u8], flow: &Flow, ecn: u8, now: Time) -> [Verdict; 2] {
+        let frame = Frame { bytes, ..Frame::default() };
         let kernel = self.kernel.trial.run(hook, &frame, now, 1).unwrap().verdict;
-        let flow = flow_of(wire);
         let arrival = Arrival {
-            leaf: self.plan.leaf_of(&flow),
-            size: Bytes::new(wire.length as u64),
-            can_be_marked: wire.ecn != 0,
+            leaf: self.plan.leaf_of(flow),
+            size: Bytes::new(bytes.len() as u64),
+            can_be_marked: ecn != 0,
         };
         let model = decide(&self.plan, &mut self.model.state(), now, arrival);
         // What is marked already does not change.
-        let seen = if model == Verdict::Mark && wire.ecn == 3 { Verdict::Pass } else { model };
-        (kernel, seen)
+        let seen = if model == Verdict::Mark && ecn == 3 { Verdict::Pass } else { model };
+        [kernel, seen]
     }
 
     fn assert_same_state(&mut self, context: &str) {
@@ -237,11 +244,12 @@ fn play(kernel: &mut Kernel, name: &str, spec: PlanSpec, seed: u64, packets: u64
         let at = if random.one_in(20) { now - random.below(3_000) } else { now };
         let hook = if random.one_in(2) { Hook::Xdp } else { Hook::TcxEgress };
         let wire = packet(&mut random);
-        let (kernel, model) = pair.judge(hook, &wire, Time::from_nanos(at));
+        let (flow, at) = (flow_of(&wire), Time::from_nanos(at));
+        let [kernel, model] = pair.judge(hook, &wire.bytes(), &flow, wire.ecn, at);
         if kernel != model {
             pair.assert_same_state(&context);
         }
-        assert_eq!(kernel, model, "{context}: packet {n} at {at}: {wire:?}");
+        assert_eq!(kernel, model, "{context}: packet {n} at {at:?}: {wire:?}");
         seen[kernel as usize] += 1;
         if n % 500 == 0 {
             pair.assert_same_state(&format!("{context}: packet {n}"));
@@ -271,4 +279,78 @@ fn random_packets_get_the_specifications_verdicts() {
         }
     }
     assert!(all[1] > 100, "{all:?}: packets are marked too");
+}
+
+/// A TCP segment with a plain header to the home, as it is on Ethernet: its flow and its ECN bits.
+fn parse(bytes: &[u8]) -> Option<(Flow, u8)> {
+    let octets = |at: usize| <[u8; 4]>::try_from(&bytes[at..at + 4]).unwrap();
+    let long = |at: usize| <[u8; 16]>::try_from(&bytes[at..at + 16]).unwrap();
+    let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    let is_ip4 = bytes.len() >= 54 && bytes[12..15] == [8, 0, 0x45] && bytes[23] == TCP;
+    let is_ip6 = bytes.len() >= 74 && bytes[12..14] == [0x86, 0xdd] && bytes[20] == TCP;
+    let (remote, local, transport, class): (IpAddr, IpAddr, _, _) = match (is_ip4, is_ip6) {
+        (true, _) => (octets(26).into(), octets(30).into(), 34, bytes[15]),
+        (_, true) => (long(22).into(), long(38).into(), 54, bytes[14] << 4 | bytes[15] >> 4),
+        _ => return None,
+    };
+    let is_home = [SUBSCRIBER, SUBSCRIBER_6].iter().any(|home| local.to_string() == *home);
+    let ports = (port(transport), port(transport + 2));
+    let flow = Flow { remote, local, protocol: TCP, ports, dscp: class >> 2 };
+    is_home.then_some((flow, class & 3))
+}
+
+/// What arrives at the home, with times, while four downloads run through the policer.
+fn record() -> Vec<(Time, Vec<u8>)> {
+    let rtt = Duration::from_millis(20);
+    let path = Path::new(PathSpec { rtt, rate: Rate::mbit(200), queue_bytes: 500_000 });
+    let pair = &path.pair;
+    let _police = pair.home.run(|| common::police("wan", Hook::TcxIngress));
+    // Frames come here before they come to the policer.
+    let tap = pair.home.run(|| packet_socket(link::index("wan").unwrap()));
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let recorder = scope.spawn(|| {
+            let mut frames = Vec::new();
+            let mut buffer = [0; 2_048];
+            while !is_done.load(Ordering::Relaxed) {
+                while let Some(bytes) = receive(&tap, &mut buffer) {
+                    frames.push((monotonic_now(), bytes.to_vec()));
+                }
+                thread::sleep(Duration::from_micros(100));
+            }
+            frames
+        });
+        let addresses = ["192.0.2.2", "2001:db8::2", "192.0.2.2", "192.0.2.3"];
+        let mut streams = addresses.map(|address| pair.download(address));
+        let end = Instant::now() + Duration::from_secs(4);
+        while Instant::now() < end {
+            streams.iter_mut().for_each(|stream| {
+                common::read_for(stream, Duration::from_millis(1));
+            });
+        }
+        is_done.store(true, Ordering::Relaxed);
+        recorder.join().unwrap()
+    })
+}
+
+#[test]
+fn packets_of_real_tcp_get_the_specifications_verdicts() {
+    if !common::privileged() {
+        return;
+    }
+    let frames = record();
+    let mut kernel = Kernel::new();
+    for hook in [Hook::Xdp, Hook::TcxIngress] {
+        let mut pair = kernel.subscriber(common::plan(Rate::mbit(10)));
+        let mut seen = [0; 3];
+        for (at, bytes) in &frames {
+            let Some((flow, ecn)) = parse(bytes) else { continue };
+            let [kernel, model] = pair.judge(hook, bytes, &flow, ecn, *at);
+            assert_eq!(kernel, model, "{hook:?}: {seen:?} before, at {at:?}: {flow:?}");
+            seen[kernel as usize] += 1;
+        }
+        println!("{hook:?}: {seen:?} passed, marked, dropped");
+        assert!(seen[0] > 2_000 && seen[2] > 0, "{hook:?}: {seen:?} is too tame");
+        pair.assert_same_state("recorded");
+    }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use fairweir_core::units::Rate;
 use fairweir_linux::netns::Netns;
+use fairweir_linux::police::Hook;
 use fairweir_linux::{Host, HostSpec, Lock, Mode};
 
 const TASK: &str = "FAIRWEIR_TEST_AGENT";
@@ -163,7 +164,7 @@ fn perform(verb: &str, address: &str) {
             }
         }
         "police" => {
-            let _police = crate::common::police(address);
+            let _police = crate::common::police(address, Hook::Xdp);
             ready(std::process::id());
             thread::sleep(Duration::from_secs(600));
         }

@@ -119,12 +119,12 @@ pub(crate) fn read_for(stream: &mut TcpStream, span: Duration) -> u64 {
 
 /// A policer in the calling thread's namespace that keeps downloads to 192.0.2.1 and 2001:db8::1
 /// together to 10 Mbit/s, at the ingress of `device`.
-pub(crate) fn police(device: &str) -> Police {
+pub(crate) fn police(device: &str, hook: Hook) -> Police {
     let mut police = Police::load(&PoliceSpec::default()).unwrap();
     police.set_plan(PlanId(1), &Algorithm::Phantom(&plan(Rate::mbit(10)))).unwrap();
     let addresses = ["192.0.2.1/32", "2001:db8::1/128"].map(|net| net.parse().unwrap()).to_vec();
     police.add(&SubscriberSpec { addresses, download: Some(PlanId(1)), upload: None }).unwrap();
-    police.attach(device, Hook::Xdp, Direction::Download, 0).unwrap();
+    police.attach(device, hook, Direction::Download, 0).unwrap();
     police
 }
 

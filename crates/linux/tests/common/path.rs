@@ -130,7 +130,7 @@ fn wait(ends: &[OwnedFd], span: Duration) {
     unsafe { libc::ppoll(entries.as_mut_ptr(), 2, &span, std::ptr::null()) };
 }
 
-fn receive<'b>(end: &OwnedFd, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+pub(crate) fn receive<'b>(end: &OwnedFd, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
     // SAFETY: the kernel writes no more than the buffer's length.
     let got = unsafe {
         libc::recv(end.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT)
@@ -144,7 +144,7 @@ fn send(end: &OwnedFd, bytes: &[u8]) {
 }
 
 /// Hears and says what passes the device `index` of the calling thread's namespace.
-fn packet_socket(index: u32) -> OwnedFd {
+pub(crate) fn packet_socket(index: u32) -> OwnedFd {
     let every = (libc::ETH_P_ALL as u16).to_be();
     // SAFETY: the descriptor is new; the address and the options outlive the calls.
     unsafe {
