@@ -14,6 +14,7 @@ use crate::ifb::{self, Ifb};
 use crate::link;
 use crate::netlink::Netlink;
 use crate::netns::Netns;
+use crate::police::{Direction, Hook, Police, PoliceSpec};
 use crate::probe::{INTERVAL_MIN, Probe, ProbeSpec, Reflector};
 use crate::{Error, cgroup, htb, ingress};
 
@@ -147,7 +148,14 @@ fn kernel() -> Vec<Finding> {
             );
         }
     }
+    push("phantom queues at tcx", try_policing(), "kernel 6.9", "`fairweir isp`");
     findings
+}
+
+fn try_policing() -> Result<(), Error> {
+    let mut police = Police::load(&PoliceSpec::default())?;
+    trial_device("doctor2")?;
+    police.attach("doctor2", Hook::TcxIngress, Direction::Upload, 0)
 }
 
 fn try_shaping() -> Result<(), Error> {
