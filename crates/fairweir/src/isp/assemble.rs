@@ -128,7 +128,8 @@ mod tests {
 
     use super::*;
     use crate::isp::plan::PlanEntry;
-    use crate::isp::registry::{SubscriberSpec, parse_address};
+    use crate::isp::address::parse_address;
+    use crate::isp::registry::SubscriberSpec;
     use serde_json::json;
 
     const FILE: &str = "version = 1

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::registry::{SubscriberSpec, parse_address};
+use super::address::parse_address;
+use super::registry::SubscriberSpec;
 use crate::config::nearest;
 
 /// A good row.

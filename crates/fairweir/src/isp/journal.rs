@@ -299,7 +299,8 @@ fn read(path: &Path) -> anyhow::Result<(Overlay, u64, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isp::registry::{Change, parse_address};
+    use crate::isp::address::parse_address;
+    use crate::isp::registry::Change;
     use serde_json::json;
 
     fn spec(name: &str, address: &str) -> SubscriberSpec {

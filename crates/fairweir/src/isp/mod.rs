@@ -6,7 +6,7 @@
 //!
 //! | module | its job |
 //! |---|---|
-//! | [`plan`], [`registry`] | plans, subscribers, and the rules that they obey (pure) |
+//! | [`plan`], [`address`], [`registry`] | plans, subscribers, and the rules that they obey (pure) |
 //! | [`read`], [`csv`] | the operator's files |
 //! | [`journal`], [`assemble`] | what the API changed, and how it stands over the files |
 //! | [`kernel`], [`meter`] | what the kernel is told, and what it counted |
@@ -33,6 +33,7 @@ use crate::server::{Peer, Server, as_line};
 use crate::systemd;
 use crate::wire::Outcome;
 
+mod address;
 mod assemble;
 pub(crate) mod cli;
 mod commands;

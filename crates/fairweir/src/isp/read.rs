@@ -12,7 +12,8 @@ use nix::unistd::{Gid, Group};
 
 use super::csv;
 use super::plan::PlanEntry;
-use super::registry::{SubscriberSpec, parse_address};
+use super::address::parse_address;
+use super::registry::SubscriberSpec;
 use crate::config::{VERSION, parse_dev};
 
 /// Where the file lies if nobody says otherwise.

@@ -17,8 +17,13 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::address::{as_texts, check_address};
 use super::plan::{PlanEntry, check_name};
 use crate::config::nearest;
+
+mod error;
+
+pub(super) use error::RegistryError;
 
 /// The most subscribers.
 pub(super) const SUBSCRIBERS_MAX: usize = 4_000_000;
@@ -102,57 +107,6 @@ pub(super) enum Change {
     /// Adds it, or changes it if it is there.
     Set(SubscriberSpec),
     Remove(String),
-}
-
-/// Why a change cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum RegistryError {
-    #[error("{0}")]
-    BadName(String),
-    #[error("there is a plan `{0}` already; change it, or choose another name")]
-    PlanExists(String),
-    #[error("there is no plan `{name}`{hint}")]
-    NoPlan { name: String, hint: String },
-    #[error("{users} subscribers have the plan `{plan}`, `{one}` for example; move them first")]
-    PlanInUse { plan: String, users: usize, one: String },
-    #[error("{PLANS_MAX} plans are there already; there cannot be more")]
-    TooManyPlans,
-    #[error("there is a subscriber `{0}` already; change it, or choose another name")]
-    SubscriberExists(String),
-    #[error("there is no subscriber `{name}`{hint}")]
-    NoSubscriber { name: String, hint: String },
-    #[error("{SUBSCRIBERS_MAX} subscribers are there already; there cannot be more")]
-    TooManySubscribers,
-    #[error("a subscriber has 1 to {ADDRESSES_MAX} addresses, not {0}")]
-    AddressCount(usize),
-    #[error("{0}")]
-    BadAddress(String),
-    #[error("{address} stands there twice")]
-    AddressTwice { address: IpNet },
-    #[error("{address} belongs to the subscriber `{owner}` already")]
-    AddressTaken { address: IpNet, owner: String },
-    #[error("nothing to change; say which plan or addresses it shall have")]
-    NothingToChange,
-}
-
-impl RegistryError {
-    /// Which key of a plan or of a subscriber is wrong.
-    pub(super) fn key(&self) -> &'static str {
-        match self {
-            RegistryError::BadName(_)
-            | RegistryError::PlanExists(_)
-            | RegistryError::PlanInUse { .. }
-            | RegistryError::TooManyPlans
-            | RegistryError::SubscriberExists(_)
-            | RegistryError::NoSubscriber { .. }
-            | RegistryError::TooManySubscribers => "name",
-            RegistryError::NoPlan { .. } | RegistryError::NothingToChange => "plan",
-            RegistryError::AddressCount(_)
-            | RegistryError::BadAddress(_)
-            | RegistryError::AddressTwice { .. }
-            | RegistryError::AddressTaken { .. } => "addresses",
-        }
-    }
 }
 
 /// What was there before some changes, of all that they touched.
@@ -600,57 +554,6 @@ fn restore(names: &mut BTreeSet<Arc<str>>, undo: BTreeMap<Arc<str>, bool>) {
         } else {
             names.remove(&name);
         }
-    }
-}
-
-/// Reads an address or a prefix.
-///
-/// # Errors
-/// Says what would be right.
-pub(super) fn parse_address(text: &str) -> Result<IpNet, String> {
-    let text = text.trim();
-    let whole = text.parse::<std::net::IpAddr>().map(IpNet::from);
-    let net = whole.or_else(|_| text.parse::<IpNet>()).map_err(|_| {
-        format!(
-            "`{text}` is neither an address (192.0.2.1, 2001:db8::1) nor a prefix (192.0.2.0/29)"
-        )
-    })?;
-    check_address(net).map(|()| net)
-}
-
-/// A prefix with host bits is more often a slip than meant.
-fn check_address(net: IpNet) -> Result<(), String> {
-    match net.trunc() {
-        whole if whole == net => Ok(()),
-        whole => Err(format!("{net} has bits behind its prefix; write {whole}, or {}", net.addr())),
-    }
-}
-
-/// As people write it: whole addresses without a length.
-pub(super) fn address_text(net: &IpNet) -> String {
-    if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
-}
-
-/// Addresses in JSON.
-pub(super) mod as_texts {
-    use ipnet::IpNet;
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    use super::{address_text, parse_address};
-
-    pub(in super::super) fn serialize<S: Serializer>(
-        addresses: &[IpNet],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(addresses.iter().map(address_text))
-    }
-
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<IpNet>, D::Error> {
-        let texts = Vec::<String>::deserialize(deserializer)?;
-        texts.iter().map(|text| parse_address(text).map_err(D::Error::custom)).collect()
     }
 }
 

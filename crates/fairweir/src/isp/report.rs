@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::daemon::Daemon;
 use super::kernel::{Attachment, DIRECTIONS};
-use super::registry::{Origin, Record, address_text};
+use super::address::address_text;
+use super::registry::{Origin, Record};
 use super::wire::{
     ApiStatus, Directions, HookStatus, Listing, PlanStatus, Status, SubscriberCounters,
     SubscriberStatus, TotalsStatus,

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::csv::BadRow;
-use super::registry::{SubscriberSpec, as_texts, parse_address};
+use super::address::{as_texts, parse_address};
+use super::registry::SubscriberSpec;
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
