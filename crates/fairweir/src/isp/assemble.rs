@@ -127,8 +127,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::isp::plan::PlanEntry;
     use crate::isp::address::parse_address;
+    use crate::isp::plan::PlanEntry;
     use crate::isp::registry::SubscriberSpec;
     use serde_json::json;
 

@@ -10,9 +10,9 @@ use fairweir_sim::scenario::ScenarioError;
 use fairweir_sim::scenario::toml_table::{Placed, Source, Table as TomlTable};
 use nix::unistd::{Gid, Group};
 
+use super::address::parse_address;
 use super::csv;
 use super::plan::PlanEntry;
-use super::address::parse_address;
 use super::registry::SubscriberSpec;
 use crate::config::{VERSION, parse_dev};
 

@@ -6,9 +6,9 @@ use fairweir_core::units::Time;
 use fairweir_linux::police::{Counters, Direction, Hook};
 use serde_json::Value;
 
+use super::address::address_text;
 use super::daemon::Daemon;
 use super::kernel::{Attachment, DIRECTIONS};
-use super::address::address_text;
 use super::registry::{Origin, Record};
 use super::wire::{
     ApiStatus, Directions, HookStatus, Listing, PlanStatus, Status, SubscriberCounters,

@@ -4,8 +4,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::csv::BadRow;
 use super::address::{as_texts, parse_address};
+use super::csv::BadRow;
 use super::registry::SubscriberSpec;
 
 /// What a client asks.
