@@ -245,8 +245,8 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
 /// timeout of 200 ms may catch up.
 const ALLOWANCE: (u64, u64) = (2 * MSS, 10 * MSS);
 /// A leaf is filled when it accepts more than this fraction of its share in a window. Reno's sawtooth
-/// needs 4/3 (BC-PQP §4, which takes 3/2); BBR, which heeds nothing else, then stays below 3/2 in any
-/// 250 ms.
+/// needs 4/3 (BC-PQP §4, which takes 3/2); the less the smaller are the bursts of BBR, which heeds
+/// nothing else.
 const BURST: (u64, u64) = (7, 5);
 
 /// No packet is larger, super-packets before segmentation included; the kernel says 512 KiB.

@@ -13,7 +13,7 @@ use crate::units::{Rate, Span};
 /// How many times what Reno needs a queue holds. Source: BC-PQP §4.
 const LIMIT_FACTOR: u64 = 2;
 /// A queue holds at most what its rate carries in this time: Reno at 200 Mbit/s and 50 ms reaches
-/// 99 % of its rate with it, 92 % with one second (docs/papers/bcpqp.md).
+/// its rate with it, and nine tenths with one second.
 const LIMIT_SPAN: Span = Span::secs(4);
 /// A queue and its grace are counted in 32 bits.
 const LIMIT_MAX: u64 = 3_000_000_000;
