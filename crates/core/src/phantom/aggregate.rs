@@ -369,16 +369,8 @@ impl State<'_> {
 
     #[inline(never)]
     fn share_of_inner(&self, plan: &Plan, index: usize) -> u64 {
-        let mut path = [0; super::plan::DEPTH_MAX];
-        let mut depth = 0;
-        let mut at = index;
-        while at != 0 {
-            path[depth] = at;
-            depth += 1;
-            at = usize::from(plan.inners[at].parent);
-        }
         let mut share = self.longest_window(plan);
-        for &index in path[..depth].iter().rev() {
+        for index in plan.path_to(index) {
             let Inner { parent, child, weight, .. } = plan.inners[index];
             let parent = usize::from(parent);
             if plan.inners[parent].is_priority {

@@ -163,6 +163,22 @@ pub struct Plan {
     pub choice_default: usize,
 }
 
+impl Plan {
+    /// The inner nodes from below the root to `inner`, which is the last; none for the root.
+    #[inline]
+    pub(super) fn path_to(&self, inner: usize) -> impl Iterator<Item = usize> {
+        let mut path = [0; DEPTH_MAX];
+        let mut depth = 0;
+        let mut at = inner;
+        while at != 0 {
+            path[depth] = at;
+            depth += 1;
+            at = usize::from(self.inners[at].parent);
+        }
+        path.into_iter().take(depth).rev()
+    }
+}
+
 /// What a plan says of an inner node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

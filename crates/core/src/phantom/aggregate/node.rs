@@ -2,7 +2,7 @@
 
 use super::State;
 use crate::phantom::UNIT_BITS;
-use crate::phantom::plan::{DEPTH_MAX, Plan};
+use crate::phantom::plan::Plan;
 
 /// Bytes as units per weight, of which `inverse` is 2³² / weight. Rounded down, so that nobody owes
 /// more than was accepted; it is less by at most a unit and 2⁻³² of it per weight.
@@ -26,15 +26,7 @@ impl State<'_> {
     /// Settles the nodes from below the root to a leaf's parent.
     #[inline(never)]
     fn settle_below(&mut self, plan: &Plan, leaf: usize) {
-        let mut path = [0; DEPTH_MAX];
-        let mut depth = 0;
-        let mut at = usize::from(plan.leaves[leaf].parent);
-        while at != 0 {
-            path[depth] = at;
-            depth += 1;
-            at = usize::from(plan.inners[at].parent);
-        }
-        for &index in path[..depth].iter().rev() {
+        for index in plan.path_to(plan.leaves[leaf].parent.into()) {
             self.settle(plan, index);
         }
     }
