@@ -268,7 +268,7 @@ impl State<'_> {
         let spec = &plan.leaves[leaf];
         let window_bytes = self.longest_window(plan);
         let (root, state) = (&self.inners[0], &mut self.leaves[leaf]);
-        if spec.parent != 0 || root.busy & (1 << spec.child) == 0 || state.mark.is_disarmed() {
+        if spec.parent != 0 || !root.is_busy(spec.child) || state.mark.is_disarmed() {
             return false;
         }
         let elapsed = now.saturating_sub(self.head.at);
@@ -389,7 +389,7 @@ impl State<'_> {
     #[inline(always)]
     fn part(&self, node: usize, child: u8, weight: u16, share: u64) -> u64 {
         let node = &self.inners[node];
-        let idle = if node.busy & (1 << child) == 0 { u64::from(weight) } else { 0 };
+        let idle = if node.is_busy(child) { 0 } else { u64::from(weight) };
         share * u64::from(weight) / (u64::from(node.weight) + idle)
     }
 }

@@ -54,7 +54,7 @@ impl State<'_> {
     fn settle(&mut self, plan: &Plan, index: usize) {
         let spec = &plan.inners[index];
         let parent = &self.inners[usize::from(spec.parent)];
-        if parent.busy & (1 << spec.child) == 0 {
+        if !parent.is_busy(spec.child) {
             return self.exhaust(plan, index);
         }
         let (v, is_priority) = (parent.v, plan.inners[usize::from(spec.parent)].is_priority);
@@ -107,7 +107,7 @@ impl State<'_> {
             if units == 0 {
                 return;
             }
-            if self.inners[index].busy & (1 << child) == 0 {
+            if !self.inners[index].is_busy(child) {
                 continue;
             }
             let state = &mut self.inners[usize::from(spec.inner_first + child)];
@@ -177,7 +177,7 @@ impl State<'_> {
     pub(super) fn backlog(&self, plan: &Plan, leaf: usize) -> u64 {
         let spec = &plan.leaves[leaf];
         let parent = &self.inners[usize::from(spec.parent)];
-        if parent.busy & (1 << spec.child) == 0 {
+        if !parent.is_busy(spec.child) {
             return 0;
         }
         let ahead = self.leaves[leaf].finish.wrapping_sub(parent.v);
@@ -191,7 +191,7 @@ impl State<'_> {
         let parent = &mut self.inners[usize::from(spec.parent)];
         let state = &mut self.leaves[leaf];
         let more = per_weight(bytes, spec.inverse);
-        if parent.busy & (1 << spec.child) == 0 {
+        if !parent.is_busy(spec.child) {
             state.finish = parent.v.wrapping_add(more);
             state.magic = 0;
             state.after = 0;
@@ -210,7 +210,7 @@ impl State<'_> {
     fn put_inner(&mut self, plan: &Plan, index: usize, bytes: u64) -> usize {
         let spec = &plan.inners[index];
         let parent = usize::from(spec.parent);
-        let is_busy = self.inners[parent].busy & (1 << spec.child) != 0;
+        let is_busy = self.inners[parent].is_busy(spec.child);
         if plan.inners[parent].is_priority {
             let state = &mut self.inners[index];
             if !is_busy {
@@ -317,6 +317,12 @@ fn ones(mut set: u64) -> impl Iterator<Item = usize> {
 }
 
 impl super::InnerState {
+    /// Whether a child has a backlog.
+    #[inline(always)]
+    pub(super) fn is_busy(&self, child: u8) -> bool {
+        self.busy & (1 << child) != 0
+    }
+
     /// A child of this weighted node gets busy.
     #[inline(always)]
     fn welcome(&mut self, child: u8, weight: u16, finish: u64) {
@@ -330,7 +336,7 @@ impl super::InnerState {
 
     /// A busy child of this weighted node finishes earlier than it would have.
     fn hasten(&mut self, child: u8, weight: u16, finish: u64) {
-        if self.busy & (1 << child) == 0 {
+        if !self.is_busy(child) {
             return;
         }
         let ahead = finish.wrapping_sub(self.v) as i64;

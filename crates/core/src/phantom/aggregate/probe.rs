@@ -52,7 +52,7 @@ pub(in crate::phantom) fn leaves(aggregate: &Aggregate, plan: &Plan, now: Time) 
 fn probe(state: &State<'_>, plan: &Plan, leaf: usize) -> LeafProbe {
     let spec = &plan.leaves[leaf];
     let parent = &state.inners[usize::from(spec.parent)];
-    let is_busy = parent.busy & (1 << spec.child) != 0;
+    let is_busy = parent.is_busy(spec.child);
     let ahead = state.leaves[leaf].finish.wrapping_sub(parent.v);
     LeafProbe {
         backlog: if is_busy { u64::from(spec.weight) * ahead } else { 0 },

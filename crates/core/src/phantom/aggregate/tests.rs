@@ -33,7 +33,7 @@ fn drained(plan: &Plan, backlogs: &[u64], served: u64) -> Vec<f64> {
     let left = |leaf: usize| {
         let spec = &plan.leaves[leaf];
         let parent = &state.inners[usize::from(spec.parent)];
-        let is_busy = parent.busy & (1 << spec.child) != 0;
+        let is_busy = parent.is_busy(spec.child);
         let ahead = state.leaves[leaf].finish.wrapping_sub(parent.v);
         if is_busy { (u64::from(spec.weight) * ahead) as f64 / 2f64.powi(24) } else { 0.0 }
     };

@@ -52,7 +52,7 @@ impl State<'_> {
     /// in bytes.
     fn judge(&mut self, plan: &Plan, leaf: usize, served: u64) {
         let spec = &plan.leaves[leaf];
-        let is_busy = self.inners[usize::from(spec.parent)].busy & (1 << spec.child) != 0;
+        let is_busy = self.inners[usize::from(spec.parent)].is_busy(spec.child);
         let accepted = u64::from(std::mem::take(&mut self.leaves[leaf].accepted));
         let offered = u64::from(spec.weight) * served;
         let (fast, of) = TOO_FAST;
