@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use fairweir_linux::Lock;
-use fairweir_sim::scenario::ScenarioError;
-use fairweir_sim::scenario::toml_table::Source;
+use fairweir_scenario::ScenarioError;
+use fairweir_scenario::toml_table::Source;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

@@ -2,9 +2,9 @@
 
 use fairweir_core::phantom::{Class, Criterion, Plan, PlanError, PlanSpec, Share, Signal};
 use fairweir_core::units::{Rate, Span};
-use fairweir_sim::scenario::ScenarioError;
-use fairweir_sim::scenario::plan::{ByMatch, KEYS, sharing};
-use fairweir_sim::scenario::toml_table::{Source, Table};
+use fairweir_scenario::ScenarioError;
+use fairweir_scenario::plan::{ByMatch, KEYS, sharing};
+use fairweir_scenario::toml_table::{Source, Table};
 use serde_json::{Value, json};
 
 /// A plan, valid: [`Plan::new`] takes what [`PlanEntry::specs`] returns.

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use fairweir_sim::scenario::ScenarioError;
-use fairweir_sim::scenario::toml_table::{Placed, Source, Table as TomlTable};
+use fairweir_scenario::ScenarioError;
+use fairweir_scenario::toml_table::{Placed, Source, Table as TomlTable};
 use nix::unistd::{Gid, Group};
 
 use super::address::parse_address;
