@@ -6,8 +6,8 @@ use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use super::Access;
 use super::read::{positive, step_time};
-use super::toml_table::{Origin, Place, Placed, ScenarioError, Table};
 use crate::link::{Buffer, Capacity, Discipline, RateStep, Red, Trace};
+use fairweir_config::{ConfigError, Origin, Place, Placed, Table};
 
 /// Reads a file beside the scenario.
 pub(super) type Load<'l> = &'l dyn Fn(&Path) -> std::io::Result<String>;
@@ -21,7 +21,7 @@ pub(super) fn access(
     mut table: Table<'_>,
     end: Time,
     load: Load<'_>,
-) -> Result<Access, ScenarioError> {
+) -> Result<Access, ConfigError> {
     let capacity = match table.text("trace")? {
         Some(file) => trace(&mut table, file, load)?,
         None => rated(&mut table, end)?,
@@ -56,7 +56,7 @@ pub(super) fn access(
 }
 
 /// The keys `rate`, `steps`, `burst` and `line_rate`.
-fn rated(table: &mut Table<'_>, end: Time) -> Result<Capacity, ScenarioError> {
+fn rated(table: &mut Table<'_>, end: Time) -> Result<Capacity, ConfigError> {
     let rate = table.parsed("rate")?;
     let rate = rate.ok_or_else(|| table.missing("rate", "a rate such as 30mbit, or a `trace`"))?;
     let mut steps = vec![RateStep { at: Time::ZERO, rate: positive(rate)? }];
@@ -97,7 +97,7 @@ fn trace(
     table: &mut Table<'_>,
     Placed { value, place }: Placed<'_, String>,
     load: Load<'_>,
-) -> Result<Capacity, ScenarioError> {
+) -> Result<Capacity, ConfigError> {
     let without = |place: Place<'_>| Err(place.error("a link with a `trace` has none of its own"));
     for key in ["rate", "burst", "line_rate"] {
         if let Some(found) = table.text(key)? {
@@ -110,7 +110,7 @@ fn trace(
     let path = Path::new(place.file()).with_file_name(value);
     let text =
         load(&path).map_err(|e| place.error(format!("cannot read {}: {e}", path.display())))?;
-    let trace = text.parse::<Trace>().map_err(|e| ScenarioError {
+    let trace = text.parse::<Trace>().map_err(|e| ConfigError {
         origin: Origin::Line { file: path.display().to_string(), line: e.line },
         key: String::new(),
         what: e.what,
@@ -119,7 +119,7 @@ fn trace(
 }
 
 /// The key `queue` and the table `red`.
-fn discipline(table: &mut Table<'_>) -> Result<Discipline, ScenarioError> {
+fn discipline(table: &mut Table<'_>) -> Result<Discipline, ConfigError> {
     let words = [
         ("fifo", Discipline::Fifo),
         ("wfq", Discipline::Wfq),
@@ -136,7 +136,7 @@ fn discipline(table: &mut Table<'_>) -> Result<Discipline, ScenarioError> {
     }
 }
 
-fn red(mut table: Table<'_>, defaults: Red) -> Result<Red, ScenarioError> {
+fn red(mut table: Table<'_>, defaults: Red) -> Result<Red, ConfigError> {
     let place = table.place();
     let red = Red {
         min_ppm: table.ratio_ppm("min")?.unwrap_or(defaults.min_ppm),

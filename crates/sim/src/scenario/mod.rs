@@ -23,16 +23,12 @@ use crate::link::{Buffer, Capacity, Discipline, LinkSpec};
 
 mod access;
 mod kind;
-mod overrides;
-pub mod plan;
 mod police;
 mod read;
-pub mod toml_table;
 
+pub use fairweir_config::{BadOverride, ConfigError, Origin, Override};
 pub use kind::{Demand, Kind, OnOff, Short, Video, Web};
-pub use overrides::{BadOverride, Override};
 pub use police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
-pub use toml_table::{Origin, ScenarioError};
 
 /// The most flows of a scenario.
 pub const FLOWS_MAX: usize = 4_096;
@@ -295,8 +291,8 @@ impl Scenario {
     /// Reads a scenario that needs no other file; `file` is what errors call the text.
     ///
     /// # Errors
-    /// [`ScenarioError`]: the first thing that is wrong, with file, line and key.
-    pub fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioError> {
+    /// [`ConfigError`]: the first thing that is wrong, with file, line and key.
+    pub fn parse(text: &str, file: &str) -> Result<Scenario, ConfigError> {
         let refuse = |_: &Path| Err(io::Error::other("only the scenario itself is at hand"));
         Scenario::parse_with(text, file, &[], &refuse)
     }
@@ -306,14 +302,14 @@ impl Scenario {
     /// gives its text. Give it [`std::fs::read_to_string`].
     ///
     /// # Errors
-    /// [`ScenarioError`]: the first thing that is wrong in either, with file and line, or override,
+    /// [`ConfigError`]: the first thing that is wrong in either, with file and line, or override,
     /// and key.
     pub fn parse_with(
         text: &str,
         file: &str,
         overrides: &[Override],
         load: &dyn Fn(&Path) -> io::Result<String>,
-    ) -> Result<Scenario, ScenarioError> {
+    ) -> Result<Scenario, ConfigError> {
         read::scenario(text, file, overrides, load)
     }
 

@@ -8,12 +8,12 @@ use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span, Time};
 
 use super::access::{Load, access};
-use super::overrides::Override;
-use super::toml_table::{Place, Placed, ScenarioError, Source, Table, not_one_of};
 use super::{
     CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow, Group,
     IPV6_MTU_MIN, Ip, Kind, Lie, Reflector, Scenario, Told, Tuning,
 };
+use fairweir_config::Override;
+use fairweir_config::{ConfigError, Place, Placed, Source, Table, not_one_of};
 
 mod kind;
 mod police;
@@ -28,7 +28,7 @@ pub(super) fn scenario(
     file: &str,
     overrides: &[Override],
     load: Load<'_>,
-) -> Result<Scenario, ScenarioError> {
+) -> Result<Scenario, ConfigError> {
     let mut top = Source::new(text, file, overrides).top()?;
     match top.integer("version", 0, u64::MAX)? {
         Some(Placed { value: 1, .. }) => {}
@@ -104,7 +104,7 @@ pub(super) fn scenario(
     })
 }
 
-fn told(mut table: Table<'_>) -> Result<Told, ScenarioError> {
+fn told(mut table: Table<'_>) -> Result<Told, ConfigError> {
     let capacity = table.parsed("capacity")?.map(positive).transpose()?;
     let remembered = table.parsed("remembered")?.map(positive).transpose()?;
     let tick = table.parsed::<Span>("tick")?;
@@ -141,7 +141,7 @@ fn told(mut table: Table<'_>) -> Result<Told, ScenarioError> {
     Ok(Told { capacity, remembered, strict_priority, tuning, enforce, latency })
 }
 
-fn reflector(mut table: Table<'_>) -> Result<Reflector, ScenarioError> {
+fn reflector(mut table: Table<'_>) -> Result<Reflector, ConfigError> {
     let defaults = Reflector::default();
     let lies = [("none", Lie::None), ("fast", Lie::Fast), ("slow", Lie::Slow)];
     let reflector = Reflector {
@@ -154,7 +154,7 @@ fn reflector(mut table: Table<'_>) -> Result<Reflector, ScenarioError> {
     Ok(reflector)
 }
 
-fn devices(tables: Vec<Table<'_>>) -> Result<Vec<Device>, ScenarioError> {
+fn devices(tables: Vec<Table<'_>>) -> Result<Vec<Device>, ConfigError> {
     let mut devices: Vec<Device> = Vec::new();
     for mut table in tables {
         let name = table.text("name")?.ok_or_else(|| table.missing("name", "a device's name"))?;
@@ -172,7 +172,7 @@ fn devices(tables: Vec<Table<'_>>) -> Result<Vec<Device>, ScenarioError> {
     Ok(devices)
 }
 
-fn weight(table: &mut Table<'_>) -> Result<Weight, ScenarioError> {
+fn weight(table: &mut Table<'_>) -> Result<Weight, ConfigError> {
     let weight = table.integer("weight", 1, Weight::MAX.into())?;
     let weight = weight.ok_or_else(|| table.missing("weight", "a whole number, 1 to 10000"))?;
     Ok(Weight::new(weight.value as u32).expect("invariant: the range was checked"))
@@ -183,7 +183,7 @@ fn groups<'t>(
     tables: Vec<Table<'t>>,
     devices: &[Device],
     device_of: &mut Vec<usize>,
-) -> Result<Vec<(Group, Place<'t>)>, ScenarioError> {
+) -> Result<Vec<(Group, Place<'t>)>, ConfigError> {
     let mut groups: Vec<(Group, Place<'t>)> = Vec::new();
     for mut table in tables {
         let name = table.text("name")?.ok_or_else(|| table.missing("name", "a group's name"))?;
@@ -217,7 +217,7 @@ fn groups<'t>(
 }
 
 /// Refuses a last group with which the list is no policy for the daemon.
-fn check_policy(groups: &[(Group, Place<'_>)]) -> Result<(), ScenarioError> {
+fn check_policy(groups: &[(Group, Place<'_>)]) -> Result<(), ConfigError> {
     let Some((_, place)) = groups.last() else { return Ok(()) };
     let policy = Policy::new(groups.iter().map(|(group, _)| group.clone()).collect());
     policy.map(drop).map_err(|e| place.error(e))
@@ -228,7 +228,7 @@ fn flows(
     groups: &[Group],
     end: Time,
     mtu: u32,
-) -> Result<Vec<Flow>, ScenarioError> {
+) -> Result<Vec<Flow>, ConfigError> {
     if tables.len() > FLOWS_MAX {
         let what = format!("{} flows are too many; at most {FLOWS_MAX}", tables.len());
         return Err(tables[FLOWS_MAX].place().error(what));
@@ -251,7 +251,7 @@ fn flows(
     Ok(flows)
 }
 
-fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, ScenarioError> {
+fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, ConfigError> {
     let group = table.text("group")?.ok_or_else(|| table.missing("group", "a group's name"))?;
     let Some(index) = groups.iter().position(|g| g.name == group.value) else {
         let names: Vec<&str> = groups.iter().map(|g| g.name.as_str()).collect();
@@ -310,11 +310,7 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Scena
     Ok(flow)
 }
 
-fn demands(
-    table: &mut Table<'_>,
-    start: Time,
-    stop: Time,
-) -> Result<Vec<DemandStep>, ScenarioError> {
+fn demands(table: &mut Table<'_>, start: Time, stop: Time) -> Result<Vec<DemandStep>, ConfigError> {
     let first = demand(table)?;
     let mut demands = vec![DemandStep { at: start, demand: first.and_then(|p| p.value) }];
     for mut step in table.tables("steps")? {
@@ -329,7 +325,7 @@ fn demands(
 }
 
 /// The key `demand`; the value is `None` where it is `unlimited`.
-fn demand<'t>(table: &mut Table<'t>) -> Result<Option<Placed<'t, Option<Rate>>>, ScenarioError> {
+fn demand<'t>(table: &mut Table<'t>) -> Result<Option<Placed<'t, Option<Rate>>>, ConfigError> {
     let Some(Placed { value, place }) = table.text("demand")? else { return Ok(None) };
     if value == "unlimited" {
         return Ok(Some(Placed { value: None, place }));
@@ -342,11 +338,7 @@ fn demand<'t>(table: &mut Table<'t>) -> Result<Option<Placed<'t, Option<Rate>>>,
 }
 
 /// The key `at` of a step: after the last one and before the end.
-pub(super) fn step_time(
-    step: &mut Table<'_>,
-    last: Time,
-    end: Time,
-) -> Result<Time, ScenarioError> {
+pub(super) fn step_time(step: &mut Table<'_>, last: Time, end: Time) -> Result<Time, ConfigError> {
     let at = time(step, "at", last, end)?;
     let at = at.ok_or_else(|| step.missing("at", "a time such as 40s"))?;
     if at.value <= last {
@@ -366,7 +358,7 @@ fn time<'t>(
     key: &str,
     from: Time,
     end: Time,
-) -> Result<Option<Placed<'t, Time>>, ScenarioError> {
+) -> Result<Option<Placed<'t, Time>>, ConfigError> {
     let Some(Placed { value, place }) = table.parsed::<Span>(key)? else { return Ok(None) };
     if Time::ZERO + value > end {
         let (from, end) = (from.since(Time::ZERO), end.since(Time::ZERO));
@@ -375,7 +367,7 @@ fn time<'t>(
     Ok(Some(Placed { value: Time::ZERO + value, place }))
 }
 
-pub(super) fn positive(placed: Placed<'_, Rate>) -> Result<Rate, ScenarioError> {
+pub(super) fn positive(placed: Placed<'_, Rate>) -> Result<Rate, ConfigError> {
     match placed.value {
         Rate::ZERO => Err(placed.place.error("a rate of zero carries nothing; wanted more")),
         rate => Ok(rate),
@@ -383,7 +375,7 @@ pub(super) fn positive(placed: Placed<'_, Rate>) -> Result<Rate, ScenarioError> 
 }
 
 /// The key `app`: what can be a file's name.
-fn file_name(table: &mut Table<'_>) -> Result<Option<String>, ScenarioError> {
+fn file_name(table: &mut Table<'_>) -> Result<Option<String>, ConfigError> {
     let Some(Placed { value, place }) = table.text("app")? else { return Ok(None) };
     match format!("app:{value}").parse::<Match>() {
         Ok(Match::App(name)) if name != "." && name != ".." => Ok(Some(name)),

@@ -262,7 +262,7 @@ fn queues_and_shapers_are_read_with_their_defaults() {
 }
 
 /// The good file with a trace in `traces/t` beside it.
-fn traced(trace: &str) -> Result<Scenario, ScenarioError> {
+fn traced(trace: &str) -> Result<Scenario, ConfigError> {
     let text = GOOD.replace("rate = \"30mbit\"", "trace = \"traces/t\"");
     let text = text.replace("steps = [{ at = \"40s\", rate = \"10mbit\" }]\n", "");
     Scenario::parse_with(&text, "some/where/good.toml", &[], &|path| match path.to_str() {
@@ -392,7 +392,7 @@ fn what_is_wrong_with_devices_is_said() {
     );
 }
 
-fn varied(changes: &[&str]) -> Result<Scenario, ScenarioError> {
+fn varied(changes: &[&str]) -> Result<Scenario, ConfigError> {
     let overrides: Vec<Override> = changes.iter().map(|c| c.parse().unwrap()).collect();
     Scenario::parse_with(GOOD, "good.toml", &overrides, &no_file)
 }
@@ -479,7 +479,7 @@ fn what_is_wrong_in_the_file_is_said_with_its_line_beside_overrides() {
 
 /// A scenario with an endless download in group `a` and a flow of some kind in group `b`, which
 /// lasts from 10 s to 50 s.
-fn with(kind: &str, keys: &str) -> Result<Scenario, ScenarioError> {
+fn with(kind: &str, keys: &str) -> Result<Scenario, ConfigError> {
     let text = format!(
         "version = 1\nname = \"x\"\nduration = \"60s\"\n[link]\nrate = \"30mbit\"\n\
          [[group]]\nname = \"a\"\nweight = 1\n[[group]]\nname = \"b\"\nweight = 1\n\
@@ -583,7 +583,7 @@ fn each_key_belongs_to_its_kinds() {
 }
 
 /// Two groups with three flows, and a policing point with more keys.
-fn policed(keys: &str) -> Result<Scenario, ScenarioError> {
+fn policed(keys: &str) -> Result<Scenario, ConfigError> {
     let text = format!(
         "version = 1\nname = \"p\"\nduration = \"60s\"\nlink = {{ rate = \"1gbit\" }}\n\
          group = [{{ name = \"a\", weight = 1 }}, {{ name = \"b\", weight = 1 }}]\n\

@@ -2,8 +2,8 @@
 
 use fairweir_core::units::{Bytes, Rate, Span};
 
-use super::super::toml_table::{Placed, ScenarioError, Table, not_one_of};
 use super::super::{DemandStep, Kind, OnOff, PING_INTERVAL, Short, Video, Web};
+use fairweir_config::{ConfigError, Placed, Table, not_one_of};
 
 const KINDS: [&str; 8] = ["bulk", "quic", "ping", "on-off", "udp", "video", "web", "short"];
 const WITH_CONGESTION_CONTROL: &[&str] = &["bulk", "quic", "on-off", "video", "web", "short"];
@@ -60,7 +60,7 @@ const SIGMA_MAX: u32 = 4;
 const SHORTS_MAX: u64 = 1_000_000;
 
 /// The key `kind`: one of [`KINDS`].
-pub(super) fn name(table: &mut Table<'_>) -> Result<&'static str, ScenarioError> {
+pub(super) fn name(table: &mut Table<'_>) -> Result<&'static str, ConfigError> {
     let Some(Placed { value, place }) = table.text("kind")? else {
         return Err(table.missing("kind", &format!("one of {}", KINDS.join(", "))));
     };
@@ -69,7 +69,7 @@ pub(super) fn name(table: &mut Table<'_>) -> Result<&'static str, ScenarioError>
 }
 
 /// Refuses a key that exists, but not for this kind.
-pub(super) fn refuse_keys_of_others(table: &Table<'_>, kind: &str) -> Result<(), ScenarioError> {
+pub(super) fn refuse_keys_of_others(table: &Table<'_>, kind: &str) -> Result<(), ConfigError> {
     for (key, kinds) in KEYS_OF_KINDS {
         if let Some(place) = table.find(key).filter(|_| !kinds.contains(&kind)) {
             let owners: Vec<String> = kinds.iter().map(|k| format!("`{k}`")).collect();
@@ -93,7 +93,7 @@ pub(super) fn kind(
     name: &str,
     demands: &[DemandStep],
     active: Span,
-) -> Result<Kind, ScenarioError> {
+) -> Result<Kind, ConfigError> {
     Ok(match name {
         "ping" => ping(table)?,
         "on-off" => {
@@ -117,7 +117,7 @@ pub(super) fn kind(
     })
 }
 
-fn ping(table: &mut Table<'_>) -> Result<Kind, ScenarioError> {
+fn ping(table: &mut Table<'_>) -> Result<Kind, ConfigError> {
     let Some(Placed { value: interval, place }) = table.parsed::<Span>("interval")? else {
         return Ok(Kind::Ping { interval: PING_INTERVAL });
     };
@@ -127,7 +127,7 @@ fn ping(table: &mut Table<'_>) -> Result<Kind, ScenarioError> {
     Ok(Kind::Ping { interval })
 }
 
-fn video(table: &mut Table<'_>) -> Result<Video, ScenarioError> {
+fn video(table: &mut Table<'_>) -> Result<Video, ConfigError> {
     let Some(Placed { value, place }) = table.texts("ladder")? else {
         let ladder = LADDER_KBIT.map(Rate::kbit).to_vec();
         return Ok(Video { ladder, length: above_zero(table, "length")? });
@@ -142,7 +142,7 @@ fn video(table: &mut Table<'_>) -> Result<Video, ScenarioError> {
     Ok(Video { ladder, length: above_zero(table, "length")? })
 }
 
-fn web(table: &mut Table<'_>) -> Result<Web, ScenarioError> {
+fn web(table: &mut Table<'_>) -> Result<Web, ConfigError> {
     let pages = table.integer("pages_per_session", 1, PAGES_MAX)?;
     let object = table.parsed::<Bytes>("object")?;
     let range = Bytes::new(1)..=OBJECT_MEDIAN_MAX;
@@ -161,7 +161,7 @@ fn web(table: &mut Table<'_>) -> Result<Web, ScenarioError> {
     })
 }
 
-fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ScenarioError> {
+fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ConfigError> {
     let wanted = format!("a number above 0 up to {RATE_PER_S_MAX}, such as 2.5");
     let rate = table.millionths("rate_per_s", RATE_PER_S_MAX, &wanted)?;
     let arrivals = table.integer("arrivals", 1, SHORTS_MAX)?.map(|p| p.value as u32);
@@ -193,7 +193,7 @@ fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ScenarioError> {
     Ok(Short { interval, size: size.value, sigma_ppm, arrivals })
 }
 
-fn above_zero(table: &mut Table<'_>, key: &str) -> Result<Option<Span>, ScenarioError> {
+fn above_zero(table: &mut Table<'_>, key: &str) -> Result<Option<Span>, ConfigError> {
     match table.parsed::<Span>(key)? {
         Some(Placed { value: Span::ZERO, place }) => {
             Err(place.error("a time of zero is none; wanted more"))

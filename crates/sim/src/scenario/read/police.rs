@@ -3,10 +3,10 @@
 use fairweir_core::phantom::{Class, Criterion, Plan, PlanSpec, Share};
 use fairweir_core::units::{Rate, Span, Time};
 
-use super::super::plan::{self, Members};
 use super::super::police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
-use super::super::toml_table::{Place, Placed, ScenarioError, Table, not_one_of};
 use super::super::{FLOWS_MAX, Flow, Group};
+use fairweir_config::plan::{self, Members};
+use fairweir_config::{ConfigError, Place, Placed, Table, not_one_of};
 
 /// Reads the policing points; where there are to be copies of one, its flows are copied, too.
 pub(super) fn points(
@@ -14,7 +14,7 @@ pub(super) fn points(
     groups: &[Group],
     flows: &mut Vec<Flow>,
     end: Time,
-) -> Result<Vec<Police>, ScenarioError> {
+) -> Result<Vec<Police>, ConfigError> {
     let mut points: Vec<Police> = Vec::new();
     // Whatever one point copies is none of the next one's.
     let in_file = flows.len();
@@ -48,7 +48,7 @@ fn point<'t>(
     mut table: Table<'t>,
     groups: &[Group],
     flows: &[Flow],
-) -> Result<(Police, Copies<'t>), ScenarioError> {
+) -> Result<(Police, Copies<'t>), ConfigError> {
     let name = table.text("name")?.ok_or_else(|| table.missing("name", "a name for reports"))?;
     let rate = table.parsed::<Rate>("rate")?;
     let rate = rate.ok_or_else(|| table.missing("rate", "a rate such as 10mbit"))?;
@@ -107,7 +107,7 @@ const KEYS: [&str; 11] = [
 ];
 
 /// The keys `burst` and `queue`.
-fn size(table: &mut Table<'_>, algorithm: Algorithm) -> Result<PoliceSize, ScenarioError> {
+fn size(table: &mut Table<'_>, algorithm: Algorithm) -> Result<PoliceSize, ConfigError> {
     let (has, has_not) = match algorithm {
         Algorithm::TokenBucket | Algorithm::FairPolicer => (Some("burst"), &["queue"][..]),
         Algorithm::Pqp | Algorithm::Shaper => (Some("queue"), &["burst"][..]),
@@ -135,7 +135,7 @@ struct Choosing<'f> {
 
 impl Choosing<'_> {
     /// The flows that the keys `groups` and `flows` name, in rising order; `None` without either.
-    fn choose(&self, table: &mut Table<'_>) -> Result<Option<Vec<usize>>, ScenarioError> {
+    fn choose(&self, table: &mut Table<'_>) -> Result<Option<Vec<usize>>, ConfigError> {
         let groups = table.texts("groups")?;
         let numbers = table.integers("flows", 0, self.flows.len() as u64 - 1)?;
         if groups.is_none() && numbers.is_none() {
@@ -165,7 +165,7 @@ impl Choosing<'_> {
         mut spec: PlanSpec,
         all: &[usize],
         place: &Place<'_>,
-    ) -> Result<(PlanSpec, Vec<String>), ScenarioError> {
+    ) -> Result<(PlanSpec, Vec<String>), ConfigError> {
         let stranger =
             (0..self.flows.len()).find(|i| self.chosen[*i].is_some() && !all.contains(i));
         if let Some(class) = stranger.and_then(|i| self.chosen[i].as_ref()) {
@@ -197,7 +197,7 @@ impl Members for Choosing<'_> {
         &["groups", "flows"]
     }
 
-    fn take(&mut self, table: &mut Table<'_>, name: &str) -> Result<Vec<Criterion>, ScenarioError> {
+    fn take(&mut self, table: &mut Table<'_>, name: &str) -> Result<Vec<Criterion>, ConfigError> {
         let place = table.place();
         let Some(flows) = self.choose(table)? else { return Ok(Vec::new()) };
         for flow in flows {
@@ -237,7 +237,7 @@ fn copied(
     copies: &Copies<'_>,
     flows: &mut Vec<Flow>,
     end: Time,
-) -> Result<Vec<Police>, ScenarioError> {
+) -> Result<Vec<Police>, ConfigError> {
     let mut made = Vec::new();
     for nth in 1..copies.count {
         let later = copies.stagger * nth;

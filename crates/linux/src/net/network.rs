@@ -1,8 +1,8 @@
 //! Which network a device is connected to.
 
 use crate::Error;
-use crate::link;
-use crate::netlink::{Netlink, Request, attribute, u32_at};
+use crate::net::link;
+use crate::net::netlink::{Netlink, Request, attribute, u32_at};
 
 /// A name for the network behind `dev`, by which its capacity can be remembered: `gateway ` and
 /// the hardware address of the default route's next hop. `None` if there is no such route, or

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::toml_table::not_one_of;
+use crate::table::not_one_of;
 
 /// A key of a scenario file, and what it shall be instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Override {
     ///
     /// # Errors
     /// Says which part of the key names nothing.
-    pub(super) fn apply<'t>(&'t self, document: &mut DeTable<'t>, at: usize) -> Result<(), String> {
+    pub(crate) fn apply<'t>(&'t self, document: &mut DeTable<'t>, at: usize) -> Result<(), String> {
         self.put_into_table(document, &self.key, at)
     }
 

@@ -11,7 +11,8 @@ use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-use crate::{Error, link};
+use crate::Error;
+use crate::net::link;
 
 /// A network namespace.
 #[derive(Debug)]

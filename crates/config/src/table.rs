@@ -7,12 +7,12 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::overrides::Override;
+use crate::overrides::Override;
 
 /// What is wrong with a scenario file: the first thing found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin}: {key}{what}", key = if key.is_empty() { String::new() } else { format!("{key}: ") })]
-pub struct ScenarioError {
+pub struct ConfigError {
     /// Where it stands.
     pub origin: Origin,
     /// The key as a path, such as `flow.rtt`; empty if the text is no TOML at all.
@@ -59,7 +59,7 @@ impl<'t> Source<'t> {
     }
 
     /// The document's top table.
-    pub fn top(self) -> Result<Table<'t>, ScenarioError> {
+    pub fn top(self) -> Result<Table<'t>, ConfigError> {
         let parsed = DeTable::parse(self.text).map_err(|e| {
             let at = e.span().map_or(0, |s| s.start);
             self.error(at, "", e.message().replace('\n', ", "))
@@ -72,8 +72,8 @@ impl<'t> Source<'t> {
         Ok(Table { source: self, path: String::new(), at: 0, entries: entries(document) })
     }
 
-    fn error(self, at: usize, key: &str, what: impl Display) -> ScenarioError {
-        ScenarioError {
+    fn error(self, at: usize, key: &str, what: impl Display) -> ConfigError {
+        ConfigError {
             origin: self.origin(at),
             key: key.to_owned(),
             // What the user wrote may hold control characters, which would break the one line.
@@ -132,7 +132,7 @@ impl Place<'_> {
     }
 
     /// An error here.
-    pub fn error(&self, what: impl Display) -> ScenarioError {
+    pub fn error(&self, what: impl Display) -> ConfigError {
         self.source.error(self.at, &self.key, what)
     }
 }
@@ -170,7 +170,7 @@ impl<'t> Table<'t> {
     }
 
     /// A text, if it is there.
-    pub fn text(&mut self, key: &str) -> Result<Option<Placed<'t, String>>, ScenarioError> {
+    pub fn text(&mut self, key: &str) -> Result<Option<Placed<'t, String>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match value {
             DeValue::String(text) => Ok(Some(Placed { value: text.into_owned(), place })),
@@ -186,7 +186,7 @@ impl<'t> Table<'t> {
     }
 
     /// A text that `T` can be read from, if it is there.
-    pub fn parsed<T>(&mut self, key: &str) -> Result<Option<Placed<'t, T>>, ScenarioError>
+    pub fn parsed<T>(&mut self, key: &str) -> Result<Option<Placed<'t, T>>, ConfigError>
     where
         T: FromStr<Err: Display>,
     {
@@ -202,7 +202,7 @@ impl<'t> Table<'t> {
         &mut self,
         key: &str,
         words: &[(&str, T)],
-    ) -> Result<Option<Placed<'t, T>>, ScenarioError> {
+    ) -> Result<Option<Placed<'t, T>>, ConfigError> {
         let Some(Placed { value, place }) = self.text(key)? else { return Ok(None) };
         match words.iter().find(|(word, _)| *word == value) {
             Some(&(_, value)) => Ok(Some(Placed { value, place })),
@@ -219,7 +219,7 @@ impl<'t> Table<'t> {
         key: &str,
         min: u64,
         max: u64,
-    ) -> Result<Option<Placed<'t, u64>>, ScenarioError> {
+    ) -> Result<Option<Placed<'t, u64>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match whole(&value).filter(|n| (min..=max).contains(n)) {
             Some(value) => Ok(Some(Placed { value, place })),
@@ -236,7 +236,7 @@ impl<'t> Table<'t> {
         key: &str,
         min: i64,
         max: i64,
-    ) -> Result<Option<Placed<'t, i64>>, ScenarioError> {
+    ) -> Result<Option<Placed<'t, i64>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         let number = match &value {
             DeValue::Integer(i) => i64::from_str_radix(i.as_str(), i.radix()).ok(),
@@ -252,7 +252,7 @@ impl<'t> Table<'t> {
     }
 
     /// `true` or `false`, if it is there.
-    pub fn truth(&mut self, key: &str) -> Result<Option<bool>, ScenarioError> {
+    pub fn truth(&mut self, key: &str) -> Result<Option<bool>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match value {
             DeValue::Boolean(truth) => Ok(Some(truth)),
@@ -261,7 +261,7 @@ impl<'t> Table<'t> {
     }
 
     /// A ratio from 0 to 1 in parts per million, if it is there.
-    pub fn ratio_ppm(&mut self, key: &str) -> Result<Option<u32>, ScenarioError> {
+    pub fn ratio_ppm(&mut self, key: &str) -> Result<Option<u32>, ConfigError> {
         let ratio = self.millionths(key, 1, "a ratio from 0 to 1, such as 0.01")?;
         Ok(ratio.map(|p| p.value as u32))
     }
@@ -272,7 +272,7 @@ impl<'t> Table<'t> {
         key: &str,
         max: u32,
         wanted: &str,
-    ) -> Result<Option<Placed<'t, u64>>, ScenarioError> {
+    ) -> Result<Option<Placed<'t, u64>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         let number = match &value {
             DeValue::Float(f) => f.as_str().parse::<f64>().ok(),
@@ -291,7 +291,7 @@ impl<'t> Table<'t> {
         key: &str,
         min: u32,
         max: u32,
-    ) -> Result<Option<(u32, u32)>, ScenarioError> {
+    ) -> Result<Option<(u32, u32)>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         let numbers: Vec<Option<u32>> = match &value {
             DeValue::Array(array) => array.iter().map(|v| whole(v.get_ref())).collect(),
@@ -314,7 +314,7 @@ impl<'t> Table<'t> {
         key: &str,
         min: u64,
         max: u64,
-    ) -> Result<Option<Placed<'t, Vec<u64>>>, ScenarioError> {
+    ) -> Result<Option<Placed<'t, Vec<u64>>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         let wrong = |v: &DeValue| {
             let found = found(v);
@@ -330,7 +330,7 @@ impl<'t> Table<'t> {
     }
 
     /// A list of texts, if it is there.
-    pub fn texts(&mut self, key: &str) -> Result<Option<Placed<'t, Vec<String>>>, ScenarioError> {
+    pub fn texts(&mut self, key: &str) -> Result<Option<Placed<'t, Vec<String>>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         let wrong = |v: &DeValue| {
             place.error(format!("found {}, wanted a list of texts such as [\"app:mpv\"]", found(v)))
@@ -347,7 +347,7 @@ impl<'t> Table<'t> {
     }
 
     /// A table, if it is there.
-    pub fn table(&mut self, key: &str) -> Result<Option<Table<'t>>, ScenarioError> {
+    pub fn table(&mut self, key: &str) -> Result<Option<Table<'t>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match value {
             DeValue::Table(table) => Ok(Some(self.inner(place, table))),
@@ -356,7 +356,7 @@ impl<'t> Table<'t> {
     }
 
     /// A list of tables; empty if it is not there.
-    pub fn tables(&mut self, key: &str) -> Result<Vec<Table<'t>>, ScenarioError> {
+    pub fn tables(&mut self, key: &str) -> Result<Vec<Table<'t>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(Vec::new()) };
         let wrong =
             |v: &DeValue| place.error(format!("found {}, wanted a list of tables", found(v)));
@@ -379,7 +379,7 @@ impl<'t> Table<'t> {
     }
 
     /// The error that a key is missing, or the one that was probably meant is misspelt.
-    pub fn missing(&self, key: &str, wanted: &str) -> ScenarioError {
+    pub fn missing(&self, key: &str, wanted: &str) -> ConfigError {
         let slips = |found: &str| strsim::osa_distance(found, key);
         let near = self.entries.iter().filter(|(k, _)| slips(k.get_ref()) <= slips_max(key));
         if let Some((found, _)) = near.min_by_key(|(k, _)| slips(k.get_ref())) {
@@ -390,7 +390,7 @@ impl<'t> Table<'t> {
     }
 
     /// Refuses the first key that nobody took.
-    pub fn finish(self, allowed: &[&str]) -> Result<(), ScenarioError> {
+    pub fn finish(self, allowed: &[&str]) -> Result<(), ConfigError> {
         let Some((key, _)) = self.entries.iter().min_by_key(|(k, _)| k.span().start) else {
             return Ok(());
         };

@@ -14,9 +14,11 @@ use libbpf_rs::{
 };
 
 use crate::Error;
-use crate::abi::{Config, Counter, Counters, Plain, SLOTS_MAX, Talker};
-use crate::cgroup;
-use crate::rules::{self, Rules, Table};
+use crate::bpf::abi::{Config, Counter, Counters, Plain, SLOTS_MAX, Talker};
+use crate::classify::cgroup;
+use crate::classify::rules::{self, Rules, Table};
+
+pub(crate) mod abi;
 
 /// The loaded programs, and what they are attached to; everything goes when this drops.
 pub(crate) struct Programs {

@@ -3,9 +3,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use fairweir_core::units::Bytes;
 use ipnet::IpNet;
 
-use crate::abi::{self, Counter};
-use crate::cgroup::Tree;
-use crate::netlink::text;
+use crate::bpf::abi::{self, Counter};
+use crate::classify::cgroup::Tree;
+use crate::net::netlink::text;
 
 /// Who received how much.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use ipnet::IpNet;
 
 use crate::Error;
-use crate::netlink::{Nest, Netlink, Request, attributes, text, u16_at, u32_at};
-use crate::netns::Netns;
+use crate::net::netlink::{Nest, Netlink, Request, attributes, text, u16_at, u32_at};
+use crate::net::netns::Netns;
 
 /// A network device as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,9 +4,11 @@
 use fairweir_core::units::Bytes;
 
 use crate::Error;
-use crate::link::{self, Link};
-use crate::netlink::Netlink;
-use crate::{htb, ingress, lift};
+use crate::classify::ingress;
+use crate::lift;
+use crate::net::link::{self, Link};
+use crate::net::netlink::Netlink;
+use crate::shape::htb;
 
 /// A live intermediate device with its HTB.
 #[derive(Clone, Debug)]

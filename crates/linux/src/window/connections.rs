@@ -13,9 +13,9 @@ use fairweir_core::units::{Bytes, Span};
 use libbpf_rs::{Link, MapHandle, ProgramMut};
 
 use crate::Error;
-use crate::abi::{ConnectionRecord, Plain};
+use crate::bpf::abi::{ConnectionRecord, Plain};
 use crate::bpf::bpf_error;
-use crate::netns::Netns;
+use crate::net::netns::Netns;
 
 /// An iterator over connections, to be run as often as wanted.
 pub(crate) struct Pass {

@@ -5,13 +5,13 @@ use fairweir_core::units::{Bytes, Span, Time};
 use libbpf_rs::ProgramInput;
 
 use crate::Error;
-use crate::abi::{Config, FEATURE_CENSUS, FEATURE_TRANSIT};
 use crate::bpf::Programs;
-use crate::cgroup::{self, Tree};
-use crate::connections::Pass;
-use crate::netlink::u32_at;
-use crate::netns::Netns;
-use crate::rules::{self, Rules};
+use crate::bpf::abi::{Config, FEATURE_CENSUS, FEATURE_TRANSIT};
+use crate::classify::cgroup::{self, Tree};
+use crate::classify::rules::{self, Rules};
+use crate::net::netlink::u32_at;
+use crate::net::netns::Netns;
+use crate::window::connections::Pass;
 
 /// A loaded classifier with the rules of a policy.
 pub struct Trial {

@@ -12,19 +12,21 @@ use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{Allocation, ClassSpec, GroupSample};
 use fairweir_core::units::{Bytes, Span, Time};
 
-use crate::abi::{
+use crate::bpf::abi::{
     Config, Counter, FEATURE_CENSUS, FEATURE_OWNERS, FEATURE_TRANSIT, FEATURE_WINDOWS, SLOTS_MAX,
 };
 use crate::bpf::{Parts, Programs};
-use crate::census::{self, Talker};
-use crate::cgroup::{self, Tree};
-use crate::ifb::{self, Ifb};
-use crate::link::{self, Link};
-use crate::netlink::Netlink;
-use crate::netns::Netns;
-use crate::rules::{self, Rules};
-use crate::windows::WindowEnforcer;
-use crate::{Error, htb, ingress, monotonic_now};
+use crate::classify::census::{self, Talker};
+use crate::classify::cgroup::{self, Tree};
+use crate::classify::ingress;
+use crate::classify::rules::{self, Rules};
+use crate::net::link::{self, Link};
+use crate::net::netlink::Netlink;
+use crate::net::netns::Netns;
+use crate::shape::htb;
+use crate::shape::ifb::{self, Ifb};
+use crate::window::WindowEnforcer;
+use crate::{Error, monotonic_now};
 
 /// What shall be attached to which device.
 #[derive(Clone, Debug)]

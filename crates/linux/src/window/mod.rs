@@ -12,14 +12,17 @@ use fairweir_core::receiver::{ConnectionSample, Windows};
 use fairweir_core::units::Bytes;
 use libbpf_rs::{Link, MapCore, MapFlags, ObjectBuilder};
 
-use crate::abi::{
+use crate::Error;
+use crate::bpf::abi::{
     CLAMP_MARK, CLAMP_MARK_MASK, FEATURE_TRANSIT, FEATURE_WINDOWS, InitialWindows, Plain, SLOTS_MAX,
 };
 use crate::bpf::{KEY, Parts, Programs, bpf_error, listen_to_the_loader, update};
-use crate::connections::{Pass, samples};
+use crate::classify::cgroup;
 use crate::host::Host;
-use crate::netns::Netns;
-use crate::{Error, cgroup};
+use crate::net::netns::Netns;
+use crate::window::connections::{Pass, samples};
+
+pub(crate) mod connections;
 
 /// The part of a [`Host`] that watches connections; it costs nothing before it is asked for.
 pub(crate) enum WindowEnforcer {

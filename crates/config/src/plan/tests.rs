@@ -1,7 +1,7 @@
-use super::super::toml_table::Source;
 use super::*;
+use crate::table::Source;
 
-fn read(text: &str) -> Result<(Share, Sharing<'_>), ScenarioError> {
+fn read(text: &str) -> Result<(Share, Sharing<'_>), ConfigError> {
     let mut table = Source::new(text, "isp.toml", &[]).top()?;
     let sharing = sharing(&mut table, &mut ByMatch)?;
     table.finish(&KEYS)?;

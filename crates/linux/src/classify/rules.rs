@@ -12,8 +12,8 @@ use ipnet::IpNet;
 use nix::unistd::User;
 
 use crate::Error;
-use crate::abi::{self, PORT_TABLES, PORTS, Plain, Prefix4, Prefix6, SLOTS_MAX};
-use crate::cgroup::Tree;
+use crate::bpf::abi::{self, PORT_TABLES, PORTS, Plain, Prefix4, Prefix6, SLOTS_MAX};
+use crate::classify::cgroup::Tree;
 
 /// The entries of one map, as bytes.
 pub(crate) type Table = BTreeMap<Vec<u8>, u32>;

@@ -13,7 +13,7 @@ use fairweir_core::receiver::{Allocation, ClassSpec};
 use fairweir_core::units::{Bytes, Rate};
 
 use crate::Error;
-use crate::netlink::{Nest, Netlink, Request, attribute, text, u32_at};
+use crate::net::netlink::{Nest, Netlink, Request, attribute, text, u32_at};
 
 /// What the kernel counts of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

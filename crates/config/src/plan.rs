@@ -9,7 +9,7 @@ use fairweir_core::phantom::{Class, Criterion, PlanError, PlanSpec, Share, Signa
 use fairweir_core::policy::Match;
 use fairweir_core::units::{Rate, Span};
 
-use super::toml_table::{Place, Placed, ScenarioError, Table, not_one_of};
+use crate::table::{ConfigError, Place, Placed, Table, not_one_of};
 
 /// The keys that [`sharing`] takes of a table.
 pub const KEYS: [&str; 5] = ["rtt_max", "signal", "queues", "share", "class"];
@@ -29,8 +29,8 @@ pub trait Members {
     /// Takes its keys of the table of the class `name`; nothing is what no other class takes.
     ///
     /// # Errors
-    /// [`ScenarioError`] if what they say is wrong.
-    fn take(&mut self, table: &mut Table<'_>, name: &str) -> Result<Vec<Criterion>, ScenarioError>;
+    /// [`ConfigError`] if what they say is wrong.
+    fn take(&mut self, table: &mut Table<'_>, name: &str) -> Result<Vec<Criterion>, ConfigError>;
 }
 
 /// What an operator writes: `match = ["dscp:ef", "port:udp/5060", "ip:203.0.113.0/24"]`.
@@ -42,7 +42,7 @@ impl Members for ByMatch {
         &["match"]
     }
 
-    fn take(&mut self, table: &mut Table<'_>, _: &str) -> Result<Vec<Criterion>, ScenarioError> {
+    fn take(&mut self, table: &mut Table<'_>, _: &str) -> Result<Vec<Criterion>, ConfigError> {
         let Some(Placed { value, place }) = table.texts("match")? else { return Ok(Vec::new()) };
         if value.is_empty() {
             return Err(place.error("the list is empty; leave it out to take what is left"));
@@ -73,7 +73,7 @@ impl Sharing<'_> {
     }
 
     /// Says what is wrong with a plan, and where; `rate_place` is where its rate stands.
-    pub fn error(&self, error: &PlanError, rate_place: &Place<'_>) -> ScenarioError {
+    pub fn error(&self, error: &PlanError, rate_place: &Place<'_>) -> ConfigError {
         let class = |name: &String| self.classes.iter().find(|(n, _)| n == name).map(|(_, p)| p);
         match error {
             PlanError::Rate(_) => rate_place.error(error),
@@ -97,11 +97,11 @@ impl Sharing<'_> {
 /// Takes [`KEYS`] of a table; what else it has is left there.
 ///
 /// # Errors
-/// [`ScenarioError`]: the first thing that is wrong with one of them.
+/// [`ConfigError`]: the first thing that is wrong with one of them.
 pub fn sharing<'t>(
     table: &mut Table<'t>,
     members: &mut dyn Members,
-) -> Result<Sharing<'t>, ScenarioError> {
+) -> Result<Sharing<'t>, ConfigError> {
     let rtt_max = table.parsed::<Span>("rtt_max")?;
     let signals = [("soft", Signal::Soft), ("hard", Signal::Hard)];
     let signal = table.word("signal", &signals)?.map_or(Signal::Soft, |p| p.value);
@@ -124,7 +124,7 @@ fn share<'t>(
     members: &mut dyn Members,
     queues_default: u8,
     places: &mut Vec<(String, Place<'t>)>,
-) -> Result<Share, ScenarioError> {
+) -> Result<Share, ConfigError> {
     let queues = table.integer("queues", 1, LEAVES_MAX as u64)?;
     let is_priority = table.word("share", &[("weighted", false), ("priority", true)])?;
     let tables = table.tables("class")?;
@@ -158,7 +158,7 @@ fn class<'t>(
     members: &mut dyn Members,
     is_priority: bool,
     places: &mut Vec<(String, Place<'t>)>,
-) -> Result<Class, ScenarioError> {
+) -> Result<Class, ConfigError> {
     let name = table.text("name")?.ok_or_else(|| table.missing("name", "a class's name"))?;
     if name.value.is_empty() {
         return Err(name.place.error("it is empty; wanted a name for the counters"));

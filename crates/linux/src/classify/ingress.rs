@@ -2,9 +2,9 @@
 //! tcx, how to get in by clsact.
 
 use crate::Error;
-use crate::htb::{TCMSG_BYTES, tcmsg};
-use crate::link::Link;
-use crate::netlink::{Nest, Netlink, Request, attribute, text, u32_at};
+use crate::net::link::Link;
+use crate::net::netlink::{Nest, Netlink, Request, attribute, text, u32_at};
+use crate::shape::htb::{TCMSG_BYTES, tcmsg};
 
 /// Refuses if somebody else's ingress qdisc or filters are there.
 ///
