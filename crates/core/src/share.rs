@@ -45,6 +45,12 @@ impl Weight {
     }
 }
 
+impl Default for Weight {
+    fn default() -> Weight {
+        Weight::ONE
+    }
+}
+
 impl TryFrom<u32> for Weight {
     type Error = WeightError;
     fn try_from(n: u32) -> Result<Weight, WeightError> {

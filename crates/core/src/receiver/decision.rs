@@ -138,6 +138,22 @@ pub enum GroupState {
     Unresponsive,
 }
 
+/// A few words for people.
+impl fmt::Display for GroupState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            GroupState::Idle => "idle",
+            GroupState::Unknown => "unknown",
+            GroupState::Growing => "growing",
+            GroupState::Rising => "rising",
+            GroupState::Saturating => "saturating",
+            GroupState::NonSaturating => "non saturating",
+            GroupState::Lending => "lending",
+            GroupState::Unresponsive => "unresponsive",
+        })
+    }
+}
+
 /// What a controller did in a tick, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]

@@ -1,5 +1,7 @@
 //! What is measured on the receiving side in one tick: a controller's only source.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Bytes, Span, Time};
@@ -123,4 +125,15 @@ pub enum DelaySource {
     ReceiverRtt,
     /// An active probe of a reflector: both directions.
     Probe,
+}
+
+/// A few words for people.
+impl fmt::Display for DelaySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            DelaySource::Timestamps => "timestamps",
+            DelaySource::ReceiverRtt => "receiver rtt",
+            DelaySource::Probe => "probe",
+        })
+    }
 }
