@@ -168,9 +168,11 @@ mod tests {
             },
             ..GroupStatus::default()
         };
-        let text: String = bar(&group(5, 8), 10, 10).spans.iter().map(|s| s.content.as_ref()).collect();
+        let text: String =
+            bar(&group(5, 8), 10, 10).spans.iter().map(|s| s.content.as_ref()).collect();
         assert_eq!(text, "█████···│·");
-        let text: String = bar(&group(50, 50), 10, 4).spans.iter().map(|s| s.content.as_ref()).collect();
+        let text: String =
+            bar(&group(50, 50), 10, 4).spans.iter().map(|s| s.content.as_ref()).collect();
         assert_eq!(text, "███│");
     }
 

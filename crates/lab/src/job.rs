@@ -1,14 +1,14 @@
 //! What the lab tells its agents, as JSON.
 //!
-//! Flows, and what their applications measured ([`fairweir_sim::app::Outcome`]), go through serde
+//! Flows, and what their applications measured ([`fairweir_scenario::app::Outcome`]), go through serde
 //! as they are: times in nanoseconds and rates in bit/s, so what is read is exactly what was
 //! written.
 
 use std::net::SocketAddr;
 
 use fairweir_core::units::Time;
-use fairweir_sim::app::App;
-use fairweir_sim::scenario::{DemandStep, ETHERNET_HEADER, Flow};
+use fairweir_scenario::app::App;
+use fairweir_scenario::{DemandStep, ETHERNET_HEADER, Flow};
 use serde::{Deserialize, Serialize};
 
 /// What the processes that send and receive a flow have to know.
@@ -72,9 +72,9 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use fairweir_core::units::{Bytes, Rate, Span};
-    use fairweir_sim::app::Outcome;
-    use fairweir_sim::report::{PingSamples, ShortSamples, VideoSamples, WebSamples};
-    use fairweir_sim::scenario::{Ip, Scenario};
+    use fairweir_scenario::app::Outcome;
+    use fairweir_scenario::report::{PingSamples, ShortSamples, VideoSamples, WebSamples};
+    use fairweir_scenario::{Ip, Scenario};
 
     use super::*;
 

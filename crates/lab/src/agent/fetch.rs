@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use fairweir_core::units::Span;
-use fairweir_sim::app::Outcome;
-use fairweir_sim::scenario::Kind;
+use fairweir_scenario::Kind;
+use fairweir_scenario::app::Outcome;
 
 use crate::clock::Clock;
 use crate::job::Job;

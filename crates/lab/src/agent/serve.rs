@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use fairweir_linux::pacing;
-use fairweir_sim::scenario::Kind;
+use fairweir_scenario::Kind;
 use socket2::{Domain, Socket, Type};
 
 use crate::clock::Clock;
