@@ -1,4 +1,4 @@
-//! `fairweir top`: the groups of a running daemon, live.
+//! `fairweir top`: the groups of a running daemon, updated live.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal};
@@ -19,18 +19,18 @@ use crate::client::Client;
 use crate::status::{headline, last_reason, mbit, notes};
 use crate::wire::{GroupStatus, Request, Status};
 
-/// How often the daemon is asked, which is as often as it knows something new.
+/// The interval of status requests, one tick of the daemon.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// How many of these a sparkline holds.
+/// The number of samples in a sparkline.
 const HISTORY_MAX: usize = 300;
 
-/// A full bar is never less, so that an idle link looks idle.
+/// The least rate of a full bar, so that an idle link is drawn as idle.
 const SCALE_MIN_BPS: u64 = 1_000_000;
 
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        bail!("top needs a terminal; `fairweir status --json` is for pipes");
+        bail!("stdin and stdout must be a terminal; use `fairweir status --json` in scripts");
     }
     let mut client = Client::find(&args.run_dir.run_dir, args.dev.as_deref())?;
     let mut top = Top::default();
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     ran
 }
 
-/// Whether somebody wants to leave.
+/// Whether a key to quit was pressed.
 pub(crate) fn is_quit(event: &Event) -> bool {
     let Event::Key(key) = event else { return false };
     let interrupt = key.code == KeyCode::Char('c') && key.modifiers == KeyModifiers::CONTROL;
@@ -57,11 +57,11 @@ pub(crate) fn is_quit(event: &Event) -> bool {
         && (interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
 }
 
-/// What is on the screen.
+/// The state of the screen.
 #[derive(Default)]
 struct Top {
     status: Status,
-    /// Rates of each group, newest last.
+    /// Recent rates by group, newest last.
     history: BTreeMap<String, VecDeque<u64>>,
 }
 
@@ -78,7 +78,7 @@ impl Top {
         self.status = status;
     }
 
-    /// What a full bar means: the capacity, or more if more was seen.
+    /// The rate of a full bar: the capacity, or the highest rate seen.
     fn scale(&self) -> u64 {
         let seen = self.history.values().flatten().copied().max().unwrap_or(0);
         self.status.capacity_bps.map_or(0, Rate::as_bps).max(seen).max(SCALE_MIN_BPS)
@@ -102,7 +102,7 @@ impl Top {
         self.draw_groups(frame, rows[1]);
         let note = |(label, text): &(&str, String)| Line::from(format!("{label}: {text}")).dim();
         frame.render_widget(Paragraph::new(notes.iter().map(note).collect::<Vec<_>>()), rows[2]);
-        frame.render_widget(Line::from("q quits · bar: rate, │ fair share").dim(), rows[3]);
+        frame.render_widget(Line::from("q: quit · bar: rate, │: fair share").dim(), rows[3]);
     }
 
     fn draw_groups(&self, frame: &mut Frame<'_>, area: Rect) {
@@ -141,7 +141,7 @@ fn bar(group: &GroupStatus, scale: u64, width: usize) -> Line<'static> {
     let (rate_bps, share_bps) = (group.decision.rate.as_bps(), group.decision.share.as_bps());
     let full = cells(rate_bps).min(width);
     let share = cells(share_bps).min(width.saturating_sub(1));
-    // Within a tenth of its share, or not: the two colours are told apart by everybody.
+    // Blue and yellow are distinguishable with every common colour deficiency.
     let fair = rate_bps.abs_diff(share_bps) <= share_bps / 10;
     let color = if fair { Color::Blue } else { Color::Yellow };
     let cell = |i: usize| match (i == share && share_bps > 0, i < full) {
