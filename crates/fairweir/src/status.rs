@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use fairweir_core::units::{Bytes, Rate};
+use fairweir_core::units::Rate;
 
 use crate::cli::StatusArgs;
 use crate::client::Client;
@@ -36,7 +36,7 @@ pub(crate) fn headline(status: &Status) -> String {
         (None, false, false) => "not enforcing",
     };
     let capacity = match status.capacity_bps {
-        Some(bps) => format!("capacity {}", mbit(bps)),
+        Some(rate) => format!("capacity {}", mbit(rate.as_bps())),
         None => "capacity unknown".to_owned(),
     };
     let minutes = status.since_s as u64 / 60;
@@ -58,14 +58,13 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
         notes.push(("configuration error", error.clone()));
     }
     if let Some(remembered) = status.remembered {
-        let (capacity, hours) = (mbit(remembered.capacity_bps), remembered.age_s / 3600);
+        let (capacity, hours) = (mbit(remembered.capacity_bps.as_bps()), remembered.age_s / 3600);
         let network = status.network.as_deref().unwrap_or("this network");
         notes
             .push(("stored capacity", format!("{capacity} for {network}, {hours} h old at start")));
     }
     if let Some(delay) = &status.delay {
-        let source = delay.source.replace('_', " ");
-        let of = format!("{source}, {} samples", delay.samples);
+        let of = format!("{}, {} samples", delay.source, delay.samples);
         notes.push(("queue at the ISP", format!("{:.1} ms ({of})", delay.mean_ms)));
     }
     if status.connections > 0 {
@@ -97,18 +96,20 @@ fn probe_note(probe: &ProbeStatus) -> String {
 /// Prints the groups of `status`, one per line.
 pub(crate) fn print_groups(out: &mut impl Write, status: &Status) -> io::Result<()> {
     let row = |group: &crate::wire::GroupStatus| {
-        let or_dash = |bps: Option<u64>| bps.map_or_else(|| "-".to_owned(), mbit);
+        let rate = |rate: Rate| mbit(rate.as_bps());
+        let or_dash = |optional: Option<Rate>| optional.map_or_else(|| "-".to_owned(), rate);
+        let decision = &group.decision;
         vec![
             group.name.clone(),
             group.weight.to_string(),
-            mbit(group.rate_bps),
-            mbit(group.share_bps),
-            or_dash(group.demand_bps),
-            or_dash(group.ceil_bps),
-            group.state.replace('_', " "),
+            rate(decision.rate),
+            rate(decision.share),
+            or_dash(decision.demand),
+            or_dash(decision.ceil),
+            decision.state.to_string(),
             group.drops.to_string(),
-            Bytes::new(group.backlog_bytes).to_string(),
-            Bytes::new(group.received_bytes).to_string(),
+            group.backlog_bytes.to_string(),
+            group.received_bytes.to_string(),
         ]
     };
     let headings = [
