@@ -9,7 +9,7 @@ use super::Direction;
 use super::abi::Settings;
 use super::maps::Maps;
 use crate::Error;
-use crate::link::{self, Link};
+use crate::net::link::{self, Link};
 
 /// Where at a device packets are policed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,7 @@ fn occupied(error: Error, device: &str) -> Error {
     }
     Error::Occupied {
         dev: device.to_owned(),
-        found: "it has an XDP program of somebody else".to_owned(),
+        found: "the XDP program of another program is attached".to_owned(),
         remedy: format!("ip link set dev {device} xdp off"),
     }
 }
