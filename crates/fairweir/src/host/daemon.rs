@@ -268,6 +268,8 @@ impl Daemon {
         let observation =
             Observation { at: read_at, interval, groups: samples, connections, probe };
         self.controller.handle_observation(&observation);
+        let received: Rate = self.totals.iter().map(|t| t.rate).sum();
+        self.memory.handle_tick(self.controller.learned_capacity(), received, interval);
         self.note_act(now);
         self.carry_out(now);
         if self.opening.is_none()
@@ -424,6 +426,7 @@ impl Daemon {
         if moved {
             info!(dev = self.settings.dev, network, "this is another network");
             self.store_capacity();
+            self.memory.handle_tick(None, Rate::ZERO, Span::ZERO);
             // It was told of the network in which the daemon began.
             self.told_capacity = None;
         }
@@ -451,6 +454,9 @@ impl Daemon {
     }
 
     fn store_capacity(&mut self) {
+        if !self.memory.is_confirmed() {
+            return;
+        }
         let (Some(network), Some(learned)) = (&self.network, self.controller.learned_capacity())
         else {
             return;

@@ -3,14 +3,17 @@
 //! One file for all daemons: a list of entries, each for a device and the network that it was
 //! connected to. It is replaced in one step, so that a reader never sees half of it. What cannot
 //! be read is as good as nothing remembered: the capacity is learned anew.
+//!
+//! Only a capacity that stayed the same while the link was used for a minute is stored, so that a
+//! short disturbance, or an attack on the measurement, has no effect beyond its end.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fairweir_core::receiver::CAPACITY_MIN;
-use fairweir_core::units::Rate;
+use fairweir_core::receiver::{CAPACITY_MIN, TICK};
+use fairweir_core::units::{Rate, Span};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -22,10 +25,42 @@ const AGE_MAX_S: u64 = 30 * 24 * 3600;
 /// The most networks that are remembered; the oldest is forgotten first.
 const ENTRIES_MAX: usize = 64;
 
+/// A capacity within these parts of the first one of its minute is the same.
+const SAME: [(u64, u64); 2] = [(80, 100), (125, 100)];
+
 /// What is remembered, and where.
 #[derive(Debug)]
 pub(super) struct Memory {
     path: PathBuf,
+    confirmation: Confirmation,
+}
+
+/// For how long the learned capacity has been the same.
+#[derive(Debug)]
+struct Confirmation {
+    needed: Span,
+    capacity: Option<Rate>,
+    /// Time in which at least half of the capacity was received.
+    used: Span,
+}
+
+impl Confirmation {
+    fn handle_tick(&mut self, learned: Option<Rate>, received: Rate, interval: Span) {
+        let [low, high] = SAME;
+        let is_same = match (self.capacity, learned) {
+            (Some(old), Some(new)) => {
+                (old.scale(low.0, low.1)..=old.scale(high.0, high.1)).contains(&new)
+            }
+            _ => false,
+        };
+        if !is_same {
+            (self.capacity, self.used) = (learned, Span::ZERO);
+        }
+        if learned.is_some_and(|learned| received >= learned / 2) {
+            // A suspended machine uses nothing.
+            self.used += interval.min(TICK * 2);
+        }
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -44,9 +79,21 @@ struct Entry {
 }
 
 impl Memory {
-    /// The memory below `state_dir`.
-    pub(super) fn new(state_dir: &Path) -> Memory {
-        Memory { path: state_dir.join("capacity.json") }
+    /// The memory below `state_dir`, of capacities that were confirmed for `needed`.
+    pub(super) fn new(state_dir: &Path, needed: Span) -> Memory {
+        let confirmation = Confirmation { needed, capacity: None, used: Span::ZERO };
+        Memory { path: state_dir.join("capacity.json"), confirmation }
+    }
+
+    /// Takes in what the control has `learned` and what was `received` in an interval.
+    pub(super) fn handle_tick(&mut self, learned: Option<Rate>, received: Rate, interval: Span) {
+        self.confirmation.handle_tick(learned, received, interval);
+    }
+
+    /// Whether what the control has learned was confirmed for long enough to be stored.
+    pub(super) fn is_confirmed(&self) -> bool {
+        let Confirmation { needed, capacity, used } = self.confirmation;
+        capacity.is_some() && used >= needed
     }
 
     /// The capacity of `network` at `dev` and its age in seconds, if it is not too old and one that
@@ -112,9 +159,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_capacity_is_confirmed_by_a_minute_of_use_without_change() {
+        let mut memory = Memory::new(Path::new("/nowhere"), Span::secs(60));
+        let mut play = |learned: Rate, received: Rate, seconds: u64| {
+            for _ in 0..seconds * 5 {
+                memory.handle_tick(Some(learned), received, TICK);
+            }
+            memory.is_confirmed()
+        };
+        let (right, wrong) = (Rate::mbit(30), Rate::mbit(1));
+        assert!(!play(right, right, 59));
+        assert!(play(right.scale(9, 10), right, 1), "about the same");
+        assert!(!play(wrong, wrong, 59), "an attack of a minute");
+        assert!(!play(right, right, 59), "and its end");
+        assert!(!play(right, wrong, 600), "an idle link confirms nothing");
+        assert!(play(right, right, 1));
+        assert!(
+            !{
+                memory.handle_tick(None, right, TICK);
+                memory.is_confirmed()
+            },
+            "another control"
+        );
+    }
+
+    #[test]
     fn what_is_stored_is_recalled_for_its_device_and_network_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::new(&dir.path().join("deeper"));
+        let memory = Memory::new(&dir.path().join("deeper"), Span::ZERO);
         assert_eq!(memory.recall("eth0", "home"), None);
         memory.store("eth0", "home", Rate::mbit(30));
         memory.store("eth0", "cafe", Rate::mbit(5));
@@ -132,7 +204,7 @@ mod tests {
     #[test]
     fn what_is_old_or_broken_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::new(dir.path());
+        let memory = Memory::new(dir.path(), Span::ZERO);
         let entry = |at| Entry {
             dev: "eth0".into(),
             network: format!("from {at}"),
@@ -152,7 +224,7 @@ mod tests {
     #[test]
     fn the_memory_stays_small() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::new(dir.path());
+        let memory = Memory::new(dir.path(), Span::ZERO);
         for i in 0..ENTRIES_MAX + 5 {
             memory.store("eth0", &format!("network {i}"), Rate::mbit(30));
         }

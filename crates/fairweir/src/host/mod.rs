@@ -54,7 +54,7 @@ pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
     let mut events = Events::new(Some(&settings.path), args.until_stdin_closes)
         .context("cannot listen to signals")?;
     let mut server = Server::bind(&socket_path(&args.run_dir.run_dir, &dev), REQUEST_MAX)?;
-    let memory = Memory::new(&args.state_dir);
+    let memory = Memory::new(&args.state_dir, Span::secs(args.confirmed_after_s));
     let mut daemon = Daemon::start(settings, memory, args.remembered_capacity, monotonic_now())?;
     info!(dev, control = %daemon.settings.control(), "attached");
     for warning in &daemon.settings.config.warnings {
