@@ -197,9 +197,13 @@ impl Daemon {
         if new.config == self.settings.config {
             return Ok("nothing changed");
         }
-        let goes_on = new.controls_like(&self.settings);
-        let controller =
-            if goes_on { None } else { Some(new.controller(self.starting_capacity())?) };
+        let (spec, start) = (new.spec()?, self.starting_capacity());
+        // A control that learns begins at the configured capacity if it knows no better one.
+        let starts_elsewhere = spec.capacity().is_none()
+            && start.is_none()
+            && new.config.host.capacity != self.settings.config.host.capacity;
+        let goes_on = self.controller.can_take_over(&spec) && !starts_elsewhere;
+        let controller = if goes_on { None } else { Some(new.controller(start)?) };
         if new.mode() != self.settings.mode() && self.host.is_some() {
             // Two hosts cannot hold one device, so the old one goes first; should the new one
             // fail, the next tick looks for the device and attaches again.
@@ -219,7 +223,10 @@ impl Daemon {
             kept.iter().map(|k| k.map_or_else(Totals::default, |i| self.totals[i])).collect();
         match controller {
             Some(controller) => self.controller = controller,
-            None => self.controller.handle_policy(new.policy().weights(), &kept),
+            None => {
+                self.controller.handle_spec(&spec);
+                self.controller.handle_policy(new.policy().weights(), &kept);
+            }
         }
         self.settings = new;
         // Both are of the old groups.

@@ -2,7 +2,7 @@
 
 use fairweir_core::policy::Group;
 use fairweir_core::receiver::{Act, GroupDecision};
-use fairweir_core::units::Time;
+use fairweir_core::units::{Span, Time};
 use fairweir_linux::Host;
 
 use super::daemon::{Daemon, Totals};
@@ -38,6 +38,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         enforcing: daemon.enforces(),
         open_reason: daemon.opening.as_ref().map(|o| o.reason.clone()),
         capacity_bps: decision.capacity,
+        latency_ms: daemon.controller.queue_target().map(Span::as_millis_f64),
         remembered: daemon.remembered,
         network: daemon.network.clone(),
         since_s: now.since(daemon.started).as_secs_f64(),

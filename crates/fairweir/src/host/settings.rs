@@ -118,31 +118,27 @@ impl Settings {
         Some(ProbeSpec { dev: self.dev.clone(), reflector, interval, interval_idle })
     }
 
+    /// What the controller is made from.
+    ///
+    /// # Errors
+    /// If the control needs a capacity and there is none.
+    pub(super) fn spec(&self) -> Result<ControllerSpec, ControllerError> {
+        let host = &self.config.host;
+        Ok(ControllerSpec::new(self.control(), host.capacity)?
+            .with_strict_priority(host.strict_priority)
+            .with_enforce(self.enforce())
+            .with_latency(host.latency))
+    }
+
     /// A controller from its beginning; `remembered` is for those that learn the capacity, if it can
     /// be the capacity of a link at all.
     pub(super) fn controller(
         &self,
         remembered: Option<Rate>,
     ) -> Result<Controller, ControllerError> {
-        let control = self.control();
-        let usable =
-            |c: &Rate| !control.needs_capacity() && (CAPACITY_MIN..=CAPACITY_MAX).contains(c);
-        Controller::new(&ControllerSpec {
-            capacity: remembered.filter(usable).or(self.config.host.capacity),
-            strict_priority: self.config.host.strict_priority,
-            enforce: self.enforce(),
-            latency: self.config.host.latency,
-            ..ControllerSpec::new(control, self.policy().weights())
-        })
-    }
-
-    /// Whether a controller made from `other` can go on with these settings.
-    pub(super) fn controls_like(&self, other: &Settings) -> bool {
-        let of = |s: &Settings| {
-            let host = &s.config.host;
-            (s.control(), host.capacity, host.strict_priority, s.enforce())
-        };
-        of(self) == of(other)
+        let usable = |c: &Rate| (CAPACITY_MIN..=CAPACITY_MAX).contains(c);
+        let start = remembered.filter(usable).or(self.config.host.capacity);
+        Controller::new(&self.spec()?, self.policy().weights(), start)
     }
 }
 

@@ -104,14 +104,12 @@ impl<'s> World<'s> {
         let capacity = capacity.unwrap_or_else(|| self.scenario.link.capacity.nominal());
         let tuning = differing.applied_to(tuning);
         let count = weights.len();
-        let controller = Controller::new(&ControllerSpec {
-            capacity: if control.needs_capacity() { Some(capacity) } else { remembered },
-            strict_priority,
-            tuning,
-            enforce,
-            latency: latency.unwrap_or(LATENCY),
-            ..ControllerSpec::new(control, weights)
-        })?;
+        let spec = ControllerSpec::new(control, Some(capacity))?
+            .with_strict_priority(strict_priority)
+            .with_tuning(tuning)
+            .with_enforce(enforce)
+            .with_latency(latency.unwrap_or(LATENCY));
+        let controller = Controller::new(&spec, weights, remembered)?;
         let stage = self.home.stages.len();
         // The daemon's clock knows nothing of the scenario's.
         let phase = Span::nanos(1 + random.below(tuning.tick.as_nanos()));
