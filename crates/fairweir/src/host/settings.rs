@@ -4,18 +4,16 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use fairweir_core::policy::Policy;
+use fairweir_core::probe::{INTERVAL_IDLE, Intervals};
 use fairweir_core::receiver::{
     CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, Enforce,
 };
-use fairweir_core::units::{Rate, Span};
+use fairweir_core::units::Rate;
 use fairweir_linux::Mode;
 use fairweir_linux::probe::{ProbeSpec, Reflector};
 
 use crate::cli::HostArgs;
 use crate::config::{CAPACITY_MAX, Config, ProbeChoice};
-
-/// How often an idle link is probed: its delay without a queue changes rarely.
-const PROBE_INTERVAL_IDLE: Span = Span::secs(1);
 
 /// The command line, and the configuration as it was last found good.
 #[derive(Debug)]
@@ -113,9 +111,9 @@ impl Settings {
             }
             ProbeChoice::Auto | ProbeChoice::Address(_) | ProbeChoice::Off => return None,
         };
-        let interval = self.config.host.probe_interval;
-        let interval_idle = interval.max(PROBE_INTERVAL_IDLE);
-        Some(ProbeSpec { dev: self.dev.clone(), reflector, interval, interval_idle })
+        let in_use = self.config.host.probe_interval;
+        let intervals = Intervals { in_use, idle: in_use.max(INTERVAL_IDLE) };
+        Some(ProbeSpec { dev: self.dev.clone(), reflector, intervals })
     }
 
     /// What the controller is made from.

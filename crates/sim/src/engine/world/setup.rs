@@ -16,7 +16,7 @@ use super::super::deadlines::Deadlines;
 use super::super::home::{Home, Stage};
 use super::super::line::Line;
 use super::super::packet::Sizes;
-use super::{Flow, PROGRESS, PROGRESS_INTERVAL, Path, Prober, Resends, Source, Tally, World};
+use super::{Flow, PROGRESS, PROGRESS_INTERVAL, Path, HostProber, Resends, Source, Tally, World};
 
 impl<'s> World<'s> {
     /// Sets everything up at time zero.
@@ -119,8 +119,9 @@ impl<'s> World<'s> {
         let probes = reflector.is_there && control == Control::Fairweir;
         let prober = probes.then(|| {
             let path = self.path(reflector.rtt / 2);
-            let source = self.add_source(Source::Probe(stage), Some(Time::ZERO + phase));
-            Prober::new(reflector, random.draw(), path, source)
+            let start = Time::ZERO + phase;
+            let source = self.add_source(Source::Probe(stage), Some(start));
+            HostProber::new(reflector, random.draw(), start, path, source)
         });
         self.probers.push(prober);
         let packet_max = Bytes::new(u64::from(self.scenario.link.mtu) + ETHERNET_HEADER);
