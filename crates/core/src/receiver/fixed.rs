@@ -1,8 +1,8 @@
 //! Controls that learn nothing: what others do today, and the ideal, as baselines.
 
 use super::{
-    Act, Allocation, ClassRate, Command, ControllerSpec, Decision, GroupDecision,
-    GroupState, Observation,
+    Act, Allocation, ClassRate, Command, ControllerSpec, Decision, GroupDecision, GroupState,
+    Observation,
 };
 use crate::share::{Entry, Weight, fair};
 use crate::units::Rate;

@@ -272,9 +272,7 @@ impl Controller {
                     | ControllerSpec::Borrow { .. }
                     | ControllerSpec::Chokepoint { .. }
             ),
-            Controller::Crab(control) => {
-                *spec == ControllerSpec::Crab { tuning: control.tuning() }
-            }
+            Controller::Crab(control) => *spec == ControllerSpec::Crab { tuning: control.tuning() },
             Controller::Rbm(_) => matches!(spec, ControllerSpec::Rbm { .. }),
             Controller::Fairweir(_) => matches!(spec, ControllerSpec::Fairweir { .. }),
         };

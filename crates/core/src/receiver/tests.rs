@@ -345,7 +345,8 @@ fn fixed_controls_say_their_rates_once() {
         spec.with_strict_priority(strict)
     };
     let command = |control, strict| {
-        let mut controller = Controller::new(&spec(control, strict), weights(&[5, 1]), None).unwrap();
+        let mut controller =
+            Controller::new(&spec(control, strict), weights(&[5, 1]), None).unwrap();
         let first = controller.poll_command();
         assert_eq!(controller.poll_command(), None);
         first
@@ -429,8 +430,7 @@ fn a_controller_takes_over_every_change_but_another_way_of_learning() {
 #[test]
 fn another_latency_keeps_the_capacity_and_moves_the_windows() {
     let spec = ControllerSpec::new(Control::Fairweir, None).unwrap();
-    let mut controller =
-        Controller::new(&spec, weights(&[5, 1]), Some(Rate::mbit(30))).unwrap();
+    let mut controller = Controller::new(&spec, weights(&[5, 1]), Some(Rate::mbit(30))).unwrap();
     let initial = |controller: &mut Controller| {
         let commands = std::iter::from_fn(|| controller.poll_command());
         let windows = commands.filter_map(|command| match command {

@@ -16,7 +16,7 @@ use super::super::deadlines::Deadlines;
 use super::super::home::{Home, Stage};
 use super::super::line::Line;
 use super::super::packet::Sizes;
-use super::{Flow, PROGRESS, PROGRESS_INTERVAL, Path, HostProber, Resends, Source, Tally, World};
+use super::{Flow, HostProber, PROGRESS, PROGRESS_INTERVAL, Path, Resends, Source, Tally, World};
 
 impl<'s> World<'s> {
     /// Sets everything up at time zero.
