@@ -223,7 +223,7 @@ impl Worker {
                     shared.asked = None;
                     shared.prober.handle_reflector(now, false);
                     drop(shared);
-                    tracing::info!(dev = self.spec.dev, "probe: nobody answers any more");
+                    tracing::info!(dev = self.spec.dev, "probe: no more answers");
                     self.phase = Phase::Resting { until: now };
                 }
             }
@@ -276,7 +276,7 @@ impl Worker {
         while let Some(candidate) = left.pop_front() {
             match Aim::at(&self.spec.dev, candidate) {
                 Ok(aim) => {
-                    tracing::debug!(dev = self.spec.dev, ?candidate, "probe: is tried");
+                    tracing::debug!(dev = self.spec.dev, ?candidate, "probe: candidate tried");
                     let until = now + TRIAL;
                     let intervals = Intervals { in_use: TRIAL_INTERVAL, idle: TRIAL_INTERVAL };
                     let trial = Prober::new(intervals, now);
@@ -293,7 +293,7 @@ impl Worker {
         let phase = std::mem::replace(&mut self.phase, Phase::Resting { until: now });
         if let Phase::Trying { aim, .. } = phase {
             let found = reflector.map(tracing::field::display);
-            tracing::info!(dev = self.spec.dev, reflector = found, "probe: a reflector is found");
+            tracing::info!(dev = self.spec.dev, reflector = found, "probe: reflector found");
             let mut shared = lock(&self.shared);
             shared.asked = reflector;
             let is_router = aim.found.is_some_and(|candidate| candidate.hops.is_some());
