@@ -27,6 +27,7 @@ use crate::share::Weight;
 use crate::units::{Rate, Span};
 
 mod class;
+mod control_loop;
 mod crab;
 mod decision;
 mod delay;
@@ -37,6 +38,7 @@ mod rbm;
 mod spec;
 
 pub use class::ClassSpec;
+pub use control_loop::{ControlLoop, Enforcer, GroupTotals};
 pub use crab::{Crab, CrabSpec, CrabTuning};
 pub use decision::{
     Act, Allocation, ClassRate, Command, ConnectionWindow, Decision, GroupDecision, GroupState,
