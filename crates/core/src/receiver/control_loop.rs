@@ -210,7 +210,8 @@ impl ControlLoop {
 
     /// The desired state is one of the old groups.
     fn forget(&mut self, kept: &[Option<usize>]) {
-        let continued = |old: &Option<usize>| old.map_or_else(GroupTotals::default, |i| self.totals[i]);
+        let continued =
+            |old: &Option<usize>| old.map_or_else(GroupTotals::default, |i| self.totals[i]);
         self.totals = kept.iter().map(continued).collect();
         (self.allocation, self.windows) = (None, None);
         self.handle_lost_state();
@@ -358,8 +359,7 @@ mod tests {
         assert_eq!(control.totals()[0].rate, Rate::mbit(2));
         assert_eq!(control.totals()[0].sum.received, Bytes::new(75_000));
         control.handle_policy(&none, weights(&[1, 2, 3]), &[None, Some(0), Some(1)]);
-        let received: Vec<u64> =
-            control.totals().iter().map(|t| t.sum.received.as_u64()).collect();
+        let received: Vec<u64> = control.totals().iter().map(|t| t.sum.received.as_u64()).collect();
         assert_eq!(received, [0, 75_000, 100]);
         control.skip_to(Time::ZERO + TICK * 10);
         assert_eq!(tick(&mut control, Time::ZERO + TICK * 11, &[0, 0, 0]), TICK);

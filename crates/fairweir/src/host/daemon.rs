@@ -405,7 +405,8 @@ impl Daemon {
     }
 
     fn store_capacity(&mut self) {
-        let (Some(network), Some(learned)) = (&self.network, self.control.controller().learned_capacity())
+        let (Some(network), Some(learned)) =
+            (&self.network, self.control.controller().learned_capacity())
         else {
             return;
         };

@@ -25,8 +25,9 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     // After a reload the decision is of the old groups until the next tick.
     let decided = Some(&decision.groups).filter(|d| d.len() == groups.len());
     let count = |i: usize| daemon.windows.counts.get(i).copied().unwrap_or_default();
-    let group =
-        |(i, group)| group_status(group, decided.map(|d| d[i]), &daemon.control.totals()[i], count(i));
+    let group = |(i, group)| {
+        group_status(group, decided.map(|d| d[i]), &daemon.control.totals()[i], count(i))
+    };
     let host_limits = daemon.host.as_ref().map(Host::limits).unwrap_or_default();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
