@@ -207,7 +207,7 @@ pub const CAPACITY_MIN_RBM: Rate = Rate::kbit(8);
 #[derive(Clone, Debug)]
 pub enum Controller {
     /// Does not learn.
-    Fixed(Fixed),
+    Fixed(Box<Fixed>),
     /// CRAB.
     Crab(Box<Crab>),
     /// Receiver Based Management.
@@ -248,7 +248,7 @@ impl Controller {
             | ControllerSpec::Static { .. }
             | ControllerSpec::Borrow { .. }
             | ControllerSpec::Chokepoint { .. } => {
-                Controller::Fixed(Fixed::new(*spec, weights, remembered))
+                Controller::Fixed(Box::new(Fixed::new(*spec, weights, remembered)))
             }
         })
     }
