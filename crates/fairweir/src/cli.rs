@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
+use fairweir_config::Override;
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span};
-use fairweir_sim::scenario::Override;
 
 use crate::config::{self, parse_capacity, parse_control};
 use crate::instance;

@@ -3,7 +3,7 @@
 //! systemd does not restart a daemon that exits with 2: only an edit can help. See
 //! `RestartPreventExitStatus=` in `dist/`.
 
-use fairweir_sim::scenario::ScenarioError;
+use fairweir_config::ConfigError as FileError;
 
 use crate::chained;
 use crate::config::ConfigError;
@@ -26,9 +26,9 @@ pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
 
 /// What the process exits with after `error`.
 pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
-    let is_usage = error.chain().any(|cause| {
-        cause.is::<Usage>() || cause.is::<ConfigError>() || cause.is::<ScenarioError>()
-    });
+    let is_usage = error
+        .chain()
+        .any(|cause| cause.is::<Usage>() || cause.is::<ConfigError>() || cause.is::<FileError>());
     if is_usage { USAGE } else { FAILURE }
 }
 

@@ -48,7 +48,7 @@ fn add_pages(
     let path: Vec<&str> = above.iter().copied().chain([command.get_name()]).collect();
     let name = path.join("-");
     let mut page = Vec::new();
-    let titled = command.clone().name(name.clone()).display_name(name.clone());
+    let titled = command.clone().name(name.clone());
     clap_mangen::Man::new(titled).title(name.to_uppercase()).render(&mut page)?;
     pages.push((name, page));
     documented(command).try_for_each(|below| add_pages(below, &path, pages))
