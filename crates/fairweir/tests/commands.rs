@@ -103,7 +103,7 @@ fn failures_are_one_clear_line_and_exit_with_1_or_2() {
             "no daemon answers for `eth9`",
             1,
         ),
-        (vec!["top".into()], "top needs a terminal", 1),
+        (vec!["top".into()], "must be a terminal", 1),
         (vec!["host".into(), "--config".into(), path("good.toml")], "which interface?", 2),
         (vec!["host".into(), "--config".into(), path("none.toml")], "fairweir init", 2),
         (vec!["lab".into(), "check".into(), path("none.toml")], "cannot read", 1),
