@@ -237,6 +237,27 @@ fn a_wrong_request_is_answered_and_ends_nothing() {
 }
 
 #[test]
+fn a_reload_succeeds_or_fails_with_the_configuration() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(COUNTING);
+    let _daemon = stage.start(&[]);
+    // An instance of the systemd unit may name the interface in its escaped form.
+    let output = stage.fairweir(r"reload --dev \x77an");
+    assert_eq!(
+        (output.status.code(), output.stdout.as_slice()),
+        (Some(0), &b"nothing changed\n"[..])
+    );
+    stage.configure("version = 1\n[host]\ncontrol = \"nnoe\"\n");
+    let output = stage.fairweir("reload --dev wan");
+    assert_eq!(output.status.code(), Some(1));
+    let error = only_error_line(&output);
+    assert!(error.contains("fairweir.toml:3: host.control"), "{error}");
+}
+
+#[test]
 fn a_dry_run_touches_nothing_and_says_every_second_what_it_would_do() {
     if !privileged() {
         return;
