@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span, Time};
-use fairweir_sim::app;
-use fairweir_sim::report::{self, Lateness, Report};
-use fairweir_sim::scenario::{Kind, Scenario};
+use fairweir_scenario::app;
+use fairweir_scenario::report::{self, Lateness, Report};
+use fairweir_scenario::{Kind, Scenario};
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::daemon::Daemon;
 use crate::home::Home;
 use crate::isp::Isp;
-use crate::job::{Measured, Ready};
+use crate::job::Ready;
 use crate::plan::{self, Plan};
 use crate::process::Process;
 use crate::relay::{Outcome, Relay};
@@ -269,9 +269,7 @@ impl Stage {
     fn outcomes(&mut self, scenario: &Scenario) -> Result<Vec<app::Outcome>, Error> {
         let flows = scenario.flows.iter().zip(&mut self.fetches);
         let measuring = flows.filter(|(flow, _)| measures(&flow.kind));
-        measuring
-            .map(|(flow, fetch)| Ok(parsed::<Measured>(&fetch.hear()?)?.outcome(flow.group)))
-            .collect()
+        measuring.map(|(_, fetch)| parsed(&fetch.hear()?)).collect()
     }
 }
 

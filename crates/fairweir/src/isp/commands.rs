@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use fairweir_config::ConfigError;
+use fairweir_config::Source;
 use fairweir_linux::Lock;
-use fairweir_sim::scenario::ScenarioError;
-use fairweir_sim::scenario::toml_table::Source;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -231,7 +231,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
 fn plans(args: &PlanFileArgs, request: impl Fn(Value) -> Request) -> anyhow::Result<()> {
     let text = read_any(&args.file)?;
     let shown = args.file.display().to_string();
-    let read = || -> Result<Vec<PlanEntry>, ScenarioError> {
+    let read = || -> Result<Vec<PlanEntry>, ConfigError> {
         let mut top = Source::new(&text, &shown, &[]).top()?;
         let _ = top.integer("version", 1, 1)?;
         let mut plans = Vec::new();

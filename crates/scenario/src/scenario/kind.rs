@@ -1,0 +1,124 @@
+//! What a flow does, and what it would use.
+
+use std::iter::Sum;
+use std::ops::Add;
+
+use fairweir_core::units::{Bytes, Rate, Span};
+use serde::{Deserialize, Serialize};
+
+/// What a flow does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// A TCP download that has always more to send, up to its demand.
+    Bulk,
+    /// The same over QUIC, whose receive window nobody on the way can bound.
+    Quic,
+    /// A small UDP request at every interval, answered by the server.
+    Ping {
+        /// From one request to the next.
+        interval: Span,
+    },
+    /// A TCP download that is on and off by turns.
+    OnOff(OnOff),
+    /// Full UDP packets from the server at the demand, whatever becomes of them.
+    Udp,
+    /// A film whose quality follows what the network carries.
+    Video(Video),
+    /// Somebody who looks at web pages.
+    Web(Web),
+    /// Short downloads that arrive at random.
+    Short(Short),
+}
+
+impl Kind {
+    /// What scenario files call it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Kind::Bulk => "bulk",
+            Kind::Quic => "quic",
+            Kind::Ping { .. } => "ping",
+            Kind::OnOff(_) => "on-off",
+            Kind::Udp => "udp",
+            Kind::Video(_) => "video",
+            Kind::Web(_) => "web",
+            Kind::Short(_) => "short",
+        }
+    }
+}
+
+/// Periods of an on-off flow: Pareto distributed, with these means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnOff {
+    /// While it sends.
+    pub on: Span,
+    /// While it does not.
+    pub off: Span,
+}
+
+/// A film.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Video {
+    /// Rates of the qualities that there are, in rising order; of the film, without headers.
+    pub ladder: Vec<Rate>,
+    /// How long the film is; `None` is until the flow stops.
+    pub length: Option<Span>,
+}
+
+/// Somebody who looks at web pages, one after the other, in sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Web {
+    /// How many servers a page comes from.
+    pub hosts: u32,
+    /// The fewest and the most objects of a page, the document included.
+    pub objects: (u32, u32),
+    /// Median size of an object.
+    pub object: Bytes,
+    /// Mean time from a page that is there to the next one.
+    pub think: Span,
+    /// Mean time from a session to the next one.
+    pub session_gap: Span,
+    /// How many pages a session has.
+    pub pages_per_session: u32,
+}
+
+/// Downloads that arrive as a Poisson process, each with a connection of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Short {
+    /// Mean time from one to the next.
+    pub interval: Span,
+    /// Median of their sizes.
+    pub size: Bytes,
+    /// Standard deviation of the size's logarithm in millionths; zero if all are of one size.
+    pub sigma_ppm: u32,
+    /// How many there are; then the first arrives at once. `None` is as many as chance brings.
+    pub arrivals: Option<u32>,
+}
+
+/// What a flow or a group would use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// So much.
+    Known(Rate),
+    /// All that it can have.
+    Endless,
+    /// It depends on what it gets, or on chance.
+    Unknown,
+}
+
+/// Together; with somebody who takes all there is it does not matter what the others want.
+impl Add for Demand {
+    type Output = Demand;
+    fn add(self, other: Demand) -> Demand {
+        match (self, other) {
+            (Demand::Endless, _) | (_, Demand::Endless) => Demand::Endless,
+            (Demand::Unknown, _) | (_, Demand::Unknown) => Demand::Unknown,
+            (Demand::Known(a), Demand::Known(b)) => Demand::Known(a + b),
+        }
+    }
+}
+
+impl Sum for Demand {
+    fn sum<I: Iterator<Item = Demand>>(parts: I) -> Demand {
+        parts.fold(Demand::Known(Rate::ZERO), Add::add)
+    }
+}
