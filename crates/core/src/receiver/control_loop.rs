@@ -110,11 +110,6 @@ impl ControlLoop {
         self.allocation.is_some() || self.windows.is_some()
     }
 
-    /// Whether windows are to be bounded.
-    pub fn bounds_windows(&self) -> bool {
-        self.windows.is_some()
-    }
-
     // --------------------------------------------------------------------------------------------
     // A tick
 
@@ -341,7 +336,6 @@ mod tests {
             control.handle_policy(&spec, weights(&[5, 1]), &kept);
             control.enforce(&mut log).unwrap();
             assert_eq!(log.take(), told, "{enforce:?}");
-            assert_eq!(control.bounds_windows(), enforce != Enforce::Htb);
         }
         control.replace(controller(&spec(Control::None), &[5, 1]), &kept);
         control.enforce(&mut log).unwrap();

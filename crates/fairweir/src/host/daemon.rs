@@ -232,8 +232,7 @@ impl Daemon {
             Err(e) => return self.open(now, e.to_string()),
         };
         let interval = self.control.count(read_at, &samples);
-        let bounds = self.control.bounds_windows();
-        let connections = match self.windows.observe(host, &self.settings, bounds) {
+        let connections = match self.windows.observe(host, &self.settings) {
             Ok(connections) => connections,
             Err(e) => return self.open(now, e.to_string()),
         };

@@ -14,6 +14,7 @@ use fairweir_linux::probe::{ProbeSpec, Reflector};
 
 use crate::cli::HostArgs;
 use crate::config::{CAPACITY_MAX, Config, ProbeChoice};
+use crate::exit::Usage;
 
 /// The command line, and the configuration as it was last found good.
 #[derive(Debug)]
@@ -40,7 +41,8 @@ impl Settings {
     pub(super) fn load(args: &HostArgs) -> anyhow::Result<Settings> {
         let config = Config::load(&args.config)?;
         let Some(dev) = args.dev.clone().or_else(|| config.host.dev.clone()) else {
-            bail!("which interface? say --dev eth0, or `dev = \"eth0\"` under [host]");
+            let message = "which interface? say --dev eth0, or `dev = \"eth0\"` under [host]";
+            return Err(Usage(message.to_owned()).into());
         };
         let settings = Settings {
             dev,

@@ -24,17 +24,13 @@ pub(super) struct Count {
 }
 
 impl WindowControl {
-    /// What the connections received, if the control asks for it; `bounds` says whether windows are
-    /// bounded now.
+    /// What the connections received, if the control asks for it.
     pub(super) fn observe(
         &mut self,
         host: &mut Host,
         settings: &Settings,
-        bounds: bool,
     ) -> Result<Vec<ConnectionSample>, Error> {
-        if bounds {
-            self.guard.stand_by();
-        }
+        self.guard.beat();
         self.counts = vec![Count::default(); settings.policy().groups().len()];
         if !settings.watches_connections() {
             return Ok(Vec::new());
@@ -73,7 +69,7 @@ impl Enforcer for KernelEnforcer<'_> {
     }
 
     fn apply_windows(&mut self, windows: &Windows) -> Result<(), Error> {
-        self.guard.stand_by();
+        self.guard.stand_by(self.host.expiry_program());
         self.host.apply_windows(windows)
     }
 
