@@ -35,7 +35,7 @@ enum Phase {
     /// Looks who sends to this host.
     Listening { tap: Tap, sources: Sources, until: Time },
     /// Tries whether somebody answers, and then the others.
-    Trying { aim: Aim, trial: Prober<Request, IpAddr>, left: VecDeque<Candidate>, until: Time },
+    Trying { aim: Aim, trial: Box<Prober<Request, IpAddr>>, left: VecDeque<Candidate>, until: Time },
     /// Nobody was found; looks again once the link is in use.
     Resting { until: Time },
 }
@@ -279,7 +279,7 @@ impl Worker {
                     tracing::debug!(dev = self.spec.dev, ?candidate, "probe: candidate tried");
                     let until = now + TRIAL;
                     let intervals = Intervals { in_use: TRIAL_INTERVAL, idle: TRIAL_INTERVAL };
-                    let trial = Prober::new(intervals, now);
+                    let trial = Box::new(Prober::new(intervals, now));
                     self.phase = Phase::Trying { aim, trial, left, until };
                     return;
                 }
