@@ -2,6 +2,7 @@
 
 SHELL := /bin/bash
 FAIRWEIR := target/release/fairweir
+PACKAGED := target/package/release/fairweir
 # Namespaces, BPF and tc need root; everything else runs as you.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$$PATH")
 export CARGO_TERM_COLOR ?= auto
@@ -13,10 +14,11 @@ endif
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help build run test evidence figures bench check install uninstall deps
+.PHONY: help build package run test evidence figures bench check install uninstall deps
 
 help:
-	@echo 'make build     target/release/fairweir'
+	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
+	@echo 'make package   target/package/release/fairweir, as it is installed'
 	@echo 'make run       play the main job on the emulated home: weights that only the receiver knows'
 	@echo 'make test      every test, within 20 minutes on 2 cores (root: namespaces, BPF)'
 	@echo 'make check     the fast part: format, lints, architecture, pure tests'
@@ -29,7 +31,7 @@ deps:
 	@./dist/install-deps
 
 build: deps
-	cargo build --release --locked -p fairweir
+	cargo build --release --locked -p fairweir --features evidence
 
 run: build
 	@mkdir -p evidence/demo
@@ -42,10 +44,10 @@ check: deps
 
 test: deps
 	cargo xtask tidy
-	cargo test --locked --workspace --no-fail-fast
+	cargo test --locked --workspace --features fairweir/evidence --no-fail-fast
 
 evidence: build
-	$(SUDO) cargo xtask evidence
+	$(SUDO) $(FAIRWEIR) evidence
 
 figures: build
 	$(FAIRWEIR) figures crab --write-docs docs/papers/crab.md
@@ -56,8 +58,12 @@ figures: build
 bench: build
 	$(SUDO) cargo bench --locked --workspace --bench fair --bench police --bench link --bench classifier --bench tick --bench connections --bench daemon --bench htb --bench tcp --bench engine
 
-install: build
-	install -D -m 0755 $(FAIRWEIR) $(DESTDIR)$(PREFIX)/bin/fairweir
+# The binary that is installed, without the commands for developers.
+package: deps
+	cargo build --release --locked -p fairweir --target-dir target/package
+
+install: package
+	install -D -m 0755 $(PACKAGED) $(DESTDIR)$(PREFIX)/bin/fairweir
 	install -D -m 0644 dist/fairweir@.service $(DESTDIR)/etc/systemd/system/fairweir@.service
 	sed -i 's|/usr/local/bin/|$(PREFIX)/bin/|g' $(DESTDIR)/etc/systemd/system/fairweir@.service
 	install -D -m 0644 dist/fairweir-isp.service $(DESTDIR)/etc/systemd/system/fairweir-isp.service

@@ -15,11 +15,11 @@ use tracing_subscriber::EnvFilter;
 mod check;
 mod cli;
 mod client;
-mod compare;
 mod config;
 mod doctor;
 mod events;
-mod figures;
+#[cfg(feature = "evidence")]
+mod evidence;
 mod host;
 mod init;
 mod isp;
@@ -75,8 +75,8 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Doctor(args) => doctor::run(&args),
         Subcommand::Lab(command) => lab::run(&command),
         Subcommand::Sim(command) => sim::run(&command),
-        Subcommand::Compare(args) => compare::run(&args),
-        Subcommand::Figures(command) => figures::run(&command),
+        #[cfg(feature = "evidence")]
+        Subcommand::Evidence(command) => evidence::run(&command),
     }
 }
 
