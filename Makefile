@@ -2,6 +2,7 @@
 
 SHELL := /bin/bash
 FAIRWEIR := target/release/fairweir
+PACKAGED := target/package/release/fairweir
 # Namespaces, BPF and tc need root; everything else runs as you.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$$PATH")
 export CARGO_TERM_COLOR ?= auto
@@ -12,24 +13,28 @@ endif
 
 PREFIX ?= /usr/local
 DESTDIR ?=
+# make uninstall PURGE=1 removes configuration and state too.
+PURGE ?=
 
-.PHONY: help build run test evidence figures bench check install uninstall deps
+.PHONY: help build package run test evidence figures bench check install uninstall deps
 
 help:
-	@echo 'make build     target/release/fairweir'
+	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
+	@echo 'make package   target/package/release/fairweir, as it is installed'
 	@echo 'make run       play the main job on the emulated home: weights that only the receiver knows'
 	@echo 'make test      every test, within 20 minutes on 2 cores (root: namespaces, BPF)'
 	@echo 'make check     the fast part: format, lints, architecture, pure tests'
 	@echo 'make evidence  play every scenario and write the tables and pictures of docs/ anew'
 	@echo 'make figures   play the figures of the papers and of the default control in virtual time and write their tables anew'
 	@echo 'make bench     print the benchmark tables'
-	@echo 'make install   binary, systemd unit and an example configuration'
+	@echo 'make install   binary, systemd units, example configurations, man pages and completions'
+	@echo 'make uninstall stop the daemons and remove all that; PURGE=1: also configuration and state'
 
 deps:
 	@./dist/install-deps
 
 build: deps
-	cargo build --release --locked -p fairweir
+	cargo build --release --locked -p fairweir --features evidence
 
 run: build
 	@mkdir -p evidence/demo
@@ -42,10 +47,10 @@ check: deps
 
 test: deps
 	cargo xtask tidy
-	cargo test --locked --workspace --no-fail-fast
+	cargo test --locked --workspace --features fairweir/evidence --no-fail-fast
 
 evidence: build
-	$(SUDO) cargo xtask evidence
+	$(SUDO) $(FAIRWEIR) evidence
 
 figures: build
 	$(FAIRWEIR) figures crab --write-docs docs/papers/crab.md
@@ -56,21 +61,14 @@ figures: build
 bench: build
 	$(SUDO) cargo bench --locked --workspace --bench fair --bench police --bench link --bench classifier --bench tick --bench connections --bench daemon --bench htb --bench tcp --bench engine
 
-install: build
-	install -D -m 0755 $(FAIRWEIR) $(DESTDIR)$(PREFIX)/bin/fairweir
-	install -D -m 0644 dist/fairweir@.service $(DESTDIR)/etc/systemd/system/fairweir@.service
-	sed -i 's|/usr/local/bin/|$(PREFIX)/bin/|g' $(DESTDIR)/etc/systemd/system/fairweir@.service
-	install -D -m 0644 dist/fairweir-isp.service $(DESTDIR)/etc/systemd/system/fairweir-isp.service
-	sed -i 's|/usr/local/bin/|$(PREFIX)/bin/|g' $(DESTDIR)/etc/systemd/system/fairweir-isp.service
-	install -d -m 0755 $(DESTDIR)/etc/fairweir/conf.d
-	install -m 0644 dist/isp.toml $(DESTDIR)/etc/fairweir/isp.toml.example
-	install -m 0644 dist/fairweir.toml $(DESTDIR)/etc/fairweir/fairweir.toml.example
-	@test -e $(DESTDIR)/etc/fairweir/fairweir.toml || \
-		install -m 0644 dist/fairweir.toml $(DESTDIR)/etc/fairweir/fairweir.toml
-	@echo 'Edit /etc/fairweir/fairweir.toml (fairweir init --dev eth0 --output - proposes one), then: systemctl enable --now fairweir@eth0'
-	@echo 'An ISP: write /etc/fairweir/isp.toml (isp.toml.example is one), then: systemctl enable --now fairweir-isp'
+# The binary that is installed, without the commands for developers.
+package: deps
+	cargo build --release --locked -p fairweir --target-dir target/package
+	@# cargo leaves the time alone when nothing had to be built; dist/install compares it.
+	@touch $(PACKAGED)
+
+install:
+	@FAIRWEIR='$(PACKAGED)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' ./dist/install
 
 uninstall:
-	-$(DESTDIR)$(PREFIX)/bin/fairweir off
-	rm -f $(DESTDIR)$(PREFIX)/bin/fairweir $(DESTDIR)/etc/systemd/system/fairweir@.service $(DESTDIR)/etc/systemd/system/fairweir-isp.service
-	@echo 'Left alone: /etc/fairweir, /var/lib/fairweir'
+	@DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' PURGE='$(PURGE)' ./dist/uninstall

@@ -6,17 +6,18 @@ use clap::{Args, Parser};
 use fairweir_config::Override;
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span};
+use fairweir_scenario::play::Seeds;
 
-use crate::config::{self, parse_capacity, parse_control, parse_dev};
+use crate::config::{self, parse_capacity, parse_control};
+use crate::instance;
 use crate::isp::{self, cli::IspArgs};
-use crate::play::Seeds;
 
 /// Share the download of an access link by weight, from the receiving host.
 ///
 /// The traffic that arrives over the link is divided among groups of applications, users,
 /// addresses or ports, without configuring the queue at the ISP.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true, after_help = EXAMPLES)]
+#[command(name = "fairweir", version, propagate_version = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     /// Log more to stderr (-v: debug, -vv: trace); RUST_LOG overrides it.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -40,6 +41,9 @@ pub(crate) enum Subcommand {
     /// Show the groups of a running daemon, updated live.
     #[command(after_help = TOP_EXAMPLES)]
     Top(TopArgs),
+    /// Make a running daemon read its configuration again.
+    #[command(after_help = RELOAD_EXAMPLES)]
+    Reload(ReloadArgs),
     /// Stop the daemons and remove everything they attached.
     #[command(after_help = OFF_EXAMPLES)]
     Off(OffArgs),
@@ -58,30 +62,29 @@ pub(crate) enum Subcommand {
     /// Play scenario files in virtual time with models of TCP.
     #[command(subcommand)]
     Sim(SimCommand),
-    /// Play a scenario in the lab and in the simulator and print the differences.
-    #[command(after_help = COMPARE_EXAMPLES)]
-    Compare(CompareArgs),
-    /// Simulate the experiments of a paper, or of the default control, and check their claims.
-    #[command(subcommand)]
-    Figures(FiguresCommand),
+    /// Commands for developers.
+    #[cfg(feature = "evidence")]
+    #[command(flatten)]
+    Evidence(fairweir_evidence::Command),
+    /// Print shell completions, or write man pages.
+    #[command(subcommand, hide = true)]
+    Generate(GenerateCommand),
 }
 
-/// The sets of figures.
+/// What `make install` generates.
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum FiguresCommand {
-    /// Tahir and Mittal, Enabling Users to Control their Internet (NSDI 2023).
-    #[command(after_help = FIGURES_EXAMPLES)]
-    Crab(FiguresArgs),
-    /// Spring et al., Receiver Based Management of Low Bandwidth Access Links (INFOCOM 2000).
-    #[command(after_help = FIGURES_EXAMPLES)]
-    Rbm(FiguresArgs),
-    /// Tahir et al., Efficient Policy-Rich Rate Enforcement with Phantom Queues (SIGCOMM 2024), and
-    /// the targets of `fairweir isp` beyond the paper.
-    #[command(after_help = FIGURES_EXAMPLES)]
-    Bcpqp(FiguresArgs),
-    /// The targets of the default control `fairweir`, compared with the other controls.
-    #[command(after_help = FIGURES_EXAMPLES)]
-    Control(FiguresArgs),
+pub(crate) enum GenerateCommand {
+    /// Print a completion script.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write a man page for each command.
+    Man {
+        /// Directory of the pages.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
 }
 
 /// The subcommands of `lab`.
@@ -118,7 +121,7 @@ pub(crate) struct RunDir {
 #[derive(Debug, Args)]
 pub(crate) struct HostArgs {
     /// The interface that faces the Internet.
-    #[arg(long, value_parser = parse_dev)]
+    #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     /// The configuration; conf.d/*.toml in the same directory is read too.
     #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
@@ -136,7 +139,7 @@ pub(crate) struct HostArgs {
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
     /// Directory of the stored state.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir")]
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/host")]
     pub(crate) state_dir: PathBuf,
     /// Exit when stdin closes, for programs that start the daemon.
     #[arg(long, hide = true)]
@@ -153,7 +156,7 @@ pub(crate) struct HostArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// The interface; required if several daemons run.
-    #[arg(long, value_parser = parse_dev)]
+    #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     /// Print JSON (docs/status.md).
     #[arg(long)]
@@ -166,7 +169,17 @@ pub(crate) struct StatusArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// The interface; required if several daemons run.
-    #[arg(long, value_parser = parse_dev)]
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+/// `fairweir reload`.
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    /// The interface; required if several daemons run.
+    #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
@@ -176,7 +189,7 @@ pub(crate) struct TopArgs {
 #[derive(Debug, Args)]
 pub(crate) struct OffArgs {
     /// The interface; by default all to which fairweir is attached.
-    #[arg(long, value_parser = parse_dev)]
+    #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
@@ -197,7 +210,7 @@ pub(crate) struct CheckArgs {
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
     /// The interface that faces the Internet.
-    #[arg(long, value_parser = parse_dev)]
+    #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: String,
     /// How long to watch.
     #[arg(long, default_value = "60s", value_parser = str::parse::<Span>)]
@@ -214,7 +227,7 @@ pub(crate) struct InitArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// Also check this interface.
-    #[arg(long, value_parser = parse_dev)]
+    #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     /// Print JSON.
     #[arg(long)]
@@ -247,22 +260,6 @@ pub(crate) struct PlayArgs {
     pub(crate) parallel: Option<usize>,
 }
 
-/// `fairweir compare`.
-#[derive(Debug, Args)]
-pub(crate) struct CompareArgs {
-    #[command(flatten)]
-    pub(crate) scenario: ScenarioArgs,
-    /// The control; repeatable [default: none, static, wfq, crab and fairweir].
-    #[arg(long, value_name = "CONTROL")]
-    pub(crate) control: Vec<Control>,
-    /// Seeds of the simulator: a number or an inclusive range.
-    #[arg(long, value_name = "N", default_value = "1..5")]
-    pub(crate) seed: Seeds,
-    /// Print JSON: an array with an object for each control.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
 /// A scenario file and changes to it.
 #[derive(Debug, Args)]
 pub(crate) struct ScenarioArgs {
@@ -274,32 +271,13 @@ pub(crate) struct ScenarioArgs {
     pub(crate) set: Vec<Override>,
 }
 
-/// `fairweir figures`.
-#[derive(Debug, Args)]
-pub(crate) struct FiguresArgs {
-    /// The figure by its number; repeatable. Without it, all figures.
-    #[arg(long, value_name = "NUMBER")]
-    pub(crate) figure: Vec<String>,
-    /// Seeds of the simulator: a number or an inclusive range.
-    #[arg(long, value_name = "N", default_value = "1..5")]
-    pub(crate) seed: Seeds,
-    /// Directory of the pictures (SVG), numbers (CSV) and the table [default:
-    /// evidence/figures/NAME].
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write the table of all figures into this document, between its `figures` marks.
-    #[arg(long, value_name = "FILE", conflicts_with = "figure")]
-    pub(crate) write_docs: Option<PathBuf>,
-}
-
 const EXAMPLES: &str = "Examples:
   sudo fairweir init --dev eth0        watch for a minute and write a first configuration
   sudo fairweir host --dev eth0        share the download of eth0
   sudo fairweir top                    show rates, shares and decisions live
-  sudo fairweir off                    stop and remove everything";
+  sudo fairweir off                    stop and remove everything
+
+Exit codes: 0 success, 1 failure, 2 wrong command line or configuration.";
 
 const HOST_EXAMPLES: &str = "Examples:
   sudo fairweir host --dev eth0
@@ -317,6 +295,13 @@ const TOP_EXAMPLES: &str = "Examples:
   sudo fairweir top --dev eth0
 
 Press q to quit.";
+
+const RELOAD_EXAMPLES: &str = "Examples:
+  sudo fairweir reload
+  sudo fairweir reload --dev eth0
+
+It fails, and nothing changes, if the configuration is wrong. `fairweir isp reload` is for the ISP's
+daemon.";
 
 const OFF_EXAMPLES: &str = "Examples:
   sudo fairweir off
@@ -344,14 +329,6 @@ const LAB_RUN_EXAMPLES: &str = "Examples:
   sudo fairweir lab run scenarios/crab-fig7-short.toml --json --series
   sudo fairweir lab run scenarios/demo.toml --out /tmp/demo";
 
-const FIGURES_EXAMPLES: &str = "Examples:
-  fairweir figures crab
-  fairweir figures crab --figure 7 --figure 12 --out /tmp/figures
-  fairweir figures crab --seed 1..20 --json
-  fairweir figures rbm --figure 2
-  fairweir figures bcpqp --figure losses
-  fairweir figures control --write-docs docs/control.md";
-
 const LAB_CHECK_EXAMPLES: &str = "Examples:
   fairweir lab check scenarios/demo.toml";
 
@@ -363,8 +340,3 @@ const SIM_RUN_EXAMPLES: &str = "Examples:
 const SIM_CHECK_EXAMPLES: &str = "Examples:
   fairweir sim check scenarios/demo.toml
   fairweir sim check scenarios/demo.toml --set link.rate=47mbit";
-
-const COMPARE_EXAMPLES: &str = "Examples:
-  sudo fairweir compare scenarios/single.toml --control none
-  sudo fairweir compare scenarios/crab-fig7-short.toml
-  sudo fairweir compare scenarios/single.toml --set flow.0.congestion_control=bbr --json";

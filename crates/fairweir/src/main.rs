@@ -15,18 +15,22 @@ use tracing_subscriber::EnvFilter;
 mod check;
 mod cli;
 mod client;
-mod compare;
 mod config;
 mod doctor;
 mod events;
-mod figures;
+#[cfg(feature = "evidence")]
+mod evidence;
+mod exit;
+mod generate;
 mod host;
 mod init;
+mod instance;
 mod isp;
 mod lab;
 mod off;
 mod play;
 mod progress;
+mod reload;
 mod server;
 mod sim;
 mod status;
@@ -37,9 +41,6 @@ mod wire;
 
 use cli::{Cli, Subcommand};
 
-/// What every failure exits with, like wrong usage.
-const EXIT_FAILURE: u8 = 2;
-
 fn main() -> ExitCode {
     // The lab's processes are this binary under other names; people never start them.
     let first = env::args_os().nth(1).and_then(|argument| argument.into_string().ok());
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     }
     if first.is_some_and(|name| host::guard::is_guard(&name)) {
         log_to_stderr(0);
-        return host::guard::main().map_or(ExitCode::from(EXIT_FAILURE), |()| ExitCode::SUCCESS);
+        return host::guard::main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     let cli = Cli::parse();
     log_to_stderr(cli.verbose);
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("fairweir: {}", in_words(&e));
-            ExitCode::from(EXIT_FAILURE)
+            ExitCode::from(exit::code_of(&e))
         }
     }
 }
@@ -69,14 +70,16 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Isp(args) => isp::run(&args),
         Subcommand::Status(args) => status::run(&args),
         Subcommand::Top(args) => top::run(&args),
+        Subcommand::Reload(args) => reload::run(&args),
         Subcommand::Off(args) => off::run(&args),
         Subcommand::Check(args) => check::run(&args),
         Subcommand::Init(args) => init::run(&args),
         Subcommand::Doctor(args) => doctor::run(&args),
         Subcommand::Lab(command) => lab::run(&command),
         Subcommand::Sim(command) => sim::run(&command),
-        Subcommand::Compare(args) => compare::run(&args),
-        Subcommand::Figures(command) => figures::run(&command),
+        #[cfg(feature = "evidence")]
+        Subcommand::Evidence(command) => evidence::run(&command),
+        Subcommand::Generate(command) => generate::run(&command),
     }
 }
 
