@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use fairweir_core::receiver::{Act, ControlLoop, Observation, TICK};
-use fairweir_core::units::{Rate, Span, Time};
+use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_linux::{Error, Health, Host, HostSpec, Mode, network, sweep};
 use tracing::{debug, info, warn};
 
@@ -244,7 +244,8 @@ impl Daemon {
         let observation =
             Observation { at: read_at, interval, groups: samples, connections, probe };
         self.control.decide(&observation);
-        let received: Rate = self.totals.iter().map(|t| t.rate).sum();
+        let received: Bytes = observation.groups.iter().map(|g| g.received).sum();
+        let received = Rate::from_volume(received, interval);
         self.memory.handle_tick(self.control.controller().learned_capacity(), received, interval);
         self.note_act(now);
         self.enforce(now);
