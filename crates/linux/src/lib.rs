@@ -34,7 +34,7 @@ mod htb;
 mod ifb;
 mod ingress;
 pub mod link;
-mod lock;
+
 mod netlink;
 pub mod netns;
 pub mod network;
@@ -51,5 +51,4 @@ pub use clock::monotonic_now;
 pub use error::Error;
 pub use host::{Health, Host, HostSpec, Mode};
 pub use ifb::{leftovers, name as ifb_name, sweep};
-pub use lock::Lock;
 pub use windows::lift;
