@@ -10,10 +10,22 @@ use crate::root;
 /// Whom each crate may depend on, of this workspace. One-way: see docs/architecture.md.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("fairweir-core", &[]),
-    ("fairweir-sim", &["fairweir-core"]),
+    ("fairweir-config", &["fairweir-core"]),
+    ("fairweir-scenario", &["fairweir-core", "fairweir-config"]),
+    ("fairweir-sim", &["fairweir-core", "fairweir-scenario"]),
     ("fairweir-linux", &["fairweir-core"]),
-    ("fairweir-lab", &["fairweir-core", "fairweir-sim", "fairweir-linux"]),
-    ("fairweir", &["fairweir-core", "fairweir-sim", "fairweir-linux", "fairweir-lab"]),
+    ("fairweir-lab", &["fairweir-core", "fairweir-scenario", "fairweir-linux"]),
+    (
+        "fairweir",
+        &[
+            "fairweir-core",
+            "fairweir-config",
+            "fairweir-scenario",
+            "fairweir-sim",
+            "fairweir-linux",
+            "fairweir-lab",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

@@ -164,7 +164,8 @@ impl Watch {
                     continue;
                 };
                 let dirs = self.dirs.iter().filter(|(descriptor, _)| *descriptor == event.wd);
-                changed |= dirs.into_iter().any(|(_, dir)| self.watched.contains(dir, Path::new(&name)));
+                changed |=
+                    dirs.into_iter().any(|(_, dir)| self.watched.contains(dir, Path::new(&name)));
             }
         }
         if changed {

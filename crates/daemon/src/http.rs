@@ -69,8 +69,7 @@ impl Http {
             listener.set_nonblocking(true).map(|()| listener)
         };
         let listener: io::Result<TcpListener> = bind();
-        let listener =
-            listener.map_err(|e| Error::io(format!("serve metrics at {address}"), e))?;
+        let listener = listener.map_err(|e| Error::io(format!("serve metrics at {address}"), e))?;
         Ok(Http { listener: Listener::Tcp(listener), clients: Vec::new() })
     }
 
@@ -106,8 +105,7 @@ impl Http {
             Listener::Tcp(_) => 0,
             Listener::Unix(..) => TOP_MAX,
         };
-        self.clients
-            .retain_mut(|client| client.serve(now, top_max, &mut metrics).unwrap_or(false));
+        self.clients.retain_mut(|client| client.serve(now, top_max, &mut metrics).unwrap_or(false));
     }
 }
 
@@ -231,7 +229,9 @@ fn answer(
             Ok(text) => ("200 OK", text),
             Err(e) => ("503 Service Unavailable", format!("{e}\n")),
         },
-        (Some("GET"), "/metrics", Err(_)) => ("400 Bad Request", "top is not a number\n".to_owned()),
+        (Some("GET"), "/metrics", Err(_)) => {
+            ("400 Bad Request", "top is not a number\n".to_owned())
+        }
         (Some("GET"), ..) => ("404 Not Found", "only /metrics and /metrics?top=N\n".to_owned()),
         _ => ("405 Method Not Allowed", "only GET\n".to_owned()),
     };

@@ -24,8 +24,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the right to control `name`: an instance (`host-eth0`) or a resource that instances of
-    /// several services use (`dev:eth0`).
+    /// Takes the right to be the instance `name`, such as `host-eth0`.
     ///
     /// # Errors
     /// [`Error::AlreadyRunning`] if another process has it.
@@ -46,7 +45,8 @@ impl Lock {
                     continue;
                 }
                 Err((file, Errno::EWOULDBLOCK)) => {
-                    return Err(Error::AlreadyRunning { name: name.to_owned(), pid: pid_in(&file) });
+                    let name = name.trim_start_matches(DEVICE).to_owned();
+                    return Err(Error::AlreadyRunning { name, pid: pid_in(&file) });
                 }
                 Err((_, e)) => return Err(Error::io(attempted(), e.into())),
             };
@@ -61,6 +61,19 @@ impl Lock {
             write(&mut file).map_err(|e| Error::io(attempted(), e))?;
             return Ok(Lock { file, path });
         }
+    }
+
+    /// Takes the right to control a device, whatever the service.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyRunning`] if another process has it.
+    pub fn device(run_dir: &Path, device: &str) -> Result<Lock, Error> {
+        Lock::acquire(run_dir, &format!("{DEVICE}{device}"))
+    }
+
+    /// Whether a name is that of a device's lock, not of an instance.
+    pub fn is_device(name: &str) -> bool {
+        name.starts_with(DEVICE)
     }
 
     /// The names that processes of this network namespace hold, sorted, each with the process.
@@ -82,7 +95,8 @@ impl Lock {
             let name = file_name.to_str().and_then(|n| n.strip_prefix(&prefix));
             let Some(name) = name.and_then(|n| n.strip_suffix(".lock")) else { continue };
             let Ok(file) = open(&dir.join(&file_name), false) else { continue };
-            if let Err((file, Errno::EWOULDBLOCK)) = Flock::lock(file, FlockArg::LockSharedNonblock) {
+            if let Err((file, Errno::EWOULDBLOCK)) = Flock::lock(file, FlockArg::LockSharedNonblock)
+            {
                 held.push((name.to_owned(), pid_in(&file)));
             }
         }
@@ -128,7 +142,9 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
 }
 
 fn is_at(file: &File, path: &Path) -> bool {
-    let (Ok(opened), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
+    let (Ok(opened), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else {
+        return false;
+    };
     (opened.dev(), opened.ino()) == (there.dev(), there.ino())
 }
 
@@ -139,6 +155,8 @@ fn pid_in(mut file: &File) -> i32 {
     read.ok().and_then(|_| text.trim().parse().ok()).unwrap_or(0)
 }
 
+/// Begins the names of the locks of devices.
+const DEVICE: &str = "dev:";
 const TRIES_MAX: u32 = 5;
 const TRY_PAUSE: Duration = Duration::from_millis(10);
 

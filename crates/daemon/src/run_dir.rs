@@ -87,27 +87,27 @@ pub(crate) fn listen(path: &Path, group: Option<Gid>) -> Result<UnixListener, Er
     bind().map_err(|e| Error::io(format!("listen at {}", path.display()), e))
 }
 
-/// Creates the directory (and its parents) if it does not exist.
+/// Creates the directory (and its parents) with this mode if it does not exist.
 ///
 /// # Errors
 /// [`Error::UnsafeDirectory`] if others could replace what is in it.
 pub(crate) fn ensure(dir: &Path, mode: u32) -> Result<(), Error> {
-    let created = DirBuilder::new().recursive(true).mode(mode).create(dir);
-    created.map_err(|e| Error::io(format!("create the directory {}", dir.display()), e))?;
-    let metadata = check(dir)?;
-    if metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o777 != mode {
-        // The process's umask took some of it away, or it was made with another mode.
-        let set = fs::set_permissions(dir, Permissions::from_mode(mode));
-        set.map_err(|e| Error::io(format!("set the mode of {}", dir.display()), e))?;
+    if fs::symlink_metadata(dir).is_err() {
+        let create = || {
+            DirBuilder::new().recursive(true).mode(mode).create(dir)?;
+            // The umask may have taken some of it away.
+            fs::set_permissions(dir, Permissions::from_mode(mode))
+        };
+        create().map_err(|e| Error::io(format!("create the directory {}", dir.display()), e))?;
     }
-    Ok(())
+    check(dir)
 }
 
 /// Whether only root or the caller may change what is in `dir`.
 ///
 /// # Errors
 /// [`Error::UnsafeDirectory`] if not.
-pub(crate) fn check(dir: &Path) -> Result<fs::Metadata, Error> {
+pub(crate) fn check(dir: &Path) -> Result<(), Error> {
     let metadata = fs::symlink_metadata(dir)
         .map_err(|e| Error::io(format!("look at the directory {}", dir.display()), e))?;
     let owned = metadata.uid() == 0 || metadata.uid() == geteuid().as_raw();
@@ -118,7 +118,7 @@ pub(crate) fn check(dir: &Path) -> Result<fs::Metadata, Error> {
             mode: metadata.mode() & 0o7777,
         });
     }
-    Ok(metadata)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ pub trait Service {
     ///
     /// # Errors
     /// Ends the daemon; what the service can recover from is its own business.
-    fn handle_tick(&mut self, now: Time) -> Result<(), String>;
+    fn handle_tick(&mut self, now: Time) -> Result<(), Error>;
 
     /// Answers a request; one that takes long says how far it is.
     fn handle_request(
@@ -127,10 +127,10 @@ pub fn run<S: Service, E: From<Error>>(
 ) -> Result<(), E> {
     let mut locks = vec![Lock::acquire(&spec.run_dir, &spec.name)?];
     for device in &spec.devices {
-        locks.push(Lock::acquire(&spec.run_dir, &device_lock(device))?);
+        locks.push(Lock::device(&spec.run_dir, device)?);
     }
-    let mut events = Events::new(spec.until_stdin_closes)
-        .map_err(|e| Error::io("receive signals", e))?;
+    let mut events =
+        Events::new(spec.until_stdin_closes).map_err(|e| Error::io("receive signals", e))?;
     let mut server = bind(spec)?;
     let mut http = match spec.metrics {
         None => None,
@@ -166,11 +166,6 @@ pub fn run<S: Service, E: From<Error>>(
     drop(locks);
     ran?;
     Ok(ended?)
-}
-
-/// The name of the lock that a daemon of `device` holds, whatever its service.
-pub(crate) fn device_lock(device: &str) -> String {
-    format!("dev:{device}")
 }
 
 fn bind(spec: &Spec) -> Result<Server, Error> {
@@ -212,7 +207,7 @@ impl<S: Service> Frame<'_, S> {
                 events.watch(self.service.watched());
             }
             if now >= self.service.deadline() {
-                self.service.handle_tick(now).map_err(Error::Refused)?;
+                self.service.handle_tick(now)?;
             }
             for (peer, line) in self.server.take_requests(now) {
                 let answer = self.answer(peer, &line, now);

@@ -121,16 +121,14 @@ mod tests {
 
     #[test]
     fn replies_are_read_as_they_are_written() {
-        let read = |answer: &Answer| serde_json::from_slice::<Reply<u32>>(answer.as_bytes()).unwrap();
+        let read =
+            |answer: &Answer| serde_json::from_slice::<Reply<u32>>(answer.as_bytes()).unwrap();
         assert_eq!(read(&Answer::value(&7)), Reply::Value { value: 7 });
         assert_eq!(
             read(&Answer::outcome(Ok("added".into()))),
             Reply::Done { message: "added".into() }
         );
-        assert_eq!(
-            read(&Answer::outcome(Err("no".into()))),
-            Reply::Error { message: "no".into() }
-        );
+        assert_eq!(read(&Answer::outcome(Err("no".into()))), Reply::Error { message: "no".into() });
         assert_eq!(read(&Answer::progress(1, 2)), Reply::Progress { done: 1, of: 2 });
         assert!(Answer::value(&"two\nlines").as_bytes().ends_with(b"lines\"}\n"));
     }

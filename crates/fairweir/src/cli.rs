@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::{Args, Parser};
+use fairweir_config::Override;
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span};
-use fairweir_sim::scenario::Override;
+use nix::unistd::{Gid, Group};
 
 use crate::config::{self, parse_capacity, parse_control, parse_dev};
 use crate::isp::{self, cli::IspArgs};
@@ -115,6 +117,28 @@ pub(crate) struct RunDir {
     pub(crate) run_dir: PathBuf,
 }
 
+/// Who may see what a daemon does.
+#[derive(Debug, Args)]
+pub(crate) struct UserGroup {
+    /// Members of this group may read status and metrics.
+    #[arg(long, value_name = "GROUP")]
+    user_group: Option<String>,
+}
+
+impl UserGroup {
+    /// The group's number.
+    ///
+    /// # Errors
+    /// If the system has no such group.
+    pub(crate) fn group(&self) -> anyhow::Result<Option<Gid>> {
+        let Some(name) = &self.user_group else { return Ok(None) };
+        match Group::from_name(name)? {
+            Some(group) => Ok(Some(group.gid)),
+            None => bail!("--user-group: there is no group `{name}` on this system"),
+        }
+    }
+}
+
 /// `fairweir host`.
 #[derive(Debug, Args)]
 pub(crate) struct HostArgs {
@@ -133,8 +157,13 @@ pub(crate) struct HostArgs {
     /// Print the dry run as JSON lines.
     #[arg(long, requires = "dry_run")]
     pub(crate) json: bool,
+    /// In a dry run, probe the delay of the access link all the same.
+    #[arg(long, requires = "dry_run")]
+    pub(crate) probe: bool,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
+    #[command(flatten)]
+    pub(crate) user_group: UserGroup,
     /// Directory of what is remembered.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir")]
     pub(crate) state_dir: PathBuf,
@@ -172,9 +201,12 @@ pub(crate) struct TopArgs {
 /// `fairweir off`.
 #[derive(Debug, Args)]
 pub(crate) struct OffArgs {
-    /// The interface; without it all that have something of fairweir.
+    /// The interface; all interfaces by default, and the daemon of `fairweir isp`.
     #[arg(long, value_parser = parse_dev)]
     pub(crate) dev: Option<String>,
+    /// Kill a daemon that does not answer.
+    #[arg(long)]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
 }
@@ -205,6 +237,8 @@ pub(crate) struct InitArgs {
     /// Overwrite the file if there is one.
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
 }
 
 /// `fairweir doctor`.
@@ -320,7 +354,8 @@ const OFF_EXAMPLES: &str = "Examples:
   sudo fairweir off
   sudo fairweir off --dev eth0
 
-A daemon that does not answer is killed. One that systemd started is better stopped by
+It waits for a daemon that is slow or just starting, and fails if one lives on. With --force a
+daemon that does not answer is killed. Stop one that systemd started with
 `systemctl stop fairweir@eth0`.";
 
 const CHECK_EXAMPLES: &str = "Examples:

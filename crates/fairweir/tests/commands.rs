@@ -96,7 +96,7 @@ fn failures_are_one_clear_line_and_exit_with_2() {
     let path = |name: &str| dir.path().join(name).display().to_string();
     fs::write(path("good.toml"), COUNTING).unwrap();
     let failures: [(Vec<String>, &str); 7] = [
-        (vec!["status".into(), "--run-dir".into(), path("run")], "no daemon of fairweir runs"),
+        (vec!["status".into(), "--run-dir".into(), path("run")], "no `fairweir host` runs here"),
         (
             vec!["status".into(), "--run-dir".into(), path("run"), "--dev".into(), "eth9".into()],
             "no daemon answers for `eth9`",
@@ -228,7 +228,7 @@ fn a_wrong_request_is_answered_and_ends_nothing() {
     let stage = Stage::new();
     stage.configure(COUNTING);
     let daemon = stage.start(&[]);
-    assert_eq!(daemon.ask("dance").unwrap()["ok"], false);
+    assert_eq!(daemon.ask("dance").unwrap()["reply"], "error");
     assert_eq!(daemon.ask("reload").unwrap()["message"], "nothing changed");
     assert_eq!(daemon.status()["ready"], true);
 }

@@ -17,8 +17,8 @@ use std::time::Duration;
 use fairweir_core::phantom::{Class, Share};
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_linux::netns::Netns;
-use fairweir_sim::report::Counted;
-use fairweir_sim::scenario::Police;
+use fairweir_scenario::Police;
+use fairweir_scenario::report::Counted;
 use serde_json::Value;
 
 use crate::Error;
@@ -121,7 +121,8 @@ fn ask(socket: &Path, request: &str) -> io::Result<Value> {
     stream.write_all(format!("{request}\n").as_bytes())?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
+    let mut reply: Value = serde_json::from_str(&line)?;
+    Ok(reply["value"].take())
 }
 
 /// What the daemon is told.

@@ -9,14 +9,16 @@ use fairweir_core::receiver::{Allocation, ClassRate};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span};
 
+use crate::Error;
 use crate::bpf::{Parts, Programs};
-use crate::ifb::{self, Ifb};
-use crate::link;
-use crate::netlink::Netlink;
-use crate::netns::Netns;
+use crate::classify::{cgroup, ingress};
+use crate::net::link;
+use crate::net::netlink::Netlink;
+use crate::net::netns::Netns;
 use crate::police::{Direction, Hook, Police, PoliceSpec};
 use crate::probe::{INTERVAL_MIN, Probe, ProbeSpec, Reflector};
-use crate::{Error, cgroup, htb, ingress};
+use crate::shape::htb;
+use crate::shape::ifb::{self, Ifb};
 
 /// Something that fairweir uses, and whether it is there.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,51 +4,37 @@
 //! | module | its job |
 //! |---|---|
 //! | [`Host`] | a device whose download is counted by flow group, and shaped |
-//! | [`link`] | network devices, addresses, routes, by netlink |
-//! | [`netns`] | anonymous network namespaces, for the lab and for tests |
-//! | [`pacing`] | TCP that spreads its packets, for the lab's servers |
-//! | [`realtime`] | real-time priority for the lab's link element |
-//! | [`network`], [`doctor`] | which network this is, what this kernel can |
-//! | [`probe`] | how long a small packet takes to somebody behind the access link, and back |
+//! | `net` | [`link`]: devices, addresses, routes; [`netns`]: network namespaces; [`network`]: which network this is; netlink |
+//! | `classify` | from a policy to the classifier's tables; its hook; who owns sockets; [`trial`]: the classifier without a device |
+//! | `shape` | HTB classes on an intermediate device |
+//! | `window` | what each connection received, and how far its receive window may open |
 //! | [`police`] | subscribers' rates and policies in the kernel, for an ISP |
-//! | [`trial`] | the classifier without a device, for tests and benchmarks |
-//! | `bpf` | the programs of `bpf/`: loading, maps, attaching |
-//! | `rules` | from a policy to the tables that the classifier looks up |
-//! | `htb` | the classes |
-//! | `ifb`, `ingress` | the device behind which is shaped, and the hook in front of it |
-//! | `connections`, `windows` | what each connection received, and how far its window may open |
-//! | `cgroup`, `census` | who owns sockets |
+//! | [`probe`] | how long a small packet takes to a host behind the access link, and back |
+//! | `bpf` | the programs of `bpf/`: loading, maps, attaching; the structures that they share with Rust |
+//! | [`doctor`] | what this kernel can |
+//! | [`pacing`], [`realtime`] | for the lab: TCP that spreads its packets, real-time priority |
 //!
 //! Devices are named as in the calling thread's network namespace.
 
-mod abi;
 mod bpf;
-mod census;
-mod cgroup;
+mod classify;
 mod clock;
-mod connections;
 pub mod doctor;
 mod error;
 mod host;
-mod htb;
-mod ifb;
-mod ingress;
-pub mod link;
-
-mod netlink;
-pub mod netns;
-pub mod network;
+mod net;
 pub mod pacing;
 pub mod police;
 pub mod probe;
 pub mod realtime;
-mod rules;
-pub mod trial;
-mod windows;
+mod shape;
+mod window;
 
-pub use census::{Talker, Who};
+pub use classify::census::{Talker, Who};
+pub use classify::trial;
 pub use clock::monotonic_now;
 pub use error::Error;
 pub use host::{Health, Host, HostSpec, Mode};
-pub use ifb::{leftovers, name as ifb_name, sweep};
-pub use windows::lift;
+pub use net::{link, netns, network};
+pub use shape::ifb::{leftovers, name as ifb_name, sweep};
+pub use window::lift;

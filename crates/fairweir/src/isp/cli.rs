@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::read;
-use crate::cli::RunDir;
+use crate::cli::{RunDir, UserGroup};
 
 /// `fairweir isp`: the daemon, or a command that asks it.
 #[derive(Debug, Args)]
@@ -31,6 +31,8 @@ pub(crate) struct DaemonArgs {
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) run_dir: RunDir,
+    #[command(flatten)]
+    pub(super) user_group: UserGroup,
     #[command(flatten)]
     pub(super) state: StateDir,
     /// End when stdin ends: for programs that start the daemon.

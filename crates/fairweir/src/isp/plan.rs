@@ -1,10 +1,10 @@
 //! A plan of the operator: rates for download and upload, shared alike, under one name.
 
+use fairweir_config::ConfigError;
+use fairweir_config::plan::{ByMatch, KEYS, sharing};
+use fairweir_config::{Source, Table};
 use fairweir_core::phantom::{Class, Criterion, Plan, PlanError, PlanSpec, Share, Signal};
 use fairweir_core::units::{Rate, Span};
-use fairweir_sim::scenario::ScenarioError;
-use fairweir_sim::scenario::plan::{ByMatch, KEYS, sharing};
-use fairweir_sim::scenario::toml_table::{Source, Table};
 use serde_json::{Value, json};
 
 /// A plan, valid: [`Plan::new`] takes what [`PlanEntry::specs`] returns.
@@ -29,7 +29,7 @@ impl PlanEntry {
     ///
     /// # Errors
     /// The first thing that is wrong with it.
-    pub(super) fn read(table: &mut Table<'_>) -> Result<PlanEntry, ScenarioError> {
+    pub(super) fn read(table: &mut Table<'_>) -> Result<PlanEntry, ConfigError> {
         let wanted = "a name, such as \"home-50\"";
         let name = table.text("name")?.ok_or_else(|| table.missing("name", wanted))?;
         check_name(&name.value).map_err(|e| name.place.error(e))?;
@@ -79,7 +79,7 @@ impl PlanEntry {
             table.finish(&PlanEntry::keys())?;
             Ok(plan)
         };
-        read().map_err(|e: ScenarioError| format!("{}: {}", e.key, e.what))
+        read().map_err(|e: ConfigError| format!("{}: {}", e.key, e.what))
     }
 
     /// What [`PlanEntry::from_json`] reads.
@@ -236,7 +236,7 @@ mod tests {
             table.finish(&PlanEntry::keys())?;
             Ok(plan)
         };
-        read().map_err(|e: ScenarioError| e.to_string())
+        read().map_err(|e: ConfigError| e.to_string())
     }
 
     const NESTED: &str = r#"name = "family"

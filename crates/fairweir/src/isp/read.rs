@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use fairweir_sim::scenario::ScenarioError;
-use fairweir_sim::scenario::toml_table::{Placed, Source, Table as TomlTable};
+use fairweir_config::ConfigError;
+use fairweir_config::{Placed, Source, Table as TomlTable};
 use nix::unistd::{Gid, Group};
 
 use super::address::parse_address;
@@ -117,7 +117,7 @@ impl IspFile {
         Ok(file)
     }
 
-    fn parse(text: &str, shown: &str, path: &Path) -> Result<IspFile, ScenarioError> {
+    fn parse(text: &str, shown: &str, path: &Path) -> Result<IspFile, ConfigError> {
         let mut top = Source::new(text, shown, &[]).top()?;
         let version = top.integer("version", 0, u64::MAX)?;
         let version = version.ok_or_else(|| top.missing("version", "`version = 1` at the top"))?;
@@ -178,7 +178,7 @@ impl IspFile {
     }
 }
 
-fn isp_section(mut table: TomlTable<'_>) -> Result<IspSection, ScenarioError> {
+fn isp_section(mut table: TomlTable<'_>) -> Result<IspSection, ConfigError> {
     let wanted = "the interface towards the subscribers, such as \"eth1\"";
     let device = dev(&mut table, "device")?.ok_or_else(|| table.missing("device", wanted))?;
     let uplink = dev(&mut table, "uplink")?;
@@ -228,13 +228,13 @@ fn isp_section(mut table: TomlTable<'_>) -> Result<IspSection, ScenarioError> {
 fn dev<'t>(
     table: &mut TomlTable<'t>,
     key: &str,
-) -> Result<Option<Placed<'t, String>>, ScenarioError> {
+) -> Result<Option<Placed<'t, String>>, ConfigError> {
     let Some(text) = table.text(key)? else { return Ok(None) };
     let value = parse_dev(&text.value).map_err(|e| text.place.error(e))?;
     Ok(Some(Placed { value, place: text.place }))
 }
 
-fn subscriber(mut table: TomlTable<'_>) -> Result<SubscriberSpec, ScenarioError> {
+fn subscriber(mut table: TomlTable<'_>) -> Result<SubscriberSpec, ConfigError> {
     let name = table.text("name")?.ok_or_else(|| table.missing("name", "a name"))?;
     let wanted = "a list, such as [\"192.0.2.1\", \"2001:db8:1::/56\"]";
     let texts = table.texts("addresses")?.ok_or_else(|| table.missing("addresses", wanted))?;

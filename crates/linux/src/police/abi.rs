@@ -2,7 +2,7 @@
 
 use std::mem::size_of;
 
-use crate::abi::Plain;
+use crate::bpf::abi::Plain;
 
 /// `struct police_entry`.
 #[repr(C)]

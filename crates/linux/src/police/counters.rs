@@ -11,7 +11,7 @@ use super::maps::{Maps, SLOTS};
 use super::slots::{class_of, index_of};
 use super::{Direction, PlanId, Police, SubscriberId};
 use crate::Error;
-use crate::abi::Plain;
+use crate::bpf::abi::Plain;
 use crate::bpf::bpf_error;
 
 /// What became of a subscriber's packets in one direction since it was added.

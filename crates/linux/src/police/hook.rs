@@ -9,7 +9,7 @@ use super::Direction;
 use super::abi::Settings;
 use super::maps::Maps;
 use crate::Error;
-use crate::link::{self, Link};
+use crate::net::link::{self, Link};
 
 /// Where at a device packets are policed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

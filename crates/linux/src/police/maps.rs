@@ -16,7 +16,7 @@ use libbpf_rs::{
 use super::PoliceSpec;
 use super::abi::{CHUNK, CLASS_ROOMS, CLASSES, PLANS, Settings};
 use crate::Error;
-use crate::abi::Plain;
+use crate::bpf::abi::Plain;
 use crate::bpf::{bpf_error, listen_to_the_loader};
 
 /// The maps of a direction, some of them common to both.

@@ -20,7 +20,7 @@ use fairweir_core::units::Bytes;
 use ipnet::IpNet;
 
 use crate::Error;
-use crate::abi::Plain;
+use crate::bpf::abi::Plain;
 use crate::bpf::update;
 
 mod abi;

@@ -9,7 +9,7 @@ use super::abi::{self, Entry, Prefixes};
 use super::maps::Maps;
 use super::{PoliceSpec, is_whole};
 use crate::Error;
-use crate::abi::Plain;
+use crate::bpf::abi::Plain;
 use crate::bpf::{KEY, bpf_error, update};
 
 /// The tables of one direction.

@@ -7,7 +7,7 @@ use libbpf_rs::{MapHandle, Object, ProgramInput};
 use super::abi::{self, Settings, SlotHeader};
 use super::{Direction, Hook, Police, SubscriberId};
 use crate::Error;
-use crate::abi::Plain;
+use crate::bpf::abi::Plain;
 use crate::bpf::{KEY, update};
 
 /// The programs of a direction, for test runs.

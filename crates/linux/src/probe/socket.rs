@@ -14,7 +14,8 @@ use fairweir_core::units::{Span, Time};
 use nix::time::{ClockId, clock_gettime};
 
 use super::packet::{ECHO_REPLY_4, ECHO_REPLY_6, EXCEEDED_4, EXCEEDED_6, ICMP_4, ICMP_6, Request};
-use crate::{Error, link, monotonic_now};
+use crate::net::link;
+use crate::{Error, monotonic_now};
 
 /// Sends echo requests out of one device; hears nothing.
 pub(super) struct Sender {

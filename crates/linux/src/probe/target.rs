@@ -9,8 +9,9 @@
 
 use std::net::IpAddr;
 
-use crate::netlink::{Netlink, Request, attribute};
-use crate::{Error, link};
+use crate::Error;
+use crate::net::link;
+use crate::net::netlink::{Netlink, Request, attribute};
 
 /// Somebody who could be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

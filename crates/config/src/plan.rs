@@ -1,0 +1,227 @@
+//! How a rate is shared, as a scenario's `[[police]]` and an operator's `[[plan]]` say it.
+//!
+//! Both say the same with the same keys: `rtt_max`, `signal`, and either `queues`, among which a hash
+//! of the flow chooses, or `share` with a list `class` of parts that have the same keys in turn. They
+//! differ only in how a class says what belongs to it; that is [`Members`].
+
+use fairweir_core::phantom::plan::{LEAVES_MAX, WEIGHT_MAX};
+use fairweir_core::phantom::{Class, Criterion, PlanError, PlanSpec, Share, Signal};
+use fairweir_core::policy::Match;
+use fairweir_core::units::{Rate, Span};
+
+use crate::table::{ConfigError, Place, Placed, Table, not_one_of};
+
+/// The keys that [`sharing`] takes of a table.
+pub const KEYS: [&str; 5] = ["rtt_max", "signal", "queues", "share", "class"];
+/// For which round-trip time a plan is sized that does not say it: what a host in another part of
+/// the world has.
+pub const RTT_MAX: Span = Span::millis(100);
+/// How many queues a plan without classes has.
+pub const QUEUES: u8 = 16;
+/// How many queues a class has that does not say it.
+pub const QUEUES_OF_CLASS: u8 = 1;
+
+/// How a class says what belongs to it.
+pub trait Members {
+    /// The keys that it takes.
+    fn keys(&self) -> &'static [&'static str];
+
+    /// Takes its keys of the table of the class `name`; nothing is what no other class takes.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if what they say is wrong.
+    fn take(&mut self, table: &mut Table<'_>, name: &str) -> Result<Vec<Criterion>, ConfigError>;
+}
+
+/// What an operator writes: `match = ["dscp:ef", "port:udp/5060", "ip:203.0.113.0/24"]`.
+#[derive(Clone, Copy, Debug)]
+pub struct ByMatch;
+
+impl Members for ByMatch {
+    fn keys(&self) -> &'static [&'static str] {
+        &["match"]
+    }
+
+    fn take(&mut self, table: &mut Table<'_>, _: &str) -> Result<Vec<Criterion>, ConfigError> {
+        let Some(Placed { value, place }) = table.texts("match")? else { return Ok(Vec::new()) };
+        if value.is_empty() {
+            return Err(place.error("the list is empty; leave it out to take what is left"));
+        }
+        value.iter().map(|text| criterion(text).map_err(|e| place.error(e))).collect()
+    }
+}
+
+/// How a rate is shared, and where that was read.
+#[derive(Clone)]
+pub struct Sharing<'t> {
+    /// The longest round-trip time whose connections shall reach the rate.
+    pub rtt_max: Span,
+    /// How senders are told.
+    pub signal: Signal,
+    /// Who gets what.
+    pub share: Share,
+    place: Place<'t>,
+    rtt_max_place: Option<Place<'t>>,
+    /// Of every class by its name; of one name the later one stands first.
+    classes: Vec<(String, Place<'t>)>,
+}
+
+impl Sharing<'_> {
+    /// What a plan for a rate is made from.
+    pub fn spec(&self, rate: Rate) -> PlanSpec {
+        PlanSpec { rate, rtt_max: self.rtt_max, signal: self.signal, share: self.share.clone() }
+    }
+
+    /// Says what is wrong with a plan, and where; `rate_place` is where its rate stands.
+    pub fn error(&self, error: &PlanError, rate_place: &Place<'_>) -> ConfigError {
+        let class = |name: &String| self.classes.iter().find(|(n, _)| n == name).map(|(_, p)| p);
+        match error {
+            PlanError::Rate(_) => rate_place.error(error),
+            PlanError::RttMax(_) => self.rtt_max_place.as_ref().unwrap_or(&self.place).error(error),
+            PlanError::Weight { class: name, .. }
+            | PlanError::TooDeep(name)
+            | PlanError::DuplicateClass(name)
+            | PlanError::MatchesOnDivided(name)
+            | PlanError::TwoDefaults(_, name) => class(name).unwrap_or(&self.place).error(error),
+            PlanError::Queues(_)
+            | PlanError::NoClass(_)
+            | PlanError::TooManyLeaves(_)
+            | PlanError::TooManyInners(_)
+            | PlanError::NoDefault
+            | PlanError::TooManyMatches(_)
+            | PlanError::Dscp(_) => self.place.error(error),
+        }
+    }
+}
+
+/// Takes [`KEYS`] of a table; what else it has is left there.
+///
+/// # Errors
+/// [`ConfigError`]: the first thing that is wrong with one of them.
+pub fn sharing<'t>(
+    table: &mut Table<'t>,
+    members: &mut dyn Members,
+) -> Result<Sharing<'t>, ConfigError> {
+    let rtt_max = table.parsed::<Span>("rtt_max")?;
+    let signals = [("soft", Signal::Soft), ("hard", Signal::Hard)];
+    let signal = table.word("signal", &signals)?.map_or(Signal::Soft, |p| p.value);
+    let mut classes = Vec::new();
+    let share = share(table, members, QUEUES, &mut classes)?;
+    classes.reverse();
+    Ok(Sharing {
+        rtt_max: rtt_max.as_ref().map_or(RTT_MAX, |p| p.value),
+        signal,
+        share,
+        place: table.place(),
+        rtt_max_place: rtt_max.map(|p| p.place),
+        classes,
+    })
+}
+
+/// The keys `queues`, `share` and `class`.
+fn share<'t>(
+    table: &mut Table<'t>,
+    members: &mut dyn Members,
+    queues_default: u8,
+    places: &mut Vec<(String, Place<'t>)>,
+) -> Result<Share, ConfigError> {
+    let queues = table.integer("queues", 1, LEAVES_MAX as u64)?;
+    let is_priority = table.word("share", &[("weighted", false), ("priority", true)])?;
+    let tables = table.tables("class")?;
+    let Some(is_priority) = is_priority else {
+        return match tables.first() {
+            Some(class) => {
+                let what = "classes need a `share` above them: \"weighted\" or \"priority\"";
+                Err(class.place().error(what))
+            }
+            None => Ok(Share::Flows(queues.map_or(queues_default, |p| p.value as u8))),
+        };
+    };
+    if let Some(queues) = queues {
+        let what = "what is divided into classes has no queues of its own; give them to a class";
+        return Err(queues.place.error(what));
+    }
+    if tables.is_empty() {
+        let what = "there is no class that could have a share; wanted at least one table `class`";
+        return Err(is_priority.place.error(what));
+    }
+    let is_priority = is_priority.value;
+    let mut classes = Vec::new();
+    for table in tables {
+        classes.push(class(table, members, is_priority, places)?);
+    }
+    Ok(if is_priority { Share::Priority(classes) } else { Share::Weighted(classes) })
+}
+
+fn class<'t>(
+    mut table: Table<'t>,
+    members: &mut dyn Members,
+    is_priority: bool,
+    places: &mut Vec<(String, Place<'t>)>,
+) -> Result<Class, ConfigError> {
+    let name = table.text("name")?.ok_or_else(|| table.missing("name", "a class's name"))?;
+    if name.value.is_empty() {
+        return Err(name.place.error("it is empty; wanted a name for the counters"));
+    }
+    let weight = table.integer("weight", 1, WEIGHT_MAX.into())?;
+    if let Some(weight) = weight.as_ref().filter(|_| is_priority) {
+        let what = "under `share = \"priority\"` the order of the classes counts; leave it out";
+        return Err(weight.place.error(what));
+    }
+    places.push((name.value.clone(), name.place));
+    let matches = members.take(&mut table, &name.value)?;
+    let share = share(&mut table, members, QUEUES_OF_CLASS, places)?;
+    let keys = ["name", "weight", "queues", "share", "class"];
+    table.finish(&keys.into_iter().chain(members.keys().iter().copied()).collect::<Vec<_>>())?;
+    Ok(Class { name: name.value, weight: weight.map_or(1, |p| p.value as u16), matches, share })
+}
+
+/// Reads `dscp:ef`, `dscp:46`, `ip:203.0.113.0/24`, `port:udp/5060` or `local-port:8000-8010`.
+///
+/// # Errors
+/// Says what would be right.
+pub fn criterion(text: &str) -> Result<Criterion, String> {
+    let kinds = "allowed are dscp:, ip:, port:, local-port:";
+    match text.split_once(':') {
+        Some(("dscp", value)) => dscp(value).map(Criterion::Dscp),
+        Some(("ip" | "port" | "local-port", _)) => match text.parse::<Match>() {
+            Ok(Match::Ip(net)) => Ok(Criterion::Ip(net)),
+            Ok(Match::Port(port)) => Ok(Criterion::Port(port)),
+            Ok(_) => Err(format!("`{text}`: {kinds}")),
+            Err(e) => Err(e.to_string()),
+        },
+        Some((kind, _)) => {
+            Err(not_one_of(&format!("{kind}:"), &["dscp:", "ip:", "port:", "local-port:"]))
+        }
+        None => Err(format!("`{text}` has no kind; {kinds}")),
+    }
+}
+
+/// A DSCP by number or name. Source: the IANA registry (RFC 2474, 2597, 3246, 5865, 8622).
+fn dscp(text: &str) -> Result<u8, String> {
+    let lower = text.to_ascii_lowercase();
+    let digits = |from: usize| -> Vec<u8> {
+        lower.bytes().skip(from).map(|b| b.wrapping_sub(b'0')).collect()
+    };
+    let named = match lower.as_str() {
+        "df" | "be" => Some(0),
+        "le" => Some(1),
+        "ef" => Some(46),
+        "va" => Some(44),
+        cs if cs.starts_with("cs") => match digits(2)[..] {
+            [class @ 0..=7] => Some(8 * class),
+            _ => None,
+        },
+        af if af.starts_with("af") => match digits(2)[..] {
+            [class @ 1..=4, drop @ 1..=3] => Some(8 * class + 2 * drop),
+            _ => None,
+        },
+        number => number.parse().ok().filter(|&n: &u8| n < 64),
+    };
+    let wanted =
+        || format!("`{text}` is no DSCP: 0 to 63, df, le, cs0 to cs7, af11 to af43, va, ef");
+    named.ok_or_else(wanted)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,398 @@
+//! The BPF programs: loading, what they share with user space, and attaching.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::{self, NonNull};
+use std::sync::Once;
+
+use libbpf_rs::query::LinkTypeInfo;
+use libbpf_rs::{
+    AsRawLibbpf, Iter, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel,
+    ProgramMut,
+};
+
+use crate::Error;
+use crate::bpf::abi::{Config, Counter, Counters, Plain, SLOTS_MAX, Talker};
+use crate::classify::cgroup;
+use crate::classify::rules::{self, Rules, Table};
+
+pub(crate) mod abi;
+
+/// The loaded programs, and what they are attached to; everything goes when this drops.
+pub(crate) struct Programs {
+    object: Object,
+    parts: Parts,
+    pub(crate) maps: Maps,
+    /// Dropping a link detaches.
+    owner_links: Vec<Link>,
+    ingress_link: Option<Link>,
+}
+
+/// Which programs this kernel has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parts {
+    /// All.
+    All,
+    /// All but those that watch connections and bound their windows.
+    NoWindows,
+    /// Neither these, nor the scan of sockets that exist at the start.
+    NoScan,
+    /// The classifier alone, which knows addresses and ports.
+    NoOwners,
+}
+
+impl Parts {
+    const ALL: [Parts; 4] = [Parts::All, Parts::NoWindows, Parts::NoScan, Parts::NoOwners];
+
+    /// Whether sockets that exist at the start can be listed.
+    pub(crate) fn has_scan(self) -> bool {
+        matches!(self, Parts::All | Parts::NoWindows)
+    }
+
+    /// Whether it can be known who owns a socket.
+    pub(crate) fn has_owners(self) -> bool {
+        self != Parts::NoOwners
+    }
+
+    fn has_program(self, name: &str) -> bool {
+        match name {
+            "fairweir_ingress" => true,
+            "fairweir_scan" => self.has_scan(),
+            "fairweir_watch" | "fairweir_bound" | "fairweir_open" => self == Parts::All,
+            _ => self.has_owners(),
+        }
+    }
+}
+
+pub(crate) struct Maps {
+    config: MapHandle,
+    counters: MapHandle,
+    prefix4: MapHandle,
+    prefix6: MapHandle,
+    ports: MapHandle,
+    apps: MapHandle,
+    users: MapHandle,
+    cgroups: MapHandle,
+    census: MapHandle,
+    pub(crate) connections: MapHandle,
+    pub(crate) windows: MapHandle,
+    pub(crate) initial_windows: MapHandle,
+}
+
+impl Programs {
+    /// Loads as many of the programs as this kernel takes.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] with the verifier's log if it does not even take the classifier.
+    pub(crate) fn load() -> Result<Programs, Error> {
+        let mut refusal = None;
+        for parts in Parts::ALL {
+            match load(parts) {
+                Ok(object) => {
+                    let maps = Maps::of(&object)?;
+                    return Ok(Programs {
+                        object,
+                        parts,
+                        maps,
+                        owner_links: Vec::new(),
+                        ingress_link: None,
+                    });
+                }
+                Err(e) => {
+                    tracing::debug!(?parts, error = %e, "the kernel does not take these programs");
+                    refusal = Some(e);
+                }
+            }
+        }
+        Err(refusal.expect("invariant: the loop ran"))
+    }
+
+    /// Which programs are there.
+    pub(crate) fn parts(&self) -> Parts {
+        self.parts
+    }
+
+    /// The classifier, for attaching it otherwise and for test runs.
+    pub(crate) fn classifier(&self) -> Result<ProgramMut<'_>, Error> {
+        self.program("fairweir_ingress")
+    }
+
+    /// Learns from now on who makes each socket, and then who owns those that exist.
+    ///
+    /// # Errors
+    /// If there is no cgroup hierarchy, or the kernel refuses.
+    pub(crate) fn attach_owners(&mut self) -> Result<(), Error> {
+        if !self.parts.has_owners() {
+            return Ok(());
+        }
+        let root = cgroup::open_root()?;
+        for name in OWNER_PROGRAMS {
+            let link = self.program(name)?.attach_cgroup(root.as_raw_fd());
+            self.owner_links
+                .push(link.map_err(|e| bpf_error(format!("attach {name} to cgroups"), &e))?);
+        }
+        self.scan()
+    }
+
+    /// Finds the owners of sockets that nobody knows yet, among all open files.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(crate) fn scan(&self) -> Result<(), Error> {
+        if !self.parts.has_scan() {
+            return Ok(());
+        }
+        let attempted = "scan the open sockets";
+        let link = self.program("fairweir_scan")?.attach().map_err(|e| bpf_error(attempted, &e))?;
+        let mut pass = Iter::new(&link).map_err(|e| bpf_error(attempted, &e))?;
+        // The program writes nothing: reading to the end is what runs it.
+        let mut nothing = Vec::new();
+        pass.read_to_end(&mut nothing).map(drop).map_err(|e| Error::refused(attempted, e))
+    }
+
+    /// Attaches the classifier to the ingress of the device number `index` by tcx.
+    ///
+    /// # Errors
+    /// If the kernel is older than 6.6, or refuses.
+    pub(crate) fn attach_tcx(&mut self, index: u32) -> Result<(), Error> {
+        let link = {
+            let program = self.classifier()?;
+            // SAFETY: the program is loaded and outlives the call; no options are given.
+            let link = unsafe {
+                libbpf_sys::bpf_program__attach_tcx(
+                    program.as_libbpf_object().as_ptr(),
+                    index as i32,
+                    ptr::null(),
+                )
+            };
+            let link = NonNull::new(link)
+                .ok_or_else(|| Error::last_os("attach the classifier to the ingress by tcx"))?;
+            // SAFETY: the pointer is a new link that nobody else owns.
+            unsafe { Link::from_ptr(link) }
+        };
+        self.ingress_link = Some(link);
+        Ok(())
+    }
+
+    /// Whether what [`Programs::attach_tcx`] attached still is: somebody else may detach it.
+    pub(crate) fn is_attached(&self) -> bool {
+        let info = self.ingress_link.as_ref().and_then(|link| link.info().ok());
+        info.is_some_and(|info| matches!(info.info, LinkTypeInfo::Tcx(tcx) if tcx.ifindex != 0))
+    }
+
+    /// Detaches the classifier as somebody else could.
+    #[cfg(test)]
+    pub(crate) fn force_detach(&self) {
+        self.ingress_link.as_ref().unwrap().detach().unwrap();
+    }
+
+    /// Detaches all programs.
+    pub(crate) fn detach(&mut self) {
+        self.ingress_link = None;
+        self.owner_links.clear();
+    }
+
+    /// The classifier's descriptor, for attaching it by netlink.
+    pub(crate) fn classifier_fd(&self) -> Result<i32, Error> {
+        Ok(self.classifier()?.as_fd().as_raw_fd())
+    }
+
+    /// Tells the classifier what to do.
+    pub(crate) fn configure(&self, config: &Config) -> Result<(), Error> {
+        update(&self.maps.config, &KEY, config.as_bytes())
+    }
+
+    /// What was counted since the start, summed over the CPUs.
+    pub(crate) fn counters(&self) -> Result<Box<Counters>, Error> {
+        let attempted = "read the counters";
+        let map = &self.maps.counters;
+        let per_cpu = map
+            .lookup_percpu(&KEY, MapFlags::ANY)
+            .map_err(|e| bpf_error(attempted, &e))?
+            .unwrap_or_default();
+        let zero = Counters { slots: [Counter::default(); SLOTS_MAX], new_cgroups: 0, own: [0; 4] };
+        let mut sum = Box::new(zero);
+        for mine in per_cpu.iter().filter_map(|bytes| Counters::from_bytes(bytes)) {
+            for (total, part) in sum.slots.iter_mut().zip(&mine.slots) {
+                total.bytes += part.bytes;
+                total.packets += part.packets;
+            }
+            sum.new_cgroups += mine.new_cgroups;
+        }
+        Ok(sum)
+    }
+
+    /// Replaces the rules `old` by `new`, touching only what differs.
+    ///
+    /// # Errors
+    /// If there are more rules than the kernel takes.
+    pub(crate) fn set_rules(&self, old: &Rules, new: &Rules) -> Result<(), Error> {
+        let maps = &self.maps;
+        for (map, old, new) in [
+            (&maps.prefix4, &old.prefix4, &new.prefix4),
+            (&maps.prefix6, &old.prefix6, &new.prefix6),
+            (&maps.apps, &old.apps, &new.apps),
+            (&maps.users, &old.users, &new.users),
+            (&maps.cgroups, &old.cgroups, &new.cgroups),
+        ] {
+            replace(map, old, new)?;
+        }
+        for (table, (old, new)) in old.ports.iter().zip(&new.ports).enumerate() {
+            if old != new {
+                update(&maps.ports, &(table as u32).to_ne_bytes(), &rules::port_table(new))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Who received how much since the census began.
+    pub(crate) fn census(&self) -> Result<Vec<(Talker, Counter)>, Error> {
+        let map = &self.maps.census;
+        let mut talkers = Vec::new();
+        for key in map.keys() {
+            let value =
+                map.lookup(&key, MapFlags::ANY).map_err(|e| bpf_error("read the census", &e))?;
+            let counter = value.and_then(|value| Counter::from_bytes(&value));
+            talkers.extend(Talker::from_bytes(&key).zip(counter));
+        }
+        Ok(talkers)
+    }
+
+    /// The program `name`.
+    pub(crate) fn program(&self, name: &str) -> Result<ProgramMut<'_>, Error> {
+        let missing = || Error::refused(format!("find the program {name}"), not_found());
+        self.object.progs_mut().find(|p| p.name() == name).ok_or_else(missing)
+    }
+}
+
+impl Maps {
+    fn of(object: &Object) -> Result<Maps, Error> {
+        let mut handles = BTreeMap::new();
+        for map in object.maps() {
+            let handle = MapHandle::try_from(&map).map_err(|e| bpf_error("open a map", &e))?;
+            handles.insert(map.name().to_string_lossy().into_owned(), handle);
+        }
+        let mut take = |name: &str| {
+            let missing = || Error::refused(format!("find the map {name}"), not_found());
+            handles.remove(name).ok_or_else(missing)
+        };
+        Ok(Maps {
+            config: take("config")?,
+            counters: take("counters")?,
+            prefix4: take("prefix4_rules")?,
+            prefix6: take("prefix6_rules")?,
+            ports: take("port_rules")?,
+            apps: take("app_rules")?,
+            users: take("user_rules")?,
+            cgroups: take("cgroup_rules")?,
+            census: take("census")?,
+            connections: take("connections")?,
+            windows: take("windows")?,
+            initial_windows: take("initial_windows")?,
+        })
+    }
+}
+
+fn load(parts: Parts) -> Result<Object, Error> {
+    listen_to_the_loader();
+    LOG.with_borrow_mut(String::clear);
+    let attempted = "load the BPF programs";
+    let mut object =
+        ObjectBuilder::default().open_memory(OBJECT).map_err(|e| bpf_error(attempted, &e))?;
+    for mut program in object.progs_mut() {
+        let load = program.name().to_str().is_some_and(|name| parts.has_program(name));
+        program.set_autoload(load);
+    }
+    if parts == Parts::NoOwners {
+        // The constant `with_owners`: the verifier then never sees the code behind it.
+        for mut map in object.maps_mut() {
+            if map.name().to_string_lossy().ends_with(".rodata") {
+                map.set_initial_value(&0u32.to_ne_bytes()).map_err(|e| bpf_error(attempted, &e))?;
+            }
+        }
+    }
+    object.load().map_err(|e| bpf_error(attempted, &e))
+}
+
+fn replace(map: &MapHandle, old: &Table, new: &Table) -> Result<(), Error> {
+    for (key, value) in new {
+        if old.get(key) != Some(value) {
+            update(map, key, &value.to_ne_bytes())?;
+        }
+    }
+    for key in old.keys().filter(|&key| !new.contains_key(key)) {
+        match map.delete(key) {
+            Err(e) if e.kind() != libbpf_rs::ErrorKind::NotFound => {
+                return Err(bpf_error(format!("delete from {:?}", map.name()), &e));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn update(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), Error> {
+    map.update(key, value, MapFlags::ANY)
+        .map_err(|e| bpf_error(format!("write to {:?}", map.name()), &e))
+}
+
+/// An error with what the loader has said in this thread since the last one.
+pub(crate) fn bpf_error(attempted: impl Into<String>, error: &libbpf_rs::Error) -> Error {
+    let log = LOG.with_borrow_mut(std::mem::take);
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    let mut number = None;
+    while let Some(e) = source {
+        number = number.or(e.downcast_ref::<std::io::Error>().and_then(|e| e.raw_os_error()));
+        source = e.source();
+    }
+    let source = number.map_or_else(
+        || std::io::Error::other(error.to_string()),
+        std::io::Error::from_raw_os_error,
+    );
+    Error::Bpf { attempted: attempted.into(), source, log }
+}
+
+fn not_found() -> std::io::Error {
+    std::io::ErrorKind::NotFound.into()
+}
+
+/// Keeps the loader's warnings, the verifier's log among them, for the error that follows.
+pub(crate) fn listen_to_the_loader() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        libbpf_rs::set_print(Some((PrintLevel::Info, |level, text| match level {
+            PrintLevel::Warn => LOG.with_borrow_mut(|log| log.push_str(&text)),
+            _ => tracing::trace!(target: "libbpf", "{}", text.trim_end()),
+        })));
+    });
+}
+
+thread_local! {
+    static LOG: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// The compiled `bpf/classify.bpf.c`.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/classify.bpf.o"));
+/// The only key of maps with one entry.
+pub(crate) const KEY: [u8; 4] = 0u32.to_ne_bytes();
+const OWNER_PROGRAMS: [&str; 5] =
+    ["fairweir_create", "fairweir_conn4", "fairweir_conn6", "fairweir_send4", "fairweir_send6"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_kernel_takes_all_programs() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: needs root");
+            assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
+            return;
+        }
+        if let Err(e) = load(Parts::All) {
+            panic!("{e}");
+        }
+    }
+}

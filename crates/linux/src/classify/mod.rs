@@ -1,0 +1,7 @@
+//! From a policy to the tables that the classifier looks up, and the hook where it runs.
+
+pub(crate) mod census;
+pub(crate) mod cgroup;
+pub(crate) mod ingress;
+pub(crate) mod rules;
+pub mod trial;

@@ -1,0 +1,227 @@
+//! From a policy to the tables that the classifier looks up.
+//!
+//! A rule is one number: the rank of its group in the upper half (the group that stands first has
+//! the highest) and the slot of its class in the lower; 0 is none. So the classifier takes the
+//! greatest of what the kinds of match name, and within a table the group that stands first keeps
+//! an entry that two groups claim.
+
+use std::collections::BTreeMap;
+
+use fairweir_core::policy::{GROUPS_MAX, Match, Policy, PortMatch, Side, Transport};
+use ipnet::IpNet;
+use nix::unistd::User;
+
+use crate::Error;
+use crate::bpf::abi::{self, PORT_TABLES, PORTS, Plain, Prefix4, Prefix6, SLOTS_MAX};
+use crate::classify::cgroup::Tree;
+
+/// The entries of one map, as bytes.
+pub(crate) type Table = BTreeMap<Vec<u8>, u32>;
+
+/// Everything that the classifier looks up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rules {
+    pub(crate) prefix4: Table,
+    pub(crate) prefix6: Table,
+    pub(crate) apps: Table,
+    pub(crate) users: Table,
+    pub(crate) cgroups: Table,
+    /// Sorted by port; one for each table of ports.
+    pub(crate) ports: [BTreeMap<u16, u32>; PORT_TABLES],
+}
+
+impl Rules {
+    /// The tables for `policy`, whose group `i` has the class `slots[i]`.
+    ///
+    /// # Errors
+    /// [`Error::NoUser`] if a user does not exist.
+    pub(crate) fn new(policy: &Policy, slots: &[u16], tree: &Tree) -> Result<Rules, Error> {
+        assert_eq!(policy.groups().len(), slots.len(), "each group has a slot");
+        let mut rules = Rules::default();
+        for (order, group) in policy.groups().iter().enumerate() {
+            let rule = rule(order, slots[order]);
+            for criterion in &group.matches {
+                rules.add(criterion, rule, tree)?;
+            }
+        }
+        Ok(rules)
+    }
+
+    fn add(&mut self, criterion: &Match, rule: u32, tree: &Tree) -> Result<(), Error> {
+        let claim = |table: &mut Table, key: &[u8]| {
+            table.entry(key.to_vec()).or_insert(rule);
+        };
+        match criterion {
+            Match::App(name) => claim(&mut self.apps, &abi::name(name)),
+            Match::User(name) => claim(&mut self.users, &user_id(name)?.to_ne_bytes()),
+            Match::Unit(name) => {
+                for id in tree.named(name) {
+                    claim(&mut self.cgroups, &id.to_ne_bytes());
+                }
+            }
+            Match::Cgroup(path) => {
+                if let Some(id) = tree.at(path) {
+                    claim(&mut self.cgroups, &id.to_ne_bytes());
+                }
+            }
+            Match::Ip(IpNet::V4(net)) => {
+                let length = net.prefix_len().into();
+                let key = Prefix4 { length, address: net.network().octets() };
+                claim(&mut self.prefix4, key.as_bytes());
+            }
+            Match::Ip(IpNet::V6(net)) => {
+                let length = net.prefix_len().into();
+                let key = Prefix6 { length, address: net.network().octets() };
+                claim(&mut self.prefix6, key.as_bytes());
+            }
+            Match::Port(ports) => {
+                for table in port_tables(ports) {
+                    for port in ports.first..=ports.last {
+                        self.ports[table].entry(port).or_insert(rule);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Which kinds of look-up are needed at all, as `FEATURE_*`.
+    pub(crate) fn features(&self, needs_owners: bool) -> u32 {
+        let [tcp_remote, udp_remote, tcp_local, udp_local] = &self.ports;
+        [
+            (!self.prefix4.is_empty(), abi::FEATURE_PREFIX4),
+            (!self.prefix6.is_empty(), abi::FEATURE_PREFIX6),
+            (!tcp_remote.is_empty() || !udp_remote.is_empty(), abi::FEATURE_REMOTE_PORTS),
+            (!tcp_local.is_empty() || !udp_local.is_empty(), abi::FEATURE_LOCAL_PORTS),
+            (needs_owners, abi::FEATURE_OWNERS),
+        ]
+        .iter()
+        .fold(0, |features, &(used, feature)| if used { features | feature } else { features })
+    }
+}
+
+/// Whether `policy` asks who owns a socket.
+pub(crate) fn needs_owners(policy: &Policy) -> bool {
+    let owner = |m: &Match| !matches!(m, Match::Ip(_) | Match::Port(_));
+    policy.groups().iter().flat_map(|g| &g.matches).any(owner)
+}
+
+/// Whether `policy` asks for cgroups.
+pub(crate) fn needs_cgroups(policy: &Policy) -> bool {
+    let cgroup = |m: &Match| matches!(m, Match::Unit(_) | Match::Cgroup(_));
+    policy.groups().iter().flat_map(|g| &g.matches).any(cgroup)
+}
+
+/// A slot for each group of `policy`: a group that was there keeps its own, so that neither its
+/// queue nor its counters move; the others take the lowest free ones.
+pub(crate) fn assign_slots(policy: &Policy, old: &BTreeMap<String, u16>) -> Vec<u16> {
+    let kept = |name: &str| old.get(name).copied();
+    let mut taken = [false; SLOTS_MAX];
+    for slot in policy.groups().iter().filter_map(|g| kept(&g.name)) {
+        taken[usize::from(slot)] = true;
+    }
+    let mut free = (0..SLOTS_MAX as u16).filter(|&slot| !taken[usize::from(slot)]);
+    let fresh = "invariant: a policy has no more groups than there are slots";
+    let groups = policy.groups().iter();
+    groups.map(|g| kept(&g.name).unwrap_or_else(|| free.next().expect(fresh))).collect()
+}
+
+/// The rules of a table of ports as the classifier reads it.
+pub(crate) fn port_table(rules: &BTreeMap<u16, u32>) -> Vec<u8> {
+    let mut table = vec![0; PORTS * size_of::<u32>()];
+    for (&port, rule) in rules {
+        table[usize::from(port) * 4..][..4].copy_from_slice(&rule.to_ne_bytes());
+    }
+    table
+}
+
+fn rule(order: usize, slot: u16) -> u32 {
+    ((GROUPS_MAX - order) as u32) << 16 | u32::from(slot)
+}
+
+/// Indices as `PORT_TABLE_*` in `bpf/abi.h`.
+fn port_tables(ports: &PortMatch) -> Vec<usize> {
+    let side = match ports.side {
+        Side::Remote => 0,
+        Side::Local => 2,
+    };
+    match ports.transport {
+        Some(Transport::Tcp) => vec![side],
+        Some(Transport::Udp) => vec![side + 1],
+        None => vec![side, side + 1],
+    }
+}
+
+/// A user's number by name, or the number itself.
+fn user_id(name: &str) -> Result<u32, Error> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    match User::from_name(name) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        Ok(None) => Err(Error::NoUser(name.to_owned())),
+        Err(e) => Err(Error::refused(format!("look up the user {name}"), e)),
+    }
+}
+
+const _: () = assert!(GROUPS_MAX <= SLOTS_MAX, "every group has a slot");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fairweir_core::policy::Group;
+    use fairweir_core::share::Weight;
+
+    fn policy(groups: &[(&str, &[&str])]) -> Policy {
+        let group = |&(name, matches): &(&str, &[&str])| Group {
+            name: name.to_owned(),
+            weight: Weight::ONE,
+            matches: matches.iter().map(|m| m.parse().unwrap()).collect(),
+        };
+        Policy::new(groups.iter().map(group).collect()).unwrap()
+    }
+
+    fn rules(groups: &[(&str, &[&str])]) -> Rules {
+        let policy = policy(groups);
+        let slots = assign_slots(&policy, &BTreeMap::new());
+        Rules::new(&policy, &slots, &Tree::default()).unwrap()
+    }
+
+    #[test]
+    fn the_group_that_stands_first_keeps_an_entry_and_has_the_greater_rule() {
+        let rules =
+            rules(&[("a", &["app:x", "port:443"]), ("b", &["app:x", "app:y", "port:udp/443"])]);
+        let app = |name| rules.apps[&abi::name(name).to_vec()];
+        assert_eq!(app("x") & 0xffff, 0);
+        assert_eq!(app("y") & 0xffff, 1);
+        assert!(app("x") > app("y"));
+        assert_eq!(rules.ports[1][&443], app("x"), "a claims both transports");
+        assert_eq!(rules.features(true), abi::FEATURE_REMOTE_PORTS | abi::FEATURE_OWNERS);
+    }
+
+    #[test]
+    fn slots_stay_with_their_groups() {
+        let old =
+            BTreeMap::from([("a".to_owned(), 0), ("b".to_owned(), 1), ("default".to_owned(), 2)]);
+        let new = policy(&[("c", &[]), ("b", &[]), ("d", &[])]);
+        assert_eq!(assign_slots(&new, &old), [0, 1, 3, 2], "c takes a's, d the next");
+    }
+
+    #[test]
+    fn a_table_of_ports_has_a_rule_at_each_port_of_a_range() {
+        let rules = rules(&[("a", &["local-port:tcp/8000-8002"])]);
+        let table = port_table(&rules.ports[2]);
+        let at = |port: usize| u32::from_ne_bytes(table[port * 4..][..4].try_into().unwrap());
+        assert_eq!([at(7999), at(8003)], [0, 0]);
+        assert!(at(8000) == at(8002) && at(8000) > 0);
+        assert!(rules.ports[3].is_empty());
+    }
+
+    #[test]
+    fn users_are_found_by_name_and_number() {
+        assert_eq!(user_id("root").unwrap(), 0);
+        assert_eq!(user_id("4242").unwrap(), 4242);
+        let missing = user_id("no-such-user").unwrap_err().to_string();
+        assert_eq!(missing, "there is no user `no-such-user`");
+    }
+}

@@ -1,0 +1,158 @@
+//! The classifier without a device: packets in, verdicts out, for tests and benchmarks.
+
+use fairweir_core::policy::Policy;
+use fairweir_core::units::{Bytes, Span, Time};
+use libbpf_rs::ProgramInput;
+
+use crate::Error;
+use crate::bpf::Programs;
+use crate::bpf::abi::{Config, FEATURE_CENSUS, FEATURE_TRANSIT};
+use crate::classify::cgroup::{self, Tree};
+use crate::classify::rules::{self, Rules};
+use crate::net::netlink::u32_at;
+use crate::net::netns::Netns;
+use crate::window::connections::Pass;
+
+/// A loaded classifier with the rules of a policy.
+pub struct Trial {
+    programs: Programs,
+    slots: Vec<u16>,
+    config: Config,
+}
+
+/// A packet as the classifier sees it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Packet<'p> {
+    /// From the Ethernet header on.
+    pub bytes: &'p [u8],
+    /// How many packets of the wire it stands for; 0 if it is none of GRO's.
+    pub segments: u32,
+    /// Payload of each of these packets.
+    pub segment_size: u32,
+}
+
+/// What the classifier did with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether it was sent to the class; else it passed.
+    pub redirected: bool,
+    /// Number of the group, in the policy's order, that it was counted for.
+    pub group: Option<usize>,
+    /// What was counted.
+    pub received: Bytes,
+    /// Packets that were counted.
+    pub packets: u64,
+    /// The class that was stamped on it.
+    pub class: u16,
+    /// How long one run took.
+    pub span: Span,
+}
+
+impl Trial {
+    /// Loads the classifier with the rules of `policy`, not enforcing; if the policy asks for
+    /// owners of sockets, learns them from now on.
+    ///
+    /// # Errors
+    /// As for [`crate::Host::attach`].
+    pub fn new(policy: &Policy, census: bool) -> Result<Trial, Error> {
+        let mut programs = Programs::load()?;
+        let slots = rules::assign_slots(policy, &Default::default());
+        let tree = cgroup::root().map(|root| Tree::read(&root)).unwrap_or_default();
+        let rules = Rules::new(policy, &slots, &tree)?;
+        programs.set_rules(&Rules::default(), &rules)?;
+        let owners = rules::needs_owners(policy);
+        if owners || census {
+            programs.attach_owners()?;
+        }
+        let config = Config {
+            ifb: 1,
+            generation: 1,
+            features: rules.features(owners) | if census { FEATURE_CENSUS } else { 0 },
+            default_slot: slots[policy.default_group()].into(),
+            l2_header: 14,
+            ..Config::default()
+        };
+        programs.configure(&config)?;
+        Ok(Trial { programs, slots, config })
+    }
+
+    /// Times packets of the connections that are open on the loopback device.
+    ///
+    /// # Errors
+    /// If the kernel cannot watch connections.
+    pub fn time_packets(&mut self) -> Result<(), Error> {
+        self.config.features |= FEATURE_TRANSIT;
+        self.config.device = LOOPBACK;
+        self.programs.configure(&self.config)?;
+        let known = Pass::new(&self.programs.program("fairweir_bound")?)?;
+        known.run(&Netns::current()?, &mut Vec::new())
+    }
+
+    /// Enforces, with a heartbeat at `heartbeat`.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn enforce(&mut self, heartbeat: Time) -> Result<(), Error> {
+        self.config.enforce = 1;
+        self.config.heartbeat_ns = heartbeat.as_nanos();
+        self.programs.configure(&self.config)
+    }
+
+    /// Runs the classifier `repeat` times on a packet that arrives at the loopback device.
+    ///
+    /// # Errors
+    /// If the kernel refuses the packet, as it does those without an Ethernet header.
+    pub fn run(&self, packet: &Packet, repeat: u32) -> Result<Verdict, Error> {
+        let before = self.programs.counters()?;
+        let mut context = [0; CONTEXT_BYTES];
+        context[GSO_SEGS..][..4].copy_from_slice(&packet.segments.to_ne_bytes());
+        context[GSO_SIZE..][..4].copy_from_slice(&packet.segment_size.to_ne_bytes());
+        let mut context_out = context;
+        let program = self.programs.classifier()?;
+        let input = ProgramInput {
+            context_in: Some(&mut context),
+            context_out: Some(&mut context_out),
+            data_in: Some(packet.bytes),
+            repeat,
+            ..Default::default()
+        };
+        let output = program.test_run(input);
+        let output =
+            output.map_err(|e| Error::refused("run the classifier", std::io::Error::other(e)))?;
+        let (verdict, span) = (output.return_value as i32, output.duration);
+        assert!(verdict == PASS || verdict == REDIRECT, "the classifier never drops: {verdict}");
+        let after = self.programs.counters()?;
+        let counted = |slot: &u16| {
+            let slot = usize::from(*slot);
+            (after.slots[slot].bytes - before.slots[slot].bytes)
+                .max(after.slots[slot].packets - before.slots[slot].packets)
+                > 0
+        };
+        let group = self.slots.iter().position(counted);
+        let change = group.map_or((0, 0), |group| {
+            let slot = usize::from(self.slots[group]);
+            let (after, before) = (after.slots[slot], before.slots[slot]);
+            (after.bytes - before.bytes, after.packets - before.packets)
+        });
+        Ok(Verdict {
+            redirected: verdict == REDIRECT,
+            group,
+            received: Bytes::new(change.0 / u64::from(repeat.max(1))),
+            packets: change.1 / u64::from(repeat.max(1)),
+            class: u32_at(&context_out, PRIORITY).map_or(0, |priority| priority as u16),
+            span: Span::nanos(span.as_nanos() as u64),
+        })
+    }
+}
+
+/// `struct __sk_buff`, whose layout is part of the kernel's interface, and fields in it.
+const CONTEXT_BYTES: usize = 192;
+const PRIORITY: usize = 32;
+const GSO_SEGS: usize = 164;
+const GSO_SIZE: usize = 176;
+/// The loopback device's index in every namespace.
+const LOOPBACK: u32 = 1;
+/// TC_ACT_UNSPEC: the next program or the stack takes it.
+const PASS: i32 = -1;
+/// TC_ACT_REDIRECT.
+const REDIRECT: i32 = 7;

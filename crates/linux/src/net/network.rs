@@ -1,0 +1,79 @@
+//! Which network a device is connected to.
+
+use crate::Error;
+use crate::net::link;
+use crate::net::netlink::{Netlink, Request, attribute, u32_at};
+
+/// A name for the network behind `dev`, by which its capacity can be remembered: `gateway ` and
+/// the hardware address of the default route's next hop. `None` if there is no such route, or
+/// nobody has spoken with the next hop yet.
+pub fn identity(dev: &str) -> Option<String> {
+    match find(dev) {
+        Ok(identity) => identity,
+        Err(e) => {
+            tracing::debug!(error = %e, dev, "the network cannot be told");
+            None
+        }
+    }
+}
+
+fn find(dev: &str) -> Result<Option<String>, Error> {
+    let mut netlink = Netlink::open()?;
+    let Some(device) = link::find_with(&mut netlink, dev)? else {
+        return Ok(None);
+    };
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        if let Some(hop) = next_hop(&mut netlink, family as u8, device.index)?
+            && let Some(address) = hardware_address(&mut netlink, device.index, &hop)?
+        {
+            let octets: Vec<String> = address.iter().map(|octet| format!("{octet:02x}")).collect();
+            return Ok(Some(format!("gateway {}", octets.join(":"))));
+        }
+    }
+    Ok(None)
+}
+
+/// The next hop of the default route over the device with the smallest metric.
+fn next_hop(netlink: &mut Netlink, family: u8, device: u32) -> Result<Option<Vec<u8>>, Error> {
+    let mut best: Option<(u32, Vec<u8>)> = None;
+    let mut header = [0; RTMSG_BYTES];
+    header[0] = family;
+    let request = Request::new(libc::RTM_GETROUTE, 0, &header);
+    netlink.dump("list the routes", request, |payload| {
+        let attributes = payload.get(RTMSG_BYTES..).unwrap_or_default();
+        let number = |kind| attribute(attributes, kind).and_then(|value| u32_at(value, 0));
+        let is_default = payload.get(..2) == Some(&[family, 0]);
+        if !is_default || number(libc::RTA_OIF) != Some(device) {
+            return;
+        }
+        let metric = number(libc::RTA_PRIORITY).unwrap_or(0);
+        if let Some(hop) = attribute(attributes, libc::RTA_GATEWAY)
+            && best.as_ref().is_none_or(|(least, _)| metric < *least)
+        {
+            best = Some((metric, hop.to_vec()));
+        }
+    })?;
+    Ok(best.map(|(_, hop)| hop))
+}
+
+fn hardware_address(
+    netlink: &mut Netlink,
+    device: u32,
+    hop: &[u8],
+) -> Result<Option<Vec<u8>>, Error> {
+    let mut found = None;
+    let request = Request::new(libc::RTM_GETNEIGH, 0, &[0; NDMSG_BYTES]);
+    netlink.dump("list the neighbours", request, |payload| {
+        let attributes = payload.get(NDMSG_BYTES..).unwrap_or_default();
+        let here = u32_at(payload, 4) == Some(device);
+        if here && attribute(attributes, NDA_DST) == Some(hop) {
+            found = attribute(attributes, NDA_LLADDR).map(<[u8]>::to_vec);
+        }
+    })?;
+    Ok(found)
+}
+
+const RTMSG_BYTES: usize = 12;
+const NDMSG_BYTES: usize = 12;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;

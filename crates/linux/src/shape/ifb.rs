@@ -1,0 +1,171 @@
+//! The intermediate device behind which a device's ingress is shaped, and what a killed daemon
+//! leaves of it.
+
+use fairweir_core::units::Bytes;
+
+use crate::Error;
+use crate::classify::ingress;
+use crate::lift;
+use crate::net::link::{self, Link};
+use crate::net::netlink::Netlink;
+use crate::shape::htb;
+
+/// A live intermediate device with its HTB.
+#[derive(Clone, Debug)]
+pub(crate) struct Ifb {
+    pub(crate) name: String,
+    pub(crate) index: u32,
+}
+
+impl Ifb {
+    /// Makes the intermediate device of `dev`, in place of what a killed daemon left.
+    ///
+    /// # Errors
+    /// [`Error::Occupied`] if somebody else has a device of that name.
+    pub(crate) fn create(netlink: &mut Netlink, dev: &str) -> Result<Ifb, Error> {
+        let name = name(dev);
+        if let Some(old) = link::find_with(netlink, &name)? {
+            refuse_if_foreign(&old, dev)?;
+            netlink.change(&format!("delete the old {name}"), link::deletion(old.index))?;
+        }
+        link::create_ifb_with(netlink, &name, &alias(dev))?;
+        let attempted = format!("prepare {name}");
+        let made = link::find_with(netlink, &name)?.ok_or_else(|| Error::NoDevice(name.clone()))?;
+        let ifb = Ifb { name, index: made.index };
+        // What passes unshaped waits in the device's own queue, which is 32 packets by default.
+        let requests = [
+            link::queue_length(ifb.index, QUEUE_PACKETS),
+            link::raising(ifb.index),
+            htb::root(ifb.index),
+        ];
+        if let Err(e) = netlink.change_all(&attempted, &requests) {
+            let _ = ifb.delete(netlink);
+            return Err(e);
+        }
+        Ok(ifb)
+    }
+
+    /// Deletes the device; one that is gone is fine.
+    pub(crate) fn delete(&self, netlink: &mut Netlink) -> Result<(), Error> {
+        match netlink.change(&format!("delete {}", self.name), link::deletion(self.index)) {
+            Err(e) if e.errno() == Some(libc::ENODEV) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// What is wrong with it, in words; `None` if nothing is.
+    pub(crate) fn fault(&self, netlink: &mut Netlink) -> Result<Option<String>, Error> {
+        Ok(match link::find_index_with(netlink, self.index)? {
+            None => Some(format!("{} was deleted", self.name)),
+            Some(link) if !link.is_up() => Some(format!("{} was set down", self.name)),
+            Some(_) if !htb::is_there(netlink, self.index)? => {
+                Some(format!("the HTB qdisc of {} was deleted or replaced", self.name))
+            }
+            Some(_) => None,
+        })
+    }
+}
+
+/// The name of the intermediate device of `dev`: `ifb4` and the name, or, where that is longer
+/// than the 15 bytes of a device's name, `ifb4-` and a hash of the name.
+pub fn name(dev: &str) -> String {
+    if dev.len() + 4 <= NAME_MAX {
+        return format!("ifb4{dev}");
+    }
+    // FNV-1a.
+    let hash =
+        dev.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
+    format!("ifb4-{hash:08x}")
+}
+
+/// Removes what a killed daemon left at `dev`, and only that; says in words what it was.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn sweep(dev: &str) -> Result<Vec<String>, Error> {
+    let mut netlink = Netlink::open()?;
+    let mut swept = Vec::new();
+    // The filter first: without the ifb it would send packets into nothing.
+    if let Some(device) = link::find_with(&mut netlink, dev)?
+        && ingress::detach_clsact(&mut netlink, device.index)?
+    {
+        swept.push(format!("the classifier at the ingress of {dev}"));
+    }
+    let name = name(dev);
+    if let Some(old) = link::find_with(&mut netlink, &name)?.filter(|old| is_ours(old, dev)) {
+        netlink.change(&format!("delete the old {name}"), link::deletion(old.index))?;
+        swept.push(format!("the device {name} with its classes"));
+    }
+    // A kernel that cannot lift bounds could not set them either.
+    match lift() {
+        Ok(0) => {}
+        Ok(count) => swept.push(format!("the bounds of {count} receive windows")),
+        Err(e) => tracing::debug!(error = %e, "no bounds of windows are looked for"),
+    }
+    Ok(swept)
+}
+
+/// The devices of this network namespace at which something of fairweir is, also of one that runs.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn leftovers() -> Result<Vec<String>, Error> {
+    let links = link::all()?;
+    let mut netlink = Netlink::open()?;
+    let mut devices = Vec::new();
+    for link in &links {
+        devices.extend(link.alias.strip_prefix(ALIAS).map(str::to_owned));
+        if ingress::has_our_filter(&mut netlink, link.index)? {
+            devices.push(link.name.clone());
+        }
+    }
+    devices.sort();
+    devices.dedup();
+    Ok(devices)
+}
+
+/// Refuses if somebody else has the name of our intermediate device.
+pub(crate) fn refuse_if_foreign(found: &Link, dev: &str) -> Result<(), Error> {
+    if is_ours(found, dev) {
+        return Ok(());
+    }
+    Err(Error::Occupied {
+        dev: dev.to_owned(),
+        found: format!("a device {} of somebody else has the name that is needed", found.name),
+        remedy: format!("ip link del {}", found.name),
+    })
+}
+
+/// What a packet takes of a device with this MTU, without the Ethernet header.
+pub(crate) fn mtu(device: &Link) -> Bytes {
+    Bytes::new(device.mtu.max(MTU_MIN).into())
+}
+
+fn is_ours(link: &Link, dev: &str) -> bool {
+    link.kind == "ifb" && link.alias == alias(dev)
+}
+
+/// By this the device is known to be ours.
+fn alias(dev: &str) -> String {
+    format!("{ALIAS}{dev}")
+}
+
+const ALIAS: &str = "fairweir ";
+/// IFNAMSIZ without the zero byte.
+const NAME_MAX: usize = 15;
+const QUEUE_PACKETS: u32 = 1_000;
+/// Queues and quanta are for packets of at least this size, whatever the device says.
+const MTU_MIN: u32 = 1_500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_fits_into_a_device_name() {
+        assert_eq!(name("eth0"), "ifb4eth0");
+        assert_eq!(name("enp0s31f6ab"), "ifb4enp0s31f6ab");
+        let long = name("enx001122334455");
+        assert!(long.len() <= NAME_MAX && long != name("enx001122334456"), "{long}");
+    }
+}

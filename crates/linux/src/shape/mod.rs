@@ -1,0 +1,4 @@
+//! The intermediate device behind which a device's ingress is shaped, and the classes there.
+
+pub(crate) mod htb;
+pub(crate) mod ifb;

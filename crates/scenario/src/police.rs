@@ -1,0 +1,247 @@
+//! The policing points of a scenario as elements on the way down, for both worlds.
+//!
+//! A world hands in packets before they come to the downlink and gets back what becomes of each: it
+//! goes on, it goes on marked, it is dropped, or, at a shaper, it waits. The decision itself is made
+//! by the algorithms of `fairweir_core::phantom`, the same that a daemon runs. What passes is counted
+//! for the report ([`PoliceSamples`]).
+//!
+//! Terms: a *unit* is a connection of a flow by its number, counted from 0. Units are dealt out to
+//! the queues of their class in turn, or by a hash of made-up addresses if the scenario wants that.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+use fairweir_core::phantom::baseline::{
+    Departure, FairPolicer, Pqp, ShaperSpec, Shapers, TokenBucket,
+};
+use fairweir_core::phantom::{Arrival, BcPqp, Flow, Plan, Police, Verdict};
+use fairweir_core::units::{Bytes, Time};
+
+use crate::report::PoliceSamples;
+use crate::{Algorithm, QueueBy, Scenario};
+
+/// What becomes of a packet at a policing point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate<T> {
+    /// It goes on.
+    Pass(T),
+    /// It goes on with a mark.
+    Mark(T),
+    /// It goes nowhere.
+    Drop(T),
+    /// It waits, and comes out of [`Points::poll_departure`].
+    Waits,
+}
+
+/// All policing points of a scenario; `T` is what the world calls a packet.
+#[derive(Debug)]
+pub struct Points<T> {
+    points: Vec<Point>,
+    /// With each packet is its flow's place among those of the point.
+    shapers: Shapers<(usize, T)>,
+    /// The point of each shaper.
+    shaped: Vec<usize>,
+    /// How many packets wait in shapers.
+    waiting: usize,
+    /// For each flow its point and where it belongs there.
+    seats: Vec<Option<Seat>>,
+}
+
+/// Where a flow belongs.
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    point: usize,
+    /// Its place among the flows of the point.
+    member: usize,
+    /// The leaves of its class.
+    first: usize,
+    count: usize,
+    /// Which of them its first unit has.
+    offset: usize,
+    queue_by: QueueBy,
+}
+
+#[derive(Debug)]
+struct Point {
+    element: Element,
+    samples: PoliceSamples,
+}
+
+enum Element {
+    /// Somebody else decides, later; what comes is counted.
+    Elsewhere,
+    Police(Box<dyn Police + Send>),
+    /// One of [`Points::shapers`], by its number there.
+    Shaper(usize),
+}
+
+impl fmt::Debug for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Element::Elsewhere => "Elsewhere",
+            Element::Police(_) => "Police",
+            Element::Shaper(_) => "Shaper",
+        })
+    }
+}
+
+impl<T> Points<T> {
+    /// The points of a scenario, through which nothing has come; `has_daemon` says whether a daemon
+    /// decides where the scenario wants one.
+    pub fn new(scenario: &Scenario, has_daemon: bool) -> Points<T> {
+        let mut seats = vec![None; scenario.flows.len()];
+        let (mut points, mut shaped, mut specs) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, police) in scenario.police.iter().enumerate() {
+            let plan = police.plan();
+            seat(scenario, index, &plan, &mut seats);
+            let element = match policer(police, plan) {
+                _ if has_daemon && police.by_daemon => Element::Elsewhere,
+                Ok(policer) => Element::Police(policer),
+                Err(spec) => {
+                    shaped.push(index);
+                    specs.push(spec);
+                    Element::Shaper(specs.len() - 1)
+                }
+            };
+            points.push(Point { element, samples: PoliceSamples::new(scenario, index) });
+        }
+        Points { points, shapers: Shapers::new(&specs), shaped, waiting: 0, seats }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.points.is_empty()
+    }
+
+    /// A packet of a unit of a flow arrives. `can_be_marked` says whether its sender understands a
+    /// mark.
+    pub fn arrive(
+        &mut self,
+        now: Time,
+        (flow, unit): (usize, u32),
+        size: Bytes,
+        can_be_marked: bool,
+        body: T,
+    ) -> Fate<T> {
+        let Some(seat) = self.seats[flow] else { return Fate::Pass(body) };
+        let Point { element, samples } = &mut self.points[seat.point];
+        let leaf = seat.leaf(flow, unit);
+        match element {
+            Element::Elsewhere => {
+                samples.record_offer(now, seat.member);
+                Fate::Pass(body)
+            }
+            Element::Police(police) => {
+                match police.handle_packet(now, Arrival { leaf, size, can_be_marked }) {
+                    Verdict::Pass => {
+                        samples.record_pass(now, seat.member, size);
+                        Fate::Pass(body)
+                    }
+                    Verdict::Mark => {
+                        samples.record_mark(now, seat.member, size);
+                        Fate::Mark(body)
+                    }
+                    Verdict::Drop => {
+                        samples.record_drop(now, seat.member, size);
+                        Fate::Drop(body)
+                    }
+                }
+            }
+            Element::Shaper(shaper) => {
+                let packet = (seat.member, body);
+                match self.shapers.enqueue(now, *shaper, leaf, size, packet) {
+                    Some((_, body)) => {
+                        samples.record_drop(now, seat.member, size);
+                        Fate::Drop(body)
+                    }
+                    None => {
+                        self.waiting += 1;
+                        Fate::Waits
+                    }
+                }
+            }
+        }
+    }
+
+    /// When the next packet leaves a shaper.
+    pub fn next_departure(&self) -> Option<Time> {
+        self.shapers.next_departure()
+    }
+
+    /// What has left a shaper up to now, and when.
+    pub fn poll_departure(&mut self, now: Time) -> Option<(Time, T)> {
+        let Departure { at, aggregate, size, packet: (member, body), .. } =
+            self.shapers.poll_departure(now)?;
+        self.waiting -= 1;
+        self.points[self.shaped[aggregate]].samples.record_pass(at, member, size);
+        Some((at, body))
+    }
+
+    /// How many packets wait in shapers.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// What was counted, point by point.
+    pub fn into_samples(self) -> Vec<PoliceSamples> {
+        self.points.into_iter().map(|point| point.samples).collect()
+    }
+}
+
+/// What decides at a point, or what its shaper is made from.
+fn policer(police: &crate::Police, plan: Plan) -> Result<Box<dyn Police + Send>, ShaperSpec> {
+    let (rate, size, weights) = (police.rate(), police.size(), plan.leaf_weights());
+    Ok(match police.algorithm {
+        Algorithm::BcPqp => Box::new(BcPqp::new(plan)),
+        Algorithm::Pqp => Box::new(Pqp::new(rate, size, &weights)),
+        Algorithm::FairPolicer => Box::new(FairPolicer::new(rate, size, &weights)),
+        Algorithm::TokenBucket => Box::new(TokenBucket::new(rate, size)),
+        Algorithm::Shaper => return Err(ShaperSpec { rate, queue: size, weights }),
+    })
+}
+
+/// Gives every flow of a point its seat.
+fn seat(scenario: &Scenario, point: usize, plan: &Plan, seats: &mut [Option<Seat>]) {
+    let police = &scenario.police[point];
+    let choices = plan.choices();
+    // How many units of each choice have a queue already.
+    let mut dealt = vec![0; choices.len()];
+    for (member, &flow) in police.flows.iter().enumerate() {
+        let class = police.class_of.get(member);
+        let choice = class.and_then(|class| choices.iter().position(|c| c.name == *class));
+        let choice = choice.unwrap_or(0);
+        let (first, count) = (choices[choice].first.into(), choices[choice].count.into());
+        let (offset, queue_by) = (dealt[choice], police.queue_by);
+        dealt[choice] += scenario.flows[flow].connections as usize;
+        seats[flow] = Some(Seat { point, member, first, count, offset, queue_by });
+    }
+}
+
+impl Seat {
+    fn leaf(&self, flow: usize, unit: u32) -> usize {
+        match self.queue_by {
+            QueueBy::Flow => self.first + (self.offset + unit as usize) % self.count,
+            QueueBy::Hash => {
+                let hash = u64::from(addresses(flow, unit).hash());
+                self.first + ((hash * self.count as u64) >> 32) as usize
+            }
+            QueueBy::One => 0,
+        }
+    }
+}
+
+/// Addresses and ports of a unit, as they might be: a server for each flow, a port of the home for
+/// each connection.
+fn addresses(flow: usize, unit: u32) -> Flow {
+    let server = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(198, 18, 0, 1)) + flow as u32);
+    Flow {
+        remote: IpAddr::V4(server),
+        local: IpAddr::V4(Ipv4Addr::new(198, 19, 0, 2)),
+        protocol: 6,
+        ports: (443, 32_768 + unit as u16),
+        dscp: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,438 @@
+//! How well the groups got their fair shares, judged by what left the link.
+//!
+//! A world (lab or simulator) records [`Samples`]; [`Run::score`] compares them with the weighted
+//! max-min fair shares of the true capacity and demands and makes a [`Report`]. Everything is
+//! judged in windows of one second. A window that overlaps the time from an event to `settle`
+//! after it is *transient*, the others are *scored*; windows in which nobody wants anything are
+//! neither. While the demand of a group is unknown there are no fair shares to compare with. The
+//! schema of the JSON form is in `docs/scenario.md`.
+
+use fairweir_core::receiver::Control;
+use fairweir_core::units::{Bytes, Rate, Span, Time};
+use serde::Serialize;
+
+use crate::Scenario;
+
+mod apps;
+pub mod chart;
+mod histogram;
+mod picture;
+mod police;
+mod svg;
+mod table;
+
+pub use apps::{
+    Pages, Ping, PingSamples, Rung, ShortSamples, Shorts, Video, VideoSamples, WebSamples,
+};
+pub use histogram::Histogram;
+pub use picture::picture;
+pub use police::{Counted, PoliceSamples, Policed, PolicedFlow, Windows};
+pub use table::{csv, table};
+
+/// Resolution of the recorded rates.
+pub const BIN: Span = Span::millis(200);
+/// How many bins make a window of one second.
+const WINDOW_BINS: usize = 5;
+/// What share of its fair share a group may be off and still be right.
+const RIGHT_WITHIN_PERCENT: u64 = 10;
+/// And what share of the capacity, for groups with a tiny share.
+const SLACK_PERCENT: u64 = 1;
+
+/// What was recorded at the link; bounded by the length of the run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Samples {
+    groups: usize,
+    end: Time,
+    /// Bytes that left, per bin and group.
+    bins: Vec<Vec<u64>>,
+    /// Sojourns of what left, per window.
+    sojourns: Vec<Histogram>,
+    drops: u64,
+}
+
+impl Samples {
+    /// Nothing recorded yet.
+    pub fn new(scenario: &Scenario) -> Samples {
+        let windows = scenario.duration.as_nanos().div_ceil(WINDOW.as_nanos()) as usize;
+        let groups = scenario.groups.len();
+        Samples {
+            groups,
+            end: scenario.end(),
+            bins: vec![vec![0; groups]; windows * WINDOW_BINS],
+            sojourns: vec![Histogram::default(); windows],
+            drops: 0,
+        }
+    }
+
+    /// A packet left the link; what leaves after the end of the run is not counted.
+    pub fn record_departure(&mut self, at: Time, group: usize, size: Bytes, sojourn: Span) {
+        if at >= self.end {
+            return;
+        }
+        let bin = (at.as_nanos() / BIN.as_nanos()) as usize;
+        if let Some(bin) = self.bins.get_mut(bin) {
+            bin[group] += size.as_u64();
+        }
+        if let Some(window) = self.sojourns.get_mut((at.as_nanos() / WINDOW.as_nanos()) as usize) {
+            window.record(sojourn);
+        }
+    }
+
+    /// The link's buffer was full.
+    pub fn record_drop(&mut self) {
+        self.drops += 1;
+    }
+
+    /// Rate of a group over some bins; zero over none.
+    fn rate(&self, group: usize, bins: std::ops::Range<usize>) -> Rate {
+        let span = BIN * bins.len() as u64;
+        let bytes = self.bins[bins].iter().map(|bin| bin[group]).sum();
+        Rate::from_volume(Bytes::new(bytes), span)
+    }
+
+    /// What left of a group over the whole run.
+    fn delivered(&self, group: usize) -> Bytes {
+        Bytes::new(self.bins.iter().map(|bin| bin[group]).sum())
+    }
+
+    /// What the full buffer dropped, by what it dropped or let through.
+    fn loss(&self) -> Option<f64> {
+        let departures: u64 = self.sojourns.iter().map(Histogram::count).sum();
+        let all = self.drops + departures;
+        (all > 0).then(|| self.drops as f64 / all as f64)
+    }
+
+    fn rates(&self, bins: std::ops::Range<usize>) -> Vec<Rate> {
+        (0..self.groups).map(|g| self.rate(g, bins.clone())).collect()
+    }
+}
+
+/// A scenario that was played, before it is judged.
+#[derive(Clone, Debug)]
+pub struct Run<'s> {
+    /// What was played.
+    pub scenario: &'s Scenario,
+    /// Where: `lab` or `sim`.
+    pub world: &'static str,
+    /// With which control.
+    pub control: Control,
+    /// Whether the world kept time well enough to be believed.
+    pub valid: bool,
+    /// What left the link.
+    pub samples: &'s Samples,
+    /// What the pings measured.
+    pub pings: Vec<PingSamples>,
+    /// What the films were like.
+    pub videos: Vec<VideoSamples>,
+    /// How long the web pages took.
+    pub pages: Vec<WebSamples>,
+    /// How long the short downloads took.
+    pub shorts: Vec<ShortSamples>,
+    /// What passed the policing points.
+    pub policed: Vec<PoliceSamples>,
+    /// How many cores the daemon used; `None` without a daemon.
+    pub daemon_cpu_cores: Option<f64>,
+    /// How late the link element was; `None` in virtual time.
+    pub lateness: Option<Lateness>,
+}
+
+/// How late packets left the emulated link, compared with the model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Lateness {
+    /// Median in ms.
+    pub p50_ms: f64,
+    /// 99th percentile in ms.
+    pub p99_ms: f64,
+    /// Maximum in ms.
+    pub max_ms: f64,
+}
+
+/// How a run went: one object of what `--json` prints.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Name of the scenario.
+    pub scenario: String,
+    /// `lab` or `sim`.
+    pub world: &'static str,
+    /// With which control.
+    pub control: Control,
+    /// Where all randomness came from.
+    pub seed: u64,
+    /// Whether the world kept time well enough to be believed.
+    pub valid: bool,
+    /// The judgement.
+    pub summary: Summary,
+    /// How late the link element was; only in the lab.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lateness: Option<Lateness>,
+    /// Rates over time; only if wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub series: Option<Vec<Point>>,
+}
+
+/// The judgement on a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Half the L1 distance between rates and fair shares, by capacity, averaged over the scored
+    /// windows whose fair shares are known; `None` if there are none.
+    pub allocation_error: Option<f64>,
+    /// The same over the transient windows.
+    pub transient_error: Option<f64>,
+    /// For each event after which the fair shares are known, after how long everybody had its own.
+    pub right_after_s: Vec<RightAfter>,
+    /// Delivered by capacity over the scored windows in which demand suffices; `None` if there
+    /// are none.
+    pub utilization: Option<f64>,
+    /// Delivered by capacity over the whole run, whatever the demand was.
+    pub link_utilization: f64,
+    /// Queueing delay in the ISP over the scored windows; `None` if nothing left.
+    pub isp_queue_ms: Option<QueueDelay>,
+    /// Packets that the ISP's full buffer dropped, over the whole run.
+    pub isp_drops: u64,
+    /// These, by these and what left the link; `None` without a packet.
+    pub isp_loss: Option<f64>,
+    /// How many cores the daemon used; `None` without a daemon.
+    pub daemon_cpu_cores: Option<f64>,
+    /// Averages over the scored windows, in the order of the scenario.
+    pub groups: Vec<GroupRate>,
+    /// What the pings measured.
+    pub pings: Vec<Ping>,
+    /// What the films were like.
+    pub videos: Vec<Video>,
+    /// How long the web pages took.
+    pub pages: Vec<Pages>,
+    /// How long the short downloads took.
+    pub shorts: Vec<Shorts>,
+    /// How the policing points did; absent without any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policed: Vec<Policed>,
+}
+
+/// After how long everybody had its share.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RightAfter {
+    /// What happened.
+    pub event: String,
+    /// When.
+    pub at_s: f64,
+    /// Until a second had passed in which every group was right, and stayed so until the next
+    /// event; `None` is never.
+    pub seconds: Option<f64>,
+}
+
+/// Queueing delay.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct QueueDelay {
+    /// Over all packets.
+    pub mean: f64,
+    /// 99 of 100 packets waited no longer.
+    pub p99: f64,
+}
+
+/// What a group got and what it should have got.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupRate {
+    /// Its name.
+    pub name: String,
+    /// What it got.
+    #[serde(rename = "rate_bps")]
+    pub rate: Rate,
+    /// What it should have got; `None` where nobody can know.
+    #[serde(rename = "fair_bps")]
+    pub fair: Option<Rate>,
+    /// What it got over the whole run, in L2 bytes.
+    #[serde(rename = "delivered_bytes")]
+    pub delivered: Bytes,
+}
+
+/// A group's rate in the bin that begins at a time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// Begin of the bin in seconds.
+    pub t_s: f64,
+    /// Name of the group.
+    pub group: String,
+    /// What left the link.
+    #[serde(rename = "rate_bps")]
+    pub rate: Rate,
+}
+
+const WINDOW: Span = Span::nanos(BIN.as_nanos() * WINDOW_BINS as u64);
+
+/// A window of one second, judged.
+struct Window {
+    begin: Time,
+    transient: bool,
+    rates: Vec<Rate>,
+    /// `None` while they cannot be known.
+    fair: Option<Vec<Rate>>,
+    capacity: Rate,
+    /// Whether the groups want at least what the link carries.
+    full: bool,
+}
+
+impl Window {
+    /// Half the L1 distance between rates and fair shares, by capacity.
+    fn error(&self) -> Option<f64> {
+        let pairs = self.rates.iter().zip(self.fair.as_ref()?);
+        let distance: u64 = pairs.map(|(r, f)| r.as_bps().abs_diff(f.as_bps())).sum();
+        Some(distance as f64 / 2.0 / self.capacity.as_bps() as f64)
+    }
+}
+
+impl Run<'_> {
+    /// Judges the run.
+    pub fn score(&self) -> Report {
+        let windows = self.windows();
+        let (transient, scored): (Vec<&Window>, Vec<&Window>) =
+            windows.iter().partition(|w| w.transient);
+        let full = || scored.iter().filter(|w| w.full);
+        let delivered: u64 = full().flat_map(|w| &w.rates).map(|r| r.as_bps()).sum();
+        let capacity: u64 = full().map(|w| w.capacity.as_bps()).sum();
+        let summary = Summary {
+            allocation_error: mean(scored.iter().filter_map(|w| w.error())),
+            transient_error: mean(transient.iter().filter_map(|w| w.error())),
+            right_after_s: self.right_after(),
+            utilization: (capacity > 0).then(|| rounded(delivered as f64 / capacity as f64, 4)),
+            link_utilization: rounded(self.link_utilization(), 4),
+            isp_queue_ms: self.queue(&scored),
+            isp_drops: self.samples.drops,
+            isp_loss: self.samples.loss().map(|ratio| rounded(ratio, 6)),
+            daemon_cpu_cores: self.daemon_cpu_cores.map(|cores| rounded(cores, 5)),
+            groups: self.group_rates(&scored),
+            pings: self.pings.iter().map(|p| p.judge(self.name(p.group))).collect(),
+            videos: self.videos.iter().map(|v| v.judge(self.name(v.group))).collect(),
+            pages: self.pages.iter().map(|p| p.judge(self.name(p.group))).collect(),
+            shorts: self.shorts.iter().map(|s| s.judge(self.name(s.group))).collect(),
+            policed: self.policed.iter().map(|p| p.judge(self.scenario)).collect(),
+        };
+        Report {
+            scenario: self.scenario.name.clone(),
+            world: self.world,
+            control: self.control,
+            seed: self.scenario.seed,
+            valid: self.valid,
+            summary,
+            lateness: self.lateness,
+            series: Some(self.series()),
+        }
+    }
+
+    fn name(&self, group: usize) -> &str {
+        &self.scenario.groups[group].name
+    }
+
+    fn link_utilization(&self) -> f64 {
+        let carried = self.scenario.link.capacity.volume(self.scenario.end());
+        let delivered: Bytes = (0..self.samples.groups).map(|g| self.samples.delivered(g)).sum();
+        delivered.as_u64() as f64 / carried.as_u64().max(1) as f64
+    }
+
+    /// The whole seconds of the run in which somebody wants something.
+    fn windows(&self) -> Vec<Window> {
+        let scenario = self.scenario;
+        let events = scenario.events();
+        let whole = scenario.duration.as_nanos() / WINDOW.as_nanos();
+        let window = |i: u64| {
+            let begin = Time::ZERO + WINDOW * i;
+            let end = begin + WINDOW;
+            let transient = events.iter().any(|e| e.at < end && begin < e.at + scenario.settle);
+            let bin = i as usize * WINDOW_BINS;
+            let capacity = scenario.capacity_at(begin);
+            let fair = scenario.fair_shares_at(begin);
+            let full = scenario.demand_suffices_at(begin);
+            let rates = self.samples.rates(bin..bin + WINDOW_BINS);
+            Window { begin, transient, rates, fair, capacity, full }
+        };
+        let wanted =
+            |w: &Window| w.fair.as_ref().is_none_or(|fair| fair.iter().any(|&f| f > Rate::ZERO));
+        (0..whole).map(window).filter(wanted).collect()
+    }
+
+    fn right_after(&self) -> Vec<RightAfter> {
+        let events = self.scenario.events();
+        let ends = events.iter().skip(1).map(|e| e.at).chain([self.scenario.end()]);
+        let judge = |(event, until): (&crate::Event, Time)| {
+            let first = event.at.as_nanos().div_ceil(BIN.as_nanos()) as usize;
+            let last = (until.as_nanos() / BIN.as_nanos()) as usize;
+            self.scenario.fair_shares_at(event.at)?;
+            let is_right = |begin: usize| {
+                // Between events only a trace changes the shares.
+                let at = Time::ZERO + BIN * begin as u64;
+                let Some(fair) = self.scenario.fair_shares_at(at) else { return false };
+                let capacity = self.scenario.capacity_at(at);
+                let rates = self.samples.rates(begin..begin + WINDOW_BINS);
+                rates.iter().zip(&fair).all(|(&rate, &fair)| is_right(rate, fair, capacity))
+            };
+            // Backwards from the next event: the earliest window from which on all are right.
+            let begins = first..(last + 1).saturating_sub(WINDOW_BINS).max(first);
+            let since = begins.rev().take_while(|&begin| is_right(begin)).last();
+            let seconds = since.map(|begin| {
+                let end = Time::ZERO + BIN * (begin + WINDOW_BINS) as u64;
+                rounded(end.since(event.at).as_secs_f64(), 3)
+            });
+            let (event, at_s) = (event.what.clone(), event.at.as_secs_f64());
+            Some(RightAfter { event, at_s, seconds })
+        };
+        events.iter().zip(ends).filter_map(judge).collect()
+    }
+
+    fn queue(&self, scored: &[&Window]) -> Option<QueueDelay> {
+        let mut all = Histogram::default();
+        for window in scored {
+            all.add(&self.samples.sojourns[(window.begin.as_nanos() / WINDOW.as_nanos()) as usize]);
+        }
+        let (mean, p99) = (all.mean()?, all.quantile(0.99)?);
+        Some(QueueDelay {
+            mean: rounded(mean.as_millis_f64(), 3),
+            p99: rounded(p99.as_millis_f64(), 3),
+        })
+    }
+
+    fn group_rates(&self, scored: &[&Window]) -> Vec<GroupRate> {
+        let average = |sum: Rate| sum / (scored.len() as u64).max(1);
+        let fair = |group: usize| {
+            let shares = scored.iter().map(|w| w.fair.as_ref().map(|fair| fair[group]));
+            shares.sum::<Option<Rate>>().filter(|_| !scored.is_empty()).map(average)
+        };
+        let group = |(i, group): (usize, &crate::Group)| GroupRate {
+            name: group.name.clone(),
+            rate: average(scored.iter().map(|w| w.rates[i]).sum()),
+            fair: fair(i),
+            delivered: self.samples.delivered(i),
+        };
+        self.scenario.groups.iter().enumerate().map(group).collect()
+    }
+
+    fn series(&self) -> Vec<Point> {
+        let bins = self.scenario.duration.as_nanos() / BIN.as_nanos();
+        let point = |bin: usize, group: usize| Point {
+            t_s: rounded((BIN * bin as u64).as_secs_f64(), 3),
+            group: self.scenario.groups[group].name.clone(),
+            rate: self.samples.rate(group, bin..bin + 1),
+        };
+        (0..bins as usize)
+            .flat_map(|bin| (0..self.samples.groups).map(move |group| point(bin, group)))
+            .collect()
+    }
+}
+
+/// Whether a rate is near enough to a share.
+fn is_right(rate: Rate, fair: Rate, capacity: Rate) -> bool {
+    let tolerance = fair.scale(RIGHT_WITHIN_PERCENT, 100).max(capacity.scale(SLACK_PERCENT, 100));
+    rate.as_bps().abs_diff(fair.as_bps()) <= tolerance.as_bps()
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = values.fold((0u32, 0.0), |(count, sum), value| (count + 1, sum + value));
+    (count > 0).then(|| rounded(sum / f64::from(count), 4))
+}
+
+/// Cuts off decimals that mean nothing.
+fn rounded(value: f64, decimals: i32) -> f64 {
+    let scale = 10f64.powi(decimals);
+    (value * scale).round() / scale
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,475 @@
+//! Scenario files: an access link, the groups that share it and the flows that load it.
+//!
+//! One TOML file describes what is played, in the emulated home as in the simulator (the format
+//! is in `docs/scenario.md`). [`Scenario::parse`] reads it into a [`Scenario`], which is valid by
+//! construction: names are unique, times lie inside the run, steps are in order, no rate is zero.
+//! Everything that can be asked of it is a function of time: which [`Scenario::capacity_at`], which
+//! demand, and so which fair shares hold.
+//!
+//! Terms: a *flow* is one application of a group, with as many connections as it needs; an *event*
+//! is an instant at which the fair shares may change; under a trace they also do in between, since
+//! they are those of each second's capacity, which may be zero. All rates, also demands, count L2
+//! bytes.
+
+use std::io;
+use std::path::Path;
+
+pub use fairweir_core::policy::Group;
+use fairweir_core::receiver::{Control, CrabTuning, Enforce};
+use fairweir_core::share::{Entry, Weight, fair};
+use fairweir_core::units::{Bytes, Rate, Span, Time};
+
+use crate::link::{Buffer, Capacity, Discipline, LinkSpec};
+
+mod access;
+mod kind;
+mod police;
+mod read;
+
+pub use fairweir_config::{BadOverride, ConfigError, Origin, Override};
+pub use kind::{Demand, Kind, OnOff, Short, Video, Web};
+pub use police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
+
+/// The most flows of a scenario.
+pub const FLOWS_MAX: usize = 4_096;
+/// The most connections of a flow.
+pub const CONNECTIONS_MAX: u32 = 256;
+/// The longest that a scenario may take.
+pub const DURATION_MAX: Span = Span::secs(24 * 3600);
+
+/// What is played: valid, with every default filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// What reports call it.
+    pub name: String,
+    /// How long it takes.
+    pub duration: Span,
+    /// How long after each event the averages leave out.
+    pub settle: Span,
+    /// Where all randomness comes from.
+    pub seed: u64,
+    /// The access link.
+    pub link: Access,
+    /// What the control is told.
+    pub control: Told,
+    /// Who answers the control's probe of the link.
+    pub probe: Reflector,
+    /// Who shares the link, in the order of the file; one without matches has the addresses of its
+    /// flows' servers.
+    pub groups: Vec<Group>,
+    /// Devices behind a router, which share by weight before their groups do; empty if the link
+    /// ends at the one host.
+    pub devices: Vec<Device>,
+    /// Index of each group's device; empty without devices.
+    pub device_of: Vec<usize>,
+    /// Who loads the link, in the order of the file; behind them those of the copies of policing
+    /// points.
+    pub flows: Vec<Flow>,
+    /// Which flows are kept to a rate before they come to the downlink, and how.
+    pub police: Vec<Police>,
+}
+
+/// A device behind the router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Unique.
+    pub name: String,
+    /// Its weight at the router.
+    pub weight: Weight,
+    /// How it controls its own groups, behind the router's control.
+    pub control: Control,
+}
+
+/// An access link: a bottleneck in each direction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Access {
+    /// What the downlink carries, and when.
+    pub capacity: Capacity,
+    /// Buffer of the downlink.
+    pub buffer: Buffer,
+    /// Capacity of the uplink.
+    pub up_rate: Rate,
+    /// Buffer of the uplink.
+    pub up_buffer: Buffer,
+    /// The largest IP packet in bytes.
+    pub mtu: u32,
+    /// How many of a million packets the downlink loses at random.
+    pub loss_ppm: u32,
+    /// The most random delay that the downlink adds to a packet, without reordering.
+    pub jitter: Span,
+    /// Who is served next on the downlink.
+    pub queue: Discipline,
+}
+
+/// A host in the internet that answers a control's probe, and how well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reflector {
+    /// Whether there is one; else nobody probes.
+    pub is_there: bool,
+    /// Round-trip time without any queue.
+    pub rtt: Span,
+    /// How many of a million requests it leaves unanswered.
+    pub loss_ppm: u32,
+    /// What is wrong with its answers.
+    pub lie: Lie,
+}
+
+/// How the answers of a reflector mislead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// They do not.
+    None,
+    /// They pass the queue of the downlink by.
+    Fast,
+    /// They take up to [`LIE_SLOW_MAX`] longer, at random.
+    Slow,
+}
+
+/// The most that a slow reflector adds.
+pub const LIE_SLOW_MAX: Span = Span::millis(40);
+
+impl Default for Reflector {
+    fn default() -> Reflector {
+        Reflector { is_there: true, rtt: Span::millis(20), loss_ppm: 0, lie: Lie::None }
+    }
+}
+
+/// What the control is told about the link before the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// The capacity, for controls that do not learn it; `None` is what the link nominally has.
+    pub capacity: Option<Rate>,
+    /// What a control that learns the capacity remembers of earlier days.
+    pub remembered: Option<Rate>,
+    /// Whether `chokepoint` serves the groups strictly in their order, not by weight.
+    pub strict_priority: bool,
+    /// How `crab` shall differ from its defaults.
+    pub tuning: Tuning,
+    /// How `fairweir` enforces shares.
+    pub enforce: Enforce,
+    /// How long `fairweir` shall let the queue at the ISP be; `None` is as it comes.
+    pub latency: Option<Span>,
+}
+
+/// How `crab` shall differ from its defaults; `None` is as it comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// How often it is told what arrived.
+    pub tick: Option<Span>,
+    /// Ticks in a window.
+    pub window_ticks: Option<u32>,
+    /// What a lender keeps at least beyond what it uses.
+    pub headroom: Option<Rate>,
+}
+
+impl Tuning {
+    /// The defaults `of` a loop, with what differs.
+    pub fn applied_to(self, of: CrabTuning) -> CrabTuning {
+        CrabTuning {
+            tick: self.tick.unwrap_or(of.tick),
+            window_ticks: self.window_ticks.unwrap_or(of.window_ticks),
+            headroom: self.headroom.unwrap_or(of.headroom),
+            ..of
+        }
+    }
+}
+
+/// One application of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Index of its group.
+    pub group: usize,
+    /// What it does.
+    pub kind: Kind,
+    /// Of the sender; without meaning for UDP.
+    pub congestion_control: CongestionControl,
+    /// Whether the sender spreads packets over the RTT, as under the fq qdisc; BBR and QUIC always
+    /// do.
+    pub paced: bool,
+    /// How many connections a flow of kind bulk or QUIC has.
+    pub connections: u32,
+    /// Round-trip time without any queue.
+    pub rtt: Span,
+    /// When it begins.
+    pub start: Time,
+    /// When it ends.
+    pub stop: Time,
+    /// What a flow of kind bulk, QUIC, on-off (while on) or UDP would use, all connections together; the
+    /// first entry holds from the start.
+    pub demands: Vec<DemandStep>,
+    /// Which IP it uses.
+    pub ip: Ip,
+    /// Base name of the receiving executable; `None` is `fetch-<group>`.
+    pub app: Option<String>,
+    /// Flows of one server name have one address; `None` has its own.
+    pub server: Option<String>,
+}
+
+/// From when on a flow would use how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DemandStep {
+    /// From then on.
+    pub at: Time,
+    /// `None` is without end.
+    pub demand: Option<Rate>,
+}
+
+/// How often a ping asks if its scenario does not say.
+pub const PING_INTERVAL: Span = Span::millis(100);
+/// UDP payload of a ping's request and answer in bytes, as of ping(8).
+pub const PING_PAYLOAD: u64 = 56;
+/// Payload of a request in bytes, as of an HTTP GET with a few headers.
+pub const REQUEST_PAYLOAD: u64 = 300;
+/// What Ethernet adds to an IP packet, in bytes; fairweir's rates include it.
+pub const ETHERNET_HEADER: u64 = 14;
+/// The smallest MTU with which IPv6 works, in bytes. Source: RFC 8200 §5.
+pub const IPV6_MTU_MIN: u32 = 1280;
+/// TCP header with timestamps, which Linux always uses, in bytes.
+pub const TCP_HEADER: u64 = 32;
+/// UDP header in bytes.
+pub const UDP_HEADER: u64 = 8;
+/// What QUIC adds to the payload of a full UDP packet, in bytes: a short header with a connection
+/// id of 8 bytes and a packet number of 1 (which does while less than 128 are under way), the header
+/// of a stream's frame without its length, and the AEAD's tag. Source: RFC 9000 §17.3.1 and §19.8,
+/// RFC 9001 §5.3.
+pub const QUIC_HEADER: u64 = (1 + 8 + 1) + (1 + 1 + 4) + 16;
+
+/// A sender's congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CongestionControl {
+    /// TCP Reno.
+    Reno,
+    /// TCP CUBIC.
+    Cubic,
+    /// TCP BBR.
+    Bbr,
+    /// TCP Vegas.
+    Vegas,
+}
+
+impl CongestionControl {
+    /// The kernel's name of it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CongestionControl::Reno => "reno",
+            CongestionControl::Cubic => "cubic",
+            CongestionControl::Bbr => "bbr",
+            CongestionControl::Vegas => "vegas",
+        }
+    }
+}
+
+/// A version of the Internet protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ip {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Ip {
+    /// Length of its header without options, in bytes.
+    pub const fn header(self) -> u64 {
+        match self {
+            Ip::V4 => 20,
+            Ip::V6 => 40,
+        }
+    }
+}
+
+/// An instant at which the fair shares may change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When.
+    pub at: Time,
+    /// What happens, for people: `video starts, link 10mbit`.
+    pub what: String,
+}
+
+impl Scenario {
+    /// Reads a scenario that needs no other file; `file` is what errors call the text.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: the first thing that is wrong, with file, line and key.
+    pub fn parse(text: &str, file: &str) -> Result<Scenario, ConfigError> {
+        let refuse = |_: &Path| Err(io::Error::other("only the scenario itself is at hand"));
+        Scenario::parse_with(text, file, &[], &refuse)
+    }
+
+    /// Reads a scenario as if its file said what the overrides say (the last of one key holds), and
+    /// the trace that it names, if it does: `load` gets its path, which is relative to `file`, and
+    /// gives its text. Give it [`std::fs::read_to_string`].
+    ///
+    /// # Errors
+    /// [`ConfigError`]: the first thing that is wrong in either, with file and line, or override,
+    /// and key.
+    pub fn parse_with(
+        text: &str,
+        file: &str,
+        overrides: &[Override],
+        load: &dyn Fn(&Path) -> io::Result<String>,
+    ) -> Result<Scenario, ConfigError> {
+        read::scenario(text, file, overrides, load)
+    }
+
+    /// The end of the run.
+    pub fn end(&self) -> Time {
+        Time::ZERO + self.duration
+    }
+
+    /// Starts, stops and steps in order of time, those of one instant as one event. A stop at the
+    /// end of the run is none.
+    pub fn events(&self) -> Vec<Event> {
+        let mut all: Vec<(Time, String)> = Vec::new();
+        for flow in &self.flows {
+            let name = &self.groups[flow.group].name;
+            all.push((flow.start, format!("{name} starts")));
+            all.push((flow.stop, format!("{name} stops")));
+            for step in flow.demands.iter().skip(1) {
+                let wants = step.demand.map_or("all it can have".to_owned(), |d| d.to_string());
+                all.push((step.at, format!("{name} wants {wants}")));
+            }
+        }
+        for step in self.link.capacity.steps().iter().skip(1) {
+            all.push((step.at, format!("link {}", step.rate)));
+        }
+        all.retain(|(at, _)| *at < self.end());
+        all.sort_by_key(|(at, _)| *at);
+        let mut events: Vec<Event> = Vec::new();
+        for (at, what) in all {
+            match events.last_mut() {
+                Some(last) if last.at == at => {
+                    if !last.what.split(", ").any(|w| w == what) {
+                        last.what = format!("{}, {what}", last.what);
+                    }
+                }
+                _ => events.push(Event { at, what }),
+            }
+        }
+        events
+    }
+
+    /// The downlink as a link; for the control `wfq` the ISP itself serves by weight.
+    pub fn downlink(&self, control: Control) -> LinkSpec {
+        let link = &self.link;
+        LinkSpec {
+            capacity: link.capacity.clone(),
+            buffer: link.buffer,
+            queue: if control == Control::Wfq { Discipline::Wfq } else { link.queue },
+            weights: self.groups.iter().map(|g| g.weight).collect(),
+            loss_ppm: link.loss_ppm,
+            jitter: link.jitter,
+            seed: self.seed,
+        }
+    }
+
+    /// The uplink as a link.
+    pub fn uplink(&self) -> LinkSpec {
+        let Access { up_rate, up_buffer, .. } = self.link;
+        let link = LinkSpec::fifo(Capacity::constant(up_rate), up_buffer);
+        LinkSpec { seed: self.seed, ..link }
+    }
+
+    /// What the downlink carries at time `t`; under a trace, in the second that begins at `t`.
+    pub fn capacity_at(&self, t: Time) -> Rate {
+        self.link.capacity.at(t)
+    }
+
+    /// What a group would use at time `t`: the sum of its active flows.
+    pub fn demand_at(&self, group: usize, t: Time) -> Demand {
+        self.flows.iter().filter(|f| f.group == group).map(|f| f.demand_at(t)).sum()
+    }
+
+    /// Weighted max-min fair shares of the groups at time `t`, by true capacity and demands, among
+    /// the devices first where there are some; `None` while the demand of a group is unknown, since
+    /// then all shares are, and where flows are policed, since then the plans say who gets what.
+    pub fn fair_shares_at(&self, t: Time) -> Option<Vec<Rate>> {
+        if !self.police.is_empty() {
+            return None;
+        }
+        let entry = |(i, group): (usize, &Group)| {
+            let demand = match self.demand_at(i, t) {
+                Demand::Known(rate) => Some(rate),
+                Demand::Endless => None,
+                Demand::Unknown => return None,
+            };
+            Some(Entry { weight: group.weight, demand })
+        };
+        let entries: Option<Vec<Entry>> = self.groups.iter().enumerate().map(entry).collect();
+        let (entries, capacity) = (entries?, self.capacity_at(t));
+        if self.devices.is_empty() {
+            return Some(fair(capacity, &entries));
+        }
+        let groups_of =
+            |device: usize| (0..entries.len()).filter(move |&g| self.device_of[g] == device);
+        let devices: Vec<Entry> = self
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(d, device)| Entry {
+                weight: device.weight,
+                demand: groups_of(d).map(|g| entries[g].demand).sum(),
+            })
+            .collect();
+        let mut shares = vec![Rate::ZERO; entries.len()];
+        for (d, capacity) in fair(capacity, &devices).into_iter().enumerate() {
+            let inside: Vec<Entry> = groups_of(d).map(|g| entries[g]).collect();
+            for (g, share) in groups_of(d).zip(fair(capacity, &inside)) {
+                shares[g] = share;
+            }
+        }
+        Some(shares)
+    }
+
+    /// Whether the flows want at least what the downlink carries at time `t`, whatever those of
+    /// unknown demand want, and nobody polices them.
+    pub fn demand_suffices_at(&self, t: Time) -> bool {
+        if !self.police.is_empty() {
+            return false;
+        }
+        let known = |flow: &Flow| match flow.demand_at(t) {
+            Demand::Known(rate) => rate,
+            Demand::Endless => Rate::MAX,
+            Demand::Unknown => Rate::ZERO,
+        };
+        self.flows.iter().map(known).sum::<Rate>() >= self.capacity_at(t)
+    }
+}
+
+impl Flow {
+    /// Payload of a full packet of its connections in IP packets of at most `mtu` bytes.
+    pub fn segment(&self, mtu: u32) -> Bytes {
+        Bytes::new(u64::from(mtu) - self.headers())
+    }
+
+    /// IP header and what is between it and the payload of its connections, in bytes.
+    pub fn headers(&self) -> u64 {
+        let is_quic = self.kind == Kind::Quic;
+        self.ip.header() + if is_quic { UDP_HEADER + QUIC_HEADER } else { TCP_HEADER }
+    }
+
+    /// What the flow would use at time `t`: nothing while it is not active.
+    pub fn demand_at(&self, t: Time) -> Demand {
+        if t < self.start || t >= self.stop {
+            return Demand::Known(Rate::ZERO);
+        }
+        match self.kind {
+            Kind::Ping { interval } => Demand::Known(ping_rate(self.ip, interval)),
+            Kind::Bulk | Kind::Quic | Kind::Udp => {
+                let holds = self.demands.iter().rev().find(|step| step.at <= t);
+                holds.and_then(|step| step.demand).map_or(Demand::Endless, Demand::Known)
+            }
+            Kind::OnOff(_) | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => Demand::Unknown,
+        }
+    }
+}
+
+/// L2 rate of a ping's answers.
+pub fn ping_rate(ip: Ip, interval: Span) -> Rate {
+    let bytes = PING_PAYLOAD + UDP_HEADER + ip.header() + ETHERNET_HEADER;
+    Rate::from_volume(Bytes::new(bytes), interval)
+}
+
+#[cfg(test)]
+mod tests;

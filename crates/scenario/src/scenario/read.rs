@@ -1,0 +1,384 @@
+//! From the text of a scenario file to a valid [`Scenario`].
+
+use std::ops::RangeInclusive;
+
+use fairweir_core::policy::{DEFAULT_GROUP, Match, Policy};
+use fairweir_core::receiver::{Control, Enforce, LATENCY_RANGE};
+use fairweir_core::share::Weight;
+use fairweir_core::units::{Rate, Span, Time};
+
+use super::access::{Load, access};
+use super::{
+    CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow, Group,
+    IPV6_MTU_MIN, Ip, Kind, Lie, Reflector, Scenario, Told, Tuning,
+};
+use fairweir_config::Override;
+use fairweir_config::{ConfigError, Place, Placed, Source, Table, not_one_of};
+
+mod kind;
+mod police;
+
+const SETTLE: Span = Span::secs(6);
+const RTT: Span = Span::millis(40);
+/// Shorter ticks see single bursts, longer ones are no control.
+const TICK_RANGE: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
+
+pub(super) fn scenario(
+    text: &str,
+    file: &str,
+    overrides: &[Override],
+    load: Load<'_>,
+) -> Result<Scenario, ConfigError> {
+    let mut top = Source::new(text, file, overrides).top()?;
+    match top.integer("version", 0, u64::MAX)? {
+        Some(Placed { value: 1, .. }) => {}
+        Some(v) => return Err(v.place.error(format!("found {}, allowed is 1", v.value))),
+        None => return Err(top.missing("version", "`version = 1`")),
+    }
+    let name = top.text("name")?.ok_or_else(|| top.missing("name", "a name for the reports"))?;
+    if name.value.is_empty() {
+        return Err(name.place.error("it is empty; wanted a name for the reports"));
+    }
+    let duration = top.parsed::<Span>("duration")?;
+    let duration = duration.ok_or_else(|| top.missing("duration", "a time such as 60s"))?;
+    if duration.value < Span::secs(1) || duration.value > DURATION_MAX {
+        let what = format!("found {}, allowed is from 1s to {DURATION_MAX}", duration.value);
+        return Err(duration.place.error(what));
+    }
+    let end = Time::ZERO + duration.value;
+    let settle = top.parsed("settle")?.map_or(SETTLE, |p| p.value);
+    let seed = top.integer("seed", 0, i64::MAX as u64)?.map_or(1, |p| p.value);
+
+    let link = top.table("link")?.ok_or_else(|| top.missing("link", "a table [link]"))?;
+    let link = access(link, end, load)?;
+    let control = match top.table("control")? {
+        Some(table) => told(table)?,
+        None => Told::default(),
+    };
+    let probe = match top.table("probe")? {
+        Some(table) => reflector(table)?,
+        None => Reflector::default(),
+    };
+    let devices = devices(top.tables("device")?)?;
+    let group_tables = top.tables("group")?;
+    let flow_tables = top.tables("flow")?;
+    let police_tables = top.tables("police")?;
+    if group_tables.is_empty() {
+        return Err(top.missing("group", "at least one table [[group]]"));
+    }
+    if flow_tables.is_empty() {
+        return Err(top.missing("flow", "at least one table [[flow]]"));
+    }
+    top.finish(&[
+        "version", "name", "duration", "settle", "seed", "link", "control", "probe", "device",
+        "group", "flow", "police",
+    ])?;
+
+    let mut device_of = Vec::new();
+    let (groups, places): (Vec<_>, Vec<_>) =
+        groups(group_tables, &devices, &mut device_of)?.into_iter().unzip();
+    let mut flows = flows(flow_tables, &groups, end, link.mtu)?;
+    for (i, (group, place)) in groups.iter().zip(&places).enumerate() {
+        let unmatched = group.matches.is_empty() && group.name != DEFAULT_GROUP;
+        if unmatched && !flows.iter().any(|f| f.group == i) {
+            let what = format!("the group `{}` has neither a flow nor `match`", group.name);
+            return Err(place.error(what));
+        }
+    }
+    let police = police::points(police_tables, &groups, &mut flows, end)?;
+    let name = name.value;
+    let duration = duration.value;
+    Ok(Scenario {
+        name,
+        duration,
+        settle,
+        seed,
+        link,
+        control,
+        probe,
+        groups,
+        devices,
+        device_of,
+        flows,
+        police,
+    })
+}
+
+fn told(mut table: Table<'_>) -> Result<Told, ConfigError> {
+    let capacity = table.parsed("capacity")?.map(positive).transpose()?;
+    let remembered = table.parsed("remembered")?.map(positive).transpose()?;
+    let tick = table.parsed::<Span>("tick")?;
+    if let Some(tick) = tick.as_ref().filter(|p| !TICK_RANGE.contains(&p.value)) {
+        let (least, most) = (TICK_RANGE.start(), TICK_RANGE.end());
+        let what = format!("found {}, allowed is from {least} to {most}", tick.value);
+        return Err(tick.place.error(what));
+    }
+    let tuning = Tuning {
+        tick: tick.map(|p| p.value),
+        window_ticks: table.integer("window_ticks", 1, 100)?.map(|p| p.value as u32),
+        headroom: table.parsed("headroom")?.map(positive).transpose()?,
+    };
+    let strict_priority = table.truth("strict_priority")?.unwrap_or(false);
+    let ways: Vec<(&str, Enforce)> = Enforce::ALL.iter().map(|e| (e.name(), *e)).collect();
+    let enforce = table.word("enforce", &ways)?.map_or(Enforce::Auto, |p| p.value);
+    let latency = table.parsed::<Span>("latency")?;
+    if let Some(latency) = latency.as_ref().filter(|p| !LATENCY_RANGE.contains(&p.value)) {
+        let (least, most) = (LATENCY_RANGE.start(), LATENCY_RANGE.end());
+        let what = format!("found {}, allowed is from {least} to {most}", latency.value);
+        return Err(latency.place.error(what));
+    }
+    let latency = latency.map(|p| p.value);
+    table.finish(&[
+        "capacity",
+        "remembered",
+        "strict_priority",
+        "tick",
+        "window_ticks",
+        "headroom",
+        "enforce",
+        "latency",
+    ])?;
+    Ok(Told { capacity, remembered, strict_priority, tuning, enforce, latency })
+}
+
+fn reflector(mut table: Table<'_>) -> Result<Reflector, ConfigError> {
+    let defaults = Reflector::default();
+    let lies = [("none", Lie::None), ("fast", Lie::Fast), ("slow", Lie::Slow)];
+    let reflector = Reflector {
+        is_there: table.truth("reflector")?.unwrap_or(defaults.is_there),
+        rtt: table.parsed("rtt")?.map_or(defaults.rtt, |p| p.value),
+        loss_ppm: table.ratio_ppm("loss")?.unwrap_or(defaults.loss_ppm),
+        lie: table.word("lie", &lies)?.map_or(defaults.lie, |p| p.value),
+    };
+    table.finish(&["reflector", "rtt", "loss", "lie"])?;
+    Ok(reflector)
+}
+
+fn devices(tables: Vec<Table<'_>>) -> Result<Vec<Device>, ConfigError> {
+    let mut devices: Vec<Device> = Vec::new();
+    for mut table in tables {
+        let name = table.text("name")?.ok_or_else(|| table.missing("name", "a device's name"))?;
+        if devices.iter().any(|d| d.name == name.value) {
+            let what = format!("there is a device `{}` already", name.value);
+            return Err(name.place.error(what));
+        }
+        let weight = weight(&mut table)?;
+        let controls = Control::ALL.map(|control| (control.name(), control));
+        let control = table.word("control", &controls)?;
+        table.finish(&["name", "weight", "control"])?;
+        let control = control.map_or(Control::None, |p| p.value);
+        devices.push(Device { name: name.value, weight, control });
+    }
+    Ok(devices)
+}
+
+fn weight(table: &mut Table<'_>) -> Result<Weight, ConfigError> {
+    let weight = table.integer("weight", 1, Weight::MAX.into())?;
+    let weight = weight.ok_or_else(|| table.missing("weight", "a whole number, 1 to 10000"))?;
+    Ok(Weight::new(weight.value as u32).expect("invariant: the range was checked"))
+}
+
+/// The groups, and which device each is of.
+fn groups<'t>(
+    tables: Vec<Table<'t>>,
+    devices: &[Device],
+    device_of: &mut Vec<usize>,
+) -> Result<Vec<(Group, Place<'t>)>, ConfigError> {
+    let mut groups: Vec<(Group, Place<'t>)> = Vec::new();
+    for mut table in tables {
+        let name = table.text("name")?.ok_or_else(|| table.missing("name", "a group's name"))?;
+        let weight = weight(&mut table)?;
+        let device = table.text("device")?;
+        match device {
+            Some(device) => {
+                let names: Vec<&str> = devices.iter().map(|d| d.name.as_str()).collect();
+                let index = names.iter().position(|name| *name == device.value);
+                let unknown = || device.place.error(not_one_of(&device.value, &names));
+                device_of.push(index.ok_or_else(unknown)?);
+            }
+            None if devices.is_empty() => {}
+            None => return Err(table.missing("device", "the name of its device")),
+        }
+        let texts = table.texts("match")?;
+        let mut matches = Vec::new();
+        if let Some(Placed { value, place }) = texts {
+            for text in value {
+                matches.push(text.parse::<Match>().map_err(|e| place.error(e))?);
+            }
+            if matches.is_empty() {
+                return Err(place.error("the list is empty; leave it out to match by address"));
+            }
+        }
+        table.finish(&["name", "weight", "device", "match"])?;
+        groups.push((Group { name: name.value, weight, matches }, name.place));
+        check_policy(&groups)?;
+    }
+    Ok(groups)
+}
+
+/// Refuses a last group with which the list is no policy for the daemon.
+fn check_policy(groups: &[(Group, Place<'_>)]) -> Result<(), ConfigError> {
+    let Some((_, place)) = groups.last() else { return Ok(()) };
+    let policy = Policy::new(groups.iter().map(|(group, _)| group.clone()).collect());
+    policy.map(drop).map_err(|e| place.error(e))
+}
+
+fn flows(
+    tables: Vec<Table<'_>>,
+    groups: &[Group],
+    end: Time,
+    mtu: u32,
+) -> Result<Vec<Flow>, ConfigError> {
+    if tables.len() > FLOWS_MAX {
+        let what = format!("{} flows are too many; at most {FLOWS_MAX}", tables.len());
+        return Err(tables[FLOWS_MAX].place().error(what));
+    }
+    let mut flows: Vec<Flow> = Vec::new();
+    for table in tables {
+        let place = table.place();
+        let flow = flow(table, groups, end)?;
+        if flow.ip == Ip::V6 && mtu < IPV6_MTU_MIN {
+            let what = format!("`ip = 6` needs an MTU of {IPV6_MTU_MIN}; the link has {mtu}");
+            return Err(place.error(what));
+        }
+        // One address cannot be of both kinds.
+        let same = |f: &&Flow| f.server.is_some() && f.server == flow.server;
+        if flows.iter().find(same).is_some_and(|f| f.ip != flow.ip) {
+            return Err(place.error("flows of one `server` must have one `ip`"));
+        }
+        flows.push(flow);
+    }
+    Ok(flows)
+}
+
+fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, ConfigError> {
+    let group = table.text("group")?.ok_or_else(|| table.missing("group", "a group's name"))?;
+    let Some(index) = groups.iter().position(|g| g.name == group.value) else {
+        let names: Vec<&str> = groups.iter().map(|g| g.name.as_str()).collect();
+        return Err(group.place.error(not_one_of(&group.value, &names)));
+    };
+    let name = kind::name(&mut table)?;
+    kind::refuse_keys_of_others(&table, name)?;
+    let start = time(&mut table, "start", Time::ZERO, end)?.map_or(Time::ZERO, |p| p.value);
+    let stop = match time(&mut table, "stop", Time::ZERO, end)? {
+        Some(stop) if stop.value <= start => {
+            let start = start.since(Time::ZERO);
+            return Err(stop.place.error(format!("the flow stops before it starts at {start}")));
+        }
+        Some(stop) => stop.value,
+        None => end,
+    };
+    if start >= stop {
+        return Err(table.place().error("the flow starts at the end of the run"));
+    }
+    let demands = demands(&mut table, start, stop)?;
+    let kind = kind::kind(&mut table, name, &demands, stop.since(start))?;
+    let congestion_control = table.word(
+        "congestion_control",
+        &[
+            ("reno", CongestionControl::Reno),
+            ("cubic", CongestionControl::Cubic),
+            ("bbr", CongestionControl::Bbr),
+            ("vegas", CongestionControl::Vegas),
+        ],
+    )?;
+    let is_vegas = |p: &&Placed<'_, _>| kind == Kind::Quic && p.value == CongestionControl::Vegas;
+    if let Some(vegas) = congestion_control.as_ref().filter(is_vegas) {
+        return Err(vegas.place.error("QUIC has no `vegas`; allowed are reno, cubic, bbr"));
+    }
+    let connections = table.integer("connections", 1, CONNECTIONS_MAX.into())?;
+    let ip = match table.integer("ip", 0, u64::MAX)? {
+        None | Some(Placed { value: 4, .. }) => Ip::V4,
+        Some(Placed { value: 6, .. }) => Ip::V6,
+        Some(p) => return Err(p.place.error(format!("found {}, allowed are 4, 6", p.value))),
+    };
+    let flow = Flow {
+        group: index,
+        kind,
+        congestion_control: congestion_control.map_or(CongestionControl::Cubic, |p| p.value),
+        paced: table.truth("paced")?.unwrap_or(false),
+        connections: connections.map_or(1, |p| p.value as u32),
+        rtt: table.parsed("rtt")?.map_or(RTT, |p| p.value),
+        start,
+        stop,
+        demands,
+        ip,
+        app: file_name(&mut table)?,
+        server: table.text("server")?.map(|p| p.value),
+    };
+    table.finish(&kind::keys(name))?;
+    Ok(flow)
+}
+
+fn demands(table: &mut Table<'_>, start: Time, stop: Time) -> Result<Vec<DemandStep>, ConfigError> {
+    let first = demand(table)?;
+    let mut demands = vec![DemandStep { at: start, demand: first.and_then(|p| p.value) }];
+    for mut step in table.tables("steps")? {
+        let last = demands[demands.len() - 1].at;
+        let at = step_time(&mut step, last, stop)?;
+        let wanted = "a rate such as 8mbit, or `unlimited`";
+        let demand = demand(&mut step)?.ok_or_else(|| step.missing("demand", wanted))?.value;
+        demands.push(DemandStep { at, demand });
+        step.finish(&["at", "demand"])?;
+    }
+    Ok(demands)
+}
+
+/// The key `demand`; the value is `None` where it is `unlimited`.
+fn demand<'t>(table: &mut Table<'t>) -> Result<Option<Placed<'t, Option<Rate>>>, ConfigError> {
+    let Some(Placed { value, place }) = table.text("demand")? else { return Ok(None) };
+    if value == "unlimited" {
+        return Ok(Some(Placed { value: None, place }));
+    }
+    match value.parse::<Rate>() {
+        Ok(Rate::ZERO) => Err(place.error("a demand of zero is none; wanted a rate above it")),
+        Ok(rate) => Ok(Some(Placed { value: Some(rate), place })),
+        Err(e) => Err(place.error(format!("{e}; or `unlimited`"))),
+    }
+}
+
+/// The key `at` of a step: after the last one and before the end.
+pub(super) fn step_time(step: &mut Table<'_>, last: Time, end: Time) -> Result<Time, ConfigError> {
+    let at = time(step, "at", last, end)?;
+    let at = at.ok_or_else(|| step.missing("at", "a time such as 40s"))?;
+    if at.value <= last {
+        let last = last.since(Time::ZERO);
+        return Err(at.place.error(format!("the steps are out of order: the last is at {last}")));
+    }
+    if at.value >= end {
+        let end = end.since(Time::ZERO);
+        return Err(at.place.error(format!("found a step after the end at {end}")));
+    }
+    Ok(at.value)
+}
+
+/// An instant that is not after `end`.
+fn time<'t>(
+    table: &mut Table<'t>,
+    key: &str,
+    from: Time,
+    end: Time,
+) -> Result<Option<Placed<'t, Time>>, ConfigError> {
+    let Some(Placed { value, place }) = table.parsed::<Span>(key)? else { return Ok(None) };
+    if Time::ZERO + value > end {
+        let (from, end) = (from.since(Time::ZERO), end.since(Time::ZERO));
+        return Err(place.error(format!("found {value}, allowed is from {from} to {end}")));
+    }
+    Ok(Some(Placed { value: Time::ZERO + value, place }))
+}
+
+pub(super) fn positive(placed: Placed<'_, Rate>) -> Result<Rate, ConfigError> {
+    match placed.value {
+        Rate::ZERO => Err(placed.place.error("a rate of zero carries nothing; wanted more")),
+        rate => Ok(rate),
+    }
+}
+
+/// The key `app`: what can be a file's name.
+fn file_name(table: &mut Table<'_>) -> Result<Option<String>, ConfigError> {
+    let Some(Placed { value, place }) = table.text("app")? else { return Ok(None) };
+    match format!("app:{value}").parse::<Match>() {
+        Ok(Match::App(name)) if name != "." && name != ".." => Ok(Some(name)),
+        _ => Err(place.error(format!("found `{value}`, wanted a file's name such as steam"))),
+    }
+}

@@ -1,0 +1,203 @@
+//! What a flow does, from the keys that only some kinds have.
+
+use fairweir_core::units::{Bytes, Rate, Span};
+
+use super::super::{DemandStep, Kind, OnOff, PING_INTERVAL, Short, Video, Web};
+use fairweir_config::{ConfigError, Placed, Table, not_one_of};
+
+const KINDS: [&str; 8] = ["bulk", "quic", "ping", "on-off", "udp", "video", "web", "short"];
+const WITH_CONGESTION_CONTROL: &[&str] = &["bulk", "quic", "on-off", "video", "web", "short"];
+/// Keys that every flow may have.
+const KEYS: [&str; 8] = ["group", "kind", "rtt", "start", "stop", "ip", "app", "server"];
+/// Keys that only flows of these kinds may have.
+const KEYS_OF_KINDS: [(&str, &[&str]); 20] = [
+    ("congestion_control", WITH_CONGESTION_CONTROL),
+    ("paced", &["bulk", "on-off", "video", "web", "short"]),
+    ("connections", &["bulk", "quic"]),
+    ("demand", &["bulk", "quic", "on-off", "udp"]),
+    ("steps", &["bulk", "quic", "on-off", "udp"]),
+    ("interval", &["ping"]),
+    ("on", &["on-off"]),
+    ("off", &["on-off"]),
+    ("ladder", &["video"]),
+    ("length", &["video"]),
+    ("hosts", &["web"]),
+    ("objects", &["web"]),
+    ("object", &["web"]),
+    ("think", &["web"]),
+    ("session_gap", &["web"]),
+    ("pages_per_session", &["web"]),
+    ("rate_per_s", &["short"]),
+    ("size", &["short"]),
+    ("sigma", &["short"]),
+    ("arrivals", &["short"]),
+];
+
+const ON: Span = Span::secs(2);
+const OFF: Span = Span::secs(2);
+/// From 240p to 4K at a high frame rate.
+const LADDER_KBIT: [u64; 8] = [300, 750, 1_200, 2_500, 5_000, 9_000, 16_000, 25_000];
+const RUNGS_MAX: usize = 32;
+const OBJECTS: (u32, u32) = (30, 80);
+const OBJECTS_MAX: u32 = 1_000;
+/// Median size of an object. With it a page of 55 objects has 2 MB in the mean, which is what pages
+/// have today. Source: Barford and Crovella, SIGMETRICS 1998, body of the file sizes.
+const OBJECT: Bytes = Bytes::kb(15);
+/// Of which more objects than one in a thousand would be cut off.
+const OBJECT_MEDIAN_MAX: Bytes = Bytes::kb(100);
+/// No ping is to be a flood.
+const PING_INTERVAL_MIN: Span = Span::millis(10);
+/// With six connections to each, a flow has slots enough.
+const HOSTS_MAX: u64 = 42;
+/// Mean times of somebody who browses. Source: CRAB §5.3.
+const THINK: Span = Span::secs(5);
+const SESSION_GAP: Span = Span::secs(60);
+const PAGES_PER_SESSION: u64 = 10;
+const PAGES_MAX: u64 = 1_000_000;
+const RATE_PER_S_MAX: u32 = 10_000;
+const SIGMA_MAX: u32 = 4;
+/// The most arrivals that a flow may expect; their times are kept.
+const SHORTS_MAX: u64 = 1_000_000;
+
+/// The key `kind`: one of [`KINDS`].
+pub(super) fn name(table: &mut Table<'_>) -> Result<&'static str, ConfigError> {
+    let Some(Placed { value, place }) = table.text("kind")? else {
+        return Err(table.missing("kind", &format!("one of {}", KINDS.join(", "))));
+    };
+    let known = KINDS.into_iter().find(|kind| *kind == value);
+    known.ok_or_else(|| place.error(not_one_of(&value, &KINDS)))
+}
+
+/// Refuses a key that exists, but not for this kind.
+pub(super) fn refuse_keys_of_others(table: &Table<'_>, kind: &str) -> Result<(), ConfigError> {
+    for (key, kinds) in KEYS_OF_KINDS {
+        if let Some(place) = table.find(key).filter(|_| !kinds.contains(&kind)) {
+            let owners: Vec<String> = kinds.iter().map(|k| format!("`{k}`")).collect();
+            let owners = owners.join(", ");
+            let what = format!("found in a flow of kind `{kind}`; only flows of {owners} have it");
+            return Err(place.error(what));
+        }
+    }
+    Ok(())
+}
+
+/// What a flow of this kind may have.
+pub(super) fn keys(kind: &str) -> Vec<&'static str> {
+    let own = KEYS_OF_KINDS.into_iter().filter(|(_, kinds)| kinds.contains(&kind));
+    KEYS.into_iter().chain(own.map(|(key, _)| key)).collect()
+}
+
+/// Takes the keys of a kind; `active` is how long the flow lasts.
+pub(super) fn kind(
+    table: &mut Table<'_>,
+    name: &str,
+    demands: &[DemandStep],
+    active: Span,
+) -> Result<Kind, ConfigError> {
+    Ok(match name {
+        "ping" => ping(table)?,
+        "on-off" => {
+            let on = above_zero(table, "on")?.unwrap_or(ON);
+            let off = above_zero(table, "off")?.unwrap_or(OFF);
+            Kind::OnOff(OnOff { on, off })
+        }
+        "udp" => {
+            if demands.iter().any(|step| step.demand.is_none()) {
+                let what = "UDP does not adapt: `demand` must be a rate such as 8mbit throughout";
+                return Err(table.place().error(what));
+            }
+            Kind::Udp
+        }
+        "video" => Kind::Video(video(table)?),
+        "web" => Kind::Web(web(table)?),
+        "short" => Kind::Short(short(table, active)?),
+        "bulk" => Kind::Bulk,
+        "quic" => Kind::Quic,
+        other => unreachable!("invariant: `{other}` is one of KINDS"),
+    })
+}
+
+fn ping(table: &mut Table<'_>) -> Result<Kind, ConfigError> {
+    let Some(Placed { value: interval, place }) = table.parsed::<Span>("interval")? else {
+        return Ok(Kind::Ping { interval: PING_INTERVAL });
+    };
+    if interval < PING_INTERVAL_MIN {
+        return Err(place.error(format!("found {interval}, allowed is from {PING_INTERVAL_MIN}")));
+    }
+    Ok(Kind::Ping { interval })
+}
+
+fn video(table: &mut Table<'_>) -> Result<Video, ConfigError> {
+    let Some(Placed { value, place }) = table.texts("ladder")? else {
+        let ladder = LADDER_KBIT.map(Rate::kbit).to_vec();
+        return Ok(Video { ladder, length: above_zero(table, "length")? });
+    };
+    let ladder: Result<Vec<Rate>, _> = value.iter().map(|text| text.parse::<Rate>()).collect();
+    let ladder = ladder.map_err(|e| place.error(e))?;
+    let rising = ladder.windows(2).all(|w| w[0] < w[1]) && !ladder.contains(&Rate::ZERO);
+    if !rising || ladder.is_empty() || ladder.len() > RUNGS_MAX {
+        let what = format!("wanted 1 to {RUNGS_MAX} rates above zero in rising order");
+        return Err(place.error(what));
+    }
+    Ok(Video { ladder, length: above_zero(table, "length")? })
+}
+
+fn web(table: &mut Table<'_>) -> Result<Web, ConfigError> {
+    let pages = table.integer("pages_per_session", 1, PAGES_MAX)?;
+    let object = table.parsed::<Bytes>("object")?;
+    let range = Bytes::new(1)..=OBJECT_MEDIAN_MAX;
+    if let Some(object) = object.as_ref().filter(|p| !range.contains(&p.value)) {
+        let (least, most) = (range.start(), range.end());
+        let what = format!("found {}, allowed is from {least} to {most}", object.value);
+        return Err(object.place.error(what));
+    }
+    Ok(Web {
+        hosts: table.integer("hosts", 1, HOSTS_MAX)?.map_or(1, |p| p.value as u32),
+        objects: table.range("objects", 1, OBJECTS_MAX)?.unwrap_or(OBJECTS),
+        object: object.map_or(OBJECT, |p| p.value),
+        think: table.parsed("think")?.map_or(THINK, |p| p.value),
+        session_gap: table.parsed("session_gap")?.map_or(SESSION_GAP, |p| p.value),
+        pages_per_session: pages.map_or(PAGES_PER_SESSION, |p| p.value) as u32,
+    })
+}
+
+fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ConfigError> {
+    let wanted = format!("a number above 0 up to {RATE_PER_S_MAX}, such as 2.5");
+    let rate = table.millionths("rate_per_s", RATE_PER_S_MAX, &wanted)?;
+    let arrivals = table.integer("arrivals", 1, SHORTS_MAX)?.map(|p| p.value as u32);
+    // Of one download nothing has to be said about the next.
+    let alone = (arrivals == Some(1)).then_some(1_000_000);
+    let Some((value, place)) = rate.map(|p| (p.value, p.place)).or(alone.zip(Some(table.place())))
+    else {
+        return Err(table.missing("rate_per_s", &wanted));
+    };
+    let rate = Placed { value, place };
+    if rate.value == 0 {
+        return Err(rate.place.error(format!("found zero, wanted {wanted}")));
+    }
+    // A thousand million nanoseconds by millionths of an arrival.
+    let interval = Span::nanos(1_000_000_000_000_000 / rate.value);
+    let expected = active.as_nanos() / interval.as_nanos();
+    if expected > SHORTS_MAX {
+        let what = format!("{expected} arrivals are too many; at most {SHORTS_MAX}");
+        return Err(rate.place.error(what));
+    }
+    let size = table.parsed::<Bytes>("size")?;
+    let size = size.ok_or_else(|| table.missing("size", "a volume such as 100kB"))?;
+    if size.value == Bytes::ZERO {
+        return Err(size.place.error("a size of zero is no download; wanted more"));
+    }
+    let wanted = format!("a number from 0 (all of one size) to {SIGMA_MAX}, such as 1.3");
+    let sigma = table.millionths("sigma", SIGMA_MAX, &wanted)?;
+    let sigma_ppm = sigma.map_or(0, |p| p.value as u32);
+    Ok(Short { interval, size: size.value, sigma_ppm, arrivals })
+}
+
+fn above_zero(table: &mut Table<'_>, key: &str) -> Result<Option<Span>, ConfigError> {
+    match table.parsed::<Span>(key)? {
+        Some(Placed { value: Span::ZERO, place }) => {
+            Err(place.error("a time of zero is none; wanted more"))
+        }
+        other => Ok(other.map(|p| p.value)),
+    }
+}

@@ -1,0 +1,268 @@
+//! From the tables `[[police]]` to valid policing points, and the flows of their copies.
+
+use fairweir_core::phantom::{Class, Criterion, Plan, PlanSpec, Share};
+use fairweir_core::units::{Rate, Span, Time};
+
+use super::super::police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
+use super::super::{FLOWS_MAX, Flow, Group};
+use fairweir_config::plan::{self, Members};
+use fairweir_config::{ConfigError, Place, Placed, Table, not_one_of};
+
+/// Reads the policing points; where there are to be copies of one, its flows are copied, too.
+pub(super) fn points(
+    tables: Vec<Table<'_>>,
+    groups: &[Group],
+    flows: &mut Vec<Flow>,
+    end: Time,
+) -> Result<Vec<Police>, ConfigError> {
+    let mut points: Vec<Police> = Vec::new();
+    // Whatever one point copies is none of the next one's.
+    let in_file = flows.len();
+    for table in tables {
+        let place = table.place();
+        let (police, copies) = point(table, groups, &flows[..in_file])?;
+        let of_two = |p: &&Police| p.flows.iter().any(|flow| police.flows.contains(flow));
+        if let Some(other) = points.iter().find(of_two) {
+            let what = format!("some of its flows pass `{}` already; give it others", other.name);
+            return Err(place.error(what));
+        }
+        if points.iter().any(|p| p.name == police.name) {
+            let what = format!("there is a policing point `{}` already", police.name);
+            return Err(place.error(what));
+        }
+        let made = copied(&police, &copies, flows, end)?;
+        points.push(police);
+        points.extend(made);
+    }
+    Ok(points)
+}
+
+/// How many there are of a point, and how much later each begins than the one before.
+struct Copies<'t> {
+    count: u64,
+    stagger: Span,
+    place: Place<'t>,
+}
+
+fn point<'t>(
+    mut table: Table<'t>,
+    groups: &[Group],
+    flows: &[Flow],
+) -> Result<(Police, Copies<'t>), ConfigError> {
+    let name = table.text("name")?.ok_or_else(|| table.missing("name", "a name for reports"))?;
+    let rate = table.parsed::<Rate>("rate")?;
+    let rate = rate.ok_or_else(|| table.missing("rate", "a rate such as 10mbit"))?;
+    let words = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
+    let algorithm = table.word("algorithm", &words)?.map_or(Algorithm::BcPqp, |p| p.value);
+    let size = size(&mut table, algorithm)?;
+    let queue_by = [("flow", QueueBy::Flow), ("hash", QueueBy::Hash), ("one", QueueBy::One)];
+    let queue_by = table.word("queue_by", &queue_by)?.map_or(QueueBy::Flow, |p| p.value);
+    let by = table.word("by", &[("relay", false), ("daemon", true)])?;
+    let copies = Copies {
+        place: table.find("count").unwrap_or_else(|| table.place()),
+        count: table.integer("count", 1, POLICE_COPIES_MAX)?.map_or(1, |p| p.value),
+        stagger: table.parsed("stagger")?.map_or(Span::ZERO, |p| p.value),
+    };
+    let mut choosing = Choosing { groups, flows, chosen: vec![None; flows.len()], classes: 0 };
+    let place = table.place();
+    let all: Vec<usize> = match choosing.choose(&mut table)? {
+        Some(chosen) => chosen,
+        None => (0..flows.len()).collect(),
+    };
+    if let Some(by) = by.as_ref().filter(|by| by.value) {
+        let is_whole = all.len() == flows.len() && copies.count == 1;
+        if algorithm != Algorithm::BcPqp || !is_whole {
+            let what = "the daemon polices by `bc-pqp`, and in the emulated home all flows or none";
+            return Err(by.place.error(what));
+        }
+    }
+    let by_daemon = by.is_some_and(|by| by.value);
+    let sharing = plan::sharing(&mut table, &mut choosing)?;
+    table.finish(&KEYS.into_iter().chain(plan::KEYS).collect::<Vec<_>>())?;
+    let spec = sharing.spec(rate.value);
+    let (spec, class_of) = choosing.settle(spec, &all, &place)?;
+    if !matches!(algorithm, Algorithm::BcPqp | Algorithm::TokenBucket) && !is_flat(&spec.share) {
+        let what = format!("`{}` knows weights of single queues only", algorithm.name());
+        return Err(place.error(what));
+    }
+    Plan::new(&spec).map_err(|e| sharing.error(&e, &rate.place))?;
+    let name = name.value;
+    let flows = all;
+    let police = Police { name, spec, algorithm, size, queue_by, by_daemon, flows, class_of };
+    Ok((police, copies))
+}
+
+const KEYS: [&str; 11] = [
+    "name",
+    "groups",
+    "flows",
+    "rate",
+    "algorithm",
+    "burst",
+    "queue",
+    "queue_by",
+    "by",
+    "count",
+    "stagger",
+];
+
+/// The keys `burst` and `queue`.
+fn size(table: &mut Table<'_>, algorithm: Algorithm) -> Result<PoliceSize, ConfigError> {
+    let (has, has_not) = match algorithm {
+        Algorithm::TokenBucket | Algorithm::FairPolicer => (Some("burst"), &["queue"][..]),
+        Algorithm::Pqp | Algorithm::Shaper => (Some("queue"), &["burst"][..]),
+        Algorithm::BcPqp => (None, &["burst", "queue"][..]),
+    };
+    if let Some((key, place)) = has_not.iter().find_map(|key| Some((key, table.find(key)?))) {
+        let name = algorithm.name();
+        return Err(place.error(match has {
+            Some(has) => format!("`{name}` has no `{key}`; what it has is `{has}`"),
+            None => format!("`{name}` sizes its queues itself, by `rate` and `rtt_max`"),
+        }));
+    }
+    let given = has.map(|key| table.parsed(key)).transpose()?.flatten();
+    Ok(given.map_or(algorithm.size(), |p| p.value))
+}
+
+/// Which flows belong where; a class is recognised by a DSCP that stands for it.
+struct Choosing<'f> {
+    groups: &'f [Group],
+    flows: &'f [Flow],
+    /// For each flow the class that named it.
+    chosen: Vec<Option<String>>,
+    classes: u8,
+}
+
+impl Choosing<'_> {
+    /// The flows that the keys `groups` and `flows` name, in rising order; `None` without either.
+    fn choose(&self, table: &mut Table<'_>) -> Result<Option<Vec<usize>>, ConfigError> {
+        let groups = table.texts("groups")?;
+        let numbers = table.integers("flows", 0, self.flows.len() as u64 - 1)?;
+        if groups.is_none() && numbers.is_none() {
+            return Ok(None);
+        }
+        let mut chosen = vec![false; self.flows.len()];
+        if let Some(Placed { value, place }) = groups {
+            for name in value {
+                let names: Vec<&str> = self.groups.iter().map(|g| g.name.as_str()).collect();
+                let index = names.iter().position(|n| **n == *name);
+                let index = index.ok_or_else(|| place.error(not_one_of(&name, &names)))?;
+                for (i, flow) in self.flows.iter().enumerate() {
+                    chosen[i] |= flow.group == index;
+                }
+            }
+        }
+        for number in numbers.map(|p| p.value).unwrap_or_default() {
+            chosen[number as usize] = true;
+        }
+        Ok(Some((0..chosen.len()).filter(|&i| chosen[i]).collect()))
+    }
+
+    /// Gives every flow of the aggregate its class. If all of them were named, the last class takes
+    /// what no other does, which is nothing, since a plan needs one that does.
+    fn settle(
+        &self,
+        mut spec: PlanSpec,
+        all: &[usize],
+        place: &Place<'_>,
+    ) -> Result<(PlanSpec, Vec<String>), ConfigError> {
+        let stranger =
+            (0..self.flows.len()).find(|i| self.chosen[*i].is_some() && !all.contains(i));
+        if let Some(class) = stranger.and_then(|i| self.chosen[i].as_ref()) {
+            let what = format!("the class `{class}` names a flow that does not pass here");
+            return Err(place.error(what));
+        }
+        let mut leaves = Vec::new();
+        match &mut spec.share {
+            Share::Flows(_) => return Ok((spec, Vec::new())),
+            Share::Weighted(classes) | Share::Priority(classes) => undivided(classes, &mut leaves),
+        }
+        let default = leaves.iter().find(|class| class.matches.is_empty());
+        let rest = default.map(|class| class.name.clone());
+        let class_of = all.iter().map(|&i| self.chosen[i].clone().or(rest.clone()));
+        let class_of: Option<Vec<String>> = class_of.collect();
+        let Some(class_of) = class_of else {
+            let what = "some of its flows belong to no class; leave one class without flows";
+            return Err(place.error(what));
+        };
+        if let (None, Some(last)) = (rest, leaves.last_mut()) {
+            last.matches.clear();
+        }
+        Ok((spec, class_of))
+    }
+}
+
+impl Members for Choosing<'_> {
+    fn keys(&self) -> &'static [&'static str] {
+        &["groups", "flows"]
+    }
+
+    fn take(&mut self, table: &mut Table<'_>, name: &str) -> Result<Vec<Criterion>, ConfigError> {
+        let place = table.place();
+        let Some(flows) = self.choose(table)? else { return Ok(Vec::new()) };
+        for flow in flows {
+            if let Some(other) = self.chosen[flow].replace(name.to_owned()) {
+                let what = format!("the flow {flow} belongs to the class `{other}` already");
+                return Err(place.error(what));
+            }
+        }
+        self.classes += 1;
+        Ok(vec![Criterion::Dscp(self.classes)])
+    }
+}
+
+/// Whether all queues share by weight, without classes of several queues.
+fn is_flat(share: &Share) -> bool {
+    match share {
+        Share::Flows(_) => true,
+        Share::Weighted(classes) => classes.iter().all(|class| class.share == Share::Flows(1)),
+        Share::Priority(_) => false,
+    }
+}
+
+/// The classes that are not divided into classes.
+fn undivided<'c>(classes: &'c mut [Class], found: &mut Vec<&'c mut Class>) {
+    for class in classes {
+        if matches!(class.share, Share::Flows(_)) {
+            found.push(class);
+        } else if let Share::Weighted(inside) | Share::Priority(inside) = &mut class.share {
+            undivided(inside, found);
+        }
+    }
+}
+
+/// The copies of a point but the first, with flows of their own.
+fn copied(
+    police: &Police,
+    copies: &Copies<'_>,
+    flows: &mut Vec<Flow>,
+    end: Time,
+) -> Result<Vec<Police>, ConfigError> {
+    let mut made = Vec::new();
+    for nth in 1..copies.count {
+        let later = copies.stagger * nth;
+        let first = flows.len();
+        for &index in &police.flows {
+            let mut flow = flows[index].clone();
+            flow.start = flow.start + later;
+            if flow.start >= flow.stop {
+                let what = format!("copy {} would start at the end of the run", nth + 1);
+                return Err(copies.place.error(what));
+            }
+            flow.demands.iter_mut().for_each(|step| step.at = step.at + later);
+            flow.demands.retain(|step| step.at < end);
+            flow.server = flow.server.map(|server| format!("{server}#{}", nth + 1));
+            flows.push(flow);
+        }
+        if flows.len() > FLOWS_MAX {
+            let what = format!("with all copies there are too many flows; at most {FLOWS_MAX}");
+            return Err(copies.place.error(what));
+        }
+        made.push(Police {
+            name: format!("{}-{}", police.name, nth + 1),
+            flows: (first..flows.len()).collect(),
+            ..police.clone()
+        });
+    }
+    Ok(made)
+}
