@@ -323,7 +323,7 @@ fn refuses() {
         ),
         (json!({ "request": "remove_plan", "name": "home-20" }), "`alice` for example; move them"),
         (json!({ "request": "remove", "name": "alcie" }), "did you mean `alice`?"),
-        (json!({ "request": "change", "name": "alice", "plna": "x" }), "no request: unknown field"),
+        (json!({ "request": "change", "name": "alice", "plna": "x" }), "not a request: unknown field"),
         (json!({ "request": "revert", "names": ["alice"] }), "the API said nothing of `alice`"),
     ] {
         let answer = daemon.ask_json(&request).unwrap();
