@@ -323,7 +323,10 @@ fn refuses() {
         ),
         (json!({ "request": "remove_plan", "name": "home-20" }), "`alice` for example; move them"),
         (json!({ "request": "remove", "name": "alcie" }), "did you mean `alice`?"),
-        (json!({ "request": "change", "name": "alice", "plna": "x" }), "not a request: unknown field"),
+        (
+            json!({ "request": "change", "name": "alice", "plna": "x" }),
+            "not a request: unknown field",
+        ),
         (json!({ "request": "revert", "names": ["alice"] }), "the API said nothing of `alice`"),
     ] {
         let answer = daemon.ask_json(&request).unwrap();
@@ -333,7 +336,7 @@ fn refuses() {
     }
     // The same in the file, by `check` and by a reload.
     for (from, to, wanted) in [
-        ("20mbit", "0mbit", "isp.toml:8: plan.download: the rate 0bit is none for a plan"),
+        ("20mbit", "0mbit", "isp.toml:8: plan.download: rate 0bit is out of range"),
         ("20mbit\"", "20mbit\"\nqueues = -1", "isp.toml:9: plan.queues: found the number -1"),
         ("20mbit\"", "20mbit\"\nshare = \"weighted\"", "isp.toml:9: plan.share: there is no class"),
         ("192.0.2.2", "192.0.2.1", "192.0.2.1/32 belongs to the subscriber `alice` already"),

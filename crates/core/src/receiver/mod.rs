@@ -21,7 +21,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::share::Weight;
 use crate::units::{Rate, Span};
@@ -53,7 +53,9 @@ pub use rbm::Rbm;
 pub const TICK: Span = Span::millis(200);
 
 /// A way of control, by the name that users give it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Control {
     /// Counts, touches nothing.
@@ -124,9 +126,7 @@ impl fmt::Display for Control {
 
 /// A name that is no control.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is no control; there are none, static, borrow, wfq, chokepoint, rbm, crab and fairweir"
-)]
+#[error("unknown control `{0}` (none, static, borrow, wfq, chokepoint, rbm, crab or fairweir)")]
 pub struct UnknownControl(String);
 
 impl FromStr for Control {
@@ -138,7 +138,7 @@ impl FromStr for Control {
 }
 
 /// By what shares are enforced.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Enforce {
     /// By receive windows, with classes a little above the shares for what has none.
@@ -166,7 +166,7 @@ impl Enforce {
 
 /// A name that is no way of enforcing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way to enforce shares; there are auto, window and htb")]
+#[error("unknown way to enforce shares `{0}` (auto, window or htb)")]
 pub struct UnknownEnforce(String);
 
 impl FromStr for Enforce {

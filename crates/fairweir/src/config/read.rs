@@ -248,7 +248,7 @@ impl<'d> Section<'d> {
         if matches.is_empty() && name.value != DEFAULT_GROUP {
             let message = format!(
                 "is missing in the group `{}`; write for example `match = [\"app:steam\"]` (only \
-                 the group `{DEFAULT_GROUP}` takes what matches nothing)",
+                 the group `{DEFAULT_GROUP}` takes all unmatched traffic)",
                 name.value
             );
             return Err(here.error("group.match", message));

@@ -158,9 +158,9 @@ fn metrics(status: &Status) -> String {
     let dev = ("interface", status.dev.as_str());
     metrics.gauge("fairweir_up", "Whether downloads are shaped (1) or pass unshaped (0).");
     metrics.sample(&[dev], u64::from(status.enforcing));
-    if let Some(bps) = status.capacity_bps {
+    if let Some(capacity) = status.capacity_bps {
         metrics.gauge("fairweir_capacity_bits_per_second", "Estimated capacity of the link.");
-        metrics.sample(&[dev], bps);
+        metrics.sample(&[dev], capacity.as_bps());
     }
     if let Some(delay) = &status.delay {
         let help = "Mean delay that the queue of the access link adds.";
@@ -171,10 +171,16 @@ fn metrics(status: &Status) -> String {
     metrics.sample(&[dev], status.connections);
     type Of = fn(&crate::wire::GroupStatus) -> u64;
     let gauges: [(&str, &str, Of); 4] = [
-        ("fairweir_group_weight", "Weight of a flow group.", |g| g.weight.into()),
-        ("fairweir_group_rate_bits_per_second", "Rate of a flow group.", |g| g.rate_bps),
-        ("fairweir_group_share_bits_per_second", "Fair share of a flow group.", |g| g.share_bps),
-        ("fairweir_group_backlog_bytes", "Bytes that wait in its class.", |g| g.backlog_bytes),
+        ("fairweir_group_weight", "Weight of a flow group.", |g| g.weight.as_u32().into()),
+        ("fairweir_group_rate_bits_per_second", "Rate of a flow group.", |g| {
+            g.decision.rate.as_bps()
+        }),
+        ("fairweir_group_share_bits_per_second", "Fair share of a flow group.", |g| {
+            g.decision.share.as_bps()
+        }),
+        ("fairweir_group_backlog_bytes", "Bytes that wait in its class.", |g| {
+            g.backlog_bytes.as_u64()
+        }),
     ];
     for (name, help, of) in gauges {
         metrics.gauge(name, help);
@@ -183,7 +189,7 @@ fn metrics(status: &Status) -> String {
         }
     }
     let counters: [(&str, &str, Of); 2] = [
-        ("fairweir_group_received_bytes", "L2 bytes that arrived.", |g| g.received_bytes),
+        ("fairweir_group_received_bytes", "L2 bytes that arrived.", |g| g.received_bytes.as_u64()),
         ("fairweir_group_dropped_packets", "Packets that its class dropped.", |g| g.drops),
     ];
     for (name, help, of) in counters {

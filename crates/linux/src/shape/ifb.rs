@@ -131,7 +131,7 @@ pub(crate) fn refuse_if_foreign(found: &Link, dev: &str) -> Result<(), Error> {
     }
     Err(Error::Occupied {
         dev: dev.to_owned(),
-        found: format!("a device {} of somebody else has the name that is needed", found.name),
+        found: format!("the device {} exists and was not created by fairweir", found.name),
         remedy: format!("ip link del {}", found.name),
     })
 }
