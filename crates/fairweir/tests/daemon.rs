@@ -45,7 +45,7 @@ fn a_second_daemon_is_refused() {
     let first = stage.start(&[]);
     let output = stage.at_home(|| stage.host_command(&[], &[]).output().unwrap());
     let error = common::only_error_line(&output);
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.status.code(), Some(1));
     assert!(error.contains(&format!("another fairweir (pid {})", first.pid())), "{error}");
     assert_eq!(first.status()["ready"], true);
 }
@@ -247,7 +247,7 @@ fn off_waits_for_a_daemon_that_is_slow_and_kills_one_only_if_told_to() {
     let download = stage.download(SERVERS[0]);
     daemon.signal(Signal::SIGSTOP);
     let output = stage.fairweir("off");
-    assert_eq!(output.status.code(), Some(2), "it lives on: {output:?}");
+    assert_eq!(output.status.code(), Some(1), "it lives on: {output:?}");
     let error = String::from_utf8(output.stderr).unwrap();
     let pid = format!("(pid {})", daemon.pid());
     assert!(error.contains("not everything is off") && error.contains(&pid), "{error}");
@@ -305,7 +305,7 @@ fn a_user_group_reads_the_status_and_changes_nothing() {
     let status = as_member("status --json");
     assert!(status.status.success(), "{status:?}");
     let refused = as_member("off");
-    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     let socket = std::path::Path::new(&stage.run_dir()).join("status/host-wan.sock");
     let mut stream = UnixStream::connect(socket).unwrap();
     let ask = |stream: &mut UnixStream, request: &str| {

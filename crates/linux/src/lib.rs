@@ -37,4 +37,5 @@ pub use error::Error;
 pub use host::{Health, Host, HostSpec, Mode};
 pub use net::{link, netns, network};
 pub use shape::ifb::{leftovers, name as ifb_name, sweep};
+pub use window::expiry::{ExpiryProgram, detach_expiry};
 pub use window::lift;

@@ -13,6 +13,7 @@ use fairweir_linux::probe::{ProbeSpec, Reflector};
 
 use crate::cli::HostArgs;
 use crate::config::{CAPACITY_MAX, Config, ProbeChoice};
+use crate::exit::Usage;
 
 /// How often an idle link is probed: its delay without a queue changes rarely.
 const PROBE_INTERVAL_IDLE: Span = Span::secs(1);
@@ -44,7 +45,8 @@ impl Settings {
     pub(super) fn load(args: &HostArgs) -> anyhow::Result<Settings> {
         let config = Config::load(&args.config)?;
         let Some(dev) = args.dev.clone().or_else(|| config.host.dev.clone()) else {
-            bail!("which interface? say --dev eth0, or `dev = \"eth0\"` under [host]");
+            let message = "which interface? say --dev eth0, or `dev = \"eth0\"` under [host]";
+            return Err(Usage(message.to_owned()).into());
         };
         let settings = Settings {
             dev,
