@@ -18,6 +18,7 @@ use super::read::{IspFile, IspSection};
 use super::registry::{Change, Effects, Origin, Registry, Undo};
 use super::wire::Imported;
 use crate::exit::usage;
+use crate::words::chained;
 
 /// How often a link that is gone is attached again, and rates are measured.
 pub(super) const TICK: Span = Span::secs(1);
