@@ -14,12 +14,12 @@ use tracing_subscriber::EnvFilter;
 
 mod check;
 mod cli;
-mod compare;
 mod config;
 mod device;
 mod doctor;
+#[cfg(feature = "evidence")]
+mod evidence;
 mod exit;
-mod figures;
 mod generate;
 mod host;
 mod init;
@@ -76,8 +76,8 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Doctor(args) => doctor::run(&args),
         Subcommand::Lab(command) => lab::run(&command),
         Subcommand::Sim(command) => sim::run(&command),
-        Subcommand::Compare(args) => compare::run(&args),
-        Subcommand::Figures(command) => figures::run(&command),
+        #[cfg(feature = "evidence")]
+        Subcommand::Evidence(command) => evidence::run(&command),
         Subcommand::Generate(command) => generate::run(&command),
     }
 }
