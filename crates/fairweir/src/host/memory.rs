@@ -242,7 +242,7 @@ mod tests {
     fn a_dry_run_writes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         memory_in(dir.path()).store("eth0", "home", Rate::mbit(30));
-        let memory = Memory::new(StateDir::new(dir.path()), true);
+        let memory = Memory::new(StateDir::new(dir.path()), true, Span::ZERO);
         memory.store("eth0", "home", Rate::mbit(99));
         assert_eq!(memory.recall("eth0", "home").unwrap().0, Rate::mbit(30));
     }
