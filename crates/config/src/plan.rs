@@ -9,7 +9,9 @@ use fairweir_core::phantom::{Class, Criterion, PlanError, PlanSpec, Share, Signa
 use fairweir_core::policy::Match;
 use fairweir_core::units::{Rate, Span};
 
-use crate::table::{ConfigError, Place, Placed, Table, not_one_of};
+use crate::error::ConfigError;
+use crate::table::{Place, Placed, Table};
+use crate::words::not_one_of;
 
 /// The keys that [`sharing`] takes of a table.
 pub const KEYS: [&str; 5] = ["rtt_max", "signal", "queues", "share", "class"];
@@ -47,7 +49,7 @@ impl Members for ByMatch {
         if value.is_empty() {
             return Err(place.error("the list is empty; leave it out to take what is left"));
         }
-        value.iter().map(|text| criterion(text).map_err(|e| place.error(e))).collect()
+        value.iter().map(|text| criterion(&text.value).map_err(|e| text.place.error(e))).collect()
     }
 }
 
