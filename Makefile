@@ -38,7 +38,7 @@ run: build
 
 check: deps
 	cargo xtask tidy
-	cargo test --locked -p fairweir-core -p fairweir-sim
+	cargo test --locked -p fairweir-core -p fairweir-scenario -p fairweir-sim
 
 test: deps
 	cargo xtask tidy

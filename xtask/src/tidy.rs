@@ -11,12 +11,20 @@ use crate::root;
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("fairweir-core", &[]),
     ("fairweir-config", &["fairweir-core"]),
-    ("fairweir-sim", &["fairweir-core", "fairweir-config"]),
+    ("fairweir-scenario", &["fairweir-core", "fairweir-config"]),
+    ("fairweir-sim", &["fairweir-core", "fairweir-scenario"]),
     ("fairweir-linux", &["fairweir-core"]),
-    ("fairweir-lab", &["fairweir-core", "fairweir-sim", "fairweir-linux"]),
+    ("fairweir-lab", &["fairweir-core", "fairweir-scenario", "fairweir-linux"]),
     (
         "fairweir",
-        &["fairweir-core", "fairweir-config", "fairweir-sim", "fairweir-linux", "fairweir-lab"],
+        &[
+            "fairweir-core",
+            "fairweir-config",
+            "fairweir-scenario",
+            "fairweir-sim",
+            "fairweir-linux",
+            "fairweir-lab",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use fairweir_core::receiver::Control;
-use fairweir_sim::report::Report;
+use fairweir_scenario::report::Report;
 use serde::Serialize;
 
 use crate::cli::CompareArgs;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use fairweir_core::receiver::Control;
 use fairweir_lab::{Options, run_all};
-use fairweir_sim::report::Report;
-use fairweir_sim::scenario::Scenario;
+use fairweir_scenario::Scenario;
+use fairweir_scenario::report::Report;
 
 use crate::cli::{LabCommand, PlayArgs};
 use crate::play::{self, Run};

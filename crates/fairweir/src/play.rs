@@ -13,8 +13,8 @@ use std::thread;
 
 use anyhow::{Context, bail};
 use fairweir_core::receiver::Control;
-use fairweir_sim::report::{self, Report};
-use fairweir_sim::scenario::Scenario;
+use fairweir_scenario::Scenario;
+use fairweir_scenario::report::{self, Report};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{AccessFlags, access};
 

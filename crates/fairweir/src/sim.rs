@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use fairweir_scenario::Scenario;
+use fairweir_scenario::report::Report;
 use fairweir_sim::engine::{self, PlayError};
-use fairweir_sim::report::Report;
-use fairweir_sim::scenario::Scenario;
 
 use crate::cli::{PlayArgs, SimCommand};
 use crate::play::{self, Run};

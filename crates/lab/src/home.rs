@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use fairweir_core::units::Span;
 use fairweir_linux::link;
 use fairweir_linux::netns::Netns;
-use fairweir_sim::scenario::{IPV6_MTU_MIN, Scenario};
+use fairweir_scenario::{IPV6_MTU_MIN, Scenario};
 use ipnet::IpNet;
 
 use crate::Error;

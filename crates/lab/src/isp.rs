@@ -17,8 +17,8 @@ use std::time::Duration;
 use fairweir_core::phantom::{Class, Share};
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_linux::netns::Netns;
-use fairweir_sim::report::Counted;
-use fairweir_sim::scenario::Police;
+use fairweir_scenario::Police;
+use fairweir_scenario::report::Counted;
 use serde_json::Value;
 
 use crate::Error;

@@ -6,9 +6,9 @@
 use std::net::SocketAddr;
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
-use fairweir_sim::app::{App, Outcome};
-use fairweir_sim::report::{PingSamples, ShortSamples, VideoSamples, WebSamples};
-use fairweir_sim::scenario::{
+use fairweir_scenario::app::{App, Outcome};
+use fairweir_scenario::report::{PingSamples, ShortSamples, VideoSamples, WebSamples};
+use fairweir_scenario::{
     CongestionControl, DemandStep, ETHERNET_HEADER, Flow, Ip, Kind, OnOff, Short, Video, Web,
 };
 use serde::{Deserialize, Serialize};
@@ -305,7 +305,7 @@ fn spans(nanos: Vec<u64>) -> Vec<Span> {
 
 #[cfg(test)]
 mod tests {
-    use fairweir_sim::scenario::Scenario;
+    use fairweir_scenario::Scenario;
 
     use super::*;
 

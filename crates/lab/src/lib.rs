@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The relay is the access link: it reads packets from one TUN device and writes them to the other
-//! as the model in [`fairweir_sim::link`] says, so the bottleneck is exact and the rest is Linux.
+//! as the model in [`fairweir_scenario::link`] says, so the bottleneck is exact and the rest is Linux.
 //! Half of a flow's RTT lies before the queue of the downlink, half behind the queue of the uplink.
 //! The namespaces have no names and the processes end when their standard input does, so nothing
 //! outlives the lab, however it ends.

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
-use fairweir_sim::engine;
-use fairweir_sim::scenario::{Flow, Ip, Kind, Scenario, Tuning};
+use fairweir_scenario::app;
+use fairweir_scenario::{Flow, Ip, Kind, Scenario, Tuning};
 use ipnet::IpNet;
 use socket2::{Domain, Socket, Type};
 
@@ -60,7 +60,7 @@ impl<'s> Plan<'s> {
     /// What the agents are told. The seeds are those of the simulator without control, so that both
     /// worlds see the same pages, sizes and pauses.
     pub(crate) fn jobs(&self) -> Vec<Job> {
-        let seeds = engine::app_seeds(self.scenario, self.scenario.seed);
+        let seeds = app::seeds(self.scenario, self.scenario.seed);
         let flows = self.scenario.flows.iter().zip(&self.servers).zip(seeds);
         let job = |((flow, &server), seed)| Job::new(flow, server, self.scenario.link.mtu, seed);
         flows.map(job).collect()

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span, Time};
-use fairweir_sim::app;
-use fairweir_sim::report::{self, Lateness, Report};
-use fairweir_sim::scenario::{Kind, Scenario};
+use fairweir_scenario::app;
+use fairweir_scenario::report::{self, Lateness, Report};
+use fairweir_scenario::{Kind, Scenario};
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use fairweir_core::receiver::Control;
 use fairweir_lab::{Error, Options, agent_main, is_agent, run};
+use fairweir_scenario::Scenario;
+use fairweir_scenario::report::{Report, Summary};
 use fairweir_sim::engine;
-use fairweir_sim::report::{Report, Summary};
-use fairweir_sim::scenario::Scenario;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 const PLAY: &str = "play-until-killed";

@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use fairweir_core::receiver::Control;
+use fairweir_scenario::Scenario;
 use fairweir_sim::engine;
-use fairweir_sim::scenario::Scenario;
 
 const RUNS: u32 = 7;
 

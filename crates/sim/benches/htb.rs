@@ -11,8 +11,8 @@ use std::time::Instant;
 use fairweir_core::receiver::{Allocation, ClassRate, Command};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_scenario::link::Packet;
 use fairweir_sim::htb::{Htb, Verdict};
-use fairweir_sim::link::Packet;
 
 const PACKETS: u64 = 1_000_000;
 const PACKET: Bytes = Bytes::new(1_514);

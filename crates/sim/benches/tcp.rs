@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use fairweir_core::units::{Bytes, Span, Time};
-use fairweir_sim::scenario::CongestionControl;
+use fairweir_scenario::CongestionControl;
 use fairweir_sim::tcp::{Receiver, ReceiverSpec, Segment, Sender, SenderSpec};
 
 const SEGMENT: Bytes = Bytes::new(1_448);

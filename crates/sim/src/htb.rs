@@ -29,8 +29,7 @@ use std::collections::VecDeque;
 use fairweir_core::policy::GROUPS_MAX;
 use fairweir_core::receiver::{Allocation, ClassSpec, Command};
 use fairweir_core::units::{Bytes, Time};
-
-use crate::link::Packet;
+use fairweir_scenario::link::Packet;
 
 mod bucket;
 mod turns;

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use fairweir_core::receiver::Control;
+use fairweir_scenario::Scenario;
 use fairweir_sim::engine;
-use fairweir_sim::scenario::Scenario;
 
 /// Plays a scenario of the project under `crab` with six seeds.
 fn assert_shares(name: &str, error_max: f64, utilization_min: f64) {

@@ -9,9 +9,9 @@ use std::sync::atomic::AtomicBool;
 
 use fairweir_core::receiver::{Act, Control, Decision};
 use fairweir_core::units::{Span, Time};
+use fairweir_scenario::Scenario;
+use fairweir_scenario::report::{Report, Summary};
 use fairweir_sim::engine;
-use fairweir_sim::report::{Report, Summary};
-use fairweir_sim::scenario::Scenario;
 
 // ------------------------------------------------------------------------------------------------
 // Playing and judging

@@ -5,8 +5,8 @@
 use std::sync::atomic::AtomicBool;
 
 use fairweir_core::receiver::Control;
+use fairweir_scenario::Scenario;
 use fairweir_sim::engine;
-use fairweir_sim::scenario::Scenario;
 
 /// Rates of two greedy flows of equal weight behind a choke point, in Mbit/s.
 fn rates(strict_priority: bool) -> Vec<f64> {

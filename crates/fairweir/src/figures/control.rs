@@ -4,8 +4,8 @@
 //! best control before it.
 
 use fairweir_core::receiver::Control;
-use fairweir_sim::report::Report;
-use fairweir_sim::report::chart::{Line, Marks, Panel, colour, colour_of};
+use fairweir_scenario::report::Report;
+use fairweir_scenario::report::chart::{Line, Marks, Panel, colour, colour_of};
 
 use super::claim::{Band, Claim, Measured, Unit};
 use super::draw::{bars, bars_of, chart, legend, named_bars, over_time};

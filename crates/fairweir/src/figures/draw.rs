@@ -1,8 +1,8 @@
 //! Pictures that figures have in common.
 
 use fairweir_core::receiver::Control;
-use fairweir_sim::report::chart::{Bars, Chart, Marks, Panel, Value, colour_of};
-use fairweir_sim::report::{Report, csv, picture};
+use fairweir_scenario::report::chart::{Bars, Chart, Marks, Panel, Value, colour_of};
+use fairweir_scenario::report::{Report, csv, picture};
 
 use super::File;
 use super::claim::Measured;

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use fairweir_sim::report::Report;
+use fairweir_scenario::report::Report;
 use nix::unistd::{AccessFlags, access};
 
 use crate::cli::{FiguresArgs, FiguresCommand};
@@ -336,7 +336,7 @@ fn rewritten(text: &str, section: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use fairweir_core::receiver::{Controller, ControllerSpec, CrabTuning};
-    use fairweir_sim::report::{Run, Samples};
+    use fairweir_scenario::report::{Run, Samples};
 
     use super::*;
 

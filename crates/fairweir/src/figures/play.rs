@@ -11,9 +11,9 @@ use std::thread;
 use anyhow::Context;
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Span, Time};
+use fairweir_scenario::report::Report;
+use fairweir_scenario::{Override, Scenario};
 use fairweir_sim::engine::{self, PlayError};
-use fairweir_sim::report::Report;
-use fairweir_sim::scenario::{Override, Scenario};
 
 use super::claim::Measured;
 use crate::progress::Progress;

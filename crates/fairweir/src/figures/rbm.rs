@@ -3,8 +3,8 @@
 //! Figure 1 is the unmanaged half of figure 2.
 
 use fairweir_core::receiver::Control;
-use fairweir_sim::report::Report;
-use fairweir_sim::report::chart::{Line, Marks, Panel, colour_of};
+use fairweir_scenario::report::Report;
+use fairweir_scenario::report::chart::{Line, Marks, Panel, colour_of};
 
 use super::claim::{Band, Claim, Measured, Unit};
 use super::draw::{bars, bars_of, chart, legend, over_time};

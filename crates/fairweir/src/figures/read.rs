@@ -1,6 +1,6 @@
 //! Numbers out of reports; NaN where a report has none.
 
-use fairweir_sim::report::Report;
+use fairweir_scenario::report::Report;
 
 /// Mean quality of the film in Mbit/s.
 pub(super) fn film(report: &Report) -> f64 {
@@ -127,7 +127,7 @@ pub(super) fn misshared(weights: &'static [f64]) -> impl Fn(&Report) -> f64 {
 
 /// By how much the worst group misses its fair share, in parts of it.
 pub(super) fn worst_group(report: &Report) -> f64 {
-    let miss = |group: &fairweir_sim::report::GroupRate| {
+    let miss = |group: &fairweir_scenario::report::GroupRate| {
         let fair = group.fair.map_or(f64::NAN, |fair| fair.as_mbit_f64());
         (group.rate.as_mbit_f64() / fair - 1.0).abs()
     };
@@ -139,8 +139,8 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use fairweir_core::receiver::Control;
+    use fairweir_scenario::Scenario;
     use fairweir_sim::engine;
-    use fairweir_sim::scenario::Scenario;
 
     use super::*;
 

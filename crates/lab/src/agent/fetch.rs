@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use fairweir_core::units::Span;
-use fairweir_sim::app::Outcome;
+use fairweir_scenario::app::Outcome;
 
 use crate::clock::Clock;
 use crate::job::{Job, Measured, What};

@@ -4,7 +4,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
 
-use fairweir_sim::scenario::UDP_HEADER;
+use fairweir_scenario::UDP_HEADER;
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn::congestion::{ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::{EndpointConfig, TransportConfig, VarInt};
@@ -64,7 +64,7 @@ mod tests {
     use std::thread;
 
     use fairweir_core::units::{Span, Time};
-    use fairweir_sim::scenario::Scenario;
+    use fairweir_scenario::Scenario;
 
     use super::super::{fetch, serve};
     use super::*;

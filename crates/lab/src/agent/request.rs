@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use fairweir_core::units::Bytes;
-use fairweir_sim::scenario::REQUEST_PAYLOAD;
+use fairweir_scenario::REQUEST_PAYLOAD;
 
 pub(super) const LENGTH: usize = REQUEST_PAYLOAD as usize;
 

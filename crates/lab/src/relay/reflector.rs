@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::units::Span;
-use fairweir_sim::random::SplitMix64;
-use fairweir_sim::scenario::{LIE_SLOW_MAX, Lie, Scenario};
+use fairweir_scenario::random::SplitMix64;
+use fairweir_scenario::{LIE_SLOW_MAX, Lie, Scenario};
 
 use super::End;
 use crate::plan::REFLECTORS;

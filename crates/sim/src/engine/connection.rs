@@ -3,9 +3,9 @@
 use std::ops::{Index, IndexMut};
 
 use fairweir_core::units::{Bytes, Span, Time};
+use fairweir_scenario::CongestionControl;
 
 use super::measure::Measure;
-use crate::scenario::CongestionControl;
 use crate::tcp::{Receiver, ReceiverSpec, Sender, SenderSpec};
 
 /// To what a receive window grows at most: half of Linux's default `tcp_rmem` maximum of 6 MiB.

@@ -9,9 +9,9 @@ use fairweir_core::receiver::{
     Command, ConnectionSample, Controller, Decision, GroupSample, Observation, ProbeSample, Windows,
 };
 use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_scenario::link::Packet;
 
 use crate::htb::{Htb, Verdict};
-use crate::link::Packet;
 
 /// Where a group's packets meet a stage, and as which of its classes.
 #[derive(Clone, Copy, Debug)]

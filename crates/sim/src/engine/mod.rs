@@ -21,10 +21,9 @@ use std::sync::atomic::AtomicBool;
 
 use fairweir_core::receiver::{Control, ControllerError, Decision};
 use fairweir_core::units::Time;
-
-use crate::app::Outcome;
-use crate::report::{PoliceSamples, Report, Run, Samples};
-use crate::scenario::Scenario;
+use fairweir_scenario::Scenario;
+use fairweir_scenario::app::Outcome;
+use fairweir_scenario::report::{PoliceSamples, Report, Run, Samples};
 
 mod connection;
 mod deadlines;
@@ -111,12 +110,6 @@ pub fn play_watched(
     world.set_watcher(Some(Box::new(watch)));
     world.play(&|_| {}, &AtomicBool::new(false))?;
     Ok(world.ended().judge(scenario, control))
-}
-
-/// The seed of each flow's application as [`play`] draws it without control, for another world that
-/// shall see the same pages, downloads and pauses.
-pub fn app_seeds(scenario: &Scenario, seed: u64) -> Vec<u64> {
-    world::app_seeds(scenario, seed)
 }
 
 /// About how many packets a run has to carry.

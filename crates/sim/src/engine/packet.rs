@@ -1,11 +1,11 @@
 //! What crosses the simulated paths.
 
 use fairweir_core::units::Bytes;
-
-use super::measure::Stamps;
-use crate::scenario::{
+use fairweir_scenario::{
     ETHERNET_HEADER, Flow, Kind, PING_PAYLOAD, REQUEST_PAYLOAD, TCP_HEADER, UDP_HEADER,
 };
+
+use super::measure::Stamps;
 use crate::tcp::{Ack, Segment};
 
 /// A packet towards the home.

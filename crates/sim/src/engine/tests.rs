@@ -1,9 +1,9 @@
 use fairweir_core::units::{Bytes, Rate, Span};
+use fairweir_scenario::app::{self, App};
+use fairweir_scenario::report::{PingSamples, ShortSamples, VideoSamples, WebSamples};
 use proptest::prelude::*;
 
 use super::*;
-use crate::app::App;
-use crate::report::{PingSamples, ShortSamples, VideoSamples, WebSamples};
 
 /// A scenario of so many seconds; `link` are keys of `[link]`, `rest` is what follows.
 fn scenario(seconds: u64, link: &str, rest: &str) -> Scenario {
@@ -122,7 +122,7 @@ fn a_thousand_connections_share_a_link() {
 #[test]
 fn another_world_can_have_the_same_applications() {
     let scenario = scenario(5, "rate = \"6mbit\"", &everything("3s"));
-    let seeds = app_seeds(&scenario, scenario.seed);
+    let seeds = app::seeds(&scenario, scenario.seed);
     let apps = scenario.flows.iter().zip(seeds);
     let apps = apps.map(|(flow, seed)| format!("{:?}", App::new(flow, seed, flow.segment(1_500))));
     let world = World::new(&scenario, Control::None, scenario.seed).unwrap();

@@ -16,6 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fairweir_core::receiver::Decision;
 use fairweir_core::units::{Bytes, Span, Time};
+use fairweir_scenario::Scenario;
+use fairweir_scenario::app::App;
+use fairweir_scenario::link::{Link, Packet};
+use fairweir_scenario::police::Points;
+use fairweir_scenario::report::Samples;
 
 use super::connection::Connections;
 use super::deadlines::Deadlines;
@@ -23,11 +28,6 @@ use super::home::Home;
 use super::line::Line;
 use super::packet::{Down, Sizes, Up};
 use super::{Ended, PlayError};
-use crate::app::App;
-use crate::link::{Link, Packet};
-use crate::police::Points;
-use crate::report::Samples;
-use crate::scenario::Scenario;
 
 mod apps;
 mod down;
@@ -41,7 +41,6 @@ mod windows;
 
 use probes::Prober;
 use resends::{Lost, Resends};
-pub(super) use setup::app_seeds;
 
 /// How often somebody is told how far the run is, and asked whether it shall end.
 const PROGRESS_INTERVAL: Span = Span::secs(1);

@@ -46,7 +46,6 @@ mod recovery;
 mod rtt;
 mod sender;
 
-pub use congestion::{MaxFilter, Pipe};
 pub use receiver::{Receiver, ReceiverSpec};
 pub use sender::{Sender, SenderSpec};
 

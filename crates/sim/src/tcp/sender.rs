@@ -1,11 +1,11 @@
 //! The sender: what the world sees of a connection's sending end.
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_scenario::CongestionControl;
 
 use super::congestion::INITIAL_WINDOW;
 use super::connection::Connection;
 use super::{Ack, Segment};
-use crate::scenario::CongestionControl;
 
 /// What a sender is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_scenario::CongestionControl::{self, Bbr, Cubic, Reno, Vegas};
+use fairweir_scenario::link::Buffer;
 use proptest::prelude::*;
 
 use super::{Ack, Receiver, ReceiverSpec, Segment, Sender, SenderSpec};
-use crate::link::Buffer;
-use crate::scenario::CongestionControl::{self, Bbr, Cubic, Reno, Vegas};
 
 mod world;
 

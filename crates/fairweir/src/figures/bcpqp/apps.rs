@@ -1,7 +1,7 @@
 //! Films and web pages behind the policer.
 
-use fairweir_sim::report::Report;
-use fairweir_sim::report::chart::colour;
+use fairweir_scenario::report::Report;
+use fairweir_scenario::report::chart::colour;
 
 use super::super::read::{film, load_median, loads};
 use super::{

@@ -4,7 +4,7 @@ use super::{
     Band, Claim, Figure, Judged, Measured, Played, Point, Unit, bars, chart, loss_steady,
     named_bars, rate_ratio, scenario,
 };
-use fairweir_sim::report::chart::colour;
+use fairweir_scenario::report::chart::colour;
 
 pub(super) const LOSSES: Figure = Figure {
     number: "losses",

@@ -1,7 +1,7 @@
 //! Many aggregates of mixed traffic.
 
-use fairweir_sim::report::chart::colour;
-use fairweir_sim::report::{Policed, Report};
+use fairweir_scenario::report::chart::colour;
+use fairweir_scenario::report::{Policed, Report};
 
 use super::{
     BC_PQP, Band, By, Claim, FAIR_POLICER, Figure, Judged, Measured, POLICER, POLICER_PLUS, Played,

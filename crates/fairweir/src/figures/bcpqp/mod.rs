@@ -3,8 +3,8 @@
 //! Figure 7 and table 1 are processor cycles, which `make bench` measures.
 
 use fairweir_core::receiver::Control;
-use fairweir_sim::report::chart::{Line, Marks, Panel, colour};
-use fairweir_sim::report::{Policed, Report};
+use fairweir_scenario::report::chart::{Line, Marks, Panel, colour};
+use fairweir_scenario::report::{Policed, Report};
 
 use super::claim::{Band, Claim, Measured, Unit};
 use super::draw::{bars, chart, named_bars};

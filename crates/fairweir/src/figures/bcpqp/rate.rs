@@ -1,6 +1,6 @@
 //! What rate passes, and in what bursts.
 
-use fairweir_sim::report::Report;
+use fairweir_scenario::report::Report;
 
 use super::super::read::rate_between;
 use super::{
@@ -8,7 +8,7 @@ use super::{
     Unit, bars, chart, least, line, lines, loss_steady, most, named_bars, rate_ratio, scenario,
     start_up, window_p99,
 };
-use fairweir_sim::report::chart::colour;
+use fairweir_scenario::report::chart::colour;
 
 /// Reno alone at 10 Mbit/s and 100 ms.
 fn reno(by: By) -> Point {
@@ -141,7 +141,7 @@ fn judge_3(played: &Played) -> Judged {
         let at = |e: &(f64, f64, f64)| (e.0, (1.0 + sign * QUEUE_BY_RATE / e.0).clamp(0.0, 3.0));
         envelope.iter().map(at).collect()
     };
-    let dashed = |mut line: fairweir_sim::report::chart::Line| {
+    let dashed = |mut line: fairweir_scenario::report::chart::Line| {
         line.dashed = true;
         line
     };

@@ -1,7 +1,7 @@
 //! Who gets what of a rate.
 
-use fairweir_sim::report::Report;
-use fairweir_sim::report::chart::colour;
+use fairweir_scenario::report::Report;
+use fairweir_scenario::report::chart::colour;
 
 use super::super::draw::over_time;
 use super::super::read::{drops, rate_between};

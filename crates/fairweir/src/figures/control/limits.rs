@@ -1,8 +1,8 @@
 //! Where shares are enforced, how long the queue is, and what the control cannot do.
 
 use fairweir_core::receiver::{Control, Enforce};
-use fairweir_sim::report::Report;
-use fairweir_sim::report::chart::colour;
+use fairweir_scenario::report::Report;
+use fairweir_scenario::report::chart::colour;
 
 use super::super::claim::{Band, Claim, Unit};
 use super::super::draw::{bars, chart, legend, named_bars};

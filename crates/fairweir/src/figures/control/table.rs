@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use fairweir_sim::report::Report;
+use fairweir_scenario::report::Report;
 
 use super::super::claim::{Measured, Unit};
 use super::super::play::{Played, Point};

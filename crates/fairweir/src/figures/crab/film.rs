@@ -1,8 +1,8 @@
 //! A film beside two long downloads.
 
 use fairweir_core::receiver::Control;
-use fairweir_sim::report::Report;
-use fairweir_sim::report::chart::colour;
+use fairweir_scenario::report::Report;
+use fairweir_scenario::report::chart::colour;
 
 use super::super::claim::{Band, Claim, Measured, Unit};
 use super::super::play::{Played, Point};

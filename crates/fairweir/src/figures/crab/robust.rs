@@ -1,8 +1,8 @@
 //! How robust crab is: RTTs, congestion controls, many groups.
 
 use fairweir_core::receiver::Control;
-use fairweir_sim::report::Report;
-use fairweir_sim::report::chart::{Line, Marks, Panel, colour, colour_of};
+use fairweir_scenario::report::Report;
+use fairweir_scenario::report::chart::{Line, Marks, Panel, colour, colour_of};
 
 use super::super::claim::{Band, Claim, Measured, Unit};
 use super::super::play::{Played, Point};

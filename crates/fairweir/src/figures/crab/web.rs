@@ -1,8 +1,8 @@
 //! Web pages beside two long downloads.
 
 use fairweir_core::receiver::Control;
-use fairweir_sim::report::Report;
-use fairweir_sim::report::chart::{Line, Marks, Panel, colour_of};
+use fairweir_scenario::report::Report;
+use fairweir_scenario::report::chart::{Line, Marks, Panel, colour_of};
 
 use super::super::claim::{Band, Claim, Unit};
 use super::super::play::{Played, Point};

@@ -16,8 +16,8 @@
 //! below the estimate is Linux's.
 
 use fairweir_core::units::{Bytes, Span, Time};
-use fairweir_sim::random::SplitMix64;
-use fairweir_sim::tcp::{MaxFilter, Pipe};
+use fairweir_scenario::bbr::{MaxFilter, Pipe};
+use fairweir_scenario::random::SplitMix64;
 
 use super::sampler::{Sample, Sampler};
 

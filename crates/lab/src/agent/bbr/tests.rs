@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
-use fairweir_sim::random::SplitMix64;
+use fairweir_scenario::random::SplitMix64;
 
 use super::model::Model;
 

@@ -10,8 +10,8 @@ use std::net::{TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 
 use fairweir_core::units::{Bytes, Span, Time};
-use fairweir_sim::app::{App, Outcome, Want};
-use fairweir_sim::scenario::PING_PAYLOAD;
+use fairweir_scenario::PING_PAYLOAD;
+use fairweir_scenario::app::{App, Outcome, Want};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::{TimeSpec, TimeValLike};
@@ -222,7 +222,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener};
     use std::thread;
 
-    use fairweir_sim::scenario::Scenario;
+    use fairweir_scenario::Scenario;
 
     use super::super::super::serve;
     use super::*;

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 
 use fairweir_core::units::{Bytes, Span, Time};
-use fairweir_sim::app::{App, Want};
+use fairweir_scenario::app::{App, Want};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::{TimeSpec, TimeValLike};

@@ -1,10 +1,10 @@
 //! Flows: what their applications want.
 
 use fairweir_core::units::Time;
+use fairweir_scenario::app::Want;
 
 use super::super::packet::{Down, DownKind, Up, UpKind};
 use super::{Flow, World};
-use crate::app::Want;
 
 impl World<'_> {
     /// Begins a flow.

@@ -1,13 +1,13 @@
 //! Packets on their way from the servers to the home.
 
 use fairweir_core::units::{Bytes, Time};
+use fairweir_scenario::link::Packet;
 
 use super::super::home::Hop;
 use super::super::measure::Stamps;
 use super::super::packet::{Down, DownKind, UpKind};
 use super::{DOWNLINK, Flow, Lost, World};
 use crate::htb::Verdict;
-use crate::link::Packet;
 use crate::tcp::Segment;
 
 impl World<'_> {

@@ -1,16 +1,16 @@
 //! Both ends of the connections: what they send, their timers, opening and closing.
 
 use fairweir_core::units::Time;
+use fairweir_scenario::Flow;
 
 use super::super::connection::Connection;
 use super::super::measure::{Stamps, stamp};
 use super::super::packet::{Down, DownKind, UpKind};
 use super::{Source, World};
-use crate::scenario;
 
 impl World<'_> {
     pub(super) fn open(&mut self, now: Time, flow: usize, slot: u32) {
-        let scenario::Flow { congestion_control, paced, .. } = self.scenario.flows[flow];
+        let Flow { congestion_control, paced, .. } = self.scenario.flows[flow];
         let (index, is_new) = self.connections.open(flow, slot, |serial| {
             let seed = self.flows[flow].seed.wrapping_add(serial);
             Connection::ends(congestion_control, paced, self.flows[flow].segment, seed)

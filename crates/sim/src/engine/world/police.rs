@@ -1,11 +1,11 @@
 //! What becomes of packets at the policing points before the downlink.
 
 use fairweir_core::units::Time;
+use fairweir_scenario::link::Packet;
+use fairweir_scenario::police::Fate;
 
 use super::super::packet::{Down, DownKind};
 use super::{DOWNLINK, SHAPERS, World};
-use crate::link::Packet;
-use crate::police::Fate;
 
 impl World<'_> {
     /// Takes a packet past its policing point, if it has one, to the downlink.

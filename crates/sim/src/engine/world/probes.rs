@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use fairweir_core::receiver::ProbeSample;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_scenario::link::Packet;
+use fairweir_scenario::random::SplitMix64;
+use fairweir_scenario::{ETHERNET_HEADER, LIE_SLOW_MAX, Lie, Reflector};
 
 use super::super::packet::{Down, DownKind, Up, UpKind};
 use super::{DOWNLINK, UPLINK, World};
-use crate::link::Packet;
-use crate::random::SplitMix64;
-use crate::scenario::{ETHERNET_HEADER, LIE_SLOW_MAX, Lie, Reflector};
 
 /// The prober of a host.
 #[derive(Debug)]

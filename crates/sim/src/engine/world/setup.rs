@@ -3,6 +3,12 @@
 use fairweir_core::receiver::{Control, Controller, ControllerSpec, CrabTuning, LATENCY};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Span, Time};
+use fairweir_scenario::app::{App, Chance};
+use fairweir_scenario::link::{Link, LinkSpec};
+use fairweir_scenario::police::Points;
+use fairweir_scenario::random::SplitMix64;
+use fairweir_scenario::report::Samples;
+use fairweir_scenario::{ETHERNET_HEADER, Kind, Scenario, Told};
 
 use super::super::PlayError;
 use super::super::connection::Connections;
@@ -11,16 +17,6 @@ use super::super::home::{Home, Stage};
 use super::super::line::Line;
 use super::super::packet::Sizes;
 use super::{Flow, PROGRESS, PROGRESS_INTERVAL, Path, Prober, Resends, Source, Tally, World};
-use crate::app::App;
-use crate::link::{Link, LinkSpec};
-use crate::police::Points;
-use crate::random::SplitMix64;
-use crate::report::Samples;
-use crate::scenario::{self, ETHERNET_HEADER, Kind, Scenario, Told};
-
-/// Flows begin up to that much later than the scenario says, by chance, so that seeds differ in
-/// what real processes differ in.
-const START_JITTER: Span = Span::millis(5);
 
 impl<'s> World<'s> {
     /// Sets everything up at time zero.
@@ -167,32 +163,4 @@ impl<'s> World<'s> {
         self.paths.push(Path { down, up, down_source, up_source });
         path
     }
-}
-
-/// What chance decides about a flow.
-struct Chance {
-    /// How much later it begins.
-    jitter: Span,
-    /// Seed of its application.
-    app: u64,
-    /// Seed of its connections.
-    connections: u64,
-}
-
-impl Chance {
-    fn draw(flow: &scenario::Flow, random: &mut SplitMix64) -> Chance {
-        // However late it begins, it begins before it stops.
-        let jitter = START_JITTER.min(flow.stop.since(flow.start));
-        let jitter = Span::nanos(random.below(jitter.as_nanos()));
-        Chance { jitter, app: random.draw(), connections: random.draw() }
-    }
-}
-
-/// The seeds of the flows' applications in a world without control.
-pub(in super::super) fn app_seeds(scenario: &Scenario, seed: u64) -> Vec<u64> {
-    let mut random = SplitMix64::new(seed);
-    // Those of the two links.
-    random.draw();
-    random.draw();
-    scenario.flows.iter().map(|flow| Chance::draw(flow, &mut random).app).collect()
 }

@@ -1,10 +1,10 @@
 //! Packets on their way from the home to the servers.
 
 use fairweir_core::units::{Bytes, Time};
+use fairweir_scenario::link::Packet;
 
 use super::super::packet::{Down, DownKind, Up, UpKind};
 use super::{Lost, UPLINK, World};
-use crate::link::Packet;
 
 impl World<'_> {
     /// The client of a connection sends a packet.

@@ -5,10 +5,10 @@
 //! sets it always, and its own pacing rate.
 
 use fairweir_core::units::{Rate, Span, Time};
+use fairweir_scenario::CongestionControl;
 
 use super::rate::RateSample;
 use super::recovery::State;
-use crate::scenario::CongestionControl;
 
 mod bbr;
 mod cubic;
@@ -16,7 +16,6 @@ mod reno;
 mod vegas;
 
 use bbr::Bbr;
-pub use bbr::{MaxFilter, Pipe};
 use cubic::Cubic;
 use vegas::Vegas;
 

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_scenario::CongestionControl;
+use fairweir_scenario::link::{Buffer, Capacity, Discipline, Link, LinkSpec, Packet};
+use fairweir_scenario::random::SplitMix64;
 
 use super::super::{Ack, Receiver, ReceiverSpec, Segment, Sender, SenderSpec};
-use crate::link::{Buffer, Capacity, Discipline, Link, LinkSpec, Packet};
-use crate::random::SplitMix64;
-use crate::scenario::CongestionControl;
 
 pub(super) const SEGMENT: u64 = 1_448;
 /// Ethernet, IPv4 and TCP with timestamps.

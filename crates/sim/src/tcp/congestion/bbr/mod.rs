@@ -11,21 +11,18 @@
 //! ACKs ([`aggregation`]), and what is done about policers ([`policer`]).
 
 use fairweir_core::units::{Rate, Span, Time};
+use fairweir_scenario::bbr::{MaxFilter, Pipe};
+use fairweir_scenario::random::SplitMix64;
 
 use super::super::pacing::Pacer;
 use super::super::rate::is_after;
 use super::super::recovery::State;
 use super::{AckSample, INITIAL_WINDOW, Window};
-use crate::random::SplitMix64;
 
 mod aggregation;
-mod filter;
-mod pipe;
 mod policer;
 
 use aggregation::Aggregation;
-pub use filter::MaxFilter;
-pub use pipe::Pipe;
 use policer::{PolicerDetector, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use fairweir_core::units::{Bytes, Rate, Span, Time};
 use serde::Serialize;
 
 use super::rounded;
-use crate::scenario::{Demand, Kind, Scenario};
+use crate::{Demand, Kind, Scenario};
 
 mod fairness;
 

@@ -4,8 +4,8 @@ use fairweir_core::units::{Span, Time};
 
 use super::svg::{CHARACTER, colour, line, page, polyline, text, ticks};
 use super::{BIN, Report};
+use crate::Scenario;
 use crate::link::Capacity;
-use crate::scenario::Scenario;
 
 const WIDTH: f64 = 860.0;
 const PANEL: f64 = 170.0;

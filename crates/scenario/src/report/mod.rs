@@ -11,7 +11,7 @@ use fairweir_core::receiver::Control;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use serde::Serialize;
 
-use crate::scenario::Scenario;
+use crate::Scenario;
 
 mod apps;
 pub mod chart;
@@ -352,7 +352,7 @@ impl Run<'_> {
     fn right_after(&self) -> Vec<RightAfter> {
         let events = self.scenario.events();
         let ends = events.iter().skip(1).map(|e| e.at).chain([self.scenario.end()]);
-        let judge = |(event, until): (&crate::scenario::Event, Time)| {
+        let judge = |(event, until): (&crate::Event, Time)| {
             let first = event.at.as_nanos().div_ceil(BIN.as_nanos()) as usize;
             let last = (until.as_nanos() / BIN.as_nanos()) as usize;
             self.scenario.fair_shares_at(event.at)?;
@@ -395,7 +395,7 @@ impl Run<'_> {
             let shares = scored.iter().map(|w| w.fair.as_ref().map(|fair| fair[group]));
             shares.sum::<Option<Rate>>().filter(|_| !scored.is_empty()).map(average)
         };
-        let group = |(i, group): (usize, &crate::scenario::Group)| GroupRate {
+        let group = |(i, group): (usize, &crate::Group)| GroupRate {
             name: group.name.clone(),
             rate: average(scored.iter().map(|w| w.rates[i]).sum()),
             fair: fair(i),

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fairweir_core::units::{Span, Time};
-use fairweir_sim::scenario::{Ip, Scenario};
+use fairweir_scenario::{Ip, Scenario};
 
 fn files() -> Vec<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");

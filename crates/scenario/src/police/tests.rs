@@ -1,5 +1,5 @@
 use super::*;
-use crate::scenario::Scenario;
+use crate::Scenario;
 
 fn points(police: &str) -> (Scenario, Points<u32>) {
     let text = format!(

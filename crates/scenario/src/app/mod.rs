@@ -21,7 +21,7 @@
 //! | `short` | `short`: downloads that arrive at random |
 //!
 //! Properties: the same flow, seed and events give the same wants; no more than
-//! [`crate::scenario::CONNECTIONS_MAX`] slots are in use; what is kept of a flow is bounded by the
+//! [`crate::CONNECTIONS_MAX`] slots are in use; what is kept of a flow is bounded by the
 //! length of the run, and nothing is allocated per packet.
 
 use std::collections::VecDeque;
@@ -30,8 +30,9 @@ use std::fmt::Debug;
 use fairweir_core::units::{Bytes, Time};
 
 use crate::report::{PingSamples, Run, ShortSamples, VideoSamples, WebSamples};
-use crate::scenario::{Flow, Kind};
+use crate::{Flow, Kind};
 
+mod chance;
 mod datagram;
 pub mod player;
 mod random;
@@ -40,6 +41,7 @@ mod source;
 mod video;
 mod web;
 
+pub use chance::{Chance, seeds};
 use datagram::{Cbr, Pinger};
 use short::Shorts;
 use source::{Bulk, OnOffBulk};
@@ -51,7 +53,7 @@ use web::Browser;
 pub enum Want {
     /// Open the connection `slot`.
     Open {
-        /// Which one; below [`crate::scenario::CONNECTIONS_MAX`].
+        /// Which one; below [`crate::CONNECTIONS_MAX`].
         slot: u32,
     },
     /// Ask the server for so much payload on an open connection: a request crosses the uplink, then
@@ -92,7 +94,7 @@ pub enum Want {
         payload: u32,
     },
     /// A small datagram to the server, which answers with one of the same size
-    /// ([`crate::scenario::PING_PAYLOAD`]).
+    /// ([`crate::PING_PAYLOAD`]).
     Ping {
         /// Comes back with the answer.
         id: u64,

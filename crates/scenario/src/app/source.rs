@@ -10,7 +10,7 @@ use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use super::random::Random;
 use super::{Play, Want, Wants, full_packet};
-use crate::scenario::{DemandStep, ETHERNET_HEADER, Flow, OnOff};
+use crate::{DemandStep, ETHERNET_HEADER, Flow, OnOff};
 
 /// How far a server with a rate may be behind.
 const BEHIND_MAX: Span = Span::millis(20);

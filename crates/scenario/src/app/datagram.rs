@@ -5,7 +5,7 @@ use fairweir_core::units::{Bytes, Span, Time};
 use super::source::{Pacer, Steps};
 use super::{Outcome, Play, Want, Wants, full_packet};
 use crate::report::PingSamples;
-use crate::scenario::{ETHERNET_HEADER, Flow, UDP_HEADER};
+use crate::{ETHERNET_HEADER, Flow, UDP_HEADER};
 
 /// A request of the last moments that has no answer yet is not lost.
 const ANSWER_WITHIN: Span = Span::secs(1);

@@ -16,8 +16,8 @@ use fairweir_core::units::{Bytes, Time};
 
 use super::random::Random;
 use super::{Outcome, Play, Want, Wants};
+use crate::Web;
 use crate::report::WebSamples;
-use crate::scenario::Web;
 
 /// What Chrome and Firefox open to a host with HTTP/1.1.
 const CONNECTIONS_PER_HOST: u32 = 6;

@@ -10,7 +10,7 @@ use fairweir_core::units::{Bytes, Time};
 use super::random::Random;
 use super::{Outcome, Play, Want, Wants};
 use crate::report::ShortSamples;
-use crate::scenario::{CONNECTIONS_MAX, Short};
+use crate::{CONNECTIONS_MAX, Short};
 
 /// The largest size that chance may give.
 const SIZE_MAX: Bytes = Bytes::kb(1_000_000);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use fairweir_core::units::Time;
 
 use super::{BIN, Pages, Ping, Policed, QueueDelay, Report, Shorts, Summary};
-use crate::scenario::Scenario;
+use crate::Scenario;
 
 /// The reports side by side as aligned plain text: one column for each control, in the order of the
 /// first of its reports. Several reports of a control are its seeds: mean ± standard deviation of

@@ -1,6 +1,6 @@
 //! What a packet costs on its way through the link, for each discipline and kind of capacity,
 //! against pushing it into a queue and popping it. Prints a Markdown table:
-//! `cargo bench -p fairweir-sim --bench link`.
+//! `cargo bench -p fairweir-scenario --bench link`.
 
 // A bench reads the clock.
 #![allow(clippy::disallowed_methods)]
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
-use fairweir_sim::link::{
+use fairweir_scenario::link::{
     Buffer, Capacity, Departure, Discipline, Link, LinkSpec, Packet, RateStep, Red, Trace,
 };
 

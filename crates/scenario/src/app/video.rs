@@ -4,7 +4,7 @@ use fairweir_core::units::{Bytes, Time};
 
 use super::player::Player;
 use super::{Outcome, Play, Want, Wants};
-use crate::scenario::Video;
+use crate::Video;
 
 const SLOT: u32 = 0;
 

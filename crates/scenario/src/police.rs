@@ -18,7 +18,7 @@ use fairweir_core::phantom::{Arrival, BcPqp, Flow, Plan, Police, Verdict};
 use fairweir_core::units::{Bytes, Time};
 
 use crate::report::PoliceSamples;
-use crate::scenario::{self, Algorithm, QueueBy, Scenario};
+use crate::{Algorithm, QueueBy, Scenario};
 
 /// What becomes of a packet at a policing point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +189,7 @@ impl<T> Points<T> {
 }
 
 /// What decides at a point, or what its shaper is made from.
-fn policer(police: &scenario::Police, plan: Plan) -> Result<Box<dyn Police + Send>, ShaperSpec> {
+fn policer(police: &crate::Police, plan: Plan) -> Result<Box<dyn Police + Send>, ShaperSpec> {
     let (rate, size, weights) = (police.rate(), police.size(), plan.leaf_weights());
     Ok(match police.algorithm {
         Algorithm::BcPqp => Box::new(BcPqp::new(plan)),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::scenario::Scenario;
+use crate::Scenario;
 use fairweir_core::units::{Rate, Span};
 
 pub(super) const SEGMENT: Bytes = Bytes::new(1448);
@@ -67,7 +67,7 @@ const ENDLESS: u64 = 1 << 50;
 
 impl World {
     pub(super) fn new(flow: &Flow, seed: u64, rate: Rate) -> World {
-        let slots = crate::scenario::CONNECTIONS_MAX as usize;
+        let slots = crate::CONNECTIONS_MAX as usize;
         World {
             app: App::new(flow, seed, SEGMENT),
             rtt: flow.rtt,
@@ -190,7 +190,7 @@ impl World {
             self.wants.push((self.now, want));
             match want {
                 Want::Open { slot } => {
-                    assert!(slot < crate::scenario::CONNECTIONS_MAX);
+                    assert!(slot < crate::CONNECTIONS_MAX);
                     let count = self.connections.len().max(slot as usize + 1);
                     self.connections.resize_with(count, Connection::default);
                     let connection = &mut self.connections[slot as usize];
