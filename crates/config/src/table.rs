@@ -132,12 +132,6 @@ impl Place<'_> {
     pub fn error(&self, what: impl Display) -> ConfigError {
         self.source.error(self.at, &self.key, what)
     }
-
-    /// An error about the key `key` of the table that is here.
-    pub fn error_of(&self, key: &str, what: impl Display) -> ConfigError {
-        let key = if self.key.is_empty() { key.to_owned() } else { format!("{}.{key}", self.key) };
-        self.source.error(self.at, &key, what)
-    }
 }
 
 /// A value and where it stands.
@@ -187,7 +181,9 @@ impl<'t> Table<'t> {
             DeValue::Float(f) if place.is_override() => {
                 Ok(Some(Placed { value: f.as_str().to_owned(), place }))
             }
-            other => Err(place.error(format!("found {}, expected a text in quotes", found(&other)))),
+            other => {
+                Err(place.error(format!("found {}, expected a text in quotes", found(&other))))
+            }
         }
     }
 
@@ -287,9 +283,14 @@ impl<'t> Table<'t> {
 
     /// `true` or `false`, if it is there.
     pub fn truth(&mut self, key: &str) -> Result<Option<bool>, ConfigError> {
+        Ok(self.truth_placed(key)?.map(|p| p.value))
+    }
+
+    /// `true` or `false` and its place, if it is there.
+    pub fn truth_placed(&mut self, key: &str) -> Result<Option<Placed<'t, bool>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match value {
-            DeValue::Boolean(truth) => Ok(Some(truth)),
+            DeValue::Boolean(value) => Ok(Some(Placed { value, place })),
             other => Err(place.error(format!("found {}, expected true or false", found(&other)))),
         }
     }
@@ -386,7 +387,9 @@ impl<'t> Table<'t> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match value {
             DeValue::Table(table) => Ok(Some(self.inner(place, table))),
-            other => Err(place.error(format!("found {}, expected a table `[{key}]`", found(&other)))),
+            other => {
+                Err(place.error(format!("found {}, expected a table `[{key}]`", found(&other))))
+            }
         }
     }
 

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser};
 use fairweir_config::Override;
+use fairweir_config::host;
+use fairweir_config::value::{parse_capacity, parse_control, parse_dev};
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span};
 
-use crate::config::{self, parse_capacity, parse_control, parse_dev};
 use crate::isp::{self, cli::IspArgs};
 use crate::play::Seeds;
 
@@ -122,7 +123,7 @@ pub(crate) struct HostArgs {
     #[arg(long, value_parser = parse_dev)]
     pub(crate) dev: Option<String>,
     /// The configuration; conf.d/*.toml beside it are merged.
-    #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
+    #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
     pub(crate) config: PathBuf,
     /// fairweir (the default), rbm, crab, static, borrow, chokepoint or none.
     #[arg(long, value_parser = parse_control)]
@@ -183,7 +184,7 @@ pub(crate) struct OffArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The configuration; conf.d/*.toml beside it are merged. Or an ISP's, with [isp] in it.
-    #[arg(default_value = config::DEFAULT_PATH)]
+    #[arg(default_value = host::DEFAULT_PATH)]
     pub(crate) file: PathBuf,
     /// Print JSON.
     #[arg(long)]
@@ -200,7 +201,7 @@ pub(crate) struct InitArgs {
     #[arg(long, default_value = "60s", value_parser = str::parse::<Span>)]
     pub(crate) duration: Span,
     /// The file to write; `-` is stdout.
-    #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
+    #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
     pub(crate) output: PathBuf,
     /// Overwrite the file if there is one.
     #[arg(long)]

@@ -12,8 +12,8 @@ use nix::unistd::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::config::nearest;
 use crate::isp;
+use fairweir_config::nearest;
 
 /// A daemon that works answers within a tick; one that does not answer in this time is stuck.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::time::TimeSpec;
 
-use crate::config::conf_d;
+use fairweir_config::host::conf_d;
 
 /// What happened while the daemon waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

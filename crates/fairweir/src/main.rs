@@ -16,7 +16,6 @@ mod check;
 mod cli;
 mod client;
 mod compare;
-mod config;
 mod doctor;
 mod events;
 mod figures;

@@ -13,13 +13,13 @@ use tracing::info;
 
 use crate::cli::HostArgs;
 use crate::client::socket_path;
-use crate::config::nearest;
 use crate::events::Events;
 use crate::isp;
 use crate::server::{Server, as_line};
 use crate::status;
 use crate::systemd;
 use crate::wire::{Outcome, Request, Status};
+use fairweir_config::nearest;
 
 mod daemon;
 mod delay;

@@ -12,7 +12,8 @@ use fairweir_linux::Mode;
 use fairweir_linux::probe::{ProbeSpec, Reflector};
 
 use crate::cli::HostArgs;
-use crate::config::{CAPACITY_MAX, Config, ProbeChoice};
+use fairweir_config::host::{Config, ProbeChoice};
+use fairweir_config::value::CAPACITY_MAX;
 
 /// How often an idle link is probed: its delay without a queue changes rarely.
 const PROBE_INTERVAL_IDLE: Span = Span::secs(1);

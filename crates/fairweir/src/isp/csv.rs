@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::address::parse_address;
 use super::registry::SubscriberSpec;
-use crate::config::nearest;
+use fairweir_config::nearest;
 
 /// A good row.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -39,7 +39,7 @@ impl PlanEntry {
             let wanted = "a rate, such as \"50mbit\", here or as `upload`";
             let [download, upload] = ["download", "upload"].map(|key| table.missing(key, wanted));
             // One of them may be there, but misspelt.
-            return Err(if upload.key.ends_with(".upload") { download } else { upload });
+            return Err(if upload.key().ends_with(".upload") { download } else { upload });
         }
         let sharing = sharing(table, &mut ByMatch)?;
         for rate in [&download, &upload].into_iter().flatten() {
@@ -79,7 +79,7 @@ impl PlanEntry {
             table.finish(&PlanEntry::keys())?;
             Ok(plan)
         };
-        read().map_err(|e: ConfigError| format!("{}: {}", e.key, e.what))
+        read().map_err(|e: ConfigError| format!("{}: {}", e.key(), e.what()))
     }
 
     /// What [`PlanEntry::from_json`] reads.

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use fairweir_config::ConfigError;
+use fairweir_config::value::parse_dev;
+use fairweir_config::{ConfigError, VERSION};
 use fairweir_config::{Placed, Source, Table as TomlTable};
 use nix::unistd::{Gid, Group};
 
@@ -14,7 +15,6 @@ use super::address::parse_address;
 use super::csv;
 use super::plan::PlanEntry;
 use super::registry::SubscriberSpec;
-use crate::config::{VERSION, parse_dev};
 
 /// Where the file lies if nobody says otherwise.
 pub(crate) const DEFAULT_PATH: &str = "/etc/fairweir/isp.toml";
@@ -121,7 +121,7 @@ impl IspFile {
         let mut top = Source::new(text, shown, &[]).top()?;
         let version = top.integer("version", 0, u64::MAX)?;
         let version = version.ok_or_else(|| top.missing("version", "`version = 1` at the top"))?;
-        if version.value != VERSION as u64 {
+        if version.value != VERSION {
             let what = format!("{} is unknown; this fairweir reads {VERSION}", version.value);
             return Err(version.place.error(what));
         }
@@ -238,7 +238,7 @@ fn subscriber(mut table: TomlTable<'_>) -> Result<SubscriberSpec, ConfigError> {
     let name = table.text("name")?.ok_or_else(|| table.missing("name", "a name"))?;
     let wanted = "a list, such as [\"192.0.2.1\", \"2001:db8:1::/56\"]";
     let texts = table.texts("addresses")?.ok_or_else(|| table.missing("addresses", wanted))?;
-    let parsed = |text: &String| parse_address(text).map_err(|e| texts.place.error(e));
+    let parsed = |p: &Placed<'_, String>| parse_address(&p.value).map_err(|e| p.place.error(e));
     let addresses = texts.value.iter().map(parsed).collect::<Result<_, _>>()?;
     let wanted = "the name of a [[plan]]";
     let plan = table.text("plan")?.ok_or_else(|| table.missing("plan", wanted))?;

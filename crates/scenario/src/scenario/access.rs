@@ -110,10 +110,9 @@ fn trace(
     let path = Path::new(place.file()).with_file_name(value);
     let text =
         load(&path).map_err(|e| place.error(format!("cannot read {}: {e}", path.display())))?;
-    let trace = text.parse::<Trace>().map_err(|e| ConfigError {
-        origin: Origin::Line { file: path.display().to_string(), line: e.line },
-        key: String::new(),
-        what: e.what,
+    let trace = text.parse::<Trace>().map_err(|e| {
+        let file = path.display().to_string();
+        ConfigError::new(Origin::Line { file, line: e.line }, "", e.what)
     })?;
     Ok(Capacity::Trace(trace))
 }

@@ -12,8 +12,7 @@ use super::{
     CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow, Group,
     IPV6_MTU_MIN, Ip, Kind, Lie, Reflector, Scenario, Told, Tuning,
 };
-use fairweir_config::Override;
-use fairweir_config::{ConfigError, Place, Placed, Source, Table, not_one_of};
+use fairweir_config::{ConfigError, Override, Place, Placed, Source, Table, VERSION, not_one_of};
 
 mod kind;
 mod police;
@@ -30,11 +29,7 @@ pub(super) fn scenario(
     load: Load<'_>,
 ) -> Result<Scenario, ConfigError> {
     let mut top = Source::new(text, file, overrides).top()?;
-    match top.integer("version", 0, u64::MAX)? {
-        Some(Placed { value: 1, .. }) => {}
-        Some(v) => return Err(v.place.error(format!("found {}, allowed is 1", v.value))),
-        None => return Err(top.missing("version", "`version = 1`")),
-    }
+    top.version(VERSION)?;
     let name = top.text("name")?.ok_or_else(|| top.missing("name", "a name for the reports"))?;
     if name.value.is_empty() {
         return Err(name.place.error("it is empty; wanted a name for the reports"));
@@ -203,7 +198,7 @@ fn groups<'t>(
         let mut matches = Vec::new();
         if let Some(Placed { value, place }) = texts {
             for text in value {
-                matches.push(text.parse::<Match>().map_err(|e| place.error(e))?);
+                matches.push(text.value.parse::<Match>().map_err(|e| text.place.error(e))?);
             }
             if matches.is_empty() {
                 return Err(place.error("the list is empty; leave it out to match by address"));

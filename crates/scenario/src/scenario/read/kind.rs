@@ -132,8 +132,9 @@ fn video(table: &mut Table<'_>) -> Result<Video, ConfigError> {
         let ladder = LADDER_KBIT.map(Rate::kbit).to_vec();
         return Ok(Video { ladder, length: above_zero(table, "length")? });
     };
-    let ladder: Result<Vec<Rate>, _> = value.iter().map(|text| text.parse::<Rate>()).collect();
-    let ladder = ladder.map_err(|e| place.error(e))?;
+    let rate =
+        |text: &Placed<'_, String>| text.value.parse::<Rate>().map_err(|e| text.place.error(e));
+    let ladder = value.iter().map(rate).collect::<Result<Vec<Rate>, _>>()?;
     let rising = ladder.windows(2).all(|w| w[0] < w[1]) && !ladder.contains(&Rate::ZERO);
     if !rising || ladder.is_empty() || ladder.len() > RUNGS_MAX {
         let what = format!("wanted 1 to {RUNGS_MAX} rates above zero in rising order");
