@@ -119,10 +119,9 @@ fn entry<'p>(list: &DeArray<'_>, path: &'p str) -> Result<(usize, &'p str), Stri
     let after = |name: &str| path.strip_prefix(name).and_then(|rest| rest.strip_prefix('.'));
     let Some(meant) = names.iter().filter(|n| after(n).is_some()).max_by_key(|n| n.len()) else {
         let last = list.len().saturating_sub(1);
-        return Err(format!(
-            "{}, or a number from 0 to {last}",
-            not_one_of(first, &unique(&names))
-        ));
+        let numbers = format!("a number from 0 to {last}");
+        let names = unique(&names);
+        return Err(not_one_of(first, &[&names[..], &[&numbers]].concat()));
     };
     let has_it = |i: &usize| name(list[*i].get_ref()) == Some(meant);
     let found: Vec<usize> = (0..list.len()).filter(has_it).collect();

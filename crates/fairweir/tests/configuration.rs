@@ -131,7 +131,11 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
             3,
             "host.probe: unknown value `of` (did you mean `off`?); allowed: auto, off",
         ),
-        (host("probe = \"example.org\""), 3, "the address of a host that answers pings"),
+        (
+            host("probe = \"example.org\""),
+            3,
+            "the address of a host behind the link that answers pings",
+        ),
         (host("probe = \"192.0.2.256\""), 3, "unknown value `192.0.2.256`; allowed: auto"),
         (host("probe = \"127.0.0.1\""), 3, "is not a host behind the link"),
         (host("probe = \"ff02::1\""), 3, "is not a host behind the link"),

@@ -303,7 +303,7 @@ fn refuses() {
         (
             plan(json!({ "name": "x", "download": "1mbit", "share": "weighted",
                 "class": [{ "name": "a", "weight": -1 }] })),
-            "plan.class.weight: found the number -1, wanted a whole number from 1",
+            "plan.class.weight: found the number -1, expected a whole number from 1",
         ),
         (
             plan(json!({ "name": "x", "download": "1mbit", "share": "priority", "class": [] })),
@@ -338,7 +338,7 @@ fn refuses() {
         ("20mbit\"", "20mbit\"\nshare = \"weighted\"", "isp.toml:9: plan.share: there is no class"),
         ("192.0.2.2", "192.0.2.1", "192.0.2.1/32 belongs to the subscriber `alice` already"),
         ("192.0.2.2", "192.0.2.0/33", "isp.toml:24: subscriber.addresses: `192.0.2.0/33` is neit"),
-        ("device", "devcie", "isp.toml:4: isp.devcie: this key is unknown; did you mean `device`"),
+        ("device", "devcie", "isp.toml:4: isp.devcie: unknown key (did you mean `device`"),
         ("plan = \"home-20\"", "plan = \"home-2\"", "isp.toml:17: subscriber.plan: there is no"),
     ] {
         access.write("isp.toml", &FILE.replacen(from, to, 1));

@@ -119,12 +119,7 @@ impl IspFile {
 
     fn parse(text: &str, shown: &str, path: &Path) -> Result<IspFile, ConfigError> {
         let mut top = Source::new(text, shown, &[]).top()?;
-        let version = top.integer("version", 0, u64::MAX)?;
-        let version = version.ok_or_else(|| top.missing("version", "`version = 1` at the top"))?;
-        if version.value != VERSION {
-            let what = format!("{} is unknown; this fairweir reads {VERSION}", version.value);
-            return Err(version.place.error(what));
-        }
+        top.version(VERSION)?;
         let wanted = "a table [isp] with the `device` towards the subscribers";
         let isp = top.table("isp")?.ok_or_else(|| top.missing("isp", wanted))?;
         let isp = isp_section(isp)?;
@@ -322,16 +317,26 @@ plan = "home-50"
     fn what_is_wrong_is_told_with_file_line_and_key() {
         let header = "name,addresses,plan\n";
         for (from, to, csv, wanted) in [
-            ("version = 1", "version = 2", header, "isp.toml:1: version: 2 is unknown"),
+            (
+                "version = 1",
+                "version = 2",
+                header,
+                "isp.toml:1: version: found the number 2, allowed",
+            ),
             (
                 "device =",
                 "devcie =",
                 header,
-                "isp.toml:4: isp.devcie: this key is unknown; did you",
+                "isp.toml:4: isp.devcie: unknown key (did you mean `device`",
             ),
-            ("\"xdp\"", "\"xpd\"", header, "isp.toml:6: isp.hook: found `xpd`; allowed are auto"),
+            (
+                "\"xdp\"",
+                "\"xpd\"",
+                header,
+                "isp.toml:6: isp.hook: unknown value `xpd` (did you mean `xdp`?); allowed: auto",
+            ),
             ("uplink = \"eth0\"", "", header, "isp.toml:6: isp.hook: XDP sees only what"),
-            ("-4", "1000", header, "isp.toml:7: isp.overhead: found the number 1000, wanted"),
+            ("-4", "1000", header, "isp.toml:7: isp.overhead: found the number 1000, expected"),
             ("127.0.0.1", "0.0.0.0", header, "isp.toml:8: isp.metrics: 0.0.0.0:9115 is not of"),
             ("hook", "group = \"nobody-has-it\"\nhook", header, "isp.toml:6: isp.group: there is"),
             (
@@ -340,8 +345,8 @@ plan = "home-50"
                 header,
                 "isp.toml:15: subscriber.addresses: 192.0.2.1/24",
             ),
-            ("name = \"alice\"", "", header, "isp.toml:13: subscriber.name: it is missing"),
-            ("version", "versoin", header, "isp.toml:1: versoin: this key is unknown"),
+            ("name = \"alice\"", "", header, "isp.toml:13: subscriber.name: missing"),
+            ("version", "versoin", header, "isp.toml:1: versoin: unknown key (did"),
             ("", "", "name,plan\n", "subscribers.csv:1:1: header: the column `addresses`"),
             ("", "", "name,addresses,plan\nb,x,y\n", "subscribers.csv:2:3: addresses: `x` is"),
         ] {

@@ -80,7 +80,7 @@ fn rated(table: &mut Table<'_>, end: Time) -> Result<Capacity, ConfigError> {
         }
         (Some(burst), Some(line_rate)) => {
             if burst.value == Bytes::ZERO {
-                return Err(burst.place.error("a burst of nothing is none; wanted more"));
+                return Err(burst.place.error("a burst of nothing is none; expected more"));
             }
             let most = steps.iter().map(|step| step.rate).fold(Rate::ZERO, Rate::max);
             if line_rate.value < most {
@@ -150,7 +150,7 @@ fn red(mut table: Table<'_>, defaults: Red) -> Result<Red, ConfigError> {
         return Err(place.error(format!("`min` is {min}, allowed is below `max`, {max}")));
     }
     if red.wq_ppm == 0 {
-        return Err(place.error("with a `wq` of 0 the average would never move; wanted more"));
+        return Err(place.error("with a `wq` of 0 the average would never move; expected more"));
     }
     Ok(red)
 }
@@ -161,7 +161,9 @@ impl std::str::FromStr for Buffer {
     /// Reads `100ms`, `150kB` or `10p`.
     fn from_str(text: &str) -> Result<Buffer, String> {
         let wanted = || {
-            format!("`{text}` is no buffer; wanted a time (100ms), bytes (150kB) or packets (10p)")
+            format!(
+                "`{text}` is no buffer; expected a time (100ms), bytes (150kB) or packets (10p)"
+            )
         };
         let packets = text.strip_suffix('p').map(str::parse::<u32>);
         let buffer = match packets {
@@ -174,7 +176,7 @@ impl std::str::FromStr for Buffer {
         };
         let empty = [Buffer::Packets(0), Buffer::Time(Span::ZERO), Buffer::Bytes(Bytes::ZERO)];
         if empty.contains(&buffer) {
-            return Err(format!("`{text}` holds nothing; wanted a buffer above zero"));
+            return Err(format!("`{text}` holds nothing; expected a buffer above zero"));
         }
         Ok(buffer)
     }

@@ -32,7 +32,7 @@ pub(super) fn scenario(
     top.version(VERSION)?;
     let name = top.text("name")?.ok_or_else(|| top.missing("name", "a name for the reports"))?;
     if name.value.is_empty() {
-        return Err(name.place.error("it is empty; wanted a name for the reports"));
+        return Err(name.place.error("empty; expected a name for the reports"));
     }
     let duration = top.parsed::<Span>("duration")?;
     let duration = duration.ok_or_else(|| top.missing("duration", "a time such as 60s"))?;
@@ -279,7 +279,7 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Confi
     )?;
     let is_vegas = |p: &&Placed<'_, _>| kind == Kind::Quic && p.value == CongestionControl::Vegas;
     if let Some(vegas) = congestion_control.as_ref().filter(is_vegas) {
-        return Err(vegas.place.error("QUIC has no `vegas`; allowed are reno, cubic, bbr"));
+        return Err(vegas.place.error("QUIC has no `vegas`; allowed: reno, cubic, bbr"));
     }
     let connections = table.integer("connections", 1, CONNECTIONS_MAX.into())?;
     let ip = match table.integer("ip", 0, u64::MAX)? {
@@ -326,7 +326,7 @@ fn demand<'t>(table: &mut Table<'t>) -> Result<Option<Placed<'t, Option<Rate>>>,
         return Ok(Some(Placed { value: None, place }));
     }
     match value.parse::<Rate>() {
-        Ok(Rate::ZERO) => Err(place.error("a demand of zero is none; wanted a rate above it")),
+        Ok(Rate::ZERO) => Err(place.error("a demand of zero is none; expected a rate above it")),
         Ok(rate) => Ok(Some(Placed { value: Some(rate), place })),
         Err(e) => Err(place.error(format!("{e}; or `unlimited`"))),
     }
@@ -364,7 +364,7 @@ fn time<'t>(
 
 pub(super) fn positive(placed: Placed<'_, Rate>) -> Result<Rate, ConfigError> {
     match placed.value {
-        Rate::ZERO => Err(placed.place.error("a rate of zero carries nothing; wanted more")),
+        Rate::ZERO => Err(placed.place.error("a rate of zero carries nothing; expected more")),
         rate => Ok(rate),
     }
 }
@@ -374,6 +374,6 @@ fn file_name(table: &mut Table<'_>) -> Result<Option<String>, ConfigError> {
     let Some(Placed { value, place }) = table.text("app")? else { return Ok(None) };
     match format!("app:{value}").parse::<Match>() {
         Ok(Match::App(name)) if name != "." && name != ".." => Ok(Some(name)),
-        _ => Err(place.error(format!("found `{value}`, wanted a file's name such as steam"))),
+        _ => Err(place.error(format!("found `{value}`, expected a file's name such as steam"))),
     }
 }

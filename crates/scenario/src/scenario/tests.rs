@@ -125,7 +125,7 @@ fn a_ping_wants_its_own_tiny_rate() {
 
 /// What replaces what in the good file, and what the error must say.
 const BAD: &[(&str, &str, &[&str])] = &[
-    ("version = 1", "version = 2", &["bad.toml:2: version", "found 2, allowed is 1"]),
+    ("version = 1", "version = 2", &["bad.toml:2: version", "found the number 2, allowed is 1"]),
     ("version = 1\n", "", &["version", "missing"]),
     ("name = \"weights-change\"", "", &["name", "missing"]),
     ("name = \"weights-change\"", "name = \"\"", &["3: name", "empty"]),
@@ -286,7 +286,7 @@ fn the_capacity_of_a_second_is_what_its_opportunities_carry() {
 #[test]
 fn a_bad_trace_is_named_with_its_line_and_a_missing_one_with_its_path() {
     let error = traced("1\n2\nthree\n").unwrap_err().to_string();
-    assert!(error.starts_with("some/where/traces/t:3: found `three`, wanted"), "{error}");
+    assert!(error.starts_with("some/where/traces/t:3: found `three`, expected"), "{error}");
     let text = GOOD.replace("rate = \"30mbit\"", "trace = \"nope\"");
     let text = text.replace("steps = [{ at = \"40s\", rate = \"10mbit\" }]\n", "");
     let missing = |_: &Path| Err(io::ErrorKind::NotFound.into());
@@ -380,11 +380,11 @@ fn what_is_wrong_with_devices_is_said() {
     };
     assert_eq!(
         wrong("device = \"m2\"", "device = \"m3\""),
-        "router.toml:25: group.device: found `m3`; allowed are m1, m2; did you mean `m1`?"
+        "router.toml:25: group.device: unknown value `m3` (did you mean `m1`?); allowed: m1, m2"
     );
     assert_eq!(
         wrong("device = \"m2\"\n", ""),
-        "router.toml:22: group.device: it is missing; wanted the name of its device"
+        "router.toml:22: group.device: missing; expected the name of its device"
     );
     assert_eq!(
         wrong("name = \"m2\"", "name = \"m1\""),
@@ -444,11 +444,14 @@ fn each_bad_override_gives_one_line_that_names_it() {
         (&["link.rate=47"], &["link.rate", "`47` has no unit", "`47mbit`"]),
         (&["flow.0.rtt=1.5"], &["flow.rtt", "`1.5` has no unit"]),
         (&["link.rate.x=1"], &["`rate` has no keys"]),
-        (&["link.steps.1.at=1s"], &["found `1`", "from 0 to 0"]),
-        (&["group.vidoe.weight=1"], &["found `vidoe`", "did you mean `video`?", "from 0 to 1"]),
+        (&["link.steps.1.at=1s"], &["unknown value `1`", "from 0 to 0"]),
+        (
+            &["group.vidoe.weight=1"],
+            &["unknown value `vidoe`", "did you mean `video`?", "from 0 to 1"],
+        ),
         (&["group.video=3"], &["`video` is a whole entry"]),
         (&["group.video.weight=0"], &["group.weight", "found the number 0", "1 to 10000"]),
-        (&["flow.2.rtt=1ms"], &["found `2`", "video, bulk", "from 0 to 1"]),
+        (&["flow.2.rtt=1ms"], &["unknown value `2`", "video, bulk", "from 0 to 1"]),
         (&["flow.0.rtt=1ms", "flow.1.rtt=-1ms"], &["flow.rtt", "-1ms"]),
         (&["flow.0.group=bulk", "flow.bulk.rtt=1ms"], &["`bulk` has several", "0, 1"]),
         (&["flow.0.stop=4s"], &["flow.stop", "stops before it starts"]),
@@ -630,10 +633,10 @@ fn copies_of_a_policing_point_have_flows_of_their_own() {
 fn what_is_wrong_with_policing_points_is_said() {
     let class = "\n[[police.class]]\nname = \"x\"\n";
     for (keys, says) in [
-        ("groups = [\"c\"]", "11: police.groups: found `c`; allowed are a, b"),
+        ("groups = [\"c\"]", "11: police.groups: unknown value `c`; allowed: a, b"),
         (
             "flows = [3]",
-            "11: police.flows: found the number 3, wanted a list of whole numbers, 0 to 2",
+            "11: police.flows: found the number 3, expected a list of whole numbers, 0 to 2",
         ),
         ("algorithm = \"bcpqp\"", "did you mean `bc-pqp`?"),
         ("queue = \"9kB\"", "11: police.queue: `bc-pqp` sizes its queues itself"),
@@ -700,14 +703,14 @@ fn a_needed_key_that_is_misspelt_is_found() {
     };
     assert_eq!(
         wrong("duration", "duraton"),
-        "bad.toml:4: duraton: this key is unknown; did you mean `duration`?"
+        "bad.toml:4: duraton: unknown key (did you mean `duration`?)"
     );
     assert_eq!(
         wrong("weight =", "wieght ="),
-        "bad.toml:12: group.wieght: this key is unknown; did you mean `weight`?"
+        "bad.toml:12: group.wieght: unknown key (did you mean `weight`?)"
     );
     assert_eq!(
         wrong("weight = 5\n", ""),
-        "bad.toml:10: group.weight: it is missing; wanted a whole number, 1 to 10000"
+        "bad.toml:10: group.weight: missing; expected a whole number, 1 to 10000"
     );
 }
