@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use crate::share::Weight;
 
@@ -27,25 +28,29 @@ pub const NAME_MAX: usize = 63;
 pub const DEFAULT_GROUP: &str = "default";
 
 /// A valid list of flow groups: names are unique, one is the default, at most [`GROUPS_MAX`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// serde form: the list of groups, which is checked when it is read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Group>", into = "Vec<Group>")]
 pub struct Policy {
     groups: Vec<Group>,
     default: usize,
 }
 
 /// What the user names: traffic that shares one weight.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// Unique within the policy; 1 to [`NAME_MAX`] bytes.
     pub name: String,
     /// Its part of the capacity relative to the other groups.
     pub weight: Weight,
     /// What belongs to it; any of these suffices. Empty for the default group.
+    #[serde(rename = "match")]
     pub matches: Vec<Match>,
 }
 
-/// One criterion for belonging to a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One criterion for belonging to a group. serde form: the text that users write, `app:steam`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Match {
     /// Base name of the executable file that receives: `app:steam`.
     App(String),
@@ -61,8 +66,10 @@ pub enum Match {
     Port(PortMatch),
 }
 
-/// Ports of a transport protocol at one end of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Ports of a transport protocol at one end of the connection. serde form: the text that users
+/// write, `port:udp/443`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct PortMatch {
     /// `None` is both.
     pub transport: Option<Transport>,
@@ -159,6 +166,19 @@ impl Policy {
     }
 }
 
+impl TryFrom<Vec<Group>> for Policy {
+    type Error = PolicyError;
+    fn try_from(groups: Vec<Group>) -> Result<Policy, PolicyError> {
+        Policy::new(groups)
+    }
+}
+
+impl From<Policy> for Vec<Group> {
+    fn from(policy: Policy) -> Vec<Group> {
+        policy.groups
+    }
+}
+
 fn is_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len())
         && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'))
@@ -234,6 +254,37 @@ impl FromStr for Match {
     }
 }
 
+impl TryFrom<String> for Match {
+    type Error = MatchError;
+    fn try_from(text: String) -> Result<Match, MatchError> {
+        text.parse()
+    }
+}
+
+impl From<Match> for String {
+    fn from(m: Match) -> String {
+        m.to_string()
+    }
+}
+
+impl TryFrom<String> for PortMatch {
+    type Error = MatchError;
+    fn try_from(text: String) -> Result<PortMatch, MatchError> {
+        match text.parse()? {
+            Match::Port(port) => Ok(port),
+            Match::App(_) | Match::Unit(_) | Match::Cgroup(_) | Match::User(_) | Match::Ip(_) => {
+                Err(MatchError::BadPort(text))
+            }
+        }
+    }
+}
+
+impl From<PortMatch> for String {
+    fn from(port: PortMatch) -> String {
+        port.to_string()
+    }
+}
+
 /// An address stands for the prefix of its full length; host bits behind a prefix are cleared.
 fn parse_prefix(text: &str) -> Result<IpNet, MatchError> {
     let address = text.parse::<IpAddr>().map(IpNet::from);
@@ -298,6 +349,9 @@ impl fmt::Display for PortMatch {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn group(name: &str, matches: &[&str]) -> Group {
@@ -322,7 +376,59 @@ mod tests {
             "port:443",
             "local-port:tcp/8000-8010",
         ] {
-            assert_eq!(text.parse::<Match>().unwrap().to_string(), text);
+            let parsed: Match = text.parse().unwrap();
+            assert_eq!(parsed.to_string(), text);
+            assert_eq!(serde_json::to_value(&parsed).unwrap(), serde_json::json!(text));
+        }
+    }
+
+    #[test]
+    fn an_invalid_policy_is_refused_when_it_is_read() {
+        let read = |text: &str| serde_json::from_str::<Policy>(text).map_err(|e| e.to_string());
+        let policy = read(r#"[{"name":"a","weight":2,"match":["ip:192.0.2.9"]}]"#).unwrap();
+        assert_eq!(policy.groups().len(), 2, "the default group is added");
+        let why = read(r#"[{"name":"a","weight":0,"match":[]}]"#).unwrap_err();
+        assert!(why.contains("1 to 10000"), "{why}");
+        let why = read(r#"[{"name":"a","weight":1,"match":["aap:x"]}]"#).unwrap_err();
+        assert!(why.contains("app:, unit:"), "{why}");
+        let twice = r#"[{"name":"a","weight":1,"match":[]},{"name":"a","weight":1,"match":[]}]"#;
+        assert!(read(twice).unwrap_err().contains("`a`"));
+    }
+
+    fn matches() -> impl Strategy<Value = Match> {
+        let name = "[a-zA-Z0-9._:@ -]{1,63}";
+        let port =
+            (0..2usize, 0..3usize, 1u16.., 0u16..).prop_map(|(side, transport, first, n)| {
+                Match::Port(PortMatch {
+                    transport: [None, Some(Transport::Tcp), Some(Transport::Udp)][transport],
+                    side: [Side::Remote, Side::Local][side],
+                    first,
+                    last: first.saturating_add(n),
+                })
+            });
+        let v4 = (any::<u32>(), 0..=32u8).prop_map(|(a, p)| IpNet::new(IpAddr::V4(a.into()), p));
+        let v6 = (any::<u128>(), 0..=128u8).prop_map(|(a, p)| IpNet::new(IpAddr::V6(a.into()), p));
+        prop_oneof![
+            name.prop_map(Match::App),
+            name.prop_map(Match::Unit),
+            name.prop_map(Match::User),
+            "(/[a-z0-9.-]{3,9}){1,4}".prop_map(Match::Cgroup),
+            prop_oneof![v4, v6].prop_map(|net| Match::Ip(net.unwrap().trunc())),
+            port,
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn policies_come_back_from_json_as_they_were(
+            groups in vec((1..=Weight::MAX, vec(matches(), 0..4)), 0..8)
+        ) {
+            let group = |(i, (weight, matches)): (usize, (u32, Vec<Match>))| {
+                Group { name: format!("g{i}"), weight: Weight::new(weight).unwrap(), matches }
+            };
+            let policy = Policy::new(groups.into_iter().enumerate().map(group).collect()).unwrap();
+            let text = serde_json::to_string(&policy).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), policy);
         }
     }
 

@@ -13,15 +13,20 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::units::Rate;
 
 /// How much of the capacity an entry deserves relative to the others: a whole number, 1 to
-/// [`Weight::MAX`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+/// [`Weight::MAX`]. serde form: that number; others are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
 pub struct Weight(NonZeroU32);
+
+/// A number outside of the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("weight {0} is out of range (1 to {max})", max = Weight::MAX)]
+pub struct WeightError(u32);
 
 impl Weight {
     /// The smallest weight, which the default group has if the user says nothing.
@@ -37,6 +42,25 @@ impl Weight {
     /// The weight as a number.
     pub const fn as_u32(self) -> u32 {
         self.0.get()
+    }
+}
+
+impl Default for Weight {
+    fn default() -> Weight {
+        Weight::ONE
+    }
+}
+
+impl TryFrom<u32> for Weight {
+    type Error = WeightError;
+    fn try_from(n: u32) -> Result<Weight, WeightError> {
+        Weight::new(n).ok_or(WeightError(n))
+    }
+}
+
+impl From<Weight> for u32 {
+    fn from(weight: Weight) -> u32 {
+        weight.as_u32()
     }
 }
 

@@ -2,7 +2,11 @@
 //!
 //! All are unsigned integers inside: [`Rate`] in bit/s, [`Bytes`] in bytes, [`Time`] and [`Span`]
 //! in nanoseconds. Arithmetic saturates at both ends instead of wrapping: a difference that would
-//! be negative is zero. Text is as in tc(8): `30mbit`, `500kbit`, `150kB`, `40ms`.
+//! be negative is zero. Text is as in tc(8): `30mbit`, `500kbit`, `150kB`, `40ms`; it is read by
+//! [`FromStr`] and written by [`Display`](fmt::Display), which rounds to three decimals.
+//!
+//! serde uses the integer, in both directions, so what is read is exactly what was written: bit/s,
+//! bytes and nanoseconds. Field names say the unit (`capacity_bps`, `value_ns`).
 //!
 //! All rates that fairweir reports count L2 bytes (14 of Ethernet included).
 
@@ -11,25 +15,33 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
-/// A rate in bit/s.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+/// A rate in bit/s. serde form: an integer in bit/s.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Rate(u64);
 
-/// A volume in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+/// A volume in bytes. serde form: an integer in bytes.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Bytes(u64);
 
-/// An instant in nanoseconds since an epoch that the caller chose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+/// An instant in nanoseconds since an epoch that the caller chose. serde form: an integer in ns.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Time(u64);
 
-/// A length of time in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+/// A length of time in nanoseconds. serde form: an integer in ns.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Span(u64);
 
@@ -347,18 +359,6 @@ impl fmt::Display for Span {
     }
 }
 
-macro_rules! deserialize_from_text {
-    ($($t:ident),*) => {$(
-        impl<'de> Deserialize<'de> for $t {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<$t, D::Error> {
-                let text = String::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
-            }
-        }
-    )*};
-}
-deserialize_from_text!(Rate, Bytes, Span);
-
 /// Splits `2.5mbit` into `2.5` and `mbit`; the number has digits and at most one point.
 fn split_number<'t>(text: &'t str, wanted: &str) -> Result<(&'t str, &'t str), ParseUnitError> {
     let text = text.trim();
@@ -456,6 +456,19 @@ mod tests {
         fn printed_rates_read_back_within_a_thousandth(bps in 0u64..1_000_000_000_000) {
             let back: Rate = Rate::bps(bps).to_string().parse().unwrap();
             proptest::prop_assert!(back.as_bps().abs_diff(bps) <= bps / 1_000 + 1);
+        }
+
+        #[test]
+        fn units_serialise_as_integers_and_come_back_exactly(n in proptest::prelude::any::<u64>()) {
+            use serde_json::{from_value, json, to_value};
+            proptest::prop_assert_eq!(to_value(Rate::bps(n)).unwrap(), json!(n));
+            proptest::prop_assert_eq!(from_value::<Rate>(json!(n)).unwrap(), Rate::bps(n));
+            proptest::prop_assert_eq!(to_value(Bytes::new(n)).unwrap(), json!(n));
+            proptest::prop_assert_eq!(from_value::<Bytes>(json!(n)).unwrap(), Bytes::new(n));
+            proptest::prop_assert_eq!(to_value(Span::nanos(n)).unwrap(), json!(n));
+            proptest::prop_assert_eq!(from_value::<Span>(json!(n)).unwrap(), Span::nanos(n));
+            proptest::prop_assert_eq!(to_value(Time::from_nanos(n)).unwrap(), json!(n));
+            proptest::prop_assert_eq!(from_value::<Time>(json!(n)).unwrap(), Time::from_nanos(n));
         }
 
         #[test]

@@ -1,4 +1,4 @@
-//! `fairweir check`: says what was understood of a configuration, or what is wrong with it.
+//! `fairweir check`: prints how a configuration is read, or what is wrong with it.
 
 use std::io::{self, Write};
 
@@ -30,12 +30,12 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         write!(out, ", capacity {capacity}")?;
     }
     if host.strict_priority {
-        write!(out, ", strict priority in this order")?;
+        write!(out, ", strict priority in the order below")?;
     }
     write!(out, ", probe {}", host.probe)?;
     match &host.dev {
         Some(dev) => writeln!(out, ", dev {dev}\n")?,
-        None => writeln!(out, ", dev as told by --dev\n")?,
+        None => writeln!(out, ", no dev (give --dev)\n")?,
     }
     print_groups(out, &config)?;
     for warning in &config.warnings {
@@ -51,7 +51,7 @@ fn print_groups(out: &mut impl Write, config: &Config) -> io::Result<()> {
         let part = 100.0 * f64::from(group.weight.as_u32()) / f64::from(sum);
         let matches: Vec<String> = group.matches.iter().map(ToString::to_string).collect();
         let matches =
-            if matches.is_empty() { "whatever else".to_owned() } else { matches.join(" ") };
+            if matches.is_empty() { "all other traffic".to_owned() } else { matches.join(" ") };
         vec![group.name.clone(), group.weight.to_string(), format!("{part:.1} %"), matches]
     };
     let headings = [

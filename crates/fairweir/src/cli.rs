@@ -12,63 +12,62 @@ use fairweir_core::units::{Rate, Span};
 use crate::isp::{self, cli::IspArgs};
 use crate::play::Seeds;
 
-/// Share a download by weight, from the receiving end.
+/// Share the download of an access link by weight, from the receiving host.
 ///
-/// What arrives over the access link is divided among the groups that you name (applications,
-/// users, addresses, ports), although its queue stands at the ISP.
+/// The traffic that arrives over the link is divided among groups of applications, users,
+/// addresses or ports, without configuring the queue at the ISP.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// Say more on stderr (-v: every tick, -vv: everything); RUST_LOG overrides it.
+    /// Log more to stderr (-v: debug, -vv: trace); RUST_LOG overrides it.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     #[command(subcommand)]
     pub(crate) command: Subcommand,
 }
 
-/// What can be done.
+/// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Subcommand {
-    /// Share what arrives at an interface, until told to stop.
+    /// Run the daemon that shares the download of an interface.
     #[command(after_help = HOST_EXAMPLES)]
     Host(HostArgs),
-    /// Police the subscribers of an access network, until told to stop; or ask who does.
+    /// Run the daemon that polices the subscribers of an access network, or send it a command.
     #[command(after_help = isp::cli::EXAMPLES)]
     Isp(IspArgs),
-    /// Show what a running daemon knows and does.
+    /// Print the state of a running daemon.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
-    /// Watch a running daemon live.
+    /// Show the groups of a running daemon, updated live.
     #[command(after_help = TOP_EXAMPLES)]
     Top(TopArgs),
-    /// Stop the daemons, and remove whatever they left.
+    /// Stop the daemons and remove everything they attached.
     #[command(after_help = OFF_EXAMPLES)]
     Off(OffArgs),
-    /// Check a configuration and say what was understood.
+    /// Check a configuration and print how it is read.
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
-    /// Watch what arrives for a while, and write a first configuration.
+    /// Watch the traffic of an interface and write a first configuration.
     #[command(after_help = INIT_EXAMPLES)]
     Init(InitArgs),
-    /// Say what this kernel has, what is missing, and what is lost without it.
+    /// List the required kernel features, which are missing, and what does not work without them.
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
-    /// Play scenario files in an emulated home, with real TCP.
+    /// Play scenario files with real TCP in network namespaces (needs root).
     #[command(subcommand)]
     Lab(LabCommand),
-    /// Play scenario files in virtual time, with models of TCP; needs no root.
+    /// Play scenario files in virtual time with models of TCP.
     #[command(subcommand)]
     Sim(SimCommand),
-    /// Play a scenario in the emulated home and in virtual time, and say how they differ.
+    /// Play a scenario in the lab and in the simulator and print the differences.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(CompareArgs),
-    /// Play the experiments of a paper, or those of the default control, in virtual time, and say
-    /// which results hold.
+    /// Simulate the experiments of a paper, or of the default control, and check their claims.
     #[command(subcommand)]
     Figures(FiguresCommand),
 }
 
-/// Whose figures.
+/// The sets of figures.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum FiguresCommand {
     /// Tahir and Mittal, Enabling Users to Control their Internet (NSDI 2023).
@@ -77,19 +76,19 @@ pub(crate) enum FiguresCommand {
     /// Spring et al., Receiver Based Management of Low Bandwidth Access Links (INFOCOM 2000).
     #[command(after_help = FIGURES_EXAMPLES)]
     Rbm(FiguresArgs),
-    /// Tahir et al., rate limits with rich policies by phantom queues (BC-PQP), and what `fairweir
-    /// isp` promises beyond the paper.
+    /// Tahir et al., Efficient Policy-Rich Rate Enforcement with Phantom Queues (SIGCOMM 2024), and
+    /// the targets of `fairweir isp` beyond the paper.
     #[command(after_help = FIGURES_EXAMPLES)]
     Bcpqp(FiguresArgs),
-    /// What the default control `fairweir` has to stand, beside the other controls.
+    /// The targets of the default control `fairweir`, compared with the other controls.
     #[command(after_help = FIGURES_EXAMPLES)]
     Control(FiguresArgs),
 }
 
-/// What can be done in the lab.
+/// The subcommands of `lab`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum LabCommand {
-    /// Play a scenario with one or more controls and seeds, side by side.
+    /// Play a scenario with one or more controls and seeds.
     #[command(after_help = LAB_RUN_EXAMPLES)]
     Run(PlayArgs),
     /// Check a scenario and list its events.
@@ -97,10 +96,10 @@ pub(crate) enum LabCommand {
     Check(ScenarioArgs),
 }
 
-/// What can be done in virtual time.
+/// The subcommands of `sim`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum SimCommand {
-    /// Play a scenario with one or more controls and seeds, side by side.
+    /// Play a scenario with one or more controls and seeds.
     #[command(after_help = SIM_RUN_EXAMPLES)]
     Run(PlayArgs),
     /// Check a scenario and list its events.
@@ -108,10 +107,10 @@ pub(crate) enum SimCommand {
     Check(ScenarioArgs),
 }
 
-/// Where running daemons are found.
+/// The directory of the daemons' sockets.
 #[derive(Debug, Args)]
 pub(crate) struct RunDir {
-    /// Directory of the sockets.
+    /// Directory of the daemons' sockets.
     #[arg(long, value_name = "DIR", default_value = "/run/fairweir")]
     pub(crate) run_dir: PathBuf,
 }
@@ -122,13 +121,14 @@ pub(crate) struct HostArgs {
     /// The interface that faces the Internet.
     #[arg(long, value_parser = parse_dev)]
     pub(crate) dev: Option<String>,
-    /// The configuration; conf.d/*.toml beside it are merged.
+    /// The configuration; conf.d/*.toml in the same directory is read too.
     #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
     pub(crate) config: PathBuf,
-    /// fairweir (the default), rbm, crab, static, borrow, chokepoint or none.
+    /// The control: fairweir, rbm, crab, static, borrow, chokepoint or none; overrides the
+    /// configuration.
     #[arg(long, value_parser = parse_control)]
     pub(crate) control: Option<Control>,
-    /// Touch nothing: print every second what would be done.
+    /// Enforce nothing; print the decisions every second.
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print the dry run as JSON lines.
@@ -136,13 +136,13 @@ pub(crate) struct HostArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
-    /// Directory of what is remembered.
+    /// Directory of the stored state.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir")]
     pub(crate) state_dir: PathBuf,
-    /// End when stdin ends: for programs that start the daemon.
+    /// Exit when stdin closes, for programs that start the daemon.
     #[arg(long, hide = true)]
     pub(crate) until_stdin_closes: bool,
-    /// Start as if this capacity were remembered of the network.
+    /// Start as if this capacity were stored for the network.
     #[arg(long, hide = true, value_name = "RATE", value_parser = parse_capacity)]
     pub(crate) remembered_capacity: Option<Rate>,
 }
@@ -150,7 +150,7 @@ pub(crate) struct HostArgs {
 /// `fairweir status`.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// The interface, if several daemons run.
+    /// The interface; required if several daemons run.
     #[arg(long, value_parser = parse_dev)]
     pub(crate) dev: Option<String>,
     /// Print JSON (docs/status.md).
@@ -163,7 +163,7 @@ pub(crate) struct StatusArgs {
 /// `fairweir top`.
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// The interface, if several daemons run.
+    /// The interface; required if several daemons run.
     #[arg(long, value_parser = parse_dev)]
     pub(crate) dev: Option<String>,
     #[command(flatten)]
@@ -173,7 +173,7 @@ pub(crate) struct TopArgs {
 /// `fairweir off`.
 #[derive(Debug, Args)]
 pub(crate) struct OffArgs {
-    /// The interface; without it all that have something of fairweir.
+    /// The interface; by default all to which fairweir is attached.
     #[arg(long, value_parser = parse_dev)]
     pub(crate) dev: Option<String>,
     #[command(flatten)]
@@ -183,7 +183,7 @@ pub(crate) struct OffArgs {
 /// `fairweir check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The configuration; conf.d/*.toml beside it are merged. Or an ISP's, with [isp] in it.
+    /// The configuration of `host` (conf.d/*.toml in the same directory is read too) or of `isp`.
     #[arg(default_value = host::DEFAULT_PATH)]
     pub(crate) file: PathBuf,
     /// Print JSON.
@@ -203,7 +203,7 @@ pub(crate) struct InitArgs {
     /// The file to write; `-` is stdout.
     #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
     pub(crate) output: PathBuf,
-    /// Overwrite the file if there is one.
+    /// Overwrite an existing file.
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -211,7 +211,7 @@ pub(crate) struct InitArgs {
 /// `fairweir doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Look at this interface too.
+    /// Also check this interface.
     #[arg(long, value_parser = parse_dev)]
     pub(crate) dev: Option<String>,
     /// Print JSON.
@@ -224,12 +224,11 @@ pub(crate) struct DoctorArgs {
 pub(crate) struct PlayArgs {
     #[command(flatten)]
     pub(crate) scenario: ScenarioArgs,
-    /// A control to play it with; give it again for more: none, static, borrow, wfq, chokepoint,
-    /// rbm, crab, fairweir.
+    /// The control: none, static, borrow, wfq, chokepoint, rbm, crab or fairweir; repeatable.
     #[arg(long, value_name = "CONTROL", default_value = "fairweir")]
     pub(crate) control: Vec<Control>,
-    /// Where all randomness comes from, instead of what the scenario says; give it again for more,
-    /// or a range such as 1..20, both ends included.
+    /// The seed instead of the scenario's: a number, or an inclusive range such as 1..20;
+    /// repeatable.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Vec<Seeds>,
     /// Print JSON: an object, or an array for several controls or seeds.
@@ -238,10 +237,10 @@ pub(crate) struct PlayArgs {
     /// Add the rates over time to the JSON.
     #[arg(long, requires = "json")]
     pub(crate) series: bool,
-    /// Write a picture (SVG), the rates over time (CSV) and the reports (JSON) there.
+    /// Write a picture (SVG), the rates over time (CSV) and the reports (JSON) to this directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// How many runs are played at a time; as many as the machine can, if it is not said.
+    /// The number of concurrent runs; by default chosen for this machine.
     #[arg(long, value_name = "N")]
     pub(crate) parallel: Option<usize>,
 }
@@ -251,10 +250,10 @@ pub(crate) struct PlayArgs {
 pub(crate) struct CompareArgs {
     #[command(flatten)]
     pub(crate) scenario: ScenarioArgs,
-    /// A control to play it with; give it again for more [default: none, static, wfq, crab and fairweir].
+    /// The control; repeatable [default: none, static, wfq, crab and fairweir].
     #[arg(long, value_name = "CONTROL")]
     pub(crate) control: Vec<Control>,
-    /// Seeds of the simulator: a number or a range, both ends included.
+    /// Seeds of the simulator: a number or an inclusive range.
     #[arg(long, value_name = "N", default_value = "1..5")]
     pub(crate) seed: Seeds,
     /// Print JSON: an array with an object for each control.
@@ -262,13 +261,13 @@ pub(crate) struct CompareArgs {
     pub(crate) json: bool,
 }
 
-/// A scenario, as `check` and `run` take it.
+/// A scenario file and changes to it.
 #[derive(Debug, Args)]
 pub(crate) struct ScenarioArgs {
-    /// The scenario (docs/scenario.md).
+    /// The scenario file (docs/scenario.md).
     pub(crate) file: PathBuf,
-    /// Change a key of the scenario, such as link.rate=47mbit, flow.0.rtt=100ms or
-    /// group.video.weight=3; give it again for more.
+    /// Set a key of the scenario, such as link.rate=47mbit, flow.0.rtt=100ms or
+    /// group.video.weight=3; repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<Override>,
 }
@@ -276,36 +275,36 @@ pub(crate) struct ScenarioArgs {
 /// `fairweir figures`.
 #[derive(Debug, Args)]
 pub(crate) struct FiguresArgs {
-    /// A figure, by its number; give it again for more. Without it, all of them.
+    /// The figure by its number; repeatable. Without it, all figures.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) figure: Vec<String>,
-    /// Seeds of the simulator: a number or a range, both ends included.
+    /// Seeds of the simulator: a number or an inclusive range.
     #[arg(long, value_name = "N", default_value = "1..5")]
     pub(crate) seed: Seeds,
-    /// Where pictures (SVG), numbers (CSV) and the table are written; evidence/figures/ and the
-    /// command's name by default.
+    /// Directory of the pictures (SVG), numbers (CSV) and the table [default:
+    /// evidence/figures/NAME].
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write the table of all figures into this document, between its marks.
+    /// Write the table of all figures into this document, between its `figures` marks.
     #[arg(long, value_name = "FILE", conflicts_with = "figure")]
     pub(crate) write_docs: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "Examples:
-  sudo fairweir init --dev eth0        watch for a minute, write a first configuration
+  sudo fairweir init --dev eth0        watch for a minute and write a first configuration
   sudo fairweir host --dev eth0        share the download of eth0
-  sudo fairweir top                    watch it live
-  sudo fairweir off                    stop, and leave nothing behind";
+  sudo fairweir top                    show rates, shares and decisions live
+  sudo fairweir off                    stop and remove everything";
 
 const HOST_EXAMPLES: &str = "Examples:
   sudo fairweir host --dev eth0
   sudo fairweir host --dev eth0 --dry-run
   sudo fairweir host --dev eth0 --config ./fairweir.toml --control static
 
-SIGHUP and a changed file reload the configuration; no connection is lost.";
+SIGHUP or a changed file reloads the configuration without interrupting connections.";
 
 const STATUS_EXAMPLES: &str = "Examples:
   sudo fairweir status
@@ -315,13 +314,13 @@ const TOP_EXAMPLES: &str = "Examples:
   sudo fairweir top
   sudo fairweir top --dev eth0
 
-q quits.";
+Press q to quit.";
 
 const OFF_EXAMPLES: &str = "Examples:
   sudo fairweir off
   sudo fairweir off --dev eth0
 
-A daemon that does not answer is killed. One that systemd started is better stopped by
+A daemon that does not answer is killed. Stop a daemon that systemd started with
 `systemctl stop fairweir@eth0`.";
 
 const CHECK_EXAMPLES: &str = "Examples:

@@ -1,4 +1,4 @@
-//! `fairweir doctor`: what this kernel has, and what is lost without what it has not.
+//! `fairweir doctor`: prints which kernel features are available.
 
 use std::io::{self, Write};
 
@@ -28,15 +28,15 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         writeln!(out, "{mark}  {}: {}", finding.feature, finding.detail)?;
         if !finding.found {
             if !finding.since.is_empty() {
-                writeln!(out, "         it is there since {}", finding.since)?;
+                writeln!(out, "         available since {}", finding.since)?;
             }
-            writeln!(out, "         lost without it: {}", finding.lost_without)?;
+            writeln!(out, "         does not work without it: {}", finding.lost_without)?;
         }
     }
     let missing = findings.iter().filter(|f| !f.found).count();
     match missing {
-        0 => writeln!(out, "\neverything is there")?,
-        n => writeln!(out, "\n{n} of {} missing", findings.len())?,
+        0 => writeln!(out, "\nall features are available")?,
+        n => writeln!(out, "\n{n} of {} features are missing", findings.len())?,
     }
     Ok(())
 }

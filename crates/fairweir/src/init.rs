@@ -1,4 +1,4 @@
-//! `fairweir init`: watches what arrives, and writes a first configuration from it.
+//! `fairweir init`: watches the traffic of an interface and writes a first configuration.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -13,30 +13,30 @@ use fairweir_linux::{Host, HostSpec, Lock, Mode, Talker, Who, monotonic_now, swe
 
 use crate::cli::InitArgs;
 
-/// How often the progress bar moves.
+/// The interval at which the progress bar is updated.
 const STEP: Span = Span::millis(500);
 
-/// The most groups that are suggested; what received less is listed as a comment.
+/// The maximum number of suggested groups; further applications are listed in comments.
 const GROUPS_MAX: usize = 8;
 
-/// The most comments of one kind.
+/// The maximum number of comments of one kind.
 const COMMENTS_MAX: usize = 10;
 
-/// Whoever received less than this part (in percent) of all gets no group of its own.
+/// An application that received less than this percentage gets no group.
 const BUSY_PERCENT: u64 = 2;
 
-/// The suggestion: whoever took most of what arrived is surely a download that can wait, the
-/// others may be what a person is waiting for.
+/// The application with the most traffic is probably a download that can wait; the user may be
+/// waiting for the others.
 const WEIGHT_HEAVIEST: u32 = 1;
 const WEIGHT_OTHERS: u32 = 5;
 
 pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
     let to_stdout = args.output == Path::new("-");
     if !to_stdout && !args.force && args.output.exists() {
-        bail!("{} is there already; --force overwrites it", args.output.display());
+        bail!("{} already exists; --force overwrites it", args.output.display());
     }
     if args.duration == Span::ZERO {
-        bail!("--duration 0s sees nothing; `60s` is the default");
+        bail!("--duration is 0s; it must be positive (default: 60s)");
     }
     let seen = observe(&args.dev, args.duration)?;
     let text = configuration(&args.dev, &seen);
@@ -47,17 +47,17 @@ pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
     write(&args.output, &text, args.force)
         .with_context(|| format!("cannot write {}", args.output.display()))?;
     let out = &mut io::stdout().lock();
-    writeln!(out, "wrote {}: look at the weights, then", args.output.display())?;
+    writeln!(out, "wrote {}; review the weights, then run", args.output.display())?;
     writeln!(out, "  fairweir check {}", args.output.display())?;
     writeln!(out, "  sudo fairweir host --dev {} --config {}", args.dev, args.output.display())?;
     Ok(())
 }
 
-/// What was seen.
+/// The observed traffic.
 struct Seen {
     talkers: Vec<Talker>,
     received: Bytes,
-    /// The largest rate over a step.
+    /// The highest rate over a step.
     busiest: Rate,
     span: Span,
 }
@@ -95,7 +95,7 @@ fn observe(dev: &str, duration: Span) -> anyhow::Result<Seen> {
     Ok(Seen { talkers, received, busiest, span: duration })
 }
 
-/// A bar, where somebody sees it.
+/// Draws a progress bar if stderr is a terminal.
 fn show_progress(done: Span, all: Span, rate: Rate) {
     if !io::stderr().is_terminal() {
         return;
@@ -114,15 +114,15 @@ fn show_progress(done: Span, all: Span, rate: Rate) {
     );
 }
 
-/// The configuration that is suggested. It is valid whatever was seen.
+/// The suggested configuration; valid for any input.
 fn configuration(dev: &str, seen: &Seen) -> String {
     let mut text = format!(
-        "# Written by `fairweir init --dev {dev}`, which watched for {} and saw {} arrive, at most\n\
-         # {:.1} Mbit/s. Change the weights to your liking, then: fairweir check\n\
+        "# Written by `fairweir init --dev {dev}`: {} observed, {} received, peak\n\
+         # {:.1} Mbit/s. Review the weights, then run: fairweir check\n\
          version = 1\n\n\
          [host]\n\
          dev = \"{dev}\"\n\
-         control = \"fairweir\"   # learns what the link carries; `capacity` is not needed\n",
+         control = \"fairweir\"   # learns the capacity of the link\n",
         seen.span,
         seen.received,
         seen.busiest.as_mbit_f64(),
@@ -130,7 +130,7 @@ fn configuration(dev: &str, seen: &Seen) -> String {
     let (groups, quiet) = suggested(seen);
     if groups.is_empty() {
         text.push_str(
-            "\n# No application was busy. A group looks like this:\n\
+            "\n# No application received much. Example of a group:\n\
              # [[group]]\n# name = \"video\"\n# weight = 5\n# match = [\"app:mpv\"]\n",
         );
     }
@@ -139,13 +139,15 @@ fn configuration(dev: &str, seen: &Seen) -> String {
         let part = percent(*received, seen.received);
         text.push_str(&format!(
             "\n[[group]]\n\
-             name = \"{name}\"   # received {received}, {part} % of all\n\
+             name = \"{name}\"   # received {received}, {part} % of the total\n\
              weight = {weight}\n\
              match = [{}]\n",
             toml::Value::from(app.to_string()),
         ));
     }
-    text.push_str("\n[[group]]\nname = \"default\"   # whatever matches nothing\nweight = 2\n");
+    text.push_str(
+        "\n[[group]]\nname = \"default\"   # all traffic that matches no other group\nweight = 2\n",
+    );
     push_comments(&mut text, "Applications that received little", &quiet);
     let of = |is: fn(&Who) -> bool| -> Vec<&Talker> {
         let mut some: Vec<_> = seen.talkers.iter().filter(|t| is(&t.who)).collect();
@@ -159,7 +161,7 @@ fn configuration(dev: &str, seen: &Seen) -> String {
     text
 }
 
-/// The busy applications as groups (name, match, volume), busiest first, and the quiet ones.
+/// The busy applications as groups (name, match, volume), busiest first, and the others.
 fn suggested(seen: &Seen) -> (Vec<(String, Match, Bytes)>, Vec<&Talker>) {
     let mut apps: Vec<_> = seen.talkers.iter().filter(|t| matches!(t.who, Who::App(_))).collect();
     apps.sort_by_key(|t| std::cmp::Reverse(t.received));
@@ -179,7 +181,7 @@ fn suggested(seen: &Seen) -> (Vec<(String, Match, Bytes)>, Vec<&Talker>) {
     (groups, quiet)
 }
 
-/// A name for the group of an application: its own, with what names may not have left out.
+/// A valid and unique group name for an application.
 fn unique_name(who: &Who, taken: &[(String, Match, Bytes)]) -> String {
     let Who::App(app) = who else { return "group".to_owned() };
     let plain: String = app
@@ -191,7 +193,7 @@ fn unique_name(who: &Who, taken: &[(String, Match, Bytes)]) -> String {
         return plain;
     }
     let numbered = (1..).map(|n| format!("app-{n}")).find(|name| is_free(name));
-    numbered.expect("invariant: only so many names are taken")
+    numbered.expect("invariant: finitely many names are taken")
 }
 
 fn push_comments(text: &mut String, title: &str, talkers: &[&Talker]) {
@@ -205,7 +207,7 @@ fn push_comments(text: &mut String, title: &str, talkers: &[&Talker]) {
     }
 }
 
-/// As it would stand in `match`.
+/// The rule for `match`.
 fn written(who: &Who) -> String {
     match who {
         Who::App(name) => format!("app:{name}"),
@@ -230,7 +232,7 @@ fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
     }
     let mut options = OpenOptions::new();
     options.write(true);
-    // Not only looked at before the minute began: somebody may have written it since.
+    // The file may have been created while the traffic was observed.
     let options =
         if force { options.create(true).truncate(true) } else { options.create_new(true) };
     options.open(path)?.write_all(text.as_bytes())

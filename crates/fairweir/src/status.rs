@@ -1,8 +1,8 @@
-//! `fairweir status`: what a running daemon knows and does, as a table.
+//! `fairweir status`: the state of a running daemon as a table.
 
 use std::io::{self, Write};
 
-use fairweir_core::units::{Bytes, Rate};
+use fairweir_core::units::Rate;
 
 use crate::cli::StatusArgs;
 use crate::client::Client;
@@ -27,66 +27,65 @@ pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Device, control, capacity and what happens to downloads, on one line.
+/// Device, control, capacity and whether downloads are shaped, on one line.
 pub(crate) fn headline(status: &Status) -> String {
     let doing = match (&status.open_reason, status.enforcing, status.dry_run) {
-        (Some(_), ..) => "everything passes unshaped",
-        (None, _, true) => "dry run: touches nothing",
+        (Some(_), ..) => "all traffic passes unshaped",
+        (None, _, true) => "dry run: enforcing nothing",
         (None, true, false) => "enforcing",
         (None, false, false) => "not enforcing",
     };
     let capacity = match status.capacity_bps {
-        Some(bps) => format!("capacity {}", mbit(bps)),
-        None => "capacity not known".to_owned(),
+        Some(rate) => format!("capacity {}", mbit(rate.as_bps())),
+        None => "capacity unknown".to_owned(),
     };
     let minutes = status.since_s as u64 / 60;
     format!("{}  {}  {capacity}  {doing}  up {minutes} min", status.dev, status.control)
 }
 
-/// Why things are as they are: the last act other than to measure, which is most of the time only
-/// what goes on until the next one.
+/// The reason of the last action other than `measure`, which most ticks are.
 pub(crate) fn last_reason(status: &Status) -> &str {
     status.changes.last().map_or(&status.reason, |change| &change.reason)
 }
 
-/// What the user should know beside the numbers.
+/// Notes for the user below the table.
 pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
     let mut notes = Vec::new();
     if let Some(reason) = &status.open_reason {
         notes.push(("unshaped", reason.clone()));
     }
     if let Some(error) = &status.config_error {
-        notes.push(("configuration not in force", error.clone()));
+        notes.push(("configuration error", error.clone()));
     }
     if let Some(remembered) = status.remembered {
-        let (capacity, hours) = (mbit(remembered.capacity_bps), remembered.age_s / 3600);
+        let (capacity, hours) = (mbit(remembered.capacity_bps.as_bps()), remembered.age_s / 3600);
         let network = status.network.as_deref().unwrap_or("this network");
-        notes.push(("remembered", format!("{capacity} of {network}, {hours} h old at the start")));
+        notes
+            .push(("stored capacity", format!("{capacity} for {network}, {hours} h old at start")));
     }
     if let Some(delay) = &status.delay {
-        let source = delay.source.replace('_', " ");
-        let of = format!("by {source}, {} samples", delay.samples);
+        let of = format!("{}, {} samples", delay.source, delay.samples);
         notes.push(("queue at the ISP", format!("{:.1} ms ({of})", delay.mean_ms)));
     }
     if status.connections > 0 {
         let (all, bounded) = (status.connections, status.bounded_connections);
-        notes.push(("connections", format!("{all}, the windows of {bounded} bounded")));
+        notes.push(("connections", format!("{all}, {bounded} with a limited receive window")));
     }
     notes.extend(status.probe.as_ref().map(|probe| ("probe", probe_note(probe))));
     notes.extend(status.limits.iter().map(|limit| ("limit", limit.clone())));
     notes
 }
 
-/// Who answers the probe, how often and how quickly.
+/// The reflector, how often it answered and how quickly.
 fn probe_note(probe: &ProbeStatus) -> String {
     let mut note = match &probe.reflector {
         Some(reflector) => {
             format!("{reflector} answered {} of {} requests", probe.answered, probe.sent)
         }
-        None => "nobody behind the link is known to answer".to_owned(),
+        None => "no reflector found".to_owned(),
     };
     if let Some(ms) = probe.rtt_last_ms {
-        note.push_str(&format!(", the last within {ms:.1} ms"));
+        note.push_str(&format!(", last RTT {ms:.1} ms"));
     }
     if let Some(error) = &probe.error {
         note.push_str(&format!("; {error}"));
@@ -94,21 +93,23 @@ fn probe_note(probe: &ProbeStatus) -> String {
     note
 }
 
-/// The groups of `status`, one per line.
+/// Prints the groups of `status`, one per line.
 pub(crate) fn print_groups(out: &mut impl Write, status: &Status) -> io::Result<()> {
     let row = |group: &crate::wire::GroupStatus| {
-        let or_dash = |bps: Option<u64>| bps.map_or_else(|| "-".to_owned(), mbit);
+        let rate = |rate: Rate| mbit(rate.as_bps());
+        let or_dash = |optional: Option<Rate>| optional.map_or_else(|| "-".to_owned(), rate);
+        let decision = &group.decision;
         vec![
             group.name.clone(),
             group.weight.to_string(),
-            mbit(group.rate_bps),
-            mbit(group.share_bps),
-            or_dash(group.demand_bps),
-            or_dash(group.ceil_bps),
-            group.state.replace('_', " "),
+            rate(decision.rate),
+            rate(decision.share),
+            or_dash(decision.demand),
+            or_dash(decision.ceil),
+            decision.state.to_string(),
             group.drops.to_string(),
-            Bytes::new(group.backlog_bytes).to_string(),
-            Bytes::new(group.received_bytes).to_string(),
+            group.backlog_bytes.to_string(),
+            group.received_bytes.to_string(),
         ]
     };
     let headings = [
@@ -126,7 +127,7 @@ pub(crate) fn print_groups(out: &mut impl Write, status: &Status) -> io::Result<
     table::print(out, &headings, &status.groups.iter().map(row).collect::<Vec<_>>())
 }
 
-/// A rate to two decimals, always in Mbit/s, so that columns can be compared.
+/// A rate with two decimals, always in Mbit/s, so that columns can be compared.
 pub(crate) fn mbit(bps: u64) -> String {
     format!("{:.2} Mbit/s", Rate::bps(bps).as_mbit_f64())
 }

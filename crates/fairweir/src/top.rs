@@ -1,10 +1,12 @@
-//! `fairweir top`: the groups of a running daemon, live.
+//! `fairweir top`: the groups of a running daemon, updated live.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use anyhow::bail;
+use fairweir_core::receiver::GroupDecision;
+use fairweir_core::units::Rate;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -17,18 +19,18 @@ use crate::client::Client;
 use crate::status::{headline, last_reason, mbit, notes};
 use crate::wire::{GroupStatus, Request, Status};
 
-/// How often the daemon is asked, which is as often as it knows something new.
+/// The interval of status requests, one tick of the daemon.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// How many of these a sparkline holds.
+/// The number of samples in a sparkline.
 const HISTORY_MAX: usize = 300;
 
-/// A full bar is never less, so that an idle link looks idle.
+/// The least rate of a full bar, so that an idle link is drawn as idle.
 const SCALE_MIN_BPS: u64 = 1_000_000;
 
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        bail!("top needs a terminal; `fairweir status --json` is for pipes");
+        bail!("stdin and stdout must be a terminal; use `fairweir status --json` in scripts");
     }
     let mut client = Client::find(&args.run_dir.run_dir, args.dev.as_deref())?;
     let mut top = Top::default();
@@ -47,7 +49,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     ran
 }
 
-/// Whether somebody wants to leave.
+/// Whether a key to quit was pressed.
 pub(crate) fn is_quit(event: &Event) -> bool {
     let Event::Key(key) = event else { return false };
     let interrupt = key.code == KeyCode::Char('c') && key.modifiers == KeyModifiers::CONTROL;
@@ -55,11 +57,11 @@ pub(crate) fn is_quit(event: &Event) -> bool {
         && (interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
 }
 
-/// What is on the screen.
+/// The state of the screen.
 #[derive(Default)]
 struct Top {
     status: Status,
-    /// Rates of each group, newest last.
+    /// Recent rates by group, newest last.
     history: BTreeMap<String, VecDeque<u64>>,
 }
 
@@ -71,15 +73,15 @@ impl Top {
             if rates.len() == HISTORY_MAX {
                 rates.pop_front();
             }
-            rates.push_back(group.rate_bps);
+            rates.push_back(group.decision.rate.as_bps());
         }
         self.status = status;
     }
 
-    /// What a full bar means: the capacity, or more if more was seen.
+    /// The rate of a full bar: the capacity, or the highest rate seen.
     fn scale(&self) -> u64 {
         let seen = self.history.values().flatten().copied().max().unwrap_or(0);
-        self.status.capacity_bps.unwrap_or(0).max(seen).max(SCALE_MIN_BPS)
+        self.status.capacity_bps.map_or(0, Rate::as_bps).max(seen).max(SCALE_MIN_BPS)
     }
 
     fn draw(&self, frame: &mut Frame<'_>) {
@@ -100,7 +102,7 @@ impl Top {
         self.draw_groups(frame, rows[1]);
         let note = |(label, text): &(&str, String)| Line::from(format!("{label}: {text}")).dim();
         frame.render_widget(Paragraph::new(notes.iter().map(note).collect::<Vec<_>>()), rows[2]);
-        frame.render_widget(Line::from("q quits · bar: rate, │ fair share").dim(), rows[3]);
+        frame.render_widget(Line::from("q: quit · bar: rate, │: fair share").dim(), rows[3]);
     }
 
     fn draw_groups(&self, frame: &mut Frame<'_>, area: Rect) {
@@ -119,9 +121,10 @@ impl Top {
             frame.render_widget(Line::from(group.name.as_str()).bold(), cells[0]);
             frame.render_widget(Line::from(format!("×{}", group.weight)), cells[1]);
             frame.render_widget(bar(group, scale, cells[2].width.into()), cells[2]);
-            let rates = format!("{:>14} of {:>14}", mbit(group.rate_bps), mbit(group.share_bps));
+            let GroupDecision { rate, share, state, .. } = group.decision;
+            let rates = format!("{:>14} of {:>14}", mbit(rate.as_bps()), mbit(share.as_bps()));
             frame.render_widget(Line::from(rates), cells[3]);
-            frame.render_widget(Line::from(group.state.replace('_', " ")).dim(), cells[4]);
+            frame.render_widget(Line::from(state.to_string()).dim(), cells[4]);
             if let Some(rates) = self.history.get(&group.name) {
                 let newest = rates.len().saturating_sub(cells[5].width.into());
                 let shown: Vec<u64> = rates.iter().skip(newest).copied().collect();
@@ -135,12 +138,13 @@ impl Top {
 /// The rate as a bar of `width` cells, with a mark at the fair share.
 fn bar(group: &GroupStatus, scale: u64, width: usize) -> Line<'static> {
     let cells = |bps: u64| (bps as u128 * width as u128 / u128::from(scale)) as usize;
-    let full = cells(group.rate_bps).min(width);
-    let share = cells(group.share_bps).min(width.saturating_sub(1));
-    // Within a tenth of its share, or not: the two colours are told apart by everybody.
-    let fair = group.rate_bps.abs_diff(group.share_bps) <= group.share_bps / 10;
+    let (rate_bps, share_bps) = (group.decision.rate.as_bps(), group.decision.share.as_bps());
+    let full = cells(rate_bps).min(width);
+    let share = cells(share_bps).min(width.saturating_sub(1));
+    // Blue and yellow are distinguishable with every common colour deficiency.
+    let fair = rate_bps.abs_diff(share_bps) <= share_bps / 10;
     let color = if fair { Color::Blue } else { Color::Yellow };
-    let cell = |i: usize| match (i == share && group.share_bps > 0, i < full) {
+    let cell = |i: usize| match (i == share && share_bps > 0, i < full) {
         (true, _) => Span::styled("│", Style::new().fg(Color::White).bold()),
         (false, true) => Span::styled("█", Style::new().fg(color)),
         (false, false) => Span::styled("·", Style::new().dim()),
@@ -156,11 +160,19 @@ mod tests {
 
     #[test]
     fn a_bar_is_as_long_as_the_rate_and_marks_the_share() {
-        let group = GroupStatus { rate_bps: 5, share_bps: 8, ..GroupStatus::default() };
-        let text: String = bar(&group, 10, 10).spans.iter().map(|s| s.content.as_ref()).collect();
+        let group = |rate, share| GroupStatus {
+            decision: GroupDecision {
+                rate: Rate::bps(rate),
+                share: Rate::bps(share),
+                ..GroupDecision::default()
+            },
+            ..GroupStatus::default()
+        };
+        let text: String =
+            bar(&group(5, 8), 10, 10).spans.iter().map(|s| s.content.as_ref()).collect();
         assert_eq!(text, "█████···│·");
-        let over = GroupStatus { rate_bps: 50, share_bps: 50, ..group };
-        let text: String = bar(&over, 10, 4).spans.iter().map(|s| s.content.as_ref()).collect();
+        let text: String =
+            bar(&group(50, 50), 10, 4).spans.iter().map(|s| s.content.as_ref()).collect();
         assert_eq!(text, "███│");
     }
 
@@ -169,8 +181,11 @@ mod tests {
         let mut top = Top::default();
         let group = |i: u64| GroupStatus {
             name: format!("group {i}"),
-            rate_bps: i * 1_000_000,
-            share_bps: 5_000_000,
+            decision: GroupDecision {
+                rate: Rate::mbit(i),
+                share: Rate::mbit(5),
+                ..GroupDecision::default()
+            },
             ..GroupStatus::default()
         };
         for _ in 0..HISTORY_MAX + 2 {

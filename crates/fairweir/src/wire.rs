@@ -2,6 +2,10 @@
 //!
 //! The schema of the status is documented in docs/status.md.
 
+use fairweir_core::policy::Match;
+use fairweir_core::receiver::{Act, Control, DelaySource, GroupDecision};
+use fairweir_core::share::Weight;
+use fairweir_core::units::{Bytes, Rate};
 use serde::{Deserialize, Serialize};
 
 /// What a client asks.
@@ -37,7 +41,7 @@ pub(crate) struct Status {
     /// Whether it is attached to the interface.
     pub(crate) ready: bool,
     /// The way of control.
-    pub(crate) control: String,
+    pub(crate) control: Control,
     /// Whether it only says what it would do.
     pub(crate) dry_run: bool,
     /// Whether downloads are shaped now.
@@ -45,7 +49,7 @@ pub(crate) struct Status {
     /// Why everything passes unshaped although it should not, if so.
     pub(crate) open_reason: Option<String>,
     /// What the link is believed to carry.
-    pub(crate) capacity_bps: Option<u64>,
+    pub(crate) capacity_bps: Option<Rate>,
     /// What was remembered of this network when the control began.
     pub(crate) remembered: Option<Remembered>,
     /// What the network is recognised by.
@@ -53,7 +57,7 @@ pub(crate) struct Status {
     /// Seconds since the start of the daemon.
     pub(crate) since_s: f64,
     /// What the control did last: an object with `kind` and its numbers.
-    pub(crate) act: serde_json::Value,
+    pub(crate) act: Act,
     /// The same for people.
     pub(crate) reason: String,
     /// The last acts other than to measure, oldest first.
@@ -78,20 +82,20 @@ pub(crate) struct Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Remembered {
     /// What the link carried.
-    pub(crate) capacity_bps: u64,
+    pub(crate) capacity_bps: Rate,
     /// How old this was when it was read.
     pub(crate) age_s: u64,
 }
 
 /// What the queue of the access link adds to the delay, as the control concludes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DelayStatus {
     /// The mean of the last tick.
     pub(crate) mean_ms: f64,
     /// The least of the last tick.
     pub(crate) least_ms: f64,
     /// Who measured it.
-    pub(crate) source: String,
+    pub(crate) source: DelaySource,
     /// On how many packets.
     pub(crate) samples: u32,
 }
@@ -117,7 +121,7 @@ pub(crate) struct Change {
     /// Seconds since the start of the daemon.
     pub(crate) at_s: f64,
     /// An object with `kind` and its numbers.
-    pub(crate) act: serde_json::Value,
+    pub(crate) act: Act,
     /// The same for people.
     pub(crate) reason: String,
 }
@@ -128,26 +132,20 @@ pub(crate) struct GroupStatus {
     /// As configured.
     pub(crate) name: String,
     /// As configured.
-    pub(crate) weight: u32,
+    pub(crate) weight: Weight,
     /// As configured; empty for the default group.
     #[serde(rename = "match")]
-    pub(crate) matches: Vec<String>,
-    /// What arrived in the last tick.
-    pub(crate) rate_bps: u64,
-    /// What it is believed to want at most; null is without a known end.
-    pub(crate) demand_bps: Option<u64>,
-    /// Its fair share.
-    pub(crate) share_bps: u64,
-    /// What its class may carry; null while it is not throttled.
-    pub(crate) ceil_bps: Option<u64>,
-    /// How it stands to its share.
-    pub(crate) state: String,
+    pub(crate) matches: Vec<Match>,
+    /// What arrived in the last tick and what was decided: `rate_bps`, `demand_bps`, `share_bps`,
+    /// `ceil_bps` and `state`.
+    #[serde(flatten)]
+    pub(crate) decision: GroupDecision,
     /// Since the start of the daemon.
-    pub(crate) received_bytes: u64,
+    pub(crate) received_bytes: Bytes,
     /// Packets that its class dropped since the start of the daemon.
     pub(crate) drops: u64,
     /// What waits in its class now.
-    pub(crate) backlog_bytes: u64,
+    pub(crate) backlog_bytes: Bytes,
     /// TCP connections that received something in the last tick, or whose window is bounded.
     pub(crate) connections: u64,
     /// How many of them have a window that is bounded.

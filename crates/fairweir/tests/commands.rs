@@ -101,7 +101,7 @@ fn failures_are_one_clear_line_and_exit_with_2() {
             vec!["status".into(), "--run-dir".into(), path("run"), "--dev".into(), "eth9".into()],
             "no daemon answers for `eth9`",
         ),
-        (vec!["top".into()], "top needs a terminal"),
+        (vec!["top".into()], "must be a terminal"),
         (vec!["host".into(), "--config".into(), path("good.toml")], "which interface?"),
         (vec!["host".into(), "--config".into(), path("none.toml")], "fairweir init"),
         (vec!["lab".into(), "check".into(), path("none.toml")], "cannot read"),

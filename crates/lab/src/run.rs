@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::daemon::Daemon;
 use crate::home::Home;
 use crate::isp::Isp;
-use crate::job::{Measured, Ready};
+use crate::job::Ready;
 use crate::plan::{self, Plan};
 use crate::process::Process;
 use crate::relay::{Outcome, Relay};
@@ -269,9 +269,7 @@ impl Stage {
     fn outcomes(&mut self, scenario: &Scenario) -> Result<Vec<app::Outcome>, Error> {
         let flows = scenario.flows.iter().zip(&mut self.fetches);
         let measuring = flows.filter(|(flow, _)| measures(&flow.kind));
-        measuring
-            .map(|(flow, fetch)| Ok(parsed::<Measured>(&fetch.hear()?)?.outcome(flow.group)))
-            .collect()
+        measuring.map(|(_, fetch)| parsed(&fetch.hear()?)).collect()
     }
 }
 

@@ -72,7 +72,7 @@ fn main() {
 impl Case {
     fn new(kind: Kind, count: u32) -> Case {
         let name = match kind {
-            Kind::Nobody => "address of nobody".to_owned(),
+            Kind::Nobody => "unknown address".to_owned(),
             Kind::Bucket => "token bucket".to_owned(),
             Kind::Phantom(queues, signal) => format!("BC-PQP, {queues} queues, {signal}"),
         };

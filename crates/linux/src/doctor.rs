@@ -1,4 +1,5 @@
-//! What this kernel has of what fairweir uses, found by trying it in a namespace of its own.
+//! Checks which of the kernel features that fairweir needs are available, by trying each in a
+//! temporary network namespace.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -20,22 +21,23 @@ use crate::probe::{INTERVAL_MIN, Probe, ProbeSpec, Reflector};
 use crate::shape::htb;
 use crate::shape::ifb::{self, Ifb};
 
-/// Something that fairweir uses, and whether it is there.
+/// A feature that fairweir uses and whether it is available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is.
+    /// Name of the feature.
     pub feature: String,
-    /// Whether it is there.
+    /// Whether it is available.
     pub found: bool,
-    /// How it was found out, or why it is not there.
+    /// How it was checked, or why it is not available.
     pub detail: String,
-    /// From which kernel on it exists; empty where that is not the point.
+    /// The first kernel that has it; empty if it does not depend on the kernel.
     pub since: &'static str,
     /// What does not work without it.
     pub lost_without: &'static str,
 }
 
-/// Everything that fairweir uses, and, if `dev` is given, whether that device can be controlled.
+/// Checks every feature that fairweir uses and, if `dev` is given, whether that device can be
+/// controlled.
 pub fn findings(dev: Option<&str>) -> Vec<Finding> {
     let mut findings = privileges();
     findings.push(btf());
@@ -43,11 +45,11 @@ pub fn findings(dev: Option<&str>) -> Vec<Finding> {
     match Netns::new() {
         Ok(netns) => findings.extend(netns.run(kernel)),
         Err(e) => findings.push(Finding {
-            feature: "trial in a network namespace of its own".to_owned(),
+            feature: "test in a temporary network namespace".to_owned(),
             found: false,
             detail: format!("{e}; run as root to try the kernel's features"),
             since: "",
-            lost_without: "the doctor cannot say more; the daemon may work all the same",
+            lost_without: "further checks; the daemon may work nevertheless",
         }),
     }
     findings.extend(dev.map(device));
@@ -70,11 +72,11 @@ fn btf() -> Finding {
     let found = Path::new(BTF).exists();
     let detail = if found { BTF.to_owned() } else { format!("{BTF} is missing") };
     Finding {
-        feature: "the kernel's type information (BTF)".to_owned(),
+        feature: "BTF (BPF type information)".to_owned(),
         found,
         detail,
         since: "kernel 5.4 with CONFIG_DEBUG_INFO_BTF",
-        lost_without: "everything: the programs cannot be fitted to the kernel",
+        lost_without: "everything: BPF programs cannot be loaded",
     }
 }
 
@@ -82,7 +84,7 @@ fn cgroups() -> Finding {
     let root = cgroup::open_root().and_then(|_| cgroup::root());
     let found = root.is_ok();
     Finding {
-        feature: "cgroups of version 2".to_owned(),
+        feature: "cgroup v2".to_owned(),
         found,
         detail: root.map_or_else(|e| e.to_string(), |root| format!("at {}", root.display())),
         since: "kernel 4.10 with CONFIG_CGROUP_BPF",
@@ -90,14 +92,14 @@ fn cgroups() -> Finding {
     }
 }
 
-/// Tries everything in the calling thread's namespace, which must be a fresh one.
+/// Tries every feature in the calling thread's network namespace, which must be a new one.
 fn kernel() -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut push = |feature: &str, tried: Result<(), Error>, since, lost_without| {
         findings.push(Finding {
             feature: feature.to_owned(),
             found: tried.is_ok(),
-            detail: tried.map_or_else(|e| e.to_string(), |()| "tried".to_owned()),
+            detail: tried.map_or_else(|e| e.to_string(), |()| "works".to_owned()),
             since,
             lost_without,
         });
@@ -107,12 +109,12 @@ fn kernel() -> Vec<Finding> {
         Err(Error::refused(what.to_owned(), source))
     };
     let shaped = try_shaping();
-    push("ifb, HTB and bfifo", shaped, "any kernel that has the modules", "shaping");
+    push("ifb, HTB and bfifo", shaped, "any kernel with the modules", "shaping");
     push(
         "probe of the access link",
         try_probe(),
         "kernel 4.20",
-        "what waits in the access link is only guessed from the traffic",
+        "the delay of the access link is estimated from traffic alone",
     );
     let programs = Programs::load();
     let parts = programs.as_ref().map(Programs::parts);
@@ -120,9 +122,9 @@ fn kernel() -> Vec<Finding> {
         Ok(parts) if has(parts) => Ok(()),
         _ => lacks(what),
     };
-    let owners = has(Parts::has_owners, "store the owner of a socket");
-    let scan = has(Parts::has_scan, "list the open sockets");
-    let windows = has(|parts| parts == Parts::All, "bound the window of a connection");
+    let owners = has(Parts::has_owners, "record the owner of a socket");
+    let scan = has(Parts::has_scan, "iterate over open sockets");
+    let windows = has(|parts| parts == Parts::All, "limit the receive window of a connection");
     match programs {
         Err(e) => push("BPF classifier", Err(e), CLASSIFIER_SINCE, "everything"),
         Ok(programs) => {
@@ -132,21 +134,26 @@ fn kernel() -> Vec<Finding> {
                 "scan of open sockets",
                 scan,
                 "kernel 5.11",
-                "connections that are older than the daemon belong to no application",
+                "connections opened before the daemon started match no application",
             );
             push(
                 "receive windows",
                 windows,
                 "kernel 5.16",
-                "control by receive windows; classes take their place",
+                "enforcement by receive windows; classes are used instead",
             );
-            push("cls_bpf at clsact", try_clsact(&programs), "kernel 4.5", "kernels without tcx");
+            push(
+                "cls_bpf at clsact",
+                try_clsact(&programs),
+                "kernel 4.5",
+                "operation on kernels without tcx",
+            );
             push(
                 "tcx",
                 try_tcx(programs),
                 "kernel 6.6",
-                "little: clsact takes its place, but after a kill -9 the classifier stays until \
-                 the next start (it lets everything pass then)",
+                "clsact is used instead; after `kill -9` the classifier stays attached, passing \
+                 all traffic, until the next start",
             );
         }
     }
@@ -170,7 +177,7 @@ fn try_shaping() -> Result<(), Error> {
     netlink.change_all("make classes and queues", &changes)
 }
 
-/// Asks this host, over the loopback device.
+/// Probes this host over the loopback device.
 fn try_probe() -> Result<(), Error> {
     let spec = ProbeSpec {
         dev: "lo".to_owned(),
@@ -185,7 +192,7 @@ fn try_probe() -> Result<(), Error> {
             return Ok(());
         }
     }
-    let error = probe.state().error.unwrap_or_else(|| "no answer was seen".to_owned());
+    let error = probe.state().error.unwrap_or_else(|| "no answer received".to_owned());
     Err(Error::refused("probe the loopback device", std::io::Error::other(error)))
 }
 
@@ -207,7 +214,7 @@ fn trial_device(name: &str) -> Result<(Netlink, u32), Error> {
     Ok((netlink, index))
 }
 
-/// Whether nobody else stands in the way.
+/// Checks that no other program uses the device's ingress.
 fn device(dev: &str) -> Finding {
     let look = || -> Result<String, Error> {
         let mut netlink = Netlink::open()?;
@@ -218,11 +225,11 @@ fn device(dev: &str) -> Finding {
             ifb::refuse_if_foreign(&found, dev)?;
         }
         let state = if device.is_up() { "up" } else { "down" };
-        Ok(format!("{state}, MTU {}, its ingress is free", device.mtu))
+        Ok(format!("{state}, MTU {}, ingress unused", device.mtu))
     };
     let looked = look();
     Finding {
-        feature: format!("the device {dev}"),
+        feature: format!("device {dev}"),
         found: looked.is_ok(),
         detail: looked.unwrap_or_else(|e| e.to_string()),
         since: "",
@@ -232,14 +239,24 @@ fn device(dev: &str) -> Finding {
 
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 const CLASSIFIER_SINCE: &str = "kernel 5.11";
-const OWNERS_LOST: &str = "app:, unit:, cgroup: and user: match nothing";
-/// Every 10 ms; an answer takes much less than one.
+const OWNERS_LOST: &str = "the rules app:, unit:, cgroup: and user:";
+/// One check every 10 ms; an answer takes much less than that.
 const PROBE_CHECKS: u32 = 50;
 const RATE: Rate = Rate::mbit(1);
 /// Name, number (linux/capability.h), since, lost without.
 const CAPABILITIES: [(&str, u32, &str, &str); 4] = [
     ("CAP_NET_ADMIN", 12, "", "everything: the classifier and the classes cannot be attached"),
     ("CAP_NET_RAW", 13, "", "the probe of the access link"),
-    ("CAP_PERFMON", 38, "kernel 5.8; before that CAP_SYS_ADMIN", "everything: see CAP_BPF"),
-    ("CAP_BPF", 39, "kernel 5.8; before that CAP_SYS_ADMIN", "everything: no program is loaded"),
+    (
+        "CAP_PERFMON",
+        38,
+        "kernel 5.8; before that CAP_SYS_ADMIN",
+        "everything: BPF programs cannot be loaded",
+    ),
+    (
+        "CAP_BPF",
+        39,
+        "kernel 5.8; before that CAP_SYS_ADMIN",
+        "everything: BPF programs cannot be loaded",
+    ),
 ];

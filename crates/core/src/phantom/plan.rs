@@ -4,6 +4,7 @@
 use std::fmt;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use crate::policy::PortMatch;
 use crate::units::{Bytes, Rate, Span};
@@ -33,7 +34,7 @@ pub const RTT_MAX_RANGE: (Span, Span) = (Span::millis(1), Span::secs(2));
 pub const MSS: u64 = 1_500;
 
 /// A plan as the operator says it, for one direction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanSpec {
     /// What the subscriber may use, in L2 bytes.
     pub rate: Rate,
@@ -46,7 +47,8 @@ pub struct PlanSpec {
 }
 
 /// How a node divides what it gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Share {
     /// Into so many queues of equal weight, chosen by a hash of the flow; 1 is one queue for all.
     Flows(u8),
@@ -57,7 +59,7 @@ pub enum Share {
 }
 
 /// A part of a subscriber's traffic.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
     /// Unique within the plan.
     pub name: String,
@@ -71,7 +73,8 @@ pub struct Class {
 }
 
 /// One criterion for belonging to a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Criterion {
     /// The six bits of the DSCP.
     Dscp(u8),
@@ -82,7 +85,8 @@ pub enum Criterion {
 }
 
 /// How senders are told that they exceed their share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Signal {
     /// Each packet that finds its queue full is dropped, as a shaper's drop-tail queue does.
     Hard,

@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::DelaySample;
 use crate::share::Weight;
 use crate::units::{Bytes, Rate, Time};
 
 /// What the enforcer shall do; of each kind the last one drained wins.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Command {
     /// Make the classes so, in one batch.
     SetRates(Allocation),
@@ -23,7 +24,7 @@ pub enum Command {
 ///
 /// A window is never drawn back from what was advertised: it shrinks as packets arrive, and grows
 /// by a packet for each that arrives.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Windows {
     /// Those that have a bound; every other connection that was observed is free.
     pub connections: Vec<ConnectionWindow>,
@@ -33,7 +34,7 @@ pub struct Windows {
 }
 
 /// The bound of one connection's receive window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionWindow {
     /// As in the observation.
     pub id: u64,
@@ -42,7 +43,7 @@ pub struct ConnectionWindow {
 }
 
 /// What each class may carry: the desired state of the enforcer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
     /// What all classes may carry together; `None` is no bound of their own.
     pub total: Option<Rate>,
@@ -51,7 +52,7 @@ pub struct Allocation {
 }
 
 /// What one class may carry, in HTB's terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassRate {
     /// What it has of its own.
     pub rate: Rate,
@@ -64,7 +65,7 @@ pub struct ClassRate {
 }
 
 /// What was decided in a tick, and why: the record that status, metrics and dashboard show.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// The tick.
     pub at: Time,
@@ -84,26 +85,19 @@ pub struct Decision {
 impl Decision {
     /// What holds before the first tick.
     pub(crate) fn initial(groups: usize) -> Decision {
-        let group = GroupDecision {
-            rate: Rate::ZERO,
-            demand: None,
-            share: Rate::ZERO,
-            ceil: None,
-            state: GroupState::Unknown,
-        };
         Decision {
             at: Time::ZERO,
-            act: Act::Bootstrap,
+            act: Act::default(),
             capacity: None,
             enforcing: false,
             delay: None,
-            groups: vec![group; groups],
+            groups: vec![GroupDecision::default(); groups],
         }
     }
 }
 
 /// What was decided for a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupDecision {
     /// Its rate in the last interval.
     #[serde(rename = "rate_bps")]
@@ -122,12 +116,13 @@ pub struct GroupDecision {
 }
 
 /// How a group stands to its share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupState {
     /// Nothing arrives, or never has.
     Idle,
     /// Not yet judged.
+    #[default]
     Unknown,
     /// It had lent and wants it back.
     Growing,
@@ -143,8 +138,24 @@ pub enum GroupState {
     Unresponsive,
 }
 
+/// A few words for people.
+impl fmt::Display for GroupState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            GroupState::Idle => "idle",
+            GroupState::Unknown => "unknown",
+            GroupState::Growing => "growing",
+            GroupState::Rising => "rising",
+            GroupState::Saturating => "saturating",
+            GroupState::NonSaturating => "non saturating",
+            GroupState::Lending => "lending",
+            GroupState::Unresponsive => "unresponsive",
+        })
+    }
+}
+
 /// What a controller did in a tick, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Act {
     /// It only counts.
@@ -152,6 +163,7 @@ pub enum Act {
     /// It keeps to rates that were given.
     Hold,
     /// It does not know the capacity yet and lets everything pass.
+    #[default]
     Bootstrap,
     /// It measures on, before it judges.
     Measure,
@@ -252,5 +264,100 @@ impl fmt::Display for Act {
                 write!(f, "increase: {to} arrived, {from} was believed")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_str, json, to_string, to_value};
+
+    use super::super::{Control, DelaySource, Enforce};
+    use super::*;
+    use crate::units::Span;
+
+    #[test]
+    fn decisions_and_commands_come_back_from_json_as_they_were() {
+        let (from, to, extra, group) = (Rate::bps(u64::MAX), Rate::ZERO, Rate::bps(7), 3);
+        let acts = [
+            Act::Observe,
+            Act::Hold,
+            Act::Bootstrap,
+            Act::Measure,
+            Act::Rest,
+            Act::Learn { to },
+            Act::Reclaim { group },
+            Act::Lend { group },
+            Act::Decrease { from, to },
+            Act::UndoLoan { from, to },
+            Act::Probe { group, extra },
+            Act::Measured { from, to },
+            Act::Drain,
+            Act::Increase { from, to },
+        ];
+        let states = [
+            GroupState::Idle,
+            GroupState::Unknown,
+            GroupState::Growing,
+            GroupState::Rising,
+            GroupState::Saturating,
+            GroupState::NonSaturating,
+            GroupState::Lending,
+            GroupState::Unresponsive,
+        ];
+        let sources = [DelaySource::Timestamps, DelaySource::ReceiverRtt, DelaySource::Probe];
+        for (i, act) in acts.into_iter().enumerate() {
+            let group = |state| GroupDecision {
+                rate: to,
+                demand: (i % 2 == 0).then_some(from),
+                share: extra,
+                ceil: (i % 3 == 0).then_some(to),
+                state,
+            };
+            let source = sources[i % sources.len()];
+            let delay = DelaySample { value: Span::MAX, least: Span::ZERO, source, samples: 9 };
+            let decision = Decision {
+                at: Time::from_nanos(u64::MAX),
+                act,
+                capacity: (i % 2 == 1).then_some(from),
+                enforcing: i % 2 == 0,
+                delay: Some(delay),
+                groups: states.into_iter().map(group).collect(),
+            };
+            let text = to_string(&decision).unwrap();
+            assert_eq!(from_str::<Decision>(&text).unwrap(), decision, "{text}");
+        }
+        let class =
+            ClassRate { rate: to, ceil: from, priority: 7, weight: Weight::new(10_000).unwrap() };
+        let window = ConnectionWindow { id: u64::MAX, window: Bytes::new(1) };
+        for command in [
+            Command::SetRates(Allocation { total: Some(to), classes: vec![class] }),
+            Command::SetRates(Allocation { total: None, classes: vec![] }),
+            Command::SetWindows(Windows {
+                connections: vec![window],
+                initial: vec![None, Some(Bytes::ZERO)],
+            }),
+            Command::Release,
+        ] {
+            let text = to_string(&command).unwrap();
+            assert_eq!(from_str::<Command>(&text).unwrap(), command, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_in_json_are_those_that_users_write() {
+        for control in Control::ALL {
+            assert_eq!(to_value(control).unwrap(), json!(control.name()));
+            assert_eq!(from_str::<Control>(&format!("\"{control}\"")).unwrap(), control);
+        }
+        for enforce in Enforce::ALL {
+            assert_eq!(to_value(enforce).unwrap(), json!(enforce.name()));
+            assert_eq!(
+                to_value(enforce.name().parse::<Enforce>().unwrap()).unwrap(),
+                json!(enforce)
+            );
+        }
+        let act = Act::UndoLoan { from: Rate::mbit(2), to: Rate::mbit(1) };
+        let documented = json!({"kind": "undo_loan", "from_bps": 2_000_000, "to_bps": 1_000_000});
+        assert_eq!(to_value(act).unwrap(), documented);
     }
 }

@@ -21,7 +21,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::share::Weight;
 use crate::units::{Rate, Span};
@@ -53,7 +53,9 @@ pub use rbm::Rbm;
 pub const TICK: Span = Span::millis(200);
 
 /// A way of control, by the name that users give it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Control {
     /// Counts, touches nothing.
@@ -138,7 +140,7 @@ impl FromStr for Control {
 }
 
 /// By what shares are enforced.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Enforce {
     /// By receive windows, with classes a little above the shares for what has none.

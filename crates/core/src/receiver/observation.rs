@@ -1,6 +1,8 @@
 //! What is measured on the receiving side in one tick: a controller's only source.
 
-use serde::Serialize;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 use crate::units::{Bytes, Span, Time};
 use crate::window::Framing;
@@ -9,7 +11,7 @@ use crate::window::Framing;
 pub const CONNECTIONS_MAX: usize = 4_096;
 
 /// What was measured in one interval, before enforcement.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
     /// End of the interval.
     pub at: Time,
@@ -24,7 +26,7 @@ pub struct Observation {
 }
 
 /// What one group received in the interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupSample {
     /// Volume that arrived at the interface, in L2 bytes as on the wire.
     pub received: Bytes,
@@ -37,7 +39,7 @@ pub struct GroupSample {
 }
 
 /// What one TCP connection received in the interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionSample {
     /// Unique among the connections that exist at one time.
     pub id: u64,
@@ -72,7 +74,7 @@ impl ConnectionSample {
 
 /// How long packets of one connection took from the server to the interface, by their TCP
 /// timestamps: up to a constant that nobody knows, which is the connection's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransitSample {
     /// The shortest in the interval, in ns.
     pub min_ns: i64,
@@ -83,7 +85,7 @@ pub struct TransitSample {
 }
 
 /// What an active probe of a host behind the access link measured in the interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeSample {
     /// Requests whose answer, or the end of the wait for it, fell in the interval.
     pub sent: u32,
@@ -99,7 +101,7 @@ pub struct ProbeSample {
 
 /// What the queue of the access link adds to the delay of what arrives, as a controller concludes
 /// from an observation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelaySample {
     /// The mean of the interval.
     #[serde(rename = "value_ns")]
@@ -114,7 +116,7 @@ pub struct DelaySample {
 }
 
 /// Who measured a queueing delay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DelaySource {
     /// TCP timestamps of arriving packets: the download alone.
@@ -123,4 +125,15 @@ pub enum DelaySource {
     ReceiverRtt,
     /// An active probe of a reflector: both directions.
     Probe,
+}
+
+/// A few words for people.
+impl fmt::Display for DelaySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            DelaySource::Timestamps => "timestamps",
+            DelaySource::ReceiverRtt => "receiver rtt",
+            DelaySource::Probe => "probe",
+        })
+    }
 }

@@ -1,12 +1,12 @@
 //! What a connection is, by what it does.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::receiver::ConnectionSample;
 use crate::units::{Bytes, Rate, Span, Time};
 
 /// How a connection is served beside the others of its group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// Little comes at a time: somebody waits for each answer, so the queue must be short.

@@ -333,7 +333,7 @@ impl Daemon {
         }
         self.changes.push_back(Change {
             at_s: now.since(self.started).as_secs_f64(),
-            act: report::act_json(&act),
+            act,
             reason: report::reason(&act, self.settings.policy().groups()),
         });
     }
@@ -431,7 +431,7 @@ impl Daemon {
         self.network = Some(network);
         self.stored = recalled.map(|(capacity, _)| capacity);
         self.remembered =
-            recalled.map(|(capacity, age_s)| Remembered { capacity_bps: capacity.as_bps(), age_s });
+            recalled.map(|(capacity, age_s)| Remembered { capacity_bps: capacity, age_s });
         let fresh = self.told_capacity.is_none() && self.controller.learned_capacity().is_none();
         if moved || (fresh && recalled.is_some()) {
             self.controller = self.settings.controller(recalled.map(|(capacity, _)| capacity))?;
@@ -446,7 +446,7 @@ impl Daemon {
 
     /// What a controller that begins now, in the same network, is told.
     fn starting_capacity(&self) -> Option<Rate> {
-        let remembered = self.remembered.map(|r| Rate::bps(r.capacity_bps));
+        let remembered = self.remembered.map(|r| r.capacity_bps);
         self.controller.learned_capacity().or(remembered).or(self.told_capacity)
     }
 

@@ -38,7 +38,7 @@ struct Contents {
 struct Entry {
     dev: String,
     network: String,
-    capacity_bps: u64,
+    capacity_bps: Rate,
     /// Seconds since 1970.
     at: u64,
 }
@@ -53,7 +53,7 @@ impl Memory {
     /// a link can have.
     pub(super) fn recall(&self, dev: &str, network: &str) -> Option<(Rate, u64)> {
         let entry = self.read().into_iter().find(|e| e.dev == dev && e.network == network)?;
-        let capacity = Rate::bps(entry.capacity_bps);
+        let capacity = entry.capacity_bps;
         let plausible = (CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity);
         plausible.then(|| (capacity, unix_now().saturating_sub(entry.at)))
     }
@@ -65,7 +65,7 @@ impl Memory {
         networks.push(Entry {
             dev: dev.to_owned(),
             network: network.to_owned(),
-            capacity_bps: capacity.as_bps(),
+            capacity_bps: capacity,
             at: unix_now(),
         });
         networks.sort_by_key(|e| std::cmp::Reverse(e.at));
@@ -136,7 +136,7 @@ mod tests {
         let entry = |at| Entry {
             dev: "eth0".into(),
             network: format!("from {at}"),
-            capacity_bps: 1_000_000,
+            capacity_bps: Rate::mbit(1),
             at,
         };
         let now = unix_now();

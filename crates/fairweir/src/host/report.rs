@@ -1,11 +1,12 @@
 //! What the daemon tells those who ask.
 
 use fairweir_core::policy::Group;
-use fairweir_core::receiver::{Act, DelaySource, GroupDecision, GroupState};
-use fairweir_core::units::{Rate, Time};
+use fairweir_core::receiver::{Act, GroupDecision};
+use fairweir_core::units::Time;
 use fairweir_linux::Host;
 
 use super::daemon::{Daemon, Totals};
+use super::windows::Count;
 use crate::wire::{DelayStatus, GroupStatus, Status};
 
 /// What fairweir on a receiving host does not cover, wherever it runs.
@@ -24,26 +25,23 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     // After a reload the decision is of the old groups until the next tick.
     let decided = Some(&decision.groups).filter(|d| d.len() == groups.len());
     let count = |i: usize| daemon.windows.counts.get(i).copied().unwrap_or_default();
-    let group = |(i, group)| GroupStatus {
-        connections: count(i).connections,
-        bounded_connections: count(i).bounded,
-        ..group_status(group, decided.map(|d| &d[i]), &daemon.totals[i])
-    };
+    let group =
+        |(i, group)| group_status(group, decided.map(|d| d[i]), &daemon.totals[i], count(i));
     let host_limits = daemon.host.as_ref().map(Host::limits).unwrap_or_default();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         dev: settings.dev.clone(),
         pid: std::process::id(),
         ready: daemon.host.is_some(),
-        control: settings.control().to_string(),
+        control: settings.control(),
         dry_run: settings.dry_run,
         enforcing: daemon.enforces(),
         open_reason: daemon.opening.as_ref().map(|o| o.reason.clone()),
-        capacity_bps: decision.capacity.map(Rate::as_bps),
+        capacity_bps: decision.capacity,
         remembered: daemon.remembered,
         network: daemon.network.clone(),
         since_s: now.since(daemon.started).as_secs_f64(),
-        act: act_json(&decision.act),
+        act: decision.act,
         reason: reason(&decision.act, groups),
         changes: daemon.changes.iter().cloned().collect(),
         groups: groups.iter().enumerate().map(group).collect(),
@@ -51,7 +49,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         delay: decision.delay.map(|delay| DelayStatus {
             mean_ms: delay.value.as_millis_f64(),
             least_ms: delay.least.as_millis_f64(),
-            source: source_name(delay.source).to_owned(),
+            source: delay.source,
             samples: delay.samples,
         }),
         connections: daemon.windows.counts.iter().map(|c| c.connections).sum(),
@@ -61,43 +59,23 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     }
 }
 
-fn group_status(group: &Group, decided: Option<&GroupDecision>, totals: &Totals) -> GroupStatus {
+fn group_status(
+    group: &Group,
+    decision: Option<GroupDecision>,
+    totals: &Totals,
+    count: Count,
+) -> GroupStatus {
     GroupStatus {
         name: group.name.clone(),
-        weight: group.weight.as_u32(),
-        matches: group.matches.iter().map(ToString::to_string).collect(),
-        rate_bps: totals.rate.as_bps(),
-        demand_bps: decided.and_then(|d| d.demand).map(Rate::as_bps),
-        share_bps: decided.map_or(0, |d| d.share.as_bps()),
-        ceil_bps: decided.and_then(|d| d.ceil).map(Rate::as_bps),
-        state: state_name(decided.map_or(GroupState::Unknown, |d| d.state)).to_owned(),
-        received_bytes: totals.sum.received.as_u64(),
+        weight: group.weight,
+        matches: group.matches.clone(),
+        // A group is measured also while nothing is decided.
+        decision: GroupDecision { rate: totals.rate, ..decision.unwrap_or_default() },
+        received_bytes: totals.sum.received,
         drops: totals.sum.drops,
-        backlog_bytes: totals.sum.backlog.as_u64(),
-        ..GroupStatus::default()
-    }
-}
-
-/// As serde names it.
-fn source_name(source: DelaySource) -> &'static str {
-    match source {
-        DelaySource::Timestamps => "timestamps",
-        DelaySource::ReceiverRtt => "receiver_rtt",
-        DelaySource::Probe => "probe",
-    }
-}
-
-/// As serde names it.
-fn state_name(state: GroupState) -> &'static str {
-    match state {
-        GroupState::Idle => "idle",
-        GroupState::Unknown => "unknown",
-        GroupState::Growing => "growing",
-        GroupState::Rising => "rising",
-        GroupState::Saturating => "saturating",
-        GroupState::NonSaturating => "non_saturating",
-        GroupState::Lending => "lending",
-        GroupState::Unresponsive => "unresponsive",
+        backlog_bytes: totals.sum.backlog,
+        connections: count.connections,
+        bounded_connections: count.bounded,
     }
 }
 
@@ -110,8 +88,4 @@ pub(super) fn reason(act: &Act, groups: &[Group]) -> String {
         _ => None,
     };
     group.map_or_else(|| act.to_string(), |g| format!("{act} ({})", g.name))
-}
-
-pub(super) fn act_json(act: &Act) -> serde_json::Value {
-    serde_json::to_value(act).unwrap_or_default()
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use super::read;
 use crate::cli::RunDir;
 
-/// `fairweir isp`: the daemon, or a command that asks it.
+/// `fairweir isp`: the daemon, or a command to it.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct IspArgs {
@@ -20,10 +20,10 @@ pub(crate) struct IspArgs {
 /// The daemon.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
-    /// Plans, and where to police (docs/isp.md).
+    /// The configuration: interfaces, plans and subscribers (docs/isp.md).
     #[arg(long, value_name = "FILE", default_value = read::DEFAULT_PATH)]
     pub(super) config: PathBuf,
-    /// Touch nothing: print what would be done.
+    /// Attach nothing; print what would be done.
     #[arg(long)]
     pub(super) dry_run: bool,
     /// Print the dry run as JSON.
@@ -33,70 +33,70 @@ pub(crate) struct DaemonArgs {
     pub(super) run_dir: RunDir,
     #[command(flatten)]
     pub(super) state: StateDir,
-    /// End when stdin ends: for programs that start the daemon.
+    /// Exit when stdin closes, for programs that start the daemon.
     #[arg(long, hide = true)]
     pub(super) until_stdin_closes: bool,
 }
 
-/// Where what the API changed is kept.
+/// The directory of the journal.
 #[derive(Debug, Args)]
 pub(crate) struct StateDir {
-    /// Directory of what is remembered.
+    /// Directory of the stored state.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir")]
     pub(super) state_dir: PathBuf,
 }
 
-/// What can be asked of the daemon.
+/// The commands to the daemon.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum IspCommand {
     /// Add a subscriber.
     #[command(after_help = ADD_EXAMPLES)]
     Add(AddArgs),
-    /// Give a subscriber another plan, or other addresses.
+    /// Change the plan or the addresses of a subscriber.
     #[command(after_help = CHANGE_EXAMPLES)]
     Change(ChangeArgs),
-    /// Remove subscribers; their traffic passes from then on.
+    /// Remove subscribers; their traffic then passes unpoliced.
     #[command(after_help = REMOVE_EXAMPLES)]
     Remove(NamesArgs),
     /// List the subscribers.
     #[command(after_help = LIST_EXAMPLES)]
     List(ListArgs),
-    /// Show a subscriber and what became of its packets.
+    /// Print a subscriber and its counters.
     #[command(after_help = SHOW_EXAMPLES)]
     Show(ShowArgs),
-    /// Add or change what stands in a table (CSV): name,addresses,plan.
+    /// Add or change the subscribers of a CSV table (name,addresses,plan).
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
     /// Add, change, remove or list plans.
     #[command(subcommand)]
     Plan(PlanCommand),
-    /// Read the files again and do what is different.
+    /// Read the files again and apply the differences.
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload(ReloadArgs),
-    /// Forget what was added, changed or removed by commands, and take the file's word again.
+    /// Undo changes made by commands; the configuration file applies again.
     #[command(after_help = REVERT_EXAMPLES)]
     Revert(RevertArgs),
-    /// Show what the daemon knows and does.
+    /// Print the daemon's state.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
-    /// Watch the busiest subscribers live.
+    /// Show the busiest subscribers, updated live.
     #[command(after_help = TOP_EXAMPLES)]
     Top(TopArgs),
-    /// Print metrics in Prometheus' text format.
+    /// Print metrics in the Prometheus text format.
     #[command(after_help = METRICS_EXAMPLES)]
     Metrics(MetricsArgs),
 }
 
-/// What can be done with plans.
+/// The subcommands of `plan`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum PlanCommand {
     /// Add the plans of a file.
     #[command(after_help = PLAN_EXAMPLES)]
     Add(PlanFileArgs),
-    /// Change plans to what a file says; all their subscribers have that at once.
+    /// Change plans as in a file; this applies to all of their subscribers at once.
     #[command(after_help = PLAN_EXAMPLES)]
     Change(PlanFileArgs),
-    /// Remove plans that nobody has.
+    /// Remove plans that have no subscribers.
     #[command(after_help = PLAN_EXAMPLES)]
     Remove(NamesArgs),
     /// List the plans.
@@ -109,10 +109,10 @@ pub(crate) enum PlanCommand {
 pub(crate) struct AddArgs {
     /// The subscriber's name.
     pub(super) name: String,
-    /// What it has bought.
+    /// The plan.
     #[arg(long)]
     pub(super) plan: String,
-    /// An address or a prefix; give it again for more.
+    /// An address or a prefix; repeatable.
     #[arg(long, value_name = "ADDRESS", required = true)]
     pub(super) address: Vec<String>,
     #[command(flatten)]
@@ -124,10 +124,10 @@ pub(crate) struct AddArgs {
 pub(crate) struct ChangeArgs {
     /// The subscriber's name.
     pub(super) name: String,
-    /// Another plan.
+    /// The new plan.
     #[arg(long)]
     pub(super) plan: Option<String>,
-    /// Its only addresses from now on; give it again for more.
+    /// The new addresses, which replace all old ones; repeatable.
     #[arg(long, value_name = "ADDRESS")]
     pub(super) address: Vec<String>,
     #[command(flatten)]
@@ -137,7 +137,7 @@ pub(crate) struct ChangeArgs {
 /// Commands for names.
 #[derive(Debug, Args)]
 pub(crate) struct NamesArgs {
-    /// Their names.
+    /// The names.
     #[arg(required = true)]
     pub(super) names: Vec<String>,
     #[command(flatten)]
@@ -147,10 +147,10 @@ pub(crate) struct NamesArgs {
 /// `fairweir isp list`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Only those who have this plan.
+    /// Only subscribers of this plan.
     #[arg(long)]
     pub(super) plan: Option<String>,
-    /// Print a JSON object for each, one a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
@@ -174,10 +174,10 @@ pub(crate) struct ShowArgs {
 pub(crate) struct ImportArgs {
     /// The table; `-` is stdin.
     pub(super) file: PathBuf,
-    /// Change nothing; say what would be, and which rows are bad.
+    /// Change nothing; print what would change, and the bad rows.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Import the good rows although others are bad.
+    /// Import the valid rows even if others are bad.
     #[arg(long)]
     pub(super) skip_bad: bool,
     /// Print JSON.
@@ -199,7 +199,7 @@ pub(crate) struct PlanFileArgs {
 /// `fairweir isp reload`.
 #[derive(Debug, Args)]
 pub(crate) struct ReloadArgs {
-    /// Change nothing; say what would be.
+    /// Change nothing; print what would change.
     #[arg(long)]
     pub(super) dry_run: bool,
     #[command(flatten)]
@@ -209,10 +209,10 @@ pub(crate) struct ReloadArgs {
 /// `fairweir isp revert`.
 #[derive(Debug, Args)]
 pub(crate) struct RevertArgs {
-    /// Subscribers and plans.
+    /// Names of subscribers and plans.
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub(super) names: Vec<String>,
-    /// All of them.
+    /// All subscribers and plans.
     #[arg(long)]
     pub(super) all: bool,
     #[command(flatten)]
@@ -234,13 +234,13 @@ pub(crate) struct StatusArgs {
 /// `fairweir isp top`.
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// How many subscribers.
+    /// The number of subscribers.
     #[arg(short = 'n', long, value_name = "N", default_value = "20")]
     pub(super) count: usize,
-    /// Print them once, after a second.
+    /// Measure for a second, print once and exit.
     #[arg(long)]
     pub(super) once: bool,
-    /// The same as JSON.
+    /// Print JSON.
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
@@ -250,7 +250,7 @@ pub(crate) struct TopArgs {
 /// `fairweir isp metrics`.
 #[derive(Debug, Args)]
 pub(crate) struct MetricsArgs {
-    /// Add the busiest subscribers, by name.
+    /// Include the N busiest subscribers by name.
     #[arg(long, value_name = "N", default_value = "0")]
     pub(super) top: usize,
     #[command(flatten)]
@@ -259,19 +259,19 @@ pub(crate) struct MetricsArgs {
 
 /// Of `fairweir isp` itself.
 pub(crate) const EXAMPLES: &str = "Examples:
-  fairweir check /etc/fairweir/isp.toml      what was understood of plans and subscribers
-  sudo fairweir isp --dry-run                what would be done
-  sudo fairweir isp                          police, until told to stop
+  fairweir check /etc/fairweir/isp.toml      print how plans and subscribers are read
+  sudo fairweir isp --dry-run                print what would be done
+  sudo fairweir isp                          run the daemon
   sudo fairweir isp add alice --plan home-50 --address 192.0.2.1 --address 2001:db8:1::/56
-  sudo fairweir isp top                      the busiest subscribers
+  sudo fairweir isp top                      show the busiest subscribers
 
-When the daemon ends, however it does, all traffic passes. SIGHUP reads the files again.";
+When the daemon exits for any reason, all traffic passes. SIGHUP reads the files again.";
 
 const ADD_EXAMPLES: &str = "Examples:
   sudo fairweir isp add alice --plan home-50 --address 192.0.2.1
   sudo fairweir isp add bob --plan home-50 --address 192.0.2.2 --address 2001:db8:2::/56
 
-It is in force when the command ends, and stays so over restarts and reloads.";
+The change is in force when the command returns, and persists over restarts and reloads.";
 
 const CHANGE_EXAMPLES: &str = "Examples:
   sudo fairweir isp change alice --plan home-100
@@ -281,7 +281,7 @@ const REMOVE_EXAMPLES: &str = "Examples:
   sudo fairweir isp remove alice
   sudo fairweir isp remove alice bob
 
-One that stands in the file stays removed until `fairweir isp revert` or `add`.";
+A subscriber of the configuration file stays removed until `fairweir isp revert` or `add`.";
 
 const LIST_EXAMPLES: &str = "Examples:
   sudo fairweir isp list
@@ -301,7 +301,7 @@ new.csv:
   name,addresses,plan
   alice,192.0.2.1 2001:db8:1::/56,home-50
 
-Who is there already is changed, nobody is removed. If a row is bad, nothing is imported.";
+Existing subscribers are changed, none are removed. If a row is bad, nothing is imported.";
 
 const PLAN_EXAMPLES: &str = "Examples:
   sudo fairweir isp plan add new-plans.toml
@@ -313,13 +313,13 @@ const RELOAD_EXAMPLES: &str = "Examples:
   sudo fairweir isp reload --dry-run
   sudo fairweir isp reload
 
-What was changed by commands stays in force; `fairweir isp revert` forgets it.";
+Changes made by commands stay in force; `fairweir isp revert` undoes them.";
 
 const REVERT_EXAMPLES: &str = "Examples:
   sudo fairweir isp revert alice
   sudo fairweir isp revert --all
 
-If no daemon runs, what is kept for its next start is edited.";
+If no daemon runs, the journal is edited and the next start uses it.";
 
 const STATUS_EXAMPLES: &str = "Examples:
   sudo fairweir isp status
@@ -330,7 +330,7 @@ const TOP_EXAMPLES: &str = "Examples:
   sudo fairweir isp top --count 5 --once
   sudo fairweir isp top --json
 
-q quits.";
+Press q to quit.";
 
 const METRICS_EXAMPLES: &str = "Examples:
   sudo fairweir isp metrics

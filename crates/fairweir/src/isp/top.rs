@@ -106,7 +106,7 @@ fn draw(frame: &mut Frame<'_>, status: &Status, busiest: &Busiest) {
     });
     let header = Row::new(HEADINGS.map(|(heading, _)| heading)).dim();
     frame.render_widget(Table::new(body, widths).header(header), rows[1]);
-    frame.render_widget(Line::from("q quits · yellow: at the plan's rate").dim(), rows[2]);
+    frame.render_widget(Line::from("q: quit · yellow: at the plan's rate").dim(), rows[2]);
 }
 
 #[cfg(test)]

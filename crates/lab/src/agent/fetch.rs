@@ -6,10 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use fairweir_core::units::Span;
+use fairweir_scenario::Kind;
 use fairweir_scenario::app::Outcome;
 
 use crate::clock::Clock;
-use crate::job::{Job, Measured, What};
+use crate::job::Job;
 
 mod driver;
 mod quic;
@@ -21,6 +22,8 @@ pub(super) use quic::receive as receive_quic;
 const BUFFER: usize = 256 * 1024;
 /// How long a read may block before the receiver looks at the clock again.
 const READ_TIMEOUT: Duration = Duration::from_millis(50);
+/// The server closes at the stop by its own reading of the clock.
+const CLOSE_EARLY_MAX: Span = Span::millis(50);
 /// How often a receiver of datagrams says that it is there, until it hears of the server.
 const HELLO_INTERVAL: Span = Span::millis(500);
 
@@ -28,31 +31,31 @@ pub(super) fn main() -> io::Result<()> {
     let job: Job = super::read_job()?;
     let clock = super::read_clock()?;
     clock.sleep_until(job.start());
-    let outcome = match job.what {
-        What::Bulk | What::OnOff { .. } => {
+    let outcome = match job.flow.kind {
+        Kind::Bulk | Kind::OnOff(_) => {
             receive_all(&job, clock)?;
             Outcome::Nothing
         }
-        What::Udp => {
+        Kind::Udp => {
             receive_datagrams(&job, clock)?;
             Outcome::Nothing
         }
-        What::Quic => {
+        Kind::Quic => {
             quic::receive(&job, clock)?;
             Outcome::Nothing
         }
-        What::Ping { .. } | What::Video { .. } | What::Web { .. } | What::Short { .. } => {
+        Kind::Ping { .. } | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => {
             Driver::new(&job, clock).play()?
         }
     };
-    println!("{}", serde_json::to_string(&Measured::new(outcome))?);
+    println!("{}", serde_json::to_string(&outcome)?);
     Ok(())
 }
 
 fn receive_all(job: &Job, clock: Clock) -> io::Result<()> {
     let results = thread::scope(|scope| {
         let receive = || scope.spawn(|| receive(job, clock));
-        let threads: Vec<_> = (0..job.connections).map(|_| receive()).collect();
+        let threads: Vec<_> = (0..job.flow.connections).map(|_| receive()).collect();
         threads.into_iter().map(|t| t.join()).collect::<Vec<_>>()
     });
     for result in results {
@@ -66,11 +69,9 @@ fn receive(job: &Job, clock: Clock) -> io::Result<()> {
     let mut stream = TcpStream::connect(job.server)?;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     let mut buffer = vec![0; BUFFER];
-    while clock.now().as_nanos() < job.stop_ns {
+    while clock.now() < job.stop() {
         match stream.read(&mut buffer) {
-            Ok(0) if clock.now().as_nanos() + READ_TIMEOUT.as_nanos() as u64 >= job.stop_ns => {
-                break;
-            }
+            Ok(0) if clock.now() + CLOSE_EARLY_MAX >= job.stop() => break,
             Ok(0) => return Err(io::Error::other("the server closed too early")),
             Ok(_) => {}
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}

@@ -4,7 +4,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
 
-use fairweir_scenario::UDP_HEADER;
+use fairweir_scenario::{CongestionControl, UDP_HEADER};
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn::congestion::{ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::{EndpointConfig, TransportConfig, VarInt};
@@ -23,11 +23,13 @@ const SOCKET_BUFFER: usize = 4 << 20;
 /// Packets as large as the link carries, one at a time: the kernel shall neither cut large ones nor
 /// merge small ones, or a queue that counts bytes would mean nothing.
 pub(super) fn transport(job: &Job) -> io::Result<TransportConfig> {
-    let congestion: Arc<dyn ControllerFactory + Send + Sync> = match &*job.congestion_control {
-        "reno" => Arc::new(NewRenoConfig::default()),
-        "cubic" => Arc::new(CubicConfig::default()),
-        "bbr" => Arc::new(BbrConfig { seed: job.seed }),
-        other => return Err(io::Error::other(format!("QUIC has no `{other}`"))),
+    let congestion: Arc<dyn ControllerFactory + Send + Sync> = match job.flow.congestion_control {
+        CongestionControl::Reno => Arc::new(NewRenoConfig::default()),
+        CongestionControl::Cubic => Arc::new(CubicConfig::default()),
+        CongestionControl::Bbr => Arc::new(BbrConfig { seed: job.seed }),
+        CongestionControl::Vegas => {
+            return Err(io::Error::other("quinn has no congestion control `vegas`"));
+        }
     };
     let mut transport = TransportConfig::default();
     transport.congestion_controller_factory(congestion);

@@ -15,10 +15,11 @@ use std::thread;
 use std::time::Duration;
 
 use fairweir_linux::pacing;
+use fairweir_scenario::Kind;
 use socket2::{Domain, Socket, Type};
 
 use crate::clock::Clock;
-use crate::job::{Job, Ready, What};
+use crate::job::{Job, Ready};
 
 mod app;
 mod quic;
@@ -43,7 +44,7 @@ const BACKLOG: i32 = 512;
 
 pub(super) fn main() -> io::Result<()> {
     let jobs: Vec<Job> = super::read_job()?;
-    let wants_quic = jobs.iter().any(|job| matches!(job.what, What::Quic));
+    let wants_quic = jobs.iter().any(|job| job.flow.kind == Kind::Quic);
     let identity = wants_quic.then(Identity::new).transpose()?;
     let mut servers = Vec::new();
     for job in jobs {
@@ -74,15 +75,13 @@ enum Server {
 impl Server {
     /// Opens the port of a job.
     fn new(job: &Job, identity: Option<&Identity>) -> io::Result<Server> {
-        Ok(match job.what {
-            What::Ping { .. } => Server::Echo(UdpSocket::bind(job.server)?),
-            What::Udp => Server::Datagrams(UdpSocket::bind(job.server)?),
-            What::Bulk => Server::Bulk(listen(job)?),
-            What::OnOff { .. } => Server::OnOff(listen(job)?),
-            What::Video { .. } | What::Web { .. } | What::Short { .. } => {
-                Server::Responder(listen(job)?)
-            }
-            What::Quic => {
+        Ok(match job.flow.kind {
+            Kind::Ping { .. } => Server::Echo(UdpSocket::bind(job.server)?),
+            Kind::Udp => Server::Datagrams(UdpSocket::bind(job.server)?),
+            Kind::Bulk => Server::Bulk(listen(job)?),
+            Kind::OnOff(_) => Server::OnOff(listen(job)?),
+            Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => Server::Responder(listen(job)?),
+            Kind::Quic => {
                 let identity = identity.ok_or_else(|| io::Error::other("no certificate"))?;
                 let config = Box::new(identity.server_config(job)?);
                 Server::Quic(UdpSocket::bind(job.server)?, config)
@@ -105,9 +104,9 @@ impl Server {
 fn listen(job: &Job) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(job.server), Type::STREAM, None)?;
     // What is accepted inherits all.
-    socket.set_tcp_congestion(job.congestion_control.as_bytes())?;
+    socket.set_tcp_congestion(job.flow.congestion_control.name().as_bytes())?;
     socket.set_tcp_notsent_lowat(unsent_max(job))?;
-    if job.paced {
+    if job.flow.paced {
         pacing::pace(&socket)?;
     }
     socket.bind(&job.server.into())?;

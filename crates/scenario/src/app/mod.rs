@@ -28,6 +28,7 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 
 use fairweir_core::units::{Bytes, Time};
+use serde::{Deserialize, Serialize};
 
 use crate::report::{PingSamples, Run, ShortSamples, VideoSamples, WebSamples};
 use crate::{Flow, Kind};
@@ -102,7 +103,7 @@ pub enum Want {
 }
 
 /// What an application measured.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
     /// Nothing that the link does not know better.
     Nothing,

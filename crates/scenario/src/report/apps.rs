@@ -1,12 +1,12 @@
 //! What applications measured, and the judgement on it.
 
 use fairweir_core::units::{Bytes, Rate, Span};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::rounded;
 
 /// Round-trip times of a ping.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PingSamples {
     /// Index of its group.
     pub group: usize,
@@ -17,7 +17,7 @@ pub struct PingSamples {
 }
 
 /// How a film was played.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct VideoSamples {
     /// Index of its group.
     pub group: usize,
@@ -34,7 +34,7 @@ pub struct VideoSamples {
 }
 
 /// How long web pages took.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WebSamples {
     /// Index of its group.
     pub group: usize,
@@ -47,7 +47,7 @@ pub struct WebSamples {
 }
 
 /// How long short downloads took.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShortSamples {
     /// Index of its group.
     pub group: usize,

@@ -4,9 +4,10 @@ use std::iter::Sum;
 use std::ops::Add;
 
 use fairweir_core::units::{Bytes, Rate, Span};
+use serde::{Deserialize, Serialize};
 
 /// What a flow does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// A TCP download that has always more to send, up to its demand.
     Bulk,
@@ -46,7 +47,7 @@ impl Kind {
 }
 
 /// Periods of an on-off flow: Pareto distributed, with these means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnOff {
     /// While it sends.
     pub on: Span,
@@ -55,7 +56,7 @@ pub struct OnOff {
 }
 
 /// A film.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Video {
     /// Rates of the qualities that there are, in rising order; of the film, without headers.
     pub ladder: Vec<Rate>,
@@ -64,7 +65,7 @@ pub struct Video {
 }
 
 /// Somebody who looks at web pages, one after the other, in sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Web {
     /// How many servers a page comes from.
     pub hosts: u32,
@@ -81,7 +82,7 @@ pub struct Web {
 }
 
 /// Downloads that arrive as a Poisson process, each with a connection of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Short {
     /// Mean time from one to the next.
     pub interval: Span,

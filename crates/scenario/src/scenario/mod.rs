@@ -18,6 +18,7 @@ pub use fairweir_core::policy::Group;
 use fairweir_core::receiver::{Control, CrabTuning, Enforce};
 use fairweir_core::share::{Entry, Weight, fair};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
+use serde::{Deserialize, Serialize};
 
 use crate::link::{Buffer, Capacity, Discipline, LinkSpec};
 
@@ -175,7 +176,7 @@ impl Tuning {
 }
 
 /// One application of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
     /// Index of its group.
     pub group: usize,
@@ -206,7 +207,7 @@ pub struct Flow {
 }
 
 /// From when on a flow would use how much.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DemandStep {
     /// From then on.
     pub at: Time,
@@ -235,7 +236,7 @@ pub const UDP_HEADER: u64 = 8;
 pub const QUIC_HEADER: u64 = (1 + 8 + 1) + (1 + 1 + 4) + 16;
 
 /// A sender's congestion control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CongestionControl {
     /// TCP Reno.
     Reno,
@@ -260,7 +261,7 @@ impl CongestionControl {
 }
 
 /// A version of the Internet protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ip {
     /// IPv4.
     V4,

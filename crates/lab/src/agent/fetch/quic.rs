@@ -23,7 +23,7 @@ pub(in super::super) fn receive(job: &Job, clock: Clock) -> io::Result<()> {
     runtime.block_on(async {
         let endpoint = endpoint(job)?;
         let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..job.connections {
+        for _ in 0..job.flow.connections {
             tasks.spawn(download(endpoint.clone(), job.clone(), clock));
         }
         let mut result = Ok(());

@@ -12,7 +12,7 @@ const OWED_MAX: Span = Span::millis(20);
 /// A source with a demand that changes in steps: a token bucket of payload bytes.
 pub(super) struct Source {
     /// From when on how much payload per second; `None` is without end.
-    goodputs: Vec<(u64, Option<u64>)>,
+    goodputs: Vec<(Time, Option<u64>)>,
     segment: u64,
     at: Time,
     /// In bytes · 10⁻⁹, so that nothing is lost to rounding.
@@ -33,7 +33,7 @@ impl Source {
 
     /// What may be sent at `now`, in whole segments.
     pub(super) fn allowance(&mut self, now: Time) -> Allowance {
-        let holds = self.goodputs.iter().rev().find(|(at, _)| *at <= now.as_nanos());
+        let holds = self.goodputs.iter().rev().find(|(at, _)| *at <= now);
         let goodput = holds.or(self.goodputs.first()).and_then(|(_, goodput)| *goodput);
         let passed = now.since(self.at);
         self.at = now;
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     /// Plays a source that can send whenever it may, but not between `held_from` and `held_to`.
-    fn sent_in_ten_seconds(goodputs: Vec<(u64, Option<u64>)>, held: std::ops::Range<u64>) -> u64 {
+    fn sent_in_ten_seconds(goodputs: Vec<(Time, Option<u64>)>, held: std::ops::Range<u64>) -> u64 {
         let mut source = Source { goodputs, segment: 1448, at: Time::ZERO, nanotokens: 0 };
         let mut sent = 0;
         for ms in (0..10_000).filter(|ms| !held.contains(ms)) {
@@ -86,20 +86,21 @@ mod tests {
 
     #[test]
     fn a_source_sends_its_goodput() {
-        let sent = sent_in_ten_seconds(vec![(0, Some(1_000_000))], 0..0);
+        let sent = sent_in_ten_seconds(vec![(Time::ZERO, Some(1_000_000))], 0..0);
         assert!((9_995_000..=10_000_000).contains(&sent), "{sent}");
     }
 
     #[test]
     fn a_step_changes_the_goodput() {
-        let steps = vec![(0, Some(1_000_000)), (5_000_000_000, Some(200_000))];
+        let at = Time::ZERO + Span::secs(5);
+        let steps = vec![(Time::ZERO, Some(1_000_000)), (at, Some(200_000))];
         let sent = sent_in_ten_seconds(steps, 0..0);
         assert!((5_995_000..=6_005_000).contains(&sent), "{sent}");
     }
 
     #[test]
     fn what_could_not_be_sent_is_not_owed() {
-        let sent = sent_in_ten_seconds(vec![(0, Some(1_000_000))], 2_000..6_000);
+        let sent = sent_in_ten_seconds(vec![(Time::ZERO, Some(1_000_000))], 2_000..6_000);
         assert!((6_000_000..=6_030_000).contains(&sent), "{sent}");
     }
 }
