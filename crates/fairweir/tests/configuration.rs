@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use tempfile::TempDir;
 
 mod common;
@@ -386,6 +390,76 @@ fn a_file_that_cannot_be_read_is_named() {
     assert!(error.contains("latin1.toml:2: text: a byte that is not UTF-8"), "{error}");
     let error = refused(&written(&dir, "huge.toml", vec![b'\n'; 2 << 20])).unwrap();
     assert!(error.contains("huge.toml: too large; allowed are 1048576 bytes"), "{error}");
+}
+
+/// Not root, and not a user that has an account on test machines.
+const STRANGER: u32 = 4_242_424;
+
+#[test]
+fn root_merges_no_conf_d_that_another_user_made() {
+    if !privileged() {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let main = written(&dir, "fairweir.toml", "version = 1\n");
+    let entry = written(&dir, "conf.d/x.toml", "version = 1\n[host]\ncontrol = \"none\"\n");
+    let conf_d = dir.path().join("conf.d");
+    assert_eq!(refused(&main), None);
+    chown(&conf_d, Some(STRANGER), None).unwrap();
+    let error = refused(&main).unwrap();
+    assert!(error.contains(&format!("conf.d: owned by uid {STRANGER}")), "{error}");
+    assert!(error.ends_with(&format!("run `chown root {}`", conf_d.display())), "{error}");
+    chown(&conf_d, Some(0), None).unwrap();
+    fs::set_permissions(&conf_d, fs::Permissions::from_mode(0o1777)).unwrap();
+    let error = refused(&main).unwrap();
+    assert!(error.ends_with(&format!("run `chmod go-w {}`", conf_d.display())), "{error}");
+    fs::set_permissions(&conf_d, fs::Permissions::from_mode(0o755)).unwrap();
+    chown(&entry, Some(STRANGER), None).unwrap();
+    assert!(refused(&main).unwrap().contains("conf.d/x.toml: owned by uid"));
+    chown(&entry, Some(0), None).unwrap();
+    chown(&main, Some(STRANGER), None).unwrap();
+    assert!(refused(&main).unwrap().contains("fairweir.toml: owned by uid"));
+}
+
+#[test]
+fn a_link_in_conf_d_does_not_show_the_file_behind_it() {
+    let dir = TempDir::new().unwrap();
+    let secret = written(&dir, "secret", "root:$y$j9T$hunter2:19000:0:99999:7:::\n");
+    let main = written(&dir, "fairweir.toml", "version = 1\n");
+    fs::create_dir(dir.path().join("conf.d")).unwrap();
+    let link = dir.path().join("conf.d/x.toml");
+    symlink(&secret, &link).unwrap();
+    let error = refused(&main).unwrap();
+    assert!(!error.contains("hunter2"), "{error}");
+    assert!(error.contains("conf.d/x.toml: a symbolic link; expected a regular file"), "{error}");
+    fs::remove_file(&link).unwrap();
+    // Not even if it is named on the command line: a syntax error has a line number and no text.
+    let error = refused(&secret).unwrap();
+    assert!(!error.contains("hunter2") && error.contains("secret:1: syntax: "), "{error}");
+}
+
+#[test]
+fn no_fifo_holds_the_program() {
+    let dir = TempDir::new().unwrap();
+    let main = dir.path().join("fairweir.toml");
+    mkfifo(&main, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_fairweir"))
+        .args([OsStr::new("check"), main.as_os_str()])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    for _ in 0..100 {
+        if child.try_wait().unwrap().is_some() {
+            let output = child.wait_with_output().unwrap();
+            let error = only_error_line(&output);
+            assert!(error.ends_with(": a FIFO; expected a regular file"), "{error}");
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    panic!("`fairweir check` waits for a writer of the FIFO");
 }
 
 /// One to three slips of the kind that people and editors make.

@@ -1,11 +1,10 @@
 //! The operator's file: where to police, and the plans and subscribers that the file knows.
 
-use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
+use fairweir_config::file::{Rules, Text, Trust};
 use fairweir_config::value::parse_dev;
 use fairweir_config::{ConfigError, VERSION};
 use fairweir_config::{Placed, Source, Table as TomlTable};
@@ -255,22 +254,14 @@ fn in_table(table: &Path, bad: &csv::BadRow) -> anyhow::Error {
 /// # Errors
 /// If it cannot be read, is too large, or is not UTF-8.
 pub(super) fn read_text(path: &Path) -> anyhow::Result<String> {
-    let shown = path.display();
-    let unreadable = |e: io::Error| anyhow!("{shown}: cannot read it: {e}");
-    let size = fs::metadata(path).map_err(unreadable)?.len();
-    if size > FILE_SIZE_MAX {
-        bail!("{shown}: {size} bytes are too many: at most {FILE_SIZE_MAX}");
-    }
-    let bytes = fs::read(path).map_err(unreadable)?;
-    String::from_utf8(bytes).map_err(|e| {
-        let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
-        let line = 1 + good.iter().filter(|&&b| b == b'\n').count();
-        anyhow!("{shown}:{line}: text: a byte that is not UTF-8")
-    })
+    let rules = Rules { bytes_max: FILE_SIZE_MAX, trust: Trust::OWNER, if_missing: "" };
+    Ok(Text::read(path, &rules)?.as_str().to_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const GOOD: &str = r#"version = 1
