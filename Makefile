@@ -12,6 +12,8 @@ endif
 
 PREFIX ?= /usr/local
 DESTDIR ?=
+# make uninstall PURGE=1 removes configuration and state too.
+PURGE ?=
 
 .PHONY: help build run test evidence figures bench check install uninstall deps
 
@@ -23,13 +25,16 @@ help:
 	@echo 'make evidence  play every scenario and write the tables and pictures of docs/ anew'
 	@echo 'make figures   play the figures of the papers and of the default control in virtual time and write their tables anew'
 	@echo 'make bench     print the benchmark tables'
-	@echo 'make install   binary, systemd unit and an example configuration'
+	@echo 'make install   binary, systemd units, example configurations, man pages and completions'
+	@echo 'make uninstall stop the daemons and remove all that; PURGE=1: also configuration and state'
 
 deps:
 	@./dist/install-deps
 
 build: deps
 	cargo build --release --locked -p fairweir
+	@# cargo leaves the time alone when nothing had to be built; dist/install compares it.
+	@touch $(FAIRWEIR)
 
 run: build
 	@mkdir -p evidence/demo
@@ -56,21 +61,8 @@ figures: build
 bench: build
 	$(SUDO) cargo bench --locked --workspace --bench fair --bench police --bench link --bench classifier --bench tick --bench connections --bench daemon --bench htb --bench tcp --bench engine
 
-install: build
-	install -D -m 0755 $(FAIRWEIR) $(DESTDIR)$(PREFIX)/bin/fairweir
-	install -D -m 0644 dist/fairweir@.service $(DESTDIR)/etc/systemd/system/fairweir@.service
-	sed -i 's|/usr/local/bin/|$(PREFIX)/bin/|g' $(DESTDIR)/etc/systemd/system/fairweir@.service
-	install -D -m 0644 dist/fairweir-isp.service $(DESTDIR)/etc/systemd/system/fairweir-isp.service
-	sed -i 's|/usr/local/bin/|$(PREFIX)/bin/|g' $(DESTDIR)/etc/systemd/system/fairweir-isp.service
-	install -d -m 0755 $(DESTDIR)/etc/fairweir/conf.d
-	install -m 0644 dist/isp.toml $(DESTDIR)/etc/fairweir/isp.toml.example
-	install -m 0644 dist/fairweir.toml $(DESTDIR)/etc/fairweir/fairweir.toml.example
-	@test -e $(DESTDIR)/etc/fairweir/fairweir.toml || \
-		install -m 0644 dist/fairweir.toml $(DESTDIR)/etc/fairweir/fairweir.toml
-	@echo 'Edit /etc/fairweir/fairweir.toml (fairweir init --dev eth0 --output - proposes one), then: systemctl enable --now fairweir@eth0'
-	@echo 'An ISP: write /etc/fairweir/isp.toml (isp.toml.example is one), then: systemctl enable --now fairweir-isp'
+install:
+	@FAIRWEIR='$(FAIRWEIR)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' ./dist/install
 
 uninstall:
-	-$(DESTDIR)$(PREFIX)/bin/fairweir off
-	rm -f $(DESTDIR)$(PREFIX)/bin/fairweir $(DESTDIR)/etc/systemd/system/fairweir@.service $(DESTDIR)/etc/systemd/system/fairweir-isp.service
-	@echo 'Left alone: /etc/fairweir, /var/lib/fairweir'
+	@DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' PURGE='$(PURGE)' ./dist/uninstall

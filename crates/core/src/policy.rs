@@ -24,7 +24,7 @@ pub const GROUPS_MAX: usize = 256;
 /// The longest name of a group, application, unit or user, in bytes.
 pub const NAME_MAX: usize = 63;
 
-/// The name of the group that takes what matches nothing.
+/// The name of the group that takes all unmatched traffic.
 pub const DEFAULT_GROUP: &str = "default";
 
 /// A valid list of flow groups: names are unique, one is the default, at most [`GROUPS_MAX`].
@@ -103,19 +103,19 @@ pub enum Side {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// More than [`GROUPS_MAX`].
-    #[error("{0} groups are too many: at most {max} with the default group", max = GROUPS_MAX)]
+    #[error("{0} groups: at most {max} are allowed, the default group included", max = GROUPS_MAX)]
     TooManyGroups(usize),
     /// Two groups of one name.
-    #[error("the group `{0}` stands there twice; merge the two")]
+    #[error("duplicate group `{0}`")]
     DuplicateGroup(String),
     /// A name that cannot be shown or stored.
     #[error(
-        "`{0}` is no name for a group: 1 to {max} letters, digits, `-`, `_` or `.`",
+        "`{0}` is not a valid group name (1 to {max} letters, digits, `-`, `_` or `.`)",
         max = NAME_MAX
     )]
     BadName(String),
-    /// The default group takes what matches nothing, so it has no matches of its own.
-    #[error("the group `default` takes what matches nothing, so it cannot have `match`")]
+    /// The default group takes all unmatched traffic, so it has no matches of its own.
+    #[error("the group `default` takes all unmatched traffic and cannot have `match`")]
     DefaultMatches,
 }
 
@@ -155,7 +155,7 @@ impl Policy {
         &self.groups
     }
 
-    /// Index of the group that takes what matches nothing.
+    /// Index of the group that takes all unmatched traffic.
     pub fn default_group(&self) -> usize {
         self.default
     }
@@ -188,16 +188,16 @@ fn is_name(name: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MatchError {
     /// No `kind:` in front.
-    #[error("`{0}` has no kind; write for example `app:{0}` or `ip:203.0.113.0/24` ({KINDS})")]
+    #[error("`{0}` has no kind; use for example `app:{0}` or `ip:203.0.113.0/24` (kinds: {KINDS})")]
     NoKind(String),
     /// A kind that does not exist.
-    #[error("`{kind}:` is no kind of match; there are {KINDS}")]
+    #[error("unknown kind of match `{kind}:` (kinds: {KINDS})")]
     UnknownKind {
         /// What stood before the colon.
         kind: String,
     },
     /// A kind that is planned.
-    #[error("`{0}:` is reserved and does not work yet; there are {KINDS}")]
+    #[error("`{0}:` is reserved and does not work yet (kinds: {KINDS})")]
     NotYet(String),
     /// A name that is empty, too long or a path.
     #[error("`{text}`: {wanted}, at most {max} bytes", max = NAME_MAX)]
@@ -211,7 +211,7 @@ pub enum MatchError {
     #[error("`{0}` is neither an address (203.0.113.7, 2001:db8::7) nor a prefix (203.0.113.0/24)")]
     BadPrefix(String),
     /// Not a port.
-    #[error("`{0}` is no port: write 443, udp/443 or tcp/8000-8010 (1 to 65535)")]
+    #[error("`{0}` is not a port (443, udp/443 or tcp/8000-8010; 1 to 65535)")]
     BadPort(String),
 }
 
@@ -443,7 +443,7 @@ mod tests {
         assert!(why("ip:203.0.113.0/33").contains("prefix"));
         assert!(why("port:sctp/1").contains("udp/443"));
         assert!(why("port:0").contains("1 to 65535"));
-        assert!(why("port:9-8").contains("no port"));
+        assert!(why("port:9-8").contains("not a port"));
     }
 
     #[test]

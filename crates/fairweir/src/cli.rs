@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use clap::{Args, Parser};
 use fairweir_config::Override;
 use fairweir_config::host;
-use fairweir_config::value::{parse_capacity, parse_control, parse_dev};
+use fairweir_config::value::{parse_capacity, parse_control};
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span};
 
+use crate::instance;
 use crate::isp::{self, cli::IspArgs};
 use crate::play::Seeds;
 
@@ -17,7 +18,7 @@ use crate::play::Seeds;
 /// The traffic that arrives over the link is divided among groups of applications, users,
 /// addresses or ports, without configuring the queue at the ISP.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true, after_help = EXAMPLES)]
+#[command(name = "fairweir", version, propagate_version = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     /// Log more to stderr (-v: debug, -vv: trace); RUST_LOG overrides it.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -41,6 +42,9 @@ pub(crate) enum Subcommand {
     /// Show the groups of a running daemon, updated live.
     #[command(after_help = TOP_EXAMPLES)]
     Top(TopArgs),
+    /// Make a running daemon read its configuration again.
+    #[command(after_help = RELOAD_EXAMPLES)]
+    Reload(ReloadArgs),
     /// Stop the daemons and remove everything they attached.
     #[command(after_help = OFF_EXAMPLES)]
     Off(OffArgs),
@@ -65,6 +69,25 @@ pub(crate) enum Subcommand {
     /// Simulate the experiments of a paper, or of the default control, and check their claims.
     #[command(subcommand)]
     Figures(FiguresCommand),
+    /// Print shell completions, or write man pages.
+    #[command(subcommand, hide = true)]
+    Generate(GenerateCommand),
+}
+
+/// What `make install` generates.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum GenerateCommand {
+    /// Print a completion script.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write a man page for each command.
+    Man {
+        /// Directory of the pages.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
 }
 
 /// The sets of figures.
@@ -119,7 +142,7 @@ pub(crate) struct RunDir {
 #[derive(Debug, Args)]
 pub(crate) struct HostArgs {
     /// The interface that faces the Internet.
-    #[arg(long, value_parser = parse_dev)]
+    #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     /// The configuration; conf.d/*.toml in the same directory is read too.
     #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
@@ -137,7 +160,7 @@ pub(crate) struct HostArgs {
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
     /// Directory of the stored state.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir")]
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/host")]
     pub(crate) state_dir: PathBuf,
     /// Exit when stdin closes, for programs that start the daemon.
     #[arg(long, hide = true)]
@@ -151,7 +174,7 @@ pub(crate) struct HostArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// The interface; required if several daemons run.
-    #[arg(long, value_parser = parse_dev)]
+    #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     /// Print JSON (docs/status.md).
     #[arg(long)]
@@ -164,7 +187,17 @@ pub(crate) struct StatusArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// The interface; required if several daemons run.
-    #[arg(long, value_parser = parse_dev)]
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+/// `fairweir reload`.
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    /// The interface; required if several daemons run.
+    #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
@@ -174,7 +207,7 @@ pub(crate) struct TopArgs {
 #[derive(Debug, Args)]
 pub(crate) struct OffArgs {
     /// The interface; by default all to which fairweir is attached.
-    #[arg(long, value_parser = parse_dev)]
+    #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
@@ -195,7 +228,7 @@ pub(crate) struct CheckArgs {
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
     /// The interface that faces the Internet.
-    #[arg(long, value_parser = parse_dev)]
+    #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: String,
     /// How long to watch.
     #[arg(long, default_value = "60s", value_parser = str::parse::<Span>)]
@@ -212,7 +245,7 @@ pub(crate) struct InitArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// Also check this interface.
-    #[arg(long, value_parser = parse_dev)]
+    #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     /// Print JSON.
     #[arg(long)]
@@ -297,7 +330,9 @@ const EXAMPLES: &str = "Examples:
   sudo fairweir init --dev eth0        watch for a minute and write a first configuration
   sudo fairweir host --dev eth0        share the download of eth0
   sudo fairweir top                    show rates, shares and decisions live
-  sudo fairweir off                    stop and remove everything";
+  sudo fairweir off                    stop and remove everything
+
+Exit codes: 0 success, 1 failure, 2 wrong command line or configuration.";
 
 const HOST_EXAMPLES: &str = "Examples:
   sudo fairweir host --dev eth0
@@ -315,6 +350,13 @@ const TOP_EXAMPLES: &str = "Examples:
   sudo fairweir top --dev eth0
 
 Press q to quit.";
+
+const RELOAD_EXAMPLES: &str = "Examples:
+  sudo fairweir reload
+  sudo fairweir reload --dev eth0
+
+It fails, and nothing changes, if the configuration is wrong. `fairweir isp reload` is for the ISP's
+daemon.";
 
 const OFF_EXAMPLES: &str = "Examples:
   sudo fairweir off

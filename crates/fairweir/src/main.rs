@@ -18,14 +18,18 @@ mod client;
 mod compare;
 mod doctor;
 mod events;
+mod exit;
 mod figures;
+mod generate;
 mod host;
 mod init;
+mod instance;
 mod isp;
 mod lab;
 mod off;
 mod play;
 mod progress;
+mod reload;
 mod server;
 mod sim;
 mod status;
@@ -36,9 +40,6 @@ mod wire;
 
 use cli::{Cli, Subcommand};
 
-/// What every failure exits with, like wrong usage.
-const EXIT_FAILURE: u8 = 2;
-
 fn main() -> ExitCode {
     // The lab's processes are this binary under other names; people never start them.
     let first = env::args_os().nth(1).and_then(|argument| argument.into_string().ok());
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     }
     if first.is_some_and(|name| host::guard::is_guard(&name)) {
         log_to_stderr(0);
-        return host::guard::main().map_or(ExitCode::from(EXIT_FAILURE), |()| ExitCode::SUCCESS);
+        return host::guard::main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     let cli = Cli::parse();
     log_to_stderr(cli.verbose);
@@ -57,7 +58,7 @@ fn main() -> ExitCode {
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("fairweir: {}", in_words(&e));
-            ExitCode::from(EXIT_FAILURE)
+            ExitCode::from(exit::code_of(&e))
         }
     }
 }
@@ -68,6 +69,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Isp(args) => isp::run(&args),
         Subcommand::Status(args) => status::run(&args),
         Subcommand::Top(args) => top::run(&args),
+        Subcommand::Reload(args) => reload::run(&args),
         Subcommand::Off(args) => off::run(&args),
         Subcommand::Check(args) => check::run(&args),
         Subcommand::Init(args) => init::run(&args),
@@ -76,6 +78,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Sim(command) => sim::run(&command),
         Subcommand::Compare(args) => compare::run(&args),
         Subcommand::Figures(command) => figures::run(&command),
+        Subcommand::Generate(command) => generate::run(&command),
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use fairweir_core::receiver::Control;
 use fairweir_scenario::Scenario;
 use fairweir_scenario::report::{self, Report};
@@ -19,6 +19,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{AccessFlags, access};
 
 use crate::cli::{PlayArgs, ScenarioArgs};
+use crate::exit::Usage;
 
 /// The most runs of one command.
 const RUNS_MAX: usize = 10_000;
@@ -63,7 +64,7 @@ impl Seeds {
     /// If nobody would wait for so many runs.
     pub(crate) fn all(&self) -> anyhow::Result<RangeInclusive<u64>> {
         if self.last - self.first >= RUNS_MAX as u64 {
-            bail!("`--seed {self}` are more than {RUNS_MAX} runs");
+            return Err(Usage(format!("`--seed {self}` are more than {RUNS_MAX} runs")).into());
         }
         Ok(self.first..=self.last)
     }
@@ -96,13 +97,13 @@ pub(crate) fn runs(
         seeds.push(scenario.seed);
     }
     if let Some(seed) = twice(&seeds) {
-        bail!("the seed {seed} is asked for twice");
+        return Err(Usage(format!("the seed {seed} is asked for twice")).into());
     }
     if let Some(control) = twice(controls) {
-        bail!("the control `{control}` is asked for twice");
+        return Err(Usage(format!("the control `{control}` is asked for twice")).into());
     }
     if seeds.len() * controls.len() > RUNS_MAX {
-        bail!("these are more than {RUNS_MAX} runs");
+        return Err(Usage(format!("these are more than {RUNS_MAX} runs")).into());
     }
     let of = |&control| seeds.iter().map(move |&seed| Run { control, seed });
     Ok(controls.iter().flat_map(of).collect())

@@ -19,11 +19,12 @@ const COUNTING: &str = "version = 1\n[host]\ncontrol = \"none\"\n";
 
 #[test]
 fn every_subcommand_has_help_with_examples() {
-    let commands: [&[&str]; 33] = [
+    let commands: [&[&str]; 34] = [
         &[],
         &["host"],
         &["status"],
         &["top"],
+        &["reload"],
         &["off"],
         &["check"],
         &["init"],
@@ -91,29 +92,31 @@ fn wrong_usage_exits_with_2() {
 }
 
 #[test]
-fn failures_are_one_clear_line_and_exit_with_2() {
+fn failures_are_one_clear_line_and_exit_with_1_or_2() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
     fs::write(path("good.toml"), COUNTING).unwrap();
-    let failures: [(Vec<String>, &str); 7] = [
-        (vec!["status".into(), "--run-dir".into(), path("run")], "no daemon of fairweir runs"),
+    let failures: [(Vec<String>, &str, i32); 7] = [
+        (vec!["status".into(), "--run-dir".into(), path("run")], "no daemon of fairweir runs", 1),
         (
             vec!["status".into(), "--run-dir".into(), path("run"), "--dev".into(), "eth9".into()],
             "no daemon answers for `eth9`",
+            1,
         ),
-        (vec!["top".into()], "must be a terminal"),
-        (vec!["host".into(), "--config".into(), path("good.toml")], "which interface?"),
-        (vec!["host".into(), "--config".into(), path("none.toml")], "fairweir init"),
-        (vec!["lab".into(), "check".into(), path("none.toml")], "cannot read"),
+        (vec!["top".into()], "must be a terminal", 1),
+        (vec!["host".into(), "--config".into(), path("good.toml")], "which interface?", 2),
+        (vec!["host".into(), "--config".into(), path("none.toml")], "fairweir init", 2),
+        (vec!["lab".into(), "check".into(), path("none.toml")], "cannot read", 1),
         (
             vec!["init".into(), "--dev".into(), "lo".into(), "--output".into(), path("good.toml")],
             "--force overwrites it",
+            1,
         ),
     ];
-    for (args, says) in failures {
+    for (args, says, code) in failures {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let output = fairweir(&args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert_eq!(output.status.code(), Some(code), "{args:?}");
         let error = only_error_line(&output);
         assert!(error.starts_with("fairweir: ") && error.contains(says), "{args:?}: {error}");
     }
@@ -143,7 +146,7 @@ fn whoever_is_not_root_is_told_so() {
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy);
     let output = command.args(["init", "--dev", "lo", "--output", "-"]).output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.status.code(), Some(1));
     assert!(error.contains("Operation not permitted (os error 1); run it as root\n"), "{error}");
 }
 
@@ -231,6 +234,27 @@ fn a_wrong_request_is_answered_and_ends_nothing() {
     assert_eq!(daemon.ask("dance").unwrap()["ok"], false);
     assert_eq!(daemon.ask("reload").unwrap()["message"], "nothing changed");
     assert_eq!(daemon.status()["ready"], true);
+}
+
+#[test]
+fn a_reload_succeeds_or_fails_with_the_configuration() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(COUNTING);
+    let _daemon = stage.start(&[]);
+    // An instance of the systemd unit may name the interface in its escaped form.
+    let output = stage.fairweir(r"reload --dev \x77an");
+    assert_eq!(
+        (output.status.code(), output.stdout.as_slice()),
+        (Some(0), &b"nothing changed\n"[..])
+    );
+    stage.configure("version = 1\n[host]\ncontrol = \"nnoe\"\n");
+    let output = stage.fairweir("reload --dev wan");
+    assert_eq!(output.status.code(), Some(1));
+    let error = only_error_line(&output);
+    assert!(error.contains("fairweir.toml:3: host.control"), "{error}");
 }
 
 #[test]

@@ -204,12 +204,12 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
         (matching("\"ip:example.org\""), 6, "neither an address"),
         (matching("\"port:0\""), 6, "1 to 65535"),
         (matching("\"port:65536\""), 6, "1 to 65535"),
-        (matching("\"port:sctp/5\""), 6, "is no port"),
-        (matching("\"local-port:9-8\""), 6, "is no port"),
+        (matching("\"port:sctp/5\""), 6, "is not a port"),
+        (matching("\"local-port:9-8\""), 6, "is not a port"),
         (
             "version = 1\n[[group]]\nname = \"default\"\nweight = 1\nmatch = [\"app:x\"]\n".into(),
             3,
-            "takes what matches nothing",
+            "takes all unmatched traffic",
         ),
         (
             format!(
@@ -220,8 +220,8 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
             8,
             "duplicate group `a`, defined at ",
         ),
-        (many(256), 1023, "257 groups are too many"),
-        (many(300), 1027, "257 groups are too many"),
+        (many(256), 1023, "257 groups: at most"),
+        (many(300), 1027, "257 groups: at most"),
     ]
 }
 

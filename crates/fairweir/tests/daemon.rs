@@ -40,7 +40,7 @@ fn a_second_daemon_is_refused() {
     let first = stage.start(&[]);
     let output = stage.at_home(|| stage.host_command(&[], &[]).output().unwrap());
     let error = common::only_error_line(&output);
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.status.code(), Some(1));
     assert!(error.contains(&format!("process {}", first.pid())), "{error}");
     assert_eq!(first.status()["ready"], true);
 }

@@ -256,7 +256,7 @@ fn imports() {
          dave,192.0.2.300,home-20\nerin,192.0.2.2,home-20\nfrank,192.0.2.6,home-2O\n",
     );
     let output = access.fairweir(&format!("isp import {table}"));
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.status.code(), Some(1));
     let (text, error) = (
         String::from_utf8(output.stdout).unwrap(),
         only_error_line(&access.fairweir(&format!("isp import {table}"))),
@@ -333,7 +333,7 @@ fn refuses() {
     }
     // The same in the file, by `check` and by a reload.
     for (from, to, wanted) in [
-        ("20mbit", "0mbit", "isp.toml:8: plan.download: the rate 0bit is none for a plan"),
+        ("20mbit", "0mbit", "isp.toml:8: plan.download: rate 0bit is out of range"),
         ("20mbit\"", "20mbit\"\nqueues = -1", "isp.toml:9: plan.queues: found the number -1"),
         ("20mbit\"", "20mbit\"\nshare = \"weighted\"", "isp.toml:9: plan.share: there is no class"),
         ("192.0.2.2", "192.0.2.1", "192.0.2.1/32 belongs to the subscriber `alice` already"),
@@ -460,7 +460,7 @@ fn asks_as_others() {
         command.args(["--run-dir", &run_dir]).output().unwrap()
     };
     let refused = ask("65534");
-    assert_eq!(refused.status.code(), Some(2));
+    assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8(refused.stderr).unwrap().contains("Permission denied"));
     let answered = ask(&adm.to_string());
     assert!(answered.status.success(), "{}", String::from_utf8_lossy(&answered.stderr));

@@ -90,7 +90,7 @@ fn an_interrupted_run_takes_everything_down() {
     let started = descendants(pid);
     kill(Pid::from_raw(pid as i32), Signal::SIGINT).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.ends_with("fairweir: interrupted\n"), "{said}");
     let left: Vec<_> =

@@ -13,6 +13,7 @@ mod common;
 use common::stage::{Daemon, Download, SERVERS, Stage, privileged};
 
 const PATIENCE: Duration = Duration::from_secs(10);
+const LEFT_PROGRAM: &str = "programs of killed daemons at the root cgroup";
 const LIFTED: &str = "the bounds of 1 receive windows";
 
 /// Starts at nine tenths of 20 Mbit/s, which is half of what the link carries.
@@ -24,15 +25,19 @@ fn configuration(enforce: &str) -> String {
     )
 }
 
+/// A daemon with the capabilities that the service has, and no others.
+fn start_with_few_powers(stage: &Stage) -> Daemon {
+    let four = "-all,+net_admin,+net_raw,+bpf,+perfmon";
+    let (bounding, inheritable) = (format!("--bounding-set={four}"), format!("--inh-caps={four}"));
+    let setpriv = ["setpriv", "--no-new-privs", bounding.as_str(), inheritable.as_str()];
+    stage.start_as(&setpriv, &[])
+}
+
 /// A daemon that has bounded a download.
 fn bounded() -> (Stage, Daemon, Download) {
     let stage = Stage::new();
     stage.configure(&configuration("window"));
-    // With the powers that the service has, and no others.
-    let four = "-all,+net_admin,+net_raw,+bpf,+perfmon";
-    let (bounding, inheritable) = (format!("--bounding-set={four}"), format!("--inh-caps={four}"));
-    let setpriv = ["setpriv", "--no-new-privs", bounding.as_str(), inheritable.as_str()];
-    let daemon = stage.start_as(&setpriv, &[]);
+    let daemon = start_with_few_powers(&stage);
     let download = stage.download(SERVERS[0]);
     daemon.wait_for("bounding a window", PATIENCE, |s| {
         s["bounded_connections"] == 1 && s["groups"][0]["bounded_connections"] == 1
@@ -48,6 +53,11 @@ fn off(stage: &Stage) -> String {
     let output = stage.fairweir("off --dev wan");
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Whether `fairweir off` found neither bounds nor a program.
+fn said_nothing(said: &str) -> bool {
+    !said.contains("receive windows") && !said.contains("program")
 }
 
 /// The guard's process.
@@ -83,19 +93,59 @@ fn a_killed_daemon_leaves_no_bounds() {
     wait_for_end(guard);
     let (_, said) = daemon.end();
     assert!(said.contains("the bounds of receive windows were lifted"), "{said}");
-    assert!(!off(&stage).contains("receive windows"), "nothing is left to lift");
+    assert!(said_nothing(&off(&stage)), "nothing is left to lift or detach");
     assert!(!download.is_broken());
 }
 
+/// Kills the daemon and its guard at the same moment.
+fn kill_both(daemon: Daemon) {
+    let guard = guard_of(&daemon);
+    daemon.signal(Signal::SIGKILL);
+    kill(guard, Signal::SIGKILL).unwrap();
+    daemon.end();
+    wait_for_end(guard);
+}
+
+/// How fast a connection is then again is shown in `crates/linux/tests/windows.rs`.
 #[test]
-fn bounds_that_nobody_was_left_to_lift_are_lifted_by_off() {
+fn bounds_expire_when_daemon_and_guard_are_killed_together() {
     if !privileged() {
         return;
     }
     let (stage, daemon, download) = bounded();
-    kill(guard_of(&daemon), Signal::SIGKILL).unwrap();
-    daemon.signal(Signal::SIGKILL);
+    kill_both(daemon);
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(stage.at_home(|| fairweir_linux::lift().unwrap()), 0, "nothing is left to lift");
+    assert!(off(&stage).contains(LEFT_PROGRAM), "the program that lifted it");
+    assert!(!off(&stage).contains("program"), "once is enough");
+    assert!(!download.is_broken());
+}
+
+#[test]
+fn a_program_that_a_killed_daemon_left_does_not_disturb_the_next() {
+    if !privileged() {
+        return;
+    }
+    let (stage, daemon, download) = bounded();
+    kill_both(daemon);
+    // Without CAP_SYS_ADMIN this one cannot remove what the first left.
+    let daemon = start_with_few_powers(&stage);
+    daemon.wait_for("bounding a window", PATIENCE, |s| s["bounded_connections"] == 1);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(stage.at_home(|| fairweir_linux::lift().unwrap()), 1, "the bound stays");
+    daemon.signal(Signal::SIGTERM);
     daemon.end();
+    assert!(off(&stage).contains(LEFT_PROGRAM), "that of the first");
+    assert!(!download.is_broken());
+}
+
+#[test]
+fn off_lifts_the_bounds_of_a_killed_daemon_at_once() {
+    if !privileged() {
+        return;
+    }
+    let (stage, daemon, download) = bounded();
+    kill_both(daemon);
     let said = off(&stage);
     assert!(said.contains(LIFTED), "{said}");
     assert!(!off(&stage).contains("receive windows"), "once is enough");

@@ -75,6 +75,7 @@ fn measure(connections: usize, receiving: usize) -> (f64, f64) {
             let read = cpu();
             assert!(samples.len() >= receiving, "{} of {receiving}", samples.len());
             host.apply_windows(&windows(&samples, tick)).unwrap();
+            host.beat().unwrap();
             sampling += read - start;
             applying += cpu() - read;
         }

@@ -16,6 +16,7 @@
 #include "abi.h"
 #include "kernel.h"
 #include "maps.h"
+#include "heartbeat.h"
 #include "owner.h"
 #include "packet.h"
 #include "rules.h"
@@ -23,7 +24,6 @@
 #include "transit.h"
 
 #define TC_ACT_UNSPEC (-1)
-#define HEARTBEAT_MAX_NS 2000000000ll
 /* A forwarded packet keeps its priority, which must name no class of somebody else's HTB at egress. */
 #define HTB_MAJOR 0xfa170000u
 
@@ -179,7 +179,7 @@ static __always_inline int in_control(const struct config *cfg, struct counters 
 	__u64 jiffy = bpf_jiffies64();
 
 	if (mine->jiffy != jiffy || mine->heartbeat_ns != cfg->heartbeat_ns) {
-		mine->stale = (__s64)(bpf_ktime_get_coarse_ns() - cfg->heartbeat_ns) > HEARTBEAT_MAX_NS;
+		mine->stale = !is_alive(cfg);
 		mine->jiffy = jiffy;
 		mine->heartbeat_ns = cfg->heartbeat_ns;
 	}

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "window.h"
+#include "expire.h"
 
 /* Whether the connection comes by the device, or, as long as nothing has arrived, goes by it. */
 static __always_inline int is_through(struct tcp_sock *tp, const struct config *cfg)
@@ -76,19 +77,6 @@ static __always_inline __u32 initial_window(__u32 slot)
 	initial = bpf_map_lookup_elem(&initial_windows, &key);
 	/* Slots are below this anyway; the verifier does not know. */
 	return initial ? initial->slots[slot & (SLOTS_MAX - 1)] : 0;
-}
-
-/* Brings the socket's bound to `window`, where 0 lifts what was ours. */
-static __always_inline void bound(void *ctx_or_sk, struct tcp_sock *tp, __u32 window)
-{
-	__u32 clamp = tp->window_clamp;
-	int wanted;
-
-	if (!window && !is_marked(clamp))
-		return;
-	wanted = window ? marked(window) : open_clamp(tp);
-	if ((__u32)wanted != clamp)
-		bpf_setsockopt(ctx_or_sk, SOL_TCP, TCP_WINDOW_CLAMP, &wanted, sizeof(wanted));
 }
 
 /* What is known of the connection, which is made known if it was not. */
@@ -187,7 +175,7 @@ int fairweir_bound(struct bpf_iter__tcp *ctx)
 	struct connection *c;
 	struct config *cfg;
 	struct tcp_sock *tp;
-	__u32 key = 0, *window;
+	__u32 key = 0, window = 0, *wanted;
 
 	if (!sk || !receives(sk->skc_state))
 		return 0;
@@ -198,22 +186,53 @@ int fairweir_bound(struct bpf_iter__tcp *ctx)
 	c = know(tp, cfg->baseline);
 	if (!c)
 		return 0;
-	window = find_window(cfg, bpf_get_socket_cookie(tp));
-	if (window) {
-		bound(tp, tp, *window);
-	} else if (c->observed || !(cfg->features & FEATURE_WINDOWS)) {
-		bound(tp, tp, 0);
-	} else {
+	wanted = find_window(cfg, bpf_get_socket_cookie(tp));
+	if (wanted) {
+		window = *wanted;
+	} else if (cfg->features & FEATURE_WINDOWS && !c->observed) {
 		if (c->generation != cfg->generation)
 			update_slot(c, tp, cfg);
-		bound(tp, tp, initial_window(c->slot));
+		window = initial_window(c->slot);
 	}
+	bound(tp, tp, window);
+	if (window)
+		hold(tp, c);
+	else
+		let_go(tp, c);
 	return 0;
+}
+
+/* The initial bound of a connection that user space has not seen, while user space is alive; 0 is free. */
+static __always_inline __u32 opening_window(const struct config *cfg, const struct connection *c)
+{
+	if (!(cfg->features & FEATURE_WINDOWS) || c->observed || !is_alive(cfg))
+		return 0;
+	return initial_window(c->slot);
+}
+
+/* A connection opens through the device: makes it known, and bounds it. */
+static __always_inline void open_connection(struct bpf_sock_ops *ctx, struct tcp_sock *tp,
+					    const struct config *cfg)
+{
+	struct connection *c;
+	__u32 window;
+
+	if (!is_through(tp, cfg) || ((struct sock_common *)tp)->skc_net.net->net_cookie != cfg->netns)
+		return;
+	c = know(tp, 0);
+	if (!c)
+		return;
+	update_slot(c, tp, cfg);
+	window = opening_window(cfg, c);
+	if (!window)
+		return;
+	bound(ctx, tp, window);
+	hold_opening(ctx, c);
 }
 
 /*
  * A connection opens: its window must not fill the access link before user space has seen it. The
- * first data let the kernel forget the bound, so it is set again with each packet that is sent, by
+ * kernel raises the bound with the first data, so it is set again with each packet that is sent, by
  * the callback for header options, until user space is told of the connection.
  */
 SEC("sockops")
@@ -226,7 +245,6 @@ int fairweir_open(struct bpf_sock_ops *ctx)
 	struct tcp_sock *tp;
 	struct bpf_sock *sk;
 	__u32 key = 0, window;
-	int flags;
 
 	if (!opens && ctx->op != BPF_SOCK_OPS_HDR_OPT_LEN_CB)
 		return 1;
@@ -238,28 +256,18 @@ int fairweir_open(struct bpf_sock_ops *ctx)
 	if (!tp)
 		return 1;
 	if (opens) {
-		if (!is_through(tp, cfg) ||
-		    ((struct sock_common *)tp)->skc_net.net->net_cookie != cfg->netns)
-			return 1;
-		c = know(tp, 0);
-	} else {
-		c = bpf_sk_storage_get(&connections, tp, 0, 0);
+		open_connection(ctx, tp, cfg);
+		return 1;
 	}
+	c = bpf_sk_storage_get(&connections, tp, 0, 0);
 	if (!c)
 		return 1;
-	if (opens)
-		update_slot(c, tp, cfg);
-	window = cfg->features & FEATURE_WINDOWS && !c->observed ? initial_window(c->slot) : 0;
-	flags = ctx->bpf_sock_ops_cb_flags;
-	if (window) {
-		bound(ctx, tp, window);
-		if (opens && !(flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG)) {
-			c->is_held = 1;
-			bpf_sock_ops_cb_flags_set(ctx, flags | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
-		}
-	} else if (c->is_held) {
-		c->is_held = 0;
-		bpf_sock_ops_cb_flags_set(ctx, flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+	if (!c->is_held) {
+		end_callbacks(ctx, c);
+		return 1;
 	}
+	window = opening_window(cfg, c);
+	if (window)
+		bound(ctx, tp, window);
 	return 1;
 }

@@ -97,6 +97,7 @@ struct tcp_options_received {
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u32 window_clamp;
+	__u8 bpf_sock_ops_cb_flags;
 	__u32 rcv_wnd;
 	__u64 bytes_received;
 	__u32 data_segs_in;

@@ -103,11 +103,11 @@ struct connection {
 	__u32 observed; /* user space was told of it */
 	__u32 slot;
 	__u32 generation; /* of the rules under which the slot was found */
-	__u32 is_held; /* its initial bound is set again with each packet that is sent */
+	__u32 is_held; /* bounded: see expire.h */
+	__u32 owns_callback; /* the callback for header options was asked for here */
 	__u32 tsval; /* this and the following: see transit.h */
 	__u32 period_ns;
 	__u32 samples;
-	__u32 pad;
 	__u64 anchor_ns;
 	__s64 ticks;
 	__s64 sum;

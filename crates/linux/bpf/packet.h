@@ -90,7 +90,8 @@ static __always_inline void read_ip4(struct __sk_buff *skb, struct packet *p, __
 		read_transport(skb, p, p->header);
 }
 
-/* Returns whether this is neighbour discovery, without which the link does not work. */
+/* Returns whether this is neighbour discovery, without which the link does not work. A packet with
+ * another hop limit than 255 may come from beyond the link, and is none (RFC 4861, section 7.1). */
 static __always_inline int read_ip6(struct __sk_buff *skb, struct packet *p, __u32 offset)
 {
 	struct {
@@ -137,7 +138,7 @@ static __always_inline int read_ip6(struct __sk_buff *skb, struct packet *p, __u
 		}
 	}
 	if (p->transport == IPPROTO_ICMPV6)
-		return !load(skb, offset, &type) && type >= 133 && type <= 137;
+		return ip.hops == 255 && !load(skb, offset, &type) && type >= 133 && type <= 137;
 	read_transport(skb, p, offset);
 	return 0;
 }

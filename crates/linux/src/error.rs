@@ -23,10 +23,10 @@ pub enum Error {
         log: String,
     },
     /// There is no such device in this network namespace.
-    #[error("there is no network device `{0}`")]
+    #[error("no network device `{0}`")]
     NoDevice(String),
     /// Somebody else uses what fairweir needs; it is never replaced.
-    #[error("{dev} is in use: {found}; if nobody needs it, remove it with `{remedy}`")]
+    #[error("{dev} is in use: {found}; to remove it: `{remedy}`")]
     Occupied {
         /// The device.
         dev: String,
@@ -44,16 +44,16 @@ pub enum Error {
         pid: i32,
     },
     /// There is no such user.
-    #[error("there is no user `{0}`")]
+    #[error("no user `{0}`")]
     NoUser(String),
     /// Applications, units and users cannot be told apart without it.
-    #[error("there is no cgroup hierarchy of version 2 (a mount of type cgroup2)")]
+    #[error("no cgroup v2 hierarchy (mount of type cgroup2)")]
     NoCgroups,
     /// A subscriber was given a plan that was never made.
-    #[error("there is no plan number {0}")]
+    #[error("no plan number {0}")]
     UnknownPlan(u16),
     /// A plan that somebody has cannot be removed.
-    #[error("plan number {plan} cannot be removed: {users} have it")]
+    #[error("plan number {plan} cannot be removed: {users} subscriber directions use it")]
     PlanInUse {
         /// The plan.
         plan: u16,
@@ -61,7 +61,7 @@ pub enum Error {
         users: u32,
     },
     /// The subscriber was removed.
-    #[error("there is no such subscriber")]
+    #[error("no such subscriber")]
     UnknownSubscriber,
     /// A subscriber without an address would have no packets.
     #[error("a subscriber needs an address")]
@@ -70,7 +70,7 @@ pub enum Error {
     #[error("the address {0} belongs to another subscriber")]
     AddressTaken(ipnet::IpNet),
     /// The kernel's tables have a size.
-    #[error("too many {what}: there is room for {max}")]
+    #[error("too many {what} (at most {max})")]
     TooMany {
         /// Of what.
         what: String,

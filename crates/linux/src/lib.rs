@@ -39,4 +39,5 @@ pub use host::{Health, Host, HostSpec, Mode};
 pub use lock::Lock;
 pub use net::{link, netns, network};
 pub use shape::ifb::{leftovers, name as ifb_name, sweep};
+pub use window::expiry::{ExpiryProgram, detach_expiry};
 pub use window::lift;

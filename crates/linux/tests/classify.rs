@@ -52,6 +52,13 @@ fn ip6(extensions: &[(u8, &[u8])], transport: u8, rest: &[u8]) -> Vec<u8> {
     packet
 }
 
+/// An ICMPv6 message.
+fn discovery(kind: u8, hops: u8) -> Vec<u8> {
+    let mut packet = ethernet(0x86dd, &ip6(&[], 58, &[kind, 0, 0, 0, 0, 0, 0, 0]));
+    packet[14 + 7] = hops;
+    packet
+}
+
 fn segment(transport: u8, source: u16, destination: u16) -> Vec<u8> {
     let mut segment = source.to_be_bytes().to_vec();
     segment.extend(destination.to_be_bytes());
@@ -165,13 +172,29 @@ fn what_the_link_itself_needs_passes_uncounted() {
     untouched(&ethernet(0x0806, &[0; 28]));
     untouched(&ethernet(0x888e, &[0; 60]));
     for kind in 133..=137 {
-        untouched(&ethernet(0x86dd, &ip6(&[], 58, &[kind, 0, 0, 0, 0, 0, 0, 0])));
+        untouched(&discovery(kind, 255));
     }
     let mut others = tcp4(REMOTE, 80, 1);
     others[..6].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
     untouched(&others);
-    let echo = ethernet(0x86dd, &ip6(&[], 58, &[128, 0, 0, 0, 0, 0, 0, 0]));
-    assert!(run(&trial, &echo).redirected, "a ping is traffic");
+    assert!(run(&trial, &discovery(128, 255)).redirected, "a ping is traffic");
+}
+
+/// A sender beyond the link cannot give its packets a hop limit of 255 on arrival.
+#[test]
+fn neighbour_discovery_from_beyond_the_link_is_classified() {
+    if !common::privileged() {
+        return;
+    }
+    let policy = policy(&[("all", &["ip:::/0"])]);
+    let mut trial = trial(&policy);
+    trial.enforce(monotonic_now()).unwrap();
+    for kind in 133..=137 {
+        for hops in [0, 64, 254] {
+            let verdict = run(&trial, &discovery(kind, hops));
+            assert!(verdict.redirected && verdict.group == Some(0), "{kind} {hops}: {verdict:?}");
+        }
+    }
 }
 
 #[test]

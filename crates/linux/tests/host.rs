@@ -86,7 +86,7 @@ fn other_peoples_qdiscs_and_devices_are_refused_and_stay() {
     tc(&pair.home, "qdisc add dev wan clsact");
     tc(&pair.home, "filter add dev wan ingress u32 match u32 0 0 flowid 1:1");
     let why = refusal();
-    assert!(why.contains("filter of kind `u32`") && why.contains("tc filter del"), "{why}");
+    assert!(why.contains("`u32` filter") && why.contains("tc filter del"), "{why}");
     assert!(tc(&pair.home, "filter show dev wan ingress").contains("u32"));
     tc(&pair.home, "filter del dev wan ingress");
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fairweir_core::receiver::{ConnectionSample, ConnectionWindow, Windows};
 use fairweir_core::units::{Bytes, Rate};
-use fairweir_linux::{Host, Mode, lift};
+use fairweir_linux::{Host, Mode, lift, sweep};
 
 use common::agent::Agent;
 use common::path::{Path, PathSpec};
@@ -95,6 +95,7 @@ fn a_bounded_download_gets_its_window_per_round_trip_and_all_again_after_release
     for _ in 0..15 {
         rates(&mut streams, Duration::from_millis(200));
         host.take_connections().unwrap();
+        host.beat().unwrap();
     }
     let bounded = rates(&mut streams, Duration::from_millis(1_000));
     let samples = by_group(&mut host);
@@ -215,6 +216,44 @@ fn bounds_that_nobody_minds_any_more_can_be_lifted() {
     assert!(streams.iter().zip(&before).all(|(s, &before)| clamp(s) >= before), "{before:?}");
 }
 
+/// The process that sets the bounds is killed, and nothing else is there to lift them.
+#[test]
+fn bounds_of_a_killed_process_expire_and_downloads_are_fast_again_within_5_s() {
+    if !common::privileged() {
+        return;
+    }
+    let _alone = alone();
+    let path = Path::new(WAY);
+    let rounds = |streams: &mut [TcpStream], count: usize| -> Vec<Vec<f64>> {
+        (0..count).map(|_| rates(streams, Duration::from_millis(500))).collect()
+    };
+    // One connection is older than the process, the other opens under its bounds.
+    let mut streams = vec![path.pair.download("192.0.2.2")];
+    rounds(&mut streams, 2);
+    let mut process = Agent::start(&path.pair.home, "bounding", 0, "bound wan");
+    process.go();
+    rounds(&mut streams, 2);
+    streams.push(path.pair.download("2001:db8::2"));
+    rounds(&mut streams, 4);
+    let bounded = rounds(&mut streams, 2);
+    process.child.kill().unwrap();
+    process.child.wait().unwrap();
+    let killed = Instant::now();
+    let after = rounds(&mut streams, 9);
+    println!("bounded {bounded:.1?}\nafter the kill {after:.1?} Mbit/s each half second");
+    // 50 kB per round trip are 10 Mbit/s.
+    for rate in bounded.iter().flatten() {
+        assert!((7.0..11.0).contains(rate), "{bounded:?}");
+    }
+    assert!(killed.elapsed() < Duration::from_secs(5));
+    let last = after.last().unwrap();
+    assert!(last.iter().all(|&rate| rate > 30.0) && last.iter().sum::<f64>() > 120.0, "{after:?}");
+    assert!(streams.iter().all(|stream| clamp(stream) > 1_000_000));
+    let swept = path.pair.home.run(|| sweep("wan").unwrap());
+    assert!(swept[0].contains("programs of killed daemons") && swept.len() == 1, "{swept:?}");
+    assert_eq!(path.pair.home.run(|| sweep("wan").unwrap()), [""; 0]);
+}
+
 #[test]
 fn transit_follows_the_queue_of_the_bottleneck() {
     if !common::privileged() {
@@ -232,6 +271,7 @@ fn transit_follows_the_queue_of_the_bottleneck() {
         rates(&mut streams, Duration::from_millis(200));
         let sample = host.take_connections().unwrap()[0];
         host.apply_windows(&windows(&[(sample.id, window)], &[Some(30_000)])).unwrap();
+        host.beat().unwrap();
         (sample.transit, path.take_queue().as_secs_f64() * 1e3)
     };
     // 30 kB per round trip are 12 Mbit/s, which leave the queue empty.

@@ -99,35 +99,37 @@ pub enum Signal {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum PlanError {
-    #[error("the rate {0} is none for a plan: {RATE_MIN} to {RATE_MAX}")]
+    #[error("rate {0} is out of range ({RATE_MIN} to {RATE_MAX})")]
     Rate(Rate),
-    #[error("a longest round-trip time of {0} is none: {min} to {max}", min = RTT_MAX_RANGE.0, max = RTT_MAX_RANGE.1)]
+    #[error("rtt_max {0} is out of range ({min} to {max})", min = RTT_MAX_RANGE.0, max = RTT_MAX_RANGE.1)]
     RttMax(Span),
-    #[error("the weight {weight} of class `{class}` is none: 1 to {WEIGHT_MAX}")]
+    #[error("weight {weight} of class `{class}` is out of range (1 to {WEIGHT_MAX})")]
     Weight { class: String, weight: u16 },
     #[error("{0} queues: a class has 1 to {LEAVES_MAX}")]
     Queues(u8),
-    #[error("{0} is divided into no classes; give it one, or a number of queues")]
+    #[error("{0} has no classes; add one, or set `queues`")]
     NoClass(String),
-    #[error("{0} queues are too many: a plan has at most {LEAVES_MAX}")]
+    #[error("{0} queues: a plan has at most {LEAVES_MAX}")]
     TooManyLeaves(usize),
     #[error(
-        "the policy needs {0} inner nodes, and a plan has at most {INNERS_MAX}: the root, each class that is divided, and each class under priority"
+        "the policy needs {0} inner nodes (the root, each divided class and each class under priority); a plan has at most {INNERS_MAX}"
     )]
     TooManyInners(usize),
-    #[error("class `{0}` lies too deep: at most {DEPTH_MAX} divisions stand above a queue")]
+    #[error("class `{0}` is nested too deeply: at most {DEPTH_MAX} levels")]
     TooDeep(String),
-    #[error("the class `{0}` stands there twice")]
+    #[error("duplicate class `{0}`")]
     DuplicateClass(String),
-    #[error("class `{0}` is divided into classes, so its parts have the matches, not it")]
+    #[error(
+        "class `{0}` is divided into classes and cannot have `match`; set `match` in its classes"
+    )]
     MatchesOnDivided(String),
-    #[error("nobody takes what matches no class; leave one class without `match`")]
+    #[error("no class takes unmatched packets; one class must have no `match`")]
     NoDefault,
-    #[error("classes `{0}` and `{1}` have no `match`: only one can take what no other takes")]
+    #[error("classes `{0}` and `{1}` have no `match`; only one class can take unmatched packets")]
     TwoDefaults(String, String),
-    #[error("{0} matches are too many: at most {MATCHES_MAX} in a plan")]
+    #[error("{0} matches: a plan has at most {MATCHES_MAX}")]
     TooManyMatches(usize),
-    #[error("DSCP {0} is none: 0 to 63")]
+    #[error("DSCP {0} is out of range (0 to 63)")]
     Dscp(u8),
 }
 

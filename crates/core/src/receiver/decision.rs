@@ -242,26 +242,26 @@ impl fmt::Display for Act {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Act::Observe => write!(f, "observe: counting only"),
-            Act::Hold => write!(f, "hold: the rates were given"),
-            Act::Bootstrap => write!(f, "bootstrap: the capacity is not known yet"),
-            Act::Measure => write!(f, "measure: the window is not over"),
-            Act::Rest => write!(f, "rest: nothing to do, or nothing to conclude yet"),
+            Act::Hold => write!(f, "hold: the rates are configured"),
+            Act::Bootstrap => write!(f, "bootstrap: the capacity is unknown"),
+            Act::Measure => write!(f, "measure: too few measurements to decide"),
+            Act::Rest => write!(f, "rest: no change"),
             Act::Learn { to } => write!(f, "learn: the link carried {to}"),
-            Act::Reclaim { .. } => write!(f, "reclaim: a group wants back what it lent"),
-            Act::Lend { .. } => write!(f, "lend: a group does not use its share, another could"),
+            Act::Reclaim { .. } => write!(f, "reclaim: a group takes its lent share back"),
+            Act::Lend { .. } => write!(f, "lend: a group does not use its share"),
             Act::Decrease { from, to } => {
-                write!(f, "decrease: only {to} of {from} arrived, and nothing else explains it")
+                write!(f, "decrease: {to} of {from} arrived")
             }
             Act::UndoLoan { from, to } => {
-                write!(f, "undo loan: only {to} of {from} arrived and the lender lost by it")
+                write!(f, "undo loan: {to} of {from} arrived, and the lender lost rate")
             }
-            Act::Probe { extra, .. } => write!(f, "probe: {extra} more, to see whether it arrives"),
+            Act::Probe { extra, .. } => write!(f, "probe: {extra} added to test the capacity"),
             Act::Measured { from, to } => {
-                write!(f, "measured: the busy link carried {to}, {from} was believed")
+                write!(f, "measured: the busy link carried {to}, estimate was {from}")
             }
-            Act::Drain => write!(f, "drain: the queue empties, to show the delay without it"),
+            Act::Drain => write!(f, "drain: windows reduced to measure the delay without queueing"),
             Act::Increase { from, to } => {
-                write!(f, "increase: {to} arrived, {from} was believed")
+                write!(f, "increase: {to} arrived, estimate was {from}")
             }
         }
     }

@@ -126,9 +126,7 @@ impl fmt::Display for Control {
 
 /// A name that is no control.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is no control; there are none, static, borrow, wfq, chokepoint, rbm, crab and fairweir"
-)]
+#[error("unknown control `{0}` (none, static, borrow, wfq, chokepoint, rbm, crab or fairweir)")]
 pub struct UnknownControl(String);
 
 impl FromStr for Control {
@@ -168,7 +166,7 @@ impl Enforce {
 
 /// A name that is no way of enforcing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way to enforce shares; there are auto, window and htb")]
+#[error("unknown way to enforce shares `{0}` (auto, window or htb)")]
 pub struct UnknownEnforce(String);
 
 impl FromStr for Enforce {

@@ -1,62 +1,81 @@
-//! Somebody who opens the receive windows should the daemon be killed or hang.
+//! A process that lifts the bounds of receive windows if the daemon is killed or hangs.
 //!
-//! A bound of a window belongs to the socket and outlives whoever set it, so a second process waits
-//! at the end of a pipe. The daemon writes a byte into it at every tick. If none comes for
-//! [`PATIENCE`], the guard lifts all bounds of the network namespace – should the daemon only have
-//! been slow, its next pass sets them again – and at the end of the pipe it does so once more and
-//! ends. What kills both at once leaves the bounds to `fairweir off` and to the next start.
+//! A bound is a property of the socket and outlives the process that set it, so a second process
+//! waits at the end of a pipe. The daemon writes a byte into the pipe at every tick. If no byte
+//! arrives for [`PATIENCE_MS`], the guard lifts all bounds of the network namespace; a daemon that
+//! was only slow sets them again at its next pass. At the end of the pipe the guard lifts them once
+//! more, detaches the program that lets bounds expire, and exits.
+//!
+//! If the guard is killed too, that program lifts the bounds (`crates/linux/bpf/expire.h`), and
+//! stays attached until `fairweir off` or the next start.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use fairweir_core::units::{Span, Time};
-use fairweir_linux::{lift, monotonic_now};
+use fairweir_linux::{ExpiryProgram, detach_expiry, lift, monotonic_now};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
-/// The first argument by which the guard is started; people never type it.
+/// The first argument by which the daemon starts the guard.
 const NAME: &str = "window-guard";
 
-/// As long as the classifier waits for a heartbeat.
+/// As long as the BPF programs wait for a heartbeat.
 const PATIENCE_MS: u16 = 2_000;
 
-/// One that cannot be started, or ends, is started again after this time.
+/// A guard that cannot be started, or ends, is started again after this time.
 const RETRY_PAUSE: Span = Span::secs(10);
+
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    pipe: ChildStdin,
+    /// The number of the program that it detaches.
+    program: Option<u32>,
+}
 
 /// The guard as the daemon sees it.
 #[derive(Debug, Default)]
 pub(super) struct Guard {
-    running: Option<(Child, ChildStdin)>,
+    running: Option<Running>,
     retry_at: Time,
 }
 
 impl Guard {
-    /// Tells the guard that the daemon lives, and starts it if there is none.
-    pub(super) fn stand_by(&mut self) {
-        if let Some((child, pipe)) = &mut self.running {
-            if pipe.write_all(&[0]).is_ok() {
-                return;
-            }
-            let ended = child.wait();
+    /// Tells the guard, if there is one, that the daemon lives.
+    pub(super) fn beat(&mut self) {
+        if let Some(running) = &mut self.running
+            && running.pipe.write_all(&[0]).is_err()
+        {
+            let ended = running.child.wait();
             warn!(?ended, "the guard of the windows has ended");
             self.running = None;
         }
+    }
+
+    /// Makes sure that a guard runs that detaches `program`.
+    pub(super) fn stand_by(&mut self, program: Option<ExpiryProgram>) {
+        self.beat();
+        let id = program.as_ref().map(|program| program.id);
+        if self.running.as_ref().is_some_and(|running| running.program != id) {
+            self.stand_down();
+        }
         let now = monotonic_now();
-        if now < self.retry_at {
+        if self.running.is_some() || now < self.retry_at {
             return;
         }
         self.retry_at = now + RETRY_PAUSE;
-        match start() {
+        match start(program) {
             Ok(running) => self.running = Some(running),
-            Err(e) => warn!("nobody would open the windows if this process were killed: {e}"),
+            Err(e) => warn!("cannot start the guard of the windows: {e}"),
         }
     }
 
-    /// Nothing is bounded: nobody needs to wait.
+    /// Ends the guard. It lifts what is still bounded.
     pub(super) fn stand_down(&mut self) {
-        let Some((mut child, pipe)) = self.running.take() else { return };
+        let Some(Running { mut child, pipe, .. }) = self.running.take() else { return };
         drop(pipe);
         let _ = child.wait();
         self.retry_at = Time::ZERO;
@@ -94,6 +113,10 @@ pub(crate) fn main() -> io::Result<()> {
         }
         if pipe.read(&mut beats)? == 0 {
             open("the daemon has ended");
+            // Its standard output is the program, or /dev/null.
+            if let Err(e) = detach_expiry(&io::stdout()) {
+                debug!("no program was detached: {e}");
+            }
             return Ok(());
         }
         patience = PollTimeout::from(PATIENCE_MS);
@@ -108,10 +131,12 @@ fn open(why: &str) {
     }
 }
 
-fn start() -> io::Result<(Child, ChildStdin)> {
+fn start(program: Option<ExpiryProgram>) -> io::Result<Running> {
+    let id = program.as_ref().map(|program| program.id);
     let mut command = Command::new("/proc/self/exe");
-    command.arg(NAME).stdin(Stdio::piped()).stdout(Stdio::null());
+    let output = program.map_or_else(Stdio::null, |program| Stdio::from(program.descriptor));
+    command.arg(NAME).stdin(Stdio::piped()).stdout(output);
     let mut child = command.spawn()?;
     let pipe = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-    Ok((child, pipe))
+    Ok(Running { child, pipe, program: id })
 }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
+use fairweir_config::host::{Config, ProbeChoice};
+use fairweir_config::value::CAPACITY_MAX;
 use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{
     CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, Enforce,
@@ -12,8 +14,7 @@ use fairweir_linux::Mode;
 use fairweir_linux::probe::{ProbeSpec, Reflector};
 
 use crate::cli::HostArgs;
-use fairweir_config::host::{Config, ProbeChoice};
-use fairweir_config::value::CAPACITY_MAX;
+use crate::exit::Usage;
 
 /// How often an idle link is probed: its delay without a queue changes rarely.
 const PROBE_INTERVAL_IDLE: Span = Span::secs(1);
@@ -43,7 +44,8 @@ impl Settings {
     pub(super) fn load(args: &HostArgs) -> anyhow::Result<Settings> {
         let config = Config::load(&args.config)?;
         let Some(dev) = args.dev.clone().or_else(|| config.host.dev.clone()) else {
-            bail!("which interface? say --dev eth0, or `dev = \"eth0\"` under [host]");
+            let message = "which interface? say --dev eth0, or `dev = \"eth0\"` under [host]";
+            return Err(Usage(message.to_owned()).into());
         };
         let settings = Settings {
             dev,

@@ -31,9 +31,7 @@ impl WindowControl {
         host: &mut Host,
         settings: &Settings,
     ) -> Result<Vec<ConnectionSample>, Error> {
-        if self.wanted.is_some() {
-            self.guard.stand_by();
-        }
+        self.guard.beat();
         self.counts = vec![Count::default(); settings.policy().groups().len()];
         if !settings.watches_connections() {
             return Ok(Vec::new());
@@ -61,11 +59,11 @@ impl WindowControl {
         self.wanted.is_some()
     }
 
-    /// Makes the windows so; somebody stands by who opens them should this process end or hang.
+    /// Sets the windows, and makes sure that a guard lifts them if this process ends or hangs.
     pub(super) fn enforce(&mut self, host: &mut Host) -> Result<(), Error> {
         match &self.wanted {
             Some(windows) => {
-                self.guard.stand_by();
+                self.guard.stand_by(host.expiry_program());
                 host.apply_windows(windows)
             }
             None => {

@@ -42,7 +42,7 @@ pub(crate) struct DaemonArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StateDir {
     /// Directory of the stored state.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir")]
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/isp")]
     pub(super) state_dir: PathBuf,
 }
 

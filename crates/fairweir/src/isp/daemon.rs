@@ -18,6 +18,7 @@ use super::read::{IspFile, IspSection};
 use super::registry::{Change, Effects, Origin, Registry, Undo};
 use super::wire::Imported;
 use crate::chained;
+use crate::exit::usage;
 
 /// How often a link that is gone is attached again, and rates are measured.
 pub(super) const TICK: Span = Span::secs(1);
@@ -54,7 +55,7 @@ impl Daemon {
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Daemon> {
         let (mut journal, overlay) = Journal::open(&journal::path_in(state_dir))?;
-        let registry = assemble(file, &overlay, &mut |_, _| ())?;
+        let registry = assemble(file, &overlay, &mut |_, _| ()).map_err(usage)?;
         let mut kernel = Kernel::load(&registry)?;
         let effects = Registry::default().effects_towards(&registry);
         kernel.apply(&effects, &registry, progress)?;

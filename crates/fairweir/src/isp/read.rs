@@ -14,6 +14,7 @@ use super::address::parse_address;
 use super::csv;
 use super::plan::PlanEntry;
 use super::registry::SubscriberSpec;
+use crate::exit::usage;
 
 /// Where the file lies if nobody says otherwise.
 pub(crate) const DEFAULT_PATH: &str = "/etc/fairweir/isp.toml";
@@ -98,6 +99,10 @@ impl IspFile {
     /// # Errors
     /// The first thing that is wrong: file, line, key, what is allowed.
     pub(super) fn load(path: &Path) -> anyhow::Result<IspFile> {
+        IspFile::read(path).map_err(usage)
+    }
+
+    fn read(path: &Path) -> anyhow::Result<IspFile> {
         let text = read_text(path)?;
         let shown = path.display().to_string();
         let mut file = IspFile::parse(&text, &shown, path)

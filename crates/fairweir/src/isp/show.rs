@@ -15,6 +15,7 @@ use super::read::IspFile;
 use super::registry::{Origin, PlanRecord, Registry};
 use super::report::hook_status;
 use super::wire::{Request, Status, SubscriberCounters, SubscriberStatus, TotalsStatus};
+use crate::exit::usage;
 use crate::progress::Count;
 use crate::status::mbit;
 use crate::table::{self, Align};
@@ -54,7 +55,7 @@ fn counted(file: &IspFile, overlay: &Overlay) -> anyhow::Result<Registry> {
     let count = Count::new("checked", "subscribers");
     let registry = assemble(file, overlay, &mut |done, of| count.show(done, of));
     count.end();
-    registry
+    registry.map_err(usage)
 }
 
 fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<()> {

@@ -163,7 +163,7 @@ impl Access {
     /// Runs `fairweir isp`, which must refuse; what it says.
     pub fn isp_refuses(&self, args: &str) -> String {
         let output = self.fairweir(&format!("isp {args}"));
-        assert_eq!(output.status.code(), Some(2), "{args}: {output:?}");
+        assert_eq!(output.status.code(), Some(1), "{args}: {output:?}");
         String::from_utf8(output.stderr).unwrap()
     }
 

@@ -60,7 +60,9 @@ impl Parts {
         match name {
             "fairweir_ingress" => true,
             "fairweir_scan" => self.has_scan(),
-            "fairweir_watch" | "fairweir_bound" | "fairweir_open" => self == Parts::All,
+            "fairweir_watch" | "fairweir_bound" | "fairweir_open" | "fairweir_expire" => {
+                self == Parts::All
+            }
             _ => self.has_owners(),
         }
     }

@@ -21,13 +21,13 @@ pub(crate) fn refuse_if_occupied(netlink: &mut Netlink, device: &Link) -> Result
             match others.iter().find(|f| !f.is_ours()) {
                 None => Ok(()),
                 Some(filter) => occupied(
-                    format!("a filter of kind `{}` hangs at its ingress", filter.kind),
+                    format!("a `{}` filter is attached at ingress", filter.kind),
                     format!("tc filter del dev {dev} ingress"),
                 ),
             }
         }
         Some(kind) => occupied(
-            format!("it has an `{kind}` qdisc of somebody else"),
+            format!("the `{kind}` qdisc of another program is attached"),
             format!("tc qdisc del dev {dev} {kind}"),
         ),
     }

@@ -222,6 +222,6 @@ mod tests {
         assert_eq!(user_id("root").unwrap(), 0);
         assert_eq!(user_id("4242").unwrap(), 4242);
         let missing = user_id("no-such-user").unwrap_err().to_string();
-        assert_eq!(missing, "there is no user `no-such-user`");
+        assert_eq!(missing, "no user `no-such-user`");
     }
 }

@@ -282,8 +282,8 @@ impl Host {
         self.configure()
     }
 
-    /// Tells the classifier that somebody is in control; without this for two seconds everything
-    /// passes unshaped.
+    /// Tells the BPF programs that this process is alive. Without this for two seconds everything
+    /// passes unshaped, and bounds of receive windows expire.
     ///
     /// # Errors
     /// If the kernel refuses.

@@ -138,7 +138,7 @@ fn occupied(error: Error, device: &str) -> Error {
     }
     Error::Occupied {
         dev: device.to_owned(),
-        found: "it has an XDP program of somebody else".to_owned(),
+        found: "the XDP program of another program is attached".to_owned(),
         remedy: format!("ip link set dev {device} xdp off"),
     }
 }

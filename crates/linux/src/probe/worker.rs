@@ -228,7 +228,7 @@ impl Worker {
                     shared.asked = None;
                     shared.ledger.forget_reflector();
                     drop(shared);
-                    tracing::info!(dev = self.spec.dev, "probe: nobody answers any more");
+                    tracing::info!(dev = self.spec.dev, "probe: no more answers");
                     self.phase = Phase::Resting { until: now };
                 }
             }
@@ -281,7 +281,7 @@ impl Worker {
         while let Some(candidate) = left.pop_front() {
             match Aim::at(&self.spec.dev, candidate) {
                 Ok(aim) => {
-                    tracing::debug!(dev = self.spec.dev, ?candidate, "probe: is tried");
+                    tracing::debug!(dev = self.spec.dev, ?candidate, "probe: candidate tried");
                     let until = now + TRIAL;
                     self.phase = Phase::Trying { aim, trial: Ledger::default(), left, until };
                     self.send_at = now;
@@ -297,7 +297,7 @@ impl Worker {
         let phase = std::mem::replace(&mut self.phase, Phase::Resting { until: now });
         if let Phase::Trying { aim, .. } = phase {
             let found = reflector.map(tracing::field::display);
-            tracing::info!(dev = self.spec.dev, reflector = found, "probe: a reflector is found");
+            tracing::info!(dev = self.spec.dev, reflector = found, "probe: reflector found");
             lock(&self.shared).asked = reflector;
             self.pace = Pace::default();
             self.phase = Phase::Asking(aim);

@@ -9,6 +9,7 @@ use crate::lift;
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;
 use crate::shape::htb;
+use crate::window::expiry;
 
 /// A live intermediate device with its HTB.
 #[derive(Clone, Debug)]
@@ -86,8 +87,9 @@ pub fn sweep(dev: &str) -> Result<Vec<String>, Error> {
     let mut netlink = Netlink::open()?;
     let mut swept = Vec::new();
     // The filter first: without the ifb it would send packets into nothing.
-    if let Some(device) = link::find_with(&mut netlink, dev)?
-        && ingress::detach_clsact(&mut netlink, device.index)?
+    let device = link::find_with(&mut netlink, dev)?.map(|device| device.index);
+    if let Some(index) = device
+        && ingress::detach_clsact(&mut netlink, index)?
     {
         swept.push(format!("the classifier at the ingress of {dev}"));
     }
@@ -95,6 +97,11 @@ pub fn sweep(dev: &str) -> Result<Vec<String>, Error> {
     if let Some(old) = link::find_with(&mut netlink, &name)?.filter(|old| is_ours(old, dev)) {
         netlink.change(&format!("delete the old {name}"), link::deletion(old.index))?;
         swept.push(format!("the device {name} with its classes"));
+    }
+    match expiry::sweep(device) {
+        Ok(0) => {}
+        Ok(count) => swept.push(format!("programs of killed daemons at the root cgroup: {count}")),
+        Err(e) => tracing::debug!(error = %e, "no programs at the root cgroup are looked for"),
     }
     // A kernel that cannot lift bounds could not set them either.
     match lift() {
@@ -131,7 +138,7 @@ pub(crate) fn refuse_if_foreign(found: &Link, dev: &str) -> Result<(), Error> {
     }
     Err(Error::Occupied {
         dev: dev.to_owned(),
-        found: format!("a device {} of somebody else has the name that is needed", found.name),
+        found: format!("the device {} exists and was not created by fairweir", found.name),
         remedy: format!("ip link del {}", found.name),
     })
 }

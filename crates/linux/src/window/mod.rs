@@ -21,8 +21,10 @@ use crate::classify::cgroup;
 use crate::host::Host;
 use crate::net::netns::Netns;
 use crate::window::connections::{Pass, samples};
+use crate::window::expiry::{Expiry, ExpiryProgram};
 
 pub(crate) mod connections;
+pub(crate) mod expiry;
 
 /// The part of a [`Host`] that watches connections; it costs nothing before it is asked for.
 pub(crate) enum WindowEnforcer {
@@ -40,6 +42,8 @@ pub(crate) struct Awake {
     bound: Pass,
     /// Dropping it detaches; `None` if connections that open cannot be seen at once.
     open: Option<Link>,
+    /// While there are bounds; `None` if the kernel cannot lift them when this process is killed.
+    expiry: Option<Expiry>,
     /// The bounds in force, and those of the connections as they were last seen or set.
     wanted: BTreeMap<u64, u32>,
     seen: BTreeMap<u64, u32>,
@@ -105,12 +109,19 @@ impl Host {
         let WindowEnforcer::Awake(awake) = &mut self.windows else { return Ok(()) };
         awake.write(&self.programs, BTreeMap::new())?;
         awake.write_initial(&self.programs, FREE)?;
-        awake.run_bound(&self.netns)
+        awake.run_bound(&self.netns)?;
+        awake.expiry = None;
+        Ok(())
     }
 
     /// Whether the window of the connection `id` is bounded, as last applied.
     pub fn is_bounded(&self, id: u64) -> bool {
         matches!(&self.windows, WindowEnforcer::Awake(awake) if awake.wanted.contains_key(&id))
+    }
+
+    /// The program that lifts the bounds if this process is killed; `None` if the kernel has none.
+    pub fn expiry_program(&self) -> Option<ExpiryProgram> {
+        ExpiryProgram::of(&self.programs)
     }
 
     /// Whether this kernel can bound windows, as far as that is known.
@@ -127,6 +138,11 @@ impl Host {
         }
         awake.write_initial(&self.programs, initial)?;
         let begins = self.config.features & FEATURE_WINDOWS == 0;
+        if begins {
+            awake.expiry = Expiry::attach(&self.programs)
+                .inspect_err(|e| tracing::info!(error = %e, "bounds of windows do not expire"))
+                .ok();
+        }
         if !begins && !awake.has_to_set(&wanted) {
             // Only of connections that have ended.
             let stays = |id: &u64| awake.wanted.contains_key(id);
@@ -190,6 +206,7 @@ impl Awake {
             watch: Pass::over(&watch, &programs.maps.connections)?,
             bound: Pass::new(&programs.program("fairweir_bound")?)?,
             open: None,
+            expiry: None,
             wanted: BTreeMap::new(),
             seen: BTreeMap::new(),
             initial: FREE,

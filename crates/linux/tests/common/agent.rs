@@ -9,10 +9,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use fairweir_core::units::Rate;
+use fairweir_core::receiver::{ConnectionSample, ConnectionWindow, Windows};
+use fairweir_core::units::{Bytes, Rate};
 use fairweir_linux::netns::Netns;
 use fairweir_linux::police::Hook;
 use fairweir_linux::{Host, HostSpec, Lock, Mode};
+
+/// To which an agent that does `bound` bounds all connections.
+pub(crate) const BOUND_BYTES: u64 = 50_000;
 
 const TASK: &str = "FAIRWEIR_TEST_AGENT";
 
@@ -159,6 +163,22 @@ fn perform(verb: &str, address: &str) {
             assert_eq!(host.limits(), [""; 0]);
             ready(std::process::id());
             loop {
+                host.beat().unwrap();
+                thread::sleep(Duration::from_millis(200));
+            }
+        }
+        "bound" => {
+            let _lock = Lock::acquire(address).unwrap();
+            let policy = crate::common::policy(&[]);
+            let spec = HostSpec { dev: address.into(), policy, mode: Mode::Count, census: false };
+            let mut host = Host::attach(&spec).unwrap();
+            ready(std::process::id());
+            let window = Bytes::new(BOUND_BYTES);
+            loop {
+                let samples = host.take_connections().unwrap();
+                let bound = |s: &ConnectionSample| ConnectionWindow { id: s.id, window };
+                let connections = samples.iter().map(bound).collect();
+                host.apply_windows(&Windows { connections, initial: vec![Some(window)] }).unwrap();
                 host.beat().unwrap();
                 thread::sleep(Duration::from_millis(200));
             }

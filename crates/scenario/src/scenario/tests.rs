@@ -650,7 +650,7 @@ fn what_is_wrong_with_policing_points_is_said() {
         (&format!("share = \"weighted\"{class}flows = [0]"), "belong to no class"),
         (
             &format!("share = \"weighted\"{class}flows = [0]\n[[police.class]]\nname = \"x\""),
-            "16: police.class.name: the class `x` stands there twice",
+            "16: police.class.name: duplicate class `x`",
         ),
         (
             &format!(

@@ -1,0 +1,23 @@
+//! `fairweir reload`: a running daemon reads its configuration again.
+
+use std::io::{self, Write};
+
+use anyhow::bail;
+
+use crate::cli::ReloadArgs;
+use crate::client::Client;
+use crate::wire::{Outcome, Request};
+
+/// Waits for the outcome, so that `systemctl reload` fails when the configuration is wrong.
+///
+/// # Errors
+/// What is wrong with the configuration, or that no daemon answers.
+pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
+    let mut client = Client::find(&args.run_dir.run_dir, args.dev.as_deref())?;
+    let outcome: Outcome = client.request(Request::Reload)?;
+    if !outcome.ok {
+        bail!("{}", outcome.message);
+    }
+    writeln!(io::stdout().lock(), "{}", outcome.message)?;
+    Ok(())
+}

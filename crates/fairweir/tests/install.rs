@@ -1,0 +1,238 @@
+//! `make install`, `make uninstall` and the systemd units.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+mod common;
+use common::FAIRWEIR;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// Programs that an installation must not call.
+const FORBIDDEN: [&str; 3] = ["cargo", "systemctl", "rustup"];
+
+/// A directory to install to, and a PATH whose forbidden programs only leave a trace.
+struct Target {
+    dir: TempDir,
+}
+
+impl Target {
+    fn new() -> Target {
+        let target = Target { dir: TempDir::new().unwrap() };
+        fs::create_dir(target.path("programs")).unwrap();
+        for program in FORBIDDEN {
+            let script = format!("#!/bin/sh\ntouch {}\nexit 1\n", target.trace(program).display());
+            let path = target.path("programs").join(program);
+            fs::write(&path, script).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            fs::set_permissions(&path, mode).unwrap();
+        }
+        target
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn trace(&self, program: &str) -> PathBuf {
+        self.path(&format!("called-{program}"))
+    }
+
+    fn make(&self, args: &[&str]) -> Output {
+        let programs = format!("{}:{}", self.path("programs").display(), env!("PATH"));
+        let mut make = Command::new("make");
+        make.args(["--no-print-directory", "-C", ROOT]).args(args);
+        make.arg(format!("DESTDIR={}", self.path("root").display()));
+        let output = make.env("PATH", programs).output().unwrap();
+        for program in FORBIDDEN {
+            assert!(!self.trace(program).exists(), "{args:?} called {program}: {output:?}");
+        }
+        output
+    }
+
+    fn install(&self) {
+        let output = self.make(&["install", &format!("FAIRWEIR={FAIRWEIR}"), "PREFIX=/usr/local"]);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    fn uninstall(&self, more: &[&str]) {
+        let args: Vec<&str> = ["uninstall"].iter().chain(more).copied().collect();
+        let output = self.make(&args);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// All files and links below the target, as paths from its root.
+    fn files(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let root = self.path("root");
+        let mut left = vec![root.clone()];
+        while let Some(dir) = left.pop() {
+            for entry in fs::read_dir(dir).unwrap() {
+                let entry = entry.unwrap();
+                match entry.file_type().unwrap().is_dir() {
+                    true => left.push(entry.path()),
+                    false => {
+                        let path = entry.path();
+                        let below = path.strip_prefix(&root).unwrap();
+                        found.insert(format!("/{}", below.display()));
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+#[test]
+fn what_is_installed_is_uninstalled_without_a_trace_and_without_cargo() {
+    let target = Target::new();
+    target.install();
+    let files = target.files();
+    for wanted in [
+        "/usr/local/bin/fairweir",
+        "/etc/systemd/system/fairweir@.service",
+        "/etc/systemd/system/fairweir-isp.service",
+        "/etc/fairweir/fairweir.toml.example",
+        "/etc/fairweir/isp.toml.example",
+        "/usr/local/share/man/man1/fairweir.1",
+        "/usr/local/share/man/man1/fairweir-isp-add.1",
+        "/usr/local/share/bash-completion/completions/fairweir",
+        "/usr/local/share/zsh/site-functions/_fairweir",
+        "/usr/local/share/fish/vendor_completions.d/fairweir.fish",
+    ] {
+        assert!(files.contains(wanted), "{wanted} is missing in {files:#?}");
+    }
+    // So that `fairweir init` can write it.
+    assert!(!files.contains("/etc/fairweir/fairweir.toml"), "{files:#?}");
+    // As `systemctl enable` does.
+    let wants = target.path("root/etc/systemd/system/multi-user.target.wants");
+    fs::create_dir(&wants).unwrap();
+    symlink("../fairweir@.service", wants.join("fairweir@br-lan.service")).unwrap();
+    target.uninstall(&[]);
+    assert_eq!(target.files(), BTreeSet::new());
+    assert!(!target.path("root/etc/fairweir").exists());
+}
+
+#[test]
+fn uninstall_keeps_edited_configuration_unless_purged() {
+    let target = Target::new();
+    target.install();
+    let config = target.path("root/etc/fairweir");
+    fs::copy(config.join("isp.toml.example"), config.join("isp.toml")).unwrap();
+    fs::write(config.join("fairweir.toml"), "version = 1\n").unwrap();
+    fs::write(config.join("conf.d/mine.toml"), "version = 1\n").unwrap();
+    let state = target.path("root/var/lib/fairweir/isp");
+    fs::create_dir_all(&state).unwrap();
+    fs::write(state.join("isp.journal"), "").unwrap();
+    target.uninstall(&[]);
+    let kept = [
+        "/etc/fairweir/conf.d/mine.toml",
+        "/etc/fairweir/fairweir.toml",
+        "/var/lib/fairweir/isp/isp.journal",
+    ];
+    assert_eq!(target.files(), kept.map(str::to_owned).into());
+    target.uninstall(&["PURGE=1"]);
+    assert_eq!(target.files(), BTreeSet::new());
+}
+
+#[test]
+fn install_without_binary_and_cargo_says_what_to_run() {
+    let target = Target::new();
+    // A PATH with make and coreutils, but no cargo: it lives in a user's home.
+    let output = Command::new("make")
+        .args(["--no-print-directory", "-C", ROOT, "install"])
+        .arg(format!("FAIRWEIR={}", target.path("none").display()))
+        .arg(format!("DESTDIR={}", target.path("root").display()))
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .output()
+        .unwrap();
+    if Path::new("/usr/bin/cargo").exists() {
+        return;
+    }
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert!(error.contains("run `make build` as the user who has cargo"), "{error}");
+    assert!(!target.path("root").exists(), "nothing is installed");
+}
+
+/// Whether units can be checked. A skip is loud, and a failure under FAIRWEIR_STRICT=1.
+fn has_systemd_analyze() -> bool {
+    if Command::new("systemd-analyze").arg("--version").output().is_ok() {
+        return true;
+    }
+    eprintln!("SKIPPED: needs systemd-analyze");
+    assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
+    false
+}
+
+/// The units in a directory of their own, with the binary under test.
+fn units() -> TempDir {
+    let dir = TempDir::new().unwrap();
+    for unit in ["fairweir@.service", "fairweir-isp.service"] {
+        let text = fs::read_to_string(Path::new(ROOT).join("dist").join(unit)).unwrap();
+        let text = text.replace("/usr/local/bin/fairweir", FAIRWEIR);
+        fs::write(dir.path().join(unit), text).unwrap();
+    }
+    dir
+}
+
+#[test]
+fn systemd_understands_every_line_of_the_units() {
+    if !has_systemd_analyze() {
+        return;
+    }
+    let dir = units();
+    for unit in [
+        "fairweir-isp.service",
+        "fairweir@eth0.service",
+        "fairweir@br-lan.service",
+        r"fairweir@br\x2dlan.service",
+    ] {
+        let output = Command::new("systemd-analyze")
+            .args(["verify", "--man=no"])
+            .arg(dir.path().join(unit))
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && said.is_empty(), "{unit}: {said}");
+    }
+}
+
+#[test]
+fn the_units_are_exposed_by_at_most_2_5() {
+    if !has_systemd_analyze() {
+        return;
+    }
+    let dir = units();
+    for unit in ["fairweir@.service", "fairweir-isp.service"] {
+        let output = Command::new("systemd-analyze")
+            .args(["security", "--offline=true", "--threshold=25", "--no-pager"])
+            .arg(dir.path().join(unit))
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{unit}: {said}");
+    }
+}
+
+#[test]
+fn the_units_keep_their_states_apart_and_reload_through_the_socket() {
+    let unit = |name: &str| fs::read_to_string(Path::new(ROOT).join("dist").join(name)).unwrap();
+    let (host, isp) = (unit("fairweir@.service"), unit("fairweir-isp.service"));
+    // Systemd gives the innermost directory its mode, so neither may lie above the other.
+    assert!(host.contains("\nStateDirectory=fairweir/host\n"));
+    assert!(isp.contains("\nStateDirectory=fairweir/isp\n"));
+    // A dash of an instance name stays one, and the name is the interface's own or its escape.
+    assert!(host.contains("fairweir host --dev %i\n") && !host.contains("%I"));
+    for unit in [&host, &isp] {
+        let line = unit.lines().find(|line| line.starts_with("ExecReload=")).unwrap();
+        assert!(line.contains(" reload") && !line.contains("kill"), "{line}");
+        assert!(unit.contains("\nRestartPreventExitStatus=2\n"));
+    }
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Whether user space is alive. */
+#pragma once
+
+/* Ten ticks of user space. */
+#define HEARTBEAT_MAX_NS 2000000000ll
+
+static __always_inline int is_alive(const struct config *cfg)
+{
+	return (__s64)(bpf_ktime_get_coarse_ns() - cfg->heartbeat_ns) <= HEARTBEAT_MAX_NS;
+}

@@ -1,0 +1,189 @@
+//! The program that lifts bounds of windows when the processes that set them are gone
+//! (`bpf/expire.h`).
+//!
+//! It is attached to the root cgroup without a link, so it outlives the process that attached it. It
+//! is attached while bounds are in force, and detached with the last. If the process is killed, the
+//! guard detaches it by its descriptor ([`detach_expiry`]). If both are killed it stays until
+//! [`sweep`] finds it, by its name and by the configuration that it reads, which tells it apart from
+//! programs of other daemons. To open a program that another process loaded takes CAP_SYS_ADMIN.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use fairweir_core::units::{Span, Time};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Program, ProgramHandle};
+
+use crate::bpf::abi::{Config, Plain};
+use crate::bpf::{KEY, Programs, bpf_error};
+use crate::classify::cgroup;
+use crate::net::netns::Netns;
+use crate::{Error, monotonic_now};
+
+/// The attached program; dropping it detaches.
+pub(crate) struct Expiry {
+    cgroup: File,
+    program: OwnedFd,
+}
+
+impl Expiry {
+    /// Attaches the program.
+    ///
+    /// # Errors
+    /// If there is no cgroup hierarchy, or the kernel refuses.
+    pub(crate) fn attach(programs: &Programs) -> Result<Expiry, Error> {
+        let attempted = "attach the program that lifts windows of a killed daemon";
+        let program = programs.program(NAME)?.as_fd().try_clone_to_owned();
+        let program = program.map_err(|e| Error::refused(attempted, e))?;
+        let cgroup = cgroup::open_root()?;
+        // SAFETY: both descriptors are open.
+        let attached = unsafe {
+            libbpf_sys::bpf_prog_attach(
+                program.as_raw_fd(),
+                cgroup.as_raw_fd(),
+                libbpf_sys::BPF_CGROUP_SOCK_OPS,
+                libbpf_sys::BPF_F_ALLOW_MULTI,
+            )
+        };
+        if attached < 0 {
+            return Err(Error::last_os(attempted));
+        }
+        Ok(Expiry { cgroup, program })
+    }
+}
+
+impl Drop for Expiry {
+    fn drop(&mut self) {
+        if let Err(e) = detach(&self.cgroup, &self.program) {
+            tracing::warn!(error = %e, "a program stays attached to the root cgroup");
+        }
+    }
+}
+
+/// The program of a [`crate::Host`], by which a process that outlives the host can detach it.
+#[derive(Debug)]
+pub struct ExpiryProgram {
+    /// The kernel's number for it.
+    pub id: u32,
+    /// For [`detach_expiry`].
+    pub descriptor: OwnedFd,
+}
+
+impl ExpiryProgram {
+    pub(crate) fn of(programs: &Programs) -> Option<ExpiryProgram> {
+        let program = programs.program(NAME).ok()?;
+        let id = Program::id_from_fd(program.as_fd()).ok()?;
+        Some(ExpiryProgram { id, descriptor: program.as_fd().try_clone_to_owned().ok()? })
+    }
+}
+
+/// Detaches the program behind `descriptor` after its host was killed. Nothing happens if it is not
+/// attached.
+///
+/// # Errors
+/// If the descriptor is not that of a program, or the kernel refuses.
+pub fn detach_expiry(descriptor: &impl AsFd) -> Result<(), Error> {
+    detach(&cgroup::open_root()?, descriptor)
+}
+
+/// Detaches what killed daemons of the device number `device` in the calling thread's network
+/// namespace left, and what nothing has written to for [`ABANDONED_AFTER`]; returns how many programs
+/// that were. No daemon of this device may be running.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn sweep(device: Option<u32>) -> Result<usize, Error> {
+    let cgroup = cgroup::open_root()?;
+    let netns = Netns::current_cookie().unwrap_or(0);
+    let mut swept = 0;
+    for id in attached(&cgroup)? {
+        // One that another process has detached meanwhile is fine.
+        let Ok(program) = ProgramHandle::from_prog_id(id) else { continue };
+        if program.name() != NAME {
+            continue;
+        }
+        let Some(config) = config_of(&program)? else { continue };
+        let is_of_device = config.netns == netns && device == Some(config.device);
+        let silent = monotonic_now().since(Time::from_nanos(config.heartbeat_ns));
+        if is_of_device || silent > ABANDONED_AFTER {
+            detach(&cgroup, &program)?;
+            swept += 1;
+        }
+    }
+    Ok(swept)
+}
+
+/// Numbers of the sock_ops programs of a cgroup.
+fn attached(cgroup: &File) -> Result<Vec<u32>, Error> {
+    let mut ids = [0; PROGRAMS_MAX];
+    let mut count = ids.len() as u32;
+    // SAFETY: the cgroup is open, and the kernel writes at most `count` numbers.
+    let answer = unsafe {
+        libbpf_sys::bpf_prog_query(
+            cgroup.as_raw_fd(),
+            libbpf_sys::BPF_CGROUP_SOCK_OPS,
+            0,
+            std::ptr::null_mut(),
+            ids.as_mut_ptr(),
+            &raw mut count,
+        )
+    };
+    if answer < 0 {
+        return Err(Error::last_os("list the programs of the root cgroup"));
+    }
+    Ok(ids[..count as usize].to_vec())
+}
+
+/// The configuration that a program reads, if it reads one.
+fn config_of(program: &ProgramHandle) -> Result<Option<Config>, Error> {
+    let attempted = "read what a program uses";
+    let mut maps = [0_u32; MAPS_MAX];
+    let mut info = libbpf_sys::bpf_prog_info {
+        nr_map_ids: maps.len() as u32,
+        map_ids: maps.as_mut_ptr() as u64,
+        ..Default::default()
+    };
+    let mut length = size_of_val(&info) as u32;
+    // SAFETY: the program is open; the kernel writes at most `length` bytes to `info` and at most
+    // `nr_map_ids` numbers to `maps`.
+    let answer = unsafe {
+        libbpf_sys::bpf_prog_get_info_by_fd(
+            program.as_fd().as_raw_fd(),
+            &raw mut info,
+            &raw mut length,
+        )
+    };
+    if answer < 0 {
+        return Err(Error::last_os(attempted));
+    }
+    for &id in maps.iter().take(info.nr_map_ids as usize) {
+        let map = MapHandle::from_map_id(id).map_err(|e| bpf_error(attempted, &e))?;
+        if map.name() == "config" {
+            let value = map.lookup(&KEY, MapFlags::ANY).map_err(|e| bpf_error(attempted, &e))?;
+            return Ok(value.and_then(|value| Config::from_bytes(&value)));
+        }
+    }
+    Ok(None)
+}
+
+/// One that is not attached is fine.
+fn detach(cgroup: &File, program: &impl AsFd) -> Result<(), Error> {
+    let program = program.as_fd().as_raw_fd();
+    let kind = libbpf_sys::BPF_CGROUP_SOCK_OPS;
+    // SAFETY: both descriptors are open.
+    let answer = unsafe { libbpf_sys::bpf_prog_detach2(program, cgroup.as_raw_fd(), kind) };
+    match std::io::Error::last_os_error() {
+        _ if answer >= 0 => Ok(()),
+        e if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        e => Err(Error::refused("detach a program from the root cgroup", e)),
+    }
+}
+
+/// In `bpf/expire.h`.
+const NAME: &str = "fairweir_expire";
+/// The most programs that a cgroup has of a kind. Source: BPF_CGROUP_MAX_PROGS of Linux.
+const PROGRAMS_MAX: usize = 64;
+/// Of [`NAME`]; it has two.
+const MAPS_MAX: usize = 8;
+/// A daemon writes several times a second. One that was stopped for longer by a debugger goes on
+/// without this program; its guard still lifts the bounds.
+const ABANDONED_AFTER: Span = Span::secs(60);
