@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::Context;
+use fairweir_config::Text;
+use fairweir_config::file::{SCENARIO, TRACE};
 use fairweir_core::receiver::Control;
 use fairweir_scenario::Scenario;
 use fairweir_scenario::report::{self, Report};
@@ -130,9 +132,8 @@ pub(crate) fn labels(runs: &[Run]) -> Vec<String> {
 /// # Errors
 /// If there is no such file, or it or what is changed in it is wrong.
 pub(crate) fn read(args: &ScenarioArgs) -> anyhow::Result<Scenario> {
-    let file = args.file.display().to_string();
-    let text = fs::read_to_string(&args.file).with_context(|| format!("cannot read {file}"))?;
-    Ok(Scenario::parse_with(&text, &file, &args.set, &|trace| fs::read_to_string(trace))?)
+    let text = Text::read(&args.file, &SCENARIO)?;
+    Ok(Scenario::parse_with(&text, &args.set, &|trace| Text::read(trace, &TRACE))?)
 }
 
 /// `lab check` and `sim check`.

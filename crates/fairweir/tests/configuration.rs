@@ -202,6 +202,7 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
         (matching("\"ip:203.0.113.0/33\""), 6, "neither an address"),
         (matching("\"ip:2001:db8::/129\""), 6, "neither an address"),
         (matching("\"ip:example.org\""), 6, "neither an address"),
+        (matching("\"ip:203.0.113.7/24\""), 6, "write 203.0.113.0/24 for the prefix"),
         (matching("\"port:0\""), 6, "1 to 65535"),
         (matching("\"port:65536\""), 6, "1 to 65535"),
         (matching("\"port:sctp/5\""), 6, "is not a port"),

@@ -2,13 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use anyhow::Context;
+use fairweir_config::{ConfigError, Text};
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Span, Time};
 use fairweir_scenario::report::Report;
@@ -51,8 +51,8 @@ impl Point {
             .with_context(|| format!("there is no scenario {}", self.scenario))?;
         let set: Result<Vec<Override>, _> = self.set.iter().map(|text| text.parse()).collect();
         let file = format!("scenarios/{}.toml", self.scenario);
-        let load = |path: &Path| Err(io::Error::other(path.display().to_string()));
-        Ok(Scenario::parse_with(text, &file, &set?, &load)?)
+        let load = |path: &Path| Err(ConfigError::whole_file(path, "not part of the program"));
+        Ok(Scenario::parse_with(&Text::new(*text, file), &set?, &load)?)
     }
 }
 

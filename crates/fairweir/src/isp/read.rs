@@ -339,7 +339,7 @@ plan = "home-50"
                 "192.0.2.1",
                 "192.0.2.1/24",
                 header,
-                "isp.toml:15: subscriber.addresses: 192.0.2.1/24",
+                "isp.toml:15: subscriber.addresses: `192.0.2.1/24`",
             ),
             ("name = \"alice\"", "", header, "isp.toml:13: subscriber.name: missing"),
             ("version", "versoin", header, "isp.toml:1: versoin: unknown key (did"),

@@ -7,10 +7,10 @@ use fairweir_core::units::{Bytes, Rate, Span, Time};
 use super::Access;
 use super::read::{positive, step_time};
 use crate::link::{Buffer, Capacity, Discipline, RateStep, Red, Trace};
-use fairweir_config::{ConfigError, Origin, Place, Placed, Table};
+use fairweir_config::{ConfigError, Place, Placed, Table, Text};
 
 /// Reads a file beside the scenario.
-pub(super) type Load<'l> = &'l dyn Fn(&Path) -> std::io::Result<String>;
+pub(super) type Load<'l> = &'l dyn Fn(&Path) -> Result<Text, ConfigError>;
 
 const BUFFER: Buffer = Buffer::Time(Span::millis(100));
 const MTU: u64 = 1500;
@@ -108,12 +108,9 @@ fn trace(
         return without(step.place());
     }
     let path = Path::new(place.file()).with_file_name(value);
-    let text =
-        load(&path).map_err(|e| place.error(format!("cannot read {}: {e}", path.display())))?;
-    let trace = text.parse::<Trace>().map_err(|e| {
-        let file = path.display().to_string();
-        ConfigError::new(Origin::Line { file, line: e.line }, "", e.what)
-    })?;
+    let text = load(&path).map_err(|e| place.error(e))?;
+    let trace = text.as_str().parse::<Trace>();
+    let trace = trace.map_err(|e| text.error(e.line, None, "", e.what))?;
     Ok(Capacity::Trace(trace))
 }
 

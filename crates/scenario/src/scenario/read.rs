@@ -12,7 +12,7 @@ use super::{
     CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow, Group,
     IPV6_MTU_MIN, Ip, Kind, Lie, Reflector, Scenario, Told, Tuning,
 };
-use fairweir_config::{ConfigError, Override, Place, Placed, Source, Table, VERSION, not_one_of};
+use fairweir_config::{ConfigError, Override, Place, Placed, Table, Text, VERSION, not_one_of};
 
 mod kind;
 mod police;
@@ -23,12 +23,11 @@ const RTT: Span = Span::millis(40);
 const TICK_RANGE: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 
 pub(super) fn scenario(
-    text: &str,
-    file: &str,
+    text: &Text,
     overrides: &[Override],
     load: Load<'_>,
 ) -> Result<Scenario, ConfigError> {
-    let mut top = Source::new(text, file, overrides).top()?;
+    let mut top = text.source(overrides).top()?;
     top.version(VERSION)?;
     let name = top.text("name")?.ok_or_else(|| top.missing("name", "a name for the reports"))?;
     if name.value.is_empty() {

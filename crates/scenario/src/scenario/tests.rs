@@ -46,7 +46,7 @@ fn good() -> Scenario {
 }
 
 /// A scenario that names no other file asks for none.
-fn no_file(path: &std::path::Path) -> std::io::Result<String> {
+fn no_file(path: &Path) -> Result<Text, ConfigError> {
     panic!("{} is asked for", path.display());
 }
 
@@ -265,9 +265,10 @@ fn queues_and_shapers_are_read_with_their_defaults() {
 fn traced(trace: &str) -> Result<Scenario, ConfigError> {
     let text = GOOD.replace("rate = \"30mbit\"", "trace = \"traces/t\"");
     let text = text.replace("steps = [{ at = \"40s\", rate = \"10mbit\" }]\n", "");
-    Scenario::parse_with(&text, "some/where/good.toml", &[], &|path| match path.to_str() {
-        Some("some/where/traces/t") => Ok(trace.to_owned()),
-        _ => Err(io::ErrorKind::NotFound.into()),
+    let text = Text::new(text, "some/where/good.toml");
+    Scenario::parse_with(&text, &[], &|path| match path.to_str() {
+        Some("some/where/traces/t") => Ok(Text::new(trace, "some/where/traces/t")),
+        _ => panic!("{} is asked for", path.display()),
     })
 }
 
@@ -289,11 +290,12 @@ fn a_bad_trace_is_named_with_its_line_and_a_missing_one_with_its_path() {
     assert!(error.starts_with("some/where/traces/t:3: found `three`, expected"), "{error}");
     let text = GOOD.replace("rate = \"30mbit\"", "trace = \"nope\"");
     let text = text.replace("steps = [{ at = \"40s\", rate = \"10mbit\" }]\n", "");
-    let missing = |_: &Path| Err(io::ErrorKind::NotFound.into());
-    let error = Scenario::parse_with(&text, "a/b.toml", &[], &missing).unwrap_err().to_string();
-    assert!(error.starts_with("a/b.toml:7: link.trace: cannot read a/nope: "), "{error}");
+    let missing = |path: &Path| Err(ConfigError::whole_file(path, "it is gone"));
+    let named = Text::new(text.as_str(), "a/b.toml");
+    let error = Scenario::parse_with(&named, &[], &missing).unwrap_err().to_string();
+    assert_eq!(error, "a/b.toml:7: link.trace: a/nope: it is gone");
     let error = Scenario::parse(&text, "b.toml").unwrap_err().to_string();
-    assert!(error.contains("7: link.trace: cannot read nope: only the scenario"), "{error}");
+    assert!(error.contains("7: link.trace: nope: cannot read it: a scenario without"), "{error}");
 }
 
 #[test]
@@ -394,7 +396,7 @@ fn what_is_wrong_with_devices_is_said() {
 
 fn varied(changes: &[&str]) -> Result<Scenario, ConfigError> {
     let overrides: Vec<Override> = changes.iter().map(|c| c.parse().unwrap()).collect();
-    Scenario::parse_with(GOOD, "good.toml", &overrides, &no_file)
+    Scenario::parse_with(&Text::new(GOOD, "good.toml"), &overrides, &no_file)
 }
 
 #[test]
@@ -430,7 +432,7 @@ fn a_group_is_found_by_a_name_with_dots() {
     let text = GOOD.replace("\"bulk\"\nweight", "\"video.hd\"\nweight");
     let text = text.replace("group = \"bulk\"", "group = \"video.hd\"");
     let change = "group.video.hd.weight=9".parse().unwrap();
-    let scenario = Scenario::parse_with(&text, "x", &[change], &no_file).unwrap();
+    let scenario = Scenario::parse_with(&Text::new(text, "x"), &[change], &no_file).unwrap();
     let weights: Vec<u32> = scenario.groups.iter().map(|g| g.weight.as_u32()).collect();
     assert_eq!(weights, [5, 9]);
 }
@@ -475,8 +477,8 @@ fn each_bad_override_gives_one_line_that_names_it() {
 fn what_is_wrong_in_the_file_is_said_with_its_line_beside_overrides() {
     let change = "seed=3".parse().unwrap();
     let text = GOOD.replace("weight = 5", "weight = 0");
-    let error =
-        Scenario::parse_with(&text, "bad.toml", &[change], &no_file).unwrap_err().to_string();
+    let text = Text::new(text, "bad.toml");
+    let error = Scenario::parse_with(&text, &[change], &no_file).unwrap_err().to_string();
     assert!(error.starts_with("bad.toml:12: group.weight"), "{error}");
 }
 
