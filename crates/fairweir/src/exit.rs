@@ -4,8 +4,9 @@
 //! `RestartPreventExitStatus=` in `dist/`.
 
 use fairweir_config::ConfigError;
+use fairweir_scenario::play::BadRuns;
 
-use crate::chained;
+use crate::words::chained;
 
 /// Something failed that may work later, or elsewhere.
 const FAILURE: u8 = 1;
@@ -25,7 +26,9 @@ pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
 
 /// What the process exits with after `error`.
 pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
-    let is_usage = error.chain().any(|cause| cause.is::<Usage>() || cause.is::<ConfigError>());
+    let is_usage = error
+        .chain()
+        .any(|cause| cause.is::<Usage>() || cause.is::<BadRuns>() || cause.is::<ConfigError>());
     if is_usage { USAGE } else { FAILURE }
 }
 
