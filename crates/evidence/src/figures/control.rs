@@ -5,10 +5,10 @@
 
 use fairweir_core::receiver::Control;
 use fairweir_scenario::report::Report;
-use fairweir_scenario::report::chart::{Line, Marks, Panel, colour, colour_of};
+use fairweir_scenario::report::chart::{Line, Marks, Panel, colour, colour_of, label_of};
 
 use super::claim::{Band, Claim, Measured, Unit};
-use super::draw::{bars, bars_of, chart, legend, named_bars, over_time};
+use super::draw::{bars, bars_of, chart, named_bars, over_time};
 use super::play::{Played, Point};
 use super::read::{
     carries_after, drops, error, film, load_median, loads, queue_mean, queue_p99, right_after,
@@ -194,7 +194,12 @@ fn judge_7(played: &Played) -> Judged {
     claims.shares(0.006, 0.985);
     claims.queue();
     let mut files = over_time("figure-7", &DRAWN.map(point), played);
-    files.push(queues(played, "figure-7-queue", "Queue and drops at the ISP in figure 7", point));
+    files.push(queues(
+        played,
+        "figure-7-queue",
+        "Queue of the ISP in crab-fig7-short, 30 Mbit/s: delay and drops",
+        point,
+    ));
     Judged { claims: claims.claims, files }
 }
 
@@ -248,7 +253,7 @@ fn judge_rtts(played: &Played) -> Judged {
         let of = move |r: &Report| r.summary.groups[group].rate.as_mbit_f64();
         DRAWN.map(|c| Some(played.measure(&Point::new(scenario, c), of)))
     };
-    let names = DRAWN.map(legend);
+    let names = DRAWN.map(label_of);
     let group =
         |(group, name): (usize, &&str)| named_bars(name, colour(group), rates("rtts", group));
     let kinds = ["10 ms", "30 ms", "60 ms", "120 ms", "200 ms"].iter().enumerate().map(group);
@@ -294,7 +299,7 @@ fn judge_senders(played: &Played) -> Judged {
     let short = SENDERS.map(|scenario| scenario.trim_start_matches("weights-"));
     let kinds = DRAWN.map(|c| bars_of(c, of(c, error)));
     let panels = vec![bars("", "allocation error", &short, kinds.to_vec())];
-    let title = "CUBIC and BBR, one connection against four";
+    let title = "Allocation error by weights and congestion control, one connection beside four";
     Judged { claims: all, files: vec![chart("figure-senders", title, panels)] }
 }
 
@@ -351,7 +356,7 @@ fn judge_web(played: &Played) -> Judged {
         claim("utilisation", &used, Band::AtLeast(0.95)),
     ];
     let lines = CONTROLS.map(|control| Line {
-        name: legend(control).to_owned(),
+        name: label_of(control).to_owned(),
         colour: colour_of(control),
         dashed: control == Control::Wfq,
         points: loads(played.of(&web(control))),

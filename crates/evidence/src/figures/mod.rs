@@ -381,16 +381,12 @@ mod tests {
     fn every_point_can_be_played_with_its_control() {
         for (point, _) in plan(&all()) {
             let scenario = point.scenario().unwrap_or_else(|e| panic!("{point:?}: {e:#}"));
-            let spec = ControllerSpec {
-                capacity: point.control.needs_capacity().then(|| scenario.link.capacity.nominal()),
-                strict_priority: scenario.control.strict_priority,
-                tuning: scenario.control.tuning.applied_to(CrabTuning::HOST),
-                ..ControllerSpec::new(
-                    point.control,
-                    scenario.groups.iter().map(|g| g.weight).collect(),
-                )
-            };
-            assert!(Controller::new(&spec).is_ok(), "{point:?}");
+            let spec =
+                ControllerSpec::new(point.control, Some(scenario.link.capacity.nominal())).unwrap();
+            let tuning = scenario.control.tuning.applied_to(CrabTuning::HOST);
+            let weights = scenario.groups.iter().map(|g| g.weight).collect();
+            let made = Controller::new(&spec.with_tuning(tuning), weights, None);
+            assert!(made.is_ok(), "{point:?}");
         }
     }
 

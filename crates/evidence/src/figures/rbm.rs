@@ -4,10 +4,10 @@
 
 use fairweir_core::receiver::Control;
 use fairweir_scenario::report::Report;
-use fairweir_scenario::report::chart::{Line, Marks, Panel, colour_of};
+use fairweir_scenario::report::chart::{Line, Marks, Panel, colour_of, label_of};
 
 use super::claim::{Band, Claim, Measured, Unit};
-use super::draw::{bars, bars_of, chart, legend, over_time};
+use super::draw::{bars, bars_of, chart, over_time};
 use super::play::{Played, Point};
 use super::read::{
     drops, load_median, loads, queue_mean, rate_between, rtt_median, rtt_p95, utilization,
@@ -209,7 +209,7 @@ fn judge_4(played: &Played) -> Judged {
         Claim::new("utilisation, rbm", "not given", (used, Unit::Part), Band::AtLeast(0.94)),
     ];
     let lines = CONTROLS.map(|control| Line {
-        name: legend(control).to_owned(),
+        name: label_of(control).to_owned(),
         colour: colour_of(control),
         dashed: false,
         points: loads(played.of(&web(control))),

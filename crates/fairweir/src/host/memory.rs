@@ -1,16 +1,17 @@
 //! The capacity that a network was last seen to have, so that control begins near it.
 //!
-//! One file for all daemons: a list of entries, each for a device and the network that it was
-//! connected to. It is replaced in one step, so that a reader never sees half of it. What cannot
-//! be read is as good as nothing remembered: the capacity is learned anew.
+//! One file: a list of entries, each for a device and the network that it was connected to. A file
+//! that cannot be read is logged and counts as empty: the capacity is learned anew. A dry run reads
+//! it and writes nothing.
+//!
+//! Only a capacity that stayed the same while the link was used for a minute is stored, so that a
+//! short disturbance, or an attack on the measurement, has no effect beyond its end.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fairweir_core::receiver::CAPACITY_MIN;
-use fairweir_core::units::Rate;
+use fairweir_core::receiver::{CAPACITY_MIN, TICK};
+use fairweir_core::units::{Rate, Span};
+use fairweir_daemon::{Error, StateDir};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -19,13 +20,51 @@ use crate::config::CAPACITY_MAX;
 /// After this time an access line may well have another contract.
 const AGE_MAX_S: u64 = 30 * 24 * 3600;
 
+const FILE: &str = "capacity.json";
+
+/// A longer file is not ours, in bytes.
+const FILE_SIZE_MAX: u64 = 64 << 10;
+
 /// The most networks that are remembered; the oldest is forgotten first.
 const ENTRIES_MAX: usize = 64;
+
+/// A capacity within these parts of the first one of its minute is the same.
+const SAME: [(u64, u64); 2] = [(80, 100), (125, 100)];
 
 /// What is remembered, and where.
 #[derive(Debug)]
 pub(super) struct Memory {
-    path: PathBuf,
+    dir: StateDir,
+    is_read_only: bool,
+    confirmation: Confirmation,
+}
+
+/// For how long the learned capacity has been the same.
+#[derive(Debug)]
+struct Confirmation {
+    needed: Span,
+    capacity: Option<Rate>,
+    /// Time in which at least half of the capacity was received.
+    used: Span,
+}
+
+impl Confirmation {
+    fn handle_tick(&mut self, learned: Option<Rate>, received: Rate, interval: Span) {
+        let [low, high] = SAME;
+        let is_same = match (self.capacity, learned) {
+            (Some(old), Some(new)) => {
+                (old.scale(low.0, low.1)..=old.scale(high.0, high.1)).contains(&new)
+            }
+            _ => false,
+        };
+        if !is_same {
+            (self.capacity, self.used) = (learned, Span::ZERO);
+        }
+        if learned.is_some_and(|learned| received >= learned / 2) {
+            // A suspended machine uses nothing.
+            self.used += interval.min(TICK * 2);
+        }
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -44,9 +83,21 @@ struct Entry {
 }
 
 impl Memory {
-    /// The memory below `state_dir`.
-    pub(super) fn new(state_dir: &Path) -> Memory {
-        Memory { path: state_dir.join("capacity.json") }
+    /// The memory in `dir`, of capacities that were confirmed for `needed`.
+    pub(super) fn new(dir: StateDir, is_read_only: bool, needed: Span) -> Memory {
+        let confirmation = Confirmation { needed, capacity: None, used: Span::ZERO };
+        Memory { dir, is_read_only, confirmation }
+    }
+
+    /// Takes in what the control has `learned` and what was `received` in an interval.
+    pub(super) fn handle_tick(&mut self, learned: Option<Rate>, received: Rate, interval: Span) {
+        self.confirmation.handle_tick(learned, received, interval);
+    }
+
+    /// Whether what the control has learned was confirmed for long enough to be stored.
+    pub(super) fn is_confirmed(&self) -> bool {
+        let Confirmation { needed, capacity, used } = self.confirmation;
+        capacity.is_some() && used >= needed
     }
 
     /// The capacity of `network` at `dev` and its age in seconds, if it is not too old and one that
@@ -60,6 +111,9 @@ impl Memory {
 
     /// Remembers `capacity` for `network` at `dev`; a failure is logged and costs nothing else.
     pub(super) fn store(&self, dev: &str, network: &str, capacity: Rate) {
+        if self.is_read_only {
+            return;
+        }
         let mut networks = self.read();
         networks.retain(|e| e.dev != dev || e.network != network);
         networks.push(Entry {
@@ -71,35 +125,33 @@ impl Memory {
         networks.sort_by_key(|e| std::cmp::Reverse(e.at));
         networks.truncate(ENTRIES_MAX);
         if let Err(e) = self.write(&Contents { version: 1, networks }) {
-            warn!(path = %self.path.display(), "the capacity cannot be remembered: {e}");
+            warn!("the capacity is not remembered: {e}");
         }
     }
 
     /// The entries that are young enough.
     fn read(&self) -> Vec<Entry> {
-        let text = match fs::read(&self.path) {
+        let text = match self.dir.read(FILE, FILE_SIZE_MAX) {
             Ok(text) => text,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Vec::new(),
             Err(e) => {
-                warn!(path = %self.path.display(), "what is remembered cannot be read: {e}");
-                return Vec::new();
+                warn!("remembered capacities are ignored: {e}");
+                None
             }
         };
+        let Some(text) = text else { return Vec::new() };
         let contents: Contents = serde_json::from_slice(&text).unwrap_or_else(|e| {
-            warn!(path = %self.path.display(), "what is remembered is not understood: {e}");
+            let path = self.dir.path_of(FILE);
+            warn!("remembered capacities are ignored: {}: {e}", path.display());
             Contents::default()
         });
         let oldest = unix_now().saturating_sub(AGE_MAX_S);
-        contents.networks.into_iter().filter(|e| e.at >= oldest).collect()
+        contents.networks.into_iter().filter(|e| e.at >= oldest).take(ENTRIES_MAX).collect()
     }
 
-    fn write(&self, contents: &Contents) -> io::Result<()> {
-        if let Some(dir) = self.path.parent() {
-            fs::create_dir_all(dir)?;
-        }
-        let new = self.path.with_extension(format!("json.{}", std::process::id()));
-        fs::write(&new, serde_json::to_vec_pretty(contents)?)?;
-        fs::rename(&new, &self.path)
+    fn write(&self, contents: &Contents) -> Result<(), Error> {
+        let text =
+            serde_json::to_vec_pretty(contents).expect("invariant: the contents have string keys");
+        self.dir.write(FILE, &text)
     }
 }
 
@@ -109,12 +161,39 @@ fn unix_now() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
+
+    fn memory_in(dir: &Path) -> Memory {
+        Memory::new(StateDir::new(dir), false, Span::ZERO)
+    }
+
+    #[test]
+    fn a_capacity_is_confirmed_by_a_minute_of_use_without_change() {
+        let mut memory = Memory::new(StateDir::new(Path::new("/nowhere")), false, Span::secs(60));
+        let mut play = |learned: Rate, received: Rate, seconds: u64| {
+            for _ in 0..seconds * 5 {
+                memory.handle_tick(Some(learned), received, TICK);
+            }
+            memory.is_confirmed()
+        };
+        let (right, wrong) = (Rate::mbit(30), Rate::mbit(1));
+        assert!(!play(right, right, 59));
+        assert!(play(right.scale(9, 10), right, 1), "about the same");
+        assert!(!play(wrong, wrong, 59), "an attack of a minute");
+        assert!(!play(right, right, 59), "and its end");
+        assert!(!play(right, wrong, 600), "an idle link confirms nothing");
+        assert!(play(right, right, 1));
+        memory.handle_tick(None, right, TICK);
+        assert!(!memory.is_confirmed(), "another control");
+    }
 
     #[test]
     fn what_is_stored_is_recalled_for_its_device_and_network_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::new(&dir.path().join("deeper"));
+        let memory = memory_in(&dir.path().join("deeper"));
         assert_eq!(memory.recall("eth0", "home"), None);
         memory.store("eth0", "home", Rate::mbit(30));
         memory.store("eth0", "cafe", Rate::mbit(5));
@@ -132,7 +211,7 @@ mod tests {
     #[test]
     fn what_is_old_or_broken_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::new(dir.path());
+        let memory = memory_in(dir.path());
         let entry = |at| Entry {
             dev: "eth0".into(),
             network: format!("from {at}"),
@@ -143,7 +222,7 @@ mod tests {
         let networks = vec![entry(now - AGE_MAX_S - 10), entry(now - AGE_MAX_S + 10)];
         memory.write(&Contents { version: 1, networks }).unwrap();
         assert_eq!(memory.read().len(), 1);
-        fs::write(&memory.path, "{ broken").unwrap();
+        fs::write(memory.dir.path_of(FILE), "{ broken").unwrap();
         assert_eq!(memory.read(), []);
         memory.store("eth0", "home", Rate::mbit(30));
         assert_eq!(memory.read().len(), 1);
@@ -152,10 +231,19 @@ mod tests {
     #[test]
     fn the_memory_stays_small() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::new(dir.path());
+        let memory = memory_in(dir.path());
         for i in 0..ENTRIES_MAX + 5 {
             memory.store("eth0", &format!("network {i}"), Rate::mbit(30));
         }
         assert_eq!(memory.read().len(), ENTRIES_MAX);
+    }
+
+    #[test]
+    fn a_dry_run_writes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        memory_in(dir.path()).store("eth0", "home", Rate::mbit(30));
+        let memory = Memory::new(StateDir::new(dir.path()), true, Span::ZERO);
+        memory.store("eth0", "home", Rate::mbit(99));
+        assert_eq!(memory.recall("eth0", "home").unwrap().0, Rate::mbit(30));
     }
 }

@@ -111,6 +111,16 @@ impl Stage {
         self.home.run(work)
     }
 
+    /// Runs `work` in the internet.
+    pub fn at_internet<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.internet.run(work)
+    }
+
+    /// The port of the internet's servers.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Runs a command in the home and waits for its end.
     pub fn run(&self, command: &str) -> Output {
         let mut words = command.split_whitespace();
@@ -181,7 +191,7 @@ impl Stage {
         let log = File::create(self.path("daemon.log")).unwrap();
         command.stderr(log);
         let child = self.home.run(|| command.spawn().unwrap());
-        let socket = self.dir.path().join("run/wan.sock");
+        let socket = self.dir.path().join("run/host-wan.sock");
         Daemon::begun(child, socket, self.path("daemon.log"), |status| status["ready"] == true)
     }
 
@@ -279,19 +289,19 @@ impl Daemon {
         Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
     }
 
-    /// The answer to a request without anything else, if there is one within 3 s.
+    /// The value of the reply, or the whole reply if it has none, if there is one within 3 s.
     pub fn ask(&self, request: &str) -> Option<Value> {
         self.ask_json(&serde_json::json!({ "request": request }))
     }
 
-    /// The answer to a request, if there is one within 3 s.
+    /// The same for a request with more than a name.
     pub fn ask_json(&self, request: &Value) -> Option<Value> {
         let mut stream = UnixStream::connect(&self.socket).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
         writeln!(stream, "{request}").ok()?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).ok()?;
-        serde_json::from_str(&line).ok()
+        value_of(serde_json::from_str(&line).ok()?)
     }
 
     pub fn status(&self) -> Value {
@@ -339,6 +349,11 @@ impl Drop for Daemon {
     }
 }
 
+/// The value of a daemon's reply, or the whole reply if it has none.
+pub fn value_of(mut reply: Value) -> Option<Value> {
+    if reply["reply"] == "value" { Some(reply["value"].take()) } else { Some(reply) }
+}
+
 /// A TCP connection that receives without end.
 pub struct Download {
     received: Arc<AtomicU64>,
@@ -359,6 +374,11 @@ impl Download {
             ended.store(true, Ordering::Relaxed);
         });
         Download { received, broken, stream }
+    }
+
+    /// The home's address of the connection.
+    pub fn local_address(&self) -> SocketAddr {
+        self.stream.local_addr().unwrap()
     }
 
     /// Payload bytes so far.

@@ -2,10 +2,10 @@
 
 use fairweir_core::receiver::{Control, Enforce};
 use fairweir_scenario::report::Report;
-use fairweir_scenario::report::chart::colour;
+use fairweir_scenario::report::chart::{colour, label_of};
 
 use super::super::claim::{Band, Claim, Unit};
-use super::super::draw::{bars, chart, legend, named_bars};
+use super::super::draw::{bars, chart, named_bars};
 use super::super::play::{Played, Point};
 use super::super::read::{error, queue_mean, queue_p99, scored_utilization};
 use super::super::{Figure, Judged};
@@ -116,7 +116,7 @@ fn judge_enforce(played: &Played) -> Judged {
     };
     let panels =
         vec![panel("ISP queue, mean, ms", 1e3, queue_mean), panel("allocation error", 1.0, error)];
-    let title = "Enforcement by windows, by classes (htb) and by both (auto)";
+    let title = "Shares enforced by windows, by classes (htb) or by both (auto)";
     Judged { claims, files: vec![chart("figure-enforce", title, panels)] }
 }
 
@@ -151,8 +151,8 @@ fn judge_latency(played: &Played) -> Judged {
         named_bars("mean", colour(0), ms(queue_mean)),
         named_bars("99th percentile", colour(1), ms(queue_p99)),
     ];
-    let panels = vec![bars("`latency`", "queueing delay at the ISP, ms", &LATENCIES, kinds)];
-    let title = "Queue at the ISP in figure 7 by `latency`";
+    let panels = vec![bars("`latency`", "time in the ISP's queue, ms", &LATENCIES, kinds)];
+    let title = "Queue of the ISP in crab-fig7-short, 30 Mbit/s, by the setting latency";
     Judged { claims, files: vec![chart("figure-latency", title, panels)] }
 }
 
@@ -188,7 +188,7 @@ fn judge_limits(played: &Played) -> Judged {
     });
     up.that("ISP queue, mean", Unit::Milliseconds, &queue_mean, Band::AtMost(0.006));
     all.extend(up.claims);
-    let names = DRAWN.map(legend);
+    let names = DRAWN.map(label_of);
     let kinds = ["tcp (weight 5)", "quic (weight 1)"].iter().enumerate().map(|(group, name)| {
         let of = |c| Some(played.measure(&Point::new("quic-vs-tcp", c), rate(group)));
         named_bars(name, colour(group), DRAWN.map(of))

@@ -2,13 +2,13 @@
 
 use fairweir_core::receiver::Control;
 use fairweir_scenario::report::Report;
-use fairweir_scenario::report::chart::colour;
+use fairweir_scenario::report::chart::{colour, label_of};
 
 use super::super::claim::{Band, Claim, Measured, Unit};
 use super::super::play::{Played, Point};
 use super::super::read::{film, part, rate_between, utilization};
 use super::super::{Figure, Judged};
-use super::{PLAIN, bars, bars_of, chart, legend, named_bars, over_time};
+use super::{PLAIN, bars, bars_of, chart, named_bars, over_time};
 
 /// Lengths of seven films. Source: CRAB §5.2, one minute to ten; those between are ours.
 const FILMS_S: [u64; 7] = [60, 120, 180, 240, 300, 420, 600];
@@ -276,7 +276,7 @@ fn chart_9(played: &Played) -> super::File {
         bars(
             "volume of all videos and of the downloads at 5 : 1",
             "gigabytes",
-            &controls.map(legend),
+            &controls.map(label_of),
             vec![
                 named_bars("volume of the videos", colour(1), volume(0)),
                 named_bars("volume of the downloads", colour(5), volume(1)),

@@ -2,13 +2,13 @@
 
 use fairweir_core::receiver::Control;
 use fairweir_scenario::report::Report;
-use fairweir_scenario::report::chart::{Line, Marks, Panel, colour, colour_of};
+use fairweir_scenario::report::chart::{Line, Marks, Panel, colour, colour_of, label_of};
 
 use super::super::claim::{Band, Claim, Measured, Unit};
 use super::super::play::{Played, Point};
 use super::super::read::{rate_between, worst_group};
 use super::super::{Figure, Judged};
-use super::{PLAIN, bars, bars_of, chart, legend, named_bars};
+use super::{PLAIN, bars, bars_of, chart, named_bars};
 
 pub(super) const FIGURE_15: Figure = Figure {
     number: "15",
@@ -125,7 +125,7 @@ fn chart_15(played: &Played) -> super::File {
         .map(|control| {
             let at = |ms: u64| (ms as f64, played.measure(&with_rtt(control, ms), second).mean());
             let points = RTTS_MS.map(at).into();
-            let name = legend(control).to_owned();
+            let name = label_of(control).to_owned();
             Line { name, colour: colour_of(control), dashed: false, points }
         })
         .into();

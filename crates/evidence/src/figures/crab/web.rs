@@ -2,13 +2,13 @@
 
 use fairweir_core::receiver::Control;
 use fairweir_scenario::report::Report;
-use fairweir_scenario::report::chart::{Line, Marks, Panel, colour_of};
+use fairweir_scenario::report::chart::{Line, Marks, Panel, colour_of, label_of};
 
 use super::super::claim::{Band, Claim, Unit};
 use super::super::play::{Played, Point};
 use super::super::read::{load_median, utilization};
 use super::super::{Figure, Judged};
-use super::{bars, bars_of, chart, legend};
+use super::{bars, bars_of, chart};
 
 pub(super) const FIGURE_10: Figure = Figure {
     number: "10",
@@ -48,7 +48,7 @@ fn judge(played: &Played) -> Judged {
         ),
     ];
     let lines = CONTROLS.map(|control| Line {
-        name: legend(control).to_owned(),
+        name: label_of(control).to_owned(),
         colour: colour_of(control),
         dashed: false,
         points: distribution(played.of(&point(control))),
