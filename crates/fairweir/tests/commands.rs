@@ -336,6 +336,9 @@ fn competing() -> String {
     )
 }
 
+/// A learned capacity is stored at once instead of after a minute of use.
+const CONFIRMED_SOON: [&str; 2] = ["--confirmed-after-s", "0"];
+
 #[test]
 fn a_learned_capacity_is_remembered_for_its_network() {
     if !privileged() {
@@ -343,7 +346,7 @@ fn a_learned_capacity_is_remembered_for_its_network() {
     }
     let stage = Stage::new();
     stage.configure(&competing());
-    let daemon = stage.start(&[]);
+    let daemon = stage.start(&CONFIRMED_SOON);
     let _downloads = SERVERS.map(|server| stage.download(server));
     let patience = Duration::from_secs(30);
     daemon.wait_for("on a known network", patience, |s| s["network"].is_string());
@@ -367,7 +370,7 @@ fn in_another_network_the_control_begins_anew() {
     let stage = Stage::new();
     stage.configure(&competing());
     stage.set_gateway_address("02:00:00:00:00:01");
-    let daemon = stage.start(&["--until-stdin-closes"]);
+    let daemon = stage.start(&["--until-stdin-closes", CONFIRMED_SOON[0], CONFIRMED_SOON[1]]);
     let downloads = SERVERS.map(|server| stage.download(server));
     let patience = Duration::from_secs(90);
     daemon.wait_for("at home", patience, |s| s["network"] == "gateway 02:00:00:00:00:01");
