@@ -89,10 +89,10 @@ control.
 const POLICED_HEAD: &str = "
 ## Policed subscribers
 
-A subscriber is kept to the rate of a plan by the model in the lab's relay, or by the real `fairweir
-isp`. *rate* is the mean rate by that of the plan; *250 ms* the 99th percentile and the maximum of the
-rate in windows of 250 ms by that of the plan, without the start-up; *Jain* the index of fairness
-among the connections (`–`: the daemon counts subscribers, not connections).
+A subscriber is limited to the rate of a plan by the model in the lab's relay, or by the real `fairweir
+isp`. *rate* is the mean rate relative to the plan; *250 ms* is the 99th percentile and the maximum of
+the rate over windows of 250 ms relative to the plan, without the start-up; *Jain* is Jain's index of the
+connections (`–`: the daemon counts subscribers, not connections).
 
 | scenario | policed by | rate | 250 ms p99 / max | loss, % | Jain |
 |---|---|---:|---:|---:|---:|

@@ -177,6 +177,9 @@ pub(crate) struct HostArgs {
     /// Start as if this capacity were stored for the network.
     #[arg(long, hide = true, value_name = "RATE", value_parser = parse_capacity)]
     pub(crate) remembered_capacity: Option<Rate>,
+    /// Store a learned capacity after this many seconds of use without change.
+    #[arg(long, hide = true, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) confirmed_after_s: u64,
 }
 
 /// `fairweir status`.
