@@ -274,9 +274,30 @@ fn a_dry_run_touches_nothing_and_says_every_second_what_it_would_do() {
         assert_eq!(status["groups"][0]["share_bps"], 20_000_000);
     }
     assert!(!stage.interfaces().contains(&"ifb4wan".to_owned()));
+    assert!(!stage.path("state").exists(), "a dry run stores nothing");
     // Whoever reads has seen enough.
     drop(lines);
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_dry_run_probes_only_if_it_is_told_to() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&format!("version = 1\n[host]\nprobe = \"{}\"\n", SERVERS[1]));
+    for (more, probes) in [(&["--dry-run"][..], false), (&["--dry-run", "--probe"], true)] {
+        let daemon = stage.start(more);
+        std::thread::sleep(Duration::from_secs(2));
+        let status = daemon.status();
+        assert_eq!(status["probe"].is_object(), probes, "{more:?}: {}", status["probe"]);
+        if probes {
+            assert!(status["probe"]["sent"].as_u64() >= Some(1), "{}", status["probe"]);
+        }
+    }
+    let output = stage.fairweir("host --dev wan --probe");
+    assert_eq!(output.status.code(), Some(2), "--probe is for dry runs");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use fairweir_daemon::{Error, StateDir};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::config::CAPACITY_MAX;
+use fairweir_config::value::CAPACITY_MAX;
 
 /// After this time an access line may well have another contract.
 const AGE_MAX_S: u64 = 30 * 24 * 3600;

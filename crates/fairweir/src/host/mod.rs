@@ -14,10 +14,10 @@ use serde::Deserialize;
 use tracing::info;
 
 use crate::cli::HostArgs;
-use crate::config::conf_d;
 use crate::device::check_exists;
 use crate::status;
 use crate::wire::Status;
+use fairweir_config::host::conf_d;
 
 pub(crate) mod client;
 mod daemon;

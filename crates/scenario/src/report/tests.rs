@@ -1,3 +1,4 @@
+use fairweir_config::Text;
 use serde_json::Value;
 
 use super::*;
@@ -121,7 +122,8 @@ fn under_a_trace_each_second_has_its_own_shares() {
     let lines = (1..100).map(|i| i * 10).chain((0..200).map(|i| 2_000 + i * 5)).chain([3_000]);
     let trace: String = lines.map(|ms| format!("{ms}\n")).collect();
     let text = TWO.replace("rate = \"30mbit\"", "trace = \"t\"");
-    let scenario = Scenario::parse_with(&text, "x", &[], &|_| Ok(trace.clone())).unwrap();
+    let scenario =
+        Scenario::parse_with(&Text::new(text, "x"), &[], &|_| Ok(Text::new(&*trace, "t"))).unwrap();
     let perfect = samples(&scenario, |ms| {
         let all = [1.2112, 0.0, 2.4224][(ms / 1_000 % 3) as usize];
         if ms < 4_000 { vec![all, 0.0] } else { vec![all * 2.0 / 3.0, all / 3.0] }

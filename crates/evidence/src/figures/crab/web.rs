@@ -29,13 +29,13 @@ fn judge(played: &Played) -> Judged {
     let [none_used, _, crab_used] = CONTROLS.map(|c| played.measure(&point(c), utilization));
     let claims = vec![
         Claim::new(
-            "median load time with crab, by none",
+            "median load time with crab relative to no control",
             "half",
             (crab.by(&none), Unit::Part),
             Band::AtMost(0.6),
         ),
         Claim::new(
-            "median load time with crab, by wfq",
+            "median load time with crab relative to wfq",
             "within 115 %",
             (crab.by(&wfq), Unit::Part),
             Band::AtMost(1.2),
@@ -56,7 +56,7 @@ fn judge(played: &Played) -> Judged {
     let panels = vec![
         Panel {
             x: "load time, s".to_owned(),
-            y: "part of the pages".to_owned(),
+            y: "fraction of pages".to_owned(),
             marks: Marks::Lines { logarithmic: false, lines: lines.into() },
         },
         bars(
