@@ -47,7 +47,8 @@ impl Line {
     fn tick(&mut self, total: Rate, heard: Heard) -> Verdict {
         self.now = self.now + TICK;
         let Heard { least, value, samples, source, is_wanted } = heard;
-        let delay = (samples > 0).then_some(DelaySample { value, least, source, samples });
+        let delay =
+            (samples > 0).then_some(DelaySample { value, least, source, samples, sources: 2 });
         let (at, interval, volume) = (self.now, TICK, total * TICK);
         self.link.handle_tick(&Tick { at, interval, volume, delay, is_wanted, queue: QUEUE })
     }
