@@ -20,8 +20,7 @@ struct frame {
 /* What the headers of a packet say. Addresses and ports are in network order. */
 struct packet {
 	__u16 family; /* AF_*; 0 is not IP */
-	__u8 transport; /* the protocol of the last header that was reached */
-	__u8 protocol; /* the same, but equal in all fragments of a packet */
+	__u8 transport; /* the protocol of the last header that was reached; equal in all fragments */
 	__u8 has_ports; /* TCP or UDP, and no later fragment */
 	__u8 is_fragment;
 	__u8 tos; /* DSCP and ECN */
@@ -129,7 +128,7 @@ static __always_inline void read_ip4(const struct frame *frame, struct packet *p
 		return;
 	p->family = AF_INET;
 	p->tos = ip->tos;
-	p->transport = p->protocol = ip->protocol;
+	p->transport = ip->protocol;
 	p->source[0] = ip->source;
 	p->destination[0] = ip->destination;
 	p->transport_at = p->ip_at + (ip->version_words & 15) * 4;
@@ -154,20 +153,17 @@ static __always_inline int find_transport(const struct frame *frame, struct pack
 		if (!extension)
 			return 0;
 		p->transport = extension[0];
-		/* What follows a fragment header is in the first fragment only. */
-		if (!p->is_fragment)
-			p->protocol = p->transport;
 		if (header == IPPROTO_FRAGMENT) {
+			/* What follows is not in later fragments, so no more headers are walked. */
 			p->is_fragment = 1;
 			p->end = 0;
 			p->transport_at += 8;
-			if (extension[2] || extension[3] & 0xf8)
-				return 0;
-		} else if (header == IPPROTO_AH) {
-			p->transport_at += (extension[1] + 2) * 4;
-		} else {
-			p->transport_at += (extension[1] + 1) * 8;
+			return !extension[2] && !(extension[3] & 0xf8);
 		}
+		if (header == IPPROTO_AH)
+			p->transport_at += (extension[1] + 2) * 4;
+		else
+			p->transport_at += (extension[1] + 1) * 8;
 	}
 	return 1;
 }
@@ -201,7 +197,7 @@ static __always_inline void read_ip6(const struct frame *frame, struct packet *p
 	hops = ip->hops;
 	p->family = AF_INET6;
 	p->tos = first >> 20;
-	p->transport = p->protocol = ip->next;
+	p->transport = ip->next;
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		p->source[i] = ip->source[i];

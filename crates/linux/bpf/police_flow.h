@@ -17,7 +17,7 @@ struct flow {
 static __always_inline void describe_flow(const struct packet *p, struct flow *flow, int is_upload)
 {
 	flow->is_ip6 = p->family == AF_INET6;
-	flow->protocol = p->protocol;
+	flow->protocol = p->transport;
 	flow->dscp = p->tos >> 2;
 	flow->ecn = p->tos & 3;
 #pragma unroll
