@@ -9,10 +9,11 @@ use anyhow::Context;
 use fairweir_core::receiver::Control;
 use fairweir_lab::{Options, run_all};
 use fairweir_scenario::Scenario;
+use fairweir_scenario::play::{Run, labels, runs};
 use fairweir_scenario::report::Report;
 
 use crate::cli::{LabCommand, PlayArgs};
-use crate::play::{self, Run};
+use crate::play;
 use crate::progress::Progress;
 
 pub(crate) fn run(command: &LabCommand) -> anyhow::Result<()> {
@@ -24,7 +25,7 @@ pub(crate) fn run(command: &LabCommand) -> anyhow::Result<()> {
 
 fn play(args: &PlayArgs) -> anyhow::Result<()> {
     let scenario = play::read(&args.scenario)?;
-    let runs = play::runs(&args.control, &args.seed, &scenario)?;
+    let runs = runs(&args.control, &args.seed, &scenario)?;
     play::make_directory(args)?;
     let reports = play_all(&scenario, &runs, args.parallel, play::cancelled_by_signal()?)?;
     play::hand_over(args, &scenario, &runs, reports)
@@ -46,7 +47,8 @@ pub(crate) fn play_all(
         parallel,
         cancel,
     };
-    let progress = Progress::new(play::labels(runs), scenario.duration, Duration::ZERO);
+    let named = labels(runs).into_iter().map(|label| (label, scenario.duration));
+    let progress = Progress::new(named.collect(), Duration::ZERO);
     let played = seed_by_seed(scenario, runs, &options, &progress);
     progress.end();
     played

@@ -14,13 +14,12 @@ use tracing_subscriber::EnvFilter;
 
 mod check;
 mod cli;
-mod client;
-mod compare;
 mod config;
+mod device;
 mod doctor;
-mod events;
+#[cfg(feature = "evidence")]
+mod evidence;
 mod exit;
-mod figures;
 mod generate;
 mod host;
 mod init;
@@ -31,13 +30,13 @@ mod off;
 mod play;
 mod progress;
 mod reload;
-mod server;
 mod sim;
 mod status;
-mod systemd;
 mod table;
+mod terminal;
 mod top;
 mod wire;
+mod words;
 
 use cli::{Cli, Subcommand};
 
@@ -77,8 +76,8 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Doctor(args) => doctor::run(&args),
         Subcommand::Lab(command) => lab::run(&command),
         Subcommand::Sim(command) => sim::run(&command),
-        Subcommand::Compare(args) => compare::run(&args),
-        Subcommand::Figures(command) => figures::run(&command),
+        #[cfg(feature = "evidence")]
+        Subcommand::Evidence(command) => evidence::run(&command),
         Subcommand::Generate(command) => generate::run(&command),
     }
 }
@@ -100,17 +99,9 @@ fn log_to_stderr(verbose: u8) {
         .init();
 }
 
-/// The chain of causes on one line; a cause that the error above it repeats already is left out.
-pub(crate) fn chained(error: &anyhow::Error) -> String {
-    error.chain().skip(1).fold(error.to_string(), |text, cause| {
-        let cause = cause.to_string();
-        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
-    })
-}
-
 /// The chain of causes, and what an error adds on further lines (the log of the BPF verifier) last.
 fn in_words(error: &anyhow::Error) -> String {
-    let text = chained(error);
+    let text = words::chained(error);
     let refused = text.contains("Operation not permitted") || text.contains("Permission denied");
     let hint = if refused && !geteuid().is_root() { "; run it as root" } else { "" };
     match text.split_once('\n') {

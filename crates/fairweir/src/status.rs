@@ -3,20 +3,23 @@
 use std::io::{self, Write};
 
 use fairweir_core::units::Rate;
+use fairweir_daemon::{Access, Request};
 
 use crate::cli::StatusArgs;
-use crate::client::Client;
+use crate::host::client::find;
 use crate::table::{self, Align};
-use crate::wire::{ProbeStatus, Request, Status};
+use crate::wire::{ProbeStatus, Status};
+use crate::words::mbit;
 
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
-    let mut client = Client::find(&args.run_dir.run_dir, args.dev.as_deref())?;
+    let mut client = find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Read)?;
     let out = &mut io::stdout().lock();
     if args.json {
-        out.write_all(client.request_line(Request::Status)?.as_bytes())?;
+        let status: serde_json::Value = client.ask(&Request::Status)?;
+        writeln!(out, "{status}")?;
         return Ok(());
     }
-    let status: Status = client.request(Request::Status)?;
+    let status: Status = client.ask(&Request::Status)?;
     writeln!(out, "{}", headline(&status))?;
     writeln!(out, "{}\n", last_reason(&status))?;
     print_groups(out, &status)?;
@@ -125,9 +128,4 @@ pub(crate) fn print_groups(out: &mut impl Write, status: &Status) -> io::Result<
         ("RECEIVED", Align::Right),
     ];
     table::print(out, &headings, &status.groups.iter().map(row).collect::<Vec<_>>())
-}
-
-/// A rate with two decimals, always in Mbit/s, so that columns can be compared.
-pub(crate) fn mbit(bps: u64) -> String {
-    format!("{:.2} Mbit/s", Rate::bps(bps).as_mbit_f64())
 }

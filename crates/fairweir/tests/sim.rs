@@ -156,9 +156,9 @@ fn what_cannot_be_played_is_one_clear_line() {
         (&["--set", "link.raet=5mbit"], &["--set link.raet=5mbit: ", "did you mean `rate`?"]),
         (&["--set", "link.rate=47"], &["--set link.rate=47: ", "`47bit`"]),
         (&["--set", "group.c.weight=1"], &["--set group.c.weight=1: ", "allowed are a, b"]),
-        (&["--seed", "1", "--seed", "0..1"], &["the seed 1 is asked for twice"]),
+        (&["--seed", "1", "--seed", "0..1"], &["duplicate seed 1"]),
         (&["--seed", "1..100000"], &["more than 10000 runs"]),
-        (&["--control", "none", "--control", "none"], &["`none` is asked for twice"]),
+        (&["--control", "none", "--control", "none"], &["duplicate control `none`"]),
         (&["--out", "/dev/null/x"], &["cannot make /dev/null/x"]),
     ];
     for (args, says) in bad {

@@ -4,19 +4,17 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use fairweir_core::policy::Policy;
+use fairweir_core::probe::{INTERVAL_IDLE, Intervals};
 use fairweir_core::receiver::{
     CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, Enforce,
 };
-use fairweir_core::units::{Rate, Span};
+use fairweir_core::units::Rate;
 use fairweir_linux::Mode;
 use fairweir_linux::probe::{ProbeSpec, Reflector};
 
 use crate::cli::HostArgs;
 use crate::config::{CAPACITY_MAX, Config, ProbeChoice};
 use crate::exit::Usage;
-
-/// How often an idle link is probed: its delay without a queue changes rarely.
-const PROBE_INTERVAL_IDLE: Span = Span::secs(1);
 
 /// The command line, and the configuration as it was last found good.
 #[derive(Debug)]
@@ -29,6 +27,8 @@ pub(super) struct Settings {
     pub(super) config: Config,
     /// Touch nothing.
     pub(super) dry_run: bool,
+    /// Probe the access link even so.
+    probes_in_dry_run: bool,
     /// The kernel cannot bound windows, so that classes have to enforce.
     pub(super) lacks_windows: bool,
     control_told: Option<Control>,
@@ -51,6 +51,7 @@ impl Settings {
             path: args.config.clone(),
             config,
             dry_run: args.dry_run,
+            probes_in_dry_run: args.probe,
             lacks_windows: false,
             control_told: args.control,
             dev_told: args.dev.is_some(),
@@ -73,6 +74,7 @@ impl Settings {
             path: self.path.clone(),
             config,
             dry_run: self.dry_run,
+            probes_in_dry_run: self.probes_in_dry_run,
             lacks_windows: self.lacks_windows,
             control_told: self.control_told,
             dev_told: self.dev_told,
@@ -104,9 +106,12 @@ impl Settings {
         matches!(self.control(), Control::Fairweir | Control::Rbm)
     }
 
-    /// The probe of the access link, if one is wanted: unasked only where the control looks at it,
-    /// and never where nothing is controlled.
+    /// The probe of the access link, if one is wanted: by default only where the control uses it,
+    /// never where nothing is controlled, and in a dry run only if asked for.
     pub(super) fn probe(&self) -> Option<ProbeSpec> {
+        if self.dry_run && !self.probes_in_dry_run {
+            return None;
+        }
         let control = self.control();
         let reflector = match self.config.host.probe {
             ProbeChoice::Auto if control == Control::Fairweir => Reflector::Auto,
@@ -115,9 +120,21 @@ impl Settings {
             }
             ProbeChoice::Auto | ProbeChoice::Address(_) | ProbeChoice::Off => return None,
         };
-        let interval = self.config.host.probe_interval;
-        let interval_idle = interval.max(PROBE_INTERVAL_IDLE);
-        Some(ProbeSpec { dev: self.dev.clone(), reflector, interval, interval_idle })
+        let in_use = self.config.host.probe_interval;
+        let intervals = Intervals { in_use, idle: in_use.max(INTERVAL_IDLE) };
+        Some(ProbeSpec { dev: self.dev.clone(), reflector, intervals })
+    }
+
+    /// What the controller is made from.
+    ///
+    /// # Errors
+    /// If the control needs a capacity and there is none.
+    pub(super) fn spec(&self) -> Result<ControllerSpec, ControllerError> {
+        let host = &self.config.host;
+        Ok(ControllerSpec::new(self.control(), host.capacity)?
+            .with_strict_priority(host.strict_priority)
+            .with_enforce(self.enforce())
+            .with_latency(host.latency))
     }
 
     /// A controller from its beginning; `remembered` is for those that learn the capacity, if it can
@@ -126,25 +143,9 @@ impl Settings {
         &self,
         remembered: Option<Rate>,
     ) -> Result<Controller, ControllerError> {
-        let control = self.control();
-        let usable =
-            |c: &Rate| !control.needs_capacity() && (CAPACITY_MIN..=CAPACITY_MAX).contains(c);
-        Controller::new(&ControllerSpec {
-            capacity: remembered.filter(usable).or(self.config.host.capacity),
-            strict_priority: self.config.host.strict_priority,
-            enforce: self.enforce(),
-            latency: self.config.host.latency,
-            ..ControllerSpec::new(control, self.policy().weights())
-        })
-    }
-
-    /// Whether a controller made from `other` can go on with these settings.
-    pub(super) fn controls_like(&self, other: &Settings) -> bool {
-        let of = |s: &Settings| {
-            let host = &s.config.host;
-            (s.control(), host.capacity, host.strict_priority, s.enforce())
-        };
-        of(self) == of(other)
+        let usable = |c: &Rate| (CAPACITY_MIN..=CAPACITY_MAX).contains(c);
+        let start = remembered.filter(usable).or(self.config.host.capacity);
+        Controller::new(&self.spec()?, self.policy().weights(), start)
     }
 }
 

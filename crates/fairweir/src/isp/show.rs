@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use fairweir_core::units::{Bytes, Rate};
+use fairweir_daemon::Access;
 use serde_json::{Value, json};
 
 use super::assemble::assemble;
@@ -17,8 +18,8 @@ use super::report::hook_status;
 use super::wire::{Request, Status, SubscriberCounters, SubscriberStatus, TotalsStatus};
 use crate::exit::usage;
 use crate::progress::Count;
-use crate::status::mbit;
 use crate::table::{self, Align};
+use crate::words::mbit;
 
 /// Whether a file is an ISP's; one that is no TOML at all is not.
 pub(crate) fn is_isp_file(path: &Path) -> bool {
@@ -45,7 +46,7 @@ pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     let overlay = journal::look(&journal::path_in(&args.state.state_dir))?;
     let registry = counted(&file, &overlay)?;
     for device in [Some(&file.isp.device), file.isp.uplink.as_ref()].into_iter().flatten() {
-        crate::host::check_exists(device)?;
+        crate::device::check_exists(device)?;
     }
     print(&file, &registry, args.json)
 }
@@ -170,17 +171,17 @@ fn understood(file: &IspFile, registry: &Registry) -> Value {
 
 /// `fairweir isp status`.
 pub(super) fn status(args: &StatusArgs) -> anyhow::Result<()> {
-    let mut asker = Asker::connect(&args.run_dir)?;
+    let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
     let out = &mut io::stdout().lock();
     if args.json {
-        let status: Value = asker.ask(&Request::Status)?;
+        let status: Value = asker.ask(&fairweir_daemon::Request::Status)?;
         if status["ok"] == false {
             anyhow::bail!("{}", status["message"].as_str().unwrap_or_default());
         }
         writeln!(out, "{status}")?;
         return Ok(());
     }
-    let status: Status = asker.ask(&Request::Status)?;
+    let status: Status = asker.ask(&fairweir_daemon::Request::Status)?;
     writeln!(out, "{}\n", headline(&status))?;
     print_status(out, &status)?;
     writeln!(out)?;
@@ -267,7 +268,7 @@ fn lost(totals: &TotalsStatus) -> String {
 
 /// `fairweir isp show`.
 pub(super) fn subscriber(args: &ShowArgs) -> anyhow::Result<()> {
-    let mut asker = Asker::connect(&args.run_dir)?;
+    let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
     let status: SubscriberStatus = asker.ask(&Request::Counters { name: args.name.clone() })?;
     let out = &mut io::stdout().lock();
     if args.json {
@@ -295,7 +296,7 @@ pub(super) fn subscriber(args: &ShowArgs) -> anyhow::Result<()> {
 
 /// `fairweir isp plan list`.
 pub(super) fn plans(args: &StatusArgs) -> anyhow::Result<()> {
-    let mut asker = Asker::connect(&args.run_dir)?;
+    let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
     let out = &mut io::stdout().lock();
     if args.json {
         let answer: Value = asker.ask(&Request::Plans)?;
@@ -304,7 +305,7 @@ pub(super) fn plans(args: &StatusArgs) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let status: Status = asker.ask(&Request::Status)?;
+    let status: Status = asker.ask(&fairweir_daemon::Request::Status)?;
     let row = |plan: &super::wire::PlanStatus| {
         let or_dash = |bps: Option<u64>| bps.map_or_else(|| "-".to_owned(), mbit);
         vec![
