@@ -242,7 +242,7 @@ fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use fairweir_config::host::Config;
 
     fn talker(who: Who, kb: u64) -> Talker {
         Talker { who, received: Bytes::kb(kb), packets: kb }

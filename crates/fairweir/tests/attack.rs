@@ -73,16 +73,7 @@ fn keeps_its_rate(name: &str, forgery: Forgery, per_second: u32) {
             let forger = scene.forge(forgery, per_second);
             thread::sleep(SETTLE);
             let under = scene.download.mbit_over(MEASURED);
-            let (sent, status) = (forger.sent(), scene.daemon.status());
-            drop(forger);
-            let kept = under / before;
-            println!(
-                "{name}: {before:.1} Mbit/s before, {under:.1} under {sent} forged segments \
-                 ({:.0} %); capacity {}",
-                kept * 100.0,
-                status["capacity_bps"]
-            );
-            assert!(sent > 0 && kept >= KEPT, "{name}: {kept:.2}; {status:#}");
+            report(name, before, under, forger.sent(), &scene.daemon);
         });
     });
 }
@@ -110,4 +101,14 @@ fn segments_in_the_window_with_late_stamps_take_nothing() {
 #[test]
 fn segments_in_the_window_with_early_stamps_take_nothing() {
     keeps_its_rate("in window, early stamps", Forgery::NextWithEarlyStamp, 100);
+}
+
+fn report(name: &str, before: f64, under: f64, sent: u64, daemon: &Daemon) {
+    let (kept, status) = (under / before, daemon.status());
+    println!(
+        "{name}: {before:.1} Mbit/s before, {under:.1} under {sent} of them ({:.0} %); capacity {}",
+        kept * 100.0,
+        status["capacity_bps"]
+    );
+    assert!(sent > 0 && kept >= KEPT, "{name}: {kept:.2}; {status:#}");
 }

