@@ -4,12 +4,14 @@
 //! and prints both.
 #![allow(clippy::unwrap_used)]
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::io::Write;
+use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 mod common;
-use common::far::Far;
+use common::far::{Far, Lie};
 use common::forger::{Forger, Forgery, Victim};
 use common::stage::{Daemon, Download, Stage, privileged};
 use common::{one_at_a_time, two_of_three};
@@ -103,6 +105,114 @@ fn segments_in_the_window_with_early_stamps_take_nothing() {
     keeps_its_rate("in window, early stamps", Forgery::NextWithEarlyStamp, 100);
 }
 
+/// Two honest downloads beside one whose server begins to lie.
+fn a_liar_takes_nothing(name: &str, lie: Lie) {
+    if !privileged() {
+        return;
+    }
+    one_at_a_time(|| {
+        two_of_three(|| {
+            let scene = Scene::begin();
+            let other = Far::new(&scene.stage, "other", "10.9.7.3", None);
+            let liar = Far::new(&scene.stage, "liar", "10.9.7.5", Some(lie));
+            let (second, third) = (other.download(&scene.stage), liar.download(&scene.stage));
+            // A drain shows all of them an empty queue.
+            thread::sleep(SETTLE * 3);
+            let rates = || {
+                let downloads = [&scene.download, &second, &third];
+                let before = downloads.map(Download::received);
+                thread::sleep(MEASURED);
+                let per_mbit = 8e-6 / MEASURED.as_secs_f64();
+                let rate = |i: usize| (downloads[i].received() - before[i]) as f64 * per_mbit;
+                (rate(0) + rate(1), rate(2))
+            };
+            let (before, of_liar_before) = rates();
+            liar.begin_to_lie();
+            thread::sleep(SETTLE * 2);
+            let (under, of_liar) = rates();
+            let kept = under / before;
+            println!(
+                "{name}: two honest downloads {before:.1} Mbit/s before, {under:.1} beside the lie \
+                 ({:.0} %); the liar {of_liar_before:.1}, {of_liar:.1}; capacity {}",
+                kept * 100.0,
+                scene.daemon.status()["capacity_bps"]
+            );
+            assert!(kept >= KEPT, "{name}: {kept:.2}; {:#}", scene.daemon.status());
+        });
+    });
+}
+
+#[test]
+fn a_server_whose_clock_loses_time_hurts_nobody_else() {
+    a_liar_takes_nothing("slow clock", Lie::Slow);
+}
+
+#[test]
+fn a_server_whose_clock_gains_time_hurts_nobody_else() {
+    a_liar_takes_nothing("fast clock", Lie::Fast);
+}
+
+#[test]
+fn a_server_whose_clock_halts_hurts_nobody_else() {
+    a_liar_takes_nothing("halting clock", Lie::Halting);
+}
+
+#[test]
+fn a_flood_of_syns_takes_nothing() {
+    if !privileged() {
+        return;
+    }
+    one_at_a_time(|| {
+        two_of_three(|| {
+            let scene = Scene::begin();
+            let listener = scene.stage.at_home(|| TcpListener::bind("10.9.0.2:0").unwrap());
+            let to = v4(listener.local_addr().unwrap());
+            let before = scene.download.mbit_over(MEASURED);
+            let victim = Victim { client: to, ..scene.victim() };
+            let forger = scene.stage.at_internet(|| Forger::start(victim, Forgery::Syn, 1_000));
+            thread::sleep(SETTLE);
+            let under = scene.download.mbit_over(MEASURED);
+            report("1000 SYNs/s", before, under, forger.sent(), &scene.daemon);
+        });
+    });
+}
+
+#[test]
+fn a_thousand_connections_that_hardly_receive_take_nothing() {
+    if !privileged() {
+        return;
+    }
+    one_at_a_time(|| {
+        two_of_three(|| {
+            let scene = Scene::begin();
+            let listener = scene.stage.at_home(|| TcpListener::bind("10.9.0.2:0").unwrap());
+            let to = listener.local_addr().unwrap();
+            let before = scene.download.mbit_over(MEASURED);
+            let mut pairs = Vec::new();
+            for _ in 0..CONNECTIONS {
+                let far = scene.stage.at_internet(|| TcpStream::connect(to).unwrap());
+                pairs.push((far, listener.accept().unwrap().0));
+            }
+            let stop = AtomicBool::new(false);
+            let under = thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        for (far, _) in &pairs {
+                            let _ = (&*far).write(&[7]);
+                        }
+                        thread::sleep(Duration::from_secs(1));
+                    }
+                });
+                thread::sleep(SETTLE);
+                let under = scene.download.mbit_over(MEASURED);
+                stop.store(true, Ordering::Relaxed);
+                under
+            });
+            report("1000 connections", before, under, CONNECTIONS as u64, &scene.daemon);
+        });
+    });
+}
+
 fn report(name: &str, before: f64, under: f64, sent: u64, daemon: &Daemon) {
     let (kept, status) = (under / before, daemon.status());
     println!(
@@ -112,3 +222,5 @@ fn report(name: &str, before: f64, under: f64, sent: u64, daemon: &Daemon) {
     );
     assert!(sent > 0 && kept >= KEPT, "{name}: {kept:.2}; {status:#}");
 }
+
+const CONNECTIONS: usize = 1_000;
