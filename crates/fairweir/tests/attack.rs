@@ -5,7 +5,8 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write;
-use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -35,7 +36,7 @@ impl Scene {
     fn begin() -> Scene {
         let stage = Stage::with_link(MBIT);
         let server = Far::new(&stage, "far", "10.9.7.1", None);
-        stage.configure("version = 1\n[host]\n");
+        stage.configure(&format!("version = 1\n[host]\nprobe = \"{}\"\n", REFLECTOR.ip()));
         let daemon = stage.start(&[]);
         let download = server.download(&stage);
         daemon.wait_for("of a known capacity", Duration::from_secs(20), |s| {
@@ -47,6 +48,20 @@ impl Scene {
 
     fn victim(&self) -> Victim {
         Victim { server: v4(self.server.address()), client: v4(self.download.local_address()) }
+    }
+
+    /// Lets an attack that has begun show its effect, and compares the rate with the one before.
+    fn judge(&self, name: &str, before: f64, sent: impl Fn() -> u64) {
+        thread::sleep(SETTLE);
+        let under = self.download.mbit_over(MEASURED);
+        let (kept, sent, status) = (under / before, sent(), self.daemon.status());
+        println!(
+            "{name}: {before:.1} Mbit/s before, {under:.1} under {sent} of them ({:.0} %); \
+             capacity {}",
+            kept * 100.0,
+            status["capacity_bps"]
+        );
+        assert!(sent > 0 && kept >= KEPT, "{name}: {kept:.2}; {status:#}");
     }
 
     /// Starts to forge segments of the download.
@@ -63,8 +78,12 @@ fn v4(address: SocketAddr) -> SocketAddrV4 {
     }
 }
 
-/// Plays an attack against one download and compares its rate with the one before.
-fn keeps_its_rate(name: &str, forgery: Forgery, per_second: u32) {
+/// One after the other against the same download, since a start takes longer than an attack.
+///
+/// Before only accepted segments were timed, four blind segments a second left 1.0 of 28.6 Mbit/s,
+/// segments with new stamps 1.0, and a thousand blind ones ended the daemon.
+#[test]
+fn forged_segments_and_floods_take_nothing() {
     if !privileged() {
         return;
     }
@@ -72,37 +91,29 @@ fn keeps_its_rate(name: &str, forgery: Forgery, per_second: u32) {
         two_of_three(|| {
             let scene = Scene::begin();
             let before = scene.download.mbit_over(MEASURED);
-            let forger = scene.forge(forgery, per_second);
-            thread::sleep(SETTLE);
-            let under = scene.download.mbit_over(MEASURED);
-            report(name, before, under, forger.sent(), &scene.daemon);
+            for (name, forgery, per_second) in [
+                ("4 blind segments/s", Forgery::Blind, 4),
+                ("in window, new stamps, 100/s", Forgery::NextWithNewStamp, 100),
+                ("1000 blind segments/s", Forgery::Blind, 1_000),
+            ] {
+                let forger = scene.forge(forgery, per_second);
+                scene.judge(name, before, || forger.sent());
+            }
+            let victim = Victim { server: REFLECTOR, ..scene.victim() };
+            let forger =
+                scene.stage.at_internet(|| Forger::start(victim, Forgery::EchoReply, 1_000));
+            scene.judge("1000 forged probe answers/s", before, || forger.sent());
+            drop(forger);
+            let listener = scene.stage.at_home(|| TcpListener::bind("10.9.0.2:0").unwrap());
+            let victim = Victim { client: v4(listener.local_addr().unwrap()), ..scene.victim() };
+            let forger = scene.stage.at_internet(|| Forger::start(victim, Forgery::Syn, 1_000));
+            scene.judge("1000 SYNs/s", before, || forger.sent());
+            drop(forger);
+            let listener = scene.stage.at_home(|| TcpListener::bind("10.9.0.2:0").unwrap());
+            let trickle = Trickle::start(&scene.stage, &listener);
+            scene.judge("1000 connections of 1 byte/s", before, || trickle.connections());
         });
     });
-}
-
-#[test]
-fn four_blind_segments_a_second_take_nothing() {
-    keeps_its_rate("4 blind segments/s", Forgery::Blind, 4);
-}
-
-#[test]
-fn a_thousand_blind_segments_a_second_take_nothing() {
-    keeps_its_rate("1000 blind segments/s", Forgery::Blind, 1_000);
-}
-
-#[test]
-fn segments_in_the_window_with_new_stamps_take_nothing() {
-    keeps_its_rate("in window, new stamps", Forgery::NextWithNewStamp, 100);
-}
-
-#[test]
-fn segments_in_the_window_with_late_stamps_take_nothing() {
-    keeps_its_rate("in window, late stamps", Forgery::NextWithLateStamp, 100);
-}
-
-#[test]
-fn segments_in_the_window_with_early_stamps_take_nothing() {
-    keeps_its_rate("in window, early stamps", Forgery::NextWithEarlyStamp, 100);
 }
 
 /// Two honest downloads beside one whose server begins to lie.
@@ -148,79 +159,56 @@ fn a_server_whose_clock_loses_time_hurts_nobody_else() {
 }
 
 #[test]
+#[ignore = "takes 50 s; the slow clock is the one of three that `make test` plays"]
 fn a_server_whose_clock_gains_time_hurts_nobody_else() {
     a_liar_takes_nothing("fast clock", Lie::Fast);
 }
 
 #[test]
+#[ignore = "takes 50 s; the slow clock is the one of three that `make test` plays"]
 fn a_server_whose_clock_halts_hurts_nobody_else() {
     a_liar_takes_nothing("halting clock", Lie::Halting);
 }
 
-#[test]
-fn a_flood_of_syns_takes_nothing() {
-    if !privileged() {
-        return;
-    }
-    one_at_a_time(|| {
-        two_of_three(|| {
-            let scene = Scene::begin();
-            let listener = scene.stage.at_home(|| TcpListener::bind("10.9.0.2:0").unwrap());
-            let to = v4(listener.local_addr().unwrap());
-            let before = scene.download.mbit_over(MEASURED);
-            let victim = Victim { client: to, ..scene.victim() };
-            let forger = scene.stage.at_internet(|| Forger::start(victim, Forgery::Syn, 1_000));
-            thread::sleep(SETTLE);
-            let under = scene.download.mbit_over(MEASURED);
-            report("1000 SYNs/s", before, under, forger.sent(), &scene.daemon);
-        });
-    });
+/// Connections that receive a byte a second each.
+struct Trickle {
+    pairs: Arc<Vec<(TcpStream, TcpStream)>>,
+    stop: Arc<AtomicBool>,
 }
 
-#[test]
-fn a_thousand_connections_that_hardly_receive_take_nothing() {
-    if !privileged() {
-        return;
-    }
-    one_at_a_time(|| {
-        two_of_three(|| {
-            let scene = Scene::begin();
-            let listener = scene.stage.at_home(|| TcpListener::bind("10.9.0.2:0").unwrap());
-            let to = listener.local_addr().unwrap();
-            let before = scene.download.mbit_over(MEASURED);
-            let mut pairs = Vec::new();
-            for _ in 0..CONNECTIONS {
-                let far = scene.stage.at_internet(|| TcpStream::connect(to).unwrap());
-                pairs.push((far, listener.accept().unwrap().0));
+impl Trickle {
+    fn start(stage: &Stage, listener: &TcpListener) -> Trickle {
+        let to = listener.local_addr().unwrap();
+        let connect = |_| {
+            let far = stage.at_internet(|| TcpStream::connect(to).unwrap());
+            (far, listener.accept().unwrap().0)
+        };
+        let pairs = Arc::new((0..CONNECTIONS).map(connect).collect::<Vec<_>>());
+        let stop = Arc::new(AtomicBool::new(false));
+        let (all, ended) = (Arc::clone(&pairs), Arc::clone(&stop));
+        thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                for (far, _) in all.iter() {
+                    let _ = (&mut &*far).write(&[7]);
+                }
+                thread::sleep(Duration::from_secs(1));
             }
-            let stop = AtomicBool::new(false);
-            let under = thread::scope(|scope| {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        for (far, _) in &pairs {
-                            let _ = (&*far).write(&[7]);
-                        }
-                        thread::sleep(Duration::from_secs(1));
-                    }
-                });
-                thread::sleep(SETTLE);
-                let under = scene.download.mbit_over(MEASURED);
-                stop.store(true, Ordering::Relaxed);
-                under
-            });
-            report("1000 connections", before, under, CONNECTIONS as u64, &scene.daemon);
         });
-    });
+        Trickle { pairs, stop }
+    }
+
+    fn connections(&self) -> u64 {
+        self.pairs.len() as u64
+    }
 }
 
-fn report(name: &str, before: f64, under: f64, sent: u64, daemon: &Daemon) {
-    let (kept, status) = (under / before, daemon.status());
-    println!(
-        "{name}: {before:.1} Mbit/s before, {under:.1} under {sent} of them ({:.0} %); capacity {}",
-        kept * 100.0,
-        status["capacity_bps"]
-    );
-    assert!(sent > 0 && kept >= KEPT, "{name}: {kept:.2}; {status:#}");
+impl Drop for Trickle {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
 }
+
+/// Answers the probe.
+const REFLECTOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 3), 0);
 
 const CONNECTIONS: usize = 1_000;

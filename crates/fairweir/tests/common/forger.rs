@@ -27,10 +27,6 @@ pub enum Forgery {
     /// Sees the connection's segments: the next sequence number, the true acknowledgement, and a
     /// timestamp up to 3 s newer than the true one.
     NextWithNewStamp,
-    /// The same with the true timestamp, 20 ms after it was sent.
-    NextWithLateStamp,
-    /// The same with a timestamp that the server will use within 4 ms.
-    NextWithEarlyStamp,
     /// Opens connections from 250 addresses to the client's address, with right checksums, and never
     /// finishes one.
     Syn,
@@ -104,12 +100,10 @@ struct Segment {
     stamp: u32,
 }
 
-/// The newest segments of the connection.
+/// What follows the newest segment of the connection.
 #[derive(Default)]
 struct Seen {
     next: Option<Segment>,
-    /// When each stamp was first seen, oldest first.
-    stamps: Vec<(Instant, u32)>,
 }
 
 impl Seen {
@@ -137,18 +131,11 @@ impl Seen {
                 ack: word(28),
                 stamp: word(44),
             };
-            if self.stamps.last().is_none_or(|&(_, stamp)| stamp != next.stamp) {
-                self.stamps.push((Instant::now(), next.stamp));
-            }
             self.next = Some(next);
-        }
-        if self.stamps.len() > 1_000 {
-            self.stamps.drain(..500);
         }
     }
 
     fn forge(&self, forgery: Forgery, random: &mut Random) -> Option<Segment> {
-        let of = |next: Segment, stamp| Some(Segment { stamp, ..next });
         match forgery {
             Forgery::Blind | Forgery::Syn | Forgery::EchoReply => {
                 let (a, b) = (random.next(), random.next());
@@ -156,16 +143,8 @@ impl Seen {
             }
             Forgery::NextWithNewStamp => {
                 let next = self.next?;
-                of(next, next.stamp.wrapping_add((random.next() % 3_000) as u32))
-            }
-            Forgery::NextWithLateStamp => {
-                let old = self.stamps.iter().rev();
-                let late = old.clone().find(|(at, _)| at.elapsed() > Duration::from_millis(20))?;
-                of(self.next?, late.1)
-            }
-            Forgery::NextWithEarlyStamp => {
-                let next = self.next?;
-                of(next, next.stamp.wrapping_add(1 + (random.next() % 4) as u32))
+                let stamp = next.stamp.wrapping_add((random.next() % 3_000) as u32);
+                Some(Segment { stamp, ..next })
             }
         }
     }
