@@ -300,7 +300,7 @@ fn refuses() {
     let before = (access.isp("list --json"), access.isp("plan list --json"));
     let plan = |plan: Value| json!({ "request": "add_plan", "plan": plan });
     for (request, wanted) in [
-        (plan(json!({ "name": "x", "download": "0bit" })), "plan.download: the rate 0bit"),
+        (plan(json!({ "name": "x", "download": "0bit" })), "plan.download: rate 0bit"),
         (
             plan(json!({ "name": "x", "download": "1mbit", "share": "weighted",
                 "class": [{ "name": "a", "weight": -1 }] })),
