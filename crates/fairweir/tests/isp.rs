@@ -308,9 +308,9 @@ fn refuses() {
         ),
         (
             plan(json!({ "name": "x", "download": "1mbit", "share": "priority", "class": [] })),
-            "plan.share: there is no class",
+            "plan.share: `share` without cl",
         ),
-        (plan(json!({ "name": "x", "download": "1mbit", "rate": 1 })), "plan.rate: this key is un"),
+        (plan(json!({ "name": "x", "download": "1mbit", "rate": 1 })), "plan.rate: unknown key"),
         (plan(json!({ "name": "home-20", "download": "1mbit" })), "there is a plan `home-20` alr"),
         (
             json!({ "request": "add", "subscriber":
@@ -339,7 +339,11 @@ fn refuses() {
     for (from, to, wanted) in [
         ("20mbit", "0mbit", "isp.toml:8: plan.download: rate 0bit is out of range"),
         ("20mbit\"", "20mbit\"\nqueues = -1", "isp.toml:9: plan.queues: found the number -1"),
-        ("20mbit\"", "20mbit\"\nshare = \"weighted\"", "isp.toml:9: plan.share: there is no class"),
+        (
+            "20mbit\"",
+            "20mbit\"\nshare = \"weighted\"",
+            "isp.toml:9: plan.share: `share` without cl",
+        ),
         ("192.0.2.2", "192.0.2.1", "192.0.2.1/32 belongs to the subscriber `alice` already"),
         ("192.0.2.2", "192.0.2.0/33", "isp.toml:24: subscriber.addresses: `192.0.2.0/33` is neit"),
         ("device", "devcie", "isp.toml:4: isp.devcie: unknown key (did you mean `device`"),
@@ -566,6 +570,25 @@ fn resident(daemon: &Daemon) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn a_unix_socket_serves_metrics_with_names() {
+    if !privileged() {
+        return;
+    }
+    one_at_a_time(|| {
+        let access = access(&FILE.replace("device = ", "metrics = \"unix\"\ndevice = "));
+        let _daemon = access.start();
+        let socket = access.path("run/metrics/isp.sock");
+        assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o007, 0);
+        let mut stream = UnixStream::connect(socket).unwrap();
+        write!(stream, "GET /metrics?top=5 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.1 200 OK") && text.ends_with("# EOF\n"), "{text}");
+        assert!(text.contains("fairweir_up{interface=\"sub\"} 1\n"), "{text}");
+    });
 }
 
 #[test]
