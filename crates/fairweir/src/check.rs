@@ -8,13 +8,14 @@ use crate::cli::CheckArgs;
 use crate::config::Config;
 use crate::isp;
 use crate::table::{self, Align};
+use crate::text;
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     if isp::is_isp_file(&args.file) {
         return isp::check(&args.file, args.json);
     }
     let config = Config::load(&args.file)?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         serde_json::to_writer(&mut *out, &as_json(&config))?;
         writeln!(out)?;

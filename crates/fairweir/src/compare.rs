@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::cli::CompareArgs;
 use crate::play::{self, Run};
 use crate::table::{self, Align};
+use crate::text;
 use crate::{lab, sim};
 
 /// How much allocation error and utilisation may differ.
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let seeds = sims.len() / labs.len();
     let pairs = emulated.into_iter().zip(simulated.chunks(seeds));
     let compared: Vec<Comparison> = pairs.map(|(lab, sim)| compare(lab, sim.to_vec())).collect();
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         return Ok(writeln!(out, "{}", serde_json::to_string(&compared)?)?);
     }

@@ -36,6 +36,7 @@ mod sim;
 mod status;
 mod systemd;
 mod table;
+mod text;
 mod top;
 mod wire;
 
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
         // Whoever reads the output has seen enough.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("fairweir: {}", in_words(&e));
+            eprintln!("fairweir: {}", text::escaped(&in_words(&e)));
             ExitCode::from(exit::code_of(&e))
         }
     }

@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use crate::cli::OffArgs;
 use crate::client::{Client, devices, socket_path};
 use crate::isp;
+use crate::text;
 use crate::wire::{Outcome, Request};
 
 /// How long a daemon may take to end after it has answered, or after it was killed.
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &OffArgs) -> anyhow::Result<()> {
         let _lock = wait_for_end(dev)?;
         done.extend(sweep(dev)?.into_iter().map(|removed| format!("{dev}: removed {removed}")));
     }
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     for line in &done {
         writeln!(out, "{line}")?;
     }

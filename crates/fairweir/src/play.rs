@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::Context;
+use fairweir_config::output;
 use fairweir_core::receiver::Control;
 use fairweir_scenario::Scenario;
 use fairweir_scenario::report::{self, Report};
@@ -20,6 +21,7 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::cli::{PlayArgs, ScenarioArgs};
 use crate::exit::Usage;
+use crate::text;
 
 /// The most runs of one command.
 const RUNS_MAX: usize = 10_000;
@@ -141,7 +143,7 @@ pub(crate) fn read(args: &ScenarioArgs) -> anyhow::Result<Scenario> {
 /// What is wrong with the scenario.
 pub(crate) fn check(args: &ScenarioArgs) -> anyhow::Result<()> {
     let scenario = read(args)?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     let flows = scenario.flows.len();
     writeln!(out, "{}: {} groups, {flows} flows", scenario.name, scenario.groups.len())?;
     for event in scenario.events() {
@@ -156,7 +158,7 @@ pub(crate) fn check(args: &ScenarioArgs) -> anyhow::Result<()> {
 /// If it cannot be made, or nothing can be written there.
 pub(crate) fn make_directory(args: &PlayArgs) -> anyhow::Result<()> {
     let Some(dir) = &args.out else { return Ok(()) };
-    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    output::make_dir(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     access(dir, AccessFlags::W_OK).with_context(|| format!("cannot write to {}", dir.display()))
 }
 
@@ -181,7 +183,7 @@ pub(crate) fn hand_over(
     if !args.series {
         reports.iter_mut().for_each(|report| report.series = None);
     }
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     match (args.json, reports.as_slice()) {
         (false, all) => write!(out, "{}", report::table(all))?,
         (true, [one]) => writeln!(out, "{}", serde_json::to_string(one)?)?,
@@ -199,7 +201,7 @@ fn write_files(
 ) -> anyhow::Result<()> {
     let write = |name: String, text: String| {
         let path = dir.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+        output::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
     let name = &scenario.name;
     let first = runs.iter().zip(reports).filter(|(run, _)| run.seed == runs[0].seed);

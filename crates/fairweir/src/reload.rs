@@ -1,11 +1,12 @@
 //! `fairweir reload`: a running daemon reads its configuration again.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use anyhow::bail;
 
 use crate::cli::ReloadArgs;
 use crate::client::Client;
+use crate::text;
 use crate::wire::{Outcome, Request};
 
 /// Waits for the outcome, so that `systemctl reload` fails when the configuration is wrong.
@@ -18,6 +19,6 @@ pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     if !outcome.ok {
         bail!("{}", outcome.message);
     }
-    writeln!(io::stdout().lock(), "{}", outcome.message)?;
+    writeln!(text::stdout(), "{}", outcome.message)?;
     Ok(())
 }

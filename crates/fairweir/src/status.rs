@@ -7,11 +7,12 @@ use fairweir_core::units::Rate;
 use crate::cli::StatusArgs;
 use crate::client::Client;
 use crate::table::{self, Align};
+use crate::text;
 use crate::wire::{ProbeStatus, Request, Status};
 
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
     let mut client = Client::find(&args.run_dir.run_dir, args.dev.as_deref())?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         out.write_all(client.request_line(Request::Status)?.as_bytes())?;
         return Ok(());

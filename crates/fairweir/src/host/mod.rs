@@ -3,7 +3,7 @@
 //! One thread, woken by the clock every [`TICK`], and between the ticks by signals, changed files
 //! and requests. What it does in a tick is in [`daemon`]; here is what is around it.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use anyhow::{Context, bail};
 use fairweir_core::receiver::TICK;
@@ -19,6 +19,7 @@ use crate::isp;
 use crate::server::{Server, as_line};
 use crate::status;
 use crate::systemd;
+use crate::text;
 use crate::wire::{Outcome, Request, Status};
 
 mod daemon;
@@ -130,7 +131,7 @@ impl Loop<'_> {
     /// What a dry run would do, on stdout.
     fn say(&self, now: Time) -> anyhow::Result<()> {
         let status: Status = report::status(self.daemon, now);
-        let out = &mut io::stdout().lock();
+        let out = &mut text::stdout();
         if self.args.json {
             out.write_all(as_line(&status).as_bytes())?;
             return Ok(());

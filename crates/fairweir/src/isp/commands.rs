@@ -24,6 +24,7 @@ use crate::cli::RunDir;
 use crate::client::Client;
 use crate::progress::Count;
 use crate::table::{self, Align};
+use crate::text;
 use crate::wire::Outcome;
 
 /// Whoever says nothing for so long, not even how far it is, is stuck.
@@ -156,7 +157,7 @@ fn change(args: &ChangeArgs) -> anyhow::Result<()> {
 
 fn list(args: &ListArgs) -> anyhow::Result<()> {
     let mut asker = Asker::connect(&args.run_dir)?;
-    let out = &mut io::BufWriter::new(io::stdout().lock());
+    let out = &mut io::BufWriter::new(text::stdout());
     let mut after = None;
     let mut is_first = true;
     loop {
@@ -206,7 +207,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
         outcome
             .map_or_else(|_| anyhow!("the answer is not understood: {e}"), |o| anyhow!(o.message))
     })?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         out.write_all(line.as_bytes())?;
     } else {
@@ -281,7 +282,7 @@ fn metrics(args: &MetricsArgs) -> anyhow::Result<()> {
     let text = answer["text"].as_str().ok_or_else(|| {
         anyhow!("{}", answer["message"].as_str().unwrap_or("the answer is not understood"))
     })?;
-    Ok(io::stdout().lock().write_all(text.as_bytes())?)
+    Ok(text::stdout().write_all(text.as_bytes())?)
 }
 
 fn read_any(path: &Path) -> anyhow::Result<String> {

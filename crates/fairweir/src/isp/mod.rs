@@ -31,6 +31,7 @@ use crate::events::Events;
 use crate::progress::Count;
 use crate::server::{Peer, Server, as_line};
 use crate::systemd;
+use crate::text;
 use crate::wire::Outcome;
 
 mod address;
@@ -345,5 +346,5 @@ fn value(found: anyhow::Result<impl serde::Serialize>) -> Value {
 
 /// Writes to stdout.
 fn say(text: &str) -> io::Result<()> {
-    writeln!(io::stdout().lock(), "{text}")
+    writeln!(text::stdout(), "{text}")
 }

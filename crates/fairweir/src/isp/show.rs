@@ -19,6 +19,7 @@ use crate::exit::usage;
 use crate::progress::Count;
 use crate::status::mbit;
 use crate::table::{self, Align};
+use crate::text;
 
 /// Whether a file is an ISP's; one that is no TOML at all is not.
 pub(crate) fn is_isp_file(path: &Path) -> bool {
@@ -59,7 +60,7 @@ fn counted(file: &IspFile, overlay: &Overlay) -> anyhow::Result<Registry> {
 }
 
 fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<()> {
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if as_json {
         writeln!(out, "{}", understood(file, registry))?;
         return Ok(());
@@ -171,7 +172,7 @@ fn understood(file: &IspFile, registry: &Registry) -> Value {
 /// `fairweir isp status`.
 pub(super) fn status(args: &StatusArgs) -> anyhow::Result<()> {
     let mut asker = Asker::connect(&args.run_dir)?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         let status: Value = asker.ask(&Request::Status)?;
         if status["ok"] == false {
@@ -269,7 +270,7 @@ fn lost(totals: &TotalsStatus) -> String {
 pub(super) fn subscriber(args: &ShowArgs) -> anyhow::Result<()> {
     let mut asker = Asker::connect(&args.run_dir)?;
     let status: SubscriberStatus = asker.ask(&Request::Counters { name: args.name.clone() })?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         writeln!(out, "{}", json!(status))?;
         return Ok(());
@@ -296,7 +297,7 @@ pub(super) fn subscriber(args: &ShowArgs) -> anyhow::Result<()> {
 /// `fairweir isp plan list`.
 pub(super) fn plans(args: &StatusArgs) -> anyhow::Result<()> {
     let mut asker = Asker::connect(&args.run_dir)?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         let answer: Value = asker.ask(&Request::Plans)?;
         for plan in answer["plans"].as_array().into_iter().flatten() {

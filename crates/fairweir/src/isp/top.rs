@@ -17,6 +17,7 @@ use super::show::headline;
 use super::wire::{Busiest, Busy, BusyDirection, Request, Status};
 use crate::status::mbit;
 use crate::table::{self, Align};
+use crate::text;
 use crate::top::is_quit;
 
 /// How often the daemon is asked.
@@ -33,7 +34,7 @@ pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
             sleep(PERIOD);
             busiest = asker.ask(&request)?;
         }
-        let out = &mut io::stdout().lock();
+        let out = &mut text::stdout();
         if args.json {
             writeln!(out, "{}", serde_json::to_string(&busiest)?)?;
         } else {
