@@ -2,6 +2,7 @@
 
 SHELL := /bin/bash
 FAIRWEIR := target/release/fairweir
+PACKAGED := target/package/release/fairweir
 # Namespaces, BPF and tc need root; everything else runs as you.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$$PATH")
 export CARGO_TERM_COLOR ?= auto
@@ -15,10 +16,11 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: help build run test evidence figures bench check install uninstall deps
+.PHONY: help build package run test evidence figures bench check install uninstall deps
 
 help:
-	@echo 'make build     target/release/fairweir'
+	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
+	@echo 'make package   target/package/release/fairweir, as it is installed'
 	@echo 'make run       play the main job on the emulated home: weights that only the receiver knows'
 	@echo 'make test      every test, within 20 minutes on 2 cores (root: namespaces, BPF)'
 	@echo 'make check     the fast part: format, lints, architecture, pure tests'
@@ -32,9 +34,7 @@ deps:
 	@./dist/install-deps
 
 build: deps
-	cargo build --release --locked -p fairweir
-	@# cargo leaves the time alone when nothing had to be built; dist/install compares it.
-	@touch $(FAIRWEIR)
+	cargo build --release --locked -p fairweir --features evidence
 
 run: build
 	@mkdir -p evidence/demo
@@ -47,10 +47,10 @@ check: deps
 
 test: deps
 	cargo xtask tidy
-	cargo test --locked --workspace --no-fail-fast
+	cargo test --locked --workspace --features fairweir/evidence --no-fail-fast
 
 evidence: build
-	$(SUDO) cargo xtask evidence
+	$(SUDO) $(FAIRWEIR) evidence
 
 figures: build
 	$(FAIRWEIR) figures crab --write-docs docs/papers/crab.md
@@ -61,8 +61,14 @@ figures: build
 bench: build
 	$(SUDO) cargo bench --locked --workspace --bench fair --bench police --bench link --bench classifier --bench tick --bench connections --bench daemon --bench htb --bench tcp --bench engine
 
+# The binary that is installed, without the commands for developers.
+package: deps
+	cargo build --release --locked -p fairweir --target-dir target/package
+	@# cargo leaves the time alone when nothing had to be built; dist/install compares it.
+	@touch $(PACKAGED)
+
 install:
-	@FAIRWEIR='$(FAIRWEIR)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' ./dist/install
+	@FAIRWEIR='$(PACKAGED)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' ./dist/install
 
 uninstall:
 	@DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' PURGE='$(PURGE)' ./dist/uninstall

@@ -1,5 +1,4 @@
-//! Project chores: `cargo xtask tidy`, `cargo xtask evidence [SCENARIO…]`, `cargo xtask
-//! validate-tcp [CASE…]`.
+//! Project chores: `cargo xtask tidy`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -7,20 +6,14 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-mod evidence;
 mod tidy;
-mod validate;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.first().map(String::as_str) {
         Some("tidy") => tidy::run(),
-        Some("evidence") => evidence::run(&arguments[1..]),
-        Some("validate-tcp") => validate::run(&arguments[1..]),
         other => Err(anyhow::anyhow!(
-            "`{}` is no chore; there are `tidy` (format, lints, architecture), `evidence` \
-             (play every scenario, write the tables and pictures of docs/) and `validate-tcp` \
-             (single downloads in the lab and in the simulator: docs/validation.md)",
+            "unknown chore `{}`; allowed is `tidy` (format, lints, architecture)",
             other.unwrap_or("")
         )),
     };

@@ -15,6 +15,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("fairweir-sim", &["fairweir-core", "fairweir-scenario"]),
     ("fairweir-linux", &["fairweir-core"]),
     ("fairweir-lab", &["fairweir-core", "fairweir-scenario", "fairweir-linux"]),
+    ("fairweir-evidence", &["fairweir-core", "fairweir-config", "fairweir-scenario"]),
     (
         "fairweir",
         &[
@@ -24,6 +25,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "fairweir-sim",
             "fairweir-linux",
             "fairweir-lab",
+            "fairweir-evidence",
         ],
     ),
     ("xtask", &[]),
@@ -37,7 +39,18 @@ pub(crate) fn run() -> Result<()> {
     crate::run("cargo", &["fmt", "--all", "--check"])?;
     crate::run(
         "cargo",
-        &["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        &[
+            "clippy",
+            "--quiet",
+            "--locked",
+            "--workspace",
+            "--features",
+            "fairweir/evidence",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
     )
 }
 

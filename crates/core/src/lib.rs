@@ -10,12 +10,14 @@
 //! | [`share`] | weighted max-min fair division, the one allocation routine |
 //! | [`policy`] | what the user asks for: flow groups, weights, matches |
 //! | [`receiver`] | control loops that decide class rates from what arrives |
+//! | [`probe`] | when a probe of the access link asks, and what became of its requests |
 //! | [`phantom`] | rate limits with rich policies at a policer's cost |
 //! | [`window`] | receive windows that share a link and bound its queue |
 #![forbid(unsafe_code)]
 
 pub mod phantom;
 pub mod policy;
+pub mod probe;
 pub mod receiver;
 pub mod share;
 pub mod units;

@@ -6,11 +6,11 @@ use clap::{Args, Parser};
 use fairweir_config::Override;
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span};
+use fairweir_scenario::play::Seeds;
 
 use crate::config::{self, parse_capacity, parse_control};
 use crate::instance;
 use crate::isp::{self, cli::IspArgs};
-use crate::play::Seeds;
 
 /// Share the download of an access link by weight, from the receiving host.
 ///
@@ -62,12 +62,10 @@ pub(crate) enum Subcommand {
     /// Play scenario files in virtual time with models of TCP.
     #[command(subcommand)]
     Sim(SimCommand),
-    /// Play a scenario in the lab and in the simulator and print the differences.
-    #[command(after_help = COMPARE_EXAMPLES)]
-    Compare(CompareArgs),
-    /// Simulate the experiments of a paper, or of the default control, and check their claims.
-    #[command(subcommand)]
-    Figures(FiguresCommand),
+    /// Commands for developers.
+    #[cfg(feature = "evidence")]
+    #[command(flatten)]
+    Evidence(fairweir_evidence::Command),
     /// Print shell completions, or write man pages.
     #[command(subcommand, hide = true)]
     Generate(GenerateCommand),
@@ -87,24 +85,6 @@ pub(crate) enum GenerateCommand {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-}
-
-/// The sets of figures.
-#[derive(Debug, clap::Subcommand)]
-pub(crate) enum FiguresCommand {
-    /// Tahir and Mittal, Enabling Users to Control their Internet (NSDI 2023).
-    #[command(after_help = FIGURES_EXAMPLES)]
-    Crab(FiguresArgs),
-    /// Spring et al., Receiver Based Management of Low Bandwidth Access Links (INFOCOM 2000).
-    #[command(after_help = FIGURES_EXAMPLES)]
-    Rbm(FiguresArgs),
-    /// Tahir et al., Efficient Policy-Rich Rate Enforcement with Phantom Queues (SIGCOMM 2024), and
-    /// the targets of `fairweir isp` beyond the paper.
-    #[command(after_help = FIGURES_EXAMPLES)]
-    Bcpqp(FiguresArgs),
-    /// The targets of the default control `fairweir`, compared with the other controls.
-    #[command(after_help = FIGURES_EXAMPLES)]
-    Control(FiguresArgs),
 }
 
 /// The subcommands of `lab`.
@@ -277,22 +257,6 @@ pub(crate) struct PlayArgs {
     pub(crate) parallel: Option<usize>,
 }
 
-/// `fairweir compare`.
-#[derive(Debug, Args)]
-pub(crate) struct CompareArgs {
-    #[command(flatten)]
-    pub(crate) scenario: ScenarioArgs,
-    /// The control; repeatable [default: none, static, wfq, crab and fairweir].
-    #[arg(long, value_name = "CONTROL")]
-    pub(crate) control: Vec<Control>,
-    /// Seeds of the simulator: a number or an inclusive range.
-    #[arg(long, value_name = "N", default_value = "1..5")]
-    pub(crate) seed: Seeds,
-    /// Print JSON: an array with an object for each control.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
 /// A scenario file and changes to it.
 #[derive(Debug, Args)]
 pub(crate) struct ScenarioArgs {
@@ -302,27 +266,6 @@ pub(crate) struct ScenarioArgs {
     /// group.video.weight=3; repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<Override>,
-}
-
-/// `fairweir figures`.
-#[derive(Debug, Args)]
-pub(crate) struct FiguresArgs {
-    /// The figure by its number; repeatable. Without it, all figures.
-    #[arg(long, value_name = "NUMBER")]
-    pub(crate) figure: Vec<String>,
-    /// Seeds of the simulator: a number or an inclusive range.
-    #[arg(long, value_name = "N", default_value = "1..5")]
-    pub(crate) seed: Seeds,
-    /// Directory of the pictures (SVG), numbers (CSV) and the table [default:
-    /// evidence/figures/NAME].
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write the table of all figures into this document, between its `figures` marks.
-    #[arg(long, value_name = "FILE", conflicts_with = "figure")]
-    pub(crate) write_docs: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "Examples:
@@ -383,14 +326,6 @@ const LAB_RUN_EXAMPLES: &str = "Examples:
   sudo fairweir lab run scenarios/crab-fig7-short.toml --json --series
   sudo fairweir lab run scenarios/demo.toml --out /tmp/demo";
 
-const FIGURES_EXAMPLES: &str = "Examples:
-  fairweir figures crab
-  fairweir figures crab --figure 7 --figure 12 --out /tmp/figures
-  fairweir figures crab --seed 1..20 --json
-  fairweir figures rbm --figure 2
-  fairweir figures bcpqp --figure losses
-  fairweir figures control --write-docs docs/control.md";
-
 const LAB_CHECK_EXAMPLES: &str = "Examples:
   fairweir lab check scenarios/demo.toml";
 
@@ -402,8 +337,3 @@ const SIM_RUN_EXAMPLES: &str = "Examples:
 const SIM_CHECK_EXAMPLES: &str = "Examples:
   fairweir sim check scenarios/demo.toml
   fairweir sim check scenarios/demo.toml --set link.rate=47mbit";
-
-const COMPARE_EXAMPLES: &str = "Examples:
-  sudo fairweir compare scenarios/single.toml --control none
-  sudo fairweir compare scenarios/crab-fig7-short.toml
-  sudo fairweir compare scenarios/single.toml --set flow.0.congestion_control=bbr --json";

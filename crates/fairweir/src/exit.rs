@@ -4,6 +4,7 @@
 //! `RestartPreventExitStatus=` in `dist/`.
 
 use fairweir_config::ConfigError as FileError;
+use fairweir_scenario::play::BadRuns;
 
 use crate::chained;
 use crate::config::ConfigError;
@@ -26,9 +27,12 @@ pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
 
 /// What the process exits with after `error`.
 pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
-    let is_usage = error
-        .chain()
-        .any(|cause| cause.is::<Usage>() || cause.is::<ConfigError>() || cause.is::<FileError>());
+    let is_usage = error.chain().any(|cause| {
+        cause.is::<Usage>()
+            || cause.is::<BadRuns>()
+            || cause.is::<ConfigError>()
+            || cause.is::<FileError>()
+    });
     if is_usage { USAGE } else { FAILURE }
 }
 

@@ -15,12 +15,12 @@ use tracing_subscriber::EnvFilter;
 mod check;
 mod cli;
 mod client;
-mod compare;
 mod config;
 mod doctor;
 mod events;
+#[cfg(feature = "evidence")]
+mod evidence;
 mod exit;
-mod figures;
 mod generate;
 mod host;
 mod init;
@@ -49,11 +49,13 @@ fn main() -> ExitCode {
         return fairweir_lab::agent_main(agent);
     }
     if first.is_some_and(|name| host::guard::is_guard(&name)) {
-        log_to_stderr(0);
+        log_to_stderr(0, "info");
         return host::guard::main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     let cli = Cli::parse();
-    log_to_stderr(cli.verbose);
+    // Of the features that it tries, doctor prints what matters.
+    let level = if matches!(cli.command, Subcommand::Doctor(_)) { "warn" } else { "info" };
+    log_to_stderr(cli.verbose, level);
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever reads the output has seen enough.
@@ -78,16 +80,16 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Doctor(args) => doctor::run(&args),
         Subcommand::Lab(command) => lab::run(&command),
         Subcommand::Sim(command) => sim::run(&command),
-        Subcommand::Compare(args) => compare::run(&args),
-        Subcommand::Figures(command) => figures::run(&command),
+        #[cfg(feature = "evidence")]
+        Subcommand::Evidence(command) => evidence::run(&command),
         Subcommand::Generate(command) => generate::run(&command),
     }
 }
 
-/// `RUST_LOG` decides; without it INFO, `-v` DEBUG, `-vv` TRACE.
-fn log_to_stderr(verbose: u8) {
+/// `RUST_LOG` decides; without it `level`, `-v` DEBUG, `-vv` TRACE.
+fn log_to_stderr(verbose: u8, level: &str) {
     let level = match verbose {
-        0 => "info",
+        0 => level,
         1 => "debug",
         _ => "trace",
     };

@@ -13,9 +13,8 @@ const LOG_LINES: u64 = 10;
 
 /// One line of a terminal, or some lines of a log.
 pub(crate) struct Progress {
-    labels: Vec<String>,
-    /// How long a run takes, on the scenario's clock.
-    of: Span,
+    /// The label of each run, and its duration on the scenario's clock.
+    runs: Vec<(String, Span)>,
     /// Nothing is said of what ends before.
     since: Instant,
     state: Mutex<State>,
@@ -29,30 +28,29 @@ struct State {
 }
 
 impl Progress {
-    /// Of runs that people call so, and that take so long; whoever is done after `quiet` is not
-    /// bothered.
-    pub(crate) fn new(labels: Vec<String>, of: Span, quiet: Duration) -> Progress {
-        let percents = vec![None; labels.len()];
+    /// Of runs with these labels and durations; prints nothing before `quiet` has passed.
+    pub(crate) fn new(runs: Vec<(String, Span)>, quiet: Duration) -> Progress {
+        let percents = vec![None; runs.len()];
         let state = Mutex::new(State { percents, said: String::new() });
-        Progress { labels, of, since: Instant::now() + quiet, state }
+        Progress { runs, since: Instant::now() + quiet, state }
     }
 
     /// A run is there on the scenario's clock.
     pub(crate) fn show(&self, run: usize, at: Time) {
-        let percent = (100.0 * at.as_secs_f64() / self.of.as_secs_f64()) as u64;
+        let percent = (100.0 * at.as_secs_f64() / self.runs[run].1.as_secs_f64()) as u64;
         let percent = percent.min(100);
         let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
         let before = state.percents[run].replace(percent);
         if Instant::now() < self.since {
             return;
         }
-        let is_named = self.labels.len() <= NAMED_MAX;
+        let is_named = self.runs.len() <= NAMED_MAX;
         let line = match (io::stderr().is_terminal(), is_named) {
             (true, true) => format!("\r{}", self.named(&state)),
             (true, false) => format!("\r{}", self.counted(&state, 1)),
             // A log gets a line when a run begins and when it is done.
             (false, true) if before.is_some() && (percent < 100 || before == Some(100)) => return,
-            (false, true) => format!("{}: {percent} %\n", self.labels[run]),
+            (false, true) => format!("{}: {percent} %\n", self.runs[run].0),
             (false, false) => format!("{}\n", self.counted(&state, 100 / LOG_LINES)),
         };
         if line != state.said {
@@ -70,16 +68,16 @@ impl Progress {
     }
 
     fn named(&self, state: &State) -> String {
-        let begun = self.labels.iter().zip(&state.percents);
-        let texts = begun.filter_map(|(label, p)| p.map(|p| format!("{label} {p:>3} %")));
+        let begun = self.runs.iter().zip(&state.percents);
+        let texts = begun.filter_map(|((label, _), p)| p.map(|p| format!("{label} {p:>3} %")));
         texts.collect::<Vec<_>>().join("  ")
     }
 
     /// All runs together, in steps of some percent.
     fn counted(&self, state: &State, step: u64) -> String {
         let sum: u64 = state.percents.iter().flatten().sum();
-        let percent = sum / self.labels.len().max(1) as u64;
-        format!("{} runs: {:>3} %", self.labels.len(), percent / step * step)
+        let percent = sum / self.runs.len().max(1) as u64;
+        format!("{} runs: {:>3} %", self.runs.len(), percent / step * step)
     }
 }
 

@@ -1,5 +1,6 @@
 //! `fairweir sim`: plays scenario files in virtual time.
 
+use std::cmp::Reverse;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
@@ -7,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fairweir_scenario::Scenario;
+use fairweir_scenario::play::{Job, Run, labels, runs};
 use fairweir_scenario::report::Report;
 use fairweir_sim::engine::{self, PlayError};
 
 use crate::cli::{PlayArgs, SimCommand};
-use crate::play::{self, Run};
+use crate::play;
 use crate::progress::Progress;
 
 /// What one core carries in virtual time: only to say how long it will take.
@@ -20,7 +21,7 @@ const PACKETS_PER_S: u64 = 2_000_000;
 /// What takes longer is announced.
 const ANNOUNCED_ABOVE_S: u64 = 60;
 /// What takes longer is shown.
-pub(crate) const QUIET: Duration = Duration::from_secs(2);
+const QUIET: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
     match command {
@@ -30,65 +31,66 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
 }
 
 fn play(args: &PlayArgs) -> anyhow::Result<()> {
-    let scenario = play::read(&args.scenario)?;
-    let runs = play::runs(&args.control, &args.seed, &scenario)?;
+    let scenario = &play::read(&args.scenario)?;
+    let runs = runs(&args.control, &args.seed, scenario)?;
     play::make_directory(args)?;
     let cancel = play::cancelled_by_signal()?;
     let keeps_series = play::wants_series(args);
-    let reports = play_all(&scenario, &runs, args.parallel, keeps_series, &cancel)?;
-    play::hand_over(args, &scenario, &runs, reports)
+    let job = |(&run, label)| Job { scenario, run, label, keeps_series };
+    let jobs: Vec<Job<'_>> = runs.iter().zip(labels(&runs)).map(job).collect();
+    let reports = play_all(&jobs, args.parallel, &cancel)?;
+    play::hand_over(args, scenario, &runs, reports)
 }
 
-/// Plays all runs over all cores, or `parallel` at a time; the reports come in their order, with
-/// their series only if somebody wants them.
+/// Plays all jobs over all cores, or `parallel` at a time; the reports are in the order of the jobs.
 ///
 /// # Errors
-/// The first run's that failed.
+/// The first error of a job; it ends the others.
 pub(crate) fn play_all(
-    scenario: &Scenario,
-    runs: &[Run],
+    jobs: &[Job<'_>],
     parallel: Option<usize>,
-    keeps_series: bool,
     cancel: &AtomicBool,
 ) -> Result<Vec<Report>, PlayError> {
     let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let threads = parallel.unwrap_or(cores).clamp(1, runs.len());
-    announce(engine::estimate(scenario).saturating_mul(runs.len() as u64), threads.min(cores));
-    let progress = Progress::new(play::labels(runs), scenario.duration, QUIET);
+    let threads = parallel.unwrap_or(cores).clamp(1, jobs.len().max(1));
+    let packets: Vec<u64> = jobs.iter().map(|job| engine::estimate(job.scenario)).collect();
+    announce(packets.iter().sum(), threads.min(cores));
+    let runs = jobs.iter().map(|job| (job.label.clone(), job.scenario.duration));
+    let progress = Progress::new(runs.collect(), QUIET);
     let one = |i: usize| {
-        let Run { control, seed } = runs[i];
+        let Job { scenario, run: Run { control, seed }, keeps_series, .. } = jobs[i];
         let show = |at| progress.show(i, at);
         let mut report = engine::play(scenario, control, seed, &show, cancel)?;
         show(scenario.end());
         if !keeps_series {
-            // A day of many runs would fill the memory.
             report.series = None;
         }
         Ok(report)
     };
-    let played = over_threads(runs.len(), threads, cancel, &one);
+    // The long ones first, so that no core plays alone at the end.
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
+    order.sort_by_key(|&i| Reverse(packets[i]));
+    let played = over_threads(&order, threads, cancel, &one);
     progress.end();
     played
 }
 
-/// Plays each of `runs`, on some threads; the reports come in their order. The first error ends
-/// them all.
+/// Plays the jobs of `order` on some threads; the reports are in the order of the indices.
 ///
 /// # Errors
-/// That first one.
-pub(crate) fn over_threads(
-    runs: usize,
+/// The first error of a job; it ends the others.
+fn over_threads(
+    order: &[usize],
     threads: usize,
     cancel: &AtomicBool,
     one: &(dyn Fn(usize) -> Result<Report, PlayError> + Sync),
 ) -> Result<Vec<Report>, PlayError> {
     let next = AtomicUsize::new(0);
-    let played = Mutex::new((Vec::with_capacity(runs), None));
+    let played = Mutex::new((Vec::with_capacity(order.len()), None));
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < runs)
-                {
+                while let Some(&i) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let report = one(i);
                     let mut played = played.lock().unwrap_or_else(|e| e.into_inner());
                     match report {
@@ -111,7 +113,7 @@ pub(crate) fn over_threads(
 }
 
 /// Says before the start if so many packets will take long.
-pub(crate) fn announce(packets: u64, cores: usize) {
+fn announce(packets: u64, cores: usize) {
     let seconds = packets / PACKETS_PER_S / cores as u64;
     if seconds > ANNOUNCED_ABOVE_S {
         let _ = writeln!(io::stderr(), "this takes {}; Ctrl-C ends it", in_words(seconds));

@@ -2,16 +2,24 @@
 
 use std::io::{self, Write};
 
+use anyhow::anyhow;
 use fairweir_core::units::Rate;
 
 use crate::cli::StatusArgs;
 use crate::client::Client;
+use crate::isp;
 use crate::table::{self, Align};
 use crate::text;
 use crate::wire::{ProbeStatus, Request, Status};
 
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
-    let mut client = Client::find(&args.run_dir.run_dir, args.dev.as_deref())?;
+    let run_dir = &args.run_dir.run_dir;
+    let mut client = Client::find(run_dir, args.dev.as_deref()).map_err(|e| {
+        match args.dev.is_none() && Client::connect(run_dir, isp::NAME).is_ok() {
+            true => anyhow!("{e}; the daemon of `fairweir isp` runs: see `fairweir isp status`"),
+            false => e,
+        }
+    })?;
     let out = &mut text::stdout();
     if args.json {
         out.write_all(client.request_line(Request::Status)?.as_bytes())?;
@@ -65,7 +73,7 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
             .push(("stored capacity", format!("{capacity} for {network}, {hours} h old at start")));
     }
     if let Some(delay) = &status.delay {
-        let of = format!("{}, {} samples", delay.source, delay.samples);
+        let of = format!("{}, {}", delay.source, text::count(delay.samples, "sample"));
         notes.push(("queue at the ISP", format!("{:.1} ms ({of})", delay.mean_ms)));
     }
     if status.connections > 0 {

@@ -50,6 +50,8 @@ pub(crate) struct Status {
     pub(crate) open_reason: Option<String>,
     /// What the link is believed to carry.
     pub(crate) capacity_bps: Option<Rate>,
+    /// Target of the queue at the ISP that is in force; null if the control has none.
+    pub(crate) latency_ms: Option<f64>,
     /// What was remembered of this network when the control began.
     pub(crate) remembered: Option<Remembered>,
     /// What the network is recognised by.

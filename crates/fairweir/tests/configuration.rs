@@ -138,12 +138,12 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
         (
             "version = 1\n[[group]]\nname = \"\"\nweight = 1\nmatch = [\"app:x\"]\n".into(),
             3,
-            "no name for a group",
+            "not a valid group name",
         ),
         (
             format!("version = 1\n[[group]]\nname = \"{long}\"\nweight = 1\nmatch = [\"app:x\"]\n"),
             3,
-            "no name for a group",
+            "not a valid group name",
         ),
         (
             "version = 1\n[[group]]\nname = \"a b\"\nweight = 1\nmatch = [\"app:x\"]\n".into(),

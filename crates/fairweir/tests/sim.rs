@@ -156,9 +156,9 @@ fn what_cannot_be_played_is_one_clear_line() {
         (&["--set", "link.raet=5mbit"], &["--set link.raet=5mbit: ", "did you mean `rate`?"]),
         (&["--set", "link.rate=47"], &["--set link.rate=47: ", "`47bit`"]),
         (&["--set", "group.c.weight=1"], &["--set group.c.weight=1: ", "allowed are a, b"]),
-        (&["--seed", "1", "--seed", "0..1"], &["the seed 1 is asked for twice"]),
+        (&["--seed", "1", "--seed", "0..1"], &["duplicate seed 1"]),
         (&["--seed", "1..100000"], &["more than 10000 runs"]),
-        (&["--control", "none", "--control", "none"], &["`none` is asked for twice"]),
+        (&["--control", "none", "--control", "none"], &["duplicate control `none`"]),
         (&["--out", "/dev/null/x"], &["cannot make /dev/null/x"]),
     ];
     for (args, says) in bad {
@@ -207,6 +207,20 @@ fn the_examples_of_the_help_can_be_typed() {
         let output = command.args(example.split(' ')).current_dir(root).output().unwrap();
         assert!(output.status.success(), "{example}: {}", String::from_utf8_lossy(&output.stderr));
     }
+}
+
+#[test]
+fn a_link_in_the_output_directory_is_replaced_and_not_followed() {
+    let stage = Stage::new();
+    let (victim, out) = (stage.path("victim"), stage.path("out"));
+    fs::write(&victim, "precious").unwrap();
+    fs::create_dir(&out).unwrap();
+    for name in ["lossy.svg", "lossy.json", "lossy-fairweir.csv"] {
+        std::os::unix::fs::symlink(&victim, format!("{out}/{name}")).unwrap();
+    }
+    stage.plays(&["--out", &out]);
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    assert!(fs::read_to_string(format!("{out}/lossy.svg")).unwrap().contains("<svg"));
 }
 
 #[test]

@@ -187,6 +187,35 @@ fn the_end_and_other_controls_lift_all_bounds() {
     assert_eq!(stage.at_home(|| fairweir_linux::lift().unwrap()), 0, "by the end");
 }
 
+/// Before, the running controller kept the old latency: the file said one thing, the queue another.
+#[test]
+fn a_reload_takes_over_another_latency_and_keeps_the_capacity() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    let with_latency = |latency: &str| {
+        configuration("auto").replace("[[group]]", &format!("latency = \"{latency}\"\n[[group]]"))
+    };
+    stage.configure(&with_latency("10ms"));
+    let daemon = stage.start(&[]);
+    let _downloads = [stage.download(SERVERS[0]), stage.download(SERVERS[1])];
+    let capacity = |s: &serde_json::Value| s["capacity_bps"].as_u64().unwrap_or(0);
+    // It starts at 18 Mbit/s: only what it has learned of the link is near 40.
+    daemon.wait_for("learning", Duration::from_secs(40), |s| capacity(s) > 34_000_000);
+    let learned = daemon.status();
+    assert_eq!(learned["latency_ms"], 10.0);
+    stage.configure(&with_latency("40ms"));
+    daemon.wait_for("the new latency", PATIENCE, |s| s["latency_ms"] == 40.0);
+    let after = daemon.status();
+    // A new controller would begin at nine tenths of it.
+    assert!(capacity(&after) * 100 > capacity(&learned) * 95, "{learned} then {after}");
+    // The queue at the ISP follows. TBF holds 50 ms, so it has room.
+    daemon.wait_for("a longer queue", Duration::from_secs(20), |s| {
+        s["delay"]["mean_ms"].as_f64().is_some_and(|ms| ms > 20.0)
+    });
+}
+
 #[test]
 fn a_dry_run_bounds_nothing() {
     if !privileged() {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use fairweir_core::probe::{INTERVAL_MIN, Intervals};
 use fairweir_core::receiver::{Allocation, ClassRate};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span};
@@ -17,7 +18,7 @@ use crate::net::link;
 use crate::net::netlink::Netlink;
 use crate::net::netns::Netns;
 use crate::police::{Direction, Hook, Police, PoliceSpec};
-use crate::probe::{INTERVAL_MIN, Probe, ProbeSpec, Reflector};
+use crate::probe::{Probe, ProbeSpec, Reflector};
 use crate::shape::htb;
 use crate::shape::ifb::{self, Ifb};
 
@@ -182,8 +183,7 @@ fn try_probe() -> Result<(), Error> {
     let spec = ProbeSpec {
         dev: "lo".to_owned(),
         reflector: Reflector::Address(Ipv4Addr::LOCALHOST.into()),
-        interval: INTERVAL_MIN,
-        interval_idle: Span::millis(20),
+        intervals: Intervals { in_use: INTERVAL_MIN, idle: Span::millis(20) },
     };
     let probe = Probe::start(&spec)?;
     for _ in 0..PROBE_CHECKS {

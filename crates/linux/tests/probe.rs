@@ -7,6 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use fairweir_core::probe::Intervals;
 use fairweir_core::receiver::ProbeSample;
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_linux::Mode;
@@ -24,8 +25,7 @@ fn probe(pair: &Pair, address: &str) -> Probe {
     let spec = ProbeSpec {
         dev: "wan".to_owned(),
         reflector: Reflector::Address(address.parse().unwrap()),
-        interval: Span::millis(20),
-        interval_idle: Span::millis(500),
+        intervals: Intervals { in_use: Span::millis(20), idle: Span::millis(500) },
     };
     let mut probe = pair.home.run(|| Probe::start(&spec).unwrap());
     probe.set_in_use(true);
@@ -241,8 +241,7 @@ fn auto(row: &Row) -> Probe {
     let spec = ProbeSpec {
         dev: "wan".to_owned(),
         reflector: Reflector::Auto,
-        interval: Span::millis(50),
-        interval_idle: Span::secs(1),
+        intervals: Intervals { in_use: Span::millis(50), idle: Span::secs(1) },
     };
     row.home.run(|| Probe::start(&spec).unwrap())
 }
@@ -313,8 +312,7 @@ fn a_device_that_is_not_there_is_an_error_and_one_that_goes_is_told() {
     let spec = ProbeSpec {
         dev: "wan".to_owned(),
         reflector: Reflector::Address("192.0.2.2".parse().unwrap()),
-        interval: Span::millis(50),
-        interval_idle: Span::secs(1),
+        intervals: Intervals { in_use: Span::millis(50), idle: Span::secs(1) },
     };
     let error = pair.home.run(|| Probe::start(&spec).map(drop)).unwrap_err();
     assert!(error.to_string().contains("`wan`"), "{error}");

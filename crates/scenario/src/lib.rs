@@ -11,6 +11,7 @@
 //! | [`police`] | policing points before the bottleneck, with the algorithms of the core |
 //! | [`app`] | what flows do: downloads, films, web pages, as state machines |
 //! | [`report`] | how well the groups got their fair shares, from what left the link |
+//! | [`play`] | which runs a command plays: controls and seeds |
 //! | [`bbr`], [`random`] | parts of BBR and the random numbers that both use |
 //!
 //! Nothing here reads a clock or a file; the same input gives the same output.
@@ -19,6 +20,7 @@
 pub mod app;
 pub mod bbr;
 pub mod link;
+pub mod play;
 pub mod police;
 pub mod random;
 pub mod report;

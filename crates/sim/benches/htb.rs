@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::Instant;
 
-use fairweir_core::receiver::{Allocation, ClassRate, Command};
+use fairweir_core::receiver::{Allocation, ClassRate};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_scenario::link::Packet;
@@ -56,7 +56,7 @@ fn load(classes: usize, percent: u64, borrows: bool) -> u64 {
     let rates = (0..classes).map(class).collect();
     let allocation = Allocation { total: borrows.then_some(total), classes: rates };
     let mut htb = Htb::new(classes, PACKET);
-    htb.apply(Time::ZERO, &Command::SetRates(allocation));
+    htb.apply(Time::ZERO, &allocation);
     let first = usize::from(borrows && classes > 1);
     let gap = total.scale(percent, 100).time_to_send(PACKET);
     let (mut now, mut out) = (Time::ZERO, 0);

@@ -1,6 +1,6 @@
 //! The receiver's own enforcer in virtual time: a hierarchical token bucket as Linux has it.
 //!
-//! The problem: what a [`Command`] does to packets is decided by the kernel's HTB on an
+//! The problem: what an [`Allocation`] does to packets is decided by the kernel's HTB on an
 //! intermediate device, one class for each flow group under one parent, a byte FIFO in each. The
 //! method: the same rules as a state machine. The caller hands in packets ([`Htb::enqueue`]), asks
 //! when one may leave ([`Htb::next_departure`]) and takes them out ([`Htb::poll_departure`]).
@@ -27,7 +27,7 @@
 use std::collections::VecDeque;
 
 use fairweir_core::policy::GROUPS_MAX;
-use fairweir_core::receiver::{Allocation, ClassSpec, Command};
+use fairweir_core::receiver::{Allocation, ClassSpec};
 use fairweir_core::units::{Bytes, Time};
 use fairweir_scenario::link::Packet;
 
@@ -91,7 +91,7 @@ enum Standing {
 
 impl<T> Htb<T> {
     /// Makes `classes` empty classes, which let everything pass until the first
-    /// [`Command::SetRates`]; `packet_max` is the largest packet in L2 bytes.
+    /// [`Htb::apply`]; `packet_max` is the largest packet in L2 bytes.
     ///
     /// # Panics
     /// If there is no class, or more than [`GROUPS_MAX`].
@@ -108,16 +108,22 @@ impl<T> Htb<T> {
         }
     }
 
-    /// Does what a controller says.
+    /// Makes the classes so.
     ///
     /// # Panics
     /// If an allocation has another number of classes.
-    pub fn apply(&mut self, now: Time, command: &Command) {
-        match command {
-            Command::SetRates(allocation) => self.set_rates(allocation),
-            Command::Release => self.is_shaping = false,
-            Command::SetWindows(_) => return,
-        }
+    pub fn apply(&mut self, now: Time, allocation: &Allocation) {
+        self.set_rates(allocation);
+        self.look_at_all(now);
+    }
+
+    /// Lets everything pass, what waits included.
+    pub fn release(&mut self, now: Time) {
+        self.is_shaping = false;
+        self.look_at_all(now);
+    }
+
+    fn look_at_all(&mut self, now: Time) {
         self.borrowers.clear();
         for class in 0..self.classes.len() {
             self.look_at(nanos(now), class);

@@ -22,6 +22,8 @@
 
 use std::cmp::Reverse;
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     Act, Allocation, ClassRate, Command, Decision, GroupDecision, GroupState, Observation, TICK,
 };
@@ -44,7 +46,7 @@ pub struct CrabSpec {
 }
 
 /// What CRAB's §5.6 varies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrabTuning {
     /// How often the loop is told what arrived, the paper's `t`.
     pub tick: Span,
@@ -191,6 +193,10 @@ impl Crab {
 
     pub(super) fn learned_capacity(&self) -> Option<Rate> {
         self.learned
+    }
+
+    pub(super) fn tuning(&self) -> CrabTuning {
+        self.tuning
     }
 
     pub(super) fn handle_policy(&mut self, weights: Vec<Weight>, kept: &[Option<usize>]) {

@@ -1,8 +1,8 @@
 //! Controls that learn nothing: what others do today, and the ideal, as baselines.
 
 use super::{
-    Act, Allocation, ClassRate, Command, Control, ControllerSpec, Decision, GroupDecision,
-    GroupState, Observation,
+    Act, Allocation, ClassRate, Command, ControllerSpec, Decision, GroupDecision, GroupState,
+    Observation,
 };
 use crate::share::{Entry, Weight, fair};
 use crate::units::Rate;
@@ -10,26 +10,29 @@ use crate::units::Rate;
 /// `none`, `wfq`, `static`, `borrow` and `chokepoint`: the same rates for good.
 #[derive(Clone, Debug)]
 pub struct Fixed {
-    control: Control,
+    spec: ControllerSpec,
     weights: Vec<Weight>,
-    capacity: Option<Rate>,
-    strict_priority: bool,
+    /// What is remembered of the link. Only the status shows it.
+    remembered: Option<Rate>,
     command: Option<Command>,
     decision: Decision,
 }
 
 impl Fixed {
-    pub(super) fn new(spec: &ControllerSpec) -> Fixed {
-        let mut fixed = Fixed {
-            control: spec.control,
-            weights: spec.weights.clone(),
-            capacity: spec.capacity,
-            strict_priority: spec.strict_priority,
-            command: None,
-            decision: Decision::initial(spec.weights.len()),
-        };
+    pub(super) fn new(
+        spec: ControllerSpec,
+        weights: Vec<Weight>,
+        remembered: Option<Rate>,
+    ) -> Fixed {
+        let decision = Decision::initial(weights.len());
+        let mut fixed = Fixed { spec, weights, remembered, command: None, decision };
         fixed.command = fixed.allocation().map(Command::SetRates);
         fixed
+    }
+
+    pub(super) fn handle_spec(&mut self, spec: ControllerSpec) {
+        self.spec = spec;
+        self.command = self.allocation().map(Command::SetRates);
     }
 
     pub(super) fn handle_policy(&mut self, weights: Vec<Weight>, kept: &[Option<usize>]) {
@@ -54,7 +57,7 @@ impl Fixed {
         self.decision = Decision {
             at: observation.at,
             act: if allocation.is_some() { Act::Hold } else { Act::Observe },
-            capacity: self.capacity,
+            capacity: self.spec.capacity().or(self.remembered),
             enforcing: allocation.is_some(),
             delay: None,
             groups: groups.collect(),
@@ -71,17 +74,19 @@ impl Fixed {
 
     /// What the classes may carry; `None` for the controls that touch nothing.
     fn allocation(&self) -> Option<Allocation> {
-        let capacity = self.capacity?;
-        let (total, borrowing) = match self.control {
-            Control::Static => (None, false),
-            Control::Borrow => (Some(capacity), true),
-            Control::Chokepoint => (Some(capacity.scale(CHOKE.0, CHOKE.1)), true),
-            Control::None | Control::Wfq | Control::Rbm | Control::Crab | Control::Fairweir => {
-                return None;
+        let (divided, total, borrowing, by_priority) = match self.spec {
+            ControllerSpec::Static { capacity } => (capacity, None, false, false),
+            ControllerSpec::Borrow { capacity } => (capacity, Some(capacity), true, false),
+            ControllerSpec::Chokepoint { capacity, strict_priority } => {
+                let choked = capacity.scale(CHOKE.0, CHOKE.1);
+                (choked, Some(choked), true, strict_priority)
             }
+            ControllerSpec::None
+            | ControllerSpec::Wfq
+            | ControllerSpec::Rbm { .. }
+            | ControllerSpec::Crab { .. }
+            | ControllerSpec::Fairweir { .. } => return None,
         };
-        let divided = total.unwrap_or(capacity);
-        let by_priority = self.control == Control::Chokepoint && self.strict_priority;
         let entries: Vec<Entry> =
             self.weights.iter().map(|&weight| Entry { weight, demand: None }).collect();
         let shares = fair(divided, &entries);

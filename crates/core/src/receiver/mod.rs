@@ -27,6 +27,7 @@ use crate::share::Weight;
 use crate::units::{Rate, Span};
 
 mod class;
+mod control_loop;
 mod crab;
 mod decision;
 mod delay;
@@ -34,8 +35,10 @@ mod fairweir;
 mod fixed;
 mod observation;
 mod rbm;
+mod spec;
 
 pub use class::ClassSpec;
+pub use control_loop::{ControlLoop, Enforcer, GroupTotals};
 pub use crab::{Crab, CrabSpec, CrabTuning};
 pub use decision::{
     Act, Allocation, ClassRate, Command, ConnectionWindow, Decision, GroupDecision, GroupState,
@@ -48,6 +51,7 @@ pub use observation::{
     ProbeSample, TransitSample,
 };
 pub use rbm::Rbm;
+pub use spec::ControllerSpec;
 
 /// How often a controller is told what arrived. Source: CRAB §3.1, `t`.
 pub const TICK: Span = Span::millis(200);
@@ -107,14 +111,6 @@ impl Control {
     /// Whether it must be told the capacity, since it does not learn it.
     pub const fn needs_capacity(self) -> bool {
         matches!(self, Control::Static | Control::Borrow | Control::Chokepoint | Control::Rbm)
-    }
-
-    /// The least capacity with which it works.
-    pub const fn capacity_min(self) -> Rate {
-        match self {
-            Control::Rbm => CAPACITY_MIN_RBM,
-            _ => CAPACITY_MIN,
-        }
     }
 }
 
@@ -183,41 +179,6 @@ pub const LATENCY: Span = Span::millis(5);
 /// What the user may say.
 pub const LATENCY_RANGE: RangeInclusive<Span> = Span::millis(1)..=Span::secs(2);
 
-/// What a controller is made from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControllerSpec {
-    /// Which way of control.
-    pub control: Control,
-    /// Weights of the groups, in the policy's order; at least one.
-    pub weights: Vec<Weight>,
-    /// The capacity: given for the controls that do not learn it; for `crab` what it remembers of
-    /// this network, if anything.
-    pub capacity: Option<Rate>,
-    /// Strict priority in the order of the groups, instead of weights (`chokepoint` alone).
-    pub strict_priority: bool,
-    /// How long it watches before it acts (`crab` alone).
-    pub tuning: CrabTuning,
-    /// How shares are enforced (`fairweir` alone).
-    pub enforce: Enforce,
-    /// How long the queue at the ISP shall be (`fairweir` alone).
-    pub latency: Span,
-}
-
-impl ControllerSpec {
-    /// A control as it comes, which is told nothing.
-    pub fn new(control: Control, weights: Vec<Weight>) -> ControllerSpec {
-        ControllerSpec {
-            control,
-            weights,
-            capacity: None,
-            strict_priority: false,
-            tuning: CrabTuning::HOST,
-            enforce: Enforce::Auto,
-            latency: LATENCY,
-        }
-    }
-}
-
 /// Why a controller cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControllerError {
@@ -246,7 +207,7 @@ pub const CAPACITY_MIN_RBM: Rate = Rate::kbit(8);
 #[derive(Clone, Debug)]
 pub enum Controller {
     /// Does not learn.
-    Fixed(Fixed),
+    Fixed(Box<Fixed>),
     /// CRAB.
     Crab(Box<Crab>),
     /// Receiver Based Management.
@@ -256,40 +217,96 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// Makes a controller.
+    /// Makes a controller for groups with `weights`, in the policy's order. `remembered` is what a
+    /// control that learns the capacity starts from.
     ///
     /// # Errors
-    /// [`ControllerError`] if there are no groups, or the capacity is missing or too low.
-    pub fn new(spec: &ControllerSpec) -> Result<Controller, ControllerError> {
-        if spec.weights.is_empty() {
+    /// [`ControllerError`] if there are no groups, or a capacity is too low.
+    pub fn new(
+        spec: &ControllerSpec,
+        weights: Vec<Weight>,
+        remembered: Option<Rate>,
+    ) -> Result<Controller, ControllerError> {
+        if weights.is_empty() {
             return Err(ControllerError::NoGroups);
         }
-        let least = spec.control.capacity_min();
-        if let Some(low) = spec.capacity.filter(|&c| c < least) {
-            return Err(ControllerError::CapacityTooLow(low, least));
-        }
-        if spec.control.needs_capacity() && spec.capacity.is_none() {
-            return Err(ControllerError::NoCapacity(spec.control));
-        }
-        Ok(match spec.control {
-            Control::Crab => {
-                let weights = spec.weights.clone();
-                let crab = CrabSpec { weights, remembered: spec.capacity, tuning: spec.tuning };
-                Controller::Crab(Box::new(Crab::new(crab)))
+        spec.check_capacity(spec.capacity())?;
+        spec.check_capacity(remembered)?;
+        Ok(match *spec {
+            ControllerSpec::Crab { tuning } => {
+                Controller::Crab(Box::new(Crab::new(CrabSpec { weights, remembered, tuning })))
             }
-            Control::Fairweir => Controller::Fairweir(Box::new(Fairweir::new(FairweirSpec {
-                weights: spec.weights.clone(),
-                remembered: spec.capacity,
-                enforce: spec.enforce,
-                latency: spec.latency,
-            }))),
-            Control::Rbm => {
-                let capacity = spec.capacity.ok_or(ControllerError::NoCapacity(spec.control))?;
-                let rbm = Rbm::new(spec.weights.len(), capacity, spec.latency);
-                Controller::Rbm(Box::new(rbm))
+            ControllerSpec::Fairweir { enforce, latency } => {
+                let spec = FairweirSpec { weights, remembered, enforce, latency };
+                Controller::Fairweir(Box::new(Fairweir::new(spec)))
             }
-            _ => Controller::Fixed(Fixed::new(spec)),
+            ControllerSpec::Rbm { capacity, latency } => {
+                Controller::Rbm(Box::new(Rbm::new(weights.len(), capacity, latency)))
+            }
+            ControllerSpec::None
+            | ControllerSpec::Wfq
+            | ControllerSpec::Static { .. }
+            | ControllerSpec::Borrow { .. }
+            | ControllerSpec::Chokepoint { .. } => {
+                Controller::Fixed(Box::new(Fixed::new(*spec, weights, remembered)))
+            }
         })
+    }
+
+    /// Whether this can go on under `spec` with what it has learned; if not, the change needs a new
+    /// controller.
+    ///
+    /// | control | what may differ |
+    /// |---|---|
+    /// | those that learn nothing | every parameter, and which of them it is |
+    /// | `rbm` | `capacity`, `latency` |
+    /// | `crab` | nothing: a window that has begun is judged as it began |
+    /// | `fairweir` | `latency`, `enforce` |
+    pub fn can_take_over(&self, spec: &ControllerSpec) -> bool {
+        let is_same_kind = match self {
+            Controller::Fixed(_) => matches!(
+                spec,
+                ControllerSpec::None
+                    | ControllerSpec::Wfq
+                    | ControllerSpec::Static { .. }
+                    | ControllerSpec::Borrow { .. }
+                    | ControllerSpec::Chokepoint { .. }
+            ),
+            Controller::Crab(control) => *spec == ControllerSpec::Crab { tuning: control.tuning() },
+            Controller::Rbm(_) => matches!(spec, ControllerSpec::Rbm { .. }),
+            Controller::Fairweir(_) => matches!(spec, ControllerSpec::Fairweir { .. }),
+        };
+        is_same_kind && spec.check_capacity(spec.capacity()).is_ok()
+    }
+
+    /// Goes on under `spec` and keeps what was learned; drain [`Controller::poll_command`] after it.
+    /// Commands are for an enforcer that was released before: what the new specification does not
+    /// enforce is not mentioned.
+    ///
+    /// # Panics
+    /// If [`Controller::can_take_over`] says no.
+    pub fn handle_spec(&mut self, spec: &ControllerSpec) {
+        assert!(self.can_take_over(spec), "{spec:?} needs a new controller");
+        match (self, *spec) {
+            (Controller::Fairweir(control), ControllerSpec::Fairweir { enforce, latency }) => {
+                control.handle_spec(enforce, latency);
+            }
+            (Controller::Rbm(control), ControllerSpec::Rbm { capacity, latency }) => {
+                control.handle_spec(capacity, latency);
+            }
+            (Controller::Fixed(control), spec) => control.handle_spec(spec),
+            // CRAB takes over no change.
+            _ => {}
+        }
+    }
+
+    /// Target of the queue at the ISP that is in force; `None` if the control has none.
+    pub fn queue_target(&self) -> Option<Span> {
+        match self {
+            Controller::Fixed(_) | Controller::Crab(_) => None,
+            Controller::Rbm(rbm) => Some(rbm.queue_target()),
+            Controller::Fairweir(fairweir) => Some(fairweir.queue_target()),
+        }
     }
 
     /// Takes in what was measured in one interval; drain [`Controller::poll_command`] after it.

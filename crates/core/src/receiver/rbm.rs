@@ -102,6 +102,16 @@ impl Rbm {
         self.divide(self.decision.at);
     }
 
+    pub(super) fn handle_spec(&mut self, capacity: Rate, latency: Span) {
+        (self.capacity, self.latency) = (capacity, latency);
+        self.divide(self.decision.at);
+    }
+
+    /// How long the queue may be while a connection is interactive.
+    pub(super) fn queue_target(&self) -> Span {
+        self.latency
+    }
+
     fn see_connections(&mut self, observation: &Observation, queue: Span) {
         let now = observation.at;
         let bounds = Bounds::for_capacity(Some(self.capacity));

@@ -16,13 +16,13 @@ struct Senders {
 const ENDLESS: Rate = Rate::mbit(1_000);
 
 impl Senders {
-    fn new(spec: ControllerSpec, capacity: Rate, demands: &[Rate]) -> Senders {
+    fn new(controller: Controller, capacity: Rate, demands: &[Rate]) -> Senders {
         Senders {
             capacity,
             demands: demands.to_vec(),
             rates: vec![Rate::kbit(100); demands.len()],
             now: Time::ZERO,
-            controller: Controller::new(&spec).unwrap(),
+            controller,
             enforced: None,
             acts: Vec::new(),
         }
@@ -115,8 +115,9 @@ fn weights(of: &[u32]) -> Vec<Weight> {
     of.iter().map(|&w| Weight::new(w).unwrap()).collect()
 }
 
-fn crab(of: &[u32], capacity: Option<Rate>) -> ControllerSpec {
-    ControllerSpec { capacity, ..ControllerSpec::new(Control::Crab, weights(of)) }
+fn crab(of: &[u32], remembered: Option<Rate>) -> Controller {
+    let spec = ControllerSpec::new(Control::Crab, None).unwrap();
+    Controller::new(&spec, weights(of), remembered).unwrap()
 }
 
 #[test]
@@ -278,7 +279,7 @@ fn nothing_changes_under_constant_input_but_probes() {
 
 #[test]
 fn a_long_or_short_interval_is_not_judged() {
-    let mut controller = Controller::new(&crab(&[1], Some(Rate::mbit(30)))).unwrap();
+    let mut controller = crab(&[1], Some(Rate::mbit(30)));
     for interval in [Span::millis(5), Span::secs(3)] {
         let groups =
             vec![GroupSample { received: Bytes::kb(100), packets: 70, ..Default::default() }];
@@ -310,7 +311,7 @@ fn a_policy_change_keeps_what_was_learned() {
 
 #[test]
 fn who_ignores_its_drops_is_taken_as_given() {
-    let mut controller = Controller::new(&crab(&[1, 5, 1], Some(Rate::mbit(33)))).unwrap();
+    let mut controller = crab(&[1, 5, 1], Some(Rate::mbit(33)));
     for tick in 1..=60 {
         let sample = |mbit: u64, drops: u64| GroupSample {
             received: Rate::mbit(mbit) * TICK,
@@ -339,13 +340,13 @@ fn the_router_waits_three_times_as_long_as_the_host() {
 
 #[test]
 fn fixed_controls_say_their_rates_once() {
-    let spec = |control, strict_priority| ControllerSpec {
-        capacity: Some(Rate::mbit(30)),
-        strict_priority,
-        ..ControllerSpec::new(control, weights(&[5, 1]))
+    let spec = |control, strict| {
+        let spec = ControllerSpec::new(control, Some(Rate::mbit(30))).unwrap();
+        spec.with_strict_priority(strict)
     };
     let command = |control, strict| {
-        let mut controller = Controller::new(&spec(control, strict)).unwrap();
+        let mut controller =
+            Controller::new(&spec(control, strict), weights(&[5, 1]), None).unwrap();
         let first = controller.poll_command();
         assert_eq!(controller.poll_command(), None);
         first
@@ -376,10 +377,78 @@ fn fixed_controls_say_their_rates_once() {
 
 #[test]
 fn a_spec_without_what_it_needs_is_refused() {
-    let mut spec = crab(&[1], None);
-    spec.control = Control::Static;
-    assert_eq!(Controller::new(&spec).unwrap_err(), ControllerError::NoCapacity(Control::Static));
-    spec.capacity = Some(Rate::kbit(50));
-    assert!(matches!(Controller::new(&spec), Err(ControllerError::CapacityTooLow(..))));
-    assert_eq!(Controller::new(&crab(&[], None)).unwrap_err(), ControllerError::NoGroups);
+    let told = |capacity| ControllerSpec::new(Control::Static, capacity);
+    assert_eq!(told(None).unwrap_err(), ControllerError::NoCapacity(Control::Static));
+    let low = told(Some(Rate::kbit(50))).unwrap();
+    let error = Controller::new(&low, weights(&[1]), None).unwrap_err();
+    assert!(matches!(error, ControllerError::CapacityTooLow(..)));
+    let crab = ControllerSpec::new(Control::Crab, None).unwrap();
+    let error = Controller::new(&crab, weights(&[1]), Some(Rate::kbit(50))).unwrap_err();
+    assert!(matches!(error, ControllerError::CapacityTooLow(..)), "remembered");
+    assert_eq!(Controller::new(&crab, vec![], None).unwrap_err(), ControllerError::NoGroups);
+}
+
+/// Each control with its defaults.
+fn specs() -> impl Iterator<Item = ControllerSpec> {
+    Control::ALL.into_iter().map(|c| ControllerSpec::new(c, Some(Rate::mbit(30))).unwrap())
+}
+
+#[test]
+fn a_spec_comes_back_from_json_as_it_was() {
+    for spec in specs() {
+        let text = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<ControllerSpec>(&text).unwrap(), spec, "{text}");
+    }
+}
+
+#[test]
+fn a_controller_takes_over_every_change_but_another_way_of_learning() {
+    for spec in specs() {
+        let mut controller = Controller::new(&spec, weights(&[5, 1]), None).unwrap();
+        for other in specs() {
+            let learns = |s: &ControllerSpec| {
+                matches!(s.control(), Control::Rbm | Control::Crab | Control::Fairweir)
+            };
+            let same = spec == other || (!learns(&spec) && !learns(&other));
+            assert_eq!(controller.can_take_over(&other), same, "{spec:?} -> {other:?}");
+        }
+        let changed = spec
+            .with_latency(Span::millis(40))
+            .with_enforce(Enforce::Htb)
+            .with_strict_priority(true);
+        assert!(controller.can_take_over(&changed), "{spec:?}");
+        controller.handle_spec(&changed);
+        if controller.queue_target().is_some() {
+            assert_eq!(controller.queue_target(), Some(Span::millis(40)), "{spec:?}");
+        }
+        let shorter = CrabTuning { window_ticks: 3, ..CrabTuning::HOST };
+        let tuned = spec.with_tuning(shorter);
+        assert_eq!(controller.can_take_over(&tuned), spec.control() != Control::Crab);
+    }
+}
+
+#[test]
+fn another_latency_keeps_the_capacity_and_moves_the_windows() {
+    let spec = ControllerSpec::new(Control::Fairweir, None).unwrap();
+    let mut controller = Controller::new(&spec, weights(&[5, 1]), Some(Rate::mbit(30))).unwrap();
+    let initial = |controller: &mut Controller| {
+        let commands = std::iter::from_fn(|| controller.poll_command());
+        let windows = commands.filter_map(|command| match command {
+            Command::SetWindows(windows) => windows.initial[0],
+            Command::SetRates(_) | Command::Release => None,
+        });
+        windows.last().unwrap()
+    };
+    let before = initial(&mut controller);
+    controller.handle_spec(&spec.with_latency(Span::millis(100)));
+    let after = initial(&mut controller);
+    assert_eq!(controller.queue_target(), Some(Span::millis(100)));
+    // 5/6 of the capacity for 95 ms more; the capacity is nine tenths of 30 Mbit/s.
+    let more = Rate::mbit(27).scale(5, 6) * Span::millis(95);
+    assert!(after.as_u64().abs_diff((before + more).as_u64()) < 3_000, "{before} -> {after}");
+    controller.handle_spec(&spec.with_enforce(Enforce::Htb));
+    let commands: Vec<Command> = std::iter::from_fn(|| controller.poll_command()).collect();
+    let [Command::SetRates(allocation)] = &commands[..] else { panic!("{commands:?}") };
+    let shares: Rate = allocation.classes.iter().map(|c| c.rate).sum();
+    assert!(shares >= Rate::mbit(27), "{shares}");
 }

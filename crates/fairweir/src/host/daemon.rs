@@ -6,9 +6,7 @@
 
 use std::collections::VecDeque;
 
-use fairweir_core::receiver::{
-    Act, Allocation, Command, Controller, GroupSample, Observation, TICK,
-};
+use fairweir_core::receiver::{Act, ControlLoop, Observation, TICK};
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::{Error, Health, Host, HostSpec, Mode, network, sweep};
 use tracing::{debug, info, warn};
@@ -45,17 +43,13 @@ const STORE_CHANGE: (u64, u64) = (2, 100);
 /// See the module.
 pub(super) struct Daemon {
     pub(super) settings: Settings,
-    pub(super) controller: Controller,
+    pub(super) control: ControlLoop,
     /// `None` while the device is gone.
     pub(super) host: Option<Host>,
     /// Set while everything passes because something broke.
     pub(super) opening: Option<Opening>,
-    /// What the classes may carry, as last decided; `None` is unshaped.
-    pub(super) allocation: Option<Allocation>,
-    /// How far windows may open, as last decided, and whose they are.
+    /// Whose windows are bounded.
     pub(super) windows: WindowControl,
-    /// In the policy's order.
-    pub(super) totals: Vec<Totals>,
     /// The last acts other than to measure, oldest first.
     pub(super) changes: VecDeque<Change>,
     act_noted: Option<Act>,
@@ -67,7 +61,6 @@ pub(super) struct Daemon {
     memory: Memory,
     told_capacity: Option<Rate>,
     stored: Option<Rate>,
-    observed_at: Time,
     pause: Span,
     failed_at: Time,
     network_at: Time,
@@ -80,13 +73,6 @@ pub(super) struct Daemon {
 pub(super) struct Opening {
     pub(super) reason: String,
     pub(super) retry_at: Time,
-}
-
-/// What one group received since the daemon's start.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Totals {
-    pub(super) rate: Rate,
-    pub(super) sum: GroupSample,
 }
 
 impl Daemon {
@@ -104,13 +90,11 @@ impl Daemon {
         settings.lacks_windows = !host.has_windows();
         let groups = settings.policy().groups().len();
         let mut daemon = Daemon {
-            controller: settings.controller(told_capacity)?,
+            control: ControlLoop::new(settings.controller(told_capacity)?, groups, now),
             settings,
             host: Some(host),
             opening: None,
-            allocation: None,
             windows: WindowControl::default(),
-            totals: vec![Totals::default(); groups],
             changes: VecDeque::new(),
             act_noted: None,
             started: now,
@@ -121,7 +105,6 @@ impl Daemon {
             memory,
             told_capacity,
             stored: None,
-            observed_at: now,
             pause: PAUSE_MIN,
             failed_at: Time::ZERO,
             network_at: Time::ZERO,
@@ -129,7 +112,7 @@ impl Daemon {
             enforced: false,
         };
         daemon.recognise_network(now)?;
-        daemon.carry_out(now);
+        daemon.enforce(now);
         Ok(daemon)
     }
 
@@ -137,7 +120,7 @@ impl Daemon {
     pub(super) fn enforces(&self) -> bool {
         self.host.is_some()
             && self.opening.is_none()
-            && (self.allocation.is_some() || self.windows.are_wanted())
+            && self.control.is_enforcing()
             && self.settings.mode() == Mode::Shape
     }
 
@@ -197,9 +180,13 @@ impl Daemon {
         if new.config == self.settings.config {
             return Ok("nothing changed");
         }
-        let goes_on = new.controls_like(&self.settings);
-        let controller =
-            if goes_on { None } else { Some(new.controller(self.starting_capacity())?) };
+        let (spec, start) = (new.spec()?, self.starting_capacity());
+        // A control that learns begins at the configured capacity if it knows no better one.
+        let starts_elsewhere = spec.capacity().is_none()
+            && start.is_none()
+            && new.config.host.capacity != self.settings.config.host.capacity;
+        let goes_on = self.control.controller().can_take_over(&spec) && !starts_elsewhere;
+        let controller = if goes_on { None } else { Some(new.controller(start)?) };
         if new.mode() != self.settings.mode() && self.host.is_some() {
             // Two hosts cannot hold one device, so the old one goes first; should the new one
             // fail, the next tick looks for the device and attaches again.
@@ -215,19 +202,12 @@ impl Daemon {
             })?;
         }
         let kept = continued(&self.settings, &new);
-        self.totals =
-            kept.iter().map(|k| k.map_or_else(Totals::default, |i| self.totals[i])).collect();
         match controller {
-            Some(controller) => self.controller = controller,
-            None => self.controller.handle_policy(new.policy().weights(), &kept),
+            Some(controller) => self.control.replace(controller, &kept),
+            None => self.control.handle_policy(&spec, new.policy().weights(), &kept),
         }
         self.settings = new;
-        // Both are of the old groups.
-        self.allocation = None;
-        self.windows.forget();
-        if !self.carry_out(now) && self.opening.is_none() {
-            self.enforce(now);
-        }
+        self.enforce(now);
         Ok("taken over")
     }
 
@@ -251,11 +231,7 @@ impl Daemon {
             Ok(samples) => samples,
             Err(e) => return self.open(now, e.to_string()),
         };
-        let interval = read_at.since(self.observed_at);
-        self.observed_at = read_at;
-        for (totals, sample) in self.totals.iter_mut().zip(&samples) {
-            totals.take_in(sample, interval);
-        }
+        let interval = self.control.count(read_at, &samples);
         let connections = match self.windows.observe(host, &self.settings) {
             Ok(connections) => connections,
             Err(e) => return self.open(now, e.to_string()),
@@ -267,9 +243,9 @@ impl Daemon {
         }
         let observation =
             Observation { at: read_at, interval, groups: samples, connections, probe };
-        self.controller.handle_observation(&observation);
+        self.control.decide(&observation);
         self.note_act(now);
-        self.carry_out(now);
+        self.enforce(now);
         if self.opening.is_none()
             && let Some(host) = &self.host
             && let Err(e) = host.beat()
@@ -278,41 +254,17 @@ impl Daemon {
         }
     }
 
-    /// Drains the controller's commands and does what the last one of each kind says; returns
-    /// whether there was one.
-    fn carry_out(&mut self, now: Time) -> bool {
-        let mut any = false;
-        while let Some(command) = self.controller.poll_command() {
-            any = true;
-            match command {
-                Command::SetRates(allocation) => self.allocation = Some(allocation),
-                Command::SetWindows(windows) => self.windows.want(windows),
-                Command::Release => {
-                    self.allocation = None;
-                    self.windows.forget();
-                }
-            }
-        }
-        if any && self.opening.is_none() {
-            self.enforce(now);
-        }
-        any
-    }
-
+    /// Makes real what was decided, unless everything is to pass.
     fn enforce(&mut self, now: Time) {
-        let shaping = self.settings.mode() == Mode::Shape;
+        let shaping = self.settings.mode() == Mode::Shape && self.opening.is_none();
         let Some(host) = self.host.as_mut().filter(|_| shaping) else { return };
-        let enforced = match &self.allocation {
-            Some(allocation) => host.apply(allocation),
-            None => host.release(),
-        };
-        if let Err(e) = enforced.and_then(|()| self.windows.enforce(host)) {
+        if let Err(e) = self.control.enforce(&mut self.windows.enforcer(host)) {
             self.open(now, e.to_string());
         }
     }
 
     fn note_act(&mut self, now: Time) {
-        let act = self.controller.decision().act;
+        let act = self.control.decision().act;
         debug!(dev = self.settings.dev, act = %act, "tick");
         if matches!(act, Act::Measure | Act::Drain) || self.act_noted == Some(act) {
             return;
@@ -374,6 +326,7 @@ impl Daemon {
         self.opening = None;
         self.failed_at = now;
         // Nothing is redirected before a heartbeat; the observation of this tick brings it.
+        self.control.handle_lost_state();
         self.enforce(now);
     }
 
@@ -395,8 +348,9 @@ impl Daemon {
                 info!(dev = self.settings.dev, "the interface is back");
                 self.host = Some(host);
                 self.opening = None;
-                self.observed_at = now;
+                self.control.skip_to(now);
                 self.network_at = now;
+                self.control.handle_lost_state();
                 self.enforce(now);
             }
             Err(e) => {
@@ -432,14 +386,13 @@ impl Daemon {
         self.stored = recalled.map(|(capacity, _)| capacity);
         self.remembered =
             recalled.map(|(capacity, age_s)| Remembered { capacity_bps: capacity, age_s });
-        let fresh = self.told_capacity.is_none() && self.controller.learned_capacity().is_none();
+        let learned = self.control.controller().learned_capacity();
+        let fresh = self.told_capacity.is_none() && learned.is_none();
         if moved || (fresh && recalled.is_some()) {
-            self.controller = self.settings.controller(recalled.map(|(capacity, _)| capacity))?;
-            self.allocation = None;
-            self.windows.forget();
-            if !self.carry_out(now) {
-                self.enforce(now);
-            }
+            let controller = self.settings.controller(recalled.map(|(capacity, _)| capacity))?;
+            let same: Vec<_> = (0..self.control.totals().len()).map(Some).collect();
+            self.control.replace(controller, &same);
+            self.enforce(now);
         }
         Ok(())
     }
@@ -447,11 +400,12 @@ impl Daemon {
     /// What a controller that begins now, in the same network, is told.
     fn starting_capacity(&self) -> Option<Rate> {
         let remembered = self.remembered.map(|r| r.capacity_bps);
-        self.controller.learned_capacity().or(remembered).or(self.told_capacity)
+        self.control.controller().learned_capacity().or(remembered).or(self.told_capacity)
     }
 
     fn store_capacity(&mut self) {
-        let (Some(network), Some(learned)) = (&self.network, self.controller.learned_capacity())
+        let (Some(network), Some(learned)) =
+            (&self.network, self.control.controller().learned_capacity())
         else {
             return;
         };
@@ -463,16 +417,6 @@ impl Daemon {
             self.memory.store(&self.settings.dev, network, learned);
             self.stored = Some(learned);
         }
-    }
-}
-
-impl Totals {
-    fn take_in(&mut self, sample: &GroupSample, interval: Span) {
-        self.rate = Rate::from_volume(sample.received, interval);
-        self.sum.received += sample.received;
-        self.sum.packets += sample.packets;
-        self.sum.drops += sample.drops;
-        self.sum.backlog = sample.backlog;
     }
 }
 

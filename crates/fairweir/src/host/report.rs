@@ -1,11 +1,11 @@
 //! What the daemon tells those who ask.
 
 use fairweir_core::policy::Group;
-use fairweir_core::receiver::{Act, GroupDecision};
-use fairweir_core::units::Time;
+use fairweir_core::receiver::{Act, GroupDecision, GroupTotals};
+use fairweir_core::units::{Span, Time};
 use fairweir_linux::Host;
 
-use super::daemon::{Daemon, Totals};
+use super::daemon::Daemon;
 use super::windows::Count;
 use crate::wire::{DelayStatus, GroupStatus, Status};
 
@@ -20,13 +20,14 @@ const LIMITS: [&str; 3] = [
 /// The status at `now`.
 pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     let settings = &daemon.settings;
-    let decision = daemon.controller.decision();
+    let decision = daemon.control.decision();
     let groups = settings.policy().groups();
     // After a reload the decision is of the old groups until the next tick.
     let decided = Some(&decision.groups).filter(|d| d.len() == groups.len());
     let count = |i: usize| daemon.windows.counts.get(i).copied().unwrap_or_default();
-    let group =
-        |(i, group)| group_status(group, decided.map(|d| d[i]), &daemon.totals[i], count(i));
+    let group = |(i, group)| {
+        group_status(group, decided.map(|d| d[i]), &daemon.control.totals()[i], count(i))
+    };
     let host_limits = daemon.host.as_ref().map(Host::limits).unwrap_or_default();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -38,6 +39,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         enforcing: daemon.enforces(),
         open_reason: daemon.opening.as_ref().map(|o| o.reason.clone()),
         capacity_bps: decision.capacity,
+        latency_ms: daemon.control.controller().queue_target().map(Span::as_millis_f64),
         remembered: daemon.remembered,
         network: daemon.network.clone(),
         since_s: now.since(daemon.started).as_secs_f64(),
@@ -62,7 +64,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
 fn group_status(
     group: &Group,
     decision: Option<GroupDecision>,
-    totals: &Totals,
+    totals: &GroupTotals,
     count: Count,
 ) -> GroupStatus {
     GroupStatus {

@@ -4,19 +4,17 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use fairweir_core::policy::Policy;
+use fairweir_core::probe::{INTERVAL_IDLE, Intervals};
 use fairweir_core::receiver::{
     CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, Enforce,
 };
-use fairweir_core::units::{Rate, Span};
+use fairweir_core::units::Rate;
 use fairweir_linux::Mode;
 use fairweir_linux::probe::{ProbeSpec, Reflector};
 
 use crate::cli::HostArgs;
 use crate::config::{CAPACITY_MAX, Config, ProbeChoice};
 use crate::exit::Usage;
-
-/// How often an idle link is probed: its delay without a queue changes rarely.
-const PROBE_INTERVAL_IDLE: Span = Span::secs(1);
 
 /// The command line, and the configuration as it was last found good.
 #[derive(Debug)]
@@ -115,9 +113,21 @@ impl Settings {
             }
             ProbeChoice::Auto | ProbeChoice::Address(_) | ProbeChoice::Off => return None,
         };
-        let interval = self.config.host.probe_interval;
-        let interval_idle = interval.max(PROBE_INTERVAL_IDLE);
-        Some(ProbeSpec { dev: self.dev.clone(), reflector, interval, interval_idle })
+        let in_use = self.config.host.probe_interval;
+        let intervals = Intervals { in_use, idle: in_use.max(INTERVAL_IDLE) };
+        Some(ProbeSpec { dev: self.dev.clone(), reflector, intervals })
+    }
+
+    /// What the controller is made from.
+    ///
+    /// # Errors
+    /// If the control needs a capacity and there is none.
+    pub(super) fn spec(&self) -> Result<ControllerSpec, ControllerError> {
+        let host = &self.config.host;
+        Ok(ControllerSpec::new(self.control(), host.capacity)?
+            .with_strict_priority(host.strict_priority)
+            .with_enforce(self.enforce())
+            .with_latency(host.latency))
     }
 
     /// A controller from its beginning; `remembered` is for those that learn the capacity, if it can
@@ -126,25 +136,9 @@ impl Settings {
         &self,
         remembered: Option<Rate>,
     ) -> Result<Controller, ControllerError> {
-        let control = self.control();
-        let usable =
-            |c: &Rate| !control.needs_capacity() && (CAPACITY_MIN..=CAPACITY_MAX).contains(c);
-        Controller::new(&ControllerSpec {
-            capacity: remembered.filter(usable).or(self.config.host.capacity),
-            strict_priority: self.config.host.strict_priority,
-            enforce: self.enforce(),
-            latency: self.config.host.latency,
-            ..ControllerSpec::new(control, self.policy().weights())
-        })
-    }
-
-    /// Whether a controller made from `other` can go on with these settings.
-    pub(super) fn controls_like(&self, other: &Settings) -> bool {
-        let of = |s: &Settings| {
-            let host = &s.config.host;
-            (s.control(), host.capacity, host.strict_priority, s.enforce())
-        };
-        of(self) == of(other)
+        let usable = |c: &Rate| (CAPACITY_MIN..=CAPACITY_MAX).contains(c);
+        let start = remembered.filter(usable).or(self.config.host.capacity);
+        Controller::new(&self.spec()?, self.policy().weights(), start)
     }
 }
 

@@ -1,15 +1,14 @@
-//! The daemon's side of receive windows: who is watched, and what is wanted.
+//! The daemon's side of enforcement: the connections it watches, and the kernel as an enforcer.
 
-use fairweir_core::receiver::{ConnectionSample, Windows};
+use fairweir_core::receiver::{Allocation, ConnectionSample, Enforcer, Windows};
 use fairweir_linux::{Error, Host};
 
 use super::guard::Guard;
 use super::settings::Settings;
 
-/// What is wanted of the windows, and what was last seen of the connections.
+/// What was last seen of the connections, and the guard of their windows.
 #[derive(Debug, Default)]
 pub(super) struct WindowControl {
-    wanted: Option<Windows>,
     /// Of the last tick, in the policy's order.
     pub(super) counts: Vec<Count>,
     guard: Guard,
@@ -45,32 +44,38 @@ impl WindowControl {
         Ok(samples)
     }
 
-    /// From the next [`WindowControl::enforce`] on.
-    pub(super) fn want(&mut self, windows: Windows) {
-        self.wanted = Some(windows);
+    /// What carries out the decisions on `host`.
+    pub(super) fn enforcer<'h>(&'h mut self, host: &'h mut Host) -> KernelEnforcer<'h> {
+        KernelEnforcer { host, guard: &mut self.guard }
+    }
+}
+
+/// The kernel's classes and windows. While windows are bounded the guard stands by, which lifts the
+/// bounds if this process ends or hangs.
+pub(super) struct KernelEnforcer<'h> {
+    host: &'h mut Host,
+    guard: &'h mut Guard,
+}
+
+impl Enforcer for KernelEnforcer<'_> {
+    type Error = Error;
+
+    fn apply(&mut self, allocation: &Allocation) -> Result<(), Error> {
+        self.host.apply(allocation)
     }
 
-    /// Nothing is wanted any more; also when the groups change.
-    pub(super) fn forget(&mut self) {
-        self.wanted = None;
+    fn release(&mut self) -> Result<(), Error> {
+        self.host.release()
     }
 
-    pub(super) fn are_wanted(&self) -> bool {
-        self.wanted.is_some()
+    fn apply_windows(&mut self, windows: &Windows) -> Result<(), Error> {
+        self.guard.stand_by(self.host.expiry_program());
+        self.host.apply_windows(windows)
     }
 
-    /// Sets the windows, and makes sure that a guard lifts them if this process ends or hangs.
-    pub(super) fn enforce(&mut self, host: &mut Host) -> Result<(), Error> {
-        match &self.wanted {
-            Some(windows) => {
-                self.guard.stand_by(host.expiry_program());
-                host.apply_windows(windows)
-            }
-            None => {
-                let released = host.release_windows();
-                self.guard.stand_down();
-                released
-            }
-        }
+    fn release_windows(&mut self) -> Result<(), Error> {
+        let released = self.host.release_windows();
+        self.guard.stand_down();
+        released
     }
 }

@@ -216,12 +216,12 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
         }
         let unsaid = imported.bad - imported.bad_rows.len();
         if unsaid > 0 {
-            writeln!(out, "and {unsaid} bad rows more")?;
+            writeln!(out, "and {} more", text::count(unsaid as u64, "bad row"))?;
         }
         if imported.ok {
             let bad = match imported.bad {
                 0 => String::new(),
-                n => format!(", {n} bad rows left out"),
+                n => format!(", {} left out", text::count(n as u64, "bad row")),
             };
             writeln!(out, "{}{bad}", imported.message)?;
         }

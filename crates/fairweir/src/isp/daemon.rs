@@ -19,6 +19,7 @@ use super::registry::{Change, Effects, Origin, Registry, Undo};
 use super::wire::Imported;
 use crate::chained;
 use crate::exit::usage;
+use crate::text;
 
 /// How often a link that is gone is attached again, and rates are measured.
 pub(super) const TICK: Span = Span::secs(1);
@@ -233,8 +234,8 @@ impl Daemon {
             self.registry.take_back(undo);
             imported.ok = false;
             imported.message = format!(
-                "nothing was imported: {} bad rows (--skip-bad imports the others: {counts})",
-                imported.bad
+                "nothing was imported: {} (--skip-bad imports the others: {counts})",
+                text::count(imported.bad as u64, "bad row")
             );
             return imported;
         }

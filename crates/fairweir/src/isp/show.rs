@@ -82,7 +82,11 @@ fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<(
         writeln!(out, "serves metrics at http://{metrics}/metrics")?;
     }
     let (subscribers, addresses) = (registry.subscribers().len(), registry.address_count());
-    writeln!(out, "{subscribers} subscribers with {addresses} addresses\n")?;
+    let subscribers = text::count(subscribers as u64, "subscriber");
+    match addresses {
+        1 => writeln!(out, "{subscribers} with 1 address\n")?,
+        n => writeln!(out, "{subscribers} with {n} addresses\n")?,
+    }
     print_plans(out, registry)?;
     for warning in warnings(registry) {
         writeln!(out, "warning: {warning}")?;
@@ -196,7 +200,8 @@ pub(super) fn headline(status: &Status) -> String {
     let doing = if status.enforcing { "policing" } else { "everything passes" };
     let hook = status.hooks.first().map_or("no hook", |hook| &hook.hook).replace('_', " ");
     let minutes = status.since_s as u64 / 60;
-    let who = format!("{} subscribers, {} plans", status.subscribers, status.plans.len());
+    let subscribers = text::count(status.subscribers as u64, "subscriber");
+    let who = format!("{subscribers}, {}", text::count(status.plans.len() as u64, "plan"));
     format!("{}  {hook}  {who}  {doing}  up {minutes} min", status.device)
 }
 

@@ -2,13 +2,12 @@
 //!
 //! The problem: what a host gets depends on the queue of the access link, which stands in the ISP's
 //! network. The method: an echo to somebody behind that queue waits in it like everything else, so
-//! the round-trip time is a constant and what waits. Requests go out every [`ProbeSpec::interval`]
-//! while the link is in use and every [`ProbeSpec::interval_idle`] while it is not.
+//! the round-trip time is a constant and what waits. When requests go
+//! out, and what became of them, is decided by [`fairweir_core::probe::Prober`].
 //!
 //! | module | its job |
 //! |---|---|
 //! | `packet` | requests and answers as bytes |
-//! | `ledger` | which are under way, answered, lost |
 //! | `target` | who can be a reflector, if nobody names one |
 //! | `socket` | sending, and seeing what arrives |
 //! | `worker` | the thread: when to do what |
@@ -23,19 +22,19 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use fairweir_core::probe::{Intervals, Prober, Totals};
 use fairweir_core::receiver::ProbeSample;
-use fairweir_core::units::Span;
+use fairweir_core::units::{Span, Time};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use crate::{Error, monotonic_now};
 
-mod ledger;
 mod packet;
 mod socket;
 mod target;
 mod worker;
 
-use ledger::{Ledger, Totals};
+use packet::Request;
 use worker::Worker;
 
 /// What to probe, and how often.
@@ -45,14 +44,9 @@ pub struct ProbeSpec {
     pub dev: String,
     /// Who shall answer.
     pub reflector: Reflector,
-    /// From one request to the next while the link is in use; at least [`INTERVAL_MIN`].
-    pub interval: Span,
-    /// The same while it is idle.
-    pub interval_idle: Span,
+    /// How often.
+    pub intervals: Intervals,
 }
-
-/// The shortest interval: a probe is not to be felt.
-pub const INTERVAL_MIN: Span = Span::millis(10);
 
 /// The longest interval.
 pub const INTERVAL_MAX: Span = Span::secs(60);
@@ -101,10 +95,9 @@ pub struct Probe {
 }
 
 /// What thread and owner share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
-    ledger: Ledger,
-    in_use: bool,
+    prober: Prober<Request, IpAddr>,
     asked: Option<IpAddr>,
     error: Option<String>,
 }
@@ -116,11 +109,10 @@ impl Probe {
     /// Without the device or CAP_NET_RAW.
     ///
     /// # Panics
-    /// If the interval is shorter than [`INTERVAL_MIN`].
+    /// If an interval is shorter than [`fairweir_core::probe::INTERVAL_MIN`].
     pub fn start(spec: &ProbeSpec) -> Result<Probe, Error> {
-        assert!(spec.interval >= INTERVAL_MIN && spec.interval_idle >= INTERVAL_MIN);
         let started = |e: io::Error| Error::refused("start the probe's thread", e);
-        let shared = Arc::<Mutex<Shared>>::default();
+        let shared = Arc::new(Mutex::new(Shared::new(spec.intervals, monotonic_now())));
         let (woken, wake) = io::pipe().map_err(started)?;
         for end in [woken.as_fd(), wake.as_fd()] {
             fcntl(end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|e| started(e.into()))?;
@@ -134,8 +126,12 @@ impl Probe {
     /// Says whether the link is in use, on which depends how often requests are sent.
     pub fn set_in_use(&mut self, in_use: bool) {
         let changed = {
-            let mut shared = lock(&self.shared);
-            std::mem::replace(&mut shared.in_use, in_use) != in_use
+            let prober = &mut lock(&self.shared).prober;
+            let changed = prober.is_in_use() != in_use;
+            if changed {
+                prober.handle_use(monotonic_now(), in_use);
+            }
+            changed
         };
         if changed && let Some(wake) = &mut self.wake {
             // A full pipe wakes as well.
@@ -145,15 +141,13 @@ impl Probe {
 
     /// What has been decided since the last call.
     pub fn take_sample(&mut self) -> ProbeSample {
-        let mut shared = lock(&self.shared);
-        shared.ledger.handle_time(monotonic_now());
-        shared.ledger.take_sample()
+        lock(&self.shared).prober.take_sample(monotonic_now())
     }
 
     /// What it does.
     pub fn state(&self) -> ProbeState {
         let shared = lock(&self.shared);
-        let Totals { sent, answered, rtt_last, from, .. } = shared.ledger.totals();
+        let Totals { sent, answered, rtt_last, from, .. } = shared.prober.totals();
         let error = shared.error.clone();
         ProbeState { reflector: from.or(shared.asked), sent, answered, rtt_last, error }
     }
@@ -166,6 +160,12 @@ impl Drop for Probe {
             // If it panicked it has said so.
             let _ = thread.join();
         }
+    }
+}
+
+impl Shared {
+    fn new(intervals: Intervals, now: Time) -> Shared {
+        Shared { prober: Prober::new(intervals, now), asked: None, error: None }
     }
 }
 

@@ -6,16 +6,16 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
+use fairweir_core::probe::{Intervals, Prober, TIMEOUT};
 use fairweir_core::units::{Span, Time};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::{TimeSpec, TimeValLike};
 
-use super::ledger::{Ledger, TIMEOUT};
 use super::packet::{Answer, Request};
 use super::socket::{Sender, Tap};
 use super::target::{self, Candidate, Sources};
-use super::{INTERVAL_MIN, ProbeSpec, Reflector, Shared, lock, packet, random};
+use super::{ProbeSpec, Reflector, Shared, lock, packet, random};
 use crate::{Error, monotonic_now};
 
 /// The thread's own.
@@ -27,9 +27,6 @@ pub(super) struct Worker {
     phase: Phase,
     id: u16,
     sequence: u16,
-    /// When the next request is due, if somebody is asked.
-    send_at: Time,
-    pace: Pace,
 }
 
 enum Phase {
@@ -38,7 +35,7 @@ enum Phase {
     /// Looks who sends to this host.
     Listening { tap: Tap, sources: Sources, until: Time },
     /// Tries whether somebody answers, and then the others.
-    Trying { aim: Aim, trial: Ledger, left: VecDeque<Candidate>, until: Time },
+    Trying { aim: Aim, trial: Box<Prober<Request, IpAddr>>, left: VecDeque<Candidate>, until: Time },
     /// Nobody was found; looks again once the link is in use.
     Resting { until: Time },
 }
@@ -88,8 +85,6 @@ impl Worker {
             phase,
             id: random as u16,
             sequence: (random >> 16) as u16,
-            send_at: now,
-            pace: Pace::default(),
         })
     }
 
@@ -97,9 +92,9 @@ impl Worker {
         while self.wait() {
             self.receive();
             let now = monotonic_now();
-            if now >= self.send_at && self.aim().is_some() {
+            if self.next_send().is_some_and(|due| now >= due) {
                 self.send();
-                self.send_at = (self.send_at + self.interval()).max(now + INTERVAL_MIN);
+                self.with_prober(|prober| prober.schedule_next(now));
             }
             if self.spec.reflector == Reflector::Auto {
                 self.search(now);
@@ -114,11 +109,29 @@ impl Worker {
         }
     }
 
+    /// When the next request is due, if somebody is asked.
+    fn next_send(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Asking(_) => Some(lock(&self.shared).prober.next_send()),
+            Phase::Trying { trial, .. } => Some(trial.next_send()),
+            Phase::Listening { .. } | Phase::Resting { .. } => None,
+        }
+    }
+
+    /// Does something with the schedule of whoever is asked: a candidate's, or the probe's own.
+    fn with_prober(&mut self, work: impl FnOnce(&mut Prober<Request, IpAddr>)) {
+        match &mut self.phase {
+            Phase::Trying { trial, .. } => work(trial),
+            _ => work(&mut lock(&self.shared).prober),
+        }
+    }
+
     /// Sleeps until something arrives or is due; false at the end.
     fn wait(&mut self) -> bool {
+        let send_at = self.next_send();
         let due = match &self.phase {
-            Phase::Asking(_) => self.send_at,
-            Phase::Trying { until, .. } => self.send_at.min(*until),
+            Phase::Asking(_) => send_at.unwrap_or(Time::ZERO),
+            Phase::Trying { until, .. } => send_at.map_or(*until, |at| at.min(*until)),
             Phase::Listening { until, .. } => *until,
             // Who rests is woken when the link comes into use.
             Phase::Resting { until } => (*until).max(monotonic_now() + REST_CHECK),
@@ -138,23 +151,8 @@ impl Worker {
         drop(fds);
         if woken.contains(PollFlags::POLLIN) {
             let _ = io::Read::read(&mut self.woken, &mut [0; 64]);
-            self.send_at = self.send_at.min(monotonic_now() + self.interval());
         }
         !woken.contains(PollFlags::POLLHUP)
-    }
-
-    fn is_in_use(&self) -> bool {
-        lock(&self.shared).in_use
-    }
-
-    fn interval(&self) -> Span {
-        match &self.phase {
-            Phase::Trying { .. } => TRIAL_INTERVAL,
-            _ if self.is_in_use() => {
-                self.pace.stretch(self.spec.interval).min(self.spec.interval_idle)
-            }
-            _ => self.spec.interval_idle,
-        }
     }
 
     /// Takes in what has arrived, at most [`RECEIVE_BATCH`] so that a flood does not keep requests
@@ -165,10 +163,11 @@ impl Worker {
             let Some(answer) = packet::answer(packet) else { continue };
             match &mut self.phase {
                 Phase::Asking(aim) if aim.accepts(&answer) => {
-                    lock(&self.shared).ledger.handle_answer(&answer, at);
+                    let prober = &mut lock(&self.shared).prober;
+                    prober.handle_answer(at, answer.from, |r| r.is_answered_by(&answer));
                 }
                 Phase::Trying { aim, trial, .. } if aim.accepts(&answer) => {
-                    trial.handle_answer(&answer, at);
+                    trial.handle_answer(at, answer.from, |r| r.is_answered_by(&answer));
                 }
                 _ => {}
             }
@@ -195,7 +194,7 @@ impl Worker {
         match (sent, &mut self.phase) {
             (Ok(at), Phase::Trying { trial, .. }) => trial.handle_sent(request, at),
             (Ok(at), _) => {
-                lock(&self.shared).ledger.handle_sent(request, at);
+                lock(&self.shared).prober.handle_sent(request, at);
                 self.tell(None);
             }
             (Err(e), _) => self.tell(Some(format!("cannot ask {to}: {e}"))),
@@ -215,18 +214,14 @@ impl Worker {
 
     /// Goes on with the search, or begins it.
     fn search(&mut self, now: Time) {
-        let in_use = self.is_in_use();
+        let in_use = lock(&self.shared).prober.is_in_use();
         match &mut self.phase {
-            Phase::Asking(aim) => {
+            Phase::Asking(_) => {
                 let mut shared = lock(&self.shared);
-                shared.ledger.handle_time(now);
-                let totals = shared.ledger.totals();
-                if aim.found.is_some_and(|c| c.hops.is_some()) {
-                    self.pace.handle(totals.sent, totals.answered);
-                }
-                if totals.lost_in_a_row >= LOST_MAX {
+                shared.prober.handle_time(now);
+                if shared.prober.totals().lost_in_a_row >= LOST_MAX {
                     shared.asked = None;
-                    shared.ledger.forget_reflector();
+                    shared.prober.handle_reflector(now, false);
                     drop(shared);
                     tracing::info!(dev = self.spec.dev, "probe: no more answers");
                     self.phase = Phase::Resting { until: now };
@@ -283,8 +278,9 @@ impl Worker {
                 Ok(aim) => {
                     tracing::debug!(dev = self.spec.dev, ?candidate, "probe: candidate tried");
                     let until = now + TRIAL;
-                    self.phase = Phase::Trying { aim, trial: Ledger::default(), left, until };
-                    self.send_at = now;
+                    let intervals = Intervals { in_use: TRIAL_INTERVAL, idle: TRIAL_INTERVAL };
+                    let trial = Box::new(Prober::new(intervals, now));
+                    self.phase = Phase::Trying { aim, trial, left, until };
                     return;
                 }
                 Err(e) => self.tell(Some(e.to_string())),
@@ -298,43 +294,13 @@ impl Worker {
         if let Phase::Trying { aim, .. } = phase {
             let found = reflector.map(tracing::field::display);
             tracing::info!(dev = self.spec.dev, reflector = found, "probe: reflector found");
-            lock(&self.shared).asked = reflector;
-            self.pace = Pace::default();
+            let mut shared = lock(&self.shared);
+            shared.asked = reflector;
+            let is_router = aim.found.is_some_and(|candidate| candidate.hops.is_some());
+            shared.prober.handle_reflector(now, is_router);
+            drop(shared);
             self.phase = Phase::Asking(aim);
         }
-    }
-}
-
-/// How much slower than wanted a router is asked: many answer only so often.
-#[derive(Debug)]
-struct Pace {
-    factor: u64,
-    /// The totals at the beginning of the window.
-    begin: Option<(u64, u64)>,
-}
-
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace { factor: 1, begin: None }
-    }
-}
-
-impl Pace {
-    /// Takes in the totals; every [`PACE_WINDOW`] requests the pace halves if a quarter is lost.
-    fn handle(&mut self, sent: u64, answered: u64) {
-        let (sent_before, answered_before) = *self.begin.get_or_insert((sent, answered));
-        let (sent_now, answered_now) = (sent - sent_before, answered - answered_before);
-        if sent_now < PACE_WINDOW {
-            return;
-        }
-        if answered_now * 4 < sent_now * 3 {
-            self.factor = (self.factor * 2).min(PACE_FACTOR_MAX);
-        }
-        self.begin = Some((sent, answered));
-    }
-
-    fn stretch(&self, interval: Span) -> Span {
-        interval * self.factor
     }
 }
 
@@ -351,31 +317,3 @@ const TRIAL_ANSWERS: u32 = 2;
 /// After a search in vain.
 const REST: Span = Span::secs(60);
 const REST_CHECK: Span = Span::secs(1);
-const PACE_WINDOW: u64 = 16;
-const PACE_FACTOR_MAX: u64 = 1 << 10;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_router_that_answers_seldom_is_asked_seldom() {
-        let mut pace = Pace::default();
-        let interval = Span::millis(50);
-        let (mut sent, mut answered) = (7, 3);
-        let mut ask = |pace: &mut Pace, answers: u64| {
-            for i in 0..16 {
-                sent += 1;
-                answered += u64::from(i < answers);
-                pace.handle(sent, answered);
-            }
-            pace.stretch(interval)
-        };
-        pace.handle(7, 3);
-        assert_eq!(ask(&mut pace, 16), interval);
-        assert_eq!(ask(&mut pace, 12), interval, "a full queue drops some");
-        assert_eq!(ask(&mut pace, 11), interval * 2);
-        assert_eq!(ask(&mut pace, 1), interval * 4);
-        assert_eq!(ask(&mut pace, 16), interval * 4);
-    }
-}

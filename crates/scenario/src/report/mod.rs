@@ -27,7 +27,7 @@ pub use apps::{
 pub use histogram::Histogram;
 pub use picture::picture;
 pub use police::{Counted, PoliceSamples, Policed, PolicedFlow, Windows};
-pub use table::{csv, table};
+pub use table::{aligned, csv, table};
 
 /// Resolution of the recorded rates.
 pub const BIN: Span = Span::millis(200);

@@ -198,8 +198,9 @@ fn over_seeds(numbers: &[Number]) -> String {
     }
 }
 
-/// Names to the left, numbers to the right, a rule below the head.
-fn aligned(rows: &[Vec<String>]) -> String {
+/// Rows as aligned plain text: the first column to the left, the others to the right, a rule below
+/// the first row.
+pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

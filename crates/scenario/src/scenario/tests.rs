@@ -183,7 +183,7 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("rate = \"10mbit\"", "rate = \"0bit\"", &["9: link.steps.rate", "zero"]),
     ("rate = \"10mbit\"", "demand = \"1mbit\"", &["link.steps.rate", "missing"]),
     ("steps = [{ at = \"40s\", rate = \"10mbit\" }]", "steps = 3", &["9: link.steps", "number 3"]),
-    ("name = \"video\"", "name = \"bulk\"", &["14: group.name", "bulk", "twice"]),
+    ("name = \"video\"", "name = \"bulk\"", &["14: group.name", "bulk", "duplicate"]),
     ("name = \"video\"", "name = \"vi deo\"", &["11: group.name", "vi deo"]),
     ("name = \"video\"", "", &["group.name", "missing"]),
     ("weight = 5", "weight = 0", &["12: group.weight", "1 to 10000"]),

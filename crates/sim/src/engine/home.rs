@@ -5,8 +5,11 @@
 //! a stage per controlling host, and one at the router before them if that controls too. A group's
 //! packets pass the stages on its *route*, one *hop* after the other.
 
+use std::convert::Infallible;
+
 use fairweir_core::receiver::{
-    Command, ConnectionSample, Controller, Decision, GroupSample, Observation, ProbeSample, Windows,
+    Allocation, ConnectionSample, ControlLoop, Controller, Decision, Enforcer, GroupSample,
+    Observation, ProbeSample, Windows,
 };
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_scenario::link::Packet;
@@ -66,13 +69,12 @@ impl<T> Home<T> {
 /// One control loop with its enforcer.
 #[derive(Debug)]
 pub(super) struct Stage<T> {
-    controller: Controller,
+    control: ControlLoop,
     htb: Htb<T>,
     samples: Vec<GroupSample>,
     /// What each class had dropped at the last tick.
     drops: Vec<u64>,
     tick: Span,
-    last_tick: Time,
     /// How far the windows of its connections may open.
     pub(super) windows: Windows,
     /// What its departures are announced by.
@@ -89,16 +91,15 @@ impl<T> Stage<T> {
         source: usize,
     ) -> Stage<T> {
         let mut stage = Stage {
-            controller,
+            control: ControlLoop::new(controller, classes, Time::ZERO),
             htb: Htb::new(classes, packet_max),
             samples: vec![GroupSample::default(); classes],
             drops: vec![0; classes],
             tick,
-            last_tick: Time::ZERO,
             windows: Windows::default(),
             source,
         };
-        stage.carry_out(Time::ZERO);
+        stage.enforce(Time::ZERO);
         stage
     }
 
@@ -112,12 +113,12 @@ impl<T> Stage<T> {
 
     /// What arrived in the last tick.
     pub(super) fn rate(&self) -> Rate {
-        self.controller.decision().groups.iter().map(|group| group.rate).sum()
+        self.control.decision().groups.iter().map(|group| group.rate).sum()
     }
 
     /// What was decided in the last tick.
     pub(super) fn decision(&self) -> &Decision {
-        self.controller.decision()
+        self.control.decision()
     }
 
     pub(super) fn next_departure(&self) -> Option<Time> {
@@ -143,25 +144,45 @@ impl<T> Stage<T> {
             sample.backlog = self.htb.backlog(class);
         }
         self.samples.fill(GroupSample::default());
-        let interval = now.since(self.last_tick);
-        self.last_tick = now;
-        self.controller.handle_observation(&Observation {
-            at: now,
-            interval,
-            groups,
-            connections,
-            probe,
-        });
-        self.carry_out(now);
+        let interval = self.control.count(now, &groups);
+        self.control.decide(&Observation { at: now, interval, groups, connections, probe });
+        self.enforce(now);
         now + self.tick
     }
 
-    fn carry_out(&mut self, now: Time) {
-        while let Some(command) = self.controller.poll_command() {
-            match command {
-                Command::SetWindows(windows) => self.windows = windows,
-                command => self.htb.apply(now, &command),
-            }
-        }
+    fn enforce(&mut self, now: Time) {
+        let mut model = Model { now, htb: &mut self.htb, windows: &mut self.windows };
+        let Ok(()) = self.control.enforce(&mut model);
+    }
+}
+
+/// The enforcer of a stage: classes at once, windows when their connections are looked at next.
+struct Model<'s, T> {
+    now: Time,
+    htb: &'s mut Htb<T>,
+    windows: &'s mut Windows,
+}
+
+impl<T> Enforcer for Model<'_, T> {
+    type Error = Infallible;
+
+    fn apply(&mut self, allocation: &Allocation) -> Result<(), Infallible> {
+        self.htb.apply(self.now, allocation);
+        Ok(())
+    }
+
+    fn release(&mut self) -> Result<(), Infallible> {
+        self.htb.release(self.now);
+        Ok(())
+    }
+
+    fn apply_windows(&mut self, windows: &Windows) -> Result<(), Infallible> {
+        self.windows.clone_from(windows);
+        Ok(())
+    }
+
+    fn release_windows(&mut self) -> Result<(), Infallible> {
+        *self.windows = Windows::default();
+        Ok(())
     }
 }

@@ -39,7 +39,7 @@ mod setup;
 mod up;
 mod windows;
 
-use probes::Prober;
+use probes::HostProber;
 use resends::{Lost, Resends};
 
 /// How often somebody is told how far the run is, and asked whether it shall end.
@@ -134,7 +134,7 @@ pub(super) struct World<'s> {
     uplink: Link<Up>,
     home: Home<Down>,
     /// One for each stage, if it probes.
-    probers: Vec<Option<Prober>>,
+    probers: Vec<Option<HostProber>>,
     flows: Vec<Flow>,
     connections: Connections,
     resends: Resends,

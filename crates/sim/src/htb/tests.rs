@@ -20,9 +20,9 @@ fn class(rate: Rate, ceil: Rate, priority: u8, weight: u32) -> ClassRate {
 }
 
 /// Classes that do not borrow.
-fn alone(rates: &[Rate]) -> Command {
+fn alone(rates: &[Rate]) -> Allocation {
     let classes = rates.iter().map(|&rate| class(rate, rate, 0, 1)).collect();
-    Command::SetRates(Allocation { total: None, classes })
+    Allocation { total: None, classes }
 }
 
 fn ms(n: u64) -> Time {
@@ -193,7 +193,7 @@ fn a_release_lets_everything_out_at_once_and_rates_hold_again_after_it() {
         let _ = htb.enqueue(Time::ZERO, packet(i % 2, PACKET, i));
     }
     assert!(htb.backlog(0) > Bytes::ZERO && htb.backlog(1) > Bytes::ZERO);
-    htb.apply(ms(1), &Command::Release);
+    htb.release(ms(1));
     // It keeps its place behind what waits, and nothing is too much.
     assert_eq!(htb.enqueue(ms(1), packet(0, 1_000_000, 99)), Verdict::Waits);
     assert_eq!(htb.next_departure(), Some(ms(1)));
@@ -211,12 +211,12 @@ fn a_release_lets_everything_out_at_once_and_rates_hold_again_after_it() {
 }
 
 /// As the control `borrow` sets it up: shares of 20 Mbit/s, all may have all.
-fn borrowing(weights: &[u32]) -> Command {
+fn borrowing(weights: &[u32]) -> Allocation {
     let total = Rate::mbit(20);
     let sum: u32 = weights.iter().sum();
     let share = |w: u32| total.scale(w.into(), sum.into());
     let classes = weights.iter().map(|&w| class(share(w), total, 0, w)).collect();
-    Command::SetRates(Allocation { total: Some(total), classes })
+    Allocation { total: Some(total), classes }
 }
 
 #[test]
@@ -241,10 +241,10 @@ fn alone_a_class_borrows_everything_and_all_together_have_no_more_than_the_total
 }
 
 /// As the control `chokepoint` sets it up with strict priority.
-fn strict(classes: usize) -> Command {
+fn strict(classes: usize) -> Allocation {
     let total = Rate::mbit(25);
     let class = |i| class(total / 1_000, total, i as u8, 1);
-    Command::SetRates(Allocation { total: Some(total), classes: (0..classes).map(class).collect() })
+    Allocation { total: Some(total), classes: (0..classes).map(class).collect() }
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn what_a_class_owns_is_never_taken_by_a_higher_priority() {
     let mut htb = htb(2);
     let total = Rate::mbit(20);
     let classes = vec![class(Rate::mbit(5), total, 0, 1), class(Rate::mbit(8), total, 1, 1)];
-    htb.apply(Time::ZERO, &Command::SetRates(Allocation { total: Some(total), classes }));
+    htb.apply(Time::ZERO, &Allocation { total: Some(total), classes });
     let left = backlogged(&mut htb, &[0, 1], Time::ZERO, ms(5_000));
     assert_near(&rates(&left, 2, ms(1_000), ms(5_000)), &[12.0, 8.0], 0.005);
 }
@@ -287,9 +287,9 @@ fn steps(classes: usize) -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// What left, in order, and who was dropped.
-fn play(command: &Command, steps: &[Step]) -> (Left, Vec<usize>) {
+fn play(allocation: &Allocation, steps: &[Step]) -> (Left, Vec<usize>) {
     let mut htb = htb(3);
-    htb.apply(Time::ZERO, command);
+    htb.apply(Time::ZERO, allocation);
     let (mut left, mut dropped, mut now) = (Left::new(), Vec::new(), Time::ZERO);
     for (i, &(gap, class, size)) in steps.iter().enumerate() {
         now = now + Span::micros(gap);

@@ -213,11 +213,17 @@ impl Fairweir {
         self.divide();
     }
 
+    /// Takes over how shares are enforced and how long the queue shall be.
+    pub(super) fn handle_spec(&mut self, enforce: Enforce, latency: Span) {
+        (self.enforce, self.latency) = (enforce, latency);
+        self.divide();
+    }
+
     // --------------------------------------------------------------------------------------------
     // What is seen
 
     /// How long the queue shall be: what the user wants, but room for a few packets.
-    fn queue_target(&self) -> Span {
+    pub(super) fn queue_target(&self) -> Span {
         let packets = self
             .link
             .capacity()

@@ -1,7 +1,6 @@
 //! The probe of the access link, which a host sends and a reflector behind the link answers.
 
-use std::collections::VecDeque;
-
+use fairweir_core::probe::{Intervals, Prober};
 use fairweir_core::receiver::ProbeSample;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_scenario::link::Packet;
@@ -11,74 +10,43 @@ use fairweir_scenario::{ETHERNET_HEADER, LIE_SLOW_MAX, Lie, Reflector};
 use super::super::packet::{Down, DownKind, Up, UpKind};
 use super::{DOWNLINK, UPLINK, World};
 
-/// The prober of a host.
+/// The prober of a host: the schedule of the daemon's probe, and where its packets travel.
 #[derive(Debug)]
-pub(super) struct Prober {
+pub(super) struct HostProber {
+    schedule: Prober<u64, ()>,
     reflector: Reflector,
     random: SplitMix64,
-    /// Where its packets travel.
     path: usize,
     source: usize,
-    /// Requests that were neither answered nor given up, oldest first.
-    asked: VecDeque<(u64, Time)>,
     requests: u64,
-    /// What was seen since the last tick.
-    lost: u32,
-    answers: u32,
-    sum: Span,
-    least: Option<Span>,
 }
 
-impl Prober {
-    pub(super) fn new(reflector: Reflector, seed: u64, path: usize, source: usize) -> Prober {
-        Prober {
-            reflector,
-            random: SplitMix64::new(seed),
-            path,
-            source,
-            asked: VecDeque::new(),
-            requests: 0,
-            lost: 0,
-            answers: 0,
-            sum: Span::ZERO,
-            least: None,
-        }
+impl HostProber {
+    /// A prober whose first request goes at `start`.
+    pub(super) fn new(
+        reflector: Reflector,
+        seed: u64,
+        start: Time,
+        path: usize,
+        source: usize,
+    ) -> HostProber {
+        let schedule = Prober::new(Intervals::default(), start);
+        HostProber { schedule, reflector, random: SplitMix64::new(seed), path, source, requests: 0 }
     }
 
     fn handle_answer(&mut self, now: Time, id: u64) {
-        let Some(at) = self.asked.iter().position(|(asked, _)| *asked == id) else { return };
-        let Some((_, sent)) = self.asked.remove(at) else { return };
         let more = match self.reflector.lie {
             Lie::Slow => Span::nanos(self.random.below(LIE_SLOW_MAX.as_nanos())),
             Lie::None | Lie::Fast => Span::ZERO,
         };
-        let rtt = now.since(sent) + more;
-        self.answers += 1;
-        self.sum += rtt;
-        self.least = Some(self.least.map_or(rtt, |least| least.min(rtt)));
-    }
-
-    fn take(&mut self, now: Time) -> ProbeSample {
-        while self.asked.front().is_some_and(|(_, sent)| now.since(*sent) >= TIMEOUT) {
-            self.asked.pop_front();
-            self.lost += 1;
-        }
-        let answered = std::mem::take(&mut self.answers);
-        let sum = std::mem::take(&mut self.sum);
-        ProbeSample {
-            sent: answered + std::mem::take(&mut self.lost),
-            answered,
-            rtt_min: self.least.take().unwrap_or(Span::ZERO),
-            rtt_mean: if answered == 0 { Span::ZERO } else { sum / u64::from(answered) },
-            reflector: 0,
-        }
+        self.schedule.handle_answer(now + more, (), |&asked| asked == id);
     }
 }
 
 impl World<'_> {
     /// What the probe of a stage has measured since the last tick.
     pub(super) fn probe_sample(&mut self, now: Time, stage: usize) -> Option<ProbeSample> {
-        self.probers.get_mut(stage)?.as_mut().map(|prober| prober.take(now))
+        self.probers.get_mut(stage)?.as_mut().map(|prober| prober.schedule.take_sample(now))
     }
 
     /// Sends a request, and says when the next one goes.
@@ -87,9 +55,10 @@ impl World<'_> {
         let Some(prober) = &mut self.probers[stage] else { return };
         prober.requests += 1;
         let id = prober.requests;
-        prober.asked.push_back((id, now));
-        let pause = if in_use { PAUSE } else { PAUSE_IDLE };
-        self.deadlines.set(prober.source, Some(now + pause));
+        prober.schedule.handle_use(now, in_use);
+        prober.schedule.handle_sent(id, now);
+        prober.schedule.schedule_next(now);
+        self.deadlines.set(prober.source, Some(prober.schedule.next_send()));
         self.up.sent += 1;
         let body = Up { from: stage as u32, kind: UpKind::Echo { id } };
         self.uplink.enqueue(now, Packet { class: self.probe_class(), size: SIZE, body });
@@ -141,8 +110,5 @@ impl World<'_> {
 
 /// An IP packet of 64 bytes.
 const SIZE: Bytes = Bytes::new(64 + ETHERNET_HEADER);
-/// As the daemon's: often while something arrives, seldom else.
-const PAUSE: Span = Span::millis(50);
-const PAUSE_IDLE: Span = Span::secs(1);
+/// With less than this the link is idle.
 const IN_USE: Rate = Rate::kbit(100);
-const TIMEOUT: Span = Span::secs(1);

@@ -16,7 +16,7 @@ use super::super::deadlines::Deadlines;
 use super::super::home::{Home, Stage};
 use super::super::line::Line;
 use super::super::packet::Sizes;
-use super::{Flow, PROGRESS, PROGRESS_INTERVAL, Path, Prober, Resends, Source, Tally, World};
+use super::{Flow, HostProber, PROGRESS, PROGRESS_INTERVAL, Path, Resends, Source, Tally, World};
 
 impl<'s> World<'s> {
     /// Sets everything up at time zero.
@@ -104,14 +104,12 @@ impl<'s> World<'s> {
         let capacity = capacity.unwrap_or_else(|| self.scenario.link.capacity.nominal());
         let tuning = differing.applied_to(tuning);
         let count = weights.len();
-        let controller = Controller::new(&ControllerSpec {
-            capacity: if control.needs_capacity() { Some(capacity) } else { remembered },
-            strict_priority,
-            tuning,
-            enforce,
-            latency: latency.unwrap_or(LATENCY),
-            ..ControllerSpec::new(control, weights)
-        })?;
+        let spec = ControllerSpec::new(control, Some(capacity))?
+            .with_strict_priority(strict_priority)
+            .with_tuning(tuning)
+            .with_enforce(enforce)
+            .with_latency(latency.unwrap_or(LATENCY));
+        let controller = Controller::new(&spec, weights, remembered)?;
         let stage = self.home.stages.len();
         // The daemon's clock knows nothing of the scenario's.
         let phase = Span::nanos(1 + random.below(tuning.tick.as_nanos()));
@@ -121,8 +119,9 @@ impl<'s> World<'s> {
         let probes = reflector.is_there && control == Control::Fairweir;
         let prober = probes.then(|| {
             let path = self.path(reflector.rtt / 2);
-            let source = self.add_source(Source::Probe(stage), Some(Time::ZERO + phase));
-            Prober::new(reflector, random.draw(), path, source)
+            let start = Time::ZERO + phase;
+            let source = self.add_source(Source::Probe(stage), Some(start));
+            HostProber::new(reflector, random.draw(), start, path, source)
         });
         self.probers.push(prober);
         let packet_max = Bytes::new(u64::from(self.scenario.link.mtu) + ETHERNET_HEADER);

@@ -6,22 +6,21 @@
 //! timing, and the worlds agree if the same group wins.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 
 use fairweir_core::receiver::Control;
-use fairweir_scenario::report::Report;
+use fairweir_scenario::play::{Job, labels, runs};
+use fairweir_scenario::report::{Report, aligned};
 use serde::Serialize;
 
+use crate::Players;
 use crate::cli::CompareArgs;
-use crate::play::{self, Run};
-use crate::table::{self, Align};
-use crate::text;
-use crate::{lab, sim};
 
 /// How much allocation error and utilisation may differ.
 const AGREEMENT: f64 = 0.02;
 /// A winner by less than that part of the capacity is none.
 const TIE: f64 = 0.05;
+
+const HEADINGS: [&str; 6] = ["", "lab", "sim", "over seeds", "difference", "allowed"];
 
 /// One control in both worlds.
 #[derive(Debug, Serialize)]
@@ -53,23 +52,23 @@ struct Measure {
     allowed: Option<f64>,
 }
 
-pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
-    let scenario = play::read(&args.scenario)?;
-    fairweir_lab::refuse_unplayable(&scenario)?;
+pub(crate) fn run(args: &CompareArgs, players: &dyn Players) -> anyhow::Result<()> {
+    let scenario = &players.read(&args.file, &args.set)?;
     let controls = match args.control.as_slice() {
         [] => vec![Control::None, Control::Static, Control::Wfq, Control::Crab, Control::Fairweir],
         given => given.to_vec(),
     };
-    let sims = play::runs(&controls, std::slice::from_ref(&args.seed), &scenario)?;
-    let labs: Vec<Run> =
-        controls.iter().map(|&control| Run { control, seed: scenario.seed }).collect();
-    let cancel = play::cancelled_by_signal()?;
-    let simulated = sim::play_all(&scenario, &sims, None, false, &cancel)?;
-    let emulated = lab::play_all(&scenario, &labs, None, Arc::clone(&cancel))?;
+    let sims = runs(&controls, std::slice::from_ref(&args.seed), scenario)?;
+    let labs = runs(&controls, &[], scenario)?;
+    // First, since what the lab lacks is known at once.
+    let emulated = players.emulate(scenario, &labs)?;
+    let job = |(&run, label)| Job { scenario, run, label, keeps_series: false };
+    let jobs: Vec<Job<'_>> = sims.iter().zip(labels(&sims)).map(job).collect();
+    let simulated = players.simulate(&jobs)?;
     let seeds = sims.len() / labs.len();
     let pairs = emulated.into_iter().zip(simulated.chunks(seeds));
     let compared: Vec<Comparison> = pairs.map(|(lab, sim)| compare(lab, sim.to_vec())).collect();
-    let out = &mut text::stdout();
+    let out = &mut io::stdout().lock();
     if args.json {
         return Ok(writeln!(out, "{}", serde_json::to_string(&compared)?)?);
     }
@@ -141,7 +140,6 @@ fn winner(rates: &[Measure], of: impl Fn(&Measure) -> Option<f64>) -> Option<usi
 }
 
 fn print(out: &mut impl Write, compared: &[Comparison]) -> io::Result<()> {
-    use Align::{Left, Right};
     let number = |value: Option<f64>, decimals: usize| {
         value.map_or("–".to_owned(), |v| format!("{v:.decimals$}"))
     };
@@ -153,34 +151,24 @@ fn print(out: &mut impl Write, compared: &[Comparison]) -> io::Result<()> {
             (true, false) => "the worlds DIFFER",
         };
         writeln!(out, "{scenario}, {control}: {verdict}")?;
-        let rows: Vec<Vec<String>> = measures
-            .iter()
-            .map(|m| {
-                let decimals = if m.lab.is_some_and(|lab| lab < 2.0) { 3 } else { 1 };
-                let seeds = m.sim_range.map_or("–".to_owned(), |(least, most)| {
-                    format!("{least:.decimals$} to {most:.decimals$}")
-                });
-                let sign = m.difference.map_or("–".to_owned(), |d| format!("{d:+.decimals$}"));
-                let allowed = m.allowed.map_or(String::new(), |a| format!("{a:.3}"));
-                vec![
-                    m.name.clone(),
-                    number(m.lab, decimals),
-                    number(m.sim, decimals),
-                    seeds,
-                    sign,
-                    allowed,
-                ]
-            })
-            .collect();
-        let headings = [
-            ("", Left),
-            ("lab", Right),
-            ("sim", Right),
-            ("over seeds", Right),
-            ("difference", Right),
-            ("allowed", Right),
-        ];
-        table::print(out, &headings, &rows)?;
+        let mut rows = vec![HEADINGS.map(str::to_owned).to_vec()];
+        rows.extend(measures.iter().map(|m| {
+            let decimals = if m.lab.is_some_and(|lab| lab < 2.0) { 3 } else { 1 };
+            let seeds = m.sim_range.map_or("–".to_owned(), |(least, most)| {
+                format!("{least:.decimals$} to {most:.decimals$}")
+            });
+            let sign = m.difference.map_or("–".to_owned(), |d| format!("{d:+.decimals$}"));
+            let allowed = m.allowed.map_or(String::new(), |a| format!("{a:.3}"));
+            vec![
+                m.name.clone(),
+                number(m.lab, decimals),
+                number(m.sim, decimals),
+                seeds,
+                sign,
+                allowed,
+            ]
+        }));
+        write!(out, "{}", aligned(&rows))?;
         writeln!(out)?;
     }
     Ok(())

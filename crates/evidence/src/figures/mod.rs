@@ -13,11 +13,12 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use fairweir_config::output;
+use fairweir_scenario::play::Seeds;
 use fairweir_scenario::report::Report;
 use nix::unistd::{AccessFlags, access};
 
+use crate::Players;
 use crate::cli::{FiguresArgs, FiguresCommand};
-use crate::play::{Seeds, cancelled_by_signal};
 
 mod bcpqp;
 mod claim;
@@ -113,25 +114,28 @@ impl File {
 /// What stands around the table in a document.
 const MARKS: (&str, &str) = ("<!-- figures: begin -->\n", "<!-- figures: end -->\n");
 
-pub(crate) fn run(command: &FiguresCommand) -> anyhow::Result<()> {
+pub(crate) fn run(command: &FiguresCommand, players: &dyn Players) -> anyhow::Result<()> {
     match command {
-        FiguresCommand::Crab(args) => figures(args, &CRAB),
-        FiguresCommand::Rbm(args) => figures(args, &RBM),
-        FiguresCommand::Bcpqp(args) => figures(args, &BCPQP),
-        FiguresCommand::Control(args) => figures(args, &CONTROL),
+        FiguresCommand::Crab(args) => figures(args, &CRAB, players),
+        FiguresCommand::Rbm(args) => figures(args, &RBM, players),
+        FiguresCommand::Bcpqp(args) => figures(args, &BCPQP, players),
+        FiguresCommand::Control(args) => figures(args, &CONTROL, players),
     }
 }
 
-fn figures(args: &FiguresArgs, collection: &Collection) -> anyhow::Result<()> {
+fn figures(
+    args: &FiguresArgs,
+    collection: &Collection,
+    players: &dyn Players,
+) -> anyhow::Result<()> {
     let chosen = choose(collection.figures, &args.figure)?;
     let document = args.write_docs.as_deref().map(Document::read).transpose()?;
     let usual = || Path::new("evidence/figures").join(collection.name);
     let dir = &args.out.clone().unwrap_or_else(usual);
     output::make_dir(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     access(dir, AccessFlags::W_OK).with_context(|| format!("cannot write to {}", dir.display()))?;
-    let cancel = cancelled_by_signal()?;
     let seeds: Vec<u64> = args.seed.all()?.collect();
-    let played = play::play(&plan(&chosen), &seeds, &cancel)?;
+    let played = play::play(&plan(&chosen), &seeds, players)?;
     let outcomes = judge(&chosen, &played, dir)?;
     let mut text = markdown(&outcomes, collection.beside);
     if let Some(appendix) = &collection.appendix {
@@ -380,16 +384,12 @@ mod tests {
     fn every_point_can_be_played_with_its_control() {
         for (point, _) in plan(&all()) {
             let scenario = point.scenario().unwrap_or_else(|e| panic!("{point:?}: {e:#}"));
-            let spec = ControllerSpec {
-                capacity: point.control.needs_capacity().then(|| scenario.link.capacity.nominal()),
-                strict_priority: scenario.control.strict_priority,
-                tuning: scenario.control.tuning.applied_to(CrabTuning::HOST),
-                ..ControllerSpec::new(
-                    point.control,
-                    scenario.groups.iter().map(|g| g.weight).collect(),
-                )
-            };
-            assert!(Controller::new(&spec).is_ok(), "{point:?}");
+            let spec =
+                ControllerSpec::new(point.control, Some(scenario.link.capacity.nominal())).unwrap();
+            let tuning = scenario.control.tuning.applied_to(CrabTuning::HOST);
+            let weights = scenario.groups.iter().map(|g| g.weight).collect();
+            let made = Controller::new(&spec.with_tuning(tuning), weights, None);
+            assert!(made.is_ok(), "{point:?}");
         }
     }
 

@@ -1,23 +1,18 @@
 //! Every run that the figures need, once, over all cores.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
-use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
-use std::thread;
 
 use anyhow::Context;
+use fairweir_config::Override;
 use fairweir_core::receiver::Control;
-use fairweir_core::units::{Span, Time};
+use fairweir_scenario::Scenario;
+use fairweir_scenario::play::{Job, Run};
 use fairweir_scenario::report::Report;
-use fairweir_scenario::{Override, Scenario};
-use fairweir_sim::engine::{self, PlayError};
 
 use super::claim::Measured;
-use crate::progress::Progress;
-use crate::sim::{QUIET, announce, over_threads};
+use crate::Players;
 
 /// A scenario with a control, as it is played with every seed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,59 +110,27 @@ impl Played {
     }
 }
 
-/// Plays everything with every seed. The order of threads changes nothing.
+/// Plays everything with every seed.
 ///
 /// # Errors
-/// If a scenario is wrong, or `cancel` was set.
-pub(super) fn play(plan: &Plan, seeds: &[u64], cancel: &AtomicBool) -> anyhow::Result<Played> {
-    let mut runs = Vec::new();
+/// If a scenario is not valid, or the user interrupted it.
+pub(super) fn play(plan: &Plan, seeds: &[u64], players: &dyn Players) -> anyhow::Result<Played> {
+    let mut points = Vec::new();
     for (point, &keeps_series) in plan {
-        let scenario = point.scenario()?;
-        let packets = engine::estimate(&scenario);
-        runs.extend(seeds.iter().map(|&seed| {
-            let scenario = Scenario { seed, ..scenario.clone() };
-            Run { point, scenario, seed, packets, keeps_series }
+        points.push((point, point.scenario()?, keeps_series));
+    }
+    let mut jobs = Vec::new();
+    for (point, scenario, keeps_series) in &points {
+        jobs.extend(seeds.iter().map(|&seed| Job {
+            scenario,
+            run: Run { control: point.control, seed },
+            label: point.scenario.to_owned(),
+            keeps_series: *keeps_series,
         }));
     }
-    // The long ones first, so that no core plays on alone at the end.
-    runs.sort_by_key(|run| Reverse(run.packets));
-    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    announce(runs.iter().map(|run| run.packets).sum(), cores);
-    let labels = runs.iter().map(|run| run.point.scenario.to_owned()).collect();
-    let progress = Progress::new(labels, WHOLE, QUIET);
-    let one = |i: usize| {
-        let report = runs[i].play(cancel);
-        progress.show(i, Time::ZERO + WHOLE);
-        report
+    let mut reports = players.simulate(&jobs)?.into_iter();
+    let mut of = |(point, ..): &(&Point, _, _)| {
+        (Point::clone(point), reports.by_ref().take(seeds.len()).collect())
     };
-    let reports = over_threads(runs.len(), cores, cancel, &one);
-    progress.end();
-    let mut played = Played::default();
-    for (run, report) in runs.iter().zip(reports?) {
-        played.0.entry(run.point.clone()).or_default().push(report);
-    }
-    Ok(played)
-}
-
-/// Progress is told in runs, whatever they take.
-const WHOLE: Span = Span::secs(1);
-
-struct Run<'p> {
-    point: &'p Point,
-    scenario: Scenario,
-    seed: u64,
-    packets: u64,
-    keeps_series: bool,
-}
-
-impl Run<'_> {
-    fn play(&self, cancel: &AtomicBool) -> Result<Report, PlayError> {
-        let control = self.point.control;
-        let mut report = engine::play(&self.scenario, control, self.seed, &|_| {}, cancel)?;
-        if !self.keeps_series {
-            // Hundreds of runs would fill the memory.
-            report.series = None;
-        }
-        Ok(report)
-    }
+    Ok(Played(points.iter().map(&mut of).collect()))
 }

@@ -1,15 +1,17 @@
 //! Plays single downloads in both worlds and writes `docs/validation.md`: whether the simulator's TCP
 //! is the kernel's.
 
+use std::env;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use anyhow::{Context, Result, bail};
+use fairweir_config::output;
 use serde_json::Value;
 
-use crate::evidence::machine;
+use crate::measured::machine;
 use crate::root;
 
 const CONGESTION_CONTROLS: &[&str] = &["reno", "cubic", "bbr"];
@@ -117,7 +119,9 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
         let known: Vec<String> = cases.iter().map(Case::name).collect();
         bail!("`{name}` is none of {}, {}", known.join(", "), COMPARED.join(", "));
     }
-    fs::create_dir_all(scratch())?;
+    // All paths are relative to it.
+    root()?;
+    output::make_dir(&scratch())?;
     for case in &cases {
         finish(&case.name(), case.play("sim", SIM_SEEDS)?)?;
     }
@@ -147,7 +151,7 @@ impl Case {
     }
 
     fn play(&self, world: &str, seeds: &str) -> Result<Playing> {
-        let mut command = fairweir();
+        let mut command = fairweir()?;
         command.args([world, "run"]).arg(scenario("single"));
         command.args(["--control", "none", "--seed", seeds, "--json"]);
         command.args(["--set", &format!("duration={DURATION}")]);
@@ -208,7 +212,7 @@ impl Case {
 }
 
 fn compare(name: &str) -> Result<Playing> {
-    let mut command = fairweir();
+    let mut command = fairweir()?;
     command.arg("compare").arg(scenario(name)).args(["--seed", SIM_SEEDS, "--json"]);
     play(command, kept(name, "both"))
 }
@@ -223,7 +227,7 @@ struct Playing {
 fn play(mut command: Command, kept: PathBuf) -> Result<Playing> {
     let part = kept.with_extension("part");
     let child = command.stdout(File::create(&part)?).spawn();
-    let child = child.context("starting target/release/fairweir; `make build` makes it")?;
+    let child = child.context("cannot start `fairweir`")?;
     Ok(Playing { child, part, kept })
 }
 
@@ -235,16 +239,16 @@ fn finish(name: &str, mut playing: Playing) -> Result<()> {
     Ok(())
 }
 
-fn fairweir() -> Command {
-    Command::new(root().join("target/release/fairweir"))
+fn fairweir() -> Result<Command> {
+    Ok(Command::new(env::current_exe().context("cannot tell the executable")?))
 }
 
 fn scenario(name: &str) -> PathBuf {
-    root().join(format!("scenarios/{name}.toml"))
+    format!("scenarios/{name}.toml").into()
 }
 
 fn scratch() -> PathBuf {
-    root().join("evidence/validation")
+    "evidence/validation".into()
 }
 
 fn kept(name: &str, world: &str) -> PathBuf {
@@ -281,8 +285,8 @@ fn write_tables(cases: &[Case]) -> Result<()> {
             compared_row(&comparison, &mut text)?;
         }
     }
-    writeln!(text, "\n{}", machine("cargo xtask validate-tcp")?)?;
-    fs::write(root().join("docs/validation.md"), text.trim_end().to_owned() + "\n")?;
+    writeln!(text, "\n{}", machine("fairweir validate-tcp")?)?;
+    output::write(Path::new("docs/validation.md"), text.trim_end().to_owned() + "\n")?;
     Ok(())
 }
 

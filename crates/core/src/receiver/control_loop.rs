@@ -1,0 +1,361 @@
+//! The control loop around a controller: from samples to enforced rates and windows.
+//!
+//! The problem: the daemon and the simulator both count what arrives, hand it to a [`Controller`] and
+//! carry out its commands. Where they differ, the simulator validates nothing. The method: this is
+//! the one place that does it. The caller measures, and an [`Enforcer`] makes the desired state real:
+//! the kernel's in the daemon, a model of it in the simulator.
+//!
+//! ```text
+//! every tick:  count(groups) → interval ─→ decide(observation) ─→ enforce(enforcer)
+//! ```
+//!
+//! Terms: the *desired state* is the last allocation and the last windows that the controller
+//! commanded. It is *stale* for an enforcer that was not told of it yet.
+
+use super::{
+    Allocation, Command, Controller, ControllerSpec, Decision, GroupSample, Observation, Windows,
+};
+use crate::share::Weight;
+use crate::units::{Rate, Span, Time};
+
+/// What makes the desired state real.
+pub trait Enforcer {
+    /// Why it could not.
+    type Error;
+
+    /// Makes the classes so.
+    ///
+    /// # Errors
+    /// If it cannot; it is told again with the next [`ControlLoop::enforce`].
+    fn apply(&mut self, allocation: &Allocation) -> Result<(), Self::Error>;
+
+    /// Lets everything pass unshaped.
+    ///
+    /// # Errors
+    /// As [`Enforcer::apply`].
+    fn release(&mut self) -> Result<(), Self::Error>;
+
+    /// Makes the receive windows so.
+    ///
+    /// # Errors
+    /// As [`Enforcer::apply`].
+    fn apply_windows(&mut self, windows: &Windows) -> Result<(), Self::Error>;
+
+    /// Lifts the bounds of all windows.
+    ///
+    /// # Errors
+    /// As [`Enforcer::apply`].
+    fn release_windows(&mut self) -> Result<(), Self::Error>;
+}
+
+/// What one group received since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupTotals {
+    /// In the last interval.
+    pub rate: Rate,
+    /// Sums, but for the backlog, which is the last one.
+    pub sum: GroupSample,
+}
+
+/// A controller, its desired state, and what the groups received.
+///
+/// Invariant: after a successful [`ControlLoop::enforce`] the enforcer has the desired state.
+#[derive(Clone, Debug)]
+pub struct ControlLoop {
+    controller: Controller,
+    /// `None` is unshaped.
+    allocation: Option<Allocation>,
+    /// `None` is without bounds.
+    windows: Option<Windows>,
+    are_rates_stale: bool,
+    are_windows_stale: bool,
+    totals: Vec<GroupTotals>,
+    observed_at: Time,
+}
+
+impl ControlLoop {
+    /// A loop that begins at `now` with nothing enforced; what the controller commands at its start
+    /// is the first desired state.
+    pub fn new(controller: Controller, groups: usize, now: Time) -> ControlLoop {
+        let mut control = ControlLoop {
+            controller,
+            allocation: None,
+            windows: None,
+            are_rates_stale: false,
+            are_windows_stale: false,
+            totals: vec![GroupTotals::default(); groups],
+            observed_at: now,
+        };
+        control.drain();
+        control
+    }
+
+    /// The controller.
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// What was decided last.
+    pub fn decision(&self) -> &Decision {
+        self.controller.decision()
+    }
+
+    /// What each group received since the start, in the policy's order.
+    pub fn totals(&self) -> &[GroupTotals] {
+        &self.totals
+    }
+
+    /// Whether anything is to be enforced.
+    pub fn is_enforcing(&self) -> bool {
+        self.allocation.is_some() || self.windows.is_some()
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // A tick
+
+    /// Counts what the groups received until `now`; returns how long the interval was.
+    ///
+    /// # Panics
+    /// If there is not one sample for each group.
+    pub fn count(&mut self, now: Time, groups: &[GroupSample]) -> Span {
+        assert_eq!(groups.len(), self.totals.len(), "one sample for each group");
+        let interval = now.since(self.observed_at);
+        self.observed_at = now;
+        for (totals, sample) in self.totals.iter_mut().zip(groups) {
+            totals.rate = Rate::from_volume(sample.received, interval);
+            totals.sum.received += sample.received;
+            totals.sum.packets += sample.packets;
+            totals.sum.drops += sample.drops;
+            totals.sum.backlog = sample.backlog;
+        }
+        interval
+    }
+
+    /// Leaves out the time until `now`, in which nothing could be counted.
+    pub fn skip_to(&mut self, now: Time) {
+        self.observed_at = now;
+    }
+
+    /// Lets the controller decide; [`ControlLoop::enforce`] makes it real.
+    ///
+    /// # Panics
+    /// If the observation has another number of groups than the policy.
+    pub fn decide(&mut self, observation: &Observation) {
+        self.controller.handle_observation(observation);
+        self.drain();
+    }
+
+    /// Tells the enforcer what has changed since it was told last.
+    ///
+    /// # Errors
+    /// The enforcer's; what it was not told stays stale.
+    pub fn enforce<E: Enforcer>(&mut self, enforcer: &mut E) -> Result<(), E::Error> {
+        if self.are_rates_stale {
+            match &self.allocation {
+                Some(allocation) => enforcer.apply(allocation)?,
+                None => enforcer.release()?,
+            }
+            self.are_rates_stale = false;
+        }
+        if self.are_windows_stale {
+            match &self.windows {
+                Some(windows) => enforcer.apply_windows(windows)?,
+                None => enforcer.release_windows()?,
+            }
+            self.are_windows_stale = false;
+        }
+        Ok(())
+    }
+
+    /// The enforcer has lost what it was told: the next [`ControlLoop::enforce`] tells it all.
+    pub fn handle_lost_state(&mut self) {
+        (self.are_rates_stale, self.are_windows_stale) = (true, true);
+    }
+
+    // --------------------------------------------------------------------------------------------
+    // Changes
+
+    /// Goes on with the same controller under another specification and policy: group `i` continues
+    /// group `kept[i]` of the old policy, `None` is new.
+    ///
+    /// # Panics
+    /// If the controller cannot take the specification over
+    /// ([`Controller::can_take_over`]), or `kept` does not fit the policies.
+    pub fn handle_policy(
+        &mut self,
+        spec: &ControllerSpec,
+        weights: Vec<Weight>,
+        kept: &[Option<usize>],
+    ) {
+        self.forget(kept);
+        self.controller.handle_spec(spec);
+        self.controller.handle_policy(weights, kept);
+        self.drain();
+    }
+
+    /// Goes on with another controller; `kept` as in [`ControlLoop::handle_policy`].
+    ///
+    /// # Panics
+    /// If `kept` does not fit the old policy.
+    pub fn replace(&mut self, controller: Controller, kept: &[Option<usize>]) {
+        self.forget(kept);
+        self.controller = controller;
+        self.drain();
+    }
+
+    /// The desired state is one of the old groups.
+    fn forget(&mut self, kept: &[Option<usize>]) {
+        let continued =
+            |old: &Option<usize>| old.map_or_else(GroupTotals::default, |i| self.totals[i]);
+        self.totals = kept.iter().map(continued).collect();
+        (self.allocation, self.windows) = (None, None);
+        self.handle_lost_state();
+        // Commands that were not drained are for the old groups too.
+        while self.controller.poll_command().is_some() {}
+    }
+
+    /// Takes the controller's commands over; of each kind the last one counts.
+    fn drain(&mut self) {
+        while let Some(command) = self.controller.poll_command() {
+            match command {
+                Command::SetRates(allocation) => {
+                    self.allocation = Some(allocation);
+                    self.are_rates_stale = true;
+                }
+                Command::SetWindows(windows) => {
+                    self.windows = Some(windows);
+                    self.are_windows_stale = true;
+                }
+                Command::Release => {
+                    (self.allocation, self.windows) = (None, None);
+                    self.handle_lost_state();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Control, Enforce, TICK};
+    use super::*;
+    use crate::units::Bytes;
+
+    /// An enforcer that writes down what it is told, and refuses on demand.
+    #[derive(Debug, Default, PartialEq)]
+    struct Log {
+        told: Vec<&'static str>,
+        classes: Vec<Rate>,
+        refuses: bool,
+    }
+
+    impl Log {
+        fn tell(&mut self, what: &'static str) -> Result<(), ()> {
+            self.told.push(what);
+            if self.refuses { Err(()) } else { Ok(()) }
+        }
+
+        fn take(&mut self) -> Vec<&'static str> {
+            std::mem::take(&mut self.told)
+        }
+    }
+
+    impl Enforcer for Log {
+        type Error = ();
+        fn apply(&mut self, allocation: &Allocation) -> Result<(), ()> {
+            self.classes = allocation.classes.iter().map(|c| c.rate).collect();
+            self.tell("apply")
+        }
+        fn release(&mut self) -> Result<(), ()> {
+            self.tell("release")
+        }
+        fn apply_windows(&mut self, _: &Windows) -> Result<(), ()> {
+            self.tell("apply windows")
+        }
+        fn release_windows(&mut self) -> Result<(), ()> {
+            self.tell("release windows")
+        }
+    }
+
+    fn weights(of: &[u32]) -> Vec<Weight> {
+        of.iter().map(|&w| Weight::new(w).unwrap()).collect()
+    }
+
+    fn spec(control: Control) -> ControllerSpec {
+        ControllerSpec::new(control, Some(Rate::mbit(30))).unwrap()
+    }
+
+    fn controller(spec: &ControllerSpec, of: &[u32]) -> Controller {
+        Controller::new(spec, weights(of), Some(Rate::mbit(30))).unwrap()
+    }
+
+    fn tick(control: &mut ControlLoop, now: Time, received: &[u64]) -> Span {
+        let group = |&bytes: &u64| GroupSample {
+            received: Bytes::new(bytes),
+            packets: bytes.div_ceil(1_514),
+            ..GroupSample::default()
+        };
+        let groups: Vec<GroupSample> = received.iter().map(group).collect();
+        let interval = control.count(now, &groups);
+        control.decide(&Observation { at: now, interval, groups, ..Observation::default() });
+        interval
+    }
+
+    #[test]
+    fn the_enforcer_is_told_once_and_again_after_it_refused_or_lost_its_state() {
+        let mut control =
+            ControlLoop::new(controller(&spec(Control::Static), &[5, 1]), 2, Time::ZERO);
+        let mut log = Log { refuses: true, ..Log::default() };
+        assert_eq!(control.enforce(&mut log), Err(()));
+        log.refuses = false;
+        assert_eq!(control.enforce(&mut log), Ok(()));
+        assert_eq!(log.take(), ["apply", "apply"]);
+        assert_eq!(log.classes, [Rate::mbit(25), Rate::mbit(5)]);
+        tick(&mut control, Time::ZERO + TICK, &[1_000, 0]);
+        control.enforce(&mut log).unwrap();
+        assert_eq!(log.take(), [""; 0], "nothing has changed");
+        control.handle_lost_state();
+        control.enforce(&mut log).unwrap();
+        assert_eq!(log.take(), ["apply", "release windows"]);
+    }
+
+    #[test]
+    fn what_another_specification_does_not_enforce_is_released() {
+        let fairweir = spec(Control::Fairweir);
+        let mut control = ControlLoop::new(controller(&fairweir, &[5, 1]), 2, Time::ZERO);
+        let mut log = Log::default();
+        control.enforce(&mut log).unwrap();
+        assert_eq!(log.take(), ["apply", "apply windows"]);
+        let kept = [Some(0), Some(1)];
+        for (enforce, told) in [
+            (Enforce::Htb, ["apply", "release windows"]),
+            (Enforce::Window, ["release", "apply windows"]),
+            (Enforce::Auto, ["apply", "apply windows"]),
+        ] {
+            let spec = fairweir.with_enforce(enforce);
+            control.handle_policy(&spec, weights(&[5, 1]), &kept);
+            control.enforce(&mut log).unwrap();
+            assert_eq!(log.take(), told, "{enforce:?}");
+        }
+        control.replace(controller(&spec(Control::None), &[5, 1]), &kept);
+        control.enforce(&mut log).unwrap();
+        assert_eq!(log.take(), ["release", "release windows"]);
+        assert!(!control.is_enforcing());
+    }
+
+    #[test]
+    fn groups_keep_their_totals_over_changes() {
+        let none = spec(Control::None);
+        let mut control = ControlLoop::new(controller(&none, &[1, 1]), 2, Time::ZERO);
+        let interval = tick(&mut control, Time::ZERO + TICK, &[25_000, 0]);
+        assert_eq!(interval, TICK);
+        tick(&mut control, Time::ZERO + TICK * 2, &[50_000, 100]);
+        assert_eq!(control.totals()[0].rate, Rate::mbit(2));
+        assert_eq!(control.totals()[0].sum.received, Bytes::new(75_000));
+        control.handle_policy(&none, weights(&[1, 2, 3]), &[None, Some(0), Some(1)]);
+        let received: Vec<u64> = control.totals().iter().map(|t| t.sum.received.as_u64()).collect();
+        assert_eq!(received, [0, 75_000, 100]);
+        control.skip_to(Time::ZERO + TICK * 10);
+        assert_eq!(tick(&mut control, Time::ZERO + TICK * 11, &[0, 0, 0]), TICK);
+    }
+}

@@ -1,0 +1,166 @@
+//! What a controller is made from, and which changes of it a running controller takes over.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    CAPACITY_MIN, CAPACITY_MIN_RBM, Control, ControllerError, CrabTuning, Enforce, LATENCY,
+};
+use crate::units::{Rate, Span};
+
+/// A control with its own parameters, and no others.
+///
+/// Weights and a remembered capacity are not part of it: weights change with the policy, and a
+/// remembered capacity is only where a control that learns begins. So two configurations need the
+/// same controller if their specifications are equal, and if they are not,
+/// [`Controller::can_take_over`](super::Controller::can_take_over) says whether the running one can
+/// go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "control")]
+pub enum ControllerSpec {
+    /// [`Control::None`].
+    None,
+    /// [`Control::Wfq`].
+    Wfq,
+    /// [`Control::Static`].
+    Static {
+        /// What is divided.
+        capacity: Rate,
+    },
+    /// [`Control::Borrow`].
+    Borrow {
+        /// What is divided, and what a class may reach.
+        capacity: Rate,
+    },
+    /// [`Control::Chokepoint`].
+    Chokepoint {
+        /// What the link carries; the bottleneck is below it.
+        capacity: Rate,
+        /// Strict priority in the order of the groups, instead of weights.
+        strict_priority: bool,
+    },
+    /// [`Control::Rbm`].
+    Rbm {
+        /// What the link carries.
+        capacity: Rate,
+        /// Target of the queue at the ISP while a connection is interactive.
+        latency: Span,
+    },
+    /// [`Control::Crab`].
+    Crab {
+        /// How long it watches before it acts.
+        tuning: CrabTuning,
+    },
+    /// [`Control::Fairweir`].
+    Fairweir {
+        /// By what shares are enforced.
+        enforce: Enforce,
+        /// Target of the queue at the ISP.
+        latency: Span,
+    },
+}
+
+impl ControllerSpec {
+    /// `control` with its default parameters. `capacity` is for the controls that do not learn it;
+    /// the others ignore it.
+    ///
+    /// # Errors
+    /// [`ControllerError::NoCapacity`] if the control needs a capacity and there is none.
+    pub fn new(
+        control: Control,
+        capacity: Option<Rate>,
+    ) -> Result<ControllerSpec, ControllerError> {
+        let capacity = || capacity.ok_or(ControllerError::NoCapacity(control));
+        Ok(match control {
+            Control::None => ControllerSpec::None,
+            Control::Wfq => ControllerSpec::Wfq,
+            Control::Static => ControllerSpec::Static { capacity: capacity()? },
+            Control::Borrow => ControllerSpec::Borrow { capacity: capacity()? },
+            Control::Chokepoint => {
+                ControllerSpec::Chokepoint { capacity: capacity()?, strict_priority: false }
+            }
+            Control::Rbm => ControllerSpec::Rbm { capacity: capacity()?, latency: LATENCY },
+            Control::Crab => ControllerSpec::Crab { tuning: CrabTuning::HOST },
+            Control::Fairweir => {
+                ControllerSpec::Fairweir { enforce: Enforce::Auto, latency: LATENCY }
+            }
+        })
+    }
+
+    /// The same with another target of the queue, where the control has one.
+    #[must_use]
+    pub fn with_latency(mut self, new: Span) -> ControllerSpec {
+        if let ControllerSpec::Rbm { latency, .. } | ControllerSpec::Fairweir { latency, .. } =
+            &mut self
+        {
+            *latency = new;
+        }
+        self
+    }
+
+    /// The same with another way to enforce, where the control has a choice.
+    #[must_use]
+    pub fn with_enforce(mut self, new: Enforce) -> ControllerSpec {
+        if let ControllerSpec::Fairweir { enforce, .. } = &mut self {
+            *enforce = new;
+        }
+        self
+    }
+
+    /// The same with strict priority or without, where the control has a choice.
+    #[must_use]
+    pub fn with_strict_priority(mut self, new: bool) -> ControllerSpec {
+        if let ControllerSpec::Chokepoint { strict_priority, .. } = &mut self {
+            *strict_priority = new;
+        }
+        self
+    }
+
+    /// The same with another tuning, where the control has one.
+    #[must_use]
+    pub fn with_tuning(mut self, new: CrabTuning) -> ControllerSpec {
+        if let ControllerSpec::Crab { tuning } = &mut self {
+            *tuning = new;
+        }
+        self
+    }
+
+    /// Which control this is.
+    pub const fn control(&self) -> Control {
+        match self {
+            ControllerSpec::None => Control::None,
+            ControllerSpec::Wfq => Control::Wfq,
+            ControllerSpec::Static { .. } => Control::Static,
+            ControllerSpec::Borrow { .. } => Control::Borrow,
+            ControllerSpec::Chokepoint { .. } => Control::Chokepoint,
+            ControllerSpec::Rbm { .. } => Control::Rbm,
+            ControllerSpec::Crab { .. } => Control::Crab,
+            ControllerSpec::Fairweir { .. } => Control::Fairweir,
+        }
+    }
+
+    /// The capacity that it was given.
+    pub const fn capacity(&self) -> Option<Rate> {
+        match *self {
+            ControllerSpec::Static { capacity }
+            | ControllerSpec::Borrow { capacity }
+            | ControllerSpec::Chokepoint { capacity, .. }
+            | ControllerSpec::Rbm { capacity, .. } => Some(capacity),
+            ControllerSpec::None
+            | ControllerSpec::Wfq
+            | ControllerSpec::Crab { .. }
+            | ControllerSpec::Fairweir { .. } => None,
+        }
+    }
+
+    /// Checks that `capacity`, given or remembered, is one with which the control works.
+    pub(super) fn check_capacity(&self, capacity: Option<Rate>) -> Result<(), ControllerError> {
+        let least = match self {
+            ControllerSpec::Rbm { .. } => CAPACITY_MIN_RBM,
+            _ => CAPACITY_MIN,
+        };
+        match capacity {
+            Some(low) if low < least => Err(ControllerError::CapacityTooLow(low, least)),
+            _ => Ok(()),
+        }
+    }
+}

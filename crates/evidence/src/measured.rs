@@ -1,0 +1,316 @@
+//! Plays every scenario in the lab and writes `docs/measured.md` and `docs/pictures/` anew.
+//!
+//! The document keeps the rows of what is not played again.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use fairweir_config::output;
+use serde_json::Value;
+
+use crate::root;
+
+/// A scenario whose groups share a link.
+struct Shared {
+    scenario: &'static str,
+    controls: &'static [&'static str],
+    /// Whether its picture is kept in `docs/pictures/`.
+    has_picture: bool,
+}
+
+const fn shared(scenario: &'static str, controls: &'static [&'static str]) -> Shared {
+    Shared { scenario, controls, has_picture: false }
+}
+
+const fn pictured(scenario: &'static str, controls: &'static [&'static str]) -> Shared {
+    Shared { scenario, controls, has_picture: true }
+}
+
+const ALL: &[&str] = &["none", "borrow", "static", "chokepoint", "rbm", "crab", "fairweir", "wfq"];
+const SHARING: &[&str] = &["crab", "fairweir", "wfq"];
+const RECEIVER: &[&str] = &["none", "crab", "fairweir"];
+
+const SHARED: &[Shared] = &[
+    pictured("demo", &["none", "crab", "fairweir", "wfq"]),
+    pictured("crab-fig7-short", ALL),
+    pictured("crab-fig8-short", ALL),
+    shared("crab-fig3", &["none", "crab", "fairweir", "wfq"]),
+    pictured("crab-fig7", SHARING),
+    pictured("crab-fig8", SHARING),
+    shared("weights-5-1", RECEIVER),
+    shared("weights-1-5", RECEIVER),
+    shared("weights-5-1-bbr", RECEIVER),
+    shared("weights-1-5-bbr", RECEIVER),
+    shared("weights-5-1-mixed", RECEIVER),
+    shared("weights-1-5-mixed", RECEIVER),
+    shared("weights-5-1-ipv6", RECEIVER),
+    shared("weights-1-5-ipv6", RECEIVER),
+    shared("weights-5-1-bbr-ipv6", RECEIVER),
+    shared("weights-1-5-bbr-ipv6", RECEIVER),
+    shared("weights-5-1-mixed-ipv6", RECEIVER),
+    shared("weights-1-5-mixed-ipv6", RECEIVER),
+    pictured("rtts", RECEIVER),
+    shared("rtts-first-200", RECEIVER),
+    shared("step-28.5", &["crab", "fairweir"]),
+    shared("step-27", &["crab", "fairweir"]),
+    shared("remembered-high", &["crab", "fairweir"]),
+    shared("idle-then-load", &["crab", "fairweir"]),
+    shared("by-app", RECEIVER),
+];
+
+/// Scenarios in which a subscriber is kept to a rate, by the model in the lab's relay and by the
+/// real `fairweir isp`.
+const POLICED: &[&str] = &["bcpqp-mix", "bcpqp-newcomer", "bcpqp-fig8-weights"];
+/// Who polices, and the overrides that make it so.
+const POLICED_BY: &[(&str, &[&str])] =
+    &[("model", &[]), ("fairweir isp", &["police.home.by=daemon", "police.home.queue_by=hash"])];
+
+const HEAD: &str = "# Measured in the lab
+
+Real TCP stacks over the emulated link, one run each. What a scenario shows is in its file in
+`scenarios/`.
+
+## Shares of a link
+
+*error* is half the L1 distance between the groups' rates and their weighted max-min fair shares, by
+capacity, outside the settling time after each event; *in transients* the same inside it. *right
+after* is, for each event, how many seconds it took until every group stayed within 10 % of its share
+until the next event (`–`: never; one second outside is enough for that). `fairweir` is the default
+control.
+
+| scenario | control | error | in transients | utilisation | ISP queue mean / p99, ms | drops | rates, Mbit/s (fair) | right after, s |
+|---|---|---:|---:|---:|---:|---:|---|---|
+";
+
+const POLICED_HEAD: &str = "
+## Policed subscribers
+
+A subscriber is kept to the rate of a plan by the model in the lab's relay, or by the real `fairweir
+isp`. *rate* is the mean rate by that of the plan; *250 ms* the 99th percentile and the maximum of the
+rate in windows of 250 ms by that of the plan, without the start-up; *Jain* the index of fairness
+among the connections (`–`: the daemon counts subscribers, not connections).
+
+| scenario | policed by | rate | 250 ms p99 / max | loss, % | Jain |
+|---|---|---:|---:|---:|---:|
+";
+
+/// Rows of the document by the scenario in their first cell.
+type Rows = BTreeMap<String, String>;
+
+/// Plays what is named, or everything.
+pub(crate) fn run(names: &[String]) -> Result<()> {
+    let known = || SHARED.iter().map(|shared| shared.scenario).chain(POLICED.iter().copied());
+    if let Some(name) = names.iter().find(|name| known().all(|known| known != name.as_str())) {
+        let known: Vec<&str> = known().collect();
+        bail!("unknown scenario `{name}`; allowed are {}", known.join(", "));
+    }
+    let root = root()?;
+    let document = root.join("docs/measured.md");
+    let mut rows = rows_of(&fs::read_to_string(&document)?);
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+    for Shared { scenario, controls, has_picture } in SHARED.iter().filter(|s| wanted(s.scenario)) {
+        eprintln!("{scenario}: {}", controls.join(", "));
+        let scratch = root.join("evidence");
+        let reports = play(&root, &scratch, scenario, controls, &[])?;
+        rows.insert((*scenario).to_owned(), reports.iter().map(shared_row).collect());
+        if *has_picture {
+            let name = format!("{scenario}.svg");
+            let kept = root.join("docs/pictures").join(&name);
+            fs::copy(scratch.join(&name), kept).context("keeping the picture")?;
+        }
+        // After each scenario: an interrupted command keeps what was played.
+        write(&document, &rows)?;
+    }
+    for scenario in POLICED.iter().filter(|name| wanted(name)) {
+        let mut text = String::new();
+        for (by, set) in POLICED_BY {
+            eprintln!("{scenario}: policed by {by}");
+            let scratch = root.join("evidence").join(by.replace(' ', "-"));
+            let reports = play(&root, &scratch, scenario, &["none"], set)?;
+            text.extend(reports.iter().map(|report| policed_row(report, by)));
+        }
+        rows.insert((*scenario).to_owned(), text);
+        write(&document, &rows)?;
+    }
+    Ok(())
+}
+
+/// Plays a scenario by this binary's `lab run`; its reports.
+fn play(
+    root: &Path,
+    scratch: &Path,
+    scenario: &str,
+    controls: &[&str],
+    set: &[&str],
+) -> Result<Vec<Value>> {
+    let mut command = Command::new(env::current_exe().context("cannot tell the executable")?);
+    command.args(["lab", "run", "--out"]).arg(scratch);
+    command.arg(root.join(format!("scenarios/{scenario}.toml")));
+    for control in controls {
+        command.args(["--control", control]);
+    }
+    for change in set {
+        command.args(["--set", change]);
+    }
+    if !command.status().context("cannot start `fairweir lab run`")?.success() {
+        bail!("{scenario}: `fairweir lab run` failed");
+    }
+    let json = scratch.join(format!("{scenario}.json"));
+    let text = fs::read_to_string(&json).with_context(|| format!("reading {}", json.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("reading {}", json.display()))
+}
+
+/// The rows that a document has of each scenario.
+fn rows_of(document: &str) -> Rows {
+    let mut rows = Rows::new();
+    for line in document.lines() {
+        let cell = line.strip_prefix("| ").and_then(|rest| rest.split(" | ").next());
+        if let Some(scenario) = cell.filter(|&cell| cell != "scenario") {
+            let _ = writeln!(rows.entry(scenario.to_owned()).or_default(), "{line}");
+        }
+    }
+    rows
+}
+
+fn write(document: &Path, rows: &Rows) -> Result<()> {
+    let of = |scenario: &str| rows.get(scenario).map_or("", String::as_str);
+    let shared: String = SHARED.iter().map(|shared| of(shared.scenario)).collect();
+    let policed: String = POLICED.iter().map(|scenario| of(scenario)).collect();
+    let made = machine("make evidence")?;
+    output::write(document, format!("{HEAD}{shared}{POLICED_HEAD}{policed}\n{made}"))
+        .with_context(|| format!("writing {}", document.display()))
+}
+
+fn shared_row(report: &Value) -> String {
+    let summary = &report["summary"];
+    let list = |key: &str| summary[key].as_array().cloned().unwrap_or_default();
+    let groups: Vec<String> = list("groups")
+        .iter()
+        .map(|g| {
+            let mbit = |key: &str| g[key].as_f64().map(|bps| format!("{:.2}", bps / 1e6));
+            let name = g["name"].as_str().unwrap_or_default();
+            let rate = mbit("rate_bps").unwrap_or_default();
+            format!("{name} {rate} ({})", mbit("fair_bps").unwrap_or("–".into()))
+        })
+        .collect();
+    let right: Vec<String> = list("right_after_s")
+        .iter()
+        .map(|r| r["seconds"].as_f64().map_or("–".into(), |s| format!("{s:.1}")))
+        .collect();
+    let queue = &summary["isp_queue_ms"];
+    format!(
+        "| {} | {} | {} | {} | {} | {} / {} | {} | {} | {} |\n",
+        report["scenario"].as_str().unwrap_or_default(),
+        marked(report, report["control"].as_str().unwrap_or_default()),
+        number(&summary["allocation_error"], 3),
+        number(&summary["transient_error"], 3),
+        number(&summary["utilization"], 3),
+        number(&queue["mean"], 1),
+        number(&queue["p99"], 1),
+        summary["isp_drops"],
+        groups.join(", "),
+        right.join(", "),
+    )
+}
+
+fn policed_row(report: &Value, by: &str) -> String {
+    let policed = &report["summary"]["policed"][0];
+    let loss = policed["loss"].as_f64().map_or(Value::Null, |ratio| (ratio * 100.0).into());
+    format!(
+        "| {} | {} | {} | {} / {} | {} | {} |\n",
+        report["scenario"].as_str().unwrap_or_default(),
+        marked(report, by),
+        number(&policed["rate_ratio"], 3),
+        number(&policed["steady"]["p99"], 2),
+        number(&policed["steady"]["max"], 2),
+        number(&loss, 2),
+        number(&policed["jain"], 3),
+    )
+}
+
+/// With a mark if the emulated link was late.
+fn marked(report: &Value, what: &str) -> String {
+    format!("{what}{}", if report["valid"] == true { "" } else { " (late)" })
+}
+
+fn number(value: &Value, decimals: usize) -> String {
+    value.as_f64().map_or("–".to_owned(), |v| format!("{v:.decimals$}"))
+}
+
+/// Where and how the numbers were made.
+pub(crate) fn machine(command: &str) -> Result<String> {
+    let cpu = fs::read_to_string("/proc/cpuinfo")?;
+    let model = cpu.lines().find_map(|l| l.strip_prefix("model name")).unwrap_or_default();
+    let cores = cpu.matches("processor\t").count();
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    Ok(format!(
+        "Made by `{command}` on {cores} cores of {}, Linux {}. A run marked *(late)* was one in \
+         which the emulated link kept time badly (p99 over 1 ms), twice.\n",
+        model.trim_start_matches([' ', '\t', ':']),
+        kernel.trim()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use fairweir_scenario::Scenario;
+
+    use super::*;
+
+    fn repository() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    fn scenario(name: &str, set: &[&str]) -> Scenario {
+        let file = repository().join(format!("scenarios/{name}.toml"));
+        let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let set: Vec<_> = set.iter().map(|change| change.parse().unwrap()).collect();
+        let load = |path: &Path| fs::read_to_string(path);
+        Scenario::parse_with(&text, &file.display().to_string(), &set, &load)
+            .unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn the_default_control_is_played_in_every_scenario() {
+        for Shared { scenario, controls, .. } in SHARED {
+            assert!(controls.contains(&"fairweir"), "{scenario}: {controls:?}");
+        }
+        assert!(POLICED_BY.iter().any(|(_, set)| set.contains(&"police.home.by=daemon")));
+    }
+
+    #[test]
+    fn every_scenario_can_be_played_in_the_lab() {
+        for shared in SHARED {
+            assert!(scenario(shared.scenario, &[]).police.is_empty());
+            for control in shared.controls {
+                assert!(control.parse::<fairweir_core::receiver::Control>().is_ok(), "{control}");
+            }
+        }
+        for name in POLICED {
+            for (_, set) in POLICED_BY {
+                assert_eq!(scenario(name, set).police.len(), 1, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_document_keeps_the_rows_of_what_was_not_played_again() {
+        let text = fs::read_to_string(repository().join("docs/measured.md")).unwrap();
+        let mut rows = rows_of(&text);
+        assert!(!rows.contains_key("scenario") && rows["demo"].lines().count() >= 3, "{rows:?}");
+        let kept = rows["rtts"].clone();
+        rows.insert("demo".into(), "| demo | fairweir | new |\n".into());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        write(file.path(), &rows).unwrap();
+        let again = rows_of(&fs::read_to_string(file.path()).unwrap());
+        assert_eq!(again["demo"], "| demo | fairweir | new |\n");
+        assert_eq!(again["rtts"], kept);
+    }
+}
