@@ -54,6 +54,6 @@ mod tests {
         let rows = [["a\u{1b}[2J\nb".to_owned(), "1".to_owned()].to_vec()];
         print(&mut out, &headings, &rows).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert_eq!(text, "NAME           N\na\\u001b[2J b  1\n");
+        assert_eq!(text, "NAME          N\na\\u001b[2J b  1\n");
     }
 }

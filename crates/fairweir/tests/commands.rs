@@ -208,7 +208,7 @@ fn status_without_a_host_daemon_names_the_command_for_the_isp() {
 fn control_characters_in_errors_are_escaped() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("a\u{1b}]0;title\u{7}.toml");
-    let error = only_error_line(&fairweir(&["check", file.to_str().unwrap()]));
+    let error = only_error_line(&fairweir(&["sim", "check", file.to_str().unwrap()]));
     assert!(error.contains(r"a\u001b]0;title\u0007.toml"), "{error:?}");
     // Through the output too.
     fs::write(&file, COUNTING).unwrap();
