@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::{Args, Parser};
 use fairweir_config::Override;
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span};
 use fairweir_scenario::play::Seeds;
+use nix::unistd::{Gid, Group};
 
 use crate::config::{self, parse_capacity, parse_control};
 use crate::instance;
@@ -117,6 +119,28 @@ pub(crate) struct RunDir {
     pub(crate) run_dir: PathBuf,
 }
 
+/// Who may see what a daemon does.
+#[derive(Debug, Args)]
+pub(crate) struct UserGroup {
+    /// Members of this group may read status and metrics.
+    #[arg(long, value_name = "GROUP")]
+    user_group: Option<String>,
+}
+
+impl UserGroup {
+    /// The group's number.
+    ///
+    /// # Errors
+    /// If the system has no such group.
+    pub(crate) fn group(&self) -> anyhow::Result<Option<Gid>> {
+        let Some(name) = &self.user_group else { return Ok(None) };
+        match Group::from_name(name)? {
+            Some(group) => Ok(Some(group.gid)),
+            None => bail!("--user-group: there is no group `{name}` on this system"),
+        }
+    }
+}
+
 /// `fairweir host`.
 #[derive(Debug, Args)]
 pub(crate) struct HostArgs {
@@ -136,8 +160,13 @@ pub(crate) struct HostArgs {
     /// Print the dry run as JSON lines.
     #[arg(long, requires = "dry_run")]
     pub(crate) json: bool,
+    /// In a dry run, probe the delay of the access link all the same.
+    #[arg(long, requires = "dry_run")]
+    pub(crate) probe: bool,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
+    #[command(flatten)]
+    pub(crate) user_group: UserGroup,
     /// Directory of the stored state.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/host")]
     pub(crate) state_dir: PathBuf,
@@ -178,6 +207,9 @@ pub(crate) struct ReloadArgs {
     /// The interface; required if several daemons run.
     #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
+    /// Check the configuration and say whether anything would change.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
 }
@@ -185,9 +217,12 @@ pub(crate) struct ReloadArgs {
 /// `fairweir off`.
 #[derive(Debug, Args)]
 pub(crate) struct OffArgs {
-    /// The interface; by default all to which fairweir is attached.
+    /// The interface; by default all to which fairweir is attached, and `fairweir isp`.
     #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
+    /// Kill a daemon that does not answer.
+    #[arg(long)]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
 }
@@ -218,6 +253,8 @@ pub(crate) struct InitArgs {
     /// Overwrite an existing file.
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
 }
 
 /// `fairweir doctor`.
@@ -304,7 +341,8 @@ const OFF_EXAMPLES: &str = "Examples:
   sudo fairweir off
   sudo fairweir off --dev eth0
 
-A daemon that does not answer is killed. Stop a daemon that systemd started with
+It waits for a daemon that is slow or just starting, and fails if one lives on. With --force a
+daemon that does not answer is killed. Stop one that systemd started with
 `systemctl stop fairweir@eth0`.";
 
 const CHECK_EXAMPLES: &str = "Examples:

@@ -6,8 +6,8 @@
 use fairweir_config::ConfigError as FileError;
 use fairweir_scenario::play::BadRuns;
 
-use crate::chained;
 use crate::config::ConfigError;
+use crate::words::chained;
 
 /// Something failed that may work later, or elsewhere.
 const FAILURE: u8 = 1;

@@ -10,7 +10,8 @@ use anyhow::{Context, bail};
 use fairweir_config::output;
 use fairweir_core::policy::{Match, Policy};
 use fairweir_core::units::{Bytes, Rate, Span};
-use fairweir_linux::{Host, HostSpec, Lock, Mode, Talker, Who, monotonic_now, sweep};
+use fairweir_daemon::Lock;
+use fairweir_linux::{Host, HostSpec, Mode, Talker, Who, monotonic_now, sweep};
 
 use crate::cli::InitArgs;
 use crate::text;
@@ -43,7 +44,7 @@ pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
     if args.duration == Span::ZERO {
         bail!("--duration is 0s; it must be positive (default: 60s)");
     }
-    let seen = observe(&args.dev, args.duration)?;
+    let seen = observe(&args.run_dir.run_dir, &args.dev, args.duration)?;
     let text = configuration(&args.dev, &seen);
     if to_stdout {
         text::stdout().write_all(text.as_bytes())?;
@@ -77,8 +78,8 @@ struct Seen {
     span: Span,
 }
 
-fn observe(dev: &str, duration: Span) -> anyhow::Result<Seen> {
-    let _lock = Lock::acquire(dev)?;
+fn observe(run_dir: &Path, dev: &str, duration: Span) -> anyhow::Result<Seen> {
+    let _lock = Lock::device(run_dir, dev)?;
     sweep(dev)?;
     let policy = Policy::new(Vec::new())?;
     let mut host =

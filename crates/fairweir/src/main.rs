@@ -14,10 +14,9 @@ use tracing_subscriber::EnvFilter;
 
 mod check;
 mod cli;
-mod client;
 mod config;
+mod device;
 mod doctor;
-mod events;
 #[cfg(feature = "evidence")]
 mod evidence;
 mod exit;
@@ -31,14 +30,14 @@ mod off;
 mod play;
 mod progress;
 mod reload;
-mod server;
 mod sim;
 mod status;
-mod systemd;
 mod table;
+mod terminal;
 mod text;
 mod top;
 mod wire;
+mod words;
 
 use cli::{Cli, Subcommand};
 
@@ -103,17 +102,9 @@ fn log_to_stderr(verbose: u8, level: &str) {
         .init();
 }
 
-/// The chain of causes on one line; a cause that the error above it repeats already is left out.
-pub(crate) fn chained(error: &anyhow::Error) -> String {
-    error.chain().skip(1).fold(error.to_string(), |text, cause| {
-        let cause = cause.to_string();
-        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
-    })
-}
-
 /// The chain of causes, and what an error adds on further lines (the log of the BPF verifier) last.
 fn in_words(error: &anyhow::Error) -> String {
-    let text = chained(error);
+    let text = words::chained(error);
     let refused = text.contains("Operation not permitted") || text.contains("Permission denied");
     let hint = if refused && !geteuid().is_root() { "; run it as root" } else { "" };
     match text.split_once('\n') {

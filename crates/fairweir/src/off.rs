@@ -1,4 +1,8 @@
-//! `fairweir off`: stops daemons, by force if they do not answer, and removes what is left.
+//! `fairweir off`: stops daemons and removes what is left, or says what lives on.
+//!
+//! A daemon that is slow, or that is still starting, is waited for. One that does not answer for
+//! [`PATIENCE`] is only killed with `--force`: its traffic passes unshaped by then, since its
+//! heartbeat is too old.
 
 use std::fs;
 use std::io::{self, Write};
@@ -6,95 +10,171 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use fairweir_linux::{Error, Lock, leftovers, sweep};
+use anyhow::{Context, anyhow, bail};
+use fairweir_daemon::{Access, Client, Error, Lock, Request, control_socket, instances};
+use fairweir_linux::{leftovers, sweep};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::cli::OffArgs;
-use crate::client::{Client, devices, socket_path};
-use crate::isp;
+use crate::host::PREFIX;
 use crate::text;
-use crate::wire::{Outcome, Request};
+use crate::words::chained;
 
-/// How long a daemon may take to end after it has answered, or after it was killed.
-const END_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a daemon may take to answer, and to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The same if it may be killed.
+const PATIENCE_FORCED: Duration = Duration::from_secs(2);
+
+const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &OffArgs) -> anyhow::Result<()> {
     let run_dir = &args.run_dir.run_dir;
-    let devs = match &args.dev {
-        Some(dev) => vec![dev.clone()],
-        None => {
-            let mut devs = devices(run_dir)?;
-            devs.extend(leftovers()?);
-            devs.sort();
-            devs.dedup();
-            devs
-        }
-    };
     let mut done = Vec::new();
-    if args.dev.is_none() {
-        // Its programs in the kernel go with it.
-        done.extend(stop(run_dir, isp::NAME)?);
+    let mut failures = Vec::new();
+    let names = names(run_dir, args.dev.as_deref())?;
+    for name in &names {
+        match stop(run_dir, name, args.force) {
+            Ok(lines) => done.extend(lines.into_iter().map(|line| format!("{name}: {line}"))),
+            Err(e) => failures.push(format!("{name}: {}", chained(&e))),
+        }
     }
-    for dev in &devs {
-        done.extend(stop(run_dir, dev)?);
-        let _lock = wait_for_end(dev)?;
-        done.extend(sweep(dev)?.into_iter().map(|removed| format!("{dev}: removed {removed}")));
+    let mut devs: Vec<_> = names.iter().filter_map(|n| n.strip_prefix(PREFIX)).collect();
+    let leftovers = if args.dev.is_none() { leftovers()? } else { Vec::new() };
+    devs.extend(leftovers.iter().map(String::as_str));
+    devs.sort_unstable();
+    devs.dedup();
+    for dev in devs {
+        match clean(run_dir, dev) {
+            Ok(lines) => done.extend(lines.into_iter().map(|line| format!("{dev}: {line}"))),
+            Err(e) => failures.push(format!("{dev}: {}", chained(&e))),
+        }
     }
     let out = &mut text::stdout();
     for line in &done {
         writeln!(out, "{line}")?;
     }
+    if !failures.is_empty() {
+        bail!("not everything is off: {}", failures.join("; "));
+    }
     if done.is_empty() {
         match &args.dev {
-            Some(dev) => writeln!(out, "nothing of fairweir is on {dev}")?,
-            None => writeln!(out, "nothing of fairweir is here")?,
+            Some(dev) => writeln!(out, "fairweir is not attached to {dev}")?,
+            None => writeln!(out, "no daemon runs, and nothing was left behind")?,
         }
     }
     Ok(())
 }
 
-/// Stops the daemon of `dev`, if there is one, and says how.
-fn stop(run_dir: &Path, dev: &str) -> anyhow::Result<Vec<String>> {
-    let mut client = match Client::connect(run_dir, dev) {
-        Ok(client) => client,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-            // A killed daemon cannot remove its socket.
-            let path = socket_path(run_dir, dev);
-            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
-            return Ok(vec![format!("{dev}: removed the socket of a daemon that is gone")]);
+/// Instances that run, start, or left a socket.
+fn names(run_dir: &Path, dev: Option<&str>) -> anyhow::Result<Vec<String>> {
+    if let Some(dev) = dev {
+        return Ok(vec![format!("{PREFIX}{dev}")]);
+    }
+    let mut names = instances(run_dir)?;
+    names.extend(Lock::held(run_dir)?.into_iter().map(|(name, _)| name));
+    // A device's lock belongs to an instance, whose own lock is in the list too, or to `init`.
+    names.retain(|name| !Lock::is_device(name));
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+/// Stops the instance, if it runs, and says how.
+fn stop(run_dir: &Path, name: &str, force: bool) -> anyhow::Result<Vec<String>> {
+    let patience = if force { PATIENCE_FORCED } else { PATIENCE };
+    let deadline = Instant::now() + patience;
+    loop {
+        match Client::connect(run_dir, name, Access::Change, patience) {
+            Ok(client) => return end(run_dir, name, client, force),
+            Err(Error::NotRunning { source, .. })
+                if matches!(
+                    source.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                ) => {}
+            Err(e) => return Err(e.into()),
         }
-        Err(e) => return Err(e).with_context(|| format!("cannot reach the daemon of {dev}")),
-    };
-    let pid = client.daemon_pid().context("cannot tell the daemon's process")?;
-    match client.request::<Outcome>(Request::Off) {
-        Ok(outcome) => Ok(vec![format!("{dev}: the daemon (pid {pid}): {}", outcome.message)]),
-        Err(why) => {
-            // Zero is a process of another pid namespace: nobody who could be killed from here.
-            if pid.as_raw() <= 0 {
-                bail!("the daemon of {dev} does not answer and runs in another pid namespace");
+        // Nothing listens: it is gone, starts, or ends.
+        match Lock::acquire(run_dir, name) {
+            Ok(_lock) => return Ok(remove_socket(run_dir, name)?.into_iter().collect()),
+            Err(Error::AlreadyRunning { pid, .. }) if Instant::now() >= deadline => {
+                return kill_or_tell(pid, name, force, "holds its lock, but does not listen");
             }
-            match kill(pid, Signal::SIGKILL) {
-                Ok(()) | Err(Errno::ESRCH) => {}
-                Err(e) => bail!("cannot kill the daemon of {dev} (pid {pid}): {e}"),
-            }
-            let _ = fs::remove_file(socket_path(run_dir, dev));
-            Ok(vec![format!("{dev}: killed the daemon (pid {pid}), which did not answer: {why}")])
+            Err(Error::AlreadyRunning { .. }) => sleep(PAUSE),
+            Err(e) => return Err(e.into()),
         }
     }
 }
 
-/// Whoever holds the lock is alone with the device: no daemon ends or begins meanwhile.
-fn wait_for_end(dev: &str) -> anyhow::Result<Lock> {
-    let deadline = Instant::now() + END_PATIENCE;
+/// Asks it to end, and waits until it has.
+fn end(run_dir: &Path, name: &str, mut client: Client, force: bool) -> anyhow::Result<Vec<String>> {
+    if client.is_elsewhere() {
+        bail!("the daemon runs in another network namespace; run `fairweir off` there");
+    }
+    let pid = client.daemon_pid()?;
+    let said = match client.tell(&Request::Off, &mut |_, _| ()) {
+        Ok(message) => message,
+        Err(Error::NoAnswer { seconds, .. }) => {
+            let why = format!("has not answered for {seconds} s");
+            let lines = kill_or_tell(pid, name, force, &why)?;
+            wait_for_end(run_dir, name, pid)?;
+            remove_socket(run_dir, name)?;
+            return Ok(lines);
+        }
+        // Its reply was lost because it ended, perhaps: the lock tells.
+        Err(e @ Error::Broken { .. }) => e.to_string(),
+        Err(e) => return Err(anyhow!(e).context(format!("the daemon (pid {pid})"))),
+    };
+    wait_for_end(run_dir, name, pid)?;
+    Ok(vec![format!("the daemon (pid {pid}) {said}")])
+}
+
+fn kill_or_tell(pid: i32, name: &str, force: bool, why: &str) -> anyhow::Result<Vec<String>> {
+    let shown = if pid > 0 { format!("pid {pid}") } else { "of another pid namespace".to_owned() };
+    if !force {
+        bail!(
+            "the daemon ({shown}) {why}; traffic passes unshaped meanwhile; `fairweir off --force` \
+             kills it"
+        );
+    }
+    if pid <= 0 {
+        bail!("the daemon of {name} runs in another pid namespace, so it cannot be killed here");
+    }
+    match kill(Pid::from_raw(pid), Signal::SIGKILL) {
+        Ok(()) | Err(Errno::ESRCH) => Ok(vec![format!("killed the daemon ({shown}), which {why}")]),
+        Err(e) => bail!("cannot kill the daemon ({shown}): {e}"),
+    }
+}
+
+/// A process that has ended holds no lock.
+fn wait_for_end(run_dir: &Path, name: &str, pid: i32) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
     loop {
-        match Lock::acquire(dev) {
-            Err(Error::AlreadyRunning { .. }) if Instant::now() < deadline => {
-                sleep(Duration::from_millis(20));
+        match Lock::acquire(run_dir, name) {
+            Ok(_) => return Ok(()),
+            Err(Error::AlreadyRunning { .. }) if Instant::now() < deadline => sleep(PAUSE),
+            Err(Error::AlreadyRunning { .. }) => {
+                bail!("the daemon (pid {pid}) still runs {} s later", PATIENCE.as_secs())
             }
-            locked => return locked.with_context(|| format!("{dev} is not off")),
+            Err(e) => return Err(e.into()),
         }
     }
+}
+
+fn remove_socket(run_dir: &Path, name: &str) -> anyhow::Result<Option<String>> {
+    let path = control_socket(run_dir, name);
+    match fs::remove_file(&path) {
+        Ok(()) => Ok(Some("removed the socket of a daemon that is gone".to_owned())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).with_context(|| format!("cannot remove {}", path.display())),
+    }
+}
+
+/// Removes what a killed daemon left at the device; no daemon begins or ends meanwhile.
+fn clean(run_dir: &Path, dev: &str) -> anyhow::Result<Vec<String>> {
+    let _lock = Lock::device(run_dir, dev)?;
+    let removed = sweep(dev)?;
+    Ok(removed.into_iter().map(|removed| format!("removed {removed}")).collect())
 }

@@ -17,6 +17,7 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::cli::{PlayArgs, ScenarioArgs};
 use crate::text;
+use crate::words::count;
 
 /// Reads a scenario file and applies the overrides.
 ///
@@ -44,8 +45,8 @@ pub(crate) fn check(args: &ScenarioArgs) -> anyhow::Result<()> {
     let scenario = read(args)?;
     let out = &mut text::stdout();
     let flows = scenario.flows.len();
-    let (groups, flows) = (scenario.groups.len() as u64, flows as u64);
-    let counted = format!("{}, {}", text::count(groups, "group"), text::count(flows, "flow"));
+    let groups = scenario.groups.len();
+    let counted = format!("{}, {}", count(groups, "group"), count(flows, "flow"));
     writeln!(out, "{}: {counted}", scenario.name)?;
     for event in scenario.events() {
         writeln!(out, "{:>8.1} s  {}", event.at.as_secs_f64(), event.what)?;

@@ -4,28 +4,24 @@ use std::io::{self, Write};
 
 use anyhow::anyhow;
 use fairweir_core::units::Rate;
+use fairweir_daemon::{Access, Request};
 
 use crate::cli::StatusArgs;
-use crate::client::Client;
-use crate::isp;
+use crate::host::client::find;
 use crate::table::{self, Align};
 use crate::text;
-use crate::wire::{ProbeStatus, Request, Status};
+use crate::wire::{ProbeStatus, Status};
+use crate::words::{count, mbit};
 
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
-    let run_dir = &args.run_dir.run_dir;
-    let mut client = Client::find(run_dir, args.dev.as_deref()).map_err(|e| {
-        match args.dev.is_none() && Client::connect(run_dir, isp::NAME).is_ok() {
-            true => anyhow!("{e}; the daemon of `fairweir isp` runs: see `fairweir isp status`"),
-            false => e,
-        }
-    })?;
+    let mut client = find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Read)?;
     let out = &mut text::stdout();
     if args.json {
-        out.write_all(client.request_line(Request::Status)?.as_bytes())?;
+        let status: serde_json::Value = client.ask(&Request::Status)?;
+        writeln!(out, "{status}")?;
         return Ok(());
     }
-    let status: Status = client.request(Request::Status)?;
+    let status: Status = client.ask(&Request::Status)?;
     writeln!(out, "{}", headline(&status))?;
     writeln!(out, "{}\n", last_reason(&status))?;
     print_groups(out, &status)?;
@@ -73,7 +69,7 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
             .push(("stored capacity", format!("{capacity} for {network}, {hours} h old at start")));
     }
     if let Some(delay) = &status.delay {
-        let of = format!("{}, {}", delay.source, text::count(delay.samples, "sample"));
+        let of = format!("{}, {}", delay.source, count(delay.samples as usize, "sample"));
         notes.push(("queue at the ISP", format!("{:.1} ms ({of})", delay.mean_ms)));
     }
     if status.connections > 0 {
@@ -134,9 +130,4 @@ pub(crate) fn print_groups(out: &mut impl Write, status: &Status) -> io::Result<
         ("RECEIVED", Align::Right),
     ];
     table::print(out, &headings, &status.groups.iter().map(row).collect::<Vec<_>>())
-}
-
-/// A rate with two decimals, always in Mbit/s, so that columns can be compared.
-pub(crate) fn mbit(bps: u64) -> String {
-    format!("{:.2} Mbit/s", Rate::bps(bps).as_mbit_f64())
 }

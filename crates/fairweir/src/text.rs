@@ -31,14 +31,6 @@ pub(crate) fn on_one_line(text: &str) -> String {
     escaped(text).replace(['\n', '\t'], " ")
 }
 
-/// `1 subscriber`, `2 subscribers`.
-pub(crate) fn count(n: impl Into<u64>, one: &str) -> String {
-    match n.into() {
-        1 => format!("1 {one}"),
-        n => format!("{n} {one}s"),
-    }
-}
-
 /// Control characters, and those that reorder the text around them. Source: Unicode 16, general
 /// category Cc; UAX #9, table "Bidirectional Character Types", explicit formatting.
 fn is_obeyed(c: char) -> bool {
@@ -76,11 +68,6 @@ mod tests {
         let mut out = Plain(Vec::new());
         writeln!(out, "{TITLE} {}", 1).unwrap();
         assert_eq!(String::from_utf8(out.0).unwrap(), format!("{plain} 1\n"));
-    }
-
-    #[test]
-    fn one_is_singular() {
-        assert_eq!([0u32, 1, 2].map(|n| count(n, "plan")), ["0 plans", "1 plan", "2 plans"]);
     }
 
     #[test]

@@ -7,17 +7,20 @@ use std::time::Duration;
 use anyhow::bail;
 use fairweir_core::receiver::GroupDecision;
 use fairweir_core::units::Rate;
+use fairweir_daemon::{Access, Request};
 use ratatui::Frame;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline};
 
 use crate::cli::TopArgs;
-use crate::client::Client;
-use crate::status::{headline, last_reason, mbit, notes};
-use crate::wire::{GroupStatus, Request, Status};
+use crate::host::client::find;
+use crate::status::{headline, last_reason, notes};
+use crate::terminal::is_quit;
+use crate::wire::{GroupStatus, Status};
+use crate::words::mbit;
 
 /// The interval of status requests, one tick of the daemon.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -32,9 +35,9 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         bail!("stdin and stdout must be a terminal; use `fairweir status --json` in scripts");
     }
-    let mut client = Client::find(&args.run_dir.run_dir, args.dev.as_deref())?;
+    let mut client = find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Read)?;
     let mut top = Top::default();
-    top.take_in(client.request(Request::Status)?);
+    top.take_in(client.ask(&Request::Status)?);
     let mut terminal = ratatui::try_init()?;
     let ran = (|| -> anyhow::Result<()> {
         loop {
@@ -42,19 +45,11 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
             if event::poll(PERIOD)? && is_quit(&event::read()?) {
                 return Ok(());
             }
-            top.take_in(client.request(Request::Status)?);
+            top.take_in(client.ask(&Request::Status)?);
         }
     })();
     ratatui::try_restore()?;
     ran
-}
-
-/// Whether a key to quit was pressed.
-pub(crate) fn is_quit(event: &Event) -> bool {
-    let Event::Key(key) = event else { return false };
-    let interrupt = key.code == KeyCode::Char('c') && key.modifiers == KeyModifiers::CONTROL;
-    key.kind == KeyEventKind::Press
-        && (interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
 }
 
 /// The state of the screen.

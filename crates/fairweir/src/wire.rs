@@ -1,33 +1,10 @@
-//! What daemon and commands say to each other over the Unix socket: one JSON value per line.
-//!
-//! The schema of the status is documented in docs/status.md.
+//! The status of `fairweir host`. Its schema is documented in docs/status.md.
 
 use fairweir_core::policy::Match;
 use fairweir_core::receiver::{Act, Control, DelaySource, GroupDecision};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate};
 use serde::{Deserialize, Serialize};
-
-/// What a client asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Request {
-    /// Answered by [`Status`].
-    Status,
-    /// Remove everything and end; answered by [`Outcome`].
-    Off,
-    /// Read the configuration again; answered by [`Outcome`].
-    Reload,
-}
-
-/// How a request went that is not for status.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Outcome {
-    /// Whether it was done.
-    pub(crate) ok: bool,
-    /// What was done, or why it was not.
-    pub(crate) message: String,
-}
 
 /// What the daemon knows and does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

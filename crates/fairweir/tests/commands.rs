@@ -97,7 +97,7 @@ fn failures_are_one_clear_line_and_exit_with_1_or_2() {
     let path = |name: &str| dir.path().join(name).display().to_string();
     fs::write(path("good.toml"), COUNTING).unwrap();
     let failures: [(Vec<String>, &str, i32); 7] = [
-        (vec!["status".into(), "--run-dir".into(), path("run")], "no daemon of fairweir runs", 1),
+        (vec!["status".into(), "--run-dir".into(), path("run")], "no `fairweir host` runs here", 1),
         (
             vec!["status".into(), "--run-dir".into(), path("run"), "--dev".into(), "eth9".into()],
             "no daemon answers for `eth9`",
@@ -144,10 +144,11 @@ fn whoever_is_not_root_is_told_so() {
     fs::copy(FAIRWEIR, &copy).unwrap();
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy);
-    let output = command.args(["init", "--dev", "lo", "--output", "-"]).output().unwrap();
+    command.args(["init", "--dev", "lo", "--output", "-", "--run-dir"]);
+    let output = command.arg(dir.path().join("run")).output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(error.contains("Operation not permitted (os error 1); run it as root\n"), "{error}");
+    assert!(error.contains("Permission denied (os error 13); run it as root\n"), "{error}");
 }
 
 #[test]
@@ -274,7 +275,7 @@ fn a_wrong_request_is_answered_and_ends_nothing() {
     let stage = Stage::new();
     stage.configure(COUNTING);
     let daemon = stage.start(&[]);
-    assert_eq!(daemon.ask("dance").unwrap()["ok"], false);
+    assert_eq!(daemon.ask("dance").unwrap()["reply"], "error");
     assert_eq!(daemon.ask("reload").unwrap()["message"], "nothing changed");
     assert_eq!(daemon.status()["ready"], true);
 }
@@ -330,6 +331,7 @@ fn init_proposes_a_group_for_who_downloads() {
     let mut command = Command::new(FAIRWEIR);
     let file = stage.path("new/fairweir.toml");
     command.args(["init", "--dev", "wan", "--duration", "3s", "--output"]).arg(&file);
+    command.args(["--run-dir", &stage.run_dir()]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = stage.at_home(|| command.spawn().unwrap());
     std::thread::sleep(Duration::from_millis(700));
@@ -422,7 +424,7 @@ fn systemd_is_told_when_the_daemon_is_ready() {
         let n = systemd.recv(&mut buffer).unwrap();
         String::from_utf8(buffer[..n].to_vec()).unwrap()
     };
-    assert_eq!(heard(), "READY=1");
+    assert_eq!(heard(), "READY=1\nSTATUS=");
     drop(child.stdin.take());
     assert_eq!(heard(), "STOPPING=1");
     let mut said = String::new();

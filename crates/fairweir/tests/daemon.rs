@@ -5,6 +5,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -41,7 +46,7 @@ fn a_second_daemon_is_refused() {
     let output = stage.at_home(|| stage.host_command(&[], &[]).output().unwrap());
     let error = common::only_error_line(&output);
     assert_eq!(output.status.code(), Some(1));
-    assert!(error.contains(&format!("process {}", first.pid())), "{error}");
+    assert!(error.contains(&format!("another fairweir (pid {})", first.pid())), "{error}");
     assert_eq!(first.status()["ready"], true);
 }
 
@@ -209,23 +214,112 @@ fn off_stops_a_daemon_that_answers_and_one_that_does_not() {
     assert_gone(&stage, &programs);
 
     let daemon = stage.start(&[]);
-    let programs = daemon.programs();
-    let download = stage.download(SERVERS[0]);
-    daemon.signal(Signal::SIGSTOP);
-    let said = off(&stage);
-    assert!(said.contains(&format!("killed the daemon (pid {})", daemon.pid())), "{said}");
-    assert!(said.contains("removed the device ifb4wan"), "{said}");
-    assert_nothing_is_left(&stage);
-    assert_gone(&stage, &programs);
-    download.wait_for_rate(UNSHAPED, SECONDS_3);
-
-    let daemon = stage.start(&[]);
     daemon.signal(Signal::SIGKILL);
     assert_eq!(daemon.end().0, None);
     let said = off(&stage);
     assert!(said.contains("socket of a daemon that is gone"), "{said}");
     assert_nothing_is_left(&stage);
-    assert_eq!(off(&stage).trim(), "nothing of fairweir is here");
+    assert_eq!(off(&stage).trim(), "no daemon runs, and nothing was left behind");
+}
+
+#[test]
+fn off_waits_for_a_daemon_that_is_slow_and_kills_one_only_if_told_to() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&weighted(1));
+    let daemon = stage.start(&[]);
+    daemon.signal(Signal::SIGSTOP);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(SECONDS_3);
+            daemon.signal(Signal::SIGCONT);
+        });
+        let said = off(&stage);
+        assert!(said.contains("stopped, and removed everything"), "{said}");
+    });
+    assert_eq!(daemon.end().0, Some(0), "it was not killed");
+    assert_nothing_is_left(&stage);
+
+    let daemon = stage.start(&[]);
+    let programs = daemon.programs();
+    let download = stage.download(SERVERS[0]);
+    daemon.signal(Signal::SIGSTOP);
+    let output = stage.fairweir("off");
+    assert_eq!(output.status.code(), Some(1), "it lives on: {output:?}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    let pid = format!("(pid {})", daemon.pid());
+    assert!(error.contains("not everything is off") && error.contains(&pid), "{error}");
+    download.wait_for_rate(UNSHAPED, SECONDS_3);
+    let output = stage.fairweir("off --force");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains(&format!("killed the daemon {pid}")), "{said}");
+    assert!(said.contains("removed the device ifb4wan"), "{said}");
+    assert_nothing_is_left(&stage);
+    assert_gone(&stage, &programs);
+}
+
+#[test]
+fn another_user_cannot_keep_the_daemon_from_starting() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&weighted(1));
+    // What locked a device once: any user could take the name.
+    let name = SocketAddr::from_abstract_name("fairweir/host/wan").unwrap();
+    let _taken = stage.at_home(|| UnixListener::bind_addr(&name).unwrap());
+    let daemon = stage.start(&[]);
+    let locks = std::path::Path::new(&stage.run_dir()).join("lock");
+    let files: Vec<_> = std::fs::read_dir(&locks).unwrap().map(|f| f.unwrap().path()).collect();
+    assert_eq!(files.len(), 2, "of the instance and of the device: {files:?}");
+    for path in files.iter().chain([&locks]) {
+        let mode = std::fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{} has mode {mode:o}", path.display());
+    }
+    let mut second = stage.host_command(&[], &[]);
+    let refused = stage.at_home(|| second.output().unwrap());
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(error.contains(&format!("another fairweir (pid {})", daemon.pid())), "{error}");
+    off(&stage);
+    assert_eq!(std::fs::read_dir(&locks).unwrap().count(), 0);
+}
+
+#[test]
+fn a_user_group_reads_the_status_and_changes_nothing() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&weighted(1));
+    std::fs::set_permissions(stage.path("."), Permissions::from_mode(0o755)).unwrap();
+    let daemon = stage.start(&["--user-group", "adm"]);
+    let as_member = |args: &str| {
+        let run_dir = stage.run_dir();
+        let setpriv = "setpriv --reuid=65534 --regid=65534 --groups=";
+        let adm = nix::unistd::Group::from_name("adm").unwrap().unwrap().gid;
+        stage.run(&format!("{setpriv}{adm} {} {args} --run-dir {run_dir}", common::FAIRWEIR))
+    };
+    let status = as_member("status --json");
+    assert!(status.status.success(), "{status:?}");
+    let refused = as_member("off");
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let socket = std::path::Path::new(&stage.run_dir()).join("status/host-wan.sock");
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let ask = |stream: &mut UnixStream, request: &str| {
+        writeln!(stream, "{{\"request\":\"{request}\"}}").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line
+    };
+    for request in ["off", "reload"] {
+        let line = ask(&mut stream, request);
+        assert!(line.contains("this socket only reads"), "{line}");
+    }
+    assert!(ask(&mut stream, "metrics").contains("fairweir_up{interface=\\\"wan\\\"}"));
+    assert_eq!(daemon.status()["enforcing"], true);
 }
 
 #[test]
@@ -263,7 +357,7 @@ fn assert_nothing_is_left(stage: &Stage) {
     assert!(!interfaces.iter().any(|name| name.starts_with("ifb")), "{interfaces:?}");
     let qdiscs = String::from_utf8(stage.run("tc qdisc show").stdout).unwrap();
     assert!(!["clsact", "ingress", "htb"].iter().any(|q| qdiscs.contains(q)), "{qdiscs}");
-    assert!(!std::path::Path::new(&stage.run_dir()).join("wan.sock").exists());
+    assert!(!std::path::Path::new(&stage.run_dir()).join("host-wan.sock").exists());
 }
 
 /// The kernel frees programs a moment after their last user.

@@ -132,7 +132,7 @@ fn in_the_lab(probe: &str) -> (Value, f64) {
 
 fn socket(dir: &Path) -> Option<PathBuf> {
     let home = fs::read_dir(dir).ok()?.flatten().find(|e| e.path().is_dir())?;
-    Some(home.path().join("run/wan.sock"))
+    Some(home.path().join("run/host-wan.sock"))
 }
 
 fn status(socket: &Path) -> Option<Value> {
@@ -141,7 +141,7 @@ fn status(socket: &Path) -> Option<Value> {
     stream.write_all(b"{\"request\":\"status\"}\n").ok()?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).ok()?;
-    serde_json::from_str(&line).ok()
+    common::stage::value_of(serde_json::from_str(&line).ok()?)
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Daemon {
         let log = dir.join("daemon.log");
         let process = Process::start("the daemon", command, home, log)?;
         let mut daemon = Daemon { process };
-        let socket = dir.join("run").join(format!("{WAN_DEVICE}.sock"));
+        let socket = dir.join("run").join(format!("host-{WAN_DEVICE}.sock"));
         wait_until_ready(&mut daemon.process, || is_ready(&socket))?;
         Ok(daemon)
     }
@@ -99,6 +99,6 @@ fn is_ready(socket: &Path) -> io::Result<bool> {
     stream.write_all(b"{\"request\":\"status\"}\n")?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
-    let status: serde_json::Value = serde_json::from_str(&line)?;
-    Ok(status["ready"] == true)
+    let reply: serde_json::Value = serde_json::from_str(&line)?;
+    Ok(reply["value"]["ready"] == true)
 }

@@ -121,7 +121,8 @@ fn ask(socket: &Path, request: &str) -> io::Result<Value> {
     stream.write_all(format!("{request}\n").as_bytes())?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
+    let mut reply: Value = serde_json::from_str(&line)?;
+    Ok(reply["value"].take())
 }
 
 /// What the daemon is told.

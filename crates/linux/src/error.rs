@@ -35,14 +35,6 @@ pub enum Error {
         /// The command that removes it.
         remedy: String,
     },
-    /// Another process controls the device.
-    #[error("{dev} is already controlled by process {pid}")]
-    AlreadyRunning {
-        /// The device.
-        dev: String,
-        /// The other process.
-        pid: i32,
-    },
     /// There is no such user.
     #[error("no user `{0}`")]
     NoUser(String),

@@ -17,6 +17,7 @@ use super::report;
 use super::settings::Settings;
 use super::windows::WindowControl;
 use crate::wire::{Change, Remembered};
+use crate::words::chained;
 
 /// What was done before and may interest a person who looks.
 const CHANGES_MAX: usize = 50;
@@ -159,21 +160,18 @@ impl Daemon {
     ///
     /// # Errors
     /// Why the old one stays in force; it is kept for the status too.
-    pub(super) fn handle_reload(&mut self, now: Time) -> Result<String, String> {
-        let outcome = self.settings.reload().and_then(|new| self.take_over(new, now));
-        match outcome {
-            Ok(said) => {
-                self.config_error = None;
-                info!(dev = self.settings.dev, "configuration: {said}");
-                Ok(said.to_owned())
-            }
-            Err(e) => {
-                let message = format!("{e:#}");
-                warn!(dev = self.settings.dev, "the configuration stays as it was: {message}");
-                self.config_error = Some(message.clone());
-                Err(message)
-            }
+    pub(super) fn handle_reload(&mut self, dry_run: bool, now: Time) -> Result<String, String> {
+        let new = self.settings.reload();
+        if dry_run {
+            return match new {
+                Ok(new) if new.config == self.settings.config => Ok("nothing would change".into()),
+                Ok(_) => Ok("the configuration is valid and would be taken over".into()),
+                Err(e) => Err(chained(&e)),
+            };
         }
+        let outcome = new.and_then(|new| self.take_over(new, now)).map_err(|e| chained(&e));
+        self.config_error = outcome.as_ref().err().cloned();
+        outcome.map(str::to_owned)
     }
 
     fn take_over(&mut self, new: Settings, now: Time) -> anyhow::Result<&'static str> {
@@ -420,10 +418,12 @@ impl Daemon {
     }
 }
 
-/// Sweeps the device and attaches to it.
+/// Sweeps the device, unless this is a dry run, and attaches to it.
 fn attach(settings: &Settings) -> anyhow::Result<Host> {
-    for removed in sweep(&settings.dev)? {
-        info!(dev = settings.dev, "removed what was left: {removed}");
+    if !settings.dry_run {
+        for removed in sweep(&settings.dev)? {
+            info!(dev = settings.dev, "removed what was left: {removed}");
+        }
     }
     Ok(Host::attach(&HostSpec {
         dev: settings.dev.clone(),

@@ -1,16 +1,14 @@
 //! The capacity that a network was last seen to have, so that control begins near it.
 //!
-//! One file for all daemons: a list of entries, each for a device and the network that it was
-//! connected to. It is replaced in one step, so that a reader never sees half of it. What cannot
-//! be read is as good as nothing remembered: the capacity is learned anew.
+//! One file: a list of entries, each for a device and the network that it was connected to. A file
+//! that cannot be read is logged and counts as empty: the capacity is learned anew. A dry run reads
+//! it and writes nothing.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fairweir_core::receiver::CAPACITY_MIN;
 use fairweir_core::units::Rate;
+use fairweir_daemon::{Error, StateDir};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -19,13 +17,19 @@ use crate::config::CAPACITY_MAX;
 /// After this time an access line may well have another contract.
 const AGE_MAX_S: u64 = 30 * 24 * 3600;
 
+const FILE: &str = "capacity.json";
+
+/// A longer file is not ours, in bytes.
+const FILE_SIZE_MAX: u64 = 64 << 10;
+
 /// The most networks that are remembered; the oldest is forgotten first.
 const ENTRIES_MAX: usize = 64;
 
 /// What is remembered, and where.
 #[derive(Debug)]
 pub(super) struct Memory {
-    path: PathBuf,
+    dir: StateDir,
+    is_read_only: bool,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -44,9 +48,9 @@ struct Entry {
 }
 
 impl Memory {
-    /// The memory below `state_dir`.
-    pub(super) fn new(state_dir: &Path) -> Memory {
-        Memory { path: state_dir.join("capacity.json") }
+    /// The memory in `dir`.
+    pub(super) fn new(dir: StateDir, is_read_only: bool) -> Memory {
+        Memory { dir, is_read_only }
     }
 
     /// The capacity of `network` at `dev` and its age in seconds, if it is not too old and one that
@@ -60,6 +64,9 @@ impl Memory {
 
     /// Remembers `capacity` for `network` at `dev`; a failure is logged and costs nothing else.
     pub(super) fn store(&self, dev: &str, network: &str, capacity: Rate) {
+        if self.is_read_only {
+            return;
+        }
         let mut networks = self.read();
         networks.retain(|e| e.dev != dev || e.network != network);
         networks.push(Entry {
@@ -71,35 +78,33 @@ impl Memory {
         networks.sort_by_key(|e| std::cmp::Reverse(e.at));
         networks.truncate(ENTRIES_MAX);
         if let Err(e) = self.write(&Contents { version: 1, networks }) {
-            warn!(path = %self.path.display(), "the capacity cannot be remembered: {e}");
+            warn!("the capacity is not remembered: {e}");
         }
     }
 
     /// The entries that are young enough.
     fn read(&self) -> Vec<Entry> {
-        let text = match fs::read(&self.path) {
+        let text = match self.dir.read(FILE, FILE_SIZE_MAX) {
             Ok(text) => text,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Vec::new(),
             Err(e) => {
-                warn!(path = %self.path.display(), "what is remembered cannot be read: {e}");
-                return Vec::new();
+                warn!("remembered capacities are ignored: {e}");
+                None
             }
         };
+        let Some(text) = text else { return Vec::new() };
         let contents: Contents = serde_json::from_slice(&text).unwrap_or_else(|e| {
-            warn!(path = %self.path.display(), "what is remembered is not understood: {e}");
+            let path = self.dir.path_of(FILE);
+            warn!("remembered capacities are ignored: {}: {e}", path.display());
             Contents::default()
         });
         let oldest = unix_now().saturating_sub(AGE_MAX_S);
-        contents.networks.into_iter().filter(|e| e.at >= oldest).collect()
+        contents.networks.into_iter().filter(|e| e.at >= oldest).take(ENTRIES_MAX).collect()
     }
 
-    fn write(&self, contents: &Contents) -> io::Result<()> {
-        if let Some(dir) = self.path.parent() {
-            fs::create_dir_all(dir)?;
-        }
-        let new = self.path.with_extension(format!("json.{}", std::process::id()));
-        fs::write(&new, serde_json::to_vec_pretty(contents)?)?;
-        fs::rename(&new, &self.path)
+    fn write(&self, contents: &Contents) -> Result<(), Error> {
+        let text =
+            serde_json::to_vec_pretty(contents).expect("invariant: the contents have string keys");
+        self.dir.write(FILE, &text)
     }
 }
 
@@ -109,12 +114,19 @@ fn unix_now() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
+
+    fn memory_in(dir: &Path) -> Memory {
+        Memory::new(StateDir::new(dir), false)
+    }
 
     #[test]
     fn what_is_stored_is_recalled_for_its_device_and_network_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::new(&dir.path().join("deeper"));
+        let memory = memory_in(&dir.path().join("deeper"));
         assert_eq!(memory.recall("eth0", "home"), None);
         memory.store("eth0", "home", Rate::mbit(30));
         memory.store("eth0", "cafe", Rate::mbit(5));
@@ -132,7 +144,7 @@ mod tests {
     #[test]
     fn what_is_old_or_broken_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::new(dir.path());
+        let memory = memory_in(dir.path());
         let entry = |at| Entry {
             dev: "eth0".into(),
             network: format!("from {at}"),
@@ -143,7 +155,7 @@ mod tests {
         let networks = vec![entry(now - AGE_MAX_S - 10), entry(now - AGE_MAX_S + 10)];
         memory.write(&Contents { version: 1, networks }).unwrap();
         assert_eq!(memory.read().len(), 1);
-        fs::write(&memory.path, "{ broken").unwrap();
+        fs::write(memory.dir.path_of(FILE), "{ broken").unwrap();
         assert_eq!(memory.read(), []);
         memory.store("eth0", "home", Rate::mbit(30));
         assert_eq!(memory.read().len(), 1);
@@ -152,10 +164,19 @@ mod tests {
     #[test]
     fn the_memory_stays_small() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::new(dir.path());
+        let memory = memory_in(dir.path());
         for i in 0..ENTRIES_MAX + 5 {
             memory.store("eth0", &format!("network {i}"), Rate::mbit(30));
         }
         assert_eq!(memory.read().len(), ENTRIES_MAX);
+    }
+
+    #[test]
+    fn a_dry_run_writes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        memory_in(dir.path()).store("eth0", "home", Rate::mbit(30));
+        let memory = Memory::new(StateDir::new(dir.path()), true);
+        memory.store("eth0", "home", Rate::mbit(99));
+        assert_eq!(memory.recall("eth0", "home").unwrap().0, Rate::mbit(30));
     }
 }

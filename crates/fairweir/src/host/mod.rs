@@ -1,27 +1,26 @@
-//! `fairweir host`: the daemon of the receiving host.
+//! `fairweir host`: the daemon of the receiving host, as a service of [`fairweir_daemon`].
 //!
-//! One thread, woken by the clock every [`TICK`], and between the ticks by signals, changed files
-//! and requests. What it does in a tick is in [`daemon`]; here is what is around it.
+//! What it does in a tick is in [`daemon`]; here is what the frame asks of it.
 
 use std::io::Write;
 
-use anyhow::{Context, bail};
 use fairweir_core::receiver::TICK;
 use fairweir_core::units::{Span, Time};
-use fairweir_linux::{Lock, link, monotonic_now};
+use fairweir_daemon::{
+    Access, Answer, Error, Metrics, Peer, Progress, Service, Spec, StateDir, Watched,
+};
+use fairweir_linux::monotonic_now;
+use serde::Deserialize;
 use tracing::info;
 
 use crate::cli::HostArgs;
-use crate::client::socket_path;
-use crate::config::nearest;
-use crate::events::Events;
-use crate::isp;
-use crate::server::{Server, as_line};
+use crate::config::conf_d;
+use crate::device::check_exists;
 use crate::status;
-use crate::systemd;
 use crate::text;
-use crate::wire::{Outcome, Request, Status};
+use crate::wire::Status;
 
+pub(crate) mod client;
 mod daemon;
 mod delay;
 pub(crate) mod guard;
@@ -34,125 +33,171 @@ use daemon::{Daemon, next_tick};
 use memory::Memory;
 use settings::Settings;
 
-/// Editors write a file in several steps; it is read once they are done.
-const SETTLE: Span = Span::millis(200);
-
-/// The longest request.
+/// The longest request, in bytes.
 const REQUEST_MAX: usize = 1_024;
 
-/// How often a dry run says what it would do.
+/// How often a dry run prints what it would do.
 const SAY_PERIOD: Span = Span::secs(1);
+
+/// What instances of this service are called: this, and the device.
+pub(crate) const PREFIX: &str = "host-";
 
 pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
     let settings = Settings::load(args)?;
     let dev = settings.dev.clone();
     check_exists(&dev)?;
-    if dev == isp::NAME {
-        bail!("`{dev}` is the name of the ISP's socket; give the interface another name");
-    }
-    let _lock = Lock::acquire(&dev)?;
-    // Signals are blocked before the first thing that would have to be removed exists.
-    let mut events = Events::new(Some(&settings.path), args.until_stdin_closes)
-        .context("cannot listen to signals")?;
-    let mut server = Server::bind(&socket_path(&args.run_dir.run_dir, &dev), REQUEST_MAX)?;
-    let memory = Memory::new(&args.state_dir);
-    let mut daemon = Daemon::start(settings, memory, args.remembered_capacity, monotonic_now())?;
-    info!(dev, control = %daemon.settings.control(), "attached");
-    for warning in &daemon.settings.config.warnings {
-        tracing::warn!("configuration: {warning}");
-    }
-    systemd::notify("READY=1");
-    let ran = Loop { args, daemon: &mut daemon, stop: false, reload_at: None }
-        .run(&mut events, &mut server);
-    systemd::notify("STOPPING=1");
-    let ended = daemon.end();
-    info!(dev, "detached");
-    ran?;
-    Ok(ended?)
+    let spec = Spec {
+        name: format!("{PREFIX}{dev}"),
+        devices: vec![dev.clone()],
+        run_dir: args.run_dir.run_dir.clone(),
+        admin_group: None,
+        user_group: args.user_group.group()?,
+        request_max: REQUEST_MAX,
+        metrics: None,
+        until_stdin_closes: args.until_stdin_closes,
+        clock: monotonic_now,
+    };
+    let memory = Memory::new(StateDir::new(&args.state_dir), args.dry_run);
+    fairweir_daemon::run(&spec, |_| -> anyhow::Result<HostService> {
+        let daemon = Daemon::start(settings, memory, args.remembered_capacity, monotonic_now())?;
+        info!(dev, control = %daemon.settings.control(), "attached");
+        for warning in &daemon.settings.config.warnings {
+            tracing::warn!("configuration: {warning}");
+        }
+        let tick_at = monotonic_now() + TICK;
+        let say = args.dry_run.then_some(Say { as_json: args.json, at: tick_at });
+        Ok(HostService { daemon, tick_at, say })
+    })
 }
 
-/// A daemon and what it was asked.
-struct Loop<'d> {
-    args: &'d HostArgs,
-    daemon: &'d mut Daemon,
-    stop: bool,
-    reload_at: Option<Time>,
+/// What can be asked of this service beyond the requests of every daemon.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum HostRequest {}
+
+struct HostService {
+    daemon: Daemon,
+    tick_at: Time,
+    say: Option<Say>,
 }
 
-impl Loop<'_> {
-    fn run(mut self, events: &mut Events, server: &mut Server<Request>) -> anyhow::Result<()> {
-        let mut tick_at = monotonic_now() + TICK;
-        let mut say_at = tick_at;
-        while !self.stop {
-            let happened = events
-                .wait(tick_at.since(monotonic_now()), server.waits_for())
-                .context("cannot wait for events")?;
-            let now = monotonic_now();
-            self.stop |= happened.stop;
-            if happened.reload {
-                self.reload_at = Some(now);
-            } else if happened.files {
-                self.reload_at = Some(now + SETTLE);
-            }
-            if now >= tick_at {
-                if self.reload_at.is_some_and(|at| now >= at) {
-                    self.reload_at = None;
-                    // It is logged and told in the status.
-                    let _ = self.daemon.handle_reload(now);
-                }
-                self.daemon.handle_tick(now);
-                tick_at = next_tick(tick_at, now);
-            }
-            server.serve(|request| self.answer(request, now));
-            if self.args.dry_run && now >= say_at {
-                self.say(now)?;
-                say_at = now + SAY_PERIOD;
-            }
+/// How a dry run prints what it would do, and when it does next.
+struct Say {
+    as_json: bool,
+    at: Time,
+}
+
+impl Service for HostService {
+    type Request = HostRequest;
+
+    fn access_for(request: &HostRequest) -> Access {
+        match *request {}
+    }
+
+    fn deadline(&self) -> Time {
+        self.tick_at
+    }
+
+    fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
+        self.daemon.handle_tick(now);
+        self.tick_at = next_tick(self.tick_at, now);
+        if let Some(say) = self.say.as_mut().filter(|say| now >= say.at) {
+            say.at = now + SAY_PERIOD;
+            let status = report::status(&self.daemon, now);
+            say.print(&status).map_err(|e| Error::io("print the status", e))?;
         }
         Ok(())
     }
 
-    fn answer(&mut self, request: Request, now: Time) -> String {
-        let outcome = match request {
-            Request::Status => return as_line(&report::status(self.daemon, now)),
-            Request::Reload => self.daemon.handle_reload(now),
-            Request::Off => {
-                self.stop = true;
-                let ended = self.daemon.end().map_err(|e| e.to_string());
-                ended.map(|()| "it removed everything and ends".to_owned())
-            }
-        };
-        as_line(&match outcome {
-            Ok(message) => Outcome { ok: true, message },
-            Err(message) => Outcome { ok: false, message },
-        })
+    fn handle_request(
+        &mut self,
+        request: HostRequest,
+        _: Peer,
+        _: Time,
+        _: &mut Progress<'_>,
+    ) -> Answer {
+        match request {}
     }
 
-    /// What a dry run would do, on stdout.
-    fn say(&self, now: Time) -> anyhow::Result<()> {
-        let status: Status = report::status(self.daemon, now);
+    fn reload(&mut self, dry_run: bool, now: Time, _: &mut Progress<'_>) -> Result<String, String> {
+        self.daemon.handle_reload(dry_run, now)
+    }
+
+    fn watched(&self) -> Watched {
+        let main = &self.daemon.settings.path;
+        Watched { files: vec![main.clone()], dirs: vec![conf_d(main)] }
+    }
+
+    fn status(&mut self, now: Time) -> Answer {
+        Answer::value(&report::status(&self.daemon, now))
+    }
+
+    fn metrics(&mut self, _: usize, now: Time) -> Result<String, String> {
+        Ok(metrics(&report::status(&self.daemon, now)))
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        self.daemon.end().map_err(|e| e.to_string())
+    }
+}
+
+impl Say {
+    fn print(&self, status: &Status) -> io::Result<()> {
         let out = &mut text::stdout();
-        if self.args.json {
-            out.write_all(as_line(&status).as_bytes())?;
-            return Ok(());
+        if self.as_json {
+            return out.write_all(fairweir_daemon::as_line(status).as_bytes());
         }
-        writeln!(out, "{}\n{}", status::headline(&status), status::last_reason(&status))?;
-        status::print_groups(out, &status)?;
-        writeln!(out)?;
-        Ok(())
+        writeln!(out, "{}\n{}", status::headline(status), status::last_reason(status))?;
+        status::print_groups(out, status)?;
+        writeln!(out)
     }
 }
 
-/// There is an interface `dev`.
-///
-/// # Errors
-/// If there is none: which there are.
-pub(crate) fn check_exists(dev: &str) -> anyhow::Result<()> {
-    let names: Vec<String> = link::all()?.into_iter().map(|link| link.name).collect();
-    if names.iter().any(|name| name == dev) {
-        return Ok(());
+/// The status as OpenMetrics text.
+fn metrics(status: &Status) -> String {
+    let mut metrics = Metrics::default();
+    let dev = ("interface", status.dev.as_str());
+    metrics.gauge("fairweir_up", "Whether downloads are shaped (1) or pass unshaped (0).");
+    metrics.sample(&[dev], u64::from(status.enforcing));
+    if let Some(capacity) = status.capacity_bps {
+        metrics.gauge("fairweir_capacity_bits_per_second", "Estimated capacity of the link.");
+        metrics.sample(&[dev], capacity.as_bps());
     }
-    let near = nearest(dev, names.iter().map(String::as_str));
-    let hint = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-    bail!("there is no interface `{dev}`{hint}; there are {}", names.join(", "))
+    if let Some(delay) = &status.delay {
+        let help = "Mean delay that the queue of the access link adds.";
+        metrics.gauge("fairweir_queue_delay_seconds", help);
+        metrics.sample(&[dev], delay.mean_ms / 1e3);
+    }
+    metrics.gauge("fairweir_connections", "TCP connections that receive.");
+    metrics.sample(&[dev], status.connections);
+    type Of = fn(&crate::wire::GroupStatus) -> u64;
+    let gauges: [(&str, &str, Of); 4] = [
+        ("fairweir_group_weight", "Weight of a flow group.", |g| g.weight.as_u32().into()),
+        ("fairweir_group_rate_bits_per_second", "Rate of a flow group.", |g| {
+            g.decision.rate.as_bps()
+        }),
+        ("fairweir_group_share_bits_per_second", "Fair share of a flow group.", |g| {
+            g.decision.share.as_bps()
+        }),
+        ("fairweir_group_backlog_bytes", "Bytes that wait in its class.", |g| {
+            g.backlog_bytes.as_u64()
+        }),
+    ];
+    for (name, help, of) in gauges {
+        metrics.gauge(name, help);
+        for group in &status.groups {
+            metrics.sample(&[dev, ("group", &group.name)], of(group));
+        }
+    }
+    let counters: [(&str, &str, Of); 2] = [
+        ("fairweir_group_received_bytes", "L2 bytes that arrived.", |g| g.received_bytes.as_u64()),
+        ("fairweir_group_dropped_packets", "Packets that its class dropped.", |g| g.drops),
+    ];
+    for (name, help, of) in counters {
+        metrics.counter(name, help);
+        for group in &status.groups {
+            metrics.sample(&[dev, ("group", &group.name)], of(group));
+        }
+    }
+    metrics.finish()
 }

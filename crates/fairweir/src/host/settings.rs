@@ -27,6 +27,8 @@ pub(super) struct Settings {
     pub(super) config: Config,
     /// Touch nothing.
     pub(super) dry_run: bool,
+    /// Probe the access link even so.
+    probes_in_dry_run: bool,
     /// The kernel cannot bound windows, so that classes have to enforce.
     pub(super) lacks_windows: bool,
     control_told: Option<Control>,
@@ -49,6 +51,7 @@ impl Settings {
             path: args.config.clone(),
             config,
             dry_run: args.dry_run,
+            probes_in_dry_run: args.probe,
             lacks_windows: false,
             control_told: args.control,
             dev_told: args.dev.is_some(),
@@ -71,6 +74,7 @@ impl Settings {
             path: self.path.clone(),
             config,
             dry_run: self.dry_run,
+            probes_in_dry_run: self.probes_in_dry_run,
             lacks_windows: self.lacks_windows,
             control_told: self.control_told,
             dev_told: self.dev_told,
@@ -102,9 +106,12 @@ impl Settings {
         matches!(self.control(), Control::Fairweir | Control::Rbm)
     }
 
-    /// The probe of the access link, if one is wanted: unasked only where the control looks at it,
-    /// and never where nothing is controlled.
+    /// The probe of the access link, if one is wanted: by default only where the control uses it,
+    /// never where nothing is controlled, and in a dry run only if asked for.
     pub(super) fn probe(&self) -> Option<ProbeSpec> {
+        if self.dry_run && !self.probes_in_dry_run {
+            return None;
+        }
         let control = self.control();
         let reflector = match self.config.host.probe {
             ProbeChoice::Auto if control == Control::Fairweir => Reflector::Auto,

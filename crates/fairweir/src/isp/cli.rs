@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::read;
-use crate::cli::RunDir;
+use crate::cli::{RunDir, UserGroup};
 
 /// `fairweir isp`: the daemon, or a command to it.
 #[derive(Debug, Args)]
@@ -31,6 +31,8 @@ pub(crate) struct DaemonArgs {
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) run_dir: RunDir,
+    #[command(flatten)]
+    pub(super) user_group: UserGroup,
     #[command(flatten)]
     pub(super) state: StateDir,
     /// Exit when stdin closes, for programs that start the daemon.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use fairweir_config::ConfigError;
 use fairweir_config::Source;
-use fairweir_linux::Lock;
+use fairweir_daemon::{Access, Client, Error, Lock};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -18,16 +19,15 @@ use super::cli::{
 };
 use super::journal::{self, Journal};
 use super::plan::PlanEntry;
-use super::wire::{Addresses, Imported, Listing, Progress, Request};
+use super::wire::{Addresses, Imported, Listing, Request};
 use super::{NAME, show, top};
 use crate::cli::RunDir;
-use crate::client::Client;
 use crate::progress::Count;
 use crate::table::{self, Align};
 use crate::text;
-use crate::wire::Outcome;
+use crate::words::count;
 
-/// Whoever says nothing for so long, not even how far it is, is stuck.
+/// How long a daemon may say nothing, not even how far it is.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) fn run(command: &IspCommand) -> anyhow::Result<()> {
@@ -48,7 +48,9 @@ pub(super) fn run(command: &IspCommand) -> anyhow::Result<()> {
             each(&args.run_dir, &args.names, |name| Request::RemovePlan { name })
         }
         IspCommand::Plan(PlanCommand::List(args)) => show::plans(args),
-        IspCommand::Reload(args) => tell(&args.run_dir, &Request::Reload { dry_run: args.dry_run }),
+        IspCommand::Reload(args) => {
+            tell(&args.run_dir, &fairweir_daemon::Request::Reload { dry_run: args.dry_run })
+        }
         IspCommand::Revert(args) => revert(args),
         IspCommand::Status(args) => show::status(args),
         IspCommand::Top(args) => top::run(args),
@@ -56,70 +58,59 @@ pub(super) fn run(command: &IspCommand) -> anyhow::Result<()> {
     }
 }
 
-/// A connection to the daemon.
+/// A connection to the daemon that says on stderr how far a long request is.
 pub(super) struct Asker {
     client: Client,
 }
 
 impl Asker {
-    /// Connects.
+    /// Connects, to ask for what needs `access`.
     ///
     /// # Errors
     /// If no daemon listens there.
-    pub(super) fn connect(run_dir: &RunDir) -> anyhow::Result<Asker> {
-        let dir = &run_dir.run_dir;
-        let client = Client::connect_patiently(dir, NAME, PATIENCE).map_err(|e| {
-            let hint = match e.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                    "; start it by `fairweir isp` or `systemctl start fairweir-isp`"
-                }
-                _ => "",
-            };
-            anyhow!("no `fairweir isp` answers in {}: {e}{hint}", dir.display())
+    pub(super) fn connect(run_dir: &RunDir, access: Access) -> anyhow::Result<Asker> {
+        let client = Client::connect(&run_dir.run_dir, NAME, access, PATIENCE);
+        let client = client.map_err(|e| match e {
+            Error::NotRunning { ref source, .. } if is_absent(source) => anyhow!(
+                "{e}; start it with `sudo fairweir isp` or `sudo systemctl start fairweir-isp`"
+            ),
+            e => e.into(),
         })?;
         Ok(Asker { client })
     }
 
-    /// Asks, says on stderr how far it is if that takes long, and returns the answer's line.
-    pub(super) fn ask_line(&mut self, request: &Request) -> anyhow::Result<String> {
-        self.client.send(request)?;
-        let count = Count::new("done:", "subscribers");
-        let answer = loop {
-            let line = self.client.receive()?;
-            match serde_json::from_str::<Progress>(&line) {
-                Ok(Progress { progress }) => count.show(progress.done, progress.of),
-                Err(_) => break line,
-            }
-        };
-        count.end();
-        Ok(answer)
-    }
-
-    /// Asks, and understands the answer.
+    /// Asks for a value.
     ///
     /// # Errors
     /// What the daemon says if it refuses.
-    pub(super) fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> anyhow::Result<T> {
-        let line = self.ask_line(request)?;
-        let understood = serde_json::from_str::<T>(&line);
-        understood.map_err(|e| match serde_json::from_str::<Outcome>(&line) {
-            Ok(Outcome { ok: false, message }) => anyhow!("{message}"),
-            _ => anyhow!("the daemon's answer is not understood; is it of another version? ({e})"),
-        })
+    pub(super) fn ask<T: DeserializeOwned>(
+        &mut self,
+        request: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        let count = Count::new("done:", "subscribers");
+        let value = self.client.ask_slowly(request, &mut |done, of| count.show(done, of));
+        count.end();
+        Ok(value?)
     }
 
     /// Asks for something to be done.
     ///
     /// # Errors
     /// Why it was not.
-    pub(super) fn tell(&mut self, request: &Request) -> anyhow::Result<String> {
-        let outcome: Outcome = self.ask(request)?;
-        if outcome.ok { Ok(outcome.message) } else { bail!("{}", outcome.message) }
+    pub(super) fn tell(&mut self, request: &impl Serialize) -> anyhow::Result<String> {
+        let count = Count::new("done:", "subscribers");
+        let message = self.client.tell(request, &mut |done, of| count.show(done, of));
+        count.end();
+        Ok(message?)
     }
 }
 
-fn tell(run_dir: &RunDir, request: &Request) -> anyhow::Result<()> {
-    let message = Asker::connect(run_dir)?.tell(request)?;
+fn is_absent(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+fn tell(run_dir: &RunDir, request: &impl Serialize) -> anyhow::Result<()> {
+    let message = Asker::connect(run_dir, Access::Change)?.tell(request)?;
     Ok(super::say(&message)?)
 }
 
@@ -128,7 +119,7 @@ fn each(
     names: &[String],
     request: impl Fn(String) -> Request,
 ) -> anyhow::Result<()> {
-    let mut asker = Asker::connect(run_dir)?;
+    let mut asker = Asker::connect(run_dir, Access::Change)?;
     for name in names {
         let message = asker.tell(&request(name.clone()))?;
         super::say(&format!("{name}: {message}"))?;
@@ -156,7 +147,7 @@ fn change(args: &ChangeArgs) -> anyhow::Result<()> {
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<()> {
-    let mut asker = Asker::connect(&args.run_dir)?;
+    let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
     let out = &mut io::BufWriter::new(text::stdout());
     let mut after = None;
     let mut is_first = true;
@@ -200,28 +191,24 @@ fn print_list(out: &mut impl Write, subscribers: &[Value]) -> io::Result<()> {
 fn import(args: &ImportArgs) -> anyhow::Result<()> {
     let table = read_any(&args.file)?;
     let (dry_run, skip_bad) = (args.dry_run, args.skip_bad);
-    let mut asker = Asker::connect(&args.run_dir)?;
-    let line = asker.ask_line(&Request::Import { table, dry_run, skip_bad })?;
-    let imported: Imported = serde_json::from_str(&line).map_err(|e| {
-        let outcome = serde_json::from_str::<Outcome>(&line);
-        outcome
-            .map_or_else(|_| anyhow!("the answer is not understood: {e}"), |o| anyhow!(o.message))
-    })?;
+    let access = if dry_run { Access::Read } else { Access::Change };
+    let mut asker = Asker::connect(&args.run_dir, access)?;
+    let imported: Imported = asker.ask(&Request::Import { table, dry_run, skip_bad })?;
     let out = &mut text::stdout();
     if args.json {
-        out.write_all(line.as_bytes())?;
+        writeln!(out, "{}", serde_json::to_string(&imported)?)?;
     } else {
         for bad in &imported.bad_rows {
             writeln!(out, "{}:{bad}", args.file.display())?;
         }
         let unsaid = imported.bad - imported.bad_rows.len();
         if unsaid > 0 {
-            writeln!(out, "and {} more", text::count(unsaid as u64, "bad row"))?;
+            writeln!(out, "and {} more", count(unsaid, "bad row"))?;
         }
         if imported.ok {
             let bad = match imported.bad {
                 0 => String::new(),
-                n => format!(", {} left out", text::count(n as u64, "bad row")),
+                n => format!(", {} left out", count(n, "bad row")),
             };
             writeln!(out, "{}{bad}", imported.message)?;
         }
@@ -247,7 +234,7 @@ fn plans(args: &PlanFileArgs, request: impl Fn(Value) -> Request) -> anyhow::Res
     if plans.is_empty() {
         bail!("{shown}: there is no [[plan]] in it");
     }
-    let mut asker = Asker::connect(&args.run_dir)?;
+    let mut asker = Asker::connect(&args.run_dir, Access::Change)?;
     for plan in plans {
         super::say(&asker.tell(&request(plan.to_json()))?)?;
     }
@@ -257,31 +244,26 @@ fn plans(args: &PlanFileArgs, request: impl Fn(Value) -> Request) -> anyhow::Res
 fn revert(args: &RevertArgs) -> anyhow::Result<()> {
     let request = Request::Revert { names: args.names.clone(), all: args.all };
     let dir = &args.run_dir.run_dir;
-    match Client::connect_patiently(dir, NAME, PATIENCE) {
+    match Client::connect(dir, NAME, Access::Change, PATIENCE) {
         Ok(client) => Ok(super::say(&Asker { client }.tell(&request)?)?),
-        Err(e)
-            if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
-        {
-            // Its lock is that of the devices; nobody listens, so nobody writes the journal.
-            let _lock = Lock::acquire(NAME)?;
+        Err(Error::NotRunning { source, .. }) if is_absent(&source) => {
+            // A daemon that starts meanwhile waits for this lock before it reads the journal.
+            let _lock = Lock::acquire(dir, NAME)?;
             let path = journal::path_in(&args.state.state_dir);
             let (mut journal, mut overlay) = Journal::open(&path)?;
             overlay.revert(&args.names, args.all)?;
             journal
                 .rewrite(&overlay.into_edits())
                 .with_context(|| format!("cannot write {}", path.display()))?;
-            Ok(super::say("no daemon runs; the next start takes the file's word")?)
+            Ok(super::say("no daemon runs; the next start reads the files alone")?)
         }
-        Err(e) => Err(e).context("cannot reach the daemon"),
+        Err(e) => Err(e.into()),
     }
 }
 
 fn metrics(args: &MetricsArgs) -> anyhow::Result<()> {
-    let mut asker = Asker::connect(&args.run_dir)?;
-    let answer: Value = asker.ask(&Request::Metrics { top: args.top })?;
-    let text = answer["text"].as_str().ok_or_else(|| {
-        anyhow!("{}", answer["message"].as_str().unwrap_or("the answer is not understood"))
-    })?;
+    let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
+    let text: String = asker.ask(&fairweir_daemon::Request::Metrics { top: args.top })?;
     Ok(text::stdout().write_all(text.as_bytes())?)
 }
 

@@ -17,9 +17,8 @@ use super::meter::Meter;
 use super::read::{IspFile, IspSection};
 use super::registry::{Change, Effects, Origin, Registry, Undo};
 use super::wire::Imported;
-use crate::chained;
 use crate::exit::usage;
-use crate::text;
+use crate::words::{chained, count};
 
 /// How often a link that is gone is attached again, and rates are measured.
 pub(super) const TICK: Span = Span::secs(1);
@@ -33,6 +32,7 @@ pub(super) type Progress<'p> = dyn FnMut(usize, usize) + 'p;
 /// See the module.
 pub(super) struct Daemon {
     path: PathBuf,
+    table: Option<PathBuf>,
     pub(super) isp: IspSection,
     pub(super) registry: Registry,
     journal: Journal,
@@ -64,6 +64,7 @@ impl Daemon {
         journal.tidy(&registry);
         let mut daemon = Daemon {
             path: file.path.clone(),
+            table: file.table.clone(),
             isp: file.isp.clone(),
             registry,
             journal,
@@ -75,6 +76,11 @@ impl Daemon {
         };
         daemon.measure(now);
         Ok(daemon)
+    }
+
+    /// The files that it was made from.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        [Some(&self.path), self.table.as_ref()].into_iter().flatten().cloned().collect()
     }
 
     /// Once a [`TICK`].
@@ -181,6 +187,7 @@ impl Daemon {
             return Ok(effects);
         }
         self.kernel.apply(&effects, &target, progress)?;
+        self.table = file.table;
         let before = std::mem::replace(&mut self.registry, target);
         if Overlay::of(&before) != Overlay::of(&self.registry)
             && let Err(e) = self.journal.rewrite(&journal::all_edits(&self.registry))
@@ -235,7 +242,7 @@ impl Daemon {
             imported.ok = false;
             imported.message = format!(
                 "nothing was imported: {} (--skip-bad imports the others: {counts})",
-                text::count(imported.bad as u64, "bad row")
+                count(imported.bad, "bad row")
             );
             return imported;
         }

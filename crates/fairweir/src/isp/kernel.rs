@@ -17,7 +17,7 @@ use super::meter::Snapshot;
 use super::plan::PlanEntry;
 use super::read::{HookChoice, IspSection};
 use super::registry::{Effects, Record, Registry};
-use crate::chained;
+use crate::words::chained;
 
 /// Tables have room for so many addresses at least.
 const ROOM_MIN: usize = 1 << 16;

@@ -1,8 +1,8 @@
 //! `fairweir isp`: polices the subscribers of an access network.
 //!
-//! One thread, woken every second and by signals and requests. The kernel polices by itself; the
-//! daemon only tells it who has what, and reads its counters. When it ends, however it does, its
-//! programs end with it and everything passes.
+//! A service of [`fairweir_daemon`]. The kernel polices by itself; the daemon tells it which
+//! subscriber has which plan, and reads its counters. When the daemon ends, however it does, its
+//! programs end with it and all traffic passes.
 //!
 //! | module | its job |
 //! |---|---|
@@ -10,29 +10,22 @@
 //! | [`read`], [`csv`] | the operator's files |
 //! | [`journal`], [`assemble`] | what the API changed, and how it stands over the files |
 //! | [`kernel`], [`meter`] | what the kernel is told, and what it counted |
-//! | [`daemon`], [`report`], [`http`] | the daemon, and what it tells |
+//! | [`daemon`], [`report`] | the daemon's state, and what it tells |
 //! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
 
 use std::io::{self, Write};
-use std::os::fd::BorrowedFd;
-use std::path::Path;
-use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use fairweir_core::units::Time;
-use fairweir_linux::{Lock, monotonic_now};
+use fairweir_daemon::{Access, Answer, Error, MetricsAt, Peer, Service, Spec, Watched};
+use fairweir_linux::monotonic_now;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use crate::chained;
-use crate::client::socket_path;
-use crate::events::Events;
+use crate::device::check_exists;
 use crate::progress::Count;
-use crate::server::{Peer, Server, as_line};
-use crate::systemd;
 use crate::text;
-use crate::wire::Outcome;
+use crate::words::{chained, count};
 
 mod address;
 mod assemble;
@@ -40,7 +33,6 @@ pub(crate) mod cli;
 mod commands;
 mod csv;
 mod daemon;
-mod http;
 mod journal;
 mod kernel;
 mod meter;
@@ -56,20 +48,16 @@ pub(crate) use show::{check, is_isp_file};
 
 use cli::{DaemonArgs, IspArgs};
 use daemon::{Daemon, TICK};
-use http::Http;
 use plan::PlanEntry;
 use read::IspFile;
 use registry::{Change, Effects};
-use wire::{Progress, Request, Step};
+use wire::Request;
 
-/// The name of the socket, and what `fairweir off` calls the daemon.
+/// The name of the instance.
 pub(crate) const NAME: &str = "isp";
 
 /// The longest request: a table of two million subscribers.
 const REQUEST_MAX: usize = 512 << 20;
-
-/// How often it is told how far something is, and others are answered meanwhile.
-const SAY_PERIOD: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &IspArgs) -> anyhow::Result<()> {
     match &args.command {
@@ -83,27 +71,34 @@ pub(crate) fn run(args: &IspArgs) -> anyhow::Result<()> {
 fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     let file = IspFile::load(&args.config)?;
     let devices = [Some(&file.isp.device), file.isp.uplink.as_ref()];
-    let mut locks = Vec::new();
-    for device in devices.into_iter().flatten() {
-        crate::host::check_exists(device)?;
-        locks.push(Lock::acquire(device)?);
+    let devices: Vec<String> = devices.into_iter().flatten().cloned().collect();
+    for device in &devices {
+        check_exists(device)?;
     }
     allow_many_files();
-    let mut events = Events::new(None, args.until_stdin_closes).context("no signals")?;
-    let mut server = Server::bind(&socket_path(&args.run_dir.run_dir, NAME), REQUEST_MAX)?;
-    if let Some((_, group)) = &file.isp.group {
-        server.open_to(*group)?;
-    }
-    let mut http = file.isp.metrics.map(Http::bind).transpose()?;
-    let mut daemon = begin(&file, &args.state.state_dir, &mut server)?;
-    info!(device = daemon.isp.device, subscribers = daemon.registry.subscribers().len(), "polices");
-    systemd::notify("READY=1\nSTATUS=");
-    let ran = Loop { daemon: &mut daemon, server: &mut server, http: &mut http, stop: false }
-        .run(&mut events);
-    systemd::notify("STOPPING=1");
-    daemon.kernel.detach();
-    info!(device = daemon.isp.device, "everything passes");
-    ran
+    let spec = Spec {
+        name: NAME.to_owned(),
+        devices,
+        run_dir: args.run_dir.run_dir.clone(),
+        admin_group: file.isp.group.as_ref().map(|(_, group)| *group),
+        user_group: args.user_group.group()?,
+        request_max: REQUEST_MAX,
+        metrics: file.isp.metrics.map(MetricsAt::Loopback),
+        until_stdin_closes: args.until_stdin_closes,
+        clock: monotonic_now,
+    };
+    fairweir_daemon::run(&spec, |progress| -> anyhow::Result<Isp> {
+        let count = Count::new("loaded", "subscribers");
+        let state_dir = &args.state.state_dir;
+        let daemon = Daemon::start(&file, state_dir, monotonic_now(), &mut |done, of| {
+            count.show(done, of);
+            progress.show(done, of);
+        })?;
+        count.end();
+        let subscribers = daemon.registry.subscribers().len();
+        info!(device = daemon.isp.device, subscribers, "policing");
+        Ok(Isp { daemon, tick_at: monotonic_now() + TICK })
+    })
 }
 
 /// The kernel's tables grow by a file descriptor for every thousand subscribers and direction.
@@ -117,183 +112,159 @@ fn allow_many_files() {
     }
 }
 
-/// Loads everything, and says how far it is if that takes long.
-fn begin(file: &IspFile, state_dir: &Path, server: &mut Server<Request>) -> anyhow::Result<Daemon> {
-    let count = Count::new("loaded", "subscribers");
-    let mut said = Instant::now();
-    let begun = Daemon::start(file, state_dir, monotonic_now(), &mut |done, of| {
-        count.show(done, of);
-        if said.elapsed() >= SAY_PERIOD {
-            said = Instant::now();
-            // Ten more seconds from now on before systemd loses patience.
-            let text = format!("STATUS=loading {done} of {of}\nEXTEND_TIMEOUT_USEC=10000000");
-            systemd::notify(&text);
-            refuse_meanwhile(server, done, of);
-        }
-    });
-    count.end();
-    begun
+/// The daemon as a service.
+struct Isp {
+    daemon: Daemon,
+    tick_at: Time,
 }
 
-/// Whoever asks while something takes long is told so at once.
-fn refuse_meanwhile(server: &mut Server<Request>, done: usize, of: usize) {
-    for (peer, _) in server.take_requests() {
-        let message = format!("busy: {done} of {of} subscribers are done; ask again");
-        server.answer(peer, &as_line(&Outcome { ok: false, message }));
-    }
-}
+impl Service for Isp {
+    type Request = Request;
 
-/// A daemon and who asks it.
-struct Loop<'d> {
-    daemon: &'d mut Daemon,
-    server: &'d mut Server<Request>,
-    http: &'d mut Option<Http>,
-    stop: bool,
-}
-
-impl Loop<'_> {
-    fn run(mut self, events: &mut Events) -> anyhow::Result<()> {
-        let mut tick_at = monotonic_now() + TICK;
-        while !self.stop {
-            let happened = events
-                .wait(tick_at.since(monotonic_now()), waits_for(self.server, self.http))
-                .context("cannot wait for events")?;
-            let now = monotonic_now();
-            self.stop |= happened.stop;
-            if happened.reload {
-                match self.daemon.reload(false, &mut |_, _| ()) {
-                    Ok(effects) => info!("reloaded: {}", in_words(&effects)),
-                    Err(e) => warn!("everything stays as it was: {}", chained(&e)),
-                }
-            }
-            if now >= tick_at {
-                self.daemon.handle_tick(now);
-                tick_at = monotonic_now() + TICK;
-            }
-            for (peer, request) in self.server.take_requests() {
-                let line = self.answer(peer, request, now);
-                self.server.answer(peer, &line);
-            }
-            let daemon = &mut *self.daemon;
-            if let Some(http) = self.http {
-                let text = |top| report::metrics(daemon, top, now).map_err(|e| chained(&e));
-                http.serve(text);
-            }
-        }
-        Ok(())
-    }
-
-    fn answer(&mut self, peer: Peer, request: Request, now: Time) -> String {
-        let outcome = match request {
-            Request::Status => return as_line(&report::status(self.daemon, now)),
-            Request::List { plan, after, limit } => {
-                let (plan, after) = (plan.as_deref(), after.as_deref());
-                return as_line(&report::list(self.daemon, plan, after, limit));
-            }
-            Request::Plans => {
-                let plans = self.daemon.registry.plans().values();
-                let plans: Vec<Value> = plans.map(|record| record.entry.to_json()).collect();
-                return as_line(&json!({ "plans": plans }));
-            }
-            Request::Counters { name } => value(report::subscriber(self.daemon, &name)),
-            Request::Top { count } => {
-                let daemon = &mut *self.daemon;
-                let (kernel, registry) = (&daemon.kernel, &daemon.registry);
-                value(daemon.meter.busiest(kernel, registry, count, now))
-            }
-            Request::Metrics { top } => {
-                value(report::metrics(self.daemon, top, now).map(|text| json!({ "text": text })))
-            }
-            Request::Off => {
-                self.stop = true;
-                self.daemon.kernel.detach();
-                message(Ok("it polices nobody any more and ends".to_owned()))
-            }
-            Request::Import { table, dry_run, skip_bad } => {
-                let mut progress = progress(self.server, peer);
-                let imported = self.daemon.import(&table, dry_run, skip_bad, &mut progress);
-                log(peer, "import", imported.ok, &imported.message);
-                return as_line(&imported);
-            }
-            change => {
-                let (what, done) = self.change(peer, change);
-                if let Err(e) = &done {
-                    log(peer, what, false, &chained(e));
-                } else if let Ok(text) = &done {
-                    log(peer, what, true, text);
-                }
-                message(done)
-            }
-        };
-        as_line(&outcome)
-    }
-
-    /// What changes something, and is answered by what it did.
-    fn change(&mut self, peer: Peer, request: Request) -> (&'static str, anyhow::Result<String>) {
-        let mut progress = progress(self.server, peer);
-        let daemon = &mut *self.daemon;
-        let plan = |value: &Value| PlanEntry::from_json(value).map_err(anyhow::Error::msg);
-        let (what, changes) = match request {
-            Request::Reload { dry_run } => {
-                let done = daemon.reload(dry_run, &mut progress);
-                let would = if dry_run { "dry run, nothing was changed: " } else { "" };
-                return ("reload", done.map(|effects| format!("{would}{}", in_words(&effects))));
-            }
-            Request::Revert { names, all } => {
-                let done = daemon.revert(&names, all, &mut progress);
-                return ("revert", done.map(|effects| in_words(&effects)));
-            }
-            Request::Add { subscriber } => ("add", Ok(Change::Add(subscriber))),
-            Request::Change { name, addresses, plan } => {
-                let addresses = addresses.map(|a| a.0);
-                ("change", Ok(Change::Alter { name, addresses, plan }))
-            }
-            Request::Remove { name } => ("remove", Ok(Change::Remove(name))),
-            Request::AddPlan { plan: value } => ("add a plan", plan(&value).map(Change::AddPlan)),
-            Request::ChangePlan { plan: value } => {
-                ("change a plan", plan(&value).map(Change::AlterPlan))
-            }
-            Request::RemovePlan { name } => ("remove a plan", Ok(Change::RemovePlan(name))),
-            Request::Status
-            | Request::Off
-            | Request::List { .. }
+    fn access_for(request: &Request) -> Access {
+        match request {
+            Request::List { .. }
             | Request::Counters { .. }
             | Request::Top { .. }
             | Request::Plans
-            | Request::Import { .. }
-            | Request::Metrics { .. } => unreachable!("answered elsewhere"),
-        };
-        let done = changes.and_then(|change| daemon.change(&[change], &mut progress));
-        (what, done.map(|effects| in_words(&effects)))
+            | Request::Import { dry_run: true, .. } => Access::Read,
+            Request::Add { .. }
+            | Request::Change { .. }
+            | Request::Remove { .. }
+            | Request::AddPlan { .. }
+            | Request::ChangePlan { .. }
+            | Request::RemovePlan { .. }
+            | Request::Import { dry_run: false, .. }
+            | Request::Revert { .. } => Access::Change,
+        }
+    }
+
+    fn deadline(&self) -> Time {
+        self.tick_at
+    }
+
+    fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
+        self.daemon.handle_tick(now);
+        self.tick_at = now + TICK;
+        Ok(())
+    }
+
+    fn handle_request(
+        &mut self,
+        request: Request,
+        peer: Peer,
+        now: Time,
+        progress: &mut fairweir_daemon::Progress<'_>,
+    ) -> Answer {
+        let daemon = &mut self.daemon;
+        let mut progress = |done, of| progress.show(done, of);
+        match request {
+            Request::List { plan, after, limit } => {
+                let (plan, after) = (plan.as_deref(), after.as_deref());
+                Answer::value(&report::list(daemon, plan, after, limit))
+            }
+            Request::Plans => {
+                let plans = daemon.registry.plans().values();
+                let plans: Vec<Value> = plans.map(|record| record.entry.to_json()).collect();
+                Answer::value(&json!({ "plans": plans }))
+            }
+            Request::Counters { name } => answer(report::subscriber(daemon, &name)),
+            Request::Top { count } => {
+                answer(daemon.meter.busiest(&daemon.kernel, &daemon.registry, count, now))
+            }
+            Request::Import { table, dry_run, skip_bad } => {
+                let imported = daemon.import(&table, dry_run, skip_bad, &mut progress);
+                log(peer, "import", imported.ok, &imported.message);
+                Answer::value(&imported)
+            }
+            Request::Revert { names, all } => {
+                outcome(peer, "revert", daemon.revert(&names, all, &mut progress))
+            }
+            Request::Add { subscriber } => {
+                let changes = [Change::Add(subscriber)];
+                outcome(peer, "add", daemon.change(&changes, &mut progress))
+            }
+            Request::Change { name, addresses, plan } => {
+                let addresses = addresses.map(|a| a.0);
+                let changes = [Change::Alter { name, addresses, plan }];
+                outcome(peer, "change", daemon.change(&changes, &mut progress))
+            }
+            Request::Remove { name } => {
+                outcome(peer, "remove", daemon.change(&[Change::Remove(name)], &mut progress))
+            }
+            Request::AddPlan { plan } => {
+                let change = PlanEntry::from_json(&plan).map(Change::AddPlan);
+                let change = change.map_err(anyhow::Error::msg);
+                let done = change.and_then(|change| daemon.change(&[change], &mut progress));
+                outcome(peer, "add a plan", done)
+            }
+            Request::ChangePlan { plan } => {
+                let change = PlanEntry::from_json(&plan).map(Change::AlterPlan);
+                let change = change.map_err(anyhow::Error::msg);
+                let done = change.and_then(|change| daemon.change(&[change], &mut progress));
+                outcome(peer, "change a plan", done)
+            }
+            Request::RemovePlan { name } => {
+                let changes = [Change::RemovePlan(name)];
+                outcome(peer, "remove a plan", daemon.change(&changes, &mut progress))
+            }
+        }
+    }
+
+    fn reload(
+        &mut self,
+        dry_run: bool,
+        _: Time,
+        progress: &mut fairweir_daemon::Progress<'_>,
+    ) -> Result<String, String> {
+        let done = self.daemon.reload(dry_run, &mut |done, of| progress.show(done, of));
+        let prefix = if dry_run { "dry run, nothing was changed: " } else { "" };
+        let done = done.map(|effects| format!("{prefix}{}", in_words(&effects)));
+        done.map_err(|e| chained(&e))
+    }
+
+    fn watched(&self) -> Watched {
+        Watched { files: self.daemon.files(), dirs: Vec::new() }
+    }
+
+    fn status(&mut self, now: Time) -> Answer {
+        Answer::value(&report::status(&self.daemon, now))
+    }
+
+    fn metrics(&mut self, top: usize, now: Time) -> Result<String, String> {
+        report::metrics(&mut self.daemon, top, now).map_err(|e| chained(&e))
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        if self.daemon.kernel.is_attached() {
+            self.daemon.kernel.detach();
+            info!(device = self.daemon.isp.device, "policing stopped; all traffic passes");
+        }
+        Ok(())
     }
 }
 
-fn waits_for<'s>(
-    server: &'s Server<Request>,
-    http: &'s Option<Http>,
-) -> impl Iterator<Item = (BorrowedFd<'s>, bool)> {
-    server.waits_for().chain(http.iter().flat_map(Http::waits_for))
+/// What a change did, for the log and for the client.
+fn outcome(peer: Peer, what: &str, done: anyhow::Result<Effects>) -> Answer {
+    let done = done.map(|effects| in_words(&effects)).map_err(|e| chained(&e));
+    match &done {
+        Ok(text) => log(peer, what, true, text),
+        Err(e) => log(peer, what, false, e),
+    }
+    Answer::outcome(done)
 }
 
-/// Tells whoever asked how far it is, and others that they have to wait.
-fn progress(server: &mut Server<Request>, peer: Peer) -> impl FnMut(usize, usize) {
-    let mut said = Instant::now();
-    move |done, of| {
-        if said.elapsed() >= SAY_PERIOD {
-            said = Instant::now();
-            server.tell(peer, &as_line(&Progress { progress: Step { done, of } }));
-            refuse_meanwhile(server, done, of);
-        }
+fn answer(found: anyhow::Result<impl serde::Serialize>) -> Answer {
+    match found {
+        Ok(value) => Answer::value(&value),
+        Err(e) => Answer::error(chained(&e)),
     }
 }
 
 fn log(peer: Peer, what: &str, ok: bool, message: &str) {
     let (uid, pid) = (peer.uid, peer.pid);
-    if ok {
-        info!(uid, pid, "{what}: {message}");
-    } else {
-        info!(uid, pid, "{what} was refused: {message}");
-    }
+    let verdict = if ok { "" } else { " refused" };
+    info!(uid, pid, "{what}{verdict}: {message}");
 }
 
 /// What changes did, in a few words.
@@ -303,11 +274,9 @@ fn in_words(effects: &Effects) -> String {
     }
     let mut parts = Vec::new();
     let [added, changed, removed] = effects.counts();
-    for (count, what) in [(added, "added"), (changed, "changed"), (removed, "removed")] {
-        match count {
-            0 => {}
-            1 => parts.push(format!("1 subscriber {what}")),
-            n => parts.push(format!("{n} subscribers {what}")),
+    for (number, what) in [(added, "added"), (changed, "changed"), (removed, "removed")] {
+        if number > 0 {
+            parts.push(format!("{} {what}", count(number, "subscriber")));
         }
     }
     for (name, before, after) in &effects.plans {
@@ -328,21 +297,6 @@ fn in_words(effects: &Effects) -> String {
 
 /// More changes are counted.
 const WORDS_MAX: usize = 8;
-
-fn message(done: anyhow::Result<String>) -> Value {
-    let outcome = match done {
-        Ok(message) => Outcome { ok: true, message },
-        Err(e) => Outcome { ok: false, message: chained(&e) },
-    };
-    json!(outcome)
-}
-
-fn value(found: anyhow::Result<impl serde::Serialize>) -> Value {
-    match found {
-        Ok(value) => json!(value),
-        Err(e) => message(Err(e)),
-    }
-}
 
 /// Writes to stdout.
 fn say(text: &str) -> io::Result<()> {

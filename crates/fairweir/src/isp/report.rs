@@ -1,8 +1,7 @@
 //! What the daemon tells those who ask: its status, subscribers, and metrics.
 
-use std::fmt::Write;
-
 use fairweir_core::units::Time;
+use fairweir_daemon::Metrics;
 use fairweir_linux::police::{Counters, Direction, Hook};
 use serde_json::Value;
 
@@ -161,85 +160,79 @@ fn directions_of(
 // ------------------------------------------------------------------------------------------------
 // Metrics
 
-/// Metrics in Prometheus' text format, with the `top` busiest subscribers.
+/// OpenMetrics text, with the `top` busiest subscribers.
 ///
 /// # Errors
 /// If the kernel refuses.
 pub(super) fn metrics(daemon: &mut Daemon, top: usize, now: Time) -> anyhow::Result<String> {
     let status = status(daemon, now);
-    let mut text = String::new();
-    let device = escaped(&status.device);
-    family(
-        &mut text,
-        "fairweir_up",
-        "gauge",
-        "Whether subscribers are policed (1) or everything passes (0).",
-    );
-    line(&mut text, "fairweir_up", &[("interface", &device)], u64::from(status.enforcing));
-    family(&mut text, "fairweir_subscribers", "gauge", "Subscribers of a plan.");
+    let mut metrics = Metrics::default();
+    let device = ("interface", status.device.as_str());
+    metrics.gauge("fairweir_up", "Whether subscribers are policed (1) or all traffic passes (0).");
+    metrics.sample(&[device], u64::from(status.enforcing));
+    metrics.gauge("fairweir_subscribers", "Subscribers of a plan.");
     for plan in &status.plans {
-        let labels = [("interface", &*device), ("plan", &*escaped(&plan.name))];
-        line(&mut text, "fairweir_subscribers", &labels, plan.subscribers as u64);
+        metrics.sample(&[device, ("plan", &plan.name)], plan.subscribers);
     }
     let name = "fairweir_plan_rate_bytes_per_second";
-    family(&mut text, name, "gauge", "What a plan gives each of its subscribers.");
+    metrics.gauge(name, "Rate of each subscriber of a plan.");
     for plan in &status.plans {
         for (direction, rate) in pairs(plan.rate_bps) {
             if let Some(bps) = rate {
-                let labels = labels_of(&device, direction, Some(("plan", &escaped(&plan.name))));
-                line(&mut text, name, &borrowed(&labels), bps / 8);
+                let labels = [device, ("direction", direction), ("plan", &plan.name)];
+                metrics.sample(&labels, bps / 8);
             }
         }
     }
-    totals(&mut text, &device, &status);
-    let name = "fairweir_memory_bytes";
-    family(&mut text, name, "gauge", "What the kernel holds for plans and subscribers.");
-    line(&mut text, name, &[("interface", &device)], status.memory_bytes);
+    totals(&mut metrics, device, &status);
+    metrics.gauge("fairweir_memory_bytes", "Kernel memory for plans and subscribers.");
+    metrics.sample(&[device], status.memory_bytes);
     if top > 0 {
-        subscribers(&mut text, &device, daemon, top, now)?;
+        subscribers(&mut metrics, device, daemon, top, now)?;
     }
-    Ok(text)
+    Ok(metrics.finish())
 }
 
-/// Name, explanation, and where it stands in the totals.
+type Label<'l> = (&'l str, &'l str);
+
+/// Name, explanation, and the value among the totals.
 type Counter = (&'static str, &'static str, fn(&TotalsStatus) -> u64);
 
 const COUNTERS: [Counter; 5] = [
-    ("passed_bytes_total", "L2 bytes that passed.", |t| t.passed_bytes),
-    ("passed_packets_total", "Packets that passed.", |t| t.passed_packets),
-    ("dropped_bytes_total", "L2 bytes that were dropped.", |t| t.dropped_bytes),
-    ("dropped_packets_total", "Packets that were dropped.", |t| t.dropped_packets),
-    ("marked_packets_total", "Packets that passed, marked (ECN CE).", |t| t.marked_packets),
+    ("passed_bytes", "L2 bytes that passed.", |t| t.passed_bytes),
+    ("passed_packets", "Packets that passed.", |t| t.passed_packets),
+    ("dropped_bytes", "L2 bytes that were dropped.", |t| t.dropped_bytes),
+    ("dropped_packets", "Packets that were dropped.", |t| t.dropped_packets),
+    ("marked_packets", "Packets that passed, marked (ECN CE).", |t| t.marked_packets),
 ];
 
-/// Of all plans, and of what belongs to nobody.
-fn totals(text: &mut String, device: &str, status: &Status) {
+/// Of all plans, and of traffic that belongs to no subscriber.
+fn totals(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
     for (name, help, count) in COUNTERS {
-        let name = format!("fairweir_{name}");
-        family(text, &name, "counter", &format!("{help} By plan, of all its subscribers."));
+        let help = format!("{help} By plan, of all its subscribers.");
+        metrics.counter(&format!("fairweir_{name}"), &help);
         for plan in &status.plans {
             for ((direction, totals), (_, rate)) in pairs(plan.totals).zip(pairs(plan.rate_bps)) {
                 if rate.is_some() {
-                    let labels = labels_of(device, direction, Some(("plan", &escaped(&plan.name))));
-                    line(text, &name, &borrowed(&labels), count(&totals));
+                    let labels = [device, ("direction", direction), ("plan", &plan.name)];
+                    metrics.sample(&labels, count(&totals));
                 }
             }
         }
     }
     for (name, help, count) in &COUNTERS[..2] {
-        let name = format!("fairweir_unknown_{name}");
-        family(text, &name, "counter", &format!("{help} Of nobody's addresses."));
+        let help = format!("{help} Of addresses without a subscriber.");
+        metrics.counter(&format!("fairweir_unknown_{name}"), &help);
         for (direction, totals) in pairs(status.unknown) {
-            let labels = labels_of(device, direction, None);
-            line(text, &name, &borrowed(&labels), count(&totals));
+            metrics.sample(&[device, ("direction", direction)], count(&totals));
         }
     }
 }
 
-/// Of the busiest subscribers alone: a million time series are too many.
+/// Of the busiest subscribers only: a million time series are too many.
 fn subscribers(
-    text: &mut String,
-    device: &str,
+    metrics: &mut Metrics,
+    device: Label<'_>,
     daemon: &mut Daemon,
     top: usize,
     now: Time,
@@ -251,21 +244,24 @@ fn subscribers(
     }
     type Count = fn(&SubscriberCounters) -> u64;
     let counters: [(&str, &str, Count); 3] = [
-        ("passed_bytes_total", "L2 bytes that passed.", |c| c.passed_bytes),
-        ("dropped_packets_total", "Packets that were dropped.", |c| c.dropped_packets),
-        ("marked_packets_total", "Packets that passed, marked.", |c| c.marked_packets),
+        ("passed_bytes", "L2 bytes that passed.", |c| c.passed_bytes),
+        ("dropped_packets", "Packets that were dropped.", |c| c.dropped_packets),
+        ("marked_packets", "Packets that passed, marked.", |c| c.marked_packets),
     ];
     for (name, help, count) in counters {
-        let name = format!("fairweir_subscriber_{name}");
-        family(text, &name, "counter", &format!("{help} Of the busiest subscribers."));
+        let help = format!("{help} Of the busiest subscribers.");
+        metrics.counter(&format!("fairweir_subscriber_{name}"), &help);
         for (busy, status) in &of {
             let both = Directions { download: status.download, upload: status.upload };
             for (direction, counters) in pairs(both) {
                 let Some(counters) = counters else { continue };
-                let who = ("subscriber", &*escaped(&busy.name));
-                let mut labels = labels_of(device, direction, Some(who));
-                labels.push(("plan".to_owned(), escaped(&busy.plan)));
-                line(text, &name, &borrowed(&labels), count(&counters));
+                let labels = [
+                    device,
+                    ("direction", direction),
+                    ("subscriber", &busy.name),
+                    ("plan", &busy.plan),
+                ];
+                metrics.sample(&labels, count(&counters));
             }
         }
     }
@@ -274,27 +270,4 @@ fn subscribers(
 
 fn pairs<T>(both: Directions<T>) -> impl Iterator<Item = (&'static str, T)> {
     DIRECTIONS.into_iter().map(direction_name).zip([both.download, both.upload])
-}
-
-fn labels_of(device: &str, direction: &str, more: Option<(&str, &str)>) -> Vec<(String, String)> {
-    let labels = [("interface", device), ("direction", direction)].into_iter().chain(more);
-    labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
-}
-
-fn borrowed(labels: &[(String, String)]) -> Vec<(&str, &str)> {
-    labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
-}
-
-fn family(text: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
-
-fn line(text: &mut String, name: &str, labels: &[(&str, &str)], value: u64) {
-    let labels: Vec<String> = labels.iter().map(|(key, v)| format!("{key}=\"{v}\"")).collect();
-    let _ = writeln!(text, "{name}{{{}}} {value}", labels.join(","));
-}
-
-/// A label's value. Source: Prometheus' text format 0.0.4.
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

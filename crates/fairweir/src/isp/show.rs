@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use fairweir_core::units::{Bytes, Rate};
+use fairweir_daemon::Access;
 use serde_json::{Value, json};
 
 use super::assemble::assemble;
@@ -17,9 +18,9 @@ use super::report::hook_status;
 use super::wire::{Request, Status, SubscriberCounters, SubscriberStatus, TotalsStatus};
 use crate::exit::usage;
 use crate::progress::Count;
-use crate::status::mbit;
 use crate::table::{self, Align};
 use crate::text;
+use crate::words::{count, mbit};
 
 /// Whether a file is an ISP's; one that is no TOML at all is not.
 pub(crate) fn is_isp_file(path: &Path) -> bool {
@@ -46,7 +47,7 @@ pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     let overlay = journal::look(&journal::path_in(&args.state.state_dir))?;
     let registry = counted(&file, &overlay)?;
     for device in [Some(&file.isp.device), file.isp.uplink.as_ref()].into_iter().flatten() {
-        crate::host::check_exists(device)?;
+        crate::device::check_exists(device)?;
     }
     print(&file, &registry, args.json)
 }
@@ -82,7 +83,7 @@ fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<(
         writeln!(out, "serves metrics at http://{metrics}/metrics")?;
     }
     let (subscribers, addresses) = (registry.subscribers().len(), registry.address_count());
-    let subscribers = text::count(subscribers as u64, "subscriber");
+    let subscribers = count(subscribers, "subscriber");
     match addresses {
         1 => writeln!(out, "{subscribers} with 1 address\n")?,
         n => writeln!(out, "{subscribers} with {n} addresses\n")?,
@@ -175,17 +176,17 @@ fn understood(file: &IspFile, registry: &Registry) -> Value {
 
 /// `fairweir isp status`.
 pub(super) fn status(args: &StatusArgs) -> anyhow::Result<()> {
-    let mut asker = Asker::connect(&args.run_dir)?;
+    let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
     let out = &mut text::stdout();
     if args.json {
-        let status: Value = asker.ask(&Request::Status)?;
+        let status: Value = asker.ask(&fairweir_daemon::Request::Status)?;
         if status["ok"] == false {
             anyhow::bail!("{}", status["message"].as_str().unwrap_or_default());
         }
         writeln!(out, "{status}")?;
         return Ok(());
     }
-    let status: Status = asker.ask(&Request::Status)?;
+    let status: Status = asker.ask(&fairweir_daemon::Request::Status)?;
     writeln!(out, "{}\n", headline(&status))?;
     print_status(out, &status)?;
     writeln!(out)?;
@@ -200,8 +201,8 @@ pub(super) fn headline(status: &Status) -> String {
     let doing = if status.enforcing { "policing" } else { "everything passes" };
     let hook = status.hooks.first().map_or("no hook", |hook| &hook.hook).replace('_', " ");
     let minutes = status.since_s as u64 / 60;
-    let subscribers = text::count(status.subscribers as u64, "subscriber");
-    let who = format!("{subscribers}, {}", text::count(status.plans.len() as u64, "plan"));
+    let subscribers = count(status.subscribers, "subscriber");
+    let who = format!("{subscribers}, {}", count(status.plans.len(), "plan"));
     format!("{}  {hook}  {who}  {doing}  up {minutes} min", status.device)
 }
 
@@ -273,7 +274,7 @@ fn lost(totals: &TotalsStatus) -> String {
 
 /// `fairweir isp show`.
 pub(super) fn subscriber(args: &ShowArgs) -> anyhow::Result<()> {
-    let mut asker = Asker::connect(&args.run_dir)?;
+    let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
     let status: SubscriberStatus = asker.ask(&Request::Counters { name: args.name.clone() })?;
     let out = &mut text::stdout();
     if args.json {
@@ -301,7 +302,7 @@ pub(super) fn subscriber(args: &ShowArgs) -> anyhow::Result<()> {
 
 /// `fairweir isp plan list`.
 pub(super) fn plans(args: &StatusArgs) -> anyhow::Result<()> {
-    let mut asker = Asker::connect(&args.run_dir)?;
+    let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
     let out = &mut text::stdout();
     if args.json {
         let answer: Value = asker.ask(&Request::Plans)?;
@@ -310,7 +311,7 @@ pub(super) fn plans(args: &StatusArgs) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let status: Status = asker.ask(&Request::Status)?;
+    let status: Status = asker.ask(&fairweir_daemon::Request::Status)?;
     let row = |plan: &super::wire::PlanStatus| {
         let or_dash = |bps: Option<u64>| bps.map_or_else(|| "-".to_owned(), mbit);
         vec![

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::thread::sleep;
 use std::time::Duration;
 
+use fairweir_daemon::Access;
 use ratatui::Frame;
 use ratatui::crossterm::event;
 use ratatui::layout::{Constraint, Layout};
@@ -15,16 +16,16 @@ use super::cli::TopArgs;
 use super::commands::Asker;
 use super::show::headline;
 use super::wire::{Busiest, Busy, BusyDirection, Request, Status};
-use crate::status::mbit;
 use crate::table::{self, Align};
+use crate::terminal::is_quit;
 use crate::text;
-use crate::top::is_quit;
+use crate::words::mbit;
 
 /// How often the daemon is asked.
 const PERIOD: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
-    let mut asker = Asker::connect(&args.run_dir)?;
+    let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
     let request = Request::Top { count: args.count };
     let mut busiest: Busiest = asker.ask(&request)?;
     let is_live =
@@ -43,7 +44,7 @@ pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let mut status: Status = asker.ask(&Request::Status)?;
+    let mut status: Status = asker.ask(&fairweir_daemon::Request::Status)?;
     let mut terminal = ratatui::try_init()?;
     let ran = (|| -> anyhow::Result<()> {
         loop {
@@ -52,7 +53,7 @@ pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
                 return Ok(());
             }
             busiest = asker.ask(&request)?;
-            status = asker.ask(&Request::Status)?;
+            status = asker.ask(&fairweir_daemon::Request::Status)?;
         }
     })();
     ratatui::try_restore()?;

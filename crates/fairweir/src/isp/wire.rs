@@ -12,15 +12,6 @@ use super::registry::SubscriberSpec;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Request {
-    /// Answered by [`Status`].
-    Status,
-    /// Detach and end.
-    Off,
-    /// Read the file again.
-    Reload {
-        #[serde(default)]
-        dry_run: bool,
-    },
     Add {
         subscriber: SubscriberSpec,
     },
@@ -80,11 +71,6 @@ pub(super) enum Request {
         #[serde(default)]
         all: bool,
     },
-    /// Answered by an object `text`, in Prometheus' format.
-    Metrics {
-        #[serde(default)]
-        top: usize,
-    },
 }
 
 /// Addresses as texts.
@@ -100,19 +86,6 @@ impl Addresses {
     pub(super) fn parse(texts: &[String]) -> Result<Addresses, String> {
         texts.iter().map(|text| parse_address(text)).collect::<Result<_, _>>().map(Addresses)
     }
-}
-
-/// How far something is that takes long; what was asked is still to be answered.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Progress {
-    pub(super) progress: Step,
-}
-
-/// See [`Progress`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Step {
-    pub(super) done: usize,
-    pub(super) of: usize,
 }
 
 /// How an import went.
@@ -275,8 +248,7 @@ mod tests {
     #[test]
     fn requests_are_read_as_the_documentation_writes_them() {
         let read = |text: &str| serde_json::from_str::<Request>(text);
-        assert_eq!(read(r#"{"request":"status"}"#).unwrap(), Request::Status);
-        assert_eq!(read(r#"{"request":"reload"}"#).unwrap(), Request::Reload { dry_run: false });
+        assert_eq!(read(r#"{"request":"plans"}"#).unwrap(), Request::Plans);
         let add = r#"{"request":"add","subscriber":
             {"name":"alice","addresses":["192.0.2.1","2001:db8:1::/56"],"plan":"home-50"}}"#;
         let Request::Add { subscriber } = read(add).unwrap() else { panic!("it is `add`") };

@@ -181,7 +181,7 @@ impl Stage {
         let log = File::create(self.path("daemon.log")).unwrap();
         command.stderr(log);
         let child = self.home.run(|| command.spawn().unwrap());
-        let socket = self.dir.path().join("run/wan.sock");
+        let socket = self.dir.path().join("run/host-wan.sock");
         Daemon::begun(child, socket, self.path("daemon.log"), |status| status["ready"] == true)
     }
 
@@ -279,19 +279,19 @@ impl Daemon {
         Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
     }
 
-    /// The answer to a request without anything else, if there is one within 3 s.
+    /// The value of the reply, or the whole reply if it has none, if there is one within 3 s.
     pub fn ask(&self, request: &str) -> Option<Value> {
         self.ask_json(&serde_json::json!({ "request": request }))
     }
 
-    /// The answer to a request, if there is one within 3 s.
+    /// The same for a request with more than a name.
     pub fn ask_json(&self, request: &Value) -> Option<Value> {
         let mut stream = UnixStream::connect(&self.socket).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
         writeln!(stream, "{request}").ok()?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).ok()?;
-        serde_json::from_str(&line).ok()
+        value_of(serde_json::from_str(&line).ok()?)
     }
 
     pub fn status(&self) -> Value {
@@ -337,6 +337,11 @@ impl Drop for Daemon {
             eprintln!("--- the daemon said:\n{said}---");
         }
     }
+}
+
+/// The value of a daemon's reply, or the whole reply if it has none.
+pub fn value_of(mut reply: Value) -> Option<Value> {
+    if reply["reply"] == "value" { Some(reply["value"].take()) } else { Some(reply) }
 }
 
 /// A TCP connection that receives without end.

@@ -13,7 +13,7 @@ use fairweir_core::receiver::{ConnectionSample, ConnectionWindow, Windows};
 use fairweir_core::units::{Bytes, Rate};
 use fairweir_linux::netns::Netns;
 use fairweir_linux::police::Hook;
-use fairweir_linux::{Host, HostSpec, Lock, Mode};
+use fairweir_linux::{Host, HostSpec, Mode};
 
 /// To which an agent that does `bound` bounds all connections.
 pub(crate) const BOUND_BYTES: u64 = 50_000;
@@ -152,7 +152,6 @@ fn perform(verb: &str, address: &str) {
             while socket.recv(&mut [0; 2_000]).is_ok() {}
         }
         "host" | "host-clsact" => {
-            let _lock = Lock::acquire(address).unwrap();
             let policy = crate::common::policy(&[("a", &["app:nobody"])]);
             let spec = HostSpec { dev: address.into(), policy, mode: Mode::Shape, census: false };
             let mut host = match verb {
@@ -168,7 +167,6 @@ fn perform(verb: &str, address: &str) {
             }
         }
         "bound" => {
-            let _lock = Lock::acquire(address).unwrap();
             let policy = crate::common::policy(&[]);
             let spec = HostSpec { dev: address.into(), policy, mode: Mode::Count, census: false };
             let mut host = Host::attach(&spec).unwrap();

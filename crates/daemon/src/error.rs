@@ -1,0 +1,91 @@
+//! What can go wrong around a daemon.
+
+use std::io;
+use std::path::PathBuf;
+
+/// What was attempted on what, and why it failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel refused.
+    #[error("cannot {attempted}: {source}")]
+    Io {
+        /// In the infinitive.
+        attempted: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Another process holds the lock.
+    #[error("`{name}` is controlled by another fairweir (pid {pid}); `fairweir off` stops it")]
+    AlreadyRunning {
+        /// The instance or the resource.
+        name: String,
+        /// The holder, as it wrote it; 0 if it has not yet.
+        pid: i32,
+    },
+    /// A directory in which others could replace files.
+    #[error(
+        "{path} is owned by uid {uid} with mode {mode:04o}: it must be a directory of root (or of \
+         the caller) that nobody else may write to"
+    )]
+    UnsafeDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Another process listens at the socket.
+    #[error(
+        "another process listens at {path}, perhaps a daemon of another network namespace; choose \
+         another --run-dir"
+    )]
+    SocketInUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// No daemon listens.
+    #[error("no daemon answers for `{name}` in {run_dir}: {source}")]
+    NotRunning {
+        /// The instance.
+        name: String,
+        /// The directory of the sockets.
+        run_dir: PathBuf,
+        /// Why connecting failed.
+        source: io::Error,
+    },
+    /// The daemon did not answer in time.
+    #[error("the daemon of `{name}` has not answered for {seconds} s; `fairweir off` stops it")]
+    NoAnswer {
+        /// The instance.
+        name: String,
+        /// How long the client waited.
+        seconds: u64,
+    },
+    /// The connection ended early.
+    #[error("the connection to the daemon of `{name}` broke: {why}")]
+    Broken {
+        /// The instance.
+        name: String,
+        /// What happened.
+        why: String,
+    },
+    /// A reply of another version.
+    #[error("the reply of the daemon of `{name}` is not understood: {why}; check its version")]
+    NotUnderstood {
+        /// The instance.
+        name: String,
+        /// The parser's message.
+        why: String,
+    },
+    /// The daemon refused the request.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Error {
+    /// An [`Error::Io`]; `attempted` in the infinitive.
+    pub fn io(attempted: impl Into<String>, source: io::Error) -> Error {
+        Error::Io { attempted: attempted.into(), source }
+    }
+}

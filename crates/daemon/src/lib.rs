@@ -1,0 +1,40 @@
+//! What every daemon of fairweir has: an event loop, a Unix socket with tagged requests and replies,
+//! a client, reload, a lock, a state directory, metrics, and the protocol with systemd.
+//!
+//! A daemon is a [`Service`]: it has a deadline, handles requests, reloads its configuration, and
+//! says how it is. [`run`] does everything else. `docs/adding-a-service.md` is a walk-through.
+//!
+//! | module | its job |
+//! |---|---|
+//! | [`service`](self) | the trait, and the loop that drives it |
+//! | `events` | signals, changed files, end of stdin |
+//! | `server`, `client`, `wire` | both ends of the socket, and what goes over it |
+//! | `http`, `metrics` | OpenMetrics, for Prometheus |
+//! | `run_dir`, `lock`, `state_dir` | sockets, locks and remembered files, safe from other users |
+//! | `systemd` | readiness and watchdog |
+#![forbid(unsafe_code)]
+
+mod client;
+mod error;
+mod events;
+mod http;
+mod lock;
+mod metrics;
+mod run_dir;
+mod server;
+mod service;
+mod state_dir;
+mod systemd;
+mod wire;
+
+pub use client::{Client, OnProgress};
+pub use error::Error;
+pub use events::Watched;
+pub use http::MetricsAt;
+pub use lock::Lock;
+pub use metrics::Metrics;
+pub use run_dir::{control_socket, instances, metrics_socket, status_socket};
+pub use server::{Access, Peer};
+pub use service::{Progress, Service, Spec, run};
+pub use state_dir::StateDir;
+pub use wire::{Answer, Reply, Request, as_line};

@@ -1,0 +1,151 @@
+//! The run directory: where the sockets and locks of the daemons of a machine are.
+//!
+//! | path below the run directory | what it is | who may use it |
+//! |---|---|---|
+//! | `NAME.sock` | requests that may change something | root, and a group that the service names |
+//! | `status/NAME.sock` | requests that only read | the group of `--user-group` |
+//! | `metrics/NAME.sock` | OpenMetrics over HTTP | the group of `--user-group` |
+//! | `lock/NETNS-NAME.lock` | held by the daemon (see [`crate::Lock`]) | root |
+//!
+//! `NAME` is the instance: `isp`, or a service and its device as in `host-eth0`. All of these
+//! directories belong to the daemon's user and nobody else may write to them, so no other local user
+//! can take a name, connect a daemon to a socket of their own, or hold a lock.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, chown, geteuid};
+
+use crate::Error;
+
+/// Where a daemon listens for requests that may change something.
+pub fn control_socket(run_dir: &Path, name: &str) -> PathBuf {
+    run_dir.join(format!("{name}.sock"))
+}
+
+/// Where it listens for requests that only read.
+pub fn status_socket(run_dir: &Path, name: &str) -> PathBuf {
+    run_dir.join("status").join(format!("{name}.sock"))
+}
+
+/// Where it serves metrics over a Unix socket.
+pub fn metrics_socket(run_dir: &Path, name: &str) -> PathBuf {
+    run_dir.join("metrics").join(format!("{name}.sock"))
+}
+
+/// The instances that have a socket in `run_dir`, sorted by name.
+///
+/// # Errors
+/// If the directory cannot be read; one that does not exist has no instances.
+pub fn instances(run_dir: &Path) -> Result<Vec<String>, Error> {
+    let attempted = || format!("read the directory {}", run_dir.display());
+    let entries = match fs::read_dir(run_dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::io(attempted(), e)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(|e| Error::io(attempted(), e))?.file_name();
+        names.extend(name.to_str().and_then(|n| n.strip_suffix(".sock")).map(str::to_owned));
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Listens at a socket of the run directory, in place of one that a killed daemon left; its owner
+/// and the members of `group` may connect.
+///
+/// # Errors
+/// [`Error::SocketInUse`], [`Error::UnsafeDirectory`], or what the kernel said.
+pub(crate) fn listen(path: &Path, group: Option<Gid>) -> Result<UnixListener, Error> {
+    ensure(path.parent().unwrap_or(Path::new("/")), 0o755)?;
+    if UnixStream::connect(path).is_ok() {
+        return Err(Error::SocketInUse { path: path.to_owned() });
+    }
+    let bind = || -> io::Result<UnixListener> {
+        match fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        // No other user may connect in the moment before the mode is set.
+        let mask = umask(Mode::from_bits_truncate(0o177));
+        let bound = UnixListener::bind(path);
+        umask(mask);
+        let listener = bound?;
+        listener.set_nonblocking(true)?;
+        if let Some(group) = group {
+            chown(path, None, Some(group))?;
+        }
+        fs::set_permissions(path, Permissions::from_mode(0o660))?;
+        Ok(listener)
+    };
+    bind().map_err(|e| Error::io(format!("listen at {}", path.display()), e))
+}
+
+/// Creates the directory (and its parents) with this mode if it does not exist.
+///
+/// # Errors
+/// [`Error::UnsafeDirectory`] if others could replace what is in it.
+pub(crate) fn ensure(dir: &Path, mode: u32) -> Result<(), Error> {
+    if fs::symlink_metadata(dir).is_err() {
+        let create = || {
+            DirBuilder::new().recursive(true).mode(mode).create(dir)?;
+            // The umask may have taken some of it away.
+            fs::set_permissions(dir, Permissions::from_mode(mode))
+        };
+        create().map_err(|e| Error::io(format!("create the directory {}", dir.display()), e))?;
+    }
+    check(dir)
+}
+
+/// Whether only root or the caller may change what is in `dir`.
+///
+/// # Errors
+/// [`Error::UnsafeDirectory`] if not.
+pub(crate) fn check(dir: &Path) -> Result<(), Error> {
+    let metadata = fs::symlink_metadata(dir)
+        .map_err(|e| Error::io(format!("look at the directory {}", dir.display()), e))?;
+    let owned = metadata.uid() == 0 || metadata.uid() == geteuid().as_raw();
+    if !metadata.is_dir() || !owned || metadata.mode() & 0o022 != 0 {
+        return Err(Error::UnsafeDirectory {
+            path: dir.to_owned(),
+            uid: metadata.uid(),
+            mode: metadata.mode() & 0o7777,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        ensure(&run, 0o755).unwrap();
+        assert_eq!(fs::metadata(&run).unwrap().mode() & 0o777, 0o755);
+        ensure(&run, 0o755).unwrap();
+        fs::set_permissions(&run, Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(ensure(&run, 0o755), Err(Error::UnsafeDirectory { mode: 0o777, .. })));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        assert!(matches!(check(&link), Err(Error::UnsafeDirectory { .. })));
+    }
+
+    #[test]
+    fn instances_are_the_sockets() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(instances(&dir.path().join("none")).unwrap().is_empty());
+        for name in ["isp.sock", "host-eth0.sock", "isp.lock"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        assert_eq!(instances(dir.path()).unwrap(), ["host-eth0", "isp"]);
+    }
+}

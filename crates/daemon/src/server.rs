@@ -1,0 +1,454 @@
+//! A daemon's Unix sockets: requests in, replies out, without ever waiting for a client.
+//!
+//! Bounds, since every local user whom the operator lets in may try to fill the memory or to block
+//! the others:
+//!
+//! - Each client has at most one request in work. Its next one is read when the reply is written,
+//!   so a client that pipelines requests and reads nothing holds one reply.
+//! - A round takes at most one request of each client.
+//! - Requests of more than [`LINE_MAX`] (a table of subscribers) are read of one client at a time,
+//!   and only where changes are allowed.
+//! - There are at most [`CLIENTS_MAX`] clients. For one more the oldest client goes of the user
+//!   who has most of them, so one user does not keep others out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use fairweir_core::units::{Span, Time};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::Gid;
+
+use crate::wire::Answer;
+use crate::{Error, run_dir};
+
+/// Clients at a time.
+const CLIENTS_MAX: usize = 16;
+
+/// A request that fits is read of every client at any time, in bytes.
+const LINE_MAX: usize = 64 << 10;
+
+/// How much is read of a client in one round, in bytes.
+const READ_MAX: usize = 1 << 20;
+
+/// How long a client may take over the rest of a request, or over reading a reply.
+const PATIENCE: Span = Span::secs(60);
+
+/// What a client may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Requests that change nothing.
+    Read,
+    /// Everything.
+    Change,
+}
+
+/// The client that sent a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The number of the connection.
+    id: u64,
+    /// The process's user and number, as the kernel knows them.
+    pub uid: u32,
+    /// See `uid`; 0 for a process of another PID namespace.
+    pub pid: i32,
+    /// What it may ask for.
+    pub access: Access,
+}
+
+/// The sockets; their files are removed when this drops.
+pub(crate) struct Server {
+    listeners: Vec<Listener>,
+    clients: Vec<Client>,
+    clients_seen: u64,
+    request_max: usize,
+}
+
+struct Listener {
+    path: PathBuf,
+    socket: UnixListener,
+    access: Access,
+}
+
+struct Client {
+    peer: Peer,
+    stream: UnixStream,
+    input: Vec<u8>,
+    /// This many bytes of `input` hold no end of a line.
+    searched: usize,
+    output: Vec<u8>,
+    /// It sends nothing more.
+    has_ended: bool,
+    /// A request is in work.
+    is_owed: bool,
+    /// When bytes last went in or out.
+    moved_at: Time,
+}
+
+impl Server {
+    /// Listens for requests of at most `request_max` bytes at `path`, for its owner and, if given,
+    /// the members of a group.
+    ///
+    /// # Errors
+    /// [`Error::SocketInUse`], or what the kernel said.
+    pub(crate) fn bind(
+        path: &Path,
+        group: Option<Gid>,
+        request_max: usize,
+    ) -> Result<Server, Error> {
+        let listener = Listener::bind(path, group, Access::Change)?;
+        Ok(Server {
+            listeners: vec![listener],
+            clients: Vec::new(),
+            clients_seen: 0,
+            request_max: request_max.max(LINE_MAX),
+        })
+    }
+
+    /// Listens at `path` too, for requests that only read, by the members of `group`.
+    ///
+    /// # Errors
+    /// As [`Server::bind`].
+    pub(crate) fn bind_status(&mut self, path: &Path, group: Gid) -> Result<(), Error> {
+        self.listeners.push(Listener::bind(path, Some(group), Access::Read)?);
+        Ok(())
+    }
+
+    /// What to wait for: new clients, requests, or (true) room for the rest of a reply.
+    pub(crate) fn waits_for(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
+        let large = self.large_client();
+        let clients = self.clients.iter().filter_map(move |client| {
+            let may_read = !client.is_owed && !client.has_ended && client.may_grow(large);
+            match client.output.is_empty() {
+                false => Some((client.stream.as_fd(), true)),
+                true if may_read => Some((client.stream.as_fd(), false)),
+                true => None,
+            }
+        });
+        clients.chain(self.listeners.iter().map(|l| (l.socket.as_fd(), false)))
+    }
+
+    /// Whether a request waits that has been read already.
+    pub(crate) fn has_requests(&self) -> bool {
+        self.clients.iter().any(|c| !c.is_owed && c.output.is_empty() && c.has_line())
+    }
+
+    /// The requests that are next, at most one of each client, each of which is to be answered.
+    pub(crate) fn take_requests(&mut self, now: Time) -> Vec<(Peer, Vec<u8>)> {
+        self.accept(now);
+        let large = self.large_client();
+        let request_max = self.request_max;
+        let mut requests = Vec::new();
+        self.clients.retain_mut(|client| {
+            if client.flush(now).is_err() {
+                return false;
+            }
+            if client.output.is_empty() && !client.is_owed {
+                let max = match client.peer.access {
+                    Access::Read => LINE_MAX,
+                    Access::Change => request_max,
+                };
+                if client.may_grow(large) && client.read(max, now).is_err() {
+                    return false;
+                }
+                if let Some(line) = client.take_line() {
+                    client.is_owed = true;
+                    requests.push((client.peer, line));
+                }
+            }
+            !client.is_done() && !client.is_stuck(now)
+        });
+        requests
+    }
+
+    /// Says how far a request is that is still to be answered.
+    pub(crate) fn tell(&mut self, peer: Peer, line: &Answer, now: Time) {
+        let Some(client) = self.clients.iter_mut().find(|c| c.peer.id == peer.id) else { return };
+        // A client that does not read misses steps; they are not collected.
+        if client.output.is_empty() {
+            client.output.extend_from_slice(line.as_bytes());
+            client.moved_at = now;
+            // A client that is gone is noticed when the next requests are taken.
+            let _ = client.flush(now);
+        }
+    }
+
+    /// Answers a request.
+    pub(crate) fn answer(&mut self, peer: Peer, line: &Answer, now: Time) {
+        if let Some(client) = self.clients.iter_mut().find(|c| c.peer.id == peer.id) {
+            client.is_owed = false;
+            client.output.extend_from_slice(line.as_bytes());
+            client.moved_at = now;
+            let _ = client.flush(now);
+        }
+        self.clients.retain(|c| !c.is_done());
+    }
+
+    /// Takes a request back that could not be answered now: it is read again later.
+    pub(crate) fn put_back(&mut self, peer: Peer, line: Vec<u8>) {
+        if let Some(client) = self.clients.iter_mut().find(|c| c.peer.id == peer.id) {
+            client.is_owed = false;
+            client.searched = 0;
+            client.input.splice(0..0, line);
+        }
+    }
+
+    /// The client whose long request is being read.
+    fn large_client(&self) -> Option<u64> {
+        self.clients.iter().find(|c| c.input.len() > LINE_MAX).map(|c| c.peer.id)
+    }
+
+    fn accept(&mut self, now: Time) {
+        for i in 0..self.listeners.len() {
+            let access = self.listeners[i].access;
+            while let Ok((stream, _)) = self.listeners[i].socket.accept() {
+                self.add(stream, access, now);
+            }
+        }
+    }
+
+    fn add(&mut self, stream: UnixStream, access: Access, now: Time) {
+        let Ok(credentials) = getsockopt(&stream, PeerCredentials) else { return };
+        if stream.set_nonblocking(true).is_err() {
+            return;
+        }
+        let (uid, pid) = (credentials.uid(), credentials.pid());
+        if self.clients.len() >= CLIENTS_MAX {
+            let Some(oldest) = self.oldest_of_the_greediest() else { return };
+            self.clients.remove(oldest);
+        }
+        self.clients_seen += 1;
+        self.clients.push(Client {
+            peer: Peer { id: self.clients_seen, uid, pid, access },
+            stream,
+            input: Vec::new(),
+            searched: 0,
+            output: Vec::new(),
+            has_ended: false,
+            is_owed: false,
+            moved_at: now,
+        });
+    }
+
+    /// Of the clients that have no request in work.
+    fn oldest_of_the_greediest(&self) -> Option<usize> {
+        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+        for client in &self.clients {
+            *counts.entry(client.peer.uid).or_default() += 1;
+        }
+        let idle = self.clients.iter().enumerate().filter(|(_, c)| !c.is_owed);
+        let key = |(i, client): &(usize, &Client)| (counts[&client.peer.uid], usize::MAX - i);
+        idle.max_by_key(key).map(|(i, _)| i)
+    }
+}
+
+impl Listener {
+    fn bind(path: &Path, group: Option<Gid>, access: Access) -> Result<Listener, Error> {
+        let socket = run_dir::listen(path, group)?;
+        Ok(Listener { path: path.to_owned(), socket, access })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // The next start replaces it if this fails.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Client {
+    fn is_done(&self) -> bool {
+        self.has_ended && !self.is_owed && self.output.is_empty() && !self.has_line()
+    }
+
+    /// It owes us the rest of a request, or does not read a reply, for too long.
+    fn is_stuck(&self, now: Time) -> bool {
+        let owes = !self.is_owed && !self.input.is_empty() && !self.has_line();
+        (owes || !self.output.is_empty()) && now.since(self.moved_at) > PATIENCE
+    }
+
+    fn may_grow(&self, large: Option<u64>) -> bool {
+        self.input.len() < LINE_MAX || large.is_none_or(|id| id == self.peer.id)
+    }
+
+    fn has_line(&self) -> bool {
+        self.input[self.searched..].contains(&b'\n')
+    }
+
+    /// Reads what is there, until there is a whole line.
+    ///
+    /// # Errors
+    /// When the connection is of no more use.
+    fn read(&mut self, max: usize, now: Time) -> io::Result<()> {
+        let mut buffer = [0; 16 << 10];
+        let mut read = 0;
+        while read < READ_MAX && !self.has_line() {
+            self.searched = self.input.len();
+            match self.stream.read(&mut buffer) {
+                Ok(0) => {
+                    self.has_ended = true;
+                    break;
+                }
+                Ok(n) => {
+                    self.input.extend_from_slice(&buffer[..n]);
+                    self.moved_at = now;
+                    read += n;
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) => return Err(e),
+            }
+            if self.input.len() > max && !self.has_line() {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn take_line(&mut self) -> Option<Vec<u8>> {
+        let end = self.input[self.searched..].iter().position(|&b| b == b'\n')?;
+        let rest = self.input.split_off(self.searched + end + 1);
+        self.searched = 0;
+        Some(std::mem::replace(&mut self.input, rest))
+    }
+
+    /// Writes as much as goes without waiting.
+    fn flush(&mut self, now: Time) -> io::Result<()> {
+        let mut written = 0;
+        while written < self.output.len() {
+            match self.stream.write(&self.output[written..]) {
+                Ok(n) => written += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) => return Err(e),
+            }
+        }
+        if written > 0 {
+            self.moved_at = now;
+        }
+        self.output.drain(..written);
+        if self.output.is_empty() {
+            // A long reply or request does not keep its memory.
+            self.output.shrink_to(LINE_MAX);
+            self.input.shrink_to(LINE_MAX);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+
+    use super::*;
+
+    const NOW: Time = Time::ZERO;
+
+    fn server(request_max: usize) -> (tempfile::TempDir, Server, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run/test.sock");
+        let server = Server::bind(&path, None, request_max).unwrap();
+        (dir, server, path)
+    }
+
+    /// Everything a server holds for its clients, in bytes.
+    fn held(server: &Server) -> usize {
+        server.clients.iter().map(|c| c.input.capacity() + c.output.capacity()).sum()
+    }
+
+    #[test]
+    fn a_request_is_answered_before_the_next_is_read() {
+        let (_dir, mut server, path) = server(LINE_MAX);
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(b"one\ntwo\n").unwrap();
+        let first = server.take_requests(NOW);
+        assert_eq!(first.len(), 1);
+        assert_eq!(first[0].1, b"one\n");
+        assert!(server.take_requests(NOW).is_empty(), "the first is not answered");
+        server.answer(first[0].0, &Answer::value(&1), NOW);
+        assert!(server.has_requests());
+        let second = server.take_requests(NOW);
+        assert_eq!(second[0].1, b"two\n");
+        server.answer(second[0].0, &Answer::value(&2), NOW);
+        let mut lines = BufReader::new(stream).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), r#"{"reply":"value","value":1}"#);
+        assert_eq!(lines.next().unwrap().unwrap(), r#"{"reply":"value","value":2}"#);
+    }
+
+    #[test]
+    fn a_client_that_pipelines_and_reads_nothing_holds_one_reply() {
+        let (_dir, mut server, path) = server(512 << 20);
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let reply = Answer::value(&"x".repeat(1 << 20));
+        let mut answered = 0;
+        for _ in 0..1_000 {
+            let _ = stream.write(&b"{\"request\":\"list\"}\n".repeat(1_000));
+            for (peer, _) in server.take_requests(NOW) {
+                server.answer(peer, &reply, NOW);
+                answered += 1;
+            }
+        }
+        assert!(answered <= 2, "{answered} replies for a client that reads none");
+        assert!(held(&server) < 4 << 20, "{} bytes", held(&server));
+    }
+
+    #[test]
+    fn one_long_request_at_a_time_is_read() {
+        let (_dir, mut server, path) = server(64 << 20);
+        let mut streams: Vec<_> = (0..8).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        for stream in &mut streams {
+            stream.set_nonblocking(true).unwrap();
+        }
+        let piece = vec![b'x'; 128 << 10];
+        for _ in 0..100 {
+            for stream in &mut streams {
+                let _ = stream.write(&piece);
+            }
+            assert!(server.take_requests(NOW).is_empty());
+        }
+        let long = server.clients.iter().filter(|c| c.input.len() > LINE_MAX + READ_MAX).count();
+        assert_eq!(long, 1);
+        let mut status = UnixStream::connect(&path).unwrap();
+        status.write_all(b"status\n").unwrap();
+        assert_eq!(server.take_requests(NOW).len(), 1, "others are heard meanwhile");
+        assert!(server.take_requests(NOW + PATIENCE + Span::millis(1)).is_empty());
+        assert!(server.clients.len() <= 1, "half requests do not stay for ever");
+    }
+
+    #[test]
+    fn a_client_that_may_only_read_cannot_send_long_requests() {
+        let (dir, mut server, _) = server(64 << 20);
+        let path = dir.path().join("run/status/test.sock");
+        server.bind_status(&path, nix::unistd::getgid()).unwrap();
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(b"status\n").unwrap();
+        let requests = server.take_requests(NOW);
+        assert_eq!(requests[0].0.access, Access::Read);
+        server.answer(requests[0].0, &Answer::value(&1), NOW);
+        stream.set_nonblocking(true).unwrap();
+        for _ in 0..10 {
+            let _ = stream.write(&vec![b'x'; LINE_MAX]);
+            server.take_requests(NOW);
+        }
+        assert!(server.clients.is_empty());
+    }
+
+    #[test]
+    fn for_one_client_more_the_oldest_goes_of_who_has_most() {
+        let (_dir, mut server, path) = server(LINE_MAX);
+        let mut streams = Vec::new();
+        for _ in 0..CLIENTS_MAX + 1 {
+            streams.push(UnixStream::connect(&path).unwrap());
+            server.take_requests(NOW);
+        }
+        assert_eq!(server.clients.len(), CLIENTS_MAX);
+        assert_eq!(streams[0].read(&mut [0; 1]).unwrap(), 0, "it was closed");
+        // As if all but two came from another user.
+        for client in &mut server.clients[2..] {
+            client.peer.uid = 12_345;
+        }
+        assert_eq!(server.oldest_of_the_greediest(), Some(2));
+    }
+}

@@ -1,0 +1,349 @@
+//! The frame of every daemon: one thread, woken by the service's deadline and, between deadlines, by
+//! signals, changed files and requests.
+//!
+//! Order of a daemon's life: locks, signals, sockets, [`Service`] started, ready; then the loop; then
+//! [`Service::end`]. So the signals are blocked before anything exists that would have to be removed,
+//! and clients that come early wait instead of failing.
+
+use std::path::PathBuf;
+
+use fairweir_core::units::{Span, Time};
+use nix::unistd::Gid;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tracing::{info, warn};
+
+use crate::events::{Events, Happened, Watched};
+use crate::http::{Http, MetricsAt};
+use crate::server::{Access, Peer, Server};
+use crate::systemd::{self, Watchdog};
+use crate::wire::{Answer, Request};
+use crate::{Error, Lock, run_dir};
+
+/// Editors write a file in several steps; it is read once they are done.
+const SETTLE: Span = Span::millis(200);
+
+/// How often a client hears how far its request is, and other clients are answered meanwhile.
+const SAY_PERIOD: Span = Span::millis(200);
+
+/// What a daemon does that is its own.
+pub trait Service {
+    /// What can be asked of it beyond [`Request`].
+    type Request: DeserializeOwned;
+
+    /// What clients need for a request.
+    fn access_for(request: &Self::Request) -> Access;
+
+    /// When it wants to be woken next.
+    fn deadline(&self) -> Time;
+
+    /// Its deadline has come.
+    ///
+    /// # Errors
+    /// Ends the daemon; what the service can recover from is its own business.
+    fn handle_tick(&mut self, now: Time) -> Result<(), Error>;
+
+    /// Answers a request; one that takes long says how far it is.
+    fn handle_request(
+        &mut self,
+        request: Self::Request,
+        peer: Peer,
+        now: Time,
+        progress: &mut Progress<'_>,
+    ) -> Answer;
+
+    /// Reads the configuration again and takes over what changed; `dry_run` only says what would
+    /// change. A wrong configuration changes nothing.
+    ///
+    /// # Errors
+    /// Why the old one stays in force.
+    fn reload(
+        &mut self,
+        dry_run: bool,
+        now: Time,
+        progress: &mut Progress<'_>,
+    ) -> Result<String, String>;
+
+    /// The files of the configuration, whose change makes it reload.
+    fn watched(&self) -> Watched;
+
+    /// What it knows and does, as a value.
+    fn status(&mut self, now: Time) -> Answer;
+
+    /// Metrics as OpenMetrics text, with `top` members by name.
+    ///
+    /// # Errors
+    /// Why there are none.
+    fn metrics(&mut self, top: usize, now: Time) -> Result<String, String>;
+
+    /// Removes everything from the kernel; called once more after an error or a request to stop.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    fn end(&mut self) -> Result<(), String>;
+}
+
+/// What the frame has to know of a daemon.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// The instance: names sockets and lock.
+    pub name: String,
+    /// Devices that no other daemon may control meanwhile.
+    pub devices: Vec<String>,
+    /// Directory of sockets and locks.
+    pub run_dir: PathBuf,
+    /// Who may use the control socket beside its owner.
+    pub admin_group: Option<Gid>,
+    /// Who may read status and metrics.
+    pub user_group: Option<Gid>,
+    /// The longest request, in bytes.
+    pub request_max: usize,
+    /// Where metrics are served over HTTP, if anywhere.
+    pub metrics: Option<MetricsAt>,
+    /// Exit when stdin ends.
+    pub until_stdin_closes: bool,
+    /// The monotonic clock.
+    pub clock: fn() -> Time,
+}
+
+/// Says how far something is that takes long. Meanwhile other clients are told to ask again.
+pub struct Progress<'f> {
+    server: &'f mut Server,
+    watchdog: &'f mut Watchdog,
+    clock: fn() -> Time,
+    said_at: Time,
+    /// Who asked for it; nobody did if the daemon starts or reloads by itself.
+    peer: Option<Peer>,
+    is_start: bool,
+}
+
+/// Runs a daemon until it is told to stop. `start` makes the service, and attaches it.
+///
+/// # Errors
+/// What keeps the daemon from starting, or ended it.
+pub fn run<S: Service, E: From<Error>>(
+    spec: &Spec,
+    start: impl FnOnce(&mut Progress<'_>) -> Result<S, E>,
+) -> Result<(), E> {
+    let mut locks = vec![Lock::acquire(&spec.run_dir, &spec.name)?];
+    for device in &spec.devices {
+        locks.push(Lock::device(&spec.run_dir, device)?);
+    }
+    let mut events =
+        Events::new(spec.until_stdin_closes).map_err(|e| Error::io("receive signals", e))?;
+    let mut server = bind(spec)?;
+    let mut http = match spec.metrics {
+        None => None,
+        Some(MetricsAt::Loopback(address)) => Some(Http::bind(address)?),
+        Some(MetricsAt::Unix) => {
+            let path = run_dir::metrics_socket(&spec.run_dir, &spec.name);
+            Some(Http::bind_unix(&path, spec.user_group)?)
+        }
+    };
+    let mut watchdog = Watchdog::from_environment();
+    let mut service = start(&mut Progress {
+        server: &mut server,
+        watchdog: &mut watchdog,
+        clock: spec.clock,
+        said_at: (spec.clock)(),
+        peer: None,
+        is_start: true,
+    })?;
+    events.watch(service.watched());
+    systemd::notify("READY=1\nSTATUS=");
+    let frame = Frame {
+        service: &mut service,
+        server: &mut server,
+        http: &mut http,
+        watchdog: &mut watchdog,
+        clock: spec.clock,
+        reload_at: None,
+        stop: false,
+    };
+    let ran = frame.run(&mut events);
+    systemd::notify("STOPPING=1");
+    let ended = service.end().map_err(Error::Refused);
+    drop(locks);
+    ran?;
+    Ok(ended?)
+}
+
+fn bind(spec: &Spec) -> Result<Server, Error> {
+    let path = run_dir::control_socket(&spec.run_dir, &spec.name);
+    let mut server = Server::bind(&path, spec.admin_group, spec.request_max)?;
+    if let Some(group) = spec.user_group {
+        server.bind_status(&run_dir::status_socket(&spec.run_dir, &spec.name), group)?;
+    }
+    Ok(server)
+}
+
+/// A running daemon.
+struct Frame<'d, S> {
+    service: &'d mut S,
+    server: &'d mut Server,
+    http: &'d mut Option<Http>,
+    watchdog: &'d mut Watchdog,
+    clock: fn() -> Time,
+    reload_at: Option<Time>,
+    stop: bool,
+}
+
+impl<S: Service> Frame<'_, S> {
+    fn run(mut self, events: &mut Events) -> Result<(), Error> {
+        while !self.stop {
+            let happened = self.wait(events)?;
+            let now = (self.clock)();
+            self.watchdog.beat(now);
+            self.stop |= happened.stop;
+            if happened.reload {
+                self.reload_at = Some(now);
+            } else if happened.files {
+                self.reload_at = Some(now + SETTLE);
+            }
+            if self.reload_at.is_some_and(|at| now >= at) {
+                self.reload_at = None;
+                // The outcome is logged, and the service keeps an error for its status.
+                let _ = self.reload(None, false, now);
+                events.watch(self.service.watched());
+            }
+            if now >= self.service.deadline() {
+                self.service.handle_tick(now)?;
+            }
+            for (peer, line) in self.server.take_requests(now) {
+                let answer = self.answer(peer, &line, now);
+                self.server.answer(peer, &answer, now);
+            }
+            if let Some(http) = self.http {
+                http.serve(now, |top| self.service.metrics(top, now));
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, events: &mut Events) -> Result<Happened, Error> {
+        let deadline = self.service.deadline();
+        let deadline = self.reload_at.map_or(deadline, |at| at.min(deadline));
+        let span = match self.server.has_requests() {
+            true => Span::ZERO,
+            false => deadline.since((self.clock)()),
+        };
+        let fds = self.server.waits_for().chain(self.http.iter().flat_map(Http::waits_for));
+        events.wait(span, fds).map_err(|e| Error::io("wait for events", e))
+    }
+
+    fn answer(&mut self, peer: Peer, line: &[u8], now: Time) -> Answer {
+        match Parsed::<S::Request>::read(line) {
+            Err(message) => Answer::error(message),
+            Ok(parsed) if parsed.access::<S>() > peer.access => {
+                Answer::error("this socket only reads; use the control socket as root")
+            }
+            Ok(Parsed::Own(request)) => {
+                let mut progress = progress(self.server, self.watchdog, self.clock, Some(peer));
+                self.service.handle_request(request, peer, now, &mut progress)
+            }
+            Ok(Parsed::Common(Request::Status)) => self.service.status(now),
+            Ok(Parsed::Common(Request::Reload { dry_run })) => {
+                Answer::outcome(self.reload(Some(peer), dry_run, now))
+            }
+            Ok(Parsed::Common(Request::Metrics { top })) => match self.service.metrics(top, now) {
+                Ok(text) => Answer::value(&text),
+                Err(message) => Answer::error(message),
+            },
+            Ok(Parsed::Common(Request::Off)) => {
+                info!(uid = peer.uid, pid = peer.pid, "told to stop");
+                self.stop = true;
+                let ended = self.service.end();
+                Answer::outcome(ended.map(|()| "stopped, and removed everything".to_owned()))
+            }
+        }
+    }
+
+    fn reload(&mut self, peer: Option<Peer>, dry_run: bool, now: Time) -> Result<String, String> {
+        let mut progress = progress(self.server, self.watchdog, self.clock, peer);
+        let outcome = self.service.reload(dry_run, now, &mut progress);
+        match &outcome {
+            _ if dry_run => {}
+            Ok(done) => info!("configuration reloaded: {done}"),
+            Err(e) => warn!("configuration not reloaded, the old one stays in force: {e}"),
+        }
+        outcome
+    }
+}
+
+fn progress<'f>(
+    server: &'f mut Server,
+    watchdog: &'f mut Watchdog,
+    clock: fn() -> Time,
+    peer: Option<Peer>,
+) -> Progress<'f> {
+    Progress { server, watchdog, clock, said_at: clock(), peer, is_start: false }
+}
+
+impl Progress<'_> {
+    /// `done` of `of` items are done.
+    pub fn show(&mut self, done: usize, of: usize) {
+        let now = (self.clock)();
+        if now.since(self.said_at) < SAY_PERIOD {
+            return;
+        }
+        self.said_at = now;
+        self.watchdog.beat(now);
+        if self.is_start {
+            // From now on it has ten more seconds before systemd gives up.
+            systemd::notify(&format!(
+                "STATUS=starting: {done} of {of}\nEXTEND_TIMEOUT_USEC=10000000"
+            ));
+        }
+        if let Some(peer) = self.peer {
+            self.server.tell(peer, &Answer::progress(done, of), now);
+        }
+        for (peer, line) in self.server.take_requests(now) {
+            // A client that wants the daemon to stop waits until it can.
+            if matches!(Tag::of(&line).as_deref(), Ok("off")) {
+                self.server.tell(peer, &Answer::progress(done, of), now);
+                self.server.put_back(peer, line);
+            } else {
+                let busy = format!("busy: {done} of {of} are done; ask again");
+                self.server.answer(peer, &Answer::error(busy), now);
+            }
+        }
+    }
+}
+
+/// A request of the frame, or of the service.
+enum Parsed<R> {
+    Common(Request),
+    Own(R),
+}
+
+#[derive(Deserialize)]
+struct Tag {
+    request: String,
+}
+
+impl Tag {
+    fn of(line: &[u8]) -> Result<String, String> {
+        let tag = serde_json::from_slice::<Tag>(line);
+        tag.map(|tag| tag.request).map_err(|e| format!("not a request: {e}"))
+    }
+}
+
+impl<R: DeserializeOwned> Parsed<R> {
+    fn read(line: &[u8]) -> Result<Parsed<R>, String> {
+        let parsed = match Tag::of(line)? {
+            tag if Request::TAGS.contains(&tag.as_str()) => {
+                serde_json::from_slice(line).map(Parsed::Common)
+            }
+            _ => serde_json::from_slice(line).map(Parsed::Own),
+        };
+        parsed.map_err(|e| format!("not a request: {e}"))
+    }
+
+    fn access<S: Service<Request = R>>(&self) -> Access {
+        match self {
+            Parsed::Common(request) if request.changes_something() => Access::Change,
+            Parsed::Common(_) => Access::Read,
+            Parsed::Own(request) => S::access_for(request),
+        }
+    }
+}

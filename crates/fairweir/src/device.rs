@@ -1,0 +1,20 @@
+//! Interfaces by name.
+
+use anyhow::bail;
+use fairweir_linux::link;
+
+use crate::config::nearest;
+
+/// Checks that there is an interface `dev`.
+///
+/// # Errors
+/// If there is none: names those that there are.
+pub(crate) fn check_exists(dev: &str) -> anyhow::Result<()> {
+    let names: Vec<String> = link::all()?.into_iter().map(|link| link.name).collect();
+    if names.iter().any(|name| name == dev) {
+        return Ok(());
+    }
+    let near = nearest(dev, names.iter().map(String::as_str));
+    let hint = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+    bail!("there is no interface `{dev}`{hint}; there are {}", names.join(", "))
+}

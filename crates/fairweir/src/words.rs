@@ -1,0 +1,31 @@
+//! How values and errors are written for people.
+
+use fairweir_core::units::Rate;
+
+/// A rate to two decimals, always in Mbit/s, so that columns can be compared.
+pub(crate) fn mbit(bps: u64) -> String {
+    format!("{:.2} Mbit/s", Rate::bps(bps).as_mbit_f64())
+}
+
+/// The chain of causes on one line. A cause that the error above it repeats already is left out.
+pub(crate) fn chained(error: &anyhow::Error) -> String {
+    error.chain().skip(1).fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+    })
+}
+
+/// A number and its noun: `1 subscriber`, `2 subscribers`.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_singular() {
+        assert_eq!([0, 1, 2].map(|n| count(n, "group")), ["0 groups", "1 group", "2 groups"]);
+    }
+}
