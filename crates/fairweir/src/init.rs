@@ -253,6 +253,7 @@ fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::RunDir;
     use crate::config::Config;
 
     fn talker(who: Who, kb: u64) -> Talker {
@@ -292,6 +293,7 @@ mod tests {
             duration: Span::secs(1),
             output: path.clone(),
             force: false,
+            run_dir: RunDir { run_dir: dir.path().to_owned() },
         };
         assert!(!may_write(&args), "nor is it by the command");
         fs::write(&path, EXAMPLE).unwrap();

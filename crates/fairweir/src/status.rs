@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use anyhow::anyhow;
 use fairweir_core::units::Rate;
 use fairweir_daemon::{Access, Request};
 

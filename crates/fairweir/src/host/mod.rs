@@ -2,7 +2,7 @@
 //!
 //! What it does in a tick is in [`daemon`]; here is what the frame asks of it.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use fairweir_core::receiver::TICK;
 use fairweir_core::units::{Span, Time};
