@@ -38,7 +38,7 @@ build: deps
 
 run: build
 	@mkdir -p evidence/demo
-	$(SUDO) $(FAIRWEIR) lab run scenarios/demo.toml --control none --control fairweir --control wfq --out evidence/demo
+	$(SUDO) $(FAIRWEIR) lab run scenarios/demo.toml --control none --control crab --control fairweir --control wfq --out evidence/demo
 	@echo; echo 'The picture: evidence/demo/. Next: sudo $(FAIRWEIR) doctor; see README.md.'
 
 check: deps

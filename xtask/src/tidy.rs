@@ -11,6 +11,7 @@ use crate::root;
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("fairweir-core", &[]),
     ("fairweir-config", &["fairweir-core"]),
+    ("fairweir-daemon", &["fairweir-core", "fairweir-config"]),
     ("fairweir-scenario", &["fairweir-core", "fairweir-config"]),
     ("fairweir-sim", &["fairweir-core", "fairweir-scenario"]),
     ("fairweir-linux", &["fairweir-core"]),
@@ -21,6 +22,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         &[
             "fairweir-core",
             "fairweir-config",
+            "fairweir-daemon",
             "fairweir-scenario",
             "fairweir-sim",
             "fairweir-linux",

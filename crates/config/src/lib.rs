@@ -1,17 +1,34 @@
-//! Reads the TOML files of every daemon and of the scenarios.
+//! Reads every file that users write for fairweir, and makes valid configuration of it.
 //!
 //! | module | its job |
 //! |---|---|
-//! | [`table`] | takes a document's keys one by one; what is left is unknown; every error has a line |
+//! | [`file`](mod@file) | opens input files safely; who may write each input and what they gain |
+//! | [`table`] | takes a TOML document's keys one by one; what is left is unknown; every error has a line |
 //! | [`output`] | writes the files of `--out` and the like, also as root in directories of others |
 //! | [`overrides`] | `--set link.rate=47mbit`: keys put into a document before it is read |
-//! | [`plan`] | how a rate is shared: the keys that an operator's plan and a scenario's policing point have in common |
+//! | [`words`] | "did you mean" |
+//! | [`value`] | values that files and the command line have in common |
+//! | [`host`] | the files of `fairweir host` |
+//! | [`plan`] | how a rate is shared: keys that plans and the policing points of scenarios have in common |
+//!
+//! All errors are [`ConfigError`]s: `FILE:LINE: key: what was found, what is allowed`.
 #![forbid(unsafe_code)]
 
+mod error;
+pub mod file;
+pub mod host;
 pub mod output;
 pub mod overrides;
 pub mod plan;
 pub mod table;
+pub mod value;
+pub mod words;
 
+pub use error::{ConfigError, Origin, one_line};
+pub use file::Text;
 pub use overrides::{BadOverride, Override};
-pub use table::{ConfigError, Origin, Place, Placed, Source, Table, not_one_of};
+pub use table::{Place, Placed, Source, Table};
+pub use words::{did_you_mean, nearest, not_one_of};
+
+/// The only version of the formats so far.
+pub const VERSION: u64 = 1;

@@ -11,18 +11,18 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use crate::table::not_one_of;
+use crate::words::not_one_of;
 
-/// A key of a scenario file, and what it shall be instead.
+/// A key of a scenario file, and the value that replaces the file's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     key: String,
     value: String,
 }
 
-/// A text that is no override.
+/// A text that is not an override.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("found `{0}`, wanted a key and a value such as link.rate=47mbit")]
+#[error("found `{0}`, expected a key and a value such as link.rate=47mbit")]
 pub struct BadOverride(String);
 
 impl FromStr for Override {
@@ -31,8 +31,8 @@ impl FromStr for Override {
     /// Reads `link.rate=47mbit`, `flow.0.rtt=100ms`, `group.video.weight=3`.
     ///
     /// Entries of a list are named by their place, counted from 0, or by name: a group or device
-    /// by its own, a flow by its group's if it is that group's only one. What is no TOML value is
-    /// a text, so that quotes may be left out.
+    /// by its own, a flow by its group's if it is that group's only one. What is not a TOML value
+    /// is a text, so that quotes may be left out.
     fn from_str(text: &str) -> Result<Override, BadOverride> {
         let bad = || BadOverride(text.to_owned());
         let (key, value) = text.split_once('=').ok_or_else(bad)?;
@@ -109,7 +109,7 @@ impl Override {
 fn entry<'p>(list: &DeArray<'_>, path: &'p str) -> Result<(usize, &'p str), String> {
     let (first, rest) = path.split_once('.').unwrap_or((path, ""));
     if rest.is_empty() {
-        return Err(format!("`{path}` is a whole entry; wanted one of its keys"));
+        return Err(format!("`{path}` is a whole entry; expected one of its keys"));
     }
     if let Some(i) = first.parse().ok().filter(|&i| i < list.len()) {
         return Ok((i, rest));
@@ -119,10 +119,9 @@ fn entry<'p>(list: &DeArray<'_>, path: &'p str) -> Result<(usize, &'p str), Stri
     let after = |name: &str| path.strip_prefix(name).and_then(|rest| rest.strip_prefix('.'));
     let Some(meant) = names.iter().filter(|n| after(n).is_some()).max_by_key(|n| n.len()) else {
         let last = list.len().saturating_sub(1);
-        return Err(format!(
-            "{}, or a number from 0 to {last}",
-            not_one_of(first, &unique(&names))
-        ));
+        let numbers = format!("a number from 0 to {last}");
+        let names = unique(&names);
+        return Err(not_one_of(first, &[&names[..], &[&numbers]].concat()));
     };
     let has_it = |i: &usize| name(list[*i].get_ref()) == Some(meant);
     let found: Vec<usize> = (0..list.len()).filter(has_it).collect();

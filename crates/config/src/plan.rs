@@ -1,39 +1,41 @@
-//! How a rate is shared, as a scenario's `[[police]]` and an operator's `[[plan]]` say it.
+//! How a rate is shared, in a scenario's `[[police]]` and in an operator's `[[plan]]`.
 //!
-//! Both say the same with the same keys: `rtt_max`, `signal`, and either `queues`, among which a hash
-//! of the flow chooses, or `share` with a list `class` of parts that have the same keys in turn. They
-//! differ only in how a class says what belongs to it; that is [`Members`].
+//! Both have the same keys: `rtt_max`, `signal`, and either `queues`, among which a hash of the flow
+//! chooses, or `share` with a list `class` whose entries have the same keys in turn. They differ only
+//! in the keys that name the traffic of a class; that is [`Members`].
 
 use fairweir_core::phantom::plan::{LEAVES_MAX, WEIGHT_MAX};
 use fairweir_core::phantom::{Class, Criterion, PlanError, PlanSpec, Share, Signal};
 use fairweir_core::policy::Match;
 use fairweir_core::units::{Rate, Span};
 
-use crate::table::{ConfigError, Place, Placed, Table, not_one_of};
+use crate::error::ConfigError;
+use crate::table::{Place, Placed, Table};
+use crate::words::not_one_of;
 
 /// The keys that [`sharing`] takes of a table.
 pub const KEYS: [&str; 5] = ["rtt_max", "signal", "queues", "share", "class"];
-/// For which round-trip time a plan is sized that does not say it: what a host in another part of
-/// the world has.
+/// The round-trip time for which a plan is sized by default: that of a host on another continent.
 pub const RTT_MAX: Span = Span::millis(100);
-/// How many queues a plan without classes has.
+/// How many queues a plan without classes has by default.
 pub const QUEUES: u8 = 16;
-/// How many queues a class has that does not say it.
+/// How many queues a class has by default.
 pub const QUEUES_OF_CLASS: u8 = 1;
 
-/// How a class says what belongs to it.
+/// The keys that name the traffic of a class.
 pub trait Members {
-    /// The keys that it takes.
+    /// Their names.
     fn keys(&self) -> &'static [&'static str];
 
-    /// Takes its keys of the table of the class `name`; nothing is what no other class takes.
+    /// Takes them from the table of the class `name`; no criteria mean all traffic that no other
+    /// class takes.
     ///
     /// # Errors
-    /// [`ConfigError`] if what they say is wrong.
+    /// [`ConfigError`] if one of them is wrong.
     fn take(&mut self, table: &mut Table<'_>, name: &str) -> Result<Vec<Criterion>, ConfigError>;
 }
 
-/// What an operator writes: `match = ["dscp:ef", "port:udp/5060", "ip:203.0.113.0/24"]`.
+/// The key of an operator's class: `match = ["dscp:ef", "port:udp/5060", "ip:203.0.113.0/24"]`.
 #[derive(Clone, Copy, Debug)]
 pub struct ByMatch;
 
@@ -45,34 +47,34 @@ impl Members for ByMatch {
     fn take(&mut self, table: &mut Table<'_>, _: &str) -> Result<Vec<Criterion>, ConfigError> {
         let Some(Placed { value, place }) = table.texts("match")? else { return Ok(Vec::new()) };
         if value.is_empty() {
-            return Err(place.error("the list is empty; leave it out to take what is left"));
+            return Err(place.error("empty list; leave `match` out to take all other traffic"));
         }
-        value.iter().map(|text| criterion(text).map_err(|e| place.error(e))).collect()
+        value.iter().map(|text| criterion(&text.value).map_err(|e| text.place.error(e))).collect()
     }
 }
 
-/// How a rate is shared, and where that was read.
+/// How a rate is shared, and the places of its parts.
 #[derive(Clone)]
 pub struct Sharing<'t> {
-    /// The longest round-trip time whose connections shall reach the rate.
+    /// The longest round-trip time at which a connection can reach the rate.
     pub rtt_max: Span,
-    /// How senders are told.
+    /// How senders are signalled.
     pub signal: Signal,
     /// Who gets what.
     pub share: Share,
     place: Place<'t>,
     rtt_max_place: Option<Place<'t>>,
-    /// Of every class by its name; of one name the later one stands first.
+    /// Of every class by its name; if two have one name, the later one comes first.
     classes: Vec<(String, Place<'t>)>,
 }
 
 impl Sharing<'_> {
-    /// What a plan for a rate is made from.
+    /// The specification of a plan for a rate.
     pub fn spec(&self, rate: Rate) -> PlanSpec {
         PlanSpec { rate, rtt_max: self.rtt_max, signal: self.signal, share: self.share.clone() }
     }
 
-    /// Says what is wrong with a plan, and where; `rate_place` is where its rate stands.
+    /// The error of a plan, at its place; `rate_place` is that of the plan's rate.
     pub fn error(&self, error: &PlanError, rate_place: &Place<'_>) -> ConfigError {
         let class = |name: &String| self.classes.iter().find(|(n, _)| n == name).map(|(_, p)| p);
         match error {
@@ -94,7 +96,7 @@ impl Sharing<'_> {
     }
 }
 
-/// Takes [`KEYS`] of a table; what else it has is left there.
+/// Takes [`KEYS`] from a table and leaves other keys in it.
 ///
 /// # Errors
 /// [`ConfigError`]: the first thing that is wrong with one of them.
@@ -131,18 +133,19 @@ fn share<'t>(
     let Some(is_priority) = is_priority else {
         return match tables.first() {
             Some(class) => {
-                let what = "classes need a `share` above them: \"weighted\" or \"priority\"";
+                let what =
+                    "classes without `share` above them; expected \"weighted\" or \"priority\"";
                 Err(class.place().error(what))
             }
             None => Ok(Share::Flows(queues.map_or(queues_default, |p| p.value as u8))),
         };
     };
     if let Some(queues) = queues {
-        let what = "what is divided into classes has no queues of its own; give them to a class";
+        let what = "`queues` beside `share`; put `queues` into a class";
         return Err(queues.place.error(what));
     }
     if tables.is_empty() {
-        let what = "there is no class that could have a share; wanted at least one table `class`";
+        let what = "`share` without classes; expected at least one table `class`";
         return Err(is_priority.place.error(what));
     }
     let is_priority = is_priority.value;
@@ -161,11 +164,11 @@ fn class<'t>(
 ) -> Result<Class, ConfigError> {
     let name = table.text("name")?.ok_or_else(|| table.missing("name", "a class's name"))?;
     if name.value.is_empty() {
-        return Err(name.place.error("it is empty; wanted a name for the counters"));
+        return Err(name.place.error("empty; expected a name for the counters"));
     }
     let weight = table.integer("weight", 1, WEIGHT_MAX.into())?;
     if let Some(weight) = weight.as_ref().filter(|_| is_priority) {
-        let what = "under `share = \"priority\"` the order of the classes counts; leave it out";
+        let what = "`weight` of a class under `share = \"priority\"`, where the order of classes decides; leave it out";
         return Err(weight.place.error(what));
     }
     places.push((name.value.clone(), name.place));
@@ -181,7 +184,7 @@ fn class<'t>(
 /// # Errors
 /// Says what would be right.
 pub fn criterion(text: &str) -> Result<Criterion, String> {
-    let kinds = "allowed are dscp:, ip:, port:, local-port:";
+    let kinds = "allowed: dscp:, ip:, port:, local-port:";
     match text.split_once(':') {
         Some(("dscp", value)) => dscp(value).map(Criterion::Dscp),
         Some(("ip" | "port" | "local-port", _)) => match text.parse::<Match>() {
@@ -218,8 +221,11 @@ fn dscp(text: &str) -> Result<u8, String> {
         },
         number => number.parse().ok().filter(|&n: &u8| n < 64),
     };
-    let wanted =
-        || format!("`{text}` is no DSCP: 0 to 63, df, le, cs0 to cs7, af11 to af43, va, ef");
+    let wanted = || {
+        format!(
+            "`{text}` is not a DSCP; allowed: 0 to 63, df, le, cs0 to cs7, af11 to af43, va, ef"
+        )
+    };
     named.ok_or_else(wanted)
 }
 

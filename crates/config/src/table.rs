@@ -1,48 +1,19 @@
 //! Reading a TOML table key by key, so that every error can name line, key and what is allowed.
+//!
+//! The keys of a table are taken one by one; [`Table::finish`] refuses those that are left. Derived
+//! deserialisers are not used: they know the place of a wrong type but not of a wrong meaning.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};
+use std::rc::Rc;
 use std::str::FromStr;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::error::{ConfigError, Origin};
 use crate::overrides::Override;
-
-/// What is wrong with a scenario file: the first thing found.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{origin}: {key}{what}", key = if key.is_empty() { String::new() } else { format!("{key}: ") })]
-pub struct ConfigError {
-    /// Where it stands.
-    pub origin: Origin,
-    /// The key as a path, such as `flow.rtt`; empty if the text is no TOML at all.
-    pub key: String,
-    /// What was found and what is allowed.
-    pub what: String,
-}
-
-/// Where something of a scenario stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// In the file.
-    Line {
-        /// As the caller named it.
-        file: String,
-        /// Counted from 1.
-        line: usize,
-    },
-    /// In an override.
-    Override(Override),
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::Line { file, line } => write!(f, "{file}:{line}"),
-            Origin::Override(text) => write!(f, "--set {text}"),
-        }
-    }
-}
+use crate::words::{choices, nearest, not_one_of};
 
 /// A document: turns places in the text into lines.
 #[derive(Clone, Copy)]
@@ -50,34 +21,49 @@ pub struct Source<'t> {
     text: &'t str,
     file: &'t str,
     overrides: &'t [Override],
+    /// Whether messages may contain parts of the text; see [`crate::file`].
+    is_shown: bool,
 }
 
 impl<'t> Source<'t> {
-    /// A document with this text; `file` is what errors call it.
+    /// A document with this text; `file` is the name of the file in errors.
     pub fn new(text: &'t str, file: &'t str, overrides: &'t [Override]) -> Self {
-        Source { text, file, overrides }
+        Source { text, file, overrides, is_shown: true }
+    }
+
+    /// The same document, no part of which appears in messages.
+    pub(crate) fn hidden(self) -> Self {
+        Source { is_shown: false, ..self }
     }
 
     /// The document's top table.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the text is not TOML, or an override names nothing.
     pub fn top(self) -> Result<Table<'t>, ConfigError> {
         let parsed = DeTable::parse(self.text).map_err(|e| {
+            // The parser's messages do not quote the text.
             let at = e.span().map_or(0, |s| s.start);
-            self.error(at, "", e.message().replace('\n', ", "))
+            self.error(at, "syntax", e.message().replace('\n', ", "))
         })?;
         let mut document = parsed.into_inner();
         for (i, change) in self.overrides.iter().enumerate() {
             let at = self.text.len() + 1 + i;
             change.apply(&mut document, at).map_err(|what| self.error(at, "", what))?;
         }
-        Ok(Table { source: self, path: String::new(), at: 0, entries: entries(document) })
+        Ok(Table { source: self, path: "".into(), at: 0, entries: entries(document) })
+    }
+
+    /// The beginning of the document.
+    pub fn start(self) -> Place<'t> {
+        Place { source: self, key: "".into(), at: 0 }
     }
 
     fn error(self, at: usize, key: &str, what: impl Display) -> ConfigError {
-        ConfigError {
-            origin: self.origin(at),
-            key: key.to_owned(),
-            // What the user wrote may hold control characters, which would break the one line.
-            what: what.to_string().replace(char::is_control, " "),
+        let origin = self.origin(at);
+        match origin {
+            Origin::Line { .. } if !self.is_shown => ConfigError::new(origin, "", HIDDEN),
+            _ => ConfigError::new(origin, key, what),
         }
     }
 
@@ -93,6 +79,10 @@ impl<'t> Source<'t> {
     }
 }
 
+/// The message about a file whose text is not shown.
+pub(crate) const HIDDEN: &str =
+    "not valid; details are not shown, because the calling user may not read this file";
+
 type Entries<'t> = Vec<(Spanned<Cow<'t, str>>, Spanned<DeValue<'t>>)>;
 
 fn entries(table: DeTable<'_>) -> Entries<'_> {
@@ -103,7 +93,7 @@ fn entries(table: DeTable<'_>) -> Entries<'_> {
 pub struct Table<'t> {
     source: Source<'t>,
     /// Its own name, empty for the top.
-    path: String,
+    path: Rc<str>,
     at: usize,
     entries: Entries<'t>,
 }
@@ -112,8 +102,15 @@ pub struct Table<'t> {
 #[derive(Clone)]
 pub struct Place<'t> {
     source: Source<'t>,
-    key: String,
+    key: Rc<str>,
     at: usize,
+}
+
+/// `FILE:LINE`.
+impl Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.origin(self.at).fmt(f)
+    }
 }
 
 impl Place<'_> {
@@ -122,7 +119,7 @@ impl Place<'_> {
         self.source.file
     }
 
-    /// Where in the text it is, in bytes: for who keeps many places and asks for few lines.
+    /// Where in the text it is, in bytes: for callers that keep many places and ask for few lines.
     pub fn offset(&self) -> usize {
         self.at
     }
@@ -145,10 +142,13 @@ pub struct Placed<'t, T> {
     pub place: Place<'t>,
 }
 
+/// The texts of a list, and where the list is.
+pub type Texts<'t> = Placed<'t, Vec<Placed<'t, String>>>;
+
 impl<'t> Table<'t> {
     /// Where the table begins.
     pub fn place(&self) -> Place<'t> {
-        Place { source: self.source, key: self.path.clone(), at: self.at }
+        Place { source: self.source, key: Rc::clone(&self.path), at: self.at }
     }
 
     fn take(&mut self, key: &str) -> Option<(Place<'t>, DeValue<'t>)> {
@@ -159,8 +159,8 @@ impl<'t> Table<'t> {
         Some((Place { source: self.source, key, at }, value.into_inner()))
     }
 
-    fn key(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    fn key(&self, key: &str) -> Rc<str> {
+        if self.path.is_empty() { key.into() } else { format!("{}.{key}", self.path).into() }
     }
 
     /// Where a key stands, if it is there.
@@ -181,8 +181,38 @@ impl<'t> Table<'t> {
             DeValue::Float(f) if place.is_override() => {
                 Ok(Some(Placed { value: f.as_str().to_owned(), place }))
             }
-            other => Err(place.error(format!("found {}, wanted a text in quotes", found(&other)))),
+            other => {
+                Err(place.error(format!("found {}, expected a text in quotes", found(&other))))
+            }
         }
+    }
+
+    /// A text that `parse` accepts, if it is there.
+    pub fn parsed_by<T>(
+        &mut self,
+        key: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<Placed<'t, T>>, ConfigError> {
+        let Some(Placed { value, place }) = self.text(key)? else { return Ok(None) };
+        match parse(&value) {
+            Ok(value) => Ok(Some(Placed { value, place })),
+            Err(what) => Err(place.error(what)),
+        }
+    }
+
+    /// Takes the key `version`, which every file has.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if it is missing or not `expected`.
+    pub fn version(&mut self, expected: u64) -> Result<(), ConfigError> {
+        let Some((place, value)) = self.take("version") else {
+            let what = format_args!("`version = {expected}` at the top of the file");
+            return Err(self.missing("version", what));
+        };
+        if whole(&value) == Some(expected) {
+            return Ok(());
+        }
+        Err(place.error(format_args!("found {}, allowed is {expected}", found(&value))))
     }
 
     /// A text that `T` can be read from, if it is there.
@@ -224,7 +254,7 @@ impl<'t> Table<'t> {
         match whole(&value).filter(|n| (min..=max).contains(n)) {
             Some(value) => Ok(Some(Placed { value, place })),
             None => Err(place.error(format!(
-                "found {}, wanted a whole number from {min} to {max}",
+                "found {}, expected a whole number from {min} to {max}",
                 found(&value)
             ))),
         }
@@ -245,7 +275,7 @@ impl<'t> Table<'t> {
         match number.filter(|n| (min..=max).contains(n)) {
             Some(value) => Ok(Some(Placed { value, place })),
             None => Err(place.error(format!(
-                "found {}, wanted a whole number from {min} to {max}",
+                "found {}, expected a whole number from {min} to {max}",
                 found(&value)
             ))),
         }
@@ -253,10 +283,15 @@ impl<'t> Table<'t> {
 
     /// `true` or `false`, if it is there.
     pub fn truth(&mut self, key: &str) -> Result<Option<bool>, ConfigError> {
+        Ok(self.truth_placed(key)?.map(|p| p.value))
+    }
+
+    /// `true` or `false` and its place, if it is there.
+    pub fn truth_placed(&mut self, key: &str) -> Result<Option<Placed<'t, bool>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match value {
-            DeValue::Boolean(truth) => Ok(Some(truth)),
-            other => Err(place.error(format!("found {}, wanted true or false", found(&other)))),
+            DeValue::Boolean(value) => Ok(Some(Placed { value, place })),
+            other => Err(place.error(format!("found {}, expected true or false", found(&other)))),
         }
     }
 
@@ -281,7 +316,7 @@ impl<'t> Table<'t> {
         };
         match number.filter(|n| (0.0..=f64::from(max)).contains(n)) {
             Some(number) => Ok(Some(Placed { value: (number * 1e6).round() as u64, place })),
-            None => Err(place.error(format!("found {}, wanted {wanted}", found(&value)))),
+            None => Err(place.error(format!("found {}, expected {wanted}", found(&value)))),
         }
     }
 
@@ -302,7 +337,7 @@ impl<'t> Table<'t> {
                 Ok(Some((from, to)))
             }
             _ => Err(place.error(format!(
-                "found {}, wanted two whole numbers from {min} to {max} in order, such as [30, 80]",
+                "found {}, expected two whole numbers from {min} to {max} in order, such as [30, 80]",
                 found(&value)
             ))),
         }
@@ -318,7 +353,7 @@ impl<'t> Table<'t> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         let wrong = |v: &DeValue| {
             let found = found(v);
-            place.error(format!("found {found}, wanted a list of whole numbers, {min} to {max}"))
+            place.error(format!("found {found}, expected a list of whole numbers, {min} to {max}"))
         };
         let DeValue::Array(array) = value else { return Err(wrong(&value)) };
         let mut numbers = Vec::new();
@@ -329,18 +364,19 @@ impl<'t> Table<'t> {
         Ok(Some(Placed { value: numbers, place }))
     }
 
-    /// A list of texts, if it is there.
-    pub fn texts(&mut self, key: &str) -> Result<Option<Placed<'t, Vec<String>>>, ConfigError> {
+    /// A list of texts, each with its own place, if it is there.
+    pub fn texts(&mut self, key: &str) -> Result<Option<Texts<'t>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
-        let wrong = |v: &DeValue| {
-            place.error(format!("found {}, wanted a list of texts such as [\"app:mpv\"]", found(v)))
+        let wrong = |place: &Place<'t>, v: &DeValue| {
+            place.error(format_args!("found {}, expected a list of texts in quotes", found(v)))
         };
-        let DeValue::Array(array) = value else { return Err(wrong(&value)) };
+        let DeValue::Array(array) = value else { return Err(wrong(&place, &value)) };
         let mut texts = Vec::new();
         for entry in array {
+            let place = Place { at: entry.span().start, ..place.clone() };
             match entry.into_inner() {
-                DeValue::String(text) => texts.push(text.into_owned()),
-                other => return Err(wrong(&other)),
+                DeValue::String(text) => texts.push(Placed { value: text.into_owned(), place }),
+                other => return Err(wrong(&place, &other)),
             }
         }
         Ok(Some(Placed { value: texts, place }))
@@ -351,15 +387,18 @@ impl<'t> Table<'t> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match value {
             DeValue::Table(table) => Ok(Some(self.inner(place, table))),
-            other => Err(place.error(format!("found {}, wanted a table [{key}]", found(&other)))),
+            other => {
+                Err(place.error(format!("found {}, expected a table `[{key}]`", found(&other))))
+            }
         }
     }
 
     /// A list of tables; empty if it is not there.
     pub fn tables(&mut self, key: &str) -> Result<Vec<Table<'t>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(Vec::new()) };
-        let wrong =
-            |v: &DeValue| place.error(format!("found {}, wanted a list of tables", found(v)));
+        let wrong = |v: &DeValue| {
+            place.error(format!("found {}, expected a list of tables `[[{key}]]`", found(v)))
+        };
         let DeValue::Array(array) = value else { return Err(wrong(&value)) };
         let mut tables = Vec::new();
         for entry in array {
@@ -378,46 +417,25 @@ impl<'t> Table<'t> {
         Table { source: self.source, path: place.key, at: place.at, entries: entries(table) }
     }
 
-    /// The error that a key is missing, or the one that was probably meant is misspelt.
-    pub fn missing(&self, key: &str, wanted: &str) -> ConfigError {
-        let slips = |found: &str| strsim::osa_distance(found, key);
-        let near = self.entries.iter().filter(|(k, _)| slips(k.get_ref()) <= slips_max(key));
-        if let Some((found, _)) = near.min_by_key(|(k, _)| slips(k.get_ref())) {
-            let what = format!("this key is unknown; did you mean `{key}`?");
+    /// The error that a key is missing, or that the one which was probably meant is misspelt.
+    pub fn missing(&self, key: &str, expected: impl Display) -> ConfigError {
+        let similar = self.entries.iter().filter(|(k, _)| nearest(k.get_ref(), [key]).is_some());
+        if let Some((found, _)) = similar.min_by_key(|(k, _)| k.span().start) {
+            let what = format_args!("unknown key (did you mean `{key}`?)");
             return self.source.error(found.span().start, &self.key(found.get_ref()), what);
         }
-        self.source.error(self.at, &self.key(key), format!("it is missing; wanted {wanted}"))
+        let what = format_args!("missing; expected {expected}");
+        self.source.error(self.at, &self.key(key), what)
     }
 
-    /// Refuses the first key that nobody took.
+    /// Refuses the first key that has not been taken.
     pub fn finish(self, allowed: &[&str]) -> Result<(), ConfigError> {
         let Some((key, _)) = self.entries.iter().min_by_key(|(k, _)| k.span().start) else {
             return Ok(());
         };
-        let what = format!("this key is unknown; {}", choices(key.get_ref(), allowed));
+        let what = format_args!("unknown key{}", choices(key.get_ref(), allowed));
         Err(self.source.error(key.span().start, &self.key(key.get_ref()), what))
     }
-}
-
-/// Says that `word` is none of `words`, and which was probably meant.
-pub fn not_one_of(word: &str, words: &[&str]) -> String {
-    format!("found `{word}`; {}", choices(word, words))
-}
-
-fn choices(word: &str, words: &[&str]) -> String {
-    let near = words
-        .iter()
-        .map(|w| (strsim::osa_distance(word, w), *w))
-        .filter(|(slips, _)| *slips <= slips_max(word))
-        .min();
-    let hint = near.map_or(String::new(), |(_, w)| format!("; did you mean `{w}`?"));
-    let listed = if words.is_empty() { "nothing".to_owned() } else { words.join(", ") };
-    format!("allowed are {listed}{hint}")
-}
-
-/// How much a word may differ from what was meant: one slip, and one more for every four letters.
-fn slips_max(word: &str) -> usize {
-    1 + word.chars().count() / 4
 }
 
 fn whole<T: TryFrom<u64>>(value: &DeValue<'_>) -> Option<T> {

@@ -210,6 +210,13 @@ pub enum MatchError {
     /// Neither an address nor a prefix.
     #[error("`{0}` is neither an address (203.0.113.7, 2001:db8::7) nor a prefix (203.0.113.0/24)")]
     BadPrefix(String),
+    /// A prefix whose address is not the first one of it.
+    #[error(
+        "`{0}` has host bits set; write {prefix} for the prefix or {address} for the address",
+        prefix = .0.trunc(),
+        address = .0.addr()
+    )]
+    HostBits(IpNet),
     /// Not a port.
     #[error("`{0}` is not a port (443, udp/443 or tcp/8000-8010; 1 to 65535)")]
     BadPort(String),
@@ -285,13 +292,22 @@ impl From<PortMatch> for String {
     }
 }
 
-/// An address stands for the prefix of its full length; host bits behind a prefix are cleared.
-fn parse_prefix(text: &str) -> Result<IpNet, MatchError> {
+/// Reads an address, which stands for the prefix of its full length, or a prefix.
+///
+/// # Errors
+/// [`MatchError::BadPrefix`], or [`MatchError::HostBits`].
+pub fn parse_prefix(text: &str) -> Result<IpNet, MatchError> {
     let address = text.parse::<IpAddr>().map(IpNet::from);
-    address
-        .or_else(|_| text.parse::<IpNet>())
-        .map(|net| net.trunc())
-        .map_err(|_| MatchError::BadPrefix(text.to_owned()))
+    let net = address.or_else(|_| text.parse::<IpNet>());
+    net.map_err(|_| MatchError::BadPrefix(text.to_owned())).and_then(check_prefix)
+}
+
+/// Refuses a prefix with host bits: either the length is wrong or the address.
+///
+/// # Errors
+/// [`MatchError::HostBits`].
+pub fn check_prefix(net: IpNet) -> Result<IpNet, MatchError> {
+    if net.trunc() == net { Ok(net) } else { Err(MatchError::HostBits(net)) }
 }
 
 fn parse_port(text: &str, side: Side) -> Result<PortMatch, MatchError> {
@@ -441,6 +457,13 @@ mod tests {
         assert!(why("dev:tv").contains("not work yet"));
         assert!(why("app:/usr/bin/steam").contains("base name"));
         assert!(why("ip:203.0.113.0/33").contains("prefix"));
+        assert_eq!(
+            why("ip:203.0.113.7/24"),
+            "`203.0.113.7/24` has host bits set; write 203.0.113.0/24 for the prefix or \
+             203.0.113.7 for the address"
+        );
+        assert!(why("ip:2001:db8::1/32").contains("write 2001:db8::/32 for the prefix"));
+        assert!("ip:203.0.113.7/32".parse::<Match>().is_ok());
         assert!(why("port:sctp/1").contains("udp/443"));
         assert!(why("port:0").contains("1 to 65535"));
         assert!(why("port:9-8").contains("not a port"));

@@ -90,10 +90,10 @@ control.
 const POLICED_HEAD: &str = "
 ## Policed subscribers
 
-A subscriber is kept to the rate of a plan by the model in the lab's relay, or by the real `fairweir
-isp`. *rate* is the mean rate by that of the plan; *250 ms* the 99th percentile and the maximum of the
-rate in windows of 250 ms by that of the plan, without the start-up; *Jain* the index of fairness
-among the connections (`–`: the daemon counts subscribers, not connections).
+A subscriber is limited to the rate of a plan by the model in the lab's relay, or by the real `fairweir
+isp`. *rate* is the mean rate relative to the plan; *250 ms* is the 99th percentile and the maximum of
+the rate over windows of 250 ms relative to the plan, without the start-up; *Jain* is Jain's index of the
+connections (`–`: the daemon counts subscribers, not connections).
 
 | scenario | policed by | rate | 250 ms p99 / max | loss, % | Jain |
 |---|---|---:|---:|---:|---:|
@@ -260,6 +260,8 @@ pub(crate) fn machine(command: &str) -> Result<String> {
 mod tests {
     use std::path::PathBuf;
 
+    use fairweir_config::Text;
+    use fairweir_config::file::{SCENARIO, TRACE};
     use fairweir_scenario::Scenario;
 
     use super::*;
@@ -270,11 +272,10 @@ mod tests {
 
     fn scenario(name: &str, set: &[&str]) -> Scenario {
         let file = repository().join(format!("scenarios/{name}.toml"));
-        let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let text = Text::read(&file, &SCENARIO).unwrap_or_else(|e| panic!("{e}"));
         let set: Vec<_> = set.iter().map(|change| change.parse().unwrap()).collect();
-        let load = |path: &Path| fs::read_to_string(path);
-        Scenario::parse_with(&text, &file.display().to_string(), &set, &load)
-            .unwrap_or_else(|e| panic!("{e}"))
+        let load = |path: &Path| Text::read(path, &TRACE);
+        Scenario::parse_with(&text, &set, &load).unwrap_or_else(|e| panic!("{e}"))
     }
 
     #[test]

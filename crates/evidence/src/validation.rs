@@ -31,10 +31,10 @@ const HEAD: &str = "# The simulator against the kernel
 ## One download alone
 
 `scenarios/single.toml` for a minute after slow start: 30 Mbit/s, RTT 40 ms, a FIFO of a quarter, one
-and four BDPs. *lab*: least, median and most of the runs with the kernel's TCP, three or more; a run
-in which the emulated link was late does not count. *sim*: mean over five seeds. The *band* is what the
-simulator may be off from the median: 10 % of the utilisation, 15 % of the mean queue, and of the loss
-rate (over the whole run, with slow start) 25 % or 0.05 points.
+and four BDPs. *lab*: minimum, median and maximum of three or more runs with the kernel's TCP; runs in
+which the emulated link was late are excluded. *sim*: mean over five seeds. The *band* is the allowed
+deviation of the simulator from the median: 10 % of the utilisation, 15 % of the mean queue, and 25 % or
+0.05 percentage points of the loss rate (over the whole run, with slow start).
 
 | congestion control | buffer | measure | lab | sim | difference | in the band |
 |---|---|---|---:|---:|---:|---|
@@ -43,21 +43,21 @@ rate (over the whole run, with slow start) 25 % or 0.05 points.
 const NOISE_HEAD: &str = "
 ### BBR's queue and noise
 
-BBR believes the largest delivery rate of ten rounds, so that it sends more, and the queue grows, when
-packets come a little too late and the next ones in a lump. On the emulated link they do, by how busy
-the machine is; in the simulator they do not. Late: 99th percentile of how much later than the model
-says a packet left the emulated link.
+BBR uses the largest delivery rate of ten rounds. If packets are late and the following ones arrive
+together, this rate is too high, BBR sends more, and the queue grows. On the emulated link this happens
+when the machine is busy; in the simulator it does not. *late* is the 99th percentile of the time by
+which packets left the emulated link later than the model says.
 
 | buffer | late, ms | mean queue, ms |
 |---|---:|---:|
 ";
 
 const COMPARED_HEAD: &str = "
-## Several, under control
+## Several flows under control
 
-`fairweir compare`: one run in the lab, the mean over seeds in the simulator. Where the control sets
-the shares, allocation error and utilisation may differ by 0.02; where nobody sets them, the same group
-has to win, or nobody.
+`fairweir compare`: one run in the lab, the mean over seeds in the simulator. Under a control that sets
+the shares, allocation error and utilisation may differ by 0.02. Without one, the same group must have
+the higher rate in both, or neither.
 
 | scenario | control | allocation error, lab / sim | utilisation, lab / sim | rates, lab / sim, Mbit/s | agree |
 |---|---|---:|---:|---|---|

@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use fairweir_core::policy::Group;
 
 use crate::cli::CheckArgs;
-use crate::config::Config;
 use crate::isp;
 use crate::table::{self, Align};
 use crate::text;
+use fairweir_config::host::Config;
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     if isp::is_isp_file(&args.file) {

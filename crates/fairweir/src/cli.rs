@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::{Args, Parser};
 use fairweir_config::Override;
+use fairweir_config::host;
+use fairweir_config::value::{parse_capacity, parse_control};
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span};
 use fairweir_scenario::play::Seeds;
 use nix::unistd::{Gid, Group};
 
-use crate::config::{self, parse_capacity, parse_control};
 use crate::instance;
 use crate::isp::{self, cli::IspArgs};
 
@@ -148,7 +149,7 @@ pub(crate) struct HostArgs {
     #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     /// The configuration; conf.d/*.toml in the same directory is read too.
-    #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
+    #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
     pub(crate) config: PathBuf,
     /// The control: fairweir, rbm, crab, static, borrow, chokepoint or none; overrides the
     /// configuration.
@@ -176,6 +177,9 @@ pub(crate) struct HostArgs {
     /// Start as if this capacity were stored for the network.
     #[arg(long, hide = true, value_name = "RATE", value_parser = parse_capacity)]
     pub(crate) remembered_capacity: Option<Rate>,
+    /// Store a learned capacity after this many seconds of use without change.
+    #[arg(long, hide = true, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) confirmed_after_s: u64,
 }
 
 /// `fairweir status`.
@@ -231,7 +235,7 @@ pub(crate) struct OffArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The configuration of `host` (conf.d/*.toml in the same directory is read too) or of `isp`.
-    #[arg(default_value = config::DEFAULT_PATH)]
+    #[arg(default_value = host::DEFAULT_PATH)]
     pub(crate) file: PathBuf,
     /// Print JSON.
     #[arg(long)]
@@ -248,7 +252,7 @@ pub(crate) struct InitArgs {
     #[arg(long, default_value = "60s", value_parser = str::parse::<Span>)]
     pub(crate) duration: Span,
     /// The file to write; `-` is stdout.
-    #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
+    #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
     pub(crate) output: PathBuf,
     /// Overwrite an existing file.
     #[arg(long)]

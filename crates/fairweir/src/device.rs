@@ -3,7 +3,7 @@
 use anyhow::bail;
 use fairweir_linux::link;
 
-use crate::config::nearest;
+use fairweir_config::nearest;
 
 /// Checks that there is an interface `dev`.
 ///

@@ -3,10 +3,9 @@
 //! systemd does not restart a daemon that exits with 2: only an edit can help. See
 //! `RestartPreventExitStatus=` in `dist/`.
 
-use fairweir_config::ConfigError as FileError;
+use fairweir_config::ConfigError;
 use fairweir_scenario::play::BadRuns;
 
-use crate::config::ConfigError;
 use crate::words::chained;
 
 /// Something failed that may work later, or elsewhere.
@@ -27,12 +26,9 @@ pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
 
 /// What the process exits with after `error`.
 pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
-    let is_usage = error.chain().any(|cause| {
-        cause.is::<Usage>()
-            || cause.is::<BadRuns>()
-            || cause.is::<ConfigError>()
-            || cause.is::<FileError>()
-    });
+    let is_usage = error
+        .chain()
+        .any(|cause| cause.is::<Usage>() || cause.is::<BadRuns>() || cause.is::<ConfigError>());
     if is_usage { USAGE } else { FAILURE }
 }
 

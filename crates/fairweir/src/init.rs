@@ -254,7 +254,7 @@ fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::cli::RunDir;
-    use crate::config::Config;
+    use fairweir_config::host::Config;
 
     fn talker(who: Who, kb: u64) -> Talker {
         Talker { who, received: Bytes::kb(kb), packets: kb }

@@ -6,7 +6,7 @@
 //! forms name the same interface. Source: systemd.unit(5), "String Escaping for Inclusion in Unit
 //! Names".
 
-use crate::config::parse_dev;
+use fairweir_config::value::parse_dev;
 
 /// An interface name, escaped or not.
 ///

@@ -14,7 +14,6 @@ use tracing_subscriber::EnvFilter;
 
 mod check;
 mod cli;
-mod config;
 mod device;
 mod doctor;
 #[cfg(feature = "evidence")]

@@ -1,6 +1,5 @@
 //! What `fairweir lab` and `fairweir sim` have in common: what is asked for, and what comes out.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::Context;
-use fairweir_config::{Override, output};
+use fairweir_config::file::{SCENARIO, TRACE};
+use fairweir_config::{Override, Text, output};
 use fairweir_scenario::Scenario;
 use fairweir_scenario::play::{Run, labels};
 use fairweir_scenario::report::{self, Report};
@@ -32,9 +32,8 @@ pub(crate) fn read(args: &ScenarioArgs) -> anyhow::Result<Scenario> {
 /// # Errors
 /// If the file cannot be read, or it or an override is not valid.
 pub(crate) fn read_file(path: &Path, set: &[Override]) -> anyhow::Result<Scenario> {
-    let file = path.display().to_string();
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
-    Ok(Scenario::parse_with(&text, &file, set, &|trace| fs::read_to_string(trace))?)
+    let text = Text::read(path, &SCENARIO)?;
+    Ok(Scenario::parse_with(&text, set, &|trace| Text::read(trace, &TRACE))?)
 }
 
 /// `lab check` and `sim check`.

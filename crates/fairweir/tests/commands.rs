@@ -317,9 +317,30 @@ fn a_dry_run_touches_nothing_and_says_every_second_what_it_would_do() {
         assert_eq!(status["groups"][0]["share_bps"], 20_000_000);
     }
     assert!(!stage.interfaces().contains(&"ifb4wan".to_owned()));
+    assert!(!stage.path("state").exists(), "a dry run stores nothing");
     // Whoever reads has seen enough.
     drop(lines);
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_dry_run_probes_only_if_it_is_told_to() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&format!("version = 1\n[host]\nprobe = \"{}\"\n", SERVERS[1]));
+    for (more, probes) in [(&["--dry-run"][..], false), (&["--dry-run", "--probe"], true)] {
+        let daemon = stage.start(more);
+        std::thread::sleep(Duration::from_secs(2));
+        let status = daemon.status();
+        assert_eq!(status["probe"].is_object(), probes, "{more:?}: {}", status["probe"]);
+        if probes {
+            assert!(status["probe"]["sent"].as_u64() >= Some(1), "{}", status["probe"]);
+        }
+    }
+    let output = stage.fairweir("host --dev wan --probe");
+    assert_eq!(output.status.code(), Some(2), "--probe is for dry runs");
 }
 
 #[test]
@@ -358,6 +379,9 @@ fn competing() -> String {
     )
 }
 
+/// A learned capacity is stored at once instead of after a minute of use.
+const CONFIRMED_SOON: [&str; 2] = ["--confirmed-after-s", "0"];
+
 #[test]
 fn a_learned_capacity_is_remembered_for_its_network() {
     if !privileged() {
@@ -365,7 +389,7 @@ fn a_learned_capacity_is_remembered_for_its_network() {
     }
     let stage = Stage::new();
     stage.configure(&competing());
-    let daemon = stage.start(&[]);
+    let daemon = stage.start(&CONFIRMED_SOON);
     let _downloads = SERVERS.map(|server| stage.download(server));
     let patience = Duration::from_secs(30);
     daemon.wait_for("on a known network", patience, |s| s["network"].is_string());
@@ -389,7 +413,7 @@ fn in_another_network_the_control_begins_anew() {
     let stage = Stage::new();
     stage.configure(&competing());
     stage.set_gateway_address("02:00:00:00:00:01");
-    let daemon = stage.start(&["--until-stdin-closes"]);
+    let daemon = stage.start(&["--until-stdin-closes", CONFIRMED_SOON[0], CONFIRMED_SOON[1]]);
     let downloads = SERVERS.map(|server| stage.download(server));
     let patience = Duration::from_secs(90);
     daemon.wait_for("at home", patience, |s| s["network"] == "gateway 02:00:00:00:00:01");

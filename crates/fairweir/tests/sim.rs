@@ -155,7 +155,7 @@ fn what_cannot_be_played_is_one_clear_line() {
     let bad: &[(&[&str], &[&str])] = &[
         (&["--set", "link.raet=5mbit"], &["--set link.raet=5mbit: ", "did you mean `rate`?"]),
         (&["--set", "link.rate=47"], &["--set link.rate=47: ", "`47bit`"]),
-        (&["--set", "group.c.weight=1"], &["--set group.c.weight=1: ", "allowed are a, b"]),
+        (&["--set", "group.c.weight=1"], &["--set group.c.weight=1: ", "allowed: a, b"]),
         (&["--seed", "1", "--seed", "0..1"], &["duplicate seed 1"]),
         (&["--seed", "1..100000"], &["more than 10000 runs"]),
         (&["--control", "none", "--control", "none"], &["duplicate control `none`"]),

@@ -96,28 +96,41 @@ static __always_inline void count_source(struct packet *p, const struct counter 
 	account(&talker, amount);
 }
 
-/* Whether it is this packet's turn to be timed, and if so its timestamp. */
-static __always_inline int is_timed(struct __sk_buff *skb, struct packet *p, struct counters *mine,
-				    __u32 *tsval)
+/* Whether it is this packet's turn to be timed, if it can be. */
+static __always_inline int is_timed(struct packet *p, struct counters *mine)
 {
-	if (p->transport != IPPROTO_TCP || !p->has_ports || ++mine->turn % TRANSIT_EVERY)
-		return 0;
-	return !read_timestamp(skb, p->transport_at, tsval);
+	return p->transport == IPPROTO_TCP && p->has_ports && !(++mine->turn % TRANSIT_EVERY);
 }
 
-/* Times a packet of a connection that the iterator knows. */
-static __always_inline void time_socket(struct bpf_sock *sk, __u32 tsval)
+/* Times a packet of a connection that the iterator knows, if the stack will accept it. */
+static __always_inline void time_socket(struct __sk_buff *skb, struct packet *p,
+					struct bpf_sock *sk, struct counters *mine)
 {
-	struct connection *c = bpf_sk_storage_get(&connections, sk, 0, 0);
+	struct connection *c;
+	struct tcp_sock *tp;
+	struct segment s;
+	__u32 tsval, payload;
+	__u64 now;
 
-	if (c)
-		time_packet(c, bpf_ktime_get_ns(), tsval);
+	if (read_segment(skb, p, &s, &tsval))
+		return;
+	c = bpf_sk_storage_get(&connections, sk, 0, 0);
+	tp = c ? bpf_skc_to_tcp_sock(sk) : 0;
+	if (!tp)
+		return;
+	now = bpf_ktime_get_ns();
+	payload = skb->len - p->transport_at - (s.words >> 4) * 4;
+	if (is_expected(tp, &s, payload, tsval, now) && is_intact(skb, p))
+		time_packet(c, now, tsval);
+	else
+		/* It is the next one's turn, so that a flood does not displace what is true. */
+		mine->turn = TRANSIT_EVERY - 1;
 }
 
 /* What the packet's socket says: the rule of its owner, and how long the packet took. */
 static __always_inline __u32 socket_rule(struct __sk_buff *skb, struct packet *p,
 					 const struct config *cfg, const struct counter *amount,
-					 int timed, __u32 tsval)
+					 int timed, struct counters *mine)
 {
 	struct bpf_sock *sk = find_socket(skb, p);
 	struct owner *owner = 0;
@@ -126,7 +139,7 @@ static __always_inline __u32 socket_rule(struct __sk_buff *skb, struct packet *p
 	if (!sk)
 		return 0;
 	if (timed)
-		time_socket(sk, tsval);
+		time_socket(skb, p, sk, mine);
 	if (cfg->features & (FEATURE_OWNERS | FEATURE_CENSUS))
 		owner = bpf_sk_storage_get(&owners, sk, 0, 0);
 	if (owner) {
@@ -160,11 +173,11 @@ static __always_inline __u32 classify(struct __sk_buff *skb, struct packet *p,
 				      const struct config *cfg, const struct counter *amount,
 				      struct counters *mine)
 {
-	__u32 best = address_rule(p, cfg->features), rule, tsval = 0;
-	int timed = with_owners && cfg->features & FEATURE_TRANSIT && is_timed(skb, p, mine, &tsval);
+	__u32 best = address_rule(p, cfg->features), rule;
+	int timed = with_owners && cfg->features & FEATURE_TRANSIT && is_timed(p, mine);
 
 	if (with_owners && (timed || cfg->features & (FEATURE_OWNERS | FEATURE_CENSUS))) {
-		rule = socket_rule(skb, p, cfg, amount, timed, tsval);
+		rule = socket_rule(skb, p, cfg, amount, timed, mine);
 		if (rule > best)
 			best = rule;
 	}

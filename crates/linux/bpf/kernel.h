@@ -92,6 +92,8 @@ struct inet_connection_sock {
 	} icsk_ack;
 };
 struct tcp_options_received {
+	int ts_recent_stamp; /* seconds of CLOCK_MONOTONIC; 0 is none */
+	__u32 ts_recent;
 	__u16 snd_wscale : 4, rcv_wscale : 4;
 };
 struct tcp_sock {
@@ -99,6 +101,11 @@ struct tcp_sock {
 	__u32 window_clamp;
 	__u8 bpf_sock_ops_cb_flags;
 	__u32 rcv_wnd;
+	__u32 rcv_nxt;
+	__u32 rcv_wup;
+	__u32 snd_una;
+	__u32 snd_nxt;
+	__u32 max_window;
 	__u64 bytes_received;
 	__u32 data_segs_in;
 	__u32 data_segs_out;
@@ -106,6 +113,9 @@ struct tcp_sock {
 		__u32 rtt_us;
 	} rcv_rtt_est;
 	struct tcp_options_received rx_opt;
+};
+struct sk_buff {
+	__u8 ip_summed : 2;
 };
 struct socket {
 	struct sock *sk;

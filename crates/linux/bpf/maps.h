@@ -2,6 +2,8 @@
 /* What the programs and user space share: for each map, who writes, who reads, how long it lives. */
 #pragma once
 
+#define SCRATCH_BYTES 512
+
 /* Written by user space on each change and heartbeat; lives as long as the program. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -120,6 +122,18 @@ struct {
 	__type(key, int);
 	__type(value, struct connection);
 } connections SEC(".maps");
+
+/* Part of a packet whose checksum is computed; written and read here within one run. */
+struct scratch {
+	__u8 bytes[SCRATCH_BYTES + 4];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
 
 /* The bounds of receive windows by the socket's cookie: written by user space when they change,
  * read here. */

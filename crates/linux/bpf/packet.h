@@ -15,6 +15,7 @@ struct packet {
 	__be16 port_local;
 	__u32 header; /* bytes in front of the payload */
 	__u32 transport_at; /* where the transport's header begins, if has_ports */
+	__u32 end; /* where the IP packet ends by its header; 0 is not told, or a fragment */
 	__u8 source[16];
 	__u8 destination[16];
 };
@@ -85,6 +86,8 @@ static __always_inline void read_ip4(struct __sk_buff *skb, struct packet *p, __
 	__builtin_memcpy(p->source, ip.source, 4);
 	__builtin_memcpy(p->destination, ip.destination, 4);
 	p->header = offset + (ip.version_words & 15) * 4;
+	if (!(ip.fragment & bpf_htons(0x3fff)))
+		p->end = offset + bpf_ntohs(ip.length);
 	/* Only the first fragment has ports. */
 	if (!(ip.fragment & bpf_htons(0x1fff)))
 		read_transport(skb, p, p->header);
@@ -116,6 +119,7 @@ static __always_inline int read_ip6(struct __sk_buff *skb, struct packet *p, __u
 	__builtin_memcpy(p->source, ip.source, 16);
 	__builtin_memcpy(p->destination, ip.destination, 16);
 	offset += sizeof(ip);
+	p->end = offset + bpf_ntohs(ip.length);
 	p->header = offset;
 	p->transport = ip.next;
 	for (int i = 0; i < EXTENSIONS_MAX; i++) {
@@ -129,6 +133,7 @@ static __always_inline int read_ip6(struct __sk_buff *skb, struct packet *p, __u
 		p->transport = extension.next;
 		if (header == IPPROTO_FRAGMENT) {
 			offset += 8;
+			p->end = 0;
 			if (extension.fragment & bpf_htons(0xfff8))
 				return 0;
 		} else if (header == IPPROTO_AH) {

@@ -7,6 +7,12 @@
  * on the way. All sums are relative to an anchor, which is a packet of the connection, so that they
  * are small and a sum that is read while it is written is wrong by one packet at most.
  *
+ * Anybody can send a segment with the server's address, so only what the stack will accept is timed:
+ * in the receive window, with a plausible timestamp and a right checksum. Somebody who knows only
+ * addresses and ports hits the window with one segment in (2^32 / window) and the timestamp with one
+ * in some 10^6 of these. Somebody who sees the packets can forge segments that the stack accepts; he
+ * could as well insert data.
+ *
  * The clock's period is found by comparing it to ours for a second; until then, and if it is none
  * of those that stacks use, nothing is told.
  */
@@ -21,32 +27,147 @@
 #define PERIOD_CHECKED_AFTER_NS 10000000000ull
 /* Of the two clocks' difference: queues change less, clocks of other periods differ more. */
 #define PERIOD_TOLERANCE 50
+#define TCP_FLAG_ACK 0x10
+/* With SYN and RST, without which the segment must be. */
+#define TCP_FLAGS_CHECKED (TCP_FLAG_ACK | 0x02 | 0x04)
+#define CHECKSUM_UNNECESSARY 1
+#define CHECKSUM_PARTIAL 3
+/* Larger packets without a checked checksum are not timed. */
+#define CHECKED_MAX 2048
+/*
+ * The fastest clock that is timed ticks a thousand times a second; a queue that empties makes
+ * packets come with newer stamps than time has passed.
+ */
+#define TICKS_MAX_PER_S 1024
+#define AHEAD_S 4
+/* Stamps are not compared beyond half of their range (PAWS: 24 days). */
+#define ELAPSED_MAX_S 1000000
+
+/* What a TCP header says from its sequence number on, with the timestamps where stacks put them. */
+struct segment {
+	__be32 seq;
+	__be32 ack;
+	__u8 words;
+	__u8 flags;
+	__be16 window;
+	__be16 checksum;
+	__be16 urgent;
+	__be16 first;
+	__be16 second;
+	__be32 aligned;
+};
 
 /*
- * Reads the timestamp of a TCP packet with payload whose TCP header is at `offset`; returns not 0
- * if there is none. It is looked for where stacks put it: first, with two empty options in front
- * (RFC 7323, appendix A) or without.
+ * Reads a TCP segment with payload, and its timestamp, which is looked for where stacks put it:
+ * first, with two empty options in front (RFC 7323, appendix A) or without. Returns not 0 if there
+ * is none.
  */
-static __always_inline int read_timestamp(struct __sk_buff *skb, __u32 offset, __u32 *tsval)
+static __always_inline int read_segment(struct __sk_buff *skb, struct packet *p, struct segment *s,
+					__u32 *tsval)
 {
-	__u8 words = 0;
-	struct {
-		__be16 first;
-		__be16 second;
-		__be32 aligned;
-	} options;
-
-	if (load(skb, offset + 12, &words) || words >> 4 < 8 || offset + (words >> 4) * 4 >= skb->len ||
-	    load(skb, offset + TCP_HEADER, &options))
+	if (load(skb, p->transport_at + 4, s) || s->words >> 4 < 8 ||
+	    p->transport_at + (s->words >> 4) * 4 >= skb->len)
 		return 1;
-	if (options.first == bpf_htons(TCP_OPTIONS_EMPTY) && options.second == bpf_htons(TCP_TIMESTAMP)) {
-		*tsval = bpf_ntohl(options.aligned);
+	if (s->first == bpf_htons(TCP_OPTIONS_EMPTY) && s->second == bpf_htons(TCP_TIMESTAMP)) {
+		*tsval = bpf_ntohl(s->aligned);
 		return 0;
 	}
-	if (options.first != bpf_htons(TCP_TIMESTAMP))
+	if (s->first != bpf_htons(TCP_TIMESTAMP))
 		return 1;
-	*tsval = (__u32)bpf_ntohs(options.second) << 16 | bpf_ntohl(options.aligned) >> 16;
+	*tsval = (__u32)bpf_ntohs(s->second) << 16 | bpf_ntohl(s->aligned) >> 16;
 	return 0;
+}
+
+static __always_inline int before(__u32 a, __u32 b)
+{
+	return (__s32)(a - b) < 0;
+}
+
+/*
+ * Whether the stack would take the segment by its numbers: new data within the receive window, an
+ * acknowledgement of what was sent (RFC 5961, section 5), and a timestamp that is neither older than
+ * the newest one it has accepted (PAWS, RFC 7323) nor newer than the fastest clock can have become.
+ */
+static __always_inline int is_expected(struct tcp_sock *tp, struct segment *s, __u32 payload,
+				       __u32 tsval, __u64 now)
+{
+	__u32 seq = bpf_ntohl(s->seq), ack = bpf_ntohl(s->ack), stamped = tp->rx_opt.ts_recent_stamp;
+	__u32 elapsed_s = (__u32)(now / 1000000000ull) - stamped;
+
+	if ((s->flags & TCP_FLAGS_CHECKED) != TCP_FLAG_ACK || !stamped)
+		return 0;
+	if (!before(tp->rcv_nxt, seq + payload) || before(tp->rcv_wup + tp->rcv_wnd, seq + payload))
+		return 0;
+	if (before(tp->snd_nxt, ack) || before(ack, tp->snd_una - tp->max_window))
+		return 0;
+	if (elapsed_s > ELAPSED_MAX_S)
+		elapsed_s = ELAPSED_MAX_S;
+	return tsval - tp->rx_opt.ts_recent <= (elapsed_s + AHEAD_S) * TICKS_MAX_PER_S;
+}
+
+/* Adds `size` bytes at `offset` of the packet to the sum; returns less than 0 if it cannot. */
+static __always_inline __s64 add_to_sum(struct __sk_buff *skb, __u32 offset, __u32 size, __s64 sum)
+{
+	struct scratch *part;
+	__u32 key = 0;
+
+	part = bpf_map_lookup_elem(&scratch, &key);
+	if (!part || !size || size > SCRATCH_BYTES)
+		return -1;
+	/* The same number, in a form in which the verifier sees its bounds. */
+	size--;
+	asm volatile("" : "+r"(size));
+	size = (size & (SCRATCH_BYTES - 1)) + 1;
+	if (bpf_skb_load_bytes(skb, offset, part->bytes, size))
+		return -1;
+	/* The helper takes whole words. */
+	*(__u8 *)(part->bytes + size) = 0;
+	*(__u8 *)(part->bytes + size + 1) = 0;
+	*(__u8 *)(part->bytes + size + 2) = 0;
+	return bpf_csum_diff(0, 0, (__be32 *)part->bytes, (size + 3) & ~3u, sum);
+}
+
+/*
+ * Whether the checksum is right. Devices, GRO and senders on this machine nearly always say so; else
+ * it is computed, as the stack will do it.
+ */
+static __always_inline int is_intact(struct __sk_buff *skb, struct packet *p)
+{
+	__u32 at = p->transport_at, left = skb->len - at;
+	struct {
+		__u8 source[16];
+		__u8 destination[16];
+		__be32 length;
+		__be32 protocol;
+	} pseudo;
+	__u8 summed = BPF_CORE_READ_BITFIELD_PROBED((struct sk_buff *)skb, ip_summed);
+	__s64 sum;
+
+	/* What GRO has put together it has checked. */
+	if (skb->gso_size || summed == CHECKSUM_UNNECESSARY || summed == CHECKSUM_PARTIAL)
+		return 1;
+	if (p->end != skb->len || left > CHECKED_MAX)
+		return 0;
+	__builtin_memcpy(pseudo.source, p->source, 16);
+	__builtin_memcpy(pseudo.destination, p->destination, 16);
+	pseudo.length = bpf_htonl(left);
+	pseudo.protocol = bpf_htonl(IPPROTO_TCP);
+	sum = bpf_csum_diff(0, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
+#pragma unroll
+	for (int i = 0; i < CHECKED_MAX / SCRATCH_BYTES; i++) {
+		__u32 size = left < SCRATCH_BYTES ? left : SCRATCH_BYTES;
+
+		if (sum < 0)
+			return 0;
+		if (!size)
+			break;
+		sum = add_to_sum(skb, at, size, sum);
+		at += size;
+		left -= size;
+	}
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum == 0xffff;
 }
 
 static __always_inline void anchor(struct connection *c, __u64 now, __u32 tsval)

@@ -5,6 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fairweir_config::Text;
+use fairweir_config::file::{SCENARIO, TRACE};
 use fairweir_core::units::{Span, Time};
 use fairweir_scenario::{Ip, Scenario};
 
@@ -18,9 +20,9 @@ fn files() -> Vec<PathBuf> {
 }
 
 fn read(path: &Path) -> Scenario {
-    let text = fs::read_to_string(path).unwrap();
-    let load = |path: &Path| fs::read_to_string(path);
-    let scenario = Scenario::parse_with(&text, &path.display().to_string(), &[], &load);
+    let load = |path: &Path| Text::read(path, &TRACE);
+    let text = Text::read(path, &SCENARIO);
+    let scenario = text.and_then(|text| Scenario::parse_with(&text, &[], &load));
     scenario.unwrap_or_else(|e| panic!("{e}"))
 }
 

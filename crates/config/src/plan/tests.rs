@@ -58,24 +58,24 @@ fn errors_name_line_and_key_and_what_is_allowed() {
     for (text, wanted) in [
         (
             "queues = 0",
-            "isp.toml:1: queues: found the number 0, wanted a whole number from 1 to 64",
+            "isp.toml:1: queues: found the number 0, expected a whole number from 1 to 64",
         ),
         ("signal = \"sofd\"", "did you mean `soft`?"),
-        ("share = \"weighted\"", "isp.toml:1: share: there is no class"),
-        ("[[class]]\nname = \"a\"", "isp.toml:1: class: classes need a `share` above them"),
+        ("share = \"weighted\"", "isp.toml:1: share: `share` without classes"),
+        ("[[class]]\nname = \"a\"", "isp.toml:1: class: classes without `share` above them"),
         ("share = \"weighted\"\nqueues = 3\n[[class]]\nname = \"a\"", "isp.toml:2: queues: "),
         (
             "share = \"weighted\"\n[[class]]\nname = \"a\"\nweight = -1",
-            "isp.toml:4: class.weight: found the number -1, wanted a whole number from 1 to 256",
+            "isp.toml:4: class.weight: found the number -1, expected a whole number from 1 to 256",
         ),
         (
             "share = \"priority\"\n[[class]]\nname = \"a\"\nweight = 2",
-            "isp.toml:4: class.weight: under `share = \"priority\"`",
+            "isp.toml:4: class.weight: `weight` of a class under `share = \"priority\"`",
         ),
-        ("share = \"weighted\"\n[[class]]\nwieght = 2", "class.name: it is missing"),
+        ("share = \"weighted\"\n[[class]]\nwieght = 2", "class.name: missing"),
         (
             "share = \"weighted\"\n[[class]]\nname = \"a\"\nwieght = 2",
-            "isp.toml:4: class.wieght: this key is unknown; allowed are",
+            "isp.toml:4: class.wieght: unknown key (did you mean `weight`?); allowed: name",
         ),
         (
             "share = \"weighted\"\n[[class]]\nname = \"a\"\nmatch = [\"dspc:ef\"]",
@@ -83,7 +83,7 @@ fn errors_name_line_and_key_and_what_is_allowed() {
         ),
         (
             "share = \"weighted\"\n[[class]]\nname = \"a\"\nmatch = [\"dscp:64\"]",
-            "isp.toml:4: class.match: `64` is no DSCP",
+            "isp.toml:4: class.match: `64` is not a DSCP",
         ),
     ] {
         let found = error(text);

@@ -314,7 +314,8 @@ mod tests {
                 state,
             };
             let source = sources[i % sources.len()];
-            let delay = DelaySample { value: Span::MAX, least: Span::ZERO, source, samples: 9 };
+            let delay =
+                DelaySample { value: Span::MAX, least: Span::ZERO, source, samples: 9, sources: 2 };
             let decision = Decision {
                 at: Time::from_nanos(u64::MAX),
                 act,

@@ -13,12 +13,22 @@
 //! counts, since any packet can show that the queue was short, and the median of the means, so that
 //! one with a queue of its own elsewhere does not decide.
 //!
+//! A server can write any timestamp into its own packets, and a reflector can hold its answers back.
+//! So one source never decides against two others: a connection whose least is far below those of
+//! all others is left out, no connection has half of the median's weight, and what no queue can be
+//! ([`QUEUE_MAX`]) is a clock that jumped. [`DelaySample::sources`] says how many sources agree, for
+//! the capacity must not depend on one alone. With two connections, one of which lies, nothing tells
+//! which one; the honest one still shows that there is no queue, but not that there is one.
+//!
 //! Sources, the first that has enough packets: TCP timestamps, which see the download alone; the
 //! probe; the receiver's own RTT. Source: docs/control.md; Spring et al. §III for the base RTT.
 
 use std::collections::BTreeMap;
 
-use super::{ConnectionSample, DelaySample, DelaySource, Observation, ProbeSample};
+use super::{
+    CONNECTIONS_MAX, ConnectionSample, DelaySample, DelaySource, Observation, ProbeSample,
+    TransitSample,
+};
 use crate::units::{Span, Time};
 
 /// Bases of the connections and of the probe.
@@ -68,6 +78,8 @@ struct Estimate {
     mean: i64,
     samples: u32,
     is_settled: bool,
+    /// How many connections say that the queue never was shorter than `least`.
+    sources: u32,
 }
 
 /// The queue that an RTT contains which was smoothed until the end of an interval; `None` if the
@@ -107,6 +119,7 @@ impl DelayEstimator {
         queue: Queue,
     ) -> Option<DelaySample> {
         let now = observation.at;
+        self.forget_jumps(&observation.connections);
         if queue == Queue::Drained {
             self.renew(&observation.connections);
         }
@@ -127,7 +140,12 @@ impl DelayEstimator {
         let queue = steady_queue(std::mem::replace(&mut self.last, latest), latest);
         self.settle(now, &observation.connections, known, queue);
         let span = |ns: i64| Span::nanos(ns.max(0) as u64);
+        let agrees = |least: i64| by_probe.is_some_and(|probe| probe.least > least / 2);
         found.map(|(estimate, source)| DelaySample {
+            sources: match source {
+                DelaySource::Timestamps => estimate.sources + u32::from(agrees(estimate.least)),
+                DelaySource::Probe | DelaySource::ReceiverRtt => estimate.sources,
+            },
             value: span(estimate.mean.max(estimate.least)),
             least: span(estimate.least),
             source,
@@ -159,11 +177,24 @@ impl DelayEstimator {
         }
     }
 
+    /// Forgets the bases of connections beyond which more waits than in any queue: their server's
+    /// clock has jumped.
+    fn forget_jumps(&mut self, connections: &[ConnectionSample]) {
+        for sample in connections {
+            let Some(base) = self.connections.get_mut(&sample.id) else { continue };
+            let Some(transit) = plausible(sample) else { continue };
+            if base.transit.is_some_and(|t| transit.min_ns.saturating_sub(t) > QUEUE_MAX) {
+                base.transit = None;
+                base.is_settled = false;
+            }
+        }
+    }
+
     /// The queue is empty, so what is seen now is the base, whether it is higher or lower.
     fn renew(&mut self, connections: &[ConnectionSample]) {
         for sample in connections {
             let Some(base) = self.connections.get_mut(&sample.id) else { continue };
-            if let Some(transit) = sample.transit.filter(|t| t.samples >= RENEWING_SAMPLES_MIN) {
+            if let Some(transit) = plausible(sample).filter(|t| t.samples >= RENEWING_SAMPLES_MIN) {
                 base.transit = Some(transit.min_ns);
                 base.is_settled = true;
             }
@@ -186,7 +217,7 @@ impl DelayEstimator {
                 seen_at: now,
             });
             base.seen_at = now;
-            if let Some(transit) = sample.transit {
+            if let Some(transit) = plausible(sample) {
                 let seen = transit.min_ns - if base.is_settled { 0 } else { known.unwrap_or(0) };
                 base.transit = Some(base.transit.map_or(seen, |old| old.min(seen)));
                 base.is_settled |= known.is_some();
@@ -195,15 +226,20 @@ impl DelayEstimator {
                 base.handle_rtt(rtt, queue);
             }
         }
-        self.connections.retain(|_, base| now.since(base.seen_at) < FORGOTTEN_AFTER);
+        // A flood of connections must not take memory: then those are kept that receive now.
+        let is_full = self.connections.len() > BASES_MAX;
+        let kept =
+            |seen_at| if is_full { seen_at == now } else { now.since(seen_at) < FORGOTTEN_AFTER };
+        self.connections.retain(|_, base| kept(base.seen_at));
     }
 
     fn by_stamps(&self, connections: &[ConnectionSample]) -> Option<Estimate> {
         let estimates = connections.iter().filter_map(|sample| {
-            let (transit, base) = (sample.transit?, self.connections.get(&sample.id)?);
-            let least = transit.min_ns - base.transit?;
-            let mean = transit.mean_ns - base.transit? - STAMP_ROUNDING;
-            Some(Estimate { least, mean, samples: transit.samples, is_settled: base.is_settled })
+            let (transit, base) = (plausible(sample)?, self.connections.get(&sample.id)?);
+            let least = transit.min_ns.saturating_sub(base.transit?);
+            let mean = transit.mean_ns.saturating_sub(base.transit?) - STAMP_ROUNDING;
+            let (samples, is_settled) = (transit.samples, base.is_settled);
+            Some(Estimate { least, mean, samples, is_settled, sources: 1 })
         });
         combine(estimates.collect())
     }
@@ -213,7 +249,8 @@ impl DelayEstimator {
             let base = self.connections.get(&sample.id)?;
             let beyond = sample.rtt?.as_nanos() as i64 - base.rtt?.as_nanos() as i64;
             // One smoothed number at the end of the interval says little of its least.
-            Some(Estimate { least: beyond - RTT_NOISE, mean: beyond, samples: 1, is_settled: true })
+            let (least, mean) = (beyond - RTT_NOISE, beyond);
+            Some(Estimate { least, mean, samples: 1, is_settled: true, sources: 1 })
         });
         combine(estimates.collect())
     }
@@ -235,32 +272,69 @@ impl DelayEstimator {
         }
         let beyond = |rtt: Span| rtt.as_nanos() as i64 - base.rtt.as_nanos() as i64;
         let (least, mean) = (beyond(probe.rtt_min), beyond(probe.rtt_mean));
-        Some(Estimate { least, mean, samples: probe.answered, is_settled: true })
+        Some(Estimate { least, mean, samples: probe.answered, is_settled: true, sources: 1 })
     }
+}
+
+/// What the connection's timestamps say, unless its server's clock jumped within the interval.
+fn plausible(sample: &ConnectionSample) -> Option<TransitSample> {
+    sample.transit.filter(|t| t.mean_ns.saturating_sub(t.min_ns) <= QUEUE_MAX)
 }
 
 /// Of those whose base is settled the least of all, since any packet can show that the queue was
 /// shorter, and the median of the means, weighed by packets. Where none is settled, the largest:
-/// a base that contains a queue makes the rest too small.
+/// a base that contains a queue makes the rest too small. Of three or more no single one decides.
 fn combine(mut estimates: Vec<Estimate>) -> Option<Estimate> {
-    let samples = estimates.iter().map(|e| e.samples).fold(0, u32::saturating_add);
+    let sum =
+        |estimates: &[Estimate]| estimates.iter().map(|e| e.samples).fold(0, u32::saturating_add);
+    let samples = sum(&estimates);
     if !estimates.iter().any(|e| e.is_settled) {
-        return estimates.into_iter().max_by_key(|e| e.least).map(|e| Estimate { samples, ..e });
+        estimates.sort_by_key(|e| std::cmp::Reverse(e.least));
+        let largest = estimates.get(usize::from(estimates.len() >= MANY))?;
+        let sources = estimates.iter().filter(|e| e.least > largest.least / 2).count() as u32;
+        return Some(Estimate { samples, sources, ..*largest });
     }
     // A connection with hardly a packet says little, be it right or wrong.
     estimates.retain(|e| e.is_settled && e.samples >= samples / FEW_DIVISOR);
-    let samples = estimates.iter().map(|e| e.samples).fold(0, u32::saturating_add);
-    let least = estimates.iter().map(|e| e.least).min()?;
+    let samples = sum(&estimates);
+    estimates.sort_by_key(|e| e.least);
+    if let [lone, next, _, ..] = estimates[..]
+        && next.least.saturating_sub(lone.least) > LONE_NS
+    {
+        estimates.remove(0);
+    }
+    let least = estimates.first()?.least;
+    let sources = estimates.len() as u32;
+    let mean = median(&mut estimates)?;
+    Some(Estimate { least, mean, samples, is_settled: true, sources })
+}
+
+/// The median of the means, weighed by packets; of three or more none has half of the weight.
+fn median(estimates: &mut [Estimate]) -> Option<i64> {
+    let samples: u64 = estimates.iter().map(|e| u64::from(e.samples)).sum();
+    let many = estimates.len() >= MANY;
+    let weight = |e: &Estimate| {
+        let own = u64::from(e.samples);
+        if many { own.min((samples - own).saturating_sub(1)) } else { own }
+    };
+    let all: u64 = estimates.iter().map(weight).sum();
     estimates.sort_by_key(|e| e.mean);
     let mut below = 0;
     let middle = estimates.iter().find(|e| {
-        below += e.samples;
-        below > samples / 2
+        below += weight(e);
+        below > all / 2
     });
-    let mean = middle.or(estimates.last())?.mean;
-    Some(Estimate { least, mean, samples, is_settled: true })
+    Some(middle.or(estimates.last())?.mean)
 }
 
+/// From so many connections on one that contradicts the others is outvoted.
+const MANY: usize = 3;
+/// One whose least is lower than all others' by more than this is not confirmed by them.
+const LONE_NS: i64 = 5_000_000;
+/// No buffer of an access link holds packets for longer.
+const QUEUE_MAX: i64 = 4_000_000_000;
+/// More bases than that are those of a flood.
+const BASES_MAX: usize = 2 * CONNECTIONS_MAX;
 /// Connections with less than this part of the packets are left out.
 const FEW_DIVISOR: u32 = 64;
 /// With fewer packets another source is asked first.

@@ -113,6 +113,8 @@ pub struct DelaySample {
     pub source: DelaySource,
     /// On how many packets.
     pub samples: u32,
+    /// How many connections and probes say that the queue never was shorter.
+    pub sources: u32,
 }
 
 /// Who measured a queueing delay.

@@ -5,10 +5,10 @@
 
 use fairweir_core::receiver::Control;
 use fairweir_scenario::report::Report;
-use fairweir_scenario::report::chart::{Line, Marks, Panel, colour, colour_of};
+use fairweir_scenario::report::chart::{Line, Marks, Panel, colour, colour_of, label_of};
 
 use super::claim::{Band, Claim, Measured, Unit};
-use super::draw::{bars, bars_of, chart, legend, named_bars, over_time};
+use super::draw::{bars, bars_of, chart, named_bars, over_time};
 use super::play::{Played, Point};
 use super::read::{
     carries_after, drops, error, film, load_median, loads, queue_mean, queue_p99, right_after,
@@ -25,7 +25,7 @@ pub(super) use table::side_by_side;
 pub(super) const FIGURES: [Figure; 10] = [
     Figure {
         number: "7",
-        title: "four flows with weights 1:2:3:4 join, stop and want less",
+        title: "four flows with weights 1:2:3:4 start, stop and reduce their demand",
         series: true,
         points: || CONTROLS.map(|c| Point::new("crab-fig7-short", c)).into(),
         judge: judge_7,
@@ -46,21 +46,21 @@ pub(super) const FIGURES: [Figure; 10] = [
     },
     Figure {
         number: "steps",
-        title: "capacities that change, are remembered wrongly, or rest",
+        title: "changing capacities, a wrong stored capacity, and silence",
         series: true,
         points: || all_of(&STEPS),
         judge: judge_steps,
     },
     Figure {
         number: "senders",
-        title: "cubic and bbr against each other, one connection against four",
+        title: "CUBIC and BBR, one connection against four",
         series: false,
         points: || all_of(&SENDERS),
         judge: judge_senders,
     },
     Figure {
         number: "film",
-        title: "a film beside four downloads, weights 5:1",
+        title: "a video beside four downloads, weights 5:1",
         series: false,
         points: || CONTROLS.map(usual_film).into_iter().chain(CONTROLS.map(long_film)).collect(),
         judge: judge_film,
@@ -179,10 +179,10 @@ impl<'p, F: Fn(Control) -> Point> Claims<'p, F> {
     fn queue(&mut self) {
         let unit = Unit::Milliseconds;
         self.that("ISP queue, mean", unit, &queue_mean, Band::AtMost(0.006));
-        self.that("ISP queue, 99 of 100", unit, &queue_p99, Band::AtMost(0.02));
+        self.that("ISP queue, 99th percentile", unit, &queue_p99, Band::AtMost(0.02));
         let [crab, mine] = [Control::Crab, Control::Fairweir].map(|c| self.measure(c, &drops));
         let (told, by) = (crab.text(Unit::Packets), mine.mean() / crab.mean());
-        let what = "ISP drops, by crab's";
+        let what = "ISP drops, relative to crab";
         let measured = (Measured(vec![by]), Unit::Part);
         self.claims.push(Claim::new(what, told, measured, Band::AtMost(0.01)));
     }
@@ -194,7 +194,12 @@ fn judge_7(played: &Played) -> Judged {
     claims.shares(0.006, 0.985);
     claims.queue();
     let mut files = over_time("figure-7", &DRAWN.map(point), played);
-    files.push(queues(played, "figure-7-queue", "The ISP's queue in figure 7", point));
+    files.push(queues(
+        played,
+        "figure-7-queue",
+        "Queue of the ISP in crab-fig7-short, 30 Mbit/s: delay and drops",
+        point,
+    ));
     Judged { claims: claims.claims, files }
 }
 
@@ -209,8 +214,8 @@ fn queues(
     let kinds = CONTROLS.map(|c| bars_of(c, [by_ms(c, queue_mean), by_ms(c, queue_p99)]));
     let lost = CONTROLS.map(|c| bars_of(c, [Some(played.measure(&point(c), drops))]));
     let panels = vec![
-        bars("", "time in the ISP's queue, ms", &["mean", "99 of 100"], kinds.to_vec()),
-        bars("", "packets that the ISP drops", &[""], lost.to_vec()),
+        bars("", "queueing delay at the ISP, ms", &["mean", "99th percentile"], kinds.to_vec()),
+        bars("", "packets dropped at the ISP", &[""], lost.to_vec()),
     ];
     chart(name, title, panels)
 }
@@ -231,7 +236,7 @@ fn judge_8(played: &Played) -> Judged {
     }
     let filled = carries_after(27.0, 15.0);
     let most = Band::AtMost(3.0);
-    claims.that("27 of 30 Mbit/s after f2 starts", Unit::Seconds, &filled, most);
+    claims.that("time to 27 of 30 Mbit/s after f2 starts", Unit::Seconds, &filled, most);
     claims.queue();
     let files = over_time("figure-8", &DRAWN.map(point), played);
     Judged { claims: claims.claims, files }
@@ -248,12 +253,12 @@ fn judge_rtts(played: &Played) -> Judged {
         let of = move |r: &Report| r.summary.groups[group].rate.as_mbit_f64();
         DRAWN.map(|c| Some(played.measure(&Point::new(scenario, c), of)))
     };
-    let names = DRAWN.map(legend);
+    let names = DRAWN.map(label_of);
     let group =
         |(group, name): (usize, &&str)| named_bars(name, colour(group), rates("rtts", group));
     let kinds = ["10 ms", "30 ms", "60 ms", "120 ms", "200 ms"].iter().enumerate().map(group);
-    let panels = vec![bars("", "Mbit/s of 6", &names, kinds.collect())];
-    let title = "Five downloads of equal weight by RTT, 30 Mbit/s";
+    let panels = vec![bars("", "Mbit/s (fair: 6)", &names, kinds.collect())];
+    let title = "Five downloads with equal weights, by RTT, 30 Mbit/s";
     Judged { claims: all, files: vec![chart("figure-rtts", title, panels)] }
 }
 
@@ -294,7 +299,7 @@ fn judge_senders(played: &Played) -> Judged {
     let short = SENDERS.map(|scenario| scenario.trim_start_matches("weights-"));
     let kinds = DRAWN.map(|c| bars_of(c, of(c, error)));
     let panels = vec![bars("", "allocation error", &short, kinds.to_vec())];
-    let title = "cubic and bbr, one connection against four";
+    let title = "Allocation error by weights and congestion control, one connection beside four";
     Judged { claims: all, files: vec![chart("figure-senders", title, panels)] }
 }
 
@@ -309,10 +314,10 @@ fn judge_film(played: &Played) -> Judged {
         Claim::new(what, crab.text(Unit::Part), (mine, Unit::Part), band)
     };
     let claims = vec![
-        claim("quality of the film, by wfq", both(usual_film), Band::AtLeast(0.98)).because(|| {
+        claim("video quality relative to wfq", both(usual_film), Band::AtLeast(0.98)).because(|| {
             let quality = |c| played.measure(&usual_film(c), film).text(Unit::Mbit);
             format!(
-                "{} and {} with wfq: most of it is lost in the first minute, see the next line",
+                "{} and {} with wfq: most of the difference is in the first minute; see the next row",
                 quality(Control::Fairweir),
                 quality(Control::Wfq)
             )
@@ -326,10 +331,10 @@ fn judge_film(played: &Played) -> Judged {
     ];
     let of = |c, of: fn(&Report) -> f64| Some(played.measure(&long_film(c), of));
     let panels = vec![
-        bars("", "film, Mbit/s", &[""], CONTROLS.map(|c| bars_of(c, [of(c, film)])).to_vec()),
+        bars("", "video, Mbit/s", &[""], CONTROLS.map(|c| bars_of(c, [of(c, film)])).to_vec()),
         bars("", "utilisation", &[""], CONTROLS.map(|c| bars_of(c, [of(c, utilization)])).to_vec()),
     ];
-    let title = "A film of 300 s beside four downloads, 30 Mbit/s";
+    let title = "A video of 300 s beside four downloads, 30 Mbit/s";
     Judged { claims, files: vec![chart("figure-film", title, panels)] }
 }
 
@@ -342,19 +347,23 @@ fn judge_web(played: &Played) -> Judged {
         Claim::new(what, beside, (of(Control::Fairweir), Unit::Part), band)
     };
     let claims = vec![
-        claim("median load time, by wfq", &|c| by(c, Control::Wfq), Band::AtMost(1.05)),
-        claim("median load time, by none", &|c| by(c, Control::None), Band::AtMost(0.65)),
+        claim("median load time relative to wfq", &|c| by(c, Control::Wfq), Band::AtMost(1.05)),
+        claim(
+            "median load time relative to no control",
+            &|c| by(c, Control::None),
+            Band::AtMost(0.65),
+        ),
         claim("utilisation", &used, Band::AtLeast(0.95)),
     ];
     let lines = CONTROLS.map(|control| Line {
-        name: legend(control).to_owned(),
+        name: label_of(control).to_owned(),
         colour: colour_of(control),
         dashed: control == Control::Wfq,
         points: loads(played.of(&web(control))),
     });
     let panel = Panel {
         x: "load time, s".to_owned(),
-        y: "part of the pages".to_owned(),
+        y: "fraction of pages".to_owned(),
         marks: Marks::Lines { logarithmic: false, lines: lines.into() },
     };
     let bars_used = CONTROLS.map(|c| bars_of(c, [Some(used(c))])).to_vec();

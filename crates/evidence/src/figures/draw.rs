@@ -1,7 +1,7 @@
 //! Pictures that figures have in common.
 
 use fairweir_core::receiver::Control;
-use fairweir_scenario::report::chart::{Bars, Chart, Marks, Panel, Value, colour_of};
+use fairweir_scenario::report::chart::{Bars, Chart, Marks, Panel, Value, colour_of, label_of};
 use fairweir_scenario::report::{Report, csv, picture};
 
 use super::File;
@@ -11,26 +11,12 @@ use super::play::{Played, Point};
 /// The colour of bars that their labels tell apart.
 pub(super) const PLAIN: &str = "#7a8793";
 
-/// The name that a control has in legends.
-pub(super) fn legend(control: Control) -> &'static str {
-    match control {
-        Control::None => "none (status quo)",
-        Control::Static => "static (fixed shares)",
-        Control::Borrow => "borrow (HTB with borrowing)",
-        Control::Wfq => "wfq (at the ISP)",
-        Control::Chokepoint => "chokepoint",
-        Control::Rbm => "rbm",
-        Control::Crab => "crab",
-        Control::Fairweir => "fairweir",
-    }
-}
-
 /// Bars of a control, one for each measurement.
 pub(super) fn bars_of(
     control: Control,
     measured: impl IntoIterator<Item = Option<Measured>>,
 ) -> Bars {
-    named_bars(legend(control), colour_of(control), measured)
+    named_bars(label_of(control), colour_of(control), measured)
 }
 
 pub(super) fn named_bars(

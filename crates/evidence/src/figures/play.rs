@@ -1,11 +1,10 @@
 //! Every run that the figures need, once, over all cores.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 
 use anyhow::Context;
-use fairweir_config::Override;
+use fairweir_config::{ConfigError, Override, Text};
 use fairweir_core::receiver::Control;
 use fairweir_scenario::Scenario;
 use fairweir_scenario::play::{Job, Run};
@@ -46,8 +45,8 @@ impl Point {
             .with_context(|| format!("there is no scenario {}", self.scenario))?;
         let set: Result<Vec<Override>, _> = self.set.iter().map(|text| text.parse()).collect();
         let file = format!("scenarios/{}.toml", self.scenario);
-        let load = |path: &Path| Err(io::Error::other(path.display().to_string()));
-        Ok(Scenario::parse_with(text, &file, &set?, &load)?)
+        let load = |path: &Path| Err(ConfigError::whole_file(path, "not part of the program"));
+        Ok(Scenario::parse_with(&Text::new(*text, file), &set?, &load)?)
     }
 }
 

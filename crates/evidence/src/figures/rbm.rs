@@ -4,10 +4,10 @@
 
 use fairweir_core::receiver::Control;
 use fairweir_scenario::report::Report;
-use fairweir_scenario::report::chart::{Line, Marks, Panel, colour_of};
+use fairweir_scenario::report::chart::{Line, Marks, Panel, colour_of, label_of};
 
 use super::claim::{Band, Claim, Measured, Unit};
-use super::draw::{bars, bars_of, chart, legend, over_time};
+use super::draw::{bars, bars_of, chart, over_time};
 use super::play::{Played, Point};
 use super::read::{
     drops, load_median, loads, queue_mean, rate_between, rtt_median, rtt_p95, utilization,
@@ -127,7 +127,7 @@ fn judge_2(played: &Played) -> Judged {
     let [_, lost] = both(played, modem, drops);
     let claims = vec![
         Claim::new(
-            "95 of 100 round trips of the terminal, none",
+            "95th percentile of the RTT of the terminal, none",
             "over 4 s",
             (none.clone(), Unit::Milliseconds),
             Band::AtLeast(4.0),
@@ -139,14 +139,19 @@ fn judge_2(played: &Played) -> Judged {
             Band::AtMost(0.6),
         ),
         Claim::new(
-            "95 of 100 round trips, rbm",
+            "95th percentile of the RTT, rbm",
             "0.6 s",
             (rbm.clone(), Unit::Milliseconds),
             Band::AtMost(0.7),
         ),
-        Claim::new("none by rbm", "7 times", (none.by(&rbm), Unit::Times), Band::AtLeast(7.0)),
         Claim::new(
-            "the download, rbm by none",
+            "no control relative to rbm",
+            "7 times",
+            (none.by(&rbm), Unit::Times),
+            Band::AtLeast(7.0),
+        ),
+        Claim::new(
+            "the download, rbm relative to no control",
             "94-96 %",
             (rate_rbm.by(&rate_none), Unit::Part),
             Band::AtLeast(0.94),
@@ -165,13 +170,13 @@ fn judge_3(played: &Played) -> Judged {
     let [rate_none, rate_rbm] = both(played, far, &rate);
     let claims = vec![
         Claim::new(
-            "95 of 100 round trips of the terminal, rbm by none",
+            "95th percentile of the RTT of the terminal, rbm relative to no control",
             "gracefully",
             (rbm.by(&none), Unit::Part),
             Band::AtMost(0.25),
         ),
         Claim::new(
-            "the download, rbm by none",
+            "the download, rbm relative to no control",
             "2.7 and 2.7 kB/s",
             (rate_rbm.by(&rate_none), Unit::Part),
             Band::AtLeast(0.94),
@@ -187,7 +192,7 @@ fn judge_4(played: &Played) -> Judged {
     let [_, used] = both(played, web, utilization);
     let claims = vec![
         Claim::new(
-            "median load time of a page, none by rbm",
+            "median load time of a page, no control relative to rbm",
             "3 times; a factor of two",
             (none.by(&rbm), Unit::Times),
             Band::AtLeast(2.0),
@@ -204,14 +209,14 @@ fn judge_4(played: &Played) -> Judged {
         Claim::new("utilisation, rbm", "not given", (used, Unit::Part), Band::AtLeast(0.94)),
     ];
     let lines = CONTROLS.map(|control| Line {
-        name: legend(control).to_owned(),
+        name: label_of(control).to_owned(),
         colour: colour_of(control),
         dashed: false,
         points: loads(played.of(&web(control))),
     });
     let panel = Panel {
         x: "load time, s".to_owned(),
-        y: "part of the pages".to_owned(),
+        y: "fraction of pages".to_owned(),
         marks: Marks::Lines { logarithmic: false, lines: lines.into() },
     };
     let title = "Figure 4: web pages beside a long download, 28.8 kbit/s";
@@ -236,7 +241,7 @@ fn judge_5(played: &Played) -> Judged {
         Claim::new("packets lost, rbm", "none", (lost.clone(), Unit::Packets), Band::AtMost(0.0))
             .because(|| {
                 let each = lost.each(Unit::Packets);
-                format!("by seed {each}: a tick may pass until the second transfer is seen")
+                format!("by seed {each}: a tick can pass before the second transfer is observed")
             }),
         Claim::new(
             "packets in the queue, rbm",
@@ -251,7 +256,7 @@ fn judge_5(played: &Played) -> Judged {
             Band::Within(0.9, 1.1),
         ),
         Claim::new(
-            "utilisation, rbm by none",
+            "utilisation, rbm relative to no control",
             "similar",
             (used.by(&used_none), Unit::Part),
             Band::AtLeast(0.97),
@@ -284,19 +289,19 @@ fn judge_today(played: &Played) -> Judged {
     let [_, lost] = both(played, broadband, drops);
     let claims = vec![
         Claim::new(
-            "95 of 100 round trips of the ping, none",
+            "95th percentile of the RTT of the ping, none",
             "-",
             (none, Unit::Milliseconds),
             Band::AtLeast(0.2),
         ),
         Claim::new(
-            "95 of 100 round trips, rbm (30 ms + 5 ms of queue)",
+            "95th percentile of the RTT, rbm (30 ms + 5 ms of queue)",
             "-",
             (rbm, Unit::Milliseconds),
             Band::AtMost(0.037),
         ),
         Claim::new(
-            "the download, rbm by none",
+            "the download, rbm relative to no control",
             "-",
             (rate_rbm.by(&rate_none), Unit::Part),
             Band::AtLeast(0.97),

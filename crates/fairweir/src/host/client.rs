@@ -7,8 +7,8 @@ use anyhow::bail;
 use fairweir_daemon::{Access, Client, Error, instances};
 
 use super::PREFIX;
-use crate::config::nearest;
 use crate::isp;
+use fairweir_config::nearest;
 
 /// A daemon answers within a tick; one that does not in this time hangs.
 const PATIENCE: Duration = Duration::from_secs(5);

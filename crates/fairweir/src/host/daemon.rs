@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use fairweir_core::receiver::{Act, ControlLoop, Observation, TICK};
-use fairweir_core::units::{Rate, Span, Time};
+use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_linux::{Error, Health, Host, HostSpec, Mode, network, sweep};
 use tracing::{debug, info, warn};
 
@@ -242,6 +242,9 @@ impl Daemon {
         let observation =
             Observation { at: read_at, interval, groups: samples, connections, probe };
         self.control.decide(&observation);
+        let received: Bytes = observation.groups.iter().map(|g| g.received).sum();
+        let received = Rate::from_volume(received, interval);
+        self.memory.handle_tick(self.control.controller().learned_capacity(), received, interval);
         self.note_act(now);
         self.enforce(now);
         if self.opening.is_none()
@@ -376,6 +379,7 @@ impl Daemon {
         if moved {
             info!(dev = self.settings.dev, network, "this is another network");
             self.store_capacity();
+            self.memory.handle_tick(None, Rate::ZERO, Span::ZERO);
             // It was told of the network in which the daemon began.
             self.told_capacity = None;
         }
@@ -402,6 +406,9 @@ impl Daemon {
     }
 
     fn store_capacity(&mut self) {
+        if !self.memory.is_confirmed() {
+            return;
+        }
         let (Some(network), Some(learned)) =
             (&self.network, self.control.controller().learned_capacity())
         else {

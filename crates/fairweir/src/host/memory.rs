@@ -3,16 +3,19 @@
 //! One file: a list of entries, each for a device and the network that it was connected to. A file
 //! that cannot be read is logged and counts as empty: the capacity is learned anew. A dry run reads
 //! it and writes nothing.
+//!
+//! Only a capacity that stayed the same while the link was used for a minute is stored, so that a
+//! short disturbance, or an attack on the measurement, has no effect beyond its end.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fairweir_core::receiver::CAPACITY_MIN;
-use fairweir_core::units::Rate;
+use fairweir_core::receiver::{CAPACITY_MIN, TICK};
+use fairweir_core::units::{Rate, Span};
 use fairweir_daemon::{Error, StateDir};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::config::CAPACITY_MAX;
+use fairweir_config::value::CAPACITY_MAX;
 
 /// After this time an access line may well have another contract.
 const AGE_MAX_S: u64 = 30 * 24 * 3600;
@@ -25,11 +28,43 @@ const FILE_SIZE_MAX: u64 = 64 << 10;
 /// The most networks that are remembered; the oldest is forgotten first.
 const ENTRIES_MAX: usize = 64;
 
+/// A capacity within these parts of the first one of its minute is the same.
+const SAME: [(u64, u64); 2] = [(80, 100), (125, 100)];
+
 /// What is remembered, and where.
 #[derive(Debug)]
 pub(super) struct Memory {
     dir: StateDir,
     is_read_only: bool,
+    confirmation: Confirmation,
+}
+
+/// For how long the learned capacity has been the same.
+#[derive(Debug)]
+struct Confirmation {
+    needed: Span,
+    capacity: Option<Rate>,
+    /// Time in which at least half of the capacity was received.
+    used: Span,
+}
+
+impl Confirmation {
+    fn handle_tick(&mut self, learned: Option<Rate>, received: Rate, interval: Span) {
+        let [low, high] = SAME;
+        let is_same = match (self.capacity, learned) {
+            (Some(old), Some(new)) => {
+                (old.scale(low.0, low.1)..=old.scale(high.0, high.1)).contains(&new)
+            }
+            _ => false,
+        };
+        if !is_same {
+            (self.capacity, self.used) = (learned, Span::ZERO);
+        }
+        if learned.is_some_and(|learned| received >= learned / 2) {
+            // A suspended machine uses nothing.
+            self.used += interval.min(TICK * 2);
+        }
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -48,9 +83,21 @@ struct Entry {
 }
 
 impl Memory {
-    /// The memory in `dir`.
-    pub(super) fn new(dir: StateDir, is_read_only: bool) -> Memory {
-        Memory { dir, is_read_only }
+    /// The memory in `dir`, of capacities that were confirmed for `needed`.
+    pub(super) fn new(dir: StateDir, is_read_only: bool, needed: Span) -> Memory {
+        let confirmation = Confirmation { needed, capacity: None, used: Span::ZERO };
+        Memory { dir, is_read_only, confirmation }
+    }
+
+    /// Takes in what the control has `learned` and what was `received` in an interval.
+    pub(super) fn handle_tick(&mut self, learned: Option<Rate>, received: Rate, interval: Span) {
+        self.confirmation.handle_tick(learned, received, interval);
+    }
+
+    /// Whether what the control has learned was confirmed for long enough to be stored.
+    pub(super) fn is_confirmed(&self) -> bool {
+        let Confirmation { needed, capacity, used } = self.confirmation;
+        capacity.is_some() && used >= needed
     }
 
     /// The capacity of `network` at `dev` and its age in seconds, if it is not too old and one that
@@ -120,7 +167,27 @@ mod tests {
     use super::*;
 
     fn memory_in(dir: &Path) -> Memory {
-        Memory::new(StateDir::new(dir), false)
+        Memory::new(StateDir::new(dir), false, Span::ZERO)
+    }
+
+    #[test]
+    fn a_capacity_is_confirmed_by_a_minute_of_use_without_change() {
+        let mut memory = Memory::new(StateDir::new(Path::new("/nowhere")), false, Span::secs(60));
+        let mut play = |learned: Rate, received: Rate, seconds: u64| {
+            for _ in 0..seconds * 5 {
+                memory.handle_tick(Some(learned), received, TICK);
+            }
+            memory.is_confirmed()
+        };
+        let (right, wrong) = (Rate::mbit(30), Rate::mbit(1));
+        assert!(!play(right, right, 59));
+        assert!(play(right.scale(9, 10), right, 1), "about the same");
+        assert!(!play(wrong, wrong, 59), "an attack of a minute");
+        assert!(!play(right, right, 59), "and its end");
+        assert!(!play(right, wrong, 600), "an idle link confirms nothing");
+        assert!(play(right, right, 1));
+        memory.handle_tick(None, right, TICK);
+        assert!(!memory.is_confirmed(), "another control");
     }
 
     #[test]
@@ -175,7 +242,7 @@ mod tests {
     fn a_dry_run_writes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         memory_in(dir.path()).store("eth0", "home", Rate::mbit(30));
-        let memory = Memory::new(StateDir::new(dir.path()), true);
+        let memory = Memory::new(StateDir::new(dir.path()), true, Span::ZERO);
         memory.store("eth0", "home", Rate::mbit(99));
         assert_eq!(memory.recall("eth0", "home").unwrap().0, Rate::mbit(30));
     }

@@ -14,11 +14,11 @@ use serde::Deserialize;
 use tracing::info;
 
 use crate::cli::HostArgs;
-use crate::config::conf_d;
 use crate::device::check_exists;
 use crate::status;
 use crate::text;
 use crate::wire::Status;
+use fairweir_config::host::conf_d;
 
 pub(crate) mod client;
 mod daemon;
@@ -57,7 +57,8 @@ pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
         until_stdin_closes: args.until_stdin_closes,
         clock: monotonic_now,
     };
-    let memory = Memory::new(StateDir::new(&args.state_dir), args.dry_run);
+    let needed = Span::secs(args.confirmed_after_s);
+    let memory = Memory::new(StateDir::new(&args.state_dir), args.dry_run, needed);
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<HostService> {
         let daemon = Daemon::start(settings, memory, args.remembered_capacity, monotonic_now())?;
         info!(dev, control = %daemon.settings.control(), "attached");

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
+use fairweir_config::host::{Config, ProbeChoice};
+use fairweir_config::value::CAPACITY_MAX;
 use fairweir_core::policy::Policy;
 use fairweir_core::probe::{INTERVAL_IDLE, Intervals};
 use fairweir_core::receiver::{
@@ -13,7 +15,6 @@ use fairweir_linux::Mode;
 use fairweir_linux::probe::{ProbeSpec, Reflector};
 
 use crate::cli::HostArgs;
-use crate::config::{CAPACITY_MAX, Config, ProbeChoice};
 use crate::exit::Usage;
 
 /// The command line, and the configuration as it was last found good.

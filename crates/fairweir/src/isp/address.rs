@@ -1,5 +1,6 @@
 //! Addresses and prefixes as people write them.
 
+use fairweir_core::policy;
 use ipnet::IpNet;
 
 /// Reads an address or a prefix.
@@ -7,22 +8,12 @@ use ipnet::IpNet;
 /// # Errors
 /// Says what would be right.
 pub(super) fn parse_address(text: &str) -> Result<IpNet, String> {
-    let text = text.trim();
-    let whole = text.parse::<std::net::IpAddr>().map(IpNet::from);
-    let net = whole.or_else(|_| text.parse::<IpNet>()).map_err(|_| {
-        format!(
-            "`{text}` is neither an address (192.0.2.1, 2001:db8::1) nor a prefix (192.0.2.0/29)"
-        )
-    })?;
-    check_address(net).map(|()| net)
+    policy::parse_prefix(text.trim()).map_err(|e| e.to_string())
 }
 
-/// A prefix with host bits is more often a slip than meant.
+/// Refuses a prefix with host bits.
 pub(super) fn check_address(net: IpNet) -> Result<(), String> {
-    match net.trunc() {
-        whole if whole == net => Ok(()),
-        whole => Err(format!("{net} has bits behind its prefix; write {whole}, or {}", net.addr())),
-    }
+    policy::check_prefix(net).map(drop).map_err(|e| e.to_string())
 }
 
 /// As people write it: whole addresses without a length.

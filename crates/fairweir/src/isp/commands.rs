@@ -1,13 +1,13 @@
 //! The commands that ask the daemon.
 
-use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use fairweir_config::ConfigError;
-use fairweir_config::Source;
+use fairweir_config::Text;
+use fairweir_config::file::{Rules, Trust};
 use fairweir_daemon::{Access, Client, Error, Lock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -189,7 +189,7 @@ fn print_list(out: &mut impl Write, subscribers: &[Value]) -> io::Result<()> {
 }
 
 fn import(args: &ImportArgs) -> anyhow::Result<()> {
-    let table = read_any(&args.file)?;
+    let table = read_any(&args.file)?.as_str().to_owned();
     let (dry_run, skip_bad) = (args.dry_run, args.skip_bad);
     let access = if dry_run { Access::Read } else { Access::Change };
     let mut asker = Asker::connect(&args.run_dir, access)?;
@@ -220,7 +220,7 @@ fn plans(args: &PlanFileArgs, request: impl Fn(Value) -> Request) -> anyhow::Res
     let text = read_any(&args.file)?;
     let shown = args.file.display().to_string();
     let read = || -> Result<Vec<PlanEntry>, ConfigError> {
-        let mut top = Source::new(&text, &shown, &[]).top()?;
+        let mut top = text.source(&[]).top()?;
         let _ = top.integer("version", 1, 1)?;
         let mut plans = Vec::new();
         for mut table in top.tables("plan")? {
@@ -267,11 +267,13 @@ fn metrics(args: &MetricsArgs) -> anyhow::Result<()> {
     Ok(text::stdout().write_all(text.as_bytes())?)
 }
 
-fn read_any(path: &Path) -> anyhow::Result<String> {
+/// Two million subscribers with two addresses each fit.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+fn read_any(path: &Path) -> anyhow::Result<Text> {
     if path == Path::new("-") {
-        let mut text = String::new();
-        io::stdin().lock().read_to_string(&mut text).context("cannot read stdin")?;
-        return Ok(text);
+        return Ok(Text::read_stdin(FILE_BYTES_MAX)?);
     }
-    fs::read_to_string(path).map_err(|e| anyhow!("{}: cannot read it: {e}", path.display()))
+    let rules = Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::ANYBODY, if_missing: "" };
+    Ok(Text::read(path, &rules)?)
 }

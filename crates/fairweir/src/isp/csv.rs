@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::address::parse_address;
 use super::registry::SubscriberSpec;
-use crate::config::nearest;
+use fairweir_config::nearest;
 
 /// A good row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,7 +218,7 @@ mod tests {
             "7:1: row: 2 fields instead of 3",
             "8:1: plan: it is empty",
             "9:6: name: `alice` stands on line 4 already",
-            "10:12: addresses: 192.0.2.7/24 has bits behind its prefix; write 192.0.2.0/24",
+            "10:12: addresses: `192.0.2.7/24` has host bits set; write 192.0.2.0/24",
             "11:6: row: a quote that does not end",
             "12:12: addresses: it is empty",
         ]) {

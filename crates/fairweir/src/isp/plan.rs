@@ -39,7 +39,7 @@ impl PlanEntry {
             let wanted = "a rate, such as \"50mbit\", here or as `upload`";
             let [download, upload] = ["download", "upload"].map(|key| table.missing(key, wanted));
             // One of them may be there, but misspelt.
-            return Err(if upload.key.ends_with(".upload") { download } else { upload });
+            return Err(if upload.key().ends_with(".upload") { download } else { upload });
         }
         let sharing = sharing(table, &mut ByMatch)?;
         for rate in [&download, &upload].into_iter().flatten() {
@@ -79,7 +79,7 @@ impl PlanEntry {
             table.finish(&PlanEntry::keys())?;
             Ok(plan)
         };
-        read().map_err(|e: ConfigError| format!("{}: {}", e.key, e.what))
+        read().map_err(|e: ConfigError| format!("{}: {}", e.key(), e.what()))
     }
 
     /// What [`PlanEntry::from_json`] reads.
@@ -277,21 +277,21 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_plan_is_told_with_line_and_key() {
         for (text, wanted) in [
-            ("name = \"a\"", "isp.toml:1: plan.download: it is missing"),
+            ("name = \"a\"", "isp.toml:1: plan.download: missing"),
             ("name = \"a\"\ndownload = \"0mbit\"", "isp.toml:3: plan.download: the rate 0bit"),
             ("name = \"a\"\ndownload = \"5mbps\"", "isp.toml:3: plan.download: `5mbps` is ambig"),
             ("name = \"a b\"\nupload = \"5mbit\"", "isp.toml:2: plan.name: `a b` is no name"),
-            ("name = \"a\"\ndownlaod = \"5mbit\"", "isp.toml:3: plan.downlaod: this key is unkn"),
-            ("name = \"a\"\nupload = \"5mbit\"\nqueue = 4", "isp.toml:4: plan.queue: this key"),
+            ("name = \"a\"\ndownlaod = \"5mbit\"", "isp.toml:3: plan.downlaod: unknown key (did"),
+            ("name = \"a\"\nupload = \"5mbit\"\nqueue = 4", "isp.toml:4: plan.queue: unknown key"),
             ("name = \"a\"\nupload = \"5mbit\"\nqueues = 0", "isp.toml:4: plan.queues: found"),
             (
                 "name = \"a\"\nupload = \"5mbit\"\nshare = \"weighted\"",
-                "isp.toml:4: plan.share: there is no class",
+                "isp.toml:4: plan.share: `share` without classes",
             ),
             (
                 "name = \"a\"\nupload = \"5mbit\"\nshare = \"weighted\"\n[[plan.class]]\nname = \
                  \"b\"\nweight = -1",
-                "isp.toml:7: plan.class.weight: found the number -1, wanted a whole number",
+                "isp.toml:7: plan.class.weight: found the number -1, expected a whole number",
             ),
         ] {
             let error = plan(text).unwrap_err();

@@ -1,12 +1,12 @@
 //! The operator's file: where to police, and the plans and subscribers that the file knows.
 
-use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail};
-use fairweir_config::ConfigError;
+use anyhow::anyhow;
+use fairweir_config::file::{Rules, Text, Trust};
+use fairweir_config::value::parse_dev;
+use fairweir_config::{ConfigError, VERSION};
 use fairweir_config::{Placed, Source, Table as TomlTable};
 use nix::unistd::{Gid, Group};
 
@@ -14,7 +14,6 @@ use super::address::parse_address;
 use super::csv;
 use super::plan::PlanEntry;
 use super::registry::SubscriberSpec;
-use crate::config::{VERSION, parse_dev};
 use crate::exit::usage;
 
 /// Where the file lies if nobody says otherwise.
@@ -124,12 +123,7 @@ impl IspFile {
 
     fn parse(text: &str, shown: &str, path: &Path) -> Result<IspFile, ConfigError> {
         let mut top = Source::new(text, shown, &[]).top()?;
-        let version = top.integer("version", 0, u64::MAX)?;
-        let version = version.ok_or_else(|| top.missing("version", "`version = 1` at the top"))?;
-        if version.value != VERSION as u64 {
-            let what = format!("{} is unknown; this fairweir reads {VERSION}", version.value);
-            return Err(version.place.error(what));
-        }
+        top.version(VERSION)?;
         let wanted = "a table [isp] with the `device` towards the subscribers";
         let isp = top.table("isp")?.ok_or_else(|| top.missing("isp", wanted))?;
         let isp = isp_section(isp)?;
@@ -243,7 +237,7 @@ fn subscriber(mut table: TomlTable<'_>) -> Result<SubscriberSpec, ConfigError> {
     let name = table.text("name")?.ok_or_else(|| table.missing("name", "a name"))?;
     let wanted = "a list, such as [\"192.0.2.1\", \"2001:db8:1::/56\"]";
     let texts = table.texts("addresses")?.ok_or_else(|| table.missing("addresses", wanted))?;
-    let parsed = |text: &String| parse_address(text).map_err(|e| texts.place.error(e));
+    let parsed = |p: &Placed<'_, String>| parse_address(&p.value).map_err(|e| p.place.error(e));
     let addresses = texts.value.iter().map(parsed).collect::<Result<_, _>>()?;
     let wanted = "the name of a [[plan]]";
     let plan = table.text("plan")?.ok_or_else(|| table.missing("plan", wanted))?;
@@ -265,22 +259,14 @@ fn in_table(table: &Path, bad: &csv::BadRow) -> anyhow::Error {
 /// # Errors
 /// If it cannot be read, is too large, or is not UTF-8.
 pub(super) fn read_text(path: &Path) -> anyhow::Result<String> {
-    let shown = path.display();
-    let unreadable = |e: io::Error| anyhow!("{shown}: cannot read it: {e}");
-    let size = fs::metadata(path).map_err(unreadable)?.len();
-    if size > FILE_SIZE_MAX {
-        bail!("{shown}: {size} bytes are too many: at most {FILE_SIZE_MAX}");
-    }
-    let bytes = fs::read(path).map_err(unreadable)?;
-    String::from_utf8(bytes).map_err(|e| {
-        let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
-        let line = 1 + good.iter().filter(|&&b| b == b'\n').count();
-        anyhow!("{shown}:{line}: text: a byte that is not UTF-8")
-    })
+    let rules = Rules { bytes_max: FILE_SIZE_MAX, trust: Trust::OWNER, if_missing: "" };
+    Ok(Text::read(path, &rules)?.as_str().to_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const GOOD: &str = r#"version = 1
@@ -327,26 +313,36 @@ plan = "home-50"
     fn what_is_wrong_is_told_with_file_line_and_key() {
         let header = "name,addresses,plan\n";
         for (from, to, csv, wanted) in [
-            ("version = 1", "version = 2", header, "isp.toml:1: version: 2 is unknown"),
+            (
+                "version = 1",
+                "version = 2",
+                header,
+                "isp.toml:1: version: found the number 2, allowed",
+            ),
             (
                 "device =",
                 "devcie =",
                 header,
-                "isp.toml:4: isp.devcie: this key is unknown; did you",
+                "isp.toml:4: isp.devcie: unknown key (did you mean `device`",
             ),
-            ("\"xdp\"", "\"xpd\"", header, "isp.toml:6: isp.hook: found `xpd`; allowed are auto"),
+            (
+                "\"xdp\"",
+                "\"xpd\"",
+                header,
+                "isp.toml:6: isp.hook: unknown value `xpd` (did you mean `xdp`?); allowed: auto",
+            ),
             ("uplink = \"eth0\"", "", header, "isp.toml:6: isp.hook: XDP sees only what"),
-            ("-4", "1000", header, "isp.toml:7: isp.overhead: found the number 1000, wanted"),
+            ("-4", "1000", header, "isp.toml:7: isp.overhead: found the number 1000, expected"),
             ("127.0.0.1", "0.0.0.0", header, "isp.toml:8: isp.metrics: 0.0.0.0:9115 is not of"),
             ("hook", "group = \"nobody-has-it\"\nhook", header, "isp.toml:6: isp.group: there is"),
             (
                 "192.0.2.1",
                 "192.0.2.1/24",
                 header,
-                "isp.toml:15: subscriber.addresses: 192.0.2.1/24",
+                "isp.toml:15: subscriber.addresses: `192.0.2.1/24`",
             ),
-            ("name = \"alice\"", "", header, "isp.toml:13: subscriber.name: it is missing"),
-            ("version", "versoin", header, "isp.toml:1: versoin: this key is unknown"),
+            ("name = \"alice\"", "", header, "isp.toml:13: subscriber.name: missing"),
+            ("version", "versoin", header, "isp.toml:1: versoin: unknown key (did"),
             ("", "", "name,plan\n", "subscribers.csv:1:1: header: the column `addresses`"),
             ("", "", "name,addresses,plan\nb,x,y\n", "subscribers.csv:2:3: addresses: `x` is"),
         ] {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::address::{as_texts, check_address};
 use super::plan::{PlanEntry, check_name};
-use crate::config::nearest;
+use fairweir_config::nearest;
 
 mod error;
 

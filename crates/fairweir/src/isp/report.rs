@@ -14,8 +14,8 @@ use super::wire::{
     SubscriberStatus, TotalsStatus,
 };
 
-/// So many subscribers are listed at a time.
-const LIST_MAX: usize = 10_000;
+/// Subscribers in one reply: a longer one would delay other clients.
+const LIST_MAX: usize = 1_000;
 
 /// The status at `now`.
 pub(super) fn status(daemon: &Daemon, now: Time) -> Status {

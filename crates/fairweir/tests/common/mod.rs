@@ -7,6 +7,8 @@ use std::process::{Command, Output};
 use std::sync::Mutex;
 
 pub mod access;
+pub mod far;
+pub mod forger;
 pub mod stage;
 
 /// The binary under test.

@@ -111,6 +111,16 @@ impl Stage {
         self.home.run(work)
     }
 
+    /// Runs `work` in the internet.
+    pub fn at_internet<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.internet.run(work)
+    }
+
+    /// The port of the internet's servers.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Runs a command in the home and waits for its end.
     pub fn run(&self, command: &str) -> Output {
         let mut words = command.split_whitespace();
@@ -364,6 +374,11 @@ impl Download {
             ended.store(true, Ordering::Relaxed);
         });
         Download { received, broken, stream }
+    }
+
+    /// The home's address of the connection.
+    pub fn local_address(&self) -> SocketAddr {
+        self.stream.local_addr().unwrap()
     }
 
     /// Payload bytes so far.

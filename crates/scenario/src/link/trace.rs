@@ -75,7 +75,7 @@ impl FromStr for Trace {
             let error = |what: String| TraceError { line: i + 1, what };
             let Ok(ms) = found.trim().parse::<u32>() else {
                 let found: String = found.chars().take(20).collect();
-                return Err(error(format!("found `{found}`, wanted a whole number of ms")));
+                return Err(error(format!("found `{found}`, expected a whole number of ms")));
             };
             if let Some(last) = at_ms.last().filter(|&&last| ms < last) {
                 return Err(error(format!("found {ms} after {last}; the lines are out of order")));

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use fairweir_core::receiver::Control;
 
-use super::svg::{self, CHARACTER, line, page, polyline, text, ticks};
+use super::svg::{self, CHARACTER, Legend, line, page, polyline, text, ticks};
 
 /// A picture of numbers.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +94,20 @@ pub fn colour_of(control: Control) -> &'static str {
     }
 }
 
+/// The name that a control has in every picture.
+pub fn label_of(control: Control) -> &'static str {
+    match control {
+        Control::None => "none (status quo)",
+        Control::Static => "static (fixed shares)",
+        Control::Borrow => "borrow (HTB with borrowing)",
+        Control::Wfq => "wfq (at the ISP)",
+        Control::Chokepoint => "chokepoint",
+        Control::Rbm => "rbm",
+        Control::Crab => "crab",
+        Control::Fairweir => "fairweir (default)",
+    }
+}
+
 /// The colour of the `i`th of several things that are no controls.
 pub fn colour(i: usize) -> &'static str {
     svg::colour(i)
@@ -104,7 +118,6 @@ const PANEL: f64 = 210.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 40.0;
-const LEGEND_ROW: f64 = 20.0;
 /// From one row of panels to the next: labels of the upper, values above the bars of the lower.
 const GAP: f64 = 74.0;
 const BOTTOM: f64 = 60.0;
@@ -118,7 +131,7 @@ impl Chart {
     /// Draws it.
     pub fn svg(&self) -> String {
         let (legend, rows) = self.legend();
-        let top = TOP + LEGEND_ROW * rows as f64 + 18.0;
+        let top = TOP + rows + 38.0;
         let columns = self.panels.len().clamp(1, COLUMNS);
         let panel_rows = self.panels.len().div_ceil(columns) as f64;
         let height = top + panel_rows * (PANEL + GAP) - GAP + BOTTOM;
@@ -137,8 +150,8 @@ impl Chart {
         })
     }
 
-    /// Every kind of mark once, and how many rows that takes.
-    fn legend(&self) -> (String, usize) {
+    /// Every kind of mark once, and the height of the rows after the first.
+    fn legend(&self) -> (String, f64) {
         let mut entries: Vec<(&str, &str, &str)> = Vec::new();
         for panel in &self.panels {
             let of_panel: Vec<(&str, &str, &str)> = match &panel.marks {
@@ -151,22 +164,13 @@ impl Chart {
             };
             entries.extend(of_panel.into_iter().filter(|(name, ..)| !name.is_empty()));
         }
-        let mut svg = String::new();
-        let (mut x, mut rows) = (LEFT, 0);
+        let mut legend = Legend::new(LEFT, WIDTH - RIGHT, TOP);
         for (i, &(name, colour, style)) in entries.iter().enumerate() {
-            if entries[..i].iter().any(|(before, ..)| *before == name) {
-                continue;
+            if entries[..i].iter().all(|(before, ..)| *before != name) {
+                legend.add(name, colour, style);
             }
-            let width = 48.0 + CHARACTER * name.chars().count() as f64;
-            if rows == 0 || x + width > WIDTH {
-                (x, rows) = (LEFT, rows + 1);
-            }
-            let y = TOP + LEGEND_ROW * (rows - 1) as f64;
-            line(&mut svg, (x, y), (x + 22.0, y), colour, style);
-            text(&mut svg, x + 28.0, y + 4.0, "", name);
-            x += width;
         }
-        (svg, rows)
+        legend.finish()
     }
 }
 

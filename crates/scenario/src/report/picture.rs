@@ -1,53 +1,96 @@
 //! Rates over time against the fair shares, as an SVG.
 
-use fairweir_core::units::{Span, Time};
+use fairweir_core::units::{Rate, Span, Time};
 
-use super::svg::{CHARACTER, colour, line, page, polyline, text, ticks};
+use super::chart::label_of;
+use super::svg::{Legend, colour, line, page, polyline, text, ticks};
 use super::{BIN, Report};
 use crate::Scenario;
-use crate::link::Capacity;
+use crate::link::{Buffer, Capacity};
 
 const WIDTH: f64 = 860.0;
 const PANEL: f64 = 170.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 20.0;
-const TOP: f64 = 82.0;
+/// Where the first row of the legend lies, and how far above the first panel the last one.
+const LEGEND: f64 = 61.0;
+const LEGEND_GAP: f64 = 41.0;
 const GAP: f64 = 34.0;
 const BOTTOM: f64 = 46.0;
+
+const DASHED: &str = "stroke-width=\"1.4\" stroke-dasharray=\"5 4\" stroke-opacity=\"0.9\"";
 
 /// One panel per report, one below the other: the rate of each group (solid) and its fair share
 /// (dashed). The reports need their series.
 pub fn picture(scenario: &Scenario, reports: &[Report]) -> String {
     let panels = reports.len() as f64;
-    let height = TOP + panels * (PANEL + GAP) - GAP + BOTTOM;
+    let (legend, rows) = legend(scenario);
+    let first = LEGEND + rows + LEGEND_GAP;
+    let height = first + panels * (PANEL + GAP) - GAP + BOTTOM;
     page(WIDTH, height, |svg| {
-        legend(svg, scenario);
+        let world = match reports.first().map(|report| report.world) {
+            Some("lab") => ", in the lab (real TCP)",
+            Some("sim") => ", simulated",
+            _ => "",
+        };
+        let title = format!("{}: rate of each flow group{world}", scenario.name);
+        text(svg, LEFT, 22.0, "font-size=\"15\" font-weight=\"bold\"", &title);
+        text(svg, LEFT, 40.0, "fill=\"#666\"", &link(scenario));
+        svg.push_str(&legend);
         let plot = Plot::new(scenario, reports);
         for (i, report) in reports.iter().enumerate() {
-            let top = TOP + i as f64 * (PANEL + GAP);
+            let top = first + i as f64 * (PANEL + GAP);
             plot.panel(svg, top, report, i + 1 == reports.len());
         }
     })
 }
 
-fn legend(svg: &mut String, scenario: &Scenario) {
-    text(svg, LEFT, 22.0, "font-size=\"15\" font-weight=\"bold\"", &scenario.name);
-    let mut x = LEFT;
+/// What the link is.
+fn link(scenario: &Scenario) -> String {
+    let link = &scenario.link;
+    let rate = |rate: Rate| match rate.as_mbit_f64() {
+        mbit if mbit < 1.0 => format!("{} kbit/s", mbit * 1e3),
+        mbit => format!("{mbit} Mbit/s"),
+    };
+    let steps: Vec<_> = link.capacity.steps().iter().map(|step| step.rate).collect();
+    let capacity = match (&link.capacity, steps.iter().min(), steps.iter().max()) {
+        (Capacity::Trace(_), ..) => format!("recorded, mean {}", rate(link.capacity.nominal())),
+        (_, Some(least), Some(most)) if least < most => {
+            format!("{} to {}", rate(*least), rate(*most))
+        }
+        _ => rate(link.capacity.nominal()),
+    };
+    let buffer = match link.buffer {
+        Buffer::Time(time) => format!("{} ms", time.as_millis_f64()),
+        Buffer::Bytes(bytes) => bytes.to_string(),
+        Buffer::Packets(packets) => format!("{packets} packets"),
+    };
+    format!(
+        "Downlink {capacity}, buffer {buffer}. Solid: rate in intervals of {} ms. Dashed: weighted \
+         max-min fair share.",
+        BIN.as_millis_f64()
+    )
+}
+
+/// The legend, and the height of its rows after the first.
+fn legend(scenario: &Scenario) -> (String, f64) {
+    let mut legend = Legend::new(LEFT, WIDTH - RIGHT, LEGEND);
     for (i, group) in scenario.groups.iter().enumerate() {
         let label = format!("{} (weight {})", group.name, group.weight);
-        line(svg, (x, 41.0), (x + 22.0, 41.0), colour(i), "stroke-width=\"2.5\"");
-        text(svg, x + 28.0, 45.0, "", &label);
-        x += 48.0 + CHARACTER * label.chars().count() as f64;
+        legend.add(&label, colour(i), "stroke-width=\"2.5\"");
     }
-    line(svg, (x, 41.0), (x + 22.0, 41.0), "#333", "stroke-width=\"1.5\" stroke-dasharray=\"5 4\"");
-    text(svg, x + 28.0, 45.0, "", "fair share");
+    legend.add("fair share", "#333", DASHED);
+    legend.finish()
 }
 
 /// Where time and rate lie on the page.
 struct Plot<'s> {
     scenario: &'s Scenario,
     seconds: f64,
+    /// The top of the axis, in the unit.
     rate_max: f64,
+    /// Of the axis, and how many of them are 1 Mbit/s.
+    unit: (&'static str, f64),
 }
 
 impl<'s> Plot<'s> {
@@ -56,27 +99,31 @@ impl<'s> Plot<'s> {
         let seen = reports.iter().flat_map(|r| r.series.iter().flatten()).map(|p| p.rate).max();
         // A burst out of the buffer after a step may exceed what is worth showing.
         let top = seen.unwrap_or(capacity).clamp(capacity, capacity.scale(11, 10));
-        Plot {
-            scenario,
-            seconds: scenario.duration.as_secs_f64(),
-            rate_max: top.as_mbit_f64().max(0.001) * 1.02,
-        }
+        let mbit = top.as_mbit_f64().max(0.001) * 1.02;
+        let unit = if mbit < 1.0 { ("kbit/s", 1e3) } else { ("Mbit/s", 1.0) };
+        let seconds = scenario.duration.as_secs_f64();
+        Plot { scenario, seconds, rate_max: mbit * unit.1, unit }
     }
 
     fn x(&self, seconds: f64) -> f64 {
         LEFT + (WIDTH - LEFT - RIGHT) * seconds / self.seconds
     }
 
-    fn y(&self, top: f64, mbit: f64) -> f64 {
-        top + PANEL * (1.0 - (mbit / self.rate_max).clamp(0.0, 1.0))
+    /// Of a number in the axis's unit.
+    fn y(&self, top: f64, rate: f64) -> f64 {
+        top + PANEL * (1.0 - (rate / self.rate_max).clamp(0.0, 1.0))
+    }
+
+    fn y_of(&self, top: f64, rate: Rate) -> f64 {
+        self.y(top, rate.as_mbit_f64() * self.unit.1)
     }
 
     fn panel(&self, svg: &mut String, top: f64, report: &Report, is_last: bool) {
         let bottom = top + PANEL;
-        for mbit in ticks(self.rate_max, 4) {
-            let y = self.y(top, mbit);
+        for tick in ticks(self.rate_max, 4) {
+            let y = self.y(top, tick);
             line(svg, (LEFT, y), (WIDTH - RIGHT, y), "#e5e5e5", "");
-            text(svg, LEFT - 8.0, y + 4.0, "text-anchor=\"end\"", &format!("{mbit}"));
+            text(svg, LEFT - 8.0, y + 4.0, "text-anchor=\"end\"", &format!("{tick}"));
         }
         for second in ticks(self.seconds, 8) {
             let x = self.x(second);
@@ -88,16 +135,18 @@ impl<'s> Plot<'s> {
         line(svg, (LEFT, bottom), (WIDTH - RIGHT, bottom), "#999", "");
         let turned =
             format!("text-anchor=\"middle\" transform=\"rotate(-90 16 {})\"", top + PANEL / 2.0);
-        text(svg, 16.0, top + PANEL / 2.0, &turned, "Mbit/s");
+        text(svg, 16.0, top + PANEL / 2.0, &turned, self.unit.0);
         if is_last {
             let middle = (LEFT + WIDTH - RIGHT) / 2.0;
-            text(svg, middle, bottom + 36.0, "text-anchor=\"middle\"", "seconds");
+            text(svg, middle, bottom + 36.0, "text-anchor=\"middle\"", "time, s");
         }
-        text(svg, LEFT, top - 7.0, "font-weight=\"bold\"", report.control.name());
-        if let Some(error) = report.summary.allocation_error {
-            let verdict = format!("allocation error {error:.3}");
-            text(svg, WIDTH - RIGHT, top - 7.0, "text-anchor=\"end\" fill=\"#666\"", &verdict);
-        }
+        text(svg, LEFT, top - 7.0, "font-weight=\"bold\"", label_of(report.control));
+        let parts = [
+            report.summary.allocation_error.map(|error| format!("allocation error {error:.3}")),
+            report.summary.utilization.map(|part| format!("utilisation {:.1} %", part * 100.0)),
+        ];
+        let verdict = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        text(svg, WIDTH - RIGHT, top - 7.0, "text-anchor=\"end\" fill=\"#666\"", &verdict);
         for group in 0..self.scenario.groups.len() {
             self.rate_line(svg, top, report, group);
         }
@@ -110,7 +159,7 @@ impl<'s> Plot<'s> {
         let groups = self.scenario.groups.len();
         let series = report.series.iter().flatten().skip(group).step_by(groups);
         let bin = BIN.as_secs_f64();
-        let points = series.map(|p| (self.x(p.t_s + bin / 2.0), self.y(top, p.rate.as_mbit_f64())));
+        let points = series.map(|p| (self.x(p.t_s + bin / 2.0), self.y_of(top, p.rate)));
         let style = "stroke-width=\"1.8\" stroke-linejoin=\"round\"";
         polyline(svg, points, colour(group), style);
     }
@@ -129,14 +178,12 @@ impl<'s> Plot<'s> {
         let steps: Vec<Option<[(f64, f64); 2]>> = times
             .windows(2)
             .map(|w| {
-                let share = self.scenario.fair_shares_at(w[0])?[group].as_mbit_f64();
-                let y = self.y(top, share);
+                let y = self.y_of(top, self.scenario.fair_shares_at(w[0])?[group]);
                 Some([(self.x(w[0].as_secs_f64()), y), (self.x(w[1].as_secs_f64()), y)])
             })
             .collect();
-        let style = "stroke-width=\"1.4\" stroke-dasharray=\"5 4\" stroke-opacity=\"0.9\"";
         for known in steps.split(Option::is_none).filter(|known| !known.is_empty()) {
-            polyline(svg, known.iter().flatten().flatten().copied(), colour(group), style);
+            polyline(svg, known.iter().flatten().flatten().copied(), colour(group), DASHED);
         }
     }
 }

@@ -8,8 +8,14 @@ use std::fmt::Write;
 /// Okabe and Ito's colours, which people with any colour vision can tell apart.
 const COLOURS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
-/// About how wide a character of the text is.
-pub(super) const CHARACTER: f64 = 6.6;
+/// How wide a character of the text is at most on average: digits and capitals of Arial at 12 px.
+pub(super) const CHARACTER: f64 = 7.0;
+/// From one row of a legend to the next.
+const LEGEND_ROW: f64 = 20.0;
+/// The mark of an entry, and the gaps beside its text.
+const SAMPLE: f64 = 22.0;
+const SAMPLE_GAP: f64 = 6.0;
+const ENTRY_GAP: f64 = 20.0;
 
 /// A page with what `draw` puts on it.
 pub(super) fn page(width: f64, height: f64, draw: impl FnOnce(&mut String)) -> String {
@@ -70,4 +76,43 @@ pub(super) fn bar(svg: &mut String, at: (f64, f64), size: (f64, f64), fill: &str
 pub(super) fn text(svg: &mut String, x: f64, y: f64, more: &str, text: &str) {
     let escaped = text.replace('&', "&amp;").replace('<', "&lt;");
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" {more}>{escaped}</text>");
+}
+
+/// Entries side by side, in as many rows as they need.
+pub(super) struct Legend {
+    svg: String,
+    left: f64,
+    right: f64,
+    x: f64,
+    /// Of the current row, and of the first.
+    y: f64,
+    top: f64,
+}
+
+impl Legend {
+    /// Between `left` and `right`, with its first row at `y`.
+    pub(super) fn new(left: f64, right: f64, y: f64) -> Legend {
+        Legend { svg: String::new(), left, right, x: left, y, top: y }
+    }
+
+    /// Adds an entry; what is longer than a row is shortened.
+    pub(super) fn add(&mut self, label: &str, stroke: &str, style: &str) {
+        let room = ((self.right - self.left - SAMPLE - SAMPLE_GAP) / CHARACTER) as usize;
+        let label = match label.char_indices().nth(room) {
+            Some(_) => label.chars().take(room - 1).chain(['…']).collect(),
+            None => label.to_owned(),
+        };
+        let width = SAMPLE + SAMPLE_GAP + CHARACTER * label.chars().count() as f64;
+        if self.x > self.left && self.x + width > self.right {
+            (self.x, self.y) = (self.left, self.y + LEGEND_ROW);
+        }
+        line(&mut self.svg, (self.x, self.y), (self.x + SAMPLE, self.y), stroke, style);
+        text(&mut self.svg, self.x + SAMPLE + SAMPLE_GAP, self.y + 4.0, "", &label);
+        self.x += width + ENTRY_GAP;
+    }
+
+    /// The elements, and the height of the rows after the first.
+    pub(super) fn finish(self) -> (String, f64) {
+        (self.svg, self.y - self.top)
+    }
 }

@@ -1,3 +1,4 @@
+use fairweir_config::Text;
 use serde_json::Value;
 
 use super::*;
@@ -121,7 +122,8 @@ fn under_a_trace_each_second_has_its_own_shares() {
     let lines = (1..100).map(|i| i * 10).chain((0..200).map(|i| 2_000 + i * 5)).chain([3_000]);
     let trace: String = lines.map(|ms| format!("{ms}\n")).collect();
     let text = TWO.replace("rate = \"30mbit\"", "trace = \"t\"");
-    let scenario = Scenario::parse_with(&text, "x", &[], &|_| Ok(trace.clone())).unwrap();
+    let scenario =
+        Scenario::parse_with(&Text::new(text, "x"), &[], &|_| Ok(Text::new(&*trace, "t"))).unwrap();
     let perfect = samples(&scenario, |ms| {
         let all = [1.2112, 0.0, 2.4224][(ms / 1_000 % 3) as usize];
         if ms < 4_000 { vec![all, 0.0] } else { vec![all * 2.0 / 3.0, all / 3.0] }
@@ -241,6 +243,44 @@ fn pings_report_median_tail_and_loss() {
     assert_eq!((ping.rtt_ms_median, ping.rtt_ms_p95, ping.lost), (Some(50.0), Some(95.0), 3));
     let none = PingSamples { group: 0, sent: 3, rtts: Vec::new() }.judge("p");
     assert_eq!((none.rtt_ms_median, none.lost), (None, 3));
+}
+
+#[test]
+fn a_picture_says_what_it_shows_and_long_names_stay_on_the_page() {
+    let groups: String = (0..9)
+        .map(|i| {
+            let name = format!("group-{i}-with-a-long-name");
+            format!(
+                "[[group]]\nname = \"{name}\"\nweight = 1\n\
+                 [[flow]]\ngroup = \"{name}\"\nkind = \"bulk\"\n"
+            )
+        })
+        .collect();
+    let text = TWO.split("[[group]]").next().unwrap().replace("30mbit", "47mbit");
+    let scenario = scenario(&format!("{text}{groups}"));
+    let report = judged(&scenario, &Samples::new(&scenario));
+    let svg = picture(&scenario, &[report]);
+    assert!(svg.contains(">two: rate of each flow group, "), "{svg}");
+    assert!(svg.contains(">Downlink 47 Mbit/s, buffer 100 ms."), "{svg}");
+    assert!(svg.contains("Dashed: weighted max-min fair share."), "{svg}");
+    let mut places = Vec::new();
+    for element in svg.lines().filter(|l| l.contains("(weight 1)") || l.contains(">fair share<")) {
+        let number = |key: &str| -> f64 {
+            let rest = element.split_once(&format!("{key}=\"")).unwrap().1;
+            rest.split('"').next().unwrap().parse().unwrap()
+        };
+        let label = element.split_once('>').unwrap().1.strip_suffix("</text>").unwrap();
+        places.push((number("y"), number("x"), number("x") + 7.0 * label.len() as f64));
+    }
+    assert_eq!(places.len(), 10);
+    assert!(places.iter().all(|(.., right)| *right <= 840.0), "clipped: {places:?}");
+    for pair in places.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+        assert!(pair[0].2 < pair[1].1, "overlap: {pair:?}");
+    }
+    let panel =
+        svg.lines().find(|l| l.contains("font-weight=\"bold\">none (status quo)<")).unwrap();
+    let top: f64 = panel.split("y=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
+    assert!(places.iter().all(|(y, ..)| y + 12.0 < top), "the legend lies on the panel: {panel}");
 }
 
 #[test]

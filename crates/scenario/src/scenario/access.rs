@@ -7,10 +7,10 @@ use fairweir_core::units::{Bytes, Rate, Span, Time};
 use super::Access;
 use super::read::{positive, step_time};
 use crate::link::{Buffer, Capacity, Discipline, RateStep, Red, Trace};
-use fairweir_config::{ConfigError, Origin, Place, Placed, Table};
+use fairweir_config::{ConfigError, Place, Placed, Table, Text};
 
 /// Reads a file beside the scenario.
-pub(super) type Load<'l> = &'l dyn Fn(&Path) -> std::io::Result<String>;
+pub(super) type Load<'l> = &'l dyn Fn(&Path) -> Result<Text, ConfigError>;
 
 const BUFFER: Buffer = Buffer::Time(Span::millis(100));
 const MTU: u64 = 1500;
@@ -80,7 +80,7 @@ fn rated(table: &mut Table<'_>, end: Time) -> Result<Capacity, ConfigError> {
         }
         (Some(burst), Some(line_rate)) => {
             if burst.value == Bytes::ZERO {
-                return Err(burst.place.error("a burst of nothing is none; wanted more"));
+                return Err(burst.place.error("a burst of nothing is none; expected more"));
             }
             let most = steps.iter().map(|step| step.rate).fold(Rate::ZERO, Rate::max);
             if line_rate.value < most {
@@ -108,13 +108,9 @@ fn trace(
         return without(step.place());
     }
     let path = Path::new(place.file()).with_file_name(value);
-    let text =
-        load(&path).map_err(|e| place.error(format!("cannot read {}: {e}", path.display())))?;
-    let trace = text.parse::<Trace>().map_err(|e| ConfigError {
-        origin: Origin::Line { file: path.display().to_string(), line: e.line },
-        key: String::new(),
-        what: e.what,
-    })?;
+    let text = load(&path).map_err(|e| place.error(e))?;
+    let trace = text.as_str().parse::<Trace>();
+    let trace = trace.map_err(|e| text.error(e.line, None, "", e.what))?;
     Ok(Capacity::Trace(trace))
 }
 
@@ -151,7 +147,7 @@ fn red(mut table: Table<'_>, defaults: Red) -> Result<Red, ConfigError> {
         return Err(place.error(format!("`min` is {min}, allowed is below `max`, {max}")));
     }
     if red.wq_ppm == 0 {
-        return Err(place.error("with a `wq` of 0 the average would never move; wanted more"));
+        return Err(place.error("with a `wq` of 0 the average would never move; expected more"));
     }
     Ok(red)
 }
@@ -162,7 +158,9 @@ impl std::str::FromStr for Buffer {
     /// Reads `100ms`, `150kB` or `10p`.
     fn from_str(text: &str) -> Result<Buffer, String> {
         let wanted = || {
-            format!("`{text}` is no buffer; wanted a time (100ms), bytes (150kB) or packets (10p)")
+            format!(
+                "`{text}` is no buffer; expected a time (100ms), bytes (150kB) or packets (10p)"
+            )
         };
         let packets = text.strip_suffix('p').map(str::parse::<u32>);
         let buffer = match packets {
@@ -175,7 +173,7 @@ impl std::str::FromStr for Buffer {
         };
         let empty = [Buffer::Packets(0), Buffer::Time(Span::ZERO), Buffer::Bytes(Bytes::ZERO)];
         if empty.contains(&buffer) {
-            return Err(format!("`{text}` holds nothing; wanted a buffer above zero"));
+            return Err(format!("`{text}` holds nothing; expected a buffer above zero"));
         }
         Ok(buffer)
     }

@@ -11,7 +11,6 @@
 //! they are those of each second's capacity, which may be zero. All rates, also demands, count L2
 //! bytes.
 
-use std::io;
 use std::path::Path;
 
 pub use fairweir_core::policy::Group;
@@ -27,6 +26,7 @@ mod kind;
 mod police;
 mod read;
 
+use fairweir_config::Text;
 pub use fairweir_config::{BadOverride, ConfigError, Origin, Override};
 pub use kind::{Demand, Kind, OnOff, Short, Video, Web};
 pub use police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
@@ -294,24 +294,25 @@ impl Scenario {
     /// # Errors
     /// [`ConfigError`]: the first thing that is wrong, with file, line and key.
     pub fn parse(text: &str, file: &str) -> Result<Scenario, ConfigError> {
-        let refuse = |_: &Path| Err(io::Error::other("only the scenario itself is at hand"));
-        Scenario::parse_with(text, file, &[], &refuse)
+        let refuse = |path: &Path| {
+            Err(ConfigError::whole_file(path, "cannot read it: a scenario without files"))
+        };
+        Scenario::parse_with(&Text::new(text, file), &[], &refuse)
     }
 
     /// Reads a scenario as if its file said what the overrides say (the last of one key holds), and
-    /// the trace that it names, if it does: `load` gets its path, which is relative to `file`, and
-    /// gives its text. Give it [`std::fs::read_to_string`].
+    /// the trace that it names, if it does: `load` gets its path, beside the scenario's file, and
+    /// reads it.
     ///
     /// # Errors
     /// [`ConfigError`]: the first thing that is wrong in either, with file and line, or override,
     /// and key.
     pub fn parse_with(
-        text: &str,
-        file: &str,
+        text: &Text,
         overrides: &[Override],
-        load: &dyn Fn(&Path) -> io::Result<String>,
+        load: &dyn Fn(&Path) -> Result<Text, ConfigError>,
     ) -> Result<Scenario, ConfigError> {
-        read::scenario(text, file, overrides, load)
+        read::scenario(text, overrides, load)
     }
 
     /// The end of the run.

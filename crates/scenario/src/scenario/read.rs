@@ -12,8 +12,7 @@ use super::{
     CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow, Group,
     IPV6_MTU_MIN, Ip, Kind, Lie, Reflector, Scenario, Told, Tuning,
 };
-use fairweir_config::Override;
-use fairweir_config::{ConfigError, Place, Placed, Source, Table, not_one_of};
+use fairweir_config::{ConfigError, Override, Place, Placed, Table, Text, VERSION, not_one_of};
 
 mod kind;
 mod police;
@@ -24,20 +23,15 @@ const RTT: Span = Span::millis(40);
 const TICK_RANGE: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 
 pub(super) fn scenario(
-    text: &str,
-    file: &str,
+    text: &Text,
     overrides: &[Override],
     load: Load<'_>,
 ) -> Result<Scenario, ConfigError> {
-    let mut top = Source::new(text, file, overrides).top()?;
-    match top.integer("version", 0, u64::MAX)? {
-        Some(Placed { value: 1, .. }) => {}
-        Some(v) => return Err(v.place.error(format!("found {}, allowed is 1", v.value))),
-        None => return Err(top.missing("version", "`version = 1`")),
-    }
+    let mut top = text.source(overrides).top()?;
+    top.version(VERSION)?;
     let name = top.text("name")?.ok_or_else(|| top.missing("name", "a name for the reports"))?;
     if name.value.is_empty() {
-        return Err(name.place.error("it is empty; wanted a name for the reports"));
+        return Err(name.place.error("empty; expected a name for the reports"));
     }
     let duration = top.parsed::<Span>("duration")?;
     let duration = duration.ok_or_else(|| top.missing("duration", "a time such as 60s"))?;
@@ -203,7 +197,7 @@ fn groups<'t>(
         let mut matches = Vec::new();
         if let Some(Placed { value, place }) = texts {
             for text in value {
-                matches.push(text.parse::<Match>().map_err(|e| place.error(e))?);
+                matches.push(text.value.parse::<Match>().map_err(|e| text.place.error(e))?);
             }
             if matches.is_empty() {
                 return Err(place.error("the list is empty; leave it out to match by address"));
@@ -284,7 +278,7 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Confi
     )?;
     let is_vegas = |p: &&Placed<'_, _>| kind == Kind::Quic && p.value == CongestionControl::Vegas;
     if let Some(vegas) = congestion_control.as_ref().filter(is_vegas) {
-        return Err(vegas.place.error("QUIC has no `vegas`; allowed are reno, cubic, bbr"));
+        return Err(vegas.place.error("QUIC has no `vegas`; allowed: reno, cubic, bbr"));
     }
     let connections = table.integer("connections", 1, CONNECTIONS_MAX.into())?;
     let ip = match table.integer("ip", 0, u64::MAX)? {
@@ -331,7 +325,7 @@ fn demand<'t>(table: &mut Table<'t>) -> Result<Option<Placed<'t, Option<Rate>>>,
         return Ok(Some(Placed { value: None, place }));
     }
     match value.parse::<Rate>() {
-        Ok(Rate::ZERO) => Err(place.error("a demand of zero is none; wanted a rate above it")),
+        Ok(Rate::ZERO) => Err(place.error("a demand of zero is none; expected a rate above it")),
         Ok(rate) => Ok(Some(Placed { value: Some(rate), place })),
         Err(e) => Err(place.error(format!("{e}; or `unlimited`"))),
     }
@@ -369,7 +363,7 @@ fn time<'t>(
 
 pub(super) fn positive(placed: Placed<'_, Rate>) -> Result<Rate, ConfigError> {
     match placed.value {
-        Rate::ZERO => Err(placed.place.error("a rate of zero carries nothing; wanted more")),
+        Rate::ZERO => Err(placed.place.error("a rate of zero carries nothing; expected more")),
         rate => Ok(rate),
     }
 }
@@ -379,6 +373,6 @@ fn file_name(table: &mut Table<'_>) -> Result<Option<String>, ConfigError> {
     let Some(Placed { value, place }) = table.text("app")? else { return Ok(None) };
     match format!("app:{value}").parse::<Match>() {
         Ok(Match::App(name)) if name != "." && name != ".." => Ok(Some(name)),
-        _ => Err(place.error(format!("found `{value}`, wanted a file's name such as steam"))),
+        _ => Err(place.error(format!("found `{value}`, expected a file's name such as steam"))),
     }
 }

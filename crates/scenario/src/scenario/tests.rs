@@ -46,7 +46,7 @@ fn good() -> Scenario {
 }
 
 /// A scenario that names no other file asks for none.
-fn no_file(path: &std::path::Path) -> std::io::Result<String> {
+fn no_file(path: &Path) -> Result<Text, ConfigError> {
     panic!("{} is asked for", path.display());
 }
 
@@ -125,7 +125,7 @@ fn a_ping_wants_its_own_tiny_rate() {
 
 /// What replaces what in the good file, and what the error must say.
 const BAD: &[(&str, &str, &[&str])] = &[
-    ("version = 1", "version = 2", &["bad.toml:2: version", "found 2, allowed is 1"]),
+    ("version = 1", "version = 2", &["bad.toml:2: version", "found the number 2, allowed is 1"]),
     ("version = 1\n", "", &["version", "missing"]),
     ("name = \"weights-change\"", "", &["name", "missing"]),
     ("name = \"weights-change\"", "name = \"\"", &["3: name", "empty"]),
@@ -265,9 +265,10 @@ fn queues_and_shapers_are_read_with_their_defaults() {
 fn traced(trace: &str) -> Result<Scenario, ConfigError> {
     let text = GOOD.replace("rate = \"30mbit\"", "trace = \"traces/t\"");
     let text = text.replace("steps = [{ at = \"40s\", rate = \"10mbit\" }]\n", "");
-    Scenario::parse_with(&text, "some/where/good.toml", &[], &|path| match path.to_str() {
-        Some("some/where/traces/t") => Ok(trace.to_owned()),
-        _ => Err(io::ErrorKind::NotFound.into()),
+    let text = Text::new(text, "some/where/good.toml");
+    Scenario::parse_with(&text, &[], &|path| match path.to_str() {
+        Some("some/where/traces/t") => Ok(Text::new(trace, "some/where/traces/t")),
+        _ => panic!("{} is asked for", path.display()),
     })
 }
 
@@ -286,14 +287,15 @@ fn the_capacity_of_a_second_is_what_its_opportunities_carry() {
 #[test]
 fn a_bad_trace_is_named_with_its_line_and_a_missing_one_with_its_path() {
     let error = traced("1\n2\nthree\n").unwrap_err().to_string();
-    assert!(error.starts_with("some/where/traces/t:3: found `three`, wanted"), "{error}");
+    assert!(error.starts_with("some/where/traces/t:3: found `three`, expected"), "{error}");
     let text = GOOD.replace("rate = \"30mbit\"", "trace = \"nope\"");
     let text = text.replace("steps = [{ at = \"40s\", rate = \"10mbit\" }]\n", "");
-    let missing = |_: &Path| Err(io::ErrorKind::NotFound.into());
-    let error = Scenario::parse_with(&text, "a/b.toml", &[], &missing).unwrap_err().to_string();
-    assert!(error.starts_with("a/b.toml:7: link.trace: cannot read a/nope: "), "{error}");
+    let missing = |path: &Path| Err(ConfigError::whole_file(path, "it is gone"));
+    let named = Text::new(text.as_str(), "a/b.toml");
+    let error = Scenario::parse_with(&named, &[], &missing).unwrap_err().to_string();
+    assert_eq!(error, "a/b.toml:7: link.trace: a/nope: it is gone");
     let error = Scenario::parse(&text, "b.toml").unwrap_err().to_string();
-    assert!(error.contains("7: link.trace: cannot read nope: only the scenario"), "{error}");
+    assert!(error.contains("7: link.trace: nope: cannot read it: a scenario without"), "{error}");
 }
 
 #[test]
@@ -380,11 +382,11 @@ fn what_is_wrong_with_devices_is_said() {
     };
     assert_eq!(
         wrong("device = \"m2\"", "device = \"m3\""),
-        "router.toml:25: group.device: found `m3`; allowed are m1, m2; did you mean `m1`?"
+        "router.toml:25: group.device: unknown value `m3` (did you mean `m1`?); allowed: m1, m2"
     );
     assert_eq!(
         wrong("device = \"m2\"\n", ""),
-        "router.toml:22: group.device: it is missing; wanted the name of its device"
+        "router.toml:22: group.device: missing; expected the name of its device"
     );
     assert_eq!(
         wrong("name = \"m2\"", "name = \"m1\""),
@@ -394,7 +396,7 @@ fn what_is_wrong_with_devices_is_said() {
 
 fn varied(changes: &[&str]) -> Result<Scenario, ConfigError> {
     let overrides: Vec<Override> = changes.iter().map(|c| c.parse().unwrap()).collect();
-    Scenario::parse_with(GOOD, "good.toml", &overrides, &no_file)
+    Scenario::parse_with(&Text::new(GOOD, "good.toml"), &overrides, &no_file)
 }
 
 #[test]
@@ -430,7 +432,7 @@ fn a_group_is_found_by_a_name_with_dots() {
     let text = GOOD.replace("\"bulk\"\nweight", "\"video.hd\"\nweight");
     let text = text.replace("group = \"bulk\"", "group = \"video.hd\"");
     let change = "group.video.hd.weight=9".parse().unwrap();
-    let scenario = Scenario::parse_with(&text, "x", &[change], &no_file).unwrap();
+    let scenario = Scenario::parse_with(&Text::new(text, "x"), &[change], &no_file).unwrap();
     let weights: Vec<u32> = scenario.groups.iter().map(|g| g.weight.as_u32()).collect();
     assert_eq!(weights, [5, 9]);
 }
@@ -444,11 +446,14 @@ fn each_bad_override_gives_one_line_that_names_it() {
         (&["link.rate=47"], &["link.rate", "`47` has no unit", "`47mbit`"]),
         (&["flow.0.rtt=1.5"], &["flow.rtt", "`1.5` has no unit"]),
         (&["link.rate.x=1"], &["`rate` has no keys"]),
-        (&["link.steps.1.at=1s"], &["found `1`", "from 0 to 0"]),
-        (&["group.vidoe.weight=1"], &["found `vidoe`", "did you mean `video`?", "from 0 to 1"]),
+        (&["link.steps.1.at=1s"], &["unknown value `1`", "from 0 to 0"]),
+        (
+            &["group.vidoe.weight=1"],
+            &["unknown value `vidoe`", "did you mean `video`?", "from 0 to 1"],
+        ),
         (&["group.video=3"], &["`video` is a whole entry"]),
         (&["group.video.weight=0"], &["group.weight", "found the number 0", "1 to 10000"]),
-        (&["flow.2.rtt=1ms"], &["found `2`", "video, bulk", "from 0 to 1"]),
+        (&["flow.2.rtt=1ms"], &["unknown value `2`", "video, bulk", "from 0 to 1"]),
         (&["flow.0.rtt=1ms", "flow.1.rtt=-1ms"], &["flow.rtt", "-1ms"]),
         (&["flow.0.group=bulk", "flow.bulk.rtt=1ms"], &["`bulk` has several", "0, 1"]),
         (&["flow.0.stop=4s"], &["flow.stop", "stops before it starts"]),
@@ -472,8 +477,8 @@ fn each_bad_override_gives_one_line_that_names_it() {
 fn what_is_wrong_in_the_file_is_said_with_its_line_beside_overrides() {
     let change = "seed=3".parse().unwrap();
     let text = GOOD.replace("weight = 5", "weight = 0");
-    let error =
-        Scenario::parse_with(&text, "bad.toml", &[change], &no_file).unwrap_err().to_string();
+    let text = Text::new(text, "bad.toml");
+    let error = Scenario::parse_with(&text, &[change], &no_file).unwrap_err().to_string();
     assert!(error.starts_with("bad.toml:12: group.weight"), "{error}");
 }
 
@@ -630,10 +635,10 @@ fn copies_of_a_policing_point_have_flows_of_their_own() {
 fn what_is_wrong_with_policing_points_is_said() {
     let class = "\n[[police.class]]\nname = \"x\"\n";
     for (keys, says) in [
-        ("groups = [\"c\"]", "11: police.groups: found `c`; allowed are a, b"),
+        ("groups = [\"c\"]", "11: police.groups: unknown value `c`; allowed: a, b"),
         (
             "flows = [3]",
-            "11: police.flows: found the number 3, wanted a list of whole numbers, 0 to 2",
+            "11: police.flows: found the number 3, expected a list of whole numbers, 0 to 2",
         ),
         ("algorithm = \"bcpqp\"", "did you mean `bc-pqp`?"),
         ("queue = \"9kB\"", "11: police.queue: `bc-pqp` sizes its queues itself"),
@@ -700,14 +705,14 @@ fn a_needed_key_that_is_misspelt_is_found() {
     };
     assert_eq!(
         wrong("duration", "duraton"),
-        "bad.toml:4: duraton: this key is unknown; did you mean `duration`?"
+        "bad.toml:4: duraton: unknown key (did you mean `duration`?)"
     );
     assert_eq!(
         wrong("weight =", "wieght ="),
-        "bad.toml:12: group.wieght: this key is unknown; did you mean `weight`?"
+        "bad.toml:12: group.wieght: unknown key (did you mean `weight`?)"
     );
     assert_eq!(
         wrong("weight = 5\n", ""),
-        "bad.toml:10: group.weight: it is missing; wanted a whole number, 1 to 10000"
+        "bad.toml:10: group.weight: missing; expected a whole number, 1 to 10000"
     );
 }

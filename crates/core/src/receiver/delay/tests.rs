@@ -230,3 +230,92 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn one_liar_among_three_neither_hides_a_queue_nor_makes_one() {
+    // The liar says that the queue is `told`; the honest ones see 20 ms, then 1 ms.
+    for told in [-3_000, -50, 0, 200, 3_000, 3_000_000] {
+        let mut link = Link::new();
+        link.steady(&[(1, 100), (2, -500), (3, 700)], Queue::WasEmpty);
+        link.steady(&[(1, 100), (2, -500), (3, 700)], Queue::WasEmpty);
+        let seen = |honest: i64| [(1, 100 + honest), (2, -500 + honest), (3, 700 + told)];
+        for honest in [20, 1] {
+            for _ in 0..5 {
+                let seen = seen(honest).map(|(id, ms)| (id, ms * MS, ms * MS));
+                let delay = link.tick(&seen, Queue::Unknown).unwrap();
+                let least = delay.least.as_nanos() as i64 / MS;
+                // One millisecond is too little to tell a liar from noise.
+                let is_right = least == honest || (honest == 1 && least == 0);
+                assert!(is_right, "told {told}, {honest}: {delay:?}");
+                let mean = delay.value.as_nanos() as i64 / MS;
+                assert!((mean - honest).abs() <= 1, "told {told}, {honest}: {delay:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_weight_of_a_liar_with_most_of_the_packets_does_not_make_it_a_majority() {
+    let mut link = Link::new();
+    let base = [(1, 100 * MS, 100 * MS), (2, 100 * MS, 100 * MS), (3, 100 * MS, 100 * MS)];
+    for _ in 0..2 {
+        link.tick(&base, Queue::WasEmpty);
+    }
+    let mut seen: Vec<_> =
+        base.iter().map(|&(id, ..)| connection(id, 110 * MS, 110 * MS)).collect();
+    let told = TransitSample { min_ns: 400 * MS, mean_ns: 400 * MS, samples: 20 * SAMPLES };
+    seen[2].transit = Some(told);
+    let delay = link.observe(seen, None, Queue::Unknown).unwrap();
+    assert_eq!(delay.least, Span::millis(10));
+    assert!(delay.value < Span::millis(11), "{delay:?}");
+    assert_eq!(delay.sources, 3);
+}
+
+#[test]
+fn a_clock_that_jumps_is_no_queue() {
+    let day = 24 * 3_600 * 1_000;
+    for jump in [5_000, day, -5_000, -day] {
+        let mut link = Link::new();
+        for _ in 0..2 {
+            link.steady(&[(1, 100)], Queue::WasEmpty);
+        }
+        assert_eq!(link.steady(&[(1, 110)], Queue::Unknown), Some(10));
+        // A single stamp within an interval.
+        let (min, mean) = (jump.min(110) * MS, (jump + 59 * 110) / 60 * MS);
+        let delay = link.tick(&[(1, min, mean)], Queue::Unknown);
+        assert!(delay.is_none_or(|d| d.value <= Span::secs(4)), "{jump}: {delay:?}");
+        // And for good.
+        for _ in 0..3 {
+            let delay = link.steady(&[(1, 110 + jump)], Queue::Unknown);
+            assert!(delay.is_none_or(|least| least <= 4_000), "{jump}: {delay:?}");
+        }
+    }
+}
+
+#[test]
+fn a_reflector_that_delays_its_answers_does_not_count_beside_connections() {
+    let mut link = Link::new();
+    let answers = |ms| {
+        let rtt = Span::millis(ms);
+        Some(ProbeSample { sent: 4, answered: 4, rtt_min: rtt, rtt_mean: rtt, reflector: 0 })
+    };
+    for _ in 0..2 {
+        link.observe(vec![connection(1, 0, 0)], answers(10), Queue::WasEmpty);
+    }
+    let delay = link.observe(vec![connection(1, 0, 0)], answers(500), Queue::Unknown).unwrap();
+    assert_eq!((delay.source, delay.least), (DelaySource::Timestamps, Span::ZERO));
+    // Alone it counts, as one source.
+    let delay = link.probe(4, Span::millis(500)).unwrap();
+    assert_eq!((delay.least, delay.sources), (Span::millis(490), 1));
+}
+
+#[test]
+fn a_flood_of_connections_does_not_fill_the_memory() {
+    let mut link = Link::new();
+    for tick in 0..20_u64 {
+        let many = CONNECTIONS_MAX as u64;
+        let seen = (0..many).map(|i| connection(tick * many + i + 1, 0, 0));
+        link.observe(seen.collect(), None, Queue::Unknown);
+        assert!(link.delay.connections.len() <= BASES_MAX, "{tick}");
+    }
+}

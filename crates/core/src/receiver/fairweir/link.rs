@@ -4,7 +4,11 @@
 //! that guesses wrong starves somebody for long. The method: a link whose queue did not empty for a
 //! whole interval was busy throughout, so **what it carried is its capacity**, up or down, at once.
 //! Silence and low demand say nothing. What arrives beyond the estimate raises it. While somebody
-//! wants more and nothing queues, the estimate creeps up until it queues. Source: docs/control.md.
+//! wants more and nothing queues, the estimate creeps up until it queues.
+//!
+//! A single source of delays, be it a connection or a probe, may be one that lies. It lowers the
+//! estimate to half of what was trusted before; further only if in [`HELD_CONCLUSIONS`] less arrives
+//! than that half lets through, since then the received rate confirms it. Source: docs/control.md.
 
 use super::super::{Act, DelaySample, DelaySource};
 use crate::units::{Bytes, Rate, Span, Time};
@@ -20,6 +24,10 @@ pub(super) struct Link {
     creep: u64,
     busy_at: Time,
     fall: Option<Fall>,
+    /// What several sources confirmed, or what arrived.
+    trusted: Option<Rate>,
+    /// Conclusions in a row in which a single source said that it is less than half of that.
+    held: u32,
 }
 
 /// What is seen until there are enough packets to conclude from.
@@ -29,6 +37,8 @@ struct Seen {
     span: Span,
     least: Option<Span>,
     samples: u32,
+    /// The fewest that a tick had.
+    sources: Option<u32>,
     is_wanted: bool,
 }
 
@@ -75,6 +85,8 @@ impl Link {
             creep: CREEP_MIN,
             busy_at: Time::ZERO,
             fall: None,
+            trusted: capacity,
+            held: 0,
         }
     }
 
@@ -100,6 +112,7 @@ impl Link {
         if let Some(delay) = tick.delay {
             seen.least = Some(seen.least.map_or(delay.least, |l| l.min(delay.least)));
             seen.samples = seen.samples.saturating_add(delay.samples);
+            seen.sources = Some(seen.sources.map_or(delay.sources, |s| s.min(delay.sources)));
         }
         if seen.samples < SAMPLES_MIN && seen.span < GATHER_MAX {
             return Verdict::Gather;
@@ -109,13 +122,13 @@ impl Link {
         let least = seen.least.filter(|_| seen.samples >= SAMPLES_FEW);
         let threshold = tick.queue * BUSY_PART.0 / BUSY_PART.1;
         match least.filter(|&least| least > threshold) {
-            Some(least) => self.handle_busy(tick, total, least),
+            Some(least) => self.handle_busy(tick, total, least, seen.sources.unwrap_or(0)),
             None => self.handle_idle(tick, total, &seen),
         }
     }
 
     /// The queue never emptied: what arrived is the capacity.
-    fn handle_busy(&mut self, tick: &Tick, total: Rate, least: Span) -> Verdict {
+    fn handle_busy(&mut self, tick: &Tick, total: Rate, least: Span, sources: u32) -> Verdict {
         self.creep = CREEP_MIN;
         self.busy_at = tick.at;
         let Some(from) = self.capacity else {
@@ -123,11 +136,13 @@ impl Link {
                 return Verdict::Rest;
             }
             self.take_over(total);
+            self.trusted = Some(total);
             return Verdict::Changed(Act::Learn { to: total });
         };
         if total >= from.scale(99, 100) {
             self.fall = None;
             self.take_over(total);
+            self.trusted = self.trusted.max(Some(total));
             return noted(from, total, Act::Measured { from, to: total });
         }
         // While nobody would take more, a probe's delay may be another one's queue, and of little
@@ -135,6 +150,14 @@ impl Link {
         let by_probe = tick.delay.is_some_and(|d| d.source == DelaySource::Probe);
         if !tick.is_wanted && (by_probe || total < from / 4) {
             return Verdict::Rest;
+        }
+        if sources >= SOURCES_ENOUGH {
+            self.trusted = Some(total);
+            self.held = 0;
+        } else if let Some(half) = self.hold(total) {
+            // What is confirmed, and remembered, stays as it is.
+            self.capacity = Some(half.min(from));
+            return noted(from, half.min(from), Act::Measured { from, to: half.min(from) });
         }
         let fall = self.fall.get_or_insert(Fall { from, least, conclusions: 0 });
         fall.conclusions += 1;
@@ -149,12 +172,31 @@ impl Link {
         noted(from, total, Act::Measured { from, to: total })
     }
 
+    /// Half of what is trusted, if a single source says that it is less and the received rate has not
+    /// confirmed that.
+    fn hold(&mut self, total: Rate) -> Option<Rate> {
+        let half = self.trusted? / 2;
+        if total >= half {
+            self.held = 0;
+            return None;
+        }
+        self.held += 1;
+        if self.held > HELD_CONCLUSIONS {
+            self.held = 0;
+            self.trusted = Some(half);
+            return (total < half / 2).then_some(half / 2);
+        }
+        Some(half)
+    }
+
     /// The queue was empty at least once: the link may carry more than what arrived.
     fn handle_idle(&mut self, tick: &Tick, total: Rate, seen: &Seen) -> Verdict {
         self.fall = None;
+        self.held = 0;
         let Some(from) = self.capacity else { return Verdict::Rest };
         if total > from {
             self.capacity = Some(total);
+            self.trusted = self.trusted.max(Some(total));
             return noted(from, total, Act::Increase { from, to: total });
         }
         let held = tick.at.since(self.busy_at) < CREEP_AFTER;
@@ -196,6 +238,11 @@ const CREEP_MIN: u64 = 30;
 const CREEP_MAX: u64 = 1_000;
 /// Not within this time after the link was busy.
 const CREEP_AFTER: Span = Span::millis(500);
+/// So many sources of delays are believed without the received rate.
+const SOURCES_ENOUGH: u32 = 2;
+/// After so many conclusions in which less arrived than half of the trusted capacity, which the
+/// windows let through meanwhile, the link does carry less.
+const HELD_CONCLUSIONS: u32 = 3;
 /// So much lost in so many conclusions in a row, with the queue as long as before, is no queue.
 const FALL_PART: (u64, u64) = (7, 10);
 const FALL_CONCLUSIONS: u32 = 5;

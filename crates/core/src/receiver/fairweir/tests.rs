@@ -26,6 +26,7 @@ struct Heard {
     value: Span,
     samples: u32,
     source: DelaySource,
+    sources: u32,
     is_wanted: bool,
 }
 
@@ -34,6 +35,7 @@ const EMPTY: Heard = Heard {
     value: Span::ZERO,
     samples: 40,
     source: DelaySource::Timestamps,
+    sources: 2,
     is_wanted: false,
 };
 const WANTED: Heard = Heard { is_wanted: true, ..EMPTY };
@@ -46,8 +48,8 @@ impl Line {
 
     fn tick(&mut self, total: Rate, heard: Heard) -> Verdict {
         self.now = self.now + TICK;
-        let Heard { least, value, samples, source, is_wanted } = heard;
-        let delay = (samples > 0).then_some(DelaySample { value, least, source, samples });
+        let Heard { least, value, samples, source, sources, is_wanted } = heard;
+        let delay = (samples > 0).then_some(DelaySample { value, least, source, samples, sources });
         let (at, interval, volume) = (self.now, TICK, total * TICK);
         self.link.handle_tick(&Tick { at, interval, volume, delay, is_wanted, queue: QUEUE })
     }
@@ -68,6 +70,34 @@ fn what_a_busy_link_carries_is_its_capacity_up_and_down_at_once() {
     assert_eq!(line.tick(to, BUSY), Verdict::Changed(Act::Measured { from, to }));
     assert_eq!(line.tick(from, BUSY), Verdict::Changed(Act::Measured { from: to, to: from }));
     assert_eq!((line.capacity(), line.link.confirmed()), (m(30), Some(m(30))));
+}
+
+#[test]
+fn a_single_source_lowers_the_capacity_to_half_until_the_received_rate_confirms_less() {
+    let m = Rate::mbit;
+    let lone = Heard { sources: 1, ..BUSY };
+    let mut line = Line::new(None);
+    line.tick(m(32), lone);
+    assert_eq!(line.capacity(), m(32), "the first estimate may be one source's");
+    for _ in 0..3 {
+        line.tick(m(1), lone);
+        assert_eq!(line.capacity(), m(16));
+        assert_eq!(line.link.confirmed(), Some(m(32)), "nothing less is remembered");
+    }
+    // As much as half arrives: so the link carries it, and a lone source lowers it no further.
+    for _ in 0..20 {
+        line.tick(m(16), lone);
+        assert_eq!(line.capacity(), m(16));
+    }
+    // Less arrives than the windows let through: the link does carry less.
+    for _ in 0..20 {
+        line.tick(m(3), lone);
+    }
+    assert_eq!(line.capacity(), m(3));
+    // Two sources are believed at once.
+    let mut line = Line::new(Some(m(32)));
+    line.tick(m(3), BUSY);
+    assert_eq!(line.capacity(), m(3));
 }
 
 #[test]
@@ -189,7 +219,7 @@ fn noise_of_5_ms_does_not_make_an_idle_link_busy() {
             let Heard { source, .. } = EMPTY;
             let DelaySample { value, least, samples, .. } = delay;
             let total = Rate::from_volume(Bytes::new(1_514) * packets.into(), TICK);
-            let heard = Heard { least, value, samples, source, is_wanted: false };
+            let heard = Heard { least, value, samples, source, sources: 2, is_wanted: false };
             if line.tick(total, heard) != Verdict::Rest {
                 busy += 1;
                 line = Line::new(Some(Rate::mbit(30)));

@@ -18,7 +18,7 @@ const SENDERS: [(&str, &str); 2] = [("bbr", "YouTube"), ("reno", "Netflix")];
 
 pub(super) const FIGURE_9A: Figure = Figure {
     number: "9a",
-    title: "a film beside downloads, 1:1 within 3 Mbit/s and 4:1 within 10 Mbit/s",
+    title: "a video beside downloads, 1:1 within 3 Mbit/s and 4:1 within 10 Mbit/s",
     series: false,
     points: || {
         let all = PLANS.into_iter().flat_map(|plan| {
@@ -56,7 +56,7 @@ fn judge_9a(played: &Played) -> Judged {
     let mut claims = Vec::new();
     for (cc, name) in SENDERS {
         claims.push(Claim::new(
-            format!("{name} ({cc}), 3 Mbit/s 1:1: its part of the rate, BC-PQP"),
+            format!("{name} ({cc}), 3 Mbit/s 1:1: its fraction of the rate, BC-PQP"),
             "fair",
             (part(BC_PQP, cc, PLANS[0]), Unit::Part),
             Band::Within(0.4, 0.55),
@@ -64,7 +64,7 @@ fn judge_9a(played: &Played) -> Judged {
         for plan in PLANS {
             let (mbit, weight) = plan;
             claims.push(Claim::new(
-                format!("{name}, {mbit} Mbit/s {weight}:1: film, BC-PQP by the shaper in rounds"),
+                format!("{name}, {mbit} Mbit/s {weight}:1: video, BC-PQP relative to the shaper"),
                 "as high, or higher",
                 (quality(BC_PQP, cc, plan).by(&quality(SHAPER, cc, plan)), Unit::Part),
                 Band::AtLeast(0.9),
@@ -72,7 +72,7 @@ fn judge_9a(played: &Played) -> Judged {
         }
     }
     claims.push(Claim::new(
-        "Netflix, 10 Mbit/s 4:1: film, BC-PQP by one queue",
+        "Netflix, 10 Mbit/s 4:1: video, BC-PQP relative to one queue",
         "higher",
         (quality(BC_PQP, "reno", PLANS[1]).by(&quality(ONE_QUEUE, "reno", PLANS[1])), Unit::Part),
         Band::AtLeast(1.0),
@@ -82,10 +82,10 @@ fn judge_9a(played: &Played) -> Judged {
         let kinds = ALL.into_iter().enumerate().map(|(i, by)| {
             named_bars(by.name, colour(i), SENDERS.map(|(cc, _)| Some(quality(by, cc, plan))))
         });
-        let y = format!("film at {} Mbit/s {}:1, Mbit/s", plan.0, plan.1);
+        let y = format!("video at {} Mbit/s {}:1, Mbit/s", plan.0, plan.1);
         bars("", &y, &names, kinds.collect())
     });
-    let title = "Figures 9a and 9b: a film beside downloads";
+    let title = "Figures 9a and 9b: a video beside downloads";
     Judged { claims, files: vec![chart("figure-9a", title, panels.into())] }
 }
 
@@ -107,21 +107,21 @@ fn judge_9c(played: &Played) -> Judged {
     let load = |by| played.measure(&browsing(by), load_median);
     let claims = vec![
         Claim::new(
-            "median load time of a page, one queue by BC-PQP",
+            "median page load time, one queue relative to BC-PQP",
             "up to 2 times",
             (load(ONE_QUEUE).by(&load(BC_PQP)), Unit::Times),
             Band::AtLeast(1.1),
         )
         .because(|| seconds(played)),
         Claim::new(
-            "the policer by BC-PQP",
+            "the policer, relative to BC-PQP",
             "up to 2 times",
             (load(POLICER).by(&load(BC_PQP)), Unit::Times),
             Band::AtLeast(1.0),
         )
         .because(|| seconds(played)),
         Claim::new(
-            "BC-PQP by the shaper in rounds",
+            "BC-PQP, relative to the shaper",
             "-",
             (load(BC_PQP).by(&load(SHAPER)), Unit::Times),
             Band::AtMost(1.25),
@@ -130,7 +130,7 @@ fn judge_9c(played: &Played) -> Judged {
     ];
     let drawn = ALL.into_iter().enumerate();
     let drawn = drawn.map(|(i, by)| line(by.name, i, loads(played.of(&browsing(by)))));
-    let panel = lines("load time, s", "part of the pages", false, drawn.collect());
+    let panel = lines("load time, s", "fraction of pages", false, drawn.collect());
     let title = "Figure 9c: web pages beside a download, 20 Mbit/s";
     Judged { claims, files: vec![chart("figure-9c", title, vec![panel])] }
 }

@@ -8,7 +8,7 @@ use fairweir_scenario::report::chart::colour;
 
 pub(super) const LOSSES: Figure = Figure {
     number: "losses",
-    title: "losses with soft and with hard signals, 10 Mbit/s, 100 ms, connections in one queue",
+    title: "losses with soft and hard signalling, 10 Mbit/s, 100 ms, connections in one queue",
     series: false,
     points: || {
         let one_by_one = CONGESTION.into_iter().flat_map(|cc| {
@@ -47,11 +47,11 @@ fn judge(played: &Played) -> Judged {
     for (count, most) in COUNTS.into_iter().zip([0.1, 0.5, 1.0]) {
         for cc in ["reno", "cubic"] {
             let [hard, soft] = SIGNALS.map(|signal| loss(&sharing(cc, count, signal)));
-            let what = format!("{cc}, {count} in one queue: losses, soft by hard");
+            let what = format!("{cc}, {count} in one queue: losses, soft relative to hard");
             let ratio = (soft.by(&hard), Unit::Part);
             let why = || format!("{} and {}", percent(&soft), percent(&hard));
             claims.push(Claim::new(&what, "-", ratio, Band::AtMost(most)).because(why));
-            let what = format!("{cc}, {count} in one queue, soft: rate by plan");
+            let what = format!("{cc}, {count} in one queue, soft: rate, relative to the plan");
             let rate = (played.measure(&sharing(cc, count, "soft"), rate_ratio), Unit::Part);
             claims.push(Claim::new(&what, "-", rate, Band::AtLeast(0.99)));
         }
@@ -72,7 +72,7 @@ fn judge(played: &Played) -> Judged {
     });
     let names = OTHERS.map(|(cc, mbit, rtt)| format!("{cc} {mbit} Mbit/s {rtt} ms"));
     panels.push(bars("alone", "loss, %", &names, kinds.collect()));
-    let title = "Losses with soft and hard signals";
+    let title = "Losses with soft and hard signalling";
     Judged { claims, files: vec![chart("figure-losses", title, panels)] }
 }
 

@@ -116,7 +116,8 @@ fn judge_6(played: &Played) -> Judged {
     let per_plan = |of: &dyn Fn(&Report) -> f64| by_plan(played, of);
     let mut claims = Vec::new();
     for kind in KIND_NAMES {
-        let what = format!("BC-PQP, {kind} flows: mean rate, off the plan by, worst plan");
+        let what =
+            format!("BC-PQP, {kind} flows: deviation of the mean rate from the plan, worst plan");
         let measured = (over_plans(played, BC_PQP, off(kind)), Unit::Part);
         let why = || per_plan(&mean_of(kind, |p| p.rate_ratio));
         claims.push(Claim::new(&what, "accurate", measured, Band::AtMost(0.02)).because(why));
@@ -127,13 +128,13 @@ fn judge_6(played: &Played) -> Judged {
     let start_most = |p: &Policed| p.start_up.map(|w| w.max);
     claims.extend([
         Claim::new(
-            "BC-PQP: 99th percentile of all 250 ms by the rate",
+            "BC-PQP: 99th percentile over all windows of 250 ms, relative to the rate",
             "close to a shaper",
             (p99(BC_PQP), Unit::Times),
             Band::AtMost(1.5),
         ),
         Claim::new(
-            "BC-PQP: largest 250 ms at the start, all aggregates",
+            "BC-PQP: highest rate over 250 ms at the start, all aggregates",
             "10 times smaller",
             (over_plans(played, BC_PQP, most_of(start_most)), Unit::Times),
             Band::AtMost(3.0),
@@ -152,7 +153,7 @@ fn judge_6(played: &Played) -> Judged {
             Band::AtLeast(5.0),
         ),
         Claim::new(
-            "policer, 200 Mbit/s: mean rate of long flows by plan",
+            "policer, 200 Mbit/s: mean rate of long flows, relative to the plan",
             "lower than desired",
             (
                 played.measure(&mixed(POLICER, PLANS[5]), mean_of("long", |p| p.rate_ratio)),
@@ -161,7 +162,7 @@ fn judge_6(played: &Played) -> Judged {
             Band::AtMost(0.98),
         ),
         Claim::new(
-            "losses of long flows, 25 Mbit/s, BC-PQP by the policer",
+            "losses of long flows, 25 Mbit/s, BC-PQP relative to the policer",
             "comparable",
             (loss(played, BC_PQP, PLANS[2]).by(&loss(played, POLICER, PLANS[2])), Unit::Times),
             Band::AtMost(1.0),
@@ -192,9 +193,19 @@ fn draw_6(played: &Played) -> super::super::File {
         played.measure(&mixed(by, plan), mean_of("long", |p| p.rate_ratio))
     };
     let panels = vec![
-        lines("250 ms by the rate", "part of the windows", false, drawn.collect()),
-        lines("250 ms by the rate", "part of the windows", true, tail.collect()),
-        bars("plan, Mbit/s", "mean rate by plan, long flows", &names, bars_of(mean)),
+        lines(
+            "rate over 250 ms, relative to the plan",
+            "fraction of windows",
+            false,
+            drawn.collect(),
+        ),
+        lines(
+            "rate over 250 ms, relative to the plan",
+            "fraction of windows",
+            true,
+            tail.collect(),
+        ),
+        bars("plan, Mbit/s", "mean rate, relative to the plan, long flows", &names, bars_of(mean)),
         bars("plan, Mbit/s", "loss of long flows", &names, bars_of(loss)),
     ];
     chart("figure-6", "Figure 6: many aggregates, all plans", panels)
@@ -248,7 +259,7 @@ fn judge_8a(played: &Played) -> Judged {
             Band::AtMost(0.9),
         ),
         Claim::new(
-            "FairPolicer: median over windows, by BC-PQP's",
+            "FairPolicer: median over windows, relative to BC-PQP",
             "falls a bit short",
             one(median(FAIR_POLICER) / median(BC_PQP)),
             Band::AtMost(1.0),
@@ -256,7 +267,7 @@ fn judge_8a(played: &Played) -> Judged {
     ];
     let drawn = ALL.into_iter().enumerate();
     let drawn = drawn.map(|(i, by)| line(by.name, i, distribution(jains(played, by))));
-    let panel = lines("Jain's index in 250 ms", "part of the windows", false, drawn.collect());
+    let panel = lines("Jain's index in 250 ms", "fraction of windows", false, drawn.collect());
     let title = "Figure 8a: fairness among long flows, all plans";
     Judged { claims, files: vec![chart("figure-8a", title, vec![panel])] }
 }

@@ -23,7 +23,7 @@ fn within_2_percent() -> Band {
 
 pub(super) const FIGURE_1: Figure = Figure {
     number: "1",
-    title: "what a bucket's size does to the mean rate and to bursts",
+    title: "mean rate and bursts by size of the bucket",
     series: false,
     points: || {
         let sized = BUCKETS.iter().map(|(size, _)| bucket(size));
@@ -59,7 +59,7 @@ fn judge_1(played: &Played) -> Judged {
     let burst = |by| (played.measure(&near(by), start_up), Unit::Times);
     let claims = vec![
         Claim::new(
-            "Reno, 10 Mbit/s, 100 ms: mean rate by plan, bucket of 1 BDP",
+            "Reno, 10 Mbit/s, 100 ms: mean rate, relative to the plan, bucket of 1 BDP",
             "lower than the desired one",
             rate(&bucket("bdp")),
             Band::AtMost(0.95),
@@ -67,7 +67,7 @@ fn judge_1(played: &Played) -> Judged {
         Claim::new("bucket of 1.5 BDP²/18", "right", rate(&bucket("1.5reno")), within_2_percent()),
         Claim::new("BC-PQP", "right", rate(&reno(BC_PQP)), within_2_percent()),
         Claim::new(
-            "50 Mbit/s, 10 ms: largest 250 ms at the start by the rate, bucket of 1.5 BDP²/18",
+            "50 Mbit/s, 10 ms: highest rate over 250 ms at the start, relative to the rate, bucket of 1.5 BDP²/18",
             "orders of magnitude",
             burst(POLICER_PLUS),
             Band::AtLeast(5.0),
@@ -87,10 +87,10 @@ fn judge_1(played: &Played) -> Judged {
         lines("bucket, kB", y, true, all)
     };
     let panels = vec![
-        panel("mean rate by plan", rate_ratio),
-        panel("largest 250 ms at the start by the rate", start_up),
+        panel("mean rate, relative to the plan", rate_ratio),
+        panel("highest rate over 250 ms at the start, relative to the rate", start_up),
     ];
-    let title = "Figure 1: Reno behind buckets of all sizes, 10 Mbit/s, 100 ms";
+    let title = "Figure 1: Reno by size of the bucket, 10 Mbit/s, 100 ms";
     Judged { claims, files: vec![chart("figure-1", title, panels)] }
 }
 
@@ -98,7 +98,7 @@ fn judge_1(played: &Played) -> Judged {
 
 pub(super) const FIGURE_3: Figure = Figure {
     number: "3",
-    title: "how far the rate is from the plan's in any span (theorem 1)",
+    title: "deviation from the plan over any time span (theorem 1)",
     series: false,
     points: || vec![queue("1000kB")],
     judge: judge_3,
@@ -126,7 +126,7 @@ fn deviation(report: &Report) -> f64 {
 fn judge_3(played: &Played) -> Judged {
     let point = queue("1000kB");
     let claims = vec![Claim::new(
-        "largest deviation in any span of 50 ms to 40 s, by the queue",
+        "largest deviation over any span of 50 ms to 40 s, relative to the queue",
         "never more than 1",
         (played.measure(&point, deviation), Unit::Times),
         Band::AtMost(1.0),
@@ -151,7 +151,7 @@ fn judge_3(played: &Played) -> Judged {
         dashed(line("theorem 1", 2, bound(1.0))),
         dashed(line("theorem 1", 2, bound(-1.0))),
     ];
-    let panel = lines("span, s", "rate in the span by the plan's", true, all);
+    let panel = lines("span, s", "rate over the span, relative to the plan", true, all);
     let title = "Figure 3: Reno, 10 Mbit/s, 100 ms, a phantom queue of 1000 kB";
     Judged { claims, files: vec![chart("figure-3", title, vec![panel])] }
 }
@@ -177,24 +177,40 @@ fn judge_4(played: &Played) -> Judged {
     let burst = |size| played.measure(&queue(size), start_up);
     let law = 1.0 / (2.0 * 125_000.0 / 1_500.0);
     let mut claims = vec![
-        Claim::new("rate by plan, 130 kB", "too low", rate("130kB"), Band::AtMost(0.93)),
-        Claim::new("rate by plan, 1000 kB", "right", rate("1000kB"), within_2_percent()),
-        Claim::new("rate by plan, 4000 kB", "right", rate("4000kB"), within_2_percent()),
         Claim::new(
-            "burst at the start, 4000 kB by 130 kB",
+            "rate, relative to the plan, 130 kB",
+            "too low",
+            rate("130kB"),
+            Band::AtMost(0.93),
+        ),
+        Claim::new(
+            "rate, relative to the plan, 1000 kB",
+            "right",
+            rate("1000kB"),
+            within_2_percent(),
+        ),
+        Claim::new(
+            "rate, relative to the plan, 4000 kB",
+            "right",
+            rate("4000kB"),
+            within_2_percent(),
+        ),
+        Claim::new(
+            "burst at the start, 4000 kB relative to 130 kB",
             "very large",
             (burst("4000kB").by(&burst("130kB")), Unit::Times),
             Band::AtLeast(2.0),
         ),
         Claim::new(
-            "loss, 1000 kB, by 1/(2 · BDP) (docs: the loss law)",
+            "loss, 1000 kB, relative to 1/(2 · BDP)",
             "-",
             (played.measure(&queue("1000kB"), |r| loss_steady(r) / law), Unit::Part),
             Band::Within(0.9, 1.1),
         ),
     ];
     claims.extend(PARTS.map(|(size, expected)| {
-        let what = format!("rate by plan, {} of BDP²/18", size.trim_end_matches("reno"));
+        let what =
+            format!("rate, relative to the plan, {} of BDP²/18", size.trim_end_matches("reno"));
         let beside = format!("{:.1} % in another simulation", expected * 100.0);
         Claim::new(&what, &beside, rate(size), Band::Within(expected - 0.03, expected + 0.03))
     }));
@@ -211,9 +227,9 @@ fn judge_4(played: &Played) -> Judged {
         vec![named_bars("PQP", colour(0), bars_of)]
     };
     let panels = vec![
-        lines("time, s", "rate in 250 ms by plan", false, shown),
-        bars("", "mean rate by plan", &SIZES, of_sizes(rate_ratio)),
-        bars("", "loss in the steady time", &SIZES, of_sizes(loss_steady)),
+        lines("time, s", "rate over 250 ms, relative to the plan", false, shown),
+        bars("", "mean rate, relative to the plan", &SIZES, of_sizes(rate_ratio)),
+        bars("", "loss while steady", &SIZES, of_sizes(loss_steady)),
     ];
     let title = "Figure 4: Reno, 10 Mbit/s, 100 ms, phantom queues without burst control";
     Judged { claims, files: vec![chart("figure-4", title, panels)] }
@@ -259,23 +275,24 @@ fn judge_rates(played: &Played) -> Judged {
         let points = of_all(BC_PQP, cc);
         let off = |report: &Report| (rate_ratio(report) - 1.0).abs();
         let worst = || above(played, &points, 0.02, off);
-        let what = format!("{cc}: worst mean rate, off the plan by");
+        let what = format!("{cc}: largest deviation of the mean rate from the plan");
         let off = (most(played, &points, off), Unit::Part);
         claims.push(Claim::new(&what, "accurate", off, Band::AtMost(0.02)).because(worst));
-        let what = format!("{cc}: worst 99th percentile of 250 ms by the rate");
+        let what =
+            format!("{cc}: worst 99th percentile over windows of 250 ms, relative to the rate");
         let p99 = (most(played, &points, window_p99), Unit::Times);
         claims.push(
             Claim::new(&what, "small", p99, Band::AtMost(1.5))
                 .because(|| above(played, &points, 1.5, window_p99)),
         );
-        let what = format!("{cc}: largest 250 ms at the start by the rate");
+        let what = format!("{cc}: highest rate over 250 ms at the start, relative to the rate");
         let start = (most(played, &points, start_up), Unit::Times);
         claims.push(Claim::new(&what, "small", start, Band::AtMost(3.0)));
     }
     let far: Vec<Point> =
         MBIT.into_iter().skip(2).map(|mbit| alone(POLICER, "reno", mbit, 50)).collect();
     claims.push(Claim::new(
-        "a bucket of 1 BDP beside it, Reno, 50 ms, from 25 Mbit/s: best mean rate by plan",
+        "for comparison a bucket of 1 BDP, Reno, 50 ms, from 25 Mbit/s: best mean rate, relative to the plan",
         "lower than desired",
         (most(played, &far, rate_ratio), Unit::Part),
         Band::AtMost(0.95),
@@ -283,7 +300,7 @@ fn judge_rates(played: &Played) -> Judged {
     let near: Vec<Point> =
         MBIT.into_iter().skip(3).map(|mbit| alone(PQP, "cubic", mbit, 10)).collect();
     claims.push(Claim::new(
-        "phantom queues without burst control beside it, cubic, 10 ms, from 50 Mbit/s: least burst",
+        "for comparison phantom queues without burst control, CUBIC, 10 ms, from 50 Mbit/s: least burst",
         "very large",
         (least(played, &near, start_up), Unit::Times),
         Band::AtLeast(5.0),
@@ -297,7 +314,7 @@ fn judge_rates(played: &Played) -> Judged {
             line(&format!("{rtt} ms"), i, MBIT.iter().map(at).collect())
         };
         let all = RTTS_MS.iter().enumerate().map(of_rtt).collect();
-        lines(&format!("{cc}: plan, Mbit/s"), "mean rate by plan", true, all)
+        lines(&format!("{cc}: plan, Mbit/s"), "mean rate, relative to the plan", true, all)
     });
     let title = "One download alone behind BC-PQP";
     Judged { claims, files: vec![chart("figure-rates", title, panels.into())] }
@@ -328,7 +345,7 @@ const POINTS_SHOWN: usize = 6;
 
 pub(super) const STARTS: Figure = Figure {
     number: "starts",
-    title: "many flows that start at once, a flood, and a newcomer beside it",
+    title: "many flows that start at once; a flood and a new flow",
     series: true,
     points: || {
         let starts = COUNTS.into_iter().flat_map(|n| START_MBIT.map(|mbit| starting(n, mbit)));
@@ -359,7 +376,7 @@ fn judge_starts(played: &Played) -> Judged {
         .map(|count| {
             let points = START_MBIT.map(|mbit| starting(count, mbit));
             let what =
-                format!("{count} flows at once, 1.5 to 200 Mbit/s: largest 250 ms by the rate");
+                format!("{count} flows at once, 1.5 to 200 Mbit/s: highest rate over 250 ms, relative to the rate");
             let most = (most(played, &points, start_up), Unit::Times);
             let why = || above(played, &points, 3.0, start_up);
             Claim::new(&what, "-", most, Band::AtMost(3.0)).because(why)
@@ -371,25 +388,30 @@ fn judge_starts(played: &Played) -> Judged {
     };
     let near_all = Band::Within(0.95, 1.05);
     claims.push(Claim::new(
-        "a flood of 1.4 times the rate has of it in its second second",
+        "a flood of 1.4 times the rate: its rate in the second second",
         "-",
         mbit(0, 1.0, 2.0),
         near_all,
     ));
     claims.push(Claim::new(
-        "beside it a newcomer has in its second second",
+        "a new flow beside it: its rate in the second second",
         "half",
         mbit(1, 21.0, 22.0),
         Band::Within(0.45, 0.55),
     ));
-    claims.push(Claim::new("and then", "half", mbit(1, 22.0, 40.0), Band::Within(0.49, 0.51)));
+    claims.push(Claim::new("after that", "half", mbit(1, 22.0, 40.0), Band::Within(0.49, 0.51)));
     let bars_of = |count: u32| {
         let of = START_MBIT.map(|mbit| Some(played.measure(&starting(count, mbit), start_up)));
         let i = COUNTS.iter().position(|c| *c == count).unwrap_or(0);
         named_bars(&format!("{count} flows"), colour(i), of)
     };
     let kinds = COUNTS.map(bars_of).into();
-    let panels = vec![bars("plan, Mbit/s", "largest 250 ms by the rate", &START_MBIT, kinds)];
+    let panels = vec![bars(
+        "plan, Mbit/s",
+        "highest rate over 250 ms, relative to the rate",
+        &START_MBIT,
+        kinds,
+    )];
     let mut files = vec![chart("figure-starts", "Flows that start at once", panels)];
     files.extend(super::super::draw::over_time("figure-newcomer", &[newcomer()], played));
     Judged { claims, files }

@@ -12,7 +12,7 @@ use super::{
 
 pub(super) const FIGURE_5: Figure = Figure {
     number: "5",
-    title: "four congestion controls within 7.5 Mbit/s before a bottleneck of 8.5 Mbit/s",
+    title: "four congestion controls limited to 7.5 Mbit/s before a bottleneck of 8.5 Mbit/s",
     series: true,
     points: || [PQP, BC_PQP].map(tight).into(),
     judge: judge_5,
@@ -37,7 +37,7 @@ fn judge_5(played: &Played) -> Judged {
     let of = |by, of: fn(&Report) -> f64| played.measure(&tight(by), of);
     let claims = vec![
         Claim::new(
-            "the flow with the least has of its share in the first 20 s, PQP with queues for Reno",
+            "lowest rate relative to share in the first 20 s, PQP with queues for Reno",
             "unfair",
             (of(PQP, least_share), Unit::Part),
             Band::AtMost(0.85),
@@ -50,7 +50,7 @@ fn judge_5(played: &Played) -> Judged {
             Band::AtLeast(0.97),
         ),
         Claim::new(
-            "packets that the bottleneck behind drops, BC-PQP by PQP",
+            "drops at the second bottleneck, BC-PQP relative to PQP",
             "-",
             (of(BC_PQP, drops).by(&of(PQP, drops)), Unit::Part),
             Band::AtMost(0.5),
@@ -62,7 +62,7 @@ fn judge_5(played: &Played) -> Judged {
         named_bars(by.name, colour(i), [Some(of(by, least_share)), Some(of(by, jain))])
     };
     let kinds = [PQP, BC_PQP].into_iter().enumerate().map(bars_of).collect();
-    let panels = vec![bars("", "", &["least by its share, 20 s", "Jain's index later"], kinds)];
+    let panels = vec![bars("", "", &["lowest rate / share, 20 s", "Jain's index later"], kinds)];
     files.push(chart(
         "figure-5",
         "Figure 5: four congestion controls, a second bottleneck",
@@ -75,7 +75,7 @@ fn judge_5(played: &Played) -> Judged {
 
 pub(super) const FIGURE_8B: Figure = Figure {
     number: "8b",
-    title: "seven downloads with weights 1 to 7 and bytes to match finish together",
+    title: "seven downloads with weights 1 to 7 and proportional sizes finish together",
     series: true,
     points: || [FAIR_POLICER, BC_PQP].map(weighted).into(),
     judge: judge_8b,
@@ -111,22 +111,27 @@ fn judge_8b(played: &Played) -> Judged {
     let seconds = |by: By| -> String {
         let each = each(by).into_iter().flatten();
         let each = each.map(|m| m.text(Unit::Seconds).trim_end_matches(" s").to_owned());
-        format!("{} s by weight", each.collect::<Vec<_>>().join(", "))
+        format!("{} s, by weight", each.collect::<Vec<_>>().join(", "))
     };
     let claims = vec![
         Claim::new(
-            "BC-PQP: the first is complete before the last by",
+            "BC-PQP: time between the first and the last completion",
             "the same time",
             spread(BC_PQP),
             Band::AtMost(0.05),
         )
         .because(|| seconds(BC_PQP)),
-        Claim::new("FairPolicer with weights", "fails", spread(FAIR_POLICER), Band::AtLeast(0.05)),
+        Claim::new(
+            "FairPolicer with weights: the same",
+            "fails",
+            spread(FAIR_POLICER),
+            Band::AtLeast(0.05),
+        ),
     ];
     let weights: Vec<String> = (1..8).map(|w| w.to_string()).collect();
     let kinds = [FAIR_POLICER, BC_PQP].into_iter().enumerate();
     let kinds = kinds.map(|(i, by)| named_bars(by.name, colour(i), each(by))).collect();
-    let panel = bars("weight", "complete after, s", &weights, kinds);
+    let panel = bars("weight", "completion time, s", &weights, kinds);
     let mut files =
         vec![chart("figure-8b", "Figures 8b and 8c: weights 1 to 7 within 50 Mbit/s", vec![panel])];
     files.extend(over_time("figure-8b-fair-policer", &[weighted(FAIR_POLICER)], played));
@@ -156,7 +161,7 @@ fn judge_8d(played: &Played) -> Judged {
     let about = |part: f64| Band::Within(part * 0.95, part * 1.05);
     let first = "all bandwidth, by weight";
     let claims = vec![
-        Claim::new("alone, the rest has", "all", part(3, 4.0, 10.0), Band::AtLeast(0.98)),
+        Claim::new("the rest, alone", "all", part(3, 4.0, 10.0), Band::AtLeast(0.98)),
         Claim::new("weight 1 of 1:2:3", first, part(0, 11.0, 14.0), about(1.0 / 6.0)),
         Claim::new("weight 2 of 1:2:3", first, part(1, 11.0, 14.0), about(2.0 / 6.0)),
         Claim::new("weight 3 of 1:2:3", first, part(2, 11.0, 14.0), about(3.0 / 6.0)),

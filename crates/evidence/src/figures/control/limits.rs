@@ -2,10 +2,10 @@
 
 use fairweir_core::receiver::{Control, Enforce};
 use fairweir_scenario::report::Report;
-use fairweir_scenario::report::chart::colour;
+use fairweir_scenario::report::chart::{colour, label_of};
 
 use super::super::claim::{Band, Claim, Unit};
-use super::super::draw::{bars, chart, legend, named_bars};
+use super::super::draw::{bars, chart, named_bars};
 use super::super::play::{Played, Point};
 use super::super::read::{error, queue_mean, queue_p99, scored_utilization};
 use super::super::{Figure, Judged};
@@ -13,7 +13,7 @@ use super::{Claims, DRAWN, all_of};
 
 pub(super) const LATENCY: Figure = Figure {
     number: "latency",
-    title: "the queue that the user wants, and delays that jitter",
+    title: "queue targets and path jitter",
     series: false,
     points: || LATENCIES.map(latency).into_iter().chain(JITTERS.map(jitter)).collect(),
     judge: judge_latency,
@@ -21,7 +21,7 @@ pub(super) const LATENCY: Figure = Figure {
 
 pub(super) const ENFORCE: Figure = Figure {
     number: "enforce",
-    title: "shares by windows, by classes, by both",
+    title: "enforcement by windows, by classes and by both",
     series: false,
     points: || ENFORCED.iter().flat_map(|s| Enforce::ALL.map(|by| enforced(s, by))).collect(),
     judge: judge_enforce,
@@ -29,7 +29,7 @@ pub(super) const ENFORCE: Figure = Figure {
 
 pub(super) const LIMITS: Figure = Figure {
     number: "limits",
-    title: "what has no window, and too many windows",
+    title: "traffic without windows, and too many connections",
     series: false,
     points: points_limits,
     judge: judge_limits,
@@ -89,7 +89,7 @@ fn judge_enforce(played: &Played) -> Judged {
     for scenario in &ENFORCED[..4] {
         let by_htb = queue(scenario, Enforce::Window).by(&queue(scenario, Enforce::Htb));
         claims.push(Claim::new(
-            format!("{scenario}: ISP queue, windows by classes"),
+            format!("{scenario}: ISP queue, windows relative to classes"),
             told(scenario, Unit::Milliseconds, queue_mean),
             (by_htb, Unit::Part),
             Band::AtMost(0.75),
@@ -116,7 +116,7 @@ fn judge_enforce(played: &Played) -> Judged {
     };
     let panels =
         vec![panel("ISP queue, mean, ms", 1e3, queue_mean), panel("allocation error", 1.0, error)];
-    let title = "Shares by windows, by classes (htb), by both (auto)";
+    let title = "Shares enforced by windows, by classes (htb) or by both (auto)";
     Judged { claims, files: vec![chart("figure-enforce", title, panels)] }
 }
 
@@ -128,7 +128,7 @@ fn judge_latency(played: &Played) -> Judged {
         let ratio = of(queue_mean).map(|mean| mean * 1e3 / wanted);
         let queue = Band::Within(0.85, 1.1);
         claims.push(Claim::new(
-            format!("latency {text}: mean ISP queue by that"),
+            format!("latency {text}: mean ISP queue relative to it"),
             "-",
             (ratio, Unit::Part),
             queue,
@@ -149,10 +149,10 @@ fn judge_latency(played: &Played) -> Judged {
     };
     let kinds = vec![
         named_bars("mean", colour(0), ms(queue_mean)),
-        named_bars("99 of 100", colour(1), ms(queue_p99)),
+        named_bars("99th percentile", colour(1), ms(queue_p99)),
     ];
     let panels = vec![bars("`latency`", "time in the ISP's queue, ms", &LATENCIES, kinds)];
-    let title = "The ISP's queue in figure 7 by what the user wants";
+    let title = "Queue of the ISP in crab-fig7-short, 30 Mbit/s, by the setting latency";
     Judged { claims, files: vec![chart("figure-latency", title, panels)] }
 }
 
@@ -165,16 +165,15 @@ fn judge_limits(played: &Played) -> Judged {
     let rate = |group: usize| move |r: &Report| r.summary.groups[group].rate.as_mbit_f64();
     let two_to_one = |r: &Report| rate(0)(r) / rate(1)(r);
     let wanted = Band::Within(1.9, 2.1);
-    flood.that("the others, 2:1", Unit::Times, &two_to_one, wanted);
+    flood.that("ratio of the others, 2:1", Unit::Times, &two_to_one, wanted);
     let taken = Band::AtMost(6.2);
     flood
-        .that("what the flood takes, its share is 6.2", Unit::Mbit, &rate(2), taken)
-        .because(|| "what is dropped behind the ISP's queue has passed it".to_owned());
+        .that("rate of the flood (its share: 6.2)", Unit::Mbit, &rate(2), taken)
+        .because(|| "packets dropped behind the ISP's queue have already passed it".to_owned());
     all.extend(flood.claims);
     let mut five = Claims::new(played, "5 connections on 5 Mbit/s", slow);
     five.that("error", Unit::Error, &error, Band::AtMost(0.04)).because(|| {
-        "four connections of the group with a sixth of the link would need less than a least window"
-            .to_owned()
+        "a sixth of the link for four connections is less than their least windows".to_owned()
     });
     all.extend(five.claims);
     let mut many = Claims::new(played, "33 connections on 2 Mbit/s", crowd);
@@ -185,11 +184,11 @@ fn judge_limits(played: &Played) -> Judged {
     let mut up = Claims::new(played, "uplink of 0.5 Mbit/s", narrow_uplink);
     up.that("error", Unit::Error, &error, Band::AtMost(0.04)).because(|| {
         let wfq = played.measure(&narrow_uplink(Control::Wfq), error).text(Unit::Error);
-        format!("ACKs are late or lost, so that windows are not filled; with wfq it is {wfq}")
+        format!("ACKs are late or lost, so that windows are not filled; with wfq {wfq}")
     });
     up.that("ISP queue, mean", Unit::Milliseconds, &queue_mean, Band::AtMost(0.006));
     all.extend(up.claims);
-    let names = DRAWN.map(legend);
+    let names = DRAWN.map(label_of);
     let kinds = ["tcp (weight 5)", "quic (weight 1)"].iter().enumerate().map(|(group, name)| {
         let of = |c| Some(played.measure(&Point::new("quic-vs-tcp", c), rate(group)));
         named_bars(name, colour(group), DRAWN.map(of))

@@ -52,7 +52,7 @@ fn way(point: &Point) -> String {
 fn experience(point: &Point, played: &Played) -> String {
     let (quality, load) = (played.measure(point, film), played.measure(point, load_median));
     match (quality.mean().is_nan(), load.mean().is_nan()) {
-        (false, _) => format!("film {:.1} Mbit/s", quality.mean()),
+        (false, _) => format!("video {:.1} Mbit/s", quality.mean()),
         (true, false) => format!("page {:.2} s", load.mean()),
         (true, true) => String::new(),
     }

@@ -12,7 +12,7 @@ use super::{PLAIN, bars, chart, named_bars, over_time};
 
 pub(super) const FIGURE_7: Figure = Figure {
     number: "7",
-    title: "four flows with weights 1:2:3:4 join, stop and want less",
+    title: "four flows with weights 1:2:3:4 start, stop and reduce their demand",
     series: true,
     points: || {
         let mut points: Vec<Point> = Control::ALL.map(|c| Point::new("crab-fig7", c)).into();
@@ -57,7 +57,7 @@ fn judge_7(played: &Played) -> Judged {
         Claim::new("error without control", "arbitrary", errs(Control::None), Band::AtLeast(0.15)),
         Claim::new("error with wfq at the ISP", "perfect", errs(Control::Wfq), Band::AtMost(0.01)),
         Claim::new(
-            "error with borrowing, by none",
+            "error with borrowing, relative to no control",
             "the same outcome",
             (borrow.by(&none), Unit::Part),
             Band::Within(0.9, 1.1),
@@ -119,7 +119,7 @@ fn judge_8(played: &Played) -> Judged {
     };
     let claims = vec![
         Claim::new(
-            "from 10 to 27 of 30 Mbit/s after 30 s",
+            "time from 10 to 27 of 30 Mbit/s after 30 s",
             "finds it",
             (measure(&carries_after(27.0, 30.0)), Unit::Seconds),
             Band::AtMost(10.0),
@@ -132,7 +132,7 @@ fn judge_8(played: &Played) -> Judged {
             Band::AtMost(10.0),
         ),
         Claim::new(
-            "6.7 and 3.3 Mbit/s after the fall (90 s)",
+            "time to 6.7 and 3.3 Mbit/s after the fall (90 s)",
             "detects it",
             seconds(3, 125.0),
             Band::AtMost(3.0),
@@ -140,14 +140,14 @@ fn judge_8(played: &Played) -> Judged {
         .because(|| {
             let rates = |group| measure(&rate_between(group, 93.0, 125.0)).text(Unit::Mbit);
             format!(
-                "by seed {}; a dip of f2 begins the count anew, from 3 s on they have {} and {}",
+                "by seed {}; a dip of f2 restarts the measurement; from 3 s on the rates are {} and {}",
                 seconds(3, 125.0).0.each(Unit::Seconds),
                 rates(0),
                 rates(1)
             )
         }),
         Claim::new(
-            "27 of 30 Mbit/s after the rise (125 s)",
+            "time to 27 of 30 Mbit/s after the rise (125 s)",
             "probes for more",
             (measure(&carries_after(27.0, 125.0)), Unit::Seconds),
             Band::AtMost(10.0),
@@ -197,25 +197,25 @@ fn judge_11b(played: &Played) -> Judged {
     let used = |i: usize| played.measure(&ways[i].1, utilization);
     let claims = vec![
         Claim::new(
-            "wrong shares, weights unthrottled, by none",
+            "deviation from shares, weights unthrottled, relative to no control",
             "not enforced",
             (off(1).by(&off(0)), Unit::Part),
             Band::AtLeast(0.8),
         ),
         Claim::new(
-            "wrong shares, weights behind 25 Mbit/s",
+            "deviation from shares, weights behind 25 Mbit/s",
             "the desired ones",
             (off(2), Unit::Error),
             Band::AtMost(0.02),
         ),
         Claim::new(
-            "wrong shares, crab",
+            "deviation from shares, crab",
             "the desired ones",
             (off(3), Unit::Error),
             Band::AtMost(0.02),
         ),
         Claim::new(
-            "utilisation with crab, above that of 25 Mbit/s by",
+            "utilisation with crab, above 25 Mbit/s by",
             "19 %",
             (used(3).by(&used(2)).map(|ratio| ratio - 1.0), Unit::Part),
             Band::AtLeast(0.17),
@@ -273,42 +273,42 @@ fn judge_12(played: &Played) -> Judged {
     };
     let claims = vec![
         Claim::new(
-            "m1's flows before m2 joins",
+            "m1's flows before m2 starts, ratio",
             "2 : 1",
             ratio(0, (15.0, 40.0)),
             Band::Within(1.8, 2.2),
         ),
         Claim::new(
-            "m1's flows then, none at the router",
+            "m1's flows after that, no control at the router",
             "no more 2 : 1",
             ratio(0, JOINED_S),
             Band::AtMost(1.8),
         )
         .because(|| told(0)),
         Claim::new(
-            "m2's rate, by that without any control",
+            "m2's rate, relative to no control",
             "takes what m1 throttles",
             (m2(0).by(&m2(3)), Unit::Part),
             Band::AtLeast(1.05),
         )
         .because(|| format!("{}; without any control {}", told(0), m2(3).text(Unit::Mbit))),
         Claim::new(
-            "m2's rate, crab at the router, by its share",
+            "m2's rate, crab at the router, relative to its share",
             "its share",
             (m2(1).map(|mbit| mbit / 15.0), Unit::Part),
             Band::Within(0.9, 1.1),
         )
         .because(|| told(1)),
         Claim::new(
-            "m1's flows then, crab at the router",
+            "m1's flows after that, crab at the router",
             "2 : 1",
             ratio(1, JOINED_S),
             Band::Within(1.8, 2.2),
         )
         .because(|| {
             format!(
-                "{}; with fixed shares at the router {}: what the router probes the device takes \
-                 for its own",
+                "{}; with fixed shares at the router {}: the device takes the router's probes \
+                 for its own capacity",
                 told(1),
                 ratio(2, JOINED_S).0.text(Unit::Times)
             )
@@ -335,13 +335,13 @@ fn judge_16(played: &Played) -> Judged {
     let used = |r: &Report| r.summary.utilization.unwrap_or(f64::NAN);
     let claims = vec![
         Claim::new(
-            "28.5 of 30 Mbit/s after the others joined (30 s)",
+            "time to 28.5 of 30 Mbit/s after the others start (30 s)",
             "quickly",
             (played.measure(crab, carries_after(28.5, 30.0)), Unit::Seconds),
             Band::AtMost(10.0),
         ),
         Claim::new(
-            "utilisation while they want more than it carries",
+            "utilisation while demand exceeds the capacity",
             "finds the capacity",
             (played.measure(crab, used), Unit::Part),
             Band::AtLeast(0.95),

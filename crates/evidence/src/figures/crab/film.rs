@@ -2,13 +2,13 @@
 
 use fairweir_core::receiver::Control;
 use fairweir_scenario::report::Report;
-use fairweir_scenario::report::chart::colour;
+use fairweir_scenario::report::chart::{colour, label_of};
 
 use super::super::claim::{Band, Claim, Measured, Unit};
 use super::super::play::{Played, Point};
 use super::super::read::{film, part, rate_between, utilization};
 use super::super::{Figure, Judged};
-use super::{PLAIN, bars, bars_of, chart, legend, named_bars, over_time};
+use super::{PLAIN, bars, bars_of, chart, named_bars, over_time};
 
 /// Lengths of seven films. Source: CRAB §5.2, one minute to ten; those between are ours.
 const FILMS_S: [u64; 7] = [60, 120, 180, 240, 300, 420, 600];
@@ -44,7 +44,7 @@ fn loss(of: &Measured, against: &Measured) -> Measured {
 
 pub(super) const FIGURE_3: Figure = Figure {
     number: "3",
-    title: "a film beside two downloads on 30 Mbit/s, weights 5:1",
+    title: "a video beside two downloads on 30 Mbit/s, weights 5:1",
     series: true,
     points: || {
         let mut points: Vec<Point> = FIGURE_3_CONTROLS.map(drawn).into();
@@ -82,27 +82,27 @@ fn judge_3(played: &Played) -> Judged {
     let lent = |control| played.measure(&drawn(control), rate_between(1, 110.0, 240.0));
     let claims = vec![
         Claim::new(
-            "film without control, by the film alone",
+            "video without control, relative to the video alone",
             "very low",
             (none.by(&alone), Unit::Part),
             Band::AtMost(0.6),
         ),
         Claim::new(
-            "film with wfq at the ISP, by the film alone",
+            "video with wfq at the ISP, relative to the video alone",
             "the highest quality",
             (quality(Control::Wfq).by(&alone), Unit::Part),
             Band::AtLeast(0.9),
         )
         .because(|| {
             format!(
-                "alone it plays {} and may take the link for a moment, beside others {} of at most \
-                 25 Mbit/s",
+                "alone it plays {} and can use the whole link for a moment, beside others {} of at \
+                 most 25 Mbit/s",
                 alone.text(Unit::Mbit),
                 quality(Control::Wfq).text(Unit::Mbit)
             )
         }),
         Claim::new(
-            "film with borrowing, by none",
+            "video with borrowing, relative to no control",
             "the same outcome",
             (quality(Control::Borrow).by(&none), Unit::Part),
             Band::Within(0.9, 1.1),
@@ -115,8 +115,8 @@ fn judge_3(played: &Played) -> Judged {
         )
         .because(|| {
             format!(
-                "the film takes {} of its 25, the downloads keep to their 5, and {} of the link \
-                 idle; the paper's 46 % are those of a film of 11.2 Mbit/s",
+                "the video takes {} of its 25, the downloads have their 5, and {} of the link is \
+                 unused; the paper's 46 % correspond to a video of 11.2 Mbit/s",
                 delivered(Control::Static, 0).text(Unit::Mbit),
                 idle_part.text(Unit::Part)
             )
@@ -130,15 +130,15 @@ fn judge_3(played: &Played) -> Judged {
         Claim::new("the same, our own bar", "-", (crab_loss, Unit::Part), Band::AtMost(0.1))
             .because(|| {
                 format!(
-                    "while the film goes on and off (110 to 240 s) the downloads have {}, with \
-                     fixed shares {}, with wfq {}: its breaks are shorter than a loan takes",
+                    "while the video goes on and off (110 to 240 s) the downloads have {}, with \
+                     fixed shares {}, with wfq {}: its pauses are shorter than a loan takes",
                     lent(Control::Crab).text(Unit::Mbit),
                     lent(Control::Static).text(Unit::Mbit),
                     lent(Control::Wfq).text(Unit::Mbit)
                 )
             }),
         Claim::new(
-            "film with crab, by wfq",
+            "video with crab, relative to wfq",
             "the desired shares",
             (quality(Control::Crab).by(&quality(Control::Wfq)), Unit::Part),
             Band::AtLeast(0.9),
@@ -151,7 +151,7 @@ fn judge_3(played: &Played) -> Judged {
 
 pub(super) const FIGURE_9: Figure = Figure {
     number: "9",
-    title: "seven films beside downloads",
+    title: "seven videos beside downloads",
     series: false,
     points: || {
         let mut points = all(Control::None, (5, 1), &[]);
@@ -190,7 +190,7 @@ fn judge_9(played: &Played) -> Judged {
     for (video, bulk) in WEIGHTS {
         let [crab, wfq] = [Control::Crab, Control::Wfq].map(|c| mean(c, (video, bulk), film));
         claims.push(Claim::new(
-            format!("film with crab, by wfq, {video}:{bulk}"),
+            format!("video with crab, relative to wfq, {video}:{bulk}"),
             "92-94 %",
             (crab.by(&wfq), Unit::Part),
             Band::AtLeast(0.9),
@@ -214,26 +214,26 @@ fn judge_9(played: &Played) -> Judged {
         )
         .because(|| "see figure 3".to_owned()),
         Claim::new(
-            "the film's part of the volume, none",
+            "the video's fraction of the volume, none",
             "3 % (below 17 %)",
             (video_part(Control::None), Unit::Part),
             Band::AtMost(0.2),
         )
         .because(why_none),
         Claim::new(
-            "film without control, by crab at 1:5",
+            "video without control, relative to crab at 1:5",
             "worse",
             (none.by(&least), Unit::Part),
             Band::AtMost(1.0),
         )
-        .because(|| "see the line above".to_owned()),
+        .because(|| "see the previous row".to_owned()),
         Claim::new(
-            "film with crab at 5:1, by none",
+            "video with crab at 5:1, relative to no control",
             "2.5-3 ×",
             (mean(Control::Crab, (5, 1), film).by(&none), Unit::Times),
             Band::AtLeast(2.5),
         )
-        .because(|| "see two lines above".to_owned()),
+        .because(|| "see the row before the previous one".to_owned()),
         Claim::new(
             "the same, a buffer of 400 ms at the ISP",
             "2.5-3 ×",
@@ -243,7 +243,7 @@ fn judge_9(played: &Played) -> Judged {
     ]);
     for control in [Control::Wfq, Control::Crab] {
         claims.push(Claim::new(
-            format!("the film's part of the volume, {control}"),
+            format!("the video's fraction of the volume, {control}"),
             "almost half",
             (video_part(control), Unit::Part),
             Band::Within(0.4, 0.6),
@@ -271,26 +271,26 @@ fn chart_9(played: &Played) -> super::File {
     let controls = [Control::None, Control::Wfq, Control::Crab];
     let volume = |group| controls.map(|control| Some(megabytes(control, group)));
     let panels = vec![
-        bars("weights, film : downloads", "film, Mbit/s", &names, kinds(film)),
-        bars("weights, film : downloads", "utilisation", &names, kinds(utilization)),
+        bars("weights, video : downloads", "video, Mbit/s", &names, kinds(film)),
+        bars("weights, video : downloads", "utilisation", &names, kinds(utilization)),
         bars(
-            "volume of all films and the downloads beside them at 5 : 1",
+            "volume of all videos and of the downloads at 5 : 1",
             "gigabytes",
-            &controls.map(legend),
+            &controls.map(label_of),
             vec![
-                named_bars("volume of the films", colour(1), volume(0)),
+                named_bars("volume of the videos", colour(1), volume(0)),
                 named_bars("volume of the downloads", colour(5), volume(1)),
             ],
         ),
     ];
-    chart("figure-9", "Figure 9: films beside two downloads on 30 Mbit/s", panels)
+    chart("figure-9", "Figure 9: videos beside two downloads on 30 Mbit/s", panels)
 }
 
 // ------------------------------------------------------------------------------------------------
 
 pub(super) const FIGURE_11A: Figure = Figure {
     number: "11a",
-    title: "a film that goes first, with and without a choke point",
+    title: "a video with priority, with and without a choke point",
     series: false,
     points: || {
         let mut points = all(Control::None, (5, 1), &[]);
@@ -321,19 +321,19 @@ fn judge_11a(played: &Played) -> Judged {
     let [_, _, choked_used, crab_used] = measure(utilization);
     let claims = vec![
         Claim::new(
-            "film with priority unthrottled, by none",
+            "video with priority unthrottled, relative to no control",
             "not very effective",
             (loose.by(&none), Unit::Part),
             Band::Within(0.9, 1.1),
         ),
         Claim::new(
-            "film with priority behind 25 Mbit/s, by crab",
+            "video with priority behind 25 Mbit/s, relative to crab",
             "slightly higher",
             (choked.by(&crab), Unit::Part),
             Band::AtLeast(1.0),
         ),
         Claim::new(
-            "its utilisation, by crab",
+            "its utilisation, relative to crab",
             "slightly lower",
             (choked_used.by(&crab_used), Unit::Part),
             Band::AtMost(1.0),
@@ -342,10 +342,10 @@ fn judge_11a(played: &Played) -> Judged {
     let names = ways.map(|(name, ..)| name);
     let one_kind = |of| vec![named_bars("", PLAIN, measure(of).map(Some))];
     let panels = vec![
-        bars("", "film, Mbit/s", &names, one_kind(film)),
+        bars("", "video, Mbit/s", &names, one_kind(film)),
         bars("", "utilisation", &names, one_kind(utilization)),
     ];
-    let title = "Figure 11a: a film that goes first, with and without a choke point";
+    let title = "Figure 11a: a video with priority, with and without a choke point";
     Judged { claims, files: vec![chart("figure-11a", title, panels)] }
 }
 
@@ -360,25 +360,25 @@ const WINDOWS: Variations = [
 
 pub(super) const FIGURE_13: Figure = Figure {
     number: "13",
-    title: "how long crab watches before it acts, n × t",
+    title: "length of crab's observation window, n × t",
     series: false,
     points: || WINDOWS.iter().flat_map(|(_, more)| all(Control::Crab, (5, 1), more)).collect(),
     judge: |played| {
         let (mut claims, [short, usual, long]) = varied(played, WINDOWS, "very slightly better");
         let lost = |of: &Measured| usual.with(of, |usual, of| usual - of);
         claims.push(Claim::new(
-            "utilisation of 10 × 0.3 s, less than usual by",
+            "utilisation with 10 × 0.3 s, below the default by",
             "more under-utilised",
             (lost(&long), Unit::Part),
             Band::AtLeast(0.0),
         ));
         claims.push(Claim::new(
-            "utilisation of 5 × 0.1 s, more than usual by",
+            "utilisation with 5 × 0.1 s, above the default by",
             "slightly better",
             (lost(&short).map(|lost| -lost), Unit::Part),
             Band::AtLeast(0.0),
         ));
-        let title = "Figure 13: how long crab watches before it acts, n × t";
+        let title = "Figure 13: length of crab's observation window, n × t";
         Judged { claims, files: vec![chart_varied(played, "figure-13", title, "n × t", WINDOWS)] }
     },
 };
@@ -392,7 +392,7 @@ const HEADROOMS: Variations = [
 
 pub(super) const FIGURE_17: Figure = Figure {
     number: "17",
-    title: "headroom of what is lent",
+    title: "lending headroom",
     series: false,
     points: || HEADROOMS.iter().flat_map(|(_, more)| all(Control::Crab, (5, 1), more)).collect(),
     judge: |played| {
@@ -400,13 +400,13 @@ pub(super) const FIGURE_17: Figure = Figure {
             varied(played, HEADROOMS, "no significant change");
         for (name, used) in [(HEADROOMS[0].0, small), (HEADROOMS[2].0, large)] {
             claims.push(Claim::new(
-                format!("utilisation with {name}, by usual"),
+                format!("utilisation with {name}, relative to the default"),
                 "no significant change",
                 (used.by(&usual), Unit::Part),
                 Band::Within(0.95, 1.05),
             ));
         }
-        let title = "Figure 17: headroom of what is lent";
+        let title = "Figure 17: lending headroom";
         let file = chart_varied(played, "figure-17", title, "headroom", HEADROOMS);
         Judged { claims, files: vec![file] }
     },
@@ -422,7 +422,7 @@ fn varied(played: &Played, variations: Variations, paper: &str) -> (Vec<Claim>, 
     let [low, usual, high] = mean(film);
     let claim = |name: &str, quality: Measured| {
         Claim::new(
-            format!("film with {name}, by usual"),
+            format!("video with {name}, relative to the default"),
             paper,
             (quality.by(&usual), Unit::Part),
             Band::Within(0.95, 1.05),
@@ -445,7 +445,7 @@ fn chart_varied(
         vec![bars_of(Control::Crab, variations.map(mean))]
     };
     let panels = vec![
-        bars(what, "film, Mbit/s", &names, crab(film)),
+        bars(what, "video, Mbit/s", &names, crab(film)),
         bars(what, "utilisation", &names, crab(utilization)),
     ];
     chart(name, title, panels)

@@ -9,7 +9,7 @@
 //!
 //! Not here: 1, 2, 4, 5 and 6 are drawings, 14 is what a real Wi-Fi carried.
 
-use super::draw::{PLAIN, bars, bars_of, chart, legend, named_bars, over_time};
+use super::draw::{PLAIN, bars, bars_of, chart, named_bars, over_time};
 use super::{Figure, File};
 
 mod bulk;

@@ -2,13 +2,13 @@
 
 use fairweir_core::receiver::Control;
 use fairweir_scenario::report::Report;
-use fairweir_scenario::report::chart::{Line, Marks, Panel, colour, colour_of};
+use fairweir_scenario::report::chart::{Line, Marks, Panel, colour, colour_of, label_of};
 
 use super::super::claim::{Band, Claim, Measured, Unit};
 use super::super::play::{Played, Point};
 use super::super::read::{rate_between, worst_group};
 use super::super::{Figure, Judged};
-use super::{PLAIN, bars, bars_of, chart, legend, named_bars};
+use super::{PLAIN, bars, bars_of, chart, named_bars};
 
 pub(super) const FIGURE_15: Figure = Figure {
     number: "15",
@@ -74,7 +74,7 @@ fn judge_15(played: &Played) -> Judged {
     };
     let claims = vec![
         Claim::new(
-            "the second flow's share is off by, RTT to 100 ms",
+            "deviation of the second flow from its share, RTT up to 100 ms",
             "robust",
             worst(&mut rtts(false).map(crab)),
             Band::AtMost(0.05),
@@ -91,7 +91,7 @@ fn judge_15(played: &Played) -> Judged {
                 format!("{} at {ms} ms", parts.text(Unit::Part))
             });
             let told: Vec<String> = told.collect();
-            format!("its part is {} of 66.7 %", told.join(", "))
+            format!("its fraction is {}, its share 66.7 %", told.join(", "))
         }),
         Claim::new(
             "the same, any of CUBIC, Reno, BBR",
@@ -125,7 +125,7 @@ fn chart_15(played: &Played) -> super::File {
         .map(|control| {
             let at = |ms: u64| (ms as f64, played.measure(&with_rtt(control, ms), second).mean());
             let points = RTTS_MS.map(at).into();
-            let name = legend(control).to_owned();
+            let name = label_of(control).to_owned();
             Line { name, colour: colour_of(control), dashed: false, points }
         })
         .into();
@@ -142,13 +142,13 @@ fn chart_15(played: &Played) -> super::File {
     });
     let panels = vec![
         Panel {
-            x: "RTT of the second flow, ms; of the first 1 ms".to_owned(),
-            y: "the second flow's part".to_owned(),
+            x: "RTT of the second flow, ms (first flow: 1 ms)".to_owned(),
+            y: "fraction of the second flow".to_owned(),
             marks: Marks::Lines { logarithmic: true, lines },
         },
         bars(
-            "congestion control of the first, of the second flow",
-            "the second flow's part",
+            "congestion control of the first and the second flow",
+            "fraction of the second flow",
             &SENDERS.map(|(a, b)| format!("{a}, {b}")),
             kinds.to_vec(),
         ),
@@ -177,7 +177,7 @@ fn judge_15c(played: &Played) -> Judged {
     let claims = COUNTS.map(|(count, scenario)| {
         let worst = played.measure(&many((count, scenario)), worst_group);
         Claim::new(
-            format!("the worst of {count} groups is off its share by"),
+            format!("{count} groups: largest deviation from a share"),
             "the shares by weight",
             (worst, Unit::Part),
             Band::AtMost(0.1),
@@ -201,7 +201,7 @@ fn judge_15c(played: &Played) -> Judged {
         bars("groups", "mean of a group, Mbit/s", &COUNTS.map(|c| c.0), kinds.to_vec()),
         bars(
             "groups",
-            "the worst group is off by",
+            "largest deviation from a share",
             &COUNTS.map(|c| c.0),
             vec![named_bars("", PLAIN, worst)],
         ),

@@ -2,13 +2,13 @@
 
 use fairweir_core::receiver::Control;
 use fairweir_scenario::report::Report;
-use fairweir_scenario::report::chart::{Line, Marks, Panel, colour_of};
+use fairweir_scenario::report::chart::{Line, Marks, Panel, colour_of, label_of};
 
 use super::super::claim::{Band, Claim, Unit};
 use super::super::play::{Played, Point};
 use super::super::read::{load_median, utilization};
 use super::super::{Figure, Judged};
-use super::{bars, bars_of, chart, legend};
+use super::{bars, bars_of, chart};
 
 pub(super) const FIGURE_10: Figure = Figure {
     number: "10",
@@ -29,13 +29,13 @@ fn judge(played: &Played) -> Judged {
     let [none_used, _, crab_used] = CONTROLS.map(|c| played.measure(&point(c), utilization));
     let claims = vec![
         Claim::new(
-            "median load time with crab, by none",
+            "median load time with crab relative to no control",
             "half",
             (crab.by(&none), Unit::Part),
             Band::AtMost(0.6),
         ),
         Claim::new(
-            "median load time with crab, by wfq",
+            "median load time with crab relative to wfq",
             "within 115 %",
             (crab.by(&wfq), Unit::Part),
             Band::AtMost(1.2),
@@ -48,7 +48,7 @@ fn judge(played: &Played) -> Judged {
         ),
     ];
     let lines = CONTROLS.map(|control| Line {
-        name: legend(control).to_owned(),
+        name: label_of(control).to_owned(),
         colour: colour_of(control),
         dashed: false,
         points: distribution(played.of(&point(control))),
@@ -56,7 +56,7 @@ fn judge(played: &Played) -> Judged {
     let panels = vec![
         Panel {
             x: "load time, s".to_owned(),
-            y: "part of the pages".to_owned(),
+            y: "fraction of pages".to_owned(),
             marks: Marks::Lines { logarithmic: false, lines: lines.into() },
         },
         bars(

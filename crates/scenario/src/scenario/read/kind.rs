@@ -132,11 +132,12 @@ fn video(table: &mut Table<'_>) -> Result<Video, ConfigError> {
         let ladder = LADDER_KBIT.map(Rate::kbit).to_vec();
         return Ok(Video { ladder, length: above_zero(table, "length")? });
     };
-    let ladder: Result<Vec<Rate>, _> = value.iter().map(|text| text.parse::<Rate>()).collect();
-    let ladder = ladder.map_err(|e| place.error(e))?;
+    let rate =
+        |text: &Placed<'_, String>| text.value.parse::<Rate>().map_err(|e| text.place.error(e));
+    let ladder = value.iter().map(rate).collect::<Result<Vec<Rate>, _>>()?;
     let rising = ladder.windows(2).all(|w| w[0] < w[1]) && !ladder.contains(&Rate::ZERO);
     if !rising || ladder.is_empty() || ladder.len() > RUNGS_MAX {
-        let what = format!("wanted 1 to {RUNGS_MAX} rates above zero in rising order");
+        let what = format!("expected 1 to {RUNGS_MAX} rates above zero in rising order");
         return Err(place.error(what));
     }
     Ok(Video { ladder, length: above_zero(table, "length")? })
@@ -173,7 +174,7 @@ fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ConfigError> {
     };
     let rate = Placed { value, place };
     if rate.value == 0 {
-        return Err(rate.place.error(format!("found zero, wanted {wanted}")));
+        return Err(rate.place.error(format!("found zero, expected {wanted}")));
     }
     // A thousand million nanoseconds by millionths of an arrival.
     let interval = Span::nanos(1_000_000_000_000_000 / rate.value);
@@ -185,7 +186,7 @@ fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ConfigError> {
     let size = table.parsed::<Bytes>("size")?;
     let size = size.ok_or_else(|| table.missing("size", "a volume such as 100kB"))?;
     if size.value == Bytes::ZERO {
-        return Err(size.place.error("a size of zero is no download; wanted more"));
+        return Err(size.place.error("a size of zero is no download; expected more"));
     }
     let wanted = format!("a number from 0 (all of one size) to {SIGMA_MAX}, such as 1.3");
     let sigma = table.millionths("sigma", SIGMA_MAX, &wanted)?;
@@ -196,7 +197,7 @@ fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ConfigError> {
 fn above_zero(table: &mut Table<'_>, key: &str) -> Result<Option<Span>, ConfigError> {
     match table.parsed::<Span>(key)? {
         Some(Placed { value: Span::ZERO, place }) => {
-            Err(place.error("a time of zero is none; wanted more"))
+            Err(place.error("a time of zero is none; expected more"))
         }
         other => Ok(other.map(|p| p.value)),
     }

@@ -142,8 +142,8 @@ impl Choosing<'_> {
             return Ok(None);
         }
         let mut chosen = vec![false; self.flows.len()];
-        if let Some(Placed { value, place }) = groups {
-            for name in value {
+        if let Some(groups) = groups {
+            for Placed { value: name, place } in groups.value {
                 let names: Vec<&str> = self.groups.iter().map(|g| g.name.as_str()).collect();
                 let index = names.iter().position(|n| **n == *name);
                 let index = index.ok_or_else(|| place.error(not_one_of(&name, &names)))?;

@@ -1,0 +1,141 @@
+//! What is wrong with a file, and where.
+
+use std::fmt::{self, Write as _};
+use std::io;
+use std::path::Path;
+
+use crate::overrides::Override;
+
+/// The first thing that is wrong, on one line: `FILE:LINE: key: message`.
+///
+/// The message says what was found and what is allowed. Whatever characters a file, a name or a
+/// value contains, the line has no control characters: they are escaped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    origin: Origin,
+    key: String,
+    what: String,
+}
+
+/// The place of a key or value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A file as a whole.
+    File {
+        /// The path as the caller gave it.
+        file: String,
+    },
+    /// A line of a file.
+    Line {
+        /// The path as the caller gave it.
+        file: String,
+        /// Counted from 1.
+        line: usize,
+    },
+    /// A field of a table of comma-separated values.
+    Field {
+        /// The path as the caller gave it.
+        file: String,
+        /// Counted from 1.
+        line: usize,
+        /// Position of the field's first character, counted from 1.
+        column: usize,
+    },
+    /// An override.
+    Override(Override),
+}
+
+impl ConfigError {
+    /// An error at `origin`; `key` is a path such as `flow.rtt`, or empty if the error concerns no
+    /// single key.
+    pub fn new(origin: Origin, key: impl Into<String>, what: impl fmt::Display) -> ConfigError {
+        ConfigError { origin, key: key.into(), what: what.to_string() }
+    }
+
+    /// An error that concerns a whole file.
+    pub fn whole_file(path: &Path, what: impl fmt::Display) -> ConfigError {
+        ConfigError::new(Origin::File { file: path.display().to_string() }, "", what)
+    }
+
+    /// A file or directory that cannot be read.
+    pub(crate) fn unreadable(path: &Path, error: &io::Error) -> ConfigError {
+        ConfigError::whole_file(path, format_args!("cannot read it: {error}"))
+    }
+
+    /// Where the error is.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// The key as a path such as `flow.rtt`; empty if the error concerns no single key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The message without its place.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// The same error with more text at its end.
+    pub(crate) fn with(mut self, more: &str) -> ConfigError {
+        self.what.push_str(more);
+        self
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ConfigError { origin, key, what } = self;
+        let separator = if key.is_empty() { "" } else { ": " };
+        f.write_str(&one_line(&format!("{origin}: {key}{separator}{what}")))
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { file } => f.write_str(file),
+            Origin::Line { file, line } => write!(f, "{file}:{line}"),
+            Origin::Field { file, line, column } => write!(f, "{file}:{line}:{column}"),
+            Origin::Override(text) => write!(f, "--set {text}"),
+        }
+    }
+}
+
+/// The text with every character escaped that could break a line or act on a terminal.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || reorders(c) {
+            // A String takes everything.
+            let _ = write!(line, "{}", c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
+/// Line separators, and marks that change the order in which a terminal shows what follows.
+/// Source: Unicode UAX #9, table of directional formatting characters.
+fn reorders(c: char) -> bool {
+    matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{061c}')
+        || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_without_control_characters() {
+        let origin = Origin::Line { file: "a\u{1b}[2J".into(), line: 3 };
+        let error = ConfigError::new(origin, "x\ny", "found `\u{202e}\0`");
+        assert_eq!(error.to_string(), "a\\u{1b}[2J:3: x\\ny: found `\\u{202e}\\u{0}`");
+        let error = ConfigError::whole_file(Path::new("f"), "too large");
+        assert_eq!(error.to_string(), "f: too large");
+    }
+}

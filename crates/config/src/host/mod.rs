@@ -1,0 +1,213 @@
+//! The files of `fairweir host`: several files make one valid [`Config`].
+//!
+//! The main file comes first, then `conf.d/*.toml` beside it, in byte order of their names. Groups
+//! are appended in that order. No file overrides another: a key of `[host]` that two files set is
+//! an error, and so is a second group of one name. All files are read and checked before any of
+//! them is used, so a wrong file changes nothing.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use fairweir_core::policy::{GROUPS_MAX, Group, Match, Policy, PolicyError};
+use fairweir_core::receiver::{Control, Enforce, LATENCY};
+use fairweir_core::units::{Rate, Span};
+
+use crate::error::ConfigError;
+use crate::file::{Rules, Text, Trust};
+use crate::table::{Placed, Source};
+
+mod read;
+
+use read::{HostKeys, document};
+
+/// The main file if the command line names none.
+pub const DEFAULT_PATH: &str = "/etc/fairweir/fairweir.toml";
+
+/// The interval of the probe if no file sets it: four answers in a tick, at 12 kbit/s.
+pub const PROBE_INTERVAL: Span = Span::millis(50);
+
+/// [`GROUPS_MAX`] groups with 50 matches each fit.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A valid configuration. Only [`Config::load`] makes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Table `[host]`.
+    pub host: HostSection,
+    /// The groups of all files.
+    pub policy: Policy,
+    /// The files in the order in which they were merged.
+    pub files: Vec<PathBuf>,
+    /// Entries that are allowed but probably not intended, each with its place.
+    pub warnings: Vec<String>,
+}
+
+/// Table `[host]`; `None` where no file sets a key that the command line can set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HostSection {
+    /// The interface, unless the command line names one.
+    pub dev: Option<String>,
+    /// The control, unless the command line names one.
+    pub control: Option<Control>,
+    /// Capacity of the link.
+    pub capacity: Option<Rate>,
+    /// Strict priority in the order of the groups instead of weights (`chokepoint` only).
+    pub strict_priority: bool,
+    /// What enforces shares (`fairweir` only).
+    pub enforce: Enforce,
+    /// Target of the queue at the ISP (`fairweir` and `rbm` only).
+    pub latency: Span,
+    /// Which host answers the probe of the access link.
+    pub probe: ProbeChoice,
+    /// Interval between probe requests while the link is in use.
+    pub probe_interval: Span,
+}
+
+/// Which host answers the probe of the access link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeChoice {
+    /// A router behind the access link, found without contacting hosts that this host does not
+    /// already talk to.
+    Auto,
+    /// None: nothing is sent.
+    Off,
+    /// This host.
+    Address(IpAddr),
+}
+
+impl fmt::Display for ProbeChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProbeChoice::Auto => f.write_str("auto"),
+            ProbeChoice::Off => f.write_str("off"),
+            ProbeChoice::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+impl Default for HostSection {
+    fn default() -> HostSection {
+        HostSection {
+            dev: None,
+            control: None,
+            capacity: None,
+            strict_priority: false,
+            enforce: Enforce::Auto,
+            latency: LATENCY,
+            probe: ProbeChoice::Auto,
+            probe_interval: PROBE_INTERVAL,
+        }
+    }
+}
+
+impl Config {
+    /// Reads `main` and `conf.d/*.toml` beside it.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: the first thing that is wrong.
+    pub fn load(main: &Path) -> Result<Config, ConfigError> {
+        let rules = Rules {
+            bytes_max: FILE_BYTES_MAX,
+            trust: Trust::OWNER,
+            if_missing: "; `fairweir init` writes a first one",
+        };
+        let mut texts = vec![(main.to_owned(), Text::read(main, &rules)?)];
+        texts.extend(Text::read_dir(&conf_d(main), FILE_BYTES_MAX)?);
+        let sources: Vec<Source<'_>> = texts.iter().map(|(_, text)| text.source(&[])).collect();
+        let mut draft = Draft::default();
+        for source in &sources {
+            draft.add(*source)?;
+        }
+        draft.finish(sources[0], texts.iter().map(|(path, _)| path.clone()).collect())
+    }
+}
+
+/// Directory beside the main file whose `*.toml` are merged after it.
+pub fn conf_d(main: &Path) -> PathBuf {
+    main.parent().unwrap_or(Path::new("")).join("conf.d")
+}
+
+/// The content of the files read so far.
+#[derive(Default)]
+struct Draft<'t> {
+    host: HostKeys<'t>,
+    groups: Vec<Placed<'t, Group>>,
+}
+
+impl<'t> Draft<'t> {
+    fn add(&mut self, source: Source<'t>) -> Result<(), ConfigError> {
+        let document = document(source)?;
+        self.host.merge(document.host)?;
+        for group in document.groups {
+            self.add_group(group)?;
+        }
+        Ok(())
+    }
+
+    fn add_group(&mut self, group: Placed<'t, Group>) -> Result<(), ConfigError> {
+        let name = &group.value.name;
+        if let Some(first) = self.groups.iter().find(|g| g.value.name == *name) {
+            let what = format_args!(
+                "duplicate group `{name}`, defined at {} already; merge the two or rename one",
+                first.place
+            );
+            return Err(group.place.error(what));
+        }
+        // The policy has the rules for one group; asking it group by group gives the place.
+        Policy::new(vec![group.value.clone()]).map_err(|e| group.place.error(e))?;
+        if self.groups.len() == GROUPS_MAX {
+            return Err(group.place.error(PolicyError::TooManyGroups(GROUPS_MAX + 1)));
+        }
+        self.groups.push(group);
+        Ok(())
+    }
+
+    fn finish(self, main: Source<'t>, files: Vec<PathBuf>) -> Result<Config, ConfigError> {
+        let last = self.groups.last().map(|g| g.place.clone());
+        let warnings = self.warnings();
+        let host = self.host.finish()?;
+        let groups = self.groups.into_iter().map(|g| g.value).collect();
+        // What can still fail: there is no room for the default group that is added.
+        let policy = Policy::new(groups).map_err(|e| last.unwrap_or(main.start()).error(e))?;
+        Ok(Config { host, policy, files, warnings })
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let all = self.groups.iter().flat_map(|g| g.value.matches.iter().map(move |m| (g, m)));
+        let mut seen: Vec<(&Placed<'_, Group>, String)> = Vec::new();
+        for (group, m) in all {
+            let text = m.to_string();
+            let (place, name) = (&group.place, &group.value.name);
+            if matches!(m, Match::Unit(unit) if !unit.contains('.')) {
+                warnings.push(format!(
+                    "{place}: group `{name}`: `{text}` has no suffix such as `.service`, so it \
+                     matches no unit"
+                ));
+            }
+            if let Some((first, _)) = seen.iter().find(|(_, t)| *t == text) {
+                warnings.push(format!(
+                    "{place}: group `{name}`: `{text}` has no effect, because the earlier group \
+                     `{}` has it too",
+                    first.value.name
+                ));
+            } else {
+                seen.push((group, text));
+            }
+        }
+        if self.groups.is_empty() {
+            warnings.push("no groups: all traffic shares the group `default`".to_owned());
+        }
+        let control = self.host.control();
+        if let Some(place) = self.host.strict_priority_without(control) {
+            warnings.push(format!(
+                "{place}: `strict_priority` has no effect with control `{control}`; only \
+                 `chokepoint` uses it"
+            ));
+        }
+        warnings
+    }
+}

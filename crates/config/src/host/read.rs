@@ -1,0 +1,235 @@
+//! One TOML document of the host.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use fairweir_core::policy::{DEFAULT_GROUP, Group, Match, MatchError};
+use fairweir_core::receiver::{Control, Enforce, LATENCY, LATENCY_RANGE};
+use fairweir_core::share::Weight;
+use fairweir_core::units::{Rate, Span};
+use nix::unistd::User;
+
+use super::{HostSection, PROBE_INTERVAL, ProbeChoice};
+use crate::VERSION;
+use crate::error::ConfigError;
+use crate::table::{Place, Placed, Source, Table};
+use crate::value::{parse_capacity, parse_control, parse_dev};
+use crate::words::{choices, did_you_mean};
+
+/// More frequent probes disturb others, rarer ones say nothing about a queue.
+const PROBE_INTERVALS: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
+
+const DOCUMENT_KEYS: [&str; 3] = ["version", "host", "group"];
+const HOST_KEYS: [&str; 8] = [
+    "dev",
+    "control",
+    "capacity",
+    "strict_priority",
+    "enforce",
+    "latency",
+    "probe",
+    "probe_interval",
+];
+const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
+const MATCH_KINDS: [&str; 7] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port"];
+
+/// The content of one file.
+pub(super) struct Document<'t> {
+    pub(super) host: HostKeys<'t>,
+    /// Each at its name.
+    pub(super) groups: Vec<Placed<'t, Group>>,
+}
+
+/// The keys of `[host]` that are set, and where.
+#[derive(Default)]
+pub(super) struct HostKeys<'t> {
+    dev: Option<Placed<'t, String>>,
+    control: Option<Placed<'t, Control>>,
+    capacity: Option<Placed<'t, Rate>>,
+    strict_priority: Option<Placed<'t, bool>>,
+    enforce: Option<Placed<'t, Enforce>>,
+    latency: Option<Placed<'t, Span>>,
+    probe: Option<Placed<'t, ProbeChoice>>,
+    probe_interval: Option<Placed<'t, Span>>,
+}
+
+pub(super) fn document(source: Source<'_>) -> Result<Document<'_>, ConfigError> {
+    let mut top = source.top()?;
+    top.version(VERSION)?;
+    let host = top.table("host")?;
+    let groups = top.tables("group")?;
+    top.finish(&DOCUMENT_KEYS)?;
+    Ok(Document {
+        host: host.map(host_keys).transpose()?.unwrap_or_default(),
+        groups: groups.into_iter().map(group).collect::<Result<_, _>>()?,
+    })
+}
+
+fn host_keys(mut table: Table<'_>) -> Result<HostKeys<'_>, ConfigError> {
+    let keys = HostKeys {
+        dev: table.parsed_by("dev", parse_dev)?,
+        control: table.parsed_by("control", parse_control)?,
+        capacity: table.parsed_by("capacity", parse_capacity)?,
+        strict_priority: table.truth_placed("strict_priority")?,
+        enforce: table.parsed_by("enforce", parse_enforce)?,
+        latency: table.parsed_by("latency", parse_latency)?,
+        probe: table.parsed_by("probe", parse_probe)?,
+        probe_interval: table.parsed_by("probe_interval", parse_probe_interval)?,
+    };
+    table.finish(&HOST_KEYS)?;
+    Ok(keys)
+}
+
+fn group(mut table: Table<'_>) -> Result<Placed<'_, Group>, ConfigError> {
+    let name = table.text("name")?;
+    let Placed { value: name, place } =
+        name.ok_or_else(|| table.missing("name", "a name such as \"video\""))?;
+    let weight = table.integer("weight", 1, Weight::MAX.into())?.ok_or_else(|| {
+        let expected = format_args!("a whole number from 1 to {} for group `{name}`", Weight::MAX);
+        table.missing("weight", expected)
+    })?;
+    let weight = u32::try_from(weight.value).ok().and_then(Weight::new);
+    let weight = weight.expect("invariant: the range was checked");
+    let mut matches = Vec::new();
+    for text in table.texts("match")?.into_iter().flat_map(|texts| texts.value) {
+        matches.push(parse_match(&text.value).map_err(|what| text.place.error(what))?);
+    }
+    if matches.is_empty() && name != DEFAULT_GROUP {
+        return Err(table.missing(
+            "match",
+            format_args!(
+                "a rule for group `{name}`, such as `match = [\"app:steam\"]`; only the group \
+                 `{DEFAULT_GROUP}` has none"
+            ),
+        ));
+    }
+    table.finish(&GROUP_KEYS)?;
+    Ok(Placed { value: Group { name, weight, matches }, place })
+}
+
+impl<'t> HostKeys<'t> {
+    /// Adds the keys of a later file.
+    pub(super) fn merge(&mut self, later: HostKeys<'t>) -> Result<(), ConfigError> {
+        merge_key(&mut self.dev, later.dev)?;
+        merge_key(&mut self.control, later.control)?;
+        merge_key(&mut self.capacity, later.capacity)?;
+        merge_key(&mut self.strict_priority, later.strict_priority)?;
+        merge_key(&mut self.enforce, later.enforce)?;
+        merge_key(&mut self.latency, later.latency)?;
+        merge_key(&mut self.probe, later.probe)?;
+        merge_key(&mut self.probe_interval, later.probe_interval)
+    }
+
+    pub(super) fn control(&self) -> Control {
+        self.control.as_ref().map_or_else(Control::default, |c| c.value)
+    }
+
+    /// Where strict priority is set, although `control` does not have it.
+    pub(super) fn strict_priority_without(&self, control: Control) -> Option<&Place<'t>> {
+        let set = self.strict_priority.as_ref().filter(|s| s.value)?;
+        (control != Control::Chokepoint).then_some(&set.place)
+    }
+
+    pub(super) fn finish(self) -> Result<HostSection, ConfigError> {
+        if let Some(control) = self.control.as_ref().filter(|c| c.value.needs_capacity())
+            && self.capacity.is_none()
+        {
+            let what = format_args!(
+                "`{}` does not learn the capacity; add for example `capacity = \"30mbit\"`",
+                control.value
+            );
+            return Err(control.place.error(what));
+        }
+        Ok(HostSection {
+            dev: self.dev.map(|p| p.value),
+            control: self.control.map(|p| p.value),
+            capacity: self.capacity.map(|p| p.value),
+            strict_priority: self.strict_priority.is_some_and(|p| p.value),
+            enforce: self.enforce.map_or(Enforce::Auto, |p| p.value),
+            latency: self.latency.map_or(LATENCY, |p| p.value),
+            probe: self.probe.map_or(ProbeChoice::Auto, |p| p.value),
+            probe_interval: self.probe_interval.map_or(PROBE_INTERVAL, |p| p.value),
+        })
+    }
+}
+
+fn merge_key<'t, T>(
+    into: &mut Option<Placed<'t, T>>,
+    later: Option<Placed<'t, T>>,
+) -> Result<(), ConfigError> {
+    let Some(later) = later else { return Ok(()) };
+    if let Some(first) = into {
+        let what = format_args!("duplicate key, set at {} already; remove one", first.place);
+        return Err(later.place.error(what));
+    }
+    *into = Some(later);
+    Ok(())
+}
+
+fn parse_enforce(text: &str) -> Result<Enforce, String> {
+    let allowed = Enforce::ALL.map(Enforce::name);
+    text.parse().map_err(|_| crate::not_one_of(text, &allowed))
+}
+
+fn parse_latency(text: &str) -> Result<Span, String> {
+    in_range(text, "latency", LATENCY_RANGE)
+}
+
+fn parse_probe_interval(text: &str) -> Result<Span, String> {
+    in_range(text, "interval", PROBE_INTERVALS)
+}
+
+fn in_range(text: &str, name: &str, range: RangeInclusive<Span>) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|e| format!("{e}"))?;
+    if range.contains(&span) {
+        return Ok(span);
+    }
+    Err(format!("{name} {span} is out of range ({} to {})", range.start(), range.end()))
+}
+
+fn parse_probe(text: &str) -> Result<ProbeChoice, String> {
+    match text {
+        "auto" => return Ok(ProbeChoice::Auto),
+        "off" => return Ok(ProbeChoice::Off),
+        _ => {}
+    }
+    let expected = "auto, off, or the address of a host behind the link that answers pings";
+    let Ok(address) = text.parse::<IpAddr>() else {
+        let hint = did_you_mean(text, ["auto", "off"]);
+        return Err(format!("unknown value `{text}`{hint}; allowed: {expected}"));
+    };
+    let is_link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if is_link_local || address.is_unspecified() || address.is_multicast() || address.is_loopback()
+    {
+        return Err(format!("{address} is not a host behind the link; allowed: {expected}"));
+    }
+    Ok(ProbeChoice::Address(address))
+}
+
+fn parse_match(text: &str) -> Result<Match, String> {
+    let parsed = text.parse::<Match>().map_err(|e| match &e {
+        MatchError::UnknownKind { kind } => {
+            format!("unknown kind `{kind}:`{}", choices(kind, &MATCH_KINDS))
+        }
+        _ => e.to_string(),
+    })?;
+    if let Match::User(name) = &parsed {
+        check_user(name)?;
+    }
+    Ok(parsed)
+}
+
+/// A number needs no user; a name must be one that the system knows.
+fn check_user(name: &str) -> Result<(), String> {
+    if name.parse::<u32>().is_ok() {
+        return Ok(());
+    }
+    match User::from_name(name) {
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => Err(format!("unknown user `{name}`; expected a name or number of a user")),
+        Err(e) => Err(format!("cannot look up user `{name}`: {e}")),
+    }
+}

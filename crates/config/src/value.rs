@@ -1,0 +1,59 @@
+//! Values that files and the command line have in common.
+
+use std::str::FromStr;
+
+use fairweir_core::receiver::{CAPACITY_MIN_RBM, Control};
+use fairweir_core::units::Rate;
+
+use crate::words::choices;
+
+/// The largest capacity of a link; more is probably a slip of the unit.
+pub const CAPACITY_MAX: Rate = Rate::mbit(400_000);
+
+/// The longest name of an interface, in bytes. Source: IFNAMSIZ of linux/if.h, without its end.
+const DEV_NAME_MAX: usize = 15;
+
+/// Reads the name of an interface.
+///
+/// # Errors
+/// Says what is allowed.
+pub fn parse_dev(text: &str) -> Result<String, String> {
+    let ok = (1..=DEV_NAME_MAX).contains(&text.len())
+        && !text.chars().any(|c| c == '/' || c.is_whitespace() || c.is_control())
+        && text != "."
+        && text != "..";
+    if ok {
+        return Ok(text.to_owned());
+    }
+    let expected = format!("expected 1 to {DEV_NAME_MAX} bytes, such as eth0");
+    Err(format!("`{text}` is not a name of an interface; {expected}"))
+}
+
+/// Reads the name of a control that a host can have.
+///
+/// # Errors
+/// Says what is allowed.
+pub fn parse_control(text: &str) -> Result<Control, String> {
+    let allowed = Control::ALL.into_iter().filter(|&c| c != Control::Wfq).map(Control::name);
+    let allowed: Vec<&str> = allowed.collect();
+    match Control::from_str(text) {
+        Ok(Control::Wfq) => Err(format!(
+            "`wfq` works at the ISP only, so it exists in the simulator and the lab; allowed: {}",
+            allowed.join(", ")
+        )),
+        Ok(control) => Ok(control),
+        Err(_) => Err(format!("unknown control `{text}`{}", choices(text, &allowed))),
+    }
+}
+
+/// Reads the capacity of a link.
+///
+/// # Errors
+/// Says what is allowed.
+pub fn parse_capacity(text: &str) -> Result<Rate, String> {
+    let rate: Rate = text.parse().map_err(|e| format!("{e}"))?;
+    if (CAPACITY_MIN_RBM..=CAPACITY_MAX).contains(&rate) {
+        return Ok(rate);
+    }
+    Err(format!("capacity {rate} is out of range ({CAPACITY_MIN_RBM} to {CAPACITY_MAX})"))
+}

@@ -1,0 +1,150 @@
+//! A server some milliseconds away from a [`Stage`]'s internet, whose TCP timestamps may lie.
+//!
+//! Two TUN devices, one in a namespace of the server and one in the internet, and threads that hand
+//! packets over [`DELAY`] later. A lie is written into the packets on the way, with a right checksum,
+//! as if the server's own clock had told it.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairweir_linux::{link, netns::Netns};
+
+use super::stage::{Download, Stage, serve_without_end};
+
+/// One way.
+const DELAY: Duration = Duration::from_millis(10);
+
+/// How a server's timestamps lie, once it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// The clock loses 15 ms a second: packets seem to wait longer and longer.
+    Slow,
+    /// It gains 15 ms a second: packets seem to wait less and less.
+    Fast,
+    /// It stops for 300 ms and then makes up for it: packets seem to wait between 0 and 300 ms.
+    Halting,
+}
+
+/// See the module.
+pub struct Far {
+    _netns: Netns,
+    address: SocketAddr,
+    lies: Arc<AtomicBool>,
+}
+
+impl Far {
+    /// A server at `address` whose packets come and go by the internet's device `name`.
+    pub fn new(stage: &Stage, name: &str, address: &str, lie: Option<Lie>) -> Far {
+        let netns = Netns::new().unwrap();
+        let route = |to: String, device: &str| link::add_route(to.parse().unwrap(), None, device);
+        let tun = |name: &str| {
+            let fd = link::tun(name).unwrap();
+            link::set_txqueuelen(name, 5_000).unwrap();
+            link::set_up(name).unwrap();
+            fd
+        };
+        let server = netns.run(|| {
+            let fd = tun("net");
+            link::add_address("net", format!("{address}/32").parse().unwrap()).unwrap();
+            route("0.0.0.0/0".to_owned(), "net").unwrap();
+            fd
+        });
+        let internet = stage.at_internet(|| {
+            fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+            let fd = tun(name);
+            route(format!("{address}/32"), name).unwrap();
+            fd
+        });
+        let lies = Arc::<AtomicBool>::default();
+        let lying = lie.map(|lie| Liar { lie, lies: Arc::clone(&lies), begun: None });
+        carry(&server, &internet, lying);
+        carry(&internet, &server, None);
+        let port = netns.run(|| serve_without_end("0.0.0.0:0"));
+        Far { _netns: netns, address: format!("{address}:{port}").parse().unwrap(), lies }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Starts a download from this server, in the home.
+    pub fn download(&self, stage: &Stage) -> Download {
+        Download::new(stage.at_home(|| TcpStream::connect(self.address).unwrap()))
+    }
+
+    /// From now on the timestamps lie.
+    pub fn begin_to_lie(&self) {
+        self.lies.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Hands packets over until a device is gone.
+fn carry(from: &OwnedFd, to: &OwnedFd, mut liar: Option<Liar>) {
+    let mut from = File::from(from.try_clone().unwrap());
+    let mut to = File::from(to.try_clone().unwrap());
+    let (sender, receiver) = mpsc::sync_channel::<(Instant, Vec<u8>)>(5_000);
+    thread::spawn(move || {
+        let mut buffer = [0; 2_048];
+        while let Ok(n) = from.read(&mut buffer) {
+            let mut packet = buffer[..n].to_vec();
+            if let Some(liar) = &mut liar {
+                liar.rewrite(&mut packet);
+            }
+            if sender.send((Instant::now() + DELAY, packet)).is_err() {
+                return;
+            }
+        }
+    });
+    thread::spawn(move || {
+        for (due, packet) in receiver {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            // What the device does not take is lost.
+            let _ = to.write(&packet);
+        }
+    });
+}
+
+struct Liar {
+    lie: Lie,
+    lies: Arc<AtomicBool>,
+    begun: Option<Instant>,
+}
+
+impl Liar {
+    /// Writes another timestamp into a TCP packet where Linux puts it, and corrects the checksum.
+    fn rewrite(&mut self, packet: &mut [u8]) {
+        let is_stamped = packet.len() >= 52
+            && packet[0] == 0x45
+            && packet[9] == 6
+            && packet[40..44] == [1, 1, 8, 10];
+        if !is_stamped || !self.lies.load(Ordering::Relaxed) {
+            return;
+        }
+        let since = self.begun.get_or_insert_with(Instant::now).elapsed().as_millis() as u32;
+        let old: [u8; 4] = packet[44..48].try_into().unwrap();
+        let stamp = u32::from_be_bytes(old);
+        let new = match self.lie {
+            Lie::Slow => stamp.wrapping_sub(since * 15 / 1_000),
+            Lie::Fast => stamp.wrapping_add(since * 15 / 1_000),
+            Lie::Halting => stamp.wrapping_sub(since % 300),
+        };
+        let new = new.to_be_bytes();
+        packet[44..48].copy_from_slice(&new);
+        // RFC 1624, equation 3.
+        let word = |bytes: &[u8]| u32::from(u16::from_be_bytes([bytes[0], bytes[1]]));
+        let mut sum = 0xffff - word(&packet[36..38]);
+        for at in [0, 2] {
+            sum += 0xffff - word(&old[at..]) + word(&new[at..]);
+        }
+        sum = (sum & 0xffff) + (sum >> 16);
+        sum = (sum & 0xffff) + (sum >> 16);
+        packet[36..38].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    }
+}
