@@ -74,7 +74,7 @@ fn wrong_usage_exits_with_2() {
     let wrong: [(&[&str], &str); 10] = [
         (&[], "Usage"),
         (&["hots"], "host"),
-        (&["host", "--control", "wfq"], "only the ISP can do"),
+        (&["host", "--control", "wfq"], "works at the ISP only"),
         (&["host", "--control", "crap"], "did you mean `crab`?"),
         (&["host", "--dev", "a/b"], "interface's name"),
         (&["host", "--json"], "--dry-run"),
@@ -106,7 +106,7 @@ fn failures_are_one_clear_line_and_exit_with_1_or_2() {
         (vec!["top".into()], "must be a terminal", 1),
         (vec!["host".into(), "--config".into(), path("good.toml")], "which interface?", 2),
         (vec!["host".into(), "--config".into(), path("none.toml")], "fairweir init", 2),
-        (vec!["lab".into(), "check".into(), path("none.toml")], "cannot read", 1),
+        (vec!["lab".into(), "check".into(), path("none.toml")], "cannot read", 2),
         (
             vec!["init".into(), "--dev".into(), "lo".into(), "--output".into(), path("good.toml")],
             "--force overwrites it",
@@ -209,8 +209,9 @@ fn status_without_a_host_daemon_names_the_command_for_the_isp() {
 fn control_characters_in_errors_are_escaped() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("a\u{1b}]0;title\u{7}.toml");
-    let error = only_error_line(&fairweir(&["sim", "check", file.to_str().unwrap()]));
-    assert!(error.contains(r"a\u001b]0;title\u0007.toml"), "{error:?}");
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/demo.toml");
+    let error = only_error_line(&fairweir(&["sim", "run", demo, "--out", "/dev/null/a\u{1b}]0;b"]));
+    assert!(error.contains(r"cannot make /dev/null/a\u001b]0;b"), "{error:?}");
     // Through the output too.
     fs::write(&file, COUNTING).unwrap();
     let output = fairweir(&["check", file.to_str().unwrap()]);
