@@ -28,6 +28,7 @@ pub use error::{ConfigError, Origin, one_line};
 pub use file::Text;
 pub use overrides::{BadOverride, Override};
 pub use table::{Place, Placed, Source, Table};
+pub use value::MetricsAt;
 pub use words::{did_you_mean, nearest, not_one_of};
 
 /// The only version of the formats so far.

@@ -1,5 +1,7 @@
 //! Values that files and the command line have in common.
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use fairweir_core::receiver::{CAPACITY_MIN_RBM, Control};
@@ -9,6 +11,44 @@ use crate::words::choices;
 
 /// The largest capacity of a link; more is probably a slip of the unit.
 pub const CAPACITY_MAX: Rate = Rate::mbit(400_000);
+
+/// Where a daemon serves metrics over HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsAt {
+    /// At a loopback address, which every local user can read.
+    Loopback(SocketAddr),
+    /// At a Unix socket of the run directory.
+    Unix,
+}
+
+impl MetricsAt {
+    /// Reads `unix`, or a loopback address and port.
+    ///
+    /// # Errors
+    /// Says what is allowed.
+    pub fn parse(text: &str) -> Result<MetricsAt, String> {
+        let allowed = "a loopback address and port such as 127.0.0.1:9115, or `unix`";
+        if text == "unix" {
+            return Ok(MetricsAt::Unix);
+        }
+        match text.parse::<SocketAddr>() {
+            Ok(address) if address.ip().is_loopback() => Ok(MetricsAt::Loopback(address)),
+            Ok(address) => {
+                Err(format!("{address} can be reached from other hosts; expected {allowed}"))
+            }
+            Err(_) => Err(format!("`{text}` is not an address; expected {allowed}")),
+        }
+    }
+}
+
+impl fmt::Display for MetricsAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MetricsAt::Loopback(address) => write!(f, "http://{address}/metrics"),
+            MetricsAt::Unix => f.write_str("a Unix socket of the run directory"),
+        }
+    }
+}
 
 /// The longest name of an interface, in bytes. Source: IFNAMSIZ of linux/if.h, without its end.
 const DEV_NAME_MAX: usize = 15;

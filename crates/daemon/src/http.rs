@@ -25,15 +25,6 @@ const PATIENCE: Span = Span::secs(10);
 /// The most members that may be asked for.
 const TOP_MAX: usize = 10_000;
 
-/// Where metrics are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetricsAt {
-    /// At a loopback address, without names of members.
-    Loopback(SocketAddr),
-    /// At a Unix socket of the run directory.
-    Unix,
-}
-
 /// A listener and its clients.
 pub(crate) struct Http {
     listener: Listener,

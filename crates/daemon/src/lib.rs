@@ -30,7 +30,6 @@ mod wire;
 pub use client::{Client, OnProgress};
 pub use error::Error;
 pub use events::Watched;
-pub use http::MetricsAt;
 pub use lock::Lock;
 pub use metrics::Metrics;
 pub use run_dir::{control_socket, instances, metrics_socket, status_socket};

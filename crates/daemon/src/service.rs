@@ -7,6 +7,7 @@
 
 use std::path::PathBuf;
 
+use fairweir_config::MetricsAt;
 use fairweir_core::units::{Span, Time};
 use nix::unistd::Gid;
 use serde::Deserialize;
@@ -14,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tracing::{info, warn};
 
 use crate::events::{Events, Happened, Watched};
-use crate::http::{Http, MetricsAt};
+use crate::http::Http;
 use crate::server::{Access, Peer, Server};
 use crate::systemd::{self, Watchdog};
 use crate::wire::{Answer, Request};

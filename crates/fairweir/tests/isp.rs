@@ -569,6 +569,25 @@ fn resident(daemon: &Daemon) -> u64 {
 }
 
 #[test]
+fn a_unix_socket_serves_metrics_with_names() {
+    if !privileged() {
+        return;
+    }
+    one_at_a_time(|| {
+        let access = access(&FILE.replace("device = ", "metrics = \"unix\"\ndevice = "));
+        let _daemon = access.start();
+        let socket = access.path("run/metrics/isp.sock");
+        assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o007, 0);
+        let mut stream = UnixStream::connect(socket).unwrap();
+        write!(stream, "GET /metrics?top=5 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.1 200 OK") && text.ends_with("# EOF\n"), "{text}");
+        assert!(text.contains("fairweir_up{interface=\"sub\"} 1\n"), "{text}");
+    });
+}
+
+#[test]
 fn a_changed_file_is_taken_over_and_a_bad_one_is_not() {
     if !privileged() {
         return;

@@ -14,6 +14,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "abi.h"
+#include "protocols.h"
 #include "kernel.h"
 #include "maps.h"
 #include "heartbeat.h"
@@ -24,6 +25,7 @@
 #include "transit.h"
 
 #define TC_ACT_UNSPEC (-1)
+#define PACKET_OTHERHOST 3
 /* A forwarded packet keeps its priority, which must name no class of somebody else's HTB at egress. */
 #define HTB_MAJOR 0xfa170000u
 
@@ -40,14 +42,14 @@ static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, struc
 	if (p->family == AF_INET) {
 		__builtin_memcpy(&tuple.ipv4.saddr, p->source, 4);
 		__builtin_memcpy(&tuple.ipv4.daddr, p->destination, 4);
-		tuple.ipv4.sport = p->port_remote;
-		tuple.ipv4.dport = p->port_local;
+		tuple.ipv4.sport = p->port_source;
+		tuple.ipv4.dport = p->port_destination;
 		size = sizeof(tuple.ipv4);
 	} else {
 		__builtin_memcpy(&tuple.ipv6.saddr, p->source, 16);
 		__builtin_memcpy(&tuple.ipv6.daddr, p->destination, 16);
-		tuple.ipv6.sport = p->port_remote;
-		tuple.ipv6.dport = p->port_local;
+		tuple.ipv6.sport = p->port_source;
+		tuple.ipv6.dport = p->port_destination;
 		size = sizeof(tuple.ipv6);
 	}
 	if (p->transport == IPPROTO_TCP)
@@ -152,21 +154,17 @@ static __always_inline __u32 socket_rule(struct __sk_buff *skb, struct packet *p
 }
 
 /* A super-packet of GRO is many packets on the wire, each with headers of its own. */
-static __always_inline void measure(struct __sk_buff *skb, struct packet *p, __u32 l2_header,
-				    struct counter *amount)
+static __always_inline void measure(const struct __sk_buff *skb, const struct frame *frame,
+				    const struct packet *p, __u32 l2_header, struct counter *amount)
 {
-	__u32 segments = skb->gso_segs;
+	__u32 header;
 
 	amount->bytes = skb->len + (ETH_HLEN - l2_header);
 	amount->packets = 1;
 	if (!skb->gso_size)
 		return;
-	if (!segments && skb->len > p->header)
-		segments = (skb->len - p->header + skb->gso_size - 1) / skb->gso_size;
-	if (segments > 1) {
-		amount->bytes += (__u64)(segments - 1) * (p->header + ETH_HLEN - l2_header);
-		amount->packets = segments;
-	}
+	amount->packets = count_segments(skb, frame, p, &header);
+	amount->bytes += (amount->packets - 1) * (header + ETH_HLEN - l2_header);
 }
 
 static __always_inline __u32 classify(struct __sk_buff *skb, struct packet *p,
@@ -202,6 +200,7 @@ static __always_inline int in_control(const struct config *cfg, struct counters 
 SEC("tcx/ingress")
 int fairweir_ingress(struct __sk_buff *skb)
 {
+	struct frame frame;
 	struct counter amount = {};
 	struct packet p = {};
 	struct counters *mine;
@@ -210,9 +209,12 @@ int fairweir_ingress(struct __sk_buff *skb)
 
 	cfg = bpf_map_lookup_elem(&config, &key);
 	mine = bpf_map_lookup_elem(&counters, &key);
-	if (!cfg || !mine || !read_packet(skb, &p, cfg->l2_header))
+	if (!cfg || !mine || skb->pkt_type == PACKET_OTHERHOST)
 		return TC_ACT_UNSPEC;
-	measure(skb, &p, cfg->l2_header, &amount);
+	frame = frame_of(skb);
+	if (!read_frame(&frame, &p, cfg->l2_header))
+		return TC_ACT_UNSPEC;
+	measure(skb, &frame, &p, cfg->l2_header, &amount);
 	slot = classify(skb, &p, cfg, &amount, mine);
 	if (slot >= SLOTS_MAX)
 		return TC_ACT_UNSPEC;

@@ -34,13 +34,13 @@ static __always_inline void describe_connection(struct tcp_sock *tp, struct pack
 
 	p->transport = IPPROTO_TCP;
 	p->has_ports = 1;
-	p->port_remote = sk->skc_dport;
-	p->port_local = bpf_htons(sk->skc_num);
+	p->port_source = sk->skc_dport;
+	p->port_destination = bpf_htons(sk->skc_num);
 	p->family = sk->skc_family;
 	if (p->family == AF_INET) {
-		*(__be32 *)p->source = sk->skc_daddr;
+		p->source[0] = sk->skc_daddr;
 	} else {
-		__u32 *words = (__u32 *)p->source;
+		__be32 *words = p->source;
 
 		bpf_probe_read_kernel(p->source, 16, &sk->skc_v6_daddr);
 		if (!words[0] && !words[1] && words[2] == bpf_htonl(0xffff)) {

@@ -6,9 +6,6 @@
  */
 #pragma once
 
-#define AF_INET 2
-#define AF_INET6 10
-
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct qstr {

@@ -1,177 +1,288 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What the headers of a packet say. */
+/*
+ * The one parser of frames, for the classifier (tcx ingress) and the policer (XDP, tcx ingress and
+ * egress).
+ *
+ * It reads Ethernet with up to two VLAN tags and PPPoE, or no Ethernet header at all; IPv4 with
+ * options; IPv6 with extension headers; ports of TCP and UDP. What is truncated or unknown in front of
+ * the addresses is not IP. What is so behind them has no ports.
+ */
 #pragma once
 
 #include "protocols.h"
 
-#define PACKET_OTHERHOST 3
+/* The part of a frame that can be read at once. */
+struct frame {
+	void *data;
+	void *end;
+};
 
-/* What the headers of a packet say. */
+/* What the headers of a packet say. Addresses and ports are in network order. */
 struct packet {
 	__u16 family; /* AF_*; 0 is not IP */
-	__u8 transport; /* IPPROTO_*, meaningful if has_ports */
-	__u8 has_ports;
-	__be16 port_remote;
-	__be16 port_local;
-	__u32 header; /* bytes in front of the payload */
-	__u32 transport_at; /* where the transport's header begins, if has_ports */
-	__u32 end; /* where the IP packet ends by its header; 0 is not told, or a fragment */
-	__u8 source[16];
-	__u8 destination[16];
+	__u8 transport; /* the protocol of the last header that was reached; equal in all fragments */
+	__u8 has_ports; /* TCP or UDP, and no later fragment */
+	__u8 is_fragment;
+	__u8 tos; /* DSCP and ECN */
+	__u8 is_discovery;
+	__be16 port_source;
+	__be16 port_destination;
+	__u32 ip_at; /* where the IP header begins */
+	__u32 transport_at; /* where the header of `transport` begins */
+	__u32 end; /* where the IP packet ends by its header; 0 if that is not given, or a fragment */
+	__be32 source[4]; /* of IPv4 only the first */
+	__be32 destination[4];
 };
+
+struct ip4_header {
+	__u8 version_words;
+	__u8 tos;
+	__be16 length;
+	__be16 id;
+	__be16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__be32 source;
+	__be32 destination;
+};
+
+struct ip6_header {
+	__be32 version_class_flow;
+	__be16 length;
+	__u8 next;
+	__u8 hops;
+	__be32 source[4];
+	__be32 destination[4];
+};
+
+#define OFFSET_MAX 0x3fff
+/* All headers that are read are within so many bytes, but for many extension headers. */
+#define HEADERS_MAX 256
+#define ND_FIRST 133
+#define ND_LAST 137
+#define ND_HOPS 255
 
 /*
  * Copies `*to` from `offset` of the packet and returns 0, or not 0 if the packet is shorter. Nearly
- * all headers lie where they can be read at once, which costs a third of the helper's call.
+ * all headers are where they can be read at once, which costs a third of the helper's call.
  */
 #define load(skb, offset, to)                                                                  \
 	({                                                                                     \
 		void *data = (void *)(long)(skb)->data;                                        \
 		void *end = (void *)(long)(skb)->data_end;                                     \
-		void *from = data + ((offset) & 0x3fff);                                       \
+		void *from = data + ((offset) & OFFSET_MAX);                                   \
 		int missing = 0;                                                               \
                                                                                                \
-		if ((offset) <= 0x3fff && from + sizeof(*(to)) <= end)                         \
+		if ((offset) <= OFFSET_MAX && from + sizeof(*(to)) <= end)                     \
 			*(to) = *(typeof(*(to)) *)from;                                        \
 		else                                                                           \
 			missing = bpf_skb_load_bytes(skb, offset, to, sizeof(*(to)));          \
 		missing;                                                                       \
 	})
 
-/* Reads the ports, and what GRO needs of the transport's header. */
-static __always_inline void read_transport(struct __sk_buff *skb, struct packet *p, __u32 offset)
+/* The frame of a packet whose headers can be read at once. */
+static __always_inline struct frame frame_of(struct __sk_buff *skb)
 {
-	struct {
-		__be16 source;
-		__be16 destination;
-	} ports;
-	__u8 words = 0;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 
-	p->header = offset;
+	/* Headers behind the part that can be read at once are copied there. */
+	if (data + HEADERS_MAX > end && end - data < skb->len) {
+		bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+	}
+	return (struct frame){ data, end };
+}
+
+/* The `size` bytes at `offset`, or 0 if the frame ends before. */
+static __always_inline void *frame_at(const struct frame *frame, __u32 offset, __u32 size)
+{
+	void *at;
+
+	if (offset > OFFSET_MAX)
+		return 0;
+	at = frame->data + offset;
+	return at + size <= frame->end ? at : 0;
+}
+
+static __always_inline void read_ports(const struct frame *frame, struct packet *p)
+{
+	__be16 *ports;
+
 	if (p->transport != IPPROTO_TCP && p->transport != IPPROTO_UDP)
 		return;
-	if (load(skb, offset, &ports))
+	ports = frame_at(frame, p->transport_at, 4);
+	if (!ports)
 		return;
-	p->port_remote = ports.source;
-	p->port_local = ports.destination;
+	p->port_source = ports[0];
+	p->port_destination = ports[1];
 	p->has_ports = 1;
-	p->transport_at = offset;
-	if (p->transport == IPPROTO_UDP) {
-		p->header = offset + 8;
-	} else if (skb->gso_size) {
-		load(skb, offset + 12, &words);
-		p->header = offset + (words >> 4) * 4;
-	}
 }
 
-static __always_inline void read_ip4(struct __sk_buff *skb, struct packet *p, __u32 offset)
+static __always_inline void read_ip4(const struct frame *frame, struct packet *p)
 {
-	struct {
-		__u8 version_words;
-		__u8 tos;
-		__be16 length;
-		__be16 id;
-		__be16 fragment;
-		__u8 ttl;
-		__u8 protocol;
-		__be16 checksum;
-		__u8 source[4];
-		__u8 destination[4];
-	} ip;
+	struct ip4_header *ip = frame_at(frame, p->ip_at, sizeof(*ip));
 
-	if (load(skb, offset, &ip) || ip.version_words >> 4 != 4)
+	if (!ip || ip->version_words >> 4 != 4 || (ip->version_words & 15) < 5)
 		return;
 	p->family = AF_INET;
-	p->transport = ip.protocol;
-	__builtin_memcpy(p->source, ip.source, 4);
-	__builtin_memcpy(p->destination, ip.destination, 4);
-	p->header = offset + (ip.version_words & 15) * 4;
-	if (!(ip.fragment & bpf_htons(0x3fff)))
-		p->end = offset + bpf_ntohs(ip.length);
+	p->tos = ip->tos;
+	p->transport = ip->protocol;
+	p->source[0] = ip->source;
+	p->destination[0] = ip->destination;
+	p->transport_at = p->ip_at + (ip->version_words & 15) * 4;
+	p->is_fragment = !!(ip->fragment & bpf_htons(0x3fff));
+	if (!p->is_fragment)
+		p->end = p->ip_at + bpf_ntohs(ip->length);
 	/* Only the first fragment has ports. */
-	if (!(ip.fragment & bpf_htons(0x1fff)))
-		read_transport(skb, p, p->header);
+	if (!(ip->fragment & bpf_htons(0x1fff)))
+		read_ports(frame, p);
 }
 
-/* Returns whether this is neighbour discovery, without which the link does not work. A packet with
- * another hop limit than 255 may come from beyond the link, and is none (RFC 4861, section 7.1). */
-static __always_inline int read_ip6(struct __sk_buff *skb, struct packet *p, __u32 offset)
+/* Walks the extension headers. Returns whether the transport's header follows in this packet. */
+static __always_inline int find_transport(const struct frame *frame, struct packet *p)
 {
-	struct {
-		__u8 version;
-		__u8 flow[3];
-		__be16 length;
-		__u8 next;
-		__u8 hops;
-		__u8 source[16];
-		__u8 destination[16];
-	} ip;
-	struct {
-		__u8 next;
-		__u8 length;
-		__be16 fragment;
-	} extension;
-	__u8 type;
-
-	if (load(skb, offset, &ip) || ip.version >> 4 != 6)
-		return 0;
-	p->family = AF_INET6;
-	__builtin_memcpy(p->source, ip.source, 16);
-	__builtin_memcpy(p->destination, ip.destination, 16);
-	offset += sizeof(ip);
-	p->end = offset + bpf_ntohs(ip.length);
-	p->header = offset;
-	p->transport = ip.next;
 	for (int i = 0; i < EXTENSIONS_MAX; i++) {
-		__u8 header = p->transport;
+		__u8 *extension, header = p->transport;
 
 		if (header != IPPROTO_HOPOPTS && header != IPPROTO_ROUTING && header != IPPROTO_DSTOPTS &&
 		    header != IPPROTO_FRAGMENT && header != IPPROTO_AH)
-			break;
-		if (load(skb, offset, &extension))
+			return 1;
+		extension = frame_at(frame, p->transport_at, 8);
+		if (!extension)
 			return 0;
-		p->transport = extension.next;
+		p->transport = extension[0];
 		if (header == IPPROTO_FRAGMENT) {
-			offset += 8;
+			/* What follows is not in later fragments, so no more headers are walked. */
+			p->is_fragment = 1;
 			p->end = 0;
-			if (extension.fragment & bpf_htons(0xfff8))
-				return 0;
-		} else if (header == IPPROTO_AH) {
-			offset += (extension.length + 2) * 4;
-		} else {
-			offset += (extension.length + 1) * 8;
+			p->transport_at += 8;
+			return !extension[2] && !(extension[3] & 0xf8);
 		}
+		if (header == IPPROTO_AH)
+			p->transport_at += (extension[1] + 2) * 4;
+		else
+			p->transport_at += (extension[1] + 1) * 8;
 	}
-	if (p->transport == IPPROTO_ICMPV6)
-		return ip.hops == 255 && !load(skb, offset, &type) && type >= 133 && type <= 137;
-	read_transport(skb, p, offset);
-	return 0;
+	return 1;
 }
 
-/* Returns whether the packet belongs to a class at all. */
-static __always_inline int read_packet(struct __sk_buff *skb, struct packet *p, __u32 l2_header)
+/*
+ * Whether this is neighbour discovery, without which the link does not work. A packet with another hop
+ * limit than 255 may come from beyond the link, and is none (RFC 4861, section 7.1); nor is a fragment
+ * (RFC 6980).
+ */
+static __always_inline int is_discovery(const struct frame *frame, const struct packet *p, __u8 hops)
 {
-	__be16 protocol = skb->protocol;
-	__u32 offset = l2_header;
-	struct {
-		__be16 tag;
-		__be16 protocol;
-	} vlan;
+	__u8 *type;
 
-	if (skb->pkt_type == PACKET_OTHERHOST)
+	if (p->transport != IPPROTO_ICMPV6 || hops != ND_HOPS || p->is_fragment)
 		return 0;
+	type = frame_at(frame, p->transport_at, 1);
+	return type && *type >= ND_FIRST && *type <= ND_LAST;
+}
+
+static __always_inline void read_ip6(const struct frame *frame, struct packet *p)
+{
+	struct ip6_header *ip = frame_at(frame, p->ip_at, sizeof(*ip));
+	__u32 first;
+	__u8 hops;
+
+	if (!ip)
+		return;
+	first = bpf_ntohl(ip->version_class_flow);
+	if (first >> 28 != 6)
+		return;
+	hops = ip->hops;
+	p->family = AF_INET6;
+	p->tos = first >> 20;
+	p->transport = ip->next;
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		p->source[i] = ip->source[i];
+		p->destination[i] = ip->destination[i];
+	}
+	p->transport_at = p->ip_at + sizeof(*ip);
+	p->end = p->transport_at + bpf_ntohs(ip->length);
+	if (!find_transport(frame, p))
+		return;
+	p->is_discovery = is_discovery(frame, p, hops);
+	read_ports(frame, p);
+}
+
+/* Finds the IP header behind Ethernet, tags and PPPoE: its protocol, or 0 if there is none. */
+static __always_inline __u32 find_ip(const struct frame *frame, struct packet *p, int has_ethernet)
+{
+	__u32 offset = ETH_HLEN;
+	__be16 protocol, *at;
+	__u8 *version;
+
+	if (!has_ethernet) {
+		version = frame_at(frame, 0, 1);
+		if (!version)
+			return 0;
+		return *version >> 4 == 4 ? ETH_P_IP : *version >> 4 == 6 ? ETH_P_IPV6 : 0;
+	}
+	at = frame_at(frame, ETH_HLEN - 2, 2);
+	if (!at)
+		return 0;
+	protocol = *at;
 #pragma unroll
 	for (int i = 0; i < VLANS_MAX; i++) {
 		if (protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD))
 			break;
-		if (load(skb, offset, &vlan))
+		at = frame_at(frame, offset, 4);
+		if (!at)
 			return 0;
-		protocol = vlan.protocol;
-		offset += sizeof(vlan);
+		protocol = at[1];
+		offset += 4;
 	}
-	if (protocol == bpf_htons(ETH_P_IP))
-		read_ip4(skb, p, offset);
-	else if (protocol == bpf_htons(ETH_P_IPV6) && read_ip6(skb, p, offset))
-		return 0;
-	return p->family != 0;
+	if (protocol == bpf_htons(ETH_P_PPP_SES)) {
+		at = frame_at(frame, offset, 8);
+		/* Version 1, type 1, and the code of a session's data. */
+		if (!at || at[0] != bpf_htons(0x1100))
+			return 0;
+		protocol = at[3] == bpf_htons(PPP_IP)	  ? bpf_htons(ETH_P_IP) :
+			   at[3] == bpf_htons(PPP_IPV6) ? bpf_htons(ETH_P_IPV6) :
+							    0;
+		offset += 8;
+	}
+	p->ip_at = offset;
+	return bpf_ntohs(protocol);
+}
+
+/* Reads a frame into `*p`, which is zero. Returns whether it is IP, and not what the link needs. */
+static __always_inline int read_frame(const struct frame *frame, struct packet *p, int has_ethernet)
+{
+	__u32 protocol = find_ip(frame, p, has_ethernet);
+
+	if (protocol == ETH_P_IP)
+		read_ip4(frame, p);
+	else if (protocol == ETH_P_IPV6)
+		read_ip6(frame, p);
+	return p->family && !p->is_discovery;
+}
+
+/*
+ * How many packets on the wire a super-packet of GRO or GSO is, each with the first `*header` bytes of
+ * it in front; `*header` is set.
+ */
+static __always_inline __u32 count_segments(const struct __sk_buff *skb, const struct frame *frame,
+					    const struct packet *p, __u32 *header)
+{
+	__u32 segments = skb->gso_segs;
+	__u8 *words;
+
+	*header = p->transport_at;
+	if (p->transport == IPPROTO_UDP) {
+		*header += 8;
+	} else if (p->transport == IPPROTO_TCP) {
+		words = frame_at(frame, p->transport_at + 12, 1);
+		if (words)
+			*header += (*words >> 4) * 4;
+	}
+	if (!segments && skb->len > *header)
+		segments = (skb->len - *header + skb->gso_size - 1) / skb->gso_size;
+	return segments ? segments : 1;
 }

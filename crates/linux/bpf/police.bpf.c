@@ -12,10 +12,10 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "protocols.h"
 #include "police_abi.h"
 #include "police_maps.h"
-#include "police_frame.h"
+#include "packet.h"
+#include "police_flow.h"
 #include "police_lookup.h"
 #include "police_arrival.h"
 #include "police_node.h"
@@ -27,8 +27,6 @@
 #define VLAN_HLEN 4
 #define ECN_NOT_ECT 0
 #define ECN_CE 3
-/* All headers that are ever read lie in so many bytes, but for endless extension headers. */
-#define HEADERS_MAX 256
 
 /* Set before loading, for the hook. */
 const volatile struct {
@@ -90,19 +88,19 @@ static __always_inline __be16 checksum_after(__be16 checksum, __be16 before, __b
 	return ~(sum + (sum >> 16));
 }
 
-static __always_inline void mark_xdp(const struct frame *frame, const struct flow *flow)
+static __always_inline void mark_xdp(const struct frame *frame, const struct packet *p)
 {
 	struct ip4_header *ip4;
 	struct ip6_header *ip6;
 	__be16 *word, before;
 
-	if (flow->is_ip6) {
-		ip6 = frame_at(frame, flow->ip_at, sizeof(*ip6));
+	if (p->family == AF_INET6) {
+		ip6 = frame_at(frame, p->ip_at, sizeof(*ip6));
 		if (ip6)
 			ip6->version_class_flow |= bpf_htonl(ECN_CE << 20);
 		return;
 	}
-	ip4 = frame_at(frame, flow->ip_at, sizeof(*ip4));
+	ip4 = frame_at(frame, p->ip_at, sizeof(*ip4));
 	if (!ip4)
 		return;
 	word = (__be16 *)ip4;
@@ -112,40 +110,42 @@ static __always_inline void mark_xdp(const struct frame *frame, const struct flo
 }
 
 /* As above; the header's sum does not change, so the frame's does not either, but with IPv6. */
-static __always_inline void mark_skb(struct __sk_buff *skb, const struct flow *flow)
+static __always_inline void mark_skb(struct __sk_buff *skb, const struct packet *p)
 {
-	__u32 at = flow->ip_at + __builtin_offsetof(struct ip4_header, checksum);
+	__u32 at = p->ip_at + __builtin_offsetof(struct ip4_header, checksum);
 	__be16 before, after, checksum;
 	__be32 first;
 
-	if (flow->is_ip6) {
-		if (bpf_skb_load_bytes(skb, flow->ip_at, &first, sizeof(first)))
+	if (p->family == AF_INET6) {
+		if (bpf_skb_load_bytes(skb, p->ip_at, &first, sizeof(first)))
 			return;
 		first |= bpf_htonl(ECN_CE << 20);
-		bpf_skb_store_bytes(skb, flow->ip_at, &first, sizeof(first), BPF_F_RECOMPUTE_CSUM);
+		bpf_skb_store_bytes(skb, p->ip_at, &first, sizeof(first), BPF_F_RECOMPUTE_CSUM);
 		return;
 	}
-	if (bpf_skb_load_bytes(skb, flow->ip_at, &before, sizeof(before)) ||
+	if (bpf_skb_load_bytes(skb, p->ip_at, &before, sizeof(before)) ||
 	    bpf_skb_load_bytes(skb, at, &checksum, sizeof(checksum)))
 		return;
 	after = before | bpf_htons(ECN_CE);
 	checksum = checksum_after(checksum, before, after);
-	if (!bpf_skb_store_bytes(skb, flow->ip_at, &after, sizeof(after), 0))
+	if (!bpf_skb_store_bytes(skb, p->ip_at, &after, sizeof(after), 0))
 		bpf_skb_store_bytes(skb, at, &checksum, sizeof(checksum), 0);
 }
 
 static __always_inline int police_frame(struct xdp_md *xdp)
 {
 	struct frame frame = { (void *)(long)xdp->data, (void *)(long)xdp->data_end };
+	struct packet p = {};
 	struct flow flow = {};
 
-	if (!read_frame(&frame, &flow, settings.has_ethernet, settings.is_upload))
+	if (!read_frame(&frame, &p, settings.has_ethernet))
 		return XDP_PASS;
+	describe_flow(&p, &flow, settings.is_upload);
 	switch (police(&flow, wire_size(bpf_xdp_get_buff_len(xdp)), 1)) {
 	case VERDICT_DROP:
 		return XDP_DROP;
 	case VERDICT_MARK:
-		mark_xdp(&frame, &flow);
+		mark_xdp(&frame, &p);
 		return XDP_PASS;
 	default:
 		return XDP_PASS;
@@ -158,51 +158,27 @@ int police_xdp(struct xdp_md *xdp)
 	return police_frame(xdp);
 }
 
-/* A super-packet of GRO or GSO is many packets on the wire, each with headers of its own. */
-static __always_inline __u32 count_segments(const struct __sk_buff *skb, const struct frame *frame,
-					    const struct flow *flow, __u32 *header)
-{
-	__u32 segments = skb->gso_segs;
-	__u8 *words;
-
-	*header = flow->transport_at;
-	if (flow->protocol == IPPROTO_UDP) {
-		*header += 8;
-	} else if (flow->protocol == IPPROTO_TCP) {
-		words = frame_at(frame, flow->transport_at + 12, 1);
-		if (words)
-			*header += (*words >> 4) * 4;
-	}
-	if (!segments && skb->len > *header)
-		segments = (skb->len - *header + skb->gso_size - 1) / skb->gso_size;
-	return segments ? segments : 1;
-}
-
 SEC("tc")
 int police_skb(struct __sk_buff *skb)
 {
 	__u32 tag = skb->vlan_present ? VLAN_HLEN : 0, size, header, segments = 1;
-	struct frame frame = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	struct frame frame = frame_of(skb);
+	struct packet p = {};
 	struct flow flow = {};
 
-	/* Headers beyond the part that can be read at once are fetched there. */
-	if (frame.data + HEADERS_MAX > frame.end && frame.end - frame.data < skb->len) {
-		bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
-		frame.data = (void *)(long)skb->data;
-		frame.end = (void *)(long)skb->data_end;
-	}
-	if (!read_frame(&frame, &flow, settings.has_ethernet, settings.is_upload))
+	if (!read_frame(&frame, &p, settings.has_ethernet))
 		return TC_ACT_UNSPEC;
+	describe_flow(&p, &flow, settings.is_upload);
 	size = wire_size(skb->len + tag);
 	if (skb->gso_size) {
-		segments = count_segments(skb, &frame, &flow, &header);
+		segments = count_segments(skb, &frame, &p, &header);
 		size += (segments - 1) * wire_size(header + tag);
 	}
 	switch (police(&flow, size, segments)) {
 	case VERDICT_DROP:
 		return TC_ACT_SHOT;
 	case VERDICT_MARK:
-		mark_skb(skb, &flow);
+		mark_skb(skb, &p);
 		return TC_ACT_UNSPEC;
 	default:
 		return TC_ACT_UNSPEC;

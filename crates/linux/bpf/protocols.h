@@ -2,6 +2,8 @@
 /* Numbers of protocols, and the most headers that are read of a packet. */
 #pragma once
 
+#define AF_INET 2
+#define AF_INET6 10
 #define ETH_HLEN 14
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd

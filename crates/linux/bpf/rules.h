@@ -35,9 +35,9 @@ static __always_inline __u32 port_rules_of(struct packet *p, __u32 features)
 	if (!p->has_ports)
 		return 0;
 	if (features & FEATURE_REMOTE_PORTS)
-		best = port_rule(udp ? PORT_TABLE_UDP_REMOTE : PORT_TABLE_TCP_REMOTE, p->port_remote);
+		best = port_rule(udp ? PORT_TABLE_UDP_REMOTE : PORT_TABLE_TCP_REMOTE, p->port_source);
 	if (features & FEATURE_LOCAL_PORTS) {
-		rule = port_rule(udp ? PORT_TABLE_UDP_LOCAL : PORT_TABLE_TCP_LOCAL, p->port_local);
+		rule = port_rule(udp ? PORT_TABLE_UDP_LOCAL : PORT_TABLE_TCP_LOCAL, p->port_destination);
 		if (rule > best)
 			best = rule;
 	}

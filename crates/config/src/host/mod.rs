@@ -13,6 +13,7 @@ use fairweir_core::policy::{GROUPS_MAX, Group, Match, Policy, PolicyError};
 use fairweir_core::receiver::{Control, Enforce, LATENCY};
 use fairweir_core::units::{Rate, Span};
 
+use crate::MetricsAt;
 use crate::error::ConfigError;
 use crate::file::{Rules, Text, Trust};
 use crate::table::{Placed, Source};
@@ -64,6 +65,8 @@ pub struct HostSection {
     pub probe: ProbeChoice,
     /// Interval between probe requests while the link is in use.
     pub probe_interval: Span,
+    /// Where metrics are served over HTTP.
+    pub metrics: Option<MetricsAt>,
 }
 
 /// Which host answers the probe of the access link.
@@ -99,6 +102,7 @@ impl Default for HostSection {
             latency: LATENCY,
             probe: ProbeChoice::Auto,
             probe_interval: PROBE_INTERVAL,
+            metrics: None,
         }
     }
 }

@@ -10,6 +10,7 @@ use fairweir_core::units::{Rate, Span};
 use nix::unistd::User;
 
 use super::{HostSection, PROBE_INTERVAL, ProbeChoice};
+use crate::MetricsAt;
 use crate::VERSION;
 use crate::error::ConfigError;
 use crate::table::{Place, Placed, Source, Table};
@@ -20,7 +21,7 @@ use crate::words::{choices, did_you_mean};
 const PROBE_INTERVALS: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 
 const DOCUMENT_KEYS: [&str; 3] = ["version", "host", "group"];
-const HOST_KEYS: [&str; 8] = [
+const HOST_KEYS: [&str; 9] = [
     "dev",
     "control",
     "capacity",
@@ -29,6 +30,7 @@ const HOST_KEYS: [&str; 8] = [
     "latency",
     "probe",
     "probe_interval",
+    "metrics",
 ];
 const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
 const MATCH_KINDS: [&str; 7] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port"];
@@ -51,6 +53,7 @@ pub(super) struct HostKeys<'t> {
     latency: Option<Placed<'t, Span>>,
     probe: Option<Placed<'t, ProbeChoice>>,
     probe_interval: Option<Placed<'t, Span>>,
+    metrics: Option<Placed<'t, MetricsAt>>,
 }
 
 pub(super) fn document(source: Source<'_>) -> Result<Document<'_>, ConfigError> {
@@ -75,6 +78,7 @@ fn host_keys(mut table: Table<'_>) -> Result<HostKeys<'_>, ConfigError> {
         latency: table.parsed_by("latency", parse_latency)?,
         probe: table.parsed_by("probe", parse_probe)?,
         probe_interval: table.parsed_by("probe_interval", parse_probe_interval)?,
+        metrics: table.parsed_by("metrics", MetricsAt::parse)?,
     };
     table.finish(&HOST_KEYS)?;
     Ok(keys)
@@ -117,7 +121,8 @@ impl<'t> HostKeys<'t> {
         merge_key(&mut self.enforce, later.enforce)?;
         merge_key(&mut self.latency, later.latency)?;
         merge_key(&mut self.probe, later.probe)?;
-        merge_key(&mut self.probe_interval, later.probe_interval)
+        merge_key(&mut self.probe_interval, later.probe_interval)?;
+        merge_key(&mut self.metrics, later.metrics)
     }
 
     pub(super) fn control(&self) -> Control {
@@ -149,6 +154,7 @@ impl<'t> HostKeys<'t> {
             latency: self.latency.map_or(LATENCY, |p| p.value),
             probe: self.probe.map_or(ProbeChoice::Auto, |p| p.value),
             probe_interval: self.probe_interval.map_or(PROBE_INTERVAL, |p| p.value),
+            metrics: self.metrics.as_ref().map(|m| m.value),
         })
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
         admin_group: None,
         user_group: args.user_group.group()?,
         request_max: REQUEST_MAX,
-        metrics: None,
+        metrics: settings.config.host.metrics,
         until_stdin_closes: args.until_stdin_closes,
         clock: monotonic_now,
     };

@@ -70,6 +70,9 @@ impl Settings {
         if let Some(dev) = config.host.dev.as_ref().filter(|d| !self.dev_told && **d != self.dev) {
             bail!("`dev` is `{dev}` now and was `{}`: that needs a restart", self.dev);
         }
+        if config.host.metrics != self.config.host.metrics {
+            bail!("`metrics` changed: that needs a restart");
+        }
         let settings = Settings {
             dev: self.dev.clone(),
             path: self.path.clone(),

@@ -16,7 +16,7 @@
 use std::io::{self, Write};
 
 use fairweir_core::units::Time;
-use fairweir_daemon::{Access, Answer, Error, MetricsAt, Peer, Service, Spec, Watched};
+use fairweir_daemon::{Access, Answer, Error, Peer, Service, Spec, Watched};
 use fairweir_linux::monotonic_now;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
@@ -83,7 +83,7 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
         admin_group: file.isp.group.as_ref().map(|(_, group)| *group),
         user_group: args.user_group.group()?,
         request_max: REQUEST_MAX,
-        metrics: file.isp.metrics.map(MetricsAt::Loopback),
+        metrics: file.isp.metrics,
         until_stdin_closes: args.until_stdin_closes,
         clock: monotonic_now,
     };

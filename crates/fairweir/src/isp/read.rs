@@ -1,13 +1,11 @@
 //! The operator's file: where to police, and the plans and subscribers that the file knows.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use fairweir_config::file::{Rules, Text, Trust};
 use fairweir_config::value::parse_dev;
-use fairweir_config::{ConfigError, VERSION};
-use fairweir_config::{Placed, Source, Table as TomlTable};
+use fairweir_config::{ConfigError, MetricsAt, Placed, Source, Table as TomlTable, VERSION};
 use nix::unistd::{Gid, Group};
 
 use super::address::parse_address;
@@ -68,7 +66,7 @@ pub(super) struct IspSection {
     /// Who may use the socket beside root.
     pub(super) group: Option<(String, Gid)>,
     /// Where metrics are served by HTTP.
-    pub(super) metrics: Option<SocketAddr>,
+    pub(super) metrics: Option<MetricsAt>,
 }
 
 /// Where packets are policed.
@@ -204,15 +202,7 @@ fn isp_section(mut table: TomlTable<'_>) -> Result<IspSection, ConfigError> {
             Err(e) => return Err(place.error(format!("`{value}` cannot be looked up: {e}"))),
         },
     };
-    let metrics = table.parsed::<SocketAddr>("metrics")?;
-    if let Some(metrics) = metrics.as_ref().filter(|m| !m.value.ip().is_loopback()) {
-        let what = format!(
-            "{} is not of this host alone; wanted a loopback address such as 127.0.0.1:9115, since \
-             whoever reaches it reads what subscribers use",
-            metrics.value
-        );
-        return Err(metrics.place.error(what));
-    }
+    let metrics = table.parsed_by("metrics", MetricsAt::parse)?;
     table.finish(&ISP_KEYS)?;
     Ok(IspSection {
         device: device.value,
@@ -333,7 +323,12 @@ plan = "home-50"
             ),
             ("uplink = \"eth0\"", "", header, "isp.toml:6: isp.hook: XDP sees only what"),
             ("-4", "1000", header, "isp.toml:7: isp.overhead: found the number 1000, expected"),
-            ("127.0.0.1", "0.0.0.0", header, "isp.toml:8: isp.metrics: 0.0.0.0:9115 is not of"),
+            (
+                "127.0.0.1",
+                "0.0.0.0",
+                header,
+                "isp.toml:8: isp.metrics: 0.0.0.0:9115 can be reached",
+            ),
             ("hook", "group = \"nobody-has-it\"\nhook", header, "isp.toml:6: isp.group: there is"),
             (
                 "192.0.2.1",

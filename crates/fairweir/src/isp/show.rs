@@ -80,7 +80,7 @@ fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<(
         writeln!(out, "  or else {way}")?;
     }
     if let Some(metrics) = file.isp.metrics {
-        writeln!(out, "serves metrics at http://{metrics}/metrics")?;
+        writeln!(out, "serves metrics at {metrics}")?;
     }
     let (subscribers, addresses) = (registry.subscribers().len(), registry.address_count());
     let subscribers = count(subscribers, "subscriber");

@@ -62,7 +62,7 @@ const SHORTS_MAX: u64 = 1_000_000;
 /// The key `kind`: one of [`KINDS`].
 pub(super) fn name(table: &mut Table<'_>) -> Result<&'static str, ConfigError> {
     let Some(Placed { value, place }) = table.text("kind")? else {
-        return Err(table.missing("kind", &format!("one of {}", KINDS.join(", "))));
+        return Err(table.missing("kind", format!("one of {}", KINDS.join(", "))));
     };
     let known = KINDS.into_iter().find(|kind| *kind == value);
     known.ok_or_else(|| place.error(not_one_of(&value, &KINDS)))

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* A packet as a subscriber's: which side is local, as core::phantom::Flow has it. */
+#pragma once
+
+/* Words of addresses are numbers. */
+struct flow {
+	__u32 remote[4]; /* of IPv4 only the first */
+	__u32 local[4];
+	__u32 is_ip6;
+	__u32 protocol;
+	__u32 port_remote; /* 0 in every fragment, since later ones have no ports */
+	__u32 port_local;
+	__u32 dscp;
+	__u32 ecn;
+};
+
+static __always_inline void describe_flow(const struct packet *p, struct flow *flow, int is_upload)
+{
+	flow->is_ip6 = p->family == AF_INET6;
+	flow->protocol = p->transport;
+	flow->dscp = p->tos >> 2;
+	flow->ecn = p->tos & 3;
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		flow->remote[i] = bpf_ntohl(is_upload ? p->destination[i] : p->source[i]);
+		flow->local[i] = bpf_ntohl(is_upload ? p->source[i] : p->destination[i]);
+	}
+	if (p->is_fragment)
+		return;
+	flow->port_remote = bpf_ntohs(is_upload ? p->port_destination : p->port_source);
+	flow->port_local = bpf_ntohs(is_upload ? p->port_source : p->port_destination);
+}

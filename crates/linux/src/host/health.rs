@@ -1,0 +1,113 @@
+//! Whether everything is still attached, and how it is made anew.
+
+use super::{Health, Host};
+use crate::Error;
+use crate::classify::ingress;
+use crate::net::link;
+use crate::shape::ifb::Ifb;
+
+impl Host {
+    /// Looks whether everything is still there; if not, everything passes unshaped from now on.
+    pub fn health(&mut self) -> Health {
+        let broken = match link::find_index_with(&mut self.netlink, self.device.index) {
+            Ok(None) => return Health::DeviceGone,
+            Ok(Some(device)) => {
+                self.device.mtu = device.mtu;
+                match self.fault() {
+                    Ok(None) => return Health::Well,
+                    Ok(Some(what)) => what,
+                    Err(e) => e.to_string(),
+                }
+            }
+            Err(e) => e.to_string(),
+        };
+        let what = match self.release() {
+            Ok(()) => broken,
+            Err(e) => format!("{broken}; {e}"),
+        };
+        Health::Broken { what }
+    }
+
+    /// Makes anew what was taken away ([`Health::Broken`]); packets go through the classes from the
+    /// next [`Host::apply`] on.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn repair(&mut self) -> Result<(), Error> {
+        self.release()?;
+        if let Some(old) = self.ifb.take() {
+            old.delete(&mut self.netlink)?;
+        }
+        self.classes.clear();
+        self.seen.drops.clear();
+        if self.shape {
+            let ifb = Ifb::create(&mut self.netlink, &self.device.name)?;
+            self.config.ifb = ifb.index;
+            self.ifb = Some(ifb);
+            self.configure()?;
+        }
+        match (self.is_attached()?, self.by_clsact) {
+            (true, _) => Ok(()),
+            (false, false) => self.programs.attach_tcx(self.device.index),
+            (false, true) => self.attach_clsact(),
+        }
+    }
+
+    pub(super) fn attach_clsact(&mut self) -> Result<(), Error> {
+        let program = self.programs.classifier_fd()?;
+        ingress::attach_clsact(&mut self.netlink, self.device.index, program)?;
+        self.by_clsact = true;
+        Ok(())
+    }
+
+    fn is_attached(&mut self) -> Result<bool, Error> {
+        match self.by_clsact {
+            true => ingress::has_our_filter(&mut self.netlink, self.device.index),
+            false => Ok(self.programs.is_attached()),
+        }
+    }
+
+    /// What is no longer as it was made, in words.
+    fn fault(&mut self) -> Result<Option<String>, Error> {
+        if !self.is_attached()? {
+            return Ok(Some(format!("the classifier was detached from {}", self.device.name)));
+        }
+        self.ifb.as_ref().map_or(Ok(None), |ifb| ifb.fault(&mut self.netlink))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fairweir_core::policy::Policy;
+
+    use super::*;
+    use crate::net::netns::Netns;
+    use crate::{HostSpec, Mode};
+
+    #[test]
+    fn a_classifier_that_somebody_detaches_is_missed_and_attached_again() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: needs root");
+            assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
+            return;
+        }
+        Netns::new().unwrap().run(|| {
+            link::create_ifb("wan", "").unwrap();
+            let policy = Policy::new(Vec::new()).unwrap();
+            let spec = HostSpec { dev: "wan".into(), policy, mode: Mode::Shape, census: false };
+            for attach in [Host::attach, Host::attach_by_clsact] {
+                let mut host = attach(&spec).unwrap();
+                assert_eq!(host.health(), Health::Well);
+                if host.by_clsact {
+                    ingress::detach_clsact(&mut host.netlink, host.device.index).unwrap();
+                } else {
+                    host.programs.force_detach();
+                }
+                let what = "the classifier was detached from wan".to_owned();
+                assert_eq!(host.health(), Health::Broken { what });
+                host.repair().unwrap();
+                assert_eq!(host.health(), Health::Well);
+            }
+        });
+    }
+}

@@ -1,0 +1,63 @@
+//! What each group received.
+
+use std::collections::BTreeMap;
+
+use fairweir_core::receiver::GroupSample;
+use fairweir_core::units::{Bytes, Time};
+
+use super::Host;
+use crate::bpf::abi::{Counter, SLOTS_MAX};
+use crate::shape::htb;
+use crate::{Error, monotonic_now};
+
+/// Where the counters stood when they were last read.
+pub(super) struct Seen {
+    pub(super) slots: Box<[Counter; SLOTS_MAX]>,
+    pub(super) drops: BTreeMap<u16, u32>,
+    pub(super) new_cgroups: u64,
+    pub(super) cgroups_read: Time,
+}
+
+impl Seen {
+    pub(super) fn nothing() -> Seen {
+        Seen {
+            slots: Box::new([Counter::default(); SLOTS_MAX]),
+            drops: BTreeMap::new(),
+            new_cgroups: 0,
+            cgroups_read: monotonic_now(),
+        }
+    }
+}
+
+impl Host {
+    /// What each group received since the last call, in the policy's order.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn take_samples(&mut self) -> Result<Vec<GroupSample>, Error> {
+        let counters = self.programs.counters()?;
+        if counters.new_cgroups != self.seen.new_cgroups {
+            self.look_for_cgroups(counters.new_cgroups)?;
+        }
+        let classes = match &self.ifb {
+            Some(ifb) if !self.classes.is_empty() => htb::counts(&mut self.netlink, ifb.index)?,
+            _ => BTreeMap::new(),
+        };
+        let seen = &mut self.seen;
+        let sample = |&slot: &u16| {
+            let index = usize::from(slot);
+            let (now, before) = (counters.slots[index], seen.slots[index]);
+            seen.slots[index] = now;
+            let class = classes.get(&slot).copied().unwrap_or_default();
+            let drops_before = seen.drops.insert(slot, class.drops).unwrap_or(0);
+            GroupSample {
+                received: Bytes::new(now.bytes - before.bytes),
+                packets: now.packets - before.packets,
+                // A class that was made anew starts at zero.
+                drops: class.drops.checked_sub(drops_before).unwrap_or(class.drops).into(),
+                backlog: class.backlog,
+            }
+        };
+        Ok(self.slots.iter().map(sample).collect())
+    }
+}
