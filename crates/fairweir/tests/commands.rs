@@ -76,7 +76,7 @@ fn wrong_usage_exits_with_2() {
         (&["hots"], "host"),
         (&["host", "--control", "wfq"], "works at the ISP only"),
         (&["host", "--control", "crap"], "did you mean `crab`?"),
-        (&["host", "--dev", "a/b"], "interface's name"),
+        (&["host", "--dev", "a/b"], "name of an interface"),
         (&["host", "--json"], "--dry-run"),
         (&["init"], "--dev"),
         (&["init", "--dev", "eth0", "--duration", "60"], "no unit"),
