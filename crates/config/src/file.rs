@@ -221,6 +221,11 @@ impl Text {
         ConfigError::new(origin, key, what)
     }
 
+    /// The same file without its text, to make errors when the text is no longer needed.
+    pub fn cleared(&self) -> Text {
+        Text { file: self.file.clone(), text: String::new(), is_shown: self.is_shown }
+    }
+
     /// The line of a byte of the text, counted from 1.
     pub fn line_of(&self, offset: usize) -> usize {
         let before = &self.text.as_bytes()[..offset.min(self.text.len())];

@@ -440,6 +440,33 @@ fn a_link_in_conf_d_does_not_show_the_file_behind_it() {
 }
 
 #[test]
+fn a_file_that_the_user_behind_sudo_may_not_read_is_not_quoted() {
+    if !privileged() {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let isp = "version = 1\nsubscribers = \"table.csv\"\n[isp]\ndevice = \"lo\"\n";
+    let isp = written(&dir, "isp.toml", isp);
+    let table = written(&dir, "table.csv", "root:hunter2\n");
+    let said = |user: &str| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_fairweir"))
+            .args([OsStr::new("check"), isp.as_os_str()])
+            .env("SUDO_UID", user)
+            .output()
+            .unwrap();
+        only_error_line(&output)
+    };
+    assert!(said(&STRANGER.to_string()).contains("hunter2"), "all users may read the table");
+    fs::set_permissions(&table, fs::Permissions::from_mode(0o600)).unwrap();
+    let error = said(&STRANGER.to_string());
+    assert!(!error.contains("hunter2") && error.contains("table.csv:1:1: not valid"), "{error}");
+    assert!(said("0").contains("hunter2"), "root may read the table");
+    fs::set_permissions(&table, fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(said("0").contains("table.csv: all users may write to it"));
+}
+
+#[test]
 fn no_fifo_holds_the_program() {
     let dir = TempDir::new().unwrap();
     let main = dir.path().join("fairweir.toml");

@@ -300,7 +300,7 @@ fn refuses() {
     let before = (access.isp("list --json"), access.isp("plan list --json"));
     let plan = |plan: Value| json!({ "request": "add_plan", "plan": plan });
     for (request, wanted) in [
-        (plan(json!({ "name": "x", "download": "0bit" })), "plan.download: the rate 0bit"),
+        (plan(json!({ "name": "x", "download": "0bit" })), "plan.download: rate 0bit"),
         (
             plan(json!({ "name": "x", "download": "1mbit", "share": "weighted",
                 "class": [{ "name": "a", "weight": -1 }] })),
@@ -308,9 +308,9 @@ fn refuses() {
         ),
         (
             plan(json!({ "name": "x", "download": "1mbit", "share": "priority", "class": [] })),
-            "plan.share: there is no class",
+            "plan.share: `share` without cl",
         ),
-        (plan(json!({ "name": "x", "download": "1mbit", "rate": 1 })), "plan.rate: this key is un"),
+        (plan(json!({ "name": "x", "download": "1mbit", "rate": 1 })), "plan.rate: unknown key"),
         (plan(json!({ "name": "home-20", "download": "1mbit" })), "there is a plan `home-20` alr"),
         (
             json!({ "request": "add", "subscriber":
@@ -339,7 +339,11 @@ fn refuses() {
     for (from, to, wanted) in [
         ("20mbit", "0mbit", "isp.toml:8: plan.download: rate 0bit is out of range"),
         ("20mbit\"", "20mbit\"\nqueues = -1", "isp.toml:9: plan.queues: found the number -1"),
-        ("20mbit\"", "20mbit\"\nshare = \"weighted\"", "isp.toml:9: plan.share: there is no class"),
+        (
+            "20mbit\"",
+            "20mbit\"\nshare = \"weighted\"",
+            "isp.toml:9: plan.share: `share` without cl",
+        ),
         ("192.0.2.2", "192.0.2.1", "192.0.2.1/32 belongs to the subscriber `alice` already"),
         ("192.0.2.2", "192.0.2.0/33", "isp.toml:24: subscriber.addresses: `192.0.2.0/33` is neit"),
         ("device", "devcie", "isp.toml:4: isp.devcie: unknown key (did you mean `device`"),

@@ -278,7 +278,7 @@ mod tests {
     fn what_is_wrong_with_a_plan_is_told_with_line_and_key() {
         for (text, wanted) in [
             ("name = \"a\"", "isp.toml:1: plan.download: missing"),
-            ("name = \"a\"\ndownload = \"0mbit\"", "isp.toml:3: plan.download: the rate 0bit"),
+            ("name = \"a\"\ndownload = \"0mbit\"", "isp.toml:3: plan.download: rate 0bit"),
             ("name = \"a\"\ndownload = \"5mbps\"", "isp.toml:3: plan.download: `5mbps` is ambig"),
             ("name = \"a b\"\nupload = \"5mbit\"", "isp.toml:2: plan.name: `a b` is no name"),
             ("name = \"a\"\ndownlaod = \"5mbit\"", "isp.toml:3: plan.downlaod: unknown key (did"),
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn a_request_says_which_key_is_wrong() {
         let error = PlanEntry::from_json(&json!({ "name": "a", "download": "0bit" })).unwrap_err();
-        assert!(error.starts_with("plan.download: the rate 0bit"), "{error}");
+        assert!(error.starts_with("plan.download: rate 0bit"), "{error}");
         let error = PlanEntry::from_json(&json!({ "name": "a", "uplaod": "1mbit" })).unwrap_err();
         assert!(error.contains("uplaod"), "{error}");
         assert!(PlanEntry::from_json(&json!("a")).is_err());

@@ -2,17 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
 use fairweir_config::file::{Rules, Text, Trust};
 use fairweir_config::value::parse_dev;
-use fairweir_config::{ConfigError, MetricsAt, Placed, Source, Table as TomlTable, VERSION};
+use fairweir_config::{ConfigError, MetricsAt, Placed, Table as TomlTable, VERSION};
 use nix::unistd::{Gid, Group};
 
 use super::address::parse_address;
 use super::csv;
 use super::plan::PlanEntry;
 use super::registry::SubscriberSpec;
-use crate::exit::usage;
 
 /// Where the file lies if nobody says otherwise.
 pub(crate) const DEFAULT_PATH: &str = "/etc/fairweir/isp.toml";
@@ -32,12 +30,14 @@ const SUBSCRIBER_KEYS: [&str; 3] = ["name", "addresses", "plan"];
 #[derive(Debug)]
 pub(super) struct IspFile {
     pub(super) path: PathBuf,
-    text: String,
+    text: Text,
     pub(super) isp: IspSection,
     pub(super) plans: Vec<(Origin, PlanEntry)>,
     pub(super) subscribers: Vec<(Origin, SubscriberSpec)>,
     /// The table of subscribers beside it.
     pub(super) table: Option<PathBuf>,
+    /// For errors in it.
+    table_text: Option<Text>,
 }
 
 /// Where a record stands.
@@ -97,20 +97,18 @@ impl IspFile {
     /// # Errors
     /// The first thing that is wrong: file, line, key, what is allowed.
     pub(super) fn load(path: &Path) -> anyhow::Result<IspFile> {
-        IspFile::read(path).map_err(usage)
+        Ok(IspFile::read(path)?)
     }
 
-    fn read(path: &Path) -> anyhow::Result<IspFile> {
-        let text = read_text(path)?;
-        let shown = path.display().to_string();
-        let mut file = IspFile::parse(&text, &shown, path)
-            .map_err(|e| anyhow!("{}", e.to_string().replace(char::is_control, " ")))?;
+    fn read(path: &Path) -> Result<IspFile, ConfigError> {
+        let mut file = IspFile::parse(read_text(path, Trust::OWNER)?, path)?;
         if let Some(table) = &file.table {
-            let text = read_text(table)?;
-            let rows = csv::Table::read(&text).map_err(|bad| in_table(table, &bad))?;
+            let text = read_text(table, Trust::NOT_EVERYBODY)?;
+            let rows = csv::Table::read(text.as_str()).map_err(|bad| in_table(&text, &bad))?;
             if let Some(bad) = rows.bad.first() {
-                return Err(in_table(table, bad));
+                return Err(in_table(&text, bad));
             }
+            file.table_text = Some(text.cleared());
             let rows = rows.rows.into_iter();
             file.subscribers.extend(rows.map(|row| {
                 (Origin::Table { line: row.line, columns: row.columns }, row.subscriber)
@@ -119,8 +117,8 @@ impl IspFile {
         Ok(file)
     }
 
-    fn parse(text: &str, shown: &str, path: &Path) -> Result<IspFile, ConfigError> {
-        let mut top = Source::new(text, shown, &[]).top()?;
+    fn parse(text: Text, path: &Path) -> Result<IspFile, ConfigError> {
+        let mut top = text.source(&[]).top()?;
         top.version(VERSION)?;
         let wanted = "a table [isp] with the `device` towards the subscribers";
         let isp = top.table("isp")?.ok_or_else(|| top.missing("isp", wanted))?;
@@ -140,8 +138,8 @@ impl IspFile {
         }
         let table = top.text("subscribers")?.map(|p| beside(path, &p.value));
         top.finish(&DOCUMENT_KEYS)?;
-        let (path, text) = (path.to_owned(), text.to_owned());
-        Ok(IspFile { path, text, isp, plans, subscribers, table })
+        let path = path.to_owned();
+        Ok(IspFile { path, text, isp, plans, subscribers, table, table_text: None })
     }
 
     /// What is wrong with a record by the rules of the registry; `key` is one of a plan or of a
@@ -153,13 +151,16 @@ impl IspFile {
         key: &str,
         what: &str,
     ) -> anyhow::Error {
-        match (origin, &self.table) {
-            (Origin::Table { columns, .. }, Some(_)) => {
-                let column = columns.of(key);
-                anyhow!("{}:{column}: {key}: {what}", self.place(origin))
+        let error = match (origin, &self.table_text) {
+            (Origin::Table { line, columns }, Some(table)) => {
+                table.error(line, Some(columns.of(key)), key, what)
             }
-            _ => anyhow!("{}: {section}.{key}: {what}", self.place(origin)),
-        }
+            (Origin::File(offset) | Origin::Table { line: offset, .. }, _) => {
+                let line = self.text.line_of(offset);
+                self.text.error(line, None, &format!("{section}.{key}"), what)
+            }
+        };
+        error.into()
     }
 
     /// The place of a record, for people.
@@ -167,9 +168,7 @@ impl IspFile {
         match (origin, &self.table) {
             (Origin::Table { line, .. }, Some(table)) => format!("{}:{line}", table.display()),
             (Origin::File(offset) | Origin::Table { line: offset, .. }, _) => {
-                let before = &self.text.as_bytes()[..offset.min(self.text.len())];
-                let line = 1 + before.iter().filter(|&&b| b == b'\n').count();
-                format!("{}:{line}", self.path.display())
+                format!("{}:{}", self.path.display(), self.text.line_of(offset))
             }
         }
     }
@@ -240,17 +239,16 @@ fn beside(path: &Path, named: &str) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).join(named)
 }
 
-fn in_table(table: &Path, bad: &csv::BadRow) -> anyhow::Error {
-    anyhow!("{}:{}", table.display(), bad.to_string().replace(char::is_control, " "))
+fn in_table(table: &Text, bad: &csv::BadRow) -> ConfigError {
+    table.error(bad.line, Some(bad.column), &bad.key, &bad.what)
 }
 
 /// The text of a file.
 ///
 /// # Errors
 /// If it cannot be read, is too large, or is not UTF-8.
-pub(super) fn read_text(path: &Path) -> anyhow::Result<String> {
-    let rules = Rules { bytes_max: FILE_SIZE_MAX, trust: Trust::OWNER, if_missing: "" };
-    Ok(Text::read(path, &rules)?.as_str().to_owned())
+pub(super) fn read_text(path: &Path, trust: Trust) -> Result<Text, ConfigError> {
+    Text::read(path, &Rules { bytes_max: FILE_SIZE_MAX, trust, if_missing: "" })
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use fairweir_config::file::Trust;
 use fairweir_core::units::{Bytes, Rate};
 use fairweir_daemon::Access;
 use serde_json::{Value, json};
@@ -24,8 +25,8 @@ use crate::words::{count, mbit};
 
 /// Whether a file is an ISP's; one that is no TOML at all is not.
 pub(crate) fn is_isp_file(path: &Path) -> bool {
-    let Ok(text) = super::read::read_text(path) else { return false };
-    let Ok(table) = text.parse::<toml::Table>() else { return is_called_isp(path) };
+    let Ok(text) = super::read::read_text(path, Trust::OWNER) else { return false };
+    let Ok(table) = text.as_str().parse::<toml::Table>() else { return is_called_isp(path) };
     let has = |keys: &[&str]| keys.iter().any(|key| table.contains_key(*key));
     has(&["isp", "plan", "subscriber", "subscribers"]) || (is_called_isp(path) && !has(&["host"]))
 }
