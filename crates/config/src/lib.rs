@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`file`](mod@file) | opens input files safely; who may write each input and what they gain |
 //! | [`table`] | takes a TOML document's keys one by one; what is left is unknown; every error has a line |
+//! | [`output`] | writes the files of `--out` and the like, also as root in directories of others |
 //! | [`overrides`] | `--set link.rate=47mbit`: keys put into a document before it is read |
 //! | [`words`] | "did you mean" |
 //! | [`value`] | values that files and the command line have in common |
@@ -16,6 +17,7 @@
 mod error;
 pub mod file;
 pub mod host;
+pub mod output;
 pub mod overrides;
 pub mod plan;
 pub mod table;

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use fairweir_config::output;
 use serde_json::Value;
 
 use crate::root;
@@ -181,7 +182,7 @@ fn write(document: &Path, rows: &Rows) -> Result<()> {
     let shared: String = SHARED.iter().map(|shared| of(shared.scenario)).collect();
     let policed: String = POLICED.iter().map(|scenario| of(scenario)).collect();
     let made = machine("make evidence")?;
-    fs::write(document, format!("{HEAD}{shared}{POLICED_HEAD}{policed}\n{made}"))
+    output::write(document, format!("{HEAD}{shared}{POLICED_HEAD}{policed}\n{made}"))
         .with_context(|| format!("writing {}", document.display()))
 }
 

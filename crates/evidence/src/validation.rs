@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use anyhow::{Context, Result, bail};
+use fairweir_config::output;
 use serde_json::Value;
 
 use crate::measured::machine;
@@ -120,7 +121,7 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
     }
     // All paths are relative to it.
     root()?;
-    fs::create_dir_all(scratch())?;
+    output::make_dir(&scratch())?;
     for case in &cases {
         finish(&case.name(), case.play("sim", SIM_SEEDS)?)?;
     }
@@ -285,7 +286,7 @@ fn write_tables(cases: &[Case]) -> Result<()> {
         }
     }
     writeln!(text, "\n{}", machine("fairweir validate-tcp")?)?;
-    fs::write("docs/validation.md", text.trim_end().to_owned() + "\n")?;
+    output::write(Path::new("docs/validation.md"), text.trim_end().to_owned() + "\n")?;
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use fairweir_core::policy::Group;
 use crate::cli::CheckArgs;
 use crate::isp;
 use crate::table::{self, Align};
+use crate::text;
 use fairweir_config::host::Config;
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
@@ -14,7 +15,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         return isp::check(&args.file, args.json);
     }
     let config = Config::load(&args.file)?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         serde_json::to_writer(&mut *out, &as_json(&config))?;
         writeln!(out)?;

@@ -1,14 +1,15 @@
 //! `fairweir doctor`: prints which kernel features are available.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use fairweir_linux::doctor::{Finding, findings};
 
 use crate::cli::DoctorArgs;
+use crate::text;
 
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let findings = findings(args.dev.as_deref());
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         let as_json = |f: &Finding| {
             serde_json::json!({

@@ -1,11 +1,11 @@
 //! `fairweir generate`: completions and man pages, made from the command line's own definition.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Context;
 use clap::{Command, CommandFactory};
+use fairweir_config::output;
 
 use crate::cli::{Cli, GenerateCommand};
 
@@ -22,10 +22,10 @@ pub(crate) fn run(command: &GenerateCommand) -> anyhow::Result<()> {
 
 /// Writes `fairweir.1` and a page for each subcommand, such as `fairweir-isp-add.1`.
 fn write_pages(dir: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    output::make_dir(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     for (name, page) in pages()? {
         let path = dir.join(format!("{name}.1"));
-        fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
+        output::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }

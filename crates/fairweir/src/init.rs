@@ -1,18 +1,20 @@
 //! `fairweir init`: watches the traffic of an interface and writes a first configuration.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use fairweir_config::output;
 use fairweir_core::policy::{Match, Policy};
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_daemon::Lock;
 use fairweir_linux::{Host, HostSpec, Mode, Talker, Who, monotonic_now, sweep};
 
 use crate::cli::InitArgs;
+use crate::text;
 
 /// The interval at which the progress bar is updated.
 const STEP: Span = Span::millis(500);
@@ -31,9 +33,12 @@ const BUSY_PERCENT: u64 = 2;
 const WEIGHT_HEAVIEST: u32 = 1;
 const WEIGHT_OTHERS: u32 = 5;
 
+/// What an installation may have put in place of a configuration.
+const EXAMPLE: &str = include_str!("../../../dist/fairweir.toml");
+
 pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
     let to_stdout = args.output == Path::new("-");
-    if !to_stdout && !args.force && args.output.exists() {
+    if !to_stdout && !may_write(args) {
         bail!("{} already exists; --force overwrites it", args.output.display());
     }
     if args.duration == Span::ZERO {
@@ -42,16 +47,26 @@ pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
     let seen = observe(&args.run_dir.run_dir, &args.dev, args.duration)?;
     let text = configuration(&args.dev, &seen);
     if to_stdout {
-        io::stdout().lock().write_all(text.as_bytes())?;
+        text::stdout().write_all(text.as_bytes())?;
         return Ok(());
     }
-    write(&args.output, &text, args.force)
+    write(&args.output, &text, args.force || is_example(&args.output))
         .with_context(|| format!("cannot write {}", args.output.display()))?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     writeln!(out, "wrote {}; review the weights, then run", args.output.display())?;
     writeln!(out, "  fairweir check {}", args.output.display())?;
     writeln!(out, "  sudo fairweir host --dev {} --config {}", args.dev, args.output.display())?;
     Ok(())
+}
+
+/// Whether the file can be written without losing what someone wrote there.
+fn may_write(args: &InitArgs) -> bool {
+    args.force || !args.output.exists() || is_example(&args.output)
+}
+
+/// Whether the file is the example of the installation, unedited.
+fn is_example(path: &Path) -> bool {
+    fs::read(path).is_ok_and(|text| text == EXAMPLE.as_bytes())
 }
 
 /// The observed traffic.
@@ -229,19 +244,16 @@ fn percent(part: Bytes, all: Bytes) -> u64 {
 
 fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
     if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir)?;
+        output::make_dir(dir)?;
     }
-    let mut options = OpenOptions::new();
-    options.write(true);
     // The file may have been created while the traffic was observed.
-    let options =
-        if force { options.create(true).truncate(true) } else { options.create_new(true) };
-    options.open(path)?.write_all(text.as_bytes())
+    if force { output::write(path, text) } else { output::write_new(path, text) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::RunDir;
     use fairweir_config::host::Config;
 
     fn talker(who: Who, kb: u64) -> Talker {
@@ -276,6 +288,20 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains("user:root") && text.contains("ip:203.0.113.0/24"), "{text}");
         assert!(write(&path, "", false).is_err(), "an existing file is not overwritten");
+        let mut args = InitArgs {
+            dev: "eth0".into(),
+            duration: Span::secs(1),
+            output: path.clone(),
+            force: false,
+            run_dir: RunDir { run_dir: dir.path().to_owned() },
+        };
+        assert!(!may_write(&args), "nor is it by the command");
+        fs::write(&path, EXAMPLE).unwrap();
+        assert!(may_write(&args), "the unedited example is");
+        fs::write(&path, EXAMPLE.replace("weight = 5", "weight = 6")).unwrap();
+        assert!(!may_write(&args));
+        args.force = true;
+        assert!(may_write(&args));
     }
 
     #[test]

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use fairweir_core::receiver::Control;
 use fairweir_lab::{Options, run_all};
 use fairweir_scenario::Scenario;
 use fairweir_scenario::play::{Run, labels, runs};
 use fairweir_scenario::report::Report;
+use nix::unistd::geteuid;
 
 use crate::cli::{LabCommand, PlayArgs};
 use crate::play;
@@ -26,9 +27,18 @@ pub(crate) fn run(command: &LabCommand) -> anyhow::Result<()> {
 fn play(args: &PlayArgs) -> anyhow::Result<()> {
     let scenario = play::read(&args.scenario)?;
     let runs = runs(&args.control, &args.seed, &scenario)?;
+    check_root()?;
     play::make_directory(args)?;
     let reports = play_all(&scenario, &runs, args.parallel, play::cancelled_by_signal()?)?;
     play::hand_over(args, &scenario, &runs, reports)
+}
+
+/// The lab makes network namespaces and loads BPF programs.
+fn check_root() -> anyhow::Result<()> {
+    if !geteuid().is_root() {
+        bail!("the lab needs root: run it with sudo, or use `fairweir sim run` with the same file");
+    }
+    Ok(())
 }
 
 /// Plays all runs, seed after seed, the controls side by side; the reports come in their order.
@@ -41,6 +51,7 @@ pub(crate) fn play_all(
     parallel: Option<usize>,
     cancel: Arc<AtomicBool>,
 ) -> anyhow::Result<Vec<Report>> {
+    check_root()?;
     let options = Options {
         executable: env::current_exe().context("cannot tell where this program lies")?,
         with_daemon: true,

@@ -33,6 +33,7 @@ mod sim;
 mod status;
 mod table;
 mod terminal;
+mod text;
 mod top;
 mod wire;
 mod words;
@@ -46,17 +47,19 @@ fn main() -> ExitCode {
         return fairweir_lab::agent_main(agent);
     }
     if first.is_some_and(|name| host::guard::is_guard(&name)) {
-        log_to_stderr(0);
+        log_to_stderr(0, "info");
         return host::guard::main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     let cli = Cli::parse();
-    log_to_stderr(cli.verbose);
+    // Of the features that it tries, doctor prints what matters.
+    let level = if matches!(cli.command, Subcommand::Doctor(_)) { "warn" } else { "info" };
+    log_to_stderr(cli.verbose, level);
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever reads the output has seen enough.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("fairweir: {}", in_words(&e));
+            eprintln!("fairweir: {}", text::escaped(&in_words(&e)));
             ExitCode::from(exit::code_of(&e))
         }
     }
@@ -81,10 +84,10 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
     }
 }
 
-/// `RUST_LOG` decides; without it INFO, `-v` DEBUG, `-vv` TRACE.
-fn log_to_stderr(verbose: u8) {
+/// `RUST_LOG` decides; without it `level`, `-v` DEBUG, `-vv` TRACE.
+fn log_to_stderr(verbose: u8, level: &str) {
     let level = match verbose {
-        0 => "info",
+        0 => level,
         1 => "debug",
         _ => "trace",
     };

@@ -19,6 +19,7 @@ use nix::unistd::Pid;
 
 use crate::cli::OffArgs;
 use crate::host::PREFIX;
+use crate::text;
 use crate::words::chained;
 
 /// How long a daemon may take to answer, and to end.
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &OffArgs) -> anyhow::Result<()> {
             Err(e) => failures.push(format!("{dev}: {}", chained(&e))),
         }
     }
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     for line in &done {
         writeln!(out, "{line}")?;
     }

@@ -1,6 +1,5 @@
 //! What `fairweir lab` and `fairweir sim` have in common: what is asked for, and what comes out.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use std::thread;
 
 use anyhow::Context;
 use fairweir_config::file::{SCENARIO, TRACE};
-use fairweir_config::{Override, Text};
+use fairweir_config::{Override, Text, output};
 use fairweir_scenario::Scenario;
 use fairweir_scenario::play::{Run, labels};
 use fairweir_scenario::report::{self, Report};
@@ -17,6 +16,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{AccessFlags, access};
 
 use crate::cli::{PlayArgs, ScenarioArgs};
+use crate::text;
+use crate::words::count;
 
 /// Reads a scenario file and applies the overrides.
 ///
@@ -41,9 +42,11 @@ pub(crate) fn read_file(path: &Path, set: &[Override]) -> anyhow::Result<Scenari
 /// What is wrong with the scenario.
 pub(crate) fn check(args: &ScenarioArgs) -> anyhow::Result<()> {
     let scenario = read(args)?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     let flows = scenario.flows.len();
-    writeln!(out, "{}: {} groups, {flows} flows", scenario.name, scenario.groups.len())?;
+    let groups = scenario.groups.len();
+    let counted = format!("{}, {}", count(groups, "group"), count(flows, "flow"));
+    writeln!(out, "{}: {counted}", scenario.name)?;
     for event in scenario.events() {
         writeln!(out, "{:>8.1} s  {}", event.at.as_secs_f64(), event.what)?;
     }
@@ -56,7 +59,7 @@ pub(crate) fn check(args: &ScenarioArgs) -> anyhow::Result<()> {
 /// If it cannot be made, or nothing can be written there.
 pub(crate) fn make_directory(args: &PlayArgs) -> anyhow::Result<()> {
     let Some(dir) = &args.out else { return Ok(()) };
-    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    output::make_dir(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     access(dir, AccessFlags::W_OK).with_context(|| format!("cannot write to {}", dir.display()))
 }
 
@@ -81,7 +84,7 @@ pub(crate) fn hand_over(
     if !args.series {
         reports.iter_mut().for_each(|report| report.series = None);
     }
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     match (args.json, reports.as_slice()) {
         (false, all) => write!(out, "{}", report::table(all))?,
         (true, [one]) => writeln!(out, "{}", serde_json::to_string(one)?)?,
@@ -99,7 +102,7 @@ fn write_files(
 ) -> anyhow::Result<()> {
     let write = |name: String, text: String| {
         let path = dir.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+        output::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
     let name = &scenario.name;
     let first = runs.iter().zip(reports).filter(|(run, _)| run.seed == runs[0].seed);

@@ -1,11 +1,12 @@
 //! `fairweir reload`: a running daemon reads its configuration again.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use fairweir_daemon::{Access, Request};
 
 use crate::cli::ReloadArgs;
 use crate::host::client::find;
+use crate::text;
 
 /// Waits for the outcome, so that `systemctl reload` fails when the configuration is wrong.
 ///
@@ -14,6 +15,6 @@ use crate::host::client::find;
 pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     let mut client = find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Change)?;
     let message = client.tell(&Request::Reload { dry_run: args.dry_run }, &mut |_, _| ())?;
-    writeln!(io::stdout().lock(), "{message}")?;
+    writeln!(text::stdout(), "{message}")?;
     Ok(())
 }

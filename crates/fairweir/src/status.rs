@@ -8,12 +8,13 @@ use fairweir_daemon::{Access, Request};
 use crate::cli::StatusArgs;
 use crate::host::client::find;
 use crate::table::{self, Align};
+use crate::text;
 use crate::wire::{ProbeStatus, Status};
-use crate::words::mbit;
+use crate::words::{count, mbit};
 
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
     let mut client = find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Read)?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         let status: serde_json::Value = client.ask(&Request::Status)?;
         writeln!(out, "{status}")?;
@@ -67,7 +68,7 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
             .push(("stored capacity", format!("{capacity} for {network}, {hours} h old at start")));
     }
     if let Some(delay) = &status.delay {
-        let of = format!("{}, {} samples", delay.source, delay.samples);
+        let of = format!("{}, {}", delay.source, count(delay.samples as usize, "sample"));
         notes.push(("queue at the ISP", format!("{:.1} ms ({of})", delay.mean_ms)));
     }
     if status.connections > 0 {

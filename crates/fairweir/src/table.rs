@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use crate::text::on_one_line;
+
 /// How a column is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
@@ -20,6 +22,8 @@ pub(crate) fn print(
     headings: &[(&str, Align)],
     rows: &[Vec<String>],
 ) -> io::Result<()> {
+    let plain = |row: &Vec<String>| row.iter().map(|cell| on_one_line(cell)).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(plain).collect();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count());
         cells.max().unwrap_or(0).max(headings[column].0.chars().count())
@@ -37,4 +41,19 @@ pub(crate) fn print(
     };
     line(&mut headings.iter().map(|&(heading, _)| heading))?;
     rows.iter().try_for_each(|row| line(&mut row.iter().map(String::as_str)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_neither_breaks_the_table_nor_reaches_the_terminal() {
+        let mut out = Vec::new();
+        let headings = [("NAME", Align::Left), ("N", Align::Right)];
+        let rows = [["a\u{1b}[2J\nb".to_owned(), "1".to_owned()].to_vec()];
+        print(&mut out, &headings, &rows).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "NAME          N\na\\u001b[2J b  1\n");
+    }
 }

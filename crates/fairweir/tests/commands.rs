@@ -74,9 +74,9 @@ fn wrong_usage_exits_with_2() {
     let wrong: [(&[&str], &str); 10] = [
         (&[], "Usage"),
         (&["hots"], "host"),
-        (&["host", "--control", "wfq"], "only the ISP can do"),
+        (&["host", "--control", "wfq"], "works at the ISP only"),
         (&["host", "--control", "crap"], "did you mean `crab`?"),
-        (&["host", "--dev", "a/b"], "interface's name"),
+        (&["host", "--dev", "a/b"], "name of an interface"),
         (&["host", "--json"], "--dry-run"),
         (&["init"], "--dev"),
         (&["init", "--dev", "eth0", "--duration", "60"], "no unit"),
@@ -106,7 +106,7 @@ fn failures_are_one_clear_line_and_exit_with_1_or_2() {
         (vec!["top".into()], "must be a terminal", 1),
         (vec!["host".into(), "--config".into(), path("good.toml")], "which interface?", 2),
         (vec!["host".into(), "--config".into(), path("none.toml")], "fairweir init", 2),
-        (vec!["lab".into(), "check".into(), path("none.toml")], "cannot read", 1),
+        (vec!["lab".into(), "check".into(), path("none.toml")], "cannot read", 2),
         (
             vec!["init".into(), "--dev".into(), "lo".into(), "--output".into(), path("good.toml")],
             "--force overwrites it",
@@ -177,7 +177,51 @@ fn the_example_configuration_is_valid() {
 }
 
 #[test]
+fn the_lab_without_root_asks_for_sudo() {
+    if !privileged() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (copy, scenario) = (dir.path().join("fairweir"), dir.path().join("demo.toml"));
+    fs::copy(FAIRWEIR, &copy).unwrap();
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/demo.toml");
+    fs::copy(demo, &scenario).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy);
+    let output = command.args(["lab", "run"]).arg(&scenario).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = only_error_line(&output);
+    assert!(error.contains("the lab needs root: run it with sudo"), "{error}");
+}
+
+#[test]
+fn status_without_a_host_daemon_names_the_command_for_the_isp() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().to_str().unwrap();
+    let status = || only_error_line(&fairweir(&["status", "--run-dir", run_dir]));
+    assert!(!status().contains("isp"), "{}", status());
+    let _isp = std::os::unix::net::UnixListener::bind(dir.path().join("isp.sock")).unwrap();
+    assert!(status().contains("see `fairweir isp status`"), "{}", status());
+}
+
+#[test]
+fn control_characters_in_errors_are_escaped() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a\u{1b}]0;title\u{7}.toml");
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/demo.toml");
+    let error = only_error_line(&fairweir(&["sim", "run", demo, "--out", "/dev/null/a\u{1b}]0;b"]));
+    assert!(error.contains(r"cannot make /dev/null/a\u001b]0;b"), "{error:?}");
+    // Through the output too.
+    fs::write(&file, COUNTING).unwrap();
+    let output = fairweir(&["check", file.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!output.stdout.contains(&0x1b), "{output:?}");
+}
+
+#[test]
 fn doctor_looks_at_this_kernel() {
+    assert_eq!(String::from_utf8(fairweir(&["doctor"]).stderr).unwrap(), "", "no log");
     let findings: Value = serde_json::from_slice(&fairweir(&["doctor", "--json"]).stdout).unwrap();
     let findings = findings.as_array().unwrap();
     assert!(findings.len() >= 5);

@@ -57,7 +57,7 @@ impl Target {
     }
 
     fn install(&self) {
-        let output = self.make(&["install", &format!("FAIRWEIR={FAIRWEIR}"), "PREFIX=/usr/local"]);
+        let output = self.make(&["install", &format!("PACKAGED={FAIRWEIR}"), "PREFIX=/usr/local"]);
         assert!(output.status.success(), "{output:?}");
     }
 
@@ -147,7 +147,7 @@ fn install_without_binary_and_cargo_says_what_to_run() {
     // A PATH with make and coreutils, but no cargo: it lives in a user's home.
     let output = Command::new("make")
         .args(["--no-print-directory", "-C", ROOT, "install"])
-        .arg(format!("FAIRWEIR={}", target.path("none").display()))
+        .arg(format!("PACKAGED={}", target.path("none").display()))
         .arg(format!("DESTDIR={}", target.path("root").display()))
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .output()
@@ -157,7 +157,7 @@ fn install_without_binary_and_cargo_says_what_to_run() {
     }
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success());
-    assert!(error.contains("run `make build` as the user who has cargo"), "{error}");
+    assert!(error.contains("run `make package` as the user who has cargo"), "{error}");
     assert!(!target.path("root").exists(), "nothing is installed");
 }
 

@@ -210,6 +210,20 @@ fn the_examples_of_the_help_can_be_typed() {
 }
 
 #[test]
+fn a_link_in_the_output_directory_is_replaced_and_not_followed() {
+    let stage = Stage::new();
+    let (victim, out) = (stage.path("victim"), stage.path("out"));
+    fs::write(&victim, "precious").unwrap();
+    fs::create_dir(&out).unwrap();
+    for name in ["lossy.svg", "lossy.json", "lossy-fairweir.csv"] {
+        std::os::unix::fs::symlink(&victim, format!("{out}/{name}")).unwrap();
+    }
+    stage.plays(&["--out", &out]);
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    assert!(fs::read_to_string(format!("{out}/lossy.svg")).unwrap().contains("<svg"));
+}
+
+#[test]
 fn what_takes_long_says_so_and_can_be_interrupted() {
     let stage = Stage::new();
     let mut command = Command::new(FAIRWEIR);

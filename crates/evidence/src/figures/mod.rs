@@ -12,6 +12,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use fairweir_config::output;
 use fairweir_scenario::play::Seeds;
 use fairweir_scenario::report::Report;
 use nix::unistd::{AccessFlags, access};
@@ -131,7 +132,7 @@ fn figures(
     let document = args.write_docs.as_deref().map(Document::read).transpose()?;
     let usual = || Path::new("evidence/figures").join(collection.name);
     let dir = &args.out.clone().unwrap_or_else(usual);
-    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    output::make_dir(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     access(dir, AccessFlags::W_OK).with_context(|| format!("cannot write to {}", dir.display()))?;
     let seeds: Vec<u64> = args.seed.all()?.collect();
     let played = play::play(&plan(&chosen), &seeds, players)?;
@@ -204,7 +205,7 @@ fn judge(figures: &[&Figure], played: &Played, dir: &Path) -> anyhow::Result<Vec
 
 fn write(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     let path = dir.join(name);
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    output::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Every number of every run: one to a line.
@@ -314,16 +315,18 @@ impl<'p> Document<'p> {
 
     fn write(&self, section: &str) -> anyhow::Result<()> {
         let text = rewritten(&self.text, section).expect("invariant: looked at when it was read");
-        fs::write(self.path, text).with_context(|| format!("cannot write {}", self.path.display()))
+        output::write(self.path, text)
+            .with_context(|| format!("cannot write {}", self.path.display()))
     }
 
     /// Keeps pictures beside it, under the name of the collection.
     fn keep(&self, pictures: &[&str], from: &Path, name: &str) -> anyhow::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("")).join("pictures");
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        output::make_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         for picture in pictures {
             let kept = folder.join(format!("{name}-{picture}"));
-            fs::copy(from.join(picture), &kept)
+            let text = fs::read(from.join(picture));
+            text.and_then(|text| output::write(&kept, text))
                 .with_context(|| format!("cannot write {}", kept.display()))?;
         }
         Ok(())

@@ -16,6 +16,7 @@ use tracing::info;
 use crate::cli::HostArgs;
 use crate::device::check_exists;
 use crate::status;
+use crate::text;
 use crate::wire::Status;
 use fairweir_config::host::conf_d;
 
@@ -143,7 +144,7 @@ impl Service for HostService {
 
 impl Say {
     fn print(&self, status: &Status) -> io::Result<()> {
-        let out = &mut io::stdout().lock();
+        let out = &mut text::stdout();
         if self.as_json {
             return out.write_all(fairweir_daemon::as_line(status).as_bytes());
         }

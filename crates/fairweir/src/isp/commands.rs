@@ -24,6 +24,8 @@ use super::{NAME, show, top};
 use crate::cli::RunDir;
 use crate::progress::Count;
 use crate::table::{self, Align};
+use crate::text;
+use crate::words::count;
 
 /// How long a daemon may say nothing, not even how far it is.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -146,7 +148,7 @@ fn change(args: &ChangeArgs) -> anyhow::Result<()> {
 
 fn list(args: &ListArgs) -> anyhow::Result<()> {
     let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
-    let out = &mut io::BufWriter::new(io::stdout().lock());
+    let out = &mut io::BufWriter::new(text::stdout());
     let mut after = None;
     let mut is_first = true;
     loop {
@@ -192,7 +194,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     let access = if dry_run { Access::Read } else { Access::Change };
     let mut asker = Asker::connect(&args.run_dir, access)?;
     let imported: Imported = asker.ask(&Request::Import { table, dry_run, skip_bad })?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&imported)?)?;
     } else {
@@ -201,12 +203,12 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
         }
         let unsaid = imported.bad - imported.bad_rows.len();
         if unsaid > 0 {
-            writeln!(out, "and {unsaid} bad rows more")?;
+            writeln!(out, "and {} more", count(unsaid, "bad row"))?;
         }
         if imported.ok {
             let bad = match imported.bad {
                 0 => String::new(),
-                n => format!(", {n} bad rows left out"),
+                n => format!(", {} left out", count(n, "bad row")),
             };
             writeln!(out, "{}{bad}", imported.message)?;
         }
@@ -262,7 +264,7 @@ fn revert(args: &RevertArgs) -> anyhow::Result<()> {
 fn metrics(args: &MetricsArgs) -> anyhow::Result<()> {
     let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
     let text: String = asker.ask(&fairweir_daemon::Request::Metrics { top: args.top })?;
-    Ok(io::stdout().lock().write_all(text.as_bytes())?)
+    Ok(text::stdout().write_all(text.as_bytes())?)
 }
 
 /// Two million subscribers with two addresses each fit.

@@ -18,7 +18,7 @@ use super::read::{IspFile, IspSection};
 use super::registry::{Change, Effects, Origin, Registry, Undo};
 use super::wire::Imported;
 use crate::exit::usage;
-use crate::words::chained;
+use crate::words::{chained, count};
 
 /// How often a link that is gone is attached again, and rates are measured.
 pub(super) const TICK: Span = Span::secs(1);
@@ -241,8 +241,8 @@ impl Daemon {
             self.registry.take_back(undo);
             imported.ok = false;
             imported.message = format!(
-                "nothing was imported: {} bad rows (--skip-bad imports the others: {counts})",
-                imported.bad
+                "nothing was imported: {} (--skip-bad imports the others: {counts})",
+                count(imported.bad, "bad row")
             );
             return imported;
         }

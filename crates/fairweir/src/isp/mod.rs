@@ -24,6 +24,7 @@ use tracing::{info, warn};
 
 use crate::device::check_exists;
 use crate::progress::Count;
+use crate::text;
 use crate::words::{chained, count};
 
 mod address;
@@ -299,5 +300,5 @@ const WORDS_MAX: usize = 8;
 
 /// Writes to stdout.
 fn say(text: &str) -> io::Result<()> {
-    writeln!(io::stdout().lock(), "{text}")
+    writeln!(text::stdout(), "{text}")
 }

@@ -20,7 +20,8 @@ use super::wire::{Request, Status, SubscriberCounters, SubscriberStatus, TotalsS
 use crate::exit::usage;
 use crate::progress::Count;
 use crate::table::{self, Align};
-use crate::words::mbit;
+use crate::text;
+use crate::words::{count, mbit};
 
 /// Whether a file is an ISP's; one that is no TOML at all is not.
 pub(crate) fn is_isp_file(path: &Path) -> bool {
@@ -61,7 +62,7 @@ fn counted(file: &IspFile, overlay: &Overlay) -> anyhow::Result<Registry> {
 }
 
 fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<()> {
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if as_json {
         writeln!(out, "{}", understood(file, registry))?;
         return Ok(());
@@ -83,7 +84,11 @@ fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<(
         writeln!(out, "serves metrics at {metrics}")?;
     }
     let (subscribers, addresses) = (registry.subscribers().len(), registry.address_count());
-    writeln!(out, "{subscribers} subscribers with {addresses} addresses\n")?;
+    let subscribers = count(subscribers, "subscriber");
+    match addresses {
+        1 => writeln!(out, "{subscribers} with 1 address\n")?,
+        n => writeln!(out, "{subscribers} with {n} addresses\n")?,
+    }
     print_plans(out, registry)?;
     for warning in warnings(registry) {
         writeln!(out, "warning: {warning}")?;
@@ -173,7 +178,7 @@ fn understood(file: &IspFile, registry: &Registry) -> Value {
 /// `fairweir isp status`.
 pub(super) fn status(args: &StatusArgs) -> anyhow::Result<()> {
     let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         let status: Value = asker.ask(&fairweir_daemon::Request::Status)?;
         if status["ok"] == false {
@@ -197,7 +202,8 @@ pub(super) fn headline(status: &Status) -> String {
     let doing = if status.enforcing { "policing" } else { "everything passes" };
     let hook = status.hooks.first().map_or("no hook", |hook| &hook.hook).replace('_', " ");
     let minutes = status.since_s as u64 / 60;
-    let who = format!("{} subscribers, {} plans", status.subscribers, status.plans.len());
+    let subscribers = count(status.subscribers, "subscriber");
+    let who = format!("{subscribers}, {}", count(status.plans.len(), "plan"));
     format!("{}  {hook}  {who}  {doing}  up {minutes} min", status.device)
 }
 
@@ -271,7 +277,7 @@ fn lost(totals: &TotalsStatus) -> String {
 pub(super) fn subscriber(args: &ShowArgs) -> anyhow::Result<()> {
     let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
     let status: SubscriberStatus = asker.ask(&Request::Counters { name: args.name.clone() })?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         writeln!(out, "{}", json!(status))?;
         return Ok(());
@@ -298,7 +304,7 @@ pub(super) fn subscriber(args: &ShowArgs) -> anyhow::Result<()> {
 /// `fairweir isp plan list`.
 pub(super) fn plans(args: &StatusArgs) -> anyhow::Result<()> {
     let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         let answer: Value = asker.ask(&Request::Plans)?;
         for plan in answer["plans"].as_array().into_iter().flatten() {

@@ -18,6 +18,7 @@ use super::show::headline;
 use super::wire::{Busiest, Busy, BusyDirection, Request, Status};
 use crate::table::{self, Align};
 use crate::terminal::is_quit;
+use crate::text;
 use crate::words::mbit;
 
 /// How often the daemon is asked.
@@ -34,7 +35,7 @@ pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
             sleep(PERIOD);
             busiest = asker.ask(&request)?;
         }
-        let out = &mut io::stdout().lock();
+        let out = &mut text::stdout();
         if args.json {
             writeln!(out, "{}", serde_json::to_string(&busiest)?)?;
         } else {
