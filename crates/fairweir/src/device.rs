@@ -16,5 +16,5 @@ pub(crate) fn check_exists(dev: &str) -> anyhow::Result<()> {
     }
     let near = nearest(dev, names.iter().map(String::as_str));
     let hint = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-    bail!("there is no interface `{dev}`{hint}; there are {}", names.join(", "))
+    bail!("no interface `{dev}`{hint}; available: {}", names.join(", "))
 }

@@ -53,7 +53,7 @@ pub(crate) fn play_all(
 ) -> anyhow::Result<Vec<Report>> {
     check_root()?;
     let options = Options {
-        executable: env::current_exe().context("cannot tell where this program lies")?,
+        executable: env::current_exe().context("cannot determine the path of this program")?,
         with_daemon: true,
         parallel,
         cancel,

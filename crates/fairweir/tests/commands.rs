@@ -104,7 +104,7 @@ fn failures_are_one_clear_line_and_exit_with_1_or_2() {
             1,
         ),
         (vec!["top".into()], "must be a terminal", 1),
-        (vec!["host".into(), "--config".into(), path("good.toml")], "which interface?", 2),
+        (vec!["host".into(), "--config".into(), path("good.toml")], "no interface given", 2),
         (vec!["host".into(), "--config".into(), path("none.toml")], "fairweir init", 2),
         (vec!["lab".into(), "check".into(), path("none.toml")], "cannot read", 2),
         (
@@ -129,7 +129,7 @@ fn failures_are_one_clear_line_and_exit_with_1_or_2() {
         "--run-dir",
         &path("run"),
     ]);
-    assert!(only_error_line(&output).contains("there is no interface `l0` (did you mean `lo`?)"));
+    assert!(only_error_line(&output).contains("no interface `l0` (did you mean `lo`?)"));
 }
 
 #[test]

@@ -83,7 +83,7 @@ pub enum Error {
         why: String,
     },
     /// The file that should act as sender, receiver and daemon is not there.
-    #[error("there is no executable {}", .0.display())]
+    #[error("no executable {}", .0.display())]
     NoExecutable(PathBuf),
     /// The user interrupted the run; everything was taken down.
     #[error("interrupted")]

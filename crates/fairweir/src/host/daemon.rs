@@ -143,7 +143,7 @@ impl Daemon {
         if now >= self.network_at
             && let Err(e) = self.recognise_network(now)
         {
-            warn!("the control cannot begin anew: {e}");
+            warn!("cannot restart the control: {e}");
         }
         // A network that nothing is remembered of is worth more than the period.
         if now >= self.store_at || self.stored.is_none() {
@@ -206,7 +206,7 @@ impl Daemon {
         }
         self.settings = new;
         self.enforce(now);
-        Ok("taken over")
+        Ok("configuration reloaded")
     }
 
     /// Ends: everything is removed and the capacity stored.
@@ -302,11 +302,11 @@ impl Daemon {
         if now.since(self.failed_at) > PAUSE_FORGOTTEN {
             self.pause = PAUSE_MIN;
         }
-        warn!(dev = self.settings.dev, pause = %self.pause, "everything passes unshaped: {reason}");
+        warn!(dev = self.settings.dev, pause = %self.pause, "all traffic passes unshaped: {reason}");
         let opened = self.host.as_mut().map(|host| host.release_windows().and(host.release()));
         if let Some(Err(e)) = opened {
             // The heartbeat stays away from now on, and that opens too.
-            warn!(dev = self.settings.dev, "cannot open at once: {e}");
+            warn!(dev = self.settings.dev, "cannot pass traffic unshaped at once: {e}");
         }
         self.put_off(now, reason);
     }

@@ -12,9 +12,9 @@ use crate::wire::{DelayStatus, GroupStatus, Status};
 /// What fairweir on a receiving host does not cover, wherever it runs.
 const LIMITS: [&str; 3] = [
     "upload is not shaped",
-    "forwarded traffic (containers, virtual machines) has no local socket: it is matched by \
+    "forwarded traffic (containers, virtual machines) has no local socket and is matched by \
      address and port only",
-    "tunnels hide what is inside",
+    "tunnels hide their contents",
 ];
 
 /// The status at `now`.

@@ -44,7 +44,7 @@ impl Settings {
     pub(super) fn load(args: &HostArgs) -> anyhow::Result<Settings> {
         let config = Config::load(&args.config)?;
         let Some(dev) = args.dev.clone().or_else(|| config.host.dev.clone()) else {
-            let message = "which interface? say --dev eth0, or `dev = \"eth0\"` under [host]";
+            let message = "no interface given; use --dev eth0, or `dev = \"eth0\"` in [host]";
             return Err(Usage(message.to_owned()).into());
         };
         let settings = Settings {

@@ -207,7 +207,7 @@ plan = \"slow\"
             "{twice}"
         );
         let unknown = error(&FILE.replacen("plan = \"slow\"", "plan = \"slwo\"", 1), &none);
-        assert!(unknown.contains(":10: subscriber.plan: there is no plan `slwo`"), "{unknown}");
+        assert!(unknown.contains(":10: subscriber.plan: no plan `slwo`"), "{unknown}");
         let plan = error(&FILE.replace("fast", "slow"), &none);
         assert!(plan.starts_with(":7: plan.name: there is a plan `slow` already"), "{plan}");
         let mut overlay = Overlay::default();

@@ -232,7 +232,7 @@ fn plans(args: &PlanFileArgs, request: impl Fn(Value) -> Request) -> anyhow::Res
     };
     let plans = read()?;
     if plans.is_empty() {
-        bail!("{shown}: there is no [[plan]] in it");
+        bail!("{shown}: no [[plan]] table");
     }
     let mut asker = Asker::connect(&args.run_dir, Access::Change)?;
     for plan in plans {

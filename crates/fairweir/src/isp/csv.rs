@@ -56,7 +56,7 @@ impl Table {
             line: 1,
             column: 1,
             key: "header".to_owned(),
-            what: "the file is empty; its first line is `name,addresses,plan`".to_owned(),
+            what: "the file is empty; the first line must be `name,addresses,plan`".to_owned(),
         })?;
         let order = header_order(line, header.trim_start_matches('\u{feff}'))?;
         let mut table = Table::default();
@@ -67,7 +67,7 @@ impl Table {
                 Ok(row) => {
                     let name = row.subscriber.name.clone();
                     if let Some(first) = seen.get(&name) {
-                        let what = format!("`{name}` stands on line {first} already");
+                        let what = format!("duplicate `{name}`, first on line {first}");
                         table.bad.push(row.bad("name", what));
                     } else {
                         seen.insert(name, line);
@@ -110,7 +110,7 @@ fn header_order(line: usize, header: &str) -> Result<[usize; 3], BadRow> {
         if !KEYS.contains(&name.as_str()) {
             let near = nearest(name, KEYS).map(|n| format!("; did you mean `{n}`?"));
             let hint = near.unwrap_or_default();
-            let what = format!("`{name}` is no column; there are name, addresses, plan{hint}");
+            let what = format!("unknown column `{name}` (name, addresses, plan){hint}");
             return Err(bad(line, *column, "header", what));
         }
     }
@@ -120,11 +120,11 @@ fn header_order(line: usize, header: &str) -> Result<[usize; 3], BadRow> {
         order[i] = match (at.next(), at.next()) {
             (Some((at, _)), None) => at,
             (Some(_), Some((_, (column, _)))) => {
-                let what = format!("the column `{key}` stands there twice");
+                let what = format!("duplicate column `{key}`");
                 return Err(bad(line, *column, "header", what));
             }
             (None, _) => {
-                let what = format!("the column `{key}` is missing; write `name,addresses,plan`");
+                let what = format!("column `{key}` is missing (name,addresses,plan)");
                 return Err(bad(line, 1, "header", what));
             }
         };
@@ -142,7 +142,7 @@ fn row(line: usize, text: &str, order: &[usize; 3]) -> Result<Row, BadRow> {
     let [name, addresses, plan] = order.map(|i| &fields[i]);
     for ((column, text), key) in [(name, "name"), (plan, "plan")] {
         if text.is_empty() {
-            return Err(bad(line, *column, key, "it is empty".to_owned()));
+            return Err(bad(line, *column, key, "is empty".to_owned()));
         }
     }
     let mut parsed = Vec::new();
@@ -151,7 +151,7 @@ fn row(line: usize, text: &str, order: &[usize; 3]) -> Result<Row, BadRow> {
         parsed.push(parse_address(text).map_err(|what| bad(line, addresses.0, "addresses", what))?);
     }
     if parsed.is_empty() {
-        let what = "it is empty; wanted addresses, separated by spaces".to_owned();
+        let what = "is empty; addresses are separated by spaces".to_owned();
         return Err(bad(line, addresses.0, "addresses", what));
     }
     let subscriber =
@@ -177,7 +177,7 @@ fn fields(line: usize, text: &str) -> Result<Vec<(usize, String)>, BadRow> {
                     Some((_, '"')) => break,
                     Some((_, c)) => field.push(c),
                     None => {
-                        let what = "a quote that does not end on its line".to_owned();
+                        let what = "unterminated quote".to_owned();
                         return Err(bad(line, begin, "row", what));
                     }
                 }
@@ -216,11 +216,11 @@ mod tests {
         for (found, wanted) in bad.iter().zip([
             "5:10: addresses: `192.0.2.300` is neither",
             "7:1: row: 2 fields instead of 3",
-            "8:1: plan: it is empty",
-            "9:6: name: `alice` stands on line 4 already",
+            "8:1: plan: is empty",
+            "9:6: name: duplicate `alice`, first on line 4",
             "10:12: addresses: `192.0.2.7/24` has host bits set; write 192.0.2.0/24",
             "11:6: row: a quote that does not end",
-            "12:12: addresses: it is empty",
+            "12:12: addresses: is empty",
         ]) {
             assert!(found.starts_with(wanted), "{found}");
         }
@@ -231,10 +231,10 @@ mod tests {
     fn without_a_header_nothing_is_read() {
         for (text, wanted) in [
             ("", "1:1: header: the file is empty"),
-            ("alice,192.0.2.1,slow\n", "1:1: header: `alice` is no column"),
-            ("name,adresses,plan\n", "1:6: header: `adresses` is no column; there are name"),
-            ("name,plan\n", "1:1: header: the column `addresses` is missing"),
-            ("name,plan,name\n", "1:11: header: the column `name` stands there twice"),
+            ("alice,192.0.2.1,slow\n", "1:1: header: unknown column `alice`"),
+            ("name,adresses,plan\n", "1:6: header: unknown column `adresses` (name"),
+            ("name,plan\n", "1:1: header: column `addresses` is missing"),
+            ("name,plan,name\n", "1:11: header: duplicate column `name`"),
         ] {
             let error = Table::read(text).unwrap_err().to_string();
             assert!(error.starts_with(wanted), "{error}");

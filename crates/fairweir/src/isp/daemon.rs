@@ -90,7 +90,7 @@ impl Daemon {
             let reason = attached.err().map(|e| chained(&e));
             if reason != self.open_reason {
                 match &reason {
-                    Some(reason) => warn!("everything passes: {reason}"),
+                    Some(reason) => warn!("all traffic passes: {reason}"),
                     None => info!("attached again"),
                 }
             }

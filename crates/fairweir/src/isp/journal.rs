@@ -105,7 +105,7 @@ impl Journal {
     /// Takes back what was appended since `mark`.
     pub(super) fn take_back(&mut self, mark: Mark) {
         if let Err(e) = self.file.set_len(mark.length).and_then(|()| self.file.sync_data()) {
-            warn!(path = %self.path.display(), "an edit that failed stays in the journal: {e}");
+            warn!(path = %self.path.display(), "a failed edit remains in the journal: {e}");
             return;
         }
         (self.length, self.edits) = (mark.length, mark.edits);
@@ -124,7 +124,7 @@ impl Journal {
         if self.edits >= 2 * edits.len() + OUTDATED_MAX
             && let Err(e) = self.rewrite(&edits)
         {
-            warn!(path = %self.path.display(), "the journal cannot be written anew: {e}");
+            warn!(path = %self.path.display(), "cannot rewrite the journal: {e}");
         }
     }
 
@@ -196,7 +196,7 @@ impl Overlay {
         let knows =
             |name: &String| self.plans.contains_key(name) || self.subscribers.contains_key(name);
         if let Some(unknown) = names.iter().find(|name| !knows(name)) {
-            bail!("the API said nothing of `{unknown}`");
+            bail!("no change of `{unknown}` by commands");
         }
         self.plans.retain(|name, _| !all && !names.contains(name));
         self.subscribers.retain(|name, _| !all && !names.contains(name));
@@ -275,12 +275,12 @@ fn read(path: &Path) -> anyhow::Result<(Overlay, u64, usize)> {
     let (mut good, mut edits) = (0, 0);
     for (i, line) in bytes.split_inclusive(|&b| b == b'\n').enumerate() {
         if !line.ends_with(b"\n") {
-            warn!(path = %path.display(), "the journal ends in half a line, which nobody was told");
+            warn!(path = %path.display(), "the journal ends with an incomplete line, which was not acknowledged");
             break;
         }
         let understood = match i {
             0 if line == HEADER.as_bytes() => Ok(Vec::new()),
-            0 => Err("it is no journal of this version".to_owned()),
+            0 => Err("not a journal of this version".to_owned()),
             _ => serde_json::from_slice::<Vec<Edit>>(line).map_err(|e| e.to_string()),
         };
         let applied = understood.and_then(|list| {
@@ -289,7 +289,7 @@ fn read(path: &Path) -> anyhow::Result<(Overlay, u64, usize)> {
         });
         if let Err(e) = applied {
             let shown = path.display();
-            bail!("{shown}:{}: what the API changed is not understood: {e}; move it away", i + 1);
+            bail!("{shown}:{}: invalid entry: {e}; move the file away", i + 1);
         }
         good += line.len() as u64;
     }

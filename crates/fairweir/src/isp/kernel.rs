@@ -95,7 +95,7 @@ impl Kernel {
                     return Ok(());
                 }
                 Err(e) if i + 1 < ways.len() => {
-                    info!("native XDP does not work here, tcx takes its place: {}", chained(&e));
+                    info!("native XDP is not available, using tcx: {}", chained(&e));
                 }
                 Err(e) => {
                     self.detach();
@@ -143,7 +143,7 @@ impl Kernel {
             Err(e) => {
                 for step in done.into_iter().rev() {
                     if let Err(e) = self.take_back(step) {
-                        warn!("the kernel does not take back what failed: {}", chained(&e));
+                        warn!("cannot undo a failed change in the kernel: {}", chained(&e));
                     }
                 }
                 return Err(e);
@@ -152,7 +152,7 @@ impl Kernel {
         for id in obsolete {
             match self.police.remove_plan(id) {
                 Ok(()) => drop(self.ids_used.remove(&id.0)),
-                Err(e) => warn!("a plan that nobody has stays in the kernel: {e}"),
+                Err(e) => warn!("cannot remove an unused plan from the kernel: {e}"),
             }
         }
         Ok(())
@@ -211,7 +211,7 @@ impl Kernel {
     /// What the kernel holds for all this.
     pub(super) fn memory(&self) -> Bytes {
         self.police.memory().unwrap_or_else(|e| {
-            warn!("the kernel's memory cannot be told: {e}");
+            warn!("cannot read the kernel's memory usage: {e}");
             Bytes::ZERO
         })
     }
@@ -296,7 +296,7 @@ impl Kernel {
                 match (*id, after) {
                     (Some(known), Some(after)) => {
                         self.police.set_plan(known, &Algorithm::Phantom(&after))?;
-                        let before = before.context("a plan's number was nobody's")?;
+                        let before = before.context("a plan's number was unused")?;
                         done.push(Done::ChangedPlan(known, Box::new(before)));
                     }
                     (None, Some(after)) => {

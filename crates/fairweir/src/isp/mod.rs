@@ -108,7 +108,7 @@ fn allow_many_files() {
         setrlimit(Resource::RLIMIT_NOFILE, most, most)
     };
     if let Err(e) = raise() {
-        warn!("there may be room for few subscribers only: {e}");
+        warn!("cannot raise the limit of open files; few subscribers will fit: {e}");
     }
 }
 

@@ -196,7 +196,7 @@ fn isp_section(mut table: TomlTable<'_>) -> Result<IspSection, ConfigError> {
         Some(Placed { value, place }) => match Group::from_name(&value) {
             Ok(Some(group)) => Some((value, group.gid)),
             Ok(None) => {
-                return Err(place.error(format!("there is no group `{value}` on this system")));
+                return Err(place.error(format!("no group `{value}` on this system")));
             }
             Err(e) => return Err(place.error(format!("`{value}` cannot be looked up: {e}"))),
         },

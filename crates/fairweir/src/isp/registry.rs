@@ -366,7 +366,7 @@ impl Registry {
         let near = nearest(name, self.plans.keys().map(|k| &**k));
         let hint = match (near, self.plans.is_empty()) {
             (Some(near), _) => format!("; did you mean `{near}`?"),
-            (None, true) => "; there is none at all".to_owned(),
+            (None, true) => "; there are no plans".to_owned(),
             (None, false) => String::new(),
         };
         Err(RegistryError::NoPlan { name: name.to_owned(), hint })

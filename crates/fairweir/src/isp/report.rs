@@ -127,7 +127,7 @@ fn subscriber_json(name: &str, record: &Record) -> Value {
 /// If there is none of that name, or the kernel refuses.
 pub(super) fn subscriber(daemon: &Daemon, name: &str) -> anyhow::Result<SubscriberStatus> {
     let found = daemon.registry.subscribers().get(name);
-    let record = found.ok_or_else(|| anyhow::anyhow!("there is no subscriber `{name}`"))?;
+    let record = found.ok_or_else(|| anyhow::anyhow!("no subscriber `{name}`"))?;
     let counters = daemon.kernel.counters(name)?;
     let [download, upload] = directions_of(daemon, record, counters);
     Ok(SubscriberStatus {

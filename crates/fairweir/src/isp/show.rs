@@ -126,18 +126,18 @@ fn warnings(registry: &Registry) -> Vec<String> {
     let mut warnings = Vec::new();
     for (name, record) in registry.plans() {
         if record.users == 0 {
-            warnings.push(format!("nobody has the plan `{name}`"));
+            warnings.push(format!("plan `{name}` has no subscribers"));
         }
     }
     if registry.subscribers().is_empty() {
-        warnings.push("no subscribers: everything passes until some are added".to_owned());
+        warnings.push("no subscribers: all traffic passes".to_owned());
     }
     let overlaid = registry.subscribers().values().filter(|r| r.origin != Origin::File).count();
     let hidden = registry.hidden().subscribers.len();
     if overlaid + hidden > 0 {
         warnings.push(format!(
-            "{overlaid} subscribers are as commands said, {hidden} of the file were removed by \
-             commands; `fairweir isp revert` takes the file's word again"
+            "{overlaid} subscribers were changed and {hidden} of the file removed by commands; \
+             `fairweir isp revert` undoes this"
         ));
     }
     warnings
@@ -210,7 +210,7 @@ pub(super) fn headline(status: &Status) -> String {
 fn notes(status: &Status) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(reason) = &status.open_reason {
-        notes.push(format!("everything passes: {reason}"));
+        notes.push(format!("all traffic passes: {reason}"));
     }
     if let Some(error) = &status.config_error {
         notes.push(format!("the file is not in force: {error}"));
@@ -222,7 +222,7 @@ fn notes(status: &Status) -> Vec<String> {
     }
     let of_nobody = status.unknown.download.passed_bytes + status.unknown.upload.passed_bytes;
     if of_nobody > 0 {
-        notes.push(format!("of nobody's addresses, passed: {}", Bytes::new(of_nobody)));
+        notes.push(format!("passed from unknown addresses: {}", Bytes::new(of_nobody)));
     }
     notes.push(format!("memory: {} in the kernel", Bytes::new(status.memory_bytes)));
     notes

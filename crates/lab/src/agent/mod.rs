@@ -32,7 +32,7 @@ pub fn agent_main(name: &str) -> ExitCode {
     let played = match name {
         SERVE => serve::main(),
         FETCH => fetch::main(),
-        _ => Err(io::Error::other(format!("there is no agent `{name}`"))),
+        _ => Err(io::Error::other(format!("no agent `{name}`"))),
     };
     match played {
         Ok(()) => ExitCode::SUCCESS,

@@ -74,13 +74,11 @@ impl Host {
         match self.programs.parts() {
             Parts::All | Parts::NoWindows => {}
             Parts::NoScan => self.limits.push(
-                "sockets that were open at the start belong to no application (the kernel cannot \
-                 list them: needs 5.11)"
+                "sockets opened before the daemon started match no application (needs kernel 5.11)"
                     .to_owned(),
             ),
             Parts::NoOwners => self.limits.push(
-                "app:, unit:, cgroup: and user: match nothing (the kernel cannot store the owner \
-                 of a socket: needs 5.11)"
+                "app:, unit:, cgroup: and user: match nothing (needs kernel 5.11)"
                     .to_owned(),
             ),
         }

@@ -80,7 +80,7 @@ fn rated(table: &mut Table<'_>, end: Time) -> Result<Capacity, ConfigError> {
         }
         (Some(burst), Some(line_rate)) => {
             if burst.value == Bytes::ZERO {
-                return Err(burst.place.error("a burst of nothing is none; expected more"));
+                return Err(burst.place.error("a burst must be positive; expected more"));
             }
             let most = steps.iter().map(|step| step.rate).fold(Rate::ZERO, Rate::max);
             if line_rate.value < most {
@@ -159,7 +159,7 @@ impl std::str::FromStr for Buffer {
     fn from_str(text: &str) -> Result<Buffer, String> {
         let wanted = || {
             format!(
-                "`{text}` is no buffer; expected a time (100ms), bytes (150kB) or packets (10p)"
+                "`{text}` is not a buffer size; expected a time (100ms), bytes (150kB) or packets (10p)"
             )
         };
         let packets = text.strip_suffix('p').map(str::parse::<u32>);

@@ -147,7 +147,7 @@ impl std::str::FromStr for PoliceSize {
     fn from_str(text: &str) -> Result<PoliceSize, String> {
         let wanted = || {
             format!(
-                "`{text}` is no size; expected a volume (1000kB), multiples of rate · rtt_max (bdp, \
+                "`{text}` is not a size; expected a volume (1000kB), multiples of rate · rtt_max (bdp, \
                  2bdp) or of what Reno needs (1.5reno)"
             )
         };

@@ -643,7 +643,7 @@ fn what_is_wrong_with_policing_points_is_said() {
         ("algorithm = \"bcpqp\"", "did you mean `bc-pqp`?"),
         ("queue = \"9kB\"", "11: police.queue: `bc-pqp` sizes its queues itself"),
         ("algorithm = \"shaper\"\nburst = \"9kB\"", "what it has is `queue`"),
-        ("algorithm = \"pqp\"\nqueue = \"2rtt\"", "`2rtt` is no size"),
+        ("algorithm = \"pqp\"\nqueue = \"2rtt\"", "`2rtt` is not a size"),
         ("rtt_max = \"3s\"", "11: police.rtt_max: "),
         ("count = 0", "11: police.count: "),
         ("count = 9\nstagger = \"9s\"", "11: police.count: copy 7 would start at the end"),

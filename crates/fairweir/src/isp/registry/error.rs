@@ -9,29 +9,29 @@ use super::{ADDRESSES_MAX, PLANS_MAX, SUBSCRIBERS_MAX};
 pub(in crate::isp) enum RegistryError {
     #[error("{0}")]
     BadName(String),
-    #[error("there is a plan `{0}` already; change it, or choose another name")]
+    #[error("plan `{0}` already exists")]
     PlanExists(String),
-    #[error("there is no plan `{name}`{hint}")]
+    #[error("no plan `{name}`{hint}")]
     NoPlan { name: String, hint: String },
-    #[error("{users} subscribers have the plan `{plan}`, `{one}` for example; move them first")]
+    #[error("plan `{plan}` has {users} subscribers, such as `{one}`; change their plan first")]
     PlanInUse { plan: String, users: usize, one: String },
-    #[error("{PLANS_MAX} plans are there already; there cannot be more")]
+    #[error("too many plans (at most {PLANS_MAX})")]
     TooManyPlans,
-    #[error("there is a subscriber `{0}` already; change it, or choose another name")]
+    #[error("subscriber `{0}` already exists")]
     SubscriberExists(String),
-    #[error("there is no subscriber `{name}`{hint}")]
+    #[error("no subscriber `{name}`{hint}")]
     NoSubscriber { name: String, hint: String },
-    #[error("{SUBSCRIBERS_MAX} subscribers are there already; there cannot be more")]
+    #[error("too many subscribers (at most {SUBSCRIBERS_MAX})")]
     TooManySubscribers,
     #[error("a subscriber has 1 to {ADDRESSES_MAX} addresses, not {0}")]
     AddressCount(usize),
     #[error("{0}")]
     BadAddress(String),
-    #[error("{address} stands there twice")]
+    #[error("duplicate address {address}")]
     AddressTwice { address: IpNet },
-    #[error("{address} belongs to the subscriber `{owner}` already")]
+    #[error("{address} belongs to subscriber `{owner}`")]
     AddressTaken { address: IpNet, owner: String },
-    #[error("nothing to change; say which plan or addresses it shall have")]
+    #[error("nothing to change: give a plan or addresses")]
     NothingToChange,
 }
 

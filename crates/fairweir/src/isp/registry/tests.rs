@@ -40,7 +40,7 @@ fn an_address_belongs_to_one_subscriber_and_the_error_names_him() {
     for taken in ["192.0.2.1", "192.0.2.1/32", "2001:db8::/56"] {
         let bob = Change::Add(subscriber("bob", &["198.51.100.1", taken], "slow"));
         let (_, error) = registry.apply(&[bob]).unwrap_err();
-        assert!(error.to_string().contains("belongs to the subscriber `alice`"), "{error}");
+        assert!(error.to_string().contains("belongs to subscriber `alice`"), "{error}");
         assert_eq!(error.key(), "addresses");
     }
     // A prefix around somebody's address is fine: the longest wins.
@@ -56,7 +56,7 @@ fn what_cannot_be_is_refused_with_what_would_be_right() {
     for (change, wanted) in [
         (Change::Add(subscriber("alice", &["192.0.2.2"], "slow")), "already; change it"),
         (Change::Add(subscriber("bob", &["192.0.2.2"], "slwo")), "did you mean `slow`?"),
-        (Change::Add(subscriber("b b", &["192.0.2.2"], "slow")), "is no name"),
+        (Change::Add(subscriber("b b", &["192.0.2.2"], "slow")), "is not a valid name"),
         (Change::Add(none()), "1 to 64 addresses, not 0"),
         (Change::Add(subscriber("b", &["192.0.2.2", "192.0.2.2"], "slow")), "twice"),
         (Change::Remove("alcie".into()), "did you mean `alice`?"),
