@@ -1,4 +1,4 @@
-//! Style is a test: format, lints, and who may depend on whom.
+//! Style is a test: format, lints, phrases, and which crate may depend on which.
 
 use std::process::Command;
 
@@ -38,6 +38,7 @@ const MAY_BE_UNSAFE: &[&str] = &["fairweir-linux"];
 
 pub(crate) fn run() -> Result<()> {
     architecture()?;
+    crate::phrases::run()?;
     crate::run("cargo", &["fmt", "--all", "--check"])?;
     crate::run(
         "cargo",

@@ -25,7 +25,7 @@ pub enum Error {
     /// A directory in which others could replace files.
     #[error(
         "{path} is owned by uid {uid} with mode {mode:04o}: it must be a directory of root (or of \
-         the caller) that nobody else may write to"
+         the caller) that no other user may write to"
     )]
     UnsafeDirectory {
         /// The directory.

@@ -117,7 +117,7 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
     let is_known = |name: &str| cases.iter().any(|c| c.name() == name) || COMPARED.contains(&name);
     if let Some(name) = names.iter().find(|name| !is_known(name)) {
         let known: Vec<String> = cases.iter().map(Case::name).collect();
-        bail!("`{name}` is none of {}, {}", known.join(", "), COMPARED.join(", "));
+        bail!("unknown case `{name}`; available: {}, {}", known.join(", "), COMPARED.join(", "));
     }
     // All paths are relative to it.
     root()?;

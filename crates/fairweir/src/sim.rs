@@ -116,7 +116,8 @@ fn over_threads(
 fn announce(packets: u64, cores: usize) {
     let seconds = packets / PACKETS_PER_S / cores as u64;
     if seconds > ANNOUNCED_ABOVE_S {
-        let _ = writeln!(io::stderr(), "estimated time: {}; press Ctrl-C to stop", in_words(seconds));
+        let _ =
+            writeln!(io::stderr(), "estimated time: {}; press Ctrl-C to stop", in_words(seconds));
     }
 }
 

@@ -57,6 +57,46 @@ pub(crate) struct Status {
     pub(crate) config_error: Option<String>,
 }
 
+/// The connections of the last tick.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Connections {
+    /// How many there are.
+    pub(crate) all: usize,
+    /// Those that received most.
+    pub(crate) connections: Vec<ConnectionStatus>,
+}
+
+/// One TCP connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ConnectionStatus {
+    /// The socket's cookie, as `ss --extended` prints it (`sk:`).
+    pub(crate) id: u64,
+    /// The flow group.
+    pub(crate) group: String,
+    /// The server's port.
+    pub(crate) port: u16,
+    /// Payload received in the last tick.
+    pub(crate) rate_bps: Rate,
+    /// The receiver's own estimate; null while there is none.
+    pub(crate) rtt_ms: Option<f64>,
+    /// The largest window that it may advertise.
+    pub(crate) window_bytes: Bytes,
+    /// What keeps it from receiving more.
+    pub(crate) limited_by: LimitedBy,
+}
+
+/// What keeps a connection from receiving more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LimitedBy {
+    /// Its window, which fairweir bounds to its share.
+    Share,
+    /// Its window, as large as the receive buffer allows.
+    Buffer,
+    /// The sender or the path: it does not fill its window.
+    Sender,
+}
+
 /// A capacity from an earlier time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Remembered {

@@ -311,7 +311,7 @@ fn refuses() {
             "plan.share: `share` without cl",
         ),
         (plan(json!({ "name": "x", "download": "1mbit", "rate": 1 })), "plan.rate: unknown key"),
-        (plan(json!({ "name": "home-20", "download": "1mbit" })), "there is a plan `home-20` alr"),
+        (plan(json!({ "name": "home-20", "download": "1mbit" })), "plan `home-20` already exists"),
         (
             json!({ "request": "add", "subscriber":
                 { "name": "x", "addresses": ["192.0.2.1"], "plan": "home-20" } }),
@@ -322,7 +322,10 @@ fn refuses() {
                 { "name": "x", "addresses": ["192.0.2.9"], "plan": "hoem-20" } }),
             "did you mean `home-20`?",
         ),
-        (json!({ "request": "remove_plan", "name": "home-20" }), "such as `alice`; change their plan"),
+        (
+            json!({ "request": "remove_plan", "name": "home-20" }),
+            "such as `alice`; change their plan",
+        ),
         (json!({ "request": "remove", "name": "alcie" }), "did you mean `alice`?"),
         (
             json!({ "request": "change", "name": "alice", "plna": "x" }),
@@ -347,7 +350,7 @@ fn refuses() {
         ("192.0.2.2", "192.0.2.1", "192.0.2.1/32 belongs to subscriber `alice`"),
         ("192.0.2.2", "192.0.2.0/33", "isp.toml:24: subscriber.addresses: `192.0.2.0/33` is neit"),
         ("device", "devcie", "isp.toml:4: isp.devcie: unknown key (did you mean `device`"),
-        ("plan = \"home-20\"", "plan = \"home-2\"", "isp.toml:17: subscriber.plan: there is no"),
+        ("plan = \"home-20\"", "plan = \"home-2\"", "isp.toml:17: subscriber.plan: no plan"),
     ] {
         access.write("isp.toml", &FILE.replacen(from, to, 1));
         let error = only_error_line(&check(&access.path("isp.toml")));

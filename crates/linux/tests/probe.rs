@@ -129,7 +129,7 @@ fn answers_that_are_lost_are_counted() {
 }
 
 #[test]
-fn whoever_does_not_know_the_token_cannot_answer() {
+fn an_answer_without_the_token_is_ignored() {
     if !privileged() {
         return;
     }

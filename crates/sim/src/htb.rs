@@ -187,7 +187,7 @@ impl<T> Htb<T> {
     }
 
     /// How many packets wait.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "not asked")]
     pub fn len(&self) -> usize {
         self.classes.iter().map(|class| class.waiting.len()).sum()
     }

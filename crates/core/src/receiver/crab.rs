@@ -131,7 +131,7 @@ impl Crab {
     pub fn new(spec: CrabSpec) -> Crab {
         assert!(!spec.weights.is_empty(), "there is at least the default group");
         assert!(spec.tuning.window_ticks > 0, "a window has at least one tick");
-        assert!(spec.tuning.probe_turns > 0, "somebody has a turn");
+        assert!(spec.tuning.probe_turns > 0, "a group has a turn");
         let capacity = spec.remembered.map(|rate| rate.scale(REMEMBERED_PART.0, REMEMBERED_PART.1));
         let mut crab = Crab {
             tuning: spec.tuning,

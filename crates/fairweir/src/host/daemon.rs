@@ -230,7 +230,7 @@ impl Daemon {
             Err(e) => return self.open(now, e.to_string()),
         };
         let interval = self.control.count(read_at, &samples);
-        let connections = match self.windows.observe(host, &self.settings) {
+        let connections = match self.windows.observe(host, &self.settings, interval) {
             Ok(connections) => connections,
             Err(e) => return self.open(now, e.to_string()),
         };

@@ -10,7 +10,7 @@ use fairweir_daemon::{
     Access, Answer, Error, Metrics, Peer, Progress, Service, Spec, StateDir, Watched,
 };
 use fairweir_linux::monotonic_now;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tracing::info;
 
 use crate::cli::HostArgs;
@@ -72,9 +72,18 @@ pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
 }
 
 /// What can be asked of this service beyond the requests of every daemon.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum HostRequest {}
+pub(crate) enum HostRequest {
+    /// Answered by [`crate::wire::Connections`].
+    Connections {
+        /// How many, those that received most first; at most [`CONNECTIONS_SHOWN_MAX`].
+        limit: usize,
+    },
+}
+
+/// The most connections in one reply.
+const CONNECTIONS_SHOWN_MAX: usize = 1_000;
 
 struct HostService {
     daemon: Daemon,
@@ -92,7 +101,9 @@ impl Service for HostService {
     type Request = HostRequest;
 
     fn access_for(request: &HostRequest) -> Access {
-        match *request {}
+        match request {
+            HostRequest::Connections { .. } => Access::Read,
+        }
     }
 
     fn deadline(&self) -> Time {
@@ -117,7 +128,11 @@ impl Service for HostService {
         _: Time,
         _: &mut Progress<'_>,
     ) -> Answer {
-        match request {}
+        match request {
+            HostRequest::Connections { limit } => {
+                Answer::value(&report::connections(&self.daemon, limit.min(CONNECTIONS_SHOWN_MAX)))
+            }
+        }
     }
 
     fn reload(&mut self, dry_run: bool, now: Time, _: &mut Progress<'_>) -> Result<String, String> {

@@ -2,12 +2,12 @@
 
 use fairweir_core::policy::Group;
 use fairweir_core::receiver::{Act, GroupDecision, GroupTotals};
-use fairweir_core::units::{Span, Time};
+use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::Host;
 
 use super::daemon::Daemon;
-use super::windows::Count;
-use crate::wire::{DelayStatus, GroupStatus, Status};
+use super::windows::{Count, Seen};
+use crate::wire::{ConnectionStatus, Connections, DelayStatus, GroupStatus, LimitedBy, Status};
 
 /// What fairweir on a receiving host does not cover, wherever it runs.
 const LIMITS: [&str; 3] = [
@@ -16,6 +16,43 @@ const LIMITS: [&str; 3] = [
      address and port only",
     "tunnels hide their contents",
 ];
+
+/// The connections of the last tick, those that received most first, at most `limit`.
+pub(super) fn connections(daemon: &Daemon, limit: usize) -> Connections {
+    let groups = daemon.settings.policy().groups();
+    let mut seen: Vec<&Seen> = daemon.windows.seen.iter().collect();
+    seen.sort_by_key(|seen| std::cmp::Reverse((seen.sample.received, seen.sample.id)));
+    let status = |seen: &&Seen| {
+        let group = groups.get(seen.sample.group).map_or("", |group| group.name.as_str());
+        connection_status(seen, group, daemon.windows.interval)
+    };
+    Connections { all: seen.len(), connections: seen.iter().take(limit).map(status).collect() }
+}
+
+fn connection_status(seen: &Seen, group: &str, interval: Span) -> ConnectionStatus {
+    let sample = &seen.sample;
+    let rate = Rate::from_volume(sample.received, interval);
+    let ceiling = sample.rtt.filter(|rtt| *rtt > Span::ZERO);
+    let ceiling = ceiling.map(|rtt| Rate::from_volume(sample.window, rtt));
+    let fills_window = ceiling.is_some_and(|most| rate >= most.scale(FILLS.0, FILLS.1));
+    ConnectionStatus {
+        id: sample.id,
+        group: group.to_owned(),
+        port: sample.port,
+        rate_bps: rate,
+        rtt_ms: sample.rtt.map(Span::as_millis_f64),
+        window_bytes: sample.window,
+        limited_by: match (fills_window, seen.is_bounded) {
+            (true, true) => LimitedBy::Share,
+            (true, false) => LimitedBy::Buffer,
+            (false, _) => LimitedBy::Sender,
+        },
+    }
+}
+
+/// A connection whose rate is this part of window / RTT sends as much as its window lets it. The
+/// window is a little larger than what is in flight, and the RTT lags.
+const FILLS: (u64, u64) = (7, 10);
 
 /// The status at `now`.
 pub(super) fn status(daemon: &Daemon, now: Time) -> Status {

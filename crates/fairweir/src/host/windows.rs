@@ -1,6 +1,7 @@
 //! The daemon's side of enforcement: the connections it watches, and the kernel as an enforcer.
 
 use fairweir_core::receiver::{Allocation, ConnectionSample, Enforcer, Windows};
+use fairweir_core::units::Span;
 use fairweir_linux::{Error, Host};
 
 use super::guard::Guard;
@@ -11,7 +12,19 @@ use super::settings::Settings;
 pub(super) struct WindowControl {
     /// Of the last tick, in the policy's order.
     pub(super) counts: Vec<Count>,
+    /// The connections of the last tick; at most `CONNECTIONS_MAX`.
+    pub(super) seen: Vec<Seen>,
+    /// The length of the last tick.
+    pub(super) interval: Span,
     guard: Guard,
+}
+
+/// A connection in the last tick.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) sample: ConnectionSample,
+    /// Whether its window has a bound.
+    pub(super) is_bounded: bool,
 }
 
 /// The connections of a group.
@@ -29,17 +42,22 @@ impl WindowControl {
         &mut self,
         host: &mut Host,
         settings: &Settings,
+        interval: Span,
     ) -> Result<Vec<ConnectionSample>, Error> {
         self.guard.beat();
         self.counts = vec![Count::default(); settings.policy().groups().len()];
+        self.seen.clear();
+        self.interval = interval;
         if !settings.watches_connections() {
             return Ok(Vec::new());
         }
         let samples = host.take_connections()?;
         for sample in &samples {
+            let is_bounded = host.is_bounded(sample.id);
             let count = &mut self.counts[sample.group];
             count.connections += 1;
-            count.bounded += u64::from(host.is_bounded(sample.id));
+            count.bounded += u64::from(is_bounded);
+            self.seen.push(Seen { sample: *sample, is_bounded });
         }
         Ok(samples)
     }

@@ -203,13 +203,13 @@ plan = \"slow\"
         assert!(twice.ends_with("isp.toml:10)"), "{twice}");
         let twice = error(&FILE.replace("bob", "alice"), &none);
         assert!(
-            twice.starts_with(":14: subscriber.name: there is a subscriber `alice`"),
+            twice.starts_with(":14: subscriber.name: subscriber `alice` already exists"),
             "{twice}"
         );
         let unknown = error(&FILE.replacen("plan = \"slow\"", "plan = \"slwo\"", 1), &none);
         assert!(unknown.contains(":10: subscriber.plan: no plan `slwo`"), "{unknown}");
         let plan = error(&FILE.replace("fast", "slow"), &none);
-        assert!(plan.starts_with(":7: plan.name: there is a plan `slow` already"), "{plan}");
+        assert!(plan.starts_with(":7: plan.name: plan `slow` already exists"), "{plan}");
         let mut overlay = Overlay::default();
         overlay.subscribers.insert("carol".into(), spec("carol", "192.0.2.1", "slow"));
         let taken = error(FILE, &overlay);

@@ -219,7 +219,7 @@ mod tests {
             "8:1: plan: is empty",
             "9:6: name: duplicate `alice`, first on line 4",
             "10:12: addresses: `192.0.2.7/24` has host bits set; write 192.0.2.0/24",
-            "11:6: row: a quote that does not end",
+            "11:6: row: unterminated quote",
             "12:12: addresses: is empty",
         ]) {
             assert!(found.starts_with(wanted), "{found}");

@@ -358,7 +358,10 @@ mod tests {
         for text in ["{}\n", "{\"fairweir_isp_journal\":1}\nbroken\n"] {
             fs::write(&path, text).unwrap();
             let error = format!("{:#}", Journal::open(&path).unwrap_err());
-            assert!(error.contains("isp.journal:") && error.contains("move it away"), "{error}");
+            assert!(
+                error.contains("isp.journal:") && error.contains("move the file away"),
+                "{error}"
+            );
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
     }

@@ -134,7 +134,9 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     let shown: String = name.chars().take(NAME_MAX).collect();
-    Err(format!("`{shown}` is not a valid name (1 to {NAME_MAX} bytes of letters, digits and -_.@:/+)"))
+    Err(format!(
+        "`{shown}` is not a valid name (1 to {NAME_MAX} bytes of letters, digits and -_.@:/+)"
+    ))
 }
 
 /// The longest name, in bytes.
@@ -280,7 +282,10 @@ mod tests {
             ("name = \"a\"", "isp.toml:1: plan.download: missing"),
             ("name = \"a\"\ndownload = \"0mbit\"", "isp.toml:3: plan.download: rate 0bit"),
             ("name = \"a\"\ndownload = \"5mbps\"", "isp.toml:3: plan.download: `5mbps` is ambig"),
-            ("name = \"a b\"\nupload = \"5mbit\"", "isp.toml:2: plan.name: `a b` is not a valid name"),
+            (
+                "name = \"a b\"\nupload = \"5mbit\"",
+                "isp.toml:2: plan.name: `a b` is not a valid name",
+            ),
             ("name = \"a\"\ndownlaod = \"5mbit\"", "isp.toml:3: plan.downlaod: unknown key (did"),
             ("name = \"a\"\nupload = \"5mbit\"\nqueue = 4", "isp.toml:4: plan.queue: unknown key"),
             ("name = \"a\"\nupload = \"5mbit\"\nqueues = 0", "isp.toml:4: plan.queues: found"),

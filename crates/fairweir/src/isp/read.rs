@@ -327,7 +327,7 @@ plan = "home-50"
                 header,
                 "isp.toml:8: isp.metrics: 0.0.0.0:9115 can be reached",
             ),
-            ("hook", "group = \"nobody-has-it\"\nhook", header, "isp.toml:6: isp.group: there is"),
+            ("hook", "group = \"nobody-has-it\"\nhook", header, "isp.toml:6: isp.group: no group"),
             (
                 "192.0.2.1",
                 "192.0.2.1/24",
@@ -336,7 +336,7 @@ plan = "home-50"
             ),
             ("name = \"alice\"", "", header, "isp.toml:13: subscriber.name: missing"),
             ("version", "versoin", header, "isp.toml:1: versoin: unknown key (did"),
-            ("", "", "name,plan\n", "subscribers.csv:1:1: header: the column `addresses`"),
+            ("", "", "name,plan\n", "subscribers.csv:1:1: header: column `addresses`"),
             ("", "", "name,addresses,plan\nb,x,y\n", "subscribers.csv:2:3: addresses: `x` is"),
         ] {
             let error = load(&GOOD.replacen(from, to, 1), csv).unwrap_err();

@@ -56,7 +56,7 @@ impl Host {
         }
         let attempted = format!("delete classes of {}", ifb.name);
         if let Err(e) = self.netlink.change_all(&attempted, &requests) {
-            tracing::debug!(error = %e, "classes that nobody needs stay");
+            tracing::debug!(error = %e, "unused classes stay");
         }
     }
 }

@@ -78,8 +78,7 @@ impl Host {
                     .to_owned(),
             ),
             Parts::NoOwners => self.limits.push(
-                "app:, unit:, cgroup: and user: match nothing (needs kernel 5.11)"
-                    .to_owned(),
+                "app:, unit:, cgroup: and user: match nothing (needs kernel 5.11)".to_owned(),
             ),
         }
         if let Err(e) = self.programs.attach_owners() {

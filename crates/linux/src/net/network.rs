@@ -11,7 +11,7 @@ pub fn identity(dev: &str) -> Option<String> {
     match find(dev) {
         Ok(identity) => identity,
         Err(e) => {
-            tracing::debug!(error = %e, dev, "the network cannot be told");
+            tracing::debug!(error = %e, dev, "the network is not identified");
             None
         }
     }

@@ -254,7 +254,7 @@ impl<T> Link<T> {
     }
 
     /// How many packets came in and were not taken out, without those that were dropped.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "not asked")]
     pub fn len(&self) -> usize {
         self.queue.len() + usize::from(self.transmission.is_some()) + self.departed.len()
     }

@@ -13,7 +13,7 @@ pub(in crate::isp) enum RegistryError {
     PlanExists(String),
     #[error("no plan `{name}`{hint}")]
     NoPlan { name: String, hint: String },
-    #[error("plan `{plan}` has {users} subscribers, such as `{one}`; change their plan first")]
+    #[error("plan `{plan}` has subscribers ({users}, such as `{one}`); change their plan first")]
     PlanInUse { plan: String, users: usize, one: String },
     #[error("too many plans (at most {PLANS_MAX})")]
     TooManyPlans,

@@ -54,15 +54,15 @@ fn what_cannot_be_is_refused_with_what_would_be_right() {
     registry.load(&subscriber("alice", &["192.0.2.1"], "slow"), Origin::File).unwrap();
     let none = || SubscriberSpec { addresses: Vec::new(), ..subscriber("bob", &[], "slow") };
     for (change, wanted) in [
-        (Change::Add(subscriber("alice", &["192.0.2.2"], "slow")), "already; change it"),
+        (Change::Add(subscriber("alice", &["192.0.2.2"], "slow")), "already exists"),
         (Change::Add(subscriber("bob", &["192.0.2.2"], "slwo")), "did you mean `slow`?"),
         (Change::Add(subscriber("b b", &["192.0.2.2"], "slow")), "is not a valid name"),
         (Change::Add(none()), "1 to 64 addresses, not 0"),
-        (Change::Add(subscriber("b", &["192.0.2.2", "192.0.2.2"], "slow")), "twice"),
+        (Change::Add(subscriber("b", &["192.0.2.2", "192.0.2.2"], "slow")), "duplicate"),
         (Change::Remove("alcie".into()), "did you mean `alice`?"),
-        (Change::RemovePlan("slow".into()), "1 subscribers have the plan `slow`, `alice` for"),
+        (Change::RemovePlan("slow".into()), "plan `slow` has subscribers (1, such as `alice`)"),
         (Change::RemovePlan("slwo".into()), "did you mean `slow`?"),
-        (Change::AddPlan(plan("slow", 1)), "already; change it"),
+        (Change::AddPlan(plan("slow", 1)), "already exists"),
         (Change::Alter { name: "alice".into(), addresses: None, plan: None }, "nothing to ch"),
     ] {
         let before = registry.clone();

@@ -1,0 +1,171 @@
+//! The view of the groups.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+
+use fairweir_core::units::Rate;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Sparkline;
+
+use super::{Top, mbit_plain};
+use crate::text::on_one_line;
+use crate::wire::GroupStatus;
+
+/// What groups can be sorted by.
+pub(super) const ORDERS: [&str; 4] = ["configuration", "rate", "share", "name"];
+
+/// The number of samples in a sparkline.
+const HISTORY_MAX: usize = 300;
+
+/// The least rate of a full bar, so that an idle link is drawn as idle.
+const SCALE_MIN_BPS: u64 = 1_000_000;
+
+/// From this width on the history of rates is shown.
+const WIDTH_WITH_HISTORY: u16 = 110;
+
+/// Recent rates by group, newest last.
+#[derive(Default)]
+pub(super) struct History {
+    rates: BTreeMap<String, VecDeque<u64>>,
+}
+
+impl History {
+    pub(super) fn take_in(&mut self, groups: &[GroupStatus]) {
+        self.rates.retain(|name, _| groups.iter().any(|g| g.name == *name));
+        for group in groups {
+            let rates = self.rates.entry(group.name.clone()).or_default();
+            if rates.len() == HISTORY_MAX {
+                rates.pop_front();
+            }
+            rates.push_back(group.decision.rate.as_bps());
+        }
+    }
+
+    /// The rate of a full bar: the capacity, or the highest rate seen.
+    fn scale(&self, capacity: Option<Rate>) -> u64 {
+        let seen = self.rates.values().flatten().copied().max().unwrap_or(0);
+        capacity.map_or(0, Rate::as_bps).max(seen).max(SCALE_MIN_BPS)
+    }
+}
+
+pub(super) fn draw(top: &Top, frame: &mut Frame<'_>, titles: Rect, list: Rect) {
+    let names = ["GROUP", "WEIGHT", "", "RATE", "SHARE", "CONN", "STATE", "HISTORY"];
+    let cells = columns(titles);
+    for (i, (name, cell)) in names.into_iter().zip(cells).enumerate() {
+        let line = Line::from(name).dim();
+        frame.render_widget(if is_number(i) { line.right_aligned() } else { line }, cell);
+    }
+    let scale = top.history.scale(top.status.capacity_bps);
+    for (row, group) in list.rows().zip(sorted(top).into_iter().skip(top.offset)) {
+        draw_group(top, frame, row, group, scale);
+    }
+}
+
+fn sorted(top: &Top) -> Vec<&GroupStatus> {
+    let mut groups: Vec<&GroupStatus> = top.status.groups.iter().collect();
+    match ORDERS[top.order] {
+        "rate" => groups.sort_by_key(|g| Reverse(g.decision.rate)),
+        "share" => groups.sort_by_key(|g| Reverse(g.decision.share)),
+        "name" => groups.sort_by(|a, b| a.name.cmp(&b.name)),
+        _ => {}
+    }
+    groups
+}
+
+fn draw_group(top: &Top, frame: &mut Frame<'_>, row: Rect, group: &GroupStatus, scale: u64) {
+    let cells = columns(row);
+    let decision = &group.decision;
+    let texts = [
+        Line::from(on_one_line(&group.name)).bold(),
+        Line::from(group.weight.to_string()),
+        bar(group, scale, cells[2].width.into()),
+        Line::from(mbit_plain(decision.rate)),
+        Line::from(mbit_plain(decision.share)),
+        Line::from(group.connections.to_string()),
+        Line::from(decision.state.to_string()).dim(),
+    ];
+    for (i, (line, cell)) in texts.into_iter().zip(&cells).enumerate() {
+        frame.render_widget(if is_number(i) { line.right_aligned() } else { line }, *cell);
+    }
+    if let (Some(cell), Some(rates)) = (cells.get(7), top.history.rates.get(&group.name)) {
+        let newest = rates.len().saturating_sub(cell.width.into());
+        let shown: Vec<u64> = rates.iter().skip(newest).copied().collect();
+        frame.render_widget(Sparkline::default().data(shown).max(scale).fg(Color::Cyan), *cell);
+    }
+}
+
+/// Weight, rate, share and connections.
+fn is_number(column: usize) -> bool {
+    matches!(column, 1 | 3..=5)
+}
+
+/// The columns of a line; the history only where there is room.
+fn columns(row: Rect) -> Vec<Rect> {
+    let mut widths = vec![
+        Constraint::Length(16),
+        Constraint::Length(6),
+        Constraint::Min(8),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(5),
+        Constraint::Length(15),
+    ];
+    if row.width >= WIDTH_WITH_HISTORY {
+        widths.push(Constraint::Percentage(25));
+    }
+    Layout::horizontal(widths).spacing(1).split(row).to_vec()
+}
+
+/// The rate as a bar of `width` cells, with a mark at the fair share.
+fn bar(group: &GroupStatus, scale: u64, width: usize) -> Line<'static> {
+    let cells = |bps: u64| (bps as u128 * width as u128 / u128::from(scale)) as usize;
+    let (rate_bps, share_bps) = (group.decision.rate.as_bps(), group.decision.share.as_bps());
+    let full = cells(rate_bps).min(width);
+    let share = cells(share_bps).min(width.saturating_sub(1));
+    // Blue and yellow are distinguishable with every common colour deficiency.
+    let fair = rate_bps.abs_diff(share_bps) <= share_bps / 10;
+    let color = if fair { Color::Blue } else { Color::Yellow };
+    let cell = |i: usize| match (i == share && share_bps > 0, i < full) {
+        (true, _) => Span::styled("│", Style::new().fg(Color::White).bold()),
+        (false, true) => Span::styled("█", Style::new().fg(color)),
+        (false, false) => Span::styled("·", Style::new().dim()),
+    };
+    Line::from((0..width).map(cell).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use fairweir_core::receiver::GroupDecision;
+
+    use super::*;
+
+    #[test]
+    fn a_bar_is_as_long_as_the_rate_and_marks_the_share() {
+        let text = |rate, share, scale, width| -> String {
+            let decision = GroupDecision {
+                rate: Rate::bps(rate),
+                share: Rate::bps(share),
+                ..GroupDecision::default()
+            };
+            let group = GroupStatus { decision, ..GroupStatus::default() };
+            bar(&group, scale, width).spans.iter().map(|s| s.content.as_ref()).collect()
+        };
+        assert_eq!(text(5, 8, 10, 10), "█████···│·");
+        assert_eq!(text(50, 50, 10, 4), "███│");
+    }
+
+    #[test]
+    fn the_history_stays_short_and_forgets_groups_that_are_gone() {
+        let mut history = History::default();
+        let group = |name: &str| GroupStatus { name: name.into(), ..GroupStatus::default() };
+        for _ in 0..HISTORY_MAX + 2 {
+            history.take_in(&[group("a"), group("b")]);
+        }
+        assert!(history.rates.values().all(|h| h.len() == HISTORY_MAX));
+        history.take_in(&[group("b")]);
+        assert_eq!(history.rates.keys().collect::<Vec<_>>(), ["b"]);
+    }
+}
