@@ -140,7 +140,7 @@ static __always_inline int police_frame(struct xdp_md *xdp)
 
 	if (!read_frame(&frame, &p, settings.has_ethernet))
 		return XDP_PASS;
-	describe_flow(&p, &flow, settings.is_upload);
+	describe_flow(&frame, &p, &flow, settings.is_upload);
 	switch (police(&flow, wire_size(bpf_xdp_get_buff_len(xdp)), 1)) {
 	case VERDICT_DROP:
 		return XDP_DROP;
@@ -168,7 +168,7 @@ int police_skb(struct __sk_buff *skb)
 
 	if (!read_frame(&frame, &p, settings.has_ethernet))
 		return TC_ACT_UNSPEC;
-	describe_flow(&p, &flow, settings.is_upload);
+	describe_flow(&frame, &p, &flow, settings.is_upload);
 	size = wire_size(skb->len + tag);
 	if (skb->gso_size) {
 		segments = count_segments(skb, &frame, &p, &header);

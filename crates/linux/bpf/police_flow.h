@@ -14,17 +14,31 @@ struct flow {
 	__u32 ecn;
 };
 
-static __always_inline void describe_flow(const struct packet *p, struct flow *flow, int is_upload)
+/* Addresses are read from the frame again: copies that are carried along cost more. */
+static __always_inline void describe_flow(const struct frame *frame, const struct packet *p,
+					  struct flow *flow, int is_upload)
 {
-	flow->is_ip6 = p->family == AF_INET6;
+	struct ip4_header *ip4;
+	struct ip6_header *ip6;
+
+	if (p->family == AF_INET) {
+		ip4 = frame_at(frame, p->ip_at, sizeof(*ip4));
+		if (ip4) {
+			flow->remote[0] = bpf_ntohl(is_upload ? ip4->destination : ip4->source);
+			flow->local[0] = bpf_ntohl(is_upload ? ip4->source : ip4->destination);
+		}
+	} else {
+		flow->is_ip6 = 1;
+		ip6 = frame_at(frame, p->ip_at, sizeof(*ip6));
+#pragma unroll
+		for (int i = 0; i < 4 && ip6; i++) {
+			flow->remote[i] = bpf_ntohl(is_upload ? ip6->destination[i] : ip6->source[i]);
+			flow->local[i] = bpf_ntohl(is_upload ? ip6->source[i] : ip6->destination[i]);
+		}
+	}
 	flow->protocol = p->transport;
 	flow->dscp = p->tos >> 2;
 	flow->ecn = p->tos & 3;
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		flow->remote[i] = bpf_ntohl(is_upload ? p->destination[i] : p->source[i]);
-		flow->local[i] = bpf_ntohl(is_upload ? p->source[i] : p->destination[i]);
-	}
 	if (p->is_fragment)
 		return;
 	flow->port_remote = bpf_ntohs(is_upload ? p->port_destination : p->port_source);
