@@ -1,6 +1,9 @@
-//! What the BPF programs and user space say to each other: `bpf/abi.h`, field by field.
+//! The structures that BPF programs and user space share: `bpf/abi.h`, field by field. The numbers
+//! come from the header itself.
 
 use std::mem::size_of;
+
+use super::header;
 
 /// Plain numbers without padding, which the kernel reads and writes as bytes.
 ///
@@ -126,14 +129,14 @@ unsafe impl Plain for InitialWindows {}
 unsafe impl Plain for ConnectionRecord {}
 
 const _: () = {
-    assert!(size_of::<Config>() == 48);
-    assert!(size_of::<Counter>() == 16);
-    assert!(size_of::<Counters>() == 4136);
-    assert!(size_of::<Prefix4>() == 8);
-    assert!(size_of::<Prefix6>() == 20);
-    assert!(size_of::<Talker>() == 72);
-    assert!(size_of::<InitialWindows>() == 1024);
-    assert!(size_of::<ConnectionRecord>() == 64);
+    assert!(size_of::<Config>() as u64 == header::SIZE_OF_CONFIG);
+    assert!(size_of::<Counter>() as u64 == header::SIZE_OF_COUNTER);
+    assert!(size_of::<Counters>() as u64 == header::SIZE_OF_COUNTERS);
+    assert!(size_of::<Prefix4>() as u64 == header::SIZE_OF_PREFIX4);
+    assert!(size_of::<Prefix6>() as u64 == header::SIZE_OF_PREFIX6);
+    assert!(size_of::<Talker>() as u64 == header::SIZE_OF_TALKER);
+    assert!(size_of::<InitialWindows>() as u64 == header::SIZE_OF_INITIAL_WINDOWS);
+    assert!(size_of::<ConnectionRecord>() as u64 == header::SIZE_OF_CONNECTION_RECORD);
 };
 
 /// A name as a key of a map: zero-padded, and cut where the kernel's copy is cut.
@@ -146,28 +149,28 @@ pub(crate) fn name(text: &str) -> [u8; NAME_BYTES] {
 }
 
 /// Classes that a device can have; a slot is the number of a class, counted from 0.
-pub(crate) const SLOTS_MAX: usize = 256;
-pub(crate) const NAME_BYTES: usize = 64;
-pub(crate) const PORTS: usize = 65_536;
+pub(crate) const SLOTS_MAX: usize = header::SLOTS_MAX as usize;
+pub(crate) const NAME_BYTES: usize = header::NAME_BYTES as usize;
+pub(crate) const PORTS: usize = header::PORTS as usize;
 
-pub(crate) const FEATURE_PREFIX4: u32 = 1 << 0;
-pub(crate) const FEATURE_PREFIX6: u32 = 1 << 1;
-pub(crate) const FEATURE_REMOTE_PORTS: u32 = 1 << 2;
-pub(crate) const FEATURE_LOCAL_PORTS: u32 = 1 << 3;
-pub(crate) const FEATURE_OWNERS: u32 = 1 << 4;
-pub(crate) const FEATURE_CENSUS: u32 = 1 << 5;
-pub(crate) const FEATURE_WINDOWS: u32 = 1 << 6;
-pub(crate) const FEATURE_TRANSIT: u32 = 1 << 7;
+pub(crate) const FEATURE_PREFIX4: u32 = header::FEATURE_PREFIX4 as u32;
+pub(crate) const FEATURE_PREFIX6: u32 = header::FEATURE_PREFIX6 as u32;
+pub(crate) const FEATURE_REMOTE_PORTS: u32 = header::FEATURE_REMOTE_PORTS as u32;
+pub(crate) const FEATURE_LOCAL_PORTS: u32 = header::FEATURE_LOCAL_PORTS as u32;
+pub(crate) const FEATURE_OWNERS: u32 = header::FEATURE_OWNERS as u32;
+pub(crate) const FEATURE_CENSUS: u32 = header::FEATURE_CENSUS as u32;
+pub(crate) const FEATURE_WINDOWS: u32 = header::FEATURE_WINDOWS as u32;
+pub(crate) const FEATURE_TRANSIT: u32 = header::FEATURE_TRANSIT as u32;
 
 /// Every bound of a window that is set ends in these bits.
-pub(crate) const CLAMP_MARK: u32 = 0x5b;
-pub(crate) const CLAMP_MARK_MASK: u32 = 0x7f;
+pub(crate) const CLAMP_MARK: u32 = header::CLAMP_MARK as u32;
+pub(crate) const CLAMP_MARK_MASK: u32 = header::CLAMP_MARK_MASK as u32;
 
 /// The tables of ports, in the order of `PORT_TABLE_*`.
-pub(crate) const PORT_TABLES: usize = 4;
+pub(crate) const PORT_TABLES: usize = header::PORT_TABLES as usize;
 
-pub(crate) const TALKER_APP: u64 = 1;
-pub(crate) const TALKER_USER: u64 = 2;
-pub(crate) const TALKER_CGROUP: u64 = 3;
-pub(crate) const TALKER_PREFIX4: u64 = 4;
-pub(crate) const TALKER_PREFIX6: u64 = 5;
+pub(crate) const TALKER_APP: u64 = header::TALKER_APP;
+pub(crate) const TALKER_USER: u64 = header::TALKER_USER;
+pub(crate) const TALKER_CGROUP: u64 = header::TALKER_CGROUP;
+pub(crate) const TALKER_PREFIX4: u64 = header::TALKER_PREFIX4;
+pub(crate) const TALKER_PREFIX6: u64 = header::TALKER_PREFIX6;

@@ -20,6 +20,12 @@ use crate::classify::rules::{self, Rules, Table};
 
 pub(crate) mod abi;
 
+/// The numbers of `bpf/abi.h` and `bpf/police_abi.h`, as the build script reads them.
+#[allow(dead_code, unused_parens, missing_docs)]
+pub(crate) mod header {
+    include!(concat!(env!("OUT_DIR"), "/header.rs"));
+}
+
 /// The loaded programs, and what they are attached to; everything goes when this drops.
 pub(crate) struct Programs {
     object: Object,

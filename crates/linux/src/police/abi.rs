@@ -3,6 +3,7 @@
 use std::mem::size_of;
 
 use crate::bpf::abi::Plain;
+use crate::bpf::header;
 
 /// `struct police_entry`.
 #[repr(C)]
@@ -152,49 +153,49 @@ unsafe impl Plain for Settings {}
 unsafe impl Plain for Bench {}
 
 const _: () = {
-    assert!(size_of::<Entry>() == 8);
-    assert!(size_of::<Prefixes>() == 8);
-    assert!(size_of::<Criterion>() == 40);
+    assert!(size_of::<Entry>() as u64 == header::SIZE_OF_POLICE_ENTRY);
+    assert!(size_of::<Prefixes>() as u64 == header::SIZE_OF_POLICE_PREFIXES);
+    assert!(size_of::<Criterion>() as u64 == header::SIZE_OF_POLICE_CRITERION);
     assert!(size_of::<Choice>() == 2);
-    assert!(size_of::<PlanInner>() == 24);
-    assert!(size_of::<PlanLeaf>() == 16);
-    assert!(size_of::<Plan>() == 2_632);
-    assert!(size_of::<Totals>() == 40);
+    assert!(size_of::<PlanInner>() as u64 == header::SIZE_OF_POLICE_PLAN_INNER);
+    assert!(size_of::<PlanLeaf>() as u64 == header::SIZE_OF_POLICE_PLAN_LEAF);
+    assert!(size_of::<Plan>() as u64 == header::SIZE_OF_POLICE_PLAN);
+    assert!(size_of::<Totals>() as u64 == header::SIZE_OF_POLICE_TOTALS);
     assert!(size_of::<SlotHeader>() == 24);
     assert!(size_of::<Settings>() == 16);
     assert!(size_of::<Bench>() == 16);
 };
 
 /// Numbers of plans that the kernel has; 0 is none.
-pub(crate) const PLANS: u32 = 1_024;
+pub(crate) const PLANS: u32 = header::POLICE_PLANS as u32;
 /// Places for plans.
-pub(crate) const PLACES: u32 = 2 * PLANS;
+pub(crate) const PLACES: u32 = header::POLICE_PLACES as u32;
 /// Size classes of slots.
-pub(crate) const CLASSES: usize = 4;
-pub(crate) const CLASS_SHIFT: u32 = 30;
+pub(crate) const CLASSES: usize = header::POLICE_CLASSES as usize;
+pub(crate) const CLASS_SHIFT: u32 = header::POLICE_CLASS_SHIFT as u32;
 /// Slots of a chunk.
-pub(crate) const CHUNK: u32 = 1 << 10;
+pub(crate) const CHUNK: u32 = header::POLICE_CHUNK as u32;
 /// Chunks of a class.
-pub(crate) const CHUNKS: u32 = 4_096;
+pub(crate) const CHUNKS: u32 = header::POLICE_CHUNKS as u32;
 
-pub(crate) const LEAVES_MAX: usize = 64;
-pub(crate) const INNERS_MAX: usize = 5;
-pub(crate) const CRITERIA_MAX: usize = 32;
+pub(crate) const LEAVES_MAX: usize = header::POLICE_LEAVES_MAX as usize;
+pub(crate) const INNERS_MAX: usize = header::POLICE_INNERS_MAX as usize;
+pub(crate) const CRITERIA_MAX: usize = header::POLICE_CRITERIA_MAX as usize;
 
-pub(crate) const KIND_BUCKET: u32 = 1;
-pub(crate) const KIND_PHANTOM: u32 = 2;
+pub(crate) const KIND_BUCKET: u32 = header::POLICE_KIND_BUCKET as u32;
+pub(crate) const KIND_PHANTOM: u32 = header::POLICE_KIND_PHANTOM as u32;
 
-pub(crate) const MATCH_DSCP: u8 = 0;
-pub(crate) const MATCH_PORT_REMOTE: u8 = 1;
-pub(crate) const MATCH_PORT_LOCAL: u8 = 2;
-pub(crate) const MATCH_IP: u8 = 3;
+pub(crate) const MATCH_DSCP: u8 = header::POLICE_MATCH_DSCP as u8;
+pub(crate) const MATCH_PORT_REMOTE: u8 = header::POLICE_MATCH_PORT_REMOTE as u8;
+pub(crate) const MATCH_PORT_LOCAL: u8 = header::POLICE_MATCH_PORT_LOCAL as u8;
+pub(crate) const MATCH_IP: u8 = header::POLICE_MATCH_IP as u8;
 
 /// How many leaves and inner nodes a slot of each class has room for, and its bytes.
 pub(crate) const CLASS_ROOMS: [ClassRoom; CLASSES] = [
-    ClassRoom { leaves: 1, inners: 1, bytes: 136 },
-    ClassRoom { leaves: 4, inners: 4, bytes: 376 },
-    ClassRoom { leaves: 16, inners: 4, bytes: 664 },
-    ClassRoom { leaves: 64, inners: 5, bytes: 1_872 },
+    ClassRoom { leaves: 1, inners: 1, bytes: header::SIZE_OF_POLICE_SLOT_1 as usize },
+    ClassRoom { leaves: 4, inners: 4, bytes: header::SIZE_OF_POLICE_SLOT_4 as usize },
+    ClassRoom { leaves: 16, inners: 4, bytes: header::SIZE_OF_POLICE_SLOT_16 as usize },
+    ClassRoom { leaves: 64, inners: 5, bytes: header::SIZE_OF_POLICE_SLOT_64 as usize },
 ];
 
 /// What fits into a slot of a class.
