@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
 use clap::{Args, Parser};
 use fairweir_config::Override;
 use fairweir_config::host;
@@ -10,8 +9,8 @@ use fairweir_config::value::{parse_capacity, parse_control};
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span};
 use fairweir_scenario::play::Seeds;
-use nix::unistd::{Gid, Group};
 
+use crate::daemon_args::{RunDir, UserGroup};
 use crate::instance;
 use crate::isp::{self, cli::IspArgs};
 
@@ -110,36 +109,6 @@ pub(crate) enum SimCommand {
     /// Check a scenario and list its events.
     #[command(after_help = SIM_CHECK_EXAMPLES)]
     Check(ScenarioArgs),
-}
-
-/// The directory of the daemons' sockets.
-#[derive(Debug, Args)]
-pub(crate) struct RunDir {
-    /// Directory of the daemons' sockets.
-    #[arg(long, value_name = "DIR", default_value = "/run/fairweir")]
-    pub(crate) run_dir: PathBuf,
-}
-
-/// Who may see what a daemon does.
-#[derive(Debug, Args)]
-pub(crate) struct UserGroup {
-    /// Members of this group may read status and metrics.
-    #[arg(long, value_name = "GROUP")]
-    user_group: Option<String>,
-}
-
-impl UserGroup {
-    /// The group's number.
-    ///
-    /// # Errors
-    /// If the system has no such group.
-    pub(crate) fn group(&self) -> anyhow::Result<Option<Gid>> {
-        let Some(name) = &self.user_group else { return Ok(None) };
-        match Group::from_name(name)? {
-            Some(group) => Ok(Some(group.gid)),
-            None => bail!("--user-group: there is no group `{name}` on this system"),
-        }
-    }
 }
 
 /// `fairweir host`.

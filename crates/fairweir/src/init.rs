@@ -253,7 +253,7 @@ fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::RunDir;
+    use crate::daemon_args::RunDir;
     use fairweir_config::host::Config;
 
     fn talker(who: Who, kb: u64) -> Talker {

@@ -14,6 +14,7 @@ use tracing_subscriber::EnvFilter;
 
 mod check;
 mod cli;
+mod daemon_args;
 mod device;
 mod doctor;
 #[cfg(feature = "evidence")]

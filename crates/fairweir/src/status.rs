@@ -1,16 +1,14 @@
 //! `fairweir status`: the state of a running daemon as a table.
 
-use std::io::{self, Write};
+use std::io::Write;
 
-use fairweir_core::units::Rate;
 use fairweir_daemon::{Access, Request};
 
 use crate::cli::StatusArgs;
 use crate::host::client::find;
-use crate::table::{self, Align};
+use crate::host::show::{headline, last_reason, notes, print_groups};
 use crate::text;
-use crate::wire::{ProbeStatus, Status};
-use crate::words::{count, mbit};
+use crate::wire::Status;
 
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
     let mut client = find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Read)?;
@@ -29,104 +27,4 @@ pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
         writeln!(out, "{label}: {text}")?;
     }
     Ok(())
-}
-
-/// Device, control, capacity and whether downloads are shaped, on one line.
-pub(crate) fn headline(status: &Status) -> String {
-    let doing = match (&status.open_reason, status.enforcing, status.dry_run) {
-        (Some(_), ..) => "all traffic passes unshaped",
-        (None, _, true) => "dry run: enforcing nothing",
-        (None, true, false) => "enforcing",
-        (None, false, false) => "not enforcing",
-    };
-    let capacity = match status.capacity_bps {
-        Some(rate) => format!("capacity {}", mbit(rate.as_bps())),
-        None => "capacity unknown".to_owned(),
-    };
-    let minutes = status.since_s as u64 / 60;
-    format!("{}  {}  {capacity}  {doing}  up {minutes} min", status.dev, status.control)
-}
-
-/// The reason of the last action other than `measure`, which most ticks are.
-pub(crate) fn last_reason(status: &Status) -> &str {
-    status.changes.last().map_or(&status.reason, |change| &change.reason)
-}
-
-/// Notes for the user below the table.
-pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
-    let mut notes = Vec::new();
-    if let Some(reason) = &status.open_reason {
-        notes.push(("unshaped", reason.clone()));
-    }
-    if let Some(error) = &status.config_error {
-        notes.push(("configuration error", error.clone()));
-    }
-    if let Some(remembered) = status.remembered {
-        let (capacity, hours) = (mbit(remembered.capacity_bps.as_bps()), remembered.age_s / 3600);
-        let network = status.network.as_deref().unwrap_or("this network");
-        notes
-            .push(("stored capacity", format!("{capacity} for {network}, {hours} h old at start")));
-    }
-    if let Some(delay) = &status.delay {
-        let of = format!("{}, {}", delay.source, count(delay.samples as usize, "sample"));
-        notes.push(("queue at the ISP", format!("{:.1} ms ({of})", delay.mean_ms)));
-    }
-    if status.connections > 0 {
-        let (all, bounded) = (status.connections, status.bounded_connections);
-        notes.push(("connections", format!("{all}, {bounded} with a limited receive window")));
-    }
-    notes.extend(status.probe.as_ref().map(|probe| ("probe", probe_note(probe))));
-    notes.extend(status.limits.iter().map(|limit| ("limit", limit.clone())));
-    notes
-}
-
-/// The reflector, how often it answered and how quickly.
-fn probe_note(probe: &ProbeStatus) -> String {
-    let mut note = match &probe.reflector {
-        Some(reflector) => {
-            format!("{reflector} answered {} of {} requests", probe.answered, probe.sent)
-        }
-        None => "no reflector found".to_owned(),
-    };
-    if let Some(ms) = probe.rtt_last_ms {
-        note.push_str(&format!(", last RTT {ms:.1} ms"));
-    }
-    if let Some(error) = &probe.error {
-        note.push_str(&format!("; {error}"));
-    }
-    note
-}
-
-/// Prints the groups of `status`, one per line.
-pub(crate) fn print_groups(out: &mut impl Write, status: &Status) -> io::Result<()> {
-    let row = |group: &crate::wire::GroupStatus| {
-        let rate = |rate: Rate| mbit(rate.as_bps());
-        let or_dash = |optional: Option<Rate>| optional.map_or_else(|| "-".to_owned(), rate);
-        let decision = &group.decision;
-        vec![
-            group.name.clone(),
-            group.weight.to_string(),
-            rate(decision.rate),
-            rate(decision.share),
-            or_dash(decision.demand),
-            or_dash(decision.ceil),
-            decision.state.to_string(),
-            group.drops.to_string(),
-            group.backlog_bytes.to_string(),
-            group.received_bytes.to_string(),
-        ]
-    };
-    let headings = [
-        ("GROUP", Align::Left),
-        ("WEIGHT", Align::Right),
-        ("RATE", Align::Right),
-        ("SHARE", Align::Right),
-        ("DEMAND", Align::Right),
-        ("CEIL", Align::Right),
-        ("STATE", Align::Left),
-        ("DROPS", Align::Right),
-        ("BACKLOG", Align::Right),
-        ("RECEIVED", Align::Right),
-    ];
-    table::print(out, &headings, &status.groups.iter().map(row).collect::<Vec<_>>())
 }

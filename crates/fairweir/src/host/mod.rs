@@ -15,7 +15,6 @@ use tracing::info;
 
 use crate::cli::HostArgs;
 use crate::device::check_exists;
-use crate::status;
 use crate::text;
 use crate::wire::Status;
 use fairweir_config::host::conf_d;
@@ -27,6 +26,7 @@ pub(crate) mod guard;
 mod memory;
 mod report;
 mod settings;
+pub(crate) mod show;
 mod windows;
 
 use daemon::{Daemon, next_tick};
@@ -163,8 +163,8 @@ impl Say {
         if self.as_json {
             return out.write_all(fairweir_daemon::as_line(status).as_bytes());
         }
-        writeln!(out, "{}\n{}", status::headline(status), status::last_reason(status))?;
-        status::print_groups(out, status)?;
+        writeln!(out, "{}\n{}", show::headline(status), show::last_reason(status))?;
+        show::print_groups(out, status)?;
         writeln!(out)
     }
 }

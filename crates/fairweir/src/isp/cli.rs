@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::read;
-use crate::cli::{RunDir, UserGroup};
+use crate::daemon_args::{RunDir, UserGroup};
 
 /// `fairweir isp`: the daemon, or a command to it.
 #[derive(Debug, Args)]

@@ -21,7 +21,7 @@ use super::journal::{self, Journal};
 use super::plan::PlanEntry;
 use super::wire::{Addresses, Imported, Listing, Request};
 use super::{NAME, show, top};
-use crate::cli::RunDir;
+use crate::daemon_args::RunDir;
 use crate::progress::Count;
 use crate::table::{self, Align};
 use crate::text;

@@ -17,7 +17,7 @@ use ratatui::widgets::Paragraph;
 use crate::cli::TopArgs;
 use crate::host::HostRequest;
 use crate::host::client::find;
-use crate::status::{headline, last_reason, notes};
+use crate::host::show::{headline, last_reason, notes};
 use crate::terminal::is_quit;
 use crate::text::on_one_line;
 use crate::wire::{Connections, Status};
