@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
+mod circles;
 mod phrases;
 mod tidy;
 
@@ -14,7 +15,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.first().map(String::as_str) {
         Some("tidy") => tidy::run(),
         other => Err(anyhow::anyhow!(
-            "unknown chore `{}`; allowed is `tidy` (format, lints, architecture, phrases)",
+            "unknown chore `{}`; allowed is `tidy` (format, lints, architecture, circles, phrases)",
             other.unwrap_or("")
         )),
     };

@@ -24,7 +24,7 @@ const AVOIDED: &[&str] = &[
 ];
 
 /// Where tests of a module begin: their strings are not for users.
-const TESTS: &str = "#[cfg(test)]\nmod tests";
+pub(crate) const TESTS: &str = "#[cfg(test)]\nmod tests";
 
 /// Finds avoided phrases.
 pub(crate) fn run() -> Result<()> {
@@ -98,7 +98,7 @@ fn literals(code: &str) -> Vec<(usize, String)> {
     found
 }
 
-fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+pub(crate) fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let entries = fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))?;
     for entry in entries {
@@ -113,7 +113,7 @@ fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn read(path: &Path) -> Result<String> {
+pub(crate) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
 }
 

@@ -38,6 +38,7 @@ const MAY_BE_UNSAFE: &[&str] = &["fairweir-linux"];
 
 pub(crate) fn run() -> Result<()> {
     architecture()?;
+    crate::circles::run()?;
     crate::phrases::run()?;
     crate::run("cargo", &["fmt", "--all", "--check"])?;
     crate::run(
