@@ -159,6 +159,7 @@ pub fn run<S: Service, E: From<Error>>(
         watchdog: &mut watchdog,
         clock: spec.clock,
         reload_at: None,
+        has_reloaded: false,
         stop: false,
     };
     let ran = frame.run(&mut events);
@@ -186,6 +187,7 @@ struct Frame<'d, S> {
     watchdog: &'d mut Watchdog,
     clock: fn() -> Time,
     reload_at: Option<Time>,
+    has_reloaded: bool,
     stop: bool,
 }
 
@@ -205,7 +207,6 @@ impl<S: Service> Frame<'_, S> {
                 self.reload_at = None;
                 // The outcome is logged, and the service keeps an error for its status.
                 let _ = self.reload(None, false, now);
-                events.watch(self.service.watched());
             }
             if now >= self.service.deadline() {
                 self.service.handle_tick(now)?;
@@ -213,6 +214,10 @@ impl<S: Service> Frame<'_, S> {
             for (peer, line) in self.server.take_requests(now) {
                 let answer = self.answer(peer, &line, now);
                 self.server.answer(peer, &answer, now);
+            }
+            // Another configuration may name other files.
+            if std::mem::take(&mut self.has_reloaded) {
+                events.watch(self.service.watched());
             }
             if let Some(http) = self.http {
                 http.serve(now, |top| self.service.metrics(top, now));
@@ -262,6 +267,7 @@ impl<S: Service> Frame<'_, S> {
     fn reload(&mut self, peer: Option<Peer>, dry_run: bool, now: Time) -> Result<String, String> {
         let mut progress = progress(self.server, self.watchdog, self.clock, peer);
         let outcome = self.service.reload(dry_run, now, &mut progress);
+        self.has_reloaded |= !dry_run;
         match &outcome {
             _ if dry_run => {}
             Ok(done) => info!("configuration reloaded: {done}"),
