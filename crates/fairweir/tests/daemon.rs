@@ -208,7 +208,7 @@ fn off_stops_a_daemon_that_answers_and_one_that_does_not() {
     let programs = daemon.programs();
     assert!(!programs.is_empty());
     let said = off(&stage);
-    assert!(said.contains("everything removed"), "{said}");
+    assert!(said.contains("removed everything"), "{said}");
     assert_eq!(daemon.end().0, Some(0));
     assert_nothing_is_left(&stage);
     assert_gone(&stage, &programs);

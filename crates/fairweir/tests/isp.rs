@@ -324,7 +324,7 @@ fn refuses() {
         ),
         (
             json!({ "request": "remove_plan", "name": "home-20" }),
-            "such as `alice`; change their plan",
+            "has subscribers (1, such as `alice`)",
         ),
         (json!({ "request": "remove", "name": "alcie" }), "did you mean `alice`?"),
         (

@@ -235,6 +235,6 @@ fn what_takes_long_says_so_and_can_be_interrupted() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.starts_with("this takes about "), "{said}");
+    assert!(said.starts_with("estimated time: about "), "{said}");
     assert!(said.ends_with("fairweir: interrupted\n") && output.stdout.is_empty(), "{said}");
 }
