@@ -80,7 +80,7 @@ fn rated(table: &mut Table<'_>, end: Time) -> Result<Capacity, ConfigError> {
         }
         (Some(burst), Some(line_rate)) => {
             if burst.value == Bytes::ZERO {
-                return Err(burst.place.error("a burst must be positive; expected more"));
+                return Err(burst.place.error("a burst must be greater than zero"));
             }
             let most = steps.iter().map(|step| step.rate).fold(Rate::ZERO, Rate::max);
             if line_rate.value < most {

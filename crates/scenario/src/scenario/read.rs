@@ -325,7 +325,7 @@ fn demand<'t>(table: &mut Table<'t>) -> Result<Option<Placed<'t, Option<Rate>>>,
         return Ok(Some(Placed { value: None, place }));
     }
     match value.parse::<Rate>() {
-        Ok(Rate::ZERO) => Err(place.error("a demand must be positive; expected a rate above it")),
+        Ok(Rate::ZERO) => Err(place.error("a demand must be greater than zero")),
         Ok(rate) => Ok(Some(Placed { value: Some(rate), place })),
         Err(e) => Err(place.error(format!("{e}; or `unlimited`"))),
     }

@@ -162,7 +162,7 @@ const BAD: &[(&str, &str, &[&str])] = &[
         "burst = \"1MB\"\nline_rate = \"29mbit\"",
         &["9: link.line_rate", "found 29mbit", "from 30mbit"],
     ),
-    ("buffer = \"100ms\"", "burst = \"0B\"\nline_rate = \"1gbit\"", &["8: link.burst", "nothing"]),
+    ("buffer = \"100ms\"", "burst = \"0B\"\nline_rate = \"1gbit\"", &["8: link.burst", "zero"]),
     ("buffer = \"100ms\"", "burst = \"100ms\"", &["8: link.burst", "100ms", "kB"]),
     ("buffer = \"100ms\"", "trase = \"x\"", &["8: link.trase", "did you mean `trace`?"]),
     ("buffer = \"100ms\"", "trace = \"x\"", &["7: link.rate", "a link with a `trace`"]),

@@ -186,7 +186,7 @@ fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ConfigError> {
     let size = table.parsed::<Bytes>("size")?;
     let size = size.ok_or_else(|| table.missing("size", "a volume such as 100kB"))?;
     if size.value == Bytes::ZERO {
-        return Err(size.place.error("a size must be positive; expected more"));
+        return Err(size.place.error("a size must be greater than zero"));
     }
     let wanted = format!("a number from 0 (all of one size) to {SIGMA_MAX}, such as 1.3");
     let sigma = table.millionths("sigma", SIGMA_MAX, &wanted)?;
@@ -197,7 +197,7 @@ fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ConfigError> {
 fn above_zero(table: &mut Table<'_>, key: &str) -> Result<Option<Span>, ConfigError> {
     match table.parsed::<Span>(key)? {
         Some(Placed { value: Span::ZERO, place }) => {
-            Err(place.error("a time must be positive; expected more"))
+            Err(place.error("a time must be greater than zero"))
         }
         other => Ok(other.map(|p| p.value)),
     }
