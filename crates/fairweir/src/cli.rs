@@ -40,7 +40,7 @@ pub(crate) enum Subcommand {
     /// Print the state of a running daemon.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
-    /// Show the groups of a running daemon, updated live.
+    /// Show the groups and connections of a running daemon, updated live.
     #[command(after_help = TOP_EXAMPLES)]
     Top(TopArgs),
     /// Make a running daemon read its configuration again.
@@ -301,7 +301,7 @@ const TOP_EXAMPLES: &str = "Examples:
   sudo fairweir top
   sudo fairweir top --dev eth0
 
-Press q to quit.";
+Keys: Tab switches between groups and connections, s sorts, arrows and PgUp/PgDn scroll, q quits.";
 
 const RELOAD_EXAMPLES: &str = "Examples:
   sudo fairweir reload

@@ -15,7 +15,7 @@ use crate::wire::{ConnectionStatus, LimitedBy};
 pub(super) const ORDERS: [&str; 4] = ["rate", "RTT", "window", "group"];
 
 pub(super) fn draw(top: &Top, frame: &mut Frame<'_>, titles: Rect, list: Rect) {
-    let names = ["GROUP", "SOCKET", "PORT", "RATE", "RTT", "WINDOW", "LIMITED BY"];
+    let names = ["GROUP", "SOCKET", "PORT", "RATE Mbit/s", "RTT", "WINDOW", "LIMITED BY"];
     draw_line(frame, titles, names.map(|name| Line::from(name).dim()));
     for (row, connection) in list.rows().zip(sorted(top).into_iter().skip(top.offset)) {
         let rtt = connection.rtt_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1} ms"));
@@ -55,9 +55,9 @@ fn sorted(top: &Top) -> Vec<&ConnectionStatus> {
 fn draw_line(frame: &mut Frame<'_>, row: Rect, texts: [Line<'_>; 7]) {
     let cells: [Rect; 7] = Layout::horizontal([
         Constraint::Length(16),
-        Constraint::Length(9),
-        Constraint::Length(5),
         Constraint::Length(8),
+        Constraint::Length(5),
+        Constraint::Length(11),
         Constraint::Length(10),
         Constraint::Length(10),
         Constraint::Min(14),

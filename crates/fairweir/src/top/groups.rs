@@ -52,7 +52,7 @@ impl History {
 }
 
 pub(super) fn draw(top: &Top, frame: &mut Frame<'_>, titles: Rect, list: Rect) {
-    let names = ["GROUP", "WEIGHT", "", "RATE", "SHARE", "CONN", "STATE", "HISTORY"];
+    let names = ["GROUP", "WEIGHT", "Mbit/s", "RATE", "SHARE", "CONN", "STATE", "HISTORY"];
     let cells = columns(titles);
     for (i, (name, cell)) in names.into_iter().zip(cells).enumerate() {
         let line = Line::from(name).dim();
