@@ -22,7 +22,7 @@ help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
 	@echo 'make package   target/package/release/fairweir, as it is installed'
 	@echo 'make run       play the main job on the emulated home: weights that only the receiver knows'
-	@echo 'make test      every test, within 20 minutes on 2 cores (root: namespaces, BPF)'
+	@echo 'make test      every test, under half an hour on 2 cores (root: namespaces, BPF)'
 	@echo 'make check     the fast part: format, lints, architecture, pure tests'
 	@echo 'make evidence  play every scenario and write the tables and pictures of docs/ anew'
 	@echo 'make figures   play the figures of the papers and of the default control in virtual time and write their tables anew'
