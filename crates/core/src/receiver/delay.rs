@@ -23,7 +23,7 @@
 //! Sources, the first that has enough packets: TCP timestamps, which see the download alone; the
 //! probe; the receiver's own RTT. Source: docs/control.md; Spring et al. §III for the base RTT.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{
     CONNECTIONS_MAX, ConnectionSample, DelaySample, DelaySource, Observation, ProbeSample,
@@ -38,6 +38,41 @@ pub(super) struct DelayEstimator {
     probe: Option<ProbeBase>,
     /// What the last interval said.
     last: Option<Estimate>,
+    noise: Noise,
+}
+
+/// Random delay of the path, which is no queue.
+///
+/// The queue of a link changes within an interval by as much as senders burst, and in some interval
+/// of a few it hardly changes. So the smallest distance between mean and least of the last intervals
+/// is the path's. Source: docs/control.md.
+#[derive(Clone, Debug, Default)]
+struct Noise {
+    /// Of the last intervals, in ns, oldest first.
+    spreads: VecDeque<i64>,
+}
+
+impl Noise {
+    /// Takes in an interval.
+    fn handle_estimate(&mut self, estimate: &Estimate) {
+        if estimate.samples < SAMPLES_MIN {
+            return;
+        }
+        if self.spreads.len() == NOISE_TICKS {
+            self.spreads.pop_front();
+        }
+        self.spreads.push_back((estimate.mean - estimate.least).max(0));
+    }
+
+    /// What is not explained by bursts of senders, in ns.
+    fn mean(&self) -> i64 {
+        if self.spreads.len() < NOISE_TICKS_MIN {
+            return 0;
+        }
+        let mut sorted: Vec<i64> = self.spreads.iter().copied().collect();
+        sorted.sort_unstable();
+        (sorted[sorted.len() / 4] - BURSTS_NS).clamp(0, NOISE_MAX)
+    }
 }
 
 /// What an observation's delays are taken for.
@@ -136,6 +171,12 @@ impl DelayEstimator {
         let found = candidates.into_iter().find_map(|(e, source)| Some((e?, source)));
         let known = found.filter(|(e, _)| e.is_settled).map(|(e, _)| e.least.max(0));
         let known = known.or((queue == Queue::WasEmpty).then_some(0));
+        if let Some((estimate, _)) = &found {
+            self.noise.handle_estimate(estimate);
+        }
+        let noise = self.noise.mean();
+        let without_noise = |e: Estimate| Estimate { mean: (e.mean - noise).max(e.least), ..e };
+        let found = found.map(|(estimate, source)| (without_noise(estimate), source));
         let latest = found.map(|(estimate, _)| estimate);
         let queue = steady_queue(std::mem::replace(&mut self.last, latest), latest);
         self.settle(now, &observation.connections, known, queue);
@@ -148,6 +189,7 @@ impl DelayEstimator {
             },
             value: span(estimate.mean.max(estimate.least)),
             least: span(estimate.least),
+            noise: span(noise),
             source,
             samples: estimate.samples,
         })
@@ -347,6 +389,13 @@ const STAMP_ROUNDING: i64 = 500_000;
 const RTT_NOISE: i64 = 2_000_000;
 /// A queue that changes by less between two intervals, and within one, is steady.
 const STEADY_NS: i64 = 2_500_000;
+/// Noise is what is seen in each of so many intervals.
+const NOISE_TICKS: usize = 15;
+const NOISE_TICKS_MIN: usize = 3;
+/// More than that is a queue that changes.
+const NOISE_MAX: i64 = 30_000_000;
+/// So much do senders' bursts lengthen the queue for a moment, and stamps round.
+const BURSTS_NS: i64 = 2_500_000;
 /// No path is shorter than what timestamps tell apart.
 pub(super) const RTT_MIN: Span = Span::millis(1);
 /// A connection's RTT until it is known.

@@ -109,6 +109,10 @@ pub struct DelaySample {
     /// The least of the interval: the queue never was shorter.
     #[serde(rename = "least_ns")]
     pub least: Span,
+    /// What the path adds at random: the smallest distance of mean and least over the last seconds.
+    /// It is not part of `value`.
+    #[serde(rename = "noise_ns", default)]
+    pub noise: Span,
     /// Who measured it.
     pub source: DelaySource,
     /// On how many packets.

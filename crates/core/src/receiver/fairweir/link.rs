@@ -114,13 +114,17 @@ impl Link {
             seen.samples = seen.samples.saturating_add(delay.samples);
             seen.sources = Some(seen.sources.map_or(delay.sources, |s| s.min(delay.sources)));
         }
-        if seen.samples < SAMPLES_MIN && seen.span < GATHER_MAX {
+        let noise = tick.delay.map_or(Span::ZERO, |d| d.noise);
+        // The more noise, the more packets it takes until one of them comes through without it.
+        let more = 1 + (noise.as_nanos() / NOISE_STEP.as_nanos()).min(NOISE_STEPS_MAX);
+        if u64::from(seen.samples) < u64::from(SAMPLES_MIN) * more && seen.span < GATHER_MAX * more {
             return Verdict::Gather;
         }
         let seen = std::mem::take(&mut self.seen);
         let total = Rate::from_volume(seen.volume, seen.span);
-        let least = seen.least.filter(|_| seen.samples >= SAMPLES_FEW);
-        let threshold = tick.queue * BUSY_PART.0 / BUSY_PART.1;
+        let enough = u64::from(SAMPLES_FEW) * more;
+        let least = seen.least.filter(|_| u64::from(seen.samples) >= enough);
+        let threshold = (tick.queue.saturating_sub(noise)) * BUSY_PART.0 / BUSY_PART.1 + noise * 6 / 10;
         match least.filter(|&least| least > threshold) {
             Some(least) => self.handle_busy(tick, total, least, seen.sources.unwrap_or(0)),
             None => self.handle_idle(tick, total, &seen),
@@ -227,6 +231,9 @@ const SAMPLES_MIN: u32 = 20;
 /// After this it is concluded from fewer, but not from less than [`SAMPLES_FEW`].
 const GATHER_MAX: Span = Span::secs(1);
 const SAMPLES_FEW: u32 = 5;
+/// As many times of all three as there are such steps of noise.
+const NOISE_STEP: Span = Span::millis(2);
+const NOISE_STEPS_MAX: u64 = 9;
 /// The link is busy if its queue never was shorter than this part of what it shall be.
 const BUSY_PART: (u64, u64) = (2, 10);
 /// Below this a busy link says nothing: the queue is elsewhere.

@@ -56,6 +56,8 @@ pub struct FairweirSpec {
 pub struct Fairweir {
     enforce: Enforce,
     latency: Span,
+    /// Random delay of the path.
+    noise: Span,
     groups: Vec<Group>,
     connections: Connections,
     delay: DelayEstimator,
@@ -96,6 +98,7 @@ impl Fairweir {
         let mut control = Fairweir {
             enforce: spec.enforce,
             latency: spec.latency,
+            noise: Span::ZERO,
             groups: spec.weights.iter().map(|&weight| Group::idle(weight)).collect(),
             connections: Connections::new(),
             delay: DelayEstimator::default(),
@@ -127,6 +130,7 @@ impl Fairweir {
         let total = Rate::from_volume(volume, interval);
         let drained = self.finish_drain(total);
         let delay = self.delay.handle_observation(observation, drained);
+        self.noise = delay.map_or(self.noise, |d| d.noise);
         self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
         // With more queue than is wanted, nobody says how much it would take.
         let crowded = delay.is_some_and(|d| d.least * 2 > self.queue_target() * 3);
@@ -228,7 +232,7 @@ impl Fairweir {
             .link
             .capacity()
             .map_or(Span::ZERO, |c| c.time_to_send(self.packet * QUEUE_PACKETS));
-        self.latency.max(packets)
+        self.latency.max(packets) + self.noise * NOISE_PART.0 / NOISE_PART.1
     }
 
     /// Whether somebody would take more.
@@ -415,6 +419,8 @@ impl Fairweir {
 const REMEMBERED: (u64, u64) = (9, 10);
 /// The queue has room for so much at least, or bursts of the window law would empty it.
 const QUEUE_PACKETS: u64 = 2;
+/// The queue is longer by this part of the noise, or nothing could tell whether it is empty.
+const NOISE_PART: (u64, u64) = (1, 1);
 /// A window counts as filled from this part on.
 const FILLED: (u64, u64) = (90, 100);
 /// Below this a link whose capacity is unknown rests.

@@ -49,7 +49,7 @@ impl Line {
     fn tick(&mut self, total: Rate, heard: Heard) -> Verdict {
         self.now = self.now + TICK;
         let Heard { least, value, samples, source, sources, is_wanted } = heard;
-        let delay = (samples > 0).then_some(DelaySample { value, least, source, samples, sources });
+        let delay = (samples > 0).then_some(DelaySample { value, least, noise: Span::ZERO, source, samples, sources });
         let (at, interval, volume) = (self.now, TICK, total * TICK);
         self.link.handle_tick(&Tick { at, interval, volume, delay, is_wanted, queue: QUEUE })
     }
