@@ -124,7 +124,7 @@ impl Link {
         let total = Rate::from_volume(seen.volume, seen.span);
         let enough = u64::from(SAMPLES_FEW) * more;
         let least = seen.least.filter(|_| u64::from(seen.samples) >= enough);
-        let threshold = (tick.queue.saturating_sub(noise)) * BUSY_PART.0 / BUSY_PART.1 + noise * 6 / 10;
+        let threshold = tick.queue * BUSY_PART.0 / BUSY_PART.1 + noise * NOISE_HIDES.0 / NOISE_HIDES.1;
         match least.filter(|&least| least > threshold) {
             Some(least) => self.handle_busy(tick, total, least, seen.sources.unwrap_or(0)),
             None => self.handle_idle(tick, total, &seen),
@@ -234,6 +234,8 @@ const SAMPLES_FEW: u32 = 5;
 /// As many times of all three as there are such steps of noise.
 const NOISE_STEP: Span = Span::millis(2);
 const NOISE_STEPS_MAX: u64 = 9;
+/// And by this part of the noise it must be longer.
+const NOISE_HIDES: (u64, u64) = (4, 10);
 /// The link is busy if its queue never was shorter than this part of what it shall be.
 const BUSY_PART: (u64, u64) = (2, 10);
 /// Below this a busy link says nothing: the queue is elsewhere.
