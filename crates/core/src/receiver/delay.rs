@@ -147,11 +147,13 @@ impl Base {
 }
 
 impl DelayEstimator {
-    /// Takes in an interval; `None` if no source says anything.
+    /// Takes in an interval; `None` if no source says anything. Behind classes that delay
+    /// (`is_shaped`) RTTs contain what waits there.
     pub(super) fn handle_observation(
         &mut self,
         observation: &Observation,
         queue: Queue,
+        is_shaped: bool,
     ) -> Option<DelaySample> {
         let now = observation.at;
         self.forget_jumps(&observation.connections);
@@ -179,6 +181,7 @@ impl DelayEstimator {
         let found = found.map(|(estimate, source)| (without_noise(estimate), source));
         let latest = found.map(|(estimate, _)| estimate);
         let queue = steady_queue(std::mem::replace(&mut self.last, latest), latest);
+        let queue = queue.filter(|_| !is_shaped);
         self.settle(now, &observation.connections, known, queue);
         let span = |ns: i64| Span::nanos(ns.max(0) as u64);
         let agrees = |least: i64| by_probe.is_some_and(|probe| probe.least > least / 2);

@@ -78,7 +78,7 @@ impl Rbm {
         assert_eq!(observation.groups.len(), self.groups, "one sample for each group");
         let now = observation.at;
         let queue = if self.was_quiet { Queue::WasEmpty } else { Queue::Unknown };
-        let delay = self.delay.handle_observation(observation, queue);
+        let delay = self.delay.handle_observation(observation, queue, false);
         self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
         let volume: Bytes = observation.groups.iter().map(|g| g.received).sum();
         let total = Rate::from_volume(volume, observation.interval);

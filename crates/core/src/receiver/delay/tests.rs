@@ -42,7 +42,7 @@ impl Link {
         self.now = self.now + TICK;
         let (at, interval) = (self.now, TICK);
         let observation = Observation { at, interval, groups: Vec::new(), connections, probe };
-        self.delay.handle_observation(&observation, queue)
+        self.delay.handle_observation(&observation, queue, false)
     }
 }
 

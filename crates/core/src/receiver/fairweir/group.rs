@@ -28,6 +28,8 @@ pub(super) struct Group {
     /// is its share.
     pub(super) correction: u64,
     saturated_ticks: u32,
+    /// Ticks since its class dropped anything.
+    clean_ticks: u32,
     /// What arrives outside of connections whose windows can be bounded.
     pub(super) unbounded: Rate,
 }
@@ -40,6 +42,8 @@ pub(super) struct Connection {
     pub(super) rate: Rate,
     pub(super) is_filled: bool,
     pub(super) active_at: Time,
+    /// When packets were lost to it.
+    pub(super) lossy_at: Option<Time>,
     pub(super) behaviour: Behaviour,
     pub(super) sample: ConnectionSample,
 }
@@ -59,6 +63,7 @@ impl Group {
             defiant_rate: Rate::ZERO,
             correction: NO_CORRECTION,
             saturated_ticks: 0,
+            clean_ticks: CLEAN_TICKS,
             unbounded: Rate::ZERO,
         }
     }
@@ -80,6 +85,7 @@ impl Group {
         self.unbounded = self.rate.saturating_sub(seen.bounded);
         let is_held = sample.drops > 0 || sample.backlog > seen.packet * BACKLOG_PACKETS;
         self.see_defiance(sample.drops > 0);
+        self.clean_ticks = if sample.drops > 0 { 0 } else { self.clean_ticks.saturating_add(1) };
         let recent = self.recent.iter().copied().max().unwrap_or(Rate::ZERO);
         // Connections that are nothing beside the others of the group do not speak for it.
         let fills = seen.filled > Rate::ZERO && seen.filled * 10 >= self.rate;
@@ -91,6 +97,8 @@ impl Group {
             (GroupState::Unresponsive, Some(self.rate))
         } else if saturates {
             (GroupState::Saturating, None)
+        } else if seen.is_recovering {
+            (GroupState::Rising, Some(self.rate.scale(RECOVERING.0, RECOVERING.1)))
         } else if self.rate >= recent && self.rate > self.recent[0].scale(110, 100) {
             (GroupState::Rising, Some(self.rate.scale(RISING.0, RISING.1)))
         } else if seen.is_crowded {
@@ -142,6 +150,11 @@ impl Group {
             && self.rate > Rate::ZERO
     }
 
+    /// Whether what its connections lose is not lost in its own class.
+    pub(super) fn is_clean(&self) -> bool {
+        self.clean_ticks >= CLEAN_TICKS
+    }
+
     pub(super) fn is_unresponsive(&self) -> bool {
         self.state == GroupState::Unresponsive
     }
@@ -176,6 +189,8 @@ pub(super) struct SeenConnections {
     pub(super) filled: Rate,
     /// More queues than shall: who does not fill its window may be held up by others.
     pub(super) is_crowded: bool,
+    /// Packets were lost to one of them lately, where that is what limits them.
+    pub(super) is_recovering: bool,
     /// L2 rate of all whose windows are bounded.
     pub(super) bounded: Rate,
     /// The largest packet.
@@ -192,10 +207,14 @@ const CORRECTION_MAX: u64 = 1_700;
 /// Who is narrowed so far holds about the least windows, which no correction narrows.
 const CORRECTION_SPENT: u64 = 700;
 const STEADY_TICKS: u32 = 4;
+/// So long after a drop in the class packets still arrive out of order.
+const CLEAN_TICKS: u32 = 5;
 /// A class in which more waits than that holds its group back.
 const BACKLOG_PACKETS: u64 = 4;
 /// A group that rises may have this times as much in the next tick.
 const RISING: (u64, u64) = (4, 1);
+/// And one whose senders have slowed down after a loss.
+const RECOVERING: (u64, u64) = (2, 1);
 /// What lends keeps so much more than it uses, so that it can grow: the others' windows have room
 /// for what it leaves.
 const LENDING: (u64, u64) = (108, 100);

@@ -98,6 +98,14 @@ impl Link {
         self.confirmed
     }
 
+    /// Another source than delays says what the link carries, or that it is unknown.
+    pub(super) fn set_capacity(&mut self, capacity: Option<Rate>) {
+        self.capacity = capacity;
+        self.trusted = capacity;
+        (self.fall, self.held, self.creep) = (None, 0, CREEP_MIN);
+        self.restart();
+    }
+
     /// What was seen until now belongs to no conclusion.
     pub(super) fn restart(&mut self) {
         self.seen = Seen::default();

@@ -21,7 +21,7 @@
 
 use super::delay::{DelayEstimator, Queue, RTT_GUESS};
 use super::{
-    Act, Allocation, ClassRate, Command, Decision, Enforce, GroupDecision, GroupState, Observation,
+    Act, Allocation, ClassRate, Command, ConnectionSample, Decision, Enforce, GroupDecision, GroupState, Observation,
     TICK,
 };
 use crate::share::{Entry, Weight, fair};
@@ -30,10 +30,12 @@ use crate::window::Behaviour;
 
 mod group;
 mod link;
+mod loss;
 mod windows;
 
 use group::{Connection, Connections, Group, NO_CORRECTION, SeenConnections};
 use link::{Link, Tick, Verdict};
+use loss::{Interval, LossVerdict, Losses};
 
 /// What the control is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +64,7 @@ pub struct Fairweir {
     connections: Connections,
     delay: DelayEstimator,
     link: Link,
+    losses: Losses,
     drain: Drain,
     /// By how much all windows are wider than the law says, in thousandths, so that the queue is
     /// what it shall be.
@@ -103,6 +106,7 @@ impl Fairweir {
             connections: Connections::new(),
             delay: DelayEstimator::default(),
             link: Link::new(capacity),
+            losses: Losses::new(),
             drain: Drain::default(),
             opening: NO_CORRECTION,
             packet: PACKET_GUESS,
@@ -129,7 +133,7 @@ impl Fairweir {
         let volume: Bytes = observation.groups.iter().map(|g| g.received).sum();
         let total = Rate::from_volume(volume, interval);
         let drained = self.finish_drain(total);
-        let delay = self.delay.handle_observation(observation, drained);
+        let delay = self.delay.handle_observation(observation, drained, self.losses.is_limiting());
         self.noise = delay.map_or(self.noise, |d| d.noise);
         self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
         // With more queue than is wanted, nobody says how much it would take.
@@ -137,7 +141,9 @@ impl Fairweir {
         self.see_groups(observation, crowded);
         self.is_overfull = delay.is_some_and(|d| d.least > self.queue_target() * OVERFULL);
         self.total_last = Some(total);
-        let verdict = if self.drain.ticks_left > 0 || drained == Queue::Drained {
+        let verdict = if let Some(verdict) = self.see_losses(observation, total, delay) {
+            verdict
+        } else if self.drain.ticks_left > 0 || drained == Queue::Drained {
             // What arrives is what the windows were narrowed to.
             self.link.restart();
             Verdict::Gather
@@ -177,6 +183,7 @@ impl Fairweir {
         }
         if let Some(delay) = delay
             && !matches!(act, Act::Measure | Act::Drain | Act::Learn { .. })
+            && !self.losses.is_limiting()
         {
             self.open(delay.value);
         }
@@ -240,6 +247,36 @@ impl Fairweir {
         self.groups.iter().any(|g| g.state == GroupState::Saturating)
     }
 
+    /// What losses say of the capacity; `None` if they say nothing.
+    fn see_losses(
+        &mut self,
+        observation: &Observation,
+        total: Rate,
+        delay: Option<super::DelaySample>,
+    ) -> Option<Verdict> {
+        let is_clean = |c: &&ConnectionSample| c.segments > 0 && self.groups[c.group].is_clean();
+        let active = || observation.connections.iter().filter(is_clean);
+        let interval = Interval {
+            at: observation.at,
+            rate: total,
+            active: active().count() as u32,
+            lossy: active().filter(|c| c.holes > 0).count() as u32,
+            queue: delay.map(|d| d.value),
+            queue_target: self.queue_target(),
+            is_wanted: self.is_wanted(),
+        };
+        let before = self.link.capacity();
+        let capacity = match self.losses.handle_interval(interval, before) {
+            LossVerdict::None => return None,
+            LossVerdict::Limit(rate) => Some(rate),
+            LossVerdict::Back(capacity) => capacity,
+        };
+        self.link.set_capacity(capacity);
+        self.opening = NO_CORRECTION;
+        self.drain.ticks_left = 0;
+        Some(Verdict::Rest)
+    }
+
     fn see_connections(&mut self, observation: &Observation, queue: Span) {
         let now = observation.at;
         let mut seen = Connections::new();
@@ -247,6 +284,8 @@ impl Fairweir {
             let before = self.connections.get(&sample.id);
             let received = sample.framing().wire(sample.received);
             let rtt = self.delay.rtt_base(sample.id).map(|base| base + queue).or(sample.rtt);
+            // What waits in classes is part of the round trip.
+            let rtt = if self.losses.is_limiting() { rtt.max(sample.rtt) } else { rtt };
             // What the window was at the beginning of the interval is what it could fill.
             let window = before.map_or(sample.window, |c| c.sample.window.min(sample.window));
             let in_flight = rtt.map(|rtt| {
@@ -266,6 +305,10 @@ impl Fairweir {
                 rate: Rate::from_volume(received, observation.interval),
                 is_filled,
                 active_at,
+                lossy_at: match sample.holes {
+                    0 => before.and_then(|known| known.lossy_at),
+                    _ => Some(now),
+                },
                 behaviour,
                 sample: *sample,
             };
@@ -281,12 +324,20 @@ impl Fairweir {
         let packet = self.packet;
         let mut seen =
             vec![
-                SeenConnections { filled: Rate::ZERO, is_crowded, bounded: Rate::ZERO, packet };
+                SeenConnections {
+                    filled: Rate::ZERO,
+                    is_crowded,
+                    is_recovering: false,
+                    bounded: Rate::ZERO,
+                    packet,
+                };
                 self.groups.len()
             ];
         for connection in self.connections.values() {
             let seen = &mut seen[connection.group];
             seen.bounded += connection.rate;
+            let lossy = |at: Time| observation.at.since(at) < RECOVERS_FOR;
+            seen.is_recovering |= self.losses.is_limiting() && connection.lossy_at.is_some_and(lossy);
             if connection.is_filled {
                 seen.filled += connection.rate;
             }
@@ -334,7 +385,9 @@ impl Fairweir {
     fn start_drain(&mut self, now: Time) {
         let is_urgent = self.drain.is_urgent || self.delay.is_unsettled();
         let interval = if is_urgent { DRAIN_SOON } else { DRAIN_INTERVAL };
-        let bounds = self.link.capacity().is_some() && self.enforce != Enforce::Htb;
+        let bounds = self.link.capacity().is_some()
+            && self.enforce != Enforce::Htb
+            && !self.losses.is_limiting();
         if self.drain.ticks_left > 0 || !self.is_wanted() || !bounds {
             return;
         }
@@ -352,7 +405,13 @@ impl Fairweir {
 
     /// Divides the capacity anew and says so to the enforcers.
     fn divide(&mut self) {
-        let Some(capacity) = self.link.capacity() else { return };
+        let Some(capacity) = self.link.capacity() else {
+            self.commands.clear();
+            if self.decision.enforcing {
+                self.commands.push(Command::Release);
+            }
+            return;
+        };
         let taken: Rate = self.groups.iter().filter(|g| g.is_unresponsive()).map(|g| g.rate).sum();
         let entries: Vec<Entry> = self
             .groups
@@ -373,7 +432,9 @@ impl Fairweir {
                 entries[i].demand = None;
                 fair(capacity, &entries)[i]
             };
-            let is_tight = self.enforce == Enforce::Htb || group.unbounded > group.rate / 5;
+            let is_tight = self.enforce == Enforce::Htb
+                || self.losses.is_limiting()
+                || group.unbounded > group.rate / 5;
             let margin = match (self.is_overfull, is_tight) {
                 (true, _) => DRAINING,
                 (false, true) => TIGHT,
@@ -425,6 +486,8 @@ const NOISE_PART: (u64, u64) = (1, 1);
 const FILLED: (u64, u64) = (90, 100);
 /// Below this a link whose capacity is unknown rests.
 const QUIET_MAX: Rate = Rate::kbit(250);
+/// For so long a sender grows back after a loss, as cubic does.
+const RECOVERS_FOR: Span = Span::secs(8);
 /// How often the queue is emptied, and how often while bases are not known.
 const DRAIN_INTERVAL: Span = Span::secs(10);
 const DRAIN_SOON: Span = Span::secs(1);

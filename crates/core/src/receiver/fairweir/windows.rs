@@ -74,6 +74,8 @@ impl Fairweir {
         let share = share.scale(correction * self.opening, NO_CORRECTION * NO_CORRECTION);
         let wire = match self.drain.ticks_left > 0 {
             true => wire_window(share, base * DRAIN_PART.0 / DRAIN_PART.1, Span::ZERO),
+            // Behind a class that holds it, a connection needs something to wait there.
+            false if self.losses.is_limiting() => wire_window(share, base, self.queue_target() * 2),
             false => wire_window(share, base, self.queue_target()),
         };
         connection.sample.framing().payload(wire)

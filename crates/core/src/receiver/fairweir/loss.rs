@@ -1,0 +1,266 @@
+//! Bottlenecks that drop before they delay: policers, and buffers of a few milliseconds.
+//!
+//! The problem: a policer has no queue, and a short buffer is full before the queue can be seen. The
+//! capacity cannot be learned from delays there. The method: packets that are lost while nothing
+//! queues mean either that more was sent than the bottleneck lets through, or noise of the path.
+//! Which of the two a *test* tells: for a few seconds a little less is let through than what
+//! arrived. If the losses end, what arrived was the *ceiling*; if they go on, they are noise, and
+//! everything is as before.
+//!
+//! Below the ceiling no packet is lost. From time to time it is raised until packets are lost
+//! again; each time that confirms it, the next waits longer, since a loss costs the sender that has
+//! it half of its rate. Source: docs/control.md; the idea of the capacity between losses: long-term
+//! sampling in Linux' BBR.
+
+use std::collections::VecDeque;
+
+use crate::units::{Rate, Span, Time};
+
+/// What is known of losses.
+#[derive(Clone, Debug)]
+pub(super) struct Losses {
+    recent: VecDeque<Interval>,
+    state: State,
+    /// After how long a test that found noise is repeated.
+    patience: Span,
+}
+
+/// One tick.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interval {
+    pub(super) at: Time,
+    /// What arrived.
+    pub(super) rate: Rate,
+    /// Connections that received anything, and those of them to which packets were lost.
+    pub(super) active: u32,
+    pub(super) lossy: u32,
+    /// How long packets waited on average, and for how long they may; `None` if it is not known.
+    pub(super) queue: Option<Span>,
+    pub(super) queue_target: Span,
+    /// Whether somebody would take more.
+    pub(super) is_wanted: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Losses mean nothing until then.
+    Watch { from: Time },
+    /// The bottleneck drops what exceeds this.
+    Limit(Ceiling),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ceiling {
+    rate: Rate,
+    /// The last at which nothing was lost for a whole hold.
+    good: Option<Rate>,
+    /// The last to which it was raised until packets were lost.
+    top: Option<Rate>,
+    /// It is not raised until then.
+    held_until: Time,
+    hold: Span,
+    /// By how many thousandths it rises in a second.
+    step: u64,
+    cut_at: Time,
+    /// Holds in a row in which packets were lost all the same.
+    strikes: u32,
+    /// What was believed before the first of them.
+    before: Option<Rate>,
+}
+
+/// What a tick means for the capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LossVerdict {
+    /// Losses say nothing; delays may.
+    None,
+    /// This much may pass, whatever delays say.
+    Limit(Rate),
+    /// What was let through was too little: as before the test.
+    Back(Option<Rate>),
+}
+
+impl Losses {
+    pub(super) fn new() -> Losses {
+        Losses {
+            recent: VecDeque::with_capacity(RECENT),
+            state: State::Watch { from: Time::ZERO },
+            patience: PATIENCE_MIN,
+        }
+    }
+
+    /// Whether the bottleneck drops before it delays, or that is being tested: then shares hold by
+    /// classes, since windows have no queue to be measured by.
+    pub(super) fn is_limiting(&self) -> bool {
+        !matches!(self.state, State::Watch { .. })
+    }
+
+    /// Takes in a tick in which `capacity` was in force.
+    pub(super) fn handle_interval(
+        &mut self,
+        now: Interval,
+        capacity: Option<Rate>,
+    ) -> LossVerdict {
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(now);
+        match self.state {
+            State::Watch { from } => self.watch(&now, from, capacity),
+            State::Limit(ceiling) => self.keep(&now, ceiling),
+        }
+    }
+
+    fn watch(&mut self, now: &Interval, from: Time, capacity: Option<Rate>) -> LossVerdict {
+        if now.at < from || self.recent.len() < RECENT_MIN || !self.is_without_queue() {
+            return LossVerdict::None;
+        }
+        let lossy = self.recent.iter().filter(|i| i.lossy > 0).count();
+        let rate = self.mean_rate(RATE_TICKS).scale(FIRST.0, FIRST.1);
+        if lossy < LOSSY_MIN || now.lossy == 0 || rate < RATE_MIN {
+            return LossVerdict::None;
+        }
+        self.state = State::Limit(Ceiling {
+            rate,
+            good: None,
+            top: None,
+            held_until: now.at + HOLD_MIN,
+            hold: HOLD_MIN,
+            step: STEP_MIN,
+            cut_at: now.at,
+            strikes: 0,
+            before: capacity,
+        });
+        LossVerdict::Limit(rate)
+    }
+
+    fn keep(&mut self, now: &Interval, mut ceiling: Ceiling) -> LossVerdict {
+        if self.is_queue_deep() {
+            // Another bottleneck, with a queue, has taken over.
+            self.state = State::Watch { from: now.at + HOLD_MIN };
+            return LossVerdict::None;
+        }
+        let is_held = now.at < ceiling.held_until;
+        let is_settling = now.at.since(ceiling.cut_at) < SETTLE;
+        let arrived = self.mean_rate(RATE_TICKS);
+        let is_below = arrived < ceiling.rate.scale(BELOW.0, BELOW.1)
+            && now.at.since(ceiling.cut_at) < BELOW_FOR;
+        if now.lossy > 0 && (is_settling || is_below) {
+            // It was lost before the cut, or by what limits one connection.
+        } else if now.lossy > 0 && is_held {
+            if ceiling.strikes == 0 && ceiling.good.is_some() {
+                ceiling.before = Some(ceiling.rate);
+            }
+            ceiling.strikes += 1;
+            if ceiling.strikes > STRIKES_MAX {
+                return self.back_off(now.at, ceiling.before);
+            }
+            let least = ceiling.rate.scale(STRIKE_LEAST.0, STRIKE_LEAST.1);
+            ceiling.rate = arrived.min(ceiling.rate.scale(CUT.0, CUT.1)).max(least).max(RATE_MIN);
+            (ceiling.cut_at, ceiling.hold, ceiling.step) = (now.at, HOLD_MIN, STEP_MIN);
+            ceiling.held_until = now.at + ceiling.hold;
+        } else if now.lossy > 0 {
+            // It was raised until packets were lost.
+            ceiling.top = Some(ceiling.rate);
+            let cut = ceiling.rate.scale(CUT.0, CUT.1);
+            let good = ceiling.good.max(self.earlier_rate()).unwrap_or(cut).min(cut);
+            let is_near = good >= ceiling.rate.scale(NEAR.0, NEAR.1);
+            ceiling.rate = if is_near { good } else { (good + cut) / 2 };
+            ceiling.hold = if is_near { (ceiling.hold * 2).min(HOLD_MAX) } else { HOLD_MIN };
+            (ceiling.cut_at, ceiling.step) = (now.at, STEP_MIN);
+            ceiling.held_until = now.at + ceiling.hold;
+        } else if !is_held {
+            if ceiling.step == STEP_MIN {
+                ceiling.good = Some(ceiling.rate);
+                ceiling.strikes = 0;
+                self.patience = PATIENCE_MIN;
+            }
+            let is_used = now.rate >= ceiling.rate.scale(90, 100);
+            if now.is_wanted && is_used {
+                ceiling.rate = ceiling.rate + ceiling.rate.scale(ceiling.step, 5_000);
+                let is_near_top = ceiling.top.is_some_and(|top| {
+                    (top.scale(94, 100)..=top.scale(106, 100)).contains(&ceiling.rate)
+                });
+                ceiling.step = match is_near_top {
+                    true => STEP_MIN + 1,
+                    false => (ceiling.step + ceiling.step / 8 + 5).min(STEP_MAX),
+                };
+            }
+        }
+        self.state = State::Limit(ceiling);
+        LossVerdict::Limit(ceiling.rate)
+    }
+
+    /// Losses are noise: for some time they mean nothing.
+    fn back_off(&mut self, now: Time, before: Option<Rate>) -> LossVerdict {
+        self.state = State::Watch { from: now + self.patience };
+        self.patience = (self.patience * 2).min(PATIENCE_MAX);
+        self.recent.clear();
+        LossVerdict::Back(before)
+    }
+
+    /// Whether packets did not wait, as far as is known.
+    fn is_without_queue(&self) -> bool {
+        let last = self.recent.iter().rev().take(RECENT_MIN);
+        last.into_iter().all(|i| i.queue.is_none_or(|queue| queue < i.queue_target * 2))
+    }
+
+    /// Whether far more waits than shall.
+    fn is_queue_deep(&self) -> bool {
+        let last = self.recent.iter().rev().take(DEEP_TICKS);
+        let deep = last.filter(|i| i.queue.is_some_and(|q| q > i.queue_target * 3)).count();
+        deep == DEEP_TICKS
+    }
+
+    /// What arrived some time ago, when nothing had been lost yet, but for a hundredth: a bucket
+    /// takes so long until it is empty.
+    fn earlier_rate(&self) -> Option<Rate> {
+        let earlier = self.recent.iter().take(RECENT - LATENT_TICKS);
+        let (count, is_clean) = (earlier.len() as u64, earlier.clone().all(|i| i.lossy == 0));
+        let sum: Rate = earlier.map(|i| i.rate).sum();
+        (is_clean && self.recent.len() == RECENT).then(|| (sum / count).scale(99, 100))
+    }
+
+    fn mean_rate(&self, ticks: usize) -> Rate {
+        let last = self.recent.iter().rev().take(ticks);
+        let sum: Rate = last.map(|i| i.rate).sum();
+        sum / (self.recent.len().min(ticks) as u64).max(1)
+    }
+}
+
+/// Ticks that are kept.
+const RECENT: usize = 25;
+/// So many without a queue there must be, and so many with losses among those that are kept.
+const RECENT_MIN: usize = 6;
+const LOSSY_MIN: usize = 4;
+/// In so many ticks in a row a queue counts.
+const DEEP_TICKS: usize = 3;
+/// A policer's bucket takes so long until it is empty, if a little too much arrives.
+const LATENT_TICKS: usize = 15;
+/// The rate is the mean of so many ticks.
+const RATE_TICKS: usize = 5;
+/// And so much of it is let through at first.
+const FIRST: (u64, u64) = (97, 100);
+/// What is lost so soon after a cut was sent before.
+const SETTLE: Span = Span::millis(1_400);
+/// For so long losses mean nothing after a test that found noise.
+const PATIENCE_MIN: Span = Span::secs(30);
+const PATIENCE_MAX: Span = Span::secs(600);
+/// For so long a ceiling is not raised, the longer the more often it was confirmed.
+const HOLD_MIN: Span = Span::millis(3_400);
+const HOLD_MAX: Span = Span::secs(60);
+/// And then by so many thousandths a second, the longer the faster.
+const STEP_MIN: u64 = 10;
+const STEP_MAX: u64 = 500;
+/// If less than this part of it arrives, it is not what drops, unless that goes on.
+const BELOW: (u64, u64) = (85, 100);
+const BELOW_FOR: Span = Span::secs(15);
+/// How far it is lowered by a loss.
+const CUT: (u64, u64) = (98, 100);
+/// What was good is as good as what was lost at from this part on.
+const NEAR: (u64, u64) = (85, 100);
+/// It falls no further at once.
+const STRIKE_LEAST: (u64, u64) = (80, 100);
+/// If packets are lost in so many holds in a row, it is noise.
+const STRIKES_MAX: u32 = 4;
+/// Below this losses say nothing.
+const RATE_MIN: Rate = Rate::kbit(500);
