@@ -12,6 +12,8 @@ use crate::window::Behaviour;
 pub(super) struct Group {
     pub(super) weight: Weight,
     pub(super) rate: Rate,
+    /// The same, smoothed over about a second.
+    pub(super) rate_smoothed: Rate,
     /// The rates of the last ticks, oldest first.
     recent: [Rate; RECENT_TICKS],
     pub(super) demand: Option<Rate>,
@@ -53,6 +55,7 @@ impl Group {
         Group {
             weight,
             rate: Rate::ZERO,
+            rate_smoothed: Rate::ZERO,
             recent: [Rate::ZERO; RECENT_TICKS],
             demand: Some(Rate::ZERO),
             share: Rate::ZERO,
@@ -80,6 +83,7 @@ impl Group {
         seen: SeenConnections,
     ) {
         self.rate = Rate::from_volume(sample.received, interval);
+        self.rate_smoothed = self.rate_smoothed.scale(4, 5) + self.rate / 5;
         self.recent.rotate_left(1);
         self.recent[RECENT_TICKS - 1] = self.rate;
         self.unbounded = self.rate.saturating_sub(seen.bounded);
@@ -97,8 +101,8 @@ impl Group {
             (GroupState::Unresponsive, Some(self.rate))
         } else if saturates {
             (GroupState::Saturating, None)
-        } else if seen.is_recovering {
-            (GroupState::Rising, Some(self.rate.scale(RECOVERING.0, RECOVERING.1)))
+        } else if let Some(percent) = seen.recovers_to {
+            (GroupState::Rising, Some(self.rate_smoothed.scale(percent, 100)))
         } else if self.rate >= recent && self.rate > self.recent[0].scale(110, 100) {
             (GroupState::Rising, Some(self.rate.scale(RISING.0, RISING.1)))
         } else if seen.is_crowded {
@@ -189,8 +193,9 @@ pub(super) struct SeenConnections {
     pub(super) filled: Rate,
     /// More queues than shall: who does not fill its window may be held up by others.
     pub(super) is_crowded: bool,
-    /// Packets were lost to one of them lately, where that is what limits them.
-    pub(super) is_recovering: bool,
+    /// Packets were lost to one of them lately, where that is what limits them: so many percent of
+    /// its rate it may need soon.
+    pub(super) recovers_to: Option<u64>,
     /// L2 rate of all whose windows are bounded.
     pub(super) bounded: Rate,
     /// The largest packet.
@@ -213,8 +218,6 @@ const CLEAN_TICKS: u32 = 5;
 const BACKLOG_PACKETS: u64 = 4;
 /// A group that rises may have this times as much in the next tick.
 const RISING: (u64, u64) = (4, 1);
-/// And one whose senders have slowed down after a loss.
-const RECOVERING: (u64, u64) = (2, 1);
 /// What lends keeps so much more than it uses, so that it can grow: the others' windows have room
 /// for what it leaves.
 const LENDING: (u64, u64) = (108, 100);

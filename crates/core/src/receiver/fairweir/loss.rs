@@ -39,19 +39,38 @@ pub(super) struct Interval {
     pub(super) queue_target: Span,
     /// Whether somebody would take more.
     pub(super) is_wanted: bool,
+    /// What a queue has shown the link to carry.
+    pub(super) shown: Option<Rate>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// Losses mean nothing until then.
     Watch { from: Time },
+    /// A little less is let through than what arrived, to see whether losses end.
+    Test(Test),
     /// The bottleneck drops what exceeds this.
     Limit(Ceiling),
 }
 
 #[derive(Clone, Copy, Debug)]
+struct Test {
+    since: Time,
+    to: Rate,
+    /// In how many of a thousand ticks of connections packets were lost before.
+    lossy_before: u64,
+    /// What arrived before, and what was believed.
+    rate_before: Rate,
+    before: Option<Rate>,
+    repeats: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Ceiling {
     rate: Rate,
+    /// Since when there is one, and what arrived before that.
+    since: Time,
+    rate_before: Rate,
     /// The last at which nothing was lost for a whole hold.
     good: Option<Rate>,
     /// The last to which it was raised until packets were lost.
@@ -94,6 +113,20 @@ impl Losses {
         !matches!(self.state, State::Watch { .. })
     }
 
+    /// How many times its rate a group is kept free that lost packets, in percent: the more, the longer
+    /// the others have hindered it. A policer with phantom queues remembers what they sent.
+    pub(super) fn room_percent(&self) -> u64 {
+        let State::Limit(ceiling) = self.state else { return 100 };
+        let last = self.recent.back().map_or(ceiling.since, |i| i.at);
+        let seconds = last.since(ceiling.since).as_nanos() / 1_000_000_000;
+        200 + (seconds * 15).min(300)
+    }
+
+    /// Whether that is only being tested.
+    pub(super) fn is_testing(&self) -> bool {
+        matches!(self.state, State::Test(_))
+    }
+
     /// Takes in a tick in which `capacity` was in force.
     pub(super) fn handle_interval(
         &mut self,
@@ -106,6 +139,7 @@ impl Losses {
         self.recent.push_back(now);
         match self.state {
             State::Watch { from } => self.watch(&now, from, capacity),
+            State::Test(test) => self.test(&now, test),
             State::Limit(ceiling) => self.keep(&now, ceiling),
         }
     }
@@ -115,22 +149,60 @@ impl Losses {
             return LossVerdict::None;
         }
         let lossy = self.recent.iter().filter(|i| i.lossy > 0).count();
-        let rate = self.mean_rate(RATE_TICKS).scale(FIRST.0, FIRST.1);
-        if lossy < LOSSY_MIN || now.lossy == 0 || rate < RATE_MIN {
+        let rate_before = self.mean_rate(RATE_TICKS);
+        let to = rate_before.scale(TESTED.0, TESTED.1);
+        if lossy < LOSSY_MIN || now.lossy == 0 || to < RATE_MIN {
             return LossVerdict::None;
         }
-        self.state = State::Limit(Ceiling {
-            rate,
-            good: None,
-            top: None,
-            held_until: now.at + HOLD_MIN,
-            hold: HOLD_MIN,
-            step: STEP_MIN,
-            cut_at: now.at,
-            strikes: 0,
-            before: capacity,
-        });
-        LossVerdict::Limit(rate)
+        if now.shown.is_some_and(|shown| rate_before < shown.scale(BELOW.0, BELOW.1)) {
+            // The link can carry more, and has a queue.
+            return LossVerdict::None;
+        }
+        let lossy_before = self.lossy_part();
+        self.recent.clear();
+        let test =
+            Test { since: now.at, to, lossy_before, rate_before, before: capacity, repeats: 0 };
+        self.state = State::Test(test);
+        LossVerdict::Limit(to)
+    }
+
+    fn test(&mut self, now: &Interval, mut test: Test) -> LossVerdict {
+        let passed = now.at.since(test.since);
+        if self.is_queue_deep() {
+            // There is a queue after all.
+            return self.back_off(now.at, test.before);
+        }
+        if passed < SETTLE {
+            self.recent.clear();
+        } else if passed >= TEST {
+            let arrived = self.mean_rate(RECENT);
+            if self.lossy_part() * 4 <= test.lossy_before {
+                self.state = State::Limit(Ceiling {
+                    rate: test.to,
+                    since: now.at,
+                    rate_before: test.rate_before,
+                    good: None,
+                    top: None,
+                    held_until: now.at,
+                    hold: HOLD_MIN,
+                    step: STEP_MIN,
+                    cut_at: now.at,
+                    strikes: 0,
+                    before: test.before,
+                });
+                return LossVerdict::Limit(test.to);
+            }
+            // Perhaps more was let through than the bottleneck carries: a bucket was full before.
+            if test.repeats == TESTS_MAX {
+                return self.back_off(now.at, test.before);
+            }
+            test.rate_before = arrived;
+            test.to = arrived.scale(TESTED.0, TESTED.1).max(RATE_MIN);
+            (test.since, test.repeats) = (now.at, test.repeats + 1);
+            self.recent.clear();
+        }
+        self.state = State::Test(test);
+        LossVerdict::Limit(test.to)
     }
 
     fn keep(&mut self, now: &Interval, mut ceiling: Ceiling) -> LossVerdict {
@@ -139,11 +211,18 @@ impl Losses {
             self.state = State::Watch { from: now.at + HOLD_MIN };
             return LossVerdict::None;
         }
+        let passed = now.at.since(ceiling.since);
+        let arrived = self.mean_rate(RECENT);
+        let is_harmful = arrived < ceiling.rate_before.scale(HARMLESS.0, HARMLESS.1);
+        if (JUDGED_FROM..JUDGED_UNTIL).contains(&passed) && is_harmful && now.is_wanted {
+            return self.back_off(now.at, ceiling.before);
+        }
         let is_held = now.at < ceiling.held_until;
         let is_settling = now.at.since(ceiling.cut_at) < SETTLE;
         let arrived = self.mean_rate(RATE_TICKS);
         let is_below = arrived < ceiling.rate.scale(BELOW.0, BELOW.1)
-            && now.at.since(ceiling.cut_at) < BELOW_FOR;
+            && ceiling.top.is_none()
+            && passed < JUDGED_FROM;
         if now.lossy > 0 && (is_settling || is_below) {
             // It was lost before the cut, or by what limits one connection.
         } else if now.lossy > 0 && is_held {
@@ -200,8 +279,11 @@ impl Losses {
 
     /// Whether packets did not wait, as far as is known.
     fn is_without_queue(&self) -> bool {
-        let last = self.recent.iter().rev().take(RECENT_MIN);
-        last.into_iter().all(|i| i.queue.is_none_or(|queue| queue < i.queue_target * 2))
+        // Where there was a queue before, it takes longer to believe that there is none.
+        let is_shown = self.recent.back().is_some_and(|i| i.shown.is_some());
+        let ticks = if is_shown { RECENT } else { RECENT_MIN };
+        let mut last = self.recent.iter().rev().take(ticks);
+        last.len() == ticks && last.all(|i| i.queue.is_none_or(|queue| queue < i.queue_target))
     }
 
     /// Whether far more waits than shall.
@@ -218,6 +300,13 @@ impl Losses {
         let (count, is_clean) = (earlier.len() as u64, earlier.clone().all(|i| i.lossy == 0));
         let sum: Rate = earlier.map(|i| i.rate).sum();
         (is_clean && self.recent.len() == RECENT).then(|| (sum / count).scale(99, 100))
+    }
+
+    /// In how many of a thousand ticks of connections packets were lost.
+    fn lossy_part(&self) -> u64 {
+        let lossy: u32 = self.recent.iter().map(|i| i.lossy).sum();
+        let active: u32 = self.recent.iter().map(|i| i.active).sum();
+        u64::from(lossy) * 1_000 / u64::from(active.max(1))
     }
 
     fn mean_rate(&self, ticks: usize) -> Rate {
@@ -238,22 +327,28 @@ const DEEP_TICKS: usize = 3;
 const LATENT_TICKS: usize = 15;
 /// The rate is the mean of so many ticks.
 const RATE_TICKS: usize = 5;
-/// And so much of it is let through at first.
-const FIRST: (u64, u64) = (97, 100);
+/// What is let through of it while it is tested, for how long, and how often again if less than
+/// that arrives.
+const TESTED: (u64, u64) = (93, 100);
+const TEST: Span = Span::millis(4_400);
+const TESTS_MAX: u32 = 1;
 /// What is lost so soon after a cut was sent before.
 const SETTLE: Span = Span::millis(1_400);
 /// For so long losses mean nothing after a test that found noise.
-const PATIENCE_MIN: Span = Span::secs(30);
+const PATIENCE_MIN: Span = Span::secs(60);
 const PATIENCE_MAX: Span = Span::secs(600);
 /// For so long a ceiling is not raised, the longer the more often it was confirmed.
 const HOLD_MIN: Span = Span::millis(3_400);
 const HOLD_MAX: Span = Span::secs(60);
 /// And then by so many thousandths a second, the longer the faster.
 const STEP_MIN: u64 = 10;
-const STEP_MAX: u64 = 500;
+const STEP_MAX: u64 = 80;
 /// If less than this part of it arrives, it is not what drops, unless that goes on.
 const BELOW: (u64, u64) = (85, 100);
-const BELOW_FOR: Span = Span::secs(15);
+/// After this so much must arrive of what arrived before there was a ceiling.
+const JUDGED_FROM: Span = Span::secs(35);
+const JUDGED_UNTIL: Span = Span::secs(50);
+const HARMLESS: (u64, u64) = (88, 100);
 /// How far it is lowered by a loss.
 const CUT: (u64, u64) = (98, 100);
 /// What was good is as good as what was lost at from this part on.

@@ -60,6 +60,8 @@ pub struct Fairweir {
     latency: Span,
     /// Random delay of the path.
     noise: Span,
+    /// How long the queue may be at a buffer that is short; `None` if it is long enough.
+    short: Option<Span>,
     groups: Vec<Group>,
     connections: Connections,
     delay: DelayEstimator,
@@ -102,6 +104,7 @@ impl Fairweir {
             enforce: spec.enforce,
             latency: spec.latency,
             noise: Span::ZERO,
+            short: None,
             groups: spec.weights.iter().map(|&weight| Group::idle(weight)).collect(),
             connections: Connections::new(),
             delay: DelayEstimator::default(),
@@ -239,7 +242,7 @@ impl Fairweir {
             .link
             .capacity()
             .map_or(Span::ZERO, |c| c.time_to_send(self.packet * QUEUE_PACKETS));
-        self.latency.max(packets) + self.noise * NOISE_PART.0 / NOISE_PART.1
+        self.short.unwrap_or(self.latency).min(self.latency).max(packets) + self.noise * NOISE_PART.0 / NOISE_PART.1
     }
 
     /// Whether somebody would take more.
@@ -264,8 +267,10 @@ impl Fairweir {
             queue: delay.map(|d| d.value),
             queue_target: self.queue_target(),
             is_wanted: self.is_wanted(),
+            shown: self.link.confirmed(),
         };
         let before = self.link.capacity();
+        self.see_short_buffer(&interval, before);
         let capacity = match self.losses.handle_interval(interval, before) {
             LossVerdict::None => return None,
             LossVerdict::Limit(rate) => Some(rate),
@@ -275,6 +280,17 @@ impl Fairweir {
         self.opening = NO_CORRECTION;
         self.drain.ticks_left = 0;
         Some(Verdict::Rest)
+    }
+
+    /// A buffer that drops although hardly more waits than shall is too short for that.
+    fn see_short_buffer(&mut self, interval: &Interval, capacity: Option<Rate>) {
+        self.short = self.short.map(|s| s + s / SHORT_FORGOTTEN).filter(|&s| s < self.latency);
+        let Some(queue) = interval.queue.filter(|_| interval.lossy > 0) else { return };
+        let is_full = capacity.is_some_and(|c| interval.rate > c.scale(9, 10));
+        if is_full && queue > interval.queue_target / 2 && queue < self.latency * 3 {
+            let half = (queue / 2).max(SHORT_MIN);
+            self.short = Some(self.short.map_or(half, |short| short.min(half)));
+        }
     }
 
     fn see_connections(&mut self, observation: &Observation, queue: Span) {
@@ -327,7 +343,7 @@ impl Fairweir {
                 SeenConnections {
                     filled: Rate::ZERO,
                     is_crowded,
-                    is_recovering: false,
+                    recovers_to: None,
                     bounded: Rate::ZERO,
                     packet,
                 };
@@ -337,7 +353,10 @@ impl Fairweir {
             let seen = &mut seen[connection.group];
             seen.bounded += connection.rate;
             let lossy = |at: Time| observation.at.since(at) < RECOVERS_FOR;
-            seen.is_recovering |= self.losses.is_limiting() && connection.lossy_at.is_some_and(lossy);
+            let is_limited = self.losses.is_limiting() && !self.losses.is_testing();
+            if is_limited && connection.lossy_at.is_some_and(lossy) {
+                seen.recovers_to = Some(self.losses.room_percent());
+            }
             if connection.is_filled {
                 seen.filled += connection.rate;
             }
@@ -422,10 +441,17 @@ impl Fairweir {
             })
             .collect();
         let shares = fair(capacity.saturating_sub(taken), &entries);
+        let sum_smoothed: Rate = self.groups.iter().map(|g| g.rate_smoothed).sum();
+        let sum_smoothed = sum_smoothed.as_bps();
         for (i, group) in self.groups.iter_mut().enumerate() {
             group.share = shares[i];
-            group.bound = if group.demand.is_none() {
-                shares[i]
+            if self.losses.is_testing() {
+                // Everybody a little less: what is tested is the sum, not the division.
+                let wanted = group.rate_smoothed.scale(capacity.as_bps(), sum_smoothed.max(1));
+                group.share = wanted.max(capacity / 50);
+            }
+            group.bound = if group.demand.is_none() || self.losses.is_testing() {
+                group.share
             } else {
                 // What leaves something to others may take it back at any time.
                 let mut entries = entries.clone();
@@ -486,6 +512,9 @@ const NOISE_PART: (u64, u64) = (1, 1);
 const FILLED: (u64, u64) = (90, 100);
 /// Below this a link whose capacity is unknown rests.
 const QUIET_MAX: Rate = Rate::kbit(250);
+/// The queue that a short buffer is given is never less, and grows by this part each tick.
+const SHORT_MIN: Span = Span::millis(2);
+const SHORT_FORGOTTEN: u64 = 400;
 /// For so long a sender grows back after a loss, as cubic does.
 const RECOVERS_FOR: Span = Span::secs(8);
 /// How often the queue is emptied, and how often while bases are not known.
