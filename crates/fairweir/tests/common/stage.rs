@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::FAIRWEIR;
+use super::{FAIRWEIR, note};
 
 /// What the link carries.
 pub const LINK_MBIT: f64 = 40.0;
@@ -38,7 +38,7 @@ pub fn privileged() -> bool {
     if nix::unistd::geteuid().is_root() {
         return true;
     }
-    eprintln!("SKIPPED: needs root for network namespaces");
+    note("SKIPPED: needs root for network namespaces");
     assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
     false
 }
