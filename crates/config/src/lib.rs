@@ -9,6 +9,7 @@
 //! | [`words`] | "did you mean" |
 //! | [`value`] | values that files and the command line have in common |
 //! | [`host`] | the files of `fairweir host` |
+//! | [`isp`] | the files of `fairweir isp` |
 //! | [`plan`] | how a rate is shared: keys that plans and the policing points of scenarios have in common |
 //!
 //! All errors are [`ConfigError`]s: `FILE:LINE: key: what was found, what is allowed`.
@@ -17,6 +18,7 @@
 mod error;
 pub mod file;
 pub mod host;
+pub mod isp;
 pub mod output;
 pub mod overrides;
 pub mod plan;

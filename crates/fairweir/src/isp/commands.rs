@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow, bail};
 use fairweir_config::ConfigError;
 use fairweir_config::Text;
 use fairweir_config::file::{Rules, Trust};
+use fairweir_config::isp::{PlanEntry, SubscriberSpec};
 use fairweir_daemon::{Access, Client, Error, Lock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,7 +19,6 @@ use super::cli::{
     RevertArgs,
 };
 use super::journal::{self, Journal};
-use super::plan::PlanEntry;
 use super::wire::{Addresses, Imported, Listing, Request};
 use super::{NAME, show, top};
 use crate::daemon_args::RunDir;
@@ -129,11 +129,8 @@ fn each(
 
 fn add(args: &AddArgs) -> anyhow::Result<()> {
     let addresses = Addresses::parse(&args.address).map_err(|e| anyhow!("--address: {e}"))?;
-    let subscriber = super::registry::SubscriberSpec {
-        name: args.name.clone(),
-        addresses: addresses.0,
-        plan: args.plan.clone(),
-    };
+    let subscriber =
+        SubscriberSpec { name: args.name.clone(), addresses: addresses.0, plan: args.plan.clone() };
     tell(&args.run_dir, &Request::Add { subscriber })
 }
 

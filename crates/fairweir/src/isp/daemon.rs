@@ -6,15 +6,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
+use fairweir_config::isp::{IspFile, IspSection, csv};
 use fairweir_core::units::{Span, Time};
 use tracing::{info, warn};
 
 use super::assemble::assemble;
-use super::csv;
 use super::journal::{self, Journal, Overlay};
 use super::kernel::Kernel;
 use super::meter::Meter;
-use super::read::{IspFile, IspSection};
 use super::registry::{Change, Effects, Origin, Registry, Undo};
 use super::wire::Imported;
 use crate::exit::usage;

@@ -11,12 +11,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use fairweir_config::isp::{PlanEntry, SubscriberSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tracing::warn;
 
-use super::plan::PlanEntry;
-use super::registry::{Origin, Registry, SubscriberSpec, Undo};
+use super::registry::{Origin, Registry, Undo};
 
 /// So many outdated edits are kept before the journal is written anew.
 const OUTDATED_MAX: usize = 10_000;
@@ -299,8 +299,8 @@ fn read(path: &Path) -> anyhow::Result<(Overlay, u64, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isp::address::parse_address;
     use crate::isp::registry::Change;
+    use fairweir_config::isp::address::parse_address;
     use serde_json::json;
 
     fn spec(name: &str, address: &str) -> SubscriberSpec {

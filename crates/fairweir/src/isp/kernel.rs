@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use anyhow::Context;
+use fairweir_config::isp::{HookChoice, IspSection, PlanEntry};
 use fairweir_core::phantom::Plan;
 use fairweir_core::units::Bytes;
 use fairweir_linux::police::{
@@ -14,8 +15,6 @@ use ipnet::IpNet;
 use tracing::{info, warn};
 
 use super::meter::Snapshot;
-use super::plan::PlanEntry;
-use super::read::{HookChoice, IspSection};
 use super::registry::{Effects, Record, Registry};
 use crate::words::chained;
 

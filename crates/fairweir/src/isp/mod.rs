@@ -6,15 +6,15 @@
 //!
 //! | module | its job |
 //! |---|---|
-//! | [`plan`], [`address`], [`registry`] | plans, subscribers, and the rules that they obey (pure) |
-//! | [`read`], [`csv`] | the operator's files |
-//! | [`journal`], [`assemble`] | what the API changed, and how it stands over the files |
+//! | [`registry`] | plans, subscribers, and the rules that they obey (pure) |
+//! | [`journal`], [`assemble`] | what the API changed, and how it overrides the files |
 //! | [`kernel`], [`meter`] | what the kernel is told, and what it counted |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
 //! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
 
 use std::io::{self, Write};
 
+use fairweir_config::isp::{IspFile, PlanEntry};
 use fairweir_core::units::Time;
 use fairweir_daemon::{Access, Answer, Error, Peer, Service, Spec, Watched};
 use fairweir_linux::monotonic_now;
@@ -27,17 +27,13 @@ use crate::progress::Count;
 use crate::text;
 use crate::words::{chained, count};
 
-mod address;
 mod assemble;
 pub(crate) mod cli;
 mod commands;
-mod csv;
 mod daemon;
 mod journal;
 mod kernel;
 mod meter;
-mod plan;
-mod read;
 mod registry;
 mod report;
 mod show;
@@ -48,8 +44,6 @@ pub(crate) use show::{check, is_isp_file};
 
 use cli::{DaemonArgs, IspArgs};
 use daemon::{Daemon, TICK};
-use plan::PlanEntry;
-use read::IspFile;
 use registry::{Change, Effects};
 use wire::Request;
 

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use fairweir_config::file::Trust;
+use fairweir_config::isp::{IspFile, read_text};
 use fairweir_core::units::{Bytes, Rate};
 use fairweir_daemon::Access;
 use serde_json::{Value, json};
@@ -13,7 +14,6 @@ use super::cli::{DaemonArgs, ShowArgs, StatusArgs};
 use super::commands::Asker;
 use super::journal::{self, Overlay};
 use super::kernel::ways;
-use super::read::IspFile;
 use super::registry::{Origin, PlanRecord, Registry};
 use super::report::hook_status;
 use super::wire::{Request, Status, SubscriberCounters, SubscriberStatus, TotalsStatus};
@@ -25,7 +25,7 @@ use crate::words::{count, mbit};
 
 /// Whether a file is an ISP's; one that is no TOML at all is not.
 pub(crate) fn is_isp_file(path: &Path) -> bool {
-    let Ok(text) = super::read::read_text(path, Trust::OWNER) else { return false };
+    let Ok(text) = read_text(path, Trust::OWNER) else { return false };
     let Ok(table) = text.as_str().parse::<toml::Table>() else { return is_called_isp(path) };
     let has = |keys: &[&str]| keys.iter().any(|key| table.contains_key(*key));
     has(&["isp", "plan", "subscriber", "subscribers"]) || (is_called_isp(path) && !has(&["host"]))

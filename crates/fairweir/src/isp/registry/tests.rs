@@ -6,7 +6,7 @@ use fairweir_core::units::{Rate, Span};
 use proptest::prelude::*;
 
 use super::*;
-use crate::isp::address::parse_address;
+use fairweir_config::isp::address::parse_address;
 
 fn plan(name: &str, mbit: u64) -> PlanEntry {
     PlanEntry {
