@@ -1,4 +1,5 @@
-//! Reads every file that users write for fairweir, and makes valid configuration of it.
+//! Reads every file that users write for fairweir, and makes valid configuration of it; writes what
+//! commands were asked to write, and what they print.
 //!
 //! | module | its job |
 //! |---|---|
@@ -7,6 +8,7 @@
 //! | [`output`] | writes the files of `--out` and the like, also as root in directories of others |
 //! | [`overrides`] | `--set link.rate=47mbit`: keys put into a document before it is read |
 //! | [`words`] | "did you mean" |
+//! | [`text`] | escapes what a terminal would obey |
 //! | [`value`] | values that files and the command line have in common |
 //! | [`host`] | the files of `fairweir host` |
 //! | [`isp`] | the files of `fairweir isp` |
@@ -23,6 +25,7 @@ pub mod output;
 pub mod overrides;
 pub mod plan;
 pub mod table;
+pub mod text;
 pub mod value;
 pub mod words;
 

@@ -34,7 +34,6 @@ mod sim;
 mod status;
 mod table;
 mod terminal;
-mod text;
 mod top;
 mod wire;
 mod words;
@@ -60,7 +59,7 @@ fn main() -> ExitCode {
         // Whoever reads the output has seen enough.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("fairweir: {}", text::escaped(&in_words(&e)));
+            eprintln!("fairweir: {}", fairweir_config::text::escaped(&in_words(&e)));
             ExitCode::from(exit::code_of(&e))
         }
     }

@@ -16,8 +16,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{AccessFlags, access};
 
 use crate::cli::{PlayArgs, ScenarioArgs};
-use crate::text;
 use crate::words::count;
+use fairweir_config::text;
 
 /// Reads a scenario file and applies the overrides.
 ///

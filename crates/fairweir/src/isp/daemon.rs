@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, bail};
 use fairweir_config::isp::{IspFile, IspSection, csv};
 use fairweir_core::units::{Span, Time};
+use fairweir_daemon::StateDir;
 use tracing::{info, warn};
 
 use super::assemble::assemble;
@@ -54,7 +55,7 @@ impl Daemon {
         now: Time,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Daemon> {
-        let (mut journal, overlay) = Journal::open(&journal::path_in(state_dir))?;
+        let (mut journal, overlay) = Journal::open(StateDir::new(state_dir))?;
         let registry = assemble(file, &overlay, &mut |_, _| ()).map_err(usage)?;
         let mut kernel = Kernel::load(&registry)?;
         let effects = Registry::default().effects_towards(&registry);

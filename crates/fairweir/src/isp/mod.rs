@@ -24,8 +24,8 @@ use tracing::{info, warn};
 
 use crate::device::check_exists;
 use crate::progress::Count;
-use crate::text;
 use crate::words::{chained, count};
+use fairweir_config::text;
 
 mod assemble;
 pub(crate) mod cli;
@@ -187,15 +187,11 @@ impl Service for Isp {
                 outcome(peer, "remove", daemon.change(&[Change::Remove(name)], &mut progress))
             }
             Request::AddPlan { plan } => {
-                let change = PlanEntry::from_json(&plan).map(Change::AddPlan);
-                let change = change.map_err(anyhow::Error::msg);
-                let done = change.and_then(|change| daemon.change(&[change], &mut progress));
+                let done = change_plan(daemon, &plan, Change::AddPlan, &mut progress);
                 outcome(peer, "add a plan", done)
             }
             Request::ChangePlan { plan } => {
-                let change = PlanEntry::from_json(&plan).map(Change::AlterPlan);
-                let change = change.map_err(anyhow::Error::msg);
-                let done = change.and_then(|change| daemon.change(&[change], &mut progress));
+                let done = change_plan(daemon, &plan, Change::AlterPlan, &mut progress);
                 outcome(peer, "change a plan", done)
             }
             Request::RemovePlan { name } => {
@@ -236,6 +232,17 @@ impl Service for Isp {
         }
         Ok(())
     }
+}
+
+/// Makes the change of a plan that a request contains.
+fn change_plan(
+    daemon: &mut Daemon,
+    plan: &Value,
+    as_change: fn(PlanEntry) -> Change,
+    progress: &mut daemon::Progress<'_>,
+) -> anyhow::Result<Effects> {
+    let plan = PlanEntry::from_json(plan).map_err(anyhow::Error::msg)?;
+    daemon.change(&[as_change(plan)], progress)
 }
 
 /// What a change did, for the log and for the client.

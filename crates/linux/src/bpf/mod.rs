@@ -109,7 +109,7 @@ impl Programs {
                     });
                 }
                 Err(e) => {
-                    tracing::debug!(?parts, error = %e, "the kernel does not take these programs");
+                    tracing::warn!(?parts, error = %e, "the kernel refuses these BPF programs");
                     refusal = Some(e);
                 }
             }

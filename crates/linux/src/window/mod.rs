@@ -194,6 +194,13 @@ impl Host {
                 self.limits.push(format!("connections begin with the kernel's own window: {e}"));
             }
         }
+        if !expiry::reaches_open_connections() {
+            self.limits.push(
+                "connections opened before the daemon started keep their bounds if daemon and guard \
+                 are killed together (needs kernel 6.12)"
+                    .to_owned(),
+            );
+        }
         self.windows = WindowEnforcer::Awake(awake);
         Ok(())
     }
