@@ -1,8 +1,8 @@
 //! Reading input files without trusting what is at their path.
 //!
-//! The daemons run as root. Whoever can write one of their input files decides part of what they
-//! do; whoever can name one decides which file root opens. This module is the only place that opens
-//! input files.
+//! The daemons run as root. A user who can write one of their input files decides part of what they
+//! do; a user who can name one decides which file root opens. This module is the only place that
+//! opens input files.
 //!
 //! | input | who can write it | what they gain | rule |
 //! |---|---|---|---|

@@ -1,5 +1,5 @@
 //! The main claim on real packets: the daemon in an emulated home makes downloads obey weights that
-//! only it knows. The same files and bounds hold for whoever plays `scenarios/` by hand.
+//! only it knows. The same files and bounds hold if `scenarios/` is played by hand.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;

@@ -22,7 +22,7 @@ use fairweir_linux::trial::{Packet, Trial};
 use fairweir_linux::{link, monotonic_now};
 
 const ROUNDS: usize = 9;
-/// All rounds take less than 10 s, after which a clock that stands still is no longer timed.
+/// All rounds take less than 10 s, after which packets of a stopped clock are no longer timed.
 const RUNS_PER_ROUND: u32 = 100_000;
 const REMOTE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 

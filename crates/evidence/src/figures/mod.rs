@@ -111,7 +111,7 @@ impl File {
     }
 }
 
-/// What stands around the table in a document.
+/// The lines around the table in a document.
 const MARKS: (&str, &str) = ("<!-- figures: begin -->\n", "<!-- figures: end -->\n");
 
 pub(crate) fn run(command: &FiguresCommand, players: &dyn Players) -> anyhow::Result<()> {

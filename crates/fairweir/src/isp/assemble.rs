@@ -97,7 +97,7 @@ fn hidden(file: &IspFile, overlay: &Overlay) -> Hidden {
     }
 }
 
-/// Adds where the other one stands that excludes a record.
+/// Adds the place of the other record in a conflict.
 fn with_first_place(file: &IspFile, error: &RegistryError) -> String {
     let other = match error {
         RegistryError::SubscriberExists(name) => name,
@@ -119,7 +119,7 @@ fn in_overlay(section: &str, name: &str, error: &RegistryError) -> anyhow::Error
     )
 }
 
-/// Whoever waits hears something after so many.
+/// Progress is reported after this many subscribers.
 const SAY_EVERY: usize = 10_000;
 
 #[cfg(test)]

@@ -200,7 +200,7 @@ impl Daemon {
         Ok(effects)
     }
 
-    /// Adds or changes what stands in a table, row by row.
+    /// Adds or changes the subscribers of a table, row by row.
     pub(super) fn import(
         &mut self,
         text: &str,

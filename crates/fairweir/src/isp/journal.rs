@@ -2,8 +2,8 @@
 //!
 //! Each line is one list of edits, written and synced before it is answered, so what was answered
 //! is there after a crash, and half a line at the end was never answered. Of each name the last
-//! edit counts: it stands over what the file says of that name, until it is reverted. The journal is
-//! written anew when most of it is outdated.
+//! edit counts: it overrides what the file says of that name until it is reverted. The journal is
+//! rewritten when most of it is outdated.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -501,7 +501,7 @@ impl Record {
         *self.addresses == *spec.addresses && *self.plan == *spec.plan
     }
 
-    /// As somebody would say it.
+    /// As a file or a request would contain it.
     pub(super) fn spec(&self, name: &str) -> SubscriberSpec {
         SubscriberSpec {
             name: name.to_owned(),

@@ -55,7 +55,7 @@ pub(super) enum Request {
     RemovePlan {
         name: String,
     },
-    /// Adds or changes what stands in a table (CSV); answered by [`Imported`].
+    /// Adds or changes the subscribers of a table (CSV); answered by [`Imported`].
     Import {
         table: String,
         #[serde(default)]
