@@ -49,6 +49,10 @@ pub struct ConnectionSample {
     pub received: Bytes,
     /// Packets with payload received in the interval.
     pub segments: u64,
+    /// Packets with payload that arrived out of order in the interval, behind a packet that is
+    /// missing: as the kernel's `tcpi_rcv_ooopack` counts them.
+    #[serde(default)]
+    pub holes: u64,
     /// Whether the application here has sent anything in the interval; ACKs do not count.
     pub has_sent: bool,
     /// The receiver's own estimate of the round-trip time, smoothed over the last packets; it

@@ -127,7 +127,7 @@ pub(super) fn play(plan: &Plan, seeds: &[u64], players: &dyn Players) -> anyhow:
             keeps_series: *keeps_series,
         }));
     }
-    let mut reports = players.simulate(&jobs)?.into_iter();
+    let mut reports = players.simulate(&jobs, None)?.into_iter();
     let mut of = |(point, ..): &(&Point, _, _)| {
         (Point::clone(point), reports.by_ref().take(seeds.len()).collect())
     };

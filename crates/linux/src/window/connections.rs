@@ -97,6 +97,7 @@ fn sample(record: &ConnectionRecord, slots: &[u16]) -> Option<ConnectionSample> 
         group,
         received: Bytes::new(record.received),
         segments: record.segs_in.into(),
+        holes: 0,
         has_sent: record.segs_out > 0,
         rtt: (record.rtt_us > 0).then(|| Span::micros(record.rtt_us.into())),
         transit,

@@ -7,6 +7,8 @@
 use fairweir_core::receiver::{ConnectionSample, TransitSample};
 use fairweir_core::units::{Bytes, Span, Time};
 
+use crate::tcp::Receiver;
+
 const MILLISECOND: u64 = 1_000_000;
 
 /// The TCP timestamps of a packet, in ms.
@@ -35,6 +37,8 @@ pub(super) fn stamp(now: Time) -> u32 {
 pub(super) struct Measure {
     /// What had been received at the last tick.
     received_before: Bytes,
+    /// What had arrived out of order by then.
+    out_of_order_before: u64,
     segments: u64,
     has_sent: bool,
     rtt: Option<Span>,
@@ -72,21 +76,52 @@ impl Measure {
         self.has_sent = true;
     }
 
-    /// What was seen since the last call, of a connection that has received so much in all.
-    pub(super) fn take(&mut self, sample: ConnectionSample, received: Bytes) -> ConnectionSample {
+    /// What was seen since the last call, by the receiver of the connection among others.
+    pub(super) fn take(
+        &mut self,
+        sample: ConnectionSample,
+        receiver: &Receiver,
+    ) -> ConnectionSample {
         let transit = self.transit.take().map(|(min_ns, sum, samples)| TransitSample {
             min_ns,
             mean_ns: sum / i64::from(samples),
             samples,
         });
+        let (received, out_of_order) = (receiver.received(), receiver.out_of_order());
         let before = std::mem::replace(&mut self.received_before, received);
+        let out_of_order_before = std::mem::replace(&mut self.out_of_order_before, out_of_order);
         ConnectionSample {
             received: received.saturating_sub(before),
+            holes: out_of_order - out_of_order_before,
             segments: std::mem::take(&mut self.segments),
             has_sent: std::mem::take(&mut self.has_sent),
             rtt: self.rtt,
             transit,
             ..sample
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::{ReceiverSpec, Segment};
+
+    #[test]
+    fn a_tick_reports_the_packets_that_arrived_behind_a_missing_one_since_the_last_tick() {
+        let mut receiver = Receiver::new(&ReceiverSpec { window: Bytes::kb(64) });
+        let mut measure = Measure::default();
+        let mut holes_after = |numbers: &[(u64, u32)]| {
+            for &(number, resent) in numbers {
+                let segment = Segment { number, payload: 1_448, resent, copy: false };
+                receiver.handle_segment(Time::ZERO, &segment);
+            }
+            measure.take(ConnectionSample::default(), &receiver).holes
+        };
+        assert_eq!(holes_after(&[(0, 0), (1, 0)]), 0, "all in order");
+        assert_eq!(holes_after(&[(4, 0), (5, 0), (6, 0)]), 3, "2 and 3 are missing");
+        // 7 carries the payload of 2 again, 9 that of 3; 8 is new and lies behind 3.
+        assert_eq!(holes_after(&[(7, 1), (8, 1), (9, 2)]), 1, "what fills a hole is in order");
+        assert_eq!(holes_after(&[(10, 2)]), 0, "nothing is missing");
     }
 }

@@ -39,6 +39,10 @@ pub struct Receiver {
     packets: u64,
     /// Packets that arrived, without copies.
     distinct: u64,
+    /// Packets up to the newest that carry new payload.
+    sent: u64,
+    /// Packets that arrived with new payload while an earlier one was missing.
+    out_of_order: u64,
     /// What arrived twice because the sender gave it up too early.
     surplus: u64,
     payload: Bytes,
@@ -61,6 +65,8 @@ impl Receiver {
             numbers_end: 0,
             packets: 0,
             distinct: 0,
+            sent: 0,
+            out_of_order: 0,
             surplus: 0,
             payload: Bytes::ZERO,
             segment_max: 1,
@@ -99,6 +105,9 @@ impl Receiver {
         let sent = self.numbers_end - u64::from(segment.resent);
         self.surplus = self.surplus.max(self.distinct.saturating_sub(sent));
         self.has_holes = sent + self.surplus > self.distinct;
+        // A packet that is sent again fills the first hole, which is in order.
+        let is_new = sent > std::mem::replace(&mut self.sent, sent) && !is_known;
+        self.out_of_order += u64::from(is_new && self.has_holes);
         self.is_due |= is_known
             || had_holes
             || self.has_holes
@@ -135,6 +144,11 @@ impl Receiver {
     /// sum of what was written up to its end.
     pub fn received(&self) -> Bytes {
         self.payload
+    }
+
+    /// How many packets arrived out of order, as Linux's `tcpi_rcv_ooopack` counts them.
+    pub fn out_of_order(&self) -> u64 {
+        self.out_of_order
     }
 
     /// The sender has handed over no more than this: what arrived beyond it arrived twice, since

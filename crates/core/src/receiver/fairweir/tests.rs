@@ -501,6 +501,7 @@ fn any_connection() -> impl Strategy<Value = ConnectionSample> {
                 group,
                 received: Bytes::new(received),
                 segments: received / 1_448,
+                holes: 0,
                 has_sent,
                 rtt: rtt.map(Span::millis),
                 transit,

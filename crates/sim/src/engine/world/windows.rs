@@ -22,8 +22,7 @@ impl World<'_> {
                 segment: flow.segment,
                 ..ConnectionSample::default()
             };
-            let received = connection.receiver.received();
-            samples.push(connection.measure.take(known, received));
+            samples.push(connection.measure.take(known, &connection.receiver));
         }
         samples.sort_unstable_by_key(|sample| sample.id);
         samples
