@@ -26,7 +26,7 @@
 
 #define TC_ACT_UNSPEC (-1)
 #define PACKET_OTHERHOST 3
-/* A forwarded packet keeps its priority, which must name no class of somebody else's HTB at egress. */
+/* A forwarded packet keeps its priority, which must name no class of another HTB at egress. */
 #define HTB_MAJOR 0xfa170000u
 
 /* Set before loading: whether this kernel lets the program look at sockets and their owners. */

@@ -252,16 +252,11 @@ int fairweir_open(struct bpf_sock_ops *ctx)
 	struct connection *c;
 	struct config *cfg;
 	struct tcp_sock *tp;
-	struct bpf_sock *sk;
-	__u32 key = 0, window;
+	__u32 window;
 
 	if (!opens && ctx->op != BPF_SOCK_OPS_HDR_OPT_LEN_CB)
 		return 1;
-	sk = ctx->sk;
-	cfg = bpf_map_lookup_elem(&config, &key);
-	if (!sk || !cfg)
-		return 1;
-	tp = bpf_skc_to_tcp_sock(sk);
+	tp = socket_of(ctx, &cfg);
 	if (!tp)
 		return 1;
 	if (opens) {

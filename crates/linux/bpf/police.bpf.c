@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Polices subscribers: finds whose each frame is, and decides at once by the subscriber's plan and
- * state whether it passes, is marked or dropped. Whatever is not understood, is nobody's, or finds a
- * table incomplete passes untouched.
+ * Polices subscribers: finds the subscriber of each frame, and decides at once by the subscriber's
+ * plan and state whether it passes, is marked or dropped. A frame that is not understood, has no
+ * subscriber, or finds a table incomplete passes untouched.
  *
  * The same decision runs at XDP and at tcx ingress and egress. The programs are loaded anew for each
  * hook, with its settings as constants, and share the maps.

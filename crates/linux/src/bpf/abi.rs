@@ -55,7 +55,7 @@ pub(crate) struct Counter {
 pub(crate) struct Counters {
     pub(crate) slots: [Counter; SLOTS_MAX],
     pub(crate) new_cgroups: u64,
-    /// When the classifier last looked at the clock, which nobody else needs.
+    /// When the classifier last looked at the clock; only the classifier uses it.
     pub(crate) own: [u64; 4],
 }
 

@@ -55,7 +55,7 @@ impl Pass {
         let open = || {
             // SAFETY: the link is open; no flags are given.
             let descriptor = unsafe { libbpf_sys::bpf_iter_create(link) };
-            // SAFETY: the descriptor is new and nobody else's.
+            // SAFETY: the descriptor is new and nothing else owns it.
             (descriptor >= 0).then(|| unsafe { File::from_raw_fd(descriptor) })
         };
         // To enter a namespace takes a thread, and privileges that a service does without.
