@@ -240,7 +240,9 @@ impl DelayEstimator {
         for sample in connections {
             let Some(base) = self.connections.get_mut(&sample.id) else { continue };
             if let Some(transit) = plausible(sample).filter(|t| t.samples >= RENEWING_SAMPLES_MIN) {
-                base.transit = Some(transit.min_ns);
+                // More than clocks drift is a queue that did not empty.
+                let most = base.transit.filter(|_| base.is_settled).map(|t| t + DRIFT_NS);
+                base.transit = Some(most.map_or(transit.min_ns, |most| transit.min_ns.min(most)));
                 base.is_settled = true;
             }
         }
@@ -399,6 +401,8 @@ const NOISE_TICKS_MIN: usize = 3;
 const NOISE_MAX: i64 = 30_000_000;
 /// So much do senders' bursts lengthen the queue for a moment, and stamps round.
 const BURSTS_NS: i64 = 2_500_000;
+/// So much do clocks drift between two drains, and paths change without anybody noticing.
+const DRIFT_NS: i64 = 3_000_000;
 /// No path is shorter than what timestamps tell apart.
 pub(super) const RTT_MIN: Span = Span::millis(1);
 /// A connection's RTT until it is known.

@@ -22,6 +22,8 @@ pub(super) struct Link {
     /// What was seen since the last conclusion.
     seen: Seen,
     creep: u64,
+    /// The most that it was believed to carry lately, and when.
+    recent: (Rate, Time),
     busy_at: Time,
     fall: Option<Fall>,
     /// What several sources confirmed, or what arrived.
@@ -48,6 +50,9 @@ struct Fall {
     from: Rate,
     least: Span,
     conclusions: u32,
+    /// Those in a row in which much less arrived than in the one before, but no less waited.
+    steep: u32,
+    least_last: Span,
 }
 
 /// One tick as the link sees it.
@@ -74,6 +79,8 @@ pub(super) enum Verdict {
     Changed(Act),
     /// What was taken for a queue does not react: it is none.
     NoQueue,
+    /// The queue grows although less and less arrives: others fill it.
+    Rivals,
 }
 
 impl Link {
@@ -83,6 +90,7 @@ impl Link {
             confirmed: None,
             seen: Seen::default(),
             creep: CREEP_MIN,
+            recent: (Rate::ZERO, Time::ZERO),
             busy_at: Time::ZERO,
             fall: None,
             trusted: capacity,
@@ -129,6 +137,10 @@ impl Link {
             return Verdict::Gather;
         }
         let seen = std::mem::take(&mut self.seen);
+        let believed = self.capacity.unwrap_or(Rate::ZERO);
+        if believed >= self.recent.0 || tick.at.since(self.recent.1) > RECENT_FOR {
+            self.recent = (believed, tick.at);
+        }
         let total = Rate::from_volume(seen.volume, seen.span);
         let enough = u64::from(SAMPLES_FEW) * more;
         let least = seen.least.filter(|_| u64::from(seen.samples) >= enough);
@@ -171,9 +183,24 @@ impl Link {
             self.capacity = Some(half.min(from));
             return noted(from, half.min(from), Act::Measured { from, to: half.min(from) });
         }
-        let fall = self.fall.get_or_insert(Fall { from, least, conclusions: 0 });
+        let begun = Fall { from, least, conclusions: 0, steep: 0, least_last: least };
+        let fall = self.fall.get_or_insert(begun);
         fall.conclusions += 1;
-        let Fall { from: highest, least: before, conclusions } = *fall;
+        let is_steep = total < from.scale(STEEP.0, STEEP.1) && least * 10 >= fall.least_last * 8;
+        fall.steep = if is_steep { fall.steep + 1 } else { 0 };
+        fall.least_last = least;
+        let Fall { from: highest, least: before, conclusions, steep, .. } = *fall;
+        if steep >= STEEP_CONCLUSIONS && least > before + GROWN {
+            self.fall = None;
+            self.capacity = Some(highest);
+            return Verdict::Rivals;
+        }
+        if steep > 1 {
+            // It may be lost to others: then the less is yielded to them, the better.
+            let held = total.max(from.scale(YIELDED.0, YIELDED.1));
+            self.capacity = Some(held);
+            return noted(from, held, Act::Measured { from, to: held });
+        }
         let is_deep = total < highest.scale(FALL_PART.0, FALL_PART.1);
         if conclusions > FALL_CONCLUSIONS && is_deep && least > before * 7 / 10 {
             self.fall = None;
@@ -216,6 +243,10 @@ impl Link {
         if !seen.is_wanted || held || queues {
             return Verdict::Rest;
         }
+        if from < self.recent.0.scale(9, 10) {
+            // Others may have taken the rest for a while.
+            self.creep = self.creep.max(CREEP_BACK);
+        }
         let step = self.creep * seen.span.as_nanos() / Span::secs(1).as_nanos();
         self.capacity = Some(from + from.scale(step, 1_000));
         self.creep = (self.creep + self.creep / 2).min(CREEP_MAX);
@@ -253,6 +284,9 @@ const NOTED: (u64, u64) = (105, 100);
 /// The estimate creeps up so many thousandths a second, the longer the faster.
 const CREEP_MIN: u64 = 30;
 const CREEP_MAX: u64 = 1_000;
+/// At least so many if it was a tenth more within this time.
+const CREEP_BACK: u64 = 300;
+const RECENT_FOR: Span = Span::secs(20);
 /// Not within this time after the link was busy.
 const CREEP_AFTER: Span = Span::millis(500);
 /// So many sources of delays are believed without the received rate.
@@ -263,3 +297,10 @@ const HELD_CONCLUSIONS: u32 = 3;
 /// So much lost in so many conclusions in a row, with the queue as long as before, is no queue.
 const FALL_PART: (u64, u64) = (7, 10);
 const FALL_CONCLUSIONS: u32 = 5;
+/// So much less in so many conclusions in a row, with a queue that has grown by so much, is lost to
+/// others. A capacity that falls once shows in two at most.
+const STEEP: (u64, u64) = (93, 100);
+const STEEP_CONCLUSIONS: u32 = 3;
+const GROWN: Span = Span::millis(2);
+/// Until that is clear the capacity falls no further at once.
+const YIELDED: (u64, u64) = (7, 10);

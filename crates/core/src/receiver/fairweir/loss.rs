@@ -348,7 +348,7 @@ const BELOW: (u64, u64) = (85, 100);
 /// After this so much must arrive of what arrived before there was a ceiling.
 const JUDGED_FROM: Span = Span::secs(35);
 const JUDGED_UNTIL: Span = Span::secs(50);
-const HARMLESS: (u64, u64) = (88, 100);
+const HARMLESS: (u64, u64) = (75, 100);
 /// How far it is lowered by a loss.
 const CUT: (u64, u64) = (98, 100);
 /// What was good is as good as what was lost at from this part on.

@@ -22,7 +22,7 @@
 use super::delay::{DelayEstimator, Queue, RTT_GUESS};
 use super::{
     Act, Allocation, ClassRate, Command, ConnectionSample, Decision, Enforce, GroupDecision, GroupState, Observation,
-    TICK,
+    TICK, Windows,
 };
 use crate::share::{Entry, Weight, fair};
 use crate::units::{Bytes, Rate, Span, Time};
@@ -31,11 +31,13 @@ use crate::window::Behaviour;
 mod group;
 mod link;
 mod loss;
+mod rivals;
 mod windows;
 
 use group::{Connection, Connections, Group, NO_CORRECTION, SeenConnections};
 use link::{Link, Tick, Verdict};
 use loss::{Interval, LossVerdict, Losses};
+use rivals::{Course, Rivals};
 
 /// What the control is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +69,8 @@ pub struct Fairweir {
     delay: DelayEstimator,
     link: Link,
     losses: Losses,
+    rivals: Rivals,
+    course: Course,
     drain: Drain,
     /// By how much all windows are wider than the law says, in thousandths, so that the queue is
     /// what it shall be.
@@ -110,6 +114,8 @@ impl Fairweir {
             delay: DelayEstimator::default(),
             link: Link::new(capacity),
             losses: Losses::new(),
+            rivals: Rivals::new(),
+            course: Course::Alone,
             drain: Drain::default(),
             opening: NO_CORRECTION,
             packet: PACKET_GUESS,
@@ -140,11 +146,19 @@ impl Fairweir {
         self.noise = delay.map_or(self.noise, |d| d.noise);
         self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
         // With more queue than is wanted, nobody says how much it would take.
-        let crowded = delay.is_some_and(|d| d.least * 2 > self.queue_target() * 3);
+        let crowded = !self.rivals.are_there() && delay.is_some_and(|d| d.least * 2 > self.queue_target() * 3);
         self.see_groups(observation, crowded);
         self.is_overfull = delay.is_some_and(|d| d.least > self.queue_target() * OVERFULL);
         self.total_last = Some(total);
-        let verdict = if let Some(verdict) = self.see_losses(observation, total, delay) {
+        self.course = self.rivals.handle_tick(observation.at, total);
+        if let Course::Try(capacity) = self.course {
+            self.link.set_capacity(Some(capacity));
+            self.drain = Drain { last_at: observation.at, ..Drain::default() };
+        }
+        let verdict = if self.rivals.are_there() {
+            self.link.restart();
+            Verdict::Rest
+        } else if let Some(verdict) = self.see_losses(observation, total, delay) {
             verdict
         } else if self.drain.ticks_left > 0 || drained == Queue::Drained {
             // What arrives is what the windows were narrowed to.
@@ -165,6 +179,13 @@ impl Fairweir {
             Verdict::Gather => Act::Measure,
             Verdict::Rest => Act::Rest,
             Verdict::Changed(act) => act,
+            Verdict::Rivals => {
+                self.rivals.handle_rivals(observation.at);
+                self.course = Course::Release;
+                self.drain.ticks_left = 0;
+                self.opening = NO_CORRECTION;
+                Act::Rest
+            }
             Verdict::NoQueue => {
                 self.delay.forget_transit();
                 self.drain.is_urgent = true;
@@ -187,6 +208,7 @@ impl Fairweir {
         if let Some(delay) = delay
             && !matches!(act, Act::Measure | Act::Drain | Act::Learn { .. })
             && !self.losses.is_limiting()
+            && !self.rivals.are_there()
         {
             self.open(delay.value);
         }
@@ -354,8 +376,12 @@ impl Fairweir {
             seen.bounded += connection.rate;
             let lossy = |at: Time| observation.at.since(at) < RECOVERS_FOR;
             let is_limited = self.losses.is_limiting() && !self.losses.is_testing();
-            if is_limited && connection.lossy_at.is_some_and(lossy) {
-                seen.recovers_to = Some(self.losses.room_percent());
+            if connection.lossy_at.is_some_and(lossy) {
+                if is_limited {
+                    seen.recovers_to = Some(self.losses.room_percent());
+                } else if self.rivals.are_there() {
+                    seen.recovers_to = Some(RIVALLED);
+                }
             }
             if connection.is_filled {
                 seen.filled += connection.rate;
@@ -406,7 +432,8 @@ impl Fairweir {
         let interval = if is_urgent { DRAIN_SOON } else { DRAIN_INTERVAL };
         let bounds = self.link.capacity().is_some()
             && self.enforce != Enforce::Htb
-            && !self.losses.is_limiting();
+            && !self.losses.is_limiting()
+            && !self.rivals.are_there();
         if self.drain.ticks_left > 0 || !self.is_wanted() || !bounds {
             return;
         }
@@ -424,7 +451,12 @@ impl Fairweir {
 
     /// Divides the capacity anew and says so to the enforcers.
     fn divide(&mut self) {
-        let Some(capacity) = self.link.capacity() else {
+        let capacity = match self.course {
+            Course::Release => None,
+            Course::Divide(due) => Some(due),
+            Course::Alone | Course::Try(_) => self.link.capacity(),
+        };
+        let Some(capacity) = capacity else {
             self.commands.clear();
             if self.decision.enforcing {
                 self.commands.push(Command::Release);
@@ -460,8 +492,10 @@ impl Fairweir {
             };
             let is_tight = self.enforce == Enforce::Htb
                 || self.losses.is_limiting()
+                || self.rivals.are_there()
                 || group.unbounded > group.rate / 5;
-            let margin = match (self.is_overfull, is_tight) {
+            let is_overfull = self.is_overfull && !self.rivals.are_there();
+            let margin = match (is_overfull, is_tight) {
                 (true, _) => DRAINING,
                 (false, true) => TIGHT,
                 (false, false) => LOOSE,
@@ -481,14 +515,15 @@ impl Fairweir {
             self.commands.push(Command::SetRates(Allocation { total: None, classes }));
         }
         if self.enforce != Enforce::Htb {
-            let windows = self.windows();
+            let windows =
+                if self.rivals.are_there() { Windows::default() } else { self.windows() };
             self.commands.push(Command::SetWindows(windows));
         }
     }
 
     fn conclude(&mut self, at: Time, act: Act, delay: Option<super::DelaySample>) {
         let capacity = self.link.capacity();
-        let enforcing = capacity.is_some();
+        let enforcing = capacity.is_some() && self.course != Course::Release;
         let groups = self.groups.iter().map(|g| GroupDecision {
             rate: g.rate,
             demand: g.demand,
@@ -515,6 +550,8 @@ const QUIET_MAX: Rate = Rate::kbit(250);
 /// The queue that a short buffer is given is never less, and grows by this part each tick.
 const SHORT_MIN: Span = Span::millis(2);
 const SHORT_FORGOTTEN: u64 = 400;
+/// Beside rivals a group that lost packets may need so many percent of its rate soon.
+const RIVALLED: u64 = 150;
 /// For so long a sender grows back after a loss, as cubic does.
 const RECOVERS_FOR: Span = Span::secs(8);
 /// How often the queue is emptied, and how often while bases are not known.

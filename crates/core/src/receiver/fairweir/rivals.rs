@@ -1,0 +1,112 @@
+//! Other hosts behind the same link that fill its queue.
+//!
+//! The problem: windows keep the queue short only if nobody else fills it. Beside a sender that
+//! fills the buffer whatever happens, a control with a short queue as its target yields until it has
+//! nothing. The method: a queue that does not become shorter although less and less of this host
+//! arrives is a *rival's*. Then windows are left alone. For some time everything passes as without
+//! control, and what arrives then is the host's *due*. After that classes divide the due by weight,
+//! and are opened as far as it takes until the host has about its due again: what one group leaves
+//! goes to the rivals too, so that division has a price, and it is bounded. After some time the
+//! queue is tried again.
+//!
+//! Source: docs/control.md; the modes resemble those of Copa and Nimbus, which are for senders.
+
+use crate::units::{Rate, Span, Time};
+
+/// Whether there are rivals, and what is done meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rivals {
+    state: State,
+    /// For how long the queue is not tried again.
+    stay: Span,
+    left_at: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// None are known.
+    Alone,
+    /// Everything passes.
+    Measure { since: Time, sum: u64, ticks: u64 },
+    /// Classes divide.
+    Divide { since: Time, due: Rate, slack: u64, total: Rate },
+}
+
+/// What is to be done in a tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Course {
+    /// As if there were no rivals.
+    Alone,
+    /// Let everything pass.
+    Release,
+    /// Divide this much by classes alone.
+    Divide(Rate),
+    /// Try the queue again, with this as the capacity.
+    Try(Rate),
+}
+
+impl Rivals {
+    pub(super) fn new() -> Rivals {
+        Rivals { state: State::Alone, stay: STAY_MIN, left_at: Time::ZERO }
+    }
+
+    /// Whether windows are of no use.
+    pub(super) fn are_there(&self) -> bool {
+        !matches!(self.state, State::Alone)
+    }
+
+    /// They have shown themselves.
+    pub(super) fn handle_rivals(&mut self, now: Time) {
+        let is_again = now.since(self.left_at) < AGAIN && self.left_at > Time::ZERO;
+        self.stay = if is_again { (self.stay * 2).min(STAY_MAX) } else { STAY_MIN };
+        self.state = State::Measure { since: now, sum: 0, ticks: 0 };
+    }
+
+    /// Takes in a tick in which `total` arrived.
+    pub(super) fn handle_tick(&mut self, now: Time, total: Rate) -> Course {
+        match &mut self.state {
+            State::Alone => Course::Alone,
+            State::Measure { since, sum, ticks } => {
+                let passed = now.since(*since);
+                if passed >= GROWN {
+                    *sum = sum.saturating_add(total.as_bps());
+                    *ticks += 1;
+                }
+                if passed < MEASURED {
+                    return Course::Release;
+                }
+                let due = Rate::bps(*sum / (*ticks).max(1));
+                self.state = State::Divide { since: now, due, slack: SLACK_FIRST, total: due };
+                Course::Divide(due.scale(1_000 + SLACK_FIRST, 1_000))
+            }
+            State::Divide { since, due, slack, total: smoothed } => {
+                *smoothed = smoothed.scale(4, 5) + total / 5;
+                if now.since(*since) > self.stay {
+                    self.left_at = now;
+                    let capacity = *smoothed;
+                    self.state = State::Alone;
+                    return Course::Try(capacity);
+                }
+                *slack = match *smoothed < due.scale(KEPT.0, KEPT.1) {
+                    true => (*slack + SLACK_STEP).min(SLACK_MAX),
+                    false => slack.saturating_sub(SLACK_STEP / 4),
+                };
+                *due = (*due).max(*smoothed);
+                Course::Divide(due.scale(1_000 + *slack, 1_000))
+            }
+        }
+    }
+}
+
+/// Senders have grown to what they get after this, which is measured until then.
+const GROWN: Span = Span::millis(2_000);
+const MEASURED: Span = Span::millis(4_000);
+/// The host keeps this part of its due, by opening classes so many thousandths further a tick.
+const KEPT: (u64, u64) = (97, 100);
+const SLACK_FIRST: u64 = 30;
+const SLACK_STEP: u64 = 12;
+const SLACK_MAX: u64 = 3_000;
+/// For so long the queue is not tried again; longer each time that rivals are there again so soon.
+const STAY_MIN: Span = Span::secs(20);
+const STAY_MAX: Span = Span::secs(120);
+const AGAIN: Span = Span::secs(10);
