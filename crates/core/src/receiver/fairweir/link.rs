@@ -53,6 +53,7 @@ struct Fall {
     /// Those in a row in which much less arrived than in the one before, but no less waited.
     steep: u32,
     least_last: Span,
+    total_last: Rate,
 }
 
 /// One tick as the link sees it.
@@ -183,12 +184,13 @@ impl Link {
             self.capacity = Some(half.min(from));
             return noted(from, half.min(from), Act::Measured { from, to: half.min(from) });
         }
-        let begun = Fall { from, least, conclusions: 0, steep: 0, least_last: least };
+        let begun = Fall { from, least, conclusions: 0, steep: 0, least_last: least, total_last: from };
         let fall = self.fall.get_or_insert(begun);
         fall.conclusions += 1;
-        let is_steep = total < from.scale(STEEP.0, STEEP.1) && least * 10 >= fall.least_last * 8;
+        let is_steep =
+            total < fall.total_last.scale(STEEP.0, STEEP.1) && least * 10 >= fall.least_last * 8;
         fall.steep = if is_steep { fall.steep + 1 } else { 0 };
-        fall.least_last = least;
+        (fall.least_last, fall.total_last) = (least, total);
         let Fall { from: highest, least: before, conclusions, steep, .. } = *fall;
         if steep >= STEEP_CONCLUSIONS && least > before + GROWN {
             self.fall = None;
