@@ -26,6 +26,8 @@ use fairweir_core::units::{Bytes, Span, Time};
 use crate::random::SplitMix64;
 
 mod capacity;
+mod codel;
+mod pie;
 mod queue;
 mod red;
 mod service;
@@ -35,6 +37,7 @@ pub use capacity::{Capacity, RateStep};
 pub use red::Red;
 pub use trace::{Trace, TraceError};
 
+use pie::Pie;
 use queue::{Queue, Waiting};
 use red::{Detector, Seen};
 use service::Service;
@@ -97,6 +100,13 @@ pub enum Discipline {
     Drr,
     /// First in, first out; packets are dropped early, at random.
     Red(Red),
+    /// First in, first out; packets are dropped as they leave while the queue stays long (CoDel).
+    Codel,
+    /// Flows in rounds, each controlled by a CoDel of its own (FQ-CoDel); a full buffer drops from
+    /// the flow with the most bytes.
+    FqCodel,
+    /// First in, first out; packets are dropped early, at random, by their delay (PIE).
+    Pie,
 }
 
 /// A packet on its way; `T` is what the caller wants to get back.
@@ -148,6 +158,7 @@ pub struct Link<T> {
     due: Time,
     queue: Queue<T>,
     detector: Option<Detector>,
+    pie: Option<Pie>,
     service: Service,
     transmission: Option<Transmission<T>>,
     departed: VecDeque<Departure<T>>,
@@ -184,11 +195,12 @@ impl<T> Link<T> {
             jitter: spec.jitter,
             clock: Time::ZERO,
             due: NEVER,
-            queue: Queue::new(spec.queue, &spec.weights),
+            queue: Queue::new(spec.queue, &spec.weights, spec.seed),
             detector: match spec.queue {
                 Discipline::Red(red) => Some(Detector::new(red)),
-                Discipline::Fifo | Discipline::Wfq | Discipline::Drr => None,
+                _ => None,
             },
+            pie: (spec.queue == Discipline::Pie).then(Pie::new),
             service: Service::new(&spec.capacity),
             transmission: None,
             departed: VecDeque::new(),
@@ -201,11 +213,20 @@ impl<T> Link<T> {
         link
     }
 
-    /// Takes in a packet that arrives at `now`.
+    /// Takes in a packet that arrives at `now`, of a flow of its own for its class.
     ///
     /// # Panics
     /// If its class has no weight, or it is larger than 16 MB.
     pub fn enqueue(&mut self, now: Time, packet: Packet<T>) {
+        self.enqueue_of(now, packet.class as u64, packet);
+    }
+
+    /// Takes in a packet of a flow that arrives at `now`; only [`Discipline::FqCodel`] looks at the
+    /// flow.
+    ///
+    /// # Panics
+    /// If its class has no weight, or it is larger than 16 MB.
+    pub fn enqueue_of(&mut self, now: Time, flow: u64, packet: Packet<T>) {
         self.advance(now);
         if self.loss_ppm > 0 && self.random.below(1_000_000) < self.loss_ppm.into() {
             self.drops.push_back(Dropped { packet, at: self.clock, random: true });
@@ -218,15 +239,17 @@ impl<T> Link<T> {
         // What already waits is not dropped when the rate falls, and the buffer in time with it: a
         // packet that comes in costs others no more than its own size.
         let mut to_free = packet.size;
-        self.queue.push(Waiting { packet, since: self.clock });
+        self.queue.push(flow, Waiting { packet, since: self.clock });
         if self.transmission.is_none() {
             self.transmit_next();
             self.look_ahead();
         }
         while to_free > Bytes::ZERO && self.is_over_buffer() {
-            let Some(packet) = self.queue.drop_one() else { break };
-            to_free = to_free.saturating_sub(packet.size);
-            self.drops.push_back(Dropped { packet, at: self.clock, random: false });
+            let (at, drops) = (self.clock, &mut self.drops);
+            self.queue.drop_some(|packet| {
+                to_free = to_free.saturating_sub(packet.size);
+                drops.push_back(Dropped { packet, at, random: false });
+            });
         }
     }
 
@@ -279,6 +302,11 @@ impl<T> Link<T> {
 
     /// Whether the packet that arrives goes although there may be room for it.
     fn drops_early(&mut self) -> bool {
+        if let Some(pie) = &mut self.pie {
+            let drops = pie.drops(self.clock, self.queue.backlog(), &mut self.random);
+            self.look_ahead();
+            return drops;
+        }
         let Some(detector) = &mut self.detector else { return false };
         let (queued, room) = match self.buffer {
             Buffer::Time(_) | Buffer::Bytes(_) => (self.queue.backlog().as_u64(), self.room.bytes),
@@ -298,12 +326,18 @@ impl<T> Link<T> {
 
     fn look_ahead(&mut self) {
         let end = self.transmission.as_ref().map(|_| self.service.end());
-        self.due = end.into_iter().chain(self.service.step_next()).min().unwrap_or(NEVER);
+        let others = self.service.step_next().into_iter().chain(self.update_next());
+        self.due = end.into_iter().chain(others).min().unwrap_or(NEVER);
     }
 
-    /// Lets the next thing happen, if there is one: an end of transmission before a step of the
-    /// rate.
+    /// Lets the next thing happen, if there is one: an update of PIE before an end of transmission,
+    /// and that before a step of the rate.
     fn happen(&mut self) -> bool {
+        if let Some(pie) = self.pie.as_mut().filter(|pie| pie.next_update() == Some(self.due)) {
+            self.clock = self.due;
+            pie.handle_update(self.due, self.queue.backlog());
+            return true;
+        }
         let end = self.transmission.as_ref().map(|_| self.service.end());
         match (end, self.service.step_next()) {
             (Some(end), step) if step.is_none_or(|step| end <= step) => self.finish(end),
@@ -315,6 +349,10 @@ impl<T> Link<T> {
             (_, None) => return false,
         }
         true
+    }
+
+    fn update_next(&self) -> Option<Time> {
+        self.pie.as_ref().and_then(Pie::next_update)
     }
 
     fn finish(&mut self, end: Time) {
@@ -332,12 +370,15 @@ impl<T> Link<T> {
     }
 
     fn transmit_next(&mut self) {
-        let Some(Waiting { packet, since }) = self.queue.pop() else {
+        let Some(Waiting { packet, since }) = self.queue.pop(self.clock, &mut self.drops) else {
             if let Some(detector) = &mut self.detector {
                 detector.handle_idle(self.clock);
             }
             return;
         };
+        if let Some(pie) = &mut self.pie {
+            pie.handle_departure(self.clock.since(since), self.queue.backlog());
+        }
         let first_bit = self.service.begin(self.clock, packet.size);
         self.transmission = Some(Transmission { sojourn: first_bit.since(since), packet });
     }

@@ -181,7 +181,15 @@ fn arrivals() -> impl Strategy<Value = Vec<(u64, usize, u64)>> {
 
 fn queue() -> impl Strategy<Value = Discipline> {
     let red = Discipline::Red(Red { wq_ppm: 100_000, ..Red::default() });
-    prop_oneof![Just(Discipline::Fifo), Just(Discipline::Wfq), Just(Discipline::Drr), Just(red),]
+    prop_oneof![
+        Just(Discipline::Fifo),
+        Just(Discipline::Wfq),
+        Just(Discipline::Drr),
+        Just(red),
+        Just(Discipline::Codel),
+        Just(Discipline::FqCodel),
+        Just(Discipline::Pie),
+    ]
 }
 
 /// Plain with steps, shaped, or by opportunities.

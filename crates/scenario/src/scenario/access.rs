@@ -121,12 +121,15 @@ fn discipline(table: &mut Table<'_>) -> Result<Discipline, ConfigError> {
         ("wfq", Discipline::Wfq),
         ("drr", Discipline::Drr),
         ("red", Discipline::Red(Red::default())),
+        ("codel", Discipline::Codel),
+        ("fq_codel", Discipline::FqCodel),
+        ("pie", Discipline::Pie),
     ];
     let queue = table.word("queue", &words)?.map_or(Discipline::Fifo, |p| p.value);
     let Some(details) = table.table("red")? else { return Ok(queue) };
     match queue {
         Discipline::Red(defaults) => Ok(Discipline::Red(red(details, defaults)?)),
-        Discipline::Fifo | Discipline::Wfq | Discipline::Drr => {
+        _ => {
             Err(details.place().error("only a link with `queue = \"red\"` has it"))
         }
     }

@@ -436,3 +436,38 @@ fn a_page_is_complete_whatever_was_sent_twice() {
     let report = play(&scenario, Control::None, 2, &|_| {}, &AtomicBool::new(false)).unwrap();
     assert!(report.summary.pages[0].pages > 5, "{:?}", report.summary.pages);
 }
+
+// ------------------------------------------------------------------------------------------------
+// Queue management at the ISP
+
+#[test]
+fn queue_management_keeps_its_delay_where_tail_drop_fills_the_buffer() {
+    let delay = |queue: &str| {
+        let link = format!("rate = \"20mbit\"\nbuffer = \"200ms\"\nqueue = \"{queue}\"");
+        let flows = groups(&[1, 1]) + &flow(1, "bulk", "connections = 4") + &flow(2, "bulk", "");
+        let summary = quietly(&scenario(30, &link, &flows), Control::None).summary;
+        let used = summary.utilization.unwrap();
+        assert!(used > 0.9, "{queue}: {used}");
+        summary.isp_queue_ms.unwrap().mean
+    };
+    assert!(delay("fifo") > 100.0);
+    // CoDel holds the least delay of 100 ms below 5 ms, PIE the delay at 15 ms.
+    for (queue, range) in [("codel", 2.0..15.0), ("fq_codel", 2.0..15.0), ("pie", 7.0..25.0)] {
+        assert!(range.contains(&delay(queue)), "{queue}: {}", delay(queue));
+    }
+}
+
+#[test]
+fn under_fq_codel_connections_share_equally_and_a_ping_does_not_wait_for_them() {
+    let link = "rate = \"20mbit\"\nbuffer = \"200ms\"\nqueue = \"fq_codel\"";
+    let flows = groups(&[1, 1])
+        + &flow(1, "bulk", "connections = 4\nrtt = \"20ms\"")
+        + &flow(2, "bulk", "congestion_control = \"reno\"\nrtt = \"80ms\"")
+        + &flow(2, "ping", "rtt = \"20ms\"");
+    let report = quietly(&scenario(30, link, &flows), Control::None);
+    let shares = rates(&report);
+    // Reno with an RTT of 80 ms cannot use its fifth whole: one drop halves it.
+    assert!((3.5..5.5).contains(&(shares[0] / shares[1])), "{shares:?}");
+    let ping = &report.summary.pings[0];
+    assert!(ping.rtt_ms_median.unwrap() < 25.0, "{ping:?}");
+}
