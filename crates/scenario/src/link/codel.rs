@@ -111,7 +111,10 @@ mod tests {
         let mut lane = Lane::default();
         for _ in 0..=behind {
             let packet = Packet { class: 0, size: Bytes::new(SIZE), body: () };
-            lane.push(Waiting { packet, since: Time::from_nanos(now.as_nanos() - sojourn.as_nanos()) });
+            lane.push(Waiting {
+                packet,
+                since: Time::from_nanos(now.as_nanos() - sojourn.as_nanos()),
+            });
         }
         let mut drops = VecDeque::new();
         assert!(codel.pop(now, &mut lane, &mut drops).is_some());

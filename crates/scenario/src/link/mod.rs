@@ -27,6 +27,7 @@ use crate::random::SplitMix64;
 
 mod capacity;
 mod codel;
+mod noise;
 mod pie;
 mod queue;
 mod red;
@@ -34,9 +35,11 @@ mod service;
 mod trace;
 
 pub use capacity::{Capacity, RateStep};
+pub use noise::{Jitter, JitterModel};
 pub use red::Red;
 pub use trace::{Trace, TraceError};
 
+use noise::{Delays, Losses};
 use pie::Pie;
 use queue::{Queue, Waiting};
 use red::{Detector, Seen};
@@ -55,8 +58,14 @@ pub struct LinkSpec {
     pub weights: Vec<Weight>,
     /// How many of a million packets are lost before they reach the queue.
     pub loss_ppm: u32,
-    /// The most random delay behind the link, without reordering.
-    pub jitter: Span,
+    /// How many packets a burst of these losses has on average; 1 is no bursts. With more, the
+    /// losses are at most that by that and one.
+    pub loss_burst: u32,
+    /// Random delay behind the link, without reordering.
+    pub jitter: Jitter,
+    /// From one grant to the next: behind the jitter, packets arrive only at grants. Zero is no
+    /// grants.
+    pub grant: Span,
     /// Where loss, jitter and early drops come from.
     pub seed: u64,
 }
@@ -70,7 +79,9 @@ impl LinkSpec {
             queue: Discipline::Fifo,
             weights: vec![Weight::ONE],
             loss_ppm: 0,
-            jitter: Span::ZERO,
+            loss_burst: 1,
+            jitter: Jitter::NONE,
+            grant: Span::ZERO,
             seed: 1,
         }
     }
@@ -151,8 +162,8 @@ pub struct Link<T> {
     buffer: Buffer,
     /// What may wait at the rate of the moment.
     room: Room,
-    loss_ppm: u32,
-    jitter: Span,
+    losses: Losses,
+    delays: Delays,
     clock: Time,
     /// When something happens next; never is the end of time.
     due: Time,
@@ -162,7 +173,6 @@ pub struct Link<T> {
     service: Service,
     transmission: Option<Transmission<T>>,
     departed: VecDeque<Departure<T>>,
-    departed_last: Time,
     drops: VecDeque<Dropped<T>>,
     random: SplitMix64,
 }
@@ -191,8 +201,8 @@ impl<T> Link<T> {
         let mut link = Link {
             buffer: spec.buffer,
             room: Room { bytes: 0, packets: 0 },
-            loss_ppm: spec.loss_ppm,
-            jitter: spec.jitter,
+            losses: Losses::new(spec.loss_ppm, spec.loss_burst),
+            delays: Delays::new(spec.jitter, spec.grant),
             clock: Time::ZERO,
             due: NEVER,
             queue: Queue::new(spec.queue, &spec.weights, spec.seed),
@@ -204,7 +214,6 @@ impl<T> Link<T> {
             service: Service::new(&spec.capacity),
             transmission: None,
             departed: VecDeque::new(),
-            departed_last: Time::ZERO,
             drops: VecDeque::new(),
             random: SplitMix64::new(spec.seed),
         };
@@ -228,7 +237,7 @@ impl<T> Link<T> {
     /// If its class has no weight, or it is larger than 16 MB.
     pub fn enqueue_of(&mut self, now: Time, flow: u64, packet: Packet<T>) {
         self.advance(now);
-        if self.loss_ppm > 0 && self.random.below(1_000_000) < self.loss_ppm.into() {
+        if self.losses.strikes(&mut self.random) {
             self.drops.push_back(Dropped { packet, at: self.clock, random: true });
             return;
         }
@@ -359,12 +368,7 @@ impl<T> Link<T> {
         let Some(Transmission { packet, sojourn }) = self.transmission.take() else { return };
         self.clock = end;
         self.service.finish();
-        let jitter = match self.jitter.as_nanos() {
-            0 => Span::ZERO,
-            most => Span::nanos(self.random.below(most.saturating_add(1))),
-        };
-        let at = (end + jitter).max(self.departed_last);
-        self.departed_last = at;
+        let at = self.delays.arrival(end, &mut self.random);
         self.departed.push_back(Departure { packet, at, sojourn });
         self.transmit_next();
     }

@@ -73,7 +73,7 @@ impl Pie {
             self.accu_prob = 0.0;
         }
         self.accu_prob += self.drop_prob;
-        let uniform = (random.draw() >> 11) as f64 / (1u64 << 53) as f64;
+        let uniform = random.fraction();
         let drops = match self.accu_prob {
             p if p < 0.85 => false,
             p if p >= 8.5 => true,

@@ -104,7 +104,7 @@ fn a_full_wfq_buffer_drops_the_last_of_the_largest_backlog_per_weight() {
 #[test]
 fn jitter_delays_but_never_reorders() {
     let mut spec = spec(Rate::mbit(100), Buffer::Packets(1_000), Discipline::Fifo, &[1]);
-    spec.jitter = Span::millis(5);
+    spec.jitter = Jitter::uniform(Span::millis(5));
     let mut link = Link::new(spec);
     (0..500).for_each(|i| link.enqueue(Time::ZERO, packet(0, 1_250, i)));
     let out: Vec<_> = std::iter::from_fn(|| link.poll_departure(FOR_EVER)).collect();

@@ -370,14 +370,20 @@ fn any_flow() -> impl Strategy<Value = String> {
 fn any_link() -> impl Strategy<Value = (u64, String)> {
     let kbit = (0..=1_000u32).prop_map(|x| (500.0 * 400f64.powf(f64::from(x) / 1e3)) as u64);
     let buffer = prop_oneof![Just("100ms"), Just("1p"), Just("20kB"), Just("400p"), Just("1ms")];
-    let queue = prop_oneof![Just("fifo"), Just("wfq"), Just("drr"), Just("red")];
+    let queues = ["fifo", "wfq", "drr", "red", "codel", "fq_codel", "pie"];
+    let queue = prop::sample::select(queues.to_vec());
+    let models = ["uniform", "exponential", "burst"];
+    let noise = (prop::sample::select(models.to_vec()), 0u64..3, 1u64..4);
     let loss = prop_oneof![4 => Just("0"), 2 => Just("0.01"), 1 => Just("0.5")];
     let rest = (loss, 0u64..20, 1u64..20);
-    (kbit, buffer, queue, rest).prop_map(|(kbit, buffer, queue, (loss, jitter, up))| {
+    (kbit, buffer, queue, rest, noise).prop_map(|(kbit, buffer, queue, rest, noise)| {
+        let ((loss, jitter, up), (model, grant, burst)) = (rest, noise);
         let up_kbit = (kbit / up).max(100);
         let keys = format!(
             "rate = \"{kbit}kbit\"\nup_rate = \"{up_kbit}kbit\"\nbuffer = \"{buffer}\"\n\
-             queue = \"{queue}\"\nloss = {loss}\njitter = \"{jitter}ms\""
+             queue = \"{queue}\"\nloss = {loss}\njitter = \"{jitter}ms\"\n\
+             jitter_model = \"{model}\"\njitter_part = 0.7\nloss_burst = {burst}\n\
+             up_grant = \"{grant}ms\"\ndown_grant = \"{grant}ms\""
         );
         (kbit, keys)
     })

@@ -168,7 +168,8 @@ mod tests {
     #[test]
     fn flows_are_spread_over_the_lanes() {
         let by_flow = ByFlow::new(7);
-        let lanes: std::collections::BTreeSet<usize> = (0..1_024).map(|f| by_flow.lane(f)).collect();
+        let lanes: std::collections::BTreeSet<usize> =
+            (0..1_024).map(|f| by_flow.lane(f)).collect();
         // 1024 balls in as many bins leave 1/e of them empty.
         assert!((600..700).contains(&lanes.len()), "{}", lanes.len());
     }

@@ -242,8 +242,9 @@ mod tests {
         for i in 0..20 {
             push(&mut queue, i % 2, 1_514);
         }
-        let order: Vec<usize> =
-            std::iter::from_fn(|| queue.pop(Time::ZERO, &mut VecDeque::new())).map(|w| w.packet.class).collect();
+        let order: Vec<usize> = std::iter::from_fn(|| queue.pop(Time::ZERO, &mut VecDeque::new()))
+            .map(|w| w.packet.class)
+            .collect();
         assert_eq!(order, [0, 1].repeat(10));
     }
 
