@@ -165,13 +165,13 @@ mod tests {
         assert_eq!(gap_after(1_600).1, 100);
     }
 
-    /// The pseudo code of RFC 8289 §5 in its own words: times in seconds, packets as (id, size,
+    /// The pseudo code of RFC 8289 §5 in its own words: times in ns, packets as (id, size,
     /// time of arrival).
     #[derive(Default)]
     struct Printed {
-        queue: VecDeque<(usize, u64, f64)>,
-        first_above_time: f64,
-        drop_next: f64,
+        queue: VecDeque<(usize, u64, i64)>,
+        first_above_time: i64,
+        drop_next: i64,
         count: u32,
         lastcount: u32,
         dropping: bool,
@@ -180,26 +180,26 @@ mod tests {
     }
 
     impl Printed {
-        fn dodequeue(&mut self, now: f64) -> (Option<usize>, bool) {
+        fn dodequeue(&mut self, now: i64) -> (Option<usize>, bool) {
             let Some((id, size, arrived)) = self.queue.pop_front() else {
-                self.first_above_time = 0.0;
+                self.first_above_time = 0;
                 return (None, false);
             };
             self.maxpacket = self.maxpacket.max(size);
             let mut ok_to_drop = false;
             let bytes: u64 = self.queue.iter().map(|packet| packet.1).sum();
-            if now - arrived < 0.005 || bytes <= self.maxpacket {
-                self.first_above_time = 0.0;
-            } else if self.first_above_time == 0.0 {
-                self.first_above_time = now + 0.1;
+            if now - arrived < 5_000_000 || bytes <= self.maxpacket {
+                self.first_above_time = 0;
+            } else if self.first_above_time == 0 {
+                self.first_above_time = now + 100_000_000;
             } else if now >= self.first_above_time {
                 ok_to_drop = true;
             }
             (Some(id), ok_to_drop)
         }
 
-        fn deque(&mut self, now: f64) -> Option<usize> {
-            let law = |t: f64, count: u32| t + 0.1 / f64::from(count).sqrt();
+        fn deque(&mut self, now: i64) -> Option<usize> {
+            let law = |t: i64, count: u32| t + (1e8 / f64::from(count).sqrt()) as i64;
             let mut r = self.dodequeue(now);
             if self.dropping {
                 if !r.1 {
@@ -221,7 +221,7 @@ mod tests {
                 self.dropping = true;
                 let delta = self.count - self.lastcount;
                 self.count = 1;
-                if delta > 1 && now - self.drop_next < 16.0 * 0.1 {
+                if delta > 1 && now - self.drop_next < 16 * 100_000_000 {
                     self.count = delta;
                 }
                 self.drop_next = law(now, self.count);
@@ -243,19 +243,18 @@ mod tests {
             for (load, span) in loads {
                 for _ in 0..span {
                     ms += 1;
-                    // No multiple of this is a target or an interval, so no rounding decides.
                     let now = Time::ZERO + Span::micros(ms * 997);
-                    let now_s = ms as f64 * 997e-6;
+                    let now_ns = now.as_nanos() as i64;
                     // Two packets leave for every none to four that come.
                     for _ in 0..load {
                         let packet = Packet { class: 0, size: Bytes::new(size), body: id };
                         lane.push(Waiting { packet, since: now });
-                        printed.queue.push_back((id, size, now_s));
+                        printed.queue.push_back((id, size, now_ns));
                         id += 1;
                     }
                     for _ in 0..2 {
                         let popped = codel.pop(now, &mut lane, &mut drops).map(|w| w.packet.body);
-                        proptest::prop_assert_eq!(popped, printed.deque(now_s));
+                        proptest::prop_assert_eq!(popped, printed.deque(now_ns));
                     }
                 }
             }
