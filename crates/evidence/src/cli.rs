@@ -7,6 +7,8 @@ use fairweir_config::Override;
 use fairweir_core::receiver::Control;
 use fairweir_scenario::play::Seeds;
 
+use crate::campaign::Class;
+
 /// The commands for developers.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -16,6 +18,9 @@ pub enum Command {
     /// Simulate the experiments of a paper, or of the default control, and check their claims.
     #[command(subcommand)]
     Figures(FiguresCommand),
+    /// Simulate random scenarios and score the controls against wfq, none and a physical bound.
+    #[command(after_help = CAMPAIGN_EXAMPLES)]
+    Campaign(CampaignArgs),
     /// Play every scenario in the lab and write docs/measured.md and its pictures (needs root).
     Evidence(EvidenceArgs),
     /// Play single downloads in the lab and in the simulator and write docs/validation.md (needs
@@ -82,6 +87,37 @@ pub struct FiguresArgs {
     pub(crate) write_docs: Option<PathBuf>,
 }
 
+/// `fairweir campaign`.
+#[derive(Debug, Args)]
+pub struct CampaignArgs {
+    /// The scenarios: a number or an inclusive range. A seed always gives the same scenario.
+    #[arg(long, value_name = "N", default_value = "1..400")]
+    pub(crate) seed: Seeds,
+    /// The control; repeatable [default: fairweir]. wfq and none are always played.
+    #[arg(long, value_name = "CONTROL")]
+    pub(crate) control: Vec<Control>,
+    /// Play only the seeds of this class; repeatable. docs/campaign.md lists the classes.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) class: Vec<Class>,
+    /// Number of concurrent simulations [default: one per core].
+    #[arg(long, value_name = "N", value_parser = parallel)]
+    pub(crate) jobs: Option<usize>,
+    /// How many of the worst scenarios to list for each control.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) worst: usize,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write the scenario files of failures, and all numbers, into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// A number of threads.
+fn parallel(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a whole number above 0".to_owned())
+}
+
 /// `fairweir evidence`.
 #[derive(Debug, Args)]
 pub struct EvidenceArgs {
@@ -104,6 +140,12 @@ const FIGURES_EXAMPLES: &str = "Examples:
   fairweir figures rbm --figure 2
   fairweir figures bcpqp --figure losses
   fairweir figures control --write-docs docs/control.md";
+
+const CAMPAIGN_EXAMPLES: &str = "Examples:
+  fairweir campaign --seed 1..400 --control fairweir --control crab
+  fairweir campaign --seed 1..2000 --class jitter --class policed
+  fairweir campaign --seed 17 --out /tmp/campaign
+  fairweir sim run /tmp/campaign/campaign-17.toml --control none --control fairweir";
 
 const COMPARE_EXAMPLES: &str = "Examples:
   sudo fairweir compare scenarios/single.toml --control none

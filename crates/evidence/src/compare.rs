@@ -7,6 +7,7 @@
 
 use std::io::{self, Write};
 
+use fairweir_config::text;
 use fairweir_core::receiver::Control;
 use fairweir_scenario::play::{Job, labels, runs};
 use fairweir_scenario::report::{Report, aligned};
@@ -64,11 +65,11 @@ pub(crate) fn run(args: &CompareArgs, players: &dyn Players) -> anyhow::Result<(
     let emulated = players.emulate(scenario, &labs)?;
     let job = |(&run, label)| Job { scenario, run, label, keeps_series: false };
     let jobs: Vec<Job<'_>> = sims.iter().zip(labels(&sims)).map(job).collect();
-    let simulated = players.simulate(&jobs)?;
+    let simulated = players.simulate(&jobs, None)?;
     let seeds = sims.len() / labs.len();
     let pairs = emulated.into_iter().zip(simulated.chunks(seeds));
     let compared: Vec<Comparison> = pairs.map(|(lab, sim)| compare(lab, sim.to_vec())).collect();
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         return Ok(writeln!(out, "{}", serde_json::to_string(&compared)?)?);
     }

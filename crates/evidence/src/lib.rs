@@ -6,6 +6,7 @@
 //! | module | contains |
 //! |---|---|
 //! | `figures` | the figures of the papers and of the default control, in virtual time |
+//! | `campaign` | random scenarios: distributions of scores, clusters of failures, the worst |
 //! | `compare` | one scenario in the lab and in the simulator, and how they differ |
 //! | `measured` | every scenario in the lab: `docs/measured.md` and its pictures |
 //! | `validation` | single downloads in both: `docs/validation.md` |
@@ -19,6 +20,7 @@ use fairweir_scenario::Scenario;
 use fairweir_scenario::play::{Job, Run};
 use fairweir_scenario::report::Report;
 
+mod campaign;
 mod cli;
 mod compare;
 mod figures;
@@ -35,11 +37,11 @@ pub trait Players {
     /// If the file cannot be read or is not valid.
     fn read(&self, file: &Path, set: &[Override]) -> anyhow::Result<Scenario>;
 
-    /// Plays all jobs in virtual time over all cores; the reports are in the order of the jobs.
+    /// Plays all jobs in virtual time over all cores, or `parallel` at a time; the reports are in the order of the jobs.
     ///
     /// # Errors
     /// The first one of a job, or that the user interrupted it.
-    fn simulate(&self, jobs: &[Job<'_>]) -> anyhow::Result<Vec<Report>>;
+    fn simulate(&self, jobs: &[Job<'_>], parallel: Option<usize>) -> anyhow::Result<Vec<Report>>;
 
     /// Plays all runs of a scenario in the lab; the reports are in the order of the runs.
     ///
@@ -54,6 +56,7 @@ pub trait Players {
 /// What could not be read, played or written.
 pub fn run(command: &Command, players: &dyn Players) -> anyhow::Result<()> {
     match command {
+        Command::Campaign(args) => campaign::run(args, players),
         Command::Compare(args) => compare::run(args, players),
         Command::Figures(command) => figures::run(command, players),
         Command::Evidence(args) => measured::run(&args.scenario),

@@ -26,8 +26,8 @@ impl Players for Binary {
         play::read_file(file, set)
     }
 
-    fn simulate(&self, jobs: &[Job<'_>]) -> anyhow::Result<Vec<Report>> {
-        Ok(sim::play_all(jobs, None, &self.cancel)?)
+    fn simulate(&self, jobs: &[Job<'_>], parallel: Option<usize>) -> anyhow::Result<Vec<Report>> {
+        Ok(sim::play_all(jobs, parallel, &self.cancel)?)
     }
 
     fn emulate(&self, scenario: &Scenario, runs: &[Run]) -> anyhow::Result<Vec<Report>> {

@@ -3,8 +3,8 @@
 //!
 //! Everything happens in virtual time: a packet is due at an instant that does not depend on when
 //! the thread gets round to it, so lateness shifts single packets and never the rate. The thread
-//! runs with real-time priority, measures how late it is, and whoever reads the report can see
-//! whether the machine was quick enough ([`Outcome::lateness`]).
+//! runs with real-time priority and measures how late it is, so that the report shows whether the
+//! machine was quick enough ([`Outcome::lateness`]).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -34,7 +34,7 @@ mod reflector;
 
 use reflector::{Fate, Reflector};
 
-/// How often the thread looks whether it shall stop.
+/// How often the thread looks whether it has to stop.
 const STOP_CHECK: Span = Span::millis(50);
 /// How many packets are read at a time before what is due is written.
 const READ_BATCH: usize = 64;
@@ -98,7 +98,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // An error of a run that is given up interests nobody.
+            // The run is given up, so its error does not matter.
             let _ = thread.join();
         }
     }

@@ -70,7 +70,7 @@ scenarios! {
     "web-7-3" "quic-vs-tcp" "udp-flood"
 }
 
-/// What shall be played, and whether somebody wants its rates over time.
+/// What is to be played, and whether its rates over time are needed.
 pub(super) type Plan = BTreeMap<Point, bool>;
 
 /// The reports of everything that was played, one for each seed.
@@ -127,7 +127,7 @@ pub(super) fn play(plan: &Plan, seeds: &[u64], players: &dyn Players) -> anyhow:
             keeps_series: *keeps_series,
         }));
     }
-    let mut reports = players.simulate(&jobs)?.into_iter();
+    let mut reports = players.simulate(&jobs, None)?.into_iter();
     let mut of = |(point, ..): &(&Point, _, _)| {
         (Point::clone(point), reports.by_ref().take(seeds.len()).collect())
     };

@@ -195,6 +195,8 @@ pub struct Summary {
     pub daemon_cpu_cores: Option<f64>,
     /// Averages over the scored windows, in the order of the scenario.
     pub groups: Vec<GroupRate>,
+    /// The same for each device, or for the only host.
+    pub hosts: Vec<HostRate>,
     /// What the pings measured.
     pub pings: Vec<Ping>,
     /// What the films were like.
@@ -245,6 +247,20 @@ pub struct GroupRate {
     pub delivered: Bytes,
 }
 
+/// What a host got, and how its groups divided it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HostRate {
+    /// Name of its device; `None` without devices.
+    pub device: Option<String>,
+    /// What its groups got together.
+    #[serde(rename = "rate_bps")]
+    pub rate: Rate,
+    /// Half the L1 distance between the rates of its groups and the fair division of what the host
+    /// got, by that; averaged over the scored windows in which it got something and the demands of
+    /// its groups are known. `None` if there are none.
+    pub division_error: Option<f64>,
+}
+
 /// A group's rate in the bin that begins at a time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
@@ -272,11 +288,16 @@ struct Window {
 }
 
 impl Window {
-    /// Half the L1 distance between rates and fair shares, by capacity.
     fn error(&self) -> Option<f64> {
-        let pairs = self.rates.iter().zip(self.fair.as_ref()?);
-        let distance: u64 = pairs.map(|(r, f)| r.as_bps().abs_diff(f.as_bps())).sum();
-        Some(distance as f64 / 2.0 / self.capacity.as_bps() as f64)
+        Some(distance(&self.rates, self.fair.as_ref()?, self.capacity))
+    }
+
+    /// The error of some groups, as if what they got together were the capacity.
+    fn division_error(&self, scenario: &Scenario, groups: &[usize]) -> Option<f64> {
+        let rates: Vec<Rate> = groups.iter().map(|&group| self.rates[group]).collect();
+        let total: Rate = rates.iter().copied().sum();
+        let fair = scenario.division_at(groups, total, self.begin)?;
+        (total > Rate::ZERO).then(|| distance(&rates, &fair, total))
     }
 }
 
@@ -300,6 +321,7 @@ impl Run<'_> {
             isp_loss: self.samples.loss().map(|ratio| rounded(ratio, 6)),
             daemon_cpu_cores: self.daemon_cpu_cores.map(|cores| rounded(cores, 5)),
             groups: self.group_rates(&scored),
+            hosts: self.host_rates(&scored),
             pings: self.pings.iter().map(|p| p.judge(self.name(p.group))).collect(),
             videos: self.videos.iter().map(|v| v.judge(self.name(v.group))).collect(),
             pages: self.pages.iter().map(|p| p.judge(self.name(p.group))).collect(),
@@ -404,6 +426,21 @@ impl Run<'_> {
         self.scenario.groups.iter().enumerate().map(group).collect()
     }
 
+    fn host_rates(&self, scored: &[&Window]) -> Vec<HostRate> {
+        let rate = |groups: &[usize]| -> Rate {
+            let rates = scored.iter().flat_map(|w| groups.iter().map(|&group| w.rates[group]));
+            rates.sum::<Rate>() / (scored.len() as u64).max(1)
+        };
+        let host = |(i, groups): (usize, Vec<usize>)| HostRate {
+            device: self.scenario.devices.get(i).map(|device| device.name.clone()),
+            rate: rate(&groups),
+            division_error: mean(
+                scored.iter().filter_map(|w| w.division_error(self.scenario, &groups)),
+            ),
+        };
+        self.scenario.hosts().into_iter().enumerate().map(host).collect()
+    }
+
     fn series(&self) -> Vec<Point> {
         let bins = self.scenario.duration.as_nanos() / BIN.as_nanos();
         let point = |bin: usize, group: usize| Point {
@@ -415,6 +452,13 @@ impl Run<'_> {
             .flat_map(|bin| (0..self.samples.groups).map(move |group| point(bin, group)))
             .collect()
     }
+}
+
+/// Half the L1 distance between rates and fair shares, by capacity.
+fn distance(rates: &[Rate], fair: &[Rate], capacity: Rate) -> f64 {
+    let pairs = rates.iter().zip(fair);
+    let distance: u64 = pairs.map(|(r, f)| r.as_bps().abs_diff(f.as_bps())).sum();
+    distance as f64 / 2.0 / capacity.as_bps() as f64
 }
 
 /// Whether a rate is near enough to a share.

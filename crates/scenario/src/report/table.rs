@@ -47,6 +47,7 @@ pub fn table(reports: &[Report]) -> String {
             vec![number(group.map(|g| g.rate.as_mbit_f64()), 2)]
         });
     }
+    hosts(&first.summary, &mut row);
     policed(&first.summary, &mut row);
     applications(&first.summary, &mut row);
     for (i, event) in first.summary.right_after_s.iter().enumerate() {
@@ -60,6 +61,21 @@ pub fn table(reports: &[Report]) -> String {
 
 /// Adds a row: its name, and what of a report stands there.
 type AddRow<'a> = &'a mut dyn FnMut(String, &dyn Fn(&Report) -> Vec<Number>);
+
+/// The rows of hosts where the groups' fair shares do not say how well a host divided what it got.
+fn hosts(first: &Summary, row: AddRow<'_>) {
+    if first.hosts.len() < 2 && first.policed.is_empty() {
+        return;
+    }
+    for (i, host) in first.hosts.iter().enumerate() {
+        row(format!("{}, Mbit/s", host.device.as_deref().unwrap_or("host")), &|r| {
+            vec![number(r.summary.hosts.get(i).map(|h| h.rate.as_mbit_f64()), 2)]
+        });
+        row("  division error".into(), &|r| {
+            vec![number(r.summary.hosts.get(i).and_then(|h| h.division_error), 3)]
+        });
+    }
+}
 
 /// From how many policing points on they are told as one.
 const POLICED_ONE_BY_ONE_MAX: usize = 4;

@@ -103,6 +103,30 @@ fn the_error_is_half_the_distance_by_capacity_and_transients_count_apart() {
 }
 
 #[test]
+fn a_host_divides_what_it_gets_whatever_the_link_carries() {
+    let with_devices = TWO
+        .replace("weight = 2", "weight = 2\ndevice = \"host\"")
+        .replace("weight = 1", "weight = 1\ndevice = \"host\"")
+        + "[[device]]\nname = \"host\"\nweight = 1\n[[device]]\nname = \"other\"\nweight = 1\n\
+           [[group]]\nname = \"c\"\nweight = 9\ndevice = \"other\"\n\
+           [[flow]]\ngroup = \"c\"\nkind = \"video\"\n";
+    let scenario = scenario(&with_devices);
+    // The host gets 9 of 30 Mbit/s: first all for a, then 2:1, in the last 3 of 6 scored seconds 1:1.
+    let samples = samples(&scenario, |ms| match ms {
+        0..4_000 => vec![9.0, 0.0, 21.0],
+        4_000..9_000 => vec![6.0, 3.0, 21.0],
+        _ => vec![4.5, 4.5, 21.0],
+    });
+    let summary = score(&scenario, &samples);
+    let [host, other] = &summary.hosts[..] else { panic!("{:?}", summary.hosts) };
+    assert_eq!(summary.allocation_error, None, "what the video wants is not known");
+    assert_eq!((host.device.as_deref(), host.rate), (Some("host"), Rate::mbit(9)));
+    // 1.5 of 9 in three of eight windows.
+    assert_eq!(host.division_error, Some(0.0625));
+    assert_eq!((other.rate, other.division_error), (Rate::mbit(21), None));
+}
+
+#[test]
 fn right_is_when_it_stays_so() {
     let scenario = scenario(TWO);
     // Right at once, wrong from 6 s to 7.2 s, right from then on.

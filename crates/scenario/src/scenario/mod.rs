@@ -398,38 +398,51 @@ impl Scenario {
         if !self.police.is_empty() {
             return None;
         }
-        let entry = |(i, group): (usize, &Group)| {
-            let demand = match self.demand_at(i, t) {
+        let (hosts, capacity) = (self.hosts(), self.capacity_at(t));
+        if self.devices.is_empty() {
+            return self.division_at(&hosts[0], capacity, t);
+        }
+        let mut devices = Vec::new();
+        for (device, groups) in self.devices.iter().zip(&hosts) {
+            let entries = self.entries_at(groups, t)?;
+            let demand = entries.iter().map(|entry| entry.demand).sum();
+            devices.push(Entry { weight: device.weight, demand });
+        }
+        let mut shares = vec![Rate::ZERO; self.groups.len()];
+        for (groups, capacity) in hosts.iter().zip(fair(capacity, &devices)) {
+            for (&group, share) in groups.iter().zip(self.division_at(groups, capacity, t)?) {
+                shares[group] = share;
+            }
+        }
+        Some(shares)
+    }
+
+    /// The groups of each device, or all groups as those of the only host.
+    pub fn hosts(&self) -> Vec<Vec<usize>> {
+        let groups = || 0..self.groups.len();
+        if self.devices.is_empty() {
+            return vec![groups().collect()];
+        }
+        let of = |device| groups().filter(|&group| self.device_of[group] == device).collect();
+        (0..self.devices.len()).map(of).collect()
+    }
+
+    /// How weighted max-min fairness divides `total` among some groups at time `t`; `None` while
+    /// the demand of one of them is unknown.
+    pub fn division_at(&self, groups: &[usize], total: Rate, t: Time) -> Option<Vec<Rate>> {
+        Some(fair(total, &self.entries_at(groups, t)?))
+    }
+
+    fn entries_at(&self, groups: &[usize], t: Time) -> Option<Vec<Entry>> {
+        let entry = |&group: &usize| {
+            let demand = match self.demand_at(group, t) {
                 Demand::Known(rate) => Some(rate),
                 Demand::Endless => None,
                 Demand::Unknown => return None,
             };
-            Some(Entry { weight: group.weight, demand })
+            Some(Entry { weight: self.groups[group].weight, demand })
         };
-        let entries: Option<Vec<Entry>> = self.groups.iter().enumerate().map(entry).collect();
-        let (entries, capacity) = (entries?, self.capacity_at(t));
-        if self.devices.is_empty() {
-            return Some(fair(capacity, &entries));
-        }
-        let groups_of =
-            |device: usize| (0..entries.len()).filter(move |&g| self.device_of[g] == device);
-        let devices: Vec<Entry> = self
-            .devices
-            .iter()
-            .enumerate()
-            .map(|(d, device)| Entry {
-                weight: device.weight,
-                demand: groups_of(d).map(|g| entries[g].demand).sum(),
-            })
-            .collect();
-        let mut shares = vec![Rate::ZERO; entries.len()];
-        for (d, capacity) in fair(capacity, &devices).into_iter().enumerate() {
-            let inside: Vec<Entry> = groups_of(d).map(|g| entries[g]).collect();
-            for (g, share) in groups_of(d).zip(fair(capacity, &inside)) {
-                shares[g] = share;
-            }
-        }
-        Some(shares)
+        groups.iter().map(entry).collect()
     }
 
     /// Whether the flows want at least what the downlink carries at time `t`, whatever those of

@@ -1,0 +1,121 @@
+//! A scenario that was drawn from a seed: its text, and what is played of it with each control.
+
+use std::path::Path;
+
+use anyhow::Context;
+use fairweir_config::{ConfigError, Text, output};
+use fairweir_core::receiver::Control;
+use fairweir_scenario::Scenario;
+use toml::{Table, Value};
+
+use super::generate::Class;
+
+/// Buffer of the link that stands for a policer when `wfq` is played.
+const REFERENCE_BUFFER: &str = "100ms";
+
+/// A scenario of the campaign.
+///
+/// Invariant: [`Case::text`] is a valid scenario file.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Case {
+    pub(super) seed: u64,
+    pub(super) class: Class,
+    /// The scenario file. A device with a control is a host under test.
+    pub(super) table: Table,
+    /// The file that the link's `trace` names.
+    pub(super) trace: Option<String>,
+}
+
+/// What is played with one control.
+#[derive(Clone, Debug)]
+pub(super) struct Played {
+    pub(super) scenario: Scenario,
+    /// The control of the run: with devices, the router's.
+    pub(super) control: Control,
+}
+
+impl Case {
+    /// The scenario file, for [`Control::Fairweir`].
+    pub(super) fn text(&self) -> String {
+        let Case { seed, class, .. } = self;
+        let router = match self.table.contains_key("device") {
+            true => " --control none",
+            false => "",
+        };
+        format!(
+            "# Seed {seed} of `fairweir campaign`, class {class}.\n\
+             # Play it: fairweir sim run{router} --seed {seed} FILE\n{}",
+            self.table
+        )
+    }
+
+    /// What is played with a control. With devices the control is that of the hosts under test,
+    /// and the router has none. `wfq` replaces a policer by a link of the plan's rate, since a link
+    /// behind a policer has nothing to schedule.
+    ///
+    /// # Errors
+    /// If the text is not a valid scenario.
+    pub(super) fn played(&self, control: Control) -> anyhow::Result<Played> {
+        let mut table = self.table.clone();
+        let mut router = control;
+        let devices = table.get_mut("device").and_then(Value::as_array_mut);
+        for device in devices.into_iter().flatten().filter_map(Value::as_table_mut) {
+            let is_tested = device.remove("control").is_some();
+            if control != Control::Wfq {
+                router = Control::None;
+                if is_tested {
+                    device.insert("control".into(), control.name().into());
+                }
+            }
+        }
+        if control == Control::Wfq
+            && let Some(Value::Array(police)) = table.remove("police")
+        {
+            let rate = police.first().and_then(|p| p.get("rate")).cloned();
+            let link = table.get_mut("link").and_then(Value::as_table_mut);
+            if let (Some(rate), Some(link)) = (rate, link) {
+                link.insert("rate".into(), rate);
+                link.insert("buffer".into(), REFERENCE_BUFFER.into());
+            }
+        }
+        let file = format!("campaign seed {}", self.seed);
+        let load = |path: &Path| match &self.trace {
+            Some(trace) => Ok(Text::new(trace.clone(), path.display().to_string())),
+            None => Err(ConfigError::whole_file(path, "the campaign has no such trace")),
+        };
+        let scenario = Scenario::parse_with(&Text::new(table.to_string(), file), &[], &load)?;
+        Ok(Played { scenario, control: router })
+    }
+
+    /// Which devices are hosts under test; without devices the only host is.
+    pub(super) fn tested(&self) -> Vec<bool> {
+        match self.table.get("device").and_then(Value::as_array) {
+            Some(devices) => devices.iter().map(|d| d.get("control").is_some()).collect(),
+            None => vec![true],
+        }
+    }
+
+    pub(super) fn has_devices(&self) -> bool {
+        self.table.contains_key("device")
+    }
+
+    pub(super) fn is_policed(&self) -> bool {
+        self.table.contains_key("police")
+    }
+
+    /// Writes the scenario, and the trace beside it.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub(super) fn save(&self, dir: &Path, name: &str) -> anyhow::Result<()> {
+        let write = |path: &Path, text: &str| {
+            output::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+        };
+        let link = self.table.get("link");
+        let trace = link.and_then(|link| link.get("trace")).and_then(Value::as_str);
+        if let (Some(name), Some(text)) = (trace, &self.trace) {
+            write(&dir.join(name), text)?;
+        }
+        write(&dir.join(name), &self.text())
+    }
+}
