@@ -42,6 +42,8 @@ pub(super) struct Connection {
     pub(super) group: usize,
     /// L2 rate in the last tick.
     pub(super) rate: Rate,
+    /// Payload rate, smoothed over a round trip.
+    pub(super) goodput: Rate,
     pub(super) is_filled: bool,
     pub(super) active_at: Time,
     /// When packets were lost to it.

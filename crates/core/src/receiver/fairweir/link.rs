@@ -10,7 +10,7 @@
 //! estimate to half of what was trusted before; further only if in [`HELD_CONCLUSIONS`] less arrives
 //! than that half lets through, since then the received rate confirms it. Source: docs/control.md.
 
-use super::super::{Act, DelaySample, DelaySource};
+use super::super::{Act, DelaySample, DelaySource, TICK};
 use crate::units::{Bytes, Rate, Span, Time};
 
 /// The link as it is believed to be.
@@ -24,10 +24,14 @@ pub(super) struct Link {
     creep: u64,
     /// The most that it was believed to carry lately, and when.
     recent: (Rate, Time),
+    /// What arrives, smoothed over a round trip.
+    arrived: Rate,
     busy_at: Time,
     fall: Option<Fall>,
     /// What several sources confirmed, or what arrived.
     trusted: Option<Rate>,
+    /// Since when far more waits than shall, and how much that was.
+    deep: Option<(Time, Span)>,
     /// Conclusions in a row in which a single source said that it is less than half of that.
     held: u32,
 }
@@ -67,6 +71,8 @@ pub(super) struct Tick {
     pub(super) is_wanted: bool,
     /// How long the queue shall be.
     pub(super) queue: Span,
+    /// The longest round trip: what is changed shows after it.
+    pub(super) rtt: Span,
 }
 
 /// What a tick says of the link.
@@ -92,9 +98,11 @@ impl Link {
             seen: Seen::default(),
             creep: CREEP_MIN,
             recent: (Rate::ZERO, Time::ZERO),
+            arrived: Rate::ZERO,
             busy_at: Time::ZERO,
             fall: None,
             trusted: capacity,
+            deep: None,
             held: 0,
         }
     }
@@ -138,6 +146,10 @@ impl Link {
             return Verdict::Gather;
         }
         let seen = std::mem::take(&mut self.seen);
+        let total = Rate::from_volume(seen.volume, seen.span);
+        // Over about a round trip.
+        let part = (tick.rtt.as_nanos() / TICK.as_nanos() + 1).min(8);
+        self.arrived = self.arrived.scale(part - 1, part) + total / part;
         let believed = self.capacity.unwrap_or(Rate::ZERO);
         if believed >= self.recent.0 || tick.at.since(self.recent.1) > RECENT_FOR {
             self.recent = (believed, tick.at);
@@ -156,6 +168,17 @@ impl Link {
     fn handle_busy(&mut self, tick: &Tick, total: Rate, least: Span, sources: u32) -> Verdict {
         self.creep = CREEP_MIN;
         self.busy_at = tick.at;
+        let is_deep = least > tick.queue * DEEP;
+        self.deep = self.deep.filter(|_| is_deep).or(is_deep.then_some((tick.at, least)));
+        if let Some((since, at_first)) = self.deep
+            && tick.at.since(since) > DEEP_FOR.max(tick.rtt * 8)
+            && total < self.recent.0 / 2
+        {
+            (self.deep, self.fall) = (None, None);
+            self.capacity = Some(self.recent.0);
+            let is_steady = least < at_first + GROWN && at_first < least + GROWN;
+            return if is_steady { Verdict::NoQueue } else { Verdict::Rivals };
+        }
         let Some(from) = self.capacity else {
             if total < LEARN_MIN {
                 return Verdict::Rest;
@@ -232,7 +255,7 @@ impl Link {
 
     /// The queue was empty at least once: the link may carry more than what arrived.
     fn handle_idle(&mut self, tick: &Tick, total: Rate, seen: &Seen) -> Verdict {
-        self.fall = None;
+        (self.fall, self.deep) = (None, None);
         self.held = 0;
         let Some(from) = self.capacity else { return Verdict::Rest };
         if total > from {
@@ -242,16 +265,19 @@ impl Link {
         }
         let held = tick.at.since(self.busy_at) < CREEP_AFTER;
         let queues = tick.delay.is_some_and(|d| d.value > tick.queue / 4);
-        if !seen.is_wanted || held || queues {
+        // Windows that hold less than is believed are opened first.
+        let is_used = self.arrived >= from.scale(USED.0, USED.1);
+        if !seen.is_wanted || held || queues || !is_used {
             return Verdict::Rest;
         }
         if from < self.recent.0.scale(9, 10) {
             // Others may have taken the rest for a while.
             self.creep = self.creep.max(CREEP_BACK);
         }
+        let ticks = (tick.rtt.as_nanos() / TICK.as_nanos()).max(1);
         let step = self.creep * seen.span.as_nanos() / Span::secs(1).as_nanos();
-        self.capacity = Some(from + from.scale(step, 1_000));
-        self.creep = (self.creep + self.creep / 2).min(CREEP_MAX);
+        self.capacity = Some(from + from.scale(step, 1_000 * ticks));
+        self.creep = (self.creep + self.creep / (2 * ticks)).min(CREEP_MAX);
         Verdict::Rest
     }
 
@@ -289,6 +315,8 @@ const CREEP_MAX: u64 = 1_000;
 /// At least so many if it was a tenth more within this time.
 const CREEP_BACK: u64 = 300;
 const RECENT_FOR: Span = Span::secs(20);
+/// Only if this part of it arrives.
+const USED: (u64, u64) = (90, 100);
 /// Not within this time after the link was busy.
 const CREEP_AFTER: Span = Span::millis(500);
 /// So many sources of delays are believed without the received rate.
@@ -304,5 +332,9 @@ const FALL_CONCLUSIONS: u32 = 5;
 const STEEP: (u64, u64) = (93, 100);
 const STEEP_CONCLUSIONS: u32 = 3;
 const GROWN: Span = Span::millis(2);
+/// If so many times as much waits as shall for so long, although half of what arrived before
+/// arrives, the queue is not this host's.
+const DEEP: u64 = 2;
+const DEEP_FOR: Span = Span::millis(2_500);
 /// Until that is clear the capacity falls no further at once.
 const YIELDED: (u64, u64) = (7, 10);

@@ -172,6 +172,7 @@ impl Fairweir {
                 delay,
                 is_wanted: self.is_wanted(),
                 queue: self.queue_target(),
+                rtt: self.delay.rtt_base_max().unwrap_or(Span::ZERO),
             })
         };
         let act = match verdict {
@@ -326,9 +327,11 @@ impl Fairweir {
             let rtt = if self.losses.is_limiting() { rtt.max(sample.rtt) } else { rtt };
             // What the window was at the beginning of the interval is what it could fill.
             let window = before.map_or(sample.window, |c| c.sample.window.min(sample.window));
-            let in_flight = rtt.map(|rtt| {
-                Rate::from_volume(sample.received, observation.interval) * rtt + sample.segment
-            });
+            let arrived = Rate::from_volume(sample.received, observation.interval);
+            // A round trip longer than a tick comes in bursts.
+            let ticks = rtt.map_or(1, |rtt| rtt.as_nanos() / TICK.as_nanos() + 1).min(8);
+            let arrived = before.map_or(arrived, |c| c.goodput.scale(ticks - 1, ticks) + arrived / ticks);
+            let in_flight = rtt.map(|rtt| arrived * rtt + sample.segment);
             let is_filled = in_flight
                 .is_some_and(|flying| flying.as_u64() * FILLED.1 >= window.as_u64() * FILLED.0);
             let active_at = match before {
@@ -341,6 +344,7 @@ impl Fairweir {
             let connection = Connection {
                 group: sample.group,
                 rate: Rate::from_volume(received, observation.interval),
+                goodput: arrived,
                 is_filled,
                 active_at,
                 lossy_at: match sample.holes {
@@ -401,7 +405,8 @@ impl Fairweir {
         let target = self.queue_target().as_nanos() as i64;
         let base = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).as_nanos() as i64;
         // What is missing of the queue, as a part of what is under way; half of it each tick.
-        let lacking = (target - queue.as_nanos() as i64) * 1_000 / (base + target) / 2;
+        let ticks = (base / TICK.as_nanos() as i64).max(1);
+        let lacking = (target - queue.as_nanos() as i64) * 1_000 / (base + target) / 2 / ticks;
         let step = (1_000 + lacking.clamp(-OPENING_STEP_MAX, OPENING_STEP_MAX)) as u64;
         self.opening = (self.opening * step / 1_000).clamp(OPENING_MIN, OPENING_MAX);
     }
@@ -566,7 +571,7 @@ const DRAINING: (u64, u64) = (90, 100);
 const OVERFULL: u64 = 3;
 const OPENING_STEP_MAX: i64 = 100;
 const OPENING_MIN: u64 = 700;
-const OPENING_MAX: u64 = 1_500;
+const OPENING_MAX: u64 = 3_000;
 const PACKET_GUESS: Bytes = Bytes::new(1_514);
 const CEIL_MIN: Rate = Rate::kbit(100);
 
