@@ -30,6 +30,9 @@ pub(super) struct Group {
     /// is its share.
     pub(super) correction: u64,
     saturated_ticks: u32,
+    /// How many ticks it has been active lately, and how many of its connections began (times 16).
+    busy_ticks: u32,
+    begun: u32,
     /// Ticks since its class dropped anything.
     clean_ticks: u32,
     /// What arrives outside of connections whose windows can be bounded.
@@ -45,6 +48,7 @@ pub(super) struct Connection {
     /// Payload rate, smoothed over a round trip.
     pub(super) goodput: Rate,
     pub(super) is_filled: bool,
+    pub(super) begun_at: Time,
     pub(super) active_at: Time,
     /// When packets were lost to it.
     pub(super) lossy_at: Option<Time>,
@@ -68,6 +72,8 @@ impl Group {
             defiant_rate: Rate::ZERO,
             correction: NO_CORRECTION,
             saturated_ticks: 0,
+            busy_ticks: 0,
+            begun: 0,
             clean_ticks: CLEAN_TICKS,
             unbounded: Rate::ZERO,
         }
@@ -92,6 +98,7 @@ impl Group {
         let is_held = sample.drops > 0 || sample.backlog > seen.packet * BACKLOG_PACKETS;
         self.see_defiance(sample.drops > 0);
         self.clean_ticks = if sample.drops > 0 { 0 } else { self.clean_ticks.saturating_add(1) };
+        let is_stream = self.see_stream(&seen);
         let recent = self.recent.iter().copied().max().unwrap_or(Rate::ZERO);
         // Connections that are nothing beside the others of the group do not speak for it.
         let fills = seen.filled > Rate::ZERO && seen.filled * 10 >= self.rate;
@@ -101,6 +108,8 @@ impl Group {
             (GroupState::Idle, Some(Rate::ZERO))
         } else if self.defiant_ticks >= DEFIANT_TICKS {
             (GroupState::Unresponsive, Some(self.rate))
+        } else if is_stream {
+            (GroupState::Lending, Some(self.rate_smoothed.scale(STREAM.0, STREAM.1)))
         } else if saturates {
             (GroupState::Saturating, None)
         } else if let Some(percent) = seen.recovers_to {
@@ -115,6 +124,19 @@ impl Group {
         if self.state != GroupState::Saturating {
             self.correction = (self.correction * 9 + NO_CORRECTION) / 10;
         }
+    }
+
+    /// Whether it has been a stream of short connections for some time: what each tick sees of it is
+    /// chance, and others cannot follow it.
+    fn see_stream(&mut self, seen: &SeenConnections) -> bool {
+        self.busy_ticks = match self.rate > Rate::ZERO {
+            true => (self.busy_ticks + 1).min(STREAM_TICKS * 2),
+            false => self.busy_ticks.saturating_sub(3),
+        };
+        self.begun = self.begun - self.begun / 16 + seen.begun.min(1_000);
+        self.busy_ticks >= STREAM_TICKS
+            && self.begun >= STREAM_BEGUN
+            && seen.young * 2 > self.rate
     }
 
     /// Who sends far more than it may although it is dropped, and always as much, reacts to nothing:
@@ -198,6 +220,9 @@ pub(super) struct SeenConnections {
     /// Packets were lost to one of them lately, where that is what limits them: so many percent of
     /// its rate it may need soon.
     pub(super) recovers_to: Option<u64>,
+    /// L2 rate of those that began a short time ago, and how many began in this tick.
+    pub(super) young: Rate,
+    pub(super) begun: u32,
     /// L2 rate of all whose windows are bounded.
     pub(super) bounded: Rate,
     /// The largest packet.
@@ -223,4 +248,9 @@ const RISING: (u64, u64) = (4, 1);
 /// What lends keeps so much more than it uses, so that it can grow: the others' windows have room
 /// for what it leaves.
 const LENDING: (u64, u64) = (108, 100);
+/// A group that has been active for so many ticks, in about three seconds of which so many
+/// connections began, is taken to want so much more than it has on average.
+const STREAM_TICKS: u32 = 8;
+const STREAM_BEGUN: u32 = 4;
+const STREAM: (u64, u64) = (5, 4);
 const DEFIANT_TICKS: u32 = 10;

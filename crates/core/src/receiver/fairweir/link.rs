@@ -111,6 +111,11 @@ impl Link {
         self.capacity
     }
 
+    /// Whether less arrives than is believed to fit, over a round trip.
+    pub(super) fn is_underused(&self) -> bool {
+        self.capacity.is_some_and(|c| self.arrived < c.scale(95, 100))
+    }
+
     pub(super) fn confirmed(&self) -> Option<Rate> {
         self.confirmed
     }

@@ -211,7 +211,9 @@ impl Fairweir {
             && !self.losses.is_limiting()
             && !self.rivals.are_there()
         {
-            self.open(delay.value);
+            // Long round trips arrive in clumps: a link that rests in between has room.
+            let is_clumped = self.link.is_underused();
+            self.open(if is_clumped { delay.least } else { delay.value });
         }
         self.start_drain(observation.at);
         self.divide();
@@ -343,6 +345,7 @@ impl Fairweir {
             behaviour.handle_tick(now, sample);
             let connection = Connection {
                 group: sample.group,
+                begun_at: before.map_or(now, |known| known.begun_at),
                 rate: Rate::from_volume(received, observation.interval),
                 goodput: arrived,
                 is_filled,
@@ -370,6 +373,8 @@ impl Fairweir {
                     filled: Rate::ZERO,
                     is_crowded,
                     recovers_to: None,
+                    young: Rate::ZERO,
+                    begun: 0,
                     bounded: Rate::ZERO,
                     packet,
                 };
@@ -386,6 +391,10 @@ impl Fairweir {
                 } else if self.rivals.are_there() {
                     seen.recovers_to = Some(RIVALLED);
                 }
+            }
+            if observation.at.since(connection.begun_at) < YOUNG {
+                seen.young += connection.rate;
+                seen.begun += u32::from(connection.begun_at == observation.at);
             }
             if connection.is_filled {
                 seen.filled += connection.rate;
@@ -478,6 +487,7 @@ impl Fairweir {
             })
             .collect();
         let shares = fair(capacity.saturating_sub(taken), &entries);
+        let floors = self.floors();
         let sum_smoothed: Rate = self.groups.iter().map(|g| g.rate_smoothed).sum();
         let sum_smoothed = sum_smoothed.as_bps();
         for (i, group) in self.groups.iter_mut().enumerate() {
@@ -498,6 +508,7 @@ impl Fairweir {
             let is_tight = self.enforce == Enforce::Htb
                 || self.losses.is_limiting()
                 || self.rivals.are_there()
+                || floors[i] > group.bound
                 || group.unbounded > group.rate / 5;
             let is_overfull = self.is_overfull && !self.rivals.are_there();
             let margin = match (is_overfull, is_tight) {
@@ -557,6 +568,8 @@ const SHORT_MIN: Span = Span::millis(2);
 const SHORT_FORGOTTEN: u64 = 400;
 /// Beside rivals a group that lost packets may need so many percent of its rate soon.
 const RIVALLED: u64 = 150;
+/// Connections are young until then.
+const YOUNG: Span = Span::millis(1_500);
 /// For so long a sender grows back after a loss, as cubic does.
 const RECOVERS_FOR: Span = Span::secs(8);
 /// How often the queue is emptied, and how often while bases are not known.

@@ -26,6 +26,20 @@ impl Fairweir {
         windows
     }
 
+    /// What the least windows of each group's connections let through.
+    pub(super) fn floors(&self) -> Vec<Rate> {
+        let mut floors = vec![Rate::ZERO; self.groups.len()];
+        let now = self.connections.values().map(|c| c.active_at).max().unwrap_or(Time::ZERO);
+        for (&id, c) in &self.connections {
+            if now.since(c.active_at) < ACTIVE_FOR {
+                let base = self.base_of(id, c);
+                let framing = c.sample.framing();
+                floors[c.group] += floor_rate(base, self.queue_target(), framing);
+            }
+        }
+        floors
+    }
+
     /// Bounds the windows of one group's connections.
     fn bound_members(&self, index: usize, group: &Group, windows: &mut Vec<ConnectionWindow>) {
         let of_group = |(_, c): &(&u64, &Connection)| c.group == index;
