@@ -15,6 +15,9 @@ use super::case::Case;
 
 /// The most that the link carries in a run, in Mbit: 300 Mbit/s for 20 s.
 const WORK_MAX_MBIT: f64 = 6_000.0;
+/// What the weights of all classes add up to. What no class has yet is plain, so that a class that
+/// is added at the end of the list changes no other scenario.
+const WEIGHTS: u64 = 600;
 /// Durations in seconds, unless the rate shortens them.
 const DURATION_S: (u64, u64) = (40, 60);
 const DURATION_MIN_S: u64 = 16;
@@ -56,7 +59,7 @@ macro_rules! classes {
 }
 
 classes! {
-    Plain "plain" 60 "plain links: 1-1000 Mbit/s, RTT 1-500 ms, joins, leaves and demand steps"
+    Plain "plain" 30 "plain links: 1-1000 Mbit/s, RTT 1-500 ms, joins, leaves and demand steps"
     Apps "apps" 50 "videos, web pages, short downloads, on-off flows and calls beside downloads"
     Senders "senders" 25 "CUBIC, BBR, Reno and Vegas, QUIC, several connections against one"
     Steps "steps" 25 "the link changes its rate, by a factor of up to 5"
@@ -125,15 +128,14 @@ impl Draw {
     }
 
     fn class(&mut self) -> Class {
-        let all: u64 = Class::ALL.iter().map(|class| class.weight()).sum();
-        let mut left = self.0.below(all);
+        let mut left = self.0.below(WEIGHTS);
         for class in Class::ALL {
             match left.checked_sub(class.weight()) {
                 Some(rest) => left = rest,
                 None => return *class,
             }
         }
-        unreachable!("invariant: the number is below the sum of the weights")
+        Class::Plain
     }
 
     /// Uniform, ends included.
@@ -458,14 +460,16 @@ impl Home {
                 flow.insert("stop".into(), seconds(draw.pick(&events[1..])));
             }
             _ if steps => {
-                let step = |draw: &mut Draw, at: u64| {
-                    let demand = match draw.chance(40) {
-                        true => "unlimited".into(),
-                        false => mbit(two_digits(rate * draw.log((0.05, 0.8))).max(0.1)),
+                let mut is_bounded = kind == "demand";
+                let step = |&at: &u64| {
+                    is_bounded = !is_bounded;
+                    let demand = match is_bounded {
+                        true => mbit(two_digits(rate * draw.log((0.05, 0.8))).max(0.1)),
+                        false => "unlimited".into(),
                     };
                     Value::Table(table([("at", seconds(at)), ("demand", demand)]))
                 };
-                let steps = events.iter().map(|&at| step(draw, at)).collect();
+                let steps = events.iter().map(step).collect();
                 flow.insert("steps".into(), Value::Array(steps));
             }
             _ => {}
@@ -714,8 +718,10 @@ mod tests {
         let seeds = 20_000;
         (0..seeds).for_each(|seed| *drawn.entry(class(seed)).or_default() += 1);
         let all: u64 = Class::ALL.iter().map(|class| class.weight()).sum();
+        assert!(all <= WEIGHTS, "{all}: a class would never be drawn");
         for class in Class::ALL {
-            let wanted = (seeds * class.weight() / all) as f64;
+            let left = if *class == Class::Plain { WEIGHTS - all } else { 0 };
+            let wanted = (seeds * (class.weight() + left) / WEIGHTS) as f64;
             let found = drawn[class] as f64;
             assert!((found / wanted - 1.0).abs() < 0.25, "{class}: {found} of {wanted}");
             assert_eq!(class.name().parse(), Ok(*class));

@@ -425,3 +425,15 @@ pub(super) fn worst_rows(worst: &[&Outcome]) -> Vec<Vec<String>> {
     }
     rows
 }
+
+/// Rows as a table in Markdown.
+pub(super) fn markdown(rows: &[Vec<String>]) -> String {
+    let mut text = String::new();
+    for (i, row) in rows.iter().enumerate() {
+        text.push_str(&format!("| {} |\n", row.join(" | ")));
+        if i == 0 {
+            text.push_str(&format!("|{}\n", "---|".repeat(row.len())));
+        }
+    }
+    text
+}
