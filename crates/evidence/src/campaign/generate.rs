@@ -60,24 +60,24 @@ macro_rules! classes {
 
 classes! {
     Plain "plain" 30 "plain links: 1-1000 Mbit/s, RTT 1-500 ms, joins, leaves and demand steps"
-    Apps "apps" 50 "videos, web pages, short downloads, on-off flows and calls beside downloads"
-    Senders "senders" 25 "CUBIC, BBR, Reno and Vegas, QUIC, several connections against one"
-    Steps "steps" 25 "the link changes its rate, by a factor of up to 5"
-    Rtts "rtts" 20 "flows with RTTs of 1 to 500 ms on one link"
-    Policed "policed" 30 "a policer before a fast link"
-    Shaped "shaped" 15 "a link with a token bucket: bursts leave at the line rate"
-    Shallow "shallow" 20 "buffers of 3 to 10 ms"
+    Apps "apps" 80 "videos, web pages, short downloads, on-off flows and calls beside downloads"
+    Senders "senders" 30 "CUBIC, BBR, Reno and Vegas, QUIC, several connections against one"
+    Steps "steps" 30 "the link changes its rate, by a factor of up to 5"
+    Rtts "rtts" 25 "flows with RTTs of 1 to 500 ms on one link"
+    Policed "policed" 35 "a policer before a fast link"
+    Shaped "shaped" 20 "a link with a token bucket: bursts leave at the line rate"
+    Shallow "shallow" 25 "buffers of 3 to 10 ms"
     Deep "deep" 15 "buffers of 300 to 1000 ms, 1 to 20 Mbit/s"
-    Neighbours "neighbours" 30 "another host without control behind the same link"
-    Hosts "hosts" 15 "two controlled hosts behind one link"
-    Jitter "jitter" 25 "random delay of up to 1-30 ms behind the link"
-    Loss "loss" 15 "random losses of 0.01 to 2 %"
-    Far "far" 20 "RTTs of 200 to 500 ms"
-    Slow "slow" 20 "1 to 4 Mbit/s with up to 32 connections"
-    Crowded "crowded" 15 "16 to 128 connections"
-    Remembered "remembered" 15 "a stored capacity of 0.3 to 3 times the true one"
-    Trace "trace" 15 "capacity that changes every second"
-    Silent "silent" 10 "no reflector, or one that loses, delays or bypasses answers"
+    Neighbours "neighbours" 35 "another host without control behind the same link"
+    Hosts "hosts" 20 "two controlled hosts behind one link"
+    Jitter "jitter" 30 "random delay of up to 1-30 ms behind the link"
+    Loss "loss" 20 "random losses of 0.01 to 2 %"
+    Far "far" 25 "RTTs of 200 to 500 ms"
+    Slow "slow" 25 "1 to 4 Mbit/s with up to 32 connections"
+    Crowded "crowded" 20 "16 to 128 connections"
+    Remembered "remembered" 20 "a stored capacity of 0.3 to 3 times the true one"
+    Trace "trace" 20 "capacity that changes every second"
+    Silent "silent" 15 "no reflector, or one that loses, delays or bypasses answers"
     Call "call" 20 "a ping and a call inside a busy group"
 }
 
@@ -252,6 +252,8 @@ impl Home {
         let rtt = match class {
             Class::Far => (200.0, 500.0),
             Class::Rtts => (1.0, 500.0),
+            // Beyond, TCP alone does not fill a link with such a buffer.
+            Class::Shallow => (5.0, 60.0),
             _ if is_wide => (1.0, 500.0),
             _ => (10.0, 150.0),
         };
