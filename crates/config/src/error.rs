@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use crate::overrides::Override;
+use crate::text::acts_on_terminal;
 
 /// The first thing that is wrong, on one line: `FILE:LINE: key: message`.
 ///
@@ -109,7 +110,7 @@ impl fmt::Display for Origin {
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() || reorders(c) {
+        if acts_on_terminal(c) {
             // A String takes everything.
             let _ = write!(line, "{}", c.escape_default());
         } else {
@@ -117,13 +118,6 @@ pub fn one_line(text: &str) -> String {
         }
     }
     line
-}
-
-/// Line separators, and marks that change the order in which a terminal shows what follows.
-/// Source: Unicode UAX #9, table of directional formatting characters.
-fn reorders(c: char) -> bool {
-    matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{061c}')
-        || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

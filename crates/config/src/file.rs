@@ -1,14 +1,15 @@
 //! Reading input files without trusting what is at their path.
 //!
-//! The daemons run as root. Whoever can write one of their input files decides part of what they
-//! do; whoever can name one decides which file root opens. This module is the only place that opens
-//! input files.
+//! The daemons run as root. A user who can write one of their input files decides part of what they
+//! do; a user who can name one decides which file root opens. This module is the only place that
+//! opens input files.
 //!
 //! | input | who can write it | what they gain | rule |
 //! |---|---|---|---|
 //! | main file of `host`, `isp.toml` | its owner, and who its mode allows | groups, weights, which interface is shaped, plans, who may use the socket | as root: [`Trust::OWNER`] |
 //! | `conf.d` and its entries | owner and mode of the directory and of each entry | the same; the directory is read without being named on the command line | always [`Trust::OWNER`]; no symbolic links |
 //! | table of subscribers (CSV) | often a billing system with its own user | any address in any plan of `isp.toml` | as root: [`Trust::NOT_EVERYBODY`] |
+//! | state files, the journal of `isp` | the daemon alone | the capacity that control begins with, plans and subscribers | always [`Trust::OWNER`]; no symbolic links ([`read_own`]) |
 //! | plan files, `import` files, scenarios, traces | the user who runs the command | what that user can do anyway | [`Trust::ANYBODY`] |
 //!
 //! For all of them:
@@ -95,6 +96,25 @@ pub const TRACE: Rules = Rules { bytes_max: 128 << 20, trust: Trust::ANYBODY, if
 
 /// The most files of a directory of configuration files.
 const FILES_MAX: usize = 1_000;
+
+/// Reads a file that only this program writes; `None` if it does not exist.
+///
+/// # Errors
+/// [`ConfigError`] if it cannot be read, is a symbolic link or no regular file, is larger than
+/// `bytes_max`, or if other users than root and the calling user may write to it.
+pub fn read_own(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, ConfigError> {
+    let fd = match open(path, FLAGS | OFlag::O_NOFOLLOW, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::ENOENT) => return Ok(None),
+        Err(Errno::ELOOP) => {
+            return Err(ConfigError::whole_file(path, "a symbolic link; expected a regular file"));
+        }
+        Err(e) => return Err(ConfigError::unreadable(path, &e.into())),
+    };
+    let rules = Rules { bytes_max, trust: Trust::OWNER_ALWAYS, if_missing: "" };
+    let file = check_open(fd, path, &rules)?;
+    read_bounded(&file, path, bytes_max).map(Some)
+}
 
 impl Text {
     /// A text that was not read from a file; `file` is its name in errors.
@@ -242,6 +262,13 @@ fn is_toml(name: &CStr) -> bool {
 }
 
 fn read_open(fd: OwnedFd, path: &Path, rules: &Rules) -> Result<Text, ConfigError> {
+    let file = check_open(fd, path, rules)?;
+    let is_shown = is_shown(&file);
+    let bytes = read_bounded(&file, path, rules.bytes_max)?;
+    Text::from_bytes(bytes, path, is_shown)
+}
+
+fn check_open(fd: OwnedFd, path: &Path, rules: &Rules) -> Result<File, ConfigError> {
     let found = fstat(&fd).map_err(|e| ConfigError::unreadable(path, &e.into()))?;
     let kind = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT;
     if kind != SFlag::S_IFREG {
@@ -252,10 +279,7 @@ fn read_open(fd: OwnedFd, path: &Path, rules: &Rules) -> Result<Text, ConfigErro
     if u64::try_from(found.st_size).unwrap_or(0) > rules.bytes_max {
         return Err(too_large(path, rules.bytes_max));
     }
-    let file = File::from(fd);
-    let is_shown = is_shown(&file);
-    let bytes = read_bounded(&file, path, rules.bytes_max)?;
-    Text::from_bytes(bytes, path, is_shown)
+    Ok(File::from(fd))
 }
 
 /// Everything, if that is not more than `bytes_max`, however large it claims to be.

@@ -1,4 +1,5 @@
-//! Reads every file that users write for fairweir, and makes valid configuration of it.
+//! Reads every file that users write for fairweir, and makes valid configuration of it; writes what
+//! commands were asked to write, and what they print.
 //!
 //! | module | its job |
 //! |---|---|
@@ -7,8 +8,10 @@
 //! | [`output`] | writes the files of `--out` and the like, also as root in directories of others |
 //! | [`overrides`] | `--set link.rate=47mbit`: keys put into a document before it is read |
 //! | [`words`] | "did you mean" |
+//! | [`text`] | escapes what a terminal would obey |
 //! | [`value`] | values that files and the command line have in common |
 //! | [`host`] | the files of `fairweir host` |
+//! | [`isp`] | the files of `fairweir isp` |
 //! | [`plan`] | how a rate is shared: keys that plans and the policing points of scenarios have in common |
 //!
 //! All errors are [`ConfigError`]s: `FILE:LINE: key: what was found, what is allowed`.
@@ -17,10 +20,12 @@
 mod error;
 pub mod file;
 pub mod host;
+pub mod isp;
 pub mod output;
 pub mod overrides;
 pub mod plan;
 pub mod table;
+pub mod text;
 pub mod value;
 pub mod words;
 

@@ -28,6 +28,9 @@ const LINKS_MAX: usize = 40;
 /// Temporary names that are tried: another process may have taken some.
 const NAMES_MAX: u32 = 100;
 
+/// Of files that only their owner may read.
+const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
+
 /// A place in the tree: nothing is read from it, so search permission suffices.
 const PLACE: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
@@ -44,7 +47,7 @@ pub fn make_dir(path: &Path) -> io::Result<()> {
 /// # Errors
 /// If it cannot be written, is no regular file, or, as root, if another user owns its directory.
 pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
-    write_as(path, contents.as_ref(), true)
+    write_as(path, contents.as_ref(), Kind::Replace)
 }
 
 /// Writes `contents` to the file `path`, which must not exist.
@@ -52,20 +55,74 @@ pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
 /// # Errors
 /// As [`write`], and if it exists.
 pub fn write_new(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
-    write_as(path, contents.as_ref(), false)
+    write_as(path, contents.as_ref(), Kind::New)
 }
 
-fn write_as(path: &Path, contents: &[u8], replace: bool) -> io::Result<()> {
+/// Writes `contents` to the file `path`, in place of one that exists, for the caller alone to read.
+/// The old or the new contents are there after a crash.
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_private(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
+    write_as(path, contents.as_ref(), Kind::Private)
+}
+
+/// Opens the file `path` to append to it; one that does not exist is created for the caller alone to
+/// read.
+///
+/// # Errors
+/// If it cannot be opened, is a symbolic link or no regular file, if others may write to it, or, as
+/// root, if another user owns it or its directory.
+pub fn append_private(path: &Path) -> io::Result<File> {
+    let (dir, name) = dir_and_name(path)?;
+    let flags = OFlag::O_WRONLY
+        | OFlag::O_APPEND
+        | OFlag::O_CREAT
+        | OFlag::O_NOFOLLOW
+        | OFlag::O_NONBLOCK
+        | OFlag::O_CLOEXEC;
+    let fd = openat(&dir, name, flags, PRIVATE).map_err(|e| match e {
+        Errno::ELOOP => io::Error::other("a symbolic link; expected a regular file"),
+        e => e.into(),
+    })?;
+    let stat = fstat(&fd)?;
+    if !is(&stat, SFlag::S_IFREG) {
+        return Err(io::Error::other("not a regular file"));
+    }
+    check_owner(&stat, "the file")?;
+    if stat.st_mode & 0o022 != 0 {
+        let what = format!("others may write to it (mode {:04o})", stat.st_mode & 0o7777);
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    Ok(File::from(fd))
+}
+
+/// How a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// In place of one that exists, whose mode it keeps.
+    Replace,
+    /// Only if there is none.
+    New,
+    /// In place of one that exists, readable by its owner alone, and synced to the disk.
+    Private,
+}
+
+fn dir_and_name(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-    let dir = find_dir(parent.unwrap_or(Path::new(".")), false)?;
+    Ok((find_dir(parent.unwrap_or(Path::new(".")), false)?, name))
+}
+
+fn write_as(path: &Path, contents: &[u8], kind: Kind) -> io::Result<()> {
+    let (dir, name) = dir_and_name(path)?;
     let old = match fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
         Ok(old) => Some(old),
         Err(Errno::ENOENT) => None,
         Err(e) => return Err(e.into()),
     };
     if let Some(old) = &old {
-        if !replace {
+        if kind == Kind::New {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         // Renaming over a device such as /dev/null would destroy it.
@@ -73,20 +130,27 @@ fn write_as(path: &Path, contents: &[u8], replace: bool) -> io::Result<()> {
             return Err(io::Error::other("not a regular file"));
         }
     }
-    let (mut file, temporary) = make_temporary(&dir, name)?;
+    let mode = if kind == Kind::Private { PRIVATE } else { Mode::from_bits_truncate(0o666) };
+    let (mut file, temporary) = make_temporary(&dir, name, mode)?;
     let done = (|| {
-        if let Some(old) = old.filter(|old| is(old, SFlag::S_IFREG)) {
+        if let Some(old) = old.filter(|old| is(old, SFlag::S_IFREG) && kind != Kind::Private) {
             file.set_permissions(Permissions::from_mode(old.st_mode & 0o777))?;
         }
         file.write_all(contents)?;
-        let renamed = match replace {
-            true => renameat(&dir, temporary.as_os_str(), &dir, name),
-            false => {
+        match kind {
+            Kind::Replace => renameat(&dir, temporary.as_os_str(), &dir, name)?,
+            Kind::New => {
                 let flags = RenameFlags::RENAME_NOREPLACE;
-                renameat2(&dir, temporary.as_os_str(), &dir, name, flags)
+                renameat2(&dir, temporary.as_os_str(), &dir, name, flags)?;
             }
-        };
-        Ok(renamed?)
+            Kind::Private => {
+                file.sync_all()?;
+                renameat(&dir, temporary.as_os_str(), &dir, name)?;
+                let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+                File::from(openat(&dir, ".", flags, Mode::empty())?).sync_all()?;
+            }
+        }
+        Ok(())
     })();
     if done.is_err() {
         // The first error is the one that counts.
@@ -95,14 +159,14 @@ fn write_as(path: &Path, contents: &[u8], replace: bool) -> io::Result<()> {
     done
 }
 
-fn make_temporary(dir: &OwnedFd, name: &OsStr) -> io::Result<(File, OsString)> {
+fn make_temporary(dir: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<(File, OsString)> {
     let flags =
         OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     for attempt in 0..NAMES_MAX {
         let mut temporary = OsString::from(".");
         temporary.push(name);
         temporary.push(format!(".{}.{attempt}", std::process::id()));
-        match openat(dir, temporary.as_os_str(), flags, Mode::from_bits_truncate(0o666)) {
+        match openat(dir, temporary.as_os_str(), flags, mode) {
             Ok(fd) => return Ok((File::from(fd), temporary)),
             Err(Errno::EEXIST) => {}
             Err(e) => return Err(e.into()),

@@ -98,7 +98,7 @@ pub struct Table<'t> {
     entries: Entries<'t>,
 }
 
-/// Where a value stands, for errors that only its meaning reveals.
+/// The place of a value, for errors that only its meaning reveals.
 #[derive(Clone)]
 pub struct Place<'t> {
     source: Source<'t>,
@@ -134,11 +134,11 @@ impl Place<'_> {
     }
 }
 
-/// A value and where it stands.
+/// A value and its place.
 pub struct Placed<'t, T> {
     /// The value.
     pub value: T,
-    /// Where it stands.
+    /// Its place.
     pub place: Place<'t>,
 }
 
@@ -163,7 +163,7 @@ impl<'t> Table<'t> {
         if self.path.is_empty() { key.into() } else { format!("{}.{key}", self.path).into() }
     }
 
-    /// Where a key stands, if it is there.
+    /// The place of a key; `None` if the key is absent.
     pub fn find(&self, key: &str) -> Option<Place<'t>> {
         let (found, _) = self.entries.iter().find(|(k, _)| k.get_ref() == key)?;
         Some(Place { source: self.source, key: self.key(key), at: found.span().start })

@@ -74,7 +74,7 @@ fn in_passes(capacity: Rate, entries: &[Entry]) -> Vec<f64> {
     parts
 }
 
-/// The fastest of several batches: what the code takes when nobody disturbs it.
+/// The fastest of several batches: what the code takes undisturbed.
 fn fastest_ns(mut work: impl FnMut()) -> f64 {
     let start = Instant::now();
     work();

@@ -3,7 +3,7 @@
 //! random order. Prints Markdown tables: `cargo bench -p fairweir-core --bench police`.
 //!
 //! Packets arrive in virtual time, at 3/4 and at 5/4 of every aggregate's rate, and all arrivals are
-//! drawn beforehand. What whoever asks has to do anyway, receiving and classifying a packet, is left
+//! drawn beforehand. What every caller has to do anyway, receiving and classifying a packet, is left
 //! out for all alike. The shaper's packets lie in buffers 512 bytes apart, a quarter of a driver's, so
 //! that enough of them fit: enqueuing stores a number as a driver stores a pointer, sending writes to
 //! the packet's first line, as new addresses would be.
@@ -156,7 +156,7 @@ impl Run {
         passed
     }
 
-    /// Nanoseconds per packet in the fastest of several batches: when nobody disturbed it.
+    /// Nanoseconds per packet in the fastest of several batches: when it was undisturbed.
     fn measure<S: Subject>(&mut self, subject: &mut S, load: &Load) -> f64 {
         let batch = DRAWN;
         self.go(subject, load, load.percent, batch);
@@ -193,10 +193,10 @@ fn fill<S: Subject>(subject: &mut S, load: &Load, run: &mut Run) {
 // ------------------------------------------------------------------------------------------------
 // Who decides
 
-/// Nobody: what the loop itself costs.
-struct Nobody;
+/// Decides nothing: what the loop itself costs.
+struct Nothing;
 
-impl Subject for Nobody {
+impl Subject for Nothing {
     fn touch(&mut self, aggregate: usize, leaf: usize) {
         black_box(aggregate ^ leaf);
     }
@@ -367,7 +367,7 @@ impl Bench {
         let fair = || FairPolicer::new(RATE, Bytes::new(all(QUEUE.as_u64())), &weights);
         let pqp = || Pqp::new(RATE, QUEUE, &weights);
         let ns = [
-            police(&mut Nobody, &load),
+            police(&mut Nothing, &load),
             police(&mut Policers(many(&load, bucket)), &load),
             police(&mut Policers(many(&load, fair)), &load),
             police(&mut Policers(many(&load, pqp)), &load),

@@ -4,9 +4,8 @@
 //! whatever matches nothing. Which group a packet belongs to:
 //!
 //! 1. each kind of match (address, port, application, unit, user, cgroup) names at most one group:
-//!    among prefixes the longest that holds the address wins, among equal ones the group that
-//!    stands first;
-//! 2. among the groups so named, the one that stands first in the policy wins;
+//!    among prefixes the longest that contains the address wins, among equal ones the first group;
+//! 2. among the groups so named, the first of the policy wins;
 //! 3. nothing named: the default group.
 
 use std::fmt;

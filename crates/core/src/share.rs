@@ -1,9 +1,9 @@
 //! Weighted max-min fair division: the one allocation routine of fairweir.
 //!
-//! Problem: divide a capacity among entries with weights and demands so that nobody gets more than
-//! its demand and whoever gets less has, per weight, no less than anybody else. Method: serve the
-//! entries in the order of demand per weight; whoever wants less than its share of what is left
-//! takes its demand, and at the first who wants more, all who remain take their shares. One pass
+//! Problem: divide a capacity among entries with weights and demands so that no entry gets more than
+//! its demand, and an entry that gets less has, per weight, no less than any other. Method: serve the
+//! entries in the order of demand per weight; an entry that wants less than its share of what is left
+//! takes its demand, and from the first that wants more, all that remain take their shares. One pass
 //! after one sort; CRAB's appendix A loops instead, and as printed never ends.
 //!
 //! Properties, all tested: the parts sum to min(capacity, Σ demands) exactly; permutation of the
@@ -113,9 +113,9 @@ pub fn fair(capacity: Rate, entries: &[Entry]) -> Vec<Rate> {
 }
 
 /// Gives each of `unmet` its share of `left` by weight; what rounding leaves over goes, one bit/s
-/// each, to those whose share was cut most, the first in the input among equals. Everyone in
-/// `unmet` wants at least its share, so nobody gets more than it wants: an entry that wants
-/// exactly its whole share loses nothing to rounding and so is never handed an extra bit.
+/// each, to those whose share was cut most, the first in the input among equals. Every entry of
+/// `unmet` wants at least its share, so none gets more than it wants: an entry that wants exactly its
+/// whole share loses nothing to rounding and so is never handed an extra bit.
 fn split_by_weight(
     left: u64,
     weights: u128,

@@ -14,6 +14,9 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A file of the state directory cannot be read, or is not to be trusted.
+    #[error(transparent)]
+    File(#[from] fairweir_config::ConfigError),
     /// Another process holds the lock.
     #[error("`{name}` is controlled by another fairweir (pid {pid}); `fairweir off` stops it")]
     AlreadyRunning {

@@ -107,7 +107,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // While it is still held: whoever opens the file now finds another one afterwards.
+        // While it is still held: a process that opens the file now finds another one afterwards.
         if is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
         }

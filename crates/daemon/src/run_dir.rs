@@ -8,8 +8,8 @@
 //! | `lock/NETNS-NAME.lock` | held by the daemon (see [`crate::Lock`]) | root |
 //!
 //! `NAME` is the instance: `isp`, or a service and its device as in `host-eth0`. All of these
-//! directories belong to the daemon's user and nobody else may write to them, so no other local user
-//! can take a name, connect a daemon to a socket of their own, or hold a lock.
+//! directories belong to the daemon's user and no other user may write to them, so no other local
+//! user can take a name, connect a daemon to a socket of their own, or hold a lock.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;

@@ -113,7 +113,7 @@ pub struct Progress<'f> {
     watchdog: &'f mut Watchdog,
     clock: fn() -> Time,
     said_at: Time,
-    /// Who asked for it; nobody did if the daemon starts or reloads by itself.
+    /// Who asked for it; `None` if the daemon starts or reloads by itself.
     peer: Option<Peer>,
     is_start: bool,
 }

@@ -1,11 +1,9 @@
 //! The state directory: what a daemon remembers over restarts, in files that are replaced whole.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::OFlag;
+use fairweir_config::{file, output};
 
 use crate::{Error, run_dir};
 
@@ -29,27 +27,9 @@ impl StateDir {
     /// The file's contents; `None` if there is no such file.
     ///
     /// # Errors
-    /// If the kernel refuses, if it is not a regular file, or if it is longer than `size_max`.
+    /// As [`file::read_own`].
     pub fn read(&self, name: &str, size_max: u64) -> Result<Option<Vec<u8>>, Error> {
-        let path = self.path_of(name);
-        let read = || -> io::Result<Vec<u8>> {
-            let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-            let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(&path)?;
-            if !file.metadata()?.is_file() {
-                return Err(io::Error::other("not a regular file"));
-            }
-            let mut bytes = Vec::new();
-            file.take(size_max + 1).read_to_end(&mut bytes)?;
-            if bytes.len() as u64 > size_max {
-                return Err(io::Error::other(format!("longer than {size_max} bytes")));
-            }
-            Ok(bytes)
-        };
-        match read() {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(Error::io(format!("read {}", path.display()), e)),
-        }
+        Ok(file::read_own(&self.path_of(name), size_max)?)
     }
 
     /// Replaces the file: readers see the old or the new contents, also after a crash.
@@ -59,28 +39,28 @@ impl StateDir {
     pub fn write(&self, name: &str, contents: &[u8]) -> Result<(), Error> {
         run_dir::ensure(&self.path, 0o700)?;
         let path = self.path_of(name);
-        let new = self.path.join(format!(".{name}.{}", std::process::id()));
-        let write = || -> io::Result<()> {
-            let _ = fs::remove_file(&new);
-            let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-            let mut options = OpenOptions::new();
-            options.write(true).create_new(true).mode(0o600).custom_flags(flags.bits());
-            let mut file = options.open(&new)?;
-            file.write_all(contents)?;
-            file.sync_all()?;
-            fs::rename(&new, &path)?;
-            File::open(&self.path)?.sync_all()
-        };
-        write().map_err(|e| {
-            let _ = fs::remove_file(&new);
-            Error::io(format!("write {}", path.display()), e)
-        })
+        let written = output::write_private(&path, contents);
+        written.map_err(|e| Error::io(format!("write {}", path.display()), e))
+    }
+
+    /// Opens the file to append to it; it is created if it does not exist.
+    ///
+    /// # Errors
+    /// If others may write to the directory or to the file, or the kernel refuses.
+    pub fn append(&self, name: &str) -> Result<File, Error> {
+        run_dir::ensure(&self.path, 0o700)?;
+        let path = self.path_of(name);
+        let opened = output::append_private(&path);
+        opened.map_err(|e| Error::io(format!("write {}", path.display()), e))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn what_is_written_is_read_and_nothing_else_is_left() {
@@ -91,6 +71,10 @@ mod tests {
         state.write("x.json", b"two").unwrap();
         assert_eq!(state.read("x.json", 10).unwrap().unwrap(), b"two");
         assert!(state.read("x.json", 2).is_err());
+        state.append("x.json").unwrap().write_all(b"+").unwrap();
+        assert_eq!(state.read("x.json", 10).unwrap().unwrap(), b"two+");
+        let mode = fs::metadata(state.path_of("x.json")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path().join("deeper")).unwrap().count(), 1);
     }
 
@@ -102,11 +86,23 @@ mod tests {
         let victim = dir.path().join("victim");
         fs::write(&victim, "precious").unwrap();
         std::os::unix::fs::symlink(&victim, state.path_of("x.json")).unwrap();
-        assert!(state.read("x.json", 100).is_err());
+        assert!(state.read("x.json", 100).is_err() && state.append("x.json").is_err());
         state.write("x.json", b"new").unwrap();
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         assert_eq!(state.read("x.json", 100).unwrap().unwrap(), b"new");
         nix::unistd::mkfifo(&state.path_of("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(state.read("fifo", 100).is_err());
+        assert!(state.read("fifo", 100).is_err() && state.append("fifo").is_err());
+    }
+
+    #[test]
+    fn a_file_that_others_may_write_to_is_neither_read_nor_appended_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::new(&dir.path().join("state"));
+        state.write("x.json", b"ours").unwrap();
+        fs::set_permissions(state.path_of("x.json"), fs::Permissions::from_mode(0o666)).unwrap();
+        let error = state.read("x.json", 100).unwrap_err().to_string();
+        assert!(error.contains("may write to it"), "{error}");
+        let error = state.append("x.json").unwrap_err().to_string();
+        assert!(error.contains("may write to it"), "{error}");
     }
 }

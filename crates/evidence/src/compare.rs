@@ -7,6 +7,7 @@
 
 use std::io::{self, Write};
 
+use fairweir_config::text;
 use fairweir_core::receiver::Control;
 use fairweir_scenario::play::{Job, labels, runs};
 use fairweir_scenario::report::{Report, aligned};
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &CompareArgs, players: &dyn Players) -> anyhow::Result<(
     let seeds = sims.len() / labs.len();
     let pairs = emulated.into_iter().zip(simulated.chunks(seeds));
     let compared: Vec<Comparison> = pairs.map(|(lab, sim)| compare(lab, sim.to_vec())).collect();
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     if args.json {
         return Ok(writeln!(out, "{}", serde_json::to_string(&compared)?)?);
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use fairweir_config::output;
 
-/// What stands around the table in a document.
+/// The lines around the part of the command.
 const MARKS: (&str, &str) = ("<!-- figures: begin -->\n", "<!-- figures: end -->\n");
 /// The folder of pictures beside a document.
 const PICTURES: &str = "pictures";

@@ -39,7 +39,8 @@ pub trait Players {
     /// If the file cannot be read or is not valid.
     fn read(&self, file: &Path, set: &[Override]) -> anyhow::Result<Scenario>;
 
-    /// Plays all jobs in virtual time over all cores, or `parallel` at a time; the reports are in the order of the jobs.
+    /// Plays all jobs in virtual time over all cores, or `parallel` at a time; the reports are in the
+    /// order of the jobs.
     ///
     /// # Errors
     /// The first one of a job, or that the user interrupted it.

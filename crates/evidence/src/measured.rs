@@ -121,7 +121,8 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
         if *has_picture {
             let name = format!("{scenario}.svg");
             let kept = root.join("docs/pictures").join(&name);
-            fs::copy(scratch.join(&name), kept).context("keeping the picture")?;
+            let picture = fs::read(scratch.join(&name)).context("reading the picture")?;
+            output::write(&kept, picture).context("keeping the picture")?;
         }
         // After each scenario: an interrupted command keeps what was played.
         write(&document, &rows)?;

@@ -3,9 +3,9 @@
 
 use std::env;
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use fairweir_config::output;
@@ -217,26 +217,26 @@ fn compare(name: &str) -> Result<Playing> {
     play(command, kept(name, "both"))
 }
 
-/// A command that is running, and where what it says is kept in the end.
+/// A command that is running, and the file that its output is written to at its end.
 struct Playing {
     child: Child,
-    part: PathBuf,
     kept: PathBuf,
 }
 
 fn play(mut command: Command, kept: PathBuf) -> Result<Playing> {
-    let part = kept.with_extension("part");
-    let child = command.stdout(File::create(&part)?).spawn();
+    let child = command.stdout(Stdio::piped()).spawn();
     let child = child.context("cannot start `fairweir`")?;
-    Ok(Playing { child, part, kept })
+    Ok(Playing { child, kept })
 }
 
-fn finish(name: &str, mut playing: Playing) -> Result<()> {
-    if !playing.child.wait()?.success() {
+fn finish(name: &str, playing: Playing) -> Result<()> {
+    // It writes all of its output at its end, so a full pipe delays nothing that is measured.
+    let output = playing.child.wait_with_output()?;
+    if !output.status.success() {
         bail!("{name}: playing it failed");
     }
-    fs::rename(&playing.part, &playing.kept)?;
-    Ok(())
+    let kept = &playing.kept;
+    output::write(kept, output.stdout).with_context(|| format!("writing {}", kept.display()))
 }
 
 fn fairweir() -> Result<Command> {

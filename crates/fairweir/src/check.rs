@@ -7,8 +7,8 @@ use fairweir_core::policy::Group;
 use crate::cli::CheckArgs;
 use crate::isp;
 use crate::table::{self, Align};
-use crate::text;
 use fairweir_config::host::Config;
+use fairweir_config::text;
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     if isp::is_isp_file(&args.file) {

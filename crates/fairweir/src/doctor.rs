@@ -5,7 +5,7 @@ use std::io::Write;
 use fairweir_linux::doctor::{Finding, findings};
 
 use crate::cli::DoctorArgs;
-use crate::text;
+use fairweir_config::text;
 
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let findings = findings(args.dev.as_deref());

@@ -14,7 +14,7 @@ use fairweir_daemon::Lock;
 use fairweir_linux::{Host, HostSpec, Mode, Talker, Who, monotonic_now, sweep};
 
 use crate::cli::InitArgs;
-use crate::text;
+use fairweir_config::text;
 
 /// The interval at which the progress bar is updated.
 const STEP: Span = Span::millis(500);

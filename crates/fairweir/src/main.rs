@@ -34,7 +34,6 @@ mod sim;
 mod status;
 mod table;
 mod terminal;
-mod text;
 mod top;
 mod wire;
 mod words;
@@ -57,10 +56,10 @@ fn main() -> ExitCode {
     log_to_stderr(cli.verbose, level);
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads the output has seen enough.
+        // The reader of the output closed it, as `head` does.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("fairweir: {}", text::escaped(&in_words(&e)));
+            eprintln!("fairweir: {}", fairweir_config::text::escaped(&in_words(&e)));
             ExitCode::from(exit::code_of(&e))
         }
     }
@@ -97,7 +96,7 @@ fn log_to_stderr(verbose: u8, level: &str) {
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr)
-        // It would tell stderr, and panic, that stderr is gone: whoever read the log may go.
+        // It would report to stderr that stderr is closed, and panic.
         .log_internal_errors(false)
         .init();
 }

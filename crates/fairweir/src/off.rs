@@ -19,8 +19,8 @@ use nix::unistd::Pid;
 
 use crate::cli::OffArgs;
 use crate::host::PREFIX;
-use crate::text;
 use crate::words::chained;
+use fairweir_config::text;
 
 /// How long a daemon may take to answer, and to end.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -16,8 +16,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{AccessFlags, access};
 
 use crate::cli::{PlayArgs, ScenarioArgs};
-use crate::text;
 use crate::words::count;
+use fairweir_config::text;
 
 /// Reads a scenario file and applies the overrides.
 ///
@@ -53,7 +53,7 @@ pub(crate) fn check(args: &ScenarioArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the directory that files shall be written to, so that it fails not only after minutes.
+/// Makes the output directory before anything is played: a failure after minutes would be too late.
 ///
 /// # Errors
 /// If it cannot be made, or nothing can be written there.

@@ -6,7 +6,7 @@ use fairweir_daemon::{Access, Request};
 
 use crate::cli::ReloadArgs;
 use crate::host::client::find;
-use crate::text;
+use fairweir_config::text;
 
 /// Waits for the outcome, so that `systemctl reload` fails when the configuration is wrong.
 ///

@@ -7,8 +7,8 @@ use fairweir_daemon::{Access, Request};
 use crate::cli::StatusArgs;
 use crate::host::client::find;
 use crate::host::show::{headline, last_reason, notes, print_groups};
-use crate::text;
 use crate::wire::Status;
+use fairweir_config::text;
 
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
     let mut client = find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Read)?;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::text::on_one_line;
+use fairweir_config::text::on_one_line;
 
 /// How a column is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -45,13 +45,13 @@ pub(crate) struct Status {
     pub(crate) groups: Vec<GroupStatus>,
     /// What is not covered.
     pub(crate) limits: Vec<String>,
-    /// What the queue of the access link adds to the delay; null while nobody knows.
+    /// What the queue of the access link adds to the delay; null while it is unknown.
     pub(crate) delay: Option<DelayStatus>,
     /// TCP connections that received something in the last tick, or whose window is bounded.
     pub(crate) connections: u64,
     /// How many of them have a window that is bounded.
     pub(crate) bounded_connections: u64,
-    /// How long a small packet takes to somebody behind the access link; null if nobody asks.
+    /// The round-trip time to a host behind the access link; null if there is no probe.
     pub(crate) probe: Option<ProbeStatus>,
     /// Why the configuration on disk is not in force, if so.
     pub(crate) config_error: Option<String>,
@@ -122,7 +122,7 @@ pub(crate) struct DelayStatus {
 /// A probe of the access link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ProbeStatus {
-    /// Who answers, or is asked; null while nobody is found.
+    /// The host that answers or is asked; null while none was found.
     pub(crate) reflector: Option<String>,
     /// Requests that were answered or lost since the probe's start.
     pub(crate) sent: u64,
@@ -130,7 +130,7 @@ pub(crate) struct ProbeStatus {
     pub(crate) answered: u64,
     /// The newest round-trip time.
     pub(crate) rtt_last_ms: Option<f64>,
-    /// Why nobody is asked, if so.
+    /// Why no host is asked, if so.
     pub(crate) error: Option<String>,
 }
 

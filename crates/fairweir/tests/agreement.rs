@@ -6,7 +6,7 @@ use serde_json::Value;
 
 mod common;
 use common::stage::privileged;
-use common::{fairweir, one_at_a_time, two_of_three};
+use common::{fairweir, note, two_of_three};
 
 /// BBR believes the best of ten rounds, so that each pause of a busy machine makes its queue of a few
 /// ms grow by as much. Source: docs/validation.md, which has the quiet machine's numbers.
@@ -23,7 +23,7 @@ fn compare(scenario: &str, controls: &[&str], set: &[&str]) -> Vec<Value> {
     for change in set {
         args.extend(["--set", change]);
     }
-    let output = one_at_a_time(|| fairweir(&args));
+    let output = fairweir(&args);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{scenario}: {errors}");
     let mut compared: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
@@ -31,7 +31,9 @@ fn compare(scenario: &str, controls: &[&str], set: &[&str]) -> Vec<Value> {
     compared.retain(|c| {
         let control = c["control"].as_str().unwrap();
         if c["valid"] == false {
-            eprintln!("NOT JUDGED: {scenario}, {control}: the machine is too busy for the lab");
+            note(&format!(
+                "NOT JUDGED: {scenario}, {control}: the machine is too busy for the lab"
+            ));
         }
         c["valid"] == true
     });

@@ -153,7 +153,7 @@ fn whoever_is_not_root_is_told_so() {
 
 #[test]
 fn a_broken_pipe_is_no_failure() {
-    // A pipe that nobody reads, from the first byte on.
+    // A pipe without a reader from the first byte on.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = Command::new(FAIRWEIR)
@@ -319,7 +319,7 @@ fn a_dry_run_touches_nothing_and_says_every_second_what_it_would_do() {
     }
     assert!(!stage.interfaces().contains(&"ifb4wan".to_owned()));
     assert!(!stage.path("state").exists(), "a dry run stores nothing");
-    // Whoever reads has seen enough.
+    // The reader goes away.
     drop(lines);
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

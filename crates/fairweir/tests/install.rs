@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 mod common;
-use common::FAIRWEIR;
+use common::{FAIRWEIR, note};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -166,7 +166,7 @@ fn has_systemd_analyze() -> bool {
     if Command::new("systemd-analyze").arg("--version").output().is_ok() {
         return true;
     }
-    eprintln!("SKIPPED: needs systemd-analyze");
+    note("SKIPPED: needs systemd-analyze");
     assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
     false
 }

@@ -17,7 +17,7 @@ use common::access::{ALICE4, ALICE6, Access, BOB4, BOB6, NOBODY4, SPAN};
 use common::stage::{Daemon, Download, privileged};
 use common::{check, fairweir, one_at_a_time, only_error_line, two_of_three};
 
-/// What the path and the router carry for sure, in Mbit/s, if nobody polices.
+/// What the path and the router carry at least, in Mbit/s, without policing.
 const UNPOLICED_MBIT: f64 = 80.0;
 
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -98,14 +98,14 @@ fn polices_as_planned(hook: &str) {
     assert_policed(&alice, 20.0);
     drop((alice, bob));
     assert_policed(&access.upload(ALICE4), 8.0);
-    // Bob's plan has no upload, and nobody's address is nobody's.
+    // Bob's plan has no upload, and the third address belongs to no subscriber.
     assert_free(&access.upload(BOB6));
     assert_free(&access.download(NOBODY4));
     let counted = subscriber(&daemon, "alice");
     assert!(counted["download"]["dropped_packets"].as_u64().unwrap() > 0, "{counted}");
     assert!(counted["upload"]["passed_bytes"].as_u64().unwrap() > 3_000_000, "{counted}");
     let of_nobody = |s: &Value| s["unknown"]["download"]["passed_bytes"].as_u64().unwrap();
-    daemon.wait_for("counting nobody's", PATIENCE, |s| of_nobody(s) > 2_000_000);
+    daemon.wait_for("counting unknown", PATIENCE, |s| of_nobody(s) > 2_000_000);
     let status = daemon.status();
     let plan = &status["plans"][0];
     assert_eq!((plan["name"].as_str(), plan["subscribers"].as_u64()), (Some("home-20"), Some(1)));
@@ -126,7 +126,7 @@ fn changes_live() {
     let alice = access.download(ALICE4);
     let other = access.download(NOBODY4);
     assert_policed(&alice, 20.0);
-    // Somebody else comes, has another plan, and goes, while alice downloads.
+    // Another subscriber is added, changed and removed while alice downloads.
     let quiet = alice.mbit_over(SPAN);
     access.isp("add carol --plan home-20 --address 192.0.2.99");
     let after_adding = alice.mbit_over(SPAN);
@@ -138,7 +138,7 @@ fn changes_live() {
     assert_free(&other);
     for (mbit, when) in [(after_adding, "adding"), (after_changing, "changing")] {
         let is_alike = (0.85 * quiet..20.0).contains(&mbit);
-        assert!(is_alike, "alice had {quiet:.1} Mbit/s, and {mbit:.1} after {when} somebody");
+        assert!(is_alike, "alice had {quiet:.1} Mbit/s, and {mbit:.1} after {when} carol");
     }
     drop(other);
     // Her own plan changes, and her counters go on.

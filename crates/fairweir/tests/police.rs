@@ -6,7 +6,7 @@ use serde_json::Value;
 
 mod common;
 use common::stage::privileged;
-use common::{fairweir, one_at_a_time, two_of_three};
+use common::{fairweir, note, two_of_three};
 
 /// What became of the one policing point of a scenario; nothing if the machine was too busy.
 fn policed(world: &str, set: &[&str]) -> Option<Value> {
@@ -15,12 +15,12 @@ fn policed(world: &str, set: &[&str]) -> Option<Value> {
     for change in set {
         args.extend(["--set", change]);
     }
-    let output = one_at_a_time(|| fairweir(&args));
+    let output = fairweir(&args);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{world} {set:?}: {errors}");
     let mut report: Value = serde_json::from_slice(&output.stdout).unwrap();
     if report["valid"] == false {
-        eprintln!("NOT JUDGED: {world} {set:?}: the machine is too busy for the lab");
+        note(&format!("NOT JUDGED: {world} {set:?}: the machine is too busy for the lab"));
         return None;
     }
     Some(report["summary"]["policed"][0].take())

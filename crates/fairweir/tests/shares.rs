@@ -1,12 +1,12 @@
 //! The main claim on real packets: the daemon in an emulated home makes downloads obey weights that
-//! only it knows. The same files and bounds hold for whoever plays `scenarios/` by hand.
+//! only it knows. The same files and bounds hold if `scenarios/` is played by hand.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
 
 mod common;
 use common::stage::privileged;
-use common::{fairweir, one_at_a_time, two_of_three};
+use common::{fairweir, note, two_of_three};
 
 /// Plays a scenario of the project under several controls. `None`, loudly, if the machine was too
 /// busy to keep the link's time, twice: such a run says nothing about fairweir.
@@ -16,7 +16,7 @@ fn play(scenario: &str, controls: &[&str]) -> Option<Vec<Value>> {
     for control in controls {
         args.extend(["--control", control]);
     }
-    let output = one_at_a_time(|| fairweir(&args));
+    let output = fairweir(&args);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{scenario}: {errors}");
     let reports = match serde_json::from_slice(&output.stdout).unwrap() {
@@ -24,7 +24,9 @@ fn play(scenario: &str, controls: &[&str]) -> Option<Vec<Value>> {
         one => vec![one],
     };
     if reports.iter().any(|report| report["valid"] == false) {
-        eprintln!("NOT JUDGED: {scenario}: the machine is too busy to emulate the link in time");
+        note(&format!(
+            "NOT JUDGED: {scenario}: the machine is too busy to emulate the link in time"
+        ));
         return None;
     }
     Some(reports)

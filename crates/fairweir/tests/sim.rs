@@ -70,7 +70,7 @@ fn the_same_seed_gives_the_same_report_to_the_byte_on_any_number_of_threads() {
     let with = |parallel: &str| stage.plays(&[&asked[..], &["--parallel", parallel]].concat());
     let first = with("1");
     assert!(first == with("1"), "twice the same");
-    assert!(first == with("2") && first == with("8"), "whoever plays it");
+    assert!(first == with("2") && first == with("8"), "with any number of threads");
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn guard_of(daemon: &Daemon) -> Pid {
 fn wait_for_end(process: Pid) {
     let deadline = Instant::now() + PATIENCE;
     while kill(process, None).is_ok() {
-        // Orphans go to whoever reaps them here; what is dead does nothing any more.
+        // An orphan stays a zombie until its new parent reaps it; a zombie does nothing any more.
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         if stat.contains(") Z ") {
             return;

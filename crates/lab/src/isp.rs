@@ -77,7 +77,7 @@ impl Isp {
     }
 }
 
-/// Somebody who reads the daemon's counters.
+/// A thread that reads the daemon's counters.
 pub(crate) struct Watch {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<Vec<(Time, Counted)>>>,

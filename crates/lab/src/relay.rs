@@ -3,8 +3,8 @@
 //!
 //! Everything happens in virtual time: a packet is due at an instant that does not depend on when
 //! the thread gets round to it, so lateness shifts single packets and never the rate. The thread
-//! runs with real-time priority, measures how late it is, and whoever reads the report can see
-//! whether the machine was quick enough ([`Outcome::lateness`]).
+//! runs with real-time priority and measures how late it is, so that the report shows whether the
+//! machine was quick enough ([`Outcome::lateness`]).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -34,7 +34,7 @@ mod reflector;
 
 use reflector::{Fate, Reflector};
 
-/// How often the thread looks whether it shall stop.
+/// How often the thread looks whether it has to stop.
 const STOP_CHECK: Span = Span::millis(50);
 /// How many packets are read at a time before what is due is written.
 const READ_BATCH: usize = 64;
@@ -98,7 +98,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // An error of a run that is given up interests nobody.
+            // The run is given up, so its error does not matter.
             let _ = thread.join();
         }
     }
@@ -250,6 +250,7 @@ impl Carrier {
             self.outcome.samples.record_departure(departure.at, class, size, departure.sojourn);
             self.outcome.write(&self.acc0, &body, departure.at, self.clock);
         }
+        self.record_drops();
         while let Some(Reverse(delayed)) = pop_due(&mut self.to_acc0, now) {
             self.outcome.write(&self.acc0, &delayed.ip, delayed.due, self.clock);
         }
@@ -289,7 +290,14 @@ impl Carrier {
     }
 
     fn enqueue(&mut self, at: Time, class: usize, ip: Vec<u8>) {
-        self.down.enqueue(at, Packet { class, size: l2_size(&ip), body: ip });
+        // Every flow has a server's port of its own, and every connection a client's.
+        let ports = [End::Source, End::Destination].map(|end| port(&ip, end).unwrap_or(0));
+        let flow = u64::from(ports[0]) << 16 | u64::from(ports[1]);
+        self.down.enqueue_of(at, flow, Packet { class, size: l2_size(&ip), body: ip });
+        self.record_drops();
+    }
+
+    fn record_drops(&mut self) {
         while let Some(dropped) = self.down.poll_drop() {
             if !dropped.random {
                 self.outcome.samples.record_drop();

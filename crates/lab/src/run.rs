@@ -88,7 +88,7 @@ pub fn run_all(
                 {
                     let report = run(scenario, controls[i], options, progress);
                     if report.is_err() {
-                        // The others would most likely fail too, and nobody will see their reports.
+                        // The others would most likely fail too, and their reports are not used.
                         next.store(controls.len(), Ordering::Relaxed);
                     }
                     *reports[i].lock().unwrap_or_else(|e| e.into_inner()) = Some(report);

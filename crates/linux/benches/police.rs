@@ -26,7 +26,7 @@ const COUNTS: [u32; 4] = [1, 1_000, 100_000, 1_000_000];
 
 #[derive(Clone, Copy)]
 enum Kind {
-    Nobody,
+    Unknown,
     Bucket,
     Phantom(u8, Signal),
 }
@@ -51,7 +51,7 @@ fn main() {
     // `cargo bench --bench police -- 1000` measures a thousand subscribers only.
     let asked: Vec<u32> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     for count in COUNTS.into_iter().filter(|count| asked.is_empty() || asked.contains(count)) {
-        let mut kinds = vec![Kind::Nobody, Kind::Bucket, Kind::Phantom(16, Signal::Soft)];
+        let mut kinds = vec![Kind::Unknown, Kind::Bucket, Kind::Phantom(16, Signal::Soft)];
         if count == 1_000 {
             kinds.push(Kind::Phantom(16, Signal::Hard));
             kinds.extend([1, 4, 64].map(|queues| Kind::Phantom(queues, Signal::Soft)));
@@ -72,7 +72,7 @@ fn main() {
 impl Case {
     fn new(kind: Kind, count: u32) -> Case {
         let name = match kind {
-            Kind::Nobody => "unknown address".to_owned(),
+            Kind::Unknown => "unknown address".to_owned(),
             Kind::Bucket => "token bucket".to_owned(),
             Kind::Phantom(queues, signal) => format!("BC-PQP, {queues} queues, {signal}"),
         };
@@ -80,7 +80,7 @@ impl Case {
         let bench = police.bench().unwrap();
         let mut case = Case { name, police, bench, count, kind, spans: Vec::new() };
         case.set_rate(RATE_MAX);
-        if !matches!(kind, Kind::Nobody) {
+        if !matches!(kind, Kind::Unknown) {
             case.police.add_all(&subscribers(count), &mut |_| ()).unwrap();
         }
         case
@@ -89,7 +89,7 @@ impl Case {
     fn set_rate(&mut self, rate: Rate) {
         let phantom;
         let algorithm = match self.kind {
-            Kind::Nobody => return,
+            Kind::Unknown => return,
             Kind::Bucket => {
                 let burst = Bytes::new(15_000 + (rate * Span::millis(100)).as_u64());
                 Algorithm::TokenBucket { rate, burst }

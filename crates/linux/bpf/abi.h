@@ -3,7 +3,7 @@
  * What the programs and user space say to each other. src/abi.rs mirrors it field by field and
  * asserts the same sizes.
  *
- * A rule is one number: the rank of its group in the upper half (the group that stands first has
+ * A rule is one number: the rank of its group in the upper half (the first group of the policy has
  * the highest) and the slot of its class in the lower. Among rules the greatest wins; 0 is none.
  */
 #pragma once
@@ -115,8 +115,8 @@ struct talker {
 _Static_assert(sizeof(struct talker) == 72, "abi");
 
 /*
- * Every bound that is set ends in these bits, so that whoever lifts what a killed process left
- * knows it from windows that others have chosen.
+ * Every bound that is set ends in these bits, so that a process that lifts what a killed one left
+ * knows it from windows that applications have chosen.
  */
 #define CLAMP_MARK 0x5bu
 #define CLAMP_MARK_MASK 0x7fu
@@ -144,5 +144,7 @@ struct connection_record {
 	__u16 port_remote;
 	__u8 rcv_wscale;
 	__u8 state;
+	__u32 holes; /* segments with payload that arrived out of order */
+	__u32 pad;
 };
-_Static_assert(sizeof(struct connection_record) == 64, "abi");
+_Static_assert(sizeof(struct connection_record) == 72, "abi");

@@ -84,6 +84,18 @@ static __always_inline void end_callbacks(struct bpf_sock_ops *ctx, struct conne
 	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 }
 
+/* The socket of a sock_ops program and its configuration; null if one of them is missing. */
+static __always_inline struct tcp_sock *socket_of(struct bpf_sock_ops *ctx, struct config **cfg)
+{
+	struct bpf_sock *sk = ctx->sk;
+	__u32 key = 0;
+
+	*cfg = bpf_map_lookup_elem(&config, &key);
+	if (!sk || !*cfg)
+		return 0;
+	return bpf_skc_to_tcp_sock(sk);
+}
+
 /* Uses no maps but `config` and `connections`, since all that it uses stays with it. */
 SEC("sockops")
 int fairweir_expire(struct bpf_sock_ops *ctx)
@@ -91,16 +103,10 @@ int fairweir_expire(struct bpf_sock_ops *ctx)
 	struct connection *c;
 	struct config *cfg;
 	struct tcp_sock *tp;
-	struct bpf_sock *sk;
-	__u32 key = 0;
 
 	if (ctx->op != BPF_SOCK_OPS_HDR_OPT_LEN_CB)
 		return 1;
-	sk = ctx->sk;
-	cfg = bpf_map_lookup_elem(&config, &key);
-	if (!sk || !cfg)
-		return 1;
-	tp = bpf_skc_to_tcp_sock(sk);
+	tp = socket_of(ctx, &cfg);
 	if (!tp)
 		return 1;
 	c = bpf_sk_storage_get(&connections, tp, 0, 0);

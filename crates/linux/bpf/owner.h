@@ -13,7 +13,7 @@ static __always_inline void describe(struct owner *owner, struct task_struct *ta
 	struct cgroup *cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp);
 	const unsigned char *name = BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name);
 
-	/* Names are keys of a map: what stands behind the end must be zero. */
+	/* Names are keys of a map: the bytes after the end must be zero. */
 	__builtin_memset(&owner->app, 0, sizeof(owner->app));
 	bpf_probe_read_kernel_str(owner->app.bytes, sizeof(owner->app.bytes), name);
 	owner->uid = BPF_CORE_READ(task, cred, uid.val);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Polices subscribers: finds whose each frame is, and decides at once by the subscriber's plan and
- * state whether it passes, is marked or dropped. Whatever is not understood, is nobody's, or finds a
- * table incomplete passes untouched.
+ * Polices subscribers: finds the subscriber of each frame, and decides at once by the subscriber's
+ * plan and state whether it passes, is marked or dropped. A frame that is not understood, has no
+ * subscriber, or finds a table incomplete passes untouched.
  *
  * The same decision runs at XDP and at tcx ingress and egress. The programs are loaded anew for each
  * hook, with its settings as constants, and share the maps.
@@ -88,7 +88,7 @@ static __always_inline __be16 checksum_after(__be16 checksum, __be16 before, __b
 	return ~(sum + (sum >> 16));
 }
 
-static __always_inline void mark_xdp(const struct frame *frame, const struct packet *p)
+static __always_inline void mark_xdp(struct frame *frame, const struct packet *p)
 {
 	struct ip4_header *ip4;
 	struct ip6_header *ip6;
@@ -134,7 +134,7 @@ static __always_inline void mark_skb(struct __sk_buff *skb, const struct packet 
 
 static __always_inline int police_frame(struct xdp_md *xdp)
 {
-	struct frame frame = { (void *)(long)xdp->data, (void *)(long)xdp->data_end };
+	struct frame frame = { (void *)(long)xdp->data, (void *)(long)xdp->data_end, 0 };
 	struct packet p = {};
 	struct flow flow = {};
 
@@ -162,11 +162,11 @@ SEC("tc")
 int police_skb(struct __sk_buff *skb)
 {
 	__u32 tag = skb->vlan_present ? VLAN_HLEN : 0, size, header, segments = 1;
-	struct frame frame = frame_of(skb);
-	struct packet p = {};
 	struct flow flow = {};
+	struct frame frame;
+	struct packet p;
 
-	if (!read_frame(&frame, &p, settings.has_ethernet))
+	if (!read_skb(skb, &frame, &p, settings.has_ethernet))
 		return TC_ACT_UNSPEC;
 	describe_flow(&frame, &p, &flow, settings.is_upload);
 	size = wire_size(skb->len + tag);

@@ -14,7 +14,7 @@
 #include <linux/types.h>
 
 /* Numbers of plans; 0 is none. Two places for each, so that a plan is replaced at once: it is written
- * whole where nobody reads, and then its number points there. */
+ * to the unused place, and then its number points there. */
 #define POLICE_PLANS 1024
 #define POLICE_PLACES (2 * POLICE_PLANS)
 
@@ -124,7 +124,7 @@ struct police_plan {
 	__u16 leaf_count;
 	__u16 criterion_count;
 	__u16 choice_default;
-	__u32 zero; /* is 0, which the verifier shall not know */
+	__u32 zero; /* is 0, which the verifier must not know */
 	__u32 pad;
 	struct police_plan_inner inners[POLICE_INNERS_MAX];
 	struct police_plan_leaf leaves[POLICE_LEAVES_MAX];

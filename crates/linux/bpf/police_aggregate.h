@@ -324,7 +324,7 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	}
 	settle(s, plan, arrival->now, path_to(s, plan, leaf));
 	backlog = backlog_of(s, plan, leaf) + size;
-	/* Its leaf counts as busy in its share already, and nobody asks for it when little waits. */
+	/* Its leaf counts as busy in its share already, which is not needed when little waits. */
 	if (backlog > ALLOWANCE_MIN || state->mark & MARK_DISARMED)
 		share = share_of_window(s, plan, leaf);
 	if (plan->is_soft)

@@ -17,7 +17,7 @@ static __always_inline struct police_entry *find_prefix6(const __u32 *address)
 	return bpf_map_lookup_elem(&prefixes6, &key);
 }
 
-/* The subscriber's entry, or 0 if the address is nobody's. */
+/* The subscriber's entry, or 0 if the address belongs to no subscriber. */
 static __always_inline struct police_entry *find_entry(const struct flow *flow)
 {
 	__u32 address[4], zero = 0;

@@ -2,16 +2,15 @@
 /*
  * How long packets took from the server, by their TCP timestamps.
  *
- * A sender stamps each packet with a clock of its own (RFC 7323), in most stacks of 1 ms. Where it
- * started nobody knows, so only changes of arrival − timestamp mean something: those of the queues
- * on the way. All sums are relative to an anchor, which is a packet of the connection, so that they
+ * A sender stamps each packet with a clock of its own (RFC 7323), in most stacks of 1 ms. Its offset
+ * is unknown, so only changes of arrival − timestamp mean something: those of the queues on the way. All sums are relative to an anchor, which is a packet of the connection, so that they
  * are small and a sum that is read while it is written is wrong by one packet at most.
  *
- * Anybody can send a segment with the server's address, so only what the stack will accept is timed:
- * in the receive window, with a plausible timestamp and a right checksum. Somebody who knows only
+ * Any host can send a segment with the server's address, so only what the stack will accept is timed:
+ * in the receive window, with a plausible timestamp and a right checksum. An attacker who knows only
  * addresses and ports hits the window with one segment in (2^32 / window) and the timestamp with one
- * in some 10^6 of these. Somebody who sees the packets can forge segments that the stack accepts; he
- * could as well insert data.
+ * in some 10^6 of these. An attacker who sees the packets can forge segments that the stack accepts,
+ * but could as well insert data.
  *
  * The clock's period is found by comparing it to ours for a second; until then, and if it is none
  * of those that stacks use, nothing is told.

@@ -32,7 +32,7 @@ static __always_inline int marked(__u32 window)
 }
 
 /*
- * What a socket may have that nobody bounds: all that its window scale can tell. The bound before
+ * What an unbounded socket may have: all that its window scale can tell. The bound before
  * the first of ours would be too little, since the buffer may have grown meanwhile, and the kernel
  * raises a bound only when the buffer grows.
  */

@@ -237,7 +237,8 @@ fn device(dev: &str) -> Finding {
     }
 }
 
-const BTF: &str = "/sys/kernel/btf/vmlinux";
+/// Type information of the running kernel.
+pub(crate) const BTF: &str = "/sys/kernel/btf/vmlinux";
 const CLASSIFIER_SINCE: &str = "kernel 5.11";
 const OWNERS_LOST: &str = "the rules app:, unit:, cgroup: and user:";
 /// One check every 10 ms; an answer takes much less than that.

@@ -25,12 +25,12 @@ pub enum Error {
     /// There is no such device in this network namespace.
     #[error("no network device `{0}`")]
     NoDevice(String),
-    /// Somebody else uses what fairweir needs; it is never replaced.
+    /// Other software uses what fairweir needs; it is never replaced.
     #[error("{dev} is in use: {found}; to remove it: `{remedy}`")]
     Occupied {
         /// The device.
         dev: String,
-        /// What stands in the way.
+        /// What is in the way.
         found: String,
         /// The command that removes it.
         remedy: String,
@@ -44,7 +44,7 @@ pub enum Error {
     /// A subscriber was given a plan that was never made.
     #[error("no plan number {0}")]
     UnknownPlan(u16),
-    /// A plan that somebody has cannot be removed.
+    /// A plan that subscribers have cannot be removed.
     #[error("plan number {plan} cannot be removed: {users} subscriber directions use it")]
     PlanInUse {
         /// The plan.

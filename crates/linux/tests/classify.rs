@@ -113,8 +113,8 @@ fn the_group_that_stands_first_wins_and_among_prefixes_the_longest() {
     assert_eq!(group(udp4(REMOTE, 443, 5000)), "quic");
     assert_eq!(group(udp4(REMOTE, 5000, 443)), "narrow", "the other side's port");
     assert_eq!(group(tcp4(ELSEWHERE, 80, 5000)), "again");
-    assert_eq!(group(tcp4(ELSEWHERE, 443, 8001)), "again", "it stands before server and late");
-    assert_eq!(group(tcp4([1, 1, 1, 1], 443, 8001)), "server", "it stands before late");
+    assert_eq!(group(tcp4(ELSEWHERE, 443, 8001)), "again", "it is before server and late");
+    assert_eq!(group(tcp4([1, 1, 1, 1], 443, 8001)), "server", "it is before late");
     assert_eq!(group(tcp4([1, 1, 1, 1], 443, 1)), "server", "the prefix of length 0");
     let six = ethernet(0x86dd, &ip6(&[], TCP, &segment(TCP, 443, 1)));
     assert_eq!(group(six), "late");
@@ -205,7 +205,7 @@ fn a_packet_goes_to_its_class_only_while_somebody_is_in_control() {
     let policy = policy(&[("a", &["ip:203.0.113.0/24"]), ("b", &["ip:198.51.100.0/24"])]);
     let mut trial = trial(&policy);
     let packet = tcp4(ELSEWHERE, 80, 1);
-    assert!(!run(&trial, &packet).redirected, "nobody has asked for it");
+    assert!(!run(&trial, &packet).redirected, "it was not asked for");
     trial.enforce(monotonic_now()).unwrap();
     let verdict = run(&trial, &packet);
     assert_eq!((verdict.redirected, verdict.class, verdict.group), (true, 2, Some(1)));

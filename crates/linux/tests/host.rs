@@ -180,7 +180,10 @@ fn what_somebody_takes_away_is_noticed_at_once_and_can_be_repaired() {
         assert!(rate_of(&pair, &mut stream) > 50.0, "{word}: open until the next apply");
     }
     pair.home.run(|| link::delete("ifb4wan").unwrap());
-    assert!(host.apply(&allocation(&[Rate::mbit(6)])).is_err(), "no ifb, and nobody has looked");
+    assert!(
+        host.apply(&allocation(&[Rate::mbit(6)])).is_err(),
+        "no ifb, before any look at the health"
+    );
     let mut stream = pair.download("192.0.2.2");
     read_for(&mut stream, Duration::from_millis(300));
     assert!(rate_of(&pair, &mut stream) > 50.0, "a refused apply opens");

@@ -121,7 +121,7 @@ fn every_encapsulation_finds_the_subscriber_and_counts_what_is_on_the_wire() {
                 let before = police.unknown(direction).unwrap().passed_packets;
                 run(trial, hook, &wrong_way.bytes());
                 let after = police.unknown(direction).unwrap().passed_packets;
-                assert_eq!(after, before + 1, "{hook:?} {direction:?}: the other way is nobody's");
+                assert_eq!(after, before + 1, "{hook:?} {direction:?}: the other way is unknown");
             }
         }
     }
@@ -166,7 +166,7 @@ fn the_longest_prefix_wins_and_a_whole_address_before_all() {
         assert_eq!(verdicts[0], verdicts[1], "{address}");
         verdicts[0] == Verdict::Drop
     };
-    assert!(!dropped("192.0.2.1"), "nobody is there");
+    assert!(!dropped("192.0.2.1"), "there is no subscriber");
     let wide = police.add(&download(&["192.0.2.0/24", "2001:db8::/48"], NOTHING)).unwrap();
     assert!(dropped("192.0.2.1") && dropped("192.0.2.255") && !dropped("192.0.3.1"));
     assert!(dropped("2001:db8:0:5::1") && !dropped("2001:db8:1::1"));
@@ -534,7 +534,7 @@ fn packets_on_two_cpus_get_no_more_than_one_subscriber_has() {
     police.set_plan(PlanId(2), &Algorithm::Phantom(&plan)).unwrap();
     let trials = [0, 1].map(|_| police.trial(Direction::Download, true, 0).unwrap());
     let bytes = Wire { protocol: UDP, ..Wire::udp("203.0.113.7", "192.0.2.1") }.bytes();
-    // Time stands still, so that what passes is known exactly.
+    // Time does not advance, so that what passes is known exactly.
     let mut model = BcPqp::new(plan.clone());
     let leaf = plan.leaf_of(&Flow {
         remote: "203.0.113.7".parse().unwrap(),
@@ -594,7 +594,7 @@ fn a_subscriber_takes_less_memory_than_promised() {
     }
     const COUNT: u32 = 1 << 14;
     let spec = |count| PoliceSpec { addresses4_max: count, addresses6_max: 1, prefixes_max: 1 };
-    let nobody = Police::load(&spec(1)).unwrap().memory().unwrap();
+    let empty = Police::load(&spec(1)).unwrap().memory().unwrap();
     for (queues, most) in [(16, 768), (64, 2_048)] {
         let mut police = Police::load(&spec(COUNT)).unwrap();
         let plan = flat(Rate::mbit(50), queues, Signal::Soft);
@@ -603,7 +603,7 @@ fn a_subscriber_takes_less_memory_than_promised() {
             let address = std::net::Ipv4Addr::from(0x0a00_0000 + at);
             police.add(&download(&[&address.to_string()], PLENTY)).unwrap();
         }
-        let all = police.memory().unwrap().saturating_sub(nobody).as_u64();
+        let all = police.memory().unwrap().saturating_sub(empty).as_u64();
         let each = all.div_ceil(COUNT.into());
         println!("{queues} queues: {each} bytes");
         assert!(each <= most && each > 128, "{queues} queues: {each} bytes");

@@ -103,7 +103,7 @@ fn what_is_changed_live_holds_for_connections_that_are_open() {
     police.change(id, &home(&["198.51.100.1/32"])).unwrap();
     read_for(&mut stream, Duration::from_secs(2));
     let free = rate_of(&mut stream);
-    assert!(free > 1.5 * forty, "{free:.1} Mbit/s once the address is nobody's");
+    assert!(free > 1.5 * forty, "{free:.1} Mbit/s once the address is unknown");
 }
 
 #[test]

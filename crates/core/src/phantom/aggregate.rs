@@ -166,7 +166,7 @@ impl<const INNERS: usize, const LEAVES: usize> Slot<INNERS, LEAVES> {
     /// Reads a part of the cache lines that a decision about a packet of this leaf may need, so that
     /// who has several packets at hand gets the slots of all from memory at the same time: at a
     /// decision itself, whose branches wait for it, it comes line by line. Use what it returns
-    /// ([`std::hint::black_box`]), or the compiler sees that nobody needs it.
+    /// ([`std::hint::black_box`]), or the compiler sees that it is not needed.
     #[inline]
     pub fn touch(&self, leaf: usize) -> u64 {
         let InnerState { v, busy, .. } = self.inners[0];
@@ -220,7 +220,7 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     }
     state.settle_path(plan, now, arrival.leaf);
     let backlog = state.backlog(plan, arrival.leaf) + size;
-    // Its leaf counts as busy in its share already, and nobody asks for it when little waits.
+    // Its leaf counts as busy in its share already, which is not needed when little waits.
     let share = match backlog > ALLOWANCE.0 || state.leaves[arrival.leaf].mark.is_disarmed() {
         true => state.share_of_window(plan, arrival.leaf),
         false => 0,

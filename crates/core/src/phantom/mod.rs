@@ -5,7 +5,7 @@
 //! Method: count, for each queue that a shaper would have, the bytes that would wait in it; accept a
 //! packet if it would fit, and send it on at once. The counters drain as the shaper's queues would,
 //! by weight and priority, exactly as fluid. Queues have to be large (BDP²) to keep a rate; so that
-//! nobody bursts into an empty one, it is filled with magic bytes as soon as its flow is faster than
+//! no flow bursts into an empty one, it is filled with magic bytes as soon as the flow is faster than
 //! its share allows.
 //!
 //! | module | its job |
@@ -50,13 +50,13 @@ pub struct Arrival {
 pub enum Verdict {
     /// It goes on at once.
     Pass,
-    /// It goes on at once, marked: its sender shall slow down.
+    /// It goes on at once, marked: its sender has to slow down.
     Mark,
     /// It goes nowhere.
     Drop,
 }
 
-/// Whoever decides about packets at once, without storing any.
+/// Decides about packets at once, without storing any.
 pub trait Police {
     /// Decides about a packet. Calls in the past count as of the latest call.
     fn handle_packet(&mut self, now: Time, arrival: Arrival) -> Verdict;

@@ -38,7 +38,7 @@ pub const MSS: u64 = 1_500;
 pub struct PlanSpec {
     /// What the subscriber may use, in L2 bytes.
     pub rate: Rate,
-    /// The longest round-trip time whose connections shall reach the rate.
+    /// The longest round-trip time whose connections can reach the rate.
     pub rtt_max: Span,
     /// How senders are told.
     pub signal: Signal,

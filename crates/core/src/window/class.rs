@@ -9,7 +9,7 @@ use crate::units::{Bytes, Rate, Span, Time};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// Little comes at a time: somebody waits for each answer, so the queue must be short.
+    /// Little comes at a time: a user waits for each answer, so the queue must be short.
     Interactive,
     /// An answer of moderate size, such as an object of a web page: served before the long ones.
     Short,

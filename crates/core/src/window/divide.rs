@@ -19,8 +19,8 @@ pub struct Member {
 ///
 /// Interactive and short ones, and without any short one also the long ones, share max-min fairly
 /// by demand. Beside a short one the long ones get what their least windows let through, and what
-/// the others leave. Idle ones get nothing; their least windows do no harm, since nobody fills
-/// them. The parts sum to min(share, Σ demands of those who are not idle).
+/// the others leave. Idle ones get nothing; their least windows do no harm, since they stay
+/// empty. The parts sum to min(share, Σ demands of those who are not idle).
 ///
 /// Source: Spring et al. §IV-C, where N connections get an Nth each, whatever they need.
 pub fn divide(share: Rate, members: &[Member]) -> Vec<Rate> {

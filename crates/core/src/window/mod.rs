@@ -1,7 +1,7 @@
 //! Receive windows that share a link and bound its queue.
 //!
-//! The problem: the queue of a download stands at the ISP, and the only thing that a receiver can
-//! do about it before a packet is sent is to say how much it takes: the receive window. The method:
+//! The problem: the queue of a download is at the ISP, and the only thing that a receiver can do
+//! about it before a packet is sent is to say how much it takes: the receive window. The method:
 //! on a link that carries `X`, a connection whose window is `W` and whose RTT without the queue is
 //! `B` gets `W / (B + Q/X)`, where `Q` is what waits. So windows of `share · (B + Q/X)` give every
 //! connection its share exactly, whatever the RTTs, and leave `Q` bytes in the queue: enough to keep
@@ -12,7 +12,7 @@
 //! | `law` | from a share to a window ([`window`]), in payload and in L2 bytes ([`Framing`]) |
 //! | `class` | what a connection is by what it does: interactive, short, long, idle ([`Class`]) |
 //! | `divide` | what each connection of a group gets ([`divide`]): short ones before long ones |
-//! | `queue` | how long the queue shall be ([`queue_target`]) and what the ISP holds ([`BufferEstimate`]) |
+//! | `queue` | how long the queue should be ([`queue_target`]) and what the ISP holds ([`BufferEstimate`]) |
 //!
 //! Terms: *base RTT* is the RTT without the queue; a window is *payload*, a share and a queue are
 //! *L2 bytes*; *full* is a segment of the connection's largest size.

@@ -1,11 +1,11 @@
-//! How long the queue at the access link shall be.
+//! The target length of the queue at the access link.
 
 use crate::units::{Bytes, Rate, Span};
 
-/// How much shall wait at the access link, in L2 bytes.
+/// How much should wait at the access link, in L2 bytes.
 ///
 /// `delay` is what the user is willing to wait for, `loss` what the ISP holds without losing. With
-/// somebody interactive the smaller one counts, else the queue may be as long as it can without
+/// an interactive connection the smaller one counts, else the queue may be as long as it can without
 /// loss, which keeps the link busy through every pause of a sender. While `loss` is unknown `delay`
 /// counts. Source: Spring et al. §IV-C.
 pub fn queue_target(has_interactive: bool, delay: Bytes, loss: Option<Bytes>) -> Bytes {
@@ -18,7 +18,7 @@ pub fn queue_target(has_interactive: bool, delay: Bytes, loss: Option<Bytes>) ->
 
 /// What the access link's buffer holds, learned from what arrives.
 ///
-/// The problem: nobody tells the receiver. The method: packets are lost when the buffer is full, so
+/// The problem: the receiver is not told. The method: packets are lost when the buffer is full, so
 /// the longest queue at which some were lost is the buffer; losses elsewhere come with shorter
 /// queues, and do not matter once one was seen here. A queue without loss says that the buffer is
 /// at least as long. The paper sends trains of UDP to find it out, and proposes this instead.

@@ -221,7 +221,7 @@ proptest! {
         let fast = Bounds::for_capacity(Some(Rate::bps(bps + more)));
         prop_assert!(slow.short < slow.long);
         prop_assert!(fast.short >= slow.short && fast.long >= slow.long);
-        // Nobody holds a download back for longer than on the paper's modem.
+        // No bound holds a download back for longer than on the paper's modem.
         if slow.long > Bytes::kb(2) {
             prop_assert!(Rate::bps(bps).time_to_send(slow.long) <= Span::millis(2_223));
         }

@@ -70,8 +70,8 @@ classes! {
     Deep "deep" 15 "buffers of 300 to 1000 ms, 1 to 20 Mbit/s"
     Neighbours "neighbours" 35 "another host without control behind the same link"
     Hosts "hosts" 20 "two controlled hosts behind one link"
-    Jitter "jitter" 30 "random delay of up to 1-30 ms behind the link"
-    Loss "loss" 20 "random losses of 0.01 to 2 %"
+    Jitter "jitter" 30 "random delay of up to 1-30 ms: of each packet or of half of them, uniform, exponential or in bursts"
+    Loss "loss" 20 "random losses of 0.01 to 2 %, single or in bursts"
     Far "far" 25 "RTTs of 200 to 500 ms"
     Slow "slow" 25 "1 to 4 Mbit/s with up to 32 connections"
     Crowded "crowded" 20 "16 to 128 connections"
@@ -79,6 +79,9 @@ classes! {
     Trace "trace" 20 "capacity that changes every second"
     Silent "silent" 15 "no reflector, or one that loses, delays or bypasses answers"
     Call "call" 20 "a ping and a call inside a busy group"
+    Aqm "aqm" 30 "CoDel, FQ-CoDel or PIE at the ISP"
+    Grants "grants" 15 "an uplink or a downlink that waits for grants, 1 to 10 ms apart"
+    Cold "cold" 15 "2 to 10 connections that open at once on an idle link"
 }
 
 impl fmt::Display for Class {
@@ -334,10 +337,19 @@ impl Home {
             Class::Hosts => self.two_hosts(draw),
             Class::Jitter => {
                 self.link.insert("jitter".into(), ms(draw.log((1.0, 30.0))));
+                let model = draw.weighted(&[(40, "uniform"), (25, "exponential"), (35, "burst")]);
+                self.link.insert("jitter_model".into(), model.into());
+                if draw.chance(50) {
+                    self.link.insert("jitter_part".into(), ratio(0.5));
+                }
                 self.usual(draw, CUBIC);
             }
             Class::Loss => {
                 self.link.insert("loss".into(), ratio(draw.log((1e-4, 2e-2))));
+                if draw.chance(50) {
+                    let burst = draw.log((2.0, 20.0)).round() as u64;
+                    self.link.insert("loss_burst".into(), count(burst));
+                }
                 self.usual(draw, USUAL);
             }
             Class::Slow => {
@@ -356,6 +368,31 @@ impl Home {
             Class::Trace => self.traced(draw),
             Class::Silent => self.silent(draw),
             Class::Call => self.call(draw),
+            Class::Aqm => {
+                let queue = draw.weighted(&[(35, "fq_codel"), (35, "codel"), (30, "pie")]);
+                self.link.insert("queue".into(), queue.into());
+                self.usual(draw, USUAL);
+            }
+            Class::Grants => {
+                let keys = draw.weighted(&[
+                    (50, &["up_grant"][..]),
+                    (20, &["down_grant"]),
+                    (30, &["up_grant", "down_grant"]),
+                ]);
+                for key in keys {
+                    self.link.insert((*key).into(), ms(draw.log((1.0, 10.0))));
+                }
+                self.usual(draw, USUAL);
+            }
+            Class::Cold => {
+                let connections = draw.int((2, 10));
+                let start = draw.int((1, 5));
+                self.events.clear();
+                self.crowd(draw, connections);
+                for flow in &mut self.flows {
+                    flow.insert("start".into(), seconds(start));
+                }
+            }
         }
     }
 

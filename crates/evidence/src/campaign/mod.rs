@@ -17,7 +17,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use fairweir_config::output;
+use fairweir_config::{output, text};
 use fairweir_core::receiver::Control;
 use fairweir_scenario::play::{Job, Run};
 use fairweir_scenario::report::Report;
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &CampaignArgs, players: &dyn Players) -> anyhow::Result<
         document.write(&show::section(args, &controls, &findings))?;
         document.picture(show::PICTURE, &show::picture(&findings))?;
     }
-    let out = &mut io::stdout().lock();
+    let out = &mut text::stdout();
     match args.json {
         true => writeln!(out, "{}", serde_json::to_string(&findings)?)?,
         false => write!(out, "{}", show::text(&controls, &findings, args.worst))?,
@@ -203,7 +203,11 @@ fn reduce(
         })?;
         let name = format!("{}-{class}-{control}-{worst_seed}.toml", bound.name());
         small.save(dir, &name)?;
-        let _ = writeln!(io::stderr(), "wrote {}", dir.join(name).display());
+        let _ = writeln!(
+            io::stderr(),
+            "wrote {}",
+            text::escaped(&dir.join(name).display().to_string())
+        );
     }
     Ok(())
 }

@@ -268,6 +268,8 @@ fn classes(all: &mut Targets<'_>) {
         (Class::Policed, "policed: used of the plan, p10", used, p10, AtLeast(0.95)),
         (Class::Policed, "policed: error, p90", error, p90, AtMost(0.04)),
         (Class::Shallow, "shallow: error, p90", error, p90, AtMost(0.03)),
+        (Class::Aqm, "CoDel, FQ-CoDel, PIE: error, p90", error, p90, AtMost(0.03)),
+        (Class::Cold, "cold start: used, worst", used, At::Least, AtLeast(0.8)),
         (Class::Neighbours, "neighbours: total by none's, p10", total, p10, AtLeast(0.95)),
         (Class::Neighbours, "neighbours: own error, p90", error, p90, AtMost(0.03)),
         (

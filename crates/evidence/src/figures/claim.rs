@@ -84,7 +84,7 @@ impl Unit {
     }
 }
 
-/// What stands behind a number.
+/// The text after a number.
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,6 +1,6 @@
-//! What the default control has to stand, beside the other controls.
+//! The default control beside the other controls.
 //!
-//! The bands are bars of our own. What stands beside a measurement is the same one with `crab`, the
+//! The bands are bars of our own. Each measurement is shown beside the same one with `crab`, the
 //! best control before it.
 
 use fairweir_core::receiver::Control;

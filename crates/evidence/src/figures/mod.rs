@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use fairweir_config::output;
+use fairweir_config::{output, text};
 use fairweir_scenario::play::Seeds;
 use fairweir_scenario::report::Report;
 use nix::unistd::{AccessFlags, access};
@@ -134,19 +134,19 @@ fn figures(
     let seeds: Vec<u64> = args.seed.all()?.collect();
     let played = play::play(&plan(&chosen), &seeds, players)?;
     let outcomes = judge(&chosen, &played, dir)?;
-    let mut text = markdown(&outcomes, collection.beside);
+    let mut table = markdown(&outcomes, collection.beside);
     if let Some(appendix) = &collection.appendix {
-        let _ = write!(text, "\n{}", (appendix.table)(&points(&chosen), &played));
+        let _ = write!(table, "\n{}", (appendix.table)(&points(&chosen), &played));
     }
-    write(dir, "table.md", &text)?;
+    write(dir, "table.md", &table)?;
     if let Some(document) = document {
-        document.write(&section(collection, &outcomes, &args.seed, &text))?;
+        document.write(&section(collection, &outcomes, &args.seed, &table))?;
         if let Some(appendix) = &collection.appendix {
             document.keep(appendix.pictures, dir, collection.name)?;
         }
     }
-    let _ = writeln!(io::stderr(), "wrote {}", dir.display());
-    let out = &mut io::stdout().lock();
+    let _ = writeln!(io::stderr(), "wrote {}", text::escaped(&dir.display().to_string()));
+    let out = &mut text::stdout();
     match args.json {
         true => writeln!(out, "{}", serde_json::to_string(&outcomes)?)?,
         false => write!(out, "{}{}", plain(&outcomes, collection.beside), count(&outcomes))?,

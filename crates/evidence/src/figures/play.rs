@@ -70,7 +70,7 @@ scenarios! {
     "web-7-3" "quic-vs-tcp" "udp-flood"
 }
 
-/// What shall be played, and whether somebody wants its rates over time.
+/// What is to be played, and whether its rates over time are needed.
 pub(super) type Plan = BTreeMap<Point, bool>;
 
 /// The reports of everything that was played, one for each seed.

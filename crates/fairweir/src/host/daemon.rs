@@ -22,7 +22,7 @@ use crate::words::chained;
 /// What was done before and may interest a person who looks.
 const CHANGES_MAX: usize = 50;
 
-/// How long everything passes unshaped after a first failure. Whoever broke it may not be done.
+/// How long everything passes unshaped after a first failure, whose cause may still be there.
 const PAUSE_MIN: Span = Span::secs(10);
 
 /// The longest pause; it doubles with every failure until then.

@@ -15,9 +15,9 @@ use tracing::info;
 
 use crate::cli::HostArgs;
 use crate::device::check_exists;
-use crate::text;
 use crate::wire::Status;
 use fairweir_config::host::conf_d;
+use fairweir_config::text;
 
 pub(crate) mod client;
 mod daemon;

@@ -1,4 +1,4 @@
-//! What the daemon shall do: the configuration, and what the command line says instead.
+//! The daemon's settings: the configuration, overridden by the command line.
 
 use std::path::PathBuf;
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use anyhow::anyhow;
+use fairweir_config::isp::IspFile;
 
 use super::journal::Overlay;
-use super::read::IspFile;
 use super::registry::{Hidden, Origin, Registry, RegistryError};
 
 /// The registry of a file under an overlay; `progress` hears how many subscribers of how many are
@@ -27,7 +27,7 @@ pub(super) fn assemble(
         let over = overlay.plans.get(&plan.name);
         if !names.insert(&plan.name) {
             let e = RegistryError::PlanExists(plan.name.clone());
-            return Err(file.error(*origin, "plan", e.key(), &e.to_string()));
+            return Err(file.error(*origin, "plan", e.key(), &e.to_string()).into());
         }
         if over.is_none_or(|over| over.as_ref() == Some(plan)) {
             let loaded = registry.load_plan(plan, Origin::File);
@@ -60,7 +60,7 @@ fn subscribers(
         let over = overlay.subscribers.get(&spec.name);
         if over.is_some() && !overlaid.insert(&spec.name) {
             let e = RegistryError::SubscriberExists(spec.name.clone());
-            return Err(file.error(*origin, "subscriber", e.key(), &e.to_string()));
+            return Err(file.error(*origin, "subscriber", e.key(), &e.to_string()).into());
         }
         if over.is_none_or(|over| over.as_ref() == Some(spec)) {
             registry.load(spec, Origin::File).map_err(|e| {
@@ -97,7 +97,7 @@ fn hidden(file: &IspFile, overlay: &Overlay) -> Hidden {
     }
 }
 
-/// Adds where the other one stands that excludes a record.
+/// Adds the place of the other record in a conflict.
 fn with_first_place(file: &IspFile, error: &RegistryError) -> String {
     let other = match error {
         RegistryError::SubscriberExists(name) => name,
@@ -119,7 +119,7 @@ fn in_overlay(section: &str, name: &str, error: &RegistryError) -> anyhow::Error
     )
 }
 
-/// Whoever waits hears something after so many.
+/// Progress is reported after this many subscribers.
 const SAY_EVERY: usize = 10_000;
 
 #[cfg(test)]
@@ -127,9 +127,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::isp::address::parse_address;
-    use crate::isp::plan::PlanEntry;
-    use crate::isp::registry::SubscriberSpec;
+    use fairweir_config::isp::address::parse_address;
+    use fairweir_config::isp::{PlanEntry, SubscriberSpec};
     use serde_json::json;
 
     const FILE: &str = "version = 1

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use fairweir_config::isp::DEFAULT_PATH;
 
-use super::read;
 use crate::daemon_args::{RunDir, UserGroup};
 
 /// `fairweir isp`: the daemon, or a command to it.
@@ -21,7 +21,7 @@ pub(crate) struct IspArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
     /// The configuration: interfaces, plans and subscribers (docs/isp.md).
-    #[arg(long, value_name = "FILE", default_value = read::DEFAULT_PATH)]
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
     pub(super) config: PathBuf,
     /// Attach nothing; print what would be done.
     #[arg(long)]

@@ -4,11 +4,12 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use fairweir_config::ConfigError;
 use fairweir_config::Text;
 use fairweir_config::file::{Rules, Trust};
-use fairweir_daemon::{Access, Client, Error, Lock};
+use fairweir_config::isp::{PlanEntry, SubscriberSpec};
+use fairweir_daemon::{Access, Client, Error, Lock, StateDir};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -17,15 +18,14 @@ use super::cli::{
     AddArgs, ChangeArgs, ImportArgs, IspCommand, ListArgs, MetricsArgs, PlanCommand, PlanFileArgs,
     RevertArgs,
 };
-use super::journal::{self, Journal};
-use super::plan::PlanEntry;
+use super::journal::Journal;
 use super::wire::{Addresses, Imported, Listing, Request};
 use super::{NAME, show, top};
 use crate::daemon_args::RunDir;
 use crate::progress::Count;
 use crate::table::{self, Align};
-use crate::text;
 use crate::words::count;
+use fairweir_config::text;
 
 /// How long a daemon may say nothing, not even how far it is.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -129,11 +129,8 @@ fn each(
 
 fn add(args: &AddArgs) -> anyhow::Result<()> {
     let addresses = Addresses::parse(&args.address).map_err(|e| anyhow!("--address: {e}"))?;
-    let subscriber = super::registry::SubscriberSpec {
-        name: args.name.clone(),
-        addresses: addresses.0,
-        plan: args.plan.clone(),
-    };
+    let subscriber =
+        SubscriberSpec { name: args.name.clone(), addresses: addresses.0, plan: args.plan.clone() };
     tell(&args.run_dir, &Request::Add { subscriber })
 }
 
@@ -249,12 +246,9 @@ fn revert(args: &RevertArgs) -> anyhow::Result<()> {
         Err(Error::NotRunning { source, .. }) if is_absent(&source) => {
             // A daemon that starts meanwhile waits for this lock before it reads the journal.
             let _lock = Lock::acquire(dir, NAME)?;
-            let path = journal::path_in(&args.state.state_dir);
-            let (mut journal, mut overlay) = Journal::open(&path)?;
+            let (mut journal, mut overlay) = Journal::open(StateDir::new(&args.state.state_dir))?;
             overlay.revert(&args.names, args.all)?;
-            journal
-                .rewrite(&overlay.into_edits())
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            journal.rewrite(&overlay.into_edits())?;
             Ok(super::say("no daemon runs; the next start reads the files alone")?)
         }
         Err(e) => Err(e.into()),

@@ -6,15 +6,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
+use fairweir_config::isp::{IspFile, IspSection, csv};
 use fairweir_core::units::{Span, Time};
+use fairweir_daemon::StateDir;
 use tracing::{info, warn};
 
 use super::assemble::assemble;
-use super::csv;
 use super::journal::{self, Journal, Overlay};
 use super::kernel::Kernel;
 use super::meter::Meter;
-use super::read::{IspFile, IspSection};
 use super::registry::{Change, Effects, Origin, Registry, Undo};
 use super::wire::Imported;
 use crate::exit::usage;
@@ -55,7 +55,7 @@ impl Daemon {
         now: Time,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Daemon> {
-        let (mut journal, overlay) = Journal::open(&journal::path_in(state_dir))?;
+        let (mut journal, overlay) = Journal::open(StateDir::new(state_dir))?;
         let registry = assemble(file, &overlay, &mut |_, _| ()).map_err(usage)?;
         let mut kernel = Kernel::load(&registry)?;
         let effects = Registry::default().effects_towards(&registry);
@@ -200,7 +200,7 @@ impl Daemon {
         Ok(effects)
     }
 
-    /// Adds or changes what stands in a table, row by row.
+    /// Adds or changes the subscribers of a table, row by row.
     pub(super) fn import(
         &mut self,
         text: &str,

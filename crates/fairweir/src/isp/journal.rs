@@ -2,24 +2,31 @@
 //!
 //! Each line is one list of edits, written and synced before it is answered, so what was answered
 //! is there after a crash, and half a line at the end was never answered. Of each name the last
-//! edit counts: it stands over what the file says of that name, until it is reverted. The journal is
-//! written anew when most of it is outdated.
+//! edit counts: it overrides what the file says of that name until it is reverted. The journal is
+//! rewritten when most of it is outdated.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
+use fairweir_config::isp::{PlanEntry, SubscriberSpec};
+use fairweir_daemon::StateDir;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tracing::warn;
 
-use super::plan::PlanEntry;
-use super::registry::{Origin, Registry, SubscriberSpec, Undo};
+use super::registry::{Origin, Registry, Undo};
 
 /// So many outdated edits are kept before the journal is written anew.
 const OUTDATED_MAX: usize = 10_000;
+
+/// In the state directory.
+const FILE: &str = "isp.journal";
+
+/// Source: 4 million subscribers with 300 bytes each, and as many edits that are outdated.
+const FILE_SIZE_MAX: u64 = 4 << 30;
 
 /// The first line.
 const HEADER: &str = "{\"fairweir_isp_journal\":1}\n";
@@ -46,6 +53,7 @@ pub(super) enum Edit {
 /// The journal on disk.
 #[derive(Debug)]
 pub(super) struct Journal {
+    dir: StateDir,
     path: PathBuf,
     file: File,
     length: u64,
@@ -53,25 +61,16 @@ pub(super) struct Journal {
     edits: usize,
 }
 
-/// The journal's file below the directory of what is remembered.
-pub(super) fn path_in(state_dir: &Path) -> PathBuf {
-    state_dir.join("isp.journal")
-}
-
 impl Journal {
-    /// Reads what is there, and opens it for more.
+    /// Reads the journal in `dir`, and opens it for more.
     ///
     /// # Errors
-    /// If it cannot be read or written, or a line in its midst is not understood.
-    pub(super) fn open(path: &Path) -> anyhow::Result<(Journal, Overlay)> {
-        if let Some(dir) = path.parent() {
-            let made = fs::create_dir_all(dir);
-            made.with_context(|| format!("cannot make {}", dir.display()))?;
-        }
-        let (overlay, length, edits) = read(path)?;
-        let opened = OpenOptions::new().create(true).append(true).open(path);
-        let file = opened.with_context(|| format!("cannot write {}", path.display()))?;
-        let mut journal = Journal { path: path.to_owned(), file, length, edits };
+    /// If it cannot be read or written, others may write to it, or a line in its midst is not
+    /// understood.
+    pub(super) fn open(dir: StateDir) -> anyhow::Result<(Journal, Overlay)> {
+        let (overlay, length, edits) = read(&dir)?;
+        let (path, file) = (dir.path_of(FILE), dir.append(FILE)?);
+        let mut journal = Journal { dir, path, file, length, edits };
         let prepare = |journal: &mut Journal| -> io::Result<()> {
             journal.file.set_len(length)?;
             if length == 0 {
@@ -79,7 +78,8 @@ impl Journal {
             }
             Ok(())
         };
-        prepare(&mut journal).with_context(|| format!("cannot write {}", path.display()))?;
+        let prepared = prepare(&mut journal);
+        prepared.with_context(|| format!("cannot write {}", journal.path.display()))?;
         Ok((journal, overlay))
     }
 
@@ -132,21 +132,14 @@ impl Journal {
     ///
     /// # Errors
     /// If the disk refuses; then the old one stays.
-    pub(super) fn rewrite(&mut self, edits: &[Edit]) -> io::Result<()> {
-        let new = self.path.with_extension("journal.new");
+    pub(super) fn rewrite(&mut self, edits: &[Edit]) -> anyhow::Result<()> {
         let mut text = HEADER.as_bytes().to_vec();
         if !edits.is_empty() {
             serde_json::to_writer(&mut text, edits)?;
             text.push(b'\n');
         }
-        let mut file = File::create(&new)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        fs::rename(&new, &self.path)?;
-        if let Some(dir) = self.path.parent() {
-            File::open(dir)?.sync_all()?;
-        }
-        self.file = OpenOptions::new().append(true).open(&self.path)?;
+        self.dir.write(FILE, &text)?;
+        self.file = self.dir.append(FILE)?;
         (self.length, self.edits) = (text.len() as u64, edits.len());
         Ok(())
     }
@@ -256,21 +249,18 @@ pub(super) fn edits(registry: &Registry, undo: &Undo) -> Vec<Edit> {
     plans.chain(undo.subscriber_names().map(subscriber)).collect()
 }
 
-/// What a journal says, touching nothing.
+/// What the journal in `dir` says, touching nothing.
 ///
 /// # Errors
 /// As [`Journal::open`].
-pub(super) fn look(path: &Path) -> anyhow::Result<Overlay> {
-    read(path).map(|(overlay, ..)| overlay)
+pub(super) fn look(dir: &StateDir) -> anyhow::Result<Overlay> {
+    read(dir).map(|(overlay, ..)| overlay)
 }
 
 /// What a journal says, how much of it is good, and how many edits that are.
-fn read(path: &Path) -> anyhow::Result<(Overlay, u64, usize)> {
-    let bytes = match fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok((Overlay::default(), 0, 0)),
-        Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
-    };
+fn read(dir: &StateDir) -> anyhow::Result<(Overlay, u64, usize)> {
+    let path = dir.path_of(FILE);
+    let bytes = dir.read(FILE, FILE_SIZE_MAX)?.unwrap_or_default();
     let mut overlay = Overlay::default();
     let (mut good, mut edits) = (0, 0);
     for (i, line) in bytes.split_inclusive(|&b| b == b'\n').enumerate() {
@@ -299,8 +289,8 @@ fn read(path: &Path) -> anyhow::Result<(Overlay, u64, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isp::address::parse_address;
     use crate::isp::registry::Change;
+    use fairweir_config::isp::address::parse_address;
     use serde_json::json;
 
     fn spec(name: &str, address: &str) -> SubscriberSpec {
@@ -322,9 +312,9 @@ mod tests {
     #[test]
     fn what_was_kept_is_there_after_a_crash_and_half_a_line_is_not() {
         let dir = tempfile::tempdir().unwrap();
-        let path = path_in(&dir.path().join("deeper"));
+        let state = StateDir::new(&dir.path().join("deeper"));
         let mut registry = registry();
-        let (mut journal, overlay) = Journal::open(&path).unwrap();
+        let (mut journal, overlay) = Journal::open(state.clone()).unwrap();
         assert_eq!(overlay, Overlay::default());
         let fast = json!({ "name": "fast", "upload": "1mbit" });
         for changes in [
@@ -337,8 +327,8 @@ mod tests {
         }
         let mark = journal.append(&[Edit::HidePlan("slow".into())]).unwrap();
         journal.take_back(mark);
-        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"[{\"set_su").unwrap();
-        let (mut journal, overlay) = Journal::open(&path).unwrap();
+        state.append(FILE).unwrap().write_all(b"[{\"set_su").unwrap();
+        let (mut journal, overlay) = Journal::open(state.clone()).unwrap();
         assert_eq!(overlay, Overlay::of(&registry));
         assert_eq!(overlay.subscribers["alice"], None);
         assert_eq!(overlay.subscribers.get("eve"), None);
@@ -346,7 +336,7 @@ mod tests {
         // Written anew it says the same, and takes more.
         journal.rewrite(&all_edits(&registry)).unwrap();
         journal.append(&[Edit::RevertSubscriber("alice".into())]).unwrap();
-        let (_, again) = Journal::open(&path).unwrap();
+        let (_, again) = Journal::open(state.clone()).unwrap();
         assert_eq!(again.subscribers.keys().collect::<Vec<_>>(), ["bob"]);
         assert_eq!(again.plans, overlay.plans);
     }
@@ -354,15 +344,15 @@ mod tests {
     #[test]
     fn a_journal_that_is_not_understood_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
-        let path = path_in(dir.path());
+        let state = StateDir::new(dir.path());
         for text in ["{}\n", "{\"fairweir_isp_journal\":1}\nbroken\n"] {
-            fs::write(&path, text).unwrap();
-            let error = format!("{:#}", Journal::open(&path).unwrap_err());
+            state.write(FILE, text.as_bytes()).unwrap();
+            let error = format!("{:#}", Journal::open(state.clone()).unwrap_err());
             assert!(
                 error.contains("isp.journal:") && error.contains("move the file away"),
                 "{error}"
             );
-            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(state.read(FILE, 100).unwrap().unwrap(), text.as_bytes());
         }
     }
 }

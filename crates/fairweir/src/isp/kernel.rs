@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use anyhow::Context;
+use fairweir_config::isp::{HookChoice, IspSection, PlanEntry};
 use fairweir_core::phantom::Plan;
 use fairweir_core::units::Bytes;
 use fairweir_linux::police::{
@@ -14,8 +15,6 @@ use ipnet::IpNet;
 use tracing::{info, warn};
 
 use super::meter::Snapshot;
-use super::plan::PlanEntry;
-use super::read::{HookChoice, IspSection};
 use super::registry::{Effects, Record, Registry};
 use crate::words::chained;
 
@@ -219,7 +218,7 @@ impl Kernel {
     // --------------------------------------------------------------------------------------------
     // Changes
 
-    /// Returns the numbers of plans that nobody has any more.
+    /// Returns the numbers of plans that no subscriber has any more.
     fn attempt(
         &mut self,
         effects: &Effects,
@@ -255,7 +254,7 @@ impl Kernel {
                 let spec = spec_of(before, &ids_before);
                 let between = match kept.is_empty() {
                     false => SubscriberSpec { addresses: kept, ..spec.clone() },
-                    // Nobody is without an address, but he may be without a plan.
+                    // The kernel's tables allow no subscriber without an address, but one without a plan.
                     true => SubscriberSpec { download: None, upload: None, ..spec.clone() },
                 };
                 self.change(name, between, spec, done)?;
@@ -430,7 +429,7 @@ fn spec_of(record: &Record, ids: &BTreeMap<Arc<str>, Ids>) -> SubscriberSpec {
     SubscriberSpec { addresses: record.addresses.to_vec(), download, upload }
 }
 
-/// Addresses that somebody loses and somebody else gains: they are free in between.
+/// Addresses that move from one subscriber to another: they are free in between.
 fn moving_addresses(effects: &Effects) -> BTreeSet<IpNet> {
     let changed = effects.subscribers.iter().filter_map(|(_, before, after)| {
         Some((before.as_ref()?.addresses.iter(), after.as_ref()?.addresses.to_vec()))

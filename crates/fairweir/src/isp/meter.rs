@@ -64,12 +64,12 @@ impl Meter {
         self.plans.get(name).map(directions).unwrap_or_default()
     }
 
-    /// Of what belongs to nobody.
+    /// Of packets that belong to no subscriber.
     pub(super) fn unknown(&self) -> Directions<TotalsStatus> {
         directions(&self.unknown)
     }
 
-    /// The busiest `count` subscribers since somebody asked last.
+    /// The busiest `count` subscribers since the last request.
     ///
     /// # Errors
     /// If the kernel refuses.

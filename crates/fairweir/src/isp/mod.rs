@@ -6,15 +6,15 @@
 //!
 //! | module | its job |
 //! |---|---|
-//! | [`plan`], [`address`], [`registry`] | plans, subscribers, and the rules that they obey (pure) |
-//! | [`read`], [`csv`] | the operator's files |
-//! | [`journal`], [`assemble`] | what the API changed, and how it stands over the files |
+//! | [`registry`] | plans, subscribers, and the rules that they obey (pure) |
+//! | [`journal`], [`assemble`] | what the API changed, and how it overrides the files |
 //! | [`kernel`], [`meter`] | what the kernel is told, and what it counted |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
 //! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
 
 use std::io::{self, Write};
 
+use fairweir_config::isp::{IspFile, PlanEntry};
 use fairweir_core::units::Time;
 use fairweir_daemon::{Access, Answer, Error, Peer, Service, Spec, Watched};
 use fairweir_linux::monotonic_now;
@@ -24,20 +24,16 @@ use tracing::{info, warn};
 
 use crate::device::check_exists;
 use crate::progress::Count;
-use crate::text;
 use crate::words::{chained, count};
+use fairweir_config::text;
 
-mod address;
 mod assemble;
 pub(crate) mod cli;
 mod commands;
-mod csv;
 mod daemon;
 mod journal;
 mod kernel;
 mod meter;
-mod plan;
-mod read;
 mod registry;
 mod report;
 mod show;
@@ -48,8 +44,6 @@ pub(crate) use show::{check, is_isp_file};
 
 use cli::{DaemonArgs, IspArgs};
 use daemon::{Daemon, TICK};
-use plan::PlanEntry;
-use read::IspFile;
 use registry::{Change, Effects};
 use wire::Request;
 
@@ -193,15 +187,11 @@ impl Service for Isp {
                 outcome(peer, "remove", daemon.change(&[Change::Remove(name)], &mut progress))
             }
             Request::AddPlan { plan } => {
-                let change = PlanEntry::from_json(&plan).map(Change::AddPlan);
-                let change = change.map_err(anyhow::Error::msg);
-                let done = change.and_then(|change| daemon.change(&[change], &mut progress));
+                let done = change_plan(daemon, &plan, Change::AddPlan, &mut progress);
                 outcome(peer, "add a plan", done)
             }
             Request::ChangePlan { plan } => {
-                let change = PlanEntry::from_json(&plan).map(Change::AlterPlan);
-                let change = change.map_err(anyhow::Error::msg);
-                let done = change.and_then(|change| daemon.change(&[change], &mut progress));
+                let done = change_plan(daemon, &plan, Change::AlterPlan, &mut progress);
                 outcome(peer, "change a plan", done)
             }
             Request::RemovePlan { name } => {
@@ -242,6 +232,17 @@ impl Service for Isp {
         }
         Ok(())
     }
+}
+
+/// Makes the change of a plan that a request contains.
+fn change_plan(
+    daemon: &mut Daemon,
+    plan: &Value,
+    as_change: fn(PlanEntry) -> Change,
+    progress: &mut daemon::Progress<'_>,
+) -> anyhow::Result<Effects> {
+    let plan = PlanEntry::from_json(plan).map_err(anyhow::Error::msg)?;
+    daemon.change(&[as_change(plan)], progress)
 }
 
 /// What a change did, for the log and for the client.

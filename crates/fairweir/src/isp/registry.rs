@@ -15,10 +15,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::address::{as_texts, check_address};
-use super::plan::{PlanEntry, check_name};
+use fairweir_config::isp::address::check_address;
+use fairweir_config::isp::{PlanEntry, SubscriberSpec, check_name};
 use fairweir_config::nearest;
 
 mod error;
@@ -78,17 +78,6 @@ pub(super) enum Origin {
     Api,
     /// The API, instead of what the file says.
     ApiOverFile,
-}
-
-/// A subscriber as somebody says it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SubscriberSpec {
-    pub(super) name: String,
-    /// Whole addresses, or prefixes without host bits.
-    #[serde(with = "as_texts")]
-    pub(super) addresses: Vec<IpNet>,
-    pub(super) plan: String,
 }
 
 /// Something to be changed.
@@ -512,7 +501,7 @@ impl Record {
         *self.addresses == *spec.addresses && *self.plan == *spec.plan
     }
 
-    /// As somebody would say it.
+    /// As a file or a request would contain it.
     pub(super) fn spec(&self, name: &str) -> SubscriberSpec {
         SubscriberSpec {
             name: name.to_owned(),

@@ -1,11 +1,11 @@
 //! What the daemon tells those who ask: its status, subscribers, and metrics.
 
+use fairweir_config::isp::address::address_text;
 use fairweir_core::units::Time;
 use fairweir_daemon::Metrics;
 use fairweir_linux::police::{Counters, Direction, Hook};
 use serde_json::Value;
 
-use super::address::address_text;
 use super::daemon::Daemon;
 use super::kernel::{Attachment, DIRECTIONS};
 use super::registry::{Origin, Record};

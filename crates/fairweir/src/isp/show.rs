@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use fairweir_config::file::Trust;
+use fairweir_config::isp::{IspFile, read_text};
 use fairweir_core::units::{Bytes, Rate};
-use fairweir_daemon::Access;
+use fairweir_daemon::{Access, StateDir};
 use serde_json::{Value, json};
 
 use super::assemble::assemble;
@@ -13,19 +14,18 @@ use super::cli::{DaemonArgs, ShowArgs, StatusArgs};
 use super::commands::Asker;
 use super::journal::{self, Overlay};
 use super::kernel::ways;
-use super::read::IspFile;
 use super::registry::{Origin, PlanRecord, Registry};
 use super::report::hook_status;
 use super::wire::{Request, Status, SubscriberCounters, SubscriberStatus, TotalsStatus};
 use crate::exit::usage;
 use crate::progress::Count;
 use crate::table::{self, Align};
-use crate::text;
 use crate::words::{count, mbit};
+use fairweir_config::text;
 
 /// Whether a file is an ISP's; one that is no TOML at all is not.
 pub(crate) fn is_isp_file(path: &Path) -> bool {
-    let Ok(text) = super::read::read_text(path, Trust::OWNER) else { return false };
+    let Ok(text) = read_text(path, Trust::OWNER) else { return false };
     let Ok(table) = text.as_str().parse::<toml::Table>() else { return is_called_isp(path) };
     let has = |keys: &[&str]| keys.iter().any(|key| table.contains_key(*key));
     has(&["isp", "plan", "subscriber", "subscribers"]) || (is_called_isp(path) && !has(&["host"]))
@@ -45,7 +45,7 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
 /// `fairweir isp --dry-run`: the same with what the API changed, and the way to police.
 pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     let file = IspFile::load(&args.config)?;
-    let overlay = journal::look(&journal::path_in(&args.state.state_dir))?;
+    let overlay = journal::look(&StateDir::new(&args.state.state_dir))?;
     let registry = counted(&file, &overlay)?;
     for device in [Some(&file.isp.device), file.isp.uplink.as_ref()].into_iter().flatten() {
         crate::device::check_exists(device)?;

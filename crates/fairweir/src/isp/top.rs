@@ -18,8 +18,8 @@ use super::show::headline;
 use super::wire::{Busiest, Busy, BusyDirection, Request, Status};
 use crate::table::{self, Align};
 use crate::terminal::is_quit;
-use crate::text;
 use crate::words::mbit;
+use fairweir_config::text;
 
 /// How often the daemon is asked.
 const PERIOD: Duration = Duration::from_secs(1);

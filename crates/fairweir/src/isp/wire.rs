@@ -1,12 +1,11 @@
 //! What daemon and commands say to each other: one JSON value per line (docs/isp.md).
 
+use fairweir_config::isp::SubscriberSpec;
+use fairweir_config::isp::address::{as_texts, parse_address};
+use fairweir_config::isp::csv::BadRow;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use super::address::{as_texts, parse_address};
-use super::csv::BadRow;
-use super::registry::SubscriberSpec;
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,7 +55,7 @@ pub(super) enum Request {
     RemovePlan {
         name: String,
     },
-    /// Adds or changes what stands in a table (CSV); answered by [`Imported`].
+    /// Adds or changes the subscribers of a table (CSV); answered by [`Imported`].
     Import {
         table: String,
         #[serde(default)]

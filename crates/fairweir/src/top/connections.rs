@@ -8,8 +8,8 @@ use ratatui::style::Stylize;
 use ratatui::text::Line;
 
 use super::{Top, mbit_plain};
-use crate::text::on_one_line;
 use crate::wire::{ConnectionStatus, LimitedBy};
+use fairweir_config::text::on_one_line;
 
 /// What connections can be sorted by.
 pub(super) const ORDERS: [&str; 4] = ["rate", "RTT", "window", "group"];

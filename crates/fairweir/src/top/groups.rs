@@ -11,8 +11,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Sparkline;
 
 use super::{Top, mbit_plain};
-use crate::text::on_one_line;
 use crate::wire::GroupStatus;
+use fairweir_config::text::on_one_line;
 
 /// What groups can be sorted by.
 pub(super) const ORDERS: [&str; 4] = ["configuration", "rate", "share", "name"];

@@ -19,8 +19,8 @@ use crate::host::HostRequest;
 use crate::host::client::find;
 use crate::host::show::{headline, last_reason, notes};
 use crate::terminal::is_quit;
-use crate::text::on_one_line;
 use crate::wire::{Connections, Status};
+use fairweir_config::text::on_one_line;
 
 mod connections;
 mod groups;

@@ -26,7 +26,7 @@ use super::stage::{Daemon, Download, serve_without_end};
 pub const SERVER4: &str = "10.9.0.1";
 /// The same.
 pub const SERVER6: &str = "fd09::1";
-/// Subscribers' hosts: two each of alice and bob, and one of nobody.
+/// Subscribers' hosts: two each of alice and bob, and one that belongs to no subscriber.
 pub const ALICE4: &str = "192.0.2.1";
 pub const ALICE6: &str = "2001:db8:1::1";
 pub const BOB4: &str = "192.0.2.2";
@@ -39,7 +39,7 @@ pub struct Access {
     _path: Netns,
     router: Netns,
     homes: Netns,
-    /// Where the internet's server sends without end to whoever connects.
+    /// Where the internet's server sends without end on each connection.
     port: u16,
     /// The same of a server at the subscribers' side.
     home_port: u16,
@@ -216,7 +216,7 @@ fn carry(wires: [OwnedFd; 2]) {
         thread::spawn(move || {
             for (due, packet) in receiver {
                 thread::sleep(due.saturating_duration_since(Instant::now()));
-                // Nobody waits for packets that a device does not take.
+                // A packet that the device does not take is lost.
                 let _ = to.write(&packet);
             }
         });

@@ -1,4 +1,4 @@
-//! Somebody in the internet who sends TCP segments with the address of a server of another's
+//! An attacker in the internet: TCP segments with the address of the server of another host's
 //! connection.
 
 use std::net::SocketAddrV4;

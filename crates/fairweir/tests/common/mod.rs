@@ -1,10 +1,12 @@
 //! What every test of the binary uses.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Mutex;
+use std::thread;
 
 pub mod access;
 pub mod far;
@@ -19,21 +21,32 @@ pub fn fairweir(args: &[&str]) -> Output {
     Command::new(FAIRWEIR).args(args).env_remove("RUST_LOG").output().unwrap()
 }
 
-/// Does `job` while no other test of this process does one: emulated links disturb each other.
+/// Does `job` while no other test of this process does one: links faster than 30 Mbit/s disturb each
+/// other on two cores. Slower ones do not; the harness plays as many tests at a time as there are
+/// cores, and `fairweir lab` two controls each.
 pub fn one_at_a_time<R>(job: impl FnOnce() -> R) -> R {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
     job()
 }
 
-/// Judges a claim about real packets on a machine that others use too: one run that fails it is told
-/// and forgiven if the next two hold it.
+/// Writes a line about the running test to stderr itself: the harness hides what `eprintln!` writes
+/// in a test that passes.
+pub fn note(line: &str) {
+    let current = thread::current();
+    let _ = writeln!(io::stderr(), "{}: {line}", current.name().unwrap_or("a test"));
+}
+
+/// Judges a claim about real packets on a machine that others use too: if one run fails, the next two
+/// must hold. The first failure is noted.
 ///
 /// # Panics
 /// With the claim's own words, if two runs of three fail.
 pub fn two_of_three(claim: impl Fn()) {
-    if catch_unwind(AssertUnwindSafe(&claim)).is_err() {
-        eprintln!("FAILED ONCE: played twice more, and both must hold");
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(&claim)) {
+        let why = panic.downcast_ref::<String>().map(String::as_str);
+        let why = why.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+        note(&format!("FAILED ONCE, played twice more: {why}"));
         claim();
         claim();
     }

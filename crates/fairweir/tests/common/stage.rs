@@ -22,12 +22,12 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::FAIRWEIR;
+use super::{FAIRWEIR, note};
 
 /// What the link carries.
 pub const LINK_MBIT: f64 = 40.0;
 
-/// Servers of the internet, each of which sends without end to whoever connects.
+/// Servers of the internet, each of which sends without end on each connection.
 pub const SERVERS: [&str; 2] = ["10.9.0.1", "10.9.0.3"];
 
 /// Of /proc; the same on every machine that Linux runs on today.
@@ -38,7 +38,7 @@ pub fn privileged() -> bool {
     if nix::unistd::geteuid().is_root() {
         return true;
     }
-    eprintln!("SKIPPED: needs root for network namespaces");
+    note("SKIPPED: needs root for network namespaces");
     assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
     false
 }
@@ -97,7 +97,7 @@ impl Stage {
         let set = set.split(' ');
         self.internet.run(|| assert!(Command::new("ip").args(set).status().unwrap().success()));
         assert!(self.run("ip neigh flush dev wan").status.success());
-        // Resolves the address anew, whoever answers there.
+        // Only resolves the address anew; the outcome does not matter.
         let _ = self.home.run(|| TcpStream::connect((SERVERS[0], self.port)));
     }
 
@@ -187,7 +187,7 @@ impl Stage {
     /// The same, by another program that starts it.
     pub fn start_as(&self, program: &[&str], more: &[&str]) -> Daemon {
         let mut command = self.host_command(program, more);
-        // A file, since nobody would empty a pipe.
+        // A file: a pipe without a reader would fill up and block the daemon.
         let log = File::create(self.path("daemon.log")).unwrap();
         command.stderr(log);
         let child = self.home.run(|| command.spawn().unwrap());
@@ -421,7 +421,7 @@ impl Drop for Download {
     }
 }
 
-/// Listens; whoever connects gets bytes until it closes. Returns the port.
+/// Listens, and sends on each connection until the client closes it. Returns the port.
 pub fn serve_without_end(address: &str) -> u16 {
     let listener = TcpListener::bind(address).unwrap();
     let port = listener.local_addr().unwrap().port();

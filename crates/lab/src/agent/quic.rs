@@ -20,8 +20,8 @@ const RECEIVE_WINDOW: u32 = 16 << 20;
 /// What a socket holds, so that a process may be late.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// Packets as large as the link carries, one at a time: the kernel shall neither cut large ones nor
-/// merge small ones, or a queue that counts bytes would mean nothing.
+/// Packets as large as the link carries, one at a time: if the kernel cut large ones or merged small
+/// ones, a queue that counts bytes would mean nothing.
 pub(super) fn transport(job: &Job) -> io::Result<TransportConfig> {
     let congestion: Arc<dyn ControllerFactory + Send + Sync> = match job.flow.congestion_control {
         CongestionControl::Reno => Arc::new(NewRenoConfig::default()),

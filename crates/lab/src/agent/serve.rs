@@ -114,8 +114,7 @@ fn listen(job: &Job) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// A source with a demand shall not fill the kernel's buffer with what it has no right to send
-/// later.
+/// A source with a demand must not fill the kernel's buffer with what it may not send later.
 fn unsent_max(job: &Job) -> u32 {
     let lowest = job.goodputs().iter().filter_map(|(_, goodput)| *goodput).min();
     let bytes = lowest.map_or(u64::MAX, |goodput| owed_max(goodput, job.segment()));

@@ -67,8 +67,8 @@ pub(super) fn is_at(ip: &[u8], end: End) -> bool {
     })
 }
 
-/// In which group's traffic its answers are: that of what belongs to nobody, if there is one. They
-/// are too few to be seen there.
+/// In which group's traffic its answers are: the default group's, if there is one. They are too few
+/// to be seen there.
 pub(super) fn group(scenario: &Scenario) -> usize {
     let default = scenario.groups.iter().position(|g| g.name == DEFAULT_GROUP);
     default.unwrap_or(scenario.groups.len() - 1)

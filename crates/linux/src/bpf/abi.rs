@@ -55,7 +55,7 @@ pub(crate) struct Counter {
 pub(crate) struct Counters {
     pub(crate) slots: [Counter; SLOTS_MAX],
     pub(crate) new_cgroups: u64,
-    /// When the classifier last looked at the clock, which nobody else needs.
+    /// When the classifier last looked at the clock; only the classifier uses it.
     pub(crate) own: [u64; 4],
 }
 
@@ -109,6 +109,8 @@ pub(crate) struct ConnectionRecord {
     pub(crate) port_remote: u16,
     pub(crate) rcv_wscale: u8,
     pub(crate) state: u8,
+    pub(crate) holes: u32,
+    pub(crate) pad: u32,
 }
 
 // SAFETY: numbers of fixed width, in an order that leaves no padding; the sizes are asserted.

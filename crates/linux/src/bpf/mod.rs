@@ -109,7 +109,7 @@ impl Programs {
                     });
                 }
                 Err(e) => {
-                    tracing::debug!(?parts, error = %e, "the kernel does not take these programs");
+                    tracing::warn!(?parts, error = %e, "the kernel refuses these BPF programs");
                     refusal = Some(e);
                 }
             }
@@ -144,7 +144,7 @@ impl Programs {
         self.scan()
     }
 
-    /// Finds the owners of sockets that nobody knows yet, among all open files.
+    /// Finds the owners of sockets whose owner is unknown yet, among all open files.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -177,20 +177,20 @@ impl Programs {
             };
             let link = NonNull::new(link)
                 .ok_or_else(|| Error::last_os("attach the classifier to the ingress by tcx"))?;
-            // SAFETY: the pointer is a new link that nobody else owns.
+            // SAFETY: the pointer is a new link that nothing else owns.
             unsafe { Link::from_ptr(link) }
         };
         self.ingress_link = Some(link);
         Ok(())
     }
 
-    /// Whether what [`Programs::attach_tcx`] attached still is: somebody else may detach it.
+    /// Whether what [`Programs::attach_tcx`] attached still is: another process may detach it.
     pub(crate) fn is_attached(&self) -> bool {
         let info = self.ingress_link.as_ref().and_then(|link| link.info().ok());
         info.is_some_and(|info| matches!(info.info, LinkTypeInfo::Tcx(tcx) if tcx.ifindex != 0))
     }
 
-    /// Detaches the classifier as somebody else could.
+    /// Detaches the classifier as another process could.
     #[cfg(test)]
     pub(crate) fn force_detach(&self) {
         self.ingress_link.as_ref().unwrap().detach().unwrap();

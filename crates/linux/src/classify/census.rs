@@ -18,7 +18,7 @@ pub struct Talker {
     pub packets: u64,
 }
 
-/// Somebody who receives, or from whom is received.
+/// A local receiver, or a remote sender.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     /// Base name of the executable.

@@ -1,12 +1,12 @@
-//! What hangs at the ingress of a device: whether somebody else is there, and, on kernels without
-//! tcx, how to get in by clsact.
+//! The ingress of a device: whether other software uses it, and, on kernels without tcx, how to
+//! attach by clsact.
 
 use crate::Error;
 use crate::net::link::Link;
 use crate::net::netlink::{Nest, Netlink, Request, attribute, text, u32_at};
 use crate::shape::htb::{TCMSG_BYTES, tcmsg};
 
-/// Refuses if somebody else's ingress qdisc or filters are there.
+/// Refuses if the device has an ingress qdisc or filters that are not fairweir's.
 ///
 /// # Errors
 /// [`Error::Occupied`] says what was found and how to remove it.

@@ -1,8 +1,8 @@
 //! From a policy to the tables that the classifier looks up.
 //!
-//! A rule is one number: the rank of its group in the upper half (the group that stands first has
+//! A rule is one number: the rank of its group in the upper half (the first group of the policy has
 //! the highest) and the slot of its class in the lower; 0 is none. So the classifier takes the
-//! greatest of what the kinds of match name, and within a table the group that stands first keeps
+//! greatest of what the kinds of match name, and within a table the first group of the policy keeps
 //! an entry that two groups claim.
 
 use std::collections::BTreeMap;

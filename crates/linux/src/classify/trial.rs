@@ -11,7 +11,7 @@ use crate::classify::cgroup::{self, Tree};
 use crate::classify::rules::{self, Rules};
 use crate::net::netlink::u32_at;
 use crate::net::netns::Netns;
-use crate::window::connections::Pass;
+use crate::window::connections::{Pass, samples};
 
 /// A loaded classifier with the rules of a policy.
 pub struct Trial {
@@ -86,6 +86,17 @@ impl Trial {
         self.programs.configure(&self.config)?;
         let known = Pass::new(&self.programs.program("fairweir_bound")?)?;
         known.run(&Netns::current()?, &mut Vec::new())
+    }
+
+    /// How many packets were timed, of connections that have received something.
+    ///
+    /// # Errors
+    /// If the kernel cannot watch connections.
+    pub fn timed(&self) -> Result<u32, Error> {
+        let watch = self.programs.program("fairweir_watch")?;
+        let mut told = Vec::new();
+        Pass::over(&watch, &self.programs.maps.connections)?.run(&Netns::current()?, &mut told)?;
+        Ok(samples(&told, &self.slots).iter().filter_map(|s| s.transit).map(|t| t.samples).sum())
     }
 
     /// Enforces, with a heartbeat at `heartbeat`.

@@ -41,8 +41,8 @@ impl Host {
         self.configure()
     }
 
-    /// Nothing is sent to these classes any more, so one that stays (or that somebody has deleted
-    /// with all the rest) does no harm: whoever gets the slot next gives it its rate.
+    /// Nothing is sent to these classes any more, so one that stays (or that another process has
+    /// deleted with all the rest) does no harm: the next group with this slot sets its rate.
     pub(super) fn delete_classes(&mut self, slots: Vec<u16>) {
         let Some(ifb) = &self.ifb else {
             return;

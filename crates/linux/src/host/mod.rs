@@ -56,7 +56,7 @@ pub enum Mode {
 pub enum Health {
     /// As it was made.
     Well,
-    /// Somebody took something away; everything passes unshaped until [`Host::repair`].
+    /// Another process removed something; everything passes unshaped until [`Host::repair`].
     Broken {
         /// What, in words.
         what: String,
@@ -94,8 +94,8 @@ impl Host {
     /// Counts, and in [`Mode::Shape`] prepares to shape, what arrives at a device.
     ///
     /// # Errors
-    /// If there is no such device, somebody else uses its ingress, a user in the policy does not
-    /// exist, or the kernel lacks something that cannot be done without.
+    /// If there is no such device, other software uses its ingress, a user in the policy does not
+    /// exist, or the kernel lacks a required feature.
     pub fn attach(spec: &HostSpec) -> Result<Host, Error> {
         Host::attach_by(spec, Programs::attach_tcx)
     }

@@ -20,7 +20,7 @@ pub struct Link {
     pub index: u32,
     /// `IFF_…`.
     pub flags: u32,
-    /// `ARPHRD_…`: what stands in front of its packets.
+    /// `ARPHRD_…`: the kind of link-layer header.
     pub hardware: u16,
     /// Its alias, which is empty for most.
     pub alias: String,
@@ -301,7 +301,7 @@ fn switch(name: &str, command: u32, what: &str, on: bool) -> Result<(), Error> {
     let mut value = EthtoolValue { command, value: on.into() };
     let mut request = interface_request(name)?;
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor that nothing else owns.
     let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if socket < 0 {
         return Err(Error::last_os(attempted));

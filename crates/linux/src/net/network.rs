@@ -6,7 +6,7 @@ use crate::net::netlink::{Netlink, Request, attribute, u32_at};
 
 /// A name for the network behind `dev`, by which its capacity can be remembered: `gateway ` and
 /// the hardware address of the default route's next hop. `None` if there is no such route, or
-/// nobody has spoken with the next hop yet.
+/// its address was not resolved yet.
 pub fn identity(dev: &str) -> Option<String> {
     match find(dev) {
         Ok(identity) => identity,

@@ -107,7 +107,7 @@ pub(crate) struct Totals {
     pub(crate) marked_packets: u64,
 }
 
-/// What stands before the state in each slot.
+/// The header before the state in each slot.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotHeader {

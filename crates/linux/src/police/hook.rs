@@ -61,7 +61,7 @@ impl Attachment {
         let mut link = Err(Error::refused("attach", std::io::ErrorKind::Unsupported));
         for &(attach_type, flags) in hook.ways() {
             link = attach(program, &found, hook, attach_type, flags);
-            // Somebody else's program is no reason to try the other way.
+            // A program of other software is no reason to try the other way.
             if !matches!(&link, Err(e) if e.errno() != Some(libc::EBUSY)) {
                 break;
             }
@@ -70,7 +70,8 @@ impl Attachment {
         Ok(Attachment { device: device.to_owned(), hook, direction, link, _object: object })
     }
 
-    /// Whether the program is still there: the device may be gone, or somebody have detached it.
+    /// Whether the program is still attached: the device may be gone, or another process may have
+    /// detached it.
     pub(super) fn is_attached(&self) -> bool {
         match LinkInfo::from_fd(self.link.as_fd()).map(|info| info.info) {
             Ok(LinkTypeInfo::Tcx(tcx)) => tcx.ifindex != 0,
@@ -128,7 +129,7 @@ fn attach(
         let attempted = format!("attach the policer to {} ({hook:?})", device.name);
         return Err(Error::refused(attempted, std::io::Error::from_raw_os_error(-fd)));
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

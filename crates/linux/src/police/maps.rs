@@ -174,7 +174,7 @@ impl Places {
 
 impl Drop for Places {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nobody refers to it any more.
+        // SAFETY: the mapping is ours and nothing refers to it any more.
         unsafe { libc::munmap(self.at.cast(), PLACES_BYTES) };
     }
 }

@@ -3,11 +3,11 @@
 //! Problem: hundreds of thousands of subscribers, each with addresses and a plan, come, change and go
 //! while packets of all the others flow. Method: the programs of `bpf/police.bpf.c` find an address's
 //! entry, by it the plan and the slot with the state, and decide under the slot's lock. User space
-//! writes entries and plans, each by one atomic step, and never a state that somebody uses.
+//! writes entries and plans, each by one atomic step, and never a state that is in use.
 //!
-//! Properties: what is nobody's address passes untouched. Nothing is pinned: when the process ends,
-//! however it does, the programs are gone and everything passes. Who is added, changed or removed
-//! disturbs nobody else. A subscriber keeps its state when its plan, or what the plan says, changes
+//! Properties: packets of unknown addresses pass untouched. Nothing is pinned: when the process ends,
+//! however it does, the programs are gone and everything passes. Adding, changing or removing a
+//! subscriber affects no other. A subscriber keeps its state when its plan, or what the plan says, changes
 //! and the tree of classes, weights and queues remains; with another tree it begins empty. Counters
 //! are kept in any case.
 //!
@@ -209,7 +209,7 @@ impl Police {
         result
     }
 
-    /// Forgets a plan that nobody has.
+    /// Removes a plan that no subscriber has.
     ///
     /// # Errors
     /// [`Error::UnknownPlan`], [`Error::PlanInUse`].

@@ -1,5 +1,5 @@
 //! Who has which slot, plan number and place: what has just been given back may still be in the hands
-//! of a program on another CPU, so it rests before somebody else gets it.
+//! of a program on another CPU, so it rests before it is assigned again.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ pub(super) struct Numbers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lent {
     pub(super) number: u32,
-    /// Whether somebody had it before.
+    /// Whether it was lent before.
     pub(super) is_used: bool,
 }
 
@@ -30,7 +30,7 @@ impl Numbers {
         Numbers { next: first, end, resting: VecDeque::new() }
     }
 
-    /// One that nobody has, or `None` if there is none now.
+    /// A free one, or `None` if there is none now.
     pub(super) fn lend(&mut self) -> Option<Lent> {
         self.lend_at(monotonic_now())
     }
@@ -52,7 +52,7 @@ impl Numbers {
         self.resting.push_back((monotonic_now(), number));
     }
 
-    /// Undoes the last lending of a number that nobody had before.
+    /// Undoes the last lending of a number that was never lent before.
     pub(super) fn lend_never(&mut self) {
         self.next -= 1;
     }

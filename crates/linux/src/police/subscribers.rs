@@ -56,8 +56,8 @@ impl Police {
         if id as usize == self.subscribers.len() {
             self.subscribers.push(None);
         }
-        let nobody = Subscriber { addresses: Box::default(), seats: [None; 2] };
-        self.subscribers[id as usize] = Some(nobody);
+        let empty = Subscriber { addresses: Box::default(), seats: [None; 2] };
+        self.subscribers[id as usize] = Some(empty);
         let added = self.apply(SubscriberId(id), addresses, spec);
         if added.is_err() {
             self.subscribers[id as usize] = None;
@@ -155,8 +155,8 @@ impl Police {
         if addresses.is_empty() { Err(Error::NoAddress) } else { Ok(addresses) }
     }
 
-    /// Gets from what is to what shall be: new addresses first, which may fail, then what leads
-    /// elsewhere from now on, and last what goes.
+    /// Changes the tables to the wanted state: new addresses first, which may fail, then addresses
+    /// whose entry changes, and last those that go.
     fn apply(
         &mut self,
         id: SubscriberId,
@@ -195,7 +195,7 @@ impl Police {
         Ok(())
     }
 
-    /// Where a subscriber shall sit: where it does if that fits the plan.
+    /// The seat of a subscriber: the old one if it fits the plan.
     fn seat(&mut self, old: Option<Seat>, plan: Option<PlanId>) -> Result<Option<Seat>, Error> {
         let Some(plan) = plan else { return Ok(None) };
         let class = self.plans.get(&plan).ok_or(Error::UnknownPlan(plan.0))?.class;

@@ -88,7 +88,7 @@ impl Tables {
             .map_err(|e| bpf_error("reset the totals of a plan", &e))
     }
 
-    /// Where an address stands, and how.
+    /// The map and the key of an address.
     fn find(&self, net: &IpNet) -> (&MapHandle, Vec<u8>) {
         let address: Vec<u8> = match net {
             IpNet::V4(net) => net.network().octets().to_vec(),

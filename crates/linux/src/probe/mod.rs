@@ -1,14 +1,14 @@
 //! A probe: small echo requests to a reflector, and how long the answers take.
 //!
-//! The problem: what a host gets depends on the queue of the access link, which stands in the ISP's
-//! network. The method: an echo to somebody behind that queue waits in it like everything else, so
-//! the round-trip time is a constant and what waits. When requests go
-//! out, and what became of them, is decided by [`fairweir_core::probe::Prober`].
+//! The problem: what a host gets depends on the queue of the access link, which is in the ISP's
+//! network. The method: an echo to a host behind that queue waits in it like everything else, so the
+//! round-trip time is a constant plus the queueing delay. When requests are sent, and which count as
+//! lost, is decided by [`fairweir_core::probe::Prober`].
 //!
 //! | module | its job |
 //! |---|---|
 //! | `packet` | requests and answers as bytes |
-//! | `target` | who can be a reflector, if nobody names one |
+//! | `target` | which hosts can be reflectors if none is configured |
 //! | `socket` | sending, and seeing what arrives |
 //! | `worker` | the thread: when to do what |
 //!
@@ -42,7 +42,7 @@ use worker::Worker;
 pub struct ProbeSpec {
     /// The device, over which requests leave and answers come whatever the routes say.
     pub dev: String,
-    /// Who shall answer.
+    /// The host that answers.
     pub reflector: Reflector,
     /// How often.
     pub intervals: Intervals,
@@ -73,7 +73,7 @@ impl fmt::Display for Reflector {
 /// What a probe does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeState {
-    /// Who answered last; before the first answer who is asked, if somebody is.
+    /// The host that answered last; before the first answer the one that is asked, if any.
     pub reflector: Option<IpAddr>,
     /// How many requests have been answered or lost since the start.
     pub sent: u64,
@@ -169,12 +169,12 @@ impl Shared {
     }
 }
 
-/// Whoever panicked with the lock in hand left counters at worst.
+/// A thread that panicked while it held the lock has left valid state: all fields are independent.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// 64 bits that nobody can guess.
+/// 64 unpredictable bits.
 fn random() -> Result<u64, Error> {
     let mut bytes = [0; 8];
     // SAFETY: the call writes at most the length of the buffer.

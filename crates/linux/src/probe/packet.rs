@@ -15,7 +15,7 @@ pub(super) struct Request {
     pub(super) id: u16,
     /// Counts the requests of a probe.
     pub(super) sequence: u16,
-    /// Random, so that nobody off the path can forge an answer.
+    /// Random, so that a host off the path cannot forge an answer.
     pub(super) token: u64,
 }
 
@@ -154,9 +154,9 @@ impl<'p> Ip<'p> {
 }
 
 fn echo(message: &[u8]) -> Option<Answer> {
-    let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let unknown = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let (id, sequence) = (u16_at(message, 4)?, u16_at(message, 6)?);
-    Some(Answer { from: nobody, asked: nobody, id, sequence, token: None })
+    Some(Answer { from: unknown, asked: unknown, id, sequence, token: None })
 }
 
 /// The ones' complement sum of RFC 1071; all parts but the last are of even length.
@@ -178,7 +178,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Of a request, IP header included; as small as ping's, so that it disturbs nobody.
+/// Of a request, IP header included; as small as ping's, so that it disturbs no other traffic.
 pub(super) const PACKET_BYTES: usize = 64;
 pub(super) const ECHO_REPLY_4: u8 = 0;
 pub(super) const EXCEEDED_4: u8 = 11;

@@ -2,7 +2,7 @@
 //!
 //! Answers are seen where they enter the device, before the classifier and the classes, so that the
 //! round-trip time has no part of what the host itself makes them wait. They are stamped by the
-//! kernel on arrival, so that it does not depend either on when somebody gets round to them.
+//! kernel on arrival, so that it does not depend either on when the thread reads them.
 //! Source: packet(7), socket(7), linux/filter.h.
 
 use std::io;
@@ -252,7 +252,7 @@ fn open(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

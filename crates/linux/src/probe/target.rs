@@ -1,11 +1,11 @@
-//! Who can be a reflector, if nobody names one.
+//! Which hosts can be reflectors if none is configured.
 //!
-//! The reflector must stand behind the access link, and no stranger shall be bothered. So requests
-//! go towards whoever the host receives most from already, but may make two hops only: the router
-//! at which they end, behind the gateway, says so. Where the second hop is still at home (a router
-//! behind a router, told by its address), the third is tried. If nobody answers, the gateway itself
-//! is asked, provided that it is no home's router: then it is the ISP's, and its answers wait in
-//! the queue of the access link too.
+//! The reflector must be behind the access link, and hosts of third parties must not be disturbed.
+//! So requests go towards the hosts from which most is received, but with a hop limit of two: the
+//! router behind the gateway at which they expire reports it. Where the second hop is still at home
+//! (a router behind a router, recognised by its address), the third is tried. If none answers, the
+//! gateway itself is asked, provided that it is no home's router: then it is the ISP's, and its
+//! answers wait in the queue of the access link too.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use crate::Error;
 use crate::net::link;
 use crate::net::netlink::{Netlink, Request, attribute};
 
-/// Somebody who could be asked.
+/// A host that could be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) to: IpAddr,

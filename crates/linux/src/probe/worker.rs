@@ -30,13 +30,13 @@ pub(super) struct Worker {
 }
 
 enum Phase {
-    /// Somebody is asked.
+    /// A reflector is asked.
     Asking(Aim),
     /// Looks who sends to this host.
     Listening { tap: Tap, sources: Sources, until: Time },
-    /// Tries whether somebody answers, and then the others.
+    /// Tries whether a candidate answers, and then the others.
     Trying { aim: Aim, trial: Box<Prober<Request, IpAddr>>, left: VecDeque<Candidate>, until: Time },
-    /// Nobody was found; looks again once the link is in use.
+    /// No reflector was found; looks again once the link is in use.
     Resting { until: Time },
 }
 
@@ -109,7 +109,7 @@ impl Worker {
         }
     }
 
-    /// When the next request is due, if somebody is asked.
+    /// When the next request is due, if there is a reflector or a candidate.
     fn next_send(&self) -> Option<Time> {
         match &self.phase {
             Phase::Asking(_) => Some(lock(&self.shared).prober.next_send()),
@@ -118,7 +118,7 @@ impl Worker {
         }
     }
 
-    /// Does something with the schedule of whoever is asked: a candidate's, or the probe's own.
+    /// Does something with the current schedule: a candidate's, or the probe's own.
     fn with_prober(&mut self, work: impl FnOnce(&mut Prober<Request, IpAddr>)) {
         match &mut self.phase {
             Phase::Trying { trial, .. } => work(trial),

@@ -22,7 +22,7 @@ impl Ifb {
     /// Makes the intermediate device of `dev`, in place of what a killed daemon left.
     ///
     /// # Errors
-    /// [`Error::Occupied`] if somebody else has a device of that name.
+    /// [`Error::Occupied`] if a device of that name exists that is not fairweir's.
     pub(crate) fn create(netlink: &mut Netlink, dev: &str) -> Result<Ifb, Error> {
         let name = name(dev);
         if let Some(old) = link::find_with(netlink, &name)? {
@@ -131,7 +131,7 @@ pub fn leftovers() -> Result<Vec<String>, Error> {
     Ok(devices)
 }
 
-/// Refuses if somebody else has the name of our intermediate device.
+/// Refuses if the device of that name is not our intermediate device.
 pub(crate) fn refuse_if_foreign(found: &Link, dev: &str) -> Result<(), Error> {
     if is_ours(found, dev) {
         return Ok(());

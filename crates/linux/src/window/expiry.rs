@@ -16,6 +16,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Program, ProgramHandle};
 use crate::bpf::abi::{Config, Plain};
 use crate::bpf::{KEY, Programs, bpf_error};
 use crate::classify::cgroup;
+use crate::doctor::BTF;
 use crate::net::netns::Netns;
 use crate::{Error, monotonic_now};
 
@@ -74,6 +75,14 @@ impl ExpiryProgram {
         let id = Program::id_from_fd(program.as_fd()).ok()?;
         Some(ExpiryProgram { id, descriptor: program.as_fd().try_clone_to_owned().ok()? })
     }
+}
+
+/// Whether the program also lifts the bounds of connections that are open already: an iterator can
+/// set a socket's callbacks (`hold` in `bpf/expire.h`).
+pub(crate) fn reaches_open_connections() -> bool {
+    // The name of the option is in the kernel's type information, which has no other trace of it.
+    let types = std::fs::read(BTF).unwrap_or_default();
+    types.windows(CALLBACKS_OPTION.len()).any(|part| part == CALLBACKS_OPTION)
 }
 
 /// Detaches the program behind `descriptor` after its host was killed. Nothing happens if it is not
@@ -178,6 +187,8 @@ fn detach(cgroup: &File, program: &impl AsFd) -> Result<(), Error> {
     }
 }
 
+/// An option of bpf_setsockopt since Linux 6.12.
+const CALLBACKS_OPTION: &[u8] = b"\0TCP_BPF_SOCK_OPS_CB_FLAGS\0";
 /// In `bpf/expire.h`.
 const NAME: &str = "fairweir_expire";
 /// The most programs that a cgroup has of a kind. Source: BPF_CGROUP_MAX_PROGS of Linux.

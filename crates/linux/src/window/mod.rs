@@ -28,7 +28,7 @@ pub(crate) mod expiry;
 
 /// The part of a [`Host`] that watches connections; it costs nothing before it is asked for.
 pub(crate) enum WindowEnforcer {
-    /// Nobody asked yet.
+    /// Not asked for yet.
     Asleep,
     /// The kernel lacks something; this is told among the limits.
     Lacking,
@@ -169,7 +169,7 @@ impl Host {
         released
     }
 
-    /// From the first time that somebody asks. What cannot be had is a limit and no error.
+    /// Starts to watch, at the first request. What the kernel lacks becomes a limit, not an error.
     fn wake_windows(&mut self) -> Result<(), Error> {
         if self.programs.parts() != Parts::All {
             self.windows = WindowEnforcer::Lacking;
@@ -193,6 +193,13 @@ impl Host {
             Err(e) => {
                 self.limits.push(format!("connections begin with the kernel's own window: {e}"));
             }
+        }
+        if !expiry::reaches_open_connections() {
+            self.limits.push(
+                "connections opened before the daemon started keep their bounds if daemon and guard \
+                 are killed together (needs kernel 6.12)"
+                    .to_owned(),
+            );
         }
         self.windows = WindowEnforcer::Awake(awake);
         Ok(())

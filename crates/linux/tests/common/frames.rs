@@ -5,7 +5,7 @@ use std::net::IpAddr;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 
-/// A frame of a flow between a subscriber and somebody else.
+/// A frame of a flow between a subscriber and a remote host.
 #[derive(Clone, Debug)]
 pub(crate) struct Wire {
     pub(crate) source: IpAddr,

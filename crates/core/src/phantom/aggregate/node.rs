@@ -4,7 +4,7 @@ use super::State;
 use crate::phantom::UNIT_BITS;
 use crate::phantom::plan::Plan;
 
-/// Bytes as units per weight, of which `inverse` is 2³² / weight. Rounded down, so that nobody owes
+/// Bytes as units per weight, of which `inverse` is 2³² / weight. Rounded down, so that no child owes
 /// more than was accepted; it is less by at most a unit and 2⁻³² of it per weight.
 pub(super) fn per_weight(bytes: u64, inverse: u64) -> u64 {
     (bytes * inverse) >> (32 - UNIT_BITS)
@@ -124,8 +124,8 @@ impl State<'_> {
 
     /// All busy children get service by weight; what one no longer needs goes to the others.
     ///
-    /// Whoever is empty at the virtual time that all of them would reach together surely is; it is
-    /// served and leaves, and the others share the rest, until nobody leaves.
+    /// A child that is empty at the virtual time that all of them would reach together surely is; it
+    /// is served and leaves, and the others share the rest, until none leaves.
     #[inline(always)]
     fn serve_by_weight(&mut self, plan: &Plan, index: usize, units: u64) {
         let mut units = units + u64::from(self.inners[index].carry);

@@ -7,7 +7,7 @@
 //! window, beyond its limit. It is armed again when the backlog has fallen clearly, or after a
 //! second. If the backlog stays above the limit, others share the queue or the sender has not
 //! understood: the next signal comes sooner each time, as in CoDel. There is no signal while the leaf
-//! hardly accepts more than it is served, for then somebody has slowed down already. Beyond the grace
+//! hardly accepts more than it is served, for then a sender has slowed down already. Beyond the grace
 //! everything is dropped; there is none in a window in which burst control had to fill the queue.
 
 use super::State;

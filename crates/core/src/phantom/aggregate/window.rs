@@ -2,7 +2,7 @@
 //! long is filled.
 //!
 //! One window for a whole subscriber, begun by its first packet after the last one's end, so that
-//! nobody needs a timer, and a leaf needs no time of its own. So a sender that does not pace, whose
+//! no timer is needed, and a leaf needs no time of its own. So a sender that does not pace, whose
 //! packets come in a clump for each round trip, makes windows of whole round trips; what a leaf may
 //! accept is judged by the length of the window before, up to three times the shortest: so a sender
 //! that comes back from a retransmission timeout may catch up.

@@ -153,7 +153,7 @@ impl<T> Shapers<T> {
     }
 
     /// Reads what enqueuing will read; see [`Slot::touch`](super::super::aggregate::Slot::touch).
-    /// Which packets leave next nobody knows yet.
+    /// Which packets leave next is not known yet.
     #[inline]
     pub fn touch(&self, aggregate: usize, leaf: usize) -> u64 {
         let owner = &self.aggregates[aggregate];

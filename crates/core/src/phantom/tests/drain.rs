@@ -217,7 +217,7 @@ proptest! {
         for packet in packets(&plan, &steps) {
             let after = backlogs(&aggregate, &plan, packet.at);
             let busy = ranks.iter().position(|rank| after[rank.clone()].iter().any(|b| *b > 1.0));
-            // Whoever waits now waited since the packet before, as there was none between.
+            // What waits now has waited since the packet before, as there was none between.
             for rank in ranks.iter().skip(busy.map_or(3, |busy| busy + 1)) {
                 for leaf in rank.clone() {
                     let served = before[leaf] - after[leaf];

@@ -96,7 +96,7 @@ impl Node {
     }
 
     /// Serves byte by byte: of each byte every busy child gets its part, and what it cannot use
-    /// waits for the next byte. Returns what nobody could use.
+    /// waits for the next byte. Returns what no child could use.
     pub(super) fn serve_bytewise(&self, left: &mut [f64], service: u64) -> f64 {
         let mut spare = 0.0;
         for _ in 0..service {
@@ -153,7 +153,7 @@ fn until_one_is_empty(children: &[(u128, Node)], left: &mut [u128], service: u12
         let part = if is_empty { *backlog } else { step * weight / sum };
         used += child.serve(left, part.min(service - used));
     }
-    // Too little for all busy children to get anything: whoever is first gets it.
+    // Too little for all busy children to get anything: the first gets it.
     match used {
         0 => busy().next().map_or(service, |((_, child), _)| child.serve(left, service)),
         _ => used,
@@ -177,7 +177,7 @@ pub(super) struct FluidShaper {
 pub(super) enum Fit {
     Yes,
     No,
-    /// Within a few bytes: whoever rounds may say either.
+    /// Within a few bytes: rounding decides.
     Barely,
 }
 

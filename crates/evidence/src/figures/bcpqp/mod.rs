@@ -65,7 +65,7 @@ impl By {
     }
 }
 
-/// A scenario in which nobody controls at home.
+/// A scenario without control at home.
 fn scenario(name: &'static str) -> Point {
     Point::new(name, Control::None)
 }

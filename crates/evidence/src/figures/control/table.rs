@@ -48,7 +48,7 @@ fn way(point: &Point) -> String {
     by.map_or_else(|| point.control.to_string(), |by| format!("{}, {by}", point.control))
 }
 
-/// What somebody in front of a screen notices.
+/// What a user in front of a screen notices.
 fn experience(point: &Point, played: &Played) -> String {
     let (quality, load) = (played.measure(point, film), played.measure(point, load_median));
     match (quality.mean().is_nan(), load.mean().is_nan()) {

@@ -6,7 +6,7 @@ use fairweir_core::units::{Rate, Span};
 use proptest::prelude::*;
 
 use super::*;
-use crate::isp::address::parse_address;
+use fairweir_config::isp::address::parse_address;
 
 fn plan(name: &str, mbit: u64) -> PlanEntry {
     PlanEntry {
@@ -43,7 +43,7 @@ fn an_address_belongs_to_one_subscriber_and_the_error_names_him() {
         assert!(error.to_string().contains("belongs to subscriber `alice`"), "{error}");
         assert_eq!(error.key(), "addresses");
     }
-    // A prefix around somebody's address is fine: the longest wins.
+    // A prefix may contain another subscriber's address: the longest wins.
     let around = subscriber("bob", &["192.0.2.0/24", "2001:db8::/48", "2001:db8::1"], "fast");
     registry.apply(&[Change::Add(around)]).unwrap();
 }

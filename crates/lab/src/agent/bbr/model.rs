@@ -6,7 +6,7 @@
 //! of gains probe for more and drain it again, and PROBE_RTT goes down to four packets for 200 ms if
 //! no smaller RTT was seen for ten seconds.
 //!
-//! Whoever asks sees one [`window`](Model::window): what is in flight and, on top, the *credit*,
+//! The caller sees one [`window`](Model::window): what is in flight and, on top, the *credit*,
 //! which each ACK fills by the pacing rate times the time since the last one, and each packet
 //! empties. So the path's own clock, the ACKs, spaces the packets, and the queue grows and shrinks
 //! as if they were paced. In STARTUP the congestion window alone counts.

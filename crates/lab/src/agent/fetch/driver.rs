@@ -2,7 +2,7 @@
 //!
 //! The application is the simulator's, a state machine that says what it wants of connections by
 //! their slots. Here a slot is a TCP connection, and a request is a packet that says how much the
-//! server shall write. One thread does it all: it waits for sockets or for the application's next
+//! server has to write. One thread does it all: it waits for sockets or for the application's next
 //! deadline, whichever comes first, tells the application what happened, and does what it wants.
 
 use std::io::{self, ErrorKind, Read, Write};

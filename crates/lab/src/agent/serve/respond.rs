@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::job::Job;
 
 pub(in super::super) fn respond(mut stream: TcpStream, _: &Job, _: Clock) -> io::Result<()> {
-    // The end of an answer shall not wait for the ACK of what is before it.
+    // The end of an answer must not wait for the ACK of what is before it.
     stream.set_nodelay(true)?;
     loop {
         let mut left = request::read(&mut stream)?;

@@ -8,39 +8,42 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::SubscriberSpec;
 use super::address::parse_address;
-use super::registry::SubscriberSpec;
-use fairweir_config::nearest;
+use crate::nearest;
 
 /// A good row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub struct Row {
     /// Counted from 1.
-    pub(super) line: usize,
-    pub(super) columns: Columns,
-    pub(super) subscriber: SubscriberSpec,
+    pub line: usize,
+    /// Where its fields begin.
+    pub columns: Columns,
+    /// What it says.
+    pub subscriber: SubscriberSpec,
 }
 
 /// What is wrong with a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{line}:{column}: {key}: {what}")]
-pub(super) struct BadRow {
+pub struct BadRow {
     /// Counted from 1.
-    pub(super) line: usize,
+    pub line: usize,
     /// The first character of the field, counted from 1.
-    pub(super) column: usize,
+    pub column: usize,
     /// The column's name.
-    pub(super) key: String,
+    pub key: String,
     /// What was found and what is allowed.
-    pub(super) what: String,
+    pub what: String,
 }
 
 /// What a file says.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Table {
-    pub(super) rows: Vec<Row>,
-    /// By their lines.
-    pub(super) bad: Vec<BadRow>,
+pub struct Table {
+    /// Good rows, by their lines.
+    pub rows: Vec<Row>,
+    /// The others, by their lines.
+    pub bad: Vec<BadRow>,
 }
 
 const KEYS: [&str; 3] = ["name", "addresses", "plan"];
@@ -50,7 +53,7 @@ impl Table {
     ///
     /// # Errors
     /// If its first line does not name the columns; nothing else can be understood then.
-    pub(super) fn read(text: &str) -> Result<Table, BadRow> {
+    pub fn read(text: &str) -> Result<Table, BadRow> {
         let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line)).filter(says);
         let (line, header) = lines.next().ok_or_else(|| BadRow {
             line: 1,
@@ -82,18 +85,18 @@ impl Table {
 
 /// Where the fields of a row begin, counted from 1; far ones not exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Columns([u16; 3]);
+pub struct Columns([u16; 3]);
 
 impl Columns {
     /// That of a column by its name.
-    pub(super) fn of(self, key: &str) -> usize {
+    pub fn of(self, key: &str) -> usize {
         self.0[KEYS.iter().position(|k| *k == key).unwrap_or(0)].into()
     }
 }
 
 impl Row {
     /// What is wrong with it by other rules.
-    pub(super) fn bad(&self, key: &str, what: String) -> BadRow {
+    pub fn bad(&self, key: &str, what: String) -> BadRow {
         bad(self.line, self.columns.of(key), key, what)
     }
 }

@@ -1,19 +1,27 @@
-//! The operator's file: where to police, and the plans and subscribers that the file knows.
+//! The files of `fairweir isp`: `isp.toml` with the section [isp], plans and subscribers, and a table
+//! of subscribers beside it ([`csv`]).
 
 use std::path::{Path, PathBuf};
 
-use fairweir_config::file::{Rules, Text, Trust};
-use fairweir_config::value::parse_dev;
-use fairweir_config::{ConfigError, MetricsAt, Placed, Table as TomlTable, VERSION};
+use ipnet::IpNet;
 use nix::unistd::{Gid, Group};
+use serde::{Deserialize, Serialize};
 
-use super::address::parse_address;
-use super::csv;
-use super::plan::PlanEntry;
-use super::registry::SubscriberSpec;
+use crate::file::{Rules, Text, Trust};
+use crate::table::Table as TomlTable;
+use crate::value::parse_dev;
+use crate::{ConfigError, MetricsAt, Placed, VERSION};
 
-/// Where the file lies if nobody says otherwise.
-pub(crate) const DEFAULT_PATH: &str = "/etc/fairweir/isp.toml";
+pub mod address;
+pub mod csv;
+mod plan;
+
+pub use plan::{NAME_MAX, PlanEntry, check_name};
+
+use address::{as_texts, parse_address};
+
+/// The main file if the command line names none.
+pub const DEFAULT_PATH: &str = "/etc/fairweir/isp.toml";
 
 /// Larger files are no list of subscribers: two million with two addresses each fit.
 const FILE_SIZE_MAX: u64 = 256 << 20;
@@ -26,52 +34,72 @@ const ISP_KEYS: [&str; 6] = ["device", "uplink", "hook", "overhead", "group", "m
 const DOCUMENT_KEYS: [&str; 5] = ["version", "isp", "plan", "subscriber", "subscribers"];
 const SUBSCRIBER_KEYS: [&str; 3] = ["name", "addresses", "plan"];
 
-/// A file, each part of it valid; whether the parts fit together, the registry says.
+/// A file whose parts are valid one by one. Whether they fit together is checked by the daemon's
+/// registry: each address belongs to one subscriber, each subscriber's plan exists.
 #[derive(Debug)]
-pub(super) struct IspFile {
-    pub(super) path: PathBuf,
+pub struct IspFile {
+    /// The main file, as the caller gave it.
+    pub path: PathBuf,
     text: Text,
-    pub(super) isp: IspSection,
-    pub(super) plans: Vec<(Origin, PlanEntry)>,
-    pub(super) subscribers: Vec<(Origin, SubscriberSpec)>,
+    /// Where and how to police.
+    pub isp: IspSection,
+    /// In the order of the file.
+    pub plans: Vec<(Origin, PlanEntry)>,
+    /// Those of the main file, then those of the table.
+    pub subscribers: Vec<(Origin, SubscriberSpec)>,
     /// The table of subscribers beside it.
-    pub(super) table: Option<PathBuf>,
+    pub table: Option<PathBuf>,
     /// For errors in it.
     table_text: Option<Text>,
 }
 
-/// Where a record stands.
+/// The place of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub enum Origin {
     /// So many bytes behind the beginning of the main file.
     File(usize),
     /// A row of the table.
     Table {
         /// Counted from 1.
         line: usize,
+        /// Where its fields begin.
         columns: csv::Columns,
     },
 }
 
+/// A subscriber as a file or a request has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubscriberSpec {
+    /// Unique.
+    pub name: String,
+    /// Whole addresses, or prefixes without host bits.
+    #[serde(with = "as_texts")]
+    pub addresses: Vec<IpNet>,
+    /// The name of a plan.
+    pub plan: String,
+}
+
 /// Table `[isp]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct IspSection {
+pub struct IspSection {
     /// The interface towards the subscribers.
-    pub(super) device: String,
+    pub device: String,
     /// The interface towards the Internet.
-    pub(super) uplink: Option<String>,
-    pub(super) hook: HookChoice,
+    pub uplink: Option<String>,
+    /// Where packets are policed.
+    pub hook: HookChoice,
     /// Bytes that each packet has on the wire beside those of its frame.
-    pub(super) overhead: i32,
+    pub overhead: i32,
     /// Who may use the socket beside root.
-    pub(super) group: Option<(String, Gid)>,
+    pub group: Option<(String, Gid)>,
     /// Where metrics are served by HTTP.
-    pub(super) metrics: Option<MetricsAt>,
+    pub metrics: Option<MetricsAt>,
 }
 
 /// Where packets are policed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum HookChoice {
+pub enum HookChoice {
     /// XDP if there is an uplink and both drivers can do it natively, else tcx.
     #[default]
     Auto,
@@ -82,7 +110,8 @@ pub(super) enum HookChoice {
 }
 
 impl HookChoice {
-    pub(super) fn name(self) -> &'static str {
+    /// As the file names it.
+    pub fn name(self) -> &'static str {
         match self {
             HookChoice::Auto => "auto",
             HookChoice::Xdp => "xdp",
@@ -96,11 +125,7 @@ impl IspFile {
     ///
     /// # Errors
     /// The first thing that is wrong: file, line, key, what is allowed.
-    pub(super) fn load(path: &Path) -> anyhow::Result<IspFile> {
-        Ok(IspFile::read(path)?)
-    }
-
-    fn read(path: &Path) -> Result<IspFile, ConfigError> {
+    pub fn load(path: &Path) -> Result<IspFile, ConfigError> {
         let mut file = IspFile::parse(read_text(path, Trust::OWNER)?, path)?;
         if let Some(table) = &file.table {
             let text = read_text(table, Trust::NOT_EVERYBODY)?;
@@ -144,14 +169,8 @@ impl IspFile {
 
     /// What is wrong with a record by the rules of the registry; `key` is one of a plan or of a
     /// subscriber.
-    pub(super) fn error(
-        &self,
-        origin: Origin,
-        section: &str,
-        key: &str,
-        what: &str,
-    ) -> anyhow::Error {
-        let error = match (origin, &self.table_text) {
+    pub fn error(&self, origin: Origin, section: &str, key: &str, what: &str) -> ConfigError {
+        match (origin, &self.table_text) {
             (Origin::Table { line, columns }, Some(table)) => {
                 table.error(line, Some(columns.of(key)), key, what)
             }
@@ -159,12 +178,11 @@ impl IspFile {
                 let line = self.text.line_of(offset);
                 self.text.error(line, None, &format!("{section}.{key}"), what)
             }
-        };
-        error.into()
+        }
     }
 
     /// The place of a record, for people.
-    pub(super) fn place(&self, origin: Origin) -> String {
+    pub fn place(&self, origin: Origin) -> String {
         match (origin, &self.table) {
             (Origin::Table { line, .. }, Some(table)) => format!("{}:{line}", table.display()),
             (Origin::File(offset) | Origin::Table { line: offset, .. }, _) => {
@@ -247,7 +265,7 @@ fn in_table(table: &Text, bad: &csv::BadRow) -> ConfigError {
 ///
 /// # Errors
 /// If it cannot be read, is too large, or is not UTF-8.
-pub(super) fn read_text(path: &Path, trust: Trust) -> Result<Text, ConfigError> {
+pub fn read_text(path: &Path, trust: Trust) -> Result<Text, ConfigError> {
     Text::read(path, &Rules { bytes_max: FILE_SIZE_MAX, trust, if_missing: "" })
 }
 

@@ -10,14 +10,14 @@ use std::fmt::Write as _;
 use std::io::{self, StdoutLock, Write};
 
 /// Standard output, where control characters other than line breaks and tabs are escaped.
-pub(crate) fn stdout() -> Plain<StdoutLock<'static>> {
+pub fn stdout() -> Plain<StdoutLock<'static>> {
     Plain(io::stdout().lock())
 }
 
 /// `text` with control characters other than line breaks and tabs escaped.
-pub(crate) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut plain, c| {
-        if is_obeyed(c) {
+        if is_escaped(c) {
             write!(plain, "\\u{:04x}", u32::from(c)).expect("invariant: a String takes all");
         } else {
             plain.push(c);
@@ -27,19 +27,25 @@ pub(crate) fn escaped(text: &str) -> String {
 }
 
 /// The same on one line.
-pub(crate) fn on_one_line(text: &str) -> String {
+pub fn on_one_line(text: &str) -> String {
     escaped(text).replace(['\n', '\t'], " ")
 }
 
-/// Control characters, and those that reorder the text around them. Source: Unicode 16, general
-/// category Cc; UAX #9, table "Bidirectional Character Types", explicit formatting.
-fn is_obeyed(c: char) -> bool {
-    let is_space = matches!(c, '\n' | '\t');
-    (c.is_control() && !is_space) || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+fn is_escaped(c: char) -> bool {
+    acts_on_terminal(c) && !matches!(c, '\n' | '\t')
+}
+
+/// Control characters, line separators, and marks that reorder the text around them. Source: Unicode
+/// 16, general categories Cc, Zl and Zp; UAX #9, table of directional formatting characters.
+pub(crate) fn acts_on_terminal(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{061c}')
+        || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// See [`stdout`].
-pub(crate) struct Plain<W>(W);
+#[derive(Debug)]
+pub struct Plain<W>(W);
 
 impl<W: Write> Write for Plain<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -7,38 +7,44 @@ use ipnet::IpNet;
 ///
 /// # Errors
 /// Says what would be right.
-pub(super) fn parse_address(text: &str) -> Result<IpNet, String> {
+pub fn parse_address(text: &str) -> Result<IpNet, String> {
     policy::parse_prefix(text.trim()).map_err(|e| e.to_string())
 }
 
 /// Refuses a prefix with host bits.
-pub(super) fn check_address(net: IpNet) -> Result<(), String> {
+///
+/// # Errors
+/// Says what would be right.
+pub fn check_address(net: IpNet) -> Result<(), String> {
     policy::check_prefix(net).map(drop).map_err(|e| e.to_string())
 }
 
 /// As people write it: whole addresses without a length.
-pub(super) fn address_text(net: &IpNet) -> String {
+pub fn address_text(net: &IpNet) -> String {
     if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
 }
 
 /// Addresses in JSON.
-pub(super) mod as_texts {
+pub mod as_texts {
     use ipnet::IpNet;
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
     use super::{address_text, parse_address};
 
-    pub(in crate::isp) fn serialize<S: Serializer>(
-        addresses: &[IpNet],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    /// As people write them.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<S: Serializer>(addresses: &[IpNet], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(addresses.iter().map(address_text))
     }
 
-    pub(in crate::isp) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<IpNet>, D::Error> {
+    /// Reads what [`serialize`] writes.
+    ///
+    /// # Errors
+    /// If an entry is neither an address nor a prefix.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
         let texts = Vec::<String>::deserialize(deserializer)?;
         texts.iter().map(|text| parse_address(text).map_err(D::Error::custom)).collect()
     }

@@ -1,27 +1,27 @@
 //! A plan of the operator: rates for download and upload, shared alike, under one name.
 
-use fairweir_config::ConfigError;
-use fairweir_config::plan::{ByMatch, KEYS, sharing};
-use fairweir_config::{Source, Table};
 use fairweir_core::phantom::{Class, Criterion, Plan, PlanError, PlanSpec, Share, Signal};
 use fairweir_core::units::{Rate, Span};
 use serde_json::{Value, json};
 
+use crate::plan::{ByMatch, KEYS, sharing};
+use crate::{ConfigError, Source, Table};
+
 /// A plan, valid: [`Plan::new`] takes what [`PlanEntry::specs`] returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PlanEntry {
+pub struct PlanEntry {
     /// Unique.
-    pub(super) name: String,
+    pub name: String,
     /// What subscribers may receive; `None` is not policed.
-    pub(super) download: Option<Rate>,
+    pub download: Option<Rate>,
     /// What they may send; `None` is not policed.
-    pub(super) upload: Option<Rate>,
-    /// The longest round-trip time whose connections shall reach the rates.
-    pub(super) rtt_max: Span,
+    pub upload: Option<Rate>,
+    /// The longest round-trip time whose connections can reach the rates.
+    pub rtt_max: Span,
     /// How senders are told.
-    pub(super) signal: Signal,
+    pub signal: Signal,
     /// Who gets what.
-    pub(super) share: Share,
+    pub share: Share,
 }
 
 impl PlanEntry {
@@ -29,7 +29,7 @@ impl PlanEntry {
     ///
     /// # Errors
     /// The first thing that is wrong with it.
-    pub(super) fn read(table: &mut Table<'_>) -> Result<PlanEntry, ConfigError> {
+    pub fn read(table: &mut Table<'_>) -> Result<PlanEntry, ConfigError> {
         let wanted = "a name, such as \"home-50\"";
         let name = table.text("name")?.ok_or_else(|| table.missing("name", wanted))?;
         check_name(&name.value).map_err(|e| name.place.error(e))?;
@@ -57,7 +57,7 @@ impl PlanEntry {
     }
 
     /// The keys of the table.
-    pub(super) fn keys() -> Vec<&'static str> {
+    pub fn keys() -> Vec<&'static str> {
         ["name", "download", "upload"].into_iter().chain(KEYS).collect()
     }
 
@@ -65,7 +65,7 @@ impl PlanEntry {
     ///
     /// # Errors
     /// The first thing that is wrong, with its key.
-    pub(super) fn from_json(value: &Value) -> Result<PlanEntry, String> {
+    pub fn from_json(value: &Value) -> Result<PlanEntry, String> {
         if !value.is_object() {
             return Err("plan: wanted an object, as `fairweir isp plan list --json` prints".into());
         }
@@ -83,7 +83,7 @@ impl PlanEntry {
     }
 
     /// What [`PlanEntry::from_json`] reads.
-    pub(super) fn to_json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let mut value = share_json(&self.share);
         value["name"] = json!(self.name);
         for (key, rate) in [("download", self.download), ("upload", self.upload)] {
@@ -97,7 +97,7 @@ impl PlanEntry {
     }
 
     /// What the kernel is to do for download and upload.
-    pub(super) fn specs(&self) -> [Option<PlanSpec>; 2] {
+    pub fn specs(&self) -> [Option<PlanSpec>; 2] {
         [self.download, self.upload].map(|rate| {
             rate.map(|rate| PlanSpec {
                 rate,
@@ -112,14 +112,14 @@ impl PlanEntry {
     ///
     /// # Errors
     /// [`PlanError`] if it was made otherwise than by reading.
-    pub(super) fn compile(&self) -> Result<[Option<Plan>; 2], PlanError> {
+    pub fn compile(&self) -> Result<[Option<Plan>; 2], PlanError> {
         let [download, upload] = self.specs();
         let made = |spec: Option<PlanSpec>| spec.map(|s| Plan::new(&s)).transpose();
         Ok([made(download)?, made(upload)?])
     }
 
     /// How the rate is shared, in a few words.
-    pub(super) fn policy(&self) -> String {
+    pub fn policy(&self) -> String {
         share_words(&self.share)
     }
 }
@@ -128,7 +128,7 @@ impl PlanEntry {
 ///
 /// # Errors
 /// Says what would be right.
-pub(super) fn check_name(name: &str) -> Result<(), String> {
+pub fn check_name(name: &str) -> Result<(), String> {
     let fits = |c: char| c.is_alphanumeric() || "-_.@:/+".contains(c);
     if (1..=NAME_MAX).contains(&name.len()) && name.chars().all(fits) {
         return Ok(());
@@ -140,7 +140,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// The longest name, in bytes.
-pub(super) const NAME_MAX: usize = 96;
+pub const NAME_MAX: usize = 96;
 
 /// TOML has no nulls; an absent key is the same.
 fn without_nulls(value: &Value) -> Value {
