@@ -226,6 +226,8 @@ fn shorten(table: &mut Table) {
 
 #[cfg(test)]
 mod tests {
+    use fairweir_core::units::Time;
+
     use super::super::generate;
     use super::*;
 
@@ -288,7 +290,11 @@ mod tests {
 
     #[test]
     fn a_shorter_run_has_no_event_after_its_end() {
-        let large = case_with(|case| case.table["link"].get("steps").is_some());
+        let large = case_with(|case| {
+            let scenario = case.played(Control::None).unwrap().scenario;
+            let steps = scenario.link.capacity.steps();
+            steps.last().is_some_and(|step| step.at > Time::ZERO + scenario.duration / 4 * 3)
+        });
         let mut table = large.table.clone();
         shorten(&mut table);
         let small = Case { table, ..large.clone() };
