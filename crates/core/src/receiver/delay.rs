@@ -171,8 +171,14 @@ impl DelayEstimator {
             (by_rtt, DelaySource::ReceiverRtt),
         ];
         let found = candidates.into_iter().find_map(|(e, source)| Some((e?, source)));
-        let known = found.filter(|(e, _)| e.is_settled).map(|(e, _)| e.least.max(0));
-        let known = known.or((queue == Queue::WasEmpty).then_some(0));
+        // One answer of a probe, or an RTT that lags, says nothing of the least of an interval.
+        let tells = |(e, source): &(Estimate, DelaySource)| {
+            e.is_settled && e.samples >= SAMPLES_MIN && *source != DelaySource::ReceiverRtt
+        };
+        let known = match queue {
+            Queue::WasEmpty => Some(0),
+            _ => found.filter(tells).map(|(e, _)| e.least.max(0)),
+        };
         if let Some((estimate, _)) = &found {
             self.noise.handle_estimate(estimate);
         }
@@ -209,8 +215,9 @@ impl DelayEstimator {
     }
 
     /// Whether a connection that transmits has a base that may contain a queue.
-    pub(super) fn is_unsettled(&self) -> bool {
-        self.connections.values().any(|base| base.transit.is_some() && !base.is_settled)
+    pub(super) fn is_unsettled(&self, now: Time) -> bool {
+        let mut transmitting = self.connections.values().filter(|base| base.seen_at == now);
+        transmitting.any(|base| base.transit.is_some() && !base.is_settled)
     }
 
     /// What is taken for a queue does not react to windows, so it is none: the path has become

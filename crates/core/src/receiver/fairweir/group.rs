@@ -112,8 +112,8 @@ impl Group {
             (GroupState::Lending, Some(self.rate_smoothed.scale(STREAM.0, STREAM.1)))
         } else if saturates {
             (GroupState::Saturating, None)
-        } else if let Some(percent) = seen.recovers_to {
-            (GroupState::Rising, Some(self.rate_smoothed.scale(percent, 100)))
+        } else if seen.is_recovering {
+            (GroupState::Rising, Some(self.rate_smoothed.scale(RECOVERING.0, RECOVERING.1)))
         } else if self.rate >= recent && self.rate > self.recent[0].scale(110, 100) {
             (GroupState::Rising, Some(self.rate.scale(RISING.0, RISING.1)))
         } else if seen.is_crowded {
@@ -217,9 +217,8 @@ pub(super) struct SeenConnections {
     pub(super) filled: Rate,
     /// More queues than shall: who does not fill its window may be held up by others.
     pub(super) is_crowded: bool,
-    /// Packets were lost to one of them lately, where that is what limits them: so many percent of
-    /// its rate it may need soon.
-    pub(super) recovers_to: Option<u64>,
+    /// Packets were lost to one of them lately, where that is what limits them.
+    pub(super) is_recovering: bool,
     /// L2 rate of those that began a short time ago, and how many began in this tick.
     pub(super) young: Rate,
     pub(super) begun: u32,
@@ -248,6 +247,8 @@ const RISING: (u64, u64) = (4, 1);
 /// What lends keeps so much more than it uses, so that it can grow: the others' windows have room
 /// for what it leaves.
 const LENDING: (u64, u64) = (108, 100);
+/// And one whose senders have slowed down after a loss.
+const RECOVERING: (u64, u64) = (3, 2);
 /// A group that has been active for so many ticks, in about three seconds of which so many
 /// connections began, is taken to want so much more than it has on average.
 const STREAM_TICKS: u32 = 8;

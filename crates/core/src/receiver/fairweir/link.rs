@@ -73,6 +73,10 @@ pub(super) struct Tick {
     pub(super) queue: Span,
     /// The longest round trip: what is changed shows after it.
     pub(super) rtt: Span,
+    /// What the user wants the queue to be, with the path's noise.
+    pub(super) latency: Span,
+    /// The largest packet.
+    pub(super) packet: Bytes,
 }
 
 /// What a tick says of the link.
@@ -150,6 +154,10 @@ impl Link {
         if u64::from(seen.samples) < u64::from(SAMPLES_MIN) * more && seen.span < GATHER_MAX * more {
             return Verdict::Gather;
         }
+        // Windows of long round trips arrive in clumps, between which the link rests.
+        if seen.span + TICK / 2 < tick.rtt.min(GATHER_MAX) {
+            return Verdict::Gather;
+        }
         let seen = std::mem::take(&mut self.seen);
         let total = Rate::from_volume(seen.volume, seen.span);
         // Over about a round trip.
@@ -173,7 +181,9 @@ impl Link {
     fn handle_busy(&mut self, tick: &Tick, total: Rate, least: Span, sources: u32) -> Verdict {
         self.creep = CREEP_MIN;
         self.busy_at = tick.at;
-        let is_deep = least > tick.queue * DEEP;
+        // As the target would be if the link were what it was.
+        let packets = self.recent.0.max(LEARN_MIN).time_to_send(tick.packet * 2);
+        let is_deep = least > tick.latency.max(packets) * DEEP;
         self.deep = self.deep.filter(|_| is_deep).or(is_deep.then_some((tick.at, least)));
         if let Some((since, at_first)) = self.deep
             && tick.at.since(since) > DEEP_FOR.max(tick.rtt * 8)
@@ -220,10 +230,10 @@ impl Link {
         fall.steep = if is_steep { fall.steep + 1 } else { 0 };
         (fall.least_last, fall.total_last) = (least, total);
         let Fall { from: highest, least: before, conclusions, steep, .. } = *fall;
-        if steep >= STEEP_CONCLUSIONS && least > before + GROWN {
+        if steep >= STEEP_CONCLUSIONS {
             self.fall = None;
             self.capacity = Some(highest);
-            return Verdict::Rivals;
+            return if least > before + GROWN { Verdict::Rivals } else { Verdict::NoQueue };
         }
         if steep > 1 {
             // It may be lost to others: then the less is yielded to them, the better.
@@ -272,7 +282,8 @@ impl Link {
         let queues = tick.delay.is_some_and(|d| d.value > tick.queue / 4);
         // Windows that hold less than is believed are opened first.
         let is_used = self.arrived >= from.scale(USED.0, USED.1);
-        if !seen.is_wanted || held || queues || !is_used {
+        let is_wanted = seen.is_wanted || self.arrived >= from.scale(FULL.0, FULL.1);
+        if !is_wanted || held || queues || !is_used {
             return Verdict::Rest;
         }
         if from < self.recent.0.scale(9, 10) {
@@ -319,9 +330,11 @@ const CREEP_MIN: u64 = 30;
 const CREEP_MAX: u64 = 1_000;
 /// At least so many if it was a tenth more within this time.
 const CREEP_BACK: u64 = 300;
-const RECENT_FOR: Span = Span::secs(20);
+const RECENT_FOR: Span = Span::secs(60);
 /// Only if this part of it arrives.
 const USED: (u64, u64) = (90, 100);
+/// If this part of it arrives, somebody would take more.
+const FULL: (u64, u64) = (97, 100);
 /// Not within this time after the link was busy.
 const CREEP_AFTER: Span = Span::millis(500);
 /// So many sources of delays are believed without the received rate.

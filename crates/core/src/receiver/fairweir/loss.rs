@@ -113,15 +113,6 @@ impl Losses {
         !matches!(self.state, State::Watch { .. })
     }
 
-    /// How many times its rate a group is kept free that lost packets, in percent: the more, the longer
-    /// the others have hindered it. A policer with phantom queues remembers what they sent.
-    pub(super) fn room_percent(&self) -> u64 {
-        let State::Limit(ceiling) = self.state else { return 100 };
-        let last = self.recent.back().map_or(ceiling.since, |i| i.at);
-        let seconds = last.since(ceiling.since).as_nanos() / 1_000_000_000;
-        200 + (seconds * 15).min(300)
-    }
-
     /// Whether that is only being tested.
     pub(super) fn is_testing(&self) -> bool {
         matches!(self.state, State::Test(_))
@@ -346,9 +337,9 @@ const STEP_MAX: u64 = 80;
 /// If less than this part of it arrives, it is not what drops, unless that goes on.
 const BELOW: (u64, u64) = (85, 100);
 /// After this so much must arrive of what arrived before there was a ceiling.
-const JUDGED_FROM: Span = Span::secs(35);
-const JUDGED_UNTIL: Span = Span::secs(50);
-const HARMLESS: (u64, u64) = (75, 100);
+const JUDGED_FROM: Span = Span::secs(12);
+const JUDGED_UNTIL: Span = Span::secs(30);
+const HARMLESS: (u64, u64) = (88, 100);
 /// How far it is lowered by a loss.
 const CUT: (u64, u64) = (98, 100);
 /// What was good is as good as what was lost at from this part on.

@@ -93,6 +93,8 @@ struct Drain {
     last_at: Time,
     /// Whether it is to be repeated soon.
     is_urgent: bool,
+    /// How many in a row were urgent.
+    urgent: u32,
 }
 
 impl Fairweir {
@@ -173,6 +175,8 @@ impl Fairweir {
                 is_wanted: self.is_wanted(),
                 queue: self.queue_target(),
                 rtt: self.delay.rtt_base_max().unwrap_or(Span::ZERO),
+                latency: self.latency + self.noise,
+                packet: self.packet,
             })
         };
         let act = match verdict {
@@ -372,7 +376,7 @@ impl Fairweir {
                 SeenConnections {
                     filled: Rate::ZERO,
                     is_crowded,
-                    recovers_to: None,
+                    is_recovering: false,
                     young: Rate::ZERO,
                     begun: 0,
                     bounded: Rate::ZERO,
@@ -386,11 +390,7 @@ impl Fairweir {
             let lossy = |at: Time| observation.at.since(at) < RECOVERS_FOR;
             let is_limited = self.losses.is_limiting() && !self.losses.is_testing();
             if connection.lossy_at.is_some_and(lossy) {
-                if is_limited {
-                    seen.recovers_to = Some(self.losses.room_percent());
-                } else if self.rivals.are_there() {
-                    seen.recovers_to = Some(RIVALLED);
-                }
+                seen.is_recovering |= is_limited || self.rivals.are_there();
             }
             if observation.at.since(connection.begun_at) < YOUNG {
                 seen.young += connection.rate;
@@ -442,8 +442,10 @@ impl Fairweir {
     }
 
     fn start_drain(&mut self, now: Time) {
-        let is_urgent = self.drain.is_urgent || self.delay.is_unsettled();
-        let interval = if is_urgent { DRAIN_SOON } else { DRAIN_INTERVAL };
+        let is_urgent = self.drain.is_urgent || self.delay.is_unsettled(now);
+        // What does not help is repeated less and less often.
+        let soon = DRAIN_SOON * (1 << self.drain.urgent.min(4));
+        let interval = if is_urgent { soon.min(DRAIN_INTERVAL) } else { DRAIN_INTERVAL };
         let bounds = self.link.capacity().is_some()
             && self.enforce != Enforce::Htb
             && !self.losses.is_limiting()
@@ -456,8 +458,12 @@ impl Fairweir {
         }
         let rtt = self.delay.rtt_base_max().unwrap_or(Span::ZERO);
         let ticks = rtt.as_nanos() / TICK.as_nanos() + 1;
-        self.drain =
-            Drain { ticks_left: ticks.min(DRAIN_TICKS_MAX) as u32, last_at: now, is_urgent: false };
+        self.drain = Drain {
+            ticks_left: ticks.min(DRAIN_TICKS_MAX) as u32,
+            last_at: now,
+            is_urgent: false,
+            urgent: if is_urgent { self.drain.urgent + 1 } else { 0 },
+        };
     }
 
     // --------------------------------------------------------------------------------------------
@@ -566,8 +572,6 @@ const QUIET_MAX: Rate = Rate::kbit(250);
 /// The queue that a short buffer is given is never less, and grows by this part each tick.
 const SHORT_MIN: Span = Span::millis(2);
 const SHORT_FORGOTTEN: u64 = 400;
-/// Beside rivals a group that lost packets may need so many percent of its rate soon.
-const RIVALLED: u64 = 150;
 /// Connections are young until then.
 const YOUNG: Span = Span::millis(1_500);
 /// For so long a sender grows back after a loss, as cubic does.
