@@ -30,9 +30,11 @@ pub(super) struct Group {
     /// is its share.
     pub(super) correction: u64,
     saturated_ticks: u32,
-    /// How many ticks it has been active lately, and how many of its connections began (times 16).
+    /// How many ticks it has been active lately, and held by its class in a row.
     busy_ticks: u32,
-    begun: u32,
+    held_ticks: u32,
+    /// L2 rate of connections that are not young, smoothed over two seconds.
+    old: Rate,
     /// Ticks since its class dropped anything.
     clean_ticks: u32,
     /// What arrives outside of connections whose windows can be bounded.
@@ -73,7 +75,8 @@ impl Group {
             correction: NO_CORRECTION,
             saturated_ticks: 0,
             busy_ticks: 0,
-            begun: 0,
+            held_ticks: 0,
+            old: Rate::ZERO,
             clean_ticks: CLEAN_TICKS,
             unbounded: Rate::ZERO,
         }
@@ -98,7 +101,8 @@ impl Group {
         let is_held = sample.drops > 0 || sample.backlog > seen.packet * BACKLOG_PACKETS;
         self.see_defiance(sample.drops > 0);
         self.clean_ticks = if sample.drops > 0 { 0 } else { self.clean_ticks.saturating_add(1) };
-        let is_stream = self.see_stream(&seen);
+        self.held_ticks = if is_held { self.held_ticks.saturating_add(1) } else { 0 };
+        let is_stream = self.see_stream(&seen) && self.held_ticks < HELD_TICKS;
         let recent = self.recent.iter().copied().max().unwrap_or(Rate::ZERO);
         // Connections that are nothing beside the others of the group do not speak for it.
         let fills = seen.filled > Rate::ZERO && seen.filled * 10 >= self.rate;
@@ -127,16 +131,14 @@ impl Group {
     }
 
     /// Whether it has been a stream of short connections for some time: what each tick sees of it is
-    /// chance, and others cannot follow it.
+    /// chance, and others cannot follow it. The shortest are gone before anybody sees them.
     fn see_stream(&mut self, seen: &SeenConnections) -> bool {
         self.busy_ticks = match self.rate > Rate::ZERO {
             true => (self.busy_ticks + 1).min(STREAM_TICKS * 2),
             false => self.busy_ticks.saturating_sub(3),
         };
-        self.begun = self.begun - self.begun / 16 + seen.begun.min(1_000);
-        self.busy_ticks >= STREAM_TICKS
-            && self.begun >= STREAM_BEGUN
-            && seen.young * 2 > self.rate
+        self.old = self.old.scale(9, 10) + seen.old / 10;
+        self.busy_ticks >= STREAM_TICKS && self.old * 2 < self.rate_smoothed
     }
 
     /// Who sends far more than it may although it is dropped, and always as much, reacts to nothing:
@@ -219,9 +221,8 @@ pub(super) struct SeenConnections {
     pub(super) is_crowded: bool,
     /// Packets were lost to one of them lately, where that is what limits them.
     pub(super) is_recovering: bool,
-    /// L2 rate of those that began a short time ago, and how many began in this tick.
-    pub(super) young: Rate,
-    pub(super) begun: u32,
+    /// L2 rate of those that began some time ago.
+    pub(super) old: Rate,
     /// L2 rate of all whose windows are bounded.
     pub(super) bounded: Rate,
     /// The largest packet.
@@ -249,9 +250,9 @@ const RISING: (u64, u64) = (4, 1);
 const LENDING: (u64, u64) = (108, 100);
 /// And one whose senders have slowed down after a loss.
 const RECOVERING: (u64, u64) = (3, 2);
-/// A group that has been active for so many ticks, in about three seconds of which so many
-/// connections began, is taken to want so much more than it has on average.
+/// A stream of short connections that has lasted for so many ticks is taken to want so much more
+/// than it has on average, unless its class holds it back for some ticks in a row.
 const STREAM_TICKS: u32 = 8;
-const STREAM_BEGUN: u32 = 4;
+const HELD_TICKS: u32 = 3;
 const STREAM: (u64, u64) = (5, 4);
 const DEFIANT_TICKS: u32 = 10;

@@ -211,7 +211,9 @@ impl Fairweir {
             group::centre_corrections(&mut self.groups);
         }
         if let Some(delay) = delay
-            && !matches!(act, Act::Measure | Act::Drain | Act::Learn { .. })
+            && self.drain.ticks_left == 0
+            && drained != Queue::Drained
+            && !matches!(act, Act::Learn { .. })
             && !self.losses.is_limiting()
             && !self.rivals.are_there()
         {
@@ -377,8 +379,7 @@ impl Fairweir {
                     filled: Rate::ZERO,
                     is_crowded,
                     is_recovering: false,
-                    young: Rate::ZERO,
-                    begun: 0,
+                    old: Rate::ZERO,
                     bounded: Rate::ZERO,
                     packet,
                 };
@@ -392,9 +393,8 @@ impl Fairweir {
             if connection.lossy_at.is_some_and(lossy) {
                 seen.is_recovering |= is_limited || self.rivals.are_there();
             }
-            if observation.at.since(connection.begun_at) < YOUNG {
-                seen.young += connection.rate;
-                seen.begun += u32::from(connection.begun_at == observation.at);
+            if observation.at.since(connection.begun_at) >= YOUNG {
+                seen.old += connection.rate;
             }
             if connection.is_filled {
                 seen.filled += connection.rate;
