@@ -29,7 +29,7 @@ use super::{
     CONNECTIONS_MAX, ConnectionSample, DelaySample, DelaySource, Observation, ProbeSample,
     TransitSample,
 };
-use crate::units::{Span, Time};
+use crate::units::{Bytes, Span, Time};
 
 /// Bases of the connections and of the probe.
 #[derive(Clone, Debug, Default)]
@@ -94,6 +94,8 @@ struct Base {
     rtt: Option<Span>,
     /// Whether it was taken while the queue was empty, or known from others.
     is_settled: bool,
+    /// Whether it received a part that matters when it was seen last.
+    is_busy: bool,
     seen_at: Time,
 }
 
@@ -161,7 +163,7 @@ impl DelayEstimator {
             self.renew(&observation.connections);
         }
         let by_stamps = self.by_stamps(&observation.connections);
-        let by_rtt = self.by_rtt(&observation.connections);
+        let by_rtt = self.by_rtt(observation);
         let by_probe = observation.probe.and_then(|probe| self.by_probe(now, &probe));
         let enough = |estimate: &Estimate| estimate.samples >= SAMPLES_MIN;
         let candidates = [
@@ -209,9 +211,10 @@ impl DelayEstimator {
         self.connections.get(&id)?.rtt
     }
 
-    /// The largest RTT without the queue.
+    /// The largest RTT without the queue, of connections that receive a part that matters.
     pub(super) fn rtt_base_max(&self) -> Option<Span> {
-        self.connections.values().filter_map(|base| base.rtt).max()
+        let busy = self.connections.values().filter(|base| base.is_busy);
+        busy.filter_map(|base| base.rtt).max().map(|rtt| rtt.min(RTT_MAX))
     }
 
     /// Whether a connection that transmits has a base that may contain a queue.
@@ -263,14 +266,17 @@ impl DelayEstimator {
         known: Option<i64>,
         queue: Option<i64>,
     ) {
+        let segments = connections.iter().map(|c| c.segments).fold(0, u64::saturating_add);
         for sample in connections {
             let base = self.connections.entry(sample.id).or_insert(Base {
                 transit: None,
                 rtt: None,
                 is_settled: false,
+                is_busy: false,
                 seen_at: now,
             });
             base.seen_at = now;
+            base.is_busy = sample.segments > 0 && sample.segments * BUSY_PART >= segments;
             if let Some(transit) = plausible(sample) {
                 let seen = transit.min_ns - if base.is_settled { 0 } else { known.unwrap_or(0) };
                 base.transit = Some(base.transit.map_or(seen, |old| old.min(seen)));
@@ -298,8 +304,13 @@ impl DelayEstimator {
         combine(estimates.collect())
     }
 
-    fn by_rtt(&self, connections: &[ConnectionSample]) -> Option<Estimate> {
-        let estimates = connections.iter().filter_map(|sample| {
+    /// RTTs of connections that received something, but for those of groups whose class delays them.
+    fn by_rtt(&self, observation: &Observation) -> Option<Estimate> {
+        let is_free = |sample: &&ConnectionSample| {
+            let group = observation.groups.get(sample.group);
+            sample.segments > 0 && group.is_none_or(|g| g.backlog == Bytes::ZERO && g.drops == 0)
+        };
+        let estimates = observation.connections.iter().filter(is_free).filter_map(|sample| {
             let base = self.connections.get(&sample.id)?;
             let beyond = sample.rtt?.as_nanos() as i64 - base.rtt?.as_nanos() as i64;
             // One smoothed number at the end of the interval says little of its least.
@@ -412,6 +423,10 @@ const BURSTS_NS: i64 = 2_500_000;
 const DRIFT_NS: i64 = 3_000_000;
 /// No path is shorter than what timestamps tell apart.
 pub(super) const RTT_MIN: Span = Span::millis(1);
+/// RTTs beyond are pauses of the application.
+const RTT_MAX: Span = Span::secs(1);
+/// A connection counts that receives one of so many packets.
+const BUSY_PART: u64 = 16;
 /// A connection's RTT until it is known.
 pub(super) const RTT_GUESS: Span = Span::millis(50);
 /// A connection without payload for this long is new when it comes back.

@@ -208,6 +208,9 @@ impl Link {
             self.trusted = self.trusted.max(Some(total));
             return noted(from, total, Act::Measured { from, to: total });
         }
+        // RTTs of the receiver are smoothed and lag: a queue that is gone still shows in them.
+        let lags = tick.delay.is_some_and(|d| d.source == DelaySource::ReceiverRtt);
+        let total = if lags { total.max(from.scale(LAGGING.0, LAGGING.1)) } else { total };
         // While nobody would take more, a probe's delay may be another one's queue, and of little
         // traffic every packet may have met the noise of its path.
         let by_probe = tick.delay.is_some_and(|d| d.source == DelaySource::Probe);
@@ -325,6 +328,8 @@ const BUSY_PART: (u64, u64) = (2, 10);
 const LEARN_MIN: Rate = Rate::kbit(20);
 /// Changes by less than a twentieth are no news.
 const NOTED: (u64, u64) = (105, 100);
+/// A source that lags lowers the estimate by no more at once.
+const LAGGING: (u64, u64) = (95, 100);
 /// The estimate creeps up so many thousandths a second, the longer the faster.
 const CREEP_MIN: u64 = 30;
 const CREEP_MAX: u64 = 1_000;
