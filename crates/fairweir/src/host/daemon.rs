@@ -255,6 +255,7 @@ impl Daemon {
         let observation =
             Observation { at: read_at, interval, groups: samples, connections, probe };
         self.control.decide(&observation);
+        self.delay.handle_decision(self.control.decision().delay, read_at);
         log_tick(&observation, self.control.decision());
         let received: Bytes = observation.groups.iter().map(|g| g.received).sum();
         let received = Rate::from_volume(received, interval);
