@@ -250,6 +250,7 @@ impl Carrier {
             self.outcome.samples.record_departure(departure.at, class, size, departure.sojourn);
             self.outcome.write(&self.acc0, &body, departure.at, self.clock);
         }
+        self.record_drops();
         while let Some(Reverse(delayed)) = pop_due(&mut self.to_acc0, now) {
             self.outcome.write(&self.acc0, &delayed.ip, delayed.due, self.clock);
         }
@@ -289,7 +290,14 @@ impl Carrier {
     }
 
     fn enqueue(&mut self, at: Time, class: usize, ip: Vec<u8>) {
-        self.down.enqueue(at, Packet { class, size: l2_size(&ip), body: ip });
+        // Every flow has a server's port of its own, and every connection a client's.
+        let ports = [End::Source, End::Destination].map(|end| port(&ip, end).unwrap_or(0));
+        let flow = u64::from(ports[0]) << 16 | u64::from(ports[1]);
+        self.down.enqueue_of(at, flow, Packet { class, size: l2_size(&ip), body: ip });
+        self.record_drops();
+    }
+
+    fn record_drops(&mut self) {
         while let Some(dropped) = self.down.poll_drop() {
             if !dropped.random {
                 self.outcome.samples.record_drop();

@@ -144,5 +144,7 @@ struct connection_record {
 	__u16 port_remote;
 	__u8 rcv_wscale;
 	__u8 state;
+	__u32 holes; /* segments with payload that arrived out of order */
+	__u32 pad;
 };
-_Static_assert(sizeof(struct connection_record) == 64, "abi");
+_Static_assert(sizeof(struct connection_record) == 72, "abi");

@@ -154,7 +154,7 @@ static __always_inline __u32 socket_rule(struct __sk_buff *skb, struct packet *p
 }
 
 /* A super-packet of GRO is many packets on the wire, each with headers of its own. */
-static __always_inline void measure(const struct __sk_buff *skb, const struct frame *frame,
+static __always_inline void measure(const struct __sk_buff *skb, struct frame *frame,
 				    const struct packet *p, __u32 l2_header, struct counter *amount)
 {
 	__u32 header;
@@ -202,8 +202,8 @@ int fairweir_ingress(struct __sk_buff *skb)
 {
 	struct frame frame;
 	struct counter amount = {};
-	struct packet p = {};
 	struct counters *mine;
+	struct packet p;
 	struct config *cfg;
 	__u32 key = 0, slot;
 
@@ -211,8 +211,7 @@ int fairweir_ingress(struct __sk_buff *skb)
 	mine = bpf_map_lookup_elem(&counters, &key);
 	if (!cfg || !mine || skb->pkt_type == PACKET_OTHERHOST)
 		return TC_ACT_UNSPEC;
-	frame = frame_of(skb);
-	if (!read_frame(&frame, &p, cfg->l2_header))
+	if (!read_skb(skb, &frame, &p, cfg->l2_header))
 		return TC_ACT_UNSPEC;
 	measure(skb, &frame, &p, cfg->l2_header, &amount);
 	slot = classify(skb, &p, cfg, &amount, mine);

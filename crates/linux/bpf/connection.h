@@ -79,6 +79,12 @@ static __always_inline __u32 initial_window(__u32 slot)
 	return initial ? initial->slots[slot & (SLOTS_MAX - 1)] : 0;
 }
 
+/* Segments with payload that arrived behind a hole; 0 where the kernel does not count them. */
+static __always_inline __u32 holes_of(struct tcp_sock *tp)
+{
+	return bpf_core_field_exists(tp->rcv_ooopack) ? tp->rcv_ooopack : 0;
+}
+
 /* What is known of the connection, which is made known if it was not. */
 static __always_inline struct connection *know(struct tcp_sock *tp, __u32 baseline)
 {
@@ -91,6 +97,7 @@ static __always_inline struct connection *know(struct tcp_sock *tp, __u32 baseli
 		c->received = tp->bytes_received;
 		c->segs_in = tp->data_segs_in;
 		c->segs_out = tp->data_segs_out;
+		c->holes = holes_of(tp);
 	}
 	return c;
 }
@@ -116,6 +123,7 @@ static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, stru
 		.port_remote = bpf_ntohs(sk->skc_dport),
 		.rcv_wscale = BPF_CORE_READ_BITFIELD_PROBED(tp, rx_opt.rcv_wscale),
 		.state = sk->skc_state,
+		.holes = holes_of(tp) - c->holes,
 	};
 
 	if (bpf_seq_write(seq, &record, sizeof(record)))
@@ -123,6 +131,7 @@ static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, stru
 	c->received += record.received;
 	c->segs_in += record.segs_in;
 	c->segs_out += record.segs_out;
+	c->holes += record.holes;
 	c->observed = 1;
 	/* A packet that the classifier times meanwhile may be lost or counted twice: both are true. */
 	c->samples = 0;

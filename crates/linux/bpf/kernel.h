@@ -106,6 +106,7 @@ struct tcp_sock {
 	__u64 bytes_received;
 	__u32 data_segs_in;
 	__u32 data_segs_out;
+	__u32 rcv_ooopack; /* since Linux 5.4 */
 	struct {
 		__u32 rtt_us;
 	} rcv_rtt_est;

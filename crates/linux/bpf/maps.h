@@ -99,9 +99,10 @@ struct {
 /* What is known of each connection: written by the iterators, at its opening, and, its transit, by
  * the classifier; goes with the socket. */
 struct connection {
-	__u64 received; /* this and the next two: as told last */
+	__u64 received; /* this and the next three: as told last */
 	__u32 segs_in;
 	__u32 segs_out;
+	__u32 holes;
 	__u32 observed; /* user space was told of it */
 	__u32 slot;
 	__u32 generation; /* of the rules under which the slot was found */
@@ -110,6 +111,7 @@ struct connection {
 	__u32 tsval; /* this and the following: see transit.h */
 	__u32 period_ns;
 	__u32 samples;
+	__u32 pad;
 	__u64 anchor_ns;
 	__s64 ticks;
 	__s64 sum;

@@ -88,7 +88,7 @@ static __always_inline __be16 checksum_after(__be16 checksum, __be16 before, __b
 	return ~(sum + (sum >> 16));
 }
 
-static __always_inline void mark_xdp(const struct frame *frame, const struct packet *p)
+static __always_inline void mark_xdp(struct frame *frame, const struct packet *p)
 {
 	struct ip4_header *ip4;
 	struct ip6_header *ip6;
@@ -134,7 +134,7 @@ static __always_inline void mark_skb(struct __sk_buff *skb, const struct packet 
 
 static __always_inline int police_frame(struct xdp_md *xdp)
 {
-	struct frame frame = { (void *)(long)xdp->data, (void *)(long)xdp->data_end };
+	struct frame frame = { (void *)(long)xdp->data, (void *)(long)xdp->data_end, 0 };
 	struct packet p = {};
 	struct flow flow = {};
 
@@ -162,11 +162,11 @@ SEC("tc")
 int police_skb(struct __sk_buff *skb)
 {
 	__u32 tag = skb->vlan_present ? VLAN_HLEN : 0, size, header, segments = 1;
-	struct frame frame = frame_of(skb);
-	struct packet p = {};
 	struct flow flow = {};
+	struct frame frame;
+	struct packet p;
 
-	if (!read_frame(&frame, &p, settings.has_ethernet))
+	if (!read_skb(skb, &frame, &p, settings.has_ethernet))
 		return TC_ACT_UNSPEC;
 	describe_flow(&frame, &p, &flow, settings.is_upload);
 	size = wire_size(skb->len + tag);

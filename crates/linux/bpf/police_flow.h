@@ -15,7 +15,7 @@ struct flow {
 };
 
 /* Addresses are read from the frame again: copies that are carried along cost more. */
-static __always_inline void describe_flow(const struct frame *frame, const struct packet *p,
+static __always_inline void describe_flow(struct frame *frame, const struct packet *p,
 					  struct flow *flow, int is_upload)
 {
 	struct ip4_header *ip4;

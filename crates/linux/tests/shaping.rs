@@ -41,14 +41,35 @@ fn a_class_limits_a_download_to_its_rate() {
 
 /// TCP segments that `netns` has sent, retransmitted ones included, as its stack counts them.
 fn segments_of(netns: &Netns) -> u64 {
-    let table = netns.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
-    let mut lines = table.lines().filter(|line| line.starts_with("Tcp:"));
-    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
-    let number = |name: &str| -> u64 {
-        let at = names.split(' ').position(|n| n == name).unwrap();
-        values.split(' ').nth(at).unwrap().parse().unwrap()
-    };
+    let number = |name| stack_count(netns, "snmp", "Tcp:", name);
     number("OutSegs") + number("RetransSegs")
+}
+
+/// A counter of a namespace's stack.
+fn stack_count(netns: &Netns, file: &str, table: &str, name: &str) -> u64 {
+    let path = format!("/proc/thread-self/net/{file}");
+    let text = netns.run(|| std::fs::read_to_string(path).unwrap());
+    let mut lines = text.lines().filter(|line| line.starts_with(table));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let at = names.split(' ').position(|n| n == name).unwrap();
+    values.split(' ').nth(at).unwrap().parse().unwrap()
+}
+
+/// The receive queue puts packets together whose headers alone are in the linear part.
+#[test]
+fn the_classifier_moves_no_payload_beside_the_headers() {
+    if !common::privileged() {
+        return;
+    }
+    let pair = Pair::new(false);
+    let mut host = pair.host(&policy(&[("video", &["ip:192.0.2.2"])]), Mode::Count);
+    let coalesced = || stack_count(&pair.home, "netstat", "TcpExt:", "TCPRcvCoalesce");
+    let before = coalesced();
+    read_for(&mut pair.download("192.0.2.2"), Duration::from_millis(500));
+    let packets = host.take_samples().unwrap()[0].packets;
+    let part = (coalesced() - before) as f64 / packets as f64;
+    println!("{part:.2} of {packets} packets were put together");
+    assert!(part > 0.3, "{part} of {packets}");
 }
 
 #[test]

@@ -290,3 +290,36 @@ fn transit_follows_the_queue_of_the_bottleneck() {
     let (seen, truth) = (mean(|d| d.0), mean(|d| d.1));
     assert!((seen - truth).abs() < 3.0 && truth > 10.0, "{seen} of {truth} ms");
 }
+
+#[test]
+fn losses_of_a_download_are_told_as_holes_and_a_clean_one_has_none() {
+    if !common::privileged() {
+        return;
+    }
+    let _alone = alone();
+    let rate = Rate::mbit(50);
+    // Slow start ends with a loss in this queue.
+    let path = Path::new(PathSpec { rtt: Duration::from_millis(20), rate, queue_bytes: 40_000 });
+    let groups: [(&str, &[&str]); 1] = [("clean", &["ip:192.0.2.2"])];
+    let mut host = path.pair.host(&policy(&groups), Mode::Count);
+    // 40 kB per round trip are 16 Mbit/s, which fit.
+    host.apply_windows(&windows(&[], &[Some(40_000), None])).unwrap();
+    let mut holes = |address: &str, bound: Option<u64>| {
+        let mut streams = [path.pair.download(address)];
+        let (mut holes, mut segments) = (0, 0);
+        for _ in 0..10 {
+            rates(&mut streams, Duration::from_millis(200));
+            let samples = host.take_connections().unwrap();
+            let bounds: Vec<_> = samples.iter().filter_map(|s| Some((s.id, bound?))).collect();
+            host.apply_windows(&windows(&bounds, &[Some(40_000), None])).unwrap();
+            host.beat().unwrap();
+            holes += samples.iter().map(|s| s.holes).sum::<u64>();
+            segments += samples.iter().map(|s| s.segments).sum::<u64>();
+        }
+        println!("{address}: {holes} holes in {segments} segments");
+        assert!(segments > 1_000, "{segments}");
+        holes
+    };
+    assert_eq!(holes("192.0.2.2", Some(40_000)), 0);
+    assert!(holes("192.0.2.3", None) > 10);
+}

@@ -15,6 +15,11 @@ impl SplitMix64 {
         ((u128::from(self.draw()) * u128::from(end)) >> 64) as u64
     }
 
+    /// A number from 0 up to 1, uniform in steps of 2⁻⁵³.
+    pub fn fraction(&mut self) -> f64 {
+        (self.draw() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
     /// 64 random bits.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -109,6 +109,8 @@ pub(crate) struct ConnectionRecord {
     pub(crate) port_remote: u16,
     pub(crate) rcv_wscale: u8,
     pub(crate) state: u8,
+    pub(crate) holes: u32,
+    pub(crate) pad: u32,
 }
 
 // SAFETY: numbers of fixed width, in an order that leaves no padding; the sizes are asserted.

@@ -97,7 +97,7 @@ fn sample(record: &ConnectionRecord, slots: &[u16]) -> Option<ConnectionSample> 
         group,
         received: Bytes::new(record.received),
         segments: record.segs_in.into(),
-        holes: 0,
+        holes: record.holes.into(),
         has_sent: record.segs_out > 0,
         rtt: (record.rtt_us > 0).then(|| Span::micros(record.rtt_us.into())),
         transit,
@@ -128,6 +128,8 @@ mod tests {
             port_remote: 443,
             rcv_wscale: 7,
             state: 1,
+            holes: 2,
+            pad: 0,
         };
         record.as_bytes().to_vec()
     }
@@ -144,7 +146,7 @@ mod tests {
         assert_eq!(samples[0].group, 1);
         assert_eq!(samples[0].rtt, None);
         let transit = TransitSample { min_ns: -5, mean_ns: -3, samples: 3 };
-        assert_eq!(samples[0].transit, Some(transit));
+        assert_eq!((samples[0].transit, samples[0].holes), (Some(transit), 2));
     }
 
     #[test]

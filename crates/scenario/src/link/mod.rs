@@ -26,15 +26,21 @@ use fairweir_core::units::{Bytes, Span, Time};
 use crate::random::SplitMix64;
 
 mod capacity;
+mod codel;
+mod noise;
+mod pie;
 mod queue;
 mod red;
 mod service;
 mod trace;
 
 pub use capacity::{Capacity, RateStep};
+pub use noise::{Jitter, JitterModel};
 pub use red::Red;
 pub use trace::{Trace, TraceError};
 
+use noise::{Delays, Losses};
+use pie::Pie;
 use queue::{Queue, Waiting};
 use red::{Detector, Seen};
 use service::Service;
@@ -52,8 +58,14 @@ pub struct LinkSpec {
     pub weights: Vec<Weight>,
     /// How many of a million packets are lost before they reach the queue.
     pub loss_ppm: u32,
-    /// The most random delay behind the link, without reordering.
-    pub jitter: Span,
+    /// How many packets a burst of these losses has on average; 1 is no bursts. With more, the
+    /// losses are at most that by that and one.
+    pub loss_burst: u32,
+    /// Random delay behind the link, without reordering.
+    pub jitter: Jitter,
+    /// From one grant to the next: behind the jitter, packets arrive only at grants. Zero is no
+    /// grants.
+    pub grant: Span,
     /// Where loss, jitter and early drops come from.
     pub seed: u64,
 }
@@ -67,7 +79,9 @@ impl LinkSpec {
             queue: Discipline::Fifo,
             weights: vec![Weight::ONE],
             loss_ppm: 0,
-            jitter: Span::ZERO,
+            loss_burst: 1,
+            jitter: Jitter::NONE,
+            grant: Span::ZERO,
             seed: 1,
         }
     }
@@ -97,6 +111,13 @@ pub enum Discipline {
     Drr,
     /// First in, first out; packets are dropped early, at random.
     Red(Red),
+    /// First in, first out; packets are dropped as they leave while the queue stays long (CoDel).
+    Codel,
+    /// Flows in rounds, each controlled by a CoDel of its own (FQ-CoDel); a full buffer drops from
+    /// the flow with the most bytes.
+    FqCodel,
+    /// First in, first out; packets are dropped early, at random, by their delay (PIE).
+    Pie,
 }
 
 /// A packet on its way; `T` is what the caller wants to get back.
@@ -141,17 +162,17 @@ pub struct Link<T> {
     buffer: Buffer,
     /// What may wait at the rate of the moment.
     room: Room,
-    loss_ppm: u32,
-    jitter: Span,
+    losses: Losses,
+    delays: Delays,
     clock: Time,
     /// When something happens next; never is the end of time.
     due: Time,
     queue: Queue<T>,
     detector: Option<Detector>,
+    pie: Option<Pie>,
     service: Service,
     transmission: Option<Transmission<T>>,
     departed: VecDeque<Departure<T>>,
-    departed_last: Time,
     drops: VecDeque<Dropped<T>>,
     random: SplitMix64,
 }
@@ -180,19 +201,19 @@ impl<T> Link<T> {
         let mut link = Link {
             buffer: spec.buffer,
             room: Room { bytes: 0, packets: 0 },
-            loss_ppm: spec.loss_ppm,
-            jitter: spec.jitter,
+            losses: Losses::new(spec.loss_ppm, spec.loss_burst),
+            delays: Delays::new(spec.jitter, spec.grant),
             clock: Time::ZERO,
             due: NEVER,
-            queue: Queue::new(spec.queue, &spec.weights),
+            queue: Queue::new(spec.queue, &spec.weights, spec.seed),
             detector: match spec.queue {
                 Discipline::Red(red) => Some(Detector::new(red)),
-                Discipline::Fifo | Discipline::Wfq | Discipline::Drr => None,
+                _ => None,
             },
+            pie: (spec.queue == Discipline::Pie).then(Pie::new),
             service: Service::new(&spec.capacity),
             transmission: None,
             departed: VecDeque::new(),
-            departed_last: Time::ZERO,
             drops: VecDeque::new(),
             random: SplitMix64::new(spec.seed),
         };
@@ -201,13 +222,22 @@ impl<T> Link<T> {
         link
     }
 
-    /// Takes in a packet that arrives at `now`.
+    /// Takes in a packet that arrives at `now`, of a flow of its own for its class.
     ///
     /// # Panics
     /// If its class has no weight, or it is larger than 16 MB.
     pub fn enqueue(&mut self, now: Time, packet: Packet<T>) {
+        self.enqueue_of(now, packet.class as u64, packet);
+    }
+
+    /// Takes in a packet of a flow that arrives at `now`; only [`Discipline::FqCodel`] looks at the
+    /// flow.
+    ///
+    /// # Panics
+    /// If its class has no weight, or it is larger than 16 MB.
+    pub fn enqueue_of(&mut self, now: Time, flow: u64, packet: Packet<T>) {
         self.advance(now);
-        if self.loss_ppm > 0 && self.random.below(1_000_000) < self.loss_ppm.into() {
+        if self.losses.strikes(&mut self.random) {
             self.drops.push_back(Dropped { packet, at: self.clock, random: true });
             return;
         }
@@ -218,15 +248,17 @@ impl<T> Link<T> {
         // What already waits is not dropped when the rate falls, and the buffer in time with it: a
         // packet that comes in costs others no more than its own size.
         let mut to_free = packet.size;
-        self.queue.push(Waiting { packet, since: self.clock });
+        self.queue.push(flow, Waiting { packet, since: self.clock });
         if self.transmission.is_none() {
             self.transmit_next();
             self.look_ahead();
         }
         while to_free > Bytes::ZERO && self.is_over_buffer() {
-            let Some(packet) = self.queue.drop_one() else { break };
-            to_free = to_free.saturating_sub(packet.size);
-            self.drops.push_back(Dropped { packet, at: self.clock, random: false });
+            let (at, drops) = (self.clock, &mut self.drops);
+            self.queue.drop_some(|packet| {
+                to_free = to_free.saturating_sub(packet.size);
+                drops.push_back(Dropped { packet, at, random: false });
+            });
         }
     }
 
@@ -279,6 +311,11 @@ impl<T> Link<T> {
 
     /// Whether the packet that arrives goes although there may be room for it.
     fn drops_early(&mut self) -> bool {
+        if let Some(pie) = &mut self.pie {
+            let drops = pie.drops(self.clock, self.queue.backlog(), &mut self.random);
+            self.look_ahead();
+            return drops;
+        }
         let Some(detector) = &mut self.detector else { return false };
         let (queued, room) = match self.buffer {
             Buffer::Time(_) | Buffer::Bytes(_) => (self.queue.backlog().as_u64(), self.room.bytes),
@@ -298,12 +335,18 @@ impl<T> Link<T> {
 
     fn look_ahead(&mut self) {
         let end = self.transmission.as_ref().map(|_| self.service.end());
-        self.due = end.into_iter().chain(self.service.step_next()).min().unwrap_or(NEVER);
+        let others = self.service.step_next().into_iter().chain(self.update_next());
+        self.due = end.into_iter().chain(others).min().unwrap_or(NEVER);
     }
 
-    /// Lets the next thing happen, if there is one: an end of transmission before a step of the
-    /// rate.
+    /// Lets the next thing happen, if there is one: an update of PIE before an end of transmission,
+    /// and that before a step of the rate.
     fn happen(&mut self) -> bool {
+        if let Some(pie) = self.pie.as_mut().filter(|pie| pie.next_update() == Some(self.due)) {
+            self.clock = self.due;
+            pie.handle_update(self.due, self.queue.backlog());
+            return true;
+        }
         let end = self.transmission.as_ref().map(|_| self.service.end());
         match (end, self.service.step_next()) {
             (Some(end), step) if step.is_none_or(|step| end <= step) => self.finish(end),
@@ -317,27 +360,29 @@ impl<T> Link<T> {
         true
     }
 
+    fn update_next(&self) -> Option<Time> {
+        self.pie.as_ref().and_then(Pie::next_update)
+    }
+
     fn finish(&mut self, end: Time) {
         let Some(Transmission { packet, sojourn }) = self.transmission.take() else { return };
         self.clock = end;
         self.service.finish();
-        let jitter = match self.jitter.as_nanos() {
-            0 => Span::ZERO,
-            most => Span::nanos(self.random.below(most.saturating_add(1))),
-        };
-        let at = (end + jitter).max(self.departed_last);
-        self.departed_last = at;
+        let at = self.delays.arrival(end, &mut self.random);
         self.departed.push_back(Departure { packet, at, sojourn });
         self.transmit_next();
     }
 
     fn transmit_next(&mut self) {
-        let Some(Waiting { packet, since }) = self.queue.pop() else {
+        let Some(Waiting { packet, since }) = self.queue.pop(self.clock, &mut self.drops) else {
             if let Some(detector) = &mut self.detector {
                 detector.handle_idle(self.clock);
             }
             return;
         };
+        if let Some(pie) = &mut self.pie {
+            pie.handle_departure(self.clock.since(since), self.queue.backlog());
+        }
         let first_bit = self.service.begin(self.clock, packet.size);
         self.transmission = Some(Transmission { sojourn: first_bit.since(since), packet });
     }

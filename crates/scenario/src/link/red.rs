@@ -80,7 +80,7 @@ impl Detector {
         }
         // Of the packets of a gap the first is dropped with p, the second with p / (1 - p), …
         let rest = 1.0 - self.passed as f64 * p;
-        let uniform = (random.draw() >> 11) as f64 / (1u64 << 53) as f64;
+        let uniform = random.fraction();
         let drops = rest <= p || uniform < p / rest;
         self.passed = if drops { 0 } else { self.passed + 1 };
         drops

@@ -104,7 +104,7 @@ fn a_full_wfq_buffer_drops_the_last_of_the_largest_backlog_per_weight() {
 #[test]
 fn jitter_delays_but_never_reorders() {
     let mut spec = spec(Rate::mbit(100), Buffer::Packets(1_000), Discipline::Fifo, &[1]);
-    spec.jitter = Span::millis(5);
+    spec.jitter = Jitter::uniform(Span::millis(5));
     let mut link = Link::new(spec);
     (0..500).for_each(|i| link.enqueue(Time::ZERO, packet(0, 1_250, i)));
     let out: Vec<_> = std::iter::from_fn(|| link.poll_departure(FOR_EVER)).collect();
@@ -181,7 +181,15 @@ fn arrivals() -> impl Strategy<Value = Vec<(u64, usize, u64)>> {
 
 fn queue() -> impl Strategy<Value = Discipline> {
     let red = Discipline::Red(Red { wq_ppm: 100_000, ..Red::default() });
-    prop_oneof![Just(Discipline::Fifo), Just(Discipline::Wfq), Just(Discipline::Drr), Just(red),]
+    prop_oneof![
+        Just(Discipline::Fifo),
+        Just(Discipline::Wfq),
+        Just(Discipline::Drr),
+        Just(red),
+        Just(Discipline::Codel),
+        Just(Discipline::FqCodel),
+        Just(Discipline::Pie),
+    ]
 }
 
 /// Plain with steps, shaped, or by opportunities.

@@ -6,7 +6,7 @@ use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use super::Access;
 use super::read::{positive, step_time};
-use crate::link::{Buffer, Capacity, Discipline, RateStep, Red, Trace};
+use crate::link::{Buffer, Capacity, Discipline, Jitter, JitterModel, RateStep, Red, Trace};
 use fairweir_config::{ConfigError, Place, Placed, Table, Text};
 
 /// Reads a file beside the scenario.
@@ -14,6 +14,10 @@ pub(super) type Load<'l> = &'l dyn Fn(&Path) -> Result<Text, ConfigError>;
 
 const BUFFER: Buffer = Buffer::Time(Span::millis(100));
 const MTU: u64 = 1500;
+/// The longest mean length of a burst of losses, in packets.
+const LOSS_BURST_MAX: u64 = 10_000;
+/// The longest jitter and the longest time between grants.
+const DELAY_MAX: Span = Span::secs(60);
 /// What every host accepts (RFC 791), and the most that Ethernet has.
 const MTU_RANGE: (u64, u64) = (576, 9000);
 
@@ -27,16 +31,29 @@ pub(super) fn access(
         None => rated(&mut table, end)?,
     };
     let buffer = table.parsed("buffer")?.map_or(BUFFER, |p| p.value);
-    let access = Access {
+    let mut access = Access {
         buffer,
         up_rate: table.parsed("up_rate")?.map_or(Ok(capacity.nominal()), positive)?,
         up_buffer: table.parsed("up_buffer")?.map_or(buffer, |p| p.value),
         mtu: table.integer("mtu", MTU_RANGE.0, MTU_RANGE.1)?.map_or(MTU, |p| p.value) as u32,
         loss_ppm: table.ratio_ppm("loss")?.unwrap_or(0),
-        jitter: table.parsed("jitter")?.map_or(Span::ZERO, |p| p.value),
+        loss_burst: 1,
+        jitter: jitter(&mut table)?,
+        down_grant: bounded(&mut table, "down_grant")?,
+        up_grant: bounded(&mut table, "up_grant")?,
         queue: discipline(&mut table)?,
         capacity,
     };
+    if let Some(burst) = table.integer("loss_burst", 1, LOSS_BURST_MAX)? {
+        access.loss_burst = burst.value as u32;
+        // Bursts that follow each other without a gap would be longer.
+        let most = burst.value as f64 / (burst.value + 1) as f64;
+        let loss = f64::from(access.loss_ppm) / 1e6;
+        if burst.value > 1 && loss > most {
+            let what = format!("bursts of {} allow a `loss` up to {most:.3}", burst.value);
+            return Err(burst.place.error(format!("{what}; found {loss}")));
+        }
+    }
     table.finish(&[
         "rate",
         "steps",
@@ -48,11 +65,44 @@ pub(super) fn access(
         "up_buffer",
         "mtu",
         "loss",
+        "loss_burst",
         "jitter",
+        "jitter_part",
+        "jitter_model",
+        "down_grant",
+        "up_grant",
         "queue",
         "red",
     ])?;
     Ok(access)
+}
+
+/// The keys `jitter`, `jitter_part` and `jitter_model`.
+fn jitter(table: &mut Table<'_>) -> Result<Jitter, ConfigError> {
+    let models = [
+        ("uniform", JitterModel::Uniform),
+        ("exponential", JitterModel::Exponential),
+        ("burst", JitterModel::Burst),
+    ];
+    let max = bounded(table, "jitter")?;
+    let part_ppm = table.ratio_ppm("jitter_part")?;
+    let model = table.word("jitter_model", &models)?;
+    let none = Jitter::NONE;
+    Ok(Jitter {
+        max,
+        part_ppm: part_ppm.unwrap_or(none.part_ppm),
+        model: model.map_or(none.model, |p| p.value),
+    })
+}
+
+/// A delay, zero by default.
+fn bounded(table: &mut Table<'_>, key: &str) -> Result<Span, ConfigError> {
+    let Some(delay) = table.parsed::<Span>(key)? else { return Ok(Span::ZERO) };
+    if delay.value > DELAY_MAX {
+        let what = format!("found {}, allowed is from 0ms to {DELAY_MAX}", delay.value);
+        return Err(delay.place.error(what));
+    }
+    Ok(delay.value)
 }
 
 /// The keys `rate`, `steps`, `burst` and `line_rate`.
@@ -121,14 +171,15 @@ fn discipline(table: &mut Table<'_>) -> Result<Discipline, ConfigError> {
         ("wfq", Discipline::Wfq),
         ("drr", Discipline::Drr),
         ("red", Discipline::Red(Red::default())),
+        ("codel", Discipline::Codel),
+        ("fq_codel", Discipline::FqCodel),
+        ("pie", Discipline::Pie),
     ];
     let queue = table.word("queue", &words)?.map_or(Discipline::Fifo, |p| p.value);
     let Some(details) = table.table("red")? else { return Ok(queue) };
     match queue {
         Discipline::Red(defaults) => Ok(Discipline::Red(red(details, defaults)?)),
-        Discipline::Fifo | Discipline::Wfq | Discipline::Drr => {
-            Err(details.place().error("only a link with `queue = \"red\"` has it"))
-        }
+        _ => Err(details.place().error("only a link with `queue = \"red\"` has it")),
     }
 }
 

@@ -19,7 +19,7 @@ use fairweir_core::share::{Entry, Weight, fair};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::link::{Buffer, Capacity, Discipline, LinkSpec};
+use crate::link::{Buffer, Capacity, Discipline, Jitter, LinkSpec};
 
 mod access;
 mod kind;
@@ -96,8 +96,14 @@ pub struct Access {
     pub mtu: u32,
     /// How many of a million packets the downlink loses at random.
     pub loss_ppm: u32,
-    /// The most random delay that the downlink adds to a packet, without reordering.
-    pub jitter: Span,
+    /// How many packets a burst of these losses has on average; 1 is no bursts.
+    pub loss_burst: u32,
+    /// The random delay that the downlink adds to packets, without reordering.
+    pub jitter: Jitter,
+    /// From one grant of the downlink to the next; zero without grants.
+    pub down_grant: Span,
+    /// The same of the uplink.
+    pub up_grant: Span,
     /// Who is served next on the downlink.
     pub queue: Discipline,
 }
@@ -361,16 +367,18 @@ impl Scenario {
             queue: if control == Control::Wfq { Discipline::Wfq } else { link.queue },
             weights: self.groups.iter().map(|g| g.weight).collect(),
             loss_ppm: link.loss_ppm,
+            loss_burst: link.loss_burst,
             jitter: link.jitter,
+            grant: link.down_grant,
             seed: self.seed,
         }
     }
 
     /// The uplink as a link.
     pub fn uplink(&self) -> LinkSpec {
-        let Access { up_rate, up_buffer, .. } = self.link;
+        let Access { up_rate, up_buffer, up_grant, .. } = self.link;
         let link = LinkSpec::fifo(Capacity::constant(up_rate), up_buffer);
-        LinkSpec { seed: self.seed, ..link }
+        LinkSpec { seed: self.seed, grant: up_grant, ..link }
     }
 
     /// What the downlink carries at time `t`; under a trace, in the second that begins at `t`.

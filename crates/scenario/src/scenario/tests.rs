@@ -2,7 +2,7 @@ use fairweir_core::policy::Match;
 use fairweir_core::units::Bytes;
 
 use super::*;
-use crate::link::Red;
+use crate::link::{JitterModel, Red};
 
 const GOOD: &str = r#"
 version = 1
@@ -153,6 +153,14 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("buffer = \"100ms\"", "mtu = 100", &["8: link.mtu", "576 to 9000"]),
     ("buffer = \"100ms\"", "loss = 1.5", &["8: link.loss", "1.5", "0 to 1"]),
     ("buffer = \"100ms\"", "jitter = \"fast\"", &["8: link.jitter", "fast"]),
+    ("buffer = \"100ms\"", "jitter = \"61s\"", &["8: link.jitter", "0ms to 60s"]),
+    ("buffer = \"100ms\"", "jitter_model = \"bust\"", &["8: link.jitter_model", "`burst`"]),
+    ("buffer = \"100ms\"", "loss_burst = 0", &["8: link.loss_burst", "1 to 10000"]),
+    (
+        "buffer = \"100ms\"",
+        "loss = 0.8\nloss_burst = 2",
+        &["9: link.loss_burst", "up to 0.667", "found 0.8"],
+    ),
     ("buffer = \"100ms\"", "queue = \"wfg\"", &["8: link.queue", "did you mean `wfq`?"]),
     ("buffer = \"100ms\"", "queue = \"ddr\"", &["8: link.queue", "did you mean `drr`?"]),
     ("buffer = \"100ms\"", "burst = \"1MB\"", &["6: link.line_rate", "missing", "`burst`"]),
@@ -243,12 +251,32 @@ fn each_bad_file_gives_one_clear_line() {
 }
 
 #[test]
+fn noise_is_read_with_its_defaults() {
+    let read = |keys: &str| {
+        let text = GOOD.replace("buffer = \"100ms\"", keys);
+        Scenario::parse(&text, "good.toml").unwrap().link
+    };
+    let plain = read("jitter = \"5ms\"\nloss = 0.01");
+    assert_eq!(plain.jitter, Jitter::uniform(Span::millis(5)));
+    assert_eq!((plain.loss_burst, plain.up_grant, plain.down_grant), (1, Span::ZERO, Span::ZERO));
+    let noisy = read(
+        "jitter = \"5ms\"\njitter_part = 0.5\njitter_model = \"burst\"\nloss = 0.01\n\
+         loss_burst = 4\nup_grant = \"4ms\"\ndown_grant = \"10ms\"",
+    );
+    let (max, model) = (Span::millis(5), JitterModel::Burst);
+    assert_eq!(noisy.jitter, Jitter { max, part_ppm: 500_000, model });
+    assert_eq!(noisy.loss_burst, 4);
+    assert_eq!((noisy.up_grant, noisy.down_grant), (Span::millis(4), Span::millis(10)));
+}
+
+#[test]
 fn queues_and_shapers_are_read_with_their_defaults() {
     let read = |keys: &str| {
         let text = GOOD.replace("buffer = \"100ms\"", keys);
         Scenario::parse(&text, "good.toml").unwrap().link
     };
     assert_eq!(read("queue = \"drr\"").queue, Discipline::Drr);
+    assert_eq!(read("queue = \"fq_codel\"").queue, Discipline::FqCodel);
     assert_eq!(read("queue = \"red\"").queue, Discipline::Red(Red::default()));
     let red = Red { max_ppm: 400_000, ..Red::default() };
     assert_eq!(read("queue = \"red\"\nred = { max = 0.4 }").queue, Discipline::Red(red));

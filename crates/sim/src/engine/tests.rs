@@ -370,14 +370,20 @@ fn any_flow() -> impl Strategy<Value = String> {
 fn any_link() -> impl Strategy<Value = (u64, String)> {
     let kbit = (0..=1_000u32).prop_map(|x| (500.0 * 400f64.powf(f64::from(x) / 1e3)) as u64);
     let buffer = prop_oneof![Just("100ms"), Just("1p"), Just("20kB"), Just("400p"), Just("1ms")];
-    let queue = prop_oneof![Just("fifo"), Just("wfq"), Just("drr"), Just("red")];
+    let queues = ["fifo", "wfq", "drr", "red", "codel", "fq_codel", "pie"];
+    let queue = prop::sample::select(queues.to_vec());
+    let models = ["uniform", "exponential", "burst"];
+    let noise = (prop::sample::select(models.to_vec()), 0u64..3, 1u64..4);
     let loss = prop_oneof![4 => Just("0"), 2 => Just("0.01"), 1 => Just("0.5")];
     let rest = (loss, 0u64..20, 1u64..20);
-    (kbit, buffer, queue, rest).prop_map(|(kbit, buffer, queue, (loss, jitter, up))| {
+    (kbit, buffer, queue, rest, noise).prop_map(|(kbit, buffer, queue, rest, noise)| {
+        let ((loss, jitter, up), (model, grant, burst)) = (rest, noise);
         let up_kbit = (kbit / up).max(100);
         let keys = format!(
             "rate = \"{kbit}kbit\"\nup_rate = \"{up_kbit}kbit\"\nbuffer = \"{buffer}\"\n\
-             queue = \"{queue}\"\nloss = {loss}\njitter = \"{jitter}ms\""
+             queue = \"{queue}\"\nloss = {loss}\njitter = \"{jitter}ms\"\n\
+             jitter_model = \"{model}\"\njitter_part = 0.7\nloss_burst = {burst}\n\
+             up_grant = \"{grant}ms\"\ndown_grant = \"{grant}ms\""
         );
         (kbit, keys)
     })
@@ -435,4 +441,39 @@ fn a_page_is_complete_whatever_was_sent_twice() {
     let scenario = Scenario::parse(text, "rbm-fig4").unwrap();
     let report = play(&scenario, Control::None, 2, &|_| {}, &AtomicBool::new(false)).unwrap();
     assert!(report.summary.pages[0].pages > 5, "{:?}", report.summary.pages);
+}
+
+// ------------------------------------------------------------------------------------------------
+// Queue management at the ISP
+
+#[test]
+fn queue_management_keeps_its_delay_where_tail_drop_fills_the_buffer() {
+    let delay = |queue: &str| {
+        let link = format!("rate = \"20mbit\"\nbuffer = \"200ms\"\nqueue = \"{queue}\"");
+        let flows = groups(&[1, 1]) + &flow(1, "bulk", "connections = 4") + &flow(2, "bulk", "");
+        let summary = quietly(&scenario(30, &link, &flows), Control::None).summary;
+        let used = summary.utilization.unwrap();
+        assert!(used > 0.9, "{queue}: {used}");
+        summary.isp_queue_ms.unwrap().mean
+    };
+    assert!(delay("fifo") > 100.0);
+    // CoDel holds the least delay of 100 ms below 5 ms, PIE the delay at 15 ms.
+    for (queue, range) in [("codel", 2.0..15.0), ("fq_codel", 2.0..15.0), ("pie", 7.0..25.0)] {
+        assert!(range.contains(&delay(queue)), "{queue}: {}", delay(queue));
+    }
+}
+
+#[test]
+fn under_fq_codel_connections_share_equally_and_a_ping_does_not_wait_for_them() {
+    let link = "rate = \"20mbit\"\nbuffer = \"200ms\"\nqueue = \"fq_codel\"";
+    let flows = groups(&[1, 1])
+        + &flow(1, "bulk", "connections = 4\nrtt = \"20ms\"")
+        + &flow(2, "bulk", "congestion_control = \"reno\"\nrtt = \"80ms\"")
+        + &flow(2, "ping", "rtt = \"20ms\"");
+    let report = quietly(&scenario(30, link, &flows), Control::None);
+    let shares = rates(&report);
+    // Reno with an RTT of 80 ms cannot use its fifth whole: one drop halves it.
+    assert!((3.5..5.5).contains(&(shares[0] / shares[1])), "{shares:?}");
+    let ping = &report.summary.pings[0];
+    assert!(ping.rtt_ms_median.unwrap() < 25.0, "{ping:?}");
 }

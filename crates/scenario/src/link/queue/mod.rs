@@ -5,11 +5,14 @@ use std::collections::VecDeque;
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Time};
 
-use super::{Discipline, Packet};
+use super::codel::Codel;
+use super::{Discipline, Dropped, Packet};
 
+mod by_flow;
 mod by_start;
 mod in_rounds;
 
+use by_flow::{BATCH_MAX, ByFlow, LANES};
 use by_start::ByStart;
 use in_rounds::InRounds;
 
@@ -20,7 +23,8 @@ pub(super) struct Waiting<T> {
     pub(super) since: Time,
 }
 
-/// Lanes of waiting packets: one for all if the first is served first, else one per class.
+/// Lanes of waiting packets: one for all if the first is served first, else one per class or hash
+/// of flows.
 #[derive(Clone, Debug)]
 pub(super) struct Queue<T> {
     lanes: Vec<Lane<T>>,
@@ -30,7 +34,7 @@ pub(super) struct Queue<T> {
 }
 
 #[derive(Clone, Debug)]
-struct Lane<T> {
+pub(super) struct Lane<T> {
     weight: u64,
     waiting: VecDeque<Waiting<T>>,
     backlog: u64,
@@ -40,13 +44,42 @@ struct Lane<T> {
 #[derive(Clone, Debug)]
 enum Order {
     OneLane,
+    Controlled(Codel),
     ByStart(ByStart),
     InRounds(InRounds),
+    ByFlow(ByFlow),
+}
+
+impl<T> Default for Lane<T> {
+    fn default() -> Lane<T> {
+        Lane::new(Weight::ONE)
+    }
 }
 
 impl<T> Lane<T> {
     fn new(weight: Weight) -> Lane<T> {
         Lane { weight: weight.as_u32().into(), waiting: VecDeque::new(), backlog: 0 }
+    }
+
+    pub(super) fn backlog(&self) -> u64 {
+        self.backlog
+    }
+
+    pub(super) fn push(&mut self, waiting: Waiting<T>) {
+        self.backlog += waiting.packet.size.as_u64();
+        self.waiting.push_back(waiting);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Waiting<T>> {
+        let waiting = self.waiting.pop_front()?;
+        self.backlog -= waiting.packet.size.as_u64();
+        Some(waiting)
+    }
+
+    fn pop_last(&mut self) -> Option<Waiting<T>> {
+        let waiting = self.waiting.pop_back()?;
+        self.backlog -= waiting.packet.size.as_u64();
+        Some(waiting)
     }
 
     /// Size of the packet that is served next.
@@ -56,11 +89,15 @@ impl<T> Lane<T> {
 }
 
 impl<T> Queue<T> {
-    pub(super) fn new(discipline: Discipline, weights: &[Weight]) -> Queue<T> {
+    /// An empty queue; `seed` says which flows share a lane where flows have lanes.
+    pub(super) fn new(discipline: Discipline, weights: &[Weight], seed: u64) -> Queue<T> {
+        let one = &[Weight::ONE][..];
         let (order, weights) = match discipline {
-            Discipline::Fifo | Discipline::Red(_) => (Order::OneLane, &[Weight::ONE][..]),
+            Discipline::Fifo | Discipline::Red(_) | Discipline::Pie => (Order::OneLane, one),
+            Discipline::Codel => (Order::Controlled(Codel::default()), one),
             Discipline::Wfq => (Order::ByStart(ByStart::new(weights)), weights),
             Discipline::Drr => (Order::InRounds(InRounds::new(weights)), weights),
+            Discipline::FqCodel => (Order::ByFlow(ByFlow::new(seed)), &[Weight::ONE; LANES][..]),
         };
         let lanes = weights.iter().copied().map(Lane::new).collect();
         Queue { lanes, order, backlog: Bytes::ZERO, len: 0 }
@@ -74,53 +111,73 @@ impl<T> Queue<T> {
         self.len
     }
 
-    pub(super) fn push(&mut self, waiting: Waiting<T>) {
-        let i = match self.order {
-            Order::OneLane => 0,
+    /// Takes in a packet of a flow.
+    pub(super) fn push(&mut self, flow: u64, waiting: Waiting<T>) {
+        let i = match &self.order {
+            Order::OneLane | Order::Controlled(_) => 0,
             Order::ByStart(_) | Order::InRounds(_) => waiting.packet.class,
+            Order::ByFlow(order) => order.lane(flow),
         };
         assert!(i < self.lanes.len(), "a packet's class has a weight");
         let lane = &mut self.lanes[i];
         if lane.waiting.is_empty() {
             match &mut self.order {
-                Order::OneLane => {}
+                Order::OneLane | Order::Controlled(_) => {}
                 Order::ByStart(order) => order.wake(i),
                 Order::InRounds(order) => order.wake(i),
+                Order::ByFlow(order) => order.wake(i),
             }
         }
-        lane.backlog += waiting.packet.size.as_u64();
         self.backlog += waiting.packet.size;
         self.len += 1;
-        lane.waiting.push_back(waiting);
+        lane.push(waiting);
     }
 
-    /// Takes out the packet that is served next.
-    pub(super) fn pop(&mut self) -> Option<Waiting<T>> {
-        let i = match &mut self.order {
-            Order::OneLane => 0,
-            Order::ByStart(order) => order.next(&self.lanes)?,
-            Order::InRounds(order) => order.next(&self.lanes)?,
+    /// Takes out the packet that is served next, and those that are dropped before it.
+    pub(super) fn pop(
+        &mut self,
+        now: Time,
+        drops: &mut VecDeque<Dropped<T>>,
+    ) -> Option<Waiting<T>> {
+        let drops_before = drops.len();
+        let waiting = match &mut self.order {
+            Order::OneLane => self.lanes[0].pop(),
+            Order::Controlled(codel) => codel.pop(now, &mut self.lanes[0], drops),
+            Order::ByStart(order) => order.next(&self.lanes).and_then(|i| self.lanes[i].pop()),
+            Order::InRounds(order) => order.next(&self.lanes).and_then(|i| self.lanes[i].pop()),
+            Order::ByFlow(order) => order.pop(now, &mut self.lanes, drops),
         };
-        let waiting = self.lanes[i].waiting.pop_front()?;
-        self.forget(i, waiting.packet.size);
-        Some(waiting)
+        let dropped = drops.range(drops_before..).map(|dropped| dropped.packet.size);
+        for size in dropped.chain(waiting.as_ref().map(|w| w.packet.size)) {
+            self.forget(size);
+        }
+        waiting
     }
 
-    /// Takes out the packet that goes when the buffer is full: the last one of the lane with the
-    /// most backlog per weight, of equals the last. Looks at every lane, but only when one drops.
-    pub(super) fn drop_one(&mut self) -> Option<Packet<T>> {
-        let lanes = self.lanes.iter().enumerate();
-        let (i, _) = lanes.max_by(|(_, a), (_, b)| {
+    /// Takes out what goes when the buffer is full: the last packet of the lane with the most
+    /// backlog per weight, of equals the last; where flows have lanes a batch from its head. Looks
+    /// at every lane, but only when one drops.
+    pub(super) fn drop_some(&mut self, mut drop: impl FnMut(Packet<T>)) {
+        let lanes = self.lanes.iter_mut();
+        let fullest = lanes.max_by(|a, b| {
             let product = |p: u64, q: u64| u128::from(p) * u128::from(q);
             product(a.backlog, b.weight).cmp(&product(b.backlog, a.weight))
-        })?;
-        let packet = self.lanes[i].waiting.pop_back()?.packet;
-        self.forget(i, packet.size);
-        Some(packet)
+        });
+        let Some(lane) = fullest else { return };
+        let mut dropped = Vec::new();
+        if let Order::ByFlow(_) = self.order {
+            let batch = lane.waiting.len().div_ceil(2).min(BATCH_MAX);
+            dropped.extend((0..batch).map_while(|_| lane.pop()));
+        } else {
+            dropped.extend(lane.pop_last());
+        }
+        for Waiting { packet, .. } in dropped {
+            self.forget(packet.size);
+            drop(packet);
+        }
     }
 
-    fn forget(&mut self, lane: usize, size: Bytes) {
-        self.lanes[lane].backlog -= size.as_u64();
+    fn forget(&mut self, size: Bytes) {
         self.backlog = self.backlog.saturating_sub(size);
         self.len -= 1;
     }
@@ -173,20 +230,21 @@ mod tests {
 
     #[test]
     fn what_a_class_did_not_use_alone_is_gone_under_drr() {
-        let mut queue: Queue<()> = Queue::new(Discipline::Drr, &[Weight::ONE; 2]);
+        let mut queue: Queue<()> = Queue::new(Discipline::Drr, &[Weight::ONE; 2], 1);
         let push = |queue: &mut Queue<()>, class, size| {
             let packet = Packet { class, size: Bytes::new(size), body: () };
-            queue.push(Waiting { packet, since: Time::ZERO });
+            queue.push(0, Waiting { packet, since: Time::ZERO });
         };
         for _ in 0..100 {
             push(&mut queue, 0, 60);
-            queue.pop();
+            queue.pop(Time::ZERO, &mut VecDeque::new());
         }
         for i in 0..20 {
             push(&mut queue, i % 2, 1_514);
         }
-        let order: Vec<usize> =
-            std::iter::from_fn(|| queue.pop()).map(|w| w.packet.class).collect();
+        let order: Vec<usize> = std::iter::from_fn(|| queue.pop(Time::ZERO, &mut VecDeque::new()))
+            .map(|w| w.packet.class)
+            .collect();
         assert_eq!(order, [0, 1].repeat(10));
     }
 
@@ -199,7 +257,7 @@ mod tests {
         ) {
             let of = |&w: &u32| Weight::new(w).unwrap();
             let weights_typed: Vec<Weight> = weights.iter().map(of).collect();
-            let mut queue: Queue<usize> = Queue::new(Discipline::Wfq, &weights_typed);
+            let mut queue: Queue<usize> = Queue::new(Discipline::Wfq, &weights_typed, 1);
             let mut plain = Plain {
                 weights: weights.iter().map(|&w| w.into()).collect(),
                 lanes: vec![VecDeque::new(); weights.len()],
@@ -212,11 +270,18 @@ mod tests {
                     0..4 => {
                         let class = class % weights.len();
                         let packet = Packet { class, size: Bytes::new(size), body: id };
-                        queue.push(Waiting { packet, since: Time::ZERO });
+                        queue.push(0, Waiting { packet, since: Time::ZERO });
                         plain.push(class, id, size);
                     }
-                    4..8 => prop_assert_eq!(queue.pop().map(|w| w.packet.body), plain.pop()),
-                    _ => prop_assert_eq!(queue.drop_one().map(|p| p.body), plain.drop_one()),
+                    4..8 => {
+                        let popped = queue.pop(Time::ZERO, &mut VecDeque::new());
+                        prop_assert_eq!(popped.map(|w| w.packet.body), plain.pop());
+                    }
+                    _ => {
+                        let mut dropped = None;
+                        queue.drop_some(|packet| dropped = Some(packet.body));
+                        prop_assert_eq!(dropped, plain.drop_one());
+                    }
                 }
                 prop_assert_eq!(queue.len(), plain.lanes.iter().map(VecDeque::len).sum::<usize>());
             }

@@ -64,6 +64,7 @@ impl World<'_> {
                 _ => self.pass(now, packet, 0),
             }
         }
+        self.account_for_lost_down(now);
         self.deadlines.set(DOWNLINK, self.downlink.next_departure());
     }
 

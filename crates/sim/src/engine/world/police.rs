@@ -7,16 +7,20 @@ use fairweir_scenario::police::Fate;
 use super::super::packet::{Down, DownKind};
 use super::{DOWNLINK, SHAPERS, World};
 
+/// Sets the flows of datagrams and probes apart from those of connections.
+const DATAGRAMS: u64 = 1 << 62;
+const PROBES: u64 = 1 << 63;
+
 impl World<'_> {
     /// Takes a packet past its policing point, if it has one, to the downlink.
     pub(super) fn police(&mut self, now: Time, packet: Packet<Down>) {
         let is_probe = matches!(packet.body.kind, DownKind::Echoed { .. });
         if self.police.is_empty() || is_probe {
-            return self.downlink.enqueue(now, packet);
+            return self.offer(now, packet);
         }
         let who = (self.flow_of(packet.body), self.unit_of(packet.body));
         match self.police.arrive(now, who, packet.size, false, packet) {
-            Fate::Pass(packet) | Fate::Mark(packet) => self.downlink.enqueue(now, packet),
+            Fate::Pass(packet) | Fate::Mark(packet) => self.offer(now, packet),
             Fate::Drop(packet) => self.lose_down(now, packet.body),
             Fate::Waits => self.deadlines.set(SHAPERS, self.police.next_departure()),
         }
@@ -25,11 +29,22 @@ impl World<'_> {
     /// Takes what has left a shaper to the downlink.
     pub(super) fn leave_shapers(&mut self, now: Time) {
         while let Some((at, packet)) = self.police.poll_departure(now) {
-            self.downlink.enqueue(at, packet);
+            self.offer(at, packet);
         }
         self.deadlines.set(SHAPERS, self.police.next_departure());
         self.account_for_lost_down(now);
         self.deadlines.set(DOWNLINK, self.downlink.next_departure());
+    }
+
+    /// Hands a packet to the downlink, with the flow that its addresses and ports say.
+    fn offer(&mut self, now: Time, packet: Packet<Down>) {
+        let Down { to, kind } = packet.body;
+        let flow = match kind {
+            DownKind::Opening | DownKind::Data(..) => self.connections[to].serial,
+            DownKind::Datagram | DownKind::Pong { .. } => DATAGRAMS | u64::from(to),
+            DownKind::Echoed { .. } => PROBES | u64::from(to),
+        };
+        self.downlink.enqueue_of(now, flow, packet);
     }
 
     /// The number of a packet's connection within its flow.

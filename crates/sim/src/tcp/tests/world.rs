@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 
-use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_scenario::CongestionControl;
-use fairweir_scenario::link::{Buffer, Capacity, Discipline, Link, LinkSpec, Packet};
+use fairweir_scenario::link::{Buffer, Capacity, Link, LinkSpec, Packet};
 use fairweir_scenario::random::SplitMix64;
 
 use super::super::{Ack, Receiver, ReceiverSpec, Segment, Sender, SenderSpec};
@@ -72,15 +71,8 @@ impl WorldSpec {
 
 impl World {
     pub(super) fn new(spec: &WorldSpec) -> World {
-        let link = Link::new(LinkSpec {
-            capacity: Capacity::constant(spec.rate),
-            buffer: spec.buffer,
-            queue: Discipline::Fifo,
-            weights: vec![Weight::ONE],
-            loss_ppm: spec.loss_ppm,
-            jitter: Span::ZERO,
-            seed: spec.seed,
-        });
+        let fifo = LinkSpec::fifo(Capacity::constant(spec.rate), spec.buffer);
+        let link = Link::new(LinkSpec { loss_ppm: spec.loss_ppm, seed: spec.seed, ..fifo });
         World {
             now: Time::ZERO,
             flows: Vec::new(),
