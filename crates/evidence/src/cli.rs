@@ -108,9 +108,16 @@ pub struct CampaignArgs {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write the scenario files of failures, and all numbers, into this directory.
+    /// Write the scenario files of failures, all numbers and a picture into this directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Reduce the worst scenario of each of the largest clusters of failures to the smallest file
+    /// that still fails, and write it into the directory of --out.
+    #[arg(long, requires = "out")]
+    pub(crate) minimise: bool,
+    /// Write the tables into this document, between its `figures` marks, and the picture beside it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) write_docs: Option<PathBuf>,
 }
 
 /// A number of threads.
@@ -144,7 +151,9 @@ const FIGURES_EXAMPLES: &str = "Examples:
 const CAMPAIGN_EXAMPLES: &str = "Examples:
   fairweir campaign --seed 1..400 --control fairweir --control crab
   fairweir campaign --seed 1..2000 --class jitter --class policed
-  fairweir campaign --seed 17 --out /tmp/campaign
+  fairweir campaign --seed 1001..1400 --control fairweir --control crab \\
+    --write-docs docs/campaign.md
+  fairweir campaign --class far --out /tmp/campaign --minimise
   fairweir sim run /tmp/campaign/campaign-17.toml --control none --control fairweir";
 
 const COMPARE_EXAMPLES: &str = "Examples:

@@ -5,6 +5,7 @@
 //!
 //! | module | contains |
 //! |---|---|
+//! | `document` | documents of which a command writes a part |
 //! | `figures` | the figures of the papers and of the default control, in virtual time |
 //! | `campaign` | random scenarios: distributions of scores, clusters of failures, the worst |
 //! | `compare` | one scenario in the lab and in the simulator, and how they differ |
@@ -23,6 +24,7 @@ use fairweir_scenario::report::Report;
 mod campaign;
 mod cli;
 mod compare;
+mod document;
 mod figures;
 mod measured;
 mod validation;
@@ -37,7 +39,8 @@ pub trait Players {
     /// If the file cannot be read or is not valid.
     fn read(&self, file: &Path, set: &[Override]) -> anyhow::Result<Scenario>;
 
-    /// Plays all jobs in virtual time over all cores, or `parallel` at a time; the reports are in the order of the jobs.
+    /// Plays all jobs in virtual time over all cores, or `parallel` at a time; the reports are in the
+    /// order of the jobs.
     ///
     /// # Errors
     /// The first one of a job, or that the user interrupted it.

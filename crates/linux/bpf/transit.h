@@ -20,8 +20,6 @@
 #define TCP_OPTIONS_EMPTY 0x0101
 #define TCP_TIMESTAMP 0x080a
 #define TCP_HEADER 20
-/* One packet in so many is timed. */
-#define TRANSIT_EVERY 4
 #define PERIOD_FOUND_AFTER_NS 1000000000ull
 #define PERIOD_CHECKED_AFTER_NS 10000000000ull
 /* Of the two clocks' difference: queues change less, clocks of other periods differ more. */

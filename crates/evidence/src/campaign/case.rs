@@ -13,6 +13,13 @@ use super::generate::Class;
 /// Buffer of the link that stands for a policer when `wfq` is played.
 const REFERENCE_BUFFER: &str = "100ms";
 
+/// The tables of a file.
+const ORDER: [&str; 7] = ["link", "control", "probe", "device", "group", "flow", "police"];
+
+fn has_tables(value: &Value) -> bool {
+    value.is_table() || value.as_array().is_some_and(|all| all.iter().any(Value::is_table))
+}
+
 /// A scenario of the campaign.
 ///
 /// Invariant: [`Case::text`] is a valid scenario file.
@@ -42,11 +49,22 @@ impl Case {
             true => " --control none",
             false => "",
         };
-        format!(
+        let mut text = format!(
             "# Seed {seed} of `fairweir campaign`, class {class}.\n\
-             # Play it: fairweir sim run{router} --seed {seed} FILE\n{}",
-            self.table
-        )
+             # Play it: fairweir sim run{router} --seed {seed} FILE\n"
+        );
+        // As people write it: scalars, the link, groups, flows.
+        let (tables, scalars): (Table, Table) =
+            self.table.clone().into_iter().partition(|(_, value)| has_tables(value));
+        text.push_str(&scalars.to_string());
+        let rank = |key: &str| ORDER.iter().position(|k| *k == key).unwrap_or(ORDER.len());
+        let mut tables: Vec<(String, Value)> = tables.into_iter().collect();
+        tables.sort_by_key(|(key, _)| rank(key));
+        for entry in tables {
+            text.push('\n');
+            text.push_str(&Table::from_iter([entry]).to_string());
+        }
+        text
     }
 
     /// What is played with a control. With devices the control is that of the hosts under test,

@@ -15,6 +15,9 @@ use super::case::Case;
 
 /// The most that the link carries in a run, in Mbit: 300 Mbit/s for 20 s.
 const WORK_MAX_MBIT: f64 = 6_000.0;
+/// What the weights of all classes add up to. What no class has yet is plain, so that a class that
+/// is added at the end of the list changes no other scenario.
+const WEIGHTS: u64 = 600;
 /// Durations in seconds, unless the rate shortens them.
 const DURATION_S: (u64, u64) = (40, 60);
 const DURATION_MIN_S: u64 = 16;
@@ -56,26 +59,29 @@ macro_rules! classes {
 }
 
 classes! {
-    Plain "plain" 60 "plain links: 1-1000 Mbit/s, RTT 1-500 ms, joins, leaves and demand steps"
-    Apps "apps" 50 "videos, web pages, short downloads, on-off flows and calls beside downloads"
-    Senders "senders" 25 "CUBIC, BBR, Reno and Vegas, QUIC, several connections against one"
-    Steps "steps" 25 "the link changes its rate, by a factor of up to 5"
-    Rtts "rtts" 20 "flows with RTTs of 1 to 500 ms on one link"
-    Policed "policed" 30 "a policer before a fast link"
-    Shaped "shaped" 15 "a link with a token bucket: bursts leave at the line rate"
-    Shallow "shallow" 20 "buffers of 3 to 10 ms"
+    Plain "plain" 30 "plain links: 1-1000 Mbit/s, RTT 1-500 ms, joins, leaves and demand steps"
+    Apps "apps" 80 "videos, web pages, short downloads, on-off flows and calls beside downloads"
+    Senders "senders" 30 "CUBIC, BBR, Reno and Vegas, QUIC, several connections against one"
+    Steps "steps" 30 "the link changes its rate, by a factor of up to 5"
+    Rtts "rtts" 25 "flows with RTTs of 1 to 500 ms on one link"
+    Policed "policed" 35 "a policer before a fast link"
+    Shaped "shaped" 20 "a link with a token bucket: bursts leave at the line rate"
+    Shallow "shallow" 25 "buffers of 3 to 10 ms"
     Deep "deep" 15 "buffers of 300 to 1000 ms, 1 to 20 Mbit/s"
-    Neighbours "neighbours" 30 "another host without control behind the same link"
-    Hosts "hosts" 15 "two controlled hosts behind one link"
-    Jitter "jitter" 25 "random delay of up to 1-30 ms behind the link"
-    Loss "loss" 15 "random losses of 0.01 to 2 %"
-    Far "far" 20 "RTTs of 200 to 500 ms"
-    Slow "slow" 20 "1 to 4 Mbit/s with up to 32 connections"
-    Crowded "crowded" 15 "16 to 128 connections"
-    Remembered "remembered" 15 "a stored capacity of 0.3 to 3 times the true one"
-    Trace "trace" 15 "capacity that changes every second"
-    Silent "silent" 10 "no reflector, or one that loses, delays or bypasses answers"
+    Neighbours "neighbours" 35 "another host without control behind the same link"
+    Hosts "hosts" 20 "two controlled hosts behind one link"
+    Jitter "jitter" 30 "random delay of up to 1-30 ms: of each packet or of half of them, uniform, exponential or in bursts"
+    Loss "loss" 20 "random losses of 0.01 to 2 %, single or in bursts"
+    Far "far" 25 "RTTs of 200 to 500 ms"
+    Slow "slow" 25 "1 to 4 Mbit/s with up to 32 connections"
+    Crowded "crowded" 20 "16 to 128 connections"
+    Remembered "remembered" 20 "a stored capacity of 0.3 to 3 times the true one"
+    Trace "trace" 20 "capacity that changes every second"
+    Silent "silent" 15 "no reflector, or one that loses, delays or bypasses answers"
     Call "call" 20 "a ping and a call inside a busy group"
+    Aqm "aqm" 30 "CoDel, FQ-CoDel or PIE at the ISP"
+    Grants "grants" 15 "an uplink or a downlink that waits for grants, 1 to 10 ms apart"
+    Cold "cold" 15 "2 to 10 connections that open at once on an idle link"
 }
 
 impl fmt::Display for Class {
@@ -125,15 +131,14 @@ impl Draw {
     }
 
     fn class(&mut self) -> Class {
-        let all: u64 = Class::ALL.iter().map(|class| class.weight()).sum();
-        let mut left = self.0.below(all);
+        let mut left = self.0.below(WEIGHTS);
         for class in Class::ALL {
             match left.checked_sub(class.weight()) {
                 Some(rest) => left = rest,
                 None => return *class,
             }
         }
-        unreachable!("invariant: the number is below the sum of the weights")
+        Class::Plain
     }
 
     /// Uniform, ends included.
@@ -250,6 +255,8 @@ impl Home {
         let rtt = match class {
             Class::Far => (200.0, 500.0),
             Class::Rtts => (1.0, 500.0),
+            // Beyond, TCP alone does not fill a link with such a buffer.
+            Class::Shallow => (5.0, 60.0),
             _ if is_wide => (1.0, 500.0),
             _ => (10.0, 150.0),
         };
@@ -330,10 +337,19 @@ impl Home {
             Class::Hosts => self.two_hosts(draw),
             Class::Jitter => {
                 self.link.insert("jitter".into(), ms(draw.log((1.0, 30.0))));
+                let model = draw.weighted(&[(40, "uniform"), (25, "exponential"), (35, "burst")]);
+                self.link.insert("jitter_model".into(), model.into());
+                if draw.chance(50) {
+                    self.link.insert("jitter_part".into(), ratio(0.5));
+                }
                 self.usual(draw, CUBIC);
             }
             Class::Loss => {
                 self.link.insert("loss".into(), ratio(draw.log((1e-4, 2e-2))));
+                if draw.chance(50) {
+                    let burst = draw.log((2.0, 20.0)).round() as u64;
+                    self.link.insert("loss_burst".into(), count(burst));
+                }
                 self.usual(draw, USUAL);
             }
             Class::Slow => {
@@ -352,6 +368,31 @@ impl Home {
             Class::Trace => self.traced(draw),
             Class::Silent => self.silent(draw),
             Class::Call => self.call(draw),
+            Class::Aqm => {
+                let queue = draw.weighted(&[(35, "fq_codel"), (35, "codel"), (30, "pie")]);
+                self.link.insert("queue".into(), queue.into());
+                self.usual(draw, USUAL);
+            }
+            Class::Grants => {
+                let keys = draw.weighted(&[
+                    (50, &["up_grant"][..]),
+                    (20, &["down_grant"]),
+                    (30, &["up_grant", "down_grant"]),
+                ]);
+                for key in keys {
+                    self.link.insert((*key).into(), ms(draw.log((1.0, 10.0))));
+                }
+                self.usual(draw, USUAL);
+            }
+            Class::Cold => {
+                let connections = draw.int((2, 10));
+                let start = draw.int((1, 5));
+                self.events.clear();
+                self.crowd(draw, connections);
+                for flow in &mut self.flows {
+                    flow.insert("start".into(), seconds(start));
+                }
+            }
         }
     }
 
@@ -458,14 +499,16 @@ impl Home {
                 flow.insert("stop".into(), seconds(draw.pick(&events[1..])));
             }
             _ if steps => {
-                let step = |draw: &mut Draw, at: u64| {
-                    let demand = match draw.chance(40) {
-                        true => "unlimited".into(),
-                        false => mbit(two_digits(rate * draw.log((0.05, 0.8))).max(0.1)),
+                let mut is_bounded = kind == "demand";
+                let step = |&at: &u64| {
+                    is_bounded = !is_bounded;
+                    let demand = match is_bounded {
+                        true => mbit(two_digits(rate * draw.log((0.05, 0.8))).max(0.1)),
+                        false => "unlimited".into(),
                     };
                     Value::Table(table([("at", seconds(at)), ("demand", demand)]))
                 };
-                let steps = events.iter().map(|&at| step(draw, at)).collect();
+                let steps = events.iter().map(step).collect();
                 flow.insert("steps".into(), Value::Array(steps));
             }
             _ => {}
@@ -714,8 +757,10 @@ mod tests {
         let seeds = 20_000;
         (0..seeds).for_each(|seed| *drawn.entry(class(seed)).or_default() += 1);
         let all: u64 = Class::ALL.iter().map(|class| class.weight()).sum();
+        assert!(all <= WEIGHTS, "{all}: a class would never be drawn");
         for class in Class::ALL {
-            let wanted = (seeds * class.weight() / all) as f64;
+            let left = if *class == Class::Plain { WEIGHTS - all } else { 0 };
+            let wanted = (seeds * (class.weight() + left) / WEIGHTS) as f64;
             let found = drawn[class] as f64;
             assert!((found / wanted - 1.0).abs() < 0.25, "{class}: {found} of {wanted}");
             assert_eq!(class.name().parse(), Ok(*class));

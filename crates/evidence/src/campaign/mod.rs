@@ -8,6 +8,8 @@
 //! | `bound` | the least error that receive windows allow |
 //! | `score` | the numbers of a run, and which bounds it breaks |
 //! | `summary` | distributions, targets, clusters of failures, the worst |
+//! | `minimise` | from a scenario that fails to a small one that still does |
+//! | `show` | tables and the picture |
 //!
 //! The same seeds give the same numbers on every machine and for every number of threads.
 
@@ -15,19 +17,22 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use fairweir_config::output;
+use fairweir_config::{output, text};
 use fairweir_core::receiver::Control;
 use fairweir_scenario::play::{Job, Run};
-use fairweir_scenario::report::{Report, aligned};
+use fairweir_scenario::report::Report;
 use serde::Serialize;
 
 use crate::Players;
 use crate::cli::CampaignArgs;
+use crate::document::Document;
 
 mod bound;
 mod case;
 mod generate;
+mod minimise;
 mod score;
+mod show;
 mod summary;
 
 pub(crate) use generate::Class;
@@ -38,13 +43,26 @@ use summary::{Cluster, Target};
 
 /// Always played: what every control is compared with.
 const REFERENCES: [Control; 2] = [Control::Wfq, Control::None];
+/// The most clusters of a campaign whose worst scenario is minimised.
+const MINIMISED_MAX: usize = 12;
+/// A smaller scenario must keep this part of the failure.
+const FAILURE_KEPT: f64 = 0.5;
 
 /// Everything that was found; what `--json` prints.
 #[derive(Debug, Serialize)]
 struct Findings {
+    /// Of the controls that were asked for.
     targets: Vec<Target>,
     clusters: Vec<Cluster>,
+    /// Of these and of the references.
     outcomes: Vec<Outcome>,
+}
+
+impl Findings {
+    /// The outcomes of a control.
+    fn of(&self, control: Control) -> Vec<&Outcome> {
+        self.outcomes.iter().filter(|o| o.control == control).collect()
+    }
 }
 
 pub(crate) fn run(args: &CampaignArgs, players: &dyn Players) -> anyhow::Result<()> {
@@ -52,34 +70,47 @@ pub(crate) fn run(args: &CampaignArgs, players: &dyn Players) -> anyhow::Result<
     if controls.is_empty() {
         controls.push(Control::Fairweir);
     }
+    if let Some(i) = (1..controls.len()).find(|&i| controls[..i].contains(&controls[i])) {
+        bail!("duplicate control `{}`", controls[i]);
+    }
     let is_asked =
         |seed: &u64| args.class.is_empty() || args.class.contains(&generate::class(*seed));
     let seeds: Vec<u64> = args.seed.all()?.filter(is_asked).collect();
     if seeds.is_empty() {
         bail!("--seed {}: no seed of this class", args.seed);
     }
+    let document = args.write_docs.as_deref().map(Document::read).transpose()?;
     if let Some(dir) = &args.out {
         output::make_dir(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }
     let cases: Vec<Case> = seeds.iter().map(|&seed| generate::case(seed)).collect();
     let outcomes = play(&cases, &controls, args.jobs, players)?;
+    let asked: Vec<Outcome> =
+        outcomes.iter().filter(|o| controls.contains(&o.control)).cloned().collect();
     let findings = Findings {
         targets: controls.iter().flat_map(|&c| summary::targets(c, &outcomes)).collect(),
-        clusters: summary::clusters(&outcomes),
+        clusters: summary::clusters(&asked),
         outcomes,
     };
     if let Some(dir) = &args.out {
         save(dir, &cases, &findings)?;
+        if args.minimise {
+            reduce(dir, &cases, &findings.clusters, args.jobs, players)?;
+        }
     }
-    let out = &mut io::stdout().lock();
+    if let Some(document) = document {
+        document.write(&show::section(args, &controls, &findings))?;
+        document.picture(show::PICTURE, &show::picture(&findings))?;
+    }
+    let out = &mut text::stdout();
     match args.json {
         true => writeln!(out, "{}", serde_json::to_string(&findings)?)?,
-        false => write!(out, "{}", text(&controls, &findings, args.worst))?,
+        false => write!(out, "{}", show::text(&controls, &findings, args.worst))?,
     }
     Ok(())
 }
 
-/// Plays every case with the references and the controls, and scores the controls.
+/// Plays every case with the references and the controls, and scores all of them.
 ///
 /// # Errors
 /// If a case is not valid, or the user interrupted it.
@@ -98,22 +129,18 @@ fn play(
             played.push(one.with_context(|| format!("seed {} with {control}", case.seed))?);
         }
     }
-    let job = |played: &'_ Played, seed: u64| {
-        let run = Run { control: played.control, seed };
-        (run, format!("seed {seed}"))
-    };
     let mut jobs = Vec::new();
     for (i, one) in played.iter().enumerate() {
-        let (run, label) = job(one, cases[i / played_with.len()].seed);
+        let seed = cases[i / played_with.len()].seed;
+        let run = Run { control: one.control, seed };
+        let label = format!("seed {seed}");
         jobs.push(Job { scenario: &one.scenario, run, label, keeps_series: false });
     }
     let reports = players.simulate(&jobs, parallel)?;
     let mut outcomes = Vec::new();
     let of_case = played.chunks(played_with.len()).zip(reports.chunks(played_with.len()));
     for (case, (played, reports)) in cases.iter().zip(of_case) {
-        let with = |control| played_with.iter().position(|c| *c == control);
-        for &control in controls {
-            let i = with(control).expect("invariant: every control was played");
+        for (i, &control) in played_with.iter().enumerate() {
             outcomes.push(outcome(case, control, (played, reports), i));
         }
     }
@@ -138,45 +165,52 @@ fn outcome(
     Outcome { seed: case.seed, class: case.class, control, bound, score, failures }
 }
 
-/// Every case that fails, and all numbers.
+fn write(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    let path = dir.join(name);
+    output::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Every case that fails, all numbers and the picture.
 fn save(dir: &Path, cases: &[Case], findings: &Findings) -> anyhow::Result<()> {
     for case in cases {
-        let fails = |o: &&Outcome| o.seed == case.seed && !o.failures.is_empty();
-        if findings.outcomes.iter().any(|o| fails(&o)) {
+        let fails = |o: &Outcome| {
+            o.seed == case.seed && !REFERENCES.contains(&o.control) && !o.failures.is_empty()
+        };
+        if findings.outcomes.iter().any(fails) {
             case.save(dir, &format!("campaign-{}.toml", case.seed))?;
         }
     }
-    let path = dir.join("campaign.json");
-    output::write(&path, serde_json::to_string(findings)?)
-        .with_context(|| format!("cannot write {}", path.display()))
+    write(dir, "campaign.json", &serde_json::to_string(findings)?)?;
+    write(dir, show::PICTURE, &show::picture(findings))
 }
 
-/// What is printed for people.
-fn text(controls: &[Control], findings: &Findings, worst: usize) -> String {
-    let mut text = String::new();
-    for &control in controls {
-        let of = findings.outcomes.iter().filter(|o| o.control == control);
-        let of: Vec<&Outcome> = of.collect();
-        text.push_str(&format!(
-            "{control}: median, p90 (p10) and worst (seed) of {} scenarios\n{}\n",
-            of.len(),
-            aligned(&summary::distribution(&of))
-        ));
-        let worst = summary::worst(&of, worst);
-        if !worst.is_empty() {
-            let rows = aligned(&summary::worst_rows(&worst));
-            text.push_str(&format!("{control}: the worst\n{rows}\n"));
-        }
+/// Writes the smallest scenario for the worst case of each of the largest clusters.
+fn reduce(
+    dir: &Path,
+    cases: &[Case],
+    clusters: &[Cluster],
+    parallel: Option<usize>,
+    players: &dyn Players,
+) -> anyhow::Result<()> {
+    for cluster in clusters.iter().take(MINIMISED_MAX) {
+        let &Cluster { control, bound, class, worst, worst_seed, .. } = cluster;
+        let Some(case) = cases.iter().find(|case| case.seed == worst_seed) else { continue };
+        let small = minimise::minimise(case, |case| {
+            let outcomes = play(std::slice::from_ref(case), &[control], parallel, players)?;
+            let mine = outcomes.iter().filter(|o| o.control == control);
+            let mut failures = mine.flat_map(|o| &o.failures);
+            Ok(failures.any(|f| f.bound == bound && f.amount >= worst * FAILURE_KEPT))
+        })?;
+        let name = format!("{}-{class}-{control}-{worst_seed}.toml", bound.name());
+        small.save(dir, &name)?;
+        let _ = writeln!(
+            io::stderr(),
+            "wrote {}",
+            text::escaped(&dir.join(name).display().to_string())
+        );
     }
-    if !findings.clusters.is_empty() {
-        text.push_str(&format!(
-            "failures\n{}\n",
-            aligned(&summary::cluster_rows(&findings.clusters))
-        ));
-    }
-    text.push_str(&aligned(&summary::target_rows(&findings.targets)));
-    let met = findings.targets.iter().filter(|t| t.met == Some(true)).count();
-    let of = findings.targets.iter().filter(|t| t.met.is_some()).count();
-    text.push_str(&format!("{met} of {of} targets met\n"));
-    text
+    Ok(())
 }
+
+#[cfg(test)]
+mod tests;

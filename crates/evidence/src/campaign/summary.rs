@@ -257,7 +257,8 @@ fn applications(all: &mut Targets<'_>) {
 }
 
 fn classes(all: &mut Targets<'_>) {
-    let error: fn(&Score) -> Option<f64> = |s| s.error;
+    let error: fn(&Score) -> Option<f64> = |s| where_wfq_reaches(s, s.error);
+    let excess: fn(&Score) -> Option<f64> = |s| where_wfq_reaches(s, s.excess);
     let used: fn(&Score) -> Option<f64> = |s| s.used;
     let total: fn(&Score) -> Option<f64> = |s| s.total_by_none;
     let p90 = At::Quantile(0.9);
@@ -267,6 +268,8 @@ fn classes(all: &mut Targets<'_>) {
         (Class::Policed, "policed: used of the plan, p10", used, p10, AtLeast(0.95)),
         (Class::Policed, "policed: error, p90", error, p90, AtMost(0.04)),
         (Class::Shallow, "shallow: error, p90", error, p90, AtMost(0.03)),
+        (Class::Aqm, "CoDel, FQ-CoDel, PIE: error, p90", error, p90, AtMost(0.03)),
+        (Class::Cold, "cold start: used, worst", used, At::Least, AtLeast(0.8)),
         (Class::Neighbours, "neighbours: total by none's, p10", total, p10, AtLeast(0.95)),
         (Class::Neighbours, "neighbours: own error, p90", error, p90, AtMost(0.03)),
         (
@@ -281,7 +284,7 @@ fn classes(all: &mut Targets<'_>) {
         (Class::Jitter, "jitter: error, p90", error, p90, AtMost(0.04)),
         (Class::Rtts, "RTT 1-500 ms: error, p90", error, p90, AtMost(0.02)),
         (Class::Far, "RTT 200-500 ms: error, p90", error, p90, AtMost(0.02)),
-        (Class::Slow, "slow: error beyond the bound, worst", |s| s.excess, At::Most, AtMost(0.03)),
+        (Class::Slow, "slow: error beyond the bound, worst", excess, At::Most, AtMost(0.03)),
         (Class::Call, "ping in a busy group: p95, ms, p90", |s| s.ping_p95_ms, p90, AtMost(20.0)),
     ];
     for (class, what, value, at, band) in rows {
@@ -300,7 +303,9 @@ fn slow(all: &mut Targets<'_>, outcomes: &[Outcome]) {
         .filter(|o| o.control == Control::Crab && o.class == Class::Slow)
         .filter_map(|o| Some((o.seed, o.score.error?)))
         .collect();
-    let beyond = |o: &&Outcome| Some((o.score.error? - crab.get(&o.seed)?, o.seed));
+    let beyond = |o: &&Outcome| {
+        Some((where_wfq_reaches(&o.score, o.score.error)? - crab.get(&o.seed)?, o.seed))
+    };
     let mut values: Vec<(f64, u64)> = all.of(&[Class::Slow]).iter().filter_map(beyond).collect();
     values.sort_by(|a, b| a.0.total_cmp(&b.0));
     all.add("slow: error less crab's, p90", Values(values), At::Quantile(0.9), Band::AtMost(0.0));
@@ -424,4 +429,16 @@ pub(super) fn worst_rows(worst: &[&Outcome]) -> Vec<Vec<String>> {
         ]);
     }
     rows
+}
+
+/// Rows as a table in Markdown.
+pub(super) fn markdown(rows: &[Vec<String>]) -> String {
+    let mut text = String::new();
+    for (i, row) in rows.iter().enumerate() {
+        text.push_str(&format!("| {} |\n", row.join(" | ")));
+        if i == 0 {
+            text.push_str(&format!("|{}\n", "---|".repeat(row.len())));
+        }
+    }
+    text
 }

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -19,6 +18,7 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::Players;
 use crate::cli::{FiguresArgs, FiguresCommand};
+use crate::document::Document;
 
 mod bcpqp;
 mod claim;
@@ -110,9 +110,6 @@ impl File {
         File { name, text }
     }
 }
-
-/// The lines around the table in a document.
-const MARKS: (&str, &str) = ("<!-- figures: begin -->\n", "<!-- figures: end -->\n");
 
 pub(crate) fn run(command: &FiguresCommand, players: &dyn Players) -> anyhow::Result<()> {
     match command {
@@ -296,54 +293,12 @@ fn section(
     )
 }
 
-/// A document in which the command writes its own part.
-struct Document<'p> {
-    path: &'p Path,
-    text: String,
-}
-
-impl<'p> Document<'p> {
-    /// Reads it, so that a wrong one is told before everything is played.
-    fn read(path: &'p Path) -> anyhow::Result<Document<'p>> {
-        let file = path.display();
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
-        let (begin, end) = (MARKS.0.trim(), MARKS.1.trim());
-        rewritten(&text, "")
-            .with_context(|| format!("{file} has no lines `{begin}` and `{end}`"))?;
-        Ok(Document { path, text })
-    }
-
-    fn write(&self, section: &str) -> anyhow::Result<()> {
-        let text = rewritten(&self.text, section).expect("invariant: looked at when it was read");
-        output::write(self.path, text)
-            .with_context(|| format!("cannot write {}", self.path.display()))
-    }
-
-    /// Keeps pictures beside it, under the name of the collection.
-    fn keep(&self, pictures: &[&str], from: &Path, name: &str) -> anyhow::Result<()> {
-        let folder = self.path.parent().unwrap_or(Path::new("")).join("pictures");
-        output::make_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        for picture in pictures {
-            let kept = folder.join(format!("{name}-{picture}"));
-            let text = fs::read(from.join(picture));
-            text.and_then(|text| output::write(&kept, text))
-                .with_context(|| format!("cannot write {}", kept.display()))?;
-        }
-        Ok(())
-    }
-}
-
-/// The text with something else between the marks; `None` if they are not there.
-fn rewritten(text: &str, section: &str) -> Option<String> {
-    let (before, rest) = text.split_once(MARKS.0)?;
-    let (_, after) = rest.split_once(MARKS.1)?;
-    Some(format!("{before}{}{section}{}{after}", MARKS.0, MARKS.1))
-}
-
 #[cfg(test)]
 mod tests {
     use fairweir_core::receiver::{Controller, ControllerSpec, CrabTuning};
     use fairweir_scenario::report::{Run, Samples};
+
+    use std::fs;
 
     use super::*;
 
@@ -353,20 +308,10 @@ mod tests {
     }
 
     #[test]
-    fn only_what_stands_between_the_marks_is_rewritten() {
-        let (begin, end) = MARKS;
-        let text = format!("# A\n{begin}old\n{end}the rest\n");
-        let once = rewritten(&text, "new\n").unwrap();
-        assert_eq!(once, format!("# A\n{begin}new\n{end}the rest\n"));
-        assert_eq!(rewritten(&once, "new\n").unwrap(), once);
-        assert_eq!(rewritten("# A\n", "new\n"), None);
-    }
-
-    #[test]
     fn pictures_are_kept_beside_the_document_and_are_those_that_figures_draw() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("doc.md");
-        fs::write(&path, format!("{}{}", MARKS.0, MARKS.1)).unwrap();
+        fs::write(&path, "<!-- figures: begin -->\n<!-- figures: end -->\n").unwrap();
         fs::write(dir.path().join("a.svg"), "<svg/>").unwrap();
         let document = Document::read(&path).unwrap();
         document.keep(&["a.svg"], dir.path(), "x").unwrap();
