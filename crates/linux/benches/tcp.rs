@@ -21,7 +21,7 @@ use nix::time::{ClockId, clock_gettime};
 mod common;
 use common::{Pair, allocation, policy, read_for};
 
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 5;
 /// Before the measurement: slow start, and for the host to see a connection's clock.
 const SETTLE: Duration = Duration::from_millis(2_000);
 const MEASURE: Duration = Duration::from_millis(1_500);

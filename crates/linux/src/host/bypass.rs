@@ -31,7 +31,7 @@ pub(crate) struct Bypass {
     seen: BTreeMap<u16, Seen>,
     interval: Span,
     /// What each CPU has counted, by slot.
-    counted: Vec<Box<[u64; SLOTS_MAX]>>,
+    counted: Vec<[u64; SLOTS_MAX]>,
     calm_ticks: BTreeMap<u16, u32>,
     /// Whether the BPF program was told of anybody who passes.
     is_told: bool,
@@ -55,7 +55,7 @@ impl Bypass {
         self.interval = interval;
         self.seen =
             groups.map(|(slot, group)| (slot, Seen { group, bounded: Bytes::ZERO })).collect();
-        let bytes = |cpu: &Counters| Box::new(cpu.slots.map(|slot| slot.bytes));
+        let bytes = |cpu: &Counters| cpu.slots.map(|slot| slot.bytes);
         self.counted = cpus.iter().map(bytes).collect();
     }
 
@@ -99,7 +99,7 @@ impl Bypass {
             return None;
         }
         self.is_told = !passing.is_empty();
-        let of_cpu = |counted: &Box<[u64; SLOTS_MAX]>| {
+        let of_cpu = |counted: &[u64; SLOTS_MAX]| {
             let mut allowances = Allowances { until: [0; SLOTS_MAX] };
             for (slot, volume) in &passing {
                 let slot = usize::from(*slot);

@@ -73,7 +73,8 @@ impl Host {
         let samples = samples(&awake.output, &self.slots);
         let clamp = |s: &ConnectionSample| (s.id, number(s.window));
         awake.seen = samples.iter().map(clamp).collect();
-        let is_bounded = |s: &&ConnectionSample| is_marked(number(s.window));
+        let is_wanted = |s: &ConnectionSample| awake.wanted.contains_key(&s.id);
+        let is_bounded = |s: &&ConnectionSample| is_wanted(s) || is_marked(number(s.window));
         for sample in samples.iter().filter(is_bounded) {
             self.bypass.handle_bounded(self.slots[sample.group], sample);
         }
