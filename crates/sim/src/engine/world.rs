@@ -163,7 +163,12 @@ impl<'s> World<'s> {
         cancel: &AtomicBool,
     ) -> Result<(), PlayError> {
         let end = self.scenario.end();
-        while let Some((now, source)) = self.deadlines.first().filter(|(at, _)| *at <= end) {
+        let mut clock = Time::ZERO;
+        while let Some((due, source)) = self.deadlines.first().filter(|(at, _)| *at <= end) {
+            // A timer that was set for an instant that has passed fires at once: time does not go
+            // back, or packets would be sent before what caused them.
+            let now = due.max(clock);
+            clock = now;
             match self.sources[source] {
                 Source::Progress => {
                     progress(now);
