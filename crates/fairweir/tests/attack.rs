@@ -15,7 +15,7 @@ mod common;
 use common::far::{Far, Lie};
 use common::forger::{Forger, Forgery, Victim};
 use common::stage::{Daemon, Download, Stage, privileged};
-use common::{one_at_a_time, two_of_three};
+use common::two_of_three;
 
 const MBIT: f64 = 30.0;
 /// Until the control has learned the capacity, and until an attack has shown its effect.
@@ -87,32 +87,29 @@ fn forged_segments_and_floods_take_nothing() {
     if !privileged() {
         return;
     }
-    one_at_a_time(|| {
-        two_of_three(|| {
-            let scene = Scene::begin();
-            let before = scene.download.mbit_over(MEASURED);
-            for (name, forgery, per_second) in [
-                ("4 blind segments/s", Forgery::Blind, 4),
-                ("in window, new stamps, 100/s", Forgery::NextWithNewStamp, 100),
-                ("1000 blind segments/s", Forgery::Blind, 1_000),
-            ] {
-                let forger = scene.forge(forgery, per_second);
-                scene.judge(name, before, || forger.sent());
-            }
-            let victim = Victim { server: REFLECTOR, ..scene.victim() };
-            let forger =
-                scene.stage.at_internet(|| Forger::start(victim, Forgery::EchoReply, 1_000));
-            scene.judge("1000 forged probe answers/s", before, || forger.sent());
-            drop(forger);
-            let listener = scene.stage.at_home(|| TcpListener::bind("10.9.0.2:0").unwrap());
-            let victim = Victim { client: v4(listener.local_addr().unwrap()), ..scene.victim() };
-            let forger = scene.stage.at_internet(|| Forger::start(victim, Forgery::Syn, 1_000));
-            scene.judge("1000 SYNs/s", before, || forger.sent());
-            drop(forger);
-            let listener = scene.stage.at_home(|| TcpListener::bind("10.9.0.2:0").unwrap());
-            let trickle = Trickle::start(&scene.stage, &listener);
-            scene.judge("1000 connections of 1 byte/s", before, || trickle.connections());
-        });
+    two_of_three(|| {
+        let scene = Scene::begin();
+        let before = scene.download.mbit_over(MEASURED);
+        for (name, forgery, per_second) in [
+            ("4 blind segments/s", Forgery::Blind, 4),
+            ("in window, new stamps, 100/s", Forgery::NextWithNewStamp, 100),
+            ("1000 blind segments/s", Forgery::Blind, 1_000),
+        ] {
+            let forger = scene.forge(forgery, per_second);
+            scene.judge(name, before, || forger.sent());
+        }
+        let victim = Victim { server: REFLECTOR, ..scene.victim() };
+        let forger = scene.stage.at_internet(|| Forger::start(victim, Forgery::EchoReply, 1_000));
+        scene.judge("1000 forged probe answers/s", before, || forger.sent());
+        drop(forger);
+        let listener = scene.stage.at_home(|| TcpListener::bind("10.9.0.2:0").unwrap());
+        let victim = Victim { client: v4(listener.local_addr().unwrap()), ..scene.victim() };
+        let forger = scene.stage.at_internet(|| Forger::start(victim, Forgery::Syn, 1_000));
+        scene.judge("1000 SYNs/s", before, || forger.sent());
+        drop(forger);
+        let listener = scene.stage.at_home(|| TcpListener::bind("10.9.0.2:0").unwrap());
+        let trickle = Trickle::start(&scene.stage, &listener);
+        scene.judge("1000 connections of 1 byte/s", before, || trickle.connections());
     });
 }
 
@@ -121,52 +118,50 @@ fn a_liar_takes_nothing(name: &str, lie: Lie) {
     if !privileged() {
         return;
     }
-    one_at_a_time(|| {
-        two_of_three(|| {
-            let scene = Scene::begin();
-            let other = Far::new(&scene.stage, "other", "10.9.7.3", None);
-            let liar = Far::new(&scene.stage, "liar", "10.9.7.5", Some(lie));
-            let (second, third) = (other.download(&scene.stage), liar.download(&scene.stage));
-            // A drain shows all of them an empty queue.
-            thread::sleep(SETTLE * 3);
-            let rates = || {
-                let downloads = [&scene.download, &second, &third];
-                let before = downloads.map(Download::received);
-                thread::sleep(MEASURED);
-                let per_mbit = 8e-6 / MEASURED.as_secs_f64();
-                let rate = |i: usize| (downloads[i].received() - before[i]) as f64 * per_mbit;
-                (rate(0) + rate(1), rate(2))
-            };
-            let (before, of_liar_before) = rates();
-            liar.begin_to_lie();
-            thread::sleep(SETTLE * 2);
-            let (under, of_liar) = rates();
-            let kept = under / before;
-            println!(
-                "{name}: two honest downloads {before:.1} Mbit/s before, {under:.1} beside the lie \
-                 ({:.0} %); the liar {of_liar_before:.1}, {of_liar:.1}; capacity {}",
-                kept * 100.0,
-                scene.daemon.status()["capacity_bps"]
-            );
-            assert!(kept >= KEPT, "{name}: {kept:.2}; {:#}", scene.daemon.status());
-        });
+    two_of_three(|| {
+        let scene = Scene::begin();
+        let other = Far::new(&scene.stage, "other", "10.9.7.3", None);
+        let liar = Far::new(&scene.stage, "liar", "10.9.7.5", Some(lie));
+        let (second, third) = (other.download(&scene.stage), liar.download(&scene.stage));
+        // A drain shows all of them an empty queue.
+        thread::sleep(SETTLE * 3);
+        let rates = || {
+            let downloads = [&scene.download, &second, &third];
+            let before = downloads.map(Download::received);
+            thread::sleep(MEASURED);
+            let per_mbit = 8e-6 / MEASURED.as_secs_f64();
+            let rate = |i: usize| (downloads[i].received() - before[i]) as f64 * per_mbit;
+            (rate(0) + rate(1), rate(2))
+        };
+        let (before, of_liar_before) = rates();
+        liar.begin_to_lie();
+        thread::sleep(SETTLE * 2);
+        let (under, of_liar) = rates();
+        let kept = under / before;
+        println!(
+            "{name}: two honest downloads {before:.1} Mbit/s before, {under:.1} beside the lie \
+             ({:.0} %); the liar {of_liar_before:.1}, {of_liar:.1}; capacity {}",
+            kept * 100.0,
+            scene.daemon.status()["capacity_bps"]
+        );
+        assert!(kept >= KEPT, "{name}: {kept:.2}; {:#}", scene.daemon.status());
     });
 }
 
 #[test]
-fn a_server_whose_clock_loses_time_hurts_nobody_else() {
+fn a_server_whose_clock_loses_time_hurts_no_other_download() {
     a_liar_takes_nothing("slow clock", Lie::Slow);
 }
 
 #[test]
 #[ignore = "takes 50 s; the slow clock is the one of three that `make test` plays"]
-fn a_server_whose_clock_gains_time_hurts_nobody_else() {
+fn a_server_whose_clock_gains_time_hurts_no_other_download() {
     a_liar_takes_nothing("fast clock", Lie::Fast);
 }
 
 #[test]
 #[ignore = "takes 50 s; the slow clock is the one of three that `make test` plays"]
-fn a_server_whose_clock_halts_hurts_nobody_else() {
+fn a_server_whose_clock_halts_hurts_no_other_download() {
     a_liar_takes_nothing("halting clock", Lie::Halting);
 }
 

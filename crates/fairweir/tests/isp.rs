@@ -77,7 +77,7 @@ fn passed(daemon: &Daemon, name: &str) -> u64 {
 }
 
 #[test]
-fn each_subscriber_gets_its_plan_over_ipv4_and_ipv6_and_nobody_else_is_policed() {
+fn each_subscriber_gets_its_plan_over_ipv4_and_ipv6_and_no_other_is_policed() {
     if !privileged() {
         return;
     }
@@ -192,7 +192,7 @@ fn what_commands_changed_survives_a_restart_and_a_reload() {
     if !privileged() {
         return;
     }
-    one_at_a_time(restarts_and_reloads);
+    restarts_and_reloads();
 }
 
 fn restarts_and_reloads() {
@@ -245,7 +245,7 @@ fn a_table_is_imported_whole_or_with_leave_its_good_rows() {
     if !privileged() {
         return;
     }
-    one_at_a_time(imports);
+    imports();
 }
 
 fn imports() {
@@ -291,7 +291,7 @@ fn what_is_wrong_is_told_and_changes_nothing() {
     if !privileged() {
         return;
     }
-    one_at_a_time(refuses);
+    refuses();
 }
 
 fn refuses() {
@@ -453,7 +453,7 @@ fn the_socket_is_open_to_root_and_the_group_alone() {
     if !privileged() {
         return;
     }
-    one_at_a_time(asks_as_others);
+    asks_as_others();
 }
 
 fn asks_as_others() {
@@ -516,17 +516,15 @@ fn a_device_that_goes_away_and_comes_back_is_policed_again() {
     if !privileged() {
         return;
     }
-    one_at_a_time(|| {
-        let access = access(FILE);
-        let daemon = access.start();
-        access.unplug_homes();
-        daemon.wait_for("open", Duration::from_secs(5), |s| s["open_reason"].is_string());
-        assert!(daemon.status()["open_reason"].as_str().unwrap().contains("sub"));
-        access.plug_in_homes();
-        daemon.wait_for("policing", Duration::from_secs(5), |s| s["enforcing"] == true);
-        let alice = access.download(ALICE4);
-        alice.wait_for_rate(10.0..21.0, Duration::from_secs(8));
-    });
+    let access = access(FILE);
+    let daemon = access.start();
+    access.unplug_homes();
+    daemon.wait_for("open", Duration::from_secs(5), |s| s["open_reason"].is_string());
+    assert!(daemon.status()["open_reason"].as_str().unwrap().contains("sub"));
+    access.plug_in_homes();
+    daemon.wait_for("policing", Duration::from_secs(5), |s| s["enforcing"] == true);
+    let alice = access.download(ALICE4);
+    alice.wait_for_rate(10.0..21.0, Duration::from_secs(8));
 }
 
 /// Clients that pipeline requests for long lists and read no reply neither fill the daemon's memory
@@ -580,18 +578,16 @@ fn a_unix_socket_serves_metrics_with_names() {
     if !privileged() {
         return;
     }
-    one_at_a_time(|| {
-        let access = access(&FILE.replace("device = ", "metrics = \"unix\"\ndevice = "));
-        let _daemon = access.start();
-        let socket = access.path("run/metrics/isp.sock");
-        assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o007, 0);
-        let mut stream = UnixStream::connect(socket).unwrap();
-        write!(stream, "GET /metrics?top=5 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        assert!(text.starts_with("HTTP/1.1 200 OK") && text.ends_with("# EOF\n"), "{text}");
-        assert!(text.contains("fairweir_up{interface=\"sub\"} 1\n"), "{text}");
-    });
+    let access = access(&FILE.replace("device = ", "metrics = \"unix\"\ndevice = "));
+    let _daemon = access.start();
+    let socket = access.path("run/metrics/isp.sock");
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o007, 0);
+    let mut stream = UnixStream::connect(socket).unwrap();
+    write!(stream, "GET /metrics?top=5 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 OK") && text.ends_with("# EOF\n"), "{text}");
+    assert!(text.contains("fairweir_up{interface=\"sub\"} 1\n"), "{text}");
 }
 
 #[test]
@@ -599,17 +595,15 @@ fn a_changed_file_is_taken_over_and_a_bad_one_is_not() {
     if !privileged() {
         return;
     }
-    one_at_a_time(|| {
-        let access = access(FILE);
-        let daemon = access.start();
-        access.write("isp.toml", &FILE.replace("20mbit", "30mbit"));
-        daemon.wait_for("configuration reloaded", PATIENCE, |s| {
-            s["plans"][0]["rate_bps"]["download"] == 30_000_000
-        });
-        access.write("isp.toml", &FILE.replace("20mbit", "nonsense"));
-        daemon.wait_for("refused", PATIENCE, |s| {
-            s["config_error"].as_str().is_some_and(|e| e.contains("isp.toml:"))
-        });
-        assert_eq!(daemon.status()["plans"][0]["rate_bps"]["download"], 30_000_000);
+    let access = access(FILE);
+    let daemon = access.start();
+    access.write("isp.toml", &FILE.replace("20mbit", "30mbit"));
+    daemon.wait_for("configuration reloaded", PATIENCE, |s| {
+        s["plans"][0]["rate_bps"]["download"] == 30_000_000
     });
+    access.write("isp.toml", &FILE.replace("20mbit", "nonsense"));
+    daemon.wait_for("refused", PATIENCE, |s| {
+        s["config_error"].as_str().is_some_and(|e| e.contains("isp.toml:"))
+    });
+    assert_eq!(daemon.status()["plans"][0]["rate_bps"]["download"], 30_000_000);
 }

@@ -84,9 +84,15 @@ fn crab_survives_long_round_trips_and_a_slow_first_flow() {
 }
 
 #[test]
-fn the_default_control_shares_without_a_queue_at_the_isp() {
+fn the_default_control_shares_between_cubic_and_bbr() {
     if privileged() {
         two_of_three(|| assert_shares("mix-cubic-bbr", "fairweir", 0.04, 0.96));
+    }
+}
+
+#[test]
+fn the_default_control_leaves_no_queue_at_the_isp_after_a_fall() {
+    if privileged() {
         two_of_three(assert_no_queue_after_a_fall);
     }
 }

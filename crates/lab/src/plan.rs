@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
+use fairweir_core::units::Span;
 use fairweir_scenario::app;
 use fairweir_scenario::{Flow, Ip, Kind, Scenario, Tuning};
 use ipnet::IpNet;
@@ -133,6 +134,9 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     }
     if scenario.control.strict_priority {
         return Err(Error::NotPlayed("strict priority"));
+    }
+    if scenario.flows.iter().any(|flow| flow.timestamps != Some(Span::millis(1))) {
+        return Err(Error::NotPlayed("TCP timestamps other than the kernel's"));
     }
     for flow in &scenario.flows {
         match flow.kind {

@@ -44,8 +44,10 @@ struct config {
 	__u32 device; /* its index; connections through others are none of ours */
 	__u32 baseline; /* what a connection that is seen for the first time has received is history */
 	__u64 netns; /* cookie of the device's network namespace */
+	__u32 time_every; /* one of so many packets that could be timed is */
+	__u32 pad;
 };
-_Static_assert(sizeof(struct config) == 48, "abi");
+_Static_assert(sizeof(struct config) == 56, "abi");
 
 struct counter {
 	__u64 bytes; /* L2 bytes as on the wire */
@@ -60,9 +62,16 @@ struct counters {
 	__u64 jiffy;
 	__u64 heartbeat_ns;
 	__u64 stale;
-	__u64 turn; /* packets that could have been timed */
+	__u64 due; /* the count of the next packet that is timed */
+	__u64 timeable; /* packets that could have been timed */
 };
-_Static_assert(sizeof(struct counters) == 4136, "abi");
+_Static_assert(sizeof(struct counters) == 4144, "abi");
+
+/* How far TCP passes beside the class: until so many bytes of the slot are counted on this CPU. */
+struct allowances {
+	__u64 until[SLOTS_MAX];
+};
+_Static_assert(sizeof(struct allowances) == 8 * SLOTS_MAX, "abi");
 
 struct prefix4 {
 	__u32 length;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Finds the class of each packet that arrives at a device, counts it, and sends it through the
- * class (HTB on an ifb) while user space is alive and wants that; otherwise the packet passes.
+ * class (HTB on an ifb) while user space is alive and wants that; otherwise the packet passes, and so
+ * does TCP while its class changes nothing.
  * No packet is ever dropped or held here.
  *
  * Who a packet is for is known from the sockets: when a process makes or connects one, its
@@ -99,9 +100,12 @@ static __always_inline void count_source(struct packet *p, const struct counter 
 }
 
 /* Whether it is this packet's turn to be timed, if it can be. */
-static __always_inline int is_timed(struct packet *p, struct counters *mine)
+static __always_inline int is_timed(struct packet *p, const struct config *cfg, struct counters *mine)
 {
-	return p->transport == IPPROTO_TCP && p->has_ports && !(++mine->turn % TRANSIT_EVERY);
+	if (p->transport != IPPROTO_TCP || !p->has_ports || ++mine->timeable < mine->due)
+		return 0;
+	mine->due = mine->timeable + cfg->time_every;
+	return 1;
 }
 
 /* Times a packet of a connection that the iterator knows, if the stack will accept it. */
@@ -126,7 +130,7 @@ static __always_inline void time_socket(struct __sk_buff *skb, struct packet *p,
 		time_packet(c, now, tsval);
 	else
 		/* It is the next one's turn, so that a flood does not displace what is true. */
-		mine->turn = TRANSIT_EVERY - 1;
+		mine->due = mine->timeable + 1;
 }
 
 /* What the packet's socket says: the rule of its owner, and how long the packet took. */
@@ -172,7 +176,7 @@ static __always_inline __u32 classify(struct __sk_buff *skb, struct packet *p,
 				      struct counters *mine)
 {
 	__u32 best = address_rule(p, cfg->features), rule;
-	int timed = with_owners && cfg->features & FEATURE_TRANSIT && is_timed(p, mine);
+	int timed = with_owners && cfg->features & FEATURE_TRANSIT && is_timed(p, cfg, mine);
 
 	if (with_owners && (timed || cfg->features & (FEATURE_OWNERS | FEATURE_CENSUS))) {
 		rule = socket_rule(skb, p, cfg, amount, timed, mine);
@@ -182,6 +186,18 @@ static __always_inline __u32 classify(struct __sk_buff *skb, struct packet *p,
 	if (cfg->features & FEATURE_CENSUS)
 		count_source(p, amount);
 	return best ? best & 0xffff : cfg->default_slot;
+}
+
+/* Whether the packet need not go through its class: see src/host/bypass.rs. */
+static __always_inline int may_pass(const struct packet *p, __u32 slot, const struct counters *mine)
+{
+	struct allowances *allowed;
+	__u32 key = 0;
+
+	if (p->transport != IPPROTO_TCP)
+		return 0;
+	allowed = bpf_map_lookup_elem(&allowances, &key);
+	return allowed && mine->slots[slot].bytes <= allowed->until[slot];
 }
 
 /* The clock is read once in a jiffy: reading it costs more than all the rest of a packet's way. */
@@ -219,7 +235,7 @@ int fairweir_ingress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	mine->slots[slot].bytes += amount.bytes;
 	mine->slots[slot].packets += amount.packets;
-	if (!cfg->enforce || !in_control(cfg, mine))
+	if (!cfg->enforce || may_pass(&p, slot, mine) || !in_control(cfg, mine))
 		return TC_ACT_UNSPEC;
 	/* The ifb takes only packets with an L2 header, and takes it off before it gives them back. */
 	if (!cfg->l2_header && bpf_skb_change_head(skb, ETH_HLEN, 0))

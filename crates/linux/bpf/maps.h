@@ -20,6 +20,14 @@ struct {
 	__type(value, struct counters);
 } counters SEC(".maps");
 
+/* Which TCP passes without a class: written by user space each tick while some does, read here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct allowances);
+} allowances SEC(".maps");
+
 /* Rules by source prefix. This and the following four are written by user space when the policy
  * changes, and read here. */
 struct {

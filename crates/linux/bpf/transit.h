@@ -12,20 +12,20 @@
  * in some 10^6 of these. An attacker who sees the packets can forge segments that the stack accepts,
  * but could as well insert data.
  *
- * The clock's period is found by comparing it to ours for a second; until then, and if it is none
- * of those that stacks use, nothing is told.
+ * The clock's period is found by comparing it to ours: that of 1 ms, which nearly all stacks have,
+ * within a quarter of a second, others within a second. Until then, and if it is none of those that
+ * stacks use, nothing is told. Connections that open fill the queue meanwhile, so stamps advance more
+ * slowly than time passes; but periods differ by more than that.
  */
 #pragma once
 
 #define TCP_OPTIONS_EMPTY 0x0101
 #define TCP_TIMESTAMP 0x080a
 #define TCP_HEADER 20
-/* One packet in so many is timed. */
-#define TRANSIT_EVERY 4
-#define PERIOD_FOUND_AFTER_NS 1000000000ull
+#define PERIOD_FOUND_AFTER_NS 250000000ull
+#define OTHERS_FOUND_AFTER_NS 1000000000ull
+#define PERIOD_SOUGHT_NS 4000000000ull
 #define PERIOD_CHECKED_AFTER_NS 10000000000ull
-/* Of the two clocks' difference: queues change less, clocks of other periods differ more. */
-#define PERIOD_TOLERANCE 50
 #define TCP_FLAG_ACK 0x10
 /* With SYN and RST, without which the segment must be. */
 #define TCP_FLAGS_CHECKED (TCP_FLAG_ACK | 0x02 | 0x04)
@@ -179,23 +179,26 @@ static __always_inline void anchor(struct connection *c, __u64 now, __u32 tsval)
 	c->sum = 0;
 }
 
-static __always_inline int fits(__u64 elapsed, __u64 ticks, __u64 period)
+/* Whether the clock's time differs from `elapsed` by no more than `part` / 16 of it. */
+static __always_inline int fits(__u64 elapsed, __s64 ticks, __u64 period, __u64 part)
 {
 	__s64 off = ticks * period - elapsed;
 
-	return (__u64)(off < 0 ? -off : off) * PERIOD_TOLERANCE <= elapsed;
+	return (__u64)(off < 0 ? -off : off) * 16 <= elapsed * part;
 }
 
-/* The period of a clock that has ticked so often in `elapsed`; 0 is none that stacks use. */
-static __always_inline __u32 find_period(__u64 elapsed, __u64 ticks)
+/* The period of a clock that has ticked so often in `elapsed`; 0 is none that stacks use, or not yet. */
+static __always_inline __u32 find_period(__u64 elapsed, __s64 ticks)
 {
-	if (fits(elapsed, ticks, 1000000))
+	if (fits(elapsed, ticks, 1000000, 6))
 		return 1000000;
-	if (fits(elapsed, ticks, 4000000))
+	if (elapsed < OTHERS_FOUND_AFTER_NS)
+		return 0;
+	if (fits(elapsed, ticks, 4000000, 6))
 		return 4000000;
-	if (fits(elapsed, ticks, 10000000))
+	if (fits(elapsed, ticks, 10000000, 6))
 		return 10000000;
-	if (fits(elapsed, ticks, 100000000))
+	if (fits(elapsed, ticks, 100000000, 6))
 		return 100000000;
 	return 0;
 }
@@ -218,11 +221,11 @@ static __always_inline void time_packet(struct connection *c, __u64 now, __u32 t
 		if (elapsed < PERIOD_FOUND_AFTER_NS)
 			return;
 		c->period_ns = find_period(elapsed, c->ticks);
-		if (!c->period_ns)
+		if (!c->period_ns && elapsed > PERIOD_SOUGHT_NS)
 			anchor(c, now, tsval);
 		return;
 	}
-	if (elapsed > PERIOD_CHECKED_AFTER_NS && !fits(elapsed, c->ticks, c->period_ns)) {
+	if (elapsed > PERIOD_CHECKED_AFTER_NS && !fits(elapsed, c->ticks, c->period_ns, 1)) {
 		anchor(c, now, tsval);
 		return;
 	}

@@ -1,13 +1,16 @@
-//! Real TCP through the classes.
+//! Real TCP through the classes, and beside them.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
+use fairweir_core::receiver::{ConnectionWindow, GroupSample, Windows};
 use fairweir_core::units::{Bytes, Rate, Span};
-use fairweir_linux::{Health, Mode};
+use fairweir_linux::{Health, Host, Mode};
 
 use fairweir_linux::netns::Netns;
 
+use common::path::{Path, PathSpec};
 use common::{Pair, allocation, policy, read_for};
 
 mod common;
@@ -112,4 +115,81 @@ fn super_packets_are_counted_as_on_the_wire() {
     let received = common::received_by(&pair.home, "wan") - before;
     let rate = received as f64 * 8e-6 / start.elapsed().as_secs_f64();
     assert!((250.0..340.0).contains(&rate), "HTB counts super-packets like the classifier: {rate}");
+}
+
+/// What a daemon does in a tick of 200 ms, with windows of 50 kB: 20 Mbit/s at 20 ms. Returns what
+/// the first group received, and how many segments came out of order.
+fn tick(host: &mut Host, stream: &mut TcpStream, ceil: Rate) -> (GroupSample, u64) {
+    read_for(stream, Duration::from_millis(200));
+    let group = host.take_samples().unwrap()[0];
+    let samples = host.take_connections().unwrap();
+    let bound = |id| ConnectionWindow { id, window: Bytes::new(50_000) };
+    let connections = samples.iter().map(|s| bound(s.id)).collect();
+    host.apply(&allocation(&[ceil, Rate::mbit(1)])).unwrap();
+    host.apply_windows(&Windows { connections, initial: vec![Some(Bytes::new(50_000)); 2] })
+        .unwrap();
+    host.beat().unwrap();
+    (group, samples.iter().map(|s| s.holes).sum())
+}
+
+#[test]
+fn tcp_whose_windows_hold_passes_beside_a_class_that_changes_nothing() {
+    if !common::privileged() {
+        return;
+    }
+    let (rate, rtt) = (Rate::mbit(200), Duration::from_millis(20));
+    let path = Path::new(PathSpec { rtt, rate, queue_bytes: 400_000 });
+    let home = &path.pair.home;
+    let groups: [(&str, &[&str]); 1] = [("video", &["ip:192.0.2.2"])];
+    let mut host = path.pair.host(&policy(&groups), Mode::Shape);
+    let (loose, tight) = (Rate::mbit(50), Rate::mbit(10));
+    let shaped = || common::sent_by(home, "ifb4wan");
+    let arrived = || common::received_by(home, "wan");
+    host.apply(&allocation(&[loose, Rate::mbit(1)])).unwrap();
+    let initial = vec![Some(Bytes::new(50_000)); 2];
+    host.apply_windows(&Windows { connections: Vec::new(), initial }).unwrap();
+    let (mut stream, begin) = (path.pair.download("192.0.2.2"), arrived());
+    let mut holes = 0;
+    let mut received = 0;
+    let mut ticks = |host: &mut Host, count: usize, ceil: Rate| -> u64 {
+        let ticks: Vec<_> = (0..count).map(|_| tick(host, &mut stream, ceil)).collect();
+        println!("ceil {ceil}: {ticks:?}");
+        holes += ticks.iter().map(|(_, holes)| holes).sum::<u64>();
+        let now: u64 = ticks.iter().map(|(group, _)| group.received.as_u64()).sum();
+        received += now;
+        now
+    };
+
+    let first = ticks(&mut host, 3, loose);
+    assert!(shaped() > first * 9 / 10, "the class was not calm for a second");
+    ticks(&mut host, 8, loose);
+
+    // Now it passes, but for what is not TCP.
+    let before = shaped();
+    let sender = path.pair.internet.run(|| UdpSocket::bind("192.0.2.2:0").unwrap());
+    for _ in 0..20 {
+        sender.send_to(&[7; 458], "192.0.2.1:9").unwrap();
+    }
+    let passed = ticks(&mut host, 5, loose);
+    assert_eq!(shaped() - before, 20 * 500, "20 packets of UDP");
+    assert!(passed > 1_500_000, "{passed}");
+
+    // A tight class takes all of it.
+    ticks(&mut host, 3, tight);
+    let before = shaped();
+    ticks(&mut host, 5, tight);
+    let mbit = (shaped() - before) as f64 * 8e-6;
+    assert!((8.0..11.0).contains(&mbit), "{mbit} of 10 Mbit/s");
+
+    // Without ticks it passes only as long as the class would carry for one.
+    ticks(&mut host, 15, loose);
+    let before = shaped();
+    read_for(&mut stream, Duration::from_millis(1_200));
+    let after = shaped() - before;
+    assert!((500_000..2_000_000).contains(&after), "{after} bytes of 3 MB through the class");
+    let last = host.take_samples().unwrap()[0].received.as_u64();
+    received += last;
+    assert_eq!(holes, 0, "no packet overtakes another");
+    let counted = received as f64 / (arrived() - begin) as f64;
+    assert!((0.99..1.01).contains(&counted), "{counted} of what arrived was counted");
 }

@@ -276,7 +276,8 @@ fn transit_follows_the_queue_of_the_bottleneck() {
     };
     // 30 kB per round trip are 12 Mbit/s, which leave the queue empty.
     let empty: Vec<_> = (0..12).map(|_| tick(&mut host, 30_000)).collect();
-    assert!(empty[..4].iter().all(|(transit, _)| transit.is_none()), "the period is not known yet");
+    assert_eq!(empty[0].0, None, "the period is not known yet");
+    assert!(empty[3..].iter().all(|(transit, _)| transit.is_some()), "{empty:?}");
     let base = empty.iter().filter_map(|(transit, _)| transit.map(|t| t.min_ns)).min().unwrap();
     // 100 kB are 50 kB more than the way holds: 20 ms of queue.
     let full: Vec<_> = (0..15).map(|_| tick(&mut host, 100_000)).collect();
@@ -322,4 +323,31 @@ fn losses_of_a_download_are_told_as_holes_and_a_clean_one_has_none() {
     };
     assert_eq!(holes("192.0.2.2", Some(40_000)), 0);
     assert!(holes("192.0.2.3", None) > 10);
+}
+
+/// Slow start fills the queue while the clock's period is sought.
+#[test]
+fn packets_are_timed_within_half_a_second_although_the_queue_grows() {
+    if !common::privileged() {
+        return;
+    }
+    let _alone = alone();
+    let rate = Rate::mbit(20);
+    // 200 ms of queue at most.
+    let path = Path::new(PathSpec { rtt: Duration::from_millis(20), rate, queue_bytes: 500_000 });
+    let mut host = path.pair.host(&policy(&[]), Mode::Count);
+    host.take_connections().unwrap();
+    let mut streams = vec![path.pair.download("192.0.2.2")];
+    let ticks: Vec<_> = (0..6)
+        .map(|_| {
+            rates(&mut streams, Duration::from_millis(200));
+            let sample = host.take_connections().unwrap()[0];
+            host.beat().unwrap();
+            (sample.transit, path.take_queue())
+        })
+        .collect();
+    println!("{ticks:?}");
+    let grown = ticks.last().unwrap().1;
+    assert!(grown > Duration::from_millis(60), "the queue grows by more than clocks differ");
+    assert!(ticks[3..].iter().all(|(transit, _)| transit.is_some()), "{ticks:?}");
 }

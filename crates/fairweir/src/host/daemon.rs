@@ -6,10 +6,10 @@
 
 use std::collections::VecDeque;
 
-use fairweir_core::receiver::{Act, ControlLoop, Observation, TICK};
+use fairweir_core::receiver::{Act, ControlLoop, Decision, Observation, TICK};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_linux::{Error, Health, Host, HostSpec, Mode, network, sweep};
-use tracing::{debug, info, warn};
+use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
 use super::memory::Memory;
@@ -41,6 +41,9 @@ const STORE_PERIOD: Span = Span::secs(60);
 /// A learned capacity is stored if it differs from the stored one by more than this part.
 const STORE_CHANGE: (u64, u64) = (2, 100);
 
+/// `RUST_LOG=tick=trace` logs every tick.
+const TICK_LOG: &str = "tick";
+
 /// See the module.
 pub(super) struct Daemon {
     pub(super) settings: Settings,
@@ -67,6 +70,16 @@ pub(super) struct Daemon {
     network_at: Time,
     store_at: Time,
     enforced: bool,
+}
+
+/// Logs what was measured and decided, as JSON with which a run can be replayed.
+fn log_tick(observation: &Observation, decision: &Decision) {
+    if !tracing::enabled!(target: TICK_LOG, Level::TRACE) {
+        return;
+    }
+    let json = |value: serde_json::Result<String>| value.unwrap_or_else(|e| e.to_string());
+    let (seen, decided) = (serde_json::to_string(observation), serde_json::to_string(decision));
+    trace!(target: TICK_LOG, "{{\"observation\":{},\"decision\":{}}}", json(seen), json(decided));
 }
 
 /// Everything passes unshaped until the next attempt.
@@ -242,13 +255,15 @@ impl Daemon {
         let observation =
             Observation { at: read_at, interval, groups: samples, connections, probe };
         self.control.decide(&observation);
+        self.delay.handle_decision(self.control.decision().delay, read_at);
+        log_tick(&observation, self.control.decision());
         let received: Bytes = observation.groups.iter().map(|g| g.received).sum();
         let received = Rate::from_volume(received, interval);
         self.memory.handle_tick(self.control.controller().learned_capacity(), received, interval);
         self.note_act(now);
         self.enforce(now);
         if self.opening.is_none()
-            && let Some(host) = &self.host
+            && let Some(host) = &mut self.host
             && let Err(e) = host.beat()
         {
             self.open(now, e.to_string());

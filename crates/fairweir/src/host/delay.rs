@@ -2,7 +2,9 @@
 //!
 //! Without a probe the daemon goes on as it would: one that cannot start is tried again later.
 
-use fairweir_core::receiver::{GroupSample, ProbeSample};
+use std::collections::VecDeque;
+
+use fairweir_core::receiver::{DelaySample, GroupSample, ProbeSample};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_linux::probe::{Probe, ProbeSpec};
 use tracing::{info, warn};
@@ -18,13 +20,22 @@ const IDLE_AFTER: Span = Span::secs(2);
 /// How long to wait when a probe cannot start.
 const RETRY_PAUSE: Span = Span::secs(10);
 
-/// The daemon's probe.
+/// So many ticks (5 s) in which the link was in use say whether the delay is known.
+const SIGHT_TICKS: usize = 25;
+
+/// A control that gets fewer samples in this time may never see that the link is busy: one a tick.
+const SAMPLES_FEW: u32 = SIGHT_TICKS as u32;
+
+/// The daemon's probe, and how much is known of the delay.
 #[derive(Debug, Default)]
 pub(super) struct Delay {
     running: Option<(ProbeSpec, Probe)>,
     error: Option<String>,
     retry_at: Time,
     used_at: Time,
+    /// Samples of each of the last ticks in a row in which the link was in use; at most
+    /// [`SIGHT_TICKS`].
+    samples: VecDeque<u32>,
 }
 
 impl Delay {
@@ -66,13 +77,49 @@ impl Delay {
         interval: Span,
         now: Time,
     ) -> Option<ProbeSample> {
-        let (_, probe) = self.running.as_mut()?;
         let received: Bytes = groups.iter().map(|g| g.received).sum();
         if Rate::from_volume(received, interval) >= IN_USE_MIN {
             self.used_at = now;
         }
-        probe.set_in_use(now.since(self.used_at) < IDLE_AFTER);
+        let in_use = self.is_in_use(now);
+        let (_, probe) = self.running.as_mut()?;
+        probe.set_in_use(in_use);
         Some(probe.take_sample())
+    }
+
+    fn is_in_use(&self, now: Time) -> bool {
+        now.since(self.used_at) < IDLE_AFTER
+    }
+
+    /// Takes in what the control concluded of the delay in a tick that ends `now`.
+    pub(super) fn handle_decision(&mut self, delay: Option<DelaySample>, now: Time) {
+        if !self.is_in_use(now) {
+            self.samples.clear();
+            return;
+        }
+        if self.samples.len() == SIGHT_TICKS {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(delay.map_or(0, |delay| delay.samples));
+    }
+
+    /// Why a control that learns from the delay may learn nothing; `None` if it can.
+    pub(super) fn limit(&self) -> Option<String> {
+        if self.samples.len() < SIGHT_TICKS {
+            return None;
+        }
+        match self.samples.iter().fold(0_u32, |sum, &samples| sum.saturating_add(samples)) {
+            0 => Some(
+                "the delay of the link cannot be measured: servers send no TCP timestamps and no \
+                 reflector answers the probe; nothing is enforced until the capacity is known"
+                    .to_owned(),
+            ),
+            few if few < SAMPLES_FEW => Some(format!(
+                "the delay of the link is rarely measured: {few} samples in 5 s; the capacity is \
+                 learned late or not at all"
+            )),
+            _ => None,
+        }
     }
 
     /// What there is to say of it; `None` if none is wanted.
@@ -89,5 +136,39 @@ impl Delay {
             rtt_last_ms: state.rtt_last.map(Span::as_millis_f64),
             error: state.error,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fairweir_core::receiver::{DelaySource, TICK};
+
+    use super::*;
+
+    #[test]
+    fn a_link_in_use_whose_delay_is_not_measured_is_a_limit() {
+        let sample = |samples| DelaySample {
+            value: Span::ZERO,
+            least: Span::ZERO,
+            source: DelaySource::Probe,
+            samples,
+            sources: 1,
+        };
+        let limit = |received: u64, every: usize, samples: u32| {
+            let (mut delay, mut now) = (Delay::default(), Time::ZERO + Span::secs(10));
+            for tick in 0..SIGHT_TICKS {
+                assert_eq!(delay.limit(), None, "too early to say");
+                now = now + TICK;
+                let group =
+                    GroupSample { received: Bytes::new(received), ..GroupSample::default() };
+                delay.take_sample(&[group], TICK, now);
+                delay.handle_decision((tick % every == 0).then(|| sample(samples)), now);
+            }
+            delay.limit()
+        };
+        assert!(limit(100_000, 1, 0).is_some_and(|text| text.contains("cannot be measured")));
+        assert!(limit(100_000, 5, 1).is_some_and(|text| text.contains("5 samples in 5 s")));
+        assert_eq!(limit(100_000, 1, 1), None);
+        assert_eq!(limit(0, 1, 0), None, "an idle link");
     }
 }

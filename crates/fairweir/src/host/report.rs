@@ -1,7 +1,7 @@
 //! What the daemon tells those who ask.
 
 use fairweir_core::policy::Group;
-use fairweir_core::receiver::{Act, GroupDecision, GroupTotals};
+use fairweir_core::receiver::{Act, Control, GroupDecision, GroupTotals};
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::Host;
 
@@ -65,7 +65,10 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     let group = |(i, group)| {
         group_status(group, decided.map(|d| d[i]), &daemon.control.totals()[i], count(i))
     };
-    let host_limits = daemon.host.as_ref().map(Host::limits).unwrap_or_default();
+    let mut host_limits = daemon.host.as_ref().map(Host::limits).unwrap_or_default();
+    // A control that knows the capacity can do without more samples for a while.
+    let learns_by_delay = settings.control() == Control::Fairweir && decision.capacity.is_none();
+    host_limits.extend(daemon.delay.limit().filter(|_| learns_by_delay));
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         dev: settings.dev.clone(),

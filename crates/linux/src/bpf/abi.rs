@@ -39,6 +39,8 @@ pub(crate) struct Config {
     pub(crate) device: u32,
     pub(crate) baseline: u32,
     pub(crate) netns: u64,
+    pub(crate) time_every: u32,
+    pub(crate) pad: u32,
 }
 
 /// `struct counter`.
@@ -57,6 +59,35 @@ pub(crate) struct Counters {
     pub(crate) new_cgroups: u64,
     /// When the classifier last looked at the clock; only the classifier uses it.
     pub(crate) own: [u64; 4],
+    pub(crate) timeable: u64,
+}
+
+impl Counters {
+    /// What all CPUs have counted together.
+    pub(crate) fn sum(by_cpu: &[Counters]) -> Box<Counters> {
+        let mut sum = Box::new(Counters::zero());
+        for mine in by_cpu {
+            for (total, part) in sum.slots.iter_mut().zip(&mine.slots) {
+                total.bytes += part.bytes;
+                total.packets += part.packets;
+            }
+            sum.new_cgroups += mine.new_cgroups;
+            sum.timeable += mine.timeable;
+        }
+        sum
+    }
+
+    pub(crate) fn zero() -> Counters {
+        let slots = [Counter::default(); SLOTS_MAX];
+        Counters { slots, new_cgroups: 0, own: [0; 4], timeable: 0 }
+    }
+}
+
+/// `struct allowances`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Allowances {
+    pub(crate) until: [u64; SLOTS_MAX],
 }
 
 /// `struct prefix4`.
@@ -120,6 +151,8 @@ unsafe impl Plain for Counter {}
 // SAFETY: as above.
 unsafe impl Plain for Counters {}
 // SAFETY: as above.
+unsafe impl Plain for Allowances {}
+// SAFETY: as above.
 unsafe impl Plain for Prefix4 {}
 // SAFETY: as above.
 unsafe impl Plain for Prefix6 {}
@@ -134,6 +167,7 @@ const _: () = {
     assert!(size_of::<Config>() as u64 == header::SIZE_OF_CONFIG);
     assert!(size_of::<Counter>() as u64 == header::SIZE_OF_COUNTER);
     assert!(size_of::<Counters>() as u64 == header::SIZE_OF_COUNTERS);
+    assert!(size_of::<Allowances>() as u64 == header::SIZE_OF_ALLOWANCES);
     assert!(size_of::<Prefix4>() as u64 == header::SIZE_OF_PREFIX4);
     assert!(size_of::<Prefix6>() as u64 == header::SIZE_OF_PREFIX6);
     assert!(size_of::<Talker>() as u64 == header::SIZE_OF_TALKER);

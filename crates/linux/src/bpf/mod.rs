@@ -14,7 +14,7 @@ use libbpf_rs::{
 };
 
 use crate::Error;
-use crate::bpf::abi::{Config, Counter, Counters, Plain, SLOTS_MAX, Talker};
+use crate::bpf::abi::{Allowances, Config, Counter, Counters, Plain, Talker};
 use crate::classify::cgroup;
 use crate::classify::rules::{self, Rules, Table};
 
@@ -77,6 +77,7 @@ impl Parts {
 pub(crate) struct Maps {
     config: MapHandle,
     counters: MapHandle,
+    allowances: MapHandle,
     prefix4: MapHandle,
     prefix6: MapHandle,
     ports: MapHandle,
@@ -212,24 +213,25 @@ impl Programs {
         update(&self.maps.config, &KEY, config.as_bytes())
     }
 
+    /// What each CPU has counted since the start.
+    pub(crate) fn counters_by_cpu(&self) -> Result<Vec<Counters>, Error> {
+        let map = &self.maps.counters;
+        let per_cpu = map.lookup_percpu(&KEY, MapFlags::ANY);
+        let per_cpu = per_cpu.map_err(|e| bpf_error("read the counters", &e))?.unwrap_or_default();
+        Ok(per_cpu.iter().filter_map(|bytes| Counters::from_bytes(bytes)).collect())
+    }
+
     /// What was counted since the start, summed over the CPUs.
     pub(crate) fn counters(&self) -> Result<Box<Counters>, Error> {
-        let attempted = "read the counters";
-        let map = &self.maps.counters;
-        let per_cpu = map
-            .lookup_percpu(&KEY, MapFlags::ANY)
-            .map_err(|e| bpf_error(attempted, &e))?
-            .unwrap_or_default();
-        let zero = Counters { slots: [Counter::default(); SLOTS_MAX], new_cgroups: 0, own: [0; 4] };
-        let mut sum = Box::new(zero);
-        for mine in per_cpu.iter().filter_map(|bytes| Counters::from_bytes(bytes)) {
-            for (total, part) in sum.slots.iter_mut().zip(&mine.slots) {
-                total.bytes += part.bytes;
-                total.packets += part.packets;
-            }
-            sum.new_cgroups += mine.new_cgroups;
-        }
-        Ok(sum)
+        Ok(Counters::sum(&self.counters_by_cpu()?))
+    }
+
+    /// Tells each CPU how far TCP passes without its class.
+    pub(crate) fn allow(&self, by_cpu: &[Allowances]) -> Result<(), Error> {
+        let values: Vec<Vec<u8>> = by_cpu.iter().map(|a| a.as_bytes().to_vec()).collect();
+        let map = &self.maps.allowances;
+        map.update_percpu(&KEY, &values, MapFlags::ANY)
+            .map_err(|e| bpf_error("let TCP pass without its class", &e))
     }
 
     /// Replaces the rules `old` by `new`, touching only what differs.
@@ -289,6 +291,7 @@ impl Maps {
         Ok(Maps {
             config: take("config")?,
             counters: take("counters")?,
+            allowances: take("allowances")?,
             prefix4: take("prefix4_rules")?,
             prefix6: take("prefix6_rules")?,
             ports: take("port_rules")?,

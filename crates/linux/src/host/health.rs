@@ -39,6 +39,7 @@ impl Host {
             old.delete(&mut self.netlink)?;
         }
         self.classes.clear();
+        self.bypass.restart();
         self.seen.drops.clear();
         if self.shape {
             let ifb = Ifb::create(&mut self.netlink, &self.device.name)?;

@@ -18,15 +18,18 @@ use crate::classify::{cgroup, ingress};
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;
 use crate::net::netns::Netns;
+use crate::shape::htb;
 use crate::shape::ifb::{self, Ifb};
 use crate::window::WindowEnforcer;
 use crate::{Error, monotonic_now};
 
+pub(crate) mod bypass;
 mod classes;
 mod health;
 mod policy;
 mod samples;
 
+use bypass::Bypass;
 use samples::Seen;
 
 /// What to attach to which device.
@@ -82,6 +85,7 @@ pub struct Host {
     shape: bool,
     classes: BTreeMap<u16, ClassSpec>,
     seen: Seen,
+    pub(crate) bypass: Bypass,
     cgroups: Option<PathBuf>,
     knows_owners: bool,
     pub(crate) limits: Vec<String>,
@@ -143,6 +147,7 @@ impl Host {
             shape: spec.mode == Mode::Shape,
             classes: BTreeMap::new(),
             seen: Seen::nothing(),
+            bypass: Bypass::default(),
             cgroups: cgroup::root().ok(),
             knows_owners: false,
             limits: Vec::new(),
@@ -166,12 +171,20 @@ impl Host {
         Ok(host)
     }
 
-    /// Tells the BPF programs that this process is alive. Without this for two seconds everything
-    /// passes unshaped, and bounds of receive windows expire.
+    /// Tells the BPF programs that this process is alive, and, after each [`Host::take_samples`],
+    /// which TCP needs no class. Without this for two seconds everything passes unshaped, and bounds
+    /// of receive windows expire.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn beat(&self) -> Result<(), Error> {
+    pub fn beat(&mut self) -> Result<(), Error> {
+        if !self.bounds_openings() {
+            self.bypass.restart();
+        }
+        let ceil = |slot| self.classes.get(&htb::minor(slot)).map(|class| class.ceil);
+        if let Some(allowances) = self.bypass.take_allowances(ceil) {
+            self.programs.allow(&allowances)?;
+        }
         self.configure()
     }
 

@@ -45,6 +45,7 @@ impl Host {
         }
         let stays = |name: &str| policy.groups().iter().any(|group| group.name == name);
         let gone = old.iter().filter(|(name, _)| !stays(name)).map(|(_, &slot)| slot).collect();
+        self.bypass.restart();
         self.policy = policy.clone();
         self.slots = slots;
         self.rules = rules;

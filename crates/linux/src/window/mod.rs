@@ -73,6 +73,11 @@ impl Host {
         let samples = samples(&awake.output, &self.slots);
         let clamp = |s: &ConnectionSample| (s.id, number(s.window));
         awake.seen = samples.iter().map(clamp).collect();
+        let is_wanted = |s: &ConnectionSample| awake.wanted.contains_key(&s.id);
+        let is_bounded = |s: &&ConnectionSample| is_wanted(s) || is_marked(number(s.window));
+        for sample in samples.iter().filter(is_bounded) {
+            self.bypass.handle_bounded(self.slots[sample.group], sample);
+        }
         Ok(samples)
     }
 
@@ -112,6 +117,12 @@ impl Host {
         awake.run_bound(&self.netns)?;
         awake.expiry = None;
         Ok(())
+    }
+
+    /// Whether all windows are bounded, also those of connections that open between two ticks.
+    pub(crate) fn bounds_openings(&self) -> bool {
+        let WindowEnforcer::Awake(awake) = &self.windows else { return false };
+        self.config.features & FEATURE_WINDOWS != 0 && awake.open.is_some()
     }
 
     /// Whether the window of the connection `id` is bounded, as last applied.
@@ -233,8 +244,7 @@ impl Awake {
             let off = self.seen.get(id).map(|seen| seen.abs_diff(window));
             off.is_some_and(|off| off <= (window / TOLERANCE).max(CLAMP_MARK_MASK))
         };
-        let is_bounded = |clamp: u32| clamp & CLAMP_MARK_MASK == CLAMP_MARK;
-        let is_to_lift = |(id, &clamp): (&u64, &u32)| is_bounded(clamp) && !wanted.contains_key(id);
+        let is_to_lift = |(id, &clamp): (&u64, &u32)| is_marked(clamp) && !wanted.contains_key(id);
         self.seen.iter().any(is_to_lift) || !wanted.iter().all(is_so)
     }
 
@@ -273,6 +283,11 @@ impl Awake {
 /// A window as the kernel has it; none is not even a byte.
 fn number(window: Bytes) -> u32 {
     u32::try_from(window.as_u64()).unwrap_or(u32::MAX).max(1)
+}
+
+/// Whether the bound of a window is one that a [`Host`] has set.
+fn is_marked(clamp: u32) -> bool {
+    clamp & CLAMP_MARK_MASK == CLAMP_MARK
 }
 
 /// Lifts the bounds that a killed process left in the calling thread's network namespace, and says

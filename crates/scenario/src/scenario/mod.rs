@@ -156,6 +156,19 @@ pub struct Told {
     pub enforce: Enforce,
     /// How long `fairweir` shall let the queue at the ISP be; `None` is as it comes.
     pub latency: Option<Span>,
+    /// How it sees its connections in the simulator.
+    pub measurement: Measurement,
+}
+
+/// How the simulator lets a control see its connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measurement {
+    /// Every packet is timed from the first one on.
+    #[default]
+    Ideal,
+    /// As the daemon does by the kernel and its BPF programs: a packet in four, after a second; and
+    /// RTTs as the kernel estimates them.
+    Kernel,
 }
 
 /// How `crab` shall differ from its defaults; `None` is as it comes.
@@ -193,6 +206,8 @@ pub struct Flow {
     /// Whether the sender spreads packets over the RTT, as under the fq qdisc; BBR and QUIC always
     /// do.
     pub paced: bool,
+    /// How long a tick of its servers' TCP timestamps takes; `None` if they use none.
+    pub timestamps: Option<Span>,
     /// How many connections a flow of kind bulk or QUIC has.
     pub connections: u32,
     /// Round-trip time without any queue.
@@ -231,8 +246,10 @@ pub const REQUEST_PAYLOAD: u64 = 300;
 pub const ETHERNET_HEADER: u64 = 14;
 /// The smallest MTU with which IPv6 works, in bytes. Source: RFC 8200 §5.
 pub const IPV6_MTU_MIN: u32 = 1280;
-/// TCP header with timestamps, which Linux always uses, in bytes.
-pub const TCP_HEADER: u64 = 32;
+/// TCP header without options in bytes.
+pub const TCP_HEADER: u64 = 20;
+/// What timestamps add to it (RFC 7323 appendix A).
+pub const TIMESTAMPS: u64 = 12;
 /// UDP header in bytes.
 pub const UDP_HEADER: u64 = 8;
 /// What QUIC adds to the payload of a full UDP packet, in bytes: a short header with a connection
@@ -466,10 +483,15 @@ impl Flow {
         Bytes::new(u64::from(mtu) - self.headers())
     }
 
+    /// TCP header of all packets but SYNs, in bytes.
+    pub fn tcp_header(&self) -> u64 {
+        TCP_HEADER + self.timestamps.map_or(0, |_| TIMESTAMPS)
+    }
+
     /// IP header and what is between it and the payload of its connections, in bytes.
     pub fn headers(&self) -> u64 {
         let is_quic = self.kind == Kind::Quic;
-        self.ip.header() + if is_quic { UDP_HEADER + QUIC_HEADER } else { TCP_HEADER }
+        self.ip.header() + if is_quic { UDP_HEADER + QUIC_HEADER } else { self.tcp_header() }
     }
 
     /// What the flow would use at time `t`: nothing while it is not active.

@@ -10,7 +10,7 @@ use fairweir_core::units::{Rate, Span, Time};
 use super::access::{Load, access};
 use super::{
     CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow, Group,
-    IPV6_MTU_MIN, Ip, Kind, Lie, Reflector, Scenario, Told, Tuning,
+    IPV6_MTU_MIN, Ip, Kind, Lie, Measurement, Reflector, Scenario, Told, Tuning,
 };
 use fairweir_config::{ConfigError, Override, Place, Placed, Table, Text, VERSION, not_one_of};
 
@@ -18,6 +18,8 @@ mod kind;
 mod police;
 
 const SETTLE: Span = Span::secs(6);
+/// Linux's (RFC 7323 allows 1 ms to 1 s).
+const TIMESTAMP_PERIOD: Span = Span::millis(1);
 const RTT: Span = Span::millis(40);
 /// Shorter ticks see single bursts, longer ones are no control.
 const TICK_RANGE: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
@@ -122,6 +124,9 @@ fn told(mut table: Table<'_>) -> Result<Told, ConfigError> {
         return Err(latency.place.error(what));
     }
     let latency = latency.map(|p| p.value);
+    let measurements = [("ideal", Measurement::Ideal), ("kernel", Measurement::Kernel)];
+    let measurement =
+        table.word("measurement", &measurements)?.map_or(Measurement::Ideal, |p| p.value);
     table.finish(&[
         "capacity",
         "remembered",
@@ -131,8 +136,9 @@ fn told(mut table: Table<'_>) -> Result<Told, ConfigError> {
         "headroom",
         "enforce",
         "latency",
+        "measurement",
     ])?;
-    Ok(Told { capacity, remembered, strict_priority, tuning, enforce, latency })
+    Ok(Told { capacity, remembered, strict_priority, tuning, enforce, latency, measurement })
 }
 
 fn reflector(mut table: Table<'_>) -> Result<Reflector, ConfigError> {
@@ -291,6 +297,7 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Confi
         kind,
         congestion_control: congestion_control.map_or(CongestionControl::Cubic, |p| p.value),
         paced: table.truth("paced")?.unwrap_or(false),
+        timestamps: timestamps(&mut table)?,
         connections: connections.map_or(1, |p| p.value as u32),
         rtt: table.parsed("rtt")?.map_or(RTT, |p| p.value),
         start,
@@ -302,6 +309,21 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Confi
     };
     table.finish(&kind::keys(name))?;
     Ok(flow)
+}
+
+/// The keys `timestamps` and `timestamp_period`.
+fn timestamps(table: &mut Table<'_>) -> Result<Option<Span>, ConfigError> {
+    let used = table.truth("timestamps")?.unwrap_or(true);
+    let periods = [("1ms", 1), ("4ms", 4), ("10ms", 10), ("100ms", 100)];
+    let periods = periods.map(|(name, ms)| (name, Span::millis(ms)));
+    let period = table.word("timestamp_period", &periods)?;
+    match period {
+        Some(period) if !used => {
+            Err(period.place.error("a flow with `timestamps = false` has no clock of them"))
+        }
+        Some(period) => Ok(Some(period.value)),
+        None => Ok(used.then_some(TIMESTAMP_PERIOD)),
+    }
 }
 
 fn demands(table: &mut Table<'_>, start: Time, stop: Time) -> Result<Vec<DemandStep>, ConfigError> {

@@ -155,6 +155,7 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("buffer = \"100ms\"", "jitter = \"fast\"", &["8: link.jitter", "fast"]),
     ("buffer = \"100ms\"", "jitter = \"61s\"", &["8: link.jitter", "0ms to 60s"]),
     ("buffer = \"100ms\"", "jitter_model = \"bust\"", &["8: link.jitter_model", "`burst`"]),
+    ("buffer = \"100ms\"", "[control]\nmeasurement = \"kernal\"", &["did you mean `kernel`?"]),
     ("buffer = \"100ms\"", "loss_burst = 0", &["8: link.loss_burst", "1 to 10000"]),
     (
         "buffer = \"100ms\"",
@@ -248,6 +249,26 @@ fn each_bad_file_gives_one_clear_line() {
             assert!(error.contains(fragment), "`{to}` gives: {error}; wanted `{fragment}`");
         }
     }
+}
+
+#[test]
+fn timestamps_are_read_and_change_the_size_of_segments() {
+    let read = |keys: &str| {
+        let text = GOOD.replacen("kind = \"bulk\"", &format!("kind = \"bulk\"\n{keys}"), 1);
+        Scenario::parse(&text, "good.toml").map(|scenario| scenario.flows[0].clone())
+    };
+    let (with, slow, without) = (
+        read("").unwrap(),
+        read("timestamp_period = \"10ms\"").unwrap(),
+        read("timestamps = false").unwrap(),
+    );
+    assert_eq!(with.timestamps, Some(Span::millis(1)));
+    assert_eq!(slow.timestamps, Some(Span::millis(10)));
+    assert_eq!(without.timestamps, None);
+    let segments = [with, slow, without].map(|flow| flow.segment(1500).as_u64());
+    assert_eq!(segments, [1_448, 1_448, 1_460]);
+    let error = read("timestamps = false\ntimestamp_period = \"10ms\"").unwrap_err().to_string();
+    assert!(error.contains("timestamp_period") && error.contains("no clock"), "{error}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::ops::{Index, IndexMut};
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_scenario::CongestionControl;
 
-use super::measure::Measure;
+use super::measure::{Measure, Sight};
 use crate::tcp::{Receiver, ReceiverSpec, Sender, SenderSpec};
 
 /// To what a receive window grows at most: half of Linux's default `tcp_rmem` maximum of 6 MiB.
@@ -70,6 +70,8 @@ pub(super) struct Connection {
     bound: Option<Bytes>,
     /// The newest timestamp that the server has seen of the client, in ms.
     pub(super) echo: u32,
+    /// That of the client's newest request, or of the end of its handshake.
+    pub(super) asked: u32,
     /// When the client last sent its SYN.
     pub(super) syn_at: Time,
     /// When the server last sent its SYN-ACK.
@@ -112,6 +114,7 @@ impl Connection {
 
     /// Payload has come to the application, which takes it at once.
     pub(super) fn handle_read(&mut self, now: Time) {
+        self.measure.handle_window(now, &self.receiver);
         let Some(rtt) = self.measure.rtt() else { return };
         let received = self.receiver.received();
         let segment = self.receiver.segment();
@@ -121,8 +124,18 @@ impl Connection {
     }
 
     fn open_window(&mut self) {
+        self.receiver.set_window(self.clamp());
+    }
+
+    /// The most that its window may become (Linux's `window_clamp`).
+    pub(super) fn clamp(&self) -> Bytes {
         let tuned = self.autotuning.window();
-        self.receiver.set_window(self.bound.map_or(tuned, |bound| bound.min(tuned)));
+        self.bound.map_or(tuned, |bound| bound.min(tuned))
+    }
+
+    /// Whether somebody bounds its window.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.bound.is_some()
     }
 
     /// The handshake is done, if it was not yet.
@@ -163,6 +176,7 @@ impl Connections {
         &mut self,
         flow: usize,
         slot: u32,
+        sight: Sight,
         ends: impl FnOnce(u64) -> (Sender, Receiver),
     ) -> (u32, bool) {
         let serial = self.opened;
@@ -174,10 +188,11 @@ impl Connections {
             sender,
             receiver,
             serial,
-            measure: Measure::default(),
+            measure: Measure::new(sight),
             autotuning: Autotuning::default(),
             bound: None,
             echo: 0,
+            asked: 0,
             syn_at: Time::ZERO,
             syn_ack_at: Time::ZERO,
             client_rtt: Span::ZERO,

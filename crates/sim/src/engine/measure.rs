@@ -1,40 +1,48 @@
 //! What a receiving host sees of one TCP connection between two ticks.
 //!
-//! The method is the kernel's: TCP timestamps in whole milliseconds. What a packet's stamp is older
-//! than its arrival is its transit, up to the difference of two clocks; what its echo is older is
-//! the receiver's own sample of the RTT, smoothed by an eighth (Linux's `rcv_rtt_est`).
+//! TCP timestamps in whole ticks: what a packet's stamp is older than its arrival is its transit, up
+//! to the difference of two clocks; what its echo is older is the receiver's own sample of the RTT,
+//! smoothed by an eighth (Linux's `rcv_rtt_est`).
+//!
+//! Seen as the kernel does, packets are timed as [`Timing`] says, and the RTT is also at most what it
+//! takes to receive what the window was (`tcp_rcv_rtt_measure`), which is all that there is without
+//! timestamps. Source: Linux 6.12, `net/ipv4/tcp_input.c`.
 
 use fairweir_core::receiver::{ConnectionSample, TransitSample};
 use fairweir_core::units::{Bytes, Span, Time};
 
+use super::transit::{ServerClock, Timed, Timing};
 use crate::tcp::Receiver;
 
 const MILLISECOND: u64 = 1_000_000;
 
-/// The TCP timestamps of a packet, in ms.
+/// The TCP timestamps of a packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stamps {
-    /// When it was sent.
+    /// When it was sent, by the server's clock.
     pub(super) sent: u32,
-    /// The newest that its sender had seen of the other end.
+    /// The newest that its sender had seen of the other end, in ms.
     pub(super) echo: u32,
 }
 
-impl Stamps {
-    /// Of a packet that is sent now.
-    pub(super) fn new(now: Time, echo: u32) -> Stamps {
-        Stamps { sent: stamp(now), echo }
-    }
-}
-
-/// What a clock of milliseconds says.
+/// What a client's clock says, in ms.
 pub(super) fn stamp(now: Time) -> u32 {
     (now.as_nanos() / MILLISECOND) as u32
 }
 
+/// What can be seen of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sight {
+    /// As the kernel sees it, not better.
+    pub(super) as_kernel: bool,
+    /// The server's clock, if there are timestamps.
+    pub(super) clock: Option<ServerClock>,
+}
+
 /// What was seen of a connection since the last tick, and its RTT.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Measure {
+    sight: Sight,
     /// What had been received at the last tick.
     received_before: Bytes,
     /// What had arrived out of order by then.
@@ -43,13 +51,48 @@ pub(super) struct Measure {
     has_sent: bool,
     rtt: Option<Span>,
     echo_seen: u32,
+    /// Since when a whole window is awaited, and up to which payload.
+    window_since: Option<(Time, Bytes)>,
+    timing: Timing,
     transit: Option<(i64, i64, u32)>,
 }
 
 impl Measure {
-    /// A packet with payload has arrived at the interface.
-    pub(super) fn handle_arrival(&mut self, now: Time, stamps: Stamps) {
-        let transit = now.as_nanos() as i64 - (u64::from(stamps.sent) * MILLISECOND) as i64;
+    /// Of a connection of which nothing has arrived.
+    pub(super) fn new(sight: Sight) -> Measure {
+        Measure {
+            sight,
+            received_before: Bytes::ZERO,
+            out_of_order_before: 0,
+            segments: 0,
+            has_sent: false,
+            rtt: None,
+            echo_seen: 0,
+            window_since: None,
+            timing: Timing::default(),
+            transit: None,
+        }
+    }
+
+    /// A packet with payload has arrived at the interface; `is_turn` says whether the classifier
+    /// times this one.
+    pub(super) fn handle_arrival(&mut self, now: Time, stamps: Stamps, is_turn: bool) {
+        let Some(clock) = self.sight.clock else { return };
+        let transit = if !self.sight.as_kernel {
+            let sent = u64::from(stamps.sent) * clock.period.as_nanos();
+            now.as_nanos() as i64 - sent as i64
+        } else if !is_turn {
+            return;
+        } else {
+            match self.timing.time(now, stamps.sent) {
+                Timed::Nothing => return,
+                Timed::Anew => {
+                    self.transit = None;
+                    return;
+                }
+                Timed::Took(transit) => transit,
+            }
+        };
         let (min, sum, count) = self.transit.unwrap_or((transit, 0, 0));
         self.transit = Some((min.min(transit), sum + transit, count + 1));
     }
@@ -57,7 +100,13 @@ impl Measure {
     /// It has come to its socket, a full one or not.
     pub(super) fn handle_segment(&mut self, now: Time, stamps: Stamps, is_full: bool) {
         self.segments += 1;
-        if !is_full || stamps.echo == self.echo_seen {
+        if self.sight.clock.is_none() || stamps.echo == self.echo_seen {
+            return;
+        }
+        if self.sight.as_kernel {
+            self.echo_seen = stamps.echo;
+        }
+        if !is_full {
             return;
         }
         self.echo_seen = stamps.echo;
@@ -66,9 +115,36 @@ impl Measure {
         self.rtt = Some(self.rtt.map_or(sample, smoothed));
     }
 
+    /// The receiver has it: measures how long a whole window takes, which is no less than an RTT.
+    pub(super) fn handle_window(&mut self, now: Time, receiver: &Receiver) {
+        if self.sight.clock.is_some() && !self.sight.as_kernel {
+            return;
+        }
+        let received = receiver.received();
+        if let Some((since, edge)) = self.window_since {
+            if received < edge {
+                return;
+            }
+            let took = now.since(since).max(Span::micros(1));
+            self.rtt = Some(self.rtt.map_or(took, |rtt| rtt.min(took)));
+        }
+        self.window_since = Some((now, received + receiver.window()));
+    }
+
     /// The smoothed RTT.
     pub(super) fn rtt(&self) -> Option<Span> {
         self.rtt
+    }
+
+    /// Whether the daemon is told of the connection at all: its iterator passes those over of which
+    /// nothing has arrived and whose window it does not bound.
+    pub(super) fn is_told(&self, receiver: &Receiver, is_bounded: bool) -> bool {
+        !self.sight.as_kernel || is_bounded || receiver.received() != self.received_before
+    }
+
+    /// Whether it is seen as the kernel does.
+    pub(super) fn as_kernel(&self) -> bool {
+        self.sight.as_kernel
     }
 
     /// The application has sent something.
@@ -110,7 +186,8 @@ mod tests {
     #[test]
     fn a_tick_reports_the_packets_that_arrived_behind_a_missing_one_since_the_last_tick() {
         let mut receiver = Receiver::new(&ReceiverSpec { window: Bytes::kb(64) });
-        let mut measure = Measure::default();
+        let sight = Sight { as_kernel: false, clock: None };
+        let mut measure = Measure::new(sight);
         let mut holes_after = |numbers: &[(u64, u32)]| {
             for &(number, resent) in numbers {
                 let segment = Segment { number, payload: 1_448, resent, copy: false };
@@ -123,5 +200,26 @@ mod tests {
         // 7 carries the payload of 2 again, 9 that of 3; 8 is new and lies behind 3.
         assert_eq!(holes_after(&[(7, 1), (8, 1), (9, 2)]), 1, "what fills a hole is in order");
         assert_eq!(holes_after(&[(10, 2)]), 0, "nothing is missing");
+    }
+
+    #[test]
+    fn without_timestamps_the_rtt_is_the_least_time_in_which_a_window_arrived() {
+        let mut receiver = Receiver::new(&ReceiverSpec { window: Bytes::new(14_480) });
+        let mut measure = Measure::new(Sight { as_kernel: false, clock: None });
+        let mut receive = |number: u64, ms: u64| {
+            let now = Time::ZERO + Span::millis(ms);
+            let segment = Segment { number, payload: 1_448, resent: 0, copy: false };
+            measure.handle_segment(now, Stamps::default(), true);
+            receiver.handle_segment(now, &segment);
+            receiver.advertise();
+            measure.handle_window(now, &receiver);
+            measure.rtt()
+        };
+        // A window of ten packets: ten come after 50 ms, then ten after 30 ms, then after 90 ms.
+        assert!((0..10).all(|n| receive(n, 0).is_none()));
+        let rtts: Vec<_> =
+            (10..40).map(|n| receive(n, [50, 80, 170][n as usize / 10 - 1])).collect();
+        assert_eq!(rtts[..10], [Some(Span::millis(50)); 10]);
+        assert_eq!(rtts[10..], [Some(Span::millis(30)); 20]);
     }
 }

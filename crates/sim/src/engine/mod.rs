@@ -31,6 +31,7 @@ mod home;
 mod line;
 mod measure;
 mod packet;
+mod transit;
 mod world;
 
 use world::World;

@@ -2,7 +2,7 @@
 
 use fairweir_core::units::Bytes;
 use fairweir_scenario::{
-    ETHERNET_HEADER, Flow, Kind, PING_PAYLOAD, REQUEST_PAYLOAD, TCP_HEADER, UDP_HEADER,
+    ETHERNET_HEADER, Flow, Kind, PING_PAYLOAD, REQUEST_PAYLOAD, TCP_HEADER, TIMESTAMPS, UDP_HEADER,
 };
 
 use super::measure::Stamps;
@@ -69,8 +69,10 @@ pub(super) struct Sizes {
     ack: u64,
 }
 
-/// TCP header of a SYN as Linux sends it: MSS, SACK permitted, timestamps, window scale.
-const SYN_HEADER: u64 = 40;
+/// What a SYN adds to the TCP header as Linux sends it, but for timestamps: MSS, SACK permitted,
+/// window scale. With timestamps SACK permitted fits into what pads them.
+const SYN_OPTIONS: u64 = 8;
+const SYN_OPTIONS_ALONE: u64 = 12;
 /// UDP payload of QUIC's first packets, which are padded. Source: RFC 9000 §14.1.
 const QUIC_INITIAL: u64 = 1_200;
 /// UDP payload of a QUIC packet with an ACK frame of one range: a short header with a connection id
@@ -82,7 +84,10 @@ impl Sizes {
         let (syn, ack) = if flow.kind == Kind::Quic {
             (UDP_HEADER + QUIC_INITIAL, UDP_HEADER + QUIC_ACK)
         } else {
-            (SYN_HEADER, TCP_HEADER)
+            match flow.timestamps {
+                Some(_) => (TCP_HEADER + TIMESTAMPS + SYN_OPTIONS, TCP_HEADER + TIMESTAMPS),
+                None => (TCP_HEADER + SYN_OPTIONS_ALONE, TCP_HEADER),
+            }
         };
         let l3 = ETHERNET_HEADER + flow.ip.header();
         Sizes { l3, full: ETHERNET_HEADER + flow.headers(), syn, ack }

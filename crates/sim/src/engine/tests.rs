@@ -1,3 +1,4 @@
+use fairweir_core::receiver::DelaySource;
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_scenario::app::{self, App};
 use fairweir_scenario::report::{PingSamples, ShortSamples, VideoSamples, WebSamples};
@@ -476,4 +477,41 @@ fn under_fq_codel_connections_share_equally_and_a_ping_does_not_wait_for_them() 
     assert!((3.5..5.5).contains(&(shares[0] / shares[1])), "{shares:?}");
     let ping = &report.summary.pings[0];
     assert!(ping.rtt_ms_median.unwrap() < 25.0, "{ping:?}");
+}
+
+// ------------------------------------------------------------------------------------------------
+// What hosts see of their connections
+
+/// Who measured the delay at each tick from 1 s on, when the flows start, without a probe.
+fn delay_sources(measurement: &str, keys: &str) -> Vec<Option<DelaySource>> {
+    let rest = format!("[control]\nmeasurement = \"{measurement}\"\n[probe]\nreflector = false\n")
+        + &groups(&[1])
+        + &flow(1, "bulk", &format!("connections = 3\nstart = \"1s\"\n{keys}"));
+    let scenario = scenario(6, "rate = \"20mbit\"\nbuffer = \"15ms\"", &rest);
+    let mut sources = Vec::new();
+    let mut watch = |decision: &Decision| {
+        if decision.at > Time::ZERO + Span::millis(1_200) {
+            sources.push(decision.delay.map(|delay| delay.source));
+        }
+    };
+    play_watched(&scenario, Control::Fairweir, 1, &mut watch).unwrap();
+    sources
+}
+
+#[test]
+fn the_kernels_measurement_has_no_stamps_for_a_second_and_the_ideal_one_has_them_at_once() {
+    let stamps = Some(DelaySource::Timestamps);
+    assert!(delay_sources("ideal", "").iter().all(|&source| source == stamps));
+    let kernel = delay_sources("kernel", "");
+    assert!(!kernel[..4].contains(&stamps), "{kernel:?}");
+    assert!(kernel[kernel.len() - 5..].iter().all(|&source| source == stamps), "{kernel:?}");
+}
+
+#[test]
+fn without_timestamps_the_receivers_rtt_is_all_there_is() {
+    for measurement in ["ideal", "kernel"] {
+        let sources = delay_sources(measurement, "timestamps = false");
+        assert!(!sources.contains(&Some(DelaySource::Timestamps)), "{measurement} {sources:?}");
+        assert_eq!(sources.last(), Some(&Some(DelaySource::ReceiverRtt)), "{measurement}");
+    }
 }

@@ -16,17 +16,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fairweir_core::receiver::Decision;
 use fairweir_core::units::{Bytes, Span, Time};
-use fairweir_scenario::Scenario;
 use fairweir_scenario::app::App;
 use fairweir_scenario::link::{Link, Packet};
 use fairweir_scenario::police::Points;
 use fairweir_scenario::report::Samples;
+use fairweir_scenario::{Measurement, Scenario};
 
 use super::connection::Connections;
 use super::deadlines::Deadlines;
 use super::home::Home;
 use super::line::Line;
 use super::packet::{Down, Sizes, Up};
+use super::transit::{ServerClock, TIMED_EVERY};
 use super::{Ended, PlayError};
 
 mod apps;
@@ -97,6 +98,8 @@ struct Flow {
     app_source: usize,
     /// Whether the host can bound the receive windows of its connections: not those of QUIC.
     has_window: bool,
+    /// Of its servers' timestamps, if they use them.
+    clock: Option<ServerClock>,
     seed: u64,
 }
 
@@ -141,6 +144,8 @@ pub(super) struct World<'s> {
     down: Tally,
     up: Tally,
     samples: Samples,
+    /// Counts TCP packets at the interface, of which the classifier times every fourth.
+    turn: u32,
     watcher: Watcher<'s>,
 }
 
@@ -158,7 +163,12 @@ impl<'s> World<'s> {
         cancel: &AtomicBool,
     ) -> Result<(), PlayError> {
         let end = self.scenario.end();
-        while let Some((now, source)) = self.deadlines.first().filter(|(at, _)| *at <= end) {
+        let mut clock = Time::ZERO;
+        while let Some((due, source)) = self.deadlines.first().filter(|(at, _)| *at <= end) {
+            // A timer that was set for an instant that has passed fires at once: time does not go
+            // back, or packets would be sent before what caused them.
+            let now = due.max(clock);
+            clock = now;
             match self.sources[source] {
                 Source::Progress => {
                     progress(now);
@@ -211,6 +221,16 @@ impl<'s> World<'s> {
         let outcomes = self.flows.into_iter().map(|flow| flow.app.outcome());
         let policed = self.police.into_samples();
         Ended { samples: self.samples, outcomes: outcomes.collect(), policed }
+    }
+
+    /// Whether hosts see their connections as the kernel does.
+    fn as_kernel(&self) -> bool {
+        self.scenario.control.measurement == Measurement::Kernel
+    }
+
+    fn take_turn(&mut self) -> bool {
+        self.turn = self.turn.wrapping_add(1);
+        self.turn.is_multiple_of(TIMED_EVERY)
     }
 
     /// Shows every decision of the first loop from now on.

@@ -51,7 +51,8 @@ impl World<'_> {
         while let Some(departure) = self.downlink.poll_departure(now) {
             let packet = departure.packet;
             if let DownKind::Data(_, stamps) = packet.body.kind {
-                self.connections[packet.body.to].measure.handle_arrival(now, stamps);
+                let is_turn = self.take_turn();
+                self.connections[packet.body.to].measure.handle_arrival(now, stamps, is_turn);
             }
             self.samples.record_departure(
                 departure.at,

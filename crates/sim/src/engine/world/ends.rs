@@ -4,14 +4,15 @@ use fairweir_core::units::Time;
 use fairweir_scenario::Flow;
 
 use super::super::connection::Connection;
-use super::super::measure::{Stamps, stamp};
+use super::super::measure::{Sight, Stamps, stamp};
 use super::super::packet::{Down, DownKind, UpKind};
 use super::{Source, World};
 
 impl World<'_> {
     pub(super) fn open(&mut self, now: Time, flow: usize, slot: u32) {
         let Flow { congestion_control, paced, .. } = self.scenario.flows[flow];
-        let (index, is_new) = self.connections.open(flow, slot, |serial| {
+        let sight = Sight { as_kernel: self.as_kernel(), clock: self.flows[flow].clock };
+        let (index, is_new) = self.connections.open(flow, slot, sight, |serial| {
             let seed = self.flows[flow].seed.wrapping_add(serial);
             Connection::ends(congestion_control, paced, self.flows[flow].segment, seed)
         });
@@ -52,7 +53,8 @@ impl World<'_> {
         while let Some(segment) = self.connections[index].sender.poll_transmit(now) {
             self.connections[index].under_way += 1;
             let size = sizes.data(segment.payload);
-            let stamps = Stamps::new(now, self.connections[index].echo);
+            let sent = self.flows[flow].clock.map_or(0, |clock| clock.stamp(now));
+            let stamps = Stamps { sent, echo: self.connections[index].echo };
             let kind = DownKind::Data(segment, stamps);
             self.send_down(now, flow, size, Down { to: index, kind });
         }

@@ -16,6 +16,7 @@ use super::super::deadlines::Deadlines;
 use super::super::home::{Home, Stage};
 use super::super::line::Line;
 use super::super::packet::Sizes;
+use super::super::transit::ServerClock;
 use super::{Flow, HostProber, PROGRESS, PROGRESS_INTERVAL, Path, Resends, Source, Tally, World};
 
 impl<'s> World<'s> {
@@ -45,6 +46,7 @@ impl<'s> World<'s> {
             down: Tally::default(),
             up: Tally::default(),
             samples: Samples::new(scenario),
+            turn: 0,
             watcher: None,
         };
         let always = [Source::Progress, Source::Downlink, Source::Uplink, Source::Resend];
@@ -99,8 +101,9 @@ impl<'s> World<'s> {
         if matches!(control, Control::None | Control::Wfq) || weights.is_empty() {
             return Ok(());
         }
-        let Told { capacity, remembered, strict_priority, tuning: differing, enforce, latency } =
+        let Told { capacity, remembered, strict_priority, enforce, latency, .. } =
             self.scenario.control;
+        let differing = self.scenario.control.tuning;
         let capacity = capacity.unwrap_or_else(|| self.scenario.link.capacity.nominal());
         let tuning = differing.applied_to(tuning);
         let count = weights.len();
@@ -137,6 +140,10 @@ impl<'s> World<'s> {
         self.add_source(Source::FlowStart(index), Some(flow.start + chance.jitter));
         self.add_source(Source::FlowStop(index), Some(flow.stop));
         let app_source = self.add_source(Source::App(index), None);
+        let phase = match (self.as_kernel(), flow.timestamps) {
+            (true, Some(period)) => Span::nanos(chance.connections % period.as_nanos()),
+            _ => Span::ZERO,
+        };
         self.flows.push(Flow {
             app: App::new(flow, chance.app, segment),
             group: flow.group,
@@ -146,6 +153,7 @@ impl<'s> World<'s> {
             slots: Vec::new(),
             app_source,
             has_window: flow.kind != Kind::Quic,
+            clock: flow.timestamps.map(|period| ServerClock { period, phase }),
             seed: chance.connections,
         });
     }

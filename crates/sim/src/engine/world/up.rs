@@ -3,6 +3,7 @@
 use fairweir_core::units::{Bytes, Time};
 use fairweir_scenario::link::Packet;
 
+use super::super::measure::stamp;
 use super::super::packet::{Down, DownKind, Up, UpKind};
 use super::{Lost, UPLINK, World};
 
@@ -11,6 +12,9 @@ impl World<'_> {
     pub(super) fn send_from_client(&mut self, now: Time, index: u32, kind: UpKind) {
         let connection = &mut self.connections[index];
         connection.under_way += 1;
+        if matches!(kind, UpKind::Opened | UpKind::Request { .. }) {
+            connection.asked = stamp(now);
+        }
         let flow = connection.flow;
         let sizes = self.flows[flow].sizes;
         let size = match kind {
@@ -105,6 +109,9 @@ impl World<'_> {
         connection.under_way -= 1;
         if connection.closed {
             return self.connections.bury(index);
+        }
+        if connection.measure.as_kernel() {
+            connection.echo = connection.echo.max(connection.asked);
         }
         match body.kind {
             UpKind::Ping { .. } | UpKind::Echo { .. } => {

@@ -15,10 +15,14 @@ impl World<'_> {
             let Some(hop) = host.filter(|hop| hop.stage == stage && flow.has_window) else {
                 continue;
             };
+            if !connection.measure.is_told(&connection.receiver, connection.is_bounded()) {
+                continue;
+            }
+            let as_kernel = connection.measure.as_kernel();
             let known = ConnectionSample {
                 id: id(index, connection.serial),
                 group: hop.class,
-                window: connection.receiver.window(),
+                window: if as_kernel { connection.clamp() } else { connection.receiver.window() },
                 segment: flow.segment,
                 ..ConnectionSample::default()
             };
