@@ -314,8 +314,14 @@ mod tests {
                 state,
             };
             let source = sources[i % sources.len()];
-            let delay =
-                DelaySample { value: Span::MAX, least: Span::ZERO, noise: Span::ZERO, source, samples: 9, sources: 2 };
+            let delay = DelaySample {
+                value: Span::MAX,
+                least: Span::ZERO,
+                noise: Span::ZERO,
+                source,
+                samples: 9,
+                sources: 2,
+            };
             let decision = Decision {
                 at: Time::from_nanos(u64::MAX),
                 act,

@@ -73,13 +73,15 @@ fn of_two_that_begin_while_a_queue_stands_none_knows_it_until_a_drain() {
 }
 
 #[test]
-fn a_base_that_is_renewed_at_a_drain_follows_a_longer_path() {
+fn a_base_that_is_renewed_at_a_drain_follows_drift_but_not_a_queue_that_stays() {
     let mut link = Link::new();
     link.steady(&[(1, 100)], Queue::WasEmpty);
-    assert_eq!(link.steady(&[(1, 130)], Queue::Unknown), Some(30));
-    link.steady(&[(1, 130)], Queue::Drained);
-    assert_eq!(link.steady(&[(1, 130)], Queue::Unknown), Some(0));
-    assert_eq!(link.steady(&[(1, 137)], Queue::Unknown), Some(7));
+    assert_eq!(link.steady(&[(1, 102)], Queue::Unknown), Some(2));
+    link.steady(&[(1, 102)], Queue::Drained);
+    assert_eq!(link.steady(&[(1, 102)], Queue::Unknown), Some(0));
+    // What others keep full does not empty.
+    link.steady(&[(1, 132)], Queue::Drained);
+    assert_eq!(link.steady(&[(1, 132)], Queue::Unknown), Some(27));
 }
 
 #[test]

@@ -112,7 +112,7 @@ impl Group {
             (GroupState::Idle, Some(Rate::ZERO))
         } else if self.defiant_ticks >= DEFIANT_TICKS {
             (GroupState::Unresponsive, Some(self.rate))
-        } else if is_stream {
+        } else if is_stream && !seen.is_crowded {
             (GroupState::Lending, Some(self.rate_smoothed.scale(STREAM.0, STREAM.1)))
         } else if saturates {
             (GroupState::Saturating, None)

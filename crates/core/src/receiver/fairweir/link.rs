@@ -151,7 +151,8 @@ impl Link {
         let noise = tick.delay.map_or(Span::ZERO, |d| d.noise);
         // The more noise, the more packets it takes until one of them comes through without it.
         let more = 1 + (noise.as_nanos() / NOISE_STEP.as_nanos()).min(NOISE_STEPS_MAX);
-        if u64::from(seen.samples) < u64::from(SAMPLES_MIN) * more && seen.span < GATHER_MAX * more {
+        if u64::from(seen.samples) < u64::from(SAMPLES_MIN) * more && seen.span < GATHER_MAX * more
+        {
             return Verdict::Gather;
         }
         // Windows of long round trips arrive in clumps, between which the link rests.
@@ -170,7 +171,8 @@ impl Link {
         let total = Rate::from_volume(seen.volume, seen.span);
         let enough = u64::from(SAMPLES_FEW) * more;
         let least = seen.least.filter(|_| u64::from(seen.samples) >= enough);
-        let threshold = tick.queue * BUSY_PART.0 / BUSY_PART.1 + noise * NOISE_HIDES.0 / NOISE_HIDES.1;
+        let threshold =
+            tick.queue * BUSY_PART.0 / BUSY_PART.1 + noise * NOISE_HIDES.0 / NOISE_HIDES.1;
         match least.filter(|&least| least > threshold) {
             Some(least) => self.handle_busy(tick, total, least, seen.sources.unwrap_or(0)),
             None => self.handle_idle(tick, total, &seen),
@@ -225,7 +227,8 @@ impl Link {
             self.capacity = Some(half.min(from));
             return noted(from, half.min(from), Act::Measured { from, to: half.min(from) });
         }
-        let begun = Fall { from, least, conclusions: 0, steep: 0, least_last: least, total_last: from };
+        let begun =
+            Fall { from, least, conclusions: 0, steep: 0, least_last: least, total_last: from };
         let fall = self.fall.get_or_insert(begun);
         fall.conclusions += 1;
         let is_steep =
@@ -233,10 +236,13 @@ impl Link {
         fall.steep = if is_steep { fall.steep + 1 } else { 0 };
         (fall.least_last, fall.total_last) = (least, total);
         let Fall { from: highest, least: before, conclusions, steep, .. } = *fall;
-        if steep >= STEEP_CONCLUSIONS {
+        let has_grown = least > before + GROWN;
+        // A real queue is never as long for so long while less arrives.
+        let is_constant = least < before + CONSTANT && before < least + CONSTANT;
+        if steep >= STEEP_CONCLUSIONS && (has_grown || is_constant) {
             self.fall = None;
             self.capacity = Some(highest);
-            return if least > before + GROWN { Verdict::Rivals } else { Verdict::NoQueue };
+            return if has_grown { Verdict::Rivals } else { Verdict::NoQueue };
         }
         if steep > 1 {
             // It may be lost to others: then the less is yielded to them, the better.
@@ -355,6 +361,7 @@ const FALL_CONCLUSIONS: u32 = 5;
 const STEEP: (u64, u64) = (93, 100);
 const STEEP_CONCLUSIONS: u32 = 3;
 const GROWN: Span = Span::millis(2);
+const CONSTANT: Span = Span::micros(500);
 /// If so many times as much waits as shall for so long, although half of what arrived before
 /// arrives, the queue is not this host's.
 const DEEP: u64 = 2;

@@ -119,11 +119,7 @@ impl Losses {
     }
 
     /// Takes in a tick in which `capacity` was in force.
-    pub(super) fn handle_interval(
-        &mut self,
-        now: Interval,
-        capacity: Option<Rate>,
-    ) -> LossVerdict {
+    pub(super) fn handle_interval(&mut self, now: Interval, capacity: Option<Rate>) -> LossVerdict {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }

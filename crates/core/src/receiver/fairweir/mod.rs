@@ -21,8 +21,8 @@
 
 use super::delay::{DelayEstimator, Queue, RTT_GUESS};
 use super::{
-    Act, Allocation, ClassRate, Command, ConnectionSample, Decision, Enforce, GroupDecision, GroupState, Observation,
-    TICK, Windows,
+    Act, Allocation, ClassRate, Command, ConnectionSample, Decision, Enforce, GroupDecision,
+    GroupState, Observation, TICK, Windows,
 };
 use crate::share::{Entry, Weight, fair};
 use crate::units::{Bytes, Rate, Span, Time};
@@ -148,7 +148,8 @@ impl Fairweir {
         self.noise = delay.map_or(self.noise, |d| d.noise);
         self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
         // With more queue than is wanted, nobody says how much it would take.
-        let crowded = !self.rivals.are_there() && delay.is_some_and(|d| d.least * 2 > self.queue_target() * 3);
+        let crowded = !self.rivals.are_there()
+            && delay.is_some_and(|d| d.least * 2 > self.queue_target() * 3);
         self.see_groups(observation, crowded);
         self.is_overfull = delay.is_some_and(|d| d.least > self.queue_target() * OVERFULL);
         self.total_last = Some(total);
@@ -273,7 +274,8 @@ impl Fairweir {
             .link
             .capacity()
             .map_or(Span::ZERO, |c| c.time_to_send(self.packet * QUEUE_PACKETS));
-        self.short.unwrap_or(self.latency).min(self.latency).max(packets) + self.noise * NOISE_PART.0 / NOISE_PART.1
+        self.short.unwrap_or(self.latency).min(self.latency).max(packets)
+            + self.noise * NOISE_PART.0 / NOISE_PART.1
     }
 
     /// Whether somebody would take more.
@@ -338,7 +340,8 @@ impl Fairweir {
             let arrived = Rate::from_volume(sample.received, observation.interval);
             // A round trip longer than a tick comes in bursts.
             let ticks = rtt.map_or(1, |rtt| rtt.as_nanos() / TICK.as_nanos() + 1).min(8);
-            let arrived = before.map_or(arrived, |c| c.goodput.scale(ticks - 1, ticks) + arrived / ticks);
+            let arrived =
+                before.map_or(arrived, |c| c.goodput.scale(ticks - 1, ticks) + arrived / ticks);
             let in_flight = rtt.map(|rtt| arrived * rtt + sample.segment);
             let is_filled = in_flight
                 .is_some_and(|flying| flying.as_u64() * FILLED.1 >= window.as_u64() * FILLED.0);
@@ -373,18 +376,17 @@ impl Fairweir {
 
     fn see_groups(&mut self, observation: &Observation, is_crowded: bool) {
         let packet = self.packet;
-        let mut seen =
-            vec![
-                SeenConnections {
-                    filled: Rate::ZERO,
-                    is_crowded,
-                    is_recovering: false,
-                    old: Rate::ZERO,
-                    bounded: Rate::ZERO,
-                    packet,
-                };
-                self.groups.len()
-            ];
+        let mut seen = vec![
+            SeenConnections {
+                filled: Rate::ZERO,
+                is_crowded,
+                is_recovering: false,
+                old: Rate::ZERO,
+                bounded: Rate::ZERO,
+                packet,
+            };
+            self.groups.len()
+        ];
         for connection in self.connections.values() {
             let seen = &mut seen[connection.group];
             seen.bounded += connection.rate;
@@ -537,8 +539,7 @@ impl Fairweir {
             self.commands.push(Command::SetRates(Allocation { total: None, classes }));
         }
         if self.enforce != Enforce::Htb {
-            let windows =
-                if self.rivals.are_there() { Windows::default() } else { self.windows() };
+            let windows = if self.rivals.are_there() { Windows::default() } else { self.windows() };
             self.commands.push(Command::SetWindows(windows));
         }
     }
