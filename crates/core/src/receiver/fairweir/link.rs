@@ -115,6 +115,17 @@ impl Link {
         self.capacity
     }
 
+    /// What arrives, smoothed over a round trip.
+    pub(super) fn arrived(&self) -> Rate {
+        self.arrived
+    }
+
+    /// Whether it is believed to carry clearly less than lately, and is busy.
+    pub(super) fn is_lower(&self) -> bool {
+        self.capacity.is_some_and(|c| c < self.recent.0.scale(LOWER.0, LOWER.1))
+            && !self.is_underused()
+    }
+
     /// Whether less arrives than is believed to fit, over a round trip.
     pub(super) fn is_underused(&self) -> bool {
         self.capacity.is_some_and(|c| self.arrived < c.scale(95, 100))
@@ -346,6 +357,8 @@ const RECENT_FOR: Span = Span::secs(60);
 const USED: (u64, u64) = (90, 100);
 /// If this part of it arrives, somebody would take more.
 const FULL: (u64, u64) = (97, 100);
+/// Clearly less than lately.
+const LOWER: (u64, u64) = (85, 100);
 /// Not within this time after the link was busy.
 const CREEP_AFTER: Span = Span::millis(500);
 /// So many sources of delays are believed without the received rate.
