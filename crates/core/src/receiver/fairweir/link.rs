@@ -45,7 +45,6 @@ struct Seen {
     samples: u32,
     /// The fewest that a tick had.
     sources: Option<u32>,
-    is_wanted: bool,
 }
 
 /// Conclusions in a row each of which lowers the capacity.
@@ -115,15 +114,9 @@ impl Link {
         self.capacity
     }
 
-    /// What arrives, smoothed over a round trip.
-    pub(super) fn arrived(&self) -> Rate {
-        self.arrived
-    }
-
-    /// Whether it is believed to carry clearly less than lately, and is busy.
-    pub(super) fn is_lower(&self) -> bool {
-        self.capacity.is_some_and(|c| c < self.recent.0.scale(LOWER.0, LOWER.1))
-            && !self.is_underused()
+    /// Whether about as much arrives as is believed to fit, over a round trip.
+    pub(super) fn is_used(&self) -> bool {
+        self.capacity.is_some_and(|c| self.arrived >= c.scale(USED.0, USED.1))
     }
 
     /// Whether less arrives than is believed to fit, over a round trip.
@@ -153,7 +146,6 @@ impl Link {
         let seen = &mut self.seen;
         seen.volume += tick.volume;
         seen.span += tick.interval;
-        seen.is_wanted |= tick.is_wanted;
         if let Some(delay) = tick.delay {
             seen.least = Some(seen.least.map_or(delay.least, |l| l.min(delay.least)));
             seen.samples = seen.samples.saturating_add(delay.samples);
@@ -301,9 +293,7 @@ impl Link {
         let held = tick.at.since(self.busy_at) < CREEP_AFTER;
         let queues = tick.delay.is_some_and(|d| d.value > tick.queue / 4);
         // Windows that hold less than is believed are opened first.
-        let is_used = self.arrived >= from.scale(USED.0, USED.1);
-        let is_wanted = seen.is_wanted || self.arrived >= from.scale(FULL.0, FULL.1);
-        if !is_wanted || held || queues || !is_used {
+        if held || queues || !self.is_used() {
             return Verdict::Rest;
         }
         if from < self.recent.0.scale(9, 10) {
@@ -355,10 +345,6 @@ const CREEP_BACK: u64 = 300;
 const RECENT_FOR: Span = Span::secs(60);
 /// Only if this part of it arrives.
 const USED: (u64, u64) = (90, 100);
-/// If this part of it arrives, somebody would take more.
-const FULL: (u64, u64) = (97, 100);
-/// Clearly less than lately.
-const LOWER: (u64, u64) = (85, 100);
 /// Not within this time after the link was busy.
 const CREEP_AFTER: Span = Span::millis(500);
 /// So many sources of delays are believed without the received rate.

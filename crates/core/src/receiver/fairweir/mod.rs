@@ -37,7 +37,7 @@ mod windows;
 use group::{Connection, Connections, Group, NO_CORRECTION, SeenConnections};
 use link::{Link, Tick, Verdict};
 use loss::{Interval, LossVerdict, Losses};
-use rivals::{Alone, Course, Rivals};
+use rivals::{Course, Rivals};
 
 /// What the control is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,15 +180,6 @@ impl Fairweir {
                 packet: self.packet,
             })
         };
-        if !self.rivals.are_there() && !self.losses.is_limiting() {
-            let alone = Alone {
-                arrived: self.link.arrived(),
-                is_lower: self.link.is_lower() && self.is_wanted(),
-                least: delay.map_or(Span::ZERO, |d| d.least),
-                rtt: self.delay.rtt_base_max().unwrap_or(Span::ZERO),
-            };
-            self.rivals.handle_alone(observation.at, &alone);
-        }
         let act = match verdict {
             Verdict::Gather if self.drain.ticks_left > 0 => Act::Drain,
             Verdict::Gather => Act::Measure,
@@ -419,7 +410,7 @@ impl Fairweir {
     /// Opens all windows a little further if the queue is shorter than it shall be, while somebody
     /// would take more, and less far if it is longer.
     fn open(&mut self, queue: Span) {
-        if !self.is_wanted() {
+        if !self.is_wanted() && !self.link.is_used() {
             return;
         }
         let target = self.queue_target().as_nanos() as i64;

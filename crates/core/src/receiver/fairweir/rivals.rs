@@ -14,38 +14,12 @@
 use crate::units::{Rate, Span, Time};
 
 /// Whether there are rivals, and what is done meanwhile.
-///
-/// One that grows slowly takes the link without ever lengthening the queue, which is kept short by
-/// yielding; a link that carries less and less looks the same. A *pulse* tells: for a moment the
-/// queue is longer. If more arrives then, it was a rival's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rivals {
     state: State,
-    pulse: Pulse,
     /// For how long the queue is not tried again.
     stay: Span,
     left_at: Time,
-}
-
-/// A tick without known rivals.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Alone {
-    /// What arrives, smoothed over a round trip.
-    pub(super) arrived: Rate,
-    /// Whether clearly less arrives than lately, although somebody would take it.
-    pub(super) is_lower: bool,
-    /// The queue never was shorter.
-    pub(super) least: Span,
-    /// The longest round trip.
-    pub(super) rtt: Span,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Pulse {
-    /// None until then; `wait` is how long it was waited for.
-    Wait { until: Time, wait: Span },
-    /// What arrived before it.
-    Run { since: Time, before: Rate, wait: Span },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,41 +47,7 @@ pub(super) enum Course {
 
 impl Rivals {
     pub(super) fn new() -> Rivals {
-        let pulse = Pulse::Wait { until: Time::ZERO, wait: PULSE_WAIT_MIN };
-        Rivals { state: State::Alone, pulse, stay: STAY_MIN, left_at: Time::ZERO }
-    }
-
-    /// By how much the queue is longer than it shall be, to see whether more arrives.
-    pub(super) fn pulse(&self) -> Span {
-        match self.pulse {
-            Pulse::Run { .. } => PULSE,
-            Pulse::Wait { .. } => Span::ZERO,
-        }
-    }
-
-    /// Takes in a tick without known rivals.
-    pub(super) fn handle_alone(&mut self, now: Time, seen: &Alone) {
-        let Alone { arrived, is_lower, least, rtt } = *seen;
-        self.pulse = match self.pulse {
-            Pulse::Wait { until, wait } if !is_lower => {
-                let is_over = until > Time::ZERO && now > until + PULSE_FORGOTTEN;
-                let wait = if is_over { PULSE_WAIT_MIN } else { wait };
-                Pulse::Wait { until: until.max(now + PULSE_WAIT_MIN), wait }
-            }
-            Pulse::Wait { until, wait } if now >= until => {
-                Pulse::Run { since: now, before: arrived, wait }
-            }
-            Pulse::Run { since, before, wait } if now.since(since) >= PULSE_FOR + rtt * 4 => {
-                // A link that carries more again empties its queue.
-                let is_busy = least > PULSE / 3;
-                if is_busy && arrived > before.scale(PULSE_GAIN.0, PULSE_GAIN.1) {
-                    self.handle_rivals(now);
-                    return;
-                }
-                Pulse::Wait { until: now + wait, wait: (wait * 3).min(PULSE_WAIT_MAX) }
-            }
-            pulse => pulse,
-        };
+        Rivals { state: State::Alone, stay: STAY_MIN, left_at: Time::ZERO }
     }
 
     /// Whether windows are of no use.
@@ -120,8 +60,6 @@ impl Rivals {
         let is_again = now.since(self.left_at) < AGAIN && self.left_at > Time::ZERO;
         self.stay = if is_again { (self.stay * 2).min(STAY_MAX) } else { STAY_MIN };
         self.state = State::Measure { since: now, sum: 0, ticks: 0 };
-        let wait = PULSE_WAIT_MIN;
-        self.pulse = Pulse::Wait { until: now + wait, wait };
     }
 
     /// Takes in a tick in which `total` arrived.
@@ -160,14 +98,6 @@ impl Rivals {
     }
 }
 
-/// A pulse is so long and so high, and shows a rival if so much more arrives.
-const PULSE: Span = Span::millis(15);
-const PULSE_FOR: Span = Span::millis(1_600);
-const PULSE_GAIN: (u64, u64) = (105, 100);
-/// How long it is waited for: longer each time that it shows none.
-const PULSE_WAIT_MIN: Span = Span::millis(1_600);
-const PULSE_WAIT_MAX: Span = Span::secs(120);
-const PULSE_FORGOTTEN: Span = Span::secs(60);
 /// Senders have grown to what they get after this, which is measured until then.
 const GROWN: Span = Span::millis(2_000);
 const MEASURED: Span = Span::millis(4_000);
