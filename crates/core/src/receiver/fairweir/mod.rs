@@ -186,7 +186,7 @@ impl Fairweir {
             Verdict::Rest => Act::Rest,
             Verdict::Changed(act) => act,
             Verdict::Rivals => {
-                self.rivals.handle_rivals(observation.at);
+                self.rivals.handle_rivals(observation.at, self.link.capacity().unwrap_or(total));
                 self.course = Course::Release;
                 self.drain.ticks_left = 0;
                 self.opening = NO_CORRECTION;

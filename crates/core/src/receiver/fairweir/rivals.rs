@@ -27,7 +27,7 @@ enum State {
     /// None are known.
     Alone,
     /// Everything passes.
-    Measure { since: Time, sum: u64, ticks: u64 },
+    Measure { since: Time, sum: u64, ticks: u64, least: Rate },
     /// Classes divide.
     Divide { since: Time, due: Rate, slack: u64, total: Rate },
 }
@@ -55,18 +55,18 @@ impl Rivals {
         !matches!(self.state, State::Alone)
     }
 
-    /// They have shown themselves.
-    pub(super) fn handle_rivals(&mut self, now: Time) {
+    /// They have shown themselves; before that the link carried so much.
+    pub(super) fn handle_rivals(&mut self, now: Time, carried: Rate) {
         let is_again = now.since(self.left_at) < AGAIN && self.left_at > Time::ZERO;
         self.stay = if is_again { (self.stay * 2).min(STAY_MAX) } else { STAY_MIN };
-        self.state = State::Measure { since: now, sum: 0, ticks: 0 };
+        self.state = State::Measure { since: now, sum: 0, ticks: 0, least: carried.scale(LEAST.0, LEAST.1) };
     }
 
     /// Takes in a tick in which `total` arrived.
     pub(super) fn handle_tick(&mut self, now: Time, total: Rate) -> Course {
         match &mut self.state {
             State::Alone => Course::Alone,
-            State::Measure { since, sum, ticks } => {
+            State::Measure { since, sum, ticks, least } => {
                 let passed = now.since(*since);
                 if passed >= GROWN {
                     *sum = sum.saturating_add(total.as_bps());
@@ -75,7 +75,8 @@ impl Rivals {
                 if passed < MEASURED {
                     return Course::Release;
                 }
-                let due = Rate::bps(*sum / (*ticks).max(1));
+                // Senders that are far grow for longer than that.
+                let due = Rate::bps(*sum / (*ticks).max(1)).max(*least);
                 self.state = State::Divide { since: now, due, slack: SLACK_FIRST, total: due };
                 Course::Divide(due.scale(1_000 + SLACK_FIRST, 1_000))
             }
@@ -91,6 +92,10 @@ impl Rivals {
                     true => (*slack + SLACK_STEP).min(SLACK_MAX),
                     false => slack.saturating_sub(SLACK_STEP / 4),
                 };
+                if *slack == SLACK_MAX {
+                    // Nothing is held back any more, and it is not reached: it is less.
+                    *due = due.scale(99, 100);
+                }
                 *due = (*due).max(*smoothed);
                 Course::Divide(due.scale(1_000 + *slack, 1_000))
             }
@@ -101,11 +106,13 @@ impl Rivals {
 /// Senders have grown to what they get after this, which is measured until then.
 const GROWN: Span = Span::millis(2_000);
 const MEASURED: Span = Span::millis(4_000);
+/// It is at least this part of what the link carried.
+const LEAST: (u64, u64) = (6, 10);
 /// The host keeps this part of its due, by opening classes so many thousandths further a tick.
 const KEPT: (u64, u64) = (97, 100);
 const SLACK_FIRST: u64 = 30;
-const SLACK_STEP: u64 = 12;
-const SLACK_MAX: u64 = 3_000;
+const SLACK_STEP: u64 = 24;
+const SLACK_MAX: u64 = 1_000;
 /// For so long the queue is not tried again; longer each time that rivals are there again so soon.
 const STAY_MIN: Span = Span::secs(20);
 const STAY_MAX: Span = Span::secs(120);
