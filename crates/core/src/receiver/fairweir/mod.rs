@@ -391,9 +391,8 @@ impl Fairweir {
             let seen = &mut seen[connection.group];
             seen.bounded += connection.rate;
             let lossy = |at: Time| observation.at.since(at) < RECOVERS_FOR;
-            let is_limited = self.losses.is_limiting() && !self.losses.is_testing();
-            if connection.lossy_at.is_some_and(lossy) {
-                seen.is_recovering |= is_limited || self.rivals.are_there();
+            if !self.losses.is_testing() && connection.lossy_at.is_some_and(lossy) {
+                seen.is_recovering = true;
             }
             if observation.at.since(connection.begun_at) >= YOUNG {
                 seen.old += connection.rate;
