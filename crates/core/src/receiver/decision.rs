@@ -226,6 +226,13 @@ pub enum Act {
     /// The windows are narrowed for a moment, so that the queue empties and shows the delay without
     /// it.
     Drain,
+    /// Packets are lost although none waits, so less is let through, by classes: see whether that
+    /// ends it, and stay below what is lost.
+    Limit,
+    /// Other hosts fill the queue, so everything passes for a while, to see what this host gets.
+    Yield,
+    /// Other hosts fill the queue: classes divide what this host gets, and windows are free.
+    Divide,
     /// More arrived than was believed to be possible: the capacity is higher.
     Increase {
         /// Before.
@@ -260,6 +267,11 @@ impl fmt::Display for Act {
                 write!(f, "measured: the busy link carried {to}, estimate was {from}")
             }
             Act::Drain => write!(f, "drain: windows reduced to measure the delay without queueing"),
+            Act::Limit => write!(f, "limit: losses without queueing, classes limit the rate"),
+            Act::Yield => write!(f, "yield: other hosts fill the queue, nothing is enforced"),
+            Act::Divide => {
+                write!(f, "divide: other hosts fill the queue, classes divide this host's part")
+            }
             Act::Increase { from, to } => {
                 write!(f, "increase: {to} arrived, estimate was {from}")
             }
@@ -292,6 +304,9 @@ mod tests {
             Act::Probe { group, extra },
             Act::Measured { from, to },
             Act::Drain,
+            Act::Limit,
+            Act::Yield,
+            Act::Divide,
             Act::Increase { from, to },
         ];
         let states = [

@@ -293,6 +293,9 @@ impl Daemon {
                 | Act::Measured { .. }
                 | Act::UndoLoan { .. }
                 | Act::Increase { .. }
+                | Act::Limit
+                | Act::Yield
+                | Act::Divide
         ) {
             info!(dev = self.settings.dev, "{act}");
         }

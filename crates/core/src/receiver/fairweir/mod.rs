@@ -554,7 +554,13 @@ impl Fairweir {
             state: g.state,
         });
         let groups = groups.collect();
-        let act = if capacity.is_none() { Act::Bootstrap } else { act };
+        let act = match self.course {
+            Course::Release => Act::Yield,
+            Course::Divide(_) => Act::Divide,
+            _ if capacity.is_none() => Act::Bootstrap,
+            _ if self.losses.is_limiting() => Act::Limit,
+            _ => act,
+        };
         self.decision = Decision { at, act, capacity, enforcing, delay, groups };
     }
 }
