@@ -52,6 +52,8 @@ pub(super) struct Connection {
     pub(super) is_filled: bool,
     pub(super) begun_at: Time,
     pub(super) active_at: Time,
+    /// In how many of a thousand ticks packets were lost to it, smoothed over three seconds.
+    pub(super) lossiness: u32,
     /// When packets were lost to it.
     pub(super) lossy_at: Option<Time>,
     pub(super) behaviour: Behaviour,

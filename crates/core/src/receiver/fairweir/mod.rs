@@ -304,11 +304,14 @@ impl Fairweir {
     ) -> Option<Verdict> {
         let is_clean = |c: &&ConnectionSample| c.segments > 0 && self.groups[c.group].is_clean();
         let active = || observation.connections.iter().filter(is_clean);
+        // A connection that loses packets all the time loses them to noise.
+        let lossiness = |id| self.connections.get(&id).map_or(0, |c| c.lossiness);
+        let is_noisy = |c: &ConnectionSample| lossiness(c.id) > NOISY;
         let interval = Interval {
             at: observation.at,
             rate: total,
             active: active().count() as u32,
-            lossy: active().filter(|c| c.holes > 0).count() as u32,
+            lossy: active().filter(|c| c.holes > 0 && !is_noisy(c)).count() as u32,
             queue: delay.map(|d| d.value),
             queue_target: self.queue_target(),
             is_wanted: self.is_wanted(),
@@ -371,6 +374,10 @@ impl Fairweir {
                 goodput: arrived,
                 is_filled,
                 active_at,
+                lossiness: {
+                    let before = before.map_or(0, |known| known.lossiness);
+                    before - before / 16 + if sample.holes > 0 { 1_000 / 16 } else { 0 }
+                },
                 lossy_at: match sample.holes {
                     0 => before.and_then(|known| known.lossy_at),
                     _ => Some(now),
@@ -403,9 +410,8 @@ impl Fairweir {
             let seen = &mut seen[connection.group];
             seen.bounded += connection.rate;
             let lossy = |at: Time| observation.at.since(at) < RECOVERS_FOR;
-            if !self.losses.is_testing() && connection.lossy_at.is_some_and(lossy) {
-                seen.is_recovering = true;
-            }
+            let is_lossy = connection.lossy_at.is_some_and(lossy);
+            seen.is_recovering |= is_lossy && !self.losses.is_testing();
             if observation.at.since(connection.begun_at) >= YOUNG {
                 seen.old += connection.rate;
             }
@@ -590,6 +596,8 @@ const QUIET_MAX: Rate = Rate::kbit(250);
 /// The queue that a short buffer is given is never less, and grows by this part each tick.
 const SHORT_MIN: Span = Span::millis(2);
 const SHORT_FORGOTTEN: u64 = 400;
+/// Losses in more than so many of a thousand ticks are noise.
+const NOISY: u32 = 200;
 /// Connections are young until then.
 const YOUNG: Span = Span::millis(1_500);
 /// For so long a sender grows back after a loss, as cubic does.
