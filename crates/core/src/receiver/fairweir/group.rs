@@ -30,6 +30,8 @@ pub(super) struct Group {
     /// is its share.
     pub(super) correction: u64,
     saturated_ticks: u32,
+    /// Ticks since it saturated.
+    lending_ticks: u32,
     /// How many ticks it has been active lately, and held by its class in a row.
     busy_ticks: u32,
     held_ticks: u32,
@@ -76,6 +78,7 @@ impl Group {
             defiant_rate: Rate::ZERO,
             correction: NO_CORRECTION,
             saturated_ticks: 0,
+            lending_ticks: 0,
             busy_ticks: 0,
             held_ticks: 0,
             old: Rate::ZERO,
@@ -110,6 +113,7 @@ impl Group {
         let fills = seen.filled > Rate::ZERO && seen.filled * 10 >= self.rate;
         let saturates = fills || is_held;
         self.saturated_ticks = if saturates { self.saturated_ticks + 1 } else { 0 };
+        self.lending_ticks = if saturates { 0 } else { self.lending_ticks.saturating_add(1) };
         (self.state, self.demand) = if recent == Rate::ZERO {
             (GroupState::Idle, Some(Rate::ZERO))
         } else if self.defiant_ticks >= DEFIANT_TICKS {
@@ -125,7 +129,10 @@ impl Group {
         } else if seen.is_crowded {
             (GroupState::Unknown, None)
         } else {
-            (GroupState::Lending, Some(self.rate.scale(LENDING.0, LENDING.1)))
+            // A sender that pauses for a moment, as BBR does to measure, wants all again at once.
+            let is_pause = self.lending_ticks <= PAUSE_TICKS && self.rate > Rate::ZERO;
+            let rate = if is_pause { recent } else { self.rate };
+            (GroupState::Lending, Some(rate.scale(LENDING.0, LENDING.1)))
         };
         if self.state != GroupState::Saturating {
             self.correction = (self.correction * 9 + NO_CORRECTION) / 10;
@@ -241,6 +248,8 @@ const CORRECTION_MAX: u64 = 1_700;
 /// Who is narrowed so far holds about the least windows, which no correction narrows.
 const CORRECTION_SPENT: u64 = 700;
 const STEADY_TICKS: u32 = 4;
+/// Less than so many ticks of less are a pause.
+const PAUSE_TICKS: u32 = 2;
 /// So long after a drop in the class packets still arrive out of order.
 const CLEAN_TICKS: u32 = 5;
 /// A class in which more waits than that holds its group back.

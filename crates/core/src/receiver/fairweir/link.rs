@@ -174,8 +174,8 @@ impl Link {
         let total = Rate::from_volume(seen.volume, seen.span);
         let enough = u64::from(SAMPLES_FEW) * more;
         let least = seen.least.filter(|_| u64::from(seen.samples) >= enough);
-        let threshold =
-            tick.queue * BUSY_PART.0 / BUSY_PART.1 + noise * NOISE_HIDES.0 / NOISE_HIDES.1;
+        let part = (tick.queue * BUSY_PART.0 / BUSY_PART.1).max(BUSY_MIN);
+        let threshold = part + noise * NOISE_HIDES.0 / NOISE_HIDES.1;
         match least.filter(|&least| least > threshold) {
             Some(least) => self.handle_busy(tick, total, least, seen.sources.unwrap_or(0)),
             None => self.handle_idle(tick, total, &seen),
@@ -324,6 +324,8 @@ const SAMPLES_MIN: u32 = 20;
 /// After this it is concluded from fewer, but not from less than [`SAMPLES_FEW`].
 const GATHER_MAX: Span = Span::secs(1);
 const SAMPLES_FEW: u32 = 5;
+/// Stamps tell no less apart.
+const BUSY_MIN: Span = Span::micros(900);
 /// As many times of all three as there are such steps of noise.
 const NOISE_STEP: Span = Span::millis(2);
 const NOISE_STEPS_MAX: u64 = 9;
