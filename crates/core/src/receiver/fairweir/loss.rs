@@ -347,3 +347,6 @@ const STRIKE_LEAST: (u64, u64) = (80, 100);
 const STRIKES_MAX: u32 = 4;
 /// Below this losses say nothing.
 const RATE_MIN: Rate = Rate::kbit(500);
+
+#[cfg(test)]
+mod tests;
