@@ -239,7 +239,8 @@ fn any_heard() -> impl Strategy<Value = Heard> {
         1 => Just(None),
         1 => (0u64..400).prop_map(|ms| Some(Span::millis(ms))),
     ];
-    let shown = prop_oneof![4 => Just(None), 1 => (0u64..100_000).prop_map(|k| Some(Rate::kbit(k)))];
+    let shown =
+        prop_oneof![4 => Just(None), 1 => (0u64..100_000).prop_map(|k| Some(Rate::kbit(k)))];
     (lossy, queue, prop::bool::weighted(0.8), shown)
         .prop_map(|(lossy, queue, is_wanted, shown)| Heard { lossy, queue, is_wanted, shown })
 }
