@@ -157,6 +157,8 @@ const START: Span = Span::secs(10);
 /// Of the believed capacity, per minute.
 const CHANGES_MAX: f64 = 12.0;
 const SEEDS: u64 = 8;
+/// Where each seed has to be right.
+const FEW_SEEDS: u64 = 4;
 const LINK_30: &str = "rate = \"30mbit\"";
 
 // ------------------------------------------------------------------------------------------------
@@ -333,6 +335,137 @@ fn random_loss_is_no_lower_capacity() {
     let link = format!("{LINK_30}\nloss = 0.01");
     let all = play_seeds("1 % loss", &scenario(30, 8, &link, &rest), SEEDS);
     assert_shares("1 % loss", &all, 0.01, 0.98);
+}
+
+// ------------------------------------------------------------------------------------------------
+// Bottlenecks without a queue, noise, neighbours and long paths
+
+#[test]
+fn a_policed_plan_is_shared_by_weight() {
+    for burst in ["75kB", "150kB", "600kB"] {
+        let police = format!(
+            "[[police]]\nname = \"plan\"\nrate = \"30mbit\"\nalgorithm = \"token-bucket\"\n\
+             burst = \"{burst}\"\n"
+        );
+        let scenario = scenario(60, 20, "rate = \"1gbit\"", &(five_to_one() + &police));
+        for seed in 1..=FEW_SEEDS {
+            let played = play(&scenario, seed);
+            let (video, bulk) = (played.rate("video"), played.rate("bulk"));
+            let (ratio, used) = (video / bulk, (video + bulk) / 30.0);
+            println!("bucket of {burst}, seed {seed}: ratio {ratio:.2}, used {used:.3}");
+            assert!((4.6..5.4).contains(&ratio), "{burst}, seed {seed}: {video}, {bulk}");
+            assert!(used >= 0.94, "{burst}, seed {seed}: {used}");
+        }
+    }
+}
+
+#[test]
+fn a_buffer_that_drops_before_the_queue_is_seen_hides_no_shares() {
+    for (buffer, error_max, utilization_min) in [("10ms", 0.01, 0.99), ("5ms", 0.05, 0.94)] {
+        let link = format!("{LINK_30}\nbuffer = \"{buffer}\"");
+        let what = format!("buffer {buffer}");
+        let all = play_seeds(&what, &scenario(40, 15, &link, &five_to_one()), SEEDS);
+        assert_shares(&what, &all, error_max, utilization_min);
+        assert_each(&what, &all, error_max * 2.0);
+    }
+}
+
+#[test]
+#[ignore = "not kept yet: the error is .005 to .075, by seed"]
+fn a_buffer_of_5_ms_is_shared_as_well_as_one_of_10_ms() {
+    let scenario = scenario(40, 15, &format!("{LINK_30}\nbuffer = \"5ms\""), &five_to_one());
+    assert_each("buffer 5ms", &play_seeds("buffer 5ms", &scenario, SEEDS), 0.01);
+}
+
+#[test]
+fn jitter_of_15_and_30_ms_leaves_the_link_used() {
+    for jitter in ["15ms", "30ms"] {
+        let link = format!("{LINK_30}\njitter = \"{jitter}\"");
+        let scenario = scenario(40, 15, &link, &five_to_one());
+        for seed in 1..=FEW_SEEDS {
+            let played = play(&scenario, seed);
+            let (used, error, changes) = (played.utilization(), played.error(), played.changes);
+            println!(
+                "jitter {jitter}, seed {seed}: used {used:.3}, error {error:.4}, {changes:.0} changes/min"
+            );
+            assert!(used >= 0.97 && error <= 0.015, "{jitter}, seed {seed}: {used}, {error}");
+        }
+    }
+}
+
+/// Two groups of a host, 2:1, beside so many downloads of a neighbour: how much of the host's total
+/// without control is kept, and how the groups divide it, over all seeds.
+fn beside_neighbour(connections: u32) -> (f64, f64) {
+    let run = |control: Control, seed: u64| {
+        let device =
+            |name: &str, keys: &str| format!("[[device]]\nname = \"{name}\"\nweight = 1\n{keys}\n");
+        let behind = |name: &str, weight: u32, device: &str| {
+            format!("{}device = \"{device}\"\n", group(name, weight))
+        };
+        let (near, many) = ("rtt = \"30ms\"", format!("connections = {connections}"));
+        let rest = device("host", &format!("control = \"{}\"", control.name()))
+            + &device("neighbour", "")
+            + &behind("heavy", 2, "host")
+            + &behind("light", 1, "host")
+            + &behind("other", 1, "neighbour")
+            + &flow("heavy", "bulk", near)
+            + &flow("light", "bulk", near)
+            // What is scored begins after this.
+            + &flow("other", "bulk", &format!("{near}\n{many}\nstart = \"10s\""));
+        let link = format!("{LINK_30}\nbuffer = \"100ms\"");
+        let report = with_control(&scenario(120, 15, &link, &rest), Control::None, seed);
+        let rate = |i: usize| report.summary.groups[i].rate.as_mbit_f64();
+        (rate(0) + rate(1), rate(0) / rate(1))
+    };
+    let all = (1..=SEEDS).map(|seed| {
+        let (without, _) = run(Control::None, seed);
+        let (with, ratio) = run(Control::Fairweir, seed);
+        println!("{connections} beside it, seed {seed}: {with:.2} of {without:.2}, {ratio:.2}");
+        [with, without, ratio]
+    });
+    let sums = all.fold([0.0; 3], |sum, one| [0, 1, 2].map(|i| sum[i] + one[i]));
+    let (kept, ratio) = (sums[0] / sums[1], sums[2] / SEEDS as f64);
+    println!("{connections} beside it: keeps {kept:.3}, ratio {ratio:.2}");
+    (kept, ratio)
+}
+
+#[test]
+fn beside_a_neighbour_a_host_keeps_most_of_its_total() {
+    let (kept, ratio) = beside_neighbour(1);
+    assert!(kept >= 0.8 && ratio >= 1.3, "beside one: {kept}, {ratio}");
+    let (kept, _) = beside_neighbour(4);
+    assert!(kept >= 0.78, "beside four: {kept}");
+}
+
+#[test]
+#[ignore = "not kept yet: a host keeps .84 of its total, and its groups divide it 1.4:1 and 1.1:1"]
+fn beside_neighbours_a_host_keeps_its_total_and_its_weights() {
+    for connections in [1, 4] {
+        let (kept, ratio) = beside_neighbour(connections);
+        assert!(kept >= 0.85 && ratio >= 1.5, "beside {connections}: {kept}, {ratio}");
+    }
+}
+
+#[test]
+fn a_link_alone_is_filled_at_an_rtt_of_400_ms() {
+    let rest = group("far", 1) + &flow("far", "bulk", "rtt = \"400ms\"");
+    let all = play_seeds("400 ms", &scenario(60, 20, LINK_30, &rest), FEW_SEEDS);
+    for played in &all {
+        let used = played.utilization();
+        println!("400 ms: used {used:.3}");
+        assert!(used >= 0.97, "seed {}: used {used}", played.report.seed);
+    }
+}
+
+#[test]
+fn random_loss_costs_no_more_than_without_control() {
+    let scenario = scenario(60, 15, &format!("{LINK_30}\nloss = 0.005"), &five_to_one());
+    for seed in 1..=FEW_SEEDS {
+        let with = play(&scenario, seed).utilization();
+        let without = with_control(&scenario, Control::None, seed).summary.utilization.unwrap();
+        println!("0.5 % loss, seed {seed}: used {with:.3}, {without:.3} without control");
+        assert!(with >= without * 0.94, "seed {seed}: {with}, {without} without control");
+    }
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::receiver::{TICK, TransitSample};
+use crate::receiver::{GroupSample, TICK, TransitSample};
 
 const MS: i64 = 1_000_000;
 
@@ -195,6 +195,120 @@ fn the_rtt_without_the_queue_is_found_below_a_steady_queue() {
     }
     let base = link.delay.rtt_base(1).unwrap();
     assert!((39..=41).contains(&(base.as_millis_f64().round() as i64)), "{base}");
+}
+
+/// A link with one connection whose base is known.
+fn settled() -> Link {
+    let mut link = Link::new();
+    link.steady(&[(1, 100)], Queue::WasEmpty);
+    link.steady(&[(1, 100)], Queue::WasEmpty);
+    link
+}
+
+#[test]
+fn a_spread_that_lasts_is_noise_and_not_part_of_the_queue() {
+    let mut link = settled();
+    // The least is the base, the mean 10 ms beyond.
+    let seen = [(1, 100 * MS, 110 * MS + STAMP_ROUNDING)];
+    let first = link.tick(&seen, Queue::Unknown).unwrap();
+    assert_eq!((first.noise, first.value), (Span::ZERO, Span::millis(10)));
+    let mut last = first;
+    for _ in 0..NOISE_TICKS {
+        last = link.tick(&seen, Queue::Unknown).unwrap();
+    }
+    // But for what senders' bursts explain.
+    let bursts = Span::nanos(BURSTS_NS as u64);
+    assert_eq!((last.noise, last.value), (Span::nanos((10 * MS - BURSTS_NS) as u64), bursts));
+    assert_eq!(last.least, Span::ZERO);
+    // A queue beneath it shows in full.
+    let queued = [(1, 120 * MS, 130 * MS + STAMP_ROUNDING)];
+    let queued = link.tick(&queued, Queue::Unknown).unwrap();
+    assert_eq!((queued.least, queued.value), (Span::millis(20), Span::millis(20) + bursts));
+    // The path has become quiet.
+    for _ in 0..NOISE_TICKS {
+        last = link.tick(&[(1, 100 * MS, 100 * MS)], Queue::Unknown).unwrap();
+    }
+    assert_eq!(last.noise, Span::ZERO);
+}
+
+#[test]
+fn a_queue_that_changes_within_some_intervals_is_no_noise() {
+    let mut link = settled();
+    // Every third interval the queue grows from nothing, else it stands.
+    for tick in 0..60 {
+        let grows = tick % 3 == 0;
+        let least = if grows { 100 * MS } else { 120 * MS };
+        let mean = if grows { 110 * MS } else { 120 * MS };
+        let delay = link.tick(&[(1, least, mean + STAMP_ROUNDING)], Queue::Unknown).unwrap();
+        assert_eq!(delay.noise, Span::ZERO, "tick {tick}");
+    }
+    // One interval in which it ramps to half a second.
+    let mut link = settled();
+    link.tick(&[(1, 100 * MS, 350 * MS)], Queue::Unknown);
+    for tick in 0..NOISE_TICKS {
+        let delay = link.tick(&[(1, 100 * MS, 100 * MS)], Queue::Unknown).unwrap();
+        assert_eq!(delay.noise, Span::ZERO, "tick {tick}");
+    }
+}
+
+#[test]
+fn no_spread_makes_more_noise_than_a_queue_that_changes() {
+    let mut link = settled();
+    for _ in 0..2 * NOISE_TICKS {
+        let delay = link.tick(&[(1, 100 * MS, 3_000 * MS)], Queue::Unknown).unwrap();
+        assert!(delay.noise <= Span::nanos(NOISE_MAX as u64), "{delay:?}");
+    }
+}
+
+#[test]
+fn one_answer_of_a_probe_settles_no_base() {
+    let begun_beside = |answered| {
+        let mut link = Link::new();
+        link.probe(4, Span::millis(20));
+        // No queue by the probe, but the connection's packets waited for 15 ms.
+        let rtt = Span::millis(20);
+        let probe = ProbeSample { sent: 4, answered, rtt_min: rtt, rtt_mean: rtt, reflector: 0 };
+        for _ in 0..2 {
+            link.observe(vec![connection(1, 115 * MS, 115 * MS)], Some(probe), Queue::Unknown);
+        }
+        link.delay.is_unsettled(link.now)
+    };
+    assert!(begun_beside(1), "one answer says nothing of the least of an interval");
+    assert!(!begun_beside(SAMPLES_MIN));
+}
+
+#[test]
+fn rtts_of_groups_that_wait_in_their_class_are_left_out() {
+    // Two connections without timestamps; the class of the second delays it by 80 ms.
+    let tick = |link: &mut Link, second_ms: u64, backlog: u64, drops: u64| {
+        link.now = link.now + TICK;
+        let sample = |group: usize, ms| ConnectionSample {
+            id: group as u64,
+            group,
+            segments: SAMPLES.into(),
+            rtt: Some(Span::millis(ms)),
+            ..ConnectionSample::default()
+        };
+        let held = GroupSample { backlog: Bytes::new(backlog), drops, ..GroupSample::default() };
+        let observation = Observation {
+            at: link.now,
+            interval: TICK,
+            groups: vec![GroupSample::default(), held],
+            connections: vec![sample(0, 40), sample(1, second_ms)],
+            probe: None,
+        };
+        link.delay.handle_observation(&observation, Queue::Unknown, false)
+    };
+    for (backlog, drops, samples) in [(0, 0, 2), (9_000, 0, 1), (0, 3, 1)] {
+        let mut link = Link::new();
+        for _ in 0..3 {
+            tick(&mut link, 40, 0, 0);
+        }
+        let delay = tick(&mut link, 120, backlog, drops).unwrap();
+        assert_eq!((delay.source, delay.samples), (DelaySource::ReceiverRtt, samples));
+        let shows_class = delay.value > Span::millis(40);
+        assert_eq!(shows_class, samples == 2, "{delay:?}");
+    }
 }
 
 proptest! {

@@ -248,8 +248,8 @@ const CORRECTION_MAX: u64 = 1_700;
 /// Who is narrowed so far holds about the least windows, which no correction narrows.
 const CORRECTION_SPENT: u64 = 700;
 const STEADY_TICKS: u32 = 4;
-/// Less than so many ticks of less are a pause.
-const PAUSE_TICKS: u32 = 2;
+/// So many ticks of less are a pause.
+const PAUSE_TICKS: u32 = 1;
 /// So long after a drop in the class packets still arrive out of order.
 const CLEAN_TICKS: u32 = 5;
 /// A class in which more waits than that holds its group back.

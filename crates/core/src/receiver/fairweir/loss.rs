@@ -230,7 +230,8 @@ impl Losses {
             let cut = ceiling.rate.scale(CUT.0, CUT.1);
             let good = ceiling.good.max(self.earlier_rate()).unwrap_or(cut).min(cut);
             let is_near = good >= ceiling.rate.scale(NEAR.0, NEAR.1);
-            ceiling.rate = if is_near { good } else { (good + cut) / 2 };
+            let lowered = if is_near { good } else { (good + cut) / 2 };
+            ceiling.rate = lowered.max(RATE_MIN);
             ceiling.hold = if is_near { (ceiling.hold * 2).min(HOLD_MAX) } else { HOLD_MIN };
             (ceiling.cut_at, ceiling.step) = (now.at, STEP_MIN);
             ceiling.held_until = now.at + ceiling.hold;
@@ -346,3 +347,6 @@ const STRIKE_LEAST: (u64, u64) = (80, 100);
 const STRIKES_MAX: u32 = 4;
 /// Below this losses say nothing.
 const RATE_MIN: Rate = Rate::kbit(500);
+
+#[cfg(test)]
+mod tests;

@@ -118,3 +118,6 @@ const SLACK_MAX: u64 = 1_000;
 const STAY_MIN: Span = Span::secs(20);
 const STAY_MAX: Span = Span::secs(120);
 const AGAIN: Span = Span::secs(10);
+
+#[cfg(test)]
+mod tests;

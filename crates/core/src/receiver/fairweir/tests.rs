@@ -436,18 +436,21 @@ fn drained(control: &mut Fairweir) -> Vec<Command> {
     std::iter::from_fn(|| control.poll_command()).collect()
 }
 
-/// A control that has seen a light tick and then a busy link of 30 Mbit/s.
+/// A control that has seen two seconds of light traffic and then, by the same connections, a busy
+/// link of 30 Mbit/s.
 fn learned() -> Fairweir {
     let mut control = control(&[5, 1], None);
     let m = Rate::mbit;
-    for tick in 1..=2 {
+    for tick in 1..=10 {
         control.handle_observation(&busy_tick(tick, &[Rate::kbit(50), Rate::kbit(50)], Span::ZERO));
     }
-    for tick in 3..=8 {
+    for tick in 11..=LEARNED_TICKS {
         control.handle_observation(&busy_tick(tick, &[m(20), m(10)], MS * 4));
     }
     control
 }
+
+const LEARNED_TICKS: u64 = 16;
 
 #[test]
 fn nothing_is_enforced_before_the_link_was_busy() {
@@ -480,7 +483,7 @@ fn a_policy_change_keeps_what_was_learned() {
     let weights = [2, 1, 1].map(|w| Weight::new(w).unwrap()).to_vec();
     control.handle_policy(weights, &[None, Some(1), Some(0)]);
     let m = Rate::mbit;
-    control.handle_observation(&busy_tick(9, &[Rate::ZERO, m(10), m(20)], MS * 4));
+    control.handle_observation(&busy_tick(LEARNED_TICKS + 1, &[Rate::ZERO, m(10), m(20)], MS * 4));
     assert_eq!((control.decision().capacity, control.learned_capacity()), (before, before));
     assert_eq!(control.decision().groups.len(), 3);
     assert_eq!(control.groups[0].state, GroupState::Idle);

@@ -1,0 +1,142 @@
+use super::*;
+use crate::receiver::TICK;
+
+const CARRIED: Rate = Rate::mbit(30);
+
+struct Host {
+    rivals: Rivals,
+    now: Time,
+}
+
+impl Host {
+    fn new() -> Host {
+        Host { rivals: Rivals::new(), now: Time::ZERO + Span::secs(60) }
+    }
+
+    fn tick(&mut self, total: Rate) -> Course {
+        self.now = self.now + TICK;
+        self.rivals.handle_tick(self.now, total)
+    }
+
+    fn shown(&mut self) {
+        self.rivals.handle_rivals(self.now, CARRIED);
+    }
+
+    /// Rivals show themselves, and what arrives then is measured: the due and the first division.
+    fn measured(due: Rate) -> (Host, Rate) {
+        let mut host = Host::new();
+        host.shown();
+        loop {
+            match host.tick(due) {
+                Course::Release => {}
+                Course::Divide(rate) => return (host, rate),
+                course => panic!("{course:?}"),
+            }
+        }
+    }
+
+    /// Until the queue is tried again, with so much arriving: how long that takes, and the capacity.
+    fn until_tried(&mut self, total: Rate) -> (Span, Rate) {
+        let begun = self.now;
+        loop {
+            if let Course::Try(capacity) = self.tick(total) {
+                return (self.now.since(begun), capacity);
+            }
+            assert!(self.now.since(begun) < STAY_MAX * 2, "it is never tried again");
+        }
+    }
+}
+
+#[test]
+fn without_rivals_nothing_is_done() {
+    let mut host = Host::new();
+    assert!((0..500).all(|_| host.tick(Rate::mbit(10)) == Course::Alone));
+    assert!(!host.rivals.are_there());
+}
+
+#[test]
+fn the_due_is_what_arrives_when_senders_have_grown() {
+    let mut host = Host::new();
+    host.shown();
+    assert!(host.rivals.are_there());
+    let begun = host.now;
+    let divided = loop {
+        // Little at first, 20 from the moment on at which it counts.
+        let has_grown = host.now.since(begun) + TICK >= GROWN;
+        match host.tick(Rate::mbit(if has_grown { 20 } else { 2 })) {
+            Course::Release => {}
+            course => break course,
+        }
+    };
+    assert_eq!(host.now.since(begun), MEASURED);
+    assert_eq!(divided, Course::Divide(Rate::mbit(20).scale(1_000 + SLACK_FIRST, 1_000)));
+}
+
+#[test]
+fn the_due_is_a_part_of_what_the_link_carried_at_least() {
+    let (_, divided) = Host::measured(Rate::mbit(3));
+    let least = CARRIED.scale(LEAST.0, LEAST.1);
+    assert_eq!(divided, least.scale(1_000 + SLACK_FIRST, 1_000));
+}
+
+#[test]
+fn classes_are_opened_until_the_due_arrives_and_no_further() {
+    let due = Rate::mbit(20);
+    let (mut host, mut divided) = Host::measured(due);
+    let mut arrived = Vec::new();
+    for _ in 0..80 {
+        // Rivals take a fifth of what passes.
+        let total = divided.scale(4, 5);
+        arrived.push(total);
+        let Course::Divide(rate) = host.tick(total) else { panic!("it is tried too soon") };
+        divided = rate;
+    }
+    assert!(arrived[0] < due.scale(85, 100));
+    let settled = &arrived[40..];
+    let (least, most) = (settled.iter().min().unwrap(), settled.iter().max().unwrap());
+    assert!(*least >= due.scale(94, 100) && *most <= due.scale(104, 100), "{least} {most}");
+    // Where all that passes arrives, nothing is opened.
+    let (mut host, mut divided) = Host::measured(due);
+    for _ in 0..80 {
+        let Course::Divide(rate) = host.tick(due) else { panic!("it is tried too soon") };
+        divided = rate;
+    }
+    assert_eq!(divided, due);
+}
+
+#[test]
+fn a_due_that_is_not_reached_with_all_classes_open_falls() {
+    let (mut host, _) = Host::measured(Rate::mbit(20));
+    let mut divided = Vec::new();
+    for _ in 0..90 {
+        let Course::Divide(rate) = host.tick(Rate::mbit(6)) else { panic!("it is tried too soon") };
+        divided.push(rate);
+    }
+    let most = divided.iter().max().unwrap();
+    assert!(*most <= Rate::mbit(20).scale(1_000 + SLACK_MAX, 1_000), "{most}");
+    assert!(divided.last().unwrap() < &most.scale(8, 10), "{divided:?}");
+    assert!(divided.last().unwrap() >= &Rate::mbit(6));
+}
+
+#[test]
+fn the_queue_is_tried_again_after_a_stay_that_doubles_while_rivals_stay() {
+    let (mut host, _) = Host::measured(Rate::mbit(20));
+    for stay in [20, 40, 80, 120, 120].map(Span::secs) {
+        let (waited, capacity) = host.until_tried(Rate::mbit(18));
+        assert!(waited >= stay && waited <= stay + TICK * 2, "{waited} instead of {stay}");
+        let near = Rate::mbit(18);
+        assert!(capacity >= near.scale(99, 100) && capacity <= near.scale(101, 100), "{capacity}");
+        assert!(!host.rivals.are_there());
+        assert_eq!(host.tick(Rate::mbit(18)), Course::Alone);
+        // They are there again soon.
+        host.shown();
+        while host.tick(Rate::mbit(18)) == Course::Release {}
+    }
+    host.until_tried(Rate::mbit(18));
+    // They come back late.
+    host.now = host.now + AGAIN;
+    host.shown();
+    while host.tick(Rate::mbit(18)) == Course::Release {}
+    let (waited, _) = host.until_tried(Rate::mbit(18));
+    assert!(waited <= STAY_MIN + TICK * 2, "{waited}");
+}
