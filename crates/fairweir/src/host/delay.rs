@@ -151,6 +151,7 @@ mod tests {
             value: Span::ZERO,
             least: Span::ZERO,
             source: DelaySource::Probe,
+            noise: Span::ZERO,
             samples,
             sources: 1,
         };

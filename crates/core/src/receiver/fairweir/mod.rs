@@ -16,6 +16,18 @@
 //! are taken as those without the queue. While the capacity is unknown nothing is enforced: a link
 //! that never was busy has nothing to share.
 //!
+//! This needs a bottleneck that queues, and a queue that follows the windows. Where packets are lost
+//! although none waits, the capacity is what is not lost (`loss`); where others keep the queue full,
+//! what this host gets beside them is divided (`rivals`). In both, classes hold the shares.
+//!
+//! | module | contains |
+//! |---|---|
+//! | `link` | the capacity, by a queue |
+//! | `loss` | the capacity, by losses |
+//! | `rivals` | what this host gets beside others that fill the queue |
+//! | `group` | demand of a group |
+//! | `windows` | from shares to windows |
+//!
 //! Terms: *window law*, W = share · (base RTT + queue target) (Spring et al. §III, weighted);
 //! *filled*, of a window: rate · RTT reaches it. Source: docs/control.md.
 

@@ -179,7 +179,9 @@ fn the_estimate_creeps_only_while_somebody_wants_and_nothing_queues() {
     assert_eq!(hears(Heard { value: QUEUE / 2, ..WANTED }), m(30));
     let mut line = Line::new(Some(m(30)));
     for heard in [EMPTY, WANTED] {
-        (0..20).for_each(|_| drop(line.tick(m(25), heard)));
+        for _ in 0..20 {
+            line.tick(m(25), heard);
+        }
         assert_eq!(line.capacity(), m(30), "less arrives than is believed");
     }
     let crept = hears(WANTED);
