@@ -323,7 +323,7 @@ const TESTS_MAX: u32 = 1;
 /// What is lost so soon after a cut was sent before.
 const SETTLE: Span = Span::millis(1_400);
 /// For so long losses mean nothing after a test that found noise.
-const PATIENCE_MIN: Span = Span::secs(60);
+const PATIENCE_MIN: Span = Span::secs(15);
 const PATIENCE_MAX: Span = Span::secs(600);
 /// For so long a ceiling is not raised, the longer the more often it was confirmed.
 const HOLD_MIN: Span = Span::millis(3_400);

@@ -304,9 +304,11 @@ impl Fairweir {
     ) -> Option<Verdict> {
         let is_clean = |c: &&ConnectionSample| c.segments > 0 && self.groups[c.group].is_clean();
         let active = || observation.connections.iter().filter(is_clean);
-        // A connection that loses packets all the time loses them to noise.
+        // Where there is a queue to lose them in, a connection that loses packets all the time loses
+        // them to noise.
+        let shown = self.link.confirmed();
         let lossiness = |id| self.connections.get(&id).map_or(0, |c| c.lossiness);
-        let is_noisy = |c: &ConnectionSample| lossiness(c.id) > NOISY;
+        let is_noisy = |c: &ConnectionSample| shown.is_some() && lossiness(c.id) > NOISY;
         let interval = Interval {
             at: observation.at,
             rate: total,
@@ -315,7 +317,7 @@ impl Fairweir {
             queue: delay.map(|d| d.value),
             queue_target: self.queue_target(),
             is_wanted: self.is_wanted(),
-            shown: self.link.confirmed(),
+            shown,
         };
         let before = self.link.capacity();
         self.see_short_buffer(&interval, before);
