@@ -220,7 +220,8 @@ impl Losses {
             if ceiling.strikes > STRIKES_MAX {
                 return self.back_off(now.at, ceiling.before);
             }
-            let least = ceiling.rate.scale(STRIKE_LEAST.0, STRIKE_LEAST.1);
+            let least =
+                ceiling.rate.scale(STRIKE_LEAST.0, STRIKE_LEAST.1).max(self.floor(&ceiling));
             ceiling.rate = arrived.min(ceiling.rate.scale(CUT.0, CUT.1)).max(least).max(RATE_MIN);
             (ceiling.cut_at, ceiling.hold, ceiling.step) = (now.at, HOLD_MIN, STEP_MIN);
             ceiling.held_until = now.at + ceiling.hold;
@@ -231,7 +232,7 @@ impl Losses {
             let good = ceiling.good.max(self.earlier_rate()).unwrap_or(cut).min(cut);
             let is_near = good >= ceiling.rate.scale(NEAR.0, NEAR.1);
             let lowered = if is_near { good } else { (good + cut) / 2 };
-            ceiling.rate = lowered.max(RATE_MIN);
+            ceiling.rate = lowered.max(self.floor(&ceiling)).max(RATE_MIN);
             ceiling.hold = if is_near { (ceiling.hold * 2).min(HOLD_MAX) } else { HOLD_MIN };
             (ceiling.cut_at, ceiling.step) = (now.at, STEP_MIN);
             ceiling.held_until = now.at + ceiling.hold;
@@ -255,6 +256,16 @@ impl Losses {
         }
         self.state = State::Limit(ceiling);
         LossVerdict::Limit(ceiling.rate)
+    }
+
+    /// One connection of several does not lower the ceiling to less than half of what arrived before:
+    /// a server can leave out segments of its own.
+    fn floor(&self, ceiling: &Ceiling) -> Rate {
+        let several = |of: fn(&Interval) -> u32| self.recent.iter().any(|i| of(i) > 1);
+        match several(|i| i.active) && !several(|i| i.lossy) {
+            true => ceiling.rate_before / 2,
+            false => Rate::ZERO,
+        }
     }
 
     /// Losses are noise: for some time they mean nothing.

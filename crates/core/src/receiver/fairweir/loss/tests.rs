@@ -300,3 +300,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn one_server_of_several_that_leaves_out_segments_lowers_the_ceiling_to_half_at_most() {
+    let mut line = Line::limited(PLAN);
+    let mut highest = line.capacity;
+    for _ in 0..10_000 {
+        // Whenever the ceiling is raised it leaves one out.
+        let lossy = u32::from(line.capacity > highest);
+        highest = line.capacity;
+        let sent = line.capacity.unwrap_or(PLAN);
+        line.tick(sent.min(PLAN), Heard { lossy, ..CLEAN });
+        assert!(sent >= PLAN.scale(45, 100), "{sent}");
+    }
+}
