@@ -3,8 +3,8 @@
 //! The problem: a total below the estimate may be a lower capacity or a lower demand, and a loop
 //! that guesses wrong starves somebody for long. The method: a link whose queue did not empty for a
 //! whole interval was busy throughout, so **what it carried is its capacity**, up or down, at once.
-//! Silence and low demand say nothing. What arrives beyond the estimate raises it. While somebody
-//! wants more and nothing queues, the estimate creeps up until it queues.
+//! Silence and low demand say nothing. What arrives beyond the estimate raises it. While about as
+//! much arrives as is believed to fit and nothing queues, the estimate creeps up until it queues.
 //!
 //! A single source of delays, be it a connection or a probe, may be one that lies. It lowers the
 //! estimate to half of what was trusted before; further only if in [`HELD_CONCLUSIONS`] less arrives
@@ -171,7 +171,6 @@ impl Link {
         if believed >= self.recent.0 || tick.at.since(self.recent.1) > RECENT_FOR {
             self.recent = (believed, tick.at);
         }
-        let total = Rate::from_volume(seen.volume, seen.span);
         let enough = u64::from(SAMPLES_FEW) * more;
         let least = seen.least.filter(|_| u64::from(seen.samples) >= enough);
         let part = (tick.queue * BUSY_PART.0 / BUSY_PART.1).max(BUSY_MIN);

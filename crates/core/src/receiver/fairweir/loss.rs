@@ -98,6 +98,15 @@ pub(super) enum LossVerdict {
     Back(Option<Rate>),
 }
 
+impl Ceiling {
+    /// Lowers it, and holds it there.
+    fn cut(&mut self, now: Time, rate: Rate, hold: Span) {
+        self.rate = rate.max(RATE_MIN);
+        (self.cut_at, self.held_until) = (now, now + hold);
+        (self.hold, self.step) = (hold, STEP_MIN);
+    }
+}
+
 impl Losses {
     pub(super) fn new() -> Losses {
         Losses {
@@ -222,9 +231,8 @@ impl Losses {
             }
             let least =
                 ceiling.rate.scale(STRIKE_LEAST.0, STRIKE_LEAST.1).max(self.floor(&ceiling));
-            ceiling.rate = arrived.min(ceiling.rate.scale(CUT.0, CUT.1)).max(least).max(RATE_MIN);
-            (ceiling.cut_at, ceiling.hold, ceiling.step) = (now.at, HOLD_MIN, STEP_MIN);
-            ceiling.held_until = now.at + ceiling.hold;
+            let rate = arrived.min(ceiling.rate.scale(CUT.0, CUT.1)).max(least);
+            ceiling.cut(now.at, rate, HOLD_MIN);
         } else if now.lossy > 0 {
             // It was raised until packets were lost.
             ceiling.top = Some(ceiling.rate);
@@ -232,10 +240,8 @@ impl Losses {
             let good = ceiling.good.max(self.earlier_rate()).unwrap_or(cut).min(cut);
             let is_near = good >= ceiling.rate.scale(NEAR.0, NEAR.1);
             let lowered = if is_near { good } else { (good + cut) / 2 };
-            ceiling.rate = lowered.max(self.floor(&ceiling)).max(RATE_MIN);
-            ceiling.hold = if is_near { (ceiling.hold * 2).min(HOLD_MAX) } else { HOLD_MIN };
-            (ceiling.cut_at, ceiling.step) = (now.at, STEP_MIN);
-            ceiling.held_until = now.at + ceiling.hold;
+            let hold = if is_near { (ceiling.hold * 2).min(HOLD_MAX) } else { HOLD_MIN };
+            ceiling.cut(now.at, lowered.max(self.floor(&ceiling)), hold);
         } else if !is_held {
             if ceiling.step == STEP_MIN {
                 ceiling.good = Some(ceiling.rate);

@@ -32,9 +32,7 @@ impl Fairweir {
         let now = self.connections.values().map(|c| c.active_at).max().unwrap_or(Time::ZERO);
         for (&id, c) in &self.connections {
             if now.since(c.active_at) < ACTIVE_FOR {
-                let base = self.base_of(id, c);
-                let framing = c.sample.framing();
-                floors[c.group] += floor_rate(base, self.queue_target(), framing);
+                floors[c.group] += self.floor_of(id, c);
             }
         }
         floors
@@ -59,7 +57,7 @@ impl Fairweir {
             .map(|((id, c), &class)| Member {
                 class,
                 demand: (!c.is_filled).then(|| c.rate.scale(GROWING.0, GROWING.1)),
-                floor: floor_rate(self.base_of(**id, c), self.queue_target(), c.sample.framing()),
+                floor: self.floor_of(**id, c),
             })
             .collect();
         let parts = divide(group.bound, &entries);
@@ -93,6 +91,11 @@ impl Fairweir {
             false => wire_window(share, base, self.queue_target()),
         };
         connection.sample.framing().payload(wire)
+    }
+
+    /// What its least window lets through.
+    fn floor_of(&self, id: u64, connection: &Connection) -> Rate {
+        floor_rate(self.base_of(id, connection), self.queue_target(), connection.sample.framing())
     }
 
     fn base_of(&self, id: u64, connection: &Connection) -> Span {
