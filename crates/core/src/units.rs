@@ -113,6 +113,15 @@ impl Rate {
     pub const fn saturating_sub(self, other: Rate) -> Rate {
         Rate(self.0.saturating_sub(other.0))
     }
+
+    /// An exponentially weighted moving average with this as the last value: `newest` counts for one
+    /// part of so many.
+    ///
+    /// # Panics
+    /// If `parts` is 0.
+    pub fn smoothed(self, newest: Rate, parts: u64) -> Rate {
+        self.scale(parts - 1, parts) + newest / parts
+    }
 }
 
 impl Bytes {

@@ -67,6 +67,11 @@ pub fn run(command: &Command, players: &dyn Players) -> anyhow::Result<()> {
     }
 }
 
+/// Which of `count` sorted values, counted from 1, is the least that a part `q` of all does not exceed.
+fn rank(count: usize, q: f64) -> usize {
+    ((count as f64 * q).ceil() as usize).max(1)
+}
+
 /// The root of the repository: the working directory.
 ///
 /// # Errors

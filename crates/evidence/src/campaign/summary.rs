@@ -29,8 +29,7 @@ impl Values {
 
     /// The least number that a part `q` of all does not exceed.
     pub(super) fn quantile(&self, q: f64) -> Option<f64> {
-        let rank = (self.len() as f64 * q).ceil().max(1.0) as usize;
-        self.0.get(rank - 1).map(|(value, _)| *value)
+        self.0.get(crate::rank(self.len(), q) - 1).map(|(value, _)| *value)
     }
 
     pub(super) fn least(&self) -> Option<(f64, u64)> {

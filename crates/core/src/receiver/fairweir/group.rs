@@ -99,7 +99,7 @@ impl Group {
         seen: SeenConnections,
     ) {
         self.rate = Rate::from_volume(sample.received, interval);
-        self.rate_smoothed = self.rate_smoothed.scale(4, 5) + self.rate / 5;
+        self.rate_smoothed = self.rate_smoothed.smoothed(self.rate, 5);
         self.recent.rotate_left(1);
         self.recent[RECENT_TICKS - 1] = self.rate;
         self.unbounded = self.rate.saturating_sub(seen.bounded);
@@ -146,7 +146,7 @@ impl Group {
             true => (self.busy_ticks + 1).min(STREAM_TICKS * 2),
             false => self.busy_ticks.saturating_sub(3),
         };
-        self.old = self.old.scale(9, 10) + seen.old / 10;
+        self.old = self.old.smoothed(seen.old, 10);
         self.busy_ticks >= STREAM_TICKS && self.old * 2 < self.rate_smoothed
     }
 

@@ -166,7 +166,7 @@ impl Link {
         let total = Rate::from_volume(seen.volume, seen.span);
         // Over about a round trip.
         let part = (tick.rtt.as_nanos() / TICK.as_nanos() + 1).min(8);
-        self.arrived = self.arrived.scale(part - 1, part) + total / part;
+        self.arrived = self.arrived.smoothed(total, part);
         let believed = self.capacity.unwrap_or(Rate::ZERO);
         if believed >= self.recent.0 || tick.at.since(self.recent.1) > RECENT_FOR {
             self.recent = (believed, tick.at);

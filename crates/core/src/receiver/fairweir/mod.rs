@@ -227,8 +227,7 @@ impl Fairweir {
             && self.drain.ticks_left == 0
             && drained != Queue::Drained
             && !matches!(act, Act::Learn { .. })
-            && !self.losses.is_limiting()
-            && !self.rivals.are_there()
+            && self.is_queue_ours()
         {
             // Long round trips arrive in clumps: a link that rests in between has room.
             let is_clumped = self.link.is_underused();
@@ -288,6 +287,11 @@ impl Fairweir {
             .map_or(Span::ZERO, |c| c.time_to_send(self.packet * QUEUE_PACKETS));
         self.short.unwrap_or(self.latency).min(self.latency).max(packets)
             + self.noise * NOISE_PART.0 / NOISE_PART.1
+    }
+
+    /// Whether the bottleneck has a queue that follows the windows; if not, classes hold the shares.
+    fn is_queue_ours(&self) -> bool {
+        !self.losses.is_limiting() && !self.rivals.are_there()
     }
 
     /// Whether somebody would take more.
@@ -357,8 +361,7 @@ impl Fairweir {
             let arrived = Rate::from_volume(sample.received, observation.interval);
             // A round trip longer than a tick comes in bursts.
             let ticks = rtt.map_or(1, |rtt| rtt.as_nanos() / TICK.as_nanos() + 1).min(8);
-            let arrived =
-                before.map_or(arrived, |c| c.goodput.scale(ticks - 1, ticks) + arrived / ticks);
+            let arrived = before.map_or(arrived, |c| c.goodput.smoothed(arrived, ticks));
             let in_flight = rtt.map(|rtt| arrived * rtt + sample.segment);
             let is_filled = in_flight
                 .is_some_and(|flying| flying.as_u64() * FILLED.1 >= window.as_u64() * FILLED.0);
@@ -467,10 +470,8 @@ impl Fairweir {
         // What does not help is repeated less and less often.
         let soon = DRAIN_SOON * (1 << self.drain.urgent.min(4));
         let interval = if is_urgent { soon.min(DRAIN_INTERVAL) } else { DRAIN_INTERVAL };
-        let bounds = self.link.capacity().is_some()
-            && self.enforce != Enforce::Htb
-            && !self.losses.is_limiting()
-            && !self.rivals.are_there();
+        let bounds =
+            self.link.capacity().is_some() && self.enforce != Enforce::Htb && self.is_queue_ours();
         if self.drain.ticks_left > 0 || !self.is_wanted() || !bounds {
             return;
         }
@@ -515,6 +516,7 @@ impl Fairweir {
             .collect();
         let shares = fair(capacity.saturating_sub(taken), &entries);
         let floors = self.floors();
+        let is_queue_ours = self.is_queue_ours();
         let sum_smoothed: Rate = self.groups.iter().map(|g| g.rate_smoothed).sum();
         let sum_smoothed = sum_smoothed.as_bps();
         for (i, group) in self.groups.iter_mut().enumerate() {
@@ -533,8 +535,7 @@ impl Fairweir {
                 fair(capacity, &entries)[i]
             };
             let is_tight = self.enforce == Enforce::Htb
-                || self.losses.is_limiting()
-                || self.rivals.are_there()
+                || !is_queue_ours
                 || floors[i] > group.bound
                 || group.unbounded > group.rate / 5;
             let is_overfull = self.is_overfull && !self.rivals.are_there();

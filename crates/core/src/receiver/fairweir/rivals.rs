@@ -82,7 +82,7 @@ impl Rivals {
                 Course::Divide(due.scale(1_000 + SLACK_FIRST, 1_000))
             }
             State::Divide { since, due, slack, total: smoothed } => {
-                *smoothed = smoothed.scale(4, 5) + total / 5;
+                *smoothed = smoothed.smoothed(total, 5);
                 if now.since(*since) > self.stay {
                     self.left_at = now;
                     let capacity = *smoothed;

@@ -107,8 +107,7 @@ fn by_plan(played: &Played, of: &dyn Fn(&Report) -> f64) -> String {
 
 fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
     values.sort_by(f64::total_cmp);
-    let rank = ((values.len() as f64 * q).ceil() as usize).max(1);
-    values.get(rank - 1).copied().unwrap_or(f64::NAN)
+    values.get(crate::rank(values.len(), q) - 1).copied().unwrap_or(f64::NAN)
 }
 
 fn judge_6(played: &Played) -> Judged {
