@@ -1,9 +1,10 @@
 //! The clock of a server's TCP timestamps, and how the daemon reads it.
 //!
-//! The daemon's classifier (`crates/linux/bpf/transit.h`) times one packet in [`TIMED_EVERY`]. It does
-//! not know the period of the clock, and compares it to its own for a second; until then it measures
-//! nothing. If a queue builds up meanwhile the clocks differ by more than it tolerates, and it
-//! begins again.
+//! A classifier times one packet in [`TIMED_EVERY`]. It does not know the period of the clock, and
+//! compares it to its own for a second; until then it measures nothing. If a queue builds up meanwhile
+//! the clocks differ by more than it tolerates, and it begins again. The daemon's
+//! (`crates/linux/bpf/transit.h`) did so until it was changed to find a clock of 1 ms after a quarter of
+//! a second and to time more packets on slow links: what a control can bear here it can bear there.
 
 use fairweir_core::units::{Span, Time};
 
