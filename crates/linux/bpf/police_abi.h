@@ -125,7 +125,7 @@ struct police_plan {
 	__u16 criterion_count;
 	__u16 choice_default;
 	__u32 zero; /* is 0, which the verifier must not know */
-	__u32 pad;
+	__s32 spare_max; /* 2^10 ns of the rate */
 	struct police_plan_inner inners[POLICE_INNERS_MAX];
 	struct police_plan_leaf leaves[POLICE_LEAVES_MAX];
 	struct police_choice choices[POLICE_LEAVES_MAX];
@@ -149,7 +149,7 @@ struct police_head {
 			__u64 window_at;
 			__u64 gate_at;
 			__u32 window_bytes;
-			__u32 pad;
+			__s32 spare;
 		};
 		struct police_bucket bucket;
 	};

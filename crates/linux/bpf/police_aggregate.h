@@ -11,6 +11,11 @@
 /* Less offered than this says nothing about a sender, bytes. */
 #define TELLING 1500
 #define GATE_SHIFT 16
+/* What was not used of the rate is counted in 2^10 ns. */
+#define SPARE_SHIFT 10
+/* How much of that is spare after idleness, and the least that is counted. */
+#define SPARE_IDLE (500000000 >> SPARE_SHIFT)
+#define SPARE_LEAST (-(1ll << 31))
 /* No packet is larger. */
 #define SIZE_MAX (1u << 20)
 
@@ -161,6 +166,41 @@ static __always_inline __u32 in_a_row(__u32 before, int is_so, __u32 most)
 	return before < most ? before + 1 : most;
 }
 
+/* A span in the unit of the spare, to the nearest; longer ones than hours are as good as hours. */
+static __always_inline __s64 ticks(__u64 ns)
+{
+	if (ns > 1ull << 43)
+		ns = 1ull << 43;
+	return (ns + (1 << (SPARE_SHIFT - 1))) >> SPARE_SHIFT;
+}
+
+/* Adds to the spare what the rate carried in a window of `length` ns and was not accepted; all nodes are
+ * settled. */
+static __always_inline void count_spare(const struct state *s, const struct police_plan *plan, __u64 length)
+{
+	__s64 spare = s->head->spare, most = plan->spare_max;
+	__u64 accepted = 0;
+
+	for (__u32 leaf = plan->zero & 127; leaf < plan->leaf_count && can_loop; leaf = (leaf + 1) & 127)
+		accepted += leaf_of(s, leaf)->accepted;
+	if (!inner_of(s, 0)->busy)
+		most = spare > 0 ? spare : 0;
+	spare += ticks(length) - ticks((accepted << UNIT_BITS) / plan->rate);
+	if (spare > most)
+		spare = most;
+	if (spare < SPARE_LEAST)
+		spare = SPARE_LEAST;
+	s->head->spare = spare;
+}
+
+/* What the rate carries in all that is spare, bytes; nothing if more was accepted. */
+static __always_inline __u64 spare_bytes(const struct state *s, const struct police_plan *plan)
+{
+	__s64 spare = (__s64)s->head->spare + SPARE_IDLE;
+
+	return spare > 0 ? plan->rate * ((__u64)spare << SPARE_SHIFT) >> UNIT_BITS : 0;
+}
+
 /* Judges what a settled leaf accepted in the window by what its parent was served per weight. */
 static __always_inline void judge(const struct state *s, const struct police_plan *plan, __u32 leaf,
 				  __u64 served)
@@ -168,7 +208,7 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
 	struct police_leaf *state = leaf_of(s, leaf);
 	int is_busy = !!(inner_of(s, parent_of(s, spec))->busy & bit(spec->child)), is_slow;
-	__u64 accepted = state->accepted, offered = spec->weight * served, left;
+	__u64 accepted = state->accepted, offered = spec->weight * served, left, waiting;
 	__u32 streak = state->mark >> MARK_STREAK_SHIFT & MARK_STREAK_MAX;
 	__u32 silence = state->mark >> MARK_SILENCE_SHIFT & MARK_SILENCE_MAX;
 	__u32 mark = state->mark & ~(MARK_FILLED | MARK_RISING | MARK_STREAK | MARK_SILENCE);
@@ -185,6 +225,12 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 	left = magic_left(s, plan, leaf);
 	is_slow = 2 * accepted < offered && (silence ? silence : 1) * offered >= TELLING;
 	if (!left || is_slow) {
+		if (is_slow && !accepted) {
+			left += spare_bytes(s, plan);
+			waiting = backlog_of(s, plan, leaf);
+			if (left > waiting)
+				left = waiting;
+		}
 		take(s, plan, leaf, left);
 		state->magic = 0;
 		state->after = 0;
@@ -202,6 +248,7 @@ static __always_inline void begin_window(const struct state *s, const struct pol
 	__u32 v, served, end;
 
 	settle(s, plan, now, ~0ull);
+	count_spare(s, plan, length);
 	for (__u32 index = first_inner(plan); index < plan->inner_count && can_loop;
 	     index = next_inner(index)) {
 		spec = plan_inner(plan, index);

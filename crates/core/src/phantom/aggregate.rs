@@ -47,6 +47,8 @@ pub struct Head {
     pub gate_at: u64,
     /// What the rate carries in a window as long as the last one was, bytes; at first 0.
     pub window_bytes: u32,
+    /// How much more is spare than after idleness, when the window began, 2¹⁰ ns of the rate.
+    pub spare: i32,
 }
 
 /// What is known of an inner node.

@@ -11,7 +11,7 @@ use crate::units::{Bytes, Rate, Span};
 
 mod compile;
 
-pub(super) use compile::GATE_SHIFT;
+pub(super) use compile::{GATE_SHIFT, SPARE_IDLE, SPARE_SHIFT};
 
 /// The most leaves of a plan: a node's set of busy children is one word.
 pub const LEAVES_MAX: usize = 64;
@@ -157,6 +157,8 @@ pub struct Plan {
     pub gate_slack: u64,
     /// Size of each phantom queue, bytes.
     pub limit: u32,
+    /// How much more of the rate can be spare than after idleness, 2¹⁰ ns of it.
+    pub spare_max: i32,
     /// How senders are told.
     pub signal: Signal,
     /// Inner nodes, the root first.

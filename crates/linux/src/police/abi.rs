@@ -89,7 +89,7 @@ pub(crate) struct Plan {
     pub(crate) criterion_count: u16,
     pub(crate) choice_default: u16,
     pub(crate) zero: u32,
-    pub(crate) pad: u32,
+    pub(crate) spare_max: i32,
     pub(crate) inners: [PlanInner; INNERS_MAX],
     pub(crate) leaves: [PlanLeaf; LEAVES_MAX],
     pub(crate) choices: [Choice; LEAVES_MAX],

@@ -71,6 +71,7 @@ fn phantom(plan: &phantom::Plan) -> Encoded {
     to.gate_cost = plan.gate_cost;
     to.gate_slack = plan.gate_slack;
     to.limit = plan.limit;
+    to.spare_max = plan.spare_max;
     to.is_soft = u32::from(plan.signal == Signal::Soft);
     to.inner_count = plan.inners.len() as u16;
     to.leaf_count = plan.leaves.len() as u16;
@@ -175,7 +176,7 @@ const EMPTY: abi::Plan = abi::Plan {
     criterion_count: 0,
     choice_default: 0,
     zero: 0,
-    pad: 0,
+    spare_max: 0,
     inners: [abi::PlanInner {
         inverse: 0,
         weight: 0,

@@ -121,6 +121,30 @@ proptest! {
         }
     }
 
+    /// Whatever is forgiven: see the bound of `aggregate/window.rs`.
+    #[test]
+    fn senders_that_are_on_and_off_by_turns_get_the_rate_and_what_is_spare(
+        floods in prop::collection::vec(floods(), 1..4),
+        signal in signals(),
+        (mbit, rtt) in prop_oneof![Just((2, 50)), Just((10, 30)), Just((5, 100))],
+    ) {
+        let plan = plan(mbit, rtt, signal, &Share::Flows(4));
+        let mut aggregate = Aggregate::new(&plan);
+        let (mut sum, mut least, mut most) = (0i64, 0, 0);
+        for packet in flood(&plan, &floods) {
+            if offer(&mut aggregate, &plan, packet) == Verdict::Drop {
+                continue;
+            }
+            let ahead = |sum| sum - ((plan.rate * packet.at) >> 24) as i64;
+            least = least.min(ahead(sum));
+            sum += packet.size as i64;
+            most = most.max(ahead(sum) - least);
+        }
+        let spare = ((plan.rate * 500_000_000) >> 24).max(plan.limit.into());
+        let room = spare + 4 * (u64::from(plan.limit) + grace(&plan));
+        prop_assert!(most <= room as i64, "{most} beyond the rate, {room} allowed");
+    }
+
     /// Every leaf sends evenly what `percent` of its guaranteed share is.
     #[test]
     fn what_never_exceeds_its_share_loses_nothing(
@@ -134,6 +158,57 @@ proptest! {
         let dropped = dropped_of_even_senders(&plan, &share, percent, size);
         prop_assert!(dropped.is_none(), "{dropped:?}");
     }
+}
+
+/// A sender of even packets that is on and off by turns.
+#[derive(Clone, Copy, Debug)]
+struct Flood {
+    /// Of the rate, while it is on.
+    percent: u64,
+    on_ms: u64,
+    off_ms: u64,
+}
+
+fn floods() -> impl Strategy<Value = Flood> {
+    let percent = prop_oneof![Just(136u64), 1u64..30, 30u64..300];
+    (percent, 100u64..4_000, prop_oneof![Just(0u64), 100u64..1_000])
+        .prop_map(|(percent, on_ms, off_ms)| Flood { percent, on_ms, off_ms })
+}
+
+/// A minute of packets of 1500 bytes of senders with a leaf each.
+fn flood(plan: &Plan, floods: &[Flood]) -> Vec<Packet> {
+    let mut packets = Vec::new();
+    for (leaf, flood) in floods.iter().enumerate() {
+        let gap = 100 * (1_500 << 24) / (plan.rate * flood.percent);
+        let (on, off) = (flood.on_ms * 1_000_000, flood.off_ms * 1_000_000);
+        let at = (0..60_000_000_000).step_by(gap as usize);
+        let at = at.filter(|at| at % (on + off) < on);
+        packets.extend(at.map(|at| Packet { at, leaf, size: 1_500 }));
+    }
+    packets.sort_by_key(|packet| packet.at);
+    packets
+}
+
+/// Two floods fill their queues, and one ends: a window later the other has the whole rate.
+#[test]
+fn who_ends_leaves_its_share_at_once() {
+    let plan = plan(10, 100, Signal::Soft, &Share::Flows(2));
+    let mut aggregate = Aggregate::new(&plan);
+    let steady = Flood { percent: 150, on_ms: 1_000, off_ms: 0 };
+    let mut passed = 0;
+    for packet in flood(&plan, &[steady, steady]) {
+        let end = 20_000_000_000;
+        if packet.leaf == 1 && packet.at >= end {
+            continue;
+        }
+        let verdict = offer(&mut aggregate, &plan, packet);
+        let is_late = (end + 250_000_000..end + 1_250_000_000).contains(&packet.at);
+        if is_late && verdict != Verdict::Drop {
+            passed += packet.size;
+        }
+    }
+    let ratio = passed as f64 / ((plan.rate * 1_000) >> 24) as f64 / 1e6;
+    assert!((0.97..1.3).contains(&ratio), "{ratio}");
 }
 
 /// The first packet that is dropped when all leaves send packets of `size` evenly, each `percent` of
