@@ -71,7 +71,7 @@ fn flows_that_come_and_go_leave_the_rate_used() {
     for congestion_control in ["reno", "cubic", "bbr"] {
         let ends = |n: u64, start: u64, seconds: u64| {
             let keys = format!("start = \"{start}s\"\nstop = \"{}s\"", start + seconds);
-            bulk(congestion_control, if n % 2 == 0 { "10ms" } else { "5ms" }, &keys)
+            bulk(congestion_control, if n.is_multiple_of(2) { "10ms" } else { "5ms" }, &keys)
         };
         let steady = bulk(congestion_control, "10ms", "");
         let beside: Vec<String> =
