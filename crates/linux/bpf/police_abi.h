@@ -118,6 +118,8 @@ struct police_plan {
 	__u64 window_bytes;
 	__u64 gate_cost; /* 2^-16 ns per byte */
 	__u64 gate_slack; /* ns */
+	__u64 gate_more; /* ns, after a pause */
+	__u64 gate_pause; /* ns */
 	__u32 limit; /* of each queue, or the burst of a bucket; bytes */
 	__u32 is_soft;
 	__u16 inner_count;
@@ -131,7 +133,7 @@ struct police_plan {
 	struct police_choice choices[POLICE_LEAVES_MAX];
 	struct police_criterion criteria[POLICE_CRITERIA_MAX];
 };
-_Static_assert(sizeof(struct police_plan) == 2632, "abi");
+_Static_assert(sizeof(struct police_plan) == 2648, "abi");
 
 /* The state of a token bucket. */
 struct police_bucket {

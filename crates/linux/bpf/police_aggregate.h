@@ -11,6 +11,8 @@
 /* Less offered than this says nothing about a sender, bytes. */
 #define TELLING 1500
 #define GATE_SHIFT 16
+/* After so many ns a sender starts that comes back. */
+#define PAUSE_MAX 1000000000ull
 /* What was not used of the rate is counted in 2^10 ns. */
 #define SPARE_SHIFT 10
 /* How much of that is spare after idleness, and the least that is counted. */
@@ -350,6 +352,20 @@ static __always_inline void control_burst(const struct state *s, const struct po
 		fill(s, plan, leaf);
 }
 
+/* When the gate begins with the next packet. */
+static __always_inline __u64 gate_from(const struct police_plan *plan, __u64 gate_at, __u64 now)
+{
+	__u64 empty = now - gate_at;
+
+	if (gate_at > now)
+		return gate_at & ~1ull;
+	if (gate_at & 1 && empty <= plan->gate_more)
+		return gate_at;
+	if (empty >= plan->gate_pause && empty < PAUSE_MAX)
+		return (now - plan->gate_more) | 1;
+	return now & ~1ull;
+}
+
 /* Decides about a packet, in O(1) but for queues that become empty. */
 static __always_inline enum verdict ask_phantoms(const struct state *s, const struct police_plan *plan,
 						 const struct arrival *arrival)
@@ -361,8 +377,8 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 
 	if (less(arrival->now, s->head->window_at) >= plan->window)
 		begin_window(s, plan, arrival->now);
-	gate_at = s->head->gate_at > arrival->now ? s->head->gate_at : arrival->now;
-	gate_at += size * plan->gate_cost >> GATE_SHIFT;
+	gate_at = gate_from(plan, s->head->gate_at, arrival->now);
+	gate_at += size * plan->gate_cost >> GATE_SHIFT & ~1ull;
 	if (gate_at > arrival->now + plan->gate_slack)
 		return VERDICT_DROP;
 	if (surely_fits(s, plan, arrival->now, leaf, size)) {

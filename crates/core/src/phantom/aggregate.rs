@@ -43,7 +43,8 @@ pub struct Head {
     pub at: u64,
     /// When the window of burst control began, ns.
     pub window_at: u64,
-    /// When all that was accepted would have passed at the gate's rate, ns.
+    /// When all that was accepted would have passed at the gate's rate, ns; but after a pause it was
+    /// moved back, as its lowest bit says, so that a sender may catch up.
     pub gate_at: u64,
     /// What the rate carries in a window as long as the last one was, bytes; at first 0.
     pub window_bytes: u32,
@@ -212,7 +213,8 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     if now.saturating_sub(state.head.window_at) >= plan.window {
         state.again().begin_window(plan, now);
     }
-    let gate_at = state.head.gate_at.max(now) + ((size * plan.gate_cost) >> GATE_SHIFT);
+    let gate_cost = ((size * plan.gate_cost) >> GATE_SHIFT) & !1;
+    let gate_at = gate_from(plan, state.head.gate_at, now) + gate_cost;
     if gate_at > now + plan.gate_slack {
         return Verdict::Drop;
     }
@@ -251,8 +253,29 @@ const ALLOWANCE: (u64, u64) = (2 * MSS, 10 * MSS);
 /// nothing else.
 const BURST: (u64, u64) = (7, 5);
 
+/// After so many ns a sender that comes back is taken for one that starts, not for one that comes back
+/// from its first or second retransmission timeout.
+const PAUSE_MAX: u64 = 1_000_000_000;
+
 /// No packet is larger, super-packets before segmentation included; the kernel says 512 KiB.
 const SIZE_MAX: u64 = 1 << 20;
+
+/// When the gate, which lets through at its rate what is accepted at `gate_at`, begins with the next
+/// packet; see [`Head::gate_at`].
+#[inline(always)]
+fn gate_from(plan: &Plan, gate_at: u64, now: u64) -> u64 {
+    if gate_at > now {
+        return gate_at & !1;
+    }
+    let empty = now - gate_at;
+    if gate_at & 1 == 1 && empty <= plan.gate_more {
+        gate_at
+    } else if empty >= plan.gate_pause && empty < PAUSE_MAX {
+        (now - plan.gate_more) | 1
+    } else {
+        now & !1
+    }
+}
 
 impl State<'_> {
     /// The same state, for a call that is not on the common way: so that the compiler keeps the

@@ -155,6 +155,10 @@ pub struct Plan {
     pub gate_cost: u64,
     /// How far the subscriber may be ahead of the gate's rate, ns.
     pub gate_slack: u64,
+    /// How much further after a pause, ns.
+    pub gate_more: u64,
+    /// For how long nothing must have been at the gate for a pause, ns; at least `gate_more`.
+    pub gate_pause: u64,
     /// Size of each phantom queue, bytes.
     pub limit: u32,
     /// How much more of the rate can be spare than after idleness, 2¹⁰ ns of it.

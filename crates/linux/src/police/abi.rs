@@ -82,6 +82,8 @@ pub(crate) struct Plan {
     pub(crate) window_bytes: u64,
     pub(crate) gate_cost: u64,
     pub(crate) gate_slack: u64,
+    pub(crate) gate_more: u64,
+    pub(crate) gate_pause: u64,
     pub(crate) limit: u32,
     pub(crate) is_soft: u32,
     pub(crate) inner_count: u16,

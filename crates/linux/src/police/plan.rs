@@ -70,6 +70,8 @@ fn phantom(plan: &phantom::Plan) -> Encoded {
     to.window_bytes = plan.window_bytes;
     to.gate_cost = plan.gate_cost;
     to.gate_slack = plan.gate_slack;
+    to.gate_more = plan.gate_more;
+    to.gate_pause = plan.gate_pause;
     to.limit = plan.limit;
     to.spare_max = plan.spare_max;
     to.is_soft = u32::from(plan.signal == Signal::Soft);
@@ -169,6 +171,8 @@ const EMPTY: abi::Plan = abi::Plan {
     window_bytes: 0,
     gate_cost: 0,
     gate_slack: 0,
+    gate_more: 0,
+    gate_pause: 0,
     limit: 0,
     is_soft: 0,
     inner_count: 0,

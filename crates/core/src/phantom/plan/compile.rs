@@ -20,6 +20,13 @@ const LIMIT_MAX: u64 = 3_000_000_000;
 /// What a queue holds beyond a BDP at least, and the gate beyond its window: ten segments are what TCP
 /// begins with (RFC 6928).
 const ALLOWANCE: u64 = 10 * MSS;
+/// Of which time the gate lets through the rate at once to a sender that comes back from a
+/// retransmission timeout. Where a round trip is shorter than a packet takes, what a sender sends again
+/// at once comes too early and is lost too, and each of its bursts ends in such a timeout: it needs the
+/// rate of the time until the next one.
+const CATCH_UP: Span = Span::millis(210);
+/// Not much less than the shortest such timeout. Source: Linux, `TCP_RTO_MIN`.
+const RTO_MIN: Span = Span::millis(195);
 /// The gate's times are in 2⁻¹⁶ ns per byte.
 pub(in crate::phantom) const GATE_SHIFT: u32 = 16;
 /// What was not used of the rate is counted in 2¹⁰ ns.
@@ -56,6 +63,9 @@ impl Plan {
         let limit = limit_of(spec);
         let gate_bps = u128::from(spec.rate.as_bps()) * 3 / 2;
         let gate_cost = ((8_000_000_000 << GATE_SHIFT) / gate_bps) as u64;
+        let gate_slack = window + ((ALLOWANCE * gate_cost) >> GATE_SHIFT);
+        let gate_more = (CATCH_UP * 2 / 3).as_nanos().saturating_sub(gate_slack);
+        let gate_pause = RTO_MIN.as_nanos().saturating_sub(gate_slack).max(gate_more);
         let backlog_max =
             tree.leaves.len() as u128 * u128::from(u64::from(limit) + 3 * window_bytes);
         let idle_after = (backlog_max << UNIT_BITS) / u128::from(rate) + u128::from(window);
@@ -65,7 +75,9 @@ impl Plan {
             window,
             window_bytes,
             gate_cost,
-            gate_slack: window + ((ALLOWANCE * gate_cost) >> GATE_SHIFT),
+            gate_slack,
+            gate_more,
+            gate_pause,
             limit,
             spare_max: spare_max(limit, rate),
             signal: spec.signal,

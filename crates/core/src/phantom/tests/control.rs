@@ -115,7 +115,8 @@ proptest! {
             for packet in &accepted[i..] {
                 sum += u128::from(packet.size);
                 // Costs are rounded down, by a byte in some hundred at the highest rates.
-                let most = passes(packet.at - first.at + plan.gate_slack) * 101 / 100 + 1;
+                let span = packet.at - first.at + plan.gate_slack + plan.gate_more;
+                let most = passes(span) * 101 / 100 + 1;
                 prop_assert!(sum <= most, "{sum} of {most} between {first:?} and {packet:?}");
             }
         }
@@ -257,6 +258,24 @@ fn flows_that_start_at_once_burst_harmonically_without_a_gate() {
     }
     let factor = sum as f64 / allowance as f64;
     assert!((factor - 4.7439).abs() < 0.003, "{factor}");
+}
+
+/// As a sender does that loses all that it sends again at once.
+#[test]
+fn who_comes_back_from_a_timeout_may_send_the_rate_of_that_time() {
+    let plan = plan(20, 100, Signal::Soft, &Share::Flows(2));
+    let mut aggregate = Aggregate::new(&plan);
+    let ms = |at_ms: u64, aggregate: &mut Aggregate| {
+        let packets = (0..1_000).map(|_| Packet { at: at_ms * 1_000_000, leaf: 0, size: 1_500 });
+        let passed = packets.filter(|packet| offer(aggregate, &plan, *packet) == Verdict::Pass);
+        passed.count() * 1_500 / 2_500
+    };
+    let starts = ms(2_000, &mut aggregate);
+    let returns: Vec<usize> = (1..5).map(|n| ms(2_000 + 205 * n, &mut aggregate)).collect();
+    let starts_again = ms(4_500, &mut aggregate);
+    assert!((150..170).contains(&starts), "{starts} ms of the rate");
+    assert!(returns.iter().all(|ms| (195..212).contains(ms)), "{returns:?} ms of the rate");
+    assert!((150..170).contains(&starts_again), "{starts_again} ms of the rate");
 }
 
 #[test]
