@@ -11,6 +11,8 @@
 /* Less offered than this says nothing about a sender, bytes. */
 #define TELLING 1500
 #define GATE_SHIFT 16
+/* Where less than this passes in a window, starved classes send nothing, bytes. */
+#define TRICKLE_WINDOW (8 * 1500)
 /* After so many ns a sender starts that comes back. */
 #define PAUSE_MAX 1000000000ull
 /* What was not used of the rate is counted in 2^10 ns. */
@@ -366,13 +368,35 @@ static __always_inline __u64 gate_from(const struct police_plan *plan, __u64 gat
 	return now & ~1ull;
 }
 
+/* Whether an inner node that stands under priority got nothing in this window and the last. */
+static __always_inline int is_starved(const struct state *s, const struct police_plan *plan, __u32 index)
+{
+	const struct police_inner *inner = inner_of(s, index);
+
+	return plan_inner(plan, plan_inner(plan, index)->parent)->is_priority && !inner->used &&
+	       !inner->used_last;
+}
+
+/* The class of a settled leaf that is starved, which may send a packet past its full queue; 0 is none. */
+static __always_inline __u32 starved(const struct state *s, const struct police_plan *plan, __u32 leaf)
+{
+	__u32 lower = parent_of(s, plan_leaf(plan, leaf)), upper;
+
+	if (!s->inner_max || !lower || plan->window_bytes < TRICKLE_WINDOW)
+		return 0;
+	upper = plan_inner(plan, lower)->parent;
+	if (upper && is_starved(s, plan, upper))
+		return upper;
+	return is_starved(s, plan, lower) ? lower : 0;
+}
+
 /* Decides about a packet, in O(1) but for queues that become empty. */
 static __always_inline enum verdict ask_phantoms(const struct state *s, const struct police_plan *plan,
 						 const struct arrival *arrival)
 {
 	__u64 size = arrival->size < SIZE_MAX ? arrival->size : SIZE_MAX, backlog, gate_at, share = 0;
 	enum verdict verdict = VERDICT_PASS;
-	__u32 leaf = arrival->leaf;
+	__u32 leaf = arrival->leaf, class;
 	struct police_leaf *state = leaf_of(s, leaf);
 
 	if (less(arrival->now, s->head->window_at) >= plan->window)
@@ -394,8 +418,15 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 		verdict = signal_softly(s, plan, arrival, backlog, share);
 	else if (backlog > plan->limit)
 		verdict = VERDICT_DROP;
-	if (verdict == VERDICT_DROP)
-		return verdict;
+	if (verdict == VERDICT_DROP) {
+		class = starved(s, plan, leaf);
+		if (!class)
+			return verdict;
+		s->head->gate_at = gate_at;
+		state->accepted += size;
+		inner_of(s, class)->used = size;
+		return VERDICT_PASS;
+	}
 	s->head->gate_at = gate_at;
 	put(s, plan, leaf, size);
 	state->accepted += size;

@@ -25,10 +25,21 @@ fn bulk(congestion_control: &str, rtt: &str, keys: &str) -> String {
 
 /// Plays flows within a rate, whose queues the daemon's hash chooses, by every seed.
 fn play(what: &str, rate: &str, seconds: u64, flows: &[String]) -> Vec<Policed> {
+    play_shared(what, rate, seconds, flows, "")
+}
+
+/// The same with a policy.
+fn play_shared(
+    what: &str,
+    rate: &str,
+    seconds: u64,
+    flows: &[String],
+    policy: &str,
+) -> Vec<Policed> {
     let text = format!(
         "version = 1\nname = \"x\"\nduration = \"{seconds}s\"\nsettle = \"0s\"\n\
          [link]\nrate = \"2gbit\"\n[[group]]\nname = \"all\"\nweight = 1\n{}\
-         [[police]]\nname = \"home\"\nrate = \"{rate}\"\nqueue_by = \"hash\"\n",
+         [[police]]\nname = \"home\"\nrate = \"{rate}\"\nqueue_by = \"hash\"\n{policy}",
         flows.concat(),
     );
     let scenario = Scenario::parse(&text, "x").unwrap_or_else(|e| panic!("{e}\n{text}"));
@@ -95,6 +106,24 @@ fn short_and_long_downloads_use_the_rate_together() {
         for policed in play(congestion_control, "50mbit", 30, &flows) {
             let ratio = ratio(&policed);
             assert!((0.975..1.025).contains(&ratio), "{congestion_control}: {ratio}");
+        }
+    }
+}
+
+#[test]
+fn a_class_that_was_starved_is_back_within_two_seconds() {
+    let policy = "share = \"priority\"\n[[police.class]]\nname = \"first\"\nflows = [0]\n\
+                  [[police.class]]\nname = \"rest\"\nqueues = 4\n";
+    for (rate, congestion_control) in [("10mbit", "cubic"), ("50mbit", "bbr"), ("50mbit", "cubic")]
+    {
+        let first = bulk(congestion_control, "10ms", "start = \"5s\"\nstop = \"17s\"");
+        let rest = bulk(congestion_control, "10ms", "");
+        let flows = [first, rest.clone(), rest];
+        let what = format!("starved {congestion_control}, {rate}");
+        for policed in play_shared(&what, rate, 24, &flows, policy) {
+            let (beside, after) = (second(&policed, 12.0), second(&policed, 19.25));
+            assert!((0.95..1.1).contains(&beside), "{what}: {beside} beside the first");
+            assert!(after >= 0.9, "{what}: {after} after it");
         }
     }
 }

@@ -238,8 +238,17 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
         state.head.gate_at = gate_at;
         state.accept(plan, arrival.leaf, size);
         state.control_burst(plan, arrival.leaf, share);
+        return verdict;
     }
-    verdict
+    match state.starved(plan, arrival.leaf) {
+        Some(class) => {
+            state.head.gate_at = gate_at;
+            state.leaves[arrival.leaf].accepted += size as u32;
+            state.inners[class].used = size as u32;
+            Verdict::Pass
+        }
+        None => Verdict::Drop,
+    }
 }
 
 /// What a flow may send before anything is known of it, bytes: what its share carries in four
@@ -252,6 +261,9 @@ const ALLOWANCE: (u64, u64) = (2 * MSS, 10 * MSS);
 /// needs 4/3 (BC-PQP §4, which takes 3/2); the less the smaller are the bursts of BBR, which heeds
 /// nothing else.
 const BURST: (u64, u64) = (7, 5);
+
+/// Where less than this passes in a window, bytes, starved classes send nothing.
+const TRICKLE_WINDOW: u64 = 8 * MSS;
 
 /// After so many ns a sender that comes back is taken for one that starts, not for one that comes back
 /// from its first or second retransmission timeout.
@@ -328,6 +340,23 @@ impl State<'_> {
         let state = &mut self.leaves[leaf];
         state.accepted += size as u32;
         state.after = state.after.saturating_add(size as u32);
+    }
+
+    /// The class of a settled leaf that got nothing in this window and the last, because of classes
+    /// before it. It may send a packet past its full queue: a sender that gets none for seconds tries
+    /// again only after as many more. Not where these packets, one in two windows for a class, are more
+    /// than a sixteenth of the rate.
+    #[inline(never)]
+    fn starved(&self, plan: &Plan, leaf: usize) -> Option<usize> {
+        if plan.window_bytes < TRICKLE_WINDOW {
+            return None;
+        }
+        let is_starved = |&index: &usize| {
+            let parent = usize::from(plan.inners[index].parent);
+            let InnerState { used, used_last, .. } = self.inners[index];
+            plan.inners[parent].is_priority && used == 0 && used_last == 0
+        };
+        plan.path_to(plan.leaves[leaf].parent.into()).find(is_starved)
     }
 
     /// Fills the leaf's queue with magic if it accepted more in this window than its share explains,

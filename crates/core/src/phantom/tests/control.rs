@@ -260,6 +260,34 @@ fn flows_that_start_at_once_burst_harmonically_without_a_gate() {
     assert!((factor - 4.7439).abs() < 0.003, "{factor}");
 }
 
+/// With 21 flows of two classes behind a flood of the first.
+#[test]
+fn a_starved_class_sends_a_packet_in_two_windows() {
+    let share = named(Share::Priority(vec![
+        class(1, Share::Flows(1)),
+        class(1, Share::Flows(10)),
+        class(1, Share::Weighted(vec![class(1, Share::Flows(1)), class(2, Share::Flows(10))])),
+    ]));
+    let plan = plan(10, 100, Signal::Soft, &share);
+    let percent = |leaf| if leaf == 0 { 110 } else { 5 };
+    let floods: Vec<Flood> =
+        (0..22).map(|n| Flood { percent: percent(n), on_ms: 1_000, off_ms: 0 }).collect();
+    let mut aggregate = Aggregate::new(&plan);
+    let mut passed = vec![0; plan.inners.len()];
+    for packet in flood(&plan, &floods) {
+        let is_steady = packet.at >= 10_000_000_000;
+        if offer(&mut aggregate, &plan, packet) == Verdict::Pass && is_steady {
+            let mut class = usize::from(plan.leaves[packet.leaf].parent);
+            while plan.inners[class].parent != 0 {
+                class = plan.inners[class].parent.into();
+            }
+            passed[class] += 1;
+        }
+    }
+    assert!((245..=255).contains(&passed[2]), "{passed:?} packets in 50 s");
+    assert!((245..=255).contains(&passed[3]), "{passed:?} packets in 50 s");
+}
+
 /// As a sender does that loses all that it sends again at once.
 #[test]
 fn who_comes_back_from_a_timeout_may_send_the_rate_of_that_time() {
