@@ -118,6 +118,8 @@ struct police_plan {
 	__u64 window_bytes;
 	__u64 gate_cost; /* 2^-16 ns per byte */
 	__u64 gate_slack; /* ns */
+	__u64 gate_more; /* ns, after a pause */
+	__u64 gate_pause; /* ns */
 	__u32 limit; /* of each queue, or the burst of a bucket; bytes */
 	__u32 is_soft;
 	__u16 inner_count;
@@ -125,13 +127,13 @@ struct police_plan {
 	__u16 criterion_count;
 	__u16 choice_default;
 	__u32 zero; /* is 0, which the verifier must not know */
-	__u32 pad;
+	__s32 spare_max; /* 2^10 ns of the rate */
 	struct police_plan_inner inners[POLICE_INNERS_MAX];
 	struct police_plan_leaf leaves[POLICE_LEAVES_MAX];
 	struct police_choice choices[POLICE_LEAVES_MAX];
 	struct police_criterion criteria[POLICE_CRITERIA_MAX];
 };
-_Static_assert(sizeof(struct police_plan) == 2632, "abi");
+_Static_assert(sizeof(struct police_plan) == 2648, "abi");
 
 /* The state of a token bucket. */
 struct police_bucket {
@@ -149,7 +151,7 @@ struct police_head {
 			__u64 window_at;
 			__u64 gate_at;
 			__u32 window_bytes;
-			__u32 pad;
+			__s32 spare;
 		};
 		struct police_bucket bucket;
 	};

@@ -11,6 +11,15 @@
 /* Less offered than this says nothing about a sender, bytes. */
 #define TELLING 1500
 #define GATE_SHIFT 16
+/* Where less than this passes in a window, starved classes send nothing, bytes. */
+#define TRICKLE_WINDOW (8 * 1500)
+/* After so many ns a sender starts that comes back. */
+#define PAUSE_MAX 1000000000ull
+/* What was not used of the rate is counted in 2^10 ns. */
+#define SPARE_SHIFT 10
+/* How much of that is spare after idleness, and the least that is counted. */
+#define SPARE_IDLE (500000000 >> SPARE_SHIFT)
+#define SPARE_LEAST (-(1ll << 31))
 /* No packet is larger. */
 #define SIZE_MAX (1u << 20)
 
@@ -161,6 +170,41 @@ static __always_inline __u32 in_a_row(__u32 before, int is_so, __u32 most)
 	return before < most ? before + 1 : most;
 }
 
+/* A span in the unit of the spare, to the nearest; longer ones than hours are as good as hours. */
+static __always_inline __s64 ticks(__u64 ns)
+{
+	if (ns > 1ull << 43)
+		ns = 1ull << 43;
+	return (ns + (1 << (SPARE_SHIFT - 1))) >> SPARE_SHIFT;
+}
+
+/* Adds to the spare what the rate carried in a window of `length` ns and was not accepted; all nodes are
+ * settled. */
+static __always_inline void count_spare(const struct state *s, const struct police_plan *plan, __u64 length)
+{
+	__s64 spare = s->head->spare, most = plan->spare_max;
+	__u64 accepted = 0;
+
+	for (__u32 leaf = plan->zero & 127; leaf < plan->leaf_count && can_loop; leaf = (leaf + 1) & 127)
+		accepted += leaf_of(s, leaf)->accepted;
+	if (!inner_of(s, 0)->busy)
+		most = spare > 0 ? spare : 0;
+	spare += ticks(length) - ticks((accepted << UNIT_BITS) / plan->rate);
+	if (spare > most)
+		spare = most;
+	if (spare < SPARE_LEAST)
+		spare = SPARE_LEAST;
+	s->head->spare = spare;
+}
+
+/* What the rate carries in all that is spare, bytes; nothing if more was accepted. */
+static __always_inline __u64 spare_bytes(const struct state *s, const struct police_plan *plan)
+{
+	__s64 spare = (__s64)s->head->spare + SPARE_IDLE;
+
+	return spare > 0 ? plan->rate * ((__u64)spare << SPARE_SHIFT) >> UNIT_BITS : 0;
+}
+
 /* Judges what a settled leaf accepted in the window by what its parent was served per weight. */
 static __always_inline void judge(const struct state *s, const struct police_plan *plan, __u32 leaf,
 				  __u64 served)
@@ -168,7 +212,7 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
 	struct police_leaf *state = leaf_of(s, leaf);
 	int is_busy = !!(inner_of(s, parent_of(s, spec))->busy & bit(spec->child)), is_slow;
-	__u64 accepted = state->accepted, offered = spec->weight * served, left;
+	__u64 accepted = state->accepted, offered = spec->weight * served, left, waiting;
 	__u32 streak = state->mark >> MARK_STREAK_SHIFT & MARK_STREAK_MAX;
 	__u32 silence = state->mark >> MARK_SILENCE_SHIFT & MARK_SILENCE_MAX;
 	__u32 mark = state->mark & ~(MARK_FILLED | MARK_RISING | MARK_STREAK | MARK_SILENCE);
@@ -185,6 +229,12 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 	left = magic_left(s, plan, leaf);
 	is_slow = 2 * accepted < offered && (silence ? silence : 1) * offered >= TELLING;
 	if (!left || is_slow) {
+		if (is_slow && !accepted) {
+			left += spare_bytes(s, plan);
+			waiting = backlog_of(s, plan, leaf);
+			if (left > waiting)
+				left = waiting;
+		}
 		take(s, plan, leaf, left);
 		state->magic = 0;
 		state->after = 0;
@@ -202,6 +252,7 @@ static __always_inline void begin_window(const struct state *s, const struct pol
 	__u32 v, served, end;
 
 	settle(s, plan, now, ~0ull);
+	count_spare(s, plan, length);
 	for (__u32 index = first_inner(plan); index < plan->inner_count && can_loop;
 	     index = next_inner(index)) {
 		spec = plan_inner(plan, index);
@@ -303,19 +354,55 @@ static __always_inline void control_burst(const struct state *s, const struct po
 		fill(s, plan, leaf);
 }
 
+/* When the gate begins with the next packet. */
+static __always_inline __u64 gate_from(const struct police_plan *plan, __u64 gate_at, __u64 now)
+{
+	__u64 empty = now - gate_at;
+
+	if (gate_at > now)
+		return gate_at & ~1ull;
+	if (gate_at & 1 && empty <= plan->gate_more)
+		return gate_at;
+	if (empty >= plan->gate_pause && empty < PAUSE_MAX)
+		return (now - plan->gate_more) | 1;
+	return now & ~1ull;
+}
+
+/* Whether an inner node that stands under priority got nothing in this window and the last. */
+static __always_inline int is_starved(const struct state *s, const struct police_plan *plan, __u32 index)
+{
+	const struct police_inner *inner = inner_of(s, index);
+
+	return plan_inner(plan, plan_inner(plan, index)->parent)->is_priority && !inner->used &&
+	       !inner->used_last;
+}
+
+/* The class of a settled leaf that is starved, which may send a packet past its full queue; 0 is none. */
+static __always_inline __u32 starved(const struct state *s, const struct police_plan *plan, __u32 leaf)
+{
+	__u32 lower = parent_of(s, plan_leaf(plan, leaf)), upper;
+
+	if (!s->inner_max || !lower || plan->window_bytes < TRICKLE_WINDOW)
+		return 0;
+	upper = plan_inner(plan, lower)->parent;
+	if (upper && is_starved(s, plan, upper))
+		return upper;
+	return is_starved(s, plan, lower) ? lower : 0;
+}
+
 /* Decides about a packet, in O(1) but for queues that become empty. */
 static __always_inline enum verdict ask_phantoms(const struct state *s, const struct police_plan *plan,
 						 const struct arrival *arrival)
 {
 	__u64 size = arrival->size < SIZE_MAX ? arrival->size : SIZE_MAX, backlog, gate_at, share = 0;
 	enum verdict verdict = VERDICT_PASS;
-	__u32 leaf = arrival->leaf;
+	__u32 leaf = arrival->leaf, class;
 	struct police_leaf *state = leaf_of(s, leaf);
 
 	if (less(arrival->now, s->head->window_at) >= plan->window)
 		begin_window(s, plan, arrival->now);
-	gate_at = s->head->gate_at > arrival->now ? s->head->gate_at : arrival->now;
-	gate_at += size * plan->gate_cost >> GATE_SHIFT;
+	gate_at = gate_from(plan, s->head->gate_at, arrival->now);
+	gate_at += size * plan->gate_cost >> GATE_SHIFT & ~1ull;
 	if (gate_at > arrival->now + plan->gate_slack)
 		return VERDICT_DROP;
 	if (surely_fits(s, plan, arrival->now, leaf, size)) {
@@ -331,8 +418,15 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 		verdict = signal_softly(s, plan, arrival, backlog, share);
 	else if (backlog > plan->limit)
 		verdict = VERDICT_DROP;
-	if (verdict == VERDICT_DROP)
-		return verdict;
+	if (verdict == VERDICT_DROP) {
+		class = starved(s, plan, leaf);
+		if (!class)
+			return verdict;
+		s->head->gate_at = gate_at;
+		state->accepted += size;
+		inner_of(s, class)->used = size;
+		return VERDICT_PASS;
+	}
 	s->head->gate_at = gate_at;
 	put(s, plan, leaf, size);
 	state->accepted += size;

@@ -162,7 +162,7 @@ fn state_bytes(state: &State<'_>, inners: usize, leaves: usize) -> Vec<u8> {
     bytes.extend(state.head.window_at.to_ne_bytes());
     bytes.extend(state.head.gate_at.to_ne_bytes());
     bytes.extend(state.head.window_bytes.to_ne_bytes());
-    bytes.extend([0; 4]);
+    bytes.extend(state.head.spare.to_ne_bytes());
     for inner in &*state.inners {
         let words = [inner.v, inner.busy, inner.nearest, inner.finish, inner.seen];
         bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));

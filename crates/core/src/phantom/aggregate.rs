@@ -43,10 +43,13 @@ pub struct Head {
     pub at: u64,
     /// When the window of burst control began, ns.
     pub window_at: u64,
-    /// When all that was accepted would have passed at the gate's rate, ns.
+    /// When all that was accepted would have passed at the gate's rate, ns; but after a pause it was
+    /// moved back, as its lowest bit says, so that a sender may catch up.
     pub gate_at: u64,
     /// What the rate carries in a window as long as the last one was, bytes; at first 0.
     pub window_bytes: u32,
+    /// How much more is spare than after idleness, when the window began, 2¹⁰ ns of the rate.
+    pub spare: i32,
 }
 
 /// What is known of an inner node.
@@ -210,7 +213,8 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     if now.saturating_sub(state.head.window_at) >= plan.window {
         state.again().begin_window(plan, now);
     }
-    let gate_at = state.head.gate_at.max(now) + ((size * plan.gate_cost) >> GATE_SHIFT);
+    let gate_cost = ((size * plan.gate_cost) >> GATE_SHIFT) & !1;
+    let gate_at = gate_from(plan, state.head.gate_at, now) + gate_cost;
     if gate_at > now + plan.gate_slack {
         return Verdict::Drop;
     }
@@ -234,8 +238,17 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
         state.head.gate_at = gate_at;
         state.accept(plan, arrival.leaf, size);
         state.control_burst(plan, arrival.leaf, share);
+        return verdict;
     }
-    verdict
+    match state.starved(plan, arrival.leaf) {
+        Some(class) => {
+            state.head.gate_at = gate_at;
+            state.leaves[arrival.leaf].accepted += size as u32;
+            state.inners[class].used = size as u32;
+            Verdict::Pass
+        }
+        None => Verdict::Drop,
+    }
 }
 
 /// What a flow may send before anything is known of it, bytes: what its share carries in four
@@ -249,8 +262,32 @@ const ALLOWANCE: (u64, u64) = (2 * MSS, 10 * MSS);
 /// nothing else.
 const BURST: (u64, u64) = (7, 5);
 
+/// Where less than this passes in a window, bytes, starved classes send nothing.
+const TRICKLE_WINDOW: u64 = 8 * MSS;
+
+/// After so many ns a sender that comes back is taken for one that starts, not for one that comes back
+/// from its first or second retransmission timeout.
+const PAUSE_MAX: u64 = 1_000_000_000;
+
 /// No packet is larger, super-packets before segmentation included; the kernel says 512 KiB.
 const SIZE_MAX: u64 = 1 << 20;
+
+/// When the gate, which lets through at its rate what is accepted at `gate_at`, begins with the next
+/// packet; see [`Head::gate_at`].
+#[inline(always)]
+fn gate_from(plan: &Plan, gate_at: u64, now: u64) -> u64 {
+    if gate_at > now {
+        return gate_at & !1;
+    }
+    let empty = now - gate_at;
+    if gate_at & 1 == 1 && empty <= plan.gate_more {
+        gate_at
+    } else if empty >= plan.gate_pause && empty < PAUSE_MAX {
+        (now - plan.gate_more) | 1
+    } else {
+        now & !1
+    }
+}
 
 impl State<'_> {
     /// The same state, for a call that is not on the common way: so that the compiler keeps the
@@ -303,6 +340,23 @@ impl State<'_> {
         let state = &mut self.leaves[leaf];
         state.accepted += size as u32;
         state.after = state.after.saturating_add(size as u32);
+    }
+
+    /// The class of a settled leaf that got nothing in this window and the last, because of classes
+    /// before it. It may send a packet past its full queue: a sender that gets none for seconds tries
+    /// again only after as many more. Not where these packets, one in two windows for a class, are more
+    /// than a sixteenth of the rate.
+    #[inline(never)]
+    fn starved(&self, plan: &Plan, leaf: usize) -> Option<usize> {
+        if plan.window_bytes < TRICKLE_WINDOW {
+            return None;
+        }
+        let is_starved = |&index: &usize| {
+            let parent = usize::from(plan.inners[index].parent);
+            let InnerState { used, used_last, .. } = self.inners[index];
+            plan.inners[parent].is_priority && used == 0 && used_last == 0
+        };
+        plan.path_to(plan.leaves[leaf].parent.into()).find(is_starved)
     }
 
     /// Fills the leaf's queue with magic if it accepted more in this window than its share explains,

@@ -11,7 +11,7 @@ use crate::units::{Bytes, Rate, Span};
 
 mod compile;
 
-pub(super) use compile::GATE_SHIFT;
+pub(super) use compile::{GATE_SHIFT, SPARE_IDLE, SPARE_SHIFT};
 
 /// The most leaves of a plan: a node's set of busy children is one word.
 pub const LEAVES_MAX: usize = 64;
@@ -155,8 +155,14 @@ pub struct Plan {
     pub gate_cost: u64,
     /// How far the subscriber may be ahead of the gate's rate, ns.
     pub gate_slack: u64,
+    /// How much further after a pause, ns.
+    pub gate_more: u64,
+    /// For how long nothing must have been at the gate for a pause, ns; at least `gate_more`.
+    pub gate_pause: u64,
     /// Size of each phantom queue, bytes.
     pub limit: u32,
+    /// How much more of the rate can be spare than after idleness, 2¹⁰ ns of it.
+    pub spare_max: i32,
     /// How senders are told.
     pub signal: Signal,
     /// Inner nodes, the root first.

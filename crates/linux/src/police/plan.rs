@@ -70,7 +70,10 @@ fn phantom(plan: &phantom::Plan) -> Encoded {
     to.window_bytes = plan.window_bytes;
     to.gate_cost = plan.gate_cost;
     to.gate_slack = plan.gate_slack;
+    to.gate_more = plan.gate_more;
+    to.gate_pause = plan.gate_pause;
     to.limit = plan.limit;
+    to.spare_max = plan.spare_max;
     to.is_soft = u32::from(plan.signal == Signal::Soft);
     to.inner_count = plan.inners.len() as u16;
     to.leaf_count = plan.leaves.len() as u16;
@@ -168,6 +171,8 @@ const EMPTY: abi::Plan = abi::Plan {
     window_bytes: 0,
     gate_cost: 0,
     gate_slack: 0,
+    gate_more: 0,
+    gate_pause: 0,
     limit: 0,
     is_soft: 0,
     inner_count: 0,
@@ -175,7 +180,7 @@ const EMPTY: abi::Plan = abi::Plan {
     criterion_count: 0,
     choice_default: 0,
     zero: 0,
-    pad: 0,
+    spare_max: 0,
     inners: [abi::PlanInner {
         inverse: 0,
         weight: 0,

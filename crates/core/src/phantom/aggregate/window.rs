@@ -6,10 +6,24 @@
 //! packets come in a clump for each round trip, makes windows of whole round trips; what a leaf may
 //! accept is judged by the length of the window before, up to three times the shortest: so a sender
 //! that comes back from a retransmission timeout may catch up.
+//!
+//! A sender that ended leaves its queue behind, full of bytes that were accepted and not yet served.
+//! They would take its share from the others for seconds. So a leaf that was silent for a window is
+//! forgiven what it owes, but no more than the *spare*: what the subscriber as a whole used less than
+//! its rate, up to `D`. That is what fills a queue, and half a second at least; of idleness it is half
+//! a second at most, so that little is lent in advance. So one who is on and off by turns gains
+//! nothing in the long run:
+//!
+//! **Bound.** In any time `t` no more is accepted than `r t + D` and a queue's limit and grace for
+//! each leaf, and the packets of starved classes. Let `S` be the spare and `L` the bytes in all leaves that are not magic. (1) `S + L >= 0`
+//! always: a packet takes its size from `S` and adds it to `L`; time adds `r t` to `S` and takes no
+//! more from `L`; what is forgiven is taken from `L` while `S` is at least as much; and where `S` is
+//! cut at `D` it is positive. (2) What is accepted in `t` is `r t` and what `S` lost, less what was cut.
+//! `S` was `D` at most and is `-L` at least.
 
 use super::State;
 use crate::phantom::UNIT_BITS;
-use crate::phantom::plan::{MSS, Plan};
+use crate::phantom::plan::{MSS, Plan, SPARE_IDLE, SPARE_SHIFT};
 
 /// Windows in a row in which a leaf accepts [`TOO_FAST`] of what it is served, until it is filled.
 /// Burst control alone lets a sender at 1.4 times its share pass until the queue is full, which may
@@ -22,12 +36,18 @@ const TOO_FAST: (u64, u64) = (11, 8);
 /// whose next packet may not be due yet.
 const TELLING: u64 = MSS;
 
+/// A span in the unit of the spare, to the nearest; longer ones than hours are as good as hours.
+fn ticks(ns: u64) -> i64 {
+    ((ns.min(1 << 43) + (1 << (SPARE_SHIFT - 1))) >> SPARE_SHIFT) as i64
+}
+
 impl State<'_> {
     /// Ends the window, with its consequences, and begins the next.
     #[cold]
     pub(super) fn begin_window(&mut self, plan: &Plan, now: u64) {
         self.settle_all(plan, now);
         let length = now - self.head.window_at;
+        self.count_spare(plan, length);
         for index in 0..plan.inners.len() {
             let spec = &plan.inners[index];
             let state = &self.inners[index];
@@ -48,6 +68,25 @@ impl State<'_> {
         self.head.window_at = now;
     }
 
+    /// Adds to the spare what the rate carried in a window of `length` ns and was not accepted; all
+    /// nodes are settled.
+    fn count_spare(&mut self, plan: &Plan, length: u64) {
+        let accepted: u64 = self.leaves.iter().map(|leaf| u64::from(leaf.accepted)).sum();
+        let before = i64::from(self.head.spare);
+        let most = match self.inners[0].busy {
+            0 => before.max(0),
+            _ => plan.spare_max.into(),
+        };
+        let spare = before + ticks(length) - ticks((accepted << UNIT_BITS) / plan.rate);
+        self.head.spare = spare.clamp(i32::MIN.into(), most) as i32;
+    }
+
+    /// What the rate carries in all that is spare, bytes; nothing if more was accepted.
+    fn spare_bytes(&self, plan: &Plan) -> u64 {
+        let spare = i64::from(self.head.spare) + SPARE_IDLE as i64;
+        (plan.rate * ((spare.max(0) as u64) << SPARE_SHIFT)) >> UNIT_BITS
+    }
+
     /// Judges what a settled leaf accepted in the window by what its parent was served per weight,
     /// in bytes.
     fn judge(&mut self, plan: &Plan, leaf: usize, served: u64) {
@@ -66,7 +105,11 @@ impl State<'_> {
         let silence = u64::from(self.leaves[leaf].mark.silence()).max(1);
         let is_slow = 2 * accepted < offered && silence * offered >= TELLING;
         if left == 0 || is_slow {
-            self.take(plan, leaf, left);
+            let owed = match is_slow && accepted == 0 {
+                true => self.backlog(plan, leaf).min(left + self.spare_bytes(plan)),
+                false => left,
+            };
+            self.take(plan, leaf, owed);
             self.leaves[leaf].magic = 0;
             self.leaves[leaf].after = 0;
         }

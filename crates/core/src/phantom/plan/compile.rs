@@ -20,8 +20,21 @@ const LIMIT_MAX: u64 = 3_000_000_000;
 /// What a queue holds beyond a BDP at least, and the gate beyond its window: ten segments are what TCP
 /// begins with (RFC 6928).
 const ALLOWANCE: u64 = 10 * MSS;
+/// Of which time the gate lets through the rate at once to a sender that comes back from a
+/// retransmission timeout. Where a round trip is shorter than a packet takes, what a sender sends again
+/// at once comes too early and is lost too, and each of its bursts ends in such a timeout: it needs the
+/// rate of the time until the next one.
+const CATCH_UP: Span = Span::millis(210);
+/// Not much less than the shortest such timeout. Source: Linux, `TCP_RTO_MIN`.
+const RTO_MIN: Span = Span::millis(195);
 /// The gate's times are in 2⁻¹⁶ ns per byte.
 pub(in crate::phantom) const GATE_SHIFT: u32 = 16;
+/// What was not used of the rate is counted in 2¹⁰ ns.
+pub(in crate::phantom) const SPARE_SHIFT: u32 = 10;
+/// How much of the rate is spare after idleness, 2¹⁰ ns. With all that is ever remembered, a queue,
+/// subscribers with short and long flows exceeded their rate by a twelfth in the first 40 s; with none
+/// it took 1-3 s instead of 0.5-2 s until a flow that ended was made up for.
+pub(in crate::phantom) const SPARE_IDLE: u64 = 500_000_000 >> SPARE_SHIFT;
 /// The length of a window of burst control; longer if the longest round trip is. Source: BC-PQP §4.
 const WINDOW: Span = Span::millis(100);
 
@@ -50,6 +63,9 @@ impl Plan {
         let limit = limit_of(spec);
         let gate_bps = u128::from(spec.rate.as_bps()) * 3 / 2;
         let gate_cost = ((8_000_000_000 << GATE_SHIFT) / gate_bps) as u64;
+        let gate_slack = window + ((ALLOWANCE * gate_cost) >> GATE_SHIFT);
+        let gate_more = (CATCH_UP * 2 / 3).as_nanos().saturating_sub(gate_slack);
+        let gate_pause = RTO_MIN.as_nanos().saturating_sub(gate_slack).max(gate_more);
         let backlog_max =
             tree.leaves.len() as u128 * u128::from(u64::from(limit) + 3 * window_bytes);
         let idle_after = (backlog_max << UNIT_BITS) / u128::from(rate) + u128::from(window);
@@ -59,8 +75,11 @@ impl Plan {
             window,
             window_bytes,
             gate_cost,
-            gate_slack: window + ((ALLOWANCE * gate_cost) >> GATE_SHIFT),
+            gate_slack,
+            gate_more,
+            gate_pause,
             limit,
+            spare_max: spare_max(limit, rate),
             signal: spec.signal,
             inners: tree.inners,
             leaves: tree.leaves,
@@ -76,6 +95,12 @@ fn limit_of(spec: &PlanSpec) -> u32 {
     let most = u64::try_from(bdp(spec.rate, LIMIT_SPAN)).expect("invariant: at most 25 Gbit");
     let least = u64::try_from(bdp(spec.rate, spec.rtt_max)).expect("invariant: at most 50 Gbit");
     bytes.min(most).max(least + ALLOWANCE).min(LIMIT_MAX) as u32
+}
+
+/// What can be spare beyond [`SPARE_IDLE`], for in all what fills a queue.
+fn spare_max(limit: u32, rate: u64) -> i32 {
+    let full = ((u64::from(limit) << UNIT_BITS) / rate) >> SPARE_SHIFT;
+    i32::try_from(full.saturating_sub(SPARE_IDLE)).expect("invariant: a queue is some seconds")
 }
 
 /// A rate in 2⁻²⁴ bytes per ns, rounded to the nearest.

@@ -115,10 +115,35 @@ proptest! {
             for packet in &accepted[i..] {
                 sum += u128::from(packet.size);
                 // Costs are rounded down, by a byte in some hundred at the highest rates.
-                let most = passes(packet.at - first.at + plan.gate_slack) * 101 / 100 + 1;
+                let span = packet.at - first.at + plan.gate_slack + plan.gate_more;
+                let most = passes(span) * 101 / 100 + 1;
                 prop_assert!(sum <= most, "{sum} of {most} between {first:?} and {packet:?}");
             }
         }
+    }
+
+    /// Whatever is forgiven: see the bound of `aggregate/window.rs`.
+    #[test]
+    fn senders_that_are_on_and_off_by_turns_get_the_rate_and_what_is_spare(
+        floods in prop::collection::vec(floods(), 1..4),
+        signal in signals(),
+        (mbit, rtt) in prop_oneof![Just((2, 50)), Just((10, 30)), Just((5, 100))],
+    ) {
+        let plan = plan(mbit, rtt, signal, &Share::Flows(4));
+        let mut aggregate = Aggregate::new(&plan);
+        let (mut sum, mut least, mut most) = (0i64, 0, 0);
+        for packet in flood(&plan, &floods) {
+            if offer(&mut aggregate, &plan, packet) == Verdict::Drop {
+                continue;
+            }
+            let ahead = |sum| sum - ((plan.rate * packet.at) >> 24) as i64;
+            least = least.min(ahead(sum));
+            sum += packet.size as i64;
+            most = most.max(ahead(sum) - least);
+        }
+        let spare = ((plan.rate * 500_000_000) >> 24).max(plan.limit.into());
+        let room = spare + 4 * (u64::from(plan.limit) + grace(&plan));
+        prop_assert!(most <= room as i64, "{most} beyond the rate, {room} allowed");
     }
 
     /// Every leaf sends evenly what `percent` of its guaranteed share is.
@@ -134,6 +159,57 @@ proptest! {
         let dropped = dropped_of_even_senders(&plan, &share, percent, size);
         prop_assert!(dropped.is_none(), "{dropped:?}");
     }
+}
+
+/// A sender of even packets that is on and off by turns.
+#[derive(Clone, Copy, Debug)]
+struct Flood {
+    /// Of the rate, while it is on.
+    percent: u64,
+    on_ms: u64,
+    off_ms: u64,
+}
+
+fn floods() -> impl Strategy<Value = Flood> {
+    let percent = prop_oneof![Just(136u64), 1u64..30, 30u64..300];
+    (percent, 100u64..4_000, prop_oneof![Just(0u64), 100u64..1_000])
+        .prop_map(|(percent, on_ms, off_ms)| Flood { percent, on_ms, off_ms })
+}
+
+/// A minute of packets of 1500 bytes of senders with a leaf each.
+fn flood(plan: &Plan, floods: &[Flood]) -> Vec<Packet> {
+    let mut packets = Vec::new();
+    for (leaf, flood) in floods.iter().enumerate() {
+        let gap = 100 * (1_500 << 24) / (plan.rate * flood.percent);
+        let (on, off) = (flood.on_ms * 1_000_000, flood.off_ms * 1_000_000);
+        let at = (0..60_000_000_000).step_by(gap as usize);
+        let at = at.filter(|at| at % (on + off) < on);
+        packets.extend(at.map(|at| Packet { at, leaf, size: 1_500 }));
+    }
+    packets.sort_by_key(|packet| packet.at);
+    packets
+}
+
+/// Two floods fill their queues, and one ends: a window later the other has the whole rate.
+#[test]
+fn who_ends_leaves_its_share_at_once() {
+    let plan = plan(10, 100, Signal::Soft, &Share::Flows(2));
+    let mut aggregate = Aggregate::new(&plan);
+    let steady = Flood { percent: 150, on_ms: 1_000, off_ms: 0 };
+    let mut passed = 0;
+    for packet in flood(&plan, &[steady, steady]) {
+        let end = 20_000_000_000;
+        if packet.leaf == 1 && packet.at >= end {
+            continue;
+        }
+        let verdict = offer(&mut aggregate, &plan, packet);
+        let is_late = (end + 250_000_000..end + 1_250_000_000).contains(&packet.at);
+        if is_late && verdict != Verdict::Drop {
+            passed += packet.size;
+        }
+    }
+    let ratio = passed as f64 / ((plan.rate * 1_000) >> 24) as f64 / 1e6;
+    assert!((0.97..1.3).contains(&ratio), "{ratio}");
 }
 
 /// The first packet that is dropped when all leaves send packets of `size` evenly, each `percent` of
@@ -182,6 +258,52 @@ fn flows_that_start_at_once_burst_harmonically_without_a_gate() {
     }
     let factor = sum as f64 / allowance as f64;
     assert!((factor - 4.7439).abs() < 0.003, "{factor}");
+}
+
+/// With 21 flows of two classes behind a flood of the first.
+#[test]
+fn a_starved_class_sends_a_packet_in_two_windows() {
+    let share = named(Share::Priority(vec![
+        class(1, Share::Flows(1)),
+        class(1, Share::Flows(10)),
+        class(1, Share::Weighted(vec![class(1, Share::Flows(1)), class(2, Share::Flows(10))])),
+    ]));
+    let plan = plan(10, 100, Signal::Soft, &share);
+    let percent = |leaf| if leaf == 0 { 110 } else { 5 };
+    let floods: Vec<Flood> =
+        (0..22).map(|n| Flood { percent: percent(n), on_ms: 1_000, off_ms: 0 }).collect();
+    let mut aggregate = Aggregate::new(&plan);
+    let mut passed = vec![0; plan.inners.len()];
+    for packet in flood(&plan, &floods) {
+        let is_steady = packet.at >= 10_000_000_000;
+        if offer(&mut aggregate, &plan, packet) == Verdict::Pass && is_steady {
+            let mut class = usize::from(plan.leaves[packet.leaf].parent);
+            while plan.inners[class].parent != 0 {
+                class = plan.inners[class].parent.into();
+            }
+            passed[class] += 1;
+        }
+    }
+    assert!((245..=255).contains(&passed[2]), "{passed:?} packets in 50 s");
+    assert!((245..=255).contains(&passed[3]), "{passed:?} packets in 50 s");
+}
+
+/// As a sender does that loses all that it sends again at once.
+#[test]
+fn who_comes_back_from_a_timeout_may_send_the_rate_of_that_time() {
+    let plan = plan(20, 100, Signal::Soft, &Share::Flows(2));
+    let mut aggregate = Aggregate::new(&plan);
+    let ms = |at_ms: u64, aggregate: &mut Aggregate| {
+        let packets = (0..1_000).map(|_| Packet { at: at_ms * 1_000_000, leaf: 0, size: 1_500 });
+        let passed = packets.filter(|packet| offer(aggregate, &plan, *packet) == Verdict::Pass);
+        passed.count() * 1_500 / 2_500
+    };
+    let starts = ms(2_000, &mut aggregate);
+    let returns: Vec<usize> = (1..5).map(|n| ms(2_000 + 205 * n, &mut aggregate)).collect();
+    let starts_again = ms(4_500, &mut aggregate);
+    assert!((150..170).contains(&starts), "{starts} ms of the rate");
+    assert!(returns.iter().all(|ms| (195..212).contains(ms)), "{returns:?} ms of the rate");
+    assert!((150..170).contains(&starts_again), "{starts_again} ms of the rate");
 }
 
 #[test]

@@ -1,0 +1,172 @@
+//! The policer over several seeds, with TCP that comes and goes. What is measured is printed
+//! (`--nocapture`); bounds are a little beyond it.
+
+#![allow(clippy::unwrap_used, reason = "it is a test")]
+
+use std::sync::atomic::AtomicBool;
+
+use fairweir_core::receiver::Control;
+use fairweir_scenario::Scenario;
+use fairweir_scenario::report::Policed;
+use fairweir_sim::engine;
+
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
+
+fn flow(congestion_control: &str, rtt: &str, keys: &str) -> String {
+    format!(
+        "[[flow]]\ngroup = \"all\"\ncongestion_control = \"{congestion_control}\"\n\
+         rtt = \"{rtt}\"\n{keys}\n"
+    )
+}
+
+fn bulk(congestion_control: &str, rtt: &str, keys: &str) -> String {
+    flow(congestion_control, rtt, &format!("kind = \"bulk\"\n{keys}"))
+}
+
+/// Plays flows within a rate, whose queues the daemon's hash chooses, by every seed.
+fn play(what: &str, rate: &str, seconds: u64, flows: &[String]) -> Vec<Policed> {
+    play_shared(what, rate, seconds, flows, "")
+}
+
+/// The same with a policy.
+fn play_shared(
+    what: &str,
+    rate: &str,
+    seconds: u64,
+    flows: &[String],
+    policy: &str,
+) -> Vec<Policed> {
+    let text = format!(
+        "version = 1\nname = \"x\"\nduration = \"{seconds}s\"\nsettle = \"0s\"\n\
+         [link]\nrate = \"2gbit\"\n[[group]]\nname = \"all\"\nweight = 1\n{}\
+         [[police]]\nname = \"home\"\nrate = \"{rate}\"\nqueue_by = \"hash\"\n{policy}",
+        flows.concat(),
+    );
+    let scenario = Scenario::parse(&text, "x").unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let one = |seed| {
+        let cancel = AtomicBool::new(false);
+        let report = engine::play(&scenario, Control::None, seed, &|_| {}, &cancel).unwrap();
+        report.summary.policed.into_iter().next().unwrap()
+    };
+    let all: Vec<Policed> = SEEDS.map(one).collect();
+    let ratios: Vec<f64> = all.iter().map(ratio).collect();
+    println!("{what}: {ratios:?} of the rate");
+    all
+}
+
+/// What passed, by the rate.
+fn ratio(policed: &Policed) -> f64 {
+    policed.rate_ratio.unwrap()
+}
+
+/// What passed in a second from `from` on, by the rate; the second is one of quarters.
+fn second(policed: &Policed, from: f64) -> f64 {
+    let first = (4.0 * from) as usize;
+    policed.over_time[first..first + 4].iter().sum::<f64>() / 4.0
+}
+
+#[test]
+fn who_ends_is_made_up_for_within_two_seconds() {
+    for (congestion_control, rate) in [("cubic", "10mbit"), ("cubic", "50mbit"), ("bbr", "50mbit")]
+    {
+        let flows = ["", "stop = \"20s\""].map(|stop| bulk(congestion_control, "10ms", stop));
+        for policed in play(congestion_control, rate, 24, &flows) {
+            let ratio = second(&policed, 21.5);
+            assert!(ratio >= 0.9, "{congestion_control} at {rate}: {ratio:.3}");
+        }
+    }
+}
+
+#[test]
+fn flows_that_come_and_go_leave_the_rate_used() {
+    for congestion_control in ["reno", "cubic", "bbr"] {
+        let ends = |n: u64, start: u64, seconds: u64| {
+            let keys = format!("start = \"{start}s\"\nstop = \"{}s\"", start + seconds);
+            bulk(congestion_control, if n.is_multiple_of(2) { "10ms" } else { "5ms" }, &keys)
+        };
+        let steady = bulk(congestion_control, "10ms", "");
+        let beside: Vec<String> =
+            std::iter::once(steady).chain((0..6).map(|n| ends(n, 4 + 6 * n, 2))).collect();
+        let by_turns: Vec<String> = (0..11).map(|n| ends(n, 3 * n, 7)).collect();
+        for (what, flows) in [("2 of 6 s beside one", beside), ("an end every 3 s", by_turns)] {
+            for policed in play(&format!("{congestion_control}, {what}"), "50mbit", 37, &flows) {
+                let ratio = ratio(&policed);
+                assert!((0.975..1.03).contains(&ratio), "{congestion_control}, {what}: {ratio}");
+            }
+        }
+    }
+}
+
+#[test]
+fn short_and_long_downloads_use_the_rate_together() {
+    for (congestion_control, rtt) in [("cubic", "10ms"), ("bbr", "25ms")] {
+        let short = "kind = \"short\"\nrate_per_s = 20\nsize = \"150kB\"\nsigma = 0.5";
+        let mut flows = vec![bulk(congestion_control, rtt, ""); 3];
+        flows.push(flow(congestion_control, rtt, short));
+        for policed in play(congestion_control, "50mbit", 30, &flows) {
+            let ratio = ratio(&policed);
+            assert!((0.975..1.025).contains(&ratio), "{congestion_control}: {ratio}");
+        }
+    }
+}
+
+#[test]
+fn a_class_that_was_starved_is_back_within_two_seconds() {
+    let policy = "share = \"priority\"\n[[police.class]]\nname = \"first\"\nflows = [0]\n\
+                  [[police.class]]\nname = \"rest\"\nqueues = 4\n";
+    for (rate, congestion_control) in [("10mbit", "cubic"), ("50mbit", "bbr"), ("50mbit", "cubic")]
+    {
+        let first = bulk(congestion_control, "10ms", "start = \"5s\"\nstop = \"17s\"");
+        let rest = bulk(congestion_control, "10ms", "");
+        let flows = [first, rest.clone(), rest];
+        let what = format!("starved {congestion_control}, {rate}");
+        for policed in play_shared(&what, rate, 24, &flows, policy) {
+            let (beside, after) = (second(&policed, 12.0), second(&policed, 19.25));
+            assert!((0.95..1.1).contains(&beside), "{what}: {beside} beside the first");
+            assert!(after >= 0.9, "{what}: {after} after it");
+        }
+    }
+}
+
+/// As from a cache at the ISP. Where a packet takes longer than the round trip, what is sent again at
+/// once is lost too, and all that passes comes after timeouts.
+#[test]
+fn short_round_trips_reach_the_rate() {
+    for (rate, rtt, congestion_control, connections) in [
+        ("5mbit", "500us", "cubic", 1),
+        ("5mbit", "1ms", "reno", 1),
+        ("20mbit", "500us", "bbr", 1),
+        ("20mbit", "1ms", "bbr", 4),
+        ("50mbit", "500us", "cubic", 4),
+        ("100mbit", "1ms", "cubic", 4),
+    ] {
+        let what = format!("{connections} {congestion_control}, {rate}, {rtt}");
+        let flows = vec![bulk(congestion_control, rtt, ""); connections];
+        for policed in play(&what, rate, 24, &flows) {
+            let ratio = ratio(&policed);
+            assert!((0.97..1.1).contains(&ratio), "{what}: {ratio}");
+        }
+    }
+}
+
+/// The gate: floods that are on and off by turns, with all that they are forgiven.
+#[test]
+fn no_quarter_of_a_second_has_much_more_than_twice_the_rate() {
+    let flood = |n: u64| {
+        let keys = (0..20).map(|turn| {
+            let at = 1_000 + 700 * turn + 37 * n;
+            format!(
+                "{{ at = \"{at}ms\", demand = \"{}\" }}",
+                ["30mbit", "1kbit"][turn as usize % 2]
+            )
+        });
+        let steps = keys.collect::<Vec<_>>().join(", ");
+        format!(
+            "[[flow]]\ngroup = \"all\"\nkind = \"udp\"\ndemand = \"1kbit\"\nsteps = [{steps}]\n"
+        )
+    };
+    for policed in play("floods", "20mbit", 18, &[0, 1, 2].map(flood)) {
+        let most = policed.steady.unwrap().max;
+        assert!(most <= 2.4, "{most}");
+    }
+}
