@@ -3,10 +3,10 @@
 //! | figure | where |
 //! |---|---|
 //! | 3: the fluid model | `fluid`, here |
-//! | 4, 5, targets: packets | `packets` |
+//! | 4, 5, 7, targets: packets | `packets` |
 //!
-//! Not here: 1, 2 and 9 are drawings, 6 shows three runs of figure 5, 7 and 8 have cross-traffic that
-//! comes and goes, 10 to 12 are measured with a kernel module.
+//! Not here: 1, 2 and 9 are drawings, 6 shows three runs of figure 5, 8 has cross-traffic with
+//! heavy tails, 10 to 12 are measured with a kernel module.
 
 use std::fmt::Write as _;
 
@@ -25,8 +25,8 @@ mod packets;
 use fluid::{CAPACITY, Law, Model, RTT, Sample, Signals, packets};
 
 /// Every figure, in the paper's order.
-pub(super) const FIGURES: [Figure; 4] =
-    [FIGURE_3, packets::FIGURE_4, packets::FIGURE_5, packets::FIGURE_TARGETS];
+pub(super) const FIGURES: [Figure; 5] =
+    [FIGURE_3, packets::FIGURE_4, packets::FIGURE_5, packets::FIGURE_7, packets::FIGURE_TARGETS];
 
 const FIGURE_3: Figure = Figure {
     number: "3",

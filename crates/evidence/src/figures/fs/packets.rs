@@ -26,24 +26,37 @@ pub(super) const FIGURE_5: Figure = Figure {
     points: || CONTROLLERS.iter().flat_map(|c| STUNTS.map(|n| of_stunts(n, c))).collect(),
     judge: judge_5,
 };
+/// Cross-traffic that comes and goes (§V-C).
+pub(super) const FIGURE_7: Figure = Figure {
+    number: "7",
+    title: "others that come and go beside 10 stunts, packets",
+    series: false,
+    points: || CONTROLLERS.iter().flat_map(|c| DYNAMIC.map(|n| dynamic(n, c))).collect(),
+    judge: judge_7,
+};
 /// Whether targets are held and who pays: beyond the paper.
 pub(super) const FIGURE_TARGETS: Figure = Figure {
     number: "targets",
-    title: "0.5 to 2.5 times the fair share, a step, a ramp and a sine with `track` and 7 stunts, packets",
+    title: "0.5 to 2.5 times the fair share, a step, a ramp and a sine with `track`, packets",
     series: false,
-    points: || SENDERS.iter().flat_map(|s| plain_and_all(s)).collect(),
+    points: || {
+        let bundles = SENDERS.iter().flat_map(|s| BUNDLES.map(|n| plain_and_all(s, n)));
+        bundles.flatten().collect()
+    },
     judge: judge_targets,
 };
 
 const CONTROLLERS: [&str; 2] = ["pi", "track"];
 const SENDERS: [&str; 2] = ["reno", "cubic"];
 const STUNTS: [u32; 9] = [2, 3, 4, 5, 6, 8, 10, 14, 20];
+/// The numbers of stunts with which targets are tried.
+const BUNDLES: [u32; 3] = [4, 7, 10];
+/// How many of 20 others come and go.
+const DYNAMIC: [u32; 5] = [0, 5, 10, 15, 19];
 /// Groups of the scenario.
 const FREE: usize = 0;
 const STUNT: usize = 1;
 const CROSS: usize = 2;
-/// What each of the 28 connections has if none has a target, in Mbit/s.
-const FAIR: f64 = 40.0 / 28.0;
 /// The paper's traces have no numbers; these go from 0.6 to 2.3 times the fair share.
 const TRACES: [(&str, &str, &str); 3] = [
     (
@@ -54,6 +67,11 @@ const TRACES: [(&str, &str, &str); 3] = [
     ("ramp", "trace", r#"[{ at = "45s", rate = "0.8mbit" }, { at = "140s", rate = "3.3mbit" }]"#),
     ("sine", "sine", r#"{ mean = "2mbit", amplitude = "1.1mbit", period = "60s", from = "30s" }"#),
 ];
+/// What each connection has if none has a target, in Mbit/s.
+fn fair(stunts: u32) -> f64 {
+    40.0 / f64::from(1 + stunts + 20)
+}
+
 /// The constant targets by the fair share.
 const CONSTANT: [f64; 5] = [0.5, 1.0, 1.5, 2.0, 2.5];
 
@@ -76,26 +94,36 @@ fn of_stunts(count: u32, controller: &str) -> Point {
     with_target(point, key, value)
 }
 
-fn senders(name: &str) -> Point {
-    (0..3).fold(bundle(), |point, flow| point.set(&format!("flow.{flow}.congestion_control"), name))
+/// Periods of 10 s on average; the paper's are uniform, these are Pareto distributed.
+fn dynamic(count: u32, controller: &str) -> Point {
+    let point = Point::new("fs-dynamic", Control::None).set("bundle.0.controller", controller);
+    (2..2 + count).fold(point, |point, flow| {
+        let point = point.set(&format!("flow.{flow}.kind"), "on-off");
+        point.set(&format!("flow.{flow}.on"), "10s").set(&format!("flow.{flow}.off"), "10s")
+    })
+}
+
+fn senders(name: &str, stunts: u32) -> Point {
+    let bundle = bundle().set("flow.1.connections", stunts);
+    (0..3).fold(bundle, |point, flow| point.set(&format!("flow.{flow}.congestion_control"), name))
 }
 
 /// Without delegation.
-fn plain(name: &str) -> Point {
-    senders(name).set("bundle.0.controller", "none")
+fn plain(name: &str, stunts: u32) -> Point {
+    senders(name, stunts).set("bundle.0.controller", "none")
 }
 
-fn targets(name: &str) -> Vec<Point> {
+fn targets(name: &str, stunts: u32) -> Vec<Point> {
     let constant = |times: f64| {
-        let rate = format!("\"{}\"", Rate::bps((FAIR * times * 1e6) as u64));
-        with_target(senders(name), "target", &rate)
+        let rate = format!("\"{}\"", Rate::bps((fair(stunts) * times * 1e6) as u64));
+        with_target(senders(name, stunts), "target", &rate)
     };
-    let traced = TRACES.map(|(_, key, value)| with_target(senders(name), key, value));
+    let traced = TRACES.map(|(_, key, value)| with_target(senders(name, stunts), key, value));
     CONSTANT.map(constant).into_iter().chain(traced).collect()
 }
 
-fn plain_and_all(name: &str) -> Vec<Point> {
-    [plain(name)].into_iter().chain(targets(name)).collect()
+fn plain_and_all(name: &str, stunts: u32) -> Vec<Point> {
+    [plain(name, stunts)].into_iter().chain(targets(name, stunts)).collect()
 }
 
 fn free(report: &Report) -> Option<&BundledFree> {
@@ -223,11 +251,54 @@ fn judge_5(played: &Played) -> Judged {
     Judged { claims, files: vec![chart("figure-5", title, vec![panel])] }
 }
 
+fn judge_7(played: &Played) -> Judged {
+    let value = |count, controller: &str, which: usize| {
+        played.measure(&dynamic(count, controller), |r| variances(r)[which])
+    };
+    let mut claims = Vec::new();
+    let mut panels = Vec::new();
+    for controller in CONTROLLERS {
+        let grown = value(19, controller, 0).mean() / value(0, controller, 0).mean();
+        claims.push(Claim::new(
+            format!("`{controller}`: mean V+ with 19 that come and go by that with none"),
+            "grows",
+            (Measured(vec![grown]), Unit::Times),
+            Band::AtLeast(1.0),
+        ));
+        let shrunk = value(19, controller, 1).mean() / value(0, controller, 1).mean();
+        claims.push(Claim::new(
+            format!("`{controller}`: mean V- with 19 that come and go by that with none"),
+            "shrinks",
+            (Measured(vec![shrunk]), Unit::Times),
+            Band::AtMost(1.0),
+        ));
+        claims.push(Claim::new(
+            format!("`{controller}`: mean rate by target with 19 that come and go"),
+            "above",
+            (played.measure(&dynamic(19, controller), by_target), Unit::Part),
+            Band::AtLeast(1.0),
+        ));
+        let line = |(i, name): (usize, &str)| Line {
+            name: name.to_owned(),
+            colour: colour(i),
+            dashed: false,
+            points: DYNAMIC.map(|n| (f64::from(n), value(n, controller, i).mean())).to_vec(),
+        };
+        let lines = ["V+", "V-", "V*"].into_iter().enumerate().map(line).collect();
+        let marks = Marks::Lines { logarithmic: false, lines };
+        let (x, y) = ("others that come and go".to_owned(), format!("{controller}, (Mbit/s)²"));
+        panels.push(Panel { x, y, marks });
+    }
+    let title = "Figure 7: variances beside others that come and go";
+    Judged { claims, files: vec![chart("figure-7", title, panels)] }
+}
+
 fn judge_targets(played: &Played) -> Judged {
     let mut claims = Vec::new();
     let mut panels = Vec::new();
-    for name in SENDERS {
-        let points = targets(name);
+    for (name, stunts) in SENDERS.iter().flat_map(|s| BUNDLES.map(|n| (*s, n))) {
+        let points = targets(name, stunts);
+        let of = format!("{name}, {stunts} stunts");
         let worst = |of: &dyn Fn(&Point) -> Measured, pick: fn(f64, f64) -> f64| {
             let all: Vec<Measured> = points.iter().map(of).collect();
             all.into_iter().reduce(|a, b| a.with(&b, pick)).unwrap_or(Measured(Vec::new()))
@@ -238,42 +309,44 @@ fn judge_targets(played: &Played) -> Judged {
         };
         let mean_rms = |p: &Point| Measured(vec![played.measure(p, error_rms).mean()]);
         let against = |of: &dyn Fn(&Report) -> f64, p: &Point| {
-            let without = played.measure(&plain(name), of).mean();
+            let without = played.measure(&plain(name, stunts), of).mean();
             Measured(vec![played.measure(p, of).mean() / without])
         };
         claims.push(Claim::new(
-            format!("{name}: worst distance of the mean rate from the target"),
+            format!("{of}: worst distance of the mean rate from the target"),
             "-",
             (worst(&mean_miss, f64::max), Unit::Part),
             Band::AtMost(0.03),
         ));
         claims.push(Claim::new(
-            format!("{name}: worst RMS error over 1 s"),
+            format!("{of}: worst RMS error over 1 s"),
             "-",
             (worst(&mean_rms, f64::max), Unit::Part),
             Band::AtMost(0.1),
         ));
         claims.push(Claim::new(
-            format!("{name}: others by what they have beside plain connections, least"),
+            format!("{of}: others by what they have beside plain connections, least"),
             "not affected",
             (worst(&|p| against(&rate(CROSS), p), f64::min), Unit::Part),
             Band::AtLeast(0.97),
         ));
         claims.push(Claim::new(
-            format!("{name}: the bundle's total by that of plain connections, least"),
+            format!("{of}: the bundle's total by that of plain connections, least"),
             "-",
             (worst(&|p| against(&total, p), f64::min), Unit::Part),
             Band::Within(0.97, 1.03),
         ));
-        panels.push(by_times(name, played));
+        if stunts == 7 {
+            panels.push(by_times(name, played));
+        }
     }
-    let title = "Targets: rates per connection by the fair share, `track`";
+    let title = "Targets: rates per connection by the fair share, `track`, 7 stunts";
     Judged { claims, files: vec![chart("figure-targets", title, panels)] }
 }
 
 /// What a free connection, a stunt and another one have with each constant target.
 fn by_times(name: &str, played: &Played) -> Panel {
-    let points = targets(name);
+    let points = targets(name, 7);
     let line = |title: &str, i: usize, group: usize, count: f64| Line {
         name: title.to_owned(),
         colour: colour(i),
@@ -281,7 +354,7 @@ fn by_times(name: &str, played: &Played) -> Panel {
         points: CONSTANT
             .iter()
             .zip(&points)
-            .map(|(times, p)| (*times, played.measure(p, rate(group)).mean() / count / FAIR))
+            .map(|(times, p)| (*times, played.measure(p, rate(group)).mean() / count / fair(7)))
             .collect(),
     };
     let lines = vec![
