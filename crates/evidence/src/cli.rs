@@ -41,6 +41,9 @@ pub enum FiguresCommand {
     /// the targets of `fairweir isp` beyond the paper.
     #[command(after_help = FIGURES_EXAMPLES)]
     Bcpqp(FiguresArgs),
+    /// Guirguis and Valdez, Traffic Shaping via Congestion Signals Delegation (Free and Stunts).
+    #[command(after_help = FIGURES_EXAMPLES)]
+    Fs(FiguresArgs),
     /// The targets of the default control `fairweir`, compared with the other controls.
     #[command(after_help = FIGURES_EXAMPLES)]
     Control(FiguresArgs),
@@ -146,6 +149,7 @@ const FIGURES_EXAMPLES: &str = "Examples:
   fairweir figures crab --seed 1..20 --json
   fairweir figures rbm --figure 2
   fairweir figures bcpqp --figure losses
+  fairweir figures fs --figure 3
   fairweir figures control --write-docs docs/control.md";
 
 const CAMPAIGN_EXAMPLES: &str = "Examples:

@@ -129,6 +129,9 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if !scenario.devices.is_empty() {
         return Err(Error::NotPlayed("[[device]]"));
     }
+    if !scenario.bundles.is_empty() {
+        return Err(Error::NotPlayed("[[bundle]]"));
+    }
     if scenario.control.tuning != Tuning::default() {
         return Err(Error::NotPlayed("other parameters of `crab`"));
     }
@@ -235,6 +238,10 @@ mod tests {
         }
         let refused = error("kind = \"ping\"\n[control]\nstrict_priority = true").unwrap();
         assert!(refused.contains("does not play strict priority"), "{refused}");
+        let bundle = "kind = \"bulk\"\n[[group]]\nname = \"b\"\nweight = 1\n[[flow]]\ngroup = \"b\"\n\
+            kind = \"bulk\"\n[[bundle]]\nname = \"x\"\nstunts = [\"b\"]\n\
+            free = [{ group = \"a\", target = \"1mbit\" }]";
+        assert!(error(bundle).unwrap().contains("does not play [[bundle]]"));
     }
 
     #[test]

@@ -145,6 +145,7 @@ fn run_once(
         pages: Vec::new(),
         shorts: Vec::new(),
         policed: std::mem::take(&mut outcome.policed),
+        bundled: Vec::new(),
         daemon_cpu_cores,
         lateness: lateness(&outcome),
     };

@@ -69,6 +69,8 @@ pub(super) enum Unit {
     /// Of a number in seconds as well.
     Milliseconds,
     Packets,
+    /// How many there are of what the claim names.
+    Count,
 }
 
 impl Unit {
@@ -79,6 +81,7 @@ impl Unit {
             Unit::Error => format!("{value:.3}"),
             Unit::Times | Unit::Mbit => format!("{value:.2}"),
             Unit::Seconds | Unit::Packets => format!("{value:.1}"),
+            Unit::Count => format!("{value:.0}"),
             Unit::Milliseconds => format!("{:.0}", value * 1e3),
         }
     }
@@ -90,7 +93,7 @@ impl fmt::Display for Unit {
         f.write_str(match self {
             Unit::Part => " %",
             Unit::Times => " ×",
-            Unit::Error => "",
+            Unit::Error | Unit::Count => "",
             Unit::Mbit => " Mbit/s",
             Unit::Seconds => " s",
             Unit::Milliseconds => " ms",

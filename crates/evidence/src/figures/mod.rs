@@ -25,6 +25,7 @@ mod claim;
 mod control;
 mod crab;
 mod draw;
+mod fs;
 mod play;
 mod rbm;
 mod read;
@@ -73,6 +74,13 @@ const BCPQP: Collection = Collection {
     figures: &bcpqp::FIGURES,
     appendix: None,
 };
+const FS: Collection = Collection {
+    name: "fs",
+    document: "docs/papers/free-and-stunts.md",
+    beside: "the paper",
+    figures: &fs::FIGURES,
+    appendix: None,
+};
 const CONTROL: Collection = Collection {
     name: "control",
     document: "docs/control.md",
@@ -116,6 +124,7 @@ pub(crate) fn run(command: &FiguresCommand, players: &dyn Players) -> anyhow::Re
         FiguresCommand::Crab(args) => figures(args, &CRAB, players),
         FiguresCommand::Rbm(args) => figures(args, &RBM, players),
         FiguresCommand::Bcpqp(args) => figures(args, &BCPQP, players),
+        FiguresCommand::Fs(args) => figures(args, &FS, players),
         FiguresCommand::Control(args) => figures(args, &CONTROL, players),
     }
 }
@@ -304,7 +313,10 @@ mod tests {
 
     /// Every figure of every collection.
     fn all() -> Vec<&'static Figure> {
-        [CRAB, RBM, BCPQP, CONTROL].into_iter().flat_map(|collection| collection.figures).collect()
+        [CRAB, RBM, BCPQP, FS, CONTROL]
+            .into_iter()
+            .flat_map(|collection| collection.figures)
+            .collect()
     }
 
     #[test]
@@ -352,6 +364,7 @@ mod tests {
             pages: vec![],
             shorts: vec![],
             policed: vec![],
+            bundled: vec![],
             daemon_cpu_cores: None,
             lateness: None,
         };

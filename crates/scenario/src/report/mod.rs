@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::Scenario;
 
 mod apps;
+mod bundle;
 pub mod chart;
 mod histogram;
 mod picture;
@@ -24,6 +25,7 @@ mod table;
 pub use apps::{
     Pages, Ping, PingSamples, Rung, ShortSamples, Shorts, Video, VideoSamples, WebSamples,
 };
+pub use bundle::{BundleSamples, Bundled, BundledFree, TargetChange};
 pub use histogram::Histogram;
 pub use picture::picture;
 pub use police::{Counted, PoliceSamples, Policed, PolicedFlow, Windows};
@@ -130,6 +132,8 @@ pub struct Run<'s> {
     pub shorts: Vec<ShortSamples>,
     /// What passed the policing points.
     pub policed: Vec<PoliceSamples>,
+    /// What the bundles did.
+    pub bundled: Vec<BundleSamples>,
     /// How many cores the daemon used; `None` without a daemon.
     pub daemon_cpu_cores: Option<f64>,
     /// How late the link element was; `None` in virtual time.
@@ -208,6 +212,9 @@ pub struct Summary {
     /// How the policing points did; absent without any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policed: Vec<Policed>,
+    /// How the bundles did; absent without any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bundled: Vec<Bundled>,
 }
 
 /// After how long everybody had its share.
@@ -327,6 +334,7 @@ impl Run<'_> {
             pages: self.pages.iter().map(|p| p.judge(self.name(p.group))).collect(),
             shorts: self.shorts.iter().map(|s| s.judge(self.name(s.group))).collect(),
             policed: self.policed.iter().map(|p| p.judge(self.scenario)).collect(),
+            bundled: self.bundles(&scored),
         };
         Report {
             scenario: self.scenario.name.clone(),
@@ -338,6 +346,13 @@ impl Run<'_> {
             lateness: self.lateness,
             series: Some(self.series()),
         }
+    }
+
+    fn bundles(&self, scored: &[&Window]) -> Vec<Bundled> {
+        let number = |w: &&Window| (w.begin.as_nanos() / WINDOW.as_nanos()) as usize;
+        let scored: Vec<usize> = scored.iter().map(number).collect();
+        let pairs = self.bundled.iter().zip(&self.scenario.bundles);
+        pairs.map(|(samples, bundle)| samples.judge(self, bundle, &scored)).collect()
     }
 
     fn name(&self, group: usize) -> &str {

@@ -49,6 +49,7 @@ pub fn table(reports: &[Report]) -> String {
     }
     hosts(&first.summary, &mut row);
     policed(&first.summary, &mut row);
+    bundled(&first.summary, &mut row);
     applications(&first.summary, &mut row);
     for (i, event) in first.summary.right_after_s.iter().enumerate() {
         row(format!("right after, s: {} ({} s)", event.event, event.at_s), &|r| {
@@ -74,6 +75,28 @@ fn hosts(first: &Summary, row: AddRow<'_>) {
         row("  division error".into(), &|r| {
             vec![number(r.summary.hosts.get(i).and_then(|h| h.division_error), 3)]
         });
+    }
+}
+
+/// The rows of the bundles: each group with a target.
+fn bundled(first: &Summary, row: AddRow<'_>) {
+    for (i, bundle) in first.bundled.iter().enumerate() {
+        for (j, free) in bundle.free.iter().enumerate() {
+            let of = |r: &Report| {
+                r.summary.bundled.get(i).and_then(|bundle| bundle.free.get(j).cloned())
+            };
+            let target = number(free.target.map(|target| target.as_mbit_f64()), 2);
+            let title = format!("{}, Mbit/s (target {})", free.group, over_seeds(&[target]));
+            row(title, &|r| vec![number(of(r).map(|free| free.rate.as_mbit_f64()), 2)]);
+            row("  error over 1 s, RMS by target".into(), &|r| {
+                vec![number(of(r).and_then(|free| free.error_rms), 3)]
+            });
+            row("  signals / delegated".into(), &|r| {
+                let count = |n: Option<u64>| number(n.map(|n| n as f64), 0);
+                let tally = of(r).map(|free| free.signals);
+                vec![count(tally.map(|t| t.signals)), count(tally.map(|t| t.delegated))]
+            });
+        }
     }
 }
 

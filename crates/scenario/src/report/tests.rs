@@ -1,4 +1,5 @@
 use fairweir_config::Text;
+use fairweir_core::delegate::{Gain, Reason, Status, Tally, Verdict};
 use serde_json::Value;
 
 use super::*;
@@ -60,6 +61,7 @@ fn judged(scenario: &Scenario, samples: &Samples) -> Report {
         pages: Vec::new(),
         shorts: Vec::new(),
         policed: Vec::new(),
+        bundled: Vec::new(),
         daemon_cpu_cores: None,
         lateness: None,
     };
@@ -322,6 +324,7 @@ fn json_table_csv_and_picture_show_the_run() {
         pages: Vec::new(),
         shorts: Vec::new(),
         policed: Vec::new(),
+        bundled: Vec::new(),
         daemon_cpu_cores: Some(0.0031),
         lateness: None,
     };
@@ -347,8 +350,21 @@ fn json_table_csv_and_picture_show_the_run() {
 fn the_json_form_is_what_the_schema_says() {
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
     let policed = "[[police]]\nname = \"home\"\nrate = \"9mbit\"\n";
-    let scenario = scenario(&format!("{TWO}{policed}"));
+    let bundle = "[[bundle]]\nname = \"server\"\nstunts = [\"b\"]\n\
+        free = [{ group = \"a\", target = \"50mbit\" }]\n";
+    let scenario = scenario(&format!("{TWO}{policed}{bundle}"));
     let samples = samples(&scenario, |_| vec![20.0, 10.0]);
+    let mut server = BundleSamples::new(&scenario, &scenario.bundles[0]);
+    let tally = Tally { signals: 3, delegated: 2, taken: 1, refused: 1, cuts: 0 };
+    let status = Status {
+        target: Rate::mbit(16),
+        rate: Rate::mbit(20),
+        gain: Gain::ONE,
+        verdict: Verdict::Unreachable(Reason::TooFewSignals),
+        tally,
+    };
+    (0..600).for_each(|n| server.record(Time::ZERO + Span::millis(100) * n, 0, &status));
+    server.record_signals(0, tally);
     let mut home = PoliceSamples::new(&scenario, 0);
     home.record_mark(Time::ZERO + Span::secs(10), 1, Bytes::new(1_514));
     let ping = PingSamples { group: 0, sent: 3, rtts: vec![Span::millis(7)] };
@@ -369,6 +385,7 @@ fn the_json_form_is_what_the_schema_says() {
         pages: vec![pages, WebSamples::default()],
         shorts: vec![shorts, ShortSamples::default()],
         policed: vec![home, PoliceSamples::new(&scenario, 0)],
+        bundled: vec![server],
         daemon_cpu_cores: Some(0.0031),
         lateness: Some(Lateness { p50_ms: 0.1, p99_ms: 0.2, max_ms: 0.3 }),
     };
@@ -377,7 +394,12 @@ fn the_json_form_is_what_the_schema_says() {
     assert_eq!(summary.videos[0].rungs[1].share, 0.6667);
     assert_eq!(summary.shorts[0].completion_ms_p99, Some(1_000.0));
     assert_eq!((summary.policed[0].marked, summary.policed[1].jain), (1, None));
+    let free = &summary.bundled[0].free[0];
+    assert_eq!((free.target, free.rate), (Some(Rate::mbit(16)), Rate::mbit(20)));
+    assert_eq!((free.error_rms, free.gain, free.signals), (Some(0.25), Some(1.0), tally));
+    assert_eq!((free.verdict, free.changes[0].why), ("unreachable", "region"));
     let text = table(&[full.score()]);
+    assert!(text.contains("a, Mbit/s (target 16.00)"), "{text}");
     assert!(text.contains("home (bc-pqp): rate by plan"), "{text}");
     for row in ["film Mbit/s / stalled, s", "page load", "completion median"] {
         assert!(text.contains(&format!("a, {row}")), "{text}");

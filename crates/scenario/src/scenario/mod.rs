@@ -22,10 +22,12 @@ use serde::{Deserialize, Serialize};
 use crate::link::{Buffer, Capacity, Discipline, Jitter, LinkSpec};
 
 mod access;
+mod bundle;
 mod kind;
 mod police;
 mod read;
 
+pub use bundle::{BUNDLE_FREE_MAX, Bundle, FreeGroup};
 use fairweir_config::Text;
 pub use fairweir_config::{BadOverride, ConfigError, Origin, Override};
 pub use kind::{Demand, Kind, OnOff, Short, Video, Web};
@@ -68,6 +70,8 @@ pub struct Scenario {
     pub flows: Vec<Flow>,
     /// Which flows are kept to a rate before they come to the downlink, and how.
     pub police: Vec<Police>,
+    /// Whose connections answer each other's congestion signals.
+    pub bundles: Vec<Bundle>,
 }
 
 /// A device behind the router.

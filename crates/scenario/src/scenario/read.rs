@@ -14,6 +14,7 @@ use super::{
 };
 use fairweir_config::{ConfigError, Override, Place, Placed, Table, Text, VERSION, not_one_of};
 
+mod bundle;
 mod kind;
 mod police;
 
@@ -59,6 +60,7 @@ pub(super) fn scenario(
     let group_tables = top.tables("group")?;
     let flow_tables = top.tables("flow")?;
     let police_tables = top.tables("police")?;
+    let bundle_tables = top.tables("bundle")?;
     if group_tables.is_empty() {
         return Err(top.missing("group", "at least one table [[group]]"));
     }
@@ -67,7 +69,7 @@ pub(super) fn scenario(
     }
     top.finish(&[
         "version", "name", "duration", "settle", "seed", "link", "control", "probe", "device",
-        "group", "flow", "police",
+        "group", "flow", "police", "bundle",
     ])?;
 
     let mut device_of = Vec::new();
@@ -82,6 +84,8 @@ pub(super) fn scenario(
         }
     }
     let police = police::points(police_tables, &groups, &mut flows, end)?;
+    let context = bundle::Context { groups: &groups, flows: &flows, link: &link, end };
+    let bundles = bundle::bundles(bundle_tables, &context)?;
     let name = name.value;
     let duration = duration.value;
     Ok(Scenario {
@@ -97,6 +101,7 @@ pub(super) fn scenario(
         device_of,
         flows,
         police,
+        bundles,
     })
 }
 

@@ -765,3 +765,109 @@ fn a_needed_key_that_is_misspelt_is_found() {
         "bad.toml:10: group.weight: missing; expected a whole number, 1 to 10000"
     );
 }
+
+/// Two groups in a bundle, a third one beside it.
+fn bundled(keys: &str) -> Result<Scenario, ConfigError> {
+    let text = format!(
+        "version = 1\nname = \"b\"\nduration = \"60s\"\nlink = {{ rate = \"20mbit\" }}\n\
+         group = [{{ name = \"a\", weight = 1 }}, {{ name = \"b\", weight = 3 }},\n\
+         {{ name = \"c\", weight = 1 }}, {{ name = \"d\", weight = 1 }}]\n\
+         flow = [{{ group = \"a\", kind = \"bulk\", rtt = \"100ms\" }},\n\
+         {{ group = \"b\", kind = \"bulk\", connections = 4 }},\n\
+         {{ group = \"c\", kind = \"bulk\", connections = 15, congestion_control = \"bbr\" }},\n\
+         {{ group = \"d\", kind = \"ping\" }}]\n\
+         [[bundle]]\nname = \"server\"\n{keys}"
+    );
+    Scenario::parse(&text, "bundle.toml")
+}
+
+#[test]
+fn a_bundle_has_targets_that_are_feasible_and_says_what_was_changed() {
+    use fairweir_core::delegate::{Algorithm, Reverse, Role, Target, Why};
+    let free = |target: &str| {
+        let keys = format!("stunts = [\"b\"]\nfree = [{{ group = \"a\", {target} }}]");
+        bundled(&keys).unwrap().bundles.remove(0)
+    };
+    let bundle = free("target = \"2mbit\"");
+    let spec = bundle.delegation.unwrap();
+    assert_eq!((spec.algorithm, spec.reverse), (Algorithm::Track, Reverse::Exact));
+    assert!(bundle.free[0].changes.is_empty());
+    assert!(matches!(bundle.role_of(0), Some(Role::Free(Target::Trace(_)))));
+    let weight = Weight::new(3).unwrap();
+    assert_eq!(bundle.role_of(1), Some(Role::Stunt { weight, min_rate: Rate::ZERO }));
+    assert_eq!(bundle.role_of(2), None);
+    // Four of 21 connections have 3.8 of 20 Mbit/s.
+    let region = &free("target = \"5mbit\"").free[0].changes;
+    assert_eq!((region.len(), region[0].why), (1, Why::Region));
+    assert_eq!(region[0].feasible, Rate::mbit(20).scale(4, 21));
+    let steps = "trace = [{ at = \"0s\", rate = \"1mbit\" }, { at = \"20s\", rate = \"2mbit\" }]";
+    assert!(free(steps).free[0].changes.is_empty());
+    let step = &free(&format!("{steps}, shape = \"step\"")).free[0].changes;
+    assert_eq!((step.len(), step[0].why, step[0].at), (1, Why::Slope, s(20)));
+    let sine = "sine = { mean = \"2mbit\", amplitude = \"1mbit\", period = \"40s\" }";
+    let Target::Trace(trace) = &free(sine).free[0].target else { panic!("a trace") };
+    assert_eq!(trace.at(s(10)), Rate::mbit(1));
+    assert_eq!(
+        free("connections = 2").free[0].target,
+        Target::Connections(Weight::new(2).unwrap())
+    );
+}
+
+#[test]
+fn a_bundle_that_cannot_be_is_refused_with_the_reason() {
+    let a = "free = [{ group = \"a\", target = \"1mbit\" }]";
+    for (keys, says) in [
+        (a.to_owned(), "stunts: missing"),
+        (format!("stunts = []\n{a}"), "at least one stunt"),
+        ("stunts = [\"b\"]".to_owned(), "free: missing"),
+        (format!("stunts = [\"x\"]\n{a}"), "`x`"),
+        (format!("stunts = [\"b\", \"b\"]\n{a}"), "duplicate stunt `b`"),
+        (format!("stunts = [\"a\"]\n{a}"), "in the bundle already"),
+        (format!("stunts = [\"c\"]\n{a}"), "not TCP or QUIC with reno or cubic"),
+        (format!("stunts = [\"d\"]\n{a}"), "not TCP or QUIC with reno or cubic"),
+        (format!("stunts = [\"b\"]\nspeed = 1\n{a}"), "unknown key"),
+        (format!("stunts = [\"b\"]\ncontroller = \"p\"\n{a}"), "track"),
+        (
+            format!("stunts = [\"b\"]\n{a}\n[[bundle]]\nname = \"server\"\nstunts = [\"b\"]\n{a}"),
+            "duplicate bundle `server`",
+        ),
+        (
+            format!("stunts = [\"b\"]\n{a}\n[[bundle]]\nname = \"y\"\nstunts = [\"b\"]\n{a}"),
+            "belongs to another bundle",
+        ),
+    ] {
+        let error = bundled(&keys).expect_err(&keys).to_string();
+        assert!(error.contains(says), "{keys}\n{error}\nwanted {says}");
+    }
+    for (target, says) in [
+        ("", "expected one of"),
+        ("target = \"1mbit\", connections = 1", "expected one of"),
+        ("target = \"0bit\"", "out of range"),
+        ("target = \"-1mbit\"", "not a rate"),
+        ("target = \"9999999gbit\"", "out of range"),
+        ("target = \"1mbit\", shape = \"step\"", "belongs to `trace`"),
+        (
+            "trace = [{ at = \"9s\", rate = \"1mbit\" }, { at = \"3s\", rate = \"1mbit\" }]",
+            "not after",
+        ),
+        ("trace = [{ at = \"9s\" }]", "rate: missing"),
+        ("sine = { mean = \"1mbit\", amplitude = \"1mbit\", period = \"9s\" }", "not a sine"),
+        ("connections = 0", "expected a whole number from 1"),
+    ] {
+        let keys = format!("stunts = [\"b\"]\nfree = [{{ group = \"a\", {target} }}]");
+        let error = bundled(&keys).expect_err(&keys).to_string();
+        assert!(error.contains(says), "{target}\n{error}\nwanted {says}");
+    }
+    // A rule that matches a thousand connections.
+    let many = "stunts = [\"a\"]\nfree = [{ group = \"b\", target = \"1mbit\" }]";
+    let set: Override = "flow.1.connections=200".parse().unwrap();
+    let file = format!(
+        "version = 1\nname = \"b\"\nduration = \"60s\"\nlink = {{ rate = \"20mbit\" }}\n\
+         group = [{{ name = \"a\", weight = 1 }}, {{ name = \"b\", weight = 1 }}]\n\
+         flow = [{{ group = \"a\", kind = \"bulk\" }}, {{ group = \"b\", kind = \"bulk\" }}]\n\
+         [[bundle]]\nname = \"x\"\n{many}"
+    );
+    let refuse = |_: &Path| panic!("no other file");
+    let error = Scenario::parse_with(&Text::new(file, "b.toml"), &[set], &refuse).unwrap_err();
+    assert!(error.to_string().contains("200 connections with a target"), "{error}");
+}

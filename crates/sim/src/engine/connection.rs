@@ -6,6 +6,7 @@ use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_scenario::CongestionControl;
 
 use super::measure::{Measure, Sight};
+use super::world::Membership;
 use crate::tcp::{Receiver, ReceiverSpec, Sender, SenderSpec};
 
 /// To what a receive window grows at most: half of Linux's default `tcp_rmem` maximum of 6 MiB.
@@ -63,6 +64,8 @@ pub(super) struct Connection {
     pub(super) receiver: Receiver,
     /// Tells it from every other connection of the run.
     pub(super) serial: u64,
+    /// Its place in a bundle of its server.
+    pub(super) membership: Option<Membership>,
     /// What the client's host sees of it.
     pub(super) measure: Measure,
     autotuning: Autotuning,
@@ -188,6 +191,7 @@ impl Connections {
             sender,
             receiver,
             serial,
+            membership: None,
             measure: Measure::new(sight),
             autotuning: Autotuning::default(),
             bound: None,

@@ -23,7 +23,7 @@ use fairweir_core::receiver::{Control, ControllerError, Decision};
 use fairweir_core::units::Time;
 use fairweir_scenario::Scenario;
 use fairweir_scenario::app::Outcome;
-use fairweir_scenario::report::{PoliceSamples, Report, Run, Samples};
+use fairweir_scenario::report::{BundleSamples, PoliceSamples, Report, Run, Samples};
 
 mod connection;
 mod deadlines;
@@ -53,6 +53,7 @@ struct Ended {
     /// What each flow's application has to say.
     outcomes: Vec<Outcome>,
     policed: Vec<PoliceSamples>,
+    bundled: Vec<BundleSamples>,
 }
 
 impl Ended {
@@ -68,6 +69,7 @@ impl Ended {
             pages: Vec::new(),
             shorts: Vec::new(),
             policed: self.policed,
+            bundled: self.bundled,
             daemon_cpu_cores: None,
             lateness: None,
         };

@@ -8,6 +8,7 @@
 //! | `up` | packets on their way from the home to the servers |
 //! | `resends` | handshakes and requests that were lost and are sent again |
 //! | `ends` | both ends of the connections: what they send, their timers, opening and closing |
+//! | `bundles` | connections that answer each other's congestion signals |
 //! | `apps` | flows: what their applications want |
 //! | `probes` | the probe of the access link |
 //! | `windows` | what the receiving hosts see of connections, and how far they open their windows |
@@ -31,6 +32,7 @@ use super::transit::{ServerClock, TIMED_EVERY};
 use super::{Ended, PlayError};
 
 mod apps;
+mod bundles;
 mod down;
 mod ends;
 mod police;
@@ -40,6 +42,8 @@ mod setup;
 mod up;
 mod windows;
 
+pub(super) use bundles::Membership;
+use bundles::PlayedBundle;
 use probes::HostProber;
 use resends::{Lost, Resends};
 
@@ -52,6 +56,8 @@ enum Source {
     Progress,
     Downlink,
     Uplink,
+    /// The tick of a bundle.
+    Bundle(usize),
     /// A departure of a shaper among the policing points.
     Shapers,
     /// What was lost and is sent again.
@@ -103,6 +109,14 @@ struct Flow {
     seed: u64,
 }
 
+impl Flow {
+    /// The payload of a full packet, and its size.
+    fn full_packet(&self) -> (u64, Bytes) {
+        let segment = self.segment.as_u64();
+        (segment, self.sizes.data(segment as u32))
+    }
+}
+
 /// The way between servers and link, for all flows with one RTT.
 #[derive(Debug)]
 struct Path {
@@ -140,6 +154,7 @@ pub(super) struct World<'s> {
     probers: Vec<Option<HostProber>>,
     flows: Vec<Flow>,
     connections: Connections,
+    bundles: Vec<PlayedBundle>,
     resends: Resends,
     down: Tally,
     up: Tally,
@@ -181,6 +196,7 @@ impl<'s> World<'s> {
                 Source::Shapers => self.leave_shapers(now),
                 Source::Uplink => self.leave_uplink(now),
                 Source::Resend => self.resend(now),
+                Source::Bundle(bundle) => self.tick_bundle(now, bundle),
                 Source::DownLine(path) => self.arrive_at_downlink(now, path),
                 Source::UpLine(path) => self.arrive_at_servers(now, path),
                 Source::Tick(stage) => {
@@ -217,10 +233,12 @@ impl<'s> World<'s> {
     }
 
     /// What was seen, after the end.
-    pub(super) fn ended(self) -> Ended {
+    pub(super) fn ended(mut self) -> Ended {
+        self.end_bundles();
+        let bundled = self.bundles.into_iter().map(|bundle| bundle.samples).collect();
         let outcomes = self.flows.into_iter().map(|flow| flow.app.outcome());
         let policed = self.police.into_samples();
-        Ended { samples: self.samples, outcomes: outcomes.collect(), policed }
+        Ended { samples: self.samples, outcomes: outcomes.collect(), policed, bundled }
     }
 
     /// Whether hosts see their connections as the kernel does.

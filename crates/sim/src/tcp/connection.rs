@@ -7,6 +7,7 @@
 //! are drained by [`Connection::transmit`]; when there are no more, [`Connection::settle`] notes
 //! whether the window was used.
 
+use fairweir_core::delegate::{Answer, Phase};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use super::congestion::{AckSample, Congestion, INITIAL_WINDOW, Window};
@@ -16,7 +17,7 @@ use super::rate::RateSampler;
 use super::recovery::{Prior, Recovery, State};
 use super::rtt::Rtt;
 use super::sender::SenderSpec;
-use super::{Ack, Segment};
+use super::{Ack, Segment, Signals};
 
 mod timers;
 mod usage;
@@ -255,7 +256,7 @@ impl Connection {
     // --------------------------------------------------------------------------------------------
     // ACKs
 
-    pub(super) fn handle_ack(&mut self, now: Time, ack: &Ack) {
+    pub(super) fn handle_ack(&mut self, now: Time, ack: &Ack, signals: &mut Signals<'_>) {
         self.peer_window = ack.window.as_u64();
         let in_flight_before = self.flight.in_flight();
         let had_holes = self.flight.has_holes();
@@ -273,7 +274,7 @@ impl Connection {
         // Within a recovery any hole is lost.
         let at_once = self.recovery.state() != State::Open;
         let losses = self.flight.detect_losses(at_once, self.recovery.point());
-        self.update_recovery(&delivered, &losses);
+        self.update_recovery(&delivered, &losses, signals);
 
         // The ACK that shows a first hole may also acknowledge the packet below it, which was waiting
         // for a second one. That still lets the window grow, in Linux; so at the top of Reno's
@@ -305,7 +306,12 @@ impl Connection {
         self.arm(now);
     }
 
-    fn update_recovery(&mut self, delivered: &Delivered, losses: &Losses) {
+    fn update_recovery(
+        &mut self,
+        delivered: &Delivered,
+        losses: &Losses,
+        signals: &mut Signals<'_>,
+    ) {
         self.recovery.handle_delivered(delivered);
         self.recovery.handle_losses(losses);
         self.lost = self.lost.wrapping_add(losses.count);
@@ -320,7 +326,7 @@ impl Connection {
         }
         let is_lossy = losses.count > 0 || self.recovery.lost() > 0;
         if self.recovery.state() == State::Open && is_lossy {
-            self.enter(State::Recovery, true);
+            self.enter(State::Recovery, true, signals);
         }
         if self.recovery.state() == State::Recovery && !self.congestion.is_model_based() {
             let is_safe = delivered.repaired > 0 && losses.count == 0;
@@ -331,15 +337,48 @@ impl Connection {
         }
     }
 
-    fn enter(&mut self, state: State, is_cut: bool) {
+    fn enter(&mut self, state: State, is_cut: bool, signals: &mut Signals<'_>) {
         let prior = Prior { cwnd: self.window.cwnd, ssthresh: self.window.ssthresh };
         if is_cut {
-            self.window.ssthresh = self.congestion.handle_congestion(&self.window);
+            // Within a loss, what is cut again was cut by others only once.
+            let is_asked = self.recovery.state() == State::Open;
+            self.window.ssthresh = match is_asked.then(signals) {
+                // As from a congestion control whose ssthresh is its window: PRR makes no cut, and
+                // the growth of CUBIC goes on.
+                Some(Answer::Delegated) => self.window.cwnd,
+                Some(Answer::Shared(cwnd)) => {
+                    self.congestion.handle_congestion(&self.window);
+                    cwnd
+                }
+                Some(Answer::Own) | None => self.congestion.handle_congestion(&self.window),
+            };
             self.window.count = 0;
         }
         let in_flight = self.flight.in_flight();
         self.recovery.enter(state, self.flight.numbers_end(), in_flight, is_cut.then_some(prior));
         self.probe = Probe::None;
+    }
+
+    /// Reduces the window to so many packets, for a signal of another connection.
+    pub(super) fn cut_to(&mut self, cwnd: u32) {
+        self.congestion.handle_congestion(&self.window);
+        self.window.ssthresh = cwnd;
+        self.window.cwnd = self.window.cwnd.min(cwnd);
+        self.window.count = 0;
+        self.update_pacing();
+    }
+
+    /// What a signal would leave of the window.
+    pub(super) fn cwnd_cut(&self) -> u32 {
+        self.congestion.ssthresh(self.window.cwnd)
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        match self.recovery.state() {
+            State::Recovery | State::Loss => Phase::Recovery,
+            State::Open if self.window.is_in_slow_start() => Phase::SlowStart,
+            State::Open => Phase::Avoidance,
+        }
     }
 
     /// A packet that the timeout gave up has arrived, so it was only late, and so may be the others
@@ -390,22 +429,22 @@ impl Connection {
         self.timers.probe = at.zip(self.timers.rto).map(|(probe, rto)| probe.min(rto));
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Time) {
+    pub(super) fn handle_timeout(&mut self, now: Time, signals: &mut Signals<'_>) {
         match self.timers.due(now) {
-            Some(Timer::Reorder) => self.handle_reorder_timeout(),
+            Some(Timer::Reorder) => self.handle_reorder_timeout(signals),
             Some(Timer::Probe) => self.handle_probe_timeout(now),
-            Some(Timer::Retransmission) => self.handle_retransmission_timeout(now),
+            Some(Timer::Retransmission) => self.handle_retransmission_timeout(now, signals),
             None => {}
         }
     }
 
     /// Holes have had their time.
-    fn handle_reorder_timeout(&mut self) {
+    fn handle_reorder_timeout(&mut self, signals: &mut Signals<'_>) {
         self.timers.reorder = None;
         let losses = self.flight.detect_losses(true, self.recovery.point());
         // The reduction begins as if one packet had been delivered, as in Linux.
         let delivered = Delivered { count: 1, ..Delivered::default() };
-        self.update_recovery(&delivered, &losses);
+        self.update_recovery(&delivered, &losses, signals);
     }
 
     fn handle_probe_timeout(&mut self, now: Time) {
@@ -414,7 +453,7 @@ impl Connection {
         self.timers.rto = Some(now + self.rtt.rto_backed_off());
     }
 
-    fn handle_retransmission_timeout(&mut self, now: Time) {
+    fn handle_retransmission_timeout(&mut self, now: Time, signals: &mut Signals<'_>) {
         self.timers.rto = None;
         if self.flight.in_flight() == 0 {
             return;
@@ -431,7 +470,7 @@ impl Connection {
             State::Recovery => false,
             State::Loss => !self.rtt.is_backed_off(),
         };
-        self.enter(State::Loss, is_cut);
+        self.enter(State::Loss, is_cut, signals);
         self.congestion.handle_timeout();
         self.window.cwnd = self.flight.in_flight() + 1;
         self.rtt.back_off();

@@ -49,7 +49,11 @@ mod sender;
 pub use receiver::{Receiver, ReceiverSpec};
 pub use sender::{Sender, SenderSpec};
 
+use fairweir_core::delegate::Answer;
 use fairweir_core::units::Bytes;
+
+/// Asked at each congestion signal: who answers it.
+pub type Signals<'s> = dyn FnMut() -> Answer + 's;
 
 /// A packet with payload, from the sender to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,12 @@
 //! The sender: what the world sees of a connection's sending end.
 
+use fairweir_core::delegate::{Answer, Phase};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_scenario::CongestionControl;
 
 use super::congestion::INITIAL_WINDOW;
 use super::connection::Connection;
-use super::{Ack, Segment};
+use super::{Ack, Segment, Signals};
 
 /// What a sender is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,16 +71,44 @@ impl Sender {
 
     /// An ACK has come.
     pub fn handle_ack(&mut self, now: Time, ack: &Ack) {
+        self.handle_ack_in_bundle(now, ack, &mut || Answer::Own);
+    }
+
+    /// An ACK has come to a connection of a bundle; `signals` is asked who answers a loss.
+    pub fn handle_ack_in_bundle(&mut self, now: Time, ack: &Ack, signals: &mut Signals<'_>) {
         if let Some(connection) = &mut self.connection {
-            connection.handle_ack(now, ack);
+            connection.handle_ack(now, ack, signals);
         }
     }
 
     /// It may be time for what [`Sender::next_timeout`] announced; harmless if it is not.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.handle_timeout_in_bundle(now, &mut || Answer::Own);
+    }
+
+    /// The same for a connection of a bundle; `signals` is asked who answers a loss.
+    pub fn handle_timeout_in_bundle(&mut self, now: Time, signals: &mut Signals<'_>) {
         if let Some(connection) = &mut self.connection {
-            connection.handle_timeout(now);
+            connection.handle_timeout(now, signals);
         }
+    }
+
+    /// Reduces the window to so many packets, for a signal of another connection.
+    pub fn cut_to(&mut self, cwnd: u32) {
+        if let Some(connection) = &mut self.connection {
+            connection.cut_to(cwnd);
+        }
+    }
+
+    /// What a signal would leave of the window, and what the window does; `None` before the handshake
+    /// is done.
+    pub fn growth(&self) -> Option<(u32, Phase)> {
+        self.connection.as_ref().map(|c| (c.cwnd_cut(), c.phase()))
+    }
+
+    /// Payload that has arrived, as far as the sender knows.
+    pub fn arrived(&self) -> Bytes {
+        Bytes::new(self.connection.as_ref().map_or(0, |c| c.arrived()))
     }
 
     /// The next packet that goes now.

@@ -22,6 +22,7 @@ impl World<'_> {
             self.connections[index].timer_source = timer;
             self.connections[index].pacing_source = pacing;
         }
+        self.connections[index].membership = self.join_bundle(flow);
         self.open_first_window(index);
         let slots = &mut self.flows[flow].slots;
         if slots.len() <= slot as usize {
@@ -33,6 +34,7 @@ impl World<'_> {
     }
 
     pub(super) fn close(&mut self, index: u32) {
+        self.leave_bundle(index);
         let connection = &mut self.connections[index];
         connection.closed = true;
         let (flow, slot) = (connection.flow, connection.slot);
@@ -88,7 +90,7 @@ impl World<'_> {
             return;
         }
         if connection.sender.next_timeout().is_some_and(|due| due <= now) {
-            connection.sender.handle_timeout(now);
+            self.hear_timeout(now, index);
         }
         self.acknowledge(now, index);
         self.transmit(now, index);

@@ -42,6 +42,7 @@ impl<'s> World<'s> {
             probers: Vec::new(),
             flows: Vec::new(),
             connections: Connections::default(),
+            bundles: Vec::new(),
             resends: Resends::default(),
             down: Tally::default(),
             up: Tally::default(),
@@ -58,6 +59,7 @@ impl<'s> World<'s> {
         for i in 0..scenario.flows.len() {
             world.add_flow(i, &mut random);
         }
+        world.add_bundles();
         Ok(world)
     }
 

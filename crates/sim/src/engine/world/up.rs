@@ -134,7 +134,7 @@ impl World<'_> {
             }
             UpKind::Ack { ack, stamp } => {
                 connection.echo = stamp;
-                connection.sender.handle_ack(now, &ack);
+                self.hear_ack(now, index, &ack);
                 self.transmit(now, index);
             }
         }

@@ -72,11 +72,12 @@ impl Cubic {
 
     pub(super) fn handle_congestion(&mut self, cwnd: u32) -> u32 {
         self.epoch = None;
+        let window = cwnd;
         let cwnd = f64::from(cwnd);
         // Fast convergence (§4.7): who gets less than before makes room for others.
         let is_going_down = cwnd < self.window_max;
         self.window_max = if is_going_down { cwnd * (1.0 + BETA) / 2.0 } else { cwnd };
-        ((cwnd * BETA) as u32).max(WINDOW_AFTER_LOSS_MIN)
+        ssthresh(window)
     }
 
     /// Time in which nothing was sent is no time in which the window may grow (§5.8).
@@ -145,6 +146,11 @@ impl Cubic {
         }
         self.per_packet = self.per_packet.max(PER_PACKET_MIN);
     }
+}
+
+/// What a loss leaves of a window.
+pub(super) fn ssthresh(cwnd: u32) -> u32 {
+    ((f64::from(cwnd) * BETA) as u32).max(WINDOW_AFTER_LOSS_MIN)
 }
 
 /// Finds the end of slow start before something is lost.

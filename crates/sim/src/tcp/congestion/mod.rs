@@ -148,6 +148,15 @@ impl Congestion {
         }
     }
 
+    /// What a loss would leave of a window.
+    pub(super) fn ssthresh(&self, cwnd: u32) -> u32 {
+        match self {
+            Congestion::Reno | Congestion::Vegas(_) => reno::ssthresh(cwnd),
+            Congestion::Cubic(_) => cubic::ssthresh(cwnd),
+            Congestion::Bbr(_) => cwnd,
+        }
+    }
+
     /// A retransmission timeout has passed.
     pub(super) fn handle_timeout(&mut self) {
         match self {

@@ -1,0 +1,598 @@
+//! Free and Stunts: some connections answer the congestion signals of another one, so that it holds
+//! a rate and the network sees no more load.
+//!
+//! Problem: a TCP sender must halve its window at a loss, whatever its application needs. Method: a
+//! *bundle* of connections that leave one host through one bottleneck. A *free* connection has a
+//! target; *stunts* have none. A signal of the free connection may be *delegated*: it keeps its
+//! window, and so many stunts reduce theirs that the rates given up together are at least what the
+//! free connection would have given up. While it is above its target, signals of stunts are delegated
+//! to it (*reverse* delegation). A [`Controller`] per free connection decides which part of the
+//! signals is delegated.
+//!
+//! The caller reports each connection's window and round-trip time by [`Bundle::handle_sample`], asks
+//! [`Bundle::handle_signal`] at every congestion signal whether the connection answers it itself,
+//! takes the windows that others give up by [`Bundle::take_cut`] at their next ACK, and calls
+//! [`Bundle::handle_tick`] when [`Bundle::next_tick`] says so.
+//!
+//! Terms: *signal*, a reason to cut a window, once per round-trip time (a loss recovery, an ECN echo,
+//! a first timeout); *gain*, which part is delegated; *turn*, the order in which stunts are asked;
+//! *floor*, what a stunt keeps.
+//!
+//! Properties, all tested: at each delegation the reductions sum to at least the free connection's
+//! own and exceed it by less than one stunt's; no stunt is cut for others twice within its
+//! round-trip time, nor below its floor or two packets; delegated + taken = signals; gains are within
+//! [−1, 1].
+//!
+//! Source: Guirguis and Valdez, Traffic Shaping via Congestion Signals Delegation. What is resolved
+//! otherwise: `docs/papers/free-and-stunts.md`.
+
+use serde::Serialize;
+
+use crate::share::Weight;
+use crate::units::{Bytes, Rate, Span, Time};
+
+mod control;
+mod trace;
+mod watch;
+
+pub use control::{Algorithm, Controller, Gain, Interval};
+pub use trace::{
+    Bounds, Change, Point, Shape, TRACE_POINTS_MAX, TRACE_RATE_MAX, TRACE_TIME_MAX, Trace,
+    TraceError, Why,
+};
+pub use watch::{Reason, Verdict};
+
+use watch::Watch;
+
+/// The most connections of a bundle.
+pub const MEMBERS_MAX: usize = 16_384;
+/// A controller decides no more often than this. Source: ALGORITHMS: shorter intervals hold few
+/// packets of a connection of some Mbit/s.
+const INTERVAL_MIN: Span = Span::millis(100);
+/// A stunt has delivered at least so much: shorter transfers are not delayed.
+const ELEPHANT: Bytes = Bytes::kb(1_000);
+/// The least window that a cut leaves. Source: RFC 5681 (4).
+const WINDOW_MIN: u32 = 2;
+/// One part of so many of the newest interval counts for a connection's mean rate.
+const RATE_PARTS: u64 = 8;
+
+/// How the free connection answers a stunt's signal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reverse {
+    /// It reduces its window by what the stunt would have given up (§VI-B).
+    #[default]
+    Exact,
+    /// As it would to one of its own (§III-B).
+    Own,
+}
+
+/// What a bundle is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BundleSpec {
+    /// How gains are decided.
+    pub algorithm: Algorithm,
+    /// How signals of stunts are answered.
+    pub reverse: Reverse,
+}
+
+/// What a free connection is to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A rate over time.
+    Trace(Trace),
+    /// As much as so many connections of the bundle on average.
+    Connections(Weight),
+}
+
+/// What a connection is in its bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It has a target.
+    Free(Target),
+    /// It answers the free connections' signals.
+    Stunt {
+        /// One of weight 2 is asked half as often as one of weight 1.
+        weight: Weight,
+        /// Delegation leaves it at least this.
+        min_rate: Rate,
+    },
+}
+
+/// A connection of a bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MemberId(usize);
+
+/// What a sender knows of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Its window in packets.
+    pub cwnd: u32,
+    /// What its own congestion control would leave of that at a signal.
+    pub cwnd_cut: u32,
+    /// A full packet, as rates count it.
+    pub packet: Bytes,
+    /// The smoothed round-trip time.
+    pub rtt: Span,
+    /// What it has delivered in all, as rates count it.
+    pub delivered: Bytes,
+    /// What its window does.
+    pub phase: Phase,
+}
+
+/// What a window does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It grows by slow start.
+    SlowStart,
+    /// It grows by congestion avoidance.
+    Avoidance,
+    /// It is being reduced, or a timeout has passed.
+    Recovery,
+}
+
+/// Who answers a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The connection itself.
+    Own,
+    /// Others; it keeps its window.
+    Delegated,
+    /// A free connection in part; what is left of the window is so many packets.
+    Shared(u32),
+}
+
+/// How many signals a connection had, and who answered them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// All: the sum of the next two.
+    pub signals: u64,
+    /// Answered by others.
+    pub delegated: u64,
+    /// Answered by itself.
+    pub taken: u64,
+    /// Of those taken: nobody could answer them.
+    pub refused: u64,
+    /// Cuts for signals of others.
+    pub cuts: u64,
+}
+
+impl std::ops::Add for Tally {
+    type Output = Tally;
+    fn add(self, other: Tally) -> Tally {
+        Tally {
+            signals: self.signals + other.signals,
+            delegated: self.delegated + other.delegated,
+            taken: self.taken + other.taken,
+            refused: self.refused + other.refused,
+            cuts: self.cuts + other.cuts,
+        }
+    }
+}
+
+/// What is known of a free connection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Status {
+    /// What it is to have now.
+    pub target: Rate,
+    /// What it had in the last interval.
+    pub rate: Rate,
+    /// Which part of the signals is delegated.
+    pub gain: Gain,
+    /// Whether the bundle holds the target.
+    pub verdict: Verdict,
+    /// Its signals.
+    pub tally: Tally,
+}
+
+/// The connections of one host that share a bottleneck.
+#[derive(Clone, Debug)]
+pub struct Bundle {
+    spec: BundleSpec,
+    /// By their ids; places of those that have left are used anew.
+    members: Vec<Option<Member>>,
+    /// The turn of the stunt that was asked last.
+    turn: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Member {
+    part: Part,
+    sample: Option<Sample>,
+    /// When its window was last cut.
+    cut_at: Option<Time>,
+    /// The window that it has to go down to at its next ACK.
+    debt: Option<u32>,
+    rate: Rate,
+    measured: Option<(Time, Bytes)>,
+    tally: Tally,
+}
+
+#[derive(Clone, Debug)]
+enum Part {
+    Free(Box<Free>),
+    Stunt { weight: Weight, min_rate: Rate, turn: u64 },
+}
+
+#[derive(Clone, Debug)]
+struct Free {
+    target: Target,
+    controller: Controller,
+    /// Signals that should have been delegated and were not, in 2^-16.
+    forward: u32,
+    reverse: u32,
+    /// What the target was, and the rate, in the last interval.
+    target_now: Rate,
+    rate: Rate,
+    watch: Watch,
+}
+
+/// What a stunt can give up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Offer {
+    turn: u64,
+    index: usize,
+    cwnd: u32,
+    rate: Rate,
+}
+
+impl Sample {
+    /// The rate of so many packets per round-trip time, rounded down.
+    fn rate_floor(&self, packets: u32) -> Rate {
+        Rate::from_volume(self.packet * u64::from(packets), self.rtt)
+    }
+
+    /// What a signal of its own costs it.
+    fn own_cut(&self) -> Rate {
+        self.rate_floor(self.cwnd.saturating_sub(self.cwnd_cut)) + Rate::bps(1)
+    }
+
+    /// How many packets per round-trip time a rate is, rounded up unless that is for one bit/s.
+    fn packets_ceil(&self, rate: Rate) -> u32 {
+        let packet = self.packet.as_u64().max(1);
+        // One byte for what the product rounds off.
+        let packets = ((rate * self.rtt).as_u64() + 1).div_ceil(packet);
+        let packets = packets.min(u32::MAX.into()) as u32;
+        let fewer = packets.saturating_sub(1);
+        if self.rate_floor(fewer) + Rate::bps(1) >= rate { fewer } else { packets }
+    }
+}
+
+impl Member {
+    /// Whether it may be cut for others now.
+    fn may_be_cut(&self, now: Time, sample: &Sample) -> bool {
+        let is_fresh = self.cut_at.is_some_and(|at| now.since(at) < sample.rtt);
+        self.debt.is_none() && !is_fresh && sample.phase != Phase::Recovery
+    }
+
+    /// What a stunt can give up now.
+    fn offer(&self, now: Time, index: usize) -> Option<Offer> {
+        let Part::Stunt { min_rate, turn, .. } = self.part else { return None };
+        let sample = self.sample.filter(|s| self.is_elephant() && self.may_be_cut(now, s))?;
+        let least = sample.packets_ceil(min_rate).max(sample.cwnd_cut).max(WINDOW_MIN);
+        let given = sample.cwnd.checked_sub(least).filter(|given| *given > 0)?;
+        Some(Offer { turn, index, cwnd: least, rate: sample.rate_floor(given) })
+    }
+
+    /// Short transfers and those that still search for their rate are no stunts.
+    fn is_elephant(&self) -> bool {
+        let is_long = |s: &Sample| s.delivered >= ELEPHANT && s.phase != Phase::SlowStart;
+        self.sample.as_ref().is_some_and(is_long)
+    }
+
+    /// What the stunt has above its floor on average.
+    fn spare(&self) -> Rate {
+        let Part::Stunt { min_rate, .. } = self.part else { return Rate::ZERO };
+        let Some(sample) = self.sample.filter(|_| self.is_elephant()) else { return Rate::ZERO };
+        self.rate.saturating_sub(min_rate.max(sample.rate_floor(WINDOW_MIN)))
+    }
+
+    fn take(&mut self, now: Time) {
+        self.tally.taken += 1;
+        self.cut_at = Some(now);
+    }
+}
+
+impl Bundle {
+    /// A bundle without connections.
+    pub fn new(spec: &BundleSpec) -> Bundle {
+        Bundle { spec: *spec, members: Vec::new(), turn: 0 }
+    }
+
+    /// A connection is added; `None` if there are [`MEMBERS_MAX`].
+    pub fn join(&mut self, role: Role) -> Option<MemberId> {
+        let part = match role {
+            Role::Free(target) => Part::Free(Box::new(Free {
+                target,
+                controller: Controller::new(self.spec.algorithm),
+                forward: 0,
+                reverse: 0,
+                target_now: Rate::ZERO,
+                rate: Rate::ZERO,
+                watch: Watch::default(),
+            })),
+            Role::Stunt { weight, min_rate } => Part::Stunt { weight, min_rate, turn: self.turn },
+        };
+        let place = match self.members.iter().position(Option::is_none) {
+            Some(place) => place,
+            None if self.members.len() == MEMBERS_MAX => return None,
+            None => {
+                self.members.push(None);
+                self.members.len() - 1
+            }
+        };
+        self.members[place] = Some(Member {
+            part,
+            sample: None,
+            cut_at: None,
+            debt: None,
+            rate: Rate::ZERO,
+            measured: None,
+            tally: Tally::default(),
+        });
+        Some(MemberId(place))
+    }
+
+    /// A connection has ended; its place may be another one's.
+    ///
+    /// # Panics
+    /// If it is not there.
+    pub fn leave(&mut self, id: MemberId) {
+        let member = self.members[id.0].take();
+        assert!(member.is_some(), "a connection leaves its bundle once");
+    }
+
+    /// What a connection's sender knows now; with every ACK, after its window has changed.
+    pub fn handle_sample(&mut self, id: MemberId, sample: Sample) {
+        assert!(sample.rtt > Span::ZERO, "a round-trip time is positive");
+        self.member(id).sample = Some(sample);
+    }
+
+    /// A connection must cut its window, for the first time in its round-trip time, and its window is
+    /// still as in its last sample: says who does.
+    pub fn handle_signal(&mut self, now: Time, id: MemberId) -> Answer {
+        let reverse = self.spec.reverse;
+        let member = self.member(id);
+        member.tally.signals += 1;
+        let Some(sample) = member.sample else {
+            member.take(now);
+            return Answer::Own;
+        };
+        let answer = match &mut member.part {
+            Part::Free(free) => match free.controller.aim() {
+                Some(aim) => self.answer_in_part(now, id, &sample, aim),
+                None => {
+                    let is_due = advance(&mut free.forward, free.controller.gain().forward());
+                    match is_due && self.delegate(now, id, sample.own_cut()) {
+                        true => Answer::Delegated,
+                        false => Answer::Own,
+                    }
+                }
+            },
+            Part::Stunt { .. } => match self.furthest_above() {
+                Some(free) => self.give_back(now, free, &sample, reverse),
+                None => Answer::Own,
+            },
+        };
+        let member = self.member(id);
+        match answer {
+            Answer::Delegated => member.tally.delegated += 1,
+            Answer::Own | Answer::Shared(_) => member.take(now),
+        }
+        answer
+    }
+
+    /// The window in packets that a connection has to go down to for signals of others, if there is
+    /// one; to be asked with every ACK outside of recoveries.
+    pub fn take_cut(&mut self, now: Time, id: MemberId) -> Option<u32> {
+        let member = self.member(id);
+        let sample = member.sample?;
+        // A signal of its own came first: the cut for others waits for its next round-trip time.
+        if member.cut_at.is_some_and(|at| now.since(at) < sample.rtt) {
+            return None;
+        }
+        let cwnd = member.debt.take()?;
+        member.cut_at = Some(now);
+        member.tally.cuts += 1;
+        Some(cwnd.min(sample.cwnd))
+    }
+
+    /// When [`Bundle::handle_tick`] is due after a tick at `now`: the shortest round-trip time of a
+    /// free connection, at least 100 ms.
+    pub fn next_tick(&self, now: Time) -> Time {
+        let free = self.members.iter().flatten().filter(|m| matches!(m.part, Part::Free(_)));
+        let rtt = free.filter_map(|m| m.sample).map(|s| s.rtt).min();
+        now + rtt.map_or(INTERVAL_MIN, |rtt| rtt.max(INTERVAL_MIN))
+    }
+
+    /// Measures rates and decides gains.
+    pub fn handle_tick(&mut self, now: Time) {
+        let mut last = vec![None; self.members.len()];
+        for (member, last) in self.members.iter_mut().zip(&mut last) {
+            let Some((member, sample)) = member.as_mut().and_then(|m| m.sample.map(|s| (m, s)))
+            else {
+                continue;
+            };
+            let before = member.measured.replace((now, sample.delivered));
+            let Some((since, delivered)) = before.filter(|(at, _)| *at < now) else { continue };
+            let volume = sample.delivered.saturating_sub(delivered);
+            let rate = Rate::from_volume(volume, now.since(since));
+            member.rate = member.rate.smoothed(rate, RATE_PARTS);
+            *last = Some((now.since(since), rate));
+        }
+        let rates: Vec<Rate> =
+            self.members.iter().flatten().filter(|m| m.rate > Rate::ZERO).map(|m| m.rate).collect();
+        let mean = rates.iter().copied().sum::<Rate>() / (rates.len() as u64).max(1);
+        let spare: Rate = self.members.iter().flatten().map(Member::spare).sum();
+        let stunts = self
+            .members
+            .iter()
+            .flatten()
+            .filter(|m| matches!(m.part, Part::Stunt { .. }) && m.is_elephant());
+        let has_stunts = stunts.count() > 0;
+        for (member, last) in self.members.iter_mut().zip(last) {
+            let Some((member, (length, rate))) = member.as_mut().zip(last) else { continue };
+            let (Part::Free(free), Some(sample)) = (&mut member.part, member.sample) else {
+                continue;
+            };
+            let target = match &free.target {
+                Target::Trace(trace) => trace.at(now),
+                Target::Connections(count) => mean * u64::from(count.as_u32()),
+            };
+            let reachable = member.rate + spare;
+            let gain = free.controller.handle_interval(&Interval {
+                length,
+                target,
+                rate,
+                reachable,
+                rate_now: sample.rate_floor(sample.cwnd),
+                rate_least: sample.rate_floor(1),
+                kept: f64::from(sample.cwnd_cut) / f64::from(sample.cwnd.max(1)),
+            });
+            (free.target_now, free.rate) = (target, rate);
+            free.watch.handle_interval(&watch::Seen {
+                now,
+                length,
+                target,
+                rate,
+                gain,
+                has_stunts,
+                reachable,
+                tally: member.tally,
+            });
+        }
+    }
+
+    /// What is known of a free connection; `None` of a stunt.
+    pub fn status(&self, id: MemberId) -> Option<Status> {
+        let member = self.members[id.0].as_ref()?;
+        let Part::Free(free) = &member.part else { return None };
+        Some(Status {
+            target: free.target_now,
+            rate: free.rate,
+            gain: free.controller.gain(),
+            verdict: free.watch.verdict(),
+            tally: member.tally,
+        })
+    }
+
+    /// A connection's signals.
+    pub fn tally(&self, id: MemberId) -> Tally {
+        self.members[id.0].as_ref().map(|member| member.tally).unwrap_or_default()
+    }
+
+    fn member(&mut self, id: MemberId) -> &mut Member {
+        self.members[id.0].as_mut().expect("invariant: only members of the bundle are asked about")
+    }
+
+    /// Has stunts give up at least `need`, in their turns; says whether they can.
+    fn delegate(&mut self, now: Time, id: MemberId, need: Rate) -> bool {
+        let members = self.members.iter().enumerate();
+        let mut offers: Vec<Offer> =
+            members.filter_map(|(i, m)| m.as_ref()?.offer(now, i)).collect();
+        if offers.iter().map(|offer| offer.rate).sum::<Rate>() < need {
+            self.member(id).tally.refused += 1;
+            return false;
+        }
+        offers.sort_unstable();
+        let mut given = Rate::ZERO;
+        for offer in offers {
+            if given >= need {
+                break;
+            }
+            let rest = need.saturating_sub(given);
+            given += offer.rate;
+            // Who could not be asked for some time is not asked for all of it at once.
+            self.turn = offer.turn.max(self.turn);
+            let from = self.turn;
+            let member = self.member(MemberId(offer.index));
+            // The last one gives up only what is missing.
+            let exact = member.sample.map_or(0, |s| s.cwnd.saturating_sub(s.packets_ceil(rest)));
+            member.debt = Some(offer.cwnd.max(exact));
+            if let Part::Stunt { weight, turn, .. } = &mut member.part {
+                *turn = from + u64::from(weight.as_u32());
+            }
+        }
+        true
+    }
+
+    /// Has a free connection go down to its aim, and stunts give up what is missing.
+    fn answer_in_part(&mut self, now: Time, id: MemberId, sample: &Sample, aim: Rate) -> Answer {
+        let aim = sample.packets_ceil(aim).clamp(sample.cwnd_cut, sample.cwnd);
+        let given = sample.rate_floor(sample.cwnd - aim);
+        let rest = sample.own_cut().saturating_sub(given);
+        if aim == sample.cwnd_cut || !self.delegate(now, id, rest) {
+            return Answer::Own;
+        }
+        match aim == sample.cwnd {
+            true => Answer::Delegated,
+            false => Answer::Shared(aim),
+        }
+    }
+
+    /// The free connection that is furthest above its target, if one is to answer for a stunt.
+    fn furthest_above(&mut self) -> Option<MemberId> {
+        let above = |(i, m): (usize, &Option<Member>)| {
+            let member = m.as_ref()?;
+            let (Part::Free(free), Some(sample)) = (&member.part, member.sample) else {
+                return None;
+            };
+            let excess = free
+                .controller
+                .aim()
+                .map_or(Rate::ZERO, |aim| sample.rate_floor(sample.cwnd).saturating_sub(aim));
+            let gain = free.controller.gain();
+            let is_above = if free.controller.aim().is_some() {
+                excess > Rate::ZERO
+            } else {
+                gain < Gain::ZERO
+            };
+            is_above.then_some((gain, std::cmp::Reverse(excess), i))
+        };
+        let (.., index) = self.members.iter().enumerate().filter_map(above).min()?;
+        let id = MemberId(index);
+        let Part::Free(free) = &mut self.member(id).part else { return None };
+        let is_due = free.controller.aim().is_some()
+            || advance(&mut free.reverse, free.controller.gain().reverse());
+        is_due.then_some(id)
+    }
+
+    /// Has a free connection give up what a stunt would have, or as much of that as it can.
+    fn give_back(&mut self, now: Time, id: MemberId, stunt: &Sample, how: Reverse) -> Answer {
+        let need = stunt.own_cut();
+        let member = self.member(id);
+        let Some(sample) = member.sample.filter(|s| member.may_be_cut(now, s)) else {
+            return Answer::Own;
+        };
+        let Part::Free(free) = &member.part else { return Answer::Own };
+        let aim = free.controller.aim();
+        let aimed = aim.map_or(0, |aim| sample.packets_ceil(aim));
+        let least = sample.cwnd_cut.max(aimed).max(WINDOW_MIN);
+        if sample.cwnd <= least {
+            return Answer::Own;
+        }
+        let given = sample.rate_floor(sample.cwnd - least);
+        let exact = sample.cwnd.saturating_sub(sample.packets_ceil(need)).max(least);
+        let is_exact = how == Reverse::Exact || aim.is_some();
+        member.debt = Some(if is_exact { exact } else { least });
+        if given >= need {
+            return Answer::Delegated;
+        }
+        // What the free connection cannot give up, the stunt does.
+        let rest = stunt.packets_ceil(need.saturating_sub(given));
+        Answer::Shared(stunt.cwnd.saturating_sub(rest).max(stunt.cwnd_cut))
+    }
+}
+
+/// Adds a part of a signal; says whether they come to a whole one, which is then taken.
+fn advance(signals: &mut u32, part: u32) -> bool {
+    *signals += part;
+    let whole = Gain::ONE.forward();
+    let is_due = *signals >= whole;
+    if is_due {
+        *signals -= whole;
+    }
+    is_due
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,356 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const RTT: Span = Span::millis(100);
+/// So that a packet per round-trip time is 120 kbit/s.
+const PACKET: Bytes = Bytes::new(1_500);
+
+fn sample(cwnd: u32) -> Sample {
+    Sample {
+        cwnd,
+        cwnd_cut: (cwnd / 2).max(2),
+        packet: PACKET,
+        rtt: RTT,
+        delivered: Bytes::kb(1_000),
+        phase: Phase::Avoidance,
+    }
+}
+
+fn stunt(weight: u32, min_rate: Rate) -> Role {
+    Role::Stunt { weight: Weight::new(weight).unwrap(), min_rate }
+}
+
+fn free(mbit: u64) -> Role {
+    Role::Free(Target::Trace(Trace::constant(Rate::mbit(mbit)).unwrap()))
+}
+
+/// A bundle with one free connection of `cwnd` packets, which delegates everything, and stunts.
+fn bundle(cwnd: u32, stunts: &[(Role, u32)]) -> (Bundle, MemberId, Vec<MemberId>) {
+    let spec = BundleSpec { algorithm: Algorithm::OnOff, reverse: Reverse::Exact };
+    let mut bundle = Bundle::new(&spec);
+    let first = bundle.join(free(900)).unwrap();
+    bundle.handle_sample(first, sample(cwnd));
+    let mut ids = Vec::new();
+    for (role, cwnd) in stunts {
+        let id = bundle.join(role.clone()).unwrap();
+        bundle.handle_sample(id, sample(*cwnd));
+        ids.push(id);
+    }
+    run(&mut bundle, Time::ZERO, 3);
+    (bundle, first, ids)
+}
+
+/// Ticks some times; whoever is alone at a target that is never reached delegates everything.
+fn run(bundle: &mut Bundle, from: Time, ticks: u64) {
+    (0..ticks).for_each(|n| bundle.handle_tick(from + Span::millis(100) * n));
+}
+
+fn at(ms: u64) -> Time {
+    Time::ZERO + Span::millis(ms)
+}
+
+#[test]
+fn stunts_are_cut_in_turn_until_they_have_given_up_what_the_free_one_keeps() {
+    let (mut bundle, free, stunts) = bundle(20, &vec![(stunt(1, Rate::ZERO), 8); 4]);
+    let cut = |bundle: &mut Bundle, ms| -> Vec<Option<u32>> {
+        stunts.iter().map(|&id| bundle.take_cut(at(ms), id)).collect()
+    };
+    // 10 packets are to be given up, and each stunt can give 4.
+    assert_eq!(bundle.handle_signal(at(1_000), free), Answer::Delegated);
+    assert_eq!(cut(&mut bundle, 1_000), [Some(4), Some(4), Some(6), None]);
+    // Within their round-trip time the three are spared, and the fourth is not enough.
+    assert_eq!(bundle.handle_signal(at(1_050), free), Answer::Own);
+    assert_eq!(cut(&mut bundle, 1_050), [None; 4]);
+    // Then the turn begins with the fourth.
+    assert_eq!(bundle.handle_signal(at(1_200), free), Answer::Delegated);
+    assert_eq!(cut(&mut bundle, 1_200), [Some(4), Some(6), None, Some(4)]);
+    let Tally { signals, delegated, taken, refused, .. } = bundle.tally(free);
+    assert_eq!((signals, delegated, taken, refused), (3, 2, 1, 1));
+}
+
+#[test]
+fn equal_reductions_are_equal_in_rate_not_in_packets() {
+    let (mut bundle, free, stunts) = bundle(20, &vec![(stunt(1, Rate::ZERO), 8); 2]);
+    // The same window in a fifth of the time is five times the rate.
+    bundle.handle_sample(stunts[0], Sample { rtt: RTT / 5, ..sample(8) });
+    assert_eq!(bundle.handle_signal(at(1_000), free), Answer::Delegated);
+    assert_eq!(bundle.take_cut(at(1_000), stunts[0]), Some(6), "two packets are worth ten");
+    assert_eq!(bundle.take_cut(at(1_000), stunts[1]), None, "the first one gave up enough");
+}
+
+#[test]
+fn a_stunt_keeps_its_floor_and_one_of_twice_the_weight_is_cut_half_as_often() {
+    let floor = Rate::kbit(6 * 120);
+    let (mut bundle, free, stunts) =
+        bundle(4, &[(stunt(1, floor), 8), (stunt(1, Rate::ZERO), 8), (stunt(2, Rate::ZERO), 8)]);
+    let mut cuts = [0; 3];
+    for n in 0..60 {
+        let now = at(1_000 + 200 * n);
+        assert_eq!(bundle.handle_signal(now, free), Answer::Delegated);
+        for (id, cuts) in stunts.iter().zip(&mut cuts) {
+            if let Some(cwnd) = bundle.take_cut(now, *id) {
+                assert!(cwnd >= if *id == stunts[0] { 6 } else { 4 }, "the first one keeps six");
+                *cuts += 1;
+            }
+        }
+    }
+    assert_eq!(cuts[1], 2 * cuts[2], "{cuts:?}");
+}
+
+#[test]
+fn short_transfers_and_slow_start_are_no_stunts() {
+    for other in [
+        Sample { delivered: Bytes::kb(999), ..sample(100) },
+        Sample { phase: Phase::SlowStart, ..sample(100) },
+        Sample { phase: Phase::Recovery, ..sample(100) },
+    ] {
+        let (mut bundle, free, stunts) = bundle(10, &[(stunt(1, Rate::ZERO), 100)]);
+        bundle.handle_sample(stunts[0], other);
+        assert_eq!(bundle.handle_signal(at(1_000), free), Answer::Own);
+        bundle.handle_sample(stunts[0], sample(100));
+        assert_eq!(bundle.handle_signal(at(1_200), free), Answer::Delegated);
+    }
+}
+
+#[test]
+fn a_free_connection_above_its_target_answers_for_stunts() {
+    for (reverse, left) in [(Reverse::Exact, 36), (Reverse::Own, 20)] {
+        let spec = BundleSpec { algorithm: Algorithm::OnOff, reverse };
+        let mut bundle = Bundle::new(&spec);
+        // 40 packets are 4.8 Mbit/s.
+        let first = bundle.join(free(2)).unwrap();
+        let other = bundle.join(stunt(1, Rate::ZERO)).unwrap();
+        bundle.handle_sample(first, sample(40));
+        bundle.handle_sample(other, sample(8));
+        run(&mut bundle, Time::ZERO, 3);
+        assert_eq!(bundle.handle_signal(at(1_000), other), Answer::Delegated);
+        let cut = bundle.take_cut(at(1_001), first).unwrap();
+        assert!((left - 1..=left).contains(&cut), "{reverse:?} {cut}");
+        // Once in a round-trip time.
+        assert_eq!(bundle.handle_signal(at(1_050), other), Answer::Own);
+        // Of a stunt that has more, it answers a part: 20 of 40 packets, and the stunt 20.
+        bundle.handle_sample(first, sample(40));
+        bundle.handle_sample(other, sample(80));
+        let Answer::Shared(cwnd) = bundle.handle_signal(at(2_000), other) else {
+            panic!("the free connection has less than the stunt");
+        };
+        assert!((58..=60).contains(&cwnd), "{cwnd}");
+        assert_eq!(bundle.take_cut(at(2_001), first), Some(20));
+    }
+}
+
+#[test]
+fn a_tracking_connection_goes_down_to_its_aim_and_stunts_give_up_the_rest() {
+    let spec = BundleSpec { algorithm: Algorithm::Track, reverse: Reverse::Exact };
+    let mut bundle = Bundle::new(&spec);
+    // 30 packets are 3.6 Mbit/s; it has 40, and would keep 20 of them.
+    let target = Target::Trace(Trace::constant(Rate::kbit(3_600)).unwrap());
+    let first = bundle.join(Role::Free(target)).unwrap();
+    let other = bundle.join(stunt(1, Rate::ZERO)).unwrap();
+    for n in 0..2 {
+        let delivered = Bytes::kb(1_000) + Rate::kbit(3_600) * Span::millis(100) * n;
+        bundle.handle_sample(first, Sample { delivered, ..sample(40) });
+        bundle.handle_sample(other, sample(30));
+        bundle.handle_tick(at(100 * n));
+    }
+    let Answer::Shared(cwnd) = bundle.handle_signal(at(1_000), first) else {
+        panic!("it answers in part");
+    };
+    assert!((30..=31).contains(&cwnd), "{cwnd}");
+    assert_eq!(bundle.take_cut(at(1_001), other), Some(20), "ten of the twenty");
+    // Below its aim it gives up nothing, and nothing for a stunt.
+    bundle.handle_sample(first, sample(24));
+    assert_eq!(bundle.handle_signal(at(2_000), other), Answer::Own);
+    bundle.handle_sample(other, sample(60));
+    assert_eq!(bundle.handle_signal(at(3_000), first), Answer::Delegated);
+}
+
+#[test]
+fn a_stunts_own_signal_comes_before_what_it_owes() {
+    let (mut bundle, free, stunts) = bundle(10, &[(stunt(1, Rate::ZERO), 40)]);
+    assert_eq!(bundle.handle_signal(at(1_000), free), Answer::Delegated);
+    assert_eq!(bundle.handle_signal(at(1_001), stunts[0]), Answer::Own);
+    bundle.handle_sample(stunts[0], sample(20));
+    assert_eq!(bundle.take_cut(at(1_050), stunts[0]), None);
+    assert_eq!(bundle.take_cut(at(1_101), stunts[0]), Some(20), "it has given up as much already");
+}
+
+#[test]
+fn an_unreachable_target_is_called_so_with_the_reason() {
+    let verdict = |stunts: &[(Role, u32)], each_tick: Bytes| {
+        let (mut bundle, free, _) = bundle(10, stunts);
+        for n in 0..200 {
+            let delivered = Bytes::kb(1_000) + each_tick * n;
+            bundle.handle_sample(free, Sample { delivered, ..sample(10) });
+            bundle.handle_tick(at(1_000 + n * 100));
+        }
+        bundle.status(free).unwrap().verdict
+    };
+    // The target is 900 Mbit/s: 11.25 MB in 100 ms.
+    assert_eq!(verdict(&[], Bytes::kb(10)), Verdict::Unreachable(Reason::NoStunts));
+    let poor = [(stunt(1, Rate::ZERO), 8)];
+    assert_eq!(verdict(&poor, Bytes::kb(10)), Verdict::Unreachable(Reason::StuntsAtFloor));
+    assert_eq!(verdict(&poor, Bytes::kb(11_250)), Verdict::Held);
+}
+
+#[test]
+fn a_target_of_so_many_connections_is_so_many_mean_rates() {
+    let spec = BundleSpec { algorithm: Algorithm::Pi, reverse: Reverse::Exact };
+    let mut bundle = Bundle::new(&spec);
+    let two = Target::Connections(Weight::new(2).unwrap());
+    let ids = [
+        bundle.join(Role::Free(two)).unwrap(),
+        bundle.join(stunt(1, Rate::ZERO)).unwrap(),
+        bundle.join(stunt(1, Rate::ZERO)).unwrap(),
+    ];
+    for n in 0..100 {
+        for (id, mbit) in ids.into_iter().zip([3, 1, 2]) {
+            let delivered = Rate::mbit(mbit) * Span::millis(100) * n;
+            bundle.handle_sample(id, Sample { delivered, ..sample(10) });
+        }
+        bundle.handle_tick(at(n * 100));
+    }
+    let target = bundle.status(ids[0]).unwrap().target.as_mbit_f64();
+    assert!((target - 4.0).abs() < 0.01, "{target}");
+}
+
+#[test]
+fn places_are_used_anew_and_bounded() {
+    let (mut bundle, free, stunts) = bundle(10, &[(stunt(1, Rate::ZERO), 40)]);
+    bundle.leave(stunts[0]);
+    assert_eq!(bundle.handle_signal(at(1_000), free), Answer::Own);
+    assert_eq!(bundle.join(stunt(1, Rate::ZERO)), Some(stunts[0]));
+    for _ in 2..MEMBERS_MAX {
+        bundle.members.push(None);
+    }
+    bundle.members.iter_mut().for_each(|m| *m = m.take().or(bundle_member()));
+    assert_eq!(bundle.join(stunt(1, Rate::ZERO)), None);
+}
+
+fn bundle_member() -> Option<Member> {
+    let (bundle, _, _) = bundle(10, &[]);
+    bundle.members.into_iter().next().flatten()
+}
+
+/// What happens to a connection: an ACK with its window, or a signal.
+#[derive(Clone, Debug)]
+struct Happening {
+    member: usize,
+    after: Span,
+    cwnd: u32,
+    rtt: Span,
+    is_signal: bool,
+    phase: Phase,
+}
+
+fn happenings(members: usize) -> impl Strategy<Value = Vec<Happening>> {
+    let phase = prop_oneof![8 => Just(Phase::Avoidance), 1 => Just(Phase::SlowStart),
+        1 => Just(Phase::Recovery)];
+    let one = (0..members, 0u64..30, 2u32..200, 5u64..300, any::<bool>(), phase);
+    let make = |(member, ms, cwnd, rtt_ms, is_signal, phase)| Happening {
+        member,
+        after: Span::millis(ms),
+        cwnd,
+        rtt: Span::millis(rtt_ms),
+        is_signal,
+        phase,
+    };
+    prop::collection::vec(one.prop_map(make), 1..300)
+}
+
+proptest! {
+    #[test]
+    fn delegation_keeps_its_promises(
+        happenings in happenings(9),
+        floors in prop::collection::vec(0u64..3_000_000, 6),
+        weights in prop::collection::vec(1u32..4, 6),
+        algorithm in 0..3usize,
+    ) {
+        let algorithm = Algorithm::ALL[algorithm].1;
+        let mut bundle = Bundle::new(&BundleSpec { algorithm, reverse: Reverse::Exact });
+        let mut ids: Vec<MemberId> =
+            [1, 8, 60].map(|mbit| bundle.join(free(mbit)).unwrap()).to_vec();
+        for (floor, weight) in floors.iter().zip(&weights) {
+            ids.push(bundle.join(stunt(*weight, Rate::bps(*floor))).unwrap());
+        }
+        let (mut now, mut ticked) = (at(0), at(0));
+        let mut cut_at = vec![None; ids.len()];
+        for happening in happenings {
+            let Happening { member, after, cwnd, rtt, is_signal, phase } = happening;
+            now = now + after;
+            let id = ids[member];
+            let sample = Sample { rtt, phase, ..sample(cwnd) };
+            bundle.handle_sample(id, sample);
+            if is_signal {
+                let before = bundle.clone();
+                let answer = bundle.handle_signal(now, id);
+                if answer != Answer::Delegated {
+                    cut_at[member] = Some(now);
+                }
+                check_reductions(&before, &bundle, id, answer)?;
+            } else if let Some(to) = bundle.take_cut(now, id) {
+                prop_assert!(to >= 2 && to <= cwnd.max(2));
+                let is_late = cut_at[member].is_none_or(|at| now.since(at) >= rtt);
+                prop_assert!(is_late, "two cuts within a round-trip time");
+                cut_at[member] = Some(now);
+            }
+            if now >= ticked {
+                bundle.handle_tick(now);
+                ticked = bundle.next_tick(now);
+            }
+            for &id in &ids {
+                let Tally { signals, delegated, taken, refused, .. } = bundle.tally(id);
+                prop_assert_eq!(signals, delegated + taken);
+                prop_assert!(refused <= taken);
+                if let Some(status) = bundle.status(id) {
+                    prop_assert!(status.gain.as_f64().abs() <= 1.0);
+                }
+            }
+        }
+    }
+}
+
+/// What debts came with one signal, compared with what the one that had it would have given up.
+fn check_reductions(
+    before: &Bundle,
+    after: &Bundle,
+    id: MemberId,
+    answer: Answer,
+) -> Result<(), TestCaseError> {
+    let members = before.members.iter().flatten().zip(after.members.iter().flatten());
+    let given: Vec<f64> = members
+        .filter(|(a, b)| a.debt != b.debt)
+        .map(|(_, member)| {
+            let sample = member.sample.unwrap();
+            let packets = f64::from(sample.cwnd - member.debt.unwrap());
+            packets * PACKET.as_u64() as f64 * 8.0 / sample.rtt.as_secs_f64()
+        })
+        .collect();
+    let member = after.members[id.0].as_ref().unwrap();
+    let sample = member.sample.unwrap();
+    let packets = f64::from(sample.cwnd - sample.cwnd_cut);
+    let need = packets * PACKET.as_u64() as f64 * 8.0 / sample.rtt.as_secs_f64();
+    let sum: f64 = given.iter().sum();
+    let own = match answer {
+        Answer::Own => {
+            prop_assert!(given.is_empty());
+            return Ok(());
+        }
+        Answer::Shared(cwnd) => {
+            prop_assert!(cwnd >= sample.cwnd_cut && cwnd <= sample.cwnd);
+            f64::from(sample.cwnd - cwnd) * PACKET.as_u64() as f64 * 8.0 / sample.rtt.as_secs_f64()
+        }
+        Answer::Delegated => 0.0,
+    };
+    // Rates are rounded to whole bits per second, once for each stunt.
+    prop_assert!(sum + own >= need - 10.0, "{sum} {own} {need}");
+    if matches!(member.part, Part::Free(_)) {
+        let need = need - own;
+        let largest = given.iter().copied().fold(0.0, f64::max);
+        prop_assert!(sum - need < largest + 10.0, "{given:?} {need}");
+    } else {
+        prop_assert_eq!(given.len(), 1, "one free connection answers");
+    }
+    Ok(())
+}

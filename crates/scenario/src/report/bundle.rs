@@ -1,0 +1,188 @@
+//! How well free connections held their targets, and what that cost their stunts.
+
+use fairweir_core::delegate::{Algorithm, Status, Tally, Verdict, Why};
+use fairweir_core::units::{Rate, Time};
+use serde::Serialize;
+
+use super::{Run, WINDOW, WINDOW_BINS, rounded};
+use crate::{Bundle, Scenario};
+
+/// What a bundle did; bounded by the length of the run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BundleSamples {
+    free: Vec<FreeSamples>,
+    /// Signals of all its stunts, those that have ended included.
+    pub stunts: Tally,
+}
+
+/// What the free connections of a group did.
+#[derive(Clone, Debug, PartialEq)]
+struct FreeSamples {
+    /// Sums and counts of targets in each window.
+    targets: Vec<(f64, u32)>,
+    gain: (f64, u32),
+    verdict: Verdict,
+    signals: Tally,
+}
+
+/// How a bundle did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Bundled {
+    /// Its name.
+    pub name: String,
+    /// How gains were decided.
+    pub controller: &'static str,
+    /// Each group with a target.
+    pub free: Vec<BundledFree>,
+    /// Signals of all stunts over the whole run.
+    pub stunts: Tally,
+}
+
+/// How the connections of a free group did; rates are per connection.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BundledFree {
+    /// Name of the group.
+    pub group: String,
+    /// Mean target over the scored windows; `None` if there are none, or it is not known.
+    #[serde(rename = "target_bps")]
+    pub target: Option<Rate>,
+    /// Mean rate over the same windows.
+    #[serde(rename = "rate_bps")]
+    pub rate: Rate,
+    /// Root of the mean squared difference of rate and target over windows of 1 s, by the mean
+    /// target.
+    pub error_rms: Option<f64>,
+    /// Mean part of the signals that was delegated, negative if stunts' signals were.
+    pub gain: Option<f64>,
+    /// Its signals over the whole run.
+    pub signals: Tally,
+    /// Whether the bundle held the target at the end.
+    pub verdict: &'static str,
+    /// Why it could not, if it could not.
+    pub reason: Option<&'static str>,
+    /// Where the target is not what was requested.
+    pub changes: Vec<TargetChange>,
+    /// Of each window, scored or not: its begin in seconds, the target if it is known, and the rate.
+    #[serde(skip)]
+    pub over_time: Vec<(f64, Option<Rate>, Rate)>,
+}
+
+/// A point at which the target was lowered to what is feasible.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TargetChange {
+    /// When.
+    pub at_s: f64,
+    /// What was requested.
+    #[serde(rename = "requested_bps")]
+    pub requested: Rate,
+    /// What the target is.
+    #[serde(rename = "feasible_bps")]
+    pub feasible: Rate,
+    /// `slope` or `region`.
+    pub why: &'static str,
+}
+
+impl BundleSamples {
+    /// Nothing recorded yet of a bundle.
+    pub fn new(scenario: &Scenario, bundle: &Bundle) -> BundleSamples {
+        let windows = scenario.duration.as_nanos().div_ceil(WINDOW.as_nanos()) as usize;
+        let free = FreeSamples {
+            targets: vec![(0.0, 0); windows],
+            gain: (0.0, 0),
+            verdict: Verdict::Unknown,
+            signals: Tally::default(),
+        };
+        BundleSamples { free: vec![free; bundle.free.len()], stunts: Tally::default() }
+    }
+
+    /// What the `nth` free group's target was at a tick.
+    pub fn record_target(&mut self, at: Time, nth: usize, target: Rate) {
+        let window = (at.as_nanos() / WINDOW.as_nanos()) as usize;
+        if let Some((sum, count)) = self.free[nth].targets.get_mut(window) {
+            *sum += target.as_bps() as f64;
+            *count += 1;
+        }
+    }
+
+    /// What was known of a connection of the `nth` free group at a tick.
+    pub fn record(&mut self, at: Time, nth: usize, status: &Status) {
+        self.record_target(at, nth, status.target);
+        let free = &mut self.free[nth];
+        free.gain = (free.gain.0 + status.gain.as_f64(), free.gain.1 + 1);
+        free.verdict = status.verdict;
+    }
+
+    /// All signals of a connection of the `nth` free group, when it is over.
+    pub fn record_signals(&mut self, nth: usize, tally: Tally) {
+        self.free[nth].signals = self.free[nth].signals + tally;
+    }
+
+    /// Judges what was recorded; `scored` are the numbers of the windows that count.
+    pub(super) fn judge(&self, run: &Run<'_>, bundle: &Bundle, scored: &[usize]) -> Bundled {
+        let controller = bundle.delegation.map_or("none", |spec| {
+            let named = Algorithm::ALL.iter().find(|(_, a)| *a == spec.algorithm);
+            named.map_or("none", |(name, _)| *name)
+        });
+        let free = self.free.iter().enumerate();
+        Bundled {
+            name: bundle.name.clone(),
+            controller,
+            free: free.map(|(nth, free)| free.judge(run, bundle, nth, scored)).collect(),
+            stunts: self.stunts,
+        }
+    }
+}
+
+impl FreeSamples {
+    fn judge(&self, run: &Run<'_>, bundle: &Bundle, nth: usize, scored: &[usize]) -> BundledFree {
+        let free = &bundle.free[nth];
+        let flows = run.scenario.flows.iter().filter(|flow| flow.group == free.group);
+        let connections: u32 = flows.map(|flow| flow.connections).sum();
+        let rate = |window: usize| {
+            let bins = window * WINDOW_BINS..(window + 1) * WINDOW_BINS;
+            run.samples.rate(free.group, bins) / u64::from(connections.max(1))
+        };
+        let target = |window: usize| {
+            let (sum, count) = self.targets[window];
+            (count > 0).then(|| sum / f64::from(count))
+        };
+        let pairs: Vec<(f64, f64)> =
+            scored.iter().filter_map(|&w| Some((target(w)?, rate(w).as_bps() as f64))).collect();
+        let count = pairs.len() as f64;
+        let mean = |of: &dyn Fn(&(f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>() / count;
+        let mean_target = mean(&|(target, _)| *target);
+        let squares = mean(&|(target, rate)| (rate - target) * (rate - target));
+        let has_target = !pairs.is_empty();
+        let rates: Rate = scored.iter().map(|&w| rate(w)).sum();
+        BundledFree {
+            group: run.scenario.groups[free.group].name.clone(),
+            target: has_target.then(|| Rate::bps(mean_target.round() as u64)),
+            rate: rates / (scored.len() as u64).max(1),
+            error_rms: has_target.then(|| rounded(squares.sqrt() / mean_target, 4)),
+            gain: (self.gain.1 > 0).then(|| rounded(self.gain.0 / f64::from(self.gain.1), 4)),
+            signals: self.signals,
+            verdict: self.verdict.name(),
+            reason: self.verdict.reason(),
+            changes: changes(free),
+            over_time: (0..run.scenario.duration.as_nanos() / WINDOW.as_nanos())
+                .map(|w| {
+                    let target = target(w as usize).map(|target| Rate::bps(target as u64));
+                    ((WINDOW * w).as_secs_f64(), target, rate(w as usize))
+                })
+                .collect(),
+        }
+    }
+}
+
+fn changes(free: &crate::FreeGroup) -> Vec<TargetChange> {
+    let change = |change: &fairweir_core::delegate::Change| TargetChange {
+        at_s: rounded(change.at.as_secs_f64(), 3),
+        requested: change.requested,
+        feasible: change.feasible,
+        why: match change.why {
+            Why::Slope => "slope",
+            Why::Region => "region",
+        },
+    };
+    free.changes.iter().map(change).collect()
+}
