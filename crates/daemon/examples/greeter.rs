@@ -54,7 +54,13 @@ impl Service for Greeter {
         Answer::value(&format!("{}, {name}", self.greeting))
     }
 
-    fn reload(&mut self, dry: bool, _: Time, _: &mut Progress<'_>) -> Result<String, String> {
+    fn reload(
+        &mut self,
+        dry: bool,
+        _force: bool,
+        _: Time,
+        _: &mut Progress<'_>,
+    ) -> Result<String, String> {
         let greeting = read(&self.file).map_err(|e| e.to_string())?;
         if !dry {
             self.greeting = greeting;

@@ -38,6 +38,15 @@ pub enum Error {
         /// Its permissions.
         mode: u32,
     },
+    /// Another process keeps its state there.
+    #[error(
+        "{path} is the state directory of another fairweir, perhaps of another network namespace; \
+         choose another --state-dir"
+    )]
+    StateInUse {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Another process listens at the socket.
     #[error(
         "another process listens at {path}, perhaps a daemon of another network namespace; choose \

@@ -35,5 +35,5 @@ pub use metrics::Metrics;
 pub use run_dir::{control_socket, instances, metrics_socket, status_socket};
 pub use server::{Access, Peer};
 pub use service::{Progress, Service, Spec, run};
-pub use state_dir::StateDir;
+pub use state_dir::{StateDir, StateLock};
 pub use wire::{Answer, Reply, Request, as_line};

@@ -141,7 +141,7 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
     options.open(path)
 }
 
-fn is_at(file: &File, path: &Path) -> bool {
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(opened), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else {
         return false;
     };
@@ -157,8 +157,8 @@ fn pid_in(mut file: &File) -> i32 {
 
 /// Begins the names of the locks of devices.
 const DEVICE: &str = "dev:";
-const TRIES_MAX: u32 = 5;
-const TRY_PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const TRIES_MAX: u32 = 5;
+pub(crate) const TRY_PAUSE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {

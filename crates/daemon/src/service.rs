@@ -54,13 +54,14 @@ pub trait Service {
     ) -> Answer;
 
     /// Reads the configuration again and takes over what changed; `dry_run` only says what would
-    /// change. A wrong configuration changes nothing.
+    /// change, `force` does also what looks like a mistake. A wrong configuration changes nothing.
     ///
     /// # Errors
     /// Why the old one stays in force.
     fn reload(
         &mut self,
         dry_run: bool,
+        force: bool,
         now: Time,
         progress: &mut Progress<'_>,
     ) -> Result<String, String>;
@@ -206,7 +207,7 @@ impl<S: Service> Frame<'_, S> {
             if self.reload_at.is_some_and(|at| now >= at) {
                 self.reload_at = None;
                 // The outcome is logged, and the service keeps an error for its status.
-                let _ = self.reload(None, false, now);
+                let _ = self.reload(None, false, false, now);
             }
             if now >= self.service.deadline() {
                 self.service.handle_tick(now)?;
@@ -248,8 +249,8 @@ impl<S: Service> Frame<'_, S> {
                 self.service.handle_request(request, peer, now, &mut progress)
             }
             Ok(Parsed::Common(Request::Status)) => self.service.status(now),
-            Ok(Parsed::Common(Request::Reload { dry_run })) => {
-                Answer::outcome(self.reload(Some(peer), dry_run, now))
+            Ok(Parsed::Common(Request::Reload { dry_run, force })) => {
+                Answer::outcome(self.reload(Some(peer), dry_run, force, now))
             }
             Ok(Parsed::Common(Request::Metrics { top })) => match self.service.metrics(top, now) {
                 Ok(text) => Answer::value(&text),
@@ -264,9 +265,15 @@ impl<S: Service> Frame<'_, S> {
         }
     }
 
-    fn reload(&mut self, peer: Option<Peer>, dry_run: bool, now: Time) -> Result<String, String> {
+    fn reload(
+        &mut self,
+        peer: Option<Peer>,
+        dry_run: bool,
+        force: bool,
+        now: Time,
+    ) -> Result<String, String> {
         let mut progress = progress(self.server, self.watchdog, self.clock, peer);
-        let outcome = self.service.reload(dry_run, now, &mut progress);
+        let outcome = self.service.reload(dry_run, force, now, &mut progress);
         self.has_reloaded |= !dry_run;
         match &outcome {
             _ if dry_run => {}

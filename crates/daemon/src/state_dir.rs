@@ -2,15 +2,26 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
 
 use fairweir_config::{file, output};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 
+use crate::lock::{TRIES_MAX, TRY_PAUSE, is_at};
 use crate::{Error, run_dir};
 
 /// A directory of files that only this user may change.
 #[derive(Clone, Debug)]
 pub struct StateDir {
     path: PathBuf,
+}
+
+/// The exclusive right to change a state directory, whatever the run directory and the network
+/// namespace; given back when it drops, and by a process that is killed.
+#[derive(Debug)]
+pub struct StateLock {
+    _held: Flock<File>,
 }
 
 impl StateDir {
@@ -55,6 +66,46 @@ impl StateDir {
     }
 }
 
+impl StateDir {
+    /// Takes the right to change the directory, which is created if it does not exist.
+    ///
+    /// # Errors
+    /// [`Error::StateInUse`] if another process has it.
+    pub fn lock(&self) -> Result<StateLock, Error> {
+        run_dir::ensure(&self.path, 0o700)?;
+        let attempted = || format!("lock {}", self.path.display());
+        let mut dir = File::open(&self.path).map_err(|e| Error::io(attempted(), e))?;
+        // A process that was killed may not have given it back yet.
+        for _ in 0..TRIES_MAX {
+            match Flock::lock(dir, FlockArg::LockExclusiveNonblock) {
+                Ok(locked) => return Ok(StateLock { _held: locked }),
+                Err((again, Errno::EWOULDBLOCK)) => dir = again,
+                Err((_, e)) => return Err(Error::io(attempted(), e.into())),
+            }
+            sleep(TRY_PAUSE);
+        }
+        Err(Error::StateInUse { path: self.path.clone() })
+    }
+
+    /// Syncs the names of its files to the disk, and its own.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn sync(&self) -> Result<(), Error> {
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        for dir in [self.path.as_path(), parent.unwrap_or(Path::new("."))] {
+            let synced = File::open(dir).and_then(|dir| dir.sync_all());
+            synced.map_err(|e| Error::io(format!("sync {}", dir.display()), e))?;
+        }
+        Ok(())
+    }
+
+    /// Whether an open file is the one of this name, not one that was removed or replaced since.
+    pub fn holds(&self, name: &str, file: &File) -> bool {
+        is_at(file, &self.path_of(name))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +127,21 @@ mod tests {
         let mode = fs::metadata(state.path_of("x.json")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path().join("deeper")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn one_process_at_a_time_may_change_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::new(&dir.path().join("state"));
+        let lock = state.lock().unwrap();
+        assert!(matches!(state.lock(), Err(Error::StateInUse { .. })));
+        drop(lock);
+        state.lock().unwrap();
+        state.sync().unwrap();
+        let file = state.append("x.json").unwrap();
+        assert!(state.holds("x.json", &file));
+        state.write("x.json", b"new").unwrap();
+        assert!(!state.holds("x.json", &file));
     }
 
     #[test]

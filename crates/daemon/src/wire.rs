@@ -16,6 +16,9 @@ pub enum Request {
         /// Check it and say what would change, without changing it.
         #[serde(default)]
         dry_run: bool,
+        /// Also if that looks like a mistake, such as a file that lost much of its contents.
+        #[serde(default)]
+        force: bool,
     },
     /// Remove everything from the kernel and exit.
     Off,
@@ -34,8 +37,10 @@ impl Request {
     /// Whether it changes something, so that clients with read access may not send it.
     pub(crate) fn changes_something(self) -> bool {
         match self {
-            Request::Status | Request::Metrics { .. } | Request::Reload { dry_run: true } => false,
-            Request::Reload { dry_run: false } | Request::Off => true,
+            Request::Status | Request::Metrics { .. } | Request::Reload { dry_run: true, .. } => {
+                false
+            }
+            Request::Reload { dry_run: false, .. } | Request::Off => true,
         }
     }
 }
@@ -137,13 +142,13 @@ mod tests {
     fn tags_are_those_of_the_requests() {
         let all = [
             Request::Status,
-            Request::Reload { dry_run: false },
+            Request::Reload { dry_run: false, force: true },
             Request::Off,
             Request::Metrics { top: 0 },
         ];
         let tags = all.map(|r| serde_json::to_value(r).unwrap()["request"].clone());
         assert_eq!(tags, Request::TAGS);
         let bare: Request = serde_json::from_str(r#"{"request":"reload"}"#).unwrap();
-        assert_eq!(bare, Request::Reload { dry_run: false });
+        assert_eq!(bare, Request::Reload { dry_run: false, force: false });
     }
 }

@@ -14,7 +14,8 @@ use fairweir_config::text;
 /// What is wrong with the configuration, or that no daemon answers.
 pub(crate) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
     let mut client = find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Change)?;
-    let message = client.tell(&Request::Reload { dry_run: args.dry_run }, &mut |_, _| ())?;
+    let message =
+        client.tell(&Request::Reload { dry_run: args.dry_run, force: false }, &mut |_, _| ())?;
     writeln!(text::stdout(), "{message}")?;
     Ok(())
 }

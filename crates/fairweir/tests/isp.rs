@@ -241,6 +241,46 @@ fn restarts_and_reloads() {
 }
 
 #[test]
+fn a_table_that_was_cut_off_and_a_second_daemon_are_refused() {
+    if !privileged() {
+        return;
+    }
+    let row = |n| format!("s{n},198.51.100.{n},home-20\n");
+    let table = |rows: std::ops::Range<u32>, end: &str| {
+        format!("name,addresses,plan\n{}{end}", rows.map(row).collect::<String>())
+    };
+    let access = access(&FILE.replace("version = 1", "version = 1\nsubscribers = \"all.csv\""));
+    access.write("all.csv", &table(0..100, "# end 100\n"));
+    let daemon = access.start();
+    let subscribers = || daemon.status()["subscribers"].as_u64().unwrap();
+    assert_eq!(subscribers(), 102);
+    for (text, wanted) in [
+        (table(0..99, ""), "all.csv has no end mark any more"),
+        (table(0..99, "# end 100\n"), "all.csv:101:1: end: 100 is not the number of rows"),
+        (table(0..80, "# end 80\n"), "20 of 102 subscribers are missing"),
+    ] {
+        access.write("all.csv", &text);
+        let refused = access.isp_refuses("reload");
+        assert!(refused.contains(wanted), "{refused}");
+        assert_eq!(subscribers(), 102, "{wanted}");
+    }
+    assert_eq!(access.isp("reload --force").trim(), "20 subscribers removed");
+    access.write("all.csv", &table(0..75, "# end 75\n"));
+    assert_eq!(access.isp("reload").trim(), "5 subscribers removed");
+    // Under another run directory nothing else keeps two daemons apart.
+    let second = access.at_router(|| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fairweir"));
+        command.arg("isp").arg("--config").arg(access.path("isp.toml"));
+        command.arg("--run-dir").arg(access.path("run-2"));
+        command.arg("--state-dir").arg(access.path("state")).output().unwrap()
+    });
+    let error = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1), "{error}");
+    assert!(error.contains("is the state directory of another fairweir"), "{error}");
+    access.isp("remove s1");
+}
+
+#[test]
 fn a_table_is_imported_whole_or_with_leave_its_good_rows() {
     if !privileged() {
         return;

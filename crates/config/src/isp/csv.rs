@@ -2,7 +2,8 @@
 //!
 //! The first line names the columns, in any order. Several addresses stand in one field, separated
 //! by spaces or semicolons. Fields may be quoted as in RFC 4180, but none holds a line break. Empty
-//! lines and lines that begin with `#` say nothing.
+//! lines and lines that begin with `#` say nothing, but `# end 1000` behind the last row, which says
+//! how many rows there are: so a file that was cut off is found.
 
 use std::collections::HashMap;
 
@@ -44,6 +45,8 @@ pub struct Table {
     pub rows: Vec<Row>,
     /// The others, by their lines.
     pub bad: Vec<BadRow>,
+    /// Whether it has an end mark.
+    pub has_end: bool,
 }
 
 const KEYS: [&str; 3] = ["name", "addresses", "plan"];
@@ -64,7 +67,9 @@ impl Table {
         let order = header_order(line, header.trim_start_matches('\u{feff}'))?;
         let mut table = Table::default();
         let mut seen: HashMap<String, usize> = HashMap::new();
+        let mut last = line;
         for (line, text) in lines {
+            last = line;
             match row(line, text, &order) {
                 Err(bad) => table.bad.push(bad),
                 Ok(row) => {
@@ -79,7 +84,28 @@ impl Table {
                 }
             }
         }
+        table.find_end(text, last);
         Ok(table)
+    }
+
+    /// Looks for the end mark behind the last row, and whether it is right.
+    fn find_end(&mut self, text: &str, last: usize) {
+        let marks = text.lines().enumerate().map(|(i, text)| (i + 1, text.trim()));
+        let mark = |(line, text): (usize, &str)| {
+            Some((line, text.strip_prefix("# end ")?.trim().parse::<usize>().ok()?))
+        };
+        let found = self.rows.len() + self.bad.len();
+        for (line, rows) in marks.filter_map(mark) {
+            let what = if line < last {
+                format!("rows follow, up to line {last}")
+            } else if rows != found {
+                format!("{rows} is not the number of rows, which is {found}")
+            } else {
+                self.has_end = true;
+                continue;
+            };
+            self.bad.push(bad(line, 1, "end", what));
+        }
     }
 }
 
@@ -228,6 +254,22 @@ mod tests {
             assert!(found.starts_with(wanted), "{found}");
         }
         assert_eq!(table.rows[1].bad("addresses", String::new()).column, 18);
+    }
+
+    #[test]
+    fn a_file_with_an_end_mark_is_whole_or_refused() {
+        let rows = "name,addresses,plan\na,192.0.2.1,slow\n# end of the north\nb,192.0.2.2,slow\n";
+        let read = |text: &str| {
+            let table = Table::read(text).unwrap();
+            (table.has_end, table.bad.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let (has_end, bad) = read(&format!("{rows}\n# end 2\n"));
+        assert!(has_end && bad.is_empty(), "{bad:?}");
+        assert_eq!(read(rows), (false, vec![]));
+        let (_, bad) = read(&format!("{rows}# end 3"));
+        assert_eq!(bad, ["5:1: end: 3 is not the number of rows, which is 2"]);
+        let (_, bad) = read(&format!("{rows}# end 3\nc,192.0.2.3,slow\n"));
+        assert_eq!(bad, ["5:1: end: rows follow, up to line 6"]);
     }
 
     #[test]

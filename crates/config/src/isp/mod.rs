@@ -49,6 +49,8 @@ pub struct IspFile {
     pub subscribers: Vec<(Origin, SubscriberSpec)>,
     /// The table of subscribers beside it.
     pub table: Option<PathBuf>,
+    /// Whether that has an end mark.
+    pub has_end: bool,
     /// For errors in it.
     table_text: Option<Text>,
 }
@@ -134,6 +136,7 @@ impl IspFile {
                 return Err(in_table(&text, bad));
             }
             file.table_text = Some(text.cleared());
+            file.has_end = rows.has_end;
             let rows = rows.rows.into_iter();
             file.subscribers.extend(rows.map(|row| {
                 (Origin::Table { line: row.line, columns: row.columns }, row.subscriber)
@@ -164,7 +167,7 @@ impl IspFile {
         let table = top.text("subscribers")?.map(|p| beside(path, &p.value));
         top.finish(&DOCUMENT_KEYS)?;
         let path = path.to_owned();
-        Ok(IspFile { path, text, isp, plans, subscribers, table, table_text: None })
+        Ok(IspFile { path, text, isp, plans, subscribers, table, has_end: false, table_text: None })
     }
 
     /// What is wrong with a record by the rules of the registry; `key` is one of a plan or of a

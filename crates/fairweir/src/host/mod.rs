@@ -135,7 +135,13 @@ impl Service for HostService {
         }
     }
 
-    fn reload(&mut self, dry_run: bool, now: Time, _: &mut Progress<'_>) -> Result<String, String> {
+    fn reload(
+        &mut self,
+        dry_run: bool,
+        _force: bool,
+        now: Time,
+        _: &mut Progress<'_>,
+    ) -> Result<String, String> {
         self.daemon.handle_reload(dry_run, now)
     }
 

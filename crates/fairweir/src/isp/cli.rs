@@ -204,6 +204,10 @@ pub(crate) struct ReloadArgs {
     /// Change nothing; print what would change.
     #[arg(long)]
     pub(super) dry_run: bool,
+    /// Also if more than a tenth of the subscribers, and more than ten, are missing from the files, or
+    /// the end mark of the table.
+    #[arg(long)]
+    pub(super) force: bool,
     #[command(flatten)]
     pub(super) run_dir: RunDir,
 }

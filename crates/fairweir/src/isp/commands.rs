@@ -49,7 +49,8 @@ pub(super) fn run(command: &IspCommand) -> anyhow::Result<()> {
         }
         IspCommand::Plan(PlanCommand::List(args)) => show::plans(args),
         IspCommand::Reload(args) => {
-            tell(&args.run_dir, &fairweir_daemon::Request::Reload { dry_run: args.dry_run })
+            let (dry_run, force) = (args.dry_run, args.force);
+            tell(&args.run_dir, &fairweir_daemon::Request::Reload { dry_run, force })
         }
         IspCommand::Revert(args) => revert(args),
         IspCommand::Status(args) => show::status(args),

@@ -26,6 +26,16 @@ pub(super) const TICK: Span = Span::secs(1);
 /// So many bad rows are told.
 const BAD_ROWS_MAX: usize = 1_000;
 
+/// A reload removes no more subscribers than these, or this part of all if that is more.
+const SHRINK_MAX: (usize, usize) = (10, 10);
+
+/// How the files are read again.
+#[derive(Clone, Copy, Debug)]
+struct Reload {
+    dry_run: bool,
+    force: bool,
+}
+
 /// Hears how many subscribers are done of how many.
 pub(super) type Progress<'p> = dyn FnMut(usize, usize) + 'p;
 
@@ -33,6 +43,8 @@ pub(super) type Progress<'p> = dyn FnMut(usize, usize) + 'p;
 pub(super) struct Daemon {
     path: PathBuf,
     table: Option<PathBuf>,
+    /// Whether the table had an end mark.
+    has_end: bool,
     pub(super) isp: IspSection,
     pub(super) registry: Registry,
     journal: Journal,
@@ -65,6 +77,7 @@ impl Daemon {
         let mut daemon = Daemon {
             path: file.path.clone(),
             table: file.table.clone(),
+            has_end: file.has_end,
             isp: file.isp.clone(),
             registry,
             journal,
@@ -140,16 +153,19 @@ impl Daemon {
         Ok(effects)
     }
 
-    /// Reads the file again and does what is different; a wrong file changes nothing.
+    /// Reads the file again and does what is different; a wrong file changes nothing, nor one that
+    /// seems to be cut off, unless `force`.
     ///
     /// # Errors
     /// Why the old one stays in force; it is kept for the status too.
     pub(super) fn reload(
         &mut self,
         dry_run: bool,
+        force: bool,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Effects> {
-        let done = self.take_over(Overlay::of(&self.registry), dry_run, progress);
+        let how = Reload { dry_run, force };
+        let done = self.take_over(Overlay::of(&self.registry), how, progress);
         if !dry_run {
             self.config_error = done.as_ref().err().map(chained);
         }
@@ -168,13 +184,13 @@ impl Daemon {
     ) -> anyhow::Result<Effects> {
         let mut overlay = Overlay::of(&self.registry);
         overlay.revert(names, all)?;
-        self.take_over(overlay, false, progress)
+        self.take_over(overlay, Reload { dry_run: false, force: true }, progress)
     }
 
     fn take_over(
         &mut self,
         overlay: Overlay,
-        dry_run: bool,
+        how: Reload,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Effects> {
         let file = IspFile::load(&self.path)?;
@@ -183,11 +199,14 @@ impl Daemon {
             bail!("isp.{key} differs from what runs; that needs a restart");
         }
         let effects = self.registry.effects_towards(&target);
-        if dry_run {
+        if !how.force {
+            self.check_whole(&file, &effects)?;
+        }
+        if how.dry_run {
             return Ok(effects);
         }
         self.kernel.apply(&effects, &target, progress)?;
-        self.table = file.table;
+        (self.table, self.has_end) = (file.table, file.has_end);
         let before = std::mem::replace(&mut self.registry, target);
         if Overlay::of(&before) != Overlay::of(&self.registry)
             && let Err(e) = self.journal.rewrite(&journal::all_edits(&self.registry))
@@ -198,6 +217,22 @@ impl Daemon {
             bail!("the journal cannot be written: {e}");
         }
         Ok(effects)
+    }
+
+    /// Refuses files that look as if they were cut off, as by a full disk.
+    fn check_whole(&self, file: &IspFile, effects: &Effects) -> anyhow::Result<()> {
+        if let Some(table) = file.table.as_ref().filter(|_| self.has_end && !file.has_end) {
+            let table = table.display();
+            bail!("{table} has no end mark any more; `fairweir isp reload --force` takes it over");
+        }
+        let [_, _, removed] = effects.counts();
+        let all = self.registry.subscribers().len();
+        if removed > SHRINK_MAX.0.max(all / SHRINK_MAX.1) {
+            bail!(
+                "{removed} of {all} subscribers are missing; `fairweir isp reload --force` removes them"
+            );
+        }
+        Ok(())
     }
 
     /// Adds or changes the subscribers of a table, row by row.

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use fairweir_config::isp::{PlanEntry, SubscriberSpec};
-use fairweir_daemon::StateDir;
+use fairweir_daemon::{StateDir, StateLock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tracing::warn;
@@ -54,6 +54,8 @@ pub(super) enum Edit {
 #[derive(Debug)]
 pub(super) struct Journal {
     dir: StateDir,
+    /// Two writers would overwrite what the other has acknowledged.
+    _lock: StateLock,
     path: PathBuf,
     file: File,
     length: u64,
@@ -65,12 +67,13 @@ impl Journal {
     /// Reads the journal in `dir`, and opens it for more.
     ///
     /// # Errors
-    /// If it cannot be read or written, others may write to it, or a line in its midst is not
-    /// understood.
+    /// If it cannot be read or written, others may write to it, another process has it open, or a
+    /// line in its midst is not understood.
     pub(super) fn open(dir: StateDir) -> anyhow::Result<(Journal, Overlay)> {
+        let lock = dir.lock()?;
         let (overlay, length, edits) = read(&dir)?;
         let (path, file) = (dir.path_of(FILE), dir.append(FILE)?);
-        let mut journal = Journal { dir, path, file, length, edits };
+        let mut journal = Journal { dir, _lock: lock, path, file, length, edits };
         let prepare = |journal: &mut Journal| -> io::Result<()> {
             journal.file.set_len(length)?;
             if length == 0 {
@@ -80,6 +83,8 @@ impl Journal {
         };
         let prepared = prepare(&mut journal);
         prepared.with_context(|| format!("cannot write {}", journal.path.display()))?;
+        // Else the file may be gone after a crash, with all that it keeps.
+        journal.dir.sync()?;
         Ok((journal, overlay))
     }
 
@@ -91,6 +96,12 @@ impl Journal {
         let mark = Mark { length: self.length, edits: self.edits };
         if edits.is_empty() {
             return Ok(mark);
+        }
+        if !self.dir.holds(FILE, &self.file) {
+            let path = self.path.display();
+            bail!(
+                "{path} was removed or replaced, or could not be opened again; restart the daemon"
+            );
         }
         let mut line = serde_json::to_vec(edits)?;
         line.push(b'\n');
@@ -131,15 +142,25 @@ impl Journal {
     /// Replaces the journal in one step.
     ///
     /// # Errors
-    /// If the disk refuses; then the old one stays.
+    /// If the disk refuses. Then the old one stays; or if the new one is there already but may be gone
+    /// after a crash, nothing more is kept.
     pub(super) fn rewrite(&mut self, edits: &[Edit]) -> anyhow::Result<()> {
         let mut text = HEADER.as_bytes().to_vec();
         if !edits.is_empty() {
             serde_json::to_writer(&mut text, edits)?;
             text.push(b'\n');
         }
-        self.dir.write(FILE, &text)?;
-        self.file = self.dir.append(FILE)?;
+        if let Err(e) = self.dir.write(FILE, &text) {
+            // It may be that only the directory could not be synced.
+            if self.dir.holds(FILE, &self.file) || self.dir.sync().is_err() {
+                return Err(e.into());
+            }
+        }
+        let file = self.dir.append(FILE)?;
+        if file.metadata()?.len() != text.len() as u64 {
+            bail!("{} was replaced; restart the daemon", self.path.display());
+        }
+        self.file = file;
         (self.length, self.edits) = (text.len() as u64, edits.len());
         Ok(())
     }
@@ -328,6 +349,7 @@ mod tests {
         let mark = journal.append(&[Edit::HidePlan("slow".into())]).unwrap();
         journal.take_back(mark);
         state.append(FILE).unwrap().write_all(b"[{\"set_su").unwrap();
+        drop(journal);
         let (mut journal, overlay) = Journal::open(state.clone()).unwrap();
         assert_eq!(overlay, Overlay::of(&registry));
         assert_eq!(overlay.subscribers["alice"], None);
@@ -336,9 +358,28 @@ mod tests {
         // Written anew it says the same, and takes more.
         journal.rewrite(&all_edits(&registry)).unwrap();
         journal.append(&[Edit::RevertSubscriber("alice".into())]).unwrap();
+        drop(journal);
         let (_, again) = Journal::open(state.clone()).unwrap();
         assert_eq!(again.subscribers.keys().collect::<Vec<_>>(), ["bob"]);
         assert_eq!(again.plans, overlay.plans);
+    }
+
+    #[test]
+    fn a_second_writer_is_refused_and_a_journal_that_was_replaced_keeps_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::new(dir.path());
+        let (mut journal, _) = Journal::open(state.clone()).unwrap();
+        let error = Journal::open(state.clone()).unwrap_err().to_string();
+        assert!(error.contains("is the state directory of another fairweir"), "{error}");
+        assert!(look(&state).is_ok());
+        state.write(FILE, HEADER.as_bytes()).unwrap();
+        let error = journal.append(&[Edit::HidePlan("slow".into())]).unwrap_err().to_string();
+        assert!(error.contains("was removed or replaced"), "{error}");
+        journal.rewrite(&[]).unwrap();
+        journal.append(&[Edit::HidePlan("slow".into())]).unwrap();
+        drop(journal);
+        let (_, overlay) = Journal::open(state).unwrap();
+        assert_eq!(overlay.plans["slow"], None);
     }
 
     #[test]

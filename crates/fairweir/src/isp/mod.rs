@@ -204,10 +204,11 @@ impl Service for Isp {
     fn reload(
         &mut self,
         dry_run: bool,
+        force: bool,
         _: Time,
         progress: &mut fairweir_daemon::Progress<'_>,
     ) -> Result<String, String> {
-        let done = self.daemon.reload(dry_run, &mut |done, of| progress.show(done, of));
+        let done = self.daemon.reload(dry_run, force, &mut |done, of| progress.show(done, of));
         let prefix = if dry_run { "dry run, nothing was changed: " } else { "" };
         let done = done.map(|effects| format!("{prefix}{}", in_words(&effects)));
         done.map_err(|e| chained(&e))

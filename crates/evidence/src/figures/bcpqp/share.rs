@@ -168,7 +168,12 @@ fn judge_8d(played: &Played) -> Judged {
         Claim::new("the rest beside them", "nothing", part(3, 11.0, 20.0), Band::AtMost(0.02)),
         Claim::new("weight 2 of 1:2", first, part(1, 15.0, 17.0), about(2.0 / 3.0)),
         Claim::new("weight 1 alone", first, part(0, 18.0, 20.0), Band::AtLeast(0.95)),
-        Claim::new("the rest alone again", "all", part(3, 32.0, 45.0), Band::AtLeast(0.98)),
+        Claim::new(
+            "the rest alone again, after 2 s",
+            "all",
+            part(3, 22.0, 45.0),
+            Band::AtLeast(0.98),
+        ),
         Claim::new("weight 2 alone, after 2 s", first, part(1, 47.0, 60.0), Band::AtLeast(0.95)),
     ];
     let files = over_time("figure-8d", &[nested()], played);
