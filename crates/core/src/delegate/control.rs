@@ -14,19 +14,15 @@
 //! connection has above its aim it gives up at the next signal, its own or a stunt's, and what is
 //! missing to the reduction that the signal asks for is given up by the other side. Source: Free and Stunts §III-A, eq. (3), (4); deviations: docs/papers/free-and-stunts.md.
 
-use serde::{Deserialize, Serialize};
-
 use crate::units::{Rate, Span};
 
 /// Which part of the signals is delegated, from −1 to 1: a fixed-point number, so that a kernel
 /// program and this crate decide alike.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gain(i32);
 
 /// How the gain is decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// 1 below the target's peak, −1 above it.
     OnOff,

@@ -7,7 +7,7 @@
 //! window, and so many stunts reduce theirs that the rates given up together are at least what the
 //! free connection would have given up. While it is above its target, signals of stunts are delegated
 //! to it (*reverse* delegation). A [`Controller`] per free connection decides which part of the
-//! signals is delegated.
+//! signals is delegated, or, under [`Algorithm::Track`], which part of each reduction.
 //!
 //! The caller reports each connection's window and round-trip time by [`Bundle::handle_sample`], asks
 //! [`Bundle::handle_signal`] at every congestion signal whether the connection answers it itself,
@@ -29,30 +29,29 @@
 use serde::Serialize;
 
 use crate::share::Weight;
-use crate::units::{Bytes, Rate, Span, Time};
+use crate::units::{Rate, Span, Time};
 
 mod control;
+mod member;
 mod trace;
 mod watch;
 
 pub use control::{Algorithm, Controller, Gain, Interval};
+pub use member::{Phase, Sample};
 pub use trace::{
     Bounds, Change, Point, Shape, TRACE_POINTS_MAX, TRACE_RATE_MAX, TRACE_TIME_MAX, Trace,
     TraceError, Why,
 };
 pub use watch::{Reason, Verdict};
 
+use member::{Free, Member, Offer, Part, WINDOW_MIN};
 use watch::Watch;
 
 /// The most connections of a bundle.
 pub const MEMBERS_MAX: usize = 16_384;
-/// A controller decides no more often than this. Source: ALGORITHMS: shorter intervals hold few
-/// packets of a connection of some Mbit/s.
+/// A controller decides no more often than this. In less time a connection of
+/// some Mbit/s delivers few packets.
 const INTERVAL_MIN: Span = Span::millis(100);
-/// A stunt has delivered at least so much: shorter transfers are not delayed.
-const ELEPHANT: Bytes = Bytes::kb(1_000);
-/// The least window that a cut leaves. Source: RFC 5681 (4).
-const WINDOW_MIN: u32 = 2;
 /// One part of so many of the newest interval counts for a connection's mean rate.
 const RATE_PARTS: u64 = 8;
 
@@ -101,34 +100,6 @@ pub enum Role {
 /// A connection of a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemberId(usize);
-
-/// What a sender knows of its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// Its window in packets.
-    pub cwnd: u32,
-    /// What its own congestion control would leave of that at a signal.
-    pub cwnd_cut: u32,
-    /// A full packet, as rates count it.
-    pub packet: Bytes,
-    /// The smoothed round-trip time.
-    pub rtt: Span,
-    /// What it has delivered in all, as rates count it.
-    pub delivered: Bytes,
-    /// What its window does.
-    pub phase: Phase,
-}
-
-/// What a window does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// It grows by slow start.
-    SlowStart,
-    /// It grows by congestion avoidance.
-    Avoidance,
-    /// It is being reduced, or a timeout has passed.
-    Recovery,
-}
 
 /// Who answers a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,104 +163,6 @@ pub struct Bundle {
     members: Vec<Option<Member>>,
     /// The turn of the stunt that was asked last.
     turn: u64,
-}
-
-#[derive(Clone, Debug)]
-struct Member {
-    part: Part,
-    sample: Option<Sample>,
-    /// When its window was last cut.
-    cut_at: Option<Time>,
-    /// The window that it has to go down to at its next ACK.
-    debt: Option<u32>,
-    rate: Rate,
-    measured: Option<(Time, Bytes)>,
-    tally: Tally,
-}
-
-#[derive(Clone, Debug)]
-enum Part {
-    Free(Box<Free>),
-    Stunt { weight: Weight, min_rate: Rate, turn: u64 },
-}
-
-#[derive(Clone, Debug)]
-struct Free {
-    target: Target,
-    controller: Controller,
-    /// Signals that should have been delegated and were not, in 2^-16.
-    forward: u32,
-    reverse: u32,
-    /// What the target was, and the rate, in the last interval.
-    target_now: Rate,
-    rate: Rate,
-    watch: Watch,
-}
-
-/// What a stunt can give up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Offer {
-    turn: u64,
-    index: usize,
-    cwnd: u32,
-    rate: Rate,
-}
-
-impl Sample {
-    /// The rate of so many packets per round-trip time, rounded down.
-    fn rate_floor(&self, packets: u32) -> Rate {
-        Rate::from_volume(self.packet * u64::from(packets), self.rtt)
-    }
-
-    /// What a signal of its own costs it.
-    fn own_cut(&self) -> Rate {
-        self.rate_floor(self.cwnd.saturating_sub(self.cwnd_cut)) + Rate::bps(1)
-    }
-
-    /// How many packets per round-trip time a rate is, rounded up unless that is for one bit/s.
-    fn packets_ceil(&self, rate: Rate) -> u32 {
-        let packet = self.packet.as_u64().max(1);
-        // One byte for what the product rounds off.
-        let packets = ((rate * self.rtt).as_u64() + 1).div_ceil(packet);
-        let packets = packets.min(u32::MAX.into()) as u32;
-        let fewer = packets.saturating_sub(1);
-        if self.rate_floor(fewer) + Rate::bps(1) >= rate { fewer } else { packets }
-    }
-}
-
-impl Member {
-    /// Whether it may be cut for others now.
-    fn may_be_cut(&self, now: Time, sample: &Sample) -> bool {
-        let is_fresh = self.cut_at.is_some_and(|at| now.since(at) < sample.rtt);
-        self.debt.is_none() && !is_fresh && sample.phase != Phase::Recovery
-    }
-
-    /// What a stunt can give up now.
-    fn offer(&self, now: Time, index: usize) -> Option<Offer> {
-        let Part::Stunt { min_rate, turn, .. } = self.part else { return None };
-        let sample = self.sample.filter(|s| self.is_elephant() && self.may_be_cut(now, s))?;
-        let least = sample.packets_ceil(min_rate).max(sample.cwnd_cut).max(WINDOW_MIN);
-        let given = sample.cwnd.checked_sub(least).filter(|given| *given > 0)?;
-        Some(Offer { turn, index, cwnd: least, rate: sample.rate_floor(given) })
-    }
-
-    /// Short transfers and those that still search for their rate are no stunts.
-    fn is_elephant(&self) -> bool {
-        let is_long = |s: &Sample| s.delivered >= ELEPHANT && s.phase != Phase::SlowStart;
-        self.sample.as_ref().is_some_and(is_long)
-    }
-
-    /// What the stunt has above its floor on average.
-    fn spare(&self) -> Rate {
-        let Part::Stunt { min_rate, .. } = self.part else { return Rate::ZERO };
-        let Some(sample) = self.sample.filter(|_| self.is_elephant()) else { return Rate::ZERO };
-        self.rate.saturating_sub(min_rate.max(sample.rate_floor(WINDOW_MIN)))
-    }
-
-    fn take(&mut self, now: Time) {
-        self.tally.taken += 1;
-        self.cut_at = Some(now);
-    }
 }
 
 impl Bundle {

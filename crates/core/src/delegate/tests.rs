@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::units::Bytes;
 
 const RTT: Span = Span::millis(100);
 /// So that a packet per round-trip time is 120 kbit/s.

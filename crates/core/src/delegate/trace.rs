@@ -9,8 +9,6 @@
 //! Properties, all tested: the feasible trace is never above the requested one; checking it again
 //! changes nothing; every segment obeys both bounds. Source: Free and Stunts §III-A, eq. (1), (2).
 
-use serde::{Deserialize, Serialize};
-
 use crate::units::{Bytes, Rate, Span, Time};
 
 /// The most points of a trace.
@@ -23,12 +21,11 @@ pub const TRACE_TIME_MAX: Time = Time::from_nanos(30 * 24 * 3_600 * 1_000_000_00
 const SINE_POINTS: u64 = 32;
 
 /// A rate at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     /// When.
     pub at: Time,
     /// What is requested then.
-    #[serde(rename = "rate_bps")]
     pub rate: Rate,
 }
 
@@ -195,11 +192,6 @@ impl Trace {
             Point { at: from + step * n, rate }
         };
         Trace::new(&(0..count).map(point).collect::<Vec<_>>(), Shape::Linear)
-    }
-
-    /// The points; two at one time are a step.
-    pub fn points(&self) -> &[Point] {
-        &self.0
     }
 
     /// The rate at a time; at a step the one after it.
@@ -398,7 +390,7 @@ mod tests {
     fn a_step_up_becomes_a_ramp_and_says_so() {
         let trace = Trace::new(&[at(0, 1_000), at(10_000, 2_200)], Shape::Step).unwrap();
         let (feasible, changes) = trace.feasible(&bounds(100_000));
-        assert_eq!(feasible.points(), [at(0, 1_000), at(10_000, 1_000), at(11_000, 2_200)]);
+        assert_eq!(feasible.0, [at(0, 1_000), at(10_000, 1_000), at(11_000, 2_200)]);
         assert_eq!(changes.len(), 1);
         assert_eq!((changes[0].at, changes[0].why), (at(10_000, 0).at, Why::Slope));
         assert_eq!(changes[0].requested, Rate::kbit(2_200));
@@ -408,7 +400,7 @@ mod tests {
     fn what_the_stunts_do_not_have_is_cut_off() {
         let trace = Trace::new(&[at(0, 1_000), at(10_000, 3_000)], Shape::Linear).unwrap();
         let (feasible, changes) = trace.feasible(&bounds(2_000));
-        assert_eq!(feasible.points(), [at(0, 1_000), at(5_000, 2_000), at(10_000, 2_000)]);
+        assert_eq!(feasible.0, [at(0, 1_000), at(5_000, 2_000), at(10_000, 2_000)]);
         assert_eq!(changes.len(), 1);
         assert_eq!((changes[0].why, changes[0].feasible), (Why::Region, Rate::kbit(2_000)));
         let (same, none) = trace.feasible(&bounds(3_000));
@@ -444,16 +436,16 @@ mod tests {
                 // A line between rounded points may round the other way.
                 prop_assert!(feasible.at(time).as_bps() <= trace.at(time).as_bps() + 1);
             }
-            for pair in feasible.points().windows(2) {
+            for pair in feasible.0.windows(2) {
                 prop_assert!(pair[0].at <= pair[1].at);
                 let most = pair[0].rate + bounds.rise(pair[1].at.since(pair[0].at));
                 prop_assert!(pair[1].rate <= most, "{pair:?}");
             }
-            prop_assert!(feasible.points().iter().all(|p| p.rate <= bounds.region));
+            prop_assert!(feasible.0.iter().all(|p| p.rate <= bounds.region));
             let (again, none) = feasible.feasible(&bounds);
-            prop_assert_eq!(again.points(), feasible.points());
+            prop_assert_eq!(&again, &feasible);
             prop_assert_eq!(none, Vec::new());
-            prop_assert_eq!(changes.is_empty(), feasible.points() == trace.points());
+            prop_assert_eq!(changes.is_empty(), feasible == trace);
         }
     }
 }

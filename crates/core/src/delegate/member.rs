@@ -1,0 +1,138 @@
+//! What a bundle knows of one connection, and what that one can give up.
+
+use super::control::Controller;
+use super::watch::Watch;
+use super::{Tally, Target};
+use crate::share::Weight;
+use crate::units::{Bytes, Rate, Span, Time};
+
+/// What a sender knows of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Its window in packets.
+    pub cwnd: u32,
+    /// What its own congestion control would leave of that at a signal.
+    pub cwnd_cut: u32,
+    /// A full packet, as rates count it.
+    pub packet: Bytes,
+    /// The smoothed round-trip time.
+    pub rtt: Span,
+    /// What it has delivered in all, as rates count it.
+    pub delivered: Bytes,
+    /// What its window does.
+    pub phase: Phase,
+}
+
+/// What a window does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It grows by slow start.
+    SlowStart,
+    /// It grows by congestion avoidance.
+    Avoidance,
+    /// It is being reduced, or a timeout has passed.
+    Recovery,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) part: Part,
+    pub(super) sample: Option<Sample>,
+    /// When its window was last cut.
+    pub(super) cut_at: Option<Time>,
+    /// The window that it has to go down to at its next ACK.
+    pub(super) debt: Option<u32>,
+    pub(super) rate: Rate,
+    pub(super) measured: Option<(Time, Bytes)>,
+    pub(super) tally: Tally,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Part {
+    Free(Box<Free>),
+    Stunt { weight: Weight, min_rate: Rate, turn: u64 },
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Free {
+    pub(super) target: Target,
+    pub(super) controller: Controller,
+    /// Signals that should have been delegated and were not, in 2^-16.
+    pub(super) forward: u32,
+    pub(super) reverse: u32,
+    /// What the target was, and the rate, in the last interval.
+    pub(super) target_now: Rate,
+    pub(super) rate: Rate,
+    pub(super) watch: Watch,
+}
+
+/// What a stunt can give up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Offer {
+    pub(super) turn: u64,
+    pub(super) index: usize,
+    pub(super) cwnd: u32,
+    pub(super) rate: Rate,
+}
+
+impl Sample {
+    /// The rate of so many packets per round-trip time, rounded down.
+    pub(super) fn rate_floor(&self, packets: u32) -> Rate {
+        Rate::from_volume(self.packet * u64::from(packets), self.rtt)
+    }
+
+    /// What a signal of its own costs it.
+    pub(super) fn own_cut(&self) -> Rate {
+        self.rate_floor(self.cwnd.saturating_sub(self.cwnd_cut)) + Rate::bps(1)
+    }
+
+    /// How many packets per round-trip time a rate is, rounded up unless that is for one bit/s.
+    pub(super) fn packets_ceil(&self, rate: Rate) -> u32 {
+        let packet = self.packet.as_u64().max(1);
+        // One byte for what the product rounds off.
+        let packets = ((rate * self.rtt).as_u64() + 1).div_ceil(packet);
+        let packets = packets.min(u32::MAX.into()) as u32;
+        let fewer = packets.saturating_sub(1);
+        if self.rate_floor(fewer) + Rate::bps(1) >= rate { fewer } else { packets }
+    }
+}
+
+impl Member {
+    /// Whether it may be cut for others now.
+    pub(super) fn may_be_cut(&self, now: Time, sample: &Sample) -> bool {
+        let is_fresh = self.cut_at.is_some_and(|at| now.since(at) < sample.rtt);
+        self.debt.is_none() && !is_fresh && sample.phase != Phase::Recovery
+    }
+
+    /// What a stunt can give up now.
+    pub(super) fn offer(&self, now: Time, index: usize) -> Option<Offer> {
+        let Part::Stunt { min_rate, turn, .. } = self.part else { return None };
+        let sample = self.sample.filter(|s| self.is_elephant() && self.may_be_cut(now, s))?;
+        let least = sample.packets_ceil(min_rate).max(sample.cwnd_cut).max(WINDOW_MIN);
+        let given = sample.cwnd.checked_sub(least).filter(|given| *given > 0)?;
+        Some(Offer { turn, index, cwnd: least, rate: sample.rate_floor(given) })
+    }
+
+    /// Short transfers and those that still search for their rate are no stunts.
+    pub(super) fn is_elephant(&self) -> bool {
+        let is_long = |s: &Sample| s.delivered >= ELEPHANT && s.phase != Phase::SlowStart;
+        self.sample.as_ref().is_some_and(is_long)
+    }
+
+    /// What the stunt has above its floor on average.
+    pub(super) fn spare(&self) -> Rate {
+        let Part::Stunt { min_rate, .. } = self.part else { return Rate::ZERO };
+        let Some(sample) = self.sample.filter(|_| self.is_elephant()) else { return Rate::ZERO };
+        self.rate.saturating_sub(min_rate.max(sample.rate_floor(WINDOW_MIN)))
+    }
+
+    pub(super) fn take(&mut self, now: Time) {
+        self.tally.taken += 1;
+        self.cut_at = Some(now);
+    }
+}
+
+/// A stunt has delivered at least so much: shorter transfers are not delayed.
+const ELEPHANT: Bytes = Bytes::kb(1_000);
+/// The least window that a cut leaves. Source: RFC 5681 (4).
+pub(super) const WINDOW_MIN: u32 = 2;
