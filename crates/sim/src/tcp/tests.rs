@@ -1,3 +1,4 @@
+use fairweir_core::delegate::Answer;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_scenario::CongestionControl::{self, Bbr, Cubic, Reno, Vegas};
 use fairweir_scenario::link::Buffer;
@@ -718,5 +719,57 @@ proptest! {
             trace
         };
         prop_assert_eq!(play(), play());
+    }
+}
+
+/// A Reno sender with ten packets in flight.
+fn ten_in_flight() -> Sender {
+    let spec = SenderSpec {
+        congestion_control: CongestionControl::Reno,
+        segment: Bytes::new(1_000),
+        paced: false,
+        seed: 1,
+    };
+    let mut sender = Sender::new(&spec);
+    sender.handle_established(Time::ZERO, Span::millis(100), Bytes::kb(1_000));
+    sender.write(Time::ZERO, None);
+    while sender.poll_transmit(Time::ZERO).is_some() {}
+    assert_eq!(sender.in_flight(), 10);
+    sender
+}
+
+#[test]
+fn a_loss_that_others_answer_leaves_the_window_and_one_in_part_what_is_said() {
+    let ack = Ack { last: 9, received: 7, payload: Bytes::kb(7), window: Bytes::kb(1_000) };
+    let now = Time::ZERO + Span::millis(100);
+    for (answer, ssthresh) in [(Answer::Own, 5), (Answer::Delegated, 10), (Answer::Shared(8), 8)] {
+        let mut sender = ten_in_flight();
+        let mut asked = 0;
+        sender.handle_ack_in_bundle(now, &ack, &mut || {
+            asked += 1;
+            answer
+        });
+        assert_eq!((asked, sender.ssthresh()), (1, Some(ssthresh)), "{answer:?}");
+    }
+}
+
+#[test]
+fn after_a_timeout_that_others_answer_the_window_grows_back_by_slow_start() {
+    for (answer, ssthresh) in [(Answer::Own, 5), (Answer::Delegated, 10)] {
+        let mut sender = ten_in_flight();
+        let mut asked = 0;
+        while sender.ssthresh().is_none() {
+            let now = sender.next_timeout().expect("packets are in flight");
+            sender.handle_timeout_in_bundle(now, &mut || {
+                asked += 1;
+                answer
+            });
+            while sender.poll_transmit(now).is_some() {}
+        }
+        assert_eq!((asked, sender.ssthresh()), (1, Some(ssthresh)), "{answer:?}");
+        assert!(sender.cwnd() <= 2, "it starts again: {}", sender.cwnd());
+        // The next timeout without an answer in between is none of the bundle's.
+        let now = sender.next_timeout().unwrap();
+        sender.handle_timeout_in_bundle(now, &mut || panic!("it is asked once"));
     }
 }
