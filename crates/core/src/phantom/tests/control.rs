@@ -36,7 +36,8 @@ struct Accepted {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Theorem 1, with magic: it may keep packets out, but never lets more in.
+    /// Theorem 1, with magic: it may keep packets out, but never lets more in, as long as the leaf is
+    /// not silent for a window.
     #[test]
     fn between_any_two_accepted_packets_a_leaf_gets_its_service_and_a_queue(
         share in shares(),
@@ -56,10 +57,18 @@ proptest! {
             accepted[packet.leaf].push(Accepted { at: packet.at, size: packet.size, served });
         }
         let room = u64::from(plan.limit) + grace(&plan);
+        let has_classes = plan.inners.iter().any(|inner| inner.is_priority);
+        let size_max = accepted.iter().flatten().map(|packet| packet.size).max().unwrap_or(0);
         for leaf in &accepted {
             for first in 0..leaf.len() {
                 let mut sum = 0;
+                let mut last_at = leaf[first].at;
                 for packet in &leaf[first..] {
+                    if packet.at - last_at >= plan.window {
+                        // Silent for a window it may be forgiven what it owes.
+                        break;
+                    }
+                    last_at = packet.at;
                     sum += packet.size;
                     let served = packet.served.wrapping_sub(leaf[first].served) >> 24;
                     let rate = (plan.rate * (packet.at - leaf[first].at)) >> 24;
@@ -67,8 +76,11 @@ proptest! {
                     let served = served.min(rate);
                     // Half a byte per packet is rounding's.
                     let slack = leaf.len() as u64 / 2 + 1;
+                    // A class after others may send a packet in two windows past its queue.
+                    let windows = (packet.at - leaf[first].at) / plan.window;
+                    let past = if has_classes { (windows + 1) * size_max } else { 0 };
                     prop_assert!(
-                        sum <= served + room + slack,
+                        sum <= served + room + slack + past,
                         "{sum} bytes accepted, {served} served, room for {room}"
                     );
                 }

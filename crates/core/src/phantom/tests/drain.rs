@@ -74,13 +74,19 @@ proptest! {
         let plan = hard(mbit, &share);
         let mut shaper = FluidShaper::new(Node::new(&share, &plan), &plan);
         let mut aggregate = Aggregate::new(&plan);
-        let (mut barely, mut count) = (0, 0);
+        let (mut barely, mut count, mut past, mut last_at) = (0, 0, 0, 0);
         for packet in packets(&plan, &steps) {
+            last_at = packet.at;
             shaper.advance(packet.at);
             let is_accepted = offer(&mut aggregate, &plan, packet) == Verdict::Pass;
             match shaper.fit(packet.leaf, packet.size, SLACK) {
                 Fit::Yes => prop_assert!(is_accepted, "{packet:?}"),
-                Fit::No => prop_assert!(!is_accepted, "{packet:?}"),
+                Fit::No if is_accepted => {
+                    // A class after others sends a packet past its queue, and past the shaper.
+                    past += 1;
+                    continue;
+                }
+                Fit::No => {}
                 Fit::Barely => barely += 1,
             }
             count += 1;
@@ -92,6 +98,8 @@ proptest! {
                 prop_assert!((ours - coarse(*left)).abs() < SLACK as f64);
             }
         }
+        let classes = plan.inners.iter().filter(|inner| inner.is_priority).count() as u64 * 4;
+        prop_assert!(past <= (last_at / plan.window + 1) * classes, "{past} past their queues");
         prop_assert!(barely * 20 <= count, "{barely} of {count} packets prove nothing");
     }
 
