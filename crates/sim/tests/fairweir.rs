@@ -292,7 +292,8 @@ fn the_queue_does_not_grow_over_five_minutes() {
         let soon = play_seeds("queue soon", &scenario(40, 10, &link, &rest), 3);
         let late = play_seeds("queue after 5 min", &scenario(330, 300, &link, &rest), 3);
         let (soon, late) = (mean(&soon, &Played::queue_ms), mean(&late, &Played::queue_ms));
-        assert!((late - soon).abs() <= 1.0, "{rate}: {soon} ms, {late} ms later");
+        // Windows are whole segments, so it may settle a packet higher or lower.
+        assert!((late - soon).abs() <= 2.0, "{rate}: {soon} ms, {late} ms later");
     }
 }
 
@@ -432,13 +433,13 @@ fn beside_neighbour(connections: u32) -> (f64, f64) {
 #[test]
 fn beside_a_neighbour_a_host_keeps_most_of_its_total() {
     let (kept, ratio) = beside_neighbour(1);
-    assert!(kept >= 0.8 && ratio >= 1.3, "beside one: {kept}, {ratio}");
+    assert!(kept >= 0.9 && ratio >= 1.25, "beside one: {kept}, {ratio}");
     let (kept, _) = beside_neighbour(4);
-    assert!(kept >= 0.78, "beside four: {kept}");
+    assert!(kept >= 0.83, "beside four: {kept}");
 }
 
 #[test]
-#[ignore = "not kept yet: a host keeps .84 of its total, and its groups divide it 1.4:1 and 1.1:1"]
+#[ignore = "not kept yet: a host keeps .95 and .88 of its total, and its groups divide it 1.4:1 and 1.2:1"]
 fn beside_neighbours_a_host_keeps_its_total_and_its_weights() {
     for connections in [1, 4] {
         let (kept, ratio) = beside_neighbour(connections);
@@ -447,13 +448,45 @@ fn beside_neighbours_a_host_keeps_its_total_and_its_weights() {
 }
 
 #[test]
-fn a_link_alone_is_filled_at_an_rtt_of_400_ms() {
-    let rest = group("far", 1) + &flow("far", "bulk", "rtt = \"400ms\"");
-    let all = play_seeds("400 ms", &scenario(60, 20, LINK_30, &rest), FEW_SEEDS);
+fn a_link_alone_is_filled_at_rtts_of_220_and_400_ms() {
+    for (rtt, link) in [("220ms", "rate = \"80mbit\"\nbuffer = \"85ms\""), ("400ms", LINK_30)] {
+        let rest = group("far", 1) + &flow("far", "bulk", &format!("rtt = \"{rtt}\""));
+        let all = play_seeds(rtt, &scenario(60, 20, link, &rest), FEW_SEEDS);
+        for played in &all {
+            let used = played.utilization();
+            println!("{rtt}: used {used:.3}");
+            assert!(used >= 0.97, "{rtt}, seed {}: used {used}", played.report.seed);
+        }
+    }
+}
+
+/// A ping takes no share, however long the queue is just now.
+#[test]
+fn beside_pings_a_download_keeps_the_link() {
+    let rest = group("bulk", 2)
+        + &group("first", 8)
+        + &group("second", 6)
+        + &flow("bulk", "bulk", "connections = 2\nrtt = \"60ms\"")
+        + &flow("first", "ping", "rtt = \"30ms\"")
+        + &flow("second", "ping", "rtt = \"25ms\"");
+    let link = format!("{LINK_30}\nqueue = \"codel\"");
+    for seed in 1..=SEEDS {
+        let played = play(&scenario(30, 3, &link, &rest), seed);
+        let rate = played.rate("bulk");
+        println!("beside pings, seed {seed}: {rate:.2} Mbit/s");
+        assert!(rate >= 28.0, "seed {seed}: {rate} Mbit/s");
+    }
+}
+
+/// Windows that are wide because of a queue in the first measurements are corrected at once.
+#[test]
+fn a_start_is_over_as_soon_as_the_queue_of_slow_start_is_gone() {
+    let rest = group("many", 1) + &flow("many", "bulk", "connections = 8\nrtt = \"30ms\"");
+    let link = "rate = \"48mbit\"\nbuffer = \"33ms\"";
+    let all = play_seeds("start of eight", &scenario(20, 2, link, &rest), SEEDS);
     for played in &all {
         let used = played.utilization();
-        println!("400 ms: used {used:.3}");
-        assert!(used >= 0.97, "seed {}: used {used}", played.report.seed);
+        assert!(used >= 0.96, "seed {}: used {used}", played.report.seed);
     }
 }
 

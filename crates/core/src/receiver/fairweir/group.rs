@@ -127,7 +127,7 @@ impl Group {
         } else if self.rate >= recent && self.rate > self.recent[0].scale(110, 100) {
             (GroupState::Rising, Some(self.rate.scale(RISING.0, RISING.1)))
         } else if seen.is_crowded {
-            (GroupState::Unknown, None)
+            (GroupState::Unknown, Some(recent.scale(5, 4)))
         } else {
             // A sender that pauses for a moment, as BBR does to measure, wants all again at once.
             let is_pause = self.lending_ticks <= PAUSE_TICKS && self.rate > Rate::ZERO;
@@ -146,7 +146,9 @@ impl Group {
             true => (self.busy_ticks + 1).min(STREAM_TICKS * 2),
             false => self.busy_ticks.saturating_sub(3),
         };
-        self.old = self.old.smoothed(seen.old, 10);
+        // One that has lasted is no stream, however many of the others have ended.
+        let parts = if seen.old > self.old { OLD_RISES } else { OLD_FALLS };
+        self.old = self.old.smoothed(seen.old, parts);
         self.busy_ticks >= STREAM_TICKS && self.old * 2 < self.rate_smoothed
     }
 
@@ -260,10 +262,12 @@ const RISING: (u64, u64) = (4, 1);
 /// for what it leaves.
 const LENDING: (u64, u64) = (108, 100);
 /// And one whose senders have slowed down after a loss.
-const RECOVERING: (u64, u64) = (3, 2);
+const RECOVERING: (u64, u64) = (11, 8);
 /// A stream of short connections that has lasted for so many ticks is taken to want so much more
 /// than it has on average, unless its class holds it back for some ticks in a row.
 const STREAM_TICKS: u32 = 8;
 const HELD_TICKS: u32 = 3;
 const STREAM: (u64, u64) = (5, 4);
+const OLD_RISES: u64 = 1;
+const OLD_FALLS: u64 = 10;
 const DEFIANT_TICKS: u32 = 10;

@@ -159,7 +159,7 @@ impl Link {
             return Verdict::Gather;
         }
         // Windows of long round trips arrive in clumps, between which the link rests.
-        if seen.span + TICK / 2 < tick.rtt.min(GATHER_MAX) {
+        if seen.span < tick.rtt.min(GATHER_MAX) {
             return Verdict::Gather;
         }
         let seen = std::mem::take(&mut self.seen);

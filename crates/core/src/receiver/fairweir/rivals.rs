@@ -24,12 +24,24 @@ pub(super) struct Rivals {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// None are known.
-    Alone,
+    /// None are known, or whether they are still there is tried: until then, with this as the due.
+    Alone { tried: Option<(Time, Rate, Rate)> },
     /// Everything passes.
     Measure { since: Time, sum: u64, ticks: u64, least: Rate },
     /// Classes divide.
-    Divide { since: Time, due: Rate, slack: u64, total: Rate },
+    Divide { since: Time, due: Rate, slack: u64, total: Rate, short_ticks: u32 },
+}
+
+/// One tick.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tick {
+    pub(super) at: Time,
+    /// What arrived.
+    pub(super) total: Rate,
+    /// Whether somebody would take more.
+    pub(super) is_wanted: bool,
+    /// Whether no more queues than shall: others who fill the queue let it be longer.
+    pub(super) is_queue_short: bool,
 }
 
 /// What is to be done in a tick.
@@ -47,12 +59,12 @@ pub(super) enum Course {
 
 impl Rivals {
     pub(super) fn new() -> Rivals {
-        Rivals { state: State::Alone, stay: STAY_MIN, left_at: Time::ZERO }
+        Rivals { state: State::Alone { tried: None }, stay: STAY_MIN, left_at: Time::ZERO }
     }
 
     /// Whether windows are of no use.
     pub(super) fn are_there(&self) -> bool {
-        !matches!(self.state, State::Alone)
+        !matches!(self.state, State::Alone { .. })
     }
 
     /// They have shown themselves; before that the link carried so much.
@@ -63,10 +75,26 @@ impl Rivals {
             State::Measure { since: now, sum: 0, ticks: 0, least: carried.scale(LEAST.0, LEAST.1) };
     }
 
-    /// Takes in a tick in which `total` arrived.
-    pub(super) fn handle_tick(&mut self, now: Time, total: Rate) -> Course {
+    /// Takes in a tick.
+    pub(super) fn handle_tick(&mut self, tick: &Tick) -> Course {
+        let Tick { at: now, total, is_wanted, is_queue_short } = *tick;
         match &mut self.state {
-            State::Alone => Course::Alone,
+            State::Alone { tried: None } => Course::Alone,
+            State::Alone { tried: Some((until, due, smoothed)) } => {
+                let due = *due;
+                *smoothed = smoothed.smoothed(total, 3);
+                if is_wanted && *smoothed < due.scale(GIVEN_UP.0, GIVEN_UP.1) {
+                    // They are: what they take while that is found out anew need not be lost.
+                    self.stay = (self.stay * 2).min(STAY_MAX);
+                    let (since, slack) = (now, SLACK_FIRST);
+                    self.state = State::Divide { since, due, slack, total: due, short_ticks: 0 };
+                    return Course::Divide(due.scale(1_000 + SLACK_FIRST, 1_000));
+                }
+                if now > *until {
+                    self.state = State::Alone { tried: None };
+                }
+                Course::Alone
+            }
             State::Measure { since, sum, ticks, least } => {
                 let passed = now.since(*since);
                 if passed >= GROWN {
@@ -78,15 +106,18 @@ impl Rivals {
                 }
                 // Senders that are far grow for longer than that.
                 let due = Rate::bps(*sum / (*ticks).max(1)).max(*least);
-                self.state = State::Divide { since: now, due, slack: SLACK_FIRST, total: due };
+                let (since, slack) = (now, SLACK_FIRST);
+                self.state = State::Divide { since, due, slack, total: due, short_ticks: 0 };
                 Course::Divide(due.scale(1_000 + SLACK_FIRST, 1_000))
             }
-            State::Divide { since, due, slack, total: smoothed } => {
+            State::Divide { since, due, slack, total: smoothed, short_ticks } => {
+                *short_ticks = if is_queue_short { *short_ticks + 1 } else { 0 };
                 *smoothed = smoothed.smoothed(total, 5);
-                if now.since(*since) > self.stay {
+                if now.since(*since) > self.stay || *short_ticks >= SHORT_TICKS {
                     self.left_at = now;
                     let capacity = *smoothed;
-                    self.state = State::Alone;
+                    self.state =
+                        State::Alone { tried: Some((now + TRIED_FOR, capacity, capacity)) };
                     return Course::Try(capacity);
                 }
                 *slack = match *smoothed < due.scale(KEPT.0, KEPT.1) {
@@ -97,7 +128,7 @@ impl Rivals {
                     // Nothing is held back any more, and it is not reached: it is less.
                     *due = due.scale(99, 100);
                 }
-                *due = (*due).max(*smoothed);
+                *due = (*due).max(due.smoothed(*smoothed, DUE_TICKS));
                 Course::Divide(due.scale(1_000 + *slack, 1_000))
             }
         }
@@ -110,6 +141,7 @@ const MEASURED: Span = Span::millis(4_000);
 /// It is at least this part of what the link carried.
 const LEAST: (u64, u64) = (6, 10);
 /// The host keeps this part of its due, by opening classes so many thousandths further a tick.
+const DUE_TICKS: u64 = 50;
 const KEPT: (u64, u64) = (97, 100);
 const SLACK_FIRST: u64 = 30;
 const SLACK_STEP: u64 = 24;
@@ -117,7 +149,12 @@ const SLACK_MAX: u64 = 1_000;
 /// For so long the queue is not tried again; longer each time that rivals are there again so soon.
 const STAY_MIN: Span = Span::secs(20);
 const STAY_MAX: Span = Span::secs(120);
+/// A queue that is short for so long is not filled by others.
+const SHORT_TICKS: u32 = 5;
 const AGAIN: Span = Span::secs(10);
+/// While it is tried, less than this part of the due is left to no one.
+const TRIED_FOR: Span = Span::secs(10);
+const GIVEN_UP: (u64, u64) = (75, 100);
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::group::SeenConnections;
 use super::link::{Tick, Verdict};
 use super::*;
 use crate::receiver::{

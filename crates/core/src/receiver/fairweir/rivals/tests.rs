@@ -14,8 +14,13 @@ impl Host {
     }
 
     fn tick(&mut self, total: Rate) -> Course {
+        self.tick_beside(total, false)
+    }
+
+    fn tick_beside(&mut self, total: Rate, is_queue_short: bool) -> Course {
         self.now = self.now + TICK;
-        self.rivals.handle_tick(self.now, total)
+        let (at, is_wanted) = (self.now, true);
+        self.rivals.handle_tick(&Tick { at, total, is_wanted, is_queue_short })
     }
 
     fn shown(&mut self) {
@@ -139,4 +144,41 @@ fn the_queue_is_tried_again_after_a_stay_that_doubles_while_rivals_stay() {
     while host.tick(Rate::mbit(18)) == Course::Release {}
     let (waited, _) = host.until_tried(Rate::mbit(18));
     assert!(waited <= STAY_MIN + TICK * 2, "{waited}");
+}
+
+#[test]
+fn what_rivals_take_while_the_queue_is_tried_is_not_measured_anew() {
+    let (mut host, _) = Host::measured(Rate::mbit(20));
+    host.until_tried(Rate::mbit(20));
+    let begun = host.now;
+    let divided = loop {
+        match host.tick(Rate::mbit(8)) {
+            Course::Alone => {}
+            course => break course,
+        }
+    };
+    assert!(host.now.since(begun) <= TICK * 3, "{}", host.now.since(begun));
+    let Course::Divide(rate) = divided else { panic!("{divided:?}") };
+    assert!(rate >= Rate::mbit(20), "{rate}");
+    // It is tried again, later than before.
+    let (waited, _) = host.until_tried(Rate::mbit(20));
+    assert!(waited >= STAY_MIN * 2, "{waited}");
+    // What nobody takes for long enough is this host's.
+    while host.now.since(begun) < Span::secs(100) {
+        assert_eq!(host.tick(Rate::mbit(20)), Course::Alone);
+    }
+    assert_eq!(host.tick(Rate::mbit(8)), Course::Alone);
+}
+
+#[test]
+fn a_queue_that_stays_short_is_nobodys() {
+    let (mut host, _) = Host::measured(Rate::mbit(20));
+    // Between two losses of theirs it is short for a moment.
+    for tick in 0..50 {
+        let course = host.tick_beside(Rate::mbit(20), tick % 10 < SHORT_TICKS - 1);
+        assert!(matches!(course, Course::Divide(_)), "{course:?}");
+    }
+    let mut courses = (0..SHORT_TICKS).map(|_| host.tick_beside(Rate::mbit(20), true));
+    assert!(courses.any(|course| matches!(course, Course::Try(_))));
+    assert!(!host.rivals.are_there());
 }

@@ -1,0 +1,72 @@
+//! The queue is emptied on purpose, to see delays without it.
+
+use super::super::Enforce;
+use super::super::TICK;
+use super::super::delay::Queue;
+use super::Fairweir;
+use crate::units::{Rate, Span, Time};
+
+/// When the queue is emptied on purpose.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Drain {
+    /// Ticks left of the one that runs.
+    pub(super) ticks_left: u32,
+    /// When the last one was.
+    pub(super) last_at: Time,
+    /// Whether it is to be repeated soon.
+    pub(super) is_urgent: bool,
+    /// How many in a row were urgent.
+    pub(super) urgent: u32,
+}
+
+impl Fairweir {
+    /// What the delays of an interval can be taken for in which `total` arrived.
+    pub(super) fn finish_drain(&mut self, total: Rate) -> Queue {
+        let was_quiet = self.total_last.is_some_and(|total| {
+            let little = self.link.capacity().map_or(QUIET_MAX, |c| c / 10);
+            total <= little
+        });
+        if self.drain.ticks_left == 0 {
+            return if was_quiet { Queue::WasEmpty } else { Queue::Unknown };
+        }
+        self.drain.ticks_left -= 1;
+        if self.drain.ticks_left > 0 {
+            return Queue::Unknown;
+        }
+        // It has worked if less arrives than the link carries.
+        let worked = self.link.capacity().is_some_and(|c| total < c.scale(95, 100));
+        if worked { Queue::Drained } else { Queue::Unknown }
+    }
+
+    pub(super) fn start_drain(&mut self, now: Time) {
+        let is_urgent = self.drain.is_urgent || self.delay.is_unsettled(now);
+        // What does not help is repeated less and less often.
+        let soon = DRAIN_SOON * (1 << self.drain.urgent.min(4));
+        let interval = if is_urgent { soon.min(DRAIN_INTERVAL) } else { DRAIN_INTERVAL };
+        let bounds = !self.contest.is_on()
+            && self.link.capacity().is_some()
+            && self.enforce != Enforce::Htb
+            && self.is_queue_ours();
+        if self.drain.ticks_left > 0 || !self.is_wanted() || !bounds {
+            return;
+        }
+        if now.since(self.drain.last_at) < interval {
+            return;
+        }
+        let rtt = self.delay.rtt_base_max().unwrap_or(Span::ZERO);
+        let ticks = rtt.as_nanos() / TICK.as_nanos() + 1;
+        self.drain = Drain {
+            ticks_left: ticks.min(DRAIN_TICKS_MAX) as u32,
+            last_at: now,
+            is_urgent: false,
+            urgent: if is_urgent { self.drain.urgent + 1 } else { 0 },
+        };
+    }
+}
+
+/// Below this a link whose capacity is unknown rests.
+const QUIET_MAX: Rate = Rate::kbit(250);
+/// How often the queue is emptied, and how often while bases are not known.
+const DRAIN_INTERVAL: Span = Span::secs(10);
+const DRAIN_SOON: Span = Span::secs(1);
+const DRAIN_TICKS_MAX: u64 = 5;

@@ -1,0 +1,71 @@
+//! How wide all windows are together, so that the queue is what it shall be.
+
+use super::super::delay::RTT_GUESS;
+use super::super::{Observation, TICK};
+use super::group::Connection;
+use super::{Fairweir, NO_CORRECTION};
+use crate::units::Span;
+
+impl Fairweir {
+    /// Opens all windows a little further if the queue is shorter than it shall be, while somebody
+    /// would take more, and less far if it is longer.
+    pub(super) fn open(&mut self, queue: Span, loses_many: bool) {
+        if !self.is_wanted() && !self.link.is_used() {
+            return;
+        }
+        let target = self.queue_target().as_nanos() as i64;
+        let base = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).as_nanos() as i64;
+        // What is missing of the queue, as a part of what is under way; half of it each tick.
+        let ticks = (base / TICK.as_nanos() as i64).max(1);
+        let lacking = (target - queue.as_nanos() as i64) * 1_000 / (base + target) / 2 / ticks;
+        // A full link whose buffer overflows has no room for a longer queue.
+        let is_full = loses_many && self.link.is_used() && queue.as_nanos() as i64 * 2 > target;
+        let lacking =
+            if is_full && self.opening > NO_CORRECTION { lacking.min(-FULL_STEP) } else { lacking };
+        let step = (1_000 + lacking.clamp(-OPENING_STEP_MAX, OPENING_STEP_MAX)) as u64;
+        self.opening = (self.opening * step / 1_000).clamp(OPENING_MIN, OPENING_MAX);
+    }
+
+    /// Whether so much is lost that a buffer overflows: the path's noise takes less.
+    pub(super) fn loses_many(&self, observation: &Observation) -> bool {
+        let clean = || observation.connections.iter().filter(|c| self.groups[c.group].is_clean());
+        let holes = clean().map(|c| c.holes).fold(0, u64::saturating_add);
+        let segments = clean().map(|c| c.segments).fold(0, u64::saturating_add);
+        holes.saturating_mul(OVERFLOW_PART) > segments
+    }
+
+    /// The RTT without the queue, of an average packet.
+    pub(super) fn mean_base(&self) -> Option<Span> {
+        let based = |(id, c): (&u64, &Connection)| {
+            let base = self.delay.rtt_base(*id)?;
+            let weight = u128::from(c.rate.as_bps());
+            Some((weight, weight * u128::from(base.as_nanos())))
+        };
+        let based = self.connections.iter().filter_map(based);
+        let (weights, sum) = based.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+        (weights > 0).then(|| Span::nanos((sum / weights) as u64))
+    }
+
+    /// What the opening made up for in bases that were wrong ends with the error.
+    pub(super) fn follow_bases(&mut self, before: Option<Span>, after: Option<Span>) {
+        let (Some(before), Some(after)) = (before, after) else { return };
+        let target = self.queue_target();
+        let (before, after) = ((before + target).as_nanos(), (after + target).as_nanos());
+        if before.abs_diff(after) * BASES_NOISE < before {
+            return;
+        }
+        let opening = self.opening * before / after.max(1);
+        let (least, most) = (self.opening.min(NO_CORRECTION), self.opening.max(NO_CORRECTION));
+        self.opening = opening.clamp(least, most);
+    }
+}
+
+const OPENING_STEP_MAX: i64 = 100;
+const OPENING_MIN: u64 = 700;
+const OPENING_MAX: u64 = 3_000;
+/// Bases that change by less than one of so many parts follow noise.
+const BASES_NOISE: u64 = 20;
+/// What is taken back each tick where packets are lost.
+const FULL_STEP: i64 = 30;
+/// A buffer overflows if more than one of so many packets is missing or out of order.
+const OVERFLOW_PART: u64 = 20;

@@ -1,0 +1,153 @@
+//! What an observation says: of losses, of connections, of groups.
+
+use super::super::{ConnectionSample, DelaySample, Observation, TICK};
+use super::group::{Connection, Connections, SeenConnections};
+use super::link::Verdict;
+use super::loss::{Interval, LossVerdict};
+use super::{Fairweir, NO_CORRECTION, NOISE_PART, PACKET_GUESS};
+use crate::units::{Rate, Span, Time};
+use crate::window::Behaviour;
+
+impl Fairweir {
+    /// What losses say of the capacity; `None` if they say nothing.
+    pub(super) fn see_losses(
+        &mut self,
+        observation: &Observation,
+        total: Rate,
+        delay: Option<DelaySample>,
+    ) -> Option<Verdict> {
+        let is_clean = |c: &&ConnectionSample| c.segments > 0 && self.groups[c.group].is_clean();
+        let active = || observation.connections.iter().filter(is_clean);
+        // Where there is a queue to lose them in, a connection that loses packets all the time loses
+        // them to noise.
+        let shown = self.link.confirmed();
+        let lossiness = |id| self.connections.get(&id).map_or(0, |c| c.lossiness);
+        let is_noisy = |c: &ConnectionSample| shown.is_some() && lossiness(c.id) > NOISY;
+        let interval = Interval {
+            at: observation.at,
+            rate: total,
+            active: active().count() as u32,
+            lossy: active().filter(|c| c.holes > 0 && !is_noisy(c)).count() as u32,
+            queue: delay.map(|d| d.value),
+            queue_target: self.short_queue() + self.noise * NOISE_PART.0 / NOISE_PART.1,
+            is_wanted: self.is_wanted(),
+            shown,
+        };
+        let before = self.link.capacity();
+        self.see_short_buffer(&interval, before);
+        let capacity = match self.losses.handle_interval(interval, before) {
+            LossVerdict::None => return None,
+            LossVerdict::Limit(rate) => Some(rate),
+            LossVerdict::Back(capacity) => capacity,
+        };
+        self.link.set_capacity(capacity);
+        self.opening = NO_CORRECTION;
+        self.drain.ticks_left = 0;
+        Some(Verdict::Rest)
+    }
+
+    /// A buffer that drops although hardly more waits than shall is too short for that.
+    pub(super) fn see_short_buffer(&mut self, interval: &Interval, capacity: Option<Rate>) {
+        self.short = self.short.map(|s| s + s / SHORT_FORGOTTEN).filter(|&s| s < self.latency);
+        let Some(queue) = interval.queue.filter(|_| interval.lossy > 0) else { return };
+        let is_full = capacity.is_some_and(|c| interval.rate > c.scale(9, 10));
+        if is_full && queue > interval.queue_target / 2 && queue < self.latency * 3 {
+            let half = (queue / 2).max(SHORT_MIN);
+            self.short = Some(self.short.map_or(half, |short| short.min(half)));
+        }
+    }
+
+    pub(super) fn see_connections(&mut self, observation: &Observation, queue: Span) {
+        let now = observation.at;
+        let mut seen = Connections::new();
+        for sample in &observation.connections {
+            let before = self.connections.get(&sample.id);
+            let received = sample.framing().wire(sample.received);
+            let rtt = self.delay.rtt_base(sample.id).map(|base| base + queue).or(sample.rtt);
+            // What waits in classes is part of the round trip.
+            let rtt = if self.losses.is_limiting() { rtt.max(sample.rtt) } else { rtt };
+            // What the window was at the beginning of the interval is what it could fill.
+            let window = before.map_or(sample.window, |c| c.sample.window.min(sample.window));
+            let arrived = Rate::from_volume(sample.received, observation.interval);
+            // A round trip longer than a tick comes in bursts.
+            let ticks = rtt.map_or(1, |rtt| rtt.as_nanos() / TICK.as_nanos() + 1).min(8);
+            let arrived = before.map_or(arrived, |c| c.goodput.smoothed(arrived, ticks));
+            let in_flight = rtt.map(|rtt| arrived * rtt + sample.segment);
+            let is_filled = in_flight
+                .is_some_and(|flying| flying.as_u64() * FILLED.1 >= window.as_u64() * FILLED.0);
+            let active_at = match before {
+                Some(known) if sample.segments == 0 => known.active_at,
+                _ => now,
+            };
+            let begun = || Behaviour::new(now, sample.port);
+            let mut behaviour = before.map_or_else(begun, |known| known.behaviour);
+            behaviour.handle_tick(now, sample);
+            let connection = Connection {
+                group: sample.group,
+                begun_at: before.map_or(now, |known| known.begun_at),
+                rate: Rate::from_volume(received, observation.interval),
+                goodput: arrived,
+                is_filled,
+                active_at,
+                lossiness: {
+                    let before = before.map_or(0, |known| known.lossiness);
+                    before - before / 16 + if sample.holes > 0 { 1_000 / 16 } else { 0 }
+                },
+                lossy_at: match sample.holes {
+                    0 => before.and_then(|known| known.lossy_at),
+                    _ => Some(now),
+                },
+                behaviour,
+                sample: *sample,
+            };
+            seen.insert(sample.id, connection);
+        }
+        self.connections = seen;
+        let full =
+            self.connections.values().map(|c| c.sample.framing().wire(c.sample.segment)).max();
+        self.packet = full.unwrap_or(PACKET_GUESS);
+    }
+
+    pub(super) fn see_groups(&mut self, observation: &Observation, is_crowded: bool) {
+        let packet = self.packet;
+        let mut seen = vec![
+            SeenConnections {
+                filled: Rate::ZERO,
+                is_crowded,
+                is_recovering: false,
+                old: Rate::ZERO,
+                bounded: Rate::ZERO,
+                packet,
+            };
+            self.groups.len()
+        ];
+        for connection in self.connections.values() {
+            let seen = &mut seen[connection.group];
+            seen.bounded += connection.rate;
+            let lossy = |at: Time| observation.at.since(at) < RECOVERS_FOR;
+            let is_lossy = connection.lossy_at.is_some_and(lossy);
+            seen.is_recovering |= is_lossy && !self.losses.is_testing();
+            if observation.at.since(connection.begun_at) >= YOUNG {
+                seen.old += connection.rate;
+            }
+            if connection.is_filled {
+                seen.filled += connection.rate;
+            }
+        }
+        for ((group, sample), seen) in self.groups.iter_mut().zip(&observation.groups).zip(seen) {
+            group.handle_tick(sample, observation.interval, seen);
+        }
+    }
+}
+
+/// A window counts as filled from this part on.
+const FILLED: (u64, u64) = (90, 100);
+/// The queue that a short buffer is given is never less, and grows by this part each tick.
+const SHORT_MIN: Span = Span::millis(2);
+const SHORT_FORGOTTEN: u64 = 400;
+/// Losses in more than so many of a thousand ticks are noise.
+const NOISY: u32 = 200;
+/// Connections are young until then.
+const YOUNG: Span = Span::millis(1_500);
+/// For so long a sender grows back after a loss, as cubic does.
+const RECOVERS_FOR: Span = Span::secs(8);
