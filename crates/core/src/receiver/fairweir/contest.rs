@@ -90,6 +90,9 @@ impl Contest {
         if tick.is_lossy {
             self.lossy_at = Some(tick.at);
         }
+        if self.level == Rate::ZERO {
+            self.next_at = tick.at + self.wait;
+        }
         if capacity >= self.level.scale(LOST.0, LOST.1) {
             self.level = self.level.smoothed(capacity, FORGOTTEN_TICKS).max(capacity);
             self.trial = None;
