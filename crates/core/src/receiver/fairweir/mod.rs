@@ -414,7 +414,10 @@ impl Fairweir {
     }
 
     fn conclude(&mut self, at: Time, act: Act, delay: Option<super::DelaySample>) {
-        let capacity = self.link.capacity();
+        let capacity = match self.course {
+            Course::Divide(due) => Some(due),
+            _ => self.link.capacity(),
+        };
         let enforcing = capacity.is_some() && self.course != Course::Release;
         let groups = self.groups.iter().map(|g| GroupDecision {
             rate: g.rate,
