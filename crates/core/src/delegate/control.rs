@@ -7,7 +7,7 @@
 //!
 //! The paper's eq. (4) has the wrong sign, and integrates without bound. Here the error is target
 //! minus rate, and the integral and the gain are each clamped. The velocity form, whose clamp is its
-//! own anti-windup, was measured to hold 2 to 10 % less than the target: noise at the clamp is cut off
+//! own anti-windup, was measured to hold 4 to 18 % less than a target above the fair share: noise at the clamp is cut off
 //! on one side only.
 //!
 //! [`Algorithm::Track`] goes beyond the paper. Each reduction ends at the target: what the free
