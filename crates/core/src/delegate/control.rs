@@ -7,8 +7,8 @@
 //!
 //! The paper's eq. (4) has the wrong sign, and integrates without bound. Here the error is target
 //! minus rate, and the integral and the gain are each clamped. The velocity form, whose clamp is its
-//! own anti-windup, was measured to hold 4 to 18 % less than a target above the fair share: noise at the clamp is cut off
-//! on one side only.
+//! own anti-windup, was measured to hold 4 to 18 % less than a target above the fair share: noise at
+//! the clamp is cut off on one side only.
 //!
 //! [`Algorithm::Track`] goes beyond the paper. Each reduction ends at the target: what the free
 //! connection has above its aim it gives up at the next signal, its own or a stunt's, and what is

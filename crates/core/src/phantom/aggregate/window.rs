@@ -15,11 +15,11 @@
 //! nothing in the long run:
 //!
 //! **Bound.** In any time `t` no more is accepted than `r t + D` and a queue's limit and grace for
-//! each leaf, and the packets of starved classes. Let `S` be the spare and `L` the bytes in all leaves that are not magic. (1) `S + L >= 0`
-//! always: a packet takes its size from `S` and adds it to `L`; time adds `r t` to `S` and takes no
-//! more from `L`; what is forgiven is taken from `L` while `S` is at least as much; and where `S` is
-//! cut at `D` it is positive. (2) What is accepted in `t` is `r t` and what `S` lost, less what was cut.
-//! `S` was `D` at most and is `-L` at least.
+//! each leaf, and the packets of starved classes. Let `S` be the spare and `L` the bytes in all leaves
+//! that are not magic. (1) `S + L >= 0` always: a packet takes its size from `S` and adds it to `L`;
+//! time adds `r t` to `S` and takes no more from `L`; what is forgiven is taken from `L` while `S` is at
+//! least as much; and where `S` is cut at `D` it is positive. (2) What is accepted in `t` is `r t` and
+//! what `S` lost, less what was cut. `S` was `D` at most and is `-L` at least.
 
 use super::State;
 use crate::phantom::UNIT_BITS;
