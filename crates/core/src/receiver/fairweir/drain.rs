@@ -1,8 +1,7 @@
 //! The queue is emptied on purpose, to see delays without it.
 
-use super::super::Enforce;
-use super::super::TICK;
 use super::super::delay::Queue;
+use super::super::{Enforce, TICK};
 use super::Fairweir;
 use crate::units::{Rate, Span, Time};
 

@@ -127,7 +127,7 @@ impl Group {
         } else if self.rate >= recent && self.rate > self.recent[0].scale(110, 100) {
             (GroupState::Rising, Some(self.rate.scale(RISING.0, RISING.1)))
         } else if seen.is_crowded {
-            (GroupState::Unknown, Some(recent.scale(5, 4)))
+            (GroupState::Unknown, Some(recent.scale(UNKNOWN.0, UNKNOWN.1)))
         } else {
             // A sender that pauses for a moment, as BBR does to measure, wants all again at once.
             let is_pause = self.lending_ticks <= PAUSE_TICKS && self.rate > Rate::ZERO;
@@ -147,8 +147,7 @@ impl Group {
             false => self.busy_ticks.saturating_sub(3),
         };
         // One that has lasted is no stream, however many of the others have ended.
-        let parts = if seen.old > self.old { OLD_RISES } else { OLD_FALLS };
-        self.old = self.old.smoothed(seen.old, parts);
+        self.old = seen.old.max(self.old.smoothed(seen.old, OLD_FALLS));
         self.busy_ticks >= STREAM_TICKS && self.old * 2 < self.rate_smoothed
     }
 
@@ -263,11 +262,13 @@ const RISING: (u64, u64) = (4, 1);
 const LENDING: (u64, u64) = (108, 100);
 /// And one whose senders have slowed down after a loss.
 const RECOVERING: (u64, u64) = (11, 8);
+/// One that others may hold back can take so much more in the next tick.
+const UNKNOWN: (u64, u64) = (5, 4);
 /// A stream of short connections that has lasted for so many ticks is taken to want so much more
 /// than it has on average, unless its class holds it back for some ticks in a row.
 const STREAM_TICKS: u32 = 8;
 const HELD_TICKS: u32 = 3;
 const STREAM: (u64, u64) = (5, 4);
-const OLD_RISES: u64 = 1;
+/// The rate of those that have lasted falls over so many ticks.
 const OLD_FALLS: u64 = 10;
 const DEFIANT_TICKS: u32 = 10;

@@ -151,7 +151,7 @@ impl Fairweir {
             self.total_last = None;
             return self.conclude(observation.at, Act::Measure, None);
         }
-        let volume = observation.groups.iter().map(|g| g.received).sum();
+        let volume: Bytes = observation.groups.iter().map(|g| g.received).sum();
         let total = Rate::from_volume(volume, interval);
         let drained = self.finish_drain(total);
         let before = self.mean_base();
@@ -175,7 +175,7 @@ impl Fairweir {
             self.link.set_capacity(Some(capacity));
             self.drain = Drain { last_at: observation.at, ..Drain::default() };
         }
-        let verdict = self.conclude_from(observation, total, delay, drained);
+        let verdict = self.conclude_from(observation, volume, delay, drained);
         let capacity = self.link.capacity().filter(|_| self.is_queue_ours());
         self.contest.handle_tick(&contest::Tick {
             at: observation.at,
@@ -207,10 +207,11 @@ impl Fairweir {
     fn conclude_from(
         &mut self,
         observation: &Observation,
-        total: Rate,
+        volume: Bytes,
         delay: Option<super::DelaySample>,
         drained: Queue,
     ) -> Verdict {
+        let total = Rate::from_volume(volume, observation.interval);
         if self.rivals.are_there() {
             self.link.restart();
             Verdict::Rest
@@ -224,7 +225,7 @@ impl Fairweir {
             self.link.handle_tick(&Tick {
                 at: observation.at,
                 interval: observation.interval,
-                volume: observation.groups.iter().map(|g| g.received).sum(),
+                volume,
                 delay,
                 is_wanted: self.is_wanted(),
                 queue: self.queue_target(),
@@ -315,7 +316,11 @@ impl Fairweir {
     /// How long the queue shall be: what the user wants, but room for a few packets; longer beside
     /// others who fill it.
     pub(super) fn queue_target(&self) -> Span {
-        self.contest.stretched(self.short_queue()) + self.noise * NOISE_PART.0 / NOISE_PART.1
+        self.contest.stretched(self.short_queue()) + self.noise_part()
+    }
+
+    fn noise_part(&self) -> Span {
+        self.noise * NOISE_PART.0 / NOISE_PART.1
     }
 
     /// The same without others, and without the path's noise.

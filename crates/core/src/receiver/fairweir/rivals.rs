@@ -24,8 +24,10 @@ pub(super) struct Rivals {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// None are known, or whether they are still there is tried: until then, with this as the due.
-    Alone { tried: Option<(Time, Rate, Rate)> },
+    /// None are known.
+    Alone,
+    /// Whether they are still there is tried until then; if so, this is the due again.
+    Tried { until: Time, due: Rate, total: Rate },
     /// Everything passes.
     Measure { since: Time, sum: u64, ticks: u64, least: Rate },
     /// Classes divide.
@@ -59,12 +61,12 @@ pub(super) enum Course {
 
 impl Rivals {
     pub(super) fn new() -> Rivals {
-        Rivals { state: State::Alone { tried: None }, stay: STAY_MIN, left_at: Time::ZERO }
+        Rivals { state: State::Alone, stay: STAY_MIN, left_at: Time::ZERO }
     }
 
     /// Whether windows are of no use.
     pub(super) fn are_there(&self) -> bool {
-        !matches!(self.state, State::Alone { .. })
+        !matches!(self.state, State::Alone | State::Tried { .. })
     }
 
     /// They have shown themselves; before that the link carried so much.
@@ -79,19 +81,17 @@ impl Rivals {
     pub(super) fn handle_tick(&mut self, tick: &Tick) -> Course {
         let Tick { at: now, total, is_wanted, is_queue_short } = *tick;
         match &mut self.state {
-            State::Alone { tried: None } => Course::Alone,
-            State::Alone { tried: Some((until, due, smoothed)) } => {
+            State::Alone => Course::Alone,
+            State::Tried { until, due, total: smoothed } => {
                 let due = *due;
                 *smoothed = smoothed.smoothed(total, 3);
                 if is_wanted && *smoothed < due.scale(GIVEN_UP.0, GIVEN_UP.1) {
                     // They are: what they take while that is found out anew need not be lost.
                     self.stay = (self.stay * 2).min(STAY_MAX);
-                    let (since, slack) = (now, SLACK_FIRST);
-                    self.state = State::Divide { since, due, slack, total: due, short_ticks: 0 };
-                    return Course::Divide(due.scale(1_000 + SLACK_FIRST, 1_000));
+                    return self.begin_division(now, due);
                 }
                 if now > *until {
-                    self.state = State::Alone { tried: None };
+                    self.state = State::Alone;
                 }
                 Course::Alone
             }
@@ -106,19 +106,16 @@ impl Rivals {
                 }
                 // Senders that are far grow for longer than that.
                 let due = Rate::bps(*sum / (*ticks).max(1)).max(*least);
-                let (since, slack) = (now, SLACK_FIRST);
-                self.state = State::Divide { since, due, slack, total: due, short_ticks: 0 };
-                Course::Divide(due.scale(1_000 + SLACK_FIRST, 1_000))
+                self.begin_division(now, due)
             }
             State::Divide { since, due, slack, total: smoothed, short_ticks } => {
                 *short_ticks = if is_queue_short { *short_ticks + 1 } else { 0 };
                 *smoothed = smoothed.smoothed(total, 5);
                 if now.since(*since) > self.stay || *short_ticks >= SHORT_TICKS {
                     self.left_at = now;
-                    let capacity = *smoothed;
-                    self.state =
-                        State::Alone { tried: Some((now + TRIED_FOR, capacity, capacity)) };
-                    return Course::Try(capacity);
+                    let due = *smoothed;
+                    self.state = State::Tried { until: now + TRIED_FOR, due, total: due };
+                    return Course::Try(due);
                 }
                 *slack = match *smoothed < due.scale(KEPT.0, KEPT.1) {
                     true => (*slack + SLACK_STEP).min(SLACK_MAX),
@@ -133,6 +130,12 @@ impl Rivals {
             }
         }
     }
+
+    fn begin_division(&mut self, now: Time, due: Rate) -> Course {
+        let (since, slack) = (now, SLACK_FIRST);
+        self.state = State::Divide { since, due, slack, total: due, short_ticks: 0 };
+        Course::Divide(due.scale(1_000 + slack, 1_000))
+    }
 }
 
 /// Senders have grown to what they get after this, which is measured until then.
@@ -140,8 +143,9 @@ const GROWN: Span = Span::millis(2_000);
 const MEASURED: Span = Span::millis(4_000);
 /// It is at least this part of what the link carried.
 const LEAST: (u64, u64) = (6, 10);
-/// The host keeps this part of its due, by opening classes so many thousandths further a tick.
+/// A due that is exceeded follows over so many ticks.
 const DUE_TICKS: u64 = 50;
+/// The host keeps this part of its due, by opening classes so many thousandths further a tick.
 const KEPT: (u64, u64) = (97, 100);
 const SLACK_FIRST: u64 = 30;
 const SLACK_STEP: u64 = 24;

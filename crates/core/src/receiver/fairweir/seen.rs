@@ -4,7 +4,7 @@ use super::super::{ConnectionSample, DelaySample, Observation, TICK};
 use super::group::{Connection, Connections, SeenConnections};
 use super::link::Verdict;
 use super::loss::{Interval, LossVerdict};
-use super::{Fairweir, NO_CORRECTION, NOISE_PART, PACKET_GUESS};
+use super::{Fairweir, NO_CORRECTION, PACKET_GUESS};
 use crate::units::{Rate, Span, Time};
 use crate::window::Behaviour;
 
@@ -29,7 +29,7 @@ impl Fairweir {
             active: active().count() as u32,
             lossy: active().filter(|c| c.holes > 0 && !is_noisy(c)).count() as u32,
             queue: delay.map(|d| d.value),
-            queue_target: self.short_queue() + self.noise * NOISE_PART.0 / NOISE_PART.1,
+            queue_target: self.short_queue() + self.noise_part(),
             is_wanted: self.is_wanted(),
             shown,
         };
