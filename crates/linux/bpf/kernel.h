@@ -82,8 +82,13 @@ struct sock {
 struct inet_sock {
 	struct sock sk;
 };
+struct tcp_congestion_ops___kernel {
+	char name[16];
+};
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	const struct tcp_congestion_ops___kernel *icsk_ca_ops;
+	__u8 icsk_ca_state : 5;
 	struct {
 		__u16 rcv_mss;
 	} icsk_ack;
@@ -102,6 +107,13 @@ struct tcp_sock {
 	__u32 rcv_wup;
 	__u32 snd_una;
 	__u32 snd_nxt;
+	__u32 snd_cwnd;
+	__u32 snd_cwnd_cnt;
+	__u32 snd_ssthresh;
+	__u32 srtt_us; /* in 1/8 µs */
+	__u32 mss_cache;
+	__u16 tcp_header_len;
+	__u32 delivered; /* packets */
 	__u32 max_window;
 	__u64 bytes_received;
 	__u32 data_segs_in;

@@ -9,6 +9,7 @@
 //! | `shape` | HTB classes on an intermediate device |
 //! | `window` | what each connection received, and how far its receive window may open |
 //! | [`police`] | subscribers' rates and policies in the kernel, for an ISP |
+//! | [`sender`] | congestion controls whose connections answer each other's signals |
 //! | [`probe`] | how long a small packet takes to a host behind the access link, and back |
 //! | `bpf` | the programs of `bpf/`: loading, maps, attaching; the structures that they share with Rust |
 //! | [`doctor`] | what this kernel can |
@@ -27,6 +28,7 @@ pub mod pacing;
 pub mod police;
 pub mod probe;
 pub mod realtime;
+pub mod sender;
 mod shape;
 mod window;
 

@@ -140,6 +140,15 @@ impl std::ops::Add for Tally {
     }
 }
 
+/// How the signals of a free connection are answered until the next tick.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Order {
+    /// Which part of the signals is delegated, if there is no aim.
+    pub gain: Gain,
+    /// Where reductions end.
+    pub aim: Option<Rate>,
+}
+
 /// What is known of a free connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Status {
@@ -346,6 +355,24 @@ impl Bundle {
             verdict: free.watch.verdict(),
             tally: member.tally,
         })
+    }
+
+    /// A sender that decides elsewhere has counted these signals so far.
+    pub fn handle_tally(&mut self, id: MemberId, tally: Tally) {
+        self.member(id).tally = tally;
+    }
+
+    /// What a sender that decides elsewhere is to do about a free connection's signals; `None` of a
+    /// stunt.
+    pub fn order(&self, id: MemberId) -> Option<Order> {
+        let member = self.members[id.0].as_ref()?;
+        let Part::Free(free) = &member.part else { return None };
+        Some(Order { gain: free.controller.gain(), aim: free.controller.aim() })
+    }
+
+    /// A connection's mean rate.
+    pub fn rate(&self, id: MemberId) -> Rate {
+        self.members[id.0].as_ref().map_or(Rate::ZERO, |member| member.rate)
     }
 
     /// A connection's signals.

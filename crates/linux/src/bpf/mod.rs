@@ -99,16 +99,7 @@ impl Programs {
         let mut refusal = None;
         for parts in Parts::ALL {
             match load(parts) {
-                Ok(object) => {
-                    let maps = Maps::of(&object)?;
-                    return Ok(Programs {
-                        object,
-                        parts,
-                        maps,
-                        owner_links: Vec::new(),
-                        ingress_link: None,
-                    });
-                }
+                Ok(object) => return Programs::of(object, parts),
                 Err(e) => {
                     tracing::warn!(?parts, error = %e, "the kernel refuses these BPF programs");
                     refusal = Some(e);
@@ -116,6 +107,27 @@ impl Programs {
             }
         }
         Err(refusal.expect("invariant: the loop ran"))
+    }
+
+    /// The programs of an object that is loaded, with the classifier's maps among its own.
+    pub(crate) fn of(object: Object, parts: Parts) -> Result<Programs, Error> {
+        let maps = Maps::of(&object)?;
+        Ok(Programs { object, parts, maps, owner_links: Vec::new(), ingress_link: None })
+    }
+
+    /// Registers the congestion control that the map `name` describes, until the link drops.
+    pub(crate) fn register(&mut self, name: &str) -> Result<Link, Error> {
+        let missing = || Error::refused(format!("find the map {name}"), not_found());
+        let mut map = self.object.maps_mut().find(|map| map.name() == name).ok_or_else(missing)?;
+        let attempted = format!("register the congestion control {name}");
+        map.attach_struct_ops().map_err(|e| bpf_error(attempted, &e))
+    }
+
+    /// The map `name` of an object that has more than the classifier's.
+    pub(crate) fn map(&self, name: &str) -> Result<MapHandle, Error> {
+        let missing = || Error::refused(format!("find the map {name}"), not_found());
+        let map = self.object.maps().find(|map| map.name() == name).ok_or_else(missing)?;
+        MapHandle::try_from(&map).map_err(|e| bpf_error("open a map", &e))
     }
 
     /// Which programs are there.
@@ -308,7 +320,6 @@ impl Maps {
 
 fn load(parts: Parts) -> Result<Object, Error> {
     listen_to_the_loader();
-    LOG.with_borrow_mut(String::clear);
     let attempted = "load the BPF programs";
     let mut object =
         ObjectBuilder::default().open_memory(OBJECT).map_err(|e| bpf_error(attempted, &e))?;
@@ -371,6 +382,7 @@ fn not_found() -> std::io::Error {
 
 /// Keeps the loader's warnings, the verifier's log among them, for the error that follows.
 pub(crate) fn listen_to_the_loader() {
+    LOG.with_borrow_mut(String::clear);
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         libbpf_rs::set_print(Some((PrintLevel::Info, |level, text| match level {

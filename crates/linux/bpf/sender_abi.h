@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the congestion controls of a sender's bundles and user space say to each other.
+ * src/sender/abi.rs mirrors it field by field and asserts the same sizes.
+ *
+ * A member is a connection of a bundle, and has a place in two tables: `orders`, which only user
+ * space writes, and `members`, which only the programs write.
+ */
+#pragma once
+
+#include <linux/types.h>
+
+#define MEMBERS_MAX 16384
+#define BUNDLES_MAX 16
+/* Connections of a bundle that have a target. */
+#define FREE_MAX 16
+/* So many stunts answer one signal at most. */
+#define PICKS_MAX 64
+#define CC_NAME_BYTES 16
+
+#define ROLE_NONE 0
+#define ROLE_FREE 1
+#define ROLE_STUNT 2
+
+#define PHASE_SLOW_START 0
+#define PHASE_AVOIDANCE 1
+#define PHASE_RECOVERY 2
+
+/* What user space wants of a member. */
+struct order {
+	__u64 aim_bps; /* where reductions of a free connection end; only if has_aim */
+	__u64 min_rate_bps; /* what a stunt keeps */
+	__s32 gain; /* which part of the signals is delegated, in 2^-16; only if not has_aim */
+	__u32 has_aim;
+	__u32 bundle;
+	__u32 role; /* ROLE_* */
+	__u32 weight; /* of a stunt */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct order) == 40, "abi");
+
+/* Where a bundle's members are. */
+struct bundle_order {
+	__u32 stunts_from; /* places of the stunts: from this one */
+	__u32 stunts_to; /* to the one before this */
+	__u32 free_count;
+	__u32 reverse_own; /* a free connection answers a stunt's signal as it would its own */
+	__u32 free[FREE_MAX];
+};
+_Static_assert(sizeof(struct bundle_order) == 80, "abi");
+
+/* What the programs remember of a bundle. */
+struct bundle_state {
+	__u64 turn; /* of the stunt that was asked last */
+	__u32 busy; /* a signal is being answered */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct bundle_state) == 16, "abi");
+
+/* What the programs know of a member. */
+struct member {
+	__u64 cookie; /* of its socket; 0 if it has left */
+	__u64 cut_ns; /* when its window was last cut; 0 is never */
+	__u64 turn; /* of a stunt */
+	__u64 delivered; /* L2 bytes */
+	__u64 signals; /* delegated + taken */
+	__u64 delegated;
+	__u64 taken;
+	__u64 refused;
+	__u64 cuts; /* for signals of others */
+	__u32 cwnd; /* packets, as the next two */
+	__u32 cwnd_cut; /* what its own congestion control would leave */
+	__u32 debt; /* what it has to go down to for others; 0 is nothing */
+	__u32 packet; /* L2 bytes of a full one */
+	__u32 rtt_us; /* smoothed; 0 is unknown */
+	__u32 phase; /* PHASE_* */
+	__u32 forward; /* signals that should have been delegated and were not, in 2^-16 */
+	__u32 reverse;
+	__u32 delivered_seen; /* packets, as the kernel counts them */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct member) == 112, "abi");
+
+/* Which place a connection is to have. */
+struct place {
+	__u32 member;
+	char name[CC_NAME_BYTES]; /* of the congestion control */
+};
+_Static_assert(sizeof(struct place) == 20, "abi");
+
+/* A connection that a rule names. */
+struct role_record {
+	__u64 cookie;
+	__u8 remote[16]; /* IPv4 in the first four bytes */
+	char name[CC_NAME_BYTES]; /* of its congestion control */
+	__u16 slot; /* of the rule */
+	__u16 is_ipv6;
+	__u16 port_remote;
+	__u16 port_local;
+};
+_Static_assert(sizeof(struct role_record) == 48, "abi");
+
+#define EVENT_SAMPLE 0
+#define EVENT_SIGNAL 1
+#define EVENT_CUT 2
+
+/* What happens to a member in a replay, and what is decided. */
+struct replay {
+	__u64 now_ns;
+	__u64 delivered;
+	__u32 event; /* EVENT_* */
+	__u32 member;
+	__u32 cwnd;
+	__u32 cwnd_cut;
+	__u32 packet;
+	__u32 rtt_us;
+	__u32 phase;
+	__u32 answer; /* out: the window that is left; 0 is its own cut, or no cut for others */
+};
+_Static_assert(sizeof(struct replay) == 48, "abi");

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Who answers a congestion signal: core::delegate decides the same, and a test plays events to
+ * both. Rates are bit/s, and rounded as there.
+ *
+ * Signals of one bundle that come on two CPUs at once are not both delegated: whoever finds the
+ * bundle busy answers itself, as it would without the bundle.
+ */
+#pragma once
+
+#define WINDOW_MIN 2u
+/* A stunt has delivered at least so much: shorter transfers are not delayed. */
+#define ELEPHANT_BYTES 1000000ull
+/* Of a window in packets and of a round-trip time, so that no product overflows. */
+#define CWND_MAX (1u << 20)
+#define RTT_US_MAX (1u << 23)
+#define RATE_MAX (1ull << 40)
+#define GAIN_ONE 65536u
+
+/* Written by user space when roles, targets or gains change; read here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MEMBERS_MAX);
+	__type(key, __u32);
+	__type(value, struct order);
+} orders SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BUNDLES_MAX);
+	__type(key, __u32);
+	__type(value, struct bundle_order);
+} bundle_orders SEC(".maps");
+
+/* Written here with each ACK and signal, read by user space each tick; live as long as a socket
+ * has one of the congestion controls. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MEMBERS_MAX);
+	__type(key, __u32);
+	__type(value, struct member);
+} members SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BUNDLES_MAX);
+	__type(key, __u32);
+	__type(value, struct bundle_state);
+} bundle_states SEC(".maps");
+
+static __always_inline __u64 rate_floor(const struct member *m, __u32 packets)
+{
+	/* Below 2^20 * 2^17 * 2^23. */
+	return m->rtt_us ? (__u64)packets * m->packet * 8000000ull / m->rtt_us : 0;
+}
+
+/* What a signal of its own costs a member. */
+static __always_inline __u64 own_cut(const struct member *m)
+{
+	return rate_floor(m, m->cwnd > m->cwnd_cut ? m->cwnd - m->cwnd_cut : 0) + 1;
+}
+
+/* How many packets per round-trip time a rate is, rounded up unless that is for one bit/s. */
+static __always_inline __u32 packets_ceil(const struct member *m, __u64 rate)
+{
+	__u32 packet = m->packet ? m->packet : 1;
+	__u64 packets;
+
+	if (rate > RATE_MAX)
+		rate = RATE_MAX;
+	packets = (rate * m->rtt_us / 8000000 + packet) / packet;
+	if (packets > CWND_MAX)
+		packets = CWND_MAX;
+	if (packets && rate_floor(m, packets - 1) + 1 >= rate)
+		packets--;
+	return packets;
+}
+
+static __always_inline int may_be_cut(const struct member *m, __u64 now)
+{
+	int is_fresh = m->cut_ns && now - m->cut_ns < m->rtt_us * 1000ull;
+
+	return m->rtt_us && !m->debt && !is_fresh && m->phase != PHASE_RECOVERY;
+}
+
+/* What a stunt can give up, and down to which window; 0 is nothing. */
+static __always_inline __u64 offer_of(const struct member *m, const struct order *o, __u64 now,
+				      __u32 *least)
+{
+	if (!m->cookie || !may_be_cut(m, now) || m->phase == PHASE_SLOW_START ||
+	    m->delivered < ELEPHANT_BYTES)
+		return 0;
+	*least = packets_ceil(m, o->min_rate_bps);
+	if (*least < m->cwnd_cut)
+		*least = m->cwnd_cut;
+	if (*least < WINDOW_MIN)
+		*least = WINDOW_MIN;
+	return m->cwnd > *least ? rate_floor(m, m->cwnd - *least) : 0;
+}
+
+/* One look at all stunts of a bundle: what they can give up, and whose turn it is. */
+struct scan {
+	__u64 now;
+	__u64 sum;
+	__u64 turn; /* of the one whose turn it is */
+	__u64 rate; /* what that one can give up; 0 if there is none */
+	__u32 bundle;
+	__u32 from;
+	__u32 index;
+	__u32 least;
+};
+
+static long scan_stunt(__u32 nth, struct scan *scan)
+{
+	__u32 index = scan->from + nth, least = 0;
+	struct order *o = bpf_map_lookup_elem(&orders, &index);
+	struct member *m;
+	__u64 rate;
+
+	if (!o || o->role != ROLE_STUNT || o->bundle != scan->bundle)
+		return 0;
+	m = bpf_map_lookup_elem(&members, &index);
+	if (!m)
+		return 0;
+	rate = offer_of(m, o, scan->now, &least);
+	scan->sum += rate;
+	if (rate && (!scan->rate || m->turn < scan->turn)) {
+		scan->turn = m->turn;
+		scan->rate = rate;
+		scan->index = index;
+		scan->least = least;
+	}
+	return 0;
+}
+
+struct picks {
+	struct scan scan;
+	struct bundle_state *state;
+	__u64 need;
+	__u64 given;
+	__u32 count;
+	__u32 pad;
+};
+
+/* Has the stunt whose turn it is give up its part. */
+static long pick_stunt(__u32 nth, struct picks *picks)
+{
+	struct scan *scan = &picks->scan;
+	__u32 index, fewer, exact;
+	struct member *m;
+	struct order *o;
+	__u64 rest;
+
+	if (picks->given >= picks->need)
+		return 1;
+	if (nth) {
+		scan->rate = 0;
+		bpf_loop(picks->count, scan_stunt, scan, 0);
+	}
+	index = scan->index;
+	m = bpf_map_lookup_elem(&members, &index);
+	o = bpf_map_lookup_elem(&orders, &index);
+	if (!scan->rate || !m || !o)
+		return 1;
+	rest = picks->need - picks->given;
+	picks->given += scan->rate;
+	/* Who could not be asked for some time is not asked for all of it at once. */
+	if (picks->state->turn < scan->turn)
+		picks->state->turn = scan->turn;
+	/* The last one gives up only what is missing. */
+	fewer = packets_ceil(m, rest);
+	exact = m->cwnd > fewer ? m->cwnd - fewer : 0;
+	m->turn = picks->state->turn + o->weight;
+	m->debt = exact > scan->least ? exact : scan->least;
+	return 0;
+}
+
+/* Has stunts give up at least `need`, in their turns; says whether they can. */
+static __noinline int delegate(struct bundle_state *state, struct member *m, __u32 bundle, __u64 need,
+			       __u64 now)
+{
+	struct bundle_order *where = bpf_map_lookup_elem(&bundle_orders, &bundle);
+	struct picks picks = {};
+
+	if (!where || !state || !m || where->stunts_to < where->stunts_from)
+		return 0;
+	picks.scan.now = now;
+	picks.scan.bundle = bundle;
+	picks.scan.from = where->stunts_from;
+	picks.state = state;
+	picks.need = need;
+	picks.count = where->stunts_to - where->stunts_from;
+	bpf_loop(picks.count, scan_stunt, &picks.scan, 0);
+	if (picks.scan.sum < need) {
+		m->refused++;
+		return 0;
+	}
+	bpf_loop(PICKS_MAX, pick_stunt, &picks, 0);
+	/* With too many small stunts both sides give up something. */
+	return picks.given >= need;
+}
+
+/* Adds a part of a signal; says whether they come to a whole one, which is then taken. */
+static __always_inline int advance(__u32 *signals, __u32 part)
+{
+	*signals += part;
+	if (*signals < GAIN_ONE)
+		return 0;
+	*signals -= GAIN_ONE;
+	return 1;
+}
+
+/* Has a free connection go down to its aim, and stunts give up what is missing. */
+static __always_inline __u32 answer_in_part(struct bundle_state *state, struct member *m,
+					    const struct order *o, __u64 now)
+{
+	__u32 aim = packets_ceil(m, o->aim_bps);
+	__u64 own = own_cut(m), given;
+
+	if (aim < m->cwnd_cut)
+		aim = m->cwnd_cut;
+	if (aim > m->cwnd)
+		aim = m->cwnd;
+	if (aim == m->cwnd_cut)
+		return 0;
+	given = rate_floor(m, m->cwnd - aim);
+	return delegate(state, m, o->bundle, own > given ? own - given : 0, now) ? aim : 0;
+}
+
+static __always_inline __u32 answer_free(struct bundle_state *state, struct member *m,
+					 const struct order *o, __u64 now)
+{
+	if (o->has_aim)
+		return answer_in_part(state, m, o, now);
+	if (!advance(&m->forward, o->gain > 0 ? o->gain : 0))
+		return 0;
+	return delegate(state, m, o->bundle, own_cut(m), now) ? m->cwnd : 0;
+}
+
+/* The place of the free connection that is furthest above its target, if one is to answer for a
+ * stunt; otherwise MEMBERS_MAX. */
+static __always_inline __u32 furthest_above(const struct bundle_order *where)
+{
+	__u32 found = MEMBERS_MAX;
+	__u64 excess_most = 0;
+	__s32 gain_least = 0;
+
+	for (__u32 nth = 0; nth < FREE_MAX && nth < where->free_count; nth++) {
+		__u32 index = where->free[nth];
+		struct order *o = bpf_map_lookup_elem(&orders, &index);
+		struct member *m = bpf_map_lookup_elem(&members, &index);
+		__u64 excess = 0, rate;
+
+		if (!o || !m || !m->cookie || !m->rtt_us || o->role != ROLE_FREE)
+			continue;
+		if (o->has_aim) {
+			rate = rate_floor(m, m->cwnd);
+			excess = rate > o->aim_bps ? rate - o->aim_bps : 0;
+		}
+		if (o->has_aim ? !excess : o->gain >= 0)
+			continue;
+		if (found == MEMBERS_MAX || o->gain < gain_least ||
+		    (o->gain == gain_least && excess > excess_most)) {
+			found = index;
+			gain_least = o->gain;
+			excess_most = excess;
+		}
+	}
+	return found;
+}
+
+/* Has a free connection give up what a stunt would have, or as much of that as it can. */
+static __always_inline __u32 give_back(struct member *stunt, __u32 bundle, __u64 now, int *is_whole)
+{
+	struct bundle_order *where = bpf_map_lookup_elem(&bundle_orders, &bundle);
+	__u32 index, least, fewer, exact, left;
+	__u64 need = own_cut(stunt), given;
+	struct member *m;
+	struct order *o;
+
+	if (!where)
+		return 0;
+	index = furthest_above(where);
+	o = bpf_map_lookup_elem(&orders, &index);
+	m = bpf_map_lookup_elem(&members, &index);
+	if (!o || !m)
+		return 0;
+	if (!o->has_aim && !advance(&m->reverse, o->gain < 0 ? -o->gain : 0))
+		return 0;
+	if (!may_be_cut(m, now))
+		return 0;
+	least = o->has_aim ? packets_ceil(m, o->aim_bps) : 0;
+	if (least < m->cwnd_cut)
+		least = m->cwnd_cut;
+	if (least < WINDOW_MIN)
+		least = WINDOW_MIN;
+	if (m->cwnd <= least)
+		return 0;
+	given = rate_floor(m, m->cwnd - least);
+	fewer = packets_ceil(m, need);
+	exact = m->cwnd > fewer ? m->cwnd - fewer : 0;
+	m->debt = exact > least && (!where->reverse_own || o->has_aim) ? exact : least;
+	*is_whole = given >= need;
+	if (*is_whole)
+		return stunt->cwnd;
+	/* What the free connection cannot give up, the stunt does. */
+	fewer = packets_ceil(stunt, need - given);
+	left = stunt->cwnd > fewer ? stunt->cwnd - fewer : 0;
+	return left > stunt->cwnd_cut ? left : stunt->cwnd_cut;
+}
+
+/*
+ * A member must cut its window, for the first time in its round-trip time: the window that is left,
+ * or 0 if it cuts as it would without the bundle.
+ */
+static __noinline __u32 handle_signal(__u32 index, __u64 now)
+{
+	struct member *m = bpf_map_lookup_elem(&members, &index);
+	struct order *o = bpf_map_lookup_elem(&orders, &index);
+	struct bundle_state *state;
+	__u32 bundle, left = 0;
+	int is_whole = 0;
+
+	if (!m || !o)
+		return 0;
+	bundle = o->bundle;
+	state = bpf_map_lookup_elem(&bundle_states, &bundle);
+	m->signals++;
+	if (state && m->rtt_us && !__sync_lock_test_and_set(&state->busy, 1)) {
+		if (o->role == ROLE_FREE) {
+			left = answer_free(state, m, o, now);
+			is_whole = left && left == m->cwnd;
+		} else if (o->role == ROLE_STUNT) {
+			left = give_back(m, bundle, now, &is_whole);
+		}
+		__sync_lock_test_and_set(&state->busy, 0);
+	}
+	if (is_whole) {
+		m->delegated++;
+	} else {
+		m->taken++;
+		m->cut_ns = now;
+	}
+	return left;
+}
+
+/* The window that a member has to go down to for signals of others, or 0. */
+static __always_inline __u32 take_cut(struct member *m, __u64 now)
+{
+	__u32 debt;
+
+	if (!m->debt || !m->rtt_us)
+		return 0;
+	/* A signal of its own came first: the cut for others waits for its next round-trip time. */
+	if (m->cut_ns && now - m->cut_ns < m->rtt_us * 1000ull)
+		return 0;
+	debt = __sync_lock_test_and_set(&m->debt, 0);
+	if (!debt)
+		return 0;
+	m->cut_ns = now;
+	m->cuts++;
+	return debt < m->cwnd ? debt : m->cwnd;
+}

@@ -1,0 +1,193 @@
+//! What the programs decide, beside what `core::delegate` decides on the same events.
+
+use fairweir_core::delegate::{
+    Algorithm, Answer, Bundle, BundleSpec, MemberId, Role, Target, Trace,
+};
+use fairweir_core::units::Time;
+use libbpf_rs::ProgramInput;
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Cases, TestRunner};
+
+use super::abi::Replay;
+use super::*;
+
+const FREE: usize = 3;
+const STUNTS: usize = 6;
+
+fn is_root() -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        eprintln!("SKIPPED: needs root");
+        assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
+    }
+    is_root
+}
+
+fn attach() -> Sender {
+    Sender::attach(&Policy::new(Vec::new()).unwrap()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn congestion_controls_are_registered_until_the_end_under_names_that_are_free() {
+    if !is_root() {
+        return;
+    }
+    let available = || {
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+        text.unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let first = attach();
+    let names = [Kind::Reno, Kind::Cubic].map(|kind| first.name(kind).to_owned());
+    assert!(names.iter().all(|name| available().contains(name)), "{names:?}");
+    first.detach().unwrap();
+    assert!(!names.iter().any(|name| available().contains(name)), "{names:?} stay registered");
+}
+
+/// What happens to a member: an ACK that tells its window, and then perhaps a signal.
+#[derive(Clone, Debug)]
+struct Event {
+    member: usize,
+    after: Span,
+    sample: Sample,
+    is_signal: bool,
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let phase = prop_oneof![8 => Just(Phase::Avoidance), 1 => Just(Phase::SlowStart),
+        1 => Just(Phase::Recovery)];
+    let one = (0..FREE + STUNTS, 0u64..30_000, 2u32..400, 5_000u64..300_000, any::<bool>(), phase);
+    let event = |(member, us, cwnd, rtt_us, is_signal, phase): (usize, u64, u32, u64, bool, _)| {
+        let sample = Sample {
+            cwnd,
+            cwnd_cut: (cwnd / 2).max(2),
+            packet: Bytes::new(1_514),
+            rtt: Span::micros(rtt_us),
+            delivered: Bytes::kb(1_000),
+            phase,
+        };
+        Event { member, after: Span::micros(us), sample, is_signal }
+    };
+    prop::collection::vec(one.prop_map(event), 1..300)
+}
+
+/// The members of `core` and of the kernel, with the same indices.
+struct Both {
+    core: Bundle,
+    ids: Vec<MemberId>,
+    sender: Sender,
+}
+
+impl Both {
+    fn begin(&mut self, algorithm: Algorithm, reverse: Reverse, floors: &[u64], weights: &[u32]) {
+        self.core = Bundle::new(&BundleSpec { algorithm, reverse });
+        let constant = |mbit| Target::Trace(Trace::constant(Rate::mbit(mbit)).unwrap());
+        let free = [1, 8, 60].map(|mbit| Role::Free(constant(mbit)));
+        let stunts: Vec<_> = floors.iter().zip(weights).collect();
+        let stunts = stunts.iter().map(|&(&floor, &weight)| Role::Stunt {
+            weight: Weight::new(weight).unwrap(),
+            min_rate: Rate::bps(floor),
+        });
+        let roles: Vec<Role> = free.into_iter().chain(stunts).collect();
+        self.ids = roles.iter().map(|role| self.core.join(role.clone()).unwrap()).collect();
+        let sender = &self.sender;
+        let states = sender.programs.map("bundle_states").unwrap();
+        update(&states, &0u32.to_ne_bytes(), &[0; header::SIZE_OF_BUNDLE_STATE as usize]).unwrap();
+        for (index, role) in roles.iter().enumerate() {
+            let index = index as u32;
+            let nothing = Member::default();
+            update(&sender.maps.members, &index.to_ne_bytes(), nothing.as_bytes()).unwrap();
+            if let Role::Stunt { weight, min_rate } = *role {
+                sender.set_part(index, 0, Some(Part::Stunt { weight, min_rate })).unwrap();
+            }
+        }
+        let free = (0..FREE as u32).collect();
+        let layout = Layout { free, stunts: (FREE as u32, (FREE + STUNTS) as u32), reverse };
+        sender.set_layout(0, &layout).unwrap();
+        self.give_orders();
+    }
+
+    fn give_orders(&self) {
+        for index in 0..FREE {
+            let order = self.core.order(self.ids[index]).unwrap();
+            self.sender.set_part(index as u32, 0, Some(Part::Free(order))).unwrap();
+        }
+    }
+
+    fn replay(&self, now: Time, event: &Event, what: u64) -> u32 {
+        let sample = event.sample;
+        let mut replay = Replay {
+            now_ns: now.as_nanos(),
+            delivered: sample.delivered.as_u64(),
+            event: what as u32,
+            member: event.member as u32,
+            cwnd: sample.cwnd,
+            cwnd_cut: sample.cwnd_cut,
+            packet: sample.packet.as_u64() as u32,
+            rtt_us: (sample.rtt.as_nanos() / 1_000) as u32,
+            phase: sample.phase as u32,
+            answer: 0,
+        };
+        let bytes = (&raw mut replay).cast::<u8>();
+        // SAFETY: the structure has no padding and takes every bit pattern; it lives while it is
+        // borrowed here.
+        let context = unsafe { std::slice::from_raw_parts_mut(bytes, size_of::<Replay>()) };
+        let program = self.sender.programs.program("fairweir_replay").unwrap();
+        let input = ProgramInput { context_in: Some(context), ..ProgramInput::default() };
+        assert_eq!(program.test_run(input).unwrap().return_value, 0);
+        replay.answer
+    }
+
+    fn play(&mut self, events: &[Event]) -> Result<(), TestCaseError> {
+        let (mut now, mut ticked) = (Time::ZERO + Span::secs(1), Time::ZERO);
+        for event in events {
+            now = now + event.after;
+            let id = self.ids[event.member];
+            self.core.handle_sample(id, event.sample);
+            self.replay(now, event, header::EVENT_SAMPLE);
+            if event.is_signal {
+                let wanted = match self.core.handle_signal(now, id) {
+                    Answer::Own => 0,
+                    Answer::Delegated => event.sample.cwnd,
+                    Answer::Shared(cwnd) => cwnd,
+                };
+                prop_assert_eq!(self.replay(now, event, header::EVENT_SIGNAL), wanted);
+            } else {
+                let wanted = self.core.take_cut(now, id).unwrap_or(0);
+                prop_assert_eq!(self.replay(now, event, header::EVENT_CUT), wanted);
+            }
+            if now >= ticked {
+                self.core.handle_tick(now);
+                ticked = self.core.next_tick(now);
+                self.give_orders();
+            }
+        }
+        let members = self.sender.members((FREE + STUNTS) as u32).unwrap();
+        for (id, member) in self.ids.iter().zip(&members) {
+            let tally = member.map(|member| member.tally).unwrap_or_default();
+            prop_assert_eq!(self.core.tally(*id), tally);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn the_kernel_decides_as_the_model_does() {
+    if !is_root() {
+        return;
+    }
+    let spec = BundleSpec { algorithm: Algorithm::Track, reverse: Reverse::Exact };
+    let both = Both { core: Bundle::new(&spec), ids: Vec::new(), sender: attach() };
+    let both = std::cell::RefCell::new(both);
+    let floors = prop::collection::vec(0u64..3_000_000, STUNTS);
+    let weights = prop::collection::vec(1u32..4, STUNTS);
+    let played = TestRunner::new(Cases::with_cases(64)).run(
+        &(events(), floors, weights, 0..Algorithm::ALL.len(), any::<bool>()),
+        |(events, floors, weights, algorithm, is_own)| {
+            let mut both = both.borrow_mut();
+            let reverse = if is_own { Reverse::Own } else { Reverse::Exact };
+            both.begin(Algorithm::ALL[algorithm].1, reverse, &floors, &weights);
+            both.play(&events)
+        },
+    );
+    played.unwrap_or_else(|e| panic!("{e}"));
+}
