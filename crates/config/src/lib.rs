@@ -12,6 +12,8 @@
 //! | [`value`] | values that files and the command line have in common |
 //! | [`host`] | the files of `fairweir host` |
 //! | [`isp`] | the files of `fairweir isp` |
+//! | [`sender`] | the file of `fairweir sender` |
+//! | [`target`] | what a connection is to have: keys that senders and scenarios have in common |
 //! | [`plan`] | how a rate is shared: keys that plans and the policing points of scenarios have in common |
 //!
 //! All errors are [`ConfigError`]s: `FILE:LINE: key: what was found, what is allowed`.
@@ -24,7 +26,9 @@ pub mod isp;
 pub mod output;
 pub mod overrides;
 pub mod plan;
+pub mod sender;
 pub mod table;
+pub mod target;
 pub mod text;
 pub mod value;
 pub mod words;

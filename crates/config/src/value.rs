@@ -4,8 +4,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use fairweir_core::policy::{Match, MatchError};
 use fairweir_core::receiver::{CAPACITY_MIN_RBM, Control};
 use fairweir_core::units::Rate;
+
+use nix::unistd::User;
 
 use crate::words::choices;
 
@@ -96,4 +99,35 @@ pub fn parse_capacity(text: &str) -> Result<Rate, String> {
         return Ok(rate);
     }
     Err(format!("capacity {rate} is out of range ({CAPACITY_MIN_RBM} to {CAPACITY_MAX})"))
+}
+
+const MATCH_KINDS: [&str; 7] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port"];
+
+/// Reads a rule for connections.
+///
+/// # Errors
+/// Says what is allowed.
+pub fn parse_match(text: &str) -> Result<Match, String> {
+    let parsed = text.parse::<Match>().map_err(|e| match &e {
+        MatchError::UnknownKind { kind } => {
+            format!("unknown kind `{kind}:`{}", choices(kind, &MATCH_KINDS))
+        }
+        _ => e.to_string(),
+    })?;
+    if let Match::User(name) = &parsed {
+        check_user(name)?;
+    }
+    Ok(parsed)
+}
+
+/// A number needs no user; a name must be one that the system knows.
+fn check_user(name: &str) -> Result<(), String> {
+    if name.parse::<u32>().is_ok() {
+        return Ok(());
+    }
+    match User::from_name(name) {
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => Err(format!("unknown user `{name}`; expected a name or number of a user")),
+        Err(e) => Err(format!("cannot look up user `{name}`: {e}")),
+    }
 }

@@ -6,6 +6,7 @@ use fairweir_core::policy::Group;
 
 use crate::cli::CheckArgs;
 use crate::isp;
+use crate::sender;
 use crate::table::{self, Align};
 use fairweir_config::host::Config;
 use fairweir_config::text;
@@ -13,6 +14,9 @@ use fairweir_config::text;
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     if isp::is_isp_file(&args.file) {
         return isp::check(&args.file, args.json);
+    }
+    if sender::is_sender_file(&args.file) {
+        return sender::check(&args.file, args.json);
     }
     let config = Config::load(&args.file)?;
     let out = &mut text::stdout();

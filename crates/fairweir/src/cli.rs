@@ -13,6 +13,7 @@ use fairweir_scenario::play::Seeds;
 use crate::daemon_args::{RunDir, UserGroup};
 use crate::instance;
 use crate::isp::{self, cli::IspArgs};
+use crate::sender::{self, cli::SenderArgs};
 
 /// Share the download of an access link by weight, from the receiving host.
 ///
@@ -37,6 +38,9 @@ pub(crate) enum Subcommand {
     /// Run the daemon that polices the subscribers of an access network, or send it a command.
     #[command(after_help = isp::cli::EXAMPLES)]
     Isp(IspArgs),
+    /// Run the daemon that lets connections of a sender hold a rate, or send it a command.
+    #[command(after_help = sender::cli::EXAMPLES)]
+    Sender(SenderArgs),
     /// Print the state of a running daemon.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
@@ -190,7 +194,8 @@ pub(crate) struct ReloadArgs {
 /// `fairweir off`.
 #[derive(Debug, Args)]
 pub(crate) struct OffArgs {
-    /// The interface; by default all to which fairweir is attached, and `fairweir isp`.
+    /// The interface; by default all to which fairweir is attached, `fairweir isp` and `fairweir
+    /// sender`.
     #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     /// Kill a daemon that does not answer.
@@ -203,7 +208,8 @@ pub(crate) struct OffArgs {
 /// `fairweir check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The configuration of `host` (conf.d/*.toml in the same directory is read too) or of `isp`.
+    /// The configuration of `host` (conf.d/*.toml in the same directory is read too), `isp` or
+    /// `sender`.
     #[arg(default_value = host::DEFAULT_PATH)]
     pub(crate) file: PathBuf,
     /// Print JSON.

@@ -30,6 +30,7 @@ mod off;
 mod play;
 mod progress;
 mod reload;
+mod sender;
 mod sim;
 mod status;
 mod table;
@@ -69,6 +70,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
     match command {
         Subcommand::Host(args) => host::run(&args),
         Subcommand::Isp(args) => isp::run(&args),
+        Subcommand::Sender(args) => sender::run(&args),
         Subcommand::Status(args) => status::run(&args),
         Subcommand::Top(args) => top::run(&args),
         Subcommand::Reload(args) => reload::run(&args),

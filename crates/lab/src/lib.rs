@@ -32,6 +32,7 @@ mod plan;
 mod process;
 mod relay;
 mod run;
+mod sender;
 
 pub use agent::{agent_main, is_agent};
 pub use plan::refuse_unplayable;

@@ -129,8 +129,9 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if !scenario.devices.is_empty() {
         return Err(Error::NotPlayed("[[device]]"));
     }
-    if !scenario.bundles.is_empty() {
-        return Err(Error::NotPlayed("[[bundle]]"));
+    let in_bundle = |flow: &Flow| scenario.bundles.iter().any(|b| b.groups().any(|g| g == flow.group));
+    if scenario.flows.iter().any(|flow| flow.kind == Kind::Quic && in_bundle(flow)) {
+        return Err(Error::NotPlayed("QUIC in a [[bundle]]"));
     }
     if scenario.control.tuning != Tuning::default() {
         return Err(Error::NotPlayed("other parameters of `crab`"));
@@ -179,6 +180,9 @@ pub(crate) const INTERNET: [IpNet; 2] = [
     IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 16)),
     IpNet::V6(ipnet::Ipv6Net::new_assert(Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, 0), 64)),
 ];
+
+/// The home, as the servers see it.
+pub(crate) const INTERNET_PEERS: [IpNet; 2] = [WAN[0].0, WAN[1].0];
 
 /// Who answers the daemon's probe, of each family.
 pub(crate) const REFLECTORS: [IpAddr; 2] = [
@@ -238,10 +242,11 @@ mod tests {
         }
         let refused = error("kind = \"ping\"\n[control]\nstrict_priority = true").unwrap();
         assert!(refused.contains("does not play strict priority"), "{refused}");
-        let bundle = "kind = \"bulk\"\n[[group]]\nname = \"b\"\nweight = 1\n[[flow]]\ngroup = \"b\"\n\
+        let bundle = "kind = \"quic\"\n[[group]]\nname = \"b\"\nweight = 1\n[[flow]]\ngroup = \"b\"\n\
             kind = \"bulk\"\n[[bundle]]\nname = \"x\"\nstunts = [\"b\"]\n\
             free = [{ group = \"a\", target = \"1mbit\" }]";
-        assert!(error(bundle).unwrap().contains("does not play [[bundle]]"));
+        assert!(error(bundle).unwrap().contains("does not play QUIC in a [[bundle]]"));
+        assert_eq!(error(&bundle.replacen("quic", "bulk", 1)), None);
     }
 
     #[test]

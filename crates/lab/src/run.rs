@@ -12,7 +12,7 @@ use std::time::Duration;
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_scenario::app;
-use fairweir_scenario::report::{self, Lateness, Report};
+use fairweir_scenario::report::{self, BundleSamples, Lateness, Report};
 use fairweir_scenario::{Kind, Scenario};
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
@@ -27,6 +27,7 @@ use crate::job::Ready;
 use crate::plan::{self, Plan};
 use crate::process::Process;
 use crate::relay::{Outcome, Relay};
+use crate::sender::{self, Sender};
 
 /// From the moment when everything is there to the clock's zero.
 const LEAD: Span = Span::millis(300);
@@ -131,7 +132,7 @@ fn run_once(
     plan::refuse_unplayable(scenario)?;
     let plan = Plan::new(scenario);
     let mut stage = Stage::set_up(&plan, control, options)?;
-    let (mut outcome, daemon_cpu_cores) = stage.play(&plan, control, options, progress)?;
+    let (mut outcome, bundled, daemon_cpu_cores) = stage.play(&plan, control, options, progress)?;
     let outcomes = stage.outcomes(scenario)?;
     let in_time = |h: &report::Histogram| h.quantile(0.99).is_none_or(|q| q <= LATENESS_P99_MAX);
     let mut run = report::Run {
@@ -145,7 +146,7 @@ fn run_once(
         pages: Vec::new(),
         shorts: Vec::new(),
         policed: std::mem::take(&mut outcome.policed),
-        bundled: Vec::new(),
+        bundled,
         daemon_cpu_cores,
         lateness: lateness(&outcome),
     };
@@ -161,6 +162,7 @@ struct Stage {
     fetches: Vec<Process>,
     daemon: Option<Daemon>,
     isp: Option<Isp>,
+    sender: Option<Sender>,
     server: Process,
     home: Home,
     _dir: TempDir,
@@ -191,6 +193,7 @@ impl Stage {
             None
         };
         let isp = Isp::start(&options.executable, &home.isp, plan, dir.path())?;
+        let sender = Sender::start(&options.executable, &home.internet, plan, dir.path())?;
         let mut fetches = Vec::new();
         for (i, (flow, job)) in plan.scenario.flows.iter().zip(&jobs).enumerate() {
             let app = plan.app(flow);
@@ -202,22 +205,23 @@ impl Stage {
             fetch.tell(&json(job)?)?;
             fetches.push(fetch);
         }
-        Ok(Stage { fetches, daemon, isp, server, home, _dir: dir })
+        Ok(Stage { fetches, daemon, isp, sender, server, home, _dir: dir })
     }
 
-    /// Plays from the clock's zero to its end; returns what the link saw and how many cores the
-    /// daemon used.
+    /// Plays from the clock's zero to its end; returns what the link saw, how bundles did, and how
+    /// many cores the daemon used.
     fn play(
         &mut self,
         plan: &Plan<'_>,
         control: Control,
         options: &Options,
         progress: &(dyn Fn(Progress) + Sync),
-    ) -> Result<(Outcome, Option<f64>), Error> {
+    ) -> Result<(Outcome, Vec<BundleSamples>, Option<f64>), Error> {
         let clock = Clock::starting_in(LEAD);
         let (net0, acc0) = self.home.tuns()?;
         let relay = Relay::start(plan, control, clock, net0, acc0)?;
         let watch = self.isp.as_ref().map(|isp| isp.watch(clock));
+        let bundles = self.sender.as_ref().map(|sender| sender.watch(clock));
         let epoch = clock.epoch_nanos().to_string();
         self.server.tell(&epoch)?;
         for fetch in &mut self.fetches {
@@ -249,7 +253,11 @@ impl Stage {
         if let (Some(watch), [policed]) = (watch, &mut outcome.policed[..]) {
             policed.record_elsewhere(&watch.finish()?);
         }
-        Ok((outcome, cores))
+        let bundled = match bundles {
+            Some(watch) => watch.finish(plan.scenario)?,
+            None => sender::undelegated(plan.scenario),
+        };
+        Ok((outcome, bundled, cores))
     }
 
     /// An error if a process has failed, or the daemon or the server is gone.
@@ -257,6 +265,7 @@ impl Stage {
         self.fetches.iter_mut().try_for_each(Process::check)?;
         let daemons = self.daemon.iter_mut().map(|d| &mut d.process);
         let daemons = daemons.chain(self.isp.iter_mut().map(|isp| &mut isp.process));
+        let daemons = daemons.chain(self.sender.iter_mut().map(|sender| &mut sender.process));
         let lasting = daemons.chain([&mut self.server]);
         for process in lasting {
             if process.has_ended() {

@@ -110,6 +110,7 @@ struct tcp_sock {
 	__u32 snd_cwnd;
 	__u32 snd_cwnd_cnt;
 	__u32 snd_ssthresh;
+	__u32 prior_cwnd;
 	__u32 srtt_us; /* in 1/8 µs */
 	__u32 mss_cache;
 	__u16 tcp_header_len;

@@ -77,7 +77,7 @@ struct member {
 	__u32 forward; /* signals that should have been delegated and were not, in 2^-16 */
 	__u32 reverse;
 	__u32 delivered_seen; /* packets, as the kernel counts them */
-	__u32 pad;
+	__u32 mended; /* signals whose answer did not reach the kernel: see mend */
 };
 _Static_assert(sizeof(struct member) == 112, "abi");
 

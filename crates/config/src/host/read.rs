@@ -3,19 +3,18 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use fairweir_core::policy::{DEFAULT_GROUP, Group, Match, MatchError};
+use fairweir_core::policy::{DEFAULT_GROUP, Group};
 use fairweir_core::receiver::{Control, Enforce, LATENCY, LATENCY_RANGE};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span};
-use nix::unistd::User;
 
 use super::{HostSection, PROBE_INTERVAL, ProbeChoice};
 use crate::MetricsAt;
 use crate::VERSION;
 use crate::error::ConfigError;
 use crate::table::{Place, Placed, Source, Table};
-use crate::value::{parse_capacity, parse_control, parse_dev};
-use crate::words::{choices, did_you_mean};
+use crate::value::{parse_capacity, parse_control, parse_dev, parse_match};
+use crate::words::did_you_mean;
 
 /// More frequent probes disturb others, rarer ones say nothing about a queue.
 const PROBE_INTERVALS: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
@@ -33,7 +32,6 @@ const HOST_KEYS: [&str; 9] = [
     "metrics",
 ];
 const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
-const MATCH_KINDS: [&str; 7] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port"];
 
 /// The content of one file.
 pub(super) struct Document<'t> {
@@ -213,29 +211,4 @@ fn parse_probe(text: &str) -> Result<ProbeChoice, String> {
         return Err(format!("{address} is not a host behind the link; allowed: {expected}"));
     }
     Ok(ProbeChoice::Address(address))
-}
-
-fn parse_match(text: &str) -> Result<Match, String> {
-    let parsed = text.parse::<Match>().map_err(|e| match &e {
-        MatchError::UnknownKind { kind } => {
-            format!("unknown kind `{kind}:`{}", choices(kind, &MATCH_KINDS))
-        }
-        _ => e.to_string(),
-    })?;
-    if let Match::User(name) = &parsed {
-        check_user(name)?;
-    }
-    Ok(parsed)
-}
-
-/// A number needs no user; a name must be one that the system knows.
-fn check_user(name: &str) -> Result<(), String> {
-    if name.parse::<u32>().is_ok() {
-        return Ok(());
-    }
-    match User::from_name(name) {
-        Ok(Some(_)) => Ok(()),
-        Ok(None) => Err(format!("unknown user `{name}`; expected a name or number of a user")),
-        Err(e) => Err(format!("cannot look up user `{name}`: {e}")),
-    }
 }

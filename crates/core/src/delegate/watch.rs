@@ -54,6 +54,13 @@ impl Verdict {
         }
     }
 
+    /// A verdict as reports have it.
+    pub fn named(name: &str, reason: Option<&str>) -> Option<Verdict> {
+        let reasons = Reason::ALL.into_iter().map(Verdict::Unreachable);
+        let all = [Verdict::Unknown, Verdict::Held, Verdict::Approaching].into_iter();
+        all.chain(reasons).find(|v| v.name() == name && v.reason() == reason)
+    }
+
     /// Why the target cannot be held, for people; `None` if it can.
     pub const fn reason(self) -> Option<&'static str> {
         match self {
@@ -64,6 +71,14 @@ impl Verdict {
 }
 
 impl Reason {
+    const ALL: [Reason; 5] = [
+        Reason::NoStunts,
+        Reason::StuntsAtFloor,
+        Reason::NotCongested,
+        Reason::TooManySignals,
+        Reason::TooFewSignals,
+    ];
+
     const fn text(self) -> &'static str {
         match self {
             Reason::NoStunts => "no stunt has delivered 1 MB and left slow start",

@@ -53,7 +53,7 @@ pub(super) struct Member {
     pub(super) forward: u32,
     pub(super) reverse: u32,
     pub(super) delivered_seen: u32,
-    pub(super) pad: u32,
+    pub(super) mended: u32,
 }
 
 /// `struct place`.

@@ -102,6 +102,8 @@ pub struct Seen {
     pub sample: Option<Sample>,
     /// Its signals.
     pub tally: Tally,
+    /// Of those, how many the kernel lost the answer of; the connection answered them itself.
+    pub mended: u32,
 }
 
 /// The congestion controls, registered, and the connections that have them.
@@ -456,6 +458,7 @@ fn seen(member: &Member) -> Seen {
         id: member.cookie,
         sample: (member.rtt_us > 0).then_some(sample),
         tally: Tally { signals, delegated, taken, refused, cuts },
+        mended: member.mended,
     }
 }
 

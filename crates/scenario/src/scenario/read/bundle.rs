@@ -1,9 +1,8 @@
 //! From the tables `[[bundle]]` to valid bundles.
 
+use fairweir_config::target::{TARGET_KEYS, target};
 use fairweir_config::{ConfigError, Place, Placed, Table, not_one_of};
-use fairweir_core::delegate::{
-    Algorithm, Bounds, BundleSpec, Point, Reverse, Shape, Target, Trace, TraceError,
-};
+use fairweir_core::delegate::{Algorithm, Bounds, BundleSpec, Reverse, Target};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
@@ -129,8 +128,8 @@ fn free_group(
     let name = table.text("group")?.ok_or_else(|| table.missing("group", "a group's name"))?;
     let group = member(&name.value, &name.place, context)?;
     let place = table.place();
-    let target = target(&mut table, context)?;
-    table.finish(&["group", "target", "trace", "shape", "sine", "connections"])?;
+    let target = target(&mut table, Some(context.end))?;
+    table.finish(&[&["group"][..], &TARGET_KEYS].concat())?;
     let rtt = context.flows.iter().filter(|flow| flow.group == group).map(|flow| flow.rtt).min();
     let Target::Trace(trace) = &target else {
         return Ok(FreeGroup { group, target, changes: Vec::new() });
@@ -142,59 +141,4 @@ fn free_group(
     }
     let (trace, changes) = trace.feasible(&Bounds { packet, rtt, region });
     Ok(FreeGroup { group, target: Target::Trace(trace), changes })
-}
-
-/// One of the keys `target`, `trace`, `sine` and `connections`.
-fn target(table: &mut Table<'_>, context: &Context<'_>) -> Result<Target, ConfigError> {
-    let place = table.place();
-    let constant = table.parsed::<Rate>("target")?;
-    let points = table.tables("trace")?;
-    let shapes = [("linear", Shape::Linear), ("step", Shape::Step)];
-    let shape = table.word("shape", &shapes)?;
-    let sine = table.table("sine")?;
-    let connections = table.integer("connections", 1, Weight::MAX.into())?;
-    let given = [constant.is_some(), !points.is_empty(), sine.is_some(), connections.is_some()];
-    if given.iter().filter(|given| **given).count() != 1 {
-        let what = "expected one of `target`, `trace`, `sine` and `connections`";
-        return Err(place.error(what));
-    }
-    if let Some(shape) = shape.as_ref().filter(|_| points.is_empty()) {
-        return Err(shape.place.error("`shape` belongs to `trace`"));
-    }
-    if let Some(connections) = connections {
-        let count = Weight::new(connections.value as u32);
-        return Ok(Target::Connections(count.expect("invariant: the range was checked")));
-    }
-    if let Some(constant) = constant {
-        return Trace::constant(constant.value)
-            .map(Target::Trace)
-            .map_err(|e| constant.place.error(e));
-    }
-    if let Some(sine) = sine {
-        let place = sine.place();
-        return self::sine(sine, context.end)?.map(Target::Trace).map_err(|e| place.error(e));
-    }
-    let mut all = Vec::new();
-    for mut table in points {
-        let time = table.parsed::<Span>("at")?;
-        let time = time.ok_or_else(|| table.missing("at", "a time such as 40s"))?;
-        let rate = table.parsed::<Rate>("rate")?;
-        let rate = rate.ok_or_else(|| table.missing("rate", "a rate such as 8mbit"))?;
-        table.finish(&["at", "rate"])?;
-        all.push(Point { at: Time::ZERO + time.value, rate: rate.value });
-    }
-    let shape = shape.map_or(Shape::Linear, |p| p.value);
-    Trace::new(&all, shape).map(Target::Trace).map_err(|e| place.error(e))
-}
-
-fn sine(mut table: Table<'_>, end: Time) -> Result<Result<Trace, TraceError>, ConfigError> {
-    let wanted = "a rate such as 8mbit";
-    let mean = table.parsed("mean")?.ok_or_else(|| table.missing("mean", wanted))?;
-    let amplitude = table.parsed("amplitude")?;
-    let amplitude = amplitude.ok_or_else(|| table.missing("amplitude", wanted))?;
-    let period = table.parsed("period")?;
-    let period = period.ok_or_else(|| table.missing("period", "a time such as 40s"))?;
-    let from = table.parsed("from")?.map_or(Span::ZERO, |p| p.value);
-    table.finish(&["mean", "amplitude", "period", "from"])?;
-    Ok(Trace::sine(mean.value, amplitude.value, period.value, Time::ZERO + from, end))
 }

@@ -1,0 +1,234 @@
+//! One bundle: which connections are in it, and what each has done.
+
+use std::collections::BTreeMap;
+
+use fairweir_config::sender::{BundleConfig, CongestionControl};
+use fairweir_core::delegate::{Bundle, MEMBERS_MAX, MemberId, Role, Status, Tally};
+use fairweir_core::units::{Rate, Time};
+use fairweir_linux::sender::{Connection, FREE_MAX, Kind, Layout, Seat, Seen};
+
+/// What a rule makes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// It has the target of this number.
+    Free(usize),
+    /// It answers for others, as a stunt of this number.
+    Stunt(usize),
+}
+
+/// A connection in a bundle.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) connection: Connection,
+    pub(super) rule: Rule,
+    pub(super) seat: Seat,
+    pub(super) id: MemberId,
+    /// Whether the kernel has told anything of it.
+    is_seen: bool,
+}
+
+/// Connections that are named but not in the bundle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    /// They go to other hosts.
+    pub(super) peers: usize,
+    /// They have a congestion control that cannot take part.
+    pub(super) congestion_control: usize,
+    /// There is no place.
+    pub(super) full: usize,
+}
+
+/// See the module.
+pub(super) struct Running {
+    pub(super) config: BundleConfig,
+    pub(super) core: Bundle,
+    /// By the socket's cookie.
+    pub(super) members: BTreeMap<u64, Member>,
+    /// Why no connection is in it.
+    pub(super) problem: Option<String>,
+    pub(super) left_out: LeftOut,
+    /// Signals of connections that have ended: with targets, and stunts.
+    pub(super) ended: [Tally; 2],
+    pub(super) next_tick: Time,
+    /// Answers that the kernel lost, of connections that are there.
+    pub(super) mended: u64,
+    /// What traces begin with.
+    since: Time,
+}
+
+impl Running {
+    pub(super) fn new(config: BundleConfig, now: Time) -> Running {
+        Running {
+            core: Bundle::new(&config.spec),
+            config,
+            members: BTreeMap::new(),
+            problem: None,
+            left_out: LeftOut::default(),
+            ended: [Tally::default(); 2],
+            next_tick: now,
+            mended: 0,
+            since: now,
+        }
+    }
+
+    /// Takes over which connections there are; `rules` are this bundle's.
+    pub(super) fn take_over(&mut self, named: &[(Connection, Rule)], places: &mut Places) {
+        let gone: Vec<u64> = self.members.keys().copied().collect();
+        for id in gone.iter().filter(|id| !named.iter().any(|(c, _)| c.id == **id)) {
+            self.remove(*id);
+        }
+        self.left_out = LeftOut::default();
+        let mut wanted = Vec::new();
+        for (connection, rule) in named {
+            if !self.config.has_peer(connection.remote) {
+                self.left_out.peers += 1;
+            } else if self.members.contains_key(&connection.id) {
+                wanted.push((connection, *rule, self.members[&connection.id].seat.kind));
+            } else if let Some(kind) = self.kind(connection) {
+                wanted.push((connection, *rule, kind));
+            } else {
+                self.left_out.congestion_control += 1;
+            }
+        }
+        let free = wanted.iter().filter(|(_, rule, _)| matches!(rule, Rule::Free(_))).count();
+        self.problem = (free > FREE_MAX).then(|| {
+            format!("rules of targets name {free} connections (at most {FREE_MAX}); nothing is delegated")
+        });
+        if self.problem.is_some() {
+            let all: Vec<u64> = self.members.keys().copied().collect();
+            all.into_iter().for_each(|id| self.remove(id));
+            return;
+        }
+        for (connection, rule, kind) in wanted {
+            if self.members.contains_key(&connection.id) {
+                continue;
+            }
+            match places.take(rule) {
+                Some(index) => self.add(connection, rule, Seat { index, kind }),
+                None => self.left_out.full += 1,
+            }
+        }
+    }
+
+    fn add(&mut self, connection: &Connection, rule: Rule, seat: Seat) {
+        let role = match rule {
+            // Times of a trace count from when it was taken over.
+            Rule::Free(nth) => Role::Free(self.config.free[nth].target.clone()),
+            Rule::Stunt(nth) => Role::Stunt {
+                weight: self.config.stunts[nth].weight,
+                min_rate: self.config.min_rate,
+            },
+        };
+        // The kernel has a place for it, so the model, which has as many, has one.
+        let Some(id) = self.core.join(role) else { return };
+        let connection = connection.clone();
+        let member = Member { connection, rule, seat, id, is_seen: false };
+        self.members.insert(member.connection.id, member);
+    }
+
+    fn remove(&mut self, id: u64) {
+        let Some(member) = self.members.remove(&id) else { return };
+        let ended = &mut self.ended[usize::from(matches!(member.rule, Rule::Stunt(_)))];
+        *ended = *ended + self.core.tally(member.id);
+        self.core.leave(member.id);
+    }
+
+    /// Takes over what the kernel knows of each place, and decides if it is time.
+    pub(super) fn handle_tick(&mut self, now: Time, seen: &[Option<Seen>]) {
+        let mut gone = Vec::new();
+        self.mended = 0;
+        for member in self.members.values_mut() {
+            let id = member.connection.id;
+            let known = seen.get(member.seat.index as usize).copied().flatten();
+            match known.filter(|seen| seen.id == id) {
+                Some(seen) => {
+                    member.is_seen = true;
+                    self.mended += u64::from(seen.mended);
+                    self.core.handle_tally(member.id, seen.tally);
+                    if let Some(sample) = seen.sample {
+                        self.core.handle_sample(member.id, sample);
+                    }
+                }
+                None if member.is_seen => gone.push(id),
+                None => {}
+            }
+        }
+        gone.into_iter().for_each(|id| self.remove(id));
+        if now >= self.next_tick {
+            let on_trace = Time::ZERO + now.since(self.since);
+            self.core.handle_tick(on_trace);
+            self.next_tick = now + self.core.next_tick(on_trace).since(on_trace);
+        }
+    }
+
+    /// Which congestion control it has in the bundle; `None` if it cannot take part.
+    fn kind(&self, connection: &Connection) -> Option<Kind> {
+        match (self.config.congestion_control, connection.congestion_control.as_str()) {
+            (Some(CongestionControl::Reno), _) | (None, "reno") => Some(Kind::Reno),
+            (Some(CongestionControl::Cubic), _) | (None, "cubic") => Some(Kind::Cubic),
+            // It is here already, as a connection of another daemon or of a bundle that was replaced.
+            (None, name) if name.starts_with("fw_reno") => Some(Kind::Reno),
+            (None, name) if name.starts_with("fw_cubic") => Some(Kind::Cubic),
+            (None, _) => None,
+        }
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        let of = |wanted: fn(&Rule) -> bool| {
+            let members = self.members.values().filter(move |m| wanted(&m.rule));
+            members.map(|m| m.seat.index)
+        };
+        let stunts = || of(|rule| matches!(rule, Rule::Stunt(_)));
+        let mut free: Vec<u32> = of(|rule| matches!(rule, Rule::Free(_))).collect();
+        free.sort_unstable();
+        Layout {
+            free,
+            stunts: (stunts().min().unwrap_or(0), stunts().max().map_or(0, |last| last + 1)),
+            reverse: self.config.spec.reverse,
+        }
+    }
+
+    /// The connections with targets, with what is known of each.
+    pub(super) fn free(&self) -> impl Iterator<Item = (&Member, Status)> {
+        self.members.values().filter_map(|m| Some((m, self.core.status(m.id)?)))
+    }
+
+    /// How many stunts there are, their rates together, and all their signals.
+    pub(super) fn stunts(&self) -> (usize, Rate, Tally) {
+        let stunts = || self.members.values().filter(|m| matches!(m.rule, Rule::Stunt(_)));
+        let rate = stunts().map(|m| self.core.rate(m.id)).sum();
+        let tally = stunts().fold(self.ended[1], |sum, m| sum + self.core.tally(m.id));
+        (stunts().count(), rate, tally)
+    }
+}
+
+/// Places that nobody has: the first ones are for connections with targets, so that those of a
+/// bundle are found quickly.
+pub(super) struct Places {
+    taken: Vec<bool>,
+}
+
+impl Places {
+    /// All that there are.
+    pub(super) fn all() -> Places {
+        Places { taken: vec![false; MEMBERS_MAX] }
+    }
+
+    /// Somebody has this one.
+    pub(super) fn occupy(&mut self, index: u32) {
+        self.taken[index as usize] = true;
+    }
+
+    fn take(&mut self, rule: Rule) -> Option<u32> {
+        let range = match rule {
+            Rule::Free(_) => 0..FREE_PLACES.min(self.taken.len()),
+            Rule::Stunt(_) => FREE_PLACES.min(self.taken.len())..self.taken.len(),
+        };
+        let index = range.into_iter().find(|i| !self.taken[*i])?;
+        self.taken[index] = true;
+        Some(index as u32)
+    }
+}
+
+/// Enough for every bundle.
+const FREE_PLACES: usize = FREE_MAX * fairweir_linux::sender::BUNDLES_MAX;

@@ -1,0 +1,88 @@
+//! The command line of `fairweir sender`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use fairweir_config::sender::DEFAULT_PATH;
+
+use crate::daemon_args::{RunDir, UserGroup};
+
+/// `fairweir sender`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct SenderArgs {
+    #[command(subcommand)]
+    pub(super) command: Option<SenderCommand>,
+    #[command(flatten)]
+    pub(super) daemon: DaemonArgs,
+}
+
+/// The daemon.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    /// The configuration: bundles, with their targets and rules (docs/sender.md).
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
+    pub(super) config: PathBuf,
+    /// Switch no connection; print which ones would be in which bundle.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Print the dry run as JSON.
+    #[arg(long, requires = "dry_run")]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+    #[command(flatten)]
+    pub(super) user_group: UserGroup,
+    /// Exit when stdin closes, for programs that start the daemon.
+    #[arg(long, hide = true)]
+    pub(super) until_stdin_closes: bool,
+}
+
+/// The commands to the daemon.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum SenderCommand {
+    /// Print the state of each bundle.
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(AskArgs),
+    /// Read the configuration again and apply the differences.
+    #[command(after_help = RELOAD_EXAMPLES)]
+    Reload(ReloadArgs),
+}
+
+/// `fairweir sender status`.
+#[derive(Debug, Args)]
+pub(crate) struct AskArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir sender reload`.
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    /// Check the configuration and say whether anything would change.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  sudo fairweir sender
+  sudo fairweir sender --dry-run
+  sudo fairweir sender status
+
+`fairweir off` stops the daemon; each connection then has again the congestion control that it had.
+SIGHUP or a changed file reloads the configuration.";
+
+const STATUS_EXAMPLES: &str = "Examples:
+  sudo fairweir sender status
+  sudo fairweir sender status --json";
+
+const RELOAD_EXAMPLES: &str = "Examples:
+  sudo fairweir sender reload
+  sudo fairweir sender reload --dry-run
+
+It fails, and nothing changes, if the configuration is wrong.";

@@ -1,0 +1,150 @@
+//! `fairweir sender`: bundles of connections that answer each other's congestion signals, so that
+//! some of them hold a rate.
+//!
+//! A service of [`fairweir_daemon`]. The kernel decides at each signal; the daemon says which
+//! connections are in which bundle, measures their rates, and decides how much is delegated. When
+//! it ends, however it does, each connection has again the congestion control that it had.
+//!
+//! | module | its job |
+//! |---|---|
+//! | [`bundle`] | one bundle: its connections, its model |
+//! | [`daemon`] | all bundles, and the kernel |
+//! | [`report`] | status, metrics, check, dry run |
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use fairweir_config::sender::SenderFile;
+use fairweir_core::units::Time;
+use fairweir_daemon::{Access, Answer, Client, Error, Peer, Service, Spec, Watched};
+use fairweir_linux::monotonic_now;
+use serde::Deserialize;
+use tracing::info;
+
+use crate::words::{chained, count};
+
+mod bundle;
+pub(crate) mod cli;
+mod daemon;
+mod report;
+
+pub(crate) use report::{check, is_sender_file};
+
+use cli::{DaemonArgs, SenderArgs, SenderCommand};
+use daemon::Daemon;
+
+/// The name of the instance.
+pub(crate) const NAME: &str = "sender";
+
+const REQUEST_MAX: usize = 4_096;
+/// A daemon answers within a tick; one that does not in this time hangs.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) fn run(args: &SenderArgs) -> anyhow::Result<()> {
+    match &args.command {
+        Some(SenderCommand::Status(args)) => report::print_status(args),
+        Some(SenderCommand::Reload(args)) => {
+            let mut client = connect(&args.run_dir.run_dir, Access::Change)?;
+            let request =
+                fairweir_daemon::Request::Reload { dry_run: args.dry_run, force: false };
+            let message = client.tell(&request, &mut |_, _| ())?;
+            report::say(&message)
+        }
+        None if args.daemon.dry_run => report::dry_run(&args.daemon),
+        None => serve(&args.daemon),
+    }
+}
+
+fn connect(run_dir: &Path, access: Access) -> anyhow::Result<Client> {
+    Client::connect(run_dir, NAME, access, PATIENCE).map_err(|e| match e {
+        Error::NotRunning { .. } => {
+            anyhow!("{e}; start it with `sudo fairweir sender` or `sudo systemctl start fairweir-sender`")
+        }
+        e => e.into(),
+    })
+}
+
+/// The daemon's whole life.
+fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
+    let file = SenderFile::load(&args.config)?;
+    let spec = Spec {
+        name: NAME.to_owned(),
+        devices: Vec::new(),
+        run_dir: args.run_dir.run_dir.clone(),
+        admin_group: None,
+        user_group: args.user_group.group()?,
+        request_max: REQUEST_MAX,
+        metrics: file.metrics,
+        until_stdin_closes: args.until_stdin_closes,
+        clock: monotonic_now,
+    };
+    fairweir_daemon::run(&spec, |_| -> anyhow::Result<SenderService> {
+        let daemon = Daemon::start(&file, monotonic_now())?;
+        info!("{} in force", count(daemon.bundles.len(), "bundle"));
+        Ok(SenderService { daemon })
+    })
+}
+
+/// It has no requests of its own.
+#[derive(Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+enum Request {}
+
+/// The daemon as a service.
+struct SenderService {
+    daemon: Daemon,
+}
+
+impl Service for SenderService {
+    type Request = Request;
+
+    fn access_for(request: &Request) -> Access {
+        match *request {}
+    }
+
+    fn deadline(&self) -> Time {
+        self.daemon.tick_at
+    }
+
+    fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
+        self.daemon.handle_tick(now);
+        Ok(())
+    }
+
+    fn handle_request(
+        &mut self,
+        request: Request,
+        _: Peer,
+        _: Time,
+        _: &mut fairweir_daemon::Progress<'_>,
+    ) -> Answer {
+        match request {}
+    }
+
+    fn reload(
+        &mut self,
+        dry_run: bool,
+        _force: bool,
+        now: Time,
+        _: &mut fairweir_daemon::Progress<'_>,
+    ) -> Result<String, String> {
+        self.daemon.reload(dry_run, now).map_err(|e| chained(&e))
+    }
+
+    fn watched(&self) -> Watched {
+        Watched { files: vec![self.daemon.file.path.clone()], dirs: Vec::new() }
+    }
+
+    fn status(&mut self, now: Time) -> Answer {
+        Answer::value(&report::status(&self.daemon, now))
+    }
+
+    fn metrics(&mut self, _: usize, _: Time) -> Result<String, String> {
+        Ok(report::metrics(&self.daemon))
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        self.daemon.end().map_err(|e| chained(&e))
+    }
+}

@@ -1,0 +1,345 @@
+//! What the daemon tells, and what people see of it and of the file.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use fairweir_config::sender::{BundleConfig, SenderFile, read_text};
+use fairweir_config::text;
+use fairweir_core::delegate::{Algorithm, Tally, Target};
+use fairweir_core::policy::Match;
+use fairweir_core::units::{Rate, Time};
+use fairweir_daemon::{Access, Metrics};
+use fairweir_linux::sender::{Kind, Sender};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::bundle::{Member, Places, Rule, Running};
+use super::cli::{AskArgs, DaemonArgs};
+use super::connect;
+use super::daemon::{Daemon, policy};
+use crate::table::{self, Align};
+use crate::words::{count, mbit};
+
+/// Free connections in one reply: there are no more.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Status {
+    version: String,
+    pid: u32,
+    since_s: f64,
+    ready: bool,
+    /// The names under which the congestion controls are registered.
+    congestion_controls: Vec<String>,
+    bundles: Vec<BundleStatus>,
+    limits: Vec<String>,
+    config_error: Option<String>,
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct BundleStatus {
+    name: String,
+    controller: String,
+    problem: Option<String>,
+    free: Vec<FreeStatus>,
+    stunts: StuntsStatus,
+    /// Signals whose answer the kernel lost, of connections that are there.
+    mended: u64,
+    left_out: LeftOutStatus,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct FreeStatus {
+    /// Number of the table [[bundle.free]].
+    rule: usize,
+    remote: String,
+    port_local: u16,
+    congestion_control: String,
+    target_bps: u64,
+    rate_bps: u64,
+    mean_rate_bps: u64,
+    aim_bps: Option<u64>,
+    gain: f64,
+    verdict: String,
+    reason: Option<String>,
+    signals: Value,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct StuntsStatus {
+    connections: usize,
+    rate_bps: u64,
+    signals: Value,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct LeftOutStatus {
+    other_peers: usize,
+    other_congestion_control: usize,
+    no_place: usize,
+}
+
+/// Whether a file is a sender's; one that is no TOML at all is one if it is called so.
+pub(crate) fn is_sender_file(path: &Path) -> bool {
+    let is_called_so = path.file_name().is_some_and(|name| name == "sender.toml");
+    let Ok(text) = read_text(path) else { return is_called_so };
+    let Ok(table) = text.as_str().parse::<toml::Table>() else { return is_called_so };
+    table.contains_key("bundle") || table.contains_key("sender") || is_called_so
+}
+
+/// `fairweir check` of a sender's file.
+pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
+    let file = SenderFile::load(path)?;
+    let out = &mut text::stdout();
+    if as_json {
+        let bundles: Vec<Value> = file.bundles.iter().map(understood).collect();
+        writeln!(out, "{}", json!({ "file": file.path, "bundles": bundles }))?;
+        return Ok(());
+    }
+    writeln!(out, "read {}", file.path.display())?;
+    for bundle in &file.bundles {
+        let peers: Vec<String> = bundle.peers.iter().map(ToString::to_string).collect();
+        let controller = controller(bundle.spec.algorithm);
+        writeln!(out, "\nbundle {}: controller {controller}, to {}", bundle.name, peers.join(" "))?;
+        let free = bundle.free.iter().map(|f| vec![in_words(&f.target), rules(&f.matches)]);
+        let stunts =
+            bundle.stunts.iter().map(|s| vec![format!("stunts, weight {}", s.weight), rules(&s.matches)]);
+        let rows: Vec<Vec<String>> = free.chain(stunts).collect();
+        table::print(out, &[("TARGET", Align::Left), ("MATCH", Align::Left)], &rows)?;
+    }
+    Ok(())
+}
+
+fn understood(bundle: &BundleConfig) -> Value {
+    let free = |f: &fairweir_config::sender::FreeConfig| json!({ "match": texts(&f.matches), "target": in_words(&f.target) });
+    let stunts = |s: &fairweir_config::sender::StuntsConfig| json!({ "match": texts(&s.matches), "weight": s.weight });
+    json!({
+        "name": bundle.name,
+        "peers": bundle.peers.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "controller": controller(bundle.spec.algorithm),
+        "min_rate_bps": bundle.min_rate,
+        "free": bundle.free.iter().map(free).collect::<Vec<_>>(),
+        "stunts": bundle.stunts.iter().map(stunts).collect::<Vec<_>>(),
+    })
+}
+
+fn texts(matches: &[Match]) -> Vec<String> {
+    matches.iter().map(ToString::to_string).collect()
+}
+
+fn rules(matches: &[Match]) -> String {
+    texts(matches).join(" ")
+}
+
+fn in_words(target: &Target) -> String {
+    match target {
+        Target::Trace(trace) => format!("{} at the start", trace.at(Time::ZERO)),
+        Target::Connections(n) => format!("as {n} connections"),
+    }
+}
+
+fn controller(algorithm: Algorithm) -> &'static str {
+    let named = Algorithm::ALL.iter().find(|(_, a)| *a == algorithm);
+    named.map_or("track", |(name, _)| *name)
+}
+
+/// `fairweir sender --dry-run`: which connections would be in which bundle now.
+pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
+    let file = SenderFile::load(&args.config)?;
+    let (policy, roles) = policy(&file.bundles)?;
+    let mut kernel = Sender::attach(&policy)?;
+    let connections = kernel.connections()?;
+    let limits = kernel.limits().to_vec();
+    drop(kernel);
+    let mut bundles: Vec<Running> =
+        file.bundles.iter().map(|config| Running::new(config.clone(), Time::ZERO)).collect();
+    let mut places = Places::all();
+    for (nth, bundle) in bundles.iter_mut().enumerate() {
+        let named = connections.iter().filter(|c| roles[c.group].0 == nth);
+        let named: Vec<_> = named.map(|c| (c.clone(), roles[c.group].1)).collect();
+        bundle.take_over(&named, &mut places);
+    }
+    let status: Vec<BundleStatus> = bundles.iter().map(bundle_status).collect();
+    let out = &mut text::stdout();
+    if args.json {
+        writeln!(out, "{}", json!({ "bundles": status, "limits": limits }))?;
+        return Ok(());
+    }
+    for (bundle, status) in bundles.iter().zip(&status) {
+        print_head(out, status)?;
+        let row = |member: &Member| {
+            let role = match member.rule {
+                Rule::Free(nth) => in_words(&bundle.config.free[nth].target),
+                Rule::Stunt(_) => "stunt".to_owned(),
+            };
+            let c = &member.connection;
+            let cells = [peer(member), c.port_local.to_string(), c.congestion_control.clone(), role];
+            cells.to_vec()
+        };
+        let rows: Vec<Vec<String>> = bundle.members.values().map(row).collect();
+        let headings = [
+            ("PEER", Align::Left),
+            ("LOCAL PORT", Align::Right),
+            ("NOW", Align::Left),
+            ("WOULD BE", Align::Left),
+        ];
+        table::print(out, &headings, &rows)?;
+    }
+    limits.iter().try_for_each(|limit| writeln!(out, "limit: {limit}"))?;
+    Ok(())
+}
+
+/// The status at `now`.
+pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
+    let kernel = daemon.kernel();
+    let name = |kernel: &Sender| Kind::ALL.map(|(_, kind)| kernel.name(kind).to_owned()).to_vec();
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        since_s: now.since(daemon.started).as_secs_f64(),
+        ready: kernel.is_some(),
+        congestion_controls: kernel.map(name).unwrap_or_default(),
+        bundles: daemon.bundles.iter().map(bundle_status).collect(),
+        limits: kernel.map(|k| k.limits().to_vec()).unwrap_or_default(),
+        config_error: daemon.config_error.clone(),
+        error: daemon.error.clone(),
+    }
+}
+
+fn bundle_status(bundle: &Running) -> BundleStatus {
+    let free = |(member, status): (&Member, fairweir_core::delegate::Status)| {
+        let order = bundle.core.order(member.id).unwrap_or_default();
+        let Rule::Free(rule) = member.rule else { return None };
+        Some(FreeStatus {
+            rule,
+            remote: peer(member),
+            port_local: member.connection.port_local,
+            congestion_control: member.connection.congestion_control.clone(),
+            target_bps: status.target.as_bps(),
+            rate_bps: status.rate.as_bps(),
+            mean_rate_bps: bundle.core.rate(member.id).as_bps(),
+            aim_bps: order.aim.map(Rate::as_bps),
+            gain: order.gain.as_f64(),
+            verdict: status.verdict.name().to_owned(),
+            reason: status.verdict.reason().map(str::to_owned),
+            signals: json!(status.tally),
+        })
+    };
+    let (connections, rate, tally) = bundle.stunts();
+    BundleStatus {
+        name: bundle.config.name.clone(),
+        controller: controller(bundle.config.spec.algorithm).to_owned(),
+        problem: bundle.problem.clone(),
+        free: bundle.free().filter_map(free).collect(),
+        mended: bundle.mended,
+        stunts: StuntsStatus { connections, rate_bps: rate.as_bps(), signals: json!(tally) },
+        left_out: LeftOutStatus {
+            other_peers: bundle.left_out.peers,
+            other_congestion_control: bundle.left_out.congestion_control,
+            no_place: bundle.left_out.full,
+        },
+    }
+}
+
+fn peer(member: &Member) -> String {
+    let c = &member.connection;
+    std::net::SocketAddr::new(c.remote, c.port_remote).to_string()
+}
+
+/// `fairweir sender status`.
+pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
+    let mut client = connect(&args.run_dir.run_dir, Access::Read)?;
+    let out = &mut text::stdout();
+    let value: Value = client.ask(&fairweir_daemon::Request::Status)?;
+    if args.json {
+        writeln!(out, "{value}")?;
+        return Ok(());
+    }
+    let status: Status = serde_json::from_value(value)?;
+    for bundle in &status.bundles {
+        print_head(out, bundle)?;
+        let number = |f: &FreeStatus, key: &str| f.signals[key].as_u64().unwrap_or(0).to_string();
+        let row = |f: &FreeStatus| {
+            vec![
+                f.remote.clone(),
+                mbit(f.target_bps),
+                mbit(f.mean_rate_bps),
+                number(f, "signals"),
+                number(f, "delegated"),
+                number(f, "refused"),
+                f.reason.clone().unwrap_or_else(|| f.verdict.clone()),
+            ]
+        };
+        let headings = [
+            ("FREE", Align::Left),
+            ("TARGET", Align::Right),
+            ("RATE", Align::Right),
+            ("SIGNALS", Align::Right),
+            ("DELEGATED", Align::Right),
+            ("REFUSED", Align::Right),
+            ("VERDICT", Align::Left),
+        ];
+        table::print(out, &headings, &bundle.free.iter().map(row).collect::<Vec<_>>())?;
+    }
+    for (label, texts) in [
+        ("limit", status.limits),
+        ("configuration error", status.config_error.into_iter().collect()),
+        ("error", status.error.into_iter().collect()),
+    ] {
+        texts.iter().try_for_each(|text| writeln!(out, "{label}: {text}"))?;
+    }
+    Ok(())
+}
+
+fn print_head(out: &mut impl Write, bundle: &BundleStatus) -> io::Result<()> {
+    let BundleStatus { name, controller, stunts, left_out, .. } = bundle;
+    let (stunts, rate) = (count(stunts.connections, "stunt"), mbit(stunts.rate_bps));
+    writeln!(out, "bundle {name}: controller {controller}, {stunts} with {rate}")?;
+    for (number, why) in [
+        (left_out.other_peers, "other peers"),
+        (left_out.other_congestion_control, "neither reno nor cubic"),
+        (left_out.no_place, "no place"),
+    ] {
+        if number > 0 {
+            writeln!(out, "left out: {} ({why})", count(number, "connection"))?;
+        }
+    }
+    bundle.problem.iter().try_for_each(|problem| writeln!(out, "problem: {problem}"))
+}
+
+/// All metrics.
+pub(super) fn metrics(daemon: &Daemon) -> String {
+    let mut metrics = Metrics::default();
+    let free: Vec<(&str, String, fairweir_core::delegate::Status)> = daemon
+        .bundles
+        .iter()
+        .flat_map(|b| b.free().map(|(m, s)| (b.config.name.as_str(), peer(m), s)))
+        .collect();
+    metrics.gauge("fairweir_sender_target_bps", "Target of a free connection.");
+    for (bundle, peer, status) in &free {
+        metrics.sample(&[("bundle", bundle), ("peer", peer)], status.target.as_bps());
+    }
+    metrics.gauge("fairweir_sender_rate_bps", "Rate of a free connection in the last interval.");
+    for (bundle, peer, status) in &free {
+        metrics.sample(&[("bundle", bundle), ("peer", peer)], status.rate.as_bps());
+    }
+    metrics.gauge("fairweir_sender_stunts", "Stunts of a bundle.");
+    for bundle in &daemon.bundles {
+        metrics.sample(&[("bundle", &bundle.config.name)], bundle.stunts().0);
+    }
+    metrics.counter("fairweir_sender_signals", "Congestion signals, by who answered them.");
+    for bundle in &daemon.bundles {
+        let free = bundle.free().fold(bundle.ended[0], |sum, (_, status)| sum + status.tally);
+        for (role, Tally { delegated, taken, .. }) in [("free", free), ("stunt", bundle.stunts().2)] {
+            for (by, number) in [("others", delegated), ("itself", taken)] {
+                let labels = [("bundle", bundle.config.name.as_str()), ("role", role), ("by", by)];
+                metrics.sample(&labels, number);
+            }
+        }
+    }
+    metrics.finish()
+}
+
+/// Writes to stdout.
+pub(super) fn say(text: &str) -> anyhow::Result<()> {
+    Ok(writeln!(text::stdout(), "{text}")?)
+}

@@ -1,0 +1,214 @@
+//! The real `fairweir sender` beside the servers of the lab.
+//!
+//! It runs in their network namespace and knows a flow by the port at which it is served. What it
+//! holds is read off its status every 100 ms, by a thread.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use fairweir_core::delegate::{Algorithm, Gain, Reverse, Status, Tally, Target, Verdict};
+use fairweir_core::units::{Rate, Span, Time};
+use fairweir_linux::netns::Netns;
+use fairweir_scenario::report::BundleSamples;
+use fairweir_scenario::{Bundle, Scenario};
+use serde_json::Value;
+
+use crate::Error;
+use crate::clock::Clock;
+use crate::daemon::wait_until_ready;
+use crate::plan::{INTERNET_PEERS, Plan, quoted};
+use crate::process::Process;
+
+/// How often its status is read.
+const READ_PERIOD: Span = Span::millis(100);
+
+/// A running daemon.
+pub(crate) struct Sender {
+    pub(crate) process: Process,
+    socket: PathBuf,
+}
+
+impl Sender {
+    /// Starts the daemon in the servers' namespace, if a bundle of the scenario delegates signals,
+    /// and waits until it is ready.
+    pub(crate) fn start(
+        executable: &Path,
+        internet: &Netns,
+        plan: &Plan<'_>,
+        dir: &Path,
+    ) -> Result<Option<Sender>, Error> {
+        if plan.scenario.bundles.iter().all(|bundle| bundle.delegation.is_none()) {
+            return Ok(None);
+        }
+        let config = dir.join("sender.toml");
+        fs::write(&config, configuration(plan))
+            .map_err(|e| Error::io(format!("write {}", config.display()), e))?;
+        let run = dir.join("sender-run");
+        let mut command = Command::new(executable);
+        command.args(["sender", "--until-stdin-closes"]);
+        command.arg("--config").arg(&config);
+        command.arg("--run-dir").arg(&run);
+        let log = dir.join("sender.log");
+        let process = Process::start("the sender's daemon", command, internet, log)?;
+        let mut daemon = Sender { process, socket: run.join("sender.sock") };
+        wait_until_ready(&mut daemon.process, || Ok(ask(&daemon.socket)?["ready"] == true))?;
+        Ok(Some(daemon))
+    }
+
+    /// Reads its status from now on.
+    pub(crate) fn watch(&self, clock: Clock) -> Watch {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stop_too, socket) = (Arc::clone(&stop), self.socket.clone());
+        let thread = thread::spawn(move || read_until(&socket, clock, &stop_too));
+        Watch { stop, thread }
+    }
+}
+
+/// A thread that reads the daemon's status.
+pub(crate) struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<io::Result<Vec<(Time, Value)>>>,
+}
+
+impl Watch {
+    /// Ends it; what it read of each bundle of the scenario.
+    pub(crate) fn finish(self, scenario: &Scenario) -> Result<Vec<BundleSamples>, Error> {
+        self.stop.store(true, Ordering::Relaxed);
+        let read = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let read = read.map_err(|e| Error::io("read the status of the sender's daemon", e))?;
+        Ok(scenario.bundles.iter().map(|bundle| samples(scenario, bundle, &read)).collect())
+    }
+}
+
+/// What a bundle without delegation was to have.
+pub(crate) fn undelegated(scenario: &Scenario) -> Vec<BundleSamples> {
+    scenario.bundles.iter().map(|bundle| samples(scenario, bundle, &[])).collect()
+}
+
+fn samples(scenario: &Scenario, bundle: &Bundle, read: &[(Time, Value)]) -> BundleSamples {
+    let mut samples = BundleSamples::new(scenario, bundle);
+    if bundle.delegation.is_none() {
+        for (nth, free) in bundle.free.iter().enumerate() {
+            let Target::Trace(trace) = &free.target else { continue };
+            let ticks = scenario.duration.as_nanos() / READ_PERIOD.as_nanos();
+            for at in (0..ticks).map(|n| Time::ZERO + READ_PERIOD * n) {
+                samples.record_target(at, nth, trace.at(at));
+            }
+        }
+        return samples;
+    }
+    for (nth_read, (at, status)) in read.iter().enumerate() {
+        let all = status["bundles"].as_array().into_iter().flatten();
+        let Some(told) = all.into_iter().find(|told| told["name"] == *bundle.name) else { continue };
+        for free in told["free"].as_array().into_iter().flatten() {
+            let Some(nth) = free["rule"].as_u64().map(|nth| nth as usize) else { continue };
+            if nth >= bundle.free.len() {
+                continue;
+            }
+            samples.record(*at, nth, &free_status(free));
+            if nth_read + 1 == read.len() {
+                samples.record_signals(nth, tally(&free["signals"]));
+            }
+        }
+        samples.stunts = tally(&told["stunts"]["signals"]);
+    }
+    samples
+}
+
+fn free_status(free: &Value) -> Status {
+    let number = |key: &str| Rate::bps(free[key].as_u64().unwrap_or(0));
+    let name = free["verdict"].as_str().unwrap_or_default();
+    Status {
+        target: number("target_bps"),
+        rate: number("rate_bps"),
+        gain: Gain::from_f64(free["gain"].as_f64().unwrap_or(0.0)),
+        verdict: Verdict::named(name, free["reason"].as_str()).unwrap_or_default(),
+        tally: tally(&free["signals"]),
+    }
+}
+
+fn tally(signals: &Value) -> Tally {
+    let number = |key: &str| signals[key].as_u64().unwrap_or(0);
+    Tally {
+        signals: number("signals"),
+        delegated: number("delegated"),
+        taken: number("taken"),
+        refused: number("refused"),
+        cuts: number("cuts"),
+    }
+}
+
+fn read_until(socket: &Path, clock: Clock, stop: &AtomicBool) -> io::Result<Vec<(Time, Value)>> {
+    let mut all = Vec::new();
+    let mut next = Time::ZERO;
+    while !stop.load(Ordering::Relaxed) {
+        clock.sleep_until(next);
+        all.push((clock.now(), ask(socket)?));
+        next = next + READ_PERIOD;
+    }
+    Ok(all)
+}
+
+/// Asks for the daemon's status.
+fn ask(socket: &Path) -> io::Result<Value> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(b"{\"request\":\"status\"}\n")?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    let mut reply: Value = serde_json::from_str(&line)?;
+    Ok(reply["value"].take())
+}
+
+/// What the daemon is told.
+fn configuration(plan: &Plan<'_>) -> String {
+    let scenario = plan.scenario;
+    let mut text = "version = 1\n".to_owned();
+    let rules = |group: usize| {
+        let flows = scenario.flows.iter().zip(&plan.servers).filter(|(flow, _)| flow.group == group);
+        let rules = flows.map(|(_, server)| format!("\"local-port:tcp/{}\"", server.port()));
+        rules.collect::<Vec<_>>().join(", ")
+    };
+    for bundle in &scenario.bundles {
+        let Some(spec) = bundle.delegation else { continue };
+        let controller = Algorithm::ALL.iter().find(|(_, a)| *a == spec.algorithm);
+        let controller = controller.map_or("track", |(name, _)| *name);
+        let reverse = if spec.reverse == Reverse::Own { "own" } else { "exact" };
+        let peers = INTERNET_PEERS.map(|net| format!("\"{}\"", net.trunc())).join(", ");
+        let _ = writeln!(
+            text,
+            "[[bundle]]\nname = {}\npeers = [{peers}]\ncontroller = \"{controller}\"\n\
+             reverse = \"{reverse}\"\nmin_rate = \"{}bit\"",
+            quoted(&bundle.name),
+            bundle.min_rate.as_bps()
+        );
+        for free in &bundle.free {
+            let _ = writeln!(text, "[[bundle.free]]\nmatch = [{}]", rules(free.group));
+            let _ = match &free.target {
+                Target::Connections(count) => writeln!(text, "connections = {count}"),
+                Target::Trace(trace) => {
+                    let seconds = scenario.duration.as_nanos() / 1_000_000_000;
+                    let point = |s: u64| {
+                        let rate = trace.at(Time::ZERO + Span::secs(s)).as_bps();
+                        format!("{{ at = \"{s}s\", rate = \"{rate}bit\" }}")
+                    };
+                    let points: Vec<String> = (0..=seconds).map(point).collect();
+                    writeln!(text, "trace = [{}]", points.join(", "))
+                }
+            };
+        }
+        for (group, weight) in &bundle.stunts {
+            let rules = rules(*group);
+            let _ = writeln!(text, "[[bundle.stunts]]\nmatch = [{rules}]\nweight = {weight}");
+        }
+    }
+    text
+}
