@@ -105,21 +105,26 @@ fn samples(scenario: &Scenario, bundle: &Bundle, read: &[(Time, Value)]) -> Bund
         }
         return samples;
     }
-    for (nth_read, (at, status)) in read.iter().enumerate() {
+    let mut signals = vec![Tally::default(); bundle.free.len()];
+    for (at, status) in read {
         let all = status["bundles"].as_array().into_iter().flatten();
         let Some(told) = all.into_iter().find(|told| told["name"] == *bundle.name) else { continue };
-        for free in told["free"].as_array().into_iter().flatten() {
+        let free = || told["free"].as_array().into_iter().flatten();
+        // Those of connections that are over are not told any more.
+        if free().next().is_some() {
+            signals.fill(Tally::default());
+        }
+        for free in free() {
             let Some(nth) = free["rule"].as_u64().map(|nth| nth as usize) else { continue };
             if nth >= bundle.free.len() {
                 continue;
             }
             samples.record(*at, nth, &free_status(free));
-            if nth_read + 1 == read.len() {
-                samples.record_signals(nth, tally(&free["signals"]));
-            }
+            signals[nth] = signals[nth] + tally(&free["signals"]);
         }
         samples.stunts = tally(&told["stunts"]["signals"]);
     }
+    signals.into_iter().enumerate().for_each(|(nth, all)| samples.record_signals(nth, all));
     samples
 }
 

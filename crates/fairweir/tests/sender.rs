@@ -1,0 +1,167 @@
+//! `fairweir sender` with connections that are there before it: whom it switches, and that each has
+//! again what it had, however the daemon ends.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairweir_linux::{link, netns::Netns};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt::TcpCongestion};
+use tempfile::TempDir;
+
+mod common;
+use common::FAIRWEIR;
+use common::stage::privileged;
+
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// A host with connections to itself, each of which sends a little all the time.
+struct Host {
+    netns: Netns,
+    dir: TempDir,
+    daemon: Option<Child>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Host {
+    fn new() -> Host {
+        let netns = Netns::new().unwrap();
+        netns.run(|| link::set_up("lo").unwrap());
+        let dir = TempDir::new().unwrap();
+        fs::create_dir(dir.path().join("run")).unwrap();
+        Host { netns, dir, daemon: None, stop: Arc::new(AtomicBool::new(false)) }
+    }
+
+    /// The sending end of a new connection from `port`.
+    fn connection(&self, port: u16, congestion_control: &str) -> TcpStream {
+        let listener = self.netns.run(|| TcpListener::bind(("127.0.0.1", port)).unwrap());
+        let mut receiver = self.netns.run(|| TcpStream::connect(("127.0.0.1", port)).unwrap());
+        let (sender, _) = listener.accept().unwrap();
+        setsockopt(&sender, TcpCongestion, &congestion_control.into()).unwrap();
+        let (stop, mut writer) = (Arc::clone(&self.stop), sender.try_clone().unwrap());
+        thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                writer.write_all(&[7; 2_000]).unwrap();
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        thread::spawn(move || while receiver.read(&mut [0; 65_536]).is_ok_and(|n| n > 0) {});
+        sender
+    }
+
+    fn configure(&self, stunts: u16) {
+        let text = format!(
+            "version = 1\n[[bundle]]\nname = \"b\"\npeers = [\"127.0.0.0/8\"]\n\
+             [[bundle.free]]\nmatch = [\"local-port:tcp/7001\"]\ntarget = \"5mbit\"\n\
+             [[bundle.stunts]]\nmatch = [\"local-port:tcp/{stunts}\"]\n"
+        );
+        fs::write(self.dir.path().join("sender.toml"), text).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(FAIRWEIR);
+        command.args(args).arg("--run-dir").arg(self.dir.path().join("run"));
+        command.stderr(Stdio::null());
+        command
+    }
+
+    fn start(&mut self) {
+        let mut command = self.command(&["sender"]);
+        command.arg("--config").arg(self.dir.path().join("sender.toml"));
+        self.daemon = Some(self.netns.run(|| command.spawn().unwrap()));
+    }
+
+    fn run(&self, args: &[&str]) -> bool {
+        let mut command = self.command(args);
+        self.netns.run(|| command.stdout(Stdio::null()).status().unwrap().success())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+fn has(connection: &TcpStream) -> String {
+    let name = getsockopt(connection, TcpCongestion).unwrap().into_string().unwrap();
+    name.trim_end_matches('\0').to_owned()
+}
+
+/// Waits until every connection has a congestion control with its prefix.
+fn wait_for(connections: &[(&TcpStream, &str)], what: &str) {
+    let begin = Instant::now();
+    loop {
+        let names: Vec<String> = connections.iter().map(|(c, _)| has(c)).collect();
+        if names.iter().zip(connections).all(|(name, (_, wanted))| name.starts_with(wanted)) {
+            return;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{what}: {names:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn connections_are_switched_as_rules_say_and_given_back_at_reload_and_off() {
+    if !privileged() {
+        return;
+    }
+    let mut host = Host::new();
+    let free = host.connection(7001, "cubic");
+    let stunt = host.connection(7002, "reno");
+    let other = host.connection(7003, "cubic");
+    // It sends, but what it has cannot take part.
+    let paced = host.connection(7004, "bbr");
+    host.configure(7002);
+    host.start();
+    let both = [(&free, "fw_cubic"), (&stunt, "fw_reno"), (&other, "cubic"), (&paced, "bbr")];
+    wait_for(&both, "switched");
+    // A connection that comes later.
+    let late = host.connection(7002, "cubic");
+    wait_for(&[(&late, "fw_cubic")], "a late one");
+    // A wrong file changes nothing.
+    let path = host.dir.path().join("sender.toml");
+    fs::write(&path, "version = 1\n[[bundle]]\nname = \"b\"\n").unwrap();
+    assert!(!host.run(&["sender", "reload"]), "a wrong file is refused");
+    wait_for(&both, "as before");
+    host.configure(7003);
+    assert!(host.run(&["sender", "reload"]));
+    let others = [(&free, "fw_cubic"), (&stunt, "reno"), (&other, "fw_cubic"), (&late, "cubic")];
+    wait_for(&others, "by the new rules");
+    host.configure(7004);
+    assert!(host.run(&["sender", "reload"]));
+    wait_for(&[(&other, "cubic"), (&paced, "bbr")], "bbr is left out");
+    assert!(host.run(&["off"]));
+    let all = [(&free, "cubic"), (&stunt, "reno"), (&other, "cubic"), (&late, "cubic")];
+    wait_for(&all, "given back");
+}
+
+#[test]
+fn connections_of_a_killed_daemon_return_by_themselves_and_go_on() {
+    if !privileged() {
+        return;
+    }
+    let mut host = Host::new();
+    let free = host.connection(7001, "cubic");
+    let stunt = host.connection(7002, "reno");
+    host.configure(7002);
+    host.start();
+    wait_for(&[(&free, "fw_cubic"), (&stunt, "fw_reno")], "switched");
+    let mut daemon = host.daemon.take().unwrap();
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    wait_for(&[(&free, "cubic"), (&stunt, "reno")], "returned");
+    // The writers panic if a connection breaks; the next daemon finds everything free.
+    host.start();
+    wait_for(&[(&free, "fw_cubic"), (&stunt, "fw_reno")], "switched again");
+}
