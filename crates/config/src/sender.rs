@@ -155,7 +155,8 @@ fn bundle(mut table: Table<'_>) -> Result<BundleConfig, ConfigError> {
     if name.value.is_empty() || name.value.len() > NAME_MAX {
         return Err(name.place.error(format!("a name has 1 to {NAME_MAX} bytes")));
     }
-    let wanted = "prefixes such as [\"192.0.2.0/24\"]; all connections to them must share a bottleneck";
+    let wanted =
+        "prefixes such as [\"192.0.2.0/24\"]; all connections to them must share a bottleneck";
     let peers = table.texts("peers")?.ok_or_else(|| table.missing("peers", wanted))?;
     if peers.value.is_empty() || peers.value.len() > MATCHES_MAX {
         return Err(peers.place.error(format!("expected 1 to {MATCHES_MAX} prefixes")));
@@ -250,9 +251,20 @@ mod tests {
             (format!("name = \"a\"\n{FREE}target = \"8mbit\"\n{STUNTS}"), "peers"),
             (format!("{HEAD}{FREE}target = \"-8mbit\"\n{STUNTS}"), "target"),
             (format!("{HEAD}{FREE}target = \"900000gbit\"\n{STUNTS}"), "target"),
-            (trace("{ at = \"9s\", rate = \"1mbit\" }, { at = \"5s\", rate = \"2mbit\" }"), "trace"),
-            (format!("{HEAD}{FREE}sine = {{ mean = \"1mbit\" }}\ntarget = \"1mbit\"\n{STUNTS}"), "sine"),
-            (format!("{HEAD}{FREE}target = \"8mbit\"\n[[bundle.stunts]]\nmatch = [\"colour:red\"]\n"), "unknown kind"),
+            (
+                trace("{ at = \"9s\", rate = \"1mbit\" }, { at = \"5s\", rate = \"2mbit\" }"),
+                "trace",
+            ),
+            (
+                format!("{HEAD}{FREE}sine = {{ mean = \"1mbit\" }}\ntarget = \"1mbit\"\n{STUNTS}"),
+                "sine",
+            ),
+            (
+                format!(
+                    "{HEAD}{FREE}target = \"8mbit\"\n[[bundle.stunts]]\nmatch = [\"colour:red\"]\n"
+                ),
+                "unknown kind",
+            ),
             (format!("{HEAD}x = 1\n{FREE}target = \"8mbit\"\n{STUNTS}"), "unknown key"),
         ] {
             let error = parse(&text).expect_err(&text);

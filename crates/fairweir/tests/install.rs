@@ -98,8 +98,10 @@ fn what_is_installed_is_uninstalled_without_a_trace_and_without_cargo() {
         "/usr/local/bin/fairweir",
         "/etc/systemd/system/fairweir@.service",
         "/etc/systemd/system/fairweir-isp.service",
+        "/etc/systemd/system/fairweir-sender.service",
         "/etc/fairweir/fairweir.toml.example",
         "/etc/fairweir/isp.toml.example",
+        "/etc/fairweir/sender.toml.example",
         "/usr/local/share/man/man1/fairweir.1",
         "/usr/local/share/man/man1/fairweir-isp-add.1",
         "/usr/local/share/bash-completion/completions/fairweir",
@@ -174,7 +176,7 @@ fn has_systemd_analyze() -> bool {
 /// The units in a directory of their own, with the binary under test.
 fn units() -> TempDir {
     let dir = TempDir::new().unwrap();
-    for unit in ["fairweir@.service", "fairweir-isp.service"] {
+    for unit in ["fairweir@.service", "fairweir-isp.service", "fairweir-sender.service"] {
         let text = fs::read_to_string(Path::new(ROOT).join("dist").join(unit)).unwrap();
         let text = text.replace("/usr/local/bin/fairweir", FAIRWEIR);
         fs::write(dir.path().join(unit), text).unwrap();
@@ -190,6 +192,7 @@ fn systemd_understands_every_line_of_the_units() {
     let dir = units();
     for unit in [
         "fairweir-isp.service",
+        "fairweir-sender.service",
         "fairweir@eth0.service",
         "fairweir@br-lan.service",
         r"fairweir@br\x2dlan.service",
@@ -210,7 +213,7 @@ fn the_units_are_exposed_by_at_most_2_5() {
         return;
     }
     let dir = units();
-    for unit in ["fairweir@.service", "fairweir-isp.service"] {
+    for unit in ["fairweir@.service", "fairweir-isp.service", "fairweir-sender.service"] {
         let output = Command::new("systemd-analyze")
             .args(["security", "--offline=true", "--threshold=25", "--no-pager"])
             .arg(dir.path().join(unit))
@@ -230,7 +233,7 @@ fn the_units_keep_their_states_apart_and_reload_through_the_socket() {
     assert!(isp.contains("\nStateDirectory=fairweir/isp\n"));
     // A dash of an instance name stays one, and the name is the interface's own or its escape.
     assert!(host.contains("fairweir host --dev %i\n") && !host.contains("%I"));
-    for unit in [&host, &isp] {
+    for unit in [&host, &isp, &unit("fairweir-sender.service")] {
         let line = unit.lines().find(|line| line.starts_with("ExecReload=")).unwrap();
         assert!(line.contains(" reload") && !line.contains("kill"), "{line}");
         assert!(unit.contains("\nRestartPreventExitStatus=2\n"));

@@ -129,7 +129,8 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if !scenario.devices.is_empty() {
         return Err(Error::NotPlayed("[[device]]"));
     }
-    let in_bundle = |flow: &Flow| scenario.bundles.iter().any(|b| b.groups().any(|g| g == flow.group));
+    let in_bundle =
+        |flow: &Flow| scenario.bundles.iter().any(|b| b.groups().any(|g| g == flow.group));
     if scenario.flows.iter().any(|flow| flow.kind == Kind::Quic && in_bundle(flow)) {
         return Err(Error::NotPlayed("QUIC in a [[bundle]]"));
     }

@@ -108,7 +108,9 @@ fn samples(scenario: &Scenario, bundle: &Bundle, read: &[(Time, Value)]) -> Bund
     let mut signals = vec![Tally::default(); bundle.free.len()];
     for (at, status) in read {
         let all = status["bundles"].as_array().into_iter().flatten();
-        let Some(told) = all.into_iter().find(|told| told["name"] == *bundle.name) else { continue };
+        let Some(told) = all.into_iter().find(|told| told["name"] == *bundle.name) else {
+            continue;
+        };
         let free = || told["free"].as_array().into_iter().flatten();
         // Those of connections that are over are not told any more.
         if free().next().is_some() {
@@ -178,7 +180,8 @@ fn configuration(plan: &Plan<'_>) -> String {
     let scenario = plan.scenario;
     let mut text = "version = 1\n".to_owned();
     let rules = |group: usize| {
-        let flows = scenario.flows.iter().zip(&plan.servers).filter(|(flow, _)| flow.group == group);
+        let flows =
+            scenario.flows.iter().zip(&plan.servers).filter(|(flow, _)| flow.group == group);
         let rules = flows.map(|(_, server)| format!("\"local-port:tcp/{}\"", server.port()));
         rules.collect::<Vec<_>>().join(", ")
     };

@@ -210,10 +210,9 @@ static __always_inline __u32 cubic_cut(__u32 cwnd)
 
 /*
  * Before the kernel uses what a signal has left: it never is more than what the connection had, and
- * an undone reduction never more than that. On Linux 6.18 it was measured that the kernel now and
- * then (about once in a thousand signals) reads the low half of an address instead of what the
- * program returned; the window then has no bound, and a third of all packets is lost. Such a signal
- * is answered by the connection itself.
+ * an undone reduction never more than that. On Linux 6.18 the kernel now and then uses the low half
+ * of an address instead of what the program returned; the window then has no bound. Such a signal is
+ * answered by the connection itself.
  */
 static __always_inline void mend(struct tcp_sock *tp, struct member *m, __u32 cut)
 {

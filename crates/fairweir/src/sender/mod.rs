@@ -46,8 +46,7 @@ pub(crate) fn run(args: &SenderArgs) -> anyhow::Result<()> {
         Some(SenderCommand::Status(args)) => report::print_status(args),
         Some(SenderCommand::Reload(args)) => {
             let mut client = connect(&args.run_dir.run_dir, Access::Change)?;
-            let request =
-                fairweir_daemon::Request::Reload { dry_run: args.dry_run, force: false };
+            let request = fairweir_daemon::Request::Reload { dry_run: args.dry_run, force: false };
             let message = client.tell(&request, &mut |_, _| ())?;
             report::say(&message)
         }

@@ -1,5 +1,6 @@
 //! What the daemon tells, and what people see of it and of the file.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -101,8 +102,10 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
         let controller = controller(bundle.spec.algorithm);
         writeln!(out, "\nbundle {}: controller {controller}, to {}", bundle.name, peers.join(" "))?;
         let free = bundle.free.iter().map(|f| vec![in_words(&f.target), rules(&f.matches)]);
-        let stunts =
-            bundle.stunts.iter().map(|s| vec![format!("stunts, weight {}", s.weight), rules(&s.matches)]);
+        let stunts = bundle
+            .stunts
+            .iter()
+            .map(|s| vec![format!("stunts, weight {}", s.weight), rules(&s.matches)]);
         let rows: Vec<Vec<String>> = free.chain(stunts).collect();
         table::print(out, &[("TARGET", Align::Left), ("MATCH", Align::Left)], &rows)?;
     }
@@ -172,7 +175,8 @@ pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
                 Rule::Stunt(_) => "stunt".to_owned(),
             };
             let c = &member.connection;
-            let cells = [peer(member), c.port_local.to_string(), c.congestion_control.clone(), role];
+            let cells =
+                [peer(member), c.port_local.to_string(), c.congestion_control.clone(), role];
             cells.to_vec()
         };
         let rows: Vec<Vec<String>> = bundle.members.values().map(row).collect();
@@ -309,18 +313,22 @@ fn print_head(out: &mut impl Write, bundle: &BundleStatus) -> io::Result<()> {
 /// All metrics.
 pub(super) fn metrics(daemon: &Daemon) -> String {
     let mut metrics = Metrics::default();
-    let free: Vec<(&str, String, fairweir_core::delegate::Status)> = daemon
-        .bundles
-        .iter()
-        .flat_map(|b| b.free().map(|(m, s)| (b.config.name.as_str(), peer(m), s)))
-        .collect();
-    metrics.gauge("fairweir_sender_target_bps", "Target of a free connection.");
-    for (bundle, peer, status) in &free {
-        metrics.sample(&[("bundle", bundle), ("peer", peer)], status.target.as_bps());
+    // By rule, without names of peers: every local user may read this.
+    let mut free: BTreeMap<(&str, String), (Rate, Rate)> = BTreeMap::new();
+    for bundle in &daemon.bundles {
+        for (member, status) in bundle.free() {
+            let Rule::Free(rule) = member.rule else { continue };
+            let sums = free.entry((&bundle.config.name, rule.to_string())).or_default();
+            *sums = (sums.0 + status.target, sums.1 + status.rate);
+        }
     }
-    metrics.gauge("fairweir_sender_rate_bps", "Rate of a free connection in the last interval.");
-    for (bundle, peer, status) in &free {
-        metrics.sample(&[("bundle", bundle), ("peer", peer)], status.rate.as_bps());
+    metrics.gauge("fairweir_sender_target_bps", "Targets of the connections of a rule.");
+    for ((bundle, rule), (target, _)) in &free {
+        metrics.sample(&[("bundle", bundle), ("rule", rule)], target.as_bps());
+    }
+    metrics.gauge("fairweir_sender_rate_bps", "Their rates in the last interval.");
+    for ((bundle, rule), (_, rate)) in &free {
+        metrics.sample(&[("bundle", bundle), ("rule", rule)], rate.as_bps());
     }
     metrics.gauge("fairweir_sender_stunts", "Stunts of a bundle.");
     for bundle in &daemon.bundles {
@@ -329,7 +337,8 @@ pub(super) fn metrics(daemon: &Daemon) -> String {
     metrics.counter("fairweir_sender_signals", "Congestion signals, by who answered them.");
     for bundle in &daemon.bundles {
         let free = bundle.free().fold(bundle.ended[0], |sum, (_, status)| sum + status.tally);
-        for (role, Tally { delegated, taken, .. }) in [("free", free), ("stunt", bundle.stunts().2)] {
+        for (role, Tally { delegated, taken, .. }) in [("free", free), ("stunt", bundle.stunts().2)]
+        {
             for (by, number) in [("others", delegated), ("itself", taken)] {
                 let labels = [("bundle", bundle.config.name.as_str()), ("role", role), ("by", by)];
                 metrics.sample(&labels, number);

@@ -223,7 +223,10 @@ impl Sender {
         self.roles.run(&self.netns, &mut self.output)?;
         let records = self.output.chunks_exact(size_of::<RoleRecord>());
         let slots = &self.slots;
-        Ok(records.filter_map(RoleRecord::from_bytes).filter_map(|r| connection(&r, slots)).collect())
+        Ok(records
+            .filter_map(RoleRecord::from_bytes)
+            .filter_map(|r| connection(&r, slots))
+            .collect())
     }
 
     /// Gives places to these connections and takes them from all others; says how many were
