@@ -64,10 +64,12 @@ static __always_inline struct flow *find_flow(const struct flow_key *key, const 
 	return flow;
 }
 
-/* Copies `size` bytes at `at` of the packet to the ring, behind what is told of them. */
-static __always_inline void hear(struct __sk_buff *skb, const struct flow_key *key,
-				 const struct flow *flow, __u32 kind, __u32 offset, __u32 at,
-				 __u32 size)
+/*
+ * Copies `size` bytes at `at` of the packet to the ring, behind what `heard_scratch` tells of them.
+ * The verifier looks at a function that is not static once, and not once for each way that leads to
+ * it: there are too many.
+ */
+__noinline int hear(struct __sk_buff *skb, __u32 kind, __u32 offset, __u32 at, __u32 size)
 {
 	struct counters *mine;
 	struct heard *heard;
@@ -75,13 +77,11 @@ static __always_inline void hear(struct __sk_buff *skb, const struct flow_key *k
 
 	heard = bpf_map_lookup_elem(&heard_scratch, &zero);
 	if (!heard)
-		return;
-	heard->key = *key;
-	heard->kind = kind;
-	heard->opened = flow->opened;
-	heard->offset = offset;
+		return 0;
 	if (size > HEARD_BYTES)
 		size = HEARD_BYTES;
+	heard->kind = kind;
+	heard->offset = offset;
 	heard->length = size;
 	if (size) {
 		/* The same number, in a form in which the verifier sees its bounds. */
@@ -89,16 +89,26 @@ static __always_inline void hear(struct __sk_buff *skb, const struct flow_key *k
 		asm volatile("" : "+r"(size));
 		size = (size & (HEARD_BYTES - 1)) + 1;
 		if (bpf_skb_load_bytes(skb, at, heard->bytes, size))
-			return;
+			return 0;
 	}
-	size &= 2 * HEARD_BYTES - 1;
-	if (size > HEARD_BYTES)
-		return;
 	if (!bpf_ringbuf_output(&heard_ring, heard, HEARD_HEADER + size, 0))
-		return;
+		return 0;
 	mine = bpf_map_lookup_elem(&counters, &zero);
 	if (mine)
 		mine->unheard++;
+	return 0;
+}
+
+/* Where what is heard next is put together, with the key of the packet's flow. */
+static __always_inline struct heard *begin(const struct packet *p, int arrives)
+{
+	struct heard *heard;
+	__u32 zero = 0;
+
+	heard = bpf_map_lookup_elem(&heard_scratch, &zero);
+	if (heard)
+		flow_key(&heard->key, p, arrives);
+	return heard;
 }
 
 static __always_inline struct flow *open_flow(const struct flow_key *key, const struct config *cfg,
@@ -125,40 +135,44 @@ static __always_inline void hear_tcp(struct __sk_buff *skb, struct packet *p,
 		__u8 words;
 		__u8 flags;
 	} __attribute__((packed)) tcp;
-	struct flow_key key = {};
-	struct flow *flow;
 	__u32 at, offset, size;
+	struct heard *heard;
+	struct flow *flow;
 	__u8 first;
+	int opens;
 
 	if (load(skb, p->transport_at + 4, &tcp))
 		return;
 	at = p->transport_at + (tcp.words >> 4) * 4;
-	if ((tcp.flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) == TCP_FLAG_SYN) {
-		flow_key(&key, p, 0);
-		flow = open_flow(&key, cfg, bpf_ntohl(tcp.seq) + 1, 2 * STREAM_BYTES);
-		if (flow)
-			hear(skb, &key, flow, HEARD_OPENING, 0, at, 0);
+	opens = (tcp.flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) == TCP_FLAG_SYN;
+	if (!opens && skb->len <= at)
+		return;
+	heard = begin(p, 0);
+	if (!heard)
+		return;
+	if (opens) {
+		heard->opened = bpf_ntohl(tcp.seq) + 1;
+		open_flow(&heard->key, cfg, heard->opened, 2 * STREAM_BYTES);
+		hear(skb, HEARD_OPENING, 0, at, 0);
 		return;
 	}
-	if (skb->len <= at)
-		return;
-	flow_key(&key, p, 0);
-	flow = find_flow(&key, cfg);
+	flow = find_flow(&heard->key, cfg);
 	if (!flow || !flow->wanted)
 		return;
+	heard->opened = flow->opened;
 	offset = bpf_ntohl(tcp.seq) - flow->opened;
 	if (offset >= STREAM_BYTES)
 		return;
 	if (!offset && (bpf_skb_load_bytes(skb, at, &first, 1) || !may_name(first))) {
 		flow->wanted = 0;
-		hear(skb, &key, flow, HEARD_STREAM, 0, at, 1);
+		hear(skb, HEARD_STREAM, 0, at, 1);
 		return;
 	}
 	for (int i = 0; i < PARTS_MAX; i++) {
 		if (at >= skb->len || offset >= STREAM_BYTES || !flow->wanted)
 			break;
 		size = skb->len - at < HEARD_BYTES ? skb->len - at : HEARD_BYTES;
-		hear(skb, &key, flow, HEARD_STREAM, offset, at, size);
+		hear(skb, HEARD_STREAM, offset, at, size);
 		/* A stream that is sent again and again is not heard for ever. */
 		flow->wanted -= flow->wanted < size ? flow->wanted : size;
 		at += size;
@@ -181,7 +195,7 @@ static __always_inline void hear_quic(struct __sk_buff *skb, struct packet *p,
 				      const struct config *cfg)
 {
 	__u32 at = p->transport_at + UDP_HEADER, size = skb->gso_size;
-	struct flow_key key = {};
+	struct heard *heard;
 	struct flow *flow;
 	struct {
 		__u8 first;
@@ -190,12 +204,15 @@ static __always_inline void hear_quic(struct __sk_buff *skb, struct packet *p,
 
 	if (load(skb, at, &quic) || !is_initial(&quic.first, bpf_ntohl(quic.version)))
 		return;
-	flow_key(&key, p, 0);
-	flow = find_flow(&key, cfg);
+	heard = begin(p, 0);
+	if (!heard)
+		return;
+	flow = find_flow(&heard->key, cfg);
 	if (!flow)
-		flow = open_flow(&key, cfg, bpf_ktime_get_ns(), INITIALS_MAX);
+		flow = open_flow(&heard->key, cfg, bpf_ktime_get_ns(), INITIALS_MAX);
 	if (!flow)
 		return;
+	heard->opened = flow->opened;
 	if (!size)
 		size = skb->len - at;
 	for (int i = 0; i < PARTS_MAX; i++) {
@@ -203,7 +220,7 @@ static __always_inline void hear_quic(struct __sk_buff *skb, struct packet *p,
 			break;
 		if (size > skb->len - at)
 			size = skb->len - at;
-		hear(skb, &key, flow, HEARD_DATAGRAM, 0, at, size);
+		hear(skb, HEARD_DATAGRAM, 0, at, size);
 		flow->wanted--;
 		at += size;
 	}
@@ -214,30 +231,20 @@ static __always_inline void hear_query(struct __sk_buff *skb, struct packet *p,
 				       const struct config *cfg)
 {
 	__u32 at = p->transport_at + UDP_HEADER;
-	struct flow_key key = {};
+	struct heard *heard;
 	struct flow *flow;
 
-	if (skb->len <= at)
+	heard = skb->len > at ? begin(p, 0) : 0;
+	if (!heard)
 		return;
-	flow_key(&key, p, 0);
-	flow = find_flow(&key, cfg);
+	flow = find_flow(&heard->key, cfg);
 	if (!flow)
-		flow = open_flow(&key, cfg, 0, 0);
+		flow = open_flow(&heard->key, cfg, 0, 0);
 	if (!flow || flow->wanted >= QUERIES_MAX)
 		return;
 	flow->wanted++;
-	hear(skb, &key, flow, HEARD_DNS, 0, at, skb->len - at);
-}
-
-static __always_inline void hear_answer(struct __sk_buff *skb, struct packet *p,
-					const struct flow_key *key, struct flow *flow)
-{
-	__u32 at = p->transport_at + UDP_HEADER;
-
-	if (!flow->wanted || skb->len <= at)
-		return;
-	flow->wanted--;
-	hear(skb, key, flow, HEARD_DNS, 0, at, skb->len - at);
+	heard->opened = flow->opened;
+	hear(skb, HEARD_DNS, 0, at, skb->len - at);
 }
 
 /* The rule and number of the flow to which the packet or connection belongs. */
@@ -255,22 +262,36 @@ static __always_inline __u32 flow_rule(const struct packet *p, const struct conf
 	return flow->rule;
 }
 
-/* As flow_rule, of a packet that arrives. */
-static __always_inline __u32 site_rule(struct __sk_buff *skb, struct packet *p,
-				       const struct config *cfg)
+/* As flow_rule, of a packet that arrives, whose key is in `heard_scratch`; its payload is at `at` if
+ * it is UDP. Not static: see `hear`. */
+__noinline __u32 arriving_rule(struct __sk_buff *skb, __u32 at)
 {
-	struct flow_key key = {};
+	struct heard *heard;
+	struct config *cfg;
 	struct flow *flow;
+	__u32 zero = 0;
 
-	if (!p->has_ports)
+	cfg = bpf_map_lookup_elem(&config, &zero);
+	heard = bpf_map_lookup_elem(&heard_scratch, &zero);
+	if (!cfg || !heard)
 		return 0;
-	flow_key(&key, p, 1);
-	flow = find_flow(&key, cfg);
+	flow = find_flow(&heard->key, cfg);
 	if (!flow)
 		return 0;
-	if (p->transport == IPPROTO_UDP && p->port_source == bpf_htons(PORT_DNS))
-		hear_answer(skb, p, &key, flow);
+	if (heard->key.transport == IPPROTO_UDP && heard->key.port_remote == bpf_htons(PORT_DNS) &&
+	    flow->wanted && skb->len > at) {
+		flow->wanted--;
+		heard->opened = flow->opened;
+		hear(skb, HEARD_DNS, 0, at, skb->len - at);
+	}
 	return flow->rule;
+}
+
+static __always_inline __u32 site_rule(struct __sk_buff *skb, struct packet *p)
+{
+	if (!p->has_ports || !begin(p, 1))
+		return 0;
+	return arriving_rule(skb, p->transport_at + UDP_HEADER);
 }
 
 SEC("tcx/egress")
