@@ -83,9 +83,7 @@ mod tests {
             let mut has = vec![false; STREAM_MAX];
             for (begin, length) in pieces {
                 assembler.insert(begin as u64, &stream[begin..begin + length]);
-                for i in begin..(begin + length).min(STREAM_MAX) {
-                    has[i] = true;
-                }
+                has[begin.min(STREAM_MAX)..(begin + length).min(STREAM_MAX)].fill(true);
                 let prefix = has.iter().take_while(|has| **has).count();
                 prop_assert_eq!(assembler.prefix(), &stream[..prefix]);
                 prop_assert!(assembler.bytes.len() <= STREAM_MAX);

@@ -92,14 +92,14 @@ impl Initials {
 }
 
 fn skip_ack(reader: &mut Reader<'_>, kind: u64) -> Option<()> {
-    let (_largest, _delay, ranges, _first) =
-        (reader.varint()?, reader.varint()?, reader.varint()?, reader.varint()?);
+    let (_largest, _delay) = (reader.varint()?, reader.varint()?);
+    let (ranges, _first) = (reader.varint()?, reader.varint()?);
     // Ends at the latest with the packet.
     for _ in 0..ranges {
-        (reader.varint()?, reader.varint()?);
+        let (_gap, _length) = (reader.varint()?, reader.varint()?);
     }
     if kind == FRAME_ACK_ECN {
-        (reader.varint()?, reader.varint()?, reader.varint()?);
+        let (_ect0, _ect1, _ce) = (reader.varint()?, reader.varint()?, reader.varint()?);
     }
     Some(())
 }
