@@ -384,7 +384,7 @@ fn what_is_surely_not_meant_is_a_warning() {
     );
     assert!(text.contains(":9: group `b`: `unit:backup` has no suffix"), "{text}");
     let split =
-        ":15: group `d`: `web:*.example.com` and a pattern of group `c` are of the same site";
+        ":17: group `d`: `web:*.example.com` and a pattern of group `c` are of the same site";
     assert!(text.contains(split) && text.matches("same site").count() == 1, "{text}");
     assert!(text.contains(":3: `strict_priority` has no effect with control `fairweir`"), "{text}");
 }
