@@ -212,7 +212,10 @@ fn matches(table: &mut Table<'_>) -> Result<Vec<Match>, ConfigError> {
     if texts.value.is_empty() || texts.value.len() > MATCHES_MAX {
         return Err(texts.place.error(format!("expected 1 to {MATCHES_MAX} rules")));
     }
-    let parse = |p: Placed<'_, String>| parse_match(&p.value).map_err(|e| p.place.error(e));
+    let parse = |p: Placed<'_, String>| match parse_match(&p.value) {
+        Ok(Match::Web(_)) => Err(p.place.error("`web:` is for downloads; it does not work here")),
+        parsed => parsed.map_err(|e| p.place.error(e)),
+    };
     texts.value.into_iter().map(parse).collect()
 }
 

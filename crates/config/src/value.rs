@@ -101,7 +101,7 @@ pub fn parse_capacity(text: &str) -> Result<Rate, String> {
     Err(format!("capacity {rate} is out of range ({CAPACITY_MIN_RBM} to {CAPACITY_MAX})"))
 }
 
-const MATCH_KINDS: [&str; 7] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port"];
+const MATCH_KINDS: [&str; 8] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port", "web"];
 
 /// Reads a rule for connections.
 ///

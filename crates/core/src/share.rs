@@ -85,26 +85,51 @@ pub struct Entry {
 /// other part has more per weight, within one bit/s per entry. O(n log n).
 /// Source: CRAB §3.3, in closed form (docs/papers/crab.md).
 pub fn fair(capacity: Rate, entries: &[Entry]) -> Vec<Rate> {
-    let mut parts = vec![Rate::ZERO; entries.len()];
-    // The endless, who are served last, need no order among themselves.
-    let mut order: Vec<usize> =
-        (0..entries.len()).filter(|&i| entries[i].demand.is_some()).collect();
-    order.sort_unstable_by(|&i, &j| by_demand_per_weight(&entries[i], &entries[j]));
-    order.extend((0..entries.len()).filter(|&i| entries[i].demand.is_none()));
+    let parts = divide(capacity.as_bps(), entries);
+    parts.into_iter().map(Rate::bps).collect()
+}
 
-    let mut left = capacity.as_bps();
-    let mut weights: u128 = entries.iter().map(|e| u128::from(e.weight.as_u32())).sum();
+/// One who takes part in a division of any whole units.
+pub(crate) trait Claim {
+    /// What it deserves relative to the others; the sum over all times the largest demand is below
+    /// 2¹²⁸.
+    fn weight(&self) -> u64;
+    /// What it would use; `None` is without end.
+    fn demand(&self) -> Option<u64>;
+}
+
+impl Claim for Entry {
+    fn weight(&self) -> u64 {
+        u64::from(self.weight.as_u32())
+    }
+
+    fn demand(&self) -> Option<u64> {
+        self.demand.map(Rate::as_bps)
+    }
+}
+
+/// [`fair`] for claims on any whole units. Claims without weight get nothing.
+pub(crate) fn divide(capacity: u64, claims: &[impl Claim]) -> Vec<u64> {
+    let mut parts = vec![0; claims.len()];
+    // The endless, who are served last, need no order among themselves.
+    let weighs = |&i: &usize| claims[i].weight() > 0;
+    let (mut order, endless): (Vec<usize>, Vec<usize>) =
+        (0..claims.len()).filter(weighs).partition(|&i| claims[i].demand().is_some());
+    order.sort_unstable_by(|&i, &j| by_demand_per_weight(&claims[i], &claims[j]));
+    order.extend(endless);
+
+    let mut left = capacity;
+    let mut weights: u128 = order.iter().map(|&i| u128::from(claims[i].weight())).sum();
     for (served, &i) in order.iter().enumerate() {
-        let Entry { weight, demand } = entries[i];
-        let weight = u128::from(weight.as_u32());
-        match demand {
-            Some(demand) if u128::from(demand.as_bps()) * weights <= u128::from(left) * weight => {
+        let weight = u128::from(claims[i].weight());
+        match claims[i].demand() {
+            Some(demand) if u128::from(demand) * weights <= u128::from(left) * weight => {
                 parts[i] = demand;
-                left -= demand.as_bps();
+                left -= demand;
                 weights -= weight;
             }
             _ => {
-                split_by_weight(left, weights, &order[served..], entries, &mut parts);
+                split_by_weight(left, weights, &order[served..], claims, &mut parts);
                 break;
             }
         }
@@ -112,23 +137,23 @@ pub fn fair(capacity: Rate, entries: &[Entry]) -> Vec<Rate> {
     parts
 }
 
-/// Gives each of `unmet` its share of `left` by weight; what rounding leaves over goes, one bit/s
-/// each, to those whose share was cut most, the first in the input among equals. Every entry of
-/// `unmet` wants at least its share, so none gets more than it wants: an entry that wants exactly its
-/// whole share loses nothing to rounding and so is never handed an extra bit.
+/// Gives each of `unmet` its share of `left` by weight; what rounding leaves over goes, one unit
+/// each, to those whose share was cut most, the first in the input among equals. Every claim of
+/// `unmet` wants at least its share, so none gets more than it wants: a claim that wants exactly its
+/// whole share loses nothing to rounding and so is never handed an extra unit.
 fn split_by_weight(
     left: u64,
     weights: u128,
     unmet: &[usize],
-    entries: &[Entry],
-    parts: &mut [Rate],
+    claims: &[impl Claim],
+    parts: &mut [u64],
 ) {
     let mut cut: Vec<(u128, usize)> = Vec::with_capacity(unmet.len());
     let mut given = 0;
     for &i in unmet {
-        let exact = u128::from(left) * u128::from(entries[i].weight.as_u32());
+        let exact = u128::from(left) * u128::from(claims[i].weight());
         let part = exact / weights;
-        parts[i] = Rate::bps(part as u64);
+        parts[i] = part as u64;
         given += part as u64;
         cut.push((exact - part * weights, i));
     }
@@ -138,19 +163,19 @@ fn split_by_weight(
         cut.select_nth_unstable_by(remainder - 1, most_cut_first);
     }
     for &(_, i) in &cut[..remainder] {
-        parts[i] += Rate::bps(1);
+        parts[i] += 1;
     }
 }
 
 /// Orders by demand per weight, the endless last, without dividing.
-fn by_demand_per_weight(a: &Entry, b: &Entry) -> std::cmp::Ordering {
-    match (a.demand, b.demand) {
+fn by_demand_per_weight(a: &impl Claim, b: &impl Claim) -> std::cmp::Ordering {
+    match (a.demand(), b.demand()) {
         (None, None) => std::cmp::Ordering::Equal,
         (None, Some(_)) => std::cmp::Ordering::Greater,
         (Some(_), None) => std::cmp::Ordering::Less,
         (Some(p), Some(q)) => {
-            let p = u128::from(p.as_bps()) * u128::from(b.weight.as_u32());
-            let q = u128::from(q.as_bps()) * u128::from(a.weight.as_u32());
+            let p = u128::from(p) * u128::from(b.weight());
+            let q = u128::from(q) * u128::from(a.weight());
             p.cmp(&q)
         }
     }

@@ -13,6 +13,7 @@ use fairweir_scenario::play::Seeds;
 use crate::daemon_args::{RunDir, UserGroup};
 use crate::instance;
 use crate::isp::{self, cli::IspArgs};
+use crate::market::{self, cli::MarketCommand};
 use crate::sender::{self, cli::SenderArgs};
 
 /// Share the download of an access link by weight, from the receiving host.
@@ -41,6 +42,9 @@ pub(crate) enum Subcommand {
     /// Run the daemon that lets connections of a sender hold a rate, or send it a command.
     #[command(after_help = sender::cli::EXAMPLES)]
     Sender(SenderArgs),
+    /// Trade credits for guaranteed rates among the households of a link: the server.
+    #[command(subcommand, after_help = market::cli::EXAMPLES)]
+    Market(MarketCommand),
     /// Print the state of a running daemon.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),

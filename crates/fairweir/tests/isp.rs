@@ -281,6 +281,88 @@ fn a_table_that_was_cut_off_and_a_second_daemon_are_refused() {
 }
 
 #[test]
+fn a_table_grows_while_the_daemon_runs_and_takes_less_than_450_bytes_a_subscriber() {
+    if !privileged() {
+        return;
+    }
+    const COUNT: u64 = 80_000;
+    // Two whole addresses each: more than there was room for at the start.
+    let rows = |first: u8| {
+        let row = |n: u64| {
+            let rest = format!("{}.{}.{}", n >> 16, n >> 8 & 255, n & 255);
+            format!("s{first}-{n},{first}.{rest} {}.{rest},home-20\n", first + 1)
+        };
+        format!("name,addresses,plan\n{}", (0..COUNT).map(row).collect::<String>())
+    };
+    let access = access(&FILE.replace("version = 1", "version = 1\nsubscribers = \"all.csv\""));
+    access.write("all.csv", "name,addresses,plan\n");
+    let daemon = access.start();
+    let alone = resident(&daemon, "VmHWM:");
+    daemon.signal(Signal::SIGTERM);
+    daemon.end();
+    access.write("all.csv", &rows(20));
+    let daemon = access.start();
+    let each = (resident(&daemon, "VmHWM:") - alone) / COUNT;
+    println!("{each} bytes a subscriber at most");
+    let table = access.write("more.csv", &rows(40));
+    let said = access.isp(&format!("import {table}"));
+    assert!(said.contains("80000 added"), "{said}");
+    assert_eq!(daemon.status()["subscribers"], json!(2 + 2 * COUNT));
+    assert!(access.isp("show s40-79999").contains("41.1.56.127"));
+    assert!(each < 450, "{each} bytes a subscriber");
+}
+
+/// What was acknowledged is there, and what was not is nowhere.
+#[test]
+fn on_a_full_disk_changes_are_refused_and_none_that_was_made_is_lost() {
+    if !privileged() {
+        return;
+    }
+    let access = access(FILE);
+    fs::create_dir(access.path("state")).unwrap();
+    let state = access.path("state").display().to_string();
+    let mount = format!("mount -t tmpfs -o size=28k,mode=700 none {state} && exec \"$@\"");
+    let daemon = access.start_as(&["unshare", "-m", "sh", "-c", mount.as_str(), "sh"]);
+    let inside = format!("/proc/{}/root{state}", daemon.pid());
+    let ballast = format!("{inside}/ballast");
+    fs::write(&ballast, vec![0; 20_000]).unwrap();
+    let names = || {
+        let all = access.isp("list --json");
+        let name = |line: &str| serde_json::from_str::<Value>(line).unwrap()["name"].clone();
+        all.lines().map(name).collect::<Vec<Value>>()
+    };
+    let mut wanted = names();
+    let mut refused = 0;
+    for n in 0..120 {
+        let name = format!("added-{n:03}-{}", "x".repeat(80));
+        let add = format!("isp add {name} --plan home-20 --address 198.51.100.{n}");
+        let output = access.fairweir(&add);
+        if output.status.success() {
+            wanted.push(json!(name));
+        } else {
+            refused += 1;
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert!(error.contains("No space left"), "{error}");
+            assert!(!access.fairweir(&format!("isp show {name}")).status.success());
+        }
+        match n {
+            59 => assert!(refused > 0, "the disk is not full yet"),
+            60 => fs::remove_file(&ballast).unwrap(),
+            _ => {}
+        }
+    }
+    wanted.sort_by_key(Value::to_string);
+    assert!(wanted.len() > 60, "{wanted:?}");
+    assert_eq!(names(), wanted);
+    let journal = fs::read(format!("{inside}/isp.journal")).unwrap();
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    fs::write(access.path("state/isp.journal"), journal).unwrap();
+    let _daemon = access.start();
+    assert_eq!(names(), wanted);
+}
+
+#[test]
 fn a_table_is_imported_whole_or_with_leave_its_good_rows() {
     if !privileged() {
         return;
@@ -581,7 +663,7 @@ fn clients_that_flood_the_socket_neither_fill_the_memory_nor_delay_others() {
         let rows: String = (0..20_000).map(row).collect();
         let table = access.write("table.csv", &format!("name,addresses,plan\n{rows}"));
         access.isp(&format!("import {table}"));
-        let before = resident(&daemon);
+        let before = resident(&daemon, "VmRSS:");
         let mut clients = Vec::new();
         for _ in 0..8 {
             let client = UnixStream::connect(access.path("run/isp.sock")).unwrap();
@@ -597,7 +679,7 @@ fn clients_that_flood_the_socket_neither_fill_the_memory_nor_delay_others() {
             let asked = Instant::now();
             assert_eq!(daemon.status()["subscribers"], 20_002);
             slowest = slowest.max(asked.elapsed());
-            most = most.max(resident(&daemon));
+            most = most.max(resident(&daemon, "VmRSS:"));
         }
         let growth = (most.saturating_sub(before)) >> 20;
         println!("flood: {growth} MB more, slowest status {slowest:?}");
@@ -606,10 +688,10 @@ fn clients_that_flood_the_socket_neither_fill_the_memory_nor_delay_others() {
     });
 }
 
-/// Resident memory of the daemon, in bytes.
-fn resident(daemon: &Daemon) -> u64 {
+/// Memory of the daemon, in bytes: VmRSS is resident, VmHWM the most that was.
+fn resident(daemon: &Daemon, what: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
 }
 

@@ -76,12 +76,12 @@ impl Case {
             Kind::Bucket => "token bucket".to_owned(),
             Kind::Phantom(queues, signal) => format!("BC-PQP, {queues} queues, {signal}"),
         };
-        let mut police = empty(count);
+        let mut police = Police::load(&PoliceSpec::default()).unwrap();
         let bench = police.bench().unwrap();
         let mut case = Case { name, police, bench, count, kind, spans: Vec::new() };
         case.set_rate(RATE_MAX);
         if !matches!(kind, Kind::Unknown) {
-            case.police.add_all(&subscribers(count), &mut |_| ()).unwrap();
+            case.police.add_all(subscribers(count).into_iter(), &mut |_| ()).unwrap();
         }
         case
     }
@@ -161,18 +161,13 @@ fn compare(mut cases: Vec<Case>) {
 fn weigh(queues: u8, count: u32) {
     let specs = subscribers(count);
     let start = Instant::now();
-    let mut police = empty(count);
+    let mut police = Police::load(&PoliceSpec::default()).unwrap();
     let plan = plan(Rate::mbit(50), queues, Signal::Soft);
     police.set_plan(PLAN, &Algorithm::Phantom(&plan)).unwrap();
-    police.add_all(&specs, &mut |_| ()).unwrap();
+    police.add_all(specs.into_iter(), &mut |_| ()).unwrap();
     let took = start.elapsed().as_secs_f64();
     let bytes = police.memory().unwrap().as_u64() as f64 / f64::from(count);
     println!("| {queues} | {count} | {took:.1} s | {bytes:.0} |");
-}
-
-fn empty(count: u32) -> Police {
-    let spec = PoliceSpec { addresses4_max: count, addresses6_max: 1, prefixes_max: 1 };
-    Police::load(&spec).unwrap()
 }
 
 fn plan(rate: Rate, queues: u8, signal: Signal) -> Plan {
@@ -183,7 +178,7 @@ fn plan(rate: Rate, queues: u8, signal: Signal) -> Plan {
 fn subscribers(count: u32) -> Vec<SubscriberSpec> {
     let address = |at: u32| IpNet::from(std::net::IpAddr::from(Ipv4Addr::from(0x0a00_0000 + at)));
     let spec =
-        |at| SubscriberSpec { addresses: vec![address(at)], download: Some(PLAN), upload: None };
+        |at| SubscriberSpec { addresses: [address(at)].into(), download: Some(PLAN), upload: None };
     (0..count).map(spec).collect()
 }
 

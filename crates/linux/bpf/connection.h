@@ -28,6 +28,25 @@ static __always_inline int is_through(struct tcp_sock *tp, const struct config *
 	return device == (int)cfg->device;
 }
 
+/* The class of the connection, as its packets have it; `*number` is that of the evidence, if that
+ * decides. */
+static __always_inline __u32 find_slot(struct tcp_sock *tp, const struct config *cfg, __u64 *number)
+{
+	struct packet p = {};
+	__u64 of_flow = 0;
+	__u32 best = rule_of(tp, cfg, &p), rule;
+
+	*number = 0;
+	if (cfg->features & FEATURE_SITES) {
+		rule = flow_rule(&p, cfg, &of_flow);
+		if (rule >= best) {
+			best = rule;
+			*number = of_flow;
+		}
+	}
+	return best ? best & 0xffff : cfg->default_slot;
+}
+
 /* The bound for a connection that user space has not seen yet; 0 is free. */
 static __always_inline __u32 initial_window(__u32 slot)
 {
@@ -84,6 +103,7 @@ static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, stru
 		.rcv_wscale = BPF_CORE_READ_BITFIELD_PROBED(tp, rx_opt.rcv_wscale),
 		.state = sk->skc_state,
 		.holes = holes_of(tp) - c->holes,
+		.number = c->number,
 	};
 
 	if (bpf_seq_write(seq, &record, sizeof(record)))
@@ -107,7 +127,7 @@ static __always_inline __u32 *find_window(const struct config *cfg, __u64 cookie
 static __always_inline void update_slot(struct connection *c, struct tcp_sock *tp,
 					const struct config *cfg)
 {
-	c->slot = find_slot(tp, cfg);
+	c->slot = find_slot(tp, cfg, &c->number);
 	c->generation = cfg->generation;
 }
 

@@ -21,17 +21,22 @@ static __always_inline struct police_entry *find_prefix6(const __u32 *address)
 static __always_inline struct police_entry *find_entry(const struct flow *flow)
 {
 	__u32 address[4], zero = 0;
-	struct police_entry *entry;
+	struct police_entry *entry = 0;
 	struct police_prefixes *shorter;
+	void *room;
 
 	if (flow->is_ip6) {
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			address[i] = bpf_htonl(flow->local[i]);
-		entry = bpf_map_lookup_elem(&addresses6, address);
+		room = bpf_map_lookup_elem(&addresses6, &zero);
+		if (room)
+			entry = bpf_map_lookup_elem(room, address);
 	} else {
 		address[0] = bpf_htonl(flow->local[0]);
-		entry = bpf_map_lookup_elem(&addresses4, address);
+		room = bpf_map_lookup_elem(&addresses4, &zero);
+		if (room)
+			entry = bpf_map_lookup_elem(room, address);
 	}
 	if (entry)
 		return entry;

@@ -6,26 +6,30 @@
  */
 #pragma once
 
-/* Whole addresses. Written by user space when subscribers come, change and go; read for each packet.
- * Preallocated: an element takes 64 bytes so, else 96. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1 << 16);
-	__type(key, __u32);
-	__type(value, struct police_entry);
-} addresses4 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1 << 16);
-	__type(key, __u32[4]);
-	__type(value, struct police_entry);
-} addresses6 SEC(".maps");
+/* Whole addresses, in the one map that the array holds. Written by user space when subscribers come,
+ * change and go; read for each packet. When it is full, user space copies it into a larger one and puts
+ * that in its place, so that each packet finds one or the other. Preallocated: an element takes 64 bytes
+ * so, else 96. */
+#define POLICE_ADDRESSES(NAME, KEY_BYTES)                                                      \
+	struct NAME##_room {                                                                   \
+		__uint(type, BPF_MAP_TYPE_HASH);                                               \
+		__uint(max_entries, 1);                                                        \
+		__uint(key_size, KEY_BYTES);                                                   \
+		__uint(value_size, sizeof(struct police_entry));                               \
+	};                                                                                     \
+	struct {                                                                               \
+		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);                                      \
+		__uint(max_entries, 1);                                                        \
+		__type(key, __u32);                                                            \
+		__array(values, struct NAME##_room);                                           \
+	} NAME SEC(".maps")
+POLICE_ADDRESSES(addresses4, 4);
+POLICE_ADDRESSES(addresses6, 16);
 
 /* Shorter prefixes, as above. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 1 << 20);
+	__uint(max_entries, 1 << 24);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct police_key4);
 	__type(value, struct police_entry);
@@ -33,7 +37,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 1 << 20);
+	__uint(max_entries, 1 << 24);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct police_key6);
 	__type(value, struct police_entry);

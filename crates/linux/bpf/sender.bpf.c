@@ -431,7 +431,7 @@ int fairweir_roles(struct bpf_iter__tcp *ctx)
 	struct packet p = {};
 	struct config *cfg;
 	struct tcp_sock *tp;
-	__u32 key = 0, slot;
+	__u32 key = 0, rule, slot;
 
 	if (!sk || !sends(sk->skc_state))
 		return 0;
@@ -439,10 +439,10 @@ int fairweir_roles(struct bpf_iter__tcp *ctx)
 	cfg = bpf_map_lookup_elem(&config, &key);
 	if (!tp || !cfg)
 		return 0;
-	slot = find_slot(tp, cfg);
-	if (slot == cfg->default_slot)
+	rule = rule_of(tp, cfg, &p);
+	slot = rule & 0xffff;
+	if (!rule || slot == cfg->default_slot)
 		return 0;
-	describe_connection(tp, &p);
 	record.cookie = bpf_get_socket_cookie(tp);
 	__builtin_memcpy(record.remote, p.source, sizeof(record.remote));
 	BPF_CORE_READ_STR_INTO(&record.name, tp, inet_conn.icsk_ca_ops, name);

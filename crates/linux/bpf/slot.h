@@ -1,6 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which class a connection has, by the rules for its packets and its owner. */
+/* Which rule a connection has, by its addresses and its owner. */
 #pragma once
+
+/* An IPv4 address out of the IPv6 address that a socket has instead of it. */
+static __always_inline void as_ip4(__be32 *words)
+{
+	words[0] = words[3];
+	words[2] = 0;
+	words[3] = 0;
+}
 
 /* What a packet of the connection would say. */
 static __always_inline void describe_connection(struct tcp_sock *tp, struct packet *p)
@@ -14,31 +22,31 @@ static __always_inline void describe_connection(struct tcp_sock *tp, struct pack
 	p->family = sk->skc_family;
 	if (p->family == AF_INET) {
 		p->source[0] = sk->skc_daddr;
+		p->destination[0] = sk->skc_rcv_saddr;
 	} else {
-		__be32 *words = p->source;
-
 		bpf_probe_read_kernel(p->source, 16, &sk->skc_v6_daddr);
-		if (!words[0] && !words[1] && words[2] == bpf_htonl(0xffff)) {
+		bpf_probe_read_kernel(p->destination, 16, &sk->skc_v6_rcv_saddr);
+		if (!p->source[0] && !p->source[1] && p->source[2] == bpf_htonl(0xffff)) {
 			p->family = AF_INET;
-			words[0] = words[3];
+			as_ip4(p->source);
+			as_ip4(p->destination);
 		}
 	}
 }
 
-/* The class of the connection, as its packets have it. */
-static __always_inline __u32 find_slot(struct tcp_sock *tp, const struct config *cfg)
+/* The greatest of its rules; what its packets would say is left in `p`. */
+static __always_inline __u32 rule_of(struct tcp_sock *tp, const struct config *cfg, struct packet *p)
 {
-	struct packet p = {};
 	struct owner *owner;
 	__u32 best, rule;
 
-	describe_connection(tp, &p);
-	best = address_rule(&p, cfg->features);
+	describe_connection(tp, p);
+	best = address_rule(p, cfg->features);
 	if (cfg->features & FEATURE_OWNERS) {
 		owner = bpf_sk_storage_get(&owners, tp, 0, 0);
 		rule = owner ? resolve(owner, cfg->generation) : 0;
 		if (rule > best)
 			best = rule;
 	}
-	return best ? best & 0xffff : cfg->default_slot;
+	return best;
 }

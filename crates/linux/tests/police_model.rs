@@ -117,7 +117,7 @@ impl Kernel {
         self.police.set_plan(PLAN, &Algorithm::Phantom(&plan)).unwrap();
         let addresses =
             [SUBSCRIBER, SUBSCRIBER_6].map(|text| text.parse::<IpAddr>().unwrap().into());
-        let addresses = addresses.to_vec();
+        let addresses = addresses.to_vec().into();
         let spec = SubscriberSpec { addresses, download: Some(PLAN), upload: None };
         let id = self.police.add(&spec).unwrap();
         let model = Aggregate::new(&plan);

@@ -6,6 +6,7 @@
 //! how many rows there are: so a file that was cut off is found.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 
 use serde::{Deserialize, Serialize};
 
@@ -66,19 +67,24 @@ impl Table {
         })?;
         let order = header_order(line, header.trim_start_matches('\u{feff}'))?;
         let mut table = Table::default();
-        let mut seen: HashMap<String, usize> = HashMap::new();
+        // Rows by the hashes of their names: names are not kept twice.
+        let hashes = RandomState::new();
+        let mut seen: HashMap<u64, u32> = HashMap::new();
         let mut last = line;
         for (line, text) in lines {
             last = line;
             match row(line, text, &order) {
                 Err(bad) => table.bad.push(bad),
                 Ok(row) => {
-                    let name = row.subscriber.name.clone();
-                    if let Some(first) = seen.get(&name) {
-                        let what = format!("duplicate `{name}`, first on line {first}");
+                    let name = &row.subscriber.name;
+                    let hash = hashes.hash_one(name);
+                    let first = seen.get(&hash).and_then(|&first| table.rows.get(first as usize));
+                    let first = first.filter(|first| first.subscriber.name == *name);
+                    if let Some(first) = first {
+                        let what = format!("duplicate `{name}`, first on line {}", first.line);
                         table.bad.push(row.bad("name", what));
                     } else {
-                        seen.insert(name, line);
+                        seen.insert(hash, table.rows.len() as u32);
                         table.rows.push(row);
                     }
                 }
@@ -174,8 +180,8 @@ fn row(line: usize, text: &str, order: &[usize; 3]) -> Result<Row, BadRow> {
             return Err(bad(line, *column, key, "is empty".to_owned()));
         }
     }
-    let mut parsed = Vec::new();
     let texts = addresses.1.split([' ', ';']).filter(|text| !text.is_empty());
+    let mut parsed = Vec::with_capacity(texts.clone().count());
     for text in texts {
         parsed.push(parse_address(text).map_err(|what| bad(line, addresses.0, "addresses", what))?);
     }

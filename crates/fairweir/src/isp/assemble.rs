@@ -8,7 +8,8 @@ use fairweir_config::isp::IspFile;
 use super::journal::Overlay;
 use super::registry::{Hidden, Origin, Registry, RegistryError};
 
-/// The registry of a file under an overlay; `progress` hears how many subscribers of how many are
+/// The registry of a file under an overlay, which takes the file's subscribers, so that a
+/// million of them are not there twice; `progress` hears how many subscribers of how many are
 /// looked at. Of one name the overlay counts; where both say the
 /// same, the overlay's record is superfluous and the file's counts.
 ///
@@ -16,7 +17,7 @@ use super::registry::{Hidden, Origin, Registry, RegistryError};
 /// The first record that cannot be, with its place; of two that exclude each other, the file's is
 /// the one that was there first.
 pub(super) fn assemble(
-    file: &IspFile,
+    file: &mut IspFile,
     overlay: &Overlay,
     progress: &mut dyn FnMut(usize, usize),
 ) -> anyhow::Result<Registry> {
@@ -47,25 +48,29 @@ pub(super) fn assemble(
 }
 
 fn subscribers(
-    file: &IspFile,
+    file: &mut IspFile,
     overlay: &Overlay,
     registry: &mut Registry,
     progress: &mut dyn FnMut(usize, usize),
 ) -> anyhow::Result<()> {
     let mut overlaid = BTreeSet::new();
-    for (i, (origin, spec)) in file.subscribers.iter().enumerate() {
+    for i in 0..file.subscribers.len() {
         if i % SAY_EVERY == 0 {
             progress(i, file.subscribers.len());
         }
-        let over = overlay.subscribers.get(&spec.name);
-        if over.is_some() && !overlaid.insert(&spec.name) {
-            let e = RegistryError::SubscriberExists(spec.name.clone());
-            return Err(file.error(*origin, "subscriber", e.key(), &e.to_string()).into());
+        let (origin, spec) = &mut file.subscribers[i];
+        let origin = *origin;
+        let over = overlay.subscribers.get_key_value(&spec.name);
+        if let Some((name, _)) = over
+            && !overlaid.insert(name)
+        {
+            let e = RegistryError::SubscriberExists(name.clone());
+            return Err(file.error(origin, "subscriber", e.key(), &e.to_string()).into());
         }
-        if over.is_none_or(|over| over.as_ref() == Some(spec)) {
-            registry.load(spec, Origin::File).map_err(|e| {
+        if over.is_none_or(|(_, over)| over.as_ref() == Some(spec)) {
+            registry.load(&std::mem::take(spec), Origin::File).map_err(|e| {
                 let what = with_first_place(file, &e);
-                file.error(*origin, "subscriber", e.key(), &what)
+                file.error(origin, "subscriber", e.key(), &what)
             })?;
         }
     }
@@ -104,9 +109,14 @@ fn with_first_place(file: &IspFile, error: &RegistryError) -> String {
         RegistryError::AddressTaken { owner, .. } => owner,
         _ => return error.to_string(),
     };
-    let first = file.subscribers.iter().find(|(_, spec)| spec.name == *other);
+    // It was taken from `file`.
+    let again = IspFile::load(&file.path).ok();
+    let first = again.and_then(|file| {
+        let (origin, _) = file.subscribers.iter().find(|(_, spec)| spec.name == *other)?;
+        Some(file.place(*origin))
+    });
     match first {
-        Some((origin, _)) => format!("{error} (at {})", file.place(*origin)),
+        Some(place) => format!("{error} (at {place})"),
         None => error.to_string(),
     }
 }
@@ -151,7 +161,10 @@ plan = \"slow\"
 ";
 
     fn file(text: &str) -> IspFile {
-        let dir = tempfile::tempdir().unwrap();
+        load(&tempfile::tempdir().unwrap(), text)
+    }
+
+    fn load(dir: &tempfile::TempDir, text: &str) -> IspFile {
         let path = dir.path().join("isp.toml");
         fs::write(&path, text).unwrap();
         IspFile::load(&path).unwrap()
@@ -171,7 +184,7 @@ plan = \"slow\"
         overlay.subscribers.insert("dave".into(), None);
         let gold = json!({ "name": "gold", "download": "1gbit" });
         overlay.plans.insert("gold".into(), Some(PlanEntry::from_json(&gold).unwrap()));
-        let registry = assemble(&file(FILE), &overlay, &mut |_, _| ()).unwrap();
+        let registry = assemble(&mut file(FILE), &overlay, &mut |_, _| ()).unwrap();
         let origins: Vec<_> =
             registry.subscribers().iter().map(|(name, r)| (&**name, r.origin)).collect();
         assert_eq!(origins, [("alice", Origin::ApiOverFile), ("carol", Origin::Api)]);
@@ -185,7 +198,7 @@ plan = \"slow\"
     fn what_the_file_has_taken_over_is_the_files() {
         let mut overlay = Overlay::default();
         overlay.subscribers.insert("alice".into(), spec("alice", "192.0.2.1", "slow"));
-        let registry = assemble(&file(FILE), &overlay, &mut |_, _| ()).unwrap();
+        let registry = assemble(&mut file(FILE), &overlay, &mut |_, _| ()).unwrap();
         assert_eq!(registry.subscribers()["alice"].origin, Origin::File);
         assert_eq!(Overlay::of(&registry), Overlay::default());
     }
@@ -193,7 +206,9 @@ plan = \"slow\"
     #[test]
     fn records_that_exclude_each_other_are_told_with_both_places() {
         let error = |text: &str, overlay: &Overlay| {
-            let error = assemble(&file(text), overlay, &mut |_, _| ()).unwrap_err().to_string();
+            let dir = tempfile::tempdir().unwrap();
+            let error =
+                assemble(&mut load(&dir, text), overlay, &mut |_, _| ()).unwrap_err().to_string();
             error.split_once("isp.toml").map_or(error.clone(), |(_, e)| e.to_owned())
         };
         let none = Overlay::default();

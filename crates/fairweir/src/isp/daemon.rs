@@ -62,23 +62,25 @@ impl Daemon {
     /// # Errors
     /// The first thing that is wrong; then nothing is attached.
     pub(super) fn start(
-        file: &IspFile,
+        mut file: IspFile,
         state_dir: &Path,
         now: Time,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Daemon> {
         let (mut journal, overlay) = Journal::open(StateDir::new(state_dir))?;
-        let registry = assemble(file, &overlay, &mut |_, _| ()).map_err(usage)?;
-        let mut kernel = Kernel::load(&registry)?;
+        let registry = assemble(&mut file, &overlay, &mut |_, _| ()).map_err(usage)?;
+        file.subscribers = Vec::new();
+        let mut kernel = Kernel::load()?;
         let effects = Registry::default().effects_towards(&registry);
         kernel.apply(&effects, &registry, progress)?;
+        drop(effects);
         kernel.attach(&file.isp)?;
         journal.tidy(&registry);
         let mut daemon = Daemon {
-            path: file.path.clone(),
-            table: file.table.clone(),
+            path: file.path,
+            table: file.table,
             has_end: file.has_end,
-            isp: file.isp.clone(),
+            isp: file.isp,
             registry,
             journal,
             kernel,
@@ -193,8 +195,9 @@ impl Daemon {
         how: Reload,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Effects> {
-        let file = IspFile::load(&self.path)?;
-        let target = assemble(&file, &overlay, progress)?;
+        let mut file = IspFile::load(&self.path)?;
+        let target = assemble(&mut file, &overlay, progress)?;
+        file.subscribers = Vec::new();
         if let Some(key) = differing_key(&self.isp, &file.isp) {
             bail!("isp.{key} differs from what runs; that needs a restart");
         }

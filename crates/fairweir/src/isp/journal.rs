@@ -309,6 +309,10 @@ fn read(dir: &StateDir) -> anyhow::Result<(Overlay, u64, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::BufRead;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
     use super::*;
     use crate::isp::registry::Change;
     use fairweir_config::isp::address::parse_address;
@@ -396,4 +400,62 @@ mod tests {
             assert_eq!(state.read(FILE, 100).unwrap().unwrap(), text.as_bytes());
         }
     }
+
+    /// In a process of its own: keeps edits without end and says so of each.
+    #[test]
+    fn writer() {
+        let Some(dir) = std::env::var_os(WRITER) else { return };
+        let (mut journal, overlay) = Journal::open(StateDir::new(dir.as_ref())).unwrap();
+        let mut out = io::stdout();
+        for n in overlay.subscribers.len().. {
+            let edits = [n, n + 1].map(|n| Edit::HideSubscriber(format!("s{n}")));
+            journal.append(&edits[..1 + n % 2]).unwrap();
+            writeln!(out, "kept {n}").unwrap();
+            out.flush().unwrap();
+            if n % 40 == 39 {
+                journal
+                    .rewrite(
+                        &(0..=n).map(|n| Edit::HideSubscriber(format!("s{n}"))).collect::<Vec<_>>(),
+                    )
+                    .unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn two_hundred_kills_lose_nothing_that_was_kept_and_a_second_writer_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::new(dir.path());
+        let mut kept = 0;
+        for kill in 0..200_u64 {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "isp::journal::tests::writer", "--nocapture"])
+                .env(WRITER, dir.path())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut lines = io::BufReader::new(child.stdout.take().unwrap()).lines();
+            let mut number = || {
+                let line = lines.next()?.unwrap();
+                Some(line.split_once("kept ").map_or(0, |(_, n)| n.parse::<usize>().unwrap() + 1))
+            };
+            while number().unwrap() == 0 {}
+            let error = Journal::open(state.clone()).unwrap_err().to_string();
+            assert!(error.contains("is the state directory of another fairweir"), "{error}");
+            std::thread::sleep(Duration::from_micros(kill * 7_919 % 20_000));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            while let Some(number) = number() {
+                kept = kept.max(number);
+            }
+            let overlay = look(&state).unwrap();
+            let missing = (0..kept).find(|n| !overlay.subscribers.contains_key(&format!("s{n}")));
+            assert_eq!(missing, None, "after kill {kill}, {kept} kept");
+        }
+        println!("{kept} edits kept over 200 kills");
+        assert!(kept > 1_000, "{kept} edits kept");
+    }
+
+    /// Where [`writer`] writes.
+    const WRITER: &str = "FAIRWEIR_TEST_JOURNAL";
 }

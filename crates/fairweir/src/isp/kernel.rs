@@ -1,6 +1,6 @@
 //! The registry's effects, done in the kernel: all of them, or none.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -8,18 +8,16 @@ use fairweir_config::isp::{HookChoice, IspSection, PlanEntry};
 use fairweir_core::phantom::Plan;
 use fairweir_core::units::Bytes;
 use fairweir_linux::police::{
-    Algorithm, Counters, Direction, Hook, PLANS_MAX, PlanId, Police, PoliceSpec, SubscriberId,
-    SubscriberSpec, Totals,
+    Algorithm, Counters, Direction, Hook, PLANS_MAX, PlanId, Police, PoliceSpec, SubscriberSpec,
+    Totals,
 };
 use ipnet::IpNet;
 use tracing::{info, warn};
 
+use super::handles::Handles;
 use super::meter::Snapshot;
 use super::registry::{Effects, Record, Registry};
 use crate::words::chained;
-
-/// Tables have room for so many addresses at least.
-const ROOM_MIN: usize = 1 << 16;
 
 /// Both directions in the order of all pairs here.
 pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Download, Direction::Upload];
@@ -32,8 +30,7 @@ pub(super) struct Kernel {
     police: Police,
     ids: BTreeMap<Arc<str>, Ids>,
     ids_used: BTreeSet<u16>,
-    handles: HashMap<Arc<str>, SubscriberId>,
-    names: HashMap<SubscriberId, Arc<str>>,
+    handles: Handles,
     /// Where packets are looked at.
     pub(super) attached: Vec<Attachment>,
 }
@@ -51,31 +48,21 @@ enum Done {
     NewPlan(PlanId),
     ChangedPlan(PlanId, Box<Plan>),
     Ids(Arc<str>, Option<Ids>),
-    Added(Arc<str>),
     Changed(Arc<str>, SubscriberSpec),
     Removed(Arc<str>, SubscriberSpec),
 }
 
 impl Kernel {
-    /// Loads the programs, with room for twice the addresses of `registry`.
+    /// Loads the programs.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn load(registry: &Registry) -> anyhow::Result<Kernel> {
-        let mut counts = [0; 3];
-        for address in registry.subscribers().values().flat_map(|r| &r.addresses) {
-            counts[kind_of(address)] += 1;
-        }
-        let [v4, v6, prefixes] = counts.map(|n: usize| {
-            u32::try_from((2 * n).max(ROOM_MIN).next_power_of_two()).unwrap_or(1 << 31)
-        });
-        let spec = PoliceSpec { addresses4_max: v4, addresses6_max: v6, prefixes_max: prefixes };
+    pub(super) fn load() -> anyhow::Result<Kernel> {
         Ok(Kernel {
-            police: Police::load(&spec)?,
+            police: Police::load(&PoliceSpec::default())?,
             ids: BTreeMap::new(),
             ids_used: BTreeSet::new(),
-            handles: HashMap::new(),
-            names: HashMap::new(),
+            handles: Handles::default(),
             attached: Vec::new(),
         })
     }
@@ -162,7 +149,7 @@ impl Kernel {
     /// # Errors
     /// If the kernel refuses.
     pub(super) fn counters(&self, name: &str) -> anyhow::Result<[Counters; 2]> {
-        let Some(&handle) = self.handles.get(name) else { return Ok(Default::default()) };
+        let Some(handle) = self.handles.of(name) else { return Ok(Default::default()) };
         let [download, upload] = DIRECTIONS;
         Ok([self.police.counters(handle, download)?, self.police.counters(handle, upload)?])
     }
@@ -172,10 +159,10 @@ impl Kernel {
     /// # Errors
     /// If the kernel refuses.
     pub(super) fn counters_all(&self) -> anyhow::Result<Snapshot> {
-        let mut all = Snapshot::with_capacity(self.names.len());
+        let mut all = Snapshot::with_capacity(self.police.subscriber_count());
         for (i, direction) in DIRECTIONS.into_iter().enumerate() {
             for (handle, counters) in self.police.counters_all(direction)? {
-                if let Some(name) = self.names.get(&handle) {
+                if let Some(name) = self.handles.name(handle) {
                     all.entry(Arc::clone(name)).or_default()[i] = counters;
                 }
             }
@@ -253,7 +240,7 @@ impl Kernel {
             if kept.len() < before.addresses.len() {
                 let spec = spec_of(before, &ids_before);
                 let between = match kept.is_empty() {
-                    false => SubscriberSpec { addresses: kept, ..spec.clone() },
+                    false => SubscriberSpec { addresses: kept.into(), ..spec.clone() },
                     // The kernel's tables allow no subscriber without an address, but one without a plan.
                     true => SubscriberSpec { download: None, upload: None, ..spec.clone() },
                 };
@@ -268,11 +255,7 @@ impl Kernel {
             let record = &registry.subscribers()[&name];
             self.change(&name, spec_of(record, &self.ids), spec_of(record, &ids_before), done)?;
         }
-        let added = named.filter(|(_, before, _)| before.is_none());
-        let added: Vec<(&Arc<str>, SubscriberSpec)> = added
-            .filter_map(|(name, _, after)| Some((name, spec_of(after.as_ref()?, &self.ids))))
-            .collect();
-        self.add_all(added, done, &mut step)?;
+        self.add_all(effects, &mut step)?;
         Ok(obsolete)
     }
 
@@ -334,25 +317,19 @@ impl Kernel {
         Ok(PlanId(id))
     }
 
-    fn add_all(
-        &mut self,
-        added: Vec<(&Arc<str>, SubscriberSpec)>,
-        done: &mut Vec<Done>,
-        step: &mut dyn FnMut(usize),
-    ) -> anyhow::Result<()> {
-        let (names, specs): (Vec<&Arc<str>>, Vec<SubscriberSpec>) = added.into_iter().unzip();
-        if specs.is_empty() {
-            return Ok(());
-        }
+    /// Adds who is new, all of them or none.
+    fn add_all(&mut self, effects: &Effects, step: &mut dyn FnMut(usize)) -> anyhow::Result<()> {
+        let added = effects.subscribers.iter().filter(|(_, before, _)| before.is_none());
+        let added = added.filter_map(|(name, _, after)| Some((name, after.as_ref()?)));
+        let ids = &self.ids;
+        let specs = added.clone().map(|(_, record)| spec_of(record, ids));
         let mut told = 0;
-        let handles = self.police.add_all(&specs, &mut |done| {
+        let handles = self.police.add_all(specs, &mut |done| {
             step(done - told);
             told = done;
         })?;
-        for (name, handle) in names.into_iter().zip(handles) {
+        for ((name, _), handle) in added.zip(handles) {
             self.handles.insert(Arc::clone(name), handle);
-            self.names.insert(handle, Arc::clone(name));
-            done.push(Done::Added(Arc::clone(name)));
         }
         Ok(())
     }
@@ -364,7 +341,7 @@ impl Kernel {
         before: SubscriberSpec,
         done: &mut Vec<Done>,
     ) -> anyhow::Result<()> {
-        let handle = self.handles[name];
+        let handle = self.handles.known(name)?;
         let changed = self.police.change(handle, &spec);
         changed.with_context(|| format!("cannot change the subscriber `{name}`"))?;
         done.push(Done::Changed(Arc::clone(name), before));
@@ -372,11 +349,10 @@ impl Kernel {
     }
 
     fn remove(&mut self, name: &Arc<str>) -> anyhow::Result<()> {
-        let handle = self.handles[name];
+        let handle = self.handles.known(name)?;
         let removed = self.police.remove(handle);
         removed.with_context(|| format!("cannot remove the subscriber `{name}`"))?;
-        self.handles.remove(name);
-        self.names.remove(&handle);
+        self.handles.remove(name, handle);
         Ok(())
     }
 
@@ -391,11 +367,9 @@ impl Kernel {
             }
             Done::Ids(name, Some(ids)) => drop(self.ids.insert(name, ids)),
             Done::Ids(name, None) => drop(self.ids.remove(&name)),
-            Done::Added(name) => self.remove(&name)?,
-            Done::Changed(name, spec) => self.police.change(self.handles[&name], &spec)?,
+            Done::Changed(name, spec) => self.police.change(self.handles.known(&name)?, &spec)?,
             Done::Removed(name, spec) => {
                 let handle = self.police.add(&spec)?;
-                self.names.insert(handle, Arc::clone(&name));
                 self.handles.insert(name, handle);
             }
         }
@@ -426,7 +400,7 @@ pub(super) fn ways(isp: &IspSection) -> Vec<Vec<Attachment>> {
 
 fn spec_of(record: &Record, ids: &BTreeMap<Arc<str>, Ids>) -> SubscriberSpec {
     let [download, upload] = ids.get(&record.plan).copied().unwrap_or_default();
-    SubscriberSpec { addresses: record.addresses.to_vec(), download, upload }
+    SubscriberSpec { addresses: Arc::clone(&record.addresses), download, upload }
 }
 
 /// Addresses that move from one subscriber to another: they are free in between.
@@ -441,18 +415,9 @@ fn moving_addresses(effects: &Effects) -> BTreeSet<IpNet> {
         return lost;
     }
     let afters = effects.subscribers.iter().filter_map(|(.., after)| after.as_ref());
-    afters.flat_map(|record| &record.addresses).filter(|a| lost.contains(a)).copied().collect()
+    afters.flat_map(|record| &*record.addresses).filter(|a| lost.contains(a)).copied().collect()
 }
 
 fn compiled(entry: Option<&PlanEntry>) -> anyhow::Result<[Option<Plan>; 2]> {
     Ok(entry.map(PlanEntry::compile).transpose()?.unwrap_or_default())
-}
-
-/// Which table an address goes to: IPv4, IPv6, or that of prefixes.
-fn kind_of(address: &IpNet) -> usize {
-    match address {
-        _ if address.prefix_len() < address.max_prefix_len() => 2,
-        IpNet::V4(_) => 0,
-        IpNet::V6(_) => 1,
-    }
 }

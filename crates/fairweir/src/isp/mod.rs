@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`registry`] | plans, subscribers, and the rules that they obey (pure) |
 //! | [`journal`], [`assemble`] | what the API changed, and how it overrides the files |
-//! | [`kernel`], [`meter`] | what the kernel is told, and what it counted |
+//! | [`kernel`], [`handles`], [`meter`] | what the kernel is told, and what it counted |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
 //! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
 
@@ -31,6 +31,7 @@ mod assemble;
 pub(crate) mod cli;
 mod commands;
 mod daemon;
+mod handles;
 mod journal;
 mod kernel;
 mod meter;
@@ -84,7 +85,7 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     fairweir_daemon::run(&spec, |progress| -> anyhow::Result<Isp> {
         let count = Count::new("loaded", "subscribers");
         let state_dir = &args.state.state_dir;
-        let daemon = Daemon::start(&file, state_dir, monotonic_now(), &mut |done, of| {
+        let daemon = Daemon::start(file, state_dir, monotonic_now(), &mut |done, of| {
             count.show(done, of);
             progress.show(done, of);
         })?;

@@ -11,7 +11,7 @@
 //! Invariants: each address belongs to one subscriber; each subscriber has a plan that exists; a
 //! plan's `users` counts its subscribers.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -22,6 +22,9 @@ use fairweir_config::isp::{PlanEntry, SubscriberSpec, check_name};
 use fairweir_config::nearest;
 
 mod error;
+mod owners;
+
+use owners::Owners;
 
 pub(super) use error::RegistryError;
 
@@ -39,7 +42,7 @@ const NEAREST_AMONG: usize = 20_000;
 pub(super) struct Registry {
     plans: BTreeMap<Arc<str>, PlanRecord>,
     subscribers: BTreeMap<Arc<str>, Record>,
-    owners: HashMap<IpNet, Arc<str>>,
+    owners: Owners,
     /// Of the file, and removed by the API.
     hidden: Hidden,
 }
@@ -63,7 +66,8 @@ pub(super) struct PlanRecord {
 /// What is known of a subscriber but its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    pub(super) addresses: Box<[IpNet]>,
+    /// Shared with what the kernel was told.
+    pub(super) addresses: Arc<[IpNet]>,
     pub(super) plan: Arc<str>,
     pub(super) origin: Origin,
 }
@@ -433,7 +437,7 @@ impl Registry {
             set(&mut self.hidden.subscribers, &mut undo.hidden_subscribers, &name, false);
         }
         let origin = if is_hidden { Origin::ApiOverFile } else { origin };
-        self.insert(name, Record { addresses: spec.addresses.clone().into(), plan, origin });
+        self.insert(name, Record { addresses: spec.addresses.as_slice().into(), plan, origin });
         Ok(())
     }
 
@@ -452,7 +456,8 @@ impl Registry {
             if spec.addresses[..i].contains(&address) {
                 return Err(RegistryError::AddressTwice { address });
             }
-            if let Some(owner) = self.owners.get(&address).filter(|o| ***o != *spec.name) {
+            let owner = self.owners.of(&address, &self.subscribers);
+            if let Some(owner) = owner.filter(|o| ***o != *spec.name) {
                 let owner = owner.to_string();
                 return Err(RegistryError::AddressTaken { address, owner });
             }
@@ -466,9 +471,7 @@ impl Registry {
     }
 
     fn insert(&mut self, name: Arc<str>, record: Record) {
-        for &address in &record.addresses {
-            self.owners.insert(address, Arc::clone(&name));
-        }
+        self.owners.insert(&name, &record.addresses);
         if let Some(plan) = self.plans.get_mut(&record.plan) {
             plan.users += 1;
         }
@@ -477,9 +480,7 @@ impl Registry {
 
     fn forget(&mut self, name: &Arc<str>) {
         let Some(record) = self.subscribers.remove(name) else { return };
-        for address in &record.addresses {
-            self.owners.remove(address);
-        }
+        self.owners.remove(name, &record.addresses);
         if let Some(plan) = self.plans.get_mut(&record.plan) {
             plan.users -= 1;
         }

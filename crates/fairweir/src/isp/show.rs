@@ -37,16 +37,16 @@ fn is_called_isp(path: &Path) -> bool {
 
 /// `fairweir check` of an ISP's file.
 pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
-    let file = IspFile::load(path)?;
-    let registry = counted(&file, &Overlay::default())?;
+    let mut file = IspFile::load(path)?;
+    let registry = counted(&mut file, &Overlay::default())?;
     print(&file, &registry, as_json)
 }
 
 /// `fairweir isp --dry-run`: the same with what the API changed, and the way to police.
 pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
-    let file = IspFile::load(&args.config)?;
+    let mut file = IspFile::load(&args.config)?;
     let overlay = journal::look(&StateDir::new(&args.state.state_dir))?;
-    let registry = counted(&file, &overlay)?;
+    let registry = counted(&mut file, &overlay)?;
     for device in [Some(&file.isp.device), file.isp.uplink.as_ref()].into_iter().flatten() {
         crate::device::check_exists(device)?;
     }
@@ -54,7 +54,7 @@ pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
 }
 
 /// The registry, with word of how far it is if that takes long.
-fn counted(file: &IspFile, overlay: &Overlay) -> anyhow::Result<Registry> {
+fn counted(file: &mut IspFile, overlay: &Overlay) -> anyhow::Result<Registry> {
     let count = Count::new("checked", "subscribers");
     let registry = assemble(file, overlay, &mut |done, of| count.show(done, of));
     count.end();

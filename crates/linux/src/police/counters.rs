@@ -216,9 +216,12 @@ pub(super) fn memory(police: &Police) -> Result<Bytes, Error> {
                 sum += memory_of(map)?;
             }
         }
+        for room in tables.rooms() {
+            sum += memory_of(room)?;
+        }
     }
-    for (class, room) in police.rooms.iter().enumerate() {
-        let chunks = room.high_water().div_ceil(CHUNK);
+    for class in 0..CLASSES {
+        let chunks = police.maps().slot_count(class) / CHUNK;
         if let Some(chunk) = police.maps().chunk(class, 0) {
             sum += u64::from(chunks) * memory_of(chunk)?;
         }

@@ -13,7 +13,6 @@ use libbpf_rs::{
     AsRawLibbpf, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
 };
 
-use super::PoliceSpec;
 use super::abi::{CHUNK, CLASS_ROOMS, CLASSES, PLANS, Settings};
 use crate::Error;
 use crate::bpf::abi::Plain;
@@ -37,23 +36,15 @@ pub(super) struct Places {
 
 impl Maps {
     /// Makes the maps of a direction; plans and slots are those of `other` if there is one.
-    pub(super) fn make(spec: &PoliceSpec, other: Option<&Maps>) -> Result<Maps, Error> {
+    pub(super) fn make(other: Option<&Maps>) -> Result<Maps, Error> {
         let attempted = "make the policer's maps";
         let mut object = open(&[])?;
         let mut chunk_types = [(0, 0); CLASSES];
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
-            let size = match name.as_str() {
-                "addresses4" => Some(spec.addresses4_max),
-                "addresses6" => Some(spec.addresses6_max),
-                "prefixes4" | "prefixes6" => Some(spec.prefixes_max),
-                _ => None,
-            };
-            let is_common = COMMON.contains(&name.as_str());
-            let result = match (size, other) {
-                (Some(size), _) => map.set_max_entries(size.max(1)),
-                (None, Some(other)) if is_common => map.reuse_fd(other.handles[&name].as_fd()),
-                _ => Ok(()),
+            let result = match other.filter(|_| Maps::is_common(&name)) {
+                Some(other) => map.reuse_fd(other.handles[&name].as_fd()),
+                None => Ok(()),
             };
             result.map_err(|e| bpf_error(attempted, &e))?;
             if let Some(class) = CHUNKS.iter().position(|&chunks| chunks == name) {
@@ -99,10 +90,9 @@ impl Maps {
         self.handles.get(name).expect("invariant: the compiled object has all these maps")
     }
 
-    /// Makes chunk number `at` of a class, the next one.
-    pub(super) fn make_chunk(&mut self, class: usize, at: u32) -> Result<(), Error> {
+    /// Makes the next `count` chunks of a class. The kernel waits for all running programs once.
+    pub(super) fn make_chunks(&mut self, class: usize, count: usize) -> Result<(), Error> {
         let attempted = || format!("make room for subscribers ({})", SLOTS[class]);
-        assert_eq!(at as usize, self.chunks[class].len(), "chunks are made in turn");
         let (btf_key_type_id, btf_value_type_id) = self.chunk_types[class];
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
@@ -116,15 +106,25 @@ impl Maps {
         };
         let bytes = CLASS_ROOMS[class].bytes as u32;
         let name = Some(SLOTS[class]);
-        let chunk = MapHandle::create(MapType::Array, name, 4, bytes, CHUNK, &options)
+        let make = |_| MapHandle::create(MapType::Array, name, 4, bytes, CHUNK, &options);
+        let chunks: Vec<MapHandle> = (0..count)
+            .map(make)
+            .collect::<Result<_, _>>()
             .map_err(|e| bpf_error(attempted(), &e))?;
-        let value = chunk.as_fd().as_raw_fd().to_ne_bytes();
-        let outer = self.map(SLOTS[class]);
-        outer
-            .update(&at.to_ne_bytes(), &value, MapFlags::ANY)
+        let first = self.chunks[class].len();
+        let keys: Vec<u8> = (first as u32..).take(count).flat_map(u32::to_ne_bytes).collect();
+        let values: Vec<u8> =
+            chunks.iter().flat_map(|chunk| chunk.as_fd().as_raw_fd().to_ne_bytes()).collect();
+        self.map(SLOTS[class])
+            .update_batch(&keys, &values, count as u32, MapFlags::ANY, MapFlags::ANY)
             .map_err(|e| bpf_error(attempted(), &e))?;
-        self.chunks[class].push(chunk);
+        self.chunks[class].extend(chunks);
         Ok(())
+    }
+
+    /// How many slots of a class the chunks hold.
+    pub(super) fn slot_count(&self, class: usize) -> u32 {
+        self.chunks[class].len() as u32 * CHUNK
     }
 
     /// Chunk number `at` of a class, if it was made.

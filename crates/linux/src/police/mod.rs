@@ -28,6 +28,7 @@ mod counters;
 mod hook;
 mod maps;
 mod plan;
+mod room;
 mod slots;
 mod subscribers;
 mod tables;
@@ -47,16 +48,14 @@ use slots::{Numbers, SLOTS_MAX};
 use subscribers::Subscriber;
 use tables::Tables;
 
-/// How large the kernel's tables are. Whole addresses take 80 bytes each from the beginning, shorter
-/// prefixes and subscribers' states as they come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How many whole addresses of each family the kernel's tables of a direction have room for at first.
+/// They grow as needed; an address takes 80 bytes of what there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoliceSpec {
-    /// The most whole IPv4 addresses in a direction.
-    pub addresses4_max: u32,
-    /// The most whole IPv6 addresses in a direction.
-    pub addresses6_max: u32,
-    /// The most shorter prefixes of a family in a direction.
-    pub prefixes_max: u32,
+    /// IPv4.
+    pub addresses4: u32,
+    /// IPv6.
+    pub addresses6: u32,
 }
 
 /// By which end of a packet the subscriber is found.
@@ -75,6 +74,13 @@ pub struct PlanId(pub u16);
 /// Names a subscriber from its coming to its going.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubscriberId(u32);
+
+impl SubscriberId {
+    /// As an index: numbers are used again before new ones are.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// The policer: its tables in the kernel and its hooks. All of it goes when this drops.
 pub struct Police {
@@ -107,7 +113,7 @@ struct LivePlan {
 
 impl Default for PoliceSpec {
     fn default() -> PoliceSpec {
-        PoliceSpec { addresses4_max: 1 << 16, addresses6_max: 1 << 16, prefixes_max: 1 << 20 }
+        PoliceSpec { addresses4: 1 << 10, addresses6: 1 << 10 }
     }
 }
 
@@ -129,10 +135,10 @@ impl Police {
     /// # Errors
     /// If the kernel refuses, as it does for want of memory or rights.
     pub fn load(spec: &PoliceSpec) -> Result<Police, Error> {
-        let download = Tables::make(spec, None)?;
+        let download = Tables::make(*spec, None)?;
         let places = Places::of(&download.maps)?;
         Ok(Police {
-            spec: spec.clone(),
+            spec: *spec,
             attachments: Vec::new(),
             tables: [Some(download), None],
             places,
@@ -265,7 +271,7 @@ impl Police {
         let index = direction.index();
         if self.tables[index].is_none() {
             let other = self.tables[1 - index].as_ref().map(|tables| &tables.maps);
-            self.tables[index] = Some(Tables::make(&self.spec, other)?);
+            self.tables[index] = Some(Tables::make(self.spec, other)?);
         }
         Ok(self.tables[index].as_mut().expect("invariant: made above"))
     }

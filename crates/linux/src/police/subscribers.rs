@@ -1,11 +1,13 @@
 //! Subscribers' coming, changing and going.
 
+use std::sync::Arc;
+
 use ipnet::IpNet;
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::abi::{CHUNK, CLASS_ROOMS, Entry};
-use super::slots::{class_of, index_of, slot};
-use super::{Counters, Direction, PlanId, Police, SubscriberId};
+use super::abi::{CHUNK, CLASS_ROOMS, CLASSES, Entry};
+use super::slots::{SLOTS_MAX, class_of, index_of, slot};
+use super::{Counters, Direction, PlanId, Police, SubscriberId, is_whole};
 use crate::Error;
 use crate::bpf::bpf_error;
 
@@ -14,7 +16,7 @@ use crate::bpf::bpf_error;
 pub struct SubscriberSpec {
     /// All share the plans' rates. Of an address that several subscribers' prefixes hold, the
     /// longest counts.
-    pub addresses: Vec<IpNet>,
+    pub addresses: Arc<[IpNet]>,
     /// `None` is not policed.
     pub download: Option<PlanId>,
     /// `None` is not policed.
@@ -24,7 +26,8 @@ pub struct SubscriberSpec {
 /// A subscriber as the kernel has it.
 #[derive(Debug)]
 pub(super) struct Subscriber {
-    addresses: Box<[IpNet]>,
+    /// Sorted.
+    addresses: Arc<[IpNet]>,
     pub(super) seats: [Option<Seat>; 2],
 }
 
@@ -56,7 +59,7 @@ impl Police {
         if id as usize == self.subscribers.len() {
             self.subscribers.push(None);
         }
-        let empty = Subscriber { addresses: Box::default(), seats: [None; 2] };
+        let empty = Subscriber { addresses: Arc::default(), seats: [None; 2] };
         self.subscribers[id as usize] = Some(empty);
         let added = self.apply(SubscriberId(id), addresses, spec);
         if added.is_err() {
@@ -72,24 +75,56 @@ impl Police {
     /// As [`Police::add`].
     pub fn add_all(
         &mut self,
-        specs: &[SubscriberSpec],
+        specs: impl Iterator<Item = SubscriberSpec> + Clone,
         progress: &mut dyn FnMut(usize),
     ) -> Result<Vec<SubscriberId>, Error> {
-        let mut ids = Vec::with_capacity(specs.len());
-        for (done, spec) in specs.iter().enumerate() {
-            match self.add(spec) {
+        self.reserve(specs.clone())?;
+        let mut ids = Vec::new();
+        for spec in specs {
+            match self.add(&spec) {
                 Ok(id) => ids.push(id),
                 Err(e) => {
                     ids.into_iter().try_for_each(|id| self.remove(id))?;
                     return Err(e);
                 }
             }
-            if done % PROGRESS_EVERY == 0 {
-                progress(done);
+            if ids.len() % PROGRESS_EVERY == 0 {
+                progress(ids.len());
             }
         }
-        progress(specs.len());
+        progress(ids.len());
         Ok(ids)
+    }
+
+    /// Makes room for these subscribers at once, since the kernel takes milliseconds each time.
+    fn reserve(&mut self, specs: impl Iterator<Item = SubscriberSpec>) -> Result<(), Error> {
+        let mut slots = [0_u32; CLASSES];
+        let mut addresses = [[0_u32; 2]; 2];
+        for spec in specs {
+            for direction in Direction::ALL {
+                let Some(live) = spec.plan(direction).and_then(|id| self.plans.get(&id)) else {
+                    continue;
+                };
+                slots[live.class] += 1;
+                for net in spec.addresses.iter().filter(|net| is_whole(net)) {
+                    addresses[direction.index()][usize::from(matches!(net, IpNet::V6(_)))] += 1;
+                }
+            }
+        }
+        for (direction, [more4, more6]) in Direction::ALL.into_iter().zip(addresses) {
+            if more4 + more6 > 0 {
+                self.tables_of(direction)?.reserve(more4, more6)?;
+            }
+        }
+        for (class, more) in slots.into_iter().enumerate() {
+            let wanted = self.rooms[class].high_water().saturating_add(more).min(SLOTS_MAX);
+            let maps = &mut self.tables_of(Direction::Download)?.maps;
+            let missing = wanted.saturating_sub(maps.slot_count(class)).div_ceil(CHUNK);
+            if missing > 0 {
+                maps.make_chunks(class, missing as usize)?;
+            }
+        }
+        Ok(())
     }
 
     /// Lets a subscriber be as `spec` says; what it has already stays as it is, counters and, with
@@ -109,8 +144,8 @@ impl Police {
     /// [`Error::UnknownSubscriber`], or if the kernel refuses.
     pub fn remove(&mut self, id: SubscriberId) -> Result<(), Error> {
         self.subscriber(id)?;
-        let nothing = SubscriberSpec { addresses: Vec::new(), download: None, upload: None };
-        self.apply(id, Vec::new(), &nothing)?;
+        let nothing = SubscriberSpec { addresses: Arc::default(), download: None, upload: None };
+        self.apply(id, Arc::default(), &nothing)?;
         for direction in Direction::ALL {
             self.carried.remove(&(id, direction));
         }
@@ -142,17 +177,26 @@ impl Police {
         subscriber.ok_or(Error::UnknownSubscriber)
     }
 
-    /// The addresses of a spec that can be: without host bits, each once.
-    fn check(&self, spec: &SubscriberSpec) -> Result<Vec<IpNet>, Error> {
+    /// The addresses of a spec that can be: without host bits, each once, in order. Most are so already
+    /// and are shared.
+    fn check(&self, spec: &SubscriberSpec) -> Result<Arc<[IpNet]>, Error> {
         for plan in [spec.download, spec.upload].into_iter().flatten() {
             if !self.plans.contains_key(&plan) {
                 return Err(Error::UnknownPlan(plan.0));
             }
         }
-        let mut addresses: Vec<IpNet> = spec.addresses.iter().map(IpNet::trunc).collect();
+        let addresses = &spec.addresses;
+        if addresses.is_empty() {
+            return Err(Error::NoAddress);
+        }
+        let is_clean = addresses.windows(2).all(|two| two[0] < two[1]);
+        if is_clean && addresses.iter().all(|net| net.trunc() == *net) {
+            return Ok(Arc::clone(addresses));
+        }
+        let mut addresses: Vec<IpNet> = addresses.iter().map(IpNet::trunc).collect();
         addresses.sort_unstable();
         addresses.dedup();
-        if addresses.is_empty() { Err(Error::NoAddress) } else { Ok(addresses) }
+        Ok(addresses.into())
     }
 
     /// Changes the tables to the wanted state: new addresses first, which may fail, then addresses
@@ -160,7 +204,7 @@ impl Police {
     fn apply(
         &mut self,
         id: SubscriberId,
-        addresses: Vec<IpNet>,
+        addresses: Arc<[IpNet]>,
         spec: &SubscriberSpec,
     ) -> Result<(), Error> {
         let old = self.subscriber(id)?.seats;
@@ -190,8 +234,7 @@ impl Police {
             self.switch(id, direction, &addresses, old[index], new[index])?;
         }
         let subscriber = self.subscribers[id.0 as usize].as_mut();
-        *subscriber.expect("invariant: looked up above") =
-            Subscriber { addresses: addresses.into(), seats: new };
+        *subscriber.expect("invariant: looked up above") = Subscriber { addresses, seats: new };
         Ok(())
     }
 
@@ -251,11 +294,11 @@ impl Police {
         new: Option<Seat>,
     ) -> Result<(), Error> {
         let known = match (old, &self.subscribers[id.0 as usize]) {
-            (Some(_), Some(subscriber)) => subscriber.addresses.clone(),
-            _ => Box::default(),
+            (Some(_), Some(subscriber)) => Arc::clone(&subscriber.addresses),
+            _ => Arc::default(),
         };
         let entry = new.map(|seat| self.entry(seat));
-        for net in &known {
+        for net in known.iter() {
             match entry {
                 Some(entry) if addresses.binary_search(net).is_ok() => {
                     if old != new {
@@ -305,7 +348,7 @@ impl Police {
         }
         for ((id, direction, old), slot) in moves.into_iter().zip(slots) {
             let addresses = self.subscriber(id)?.addresses.clone();
-            for net in &addresses {
+            for net in addresses.iter() {
                 self.tables_of(direction)?.replace(net, Entry { plan: number, slot })?;
             }
             self.carry(id, direction, old)?;
@@ -345,12 +388,12 @@ impl Police {
         let leaves = CLASS_ROOMS[class].leaves;
         let what = format!("subscribers with up to {leaves} queues");
         let room = &mut self.rooms[class];
-        let lent = room.lend().ok_or(Error::TooMany { what, max: super::slots::SLOTS_MAX })?;
+        let lent = room.lend().ok_or(Error::TooMany { what, max: SLOTS_MAX })?;
         let tables = self.tables.iter_mut().flatten().next();
         let maps = &mut tables.expect("invariant: made by load").maps;
         let chunk_at = lent.number / CHUNK;
-        if !lent.is_used && lent.number % CHUNK == 0 {
-            maps.make_chunk(class, chunk_at).inspect_err(|_| room.lend_never())?;
+        if lent.number >= maps.slot_count(class) {
+            maps.make_chunks(class, 1).inspect_err(|_| room.lend_never())?;
         }
         if lent.is_used {
             let zeros = vec![0; CLASS_ROOMS[class].bytes];

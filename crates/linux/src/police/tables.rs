@@ -7,6 +7,7 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use super::abi::{self, Entry, Prefixes};
 use super::maps::Maps;
+use super::room::Room;
 use super::{PoliceSpec, is_whole};
 use crate::Error;
 use crate::bpf::abi::Plain;
@@ -16,14 +17,31 @@ use crate::bpf::{KEY, bpf_error, update};
 pub(super) struct Tables {
     pub(super) maps: Maps,
     prefixes: Prefixes,
-    spec: PoliceSpec,
+    whole4: Room,
+    whole6: Room,
 }
 
 impl Tables {
     /// Makes them; plans and slots are those of `other` if there is one.
-    pub(super) fn make(spec: &PoliceSpec, other: Option<&Maps>) -> Result<Tables, Error> {
-        let maps = Maps::make(spec, other)?;
-        Ok(Tables { maps, prefixes: Prefixes::default(), spec: spec.clone() })
+    pub(super) fn make(spec: PoliceSpec, other: Option<&Maps>) -> Result<Tables, Error> {
+        let maps = Maps::make(other)?;
+        let whole4 = Room::make(&maps, "addresses4", 4, spec.addresses4)?;
+        let whole6 = Room::make(&maps, "addresses6", 16, spec.addresses6)?;
+        Ok(Tables { maps, prefixes: Prefixes::default(), whole4, whole6 })
+    }
+
+    /// Has place for so many more whole addresses.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`], or if the kernel refuses.
+    pub(super) fn reserve(&mut self, more4: u32, more6: u32) -> Result<(), Error> {
+        self.whole4.reserve(&self.maps, more4)?;
+        self.whole6.reserve(&self.maps, more6)
+    }
+
+    /// The maps of whole addresses.
+    pub(super) fn rooms(&self) -> [&MapHandle; 2] {
+        [self.whole4.map(), self.whole6.map()]
     }
 
     /// Lets an address that leads nowhere yet lead to `entry`.
@@ -31,6 +49,10 @@ impl Tables {
     /// # Errors
     /// [`Error::AddressTaken`], [`Error::TooMany`].
     pub(super) fn insert(&mut self, net: &IpNet, entry: Entry) -> Result<(), Error> {
+        if is_whole(net) {
+            let is_ip4 = matches!(net, IpNet::V4(_));
+            self.reserve(u32::from(is_ip4), u32::from(!is_ip4))?;
+        }
         let (map, key) = self.find(net);
         // SAFETY: the map is open, its keys and values are as long as these, and the call keeps
         // neither. The library's own call does not tell the kernel's error number.
@@ -43,7 +65,7 @@ impl Tables {
             )
         };
         if answer != 0 {
-            return Err(self.refusal(net, -answer));
+            return Err(Tables::refusal(net, -answer));
         }
         self.count(net, 1)
     }
@@ -96,36 +118,41 @@ impl Tables {
         };
         let is_ip6 = matches!(net, IpNet::V6(_));
         if is_whole(net) {
-            return (self.maps.map(if is_ip6 { "addresses6" } else { "addresses4" }), address);
+            return (if is_ip6 { self.whole6.map() } else { self.whole4.map() }, address);
         }
         let mut key = u32::from(net.prefix_len()).to_ne_bytes().to_vec();
         key.extend(address);
         (self.maps.map(if is_ip6 { "prefixes6" } else { "prefixes4" }), key)
     }
 
-    /// Keeps count of the shorter prefixes.
+    /// Keeps count; of the shorter prefixes programs only ask whether there are any.
     fn count(&mut self, net: &IpNet, by: i32) -> Result<(), Error> {
-        if is_whole(net) {
+        let count = match (is_whole(net), net) {
+            (true, IpNet::V4(_)) => {
+                self.whole4.count(by);
+                return Ok(());
+            }
+            (true, IpNet::V6(_)) => {
+                self.whole6.count(by);
+                return Ok(());
+            }
+            (false, IpNet::V4(_)) => &mut self.prefixes.count4,
+            (false, IpNet::V6(_)) => &mut self.prefixes.count6,
+        };
+        let before = *count;
+        *count = before.saturating_add_signed(by);
+        if (before == 0) == (*count == 0) {
             return Ok(());
         }
-        let count = match net {
-            IpNet::V4(_) => &mut self.prefixes.count4,
-            IpNet::V6(_) => &mut self.prefixes.count6,
-        };
-        *count = count.saturating_add_signed(by);
         update(self.maps.map("prefixes"), &KEY, self.prefixes.as_bytes())
     }
 
-    fn refusal(&self, net: &IpNet, errno: i32) -> Error {
-        let (what, max) = match (is_whole(net), net) {
-            (true, IpNet::V4(_)) => ("IPv4 addresses", self.spec.addresses4_max),
-            (true, IpNet::V6(_)) => ("IPv6 addresses", self.spec.addresses6_max),
-            (false, IpNet::V4(_)) => ("IPv4 prefixes", self.spec.prefixes_max),
-            (false, IpNet::V6(_)) => ("IPv6 prefixes", self.spec.prefixes_max),
-        };
+    fn refusal(net: &IpNet, errno: i32) -> Error {
         match errno {
             libc::EEXIST => Error::AddressTaken(*net),
-            libc::E2BIG | libc::ENOSPC => Error::TooMany { what: what.to_owned(), max },
+            libc::ENOSPC if !is_whole(net) => {
+                Error::TooMany { what: "prefixes".to_owned(), max: PREFIXES_MAX }
+            }
             _ => {
                 let source = std::io::Error::from_raw_os_error(errno);
                 Error::refused(format!("add the address {net}"), source)
@@ -133,3 +160,6 @@ impl Tables {
         }
     }
 }
+
+/// Of a family and direction, as `bpf/police_maps.h` says.
+const PREFIXES_MAX: u32 = 1 << 24;

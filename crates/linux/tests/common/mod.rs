@@ -123,7 +123,8 @@ pub(crate) fn read_for(stream: &mut TcpStream, span: Duration) -> u64 {
 pub(crate) fn police(device: &str, hook: Hook) -> Police {
     let mut police = Police::load(&PoliceSpec::default()).unwrap();
     police.set_plan(PlanId(1), &Algorithm::Phantom(&plan(Rate::mbit(10)))).unwrap();
-    let addresses = ["192.0.2.1/32", "2001:db8::1/128"].map(|net| net.parse().unwrap()).to_vec();
+    let addresses =
+        ["192.0.2.1/32", "2001:db8::1/128"].map(|net| net.parse().unwrap()).to_vec().into();
     police.add(&SubscriberSpec { addresses, download: Some(PlanId(1)), upload: None }).unwrap();
     police.attach(device, hook, Direction::Download, 0).unwrap();
     police

@@ -202,7 +202,8 @@ fn check_invariants(registry: &Registry) {
     let mut addresses = 0;
     for (name, record) in &registry.subscribers {
         addresses += record.addresses.len();
-        assert!(record.addresses.iter().all(|address| registry.owners[address] == *name));
+        let owner = |address| registry.owners.of(address, &registry.subscribers);
+        assert!(record.addresses.iter().all(|address| owner(address) == Some(name)));
         assert!(registry.plans.contains_key(&record.plan));
         assert!(!registry.hidden.subscribers.contains(name));
     }

@@ -1,0 +1,40 @@
+//! Credits for the busy hour: households on a shared link spend virtual credits on guaranteed rates.
+//!
+//! Problem: at the busy hour an equal share serves nobody well, and nobody has a reason to wait.
+//! Method: a fixed number of credits circulates among the households of a link, the *market*. In
+//! each slot a household spends some of its balance; what it spends is received by the others, so
+//! what is saved now is a higher rate later. The spends of a slot decide its rates.
+//!
+//! Terms: a *gateway* is a household's account; its *seat* is its index in the market. A *spend* is
+//! what a gateway pays for a slot. The *price* of a slot is what one Mbit/s beyond the floor costs.
+//!
+//! | module | its job |
+//! |---|---|
+//! | [`ledger`] | credits in whole micro-credits: settlement, cap, joins and leaves, conserved to the unit |
+//! | [`rates`] | the rates that the spends of a slot buy |
+//! | [`utility`] | what a rate is worth to a household, by kind of use |
+//! | [`division`] | a household's rate divided among kinds of use (level 2) |
+//! | [`spending`] | a household's best response: what to spend in each slot to come (level 1) |
+//! | [`scenario`] | the paper's estimate of what the others will spend (Algorithm 2) |
+//! | [`agent`] | what a gateway learns from its own past, and what it bids |
+//! | [`equilibrium`] | rounds of best responses until no household wants to change |
+//! | [`optimum`] | the spends that maximise the sum of all utilities, for comparison |
+//!
+//! Source: Mind Your Own Bandwidth, §II, §III, §VI, appendices A to F. Deviations and what of the
+//! paper's propositions holds: docs/papers/myob.md. Integers decide credits and rates; `f64` is only
+//! in what households believe and plan.
+
+pub mod agent;
+pub mod division;
+pub mod equilibrium;
+pub mod ledger;
+pub mod optimum;
+pub mod rates;
+pub mod scenario;
+pub mod spending;
+pub mod utility;
+
+mod root;
+
+#[cfg(test)]
+mod goldens;

@@ -1,0 +1,230 @@
+//! A household's best response: what to spend in each slot to come (MYOB eq. (5), level 1).
+//!
+//! Problem: maximise Σ Uₜ(floor + xₜ/priceₜ) over the spends xₜ ≥ 0, where the spends up to each slot
+//! are at most the balance and what will have been received, and the balance stays below the cap,
+//! above which credits go to others. Method: at the optimum a credit is worth the same in every slot
+//! of a stretch that ends with an empty balance (its worth falls there) or a full one (it rises). So
+//! the worth of a stretch is raised as far as its empty balance demands, and lowered as far as its
+//! full balance demands; where both meet, the stretch ends at the earlier of the two: a taut string.
+//! O(T²) evaluations and T root searches for T slots.
+//!
+//! If the peaks keep a household from spending enough, the balance exceeds the cap: that is not
+//! infeasible, it only gives credits away.
+
+use super::root;
+use super::utility::Utility;
+
+/// A slot to come, as a household expects it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slot {
+    /// What rates are worth to it.
+    pub utility: Utility,
+    /// Credits for each Mbit/s beyond the floor.
+    pub price: f64,
+    /// What it has without spending, in Mbit/s.
+    pub floor: f64,
+    /// The most that it can use, in Mbit/s.
+    pub peak: f64,
+    /// Credits that it receives at the end of the slot.
+    pub receives: f64,
+}
+
+impl Slot {
+    /// A slot of the paper's rule: the rate is the spend.
+    pub fn plain(utility: Utility, receives: f64) -> Slot {
+        Slot { utility, price: 1.0, floor: 0.0, peak: f64::INFINITY, receives }
+    }
+
+    /// The spend at which one more credit is worth `worth`.
+    fn spend_at(&self, worth: f64) -> f64 {
+        let room = (self.peak - self.floor).max(0.0);
+        if worth == f64::INFINITY {
+            return 0.0;
+        }
+        if worth <= 0.0 {
+            return if self.utility.is_zero() { 0.0 } else { self.price * room };
+        }
+        self.price * (self.utility.rate_at(worth * self.price) - self.floor).clamp(0.0, room)
+    }
+
+    /// How the spend changes with the logarithm of the worth.
+    fn bend_at(&self, spend: f64) -> f64 {
+        let rate = self.floor + spend / self.price;
+        if spend <= 0.0 || rate >= self.peak {
+            return 0.0;
+        }
+        let (slope, bend) = self.utility.slopes(rate);
+        if bend == 0.0 { 0.0 } else { self.price * slope / bend }
+    }
+}
+
+/// The best spends, in credits, of a household with this balance.
+pub fn plan(balance: f64, cap: Option<f64>, slots: &[Slot]) -> Vec<f64> {
+    let mut spends = Vec::with_capacity(slots.len());
+    // What may be, and what has to be spent in all up to each slot.
+    let mut most = Vec::with_capacity(slots.len());
+    let mut least = Vec::with_capacity(slots.len());
+    let mut all = balance;
+    for slot in slots {
+        most.push(all);
+        all += slot.receives;
+        let full = cap.map_or(f64::NEG_INFINITY, |cap| all - cap);
+        least.push(full.min(most[most.len() - 1]));
+    }
+    let mut spent = 0.0;
+    while spends.len() < slots.len() {
+        let start = spends.len();
+        let stretch = stretch(&slots[start..], &most[start..], &least[start..], spent);
+        for slot in &slots[start..start + stretch.slots] {
+            let spend = slot.spend_at(stretch.worth);
+            spends.push(spend);
+            spent += spend;
+        }
+        // Rounding must not spend what is not there.
+        let end = spends.len() - 1;
+        let over = spent - most[end];
+        if over > 0.0 {
+            let last = spends[end];
+            spends[end] = (last - over).max(0.0);
+            spent += spends[end] - last;
+        }
+    }
+    spends
+}
+
+/// Slots in which a credit is worth the same.
+struct Stretch {
+    slots: usize,
+    worth: f64,
+}
+
+/// The first stretch of some slots; `spent` was before them.
+fn stretch(slots: &[Slot], most: &[f64], least: &[f64], spent: f64) -> Stretch {
+    // A credit is worth at least `low`, else the balance at `empty` would be negative; and at most
+    // `high`, else the one after `full` would be above the cap.
+    let (mut low, mut high) = (0.0, f64::INFINITY);
+    let (mut empty, mut full) = (None::<usize>, None::<usize>);
+    let (mut at_low, mut at_high) = (0.0, 0.0);
+    for t in 0..slots.len() {
+        at_low += slots[t].spend_at(low);
+        at_high += slots[t].spend_at(high);
+        let (upper, lower) = (most[t] - spent, least[t] - spent);
+        if at_low > upper {
+            let worth = worth_of(&slots[..=t], upper);
+            if worth > high {
+                return Stretch { slots: full.unwrap_or(t) + 1, worth: high };
+            }
+            (low, empty, at_low) = (worth, Some(t), upper.max(0.0));
+        }
+        if at_high < lower {
+            let worth = worth_of(&slots[..=t], lower);
+            if worth < low {
+                return Stretch { slots: empty.unwrap_or(t) + 1, worth: low };
+            }
+            (high, full) = (worth, Some(t));
+            at_high = slots[..=t].iter().map(|slot| slot.spend_at(worth)).sum();
+        }
+    }
+    Stretch { slots: empty.map_or(slots.len(), |empty| empty + 1), worth: low }
+}
+
+/// What a credit is worth if these slots spend `total`; 0 if they cannot spend as much.
+fn worth_of(slots: &[Slot], total: f64) -> f64 {
+    if total <= CREDITS_MIN {
+        return f64::INFINITY;
+    }
+    let sum = |z: f64| {
+        let worth = z.exp();
+        slots.iter().fold((0.0, 0.0), |(spent, bend), slot| {
+            let spend = slot.spend_at(worth);
+            (spent + spend, bend + slot.bend_at(spend))
+        })
+    };
+    let (low, high) = LOG_WORTHS;
+    if sum(low).0 <= total {
+        return 0.0;
+    }
+    let log = total.ln();
+    let z = root::falling(low, high, 0.0, |z| {
+        let (spent, bend) = sum(z);
+        (spent.max(f64::MIN_POSITIVE).ln() - log, bend / spent.max(f64::MIN_POSITIVE))
+    });
+    z.exp()
+}
+
+/// A thousandth of a micro-credit is nothing.
+const CREDITS_MIN: f64 = 1e-9;
+
+/// Logarithms of the worths that are searched.
+const LOG_WORTHS: (f64, f64) = (-40.0, 40.0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What a plan is worth.
+    fn value(slots: &[Slot], spends: &[f64]) -> f64 {
+        let rate = |s: &Slot, x: f64| (s.floor + x / s.price).min(s.peak);
+        slots.iter().zip(spends).map(|(s, &x)| s.utility.value(rate(s, x))).sum()
+    }
+
+    /// Whether all balances are possible; the last is not looked at by the cap.
+    fn is_feasible(balance: f64, cap: Option<f64>, slots: &[Slot], spends: &[f64]) -> bool {
+        let mut balance = balance;
+        slots.iter().zip(spends).all(|(slot, &x)| {
+            let is_possible = x >= 0.0 && x <= balance + 1e-9;
+            balance += slot.receives - x;
+            is_possible && cap.is_none_or(|cap| balance <= cap + 1e-9)
+        })
+    }
+
+    fn slots() -> impl Strategy<Value = Vec<Slot>> {
+        let slot = (prop::array::uniform4(0.0..4.0_f64), 0.2..2.0_f64, 0.0..2.0_f64, 0.0..12.0_f64)
+            .prop_map(|(mut weights, price, floor, receives)| {
+                weights[1] += 0.1;
+                Slot { utility: Utility { weights }, price, floor, peak: 60.0, receives }
+            });
+        prop::collection::vec(slot, 1..14)
+    }
+
+    proptest! {
+        /// The problem is concave, so a plan that no small move between two slots betters is best.
+        #[test]
+        fn no_move_of_credits_is_better(
+            slots in slots(), balance in 0.0..32.0_f64, cap in prop::option::of(Just(32.0)),
+            moves in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 20),
+        ) {
+            let best = plan(balance, cap, &slots);
+            prop_assert_eq!(best.len(), slots.len());
+            prop_assert!(is_feasible(balance, None, &slots, &best), "{:?}", best);
+            if !is_feasible(balance, cap, &slots, &best) {
+                // Only the peaks can be the reason.
+                prop_assert!(slots.iter().zip(&best).any(|(s, x)| s.floor + x / s.price >= s.peak - 1e-6));
+                return Ok(());
+            }
+            let worth = value(&slots, &best);
+            for (from, to) in moves {
+                let (from, to) = (from.index(slots.len()), to.index(slots.len()));
+                for part in [0.3, 0.01] {
+                    let mut other = best.clone();
+                    let moved = part * other[from];
+                    other[from] -= moved;
+                    other[to] += moved;
+                    let possible = is_feasible(balance, cap, &slots, &other);
+                    prop_assert!(!possible || value(&slots, &other) <= worth * (1.0 + 1e-9),
+                        "from {} to {}", from, to);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_credits_or_uses_nothing_is_spent() {
+        let slot = Slot::plain(Utility::default(), 3.0);
+        assert_eq!(plan(5.0, Some(32.0), &[slot; 3]), [0.0; 3]);
+        let slot = Slot::plain(Utility::only(crate::market::utility::Kind::Social, 1.0), 0.0);
+        assert_eq!(plan(0.0, None, &[slot; 3]), [0.0; 3]);
+        assert!(plan(1.0, None, &[]).is_empty());
+    }
+}

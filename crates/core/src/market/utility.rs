@@ -1,0 +1,153 @@
+//! What a rate is worth to a household: a sum over four kinds of use (MYOB eq. (8), §VI).
+//!
+//! All four are zero at no rate, increasing and concave. With y = 25 · rate in Mbit/s:
+//! streaming 2·y^.3/.3, social y^.5/.5, downloads 1.25·((y+1)^.8 − 1), web 7.5·(1 − (y+1)^−2).
+
+use super::root;
+
+/// A kind of use, in the order of §VI. (The example of §III orders them otherwise.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Films and music.
+    Streaming,
+    /// Social networks.
+    Social,
+    /// Files.
+    Downloads,
+    /// Pages.
+    Web,
+}
+
+impl Kind {
+    /// All, in order.
+    pub const ALL: [Kind; 4] = [Kind::Streaming, Kind::Social, Kind::Downloads, Kind::Web];
+}
+
+/// What rates are worth: Σ cₖ·uₖ.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Utility {
+    /// cₖ = γ·pₖ of each [`Kind`], finite and not negative.
+    pub weights: [f64; 4],
+}
+
+impl Utility {
+    /// Of one kind alone.
+    pub fn only(kind: Kind, weight: f64) -> Utility {
+        let mut weights = [0.0; 4];
+        weights[kind as usize] = weight;
+        Utility { weights }
+    }
+
+    /// Whether no rate is worth anything.
+    pub fn is_zero(&self) -> bool {
+        self.weights.iter().all(|&c| c <= 0.0)
+    }
+
+    /// What `mbit` is worth.
+    pub fn value(&self, mbit: f64) -> f64 {
+        let y = SCALE * if mbit < 0.0 { 0.0 } else { mbit };
+        let [streaming, social, downloads, web] = self.weights;
+        streaming * (2.0 / 0.3) * y.powf(0.3)
+            + social * 2.0 * y.sqrt()
+            + downloads * 1.25 * ((y + 1.0).powf(0.8) - 1.0)
+            + web * 7.5 * (1.0 - (y + 1.0).powi(-2))
+    }
+
+    /// What one more Mbit/s is worth at `mbit`; below [`RATE_MIN`] as at that.
+    pub fn slope(&self, mbit: f64) -> f64 {
+        self.slopes(mbit).0
+    }
+
+    /// The slope and its own slope.
+    pub(super) fn slopes(&self, mbit: f64) -> (f64, f64) {
+        let y = SCALE * mbit.max(RATE_MIN);
+        let [streaming, social, downloads, web] = self.weights;
+        let (mut slope, mut bend) = (0.0, 0.0);
+        let mut add = |at: f64, power: f64, term: f64| {
+            slope += term;
+            bend += power * SCALE * term / at;
+        };
+        if streaming > 0.0 {
+            add(y, -0.7, 2.0 * SCALE * streaming * y.powf(-0.7));
+        }
+        if social > 0.0 {
+            add(y, -0.5, SCALE * social / y.sqrt());
+        }
+        if downloads > 0.0 {
+            add(y + 1.0, -0.2, SCALE * downloads * (y + 1.0).powf(-0.2));
+        }
+        if web > 0.0 {
+            add(y + 1.0, -3.0, 15.0 * SCALE * web * (y + 1.0).powi(-3));
+        }
+        (slope, bend)
+    }
+
+    /// The rate in Mbit/s at which the slope is `slope`; 0 if it is less from the start, and at most
+    /// [`RATE_MAX`].
+    pub fn rate_at(&self, slope: f64) -> f64 {
+        if self.is_zero() || self.slope(RATE_MIN) <= slope {
+            return 0.0;
+        }
+        if self.slope(RATE_MAX) >= slope {
+            return RATE_MAX;
+        }
+        let log = slope.ln();
+        let z = root::falling(RATE_MIN.ln(), RATE_MAX.ln(), 0.0, |z| {
+            let x = z.exp();
+            let (slope, bend) = self.slopes(x);
+            (slope.ln() - log, x * bend / slope)
+        });
+        z.exp()
+    }
+}
+
+/// The rate at which the slope of one kind alone with weight 1 is `slope`: the closed form.
+pub(super) fn rate_of_kind(kind: Kind, slope: f64) -> f64 {
+    let y = match kind {
+        Kind::Streaming => (2.0 * SCALE / slope).powf(1.0 / 0.7),
+        Kind::Social => (SCALE / slope).powi(2),
+        Kind::Downloads => ((SCALE / slope).powi(5) - 1.0).max(0.0),
+        Kind::Web => ((15.0 * SCALE / slope).cbrt() - 1.0).max(0.0),
+    };
+    y / SCALE
+}
+
+/// The slopes of streaming and social are infinite at no rate; below this, in Mbit/s, slopes are as
+/// at it.
+pub const RATE_MIN: f64 = 1e-6;
+
+/// No household has more, in Mbit/s.
+pub const RATE_MAX: f64 = 1e7;
+
+/// §VI.
+const SCALE: f64 = 25.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn slopes_are_those_of_the_values_and_fall(
+            weights in prop::array::uniform4(0.01..10.0_f64), x in 0.01..100.0_f64,
+        ) {
+            let u = Utility { weights };
+            let h = 1e-5 * x;
+            let (slope, bend) = u.slopes(x);
+            let by_value = (u.value(x + h) - u.value(x - h)) / (2.0 * h);
+            let by_slope = (u.slope(x + h) - u.slope(x - h)) / (2.0 * h);
+            prop_assert!((slope / by_value - 1.0).abs() < 1e-5);
+            prop_assert!((bend / by_slope - 1.0).abs() < 1e-5 && bend < 0.0);
+            prop_assert!((u.rate_at(slope) / x - 1.0).abs() < 1e-9);
+        }
+
+        #[test]
+        fn the_closed_forms_are_inverses(x in 0.001..1000.0_f64) {
+            for kind in Kind::ALL {
+                let slope = Utility::only(kind, 1.0).slope(x);
+                prop_assert!((rate_of_kind(kind, slope) / x - 1.0).abs() < 1e-6, "{:?}", kind);
+            }
+        }
+    }
+}
