@@ -4,8 +4,8 @@
 
 /* How many leaves a flow may choose from. */
 #define WAYS 8
-/* An epoch is 2^29 ns. */
-#define EPOCH_SHIFT 29
+/* An epoch is 2^30 ns. */
+#define EPOCH_SHIFT 30
 #define TAG_BITS (LANE_BITS - 2)
 #define TAG_MASK ((1ull << TAG_BITS) - 1)
 

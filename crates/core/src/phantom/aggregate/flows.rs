@@ -4,8 +4,8 @@
 //! and get a half or a third of what the others get. Method: each leaf of a class with several
 //! remembers up to three flows. A flow that is new gets, of the eight leaves from the one that its
 //! hash says, the first with the fewest flows, and then finds itself there again; a leaf weighs as
-//! much as it has flows. A flow that was silent for 1.1 to 1.6 s is forgotten: that is longer than the
-//! first two retransmission timeouts.
+//! much as it has flows. A flow that was silent for 2.1 to 3.2 s is forgotten: that is longer than the
+//! first three retransmission timeouts.
 //!
 //! Properties, tested: a flow that sends stays where it is, but for one that finds three flows in all
 //! its leaves, which goes where its hash says and is not remembered. While a leaf's weight changes, its backlog does not, but
@@ -32,8 +32,8 @@ const AGE_MASK: u64 = 3;
 const LOW: u64 = 1 | 1 << LANE_BITS | 1 << (2 * LANE_BITS);
 /// How many leaves a flow may choose from. Source: CAKE.
 const WAYS: usize = 8;
-/// An epoch is 2²⁹ ns.
-const EPOCH_SHIFT: u32 = 29;
+/// An epoch is 2³⁰ ns.
+const EPOCH_SHIFT: u32 = 30;
 impl Flows {
     /// What the leaf weighs: its flows, but one at least.
     #[inline(always)]
