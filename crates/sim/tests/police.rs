@@ -143,7 +143,7 @@ fn up_to_24_flows_have_equal_shares_whatever_their_hashes_are() {
         for policed in play(&what, rate, 40, &flows) {
             let (ratio, jain) = (ratio(&policed), policed.jain.unwrap());
             println!("{what}: Jain {jain:.3}");
-            assert!((0.97..1.05).contains(&ratio) && jain >= 0.97, "{what}: {ratio:.3}, {jain:.3}");
+            assert!((0.97..1.07).contains(&ratio) && jain >= 0.97, "{what}: {ratio:.3}, {jain:.3}");
         }
     }
 }

@@ -56,7 +56,7 @@ impl Flows {
     /// Sees a flow again, if it is there. Without a branch: which lane has it is as good as random.
     #[inline(always)]
     fn find(&mut self, tag: u64) -> bool {
-        let others = ((self.0 ^ (tag << 2) * LOW) >> 2) & (TAG_MASK * LOW);
+        let others = ((self.0 ^ ((tag << 2) * LOW)) >> 2) & (TAG_MASK * LOW);
         let lane = self.taken() & !((others + TAG_MASK * LOW) >> TAG_BITS);
         self.0 |= lane * AGE_MASK;
         lane != 0
@@ -66,7 +66,7 @@ impl Flows {
     fn insert(&mut self, tag: u64) {
         let vacant = !self.taken() & LOW;
         let lane = vacant & vacant.wrapping_neg();
-        self.0 = self.0 & !(lane * LANE_MASK) | lane * (tag << 2 | AGE_MASK);
+        self.0 = self.0 & !(lane * LANE_MASK) | (lane * (tag << 2 | AGE_MASK));
     }
 
     /// All flows are older by an epoch.
