@@ -13,11 +13,13 @@
 //! | [`probe`] | when a probe of the access link asks, and what became of its requests |
 //! | [`phantom`] | rate limits with rich policies at a policer's cost |
 //! | [`window`] | receive windows that share a link and bound its queue |
+//! | [`evidence`] | to which site a connection goes, from what is seen on the wire |
 //! | [`market`] | credits that households spend on guaranteed rates, and how they decide |
 //! | [`delegate`] | congestion signals of one connection that others answer, so that it holds a rate |
 #![forbid(unsafe_code)]
 
 pub mod delegate;
+pub mod evidence;
 pub mod market;
 pub mod phantom;
 pub mod policy;

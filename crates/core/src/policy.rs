@@ -3,8 +3,9 @@
 //! A [`Policy`] is an ordered list of [`Group`]s, one of which is the default group that takes
 //! whatever matches nothing. Which group a packet belongs to:
 //!
-//! 1. each kind of match (address, port, application, unit, user, cgroup) names at most one group:
-//!    among prefixes the longest that contains the address wins, among equal ones the first group;
+//! 1. each kind of match (address, port, application, unit, user, cgroup, host name) names at most
+//!    one group: among prefixes the longest that contains the address wins, among patterns of host
+//!    names the most specific, among equal ones the first group;
 //! 2. among the groups so named, the first of the policy wins;
 //! 3. nothing named: the default group.
 
@@ -15,6 +16,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::evidence::{Site, SiteError};
 use crate::share::Weight;
 
 /// The most flow groups that a policy may have, the default group included.
@@ -63,6 +65,8 @@ pub enum Match {
     Ip(IpNet),
     /// Port or range of ports: `port:udp/443`, `local-port:8000-8010`.
     Port(PortMatch),
+    /// Host names that connections are opened to: `web:netflix.com`, `web:*.netflix.com`.
+    Web(Site),
 }
 
 /// Ports of a transport protocol at one end of the connection. serde form: the text that users
@@ -81,7 +85,7 @@ pub struct PortMatch {
 }
 
 /// A transport protocol with ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Transport {
     /// TCP.
     Tcp,
@@ -216,13 +220,21 @@ pub enum MatchError {
         address = .0.addr()
     )]
     HostBits(IpNet),
+    /// Not a pattern of host names.
+    #[error("`{site}`: {why}")]
+    BadSite {
+        /// What stood behind the colon.
+        site: String,
+        /// Why.
+        why: SiteError,
+    },
     /// Not a port.
     #[error("`{0}` is not a port (443, udp/443 or tcp/8000-8010; 1 to 65535)")]
     BadPort(String),
 }
 
 /// The kinds of match that a user can write, for error messages.
-pub const KINDS: &str = "app:, unit:, cgroup:, user:, ip:, port:, local-port:";
+pub const KINDS: &str = "app:, unit:, cgroup:, user:, ip:, port:, local-port:, web:";
 
 impl FromStr for Match {
     type Err = MatchError;
@@ -254,7 +266,11 @@ impl FromStr for Match {
             "ip" => parse_prefix(value).map(Match::Ip),
             "port" => parse_port(value, Side::Remote).map(Match::Port),
             "local-port" => parse_port(value, Side::Local).map(Match::Port),
-            "web" | "dev" => Err(MatchError::NotYet(kind.to_owned())),
+            "web" => value
+                .parse()
+                .map(Match::Web)
+                .map_err(|why| MatchError::BadSite { site: value.to_owned(), why }),
+            "dev" => Err(MatchError::NotYet(kind.to_owned())),
             _ => Err(MatchError::UnknownKind { kind: kind.to_owned() }),
         }
     }
@@ -278,9 +294,12 @@ impl TryFrom<String> for PortMatch {
     fn try_from(text: String) -> Result<PortMatch, MatchError> {
         match text.parse()? {
             Match::Port(port) => Ok(port),
-            Match::App(_) | Match::Unit(_) | Match::Cgroup(_) | Match::User(_) | Match::Ip(_) => {
-                Err(MatchError::BadPort(text))
-            }
+            Match::App(_)
+            | Match::Unit(_)
+            | Match::Cgroup(_)
+            | Match::User(_)
+            | Match::Ip(_)
+            | Match::Web(_) => Err(MatchError::BadPort(text)),
         }
     }
 }
@@ -339,6 +358,7 @@ impl fmt::Display for Match {
             }
             Match::Ip(net) => write!(f, "ip:{net}"),
             Match::Port(port) => port.fmt(f),
+            Match::Web(site) => write!(f, "web:{site}"),
         }
     }
 }
@@ -390,6 +410,8 @@ mod tests {
             "port:udp/443",
             "port:443",
             "local-port:tcp/8000-8010",
+            "web:netflix.com",
+            "web:*.netflix.com",
         ] {
             let parsed: Match = text.parse().unwrap();
             assert_eq!(parsed.to_string(), text);
@@ -429,6 +451,9 @@ mod tests {
             name.prop_map(Match::User),
             "(/[a-z0-9.-]{3,9}){1,4}".prop_map(Match::Cgroup),
             prop_oneof![v4, v6].prop_map(|net| Match::Ip(net.unwrap().trunc())),
+            "(\\*\\.)?[a-z0-9][a-z0-9-]{0,9}[a-z0-9]\\.com"
+                .prop_filter("an A-label", |site| !site.contains("xn--") && !site.contains("--"))
+                .prop_map(|site| Match::Web(site.parse().unwrap())),
             port,
         ]
     }
@@ -452,7 +477,8 @@ mod tests {
         let why = |text: &str| text.parse::<Match>().unwrap_err().to_string();
         assert!(why("steam").contains("app:steam"));
         assert!(why("aap:steam").contains("app:, unit:"));
-        assert!(why("web:youtube.com").contains("not work yet"));
+        assert!(why("web:co.uk").contains("public suffix"));
+        assert!(why("web:https://x.com").contains("without scheme"));
         assert!(why("dev:tv").contains("not work yet"));
         assert!(why("app:/usr/bin/steam").contains("base name"));
         assert!(why("ip:203.0.113.0/33").contains("prefix"));

@@ -5,6 +5,7 @@
 //! [`Service::end`]. So the signals are blocked before anything exists that would have to be removed,
 //! and clients that come early wait instead of failing.
 
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use fairweir_config::MetricsAt;
@@ -43,6 +44,20 @@ pub trait Service {
     /// # Errors
     /// Ends the daemon; what the service can recover from is its own business.
     fn handle_tick(&mut self, now: Time) -> Result<(), Error>;
+
+    /// What becomes readable between deadlines when there is something for
+    /// [`Service::handle_ready`]; nothing if the service does not say so.
+    fn waits_for(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// What it waits for may be readable.
+    ///
+    /// # Errors
+    /// As for [`Service::handle_tick`].
+    fn handle_ready(&mut self, _now: Time) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Answers a request; one that takes long says how far it is.
     fn handle_request(
@@ -209,6 +224,9 @@ impl<S: Service> Frame<'_, S> {
                 // The outcome is logged, and the service keeps an error for its status.
                 let _ = self.reload(None, false, false, now);
             }
+            if self.service.waits_for().is_some() {
+                self.service.handle_ready(now)?;
+            }
             if now >= self.service.deadline() {
                 self.service.handle_tick(now)?;
             }
@@ -235,6 +253,7 @@ impl<S: Service> Frame<'_, S> {
             false => deadline.since((self.clock)()),
         };
         let fds = self.server.waits_for().chain(self.http.iter().flat_map(Http::waits_for));
+        let fds = fds.chain(self.service.waits_for().map(|fd| (fd, false)));
         events.wait(span, fds).map_err(|e| Error::io("wait for events", e))
     }
 

@@ -44,6 +44,9 @@ pub enum FiguresCommand {
     /// Guirguis and Valdez, Traffic Shaping via Congestion Signals Delegation (Free and Stunts).
     #[command(after_help = FIGURES_EXAMPLES)]
     Fs(FiguresArgs),
+    /// Wong et al., Mind Your Own Bandwidth: the credit market, without a network.
+    #[command(after_help = FIGURES_EXAMPLES)]
+    Myob(FiguresArgs),
     /// The targets of the default control `fairweir`, compared with the other controls.
     #[command(after_help = FIGURES_EXAMPLES)]
     Control(FiguresArgs),

@@ -13,6 +13,7 @@ use fairweir_scenario::play::Seeds;
 use crate::daemon_args::{RunDir, UserGroup};
 use crate::instance;
 use crate::isp::{self, cli::IspArgs};
+use crate::market::{self, cli::MarketCommand};
 
 /// Share the download of an access link by weight, from the receiving host.
 ///
@@ -37,6 +38,9 @@ pub(crate) enum Subcommand {
     /// Run the daemon that polices the subscribers of an access network, or send it a command.
     #[command(after_help = isp::cli::EXAMPLES)]
     Isp(IspArgs),
+    /// Trade credits for guaranteed rates among the households of a link: the server.
+    #[command(subcommand, after_help = market::cli::EXAMPLES)]
+    Market(MarketCommand),
     /// Print the state of a running daemon.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),

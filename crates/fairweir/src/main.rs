@@ -26,6 +26,7 @@ mod init;
 mod instance;
 mod isp;
 mod lab;
+mod market;
 mod off;
 mod play;
 mod progress;
@@ -69,6 +70,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
     match command {
         Subcommand::Host(args) => host::run(&args),
         Subcommand::Isp(args) => isp::run(&args),
+        Subcommand::Market(command) => market::run(&command),
         Subcommand::Status(args) => status::run(&args),
         Subcommand::Top(args) => top::run(&args),
         Subcommand::Reload(args) => reload::run(&args),

@@ -51,6 +51,8 @@ pub(crate) struct Status {
     pub(crate) connections: u64,
     /// How many of them have a window that is bounded.
     pub(crate) bounded_connections: u64,
+    /// How connections are assigned to sites; null without `web:` rules.
+    pub(crate) sites: Option<SitesStatus>,
     /// The round-trip time to a host behind the access link; null if there is no probe.
     pub(crate) probe: Option<ProbeStatus>,
     /// Why the configuration on disk is not in force, if so.
@@ -83,6 +85,53 @@ pub(crate) struct ConnectionStatus {
     pub(crate) window_bytes: Bytes,
     /// What keeps it from receiving more.
     pub(crate) limited_by: LimitedBy,
+    /// How its host is known; null if the host does not decide its group.
+    pub(crate) evidence: Option<EvidenceStatus>,
+}
+
+/// How the host of a connection is known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct EvidenceStatus {
+    /// `host`, `sni`, `dns`, `mixed` or `unnamed`.
+    pub(crate) reason: String,
+    /// The host; null if it is not one, or at the socket that only reads.
+    pub(crate) name: Option<String>,
+}
+
+/// How connections were assigned to sites, since the start of the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SitesStatus {
+    /// Connections of now whose beginning has not named a host yet.
+    pub(crate) undecided: u64,
+    /// By the `Host` field of an HTTP request.
+    pub(crate) by_host: u64,
+    /// By the server name indication of TLS or QUIC.
+    pub(crate) by_sni: u64,
+    /// By the DNS answer that gave the address.
+    pub(crate) by_dns: u64,
+    /// Whose beginning names no host that is known.
+    pub(crate) unnamed: u64,
+    /// Names of different groups on one flow.
+    pub(crate) mixed: u64,
+    /// With an encrypted ClientHello.
+    pub(crate) ech: u64,
+    /// Connections for DNS over TLS, whose answers cannot be read.
+    pub(crate) encrypted_dns: u64,
+    /// Beginnings that were lost because too many came at once.
+    pub(crate) lost: u64,
+}
+
+impl SitesStatus {
+    /// The decisions, by what they rest on.
+    pub(crate) fn by_evidence(&self) -> [(&'static str, u64); 5] {
+        [
+            ("host", self.by_host),
+            ("sni", self.by_sni),
+            ("dns", self.by_dns),
+            ("unnamed", self.unnamed),
+            ("mixed", self.mixed),
+        ]
+    }
 }
 
 /// What keeps a connection from receiving more.

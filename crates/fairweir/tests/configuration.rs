@@ -197,7 +197,9 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
         (matching(&format!("\"app:{long}\"")), 6, "at most 63 bytes"),
         (matching("\"cgroup:user.slice\""), 6, "a cgroup's path"),
         (matching("\"user:nobody-of-that-name\""), 6, "unknown user `nobody-of-that-name`"),
-        (matching("\"web:youtube.com\""), 6, "`web:` is reserved and does not work yet"),
+        (matching("\"web:co.uk\""), 6, "a public suffix, below which unrelated sites"),
+        (matching("\"web:https://x.com\""), 6, "expected a host name such as netflix.com"),
+        (matching("\"dev:tv\""), 6, "`dev:` is reserved and does not work yet"),
         (matching("\"dev:tv\""), 6, "`dev:` is reserved"),
         (matching("\"ip:203.0.113.0/33\""), 6, "neither an address"),
         (matching("\"ip:2001:db8::/129\""), 6, "neither an address"),
@@ -368,7 +370,9 @@ fn what_is_surely_not_meant_is_a_warning() {
     let dir = TempDir::new().unwrap();
     let text = "version = 1\n[host]\nstrict_priority = true\n\
         [[group]]\nname = \"a\"\nweight = 1\nmatch = [\"ip:192.0.2.7\"]\n\
-        [[group]]\nname = \"b\"\nweight = 1\nmatch = [\"ip:192.0.2.7/32\", \"unit:backup\"]\n";
+        [[group]]\nname = \"b\"\nweight = 1\nmatch = [\"ip:192.0.2.7/32\", \"unit:backup\"]\n\
+        [[group]]\nname = \"c\"\nweight = 1\nmatch = [\"web:x.example.com\"]\n\
+        [[group]]\nname = \"d\"\nweight = 1\nmatch = [\"web:*.example.com\", \"web:x.org\"]\n";
     let output = check(&written(&dir, "odd.toml", text));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success());
@@ -379,6 +383,9 @@ fn what_is_surely_not_meant_is_a_warning() {
         "{text}"
     );
     assert!(text.contains(":9: group `b`: `unit:backup` has no suffix"), "{text}");
+    let split =
+        ":17: group `d`: `web:*.example.com` and a pattern of group `c` are of the same site";
+    assert!(text.contains(split) && text.matches("same site").count() == 1, "{text}");
     assert!(text.contains(":3: `strict_priority` has no effect with control `fairweir`"), "{text}");
 }
 

@@ -11,7 +11,7 @@ use fairweir_scenario::{IPV6_MTU_MIN, Scenario};
 use ipnet::IpNet;
 
 use crate::Error;
-use crate::plan::{INTERNET, Plan, WAN};
+use crate::plan::{INTERNET, Plan, WAN, uses_timestamps};
 
 /// The device in the home at which downloads arrive.
 pub(crate) const WAN_DEVICE: &str = "wan";
@@ -37,6 +37,8 @@ impl Home {
         let (internet, isp, home) = (Netns::new()?, Netns::new()?, Netns::new()?);
         let net0 = internet.run(|| -> Result<OwnedFd, Error> {
             tune_tcp(plan.scenario)?;
+            let timestamps = if uses_timestamps(plan.scenario) { "1" } else { "0" };
+            sysctl("ipv4/tcp_timestamps", timestamps)?;
             set_up_internet(&plan.server_addresses(), mtu)
         })?;
         home.run(|| -> Result<(), Error> {

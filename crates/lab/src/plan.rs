@@ -138,8 +138,11 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if scenario.control.strict_priority {
         return Err(Error::NotPlayed("strict priority"));
     }
-    if scenario.flows.iter().any(|flow| flow.timestamps != Some(Span::millis(1))) {
+    if clocks(scenario).any(|clock| clock.is_some_and(|period| period != Span::millis(1))) {
         return Err(Error::NotPlayed("TCP timestamps other than the kernel's"));
+    }
+    if uses_timestamps(scenario) && clocks(scenario).any(|clock| clock.is_none()) {
+        return Err(Error::NotPlayed("servers with TCP timestamps beside servers without"));
     }
     for flow in &scenario.flows {
         match flow.kind {
@@ -151,6 +154,17 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Whether the servers send TCP timestamps, which a network namespace decides for all of them.
+pub(crate) fn uses_timestamps(scenario: &Scenario) -> bool {
+    clocks(scenario).next().is_none() || clocks(scenario).any(|clock| clock.is_some())
+}
+
+/// The period of the timestamps of each flow over TCP.
+fn clocks(scenario: &Scenario) -> impl Iterator<Item = Option<Span>> {
+    let is_tcp = |flow: &&Flow| !matches!(flow.kind, Kind::Ping { .. } | Kind::Udp | Kind::Quic);
+    scenario.flows.iter().filter(is_tcp).map(|flow| flow.timestamps)
 }
 
 /// Asks the kernel for a congestion control, which loads its module.
@@ -238,6 +252,11 @@ mod tests {
         }
         let refused = error("kind = \"ping\"\n[control]\nstrict_priority = true").unwrap();
         assert!(refused.contains("does not play strict priority"), "{refused}");
+        for timestamps in ["timestamps = false", "timestamp_period = \"1ms\""] {
+            assert_eq!(error(&format!("kind = \"bulk\"\n{timestamps}")), None);
+        }
+        let mixed = "kind = \"bulk\"\n[[flow]]\ngroup = \"a\"\nkind = \"bulk\"\ntimestamps = false";
+        assert!(error(mixed).unwrap().contains("servers with TCP timestamps beside"));
         let bundle = "kind = \"bulk\"\n[[group]]\nname = \"b\"\nweight = 1\n[[flow]]\ngroup = \"b\"\n\
             kind = \"bulk\"\n[[bundle]]\nname = \"x\"\nstunts = [\"b\"]\n\
             free = [{ group = \"a\", target = \"1mbit\" }]";

@@ -207,7 +207,7 @@ impl Carrier {
             let Some(ip) = read(&self.net0, &mut self.buffer)? else { break };
             let Some(flow) = self.flow_of(&ip, End::Source) else { continue };
             let fate = if flow == self.probe() {
-                self.reflector.answer()
+                self.reflector.answer(now)
             } else {
                 Fate::Queues(Span::ZERO)
             };

@@ -25,6 +25,8 @@
 /* Whether receive windows are bounded, and whether the transit of packets is measured. */
 #define FEATURE_WINDOWS (1u << 6)
 #define FEATURE_TRANSIT (1u << 7)
+/* Whether flows are bound one by one, so that their beginnings have to be heard. */
+#define FEATURE_SITES (1u << 8)
 
 /* The tables of `port_rules`. */
 #define PORT_TABLE_TCP_REMOTE 0
@@ -64,8 +66,9 @@ struct counters {
 	__u64 stale;
 	__u64 due; /* the count of the next packet that is timed */
 	__u64 timeable; /* packets that could have been timed */
+	__u64 unheard; /* what the ring of beginnings had no room for */
 };
-_Static_assert(sizeof(struct counters) == 4144, "abi");
+_Static_assert(sizeof(struct counters) == 4152, "abi");
 
 /* How far TCP passes beside the class: until so many bytes of the slot are counted on this CPU. */
 struct allowances {
@@ -155,5 +158,55 @@ struct connection_record {
 	__u8 state;
 	__u32 holes; /* segments with payload that arrived out of order */
 	__u32 pad;
+	__u64 number; /* of the evidence that decided its class; 0 is none */
 };
-_Static_assert(sizeof(struct connection_record) == 72, "abi");
+_Static_assert(sizeof(struct connection_record) == 80, "abi");
+
+#define FLOWS_MAX 65536
+/* A UDP flow that is silent for so long has ended. */
+#define FLOW_IDLE_NS 120000000000ll
+/* So much of the beginning of a stream is heard. */
+#define STREAM_BYTES 16384
+/* Datagrams with QUIC Initial packets that are heard of a flow before it is bound, and after. */
+#define INITIALS_MAX 16
+/* Open DNS queries of a flow. */
+#define QUERIES_MAX 64
+
+/* One flow; of IPv4 addresses only the first word is used. In network order. */
+struct flow_key {
+	__be32 remote[4];
+	__be32 local[4];
+	__be16 port_remote;
+	__be16 port_local;
+	__u16 family; /* AF_* */
+	__u16 transport; /* IPPROTO_* */
+};
+_Static_assert(sizeof(struct flow_key) == 40, "abi");
+
+/* What is known of a flow. */
+struct flow {
+	__u64 seen_ns; /* the heartbeat at its last packet; of UDP only */
+	__u64 number; /* of the evidence in user space; 0 is none */
+	__u32 rule; /* 0 is none */
+	__u32 opened; /* tells one use of the addresses and ports from the next; of TCP the first number */
+	__u32 wanted; /* what is still heard: bytes of TCP, datagrams of UDP */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct flow) == 32, "abi");
+
+#define HEARD_OPENING 1
+#define HEARD_STREAM 2
+#define HEARD_DATAGRAM 3
+#define HEARD_DNS 4
+#define HEARD_BYTES 2048
+#define HEARD_HEADER 56
+
+/* What was heard; `length` bytes follow. */
+struct heard_header {
+	struct flow_key key;
+	__u32 kind; /* HEARD_* */
+	__u32 opened;
+	__u32 offset; /* in the stream */
+	__u32 length;
+};
+_Static_assert(sizeof(struct heard_header) == 56, "abi");

@@ -22,10 +22,10 @@
 #include "owner.h"
 #include "packet.h"
 #include "rules.h"
-#include "connection.h"
 #include "transit.h"
+#include "site.h"
+#include "connection.h"
 
-#define TC_ACT_UNSPEC (-1)
 #define PACKET_OTHERHOST 3
 /* A forwarded packet keeps its priority, which must name no class of another HTB at egress. */
 #define HTB_MAJOR 0xfa170000u
@@ -180,6 +180,11 @@ static __always_inline __u32 classify(struct __sk_buff *skb, struct packet *p,
 
 	if (with_owners && (timed || cfg->features & (FEATURE_OWNERS | FEATURE_CENSUS))) {
 		rule = socket_rule(skb, p, cfg, amount, timed, mine);
+		if (rule > best)
+			best = rule;
+	}
+	if (cfg->features & FEATURE_SITES) {
+		rule = site_rule(skb, p);
 		if (rule > best)
 			best = rule;
 	}

@@ -27,6 +27,14 @@ static __always_inline int is_through(struct tcp_sock *tp, const struct config *
 	return device == (int)cfg->device;
 }
 
+/* An IPv4 address out of the IPv6 address that a socket has instead of it. */
+static __always_inline void as_ip4(__be32 *words)
+{
+	words[0] = words[3];
+	words[2] = 0;
+	words[3] = 0;
+}
+
 /* What a packet of the connection would say. */
 static __always_inline void describe_connection(struct tcp_sock *tp, struct packet *p)
 {
@@ -39,22 +47,25 @@ static __always_inline void describe_connection(struct tcp_sock *tp, struct pack
 	p->family = sk->skc_family;
 	if (p->family == AF_INET) {
 		p->source[0] = sk->skc_daddr;
+		p->destination[0] = sk->skc_rcv_saddr;
 	} else {
-		__be32 *words = p->source;
-
 		bpf_probe_read_kernel(p->source, 16, &sk->skc_v6_daddr);
-		if (!words[0] && !words[1] && words[2] == bpf_htonl(0xffff)) {
+		bpf_probe_read_kernel(p->destination, 16, &sk->skc_v6_rcv_saddr);
+		if (!p->source[0] && !p->source[1] && p->source[2] == bpf_htonl(0xffff)) {
 			p->family = AF_INET;
-			words[0] = words[3];
+			as_ip4(p->source);
+			as_ip4(p->destination);
 		}
 	}
 }
 
-/* The class of the connection, as its packets have it. */
-static __always_inline __u32 find_slot(struct tcp_sock *tp, const struct config *cfg)
+/* The class of the connection, as its packets have it; `*number` is that of the evidence, if that
+ * decides. */
+static __always_inline __u32 find_slot(struct tcp_sock *tp, const struct config *cfg, __u64 *number)
 {
 	struct packet p = {};
 	struct owner *owner;
+	__u64 of_flow = 0;
 	__u32 best, rule;
 
 	describe_connection(tp, &p);
@@ -64,6 +75,14 @@ static __always_inline __u32 find_slot(struct tcp_sock *tp, const struct config 
 		rule = owner ? resolve(owner, cfg->generation) : 0;
 		if (rule > best)
 			best = rule;
+	}
+	*number = 0;
+	if (cfg->features & FEATURE_SITES) {
+		rule = flow_rule(&p, cfg, &of_flow);
+		if (rule >= best) {
+			best = rule;
+			*number = of_flow;
+		}
 	}
 	return best ? best & 0xffff : cfg->default_slot;
 }
@@ -124,6 +143,7 @@ static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, stru
 		.rcv_wscale = BPF_CORE_READ_BITFIELD_PROBED(tp, rx_opt.rcv_wscale),
 		.state = sk->skc_state,
 		.holes = holes_of(tp) - c->holes,
+		.number = c->number,
 	};
 
 	if (bpf_seq_write(seq, &record, sizeof(record)))
@@ -147,7 +167,7 @@ static __always_inline __u32 *find_window(const struct config *cfg, __u64 cookie
 static __always_inline void update_slot(struct connection *c, struct tcp_sock *tp,
 					const struct config *cfg)
 {
-	c->slot = find_slot(tp, cfg);
+	c->slot = find_slot(tp, cfg, &c->number);
 	c->generation = cfg->generation;
 }
 

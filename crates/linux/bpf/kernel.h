@@ -63,10 +63,12 @@ struct sock_common {
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
 	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
 	__be16 skc_dport;
 	__u16 skc_num;
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
 };
 struct net_device {
 	int ifindex;

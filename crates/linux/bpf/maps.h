@@ -120,6 +120,7 @@ struct connection {
 	__u32 period_ns;
 	__u32 samples;
 	__u32 pad;
+	__u64 number; /* of the evidence that decided the slot */
 	__u64 anchor_ns;
 	__s64 ticks;
 	__s64 sum;
@@ -132,6 +133,38 @@ struct {
 	__type(key, int);
 	__type(value, struct connection);
 } connections SEC(".maps");
+
+/* Flows that are bound to classes one by one: made here when they open, bound by user space, read
+ * here; the oldest make room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FLOWS_MAX);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+/* The beginnings of flows: written here, taken out by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} heard_ring SEC(".maps");
+
+/* What goes to the ring next; written and read here within one run. */
+struct heard {
+	struct flow_key key;
+	__u32 kind;
+	__u32 opened;
+	__u32 offset;
+	__u32 length;
+	__u8 bytes[HEARD_BYTES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct heard);
+} heard_scratch SEC(".maps");
 
 /* Part of a packet whose checksum is computed; written and read here within one run. */
 struct scratch {

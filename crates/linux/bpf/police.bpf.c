@@ -23,7 +23,6 @@
 #include "police_aggregate.h"
 #include "police_decide.h"
 
-#define TC_ACT_UNSPEC (-1)
 #define TC_ACT_SHOT 2
 #define VLAN_HLEN 4
 #define ECN_NOT_ECT 0

@@ -22,3 +22,4 @@
 #define IPPROTO_DSTOPTS 60
 #define VLANS_MAX 2
 #define EXTENSIONS_MAX 8
+#define TC_ACT_UNSPEC (-1)

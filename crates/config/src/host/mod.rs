@@ -5,6 +5,7 @@
 //! an error, and so is a second group of one name. All files are read and checked before any of
 //! them is used, so a wrong file changes nothing.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -179,6 +180,25 @@ impl<'t> Draft<'t> {
         Ok(Config { host, policy, files, warnings })
     }
 
+    /// A browser may fetch all names of a site by one connection, which belongs to one group.
+    fn warn_of_split_sites(&self, warnings: &mut Vec<String>) {
+        let mut first: BTreeMap<&str, &str> = BTreeMap::new();
+        for Placed { value: group, place } in &self.groups {
+            for matched in &group.matches {
+                let Match::Web(site) = matched else { continue };
+                let Some(domain) = site.name().domain() else { continue };
+                let other = *first.entry(domain).or_insert(&group.name);
+                if other != group.name {
+                    warnings.push(format!(
+                        "{place}: group `{}`: `{matched}` and a pattern of group `{other}` are of \
+                         the same site `{domain}`, whose names a browser may fetch by one connection",
+                        group.name
+                    ));
+                }
+            }
+        }
+    }
+
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let all = self.groups.iter().flat_map(|g| g.value.matches.iter().map(move |m| (g, m)));
@@ -202,6 +222,7 @@ impl<'t> Draft<'t> {
                 seen.push((group, text));
             }
         }
+        self.warn_of_split_sites(&mut warnings);
         if self.groups.is_empty() {
             warnings.push("no groups: all traffic shares the group `default`".to_owned());
         }

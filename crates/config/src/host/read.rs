@@ -33,7 +33,7 @@ const HOST_KEYS: [&str; 9] = [
     "metrics",
 ];
 const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
-const MATCH_KINDS: [&str; 7] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port"];
+const MATCH_KINDS: [&str; 8] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port", "web"];
 
 /// The content of one file.
 pub(super) struct Document<'t> {

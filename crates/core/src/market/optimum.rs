@@ -530,7 +530,7 @@ const STEPS_MAX: usize = 100;
 const GAP: f64 = 1e-8;
 
 /// What the slopes may differ by at the end, by the largest.
-const RESIDUAL: f64 = 1e-6;
+const RESIDUAL: f64 = 1e-5;
 
 #[cfg(test)]
 mod tests {

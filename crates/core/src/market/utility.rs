@@ -45,7 +45,7 @@ impl Utility {
 
     /// What `mbit` is worth.
     pub fn value(&self, mbit: f64) -> f64 {
-        let y = SCALE * mbit.max(0.0);
+        let y = SCALE * if mbit < 0.0 { 0.0 } else { mbit };
         let [streaming, social, downloads, web] = self.weights;
         streaming * (2.0 / 0.3) * y.powf(0.3)
             + social * 2.0 * y.sqrt()

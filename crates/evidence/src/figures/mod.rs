@@ -26,6 +26,7 @@ mod control;
 mod crab;
 mod draw;
 mod fs;
+mod myob;
 mod play;
 mod rbm;
 mod read;
@@ -81,6 +82,13 @@ const FS: Collection = Collection {
     figures: &fs::FIGURES,
     appendix: None,
 };
+const MYOB: Collection = Collection {
+    name: "myob",
+    document: "docs/papers/myob.md",
+    beside: "the paper",
+    figures: &myob::FIGURES,
+    appendix: None,
+};
 const CONTROL: Collection = Collection {
     name: "control",
     document: "docs/control.md",
@@ -125,6 +133,7 @@ pub(crate) fn run(command: &FiguresCommand, players: &dyn Players) -> anyhow::Re
         FiguresCommand::Rbm(args) => figures(args, &RBM, players),
         FiguresCommand::Bcpqp(args) => figures(args, &BCPQP, players),
         FiguresCommand::Fs(args) => figures(args, &FS, players),
+        FiguresCommand::Myob(args) => figures(args, &MYOB, players),
         FiguresCommand::Control(args) => figures(args, &CONTROL, players),
     }
 }
@@ -313,7 +322,7 @@ mod tests {
 
     /// Every figure of every collection.
     fn all() -> Vec<&'static Figure> {
-        [CRAB, RBM, BCPQP, FS, CONTROL]
+        [CRAB, RBM, BCPQP, FS, MYOB, CONTROL]
             .into_iter()
             .flat_map(|collection| collection.figures)
             .collect()

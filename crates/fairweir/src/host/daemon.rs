@@ -15,6 +15,7 @@ use super::delay::Delay;
 use super::memory::Memory;
 use super::report;
 use super::settings::Settings;
+use super::sites::SiteControl;
 use super::windows::WindowControl;
 use crate::wire::{Change, Remembered};
 use crate::words::chained;
@@ -54,6 +55,8 @@ pub(super) struct Daemon {
     pub(super) opening: Option<Opening>,
     /// Whose windows are bounded.
     pub(super) windows: WindowControl,
+    /// Which connections belong to which site.
+    pub(super) sites: SiteControl,
     /// The last acts other than to measure, oldest first.
     pub(super) changes: VecDeque<Change>,
     act_noted: Option<Act>,
@@ -105,6 +108,7 @@ impl Daemon {
         let groups = settings.policy().groups().len();
         let mut daemon = Daemon {
             control: ControlLoop::new(settings.controller(told_capacity)?, groups, now),
+            sites: SiteControl::new(settings.policy()),
             settings,
             host: Some(host),
             opening: None,
@@ -151,6 +155,7 @@ impl Daemon {
         if self.opening.as_ref().is_some_and(|o| self.host.is_some() && now >= o.retry_at) {
             self.repair(now);
         }
+        self.listen(now);
         self.delay.follow(self.settings.probe().filter(|_| self.host.is_some()), now);
         self.observe(now);
         if now >= self.network_at
@@ -166,6 +171,14 @@ impl Daemon {
         if self.enforces() != self.enforced {
             self.enforced = self.enforces();
             info!(dev = self.settings.dev, enforcing = self.enforced, "enforcement changed");
+        }
+    }
+
+    /// Takes in which connections have opened, and to which hosts.
+    pub(super) fn listen(&mut self, now: Time) {
+        let Some(host) = &mut self.host else { return };
+        if let Err(e) = self.sites.listen(host, now) {
+            self.open(now, e.to_string());
         }
     }
 
@@ -203,6 +216,7 @@ impl Daemon {
             // fail, the next tick looks for the device and attaches again.
             self.host = None;
             self.host = Some(attach(&new)?);
+            self.sites = SiteControl::new(new.policy());
             self.opening = None;
         } else if let Some(host) = &mut self.host {
             let old = self.settings.policy();
@@ -211,6 +225,7 @@ impl Daemon {
                     warn!("the old groups cannot be restored either: {e}");
                 }
             })?;
+            self.sites.handle_policy(new.policy(), host, now)?;
         }
         let kept = continued(&self.settings, &new);
         match controller {
@@ -366,6 +381,7 @@ impl Daemon {
             Ok(host) => {
                 info!(dev = self.settings.dev, "the interface is back");
                 self.host = Some(host);
+                self.sites = SiteControl::new(self.settings.policy());
                 self.opening = None;
                 self.control.skip_to(now);
                 self.network_at = now;

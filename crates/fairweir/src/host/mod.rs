@@ -3,6 +3,7 @@
 //! What it does in a tick is in [`daemon`]; here is what the frame asks of it.
 
 use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 
 use fairweir_core::receiver::TICK;
 use fairweir_core::units::{Span, Time};
@@ -27,6 +28,7 @@ mod memory;
 mod report;
 mod settings;
 pub(crate) mod show;
+mod sites;
 mod windows;
 
 use daemon::{Daemon, next_tick};
@@ -107,10 +109,22 @@ impl Service for HostService {
     }
 
     fn deadline(&self) -> Time {
-        self.tick_at
+        self.daemon.sites.deadline().map_or(self.tick_at, |at| at.min(self.tick_at))
+    }
+
+    fn waits_for(&self) -> Option<BorrowedFd<'_>> {
+        self.daemon.sites.waits_for(self.daemon.host.as_ref()?)
+    }
+
+    fn handle_ready(&mut self, now: Time) -> Result<(), Error> {
+        self.daemon.listen(now);
+        Ok(())
     }
 
     fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
+        if now < self.tick_at {
+            return self.handle_ready(now);
+        }
         self.daemon.handle_tick(now);
         self.tick_at = next_tick(self.tick_at, now);
         if let Some(say) = self.say.as_mut().filter(|say| now >= say.at) {
@@ -124,13 +138,15 @@ impl Service for HostService {
     fn handle_request(
         &mut self,
         request: HostRequest,
-        _: Peer,
+        peer: Peer,
         _: Time,
         _: &mut Progress<'_>,
     ) -> Answer {
         match request {
             HostRequest::Connections { limit } => {
-                Answer::value(&report::connections(&self.daemon, limit.min(CONNECTIONS_SHOWN_MAX)))
+                let with_names = peer.access == Access::Change;
+                let limit = limit.min(CONNECTIONS_SHOWN_MAX);
+                Answer::value(&report::connections(&self.daemon, limit, with_names))
             }
         }
     }
@@ -192,6 +208,13 @@ fn metrics(status: &Status) -> String {
     }
     metrics.gauge("fairweir_connections", "TCP connections that receive.");
     metrics.sample(&[dev], status.connections);
+    if let Some(sites) = &status.sites {
+        let help = "Connections whose host is known, by what told it.";
+        metrics.counter("fairweir_connections_by_evidence", help);
+        for (evidence, count) in sites.by_evidence() {
+            metrics.sample(&[dev, ("evidence", evidence)], count);
+        }
+    }
     type Of = fn(&crate::wire::GroupStatus) -> u64;
     let gauges: [(&str, &str, Of); 4] = [
         ("fairweir_group_weight", "Weight of a flow group.", |g| g.weight.as_u32().into()),

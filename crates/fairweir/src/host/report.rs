@@ -6,8 +6,11 @@ use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::Host;
 
 use super::daemon::Daemon;
+use super::sites::evidence_status;
 use super::windows::{Count, Seen};
-use crate::wire::{ConnectionStatus, Connections, DelayStatus, GroupStatus, LimitedBy, Status};
+use crate::wire::{
+    ConnectionStatus, Connections, DelayStatus, EvidenceStatus, GroupStatus, LimitedBy, Status,
+};
 
 /// What fairweir on a receiving host does not cover, wherever it runs.
 const LIMITS: [&str; 3] = [
@@ -18,18 +21,27 @@ const LIMITS: [&str; 3] = [
 ];
 
 /// The connections of the last tick, those that received most first, at most `limit`.
-pub(super) fn connections(daemon: &Daemon, limit: usize) -> Connections {
+/// The names of hosts only `with_names`.
+pub(super) fn connections(daemon: &Daemon, limit: usize, with_names: bool) -> Connections {
     let groups = daemon.settings.policy().groups();
     let mut seen: Vec<&Seen> = daemon.windows.seen.iter().collect();
     seen.sort_by_key(|seen| std::cmp::Reverse((seen.sample.received, seen.sample.id)));
     let status = |seen: &&Seen| {
         let group = groups.get(seen.sample.group).map_or("", |group| group.name.as_str());
-        connection_status(seen, group, daemon.windows.interval)
+        let host = daemon.host.as_ref();
+        let evidence = host.and_then(|host| daemon.sites.evidence(host, seen.sample.id));
+        let evidence = evidence.map(|evidence| evidence_status(evidence, with_names));
+        connection_status(seen, group, daemon.windows.interval, evidence)
     };
     Connections { all: seen.len(), connections: seen.iter().take(limit).map(status).collect() }
 }
 
-fn connection_status(seen: &Seen, group: &str, interval: Span) -> ConnectionStatus {
+fn connection_status(
+    seen: &Seen,
+    group: &str,
+    interval: Span,
+    evidence: Option<EvidenceStatus>,
+) -> ConnectionStatus {
     let sample = &seen.sample;
     let rate = Rate::from_volume(sample.received, interval);
     let ceiling = sample.rtt.filter(|rtt| *rtt > Span::ZERO);
@@ -47,6 +59,7 @@ fn connection_status(seen: &Seen, group: &str, interval: Span) -> ConnectionStat
             (true, false) => LimitedBy::Buffer,
             (false, _) => LimitedBy::Sender,
         },
+        evidence,
     }
 }
 
@@ -96,6 +109,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         }),
         connections: daemon.windows.counts.iter().map(|c| c.connections).sum(),
         bounded_connections: daemon.windows.counts.iter().map(|c| c.bounded).sum(),
+        sites: daemon.sites.status(daemon.host.as_ref()),
         probe: daemon.delay.status(),
         config_error: daemon.config_error.clone(),
     }

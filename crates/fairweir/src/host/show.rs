@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use fairweir_core::units::Rate;
 
 use crate::table::{self, Align};
-use crate::wire::{GroupStatus, ProbeStatus, Status};
+use crate::wire::{GroupStatus, ProbeStatus, SitesStatus, Status};
 use crate::words::{count, mbit};
 
 /// Device, control, capacity and whether downloads are shaped, on one line.
@@ -52,9 +52,25 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
         let (all, bounded) = (status.connections, status.bounded_connections);
         notes.push(("connections", format!("{all}, {bounded} with a limited receive window")));
     }
+    notes.extend(status.sites.as_ref().map(|sites| ("sites", sites_note(sites))));
     notes.extend(status.probe.as_ref().map(|probe| ("probe", probe_note(probe))));
     notes.extend(status.limits.iter().map(|limit| ("limit", limit.clone())));
     notes
+}
+
+/// By what connections were assigned to sites, and what cannot be.
+fn sites_note(sites: &SitesStatus) -> String {
+    let decided = sites.by_evidence().map(|(evidence, count)| format!("{count} {evidence}"));
+    let mut note = format!("{}, {} undecided", decided.join(", "), sites.undecided);
+    let more = [
+        (sites.ech, "with an encrypted ClientHello"),
+        (sites.encrypted_dns, "for DNS over TLS"),
+        (sites.lost, "lost"),
+    ];
+    for (count, what) in more.into_iter().filter(|(count, _)| *count > 0) {
+        note.push_str(&format!("; {count} {what}"));
+    }
+    note
 }
 
 /// The reflector, how often it answered and how quickly.

@@ -15,7 +15,8 @@ use fairweir_config::text::on_one_line;
 pub(super) const ORDERS: [&str; 4] = ["rate", "RTT", "window", "group"];
 
 pub(super) fn draw(top: &Top, frame: &mut Frame<'_>, titles: Rect, list: Rect) {
-    let names = ["GROUP", "SOCKET", "PORT", "RATE Mbit/s", "RTT", "WINDOW", "LIMITED BY"];
+    let names =
+        ["GROUP", "SOCKET", "PORT", "RATE Mbit/s", "RTT", "WINDOW", "LIMITED BY", "HOST BY"];
     draw_line(frame, titles, names.map(|name| Line::from(name).dim()));
     for (row, connection) in list.rows().zip(sorted(top).into_iter().skip(top.offset)) {
         let rtt = connection.rtt_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1} ms"));
@@ -24,6 +25,11 @@ pub(super) fn draw(top: &Top, frame: &mut Frame<'_>, titles: Rect, list: Rect) {
             LimitedBy::Buffer => "buffer",
             LimitedBy::Sender => "sender or path",
         };
+        // The last column takes what is left of the line.
+        let evidence = connection.evidence.as_ref().map_or_else(String::new, |evidence| {
+            let name = evidence.name.as_deref().unwrap_or_default();
+            on_one_line(&format!("{} {name}", evidence.reason))
+        });
         let line = [
             Line::from(on_one_line(&connection.group)).bold(),
             Line::from(connection.id.to_string()),
@@ -32,6 +38,7 @@ pub(super) fn draw(top: &Top, frame: &mut Frame<'_>, titles: Rect, list: Rect) {
             Line::from(rtt),
             Line::from(connection.window_bytes.to_string()),
             Line::from(limited_by).dim(),
+            Line::from(evidence).dim(),
         ];
         draw_line(frame, row, line);
     }
@@ -52,15 +59,16 @@ fn sorted(top: &Top) -> Vec<&ConnectionStatus> {
     connections
 }
 
-fn draw_line(frame: &mut Frame<'_>, row: Rect, texts: [Line<'_>; 7]) {
-    let cells: [Rect; 7] = Layout::horizontal([
+fn draw_line(frame: &mut Frame<'_>, row: Rect, texts: [Line<'_>; 8]) {
+    let cells: [Rect; 8] = Layout::horizontal([
         Constraint::Length(16),
         Constraint::Length(8),
         Constraint::Length(5),
         Constraint::Length(11),
+        Constraint::Length(9),
         Constraint::Length(10),
-        Constraint::Length(10),
-        Constraint::Min(14),
+        Constraint::Length(14),
+        Constraint::Min(0),
     ])
     .spacing(1)
     .areas(row);

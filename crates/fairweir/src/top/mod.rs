@@ -231,6 +231,7 @@ mod tests {
             rtt_ms: Some(100.0 - i as f64),
             window_bytes: Bytes::new(1_000 * i),
             limited_by: LimitedBy::Share,
+            evidence: None,
         }
     }
 

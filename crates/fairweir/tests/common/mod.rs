@@ -12,6 +12,7 @@ pub mod access;
 pub mod far;
 pub mod forger;
 pub mod stage;
+pub mod web;
 
 /// The binary under test.
 pub const FAIRWEIR: &str = env!("CARGO_BIN_EXE_fairweir");

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use fairweir_core::policy::DEFAULT_GROUP;
-use fairweir_core::units::Span;
+use fairweir_core::units::{Span, Time};
 use fairweir_scenario::random::SplitMix64;
 use fairweir_scenario::{LIE_SLOW_MAX, Lie, Scenario};
 
@@ -26,6 +26,8 @@ pub(super) enum Fate {
 /// See the module.
 pub(super) struct Reflector {
     loss_ppm: u32,
+    answer_interval: Span,
+    answered_at: Option<Time>,
     lie: Lie,
     random: SplitMix64,
 }
@@ -33,14 +35,18 @@ pub(super) struct Reflector {
 impl Reflector {
     pub(super) fn new(scenario: &Scenario) -> Reflector {
         let random = SplitMix64::new(scenario.seed ^ STREAM);
-        Reflector { loss_ppm: scenario.probe.loss_ppm, lie: scenario.probe.lie, random }
+        let fairweir_scenario::Reflector { loss_ppm, answer_interval, lie, .. } = scenario.probe;
+        Reflector { loss_ppm, answer_interval, answered_at: None, lie, random }
     }
 
     /// What becomes of the next answer.
-    pub(super) fn answer(&mut self) -> Fate {
-        if self.loss_ppm > 0 && self.random.below(1_000_000) < self.loss_ppm.into() {
+    pub(super) fn answer(&mut self, now: Time) -> Fate {
+        if self.loss_ppm > 0 && self.random.below(1_000_000) < self.loss_ppm.into()
+            || self.answered_at.is_some_and(|at| now.since(at) < self.answer_interval)
+        {
             return Fate::Lost;
         }
+        self.answered_at = Some(now);
         match self.lie {
             Lie::None => Fate::Queues(Span::ZERO),
             Lie::Fast => Fate::Passes,
@@ -90,7 +96,7 @@ mod tests {
              kind = \"bulk\""
         );
         let mut reflector = Reflector::new(&Scenario::parse(&text, "x").unwrap());
-        (0..1_000).map(|_| reflector.answer()).collect()
+        (0..1_000).map(|i| reflector.answer(Time::ZERO + Span::millis(i))).collect()
     }
 
     #[test]
@@ -99,6 +105,9 @@ mod tests {
         assert!(fates("lie = \"fast\"").iter().all(|f| *f == Fate::Passes));
         let lost = fates("loss = 0.3").iter().filter(|f| **f == Fate::Lost).count();
         assert!((240..360).contains(&lost), "{lost}");
+        let answered =
+            fates("answer_interval = \"100ms\"").iter().filter(|f| **f != Fate::Lost).count();
+        assert_eq!(answered, 10);
         let slow = fates("lie = \"slow\"").into_iter().map(|fate| match fate {
             Fate::Queues(span) => span,
             other => panic!("{other:?}"),

@@ -60,6 +60,7 @@ pub(crate) struct Counters {
     /// When the classifier last looked at the clock; only the classifier uses it.
     pub(crate) own: [u64; 4],
     pub(crate) timeable: u64,
+    pub(crate) unheard: u64,
 }
 
 impl Counters {
@@ -73,13 +74,14 @@ impl Counters {
             }
             sum.new_cgroups += mine.new_cgroups;
             sum.timeable += mine.timeable;
+            sum.unheard += mine.unheard;
         }
         sum
     }
 
     pub(crate) fn zero() -> Counters {
         let slots = [Counter::default(); SLOTS_MAX];
-        Counters { slots, new_cgroups: 0, own: [0; 4], timeable: 0 }
+        Counters { slots, new_cgroups: 0, own: [0; 4], timeable: 0, unheard: 0 }
     }
 }
 
@@ -142,6 +144,42 @@ pub(crate) struct ConnectionRecord {
     pub(crate) state: u8,
     pub(crate) holes: u32,
     pub(crate) pad: u32,
+    pub(crate) number: u64,
+}
+
+/// `struct flow_key`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FlowKey {
+    pub(crate) remote: [u8; 16],
+    pub(crate) local: [u8; 16],
+    pub(crate) port_remote: [u8; 2],
+    pub(crate) port_local: [u8; 2],
+    pub(crate) family: u16,
+    pub(crate) transport: u16,
+}
+
+/// `struct flow`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FlowState {
+    pub(crate) seen_ns: u64,
+    pub(crate) number: u64,
+    pub(crate) rule: u32,
+    pub(crate) opened: u32,
+    pub(crate) wanted: u32,
+    pub(crate) pad: u32,
+}
+
+/// `struct heard_header`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeardHeader {
+    pub(crate) key: FlowKey,
+    pub(crate) kind: u32,
+    pub(crate) opened: u32,
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
 }
 
 // SAFETY: numbers of fixed width, in an order that leaves no padding; the sizes are asserted.
@@ -162,6 +200,12 @@ unsafe impl Plain for Talker {}
 unsafe impl Plain for InitialWindows {}
 // SAFETY: as above.
 unsafe impl Plain for ConnectionRecord {}
+// SAFETY: as above.
+unsafe impl Plain for FlowKey {}
+// SAFETY: as above.
+unsafe impl Plain for FlowState {}
+// SAFETY: as above.
+unsafe impl Plain for HeardHeader {}
 
 const _: () = {
     assert!(size_of::<Config>() as u64 == header::SIZE_OF_CONFIG);
@@ -173,6 +217,11 @@ const _: () = {
     assert!(size_of::<Talker>() as u64 == header::SIZE_OF_TALKER);
     assert!(size_of::<InitialWindows>() as u64 == header::SIZE_OF_INITIAL_WINDOWS);
     assert!(size_of::<ConnectionRecord>() as u64 == header::SIZE_OF_CONNECTION_RECORD);
+    assert!(size_of::<FlowKey>() as u64 == header::SIZE_OF_FLOW_KEY);
+    assert!(size_of::<FlowState>() as u64 == header::SIZE_OF_FLOW);
+    assert!(size_of::<HeardHeader>() as u64 == header::SIZE_OF_HEARD_HEADER);
+    assert!(header::FLOWS_MAX == fairweir_core::evidence::CONNECTIONS_MAX as u64);
+    assert!(header::HEARD_HEADER == header::SIZE_OF_HEARD_HEADER);
 };
 
 /// A name as a key of a map: zero-padded, and cut where the kernel's copy is cut.
@@ -197,6 +246,13 @@ pub(crate) const FEATURE_OWNERS: u32 = header::FEATURE_OWNERS as u32;
 pub(crate) const FEATURE_CENSUS: u32 = header::FEATURE_CENSUS as u32;
 pub(crate) const FEATURE_WINDOWS: u32 = header::FEATURE_WINDOWS as u32;
 pub(crate) const FEATURE_TRANSIT: u32 = header::FEATURE_TRANSIT as u32;
+pub(crate) const FEATURE_SITES: u32 = header::FEATURE_SITES as u32;
+
+pub(crate) const HEARD_OPENING: u32 = header::HEARD_OPENING as u32;
+pub(crate) const HEARD_STREAM: u32 = header::HEARD_STREAM as u32;
+pub(crate) const HEARD_DATAGRAM: u32 = header::HEARD_DATAGRAM as u32;
+pub(crate) const HEARD_DNS: u32 = header::HEARD_DNS as u32;
+pub(crate) const INITIALS_MAX: u32 = header::INITIALS_MAX as u32;
 
 /// Every bound of a window that is set ends in these bits.
 pub(crate) const CLAMP_MARK: u32 = header::CLAMP_MARK as u32;

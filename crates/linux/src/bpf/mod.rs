@@ -34,6 +34,8 @@ pub(crate) struct Programs {
     /// Dropping a link detaches.
     owner_links: Vec<Link>,
     ingress_link: Option<Link>,
+    /// While the beginnings of flows are heard.
+    hear_link: Option<Link>,
 }
 
 /// Which programs this kernel has taken.
@@ -64,7 +66,7 @@ impl Parts {
 
     fn has_program(self, name: &str) -> bool {
         match name {
-            "fairweir_ingress" => true,
+            "fairweir_ingress" | "fairweir_hear" => true,
             "fairweir_scan" => self.has_scan(),
             "fairweir_watch" | "fairweir_bound" | "fairweir_open" | "fairweir_expire" => {
                 self == Parts::All
@@ -85,6 +87,8 @@ pub(crate) struct Maps {
     users: MapHandle,
     cgroups: MapHandle,
     census: MapHandle,
+    pub(crate) flows: MapHandle,
+    pub(crate) heard: MapHandle,
     pub(crate) connections: MapHandle,
     pub(crate) windows: MapHandle,
     pub(crate) initial_windows: MapHandle,
@@ -107,6 +111,7 @@ impl Programs {
                         maps,
                         owner_links: Vec::new(),
                         ingress_link: None,
+                        hear_link: None,
                     });
                 }
                 Err(e) => {
@@ -166,29 +171,31 @@ impl Programs {
     /// # Errors
     /// If the kernel is older than 6.6, or refuses.
     pub(crate) fn attach_tcx(&mut self, index: u32) -> Result<(), Error> {
-        let link = {
-            let program = self.classifier()?;
-            // SAFETY: the program is loaded and outlives the call; no options are given.
-            let link = unsafe {
-                libbpf_sys::bpf_program__attach_tcx(
-                    program.as_libbpf_object().as_ptr(),
-                    index as i32,
-                    ptr::null(),
-                )
-            };
-            let link = NonNull::new(link)
-                .ok_or_else(|| Error::last_os("attach the classifier to the ingress by tcx"))?;
-            // SAFETY: the pointer is a new link that nothing else owns.
-            unsafe { Link::from_ptr(link) }
-        };
-        self.ingress_link = Some(link);
+        let link = attach_tcx(&self.classifier()?, index);
+        self.ingress_link = Some(
+            link.ok_or_else(|| Error::last_os("attach the classifier to the ingress by tcx"))?,
+        );
+        Ok(())
+    }
+
+    /// Hears the beginnings of flows that leave by the device number `index` from now on.
+    ///
+    /// # Errors
+    /// If the kernel is older than 6.6, or refuses.
+    pub(crate) fn attach_hear(&mut self, index: u32) -> Result<(), Error> {
+        let link = attach_tcx(&self.program("fairweir_hear")?, index);
+        self.hear_link = Some(link.ok_or_else(|| Error::last_os("attach to the egress by tcx"))?);
         Ok(())
     }
 
     /// Whether what [`Programs::attach_tcx`] attached still is: another process may detach it.
     pub(crate) fn is_attached(&self) -> bool {
-        let info = self.ingress_link.as_ref().and_then(|link| link.info().ok());
-        info.is_some_and(|info| matches!(info.info, LinkTypeInfo::Tcx(tcx) if tcx.ifindex != 0))
+        self.ingress_link.as_ref().is_some_and(is_at_a_device)
+    }
+
+    /// Whether what [`Programs::attach_hear`] attached is not attached any more.
+    pub(crate) fn has_lost_hear(&self) -> bool {
+        self.hear_link.as_ref().is_some_and(|link| !is_at_a_device(link))
     }
 
     /// Detaches the classifier as another process could.
@@ -200,6 +207,7 @@ impl Programs {
     /// Detaches all programs.
     pub(crate) fn detach(&mut self) {
         self.ingress_link = None;
+        self.hear_link = None;
         self.owner_links.clear();
     }
 
@@ -299,11 +307,27 @@ impl Maps {
             users: take("user_rules")?,
             cgroups: take("cgroup_rules")?,
             census: take("census")?,
+            flows: take("flows")?,
+            heard: take("heard_ring")?,
             connections: take("connections")?,
             windows: take("windows")?,
             initial_windows: take("initial_windows")?,
         })
     }
+}
+
+/// `None` if the kernel refuses; `errno` says why.
+fn attach_tcx(program: &ProgramMut<'_>, index: u32) -> Option<Link> {
+    let program = program.as_libbpf_object().as_ptr();
+    // SAFETY: the program is loaded and outlives the call; no options are given.
+    let link = unsafe { libbpf_sys::bpf_program__attach_tcx(program, index as i32, ptr::null()) };
+    // SAFETY: the pointer is a new link that nothing else owns.
+    NonNull::new(link).map(|link| unsafe { Link::from_ptr(link) })
+}
+
+fn is_at_a_device(link: &Link) -> bool {
+    let info = link.info();
+    info.is_ok_and(|info| matches!(info.info, LinkTypeInfo::Tcx(tcx) if tcx.ifindex != 0))
 }
 
 fn load(parts: Parts) -> Result<Object, Error> {

@@ -4,4 +4,5 @@ pub(crate) mod census;
 pub(crate) mod cgroup;
 pub(crate) mod ingress;
 pub(crate) mod rules;
+pub(crate) mod site;
 pub mod trial;

@@ -28,6 +28,8 @@ pub(crate) struct Rules {
     pub(crate) cgroups: Table,
     /// Sorted by port; one for each table of ports.
     pub(crate) ports: [BTreeMap<u16, u32>; PORT_TABLES],
+    /// Whether flows are bound to groups one by one.
+    pub(crate) has_sites: bool,
 }
 
 impl Rules {
@@ -37,7 +39,7 @@ impl Rules {
     /// [`Error::NoUser`] if a user does not exist.
     pub(crate) fn new(policy: &Policy, slots: &[u16], tree: &Tree) -> Result<Rules, Error> {
         assert_eq!(policy.groups().len(), slots.len(), "each group has a slot");
-        let mut rules = Rules::default();
+        let mut rules = Rules { has_sites: needs_sites(policy), ..Rules::default() };
         for (order, group) in policy.groups().iter().enumerate() {
             let rule = rule(order, slots[order]);
             for criterion in &group.matches {
@@ -74,6 +76,8 @@ impl Rules {
                 let key = Prefix6 { length, address: net.network().octets() };
                 claim(&mut self.prefix6, key.as_bytes());
             }
+            // Names are none of the classifier's: see `classify/site.rs`.
+            Match::Web(_) => {}
             Match::Port(ports) => {
                 for table in port_tables(ports) {
                     for port in ports.first..=ports.last {
@@ -94,6 +98,7 @@ impl Rules {
             (!tcp_remote.is_empty() || !udp_remote.is_empty(), abi::FEATURE_REMOTE_PORTS),
             (!tcp_local.is_empty() || !udp_local.is_empty(), abi::FEATURE_LOCAL_PORTS),
             (needs_owners, abi::FEATURE_OWNERS),
+            (self.has_sites, abi::FEATURE_SITES),
         ]
         .iter()
         .fold(0, |features, &(used, feature)| if used { features | feature } else { features })
@@ -102,7 +107,7 @@ impl Rules {
 
 /// Whether `policy` asks who owns a socket.
 pub(crate) fn needs_owners(policy: &Policy) -> bool {
-    let owner = |m: &Match| !matches!(m, Match::Ip(_) | Match::Port(_));
+    let owner = |m: &Match| !matches!(m, Match::Ip(_) | Match::Port(_) | Match::Web(_));
     policy.groups().iter().flat_map(|g| &g.matches).any(owner)
 }
 
@@ -110,6 +115,11 @@ pub(crate) fn needs_owners(policy: &Policy) -> bool {
 pub(crate) fn needs_cgroups(policy: &Policy) -> bool {
     let cgroup = |m: &Match| matches!(m, Match::Unit(_) | Match::Cgroup(_));
     policy.groups().iter().flat_map(|g| &g.matches).any(cgroup)
+}
+
+/// Whether `policy` asks for sites.
+pub(crate) fn needs_sites(policy: &Policy) -> bool {
+    policy.groups().iter().flat_map(|g| &g.matches).any(|m| matches!(m, Match::Web(_)))
 }
 
 /// A slot for each group of `policy`: a group that was there keeps its own, so that neither its
@@ -135,7 +145,8 @@ pub(crate) fn port_table(rules: &BTreeMap<u16, u32>) -> Vec<u8> {
     table
 }
 
-fn rule(order: usize, slot: u16) -> u32 {
+/// The rule of the group that is number `order` of the policy.
+pub(crate) fn rule(order: usize, slot: u16) -> u32 {
     ((GROUPS_MAX - order) as u32) << 16 | u32::from(slot)
 }
 

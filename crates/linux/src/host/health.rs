@@ -47,6 +47,9 @@ impl Host {
             self.ifb = Some(ifb);
             self.configure()?;
         }
+        if self.programs.has_lost_hear() {
+            self.programs.attach_hear(self.device.index)?;
+        }
         match (self.is_attached()?, self.by_clsact) {
             (true, _) => Ok(()),
             (false, false) => self.programs.attach_tcx(self.device.index),
@@ -72,6 +75,12 @@ impl Host {
     fn fault(&mut self) -> Result<Option<String>, Error> {
         if !self.is_attached()? {
             return Ok(Some(format!("the classifier was detached from {}", self.device.name)));
+        }
+        if self.programs.has_lost_hear() {
+            let dev = &self.device.name;
+            return Ok(Some(format!(
+                "the program that hears connections open was detached from {dev}"
+            )));
         }
         self.ifb.as_ref().map_or(Ok(None), |ifb| ifb.fault(&mut self.netlink))
     }

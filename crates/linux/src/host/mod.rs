@@ -14,6 +14,7 @@ use fairweir_core::receiver::ClassSpec;
 use crate::bpf::Programs;
 use crate::bpf::abi::{Config, FEATURE_CENSUS};
 use crate::classify::rules::Rules;
+use crate::classify::site::Ear;
 use crate::classify::{cgroup, ingress};
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;
@@ -27,7 +28,7 @@ pub(crate) mod bypass;
 mod classes;
 mod health;
 mod policy;
-mod samples;
+pub(crate) mod samples;
 
 use bypass::Bypass;
 use samples::Seen;
@@ -84,7 +85,7 @@ pub struct Host {
     ifb: Option<Ifb>,
     shape: bool,
     classes: BTreeMap<u16, ClassSpec>,
-    seen: Seen,
+    pub(crate) seen: Seen,
     pub(crate) bypass: Bypass,
     cgroups: Option<PathBuf>,
     knows_owners: bool,
@@ -92,6 +93,10 @@ pub struct Host {
     /// The device's, in which the caller need not be.
     pub(crate) netns: Netns,
     pub(crate) windows: WindowEnforcer,
+    /// While the policy has sites, if the kernel can hear.
+    pub(crate) ear: Option<Ear>,
+    /// The numbers of the evidence of connections that were watched last, by cookie.
+    pub(crate) evidence: BTreeMap<u64, u64>,
 }
 
 impl Host {
@@ -153,6 +158,8 @@ impl Host {
             limits: Vec::new(),
             netns: Netns::current()?,
             windows: WindowEnforcer::Asleep,
+            ear: None,
+            evidence: BTreeMap::new(),
         };
         host.set_policy(&spec.policy)?;
         if host.shape {

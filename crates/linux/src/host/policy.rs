@@ -7,10 +7,13 @@ use fairweir_core::units::Span;
 
 use super::Host;
 use crate::bpf::Parts;
-use crate::bpf::abi::{FEATURE_CENSUS, FEATURE_OWNERS, FEATURE_TRANSIT, FEATURE_WINDOWS};
+use crate::bpf::abi::{
+    FEATURE_CENSUS, FEATURE_OWNERS, FEATURE_SITES, FEATURE_TRANSIT, FEATURE_WINDOWS,
+};
 use crate::classify::census::{self, Talker};
 use crate::classify::cgroup::Tree;
 use crate::classify::rules::{self, Rules};
+use crate::classify::site::Ear;
 use crate::{Error, monotonic_now};
 
 impl Host {
@@ -50,6 +53,7 @@ impl Host {
         self.slots = slots;
         self.rules = rules;
         self.learn_owners();
+        self.hear_sites();
         self.delete_classes(gone);
         Ok(())
     }
@@ -84,6 +88,18 @@ impl Host {
         }
         if let Err(e) = self.programs.attach_owners() {
             self.limits.push(format!("app:, unit:, cgroup: and user: may match nothing: {e}"));
+        }
+    }
+
+    /// From the first policy on that has sites.
+    fn hear_sites(&mut self) {
+        if self.ear.is_some() || self.config.features & FEATURE_SITES == 0 {
+            return;
+        }
+        let ear = Ear::new(&self.programs);
+        match ear.and_then(|ear| self.programs.attach_hear(self.device.index).map(|()| ear)) {
+            Ok(ear) => self.ear = Some(ear),
+            Err(e) => self.limits.push(format!("web: matches nothing: {e}")),
         }
     }
 

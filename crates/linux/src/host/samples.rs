@@ -11,12 +11,13 @@ use crate::shape::htb;
 use crate::{Error, monotonic_now};
 
 /// Where the counters stood when they were last read.
-pub(super) struct Seen {
+pub(crate) struct Seen {
     pub(super) slots: Box<[Counter; SLOTS_MAX]>,
     pub(super) drops: BTreeMap<u16, u32>,
     timeable: u64,
     read_at: Time,
     pub(super) new_cgroups: u64,
+    pub(crate) unheard: u64,
     pub(super) cgroups_read: Time,
 }
 
@@ -28,6 +29,7 @@ impl Seen {
             timeable: 0,
             read_at: monotonic_now(),
             new_cgroups: 0,
+            unheard: 0,
             cgroups_read: monotonic_now(),
         }
     }
@@ -41,6 +43,7 @@ impl Host {
     pub fn take_samples(&mut self) -> Result<Vec<GroupSample>, Error> {
         let by_cpu = self.programs.counters_by_cpu()?;
         let counters = Counters::sum(&by_cpu);
+        self.seen.unheard = counters.unheard;
         if counters.new_cgroups != self.seen.new_cgroups {
             self.look_for_cgroups(counters.new_cgroups)?;
         }

@@ -4,6 +4,7 @@
 //! opened in the device's. What it writes are [`ConnectionRecord`]s, one for each connection that
 //! received something since the last pass or has a bound.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd};
@@ -83,6 +84,13 @@ pub(crate) fn samples(output: &[u8], slots: &[u16]) -> Vec<ConnectionSample> {
     samples
 }
 
+/// By which evidence connections have their class, by cookie: those that have one.
+pub(crate) fn evidence(output: &[u8]) -> BTreeMap<u64, u64> {
+    let records = output.chunks_exact(size_of::<ConnectionRecord>());
+    let records = records.filter_map(ConnectionRecord::from_bytes);
+    records.filter(|record| record.number > 0).map(|r| (r.cookie, r.number)).collect()
+}
+
 /// `None` if the class is no longer any group's: the policy has changed meanwhile.
 fn sample(record: &ConnectionRecord, slots: &[u16]) -> Option<ConnectionSample> {
     let group = slots.iter().position(|&slot| slot == record.slot)?;
@@ -130,6 +138,7 @@ mod tests {
             state: 1,
             holes: 2,
             pad: 0,
+            number: 0,
         };
         record.as_bytes().to_vec()
     }

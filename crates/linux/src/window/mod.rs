@@ -20,7 +20,7 @@ use crate::bpf::{KEY, Parts, Programs, bpf_error, listen_to_the_loader, update};
 use crate::classify::cgroup;
 use crate::host::Host;
 use crate::net::netns::Netns;
-use crate::window::connections::{Pass, samples};
+use crate::window::connections::{Pass, evidence, samples};
 use crate::window::expiry::{Expiry, ExpiryProgram};
 
 pub(crate) mod connections;
@@ -71,6 +71,7 @@ impl Host {
         }
         awake.watch.run(&self.netns, &mut awake.output)?;
         let samples = samples(&awake.output, &self.slots);
+        self.evidence = evidence(&awake.output);
         let clamp = |s: &ConnectionSample| (s.id, number(s.window));
         awake.seen = samples.iter().map(clamp).collect();
         let is_wanted = |s: &ConnectionSample| awake.wanted.contains_key(&s.id);

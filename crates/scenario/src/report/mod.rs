@@ -187,6 +187,9 @@ pub struct Summary {
     /// Delivered by capacity over the scored windows in which demand suffices; `None` if there
     /// are none.
     pub utilization: Option<f64>,
+    /// The least of the same over any [`LEAST_WINDOWS`] seconds in a row in which the demand reached
+    /// the capacity, from as many seconds after it did on; `None` if there are none.
+    pub least_utilization: Option<f64>,
     /// Delivered by capacity over the whole run, whatever the demand was.
     pub link_utilization: f64,
     /// Queueing delay in the ISP over the scored windows; `None` if nothing left.
@@ -236,6 +239,8 @@ pub struct QueueDelay {
     pub mean: f64,
     /// 99 of 100 packets waited no longer.
     pub p99: f64,
+    /// No packet waited longer.
+    pub max: f64,
 }
 
 /// What a group got and what it should have got.
@@ -308,6 +313,25 @@ impl Window {
     }
 }
 
+/// See [`Summary::least_utilization`].
+fn least_utilization(windows: &[Window]) -> Option<f64> {
+    let used = |windows: &[Window]| {
+        let delivered: u64 = windows.iter().flat_map(|w| &w.rates).map(|r| r.as_bps()).sum();
+        let capacity: u64 = windows.iter().map(|w| w.capacity.as_bps()).sum();
+        delivered as f64 / capacity.max(1) as f64
+    };
+    let follows = |a: &Window, b: &Window| a.full && b.full && b.begin == a.begin + WINDOW;
+    let runs = windows.chunk_by(follows).filter(|run| run[0].full);
+    let least = runs.filter_map(|run| {
+        let late = run.get(LEAST_WINDOWS..)?;
+        late.windows(LEAST_WINDOWS).map(used).reduce(f64::min)
+    });
+    least.reduce(f64::min).map(|least| rounded(least, 4))
+}
+
+/// Over so many seconds the least utilization is taken.
+pub const LEAST_WINDOWS: usize = 3;
+
 impl Run<'_> {
     /// Judges the run.
     pub fn score(&self) -> Report {
@@ -322,6 +346,7 @@ impl Run<'_> {
             transient_error: mean(transient.iter().filter_map(|w| w.error())),
             right_after_s: self.right_after(),
             utilization: (capacity > 0).then(|| rounded(delivered as f64 / capacity as f64, 4)),
+            least_utilization: least_utilization(&windows),
             link_utilization: rounded(self.link_utilization(), 4),
             isp_queue_ms: self.queue(&scored),
             isp_drops: self.samples.drops,
@@ -423,6 +448,7 @@ impl Run<'_> {
         Some(QueueDelay {
             mean: rounded(mean.as_millis_f64(), 3),
             p99: rounded(p99.as_millis_f64(), 3),
+            max: rounded(all.max().as_millis_f64(), 3),
         })
     }
 

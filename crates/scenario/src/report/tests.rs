@@ -69,6 +69,24 @@ fn judged(scenario: &Scenario, samples: &Samples) -> Report {
 }
 
 #[test]
+fn the_least_use_is_that_of_three_seconds_after_the_first_three() {
+    let scenario = scenario(TWO);
+    // A slow start, a pause of one second, and one that three seconds in a row do not show alone.
+    let rates = |ms| match ms {
+        0..3_000 => vec![1.0, 0.0],
+        6_000..7_000 => vec![0.0, 6.0],
+        _ => vec![24.0, 6.0],
+    };
+    let summary = score(&scenario, &samples(&scenario, rates));
+    assert_eq!(summary.least_utilization, Some(0.7333));
+    let lent = TWO.replace("kind = \"bulk\"\nstart", "demand = \"3mbit\"\nkind = \"bulk\"\nstart");
+    let none = lent.replacen("kind = \"bulk\"", "demand = \"9mbit\"\nkind = \"bulk\"", 1);
+    let scenario = self::scenario(&none);
+    let summary = score(&scenario, &samples(&scenario, |_| vec![9.0, 3.0]));
+    assert_eq!(summary.least_utilization, None);
+}
+
+#[test]
 fn perfect_shares_have_no_error() {
     let scenario = scenario(TWO);
     let samples =

@@ -121,6 +121,8 @@ pub struct Reflector {
     pub rtt: Span,
     /// How many of a million requests it leaves unanswered.
     pub loss_ppm: u32,
+    /// A request that follows an answered one by less is left unanswered, as routers limit them.
+    pub answer_interval: Span,
     /// What is wrong with its answers.
     pub lie: Lie,
 }
@@ -141,7 +143,13 @@ pub const LIE_SLOW_MAX: Span = Span::millis(40);
 
 impl Default for Reflector {
     fn default() -> Reflector {
-        Reflector { is_there: true, rtt: Span::millis(20), loss_ppm: 0, lie: Lie::None }
+        Reflector {
+            is_there: true,
+            rtt: Span::millis(20),
+            loss_ppm: 0,
+            answer_interval: Span::ZERO,
+            lie: Lie::None,
+        }
     }
 }
 

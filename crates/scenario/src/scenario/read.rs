@@ -153,9 +153,12 @@ fn reflector(mut table: Table<'_>) -> Result<Reflector, ConfigError> {
         is_there: table.truth("reflector")?.unwrap_or(defaults.is_there),
         rtt: table.parsed("rtt")?.map_or(defaults.rtt, |p| p.value),
         loss_ppm: table.ratio_ppm("loss")?.unwrap_or(defaults.loss_ppm),
+        answer_interval: table
+            .parsed("answer_interval")?
+            .map_or(defaults.answer_interval, |p| p.value),
         lie: table.word("lie", &lies)?.map_or(defaults.lie, |p| p.value),
     };
-    table.finish(&["reflector", "rtt", "loss", "lie"])?;
+    table.finish(&["reflector", "rtt", "loss", "answer_interval", "lie"])?;
     Ok(reflector)
 }
 

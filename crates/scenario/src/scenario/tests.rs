@@ -68,12 +68,24 @@ fn a_good_file_is_read_with_its_defaults() {
 
 #[test]
 fn a_reflector_is_there_and_honest_unless_the_file_says_otherwise() {
-    let honest = Reflector { is_there: true, rtt: Span::millis(20), loss_ppm: 0, lie: Lie::None };
+    let honest = Reflector {
+        is_there: true,
+        rtt: Span::millis(20),
+        loss_ppm: 0,
+        answer_interval: Span::ZERO,
+        lie: Lie::None,
+    };
     assert_eq!(good().probe, honest);
-    let probe = "[probe]\nreflector = false\nrtt = \"35ms\"\nloss = 0.25\nlie = \"slow\"\n[link]";
+    let probe = "[probe]\nreflector = false\nrtt = \"35ms\"\nloss = 0.25\n\
+                 answer_interval = \"1s\"\nlie = \"slow\"\n[link]";
     let scenario = Scenario::parse(&GOOD.replace("[link]", probe), "x").unwrap();
-    let wanted =
-        Reflector { is_there: false, rtt: Span::millis(35), loss_ppm: 250_000, lie: Lie::Slow };
+    let wanted = Reflector {
+        is_there: false,
+        rtt: Span::millis(35),
+        loss_ppm: 250_000,
+        answer_interval: Span::secs(1),
+        lie: Lie::Slow,
+    };
     assert_eq!(scenario.probe, wanted);
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Group {
     /// How many ticks it has been active lately, and held by its class in a row.
     busy_ticks: u32,
     held_ticks: u32,
+    /// Whether it is a stream of short connections.
+    pub(super) is_stream: bool,
     /// L2 rate of connections that are not young, smoothed over two seconds.
     old: Rate,
     /// Ticks since its class dropped anything.
@@ -81,6 +83,7 @@ impl Group {
             lending_ticks: 0,
             busy_ticks: 0,
             held_ticks: 0,
+            is_stream: false,
             old: Rate::ZERO,
             clean_ticks: CLEAN_TICKS,
             unbounded: Rate::ZERO,
@@ -107,7 +110,8 @@ impl Group {
         self.see_defiance(sample.drops > 0);
         self.clean_ticks = if sample.drops > 0 { 0 } else { self.clean_ticks.saturating_add(1) };
         self.held_ticks = if is_held { self.held_ticks.saturating_add(1) } else { 0 };
-        let is_stream = self.see_stream(&seen) && self.held_ticks < HELD_TICKS;
+        self.is_stream = self.see_stream(&seen);
+        let is_stream = self.is_stream && self.held_ticks < HELD_TICKS;
         let recent = self.recent.iter().copied().max().unwrap_or(Rate::ZERO);
         // Connections that are nothing beside the others of the group do not speak for it.
         let fills = seen.filled > Rate::ZERO && seen.filled * 10 >= self.rate;

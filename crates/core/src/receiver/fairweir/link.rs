@@ -26,6 +26,8 @@ pub(super) struct Link {
     recent: (Rate, Time),
     /// What arrives, smoothed over a round trip.
     arrived: Rate,
+    /// The same over two seconds.
+    arrived_long: Rate,
     busy_at: Time,
     fall: Option<Fall>,
     /// What several sources confirmed, or what arrived.
@@ -102,6 +104,7 @@ impl Link {
             creep: CREEP_MIN,
             recent: (Rate::ZERO, Time::ZERO),
             arrived: Rate::ZERO,
+            arrived_long: Rate::ZERO,
             busy_at: Time::ZERO,
             fall: None,
             trusted: capacity,
@@ -122,6 +125,11 @@ impl Link {
     /// Whether less arrives than is believed to fit, over a round trip.
     pub(super) fn is_underused(&self) -> bool {
         self.capacity.is_some_and(|c| self.arrived < c.scale(95, 100))
+    }
+
+    /// The same over two seconds at least.
+    pub(super) fn is_long_underused(&self) -> bool {
+        self.capacity.is_some_and(|c| self.arrived_long < c.scale(95, 100))
     }
 
     pub(super) fn confirmed(&self) -> Option<Rate> {
@@ -167,6 +175,7 @@ impl Link {
         // Over about a round trip.
         let part = (tick.rtt.as_nanos() / TICK.as_nanos() + 1).min(8);
         self.arrived = self.arrived.smoothed(total, part);
+        self.arrived_long = self.arrived_long.smoothed(total, part.max(LONG_TICKS));
         let believed = self.capacity.unwrap_or(Rate::ZERO);
         if believed >= self.recent.0 || tick.at.since(self.recent.1) > RECENT_FOR {
             self.recent = (believed, tick.at);
@@ -348,6 +357,8 @@ const RECENT_FOR: Span = Span::secs(60);
 const USED: (u64, u64) = (90, 100);
 /// Not within this time after the link was busy.
 const CREEP_AFTER: Span = Span::millis(500);
+/// The long use is smoothed over so many conclusions at least.
+const LONG_TICKS: u64 = 10;
 /// So many sources of delays are believed without the received rate.
 const SOURCES_ENOUGH: u32 = 2;
 /// After so many conclusions in which less arrived than half of the trusted capacity, which the

@@ -193,8 +193,11 @@ impl Fairweir {
             && !matches!(act, Act::Learn { .. })
             && self.is_queue_ours()
         {
-            // Long round trips arrive in clumps: a link that rests in between has room.
-            let is_clumped = self.link.is_underused();
+            // Long round trips arrive in clumps, and streams of short connections by chance: a link
+            // that rests in between has room.
+            let has_stream = self.groups.iter().any(|g| g.is_stream);
+            let is_clumped =
+                self.link.is_underused() || (has_stream && self.link.is_long_underused());
             let queue = if is_clumped { delay.least } else { delay.value };
             self.open(queue, self.loses_many(observation));
         }

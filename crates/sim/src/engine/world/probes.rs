@@ -19,6 +19,7 @@ pub(super) struct HostProber {
     path: usize,
     source: usize,
     requests: u64,
+    answered_at: Option<Time>,
 }
 
 impl HostProber {
@@ -31,7 +32,8 @@ impl HostProber {
         source: usize,
     ) -> HostProber {
         let schedule = Prober::new(Intervals::default(), start);
-        HostProber { schedule, reflector, random: SplitMix64::new(seed), path, source, requests: 0 }
+        let random = SplitMix64::new(seed);
+        HostProber { schedule, reflector, random, path, source, requests: 0, answered_at: None }
     }
 
     fn handle_answer(&mut self, now: Time, id: u64) {
@@ -75,9 +77,13 @@ impl World<'_> {
     pub(super) fn reflect(&mut self, now: Time, stage: usize, id: u64) {
         let class = self.probe_class();
         let Some(prober) = &mut self.probers[stage] else { return };
-        if prober.random.below(1_000_000) < u64::from(prober.reflector.loss_ppm) {
+        let interval = prober.reflector.answer_interval;
+        if prober.random.below(1_000_000) < u64::from(prober.reflector.loss_ppm)
+            || prober.answered_at.is_some_and(|at| now.since(at) < interval)
+        {
             return;
         }
+        prober.answered_at = Some(now);
         let path = &mut self.paths[prober.path];
         self.down.sent += 1;
         let body = Down { to: stage as u32, kind: DownKind::Echoed { id } };

@@ -1,0 +1,129 @@
+//! To which site a connection goes, from what is seen on the wire.
+//!
+//! Problem: `web:netflix.com` names a site, but packets have addresses, and many sites share one.
+//! Method: the first bytes of a connection nearly always name the host that is wanted: the server
+//! name indication of TLS, over TCP or in QUIC's Initial packets, or the `Host` of HTTP/1.1. Where
+//! they do not, the DNS answer that gave the address may. [`Resolver`] takes in what was heard and
+//! gives out [`Command`]s, which bind connections to groups.
+//!
+//! Evidence by decreasing weight: `Host`, SNI, DNS. An address whose names belong to different groups
+//! is no evidence. The outer name of an encrypted ClientHello is never taken: browsers send its
+//! extension in every hello, so a name is an outer one if a DNS record has named it as one.
+//!
+//! Properties: nothing here waits or allocates beyond the constants of [`Resolver`]; a name from the
+//! wire is what the client says, so it can only move the client's own connection; a connection whose
+//! evidence is contradictory ([`Reason::Mixed`]) or missing belongs to no `web:` group.
+//!
+//! Source: RFC 8446, 9000, 9001, 9112, 9369, 9460, 9849.
+
+use std::net::SocketAddr;
+
+use crate::policy::Transport;
+
+mod assemble;
+mod dns;
+mod http;
+mod names;
+mod quic;
+mod reader;
+mod resolver;
+mod site;
+mod tls;
+
+pub use resolver::{CONNECTIONS_MAX, Counts, Resolver};
+pub use site::{HOST_NAME_MAX, HostName, Site, SiteError, Sites};
+
+/// A flow of this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Flow {
+    /// TCP or UDP.
+    pub transport: Transport,
+    /// This host's end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+}
+
+/// A connection: one use of a flow's addresses and ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Its addresses and ports.
+    pub flow: Flow,
+    /// Differs from that of the last connection of this flow.
+    pub opened: u32,
+}
+
+/// What was heard of a connection.
+#[derive(Clone, Copy, Debug)]
+pub enum Heard<'b> {
+    /// It opens.
+    Opening,
+    /// Payload that this host sent, from `offset` of the stream on.
+    Stream {
+        /// Of the first byte.
+        offset: u32,
+        /// The bytes, as far as they were heard.
+        bytes: &'b [u8],
+    },
+    /// A datagram with a QUIC Initial packet that this host sent.
+    Datagram(&'b [u8]),
+    /// A DNS message that this host sent or received.
+    Dns(&'b [u8]),
+}
+
+/// What is to be done, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// The connection belongs to this group, or to none.
+    Bind {
+        /// Which.
+        connection: Connection,
+        /// Index in the policy.
+        group: Option<usize>,
+        /// By which [`Resolver::evidence`] finds it; not 0.
+        number: u64,
+        /// Whether its beginning need not be heard any more.
+        is_final: bool,
+    },
+    /// Nothing is known of the connection any more.
+    Forget(Connection),
+}
+
+/// Why a connection belongs to a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The `Host` field of an HTTP request.
+    Host,
+    /// The server name indication of TLS or QUIC.
+    Sni,
+    /// The DNS answer that gave its address.
+    Dns,
+    /// Names of different groups on one flow: it belongs to none.
+    Mixed,
+    /// Nothing names its host.
+    Nothing,
+}
+
+impl Reason {
+    /// One word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Host => "host",
+            Reason::Sni => "sni",
+            Reason::Dns => "dns",
+            Reason::Mixed => "mixed",
+            Reason::Nothing => "unnamed",
+        }
+    }
+}
+
+/// What is known of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// What tells.
+    pub reason: Reason,
+    /// The host, if it is one.
+    pub name: Option<HostName>,
+    /// Index of the group in the policy, if one names the host.
+    pub group: Option<usize>,
+}

@@ -1,0 +1,585 @@
+//! From what was heard to the group of each connection.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::http;
+use super::names::Names;
+use super::quic::Initials;
+use super::site::{HostName, Sites};
+use super::tls::{self, Read};
+use super::{Command, Connection, Evidence, Flow, Heard, Reason};
+use crate::evidence::assemble::Assembler;
+use crate::units::{Span, Time};
+
+/// To which group connections belong: see the [module](super).
+///
+/// Bounds: [`CONNECTIONS_MAX`] connections, of which [`PENDING_MAX`] hold at most 16 KiB of their
+/// beginning; the oldest make room for new ones. DNS: 8,192 addresses with 16 names each.
+#[derive(Debug, Default)]
+pub struct Resolver {
+    sites: Sites,
+    /// By number, so the oldest first.
+    connections: BTreeMap<u64, Known>,
+    numbers: BTreeMap<Flow, u64>,
+    /// The numbers of those whose beginning is put together.
+    pending: BTreeSet<u64>,
+    names: Names,
+    commands: VecDeque<Command>,
+    counts: Counts,
+    number_last: u64,
+}
+
+/// What was heard and decided, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Connections that opened.
+    pub opened: u64,
+    /// Decided by `Host`.
+    pub by_host: u64,
+    /// Decided by SNI.
+    pub by_sni: u64,
+    /// Decided by DNS.
+    pub by_dns: u64,
+    /// Whose beginning names no host that is known.
+    pub unnamed: u64,
+    /// Names of different groups on one flow.
+    pub mixed: u64,
+    /// With an encrypted ClientHello.
+    pub ech: u64,
+    /// DNS over TLS, whose answers cannot be read.
+    pub encrypted_dns: u64,
+    /// Connections of now that are not decided yet.
+    pub undecided: u64,
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Known {
+    connection: Connection,
+    pending: Option<Box<Pending>>,
+    evidence: Option<Evidence>,
+    is_final: bool,
+}
+
+/// The beginning of a connection.
+#[derive(Debug)]
+struct Pending {
+    since: Time,
+    beginning: Beginning,
+}
+
+#[derive(Debug)]
+enum Beginning {
+    Stream(Assembler),
+    Quic(Initials),
+}
+
+impl Resolver {
+    /// Begins with nothing known.
+    pub fn new(sites: Sites) -> Resolver {
+        Resolver { sites, ..Resolver::default() }
+    }
+
+    /// Takes in what was heard of a connection.
+    pub fn handle_heard(&mut self, connection: Connection, heard: Heard<'_>, at: Time) {
+        match heard {
+            Heard::Dns(bytes) => self.names.handle_message(connection.flow, bytes, at),
+            Heard::Opening => {
+                self.number_of(connection, at);
+            }
+            Heard::Stream { offset, bytes } => {
+                let number = self.number_of(connection, at);
+                self.handle_stream(number, offset, bytes, at);
+            }
+            Heard::Datagram(bytes) => {
+                let number = self.number_of(connection, at);
+                self.handle_datagram(number, bytes, at);
+            }
+        }
+    }
+
+    /// Takes over the patterns of another policy: every connection is bound anew.
+    pub fn handle_sites(&mut self, sites: Sites, at: Time) {
+        self.sites = sites;
+        let numbers: Vec<u64> = self.connections.keys().copied().collect();
+        for number in numbers {
+            let known = &self.connections[&number];
+            let Some(evidence) = &known.evidence else { continue };
+            let group = match (evidence.reason, &evidence.name) {
+                (Reason::Host | Reason::Sni, Some(name)) => self.sites.group_of(name),
+                (Reason::Dns, _) => self.by_dns(known.connection, at).and_then(|e| e.group),
+                _ => None,
+            };
+            let known = self.connections.get_mut(&number).expect("invariant: it was just there");
+            let is_final = known.is_final;
+            if let Some(evidence) = &mut known.evidence {
+                evidence.group = group;
+            }
+            let connection = known.connection;
+            self.commands.push_back(Command::Bind { connection, group, number, is_final });
+        }
+    }
+
+    /// Gives up on connections whose beginning is not whole after [`PATIENCE`].
+    pub fn handle_time(&mut self, at: Time) {
+        while let Some(&number) = self.pending.first() {
+            let pending = self.connections.get(&number).and_then(|known| known.pending.as_ref());
+            if pending.is_some_and(|pending| at.since(pending.since) < PATIENCE) {
+                break;
+            }
+            self.give_up(number, at);
+        }
+    }
+
+    /// What is to be done next.
+    pub fn poll_command(&mut self) -> Option<Command> {
+        self.commands.pop_front()
+    }
+
+    /// What is known of the connection that a command gave this number.
+    pub fn evidence(&self, number: u64) -> Option<&Evidence> {
+        self.connections.get(&number)?.evidence.as_ref()
+    }
+
+    /// What was decided so far.
+    pub fn counts(&self) -> Counts {
+        let undecided = self.connections.values().filter(|known| !known.is_final).count();
+        Counts { undecided: undecided as u64, ..self.counts }
+    }
+
+    /// The number of a connection, which is made known if it was not.
+    fn number_of(&mut self, connection: Connection, at: Time) -> u64 {
+        if let Some(&number) = self.numbers.get(&connection.flow) {
+            if self.connections[&number].connection == connection {
+                return number;
+            }
+            // Its ports are used again, and the kernel knows of the new one already.
+            self.remove(number);
+        }
+        if self.connections.len() >= CONNECTIONS_MAX
+            && let Some((&oldest, known)) = self.connections.first_key_value()
+        {
+            self.commands.push_back(Command::Forget(known.connection));
+            self.remove(oldest);
+        }
+        self.number_last += 1;
+        let number = self.number_last;
+        let known = Known { connection, pending: None, evidence: None, is_final: false };
+        self.connections.insert(number, known);
+        self.numbers.insert(connection.flow, number);
+        self.counts.opened += 1;
+        self.counts.encrypted_dns += u64::from(connection.flow.remote.port() == PORT_DNS_OVER_TLS);
+        // Until it speaks; a server may be the first to speak.
+        if let Some(evidence) = self.by_dns(connection, at) {
+            self.bind(number, evidence, false);
+        }
+        number
+    }
+
+    fn remove(&mut self, number: u64) {
+        self.pending.remove(&number);
+        if let Some(known) = self.connections.remove(&number) {
+            self.numbers.remove(&known.connection.flow);
+        }
+    }
+
+    fn handle_stream(&mut self, number: u64, offset: u32, bytes: &[u8], at: Time) {
+        if self.connections[&number].is_final {
+            return;
+        }
+        let begin = || Beginning::Stream(Assembler::default());
+        let Beginning::Stream(stream) = &mut self.pending(number, at, begin).beginning else {
+            return;
+        };
+        stream.insert(offset.into(), bytes);
+        let read = match stream.prefix() {
+            [] => return,
+            beginning @ [b'A'..=b'Z', ..] => match http::host(beginning) {
+                Read::More => return,
+                Read::Not => None,
+                Read::Whole(name) => name.map(|name| (Reason::Host, name)),
+            },
+            beginning => match tls::hello_of_records(beginning) {
+                Read::More => return,
+                Read::Not => None,
+                Read::Whole(hello) => self.inner_name(hello, at),
+            },
+        };
+        self.decide(number, read, at);
+    }
+
+    /// Also after the decision: a client may open several connections from one port.
+    fn handle_datagram(&mut self, number: u64, bytes: &[u8], at: Time) {
+        let begin = || Beginning::Quic(Initials::default());
+        let Beginning::Quic(initials) = &mut self.pending(number, at, begin).beginning else {
+            return;
+        };
+        match initials.handle_datagram(bytes) {
+            // What is no Initial packet of the client's may be followed by one.
+            Read::More | Read::Not => {}
+            Read::Whole(hello) => {
+                let read = self.inner_name(hello, at);
+                self.decide(number, read, at);
+            }
+        }
+    }
+
+    /// The beginning of a connection, for which others make room.
+    fn pending(
+        &mut self,
+        number: u64,
+        at: Time,
+        begin: impl FnOnce() -> Beginning,
+    ) -> &mut Pending {
+        if self.pending.len() >= PENDING_MAX
+            && !self.pending.contains(&number)
+            && let Some(&oldest) = self.pending.first()
+        {
+            self.give_up(oldest, at);
+        }
+        self.pending.insert(number);
+        let known = self.connections.get_mut(&number).expect("invariant: it is known");
+        known.pending.get_or_insert_with(|| Box::new(Pending { since: at, beginning: begin() }))
+    }
+
+    /// The server's name, unless it only stands in for an encrypted one.
+    fn inner_name(&mut self, hello: tls::Hello, at: Time) -> Option<(Reason, HostName)> {
+        let name = hello.name?;
+        if hello.has_ech && self.names.is_public(&name, at) {
+            self.counts.ech += 1;
+            return None;
+        }
+        Some((Reason::Sni, name))
+    }
+
+    fn give_up(&mut self, number: u64, at: Time) {
+        let has_ended = self.connections.get(&number).is_none_or(|known| known.is_final);
+        if !has_ended {
+            return self.decide(number, None, at);
+        }
+        self.pending.remove(&number);
+        if let Some(known) = self.connections.get_mut(&number) {
+            known.pending = None;
+        }
+    }
+
+    /// The beginning names a host, or none.
+    fn decide(&mut self, number: u64, read: Option<(Reason, HostName)>, at: Time) {
+        self.pending.remove(&number);
+        let known = self.connections.get_mut(&number).expect("invariant: it is known");
+        known.pending = None;
+        let (connection, before) = (known.connection, known.evidence.clone());
+        let evidence = match read {
+            Some((reason, name)) => {
+                let group = self.sites.group_of(&name);
+                Evidence { reason, name: Some(name), group }
+            }
+            None => self.by_dns(connection, at).unwrap_or(Evidence {
+                reason: Reason::Nothing,
+                name: None,
+                group: None,
+            }),
+        };
+        let Some(before) = before.filter(|_| known_is_final(&self.connections, number)) else {
+            return self.bind(number, evidence, true);
+        };
+        if before.reason != Reason::Mixed && before.group != evidence.group {
+            let evidence = Evidence { reason: Reason::Mixed, name: None, group: None };
+            self.bind(number, evidence, true);
+        }
+    }
+
+    /// What DNS says of the connection's address: all its names must belong to one group.
+    fn by_dns(&self, connection: Connection, at: Time) -> Option<Evidence> {
+        let mut names = self.names.of(connection.flow.remote.ip(), at);
+        let first = names.next()?;
+        let group = self.sites.group_of(first)?;
+        let mut is_only = true;
+        for name in names {
+            is_only = false;
+            if self.sites.group_of(name) != Some(group) {
+                return None;
+            }
+        }
+        let name = is_only.then(|| first.clone());
+        Some(Evidence { reason: Reason::Dns, name, group: Some(group) })
+    }
+
+    fn bind(&mut self, number: u64, evidence: Evidence, is_final: bool) {
+        let known = self.connections.get_mut(&number).expect("invariant: it is known");
+        if is_final {
+            let counts = &mut self.counts;
+            let count = match evidence.reason {
+                Reason::Host => &mut counts.by_host,
+                Reason::Sni => &mut counts.by_sni,
+                Reason::Dns => &mut counts.by_dns,
+                Reason::Mixed => &mut counts.mixed,
+                Reason::Nothing => &mut counts.unnamed,
+            };
+            *count += 1;
+        }
+        known.is_final = is_final;
+        let (connection, group) = (known.connection, evidence.group);
+        known.evidence = Some(evidence);
+        self.commands.push_back(Command::Bind { connection, group, number, is_final });
+    }
+}
+
+fn known_is_final(connections: &BTreeMap<u64, Known>, number: u64) -> bool {
+    connections.get(&number).is_some_and(|known| known.is_final)
+}
+
+/// As many as the kernel's table has.
+pub const CONNECTIONS_MAX: usize = 65_536;
+/// Connections whose beginning is put together.
+const PENDING_MAX: usize = 1_024;
+/// Longer than a lost packet takes to be sent again three times.
+const PATIENCE: Span = Span::secs(10);
+/// Source: RFC 7858, section 3.1.
+const PORT_DNS_OVER_TLS: u16 = 853;
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::dns::tests::{OWNER, answer, query, record, service};
+    use super::super::quic::tests::{crypto, sent};
+    use super::super::tls::tests::{browser_hello, hello_with, names, records};
+    use super::*;
+    use crate::policy::{Group, Policy, Transport};
+    use crate::share::Weight;
+
+    fn sites(groups: &[&[&str]]) -> Sites {
+        let group = |(i, matches): (usize, &&[&str])| Group {
+            name: format!("g{i}"),
+            weight: Weight::ONE,
+            matches: matches.iter().map(|m| m.parse().unwrap()).collect(),
+        };
+        Sites::of(&Policy::new(groups.iter().enumerate().map(group).collect()).unwrap())
+    }
+
+    fn two_sites() -> Resolver {
+        Resolver::new(sites(&[&["web:video.com"], &["web:bulk.net"]]))
+    }
+
+    fn connection(transport: Transport, port: u16, server: [u8; 4]) -> Connection {
+        let flow =
+            Flow { transport, local: ([192, 0, 2, 1], port).into(), remote: (server, 443).into() };
+        Connection { flow, opened: 1 }
+    }
+
+    fn tcp(port: u16) -> Connection {
+        connection(Transport::Tcp, port, [198, 51, 100, 1])
+    }
+
+    const AT: Time = Time::from_nanos(1_000_000_000);
+
+    fn binds(resolver: &mut Resolver) -> Vec<(u16, Option<usize>, bool)> {
+        let mut binds = Vec::new();
+        while let Some(command) = resolver.poll_command() {
+            if let Command::Bind { connection, group, is_final, number } = command {
+                assert!(number > 0);
+                binds.push((connection.flow.local.port(), group, is_final));
+            }
+        }
+        binds
+    }
+
+    fn hear(resolver: &mut Resolver, connection: Connection, bytes: &[u8]) {
+        resolver.handle_heard(connection, Heard::Stream { offset: 0, bytes }, AT);
+    }
+
+    fn tell(resolver: &mut Resolver, kind: u16, name: &str, content: &[u8]) {
+        let dns = connection(Transport::Udp, 5_353, [192, 0, 2, 53]);
+        resolver.handle_heard(dns, Heard::Dns(&query(1, name, kind)), AT);
+        let told = answer(1, name, kind, &[record(&OWNER, kind, 300, content)]);
+        resolver.handle_heard(dns, Heard::Dns(&told), AT);
+    }
+
+    #[test]
+    fn two_sites_at_one_address_are_told_apart() {
+        let mut resolver = two_sites();
+        hear(&mut resolver, tcp(1), &records(&browser_hello("a.video.com"), 900));
+        hear(&mut resolver, tcp(2), b"GET / HTTP/1.1\r\nHost: bulk.net\r\n\r\n");
+        hear(&mut resolver, tcp(3), &records(&browser_hello("other.org"), 9_000));
+        let quic = connection(Transport::Udp, 4, [198, 51, 100, 1]);
+        let packet = sent(&[7; 8], 0, crypto(0, &hello_with(&[names("video.com")]))).packet();
+        resolver.handle_heard(quic, Heard::Datagram(&packet), AT);
+        hear(&mut resolver, tcp(5), b"\0\0");
+        assert_eq!(
+            binds(&mut resolver),
+            [
+                (1, Some(0), true),
+                (2, Some(1), true),
+                (3, None, true),
+                (4, Some(0), true),
+                (5, None, true)
+            ]
+        );
+        let counts = Counts { opened: 5, by_host: 1, by_sni: 3, unnamed: 1, ..Counts::default() };
+        assert_eq!(resolver.counts(), counts);
+    }
+
+    #[test]
+    fn segments_come_in_any_order() {
+        let mut resolver = two_sites();
+        let stream = records(&browser_hello("video.com"), 9_000);
+        resolver.handle_heard(tcp(1), Heard::Opening, AT);
+        for offset in [1_400, 700, 0] {
+            let bytes = &stream[offset..stream.len().min(offset + 700)];
+            let heard = Heard::Stream { offset: offset as u32, bytes };
+            assert_eq!(binds(&mut resolver), []);
+            resolver.handle_heard(tcp(1), heard, AT);
+        }
+        assert_eq!(binds(&mut resolver), [(1, Some(0), true)]);
+    }
+
+    #[test]
+    fn the_address_decides_where_nothing_else_does_and_only_if_its_names_agree() {
+        let mut resolver = two_sites();
+        tell(&mut resolver, 1, "video.com", &[198, 51, 100, 1]);
+        resolver.handle_heard(tcp(1), Heard::Opening, AT);
+        assert_eq!(binds(&mut resolver), [(1, Some(0), false)], "until it speaks");
+        hear(&mut resolver, tcp(1), &records(&hello_with(&[]), 900));
+        assert_eq!(binds(&mut resolver), [(1, Some(0), true)]);
+        hear(&mut resolver, tcp(2), &records(&browser_hello("bulk.net"), 9_000));
+        assert_eq!(binds(&mut resolver), [(2, Some(0), false), (2, Some(1), true)], "SNI is more");
+        tell(&mut resolver, 1, "www.video.com", &[198, 51, 100, 1]);
+        hear(&mut resolver, tcp(3), b"SSH-2.0");
+        assert_eq!(binds(&mut resolver), [(3, Some(0), false), (3, Some(0), true)]);
+        tell(&mut resolver, 1, "other.org", &[198, 51, 100, 1]);
+        hear(&mut resolver, tcp(4), b"SSH-2.0");
+        assert_eq!(binds(&mut resolver), [(4, None, true)], "one of its names is nobody's");
+        let counts = Counts { opened: 4, by_sni: 1, by_dns: 2, unnamed: 1, ..Counts::default() };
+        assert_eq!(resolver.counts(), counts);
+    }
+
+    #[test]
+    fn the_outer_name_of_an_encrypted_hello_is_never_taken() {
+        let mut resolver = two_sites();
+        tell(&mut resolver, 65, "video.com", &service("bulk.net"));
+        let outer = records(&browser_hello("bulk.net"), 9_000);
+        hear(&mut resolver, connection(Transport::Tcp, 1, [192, 0, 2, 5]), &outer);
+        assert_eq!(binds(&mut resolver), [(1, Some(0), false), (1, Some(0), true)], "by the hint");
+        hear(&mut resolver, tcp(2), &outer);
+        assert_eq!(binds(&mut resolver), [(2, None, true)], "not at an address of video.com");
+        hear(&mut resolver, tcp(3), &records(&hello_with(&[names("bulk.net")]), 9_000));
+        assert_eq!(binds(&mut resolver), [(3, Some(1), true)], "without the extension it is true");
+        assert_eq!(resolver.counts().ech, 2);
+    }
+
+    #[test]
+    fn two_groups_on_one_quic_flow_are_mixed_for_good() {
+        let mut resolver = two_sites();
+        let quic = connection(Transport::Udp, 4, [198, 51, 100, 1]);
+        for (id, name, expected) in [
+            ([1; 8], "video.com", Some((4, Some(0), true))),
+            ([1; 8], "video.com", None),
+            ([2; 8], "www.video.com", None),
+            ([3; 8], "bulk.net", Some((4, None, true))),
+            ([4; 8], "video.com", None),
+        ] {
+            let packet = sent(&id, 0, crypto(0, &hello_with(&[names(name)]))).packet();
+            resolver.handle_heard(quic, Heard::Datagram(&packet), AT);
+            assert_eq!(binds(&mut resolver), Vec::from_iter(expected));
+        }
+        assert_eq!(resolver.counts().mixed, 1);
+        assert!(resolver.pending.is_empty());
+    }
+
+    #[test]
+    fn ports_that_are_used_again_begin_anew() {
+        let mut resolver = two_sites();
+        hear(&mut resolver, tcp(1), &records(&browser_hello("video.com"), 9_000));
+        let again = Connection { opened: 2, ..tcp(1) };
+        hear(&mut resolver, again, &records(&browser_hello("bulk.net"), 9_000));
+        assert_eq!(binds(&mut resolver), [(1, Some(0), true), (1, Some(1), true)]);
+        assert_eq!(resolver.connections.len(), 1);
+    }
+
+    #[test]
+    fn another_policy_binds_every_connection_anew() {
+        let mut resolver = two_sites();
+        tell(&mut resolver, 1, "video.com", &[198, 51, 100, 9]);
+        hear(&mut resolver, tcp(1), &records(&browser_hello("video.com"), 9_000));
+        hear(&mut resolver, tcp(2), &records(&browser_hello("new.org"), 9_000));
+        let by_dns = connection(Transport::Tcp, 3, [198, 51, 100, 9]);
+        resolver.handle_heard(by_dns, Heard::Opening, AT);
+        binds(&mut resolver);
+        resolver.handle_sites(sites(&[&["web:new.org"], &["app:x"], &["web:video.com"]]), AT);
+        assert_eq!(
+            binds(&mut resolver),
+            [(1, Some(2), true), (2, Some(0), true), (3, Some(2), false)]
+        );
+    }
+
+    #[test]
+    fn tables_are_bounded_and_what_never_ends_is_given_up() {
+        let mut resolver = two_sites();
+        let stream = records(&browser_hello("video.com"), 9_000);
+        let many = PENDING_MAX as u16 + 100;
+        for port in 0..many {
+            let heard = Heard::Stream { offset: 0, bytes: &stream[..100] };
+            resolver.handle_heard(tcp(port), heard, AT);
+            assert!(resolver.pending.len() <= PENDING_MAX);
+        }
+        assert_eq!(binds(&mut resolver).len(), 100, "the oldest");
+        resolver.handle_time(AT + Span::secs(9));
+        assert_eq!(resolver.counts().undecided, PENDING_MAX as u64);
+        resolver.handle_time(AT + PATIENCE);
+        assert_eq!((resolver.counts().undecided, resolver.pending.len()), (0, 0));
+        assert!(resolver.connections.values().all(|known| known.pending.is_none()));
+        let mut forgotten = 0;
+        for i in 0..CONNECTIONS_MAX as u32 + 10 {
+            let [_, a, b, c] = i.to_be_bytes();
+            let connection = connection(Transport::Tcp, 9, [10 + a, b, c, 1]);
+            resolver.handle_heard(connection, Heard::Opening, AT);
+            assert!(resolver.connections.len() <= CONNECTIONS_MAX);
+            while let Some(command) = resolver.poll_command() {
+                forgotten += u32::from(matches!(command, Command::Forget(_)));
+            }
+        }
+        assert_eq!(forgotten, u32::from(many) + 10);
+        assert_eq!(resolver.numbers.len(), CONNECTIONS_MAX);
+    }
+
+    proptest! {
+        /// Whatever is heard: no panic, tables agree, and every decided connection was told of.
+        #[test]
+        fn anything_may_be_heard(
+            events in vec((0_u16..6, 0_u8..5, 0_usize..3_000, vec(any::<u8>(), 0..40)), 0..60)
+        ) {
+            let mut resolver = two_sites();
+            let stream = records(&browser_hello("video.com"), 900);
+            let packet = sent(&[7; 8], 0, crypto(0, &browser_hello("bulk.net")[..900])).packet();
+            let mut at = AT;
+            for (port, kind, number, bytes) in events {
+                at = at + Span::millis(number as u64);
+                let offset = number.min(stream.len());
+                let transport = if kind > 2 { Transport::Udp } else { Transport::Tcp };
+                let connection = connection(transport, port, [198, 51, 100, 1]);
+                let connection = Connection { opened: u32::from(bytes.len() > 38), ..connection };
+                let part = &stream[offset..stream.len().min(offset + 700)];
+                let heard = match kind {
+                    0 => Heard::Opening,
+                    1 => Heard::Stream { offset: offset as u32, bytes: part },
+                    2 => Heard::Stream { offset: number as u32, bytes: &bytes },
+                    3 => Heard::Datagram(if number % 2 == 0 { &packet } else { &bytes }),
+                    _ => Heard::Dns(&bytes),
+                };
+                resolver.handle_heard(connection, heard, at);
+                resolver.handle_time(at);
+                prop_assert_eq!(resolver.numbers.len(), resolver.connections.len());
+                let pending = resolver.connections.iter().filter(|(_, known)| known.pending.is_some());
+                prop_assert!(pending.map(|(number, _)| number).eq(&resolver.pending));
+                while let Some(command) = resolver.poll_command() {
+                    let Command::Bind { number, group, .. } = command else { continue };
+                    if let Some(evidence) = resolver.evidence(number) {
+                        prop_assert!(evidence.group.is_none() || group.is_some());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Weeks of a market: synthetic loads, and what they come to by several rules.
+//!
+//! The paper does not give its loads: app usage by device and hour (its [6]), the noise of γ, and the
+//! second tier's traffic. These are made up: each device has a profile of uses that moves over the
+//! evening, a household has the mean of its devices (table I; gateway 4 is named twice there and 5
+//! never, so every fourth has the same), and γ rises over the evening with log-normal noise.
+
+use fairweir_core::market::agent::{Agent, AgentSpec};
+use fairweir_core::market::equilibrium::{Player, equilibrium};
+use fairweir_core::market::ledger::{Credits, close};
+use fairweir_core::market::optimum::{Household, optimum};
+use fairweir_core::market::rates::{Mode, Terms};
+use fairweir_core::market::scenario::posterior;
+use fairweir_core::market::spending::{Slot, plan};
+use fairweir_core::market::utility::{Kind, Utility};
+use fairweir_core::units::Rate;
+use fairweir_scenario::random::SplitMix64;
+
+/// Households of the link (§VI).
+pub(super) const HOMES: usize = 16;
+/// Half hours from 18:00 to midnight.
+pub(super) const DAY: usize = 12;
+pub(super) const SLOTS: usize = 7 * DAY;
+/// "After learning the scenario distribution for the simulation's first four days".
+pub(super) const LEARNED: usize = 4 * DAY;
+/// Credits of each household, and its equal share in Mbit/s: 160 credits in all.
+pub(super) const SHARE: f64 = 10.0;
+/// The cap of balances.
+const CAP: Credits = Credits::whole(32);
+/// The most that a plan of the market `float` has.
+const PEAK: f64 = 32.0;
+const FLOOR_PERCENT: u64 = 10;
+
+/// How households want.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Load {
+    /// Whether a slot has one use, drawn by its probability, or all of them by their parts.
+    pub(super) one_use: bool,
+    /// The standard deviation of log γ.
+    pub(super) noise: f64,
+}
+
+/// The loads that every rule is played with.
+pub(super) const LOADS: [Load; 6] = [
+    Load { one_use: false, noise: 0.25 },
+    Load { one_use: false, noise: 0.75 },
+    Load { one_use: false, noise: 1.5 },
+    Load { one_use: true, noise: 0.25 },
+    Load { one_use: true, noise: 0.75 },
+    Load { one_use: true, noise: 1.5 },
+];
+
+/// A week: what rates are worth, by household and slot.
+pub(super) struct Week {
+    utilities: Vec<Vec<Utility>>,
+}
+
+/// The rates of a week in Mbit/s, by household and slot.
+pub(super) type WeekRates = Vec<Vec<f64>>;
+
+/// What a household bids of what its agent says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Bids {
+    Times(f64),
+    AllIn,
+}
+
+impl Week {
+    pub(super) fn new(load: Load, seed: u64) -> Week {
+        let mut random = SplitMix64::new(seed);
+        let home = |i: usize| {
+            let devices = DEVICES[i % DEVICES.len()];
+            (0..SLOTS).map(|t| utility(load, &devices, t % DAY, &mut random)).collect()
+        };
+        Week { utilities: (0..HOMES).map(home).collect() }
+    }
+
+    /// What each household gets from rates, by slot.
+    pub(super) fn values(&self, rates: &WeekRates) -> Vec<Vec<f64>> {
+        let home = |(utilities, rates): (&Vec<Utility>, &Vec<f64>)| {
+            utilities.iter().zip(rates).map(|(u, &rate)| u.value(rate)).collect()
+        };
+        self.utilities.iter().zip(rates).map(home).collect()
+    }
+
+    /// An equal share of the link in every slot.
+    pub(super) fn equal(&self) -> WeekRates {
+        vec![vec![SHARE; SLOTS]; HOMES]
+    }
+
+    /// The paper's optimum: every future is known.
+    pub(super) fn optimum(&self) -> WeekRates {
+        let home = |utilities: &Vec<Utility>| Household {
+            balance: SHARE,
+            utilities: utilities.clone(),
+            copies: 1,
+        };
+        let homes: Vec<Household> = self.utilities.iter().map(home).collect();
+        match optimum(&homes, Some(CAP.as_f64())) {
+            Some(found) => found.spends,
+            None => vec![vec![f64::NAN; SLOTS]; HOMES],
+        }
+    }
+
+    /// Algorithms 1 and 2: every gateway knows its own future for a day, and estimates the others'
+    /// spends by four scenarios in which they all have one use.
+    pub(super) fn online(&self) -> WeekRates {
+        let mut balances = vec![Credits::nearest(SHARE); HOMES];
+        let mut beliefs = vec![vec![[0.25; 4]; DAY]; HOMES];
+        let mut rates = vec![Vec::new(); HOMES];
+        for t in 0..SLOTS {
+            let mut spends = Vec::with_capacity(HOMES);
+            let mut predicted = Vec::with_capacity(HOMES);
+            for i in 0..HOMES {
+                let own: Vec<Utility> =
+                    (0..DAY).map(|ahead| self.utilities[i][(t + ahead).min(SLOTS - 1)]).collect();
+                let receipts = Kind::ALL.map(|kind| receipts(&own, balances[i].as_f64(), kind));
+                let slot = |ahead: usize| {
+                    let belief = beliefs[i][(t + ahead) % DAY];
+                    let expected = (0..4).map(|k| belief[k] * receipts[k][ahead]).sum();
+                    Slot::plain(own[ahead], expected)
+                };
+                let slots: Vec<Slot> = (0..DAY).map(slot).collect();
+                let spend = plan(balances[i].as_f64(), Some(CAP.as_f64()), &slots)[0];
+                spends.push(Credits::nearest(spend).min(balances[i]));
+                predicted.push(receipts.map(|of| of[0]));
+            }
+            for (rates, spend) in rates.iter_mut().zip(&spends) {
+                rates.push(spend.as_f64());
+            }
+            let Ok(statements) = close(&balances, &spends, Some(CAP), t as u64) else {
+                return vec![vec![f64::NAN; SLOTS]; HOMES];
+            };
+            for (i, statement) in statements.iter().enumerate() {
+                let observed = statement.received.as_f64();
+                let known = &mut beliefs[i][t % DAY];
+                let updated = posterior(&known[..], observed, &predicted[i], 0.01);
+                known.copy_from_slice(&updated);
+                balances[i] = statement.closing;
+            }
+        }
+        rates
+    }
+
+    /// Agents that take published prices and know only their own past, with the rule `float`; those
+    /// of `liars` bid otherwise.
+    pub(super) fn agents(&self, liars: &[usize], bids: Bids) -> WeekRates {
+        let terms = terms();
+        let spec = AgentSpec {
+            day: DAY,
+            horizon: 2 * DAY,
+            cap: Some(CAP.as_f64()),
+            share: SHARE,
+            floor: terms.floor(HOMES).as_mbit_f64(),
+            peak: PEAK,
+        };
+        let mut agents = vec![Agent::new(spec); HOMES];
+        let mut balances = vec![Credits::nearest(SHARE); HOMES];
+        let mut rates = vec![Vec::new(); HOMES];
+        for t in 0..SLOTS {
+            let bid = |i: usize| {
+                let own = agents[i].bid(t as u64, balances[i], self.utilities[i][t]);
+                match bids {
+                    _ if !liars.contains(&i) => own,
+                    Bids::AllIn => balances[i],
+                    Bids::Times(factor) => Credits::nearest(own.as_f64() * factor).min(balances[i]),
+                }
+            };
+            let spends: Vec<Credits> = (0..HOMES).map(bid).collect();
+            let bought = terms.rates(&spends, &[Some(peak()); HOMES]);
+            let Ok(statements) = close(&balances, &spends, Some(CAP), t as u64) else {
+                return vec![vec![f64::NAN; SLOTS]; HOMES];
+            };
+            for (i, statement) in statements.iter().enumerate() {
+                agents[i].handle_closed(t as u64, bought.price, statement.received);
+                agents[i].handle_want(t as u64, self.utilities[i][t]);
+                balances[i] = statement.closing;
+                rates[i].push(bought.rates[i].as_mbit_f64());
+            }
+        }
+        rates
+    }
+
+    /// Best responses with the rule `float` when every household knows its future and all prices, and
+    /// the regret that is left.
+    pub(super) fn foresight(&self) -> (WeekRates, f64) {
+        let player = |utilities: &Vec<Utility>| Player {
+            balance: Credits::nearest(SHARE),
+            utilities: utilities.clone(),
+            peak: Some(peak()),
+        };
+        let players: Vec<Player> = self.utilities.iter().map(player).collect();
+        match equilibrium(&players, &terms(), Some(CAP), ROUNDS_MAX, REGRET) {
+            Ok(found) => {
+                let home =
+                    |i: usize| found.rates.iter().map(|slot| slot[i].as_mbit_f64()).collect();
+                ((0..HOMES).map(home).collect(), found.regret)
+            }
+            Err(_) => (vec![vec![f64::NAN; SLOTS]; HOMES], f64::NAN),
+        }
+    }
+}
+
+fn terms() -> Terms {
+    let capacity = Rate::mbit((SHARE * HOMES as f64) as u64);
+    Terms { mode: Mode::Float, capacity, floor_percent: FLOOR_PERCENT }
+}
+
+fn peak() -> Rate {
+    Rate::mbit(PEAK as u64)
+}
+
+/// What a gateway would receive in each slot of a day if all others had one use and all maximised
+/// the sum. They are n − 1 equal households with a γ of 1 ("falsely").
+fn receipts(own: &[Utility], balance: f64, kind: Kind) -> Vec<f64> {
+    let others = (HOMES - 1) as f64;
+    let all = SHARE * HOMES as f64;
+    let floor = 1e-3;
+    let balance = balance.clamp(floor, all - floor);
+    let homes = [
+        Household { balance, utilities: own.to_vec(), copies: 1 },
+        Household {
+            balance: (all - balance) / others,
+            utilities: vec![Utility::only(kind, 1.0); own.len()],
+            copies: HOMES - 1,
+        },
+    ];
+    // Each of the others spends the same, and a part of n − 1 of each is received.
+    match optimum(&homes, None) {
+        Some(found) => found.spends[1].clone(),
+        None => vec![SHARE / 2.0; own.len()],
+    }
+}
+
+/// A household's utility in a slot.
+fn utility(load: Load, devices: &[usize; 4], slot: usize, random: &mut SplitMix64) -> Utility {
+    let evening = slot as f64 / (DAY - 1) as f64;
+    let count: usize = devices.iter().sum();
+    let mut parts = [0.0; 4];
+    for (device, profile) in devices.iter().zip(&PROFILES) {
+        for (k, part) in parts.iter_mut().enumerate() {
+            let now = profile.0[k] + evening * (profile.1[k] - profile.0[k]);
+            *part += now * *device as f64 / count as f64;
+        }
+    }
+    let gamma = (0.8 + 0.4 * evening) * (load.noise * normal(random)).exp();
+    if !load.one_use {
+        return Utility { weights: parts.map(|part| gamma * part) };
+    }
+    let mut drawn = random.fraction() * parts.iter().sum::<f64>();
+    let chosen = Kind::ALL.into_iter().find(|&kind| {
+        drawn -= parts[kind as usize];
+        drawn < 0.0
+    });
+    Utility::only(chosen.unwrap_or(Kind::Web), gamma)
+}
+
+/// Standard normal, by Box and Muller.
+fn normal(random: &mut SplitMix64) -> f64 {
+    let radius = (-2.0 * (1.0 - random.fraction()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * random.fraction()).cos()
+}
+
+/// Table I: iPhones, Androids, Windows and Mac laptops.
+const DEVICES: [[usize; 4]; 4] = [[1, 1, 1, 1], [2, 0, 2, 1], [1, 1, 1, 2], [2, 0, 1, 1]];
+
+/// Parts of streaming, social, downloads and web at 18:00 and at midnight, by device.
+const PROFILES: [([f64; 4], [f64; 4]); 4] = [
+    ([0.2, 0.4, 0.1, 0.3], [0.4, 0.3, 0.1, 0.2]),
+    ([0.25, 0.3, 0.15, 0.3], [0.4, 0.25, 0.15, 0.2]),
+    ([0.2, 0.15, 0.25, 0.4], [0.35, 0.1, 0.35, 0.2]),
+    ([0.25, 0.2, 0.2, 0.35], [0.45, 0.1, 0.25, 0.2]),
+];
+
+/// Tests only see that it is computed.
+const ROUNDS_MAX: usize = if cfg!(test) { 2 } else { 20 };
+const REGRET: f64 = 0.02;

@@ -1,0 +1,298 @@
+//! `fairweir market`: the server of a market of credits between households.
+//!
+//! A service of [`fairweir_daemon`]: the operator's requests, status and metrics come by its sockets,
+//! and it closes slots at its deadlines. Gateways come by the network, to threads of
+//! `fairweir_market::server`. All of them hand their work to the one keeper of the journal.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use fairweir_config::text;
+use fairweir_core::market::ledger::Credits;
+use fairweir_core::market::rates::{Mode, Terms};
+use fairweir_core::units::{Rate, Span, Time};
+use fairweir_daemon::{
+    Access, Answer, Client, Error, Metrics, Peer, Service, Spec, StateDir, Watched,
+};
+use fairweir_linux::monotonic_now;
+use fairweir_market::api::{handle, now_s};
+use fairweir_market::book::{Book, Event, Rules};
+use fairweir_market::guarantees::{Guarantees, Leases, Unenforced};
+use fairweir_market::identity::{Authority, new_code};
+use fairweir_market::keeper::{Gone, Keeper, look};
+use fairweir_market::server::Server;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tracing::{info, warn};
+
+pub(crate) mod cli;
+
+use cli::{AskArgs, CodeArgs, InitArgs, MarketCommand, ServeArgs, VerifyArgs};
+
+/// The name of the instance.
+const NAME: &str = "market";
+
+/// How often it looks whether a slot is due, at least.
+const TICK: Span = Span::secs(1);
+
+/// Slots that are closed in one tick, after an outage.
+const CLOSES_MAX: usize = 100;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) fn run(command: &MarketCommand) -> anyhow::Result<()> {
+    match command {
+        MarketCommand::Init(args) => init(args),
+        MarketCommand::Serve(args) => serve(args),
+        MarketCommand::Code(args) => code(args),
+        MarketCommand::Status(args) => status(args),
+        MarketCommand::Verify(args) => verify(args),
+    }
+}
+
+fn init(args: &InitArgs) -> anyhow::Result<()> {
+    let usual = if args.slot >= 120 { 30 } else { 0 };
+    let rules = Rules {
+        terms: Terms { mode: Mode::Float, capacity: args.capacity, floor_percent: args.floor },
+        share: Credits::whole(args.share),
+        cap: Credits::whole(args.cap),
+        slot_s: args.slot,
+        close_before_s: args.close_before.unwrap_or(usual),
+        // Slots begin at round times, as :00 and :30.
+        epoch_s: (now_s() / args.slot.max(1) + 1) * args.slot,
+    };
+    let dir = StateDir::new(&args.state.state_dir);
+    let (keeper, _) = Keeper::start(dir.clone())?;
+    keeper.ask(move |session| session.apply(Event::Found(rules)))??;
+    Authority::open(&dir)?;
+    let path = dir.path_of(fairweir_market::identity::CERTIFICATE_FILE);
+    say(&format!("founded; gateways need {}", path.display()))
+}
+
+fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
+    let book = look(&StateDir::new(&args.state.state_dir))?;
+    let rules = book.rules()?;
+    let wanted = rules.share.as_micro() * book.gateways().len() as u64;
+    if book.credits() != wanted {
+        bail!("the balances sum to {} micro-credits, not {wanted}", book.credits());
+    }
+    say(&format!(
+        "valid: {} slots closed, {} gateways, {wanted} micro-credits, root {}",
+        book.open_slot(),
+        book.gateways().len(),
+        book.root()
+    ))
+}
+
+/// What the operator asks beyond status, reload, metrics and off.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+enum Request {
+    /// Answered by the code.
+    Code { contract: String, peak: Option<Rate>, hours: u64 },
+}
+
+fn code(args: &CodeArgs) -> anyhow::Result<()> {
+    let CodeArgs { contract, peak, hours, run_dir } = args;
+    let mut client = Client::connect(&run_dir.run_dir, NAME, Access::Change, PATIENCE)?;
+    let request = Request::Code { contract: contract.clone(), peak: *peak, hours: *hours };
+    let code: String = client.ask(&request)?;
+    say(&code)
+}
+
+fn status(args: &AskArgs) -> anyhow::Result<()> {
+    let mut client = Client::connect(&args.run_dir.run_dir, NAME, Access::Read, PATIENCE)?;
+    let status: Value = client.ask(&fairweir_daemon::Request::Status)?;
+    say(&serde_json::to_string_pretty(&status)?)
+}
+
+/// The server's whole life.
+fn serve(args: &ServeArgs) -> anyhow::Result<()> {
+    let spec = Spec {
+        name: NAME.to_owned(),
+        devices: Vec::new(),
+        run_dir: args.run_dir.run_dir.clone(),
+        admin_group: None,
+        user_group: args.user_group.group()?,
+        request_max: 64 << 10,
+        metrics: None,
+        until_stdin_closes: args.until_stdin_closes,
+        clock: monotonic_now,
+    };
+    fairweir_daemon::run(&spec, |_| -> anyhow::Result<Market> {
+        let dir = StateDir::new(&args.state.state_dir);
+        let (keeper, _) = Keeper::start(dir.clone())?;
+        keeper
+            .ask(|session| session.book().rules().map(drop))?
+            .context("`fairweir market init` founds a market")?;
+        let authority = Authority::open(&dir)?;
+        let tls = authority.server_config(&args.name)?;
+        let mut market = Market {
+            keeper: keeper.clone(),
+            guarantees: Box::new(Unenforced),
+            server: None,
+            tick_at: Time::ZERO,
+        };
+        // What ended while the server was away is closed before anybody can bid.
+        market.handle_tick(monotonic_now())?;
+        let handler = move |request| handle(request, &keeper, &authority);
+        let server = Server::start(args.listen, tls, Arc::new(handler));
+        let server = server.with_context(|| format!("cannot listen at {}", args.listen))?;
+        info!(address = %server.address(), "serving; {}", market.guarantees.describe());
+        market.server = Some(server);
+        Ok(market)
+    })
+}
+
+/// The server as a service.
+struct Market {
+    keeper: Keeper,
+    guarantees: Box<dyn Guarantees>,
+    server: Option<Server>,
+    tick_at: Time,
+}
+
+/// What closing the slots that are due came to.
+struct Due {
+    closed: usize,
+    leases: Option<Leases>,
+    /// Until the next is due.
+    wait_s: u64,
+}
+
+impl Market {
+    fn ask<T: Send + 'static>(
+        &self,
+        of: impl FnOnce(&Book) -> T + Send + 'static,
+    ) -> Result<T, Gone> {
+        self.keeper.ask(move |session| of(session.book()))
+    }
+
+    fn close_due(&self) -> Result<Result<Due, String>, Gone> {
+        self.keeper.ask(|session| {
+            let mut closed = 0;
+            loop {
+                let book = session.book();
+                let at = book.rules().map_err(|e| e.to_string())?.closes_s(book.open_slot());
+                let wait_s = at.saturating_sub(now_s());
+                if wait_s > 0 || closed == CLOSES_MAX {
+                    return Ok(Due { closed, leases: book.leases(), wait_s });
+                }
+                let event = book.closing().map_err(|e| e.to_string())?;
+                session.apply(event).map_err(|e| e.to_string())?;
+                closed += 1;
+            }
+        })
+    }
+}
+
+impl Service for Market {
+    type Request = Request;
+
+    fn access_for(request: &Request) -> Access {
+        match request {
+            Request::Code { .. } => Access::Change,
+        }
+    }
+
+    fn deadline(&self) -> Time {
+        self.tick_at
+    }
+
+    fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
+        let due = self.close_due().map_err(|gone| Error::Refused(gone.to_string()))?;
+        let due = due.map_err(Error::Refused)?;
+        if let (1.., Some(leases)) = (due.closed, &due.leases) {
+            info!(slot = leases.generation, gateways = leases.rates.len(), "closed");
+            if let Err(e) = self.guarantees.set(leases) {
+                warn!(slot = leases.generation, "the rates are not in force: {e}");
+            }
+        }
+        // The second in which a slot ends is not waited for in whole.
+        self.tick_at = now + if due.wait_s <= 1 { Span::millis(100) } else { TICK };
+        Ok(())
+    }
+
+    fn handle_request(
+        &mut self,
+        Request::Code { contract, peak, hours }: Request,
+        peer: Peer,
+        _: Time,
+        _: &mut fairweir_daemon::Progress<'_>,
+    ) -> Answer {
+        let code = match new_code() {
+            Ok(code) => code,
+            Err(e) => return Answer::error(e.to_string()),
+        };
+        let hash = fairweir_market::code_hash(&code);
+        let until_s = now_s().saturating_add(hours.saturating_mul(3_600));
+        info!(uid = peer.uid, contract, "code issued");
+        let event = Event::Code { hash, contract, peak, until_s };
+        match self.keeper.ask(|session| session.apply(event)) {
+            Ok(Ok(())) => Answer::value(&code),
+            Ok(Err(e)) => Answer::error(e.to_string()),
+            Err(gone) => Answer::error(gone.to_string()),
+        }
+    }
+
+    fn reload(
+        &mut self,
+        _: bool,
+        _: bool,
+        _: Time,
+        _: &mut fairweir_daemon::Progress<'_>,
+    ) -> Result<String, String> {
+        Ok("a market has no configuration file; its rules are in its journal".to_owned())
+    }
+
+    fn watched(&self) -> Watched {
+        Watched { files: Vec::new(), dirs: Vec::new() }
+    }
+
+    fn status(&mut self, _: Time) -> Answer {
+        let address = self.server.as_ref().map(|server| server.address().to_string());
+        let enforcement = self.guarantees.describe();
+        let value = self.ask(move |book| {
+            json!({
+                "address": address,
+                "enforcement": enforcement,
+                "rules": book.rules().ok(),
+                "open_slot": book.open_slot(),
+                "gateways": book.gateways().len(),
+                "credits_micro": book.credits(),
+                "last": book.closed().last(),
+            })
+        });
+        value.map_or_else(|gone| Answer::error(gone.to_string()), |value| Answer::value(&value))
+    }
+
+    fn metrics(&mut self, _: usize, _: Time) -> Result<String, String> {
+        let of = |book: &Book| {
+            let price = book.closed().last().map_or(0.0, |closed| closed.price.as_f64());
+            (book.gateways().len(), book.open_slot(), book.credits(), price)
+        };
+        let (gateways, slots, credits, price) = self.ask(of).map_err(|gone| gone.to_string())?;
+        let mut metrics = Metrics::default();
+        metrics.gauge("fairweir_market_gateways", "Gateways of the market.");
+        metrics.sample(&[], gateways);
+        metrics.gauge("fairweir_market_credits_micro", "Sum of all balances in micro-credits.");
+        metrics.sample(&[], credits);
+        metrics.gauge("fairweir_market_price", "Credits for each Mbit/s in the last slot.");
+        metrics.sample(&[], price);
+        metrics.counter("fairweir_market_slots", "Closed slots.");
+        metrics.sample(&[], slots);
+        Ok(metrics.finish())
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        self.server = None;
+        Ok(())
+    }
+}
+
+/// Writes to stdout.
+fn say(text: &str) -> anyhow::Result<()> {
+    Ok(writeln!(text::stdout(), "{text}")?)
+}

@@ -1,0 +1,262 @@
+//! `fairweir market serve` as a process: 1,000 households, and `kill -9` in the middle.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairweir_daemon::{Access, Request};
+use fairweir_market::client::{Client, ClientError};
+use fairweir_market::identity::Identity;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+mod common;
+use common::{FAIRWEIR, fairweir, note};
+
+/// A market whose server is killed and started again.
+struct Market {
+    dir: TempDir,
+    slot_s: u64,
+    process: Option<Child>,
+    address: SocketAddr,
+}
+
+impl Market {
+    fn found(slot_s: u64) -> Market {
+        let dir = tempfile::tempdir().unwrap();
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let market = Market { dir, slot_s, process: None, address };
+        let state = market.path("state");
+        let slot = market.slot_s.to_string();
+        let done = fairweir(&[
+            "market",
+            "init",
+            "--capacity",
+            "10gbit",
+            "--slot",
+            &slot,
+            "--state-dir",
+            &state,
+        ]);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        market
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn start(&mut self) {
+        let process = Command::new(FAIRWEIR)
+            .args(["market", "serve", "--until-stdin-closes"])
+            .args(["--listen", &self.address.to_string()])
+            .args(["--state-dir", &self.path("state"), "--run-dir", &self.path("run")])
+            .env("RUST_LOG", "warn")
+            .stdin(Stdio::piped())
+            .spawn();
+        self.process = Some(process.unwrap());
+        let begun = Instant::now();
+        while self.status().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "the server does not start");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn kill(&mut self) {
+        let mut process = self.process.take().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    fn ask<T: serde::de::DeserializeOwned>(&self, request: &impl serde::Serialize) -> Option<T> {
+        let run = self.path("run");
+        let patience = Duration::from_secs(10);
+        let client =
+            fairweir_daemon::Client::connect(Path::new(&run), "market", Access::Change, patience);
+        client.ok()?.ask(request).ok()
+    }
+
+    fn status(&self) -> Option<Value> {
+        self.ask(&Request::Status)
+    }
+
+    fn enrol(&self, contract: &str) -> (Client, String) {
+        let request =
+            json!({ "request": "code", "contract": contract, "peak": 50_000_000, "hours": 1 });
+        let code: String = self.ask(&request).unwrap();
+        let authority = fs::read(self.dir.path().join("state/ca.der")).unwrap();
+        let mut identity = Identity::generate().unwrap();
+        let client = |identity: &Identity| {
+            Client::new(self.address, "localhost", identity.client_config(&authority).unwrap())
+                .unwrap()
+        };
+        let name = client(&identity).enrol(&mut identity, &code).unwrap();
+        (client(&identity), name)
+    }
+
+    fn verify(&self) -> String {
+        let done = fairweir(&["market", "verify", "--state-dir", &self.path("state")]);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
+    }
+}
+
+impl Drop for Market {
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            self.kill();
+        }
+    }
+}
+
+fn bid(client: &Client, name: &str, slot: u64, sequence: u64) -> Result<Value, ClientError> {
+    let body = json!({ "spend": (1_000_000 + sequence).to_string(), "sequence": sequence });
+    client.ask("PUT", &format!("/v1/gateways/{name}/bids/{slot}"), Some(&body))
+}
+
+#[test]
+fn a_thousand_households_bid_and_every_slot_is_settled() {
+    let mut market = Market::found(3_600);
+    market.start();
+    let begun = Instant::now();
+    let mut homes = Vec::new();
+    for i in 0..1_000 {
+        homes.push(market.enrol(&format!("contract-{i}")));
+    }
+    note(&format!("1,000 enrolments in {:.1} s", begun.elapsed().as_secs_f64()));
+    let waits = Mutex::new(Vec::new());
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for part in homes.chunks(125) {
+            let waits = &waits;
+            scope.spawn(move || {
+                for (client, name) in part {
+                    let asked = Instant::now();
+                    bid(client, name, 1, 1).unwrap();
+                    waits.lock().unwrap().push(asked.elapsed());
+                }
+            });
+        }
+    });
+    let mut waits = waits.into_inner().unwrap();
+    waits.sort();
+    note(&format!(
+        "1,000 bids by 8 clients in {:.2} s, p50 {:?}, p99 {:?}",
+        begun.elapsed().as_secs_f64(),
+        waits[500],
+        waits[990]
+    ));
+    let status = market.status().unwrap();
+    assert_eq!(status["gateways"], 1_000);
+    assert_eq!(status["credits_micro"], 10_000_000_000_u64);
+    market.kill();
+    assert!(market.verify().contains("1000 gateways"));
+}
+
+/// Households bid without a pause while the server is killed at moments that fall anywhere. Every bid
+/// that was acknowledged is in a statement, as acknowledged; nothing else is.
+#[test]
+fn kill_9_loses_no_acknowledged_bid_and_no_closed_slot() {
+    const KILLS: usize = 12;
+    let mut market = Market::found(1);
+    market.start();
+    let homes: Vec<(Client, String)> = (0..4).map(|i| market.enrol(&format!("c{i}"))).collect();
+    let acknowledged: Mutex<BTreeMap<(usize, u64), u64>> = Mutex::new(BTreeMap::new());
+    let (stop, sequence) = (AtomicBool::new(false), AtomicU64::new(1));
+    let mut seen = Vec::new();
+    thread::scope(|scope| {
+        for (i, (client, name)) in homes.iter().enumerate() {
+            let (acknowledged, stop, sequence) = (&acknowledged, &stop, &sequence);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let Ok(clock) = client.ask("GET", "/v1/clock", None) else { continue };
+                    let slot = clock["open_slot"].as_u64().unwrap() + 1;
+                    let sequence = sequence.fetch_add(1, Ordering::Relaxed);
+                    match bid(client, name, slot, sequence) {
+                        Ok(_) => {
+                            acknowledged.lock().unwrap().insert((i, slot), sequence);
+                        }
+                        // It may be there or not: it does not count.
+                        Err(ClientError::Io(_)) => {
+                            acknowledged.lock().unwrap().remove(&(i, slot));
+                        }
+                        Err(ClientError::Refused { status: 409 | 422 | 503, .. }) => {}
+                        Err(e) => panic!("{e}"),
+                    }
+                }
+            });
+        }
+        for kill in 0..KILLS {
+            thread::sleep(Duration::from_millis(300 + 137 * kill as u64 % 700));
+            market.kill();
+            let verified = market.verify();
+            assert!(verified.contains("4 gateways, 40000000 micro-credits"), "{verified}");
+            market.start();
+            let statements = |(client, name): &(Client, String)| {
+                client.ask("GET", &format!("/v1/gateways/{name}/statements"), None).unwrap()
+            };
+            seen.push(homes.iter().map(statements).collect::<Vec<Value>>());
+        }
+        thread::sleep(Duration::from_secs(3));
+        stop.store(true, Ordering::Relaxed);
+    });
+    let mut compared = 0;
+    let acknowledged = acknowledged.into_inner().unwrap();
+    let last = |i: usize| {
+        let (client, name) = &homes[i];
+        client.ask("GET", &format!("/v1/gateways/{name}/statements"), None).unwrap()
+    };
+    for (i, _) in homes.iter().enumerate() {
+        let now = last(i);
+        let spent: BTreeMap<u64, String> = now["statements"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|s| {
+                (s["slot"].as_u64().unwrap(), s["statement"]["spent"].as_str().unwrap().to_owned())
+            })
+            .collect();
+        // What was closed before a kill is closed as it was.
+        for before in seen.iter().map(|all| &all[i]) {
+            for statement in before["statements"].as_array().unwrap() {
+                assert!(now["statements"].as_array().unwrap().contains(statement), "{statement}");
+            }
+        }
+        for ((_, slot), sequence) in acknowledged.iter().filter(|((home, _), _)| *home == i) {
+            let Some(spent) = spent.get(slot) else { continue };
+            assert_eq!(*spent, (1_000_000 + sequence).to_string(), "household {i}, slot {slot}");
+            compared += 1;
+        }
+    }
+    note(&format!("{KILLS} kills, {compared} acknowledged bids compared with their statements"));
+    assert!(compared >= 20, "{compared}");
+    market.kill();
+    market.verify();
+}
+
+#[test]
+fn a_market_is_founded_once_and_served_only_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let state = state.to_str().unwrap();
+    let run = dir.path().join("run");
+    let serve =
+        fairweir(&["market", "serve", "--state-dir", state, "--run-dir", run.to_str().unwrap()]);
+    let error = String::from_utf8_lossy(&serve.stderr).into_owned();
+    assert!(!serve.status.success() && error.contains("market init"), "{error}");
+    let init = || fairweir(&["market", "init", "--capacity", "160mbit", "--state-dir", state]);
+    assert!(init().status.success());
+    let again = String::from_utf8_lossy(&init().stderr).into_owned();
+    assert!(again.contains("was founded already"), "{again}");
+    let verify = fairweir(&["market", "verify", "--state-dir", state]);
+    assert!(
+        String::from_utf8_lossy(&verify.stdout).starts_with("valid: 0 slots closed, 0 gateways")
+    );
+}

@@ -1,0 +1,230 @@
+//! `web:` rules on real packets: sites that share an address are told apart by what their
+//! connections say of themselves.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::net::{SocketAddr, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+mod common;
+use common::stage::{Daemon, SERVERS, Stage, privileged};
+use common::web::{Fetch, Protocol, SERVER6, Web};
+use common::{note, two_of_three};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Until the control has found the capacity and the shares.
+const SETTLE: Duration = Duration::from_secs(8);
+const MEASURED: Duration = Duration::from_secs(8);
+
+const VIDEO: &str = "cdn.video.example.com";
+const BULK: &str = "bulk.example.net";
+
+fn configuration(control: &str, video: &str, bulk: &str) -> String {
+    format!(
+        "version = 1\n[host]\ncontrol = \"{control}\"\ncapacity = \"36mbit\"\n\
+         [[group]]\nname = \"video\"\nweight = 4\nmatch = [\"web:{video}\"]\n\
+         [[group]]\nname = \"bulk\"\nweight = 1\nmatch = [\"web:{bulk}\"]\n"
+    )
+}
+
+/// A daemon that knows two sites.
+fn start(control: &str) -> (Stage, Web, Daemon) {
+    let stage = Stage::new();
+    let web = Web::new(&stage, &[VIDEO, BULK, "other.example.org"]);
+    stage.configure(&configuration(control, "video.example.com", BULK));
+    let daemon = stage.start(&[]);
+    (stage, web, daemon)
+}
+
+fn received(group: &str, status: &Value) -> u64 {
+    let groups = status["groups"].as_array().unwrap();
+    groups.iter().find(|g| g["name"] == group).unwrap()["received_bytes"].as_u64().unwrap()
+}
+
+/// The evidence of each connection that receives, with its group.
+fn evidence(daemon: &Daemon) -> Vec<(String, Value)> {
+    let told = daemon.ask_json(&json!({ "request": "connections", "limit": 100 })).unwrap();
+    let of = |c: &Value| (c["group"].as_str().unwrap().to_owned(), c["evidence"].clone());
+    told["connections"].as_array().unwrap().iter().map(of).collect()
+}
+
+/// Two downloads of each site at one address share by weight, and the daemon's count of each group
+/// is what its clients have received.
+fn assert_shared(control: &str, protocol: Protocol, server: &str, reason: &str) {
+    let (stage, web, daemon) = start(control);
+    let fetch = |name| [(); 2].map(|()| web.download(&stage, protocol, server, name));
+    let (video, bulk) = (fetch(VIDEO), fetch(BULK));
+    thread::sleep(SETTLE);
+    let sum = |fetches: &[Fetch]| fetches.iter().map(Fetch::received).sum::<u64>();
+    let before = (sum(&video), sum(&bulk), daemon.status());
+    thread::sleep(MEASURED);
+    let after = (sum(&video), sum(&bulk), daemon.status());
+    let (fast, slow) = (after.0 - before.0, after.1 - before.1);
+    let ratio = fast as f64 / slow as f64;
+    let sites = &after.2["sites"];
+    assert!((3.6..=4.4).contains(&ratio), "{ratio:.2} with {protocol:?}\n{:#}", after.2);
+    for (group, clients) in [("video", fast), ("bulk", slow)] {
+        let counted = received(group, &after.2) - received(group, &before.2);
+        let part = counted as f64 / clients as f64;
+        assert!((1.0..1.15).contains(&part), "{group}: {part:.3} of what clients received");
+    }
+    let stray = received("default", &after.2) as f64 / (after.0 + after.1) as f64;
+    assert!(stray < 0.01, "{stray:.4} before the decision\n{sites}");
+    assert_eq!(sites[format!("by_{reason}")], 4, "{sites}");
+    assert!(["undecided", "mixed", "lost", "ech"].iter().all(|key| sites[*key] == 0), "{sites}");
+    if control != "fairweir" {
+        return; // Only that watches connections.
+    }
+    let evidence = evidence(&daemon);
+    assert_eq!(evidence.len(), 4, "{evidence:?}");
+    for (group, told) in evidence {
+        let name = if group == "video" { VIDEO } else { BULK };
+        assert_eq!(told, json!({ "reason": reason, "name": name }));
+    }
+}
+
+#[test]
+fn sites_of_one_address_share_by_weight_over_tls() {
+    if privileged() {
+        two_of_three(|| assert_shared("fairweir", Protocol::Tls(50), SERVERS[0], "sni"));
+    }
+}
+
+#[test]
+fn sites_of_one_address_share_by_weight_over_http_and_ipv6() {
+    if privileged() {
+        two_of_three(|| assert_shared("static", Protocol::Http, SERVER6, "host"));
+    }
+}
+
+#[test]
+fn sites_of_one_address_share_by_weight_over_quic() {
+    if privileged() {
+        two_of_three(|| assert_shared("static", Protocol::Quic, SERVERS[0], "sni"));
+    }
+}
+
+#[test]
+fn every_protocol_and_family_is_decided_and_a_reload_moves_open_connections() {
+    if !privileged() {
+        return;
+    }
+    let (stage, web, daemon) = start("fairweir");
+    let tls = Protocol::Tls(9_000);
+    let _fetches = [(tls, SERVER6), (Protocol::Quic, SERVER6), (Protocol::Http, SERVERS[1])]
+        .map(|(protocol, server)| web.download(&stage, protocol, server, VIDEO));
+    let _other = web.download(&stage, tls, SERVERS[0], "other.example.org");
+    daemon.wait_for("three of one site", PATIENCE, |status| {
+        status["groups"][0]["connections"] == 2 && status["sites"]["by_sni"] == 3
+    });
+    let status = daemon.status();
+    assert_eq!(status["sites"]["by_host"], 1);
+    assert_eq!(status["groups"][2]["connections"], 1, "other.example.org is nobody's");
+    let before = received("bulk", &status);
+    assert_eq!(before, 0, "{status}");
+    stage.configure(&configuration("fairweir", "unused.example.com", "example.com"));
+    assert!(stage.fairweir("reload --dev wan").status.success());
+    daemon.wait_for("the moved connections", PATIENCE, |status| {
+        status["groups"][1]["connections"] == 2 && status["groups"][0]["connections"] == 0
+    });
+    let told = evidence(&daemon);
+    let moved = told.iter().filter(|(group, _)| group == "bulk").count();
+    assert_eq!(moved, 2, "{told:?}");
+    // Also QUIC, which has no window.
+    let video = received("video", &daemon.status());
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(received("video", &daemon.status()), video);
+}
+
+/// Datagrams that look like QUIC Initial packets, from ever new ports, as fast as they can be sent.
+fn flood(stage: &Stage, span: Duration) -> u64 {
+    let mut datagram = vec![0xc3, 0, 0, 0, 1, 8];
+    datagram.extend([9; 8]);
+    datagram.extend([0, 0, 0x44, 0x9e]);
+    datagram.resize(1_200, 5);
+    let (begin, mut sent) = (Instant::now(), 0);
+    stage.at_home(|| {
+        while begin.elapsed() < span {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            for port in 443..453 {
+                sent += u64::from(socket.send_to(&datagram, (SERVERS[0], port)).is_ok());
+            }
+        }
+    });
+    sent
+}
+
+#[test]
+fn a_flood_of_beginnings_does_not_hold_the_daemon() {
+    if !privileged() {
+        return;
+    }
+    let (stage, web, daemon) = start("static");
+    let (sent, slowest) = thread::scope(|scope| {
+        let flood = scope.spawn(|| flood(&stage, Duration::from_secs(3)));
+        let mut slowest = Duration::ZERO;
+        while !flood.is_finished() {
+            let begin = Instant::now();
+            daemon.status();
+            slowest = slowest.max(begin.elapsed());
+            thread::sleep(Duration::from_millis(20));
+        }
+        (flood.join().unwrap(), slowest)
+    });
+    let sites = daemon.status()["sites"].clone();
+    note(&format!("{sent} beginnings in 3 s, slowest status {slowest:?}, {sites}"));
+    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+    let resident = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let resident = resident.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let resident: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(resident < 150_000, "{resident} kB");
+    let _fetch = web.download(&stage, Protocol::Tls(9_000), SERVERS[0], VIDEO);
+    daemon.wait_for("a decision", PATIENCE, |status| {
+        status["sites"]["by_sni"] == 1 && status["groups"][0]["rate_bps"].as_u64() > Some(1_000_000)
+    });
+}
+
+/// Answers one query at the internet's port 53 with `address`.
+fn resolve(stage: &Stage, name: &str, address: [u8; 4]) {
+    let server: SocketAddr = format!("{}:53", SERVERS[0]).parse().unwrap();
+    let socket = stage.at_internet(|| UdpSocket::bind(server).unwrap());
+    let client = stage.at_home(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+    let label = |label: &str| [&[label.len() as u8], label.as_bytes()].concat();
+    let mut query = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    query.extend(name.split('.').flat_map(label));
+    query.extend([0, 0, 1, 0, 1]);
+    client.send_to(&query, server).unwrap();
+    let mut buffer = [0; 512];
+    let (length, from) = socket.recv_from(&mut buffer).unwrap();
+    let mut answer = buffer[..length].to_vec();
+    answer[2..4].copy_from_slice(&[0x81, 0x80]);
+    answer[7] = 1;
+    answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+    answer.extend(address);
+    socket.send_to(&answer, from).unwrap();
+    client.recv(&mut buffer).unwrap();
+}
+
+#[test]
+fn the_dns_answer_decides_where_the_server_speaks_first() {
+    if !privileged() {
+        return;
+    }
+    let (stage, _web, daemon) = start("fairweir");
+    resolve(&stage, VIDEO, [10, 9, 0, 3]);
+    resolve(&stage, "shared.video.example.com", [10, 9, 0, 1]);
+    resolve(&stage, BULK, [10, 9, 0, 1]);
+    let _named = stage.download(SERVERS[1]);
+    let _shared = stage.download(SERVERS[0]);
+    daemon.wait_for("two connections", PATIENCE, |status| {
+        status["groups"][0]["connections"] == 1 && status["groups"][2]["connections"] == 1
+    });
+    let told = evidence(&daemon);
+    let video = told.iter().find(|(group, _)| group == "video").unwrap();
+    assert_eq!(video.1, json!({ "reason": "dns", "name": VIDEO }));
+    let default = told.iter().find(|(group, _)| group == "default").unwrap();
+    assert_eq!(default.1, Value::Null, "an address of two groups is no evidence");
+}

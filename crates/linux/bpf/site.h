@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Flows that are bound to classes one by one, and what user space hears of them so that it can bind
+ * them.
+ *
+ * A flow is known from the packet with which this host opens it: a SYN, a QUIC Initial packet, a DNS
+ * query. Until user space wants no more (`wanted`), what this host sends at its beginning is copied
+ * to the ring `heard`; of UDP only QUIC Initial packets, and DNS messages both ways. All names are
+ * read in user space. Where the ring is full, what does not fit is counted and lost: the flow stays
+ * in the default group, or in that which DNS gives.
+ *
+ * Cost: one look-up for each packet that arrives while the policy has sites; for what is sent only if
+ * it has payload or opens a connection.
+ */
+#pragma once
+
+#define QUIC_LONG 0x80
+#define QUIC_TYPE 0x30
+#define QUIC_VERSION_1 0x00000001u
+#define QUIC_VERSION_2 0x6b3343cfu
+#define QUIC_INITIAL_1 0x00
+#define QUIC_INITIAL_2 0x10
+#define PORT_DNS 53
+#define UDP_HEADER 8
+#define TLS_HANDSHAKE 22
+#define TCP_FLAG_SYN 0x02
+/* Chunks of a stream, or datagrams of a super-packet, that are copied of one packet. */
+#define PARTS_MAX 8
+
+/* The key of a packet's flow; `arrives` says which end is this host. */
+static __always_inline void flow_key(struct flow_key *key, const struct packet *p, int arrives)
+{
+	const __be32 *remote = arrives ? p->source : p->destination;
+	const __be32 *local = arrives ? p->destination : p->source;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		key->remote[i] = remote[i];
+		key->local[i] = local[i];
+	}
+	key->port_remote = arrives ? p->port_source : p->port_destination;
+	key->port_local = arrives ? p->port_destination : p->port_source;
+	key->family = p->family;
+	key->transport = p->transport;
+}
+
+/* Time comes from user space's heartbeat, so that no clock is read: it is 200 ms late at most. */
+static __always_inline int is_idle(const struct flow *flow, const struct config *cfg)
+{
+	return (__s64)(cfg->heartbeat_ns - flow->seen_ns) > FLOW_IDLE_NS;
+}
+
+/* A flow that is in use; UDP has no end, so what is silent for long is another flow. */
+static __always_inline struct flow *find_flow(const struct flow_key *key, const struct config *cfg)
+{
+	struct flow *flow = bpf_map_lookup_elem(&flows, key);
+
+	if (!flow || key->transport != IPPROTO_UDP)
+		return flow;
+	if (is_idle(flow, cfg))
+		return 0;
+	if (flow->seen_ns != cfg->heartbeat_ns)
+		flow->seen_ns = cfg->heartbeat_ns;
+	return flow;
+}
+
+/*
+ * Copies `size` bytes at `at` of the packet to the ring, behind what `heard_scratch` tells of them.
+ * The verifier looks at a function that is not static once, and not once for each way that leads to
+ * it: there are too many.
+ */
+__noinline int hear(struct __sk_buff *skb, __u32 kind, __u32 offset, __u32 at, __u32 size)
+{
+	struct counters *mine;
+	struct heard *heard;
+	__u32 zero = 0;
+
+	heard = bpf_map_lookup_elem(&heard_scratch, &zero);
+	if (!heard)
+		return 0;
+	if (size > HEARD_BYTES)
+		size = HEARD_BYTES;
+	heard->kind = kind;
+	heard->offset = offset;
+	heard->length = size;
+	if (size) {
+		/* The same number, in a form in which the verifier sees its bounds. */
+		size--;
+		asm volatile("" : "+r"(size));
+		size = (size & (HEARD_BYTES - 1)) + 1;
+		if (bpf_skb_load_bytes(skb, at, heard->bytes, size))
+			return 0;
+	}
+	if (!bpf_ringbuf_output(&heard_ring, heard, HEARD_HEADER + size, 0))
+		return 0;
+	mine = bpf_map_lookup_elem(&counters, &zero);
+	if (mine)
+		mine->unheard++;
+	return 0;
+}
+
+/* Where what is heard next is put together, with the key of the packet's flow. */
+static __always_inline struct heard *begin(const struct packet *p, int arrives)
+{
+	struct heard *heard;
+	__u32 zero = 0;
+
+	heard = bpf_map_lookup_elem(&heard_scratch, &zero);
+	if (heard)
+		flow_key(&heard->key, p, arrives);
+	return heard;
+}
+
+static __always_inline struct flow *open_flow(const struct flow_key *key, const struct config *cfg,
+					      __u32 opened, __u32 wanted)
+{
+	struct flow flow = { .seen_ns = cfg->heartbeat_ns, .opened = opened, .wanted = wanted };
+
+	bpf_map_update_elem(&flows, key, &flow, BPF_ANY);
+	return bpf_map_lookup_elem(&flows, key);
+}
+
+/* What a TCP stream may begin with that names a host. */
+static __always_inline int may_name(__u8 first)
+{
+	return first == TLS_HANDSHAKE || (first >= 'A' && first <= 'Z');
+}
+
+static __always_inline void hear_tcp(struct __sk_buff *skb, struct packet *p,
+				     const struct config *cfg)
+{
+	struct {
+		__be32 seq;
+		__be32 ack;
+		__u8 words;
+		__u8 flags;
+	} __attribute__((packed)) tcp;
+	__u32 at, offset, size;
+	struct heard *heard;
+	struct flow *flow;
+	__u8 first;
+	int opens;
+
+	if (load(skb, p->transport_at + 4, &tcp))
+		return;
+	at = p->transport_at + (tcp.words >> 4) * 4;
+	opens = (tcp.flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) == TCP_FLAG_SYN;
+	if (!opens && skb->len <= at)
+		return;
+	heard = begin(p, 0);
+	if (!heard)
+		return;
+	if (opens) {
+		heard->opened = bpf_ntohl(tcp.seq) + 1;
+		open_flow(&heard->key, cfg, heard->opened, 2 * STREAM_BYTES);
+		hear(skb, HEARD_OPENING, 0, at, 0);
+		return;
+	}
+	flow = find_flow(&heard->key, cfg);
+	if (!flow || !flow->wanted)
+		return;
+	heard->opened = flow->opened;
+	offset = bpf_ntohl(tcp.seq) - flow->opened;
+	if (offset >= STREAM_BYTES)
+		return;
+	if (!offset && (bpf_skb_load_bytes(skb, at, &first, 1) || !may_name(first))) {
+		flow->wanted = 0;
+		hear(skb, HEARD_STREAM, 0, at, 1);
+		return;
+	}
+	for (int i = 0; i < PARTS_MAX; i++) {
+		if (at >= skb->len || offset >= STREAM_BYTES || !flow->wanted)
+			break;
+		size = skb->len - at < HEARD_BYTES ? skb->len - at : HEARD_BYTES;
+		hear(skb, HEARD_STREAM, offset, at, size);
+		/* A stream that is sent again and again is not heard for ever. */
+		flow->wanted -= flow->wanted < size ? flow->wanted : size;
+		at += size;
+		offset += size;
+	}
+}
+
+/* Whether a datagram begins with a QUIC Initial packet. */
+static __always_inline int is_initial(const __u8 *first, __u32 version)
+{
+	__u8 type = *first & QUIC_TYPE;
+
+	if (!(*first & QUIC_LONG))
+		return 0;
+	return (version == QUIC_VERSION_1 && type == QUIC_INITIAL_1) ||
+	       (version == QUIC_VERSION_2 && type == QUIC_INITIAL_2);
+}
+
+static __always_inline void hear_quic(struct __sk_buff *skb, struct packet *p,
+				      const struct config *cfg)
+{
+	__u32 at = p->transport_at + UDP_HEADER, size = skb->gso_size;
+	struct heard *heard;
+	struct flow *flow;
+	struct {
+		__u8 first;
+		__be32 version;
+	} __attribute__((packed)) quic;
+
+	if (load(skb, at, &quic) || !is_initial(&quic.first, bpf_ntohl(quic.version)))
+		return;
+	heard = begin(p, 0);
+	if (!heard)
+		return;
+	flow = find_flow(&heard->key, cfg);
+	if (!flow)
+		flow = open_flow(&heard->key, cfg, bpf_ktime_get_ns(), INITIALS_MAX);
+	if (!flow)
+		return;
+	heard->opened = flow->opened;
+	if (!size)
+		size = skb->len - at;
+	for (int i = 0; i < PARTS_MAX; i++) {
+		if (at >= skb->len || !flow->wanted)
+			break;
+		if (size > skb->len - at)
+			size = skb->len - at;
+		hear(skb, HEARD_DATAGRAM, 0, at, size);
+		flow->wanted--;
+		at += size;
+	}
+}
+
+/* An answer is heard only if there is a query to it. */
+static __always_inline void hear_query(struct __sk_buff *skb, struct packet *p,
+				       const struct config *cfg)
+{
+	__u32 at = p->transport_at + UDP_HEADER;
+	struct heard *heard;
+	struct flow *flow;
+
+	heard = skb->len > at ? begin(p, 0) : 0;
+	if (!heard)
+		return;
+	flow = find_flow(&heard->key, cfg);
+	if (!flow)
+		flow = open_flow(&heard->key, cfg, 0, 0);
+	if (!flow || flow->wanted >= QUERIES_MAX)
+		return;
+	flow->wanted++;
+	heard->opened = flow->opened;
+	hear(skb, HEARD_DNS, 0, at, skb->len - at);
+}
+
+/* The rule and number of the flow to which the packet or connection belongs. */
+static __always_inline __u32 flow_rule(const struct packet *p, const struct config *cfg,
+				       __u64 *number)
+{
+	struct flow_key key = {};
+	struct flow *flow;
+
+	flow_key(&key, p, 1);
+	flow = find_flow(&key, cfg);
+	if (!flow)
+		return 0;
+	*number = flow->number;
+	return flow->rule;
+}
+
+/* As flow_rule, of a packet that arrives, whose key is in `heard_scratch`; its payload is at `at` if
+ * it is UDP. Not static: see `hear`. */
+__noinline __u32 arriving_rule(struct __sk_buff *skb, __u32 at)
+{
+	struct heard *heard;
+	struct config *cfg;
+	struct flow *flow;
+	__u32 zero = 0;
+
+	cfg = bpf_map_lookup_elem(&config, &zero);
+	heard = bpf_map_lookup_elem(&heard_scratch, &zero);
+	if (!cfg || !heard)
+		return 0;
+	flow = find_flow(&heard->key, cfg);
+	if (!flow)
+		return 0;
+	if (heard->key.transport == IPPROTO_UDP && heard->key.port_remote == bpf_htons(PORT_DNS) &&
+	    flow->wanted && skb->len > at) {
+		flow->wanted--;
+		heard->opened = flow->opened;
+		hear(skb, HEARD_DNS, 0, at, skb->len - at);
+	}
+	return flow->rule;
+}
+
+static __always_inline __u32 site_rule(struct __sk_buff *skb, struct packet *p)
+{
+	if (!p->has_ports || !begin(p, 1))
+		return 0;
+	return arriving_rule(skb, p->transport_at + UDP_HEADER);
+}
+
+SEC("tcx/egress")
+int fairweir_hear(struct __sk_buff *skb)
+{
+	struct config *cfg;
+	struct frame frame;
+	struct packet p;
+	__u32 key = 0;
+
+	cfg = bpf_map_lookup_elem(&config, &key);
+	if (!cfg || !(cfg->features & FEATURE_SITES))
+		return TC_ACT_UNSPEC;
+	if (!read_skb(skb, &frame, &p, cfg->l2_header) || !p.has_ports || p.is_fragment)
+		return TC_ACT_UNSPEC;
+	if (p.transport == IPPROTO_TCP)
+		hear_tcp(skb, &p, cfg);
+	else if (p.port_destination == bpf_htons(PORT_DNS))
+		hear_query(skb, &p, cfg);
+	else
+		hear_quic(skb, &p, cfg);
+	return TC_ACT_UNSPEC;
+}

@@ -1,0 +1,215 @@
+//! Flows that are bound to groups one by one: what is heard of them, and their entries in the table
+//! that classifier and window programs read (`bpf/site.h`).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fairweir_core::evidence::{Command, Connection, Flow, Heard};
+use fairweir_core::policy::Transport;
+use libbpf_rs::{MapCore, MapFlags, RingBuffer, RingBufferBuilder};
+
+use crate::Error;
+use crate::bpf::abi::{
+    FlowKey, FlowState, HEARD_DATAGRAM, HEARD_DNS, HEARD_OPENING, HEARD_STREAM, HeardHeader,
+    INITIALS_MAX, Plain,
+};
+use crate::bpf::{Programs, bpf_error, update};
+use crate::classify::rules;
+use crate::host::Host;
+
+/// The reader of the ring.
+pub(crate) struct Ear {
+    ring: RingBuffer<'static>,
+    /// The records that were read last, in the ring's order.
+    records: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Ear {
+    /// Reads what `programs` hear.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(crate) fn new(programs: &Programs) -> Result<Ear, Error> {
+        let attempted = "read the beginnings of connections";
+        let records = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+        let mut builder = RingBufferBuilder::new();
+        let writer = Arc::clone(&records);
+        let added = builder.add(&programs.maps.heard, move |record: &[u8]| {
+            writer.lock().unwrap_or_else(PoisonError::into_inner).push(record.to_vec());
+            0
+        });
+        added.map_err(|e| bpf_error(attempted, &e))?;
+        let ring = builder.build().map_err(|e| bpf_error(attempted, &e))?;
+        Ok(Ear { ring, records })
+    }
+
+    /// Reads at most [`HEARD_MAX`] records.
+    fn read(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let read = self.ring.consume_raw_n(HEARD_MAX);
+        if read < 0 {
+            let source = std::io::Error::from_raw_os_error(-read);
+            return Err(Error::refused("read the beginnings of connections", source));
+        }
+        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(std::mem::take(&mut *records))
+    }
+}
+
+impl Host {
+    /// Passes on what was heard of connections since the last call, in its order: at most
+    /// [`HEARD_MAX`] pieces. Nothing if the policy has no sites, or the kernel cannot hear.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn take_heard(&mut self, mut each: impl FnMut(Connection, Heard<'_>)) -> Result<(), Error> {
+        let Some(ear) = &self.ear else { return Ok(()) };
+        for record in ear.read()? {
+            if let Some((connection, heard)) = heard(&record) {
+                each(connection, heard);
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes readable when something was heard.
+    pub fn heard_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the ring owns the descriptor, and lives as long as the borrow of `self`.
+        self.ear.as_ref().map(|ear| unsafe { BorrowedFd::borrow_raw(ear.ring.epoll_fd()) })
+    }
+
+    /// Binds a connection to a group, or forgets it.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn bind(&mut self, command: &Command) -> Result<(), Error> {
+        bind(&self.programs, &self.slots, command)
+    }
+
+    /// Beginnings that were lost because they were more than the ring holds, since the start.
+    pub fn unheard(&self) -> u64 {
+        self.seen.unheard
+    }
+
+    /// By which evidence the connection `id` has its class, as last watched.
+    pub fn evidence_of(&self, id: u64) -> Option<u64> {
+        self.evidence.get(&id).copied()
+    }
+}
+
+/// `slots` are the classes of the policy's groups. A connection whose ports are in use again stays
+/// as it is.
+pub(crate) fn bind(programs: &Programs, slots: &[u16], command: &Command) -> Result<(), Error> {
+    let map = &programs.maps.flows;
+    let (connection, bound) = match *command {
+        Command::Forget(connection) => (connection, None),
+        Command::Bind { connection, group, number, is_final } => {
+            let rule = group.map_or(0, |group| rules::rule(group, slots[group]));
+            (connection, Some((rule, number, is_final)))
+        }
+    };
+    let key = key(&connection.flow);
+    let known = map.lookup(key.as_bytes(), MapFlags::ANY);
+    let known = known.map_err(|e| bpf_error("look up a flow", &e))?;
+    let known = known.and_then(|bytes| FlowState::from_bytes(&bytes));
+    let Some(known) = known.filter(|known| known.opened == connection.opened) else {
+        return Ok(());
+    };
+    let Some((rule, number, is_final)) = bound else {
+        return match map.delete(key.as_bytes()) {
+            Err(e) if e.kind() != libbpf_rs::ErrorKind::NotFound => {
+                Err(bpf_error("forget a flow", &e))
+            }
+            _ => Ok(()),
+        };
+    };
+    let wanted = match connection.flow.transport {
+        Transport::Tcp if is_final => 0,
+        // A client may open several connections from one port.
+        Transport::Udp if is_final => INITIALS_MAX,
+        _ => known.wanted,
+    };
+    let state = FlowState { number, rule, wanted, ..known };
+    update(map, key.as_bytes(), state.as_bytes())
+}
+
+fn heard(record: &[u8]) -> Option<(Connection, Heard<'_>)> {
+    let (header, bytes) = record.split_at_checked(size_of::<HeardHeader>())?;
+    let header = HeardHeader::from_bytes(header)?;
+    // A record is padded in the ring.
+    let bytes = bytes.get(..header.length as usize)?;
+    let heard = match header.kind {
+        HEARD_OPENING => Heard::Opening,
+        HEARD_STREAM => Heard::Stream { offset: header.offset, bytes },
+        HEARD_DATAGRAM => Heard::Datagram(bytes),
+        HEARD_DNS => Heard::Dns(bytes),
+        _ => return None,
+    };
+    let flow = flow(&header.key)?;
+    Some((Connection { flow, opened: header.opened }, heard))
+}
+
+fn key(flow: &Flow) -> FlowKey {
+    let octets = |address: IpAddr| match address {
+        IpAddr::V4(v4) => {
+            let mut octets = [0; 16];
+            octets[..4].copy_from_slice(&v4.octets());
+            octets
+        }
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    let family = if flow.remote.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let transport = match flow.transport {
+        Transport::Tcp => libc::IPPROTO_TCP,
+        Transport::Udp => libc::IPPROTO_UDP,
+    };
+    FlowKey {
+        remote: octets(flow.remote.ip()),
+        local: octets(flow.local.ip()),
+        port_remote: flow.remote.port().to_be_bytes(),
+        port_local: flow.local.port().to_be_bytes(),
+        family: family as u16,
+        transport: transport as u16,
+    }
+}
+
+fn flow(key: &FlowKey) -> Option<Flow> {
+    let address = |octets: [u8; 16]| -> Option<IpAddr> {
+        let [a, b, c, d, ..] = octets;
+        match i32::from(key.family) {
+            libc::AF_INET => Some(Ipv4Addr::new(a, b, c, d).into()),
+            libc::AF_INET6 => Some(Ipv6Addr::from(octets).into()),
+            _ => None,
+        }
+    };
+    let end = |octets, port| Some(SocketAddr::new(address(octets)?, u16::from_be_bytes(port)));
+    let transport = match i32::from(key.transport) {
+        libc::IPPROTO_TCP => Transport::Tcp,
+        libc::IPPROTO_UDP => Transport::Udp,
+        _ => return None,
+    };
+    let (local, remote) = (end(key.local, key.port_local)?, end(key.remote, key.port_remote)?);
+    Some(Flow { transport, local, remote })
+}
+
+/// A full ring has some 500 ClientHellos; more than are read at once wait for the next call.
+const HEARD_MAX: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_are_the_same_on_both_sides() {
+        for (transport, local, remote) in [
+            (Transport::Tcp, "192.0.2.1:5000", "198.51.100.7:443"),
+            (Transport::Udp, "[2001:db8::1]:5000", "[2001:db8::7]:443"),
+        ] {
+            let (local, remote) = (local.parse().unwrap(), remote.parse().unwrap());
+            let expected = Flow { transport, local, remote };
+            assert_eq!(flow(&key(&expected)), Some(expected));
+        }
+        let other = FlowKey { family: 1, ..FlowKey::default() };
+        assert_eq!(flow(&other), None);
+    }
+}

@@ -1,0 +1,221 @@
+//! Requests to operations, operations to answers.
+//!
+//! | request | body | who | answer |
+//! |---|---|---|---|
+//! | `GET /v1/clock` | | all | the time, the open slot, when its bids end, the rules |
+//! | `GET /v1/prices` | | a gateway | prices and roots of the last 48 slots; none below 8 gateways |
+//! | `POST /v1/enrolments` | `code`, `public_key` | who has a code | the gateway's name and certificate |
+//! | `PUT /v1/gateways/NAME/bids/SLOT` | `spend`, `sequence` | that gateway | what counts |
+//! | `GET /v1/gateways/NAME/statements` | | that gateway | balance and the last 48 statements |
+//! | `GET /v1/gateways/NAME/lease` | | that gateway | the rate of the last closed slot |
+//! | `POST /v1/leave` | | a gateway | that it left |
+//!
+//! Amounts are strings of micro-credits. Errors are `application/problem+json`.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fairweir_core::market::ledger::Credits;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::book::{Event, Refused};
+use crate::identity::Authority;
+use crate::keeper::{Keeper, Session};
+use crate::server::{Request, Response, problem};
+use crate::{code_hash, hex, sha256};
+
+/// Prices of smaller markets would tell what one household did.
+const PUBLISHED_FROM: usize = 8;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BidBody {
+    spend: Credits,
+    sequence: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EnrolBody {
+    code: String,
+    public_key: String,
+}
+
+/// The time, in seconds of Unix time.
+pub fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Answers a request.
+pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Response {
+    let path = request.path.clone();
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let done = match (request.method.as_str(), &parts[..]) {
+        ("GET", ["v1", "clock"]) => ask(keeper, clock),
+        ("POST", ["v1", "enrolments"]) => enrol(&request, keeper, authority),
+        ("GET", ["v1", "prices"]) => {
+            of_gateway(request, None, keeper, |session, _| Ok(prices(session)))
+        }
+        ("PUT", ["v1", "gateways", name, "bids", slot]) => {
+            let body = read::<BidBody>(&request.body);
+            let slot = slot
+                .parse::<u64>()
+                .map_err(|_| problem(422, "a slot is a whole number", Some("slot")));
+            match (body, slot) {
+                (Err(e), _) | (_, Err(e)) => Err(e),
+                (Ok(body), Ok(slot)) => {
+                    of_gateway(request, Some(name), keeper, move |session, name| {
+                        bid(session, name, slot, body)
+                    })
+                }
+            }
+        }
+        ("GET", ["v1", "gateways", name, "statements"]) => {
+            of_gateway(request, Some(name), keeper, statements)
+        }
+        ("GET", ["v1", "gateways", name, "lease"]) => {
+            of_gateway(request, Some(name), keeper, lease)
+        }
+        ("POST", ["v1", "leave"]) => of_gateway(request, None, keeper, |session, name| {
+            let event = Event::Leave { gateway: name.to_owned(), at_s: now_s() };
+            session.apply(event).map_err(|e| refused(&e))?;
+            Ok(json!({ "left": name }))
+        }),
+        _ => Err(problem(404, "there is no such resource or method", None)),
+    };
+    match done {
+        Ok(body) => Response { status: 200, body },
+        Err(response) => response,
+    }
+}
+
+type Done = Result<Value, Response>;
+
+fn ask(keeper: &Keeper, of: impl FnOnce(&mut Session<'_>) -> Done + Send + 'static) -> Done {
+    keeper.ask(of).unwrap_or_else(|gone| Err(problem(503, gone, None)))
+}
+
+/// What only a gateway may ask, and if it is named only that one.
+fn of_gateway(
+    request: Request,
+    name: Option<&str>,
+    keeper: &Keeper,
+    of: impl FnOnce(&mut Session<'_>, &str) -> Done + Send + 'static,
+) -> Done {
+    let Some(certificate) = request.certificate else {
+        return Err(problem(401, "a certificate of this market is needed", None));
+    };
+    let name = name.map(str::to_owned);
+    ask(keeper, move |session| {
+        let own = session.book().by_certificate(&certificate).map(|(g, _)| g.name.clone());
+        match own {
+            None => Err(problem(403, "the certificate is of no gateway of this market", None)),
+            Some(own) if name.is_some_and(|name| name != own) => {
+                Err(problem(403, "the certificate is of another gateway", Some("gateway")))
+            }
+            Some(own) => of(session, &own),
+        }
+    })
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Response> {
+    serde_json::from_slice(body).map_err(|e| problem(422, e, Some("body")))
+}
+
+fn refused(why: &Refused) -> Response {
+    let (status, field) = match why {
+        Refused::Closed { .. } => (409, Some("slot")),
+        Refused::TooFar { .. } => (422, Some("slot")),
+        Refused::Overspent { .. } => (422, Some("spend")),
+        Refused::Sequence { .. } => (409, Some("sequence")),
+        Refused::Code => (403, Some("code")),
+        Refused::NoGateway(_) => (404, Some("gateway")),
+        Refused::TooMany => (503, None),
+        Refused::Founded
+        | Refused::Rules(_)
+        | Refused::Text(_)
+        | Refused::Chain(_)
+        | Refused::Ledger(_) => (422, None),
+    };
+    let mut response = problem(status, why, field);
+    if let Refused::Closed { open, .. } = why {
+        response.body["kind"] = json!("slot_closed");
+        response.body["open_slot"] = json!(open);
+    }
+    response
+}
+
+fn clock(session: &mut Session<'_>) -> Done {
+    let book = session.book();
+    let rules = book.rules().map_err(|e| refused(&e))?;
+    let open = book.open_slot();
+    Ok(json!({
+        "now_s": now_s(),
+        "open_slot": open,
+        "open_until_s": rules.closes_s(open),
+        "gateways": book.gateways().len(),
+        "rules": rules,
+    }))
+}
+
+fn prices(session: &mut Session<'_>) -> Value {
+    let book = session.book();
+    match book.gateways().len() >= PUBLISHED_FROM {
+        true => json!({ "slots": book.closed().collect::<Vec<_>>() }),
+        false => json!({ "slots": [] }),
+    }
+}
+
+fn bid(session: &mut Session<'_>, name: &str, slot: u64, body: BidBody) -> Done {
+    let BidBody { spend, sequence } = body;
+    // Late by the server's clock, whether or not the slot was settled yet.
+    let book = session.book();
+    if slot == book.open_slot() && book.rules().is_ok_and(|rules| now_s() >= rules.closes_s(slot)) {
+        return Err(refused(&Refused::Closed { slot, open: slot + 1 }));
+    }
+    let event = Event::Bid { gateway: name.to_owned(), slot, spend, sequence };
+    session.apply(event).map_err(|e| refused(&e))?;
+    Ok(json!({ "slot": slot, "spend": spend, "sequence": sequence }))
+}
+
+fn statements(session: &mut Session<'_>, name: &str) -> Done {
+    let book = session.book();
+    let seat = book.gateways().iter().position(|g| g.name == name);
+    let seat = seat.ok_or_else(|| refused(&Refused::NoGateway(name.to_owned())))?;
+    let list: Vec<Value> = book.gateways()[seat]
+        .statements()
+        .map(|(slot, statement)| json!({ "slot": slot, "statement": statement }))
+        .collect();
+    Ok(json!({ "gateway": name, "balance": book.balances()[seat], "statements": list }))
+}
+
+fn lease(session: &mut Session<'_>, name: &str) -> Done {
+    let leases = session.book().leases();
+    let leases = leases.ok_or_else(|| problem(404, "no slot was closed yet", None))?;
+    let rate = leases.rates.iter().find(|(gateway, _)| gateway == name).map(|(_, rate)| *rate);
+    Ok(json!({
+        "slot": leases.generation,
+        "until_s": leases.until,
+        "rate_bps": rate.unwrap_or_default(),
+    }))
+}
+
+fn enrol(request: &Request, keeper: &Keeper, authority: &Authority) -> Done {
+    let EnrolBody { code, public_key } = read(&request.body)?;
+    let hash = code_hash(&code);
+    // Signing costs more than a look.
+    let known = hash.clone();
+    let has = keeper.ask(move |session| session.book().has_code(&known, now_s()));
+    if !has.map_err(|gone| problem(503, gone, None))? {
+        return Err(refused(&Refused::Code));
+    }
+    let der = authority.certify(&public_key).map_err(|e| problem(422, e, Some("public_key")))?;
+    let certificate = sha256(&der);
+    ask(keeper, move |session| {
+        let event = Event::Join { hash, certificate: certificate.clone(), at_s: now_s() };
+        session.apply(event).map_err(|e| refused(&e))?;
+        let name = session.book().by_certificate(&certificate).map(|(g, _)| g.name.clone());
+        Ok(json!({ "gateway": name, "certificate": hex(&der) }))
+    })
+}

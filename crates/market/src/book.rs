@@ -1,0 +1,525 @@
+//! Gateways, bids and slots: what may happen, and what it does.
+//!
+//! Method: everything that changes the book is an [`Event`]. [`Book::apply`] refuses an event or does
+//! it, and the same events lead to the same book, so a journal of events is the book. A closed slot
+//! carries the root of a hash chain over all statements since the market was founded; a journal whose
+//! events lead to another root is refused.
+//!
+//! Invariant: the balances sum to the share times the number of gateways, to the micro-credit.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use fairweir_core::market::ledger::{self, Credits, GATEWAYS_MAX, LedgerError, Statement};
+use fairweir_core::market::rates::Terms;
+use fairweir_core::units::Rate;
+use serde::{Deserialize, Serialize};
+
+use crate::guarantees::Leases;
+use crate::{hex, sha256};
+
+/// What a market is founded with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rules {
+    /// The link, and how spends become rates.
+    pub terms: Terms,
+    /// Credits per gateway.
+    pub share: Credits,
+    /// The largest balance.
+    pub cap: Credits,
+    /// The length of a slot, in seconds.
+    pub slot_s: u64,
+    /// Bids end so long before their slot begins, in seconds; below the slot's length.
+    pub close_before_s: u64,
+    /// When slot 0 begins, in seconds of Unix time.
+    pub epoch_s: u64,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Event {
+    /// The market began.
+    Found(Rules),
+    /// The operator issued a code, known by its hash, for a contract.
+    Code {
+        /// SHA-256 of the code.
+        hash: String,
+        /// What the operator calls the household.
+        contract: String,
+        /// Its plan's rate.
+        peak: Option<Rate>,
+        /// When the code ends, in seconds of Unix time.
+        until_s: u64,
+    },
+    /// A gateway joined with a code.
+    Join {
+        /// SHA-256 of the code.
+        hash: String,
+        /// SHA-256 of its certificate.
+        certificate: String,
+        /// In seconds of Unix time.
+        at_s: u64,
+    },
+    /// A gateway bid.
+    Bid {
+        /// Its pseudonym.
+        gateway: String,
+        /// For which slot.
+        slot: u64,
+        /// What it would pay.
+        spend: Credits,
+        /// The higher one counts.
+        sequence: u64,
+    },
+    /// A gateway left.
+    Leave {
+        /// Its pseudonym.
+        gateway: String,
+        /// In seconds of Unix time.
+        at_s: u64,
+    },
+    /// The bids of a slot ended and were settled.
+    Close {
+        /// Which slot.
+        slot: u64,
+        /// The hash chain's root after it.
+        root: String,
+    },
+}
+
+/// Why something is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The market has begun already, or has not.
+    #[error("the market was not founded, or was founded already")]
+    Founded,
+    /// Numbers that no market can have.
+    #[error("{0}")]
+    Rules(&'static str),
+    /// A code that is not open.
+    #[error("the code is unknown, used or expired")]
+    Code,
+    /// No such gateway.
+    #[error("there is no gateway `{0}`")]
+    NoGateway(String),
+    /// Bids for a slot that is settled.
+    #[error("slot {slot} is closed; the first open slot is {open}")]
+    Closed {
+        /// The slot of the bid.
+        slot: u64,
+        /// The first that is open.
+        open: u64,
+    },
+    /// Bids too far ahead.
+    #[error("slot {slot} is not open yet; the last open slot is {last}")]
+    TooFar {
+        /// The slot of the bid.
+        slot: u64,
+        /// The last that is open.
+        last: u64,
+    },
+    /// More than it has.
+    #[error("spend {spend} is above {most}")]
+    Overspent {
+        /// Of the bid.
+        spend: Credits,
+        /// Its balance, or the cap for a later slot.
+        most: Credits,
+    },
+    /// An older bid, or another one with the same number.
+    #[error("sequence {sequence} is not above {latest}")]
+    Sequence {
+        /// Of the bid.
+        sequence: u64,
+        /// The latest.
+        latest: u64,
+    },
+    /// The market is full, or there are too many codes.
+    #[error("too many gateways or codes")]
+    TooMany,
+    /// A text that is too long or empty.
+    #[error("`{0}` is empty or too long")]
+    Text(&'static str),
+    /// A slot other than the next is closed, or its root is another.
+    #[error("slot {0} does not follow, or its statements are not those that were kept")]
+    Chain(u64),
+    /// The ledger refuses the amounts.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+/// Slots for which bids are taken.
+pub const AHEAD: u64 = 48;
+
+/// Statements and prices of so many slots are kept.
+const KEPT: usize = 48;
+
+/// Open codes at most.
+const CODES_MAX: usize = 100_000;
+
+/// A contract is no longer, in bytes.
+const CONTRACT_MAX: usize = 64;
+
+/// How long it is known what a gateway had when it left, in seconds: 7 days.
+const LEFT_S: u64 = 7 * 86_400;
+
+/// A gateway's account.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gateway {
+    /// Its pseudonym.
+    pub name: String,
+    contract: String,
+    certificate: String,
+    peak: Option<Rate>,
+    bids: BTreeMap<u64, Bid>,
+    statements: VecDeque<(u64, Statement)>,
+    /// The rate of the last closed slot.
+    rate: Rate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Bid {
+    spend: Credits,
+    sequence: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Code {
+    contract: String,
+    peak: Option<Rate>,
+    until_s: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Left {
+    balance: Credits,
+    at_s: u64,
+}
+
+/// A closed slot, as it is published.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Closed {
+    /// Which.
+    pub slot: u64,
+    /// For each Mbit/s beyond the floor.
+    pub price: Credits,
+    /// The hash chain's root.
+    pub root: String,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Book {
+    rules: Option<Rules>,
+    /// By seat.
+    gateways: Vec<Gateway>,
+    /// By seat.
+    balances: Vec<Credits>,
+    codes: BTreeMap<String, Code>,
+    left: BTreeMap<String, Left>,
+    /// The first slot that is not closed.
+    open: u64,
+    closed: VecDeque<Closed>,
+    root: String,
+    names: u64,
+}
+
+impl Rules {
+    fn check(&self) -> Result<(), Refused> {
+        let slots = (1..=86_400).contains(&self.slot_s) && self.close_before_s < self.slot_s;
+        if !slots {
+            return Err(Refused::Rules(
+                "a slot is 1 to 86400 s long, and bids end within one slot of it",
+            ));
+        }
+        if self.share == Credits::ZERO || self.cap <= self.share {
+            return Err(Refused::Rules("the share must be positive and below the cap"));
+        }
+        if self.terms.floor_percent > 100 || self.terms.capacity == Rate::ZERO {
+            return Err(Refused::Rules("the floor is 0 to 100 %, and the capacity positive"));
+        }
+        Ok(())
+    }
+
+    /// When a slot begins, in seconds of Unix time.
+    pub fn begins_s(&self, slot: u64) -> u64 {
+        self.epoch_s.saturating_add(slot.saturating_mul(self.slot_s))
+    }
+
+    /// When its bids end.
+    pub fn closes_s(&self, slot: u64) -> u64 {
+        self.begins_s(slot).saturating_sub(self.close_before_s)
+    }
+}
+
+impl Book {
+    /// Does an event.
+    ///
+    /// # Errors
+    /// Why it is refused; then nothing has changed.
+    pub fn apply(&mut self, event: &Event) -> Result<(), Refused> {
+        match event {
+            Event::Found(rules) => {
+                if self.rules.is_some() {
+                    return Err(Refused::Founded);
+                }
+                rules.check()?;
+                self.rules = Some(rules.clone());
+                self.root = sha256(b"");
+                Ok(())
+            }
+            Event::Code { hash, contract, peak, until_s } => {
+                self.add_code(hash, contract, *peak, *until_s)
+            }
+            Event::Join { hash, certificate, at_s } => self.join(hash, certificate, *at_s),
+            Event::Bid { gateway, slot, spend, sequence } => {
+                self.bid(gateway, *slot, *spend, *sequence)
+            }
+            Event::Leave { gateway, at_s } => self.leave(gateway, *at_s),
+            Event::Close { slot, root } => self.close(*slot, root),
+        }
+    }
+
+    /// The rules.
+    ///
+    /// # Errors
+    /// If the market was not founded.
+    pub fn rules(&self) -> Result<&Rules, Refused> {
+        self.rules.as_ref().ok_or(Refused::Founded)
+    }
+
+    /// The first slot that is not closed.
+    pub fn open_slot(&self) -> u64 {
+        self.open
+    }
+
+    /// By seat.
+    pub fn gateways(&self) -> &[Gateway] {
+        &self.gateways
+    }
+
+    /// By seat.
+    pub fn balances(&self) -> &[Credits] {
+        &self.balances
+    }
+
+    /// The sum of all balances.
+    pub fn credits(&self) -> u64 {
+        self.balances.iter().map(|balance| balance.as_micro()).sum()
+    }
+
+    /// The last closed slots, oldest first.
+    pub fn closed(&self) -> impl Iterator<Item = &Closed> {
+        self.closed.iter()
+    }
+
+    /// The hash chain's root.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// A gateway and its balance by its certificate.
+    pub fn by_certificate(&self, certificate: &str) -> Option<(&Gateway, Credits)> {
+        let seat = self.gateways.iter().position(|g| g.certificate == certificate)?;
+        Some((&self.gateways[seat], self.balances[seat]))
+    }
+
+    /// Whether a code may still be used.
+    pub fn has_code(&self, hash: &str, now_s: u64) -> bool {
+        self.codes.get(hash).is_some_and(|code| now_s <= code.until_s)
+    }
+
+    /// The event that closes the first open slot.
+    ///
+    /// # Errors
+    /// If the market was not founded, or the ledger refuses the amounts.
+    pub fn closing(&self) -> Result<Event, Refused> {
+        self.rules()?;
+        let statements = self.settle()?;
+        Ok(Event::Close { slot: self.open, root: self.root_after(&statements) })
+    }
+
+    /// The rates of the last closed slot.
+    pub fn leases(&self) -> Option<Leases> {
+        let (rules, closed) = (self.rules.as_ref()?, self.closed.back()?);
+        let rates = self.gateways.iter().map(|g| (g.name.clone(), g.rate)).collect();
+        let until = rules.begins_s(closed.slot + 1);
+        Some(Leases { generation: closed.slot, until, rates })
+    }
+
+    fn seat(&self, gateway: &str) -> Result<usize, Refused> {
+        let seat = self.gateways.iter().position(|g| g.name == gateway);
+        seat.ok_or_else(|| Refused::NoGateway(gateway.chars().take(CONTRACT_MAX).collect()))
+    }
+
+    fn add_code(
+        &mut self,
+        hash: &str,
+        contract: &str,
+        peak: Option<Rate>,
+        until_s: u64,
+    ) -> Result<(), Refused> {
+        self.rules()?;
+        if contract.is_empty() || contract.len() > CONTRACT_MAX {
+            return Err(Refused::Text("contract"));
+        }
+        if self.codes.len() >= CODES_MAX || self.gateways.len() >= GATEWAYS_MAX {
+            return Err(Refused::TooMany);
+        }
+        let code = Code { contract: contract.to_owned(), peak, until_s };
+        self.codes.insert(hash.to_owned(), code);
+        Ok(())
+    }
+
+    /// Joins and leaves happen between two closes, so at the boundary of slots.
+    fn join(&mut self, hash: &str, certificate: &str, at_s: u64) -> Result<(), Refused> {
+        if !self.has_code(hash, at_s) || self.by_certificate(certificate).is_some() {
+            return Err(Refused::Code);
+        }
+        let Code { contract, peak, .. } = self.codes[hash].clone();
+        // A contract has one gateway: another one takes over the account.
+        if let Some(seat) = self.gateways.iter().position(|g| g.contract == contract) {
+            self.codes.remove(hash);
+            self.gateways[seat].certificate = certificate.to_owned();
+            self.gateways[seat].peak = peak;
+            return Ok(());
+        }
+        let Rules { share, cap, .. } = *self.rules()?;
+        self.left.retain(|_, left| at_s <= left.at_s.saturating_add(LEFT_S));
+        let had = self.left.get(&contract).map(|left| left.balance);
+        self.balances = ledger::join(&self.balances, share, had, Some(cap), self.open)?;
+        self.codes.remove(hash);
+        self.left.remove(&contract);
+        self.names += 1;
+        self.gateways.push(Gateway {
+            name: format!("gw-{}", self.names),
+            contract,
+            certificate: certificate.to_owned(),
+            peak,
+            bids: BTreeMap::new(),
+            statements: VecDeque::new(),
+            rate: Rate::ZERO,
+        });
+        Ok(())
+    }
+
+    fn leave(&mut self, gateway: &str, at_s: u64) -> Result<(), Refused> {
+        let seat = self.seat(gateway)?;
+        let Rules { share, cap, .. } = *self.rules()?;
+        let balance = self.balances[seat];
+        self.balances = ledger::leave(&self.balances, seat, share, Some(cap), self.open)?;
+        let gone = self.gateways.remove(seat);
+        self.left.insert(gone.contract, Left { balance, at_s });
+        Ok(())
+    }
+
+    fn bid(
+        &mut self,
+        gateway: &str,
+        slot: u64,
+        spend: Credits,
+        sequence: u64,
+    ) -> Result<(), Refused> {
+        let seat = self.seat(gateway)?;
+        let open = self.open;
+        if slot < open {
+            return Err(Refused::Closed { slot, open });
+        }
+        let last = open + AHEAD - 1;
+        if slot > last {
+            return Err(Refused::TooFar { slot, last });
+        }
+        let most = if slot == open { self.balances[seat] } else { self.rules()?.cap };
+        if spend > most {
+            return Err(Refused::Overspent { spend, most });
+        }
+        let bids = &mut self.gateways[seat].bids;
+        match bids.get(&slot) {
+            // The same once more is the same.
+            Some(bid) if bid.sequence == sequence && bid.spend == spend => {}
+            Some(bid) if bid.sequence >= sequence => {
+                return Err(Refused::Sequence { sequence, latest: bid.sequence });
+            }
+            _ => drop(bids.insert(slot, Bid { spend, sequence })),
+        }
+        Ok(())
+    }
+
+    fn spends(&self) -> Vec<Credits> {
+        let spend = |(gateway, balance): (&Gateway, &Credits)| {
+            gateway.bids.get(&self.open).map_or(Credits::ZERO, |bid| bid.spend.min(*balance))
+        };
+        self.gateways.iter().zip(&self.balances).map(spend).collect()
+    }
+
+    fn settle(&self) -> Result<Vec<Statement>, Refused> {
+        let cap = self.rules()?.cap;
+        Ok(ledger::close(&self.balances, &self.spends(), Some(cap), self.open)?)
+    }
+
+    fn root_after(&self, statements: &[Statement]) -> String {
+        let mut bytes = self.root.clone().into_bytes();
+        bytes.extend(self.open.to_le_bytes());
+        for (gateway, s) in self.gateways.iter().zip(statements) {
+            bytes.extend((gateway.name.len() as u64).to_le_bytes());
+            bytes.extend(gateway.name.as_bytes());
+            for amount in [s.opening, s.spent, s.received, s.closing] {
+                bytes.extend(amount.as_micro().to_le_bytes());
+            }
+            bytes.extend(s.moved.to_le_bytes());
+        }
+        hex(ring::digest::digest(&ring::digest::SHA256, &bytes).as_ref())
+    }
+
+    fn close(&mut self, slot: u64, root: &str) -> Result<(), Refused> {
+        let statements = self.settle()?;
+        if slot != self.open || self.root_after(&statements) != root {
+            return Err(Refused::Chain(slot));
+        }
+        let peaks: Vec<Option<Rate>> = self.gateways.iter().map(|g| g.peak).collect();
+        let rates = self.rules()?.terms.rates(&self.spends(), &peaks);
+        for (seat, gateway) in self.gateways.iter_mut().enumerate() {
+            gateway.bids.remove(&slot);
+            gateway.rate = rates.rates[seat];
+            gateway.statements.push_back((slot, statements[seat]));
+            keep_last(&mut gateway.statements, KEPT);
+            self.balances[seat] = statements[seat].closing;
+        }
+        self.closed.push_back(Closed {
+            slot,
+            price: Credits::nearest(rates.price),
+            root: root.to_owned(),
+        });
+        keep_last(&mut self.closed, KEPT);
+        self.root = root.to_owned();
+        self.open += 1;
+        let credits = self.rules()?.share.as_micro() * self.gateways.len() as u64;
+        assert_eq!(self.credits(), credits, "credits are conserved");
+        Ok(())
+    }
+}
+
+impl Gateway {
+    /// The statements of the last slots, oldest first.
+    pub fn statements(&self) -> impl Iterator<Item = &(u64, Statement)> {
+        self.statements.iter()
+    }
+
+    /// Its rate in the last closed slot.
+    pub fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// What it bids for a slot.
+    pub fn bid_for(&self, slot: u64) -> Option<Credits> {
+        self.bids.get(&slot).map(|bid| bid.spend)
+    }
+}
+
+/// Drops the oldest.
+fn keep_last<T>(list: &mut VecDeque<T>, most: usize) {
+    while list.len() > most {
+        list.pop_front();
+    }
+}

@@ -1,0 +1,210 @@
+//! The market's own certificate authority, and one certificate per gateway.
+//!
+//! A gateway enrols with a one-time code and a public key, and gets a certificate for it; possession
+//! of the key is proven by TLS from then on. The server knows a gateway by the hash of its
+//! certificate, so a certificate that was replaced or whose gateway left is worth nothing, although
+//! its signature is good.
+
+use std::sync::Arc;
+
+use fairweir_daemon::StateDir;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm,
+};
+use ring::rand::{SecureRandom, SystemRandom};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use crate::hex;
+
+/// What can go wrong with keys and certificates.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// A certificate cannot be made or read.
+    #[error("cannot make or read a certificate: {0}")]
+    Certificate(#[from] rcgen::Error),
+    /// TLS refuses a key or a certificate.
+    #[error("TLS refuses a key or certificate: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The verifier of clients cannot be built.
+    #[error("cannot verify clients: {0}")]
+    Verifier(#[from] rustls::server::VerifierBuilderError),
+    /// The state directory.
+    #[error(transparent)]
+    State(#[from] fairweir_daemon::Error),
+    /// Not a public key.
+    #[error("the public key must be a P-256 point of 65 bytes in hexadecimal digits")]
+    PublicKey,
+    /// No random numbers.
+    #[error("the kernel gives no random numbers")]
+    Random,
+}
+
+/// The authority of a market.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+}
+
+const KEY_FILE: &str = "ca-key.pem";
+/// Public: gateways pin it.
+pub const CERTIFICATE_FILE: &str = "ca.der";
+const FILE_SIZE_MAX: u64 = 64 << 10;
+
+impl Authority {
+    /// The authority in a state directory; made if there is none.
+    ///
+    /// # Errors
+    /// If its files cannot be read or written.
+    pub fn open(dir: &StateDir) -> Result<Authority, IdentityError> {
+        let key = dir.read(KEY_FILE, FILE_SIZE_MAX)?;
+        let certificate = dir.read(CERTIFICATE_FILE, FILE_SIZE_MAX)?;
+        if let (Some(key), Some(certificate)) = (key, certificate) {
+            let key = KeyPair::from_pem(&String::from_utf8_lossy(&key))?;
+            let issuer = Issuer::new(params_of_authority(), key);
+            return Ok(Authority { issuer, certificate: certificate.into() });
+        }
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let certificate = params_of_authority().self_signed(&key)?.der().clone();
+        dir.write(KEY_FILE, key.serialize_pem().as_bytes())?;
+        dir.write(CERTIFICATE_FILE, &certificate)?;
+        Ok(Authority { issuer: Issuer::new(params_of_authority(), key), certificate })
+    }
+
+    /// What gateways pin.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// A certificate for a gateway's public key, in DER.
+    ///
+    /// # Errors
+    /// If it is not a public key.
+    pub fn certify(&self, public_key: &str) -> Result<Vec<u8>, IdentityError> {
+        let point = unhex(public_key).filter(|p| p.len() == 65 && p[0] == 4);
+        let point = Point(point.ok_or(IdentityError::PublicKey)?);
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "fairweir gateway");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        Ok(params.signed_by(&point, &self.issuer)?.der().to_vec())
+    }
+
+    /// TLS of the server for a host name or address: clients may come without a certificate, to
+    /// enrol; one that they show must be of this authority.
+    ///
+    /// # Errors
+    /// If a key cannot be made.
+    pub fn server_config(&self, name: &str) -> Result<Arc<ServerConfig>, IdentityError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = CertificateParams::new([name.to_owned()])?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let certificate = params.signed_by(&key, &self.issuer)?.der().clone();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let roots = Arc::new(roots(&self.certificate)?);
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .allow_unauthenticated()
+            .build()?;
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![certificate], private_key(&key))?;
+        Ok(Arc::new(config))
+    }
+}
+
+/// A gateway's key, and its certificate once it has one.
+pub struct Identity {
+    key: KeyPair,
+    certificate: Option<Vec<u8>>,
+}
+
+impl Identity {
+    /// A new key.
+    ///
+    /// # Errors
+    /// If the kernel gives no random numbers.
+    pub fn generate() -> Result<Identity, IdentityError> {
+        Ok(Identity { key: KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?, certificate: None })
+    }
+
+    /// Its public key, as enrolment wants it.
+    pub fn public_key(&self) -> String {
+        hex(self.key.public_key_raw())
+    }
+
+    /// Takes the certificate that enrolment gave.
+    pub fn set_certificate(&mut self, der: Vec<u8>) {
+        self.certificate = Some(der);
+    }
+
+    /// TLS of the gateway to a market with this authority.
+    ///
+    /// # Errors
+    /// If the authority's certificate or its own cannot be used.
+    pub fn client_config(&self, authority: &[u8]) -> Result<Arc<ClientConfig>, IdentityError> {
+        let roots = roots(&CertificateDer::from(authority.to_vec()))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(roots);
+        let config = match &self.certificate {
+            None => builder.with_no_client_auth(),
+            Some(der) => {
+                let chain = vec![CertificateDer::from(der.clone())];
+                builder.with_client_auth_cert(chain, private_key(&self.key))?
+            }
+        };
+        Ok(Arc::new(config))
+    }
+}
+
+/// A one-time code: 128 random bits.
+///
+/// # Errors
+/// If the kernel gives no random numbers.
+pub fn new_code() -> Result<String, IdentityError> {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| IdentityError::Random)?;
+    Ok(hex(&bytes))
+}
+
+fn params_of_authority() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.distinguished_name.push(DnType::CommonName, "fairweir market");
+    params
+}
+
+fn roots(authority: &CertificateDer<'static>) -> Result<RootCertStore, rustls::Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.clone())?;
+    Ok(roots)
+}
+
+fn private_key(key: &KeyPair) -> PrivateKeyDer<'static> {
+    PrivatePkcs8KeyDer::from(key.serialize_der()).into()
+}
+
+/// The bytes of hexadecimal digits.
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> =
+        text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
+    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+/// A public key as TLS has it.
+struct Point(Vec<u8>);
+
+impl PublicKeyData for Point {
+    fn der_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &PKCS_ECDSA_P256_SHA256
+    }
+}

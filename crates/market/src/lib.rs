@@ -1,0 +1,43 @@
+//! The credit market's server: the ledger of the households of a link, kept in a journal, and the API
+//! by which their gateways bid.
+//!
+//! | module | its job |
+//! |---|---|
+//! | [`book`] | gateways, bids, slots: what may happen, and what it does (pure) |
+//! | [`keeper`] | one thread that writes what happens to the journal before it is answered |
+//! | [`identity`] | the market's own certificate authority, and one certificate per gateway |
+//! | [`server`] | HTTP over mutual TLS, bounded in every direction |
+//! | [`api`] | requests to operations, operations to answers |
+//! | [`client`] | the gateway's end |
+//! | [`guarantees`] | where the rates of a slot go |
+//!
+//! The arithmetic is `fairweir_core::market`.
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod book;
+pub mod client;
+pub mod guarantees;
+pub mod identity;
+pub mod keeper;
+pub mod server;
+
+use std::fmt::Write as _;
+
+/// Bytes as hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The SHA-256 of some bytes, as hexadecimal digits.
+fn sha256(bytes: &[u8]) -> String {
+    hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
+}
+
+/// What is kept of a one-time code.
+pub fn code_hash(code: &str) -> String {
+    sha256(code.as_bytes())
+}

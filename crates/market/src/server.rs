@@ -1,0 +1,306 @@
+//! HTTP over mutual TLS, bounded in every direction.
+//!
+//! One request per connection: gateways ask a few times per slot. A connection has a thread, at most
+//! [`CONNECTIONS_MAX`] at a time; one more is closed at once. It has [`PATIENCE`] for everything, the
+//! handshake included, so a client that sends nothing, or a byte at a time, holds a thread no longer.
+//! Of HTTP/1.1 it knows a request line, `content-length`, and nothing else: no chunks, no pipelines.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use serde_json::Value;
+use tracing::debug;
+
+use crate::sha256;
+
+/// Connections at a time.
+pub const CONNECTIONS_MAX: usize = 256;
+
+/// How long a connection may take.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Request line and headers, in bytes.
+const HEAD_MAX: usize = 8 << 10;
+
+/// A body, in bytes.
+const BODY_MAX: usize = 16 << 10;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// `GET`, `PUT`, `POST`.
+    pub method: String,
+    /// Without a query.
+    pub path: String,
+    /// At most [`BODY_MAX`].
+    pub body: Vec<u8>,
+    /// SHA-256 of the client's certificate, if it showed one.
+    pub certificate: Option<String>,
+}
+
+/// A response.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Response {
+    /// The status.
+    pub status: u16,
+    /// JSON; a problem from 400 on.
+    pub body: Value,
+}
+
+/// Answers requests.
+pub type Handler = dyn Fn(Request) -> Response + Send + Sync;
+
+/// A listening server; it ends when this drops.
+pub struct Server {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+}
+
+impl Server {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn start(
+        address: SocketAddr,
+        tls: Arc<ServerConfig>,
+        handler: Arc<Handler>,
+    ) -> io::Result<Server> {
+        let listener = TcpListener::bind(address)?;
+        let server = Server { address: listener.local_addr()?, stop: Arc::default() };
+        let stop = Arc::clone(&server.stop);
+        let open = Arc::new(AtomicUsize::new(0));
+        let accept = move || {
+            for stream in listener.incoming() {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                match stream {
+                    Ok(stream) => admit(stream, &open, &tls, &handler),
+                    // Without file descriptors accepting fails at once, again and again.
+                    Err(_) => thread::sleep(Duration::from_millis(10)),
+                }
+            }
+        };
+        thread::Builder::new().name("market-accept".to_owned()).spawn(accept)?;
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // Wakes the listener.
+        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
+    }
+}
+
+/// One of the connections at a time; counted while it lives.
+struct Slot(Arc<AtomicUsize>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn admit(
+    stream: TcpStream,
+    open: &Arc<AtomicUsize>,
+    tls: &Arc<ServerConfig>,
+    handler: &Arc<Handler>,
+) {
+    let count = open.fetch_add(1, Ordering::Relaxed);
+    let slot = Slot(Arc::clone(open));
+    if count >= CONNECTIONS_MAX {
+        return;
+    }
+    let (tls, handler) = (Arc::clone(tls), Arc::clone(handler));
+    let serve = move || {
+        let _slot = slot;
+        if let Err(e) = serve(stream, tls, &*handler) {
+            debug!("a connection ended: {e}");
+        }
+    };
+    let _ = thread::Builder::new().name("market-client".to_owned()).spawn(serve);
+}
+
+fn serve(stream: TcpStream, tls: Arc<ServerConfig>, handler: &Handler) -> io::Result<()> {
+    // Else the end of a short answer waits for an acknowledgement of its beginning.
+    stream.set_nodelay(true)?;
+    let stream = Hurried { stream, until: Instant::now() + PATIENCE };
+    let connection = ServerConnection::new(tls).map_err(io::Error::other)?;
+    let mut stream = StreamOwned::new(connection, stream);
+    let response = match read(&mut stream) {
+        Ok((method, path, body)) => {
+            let shown = stream.conn.peer_certificates().and_then(|chain| chain.first());
+            let certificate = shown.map(|certificate| sha256(certificate));
+            handler(Request { method, path, body, certificate })
+        }
+        Err(Unread::Io(e)) => return Err(e),
+        Err(Unread::Bad(status, why)) => problem(status, why, None),
+    };
+    write(&mut stream, &response)
+}
+
+/// Why a request was not read.
+enum Unread {
+    Io(io::Error),
+    Bad(u16, &'static str),
+}
+
+impl From<io::Error> for Unread {
+    fn from(e: io::Error) -> Unread {
+        Unread::Io(e)
+    }
+}
+
+fn read(stream: &mut impl Read) -> Result<(String, String, Vec<u8>), Unread> {
+    let mut bytes = Vec::new();
+    let mut part = [0; 2_048];
+    let end = loop {
+        let end = bytes.windows(4).position(|w| w == b"\r\n\r\n");
+        if let Some(end) = end.filter(|&end| end <= HEAD_MAX) {
+            break end + 4;
+        }
+        if bytes.len() > HEAD_MAX {
+            return Err(Unread::Bad(431, "the headers are too long"));
+        }
+        let count = stream.read(&mut part)?;
+        if count == 0 {
+            return Err(Unread::Io(io::ErrorKind::UnexpectedEof.into()));
+        }
+        bytes.extend(&part[..count]);
+    };
+    let (method, path, length) =
+        head(&bytes[..end]).map_err(|(status, why)| Unread::Bad(status, why))?;
+    let mut body = bytes.split_off(end);
+    if body.len() > length {
+        return Err(Unread::Bad(400, "more than one request on a connection"));
+    }
+    let read = body.len();
+    body.resize(length, 0);
+    stream.read_exact(&mut body[read..])?;
+    Ok((method, path, body))
+}
+
+/// Method, path and the length of the body.
+fn head(bytes: &[u8]) -> Result<(String, String, usize), (u16, &'static str)> {
+    let text = std::str::from_utf8(bytes).map_err(|_| (400, "the headers are not text"))?;
+    let mut lines = text.split("\r\n");
+    let mut words = lines.next().unwrap_or_default().split(' ');
+    let (Some(method), Some(path), Some("HTTP/1.1"), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err((400, "not a request of HTTP/1.1"));
+    };
+    let mut length = None;
+    for line in lines.take_while(|line| !line.is_empty()) {
+        let Some((name, value)) = line.split_once(':') else { return Err((400, "not a header")) };
+        if name.eq_ignore_ascii_case("transfer-encoding") {
+            return Err((411, "a body needs content-length"));
+        }
+        if name.eq_ignore_ascii_case("content-length") {
+            let digits = value.trim().bytes().all(|byte| byte.is_ascii_digit());
+            let number = value.trim().parse::<usize>().ok().filter(|_| digits && length.is_none());
+            length = Some(number.ok_or((400, "content-length is invalid"))?);
+        }
+    }
+    match length.unwrap_or(0) {
+        length if length > BODY_MAX => Err((413, "the body is longer than 16384 bytes")),
+        length => Ok((method.to_owned(), path.to_owned(), length)),
+    }
+}
+
+fn write(stream: &mut impl Write, response: &Response) -> io::Result<()> {
+    let body = response.body.to_string();
+    let kind = if response.status < 400 { "application/json" } else { "application/problem+json" };
+    let text = format!(
+        "HTTP/1.1 {} -\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        response.status,
+        body.len()
+    );
+    stream.write_all(text.as_bytes())?;
+    stream.flush()
+}
+
+/// An answer that says what is wrong.
+pub(crate) fn problem(status: u16, title: impl ToString, field: Option<&str>) -> Response {
+    let body = serde_json::json!({ "status": status, "title": title.to_string(), "field": field });
+    Response { status, body }
+}
+
+/// A stream on which everything has to be done until an instant.
+pub(crate) struct Hurried {
+    pub(crate) stream: TcpStream,
+    pub(crate) until: Instant,
+}
+
+impl Hurried {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Hurried {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(into)
+    }
+}
+
+impl Write for Hurried {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_read_or_refused() {
+        let ok = head(b"PUT /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\n");
+        assert_eq!(ok, Ok(("PUT".to_owned(), "/v1/x".to_owned(), 12)));
+        for (text, status) in [
+            ("GET / HTTP/1.0\r\n\r\n", 400),
+            ("GET  / HTTP/1.1\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\nx\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\ncontent-length: -1\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\ncontent-length: +1\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\ncontent-length: 1073741824\r\n\r\n", 413),
+            ("GET / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n", 411),
+            ("\r\n\r\n", 400),
+        ] {
+            assert_eq!(head(text.as_bytes()).unwrap_err().0, status, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_body_beyond_its_length_and_endless_headers_are_refused() {
+        let mut two: &[u8] = b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n";
+        assert!(matches!(read(&mut two), Err(Unread::Bad(400, _))));
+        let mut endless = io::repeat(b'x');
+        assert!(matches!(read(&mut endless), Err(Unread::Bad(431, _))));
+        let mut cut: &[u8] = b"GET / HTTP/1.1\r\ncontent-length: 5\r\n\r\nab";
+        assert!(matches!(read(&mut cut), Err(Unread::Io(_))));
+    }
+}

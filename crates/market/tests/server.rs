@@ -1,0 +1,240 @@
+//! A market on loopback: gateways enrol, bid and read over mutual TLS, and others try what they must
+//! not do.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fairweir_core::market::ledger::Credits;
+use fairweir_core::market::rates::{Mode, Terms};
+use fairweir_core::units::Rate;
+use fairweir_daemon::StateDir;
+use fairweir_market::api::{handle, now_s};
+use fairweir_market::book::{Event, Rules};
+use fairweir_market::client::{Client, ClientError};
+use fairweir_market::code_hash;
+use fairweir_market::identity::{Authority, Identity, new_code};
+use fairweir_market::keeper::Keeper;
+use fairweir_market::server::{CONNECTIONS_MAX, Server};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+struct Market {
+    dir: TempDir,
+    keeper: Keeper,
+    server: Server,
+    authority: Vec<u8>,
+}
+
+impl Market {
+    fn start() -> Market {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::new(&dir.path().join("state"));
+        let (keeper, _) = Keeper::start(state.clone()).unwrap();
+        let rules = Rules {
+            terms: Terms { mode: Mode::Float, capacity: Rate::mbit(40), floor_percent: 10 },
+            share: Credits::whole(10),
+            cap: Credits::whole(32),
+            slot_s: 1_800,
+            close_before_s: 30,
+            epoch_s: now_s() + 3_600,
+        };
+        keeper.ask(|session| session.apply(Event::Found(rules))).unwrap().unwrap();
+        let authority = Authority::open(&state).unwrap();
+        let certificate = authority.certificate().to_vec();
+        let tls = authority.server_config("localhost").unwrap();
+        let asked = keeper.clone();
+        let handler = move |request| handle(request, &asked, &authority);
+        let server = Server::start("127.0.0.1:0".parse().unwrap(), tls, Arc::new(handler)).unwrap();
+        Market { dir, keeper, server, authority: certificate }
+    }
+
+    fn code(&self, contract: &str) -> String {
+        let (code, contract) = (new_code().unwrap(), contract.to_owned());
+        let event =
+            Event::Code { hash: code_hash(&code), contract, peak: None, until_s: now_s() + 60 };
+        self.keeper.ask(|session| session.apply(event)).unwrap().unwrap();
+        code
+    }
+
+    fn client(&self, identity: &Identity) -> Client {
+        let tls = identity.client_config(&self.authority).unwrap();
+        Client::new(self.server.address(), "localhost", tls).unwrap()
+    }
+
+    fn enrol(&self, contract: &str) -> (Client, String) {
+        let mut identity = Identity::generate().unwrap();
+        let name = self.client(&identity).enrol(&mut identity, &self.code(contract)).unwrap();
+        (self.client(&identity), name)
+    }
+
+    fn close(&self) {
+        let closed = self.keeper.ask(|session| {
+            let event = session.book().closing().unwrap();
+            session.apply(event)
+        });
+        closed.unwrap().unwrap();
+    }
+
+    fn credits(&self) -> u64 {
+        self.keeper.ask(|session| session.book().credits()).unwrap()
+    }
+}
+
+fn status(done: Result<Value, ClientError>) -> u16 {
+    match done {
+        Ok(_) => 200,
+        Err(ClientError::Refused { status, title }) => {
+            assert!(!title.is_empty());
+            status
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn bid(client: &Client, name: &str, slot: u64, body: &Value) -> u16 {
+    status(client.ask("PUT", &format!("/v1/gateways/{name}/bids/{slot}"), Some(body)))
+}
+
+#[test]
+fn gateways_enrol_bid_and_read_what_it_came_to() {
+    let market = Market::start();
+    let homes: Vec<(Client, String)> = (0..4).map(|i| market.enrol(&format!("c{i}"))).collect();
+    let spends = [10, 4, 0, 2];
+    for ((client, name), spend) in homes.iter().zip(spends) {
+        let body = json!({ "spend": Credits::whole(spend), "sequence": 1 });
+        assert_eq!(bid(client, name, 0, &body), 200);
+        // Once more is no other bid.
+        assert_eq!(bid(client, name, 0, &body), 200);
+    }
+    market.close();
+    // The worked numbers.
+    let after = ["2000001", "10000000", "15333333", "12666666"];
+    for ((client, name), balance) in homes.iter().zip(after) {
+        let path = format!("/v1/gateways/{name}/statements");
+        let statements = client.ask("GET", &path, None).unwrap();
+        assert_eq!(statements["balance"], balance);
+        assert_eq!(statements["statements"][0]["statement"]["closing"], balance);
+    }
+    // 4 Mbit/s evenly, 36 by 10 : 4 : 0 : 2.
+    let lease = |i: usize| {
+        let (client, name) = &homes[i];
+        client.ask("GET", &format!("/v1/gateways/{name}/lease"), None).unwrap()["rate_bps"]
+            .as_u64()
+            .unwrap()
+    };
+    assert_eq!(
+        [lease(0), lease(1), lease(2), lease(3)],
+        [23_500_000, 10_000_000, 1_000_000, 5_500_000]
+    );
+    // A late bid is told which slot is open.
+    let late = homes[0].0.ask(
+        "PUT",
+        &format!("/v1/gateways/{}/bids/0", homes[0].1),
+        Some(&json!({ "spend": "1", "sequence": 9 })),
+    );
+    assert_eq!(status(late), 409);
+    assert_eq!(homes[0].0.ask("GET", "/v1/clock", None).unwrap()["open_slot"], 1);
+    // Prices of a small market would tell what one did.
+    assert_eq!(homes[0].0.ask("GET", "/v1/prices", None).unwrap()["slots"], json!([]));
+    // Who leaves is known no more, and the others hold their credits.
+    assert_eq!(status(homes[3].0.ask("POST", "/v1/leave", None)), 200);
+    assert_eq!(status(homes[3].0.ask("POST", "/v1/leave", None)), 403);
+    assert_eq!(market.credits(), 30_000_000);
+    assert!(market.dir.path().join("state/market.journal").exists());
+}
+
+#[test]
+fn strangers_others_and_absurd_bids_change_nothing() {
+    let market = Market::start();
+    let (client, name) = market.enrol("c");
+    let (other, _) = market.enrol("d");
+    let body = json!({ "spend": "1000000", "sequence": 5 });
+    assert_eq!(bid(&client, &name, 0, &body), 200);
+    let before = market.keeper.ask(|session| session.book().clone()).unwrap();
+    // Another gateway's name; no certificate.
+    assert_eq!(bid(&other, &name, 0, &body), 403);
+    let nobody = market.client(&Identity::generate().unwrap());
+    assert_eq!(bid(&nobody, &name, 0, &body), 401);
+    assert_eq!(status(nobody.ask("GET", "/v1/prices", None)), 401);
+    // A certificate of another market does not get through TLS.
+    let foreign = Market::start();
+    let mut identity = Identity::generate().unwrap();
+    foreign.client(&identity).enrol(&mut identity, &foreign.code("c")).unwrap();
+    let answer = market.client(&identity).ask("GET", "/v1/prices", None);
+    assert!(matches!(answer, Err(ClientError::Io(_))), "{answer:?}");
+    // A code works once, and a wrong one not at all.
+    let code = market.code("e");
+    let mut third = Identity::generate().unwrap();
+    let enrol = |body: Value| status(nobody.ask("POST", "/v1/enrolments", Some(&body)));
+    assert_eq!(enrol(json!({ "code": "0".repeat(32), "public_key": third.public_key() })), 403);
+    assert_eq!(enrol(json!({ "code": code, "public_key": "04" })), 422);
+    let (replaced, _) = market.enrol("f");
+    assert_eq!(status(replaced.ask("GET", "/v1/prices", None)), 200);
+    let newer = market.code("f");
+    market.client(&third).enrol(&mut third, &newer).unwrap();
+    assert_eq!(enrol(json!({ "code": newer, "public_key": third.public_key() })), 403);
+    // The gateway that the contract had before.
+    assert_eq!(status(replaced.ask("GET", "/v1/prices", None)), 403);
+    // Bids.
+    for (slot, body, wanted) in [
+        (0, json!({ "spend": "999", "sequence": 4 }), 409),
+        (0, json!({ "spend": "999", "sequence": 5 }), 409),
+        (0, json!({ "spend": "10000001", "sequence": 6 }), 422),
+        (1, json!({ "spend": "32000001", "sequence": 6 }), 422),
+        (48, json!({ "spend": "1", "sequence": 6 }), 422),
+        (u64::MAX, json!({ "spend": "1", "sequence": 6 }), 422),
+        (1, json!({ "spend": "-1", "sequence": 6 }), 422),
+        (1, json!({ "spend": "NaN", "sequence": 6 }), 422),
+        (1, json!({ "spend": "9223372036854775808", "sequence": 6 }), 422),
+        (1, json!({ "spend": 1, "sequence": 6 }), 422),
+        (1, json!({ "spend": "1", "sequence": -1 }), 422),
+        (1, json!({ "spend": "1", "sequence": 6, "more": 1 }), 422),
+        (1, json!([]), 422),
+    ] {
+        assert_eq!(bid(&client, &name, slot, &body), wanted, "{slot} {body}");
+    }
+    for path in
+        ["/", "/v1/gateways/'; DROP TABLE bid;--/bids/1", "/v1/gateways/%00/bids/x", "/v2/clock"]
+    {
+        let code = status(client.ask("PUT", &path.replace(' ', "+"), Some(&body)));
+        assert!([403, 404, 422].contains(&code), "{path} {code}");
+    }
+    let after = market.keeper.ask(|session| session.book().clone()).unwrap();
+    assert_eq!(after.gateways()[0], before.gateways()[0]);
+    assert_eq!(after.root(), before.root());
+}
+
+#[test]
+fn clients_that_send_too_much_or_nothing_do_not_keep_others_out() {
+    let market = Market::start();
+    let (client, _) = market.enrol("c");
+    for (text, wanted) in [
+        (format!("GET /v1/clock HTTP/1.1\r\nx: {}\r\n\r\n", "a".repeat(9_000)), 431),
+        ("PUT /v1/clock HTTP/1.1\r\ncontent-length: 1000000000\r\n\r\n".to_owned(), 413),
+        ("no http\r\n\r\n".to_owned(), 400),
+    ] {
+        let (status, body) = client.exchange(text.as_bytes()).unwrap();
+        assert_eq!(status, wanted);
+        assert!(serde_json::from_slice::<Value>(&body).is_ok());
+    }
+    // As many connections that say nothing as there may be: they end after the server's patience.
+    let silent: Vec<TcpStream> = (0..CONNECTIONS_MAX)
+        .map(|_| TcpStream::connect(market.server.address()).unwrap())
+        .collect();
+    let begun = Instant::now();
+    while client.ask("GET", "/v1/clock", None).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    // What is no TLS is cut off.
+    let mut plain = TcpStream::connect(market.server.address()).unwrap();
+    plain.write_all(b"GET /v1/clock HTTP/1.1\r\n\r\n").unwrap();
+    plain.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"));
+    drop(silent);
+}
