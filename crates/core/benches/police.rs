@@ -147,6 +147,7 @@ impl Run {
             self.at += gap * u64::from(draw.pause);
             let arrival = Arrival {
                 leaf: draw.leaf.into(),
+                flow: draw.leaf.into(),
                 size: Bytes::new(draw.size.into()),
                 can_be_marked: false,
             };
@@ -181,6 +182,7 @@ fn fill<S: Subject>(subject: &mut S, load: &Load, run: &mut Run) {
             let now = Time::from_nanos(begin + (i / 12) as u64 * WINDOW);
             let arrival = Arrival {
                 leaf: i % load.queues,
+                flow: (i % load.queues) as u32,
                 size: Bytes::new(if i % 12 == 11 { 1_500 } else { 20_000 }),
                 can_be_marked: false,
             };

@@ -53,8 +53,8 @@ fn evidence(daemon: &Daemon) -> Vec<(String, Value)> {
 
 /// Two downloads of each site at one address share by weight, and the daemon's count of each group
 /// is what its clients have received.
-fn assert_shared(control: &str, protocol: Protocol, server: &str, reason: &str) {
-    let (stage, web, daemon) = start(control);
+fn assert_shared(protocol: Protocol, server: &str, reason: &str) {
+    let (stage, web, daemon) = start("static");
     let fetch = |name| [(); 2].map(|()| web.download(&stage, protocol, server, name));
     let (video, bulk) = (fetch(VIDEO), fetch(BULK));
     thread::sleep(SETTLE);
@@ -75,35 +75,26 @@ fn assert_shared(control: &str, protocol: Protocol, server: &str, reason: &str) 
     assert!(stray < 0.01, "{stray:.4} before the decision\n{sites}");
     assert_eq!(sites[format!("by_{reason}")], 4, "{sites}");
     assert!(["undecided", "mixed", "lost", "ech"].iter().all(|key| sites[*key] == 0), "{sites}");
-    if control != "fairweir" {
-        return; // Only that watches connections.
-    }
-    let evidence = evidence(&daemon);
-    assert_eq!(evidence.len(), 4, "{evidence:?}");
-    for (group, told) in evidence {
-        let name = if group == "video" { VIDEO } else { BULK };
-        assert_eq!(told, json!({ "reason": reason, "name": name }));
-    }
 }
 
 #[test]
 fn sites_of_one_address_share_by_weight_over_tls() {
     if privileged() {
-        two_of_three(|| assert_shared("fairweir", Protocol::Tls(50), SERVERS[0], "sni"));
+        two_of_three(|| assert_shared(Protocol::Tls(50), SERVERS[0], "sni"));
     }
 }
 
 #[test]
 fn sites_of_one_address_share_by_weight_over_http_and_ipv6() {
     if privileged() {
-        two_of_three(|| assert_shared("static", Protocol::Http, SERVER6, "host"));
+        two_of_three(|| assert_shared(Protocol::Http, SERVER6, "host"));
     }
 }
 
 #[test]
 fn sites_of_one_address_share_by_weight_over_quic() {
     if privileged() {
-        two_of_three(|| assert_shared("static", Protocol::Quic, SERVERS[0], "sni"));
+        two_of_three(|| assert_shared(Protocol::Quic, SERVERS[0], "sni"));
     }
 }
 
@@ -123,8 +114,11 @@ fn every_protocol_and_family_is_decided_and_a_reload_moves_open_connections() {
     let status = daemon.status();
     assert_eq!(status["sites"]["by_host"], 1);
     assert_eq!(status["groups"][2]["connections"], 1, "other.example.org is nobody's");
-    let before = received("bulk", &status);
-    assert_eq!(before, 0, "{status}");
+    assert_eq!(received("bulk", &status), 0, "{status}");
+    for reason in ["sni", "host"] {
+        let told = ("video".to_owned(), json!({ "reason": reason, "name": VIDEO }));
+        assert!(evidence(&daemon).contains(&told), "{told:?}");
+    }
     stage.configure(&configuration("fairweir", "unused.example.com", "example.com"));
     assert!(stage.fairweir("reload --dev wan").status.success());
     daemon.wait_for("the moved connections", PATIENCE, |status| {

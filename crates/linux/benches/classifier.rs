@@ -14,7 +14,8 @@ use std::os::fd::AsRawFd;
 use std::thread::sleep;
 use std::time::Duration;
 
-use fairweir_core::policy::{Group, Policy};
+use fairweir_core::evidence::Flow;
+use fairweir_core::policy::{Group, Policy, Transport};
 use fairweir_core::share::Weight;
 use fairweir_core::units::Span;
 use fairweir_linux::netns::Netns;
@@ -47,12 +48,13 @@ fn table() -> u64 {
         .map(|i| format!("ip:{}.{}.{}.0/24", 11 + i / 8_192, (i / 32) % 256, (i % 32) * 8))
         .chain(["ip:203.0.113.0/24".to_owned()])
         .collect();
-    let cases: [(&str, &[String]); 8] = [
+    let cases: [(&str, &[String]); 9] = [
         ("nothing", &[]),
         ("address", &["ip:203.0.113.0/24".to_owned()]),
         ("20,000 prefixes", &many),
         ("port", &["port:tcp/443".to_owned()]),
         ("application", &app),
+        ("site", &["web:example.com".to_owned()]),
         ("all of these", &[&many[..], &["local-port:1".to_owned()], &app].concat()),
         ("nothing, and packets are timed", &[]),
         ("application, and packets are timed", &app),
@@ -68,6 +70,11 @@ fn table() -> u64 {
         if name.ends_with("timed") {
             trial.time_packets().unwrap();
         }
+    }
+    let (local, remote) = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
+    let flow = Flow { transport: Transport::Tcp, local, remote };
+    for trial in &trials {
+        trial.bind(&flow, 0).unwrap();
     }
     let mut next = Segment::next(&stream, &server);
     // Two packets that are more than a second apart tell the period of the server's clock.
@@ -89,7 +96,7 @@ fn table() -> u64 {
         assert!(verdict.redirected && verdict.group == Some(wanted), "{name}: {verdict:?}");
     }
     // The rounds of all cases alternate, so that a disturbance hits none more than the others.
-    let mut least = [u64::MAX; 8];
+    let mut least = [u64::MAX; 9];
     for _ in 0..ROUNDS {
         for (trial, least) in trials.iter().zip(&mut least) {
             let span = trial.run(&packet, RUNS_PER_ROUND).unwrap().span.as_nanos();

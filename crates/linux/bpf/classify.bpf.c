@@ -184,7 +184,7 @@ static __always_inline __u32 classify(struct __sk_buff *skb, struct packet *p,
 			best = rule;
 	}
 	if (cfg->features & FEATURE_SITES) {
-		rule = site_rule(skb, p);
+		rule = site_rule(skb, p, cfg);
 		if (rule > best)
 			best = rule;
 	}

@@ -19,6 +19,7 @@
 #include "police_lookup.h"
 #include "police_arrival.h"
 #include "police_node.h"
+#include "police_leaf.h"
 #include "police_aggregate.h"
 #include "police_decide.h"
 
@@ -69,7 +70,7 @@ static __always_inline enum verdict police(const struct flow *flow, __u32 size, 
 		number = entry->plan;
 		plan = find_plan(number);
 		if (plan && plan->kind != POLICE_KIND_NONE) {
-			arrival.leaf = find_leaf(plan, flow);
+			arrival.leaf = find_leaf(plan, flow, &arrival.flow);
 			arrival.now = read_clock();
 			verdict = decide(entry->slot, plan, &arrival);
 		}

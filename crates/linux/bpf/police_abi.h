@@ -105,7 +105,9 @@ struct police_plan_leaf {
 	__u16 weight;
 	__u8 parent;
 	__u8 child;
-	__u32 pad;
+	__u8 class_first; /* the leaves of its class */
+	__u8 class_count;
+	__u8 pad[2];
 };
 _Static_assert(sizeof(struct police_plan_leaf) == 16, "abi");
 
@@ -178,8 +180,9 @@ struct police_leaf {
 	__u32 magic;
 	__u32 after;
 	__u32 mark;
+	__u64 flows;
 };
-_Static_assert(sizeof(struct police_leaf) == 24, "abi");
+_Static_assert(sizeof(struct police_leaf) == 32, "abi");
 
 /* The state of one subscriber in one direction. Everything is read and written under the lock. */
 #define POLICE_SLOT(NAME, LEAVES, INNERS)                                                      \
@@ -197,10 +200,10 @@ POLICE_SLOT(police_slot_1, 1, 1);
 POLICE_SLOT(police_slot_4, 4, 4);
 POLICE_SLOT(police_slot_16, 16, 4);
 POLICE_SLOT(police_slot_64, 64, 5);
-_Static_assert(sizeof(struct police_slot_1) == 136, "abi");
-_Static_assert(sizeof(struct police_slot_4) == 376, "abi");
-_Static_assert(sizeof(struct police_slot_16) == 664, "abi");
-_Static_assert(sizeof(struct police_slot_64) == 1872, "abi");
+_Static_assert(sizeof(struct police_slot_1) == 144, "abi");
+_Static_assert(sizeof(struct police_slot_4) == 408, "abi");
+_Static_assert(sizeof(struct police_slot_16) == 792, "abi");
+_Static_assert(sizeof(struct police_slot_64) == 2384, "abi");
 
 /* What became of packets. */
 struct police_totals {

@@ -159,7 +159,7 @@ static __always_inline __u64 share_of_window(const struct state *s, const struct
 			share = part_of_inner(s, plan, upper, share);
 		share = part_of_inner(s, plan, lower, share);
 	}
-	return part_of(s, lower, spec->child, spec->weight, share);
+	return part_of(s, lower, spec->child, weight_of(s, plan, leaf), share);
 }
 
 /* Counts windows in a row: one more, or none. */
@@ -212,7 +212,7 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
 	struct police_leaf *state = leaf_of(s, leaf);
 	int is_busy = !!(inner_of(s, parent_of(s, spec))->busy & bit(spec->child)), is_slow;
-	__u64 accepted = state->accepted, offered = spec->weight * served, left, waiting;
+	__u64 accepted = state->accepted, offered = weight_of(s, plan, leaf) * served, left, waiting;
 	__u32 streak = state->mark >> MARK_STREAK_SHIFT & MARK_STREAK_MAX;
 	__u32 silence = state->mark >> MARK_SILENCE_SHIFT & MARK_SILENCE_MAX;
 	__u32 mark = state->mark & ~(MARK_FILLED | MARK_RISING | MARK_STREAK | MARK_SILENCE);
@@ -266,6 +266,7 @@ static __always_inline void begin_window(const struct state *s, const struct pol
 		inner->used_last = inner->used * plan->window / length;
 		inner->used = 0;
 	}
+	age_flows(s, plan, s->head->window_at, now);
 	if (!inner_of(s, 0)->busy)
 		length = plan->window;
 	else if (length > 3 * plan->window)
@@ -282,21 +283,22 @@ static __always_inline int surely_fits(const struct state *s, const struct polic
 	struct police_leaf *state = leaf_of(s, leaf);
 	const struct police_inner *root = s->inners;
 	__u64 elapsed = less(now, s->head->at), backlog, accepted = state->accepted + size;
+	__u64 weight = weight_of(s, plan, leaf);
 
 	if (parent_of(s, spec) || !(root->busy & bit(spec->child)) || state->mark & MARK_DISARMED)
 		return 0;
 	if (elapsed >= plan->idle_after)
 		return 0;
-	backlog = spec->weight * (state->finish - root->v);
+	backlog = weight * (state->finish - root->v);
 	if (backlog <= plan->rate * elapsed + root->carry ||
 	    backlog + (size << UNIT_BITS) > (__u64)plan->limit << UNIT_BITS)
 		return 0;
 	/* What it may accept before it is filled: 7/5 of its part of the window. */
 	if (backlog + (size << UNIT_BITS) > (__u64)ALLOWANCE_MIN << UNIT_BITS &&
 	    !(state->mark & MARK_FILLED) &&
-	    5 * accepted * root->weight > 7 * window_bytes(s, plan) * spec->weight)
+	    5 * accepted * root->weight > 7 * window_bytes(s, plan) * weight)
 		return 0;
-	state->finish += per_weight(size, spec->inverse);
+	state->finish += per_weight(size, inverse_of(s, plan, leaf));
 	state->accepted = accepted;
 	state->after = add_capped(state->after, size);
 	return 1;
@@ -313,9 +315,10 @@ static __always_inline __u64 grace_of(const struct state *s, const struct police
 
 /* One drop, or mark, when a queue is full, then grace until its sender can have answered. */
 static __always_inline enum verdict signal_softly(const struct state *s, const struct police_plan *plan,
-						  const struct arrival *arrival, __u64 backlog, __u64 share)
+						  struct arrival *arrival, __u32 leaf, __u64 backlog,
+						  __u64 share)
 {
-	struct police_leaf *state = leaf_of(s, arrival->leaf);
+	struct police_leaf *state = leaf_of(s, leaf);
 	__u64 now = arrival->now;
 	__u32 mark = state->mark;
 
@@ -392,30 +395,36 @@ static __always_inline __u32 starved(const struct state *s, const struct police_
 
 /* Decides about a packet, in O(1) but for queues that become empty. */
 static __always_inline enum verdict ask_phantoms(const struct state *s, const struct police_plan *plan,
-						 const struct arrival *arrival)
+						 struct arrival *arrival)
 {
 	__u64 size = arrival->size < SIZE_MAX ? arrival->size : SIZE_MAX, backlog, gate_at, share = 0;
 	enum verdict verdict = VERDICT_PASS;
-	__u32 leaf = arrival->leaf, class;
-	struct police_leaf *state = leaf_of(s, leaf);
+	struct police_leaf *state;
+	__u32 leaf, class, place;
 
 	if (less(arrival->now, s->head->window_at) >= plan->window)
 		begin_window(s, plan, arrival->now);
+	find_place(s, plan, arrival);
+	leaf = *(volatile __u32 *)&arrival->leaf;
+	place = *(volatile __u32 *)&arrival->place;
+	state = leaf_of(s, leaf);
 	gate_at = gate_from(plan, s->head->gate_at, arrival->now);
 	gate_at += size * plan->gate_cost >> GATE_SHIFT & ~1ull;
 	if (gate_at > arrival->now + plan->gate_slack)
 		return VERDICT_DROP;
-	if (surely_fits(s, plan, arrival->now, leaf, size)) {
+	if (!place && surely_fits(s, plan, arrival->now, leaf, size)) {
 		s->head->gate_at = gate_at;
 		return VERDICT_PASS;
 	}
 	settle(s, plan, arrival->now, path_to(s, plan, leaf));
+	if (place && place <= LANES)
+		reweigh(s, plan, leaf, flows_insert(state->flows, arrival->flow & TAG_MASK));
 	backlog = backlog_of(s, plan, leaf) + size;
 	/* Its leaf counts as busy in its share already, which is not needed when little waits. */
 	if (backlog > ALLOWANCE_MIN || state->mark & MARK_DISARMED)
 		share = share_of_window(s, plan, leaf);
 	if (plan->is_soft)
-		verdict = signal_softly(s, plan, arrival, backlog, share);
+		verdict = signal_softly(s, plan, arrival, leaf, backlog, share);
 	else if (backlog > plan->limit)
 		verdict = VERDICT_DROP;
 	if (verdict == VERDICT_DROP) {

@@ -9,7 +9,10 @@ struct arrival {
 	__u64 now; /* ns */
 	__u32 size; /* bytes */
 	__u32 leaf;
+	__u32 flow; /* a hash, whose high bits have chosen the leaf; of a class with one leaf it is 0 */
 	__u32 can_be_marked;
+	__u32 place; /* see police_leaf.h */
+	__u32 pad;
 };
 
 /*

@@ -4,7 +4,7 @@
 
 /* A token bucket; kept as what is missing in it, so that the empty state is the full bucket. */
 static __always_inline enum verdict fill_bucket(const struct police_plan *plan,
-						struct police_bucket *bucket, const struct arrival *arrival)
+						struct police_bucket *bucket, struct arrival *arrival)
 {
 	__u64 missing = bucket->missing, came = 0;
 	__s64 elapsed = arrival->now - bucket->latest;
@@ -24,7 +24,7 @@ static __always_inline enum verdict fill_bucket(const struct police_plan *plan,
 
 #define CACHE_LINE 64
 /* Of the largest slots the rest is left out: most of their leaves are not looked at. */
-#define TOUCH_MAX 704
+#define TOUCH_MAX 832
 
 /* Zeroes state; the barrier keeps clang from calling memset, which BPF does not have. */
 static __always_inline void forget(__u64 *words, __u32 count)
@@ -59,7 +59,7 @@ static __always_inline void touch(const void *slot, __u32 bytes)
  * verifier then looks at each once, whatever led there.
  */
 #define POLICE_DECIDE(NAME, SLOTS, SLOT, LEAF_MAX, INNER_MAX)                                  \
-	__noinline int NAME(const struct police_plan *plan, const struct arrival *arrival, __u32 index) \
+	__noinline int NAME(const struct police_plan *plan, struct arrival *arrival, __u32 index) \
 	{                                                                                      \
 		enum verdict verdict;                                                          \
 		struct state state;                                                            \
@@ -95,7 +95,7 @@ POLICE_DECIDE(decide16, slots16, police_slot_16, 15, 3)
 POLICE_DECIDE(decide64, slots64, police_slot_64, 63, 7)
 
 static __always_inline enum verdict decide(__u32 slot, const struct police_plan *plan,
-					   const struct arrival *arrival)
+					   struct arrival *arrival)
 {
 	__u32 index = slot & POLICE_INDEX_MASK;
 

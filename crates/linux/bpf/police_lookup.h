@@ -105,7 +105,8 @@ static __always_inline int fits(const struct police_criterion *one, const struct
 	return port && port >= one->first && port <= one->last;
 }
 
-static __always_inline __u32 find_leaf(const struct police_plan *plan, const struct flow *flow)
+static __always_inline __u32 find_leaf(const struct police_plan *plan, const struct flow *flow,
+				       __u32 *hash)
 {
 	__u32 count = plan->criterion_count, choice = plan->choice_default;
 
@@ -121,6 +122,6 @@ static __always_inline __u32 find_leaf(const struct police_plan *plan, const str
 		return 0;
 	if (plan->choices[choice].count == 1)
 		return plan->choices[choice].first;
-	return plan->choices[choice].first +
-	       ((__u64)flow_hash(flow) * plan->choices[choice].count >> 32);
+	*hash = flow_hash(flow);
+	return plan->choices[choice].first + ((__u64)*hash * plan->choices[choice].count >> 32);
 }

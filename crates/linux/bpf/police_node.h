@@ -90,6 +90,58 @@ static __always_inline __u32 lowest(__u64 word)
 	return numbers[(word & -word) * 0x022fdd63cc95386dull >> 58];
 }
 
+/* A leaf's flows: three lanes of 21 bits with 19 bits of a flow's hash and two of age; see
+ * core::phantom::aggregate::flows. */
+#define LANES 3
+#define LANE_BITS 21
+#define LANE_MASK ((1ull << LANE_BITS) - 1)
+#define AGE_MASK 3ull
+#define LANES_LOW (1 | 1ull << LANE_BITS | 1ull << 2 * LANE_BITS)
+
+/* How many of the lanes' lowest bits are set. */
+static __always_inline __u32 lanes_set(__u64 lanes)
+{
+	return (lanes + (lanes >> LANE_BITS) + (lanes >> 2 * LANE_BITS)) & AGE_MASK;
+}
+
+/* The lowest bits of lanes that are taken. */
+static __always_inline __u64 flows_taken(__u64 flows)
+{
+	return (flows | flows >> 1) & LANES_LOW;
+}
+
+/* What a leaf weighs: its flows, but one at least. Without a branch,
+ * here and below: the verifier looks at all ways that branches lead. */
+static __always_inline __u64 flows_weight(__u64 flows)
+{
+	__u64 count = lanes_set(flows_taken(flows));
+
+	return count + ((count - 1) >> 63);
+}
+
+/* The weight of a leaf at its parent. Of a class with several each has the weight 1, and one alone no
+ * flows. */
+static __always_inline __u64 weight_of(const struct state *s, const struct police_plan *plan, __u32 leaf)
+{
+	if (!s->leaf_max)
+		return plan_leaf(plan, leaf)->weight;
+	return plan_leaf(plan, leaf)->weight * flows_weight(leaf_of(s, leaf)->flows);
+}
+
+/* What must be added to a quarter for a third of 2^32. */
+#define THIRD_MORE (0x55555555ull - 0x40000000ull)
+
+/* 2^32 divided by it, rounded down. */
+static __always_inline __u64 inverse_of(const struct state *s, const struct police_plan *plan, __u32 leaf)
+{
+	__u64 inverse = plan_leaf(plan, leaf)->inverse, flows;
+
+	if (!s->leaf_max)
+		return inverse;
+	flows = flows_weight(leaf_of(s, leaf)->flows);
+	return (inverse >> ((flows - 1) & 3)) + (flows >> 1 & flows & 1) * THIRD_MORE;
+}
+
 /* The parent of a leaf or an inner node; where there is room for one inner node only, it is the root. */
 #define parent_of(s, spec) ((s)->inner_max ? (spec)->parent : 0)
 
@@ -141,7 +193,7 @@ static __always_inline struct dismissal dismiss(const struct state *s, const str
 		if (!s->inner_max || child < spec->leaf_count) {
 			at = spec->leaf_first + child;
 			finish = leaf_of(s, at)->finish;
-			weight = plan_leaf(plan, at)->weight;
+			weight = weight_of(s, plan, at);
 		} else {
 			at = spec->inner_first + child - spec->leaf_count;
 			finish = inner_of(s, at)->finish;
@@ -258,7 +310,7 @@ static __always_inline __u64 backlog_of(const struct state *s, const struct poli
 
 	if (!(parent->busy & bit(spec->child)))
 		return 0;
-	return spec->weight * (leaf_of(s, leaf)->finish - parent->v) >> UNIT_BITS;
+	return weight_of(s, plan, leaf) * (leaf_of(s, leaf)->finish - parent->v) >> UNIT_BITS;
 }
 
 /* A child of this weighted node gets busy. */
@@ -318,13 +370,13 @@ static __always_inline void put(const struct state *s, const struct police_plan 
 	__u32 index = parent_of(s, spec);
 	struct police_inner *parent = inner_of(s, index);
 	struct police_leaf *state = leaf_of(s, leaf);
-	__u64 more = per_weight(bytes, spec->inverse);
+	__u64 more = per_weight(bytes, inverse_of(s, plan, leaf));
 
 	if (!(parent->busy & bit(spec->child))) {
 		state->finish = parent->v + more;
 		state->magic = 0;
 		state->after = 0;
-		welcome(parent, spec->child, spec->weight, state->finish);
+		welcome(parent, spec->child, weight_of(s, plan, leaf), state->finish);
 	} else {
 		state->finish += more;
 	}
@@ -358,8 +410,8 @@ static __always_inline void take(const struct state *s, const struct police_plan
 	struct police_leaf *state = leaf_of(s, leaf);
 	__u32 index = parent_of(s, spec);
 
-	state->finish -= per_weight(bytes, spec->inverse);
-	hasten(inner_of(s, index), spec->child, spec->weight, state->finish);
+	state->finish -= per_weight(bytes, inverse_of(s, plan, leaf));
+	hasten(inner_of(s, index), spec->child, weight_of(s, plan, leaf), state->finish);
 	while (s->inner_max && index && can_loop)
 		index = take_inner(s, plan, index, bytes);
 }

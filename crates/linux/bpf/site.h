@@ -262,36 +262,40 @@ static __always_inline __u32 flow_rule(const struct packet *p, const struct conf
 	return flow->rule;
 }
 
-/* As flow_rule, of a packet that arrives, whose key is in `heard_scratch`; its payload is at `at` if
- * it is UDP. Not static: see `hear`. */
-__noinline __u32 arriving_rule(struct __sk_buff *skb, __u32 at)
+/* Hears a DNS answer, if there is a query to it. Not static: see `hear`. */
+__noinline int hear_answer(struct __sk_buff *skb, __u32 at)
 {
 	struct heard *heard;
-	struct config *cfg;
 	struct flow *flow;
 	__u32 zero = 0;
 
-	cfg = bpf_map_lookup_elem(&config, &zero);
 	heard = bpf_map_lookup_elem(&heard_scratch, &zero);
-	if (!cfg || !heard)
+	flow = heard ? bpf_map_lookup_elem(&flows, &heard->key) : 0;
+	if (!flow || !flow->wanted || skb->len <= at)
 		return 0;
-	flow = find_flow(&heard->key, cfg);
-	if (!flow)
-		return 0;
-	if (heard->key.transport == IPPROTO_UDP && heard->key.port_remote == bpf_htons(PORT_DNS) &&
-	    flow->wanted && skb->len > at) {
-		flow->wanted--;
-		heard->opened = flow->opened;
-		hear(skb, HEARD_DNS, 0, at, skb->len - at);
-	}
-	return flow->rule;
+	flow->wanted--;
+	heard->opened = flow->opened;
+	return hear(skb, HEARD_DNS, 0, at, skb->len - at);
 }
 
-static __always_inline __u32 site_rule(struct __sk_buff *skb, struct packet *p)
+/* As flow_rule, of a packet that arrives. */
+static __always_inline __u32 site_rule(struct __sk_buff *skb, struct packet *p,
+				       const struct config *cfg)
 {
-	if (!p->has_ports || !begin(p, 1))
+	struct flow_key key = {};
+	struct flow *flow;
+	__u32 rule;
+
+	if (!p->has_ports)
 		return 0;
-	return arriving_rule(skb, p->transport_at + UDP_HEADER);
+	flow_key(&key, p, 1);
+	flow = find_flow(&key, cfg);
+	if (!flow)
+		return 0;
+	rule = flow->rule;
+	if (p->transport == IPPROTO_UDP && p->port_source == bpf_htons(PORT_DNS) && begin(p, 1))
+		hear_answer(skb, p->transport_at + UDP_HEADER);
+	return rule;
 }
 
 SEC("tcx/egress")

@@ -1,7 +1,8 @@
 //! The classifier by test runs in the real kernel: packets in, group, count and verdict out.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use fairweir_core::policy::Policy;
+use fairweir_core::evidence::Flow;
+use fairweir_core::policy::{Policy, Transport};
 use fairweir_core::units::{Bytes, Span};
 use fairweir_linux::monotonic_now;
 use fairweir_linux::trial::{Packet, Trial, Verdict};
@@ -120,6 +121,50 @@ fn the_group_that_stands_first_wins_and_among_prefixes_the_longest() {
     assert_eq!(group(six), "late");
     let six = ethernet(0x86dd, &ip6(&[], TCP, &segment(TCP, 80, 1)));
     assert_eq!(group(six), "default");
+}
+
+#[test]
+fn a_flow_that_is_bound_has_its_group_until_udp_is_silent() {
+    if !common::privileged() {
+        return;
+    }
+    let policy = policy(&[
+        ("first", &["port:5000"]),
+        ("site", &["web:example.com"]),
+        ("rest", &["ip:203.0.113.0/24"]),
+    ]);
+    let mut trial = trial(&policy);
+    let begin = monotonic_now();
+    trial.enforce(begin).unwrap();
+    let flow = |transport, remote: &str| {
+        let local = "192.0.2.1:9".parse().unwrap();
+        Flow { transport, local, remote: remote.parse().unwrap() }
+    };
+    for flow in [
+        flow(Transport::Tcp, "203.0.113.7:443"),
+        flow(Transport::Udp, "203.0.113.7:443"),
+        flow(Transport::Tcp, "203.0.113.7:5000"),
+    ] {
+        trial.bind(&flow, 1).unwrap();
+    }
+    let six = Flow {
+        local: "[2001:db8::1]:9".parse().unwrap(),
+        ..flow(Transport::Tcp, "[2001:db8:7::7]:443")
+    };
+    trial.bind(&six, 1).unwrap();
+    let group = |trial: &Trial, bytes: Vec<u8>| name(&policy, &run(trial, &bytes)).unwrap();
+    assert_eq!(group(&trial, tcp4(REMOTE, 443, 9)), "site", "it stands before the address");
+    assert_eq!(group(&trial, tcp4(REMOTE, 443, 8)), "rest", "another port of this host");
+    assert_eq!(group(&trial, tcp4(REMOTE, 5000, 9)), "first");
+    assert_eq!(group(&trial, ethernet(0x86dd, &ip6(&[], TCP, &segment(TCP, 443, 9)))), "site");
+    // Each packet prolongs a UDP flow.
+    for seconds in [0, 119, 238] {
+        trial.enforce(begin + Span::secs(seconds)).unwrap();
+        assert_eq!(group(&trial, udp4(REMOTE, 443, 9)), "site", "after {seconds} s");
+    }
+    trial.enforce(begin + Span::secs(359)).unwrap();
+    assert_eq!(group(&trial, udp4(REMOTE, 443, 9)), "rest");
+    assert_eq!(group(&trial, tcp4(REMOTE, 443, 9)), "site");
 }
 
 #[test]

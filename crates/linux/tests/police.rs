@@ -406,7 +406,9 @@ fn room_for_addresses_grows_and_no_packet_misses_its_subscriber_meanwhile() {
             let mut sent = 0;
             while !is_done.load(Ordering::Relaxed) {
                 sent += wires.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
-                wires.iter().for_each(|bytes| drop(run_at(&trial, bytes, 1_000 * sent)));
+                for bytes in &wires {
+                    run_at(&trial, bytes, 1_000 * sent);
+                }
             }
             sent
         });
@@ -573,14 +575,16 @@ fn packets_on_two_cpus_get_no_more_than_one_subscriber_has() {
     let bytes = Wire { protocol: UDP, ..Wire::udp("203.0.113.7", "192.0.2.1") }.bytes();
     // Time does not advance, so that what passes is known exactly.
     let mut model = BcPqp::new(plan.clone());
-    let leaf = plan.leaf_of(&Flow {
+    let flow = Flow {
         remote: "203.0.113.7".parse().unwrap(),
         local: "192.0.2.1".parse().unwrap(),
         protocol: UDP,
         ports: (5_000, 6_000),
         dscp: 0,
-    });
-    let arrival = Arrival { leaf, size: Bytes::new(1_514), can_be_marked: false };
+    };
+    let leaf = plan.leaf_of(&flow);
+    let arrival =
+        Arrival { leaf, flow: flow.hash(), size: Bytes::new(1_514), can_be_marked: false };
     let sent = 0..2 * 40 * 2_000;
     let phantom = sent.filter(|_| model.handle_packet(NOW, arrival) == Verdict::Pass).count();
     for (id, room) in [(1, limit / 1_514), (2, phantom as u64)] {
@@ -631,7 +635,7 @@ fn a_subscriber_takes_less_memory_than_promised() {
     }
     const COUNT: u32 = 1 << 14;
     let empty = Police::load(&PoliceSpec::default()).unwrap().memory().unwrap();
-    for (queues, most) in [(16, 768), (64, 2_048)] {
+    for (queues, most) in [(16, 896), (64, 2_560)] {
         let mut police = Police::load(&PoliceSpec::default()).unwrap();
         let plan = flat(Rate::mbit(50), queues, Signal::Soft);
         police.set_plan(PLENTY, &Algorithm::Phantom(&plan)).unwrap();

@@ -132,6 +132,7 @@ impl Pair<'_> {
         let kernel = self.kernel.trial.run(hook, &frame, now, 1).unwrap().verdict;
         let arrival = Arrival {
             leaf: self.plan.leaf_of(flow),
+            flow: flow.hash(),
             size: Bytes::new(bytes.len() as u64),
             can_be_marked: ecn != 0,
         };
@@ -144,10 +145,10 @@ impl Pair<'_> {
     fn assert_same_state(&mut self, context: &str) {
         let kernel = self.kernel.police.state(self.id, Direction::Download).unwrap();
         let (inners, leaves) = match kernel.len() {
-            112 => (1, 1),
-            352 => (4, 4),
-            640 => (4, 16),
-            1_848 => (5, 64),
+            120 => (1, 1),
+            384 => (4, 4),
+            768 => (4, 16),
+            2_360 => (5, 64),
             bytes => panic!("no size class has {bytes} bytes"),
         };
         let model = state_bytes(&self.model.state(), inners, leaves);
@@ -177,8 +178,9 @@ fn state_bytes(state: &State<'_>, inners: usize, leaves: usize) -> Vec<u8> {
         bytes.extend(leaf.finish.to_ne_bytes());
         let words = [leaf.accepted, leaf.magic, leaf.after, leaf.mark.0];
         bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        bytes.extend(leaf.flows.0.to_ne_bytes());
     }
-    bytes.resize(HEAD_BYTES + inners * 56 + leaves * 24, 0);
+    bytes.resize(HEAD_BYTES + inners * 56 + leaves * 32, 0);
     bytes
 }
 

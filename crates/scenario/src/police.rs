@@ -132,7 +132,8 @@ impl<T> Points<T> {
                 Fate::Pass(body)
             }
             Element::Police(police) => {
-                match police.handle_packet(now, Arrival { leaf, size, can_be_marked }) {
+                let arrival = Arrival { leaf, flow: seat.flow(flow, unit), size, can_be_marked };
+                match police.handle_packet(now, arrival) {
                     Verdict::Pass => {
                         samples.record_pass(now, seat.member, size);
                         Fate::Pass(body)
@@ -225,6 +226,14 @@ impl Seat {
                 let hash = u64::from(addresses(flow, unit).hash());
                 self.first + ((hash * self.count as u64) >> 32) as usize
             }
+            QueueBy::One => 0,
+        }
+    }
+
+    /// What a policer knows flows by.
+    fn flow(&self, flow: usize, unit: u32) -> u32 {
+        match self.queue_by {
+            QueueBy::Flow | QueueBy::Hash => addresses(flow, unit).hash(),
             QueueBy::One => 0,
         }
     }

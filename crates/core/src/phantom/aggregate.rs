@@ -26,12 +26,14 @@ use super::plan::{GATE_SHIFT, Inner, MSS, Plan, Signal};
 use super::{Arrival, Police, UNIT_BITS, Verdict};
 use crate::units::Time;
 
+mod flows;
 mod node;
 #[cfg(test)]
 pub(super) mod probe;
 mod soft;
 mod window;
 
+pub use flows::Flows;
 use node::per_weight;
 pub use soft::Mark;
 
@@ -79,7 +81,7 @@ pub struct InnerState {
     pub used_last: u32,
 }
 
-/// What is known of a leaf. All but the signal means something only while it is busy.
+/// What is known of a leaf. All but the signal and the flows means something only while it is busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LeafState {
@@ -93,6 +95,8 @@ pub struct LeafState {
     pub after: u32,
     /// What its sender has been told, and how long it has been too fast; see [`Mark`].
     pub mark: Mark,
+    /// Whose it is, busy or not.
+    pub flows: Flows,
 }
 
 /// The state of one subscriber, wherever it lies.
@@ -213,16 +217,21 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     if now.saturating_sub(state.head.window_at) >= plan.window {
         state.again().begin_window(plan, now);
     }
+    let place = state.find_place(plan, arrival.leaf, arrival.flow);
+    let arrival = Arrival { leaf: place.leaf, ..arrival };
     let gate_cost = ((size * plan.gate_cost) >> GATE_SHIFT) & !1;
     let gate_at = gate_from(plan, state.head.gate_at, now) + gate_cost;
     if gate_at > now + plan.gate_slack {
         return Verdict::Drop;
     }
-    if state.surely_fits(plan, now, arrival.leaf, size) {
+    if !place.is_new && state.surely_fits(plan, now, arrival.leaf, size) {
         state.head.gate_at = gate_at;
         return Verdict::Pass;
     }
     state.settle_path(plan, now, arrival.leaf);
+    if place.is_new {
+        state.remember(plan, arrival.leaf, arrival.flow);
+    }
     let backlog = state.backlog(plan, arrival.leaf) + size;
     // Its leaf counts as busy in its share already, which is not needed when little waits.
     let share = match backlog > ALLOWANCE.0 || state.leaves[arrival.leaf].mark.is_disarmed() {
@@ -304,6 +313,7 @@ impl State<'_> {
     fn surely_fits(&mut self, plan: &Plan, now: u64, leaf: usize, size: u64) -> bool {
         let spec = &plan.leaves[leaf];
         let window_bytes = self.longest_window(plan);
+        let (weight, inverse) = (u64::from(self.weight(plan, leaf)), self.inverse(plan, leaf));
         let (root, state) = (&self.inners[0], &mut self.leaves[leaf]);
         if spec.parent != 0 || !root.is_busy(spec.child) || state.mark.is_disarmed() {
             return false;
@@ -312,7 +322,7 @@ impl State<'_> {
         if elapsed >= plan.idle_after {
             return false;
         }
-        let backlog = u64::from(spec.weight) * state.finish.wrapping_sub(root.v);
+        let backlog = weight * state.finish.wrapping_sub(root.v);
         let units = size << UNIT_BITS;
         let served_most = plan.rate * elapsed + u64::from(root.carry);
         if backlog <= served_most || backlog + units > u64::from(plan.limit) << UNIT_BITS {
@@ -322,12 +332,11 @@ impl State<'_> {
         let (fast, of) = BURST;
         let is_calm = backlog + units <= ALLOWANCE.0 << UNIT_BITS
             || state.mark.is_filled()
-            || of * accepted * u64::from(root.weight)
-                <= fast * window_bytes * u64::from(spec.weight);
+            || of * accepted * u64::from(root.weight) <= fast * window_bytes * weight;
         if !is_calm {
             return false;
         }
-        state.finish = state.finish.wrapping_add(per_weight(size, spec.inverse));
+        state.finish = state.finish.wrapping_add(per_weight(size, inverse));
         state.accepted = accepted as u32;
         state.after = state.after.saturating_add(size as u32);
         true
@@ -406,13 +415,14 @@ impl State<'_> {
     /// now; under priority, what the classes before used in the window before is not there.
     #[inline(always)]
     fn share_of_window(&self, plan: &Plan, leaf: usize) -> u64 {
+        let weight = self.weight(plan, leaf);
         let leaf = &plan.leaves[leaf];
         let parent = usize::from(leaf.parent);
         let above = match parent {
             0 => self.longest_window(plan),
             _ => self.share_of_inner(plan, parent),
         };
-        self.part(parent, leaf.child, leaf.weight, above)
+        self.part(parent, leaf.child, weight, above)
     }
 
     /// What the rate carries in a window, or in the last one if that was longer.

@@ -37,8 +37,11 @@ pub use plan::{Class, Criterion, Plan, PlanError, PlanSpec, Share, Signal};
 /// A packet before the policer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Which leaf of the plan it goes to; see [`Plan::leaf_of`].
+    /// Which leaf of the plan it goes to; see [`Plan::leaf_of`]. A policer that knows flows may choose
+    /// another of the same class.
     pub leaf: usize,
+    /// A hash of its flow, whose high bits have chosen the leaf.
+    pub flow: u32,
     /// In L2 bytes.
     pub size: Bytes,
     /// Whether its sender understands a mark (ECT) instead of a drop.

@@ -227,6 +227,10 @@ pub struct Leaf {
     pub weight: u16,
     /// 2³² / weight, rounded down.
     pub inverse: u64,
+    /// The first leaf of its class.
+    pub class_first: u8,
+    /// How many leaves its class has. If there are several, each weighs as much as it has flows.
+    pub class_count: u8,
 }
 
 /// The leaves of a class, and what goes there.

@@ -149,7 +149,7 @@ fn heard(record: &[u8]) -> Option<(Connection, Heard<'_>)> {
     Some((Connection { flow, opened: header.opened }, heard))
 }
 
-fn key(flow: &Flow) -> FlowKey {
+pub(crate) fn key(flow: &Flow) -> FlowKey {
     let octets = |address: IpAddr| match address {
         IpAddr::V4(v4) => {
             let mut octets = [0; 16];

@@ -1,14 +1,16 @@
 //! The classifier without a device: packets in, verdicts out, for tests and benchmarks.
 
+use fairweir_core::evidence::Flow;
 use fairweir_core::policy::Policy;
 use fairweir_core::units::{Bytes, Span, Time};
 use libbpf_rs::ProgramInput;
 
 use crate::Error;
-use crate::bpf::Programs;
-use crate::bpf::abi::{Config, FEATURE_CENSUS, FEATURE_TRANSIT};
+use crate::bpf::abi::{Config, FEATURE_CENSUS, FEATURE_TRANSIT, FlowState, Plain};
+use crate::bpf::{Programs, update};
 use crate::classify::cgroup::{self, Tree};
 use crate::classify::rules::{self, Rules};
+use crate::classify::site;
 use crate::net::netlink::u32_at;
 use crate::net::netns::Netns;
 use crate::window::connections::{Pass, samples};
@@ -97,6 +99,17 @@ impl Trial {
         let mut told = Vec::new();
         Pass::over(&watch, &self.programs.maps.connections)?.run(&Netns::current()?, &mut told)?;
         Ok(samples(&told, &self.slots).iter().filter_map(|s| s.transit).map(|t| t.samples).sum())
+    }
+
+    /// Binds a flow to a group of the policy, as if it had packets at the last heartbeat.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn bind(&self, flow: &Flow, group: usize) -> Result<(), Error> {
+        let rule = rules::rule(group, self.slots[group]);
+        let state = FlowState { seen_ns: self.config.heartbeat_ns, rule, ..FlowState::default() };
+        let map = &self.programs.maps.flows;
+        update(map, site::key(flow).as_bytes(), state.as_bytes())
     }
 
     /// Enforces, with a heartbeat at `heartbeat`.

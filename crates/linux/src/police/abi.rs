@@ -67,7 +67,9 @@ pub(crate) struct PlanLeaf {
     pub(crate) weight: u16,
     pub(crate) parent: u8,
     pub(crate) child: u8,
-    pub(crate) pad: u32,
+    pub(crate) class_first: u8,
+    pub(crate) class_count: u8,
+    pub(crate) pad: [u8; 2],
 }
 
 /// `struct police_plan`.

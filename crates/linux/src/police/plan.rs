@@ -44,7 +44,7 @@ impl Shapes {
         }
         for leaf in &plan.leaves[..usize::from(plan.leaf_count)] {
             key.extend(leaf.weight.to_ne_bytes());
-            key.extend([leaf.parent, leaf.child]);
+            key.extend([leaf.parent, leaf.child, leaf.class_first, leaf.class_count]);
         }
         let next = self.0.len() as u32 + 1;
         *self.0.entry(key).or_insert(next)
@@ -93,8 +93,15 @@ fn phantom(plan: &phantom::Plan) -> Encoded {
         };
     }
     for (to, leaf) in to.leaves.iter_mut().zip(&plan.leaves) {
-        let (weight, parent, child) = (leaf.weight, leaf.parent, leaf.child);
-        *to = abi::PlanLeaf { inverse: leaf.inverse, weight, parent, child, pad: 0 };
+        *to = abi::PlanLeaf {
+            inverse: leaf.inverse,
+            weight: leaf.weight,
+            parent: leaf.parent,
+            child: leaf.child,
+            class_first: leaf.class_first,
+            class_count: leaf.class_count,
+            pad: [0; 2],
+        };
     }
     let choices = plan.choices.iter().enumerate();
     let criteria = choices.flat_map(|(at, choice)| choice.matches.iter().map(move |one| (at, one)));
@@ -193,7 +200,15 @@ const EMPTY: abi::Plan = abi::Plan {
         inner_count: 0,
         pad: [0; 7],
     }; abi::INNERS_MAX],
-    leaves: [abi::PlanLeaf { inverse: 0, weight: 0, parent: 0, child: 0, pad: 0 }; abi::LEAVES_MAX],
+    leaves: [abi::PlanLeaf {
+        inverse: 0,
+        weight: 0,
+        parent: 0,
+        child: 0,
+        class_first: 0,
+        class_count: 0,
+        pad: [0; 2],
+    }; abi::LEAVES_MAX],
     choices: [abi::Choice { first: 0, count: 0 }; abi::LEAVES_MAX],
     criteria: [abi::Criterion {
         kind: 0,

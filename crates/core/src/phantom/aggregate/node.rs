@@ -157,7 +157,7 @@ impl State<'_> {
         let leaves = range(spec.leaf_first, spec.leaf_count);
         for child in ones(round.busy & low_bits(spec.leaf_count)) {
             let leaf = leaves.start + child;
-            round.judge(child, self.leaves[leaf].finish, plan.leaves[leaf].weight);
+            round.judge(child, self.leaves[leaf].finish, self.weight(plan, leaf));
         }
         let inners = range(spec.inner_first, spec.inner_count);
         for nth in ones(round.busy.checked_shr(spec.leaf_count.into()).unwrap_or(0)) {
@@ -181,21 +181,22 @@ impl State<'_> {
             return 0;
         }
         let ahead = self.leaves[leaf].finish.wrapping_sub(parent.v);
-        (u64::from(spec.weight) * ahead) >> UNIT_BITS
+        (u64::from(self.weight(plan, leaf)) * ahead) >> UNIT_BITS
     }
 
     /// Puts bytes into a leaf; the path is settled.
     #[inline(always)]
     pub(super) fn put(&mut self, plan: &Plan, leaf: usize, bytes: u64) {
         let spec = &plan.leaves[leaf];
+        let weight = self.weight(plan, leaf);
+        let more = per_weight(bytes, self.inverse(plan, leaf));
         let parent = &mut self.inners[usize::from(spec.parent)];
         let state = &mut self.leaves[leaf];
-        let more = per_weight(bytes, spec.inverse);
         if !parent.is_busy(spec.child) {
             state.finish = parent.v.wrapping_add(more);
             state.magic = 0;
             state.after = 0;
-            parent.welcome(spec.child, spec.weight, state.finish);
+            parent.welcome(spec.child, weight, state.finish);
         } else {
             state.finish = state.finish.wrapping_add(more);
         }
@@ -239,10 +240,12 @@ impl State<'_> {
     /// Takes bytes out of a leaf that has as many; all nodes are settled.
     pub(super) fn take(&mut self, plan: &Plan, leaf: usize, bytes: u64) {
         let spec = &plan.leaves[leaf];
+        let weight = self.weight(plan, leaf);
+        let less = per_weight(bytes, self.inverse(plan, leaf));
         let parent = &mut self.inners[usize::from(spec.parent)];
         let state = &mut self.leaves[leaf];
-        state.finish = state.finish.wrapping_sub(per_weight(bytes, spec.inverse));
-        parent.hasten(spec.child, spec.weight, state.finish);
+        state.finish = state.finish.wrapping_sub(less);
+        parent.hasten(spec.child, weight, state.finish);
         let mut index = usize::from(spec.parent);
         while index != 0 {
             let spec = &plan.inners[index];

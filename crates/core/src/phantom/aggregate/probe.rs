@@ -55,9 +55,30 @@ fn probe(state: &State<'_>, plan: &Plan, leaf: usize) -> LeafProbe {
     let is_busy = parent.is_busy(spec.child);
     let ahead = state.leaves[leaf].finish.wrapping_sub(parent.v);
     LeafProbe {
-        backlog: if is_busy { u64::from(spec.weight) * ahead } else { 0 },
+        backlog: if is_busy { u64::from(state.weight(plan, leaf)) * ahead } else { 0 },
         magic: if is_busy { state.magic_left(plan, leaf) } else { 0 },
         v: parent.v,
         accepted: state.leaves[leaf].accepted.into(),
     }
+}
+
+/// A weighted node whose weight is not that of its busy children, if there is one.
+pub(in crate::phantom) fn wrong_weight(aggregate: &mut Aggregate, plan: &Plan) -> Option<usize> {
+    let state = aggregate.state();
+    let sum = |node: usize| {
+        let inner = &state.inners[node];
+        let leaves = plan.leaves.iter().enumerate();
+        let leaves = leaves.filter(|(_, spec)| usize::from(spec.parent) == node);
+        let leaves = leaves.filter(|(_, spec)| inner.is_busy(spec.child));
+        let leaves: u16 = leaves.map(|(leaf, _)| state.weight(plan, leaf)).sum();
+        let inners = plan.inners.iter().skip(1).filter(|spec| usize::from(spec.parent) == node);
+        let inners = inners.filter(|spec| inner.is_busy(spec.child));
+        leaves + inners.map(|spec| spec.weight).sum::<u16>()
+    };
+    let is_wrong = |&node: &usize| {
+        !plan.inners[node].is_priority
+            && state.inners[node].busy != 0
+            && state.inners[node].weight != sum(node)
+    };
+    (0..plan.inners.len()).find(is_wrong)
 }

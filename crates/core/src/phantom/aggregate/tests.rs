@@ -35,7 +35,11 @@ fn drained(plan: &Plan, backlogs: &[u64], served: u64) -> Vec<f64> {
         let parent = &state.inners[usize::from(spec.parent)];
         let is_busy = parent.is_busy(spec.child);
         let ahead = state.leaves[leaf].finish.wrapping_sub(parent.v);
-        if is_busy { (u64::from(spec.weight) * ahead) as f64 / 2f64.powi(24) } else { 0.0 }
+        if is_busy {
+            (u64::from(state.weight(plan, leaf)) * ahead) as f64 / 2f64.powi(24)
+        } else {
+            0.0
+        }
     };
     (0..backlogs.len()).map(left).collect()
 }
@@ -83,7 +87,8 @@ fn accepted(plan: &Plan, senders: &[(usize, u64)], seconds: u64) -> Vec<u64> {
     let mut police = BcPqp::new(plan.clone());
     let mut sums = vec![0; plan.leaves.len()];
     for (at, leaf) in arrivals {
-        let arrival = Arrival { leaf, size: Bytes::new(1_500), can_be_marked: false };
+        let arrival =
+            Arrival { leaf, flow: leaf as u32, size: Bytes::new(1_500), can_be_marked: false };
         if police.handle_packet(Time::from_nanos(at), arrival) == Verdict::Pass {
             sums[leaf] += 1_500;
         }

@@ -62,6 +62,7 @@ impl State<'_> {
             state.used_last = used as u32;
             state.used = 0;
         }
+        self.age_flows(plan, self.head.window_at, now);
         let is_idle = self.inners[0].busy == 0;
         let length = if is_idle { plan.window } else { length.min(3 * plan.window) };
         self.head.window_bytes = ((plan.rate * length) >> UNIT_BITS) as u32;
@@ -93,7 +94,7 @@ impl State<'_> {
         let spec = &plan.leaves[leaf];
         let is_busy = self.inners[usize::from(spec.parent)].is_busy(spec.child);
         let accepted = u64::from(std::mem::take(&mut self.leaves[leaf].accepted));
-        let offered = u64::from(spec.weight) * served;
+        let offered = u64::from(self.weight(plan, leaf)) * served;
         let (fast, of) = TOO_FAST;
         let is_rising = accepted * 20 > offered * 21;
         let is_too_fast = is_busy && accepted * of > offered * fast;

@@ -78,7 +78,8 @@ mod tests {
         events.sort_unstable();
         let mut bytes = vec![0.0; offered.len()];
         for (at, leaf) in events {
-            let arrival = Arrival { leaf, size: Bytes::new(1_000), can_be_marked: false };
+            let arrival =
+                Arrival { leaf, flow: leaf as u32, size: Bytes::new(1_000), can_be_marked: false };
             let verdict = policer.handle_packet(Time::from_nanos(at), arrival);
             if verdict == Verdict::Pass && at as f64 > seconds * 5e8 {
                 bytes[leaf] += 1_000.0;
@@ -110,7 +111,12 @@ mod tests {
         let mut policer = FairPolicer::new(Rate::mbit(1), Bytes::kb(400), &[1, 7, 1]);
         let mut bytes = [0; 3];
         for i in 0..3_000 {
-            let arrival = Arrival { leaf: i % 3, size: Bytes::new(1_000), can_be_marked: false };
+            let arrival = Arrival {
+                leaf: i % 3,
+                flow: i as u32 % 3,
+                size: Bytes::new(1_000),
+                can_be_marked: false,
+            };
             if policer.handle_packet(Time::ZERO, arrival) == Verdict::Pass {
                 bytes[i % 3] += 1_000;
             }
@@ -127,7 +133,12 @@ mod tests {
                 if leaf == 1 && at > 1_000_000_000 {
                     continue;
                 }
-                let arrival = Arrival { leaf, size: Bytes::new(1_000), can_be_marked: false };
+                let arrival = Arrival {
+                    leaf,
+                    flow: leaf as u32,
+                    size: Bytes::new(1_000),
+                    can_be_marked: false,
+                };
                 let verdict = policer.handle_packet(Time::from_nanos(at), arrival);
                 got += u64::from(leaf == 0 && verdict == Verdict::Pass && at > 1_200_000_000);
             }
@@ -145,7 +156,7 @@ mod tests {
             let (mut at, mut accepted) = (0, Vec::new());
             for (gap, leaf, size) in events {
                 at += gap / 20;
-                let arrival = Arrival { leaf, size: Bytes::new(size), can_be_marked: true };
+                let arrival = Arrival { leaf, flow: leaf as u32, size: Bytes::new(size), can_be_marked: true };
                 if policer.handle_packet(Time::from_nanos(at), arrival) == Verdict::Pass {
                     accepted.push((at, size));
                 }

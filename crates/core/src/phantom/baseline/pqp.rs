@@ -60,7 +60,8 @@ mod tests {
     fn a_full_queue_drops_and_the_others_do_not() {
         let mut pqp = Pqp::new(Rate::mbit(8), Bytes::kb(3), &[1, 1]);
         let mut offer = |us: u64, leaf| {
-            let arrival = Arrival { leaf, size: Bytes::new(1_000), can_be_marked: false };
+            let arrival =
+                Arrival { leaf, flow: leaf as u32, size: Bytes::new(1_000), can_be_marked: false };
             pqp.handle_packet(Time::from_nanos(us * 1_000), arrival)
         };
         let first: Vec<_> = (0..4).map(|_| offer(0, 0)).collect();

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     fn packet(size: u64) -> Arrival {
-        Arrival { leaf: 0, size: Bytes::new(size), can_be_marked: false }
+        Arrival { leaf: 0, flow: 0, size: Bytes::new(size), can_be_marked: false }
     }
 
     #[test]

@@ -179,8 +179,9 @@ impl Tree {
                     return Err(PlanError::Queues(*count));
                 }
                 self.add_choice(node.class, *count)?;
+                let class = (leaf_first.min(255) as u8, *count);
                 for child in 0..*count {
-                    self.add_leaf(index, child, 1);
+                    self.add_leaf(index, child, 1, class);
                 }
                 (false, &[][..])
             }
@@ -194,7 +195,8 @@ impl Tree {
         let is_leaf = |class: &&Class| !is_priority && class.share == Share::Flows(1);
         for (child, class) in classes.iter().filter(is_leaf).enumerate() {
             self.add_choice(Some(class), 1)?;
-            self.add_leaf(index, child as u8, class.weight);
+            let alone = (self.leaves.len().min(255) as u8, 1);
+            self.add_leaf(index, child as u8, class.weight, alone);
         }
         let leaf_count = self.leaves.len() - leaf_first;
         for (nth, class) in classes.iter().filter(|class| !is_leaf(class)).enumerate() {
@@ -255,8 +257,15 @@ impl Tree {
         });
     }
 
-    fn add_leaf(&mut self, parent: usize, child: u8, weight: u16) {
-        self.leaves.push(Leaf { parent: parent as u8, child, weight, inverse: inverse(weight) });
+    fn add_leaf(
+        &mut self,
+        parent: usize,
+        child: u8,
+        weight: u16,
+        (class_first, class_count): (u8, u8),
+    ) {
+        let (parent, inverse) = (parent as u8, inverse(weight));
+        self.leaves.push(Leaf { parent, child, weight, inverse, class_first, class_count });
     }
 
     fn add_choice(&mut self, class: Option<&Class>, count: u8) -> Result<(), PlanError> {

@@ -14,7 +14,8 @@ fn signals() -> impl Strategy<Value = Signal> {
 
 fn offer(aggregate: &mut Aggregate, plan: &Plan, packet: Packet) -> Verdict {
     let Packet { at, leaf, size } = packet;
-    let arrival = Arrival { leaf, size: Bytes::new(size), can_be_marked: at % 3 == 0 };
+    let arrival =
+        Arrival { leaf, flow: leaf as u32, size: Bytes::new(size), can_be_marked: at % 3 == 0 };
     decide(plan, &mut aggregate.state(), Time::from_nanos(at), arrival)
 }
 

@@ -16,7 +16,7 @@ const LIMIT: u32 = 40_000;
 
 fn offer(aggregate: &mut Aggregate, plan: &Plan, packet: Packet) -> Verdict {
     let Packet { at, leaf, size } = packet;
-    let arrival = Arrival { leaf, size: Bytes::new(size), can_be_marked: false };
+    let arrival = Arrival { leaf, flow: leaf as u32, size: Bytes::new(size), can_be_marked: false };
     decide(plan, &mut aggregate.state(), Time::from_nanos(at), arrival)
 }
 

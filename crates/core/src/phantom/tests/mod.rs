@@ -2,5 +2,6 @@
 
 mod control;
 mod drain;
+mod flows;
 mod oracle;
 mod world;
