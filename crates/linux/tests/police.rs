@@ -472,7 +472,7 @@ fn a_changed_plan_keeps_the_state_of_the_same_tree_and_counters_in_any_case() {
     assert!(burst(&trial, "192.0.2.1", start + 4_000_000, 10) == 0, "it is still full");
 
     // Three queues fit the same slot, but are another tree; sixteen need another slot.
-    for (plan, size) in [(&three, full.len()), (&sixteen, 640), (&slow, full.len())] {
+    for (plan, size) in [(&three, full.len()), (&sixteen, 768), (&slow, full.len())] {
         let before = counters(&police);
         police.set_plan(PlanId(3), &Algorithm::Phantom(plan)).unwrap();
         assert_eq!(counters(&police), before, "counters are kept");
