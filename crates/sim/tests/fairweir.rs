@@ -488,16 +488,6 @@ fn beside_a_stream_of_short_connections_a_download_takes_what_they_leave() {
 }
 
 #[test]
-fn without_timestamps_a_rare_answer_of_the_reflector_is_enough_to_share_by() {
-    let mut scenario = file("weights-5-1");
-    scenario.flows.iter_mut().for_each(|flow| flow.timestamps = None);
-    scenario.probe.answer_interval = Span::secs(1);
-    let all = play_seeds("an answer a second", &scenario, 4);
-    // Without control the error is .6, with an answer to each request .005.
-    assert_shares("an answer a second", &all, 0.12, 0.93);
-}
-
-#[test]
 fn a_start_is_over_as_soon_as_the_queue_of_slow_start_is_gone() {
     let rest = group("many", 1) + &flow("many", "bulk", "connections = 8\nrtt = \"30ms\"");
     let link = "rate = \"48mbit\"\nbuffer = \"33ms\"";

@@ -189,9 +189,7 @@ impl DelayEstimator {
         let found = found.map(|(estimate, source)| (without_noise(estimate), source));
         let latest = found.map(|(estimate, _)| estimate);
         let queue = steady_queue(std::mem::replace(&mut self.last, latest), latest);
-        // An answer now and then is all there is of some reflectors: RTTs that lag agree on average.
-        let rare = by_probe.filter(|probe| probe.samples == 1 && by_stamps.is_none());
-        let queue = queue.or(rare.map(|probe| probe.mean.max(0))).filter(|_| !is_shaped);
+        let queue = queue.filter(|_| !is_shaped);
         self.settle(now, &observation.connections, known, queue);
         let span = |ns: i64| Span::nanos(ns.max(0) as u64);
         let agrees = |least: i64| by_probe.is_some_and(|probe| probe.least > least / 2);
