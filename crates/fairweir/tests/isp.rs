@@ -55,12 +55,12 @@ fn access(file: &str) -> Access {
     access
 }
 
-/// It comes to its plan's rate, which takes TCP a while, and never above. Payload is a little less
-/// than the L2 bytes of the rate.
+/// It comes to its plan's rate, which takes TCP a while, and not above. Payload is a twentieth less
+/// than the L2 bytes of the rate, but some seconds may also have what was left unused before.
 fn assert_policed(download: &Download, plan: f64) {
     download.wait_for_rate(0.75 * plan..1.05 * plan, PATIENCE);
     let mbit = download.mbit_over(SPAN);
-    assert!((0.65 * plan..plan).contains(&mbit), "{mbit:.1} of {plan} Mbit/s");
+    assert!((0.65 * plan..1.05 * plan).contains(&mbit), "{mbit:.1} of {plan} Mbit/s");
 }
 
 fn assert_free(download: &Download) {
@@ -137,7 +137,7 @@ fn changes_live() {
     access.isp("remove carol");
     assert_free(&other);
     for (mbit, when) in [(after_adding, "adding"), (after_changing, "changing")] {
-        let is_alike = (0.85 * quiet..20.0).contains(&mbit);
+        let is_alike = (0.85 * quiet..21.0).contains(&mbit);
         assert!(is_alike, "alice had {quiet:.1} Mbit/s, and {mbit:.1} after {when} carol");
     }
     drop(other);
