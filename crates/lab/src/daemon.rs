@@ -1,8 +1,7 @@
 //! The real `fairweir host` in the home of the lab.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -16,6 +15,7 @@ use crate::Error;
 use crate::home::WAN_DEVICE;
 use crate::plan::Plan;
 use crate::process::Process;
+use crate::watch::{STATUS, ask};
 
 const READY_WITHIN: Duration = Duration::from_secs(10);
 const READY_CHECK: Duration = Duration::from_millis(50);
@@ -51,7 +51,7 @@ impl Daemon {
         let process = Process::start("the daemon", command, home, log)?;
         let mut daemon = Daemon { process };
         let socket = dir.join("run").join(format!("host-{WAN_DEVICE}.sock"));
-        wait_until_ready(&mut daemon.process, || is_ready(&socket))?;
+        wait_until_ready(&mut daemon.process, || Ok(ask(&socket, STATUS)?["ready"] == true))?;
         Ok(daemon)
     }
 
@@ -90,15 +90,4 @@ pub(crate) fn wait_until_ready(
         }
         thread::sleep(READY_CHECK);
     }
-}
-
-/// Asks the daemon over its socket.
-fn is_ready(socket: &Path) -> io::Result<bool> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-    stream.write_all(b"{\"request\":\"status\"}\n")?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    let reply: serde_json::Value = serde_json::from_str(&line)?;
-    Ok(reply["value"]["ready"] == true)
 }

@@ -5,21 +5,16 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use fairweir_core::phantom::{Class, Share};
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_linux::netns::Netns;
 use fairweir_scenario::Police;
 use fairweir_scenario::report::Counted;
-use serde_json::Value;
 
 use crate::Error;
 use crate::clock::Clock;
@@ -27,6 +22,7 @@ use crate::daemon::wait_until_ready;
 use crate::home::ISP_DEVICE;
 use crate::plan::{Plan, WAN, quoted};
 use crate::process::Process;
+use crate::watch::{self, STATUS, ask};
 
 /// The one subscriber.
 const SUBSCRIBER: &str = "home";
@@ -63,32 +59,25 @@ impl Isp {
         let process = Process::start("the ISP's daemon", command, isp, dir.join("isp.log"))?;
         let mut daemon = Isp { process, socket: run.join("isp.sock") };
         wait_until_ready(&mut daemon.process, || {
-            Ok(ask(&daemon.socket, "{\"request\":\"status\"}")?["enforcing"] == true)
+            Ok(ask(&daemon.socket, STATUS)?["enforcing"] == true)
         })?;
         Ok(Some(daemon))
     }
 
     /// Reads its counters from now on.
     pub(crate) fn watch(&self, clock: Clock) -> Watch {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stop_too, socket) = (Arc::clone(&stop), self.socket.clone());
-        let thread = thread::spawn(move || read_until(&socket, clock, &stop_too));
-        Watch { stop, thread }
+        let socket = self.socket.clone();
+        Watch(watch::Watch::start(move |stop| read_until(&socket, clock, stop)))
     }
 }
 
 /// A thread that reads the daemon's counters.
-pub(crate) struct Watch {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<io::Result<Vec<(Time, Counted)>>>,
-}
+pub(crate) struct Watch(watch::Watch<(Time, Counted)>);
 
 impl Watch {
     /// Ends it; what it read, and when.
     pub(crate) fn finish(self) -> Result<Vec<(Time, Counted)>, Error> {
-        self.stop.store(true, Ordering::Relaxed);
-        let read = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        read.map_err(|e| Error::io("read the counters of the ISP's daemon", e))
+        self.0.finish().map_err(|e| Error::io("read the counters of the ISP's daemon", e))
     }
 }
 
@@ -112,17 +101,6 @@ fn read_until(socket: &Path, clock: Clock, stop: &AtomicBool) -> io::Result<Vec<
         clock.sleep_until(next);
     }
     Ok(all)
-}
-
-/// Asks the daemon something.
-fn ask(socket: &Path, request: &str) -> io::Result<Value> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-    stream.write_all(format!("{request}\n").as_bytes())?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    let mut reply: Value = serde_json::from_str(&line)?;
-    Ok(reply["value"].take())
 }
 
 /// What the daemon is told.

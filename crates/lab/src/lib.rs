@@ -33,6 +33,7 @@ mod process;
 mod relay;
 mod run;
 mod sender;
+mod watch;
 
 pub use agent::{agent_main, is_agent};
 pub use plan::refuse_unplayable;

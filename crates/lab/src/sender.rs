@@ -5,14 +5,10 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use fairweir_core::delegate::{Algorithm, Gain, Reverse, Status, Tally, Target, Verdict};
 use fairweir_core::units::{Rate, Span, Time};
@@ -26,6 +22,7 @@ use crate::clock::Clock;
 use crate::daemon::wait_until_ready;
 use crate::plan::{INTERNET_PEERS, Plan, quoted};
 use crate::process::Process;
+use crate::watch::{self, STATUS, ask};
 
 /// How often its status is read.
 const READ_PERIOD: Span = Span::millis(100);
@@ -59,30 +56,27 @@ impl Sender {
         let log = dir.join("sender.log");
         let process = Process::start("the sender's daemon", command, internet, log)?;
         let mut daemon = Sender { process, socket: run.join("sender.sock") };
-        wait_until_ready(&mut daemon.process, || Ok(ask(&daemon.socket)?["ready"] == true))?;
+        wait_until_ready(
+            &mut daemon.process,
+            || Ok(ask(&daemon.socket, STATUS)?["ready"] == true),
+        )?;
         Ok(Some(daemon))
     }
 
     /// Reads its status from now on.
     pub(crate) fn watch(&self, clock: Clock) -> Watch {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stop_too, socket) = (Arc::clone(&stop), self.socket.clone());
-        let thread = thread::spawn(move || read_until(&socket, clock, &stop_too));
-        Watch { stop, thread }
+        let socket = self.socket.clone();
+        Watch(watch::Watch::start(move |stop| read_until(&socket, clock, stop)))
     }
 }
 
 /// A thread that reads the daemon's status.
-pub(crate) struct Watch {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<io::Result<Vec<(Time, Value)>>>,
-}
+pub(crate) struct Watch(watch::Watch<(Time, Value)>);
 
 impl Watch {
     /// Ends it; what it read of each bundle of the scenario.
     pub(crate) fn finish(self, scenario: &Scenario) -> Result<Vec<BundleSamples>, Error> {
-        self.stop.store(true, Ordering::Relaxed);
-        let read = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let read = self.0.finish();
         let read = read.map_err(|e| Error::io("read the status of the sender's daemon", e))?;
         Ok(scenario.bundles.iter().map(|bundle| samples(scenario, bundle, &read)).collect())
     }
@@ -158,21 +152,10 @@ fn read_until(socket: &Path, clock: Clock, stop: &AtomicBool) -> io::Result<Vec<
     let mut next = Time::ZERO;
     while !stop.load(Ordering::Relaxed) {
         clock.sleep_until(next);
-        all.push((clock.now(), ask(socket)?));
+        all.push((clock.now(), ask(socket, STATUS)?));
         next = next + READ_PERIOD;
     }
     Ok(all)
-}
-
-/// Asks for the daemon's status.
-fn ask(socket: &Path) -> io::Result<Value> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-    stream.write_all(b"{\"request\":\"status\"}\n")?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    let mut reply: Value = serde_json::from_str(&line)?;
-    Ok(reply["value"].take())
 }
 
 /// What the daemon is told.
