@@ -62,7 +62,7 @@ pub fn instances(run_dir: &Path) -> Result<Vec<String>, Error> {
 ///
 /// # Errors
 /// [`Error::SocketInUse`], [`Error::UnsafeDirectory`], or what the kernel said.
-pub(crate) fn listen(path: &Path, group: Option<Gid>) -> Result<UnixListener, Error> {
+pub fn listen(path: &Path, group: Option<Gid>) -> Result<UnixListener, Error> {
     ensure(path.parent().unwrap_or(Path::new("/")), 0o755)?;
     if UnixStream::connect(path).is_ok() {
         return Err(Error::SocketInUse { path: path.to_owned() });

@@ -18,6 +18,7 @@ use crate::cli::HostArgs;
 use crate::device::check_exists;
 use crate::wire::Status;
 use fairweir_config::host::conf_d;
+use fairweir_config::host::set::Changes;
 use fairweir_config::text;
 
 pub(crate) mod client;
@@ -52,7 +53,7 @@ pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
         name: format!("{PREFIX}{dev}"),
         devices: vec![dev.clone()],
         run_dir: args.run_dir.run_dir.clone(),
-        admin_group: None,
+        admin_group: args.admin_group()?,
         user_group: args.user_group.group()?,
         request_max: REQUEST_MAX,
         metrics: settings.config.host.metrics,
@@ -74,13 +75,18 @@ pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
 }
 
 /// What can be asked of this service beyond the requests of every daemon.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum HostRequest {
     /// Answered by [`crate::wire::Connections`].
     Connections {
         /// How many, those that received most first; at most [`CONNECTIONS_SHOWN_MAX`].
         limit: usize,
+    },
+    /// Answered by [`crate::wire::Changed`]: puts values into the file of `[set]`, and applies them.
+    Set {
+        /// See [`fairweir_config::host::set::Changes`].
+        changes: Changes,
     },
 }
 
@@ -105,6 +111,7 @@ impl Service for HostService {
     fn access_for(request: &HostRequest) -> Access {
         match request {
             HostRequest::Connections { .. } => Access::Read,
+            HostRequest::Set { .. } => Access::Change,
         }
     }
 
@@ -139,10 +146,17 @@ impl Service for HostService {
         &mut self,
         request: HostRequest,
         peer: Peer,
-        _: Time,
+        now: Time,
         _: &mut Progress<'_>,
     ) -> Answer {
         match request {
+            HostRequest::Set { changes } => match self.daemon.handle_set(&changes, now) {
+                Ok(changed) => {
+                    info!(uid = peer.uid, pid = peer.pid, "{}", changed.message);
+                    Answer::value(&changed)
+                }
+                Err(e) => Answer::error(e),
+            },
             HostRequest::Connections { limit } => {
                 let with_names = peer.access == Access::Change;
                 let limit = limit.min(CONNECTIONS_SHOWN_MAX);
