@@ -4,16 +4,19 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File, Permissions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sha2::{Digest, Sha256};
+
 mod common;
-use common::FAIRWEIR;
 use common::stage::{Daemon, SERVERS, Stage, privileged};
+use common::{FAIRWEIR, note};
 
 const SECONDS_3: Duration = Duration::from_secs(3);
 
@@ -54,10 +57,14 @@ fn configuration() -> String {
 
 impl Scene {
     fn new(more: &[&str]) -> Scene {
-        let stage = Stage::new();
+        Scene::of(Stage::new(), &configuration(), more)
+    }
+
+    /// A scene on this stage.
+    fn of(stage: Stage, configuration: &str, more: &[&str]) -> Scene {
         // The page's user must reach the sockets.
         fs::set_permissions(stage.path(""), Permissions::from_mode(0o711)).unwrap();
-        stage.configure(&configuration());
+        stage.configure(configuration);
         let daemon = stage.start(&["--admin-group", GROUP]);
         let mut command = Command::new(FAIRWEIR);
         command.args(["page", "--port", "0", "--user", USER, "--run-dir", &stage.run_dir()]);
@@ -208,7 +215,7 @@ fn a_weight_is_changed_stored_and_undone_without_a_script() {
     let scene = Scene::new(&[]);
     let browser = scene.sign_in();
     let document = browser.get("/").body;
-    for wanted in ["host-wan", "server", "value=\"3\"", "ip:10.9.0.1", "It receives nothing."] {
+    for wanted in ["host-wan", "server", "value=\"3\"", "ip:10.9.0.1", "no known bound"] {
         assert!(document.contains(wanted), "no {wanted}: {document}");
     }
     let answer = browser.set("weight.server", "8");
@@ -239,6 +246,14 @@ fn a_weight_is_changed_stored_and_undone_without_a_script() {
     assert_eq!(again.status()["groups"][0]["weight"], 5);
     let events = read_until(&mut browser.events(), "\"weight\":5");
     assert!(events.contains("data: {\"daemons\":[{\"name\":\"host-wan\""), "{events}");
+}
+
+#[test]
+fn the_script_is_compiled_from_its_source() {
+    let source = include_bytes!("../src/page/web/page.ts");
+    let sum: String = Sha256::digest(source).iter().map(|byte| format!("{byte:02x}")).collect();
+    let first = include_str!("../src/page/web/page.js").lines().next().unwrap();
+    assert!(first.contains(&sum), "page.ts has changed: run `make page-script`\n{first}");
 }
 
 #[test]
@@ -443,4 +458,90 @@ fn many_connections_long_requests_and_slow_readers_are_bounded() {
         Ok(_) => {}
         Err(e) => assert_ne!(e.kind(), ErrorKind::WouldBlock, "it is kept open"),
     }
+}
+
+/// Whether a browser can be driven. A skip is loud, and a failure under FAIRWEIR_STRICT=1.
+fn has_browser() -> bool {
+    let chromium = std::env::var("CHROMIUM").unwrap_or("/usr/bin/chromium".to_owned());
+    let modules = Path::new(BROWSER).join("node_modules/playwright-core");
+    if Path::new(&chromium).exists() && modules.exists() {
+        return true;
+    }
+    note("SKIPPED: needs Chromium and playwright-core; `make deps` installs them");
+    assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
+    false
+}
+
+const BROWSER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/browser");
+const PICTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pictures/page.png");
+
+/// Two groups behind half of the link, so that a weight is seen in the rates; the group `default`,
+/// in which nothing arrives, has its fixed share too.
+fn two_groups(backup: &str) -> String {
+    format!(
+        "version = 1\n[host]\ncontrol = \"static\"\ncapacity = \"20mbit\"\n\
+         [[group]]\nname = \"video\"\nweight = 1\nmatch = [\"ip:{}\"]\n\
+         [[group]]\nname = \"{backup}\"\nweight = 1\nmatch = [\"ip:{}\"]\n",
+        SERVERS[0], SERVERS[1]
+    )
+}
+
+#[test]
+fn a_slider_moved_in_a_browser_moves_the_shares_and_undo_returns_them() {
+    if !privileged() || !has_browser() {
+        return;
+    }
+    common::one_at_a_time(|| {
+        let mut scene = Scene::of(Stage::new(), &two_groups("bulk"), &[]);
+        let (video, bulk) = (scene.stage.download(SERVERS[0]), scene.stage.download(SERVERS[1]));
+        video.wait_for_rate(5.5..7.2, Duration::from_secs(5));
+        let is_kept = std::env::var_os("FAIRWEIR_PICTURES").is_some();
+        let picture = if is_kept { PICTURE.into() } else { scene.stage.path("page.png") };
+        let mut command = Command::new("node");
+        command.current_dir(BROWSER).arg("page.mjs").arg(scene.link()).arg(&picture);
+        command.env("HOME", scene.stage.path(""));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut browser = scene.stage.at_home(|| command.spawn().unwrap());
+        let mut answers = browser.stdin.take().unwrap();
+        let lines = BufReader::new(browser.stdout.take().unwrap()).lines();
+        let mut told = Vec::new();
+        for line in lines.map_while(Result::ok) {
+            let set = scene.set_file();
+            match line.as_str() {
+                "weight 4" => {
+                    // Within 3 s of the click: the daemon, the file and real TCP.
+                    scene.daemon.wait_for("weight 4", SECONDS_3, |s| s["groups"][0]["weight"] == 4);
+                    assert!(scene.set_file().unwrap().contains("video = 4"));
+                    video.wait_for_rate(11.5..13.7, SECONDS_3);
+                }
+                // The chart shows both weights.
+                "watch" => {
+                    thread::sleep(Duration::from_secs(if is_kept { 40 } else { 2 }));
+                    assert!(bulk.mbit_over(Duration::from_secs(1)) < 4.0);
+                }
+                "undone" => {
+                    assert_eq!((scene.weight(), set), (1, None));
+                    video.wait_for_rate(5.5..7.2, SECONDS_3);
+                }
+                "paused" => {
+                    assert!(set.unwrap().contains("paused = true"));
+                    assert_eq!(scene.daemon.status()["enforcing"], false);
+                }
+                "resumed" => {
+                    assert_eq!(set, None);
+                    scene.daemon.wait_for("enforcing", SECONDS_3, |s| s["enforcing"] == true);
+                }
+                "another group" => scene.stage.configure(&two_groups("backup")),
+                "stop" => assert!(scene.stage.fairweir("off").status.success()),
+                "start" => scene.daemon = scene.stage.start(&["--admin-group", GROUP]),
+                "weight 6" => assert_eq!(scene.weight(), 6),
+                other => note(other),
+            }
+            told.push(line);
+            let _ = writeln!(answers, "seen");
+        }
+        assert!(browser.wait().unwrap().success(), "{told:?}");
+        assert_eq!(told.last().unwrap(), "done");
+        assert!(fs::metadata(picture).unwrap().len() > 10_000);
+    });
 }

@@ -1,3 +1,4 @@
+// Compiled from page.ts, sha256 ef1f246957bdb5d9e7856afe2d245820997abb397859690d9ace123fd814e480: run `make page-script` after a change.
 "use strict";
 // Keeps the document of `fairweir page` current: numbers, the chart, and forms that are sent without
 // leaving the page. Without this script the document shows the same and its forms work.
@@ -11,6 +12,7 @@ const SLIDER_MAX = 16;
 const rate = (bps) => `${(bps / 1e6).toFixed(2)} Mbit/s`;
 const ms = (value) => `${value.toFixed(1)} ms`;
 const volume = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
+const timeOfDay = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
 function orElse(value, text, otherwise) {
     return value === null ? otherwise : text(value);
 }
@@ -150,7 +152,10 @@ class Chart {
                 x: { range: (_, __, last) => [last - SPAN_S, last] },
                 y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] },
             },
-            axes: [axis, { ...axis, size: 64, values: (_, all) => all.map((v) => `${v} Mbit/s`) }],
+            axes: [
+                { ...axis, values: (_, all) => all.map(timeOfDay) },
+                { ...axis, label: "Mbit/s", labelSize: 20 },
+            ],
             series: [
                 {},
                 ...areas.map((fill) => ({ stroke: fill, fill, width: 1, points: { show: false } })),
@@ -209,11 +214,12 @@ function enhance() {
         });
     }
 }
-function notify(message, undo, csrf) {
+function notify(message, isError, undo, csrf) {
     const notice = document.getElementById("notice");
     const text = element("p", message);
-    text.className = "message";
-    notice?.replaceChildren(text);
+    text.className = isError ? "message error" : "message";
+    // What was just changed is named beside the button that undoes it.
+    notice?.replaceChildren(...(message === undo ? [] : [text]));
     if (undo === null)
         return;
     const token = document.createElement("input");
@@ -233,15 +239,16 @@ async function send(form) {
         throw new Error(`the page answered ${response.status}`);
     }
     const outcome = (await response.json());
-    notify(outcome.message, outcome.undo, body.get("csrf") ?? "");
-    delete form.dataset["dirty"];
+    notify(outcome.message, !response.ok, outcome.undo, body.get("csrf") ?? "");
+    if (response.ok)
+        delete form.dataset["dirty"];
 }
 document.addEventListener("submit", (event) => {
     const form = event.target;
     if (!(form instanceof HTMLFormElement))
         return;
     event.preventDefault();
-    send(form).catch((error) => notify(`Nothing was changed: ${String(error)}`, null, ""));
+    send(form).catch((error) => notify(`Nothing was changed: ${String(error)}`, true, null, ""));
 });
 // ------------------------------------------------------------------------------------------------
 // Events

@@ -83,6 +83,8 @@ const rate = (bps: number): string => `${(bps / 1e6).toFixed(2)} Mbit/s`;
 const ms = (value: number): string => `${value.toFixed(1)} ms`;
 const volume = (bytes: number): string => `${(bytes / 1e6).toFixed(1)} MB`;
 
+const timeOfDay = (at: number): string => new Date(at * 1000).toLocaleTimeString("en-GB");
+
 function orElse<T>(value: T | null, text: (value: T) => string, otherwise: string): string {
   return value === null ? otherwise : text(value);
 }
@@ -244,7 +246,10 @@ class Chart {
         x: { range: (_: uPlot, __: number, last: number) => [last - SPAN_S, last] },
         y: { range: (_: uPlot, __: number, most: number) => [0, Math.max(1, most * 1.1)] },
       },
-      axes: [axis, { ...axis, size: 64, values: (_: uPlot, all: number[]) => all.map((v) => `${v} Mbit/s`) }],
+      axes: [
+        { ...axis, values: (_: uPlot, all: number[]) => all.map(timeOfDay) },
+        { ...axis, label: "Mbit/s", labelSize: 20 },
+      ],
       series: [
         {},
         ...areas.map((fill) => ({ stroke: fill, fill, width: 1, points: { show: false } })),
@@ -306,11 +311,12 @@ function enhance(): void {
   }
 }
 
-function notify(message: string, undo: string | null, csrf: string): void {
+function notify(message: string, isError: boolean, undo: string | null, csrf: string): void {
   const notice = document.getElementById("notice");
   const text = element("p", message);
-  text.className = "message";
-  notice?.replaceChildren(text);
+  text.className = isError ? "message error" : "message";
+  // What was just changed is named beside the button that undoes it.
+  notice?.replaceChildren(...(message === undo ? [] : [text]));
   if (undo === null) return;
   const token = document.createElement("input");
   Object.assign(token, { type: "hidden", name: "csrf", value: csrf });
@@ -329,15 +335,15 @@ async function send(form: HTMLFormElement): Promise<void> {
     throw new Error(`the page answered ${response.status}`);
   }
   const outcome = (await response.json()) as Outcome;
-  notify(outcome.message, outcome.undo, body.get("csrf") ?? "");
-  delete form.dataset["dirty"];
+  notify(outcome.message, !response.ok, outcome.undo, body.get("csrf") ?? "");
+  if (response.ok) delete form.dataset["dirty"];
 }
 
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (!(form instanceof HTMLFormElement)) return;
   event.preventDefault();
-  send(form).catch((error: unknown) => notify(`Nothing was changed: ${String(error)}`, null, ""));
+  send(form).catch((error: unknown) => notify(`Nothing was changed: ${String(error)}`, true, null, ""));
 });
 
 // ------------------------------------------------------------------------------------------------
