@@ -16,10 +16,11 @@ use tracing::info;
 
 use crate::cli::HostArgs;
 use crate::device::check_exists;
-use crate::wire::Status;
+use crate::wire::{ClaimsRequest, Status};
 use fairweir_config::host::conf_d;
 use fairweir_config::text;
 
+mod claims;
 pub(crate) mod client;
 mod daemon;
 mod delay;
@@ -74,7 +75,7 @@ pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
 }
 
 /// What can be asked of this service beyond the requests of every daemon.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum HostRequest {
     /// Answered by [`crate::wire::Connections`].
@@ -82,6 +83,8 @@ pub(crate) enum HostRequest {
         /// How many, those that received most first; at most [`CONNECTIONS_SHOWN_MAX`].
         limit: usize,
     },
+    /// What a browser's extension says; answered by [`crate::wire::ClaimsReply`].
+    Claims(ClaimsRequest),
 }
 
 /// The most connections in one reply.
@@ -102,8 +105,11 @@ struct Say {
 impl Service for HostService {
     type Request = HostRequest;
 
+    const TAKES_CLAIMS: bool = true;
+
     fn access_for(request: &HostRequest) -> Access {
         match request {
+            HostRequest::Claims(_) => Access::Claim,
             HostRequest::Connections { .. } => Access::Read,
         }
     }
@@ -139,15 +145,24 @@ impl Service for HostService {
         &mut self,
         request: HostRequest,
         peer: Peer,
-        _: Time,
+        now: Time,
         _: &mut Progress<'_>,
     ) -> Answer {
         match request {
+            HostRequest::Claims(request) => {
+                Answer::value(&self.daemon.handle_claims(peer.uid, &request, now))
+            }
             HostRequest::Connections { limit } => {
                 let with_names = peer.access == Access::Change;
                 let limit = limit.min(CONNECTIONS_SHOWN_MAX);
                 Answer::value(&report::connections(&self.daemon, limit, with_names))
             }
+        }
+    }
+
+    fn handle_malformed(&mut self, peer: Peer) {
+        if peer.access == Access::Claim {
+            self.daemon.sites.handle_malformed();
         }
     }
 
