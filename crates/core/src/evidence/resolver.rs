@@ -171,9 +171,8 @@ impl Resolver {
         for transport in [Transport::Tcp, Transport::Udp] {
             let from = Flow { transport, remote: claim.remote, local: LOCAL_FIRST };
             let flows = self.numbers.range(from..).take(CANDIDATES_MAX);
-            let flows = flows.take_while(|(flow, _)| {
-                flow.transport == transport && flow.remote == claim.remote
-            });
+            let flows = flows
+                .take_while(|(flow, _)| flow.transport == transport && flow.remote == claim.remote);
             for (_, number) in flows {
                 let known = &self.connections[number];
                 let Some(browsed) = &known.browsed else { continue };
@@ -478,13 +477,7 @@ impl Resolver {
         let group = known.evidence().and_then(|evidence| evidence.group);
         let (connection, is_final) = (known.connection, known.is_final);
         let is_watched = known.browsed.is_some();
-        self.commands.push_back(Command::Bind {
-            connection,
-            group,
-            number,
-            is_final,
-            is_watched,
-        });
+        self.commands.push_back(Command::Bind { connection, group, number, is_final, is_watched });
     }
 }
 

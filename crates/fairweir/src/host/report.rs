@@ -9,7 +9,8 @@ use super::daemon::Daemon;
 use super::sites::evidence_status;
 use super::windows::{Count, Seen};
 use crate::wire::{
-    ConnectionStatus, Connections, DelayStatus, EvidenceStatus, GroupRate, GroupStatus, LimitedBy, Status,
+    ConnectionStatus, Connections, DelayStatus, EvidenceStatus, GroupRate, GroupStatus, LimitedBy,
+    Status,
 };
 
 /// What fairweir on a receiving host does not cover, wherever it runs.
