@@ -59,6 +59,19 @@ pub(crate) struct Status {
     pub(crate) config_error: Option<String>,
 }
 
+/// What can be asked of `fairweir host` beyond the requests of every daemon.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum HostRequest {
+    /// Answered by [`Connections`].
+    Connections {
+        /// How many, those that received most first; at most 1,000.
+        limit: usize,
+    },
+    /// What a browser's extension says; answered by [`ClaimsReply`].
+    Claims(ClaimsRequest),
+}
+
 /// The connections of the last tick.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Connections {

@@ -13,8 +13,7 @@ use anyhow::bail;
 use fairweir_daemon::{Access, Client, Error, instances, web_dir};
 use serde_json::{Value, json};
 
-use crate::host::{HostRequest, PREFIX};
-use crate::wire::{ClaimsReply, ClaimsRequest};
+use crate::wire::{ClaimsReply, ClaimsRequest, HostRequest};
 use crate::words::chained;
 
 /// A longer message is not the extension's.
@@ -72,9 +71,8 @@ fn attempt(
 /// To the first daemon of a host that answers: sorted by name, there is mostly one.
 fn connect(run_dir: &Path) -> Result<Client, Error> {
     let names = instances(&web_dir(run_dir))?;
-    let hosts = names.iter().filter(|name| name.starts_with(PREFIX));
     let mut error = Error::Refused("no `fairweir host` runs here".to_owned());
-    for name in hosts {
+    for name in &names {
         match Client::connect(run_dir, name, Access::Claim, PATIENCE) {
             Ok(client) => return Ok(client),
             Err(e) => error = e,

@@ -11,12 +11,11 @@ use fairweir_daemon::{
     Access, Answer, Error, Metrics, Peer, Progress, Service, Spec, StateDir, Watched,
 };
 use fairweir_linux::monotonic_now;
-use serde::{Deserialize, Serialize};
 use tracing::info;
 
 use crate::cli::HostArgs;
 use crate::device::check_exists;
-use crate::wire::{ClaimsRequest, Status};
+use crate::wire::{HostRequest, Status};
 use fairweir_config::host::conf_d;
 use fairweir_config::text;
 
@@ -72,19 +71,6 @@ pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
         let say = args.dry_run.then_some(Say { as_json: args.json, at: tick_at });
         Ok(HostService { daemon, tick_at, say })
     })
-}
-
-/// What can be asked of this service beyond the requests of every daemon.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum HostRequest {
-    /// Answered by [`crate::wire::Connections`].
-    Connections {
-        /// How many, those that received most first; at most [`CONNECTIONS_SHOWN_MAX`].
-        limit: usize,
-    },
-    /// What a browser's extension says; answered by [`crate::wire::ClaimsReply`].
-    Claims(ClaimsRequest),
 }
 
 /// The most connections in one reply.
