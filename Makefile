@@ -16,11 +16,12 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: page-script help build package run test evidence figures bench check install uninstall deps
+.PHONY: help build package extension page-script run test evidence figures bench check install uninstall deps
 
 help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
 	@echo 'make package   target/package/release/fairweir, as it is installed'
+	@echo 'make extension target/extension/: the browser extension for Chromium (zip) and Firefox (xpi)'
 	@echo 'make run       play the main job on the emulated home: weights that only the receiver knows'
 	@echo 'make test      every test, under half an hour on 2 cores (root: namespaces, BPF)'
 	@echo 'make check     the fast part: format, lints, architecture, pure tests'
@@ -74,6 +75,10 @@ package: deps
 # Only for those who change page.ts: the compiled script is in the repository.
 page-script:
 	./dist/page-script
+
+extension:
+	@WITH_EXTENSION=1 ./dist/install-deps
+	@./dist/extension
 
 install:
 	@FAIRWEIR='$(PACKAGED)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' ./dist/install

@@ -8,8 +8,8 @@ use fairweir_daemon::Access;
 
 use crate::cli::SetArgs;
 use crate::exit::Usage;
-use crate::host::{HostRequest, client};
-use crate::wire::Changed;
+use crate::host::client;
+use crate::wire::{Changed, HostRequest};
 
 pub(crate) fn run(args: &SetArgs) -> anyhow::Result<()> {
     let changes = args.settings.iter().map(|text| change(text)).collect::<Result<Changes, _>>()?;

@@ -215,7 +215,9 @@ fn a_weight_is_changed_stored_and_undone_without_a_script() {
     let scene = Scene::new(&[]);
     let browser = scene.sign_in();
     let document = browser.get("/").body;
-    for wanted in ["host-wan", "server", "value=\"3\"", "ip:10.9.0.1", "no known bound"] {
+    for wanted in
+        ["host-wan", "server", "value=\"3\"", "ip:10.9.0.1", "data-field=\"demand\">unknown"]
+    {
         assert!(document.contains(wanted), "no {wanted}: {document}");
     }
     let answer = browser.set("weight.server", "8");
@@ -250,9 +252,9 @@ fn a_weight_is_changed_stored_and_undone_without_a_script() {
 
 #[test]
 fn the_script_is_compiled_from_its_source() {
-    let source = include_bytes!("../src/page/web/page.ts");
+    let source = include_bytes!("../../../web/page/page.ts");
     let sum: String = Sha256::digest(source).iter().map(|byte| format!("{byte:02x}")).collect();
-    let first = include_str!("../src/page/web/page.js").lines().next().unwrap();
+    let first = include_str!("../src/page/assets/page.js").lines().next().unwrap();
     assert!(first.contains(&sum), "page.ts has changed: run `make page-script`\n{first}");
 }
 
@@ -463,7 +465,7 @@ fn many_connections_long_requests_and_slow_readers_are_bounded() {
 /// Whether a browser can be driven. A skip is loud, and a failure under FAIRWEIR_STRICT=1.
 fn has_browser() -> bool {
     let chromium = std::env::var("CHROMIUM").unwrap_or("/usr/bin/chromium".to_owned());
-    let modules = Path::new(BROWSER).join("node_modules/playwright-core");
+    let modules = Path::new(WEB).join("node_modules/playwright-core");
     if Path::new(&chromium).exists() && modules.exists() {
         return true;
     }
@@ -472,7 +474,8 @@ fn has_browser() -> bool {
     false
 }
 
-const BROWSER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/browser");
+/// Has the packages of all tests in browsers.
+const WEB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web");
 const PICTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pictures/page.png");
 
 /// Two groups behind half of the link, so that a weight is seen in the rates; the group `default`,
@@ -498,7 +501,7 @@ fn a_slider_moved_in_a_browser_moves_the_shares_and_undo_returns_them() {
         let is_kept = std::env::var_os("FAIRWEIR_PICTURES").is_some();
         let picture = if is_kept { PICTURE.into() } else { scene.stage.path("page.png") };
         let mut command = Command::new("node");
-        command.current_dir(BROWSER).arg("page.mjs").arg(scene.link()).arg(&picture);
+        command.current_dir(WEB).arg("page/test/page.mjs").arg(scene.link()).arg(&picture);
         command.env("HOME", scene.stage.path(""));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut browser = scene.stage.at_home(|| command.spawn().unwrap());

@@ -214,7 +214,7 @@ impl Html {
         let cells = [
             ("rate", rate(group.rate_bps)),
             ("share", rate(group.share_bps)),
-            ("demand", group.demand_bps.map_or("no known bound".to_owned(), rate)),
+            ("demand", group.demand_bps.map_or("unknown".to_owned(), rate)),
             ("received", volume(group.received_bytes)),
             ("state", group.state.clone()),
         ];

@@ -20,7 +20,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use anyhow::Context;
-use fairweir_daemon::{control_socket, listen};
+use fairweir_daemon::{OpenTo, control_socket, listen};
 use nix::unistd::{Gid, Uid, User, geteuid, setgid, setgroups, setuid};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &PageArgs) -> anyhow::Result<()> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let group = user.as_ref().map(|&(_, group)| group);
-    let socket = listen(&control_socket(&args.page_dir, NAME), group)?;
+    let socket = listen(&control_socket(&args.page_dir, NAME), OpenTo::group(group))?;
     if let Some((user, group)) = user {
         drop_privileges(user, group)?;
     }

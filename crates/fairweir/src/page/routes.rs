@@ -27,8 +27,7 @@ use super::guard::{Hosts, guard};
 use super::html::{self, Forms};
 use super::sessions::{Sessions, SignedIn, Undo};
 use super::view::{View, Watcher};
-use crate::host::HostRequest;
-use crate::wire::Changed;
+use crate::wire::{Changed, HostRequest};
 
 /// The longest body of a request, in bytes.
 const BODY_MAX: usize = 4 << 10;
@@ -284,11 +283,11 @@ async fn view(state: &Arc<State>) -> Arc<View> {
 
 /// Type and contents of what the document loads.
 const ASSETS: [(&str, &str, &str); 5] = [
-    ("page.js", "text/javascript", include_str!("web/page.js")),
-    ("page.css", "text/css", include_str!("web/page.css")),
-    ("uplot.js", "text/javascript", include_str!("web/uplot.js")),
-    ("uplot.css", "text/css", include_str!("web/uplot.css")),
-    ("icon.svg", "image/svg+xml", include_str!("web/icon.svg")),
+    ("page.js", "text/javascript", include_str!("assets/page.js")),
+    ("page.css", "text/css", include_str!("assets/page.css")),
+    ("uplot.js", "text/javascript", include_str!("assets/uplot.js")),
+    ("uplot.css", "text/css", include_str!("assets/uplot.css")),
+    ("icon.svg", "image/svg+xml", include_str!("assets/icon.svg")),
 ];
 
 async fn asset(axum::extract::Path(name): axum::extract::Path<String>) -> Response {

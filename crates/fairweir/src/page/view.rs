@@ -15,8 +15,8 @@ use fairweir_linux::monotonic_now;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::host::{HostRequest, PREFIX, show};
-use crate::wire::{ConnectionStatus, Connections, GroupStatus, LimitedBy, Status};
+use crate::host::{PREFIX, show};
+use crate::wire::{ConnectionStatus, Connections, GroupStatus, HostRequest, LimitedBy, Status};
 
 /// What is shown is at most so old.
 pub(super) const PERIOD: Span = Span::millis(900);
@@ -311,7 +311,7 @@ mod tests {
 
     /// The members of an interface of `page.ts`, with their types.
     fn declared(interface: &str) -> Vec<(String, String)> {
-        let script = include_str!("web/page.ts");
+        let script = include_str!("../../../../web/page/page.ts");
         let (_, rest) = script.split_once(&format!("interface {interface} {{\n")).unwrap();
         let (body, _) = rest.split_once("\n}").unwrap();
         let member = |line: &str| {

@@ -178,7 +178,7 @@ function showDaemon(daemon: DaemonView): void {
 function showGroup(row: HTMLElement | null, group: GroupView): void {
   put(row, "rate", rate(group.rateBps));
   put(row, "share", rate(group.shareBps));
-  put(row, "demand", orElse(group.demandBps, rate, "no known bound"));
+  put(row, "demand", orElse(group.demandBps, rate, "unknown"));
   put(row, "received", volume(group.receivedBytes));
   put(row, "state", group.state);
   put(row, "weight", String(group.weight));

@@ -1,4 +1,4 @@
-// Looks at `fairweir page` in Chromium. The test in ../page.rs starts it, plays the daemon's part, and
+// Looks at `fairweir page` in Chromium. The test in crates/fairweir/tests/page.rs starts it, plays the daemon's part, and
 // answers each line that is printed here with a line.
 //
 // usage: node page.mjs LINK PICTURE

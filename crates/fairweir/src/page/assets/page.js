@@ -1,4 +1,4 @@
-// Compiled from page.ts, sha256 ef1f246957bdb5d9e7856afe2d245820997abb397859690d9ace123fd814e480: run `make page-script` after a change.
+// Compiled from web/page/page.ts, sha256 a99b592a25642a46404c5c134b0b6e92602a463b7d97bb9f6a3693ce2570adc5: run `make page-script` after a change.
 "use strict";
 // Keeps the document of `fairweir page` current: numbers, the chart, and forms that are sent without
 // leaving the page. Without this script the document shows the same and its forms work.
@@ -88,7 +88,7 @@ function showDaemon(daemon) {
 function showGroup(row, group) {
     put(row, "rate", rate(group.rateBps));
     put(row, "share", rate(group.shareBps));
-    put(row, "demand", orElse(group.demandBps, rate, "no known bound"));
+    put(row, "demand", orElse(group.demandBps, rate, "unknown"));
     put(row, "received", volume(group.receivedBytes));
     put(row, "state", group.state);
     put(row, "weight", String(group.weight));
