@@ -64,16 +64,16 @@ pub(super) fn encode(algorithm: &Algorithm<'_>, shapes: &mut Shapes) -> Encoded 
 fn phantom(plan: &phantom::Plan) -> Encoded {
     let mut to = Box::new(EMPTY);
     to.kind = KIND_PHANTOM;
-    to.rate = plan.rate;
-    to.idle_after = plan.idle_after;
+    to.rate = plan.pace.rate;
+    to.idle_after = plan.pace.idle_after;
     to.window = plan.window;
-    to.window_bytes = plan.window_bytes;
-    to.gate_cost = plan.gate_cost;
-    to.gate_slack = plan.gate_slack;
-    to.gate_more = plan.gate_more;
-    to.gate_pause = plan.gate_pause;
-    to.limit = plan.limit;
-    to.spare_max = plan.spare_max;
+    to.window_bytes = plan.pace.window_bytes;
+    to.gate_cost = plan.pace.gate_cost;
+    to.gate_slack = plan.pace.gate_slack;
+    to.gate_more = plan.pace.gate_more;
+    to.gate_pause = plan.pace.gate_pause;
+    to.limit = plan.pace.limit;
+    to.spare_max = plan.pace.spare_max;
     to.is_soft = u32::from(plan.signal == Signal::Soft);
     to.inner_count = plan.inners.len() as u16;
     to.leaf_count = plan.leaves.len() as u16;
