@@ -190,3 +190,64 @@ fn no_quarter_of_a_second_has_much_more_than_twice_the_rate() {
         assert!(most <= 2.4, "{most}");
     }
 }
+
+/// Four homes on one link, at first without guarantees, then two with, and then others; one is away for
+/// a while.
+#[test]
+fn members_of_a_segment_have_their_guarantees_and_share_the_rest() {
+    let homes = [
+        ("cubic", "[{ at = \"10s\", rate = \"16mbit\" }, { at = \"30s\", rate = \"0\" }]"),
+        ("reno", "[{ at = \"10s\", rate = \"4mbit\" }, { at = \"30s\", rate = \"16mbit\" }]"),
+        ("bbr", "[]"),
+        ("cubic", "[]"),
+    ];
+    let flows: Vec<String> = homes
+        .iter()
+        .enumerate()
+        .flat_map(|(n, (congestion_control, _))| {
+            let away = if n == 3 { "start = \"1s\"\nstop = \"38s\"" } else { "" };
+            [bulk(congestion_control, "20ms", away), bulk(congestion_control, "30ms", away)]
+        })
+        .collect();
+    let points: Vec<String> = homes
+        .iter()
+        .enumerate()
+        .map(|(n, (_, guarantees))| {
+            format!(
+                "[[police]]\nname = \"home{n}\"\nrate = \"40mbit\"\nqueue_by = \"hash\"\n\
+                 flows = [{}, {}]\nguarantees = {guarantees}\n",
+                2 * n,
+                2 * n + 1
+            )
+        })
+        .collect();
+    for seed in SEEDS {
+        let all = play_segment("40mbit", 50, &flows, &points, seed);
+        // What each had in a second, of 40 Mbit/s.
+        let at = |from: f64| -> Vec<f64> { all.iter().map(|p| second(p, from)).collect() };
+        for from in [5.0, 8.0, 14.0, 20.0, 28.0, 34.0, 36.0, 42.0, 48.0] {
+            let rates = at(from);
+            println!("seed {seed}, {from}: {rates:.3?}, total {:.3}", rates.iter().sum::<f64>());
+        }
+    }
+}
+
+/// Plays the members of a segment.
+fn play_segment(
+    rate: &str,
+    seconds: u64,
+    flows: &[String],
+    points: &[String],
+    seed: u64,
+) -> Vec<Policed> {
+    let text = format!(
+        "version = 1\nname = \"x\"\nduration = \"{seconds}s\"\nsettle = \"0s\"\n\
+         [link]\nrate = \"10gbit\"\n[[group]]\nname = \"all\"\nweight = 1\n{}\
+         [segment]\nrate = \"{rate}\"\n{}",
+        flows.concat(),
+        points.concat(),
+    );
+    let scenario = Scenario::parse(&text, "x").unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let cancel = AtomicBool::new(false);
+    engine::play(&scenario, Control::None, seed, &|_| {}, &cancel).unwrap().summary.policed
+}

@@ -223,6 +223,11 @@ impl Segment {
         self.until = now + VALID;
     }
 
+    /// The pace that a member has until then.
+    pub fn pace(&self, member: usize) -> (Pace, Time) {
+        (self.members[member].pace, self.until)
+    }
+
     /// Decides about a packet of a member.
     pub fn handle_packet(&mut self, now: Time, member: usize, arrival: Arrival) -> Verdict {
         let (ns, size) = (now.as_nanos(), arrival.size.as_u64());
