@@ -780,7 +780,11 @@ fn shares_a_segment() {
     assert!((27.0..30.5).contains(&together), "{together}");
     let status = daemon.status();
     let cable = &status["segments"][0];
-    assert_eq!((&cable["members"], &cable["lease"]["generation"]), (&json!(2), &json!(4)), "{cable}");
+    assert_eq!(
+        (&cable["members"], &cable["lease"]["generation"]),
+        (&json!(2), &json!(4)),
+        "{cable}"
+    );
     assert_eq!(cable["download"]["guaranteed_bps"], 20_000_000, "{cable}");
     daemon.signal(Signal::SIGSTOP);
     std::thread::sleep(Duration::from_millis(1_500));

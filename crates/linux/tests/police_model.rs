@@ -365,12 +365,8 @@ fn members_of_a_segment_get_the_specifications_verdicts() {
         return;
     }
     let (rate, capacity, id) = (Rate::mbit(20), Rate::mbit(30), SegmentId(7));
-    let spec = PlanSpec {
-        rate,
-        rtt_max: Span::millis(100),
-        signal: Signal::Soft,
-        share: Share::Flows(4),
-    };
+    let spec =
+        PlanSpec { rate, rtt_max: Span::millis(100), signal: Signal::Soft, share: Share::Flows(4) };
     let plan = Plan::new(&spec).unwrap();
     let Kernel { mut police, trial } = Kernel::new();
     police.set_plan(PLAN, &Algorithm::Phantom(&plan)).unwrap();

@@ -296,12 +296,7 @@ fn mean(policed: &Policed, span: &std::ops::Range<usize>) -> f64 {
 
 /// All have their guarantees in each second, and equal parts of the rest on average; all together at
 /// least `used`.
-fn check_shares(
-    members: &[Policed],
-    guaranteed: &[f64],
-    span: std::ops::Range<usize>,
-    used: f64,
-) {
+fn check_shares(members: &[Policed], guaranteed: &[f64], span: std::ops::Range<usize>, used: f64) {
     let means: Vec<f64> = members.iter().map(|p| mean(p, &span)).collect();
     let rest: Vec<f64> = means.iter().zip(guaranteed).map(|(mean, g)| mean - g).collect();
     let (sum, squares) = (rest.iter().sum::<f64>(), rest.iter().map(|r| r * r).sum::<f64>());

@@ -33,8 +33,7 @@ const FILE_SIZE_MAX: u64 = 256 << 20;
 const OVERHEAD_RANGE: (i64, i64) = (-64, 256);
 
 const ISP_KEYS: [&str; 6] = ["device", "uplink", "hook", "overhead", "group", "metrics"];
-const DOCUMENT_KEYS: [&str; 6] =
-    ["version", "isp", "plan", "segment", "subscriber", "subscribers"];
+const DOCUMENT_KEYS: [&str; 6] = ["version", "isp", "plan", "segment", "subscriber", "subscribers"];
 /// Source: the kernel's table has 256 entries, and a segment needs two.
 const SEGMENTS_MAX: usize = 128;
 const SUBSCRIBER_KEYS: [&str; 3] = ["name", "addresses", "plan"];

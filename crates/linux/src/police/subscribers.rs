@@ -351,7 +351,8 @@ impl Police {
                 }
             }
         }
-        for ((id, direction, Seat { slot: old, member, .. }), slot) in moves.into_iter().zip(slots) {
+        for ((id, direction, Seat { slot: old, member, .. }), slot) in moves.into_iter().zip(slots)
+        {
             self.lead(id, direction, entry(number, slot, member))?;
             self.carry(id, direction, old)?;
             self.leave(old);

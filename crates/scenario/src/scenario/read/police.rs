@@ -36,7 +36,10 @@ pub(super) fn points(
         points.push(police);
         points.extend(made);
         if let Some(at) = overbooked(&points, segment) {
-            let what = format!("the guarantees sum to more than the segment's rate at {:?}", at.since(Time::ZERO));
+            let what = format!(
+                "the guarantees sum to more than the segment's rate at {:?}",
+                at.since(Time::ZERO)
+            );
             return Err(place.error(what));
         }
     }
@@ -149,7 +152,8 @@ fn point<'t>(
     Plan::new(&spec).map_err(|e| sharing.error(&e, &rate.place))?;
     let name = name.value;
     let flows = all;
-    let police = Police { name, spec, algorithm, size, queue_by, by_daemon, guarantees, flows, class_of };
+    let police =
+        Police { name, spec, algorithm, size, queue_by, by_daemon, guarantees, flows, class_of };
     Ok((police, copies))
 }
 
