@@ -70,6 +70,7 @@ fn main() -> ExitCode {
 fn run(command: Subcommand) -> anyhow::Result<()> {
     match command {
         Subcommand::Host(args) => host::run(&args),
+        Subcommand::Router(args) => host::run_router(&args),
         Subcommand::Isp(args) => isp::run(&args),
         Subcommand::Market(command) => market::run(&command),
         Subcommand::Sender(args) => sender::run(&args),

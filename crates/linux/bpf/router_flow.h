@@ -17,7 +17,9 @@
 #define SYN 0x02
 #define RST 0x04
 #define ACK 0x10
+#define TCP_HEADER 20
 #define OPTIONS_MAX 40
+#define OPTIONS_ROOM 64
 #define OPTION_END 0
 #define OPTION_NOP 1
 #define OPTION_WSCALE 3
@@ -114,7 +116,7 @@ static __always_inline int read_tcp(struct __sk_buff *skb, struct packet *p, str
 	t->s.flags = fixed.flags;
 	t->s.window = fixed.window;
 	t->header = (fixed.words >> 4) * 4;
-	if (t->header < 20 || p->transport_at + t->header > skb->len)
+	if (t->header < TCP_HEADER || p->transport_at + t->header > skb->len)
 		return 1;
 	/* Short frames are padded behind the end of the IP packet. */
 	t->payload = p->end && p->end < skb->len && !skb->gso_size ? p->end : skb->len;
@@ -136,33 +138,32 @@ static __always_inline int read_tcp(struct __sk_buff *skb, struct packet *p, str
 /* The window scale that a SYN asks for; NO_WSCALE if it asks for none, SIGNED if headers are signed. */
 static __always_inline int read_wscale(struct __sk_buff *skb, struct packet *p, const struct tcp *t)
 {
+	__u32 next = 0, length = t->header - TCP_HEADER - 1;
+	__u8 options[OPTIONS_ROOM] = {};
 	int found = NO_WSCALE;
-	__u32 at = 20;
 
-	for (int i = 0; i < OPTIONS_MAX; i++) {
-		struct {
-			__u8 kind;
-			__u8 length;
-		} option;
-		__u8 scale;
+	if (t->header <= TCP_HEADER)
+		return found;
+	/* The same number, in a form in which the verifier sees its bounds. */
+	asm volatile("" : "+r"(length));
+	length = (length & (OPTIONS_ROOM - 1)) + 1;
+	if (bpf_skb_load_bytes(skb, p->transport_at + TCP_HEADER, options, length))
+		return found;
+#pragma unroll
+	for (__u32 i = 0; i < OPTIONS_MAX - 2; i++) {
+		__u8 kind = options[i], size = options[i + 1];
 
-		if (at + 3 > t->header || load(skb, p->transport_at + at, &option) ||
-		    option.kind == OPTION_END)
-			return found;
-		if (option.kind == OPTION_NOP) {
-			at++;
+		if (i < next)
 			continue;
-		}
-		if (option.kind == OPTION_MD5 || option.kind == OPTION_AO)
+		if (kind == OPTION_NOP)
+			continue;
+		if (kind == OPTION_MD5 || kind == OPTION_AO)
 			return SIGNED;
-		if (option.length < 2)
+		if (kind == OPTION_END || size < 2)
 			return found;
-		if (option.kind == OPTION_WSCALE && option.length == 3) {
-			if (load(skb, p->transport_at + at + 2, &scale))
-				return found;
-			found = scale < WSCALE_MAX ? scale : WSCALE_MAX;
-		}
-		at += option.length;
+		if (kind == OPTION_WSCALE && size == 3)
+			found = options[i + 2] < WSCALE_MAX ? options[i + 2] : WSCALE_MAX;
+		next = i + size;
 	}
 	return found;
 }

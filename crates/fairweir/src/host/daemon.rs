@@ -8,11 +8,12 @@ use std::collections::VecDeque;
 
 use fairweir_core::receiver::{Act, ControlLoop, Decision, Observation, TICK};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
-use fairweir_linux::{Error, Health, Host, HostSpec, Mode, network, sweep};
+use fairweir_linux::{Error, Health, Mode, network};
 use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
 use super::memory::Memory;
+use super::point::Point;
 use super::report;
 use super::settings::Settings;
 use super::sites::SiteControl;
@@ -50,7 +51,7 @@ pub(super) struct Daemon {
     pub(super) settings: Settings,
     pub(super) control: ControlLoop,
     /// `None` while the device is gone.
-    pub(super) host: Option<Host>,
+    pub(super) host: Option<Point>,
     /// Set while everything passes because something broke.
     pub(super) opening: Option<Opening>,
     /// Whose windows are bounded.
@@ -103,7 +104,7 @@ impl Daemon {
         told_capacity: Option<Rate>,
         now: Time,
     ) -> anyhow::Result<Daemon> {
-        let host = attach(&settings)?;
+        let host = Point::attach(&settings)?;
         settings.lacks_windows = !host.has_windows();
         let groups = settings.policy().groups().len();
         let mut daemon = Daemon {
@@ -176,7 +177,7 @@ impl Daemon {
 
     /// Takes in which connections have opened, and to which hosts.
     pub(super) fn listen(&mut self, now: Time) {
-        let Some(host) = &mut self.host else { return };
+        let Some(host) = self.host.as_mut().and_then(Point::as_host_mut) else { return };
         if let Err(e) = self.sites.listen(host, now) {
             self.open(now, e.to_string());
         }
@@ -215,7 +216,7 @@ impl Daemon {
             // Two hosts cannot hold one device, so the old one goes first; should the new one
             // fail, the next tick looks for the device and attaches again.
             self.host = None;
-            self.host = Some(attach(&new)?);
+            self.host = Some(Point::attach(&new)?);
             self.sites = SiteControl::new(new.policy());
             self.opening = None;
         } else if let Some(host) = &mut self.host {
@@ -225,7 +226,9 @@ impl Daemon {
                     warn!("the old groups cannot be restored either: {e}");
                 }
             })?;
-            self.sites.handle_policy(new.policy(), host, now)?;
+            if let Some(host) = host.as_host_mut() {
+                self.sites.handle_policy(new.policy(), host, now)?;
+            }
         }
         let kept = continued(&self.settings, &new);
         match controller {
@@ -243,7 +246,7 @@ impl Daemon {
     /// What could not be removed.
     pub(super) fn end(&mut self) -> Result<(), Error> {
         self.store_capacity();
-        self.host.take().map_or(Ok(()), Host::detach)
+        self.host.take().map_or(Ok(()), Point::detach)
     }
 
     // --------------------------------------------------------------------------------------------
@@ -365,19 +368,22 @@ impl Daemon {
     }
 
     fn lose_device(&mut self, now: Time) {
-        warn!(dev = self.settings.dev, "the interface is gone; waiting for it");
+        let is_missing = |dev: &&str| fairweir_linux::link::index(dev).is_none();
+        let gone = self.settings.devices().find(is_missing).unwrap_or(&self.settings.dev).to_owned();
+        warn!(dev = gone, "the interface is gone; waiting for it");
         self.store_capacity();
         self.host = None;
-        let reason = format!("the interface `{}` is gone", self.settings.dev);
+        let reason = format!("the interface `{gone}` is gone");
         self.opening = Some(Opening { reason, retry_at: now });
     }
 
     fn look_for_device(&mut self, now: Time) {
         let waiting = self.opening.as_ref().is_some_and(|o| now < o.retry_at);
-        if waiting || fairweir_linux::link::index(&self.settings.dev).is_none() {
+        let is_missing = |dev: &str| fairweir_linux::link::index(dev).is_none();
+        if waiting || self.settings.devices().any(is_missing) {
             return;
         }
-        match attach(&self.settings) {
+        match Point::attach(&self.settings) {
             Ok(host) => {
                 info!(dev = self.settings.dev, "the interface is back");
                 self.host = Some(host);
@@ -457,21 +463,6 @@ impl Daemon {
             self.stored = Some(learned);
         }
     }
-}
-
-/// Sweeps the device, unless this is a dry run, and attaches to it.
-fn attach(settings: &Settings) -> anyhow::Result<Host> {
-    if !settings.dry_run {
-        for removed in sweep(&settings.dev)? {
-            info!(dev = settings.dev, "removed what was left: {removed}");
-        }
-    }
-    Ok(Host::attach(&HostSpec {
-        dev: settings.dev.clone(),
-        policy: settings.policy().clone(),
-        mode: settings.mode(),
-        census: false,
-    })?)
 }
 
 /// For each group of `new` the index of the group of `old` that has its name.

@@ -132,7 +132,7 @@ impl Host {
         }
         let programs = Programs::load()?;
         let config = Config {
-            l2_header: if device.hardware == libc::ARPHRD_ETHER { ETHERNET_HEADER } else { 0 },
+            l2_header: device.header_bytes(),
             features: if spec.census { FEATURE_CENSUS } else { 0 },
             device: device.index,
             netns: Netns::current_cookie().unwrap_or(0),
@@ -234,5 +234,3 @@ impl Drop for Host {
         }
     }
 }
-
-const ETHERNET_HEADER: u32 = 14;
