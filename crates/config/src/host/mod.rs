@@ -226,7 +226,9 @@ impl<'t> Draft<'t> {
                     format!("device `{name}`: `{matched}` is listed twice; remove one")
                 } else {
                     let (of, place) = (&other.value.name, &other.place);
-                    format!("device `{name}`: `{matched}` belongs to device `{of}` ({place}) already")
+                    format!(
+                        "device `{name}`: `{matched}` belongs to device `{of}` ({place}) already"
+                    )
                 };
                 return Err(group.place.error(what));
             }

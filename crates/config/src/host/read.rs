@@ -88,9 +88,7 @@ pub(super) fn document(source: Source<'_>, role: Role) -> Result<Document<'_>, C
 fn host_keys(mut table: Table<'_>, role: Role) -> Result<HostKeys<'_>, ConfigError> {
     let (lan, dev) = match role {
         Role::Host => (None, table.parsed_by("dev", parse_dev)?),
-        Role::Router => {
-            (table.parsed_by("lan", parse_dev)?, table.parsed_by("wan", parse_dev)?)
-        }
+        Role::Router => (table.parsed_by("lan", parse_dev)?, table.parsed_by("wan", parse_dev)?),
     };
     let keys = HostKeys {
         lan,

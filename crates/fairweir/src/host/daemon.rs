@@ -369,7 +369,8 @@ impl Daemon {
 
     fn lose_device(&mut self, now: Time) {
         let is_missing = |dev: &&str| fairweir_linux::link::index(dev).is_none();
-        let gone = self.settings.devices().find(is_missing).unwrap_or(&self.settings.dev).to_owned();
+        let gone =
+            self.settings.devices().find(is_missing).unwrap_or(&self.settings.dev).to_owned();
         warn!(dev = gone, "the interface is gone; waiting for it");
         self.store_capacity();
         self.host = None;

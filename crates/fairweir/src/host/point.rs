@@ -36,12 +36,9 @@ impl Point {
         let (dev, policy) = (settings.dev.clone(), settings.policy().clone());
         let mode = settings.mode();
         Ok(match settings.lan() {
-            None => Point::Host(Box::new(Host::attach(&HostSpec {
-                dev,
-                policy,
-                mode,
-                census: false,
-            })?)),
+            None => {
+                Point::Host(Box::new(Host::attach(&HostSpec { dev, policy, mode, census: false })?))
+            }
             Some(lan) => Point::Router(Box::new(Router::attach(&RouterSpec {
                 lan: lan.to_owned(),
                 wan: dev,

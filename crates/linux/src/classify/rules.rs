@@ -110,9 +110,8 @@ impl Rules {
 
 /// Whether `policy` asks who owns a socket.
 pub(crate) fn needs_owners(policy: &Policy) -> bool {
-    let owner = |m: &Match| {
-        matches!(m, Match::App(_) | Match::Unit(_) | Match::Cgroup(_) | Match::User(_))
-    };
+    let owner =
+        |m: &Match| matches!(m, Match::App(_) | Match::Unit(_) | Match::Cgroup(_) | Match::User(_));
     policy.groups().iter().flat_map(|g| &g.matches).any(owner)
 }
 

@@ -49,8 +49,7 @@ impl Flows {
             let has_received = flow.received != before.received;
             let changed_at = if has_received { asked.now } else { before.changed_at };
             seen.insert(flow.id, Seen::of(&flow, changed_at));
-            let lives =
-                flow.flags & FLOW_ENDED == 0 && asked.now.since(changed_at) < SILENT_MAX;
+            let lives = flow.flags & FLOW_ENDED == 0 && asked.now.since(changed_at) < SILENT_MAX;
             if has_received || (lives && asked.bounds.contains_key(&flow.id)) {
                 samples.extend(sample(&flow, &before, port, asked));
             }
@@ -88,8 +87,11 @@ fn sample(
     let group = asked.slots.iter().position(|&slot| u32::from(slot) == flow.slot)?;
     let Transit { samples, sum, min, .. } = flow.transit;
     let is_current = flow.interval == asked.interval && samples > 0;
-    let transit =
-        is_current.then(|| TransitSample { min_ns: min, mean_ns: sum / i64::from(samples), samples });
+    let transit = is_current.then(|| TransitSample {
+        min_ns: min,
+        mean_ns: sum / i64::from(samples),
+        samples,
+    });
     let rtt = u64::from(flow.wan_rtt_us) + u64::from(flow.lan_rtt_us);
     let bound = asked.bounds.get(&flow.id).copied().unwrap_or(flow.bound);
     Some(ConnectionSample {
@@ -132,7 +134,10 @@ mod tests {
     #[test]
     fn a_connection_is_told_while_it_receives_or_its_bound_is_of_use() {
         let mut flows = Flows::default();
-        assert_eq!(take(&mut flows, &[flow(2, 50), flow(1, 30), flow(3, 0)], 1), [(1, 30), (2, 50)]);
+        assert_eq!(
+            take(&mut flows, &[flow(2, 50), flow(1, 30), flow(3, 0)], 1),
+            [(1, 30), (2, 50)]
+        );
         assert_eq!(take(&mut flows, &[flow(2, 50), flow(1, 30)], 2), [(1, 0)], "the bounded one");
         assert_eq!(take(&mut flows, &[flow(2, 60), flow(1, 30)], 62), [(2, 10)], "silence");
         let mut ended = flow(1, 31);

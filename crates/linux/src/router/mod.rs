@@ -374,8 +374,7 @@ impl Router {
 
     fn delete_root(&mut self) -> Result<(), Error> {
         self.classes.clear();
-        if !std::mem::take(&mut self.has_root)
-            || !htb::is_there(&mut self.netlink, self.lan.index)?
+        if !std::mem::take(&mut self.has_root) || !htb::is_there(&mut self.netlink, self.lan.index)?
         {
             return Ok(());
         }
