@@ -29,7 +29,7 @@ enum State {
     /// Whether they are still there is tried until then; if so, this is the due again.
     Tried { until: Time, due: Rate, total: Rate },
     /// Everything passes.
-    Measure { since: Time, sum: u64, ticks: u64, least: Rate },
+    Measure { since: Time, sum: u64, ticks: u64, least: Rate, before: Rate },
     /// Classes divide.
     Divide { since: Time, due: Rate, slack: u64, total: Rate, short_ticks: u32 },
 }
@@ -74,7 +74,7 @@ impl Rivals {
         let is_again = now.since(self.left_at) < AGAIN && self.left_at > Time::ZERO;
         self.stay = if is_again { (self.stay * 2).min(STAY_MAX) } else { STAY_MIN };
         self.state =
-            State::Measure { since: now, sum: 0, ticks: 0, least: carried.scale(LEAST.0, LEAST.1) };
+            State::Measure { since: now, sum: 0, ticks: 0, least: carried.scale(LEAST.0, LEAST.1), before: Rate::ZERO };
     }
 
     /// Takes in a tick.
@@ -95,7 +95,7 @@ impl Rivals {
                 }
                 Course::Alone
             }
-            State::Measure { since, sum, ticks, least } => {
+            State::Measure { since, sum, ticks, least, before } => {
                 let passed = now.since(*since);
                 if passed >= GROWN {
                     *sum = sum.saturating_add(total.as_bps());
@@ -104,8 +104,15 @@ impl Rivals {
                 if passed < MEASURED {
                     return Course::Release;
                 }
+                let mean = Rate::bps(*sum / (*ticks).max(1));
+                if *before == Rate::ZERO || mean > before.scale(GREW.0, GREW.1) {
+                    // Senders still grow.
+                    (*before, *sum, *ticks) = (mean, 0, 0);
+                    *since = now - GROWN;
+                    return Course::Release;
+                }
                 // Senders that are far grow for longer than that.
-                let due = Rate::bps(*sum / (*ticks).max(1)).max(*least);
+                let due = mean.max(*before).max(*least);
                 self.begin_division(now, due)
             }
             State::Divide { since, due, slack, total: smoothed, short_ticks } => {
@@ -121,6 +128,10 @@ impl Rivals {
                     true => (*slack + SLACK_STEP).min(SLACK_MAX),
                     false => slack.saturating_sub(SLACK_STEP / 4),
                 };
+                if *slack <= SLACK_FIRST && *smoothed >= due.scale(KEPT.0, KEPT.1) {
+                    // All of it arrives: there may be more.
+                    *due = due.scale(MORE.0, MORE.1);
+                }
                 if *slack == SLACK_MAX {
                     // Nothing is held back any more, and it is not reached: it is less.
                     *due = due.scale(99, 100);
@@ -141,12 +152,14 @@ impl Rivals {
 /// Senders have grown to what they get after this, which is measured until then.
 const GROWN: Span = Span::millis(2_000);
 const MEASURED: Span = Span::millis(4_000);
+const GREW: (u64, u64) = (105, 100);
 /// It is at least this part of what the link carried.
 const LEAST: (u64, u64) = (6, 10);
 /// A due that is exceeded follows over so many ticks.
 const DUE_TICKS: u64 = 50;
 /// The host keeps this part of its due, by opening classes so many thousandths further a tick.
 const KEPT: (u64, u64) = (97, 100);
+const MORE: (u64, u64) = (1_010, 1_000);
 const SLACK_FIRST: u64 = 30;
 const SLACK_STEP: u64 = 24;
 const SLACK_MAX: u64 = 1_000;
