@@ -387,8 +387,8 @@ const STEEP_CONCLUSIONS: u32 = 3;
 const GROWN: Span = Span::millis(2);
 const CONSTANT: Span = Span::micros(500);
 /// Soon after the first conclusion a fall below this part of it is due to others.
-const FRESH_FOR: Span = Span::secs(3);
-const FRESH_FALL: (u64, u64) = (80, 100);
+const FRESH_FOR: Span = Span::secs(1);
+const FRESH_FALL: (u64, u64) = (65, 100);
 /// If so many times as much waits as shall for so long, although half of what arrived before
 /// arrives, the queue is not this host's.
 const DEEP: u64 = 2;
