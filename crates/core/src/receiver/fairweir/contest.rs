@@ -39,7 +39,8 @@ pub(super) struct Contest {
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     since: Time,
-    before: Rate,
+    least: Rate,
+    most: Rate,
 }
 
 /// One tick.
@@ -77,11 +78,6 @@ impl Contest {
         self.stretch >= 2 * UNSTRETCHED
     }
 
-    /// Whether windows are to be wider, to see whether more arrives.
-    pub(super) fn is_trying(&self) -> bool {
-        self.trial.is_some()
-    }
-
     /// Takes in a tick.
     pub(super) fn handle_tick(&mut self, tick: &Tick) {
         let Some(capacity) = tick.capacity.filter(|&c| c > Rate::ZERO) else {
@@ -111,7 +107,8 @@ impl Contest {
             _ => STRETCH_CLEAN,
         };
         let grown = self.stretch * GROWS.0 / GROWS.1;
-        self.stretch = self.wanted(capacity, most).min(grown);
+        let is_tried = self.trial.is_some();
+        self.stretch = if is_tried { UNSTRETCHED } else { self.wanted(capacity, most).min(grown) };
     }
 
     /// The stretch for what was lost, `most` at most.
@@ -130,18 +127,22 @@ impl Contest {
         let Some(trial) = &mut self.trial else {
             // What others take and leave is never the same for long.
             if tick.at >= self.next_at || self.steady.1 == STEADY_TICKS {
-                self.trial = Some(Trial { since: tick.at, before: capacity });
+                self.trial = Some(Trial { since: tick.at, least: capacity, most: capacity });
             }
             return;
         };
         let lasts = tick.at.since(trial.since);
-        let is_same = capacity < trial.before.scale(RISES.0, RISES.1)
-            && capacity > trial.before.scale(FALLS.0, FALLS.1);
-        if !is_same && lasts > TRIAL_BEGINS + tick.rtt {
+        let begins = lasts < TRIAL_BEGINS + tick.rtt;
+        // What was seen before the queue was short says nothing.
+        trial.most = if begins { capacity } else { trial.most.max(capacity) };
+        trial.least = if begins { capacity } else { trial.least.min(capacity) };
+        // Who yields to others is not given more in return.
+        let rises = capacity > trial.least.scale(RISES.0, RISES.1);
+        if trial.least < trial.most.scale(FALLS.0, FALLS.1) {
             self.trial = None;
             self.next_at = tick.at + self.wait;
             self.wait = (self.wait * 2).min(WAIT_MAX);
-        } else if lasts > TRIAL + tick.rtt * 4 {
+        } else if rises || lasts > TRIAL + tick.rtt * 4 {
             self.trial = None;
             self.level = capacity;
         }
@@ -163,11 +164,11 @@ const LOSSY_FOR: Span = Span::secs(10);
 /// It grows no faster in a tick: the capacity of a mobile link falls and comes back sooner.
 const GROWS: (u64, u64) = (130, 100);
 /// A trial lasts so long and four round trips, the first part of it for the queue to become short.
-const TRIAL: Span = Span::millis(1_000);
+const TRIAL: Span = Span::millis(2_000);
 const TRIAL_BEGINS: Span = Span::millis(300);
 /// Others take what is missing if this part is left at least.
 const FALLS: (u64, u64) = (92, 100);
-const RISES: (u64, u64) = (107, 100);
+const RISES: (u64, u64) = (105, 100);
 /// At once if it changes by less than one of so many parts for so many ticks.
 const STEADY: u64 = 30;
 const STEADY_TICKS: u32 = 8;

@@ -192,7 +192,6 @@ impl Fairweir {
             && drained != Queue::Drained
             && !matches!(act, Act::Learn { .. })
             && self.is_queue_ours()
-            && !self.contest.is_trying()
         {
             // Long round trips arrive in clumps, and streams of short connections by chance: a link
             // that rests in between has room.

@@ -90,7 +90,6 @@ impl Fairweir {
             false if self.losses.is_limiting() => wire_window(share, base, self.queue_target() * 2),
             false => wire_window(share, base, self.queue_target()),
         };
-        let wire = if self.contest.is_trying() { wire * 5 / 4 } else { wire };
         connection.sample.framing().payload(wire)
     }
 
