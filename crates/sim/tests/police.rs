@@ -65,6 +65,22 @@ fn second(policed: &Policed, from: f64) -> f64 {
     policed.over_time[first..first + 4].iter().sum::<f64>() / 4.0
 }
 
+/// A call or a film beside a download: its queue is busy for moments, which must not count as half of
+/// the rate.
+#[test]
+fn what_a_slow_sender_leaves_goes_to_the_others() {
+    for (congestion_control, least) in [("cubic", 0.97), ("reno", 0.90), ("bbr", 0.97)] {
+        for slow in ["400kbit", "5mbit"] {
+            let slow = bulk("cubic", "20ms", &format!("demand = \"{slow}\""));
+            let flows = [slow, bulk(congestion_control, "31ms", "")];
+            for policed in play(congestion_control, "20mbit", 30, &flows) {
+                let ratio = ratio(&policed);
+                assert!(ratio >= least, "{congestion_control}: {ratio:.3}");
+            }
+        }
+    }
+}
+
 #[test]
 fn who_ends_is_made_up_for_within_two_seconds() {
     for (congestion_control, rate) in [("cubic", "10mbit"), ("cubic", "50mbit"), ("bbr", "50mbit")]

@@ -235,7 +235,7 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     let backlog = state.backlog(plan, arrival.leaf) + size;
     // Its leaf counts as busy in its share already, which is not needed when little waits.
     let share = match backlog > ALLOWANCE.0 || state.leaves[arrival.leaf].mark.is_disarmed() {
-        true => state.share_of_window(plan, arrival.leaf),
+        true => state.offered_in_window(plan, now, arrival.leaf),
         false => 0,
     };
     let verdict = match plan.signal {
@@ -409,6 +409,18 @@ impl State<'_> {
         }
         let behind = u64::from(state.after);
         self.backlog(plan, leaf).saturating_sub(behind).min(state.magic.into())
+    }
+
+    /// What this window has for the leaf if it is always busy, bytes: what was served per weight until
+    /// now, and its share of the rest. So queues that are busy for moments, as those of calls and
+    /// films are, take no more from its share than they use. The path is settled.
+    #[inline(always)]
+    fn offered_in_window(&self, plan: &Plan, now: u64, leaf: usize) -> u64 {
+        let share = self.share_of_window(plan, leaf);
+        let parent = &self.inners[usize::from(plan.leaves[leaf].parent)];
+        let served = ((parent.v >> UNIT_BITS) as u32).wrapping_sub(parent.v_window);
+        let left = plan.window.saturating_sub(now.saturating_sub(self.head.window_at));
+        share.max(u64::from(self.weight(plan, leaf)) * u64::from(served) + share * left / plan.window)
     }
 
     /// What the leaf's share of the rate carries in a window, bytes, with the nodes that are busy
