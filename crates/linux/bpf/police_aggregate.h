@@ -8,6 +8,8 @@
 /* What a flow may send before anything is known of it, bytes. */
 #define ALLOWANCE_MIN 3000u
 #define ALLOWANCE_MAX 15000u
+/* The rest of a window is counted in parts of 2^-10. */
+#define REST_SHIFT 10
 /* Less offered than this says nothing about a sender, bytes. */
 #define TELLING 1500
 #define GATE_SHIFT 16
@@ -171,7 +173,8 @@ static __always_inline __u64 offered_in_window(const struct state *s, const stru
 	__u64 share = share_of_window(s, plan, leaf);
 	__u32 served = (__u32)(parent->v >> UNIT_BITS) - parent->v_window;
 	__u64 left = less(plan->window, less(now, s->head->window_at));
-	__u64 offered = weight_of(s, plan, leaf) * (__u64)served + share * left / plan->window;
+	__u64 rest = share * (left / (plan->window >> REST_SHIFT)) >> REST_SHIFT;
+	__u64 offered = weight_of(s, plan, leaf) * (__u64)served + rest;
 
 	return share > offered ? share : offered;
 }

@@ -271,6 +271,9 @@ const ALLOWANCE: (u64, u64) = (2 * MSS, 10 * MSS);
 /// nothing else.
 const BURST: (u64, u64) = (7, 5);
 
+/// The rest of a window is counted in parts of 2⁻¹⁰, so that no product exceeds 64 bits.
+const REST_SHIFT: u32 = 10;
+
 /// Where less than this passes in a window, bytes, starved classes send nothing.
 const TRICKLE_WINDOW: u64 = 8 * MSS;
 
@@ -420,7 +423,8 @@ impl State<'_> {
         let parent = &self.inners[usize::from(plan.leaves[leaf].parent)];
         let served = ((parent.v >> UNIT_BITS) as u32).wrapping_sub(parent.v_window);
         let left = plan.window.saturating_sub(now.saturating_sub(self.head.window_at));
-        share.max(u64::from(self.weight(plan, leaf)) * u64::from(served) + share * left / plan.window)
+        let rest = (share * (left / (plan.window >> REST_SHIFT))) >> REST_SHIFT;
+        share.max(u64::from(self.weight(plan, leaf)) * u64::from(served) + rest)
     }
 
     /// What the leaf's share of the rate carries in a window, bytes, with the nodes that are busy
