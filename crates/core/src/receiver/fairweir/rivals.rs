@@ -73,8 +73,13 @@ impl Rivals {
     pub(super) fn handle_rivals(&mut self, now: Time, carried: Rate) {
         let is_again = now.since(self.left_at) < AGAIN && self.left_at > Time::ZERO;
         self.stay = if is_again { (self.stay * 2).min(STAY_MAX) } else { STAY_MIN };
-        self.state =
-            State::Measure { since: now, sum: 0, ticks: 0, least: carried.scale(LEAST.0, LEAST.1), before: Rate::ZERO };
+        self.state = State::Measure {
+            since: now,
+            sum: 0,
+            ticks: 0,
+            least: carried.scale(LEAST.0, LEAST.1),
+            before: Rate::ZERO,
+        };
     }
 
     /// Takes in a tick.
