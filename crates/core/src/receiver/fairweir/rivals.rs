@@ -130,7 +130,8 @@ impl Rivals {
                 }
                 *slack = match *smoothed < due.scale(KEPT.0, KEPT.1) {
                     true => (*slack + SLACK_STEP).min(SLACK_MAX),
-                    false => slack.saturating_sub(SLACK_STEP / 4),
+                    // What passes stays a little more than the due, or that could not grow.
+                    false => slack.saturating_sub(SLACK_STEP / 4).max(SLACK_MIN),
                 };
                 if *slack == SLACK_MAX {
                     // Nothing is held back any more, and it is not reached: it is less.
@@ -143,7 +144,7 @@ impl Rivals {
     }
 
     fn begin_division(&mut self, now: Time, due: Rate) -> Course {
-        let (since, slack) = (now, SLACK_FIRST);
+        let (since, slack) = (now, SLACK_MIN);
         self.state = State::Divide { since, due, slack, total: due, short_ticks: 0 };
         Course::Divide(due.scale(1_000 + slack, 1_000))
     }
@@ -160,7 +161,7 @@ const LEAST: (u64, u64) = (6, 10);
 const DUE_TICKS: u64 = 5;
 /// The host keeps this part of its due, by opening classes so many thousandths further a tick.
 const KEPT: (u64, u64) = (97, 100);
-const SLACK_FIRST: u64 = 30;
+const SLACK_MIN: u64 = 30;
 const SLACK_STEP: u64 = 24;
 const SLACK_MAX: u64 = 1_000;
 /// For so long the queue is not tried again; longer each time that rivals are there again so soon.
