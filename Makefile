@@ -16,11 +16,12 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: help build package run test evidence figures bench check install uninstall deps
+.PHONY: help build package extension run test evidence figures bench check install uninstall deps
 
 help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
 	@echo 'make package   target/package/release/fairweir, as it is installed'
+	@echo 'make extension target/extension/: the browser extension for Chromium (zip) and Firefox (xpi)'
 	@echo 'make run       play the main job on the emulated home: weights that only the receiver knows'
 	@echo 'make test      every test, under half an hour on 2 cores (root: namespaces, BPF)'
 	@echo 'make check     the fast part: format, lints, architecture, pure tests'
@@ -70,6 +71,10 @@ package: deps
 	cargo build --release --locked -p fairweir --target-dir target/package
 	@# cargo leaves the time alone when nothing had to be built; dist/install compares it.
 	@touch $(PACKAGED)
+
+extension:
+	@WITH_EXTENSION=1 ./dist/install-deps
+	@./dist/extension
 
 install:
 	@FAIRWEIR='$(PACKAGED)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' ./dist/install

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::Error;
 use crate::lock::{namespace, namespace_of};
-use crate::run_dir::{control_socket, status_socket};
+use crate::run_dir::{control_socket, status_socket, web_socket};
 use crate::server::Access;
 use crate::wire::{Reply, as_line};
 
@@ -34,7 +34,7 @@ impl Client {
     /// says how far it is, comes within `patience`.
     ///
     /// A request that only reads goes by the control socket if the caller may use it, else by that
-    /// for status.
+    /// for status. Claims go by their own, also if the caller may use others.
     ///
     /// # Errors
     /// [`Error::NotRunning`].
@@ -45,7 +45,11 @@ impl Client {
         patience: Duration,
     ) -> Result<Client, Error> {
         let attempt = || -> io::Result<UnixStream> {
-            let stream = match UnixStream::connect(control_socket(run_dir, name)) {
+            let path = match access {
+                Access::Claim => web_socket(run_dir, name),
+                Access::Read | Access::Change => control_socket(run_dir, name),
+            };
+            let stream = match UnixStream::connect(path) {
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied && access == Access::Read => {
                     // The first error says more if this one fails too.
                     UnixStream::connect(status_socket(run_dir, name)).map_err(|_| e)?

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use fairweir_core::units::{Span, Time};
 use nix::unistd::Gid;
 
+use crate::run_dir::OpenTo;
 use crate::{Error, run_dir};
 
 /// Clients at a time; for one more the oldest goes.
@@ -69,7 +70,7 @@ impl Http {
     /// # Errors
     /// If the kernel refuses, or others may write to its directory.
     pub(crate) fn bind_unix(path: &Path, group: Option<Gid>) -> Result<Http, Error> {
-        let listener = run_dir::listen(path, group)?;
+        let listener = run_dir::listen(path, OpenTo::group(group))?;
         Ok(Http { listener: Listener::Unix(listener, path.to_owned()), clients: Vec::new() })
     }
 

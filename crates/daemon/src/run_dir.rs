@@ -5,6 +5,7 @@
 //! | `NAME.sock` | requests that may change something | root, and a group that the service names |
 //! | `status/NAME.sock` | requests that only read | the group of `--user-group` |
 //! | `metrics/NAME.sock` | OpenMetrics over HTTP | the group of `--user-group` |
+//! | `web/NAME.sock` | requests of browsers' extensions, if the service takes them | every local user |
 //! | `lock/NETNS-NAME.lock` | held by the daemon (see [`crate::Lock`]) | root |
 //!
 //! `NAME` is the instance: `isp`, or a service and its device as in `host-eth0`. All of these
@@ -37,6 +38,16 @@ pub fn metrics_socket(run_dir: &Path, name: &str) -> PathBuf {
     run_dir.join("metrics").join(format!("{name}.sock"))
 }
 
+/// Where it listens for requests that every local user may send.
+pub fn web_socket(run_dir: &Path, name: &str) -> PathBuf {
+    web_dir(run_dir).join(format!("{name}.sock"))
+}
+
+/// The directory of these sockets, whose [`instances`] can be asked.
+pub fn web_dir(run_dir: &Path) -> PathBuf {
+    run_dir.join("web")
+}
+
 /// The instances that have a socket in `run_dir`, sorted by name.
 ///
 /// # Errors
@@ -57,12 +68,29 @@ pub fn instances(run_dir: &Path) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// Listens at a socket of the run directory, in place of one that a killed daemon left; its owner
-/// and the members of `group` may connect.
+/// Who may connect to a socket beside its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenTo {
+    /// Nobody.
+    Owner,
+    /// The members of a group.
+    Group(Gid),
+    /// Every local user.
+    Everybody,
+}
+
+impl OpenTo {
+    /// The group, if there is one.
+    pub(crate) fn group(group: Option<Gid>) -> OpenTo {
+        group.map_or(OpenTo::Owner, OpenTo::Group)
+    }
+}
+
+/// Listens at a socket of the run directory, in place of one that a killed daemon left.
 ///
 /// # Errors
 /// [`Error::SocketInUse`], [`Error::UnsafeDirectory`], or what the kernel said.
-pub(crate) fn listen(path: &Path, group: Option<Gid>) -> Result<UnixListener, Error> {
+pub(crate) fn listen(path: &Path, open_to: OpenTo) -> Result<UnixListener, Error> {
     ensure(path.parent().unwrap_or(Path::new("/")), 0o755)?;
     if UnixStream::connect(path).is_ok() {
         return Err(Error::SocketInUse { path: path.to_owned() });
@@ -78,10 +106,15 @@ pub(crate) fn listen(path: &Path, group: Option<Gid>) -> Result<UnixListener, Er
         umask(mask);
         let listener = bound?;
         listener.set_nonblocking(true)?;
-        if let Some(group) = group {
-            chown(path, None, Some(group))?;
-        }
-        fs::set_permissions(path, Permissions::from_mode(0o660))?;
+        let mode = match open_to {
+            OpenTo::Owner => 0o660,
+            OpenTo::Group(group) => {
+                chown(path, None, Some(group))?;
+                0o660
+            }
+            OpenTo::Everybody => 0o666,
+        };
+        fs::set_permissions(path, Permissions::from_mode(mode))?;
         Ok(listener)
     };
     bind().map_err(|e| Error::io(format!("listen at {}", path.display()), e))

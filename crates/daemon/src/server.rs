@@ -10,6 +10,8 @@
 //!   and only where changes are allowed.
 //! - There are at most [`CLIENTS_MAX`] clients. For one more the oldest client goes of the user
 //!   who has most of them, so one user does not keep others out.
+//! - Clients of the socket that is open to everybody ([`Access::Claim`]) are counted by themselves,
+//!   send at most [`CLAIM_MAX`] bytes, and rest for [`CLAIM_PAUSE`] after each reply.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,6 +24,7 @@ use fairweir_core::units::{Span, Time};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Gid;
 
+use crate::run_dir::OpenTo;
 use crate::wire::Answer;
 use crate::{Error, run_dir};
 
@@ -30,6 +33,12 @@ const CLIENTS_MAX: usize = 16;
 
 /// A request that fits is read of every client at any time, in bytes.
 const LINE_MAX: usize = 64 << 10;
+
+/// The longest request of a client that may only make claims, in bytes.
+const CLAIM_MAX: usize = 16 << 10;
+
+/// So long nothing is read of such a client after a reply.
+const CLAIM_PAUSE: Span = Span::millis(20);
 
 /// How much is read of a client in one round, in bytes.
 const READ_MAX: usize = 1 << 20;
@@ -40,6 +49,8 @@ const PATIENCE: Span = Span::secs(60);
 /// What a client may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
+    /// Requests about the client's own user.
+    Claim,
     /// Requests that change nothing.
     Read,
     /// Everything.
@@ -86,6 +97,8 @@ struct Client {
     is_owed: bool,
     /// When bytes last went in or out.
     moved_at: Time,
+    /// Until then nothing is read of it.
+    rests_until: Time,
 }
 
 impl Server {
@@ -99,7 +112,7 @@ impl Server {
         group: Option<Gid>,
         request_max: usize,
     ) -> Result<Server, Error> {
-        let listener = Listener::bind(path, group, Access::Change)?;
+        let listener = Listener::bind(path, OpenTo::group(group), Access::Change)?;
         Ok(Server {
             listeners: vec![listener],
             clients: Vec::new(),
@@ -113,15 +126,31 @@ impl Server {
     /// # Errors
     /// As [`Server::bind`].
     pub(crate) fn bind_status(&mut self, path: &Path, group: Gid) -> Result<(), Error> {
-        self.listeners.push(Listener::bind(path, Some(group), Access::Read)?);
+        self.listeners.push(Listener::bind(path, OpenTo::Group(group), Access::Read)?);
         Ok(())
     }
 
+    /// Listens at `path` too, for claims of every local user.
+    ///
+    /// # Errors
+    /// As [`Server::bind`].
+    pub(crate) fn bind_web(&mut self, path: &Path) -> Result<(), Error> {
+        self.listeners.push(Listener::bind(path, OpenTo::Everybody, Access::Claim)?);
+        Ok(())
+    }
+
+    /// When a client that rests may be read again that has something to read.
+    pub(crate) fn deadline(&self, now: Time) -> Option<Time> {
+        let resting = self.clients.iter().filter(|c| c.rests_until > now && !c.has_ended);
+        resting.map(|c| c.rests_until).min()
+    }
+
     /// What to wait for: new clients, requests, or (true) room for the rest of a reply.
-    pub(crate) fn waits_for(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
+    pub(crate) fn waits_for(&self, now: Time) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         let large = self.large_client();
         let clients = self.clients.iter().filter_map(move |client| {
-            let may_read = !client.is_owed && !client.has_ended && client.may_grow(large);
+            let is_open = !client.is_owed && !client.has_ended && now >= client.rests_until;
+            let may_read = is_open && client.may_grow(large);
             match client.output.is_empty() {
                 false => Some((client.stream.as_fd(), true)),
                 true if may_read => Some((client.stream.as_fd(), false)),
@@ -132,8 +161,9 @@ impl Server {
     }
 
     /// Whether a request waits that has been read already.
-    pub(crate) fn has_requests(&self) -> bool {
-        self.clients.iter().any(|c| !c.is_owed && c.output.is_empty() && c.has_line())
+    pub(crate) fn has_requests(&self, now: Time) -> bool {
+        let mut clients = self.clients.iter().filter(|c| now >= c.rests_until);
+        clients.any(|c| !c.is_owed && c.output.is_empty() && c.has_line())
     }
 
     /// The requests that are next, at most one of each client, each of which is to be answered.
@@ -146,8 +176,9 @@ impl Server {
             if client.flush(now).is_err() {
                 return false;
             }
-            if client.output.is_empty() && !client.is_owed {
+            if client.output.is_empty() && !client.is_owed && now >= client.rests_until {
                 let max = match client.peer.access {
+                    Access::Claim => CLAIM_MAX,
                     Access::Read => LINE_MAX,
                     Access::Change => request_max,
                 };
@@ -182,6 +213,9 @@ impl Server {
             client.is_owed = false;
             client.output.extend_from_slice(line.as_bytes());
             client.moved_at = now;
+            if client.peer.access == Access::Claim {
+                client.rests_until = now + CLAIM_PAUSE;
+            }
             let _ = client.flush(now);
         }
         self.clients.retain(|c| !c.is_done());
@@ -216,8 +250,10 @@ impl Server {
             return;
         }
         let (uid, pid) = (credentials.uid(), credentials.pid());
-        if self.clients.len() >= CLIENTS_MAX {
-            let Some(oldest) = self.oldest_of_the_greediest() else { return };
+        let claims = access == Access::Claim;
+        let alike = |client: &&Client| (client.peer.access == Access::Claim) == claims;
+        if self.clients.iter().filter(alike).count() >= CLIENTS_MAX {
+            let Some(oldest) = self.oldest_of_the_greediest(claims) else { return };
             self.clients.remove(oldest);
         }
         self.clients_seen += 1;
@@ -230,24 +266,26 @@ impl Server {
             has_ended: false,
             is_owed: false,
             moved_at: now,
+            rests_until: now,
         });
     }
 
-    /// Of the clients that have no request in work.
-    fn oldest_of_the_greediest(&self) -> Option<usize> {
+    /// Of the clients that have no request in work, and may only make claims or not.
+    fn oldest_of_the_greediest(&self, claims: bool) -> Option<usize> {
+        let alike = |client: &Client| (client.peer.access == Access::Claim) == claims;
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-        for client in &self.clients {
+        for client in self.clients.iter().filter(|c| alike(c)) {
             *counts.entry(client.peer.uid).or_default() += 1;
         }
-        let idle = self.clients.iter().enumerate().filter(|(_, c)| !c.is_owed);
+        let idle = self.clients.iter().enumerate().filter(|(_, c)| alike(c) && !c.is_owed);
         let key = |(i, client): &(usize, &Client)| (counts[&client.peer.uid], usize::MAX - i);
         idle.max_by_key(key).map(|(i, _)| i)
     }
 }
 
 impl Listener {
-    fn bind(path: &Path, group: Option<Gid>, access: Access) -> Result<Listener, Error> {
-        let socket = run_dir::listen(path, group)?;
+    fn bind(path: &Path, open_to: OpenTo, access: Access) -> Result<Listener, Error> {
+        let socket = run_dir::listen(path, open_to)?;
         Ok(Listener { path: path.to_owned(), socket, access })
     }
 }
@@ -340,6 +378,7 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -367,7 +406,7 @@ mod tests {
         assert_eq!(first[0].1, b"one\n");
         assert!(server.take_requests(NOW).is_empty(), "the first is not answered");
         server.answer(first[0].0, &Answer::value(&1), NOW);
-        assert!(server.has_requests());
+        assert!(server.has_requests(NOW));
         let second = server.take_requests(NOW);
         assert_eq!(second[0].1, b"two\n");
         server.answer(second[0].0, &Answer::value(&2), NOW);
@@ -449,6 +488,35 @@ mod tests {
         for client in &mut server.clients[2..] {
             client.peer.uid = 12_345;
         }
-        assert_eq!(server.oldest_of_the_greediest(), Some(2));
+        assert_eq!(server.oldest_of_the_greediest(false), Some(2));
+    }
+
+    #[test]
+    fn clients_that_make_claims_are_short_slow_and_displace_no_other() {
+        let (dir, mut server, path) = server(64 << 20);
+        let web = dir.path().join("run/web/test.sock");
+        server.bind_web(&web).unwrap();
+        assert_eq!(fs::metadata(&web).unwrap().permissions().mode() & 0o777, 0o666);
+        let mut admin = UnixStream::connect(&path).unwrap();
+        let mut claimants: Vec<_> =
+            (0..CLIENTS_MAX + 1).map(|_| UnixStream::connect(&web).unwrap()).collect();
+        server.take_requests(NOW);
+        assert_eq!(server.clients.len(), 1 + CLIENTS_MAX);
+        admin.write_all(b"off\n").unwrap();
+        let last = claimants.last_mut().unwrap();
+        last.write_all(b"one\ntwo\n").unwrap();
+        let requests = server.take_requests(NOW);
+        let of = |access| requests.iter().find(|(peer, _)| peer.access == access).unwrap().0;
+        let (_, claimant) = (of(Access::Change), of(Access::Claim));
+        server.answer(claimant, &Answer::value(&1), NOW);
+        assert!(!server.has_requests(NOW));
+        assert_eq!(server.deadline(NOW), Some(NOW + CLAIM_PAUSE));
+        assert!(server.take_requests(NOW + Span::millis(19)).is_empty());
+        assert!(server.has_requests(NOW + CLAIM_PAUSE));
+        assert_eq!(server.take_requests(NOW + CLAIM_PAUSE)[0].1, b"two\n");
+        let other = &mut claimants[CLIENTS_MAX - 1];
+        other.write_all(&[b'x'; CLAIM_MAX + 1]).unwrap();
+        server.take_requests(NOW + CLAIM_PAUSE);
+        assert_eq!(server.clients.len(), CLIENTS_MAX, "a long request ends its client");
     }
 }

@@ -33,6 +33,9 @@ pub trait Service {
     /// What can be asked of it beyond [`Request`].
     type Request: DeserializeOwned;
 
+    /// Whether every local user may send requests for which [`Access::Claim`] is enough.
+    const TAKES_CLAIMS: bool = false;
+
     /// What clients need for a request.
     fn access_for(request: &Self::Request) -> Access;
 
@@ -67,6 +70,9 @@ pub trait Service {
         now: Time,
         progress: &mut Progress<'_>,
     ) -> Answer;
+
+    /// A client has sent what is no request.
+    fn handle_malformed(&mut self, _peer: Peer) {}
 
     /// Reads the configuration again and takes over what changed; `dry_run` only says what would
     /// change, `force` does also what looks like a mistake. A wrong configuration changes nothing.
@@ -148,7 +154,7 @@ pub fn run<S: Service, E: From<Error>>(
     }
     let mut events =
         Events::new(spec.until_stdin_closes).map_err(|e| Error::io("receive signals", e))?;
-    let mut server = bind(spec)?;
+    let mut server = bind(spec, S::TAKES_CLAIMS)?;
     let mut http = match spec.metrics {
         None => None,
         Some(MetricsAt::Loopback(address)) => Some(Http::bind(address)?),
@@ -186,11 +192,14 @@ pub fn run<S: Service, E: From<Error>>(
     Ok(ended?)
 }
 
-fn bind(spec: &Spec) -> Result<Server, Error> {
+fn bind(spec: &Spec, takes_claims: bool) -> Result<Server, Error> {
     let path = run_dir::control_socket(&spec.run_dir, &spec.name);
     let mut server = Server::bind(&path, spec.admin_group, spec.request_max)?;
     if let Some(group) = spec.user_group {
         server.bind_status(&run_dir::status_socket(&spec.run_dir, &spec.name), group)?;
+    }
+    if takes_claims {
+        server.bind_web(&run_dir::web_socket(&spec.run_dir, &spec.name))?;
     }
     Ok(server)
 }
@@ -248,21 +257,27 @@ impl<S: Service> Frame<'_, S> {
     fn wait(&mut self, events: &mut Events) -> Result<Happened, Error> {
         let deadline = self.service.deadline();
         let deadline = self.reload_at.map_or(deadline, |at| at.min(deadline));
-        let span = match self.server.has_requests() {
+        let now = (self.clock)();
+        let deadline = self.server.deadline(now).map_or(deadline, |at| at.min(deadline));
+        let span = match self.server.has_requests(now) {
             true => Span::ZERO,
-            false => deadline.since((self.clock)()),
+            false => deadline.since(now),
         };
-        let fds = self.server.waits_for().chain(self.http.iter().flat_map(Http::waits_for));
+        let fds = self.server.waits_for(now).chain(self.http.iter().flat_map(Http::waits_for));
         let fds = fds.chain(self.service.waits_for().map(|fd| (fd, false)));
         events.wait(span, fds).map_err(|e| Error::io("wait for events", e))
     }
 
     fn answer(&mut self, peer: Peer, line: &[u8], now: Time) -> Answer {
         match Parsed::<S::Request>::read(line) {
-            Err(message) => Answer::error(message),
-            Ok(parsed) if parsed.access::<S>() > peer.access => {
-                Answer::error("this socket only reads; use the control socket as root")
+            Err(message) => {
+                self.service.handle_malformed(peer);
+                Answer::error(message)
             }
+            Ok(parsed) if parsed.access::<S>() > peer.access => Answer::error(match peer.access {
+                Access::Claim => "this socket takes only what browsers' extensions say",
+                _ => "this socket only reads; use the control socket as root",
+            }),
             Ok(Parsed::Own(request)) => {
                 let mut progress = progress(self.server, self.watchdog, self.clock, Some(peer));
                 self.service.handle_request(request, peer, now, &mut progress)

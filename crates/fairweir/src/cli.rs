@@ -11,6 +11,7 @@ use fairweir_core::units::{Rate, Span};
 use fairweir_scenario::play::Seeds;
 
 use crate::daemon_args::{RunDir, UserGroup};
+use crate::extension::{self, cli::ExtensionCommand};
 use crate::instance;
 use crate::isp::{self, cli::IspArgs};
 use crate::market::{self, cli::MarketCommand};
@@ -45,6 +46,9 @@ pub(crate) enum Subcommand {
     /// Trade credits for guaranteed rates among the households of a link: the server.
     #[command(subcommand, after_help = market::cli::EXAMPLES)]
     Market(MarketCommand),
+    /// Let the browser extension tell the daemon to which site a connection belongs.
+    #[command(subcommand, after_help = extension::cli::EXAMPLES)]
+    Extension(ExtensionCommand),
     /// Print the state of a running daemon.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),

@@ -20,6 +20,7 @@ mod doctor;
 #[cfg(feature = "evidence")]
 mod evidence;
 mod exit;
+mod extension;
 mod generate;
 mod host;
 mod init;
@@ -48,15 +49,24 @@ fn main() -> ExitCode {
     if let Some(agent) = first.as_ref().filter(|name| fairweir_lab::is_agent(name)) {
         return fairweir_lab::agent_main(agent);
     }
-    if first.is_some_and(|name| host::guard::is_guard(&name)) {
+    if first.as_ref().is_some_and(|name| host::guard::is_guard(name)) {
         log_to_stderr(0, "info");
         return host::guard::main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
+    let second = env::args_os().nth(2).and_then(|argument| argument.into_string().ok());
+    if first.is_some_and(|first| extension::is_started_by_browser(&first, second.as_deref())) {
+        return ended(extension::host_main());
     }
     let cli = Cli::parse();
     // Of the features that it tries, doctor prints what matters.
     let level = if matches!(cli.command, Subcommand::Doctor(_)) { "warn" } else { "info" };
     log_to_stderr(cli.verbose, level);
-    match run(cli.command) {
+    ended(run(cli.command))
+}
+
+/// What the shell is told.
+fn ended(outcome: anyhow::Result<()>) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of the output closed it, as `head` does.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
@@ -71,6 +81,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
     match command {
         Subcommand::Host(args) => host::run(&args),
         Subcommand::Isp(args) => isp::run(&args),
+        Subcommand::Extension(command) => extension::run(&command),
         Subcommand::Market(command) => market::run(&command),
         Subcommand::Sender(args) => sender::run(&args),
         Subcommand::Status(args) => status::run(&args),

@@ -59,6 +59,19 @@ pub(crate) struct Status {
     pub(crate) config_error: Option<String>,
 }
 
+/// What can be asked of `fairweir host` beyond the requests of every daemon.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum HostRequest {
+    /// Answered by [`Connections`].
+    Connections {
+        /// How many, those that received most first; at most 1,000.
+        limit: usize,
+    },
+    /// What a browser's extension says; answered by [`ClaimsReply`].
+    Claims(ClaimsRequest),
+}
+
 /// The connections of the last tick.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Connections {
@@ -92,7 +105,7 @@ pub(crate) struct ConnectionStatus {
 /// How the host of a connection is known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct EvidenceStatus {
-    /// `host`, `sni`, `dns`, `mixed` or `unnamed`.
+    /// `extension`, `host`, `sni`, `dns`, `mixed` or `unnamed`.
     pub(crate) reason: String,
     /// The host; null if it is not one, or at the socket that only reads.
     pub(crate) name: Option<String>,
@@ -103,6 +116,8 @@ pub(crate) struct EvidenceStatus {
 pub(crate) struct SitesStatus {
     /// Connections of now whose beginning has not named a host yet.
     pub(crate) undecided: u64,
+    /// By a browser's extension.
+    pub(crate) by_extension: u64,
     /// By the `Host` field of an HTTP request.
     pub(crate) by_host: u64,
     /// By the server name indication of TLS or QUIC.
@@ -119,12 +134,43 @@ pub(crate) struct SitesStatus {
     pub(crate) encrypted_dns: u64,
     /// Beginnings that were lost because too many came at once.
     pub(crate) lost: u64,
+    /// What browsers' extensions have said.
+    pub(crate) claims: ClaimsStatus,
+}
+
+/// What browsers' extensions have said, since the start of the daemon, in events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ClaimsStatus {
+    /// Users whose extension was heard in the last minute.
+    pub(crate) users: u64,
+    /// About a connection that is known.
+    pub(crate) counted: u64,
+    /// About none that is known: another interface, another user, a name that was not heard.
+    pub(crate) unmatched: u64,
+    /// Of another form, or requests that are none.
+    pub(crate) malformed: u64,
+    /// More than a user may send.
+    pub(crate) over_rate: u64,
+    /// With a time more than 10 s away.
+    pub(crate) out_of_time: u64,
+    /// Sent twice.
+    pub(crate) repeated: u64,
+    /// Of a configuration that is not in force any more.
+    pub(crate) stale: u64,
+}
+
+impl ClaimsStatus {
+    /// Those that were not looked at.
+    pub(crate) fn refused(&self) -> u64 {
+        self.malformed + self.over_rate + self.out_of_time + self.repeated + self.stale
+    }
 }
 
 impl SitesStatus {
     /// The decisions, by what they rest on.
-    pub(crate) fn by_evidence(&self) -> [(&'static str, u64); 5] {
+    pub(crate) fn by_evidence(&self) -> [(&'static str, u64); 6] {
         [
+            ("extension", self.by_extension),
             ("host", self.by_host),
             ("sni", self.by_sni),
             ("dns", self.by_dns),
@@ -218,4 +264,86 @@ pub(crate) struct GroupStatus {
     pub(crate) connections: u64,
     /// How many of them have a window that is bounded.
     pub(crate) bounded_connections: u64,
+}
+
+/// Of [`ClaimsRequest`] and [`ClaimsReply`].
+pub(crate) const CLAIMS_VERSION: u32 = 1;
+
+/// What a browser's extension says, and asks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClaimsRequest {
+    /// [`CLAIMS_VERSION`].
+    pub(crate) version: u32,
+    /// Of the configuration that the extension knows; its events are of that one.
+    #[serde(default)]
+    pub(crate) generation: Option<u64>,
+    /// Requests whose response has begun.
+    #[serde(default)]
+    pub(crate) events: Vec<ClaimEvent>,
+}
+
+/// One request of a browser.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClaimEvent {
+    /// SHA-256 of the salt and the server's name, in hex.
+    pub(crate) host: String,
+    /// The server's address.
+    pub(crate) address: std::net::IpAddr,
+    /// Its port.
+    pub(crate) port: u16,
+    /// Index of the site's group; null if the site has none.
+    pub(crate) group: Option<usize>,
+    /// When the request was sent, in ms since 1970.
+    pub(crate) begin_ms: f64,
+    /// When the response began.
+    pub(crate) start_ms: f64,
+    /// The site is only a guess.
+    #[serde(default)]
+    pub(crate) unsure: bool,
+}
+
+/// What the daemon answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ClaimsReply {
+    /// [`CLAIMS_VERSION`].
+    pub(crate) version: u32,
+    /// Of the configuration in force.
+    pub(crate) generation: u64,
+    /// It, if the extension knows another one.
+    pub(crate) config: Option<ClaimsConfig>,
+    /// What each group receives now, in the order of the configuration.
+    pub(crate) rates: Vec<GroupRate>,
+}
+
+/// What an extension has to know of the configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ClaimsConfig {
+    /// In front of the names that are hashed.
+    pub(crate) salt: String,
+    /// In the order of the configuration; the last one is that of what no rule names.
+    pub(crate) groups: Vec<ClaimsGroup>,
+}
+
+/// A group as an extension knows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ClaimsGroup {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its weight.
+    pub(crate) weight: Weight,
+    /// Its `web:` rules, without `web:`.
+    pub(crate) sites: Vec<String>,
+}
+
+/// What a group receives.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct GroupRate {
+    /// In the last tick.
+    pub(crate) rate_bps: Rate,
+    /// Its fair share.
+    pub(crate) share_bps: Rate,
+    /// How it stands to its share.
+    pub(crate) state: fairweir_core::receiver::GroupState,
 }

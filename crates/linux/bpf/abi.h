@@ -190,16 +190,23 @@ struct flow {
 	__u32 rule; /* 0 is none */
 	__u32 opened; /* tells one use of the addresses and ports from the next; of TCP the first number */
 	__u32 wanted; /* what is still heard: bytes of TCP, datagrams of UDP */
-	__u32 pad;
+	__u32 watched; /* how many sends are still told of */
 };
 _Static_assert(sizeof(struct flow) == 32, "abi");
 
+/* What the kernel says of packets without a socket; also the user `nobody`. */
+#define USER_NONE 65534
 #define HEARD_OPENING 1
 #define HEARD_STREAM 2
 #define HEARD_DATAGRAM 3
 #define HEARD_DNS 4
+#define HEARD_SENT 5
 #define HEARD_BYTES 2048
-#define HEARD_HEADER 56
+#define HEARD_HEADER 72
+/* Requests are longer; acknowledgements of QUIC and window updates of HTTP/2 are shorter. */
+#define REQUEST_BYTES 64
+/* Sends that are told of one flow each time it is bound. */
+#define SENDS_MAX 1024
 
 /* What was heard; `length` bytes follow. */
 struct heard_header {
@@ -208,5 +215,8 @@ struct heard_header {
 	__u32 opened;
 	__u32 offset; /* in the stream */
 	__u32 length;
+	__u64 at_ns; /* CLOCK_MONOTONIC */
+	__u32 user; /* the socket's owner, of an opening; that of what has none is USER_NONE */
+	__u32 pad;
 };
-_Static_assert(sizeof(struct heard_header) == 56, "abi");
+_Static_assert(sizeof(struct heard_header) == 72, "abi");

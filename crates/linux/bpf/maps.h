@@ -156,6 +156,9 @@ struct heard {
 	__u32 opened;
 	__u32 offset;
 	__u32 length;
+	__u64 at_ns;
+	__u32 user;
+	__u32 pad;
 	__u8 bytes[HEARD_BYTES];
 };
 

@@ -9,6 +9,8 @@
  * read in user space. Where the ring is full, what does not fit is counted and lost: the flow stays
  * in the default group, or in that which DNS gives.
  *
+ * Of flows that are watched, user space is told when they send what may be a request (`HEARD_SENT`).
+ *
  * Cost: one look-up for each packet that arrives while the policy has sites; for what is sent only if
  * it has payload or opens a connection.
  */
@@ -83,6 +85,8 @@ __noinline int hear(struct __sk_buff *skb, __u32 kind, __u32 offset, __u32 at, _
 	heard->kind = kind;
 	heard->offset = offset;
 	heard->length = size;
+	heard->at_ns = bpf_ktime_get_ns();
+	heard->user = kind == HEARD_OPENING ? bpf_get_socket_uid(skb) : 0;
 	if (size) {
 		/* The same number, in a form in which the verifier sees its bounds. */
 		size--;
@@ -126,6 +130,17 @@ static __always_inline int may_name(__u8 first)
 	return first == TLS_HANDSHAKE || (first >= 'A' && first <= 'Z');
 }
 
+/* Tells of payload at `at` of a flow that is watched. */
+static __always_inline void hear_sent(struct __sk_buff *skb, struct heard *heard, struct flow *flow,
+				      __u32 at)
+{
+	if (!flow->watched || skb->len < at + REQUEST_BYTES)
+		return;
+	flow->watched--;
+	heard->opened = flow->opened;
+	hear(skb, HEARD_SENT, 0, at, 0);
+}
+
 static __always_inline void hear_tcp(struct __sk_buff *skb, struct packet *p,
 				     const struct config *cfg)
 {
@@ -157,8 +172,12 @@ static __always_inline void hear_tcp(struct __sk_buff *skb, struct packet *p,
 		return;
 	}
 	flow = find_flow(&heard->key, cfg);
-	if (!flow || !flow->wanted)
+	if (!flow)
 		return;
+	if (!flow->wanted) {
+		hear_sent(skb, heard, flow, at);
+		return;
+	}
 	heard->opened = flow->opened;
 	offset = bpf_ntohl(tcp.seq) - flow->opened;
 	if (offset >= STREAM_BYTES)
@@ -197,19 +216,31 @@ static __always_inline void hear_quic(struct __sk_buff *skb, struct packet *p,
 	__u32 at = p->transport_at + UDP_HEADER, size = skb->gso_size;
 	struct heard *heard;
 	struct flow *flow;
+	int initial;
 	struct {
 		__u8 first;
 		__be32 version;
 	} __attribute__((packed)) quic;
 
-	if (load(skb, at, &quic) || !is_initial(&quic.first, bpf_ntohl(quic.version)))
+	if (load(skb, at, &quic))
+		return;
+	initial = is_initial(&quic.first, bpf_ntohl(quic.version));
+	if (!initial && skb->len < at + REQUEST_BYTES)
 		return;
 	heard = begin(p, 0);
 	if (!heard)
 		return;
 	flow = find_flow(&heard->key, cfg);
-	if (!flow)
-		flow = open_flow(&heard->key, cfg, bpf_ktime_get_ns(), INITIALS_MAX);
+	if (!initial) {
+		if (flow)
+			hear_sent(skb, heard, flow, at);
+		return;
+	}
+	if (!flow) {
+		heard->opened = bpf_ktime_get_ns();
+		flow = open_flow(&heard->key, cfg, heard->opened, INITIALS_MAX);
+		hear(skb, HEARD_OPENING, 0, at, 0);
+	}
 	if (!flow)
 		return;
 	heard->opened = flow->opened;

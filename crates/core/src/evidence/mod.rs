@@ -3,10 +3,11 @@
 //! Problem: `web:netflix.com` names a site, but packets have addresses, and many sites share one.
 //! Method: the first bytes of a connection nearly always name the host that is wanted: the server
 //! name indication of TLS, over TCP or in QUIC's Initial packets, or the `Host` of HTTP/1.1. Where
-//! they do not, the DNS answer that gave the address may. [`Resolver`] takes in what was heard and
-//! gives out [`Command`]s, which bind connections to groups.
+//! they do not, the DNS answer that gave the address may. A browser's extension says for which site a
+//! request was ([`Claim`]), which the wire does not. [`Resolver`] takes in what was heard and gives
+//! out [`Command`]s, which bind connections to groups.
 //!
-//! Evidence by decreasing weight: `Host`, SNI, DNS. An address whose names belong to different groups
+//! Evidence by decreasing weight: extension, `Host`, SNI, DNS. An address whose names belong to different groups
 //! is no evidence. The outer name of an encrypted ClientHello is never taken: browsers send its
 //! extension in every hello, so a name is an outer one if a DNS record has named it as one.
 //!
@@ -21,6 +22,7 @@ use std::net::SocketAddr;
 use crate::policy::Transport;
 
 mod assemble;
+mod claims;
 mod dns;
 mod http;
 mod names;
@@ -30,7 +32,8 @@ mod resolver;
 mod site;
 mod tls;
 
-pub use resolver::{CONNECTIONS_MAX, Counts, Resolver};
+pub use claims::{Claim, HostDigest};
+pub use resolver::{CLAIMANT_SPAN, CONNECTIONS_MAX, Counts, Resolver};
 pub use site::{HOST_NAME_MAX, HostName, Site, SiteError, Sites};
 
 /// A flow of this host.
@@ -38,10 +41,10 @@ pub use site::{HOST_NAME_MAX, HostName, Site, SiteError, Sites};
 pub struct Flow {
     /// TCP or UDP.
     pub transport: Transport,
-    /// This host's end.
-    pub local: SocketAddr,
     /// The other end.
     pub remote: SocketAddr,
+    /// This host's end. The last field, so that the flows to one server stand together.
+    pub local: SocketAddr,
 }
 
 /// A connection: one use of a flow's addresses and ports.
@@ -57,7 +60,12 @@ pub struct Connection {
 #[derive(Clone, Copy, Debug)]
 pub enum Heard<'b> {
     /// It opens.
-    Opening,
+    Opening {
+        /// The owner of its socket; `None` if it has none here.
+        user: Option<u32>,
+    },
+    /// Something left by it that may be a request.
+    Sent,
     /// Payload that this host sent, from `offset` of the stream on.
     Stream {
         /// Of the first byte.
@@ -84,6 +92,8 @@ pub enum Command {
         number: u64,
         /// Whether its beginning need not be heard any more.
         is_final: bool,
+        /// Whether to say when it sends what may be a request ([`Heard::Sent`]).
+        is_watched: bool,
     },
     /// Nothing is known of the connection any more.
     Forget(Connection),
@@ -92,6 +102,8 @@ pub enum Command {
 /// Why a connection belongs to a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
+    /// The browser's extension.
+    Extension,
     /// The `Host` field of an HTTP request.
     Host,
     /// The server name indication of TLS or QUIC.
@@ -108,6 +120,7 @@ impl Reason {
     /// One word.
     pub fn name(self) -> &'static str {
         match self {
+            Reason::Extension => "extension",
             Reason::Host => "host",
             Reason::Sni => "sni",
             Reason::Dns => "dns",

@@ -1,7 +1,9 @@
 //! From what was heard to the group of each connection.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use super::claims::{Claim, HostDigest, Sends, VOTE, Verdict, Votes};
 use super::http;
 use super::names::Names;
 use super::quic::Initials;
@@ -9,6 +11,7 @@ use super::site::{HostName, Sites};
 use super::tls::{self, Read};
 use super::{Command, Connection, Evidence, Flow, Heard, Reason};
 use crate::evidence::assemble::Assembler;
+use crate::policy::Transport;
 use crate::units::{Span, Time};
 
 /// To which group connections belong: see the [module](super).
@@ -24,6 +27,10 @@ pub struct Resolver {
     /// The numbers of those whose beginning is put together.
     pending: BTreeSet<u64>,
     names: Names,
+    /// Users with an extension, and when each was last heard of.
+    claimants: BTreeMap<u32, Time>,
+    /// Of the names in claims.
+    salt: String,
     commands: VecDeque<Command>,
     counts: Counts,
     number_last: u64,
@@ -34,6 +41,8 @@ pub struct Resolver {
 pub struct Counts {
     /// Connections that opened.
     pub opened: u64,
+    /// Decided by a browser's extension, perhaps after something else had.
+    pub by_extension: u64,
     /// Decided by `Host`.
     pub by_host: u64,
     /// Decided by SNI.
@@ -57,8 +66,29 @@ pub struct Counts {
 struct Known {
     connection: Connection,
     pending: Option<Box<Pending>>,
+    /// What the wire says.
     evidence: Option<Evidence>,
     is_final: bool,
+    user: Option<u32>,
+    /// Of a user with an extension.
+    browsed: Option<Box<Browsed>>,
+}
+
+/// What an extension's claims are compared with, and what they say.
+#[derive(Debug, Default)]
+struct Browsed {
+    sends: Sends,
+    votes: Votes,
+    /// Of the name that the connection has sent.
+    host: Option<HostDigest>,
+    evidence: Option<Evidence>,
+}
+
+impl Known {
+    fn evidence(&self) -> Option<&Evidence> {
+        let claimed = self.browsed.as_ref().and_then(|browsed| browsed.evidence.as_ref());
+        claimed.or(self.evidence.as_ref())
+    }
 }
 
 /// The beginning of a connection.
@@ -75,17 +105,27 @@ enum Beginning {
 }
 
 impl Resolver {
-    /// Begins with nothing known.
-    pub fn new(sites: Sites) -> Resolver {
-        Resolver { sites, ..Resolver::default() }
+    /// Begins with nothing known. `salt` is that of [`HostDigest`]s.
+    pub fn new(sites: Sites, salt: String) -> Resolver {
+        Resolver { sites, salt, ..Resolver::default() }
     }
 
     /// Takes in what was heard of a connection.
     pub fn handle_heard(&mut self, connection: Connection, heard: Heard<'_>, at: Time) {
         match heard {
             Heard::Dns(bytes) => self.names.handle_message(connection.flow, bytes, at),
-            Heard::Opening => {
-                self.number_of(connection, at);
+            Heard::Opening { user } => {
+                let number = self.number_of(connection, at);
+                self.handle_owner(number, user, at);
+            }
+            Heard::Sent => {
+                // One that is not known any more is not made known by this.
+                let number = self.numbers.get(&connection.flow).copied();
+                let known = number.and_then(|number| self.connections.get_mut(&number));
+                let known = known.filter(|known| known.connection == connection);
+                if let Some(browsed) = known.and_then(|known| known.browsed.as_mut()) {
+                    browsed.sends.push(at);
+                }
             }
             Heard::Stream { offset, bytes } => {
                 let number = self.number_of(connection, at);
@@ -98,11 +138,110 @@ impl Resolver {
         }
     }
 
-    /// Takes over the patterns of another policy: every connection is bound anew.
+    /// The user has an extension that will make claims; it has to say so again within
+    /// [`CLAIMANT_SPAN`]. Connections that open from now on are watched.
+    pub fn handle_claimant(&mut self, user: u32, at: Time) {
+        if self.claimants.len() >= CLAIMANTS_MAX && !self.claimants.contains_key(&user) {
+            let oldest = self.claimants.iter().min_by_key(|(_, heard)| **heard);
+            let oldest = oldest.map(|(user, _)| *user);
+            oldest.and_then(|user| self.claimants.remove(&user));
+        }
+        self.claimants.insert(user, at);
+    }
+
+    /// Takes in a claim; whether it is about a connection that is known.
+    pub fn handle_claim(&mut self, claim: &Claim, at: Time) -> bool {
+        let candidates = self.candidates(claim, at);
+        let all: u64 = candidates.iter().map(|(_, likelihood)| likelihood).sum();
+        let vote = if claim.is_unsure { VOTE / 2 } else { VOTE };
+        for (number, likelihood) in &candidates {
+            let known = self.connections.get_mut(number).expect("invariant: a candidate is known");
+            let browsed = known.browsed.as_mut().expect("invariant: a candidate is browsed");
+            browsed.votes.add(claim.group, vote * likelihood / all);
+            if let Some(verdict) = browsed.votes.verdict() {
+                self.bind_claimed(*number, verdict);
+            }
+        }
+        !candidates.is_empty()
+    }
+
+    /// The connections that may have carried the request, each with its likelihood.
+    fn candidates(&self, claim: &Claim, at: Time) -> Vec<(u64, u64)> {
+        let mut candidates = Vec::new();
+        for transport in [Transport::Tcp, Transport::Udp] {
+            let from = Flow { transport, remote: claim.remote, local: LOCAL_FIRST };
+            let flows = self.numbers.range(from..).take(CANDIDATES_MAX);
+            let flows = flows
+                .take_while(|(flow, _)| flow.transport == transport && flow.remote == claim.remote);
+            for (_, number) in flows {
+                let known = &self.connections[number];
+                let Some(browsed) = &known.browsed else { continue };
+                let likelihood = browsed.sends.likelihood(claim);
+                if likelihood > 0
+                    && known.user == Some(claim.user)
+                    && self.is_host_of(claim, known, browsed, at)
+                {
+                    candidates.push((*number, likelihood));
+                }
+            }
+        }
+        candidates
+    }
+
+    /// Whether the claim knows the name of the connection's host: the one that it has sent, or, if
+    /// that is not known, one that DNS gave for its address.
+    fn is_host_of(&self, claim: &Claim, known: &Known, browsed: &Browsed, at: Time) -> bool {
+        if let Some(host) = &browsed.host {
+            return *host == claim.host;
+        }
+        let mut names = self.names.of(known.connection.flow.remote.ip(), at);
+        names.any(|name| HostDigest::new(&self.salt, name) == claim.host)
+    }
+
+    /// Who owns a connection that opens.
+    fn handle_owner(&mut self, number: u64, user: Option<u32>, at: Time) {
+        let heard = user.and_then(|user| self.claimants.get(&user));
+        let known = self.connections.get_mut(&number).expect("invariant: it is known");
+        known.user = user;
+        if heard.is_some_and(|heard| at.since(*heard) < CLAIMANT_SPAN) {
+            let mut sends = Sends::default();
+            // The first request follows the handshake, whose first packet may be all that is seen.
+            sends.push(at);
+            known.browsed = Some(Box::new(Browsed { sends, ..Browsed::default() }));
+        }
+    }
+
+    fn bind_claimed(&mut self, number: u64, verdict: Verdict) {
+        let known = self.connections.get_mut(&number).expect("invariant: it is known");
+        let browsed = known.browsed.as_mut().expect("invariant: it is browsed");
+        let name = known.evidence.as_ref().and_then(|evidence| evidence.name.clone());
+        let evidence = match verdict {
+            Verdict::Group(group) => Evidence { reason: Reason::Extension, name, group },
+            Verdict::Mixed => Evidence { reason: Reason::Mixed, name: None, group: None },
+        };
+        let before = browsed.evidence.as_ref();
+        if before.is_some_and(|b| (b.reason, b.group) == (evidence.reason, evidence.group)) {
+            return;
+        }
+        match verdict {
+            Verdict::Mixed => self.counts.mixed += 1,
+            Verdict::Group(_) if before.is_none() => self.counts.by_extension += 1,
+            Verdict::Group(_) => {}
+        }
+        browsed.evidence = Some(evidence);
+        self.command_bind(number);
+    }
+
+    /// Takes over the patterns of another policy: every connection is bound anew, by what the wire
+    /// says until there are new claims.
     pub fn handle_sites(&mut self, sites: Sites, at: Time) {
         self.sites = sites;
         let numbers: Vec<u64> = self.connections.keys().copied().collect();
         for number in numbers {
+            let known = self.connections.get_mut(&number).expect("invariant: it was just there");
+            if let Some(browsed) = &mut known.browsed {
+                (browsed.votes, browsed.evidence) = (Votes::default(), None);
+            }
             let known = &self.connections[&number];
             let Some(evidence) = &known.evidence else { continue };
             let group = match (evidence.reason, &evidence.name) {
@@ -111,12 +250,10 @@ impl Resolver {
                 _ => None,
             };
             let known = self.connections.get_mut(&number).expect("invariant: it was just there");
-            let is_final = known.is_final;
             if let Some(evidence) = &mut known.evidence {
                 evidence.group = group;
             }
-            let connection = known.connection;
-            self.commands.push_back(Command::Bind { connection, group, number, is_final });
+            self.command_bind(number);
         }
     }
 
@@ -138,7 +275,7 @@ impl Resolver {
 
     /// What is known of the connection that a command gave this number.
     pub fn evidence(&self, number: u64) -> Option<&Evidence> {
-        self.connections.get(&number)?.evidence.as_ref()
+        self.connections.get(&number)?.evidence()
     }
 
     /// What was decided so far.
@@ -164,7 +301,14 @@ impl Resolver {
         }
         self.number_last += 1;
         let number = self.number_last;
-        let known = Known { connection, pending: None, evidence: None, is_final: false };
+        let known = Known {
+            connection,
+            pending: None,
+            evidence: None,
+            is_final: false,
+            user: None,
+            browsed: None,
+        };
         self.connections.insert(number, known);
         self.numbers.insert(connection.flow, number);
         self.counts.opened += 1;
@@ -315,13 +459,25 @@ impl Resolver {
                 Reason::Dns => &mut counts.by_dns,
                 Reason::Mixed => &mut counts.mixed,
                 Reason::Nothing => &mut counts.unnamed,
+                Reason::Extension => unreachable!("the wire does not know the extension"),
             };
             *count += 1;
         }
         known.is_final = is_final;
-        let (connection, group) = (known.connection, evidence.group);
+        if let Some(browsed) = &mut known.browsed {
+            let name = evidence.name.as_ref().filter(|_| evidence.reason != Reason::Dns);
+            browsed.host = name.map(|name| HostDigest::new(&self.salt, name));
+        }
         known.evidence = Some(evidence);
-        self.commands.push_back(Command::Bind { connection, group, number, is_final });
+        self.command_bind(number);
+    }
+
+    fn command_bind(&mut self, number: u64) {
+        let known = &self.connections[&number];
+        let group = known.evidence().and_then(|evidence| evidence.group);
+        let (connection, is_final) = (known.connection, known.is_final);
+        let is_watched = known.browsed.is_some();
+        self.commands.push_back(Command::Bind { connection, group, number, is_final, is_watched });
     }
 }
 
@@ -335,6 +491,14 @@ pub const CONNECTIONS_MAX: usize = 65_536;
 const PENDING_MAX: usize = 1_024;
 /// Longer than a lost packet takes to be sent again three times.
 const PATIENCE: Span = Span::secs(10);
+/// An extension asks for the patterns more often.
+pub const CLAIMANT_SPAN: Span = Span::secs(60);
+/// Users with an extension.
+const CLAIMANTS_MAX: usize = 64;
+/// Of the flows to one server so many are looked at.
+const CANDIDATES_MAX: usize = 1_024;
+/// Before every other.
+const LOCAL_FIRST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// Source: RFC 7858, section 3.1.
 const PORT_DNS_OVER_TLS: u16 = 853;
 
@@ -347,7 +511,7 @@ mod tests {
     use super::super::quic::tests::{crypto, sent};
     use super::super::tls::tests::{browser_hello, hello_with, names, records};
     use super::*;
-    use crate::policy::{Group, Policy, Transport};
+    use crate::policy::{Group, Policy};
     use crate::share::Weight;
 
     fn sites(groups: &[&[&str]]) -> Sites {
@@ -360,7 +524,7 @@ mod tests {
     }
 
     fn two_sites() -> Resolver {
-        Resolver::new(sites(&[&["web:video.com"], &["web:bulk.net"]]))
+        Resolver::new(sites(&[&["web:video.com"], &["web:bulk.net"]]), SALT.to_owned())
     }
 
     fn connection(transport: Transport, port: u16, server: [u8; 4]) -> Connection {
@@ -374,11 +538,150 @@ mod tests {
     }
 
     const AT: Time = Time::from_nanos(1_000_000_000);
+    const USER: u32 = 1_000;
+    const SALT: &str = "salt";
+
+    /// Two connections of a browser to one host, opened 300 ms apart, which belongs to `video`.
+    fn browsed() -> Resolver {
+        let mut resolver = two_sites();
+        resolver.handle_claimant(USER, AT);
+        for port in [1, 2] {
+            let at = AT + Span::millis(300 * u64::from(port));
+            resolver.handle_heard(tcp(port), Heard::Opening { user: Some(USER) }, at);
+            hear(&mut resolver, tcp(port), &records(&browser_hello("cdn.video.com"), 9_000));
+        }
+        assert_eq!(binds(&mut resolver), [(1, Some(0), true), (2, Some(0), true)]);
+        resolver
+    }
+
+    /// A request to the host of [`browsed`], `ms` after [`AT`].
+    fn claim(group: Option<usize>, ms: u64) -> Claim {
+        let name = HostName::from_wire(b"cdn.video.com").unwrap();
+        Claim {
+            user: USER,
+            remote: tcp(1).flow.remote,
+            host: HostDigest::new(SALT, &name),
+            group,
+            begin: AT + Span::millis(ms),
+            start: AT + Span::millis(ms + 150),
+            is_unsure: false,
+        }
+    }
+
+    fn send(resolver: &mut Resolver, port: u16, ms: u64) {
+        resolver.handle_heard(tcp(port), Heard::Sent, AT + Span::millis(ms));
+    }
+
+    #[test]
+    fn an_extension_tells_apart_two_sites_that_fetch_from_one_host() {
+        let mut resolver = browsed();
+        let now = AT + Span::secs(1);
+        assert!(resolver.handle_claim(&claim(Some(0), 299), now));
+        assert!(resolver.handle_claim(&claim(Some(1), 598), now));
+        assert_eq!(binds(&mut resolver), [(1, Some(0), true), (2, Some(1), true)]);
+        assert_eq!(resolver.evidence(2).unwrap().reason, Reason::Extension);
+        // Both send at once, which of itself tells nothing, and changes nothing.
+        for ms in [1_000, 1_100] {
+            send(&mut resolver, 1, ms);
+            send(&mut resolver, 2, ms);
+            resolver.handle_claim(&claim(Some(0), ms), now);
+            resolver.handle_claim(&claim(Some(1), ms), now);
+        }
+        assert_eq!(binds(&mut resolver), []);
+        assert_eq!((resolver.counts().by_extension, resolver.counts().mixed), (2, 0));
+    }
+
+    #[test]
+    fn a_site_without_a_rule_is_of_no_group_though_its_host_is() {
+        let mut resolver = browsed();
+        resolver.handle_claim(&claim(None, 598), AT);
+        assert_eq!(binds(&mut resolver), [(2, None, true)]);
+        let evidence = resolver.evidence(2).unwrap();
+        assert_eq!((evidence.reason, evidence.group), (Reason::Extension, None));
+    }
+
+    #[test]
+    fn a_claim_counts_only_for_the_user_the_address_the_name_and_the_time() {
+        let mut resolver = browsed();
+        let other = HostName::from_wire(b"other.org").unwrap();
+        let right = claim(Some(1), 598);
+        for wrong in [
+            Claim { user: USER + 1, ..right },
+            Claim { host: HostDigest::new(SALT, &other), ..right },
+            Claim { host: HostDigest::new("", &other), ..right },
+            Claim { remote: ([198, 51, 100, 2], 443).into(), ..right },
+            Claim { remote: ([198, 51, 100, 1], 80).into(), ..right },
+            claim(Some(1), 900),
+            Claim { begin: right.start, start: right.begin, ..right },
+        ] {
+            assert!(!resolver.handle_claim(&wrong, AT), "{wrong:?}");
+        }
+        assert_eq!(binds(&mut resolver), []);
+        assert!(resolver.handle_claim(&right, AT));
+    }
+
+    #[test]
+    fn connections_of_users_without_an_extension_are_not_watched() {
+        for (user, at) in [(None, AT), (Some(USER + 1), AT), (Some(USER), AT + CLAIMANT_SPAN)] {
+            let mut resolver = two_sites();
+            resolver.handle_claimant(USER, AT);
+            resolver.handle_heard(tcp(1), Heard::Opening { user }, at);
+            hear(&mut resolver, tcp(1), &records(&browser_hello("cdn.video.com"), 9_000));
+            let command = resolver.poll_command();
+            assert!(matches!(command, Some(Command::Bind { is_watched: false, .. })));
+            let claim = Claim { begin: at, start: at + Span::secs(1), ..claim(Some(1), 0) };
+            assert!(!resolver.handle_claim(&claim, at));
+        }
+        let mut resolver = two_sites();
+        (0..1_000).for_each(|user| resolver.handle_claimant(user, AT));
+        assert_eq!(resolver.claimants.len(), CLAIMANTS_MAX);
+    }
+
+    #[test]
+    fn a_connection_that_a_browser_shares_among_sites_is_mixed_within_three_claims() {
+        let mut resolver = browsed();
+        for ms in [300, 1_000, 1_200] {
+            send(&mut resolver, 1, ms + 1);
+            resolver.handle_claim(&claim(Some(0), ms), AT);
+        }
+        assert_eq!(binds(&mut resolver), [(1, Some(0), true)]);
+        for ms in [2_000, 2_100, 2_200] {
+            assert_eq!(binds(&mut resolver), []);
+            send(&mut resolver, 1, ms + 1);
+            resolver.handle_claim(&claim(Some(1), ms), AT);
+        }
+        assert_eq!(binds(&mut resolver), [(1, None, true)]);
+        assert_eq!(resolver.evidence(1).unwrap().reason, Reason::Mixed);
+    }
+
+    #[test]
+    fn another_policy_forgets_claims() {
+        let mut resolver = browsed();
+        resolver.handle_claim(&claim(Some(1), 598), AT);
+        assert_eq!(binds(&mut resolver), [(2, Some(1), true)]);
+        resolver.handle_sites(sites(&[&["web:bulk.net"], &["web:video.com"]]), AT);
+        assert_eq!(binds(&mut resolver), [(1, Some(1), true), (2, Some(1), true)]);
+        assert_eq!(resolver.evidence(2).unwrap().reason, Reason::Sni);
+    }
+
+    #[test]
+    fn a_name_that_is_hidden_has_to_be_one_of_the_address() {
+        let mut resolver = two_sites();
+        resolver.handle_claimant(USER, AT);
+        tell(&mut resolver, 1, "cdn.video.com", &[198, 51, 100, 1]);
+        resolver.handle_heard(tcp(1), Heard::Opening { user: Some(USER) }, AT);
+        hear(&mut resolver, tcp(1), &records(&hello_with(&[]), 900));
+        let other = HostName::from_wire(b"bulk.net").unwrap();
+        let forged = Claim { host: HostDigest::new(SALT, &other), ..claim(Some(1), 0) };
+        assert!(!resolver.handle_claim(&forged, AT));
+        assert!(resolver.handle_claim(&claim(Some(1), 0), AT));
+        assert_eq!(binds(&mut resolver).last(), Some(&(1, Some(1), true)));
+    }
 
     fn binds(resolver: &mut Resolver) -> Vec<(u16, Option<usize>, bool)> {
         let mut binds = Vec::new();
         while let Some(command) = resolver.poll_command() {
-            if let Command::Bind { connection, group, is_final, number } = command {
+            if let Command::Bind { connection, group, is_final, number, .. } = command {
                 assert!(number > 0);
                 binds.push((connection.flow.local.port(), group, is_final));
             }
@@ -425,7 +728,7 @@ mod tests {
     fn segments_come_in_any_order() {
         let mut resolver = two_sites();
         let stream = records(&browser_hello("video.com"), 9_000);
-        resolver.handle_heard(tcp(1), Heard::Opening, AT);
+        resolver.handle_heard(tcp(1), Heard::Opening { user: Some(USER) }, AT);
         for offset in [1_400, 700, 0] {
             let bytes = &stream[offset..stream.len().min(offset + 700)];
             let heard = Heard::Stream { offset: offset as u32, bytes };
@@ -439,7 +742,7 @@ mod tests {
     fn the_address_decides_where_nothing_else_does_and_only_if_its_names_agree() {
         let mut resolver = two_sites();
         tell(&mut resolver, 1, "video.com", &[198, 51, 100, 1]);
-        resolver.handle_heard(tcp(1), Heard::Opening, AT);
+        resolver.handle_heard(tcp(1), Heard::Opening { user: Some(USER) }, AT);
         assert_eq!(binds(&mut resolver), [(1, Some(0), false)], "until it speaks");
         hear(&mut resolver, tcp(1), &records(&hello_with(&[]), 900));
         assert_eq!(binds(&mut resolver), [(1, Some(0), true)]);
@@ -505,7 +808,7 @@ mod tests {
         hear(&mut resolver, tcp(1), &records(&browser_hello("video.com"), 9_000));
         hear(&mut resolver, tcp(2), &records(&browser_hello("new.org"), 9_000));
         let by_dns = connection(Transport::Tcp, 3, [198, 51, 100, 9]);
-        resolver.handle_heard(by_dns, Heard::Opening, AT);
+        resolver.handle_heard(by_dns, Heard::Opening { user: Some(USER) }, AT);
         binds(&mut resolver);
         resolver.handle_sites(sites(&[&["web:new.org"], &["app:x"], &["web:video.com"]]), AT);
         assert_eq!(
@@ -534,7 +837,7 @@ mod tests {
         for i in 0..CONNECTIONS_MAX as u32 + 10 {
             let [_, a, b, c] = i.to_be_bytes();
             let connection = connection(Transport::Tcp, 9, [10 + a, b, c, 1]);
-            resolver.handle_heard(connection, Heard::Opening, AT);
+            resolver.handle_heard(connection, Heard::Opening { user: Some(USER) }, AT);
             assert!(resolver.connections.len() <= CONNECTIONS_MAX);
             while let Some(command) = resolver.poll_command() {
                 forgotten += u32::from(matches!(command, Command::Forget(_)));
@@ -562,7 +865,7 @@ mod tests {
                 let connection = Connection { opened: u32::from(bytes.len() > 38), ..connection };
                 let part = &stream[offset..stream.len().min(offset + 700)];
                 let heard = match kind {
-                    0 => Heard::Opening,
+                    0 => Heard::Opening { user: Some(USER) },
                     1 => Heard::Stream { offset: offset as u32, bytes: part },
                     2 => Heard::Stream { offset: number as u32, bytes: &bytes },
                     3 => Heard::Datagram(if number % 2 == 0 { &packet } else { &bytes }),

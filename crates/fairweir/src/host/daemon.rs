@@ -17,7 +17,7 @@ use super::report;
 use super::settings::Settings;
 use super::sites::SiteControl;
 use super::windows::WindowControl;
-use crate::wire::{Change, Remembered};
+use crate::wire::{CLAIMS_VERSION, Change, ClaimsReply, ClaimsRequest, Remembered};
 use crate::words::chained;
 
 /// What was done before and may interest a person who looks.
@@ -108,7 +108,7 @@ impl Daemon {
         let groups = settings.policy().groups().len();
         let mut daemon = Daemon {
             control: ControlLoop::new(settings.controller(told_capacity)?, groups, now),
-            sites: SiteControl::new(settings.policy()),
+            sites: SiteControl::new(settings.policy())?,
             settings,
             host: Some(host),
             opening: None,
@@ -182,6 +182,25 @@ impl Daemon {
         }
     }
 
+    /// Takes in what the browser's extension of a user says, and answers it.
+    pub(super) fn handle_claims(
+        &mut self,
+        user: u32,
+        request: &ClaimsRequest,
+        now: Time,
+    ) -> ClaimsReply {
+        let policy = self.settings.policy();
+        if let Some(host) = &mut self.host
+            && let Err(e) = self.sites.handle_claims(user, request, policy, host, now)
+        {
+            self.open(now, e.to_string());
+        }
+        let generation = self.sites.generation();
+        let is_known = request.generation == Some(generation);
+        let config = (!is_known).then(|| self.sites.claims_config(self.settings.policy()));
+        ClaimsReply { version: CLAIMS_VERSION, generation, config, rates: report::rates(self) }
+    }
+
     /// Reads the configuration again and takes over what changed; a wrong one changes nothing.
     ///
     /// # Errors
@@ -216,7 +235,7 @@ impl Daemon {
             // fail, the next tick looks for the device and attaches again.
             self.host = None;
             self.host = Some(attach(&new)?);
-            self.sites = SiteControl::new(new.policy());
+            self.sites = SiteControl::new(new.policy())?;
             self.opening = None;
         } else if let Some(host) = &mut self.host {
             let old = self.settings.policy();
@@ -377,11 +396,13 @@ impl Daemon {
         if waiting || fairweir_linux::link::index(&self.settings.dev).is_none() {
             return;
         }
-        match attach(&self.settings) {
-            Ok(host) => {
+        let attached = attach(&self.settings)
+            .and_then(|host| Ok((host, SiteControl::new(self.settings.policy())?)));
+        match attached {
+            Ok((host, sites)) => {
                 info!(dev = self.settings.dev, "the interface is back");
                 self.host = Some(host);
-                self.sites = SiteControl::new(self.settings.policy());
+                self.sites = sites;
                 self.opening = None;
                 self.control.skip_to(now);
                 self.network_at = now;

@@ -11,15 +11,15 @@ use fairweir_daemon::{
     Access, Answer, Error, Metrics, Peer, Progress, Service, Spec, StateDir, Watched,
 };
 use fairweir_linux::monotonic_now;
-use serde::{Deserialize, Serialize};
 use tracing::info;
 
 use crate::cli::HostArgs;
 use crate::device::check_exists;
-use crate::wire::Status;
+use crate::wire::{HostRequest, Status};
 use fairweir_config::host::conf_d;
 use fairweir_config::text;
 
+mod claims;
 pub(crate) mod client;
 mod daemon;
 mod delay;
@@ -73,17 +73,6 @@ pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
     })
 }
 
-/// What can be asked of this service beyond the requests of every daemon.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum HostRequest {
-    /// Answered by [`crate::wire::Connections`].
-    Connections {
-        /// How many, those that received most first; at most [`CONNECTIONS_SHOWN_MAX`].
-        limit: usize,
-    },
-}
-
 /// The most connections in one reply.
 const CONNECTIONS_SHOWN_MAX: usize = 1_000;
 
@@ -102,8 +91,11 @@ struct Say {
 impl Service for HostService {
     type Request = HostRequest;
 
+    const TAKES_CLAIMS: bool = true;
+
     fn access_for(request: &HostRequest) -> Access {
         match request {
+            HostRequest::Claims(_) => Access::Claim,
             HostRequest::Connections { .. } => Access::Read,
         }
     }
@@ -139,15 +131,24 @@ impl Service for HostService {
         &mut self,
         request: HostRequest,
         peer: Peer,
-        _: Time,
+        now: Time,
         _: &mut Progress<'_>,
     ) -> Answer {
         match request {
+            HostRequest::Claims(request) => {
+                Answer::value(&self.daemon.handle_claims(peer.uid, &request, now))
+            }
             HostRequest::Connections { limit } => {
                 let with_names = peer.access == Access::Change;
                 let limit = limit.min(CONNECTIONS_SHOWN_MAX);
                 Answer::value(&report::connections(&self.daemon, limit, with_names))
             }
+        }
+    }
+
+    fn handle_malformed(&mut self, peer: Peer) {
+        if peer.access == Access::Claim {
+            self.daemon.sites.handle_malformed();
         }
     }
 

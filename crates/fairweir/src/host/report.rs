@@ -9,7 +9,8 @@ use super::daemon::Daemon;
 use super::sites::evidence_status;
 use super::windows::{Count, Seen};
 use crate::wire::{
-    ConnectionStatus, Connections, DelayStatus, EvidenceStatus, GroupStatus, LimitedBy, Status,
+    ConnectionStatus, Connections, DelayStatus, EvidenceStatus, GroupRate, GroupStatus, LimitedBy,
+    Status,
 };
 
 /// What fairweir on a receiving host does not cover, wherever it runs.
@@ -109,10 +110,21 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         }),
         connections: daemon.windows.counts.iter().map(|c| c.connections).sum(),
         bounded_connections: daemon.windows.counts.iter().map(|c| c.bounded).sum(),
-        sites: daemon.sites.status(daemon.host.as_ref()),
+        sites: daemon.sites.status(daemon.host.as_ref(), now),
         probe: daemon.delay.status(),
         config_error: daemon.config_error.clone(),
     }
+}
+
+/// What each group receives.
+pub(super) fn rates(daemon: &Daemon) -> Vec<GroupRate> {
+    let decided = &daemon.control.decision().groups;
+    let totals = daemon.control.totals().iter().enumerate();
+    let rate = totals.map(|(i, totals)| {
+        let decision = decided.get(i).copied().unwrap_or_default();
+        GroupRate { rate_bps: totals.rate, share_bps: decision.share, state: decision.state }
+    });
+    rate.collect()
 }
 
 fn group_status(

@@ -66,6 +66,8 @@ fn sites_note(sites: &SitesStatus) -> String {
         (sites.ech, "with an encrypted ClientHello"),
         (sites.encrypted_dns, "for DNS over TLS"),
         (sites.lost, "lost"),
+        (sites.claims.users, "users with the browser extension"),
+        (sites.claims.refused(), "messages of extensions refused"),
     ];
     for (count, what) in more.into_iter().filter(|(count, _)| *count > 0) {
         note.push_str(&format!("; {count} {what}"));

@@ -4,34 +4,54 @@
 //! Connections open between two ticks, so the daemon wakes when something was heard, but not more
 //! often than every [`PAUSE`]: a process that opens connections as fast as it can costs one batch in
 //! each pause.
+//!
+//! Browsers' extensions say for which sites their requests are, by requests to the daemon's socket
+//! for that, which every local user may send.
 
 use std::os::fd::BorrowedFd;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use fairweir_core::evidence::{Evidence, Resolver, Sites};
-use fairweir_core::policy::Policy;
+use fairweir_core::evidence::{CLAIMANT_SPAN, Evidence, Resolver, Sites};
+use fairweir_core::policy::{Match, Policy};
 use fairweir_core::units::{Span, Time};
-use fairweir_linux::{Error, Host};
+use fairweir_linux::{Error, Host, random};
 
-use crate::wire::{EvidenceStatus, SitesStatus};
+use super::claims::Checks;
+use crate::wire::{ClaimsConfig, ClaimsGroup, ClaimsRequest, EvidenceStatus, SitesStatus};
 
 /// Which connections belong to which site, as far as was heard.
 #[derive(Debug)]
 pub(super) struct SiteControl {
     resolver: Resolver,
     has_sites: bool,
+    checks: Checks,
+    /// Of the names in claims.
+    salt: String,
+    /// Differs from that of every other policy, also of earlier daemons.
+    generation: u64,
     /// Until then nothing is read, since something just was.
     pauses_until: Option<Time>,
 }
+
+/// A generation is a number that JavaScript can count.
+const GENERATION_SHIFT: u32 = 16;
 
 /// A connection is decided so much later at most.
 const PAUSE: Span = Span::millis(5);
 
 impl SiteControl {
     /// For a host that was just attached with `policy`.
-    pub(super) fn new(policy: &Policy) -> SiteControl {
+    ///
+    /// # Errors
+    /// If the kernel has no random bytes.
+    pub(super) fn new(policy: &Policy) -> Result<SiteControl, Error> {
         let sites = Sites::of(policy);
         let has_sites = !sites.is_empty();
-        SiteControl { resolver: Resolver::new(sites), has_sites, pauses_until: None }
+        let salt = format!("{:016x}{:016x}", random()?, random()?);
+        let resolver = Resolver::new(sites, salt.clone());
+        let generation = random()? >> GENERATION_SHIFT;
+        let checks = Checks::new();
+        Ok(SiteControl { resolver, has_sites, checks, salt, generation, pauses_until: None })
     }
 
     /// When it wants to read again, if it pauses.
@@ -50,9 +70,9 @@ impl SiteControl {
             return Ok(());
         }
         let mut has_heard = false;
-        host.take_heard(|connection, heard| {
+        host.take_heard(|connection, heard, at| {
             has_heard = true;
-            self.resolver.handle_heard(connection, heard, now);
+            self.resolver.handle_heard(connection, heard, at);
         })?;
         self.pauses_until = has_heard.then_some(now + PAUSE);
         self.resolver.handle_time(now);
@@ -68,8 +88,61 @@ impl SiteControl {
     ) -> Result<(), Error> {
         let sites = Sites::of(policy);
         self.has_sites = !sites.is_empty();
+        self.generation += 1;
         self.resolver.handle_sites(sites, now);
         self.bind(host)
+    }
+
+    /// Takes in what a user's extension says.
+    pub(super) fn handle_claims(
+        &mut self,
+        user: u32,
+        request: &ClaimsRequest,
+        policy: &Policy,
+        host: &mut Host,
+        now: Time,
+    ) -> Result<(), Error> {
+        let groups = (policy.groups().len(), policy.default_group());
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at = (now, wall.as_secs_f64() * 1e3);
+        let claims = self.checks.pass(user, request, self.generation, groups, at);
+        if self.has_sites {
+            self.resolver.handle_claimant(user, now);
+        }
+        for claim in &claims {
+            match self.resolver.handle_claim(claim, now) {
+                true => self.checks.counts.counted += 1,
+                false => self.checks.counts.unmatched += 1,
+            }
+        }
+        self.bind(host)
+    }
+
+    /// A client has sent what is no request.
+    pub(super) fn handle_malformed(&mut self) {
+        self.checks.counts.malformed += 1;
+    }
+
+    /// Of the configuration that extensions have to know.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// What an extension has to know of `policy`, which is in force.
+    pub(super) fn claims_config(&self, policy: &Policy) -> ClaimsConfig {
+        let sites = |matches: &[Match]| {
+            let sites = matches.iter().filter_map(|matched| match matched {
+                Match::Web(site) => Some(site.to_string()),
+                _ => None,
+            });
+            sites.collect()
+        };
+        let groups = policy.groups().iter().map(|group| ClaimsGroup {
+            name: group.name.clone(),
+            weight: group.weight,
+            sites: sites(&group.matches),
+        });
+        ClaimsConfig { salt: self.salt.clone(), groups: groups.collect() }
     }
 
     /// Why the connection `id` belongs to its group, if its host decides.
@@ -78,10 +151,14 @@ impl SiteControl {
     }
 
     /// What was decided; `None` if there is nothing to decide.
-    pub(super) fn status(&self, host: Option<&Host>) -> Option<SitesStatus> {
+    pub(super) fn status(&self, host: Option<&Host>, now: Time) -> Option<SitesStatus> {
         let counts = self.resolver.counts();
+        let mut claims = self.checks.counts;
+        claims.users = self.checks.users(now, CLAIMANT_SPAN);
         self.has_sites.then(|| SitesStatus {
+            claims,
             undecided: counts.undecided,
+            by_extension: counts.by_extension,
             by_host: counts.by_host,
             by_sni: counts.by_sni,
             by_dns: counts.by_dns,

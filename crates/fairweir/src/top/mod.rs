@@ -15,11 +15,10 @@ use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
 use crate::cli::TopArgs;
-use crate::host::HostRequest;
 use crate::host::client::find;
 use crate::host::show::{headline, last_reason, notes};
 use crate::terminal::is_quit;
-use crate::wire::{Connections, Status};
+use crate::wire::{Connections, HostRequest, Status};
 use fairweir_config::text::on_one_line;
 
 mod connections;

@@ -70,6 +70,15 @@ impl Web {
         Web { tls, http, quic, certificate }
     }
 
+    /// The port at which a protocol is spoken.
+    pub fn port(&self, protocol: Protocol) -> u16 {
+        match protocol {
+            Protocol::Tls(_) => self.tls,
+            Protocol::Http => self.http,
+            Protocol::Quic => self.quic,
+        }
+    }
+
     /// Begins a download from the site `name`.
     pub fn download(&self, stage: &Stage, protocol: Protocol, server: &str, name: &str) -> Fetch {
         let address: IpAddr = server.parse().unwrap();

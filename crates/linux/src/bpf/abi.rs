@@ -168,7 +168,7 @@ pub(crate) struct FlowState {
     pub(crate) rule: u32,
     pub(crate) opened: u32,
     pub(crate) wanted: u32,
-    pub(crate) pad: u32,
+    pub(crate) watched: u32,
 }
 
 /// `struct heard_header`.
@@ -180,6 +180,9 @@ pub(crate) struct HeardHeader {
     pub(crate) opened: u32,
     pub(crate) offset: u32,
     pub(crate) length: u32,
+    pub(crate) at_ns: u64,
+    pub(crate) user: u32,
+    pub(crate) pad: u32,
 }
 
 // SAFETY: numbers of fixed width, in an order that leaves no padding; the sizes are asserted.
@@ -252,6 +255,9 @@ pub(crate) const HEARD_OPENING: u32 = header::HEARD_OPENING as u32;
 pub(crate) const HEARD_STREAM: u32 = header::HEARD_STREAM as u32;
 pub(crate) const HEARD_DATAGRAM: u32 = header::HEARD_DATAGRAM as u32;
 pub(crate) const HEARD_DNS: u32 = header::HEARD_DNS as u32;
+pub(crate) const HEARD_SENT: u32 = header::HEARD_SENT as u32;
+pub(crate) const SENDS_MAX: u32 = header::SENDS_MAX as u32;
+pub(crate) const USER_NONE: u32 = header::USER_NONE as u32;
 pub(crate) const INITIALS_MAX: u32 = header::INITIALS_MAX as u32;
 
 /// Every bound of a window that is set ends in these bits.

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fairweir_core::evidence::{Command, Connection, Flow, Heard};
 use fairweir_core::policy::Transport;
+use fairweir_core::units::Time;
 use libbpf_rs::{MapCore, MapFlags, RingBuffer, RingBufferBuilder};
 
 use crate::Error;
 use crate::bpf::abi::{
-    FlowKey, FlowState, HEARD_DATAGRAM, HEARD_DNS, HEARD_OPENING, HEARD_STREAM, HeardHeader,
-    INITIALS_MAX, Plain,
+    FlowKey, FlowState, HEARD_DATAGRAM, HEARD_DNS, HEARD_OPENING, HEARD_SENT, HEARD_STREAM,
+    HeardHeader, INITIALS_MAX, Plain, SENDS_MAX, USER_NONE,
 };
 use crate::bpf::{Programs, bpf_error, update};
 use crate::classify::rules;
@@ -57,16 +58,19 @@ impl Ear {
 }
 
 impl Host {
-    /// Passes on what was heard of connections since the last call, in its order: at most
+    /// Passes on what was heard of connections since the last call, and when, in its order: at most
     /// [`HEARD_MAX`] pieces. Nothing if the policy has no sites, or the kernel cannot hear.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn take_heard(&mut self, mut each: impl FnMut(Connection, Heard<'_>)) -> Result<(), Error> {
+    pub fn take_heard(
+        &mut self,
+        mut each: impl FnMut(Connection, Heard<'_>, Time),
+    ) -> Result<(), Error> {
         let Some(ear) = &self.ear else { return Ok(()) };
         for record in ear.read()? {
-            if let Some((connection, heard)) = heard(&record) {
-                each(connection, heard);
+            if let Some((connection, heard, at)) = heard(&record) {
+                each(connection, heard, at);
             }
         }
         Ok(())
@@ -103,9 +107,9 @@ pub(crate) fn bind(programs: &Programs, slots: &[u16], command: &Command) -> Res
     let map = &programs.maps.flows;
     let (connection, bound) = match *command {
         Command::Forget(connection) => (connection, None),
-        Command::Bind { connection, group, number, is_final } => {
+        Command::Bind { connection, group, number, is_final, is_watched } => {
             let rule = group.map_or(0, |group| rules::rule(group, slots[group]));
-            (connection, Some((rule, number, is_final)))
+            (connection, Some((rule, number, is_final, is_watched)))
         }
     };
     let key = key(&connection.flow);
@@ -115,7 +119,7 @@ pub(crate) fn bind(programs: &Programs, slots: &[u16], command: &Command) -> Res
     let Some(known) = known.filter(|known| known.opened == connection.opened) else {
         return Ok(());
     };
-    let Some((rule, number, is_final)) = bound else {
+    let Some((rule, number, is_final, is_watched)) = bound else {
         return match map.delete(key.as_bytes()) {
             Err(e) if e.kind() != libbpf_rs::ErrorKind::NotFound => {
                 Err(bpf_error("forget a flow", &e))
@@ -129,24 +133,29 @@ pub(crate) fn bind(programs: &Programs, slots: &[u16], command: &Command) -> Res
         Transport::Udp if is_final => INITIALS_MAX,
         _ => known.wanted,
     };
-    let state = FlowState { number, rule, wanted, ..known };
+    let watched = if is_watched { SENDS_MAX } else { 0 };
+    let state = FlowState { number, rule, wanted, watched, ..known };
     update(map, key.as_bytes(), state.as_bytes())
 }
 
-fn heard(record: &[u8]) -> Option<(Connection, Heard<'_>)> {
+fn heard(record: &[u8]) -> Option<(Connection, Heard<'_>, Time)> {
     let (header, bytes) = record.split_at_checked(size_of::<HeardHeader>())?;
     let header = HeardHeader::from_bytes(header)?;
     // A record is padded in the ring.
     let bytes = bytes.get(..header.length as usize)?;
     let heard = match header.kind {
-        HEARD_OPENING => Heard::Opening,
+        HEARD_OPENING => {
+            Heard::Opening { user: Some(header.user).filter(|user| *user != USER_NONE) }
+        }
+        HEARD_SENT => Heard::Sent,
         HEARD_STREAM => Heard::Stream { offset: header.offset, bytes },
         HEARD_DATAGRAM => Heard::Datagram(bytes),
         HEARD_DNS => Heard::Dns(bytes),
         _ => return None,
     };
     let flow = flow(&header.key)?;
-    Some((Connection { flow, opened: header.opened }, heard))
+    let connection = Connection { flow, opened: header.opened };
+    Some((connection, heard, Time::from_nanos(header.at_ns)))
 }
 
 pub(crate) fn key(flow: &Flow) -> FlowKey {

@@ -173,15 +173,3 @@ impl Shared {
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// 64 unpredictable bits.
-fn random() -> Result<u64, Error> {
-    let mut bytes = [0; 8];
-    // SAFETY: the call writes at most the length of the buffer.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got == bytes.len() as isize {
-        Ok(u64::from_ne_bytes(bytes))
-    } else {
-        Err(Error::last_os("get random bytes"))
-    }
-}

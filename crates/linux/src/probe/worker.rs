@@ -15,7 +15,8 @@ use nix::sys::time::{TimeSpec, TimeValLike};
 use super::packet::{Answer, Request};
 use super::socket::{Sender, Tap};
 use super::target::{self, Candidate, Sources};
-use super::{ProbeSpec, Reflector, Shared, lock, packet, random};
+use super::{ProbeSpec, Reflector, Shared, lock, packet};
+use crate::random;
 use crate::{Error, monotonic_now};
 
 /// The thread's own.

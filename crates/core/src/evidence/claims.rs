@@ -1,0 +1,201 @@
+//! What a browser's extension says of the requests of a site, and which connection carried them.
+//!
+//! Problem: a site fetches from servers that other sites use too, by names that are not its own. Only
+//! the browser knows for which site a request is, but it does not tell an extension which connection
+//! carries it.
+//! Method: a request leaves just after the extension saw it, and before its response begins. Each
+//! claim is one vote, shared among the user's connections to that address whose host has that name,
+//! by how soon after the request each of them has sent something ([`Sends::likelihood`]). A
+//! connection's group is decided when its votes agree ([`Votes::verdict`]).
+//!
+//! Terms: *user*, the owner of a socket as the kernel knows it; *vote*, in thousandths.
+//!
+//! Properties: a claim counts only for connections of the user who makes it, and only if it knows the
+//! name that the connection itself has sent, so it can move nothing else. Names are compared by
+//! digest: what an extension says of sites without a rule does not tell their names.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+use sha2::{Digest as _, Sha256};
+
+use super::HostName;
+use crate::units::{Span, Time};
+
+/// What an extension says of one request whose response has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The user whose browser it is.
+    pub user: u32,
+    /// The server.
+    pub remote: SocketAddr,
+    /// Of the name of the server's host.
+    pub host: HostDigest,
+    /// Index of the site's group in the policy; `None` if no pattern matches the site.
+    pub group: Option<usize>,
+    /// When the request was handed to the network.
+    pub begin: Time,
+    /// When the response began.
+    pub start: Time,
+    /// The extension is not sure for which site the request was: it counts half.
+    pub is_unsure: bool,
+}
+
+/// A host's name, salted and hashed (SHA-256).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostDigest(pub [u8; 32]);
+
+impl HostDigest {
+    /// Of `name`, with the text `salt` in front.
+    pub fn new(salt: &str, name: &HostName) -> HostDigest {
+        let digest = Sha256::new().chain_update(salt).chain_update(name.as_str());
+        HostDigest(digest.finalize().into())
+    }
+}
+
+/// When a connection last sent what may be a request.
+#[derive(Debug, Default)]
+pub(super) struct Sends(VecDeque<Time>);
+
+impl Sends {
+    pub(super) fn push(&mut self, at: Time) {
+        if self.0.len() == SENDS_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(at);
+    }
+
+    /// How likely it is that the request left by this connection; 0 if it cannot.
+    pub(super) fn likelihood(&self, claim: &Claim) -> u64 {
+        let gaps = self.0.iter().filter(|at| **at + EARLY >= claim.begin && **at <= claim.start);
+        let gap = gaps.map(|at| at.since(claim.begin)).min();
+        gap.map_or(0, |gap| VOTE * FALLS_BY_HALF.as_nanos() / (FALLS_BY_HALF + gap).as_nanos())
+    }
+}
+
+/// The votes for one connection.
+#[derive(Debug, Default)]
+pub(super) struct Votes(BTreeMap<Option<usize>, u64>);
+
+/// What they say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It belongs to this group, or to none.
+    Group(Option<usize>),
+    /// Sites of different groups use it.
+    Mixed,
+}
+
+impl Votes {
+    pub(super) fn add(&mut self, group: Option<usize>, vote: u64) {
+        *self.0.entry(group).or_default() += vote;
+        // What was long ago counts less.
+        if self.0.values().sum::<u64>() > VOTES_MAX {
+            self.0.retain(|_, votes| {
+                *votes /= 2;
+                *votes > 0
+            });
+        }
+    }
+
+    /// The group with enough votes, three times as many as any other; mixed if another has three
+    /// whole votes and a third of all.
+    pub(super) fn verdict(&self) -> Option<Verdict> {
+        let mut votes: Vec<(u64, Option<usize>)> = self.0.iter().map(|(g, v)| (*v, *g)).collect();
+        votes.sort_unstable_by_key(|(votes, _)| std::cmp::Reverse(*votes));
+        let (first, group) = *votes.first()?;
+        let second = votes.get(1).map_or(0, |(votes, _)| *votes);
+        let all: u64 = votes.iter().map(|(votes, _)| votes).sum();
+        if second >= MIXED && second * 3 >= all {
+            Some(Verdict::Mixed)
+        } else if first >= ENOUGH && first >= 3 * second {
+            Some(Verdict::Group(group))
+        } else {
+            None
+        }
+    }
+}
+
+/// One claim's vote.
+pub(super) const VOTE: u64 = 1_000;
+/// Less than a whole vote: a sole candidate is decided by its first claim.
+const ENOUGH: u64 = 800;
+const MIXED: u64 = 3 * VOTE;
+const VOTES_MAX: u64 = 64 * VOTE;
+/// A claim that arrives late is still about one of the last requests.
+const SENDS_MAX: usize = 32;
+/// Browsers round their times to milliseconds.
+const EARLY: Span = Span::millis(2);
+/// A request that leaves so much later is half as likely; about one tick of a busy browser.
+const FALLS_BY_HALF: Span = Span::millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Time = Time::from_nanos(60_000_000_000);
+
+    fn claim(begin_ms: u64, start_ms: u64) -> Claim {
+        Claim {
+            user: 1_000,
+            remote: ([198, 51, 100, 1], 443).into(),
+            host: HostDigest([0; 32]),
+            group: Some(0),
+            begin: AT + Span::millis(begin_ms),
+            start: AT + Span::millis(start_ms),
+            is_unsure: false,
+        }
+    }
+
+    fn sends(at_ms: &[u64]) -> Sends {
+        let mut sends = Sends::default();
+        at_ms.iter().for_each(|ms| sends.push(AT + Span::millis(*ms)));
+        sends
+    }
+
+    #[test]
+    fn a_request_leaves_between_its_begin_and_its_response() {
+        let claim = claim(100, 200);
+        assert_eq!(sends(&[90, 201]).likelihood(&claim), 0);
+        assert_eq!(sends(&[]).likelihood(&claim), 0);
+        assert_eq!(sends(&[99]).likelihood(&claim), VOTE, "times are rounded");
+        assert_eq!(sends(&[150, 110]).likelihood(&claim), VOTE / 2);
+        let (near, far) = (sends(&[101]).likelihood(&claim), sends(&[190]).likelihood(&claim));
+        assert!(near > 8 * far && far > 0, "{near} {far}");
+        let ancient = Claim { begin: Time::ZERO, ..claim };
+        assert!(sends(&[150]).likelihood(&ancient) <= 1);
+    }
+
+    #[test]
+    fn only_the_last_sends_are_kept() {
+        let times: Vec<u64> = (0..1_000).collect();
+        assert_eq!(sends(&times).0.len(), SENDS_MAX);
+        assert!(sends(&times).likelihood(&claim(998, 1_000)) > 0);
+    }
+
+    #[test]
+    fn votes_decide_by_three_to_one_and_three_of_another_are_mixed() {
+        let mut votes = Votes::default();
+        assert_eq!(votes.verdict(), None);
+        votes.add(Some(1), 400);
+        assert_eq!(votes.verdict(), None, "too few");
+        votes.add(Some(1), 400);
+        assert_eq!(votes.verdict(), Some(Verdict::Group(Some(1))));
+        votes.add(None, 500);
+        assert_eq!(votes.verdict(), None, "not three to one");
+        votes.add(Some(1), 2_200);
+        votes.add(None, 1_400);
+        assert_eq!(votes.verdict(), None);
+        votes.add(None, 1_100);
+        assert_eq!(votes.verdict(), Some(Verdict::Mixed));
+    }
+
+    #[test]
+    fn a_connection_follows_the_site_that_took_it_over() {
+        let mut votes = Votes::default();
+        (0..1_000).for_each(|_| votes.add(Some(0), VOTE));
+        assert!(votes.0[&Some(0)] <= VOTES_MAX);
+        (0..200).for_each(|_| votes.add(Some(1), VOTE));
+        assert_eq!(votes.verdict(), Some(Verdict::Group(Some(1))));
+    }
+}

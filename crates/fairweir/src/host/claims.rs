@@ -1,0 +1,284 @@
+//! What browsers' extensions say, before it is believed: checked, counted and bounded.
+//!
+//! A client is one process of some user ([`Peer::uid`](fairweir_daemon::Peer), as the kernel knows
+//! it). What it says counts for that user's connections only: see
+//! [`Resolver::handle_claim`](fairweir_core::evidence::Resolver::handle_claim).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+use fairweir_core::evidence::{Claim, HostDigest};
+use fairweir_core::units::{Span, Time};
+
+use crate::wire::{CLAIMS_VERSION, ClaimEvent, ClaimsRequest, ClaimsStatus};
+
+/// The checks that a claim passes, and what they have refused.
+#[derive(Debug)]
+pub(super) struct Checks {
+    pub(super) counts: ClaimsStatus,
+    users: BTreeMap<u32, User>,
+}
+
+/// One user's extensions.
+#[derive(Debug)]
+struct User {
+    heard_at: Time,
+    /// How many events it may still send, in thousandths.
+    allowance: u64,
+    /// What it said last.
+    last: VecDeque<Claim>,
+}
+
+impl Checks {
+    pub(super) fn new() -> Checks {
+        Checks { counts: ClaimsStatus::default(), users: BTreeMap::new() }
+    }
+
+    /// The claims of a request that pass. `groups` is the number of groups, `default` of which stands
+    /// for none; `wall_ms` is the wall clock at `now`.
+    pub(super) fn pass(
+        &mut self,
+        user: u32,
+        request: &ClaimsRequest,
+        generation: u64,
+        groups: (usize, usize),
+        (now, wall_ms): (Time, f64),
+    ) -> Vec<Claim> {
+        let events = request.events.len() as u64;
+        if request.version != CLAIMS_VERSION {
+            self.counts.malformed += events.max(1);
+            return Vec::new();
+        }
+        let (mut claims, mut counts) = (Vec::new(), self.counts);
+        let known = self.user(user, now);
+        // Its groups are those of another configuration.
+        if request.generation != Some(generation) {
+            counts.stale += events;
+        } else {
+            for event in &request.events {
+                if known.allowance < 1_000 {
+                    counts.over_rate += 1;
+                    continue;
+                }
+                known.allowance -= 1_000;
+                match claim(user, event, groups, now, wall_ms) {
+                    Err(Wrong::Content) => counts.malformed += 1,
+                    Err(Wrong::Time) => counts.out_of_time += 1,
+                    Ok(claim) if known.last.iter().any(|last| is_same(last, &claim)) => {
+                        counts.repeated += 1;
+                    }
+                    Ok(claim) => {
+                        if known.last.len() == LAST_MAX {
+                            known.last.pop_front();
+                        }
+                        known.last.push_back(claim);
+                        claims.push(claim);
+                    }
+                }
+            }
+        }
+        self.counts = counts;
+        claims
+    }
+
+    /// Users from whom something was heard lately.
+    pub(super) fn users(&self, now: Time, span: Span) -> u64 {
+        self.users.values().filter(|user| now.since(user.heard_at) < span).count() as u64
+    }
+
+    fn user(&mut self, user: u32, now: Time) -> &mut User {
+        if self.users.len() >= USERS_MAX && !self.users.contains_key(&user) {
+            let oldest = self.users.iter().min_by_key(|(_, known)| known.heard_at);
+            let oldest = oldest.map(|(user, _)| *user);
+            oldest.and_then(|oldest| self.users.remove(&oldest));
+        }
+        let known = self.users.entry(user).or_insert_with(|| User {
+            heard_at: now,
+            allowance: ALLOWANCE_MAX,
+            last: VecDeque::new(),
+        });
+        let earned = now.since(known.heard_at).as_nanos() / 1_000_000 * EVENTS_PER_S;
+        // The rest of a millisecond is kept for the next time.
+        let elapsed = Span::millis(now.since(known.heard_at).as_nanos() / 1_000_000);
+        known.heard_at = known.heard_at + elapsed;
+        known.allowance = (known.allowance + earned).min(ALLOWANCE_MAX);
+        known
+    }
+}
+
+enum Wrong {
+    Content,
+    Time,
+}
+
+fn claim(
+    user: u32,
+    event: &ClaimEvent,
+    (groups, default): (usize, usize),
+    now: Time,
+    wall_ms: f64,
+) -> Result<Claim, Wrong> {
+    let host = digest(&event.host).ok_or(Wrong::Content)?;
+    if event.group.is_some_and(|group| group >= groups) {
+        return Err(Wrong::Content);
+    }
+    // Both are positive, or the comparisons fail.
+    let (age, took) = (wall_ms - event.start_ms, event.start_ms - event.begin_ms);
+    if !(age.abs() <= CLOCKS_APART_MS && (0.0..=RESPONSE_MAX_MS).contains(&took)) {
+        return Err(Wrong::Time);
+    }
+    let at = |ms_ago: f64| {
+        let now = i128::from(now.as_nanos()) - (ms_ago * 1e6) as i128;
+        Time::from_nanos(u64::try_from(now).unwrap_or(0))
+    };
+    Ok(Claim {
+        user,
+        remote: SocketAddr::new(event.address, event.port),
+        host,
+        group: event.group.filter(|group| *group != default),
+        begin: at(age + took),
+        start: at(age),
+        is_unsure: event.unsure,
+    })
+}
+
+/// Whether two claims are the same one, told twice; the clocks may have moved by some microseconds.
+fn is_same(one: &Claim, other: &Claim) -> bool {
+    let apart = one.begin.since(other.begin).max(other.begin.since(one.begin));
+    apart < SAME && Claim { begin: one.begin, start: one.start, ..*other } == *one
+}
+
+fn digest(hex: &str) -> Option<HostDigest> {
+    let bytes = hex.as_bytes();
+    let mut digest = [0; 32];
+    if bytes.len() != 2 * digest.len() {
+        return None;
+    }
+    for (byte, pair) in digest.iter_mut().zip(bytes.chunks_exact(2)) {
+        let nibble = |at: usize| char::from(pair[at]).to_digit(16);
+        *byte = (nibble(0)? << 4 | nibble(1)?) as u8;
+    }
+    Some(HostDigest(digest))
+}
+
+/// As many as the resolver watches.
+const USERS_MAX: usize = 64;
+/// More than a page with 500 objects asks for within a second.
+const EVENTS_PER_S: u64 = 500;
+/// Two seconds' worth, in thousandths.
+const ALLOWANCE_MAX: u64 = 2 * EVENTS_PER_S * 1_000;
+const LAST_MAX: usize = 64;
+const SAME: Span = Span::micros(10);
+/// The extension sends an event some 50 ms after the response began.
+const CLOCKS_APART_MS: f64 = 10_000.0;
+/// Longer than servers and browsers wait for a response.
+const RESPONSE_MAX_MS: f64 = 600_000.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time::from_nanos(100_000_000_000);
+    const WALL_MS: f64 = 1.8e12;
+    const GENERATION: u64 = 7;
+
+    fn event(begin_ms: f64) -> ClaimEvent {
+        ClaimEvent {
+            host: "0a".repeat(32),
+            address: [192, 0, 2, 1].into(),
+            port: 443,
+            group: Some(1),
+            begin_ms,
+            start_ms: begin_ms + 20.0,
+            unsure: false,
+        }
+    }
+
+    fn request(events: Vec<ClaimEvent>) -> ClaimsRequest {
+        ClaimsRequest { version: CLAIMS_VERSION, generation: Some(GENERATION), events }
+    }
+
+    fn pass(checks: &mut Checks, user: u32, now: Time, events: Vec<ClaimEvent>) -> Vec<Claim> {
+        checks.pass(user, &request(events), GENERATION, (3, 2), (now, WALL_MS))
+    }
+
+    #[test]
+    fn a_claim_has_the_times_of_the_monotonic_clock() {
+        let mut checks = Checks::new();
+        let told = ClaimEvent { group: Some(2), ..event(WALL_MS - 70.0) };
+        let claims = pass(&mut checks, 5, NOW, vec![event(WALL_MS - 120.0), told]);
+        assert_eq!(claims[0].host, HostDigest([0x0a; 32]));
+        assert_eq!((claims[0].user, claims[0].group), (5, Some(1)));
+        assert_eq!(claims[0].begin + Span::millis(120), NOW);
+        assert_eq!(claims[0].start + Span::millis(100), NOW);
+        assert_eq!(claims[1].group, None, "the default group is none");
+        assert_eq!(checks.counts, ClaimsStatus::default());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_and_counted() {
+        let mut checks = Checks::new();
+        let right = || event(WALL_MS - 120.0);
+        let wrong = |at: f64| ClaimEvent { start_ms: at, ..right() };
+        let malformed = vec![
+            ClaimEvent { host: "0a".repeat(31), ..right() },
+            ClaimEvent { host: "é".repeat(32), ..right() },
+            ClaimEvent { host: "0g".repeat(32), ..right() },
+            ClaimEvent { group: Some(3), ..right() },
+        ];
+        let times = vec![
+            event(WALL_MS + 11_000.0),
+            event(WALL_MS - 11_000.0),
+            wrong(WALL_MS - 121.0),
+            wrong(f64::NAN),
+            wrong(f64::INFINITY),
+            ClaimEvent { begin_ms: f64::NEG_INFINITY, ..right() },
+            ClaimEvent { begin_ms: -1e300, ..right() },
+        ];
+        assert_eq!(pass(&mut checks, 5, NOW, [malformed, times].concat()), []);
+        assert_eq!((checks.counts.malformed, checks.counts.out_of_time), (4, 7));
+        let old = ClaimsRequest { generation: Some(GENERATION - 1), ..request(vec![right()]) };
+        let other = ClaimsRequest { version: CLAIMS_VERSION + 1, ..request(vec![right()]) };
+        for request in [old, other] {
+            let passed = checks.pass(5, &request, GENERATION, (3, 2), (NOW, WALL_MS));
+            assert_eq!(passed, []);
+        }
+        assert_eq!((checks.counts.malformed, checks.counts.stale), (5, 1));
+    }
+
+    #[test]
+    fn a_claim_counts_once_also_if_it_is_sent_again_later() {
+        let mut checks = Checks::new();
+        let told = event(WALL_MS - 120.0);
+        assert_eq!(pass(&mut checks, 5, NOW, vec![told.clone(), told.clone()]).len(), 1);
+        let later = (NOW + Span::secs(1), WALL_MS + 1_000.0);
+        let again = checks.pass(5, &request(vec![told.clone()]), GENERATION, (3, 2), later);
+        assert_eq!(again, []);
+        assert_eq!(checks.counts.repeated, 2);
+        assert_eq!(pass(&mut checks, 6, NOW, vec![told]).len(), 1, "another user's is another");
+    }
+
+    #[test]
+    fn a_user_has_500_events_a_second_and_takes_none_of_another() {
+        let mut checks = Checks::new();
+        let mut passed = 0;
+        let mut at = 0.0;
+        for ms in 0..10_000 {
+            let many = (0..10).map(|_| {
+                at += 0.1;
+                event(WALL_MS - 5_000.0 + at % 4_000.0)
+            });
+            let many = many.collect();
+            passed += pass(&mut checks, 5, NOW + Span::millis(ms), many).len();
+        }
+        assert!((5_900..=6_100).contains(&passed), "{passed} in 10 s");
+        assert!(checks.counts.over_rate > 90_000);
+        let later = NOW + Span::secs(10);
+        assert_eq!(pass(&mut checks, 6, later, vec![event(WALL_MS - 50.0)]).len(), 1);
+        for user in 0..1_000 {
+            pass(&mut checks, user, later, vec![]);
+        }
+        assert_eq!(checks.users.len(), USERS_MAX);
+        assert!(checks.users.values().all(|user| user.last.len() <= LAST_MAX));
+    }
+}

@@ -1,0 +1,128 @@
+// For which site each request of the browser is.
+//
+// A site is what the address bar shows. The document that asks is known by its id (Chromium) or its
+// ancestors (Firefox). The tab alone may mislead, since pages are also fetched before they are shown,
+// and a service worker has no tab: what only these tell is marked as unsure.
+
+import { hostOf, portOf } from "./sites.js";
+
+/** What webRequest says of a request, as far as it is used; each browser has other fields. */
+export interface Details {
+  requestId: string;
+  url: string;
+  type: string;
+  tabId: number;
+  timeStamp: number;
+  documentId?: string | undefined;
+  parentDocumentId?: string | undefined;
+  initiator?: string | undefined;
+  documentUrl?: string | undefined;
+  frameAncestors?: { url: string }[] | undefined;
+  ip?: string | undefined;
+  fromCache?: boolean | undefined;
+}
+
+/** What webNavigation says of a document that is shown. */
+export interface Committed {
+  tabId: number;
+  frameId: number;
+  url: string;
+  documentId?: string | undefined;
+  parentDocumentId?: string | undefined;
+}
+
+/** A request whose response has begun. */
+export interface Answered {
+  site: string;
+  host: string;
+  address: string;
+  port: number;
+  beginMs: number;
+  startMs: number;
+  isUnsure: boolean;
+}
+
+/** A map that forgets its oldest entries. */
+class Bounded<K, V> extends Map<K, V> {
+  constructor(readonly max: number) {
+    super();
+  }
+
+  override set(key: K, value: V): this {
+    this.delete(key);
+    for (const oldest of this.keys()) {
+      if (this.size < this.max) break;
+      this.delete(oldest);
+    }
+    return super.set(key, value);
+  }
+}
+
+const DOCUMENTS_MAX = 4096;
+const TABS_MAX = 1024;
+const REQUESTS_MAX = 4096;
+
+export class Requests {
+  /** The site of each document, by its id. */
+  readonly #documents = new Bounded<string, string>(DOCUMENTS_MAX);
+  readonly #tabs = new Bounded<number, string>(TABS_MAX);
+  /** When each request was sent, by its id. */
+  readonly #begun = new Bounded<string, number>(REQUESTS_MAX);
+
+  handleTab(tabId: number, url: string | undefined): void {
+    const host = hostOf(url);
+    if (host === null) this.#tabs.delete(tabId);
+    else this.#tabs.set(tabId, host);
+  }
+
+  handleCommitted(document: Committed): void {
+    const isTop = document.frameId === 0;
+    if (isTop) this.handleTab(document.tabId, document.url);
+    const site = isTop
+      ? hostOf(document.url)
+      : (this.#siteOfDocument(document.parentDocumentId) ?? this.#tabs.get(document.tabId));
+    if (document.documentId !== undefined && site) this.#documents.set(document.documentId, site);
+  }
+
+  /** The request leaves; again after each redirection. */
+  handleSent(details: Details): void {
+    this.#begun.set(details.requestId, details.timeStamp);
+  }
+
+  handleEnded(requestId: string): void {
+    this.#begun.delete(requestId);
+  }
+
+  /** The response begins; null if it came by no connection, or for no site that is known. */
+  handleAnswered(details: Details): Answered | null {
+    const beginMs = this.#begun.get(details.requestId);
+    const host = hostOf(details.url);
+    if (beginMs === undefined || host === null || !details.ip || details.fromCache) return null;
+    const whose = this.#siteOf(details, host);
+    if (whose === null) return null;
+    return {
+      ...whose,
+      host,
+      address: details.ip.replace(/^\[|\]$/g, ""),
+      port: portOf(details.url),
+      beginMs,
+      startMs: details.timeStamp,
+    };
+  }
+
+  #siteOf(details: Details, host: string): { site: string; isUnsure: boolean } | null {
+    if (details.type === "main_frame") return { site: host, isUnsure: false };
+    const ancestor = details.frameAncestors?.at(-1)?.url ?? details.documentUrl;
+    const sure =
+      this.#siteOfDocument(details.parentDocumentId) ??
+      this.#siteOfDocument(details.documentId) ??
+      (details.tabId >= 0 ? hostOf(ancestor) : null);
+    if (sure !== null) return { site: sure, isUnsure: false };
+    const guess = this.#tabs.get(details.tabId) ?? hostOf(details.initiator ?? ancestor);
+    return guess === null ? null : { site: guess, isUnsure: true };
+  }
+
+  #siteOfDocument(id: string | undefined): string | null {
+    return (id === undefined ? undefined : this.#documents.get(id)) ?? null;
+  }
+}
