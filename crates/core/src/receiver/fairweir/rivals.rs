@@ -158,7 +158,7 @@ const GREW: (u64, u64) = (105, 100);
 /// It is at least this part of what the link carried.
 const LEAST: (u64, u64) = (6, 10);
 /// A due that is exceeded follows over so many ticks.
-const DUE_TICKS: u64 = 5;
+const DUE_TICKS: u64 = 20;
 /// The host keeps this part of its due, by opening classes so many thousandths further a tick.
 const KEPT: (u64, u64) = (97, 100);
 const SLACK_MIN: u64 = 30;
