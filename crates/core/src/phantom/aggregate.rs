@@ -219,9 +219,9 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     }
     let place = state.find_place(plan, arrival.leaf, arrival.flow);
     let arrival = Arrival { leaf: place.leaf, ..arrival };
-    let gate_cost = ((size * plan.gate_cost) >> GATE_SHIFT) & !1;
+    let gate_cost = ((size * plan.pace.gate_cost) >> GATE_SHIFT) & !1;
     let gate_at = gate_from(plan, state.head.gate_at, now) + gate_cost;
-    if gate_at > now + plan.gate_slack {
+    if gate_at > now + plan.pace.gate_slack {
         return Verdict::Drop;
     }
     if !place.is_new && state.surely_fits(plan, now, arrival.leaf, size) {
@@ -239,7 +239,7 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
         false => 0,
     };
     let verdict = match plan.signal {
-        Signal::Hard if backlog > u64::from(plan.limit) => Verdict::Drop,
+        Signal::Hard if backlog > u64::from(plan.pace.limit) => Verdict::Drop,
         Signal::Hard => Verdict::Pass,
         Signal::Soft => state.signal(plan, now, arrival, backlog, share),
     };
@@ -292,10 +292,10 @@ fn gate_from(plan: &Plan, gate_at: u64, now: u64) -> u64 {
         return gate_at & !1;
     }
     let empty = now - gate_at;
-    if gate_at & 1 == 1 && empty <= plan.gate_more {
+    if gate_at & 1 == 1 && empty <= plan.pace.gate_more {
         gate_at
-    } else if empty >= plan.gate_pause && empty < PAUSE_MAX {
-        (now - plan.gate_more) | 1
+    } else if empty >= plan.pace.gate_pause && empty < PAUSE_MAX {
+        (now - plan.pace.gate_more) | 1
     } else {
         now & !1
     }
@@ -322,13 +322,13 @@ impl State<'_> {
             return false;
         }
         let elapsed = now.saturating_sub(self.head.at);
-        if elapsed >= plan.idle_after {
+        if elapsed >= plan.pace.idle_after {
             return false;
         }
         let backlog = weight * state.finish.wrapping_sub(root.v);
         let units = size << UNIT_BITS;
-        let served_most = plan.rate * elapsed + u64::from(root.carry);
-        if backlog <= served_most || backlog + units > u64::from(plan.limit) << UNIT_BITS {
+        let served_most = plan.pace.rate * elapsed + u64::from(root.carry);
+        if backlog <= served_most || backlog + units > u64::from(plan.pace.limit) << UNIT_BITS {
             return false;
         }
         let accepted = u64::from(state.accepted) + size;
@@ -360,7 +360,7 @@ impl State<'_> {
     /// than a sixteenth of the rate.
     #[inline(never)]
     fn starved(&self, plan: &Plan, leaf: usize) -> Option<usize> {
-        if plan.window_bytes < TRICKLE_WINDOW {
+        if plan.pace.window_bytes < TRICKLE_WINDOW {
             return None;
         }
         let is_starved = |&index: &usize| {
@@ -390,7 +390,7 @@ impl State<'_> {
     /// at the same place, before what came after the first: so it is served earlier than in truth,
     /// and never taken for more than it is.
     fn fill(&mut self, plan: &Plan, leaf: usize) {
-        let room = u64::from(plan.limit).saturating_sub(self.backlog(plan, leaf));
+        let room = u64::from(plan.pace.limit).saturating_sub(self.backlog(plan, leaf));
         if room == 0 {
             return;
         }
@@ -444,7 +444,7 @@ impl State<'_> {
     /// What the rate carries in a window, or in the last one if that was longer.
     #[inline(always)]
     fn longest_window(&self, plan: &Plan) -> u64 {
-        plan.window_bytes.max(self.head.window_bytes.into())
+        plan.pace.window_bytes.max(self.head.window_bytes.into())
     }
 
     #[inline(never)]

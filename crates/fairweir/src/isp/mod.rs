@@ -9,6 +9,7 @@
 //! | [`registry`] | plans, subscribers, and the rules that they obey (pure) |
 //! | [`journal`], [`assemble`] | what the API changed, and how it overrides the files |
 //! | [`kernel`], [`handles`], [`meter`] | what the kernel is told, and what it counted |
+//! | [`segments`] | who shares a capacity, and how it is divided |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
 //! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
 
@@ -37,6 +38,7 @@ mod kernel;
 mod meter;
 mod registry;
 mod report;
+mod segments;
 mod show;
 mod top;
 mod wire;
@@ -130,17 +132,24 @@ impl Service for Isp {
             | Request::ChangePlan { .. }
             | Request::RemovePlan { .. }
             | Request::Import { dry_run: false, .. }
+            | Request::Lease { .. }
             | Request::Revert { .. } => Access::Change,
         }
     }
 
     fn deadline(&self) -> Time {
-        self.tick_at
+        self.daemon.segments.deadline().map_or(self.tick_at, |at| at.min(self.tick_at))
     }
 
     fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
-        self.daemon.handle_tick(now);
-        self.tick_at = now + TICK;
+        let daemon = &mut self.daemon;
+        if daemon.segments.deadline().is_some_and(|at| at <= now) {
+            daemon.segments.handle_tick(now, &daemon.kernel);
+        }
+        if self.tick_at <= now {
+            daemon.handle_tick(now);
+            self.tick_at = now + TICK;
+        }
         Ok(())
     }
 
@@ -186,6 +195,13 @@ impl Service for Isp {
             }
             Request::Remove { name } => {
                 outcome(peer, "remove", daemon.change(&[Change::Remove(name)], &mut progress))
+            }
+            Request::Lease { segment, generation, until_s, rates, keep } => {
+                let Daemon { segments, kernel, .. } = daemon;
+                let done = segments.lease(&segment, generation, until_s, &rates, keep, kernel);
+                let done = done.map_err(|e| chained(&e));
+                log(peer, "lease", done.is_ok(), done.as_ref().unwrap_or_else(|e| e));
+                Answer::outcome(done)
             }
             Request::AddPlan { plan } => {
                 let done = change_plan(daemon, &plan, Change::AddPlan, &mut progress);
