@@ -277,7 +277,7 @@ impl Link {
         {
             // A link carries as much when windows are narrowed as before, unless others take it.
             (self.fall, self.learned) = (None, None);
-            self.capacity = Some(learned);
+            self.capacity = Some(learned.max(from));
             return Verdict::Rivals;
         }
         self.take_over(total);
