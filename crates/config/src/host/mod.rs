@@ -1,9 +1,9 @@
 //! The files of `fairweir host`: several files make one valid [`Config`].
 //!
 //! The main file comes first, then `conf.d/*.toml` beside it, in byte order of their names. Groups
-//! are appended in that order. No file overrides another: a key of `[host]` that two files set is
-//! an error, and so is a second group of one name. All files are read and checked before any of
-//! them is used, so a wrong file changes nothing.
+//! are appended in that order. A key of `[host]` that two files set is an error, and so is a second
+//! group of one name; only the table `[set]` replaces values of other files (see [`set`]). All files
+//! are read and checked before any of them is used, so a wrong file changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,8 +20,10 @@ use crate::file::{Rules, Text, Trust};
 use crate::table::{Placed, Source};
 
 mod read;
+pub mod set;
 
 use read::{HostKeys, document};
+use set::SetKeys;
 
 /// The main file if the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/fairweir/fairweir.toml";
@@ -68,6 +70,8 @@ pub struct HostSection {
     pub probe_interval: Span,
     /// Where metrics are served over HTTP.
     pub metrics: Option<MetricsAt>,
+    /// All traffic passes unshaped until this is unset; only `[set]` has it.
+    pub paused: bool,
 }
 
 /// Which host answers the probe of the access link.
@@ -104,6 +108,7 @@ impl Default for HostSection {
             probe: ProbeChoice::Auto,
             probe_interval: PROBE_INTERVAL,
             metrics: None,
+            paused: false,
         }
     }
 }
@@ -140,12 +145,14 @@ pub fn conf_d(main: &Path) -> PathBuf {
 struct Draft<'t> {
     host: HostKeys<'t>,
     groups: Vec<Placed<'t, Group>>,
+    set: SetKeys<'t>,
 }
 
 impl<'t> Draft<'t> {
     fn add(&mut self, source: Source<'t>) -> Result<(), ConfigError> {
         let document = document(source)?;
         self.host.merge(document.host)?;
+        self.set.merge(document.set);
         for group in document.groups {
             self.add_group(group)?;
         }
@@ -172,9 +179,10 @@ impl<'t> Draft<'t> {
 
     fn finish(self, main: Source<'t>, files: Vec<PathBuf>) -> Result<Config, ConfigError> {
         let last = self.groups.last().map(|g| g.place.clone());
-        let warnings = self.warnings();
-        let host = self.host.finish()?;
-        let groups = self.groups.into_iter().map(|g| g.value).collect();
+        let mut warnings = self.warnings();
+        let host = self.host.finish(&self.set)?;
+        let mut groups = self.groups.into_iter().map(|g| g.value).collect();
+        warnings.extend(self.set.apply_weights(&mut groups));
         // What can still fail: there is no room for the default group that is added.
         let policy = Policy::new(groups).map_err(|e| last.unwrap_or(main.start()).error(e))?;
         Ok(Config { host, policy, files, warnings })

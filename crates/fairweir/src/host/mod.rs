@@ -52,7 +52,7 @@ pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
         name: format!("{PREFIX}{dev}"),
         devices: vec![dev.clone()],
         run_dir: args.run_dir.run_dir.clone(),
-        admin_group: None,
+        admin_group: args.admin_group()?,
         user_group: args.user_group.group()?,
         request_max: REQUEST_MAX,
         metrics: settings.config.host.metrics,
@@ -97,6 +97,7 @@ impl Service for HostService {
         match request {
             HostRequest::Claims(_) => Access::Claim,
             HostRequest::Connections { .. } => Access::Read,
+            HostRequest::Set { .. } => Access::Change,
         }
     }
 
@@ -135,6 +136,13 @@ impl Service for HostService {
         _: &mut Progress<'_>,
     ) -> Answer {
         match request {
+            HostRequest::Set { changes } => match self.daemon.handle_set(&changes, now) {
+                Ok(changed) => {
+                    info!(uid = peer.uid, pid = peer.pid, "{}", changed.message);
+                    Answer::value(&changed)
+                }
+                Err(e) => Answer::error(e),
+            },
             HostRequest::Claims(request) => {
                 Answer::value(&self.daemon.handle_claims(peer.uid, &request, now))
             }
