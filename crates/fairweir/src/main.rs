@@ -29,10 +29,12 @@ mod isp;
 mod lab;
 mod market;
 mod off;
+mod page;
 mod play;
 mod progress;
 mod reload;
 mod sender;
+mod set;
 mod sim;
 mod status;
 mod table;
@@ -87,7 +89,9 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Sender(args) => sender::run(&args),
         Subcommand::Status(args) => status::run(&args),
         Subcommand::Top(args) => top::run(&args),
+        Subcommand::Page(args) => page::run(&args),
         Subcommand::Reload(args) => reload::run(&args),
+        Subcommand::Set(args) => set::run(&args),
         Subcommand::Off(args) => off::run(&args),
         Subcommand::Check(args) => check::run(&args),
         Subcommand::Init(args) => init::run(&args),

@@ -1,11 +1,11 @@
 //! The files of `fairweir host` and `fairweir router`, each of which makes one valid [`Config`].
 //!
-//! A host has several files, a router one, in which `[[device]]` stands for `[[group]]`.
+//! A router has `[router]` for `[host]`, `[[device]]` for `[[group]]`, and `router.d` for `conf.d`.
 //!
 //! The main file comes first, then `conf.d/*.toml` beside it, in byte order of their names. Groups
-//! are appended in that order. No file overrides another: a key of `[host]` that two files set is
-//! an error, and so is a second group of one name. All files are read and checked before any of
-//! them is used, so a wrong file changes nothing.
+//! are appended in that order. A key of `[host]` that two files set is an error, and so is a second
+//! group of one name; only the table `[set]` replaces values of other files (see [`set`]). All files
+//! are read and checked before any of them is used, so a wrong file changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,8 +22,10 @@ use crate::file::{Rules, Text, Trust};
 use crate::table::{Placed, Source};
 
 mod read;
+pub mod set;
 
 use read::{HostKeys, document};
+use set::SetKeys;
 
 /// The main file if the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/fairweir/fairweir.toml";
@@ -84,6 +86,8 @@ pub struct HostSection {
     pub probe_interval: Span,
     /// Where metrics are served over HTTP.
     pub metrics: Option<MetricsAt>,
+    /// All traffic passes unshaped until this is unset; only `[set]` has it.
+    pub paused: bool,
 }
 
 /// Which host answers the probe of the access link.
@@ -121,6 +125,7 @@ impl Default for HostSection {
             probe: ProbeChoice::Auto,
             probe_interval: PROBE_INTERVAL,
             metrics: None,
+            paused: false,
         }
     }
 }
@@ -134,7 +139,7 @@ impl Config {
         Config::load_as(Role::Host, main)
     }
 
-    /// Reads the file of a host, with `conf.d/*.toml` beside it, or of a router.
+    /// Reads `main`, the file of a host or a router, and `*.toml` of [`Role::conf_d`].
     ///
     /// # Errors
     /// [`ConfigError`]: the first thing that is wrong.
@@ -145,11 +150,14 @@ impl Config {
         };
         let rules = Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::OWNER, if_missing };
         let mut texts = vec![(main.to_owned(), Text::read(main, &rules)?)];
-        if role == Role::Host {
-            texts.extend(Text::read_dir(&conf_d(main), FILE_BYTES_MAX)?);
-        }
+        texts.extend(Text::read_dir(&role.conf_d(main), FILE_BYTES_MAX)?);
         let sources: Vec<Source<'_>> = texts.iter().map(|(_, text)| text.source(&[])).collect();
-        let mut draft = Draft { role, host: HostKeys::default(), groups: Vec::new() };
+        let mut draft = Draft {
+            role,
+            host: HostKeys::default(),
+            groups: Vec::new(),
+            set: SetKeys::default(),
+        };
         for source in &sources {
             draft.add(*source)?;
         }
@@ -157,9 +165,20 @@ impl Config {
     }
 }
 
-/// Directory beside the main file whose `*.toml` are merged after it.
+impl Role {
+    /// Directory beside the main file whose `*.toml` are merged after it.
+    pub fn conf_d(self, main: &Path) -> PathBuf {
+        let name = match self {
+            Role::Host => "conf.d",
+            Role::Router => "router.d",
+        };
+        main.parent().unwrap_or(Path::new("")).join(name)
+    }
+}
+
+/// [`Role::conf_d`] of a host.
 pub fn conf_d(main: &Path) -> PathBuf {
-    main.parent().unwrap_or(Path::new("")).join("conf.d")
+    Role::Host.conf_d(main)
 }
 
 /// The content of the files read so far.
@@ -167,12 +186,14 @@ struct Draft<'t> {
     role: Role,
     host: HostKeys<'t>,
     groups: Vec<Placed<'t, Group>>,
+    set: SetKeys<'t>,
 }
 
 impl<'t> Draft<'t> {
     fn add(&mut self, source: Source<'t>) -> Result<(), ConfigError> {
         let document = document(source, self.role)?;
         self.host.merge(document.host)?;
+        self.set.merge(document.set);
         for group in document.groups {
             self.add_group(group)?;
         }
@@ -207,9 +228,10 @@ impl<'t> Draft<'t> {
             self.host.check_devices(&main.start())?;
             self.refuse_shared_matches()?;
         }
-        let warnings = self.warnings();
-        let host = self.host.finish()?;
-        let groups = self.groups.into_iter().map(|g| g.value).collect();
+        let mut warnings = self.warnings();
+        let host = self.host.finish(&self.set)?;
+        let mut groups = self.groups.into_iter().map(|g| g.value).collect();
+        warnings.extend(self.set.apply_weights(&mut groups));
         // What can still fail: there is no room for the default group that is added.
         let policy = Policy::new(groups).map_err(|e| last.unwrap_or(main.start()).error(e))?;
         Ok(Config { host, policy, files, warnings })

@@ -8,6 +8,7 @@ use fairweir_core::receiver::{Control, Enforce, LATENCY, LATENCY_RANGE};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span};
 
+use super::set::SetKeys;
 use super::{HostSection, PROBE_INTERVAL, ProbeChoice, Role};
 use crate::MetricsAt;
 use crate::VERSION;
@@ -19,8 +20,8 @@ use crate::words::did_you_mean;
 /// More frequent probes disturb others, rarer ones say nothing about a queue.
 const PROBE_INTERVALS: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 
-const DOCUMENT_KEYS: [&str; 3] = ["version", "host", "group"];
-const ROUTER_DOCUMENT_KEYS: [&str; 3] = ["version", "router", "device"];
+const DOCUMENT_KEYS: [&str; 4] = ["version", "host", "group", "set"];
+const ROUTER_DOCUMENT_KEYS: [&str; 4] = ["version", "router", "device", "set"];
 const HOST_KEYS: [&str; 9] = [
     "dev",
     "control",
@@ -51,6 +52,7 @@ pub(super) struct Document<'t> {
     pub(super) host: HostKeys<'t>,
     /// Each at its name.
     pub(super) groups: Vec<Placed<'t, Group>>,
+    pub(super) set: SetKeys<'t>,
 }
 
 /// The keys of `[host]` or `[router]` that are set, and where.
@@ -77,11 +79,13 @@ pub(super) fn document(source: Source<'_>, role: Role) -> Result<Document<'_>, C
     top.version(VERSION)?;
     let host = top.table(section)?;
     let groups = top.tables(group_table)?;
+    let set = top.table("set")?;
     top.finish(keys)?;
     let group = |table| group(table, role);
     Ok(Document {
         host: host.map(|table| host_keys(table, role)).transpose()?.unwrap_or_default(),
         groups: groups.into_iter().map(group).collect::<Result<_, _>>()?,
+        set: set.map(SetKeys::read).transpose()?.unwrap_or_default(),
     })
 }
 
@@ -185,7 +189,7 @@ impl<'t> HostKeys<'t> {
         Ok(())
     }
 
-    pub(super) fn finish(self) -> Result<HostSection, ConfigError> {
+    pub(super) fn finish(self, set: &SetKeys<'_>) -> Result<HostSection, ConfigError> {
         if let Some(control) = self.control.as_ref().filter(|c| c.value.needs_capacity())
             && self.capacity.is_none()
         {
@@ -202,10 +206,11 @@ impl<'t> HostKeys<'t> {
             capacity: self.capacity.map(|p| p.value),
             strict_priority: self.strict_priority.is_some_and(|p| p.value),
             enforce: self.enforce.map_or(Enforce::Auto, |p| p.value),
-            latency: self.latency.map_or(LATENCY, |p| p.value),
+            latency: set.latency().or(self.latency.map(|p| p.value)).unwrap_or(LATENCY),
             probe: self.probe.map_or(ProbeChoice::Auto, |p| p.value),
             probe_interval: self.probe_interval.map_or(PROBE_INTERVAL, |p| p.value),
             metrics: self.metrics.as_ref().map(|m| m.value),
+            paused: set.is_paused(),
         })
     }
 }
@@ -228,7 +233,7 @@ fn parse_enforce(text: &str) -> Result<Enforce, String> {
     text.parse().map_err(|_| crate::not_one_of(text, &allowed))
 }
 
-fn parse_latency(text: &str) -> Result<Span, String> {
+pub(super) fn parse_latency(text: &str) -> Result<Span, String> {
     in_range(text, "latency", LATENCY_RANGE)
 }
 

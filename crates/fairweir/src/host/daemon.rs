@@ -5,9 +5,14 @@
 //! device is there again if that went away.
 
 use std::collections::VecDeque;
+use std::os::unix::fs::PermissionsExt;
+use std::{fs, io};
 
+use fairweir_config::did_you_mean;
+use fairweir_config::host::set::{self, Changes, Setting};
 use fairweir_core::receiver::{Act, ControlLoop, Decision, Observation, TICK};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_daemon::StateDir;
 use fairweir_linux::{Error, Health, Mode, network};
 use tracing::{Level, debug, info, trace, warn};
 
@@ -18,7 +23,7 @@ use super::report;
 use super::settings::Settings;
 use super::sites::SiteControl;
 use super::windows::WindowControl;
-use crate::wire::{CLAIMS_VERSION, Change, ClaimsReply, ClaimsRequest, Remembered};
+use crate::wire::{CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, Remembered};
 use crate::words::chained;
 
 /// What was done before and may interest a person who looks.
@@ -220,6 +225,36 @@ impl Daemon {
         outcome.map(str::to_owned)
     }
 
+    /// Puts values into the file of `[set]`, and takes them over; what fails leaves the old file.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    pub(super) fn handle_set(&mut self, changes: &Changes, now: Time) -> Result<Changed, String> {
+        let groups = self.settings.policy().groups();
+        for (key, value) in changes {
+            if let (Some(name), Some(_)) = (key.strip_prefix("weight."), value)
+                && !groups.iter().any(|g| g.name == name)
+            {
+                let names = groups.iter().map(|g| g.name.as_str());
+                return Err(format!("no group `{name}`{}", did_you_mean(name, names)));
+            }
+        }
+        let dir = StateDir::new(&self.settings.role.conf_d(&self.settings.path));
+        let old = dir.read(set::FILE, set::FILE_BYTES_MAX).map_err(|e| e.to_string())?;
+        let old = old.map(String::from_utf8).transpose();
+        let old = old.map_err(|_| format!("{} is not UTF-8", set::FILE))?;
+        let (new, undo) = set::changed(old.as_deref().unwrap_or_default(), changes)?;
+        put_file(&dir, Some(&new).filter(|new| !new.is_empty()))?;
+        if let Err(error) = self.handle_reload(false, now) {
+            put_file(&dir, old.as_ref())?;
+            // The old configuration is in force, and on disk again; an older error returns with it.
+            let _ = self.handle_reload(false, now);
+            return Err(error);
+        }
+        let words: Vec<String> = changes.iter().map(|(key, value)| in_words(key, value)).collect();
+        Ok(Changed { message: words.join(", "), undo })
+    }
+
     fn take_over(&mut self, new: Settings, now: Time) -> anyhow::Result<&'static str> {
         if new.config == self.settings.config {
             return Ok("nothing changed");
@@ -238,6 +273,7 @@ impl Daemon {
             self.host = Some(Point::attach(&new)?);
             self.sites = SiteControl::new(new.policy())?;
             self.opening = None;
+            self.control.handle_lost_state();
         } else if let Some(host) = &mut self.host {
             let old = self.settings.policy();
             host.set_policy(new.policy()).inspect_err(|_| {
@@ -285,7 +321,7 @@ impl Daemon {
             Err(e) => return self.open(now, e.to_string()),
         };
         let probe = self.delay.take_sample(&samples, interval, read_at);
-        if self.opening.is_some() {
+        if self.opening.is_some() || self.settings.config.host.paused {
             // What arrives unshaped says nothing about what the classes would let arrive.
             return;
         }
@@ -484,6 +520,34 @@ impl Daemon {
             self.memory.store(&self.settings.dev, network, learned);
             self.stored = Some(learned);
         }
+    }
+}
+
+/// Writes the file of `[set]`, or removes it.
+fn put_file(dir: &StateDir, text: Option<&String>) -> Result<(), String> {
+    match text {
+        Some(text) => {
+            dir.write(set::FILE, text.as_bytes()).map_err(|e| e.to_string())?;
+            // Like the other files: `fairweir check` reads it as any user.
+            let readable = fs::Permissions::from_mode(0o644);
+            let set = fs::set_permissions(dir.path_of(set::FILE), readable);
+            set.map_err(|e| format!("make {} readable: {e}", set::FILE))
+        }
+        None => match fs::remove_file(dir.path_of(set::FILE)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(format!("remove {}: {e}", set::FILE))
+            }
+            _ => Ok(()),
+        },
+    }
+}
+
+fn in_words(key: &str, value: &Option<Setting>) -> String {
+    match value {
+        None => format!("{key} as configured"),
+        Some(Setting::Truth(truth)) => format!("{key} = {truth}"),
+        Some(Setting::Number(number)) => format!("{key} = {number}"),
+        Some(Setting::Text(text)) => format!("{key} = {text}"),
     }
 }
 

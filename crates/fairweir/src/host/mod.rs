@@ -19,7 +19,7 @@ use tracing::info;
 use crate::cli::{HostArgs, LoopArgs, RouterArgs};
 use crate::device::check_exists;
 use crate::wire::{HostRequest, Status};
-use fairweir_config::host::{Role, conf_d};
+use fairweir_config::host::Role;
 use fairweir_config::text;
 
 mod claims;
@@ -76,7 +76,7 @@ fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Resul
         name: format!("{}{dev}", prefix(settings.role)),
         devices,
         run_dir: args.run_dir.run_dir.clone(),
-        admin_group: None,
+        admin_group: args.admin_group()?,
         user_group: args.user_group.group()?,
         request_max: REQUEST_MAX,
         metrics: settings.config.host.metrics,
@@ -121,6 +121,7 @@ impl Service for HostService {
         match request {
             HostRequest::Claims(_) => Access::Claim,
             HostRequest::Connections { .. } => Access::Read,
+            HostRequest::Set { .. } => Access::Change,
         }
     }
 
@@ -159,6 +160,13 @@ impl Service for HostService {
         _: &mut Progress<'_>,
     ) -> Answer {
         match request {
+            HostRequest::Set { changes } => match self.daemon.handle_set(&changes, now) {
+                Ok(changed) => {
+                    info!(uid = peer.uid, pid = peer.pid, "{}", changed.message);
+                    Answer::value(&changed)
+                }
+                Err(e) => Answer::error(e),
+            },
             HostRequest::Claims(request) => {
                 Answer::value(&self.daemon.handle_claims(peer.uid, &request, now))
             }
@@ -188,10 +196,7 @@ impl Service for HostService {
 
     fn watched(&self) -> Watched {
         let Settings { path, role, .. } = &self.daemon.settings;
-        let dirs = match role {
-            Role::Host => vec![conf_d(path)],
-            Role::Router => Vec::new(),
-        };
+        let dirs = vec![role.conf_d(path)];
         Watched { files: vec![path.clone()], dirs }
     }
 

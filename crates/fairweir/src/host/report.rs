@@ -100,6 +100,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         ready: daemon.host.is_some(),
         control: settings.control(),
         dry_run: settings.dry_run,
+        paused: settings.config.host.paused,
         enforcing: daemon.enforces(),
         open_reason: daemon.opening.as_ref().map(|o| o.reason.clone()),
         capacity_bps: decision.capacity,

@@ -122,7 +122,8 @@ impl Settings {
 
     /// Whether the kernel only counts.
     pub(super) fn mode(&self) -> Mode {
-        if self.dry_run || self.control() == Control::None { Mode::Count } else { Mode::Shape }
+        let counts = self.dry_run || self.config.host.paused || self.control() == Control::None;
+        if counts { Mode::Count } else { Mode::Shape }
     }
 
     /// By what shares are enforced, as far as the kernel can.
