@@ -152,12 +152,8 @@ impl Config {
         let mut texts = vec![(main.to_owned(), Text::read(main, &rules)?)];
         texts.extend(Text::read_dir(&role.conf_d(main), FILE_BYTES_MAX)?);
         let sources: Vec<Source<'_>> = texts.iter().map(|(_, text)| text.source(&[])).collect();
-        let mut draft = Draft {
-            role,
-            host: HostKeys::default(),
-            groups: Vec::new(),
-            set: SetKeys::default(),
-        };
+        let mut draft =
+            Draft { role, host: HostKeys::default(), groups: Vec::new(), set: SetKeys::default() };
         for source in &sources {
             draft.add(*source)?;
         }
