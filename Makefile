@@ -16,7 +16,7 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: help build package extension run test evidence figures bench check install uninstall deps
+.PHONY: help build package extension page-script run test evidence figures bench check install uninstall deps
 
 help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
@@ -71,6 +71,10 @@ package: deps
 	cargo build --release --locked -p fairweir --target-dir target/package
 	@# cargo leaves the time alone when nothing had to be built; dist/install compares it.
 	@touch $(PACKAGED)
+
+# Only for those who change page.ts: the compiled script is in the repository.
+page-script:
+	./dist/page-script
 
 extension:
 	@WITH_EXTENSION=1 ./dist/install-deps

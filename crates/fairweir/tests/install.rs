@@ -14,6 +14,13 @@ use common::{FAIRWEIR, note};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
+const UNITS: [&str; 4] = [
+    "fairweir@.service",
+    "fairweir-isp.service",
+    "fairweir-page.service",
+    "fairweir-sender.service",
+];
+
 /// Programs that an installation must not call.
 const FORBIDDEN: [&str; 3] = ["cargo", "systemctl", "rustup"];
 
@@ -98,7 +105,9 @@ fn what_is_installed_is_uninstalled_without_a_trace_and_without_cargo() {
         "/usr/local/bin/fairweir",
         "/etc/systemd/system/fairweir@.service",
         "/etc/systemd/system/fairweir-isp.service",
+        "/etc/systemd/system/fairweir-page.service",
         "/etc/systemd/system/fairweir-sender.service",
+        "/usr/local/lib/sysusers.d/fairweir.conf",
         "/etc/fairweir/fairweir.toml.example",
         "/etc/fairweir/isp.toml.example",
         "/etc/fairweir/sender.toml.example",
@@ -176,7 +185,7 @@ fn has_systemd_analyze() -> bool {
 /// The units in a directory of their own, with the binary under test.
 fn units() -> TempDir {
     let dir = TempDir::new().unwrap();
-    for unit in ["fairweir@.service", "fairweir-isp.service", "fairweir-sender.service"] {
+    for unit in UNITS {
         let text = fs::read_to_string(Path::new(ROOT).join("dist").join(unit)).unwrap();
         let text = text.replace("/usr/local/bin/fairweir", FAIRWEIR);
         fs::write(dir.path().join(unit), text).unwrap();
@@ -192,6 +201,7 @@ fn systemd_understands_every_line_of_the_units() {
     let dir = units();
     for unit in [
         "fairweir-isp.service",
+        "fairweir-page.service",
         "fairweir-sender.service",
         "fairweir@eth0.service",
         "fairweir@br-lan.service",
@@ -213,7 +223,7 @@ fn the_units_are_exposed_by_at_most_2_5() {
         return;
     }
     let dir = units();
-    for unit in ["fairweir@.service", "fairweir-isp.service", "fairweir-sender.service"] {
+    for unit in UNITS {
         let output = Command::new("systemd-analyze")
             .args(["security", "--offline=true", "--threshold=25", "--no-pager"])
             .arg(dir.path().join(unit))
@@ -232,7 +242,7 @@ fn the_units_keep_their_states_apart_and_reload_through_the_socket() {
     assert!(host.contains("\nStateDirectory=fairweir/host\n"));
     assert!(isp.contains("\nStateDirectory=fairweir/isp\n"));
     // A dash of an instance name stays one, and the name is the interface's own or its escape.
-    assert!(host.contains("fairweir host --dev %i\n") && !host.contains("%I"));
+    assert!(host.contains("fairweir host --dev %i ") && !host.contains("%I"));
     for unit in [&host, &isp, &unit("fairweir-sender.service")] {
         let line = unit.lines().find(|line| line.starts_with("ExecReload=")).unwrap();
         assert!(line.contains(" reload") && !line.contains("kill"), "{line}");
