@@ -18,7 +18,7 @@ use crate::isp::{self, cli::IspArgs};
 use crate::market::{self, cli::MarketCommand};
 use crate::sender::{self, cli::SenderArgs};
 
-/// Share the download of an access link by weight, from the receiving host.
+/// Share the download of an access link by weight, from the receiving host or the router.
 ///
 /// The traffic that arrives over the link is divided among groups of applications, users,
 /// addresses or ports, without configuring the queue at the ISP.
@@ -38,6 +38,9 @@ pub(crate) enum Subcommand {
     /// Run the daemon that shares the download of an interface.
     #[command(after_help = HOST_EXAMPLES)]
     Host(HostArgs),
+    /// Run the daemon that shares a router's download among the devices behind it.
+    #[command(after_help = ROUTER_EXAMPLES)]
+    Router(RouterArgs),
     /// Run the daemon that polices the subscribers of an access network, or send it a command.
     #[command(after_help = isp::cli::EXAMPLES)]
     Isp(IspArgs),
@@ -139,6 +142,30 @@ pub(crate) struct HostArgs {
     /// The configuration; conf.d/*.toml in the same directory is read too.
     #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
     pub(crate) config: PathBuf,
+    /// Directory of the stored state.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/host")]
+    pub(crate) state_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) run: LoopArgs,
+}
+
+/// `fairweir router`.
+#[derive(Debug, Args)]
+pub(crate) struct RouterArgs {
+    /// The configuration, which names the interfaces and the devices; router.d/*.toml in the same
+    /// directory is read too.
+    #[arg(short, long, value_name = "FILE", default_value = host::ROUTER_PATH)]
+    pub(crate) config: PathBuf,
+    /// Directory of the stored state.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/router")]
+    pub(crate) state_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) run: LoopArgs,
+}
+
+/// What the daemons that shape a download have in common.
+#[derive(Debug, Args)]
+pub(crate) struct LoopArgs {
     /// The control: fairweir, rbm, crab, static, borrow, chokepoint or none; overrides the
     /// configuration.
     #[arg(long, value_parser = parse_control)]
@@ -159,9 +186,6 @@ pub(crate) struct HostArgs {
     /// Members of this group may send every request, as `fairweir page` does.
     #[arg(long, value_name = "GROUP")]
     admin_group: Option<String>,
-    /// Directory of the stored state.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/host")]
-    pub(crate) state_dir: PathBuf,
     /// Exit when stdin closes, for programs that start the daemon.
     #[arg(long, hide = true)]
     pub(crate) until_stdin_closes: bool,
@@ -173,7 +197,7 @@ pub(crate) struct HostArgs {
     pub(crate) confirmed_after_s: u64,
 }
 
-impl HostArgs {
+impl LoopArgs {
     /// The number of `--admin-group`.
     ///
     /// # Errors
@@ -272,8 +296,8 @@ pub(crate) struct OffArgs {
 /// `fairweir check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The configuration of `host` (conf.d/*.toml in the same directory is read too), `isp` or
-    /// `sender`.
+    /// The configuration of `host` (conf.d/*.toml in the same directory is read too), `router`,
+    /// `isp` or `sender`.
     #[arg(default_value = host::DEFAULT_PATH)]
     pub(crate) file: PathBuf,
     /// Print JSON.
@@ -362,6 +386,21 @@ const HOST_EXAMPLES: &str = "Examples:
   sudo fairweir host --dev eth0 --config ./fairweir.toml --control static
 
 SIGHUP or a changed file reloads the configuration without interrupting connections.";
+
+const ROUTER_EXAMPLES: &str = "Examples:
+  fairweir check /etc/fairweir/router.toml
+  sudo fairweir router -c /etc/fairweir/router.toml --dry-run
+  sudo fairweir router
+
+A configuration (docs/router.md):
+  version = 1
+  [router]
+  lan = \"br-lan\"
+  wan = \"wan0\"
+  [[device]]
+  name = \"tv\"
+  weight = 4
+  match = [\"mac:02:00:5e:00:53:01\"]";
 
 const STATUS_EXAMPLES: &str = "Examples:
   sudo fairweir status

@@ -82,6 +82,7 @@ fn ended(outcome: anyhow::Result<()>) -> ExitCode {
 fn run(command: Subcommand) -> anyhow::Result<()> {
     match command {
         Subcommand::Host(args) => host::run(&args),
+        Subcommand::Router(args) => host::run_router(&args),
         Subcommand::Isp(args) => isp::run(&args),
         Subcommand::Extension(command) => extension::run(&command),
         Subcommand::Market(command) => market::run(&command),

@@ -8,6 +8,8 @@
 /* What a flow may send before anything is known of it, bytes. */
 #define ALLOWANCE_MIN 3000u
 #define ALLOWANCE_MAX 15000u
+/* The rest of a window is counted in parts of 2^-10. */
+#define REST_SHIFT 10
 /* Less offered than this says nothing about a sender, bytes. */
 #define TELLING 1500
 #define GATE_SHIFT 16
@@ -162,6 +164,21 @@ static __always_inline __u64 share_of_window(const struct state *s, const struct
 		share = part_of_inner(s, plan, lower, share);
 	}
 	return part_of(s, lower, spec->child, weight_of(s, plan, leaf), share);
+}
+
+/* What this window has for the leaf if it is always busy: what was served per weight until now, and
+ * its share of the rest. The path is settled. */
+static __always_inline __u64 offered_in_window(const struct state *s, const struct police_plan *plan,
+					       __u64 now, __u32 leaf)
+{
+	const struct police_inner *parent = inner_of(s, parent_of(s, plan_leaf(plan, leaf)));
+	__u64 share = share_of_window(s, plan, leaf);
+	__u32 served = (__u32)(parent->v >> UNIT_BITS) - parent->v_window;
+	__u64 left = less(plan->window, less(now, s->head->window_at));
+	__u64 rest = share * (left / (plan->window >> REST_SHIFT)) >> REST_SHIFT;
+	__u64 offered = weight_of(s, plan, leaf) * (__u64)served + rest;
+
+	return share > offered ? share : offered;
 }
 
 /* Counts windows in a row: one more, or none. */
@@ -430,7 +447,7 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	backlog = backlog_of(s, plan, leaf) + size;
 	/* Its leaf counts as busy in its share already, which is not needed when little waits. */
 	if (backlog > ALLOWANCE_MIN || state->mark & MARK_DISARMED)
-		share = share_of_window(s, plan, leaf);
+		share = offered_in_window(s, plan, arrival->now, leaf);
 	if (plan->is_soft)
 		verdict = signal_softly(s, plan, arrival, leaf, backlog, share);
 	else if (backlog > s->pace->limit)

@@ -235,7 +235,7 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     let backlog = state.backlog(plan, arrival.leaf) + size;
     // Its leaf counts as busy in its share already, which is not needed when little waits.
     let share = match backlog > ALLOWANCE.0 || state.leaves[arrival.leaf].mark.is_disarmed() {
-        true => state.share_of_window(plan, arrival.leaf),
+        true => state.offered_in_window(plan, now, arrival.leaf),
         false => 0,
     };
     let verdict = match plan.signal {
@@ -270,6 +270,9 @@ const ALLOWANCE: (u64, u64) = (2 * MSS, 10 * MSS);
 /// needs 4/3 (BC-PQP §4, which takes 3/2); the less the smaller are the bursts of BBR, which heeds
 /// nothing else.
 const BURST: (u64, u64) = (7, 5);
+
+/// The rest of a window is counted in parts of 2⁻¹⁰, so that no product exceeds 64 bits.
+const REST_SHIFT: u32 = 10;
 
 /// Where less than this passes in a window, bytes, starved classes send nothing.
 const TRICKLE_WINDOW: u64 = 8 * MSS;
@@ -409,6 +412,19 @@ impl State<'_> {
         }
         let behind = u64::from(state.after);
         self.backlog(plan, leaf).saturating_sub(behind).min(state.magic.into())
+    }
+
+    /// What this window has for the leaf if it is always busy, bytes: what was served per weight until
+    /// now, and its share of the rest. So queues that are busy for moments, as those of calls and
+    /// films are, take no more from its share than they use. The path is settled.
+    #[inline(always)]
+    fn offered_in_window(&self, plan: &Plan, now: u64, leaf: usize) -> u64 {
+        let share = self.share_of_window(plan, leaf);
+        let parent = &self.inners[usize::from(plan.leaves[leaf].parent)];
+        let served = ((parent.v >> UNIT_BITS) as u32).wrapping_sub(parent.v_window);
+        let left = plan.window.saturating_sub(now.saturating_sub(self.head.window_at));
+        let rest = (share * (left / (plan.window >> REST_SHIFT))) >> REST_SHIFT;
+        share.max(u64::from(self.weight(plan, leaf)) * u64::from(served) + rest)
     }
 
     /// What the leaf's share of the rate carries in a window, bytes, with the nodes that are busy

@@ -9,16 +9,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::{fs, io};
 
 use fairweir_config::did_you_mean;
-use fairweir_config::host::conf_d;
 use fairweir_config::host::set::{self, Changes, Setting};
 use fairweir_core::receiver::{Act, ControlLoop, Decision, Observation, TICK};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_daemon::StateDir;
-use fairweir_linux::{Error, Health, Host, HostSpec, Mode, network, sweep};
+use fairweir_linux::{Error, Health, Mode, network};
 use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
 use super::memory::Memory;
+use super::point::Point;
 use super::report;
 use super::settings::Settings;
 use super::sites::SiteControl;
@@ -56,7 +56,7 @@ pub(super) struct Daemon {
     pub(super) settings: Settings,
     pub(super) control: ControlLoop,
     /// `None` while the device is gone.
-    pub(super) host: Option<Host>,
+    pub(super) host: Option<Point>,
     /// Set while everything passes because something broke.
     pub(super) opening: Option<Opening>,
     /// Whose windows are bounded.
@@ -109,7 +109,7 @@ impl Daemon {
         told_capacity: Option<Rate>,
         now: Time,
     ) -> anyhow::Result<Daemon> {
-        let host = attach(&settings)?;
+        let host = Point::attach(&settings)?;
         settings.lacks_windows = !host.has_windows();
         let groups = settings.policy().groups().len();
         let mut daemon = Daemon {
@@ -182,7 +182,7 @@ impl Daemon {
 
     /// Takes in which connections have opened, and to which hosts.
     pub(super) fn listen(&mut self, now: Time) {
-        let Some(host) = &mut self.host else { return };
+        let Some(host) = self.host.as_mut().and_then(Point::as_host_mut) else { return };
         if let Err(e) = self.sites.listen(host, now) {
             self.open(now, e.to_string());
         }
@@ -196,7 +196,7 @@ impl Daemon {
         now: Time,
     ) -> ClaimsReply {
         let policy = self.settings.policy();
-        if let Some(host) = &mut self.host
+        if let Some(host) = self.host.as_mut().and_then(Point::as_host_mut)
             && let Err(e) = self.sites.handle_claims(user, request, policy, host, now)
         {
             self.open(now, e.to_string());
@@ -239,7 +239,7 @@ impl Daemon {
                 return Err(format!("no group `{name}`{}", did_you_mean(name, names)));
             }
         }
-        let dir = StateDir::new(&conf_d(&self.settings.path));
+        let dir = StateDir::new(&self.settings.role.conf_d(&self.settings.path));
         let old = dir.read(set::FILE, set::FILE_BYTES_MAX).map_err(|e| e.to_string())?;
         let old = old.map(String::from_utf8).transpose();
         let old = old.map_err(|_| format!("{} is not UTF-8", set::FILE))?;
@@ -270,7 +270,7 @@ impl Daemon {
             // Two hosts cannot hold one device, so the old one goes first; should the new one
             // fail, the next tick looks for the device and attaches again.
             self.host = None;
-            self.host = Some(attach(&new)?);
+            self.host = Some(Point::attach(&new)?);
             self.sites = SiteControl::new(new.policy())?;
             self.opening = None;
             self.control.handle_lost_state();
@@ -281,7 +281,9 @@ impl Daemon {
                     warn!("the old groups cannot be restored either: {e}");
                 }
             })?;
-            self.sites.handle_policy(new.policy(), host, now)?;
+            if let Some(host) = host.as_host_mut() {
+                self.sites.handle_policy(new.policy(), host, now)?;
+            }
         }
         let kept = continued(&self.settings, &new);
         match controller {
@@ -299,7 +301,7 @@ impl Daemon {
     /// What could not be removed.
     pub(super) fn end(&mut self) -> Result<(), Error> {
         self.store_capacity();
-        self.host.take().map_or(Ok(()), Host::detach)
+        self.host.take().map_or(Ok(()), Point::detach)
     }
 
     // --------------------------------------------------------------------------------------------
@@ -421,19 +423,23 @@ impl Daemon {
     }
 
     fn lose_device(&mut self, now: Time) {
-        warn!(dev = self.settings.dev, "the interface is gone; waiting for it");
+        let is_missing = |dev: &&str| fairweir_linux::link::index(dev).is_none();
+        let gone =
+            self.settings.devices().find(is_missing).unwrap_or(&self.settings.dev).to_owned();
+        warn!(dev = gone, "the interface is gone; waiting for it");
         self.store_capacity();
         self.host = None;
-        let reason = format!("the interface `{}` is gone", self.settings.dev);
+        let reason = format!("the interface `{gone}` is gone");
         self.opening = Some(Opening { reason, retry_at: now });
     }
 
     fn look_for_device(&mut self, now: Time) {
         let waiting = self.opening.as_ref().is_some_and(|o| now < o.retry_at);
-        if waiting || fairweir_linux::link::index(&self.settings.dev).is_none() {
+        let is_missing = |dev: &str| fairweir_linux::link::index(dev).is_none();
+        if waiting || self.settings.devices().any(is_missing) {
             return;
         }
-        let attached = attach(&self.settings)
+        let attached = Point::attach(&self.settings)
             .and_then(|host| Ok((host, SiteControl::new(self.settings.policy())?)));
         match attached {
             Ok((host, sites)) => {
@@ -515,21 +521,6 @@ impl Daemon {
             self.stored = Some(learned);
         }
     }
-}
-
-/// Sweeps the device, unless this is a dry run, and attaches to it.
-fn attach(settings: &Settings) -> anyhow::Result<Host> {
-    if !settings.dry_run {
-        for removed in sweep(&settings.dev)? {
-            info!(dev = settings.dev, "removed what was left: {removed}");
-        }
-    }
-    Ok(Host::attach(&HostSpec {
-        dev: settings.dev.clone(),
-        policy: settings.policy().clone(),
-        mode: settings.mode(),
-        census: false,
-    })?)
 }
 
 /// Writes the file of `[set]`, or removes it.

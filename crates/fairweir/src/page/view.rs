@@ -15,7 +15,8 @@ use fairweir_linux::monotonic_now;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::host::{PREFIX, show};
+use crate::host::client::device_of;
+use crate::host::show;
 use crate::wire::{ConnectionStatus, Connections, GroupStatus, HostRequest, LimitedBy, Status};
 
 /// What is shown is at most so old.
@@ -172,7 +173,7 @@ impl Asked {
             Some(client) => client,
             None => Client::connect(run_dir, name, Access::Read, PATIENCE)?,
         };
-        let mut view = if name.starts_with(PREFIX) {
+        let mut view = if device_of(name).is_some() {
             let status: Status = client.ask(&Request::Status)?;
             let limit = CONNECTIONS_MAX;
             let connections = client.ask(&HostRequest::Connections { limit })?;

@@ -11,6 +11,7 @@ use std::thread;
 pub mod access;
 pub mod far;
 pub mod forger;
+pub mod home;
 pub mod stage;
 pub mod web;
 
