@@ -17,7 +17,7 @@ fn main() -> Result<()> {
     let multiarch = format!("-I/usr/include/{arch}-linux-gnu");
     let header = HEADERS.iter().map(|path| constants(path)).collect::<Result<String>>()?;
     fs::write(out.join("header.rs"), header).context("write header.rs")?;
-    for name in ["classify", "lift", "police", "sender"] {
+    for name in ["classify", "lift", "police", "router", "sender"] {
         let source = format!("bpf/{name}.bpf.c");
         SkeletonBuilder::new()
             .source(&source)
@@ -40,7 +40,8 @@ fn main() -> Result<()> {
 }
 
 /// What the BPF programs and user space share.
-const HEADERS: [&str; 3] = ["bpf/abi.h", "bpf/police_abi.h", "bpf/sender_abi.h"];
+const HEADERS: [&str; 4] =
+    ["bpf/abi.h", "bpf/police_abi.h", "bpf/router_abi.h", "bpf/sender_abi.h"];
 
 /// The numbers that a header defines, and the sizes that it asserts, as constants of Rust:
 /// `#define NAME 4` and `_Static_assert(sizeof(struct x) == 8, "abi")` become `NAME` and `SIZE_OF_X`.

@@ -169,6 +169,11 @@ impl<'t> Table<'t> {
         Some(Place { source: self.source, key: self.key(key), at: found.span().start })
     }
 
+    /// The keys that have not been taken, for tables whose keys are names of the user's.
+    pub fn keys(&self) -> Vec<String> {
+        self.entries.iter().map(|(key, _)| key.get_ref().clone().into_owned()).collect()
+    }
+
     /// A text, if it is there.
     pub fn text(&mut self, key: &str) -> Result<Option<Placed<'t, String>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };

@@ -114,10 +114,27 @@ pub fn parse_match(text: &str) -> Result<Match, String> {
         }
         _ => e.to_string(),
     })?;
-    if let Match::User(name) = &parsed {
-        check_user(name)?;
+    match &parsed {
+        Match::User(name) => check_user(name)?,
+        Match::Mac(_) => return Err("`mac:` is for the devices of `fairweir router`".to_owned()),
+        _ => {}
     }
     Ok(parsed)
+}
+
+/// A match of a device behind a router.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_device_match(text: &str) -> Result<Match, String> {
+    match text.parse::<Match>() {
+        Ok(parsed @ (Match::Mac(_) | Match::Ip(_))) => Ok(parsed),
+        Err(e) if text.starts_with("mac:") || text.starts_with("ip:") => Err(e.to_string()),
+        Ok(_) | Err(_) => Err(format!(
+            "`{text}` is no match of a device; allowed: mac:02:00:5e:00:53:01, ip:192.168.1.7, \
+             ip:192.168.1.0/24"
+        )),
+    }
 }
 
 /// A number needs no user; a name must be one that the system knows.

@@ -67,7 +67,14 @@ pub enum Match {
     Port(PortMatch),
     /// Host names that connections are opened to: `web:netflix.com`, `web:*.netflix.com`.
     Web(Site),
+    /// Link-layer address of a device behind a router: `mac:02:00:5e:00:53:01`.
+    Mac(Mac),
 }
+
+/// A unicast link-layer address. serde form: `02:00:5e:00:53:01`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Mac(pub [u8; 6]);
 
 /// Ports of a transport protocol at one end of the connection. serde form: the text that users
 /// write, `port:udp/443`.
@@ -228,6 +235,9 @@ pub enum MatchError {
         /// Why.
         why: SiteError,
     },
+    /// Not the address of a device.
+    #[error("`{0}` is not the MAC address of a device (such as 02:00:5e:00:53:01)")]
+    BadMac(String),
     /// Not a port.
     #[error("`{0}` is not a port (443, udp/443 or tcp/8000-8010; 1 to 65535)")]
     BadPort(String),
@@ -270,6 +280,7 @@ impl FromStr for Match {
                 .parse()
                 .map(Match::Web)
                 .map_err(|why| MatchError::BadSite { site: value.to_owned(), why }),
+            "mac" => value.parse().map(Match::Mac),
             "dev" => Err(MatchError::NotYet(kind.to_owned())),
             _ => Err(MatchError::UnknownKind { kind: kind.to_owned() }),
         }
@@ -289,6 +300,43 @@ impl From<Match> for String {
     }
 }
 
+impl FromStr for Mac {
+    type Err = MatchError;
+    fn from_str(text: &str) -> Result<Mac, MatchError> {
+        let bad = || MatchError::BadMac(text.to_owned());
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().filter(|p| p.len() == 2).ok_or_else(bad)?;
+            let is_hex = part.bytes().all(|b| b.is_ascii_hexdigit());
+            *byte = u8::from_str_radix(part, 16).ok().filter(|_| is_hex).ok_or_else(bad)?;
+        }
+        // The lowest bit of the first byte marks groups of devices (IEEE 802).
+        let is_device = bytes[0] & 1 == 0 && bytes != [0; 6];
+        if parts.next().is_none() && is_device { Ok(Mac(bytes)) } else { Err(bad()) }
+    }
+}
+
+impl TryFrom<String> for Mac {
+    type Error = MatchError;
+    fn try_from(text: String) -> Result<Mac, MatchError> {
+        text.parse()
+    }
+}
+
+impl From<Mac> for String {
+    fn from(mac: Mac) -> String {
+        mac.to_string()
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
 impl TryFrom<String> for PortMatch {
     type Error = MatchError;
     fn try_from(text: String) -> Result<PortMatch, MatchError> {
@@ -299,7 +347,8 @@ impl TryFrom<String> for PortMatch {
             | Match::Cgroup(_)
             | Match::User(_)
             | Match::Ip(_)
-            | Match::Web(_) => Err(MatchError::BadPort(text)),
+            | Match::Web(_)
+            | Match::Mac(_) => Err(MatchError::BadPort(text)),
         }
     }
 }
@@ -359,6 +408,7 @@ impl fmt::Display for Match {
             Match::Ip(net) => write!(f, "ip:{net}"),
             Match::Port(port) => port.fmt(f),
             Match::Web(site) => write!(f, "web:{site}"),
+            Match::Mac(mac) => write!(f, "mac:{mac}"),
         }
     }
 }
@@ -412,6 +462,7 @@ mod tests {
             "local-port:tcp/8000-8010",
             "web:netflix.com",
             "web:*.netflix.com",
+            "mac:02:00:5e:00:53:01",
         ] {
             let parsed: Match = text.parse().unwrap();
             assert_eq!(parsed.to_string(), text);

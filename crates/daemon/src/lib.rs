@@ -32,7 +32,9 @@ pub use error::Error;
 pub use events::Watched;
 pub use lock::Lock;
 pub use metrics::Metrics;
-pub use run_dir::{control_socket, instances, metrics_socket, status_socket, web_dir, web_socket};
+pub use run_dir::{
+    OpenTo, control_socket, instances, listen, metrics_socket, status_socket, web_dir, web_socket,
+};
 pub use server::{Access, Peer};
 pub use service::{Progress, Service, Spec, run};
 pub use state_dir::{StateDir, StateLock};

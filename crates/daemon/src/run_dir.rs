@@ -70,7 +70,7 @@ pub fn instances(run_dir: &Path) -> Result<Vec<String>, Error> {
 
 /// Who may connect to a socket beside its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OpenTo {
+pub enum OpenTo {
     /// Nobody.
     Owner,
     /// The members of a group.
@@ -81,7 +81,7 @@ pub(crate) enum OpenTo {
 
 impl OpenTo {
     /// The group, if there is one.
-    pub(crate) fn group(group: Option<Gid>) -> OpenTo {
+    pub fn group(group: Option<Gid>) -> OpenTo {
         group.map_or(OpenTo::Owner, OpenTo::Group)
     }
 }
@@ -90,7 +90,7 @@ impl OpenTo {
 ///
 /// # Errors
 /// [`Error::SocketInUse`], [`Error::UnsafeDirectory`], or what the kernel said.
-pub(crate) fn listen(path: &Path, open_to: OpenTo) -> Result<UnixListener, Error> {
+pub fn listen(path: &Path, open_to: OpenTo) -> Result<UnixListener, Error> {
     ensure(path.parent().unwrap_or(Path::new("/")), 0o755)?;
     if UnixStream::connect(path).is_ok() {
         return Err(Error::SocketInUse { path: path.to_owned() });

@@ -100,7 +100,8 @@ impl Answer {
         Answer::of(&Reply::<()>::Progress { done, of })
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    /// The line, with its end.
+    pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
 

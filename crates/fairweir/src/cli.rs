@@ -9,15 +9,16 @@ use fairweir_config::value::{parse_capacity, parse_control};
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span};
 use fairweir_scenario::play::Seeds;
+use nix::unistd::Gid;
 
-use crate::daemon_args::{RunDir, UserGroup};
+use crate::daemon_args::{RunDir, UserGroup, group_id};
 use crate::extension::{self, cli::ExtensionCommand};
 use crate::instance;
 use crate::isp::{self, cli::IspArgs};
 use crate::market::{self, cli::MarketCommand};
 use crate::sender::{self, cli::SenderArgs};
 
-/// Share the download of an access link by weight, from the receiving host.
+/// Share the download of an access link by weight, from the receiving host or the router.
 ///
 /// The traffic that arrives over the link is divided among groups of applications, users,
 /// addresses or ports, without configuring the queue at the ISP.
@@ -37,6 +38,9 @@ pub(crate) enum Subcommand {
     /// Run the daemon that shares the download of an interface.
     #[command(after_help = HOST_EXAMPLES)]
     Host(HostArgs),
+    /// Run the daemon that shares a router's download among the devices behind it.
+    #[command(after_help = ROUTER_EXAMPLES)]
+    Router(RouterArgs),
     /// Run the daemon that polices the subscribers of an access network, or send it a command.
     #[command(after_help = isp::cli::EXAMPLES)]
     Isp(IspArgs),
@@ -55,9 +59,15 @@ pub(crate) enum Subcommand {
     /// Show the groups and connections of a running daemon, updated live.
     #[command(after_help = TOP_EXAMPLES)]
     Top(TopArgs),
+    /// Show in a browser how the links of this machine are shared, and change weights there.
+    #[command(after_help = PAGE_EXAMPLES)]
+    Page(PageArgs),
     /// Make a running daemon read its configuration again.
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload(ReloadArgs),
+    /// Change weights, the latency target, or pause a running daemon.
+    #[command(after_help = SET_EXAMPLES)]
+    Set(SetArgs),
     /// Stop the daemons and remove everything they attached.
     #[command(after_help = OFF_EXAMPLES)]
     Off(OffArgs),
@@ -132,6 +142,30 @@ pub(crate) struct HostArgs {
     /// The configuration; conf.d/*.toml in the same directory is read too.
     #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
     pub(crate) config: PathBuf,
+    /// Directory of the stored state.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/host")]
+    pub(crate) state_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) run: LoopArgs,
+}
+
+/// `fairweir router`.
+#[derive(Debug, Args)]
+pub(crate) struct RouterArgs {
+    /// The configuration, which names the interfaces and the devices; router.d/*.toml in the same
+    /// directory is read too.
+    #[arg(short, long, value_name = "FILE", default_value = host::ROUTER_PATH)]
+    pub(crate) config: PathBuf,
+    /// Directory of the stored state.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/router")]
+    pub(crate) state_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) run: LoopArgs,
+}
+
+/// What the daemons that shape a download have in common.
+#[derive(Debug, Args)]
+pub(crate) struct LoopArgs {
     /// The control: fairweir, rbm, crab, static, borrow, chokepoint or none; overrides the
     /// configuration.
     #[arg(long, value_parser = parse_control)]
@@ -149,9 +183,9 @@ pub(crate) struct HostArgs {
     pub(crate) run_dir: RunDir,
     #[command(flatten)]
     pub(crate) user_group: UserGroup,
-    /// Directory of the stored state.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/host")]
-    pub(crate) state_dir: PathBuf,
+    /// Members of this group may send every request, as `fairweir page` does.
+    #[arg(long, value_name = "GROUP")]
+    admin_group: Option<String>,
     /// Exit when stdin closes, for programs that start the daemon.
     #[arg(long, hide = true)]
     pub(crate) until_stdin_closes: bool,
@@ -161,6 +195,52 @@ pub(crate) struct HostArgs {
     /// Store a learned capacity after this many seconds of use without change.
     #[arg(long, hide = true, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) confirmed_after_s: u64,
+}
+
+impl LoopArgs {
+    /// The number of `--admin-group`.
+    ///
+    /// # Errors
+    /// If the system has no such group.
+    pub(crate) fn admin_group(&self) -> anyhow::Result<Option<Gid>> {
+        group_id("--admin-group", self.admin_group.as_deref())
+    }
+}
+
+/// `fairweir page`.
+#[derive(Debug, Args)]
+pub(crate) struct PageArgs {
+    /// The port on 127.0.0.1.
+    #[arg(long, default_value_t = 8070)]
+    pub(crate) port: u16,
+    /// Print a link to the page that runs; it works once, for five minutes.
+    #[arg(long)]
+    pub(crate) open: bool,
+    /// Change nothing.
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// The unprivileged user to become if started by root.
+    #[arg(long, value_name = "USER", default_value = "fairweir")]
+    pub(crate) user: String,
+    /// Directory of the page's own socket, for --open.
+    #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
+    pub(crate) page_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+/// `fairweir set`.
+#[derive(Debug, Args)]
+pub(crate) struct SetArgs {
+    /// The settings: weight.GROUP=N, latency=SPAN, paused=true; without a value, such as
+    /// weight.GROUP=, the value of the configuration files is in force again.
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<String>,
+    /// The interface; required if several daemons run.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
 }
 
 /// `fairweir status`.
@@ -216,8 +296,8 @@ pub(crate) struct OffArgs {
 /// `fairweir check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The configuration of `host` (conf.d/*.toml in the same directory is read too), `isp` or
-    /// `sender`.
+    /// The configuration of `host` (conf.d/*.toml in the same directory is read too), `router`,
+    /// `isp` or `sender`.
     #[arg(default_value = host::DEFAULT_PATH)]
     pub(crate) file: PathBuf,
     /// Print JSON.
@@ -307,6 +387,21 @@ const HOST_EXAMPLES: &str = "Examples:
 
 SIGHUP or a changed file reloads the configuration without interrupting connections.";
 
+const ROUTER_EXAMPLES: &str = "Examples:
+  fairweir check /etc/fairweir/router.toml
+  sudo fairweir router -c /etc/fairweir/router.toml --dry-run
+  sudo fairweir router
+
+A configuration (docs/router.md):
+  version = 1
+  [router]
+  lan = \"br-lan\"
+  wan = \"wan0\"
+  [[device]]
+  name = \"tv\"
+  weight = 4
+  match = [\"mac:02:00:5e:00:53:01\"]";
+
 const STATUS_EXAMPLES: &str = "Examples:
   sudo fairweir status
   sudo fairweir status --dev eth0 --json";
@@ -323,6 +418,21 @@ const RELOAD_EXAMPLES: &str = "Examples:
 
 It fails, and nothing changes, if the configuration is wrong. `fairweir isp reload` is for the ISP's
 daemon.";
+
+const PAGE_EXAMPLES: &str = "Examples:
+  sudo systemctl enable --now fairweir-page
+  sudo fairweir page --open             print a link to open in a browser
+
+The page listens on 127.0.0.1 only. It shows what the sockets of the daemons let its user see: start
+them with `--admin-group fairweir` to change weights there, or with `--user-group fairweir` to look.";
+
+const SET_EXAMPLES: &str = "Examples:
+  sudo fairweir set weight.video=8
+  sudo fairweir set latency=8ms weight.backup=1
+  sudo fairweir set paused=true         let all traffic pass unshaped
+  sudo fairweir set paused=             resume
+
+The values take effect at once and are stored in conf.d/zz-set.toml.";
 
 const OFF_EXAMPLES: &str = "Examples:
   sudo fairweir off

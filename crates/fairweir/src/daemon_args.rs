@@ -28,10 +28,18 @@ impl UserGroup {
     /// # Errors
     /// If the system has no such group.
     pub(crate) fn group(&self) -> anyhow::Result<Option<Gid>> {
-        let Some(name) = &self.user_group else { return Ok(None) };
-        match Group::from_name(name)? {
-            Some(group) => Ok(Some(group.gid)),
-            None => bail!("--user-group: there is no group `{name}` on this system"),
-        }
+        group_id("--user-group", self.user_group.as_deref())
+    }
+}
+
+/// The number of the group that the option `option` names.
+///
+/// # Errors
+/// If the system has no such group.
+pub(crate) fn group_id(option: &str, name: Option<&str>) -> anyhow::Result<Option<Gid>> {
+    let Some(name) = name else { return Ok(None) };
+    match Group::from_name(name)? {
+        Some(group) => Ok(Some(group.gid)),
+        None => bail!("{option}: there is no group `{name}` on this system"),
     }
 }

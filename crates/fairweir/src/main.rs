@@ -29,10 +29,12 @@ mod isp;
 mod lab;
 mod market;
 mod off;
+mod page;
 mod play;
 mod progress;
 mod reload;
 mod sender;
+mod set;
 mod sim;
 mod status;
 mod table;
@@ -80,13 +82,16 @@ fn ended(outcome: anyhow::Result<()>) -> ExitCode {
 fn run(command: Subcommand) -> anyhow::Result<()> {
     match command {
         Subcommand::Host(args) => host::run(&args),
+        Subcommand::Router(args) => host::run_router(&args),
         Subcommand::Isp(args) => isp::run(&args),
         Subcommand::Extension(command) => extension::run(&command),
         Subcommand::Market(command) => market::run(&command),
         Subcommand::Sender(args) => sender::run(&args),
         Subcommand::Status(args) => status::run(&args),
         Subcommand::Top(args) => top::run(&args),
+        Subcommand::Page(args) => page::run(&args),
         Subcommand::Reload(args) => reload::run(&args),
+        Subcommand::Set(args) => set::run(&args),
         Subcommand::Off(args) => off::run(&args),
         Subcommand::Check(args) => check::run(&args),
         Subcommand::Init(args) => init::run(&args),

@@ -18,7 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::cli::OffArgs;
-use crate::host::PREFIX;
+use crate::host::client::{device_of, instance_of};
 use crate::words::chained;
 use fairweir_config::text;
 
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &OffArgs) -> anyhow::Result<()> {
             Err(e) => failures.push(format!("{name}: {}", chained(&e))),
         }
     }
-    let mut devs: Vec<_> = names.iter().filter_map(|n| n.strip_prefix(PREFIX)).collect();
+    let mut devs: Vec<_> = names.iter().filter_map(|name| device_of(name)).collect();
     let leftovers = if args.dev.is_none() { leftovers()? } else { Vec::new() };
     devs.extend(leftovers.iter().map(String::as_str));
     devs.sort_unstable();
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &OffArgs) -> anyhow::Result<()> {
 /// Instances that run, start, or left a socket.
 fn names(run_dir: &Path, dev: Option<&str>) -> anyhow::Result<Vec<String>> {
     if let Some(dev) = dev {
-        return Ok(vec![format!("{PREFIX}{dev}")]);
+        return Ok(vec![instance_of(run_dir, dev)?]);
     }
     let mut names = instances(run_dir)?;
     names.extend(Lock::held(run_dir)?.into_iter().map(|(name, _)| name));

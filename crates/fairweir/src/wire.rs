@@ -1,5 +1,6 @@
 //! The status of `fairweir host`. Its schema is documented in docs/status.md.
 
+use fairweir_config::host::set::Changes;
 use fairweir_core::policy::Match;
 use fairweir_core::receiver::{Act, Control, DelaySource, GroupDecision};
 use fairweir_core::share::Weight;
@@ -21,6 +22,8 @@ pub(crate) struct Status {
     pub(crate) control: Control,
     /// Whether it only says what it would do.
     pub(crate) dry_run: bool,
+    /// Whether everything passes unshaped because a person asked for it.
+    pub(crate) paused: bool,
     /// Whether downloads are shaped now.
     pub(crate) enforcing: bool,
     /// Why everything passes unshaped although it should not, if so.
@@ -67,6 +70,11 @@ pub(crate) enum HostRequest {
     Connections {
         /// How many, those that received most first; at most 1,000.
         limit: usize,
+    },
+    /// Answered by [`Changed`]: puts values into the file of `[set]`, and applies them.
+    Set {
+        /// See [`fairweir_config::host::set::Changes`].
+        changes: Changes,
     },
     /// What a browser's extension says; answered by [`ClaimsReply`].
     Claims(ClaimsRequest),
@@ -238,6 +246,15 @@ pub(crate) struct Change {
     pub(crate) act: Act,
     /// The same for people.
     pub(crate) reason: String,
+}
+
+/// What a change of settings did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Changed {
+    /// For people.
+    pub(crate) message: String,
+    /// The changes that undo it.
+    pub(crate) undo: Changes,
 }
 
 /// One flow group.

@@ -97,7 +97,11 @@ fn failures_are_one_clear_line_and_exit_with_1_or_2() {
     let path = |name: &str| dir.path().join(name).display().to_string();
     fs::write(path("good.toml"), COUNTING).unwrap();
     let failures: [(Vec<String>, &str, i32); 7] = [
-        (vec!["status".into(), "--run-dir".into(), path("run")], "no `fairweir host` runs here", 1),
+        (
+            vec!["status".into(), "--run-dir".into(), path("run")],
+            "no `fairweir host` or `fairweir router` runs here",
+            1,
+        ),
         (
             vec!["status".into(), "--run-dir".into(), path("run"), "--dev".into(), "eth9".into()],
             "no daemon answers for `eth9`",

@@ -14,6 +14,13 @@ use common::{FAIRWEIR, note};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
+const UNITS: [&str; 4] = [
+    "fairweir@.service",
+    "fairweir-isp.service",
+    "fairweir-page.service",
+    "fairweir-sender.service",
+];
+
 /// Programs that an installation must not call.
 const FORBIDDEN: [&str; 3] = ["cargo", "systemctl", "rustup"];
 
@@ -98,7 +105,9 @@ fn what_is_installed_is_uninstalled_without_a_trace_and_without_cargo() {
         "/usr/local/bin/fairweir",
         "/etc/systemd/system/fairweir@.service",
         "/etc/systemd/system/fairweir-isp.service",
+        "/etc/systemd/system/fairweir-page.service",
         "/etc/systemd/system/fairweir-sender.service",
+        "/usr/local/lib/sysusers.d/fairweir.conf",
         "/etc/fairweir/fairweir.toml.example",
         "/etc/fairweir/isp.toml.example",
         "/etc/fairweir/sender.toml.example",
@@ -163,6 +172,50 @@ fn install_without_binary_and_cargo_says_what_to_run() {
     assert!(!target.path("root").exists(), "nothing is installed");
 }
 
+#[test]
+fn a_debian_package_has_the_same_files_below_usr() {
+    if Command::new("dpkg-shlibdeps").arg("--version").output().is_err() {
+        note("SKIPPED: needs dpkg-dev");
+        assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
+        return;
+    }
+    let target = Target::new();
+    let programs = format!("{}:{}", target.path("programs").display(), env!("PATH"));
+    let mut make = Command::new(Path::new(ROOT).join("dist/make-deb"));
+    // The binary under test is large, and what it does is not looked at.
+    make.env("FAIRWEIR", FAIRWEIR).env("OUT", target.path("out")).env("PATH", programs);
+    make.env("COMPRESSION", "0");
+    let output = make.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let package = String::from_utf8(output.stdout).unwrap().lines().last().unwrap().to_owned();
+    let dpkg_deb = |args: &[&str]| {
+        let output = Command::new("dpkg-deb").args(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let contents = dpkg_deb(&["--contents", &package]);
+    for wanted in [
+        "root/root",
+        "./usr/bin/fairweir\n",
+        "./lib/systemd/system/fairweir@.service\n",
+        "./lib/systemd/system/fairweir-page.service\n",
+        "./usr/lib/sysusers.d/fairweir.conf\n",
+        "./usr/share/man/man1/fairweir-page.1.gz\n",
+        "./usr/share/doc/fairweir/copyright\n",
+    ] {
+        assert!(contents.contains(wanted), "no {wanted}: {contents}");
+    }
+    assert!(!contents.contains("/usr/local"), "{contents}");
+    let conffiles = dpkg_deb(&["--info", &package, "conffiles"]);
+    assert_eq!(conffiles.matches("/etc/fairweir/").count(), 3, "{conffiles}");
+    let depends = dpkg_deb(&["--field", &package, "Depends"]);
+    assert!(depends.contains("libc6 (>=") && depends.contains("libelf1"), "{depends}");
+    let unpacked = target.path("unpacked");
+    dpkg_deb(&["--extract", &package, unpacked.to_str().unwrap()]);
+    let unit = fs::read_to_string(unpacked.join("lib/systemd/system/fairweir-page.service"));
+    assert!(unit.unwrap().contains("ExecStart=/usr/bin/fairweir page\n"));
+}
+
 /// Whether units can be checked. A skip is loud, and a failure under FAIRWEIR_STRICT=1.
 fn has_systemd_analyze() -> bool {
     if Command::new("systemd-analyze").arg("--version").output().is_ok() {
@@ -176,7 +229,7 @@ fn has_systemd_analyze() -> bool {
 /// The units in a directory of their own, with the binary under test.
 fn units() -> TempDir {
     let dir = TempDir::new().unwrap();
-    for unit in ["fairweir@.service", "fairweir-isp.service", "fairweir-sender.service"] {
+    for unit in UNITS {
         let text = fs::read_to_string(Path::new(ROOT).join("dist").join(unit)).unwrap();
         let text = text.replace("/usr/local/bin/fairweir", FAIRWEIR);
         fs::write(dir.path().join(unit), text).unwrap();
@@ -192,6 +245,7 @@ fn systemd_understands_every_line_of_the_units() {
     let dir = units();
     for unit in [
         "fairweir-isp.service",
+        "fairweir-page.service",
         "fairweir-sender.service",
         "fairweir@eth0.service",
         "fairweir@br-lan.service",
@@ -213,7 +267,7 @@ fn the_units_are_exposed_by_at_most_2_5() {
         return;
     }
     let dir = units();
-    for unit in ["fairweir@.service", "fairweir-isp.service", "fairweir-sender.service"] {
+    for unit in UNITS {
         let output = Command::new("systemd-analyze")
             .args(["security", "--offline=true", "--threshold=25", "--no-pager"])
             .arg(dir.path().join(unit))
@@ -232,7 +286,7 @@ fn the_units_keep_their_states_apart_and_reload_through_the_socket() {
     assert!(host.contains("\nStateDirectory=fairweir/host\n"));
     assert!(isp.contains("\nStateDirectory=fairweir/isp\n"));
     // A dash of an instance name stays one, and the name is the interface's own or its escape.
-    assert!(host.contains("fairweir host --dev %i\n") && !host.contains("%I"));
+    assert!(host.contains("fairweir host --dev %i ") && !host.contains("%I"));
     for unit in [&host, &isp, &unit("fairweir-sender.service")] {
         let line = unit.lines().find(|line| line.starts_with("ExecReload=")).unwrap();
         assert!(line.contains(" reload") && !line.contains("kill"), "{line}");

@@ -729,3 +729,79 @@ fn a_changed_file_is_taken_over_and_a_bad_one_is_not() {
     });
     assert_eq!(daemon.status()["plans"][0]["rate_bps"]["download"], 30_000_000);
 }
+
+/// Both of a segment of 30 Mbit/s: equal shares, then a lease, then its end; and while the daemon stands
+/// still the segment's capacity and the guarantees hold.
+#[test]
+fn a_segment_is_shared_and_a_lease_guarantees_a_rate_until_its_end() {
+    if !privileged() {
+        return;
+    }
+    one_at_a_time(|| two_of_three(shares_a_segment));
+}
+
+fn shares_a_segment() {
+    let segment = "[[segment]]\nname = \"cable\"\ndownload = \"30mbit\"\nmembers = [\"*\"]\n";
+    let file = FILE.replace("20mbit", "40mbit").replace("signal = \"hard\"", "");
+    let access = access(&format!("{file}{segment}"));
+    let daemon = access.start();
+    let (alice, bob) = (access.download(ALICE4), access.download(BOB4));
+    let wait = |alice_mbit: std::ops::Range<f64>, bob_mbit: std::ops::Range<f64>| {
+        alice.wait_for_rate(alice_mbit, PATIENCE);
+        bob.wait_for_rate(bob_mbit, PATIENCE);
+    };
+    // Payload is a twentieth less than L2 bytes.
+    wait(13.0..15.5, 13.0..15.5);
+    let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let lease = |generation: u64, until_s: u64, rates: Value| {
+        daemon.ask_json(&json!({
+            "request": "lease", "segment": "cable", "generation": generation,
+            "until_s": until_s, "rates": rates,
+        }))
+    };
+    let rate = |name: &str, mbit: u64| json!({ "name": name, "download_bps": mbit * 1_000_000 });
+    let until_s = now() + 9;
+    let taken = lease(4, until_s, json!([rate("alice", 20), rate("carol", 2)])).unwrap();
+    assert!(taken.to_string().contains("of 1 members"), "{taken}");
+    for (generation, until_s, rates, wanted) in [
+        (3, until_s, json!([]), "generation: 3 is older than 4"),
+        (5, now() - 1, json!([]), "until_s: "),
+        (5, now() + 1_000_000, json!([]), "until_s: a lease is at most"),
+        (5, until_s, json!([rate("alice", 20), rate("alice", 1)]), "duplicate `alice`"),
+        (5, until_s, json!([rate("alice", 20), rate("bob", 11)]), "more than the segment"),
+        (5, until_s, json!([rate("alice", u64::MAX / 1_000_000), rate("bob", 11)]), "more than"),
+    ] {
+        let error = lease(generation, until_s, rates).unwrap().to_string();
+        assert!(error.contains(wanted), "{error}");
+        assert!(error.contains("\"error\""), "{error}");
+    }
+    wait(22.0..25.5, 4.0..5.5);
+    let together = alice.mbit_over(SPAN) + bob.mbit_over(SPAN);
+    assert!((27.0..30.5).contains(&together), "{together}");
+    let status = daemon.status();
+    let cable = &status["segments"][0];
+    assert_eq!(
+        (&cable["members"], &cable["lease"]["generation"]),
+        (&json!(2), &json!(4)),
+        "{cable}"
+    );
+    assert_eq!(cable["download"]["guaranteed_bps"], 20_000_000, "{cable}");
+    daemon.signal(Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(1_500));
+    let (one, other) = (alice.mbit_over(SPAN), bob.mbit_over(SPAN));
+    assert!(one >= 18.0 && one + other <= 31.0, "{one} and {other} while the daemon stands still");
+    daemon.signal(Signal::SIGCONT);
+    daemon.wait_for("the end of the lease", PATIENCE, |s| s["segments"][0]["lease"].is_null());
+    wait(13.0..15.5, 13.0..15.5);
+    // One who is removed is no member any more, and one who comes back is.
+    access.isp("remove bob");
+    daemon.wait_for("one member", PATIENCE, |s| s["segments"][0]["members"] == 1);
+    bob.wait_for_rate(UNPOLICED_MBIT..f64::MAX, PATIENCE);
+    alice.wait_for_rate(25.0..30.5, PATIENCE);
+    access.isp("add bob --plan home-40 --address 192.0.2.2");
+    wait(13.0..15.5, 13.0..15.5);
+    // Without the segment each has its plan.
+    access.write("isp.toml", &file);
+    access.isp("reload");
+    bob.wait_for_rate(30.0..42.0, PATIENCE);
+}

@@ -12,9 +12,10 @@ use std::time::Instant;
 
 use fairweir_core::phantom::plan::{RATE_MAX, RATE_MIN};
 use fairweir_core::phantom::{Plan, PlanSpec, Share, Signal};
-use fairweir_core::units::{Bytes, Rate, Span};
+use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_linux::police::{
-    Algorithm, Bench, Direction, PlanId, Police, PoliceSpec, SubscriberSpec,
+    Algorithm, Bench, Direction, PlanId, Police, PoliceSpec, SegmentId, SubscriberId,
+    SubscriberSpec,
 };
 use ipnet::IpNet;
 
@@ -22,6 +23,7 @@ const FRAME_BYTES: u64 = 1_514;
 const TURNS: u32 = 1 << 15;
 const ROUNDS: usize = 31;
 const PLAN: PlanId = PlanId(1);
+const SEGMENT: SegmentId = SegmentId(0);
 const COUNTS: [u32; 4] = [1, 1_000, 100_000, 1_000_000];
 
 #[derive(Clone, Copy)]
@@ -29,6 +31,8 @@ enum Kind {
     Unknown,
     Bucket,
     Phantom(u8, Signal),
+    /// The same, and all are members of one segment.
+    Member(u8, Signal),
 }
 
 struct Case {
@@ -37,6 +41,7 @@ struct Case {
     bench: Bench,
     count: u32,
     kind: Kind,
+    ids: Vec<SubscriberId>,
     spans: Vec<u64>,
 }
 
@@ -54,6 +59,7 @@ fn main() {
         let mut kinds = vec![Kind::Unknown, Kind::Bucket, Kind::Phantom(16, Signal::Soft)];
         if count == 1_000 {
             kinds.push(Kind::Phantom(16, Signal::Hard));
+            kinds.push(Kind::Member(16, Signal::Soft));
             kinds.extend([1, 4, 64].map(|queues| Kind::Phantom(queues, Signal::Soft)));
         }
         compare(kinds.into_iter().map(|kind| Case::new(kind, count)).collect());
@@ -75,13 +81,25 @@ impl Case {
             Kind::Unknown => "unknown address".to_owned(),
             Kind::Bucket => "token bucket".to_owned(),
             Kind::Phantom(queues, signal) => format!("BC-PQP, {queues} queues, {signal}"),
+            Kind::Member(queues, signal) => {
+                format!("BC-PQP, {queues} queues, {signal}, in a segment")
+            }
         };
         let mut police = Police::load(&PoliceSpec::default()).unwrap();
         let bench = police.bench().unwrap();
-        let mut case = Case { name, police, bench, count, kind, spans: Vec::new() };
+        let mut case =
+            Case { name, police, bench, count, kind, ids: Vec::new(), spans: Vec::new() };
         case.set_rate(RATE_MAX);
         if !matches!(kind, Kind::Unknown) {
-            case.police.add_all(subscribers(count).into_iter(), &mut |_| ()).unwrap();
+            let subscribers = subscribers(count).into_iter();
+            case.ids = case.police.add_all(subscribers, &mut |_| ()).unwrap();
+        }
+        if let Kind::Member(queues, signal) = kind {
+            let pace = plan(RATE_MAX, queues, signal).pace;
+            for id in &case.ids {
+                case.police.join(*id, Direction::Download, SEGMENT, &pace).unwrap();
+                case.police.set_guarantee(*id, Direction::Download, RATE_MIN).unwrap();
+            }
         }
         case
     }
@@ -94,12 +112,22 @@ impl Case {
                 let burst = Bytes::new(15_000 + (rate * Span::millis(100)).as_u64());
                 Algorithm::TokenBucket { rate, burst }
             }
-            Kind::Phantom(queues, signal) => {
+            Kind::Phantom(queues, signal) | Kind::Member(queues, signal) => {
                 phantom = plan(rate, queues, signal);
                 Algorithm::Phantom(&phantom)
             }
         };
         self.police.set_plan(PLAN, &algorithm).unwrap();
+        if let Kind::Member(queues, signal) = self.kind {
+            let pace = plan(rate, queues, signal).pace;
+            // Never full: what is measured is the whole decision.
+            let all = Rate::bps(rate.as_bps().saturating_mul(8 * u64::from(self.count)));
+            self.police.set_segment(SEGMENT, all);
+            self.police.extend(SEGMENT, Time::from_nanos(u64::MAX));
+            for id in &self.ids {
+                self.police.set_pace(*id, Direction::Download, &pace).unwrap();
+            }
+        }
     }
 
     fn round(&mut self, seed: u64) {

@@ -222,3 +222,16 @@ struct heard_header {
 	__u32 pad;
 };
 _Static_assert(sizeof(struct heard_header) == 72, "abi");
+
+/* How long the packets of a flow took from the server, up to a constant: see stamp.h. */
+struct transit {
+	__u32 tsval; /* of the newest packet */
+	__u32 period_ns; /* of the sender's clock; 0 is unknown yet */
+	__u32 samples;
+	__u32 pad;
+	__u64 anchor_ns;
+	__s64 ticks; /* of the sender's clock since the anchor */
+	__s64 sum; /* ns; of the samples */
+	__s64 min;
+};
+_Static_assert(sizeof(struct transit) == 48, "abi");

@@ -21,14 +21,12 @@
 #include "heartbeat.h"
 #include "owner.h"
 #include "packet.h"
+#include "measure.h"
 #include "rules.h"
 #include "transit.h"
 #include "site.h"
 #include "connection.h"
 
-#define PACKET_OTHERHOST 3
-/* A forwarded packet keeps its priority, which must name no class of another HTB at egress. */
-#define HTB_MAJOR 0xfa170000u
 
 /* Set before loading: whether this kernel lets the program look at sockets and their owners. */
 const volatile __u32 with_owners = 1;
@@ -127,7 +125,7 @@ static __always_inline void time_socket(struct __sk_buff *skb, struct packet *p,
 	now = bpf_ktime_get_ns();
 	payload = skb->len - p->transport_at - (s.words >> 4) * 4;
 	if (is_expected(tp, &s, payload, tsval, now) && is_intact(skb, p))
-		time_packet(c, now, tsval);
+		time_packet(&c->transit, now, tsval);
 	else
 		/* It is the next one's turn, so that a flood does not displace what is true. */
 		mine->due = mine->timeable + 1;
@@ -155,20 +153,6 @@ static __always_inline __u32 socket_rule(struct __sk_buff *skb, struct packet *p
 	}
 	bpf_sk_release(sk);
 	return rule;
-}
-
-/* A super-packet of GRO is many packets on the wire, each with headers of its own. */
-static __always_inline void measure(const struct __sk_buff *skb, struct frame *frame,
-				    const struct packet *p, __u32 l2_header, struct counter *amount)
-{
-	__u32 header;
-
-	amount->bytes = skb->len + (ETH_HLEN - l2_header);
-	amount->packets = 1;
-	if (!skb->gso_size)
-		return;
-	amount->packets = count_segments(skb, frame, p, &header);
-	amount->bytes += (amount->packets - 1) * (header + ETH_HLEN - l2_header);
 }
 
 static __always_inline __u32 classify(struct __sk_buff *skb, struct packet *p,

@@ -89,9 +89,9 @@ static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, stru
 	struct connection_record record = {
 		.cookie = cookie,
 		.received = tp->bytes_received - c->received,
-		.transit_min = c->min,
-		.transit_sum = c->sum,
-		.transit_samples = c->samples,
+		.transit_min = c->transit.min,
+		.transit_sum = c->transit.sum,
+		.transit_samples = c->transit.samples,
 		.segs_in = tp->data_segs_in - c->segs_in,
 		.segs_out = tp->data_segs_out - c->segs_out,
 		.rtt_us = tp->rcv_rtt_est.rtt_us >> 3,
@@ -114,8 +114,8 @@ static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, stru
 	c->holes += record.holes;
 	c->observed = 1;
 	/* A packet that the classifier times meanwhile may be lost or counted twice: both are true. */
-	c->samples = 0;
-	c->sum = 0;
+	c->transit.samples = 0;
+	c->transit.sum = 0;
 }
 
 /* The bound that user space wants for the connection; null is none. */

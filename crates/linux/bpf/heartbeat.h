@@ -5,7 +5,12 @@
 /* Ten ticks of user space. */
 #define HEARTBEAT_MAX_NS 2000000000ll
 
+static __always_inline int is_recent(__u64 heartbeat_ns)
+{
+	return (__s64)(bpf_ktime_get_coarse_ns() - heartbeat_ns) <= HEARTBEAT_MAX_NS;
+}
+
 static __always_inline int is_alive(const struct config *cfg)
 {
-	return (__s64)(bpf_ktime_get_coarse_ns() - cfg->heartbeat_ns) <= HEARTBEAT_MAX_NS;
+	return is_recent(cfg->heartbeat_ns);
 }

@@ -28,25 +28,8 @@ struct {
 	__type(value, struct allowances);
 } allowances SEC(".maps");
 
-/* Rules by source prefix. This and the following four are written by user space when the policy
- * changes, and read here. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 1 << 20);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct prefix4);
-	__type(value, __u32);
-} prefix4_rules SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 1 << 20);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct prefix6);
-	__type(value, __u32);
-} prefix6_rules SEC(".maps");
-
-/* Rules by port: a table for each transport and side, indexed by the port. */
+/* Rules by port: a table for each transport and side, indexed by the port. This and the following
+ * three are written by user space when the policy changes, and read here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PORT_TABLES);
@@ -116,15 +99,8 @@ struct connection {
 	__u32 generation; /* of the rules under which the slot was found */
 	__u32 is_held; /* bounded: see expire.h */
 	__u32 owns_callback; /* the callback for header options was asked for here */
-	__u32 tsval; /* this and the following: see transit.h */
-	__u32 period_ns;
-	__u32 samples;
-	__u32 pad;
 	__u64 number; /* of the evidence that decided the slot */
-	__u64 anchor_ns;
-	__s64 ticks;
-	__s64 sum;
-	__s64 min;
+	struct transit transit;
 };
 
 struct {

@@ -22,6 +22,7 @@
 #include "police_leaf.h"
 #include "police_aggregate.h"
 #include "police_decide.h"
+#include "police_segment.h"
 
 #define TC_ACT_SHOT 2
 #define VLAN_HLEN 4
@@ -63,19 +64,24 @@ static __always_inline enum verdict police(const struct flow *flow, __u32 size, 
 	struct arrival arrival = { .size = size, .can_be_marked = flow->ecn != ECN_NOT_ECT };
 	struct police_entry *entry = find_entry(flow);
 	enum verdict verdict = VERDICT_PASS;
+	struct police_member *member = 0;
 	struct police_plan *plan;
-	__u32 number = 0;
+	__u32 number = 0, seat;
 
 	if (entry) {
-		number = entry->plan;
+		number = entry->plan & (POLICE_PLANS - 1);
+		seat = entry->plan >> POLICE_PLAN_BITS;
 		plan = find_plan(number);
 		if (plan && plan->kind != POLICE_KIND_NONE) {
 			arrival.leaf = find_leaf(plan, flow, &arrival.flow);
 			arrival.now = read_clock();
-			verdict = decide(entry->slot, plan, &arrival);
+			if (seat)
+				member = bpf_map_lookup_elem(&members, &seat);
+			verdict = member ? decide_in_segment(member, entry->slot, plan, &arrival) :
+					   decide(entry->slot, plan, &plan->pace, &arrival);
 		}
 	}
-	count(number, verdict, size, packets);
+	count(number, verdict, arrival.size, packets);
 	return verdict;
 }
 

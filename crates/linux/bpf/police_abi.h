@@ -17,6 +17,12 @@
  * to the unused place, and then its number points there. */
 #define POLICE_PLANS 1024
 #define POLICE_PLACES (2 * POLICE_PLANS)
+#define POLICE_PLAN_BITS 10
+_Static_assert(POLICE_PLANS == 1 << POLICE_PLAN_BITS, "abi");
+
+/* Segments, and members of all of them; a subscriber is one for each direction. */
+#define POLICE_SEGMENTS 256
+#define POLICE_MEMBERS 16384
 
 /* A slot's number: its class in the two upper bits, its index in the rest. */
 #define POLICE_CLASSES 4
@@ -31,7 +37,7 @@
 #define POLICE_CRITERIA_MAX 32
 
 struct police_entry {
-	__u32 plan;
+	__u32 plan; /* the plan's number, and above POLICE_PLAN_BITS the member's; 0 is none */
 	__u32 slot;
 };
 _Static_assert(sizeof(struct police_entry) == 8, "abi");
@@ -111,25 +117,56 @@ struct police_plan_leaf {
 };
 _Static_assert(sizeof(struct police_plan_leaf) == 16, "abi");
 
-struct police_plan {
-	__u32 kind; /* POLICE_KIND_* */
-	__u32 shape; /* equal for plans whose states are understood alike; 0 is none's */
+/* What of a plan depends on its rate: core::phantom::plan::Pace. */
+struct police_pace {
 	__u64 rate;
 	__u64 idle_after; /* ns without a packet after which the state is as at the beginning */
-	__u64 window; /* ns */
 	__u64 window_bytes;
 	__u64 gate_cost; /* 2^-16 ns per byte */
 	__u64 gate_slack; /* ns */
 	__u64 gate_more; /* ns, after a pause */
 	__u64 gate_pause; /* ns */
 	__u32 limit; /* of each queue, or the burst of a bucket; bytes */
+	__s32 spare_max; /* 2^10 ns of the rate */
+};
+_Static_assert(sizeof(struct police_pace) == 64, "abi");
+
+/* A member of a segment. What user space writes, then what the programs write, in a cache line each. */
+struct police_member {
+	struct police_pace pace;
+	__u64 segment;
+	__u64 cost; /* of its guarantee, 2^-16 ns per byte; 0 has none */
+	__u64 slack; /* ns */
+	__u64 pad[5];
+	__u64 at; /* until when the guarantee is taken, ns */
+	__u64 passed; /* bytes */
+	__u64 refused; /* packets that found the gate full */
+	__u64 pad2[5];
+};
+_Static_assert(sizeof(struct police_member) == 192, "abi");
+
+/* A segment's gate, as above. */
+struct police_segment {
+	__u64 cost;
+	__u64 slack;
+	__u64 until; /* when the members' paces end, ns */
+	__u64 pad[5];
+	__u64 at;
+	__u64 pad2[7];
+};
+_Static_assert(sizeof(struct police_segment) == 128, "abi");
+
+struct police_plan {
+	struct police_pace pace; /* of all that have no other */
+	__u32 kind; /* POLICE_KIND_* */
+	__u32 shape; /* equal for plans whose states are understood alike; 0 is none's */
+	__u64 window; /* ns */
 	__u32 is_soft;
 	__u16 inner_count;
 	__u16 leaf_count;
 	__u16 criterion_count;
 	__u16 choice_default;
 	__u32 zero; /* is 0, which the verifier must not know */
-	__s32 spare_max; /* 2^10 ns of the rate */
 	struct police_plan_inner inners[POLICE_INNERS_MAX];
 	struct police_plan_leaf leaves[POLICE_LEAVES_MAX];
 	struct police_choice choices[POLICE_LEAVES_MAX];

@@ -8,6 +8,8 @@
 /* What a flow may send before anything is known of it, bytes. */
 #define ALLOWANCE_MIN 3000u
 #define ALLOWANCE_MAX 15000u
+/* The rest of a window is counted in parts of 2^-10. */
+#define REST_SHIFT 10
 /* Less offered than this says nothing about a sender, bytes. */
 #define TELLING 1500
 #define GATE_SHIFT 16
@@ -96,7 +98,7 @@ static __always_inline __u64 magic_left(const struct state *s, const struct poli
 /* Puts magic into a settled leaf until it is full. */
 static __always_inline void fill(const struct state *s, const struct police_plan *plan, __u32 leaf)
 {
-	__u64 room = less(plan->limit, backlog_of(s, plan, leaf)), left;
+	__u64 room = less(s->pace->limit, backlog_of(s, plan, leaf)), left;
 	struct police_leaf *state = leaf_of(s, leaf);
 
 	if (!room)
@@ -140,9 +142,11 @@ static __always_inline __u64 part_of_inner(const struct state *s, const struct p
 }
 
 /* What the rate carries in a window as long as the last one. */
-static __always_inline __u64 window_bytes(const struct state *s, const struct police_plan *plan)
+static __always_inline __u64 window_bytes(const struct state *s)
 {
-	return plan->window_bytes > s->head->window_bytes ? plan->window_bytes : s->head->window_bytes;
+	__u64 usual = s->pace->window_bytes, last = s->head->window_bytes;
+
+	return usual > last ? usual : last;
 }
 
 /* What the leaf's share of that is, bytes. */
@@ -151,7 +155,7 @@ static __always_inline __u64 share_of_window(const struct state *s, const struct
 {
 	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
 	__u32 lower = parent_of(s, spec), upper;
-	__u64 share = window_bytes(s, plan);
+	__u64 share = window_bytes(s);
 
 	if (s->inner_max && lower) {
 		upper = plan_inner(plan, lower)->parent;
@@ -160,6 +164,21 @@ static __always_inline __u64 share_of_window(const struct state *s, const struct
 		share = part_of_inner(s, plan, lower, share);
 	}
 	return part_of(s, lower, spec->child, weight_of(s, plan, leaf), share);
+}
+
+/* What this window has for the leaf if it is always busy: what was served per weight until now, and
+ * its share of the rest. The path is settled. */
+static __always_inline __u64 offered_in_window(const struct state *s, const struct police_plan *plan,
+					       __u64 now, __u32 leaf)
+{
+	const struct police_inner *parent = inner_of(s, parent_of(s, plan_leaf(plan, leaf)));
+	__u64 share = share_of_window(s, plan, leaf);
+	__u32 served = (__u32)(parent->v >> UNIT_BITS) - parent->v_window;
+	__u64 left = less(plan->window, less(now, s->head->window_at));
+	__u64 rest = share * (left / (plan->window >> REST_SHIFT)) >> REST_SHIFT;
+	__u64 offered = weight_of(s, plan, leaf) * (__u64)served + rest;
+
+	return share > offered ? share : offered;
 }
 
 /* Counts windows in a row: one more, or none. */
@@ -182,14 +201,14 @@ static __always_inline __s64 ticks(__u64 ns)
  * settled. */
 static __always_inline void count_spare(const struct state *s, const struct police_plan *plan, __u64 length)
 {
-	__s64 spare = s->head->spare, most = plan->spare_max;
+	__s64 spare = s->head->spare, most = s->pace->spare_max;
 	__u64 accepted = 0;
 
 	for (__u32 leaf = plan->zero & 127; leaf < plan->leaf_count && can_loop; leaf = (leaf + 1) & 127)
 		accepted += leaf_of(s, leaf)->accepted;
 	if (!inner_of(s, 0)->busy)
 		most = spare > 0 ? spare : 0;
-	spare += ticks(length) - ticks((accepted << UNIT_BITS) / plan->rate);
+	spare += ticks(length) - ticks((accepted << UNIT_BITS) / s->pace->rate);
 	if (spare > most)
 		spare = most;
 	if (spare < SPARE_LEAST)
@@ -198,11 +217,11 @@ static __always_inline void count_spare(const struct state *s, const struct poli
 }
 
 /* What the rate carries in all that is spare, bytes; nothing if more was accepted. */
-static __always_inline __u64 spare_bytes(const struct state *s, const struct police_plan *plan)
+static __always_inline __u64 spare_bytes(const struct state *s)
 {
 	__s64 spare = (__s64)s->head->spare + SPARE_IDLE;
 
-	return spare > 0 ? plan->rate * ((__u64)spare << SPARE_SHIFT) >> UNIT_BITS : 0;
+	return spare > 0 ? s->pace->rate * ((__u64)spare << SPARE_SHIFT) >> UNIT_BITS : 0;
 }
 
 /* Judges what a settled leaf accepted in the window by what its parent was served per weight. */
@@ -230,7 +249,7 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 	is_slow = 2 * accepted < offered && (silence ? silence : 1) * offered >= TELLING;
 	if (!left || is_slow) {
 		if (is_slow && !accepted) {
-			left += spare_bytes(s, plan);
+			left += spare_bytes(s);
 			waiting = backlog_of(s, plan, leaf);
 			if (left > waiting)
 				left = waiting;
@@ -241,6 +260,10 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 	}
 	if (streak >= STREAK)
 		fill(s, plan, leaf);
+	/* The rate has fallen. */
+	waiting = backlog_of(s, plan, leaf);
+	if (waiting > s->pace->limit + window_bytes(s))
+		take(s, plan, leaf, waiting - s->pace->limit);
 }
 
 /* Ends the window, with its consequences, and begins the next. */
@@ -271,7 +294,7 @@ static __always_inline void begin_window(const struct state *s, const struct pol
 		length = plan->window;
 	else if (length > 3 * plan->window)
 		length = 3 * plan->window;
-	s->head->window_bytes = plan->rate * length >> UNIT_BITS;
+	s->head->window_bytes = s->pace->rate * length >> UNIT_BITS;
 	s->head->window_at = now;
 }
 
@@ -287,16 +310,16 @@ static __always_inline int surely_fits(const struct state *s, const struct polic
 
 	if (parent_of(s, spec) || !(root->busy & bit(spec->child)) || state->mark & MARK_DISARMED)
 		return 0;
-	if (elapsed >= plan->idle_after)
+	if (elapsed >= s->pace->idle_after)
 		return 0;
 	backlog = weight * (state->finish - root->v);
-	if (backlog <= plan->rate * elapsed + root->carry ||
-	    backlog + (size << UNIT_BITS) > (__u64)plan->limit << UNIT_BITS)
+	if (backlog <= s->pace->rate * elapsed + root->carry ||
+	    backlog + (size << UNIT_BITS) > (__u64)s->pace->limit << UNIT_BITS)
 		return 0;
 	/* What it may accept before it is filled: 7/5 of its part of the window. */
 	if (backlog + (size << UNIT_BITS) > (__u64)ALLOWANCE_MIN << UNIT_BITS &&
 	    !(state->mark & MARK_FILLED) &&
-	    5 * accepted * root->weight > 7 * window_bytes(s, plan) * weight)
+	    5 * accepted * root->weight > 7 * window_bytes(s) * weight)
 		return 0;
 	state->finish += per_weight(size, inverse_of(s, plan, leaf));
 	state->accepted = accepted;
@@ -306,11 +329,13 @@ static __always_inline int surely_fits(const struct state *s, const struct polic
 
 /* What a leaf with `share` of the window may hold beyond its limit, bytes: no more after a silence, which
  * makes a window longer than clumps do. */
-static __always_inline __u64 grace_of(const struct state *s, const struct police_plan *plan, __u64 share)
+static __always_inline __u64 grace_of(const struct state *s, __u64 share)
 {
 	__u64 window_bytes = s->head->window_bytes;
 
-	return window_bytes > 2 * plan->window_bytes ? share * plan->window_bytes / window_bytes : share;
+	if (window_bytes <= 2 * s->pace->window_bytes)
+		return share;
+	return share * s->pace->window_bytes / window_bytes;
 }
 
 /* One drop, or mark, when a queue is full, then grace until its sender can have answered. */
@@ -322,14 +347,14 @@ static __always_inline enum verdict signal_softly(const struct state *s, const s
 	__u64 now = arrival->now;
 	__u32 mark = state->mark;
 
-	if (backlog <= plan->limit) {
+	if (backlog <= s->pace->limit) {
 		if (mark & MARK_DISARMED &&
-		    (backlog + 3 * share / 10 <= plan->limit ||
+		    (backlog + 3 * share / 10 <= s->pace->limit ||
 		     is_older(mark, plan, now, 64 * REARM_WINDOWS)))
 			state->mark = mark_armed(mark);
 		return VERDICT_PASS;
 	}
-	if (backlog > plan->limit + (mark & MARK_FILLED ? 0 : grace_of(s, plan, share)))
+	if (backlog > s->pace->limit + (mark & MARK_FILLED ? 0 : grace_of(s, share)))
 		return VERDICT_DROP;
 	if (!is_older(mark, plan, now, interval(mark)) || !(mark & (MARK_RISING | MARK_FILLED)))
 		return VERDICT_PASS;
@@ -358,16 +383,16 @@ static __always_inline void control_burst(const struct state *s, const struct po
 }
 
 /* When the gate begins with the next packet. */
-static __always_inline __u64 gate_from(const struct police_plan *plan, __u64 gate_at, __u64 now)
+static __always_inline __u64 gate_from(const struct state *s, __u64 gate_at, __u64 now)
 {
 	__u64 empty = now - gate_at;
 
 	if (gate_at > now)
 		return gate_at & ~1ull;
-	if (gate_at & 1 && empty <= plan->gate_more)
+	if (gate_at & 1 && empty <= s->pace->gate_more)
 		return gate_at;
-	if (empty >= plan->gate_pause && empty < PAUSE_MAX)
-		return (now - plan->gate_more) | 1;
+	if (empty >= s->pace->gate_pause && empty < PAUSE_MAX)
+		return (now - s->pace->gate_more) | 1;
 	return now & ~1ull;
 }
 
@@ -385,7 +410,7 @@ static __always_inline __u32 starved(const struct state *s, const struct police_
 {
 	__u32 lower = parent_of(s, plan_leaf(plan, leaf)), upper;
 
-	if (!s->inner_max || !lower || plan->window_bytes < TRICKLE_WINDOW)
+	if (!s->inner_max || !lower || s->pace->window_bytes < TRICKLE_WINDOW)
 		return 0;
 	upper = plan_inner(plan, lower)->parent;
 	if (upper && is_starved(s, plan, upper))
@@ -408,9 +433,9 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	leaf = *(volatile __u32 *)&arrival->leaf;
 	place = *(volatile __u32 *)&arrival->place;
 	state = leaf_of(s, leaf);
-	gate_at = gate_from(plan, s->head->gate_at, arrival->now);
-	gate_at += size * plan->gate_cost >> GATE_SHIFT & ~1ull;
-	if (gate_at > arrival->now + plan->gate_slack)
+	gate_at = gate_from(s, s->head->gate_at, arrival->now);
+	gate_at += size * s->pace->gate_cost >> GATE_SHIFT & ~1ull;
+	if (gate_at > arrival->now + s->pace->gate_slack)
 		return VERDICT_DROP;
 	if (!place && surely_fits(s, plan, arrival->now, leaf, size)) {
 		s->head->gate_at = gate_at;
@@ -422,10 +447,10 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	backlog = backlog_of(s, plan, leaf) + size;
 	/* Its leaf counts as busy in its share already, which is not needed when little waits. */
 	if (backlog > ALLOWANCE_MIN || state->mark & MARK_DISARMED)
-		share = share_of_window(s, plan, leaf);
+		share = offered_in_window(s, plan, arrival->now, leaf);
 	if (plan->is_soft)
 		verdict = signal_softly(s, plan, arrival, leaf, backlog, share);
-	else if (backlog > plan->limit)
+	else if (backlog > s->pace->limit)
 		verdict = VERDICT_DROP;
 	if (verdict == VERDICT_DROP) {
 		class = starved(s, plan, leaf);

@@ -3,7 +3,7 @@
 #pragma once
 
 /* A token bucket; kept as what is missing in it, so that the empty state is the full bucket. */
-static __always_inline enum verdict fill_bucket(const struct police_plan *plan,
+static __always_inline enum verdict fill_bucket(const struct police_pace *pace,
 						struct police_bucket *bucket, struct arrival *arrival)
 {
 	__u64 missing = bucket->missing, came = 0;
@@ -11,10 +11,10 @@ static __always_inline enum verdict fill_bucket(const struct police_plan *plan,
 
 	if (elapsed > 0) {
 		bucket->latest = arrival->now;
-		came = (__u64)elapsed < plan->idle_after ? elapsed * plan->rate : missing;
+		came = (__u64)elapsed < pace->idle_after ? elapsed * pace->rate : missing;
 	}
 	missing = came < missing ? missing - came : 0;
-	if (missing + ((__u64)arrival->size << 24) <= (__u64)plan->limit << 24) {
+	if (missing + ((__u64)arrival->size << 24) <= (__u64)pace->limit << 24) {
 		bucket->missing = missing + ((__u64)arrival->size << 24);
 		return VERDICT_PASS;
 	}
@@ -59,16 +59,17 @@ static __always_inline void touch(const void *slot, __u32 bytes)
  * verifier then looks at each once, whatever led there.
  */
 #define POLICE_DECIDE(NAME, SLOTS, SLOT, LEAF_MAX, INNER_MAX)                                  \
-	__noinline int NAME(const struct police_plan *plan, struct arrival *arrival, __u32 index) \
+	__noinline int NAME(const struct police_plan *plan, const struct police_pace *pace,    \
+			    struct arrival *arrival, __u32 index)                              \
 	{                                                                                      \
 		enum verdict verdict;                                                          \
 		struct state state;                                                            \
 		struct SLOT *slot;                                                             \
                                                                                                \
 		slot = find_slot(&SLOTS, index);                                               \
-		if (!plan || !arrival || !slot)                                                \
+		if (!plan || !pace || !arrival || !slot)                                       \
 			return VERDICT_PASS;                                                   \
-		state = (struct state){ &slot->head, slot->inners, slot->leaves, INNER_MAX, LEAF_MAX }; \
+		state = (struct state){ pace, &slot->head, slot->inners, slot->leaves, INNER_MAX, LEAF_MAX }; \
 		touch((const void *)slot + 8, sizeof(*slot) - 8);                              \
 		bpf_spin_lock(&slot->lock);                                                    \
 		if (slot->shape != plan->shape) {                                              \
@@ -77,7 +78,7 @@ static __always_inline void touch(const void *slot, __u32 bytes)
 			slot->shape = plan->shape;                                             \
 		}                                                                              \
 		if (plan->kind == POLICE_KIND_BUCKET)                                          \
-			verdict = fill_bucket(plan, &slot->head.bucket, arrival);              \
+			verdict = fill_bucket(pace, &slot->head.bucket, arrival);              \
 		else                                                                           \
 			verdict = ask_phantoms(&state, plan, arrival);                         \
 		if (verdict == VERDICT_DROP) {                                                 \
@@ -95,19 +96,19 @@ POLICE_DECIDE(decide16, slots16, police_slot_16, 15, 3)
 POLICE_DECIDE(decide64, slots64, police_slot_64, 63, 7)
 
 static __always_inline enum verdict decide(__u32 slot, const struct police_plan *plan,
-					   struct arrival *arrival)
+					   const struct police_pace *pace, struct arrival *arrival)
 {
 	__u32 index = slot & POLICE_INDEX_MASK;
 
 	switch (slot >> POLICE_CLASS_SHIFT) {
 	case 0:
-		return decide1(plan, arrival, index);
+		return decide1(plan, pace, arrival, index);
 	case 1:
-		return decide4(plan, arrival, index);
+		return decide4(plan, pace, arrival, index);
 	case 2:
-		return decide16(plan, arrival, index);
+		return decide16(plan, pace, arrival, index);
 	default:
-		return decide64(plan, arrival, index);
+		return decide64(plan, pace, arrival, index);
 	}
 }
 

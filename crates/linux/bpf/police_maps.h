@@ -68,6 +68,24 @@ struct {
 	__type(value, __u64);
 } places SEC(".maps");
 
+/* Segments and their members, mapped by user space, which writes what is said so in police_abi.h; the
+ * rest is written here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, POLICE_SEGMENTS);
+	__type(key, __u32);
+	__type(value, struct police_segment);
+} segments SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, POLICE_MEMBERS);
+	__type(key, __u32);
+	__type(value, struct police_member);
+} members SEC(".maps");
+
 /* What became of the packets of each plan, and under number 0 of those that are no subscriber's.
  * Written here, read by user space; never reset. */
 struct {

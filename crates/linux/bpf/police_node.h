@@ -11,8 +11,9 @@
 /* Half a byte, in units. */
 #define HALF (1ull << (UNIT_BITS - 1))
 
-/* A subscriber's state, wherever it lies. */
+/* A subscriber's state, wherever it lies, and its pace. */
 struct state {
+	const struct police_pace *pace;
 	struct police_head *head;
 	struct police_inner *inners;
 	struct police_leaf *leaves;
@@ -265,7 +266,7 @@ static __always_inline __u64 given_to(const struct state *s, const struct police
 		given = less(now, s->head->at);
 		if (given)
 			s->head->at = now;
-		return given >= plan->idle_after ? ALL : plan->rate * given;
+		return given >= s->pace->idle_after ? ALL : s->pace->rate * given;
 	}
 	if (!(parent->busy & bit(spec->child)))
 		return ALL;

@@ -23,3 +23,6 @@
 #define VLANS_MAX 2
 #define EXTENSIONS_MAX 8
 #define TC_ACT_UNSPEC (-1)
+#define PACKET_OTHERHOST 3
+/* A forwarded packet keeps its priority, which must name no class of another HTB at egress. */
+#define HTB_MAJOR 0xfa170000u

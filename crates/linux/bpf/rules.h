@@ -2,23 +2,7 @@
 /* Which rules the addresses and ports of a packet or a connection give. */
 #pragma once
 
-static __always_inline __u32 prefix_rule(struct packet *p, __u32 features)
-{
-	__u32 *rule = 0;
-
-	if (p->family == AF_INET && features & FEATURE_PREFIX4) {
-		struct prefix4 key = { .length = 32 };
-
-		__builtin_memcpy(key.address, p->source, 4);
-		rule = bpf_map_lookup_elem(&prefix4_rules, &key);
-	} else if (p->family == AF_INET6 && features & FEATURE_PREFIX6) {
-		struct prefix6 key = { .length = 128 };
-
-		__builtin_memcpy(key.address, p->source, 16);
-		rule = bpf_map_lookup_elem(&prefix6_rules, &key);
-	}
-	return rule ? *rule : 0;
-}
+#include "prefix.h"
 
 static __always_inline __u32 port_rule(__u32 table, __be16 port)
 {
@@ -47,7 +31,7 @@ static __always_inline __u32 port_rules_of(struct packet *p, __u32 features)
 /* The greatest of the rules that need no socket. */
 static __always_inline __u32 address_rule(struct packet *p, __u32 features)
 {
-	__u32 best = prefix_rule(p, features);
+	__u32 best = prefix_rule(p->family, p->source, features);
 	__u32 rule = port_rules_of(p, features);
 
 	return rule > best ? rule : best;

@@ -11,21 +11,12 @@
  * addresses and ports hits the window with one segment in (2^32 / window) and the timestamp with one
  * in some 10^6 of these. An attacker who sees the packets can forge segments that the stack accepts,
  * but could as well insert data.
- *
- * The clock's period is found by comparing it to ours: that of 1 ms, which nearly all stacks have,
- * within a quarter of a second, others within a second. Until then, and if it is none of those that
- * stacks use, nothing is told. Connections that open fill the queue meanwhile, so stamps advance more
- * slowly than time passes; but periods differ by more than that.
  */
 #pragma once
 
-#define TCP_OPTIONS_EMPTY 0x0101
-#define TCP_TIMESTAMP 0x080a
+#include "stamp.h"
+
 #define TCP_HEADER 20
-#define PERIOD_FOUND_AFTER_NS 250000000ull
-#define OTHERS_FOUND_AFTER_NS 1000000000ull
-#define PERIOD_SOUGHT_NS 4000000000ull
-#define PERIOD_CHECKED_AFTER_NS 10000000000ull
 #define TCP_FLAG_ACK 0x10
 /* With SYN and RST, without which the segment must be. */
 #define TCP_FLAGS_CHECKED (TCP_FLAG_ACK | 0x02 | 0x04)
@@ -41,46 +32,6 @@
 #define AHEAD_S 4
 /* Stamps are not compared beyond half of their range (PAWS: 24 days). */
 #define ELAPSED_MAX_S 1000000
-
-/* What a TCP header says from its sequence number on, with the timestamps where stacks put them. */
-struct segment {
-	__be32 seq;
-	__be32 ack;
-	__u8 words;
-	__u8 flags;
-	__be16 window;
-	__be16 checksum;
-	__be16 urgent;
-	__be16 first;
-	__be16 second;
-	__be32 aligned;
-};
-
-/*
- * Reads a TCP segment with payload, and its timestamp, which is looked for where stacks put it:
- * first, with two empty options in front (RFC 7323, appendix A) or without. Returns not 0 if there
- * is none.
- */
-static __always_inline int read_segment(struct __sk_buff *skb, struct packet *p, struct segment *s,
-					__u32 *tsval)
-{
-	if (load(skb, p->transport_at + 4, s) || s->words >> 4 < 8 ||
-	    p->transport_at + (s->words >> 4) * 4 >= skb->len)
-		return 1;
-	if (s->first == bpf_htons(TCP_OPTIONS_EMPTY) && s->second == bpf_htons(TCP_TIMESTAMP)) {
-		*tsval = bpf_ntohl(s->aligned);
-		return 0;
-	}
-	if (s->first != bpf_htons(TCP_TIMESTAMP))
-		return 1;
-	*tsval = (__u32)bpf_ntohs(s->second) << 16 | bpf_ntohl(s->aligned) >> 16;
-	return 0;
-}
-
-static __always_inline int before(__u32 a, __u32 b)
-{
-	return (__s32)(a - b) < 0;
-}
 
 /*
  * Whether the stack would take the segment by its numbers: new data within the receive window, an
@@ -167,71 +118,4 @@ static __always_inline int is_intact(struct __sk_buff *skb, struct packet *p)
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
 	return sum == 0xffff;
-}
-
-static __always_inline void anchor(struct connection *c, __u64 now, __u32 tsval)
-{
-	c->anchor_ns = now;
-	c->ticks = 0;
-	c->tsval = tsval;
-	c->period_ns = 0;
-	c->samples = 0;
-	c->sum = 0;
-}
-
-/* Whether the clock's time differs from `elapsed` by no more than `part` / 16 of it. */
-static __always_inline int fits(__u64 elapsed, __s64 ticks, __u64 period, __u64 part)
-{
-	__s64 off = ticks * period - elapsed;
-
-	return (__u64)(off < 0 ? -off : off) * 16 <= elapsed * part;
-}
-
-/* The period of a clock that has ticked so often in `elapsed`; 0 is none that stacks use, or not yet. */
-static __always_inline __u32 find_period(__u64 elapsed, __s64 ticks)
-{
-	if (fits(elapsed, ticks, 1000000, 6))
-		return 1000000;
-	if (elapsed < OTHERS_FOUND_AFTER_NS)
-		return 0;
-	if (fits(elapsed, ticks, 4000000, 6))
-		return 4000000;
-	if (fits(elapsed, ticks, 10000000, 6))
-		return 10000000;
-	if (fits(elapsed, ticks, 100000000, 6))
-		return 100000000;
-	return 0;
-}
-
-/* Takes in a packet that was stamped `tsval` and arrived `now`. */
-static __always_inline void time_packet(struct connection *c, __u64 now, __u32 tsval)
-{
-	__u64 elapsed;
-	__s64 delay;
-
-	if (!c->anchor_ns) {
-		anchor(c, now, tsval);
-		return;
-	}
-	elapsed = now - c->anchor_ns;
-	/* Its 32 bits wrap, and packets overtake each other. */
-	c->ticks += (__s32)(tsval - c->tsval);
-	c->tsval = tsval;
-	if (!c->period_ns) {
-		if (elapsed < PERIOD_FOUND_AFTER_NS)
-			return;
-		c->period_ns = find_period(elapsed, c->ticks);
-		if (!c->period_ns && elapsed > PERIOD_SOUGHT_NS)
-			anchor(c, now, tsval);
-		return;
-	}
-	if (elapsed > PERIOD_CHECKED_AFTER_NS && !fits(elapsed, c->ticks, c->period_ns, 1)) {
-		anchor(c, now, tsval);
-		return;
-	}
-	delay = elapsed - c->ticks * c->period_ns;
-	if (!c->samples || delay < c->min)
-		c->min = delay;
-	c->sum += delay;
-	c->samples++;
 }

@@ -4,6 +4,7 @@
 //! | module | its job |
 //! |---|---|
 //! | [`Host`] | a device whose download is counted by flow group, and shaped |
+//! | [`Router`] | a router whose download is counted by device, and shaped |
 //! | `net` | [`link`]: devices, addresses, routes; [`netns`]: network namespaces; [`network`]: which network this is; netlink |
 //! | `classify` | from a policy to the classifier's tables; its hook; who owns sockets; [`trial`]: the classifier without a device |
 //! | `shape` | HTB classes on an intermediate device |
@@ -29,6 +30,7 @@ pub mod police;
 pub mod probe;
 mod random;
 pub mod realtime;
+mod router;
 pub mod sender;
 mod shape;
 mod window;
@@ -40,6 +42,7 @@ pub use error::Error;
 pub use host::{Health, Host, HostSpec, Mode};
 pub use net::{link, netns, network};
 pub use random::random;
+pub use router::{Router, RouterSpec};
 pub use shape::ifb::{leftovers, name as ifb_name, sweep};
 pub use window::expiry::{ExpiryProgram, detach_expiry};
 pub use window::lift;

@@ -8,14 +8,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairweir_core::phantom::aggregate::{Aggregate, State, decide};
+use fairweir_core::phantom::segment::Segment;
 use fairweir_core::phantom::{
     Arrival, Class, Criterion, Flow, Plan, PlanSpec, Share, Signal, Verdict,
 };
 use fairweir_core::policy::{PortMatch, Side, Transport};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_linux::police::{
-    Algorithm, Direction, Frame, Hook, PlanId, Police, PoliceSpec, SubscriberId, SubscriberSpec,
-    Trial,
+    Algorithm, Direction, Frame, Hook, PlanId, Police, PoliceSpec, SegmentId, SubscriberId,
+    SubscriberSpec, Trial,
 };
 
 use fairweir_linux::{link, monotonic_now};
@@ -355,4 +356,81 @@ fn packets_of_real_tcp_get_the_specifications_verdicts() {
         assert!(seen[0] > 2_000 && seen[2] > 0, "{hook:?}: {seen:?} is too tame");
         pair.assert_same_state("recorded");
     }
+}
+
+/// Floods of members with and without guarantees; after the last division paces end.
+#[test]
+fn members_of_a_segment_get_the_specifications_verdicts() {
+    if !common::privileged() {
+        return;
+    }
+    let (rate, capacity, id) = (Rate::mbit(20), Rate::mbit(30), SegmentId(7));
+    let spec =
+        PlanSpec { rate, rtt_max: Span::millis(100), signal: Signal::Soft, share: Share::Flows(4) };
+    let plan = Plan::new(&spec).unwrap();
+    let Kernel { mut police, trial } = Kernel::new();
+    police.set_plan(PLAN, &Algorithm::Phantom(&plan)).unwrap();
+    police.set_segment(id, capacity);
+    let mut model = Segment::new(capacity);
+    let members: Vec<(SubscriberId, IpAddr)> = (1..=4)
+        .map(|nth| {
+            let address = IpAddr::from([192, 0, 2, nth]);
+            let addresses = vec![address.into()].into();
+            let spec = SubscriberSpec { addresses, download: Some(PLAN), upload: None };
+            let member = police.add(&spec).unwrap();
+            police.join(member, Direction::Download, id, &plan.pace).unwrap();
+            model.join(plan.clone(), rate);
+            (member, address)
+        })
+        .collect();
+    for (member, mbit) in [(0, 2), (1, 12)] {
+        police.set_guarantee(members[member].0, Direction::Download, Rate::mbit(mbit)).unwrap();
+        model.guarantee(member, Rate::mbit(mbit));
+    }
+    let mut random = Random(7);
+    let (mut now, mut divide_at) = (Time::from_nanos(1 << 40), Time::ZERO);
+    let mut counts = [0; 3];
+    for nth in 0..40_000 {
+        now = now + Span::micros(random.below(500));
+        if now >= divide_at && nth < 25_000 {
+            model.divide(now);
+            divide_at = now + Span::millis(100);
+            for (at, (member, _)) in members.iter().enumerate() {
+                let (pace, until) = model.pace(at);
+                police.set_pace(*member, Direction::Download, &pace).unwrap();
+                police.extend(id, until);
+            }
+        }
+        // The last is idle for a while.
+        let at = random.below(if nth < 10_000 { 3 } else { 4 }) as usize;
+        let (member, address) = &members[at];
+        let wire = Wire { destination: *address, ..packet(&mut random) };
+        let bytes = wire.bytes();
+        let flow = flow_of(&wire);
+        let frame = Frame { bytes: &bytes, ..Frame::default() };
+        let kernel = trial.run(Hook::Xdp, &frame, now, 1).unwrap().verdict;
+        let arrival = Arrival {
+            leaf: plan.leaf_of(&flow),
+            flow: flow.hash(),
+            size: Bytes::new(bytes.len() as u64),
+            can_be_marked: wire.ecn != 0,
+        };
+        let refused = model.refused;
+        let verdict = model.handle_packet(now, at, arrival);
+        counts[match verdict {
+            Verdict::Pass | Verdict::Mark => 0,
+            Verdict::Drop if model.refused == refused => 1,
+            Verdict::Drop => 2,
+        }] += 1;
+        let seen = if verdict == Verdict::Mark && wire.ecn == 3 { Verdict::Pass } else { verdict };
+        assert_eq!(kernel, seen, "packet {nth} of {member:?}");
+    }
+    assert!(counts.iter().all(|&count| count > 500), "{counts:?}");
+    let used = |(member, _): &(SubscriberId, IpAddr)| {
+        police.used(*member, Direction::Download).unwrap().unwrap().refused_packets
+    };
+    assert_eq!(members.iter().map(used).sum::<u64>(), model.refused);
+    let (member, _) = members[0];
+    police.part(member, Direction::Download).unwrap();
+    assert_eq!(police.used(member, Direction::Download).unwrap(), None);
 }

@@ -14,8 +14,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use fairweir_core::phantom::baseline::{
     Departure, FairPolicer, Pqp, ShaperSpec, Shapers, TokenBucket,
 };
+use fairweir_core::phantom::segment::{self, Segment};
 use fairweir_core::phantom::{Arrival, BcPqp, Flow, Plan, Police, Verdict};
-use fairweir_core::units::{Bytes, Time};
+use fairweir_core::units::{Bytes, Rate, Time};
 
 use crate::report::PoliceSamples;
 use crate::{Algorithm, QueueBy, Scenario};
@@ -37,6 +38,8 @@ pub enum Fate<T> {
 #[derive(Debug)]
 pub struct Points<T> {
     points: Vec<Point>,
+    /// Whose members the points are, by their indices.
+    segment: Option<Divided>,
     /// With each packet is its flow's place among those of the point.
     shapers: Shapers<(usize, T)>,
     /// The point of each shaper.
@@ -61,6 +64,15 @@ struct Seat {
     queue_by: QueueBy,
 }
 
+/// A segment that is divided as time passes.
+#[derive(Debug)]
+struct Divided {
+    segment: Segment,
+    divide_at: Time,
+    /// What will be guaranteed to whom, the latest first.
+    guarantees: Vec<(Time, usize, Rate)>,
+}
+
 #[derive(Debug)]
 struct Point {
     element: Element,
@@ -71,6 +83,8 @@ enum Element {
     /// Somebody else decides, later; what comes is counted.
     Elsewhere,
     Police(Box<dyn Police + Send>),
+    /// A member of [`Points::segment`].
+    Member,
     /// One of [`Points::shapers`], by its number there.
     Shaper(usize),
 }
@@ -80,6 +94,7 @@ impl fmt::Debug for Element {
         f.write_str(match self {
             Element::Elsewhere => "Elsewhere",
             Element::Police(_) => "Police",
+            Element::Member => "Member",
             Element::Shaper(_) => "Shaper",
         })
     }
@@ -96,6 +111,7 @@ impl<T> Points<T> {
             seat(scenario, index, &plan, &mut seats);
             let element = match policer(police, plan) {
                 _ if has_daemon && police.by_daemon => Element::Elsewhere,
+                _ if scenario.segment.is_some() => Element::Member,
                 Ok(policer) => Element::Police(policer),
                 Err(spec) => {
                     shaped.push(index);
@@ -105,7 +121,8 @@ impl<T> Points<T> {
             };
             points.push(Point { element, samples: PoliceSamples::new(scenario, index) });
         }
-        Points { points, shapers: Shapers::new(&specs), shaped, waiting: 0, seats }
+        let segment = scenario.segment.map(|rate| Divided::new(scenario, rate));
+        Points { points, segment, shapers: Shapers::new(&specs), shaped, waiting: 0, seats }
     }
 
     /// Whether there are none.
@@ -131,9 +148,14 @@ impl<T> Points<T> {
                 samples.record_offer(now, seat.member);
                 Fate::Pass(body)
             }
-            Element::Police(police) => {
+            Element::Police(_) | Element::Member => {
                 let arrival = Arrival { leaf, flow: seat.flow(flow, unit), size, can_be_marked };
-                match police.handle_packet(now, arrival) {
+                let verdict = match (element, &mut self.segment) {
+                    (Element::Police(police), _) => police.handle_packet(now, arrival),
+                    (_, Some(divided)) => divided.handle_packet(now, seat.point, arrival),
+                    (_, None) => unreachable!("a member is one of a segment"),
+                };
+                match verdict {
                     Verdict::Pass => {
                         samples.record_pass(now, seat.member, size);
                         Fate::Pass(body)
@@ -186,6 +208,31 @@ impl<T> Points<T> {
     /// What was counted, point by point.
     pub fn into_samples(self) -> Vec<PoliceSamples> {
         self.points.into_iter().map(|point| point.samples).collect()
+    }
+}
+
+impl Divided {
+    fn new(scenario: &Scenario, capacity: Rate) -> Divided {
+        let mut segment = Segment::new(capacity);
+        let mut guarantees = Vec::new();
+        for (index, police) in scenario.police.iter().enumerate() {
+            segment.join(police.plan(), police.rate());
+            guarantees.extend(police.guarantees.iter().map(|&(at, rate)| (at, index, rate)));
+        }
+        guarantees.sort_unstable();
+        guarantees.reverse();
+        Divided { segment, divide_at: Time::ZERO, guarantees }
+    }
+
+    fn handle_packet(&mut self, now: Time, member: usize, arrival: Arrival) -> Verdict {
+        while let Some((_, member, rate)) = self.guarantees.pop_if(|(at, ..)| *at <= now) {
+            self.segment.guarantee(member, rate);
+        }
+        if now >= self.divide_at {
+            self.segment.divide(now);
+            self.divide_at = now + segment::PERIOD;
+        }
+        self.segment.handle_packet(now, member, arrival)
     }
 }
 

@@ -1,9 +1,11 @@
-//! The files of `fairweir host`: several files make one valid [`Config`].
+//! The files of `fairweir host` and `fairweir router`, each of which makes one valid [`Config`].
+//!
+//! A router has `[router]` for `[host]`, `[[device]]` for `[[group]]`, and `router.d` for `conf.d`.
 //!
 //! The main file comes first, then `conf.d/*.toml` beside it, in byte order of their names. Groups
-//! are appended in that order. No file overrides another: a key of `[host]` that two files set is
-//! an error, and so is a second group of one name. All files are read and checked before any of
-//! them is used, so a wrong file changes nothing.
+//! are appended in that order. A key of `[host]` that two files set is an error, and so is a second
+//! group of one name; only the table `[set]` replaces values of other files (see [`set`]). All files
+//! are read and checked before any of them is used, so a wrong file changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,11 +22,16 @@ use crate::file::{Rules, Text, Trust};
 use crate::table::{Placed, Source};
 
 mod read;
+pub mod set;
 
 use read::{HostKeys, document};
+use set::SetKeys;
 
 /// The main file if the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/fairweir/fairweir.toml";
+
+/// The file of a router if the command line names none.
+pub const ROUTER_PATH: &str = "/etc/fairweir/router.toml";
 
 /// The interval of the probe if no file sets it: four answers in a tick, at 12 kbit/s.
 pub const PROBE_INTERVAL: Span = Span::millis(50);
@@ -32,11 +39,20 @@ pub const PROBE_INTERVAL: Span = Span::millis(50);
 /// [`GROUPS_MAX`] groups with 50 matches each fit.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// For whom a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// `fairweir host`.
+    Host,
+    /// `fairweir router`.
+    Router,
+}
+
 /// A valid configuration. Only [`Config::load`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// Table `[host]`.
+    /// Table `[host]` or `[router]`.
     pub host: HostSection,
     /// The groups of all files.
     pub policy: Policy,
@@ -46,11 +62,13 @@ pub struct Config {
     pub warnings: Vec<String>,
 }
 
-/// Table `[host]`; `None` where no file sets a key that the command line can set.
+/// Table `[host]` or `[router]`; `None` where no file sets a key that the command line can set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostSection {
-    /// The interface, unless the command line names one.
+    /// The interface of a router's devices; every router has one, and no host.
+    pub lan: Option<String>,
+    /// The interface that faces the Internet, unless the command line names one.
     pub dev: Option<String>,
     /// The control, unless the command line names one.
     pub control: Option<Control>,
@@ -68,6 +86,8 @@ pub struct HostSection {
     pub probe_interval: Span,
     /// Where metrics are served over HTTP.
     pub metrics: Option<MetricsAt>,
+    /// All traffic passes unshaped until this is unset; only `[set]` has it.
+    pub paused: bool,
 }
 
 /// Which host answers the probe of the access link.
@@ -95,6 +115,7 @@ impl fmt::Display for ProbeChoice {
 impl Default for HostSection {
     fn default() -> HostSection {
         HostSection {
+            lan: None,
             dev: None,
             control: None,
             capacity: None,
@@ -104,6 +125,7 @@ impl Default for HostSection {
             probe: ProbeChoice::Auto,
             probe_interval: PROBE_INTERVAL,
             metrics: None,
+            paused: false,
         }
     }
 }
@@ -114,15 +136,24 @@ impl Config {
     /// # Errors
     /// [`ConfigError`]: the first thing that is wrong.
     pub fn load(main: &Path) -> Result<Config, ConfigError> {
-        let rules = Rules {
-            bytes_max: FILE_BYTES_MAX,
-            trust: Trust::OWNER,
-            if_missing: "; `fairweir init` writes a first one",
+        Config::load_as(Role::Host, main)
+    }
+
+    /// Reads `main`, the file of a host or a router, and `*.toml` of [`Role::conf_d`].
+    ///
+    /// # Errors
+    /// [`ConfigError`]: the first thing that is wrong.
+    pub fn load_as(role: Role, main: &Path) -> Result<Config, ConfigError> {
+        let if_missing = match role {
+            Role::Host => "; `fairweir init` writes a first one",
+            Role::Router => "",
         };
+        let rules = Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::OWNER, if_missing };
         let mut texts = vec![(main.to_owned(), Text::read(main, &rules)?)];
-        texts.extend(Text::read_dir(&conf_d(main), FILE_BYTES_MAX)?);
+        texts.extend(Text::read_dir(&role.conf_d(main), FILE_BYTES_MAX)?);
         let sources: Vec<Source<'_>> = texts.iter().map(|(_, text)| text.source(&[])).collect();
-        let mut draft = Draft::default();
+        let mut draft =
+            Draft { role, host: HostKeys::default(), groups: Vec::new(), set: SetKeys::default() };
         for source in &sources {
             draft.add(*source)?;
         }
@@ -130,22 +161,35 @@ impl Config {
     }
 }
 
-/// Directory beside the main file whose `*.toml` are merged after it.
+impl Role {
+    /// Directory beside the main file whose `*.toml` are merged after it.
+    pub fn conf_d(self, main: &Path) -> PathBuf {
+        let name = match self {
+            Role::Host => "conf.d",
+            Role::Router => "router.d",
+        };
+        main.parent().unwrap_or(Path::new("")).join(name)
+    }
+}
+
+/// [`Role::conf_d`] of a host.
 pub fn conf_d(main: &Path) -> PathBuf {
-    main.parent().unwrap_or(Path::new("")).join("conf.d")
+    Role::Host.conf_d(main)
 }
 
 /// The content of the files read so far.
-#[derive(Default)]
 struct Draft<'t> {
+    role: Role,
     host: HostKeys<'t>,
     groups: Vec<Placed<'t, Group>>,
+    set: SetKeys<'t>,
 }
 
 impl<'t> Draft<'t> {
     fn add(&mut self, source: Source<'t>) -> Result<(), ConfigError> {
-        let document = document(source)?;
+        let document = document(source, self.role)?;
         self.host.merge(document.host)?;
+        self.set.merge(document.set);
         for group in document.groups {
             self.add_group(group)?;
         }
@@ -155,8 +199,12 @@ impl<'t> Draft<'t> {
     fn add_group(&mut self, group: Placed<'t, Group>) -> Result<(), ConfigError> {
         let name = &group.value.name;
         if let Some(first) = self.groups.iter().find(|g| g.value.name == *name) {
+            let kind = match self.role {
+                Role::Host => "group",
+                Role::Router => "device",
+            };
             let what = format_args!(
-                "duplicate group `{name}`, defined at {} already; merge the two or rename one",
+                "duplicate {kind} `{name}`, defined at {} already; merge the two or rename one",
                 first.place
             );
             return Err(group.place.error(what));
@@ -172,12 +220,38 @@ impl<'t> Draft<'t> {
 
     fn finish(self, main: Source<'t>, files: Vec<PathBuf>) -> Result<Config, ConfigError> {
         let last = self.groups.last().map(|g| g.place.clone());
-        let warnings = self.warnings();
-        let host = self.host.finish()?;
-        let groups = self.groups.into_iter().map(|g| g.value).collect();
+        if self.role == Role::Router {
+            self.host.check_devices(&main.start())?;
+            self.refuse_shared_matches()?;
+        }
+        let mut warnings = self.warnings();
+        let host = self.host.finish(&self.set)?;
+        let mut groups = self.groups.into_iter().map(|g| g.value).collect();
+        warnings.extend(self.set.apply_weights(&mut groups));
         // What can still fail: there is no room for the default group that is added.
         let policy = Policy::new(groups).map_err(|e| last.unwrap_or(main.start()).error(e))?;
         Ok(Config { host, policy, files, warnings })
+    }
+
+    /// A device has one class, so its address leads to one.
+    fn refuse_shared_matches(&self) -> Result<(), ConfigError> {
+        let mut first: BTreeMap<String, &Placed<'_, Group>> = BTreeMap::new();
+        for group in &self.groups {
+            for matched in &group.value.matches {
+                let Some(other) = first.insert(matched.to_string(), group) else { continue };
+                let name = &group.value.name;
+                let what = if other.value.name == *name {
+                    format!("device `{name}`: `{matched}` is listed twice; remove one")
+                } else {
+                    let (of, place) = (&other.value.name, &other.place);
+                    format!(
+                        "device `{name}`: `{matched}` belongs to device `{of}` ({place}) already"
+                    )
+                };
+                return Err(group.place.error(what));
+            }
+        }
+        Ok(())
     }
 
     /// A browser may fetch all names of a site by one connection, which belongs to one group.
@@ -224,7 +298,13 @@ impl<'t> Draft<'t> {
         }
         self.warn_of_split_sites(&mut warnings);
         if self.groups.is_empty() {
-            warnings.push("no groups: all traffic shares the group `default`".to_owned());
+            warnings.push(
+                match self.role {
+                    Role::Host => "no groups: all traffic shares the group `default`",
+                    Role::Router => "no devices: all share the device `default`",
+                }
+                .to_owned(),
+            );
         }
         let control = self.host.control();
         if let Some(place) = self.host.strict_priority_without(control) {

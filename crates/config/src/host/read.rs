@@ -3,25 +3,39 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use fairweir_core::policy::{DEFAULT_GROUP, Group};
+use fairweir_core::policy::{DEFAULT_GROUP, Group, Match};
 use fairweir_core::receiver::{Control, Enforce, LATENCY, LATENCY_RANGE};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span};
 
-use super::{HostSection, PROBE_INTERVAL, ProbeChoice};
+use super::set::SetKeys;
+use super::{HostSection, PROBE_INTERVAL, ProbeChoice, Role};
 use crate::MetricsAt;
 use crate::VERSION;
 use crate::error::ConfigError;
 use crate::table::{Place, Placed, Source, Table};
-use crate::value::{parse_capacity, parse_control, parse_dev, parse_match};
+use crate::value::{parse_capacity, parse_control, parse_dev, parse_device_match, parse_match};
 use crate::words::did_you_mean;
 
 /// More frequent probes disturb others, rarer ones say nothing about a queue.
 const PROBE_INTERVALS: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 
-const DOCUMENT_KEYS: [&str; 3] = ["version", "host", "group"];
+const DOCUMENT_KEYS: [&str; 4] = ["version", "host", "group", "set"];
+const ROUTER_DOCUMENT_KEYS: [&str; 4] = ["version", "router", "device", "set"];
 const HOST_KEYS: [&str; 9] = [
     "dev",
+    "control",
+    "capacity",
+    "strict_priority",
+    "enforce",
+    "latency",
+    "probe",
+    "probe_interval",
+    "metrics",
+];
+const ROUTER_KEYS: [&str; 10] = [
+    "lan",
+    "wan",
     "control",
     "capacity",
     "strict_priority",
@@ -38,11 +52,13 @@ pub(super) struct Document<'t> {
     pub(super) host: HostKeys<'t>,
     /// Each at its name.
     pub(super) groups: Vec<Placed<'t, Group>>,
+    pub(super) set: SetKeys<'t>,
 }
 
-/// The keys of `[host]` that are set, and where.
+/// The keys of `[host]` or `[router]` that are set, and where.
 #[derive(Default)]
 pub(super) struct HostKeys<'t> {
+    lan: Option<Placed<'t, String>>,
     dev: Option<Placed<'t, String>>,
     control: Option<Placed<'t, Control>>,
     capacity: Option<Placed<'t, Rate>>,
@@ -54,21 +70,33 @@ pub(super) struct HostKeys<'t> {
     metrics: Option<Placed<'t, MetricsAt>>,
 }
 
-pub(super) fn document(source: Source<'_>) -> Result<Document<'_>, ConfigError> {
+pub(super) fn document(source: Source<'_>, role: Role) -> Result<Document<'_>, ConfigError> {
+    let (section, group_table, keys) = match role {
+        Role::Host => ("host", "group", &DOCUMENT_KEYS),
+        Role::Router => ("router", "device", &ROUTER_DOCUMENT_KEYS),
+    };
     let mut top = source.top()?;
     top.version(VERSION)?;
-    let host = top.table("host")?;
-    let groups = top.tables("group")?;
-    top.finish(&DOCUMENT_KEYS)?;
+    let host = top.table(section)?;
+    let groups = top.tables(group_table)?;
+    let set = top.table("set")?;
+    top.finish(keys)?;
+    let group = |table| group(table, role);
     Ok(Document {
-        host: host.map(host_keys).transpose()?.unwrap_or_default(),
+        host: host.map(|table| host_keys(table, role)).transpose()?.unwrap_or_default(),
         groups: groups.into_iter().map(group).collect::<Result<_, _>>()?,
+        set: set.map(SetKeys::read).transpose()?.unwrap_or_default(),
     })
 }
 
-fn host_keys(mut table: Table<'_>) -> Result<HostKeys<'_>, ConfigError> {
+fn host_keys(mut table: Table<'_>, role: Role) -> Result<HostKeys<'_>, ConfigError> {
+    let (lan, dev) = match role {
+        Role::Host => (None, table.parsed_by("dev", parse_dev)?),
+        Role::Router => (table.parsed_by("lan", parse_dev)?, table.parsed_by("wan", parse_dev)?),
+    };
     let keys = HostKeys {
-        dev: table.parsed_by("dev", parse_dev)?,
+        lan,
+        dev,
         control: table.parsed_by("control", parse_control)?,
         capacity: table.parsed_by("capacity", parse_capacity)?,
         strict_priority: table.truth_placed("strict_priority")?,
@@ -78,29 +106,36 @@ fn host_keys(mut table: Table<'_>) -> Result<HostKeys<'_>, ConfigError> {
         probe_interval: table.parsed_by("probe_interval", parse_probe_interval)?,
         metrics: table.parsed_by("metrics", MetricsAt::parse)?,
     };
-    table.finish(&HOST_KEYS)?;
+    match role {
+        Role::Host => table.finish(&HOST_KEYS)?,
+        Role::Router => table.finish(&ROUTER_KEYS)?,
+    }
     Ok(keys)
 }
 
-fn group(mut table: Table<'_>) -> Result<Placed<'_, Group>, ConfigError> {
+fn group(mut table: Table<'_>, role: Role) -> Result<Placed<'_, Group>, ConfigError> {
+    let (kind, parse, example): (_, fn(&str) -> Result<Match, String>, _) = match role {
+        Role::Host => ("group", parse_match, "app:steam"),
+        Role::Router => ("device", parse_device_match, "mac:02:00:5e:00:53:01"),
+    };
     let name = table.text("name")?;
     let Placed { value: name, place } =
         name.ok_or_else(|| table.missing("name", "a name such as \"video\""))?;
     let weight = table.integer("weight", 1, Weight::MAX.into())?.ok_or_else(|| {
-        let expected = format_args!("a whole number from 1 to {} for group `{name}`", Weight::MAX);
+        let expected = format_args!("a whole number from 1 to {} for {kind} `{name}`", Weight::MAX);
         table.missing("weight", expected)
     })?;
     let weight = u32::try_from(weight.value).ok().and_then(Weight::new);
     let weight = weight.expect("invariant: the range was checked");
     let mut matches = Vec::new();
     for text in table.texts("match")?.into_iter().flat_map(|texts| texts.value) {
-        matches.push(parse_match(&text.value).map_err(|what| text.place.error(what))?);
+        matches.push(parse(&text.value).map_err(|what| text.place.error(what))?);
     }
     if matches.is_empty() && name != DEFAULT_GROUP {
         return Err(table.missing(
             "match",
             format_args!(
-                "a rule for group `{name}`, such as `match = [\"app:steam\"]`; only the group \
+                "a rule for {kind} `{name}`, such as `match = [\"{example}\"]`; only the {kind} \
                  `{DEFAULT_GROUP}` has none"
             ),
         ));
@@ -112,6 +147,7 @@ fn group(mut table: Table<'_>) -> Result<Placed<'_, Group>, ConfigError> {
 impl<'t> HostKeys<'t> {
     /// Adds the keys of a later file.
     pub(super) fn merge(&mut self, later: HostKeys<'t>) -> Result<(), ConfigError> {
+        merge_key(&mut self.lan, later.lan)?;
         merge_key(&mut self.dev, later.dev)?;
         merge_key(&mut self.control, later.control)?;
         merge_key(&mut self.capacity, later.capacity)?;
@@ -133,7 +169,27 @@ impl<'t> HostKeys<'t> {
         (control != Control::Chokepoint).then_some(&set.place)
     }
 
-    pub(super) fn finish(self) -> Result<HostSection, ConfigError> {
+    /// A router has two devices, which differ.
+    pub(super) fn check_devices(&self, start: &Place<'_>) -> Result<(), ConfigError> {
+        let (Some(lan), Some(wan)) = (&self.lan, &self.dev) else {
+            let missing = if self.lan.is_none() { "lan" } else { "wan" };
+            let what = format_args!(
+                "missing key `{missing}` in [router]; expected `lan = \"br-lan\"` and `wan = \
+                 \"wan0\"` with the names of the two interfaces"
+            );
+            return Err(start.error(what));
+        };
+        if lan.value == wan.value {
+            let what = format_args!(
+                "`wan` is `{}`, and so is `lan` ({}); they must be two interfaces",
+                wan.value, lan.place
+            );
+            return Err(wan.place.error(what));
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self, set: &SetKeys<'_>) -> Result<HostSection, ConfigError> {
         if let Some(control) = self.control.as_ref().filter(|c| c.value.needs_capacity())
             && self.capacity.is_none()
         {
@@ -144,15 +200,17 @@ impl<'t> HostKeys<'t> {
             return Err(control.place.error(what));
         }
         Ok(HostSection {
+            lan: self.lan.map(|p| p.value),
             dev: self.dev.map(|p| p.value),
             control: self.control.map(|p| p.value),
             capacity: self.capacity.map(|p| p.value),
             strict_priority: self.strict_priority.is_some_and(|p| p.value),
             enforce: self.enforce.map_or(Enforce::Auto, |p| p.value),
-            latency: self.latency.map_or(LATENCY, |p| p.value),
+            latency: set.latency().or(self.latency.map(|p| p.value)).unwrap_or(LATENCY),
             probe: self.probe.map_or(ProbeChoice::Auto, |p| p.value),
             probe_interval: self.probe_interval.map_or(PROBE_INTERVAL, |p| p.value),
             metrics: self.metrics.as_ref().map(|m| m.value),
+            paused: set.is_paused(),
         })
     }
 }
@@ -175,7 +233,7 @@ fn parse_enforce(text: &str) -> Result<Enforce, String> {
     text.parse().map_err(|_| crate::not_one_of(text, &allowed))
 }
 
-fn parse_latency(text: &str) -> Result<Span, String> {
+pub(super) fn parse_latency(text: &str) -> Result<Span, String> {
     in_range(text, "latency", LATENCY_RANGE)
 }
 

@@ -15,8 +15,10 @@ use crate::{ConfigError, MetricsAt, Placed, VERSION};
 pub mod address;
 pub mod csv;
 mod plan;
+mod segment;
 
 pub use plan::{NAME_MAX, PlanEntry, check_name};
+pub use segment::{MemberPattern, SegmentEntry};
 
 use address::{as_texts, parse_address};
 
@@ -31,7 +33,9 @@ const FILE_SIZE_MAX: u64 = 256 << 20;
 const OVERHEAD_RANGE: (i64, i64) = (-64, 256);
 
 const ISP_KEYS: [&str; 6] = ["device", "uplink", "hook", "overhead", "group", "metrics"];
-const DOCUMENT_KEYS: [&str; 5] = ["version", "isp", "plan", "subscriber", "subscribers"];
+const DOCUMENT_KEYS: [&str; 6] = ["version", "isp", "plan", "segment", "subscriber", "subscribers"];
+/// Source: the kernel's table has 256 entries, and a segment needs two.
+const SEGMENTS_MAX: usize = 128;
 const SUBSCRIBER_KEYS: [&str; 3] = ["name", "addresses", "plan"];
 
 /// A file whose parts are valid one by one. Whether they fit together is checked by the daemon's
@@ -45,6 +49,8 @@ pub struct IspFile {
     pub isp: IspSection,
     /// In the order of the file.
     pub plans: Vec<(Origin, PlanEntry)>,
+    /// In the order of the file.
+    pub segments: Vec<SegmentEntry>,
     /// Those of the main file, then those of the table.
     pub subscribers: Vec<(Origin, SubscriberSpec)>,
     /// The table of subscribers beside it.
@@ -167,10 +173,21 @@ impl IspFile {
             let spec = subscriber(table)?;
             subscribers.push((Origin::File(at), spec));
         }
+        let segments = segments(top.tables("segment")?)?;
         let table = top.text("subscribers")?.map(|p| beside(path, &p.value));
         top.finish(&DOCUMENT_KEYS)?;
         let path = path.to_owned();
-        Ok(IspFile { path, text, isp, plans, subscribers, table, has_end: false, table_text: None })
+        Ok(IspFile {
+            path,
+            text,
+            isp,
+            plans,
+            segments,
+            subscribers,
+            table,
+            has_end: false,
+            table_text: None,
+        })
     }
 
     /// What is wrong with a record by the rules of the registry; `key` is one of a plan or of a
@@ -196,6 +213,22 @@ impl IspFile {
             }
         }
     }
+}
+
+fn segments(tables: Vec<TomlTable<'_>>) -> Result<Vec<SegmentEntry>, ConfigError> {
+    let mut segments: Vec<SegmentEntry> = Vec::new();
+    for table in tables {
+        let place = table.place();
+        let entry = SegmentEntry::read(table)?;
+        if segments.iter().any(|other| other.name == entry.name) {
+            return Err(place.error(format!("duplicate segment `{}`", entry.name)));
+        }
+        if segments.len() == SEGMENTS_MAX {
+            return Err(place.error(format!("more than {SEGMENTS_MAX} segments")));
+        }
+        segments.push(entry);
+    }
+    Ok(segments)
 }
 
 fn isp_section(mut table: TomlTable<'_>) -> Result<IspSection, ConfigError> {
@@ -360,6 +393,24 @@ plan = "home-50"
             ),
             ("name = \"alice\"", "", header, "isp.toml:13: subscriber.name: missing"),
             ("version", "versoin", header, "isp.toml:1: versoin: unknown key (did"),
+            (
+                "[[plan]]",
+                "[[segment]]\nname = \"a\"\nmembers = []\n[[plan]]",
+                header,
+                "isp.toml:9: segment.download: missing",
+            ),
+            (
+                "[[plan]]",
+                "[[segment]]\nname = \"a\"\nupload = \"1kbit\"\nmembers = []\n[[plan]]",
+                header,
+                "isp.toml:11: segment.upload: rate 1 kbit/s is out of range",
+            ),
+            (
+                "[[plan]]",
+                "[[segment]]\nname = \"a\"\nupload = \"1mbit\"\nmembers = [\"*x\"]\n[[plan]]",
+                header,
+                "isp.toml:12: segment.members: ",
+            ),
             ("", "", "name,plan\n", "subscribers.csv:1:1: header: column `addresses`"),
             ("", "", "name,addresses,plan\nb,x,y\n", "subscribers.csv:2:3: addresses: `x` is"),
         ] {

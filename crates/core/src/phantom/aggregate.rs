@@ -219,9 +219,9 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     }
     let place = state.find_place(plan, arrival.leaf, arrival.flow);
     let arrival = Arrival { leaf: place.leaf, ..arrival };
-    let gate_cost = ((size * plan.gate_cost) >> GATE_SHIFT) & !1;
+    let gate_cost = ((size * plan.pace.gate_cost) >> GATE_SHIFT) & !1;
     let gate_at = gate_from(plan, state.head.gate_at, now) + gate_cost;
-    if gate_at > now + plan.gate_slack {
+    if gate_at > now + plan.pace.gate_slack {
         return Verdict::Drop;
     }
     if !place.is_new && state.surely_fits(plan, now, arrival.leaf, size) {
@@ -235,11 +235,11 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     let backlog = state.backlog(plan, arrival.leaf) + size;
     // Its leaf counts as busy in its share already, which is not needed when little waits.
     let share = match backlog > ALLOWANCE.0 || state.leaves[arrival.leaf].mark.is_disarmed() {
-        true => state.share_of_window(plan, arrival.leaf),
+        true => state.offered_in_window(plan, now, arrival.leaf),
         false => 0,
     };
     let verdict = match plan.signal {
-        Signal::Hard if backlog > u64::from(plan.limit) => Verdict::Drop,
+        Signal::Hard if backlog > u64::from(plan.pace.limit) => Verdict::Drop,
         Signal::Hard => Verdict::Pass,
         Signal::Soft => state.signal(plan, now, arrival, backlog, share),
     };
@@ -271,6 +271,9 @@ const ALLOWANCE: (u64, u64) = (2 * MSS, 10 * MSS);
 /// nothing else.
 const BURST: (u64, u64) = (7, 5);
 
+/// The rest of a window is counted in parts of 2⁻¹⁰, so that no product exceeds 64 bits.
+const REST_SHIFT: u32 = 10;
+
 /// Where less than this passes in a window, bytes, starved classes send nothing.
 const TRICKLE_WINDOW: u64 = 8 * MSS;
 
@@ -289,10 +292,10 @@ fn gate_from(plan: &Plan, gate_at: u64, now: u64) -> u64 {
         return gate_at & !1;
     }
     let empty = now - gate_at;
-    if gate_at & 1 == 1 && empty <= plan.gate_more {
+    if gate_at & 1 == 1 && empty <= plan.pace.gate_more {
         gate_at
-    } else if empty >= plan.gate_pause && empty < PAUSE_MAX {
-        (now - plan.gate_more) | 1
+    } else if empty >= plan.pace.gate_pause && empty < PAUSE_MAX {
+        (now - plan.pace.gate_more) | 1
     } else {
         now & !1
     }
@@ -319,13 +322,13 @@ impl State<'_> {
             return false;
         }
         let elapsed = now.saturating_sub(self.head.at);
-        if elapsed >= plan.idle_after {
+        if elapsed >= plan.pace.idle_after {
             return false;
         }
         let backlog = weight * state.finish.wrapping_sub(root.v);
         let units = size << UNIT_BITS;
-        let served_most = plan.rate * elapsed + u64::from(root.carry);
-        if backlog <= served_most || backlog + units > u64::from(plan.limit) << UNIT_BITS {
+        let served_most = plan.pace.rate * elapsed + u64::from(root.carry);
+        if backlog <= served_most || backlog + units > u64::from(plan.pace.limit) << UNIT_BITS {
             return false;
         }
         let accepted = u64::from(state.accepted) + size;
@@ -357,7 +360,7 @@ impl State<'_> {
     /// than a sixteenth of the rate.
     #[inline(never)]
     fn starved(&self, plan: &Plan, leaf: usize) -> Option<usize> {
-        if plan.window_bytes < TRICKLE_WINDOW {
+        if plan.pace.window_bytes < TRICKLE_WINDOW {
             return None;
         }
         let is_starved = |&index: &usize| {
@@ -387,7 +390,7 @@ impl State<'_> {
     /// at the same place, before what came after the first: so it is served earlier than in truth,
     /// and never taken for more than it is.
     fn fill(&mut self, plan: &Plan, leaf: usize) {
-        let room = u64::from(plan.limit).saturating_sub(self.backlog(plan, leaf));
+        let room = u64::from(plan.pace.limit).saturating_sub(self.backlog(plan, leaf));
         if room == 0 {
             return;
         }
@@ -411,6 +414,19 @@ impl State<'_> {
         self.backlog(plan, leaf).saturating_sub(behind).min(state.magic.into())
     }
 
+    /// What this window has for the leaf if it is always busy, bytes: what was served per weight until
+    /// now, and its share of the rest. So queues that are busy for moments, as those of calls and
+    /// films are, take no more from its share than they use. The path is settled.
+    #[inline(always)]
+    fn offered_in_window(&self, plan: &Plan, now: u64, leaf: usize) -> u64 {
+        let share = self.share_of_window(plan, leaf);
+        let parent = &self.inners[usize::from(plan.leaves[leaf].parent)];
+        let served = ((parent.v >> UNIT_BITS) as u32).wrapping_sub(parent.v_window);
+        let left = plan.window.saturating_sub(now.saturating_sub(self.head.window_at));
+        let rest = (share * (left / (plan.window >> REST_SHIFT))) >> REST_SHIFT;
+        share.max(u64::from(self.weight(plan, leaf)) * u64::from(served) + rest)
+    }
+
     /// What the leaf's share of the rate carries in a window, bytes, with the nodes that are busy
     /// now; under priority, what the classes before used in the window before is not there.
     #[inline(always)]
@@ -428,7 +444,7 @@ impl State<'_> {
     /// What the rate carries in a window, or in the last one if that was longer.
     #[inline(always)]
     fn longest_window(&self, plan: &Plan) -> u64 {
-        plan.window_bytes.max(self.head.window_bytes.into())
+        plan.pace.window_bytes.max(self.head.window_bytes.into())
     }
 
     #[inline(never)]

@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`plan`] | what a subscriber has bought, checked and worked out |
 //! | [`flow`] | which leaf a packet goes to |
+//! | [`segment`] | a capacity that subscribers share |
 //! | [`aggregate`] | the policer of one subscriber: the specification |
 //! | [`baseline`] | what it is compared with: token bucket, FairPolicer, plain phantom queues, shaper |
 //!
@@ -27,6 +28,7 @@ pub mod aggregate;
 pub mod baseline;
 pub mod flow;
 pub mod plan;
+pub mod segment;
 #[cfg(test)]
 mod tests;
 

@@ -142,27 +142,13 @@ pub enum PlanError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {
-    /// 2⁻²⁴ bytes per nanosecond.
-    pub rate: u64,
-    /// After so many ns without a packet every queue is empty for certain.
-    pub idle_after: u64,
-    /// Length of a window of burst control, ns.
+    /// All that depends on the rate.
+    pub pace: Pace,
+    /// Length of a window of burst control, ns; the longest round trip that it was sized for, if that
+    /// is longer than the usual window.
     pub window: u64,
-    /// What the rate carries in a window, bytes.
-    pub window_bytes: u64,
-    /// How long a byte takes at the gate's rate, 2⁻¹⁶ ns. The gate keeps the whole subscriber to
-    /// half as much again as its rate, whatever its leaves would accept.
-    pub gate_cost: u64,
-    /// How far the subscriber may be ahead of the gate's rate, ns.
-    pub gate_slack: u64,
-    /// How much further after a pause, ns.
-    pub gate_more: u64,
-    /// For how long nothing must have been at the gate for a pause, ns; at least `gate_more`.
-    pub gate_pause: u64,
-    /// Size of each phantom queue, bytes.
-    pub limit: u32,
-    /// How much more of the rate can be spare than after idleness, 2¹⁰ ns of it.
-    pub spare_max: i32,
+    /// The longest round-trip time whose connections can reach the rate.
+    pub rtt_max: Span,
     /// How senders are told.
     pub signal: Signal,
     /// Inner nodes, the root first.
@@ -189,6 +175,30 @@ impl Plan {
         }
         path.into_iter().take(depth).rev()
     }
+}
+
+/// What of a plan depends on its rate: a member of a segment has one of its own, which changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// 2⁻²⁴ bytes per nanosecond.
+    pub rate: u64,
+    /// After so many ns without a packet every queue is empty for certain.
+    pub idle_after: u64,
+    /// What the rate carries in a window, bytes.
+    pub window_bytes: u64,
+    /// How long a byte takes at the gate's rate, 2⁻¹⁶ ns. The gate keeps the whole subscriber to
+    /// half as much again as its rate, whatever its leaves would accept.
+    pub gate_cost: u64,
+    /// How far the subscriber may be ahead of the gate's rate, ns.
+    pub gate_slack: u64,
+    /// How much further after a pause, ns.
+    pub gate_more: u64,
+    /// For how long nothing must have been at the gate for a pause, ns; at least `gate_more`.
+    pub gate_pause: u64,
+    /// Size of each phantom queue, bytes.
+    pub limit: u32,
+    /// How much more of the rate can be spare than after idleness, 2¹⁰ ns of it.
+    pub spare_max: i32,
 }
 
 /// What a plan says of an inner node.

@@ -5,19 +5,25 @@
 //! device is there again if that went away.
 
 use std::collections::VecDeque;
+use std::os::unix::fs::PermissionsExt;
+use std::{fs, io};
 
+use fairweir_config::did_you_mean;
+use fairweir_config::host::set::{self, Changes, Setting};
 use fairweir_core::receiver::{Act, ControlLoop, Decision, Observation, TICK};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
-use fairweir_linux::{Error, Health, Host, HostSpec, Mode, network, sweep};
+use fairweir_daemon::StateDir;
+use fairweir_linux::{Error, Health, Mode, network};
 use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
 use super::memory::Memory;
+use super::point::Point;
 use super::report;
 use super::settings::Settings;
 use super::sites::SiteControl;
 use super::windows::WindowControl;
-use crate::wire::{CLAIMS_VERSION, Change, ClaimsReply, ClaimsRequest, Remembered};
+use crate::wire::{CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, Remembered};
 use crate::words::chained;
 
 /// What was done before and may interest a person who looks.
@@ -50,7 +56,7 @@ pub(super) struct Daemon {
     pub(super) settings: Settings,
     pub(super) control: ControlLoop,
     /// `None` while the device is gone.
-    pub(super) host: Option<Host>,
+    pub(super) host: Option<Point>,
     /// Set while everything passes because something broke.
     pub(super) opening: Option<Opening>,
     /// Whose windows are bounded.
@@ -103,7 +109,7 @@ impl Daemon {
         told_capacity: Option<Rate>,
         now: Time,
     ) -> anyhow::Result<Daemon> {
-        let host = attach(&settings)?;
+        let host = Point::attach(&settings)?;
         settings.lacks_windows = !host.has_windows();
         let groups = settings.policy().groups().len();
         let mut daemon = Daemon {
@@ -176,7 +182,7 @@ impl Daemon {
 
     /// Takes in which connections have opened, and to which hosts.
     pub(super) fn listen(&mut self, now: Time) {
-        let Some(host) = &mut self.host else { return };
+        let Some(host) = self.host.as_mut().and_then(Point::as_host_mut) else { return };
         if let Err(e) = self.sites.listen(host, now) {
             self.open(now, e.to_string());
         }
@@ -190,7 +196,7 @@ impl Daemon {
         now: Time,
     ) -> ClaimsReply {
         let policy = self.settings.policy();
-        if let Some(host) = &mut self.host
+        if let Some(host) = self.host.as_mut().and_then(Point::as_host_mut)
             && let Err(e) = self.sites.handle_claims(user, request, policy, host, now)
         {
             self.open(now, e.to_string());
@@ -219,6 +225,36 @@ impl Daemon {
         outcome.map(str::to_owned)
     }
 
+    /// Puts values into the file of `[set]`, and takes them over; what fails leaves the old file.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    pub(super) fn handle_set(&mut self, changes: &Changes, now: Time) -> Result<Changed, String> {
+        let groups = self.settings.policy().groups();
+        for (key, value) in changes {
+            if let (Some(name), Some(_)) = (key.strip_prefix("weight."), value)
+                && !groups.iter().any(|g| g.name == name)
+            {
+                let names = groups.iter().map(|g| g.name.as_str());
+                return Err(format!("no group `{name}`{}", did_you_mean(name, names)));
+            }
+        }
+        let dir = StateDir::new(&self.settings.role.conf_d(&self.settings.path));
+        let old = dir.read(set::FILE, set::FILE_BYTES_MAX).map_err(|e| e.to_string())?;
+        let old = old.map(String::from_utf8).transpose();
+        let old = old.map_err(|_| format!("{} is not UTF-8", set::FILE))?;
+        let (new, undo) = set::changed(old.as_deref().unwrap_or_default(), changes)?;
+        put_file(&dir, Some(&new).filter(|new| !new.is_empty()))?;
+        if let Err(error) = self.handle_reload(false, now) {
+            put_file(&dir, old.as_ref())?;
+            // The old configuration is in force, and on disk again; an older error returns with it.
+            let _ = self.handle_reload(false, now);
+            return Err(error);
+        }
+        let words: Vec<String> = changes.iter().map(|(key, value)| in_words(key, value)).collect();
+        Ok(Changed { message: words.join(", "), undo })
+    }
+
     fn take_over(&mut self, new: Settings, now: Time) -> anyhow::Result<&'static str> {
         if new.config == self.settings.config {
             return Ok("nothing changed");
@@ -234,9 +270,10 @@ impl Daemon {
             // Two hosts cannot hold one device, so the old one goes first; should the new one
             // fail, the next tick looks for the device and attaches again.
             self.host = None;
-            self.host = Some(attach(&new)?);
+            self.host = Some(Point::attach(&new)?);
             self.sites = SiteControl::new(new.policy())?;
             self.opening = None;
+            self.control.handle_lost_state();
         } else if let Some(host) = &mut self.host {
             let old = self.settings.policy();
             host.set_policy(new.policy()).inspect_err(|_| {
@@ -244,7 +281,9 @@ impl Daemon {
                     warn!("the old groups cannot be restored either: {e}");
                 }
             })?;
-            self.sites.handle_policy(new.policy(), host, now)?;
+            if let Some(host) = host.as_host_mut() {
+                self.sites.handle_policy(new.policy(), host, now)?;
+            }
         }
         let kept = continued(&self.settings, &new);
         match controller {
@@ -262,7 +301,7 @@ impl Daemon {
     /// What could not be removed.
     pub(super) fn end(&mut self) -> Result<(), Error> {
         self.store_capacity();
-        self.host.take().map_or(Ok(()), Host::detach)
+        self.host.take().map_or(Ok(()), Point::detach)
     }
 
     // --------------------------------------------------------------------------------------------
@@ -282,7 +321,7 @@ impl Daemon {
             Err(e) => return self.open(now, e.to_string()),
         };
         let probe = self.delay.take_sample(&samples, interval, read_at);
-        if self.opening.is_some() {
+        if self.opening.is_some() || self.settings.config.host.paused {
             // What arrives unshaped says nothing about what the classes would let arrive.
             return;
         }
@@ -384,19 +423,23 @@ impl Daemon {
     }
 
     fn lose_device(&mut self, now: Time) {
-        warn!(dev = self.settings.dev, "the interface is gone; waiting for it");
+        let is_missing = |dev: &&str| fairweir_linux::link::index(dev).is_none();
+        let gone =
+            self.settings.devices().find(is_missing).unwrap_or(&self.settings.dev).to_owned();
+        warn!(dev = gone, "the interface is gone; waiting for it");
         self.store_capacity();
         self.host = None;
-        let reason = format!("the interface `{}` is gone", self.settings.dev);
+        let reason = format!("the interface `{gone}` is gone");
         self.opening = Some(Opening { reason, retry_at: now });
     }
 
     fn look_for_device(&mut self, now: Time) {
         let waiting = self.opening.as_ref().is_some_and(|o| now < o.retry_at);
-        if waiting || fairweir_linux::link::index(&self.settings.dev).is_none() {
+        let is_missing = |dev: &str| fairweir_linux::link::index(dev).is_none();
+        if waiting || self.settings.devices().any(is_missing) {
             return;
         }
-        let attached = attach(&self.settings)
+        let attached = Point::attach(&self.settings)
             .and_then(|host| Ok((host, SiteControl::new(self.settings.policy())?)));
         match attached {
             Ok((host, sites)) => {
@@ -480,19 +523,32 @@ impl Daemon {
     }
 }
 
-/// Sweeps the device, unless this is a dry run, and attaches to it.
-fn attach(settings: &Settings) -> anyhow::Result<Host> {
-    if !settings.dry_run {
-        for removed in sweep(&settings.dev)? {
-            info!(dev = settings.dev, "removed what was left: {removed}");
+/// Writes the file of `[set]`, or removes it.
+fn put_file(dir: &StateDir, text: Option<&String>) -> Result<(), String> {
+    match text {
+        Some(text) => {
+            dir.write(set::FILE, text.as_bytes()).map_err(|e| e.to_string())?;
+            // Like the other files: `fairweir check` reads it as any user.
+            let readable = fs::Permissions::from_mode(0o644);
+            let set = fs::set_permissions(dir.path_of(set::FILE), readable);
+            set.map_err(|e| format!("make {} readable: {e}", set::FILE))
         }
+        None => match fs::remove_file(dir.path_of(set::FILE)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(format!("remove {}: {e}", set::FILE))
+            }
+            _ => Ok(()),
+        },
     }
-    Ok(Host::attach(&HostSpec {
-        dev: settings.dev.clone(),
-        policy: settings.policy().clone(),
-        mode: settings.mode(),
-        census: false,
-    })?)
+}
+
+fn in_words(key: &str, value: &Option<Setting>) -> String {
+    match value {
+        None => format!("{key} as configured"),
+        Some(Setting::Truth(truth)) => format!("{key} = {truth}"),
+        Some(Setting::Number(number)) => format!("{key} = {number}"),
+        Some(Setting::Text(text)) => format!("{key} = {text}"),
+    }
 }
 
 /// For each group of `new` the index of the group of `old` that has its name.

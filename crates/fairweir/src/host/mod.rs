@@ -1,9 +1,12 @@
-//! `fairweir host`: the daemon of the receiving host, as a service of [`fairweir_daemon`].
+//! `fairweir host` and `fairweir router`: the daemon that shares a download by weight, as a service
+//! of [`fairweir_daemon`].
 //!
-//! What it does in a tick is in [`daemon`]; here is what the frame asks of it.
+//! Both run the same control. They differ in what they attach to the kernel ([`point`]). What the
+//! daemon does in a tick is in [`daemon`]; here is what the frame asks of it.
 
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 use fairweir_core::receiver::TICK;
 use fairweir_core::units::{Span, Time};
@@ -13,10 +16,10 @@ use fairweir_daemon::{
 use fairweir_linux::monotonic_now;
 use tracing::info;
 
-use crate::cli::HostArgs;
+use crate::cli::{HostArgs, LoopArgs, RouterArgs};
 use crate::device::check_exists;
 use crate::wire::{HostRequest, Status};
-use fairweir_config::host::conf_d;
+use fairweir_config::host::Role;
 use fairweir_config::text;
 
 mod claims;
@@ -25,6 +28,7 @@ mod daemon;
 mod delay;
 pub(crate) mod guard;
 mod memory;
+mod point;
 mod report;
 mod settings;
 pub(crate) mod show;
@@ -41,18 +45,38 @@ const REQUEST_MAX: usize = 1_024;
 /// How often a dry run prints what it would do.
 const SAY_PERIOD: Span = Span::secs(1);
 
-/// What instances of this service are called: this, and the device.
-pub(crate) const PREFIX: &str = "host-";
+/// What instances of this service are called: one of these, and the interface that faces the
+/// Internet.
+pub(crate) const PREFIXES: [&str; 2] = [prefix(Role::Host), prefix(Role::Router)];
+
+const fn prefix(role: Role) -> &'static str {
+    match role {
+        Role::Host => "host-",
+        Role::Router => "router-",
+    }
+}
 
 pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
-    let settings = Settings::load(args)?;
+    let settings = Settings::load(Role::Host, &args.config, args.dev.as_deref(), &args.run)?;
+    serve(settings, &args.state_dir, &args.run)
+}
+
+pub(crate) fn run_router(args: &RouterArgs) -> anyhow::Result<()> {
+    let settings = Settings::load(Role::Router, &args.config, None, &args.run)?;
+    serve(settings, &args.state_dir, &args.run)
+}
+
+fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Result<()> {
     let dev = settings.dev.clone();
-    check_exists(&dev)?;
+    let devices: Vec<String> = settings.devices().map(str::to_owned).collect();
+    for dev in &devices {
+        check_exists(dev)?;
+    }
     let spec = Spec {
-        name: format!("{PREFIX}{dev}"),
-        devices: vec![dev.clone()],
+        name: format!("{}{dev}", prefix(settings.role)),
+        devices,
         run_dir: args.run_dir.run_dir.clone(),
-        admin_group: None,
+        admin_group: args.admin_group()?,
         user_group: args.user_group.group()?,
         request_max: REQUEST_MAX,
         metrics: settings.config.host.metrics,
@@ -60,7 +84,7 @@ pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
         clock: monotonic_now,
     };
     let needed = Span::secs(args.confirmed_after_s);
-    let memory = Memory::new(StateDir::new(&args.state_dir), args.dry_run, needed);
+    let memory = Memory::new(StateDir::new(state_dir), args.dry_run, needed);
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<HostService> {
         let daemon = Daemon::start(settings, memory, args.remembered_capacity, monotonic_now())?;
         info!(dev, control = %daemon.settings.control(), "attached");
@@ -97,6 +121,7 @@ impl Service for HostService {
         match request {
             HostRequest::Claims(_) => Access::Claim,
             HostRequest::Connections { .. } => Access::Read,
+            HostRequest::Set { .. } => Access::Change,
         }
     }
 
@@ -105,7 +130,7 @@ impl Service for HostService {
     }
 
     fn waits_for(&self) -> Option<BorrowedFd<'_>> {
-        self.daemon.sites.waits_for(self.daemon.host.as_ref()?)
+        self.daemon.sites.waits_for(self.daemon.host.as_ref()?.as_host()?)
     }
 
     fn handle_ready(&mut self, now: Time) -> Result<(), Error> {
@@ -135,6 +160,13 @@ impl Service for HostService {
         _: &mut Progress<'_>,
     ) -> Answer {
         match request {
+            HostRequest::Set { changes } => match self.daemon.handle_set(&changes, now) {
+                Ok(changed) => {
+                    info!(uid = peer.uid, pid = peer.pid, "{}", changed.message);
+                    Answer::value(&changed)
+                }
+                Err(e) => Answer::error(e),
+            },
             HostRequest::Claims(request) => {
                 Answer::value(&self.daemon.handle_claims(peer.uid, &request, now))
             }
@@ -163,8 +195,9 @@ impl Service for HostService {
     }
 
     fn watched(&self) -> Watched {
-        let main = &self.daemon.settings.path;
-        Watched { files: vec![main.clone()], dirs: vec![conf_d(main)] }
+        let Settings { path, role, .. } = &self.daemon.settings;
+        let dirs = vec![role.conf_d(path)];
+        Watched { files: vec![path.clone()], dirs }
     }
 
     fn status(&mut self, now: Time) -> Answer {

@@ -1,11 +1,12 @@
 //! What the daemon tells those who ask.
 
+use fairweir_config::host::Role;
 use fairweir_core::policy::Group;
 use fairweir_core::receiver::{Act, Control, GroupDecision, GroupTotals};
 use fairweir_core::units::{Rate, Span, Time};
-use fairweir_linux::Host;
 
 use super::daemon::Daemon;
+use super::point::Point;
 use super::sites::evidence_status;
 use super::windows::{Count, Seen};
 use crate::wire::{
@@ -13,13 +14,22 @@ use crate::wire::{
     Status,
 };
 
-/// What fairweir on a receiving host does not cover, wherever it runs.
-const LIMITS: [&str; 3] = [
-    "upload is not shaped",
-    "forwarded traffic (containers, virtual machines) has no local socket and is matched by \
-     address and port only",
-    "tunnels hide their contents",
-];
+/// What fairweir does not cover, wherever it runs.
+fn limits(role: Role) -> [&'static str; 3] {
+    match role {
+        Role::Host => [
+            "upload is not shaped",
+            "forwarded traffic (containers, virtual machines) has no local socket and is matched by \
+             address and port only",
+            "tunnels hide their contents",
+        ],
+        Role::Router => [
+            "upload is not shaped",
+            "connections opened before the daemon started are limited by classes alone",
+            "what the router itself downloads is not shaped",
+        ],
+    }
+}
 
 /// The connections of the last tick, those that received most first, at most `limit`.
 /// The names of hosts only `with_names`.
@@ -29,7 +39,7 @@ pub(super) fn connections(daemon: &Daemon, limit: usize, with_names: bool) -> Co
     seen.sort_by_key(|seen| std::cmp::Reverse((seen.sample.received, seen.sample.id)));
     let status = |seen: &&Seen| {
         let group = groups.get(seen.sample.group).map_or("", |group| group.name.as_str());
-        let host = daemon.host.as_ref();
+        let host = daemon.host.as_ref().and_then(Point::as_host);
         let evidence = host.and_then(|host| daemon.sites.evidence(host, seen.sample.id));
         let evidence = evidence.map(|evidence| evidence_status(evidence, with_names));
         connection_status(seen, group, daemon.windows.interval, evidence)
@@ -79,7 +89,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     let group = |(i, group)| {
         group_status(group, decided.map(|d| d[i]), &daemon.control.totals()[i], count(i))
     };
-    let mut host_limits = daemon.host.as_ref().map(Host::limits).unwrap_or_default();
+    let mut host_limits = daemon.host.as_ref().map(Point::limits).unwrap_or_default();
     // A control that knows the capacity can do without more samples for a while.
     let learns_by_delay = settings.control() == Control::Fairweir && decision.capacity.is_none();
     host_limits.extend(daemon.delay.limit().filter(|_| learns_by_delay));
@@ -90,6 +100,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         ready: daemon.host.is_some(),
         control: settings.control(),
         dry_run: settings.dry_run,
+        paused: settings.config.host.paused,
         enforcing: daemon.enforces(),
         open_reason: daemon.opening.as_ref().map(|o| o.reason.clone()),
         capacity_bps: decision.capacity,
@@ -101,7 +112,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         reason: reason(&decision.act, groups),
         changes: daemon.changes.iter().cloned().collect(),
         groups: groups.iter().enumerate().map(group).collect(),
-        limits: LIMITS.into_iter().map(str::to_owned).chain(host_limits).collect(),
+        limits: limits(settings.role).into_iter().map(str::to_owned).chain(host_limits).collect(),
         delay: decision.delay.map(|delay| DelayStatus {
             mean_ms: delay.value.as_millis_f64(),
             least_ms: delay.least.as_millis_f64(),
@@ -110,7 +121,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         }),
         connections: daemon.windows.counts.iter().map(|c| c.connections).sum(),
         bounded_connections: daemon.windows.counts.iter().map(|c| c.bounded).sum(),
-        sites: daemon.sites.status(daemon.host.as_ref(), now),
+        sites: daemon.sites.status(daemon.host.as_ref().and_then(Point::as_host), now),
         probe: daemon.delay.status(),
         config_error: daemon.config_error.clone(),
     }

@@ -1,9 +1,9 @@
 //! The daemon's settings: the configuration, overridden by the command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use fairweir_config::host::{Config, ProbeChoice};
+use fairweir_config::host::{Config, ProbeChoice, Role};
 use fairweir_config::value::CAPACITY_MAX;
 use fairweir_core::policy::Policy;
 use fairweir_core::probe::{INTERVAL_IDLE, Intervals};
@@ -14,13 +14,14 @@ use fairweir_core::units::Rate;
 use fairweir_linux::Mode;
 use fairweir_linux::probe::{ProbeSpec, Reflector};
 
-use crate::cli::HostArgs;
+use crate::cli::LoopArgs;
 use crate::exit::Usage;
 
 /// The command line, and the configuration as it was last found good.
 #[derive(Debug)]
 pub(super) struct Settings {
-    /// The interface.
+    pub(super) role: Role,
+    /// The interface that faces the Internet.
     pub(super) dev: String,
     /// The main file.
     pub(super) path: PathBuf,
@@ -37,25 +38,31 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads the configuration that `args` names.
+    /// Reads the configuration `path`; `told` is the interface that the command line names.
     ///
     /// # Errors
     /// If it is wrong, or configuration and command line together lack something.
-    pub(super) fn load(args: &HostArgs) -> anyhow::Result<Settings> {
-        let config = Config::load(&args.config)?;
-        let Some(dev) = args.dev.clone().or_else(|| config.host.dev.clone()) else {
+    pub(super) fn load(
+        role: Role,
+        path: &Path,
+        told: Option<&str>,
+        args: &LoopArgs,
+    ) -> anyhow::Result<Settings> {
+        let config = Config::load_as(role, path)?;
+        let Some(dev) = told.map(str::to_owned).or_else(|| config.host.dev.clone()) else {
             let message = "no interface given; use --dev eth0, or `dev = \"eth0\"` in [host]";
             return Err(Usage(message.to_owned()).into());
         };
         let settings = Settings {
+            role,
             dev,
-            path: args.config.clone(),
+            path: path.to_owned(),
             config,
             dry_run: args.dry_run,
             probes_in_dry_run: args.probe,
             lacks_windows: false,
             control_told: args.control,
-            dev_told: args.dev.is_some(),
+            dev_told: told.is_some(),
         };
         settings.controller(None)?;
         Ok(settings)
@@ -66,14 +73,22 @@ impl Settings {
     /// # Errors
     /// If the configuration is wrong, or wants what needs a restart.
     pub(super) fn reload(&self) -> anyhow::Result<Settings> {
-        let config = Config::load(&self.path)?;
+        let config = Config::load_as(self.role, &self.path)?;
         if let Some(dev) = config.host.dev.as_ref().filter(|d| !self.dev_told && **d != self.dev) {
-            bail!("`dev` is `{dev}` now and was `{}`: that needs a restart", self.dev);
+            let key = match self.role {
+                Role::Host => "dev",
+                Role::Router => "wan",
+            };
+            bail!("`{key}` is `{dev}` now and was `{}`: that needs a restart", self.dev);
+        }
+        if config.host.lan != self.config.host.lan {
+            bail!("`lan` changed: that needs a restart");
         }
         if config.host.metrics != self.config.host.metrics {
             bail!("`metrics` changed: that needs a restart");
         }
         let settings = Settings {
+            role: self.role,
             dev: self.dev.clone(),
             path: self.path.clone(),
             config,
@@ -87,6 +102,16 @@ impl Settings {
         Ok(settings)
     }
 
+    /// All interfaces that are attached to.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &str> {
+        [Some(self.dev.as_str()), self.lan()].into_iter().flatten()
+    }
+
+    /// The interface of the devices, on a router.
+    pub(super) fn lan(&self) -> Option<&str> {
+        self.config.host.lan.as_deref()
+    }
+
     pub(super) fn policy(&self) -> &Policy {
         &self.config.policy
     }
@@ -97,7 +122,8 @@ impl Settings {
 
     /// Whether the kernel only counts.
     pub(super) fn mode(&self) -> Mode {
-        if self.dry_run || self.control() == Control::None { Mode::Count } else { Mode::Shape }
+        let counts = self.dry_run || self.config.host.paused || self.control() == Control::None;
+        if counts { Mode::Count } else { Mode::Shape }
     }
 
     /// By what shares are enforced, as far as the kernel can.
@@ -168,7 +194,7 @@ mod tests {
         let args = ["fairweir", "host", "--config", file.to_str().unwrap()];
         let cli = Cli::try_parse_from(args.iter().chain(more)).unwrap();
         let Subcommand::Host(args) = cli.command else { panic!("it is `host`") };
-        Settings::load(&args)
+        Settings::load(Role::Host, &args.config, args.dev.as_deref(), &args.run)
     }
 
     const FILE: &str = "version = 1\n[host]\ndev = \"eth0\"\ncontrol = \"none\"\n";

@@ -13,6 +13,7 @@ pub(crate) fn headline(status: &Status) -> String {
     let doing = match (&status.open_reason, status.enforcing, status.dry_run) {
         (Some(_), ..) => "all traffic passes unshaped",
         (None, _, true) => "dry run: enforcing nothing",
+        (None, ..) if status.paused => "paused: all traffic passes unshaped",
         (None, true, false) => "enforcing",
         (None, false, false) => "not enforcing",
     };

@@ -2,9 +2,10 @@
 
 use fairweir_core::receiver::{Allocation, ConnectionSample, Enforcer, Windows};
 use fairweir_core::units::Span;
-use fairweir_linux::{Error, Host};
+use fairweir_linux::Error;
 
 use super::guard::Guard;
+use super::point::Point;
 use super::settings::Settings;
 
 /// What was last seen of the connections, and the guard of their windows.
@@ -40,7 +41,7 @@ impl WindowControl {
     /// What the connections received, if the control asks for it.
     pub(super) fn observe(
         &mut self,
-        host: &mut Host,
+        host: &mut Point,
         settings: &Settings,
         interval: Span,
     ) -> Result<Vec<ConnectionSample>, Error> {
@@ -63,7 +64,7 @@ impl WindowControl {
     }
 
     /// What carries out the decisions on `host`.
-    pub(super) fn enforcer<'h>(&'h mut self, host: &'h mut Host) -> KernelEnforcer<'h> {
+    pub(super) fn enforcer<'h>(&'h mut self, host: &'h mut Point) -> KernelEnforcer<'h> {
         KernelEnforcer { host, guard: &mut self.guard }
     }
 }
@@ -71,7 +72,7 @@ impl WindowControl {
 /// The kernel's classes and windows. While windows are bounded the guard stands by, which lifts the
 /// bounds if this process ends or hangs.
 pub(super) struct KernelEnforcer<'h> {
-    host: &'h mut Host,
+    host: &'h mut Point,
     guard: &'h mut Guard,
 }
 

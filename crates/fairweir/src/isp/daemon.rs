@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use fairweir_config::isp::{IspFile, IspSection, csv};
+use fairweir_config::isp::{IspFile, IspSection, SegmentEntry, csv};
 use fairweir_core::units::{Span, Time};
 use fairweir_daemon::StateDir;
 use tracing::{info, warn};
@@ -16,6 +16,7 @@ use super::journal::{self, Journal, Overlay};
 use super::kernel::Kernel;
 use super::meter::Meter;
 use super::registry::{Change, Effects, Origin, Registry, Undo};
+use super::segments::Segments;
 use super::wire::Imported;
 use crate::exit::usage;
 use crate::words::{chained, count};
@@ -49,6 +50,8 @@ pub(super) struct Daemon {
     pub(super) registry: Registry,
     journal: Journal,
     pub(super) kernel: Kernel,
+    entries: Vec<SegmentEntry>,
+    pub(super) segments: Segments,
     pub(super) meter: Meter,
     pub(super) started: Time,
     /// Why everything passes, if it does.
@@ -84,11 +87,14 @@ impl Daemon {
             registry,
             journal,
             kernel,
+            entries: file.segments,
+            segments: Segments::default(),
             meter: Meter::default(),
             started: now,
             open_reason: None,
             config_error: None,
         };
+        daemon.refresh_segments();
         daemon.measure(now);
         Ok(daemon)
     }
@@ -146,11 +152,13 @@ impl Daemon {
                 return Err(e);
             }
         };
-        if let Err(e) = self.kernel.apply(&effects, &self.registry, progress) {
+        let applied = self.kernel.apply(&effects, &self.registry, progress);
+        if applied.is_err() {
             self.journal.take_back(mark);
             self.registry.take_back(undo);
-            return Err(e);
         }
+        self.refresh_segments();
+        applied?;
         self.journal.tidy(&self.registry);
         Ok(effects)
     }
@@ -217,9 +225,19 @@ impl Daemon {
             let effects = self.registry.effects_towards(&before);
             self.registry = before;
             self.kernel.apply(&effects, &self.registry, progress)?;
+            self.refresh_segments();
             bail!("the journal cannot be written: {e}");
         }
+        self.entries = file.segments;
+        self.refresh_segments();
         Ok(effects)
+    }
+
+    /// Lets segments follow what has changed.
+    fn refresh_segments(&mut self) {
+        if let Err(e) = self.segments.refresh(&self.entries, &self.registry, &mut self.kernel) {
+            warn!("segments are not as configured: {}", chained(&e));
+        }
     }
 
     /// Refuses files that look as if they were cut off, as by a full disk.

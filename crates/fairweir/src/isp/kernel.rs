@@ -8,8 +8,8 @@ use fairweir_config::isp::{HookChoice, IspSection, PlanEntry};
 use fairweir_core::phantom::Plan;
 use fairweir_core::units::Bytes;
 use fairweir_linux::police::{
-    Algorithm, Counters, Direction, Hook, PLANS_MAX, PlanId, Police, PoliceSpec, SubscriberSpec,
-    Totals,
+    Algorithm, Counters, Direction, Hook, PLANS_MAX, PlanId, Police, PoliceSpec, SubscriberId,
+    SubscriberSpec, Totals,
 };
 use ipnet::IpNet;
 use tracing::{info, warn};
@@ -65,6 +65,21 @@ impl Kernel {
             handles: Handles::default(),
             attached: Vec::new(),
         })
+    }
+
+    /// The kernel's number of a subscriber.
+    pub(super) fn id(&self, name: &str) -> Option<SubscriberId> {
+        self.handles.of(name)
+    }
+
+    /// What segments are set in.
+    pub(super) fn police(&self) -> &Police {
+        &self.police
+    }
+
+    /// The same, for members that come and go.
+    pub(super) fn police_mut(&mut self) -> &mut Police {
+        &mut self.police
     }
 
     /// Attaches wherever `isp` says, by the first way that works.

@@ -9,14 +9,17 @@
 //! | [`registry`] | plans, subscribers, and the rules that they obey (pure) |
 //! | [`journal`], [`assemble`] | what the API changed, and how it overrides the files |
 //! | [`kernel`], [`handles`], [`meter`] | what the kernel is told, and what it counted |
+//! | [`segments`] | who shares a capacity, and how it is divided |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
 //! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
 
 use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
 
 use fairweir_config::isp::{IspFile, PlanEntry};
-use fairweir_core::units::Time;
-use fairweir_daemon::{Access, Answer, Error, Peer, Service, Spec, Watched};
+use fairweir_core::units::{Rate, Time};
+use fairweir_daemon::{Access, Answer, Client, Error, Peer, Service, Spec, Watched};
 use fairweir_linux::monotonic_now;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
@@ -37,6 +40,7 @@ mod kernel;
 mod meter;
 mod registry;
 mod report;
+mod segments;
 mod show;
 mod top;
 mod wire;
@@ -46,7 +50,7 @@ pub(crate) use show::{check, is_isp_file};
 use cli::{DaemonArgs, IspArgs};
 use daemon::{Daemon, TICK};
 use registry::{Change, Effects};
-use wire::Request;
+use wire::{LeasedRate, Request};
 
 /// The name of the instance.
 pub(crate) const NAME: &str = "isp";
@@ -130,17 +134,24 @@ impl Service for Isp {
             | Request::ChangePlan { .. }
             | Request::RemovePlan { .. }
             | Request::Import { dry_run: false, .. }
+            | Request::Lease { .. }
             | Request::Revert { .. } => Access::Change,
         }
     }
 
     fn deadline(&self) -> Time {
-        self.tick_at
+        self.daemon.segments.deadline().map_or(self.tick_at, |at| at.min(self.tick_at))
     }
 
     fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
-        self.daemon.handle_tick(now);
-        self.tick_at = now + TICK;
+        let daemon = &mut self.daemon;
+        if daemon.segments.deadline().is_some_and(|at| at <= now) {
+            daemon.segments.handle_tick(now, &daemon.kernel);
+        }
+        if self.tick_at <= now {
+            daemon.handle_tick(now);
+            self.tick_at = now + TICK;
+        }
         Ok(())
     }
 
@@ -186,6 +197,13 @@ impl Service for Isp {
             }
             Request::Remove { name } => {
                 outcome(peer, "remove", daemon.change(&[Change::Remove(name)], &mut progress))
+            }
+            Request::Lease { segment, generation, until_s, rates, keep } => {
+                let Daemon { segments, kernel, .. } = daemon;
+                let done = segments.lease(&segment, generation, until_s, &rates, keep, kernel);
+                let done = done.map_err(|e| chained(&e));
+                log(peer, "lease", done.is_ok(), done.as_ref().unwrap_or_else(|e| e));
+                Answer::outcome(done)
             }
             Request::AddPlan { plan } => {
                 let done = change_plan(daemon, &plan, Change::AddPlan, &mut progress);
@@ -234,6 +252,29 @@ impl Service for Isp {
         }
         Ok(())
     }
+}
+
+/// Tells the daemon at `run_dir` to guarantee these downloads to members of a segment until a time.
+///
+/// # Errors
+/// If no daemon answers within `patience`, or it refuses.
+pub(crate) fn lease(
+    run_dir: &Path,
+    patience: Duration,
+    segment: &str,
+    (generation, until_s): (u64, u64),
+    rates: impl Iterator<Item = (String, Rate)>,
+) -> anyhow::Result<String> {
+    let rate = |(name, rate): (String, Rate)| LeasedRate {
+        name,
+        download_bps: rate.as_bps(),
+        upload_bps: 0,
+    };
+    let segment = segment.to_owned();
+    let rates = rates.map(rate).collect();
+    let request = Request::Lease { segment, generation, until_s, rates, keep: false };
+    let mut client = Client::connect(run_dir, NAME, Access::Change, patience)?;
+    Ok(client.tell(&request, &mut |_, _| ())?)
 }
 
 /// Makes the change of a plan that a request contains.

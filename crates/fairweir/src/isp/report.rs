@@ -32,6 +32,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         subscribers: daemon.registry.subscribers().len(),
         addresses: daemon.registry.address_count(),
         plans: plans(daemon),
+        segments: daemon.segments.status(),
         unknown: daemon.meter.unknown(),
         api: ApiStatus { added, changed, removed },
         memory_bytes: daemon.kernel.memory().as_u64(),

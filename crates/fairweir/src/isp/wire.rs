@@ -63,6 +63,18 @@ pub(super) enum Request {
         #[serde(default)]
         skip_bad: bool,
     },
+    /// Guarantees rates to members of a segment until a time, all of them or none.
+    Lease {
+        segment: String,
+        /// Earlier ones are refused.
+        generation: u64,
+        /// Unix time.
+        until_s: u64,
+        rates: Vec<LeasedRate>,
+        /// Members that it does not name keep what the lease before guarantees.
+        #[serde(default)]
+        keep: bool,
+    },
     /// Forget what the API said of names, or of all.
     Revert {
         #[serde(default)]
@@ -85,6 +97,16 @@ impl Addresses {
     pub(super) fn parse(texts: &[String]) -> Result<Addresses, String> {
         texts.iter().map(|text| parse_address(text)).collect::<Result<_, _>>().map(Addresses)
     }
+}
+
+/// What is guaranteed to a member.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LeasedRate {
+    pub(super) name: String,
+    pub(super) download_bps: u64,
+    #[serde(default)]
+    pub(super) upload_bps: u64,
 }
 
 /// How an import went.
@@ -177,6 +199,9 @@ pub(super) struct Status {
     pub(super) addresses: usize,
     /// By name.
     pub(super) plans: Vec<PlanStatus>,
+    /// In the order of the file.
+    #[serde(default)]
+    pub(super) segments: Vec<SegmentStatus>,
     /// What belongs to no subscriber; it passes.
     pub(super) unknown: Directions<TotalsStatus>,
     pub(super) api: ApiStatus,
@@ -224,6 +249,39 @@ pub(super) struct PlanStatus {
     pub(super) rate_bps: Directions<Option<u64>>,
     /// Of all its subscribers together.
     pub(super) totals: Directions<TotalsStatus>,
+}
+
+/// A segment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct SegmentStatus {
+    pub(super) name: String,
+    pub(super) members: usize,
+    /// Matching subscribers that are no members, because there are too many.
+    pub(super) left_out: usize,
+    pub(super) lease: Option<LeaseStatus>,
+    /// Null if the segment does not share that direction.
+    #[serde(flatten)]
+    pub(super) used: Directions<Option<SegmentUse>>,
+}
+
+/// A lease in force.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct LeaseStatus {
+    pub(super) generation: u64,
+    pub(super) until_s: u64,
+    pub(super) members: usize,
+}
+
+/// A segment in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct SegmentUse {
+    pub(super) capacity_bps: u64,
+    /// To all members together.
+    pub(super) guaranteed_bps: u64,
+    /// In the last tenth of a second.
+    pub(super) passed_bps: u64,
+    /// Dropped because the segment was full, since the members joined.
+    pub(super) refused_packets: u64,
 }
 
 /// What became of packets since the daemon began.

@@ -34,7 +34,7 @@ pub enum Lie {
 
 /// See the module.
 pub struct Far {
-    _netns: Netns,
+    netns: Netns,
     address: SocketAddr,
     lies: Arc<AtomicBool>,
 }
@@ -66,8 +66,8 @@ impl Far {
         let lying = lie.map(|lie| Liar { lie, lies: Arc::clone(&lies), begun: None });
         carry(&server, &internet, lying);
         carry(&internet, &server, None);
-        let port = netns.run(|| serve_without_end("0.0.0.0:0"));
-        Far { _netns: netns, address: format!("{address}:{port}").parse().unwrap(), lies }
+        let port = netns.run(|| serve_without_end("[::]:0"));
+        Far { netns, address: format!("{address}:{port}").parse().unwrap(), lies }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -77,6 +77,20 @@ impl Far {
     /// Starts a download from this server, in the home.
     pub fn download(&self, stage: &Stage) -> Download {
         Download::new(stage.at_home(|| TcpStream::connect(self.address).unwrap()))
+    }
+
+    /// The server has this IPv6 address too, behind the internet's device `name`.
+    pub fn add_address6(&self, stage: &Stage, name: &str, address: &str) -> SocketAddr {
+        let prefix = || format!("{address}/128").parse().unwrap();
+        self.netns.run(|| {
+            link::add_address("net", prefix()).unwrap();
+            link::add_route("::/0".parse().unwrap(), None, "net").unwrap();
+        });
+        stage.at_internet(|| {
+            fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
+            link::add_route(prefix(), None, name).unwrap();
+        });
+        format!("[{address}]:{}", self.address.port()).parse().unwrap()
     }
 
     /// From now on the timestamps lie.

@@ -12,6 +12,7 @@ pub mod access;
 pub mod browser;
 pub mod far;
 pub mod forger;
+pub mod home;
 pub mod stage;
 pub mod web;
 

@@ -161,8 +161,13 @@ impl Stage {
         fs::rename(new, self.path("fairweir.toml")).unwrap();
     }
 
-    /// The command of a daemon for `wan`.
+    /// The command of a host's daemon for `wan`.
     pub fn host_command(&self, program: &[&str], more: &[&str]) -> Command {
+        self.command(program, &["host", "--dev", "wan"], more)
+    }
+
+    /// The command of a daemon.
+    fn command(&self, program: &[&str], role: &[&str], more: &[&str]) -> Command {
         let mut command = match program {
             [] => Command::new(FAIRWEIR),
             [program, args @ ..] => {
@@ -171,7 +176,7 @@ impl Stage {
                 command
             }
         };
-        command.args(["host", "--dev", "wan", "--run-dir", &self.run_dir()]);
+        command.args(role).args(["--run-dir", &self.run_dir()]);
         command.arg("--config").arg(self.path("fairweir.toml"));
         command.arg("--state-dir").arg(self.path("state"));
         command.args(more).env_remove("RUST_LOG");
@@ -186,12 +191,20 @@ impl Stage {
 
     /// The same, by another program that starts it.
     pub fn start_as(&self, program: &[&str], more: &[&str]) -> Daemon {
-        let mut command = self.host_command(program, more);
+        self.spawn(self.host_command(program, more), "host-wan")
+    }
+
+    /// Starts a router's daemon and waits until it is ready.
+    pub fn start_router(&self, more: &[&str]) -> Daemon {
+        self.spawn(self.command(&[], &["router"], more), "router-wan")
+    }
+
+    fn spawn(&self, mut command: Command, instance: &str) -> Daemon {
         // A file: a pipe without a reader would fill up and block the daemon.
         let log = File::create(self.path("daemon.log")).unwrap();
         command.stderr(log);
         let child = self.home.run(|| command.spawn().unwrap());
-        let socket = self.dir.path().join("run/host-wan.sock");
+        let socket = self.dir.path().join(format!("run/{instance}.sock"));
         Daemon::begun(child, socket, self.path("daemon.log"), |status| status["ready"] == true)
     }
 

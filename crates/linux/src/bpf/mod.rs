@@ -329,7 +329,7 @@ impl Maps {
 }
 
 /// `None` if the kernel refuses; `errno` says why.
-fn attach_tcx(program: &ProgramMut<'_>, index: u32) -> Option<Link> {
+pub(crate) fn attach_tcx(program: &ProgramMut<'_>, index: u32) -> Option<Link> {
     let program = program.as_libbpf_object().as_ptr();
     // SAFETY: the program is loaded and outlives the call; no options are given.
     let link = unsafe { libbpf_sys::bpf_program__attach_tcx(program, index as i32, ptr::null()) };
@@ -337,7 +337,7 @@ fn attach_tcx(program: &ProgramMut<'_>, index: u32) -> Option<Link> {
     NonNull::new(link).map(|link| unsafe { Link::from_ptr(link) })
 }
 
-fn is_at_a_device(link: &Link) -> bool {
+pub(crate) fn is_at_a_device(link: &Link) -> bool {
     let info = link.info();
     info.is_ok_and(|info| matches!(info.info, LinkTypeInfo::Tcx(tcx) if tcx.ifindex != 0))
 }
@@ -362,7 +362,7 @@ fn load(parts: Parts) -> Result<Object, Error> {
     object.load().map_err(|e| bpf_error(attempted, &e))
 }
 
-fn replace(map: &MapHandle, old: &Table, new: &Table) -> Result<(), Error> {
+pub(crate) fn replace(map: &MapHandle, old: &Table, new: &Table) -> Result<(), Error> {
     for (key, value) in new {
         if old.get(key) != Some(value) {
             update(map, key, &value.to_ne_bytes())?;
@@ -400,7 +400,7 @@ pub(crate) fn bpf_error(attempted: impl Into<String>, error: &libbpf_rs::Error) 
     Error::Bpf { attempted: attempted.into(), source, log }
 }
 
-fn not_found() -> std::io::Error {
+pub(crate) fn not_found() -> std::io::Error {
     std::io::ErrorKind::NotFound.into()
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct Rules {
     pub(crate) apps: Table,
     pub(crate) users: Table,
     pub(crate) cgroups: Table,
+    /// Of devices behind a router.
+    pub(crate) macs: Table,
     /// Sorted by port; one for each table of ports.
     pub(crate) ports: [BTreeMap<u16, u32>; PORT_TABLES],
     /// Whether flows are bound to groups one by one.
@@ -78,6 +80,7 @@ impl Rules {
             }
             // Names are none of the classifier's: see `classify/site.rs`.
             Match::Web(_) => {}
+            Match::Mac(mac) => claim(&mut self.macs, &mac.0),
             Match::Port(ports) => {
                 for table in port_tables(ports) {
                     for port in ports.first..=ports.last {
@@ -107,7 +110,8 @@ impl Rules {
 
 /// Whether `policy` asks who owns a socket.
 pub(crate) fn needs_owners(policy: &Policy) -> bool {
-    let owner = |m: &Match| !matches!(m, Match::Ip(_) | Match::Port(_) | Match::Web(_));
+    let owner =
+        |m: &Match| matches!(m, Match::App(_) | Match::Unit(_) | Match::Cgroup(_) | Match::User(_));
     policy.groups().iter().flat_map(|g| &g.matches).any(owner)
 }
 

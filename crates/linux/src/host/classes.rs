@@ -4,7 +4,7 @@ use fairweir_core::receiver::Allocation;
 
 use super::Host;
 use crate::Error;
-use crate::shape::{htb, ifb};
+use crate::shape::ifb;
 
 impl Host {
     /// Makes the classes so, all in one batch and only what differs, and lets the classifier send
@@ -20,14 +20,12 @@ impl Host {
         let Some(ifb) = &self.ifb else {
             return Ok(());
         };
-        let classes = htb::class_specs(allocation, &self.slots, ifb::mtu(&self.device));
-        let requests = htb::changes(ifb.index, &self.classes, &classes);
-        let attempted = format!("set the classes of {}", ifb.name);
-        if let Err(e) = self.netlink.change_all(&attempted, &requests) {
+        let wanted = (allocation, self.slots.as_slice());
+        let mtu = ifb::mtu(&self.device);
+        if let Err(e) = self.classes.apply(&mut self.netlink, ifb.at(), wanted, mtu) {
             self.release()?;
             return Err(e);
         }
-        self.classes = classes;
         self.config.enforce = 1;
         self.configure()
     }
@@ -41,22 +39,13 @@ impl Host {
         self.configure()
     }
 
-    /// Nothing is sent to these classes any more, so one that stays (or that another process has
-    /// deleted with all the rest) does no harm: the next group with this slot sets its rate.
-    pub(super) fn delete_classes(&mut self, slots: Vec<u16>) {
+    pub(super) fn delete_classes(&mut self, slots: &[u16]) {
         let Some(ifb) = &self.ifb else {
             return;
         };
-        let made = |slot: &u16| self.classes.contains_key(&htb::minor(*slot));
-        let requests: Vec<_> =
-            slots.iter().filter(|s| made(s)).map(|&s| htb::deletion(ifb.index, s)).collect();
+        self.classes.delete(&mut self.netlink, ifb.at(), slots);
         for slot in slots {
-            self.classes.remove(&htb::minor(slot));
-            self.seen.drops.remove(&slot);
-        }
-        let attempted = format!("delete classes of {}", ifb.name);
-        if let Err(e) = self.netlink.change_all(&attempted, &requests) {
-            tracing::debug!(error = %e, "unused classes stay");
+            self.seen.groups.drops.remove(slot);
         }
     }
 }

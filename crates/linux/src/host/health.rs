@@ -40,7 +40,7 @@ impl Host {
         }
         self.classes.clear();
         self.bypass.restart();
-        self.seen.drops.clear();
+        self.seen.groups.drops.clear();
         if self.shape {
             let ifb = Ifb::create(&mut self.netlink, &self.device.name)?;
             self.config.ifb = ifb.index;

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use fairweir_core::policy::Policy;
-use fairweir_core::receiver::ClassSpec;
 
 use crate::bpf::Programs;
 use crate::bpf::abi::{Config, FEATURE_CENSUS};
@@ -19,7 +18,7 @@ use crate::classify::{cgroup, ingress};
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;
 use crate::net::netns::Netns;
-use crate::shape::htb;
+use crate::shape::classes::Classes;
 use crate::shape::ifb::{self, Ifb};
 use crate::window::WindowEnforcer;
 use crate::{Error, monotonic_now};
@@ -84,7 +83,7 @@ pub struct Host {
     rules: Rules,
     ifb: Option<Ifb>,
     shape: bool,
-    classes: BTreeMap<u16, ClassSpec>,
+    classes: Classes,
     pub(crate) seen: Seen,
     pub(crate) bypass: Bypass,
     cgroups: Option<PathBuf>,
@@ -133,7 +132,7 @@ impl Host {
         }
         let programs = Programs::load()?;
         let config = Config {
-            l2_header: if device.hardware == libc::ARPHRD_ETHER { ETHERNET_HEADER } else { 0 },
+            l2_header: device.header_bytes(),
             features: if spec.census { FEATURE_CENSUS } else { 0 },
             device: device.index,
             netns: Netns::current_cookie().unwrap_or(0),
@@ -150,7 +149,7 @@ impl Host {
             rules: Rules::default(),
             ifb: None,
             shape: spec.mode == Mode::Shape,
-            classes: BTreeMap::new(),
+            classes: Classes::default(),
             seen: Seen::nothing(),
             bypass: Bypass::default(),
             cgroups: cgroup::root().ok(),
@@ -188,8 +187,7 @@ impl Host {
         if !self.bounds_openings() {
             self.bypass.restart();
         }
-        let ceil = |slot| self.classes.get(&htb::minor(slot)).map(|class| class.ceil);
-        if let Some(allowances) = self.bypass.take_allowances(ceil) {
+        if let Some(allowances) = self.bypass.take_allowances(|slot| self.classes.ceil(slot)) {
             self.programs.allow(&allowances)?;
         }
         self.configure()
@@ -236,5 +234,3 @@ impl Drop for Host {
         }
     }
 }
-
-const ETHERNET_HEADER: u32 = 14;

@@ -43,18 +43,19 @@ impl Host {
         }
         for (group, &slot) in policy.groups().iter().zip(&slots) {
             if !old.contains_key(&group.name) {
-                self.seen.slots[usize::from(slot)] = counters.slots[usize::from(slot)];
+                self.seen.groups.slots[usize::from(slot)] = counters.slots[usize::from(slot)];
             }
         }
         let stays = |name: &str| policy.groups().iter().any(|group| group.name == name);
-        let gone = old.iter().filter(|(name, _)| !stays(name)).map(|(_, &slot)| slot).collect();
+        let gone: Vec<u16> =
+            old.iter().filter(|(name, _)| !stays(name)).map(|(_, &slot)| slot).collect();
         self.bypass.restart();
         self.policy = policy.clone();
         self.slots = slots;
         self.rules = rules;
         self.learn_owners();
         self.hear_sites();
-        self.delete_classes(gone);
+        self.delete_classes(&gone);
         Ok(())
     }
 

@@ -7,13 +7,37 @@ use fairweir_core::units::{Bytes, Time};
 
 use super::Host;
 use crate::bpf::abi::{Counter, Counters, SLOTS_MAX};
-use crate::shape::htb;
+use crate::shape::htb::ClassCount;
 use crate::{Error, monotonic_now};
 
-/// Where the counters stood when they were last read.
+/// Where the counters of groups stood when they were last read, by slot.
+pub(crate) struct SeenGroups {
+    pub(crate) slots: Box<[Counter; SLOTS_MAX]>,
+    pub(crate) drops: BTreeMap<u16, u32>,
+}
+
+impl SeenGroups {
+    pub(crate) fn nothing() -> SeenGroups {
+        SeenGroups { slots: Box::new([Counter::default(); SLOTS_MAX]), drops: BTreeMap::new() }
+    }
+
+    /// What the group with `slot` received since the last call.
+    pub(crate) fn take(&mut self, slot: u16, now: Counter, class: ClassCount) -> GroupSample {
+        let before = std::mem::replace(&mut self.slots[usize::from(slot)], now);
+        let drops_before = self.drops.insert(slot, class.drops).unwrap_or(0);
+        GroupSample {
+            received: Bytes::new(now.bytes - before.bytes),
+            packets: now.packets - before.packets,
+            // A class that was made anew starts at zero.
+            drops: class.drops.checked_sub(drops_before).unwrap_or(class.drops).into(),
+            backlog: class.backlog,
+        }
+    }
+}
+
+/// Where all counters stood when they were last read.
 pub(crate) struct Seen {
-    pub(super) slots: Box<[Counter; SLOTS_MAX]>,
-    pub(super) drops: BTreeMap<u16, u32>,
+    pub(super) groups: SeenGroups,
     timeable: u64,
     read_at: Time,
     pub(super) new_cgroups: u64,
@@ -24,8 +48,7 @@ pub(crate) struct Seen {
 impl Seen {
     pub(super) fn nothing() -> Seen {
         Seen {
-            slots: Box::new([Counter::default(); SLOTS_MAX]),
-            drops: BTreeMap::new(),
+            groups: SeenGroups::nothing(),
             timeable: 0,
             read_at: monotonic_now(),
             new_cgroups: 0,
@@ -48,8 +71,8 @@ impl Host {
             self.look_for_cgroups(counters.new_cgroups)?;
         }
         let classes = match &self.ifb {
-            Some(ifb) if !self.classes.is_empty() => htb::counts(&mut self.netlink, ifb.index)?,
-            _ => BTreeMap::new(),
+            Some(ifb) => self.classes.counts(&mut self.netlink, ifb.at())?,
+            None => BTreeMap::new(),
         };
         let seen = &mut self.seen;
         let now = monotonic_now();
@@ -57,18 +80,8 @@ impl Host {
         let timeable = counters.timeable - std::mem::replace(&mut seen.timeable, counters.timeable);
         self.config.time_every = (timeable / TIMED_PER_TICK).clamp(1, TIME_EVERY_MAX) as u32;
         let sample = |&slot: &u16| {
-            let index = usize::from(slot);
-            let (now, before) = (counters.slots[index], seen.slots[index]);
-            seen.slots[index] = now;
             let class = classes.get(&slot).copied().unwrap_or_default();
-            let drops_before = seen.drops.insert(slot, class.drops).unwrap_or(0);
-            GroupSample {
-                received: Bytes::new(now.bytes - before.bytes),
-                packets: now.packets - before.packets,
-                // A class that was made anew starts at zero.
-                drops: class.drops.checked_sub(drops_before).unwrap_or(class.drops).into(),
-                backlog: class.backlog,
-            }
+            seen.groups.take(slot, counters.slots[usize::from(slot)], class)
         };
         let samples: Vec<GroupSample> = self.slots.iter().map(sample).collect();
         let groups = self.slots.iter().copied().zip(samples.iter().copied());

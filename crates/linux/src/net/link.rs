@@ -36,6 +36,11 @@ impl Link {
         self.flags & libc::IFF_UP as u32 != 0
     }
 
+    /// Bytes in front of the IP header: 14, or 0 on tun and the like.
+    pub(crate) fn header_bytes(&self) -> u32 {
+        if self.hardware == libc::ARPHRD_ETHER { ETHERNET_HEADER } else { 0 }
+    }
+
     fn parse(payload: &[u8]) -> Option<Link> {
         let mut link = Link {
             name: String::new(),
@@ -366,6 +371,7 @@ struct EthtoolValue {
 
 const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
 const IFINFO_BYTES: usize = 16;
+const ETHERNET_HEADER: u32 = 14;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;

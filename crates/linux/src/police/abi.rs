@@ -72,28 +72,62 @@ pub(crate) struct PlanLeaf {
     pub(crate) pad: [u8; 2],
 }
 
-/// `struct police_plan`.
+/// `struct police_pace`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    pub(crate) kind: u32,
-    pub(crate) shape: u32,
+pub(crate) struct Pace {
     pub(crate) rate: u64,
     pub(crate) idle_after: u64,
-    pub(crate) window: u64,
     pub(crate) window_bytes: u64,
     pub(crate) gate_cost: u64,
     pub(crate) gate_slack: u64,
     pub(crate) gate_more: u64,
     pub(crate) gate_pause: u64,
     pub(crate) limit: u32,
+    pub(crate) spare_max: i32,
+}
+
+/// `struct police_member`. It is written and read word by word.
+#[repr(C)]
+#[allow(dead_code, reason = "only where its fields are is used")]
+pub(crate) struct Member {
+    pub(crate) pace: Pace,
+    pub(crate) segment: u64,
+    pub(crate) cost: u64,
+    pub(crate) slack: u64,
+    pub(crate) pad: [u64; 5],
+    pub(crate) at: u64,
+    pub(crate) passed: u64,
+    pub(crate) refused: u64,
+    pub(crate) pad2: [u64; 5],
+}
+
+/// `struct police_segment`, as above.
+#[repr(C)]
+#[allow(dead_code, reason = "only where its fields are is used")]
+pub(crate) struct Segment {
+    pub(crate) cost: u64,
+    pub(crate) slack: u64,
+    pub(crate) until: u64,
+    pub(crate) pad: [u64; 5],
+    pub(crate) at: u64,
+    pub(crate) pad2: [u64; 7],
+}
+
+/// `struct police_plan`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) pace: Pace,
+    pub(crate) kind: u32,
+    pub(crate) shape: u32,
+    pub(crate) window: u64,
     pub(crate) is_soft: u32,
     pub(crate) inner_count: u16,
     pub(crate) leaf_count: u16,
     pub(crate) criterion_count: u16,
     pub(crate) choice_default: u16,
     pub(crate) zero: u32,
-    pub(crate) spare_max: i32,
     pub(crate) inners: [PlanInner; INNERS_MAX],
     pub(crate) leaves: [PlanLeaf; LEAVES_MAX],
     pub(crate) choices: [Choice; LEAVES_MAX],
@@ -148,6 +182,8 @@ unsafe impl Plain for Prefixes {}
 // SAFETY: as above; so are the arrays' elements.
 unsafe impl Plain for Plan {}
 // SAFETY: as above.
+unsafe impl Plain for Pace {}
+// SAFETY: as above.
 unsafe impl Plain for Totals {}
 // SAFETY: as above.
 unsafe impl Plain for SlotHeader {}
@@ -163,6 +199,9 @@ const _: () = {
     assert!(size_of::<Choice>() == 2);
     assert!(size_of::<PlanInner>() as u64 == header::SIZE_OF_POLICE_PLAN_INNER);
     assert!(size_of::<PlanLeaf>() as u64 == header::SIZE_OF_POLICE_PLAN_LEAF);
+    assert!(size_of::<Pace>() as u64 == header::SIZE_OF_POLICE_PACE);
+    assert!(size_of::<Member>() as u64 == header::SIZE_OF_POLICE_MEMBER);
+    assert!(size_of::<Segment>() as u64 == header::SIZE_OF_POLICE_SEGMENT);
     assert!(size_of::<Plan>() as u64 == header::SIZE_OF_POLICE_PLAN);
     assert!(size_of::<Totals>() as u64 == header::SIZE_OF_POLICE_TOTALS);
     assert!(size_of::<SlotHeader>() == 24);
@@ -172,6 +211,11 @@ const _: () = {
 
 /// Numbers of plans that the kernel has; 0 is none.
 pub(crate) const PLANS: u32 = header::POLICE_PLANS as u32;
+/// An entry has the number of a plan below so many bits, and that of a member above.
+pub(crate) const PLAN_BITS: u32 = header::POLICE_PLAN_BITS as u32;
+/// Segments of a direction each, and members.
+pub(crate) const SEGMENTS: u32 = header::POLICE_SEGMENTS as u32;
+pub(crate) const MEMBERS: u32 = header::POLICE_MEMBERS as u32;
 /// Places for plans.
 pub(crate) const PLACES: u32 = header::POLICE_PLACES as u32;
 /// Size classes of slots.

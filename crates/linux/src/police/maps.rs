@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::{
     AsRawLibbpf, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
 };
 
-use super::abi::{CHUNK, CLASS_ROOMS, CLASSES, PLANS, Settings};
+use super::abi::{CHUNK, CLASS_ROOMS, CLASSES, Settings};
 use crate::Error;
 use crate::bpf::abi::Plain;
 use crate::bpf::{bpf_error, listen_to_the_loader};
@@ -29,9 +29,10 @@ pub(super) struct Maps {
     chunks: [Vec<MapHandle>; CLASSES],
 }
 
-/// The places of all plans, as the kernel's programs see them.
-pub(super) struct Places {
+/// A map of whole words that this process and the kernel's programs have in common.
+pub(super) struct Shared {
     at: *mut AtomicU64,
+    words: usize,
 }
 
 impl Maps {
@@ -143,15 +144,15 @@ impl Maps {
     }
 }
 
-impl Places {
-    /// Maps the plans' places into this process.
-    pub(super) fn of(maps: &Maps) -> Result<Places, Error> {
-        let fd = maps.map("places").as_fd().as_raw_fd();
-        // SAFETY: a new mapping, of whose length the map is at least.
+impl Shared {
+    /// Maps the first `words` words of the map `name` into this process.
+    pub(super) fn of(maps: &Maps, name: &str, words: usize) -> Result<Shared, Error> {
+        let fd = maps.map(name).as_fd().as_raw_fd();
+        // SAFETY: a new mapping; the kernel refuses one that is longer than the map.
         let at = unsafe {
             libc::mmap(
                 ptr::null_mut(),
-                PLACES_BYTES,
+                words * 8,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED,
                 fd,
@@ -159,30 +160,30 @@ impl Places {
             )
         };
         if at == libc::MAP_FAILED {
-            return Err(Error::last_os("map the places of plans"));
+            return Err(Error::last_os(format!("map {name} into memory")));
         }
-        Ok(Places { at: at.cast() })
+        Ok(Shared { at: at.cast(), words })
     }
 
-    /// Lets all subscribers of plan `number` have what is at `place` from now on.
-    pub(super) fn set(&self, number: u32, place: u32) {
-        assert!(number < PLANS, "a plan's number");
-        // SAFETY: within the mapping, which is aligned to pages; the kernel only reads it.
-        unsafe { (*self.at.add(number as usize)).store(place.into(), Ordering::Release) };
+    /// The word with this index.
+    pub(super) fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.words, "within the map");
+        // SAFETY: within the mapping, which is aligned to pages and lives as long as this.
+        unsafe { &*self.at.add(index) }
     }
 }
 
-impl Drop for Places {
+impl Drop for Shared {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and nothing refers to it any more.
-        unsafe { libc::munmap(self.at.cast(), PLACES_BYTES) };
+        unsafe { libc::munmap(self.at.cast(), self.words * 8) };
     }
 }
 
-// SAFETY: the mapping belongs to the process, and stores to it are atomic.
-unsafe impl Send for Places {}
+// SAFETY: the mapping belongs to the process, and all access to it is atomic.
+unsafe impl Send for Shared {}
 // SAFETY: as above.
-unsafe impl Sync for Places {}
+unsafe impl Sync for Shared {}
 
 /// Opens the object so that it will load these programs and no map that is a pattern only.
 fn open(programs: &[&str]) -> Result<OpenObject, Error> {
@@ -207,7 +208,7 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/police.bpf.o"));
 /// What the name of the map with the constants ends in.
 const SETTINGS: &str = ".rodata.settings";
 /// Maps that both directions share.
-const COMMON: [&str; 6] = ["plans", "places", "slots1", "slots4", "slots16", "slots64"];
+const COMMON: [&str; 8] =
+    ["plans", "places", "segments", "members", "slots1", "slots4", "slots16", "slots64"];
 pub(super) const SLOTS: [&str; CLASSES] = ["slots1", "slots4", "slots16", "slots64"];
 const CHUNKS: [&str; CLASSES] = ["slots1_chunk", "slots4_chunk", "slots16_chunk", "slots64_chunk"];
-const PLACES_BYTES: usize = PLANS as usize * 8;

@@ -14,6 +14,7 @@
 //! Needs Linux 6.9 for loops under a lock.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fairweir_core::units::Bytes;
@@ -29,6 +30,7 @@ mod hook;
 mod maps;
 mod plan;
 mod room;
+mod segment;
 mod slots;
 mod subscribers;
 mod tables;
@@ -37,12 +39,13 @@ mod trial;
 pub use counters::{Counters, Totals};
 pub use hook::Hook;
 pub use plan::Algorithm;
+pub use segment::{SEGMENTS_MAX, SegmentId, Used};
 pub use subscribers::SubscriberSpec;
 pub use trial::{Bench, Frame, Outcome, Trial};
 
-use abi::{CLASSES, PLACES, PLANS};
+use abi::{CLASSES, MEMBERS, PLACES, PLANS};
 use hook::Attachment;
-use maps::Places;
+use maps::Shared;
 use plan::{Encoded, Shapes};
 use slots::{Numbers, SLOTS_MAX};
 use subscribers::Subscriber;
@@ -87,7 +90,11 @@ pub struct Police {
     spec: PoliceSpec,
     attachments: Vec<Attachment>,
     tables: [Option<Tables>; 2],
-    places: Places,
+    /// The place of each plan.
+    places: Shared,
+    segments: Shared,
+    members: Shared,
+    member_numbers: Numbers,
     place_numbers: Numbers,
     plan_numbers: Numbers,
     plans: BTreeMap<PlanId, LivePlan>,
@@ -136,12 +143,16 @@ impl Police {
     /// If the kernel refuses, as it does for want of memory or rights.
     pub fn load(spec: &PoliceSpec) -> Result<Police, Error> {
         let download = Tables::make(*spec, None)?;
-        let places = Places::of(&download.maps)?;
+        let places = Shared::of(&download.maps, "places", PLANS as usize)?;
+        let (segments, members) = segment::map(&download.maps)?;
         Ok(Police {
             spec: *spec,
             attachments: Vec::new(),
             tables: [Some(download), None],
             places,
+            segments,
+            members,
+            member_numbers: Numbers::new(1, MEMBERS),
             place_numbers: Numbers::new(1, PLACES),
             plan_numbers: Numbers::new(1, PLANS),
             plans: BTreeMap::new(),
@@ -196,14 +207,14 @@ impl Police {
         let written = update(maps.map("plans"), &place.to_ne_bytes(), plan.as_bytes());
         let result = written.and_then(|()| match self.plans.get_mut(&id) {
             Some(live) if live.class == class => {
-                self.places.set(live.number, place);
+                self.places.word(live.number as usize).store(place.into(), Ordering::Release);
                 self.place_numbers.give_back(std::mem::replace(&mut live.place, place));
                 Ok(())
             }
             Some(_) => self.move_plan(id, place, class),
             None => {
                 let number = self.lend_plan_number()?;
-                self.places.set(number, place);
+                self.places.word(number as usize).store(place.into(), Ordering::Release);
                 let base = [Totals::default(); 2];
                 self.plans.insert(id, LivePlan { number, place, class, users: 0, base });
                 Ok(())
@@ -233,7 +244,7 @@ impl Police {
     /// Lets a plan have slots of another class, and its subscribers move there.
     fn move_plan(&mut self, id: PlanId, place: u32, class: usize) -> Result<(), Error> {
         let number = self.lend_plan_number()?;
-        self.places.set(number, place);
+        self.places.word(number as usize).store(place.into(), Ordering::Release);
         if let Err(e) = self.move_subscribers(id, number, class) {
             self.plan_numbers.give_back(number);
             return Err(e);

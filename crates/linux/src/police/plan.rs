@@ -64,16 +64,8 @@ pub(super) fn encode(algorithm: &Algorithm<'_>, shapes: &mut Shapes) -> Encoded 
 fn phantom(plan: &phantom::Plan) -> Encoded {
     let mut to = Box::new(EMPTY);
     to.kind = KIND_PHANTOM;
-    to.rate = plan.rate;
-    to.idle_after = plan.idle_after;
+    to.pace = pace(&plan.pace);
     to.window = plan.window;
-    to.window_bytes = plan.window_bytes;
-    to.gate_cost = plan.gate_cost;
-    to.gate_slack = plan.gate_slack;
-    to.gate_more = plan.gate_more;
-    to.gate_pause = plan.gate_pause;
-    to.limit = plan.limit;
-    to.spare_max = plan.spare_max;
     to.is_soft = u32::from(plan.signal == Signal::Soft);
     to.inner_count = plan.inners.len() as u16;
     to.leaf_count = plan.leaves.len() as u16;
@@ -119,6 +111,21 @@ fn phantom(plan: &phantom::Plan) -> Encoded {
     Encoded { class: class.expect("invariant: a valid plan fits the largest class"), plan: to }
 }
 
+/// A pace as the kernel has it.
+pub(super) fn pace(pace: &phantom::plan::Pace) -> abi::Pace {
+    abi::Pace {
+        rate: pace.rate,
+        idle_after: pace.idle_after,
+        window_bytes: pace.window_bytes,
+        gate_cost: pace.gate_cost,
+        gate_slack: pace.gate_slack,
+        gate_more: pace.gate_more,
+        gate_pause: pace.gate_pause,
+        limit: pace.limit,
+        spare_max: pace.spare_max,
+    }
+}
+
 fn criterion(choice: u8, criterion: &Criterion) -> abi::Criterion {
     let mut to = abi::Criterion { choice, ..abi::Criterion::default() };
     match *criterion {
@@ -162,32 +169,35 @@ fn bucket(rate: Rate, burst: Bytes) -> Encoded {
     to.kind = KIND_BUCKET;
     // 2⁻²⁴ bytes per nanosecond, rounded to the nearest, and at least one.
     let units = ((u128::from(rate.as_bps()) << 24) + 4_000_000_000) / 8_000_000_000;
-    to.rate = (units as u64).max(1);
-    to.limit = u32::try_from(burst.as_u64()).unwrap_or(u32::MAX);
-    to.idle_after = (u64::from(to.limit) << 24) / to.rate + 1;
+    let pace = &mut to.pace;
+    pace.rate = (units as u64).max(1);
+    pace.limit = u32::try_from(burst.as_u64()).unwrap_or(u32::MAX);
+    pace.idle_after = (u64::from(pace.limit) << 24) / pace.rate + 1;
     to.choices[0] = abi::Choice { first: 0, count: 1 };
     Encoded { plan: to, class: 0 }
 }
 
 const EMPTY: abi::Plan = abi::Plan {
+    pace: abi::Pace {
+        rate: 0,
+        idle_after: 0,
+        window_bytes: 0,
+        gate_cost: 0,
+        gate_slack: 0,
+        gate_more: 0,
+        gate_pause: 0,
+        limit: 0,
+        spare_max: 0,
+    },
     kind: 0,
     shape: 0,
-    rate: 0,
-    idle_after: 0,
     window: 0,
-    window_bytes: 0,
-    gate_cost: 0,
-    gate_slack: 0,
-    gate_more: 0,
-    gate_pause: 0,
-    limit: 0,
     is_soft: 0,
     inner_count: 0,
     leaf_count: 0,
     criterion_count: 0,
     choice_default: 0,
     zero: 0,
-    spare_max: 0,
     inners: [abi::PlanInner {
         inverse: 0,
         weight: 0,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::abi::{CHUNK, CLASS_ROOMS, CLASSES, Entry};
+use super::abi::{CHUNK, CLASS_ROOMS, CLASSES, Entry, PLAN_BITS};
 use super::slots::{SLOTS_MAX, class_of, index_of, slot};
 use super::{Counters, Direction, PlanId, Police, SubscriberId, is_whole};
 use crate::Error;
@@ -36,6 +36,8 @@ pub(super) struct Subscriber {
 pub(super) struct Seat {
     pub(super) plan: PlanId,
     pub(super) slot: u32,
+    /// Its number in a segment; 0 is in none.
+    pub(super) member: u32,
 }
 
 impl SubscriberSpec {
@@ -246,7 +248,7 @@ impl Police {
             Some(seat) if class_of(seat.slot) == class => seat.slot,
             _ => self.lend_slot(class)?,
         };
-        Ok(Some(Seat { plan, slot }))
+        Ok(Some(Seat { plan, slot, member: old.map_or(0, |seat| seat.member) }))
     }
 
     /// Adds the addresses that lead nowhere yet in this direction.
@@ -310,6 +312,9 @@ impl Police {
         }
         if let Some(seat) = old {
             self.users(seat.plan, -1);
+            if new.is_none() && seat.member != 0 {
+                self.member_numbers.give_back(seat.member);
+            }
             if new.is_none_or(|new| new.slot != seat.slot) {
                 self.carry(id, direction, seat.slot)?;
                 self.leave(seat.slot);
@@ -333,7 +338,7 @@ impl Police {
             let Ok(Subscriber { seats, .. }) = self.subscriber(id) else { continue };
             for direction in Direction::ALL {
                 let seat = seats[direction.index()].filter(|seat| seat.plan == plan);
-                moves.extend(seat.map(|seat| (id, direction, seat.slot)));
+                moves.extend(seat.map(|seat| (id, direction, seat)));
             }
         }
         let mut slots = Vec::with_capacity(moves.len());
@@ -346,22 +351,39 @@ impl Police {
                 }
             }
         }
-        for ((id, direction, old), slot) in moves.into_iter().zip(slots) {
-            let addresses = self.subscriber(id)?.addresses.clone();
-            for net in addresses.iter() {
-                self.tables_of(direction)?.replace(net, Entry { plan: number, slot })?;
-            }
+        for ((id, direction, Seat { slot: old, member, .. }), slot) in moves.into_iter().zip(slots)
+        {
+            self.lead(id, direction, entry(number, slot, member))?;
             self.carry(id, direction, old)?;
             self.leave(old);
             if let Some(subscriber) = self.subscribers[id.0 as usize].as_mut() {
-                subscriber.seats[direction.index()] = Some(Seat { plan, slot });
+                subscriber.seats[direction.index()] = Some(Seat { plan, slot, member });
             }
         }
         Ok(())
     }
 
     fn entry(&self, seat: Seat) -> Entry {
-        Entry { plan: self.plans[&seat.plan].number, slot: seat.slot }
+        entry(self.plans[&seat.plan].number, seat.slot, seat.member)
+    }
+
+    /// Lets all addresses of a subscriber lead to `entry` from now on.
+    fn lead(&mut self, id: SubscriberId, direction: Direction, entry: Entry) -> Result<(), Error> {
+        let addresses = Arc::clone(&self.subscriber(id)?.addresses);
+        addresses.iter().try_for_each(|net| self.tables_of(direction)?.replace(net, entry))
+    }
+
+    /// Gives a policed subscriber another number in a segment, or none.
+    pub(super) fn seat_member(
+        &mut self,
+        id: SubscriberId,
+        direction: Direction,
+        seat: Seat,
+    ) -> Result<(), Error> {
+        self.lead(id, direction, self.entry(seat))?;
+        let subscriber = self.subscribers[id.0 as usize].as_mut();
+        subscriber.expect("invariant: looked up above").seats[direction.index()] = Some(seat);
+        Ok(())
     }
 
     fn users(&mut self, plan: PlanId, by: i32) {
@@ -406,6 +428,10 @@ impl Police {
         }
         Ok(slot(class, lent.number))
     }
+}
+
+fn entry(plan: u32, slot: u32, member: u32) -> Entry {
+    Entry { plan: member << PLAN_BITS | plan, slot }
 }
 
 /// Whether the new seat is in the old one's slot.

@@ -13,6 +13,7 @@ use fairweir_core::receiver::{Allocation, ClassSpec};
 use fairweir_core::units::{Bytes, Rate};
 
 use crate::Error;
+use crate::net::link::Link;
 use crate::net::netlink::{Nest, Netlink, Request, attribute, text, u32_at};
 
 /// What the kernel counts of a class.
@@ -66,6 +67,11 @@ pub(crate) fn root(device: u32) -> Request {
         .with_nest(libc::TCA_OPTIONS, Nest::default().with(TCA_HTB_INIT, &globals))
 }
 
+/// Deletes the qdisc with its classes and what waits there; the device has its default queue again.
+pub(crate) fn root_deletion(device: u32) -> Request {
+    Request::new(libc::RTM_DELQDISC, 0, &tcmsg(device, ROOT, TC_H_ROOT))
+}
+
 /// Deletes the class of `slot`, its queue and what waits there.
 pub(crate) fn deletion(device: u32, slot: u16) -> Request {
     Request::new(libc::RTM_DELTCLASS, 0, &tcmsg(device, ROOT | u32::from(minor(slot)), 0))
@@ -76,15 +82,35 @@ pub(crate) fn deletion(device: u32, slot: u16) -> Request {
 /// # Errors
 /// If the kernel does not answer.
 pub(crate) fn is_there(netlink: &mut Netlink, device: u32) -> Result<bool, Error> {
+    Ok(root_of(netlink, device)?.is_some_and(|(kind, handle)| kind == "htb" && handle == ROOT))
+}
+
+/// Refuses if the device has a root qdisc that somebody has chosen: the kernel's own have no handle.
+///
+/// # Errors
+/// [`Error::Occupied`] says what was found and how to remove it.
+pub(crate) fn refuse_if_occupied(netlink: &mut Netlink, device: &Link) -> Result<(), Error> {
+    match root_of(netlink, device.index)? {
+        Some((kind, handle)) if handle != 0 && handle != ROOT => Err(Error::Occupied {
+            dev: device.name.clone(),
+            found: format!("the `{kind}` qdisc of another program is at its root"),
+            remedy: format!("tc qdisc del dev {} root", device.name),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Kind and handle of the device's root qdisc, if it has one.
+fn root_of(netlink: &mut Netlink, device: u32) -> Result<Option<(String, u32)>, Error> {
     // Kernels before 6.7 send the answer only to who asks for an echo.
     let echo = libc::NLM_F_ECHO as u16;
     let request = Request::new(libc::RTM_GETQDISC, echo, &tcmsg(device, 0, TC_H_ROOT));
     match netlink.ask("look at the root qdisc", request) {
         Ok(payload) => {
             let kind = attribute(payload.get(TCMSG_BYTES..).unwrap_or_default(), libc::TCA_KIND);
-            Ok(kind.map(text).as_deref() == Some("htb") && u32_at(&payload, 8) == Some(ROOT))
+            Ok(kind.map(text).zip(u32_at(&payload, 8)))
         }
-        Err(e) if matches!(e.errno(), Some(libc::ENOENT | libc::ENODEV)) => Ok(false),
+        Err(e) if matches!(e.errno(), Some(libc::ENOENT | libc::ENODEV)) => Ok(None),
         Err(e) => Err(e),
     }
 }

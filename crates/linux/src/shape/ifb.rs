@@ -8,6 +8,7 @@ use crate::classify::ingress;
 use crate::lift;
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;
+use crate::shape::classes::At;
 use crate::shape::htb;
 use crate::window::expiry;
 
@@ -44,6 +45,11 @@ impl Ifb {
             return Err(e);
         }
         Ok(ifb)
+    }
+
+    /// Where its classes are.
+    pub(crate) fn at(&self) -> At<'_> {
+        At { name: &self.name, index: self.index }
     }
 
     /// Deletes the device; one that is gone is fine.
@@ -93,6 +99,12 @@ pub fn sweep(dev: &str) -> Result<Vec<String>, Error> {
     {
         swept.push(format!("the classifier at the ingress of {dev}"));
     }
+    if let Some(index) = device
+        && htb::is_there(&mut netlink, index)?
+    {
+        netlink.change(&format!("delete the HTB qdisc of {dev}"), htb::root_deletion(index))?;
+        swept.push(format!("the HTB qdisc of {dev} with its classes"));
+    }
     let name = name(dev);
     if let Some(old) = link::find_with(&mut netlink, &name)?.filter(|old| is_ours(old, dev)) {
         netlink.change(&format!("delete the old {name}"), link::deletion(old.index))?;
@@ -122,7 +134,10 @@ pub fn leftovers() -> Result<Vec<String>, Error> {
     let mut devices = Vec::new();
     for link in &links {
         devices.extend(link.alias.strip_prefix(ALIAS).map(str::to_owned));
-        if ingress::has_our_filter(&mut netlink, link.index)? {
+        let is_ifb = link.alias.starts_with(ALIAS);
+        if ingress::has_our_filter(&mut netlink, link.index)?
+            || (!is_ifb && htb::is_there(&mut netlink, link.index)?)
+        {
             devices.push(link.name.clone());
         }
     }

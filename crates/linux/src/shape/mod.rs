@@ -1,4 +1,5 @@
 //! The intermediate device behind which a device's ingress is shaped, and the classes there.
 
+pub(crate) mod classes;
 pub(crate) mod htb;
 pub(crate) mod ifb;

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 
 use fairweir_core::receiver::{ConnectionSample, Windows};
 use fairweir_core::units::Bytes;
-use libbpf_rs::{Link, MapCore, MapFlags, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ObjectBuilder};
 
 use crate::Error;
 use crate::bpf::abi::{
@@ -251,23 +251,7 @@ impl Awake {
 
     /// Writes what differs.
     fn write(&mut self, programs: &Programs, wanted: BTreeMap<u64, u32>) -> Result<(), Error> {
-        let map = &programs.maps.windows;
-        for id in self.wanted.keys().filter(|&id| !wanted.contains_key(id)) {
-            match map.delete(&id.to_ne_bytes()) {
-                Err(e) if e.kind() != libbpf_rs::ErrorKind::NotFound => {
-                    return Err(bpf_error("lift a window", &e));
-                }
-                _ => {}
-            }
-        }
-        let changed = || wanted.iter().filter(|&(id, window)| self.wanted.get(id) != Some(window));
-        let keys: Vec<u8> = changed().flat_map(|(id, _)| id.to_ne_bytes()).collect();
-        let values: Vec<u8> = changed().flat_map(|(_, window)| window.to_ne_bytes()).collect();
-        let count = (values.len() / size_of::<u32>()) as u32;
-        if count > 0 {
-            map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
-                .map_err(|e| bpf_error("write the windows", &e))?;
-        }
+        write_bounds(&programs.maps.windows, &self.wanted, &wanted)?;
         self.wanted = wanted;
         Ok(())
     }
@@ -281,8 +265,36 @@ impl Awake {
     }
 }
 
+/// Turns the bounds `old` in the map into `new`, by id; writes what differs.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn write_bounds(
+    map: &MapHandle,
+    old: &BTreeMap<u64, u32>,
+    new: &BTreeMap<u64, u32>,
+) -> Result<(), Error> {
+    for id in old.keys().filter(|&id| !new.contains_key(id)) {
+        match map.delete(&id.to_ne_bytes()) {
+            Err(e) if e.kind() != libbpf_rs::ErrorKind::NotFound => {
+                return Err(bpf_error("lift a window", &e));
+            }
+            _ => {}
+        }
+    }
+    let changed = || new.iter().filter(|&(id, window)| old.get(id) != Some(window));
+    let keys: Vec<u8> = changed().flat_map(|(id, _)| id.to_ne_bytes()).collect();
+    let values: Vec<u8> = changed().flat_map(|(_, window)| window.to_ne_bytes()).collect();
+    let count = (values.len() / size_of::<u32>()) as u32;
+    if count > 0 {
+        map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
+            .map_err(|e| bpf_error("write the windows", &e))?;
+    }
+    Ok(())
+}
+
 /// A window as the kernel has it; none is not even a byte.
-fn number(window: Bytes) -> u32 {
+pub(crate) fn number(window: Bytes) -> u32 {
     u32::try_from(window.as_u64()).unwrap_or(u32::MAX).max(1)
 }
 
@@ -319,7 +331,7 @@ fn attach_open(programs: &Programs) -> Result<Link, Error> {
 /// The compiled `bpf/lift.bpf.c`.
 const LIFT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lift.bpf.o"));
 /// Every connection begins as the kernel likes.
-const FREE: InitialWindows = InitialWindows { slots: [0; SLOTS_MAX] };
+pub(crate) const FREE: InitialWindows = InitialWindows { slots: [0; SLOTS_MAX] };
 /// A pass that bounds takes milliseconds, so small changes wait for larger ones: this part of the
 /// window. The error is a rate's as well.
 const TOLERANCE: u32 = 64;

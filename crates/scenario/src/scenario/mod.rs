@@ -68,6 +68,8 @@ pub struct Scenario {
     /// Who loads the link, in the order of the file; behind them those of the copies of policing
     /// points.
     pub flows: Vec<Flow>,
+    /// What all policing points together let through, if they are members of a segment.
+    pub segment: Option<Rate>,
     /// Which flows are kept to a rate before they come to the downlink, and how.
     pub police: Vec<Police>,
     /// Whose connections answer each other's congestion signals.

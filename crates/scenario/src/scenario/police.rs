@@ -2,7 +2,7 @@
 
 use fairweir_core::phantom::plan::limit_for;
 use fairweir_core::phantom::{Plan, PlanSpec};
-use fairweir_core::units::{Bytes, Rate, Span};
+use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 /// The most copies of a policing point.
 pub const POLICE_COPIES_MAX: u64 = 1_000;
@@ -23,6 +23,8 @@ pub struct Police {
     pub queue_by: QueueBy,
     /// Whether the emulated home leaves it to the daemon.
     pub by_daemon: bool,
+    /// From when on which rate of the segment is guaranteed to it, in order of time; none before.
+    pub guarantees: Vec<(Time, Rate)>,
     /// Its flows, by their indices in rising order.
     pub flows: Vec<usize>,
     /// The class of each of these; empty without classes.

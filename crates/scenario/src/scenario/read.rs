@@ -59,6 +59,7 @@ pub(super) fn scenario(
     let devices = devices(top.tables("device")?)?;
     let group_tables = top.tables("group")?;
     let flow_tables = top.tables("flow")?;
+    let segment = top.table("segment")?.map(police::segment).transpose()?;
     let police_tables = top.tables("police")?;
     let bundle_tables = top.tables("bundle")?;
     if group_tables.is_empty() {
@@ -69,7 +70,7 @@ pub(super) fn scenario(
     }
     top.finish(&[
         "version", "name", "duration", "settle", "seed", "link", "control", "probe", "device",
-        "group", "flow", "police", "bundle",
+        "group", "flow", "segment", "police", "bundle",
     ])?;
 
     let mut device_of = Vec::new();
@@ -83,7 +84,7 @@ pub(super) fn scenario(
             return Err(place.error(what));
         }
     }
-    let police = police::points(police_tables, &groups, &mut flows, end)?;
+    let police = police::points(police_tables, segment, &groups, &mut flows, end)?;
     let context = bundle::Context { groups: &groups, flows: &flows, link: &link, end };
     let bundles = bundle::bundles(bundle_tables, &context)?;
     let name = name.value;
@@ -100,6 +101,7 @@ pub(super) fn scenario(
         devices,
         device_of,
         flows,
+        segment,
         police,
         bundles,
     })

@@ -42,10 +42,10 @@ impl State<'_> {
     #[inline(always)]
     fn settle_root(&mut self, plan: &Plan, now: u64) {
         let elapsed = now.saturating_sub(self.head.at);
-        if elapsed >= plan.idle_after {
+        if elapsed >= plan.pace.idle_after {
             self.again().exhaust(plan, 0);
         } else {
-            self.serve(plan, 0, plan.rate * elapsed);
+            self.serve(plan, 0, plan.pace.rate * elapsed);
         }
         self.head.at = self.head.at.max(now);
     }

@@ -123,7 +123,7 @@ impl State<'_> {
     ) -> Verdict {
         debug_assert_eq!(plan.signal, Signal::Soft);
         let leaf = arrival.leaf;
-        let limit = u64::from(plan.limit);
+        let limit = u64::from(plan.pace.limit);
         let mark = self.leaves[leaf].mark;
         if backlog <= limit {
             if mark.is_disarmed() {
@@ -151,8 +151,8 @@ impl State<'_> {
     /// which makes a window longer than clumps do.
     fn grace(&self, plan: &Plan, share: u64) -> u64 {
         let window_bytes = u64::from(self.head.window_bytes);
-        if window_bytes > 2 * plan.window_bytes {
-            share * plan.window_bytes / window_bytes
+        if window_bytes > 2 * plan.pace.window_bytes {
+            share * plan.pace.window_bytes / window_bytes
         } else {
             share
         }

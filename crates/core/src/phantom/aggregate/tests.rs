@@ -29,7 +29,7 @@ fn drained(plan: &Plan, backlogs: &[u64], served: u64) -> Vec<f64> {
     for (leaf, bytes) in backlogs.iter().enumerate() {
         state.put(plan, leaf, *bytes);
     }
-    state.settle_all(plan, (served << UNIT_BITS) / plan.rate);
+    state.settle_all(plan, (served << UNIT_BITS) / plan.pace.rate);
     let left = |leaf: usize| {
         let spec = &plan.leaves[leaf];
         let parent = &state.inners[usize::from(spec.parent)];

@@ -65,7 +65,7 @@ impl State<'_> {
         self.age_flows(plan, self.head.window_at, now);
         let is_idle = self.inners[0].busy == 0;
         let length = if is_idle { plan.window } else { length.min(3 * plan.window) };
-        self.head.window_bytes = ((plan.rate * length) >> UNIT_BITS) as u32;
+        self.head.window_bytes = ((plan.pace.rate * length) >> UNIT_BITS) as u32;
         self.head.window_at = now;
     }
 
@@ -76,16 +76,16 @@ impl State<'_> {
         let before = i64::from(self.head.spare);
         let most = match self.inners[0].busy {
             0 => before.max(0),
-            _ => plan.spare_max.into(),
+            _ => plan.pace.spare_max.into(),
         };
-        let spare = before + ticks(length) - ticks((accepted << UNIT_BITS) / plan.rate);
+        let spare = before + ticks(length) - ticks((accepted << UNIT_BITS) / plan.pace.rate);
         self.head.spare = spare.clamp(i32::MIN.into(), most) as i32;
     }
 
     /// What the rate carries in all that is spare, bytes; nothing if more was accepted.
     fn spare_bytes(&self, plan: &Plan) -> u64 {
         let spare = i64::from(self.head.spare) + SPARE_IDLE as i64;
-        (plan.rate * ((spare.max(0) as u64) << SPARE_SHIFT)) >> UNIT_BITS
+        (plan.pace.rate * ((spare.max(0) as u64) << SPARE_SHIFT)) >> UNIT_BITS
     }
 
     /// Judges what a settled leaf accepted in the window by what its parent was served per weight,
@@ -116,6 +116,16 @@ impl State<'_> {
         }
         if streak >= STREAK {
             self.fill(plan, leaf);
+        }
+        self.shorten(plan, leaf);
+    }
+
+    /// Shortens a settled queue that is longer than one of this rate can be, because the rate has
+    /// fallen: what waits at a high rate may be minutes of a low one.
+    fn shorten(&mut self, plan: &Plan, leaf: usize) {
+        let (backlog, limit) = (self.backlog(plan, leaf), u64::from(plan.pace.limit));
+        if backlog > limit + self.longest_window(plan) {
+            self.take(plan, leaf, backlog - limit);
         }
     }
 }

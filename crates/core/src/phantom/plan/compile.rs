@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{
     Choice, Class, Criterion, DEPTH_MAX, INNERS_MAX, Inner, LEAVES_MAX, Leaf, MATCHES_MAX, MSS,
-    Plan, PlanError, PlanSpec, RATE_MAX, RATE_MIN, RTT_MAX_RANGE, Share, WEIGHT_MAX, bdp,
+    Pace, Plan, PlanError, PlanSpec, RATE_MAX, RATE_MIN, RTT_MAX_RANGE, Share, WEIGHT_MAX, bdp,
     limit_for,
 };
 use crate::phantom::UNIT_BITS;
@@ -57,29 +57,11 @@ impl Plan {
         tree.choices.sort_by_key(|choice| names.iter().position(|name| **name == choice.name));
         let choice_default = default_of(&tree.choices)?;
 
-        let rate = units_per_ns(spec.rate);
         let window = WINDOW.max(spec.rtt_max).as_nanos();
-        let window_bytes = (rate * window) >> UNIT_BITS;
-        let limit = limit_of(spec);
-        let gate_bps = u128::from(spec.rate.as_bps()) * 3 / 2;
-        let gate_cost = ((8_000_000_000 << GATE_SHIFT) / gate_bps) as u64;
-        let gate_slack = window + ((ALLOWANCE * gate_cost) >> GATE_SHIFT);
-        let gate_more = (CATCH_UP * 2 / 3).as_nanos().saturating_sub(gate_slack);
-        let gate_pause = RTO_MIN.as_nanos().saturating_sub(gate_slack).max(gate_more);
-        let backlog_max =
-            tree.leaves.len() as u128 * u128::from(u64::from(limit) + 3 * window_bytes);
-        let idle_after = (backlog_max << UNIT_BITS) / u128::from(rate) + u128::from(window);
         Ok(Plan {
-            rate,
-            idle_after: u64::try_from(idle_after).expect("invariant: some minutes at most"),
+            pace: Pace::of(spec.rate, spec.rtt_max, window, tree.leaves.len()),
             window,
-            window_bytes,
-            gate_cost,
-            gate_slack,
-            gate_more,
-            gate_pause,
-            limit,
-            spare_max: spare_max(limit, rate),
+            rtt_max: spec.rtt_max,
             signal: spec.signal,
             inners: tree.inners,
             leaves: tree.leaves,
@@ -87,13 +69,45 @@ impl Plan {
             choice_default,
         })
     }
+
+    /// The pace of a subscriber of this plan at another rate, which is brought into the range of plans.
+    pub fn pace_at(&self, rate: Rate) -> Pace {
+        let rate = rate.clamp(RATE_MIN, RATE_MAX);
+        Pace::of(rate, self.rtt_max, self.window, self.leaves.len())
+    }
+}
+
+impl Pace {
+    fn of(bps: Rate, rtt_max: Span, window: u64, leaf_count: usize) -> Pace {
+        let rate = units_per_ns(bps);
+        let window_bytes = (rate * window) >> UNIT_BITS;
+        let limit = limit_of(bps, rtt_max);
+        let gate_bps = u128::from(bps.as_bps()) * 3 / 2;
+        let gate_cost = ((8_000_000_000 << GATE_SHIFT) / gate_bps) as u64;
+        let gate_slack = window + ((ALLOWANCE * gate_cost) >> GATE_SHIFT);
+        let gate_more = (CATCH_UP * 2 / 3).as_nanos().saturating_sub(gate_slack);
+        let gate_pause = RTO_MIN.as_nanos().saturating_sub(gate_slack).max(gate_more);
+        let backlog_max = leaf_count as u128 * u128::from(u64::from(limit) + 3 * window_bytes);
+        let idle_after = (backlog_max << UNIT_BITS) / u128::from(rate) + u128::from(window);
+        Pace {
+            rate,
+            idle_after: u64::try_from(idle_after).expect("invariant: some minutes at most"),
+            window_bytes,
+            gate_cost,
+            gate_slack,
+            gate_more,
+            gate_pause,
+            limit,
+            spare_max: spare_max(limit, rate),
+        }
+    }
 }
 
 /// The size of every queue of a plan, since each may have the whole rate some time.
-fn limit_of(spec: &PlanSpec) -> u32 {
-    let bytes = limit_for(spec.rate, spec.rtt_max, LIMIT_FACTOR).as_u64();
-    let most = u64::try_from(bdp(spec.rate, LIMIT_SPAN)).expect("invariant: at most 25 Gbit");
-    let least = u64::try_from(bdp(spec.rate, spec.rtt_max)).expect("invariant: at most 50 Gbit");
+fn limit_of(rate: Rate, rtt_max: Span) -> u32 {
+    let bytes = limit_for(rate, rtt_max, LIMIT_FACTOR).as_u64();
+    let most = u64::try_from(bdp(rate, LIMIT_SPAN)).expect("invariant: at most 25 Gbit");
+    let least = u64::try_from(bdp(rate, rtt_max)).expect("invariant: at most 50 Gbit");
     bytes.min(most).max(least + ALLOWANCE).min(LIMIT_MAX) as u32
 }
 

@@ -23,7 +23,7 @@ fn offer(aggregate: &mut Aggregate, plan: &Plan, packet: Packet) -> Verdict {
 fn grace(plan: &Plan) -> u64 {
     match plan.signal {
         Signal::Hard => 0,
-        Signal::Soft => 2 * plan.window_bytes,
+        Signal::Soft => 2 * plan.pace.window_bytes,
     }
 }
 
@@ -57,7 +57,7 @@ proptest! {
             let served = v * u64::from(plan.leaves[packet.leaf].weight);
             accepted[packet.leaf].push(Accepted { at: packet.at, size: packet.size, served });
         }
-        let room = u64::from(plan.limit) + grace(&plan);
+        let room = u64::from(plan.pace.limit) + grace(&plan);
         let has_classes = plan.inners.iter().any(|inner| inner.is_priority);
         let size_max = accepted.iter().flatten().map(|packet| packet.size).max().unwrap_or(0);
         for leaf in &accepted {
@@ -72,7 +72,7 @@ proptest! {
                     last_at = packet.at;
                     sum += packet.size;
                     let served = packet.served.wrapping_sub(leaf[first].served) >> 24;
-                    let rate = (plan.rate * (packet.at - leaf[first].at)) >> 24;
+                    let rate = (plan.pace.rate * (packet.at - leaf[first].at)) >> 24;
                     // While the leaf was idle, virtual time may have run faster than its share.
                     let served = served.min(rate);
                     // Half a byte per packet is rounding's.
@@ -97,7 +97,7 @@ proptest! {
     ) {
         let plan = plan(10, 30, signal, &share);
         let mut aggregate = Aggregate::new(&plan);
-        let most = u64::from(plan.limit) + grace(&plan);
+        let most = u64::from(plan.pace.limit) + grace(&plan);
         for packet in packets(&plan, &steps) {
             offer(&mut aggregate, &plan, packet);
             for leaf in probe::leaves(&aggregate, &plan, Time::from_nanos(packet.at)) {
@@ -122,13 +122,13 @@ proptest! {
                 accepted.push(packet);
             }
         }
-        let passes = |ns: u64| 3 * u128::from(plan.rate) * u128::from(ns) / (2 << 24);
+        let passes = |ns: u64| 3 * u128::from(plan.pace.rate) * u128::from(ns) / (2 << 24);
         for (i, first) in accepted.iter().enumerate() {
             let mut sum = 0;
             for packet in &accepted[i..] {
                 sum += u128::from(packet.size);
                 // Costs are rounded down, by a byte in some hundred at the highest rates.
-                let span = packet.at - first.at + plan.gate_slack + plan.gate_more;
+                let span = packet.at - first.at + plan.pace.gate_slack + plan.pace.gate_more;
                 let most = passes(span) * 101 / 100 + 1;
                 prop_assert!(sum <= most, "{sum} of {most} between {first:?} and {packet:?}");
             }
@@ -149,13 +149,13 @@ proptest! {
             if offer(&mut aggregate, &plan, packet) == Verdict::Drop {
                 continue;
             }
-            let ahead = |sum| sum - ((plan.rate * packet.at) >> 24) as i64;
+            let ahead = |sum| sum - ((plan.pace.rate * packet.at) >> 24) as i64;
             least = least.min(ahead(sum));
             sum += packet.size as i64;
             most = most.max(ahead(sum) - least);
         }
-        let spare = ((plan.rate * 500_000_000) >> 24).max(plan.limit.into());
-        let room = spare + 4 * (u64::from(plan.limit) + grace(&plan));
+        let spare = ((plan.pace.rate * 500_000_000) >> 24).max(plan.pace.limit.into());
+        let room = spare + 4 * (u64::from(plan.pace.limit) + grace(&plan));
         prop_assert!(most <= room as i64, "{most} beyond the rate, {room} allowed");
     }
 
@@ -193,7 +193,7 @@ fn floods() -> impl Strategy<Value = Flood> {
 fn flood(plan: &Plan, floods: &[Flood]) -> Vec<Packet> {
     let mut packets = Vec::new();
     for (leaf, flood) in floods.iter().enumerate() {
-        let gap = 100 * (1_500 << 24) / (plan.rate * flood.percent);
+        let gap = 100 * (1_500 << 24) / (plan.pace.rate * flood.percent);
         let (on, off) = (flood.on_ms * 1_000_000, flood.off_ms * 1_000_000);
         let at = (0..60_000_000_000).step_by(gap as usize);
         let at = at.filter(|at| at % (on + off) < on);
@@ -221,14 +221,14 @@ fn who_ends_leaves_its_share_at_once() {
             passed += packet.size;
         }
     }
-    let ratio = passed as f64 / ((plan.rate * 1_000) >> 24) as f64 / 1e6;
+    let ratio = passed as f64 / ((plan.pace.rate * 1_000) >> 24) as f64 / 1e6;
     assert!((0.97..1.3).contains(&ratio), "{ratio}");
 }
 
 /// The first packet that is dropped when all leaves send packets of `size` evenly, each `percent` of
 /// its guaranteed share.
 fn dropped_of_even_senders(plan: &Plan, share: &Share, percent: u64, size: u64) -> Option<Packet> {
-    let rate = (percent * plan.rate) as f64 / 100.0;
+    let rate = (percent * plan.pace.rate) as f64 / 100.0;
     let gap = |share: f64| ((size << 24) as f64 / share / rate) as u64 + 1;
     let shares = Node::new(share, plan).guaranteed(plan.leaves.len());
     let gaps: Vec<u64> = shares.into_iter().map(gap).collect();
@@ -256,8 +256,8 @@ fn a_nested_leaf_below_its_share_is_not_taken_for_a_fast_one() {
 #[test]
 fn flows_that_start_at_once_burst_harmonically_without_a_gate() {
     let mut plan = plan(2_000, 50, Signal::Hard, &Share::Flows(64));
-    plan.gate_slack = 1 << 62;
-    let allowance = plan.window_bytes * 2;
+    plan.pace.gate_slack = 1 << 62;
+    let allowance = plan.pace.window_bytes * 2;
     let mut aggregate = Aggregate::new(&plan);
     let mut sum = 0;
     for leaf in 0..64 {
@@ -330,7 +330,7 @@ fn the_gate_keeps_them_to_one_and_a_half_windows() {
             sum += 1_500;
         }
     }
-    let allowed = plan.window_bytes * 3 / 2 + 15_000;
+    let allowed = plan.pace.window_bytes * 3 / 2 + 15_000;
     // Each packet's time is rounded down to a ns, of 4 µs.
     let most = allowed + allowed / 2_000;
     assert!(sum <= most && sum + 1_500 > allowed, "{sum} of {allowed}");

@@ -56,7 +56,7 @@ proptest! {
             total += served;
             tree.serve(&mut gps, fine(served));
             tree.serve_bytewise(&mut euler, served);
-            let ours = backlogs(&aggregate, &plan, (total << 24) / plan.rate);
+            let ours = backlogs(&aggregate, &plan, (total << 24) / plan.pace.rate);
             for ((ours, gps), euler) in ours.iter().zip(&gps).zip(&euler) {
                 let gps = coarse(*gps);
                 prop_assert!((ours - gps).abs() < SLACK as f64, "{ours} is not GPS' {gps}");
@@ -109,7 +109,7 @@ proptest! {
         let mut aggregate = Aggregate::new(&plan);
         let (mut latest, mut total) = (0, 0.0f64);
         for packet in packets(&plan, &steps) {
-            let service = (plan.rate * (packet.at - latest)) as f64 / 2f64.powi(24);
+            let service = (plan.pace.rate * (packet.at - latest)) as f64 / 2f64.powi(24);
             total = (total - service).max(0.0);
             let waits: f64 = backlogs(&aggregate, &plan, packet.at).iter().sum();
             let leaves = plan.leaves.len() as f64;
@@ -288,7 +288,7 @@ fn queues_are_as_large_as_reno_needs() {
 fn no_queue_is_too_small_for_a_packet_or_a_round_trip() {
     // The formula alone says 130 bytes.
     let plan = plan(2, 10, Signal::Hard, &Share::Flows(1));
-    assert_eq!(plan.limit, 15_000 + 2_500);
+    assert_eq!(plan.pace.limit, 15_000 + 2_500);
 }
 
 #[test]

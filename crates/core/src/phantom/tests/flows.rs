@@ -25,7 +25,7 @@ fn shared(count: u64, seed: u64, mbit: u64) -> Vec<f64> {
     let plan = plan(mbit, 50, Signal::Soft, &Share::Flows(16));
     let mut aggregate = Aggregate::new(&plan);
     let mut passed = vec![0.0; count as usize];
-    let gap = (1_500 << 24) / plan.rate / 2;
+    let gap = (1_500 << 24) / plan.pace.rate / 2;
     let packets = 60_000_000_000 / gap;
     for n in 0..packets {
         let flow = (mixed(n << 8 | seed) >> 24) % count;
@@ -73,7 +73,7 @@ proptest! {
             let hash = mixed(flow) as u32;
             let leaf = (mixed(flow) >> 32) as usize % plan.leaves.len();
             let verdict = offer(&mut aggregate, &plan, at, hash, leaf);
-            let ahead = |sum| sum - ((plan.rate * at) >> 24) as i64;
+            let ahead = |sum| sum - ((plan.pace.rate * at) >> 24) as i64;
             least = least.min(ahead(sum));
             if verdict != Verdict::Drop {
                 sum += 1_500;
@@ -83,8 +83,8 @@ proptest! {
                 prop_assert_eq!(probe::wrong_weight(&mut aggregate, &plan), None);
             }
         }
-        let spare = ((plan.rate * 500_000_000) >> 24).max(plan.limit.into());
-        let queues = plan.leaves.len() as u64 * (u64::from(plan.limit) + 2 * plan.window_bytes);
+        let spare = ((plan.pace.rate * 500_000_000) >> 24).max(plan.pace.limit.into());
+        let queues = plan.leaves.len() as u64 * (u64::from(plan.pace.limit) + 2 * plan.pace.window_bytes);
         let starved = (at / plan.window + 1) * 1_500;
         prop_assert!(most <= (spare + queues + starved) as i64, "{most} beyond the rate");
     }

@@ -184,7 +184,7 @@ pub(super) enum Fit {
 impl FluidShaper {
     pub(super) fn new(tree: Node, plan: &Plan) -> FluidShaper {
         let left = vec![0; plan.leaves.len()];
-        FluidShaper { tree, limit: plan.limit.into(), rate: plan.rate, latest: 0, left }
+        FluidShaper { tree, limit: plan.pace.limit.into(), rate: plan.pace.rate, latest: 0, left }
     }
 
     /// Serves the queues until now.

@@ -17,12 +17,12 @@ pub(super) fn plan(mbit: u64, rtt_ms: u64, signal: Signal, share: &Share) -> Pla
 
 /// The same plan with queues of `limit` bytes and a burst control that never acts.
 pub(super) fn without_burst_control(mut plan: Plan, limit: u32) -> Plan {
-    plan.limit = limit;
-    plan.gate_slack = 1 << 62;
+    plan.pace.limit = limit;
+    plan.pace.gate_slack = 1 << 62;
     plan.window = 1 << 62;
-    plan.window_bytes = 1 << 40;
+    plan.pace.window_bytes = 1 << 40;
     let backlog = plan.leaves.len() as u64 * (u64::from(limit) + 2_000);
-    plan.idle_after = (backlog << 24) / plan.rate + 1;
+    plan.pace.idle_after = (backlog << 24) / plan.pace.rate + 1;
     plan
 }
 
@@ -124,7 +124,7 @@ pub(super) fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
 
 /// Where a plan's packets of these steps arrive and when.
 pub(super) fn packets(plan: &Plan, steps: &[Step]) -> Vec<Packet> {
-    let mss_time = (1_500 << 24) / plan.rate;
+    let mss_time = (1_500 << 24) / plan.pace.rate;
     let mut at = 0;
     let packet = |step: &Step| {
         at += step.gap * mss_time / 1_000;

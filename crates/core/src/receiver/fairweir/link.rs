@@ -34,6 +34,8 @@ pub(super) struct Link {
     trusted: Option<Rate>,
     /// Since when far more waits than shall, and how much that was.
     deep: Option<(Time, Span)>,
+    /// What the first conclusion said, and when.
+    learned: Option<(Rate, Time)>,
     /// Conclusions in a row in which a single source said that it is less than half of that.
     held: u32,
 }
@@ -109,6 +111,7 @@ impl Link {
             fall: None,
             trusted: capacity,
             deep: None,
+            learned: None,
             held: 0,
         }
     }
@@ -213,6 +216,7 @@ impl Link {
             }
             self.take_over(total);
             self.trusted = Some(total);
+            self.learned = Some((total, tick.at));
             return Verdict::Changed(Act::Learn { to: total });
         };
         if total >= from.scale(99, 100) {
@@ -266,6 +270,15 @@ impl Link {
             self.fall = None;
             self.capacity = Some(highest);
             return Verdict::NoQueue;
+        }
+        if let Some((learned, at)) = self.learned
+            && tick.at.since(at) < FRESH_FOR + tick.rtt * 4
+            && total < learned.scale(FRESH_FALL.0, FRESH_FALL.1)
+        {
+            // A link carries as much when windows are narrowed as before, unless others take it.
+            (self.fall, self.learned) = (None, None);
+            self.capacity = Some(learned.max(from));
+            return Verdict::Rivals;
         }
         self.take_over(total);
         noted(from, total, Act::Measured { from, to: total })
@@ -373,6 +386,9 @@ const STEEP: (u64, u64) = (93, 100);
 const STEEP_CONCLUSIONS: u32 = 3;
 const GROWN: Span = Span::millis(2);
 const CONSTANT: Span = Span::micros(500);
+/// Soon after the first conclusion a fall below this part of it is due to others.
+const FRESH_FOR: Span = Span::secs(1);
+const FRESH_FALL: (u64, u64) = (65, 100);
 /// If so many times as much waits as shall for so long, although half of what arrived before
 /// arrives, the queue is not this host's.
 const DEEP: u64 = 2;

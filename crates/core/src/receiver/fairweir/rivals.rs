@@ -3,8 +3,8 @@
 //! The problem: windows keep the queue short only if nobody else fills it. Beside a sender that
 //! fills the buffer whatever happens, a control with a short queue as its target yields until it has
 //! nothing. The method: a queue that does not become shorter although less and less of this host
-//! arrives is a *rival's*. Then windows are left alone. For some time everything passes as without
-//! control, and what arrives then is the host's *due*. After that classes divide the due by weight,
+//! arrives is a *rival's*. Then windows are left alone. Everything passes as without control until no
+//! more arrives than before, and that is the host's *due*. After that classes divide the due by weight,
 //! and are opened as far as it takes until the host has about its due again: what one group leaves
 //! goes to the rivals too, so that division has a price, and it is bounded. After some time the
 //! queue is tried again.
@@ -28,8 +28,8 @@ enum State {
     Alone,
     /// Whether they are still there is tried until then; if so, this is the due again.
     Tried { until: Time, due: Rate, total: Rate },
-    /// Everything passes.
-    Measure { since: Time, sum: u64, ticks: u64, least: Rate },
+    /// Everything passes. `before` is the mean of the span before.
+    Measure { since: Time, sum: u64, ticks: u64, least: Rate, before: Rate },
     /// Classes divide.
     Divide { since: Time, due: Rate, slack: u64, total: Rate, short_ticks: u32 },
 }
@@ -73,8 +73,13 @@ impl Rivals {
     pub(super) fn handle_rivals(&mut self, now: Time, carried: Rate) {
         let is_again = now.since(self.left_at) < AGAIN && self.left_at > Time::ZERO;
         self.stay = if is_again { (self.stay * 2).min(STAY_MAX) } else { STAY_MIN };
-        self.state =
-            State::Measure { since: now, sum: 0, ticks: 0, least: carried.scale(LEAST.0, LEAST.1) };
+        self.state = State::Measure {
+            since: now,
+            sum: 0,
+            ticks: 0,
+            least: carried.scale(LEAST.0, LEAST.1),
+            before: Rate::ZERO,
+        };
     }
 
     /// Takes in a tick.
@@ -95,7 +100,7 @@ impl Rivals {
                 }
                 Course::Alone
             }
-            State::Measure { since, sum, ticks, least } => {
+            State::Measure { since, sum, ticks, least, before } => {
                 let passed = now.since(*since);
                 if passed >= GROWN {
                     *sum = sum.saturating_add(total.as_bps());
@@ -104,8 +109,14 @@ impl Rivals {
                 if passed < MEASURED {
                     return Course::Release;
                 }
-                // Senders that are far grow for longer than that.
-                let due = Rate::bps(*sum / (*ticks).max(1)).max(*least);
+                let mean = Rate::bps(*sum / (*ticks).max(1));
+                if *before == Rate::ZERO || mean > before.scale(GREW.0, GREW.1) {
+                    // Senders still grow: another such span is measured.
+                    (*before, *sum, *ticks) = (mean, 0, 0);
+                    *since = now - GROWN;
+                    return Course::Release;
+                }
+                let due = mean.max(*before).max(*least);
                 self.begin_division(now, due)
             }
             State::Divide { since, due, slack, total: smoothed, short_ticks } => {
@@ -119,7 +130,8 @@ impl Rivals {
                 }
                 *slack = match *smoothed < due.scale(KEPT.0, KEPT.1) {
                     true => (*slack + SLACK_STEP).min(SLACK_MAX),
-                    false => slack.saturating_sub(SLACK_STEP / 4),
+                    // What passes stays a little more than the due, or that could not grow.
+                    false => slack.saturating_sub(SLACK_STEP / 4).max(SLACK_MIN),
                 };
                 if *slack == SLACK_MAX {
                     // Nothing is held back any more, and it is not reached: it is less.
@@ -132,22 +144,24 @@ impl Rivals {
     }
 
     fn begin_division(&mut self, now: Time, due: Rate) -> Course {
-        let (since, slack) = (now, SLACK_FIRST);
+        let (since, slack) = (now, SLACK_MIN);
         self.state = State::Divide { since, due, slack, total: due, short_ticks: 0 };
         Course::Divide(due.scale(1_000 + slack, 1_000))
     }
 }
 
-/// Senders have grown to what they get after this, which is measured until then.
+/// Senders have begun to grow again after this. What arrives then is measured until [`MEASURED`] and for
+/// as long again, until it no longer grows by more than this.
 const GROWN: Span = Span::millis(2_000);
 const MEASURED: Span = Span::millis(4_000);
+const GREW: (u64, u64) = (105, 100);
 /// It is at least this part of what the link carried.
 const LEAST: (u64, u64) = (6, 10);
 /// A due that is exceeded follows over so many ticks.
-const DUE_TICKS: u64 = 50;
+const DUE_TICKS: u64 = 20;
 /// The host keeps this part of its due, by opening classes so many thousandths further a tick.
 const KEPT: (u64, u64) = (97, 100);
-const SLACK_FIRST: u64 = 30;
+const SLACK_MIN: u64 = 30;
 const SLACK_STEP: u64 = 24;
 const SLACK_MAX: u64 = 1_000;
 /// For so long the queue is not tried again; longer each time that rivals are there again so soon.

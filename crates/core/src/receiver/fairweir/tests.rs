@@ -84,10 +84,26 @@ fn what_a_busy_link_carries_is_its_capacity_up_and_down_at_once() {
     assert_eq!(line.tick(m(20), WANTED), Verdict::Rest, "a link that was not busy is not known");
     assert_eq!(line.link.capacity(), None);
     assert_eq!(line.tick(m(30), BUSY), Verdict::Changed(Act::Learn { to: m(30) }));
+    for _ in 0..6 {
+        assert_eq!(line.tick(m(30), BUSY), Verdict::Rest);
+    }
     let (from, to) = (m(30), m(10));
     assert_eq!(line.tick(to, BUSY), Verdict::Changed(Act::Measured { from, to }));
     assert_eq!(line.tick(from, BUSY), Verdict::Changed(Act::Measured { from: to, to: from }));
     assert_eq!((line.capacity(), line.link.confirmed()), (m(30), Some(m(30))));
+}
+
+#[test]
+fn a_fall_as_soon_as_the_capacity_is_learned_is_due_to_others() {
+    let mut line = Line::new(None);
+    let m = Rate::mbit;
+    line.tick(m(30), BUSY);
+    assert_eq!(line.tick(m(18), BUSY), Verdict::Rivals);
+    assert_eq!(line.capacity(), m(30));
+    let mut line = Line::new(None);
+    line.tick(m(30), BUSY);
+    let (from, to) = (m(30), m(21));
+    assert_eq!(line.tick(to, BUSY), Verdict::Changed(Act::Measured { from, to }));
 }
 
 #[test]

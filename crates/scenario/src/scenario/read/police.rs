@@ -1,5 +1,6 @@
 //! From the tables `[[police]]` to valid policing points, and the flows of their copies.
 
+use fairweir_core::phantom::plan::RATE_MIN;
 use fairweir_core::phantom::{Class, Criterion, Plan, PlanSpec, Share};
 use fairweir_core::units::{Rate, Span, Time};
 
@@ -11,6 +12,7 @@ use fairweir_config::{ConfigError, Place, Placed, Table, not_one_of};
 /// Reads the policing points; where there are to be copies of one, its flows are copied, too.
 pub(super) fn points(
     tables: Vec<Table<'_>>,
+    segment: Option<Rate>,
     groups: &[Group],
     flows: &mut Vec<Flow>,
     end: Time,
@@ -20,7 +22,7 @@ pub(super) fn points(
     let in_file = flows.len();
     for table in tables {
         let place = table.place();
-        let (police, copies) = point(table, groups, &flows[..in_file])?;
+        let (police, copies) = point(table, segment, end, groups, &flows[..in_file])?;
         let of_two = |p: &&Police| p.flows.iter().any(|flow| police.flows.contains(flow));
         if let Some(other) = points.iter().find(of_two) {
             let what = format!("some of its flows pass `{}` already; give it others", other.name);
@@ -33,8 +35,60 @@ pub(super) fn points(
         let made = copied(&police, &copies, flows, end)?;
         points.push(police);
         points.extend(made);
+        if let Some(at) = overbooked(&points, segment) {
+            let what = format!(
+                "the guarantees sum to more than the segment's rate at {:?}",
+                at.since(Time::ZERO)
+            );
+            return Err(place.error(what));
+        }
     }
     Ok(points)
+}
+
+/// Reads `[segment]`: what all points together let through.
+pub(super) fn segment(mut table: Table<'_>) -> Result<Rate, ConfigError> {
+    let rate = table.parsed::<Rate>("rate")?;
+    let rate = rate.ok_or_else(|| table.missing("rate", "a rate such as 1gbit"))?;
+    if rate.value < RATE_MIN {
+        return Err(rate.place.error(format!("rate {} is below {RATE_MIN}", rate.value)));
+    }
+    table.finish(&["rate"])?;
+    Ok(rate.value)
+}
+
+/// When more is guaranteed than there is, if ever.
+fn overbooked(points: &[Police], segment: Option<Rate>) -> Option<Time> {
+    let mut steps: Vec<(Time, usize, Rate)> = Vec::new();
+    for (index, point) in points.iter().enumerate() {
+        steps.extend(point.guarantees.iter().map(|&(at, rate)| (at, index, rate)));
+    }
+    steps.sort_unstable_by_key(|&(at, ..)| at);
+    let mut now = vec![0; points.len()];
+    let mut sum = 0;
+    for (nth, &(at, index, rate)) in steps.iter().enumerate() {
+        sum = sum - now[index] + rate.as_bps();
+        now[index] = rate.as_bps();
+        let is_last = steps.get(nth + 1).is_none_or(|next| next.0 > at);
+        if is_last && segment.is_some_and(|segment| sum > segment.as_bps()) {
+            return Some(at);
+        }
+    }
+    None
+}
+
+/// The keys `guarantee` and `guarantees`.
+fn guarantees(table: &mut Table<'_>, end: Time) -> Result<Vec<(Time, Rate)>, ConfigError> {
+    let first = table.parsed::<Rate>("guarantee")?.map(|p| (Time::ZERO, p.value));
+    let mut all: Vec<(Time, Rate)> = first.into_iter().collect();
+    for mut step in table.tables("guarantees")? {
+        let last = all.last().map_or(Time::ZERO, |(at, _)| *at);
+        let at = super::step_time(&mut step, last, end)?;
+        let rate = step.parsed("rate")?.ok_or_else(|| step.missing("rate", "a rate"))?;
+        all.push((at, rate.value));
+        step.finish(&["at", "rate"])?;
+    }
+    Ok(all)
 }
 
 /// How many there are of a point, and how much later each begins than the one before.
@@ -46,6 +100,8 @@ struct Copies<'t> {
 
 fn point<'t>(
     mut table: Table<'t>,
+    segment: Option<Rate>,
+    end: Time,
     groups: &[Group],
     flows: &[Flow],
 ) -> Result<(Police, Copies<'t>), ConfigError> {
@@ -77,6 +133,14 @@ fn point<'t>(
         }
     }
     let by_daemon = by.is_some_and(|by| by.value);
+    let guarantees = guarantees(&mut table, end)?;
+    if segment.is_none() && !guarantees.is_empty() {
+        return Err(place.error("a guarantee needs a table [segment] with its `rate`"));
+    }
+    if segment.is_some() && (algorithm != Algorithm::BcPqp || by_daemon) {
+        let what = "in a segment all points police by `bc-pqp`, and none by the daemon";
+        return Err(place.error(what));
+    }
     let sharing = plan::sharing(&mut table, &mut choosing)?;
     table.finish(&KEYS.into_iter().chain(plan::KEYS).collect::<Vec<_>>())?;
     let spec = sharing.spec(rate.value);
@@ -88,11 +152,14 @@ fn point<'t>(
     Plan::new(&spec).map_err(|e| sharing.error(&e, &rate.place))?;
     let name = name.value;
     let flows = all;
-    let police = Police { name, spec, algorithm, size, queue_by, by_daemon, flows, class_of };
+    let police =
+        Police { name, spec, algorithm, size, queue_by, by_daemon, guarantees, flows, class_of };
     Ok((police, copies))
 }
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 13] = [
+    "guarantee",
+    "guarantees",
     "name",
     "groups",
     "flows",

@@ -1,0 +1,202 @@
+//! Table `[set]`: values that replace those of the other tables, whatever file they are in.
+//!
+//! Commands and the page change a setting by this table alone: a daemon writes it to [`FILE`] in
+//! `conf.d`, which it reads like any other file. Files that people wrote are never edited. Of two
+//! values of one key the later file's is in force.
+
+use std::collections::BTreeMap;
+
+use fairweir_core::policy::{DEFAULT_GROUP, Group};
+use fairweir_core::share::Weight;
+use fairweir_core::units::Span;
+use serde::{Deserialize, Serialize};
+
+use super::read::parse_latency;
+use crate::VERSION;
+use crate::error::ConfigError;
+use crate::table::{Placed, Table};
+
+/// The file in `conf.d` that daemons write. It is read after all files whose names begin with a
+/// letter below `z` or a digit.
+pub const FILE: &str = "zz-set.toml";
+
+/// The most that is read of it, in bytes.
+pub const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// Keys of `[set]`, each with its new value, or `None` to remove it: `latency`, `paused`, and
+/// `weight.NAME` of a group.
+pub type Changes = BTreeMap<String, Option<Setting>>;
+
+/// The value of a key; what is allowed is checked when the file is read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Setting {
+    /// `paused`.
+    Truth(bool),
+    /// A weight.
+    Number(u32),
+    /// `latency`.
+    Text(String),
+}
+
+const KEYS: [&str; 3] = ["latency", "paused", WEIGHT];
+const WEIGHT: &str = "weight";
+
+/// The keys that are set.
+#[derive(Default)]
+pub(super) struct SetKeys<'t> {
+    latency: Option<Span>,
+    paused: Option<bool>,
+    weights: Vec<Placed<'t, (String, Weight)>>,
+}
+
+impl<'t> SetKeys<'t> {
+    pub(super) fn read(mut table: Table<'t>) -> Result<SetKeys<'t>, ConfigError> {
+        let latency = table.parsed_by("latency", parse_latency)?.map(|p| p.value);
+        let paused = table.truth("paused")?;
+        let mut weights = Vec::new();
+        if let Some(mut table) = table.table(WEIGHT)? {
+            for name in table.keys() {
+                let Some(placed) = table.integer(&name, 1, Weight::MAX.into())? else { continue };
+                let weight = u32::try_from(placed.value).ok().and_then(Weight::new);
+                let weight = weight.expect("invariant: the range was checked");
+                weights.push(Placed { value: (name, weight), place: placed.place });
+            }
+        }
+        table.finish(&KEYS)?;
+        Ok(SetKeys { latency, paused, weights })
+    }
+
+    /// Adds the keys of a later file, which win.
+    pub(super) fn merge(&mut self, later: SetKeys<'t>) {
+        self.latency = later.latency.or(self.latency);
+        self.paused = later.paused.or(self.paused);
+        self.weights.extend(later.weights);
+    }
+
+    pub(super) fn latency(&self) -> Option<Span> {
+        self.latency
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.unwrap_or(false)
+    }
+
+    /// Gives the groups their weights; returns what is wrong with those that name no group.
+    pub(super) fn apply_weights(&self, groups: &mut Vec<Group>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for Placed { value: (name, weight), place } in &self.weights {
+            match groups.iter_mut().find(|g| g.name == *name) {
+                Some(group) => group.weight = *weight,
+                None if name == DEFAULT_GROUP => {
+                    let (name, weight) = (name.clone(), *weight);
+                    groups.push(Group { name, weight, matches: Vec::new() });
+                }
+                None => warnings.push(format!(
+                    "{place}: set.{WEIGHT}.{name}: no effect, because there is no group `{name}`"
+                )),
+            }
+        }
+        warnings
+    }
+}
+
+/// The text of [`FILE`] after `changes`, and the changes that undo them; `old` is its text before,
+/// empty if it does not exist. The new text is empty if nothing is set any more.
+///
+/// # Errors
+/// Says what is wrong with the old text or with a key.
+pub fn changed(old: &str, changes: &Changes) -> Result<(String, Changes), String> {
+    let mut document: toml::Table =
+        old.parse().map_err(|e: toml::de::Error| format!("{FILE}: {}", e.message()))?;
+    let set = document.entry("set").or_insert_with(|| toml::Table::new().into());
+    let set = set.as_table_mut().ok_or_else(|| format!("{FILE}: `set` is not a table"))?;
+    let mut undo = Changes::new();
+    for (key, value) in changes {
+        let before = match key.split_once('.') {
+            Some((WEIGHT, group)) => {
+                let weights = set.entry(WEIGHT).or_insert_with(|| toml::Table::new().into());
+                let weights = weights.as_table_mut();
+                let weights = weights.ok_or_else(|| format!("{FILE}: `{WEIGHT}` is no table"))?;
+                replace(weights, group, value.as_ref())
+            }
+            _ if key != WEIGHT && KEYS.contains(&key.as_str()) => replace(set, key, value.as_ref()),
+            _ => {
+                return Err(format!(
+                    "unknown key `{key}`; allowed are latency, paused and weight.GROUP"
+                ));
+            }
+        };
+        undo.insert(key.clone(), before);
+    }
+    set.retain(|_, value| !value.as_table().is_some_and(toml::Table::is_empty));
+    if set.is_empty() {
+        document.remove("set");
+    }
+    if document.keys().all(|key| key == "version") {
+        return Ok((String::new(), undo));
+    }
+    document.insert("version".to_owned(), i64::try_from(VERSION).unwrap_or(1).into());
+    Ok((format!("{COMMENT}{document}"), undo))
+}
+
+const COMMENT: &str = "# Written by fairweir when a setting is changed on the page or by `fairweir set`.\n\
+                       # These values replace those of the other files. Delete the file to return to them.\n";
+
+/// Sets or removes a key; returns what it was.
+fn replace(table: &mut toml::Table, key: &str, value: Option<&Setting>) -> Option<Setting> {
+    let before = match value {
+        Some(Setting::Truth(truth)) => table.insert(key.to_owned(), (*truth).into()),
+        Some(Setting::Number(number)) => table.insert(key.to_owned(), i64::from(*number).into()),
+        Some(Setting::Text(text)) => table.insert(key.to_owned(), text.as_str().into()),
+        None => table.remove(key),
+    };
+    before.and_then(|value| value.try_into().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(all: &[(&str, Option<Setting>)]) -> Changes {
+        all.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+    }
+
+    #[test]
+    fn undo_restores_the_text() {
+        let first = changes(&[
+            ("weight.video.hd", Some(Setting::Number(8))),
+            ("latency", Some(Setting::Text("8ms".into()))),
+        ]);
+        let (one, undo_one) = changed("", &first).unwrap();
+        assert!(one.contains("[set.weight]\n\"video.hd\" = 8\n"), "{one}");
+        assert!(one.contains("latency = \"8ms\"") && one.contains("version = 1\n"), "{one}");
+        let second = changes(&[
+            ("weight.video.hd", Some(Setting::Number(3))),
+            ("paused", Some(Setting::Truth(true))),
+        ]);
+        let (two, undo_two) = changed(&one, &second).unwrap();
+        assert_eq!(undo_two["weight.video.hd"], Some(Setting::Number(8)));
+        assert_eq!(undo_two["paused"], None);
+        assert_eq!(changed(&two, &undo_two).unwrap().0, one);
+        assert_eq!(changed(&one, &undo_one).unwrap().0, "");
+    }
+
+    #[test]
+    fn keys_that_cannot_be_set_are_refused() {
+        for key in ["weight", "capacity", "", "host.latency", "weights.a"] {
+            let error = changed("", &changes(&[(key, None)])).unwrap_err();
+            assert!(error.contains("unknown key"), "{key}: {error}");
+        }
+        for text in ["set = 1", "set = {weight = 1}", "[set"] {
+            assert!(changed(text, &changes(&[("weight.a", None)])).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_else_people_wrote_into_the_file_stays() {
+        let text = "version = 1\n[host]\nprobe = \"off\"\n[set]\npaused = true\n";
+        let (new, _) = changed(text, &changes(&[("paused", None)])).unwrap();
+        assert!(new.contains("probe = \"off\"") && !new.contains("set]"), "{new}");
+    }
+}

@@ -1,0 +1,127 @@
+//! Where the download is counted and shaped: at a host's interface, or at a router's two.
+
+use fairweir_core::policy::Policy;
+use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
+use fairweir_linux::{Error, ExpiryProgram, Health, Host, HostSpec, Router, RouterSpec, sweep};
+use tracing::info;
+
+use super::settings::Settings;
+
+/// What the daemon has attached.
+pub(super) enum Point {
+    Host(Box<Host>),
+    Router(Box<Router>),
+}
+
+/// The same call, whichever it is.
+macro_rules! either {
+    ($point:expr, $it:ident => $call:expr) => {
+        match $point {
+            Point::Host($it) => $call,
+            Point::Router($it) => $call,
+        }
+    };
+}
+
+impl Point {
+    /// Sweeps the interfaces, unless this is a dry run, and attaches to them.
+    pub(super) fn attach(settings: &Settings) -> anyhow::Result<Point> {
+        if !settings.dry_run {
+            for dev in settings.devices() {
+                for removed in sweep(dev)? {
+                    info!(dev, "removed what was left: {removed}");
+                }
+            }
+        }
+        let (dev, policy) = (settings.dev.clone(), settings.policy().clone());
+        let mode = settings.mode();
+        Ok(match settings.lan() {
+            None => {
+                Point::Host(Box::new(Host::attach(&HostSpec { dev, policy, mode, census: false })?))
+            }
+            Some(lan) => Point::Router(Box::new(Router::attach(&RouterSpec {
+                lan: lan.to_owned(),
+                wan: dev,
+                policy,
+                mode,
+            })?)),
+        })
+    }
+
+    /// The host, which has what a router has not: sockets, and sites.
+    pub(super) fn as_host(&self) -> Option<&Host> {
+        match self {
+            Point::Host(host) => Some(host),
+            Point::Router(_) => None,
+        }
+    }
+
+    pub(super) fn as_host_mut(&mut self) -> Option<&mut Host> {
+        match self {
+            Point::Host(host) => Some(host),
+            Point::Router(_) => None,
+        }
+    }
+
+    pub(super) fn health(&mut self) -> Health {
+        either!(self, it => it.health())
+    }
+
+    pub(super) fn repair(&mut self) -> Result<(), Error> {
+        either!(self, it => it.repair())
+    }
+
+    pub(super) fn set_policy(&mut self, policy: &Policy) -> Result<(), Error> {
+        either!(self, it => it.set_policy(policy))
+    }
+
+    pub(super) fn take_samples(&mut self) -> Result<Vec<GroupSample>, Error> {
+        either!(self, it => it.take_samples())
+    }
+
+    pub(super) fn take_connections(&mut self) -> Result<Vec<ConnectionSample>, Error> {
+        either!(self, it => it.take_connections())
+    }
+
+    pub(super) fn is_bounded(&self, id: u64) -> bool {
+        either!(self, it => it.is_bounded(id))
+    }
+
+    pub(super) fn apply(&mut self, allocation: &Allocation) -> Result<(), Error> {
+        either!(self, it => it.apply(allocation))
+    }
+
+    pub(super) fn release(&mut self) -> Result<(), Error> {
+        either!(self, it => it.release())
+    }
+
+    pub(super) fn apply_windows(&mut self, windows: &Windows) -> Result<(), Error> {
+        either!(self, it => it.apply_windows(windows))
+    }
+
+    pub(super) fn release_windows(&mut self) -> Result<(), Error> {
+        either!(self, it => it.release_windows())
+    }
+
+    pub(super) fn beat(&mut self) -> Result<(), Error> {
+        either!(self, it => it.beat())
+    }
+
+    pub(super) fn detach(self) -> Result<(), Error> {
+        either!(self, it => it.detach())
+    }
+
+    pub(super) fn has_windows(&self) -> bool {
+        self.as_host().is_none_or(Host::has_windows)
+    }
+
+    /// What this kernel cannot do for the policy, in words.
+    pub(super) fn limits(&self) -> Vec<String> {
+        self.as_host().map(Host::limits).unwrap_or_default()
+    }
+
+    /// The program that lifts a host's bounds if the daemon is killed.
+    pub(super) fn expiry_program(&self) -> Option<ExpiryProgram> {
+        self.as_host().and_then(Host::expiry_program)
+    }
+}

@@ -1,0 +1,86 @@
+//! Accepts connections, so that no local user or web page can use up the process.
+//!
+//! Everybody on this machine can connect, and so can every page that a browser here shows. There are
+//! at most [`CONNECTIONS_MAX`] connections. For one more the oldest goes that has not shown the cookie
+//! of a session, and only without such a one the oldest of all. A connection that sends no whole
+//! request ends after [`PATIENCE`]. What a reader does not take is not made.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+use tower_service::Service;
+
+/// Connections at a time.
+const CONNECTIONS_MAX: usize = 64;
+
+/// How long the head of a request may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest head of a request, and what is written ahead of a slow reader, in bytes.
+const BUFFER_MAX: usize = 16 << 10;
+
+/// Set by a request with the cookie of a session.
+#[derive(Clone, Debug, Default)]
+pub(super) struct IsSignedIn(Arc<AtomicBool>);
+
+impl IsSignedIn {
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+struct Connection {
+    number: u64,
+    is_signed_in: IsSignedIn,
+    abort: AbortHandle,
+}
+
+/// Serves until the process ends.
+pub(super) async fn serve(listener: TcpListener, router: Router) {
+    let open = Arc::new(Mutex::new(VecDeque::<Connection>::new()));
+    for number in 0.. {
+        let stream = loop {
+            match listener.accept().await {
+                Ok((stream, _)) => break stream,
+                // No file descriptor is free; one will be.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        };
+        let mut all = open.lock().unwrap_or_else(|e| e.into_inner());
+        if all.len() == CONNECTIONS_MAX {
+            let i = all.iter().position(|c| !c.is_signed_in.is_set()).unwrap_or(0);
+            if let Some(connection) = all.remove(i) {
+                connection.abort.abort();
+            }
+        }
+        let is_signed_in = IsSignedIn::default();
+        let (router, mark, to_end) = (router.clone(), is_signed_in.clone(), Arc::clone(&open));
+        let task = tokio::spawn(async move {
+            let answer = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+                let mut request = request.map(Body::new);
+                request.extensions_mut().insert(mark.clone());
+                router.clone().call(request)
+            });
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(BUFFER_MAX);
+            // How it ended matters to nobody.
+            let _ = builder.serve_connection(TokioIo::new(stream), answer).await;
+            let mut all = to_end.lock().unwrap_or_else(|e| e.into_inner());
+            all.retain(|c| c.number != number);
+        });
+        all.push_back(Connection { number, is_signed_in, abort: task.abort_handle() });
+    }
+}

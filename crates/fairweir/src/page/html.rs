@@ -1,0 +1,322 @@
+//! The page as a document that needs no script: tables and forms. `page.ts` keeps its cells current,
+//! adds the chart and sends the forms without leaving the page.
+//!
+//! Every text that is not written here passes [`Html::text`].
+
+use std::fmt::Display;
+
+use super::sessions::Undo;
+use super::view::{ConnectionView, DaemonView, GroupView, LinkView, View};
+
+/// The largest weight. Source: docs/configuration.md.
+const WEIGHT_MAX: u32 = 10_000;
+
+/// Colours of groups in `page.css`; more groups begin again.
+const COLOURS: usize = 8;
+
+/// What a form needs; `None` where nothing may be changed.
+#[derive(Clone, Copy)]
+pub(super) struct Forms<'f> {
+    /// The session's token against forged requests.
+    pub(super) csrf: &'f str,
+    /// The last change of this session.
+    pub(super) undo: Option<&'f Undo>,
+}
+
+/// The document.
+pub(super) fn document(view: &View, forms: Option<Forms<'_>>, message: Option<&str>) -> String {
+    let mut html = Html::begin("fairweir");
+    html.raw(
+        "<header><h1>fairweir</h1><p id=\"live\" role=\"status\">This is the state at the time of \
+              loading.</p></header><div id=\"notice\" aria-live=\"polite\">",
+    );
+    html.notice(message, forms);
+    html.raw("</div><main>");
+    if view.daemons.is_empty() {
+        html.raw(
+            "<p>No daemon of fairweir runs here. Start one with \
+                  <code>sudo systemctl start fairweir@eth0</code>.</p>",
+        );
+    }
+    view.daemons.iter().for_each(|daemon| html.daemon(daemon, forms));
+    html.raw("</main>");
+    html.end(true)
+}
+
+/// A document with one sentence.
+pub(super) fn sentence(text: &str, refresh: bool) -> String {
+    let mut html = Html::begin(if refresh { "fairweir: signed in" } else { "fairweir" });
+    html.raw("<header><h1>fairweir</h1></header><main><p>").text(text).raw("</p>");
+    if refresh {
+        html.raw("<p><a href=\"/\">Continue</a></p>");
+    }
+    html.raw("</main>").end(false)
+}
+
+struct Html(String);
+
+impl Html {
+    fn begin(title: &str) -> Html {
+        let mut html = Html(String::new());
+        html.raw("<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>")
+            .text(title);
+        html.raw(
+            "</title><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+             <link rel=\"icon\" href=\"/assets/icon.svg\">\
+             <link rel=\"stylesheet\" href=\"/assets/uplot.css\">\
+             <link rel=\"stylesheet\" href=\"/assets/page.css\">",
+        );
+        if title.ends_with("signed in") {
+            html.raw("<meta http-equiv=\"refresh\" content=\"0;url=/\">");
+        }
+        html.raw("</head><body>");
+        html
+    }
+
+    fn end(&mut self, with_script: bool) -> String {
+        if with_script {
+            self.raw(
+                "<script src=\"/assets/uplot.js\"></script><script src=\"/assets/page.js\"></script>",
+            );
+        }
+        self.raw("</body></html>\n");
+        std::mem::take(&mut self.0)
+    }
+
+    fn raw(&mut self, html: &str) -> &mut Html {
+        self.0.push_str(html);
+        self
+    }
+
+    /// Text or the value of an attribute in double quotes.
+    fn text(&mut self, text: impl Display) -> &mut Html {
+        for c in text.to_string().chars() {
+            match c {
+                '&' => self.0.push_str("&amp;"),
+                '<' => self.0.push_str("&lt;"),
+                '>' => self.0.push_str("&gt;"),
+                '"' => self.0.push_str("&quot;"),
+                '\'' => self.0.push_str("&#39;"),
+                c => self.0.push(c),
+            }
+        }
+        self
+    }
+
+    fn notice(&mut self, message: Option<&str>, forms: Option<Forms<'_>>) {
+        if let Some(message) = message {
+            self.raw("<p class=\"message error\">").text(message).raw("</p>");
+        }
+        let Some((undo, csrf)) = forms.and_then(|f| Some((f.undo?, f.csrf))) else { return };
+        self.raw("<form class=\"undo\" method=\"post\" action=\"/undo\">");
+        self.hidden("csrf", csrf).raw("<span>Last change: ").text(&undo.message);
+        self.raw("</span> <button>Undo</button></form>");
+    }
+
+    fn daemon(&mut self, daemon: &DaemonView, forms: Option<Forms<'_>>) {
+        self.raw("<section data-daemon=\"").text(&daemon.name).raw("\"><h2>").text(&daemon.name);
+        self.raw("</h2><p data-field=\"headline\">").text(&daemon.headline).raw("</p>");
+        if let Some(error) = &daemon.error {
+            self.raw("<p class=\"error\">").text(error).raw("</p>");
+        }
+        if let Some(link) = &daemon.link {
+            self.link(&daemon.name, link, forms);
+        }
+        self.list("facts", &daemon.facts);
+        self.list("notes", &daemon.notes);
+        self.raw("</section>");
+    }
+
+    fn link(&mut self, daemon: &str, link: &LinkView, forms: Option<Forms<'_>>) {
+        self.raw("<div class=\"chart\" data-field=\"chart\"></div>");
+        self.raw("<dl class=\"numbers\"><div><dt>Capacity</dt><dd data-field=\"capacity\">");
+        self.text(link.capacity_bps.map_or("unknown".to_owned(), rate)).raw("</dd></div>");
+        self.raw("<div><dt>Queue at the ISP</dt><dd data-field=\"queue\">");
+        self.text(link.queue_ms.map_or("unknown".to_owned(), ms)).raw("</dd></div>");
+        if let Some(latency) = link.latency_ms {
+            self.raw("<div><dt>Target of the queue</dt><dd data-field=\"latency\">")
+                .text(ms(latency));
+            self.raw("</dd></div>");
+        }
+        self.raw("</dl>");
+        if let Some(forms) = forms {
+            self.controls(daemon, link, forms);
+        }
+        self.raw("<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"Groups of ");
+        self.text(daemon).raw(
+            "\"><table class=\"groups\"><caption>Groups</caption><thead><tr><th scope=\"col\">Group</th>\
+             <th scope=\"col\">Weight</th><th scope=\"col\">Rate</th><th scope=\"col\">Share</th>\
+             <th scope=\"col\">Demand</th><th scope=\"col\">Received</th><th scope=\"col\">State</th>\
+             </tr></thead><tbody>",
+        );
+        for (i, group) in link.groups.iter().enumerate() {
+            self.group(daemon, i, group, forms);
+        }
+        self.raw("</tbody></table></div>");
+        self.connections(daemon, link);
+        self.raw(
+            "<details><summary>What the control did last</summary><ol data-field=\"changes\">",
+        );
+        for change in &link.changes {
+            let ago = change.ago_s.round();
+            self.raw("<li>").text(format!("{ago} s ago: {}", change.reason)).raw("</li>");
+        }
+        self.raw("</ol></details>");
+    }
+
+    fn controls(&mut self, daemon: &str, link: &LinkView, forms: Forms<'_>) {
+        self.raw("<div class=\"controls\">");
+        if link.latency_ms.is_some() {
+            self.form(daemon, "latency", forms);
+            self.raw(
+                "<label>New target of the queue <input name=\"value\" size=\"6\" \
+                      placeholder=\"5ms\" required></label> <button>Apply</button></form>",
+            );
+        }
+        if link.is_paused {
+            self.form(daemon, "paused", forms);
+            self.raw(
+                "<input type=\"hidden\" name=\"value\" value=\"\">\
+                      <button class=\"strong\">Resume</button></form>",
+            );
+        } else {
+            self.raw("<details class=\"pause\"><summary>Pause</summary>");
+            self.form(daemon, "paused", forms);
+            self.raw(
+                "<input type=\"hidden\" name=\"value\" value=\"true\"><p>All traffic passes \
+                      unshaped until you resume, also after a restart.</p>\
+                      <button class=\"strong\">Pause now</button></form></details>",
+            );
+        }
+        self.raw("</div>");
+    }
+
+    fn group(&mut self, daemon: &str, i: usize, group: &GroupView, forms: Option<Forms<'_>>) {
+        let colour = i % COLOURS;
+        self.raw("<tr data-group=\"").text(&group.name).raw("\"><th scope=\"row\">");
+        self.raw(&format!("<span class=\"colour c{colour}\" aria-hidden=\"true\"></span>"));
+        self.text(&group.name).raw("<small>").text(&group.matches).raw("</small></th><td>");
+        match forms {
+            None => {
+                self.raw("<span data-field=\"weight\">").text(group.weight).raw("</span>");
+            }
+            Some(forms) => {
+                self.form(daemon, &format!("weight.{}", group.name), forms);
+                self.raw("<label><span class=\"hidden\">Weight of ").text(&group.name);
+                self.raw(&format!(
+                    "</span><input type=\"number\" name=\"value\" min=\"1\" max=\"{WEIGHT_MAX}\" \
+                     required value=\"{}\"></label> <button>Apply</button></form>",
+                    group.weight
+                ));
+            }
+        }
+        self.raw("</td>");
+        let cells = [
+            ("rate", rate(group.rate_bps)),
+            ("share", rate(group.share_bps)),
+            ("demand", group.demand_bps.map_or("unknown".to_owned(), rate)),
+            ("received", volume(group.received_bytes)),
+            ("state", group.state.clone()),
+        ];
+        for (name, value) in cells {
+            self.raw(&format!("<td data-field=\"{name}\">")).text(value).raw("</td>");
+        }
+        self.raw("</tr>");
+    }
+
+    fn connections(&mut self, daemon: &str, link: &LinkView) {
+        self.raw("<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"Connections of ");
+        self.text(daemon).raw(
+            "\"><table class=\"connections\"><caption>Connections that receive most, of <span \
+             data-field=\"connections-all\">",
+        );
+        self.text(link.connections_all).raw(
+            "</span></caption><thead><tr><th scope=\"col\">Group</th><th scope=\"col\">Host</th>\
+             <th scope=\"col\">Port</th><th scope=\"col\">Rate</th><th scope=\"col\">RTT</th>\
+             <th scope=\"col\">Limited by</th></tr></thead><tbody data-field=\"connections\">",
+        );
+        for ConnectionView { group, host, port, rate_bps, rtt_ms, limited_by } in &link.connections
+        {
+            let rtt = rtt_ms.map_or(String::new(), ms);
+            self.raw("<tr>");
+            let (port, rate) = (port.to_string(), rate(*rate_bps));
+            for cell in [group, host, &port, &rate, &rtt, limited_by] {
+                self.raw("<td>").text(cell).raw("</td>");
+            }
+            self.raw("</tr>");
+        }
+        self.raw("</tbody></table></div>");
+    }
+
+    fn list(&mut self, name: &str, entries: &[(String, String)]) {
+        if entries.is_empty() {
+            return;
+        }
+        self.raw(&format!("<dl class=\"{name}\" data-field=\"{name}\">"));
+        for (about, text) in entries {
+            self.raw("<div><dt>").text(about).raw("</dt><dd>").text(text).raw("</dd></div>");
+        }
+        self.raw("</dl>");
+    }
+
+    fn form(&mut self, daemon: &str, key: &str, forms: Forms<'_>) {
+        self.raw("<form method=\"post\" action=\"/set\">").hidden("csrf", forms.csrf);
+        self.hidden("daemon", daemon).hidden("key", key);
+    }
+
+    fn hidden(&mut self, name: &str, value: &str) -> &mut Html {
+        self.raw(&format!("<input type=\"hidden\" name=\"{name}\" value=\"")).text(value).raw("\">")
+    }
+}
+
+// `page.ts` writes numbers in the same way.
+
+fn rate(bps: u64) -> String {
+    crate::words::mbit(bps)
+}
+
+fn ms(ms: f64) -> String {
+    format!("{ms:.1} ms")
+}
+
+fn volume(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(name: &str) -> View {
+        let group =
+            GroupView { name: name.to_owned(), matches: name.to_owned(), ..Default::default() };
+        let link = LinkView { groups: vec![group], latency_ms: Some(5.0), ..Default::default() };
+        let (notes, facts) = (vec![(name.to_owned(), name.to_owned())], Vec::new());
+        let (name, link) = (name.to_owned(), Some(link));
+        let headline = name.clone();
+        View { daemons: vec![DaemonView { name, headline, error: None, link, facts, notes }] }
+    }
+
+    #[test]
+    fn no_text_becomes_html() {
+        let undo =
+            Undo { daemon: String::new(), message: EVIL.into(), changes: Default::default() };
+        let forms = Forms { csrf: EVIL, undo: Some(&undo) };
+        let html = document(&view(EVIL), Some(forms), Some(EVIL));
+        assert!(!html.contains("<script>") && !html.contains("\"'>"), "{html}");
+        assert!(html.matches("&quot;&#39;&gt;&lt;script&gt;&amp;").count() > 15, "{html}");
+    }
+
+    const EVIL: &str = "\"'><script>&";
+
+    #[test]
+    fn nothing_can_be_changed_without_forms() {
+        assert!(!document(&view("video"), None, None).contains("<form"));
+        assert_eq!(
+            document(&view("video"), Some(Forms { csrf: "x", undo: None }), None)
+                .matches("<form")
+                .count(),
+            3
+        );
+    }
+}

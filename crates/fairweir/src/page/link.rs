@@ -1,0 +1,79 @@
+//! Links that work once, for who may use the page's Unix socket: root, and the page's user and group.
+//!
+//! Every local user can connect to the port, so the port alone gives nothing. Requests and replies
+//! are those of the daemons' sockets, one line of JSON each.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fairweir_config::text;
+use fairweir_daemon::{Access, Answer, Client};
+use serde::{Deserialize, Serialize};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
+
+use super::NAME;
+use super::routes::State;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The longest request, in bytes.
+const REQUEST_MAX: usize = 256;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+enum Request {
+    /// Answered by a text: a link that signs one browser in.
+    Open,
+}
+
+/// `fairweir page --open`: prints a link of the page that runs.
+pub(super) fn print(page_dir: &Path) -> anyhow::Result<()> {
+    let mut client = Client::connect(page_dir, NAME, Access::Change, PATIENCE)?;
+    let link: String = client.ask(&Request::Open)?;
+    Ok(writeln!(text::stdout(), "{link}")?)
+}
+
+/// Prints a link at the start if a person reads it; logs keep what they are given.
+pub(super) fn greet(state: &State) -> io::Result<()> {
+    if !io::stdout().is_terminal() {
+        return Ok(());
+    }
+    writeln!(text::stdout(), "{}", state.new_link())
+}
+
+/// Answers requests for links, one client after the other.
+pub(super) async fn serve(listener: UnixListener, state: Arc<State>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let _ = timeout(PATIENCE, answer(stream, &state)).await;
+            }
+            // No file descriptor is free; one will be.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn answer(stream: UnixStream, state: &State) -> io::Result<()> {
+    let mut line = Vec::new();
+    while !line.contains(&b'\n') && line.len() < REQUEST_MAX {
+        stream.readable().await?;
+        let mut buffer = [0; REQUEST_MAX];
+        match stream.try_read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(n) => line.extend_from_slice(&buffer[..n]),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+    let answer = match serde_json::from_slice(&line) {
+        Ok(Request::Open) => Answer::value(&state.new_link()),
+        Err(e) => Answer::error(format!("not a request: {e}")),
+    };
+    stream.writable().await?;
+    // It fits into the buffer of a socket that nothing was written to yet.
+    stream.try_write(answer.as_bytes()).map(drop)
+}

@@ -1,0 +1,112 @@
+//! `fairweir page`: shows in a browser how the links of this machine are shared, and changes weights.
+//!
+//! One process for all daemons. It has no privileges: it asks the daemons over their Unix sockets,
+//! and a change is a request that the daemon checks, applies and stores. It listens on 127.0.0.1
+//! alone, and everything that the browser loads is in this binary.
+//!
+//! | module | its job |
+//! |---|---|
+//! | [`link`] | the Unix socket at which `fairweir page --open` gets a link that works once |
+//! | [`sessions`] | who is signed in: codes, cookies, tokens against forged requests, undo |
+//! | [`connections`] | accepts connections; how many, and for how long |
+//! | [`guard`] | which requests come from this page at all: `Host`, `Origin`, headers of every answer |
+//! | [`routes`] | the handlers |
+//! | [`view`] | what is shown: numbers of the daemons with a sentence for each state |
+//! | [`html`] | the same as a document that needs no script |
+//!
+//! docs/security.md lists what others can send to it.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use anyhow::Context;
+use fairweir_daemon::{OpenTo, control_socket, listen};
+use nix::unistd::{Gid, Uid, User, geteuid, setgid, setgroups, setuid};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::info;
+
+use crate::cli::PageArgs;
+use crate::exit::Usage;
+
+mod connections;
+mod guard;
+mod html;
+mod link;
+mod routes;
+mod sessions;
+mod view;
+
+/// The instance, which names the socket in `--page-dir`.
+const NAME: &str = "page";
+
+pub(crate) fn run(args: &PageArgs) -> anyhow::Result<()> {
+    if args.open {
+        return link::print(&args.page_dir);
+    }
+    let user = unprivileged_user(&args.user)?;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
+    let listener =
+        TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let group = user.as_ref().map(|&(_, group)| group);
+    let socket = listen(&control_socket(&args.page_dir, NAME), OpenTo::group(group))?;
+    if let Some((user, group)) = user {
+        drop_privileges(user, group)?;
+    }
+    nix::sys::prctl::set_no_new_privs()?;
+    let state = Arc::new(routes::State::new(&args.run_dir.run_dir, address, args.read_only));
+    link::greet(&state)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .build()?;
+    runtime.block_on(async {
+        let router = routes::router(Arc::clone(&state));
+        tokio::spawn(link::serve(tokio::net::UnixListener::from_std(socket)?, state));
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        tokio::spawn(connections::serve(listener, router));
+        info!("the page is at http://{address}/; `fairweir page --open` prints a link");
+        let (mut term, mut int) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        std::future::poll_fn(|cx| match (term.poll_recv(cx), int.poll_recv(cx)) {
+            (std::task::Poll::Pending, std::task::Poll::Pending) => std::task::Poll::Pending,
+            _ => std::task::Poll::Ready(()),
+        })
+        .await;
+        Ok::<_, anyhow::Error>(())
+    })?;
+    // What is being asked of a daemon that hangs does not keep the process.
+    runtime.shutdown_background();
+    let _ = std::fs::remove_file(control_socket(&args.page_dir, NAME));
+    Ok(())
+}
+
+/// Threads that ask daemons. One asks for all browsers; the others change something.
+const BLOCKING_THREADS_MAX: usize = 4;
+
+/// Whom to become, if the caller is root.
+fn unprivileged_user(name: &str) -> anyhow::Result<Option<(Uid, Gid)>> {
+    if !geteuid().is_root() {
+        return Ok(None);
+    }
+    match User::from_name(name)? {
+        Some(user) if !user.uid.is_root() => Ok(Some((user.uid, user.gid))),
+        Some(_) => {
+            Err(Usage(format!("--user: `{name}` is root; name an unprivileged user")).into())
+        }
+        None => {
+            let what = format!("--user: there is no user `{name}`; name an unprivileged user");
+            Err(Usage(what).into())
+        }
+    }
+}
+
+/// Gives up root for good: the change of all user ids clears every capability too.
+fn drop_privileges(user: Uid, group: Gid) -> anyhow::Result<()> {
+    setgroups(&[group]).context("cannot leave the groups of root")?;
+    setgid(group).context("cannot become the group")?;
+    setuid(user).context("cannot become the user")?;
+    assert!(setuid(Uid::from_raw(0)).is_err(), "invariant: root is not to be had again");
+    Ok(())
+}

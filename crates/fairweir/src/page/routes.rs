@@ -1,0 +1,298 @@
+//! The handlers. All but `/enter` and the assets need a session.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{DefaultBodyLimit, Form, FromRequestParts, Query, State as FromState};
+use axum::http::StatusCode;
+use axum::http::header::{self, HeaderMap};
+use axum::http::request::Parts;
+use axum::middleware::from_fn_with_state;
+use axum::response::sse::{Event, Sse};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use fairweir_config::host::set::Changes;
+use fairweir_daemon::{Access, Client};
+use fairweir_linux::monotonic_now;
+use futures_util::stream::{self, Stream};
+use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
+
+use super::connections::IsSignedIn;
+use super::guard::{Hosts, guard};
+use super::html::{self, Forms};
+use super::sessions::{Sessions, SignedIn, Undo};
+use super::view::{View, Watcher};
+use crate::wire::{Changed, HostRequest};
+
+/// The longest body of a request, in bytes.
+const BODY_MAX: usize = 4 << 10;
+
+/// How often browsers get a new view.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// A daemon applies a change within a few ticks.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What all handlers share.
+pub(super) struct State {
+    hosts: Hosts,
+    run_dir: PathBuf,
+    is_read_only: bool,
+    sessions: Sessions,
+    watcher: Watcher,
+}
+
+type Shared = FromState<Arc<State>>;
+
+impl State {
+    pub(super) fn new(run_dir: &Path, address: SocketAddr, is_read_only: bool) -> State {
+        State {
+            hosts: Hosts::of(address),
+            run_dir: run_dir.to_owned(),
+            is_read_only,
+            sessions: Sessions::default(),
+            watcher: Watcher::new(run_dir),
+        }
+    }
+
+    /// A link that signs one browser in.
+    pub(super) fn new_link(&self) -> String {
+        let code = self.sessions.new_code(monotonic_now());
+        format!("{}/enter?code={}", self.hosts.origin(), code.as_str())
+    }
+}
+
+pub(super) fn router(state: Arc<State>) -> Router {
+    let hosts = state.hosts.clone();
+    Router::new()
+        .route("/", get(document))
+        .route("/enter", get(enter))
+        .route("/events", get(events))
+        .route("/status", get(status))
+        .route("/set", post(set))
+        .route("/undo", post(undo))
+        .route("/assets/{name}", get(asset))
+        .with_state(state)
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(from_fn_with_state(hosts, guard))
+}
+
+impl FromRequestParts<Arc<State>> for SignedIn {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &Arc<State>) -> Result<Self, Response> {
+        let cookies = parts.headers.get(header::COOKIE).and_then(|value| value.to_str().ok());
+        let found = cookies.and_then(|cookies| state.sessions.find(cookies, monotonic_now()));
+        let Some(signed_in) = found else {
+            let text = "You are not signed in. Run `fairweir page --open` and open the link that it \
+                        prints.";
+            let page = Html(html::sentence(text, false));
+            return Err((StatusCode::UNAUTHORIZED, page).into_response());
+        };
+        if let Some(mark) = parts.extensions.get::<IsSignedIn>() {
+            mark.set();
+        }
+        Ok(signed_in)
+    }
+}
+
+#[derive(Deserialize)]
+struct Code {
+    code: String,
+}
+
+async fn enter(FromState(state): Shared, Query(Code { code }): Query<Code>) -> Response {
+    match state.sessions.enter(&code, monotonic_now()) {
+        // Not a redirect: after one from another site, browsers would not send the cookie.
+        Some(cookie) => {
+            let page = Html(html::sentence("You are signed in.", true));
+            ([(header::SET_COOKIE, cookie)], page).into_response()
+        }
+        None => {
+            let text = "This link was used already, or is too old. `fairweir page --open` prints a \
+                        new one.";
+            (StatusCode::FORBIDDEN, Html(html::sentence(text, false))).into_response()
+        }
+    }
+}
+
+async fn document(FromState(state): Shared, who: SignedIn) -> Html<String> {
+    let view = view(&state).await;
+    Html(state.document(&view, &who, None))
+}
+
+async fn status(FromState(state): Shared, _: SignedIn) -> Response {
+    Json(&*view(&state).await).into_response()
+}
+
+/// The view once a second. A browser that is slow gets fewer of them.
+async fn events(
+    FromState(state): Shared,
+    _: SignedIn,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    let ticks = tokio::time::interval(PERIOD);
+    Sse::new(stream::unfold((state, ticks), |(state, mut ticks)| async move {
+        ticks.tick().await;
+        let view = view(&state).await;
+        let event = Event::default().json_data(&*view).unwrap_or_default();
+        ticks.reset_after(PERIOD);
+        Some((Ok(event), (state, ticks)))
+    }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SetForm {
+    csrf: String,
+    daemon: String,
+    key: String,
+    value: String,
+}
+
+async fn set(
+    FromState(state): Shared,
+    who: SignedIn,
+    headers: HeaderMap,
+    Form(form): Form<SetForm>,
+) -> Response {
+    let changed = async {
+        state.may_change(&who, &form.csrf)?;
+        let text = format!("{}={}", form.key, form.value.trim());
+        let change = crate::set::change(&text).map_err(|e| refused(e.to_string()))?;
+        state.change(&form.daemon, Changes::from([change])).await
+    };
+    let changed = changed.await.map(|changed| {
+        let (daemon, message) = (form.daemon.clone(), changed.message.clone());
+        let undo = Undo { daemon, message, changes: changed.undo };
+        state.sessions.note(&who, undo, monotonic_now());
+        changed.message
+    });
+    state.outcome(&who, &headers, changed).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UndoForm {
+    csrf: String,
+}
+
+async fn undo(
+    FromState(state): Shared,
+    who: SignedIn,
+    headers: HeaderMap,
+    Form(form): Form<UndoForm>,
+) -> Response {
+    let undone = async {
+        state.may_change(&who, &form.csrf)?;
+        let last = state.sessions.take_last_change(&who, monotonic_now());
+        let last = last.ok_or_else(|| refused("there is nothing to undo".to_owned()))?;
+        let changed = state.change(&last.daemon, last.changes.clone()).await;
+        if changed.is_err() {
+            state.sessions.note(&who, last.clone(), monotonic_now());
+        }
+        changed.map(|_| format!("undone: {}", last.message))
+    };
+    let undone = undone.await;
+    state.outcome(&who, &headers, undone).await
+}
+
+/// What a script gets of a change.
+#[derive(Serialize)]
+struct Outcome {
+    message: String,
+    /// The change that can be undone now.
+    undo: Option<String>,
+}
+
+type Refusal = (StatusCode, String);
+
+fn refused(why: String) -> Refusal {
+    (StatusCode::UNPROCESSABLE_ENTITY, why)
+}
+
+impl State {
+    fn may_change(&self, who: &SignedIn, csrf: &str) -> Result<(), Refusal> {
+        if self.is_read_only {
+            return Err((StatusCode::FORBIDDEN, "this page only shows".to_owned()));
+        }
+        if !who.csrf.is(csrf) {
+            let why = "the form is of another session; reload the page".to_owned();
+            return Err((StatusCode::FORBIDDEN, why));
+        }
+        Ok(())
+    }
+
+    async fn change(self: &Arc<State>, daemon: &str, changes: Changes) -> Result<Changed, Refusal> {
+        // What a client names is looked up, and never becomes a path.
+        let names = fairweir_daemon::instances(&self.run_dir).unwrap_or_default();
+        let Some(name) = names.into_iter().find(|name| name == daemon) else {
+            return Err(refused("no such daemon runs".to_owned()));
+        };
+        let state = Arc::clone(self);
+        let changed = spawn_blocking(move || {
+            let mut client = Client::connect(&state.run_dir, &name, Access::Change, PATIENCE)?;
+            let changed = client.ask(&HostRequest::Set { changes });
+            state.watcher.forget();
+            changed
+        });
+        match changed.await {
+            Ok(changed) => changed.map_err(|e| refused(fairweir_config::one_line(&e.to_string()))),
+            Err(e) => Err((StatusCode::INTERNAL_SERVER_ERROR, e.to_string())),
+        }
+    }
+
+    /// JSON for the script; without it the document with the message.
+    async fn outcome(
+        self: &Arc<State>,
+        who: &SignedIn,
+        headers: &HeaderMap,
+        outcome: Result<String, Refusal>,
+    ) -> Response {
+        let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+        let is_script = accepts == Some("application/json");
+        let (status, message) = match outcome {
+            // Reloading the page must not send the form again.
+            Ok(_) if !is_script => return Redirect::to("/").into_response(),
+            Ok(message) => (StatusCode::OK, message),
+            Err(refusal) => refusal,
+        };
+        if is_script {
+            let undo = self.sessions.last_change(who, monotonic_now()).map(|undo| undo.message);
+            return (status, Json(Outcome { message, undo })).into_response();
+        }
+        let view = view(self).await;
+        (status, Html(self.document(&view, who, Some(&message)))).into_response()
+    }
+
+    fn document(&self, view: &View, who: &SignedIn, message: Option<&str>) -> String {
+        let undo = self.sessions.last_change(who, monotonic_now());
+        let forms = Forms { csrf: who.csrf.as_str(), undo: undo.as_ref() };
+        html::document(view, (!self.is_read_only).then_some(forms), message)
+    }
+}
+
+async fn view(state: &Arc<State>) -> Arc<View> {
+    let state = Arc::clone(state);
+    spawn_blocking(move || state.watcher.view()).await.unwrap_or_default()
+}
+
+/// Type and contents of what the document loads.
+const ASSETS: [(&str, &str, &str); 5] = [
+    ("page.js", "text/javascript", include_str!("assets/page.js")),
+    ("page.css", "text/css", include_str!("assets/page.css")),
+    ("uplot.js", "text/javascript", include_str!("assets/uplot.js")),
+    ("uplot.css", "text/css", include_str!("assets/uplot.css")),
+    ("icon.svg", "image/svg+xml", include_str!("assets/icon.svg")),
+];
+
+async fn asset(axum::extract::Path(name): axum::extract::Path<String>) -> Response {
+    match ASSETS.iter().find(|(known, ..)| *known == name) {
+        Some(&(_, kind, contents)) => ([(header::CONTENT_TYPE, kind)], contents).into_response(),
+        None => (StatusCode::NOT_FOUND, "there is no such file\n").into_response(),
+    }
+}

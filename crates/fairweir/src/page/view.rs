@@ -1,0 +1,379 @@
+//! What the page shows: the numbers of each daemon, and a sentence where a number needs one.
+//!
+//! The document and the stream of events are made of the same [`View`]. Daemons are asked at most
+//! once in [`PERIOD`], however many browsers look, and not at all while none does.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fairweir_core::receiver::GroupState;
+use fairweir_core::units::{Rate, Span, Time};
+use fairweir_daemon::{Access, Client, Error, Request, instances};
+use fairweir_linux::monotonic_now;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::host::client::device_of;
+use crate::host::show;
+use crate::wire::{ConnectionStatus, Connections, GroupStatus, HostRequest, LimitedBy, Status};
+
+/// What is shown is at most so old.
+pub(super) const PERIOD: Span = Span::millis(900);
+
+/// A daemon that does not answer in this time is shown as such; the others wait meanwhile.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Daemons that are shown.
+const DAEMONS_MAX: usize = 32;
+
+/// Connections of a daemon that are shown.
+const CONNECTIONS_MAX: usize = 12;
+
+/// Changes of a daemon that are shown, the newest first.
+const CHANGES_MAX: usize = 8;
+
+/// Numbers that are shown of a daemon without a view of its own.
+const FACTS_MAX: usize = 24;
+
+/// All daemons of this machine. `page.ts` declares the same types.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct View {
+    pub(super) daemons: Vec<DaemonView>,
+}
+
+/// One daemon.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct DaemonView {
+    /// The instance, such as `host-eth0`.
+    pub(super) name: String,
+    /// What it does now.
+    pub(super) headline: String,
+    /// Why nothing else is known, if so.
+    pub(super) error: Option<String>,
+    /// A host's link.
+    pub(super) link: Option<LinkView>,
+    /// Names and values, for daemons of other kinds.
+    pub(super) facts: Vec<(String, String)>,
+    /// What to know besides, each with a word for what it is about.
+    pub(super) notes: Vec<(String, String)>,
+}
+
+/// How a link is shared.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LinkView {
+    pub(super) is_paused: bool,
+    pub(super) capacity_bps: Option<u64>,
+    /// Delay of the queue at the ISP.
+    pub(super) queue_ms: Option<f64>,
+    /// Its target; null if the control has none.
+    pub(super) latency_ms: Option<f64>,
+    pub(super) groups: Vec<GroupView>,
+    /// The newest first.
+    pub(super) changes: Vec<ChangeView>,
+    pub(super) connections_all: usize,
+    pub(super) connections: Vec<ConnectionView>,
+}
+
+/// One group.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct GroupView {
+    pub(super) name: String,
+    pub(super) matches: String,
+    pub(super) weight: u32,
+    pub(super) rate_bps: u64,
+    pub(super) share_bps: u64,
+    /// Null if no bound of it is known.
+    pub(super) demand_bps: Option<u64>,
+    pub(super) received_bytes: u64,
+    pub(super) connections: u64,
+    pub(super) state: String,
+}
+
+/// What the control did.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ChangeView {
+    pub(super) ago_s: f64,
+    pub(super) reason: String,
+}
+
+/// One connection.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ConnectionView {
+    pub(super) group: String,
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) rate_bps: u64,
+    pub(super) rtt_ms: Option<f64>,
+    pub(super) limited_by: String,
+}
+
+/// Asks the daemons.
+pub(super) struct Watcher {
+    run_dir: PathBuf,
+    asked: Mutex<Asked>,
+}
+
+#[derive(Default)]
+struct Asked {
+    clients: BTreeMap<String, Client>,
+    last: Option<(Time, Arc<View>)>,
+}
+
+impl Watcher {
+    pub(super) fn new(run_dir: &Path) -> Watcher {
+        Watcher { run_dir: run_dir.to_owned(), asked: Mutex::default() }
+    }
+
+    /// What there is to show now. Waits for the daemons.
+    pub(super) fn view(&self) -> Arc<View> {
+        let mut asked = self.asked.lock().unwrap_or_else(|e| e.into_inner());
+        let now = monotonic_now();
+        if let Some((at, view)) = &asked.last
+            && now.since(*at) < PERIOD
+        {
+            return Arc::clone(view);
+        }
+        let names = instances(&self.run_dir).unwrap_or_default();
+        asked.clients.retain(|name, _| names.contains(name));
+        let names = names.into_iter().take(DAEMONS_MAX);
+        let daemons = names.filter_map(|name| asked.daemon(&self.run_dir, name)).collect();
+        let view = Arc::new(View { daemons });
+        asked.last = Some((monotonic_now(), Arc::clone(&view)));
+        view
+    }
+
+    /// What is known is old from now on: something was changed.
+    pub(super) fn forget(&self) {
+        self.asked.lock().unwrap_or_else(|e| e.into_inner()).last = None;
+    }
+}
+
+impl Asked {
+    /// `None` if the daemon has ended and left its socket.
+    fn daemon(&mut self, run_dir: &Path, name: String) -> Option<DaemonView> {
+        match self.ask(run_dir, &name) {
+            Ok(view) => Some(view),
+            // One that has just been restarted answers at its new socket.
+            Err(Error::Broken { .. }) => match self.ask(run_dir, &name) {
+                Ok(view) => Some(view),
+                Err(e) => failed(name, &e),
+            },
+            Err(e) => failed(name, &e),
+        }
+    }
+
+    fn ask(&mut self, run_dir: &Path, name: &str) -> Result<DaemonView, Error> {
+        let mut client = match self.clients.remove(name) {
+            Some(client) => client,
+            None => Client::connect(run_dir, name, Access::Read, PATIENCE)?,
+        };
+        let mut view = if device_of(name).is_some() {
+            let status: Status = client.ask(&Request::Status)?;
+            let limit = CONNECTIONS_MAX;
+            let connections = client.ask(&HostRequest::Connections { limit })?;
+            host_view(&status, &connections)
+        } else {
+            other_view(&client.ask::<Value>(&Request::Status)?)
+        };
+        name.clone_into(&mut view.name);
+        // One that failed is not asked again by the same connection, which may owe an answer.
+        self.clients.insert(name.to_owned(), client);
+        Ok(view)
+    }
+}
+
+fn failed(name: String, error: &Error) -> Option<DaemonView> {
+    let gone = matches!(error, Error::NotRunning { source, .. }
+        if source.kind() == std::io::ErrorKind::ConnectionRefused);
+    let headline = "does not answer".to_owned();
+    (!gone).then(|| {
+        let error = Some(fairweir_config::one_line(&error.to_string()));
+        DaemonView { name, headline, error, ..DaemonView::default() }
+    })
+}
+
+fn host_view(status: &Status, connections: &Connections) -> DaemonView {
+    let note = |(about, text): (&str, String)| (about.to_owned(), text);
+    let changes = status.changes.iter().rev().take(CHANGES_MAX).map(|change| ChangeView {
+        ago_s: (status.since_s - change.at_s).max(0.0),
+        reason: change.reason.clone(),
+    });
+    DaemonView {
+        headline: show::headline(status),
+        link: Some(LinkView {
+            is_paused: status.paused,
+            capacity_bps: status.capacity_bps.map(Rate::as_bps),
+            queue_ms: status.delay.as_ref().map(|delay| delay.mean_ms),
+            latency_ms: status.latency_ms,
+            groups: status.groups.iter().map(group_view).collect(),
+            changes: changes.collect(),
+            connections_all: connections.all,
+            connections: connections.connections.iter().map(connection_view).collect(),
+        }),
+        notes: show::notes(status).into_iter().map(note).collect(),
+        ..DaemonView::default()
+    }
+}
+
+fn group_view(group: &GroupStatus) -> GroupView {
+    let matches: Vec<String> = group.matches.iter().map(ToString::to_string).collect();
+    let decision = &group.decision;
+    GroupView {
+        name: group.name.clone(),
+        matches: if matches.is_empty() {
+            "all other traffic".to_owned()
+        } else {
+            matches.join(" ")
+        },
+        weight: group.weight.as_u32(),
+        rate_bps: decision.rate.as_bps(),
+        share_bps: decision.share.as_bps(),
+        demand_bps: decision.demand.map(Rate::as_bps),
+        received_bytes: group.received_bytes.as_u64(),
+        connections: group.connections,
+        state: sentence(decision.state).to_owned(),
+    }
+}
+
+fn sentence(state: GroupState) -> &'static str {
+    match state {
+        GroupState::Idle => "It receives nothing.",
+        GroupState::Unknown => "Its demand is not known yet.",
+        GroupState::Growing => "It had lent a part of its share and takes it back.",
+        GroupState::Rising => "Its rate rises towards its share.",
+        GroupState::Saturating => "It uses its whole share and may want more.",
+        GroupState::NonSaturating => "It gets all that it asks for.",
+        GroupState::Lending => "It lends the part of its share that it does not use.",
+        GroupState::Unresponsive => "It keeps its rate although its packets are dropped.",
+    }
+}
+
+fn connection_view(connection: &ConnectionStatus) -> ConnectionView {
+    let evidence = connection.evidence.as_ref();
+    ConnectionView {
+        group: connection.group.clone(),
+        host: evidence.and_then(|e| e.name.clone()).unwrap_or_default(),
+        port: connection.port,
+        rate_bps: connection.rate_bps.as_bps(),
+        rtt_ms: connection.rtt_ms,
+        limited_by: match connection.limited_by {
+            LimitedBy::Share => "its share",
+            LimitedBy::Buffer => "the receive buffer",
+            LimitedBy::Sender => "the sender or the path",
+        }
+        .to_owned(),
+    }
+}
+
+/// The numbers and texts of a status, whatever its schema is.
+fn other_view(status: &Value) -> DaemonView {
+    let mut facts = Vec::new();
+    collect(status, "", &mut facts);
+    facts.truncate(FACTS_MAX);
+    let headline = match status["enforcing"].as_bool() {
+        Some(true) => "enforcing",
+        Some(false) => "not enforcing",
+        None => "running",
+    };
+    let notes = ["open_reason", "config_error"]
+        .into_iter()
+        .filter_map(|key| Some((key.replace('_', " "), status[key].as_str()?.to_owned())));
+    let notes = notes.collect();
+    DaemonView { headline: headline.to_owned(), facts, notes, ..DaemonView::default() }
+}
+
+fn collect(value: &Value, name: &str, facts: &mut Vec<(String, String)>) {
+    let text = match value {
+        Value::Object(entries) => {
+            for (key, value) in entries {
+                let key = key.replace('_', " ");
+                let name = if name.is_empty() { key } else { format!("{name}, {key}") };
+                collect(value, &name, facts);
+            }
+            return;
+        }
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => text.clone(),
+        Value::Bool(truth) => truth.to_string(),
+        Value::Null | Value::Array(_) => return,
+    };
+    facts.push((name.to_owned(), text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The members of an interface of `page.ts`, with their types.
+    fn declared(interface: &str) -> Vec<(String, String)> {
+        let script = include_str!("../../../../web/page/page.ts");
+        let (_, rest) = script.split_once(&format!("interface {interface} {{\n")).unwrap();
+        let (body, _) = rest.split_once("\n}").unwrap();
+        let member = |line: &str| {
+            let (name, kind) = line.trim().trim_end_matches(';').split_once(": ").unwrap();
+            (name.to_owned(), kind.to_owned())
+        };
+        body.lines().map(member).collect()
+    }
+
+    fn check(interface: &str, value: &impl Serialize) {
+        let value = serde_json::to_value(value).unwrap();
+        let object = value.as_object().unwrap();
+        let members = declared(interface);
+        let names: std::collections::BTreeSet<_> = members.iter().map(|(name, _)| name).collect();
+        assert_eq!(names, object.keys().collect(), "{interface}");
+        for (name, kind) in members {
+            let fits = match &object[&name] {
+                Value::Null => kind.ends_with(" | null"),
+                Value::Bool(_) => kind.starts_with("boolean"),
+                Value::Number(_) => kind.starts_with("number"),
+                Value::String(_) => kind.starts_with("string") && !kind.contains("[]"),
+                Value::Array(_) => kind.ends_with("[]"),
+                Value::Object(_) => kind.contains("View"),
+            };
+            assert!(fits, "{interface}.{name} is {kind}, but {} is sent", object[&name]);
+        }
+    }
+
+    #[test]
+    fn the_script_declares_what_is_sent() {
+        check("View", &View::default());
+        check("DaemonView", &DaemonView::default());
+        check("LinkView", &LinkView::default());
+        check("GroupView", &GroupView::default());
+        check("ChangeView", &ChangeView::default());
+        check("ConnectionView", &ConnectionView::default());
+        let link = LinkView {
+            capacity_bps: Some(1),
+            queue_ms: Some(1.0),
+            latency_ms: Some(1.0),
+            ..LinkView::default()
+        };
+        check("LinkView", &link);
+        let (error, link) = (Some(String::new()), Some(link));
+        check("DaemonView", &DaemonView { error, link, ..DaemonView::default() });
+        check("GroupView", &GroupView { demand_bps: Some(1), ..GroupView::default() });
+        check("ConnectionView", &ConnectionView { rtt_ms: Some(1.0), ..Default::default() });
+    }
+
+    #[test]
+    fn a_status_of_any_schema_is_shown_within_bounds() {
+        let status = serde_json::json!({
+            "enforcing": true, "pid": 7, "plans": [1, 2], "api": { "added": 3, "who": null },
+            "config_error": "bad",
+        });
+        let view = other_view(&status);
+        assert_eq!(view.headline, "enforcing");
+        assert!(view.facts.contains(&("api, added".to_owned(), "3".to_owned())));
+        assert_eq!(view.notes, [("config error".to_owned(), "bad".to_owned())]);
+        let many: serde_json::Map<String, Value> =
+            (0..1_000).map(|i| (i.to_string(), i.into())).collect();
+        assert_eq!(other_view(&many.into()).facts.len(), FACTS_MAX);
+    }
+}

@@ -1,0 +1,34 @@
+//! `fairweir set`: changes settings of a running daemon, which stores them in `conf.d`.
+
+use std::io::Write;
+
+use fairweir_config::host::set::{Changes, Setting};
+use fairweir_config::text;
+use fairweir_daemon::Access;
+
+use crate::cli::SetArgs;
+use crate::exit::Usage;
+use crate::host::client;
+use crate::wire::{Changed, HostRequest};
+
+pub(crate) fn run(args: &SetArgs) -> anyhow::Result<()> {
+    let changes = args.settings.iter().map(|text| change(text)).collect::<Result<Changes, _>>()?;
+    let mut client = client::find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Change)?;
+    let changed: Changed = client.ask(&HostRequest::Set { changes })?;
+    Ok(writeln!(text::stdout(), "{}", changed.message)?)
+}
+
+/// A key and its value as `[set]` has them; without a value the key is removed.
+pub(crate) fn change(text: &str) -> Result<(String, Option<Setting>), Usage> {
+    let Some((key, value)) = text.split_once('=') else {
+        let what = format!("found `{text}`, expected a key and a value such as weight.video=8");
+        return Err(Usage(what));
+    };
+    let value = match (value, value.parse()) {
+        ("", _) => None,
+        ("true" | "false", _) => Some(Setting::Truth(value == "true")),
+        (_, Ok(number)) => Some(Setting::Number(number)),
+        (text, Err(_)) => Some(Setting::Text(text.to_owned())),
+    };
+    Ok((key.to_owned(), value))
+}

@@ -1,0 +1,168 @@
+//! A home router with bridge, NAT and IPv6: devices share the download by weight, on real packets.
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+mod common;
+use common::far::Far;
+use common::home::{Device, devices, has_nat, ip};
+use common::stage::{Daemon, Download, Stage, privileged};
+use common::{note, two_of_three};
+
+const PATIENCE: Duration = Duration::from_secs(25);
+const WEIGHTS: [u64; 3] = [4, 2, 1];
+const LINK_MBIT: f64 = 28.0;
+
+/// A router with three devices, and a server 20 ms away with an address of each family.
+struct Home {
+    stage: Stage,
+    far: Far,
+    address6: SocketAddr,
+    devices: [Device; 3],
+}
+
+impl Home {
+    fn new() -> Home {
+        let stage = Stage::with_link(LINK_MBIT);
+        let devices = devices(&stage, ["tv", "desk", "phone"]);
+        let far = Far::new(&stage, "far", "198.51.100.1", None);
+        let address6 = far.add_address6(&stage, "far", "2001:db8:8::1");
+        Home { stage, far, address6, devices }
+    }
+
+    fn start(&self) -> Daemon {
+        let mut text = "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\n".to_owned();
+        for (device, weight) in self.devices.iter().zip(WEIGHTS) {
+            text += &format!(
+                "[[device]]\nname = \"{}\"\nweight = {weight}\nmatch = [\"mac:{}\"]\n",
+                device.name, device.mac
+            );
+        }
+        self.stage.configure(&text);
+        self.stage.start_router(&[])
+    }
+
+    /// Two connections for each device, one of each family.
+    fn downloads(&self) -> Vec<[Download; 2]> {
+        let both = |d: &Device| [d.download(self.far.address()), d.download(self.address6)];
+        self.devices.iter().map(both).collect()
+    }
+}
+
+/// What the daemon says that each device received.
+fn received(status: &Value) -> [u64; 3] {
+    [0, 1, 2].map(|i| status["groups"][i]["received_bytes"].as_u64().unwrap())
+}
+
+/// Each part by its weight, relative to the mean of all.
+fn by_weight(parts: [u64; 3]) -> [f64; 3] {
+    let sum: u64 = parts.iter().sum();
+    let weights: u64 = WEIGHTS.iter().sum();
+    [0, 1, 2].map(|i| parts[i] as f64 / sum as f64 * weights as f64 / WEIGHTS[i] as f64)
+}
+
+fn devices_share_by_weight() {
+    let home = Home::new();
+    let daemon = home.start();
+    let downloads = home.downloads();
+    daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
+    thread::sleep(Duration::from_secs(8));
+    let (wire, before) = (home.devices.each_ref().map(Device::received), daemon.status());
+    let begin = Instant::now();
+    let mut queues = Vec::new();
+    for second in 0..10 {
+        thread::sleep(Duration::from_secs(1));
+        queues.extend(daemon.status()["delay"]["mean_ms"].as_f64());
+        if second % 3 == 0 {
+            // A new privacy address, which no neighbour table has ever seen.
+            let device = &home.devices[second / 3 % 3];
+            device.run(|| ip(&format!("-6 addr add 2001:db8:7::a{second}/64 dev eth0 nodad")));
+        }
+    }
+    let (wire_now, after) = (home.devices.each_ref().map(Device::received), daemon.status());
+    let seconds = begin.elapsed().as_secs_f64();
+    let wire = [0, 1, 2].map(|i| wire_now[i] - wire[i]);
+    let counted = [0, 1, 2].map(|i| received(&after)[i] - received(&before)[i]);
+    let mbit = wire.iter().sum::<u64>() as f64 * 8e-6 / seconds;
+    let queue = queues.iter().sum::<f64>() / queues.len() as f64;
+    let shares = by_weight(wire);
+    let drops = [0, 1, 2].map(|i| {
+        let of = |status: &Value| status["groups"][i]["drops"].as_u64().unwrap();
+        of(&after) - of(&before)
+    });
+    note(&format!("shares {shares:.3?}, {mbit:.2} Mbit/s, queue {queue:.1} ms, drops {drops:?}"));
+    for i in 0..3 {
+        assert!((shares[i] - 1.0).abs() <= 0.05, "{shares:?}\n{after:#}");
+        let off = counted[i].abs_diff(wire[i]) as f64 / wire[i] as f64;
+        assert!(
+            off < 0.01,
+            "{}: {} counted, {} on its wire",
+            home.devices[i].name,
+            counted[i],
+            wire[i]
+        );
+    }
+    assert_eq!(after["groups"][3]["received_bytes"], 0, "nothing is in no device");
+    assert_eq!(after["bounded_connections"], 6, "{after:#}");
+    assert!(queue <= 6.0, "{queue} ms");
+    assert!(mbit > 0.95 * LINK_MBIT, "{mbit} of {LINK_MBIT} Mbit/s\n{after:#}");
+    drop(downloads);
+}
+
+#[test]
+fn devices_behind_nat_share_the_download_by_weight() {
+    if privileged() && has_nat() {
+        two_of_three(devices_share_by_weight);
+    }
+}
+
+#[test]
+fn a_killed_daemon_leaves_the_download_unshaped() {
+    if !privileged() || !has_nat() {
+        return;
+    }
+    let home = Home::new();
+    let daemon = home.start();
+    let downloads = home.downloads();
+    daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
+    drop(downloads);
+    let alone = home.devices[2].download(home.far.address());
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    thread::sleep(Duration::from_secs(2));
+    let mbit = alone.mbit_over(Duration::from_secs(3));
+    assert!(mbit > 0.85 * LINK_MBIT, "{mbit} Mbit/s");
+    let off = home.stage.fairweir("off");
+    let said = String::from_utf8(off.stdout).unwrap();
+    assert!(off.status.success(), "{said}");
+    let qdiscs = home.stage.run("tc qdisc show dev br-lan").stdout;
+    assert!(!String::from_utf8(qdiscs).unwrap().contains("htb"), "{said}");
+}
+
+fn bridged_traffic_is_as_fast_as_without() {
+    let home = Home::new();
+    let [tv, desk, _] = &home.devices;
+    let local = || tv.mbit_from(desk, "192.168.7.2");
+    let without = [local(), local()];
+    let daemon = home.start();
+    let downloads = home.downloads();
+    daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
+    drop(downloads);
+    thread::sleep(Duration::from_secs(1));
+    let with = [local(), local()];
+    note(&format!("LAN to LAN: {without:.0?} Mbit/s without, {with:.0?} Mbit/s with fairweir"));
+    let best = |[a, b]: [f64; 2]| a.max(b);
+    assert!(best(with) >= 0.95 * best(without), "{with:?} of {without:?}");
+}
+
+#[test]
+fn traffic_between_devices_is_left_alone() {
+    if privileged() && has_nat() {
+        two_of_three(bridged_traffic_is_as_fast_as_without);
+    }
+}

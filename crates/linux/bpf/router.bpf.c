@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The download of a home router, by device.
+ *
+ * The LAN side sees every packet with the device's own MAC and IP address, before and after NAT, so
+ * devices are told apart there:
+ *
+ * - LAN egress: finds the device of each packet that came from the WAN, counts it, follows its TCP
+ *   connection, and stamps the class (HTB, the root qdisc of the LAN device).
+ * - LAN ingress: follows what the device sends, and lowers the receive window of its
+ *   acknowledgements.
+ * - WAN ingress: counts all that arrives, also for the router itself.
+ *
+ * No packet is dropped, held or redirected here. Only windows are rewritten, only to smaller ones,
+ * and a right edge that the server was told is never taken back (RFC 9293, section 3.8.6). If the
+ * heartbeat is too old, nothing is stamped and nothing rewritten.
+ *
+ * For kernels without BTF, as OpenWrt's: no CO-RE, no kfuncs, no BPF-to-BPF calls.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "router_abi.h"
+#include "protocols.h"
+#include "heartbeat.h"
+#include "packet.h"
+#include "measure.h"
+#include "prefix.h"
+#include "stamp.h"
+#include "router_flow.h"
+
+static __always_inline __u32 mac_rule(struct __sk_buff *skb, const struct router_config *cfg)
+{
+	struct mac mac;
+	__u32 *rule;
+
+	if (!(cfg->features & FEATURE_MACS) || !cfg->lan_header || load(skb, 0, &mac))
+		return 0;
+	rule = bpf_map_lookup_elem(&mac_rules, &mac);
+	return rule ? *rule : 0;
+}
+
+/* The class of the device that a packet goes to. */
+static __always_inline __u32 find_device(struct __sk_buff *skb, const struct packet *p,
+					 const struct router_config *cfg)
+{
+	__u32 best = mac_rule(skb, cfg);
+	__u32 rule = prefix_rule(p->family, p->destination, cfg->features);
+
+	if (rule > best)
+		best = rule;
+	return best ? best & 0xffff : cfg->default_slot;
+}
+
+SEC("tcx/egress")
+int fairweir_lan_egress(struct __sk_buff *skb)
+{
+	struct router_counters *mine;
+	struct router_config *cfg;
+	struct counter amount = {};
+	struct frame frame;
+	struct packet p;
+	__u32 key = 0, slot;
+
+	cfg = bpf_map_lookup_elem(&config, &key);
+	mine = bpf_map_lookup_elem(&counters, &key);
+	/* What the router itself sends to a device, or what comes from another LAN, is no download. */
+	if (!cfg || !mine || skb->ingress_ifindex != cfg->wan)
+		return TC_ACT_UNSPEC;
+	if (!read_skb(skb, &frame, &p, cfg->lan_header))
+		return TC_ACT_UNSPEC;
+	measure(skb, &frame, &p, cfg->lan_header, &amount);
+	slot = find_device(skb, &p, cfg);
+	if (slot >= SLOTS_MAX)
+		return TC_ACT_UNSPEC;
+	mine->slots[slot].bytes += amount.bytes;
+	mine->slots[slot].packets += amount.packets;
+	if (p.transport == IPPROTO_TCP && p.has_ports)
+		follow_download(skb, &p, cfg, slot, amount.packets);
+	if (cfg->enforce && is_recent(cfg->heartbeat_ns))
+		skb->priority = HTB_MAJOR | (slot + 1);
+	return TC_ACT_UNSPEC;
+}
+
+SEC("tcx/ingress")
+int fairweir_lan_ingress(struct __sk_buff *skb)
+{
+	struct router_config *cfg;
+	struct frame frame;
+	struct packet p;
+	__u32 key = 0;
+
+	cfg = bpf_map_lookup_elem(&config, &key);
+	if (!cfg || skb->pkt_type == PACKET_OTHERHOST || !read_skb(skb, &frame, &p, cfg->lan_header))
+		return TC_ACT_UNSPEC;
+	if (p.transport == IPPROTO_TCP && p.has_ports)
+		follow_upload(skb, &p, cfg);
+	return TC_ACT_UNSPEC;
+}
+
+SEC("tcx/ingress")
+int fairweir_wan_ingress(struct __sk_buff *skb)
+{
+	struct router_counters *mine;
+	struct router_config *cfg;
+	struct counter amount = {};
+	struct frame frame;
+	struct packet p;
+	__u32 key = 0;
+
+	cfg = bpf_map_lookup_elem(&config, &key);
+	mine = bpf_map_lookup_elem(&counters, &key);
+	if (!cfg || !mine || skb->pkt_type == PACKET_OTHERHOST ||
+	    !read_skb(skb, &frame, &p, cfg->wan_header))
+		return TC_ACT_UNSPEC;
+	measure(skb, &frame, &p, cfg->wan_header, &amount);
+	mine->total.bytes += amount.bytes;
+	mine->total.packets += amount.packets;
+	return TC_ACT_UNSPEC;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What the router's programs and user space say to each other, beyond abi.h. */
+#pragma once
+
+#include "abi.h"
+
+#define ROUTER_FLOWS_MAX 32768
+/* Whether the policy has rules by MAC address. The bits of abi.h go before. */
+#define FEATURE_MACS (1u << 16)
+
+struct router_config {
+	__u64 heartbeat_ns; /* CLOCK_MONOTONIC, when user space was last alive */
+	__u32 enforce; /* whether to stamp classes */
+	__u32 features; /* FEATURE_* */
+	__u32 default_slot; /* the class of devices that no rule names */
+	__u32 wan; /* index of the device from which downloads come */
+	__u32 lan_header; /* bytes in front of the IP header at the LAN: 14, or 0 */
+	__u32 wan_header; /* the same at the WAN */
+	__u32 interval; /* number of the interval; samples of transit begin anew with each */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct router_config) == 40, "abi");
+
+struct router_counters {
+	struct counter slots[SLOTS_MAX]; /* towards the devices, before the classes */
+	struct counter total; /* what arrived at the WAN */
+};
+_Static_assert(sizeof(struct router_counters) == 4112, "abi");
+
+struct mac {
+	__u8 bytes[6];
+};
+_Static_assert(sizeof(struct mac) == 6, "abi");
+
+/* What is known of a TCP connection that a device has opened or accepted since the daemon started. */
+struct router_flow {
+	__u64 id; /* random */
+	__u64 received; /* payload that went to the device */
+	__u64 begun_ns; /* when the first of it did; 0 is not yet */
+	__u64 wan_asked_ns; /* when `wan_asked` left; 0 is nothing to wait for */
+	__u64 lan_asked_ns;
+	struct transit transit;
+	__u32 segs_in; /* with payload, to the device */
+	__u32 segs_out; /* with payload, from the device */
+	__u32 holes; /* gaps in what went to the device */
+	__u32 slot;
+	__u32 segment; /* payload of the largest packet to the device */
+	__u32 seq_next; /* the end of what went to the device; valid once `begun_ns` is */
+	__u32 ack; /* the newest acknowledgement of the device */
+	__u32 edge; /* the right edge that the server was told last; valid with FLOW_EDGE */
+	__u32 edge_own; /* the right edge that the device wanted to tell */
+	__u32 bound; /* the bound that its window was brought to last; 0 is none */
+	__u32 window; /* the largest window that it has told by itself */
+	__u32 wan_asked; /* the device's timestamp whose echo is awaited */
+	__u32 lan_asked; /* the server's */
+	__u32 wan_rtt_us; /* smoothed; 0 is unknown */
+	__u32 lan_rtt_us; /* the least lately; 0 is unknown */
+	__u32 interval;
+	__u16 syn_window; /* of the device's SYN, whose sequence number had no acknowledgement yet */
+	__u8 wscale; /* of the device's window */
+	__u8 flags; /* FLOW_* */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct router_flow) == 160, "abi");
+
+/* Whether windows are scaled is known, and the flow goes through the WAN: it can be bounded. */
+#define FLOW_OPEN 1
+#define FLOW_EDGE 2
+/* The next packet of the device answers the SYN-ACK. */
+#define FLOW_SHAKES 4
+/* One end has said that it ends. */
+#define FLOW_ENDED 8

@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * TCP connections through a router: what each received, its round-trip time, and its receive window.
+ *
+ * A connection is known from the SYN or SYN-ACK of the device on, which tells its window scale. One
+ * that is older than the daemon is not followed: its class alone limits it. Only devices make
+ * entries, since what comes from the WAN may be anybody's.
+ *
+ * The round trip has two halves, each from a packet to the first one that answers it: WAN (a
+ * device's timestamp and its echo, or SYN and SYN-ACK) and LAN (the server's timestamp and its echo,
+ * or SYN-ACK and ACK). The LAN's contains what waits in the device's class; devices delay
+ * acknowledgements, so the least counts, which rises slowly.
+ */
+#pragma once
+
+#define FIN 0x01
+#define SYN 0x02
+#define RST 0x04
+#define ACK 0x10
+#define TCP_HEADER 20
+#define OPTIONS_MAX 40
+#define OPTIONS_ROOM 64
+#define OPTION_END 0
+#define OPTION_NOP 1
+#define OPTION_WSCALE 3
+/* RFC 7323, section 2.3. */
+#define WSCALE_MAX 14
+/* MD5 and AO (RFC 2385, RFC 5925): the window is signed. */
+#define OPTION_MD5 19
+#define OPTION_AO 29
+/* After its first payload a connection is known to user space, which decides alone from then on. */
+#define INITIAL_NS 1000000000ull
+#define ASKED_MAX_NS 10000000000ull
+/* The fastest clock that is timed ticks a thousand times a second: see transit.h. */
+#define TICKS_AHEAD 4096
+#define NO_WSCALE (-1)
+#define SIGNED (-2)
+#define WINDOW_AT 14
+#define CHECKSUM_AT 16
+
+/* Written by user space on each change and heartbeat; lives as long as the programs, as all maps. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct router_config);
+} config SEC(".maps");
+
+/* Written here for each packet, read by user space each tick; never reset. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct router_counters);
+} counters SEC(".maps");
+
+/* Rules by the MAC address of a device: written by user space when the policy changes, read here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct mac);
+	__type(value, __u32);
+} mac_rules SEC(".maps");
+
+/* Connections, `local` is the device: written here, read by user space each tick; the oldest make
+ * room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, ROUTER_FLOWS_MAX);
+	__type(key, struct flow_key);
+	__type(value, struct router_flow);
+} router_flows SEC(".maps");
+
+/* The bounds of receive windows by the connection's id: written by user space, read here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __u64);
+	__type(value, __u32);
+} windows SEC(".maps");
+
+/* With which bound a connection of each class begins: written by user space, read here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct initial_windows);
+} initial_windows SEC(".maps");
+
+/* A TCP header, and of its options what is where stacks put timestamps. */
+struct tcp {
+	struct segment s;
+	__u32 tsval;
+	__u32 tsecr;
+	__u32 payload;
+	__u32 header;
+	int has_stamps;
+};
+
+/* Reads the TCP header of a packet. Returns not 0 if there is none. */
+static __always_inline int read_tcp(struct __sk_buff *skb, struct packet *p, struct tcp *t)
+{
+	struct {
+		__be32 seq, ack;
+		__u8 words, flags;
+		__be16 window;
+	} fixed;
+	__be32 tsecr;
+
+	if (load(skb, p->transport_at + 4, &fixed))
+		return 1;
+	__builtin_memset(t, 0, sizeof(*t));
+	t->s.seq = fixed.seq;
+	t->s.ack = fixed.ack;
+	t->s.flags = fixed.flags;
+	t->s.window = fixed.window;
+	t->header = (fixed.words >> 4) * 4;
+	if (t->header < TCP_HEADER || p->transport_at + t->header > skb->len)
+		return 1;
+	/* Short frames are padded behind the end of the IP packet. */
+	t->payload = p->end && p->end < skb->len && !skb->gso_size ? p->end : skb->len;
+	t->payload = t->payload > p->transport_at + t->header ?
+			     t->payload - p->transport_at - t->header :
+			     0;
+	if (t->header < 32 || load(skb, p->transport_at + 4, &t->s))
+		return 0;
+	if (t->s.first == bpf_htons(TCP_OPTIONS_EMPTY) && t->s.second == bpf_htons(TCP_TIMESTAMP)) {
+		if (load(skb, p->transport_at + 28, &tsecr))
+			return 0;
+		t->tsval = bpf_ntohl(t->s.aligned);
+		t->tsecr = bpf_ntohl(tsecr);
+		t->has_stamps = 1;
+	}
+	return 0;
+}
+
+/* The window scale that a SYN asks for; NO_WSCALE if it asks for none, SIGNED if headers are signed. */
+static __always_inline int read_wscale(struct __sk_buff *skb, struct packet *p, const struct tcp *t)
+{
+	__u32 next = 0, length = t->header - TCP_HEADER - 1;
+	__u8 options[OPTIONS_ROOM] = {};
+	int found = NO_WSCALE;
+
+	if (t->header <= TCP_HEADER)
+		return found;
+	/* The same number, in a form in which the verifier sees its bounds. */
+	asm volatile("" : "+r"(length));
+	length = (length & (OPTIONS_ROOM - 1)) + 1;
+	if (bpf_skb_load_bytes(skb, p->transport_at + TCP_HEADER, options, length))
+		return found;
+#pragma unroll
+	for (__u32 i = 0; i < OPTIONS_MAX - 2; i++) {
+		__u8 kind = options[i], size = options[i + 1];
+
+		if (i < next)
+			continue;
+		if (kind == OPTION_NOP)
+			continue;
+		if (kind == OPTION_MD5 || kind == OPTION_AO)
+			return SIGNED;
+		if (kind == OPTION_END || size < 2)
+			return found;
+		if (kind == OPTION_WSCALE && size == 3)
+			found = options[i + 2] < WSCALE_MAX ? options[i + 2] : WSCALE_MAX;
+		next = i + size;
+	}
+	return found;
+}
+
+static __always_inline void flow_key(struct flow_key *key, const struct packet *p, int is_download)
+{
+	__builtin_memset(key, 0, sizeof(*key));
+	__builtin_memcpy(key->remote, is_download ? p->source : p->destination, 16);
+	__builtin_memcpy(key->local, is_download ? p->destination : p->source, 16);
+	key->port_remote = is_download ? p->port_source : p->port_destination;
+	key->port_local = is_download ? p->port_destination : p->port_source;
+	key->family = p->family;
+	key->transport = IPPROTO_TCP;
+}
+
+static __always_inline void smooth(__u32 *rtt_us, __u64 ns)
+{
+	__u32 seen = ns / 1000 ? ns / 1000 : 1;
+
+	*rtt_us = *rtt_us ? *rtt_us - *rtt_us / 8 + seen / 8 : seen;
+	if (!*rtt_us)
+		*rtt_us = 1;
+}
+
+static __always_inline void least(__u32 *rtt_us, __u64 ns)
+{
+	__u32 seen = ns / 1000 ? ns / 1000 : 1;
+
+	if (!*rtt_us || seen < *rtt_us)
+		*rtt_us = seen;
+	else
+		*rtt_us += (seen - *rtt_us) / 32;
+}
+
+/*
+ * Whether the device will take the segment by its numbers: new data within the window that it has
+ * told, and a timestamp that is neither much older nor newer than time allows. The checksum is not
+ * looked at: who forges segments can compute it.
+ */
+static __always_inline int is_plausible(const struct router_flow *f, const struct tcp *t, __u64 now)
+{
+	__u32 end = bpf_ntohl(t->s.seq) + t->payload;
+	__u64 elapsed = now - f->transit.anchor_ns;
+
+	if ((t->s.flags & (ACK | SYN | RST)) != ACK || !(f->flags & FLOW_EDGE))
+		return 0;
+	if (!before(f->ack, end) || before(f->edge_own, end))
+		return 0;
+	if (!f->transit.anchor_ns)
+		return 1;
+	/* In units of 2^20 ns, as if the clock ticked at most once in each. */
+	return t->tsval - f->transit.tsval + TICKS_AHEAD <= (__u32)(elapsed >> 20) + 2 * TICKS_AHEAD;
+}
+
+static __always_inline void time_download(struct router_flow *f, const struct router_config *cfg,
+					  const struct tcp *t, __u64 now)
+{
+	if (f->interval != cfg->interval) {
+		f->interval = cfg->interval;
+		f->transit.samples = 0;
+		f->transit.sum = 0;
+	}
+	if (!is_plausible(f, t, now))
+		return;
+	time_packet(&f->transit, now, t->tsval);
+	if (f->wan_asked_ns && !before(t->tsecr, f->wan_asked)) {
+		if (now - f->wan_asked_ns < ASKED_MAX_NS)
+			smooth(&f->wan_rtt_us, now - f->wan_asked_ns);
+		f->wan_asked_ns = 0;
+	}
+	if (!f->lan_asked_ns) {
+		f->lan_asked = t->tsval;
+		f->lan_asked_ns = now;
+	}
+}
+
+/* The server's SYN or SYN-ACK: by the latter the scale of the device's window is in force or not. */
+static __always_inline void open_download(struct __sk_buff *skb, struct packet *p,
+					  struct router_flow *f, const struct tcp *t, __u64 now)
+{
+	if (!(t->s.flags & ACK))
+		return;
+	if (read_wscale(skb, p, t) < 0)
+		f->wscale = 0;
+	f->flags |= FLOW_OPEN;
+	if (f->wan_asked_ns && now - f->wan_asked_ns < ASKED_MAX_NS)
+		smooth(&f->wan_rtt_us, now - f->wan_asked_ns);
+	f->wan_asked_ns = 0;
+	f->flags |= FLOW_SHAKES;
+	f->lan_asked_ns = now;
+}
+
+/* Takes in a packet from the WAN to the device. */
+static __always_inline void follow_download(struct __sk_buff *skb, struct packet *p,
+					    const struct router_config *cfg, __u32 slot,
+					    __u32 packets)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct router_flow *f;
+	struct flow_key key;
+	__u32 seq, segment;
+	struct tcp t;
+
+	flow_key(&key, p, 1);
+	f = bpf_map_lookup_elem(&router_flows, &key);
+	if (!f || read_tcp(skb, p, &t))
+		return;
+	f->slot = slot;
+	if (t.s.flags & SYN) {
+		open_download(skb, p, f, &t, now);
+		return;
+	}
+	if (t.s.flags & FIN)
+		f->flags |= FLOW_ENDED;
+	if (!t.payload)
+		return;
+	/* A connection that the device has accepted is known to go through the WAN only now. */
+	f->flags |= FLOW_OPEN;
+	if (t.has_stamps)
+		time_download(f, cfg, &t, now);
+	seq = bpf_ntohl(t.s.seq);
+	segment = skb->gso_size ? skb->gso_size : t.payload;
+	if (segment > f->segment)
+		f->segment = segment;
+	f->received += t.payload;
+	f->segs_in += packets;
+	if (!f->begun_ns) {
+		f->begun_ns = now;
+		f->seq_next = seq + t.payload;
+		return;
+	}
+	if (before(f->seq_next, seq))
+		f->holes++;
+	if (before(f->seq_next, seq + t.payload))
+		f->seq_next = seq + t.payload;
+}
+
+/* The bound of a connection's window; 0 is none. */
+static __always_inline __u32 find_window(const struct router_config *cfg, const struct router_flow *f,
+					 __u64 now)
+{
+	struct initial_windows *initial;
+	__u32 *wanted, key = 0;
+	__u64 id = f->id;
+
+	if (!(cfg->features & FEATURE_WINDOWS) || !is_recent(cfg->heartbeat_ns))
+		return 0;
+	wanted = bpf_map_lookup_elem(&windows, &id);
+	if (wanted)
+		return *wanted;
+	if (f->begun_ns && now - f->begun_ns > INITIAL_NS)
+		return 0;
+	initial = bpf_map_lookup_elem(&initial_windows, &key);
+	return initial ? initial->slots[f->slot & (SLOTS_MAX - 1)] : 0;
+}
+
+/* Lowers the window of an acknowledgement to the connection's bound, if it is above it. */
+static __always_inline void bound_window(struct __sk_buff *skb, struct packet *p,
+					 const struct router_config *cfg, struct router_flow *f,
+					 const struct tcp *t, __u64 now)
+{
+	__u32 scale = f->wscale & 15, ack = bpf_ntohl(t->s.ack);
+	__u32 field = bpf_ntohs(t->s.window), own = field << scale;
+	__u32 wanted, edge;
+	__be16 lowered;
+
+	/* Beyond what the server sent, or older than what was seen: none of the connection's progress. */
+	if (f->begun_ns && before(f->seq_next, ack))
+		return;
+	if (f->flags & FLOW_EDGE && before(ack, f->ack))
+		return;
+	if (!(f->flags & FLOW_EDGE)) {
+		f->edge = f->edge_own = ack + f->syn_window;
+		f->flags |= FLOW_EDGE;
+	}
+	f->ack = ack;
+	if (before(f->edge_own, ack + own))
+		f->edge_own = ack + own;
+	if (own > f->window)
+		f->window = own;
+	wanted = find_window(cfg, f, now);
+	f->bound = wanted;
+	edge = ack + wanted;
+	if (wanted && before(edge, f->edge))
+		edge = f->edge;
+	if (!wanted || !before(edge, ack + own)) {
+		if (before(f->edge, ack + own))
+			f->edge = ack + own;
+		return;
+	}
+	/* Rounded up, so that what the server was told stays. */
+	field = (edge - ack + (1u << scale) - 1) >> scale;
+	lowered = bpf_htons(field);
+	if (field >= bpf_ntohs(t->s.window) ||
+	    bpf_l4_csum_replace(skb, p->transport_at + CHECKSUM_AT, t->s.window, lowered, 2) ||
+	    bpf_skb_store_bytes(skb, p->transport_at + WINDOW_AT, &lowered, 2, 0)) {
+		if (before(f->edge, ack + own))
+			f->edge = ack + own;
+		return;
+	}
+	f->edge = ack + (field << scale);
+}
+
+/* A SYN or SYN-ACK of the device begins a connection. */
+static __always_inline void open_upload(struct __sk_buff *skb, struct packet *p,
+					const struct flow_key *key, const struct tcp *t, __u64 now)
+{
+	int scale = read_wscale(skb, p, t);
+	struct router_flow f = {
+		.id = (__u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32(),
+		.syn_window = bpf_ntohs(t->s.window),
+		.wscale = scale < 0 ? 0 : scale,
+	};
+
+	if (scale == SIGNED)
+		return;
+	if (!(t->s.flags & ACK))
+		f.wan_asked_ns = now;
+	bpf_map_update_elem(&router_flows, key, &f, BPF_ANY);
+}
+
+/* Takes in a packet from the device. */
+static __always_inline void follow_upload(struct __sk_buff *skb, struct packet *p,
+					  const struct router_config *cfg)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct router_flow *f;
+	struct flow_key key;
+	struct tcp t;
+
+	if (read_tcp(skb, p, &t))
+		return;
+	flow_key(&key, p, 0);
+	if (t.s.flags & SYN) {
+		open_upload(skb, p, &key, &t, now);
+		return;
+	}
+	f = bpf_map_lookup_elem(&router_flows, &key);
+	/* What goes to the router itself, or to another LAN, is not open. */
+	if (!f || !(f->flags & FLOW_OPEN) || !(t.s.flags & ACK))
+		return;
+	if (t.payload)
+		f->segs_out++;
+	if (f->lan_asked_ns && (f->flags & FLOW_SHAKES || !before(t.tsecr, f->lan_asked))) {
+		if (now - f->lan_asked_ns < ASKED_MAX_NS)
+			least(&f->lan_rtt_us, now - f->lan_asked_ns);
+		f->lan_asked_ns = 0;
+	}
+	f->flags &= ~FLOW_SHAKES;
+	if (t.s.flags & (FIN | RST))
+		f->flags |= FLOW_ENDED;
+	if (t.has_stamps && !f->wan_asked_ns) {
+		f->wan_asked = t.tsval;
+		f->wan_asked_ns = now;
+	}
+	if (!(t.s.flags & RST))
+		bound_window(skb, p, cfg, f, &t, now);
+}

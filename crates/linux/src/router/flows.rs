@@ -1,0 +1,161 @@
+//! The TCP connections through a router: what each received since the last look.
+
+use std::collections::BTreeMap;
+
+use fairweir_core::receiver::{CONNECTIONS_MAX, ConnectionSample, TransitSample};
+use fairweir_core::units::{Bytes, Span, Time};
+
+use super::abi::{FLOW_ENDED, RouterFlow, Transit};
+
+/// What was told last of each connection, by its id.
+#[derive(Debug, Default)]
+pub(crate) struct Flows(BTreeMap<u64, Seen>);
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    received: u64,
+    segs_in: u32,
+    segs_out: u32,
+    holes: u32,
+    changed_at: Time,
+}
+
+/// What of the connections is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    /// The number of the interval that ends.
+    pub(crate) interval: u32,
+    /// The classes of the groups.
+    pub(crate) slots: &'a [u16],
+    /// The bounds in force, by id.
+    pub(crate) bounds: &'a BTreeMap<u64, u32>,
+    pub(crate) now: Time,
+}
+
+impl Flows {
+    /// What the connections in `entries` (the server's port, and what the kernel knows) received
+    /// since the last call, by id: those that received something, and those with a bound that have
+    /// neither ended nor been silent for long. Of more than [`CONNECTIONS_MAX`] the busiest are kept.
+    pub(crate) fn take(
+        &mut self,
+        entries: impl Iterator<Item = (u16, RouterFlow)>,
+        asked: Asked<'_>,
+    ) -> Vec<ConnectionSample> {
+        let mut seen = BTreeMap::new();
+        let mut samples = Vec::new();
+        for (port, flow) in entries.filter(|(_, flow)| flow.received > 0) {
+            let before = self.0.get(&flow.id).copied();
+            let before = before.unwrap_or(Seen::of(&RouterFlow::default(), asked.now));
+            let has_received = flow.received != before.received;
+            let changed_at = if has_received { asked.now } else { before.changed_at };
+            seen.insert(flow.id, Seen::of(&flow, changed_at));
+            let lives = flow.flags & FLOW_ENDED == 0 && asked.now.since(changed_at) < SILENT_MAX;
+            if has_received || (lives && asked.bounds.contains_key(&flow.id)) {
+                samples.extend(sample(&flow, &before, port, asked));
+            }
+        }
+        self.0 = seen;
+        if samples.len() > CONNECTIONS_MAX {
+            samples.sort_unstable_by_key(|s| (std::cmp::Reverse(s.received), s.id));
+            samples.truncate(CONNECTIONS_MAX);
+        }
+        samples.sort_unstable_by_key(|s| s.id);
+        samples.dedup_by_key(|s| s.id);
+        samples
+    }
+}
+
+impl Seen {
+    fn of(flow: &RouterFlow, changed_at: Time) -> Seen {
+        Seen {
+            received: flow.received,
+            segs_in: flow.segs_in,
+            segs_out: flow.segs_out,
+            holes: flow.holes,
+            changed_at,
+        }
+    }
+}
+
+/// `None` if the class is no longer any group's: the policy has changed meanwhile.
+fn sample(
+    flow: &RouterFlow,
+    before: &Seen,
+    port: u16,
+    asked: Asked<'_>,
+) -> Option<ConnectionSample> {
+    let group = asked.slots.iter().position(|&slot| u32::from(slot) == flow.slot)?;
+    let Transit { samples, sum, min, .. } = flow.transit;
+    let is_current = flow.interval == asked.interval && samples > 0;
+    let transit = is_current.then(|| TransitSample {
+        min_ns: min,
+        mean_ns: sum / i64::from(samples),
+        samples,
+    });
+    let rtt = u64::from(flow.wan_rtt_us) + u64::from(flow.lan_rtt_us);
+    let bound = asked.bounds.get(&flow.id).copied().unwrap_or(flow.bound);
+    Some(ConnectionSample {
+        id: flow.id,
+        group,
+        received: Bytes::new(flow.received.wrapping_sub(before.received)),
+        segments: flow.segs_in.wrapping_sub(before.segs_in).into(),
+        holes: flow.holes.wrapping_sub(before.holes).into(),
+        has_sent: flow.segs_out != before.segs_out,
+        rtt: (flow.wan_rtt_us > 0).then(|| Span::micros(rtt)),
+        transit,
+        window: Bytes::new(if bound > 0 { bound } else { flow.window }.into()),
+        segment: Bytes::new(flow.segment.into()),
+        port,
+    })
+}
+
+/// After this time without payload a connection loses its bound; its entry stays.
+const SILENT_MAX: Span = Span::secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(id: u64, received: u64) -> (u16, RouterFlow) {
+        (443, RouterFlow { id, received, slot: 4, wan_rtt_us: 20_000, ..RouterFlow::default() })
+    }
+
+    fn take(flows: &mut Flows, entries: &[(u16, RouterFlow)], now_s: u64) -> Vec<(u64, u64)> {
+        let asked = Asked {
+            interval: 7,
+            slots: &[3, 4],
+            bounds: &BTreeMap::from([(1, 9_000)]),
+            now: Time::ZERO + Span::secs(now_s),
+        };
+        let samples = flows.take(entries.iter().copied(), asked);
+        samples.iter().map(|s| (s.id, s.received.as_u64())).collect()
+    }
+
+    #[test]
+    fn a_connection_is_told_while_it_receives_or_its_bound_is_of_use() {
+        let mut flows = Flows::default();
+        assert_eq!(
+            take(&mut flows, &[flow(2, 50), flow(1, 30), flow(3, 0)], 1),
+            [(1, 30), (2, 50)]
+        );
+        assert_eq!(take(&mut flows, &[flow(2, 50), flow(1, 30)], 2), [(1, 0)], "the bounded one");
+        assert_eq!(take(&mut flows, &[flow(2, 60), flow(1, 30)], 62), [(2, 10)], "silence");
+        let mut ended = flow(1, 31);
+        ended.1.flags = FLOW_ENDED;
+        assert_eq!(take(&mut flows, &[ended], 63), [(1, 1)]);
+        assert_eq!(take(&mut flows, &[ended], 64), []);
+    }
+
+    #[test]
+    fn samples_of_transit_are_those_of_the_interval() {
+        let asked = Asked { interval: 7, slots: &[4], bounds: &BTreeMap::new(), now: Time::ZERO };
+        let mut timed = flow(1, 10);
+        timed.1.transit = Transit { samples: 2, sum: -6, min: -4, ..Transit::default() };
+        for (interval, mean) in [(6, None), (7, Some(-3))] {
+            timed.1.interval = interval;
+            let samples = Flows::default().take([timed].into_iter(), asked);
+            assert_eq!(samples[0].transit.map(|t| t.mean_ns), mean);
+            assert_eq!((samples[0].rtt, samples[0].port), (Some(Span::millis(20)), 443));
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! A router whose download is counted by device, and shaped.
+//!
+//! Packet from the WAN → NAT → egress of the LAN device, where its frame has the device's MAC
+//! address: the classifier counts it and stamps its class → class of HTB, the LAN device's root
+//! qdisc → the device. Its acknowledgements come back by the ingress of the LAN device, where their
+//! receive windows are lowered. What passes between two devices of a bridge, and what the router
+//! sends by itself, has no class.
+//!
+//! Everything that a [`Router`] makes in the kernel it owns, and it is gone when the router drops.
+//! When the process is killed its programs go with it, so that no packet has a class any more; the
+//! HTB qdisc, which then changes nothing, stays until the next [`crate::sweep`].
+
+use std::collections::BTreeMap;
+
+use fairweir_core::policy::Policy;
+use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
+use fairweir_core::units::Bytes;
+
+use crate::bpf::abi::{
+    Counter, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_WINDOWS, InitialWindows, Plain,
+};
+use crate::bpf::{KEY, update};
+use crate::classify::cgroup::Tree;
+use crate::classify::rules::{self, Rules};
+use crate::host::samples::SeenGroups;
+use crate::net::link::{self, Link};
+use crate::net::netlink::Netlink;
+use crate::shape::classes::{At, Classes};
+use crate::shape::{htb, ifb};
+use crate::window::{FREE, number, write_bounds};
+use crate::{Error, Health, Mode, monotonic_now};
+
+mod abi;
+mod flows;
+mod programs;
+
+use abi::{FEATURE_MACS, RouterConfig};
+use flows::{Asked, Flows};
+use programs::Programs;
+
+/// What to attach to which devices.
+#[derive(Clone, Debug)]
+pub struct RouterSpec {
+    /// The bridge or device of the home.
+    pub lan: String,
+    /// The device that faces the Internet.
+    pub wan: String,
+    /// A group for each device of the home.
+    pub policy: Policy,
+    /// Whether to shape.
+    pub mode: Mode,
+}
+
+/// A router whose download is counted and shaped.
+///
+/// Invariant: the root qdisc of the LAN device is this router's HTB while `has_root`.
+pub struct Router {
+    lan: Link,
+    wan: Link,
+    netlink: Netlink,
+    programs: Programs,
+    config: RouterConfig,
+    policy: Policy,
+    slots: Vec<u16>,
+    rules: Rules,
+    shape: bool,
+    has_root: bool,
+    classes: Classes,
+    seen: SeenGroups,
+    /// What arrived at the WAN, and of it what went to the LAN, until the last look.
+    total: Bytes,
+    to_lan: Bytes,
+    flows: Flows,
+    /// The bounds in force.
+    wanted: BTreeMap<u64, u32>,
+    initial: InitialWindows,
+}
+
+impl Router {
+    /// Counts, and in [`Mode::Shape`] prepares to shape, what goes to the devices of the LAN.
+    ///
+    /// # Errors
+    /// If a device is missing, other software shapes the LAN device, or the kernel lacks a required
+    /// feature.
+    pub fn attach(spec: &RouterSpec) -> Result<Router, Error> {
+        let mut netlink = Netlink::open()?;
+        let mut find = |name: &str| {
+            link::find_with(&mut netlink, name)?.ok_or_else(|| Error::NoDevice(name.to_owned()))
+        };
+        let (lan, wan) = (find(&spec.lan)?, find(&spec.wan)?);
+        if spec.mode == Mode::Shape {
+            htb::refuse_if_occupied(&mut netlink, &lan)?;
+        }
+        let config = RouterConfig {
+            wan: wan.index,
+            lan_header: lan.header_bytes(),
+            wan_header: wan.header_bytes(),
+            ..RouterConfig::default()
+        };
+        let mut router = Router {
+            lan,
+            wan,
+            netlink,
+            programs: Programs::load()?,
+            config,
+            policy: spec.policy.clone(),
+            slots: Vec::new(),
+            rules: Rules::default(),
+            shape: spec.mode == Mode::Shape,
+            has_root: false,
+            classes: Classes::default(),
+            seen: SeenGroups::nothing(),
+            total: Bytes::ZERO,
+            to_lan: Bytes::ZERO,
+            flows: Flows::default(),
+            wanted: BTreeMap::new(),
+            initial: FREE,
+        };
+        router.set_policy(&spec.policy)?;
+        router.make_root()?;
+        router.programs.attach(router.lan.index, router.wan.index)?;
+        Ok(router)
+    }
+
+    /// Takes over a new policy, touching only what changed: a device that keeps its name keeps its
+    /// class, its queue and its counters.
+    ///
+    /// # Errors
+    /// If the kernel refuses; then the old policy stays.
+    pub fn set_policy(&mut self, policy: &Policy) -> Result<(), Error> {
+        let names = self.policy.groups().iter().map(|g| g.name.clone());
+        let old: BTreeMap<String, u16> = names.zip(self.slots.iter().copied()).collect();
+        let slots = rules::assign_slots(policy, &old);
+        let rules = Rules::new(policy, &slots, &Tree::default())?;
+        let counters = self.programs.counters()?;
+        if let Err(e) = self.programs.set_rules(&self.rules, &rules) {
+            let _ = self.programs.set_rules(&rules, &self.rules);
+            return Err(e);
+        }
+        let before = self.config;
+        let macs = if rules.macs.is_empty() { 0 } else { FEATURE_MACS };
+        self.config.features = rules.features(false) & (FEATURE_PREFIX4 | FEATURE_PREFIX6)
+            | macs
+            | self.config.features & FEATURE_WINDOWS;
+        self.config.default_slot = slots[policy.default_group()].into();
+        if let Err(e) = self.configure() {
+            self.config = before;
+            return Err(e);
+        }
+        for (group, &slot) in policy.groups().iter().zip(&slots) {
+            if !old.contains_key(&group.name) {
+                self.seen.slots[usize::from(slot)] = counters.slots[usize::from(slot)];
+            }
+        }
+        let stays = |name: &str| policy.groups().iter().any(|group| group.name == name);
+        let gone: Vec<u16> =
+            old.iter().filter(|(name, _)| !stays(name)).map(|(_, &slot)| slot).collect();
+        self.policy = policy.clone();
+        self.slots = slots;
+        self.rules = rules;
+        if self.has_root {
+            self.classes.delete(&mut self.netlink, at(&self.lan), &gone);
+        }
+        for slot in gone {
+            self.seen.drops.remove(&slot);
+        }
+        Ok(())
+    }
+
+    /// What each device received since the last call, in the policy's order.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn take_samples(&mut self) -> Result<Vec<GroupSample>, Error> {
+        let counters = self.programs.counters()?;
+        let classes = self.classes.counts(&mut self.netlink, at(&self.lan))?;
+        self.total = Bytes::new(counters.total.bytes);
+        self.to_lan = counters.slots.iter().map(|c: &Counter| Bytes::new(c.bytes)).sum();
+        let seen = &mut self.seen;
+        let sample = |&slot: &u16| {
+            let class = classes.get(&slot).copied().unwrap_or_default();
+            seen.take(slot, counters.slots[usize::from(slot)], class)
+        };
+        Ok(self.slots.iter().map(sample).collect())
+    }
+
+    /// What arrived at the WAN for the router itself, such as its own downloads, since the start, as
+    /// of the last [`Router::take_samples`].
+    pub fn own_traffic(&self) -> Bytes {
+        self.total.saturating_sub(self.to_lan)
+    }
+
+    /// What each connection received since the last call, by id: those that have opened since the
+    /// start, and received something or have a bound; at most
+    /// [`fairweir_core::receiver::CONNECTIONS_MAX`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn take_connections(&mut self) -> Result<Vec<ConnectionSample>, Error> {
+        let asked = Asked {
+            interval: self.config.interval,
+            slots: &self.slots,
+            bounds: &self.wanted,
+            now: monotonic_now(),
+        };
+        let samples = self.flows.take(self.programs.flows()?.into_iter(), asked);
+        self.config.interval = self.config.interval.wrapping_add(1);
+        self.configure()?;
+        Ok(samples)
+    }
+
+    /// Makes the classes so, all in one batch and only what differs, and lets packets have classes.
+    ///
+    /// # Errors
+    /// If the kernel refuses; then everything passes unshaped.
+    ///
+    /// # Panics
+    /// If the allocation has another number of classes than the policy has groups.
+    pub fn apply(&mut self, allocation: &Allocation) -> Result<(), Error> {
+        assert_eq!(allocation.classes.len(), self.slots.len(), "each device has a class");
+        if !self.has_root {
+            return Ok(());
+        }
+        let wanted = (allocation, self.slots.as_slice());
+        let mtu = ifb::mtu(&self.lan);
+        if let Err(e) = self.classes.apply(&mut self.netlink, at(&self.lan), wanted, mtu) {
+            self.release()?;
+            return Err(e);
+        }
+        self.config.enforce = 1;
+        self.configure()
+    }
+
+    /// Lets everything pass unshaped until the next [`Router::apply`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn release(&mut self) -> Result<(), Error> {
+        self.config.enforce = 0;
+        self.configure()
+    }
+
+    /// Makes the windows so, and only these: every other connection is free.
+    ///
+    /// # Errors
+    /// If the kernel refuses; then nothing is bounded.
+    ///
+    /// # Panics
+    /// If there is another number of initial windows than the policy has groups.
+    pub fn apply_windows(&mut self, windows: &Windows) -> Result<(), Error> {
+        assert_eq!(windows.initial.len(), self.slots.len(), "each device has an initial window");
+        let wanted = windows.connections.iter().map(|w| (w.id, number(w.window))).collect();
+        let mut initial = FREE;
+        for (&slot, window) in self.slots.iter().zip(&windows.initial) {
+            initial.slots[usize::from(slot)] = window.map_or(0, number);
+        }
+        let written = self.write_windows(wanted, initial);
+        if written.is_err() {
+            self.release_windows()?;
+            return written;
+        }
+        if self.config.features & FEATURE_WINDOWS == 0 {
+            self.config.features |= FEATURE_WINDOWS;
+            self.configure()?;
+        }
+        Ok(())
+    }
+
+    /// Lets all windows be as the devices tell them, until the next [`Router::apply_windows`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn release_windows(&mut self) -> Result<(), Error> {
+        if self.config.features & FEATURE_WINDOWS == 0 {
+            return Ok(());
+        }
+        self.config.features &= !FEATURE_WINDOWS;
+        self.configure()?;
+        self.write_windows(BTreeMap::new(), FREE)
+    }
+
+    /// Whether the window of the connection `id` is bounded, as last applied.
+    pub fn is_bounded(&self, id: u64) -> bool {
+        self.wanted.contains_key(&id)
+    }
+
+    /// Tells the BPF programs that this process is alive. Without this for two seconds nothing has a
+    /// class, and no window is lowered.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn beat(&mut self) -> Result<(), Error> {
+        self.configure()
+    }
+
+    /// Looks whether everything is still there; if not, everything passes unshaped from now on.
+    pub fn health(&mut self) -> Health {
+        let found = [self.lan.index, self.wan.index]
+            .map(|index| link::find_index_with(&mut self.netlink, index));
+        let broken = match found {
+            [Ok(Some(lan)), Ok(Some(_))] => {
+                self.lan.mtu = lan.mtu;
+                match self.fault() {
+                    Ok(None) => return Health::Well,
+                    Ok(Some(what)) => what,
+                    Err(e) => e.to_string(),
+                }
+            }
+            [Ok(None), _] | [_, Ok(None)] => return Health::DeviceGone,
+            [Err(e), _] | [_, Err(e)] => e.to_string(),
+        };
+        let what = match self.release().and(self.release_windows()) {
+            Ok(()) => broken,
+            Err(e) => format!("{broken}; {e}"),
+        };
+        Health::Broken { what }
+    }
+
+    /// Makes anew what was taken away ([`Health::Broken`]); packets have classes from the next
+    /// [`Router::apply`] on.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or another qdisc is at the root of the LAN device now.
+    pub fn repair(&mut self) -> Result<(), Error> {
+        self.release()?;
+        self.delete_root()?;
+        self.seen.drops.clear();
+        if self.shape {
+            htb::refuse_if_occupied(&mut self.netlink, &self.lan)?;
+        }
+        self.make_root()?;
+        if self.programs.are_attached() {
+            return Ok(());
+        }
+        self.programs.attach(self.lan.index, self.wan.index)
+    }
+
+    /// Gives everything back; like dropping, but tells what went wrong.
+    ///
+    /// # Errors
+    /// If something of ours could not be removed.
+    pub fn detach(mut self) -> Result<(), Error> {
+        self.close()
+    }
+
+    /// Idempotent.
+    fn close(&mut self) -> Result<(), Error> {
+        let released = self.release_windows().and(self.release());
+        self.programs.detach();
+        released.and(self.delete_root())
+    }
+
+    /// What is no longer as it was made, in words.
+    fn fault(&mut self) -> Result<Option<String>, Error> {
+        let Link { name, index, .. } = &self.lan;
+        if !self.programs.are_attached() {
+            let wan = &self.wan.name;
+            return Ok(Some(format!("the programs were detached from {name} or {wan}")));
+        }
+        if self.has_root && !htb::is_there(&mut self.netlink, *index)? {
+            return Ok(Some(format!("the HTB qdisc of {name} was deleted or replaced")));
+        }
+        Ok(None)
+    }
+
+    fn make_root(&mut self) -> Result<(), Error> {
+        if self.shape {
+            let attempted = format!("make the HTB qdisc of {}", self.lan.name);
+            self.netlink.change(&attempted, htb::root(self.lan.index))?;
+            self.has_root = true;
+        }
+        Ok(())
+    }
+
+    fn delete_root(&mut self) -> Result<(), Error> {
+        self.classes.clear();
+        if !std::mem::take(&mut self.has_root) || !htb::is_there(&mut self.netlink, self.lan.index)?
+        {
+            return Ok(());
+        }
+        let attempted = format!("delete the HTB qdisc of {}", self.lan.name);
+        self.netlink.change(&attempted, htb::root_deletion(self.lan.index))
+    }
+
+    fn write_windows(
+        &mut self,
+        wanted: BTreeMap<u64, u32>,
+        initial: InitialWindows,
+    ) -> Result<(), Error> {
+        if self.initial != initial {
+            update(&self.programs.initial_windows, &KEY, initial.as_bytes())?;
+            self.initial = initial;
+        }
+        write_bounds(&self.programs.windows, &self.wanted, &wanted)?;
+        self.wanted = wanted;
+        Ok(())
+    }
+
+    /// Whatever is written, the process that writes is alive.
+    fn configure(&self) -> Result<(), Error> {
+        let heartbeat_ns = monotonic_now().as_nanos();
+        self.programs.configure(&RouterConfig { heartbeat_ns, ..self.config })
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        if let Err(e) = self.close() {
+            tracing::warn!(error = %e, lan = self.lan.name, "not everything could be given back");
+        }
+    }
+}
+
+fn at(device: &Link) -> At<'_> {
+    At { name: &device.name, index: device.index }
+}

@@ -1,0 +1,143 @@
+//! The router's BPF programs: `bpf/router.bpf.c`.
+
+use libbpf_rs::{Link as Attached, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+
+use super::abi::{RouterConfig, RouterCounters, RouterFlow};
+use crate::Error;
+use crate::bpf::abi::{FlowKey, Plain};
+use crate::bpf::{
+    KEY, attach_tcx, bpf_error, is_at_a_device, listen_to_the_loader, not_found, replace, update,
+};
+use crate::classify::rules::Rules;
+
+/// The loaded programs; everything goes when this drops.
+pub(crate) struct Programs {
+    object: Object,
+    /// Dropping a link detaches.
+    links: Vec<Attached>,
+    config: MapHandle,
+    counters: MapHandle,
+    prefix4: MapHandle,
+    prefix6: MapHandle,
+    macs: MapHandle,
+    flows: MapHandle,
+    pub(crate) windows: MapHandle,
+    pub(crate) initial_windows: MapHandle,
+}
+
+impl Programs {
+    /// Loads them.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] with the verifier's log.
+    pub(crate) fn load() -> Result<Programs, Error> {
+        listen_to_the_loader();
+        let object = ObjectBuilder::default().open_memory(OBJECT).and_then(|object| object.load());
+        let object = object.map_err(|e| bpf_error("load the router's BPF programs", &e))?;
+        let map = |name: &str| {
+            let missing = || Error::refused(format!("find the map {name}"), not_found());
+            let map = object.maps().find(|map| map.name() == name).ok_or_else(missing)?;
+            MapHandle::try_from(&map).map_err(|e| bpf_error("open a map", &e))
+        };
+        Ok(Programs {
+            config: map("config")?,
+            counters: map("counters")?,
+            prefix4: map("prefix4_rules")?,
+            prefix6: map("prefix6_rules")?,
+            macs: map("mac_rules")?,
+            flows: map("router_flows")?,
+            windows: map("windows")?,
+            initial_windows: map("initial_windows")?,
+            links: Vec::new(),
+            object,
+        })
+    }
+
+    /// Attaches all programs, in place of what was attached before.
+    ///
+    /// # Errors
+    /// If the kernel is older than 6.6, or refuses.
+    pub(crate) fn attach(&mut self, lan: u32, wan: u32) -> Result<(), Error> {
+        self.links.clear();
+        for (name, device) in [
+            ("fairweir_wan_ingress", wan),
+            ("fairweir_lan_ingress", lan),
+            ("fairweir_lan_egress", lan),
+        ] {
+            let missing = || Error::refused(format!("find the program {name}"), not_found());
+            let program = self.object.progs_mut().find(|p| p.name() == name).ok_or_else(missing)?;
+            let link = attach_tcx(&program, device);
+            self.links.push(link.ok_or_else(|| Error::last_os(format!("attach {name} by tcx")))?);
+        }
+        Ok(())
+    }
+
+    /// Whether all that was attached still is: another process may detach it.
+    pub(crate) fn are_attached(&self) -> bool {
+        !self.links.is_empty() && self.links.iter().all(is_at_a_device)
+    }
+
+    /// Detaches all programs.
+    pub(crate) fn detach(&mut self) {
+        self.links.clear();
+    }
+
+    pub(crate) fn configure(&self, config: &RouterConfig) -> Result<(), Error> {
+        update(&self.config, &KEY, config.as_bytes())
+    }
+
+    /// Replaces the rules `old` by `new`, touching only what differs.
+    ///
+    /// # Errors
+    /// If there are more rules than the kernel takes.
+    pub(crate) fn set_rules(&self, old: &Rules, new: &Rules) -> Result<(), Error> {
+        replace(&self.prefix4, &old.prefix4, &new.prefix4)?;
+        replace(&self.prefix6, &old.prefix6, &new.prefix6)?;
+        replace(&self.macs, &old.macs, &new.macs)
+    }
+
+    /// What was counted since the start, summed over the CPUs.
+    pub(crate) fn counters(&self) -> Result<Box<RouterCounters>, Error> {
+        let per_cpu = self.counters.lookup_percpu(&KEY, MapFlags::ANY);
+        let per_cpu = per_cpu.map_err(|e| bpf_error("read the counters", &e))?.unwrap_or_default();
+        let mut sum = Box::new(RouterCounters::zero());
+        per_cpu.iter().filter_map(|b| RouterCounters::from_bytes(b)).for_each(|c| sum.add(&c));
+        Ok(sum)
+    }
+
+    /// The connections that the kernel knows, each with the server's port.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub(crate) fn flows(&self) -> Result<Vec<(u16, RouterFlow)>, Error> {
+        let entries = self.flows.lookup_batch(FLOWS_AT_ONCE, MapFlags::ANY, MapFlags::ANY);
+        let entries = entries.map_err(|e| bpf_error("read the connections", &e))?;
+        let parse = |(key, value): (Vec<u8>, Vec<u8>)| {
+            let port = u16::from_be_bytes(FlowKey::from_bytes(&key)?.port_remote);
+            Some((port, RouterFlow::from_bytes(&value)?))
+        };
+        Ok(entries.filter_map(parse).collect())
+    }
+}
+
+/// The compiled `bpf/router.bpf.c`.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/router.bpf.o"));
+/// A batch of whole buckets has to fit.
+const FLOWS_AT_ONCE: u32 = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_kernel_takes_the_routers_programs() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: needs root");
+            assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
+            return;
+        }
+        if let Err(e) = Programs::load() {
+            panic!("{e}");
+        }
+    }
+}

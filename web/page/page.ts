@@ -1,0 +1,401 @@
+// Keeps the document of `fairweir page` current: numbers, the chart, and forms that are sent without
+// leaving the page. Without this script the document shows the same and its forms work.
+
+// What /events sends once a second: `view.rs`. A test there compares the names.
+
+interface View {
+  daemons: DaemonView[];
+}
+
+interface DaemonView {
+  name: string;
+  headline: string;
+  error: string | null;
+  link: LinkView | null;
+  facts: [string, string][];
+  notes: [string, string][];
+}
+
+interface LinkView {
+  isPaused: boolean;
+  capacityBps: number | null;
+  queueMs: number | null;
+  latencyMs: number | null;
+  groups: GroupView[];
+  changes: ChangeView[];
+  connectionsAll: number;
+  connections: ConnectionView[];
+}
+
+interface GroupView {
+  name: string;
+  matches: string;
+  weight: number;
+  rateBps: number;
+  shareBps: number;
+  demandBps: number | null;
+  receivedBytes: number;
+  connections: number;
+  state: string;
+}
+
+interface ChangeView {
+  agoS: number;
+  reason: string;
+}
+
+interface ConnectionView {
+  group: string;
+  host: string;
+  port: number;
+  rateBps: number;
+  rttMs: number | null;
+  limitedBy: string;
+}
+
+/** What /set and /undo answer to a script. */
+interface Outcome {
+  message: string;
+  undo: string | null;
+}
+
+type Column = (number | null)[];
+
+/** As much of uPlot as is used here. */
+declare class uPlot {
+  constructor(options: object, data: Column[], parent: HTMLElement);
+  setData(data: Column[]): void;
+  setSize(size: { width: number; height: number }): void;
+  destroy(): void;
+}
+
+/** Seconds that the chart shows. */
+const SPAN_S = 120;
+const CHART_HEIGHT_PX = 220;
+
+/** The slider's end, if no weight is larger; any weight can be typed. */
+const SLIDER_MAX = 16;
+
+// ------------------------------------------------------------------------------------------------
+// Numbers, as `html.rs` writes them
+
+const rate = (bps: number): string => `${(bps / 1e6).toFixed(2)} Mbit/s`;
+const ms = (value: number): string => `${value.toFixed(1)} ms`;
+const volume = (bytes: number): string => `${(bytes / 1e6).toFixed(1)} MB`;
+
+const timeOfDay = (at: number): string => new Date(at * 1000).toLocaleTimeString("en-GB");
+
+function orElse<T>(value: T | null, text: (value: T) => string, otherwise: string): string {
+  return value === null ? otherwise : text(value);
+}
+
+// ------------------------------------------------------------------------------------------------
+// The document
+
+function field(parent: Element | null, name: string): HTMLElement | null {
+  return parent?.querySelector<HTMLElement>(`[data-field="${name}"]`) ?? null;
+}
+
+function put(parent: Element | null, name: string, text: string): void {
+  const element = field(parent, name);
+  if (element !== null && element.textContent !== text) element.textContent = text;
+}
+
+function element(name: string, ...children: (Node | string)[]): HTMLElement {
+  const made = document.createElement(name);
+  made.append(...children);
+  return made;
+}
+
+function sectionOf(daemon: string): HTMLElement | null {
+  const all = document.querySelectorAll<HTMLElement>("section[data-daemon]");
+  return [...all].find((section) => section.dataset["daemon"] === daemon) ?? null;
+}
+
+function rowOf(section: Element, group: string): HTMLElement | null {
+  const all = section.querySelectorAll<HTMLElement>("tr[data-group]");
+  return [...all].find((row) => row.dataset["group"] === group) ?? null;
+}
+
+/** What the document has rows and forms for; if it changes, the document is fetched again. */
+function shapeOf(view: View): string {
+  return JSON.stringify(
+    view.daemons.map((daemon) => [
+      daemon.name,
+      daemon.error,
+      daemon.link?.isPaused,
+      daemon.link?.latencyMs === null,
+      daemon.link?.groups.map((group) => [group.name, group.matches]),
+      daemon.facts.map(([about]) => about),
+      daemon.notes.map(([about]) => about),
+    ]),
+  );
+}
+
+function showList(section: Element, name: string, entries: [string, string][]): void {
+  const values = field(section, name)?.querySelectorAll("dd") ?? [];
+  entries.forEach(([, text], i) => {
+    const value = values[i];
+    if (value !== undefined && value.textContent !== text) value.textContent = text;
+  });
+}
+
+function showDaemon(daemon: DaemonView): void {
+  const section = sectionOf(daemon.name);
+  if (section === null) return;
+  put(section, "headline", daemon.headline);
+  showList(section, "facts", daemon.facts);
+  showList(section, "notes", daemon.notes);
+  const link = daemon.link;
+  if (link === null) return;
+  put(section, "capacity", orElse(link.capacityBps, rate, "unknown"));
+  put(section, "queue", orElse(link.queueMs, ms, "unknown"));
+  put(section, "latency", orElse(link.latencyMs, ms, "none"));
+  for (const group of link.groups) showGroup(rowOf(section, group.name), group);
+  put(section, "connections-all", String(link.connectionsAll));
+  field(section, "connections")?.replaceChildren(
+    ...link.connections.map((connection) =>
+      element(
+        "tr",
+        ...[
+          connection.group,
+          connection.host,
+          String(connection.port),
+          rate(connection.rateBps),
+          orElse(connection.rttMs, ms, ""),
+          connection.limitedBy,
+        ].map((text) => element("td", text)),
+      ),
+    ),
+  );
+  field(section, "changes")?.replaceChildren(
+    ...link.changes.map((change) =>
+      element("li", `${Math.round(change.agoS)} s ago: ${change.reason}`),
+    ),
+  );
+}
+
+function showGroup(row: HTMLElement | null, group: GroupView): void {
+  put(row, "rate", rate(group.rateBps));
+  put(row, "share", rate(group.shareBps));
+  put(row, "demand", orElse(group.demandBps, rate, "unknown"));
+  put(row, "received", volume(group.receivedBytes));
+  put(row, "state", group.state);
+  put(row, "weight", String(group.weight));
+  const form = row?.querySelector("form");
+  // What a person is about to send stays.
+  if (form && form.dataset["dirty"] === undefined) setWeight(form, String(group.weight));
+}
+
+// ------------------------------------------------------------------------------------------------
+// The chart: rates of the groups, stacked, and the capacity
+
+class Chart {
+  private readonly times: number[] = [];
+  private readonly rates: number[][];
+  private readonly capacity: Column = [];
+  private plot: uPlot | null = null;
+
+  constructor(private readonly groups: number) {
+    this.rates = Array.from({ length: groups }, () => []);
+  }
+
+  add(now: number, link: LinkView): void {
+    this.times.push(now);
+    this.capacity.push(link.capacityBps === null ? null : link.capacityBps / 1e6);
+    link.groups.forEach((group, i) => this.rates[i]?.push(group.rateBps / 1e6));
+    while ((this.times[0] ?? now) < now - SPAN_S) {
+      for (const column of [this.times, this.capacity, ...this.rates]) column.shift();
+    }
+  }
+
+  /** The sums are drawn from the largest to the smallest, each over the one before. */
+  private data(): Column[] {
+    const sums: number[][] = [];
+    this.rates.forEach((rates, i) => {
+      sums.push(rates.map((rate, at) => rate + (sums[i - 1]?.[at] ?? 0)));
+    });
+    return [this.times, ...sums.reverse(), this.capacity];
+  }
+
+  draw(parent: HTMLElement, section: Element): void {
+    if (this.plot === null) this.plot = this.make(parent, section);
+    else this.plot.setData(this.data());
+  }
+
+  private make(parent: HTMLElement, section: Element): uPlot {
+    const style = getComputedStyle(document.body);
+    const [ink, grid] = ["--ink", "--grid"].map((name) => style.getPropertyValue(name));
+    const marks = section.querySelectorAll("tr[data-group] .colour");
+    const colours = [...marks].map((mark) => getComputedStyle(mark).backgroundColor);
+    const areas = colours.slice(0, this.groups).reverse();
+    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
+    parent.replaceChildren();
+    parent.setAttribute("role", "img");
+    parent.setAttribute(
+      "aria-label",
+      "Rates of the groups in the last two minutes, stacked, and the capacity of the link. " +
+        "The table of groups has the numbers.",
+    );
+    const options = {
+      width: parent.clientWidth,
+      height: CHART_HEIGHT_PX,
+      legend: { show: false },
+      cursor: { show: false },
+      scales: {
+        x: { range: (_: uPlot, __: number, last: number) => [last - SPAN_S, last] },
+        y: { range: (_: uPlot, __: number, most: number) => [0, Math.max(1, most * 1.1)] },
+      },
+      axes: [
+        { ...axis, values: (_: uPlot, all: number[]) => all.map(timeOfDay) },
+        { ...axis, label: "Mbit/s", labelSize: 20 },
+      ],
+      series: [
+        {},
+        ...areas.map((fill) => ({ stroke: fill, fill, width: 1, points: { show: false } })),
+        { stroke: ink, width: 2, dash: [6, 4], points: { show: false } },
+      ],
+    };
+    const plot = new uPlot(options, this.data(), parent);
+    new ResizeObserver(() => {
+      plot.setSize({ width: parent.clientWidth, height: CHART_HEIGHT_PX });
+    }).observe(parent);
+    return plot;
+  }
+
+  /** The document was replaced, or its colours changed. */
+  detach(): void {
+    this.plot?.destroy();
+    this.plot = null;
+  }
+}
+
+const charts = new Map<string, Chart>();
+
+function showChart(daemon: DaemonView): void {
+  const section = sectionOf(daemon.name);
+  const parent = field(section, "chart");
+  if (daemon.link === null || section === null || parent === null) return;
+  const key = JSON.stringify([daemon.name, daemon.link.groups.map((group) => group.name)]);
+  const chart = charts.get(key) ?? new Chart(daemon.link.groups.length);
+  charts.set(key, chart);
+  chart.add(Date.now() / 1000, daemon.link);
+  chart.draw(parent, section);
+}
+
+// ------------------------------------------------------------------------------------------------
+// Forms
+
+function setWeight(form: HTMLFormElement, weight: string): void {
+  for (const input of form.querySelectorAll<HTMLInputElement>("input[type=number], input[type=range]")) {
+    if (input.value !== weight) input.value = weight;
+  }
+}
+
+/** Adds a slider to each field of a weight. */
+function enhance(): void {
+  for (const number of document.querySelectorAll<HTMLInputElement>("input[type=number]")) {
+    const form = number.form;
+    if (form === null || form.querySelector("input[type=range]") !== null) continue;
+    const slider = document.createElement("input");
+    slider.type = "range";
+    slider.min = "1";
+    slider.max = String(Math.max(SLIDER_MAX, 2 * Number(number.value)));
+    slider.value = number.value;
+    slider.setAttribute("aria-label", number.labels?.[0]?.textContent?.trim() ?? "Weight");
+    form.prepend(slider);
+    form.addEventListener("input", (event) => {
+      if (event.target instanceof HTMLInputElement) setWeight(form, event.target.value);
+      form.dataset["dirty"] = "";
+    });
+  }
+}
+
+function notify(message: string, isError: boolean, undo: string | null, csrf: string): void {
+  const notice = document.getElementById("notice");
+  const text = element("p", message);
+  text.className = isError ? "message error" : "message";
+  // What was just changed is named beside the button that undoes it.
+  notice?.replaceChildren(...(message === undo ? [] : [text]));
+  if (undo === null) return;
+  const token = document.createElement("input");
+  Object.assign(token, { type: "hidden", name: "csrf", value: csrf });
+  const form = element("form", token, element("span", `Last change: ${undo}`), " ", element("button", "Undo"));
+  form.className = "undo";
+  form.setAttribute("action", "/undo");
+  notice?.append(form);
+}
+
+async function send(form: HTMLFormElement): Promise<void> {
+  const body = new URLSearchParams();
+  for (const [name, value] of new FormData(form)) body.append(name, String(value));
+  const path = form.getAttribute("action") ?? "/set";
+  const response = await fetch(path, { method: "POST", body, headers: { Accept: "application/json" } });
+  if (!response.headers.get("content-type")?.startsWith("application/json")) {
+    throw new Error(`the page answered ${response.status}`);
+  }
+  const outcome = (await response.json()) as Outcome;
+  notify(outcome.message, !response.ok, outcome.undo, body.get("csrf") ?? "");
+  if (response.ok) delete form.dataset["dirty"];
+}
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (!(form instanceof HTMLFormElement)) return;
+  event.preventDefault();
+  send(form).catch((error: unknown) => notify(`Nothing was changed: ${String(error)}`, true, null, ""));
+});
+
+// ------------------------------------------------------------------------------------------------
+// Events
+
+let shape: string | null = null;
+
+/** Fetches the document again, because it has other rows or forms now. */
+async function refresh(): Promise<void> {
+  const response = await fetch("/");
+  if (!response.ok) return;
+  const fetched = new DOMParser().parseFromString(await response.text(), "text/html");
+  const main = fetched.querySelector("main");
+  if (main === null) return;
+  for (const chart of charts.values()) chart.detach();
+  document.querySelector("main")?.replaceWith(document.adoptNode(main));
+  enhance();
+}
+
+async function show(view: View): Promise<void> {
+  const now = shapeOf(view);
+  if (shape !== null && shape !== now) await refresh();
+  shape = now;
+  for (const daemon of view.daemons) {
+    showDaemon(daemon);
+    showChart(daemon);
+  }
+}
+
+function live(text: string): void {
+  const element = document.getElementById("live");
+  if (element !== null && element.textContent !== text) element.textContent = text;
+}
+
+function listen(): void {
+  const events = new EventSource("/events");
+  events.onmessage = (event: MessageEvent<string>) => {
+    live("Live, once a second.");
+    void show(JSON.parse(event.data) as View);
+  };
+  events.onerror = () => {
+    const isOver = events.readyState === EventSource.CLOSED;
+    live(
+      isOver
+        ? "You are not signed in any more. Run `fairweir page --open` and open the link."
+        : "The connection to the page is lost. Trying again.",
+    );
+  };
+}
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const chart of charts.values()) chart.detach();
+});
+enhance();
+listen();
