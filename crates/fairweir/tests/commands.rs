@@ -37,6 +37,7 @@ fn every_subcommand_has_help_with_examples() {
         &["sim", "check"],
         &["figures"],
         &["figures", "crab"],
+        &["router"],
         &["isp"],
         &["isp", "add"],
         &["isp", "change"],

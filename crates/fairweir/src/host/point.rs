@@ -115,6 +115,11 @@ impl Point {
         self.as_host().is_none_or(Host::has_windows)
     }
 
+    /// Whether classes stay if the daemon is killed; a host's go with its intermediate device.
+    pub(super) fn leaves_classes(&self) -> bool {
+        matches!(self, Point::Router(_))
+    }
+
     /// What this kernel cannot do for the policy, in words.
     pub(super) fn limits(&self) -> Vec<String> {
         self.as_host().map(Host::limits).unwrap_or_default()
