@@ -148,26 +148,29 @@ fn has_htb(stage: &Stage) -> bool {
     String::from_utf8(qdiscs).unwrap().contains("htb")
 }
 
-fn bridged_traffic_is_as_fast_as_without() {
+fn bridged_traffic_is_left_alone() {
     let home = Home::new();
     let [tv, desk, _] = &home.devices;
-    let local = || tv.mbit_from(desk, "192.168.7.2");
-    let without = [local(), local()];
+    // The machine's own noise is larger than what is looked for: the best of some runs counts.
+    let best = || [0; 4].map(|_| tv.mbit_from(desk, "192.168.7.2")).into_iter().fold(0.0, f64::max);
+    let without = best();
     let daemon = home.start();
     let downloads = home.downloads();
     daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
     drop(downloads);
     thread::sleep(Duration::from_secs(1));
-    let with = [local(), local()];
-    note(&format!("LAN to LAN: {without:.0?} Mbit/s without, {with:.0?} Mbit/s with fairweir"));
-    let best = |[a, b]: [f64; 2]| a.max(b);
-    assert!(best(with) >= 0.95 * best(without), "{with:?} of {without:?}");
+    let before = received(&daemon.status());
+    let with = best();
+    note(&format!("LAN to LAN: {without:.0} Mbit/s without, {with:.0} Mbit/s with fairweir"));
+    let counted: u64 = received(&daemon.status()).iter().zip(before).map(|(now, b)| now - b).sum();
+    assert!(counted < 1_000_000, "{counted} bytes of it are taken for downloads");
+    assert!(with >= 0.9 * without, "{with} of {without} Mbit/s");
 }
 
 #[test]
 fn traffic_between_devices_is_left_alone() {
     if privileged() && has_nat() {
-        two_of_three(bridged_traffic_is_as_fast_as_without);
+        two_of_three(bridged_traffic_is_left_alone);
     }
 }
 
