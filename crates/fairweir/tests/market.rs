@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use fairweir_daemon::{Access, Request};
 use fairweir_market::client::{Client, ClientError};
@@ -18,28 +18,37 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 mod common;
-use common::{FAIRWEIR, fairweir, note};
+use common::access::{ALICE4, Access as Network, BOB4, SPAN};
+use common::stage::privileged;
+use common::{FAIRWEIR, fairweir, note, one_at_a_time, two_of_three};
 
 /// A market whose server is killed and started again.
 struct Market {
     dir: TempDir,
+    run: PathBuf,
     slot_s: u64,
+    segment: Option<&'static str>,
     process: Option<Child>,
     address: SocketAddr,
 }
 
 impl Market {
     fn found(slot_s: u64) -> Market {
+        Market::found_at(slot_s, "10gbit")
+    }
+
+    fn found_at(slot_s: u64, capacity: &str) -> Market {
         let dir = tempfile::tempdir().unwrap();
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let market = Market { dir, slot_s, process: None, address };
+        let run = dir.path().join("run");
+        let market = Market { dir, run, slot_s, segment: None, process: None, address };
         let state = market.path("state");
         let slot = market.slot_s.to_string();
         let done = fairweir(&[
             "market",
             "init",
             "--capacity",
-            "10gbit",
+            capacity,
             "--slot",
             &slot,
             "--state-dir",
@@ -57,7 +66,8 @@ impl Market {
         let process = Command::new(FAIRWEIR)
             .args(["market", "serve", "--until-stdin-closes"])
             .args(["--listen", &self.address.to_string()])
-            .args(["--state-dir", &self.path("state"), "--run-dir", &self.path("run")])
+            .args(["--state-dir", &self.path("state"), "--run-dir", self.run.to_str().unwrap()])
+            .args(self.segment.iter().flat_map(|segment| ["--segment", segment]))
             .env("RUST_LOG", "warn")
             .stdin(Stdio::piped())
             .spawn();
@@ -76,10 +86,9 @@ impl Market {
     }
 
     fn ask<T: serde::de::DeserializeOwned>(&self, request: &impl serde::Serialize) -> Option<T> {
-        let run = self.path("run");
         let patience = Duration::from_secs(10);
         let client =
-            fairweir_daemon::Client::connect(Path::new(&run), "market", Access::Change, patience);
+            fairweir_daemon::Client::connect(&self.run, "market", Access::Change, patience);
         client.ok()?.ask(request).ok()
     }
 
@@ -259,4 +268,82 @@ fn a_market_is_founded_once_and_served_only_then() {
     assert!(
         String::from_utf8_lossy(&verify.stdout).starts_with("valid: 0 slots closed, 0 gateways")
     );
+}
+
+const ISP: &str = r#"version = 1
+[isp]
+device = "sub"
+[[plan]]
+name = "home"
+download = "60mbit"
+[[segment]]
+name = "cable"
+download = "30mbit"
+members = ["home-*"]
+[[subscriber]]
+name = "home-1"
+addresses = ["192.0.2.1"]
+plan = "home"
+[[subscriber]]
+name = "home-2"
+addresses = ["192.0.2.2"]
+plan = "home"
+"#;
+
+/// One household spends all it has on a slot: the policer guarantees what that buys within a second of
+/// the slot's beginning, also when it was started anew. When the server is gone, so are guarantees.
+#[test]
+fn what_a_slot_costs_is_guaranteed_by_the_policer_until_the_slot_ends() {
+    if !privileged() {
+        return;
+    }
+    one_at_a_time(|| two_of_three(enforces));
+}
+
+fn enforces() {
+    const SLOT_S: u64 = 10;
+    let network = Network::new();
+    network.write("isp.toml", ISP);
+    let mut isp = network.start();
+    let mut market = Market::found_at(SLOT_S, "30mbit");
+    market.run = network.path("run");
+    market.segment = Some("cable");
+    market.start();
+    let (one, other) = (network.download(ALICE4), network.download(BOB4));
+    let homes = [1, 2].map(|n| market.enrol(&format!("home-{n}")));
+    let ask = |path: &str| homes[0].0.ask("GET", path, None).unwrap();
+    let slot = ask("/v1/clock")["open_slot"].as_u64().unwrap() + 1;
+    let spend = json!({ "spend": "10000000", "sequence": 1 });
+    let (client, name) = &homes[0];
+    for slot in [slot, slot + 1] {
+        client.ask("PUT", &format!("/v1/gateways/{name}/bids/{slot}"), Some(&spend)).unwrap();
+    }
+    let rules = market.status().unwrap()["rules"].clone();
+    let begins = Duration::from_secs(rules["epoch_s"].as_u64().unwrap() + slot * SLOT_S);
+    let patience = begins.saturating_sub(UNIX_EPOCH.elapsed().unwrap()) + Duration::from_secs(5);
+    let is_leased = |s: &Value| s["segments"][0]["lease"]["generation"] == slot;
+    isp.wait_for("the lease of the slot", patience, is_leased);
+    let late = UNIX_EPOCH.elapsed().unwrap().saturating_sub(begins);
+    note(&format!("the lease was in force {:.2} s after its slot began", late.as_secs_f64()));
+    assert!(late < Duration::from_secs(1), "{late:?}");
+    // The floor is 1.5 Mbit/s for each; payload is a twentieth less than L2 bytes.
+    let lease = ask(&format!("/v1/gateways/{name}/lease"));
+    assert_eq!(lease["rate_bps"], 28_500_000, "{lease}");
+    thread::sleep(SPAN);
+    let (first, second) = (one.mbit_over(SPAN), other.mbit_over(SPAN));
+    note(&format!("28.5 and 1.5 Mbit/s were guaranteed, {first:.1} and {second:.1} passed"));
+    assert!(first >= 26.0 && (1.2..2.5).contains(&second), "{first} and {second}");
+    // A policer that is started anew hears of the lease again.
+    isp.signal(nix::sys::signal::Signal::SIGKILL);
+    drop(isp);
+    isp = network.start();
+    isp.wait_for("the lease again", Duration::from_secs(5), |s| {
+        s["segments"][0]["lease"]["members"] == 2
+    });
+    market.kill();
+    let ends = |s: &Value| s["segments"][0]["lease"].is_null();
+    isp.wait_for("the end of the lease", Duration::from_secs(2 * SLOT_S), ends);
+    other.wait_for_rate(12.5..15.5, Duration::from_secs(15));
+    one.wait_for_rate(12.5..15.5, Duration::from_secs(15));
+    assert!(!one.is_broken() && !other.is_broken());
 }

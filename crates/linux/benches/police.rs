@@ -120,7 +120,8 @@ impl Case {
         self.police.set_plan(PLAN, &algorithm).unwrap();
         if let Kind::Member(queues, signal) = self.kind {
             let pace = plan(rate, queues, signal).pace;
-            let all = Rate::bps(rate.as_bps().saturating_mul(self.count.into()));
+            // Never full: what is measured is the whole decision.
+            let all = Rate::bps(rate.as_bps().saturating_mul(8 * u64::from(self.count)));
             self.police.set_segment(SEGMENT, all);
             self.police.extend(SEGMENT, Time::from_nanos(u64::MAX));
             for id in &self.ids {

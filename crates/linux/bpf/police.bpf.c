@@ -81,7 +81,7 @@ static __always_inline enum verdict police(const struct flow *flow, __u32 size, 
 					   decide(entry->slot, plan, &plan->pace, &arrival);
 		}
 	}
-	count(number, verdict, size, packets);
+	count(number, verdict, arrival.size, packets);
 	return verdict;
 }
 

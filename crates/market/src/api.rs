@@ -193,7 +193,7 @@ fn statements(session: &mut Session<'_>, name: &str) -> Done {
 fn lease(session: &mut Session<'_>, name: &str) -> Done {
     let leases = session.book().leases();
     let leases = leases.ok_or_else(|| problem(404, "no slot was closed yet", None))?;
-    let rate = leases.rates.iter().find(|(gateway, _)| gateway == name).map(|(_, rate)| *rate);
+    let rate = leases.rates.iter().find(|lease| lease.gateway == name).map(|lease| lease.rate);
     Ok(json!({
         "slot": leases.generation,
         "until_s": leases.until,

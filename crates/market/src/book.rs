@@ -14,7 +14,7 @@ use fairweir_core::market::rates::Terms;
 use fairweir_core::units::Rate;
 use serde::{Deserialize, Serialize};
 
-use crate::guarantees::Leases;
+use crate::guarantees::{Lease, Leases};
 use crate::{hex, sha256};
 
 /// What a market is founded with.
@@ -343,9 +343,17 @@ impl Book {
     /// The rates of the last closed slot.
     pub fn leases(&self) -> Option<Leases> {
         let (rules, closed) = (self.rules.as_ref()?, self.closed.back()?);
-        let rates = self.gateways.iter().map(|g| (g.name.clone(), g.rate)).collect();
-        let until = rules.begins_s(closed.slot + 1);
-        Some(Leases { generation: closed.slot, until, rates })
+        let lease = |gateway: &Gateway| Lease {
+            gateway: gateway.name.clone(),
+            contract: gateway.contract.clone(),
+            rate: gateway.rate,
+        };
+        Some(Leases {
+            generation: closed.slot,
+            from: rules.begins_s(closed.slot),
+            until: rules.begins_s(closed.slot + 1),
+            rates: self.gateways.iter().map(lease).collect(),
+        })
     }
 
     fn seat(&self, gateway: &str) -> Result<usize, Refused> {

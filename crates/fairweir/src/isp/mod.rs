@@ -14,10 +14,12 @@
 //! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
 
 use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
 
 use fairweir_config::isp::{IspFile, PlanEntry};
-use fairweir_core::units::Time;
-use fairweir_daemon::{Access, Answer, Error, Peer, Service, Spec, Watched};
+use fairweir_core::units::{Rate, Time};
+use fairweir_daemon::{Access, Answer, Client, Error, Peer, Service, Spec, Watched};
 use fairweir_linux::monotonic_now;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
@@ -48,7 +50,7 @@ pub(crate) use show::{check, is_isp_file};
 use cli::{DaemonArgs, IspArgs};
 use daemon::{Daemon, TICK};
 use registry::{Change, Effects};
-use wire::Request;
+use wire::{LeasedRate, Request};
 
 /// The name of the instance.
 pub(crate) const NAME: &str = "isp";
@@ -250,6 +252,29 @@ impl Service for Isp {
         }
         Ok(())
     }
+}
+
+/// Tells the daemon at `run_dir` to guarantee these downloads to members of a segment until a time.
+///
+/// # Errors
+/// If no daemon answers within `patience`, or it refuses.
+pub(crate) fn lease(
+    run_dir: &Path,
+    patience: Duration,
+    segment: &str,
+    (generation, until_s): (u64, u64),
+    rates: impl Iterator<Item = (String, Rate)>,
+) -> anyhow::Result<String> {
+    let rate = |(name, rate): (String, Rate)| LeasedRate {
+        name,
+        download_bps: rate.as_bps(),
+        upload_bps: 0,
+    };
+    let segment = segment.to_owned();
+    let rates = rates.map(rate).collect();
+    let request = Request::Lease { segment, generation, until_s, rates, keep: false };
+    let mut client = Client::connect(run_dir, NAME, Access::Change, patience)?;
+    Ok(client.tell(&request, &mut |_, _| ())?)
 }
 
 /// Makes the change of a plan that a request contains.

@@ -102,11 +102,11 @@ impl Addresses {
 /// What is guaranteed to a member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct LeasedRate {
-    pub(crate) name: String,
-    pub(crate) download_bps: u64,
+pub(super) struct LeasedRate {
+    pub(super) name: String,
+    pub(super) download_bps: u64,
     #[serde(default)]
-    pub(crate) upload_bps: u64,
+    pub(super) upload_bps: u64,
 }
 
 /// How an import went.

@@ -66,6 +66,10 @@ pub(crate) struct ServeArgs {
     /// The server's host name or address, as the gateways know it.
     #[arg(long, value_name = "NAME", default_value = "localhost")]
     pub(super) name: String,
+    /// The segment of `fairweir isp` on this host that guarantees the rates; its members are named
+    /// by the contracts. Without it the gateways limit themselves.
+    #[arg(long, value_name = "NAME")]
+    pub(super) segment: Option<String>,
     #[command(flatten)]
     pub(super) state: StateArgs,
     #[command(flatten)]
@@ -114,6 +118,4 @@ pub(crate) const EXAMPLES: &str = "Examples:
   sudo fairweir market verify";
 
 const SERVE_EXAMPLES: &str = "Examples:
-  sudo fairweir market serve --listen 0.0.0.0:7443 --name market.example.net
-
-Rates are published as leases; they are not yet enforced by `fairweir isp`.";
+  sudo fairweir market serve --listen 0.0.0.0:7443 --name market.example.net --segment pon-3";

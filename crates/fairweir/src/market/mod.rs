@@ -28,14 +28,19 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 
 pub(crate) mod cli;
+mod enforce;
 
 use cli::{AskArgs, CodeArgs, InitArgs, MarketCommand, ServeArgs, VerifyArgs};
+use enforce::IspSegment;
 
 /// The name of the instance.
 const NAME: &str = "market";
 
 /// How often it looks whether a slot is due, at least.
 const TICK: Span = Span::secs(1);
+
+/// After this time the rates in force are set again.
+const AGAIN_AFTER: Span = Span::secs(2);
 
 /// Slots that are closed in one tick, after an outage.
 const CLOSES_MAX: usize = 100;
@@ -131,7 +136,15 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
         let tls = authority.server_config(&args.name)?;
         let mut market = Market {
             keeper: keeper.clone(),
-            guarantees: Box::new(Unenforced),
+            guarantees: match &args.segment {
+                Some(segment) => Box::new(IspSegment {
+                    run_dir: args.run_dir.run_dir.clone(),
+                    segment: segment.clone(),
+                    last: "no slot has begun".to_owned(),
+                }),
+                None => Box::new(Unenforced),
+            },
+            applied: None,
             server: None,
             tick_at: Time::ZERO,
         };
@@ -150,6 +163,8 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
 struct Market {
     keeper: Keeper,
     guarantees: Box<dyn Guarantees>,
+    /// The slot whose rates were set last, and when.
+    applied: Option<(u64, Time)>,
     server: Option<Server>,
     tick_at: Time,
 }
@@ -188,6 +203,25 @@ impl Market {
     }
 }
 
+impl Market {
+    /// Sets the rates of the slot that runs, and now and then again: the policer may have been started
+    /// anew.
+    fn enforce(&mut self, leases: &Leases, now: Time) {
+        let is_known =
+            |(slot, at): (u64, Time)| slot == leases.generation && now.since(at) < AGAIN_AFTER;
+        if !(leases.from..leases.until).contains(&now_s()) || self.applied.is_some_and(is_known) {
+            return;
+        }
+        let is_new = self.applied.is_none_or(|(slot, _)| slot != leases.generation);
+        match self.guarantees.set(leases) {
+            Ok(()) if is_new => info!(slot = leases.generation, "the rates are in force"),
+            Ok(()) => {}
+            Err(e) => warn!(slot = leases.generation, "the rates are not in force: {e}"),
+        }
+        self.applied = Some((leases.generation, now));
+    }
+}
+
 impl Service for Market {
     type Request = Request;
 
@@ -206,12 +240,15 @@ impl Service for Market {
         let due = due.map_err(Error::Refused)?;
         if let (1.., Some(leases)) = (due.closed, &due.leases) {
             info!(slot = leases.generation, gateways = leases.rates.len(), "closed");
-            if let Err(e) = self.guarantees.set(leases) {
-                warn!(slot = leases.generation, "the rates are not in force: {e}");
-            }
         }
-        // The second in which a slot ends is not waited for in whole.
-        self.tick_at = now + if due.wait_s <= 1 { Span::millis(100) } else { TICK };
+        let mut wait_s = due.wait_s;
+        if let Some(leases) = &due.leases {
+            self.enforce(leases, now);
+            wait_s =
+                wait_s.min(leases.from.checked_sub(now_s()).filter(|s| *s > 0).unwrap_or(wait_s));
+        }
+        // The second in which a slot ends or begins is not waited for in whole.
+        self.tick_at = monotonic_now() + if wait_s <= 1 { Span::millis(100) } else { TICK };
         Ok(())
     }
 
