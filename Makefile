@@ -16,7 +16,7 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: help build package extension page-script run test evidence figures bench check install uninstall deps
+.PHONY: help build package extension page-script deb test-deb run test evidence figures bench check install uninstall deps
 
 help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
@@ -28,6 +28,7 @@ help:
 	@echo 'make evidence  play every scenario and write the tables and pictures of docs/ anew'
 	@echo 'make figures   play the figures of the papers and of the default control in virtual time and write their tables anew'
 	@echo 'make bench     print the benchmark tables'
+	@echo 'make deb       target/fairweir_VERSION_ARCHITECTURE.deb, made of that'
 	@echo 'make install   binary, systemd units, example configurations, man pages and completions'
 	@echo 'make uninstall stop the daemons and remove all that; PURGE=1: also configuration and state'
 
@@ -79,6 +80,13 @@ page-script:
 extension:
 	@WITH_EXTENSION=1 ./dist/install-deps
 	@./dist/extension
+
+deb: package
+	@FAIRWEIR='$(PACKAGED)' ./dist/make-deb
+
+# Needs root, debootstrap, lintian and a Debian mirror.
+test-deb:
+	$(SUDO) ./dist/test-deb
 
 install:
 	@FAIRWEIR='$(PACKAGED)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' ./dist/install

@@ -172,6 +172,50 @@ fn install_without_binary_and_cargo_says_what_to_run() {
     assert!(!target.path("root").exists(), "nothing is installed");
 }
 
+#[test]
+fn a_debian_package_has_the_same_files_below_usr() {
+    if Command::new("dpkg-shlibdeps").arg("--version").output().is_err() {
+        note("SKIPPED: needs dpkg-dev");
+        assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
+        return;
+    }
+    let target = Target::new();
+    let programs = format!("{}:{}", target.path("programs").display(), env!("PATH"));
+    let mut make = Command::new(Path::new(ROOT).join("dist/make-deb"));
+    // The binary under test is large, and what it does is not looked at.
+    make.env("FAIRWEIR", FAIRWEIR).env("OUT", target.path("out")).env("PATH", programs);
+    make.env("COMPRESSION", "0");
+    let output = make.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let package = String::from_utf8(output.stdout).unwrap().lines().last().unwrap().to_owned();
+    let dpkg_deb = |args: &[&str]| {
+        let output = Command::new("dpkg-deb").args(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let contents = dpkg_deb(&["--contents", &package]);
+    for wanted in [
+        "root/root",
+        "./usr/bin/fairweir\n",
+        "./lib/systemd/system/fairweir@.service\n",
+        "./lib/systemd/system/fairweir-page.service\n",
+        "./usr/lib/sysusers.d/fairweir.conf\n",
+        "./usr/share/man/man1/fairweir-page.1.gz\n",
+        "./usr/share/doc/fairweir/copyright\n",
+    ] {
+        assert!(contents.contains(wanted), "no {wanted}: {contents}");
+    }
+    assert!(!contents.contains("/usr/local"), "{contents}");
+    let conffiles = dpkg_deb(&["--info", &package, "conffiles"]);
+    assert_eq!(conffiles.matches("/etc/fairweir/").count(), 3, "{conffiles}");
+    let depends = dpkg_deb(&["--field", &package, "Depends"]);
+    assert!(depends.contains("libc6 (>=") && depends.contains("libelf1"), "{depends}");
+    let unpacked = target.path("unpacked");
+    dpkg_deb(&["--extract", &package, unpacked.to_str().unwrap()]);
+    let unit = fs::read_to_string(unpacked.join("lib/systemd/system/fairweir-page.service"));
+    assert!(unit.unwrap().contains("ExecStart=/usr/bin/fairweir page\n"));
+}
+
 /// Whether units can be checked. A skip is loud, and a failure under FAIRWEIR_STRICT=1.
 fn has_systemd_analyze() -> bool {
     if Command::new("systemd-analyze").arg("--version").output().is_ok() {

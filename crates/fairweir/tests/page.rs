@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use sha2::{Digest, Sha256};
 
 mod common;
@@ -277,6 +278,30 @@ fn a_pause_lets_all_traffic_pass_until_it_is_resumed() {
     assert_eq!(browser.set("paused", "").status, 303);
     download.wait_for_rate(16.0..20.0, Duration::from_secs(5));
     assert!(!download.is_broken() && scene.set_file().is_none());
+}
+
+#[test]
+fn a_daemon_that_hangs_does_not_hold_the_page() {
+    if !privileged() {
+        return;
+    }
+    let scene = Scene::new(&[]);
+    let browser = scene.sign_in();
+    scene.daemon.signal(Signal::SIGSTOP);
+    thread::sleep(Duration::from_secs(1));
+    assert!(browser.get("/").body.contains("does not answer"));
+    thread::sleep(Duration::from_secs(1));
+    // It is not asked again for a while.
+    let begin = Instant::now();
+    assert!(browser.get("/").body.contains("does not answer"));
+    assert!(begin.elapsed() < Duration::from_millis(700), "{:?}", begin.elapsed());
+    scene.daemon.signal(Signal::SIGCONT);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while browser.get("/").body.contains("does not answer") {
+        assert!(Instant::now() < deadline, "it is never asked again");
+        thread::sleep(Duration::from_millis(500));
+    }
+    assert!(browser.get("/").body.contains("data-group=\"server\""));
 }
 
 #[test]

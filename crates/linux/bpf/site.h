@@ -11,8 +11,9 @@
  *
  * Of flows that are watched, user space is told when they send what may be a request (`HEARD_SENT`).
  *
- * Cost: one look-up for each packet that arrives while the policy has sites; for what is sent only if
- * it has payload or opens a connection.
+ * Cost: for each packet that arrives while the policy has sites a comparison with a flow that came
+ * lately, which is mostly the packet's own, or else one look-up; for what is sent only if it has
+ * payload or opens a connection.
  */
 #pragma once
 
@@ -309,21 +310,60 @@ __noinline int hear_answer(struct __sk_buff *skb, __u32 at)
 	return hear(skb, HEARD_DNS, 0, at, skb->len - at);
 }
 
+/* Whether the packet, which arrives, is of this flow. */
+static __always_inline int is_of(const struct recent *recent, const struct packet *p)
+{
+	const struct flow_key *key = &recent->key;
+	__u32 differ = key->remote[0] ^ p->source[0];
+
+	differ |= key->local[0] ^ p->destination[0];
+	differ |= key->port_remote ^ p->port_source;
+	differ |= key->port_local ^ p->port_destination;
+	differ |= (key->family ^ p->family) | (key->transport ^ p->transport);
+	if (p->family == AF_INET)
+		return !differ;
+#pragma unroll
+	for (int i = 1; i < 4; i++)
+		differ |= (key->remote[i] ^ p->source[i]) | (key->local[i] ^ p->destination[i]);
+	return !differ;
+}
+
+/* Whether user space has bound the flow, and hears no more of it that may bind it anew at once. */
+static __always_inline int is_decided(const struct flow *flow, const struct packet *p)
+{
+	return flow->number && (p->transport == IPPROTO_UDP || !flow->wanted);
+}
+
 /* As flow_rule, of a packet that arrives. */
 static __always_inline __u32 site_rule(struct __sk_buff *skb, struct packet *p,
 				       const struct config *cfg)
 {
 	struct flow_key key = {};
+	struct recent_flows *last;
+	struct recent *recent;
 	struct flow *flow;
-	__u32 rule;
+	__u32 rule, zero = 0;
 
 	if (!p->has_ports)
 		return 0;
+	last = bpf_map_lookup_elem(&recent_flows, &zero);
+	if (!last)
+		return 0;
+	recent = &last->flows[bpf_ntohs(p->port_destination) & (RECENT_MAX - 1)];
+	if (is_of(recent, p) && recent->heartbeat_ns == cfg->heartbeat_ns &&
+	    recent->generation == cfg->generation)
+		return recent->rule;
 	flow_key(&key, p, 1);
 	flow = find_flow(&key, cfg);
 	if (!flow)
 		return 0;
 	rule = flow->rule;
+	if (is_decided(flow, p)) {
+		recent->key = key;
+		recent->rule = rule;
+		recent->generation = cfg->generation;
+		recent->heartbeat_ns = cfg->heartbeat_ns;
+	}
 	if (p->transport == IPPROTO_UDP && p->port_source == bpf_htons(PORT_DNS) && begin(p, 1))
 		hear_answer(skb, p->transport_at + UDP_HEADER);
 	return rule;

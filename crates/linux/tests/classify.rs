@@ -157,6 +157,24 @@ fn a_flow_that_is_bound_has_its_group_until_udp_is_silent() {
     assert_eq!(group(&trial, tcp4(REMOTE, 443, 8)), "rest", "another port of this host");
     assert_eq!(group(&trial, tcp4(REMOTE, 5000, 9)), "first");
     assert_eq!(group(&trial, ethernet(0x86dd, &ip6(&[], TCP, &segment(TCP, 443, 9)))), "site");
+    // What a CPU remembers of a flow is of that flow alone, and for one heartbeat.
+    let other =
+        Flow { local: "192.0.2.1:73".parse().unwrap(), ..flow(Transport::Tcp, "203.0.113.7:443") };
+    trial.bind(&other, 2).unwrap();
+    for _ in 0..3 {
+        assert_eq!(group(&trial, tcp4(REMOTE, 443, 9)), "site");
+        assert_eq!(group(&trial, tcp4(REMOTE, 443, 73)), "rest");
+        assert_eq!(group(&trial, tcp4(REMOTE, 80, 73)), "rest");
+        assert_eq!(group(&trial, tcp4([192, 0, 2, 99], 443, 9)), "default");
+        assert_eq!(group(&trial, ethernet(0x86dd, &ip6(&[], TCP, &segment(TCP, 443, 9)))), "site");
+        assert_eq!(
+            group(&trial, ethernet(0x86dd, &ip6(&[], TCP, &segment(TCP, 443, 73)))),
+            "default"
+        );
+    }
+    trial.bind(&other, 1).unwrap();
+    trial.enforce(begin + Span::millis(200)).unwrap();
+    assert_eq!(group(&trial, tcp4(REMOTE, 443, 73)), "site");
     // Each packet prolongs a UDP flow.
     for seconds in [0, 119, 238] {
         trial.enforce(begin + Span::secs(seconds)).unwrap();

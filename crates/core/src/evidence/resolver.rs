@@ -139,14 +139,34 @@ impl Resolver {
     }
 
     /// The user has an extension that will make claims; it has to say so again within
-    /// [`CLAIMANT_SPAN`]. Connections that open from now on are watched.
+    /// [`CLAIMANT_SPAN`]. The user's connections are watched: those that open from now on, and of
+    /// those that are open the last [`CANDIDATES_MAX`].
     pub fn handle_claimant(&mut self, user: u32, at: Time) {
+        let was_known = self.is_claimant(user, at);
         if self.claimants.len() >= CLAIMANTS_MAX && !self.claimants.contains_key(&user) {
             let oldest = self.claimants.iter().min_by_key(|(_, heard)| **heard);
             let oldest = oldest.map(|(user, _)| *user);
             oldest.and_then(|user| self.claimants.remove(&user));
         }
         self.claimants.insert(user, at);
+        if was_known {
+            return;
+        }
+        let last = self.connections.iter().rev().filter(|(_, known)| known.user == Some(user));
+        let last: Vec<u64> = last.map(|(number, _)| *number).take(CANDIDATES_MAX).collect();
+        for number in last {
+            let known = self.connections.get_mut(&number).expect("invariant: it was just there");
+            known.browsed.get_or_insert_default();
+            // What is not bound yet will be.
+            if known.evidence.is_some() {
+                self.note_host(number);
+                self.command_bind(number);
+            }
+        }
+    }
+
+    fn is_claimant(&self, user: u32, at: Time) -> bool {
+        self.claimants.get(&user).is_some_and(|heard| at.since(*heard) < CLAIMANT_SPAN)
     }
 
     /// Takes in a claim; whether it is about a connection that is known.
@@ -200,10 +220,10 @@ impl Resolver {
 
     /// Who owns a connection that opens.
     fn handle_owner(&mut self, number: u64, user: Option<u32>, at: Time) {
-        let heard = user.and_then(|user| self.claimants.get(&user));
+        let is_watched = user.is_some_and(|user| self.is_claimant(user, at));
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
         known.user = user;
-        if heard.is_some_and(|heard| at.since(*heard) < CLAIMANT_SPAN) {
+        if is_watched {
             let mut sends = Sends::default();
             // The first request follows the handshake, whose first packet may be all that is seen.
             sends.push(at);
@@ -464,12 +484,18 @@ impl Resolver {
             *count += 1;
         }
         known.is_final = is_final;
-        if let Some(browsed) = &mut known.browsed {
+        known.evidence = Some(evidence);
+        self.note_host(number);
+        self.command_bind(number);
+    }
+
+    /// Which name claims about the connection have to know.
+    fn note_host(&mut self, number: u64) {
+        let known = self.connections.get_mut(&number).expect("invariant: it is known");
+        if let (Some(browsed), Some(evidence)) = (&mut known.browsed, &known.evidence) {
             let name = evidence.name.as_ref().filter(|_| evidence.reason != Reason::Dns);
             browsed.host = name.map(|name| HostDigest::new(&self.salt, name));
         }
-        known.evidence = Some(evidence);
-        self.command_bind(number);
     }
 
     fn command_bind(&mut self, number: u64) {
@@ -635,6 +661,25 @@ mod tests {
         let mut resolver = two_sites();
         (0..1_000).for_each(|user| resolver.handle_claimant(user, AT));
         assert_eq!(resolver.claimants.len(), CLAIMANTS_MAX);
+    }
+
+    #[test]
+    fn connections_that_are_open_when_an_extension_is_first_heard_are_watched_too() {
+        let mut resolver = two_sites();
+        for (port, user) in [(1, USER), (2, USER + 1)] {
+            resolver.handle_heard(tcp(port), Heard::Opening { user: Some(user) }, AT);
+            hear(&mut resolver, tcp(port), &records(&browser_hello("cdn.video.com"), 9_000));
+        }
+        binds(&mut resolver);
+        resolver.handle_claimant(USER, AT);
+        let command = resolver.poll_command();
+        let Some(Command::Bind { connection, is_watched, .. }) = command else { panic!() };
+        assert!(is_watched && connection == tcp(1));
+        resolver.handle_claimant(USER, AT);
+        assert_eq!(resolver.poll_command(), None, "once");
+        send(&mut resolver, 1, 501);
+        assert!(resolver.handle_claim(&claim(Some(1), 500), AT));
+        assert_eq!(binds(&mut resolver), [(1, Some(1), true)]);
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub(super) const PERIOD: Span = Span::millis(900);
 /// A daemon that does not answer in this time is shown as such; the others wait meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// It is asked again after this time.
+const SILENCE: Span = Span::secs(5);
+
 /// Daemons that are shown.
 const DAEMONS_MAX: usize = 32;
 
@@ -122,6 +125,8 @@ pub(super) struct Watcher {
 #[derive(Default)]
 struct Asked {
     clients: BTreeMap<String, Client>,
+    /// Daemons that did not answer, when they are asked again, and what is shown until then.
+    silent: BTreeMap<String, (Time, DaemonView)>,
     last: Option<(Time, Arc<View>)>,
 }
 
@@ -141,6 +146,7 @@ impl Watcher {
         }
         let names = instances(&self.run_dir).unwrap_or_default();
         asked.clients.retain(|name, _| names.contains(name));
+        asked.silent.retain(|name, (until, _)| names.contains(name) && now < *until);
         let names = names.into_iter().take(DAEMONS_MAX);
         let daemons = names.filter_map(|name| asked.daemon(&self.run_dir, name)).collect();
         let view = Arc::new(View { daemons });
@@ -157,8 +163,16 @@ impl Watcher {
 impl Asked {
     /// `None` if the daemon has ended and left its socket.
     fn daemon(&mut self, run_dir: &Path, name: String) -> Option<DaemonView> {
+        if let Some((_, view)) = self.silent.get(&name) {
+            return Some(view.clone());
+        }
         match self.ask(run_dir, &name) {
             Ok(view) => Some(view),
+            Err(e @ Error::NoAnswer { .. }) => {
+                let view = failed(name.clone(), &e)?;
+                self.silent.insert(name, (monotonic_now() + SILENCE, view.clone()));
+                Some(view)
+            }
             // One that has just been restarted answers at its new socket.
             Err(Error::Broken { .. }) => match self.ask(run_dir, &name) {
                 Ok(view) => Some(view),

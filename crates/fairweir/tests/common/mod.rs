@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::thread;
 
 pub mod access;
+pub mod browser;
 pub mod far;
 pub mod forger;
 pub mod home;

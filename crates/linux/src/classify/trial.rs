@@ -107,7 +107,8 @@ impl Trial {
     /// If the kernel refuses.
     pub fn bind(&self, flow: &Flow, group: usize) -> Result<(), Error> {
         let rule = rules::rule(group, self.slots[group]);
-        let state = FlowState { seen_ns: self.config.heartbeat_ns, rule, ..FlowState::default() };
+        let seen_ns = self.config.heartbeat_ns;
+        let state = FlowState { seen_ns, number: 1, rule, ..FlowState::default() };
         let map = &self.programs.maps.flows;
         update(map, site::key(flow).as_bytes(), state.as_bytes())
     }

@@ -1,0 +1,78 @@
+//! Two sites that load from the same servers, in real Chromium.
+#![allow(clippy::unwrap_used)]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+mod common;
+use common::browser::{Chromium, Nginx, SITES, are_installed};
+use common::stage::{Daemon, Stage, privileged};
+use common::{note, one_at_a_time, two_of_three};
+
+/// Until both pages load and the control has found the shares.
+const SETTLE: Duration = Duration::from_secs(12);
+const MEASURED: Duration = Duration::from_secs(15);
+
+fn configuration(video: &str, bulk: &str) -> String {
+    format!(
+        "version = 1\n[host]\ncontrol = \"fairweir\"\ncapacity = \"36mbit\"\n\
+         [[group]]\nname = \"video\"\nweight = 4\nmatch = [\"{video}\"]\n\
+         [[group]]\nname = \"bulk\"\nweight = 1\nmatch = [\"{bulk}\"]\n"
+    )
+}
+
+/// Bytes of the first site for each of the second, as their pages count them.
+fn ratio(is_h2: bool, has_extension: bool, configuration: &str) -> f64 {
+    let stage = Stage::new();
+    stage.configure(configuration);
+    let daemon: Daemon = stage.start(&[]);
+    let nginx = Nginx::start(&stage, is_h2);
+    let _chromium = Chromium::start(&stage, has_extension);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while SITES.iter().any(|site| nginx.reported().get(*site).is_none_or(|n| *n == 0)) {
+        assert!(Instant::now() < deadline, "pages load nothing: {:?}", nginx.reported());
+        thread::sleep(Duration::from_millis(100));
+    }
+    thread::sleep(SETTLE);
+    let before = nginx.reported();
+    thread::sleep(MEASURED);
+    let after = nginx.reported();
+    let [video, bulk] = SITES.map(|site| (after[site] - before[site]) as f64);
+    let status = daemon.status();
+    let mbit = (video + bulk) * 8e-6 / MEASURED.as_secs_f64();
+    let ratio = video / bulk;
+    let way = if is_h2 { "h2" } else { "h1" };
+    note(&format!(
+        "{way}, extension {has_extension}: {ratio:.2}, {mbit:.1} Mbit/s, {}",
+        status["sites"]
+    ));
+    ratio
+}
+
+#[test]
+fn sites_that_load_from_one_server_share_by_weight_in_chromium() {
+    if !privileged() || !are_installed() {
+        return;
+    }
+    let configuration = configuration("web:video.example.com", "web:bulk.example.net");
+    for is_h2 in [false, true] {
+        two_of_three(|| {
+            let ratio = one_at_a_time(|| ratio(is_h2, true, &configuration));
+            assert!((3.6..=4.4).contains(&ratio), "{ratio:.2}");
+        });
+    }
+}
+
+#[test]
+fn neither_names_on_the_wire_nor_addresses_tell_such_sites_apart() {
+    if !privileged() || !are_installed() {
+        return;
+    }
+    for (has_extension, configuration) in [
+        (false, configuration("web:video.example.com", "web:bulk.example.net")),
+        (true, configuration("ip:10.9.0.1", "ip:10.9.0.3")),
+    ] {
+        let ratio = one_at_a_time(|| ratio(true, has_extension, &configuration));
+        assert!((0.5..=2.0).contains(&ratio), "{ratio:.2}");
+    }
+}
