@@ -1,6 +1,7 @@
 //! `fairweir check`: prints how a configuration is read, or what is wrong with it.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use fairweir_core::policy::Group;
 
@@ -8,7 +9,7 @@ use crate::cli::CheckArgs;
 use crate::isp;
 use crate::sender;
 use crate::table::{self, Align};
-use fairweir_config::host::Config;
+use fairweir_config::host::{Config, Role};
 use fairweir_config::text;
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
@@ -18,7 +19,8 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     if sender::is_sender_file(&args.file) {
         return sender::check(&args.file, args.json);
     }
-    let config = Config::load(&args.file)?;
+    let role = if is_router_file(&args.file) { Role::Router } else { Role::Host };
+    let config = Config::load_as(role, &args.file)?;
     let out = &mut text::stdout();
     if args.json {
         serde_json::to_writer(&mut *out, &as_json(&config))?;
@@ -38,18 +40,30 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         write!(out, ", strict priority in the order below")?;
     }
     write!(out, ", probe {}", host.probe)?;
+    if let Some(lan) = &host.lan {
+        write!(out, ", lan {lan}")?;
+    }
     match &host.dev {
+        Some(wan) if role == Role::Router => writeln!(out, ", wan {wan}\n")?,
         Some(dev) => writeln!(out, ", dev {dev}\n")?,
         None => writeln!(out, ", no dev (give --dev)\n")?,
     }
-    print_groups(out, &config)?;
+    print_groups(out, &config, role)?;
     for warning in &config.warnings {
         writeln!(out, "warning: {warning}")?;
     }
     Ok(())
 }
 
-fn print_groups(out: &mut impl Write, config: &Config) -> io::Result<()> {
+/// Whether a file is a router's; one that is no TOML at all is one if it is called so.
+fn is_router_file(path: &Path) -> bool {
+    let is_called_so = path.file_name().is_some_and(|name| name == "router.toml");
+    let Ok(text) = fairweir_config::sender::read_text(path) else { return is_called_so };
+    let Ok(table) = text.as_str().parse::<toml::Table>() else { return is_called_so };
+    table.contains_key("router") || table.contains_key("device") || is_called_so
+}
+
+fn print_groups(out: &mut impl Write, config: &Config, role: Role) -> io::Result<()> {
     let groups = config.policy.groups();
     let sum: u32 = groups.iter().map(|g| g.weight.as_u32()).sum();
     let row = |group: &Group| {
@@ -60,7 +74,7 @@ fn print_groups(out: &mut impl Write, config: &Config) -> io::Result<()> {
         vec![group.name.clone(), group.weight.to_string(), format!("{part:.1} %"), matches]
     };
     let headings = [
-        ("GROUP", Align::Left),
+        (if role == Role::Router { "DEVICE" } else { "GROUP" }, Align::Left),
         ("WEIGHT", Align::Right),
         ("IF ALL WANT MORE", Align::Right),
         ("MATCH", Align::Left),
@@ -76,6 +90,7 @@ fn as_json(config: &Config) -> serde_json::Value {
     let groups: Vec<_> = config.policy.groups().iter().map(group).collect();
     serde_json::json!({
         "files": config.files,
+        "lan": config.host.lan,
         "dev": config.host.dev,
         "control": config.host.control.unwrap_or_default(),
         "capacity_bps": config.host.capacity,

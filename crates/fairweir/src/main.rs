@@ -53,7 +53,8 @@ fn main() -> ExitCode {
     }
     if first.as_ref().is_some_and(|name| host::guard::is_guard(name)) {
         log_to_stderr(0, "info");
-        return host::guard::main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+        return host::guard::main(&env::args().skip(2).collect::<Vec<_>>())
+            .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     let second = env::args_os().nth(2).and_then(|argument| argument.into_string().ok());
     if first.is_some_and(|first| extension::is_started_by_browser(&first, second.as_deref())) {

@@ -58,6 +58,8 @@ pub(crate) struct Status {
     pub(crate) sites: Option<SitesStatus>,
     /// The round-trip time to a host behind the access link; null if there is no probe.
     pub(crate) probe: Option<ProbeStatus>,
+    /// What arrived for the router itself since the start, in L2 bytes; null on a host.
+    pub(crate) own_received_bytes: Option<Bytes>,
     /// Why the configuration on disk is not in force, if so.
     pub(crate) config_error: Option<String>,
 }

@@ -19,7 +19,7 @@ const COUNTING: &str = "version = 1\n[host]\ncontrol = \"none\"\n";
 
 #[test]
 fn every_subcommand_has_help_with_examples() {
-    let commands: [&[&str]; 34] = [
+    let commands: [&[&str]; 35] = [
         &[],
         &["host"],
         &["status"],
@@ -37,6 +37,7 @@ fn every_subcommand_has_help_with_examples() {
         &["sim", "check"],
         &["figures"],
         &["figures", "crab"],
+        &["router"],
         &["isp"],
         &["isp", "add"],
         &["isp", "change"],

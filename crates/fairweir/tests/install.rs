@@ -14,10 +14,11 @@ use common::{FAIRWEIR, note};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-const UNITS: [&str; 4] = [
+const UNITS: [&str; 5] = [
     "fairweir@.service",
     "fairweir-isp.service",
     "fairweir-page.service",
+    "fairweir-router.service",
     "fairweir-sender.service",
 ];
 
@@ -106,6 +107,7 @@ fn what_is_installed_is_uninstalled_without_a_trace_and_without_cargo() {
         "/etc/systemd/system/fairweir@.service",
         "/etc/systemd/system/fairweir-isp.service",
         "/etc/systemd/system/fairweir-page.service",
+        "/etc/systemd/system/fairweir-router.service",
         "/etc/systemd/system/fairweir-sender.service",
         "/usr/local/lib/sysusers.d/fairweir.conf",
         "/etc/fairweir/fairweir.toml.example",
@@ -246,6 +248,7 @@ fn systemd_understands_every_line_of_the_units() {
     for unit in [
         "fairweir-isp.service",
         "fairweir-page.service",
+        "fairweir-router.service",
         "fairweir-sender.service",
         "fairweir@eth0.service",
         "fairweir@br-lan.service",

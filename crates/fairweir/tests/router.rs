@@ -137,32 +137,81 @@ fn a_killed_daemon_leaves_the_download_unshaped() {
     thread::sleep(Duration::from_secs(2));
     let mbit = alone.mbit_over(Duration::from_secs(3));
     assert!(mbit > 0.85 * LINK_MBIT, "{mbit} Mbit/s");
+    assert!(!has_htb(&home.stage), "the guard removes the classes");
     let off = home.stage.fairweir("off");
     let said = String::from_utf8(off.stdout).unwrap();
-    assert!(off.status.success(), "{said}");
-    let qdiscs = home.stage.run("tc qdisc show dev br-lan").stdout;
-    assert!(!String::from_utf8(qdiscs).unwrap().contains("htb"), "{said}");
+    assert!(off.status.success() && !said.contains("HTB"), "{said}");
 }
 
-fn bridged_traffic_is_as_fast_as_without() {
+fn has_htb(stage: &Stage) -> bool {
+    let qdiscs = stage.run("tc qdisc show dev br-lan").stdout;
+    String::from_utf8(qdiscs).unwrap().contains("htb")
+}
+
+fn bridged_traffic_is_left_alone() {
     let home = Home::new();
     let [tv, desk, _] = &home.devices;
-    let local = || tv.mbit_from(desk, "192.168.7.2");
-    let without = [local(), local()];
+    // The machine's own noise is larger than what is looked for: the best of some runs counts.
+    let best = || [0; 4].map(|_| tv.mbit_from(desk, "192.168.7.2")).into_iter().fold(0.0, f64::max);
+    let without = best();
     let daemon = home.start();
     let downloads = home.downloads();
     daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
     drop(downloads);
     thread::sleep(Duration::from_secs(1));
-    let with = [local(), local()];
-    note(&format!("LAN to LAN: {without:.0?} Mbit/s without, {with:.0?} Mbit/s with fairweir"));
-    let best = |[a, b]: [f64; 2]| a.max(b);
-    assert!(best(with) >= 0.95 * best(without), "{with:?} of {without:?}");
+    let before = received(&daemon.status());
+    let with = best();
+    note(&format!("LAN to LAN: {without:.0} Mbit/s without, {with:.0} Mbit/s with fairweir"));
+    let counted: u64 = received(&daemon.status()).iter().zip(before).map(|(now, b)| now - b).sum();
+    assert!(counted < 1_000_000, "{counted} bytes of it are taken for downloads");
+    assert!(with >= 0.9 * without, "{with} of {without} Mbit/s");
 }
 
 #[test]
 fn traffic_between_devices_is_left_alone() {
     if privileged() && has_nat() {
-        two_of_three(bridged_traffic_is_as_fast_as_without);
+        two_of_three(bridged_traffic_is_left_alone);
     }
+}
+
+/// What a command of the home's router says when it fails, with its exit code.
+fn refused(home: &Home, command: &str, text: &str) -> (Option<i32>, String) {
+    home.stage.configure(text);
+    let file = home.stage.path("fairweir.toml");
+    let output = match command {
+        "check" => common::check(&file),
+        _ => home.stage.fairweir(&format!("router -c {} --until-stdin-closes", file.display())),
+    };
+    (output.status.code(), common::only_error_line(&output))
+}
+
+#[test]
+fn configurations_that_cannot_work_are_refused_in_one_line() {
+    if !privileged() || !has_nat() {
+        return;
+    }
+    let home = Home::new();
+    let router = "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\n";
+    let device = |name: &str, of: &str| {
+        format!("[[device]]\nname = \"{name}\"\nweight = 1\nmatch = [\"{of}\"]\n")
+    };
+    let mac = "mac:02:00:5e:00:53:01";
+    let both = |a: &str, b: &str| format!("{router}{}{}", device("a", a), device("b", b));
+    for (text, said) in [
+        (both(mac, "mac:02:00:5E:00:53:01"), "belongs to device `a`"),
+        (both(mac, "mac:01:00:5e:00:00:01"), "not the MAC address of a device"),
+        (both(mac, "app:steam"), "no match of a device"),
+        (router.replace("br-lan", "wan") + &device("a", mac), "must be two interfaces"),
+        (router.replace("lan = \"br-lan\"\n", "") + &device("a", mac), "missing key `lan`"),
+        (format!("{router}{}", device("a", mac).repeat(2)), "duplicate device `a`"),
+    ] {
+        let (code, line) = refused(&home, "check", &text);
+        assert!(code == Some(2) && line.contains(said), "{said}: {line}");
+    }
+    let (_, line) =
+        refused(&home, "router", &(router.replace("br-lan", "br-guest") + &device("a", mac)));
+    assert!(line.contains("br-guest"), "{line}");
+    assert!(home.stage.run("tc qdisc add dev br-lan root pfifo").status.success());
+    let (_, line) = refused(&home, "router", &format!("{router}{}", device("a", mac)));
+    assert!(line.contains("tc qdisc del dev br-lan root"), "{line}");
 }

@@ -46,7 +46,7 @@ struct router_flow {
 	__u32 slot;
 	__u32 segment; /* payload of the largest packet to the device */
 	__u32 seq_next; /* the end of what went to the device; valid once `begun_ns` is */
-	__u32 ack; /* the newest acknowledgement of the device */
+	__u32 ack; /* until FLOW_EDGE what acknowledges the SYN, then the newest acknowledgement of the device */
 	__u32 edge; /* the right edge that the server was told last; valid with FLOW_EDGE */
 	__u32 edge_own; /* the right edge that the device wanted to tell */
 	__u32 bound; /* the bound that its window was brought to last; 0 is none */
@@ -70,3 +70,5 @@ _Static_assert(sizeof(struct router_flow) == 160, "abi");
 #define FLOW_SHAKES 4
 /* One end has said that it ends. */
 #define FLOW_ENDED 8
+/* The device has accepted it, with a SYN-ACK that settles the window scale (RFC 7323, section 2.2). */
+#define FLOW_ACCEPTED 16

@@ -244,7 +244,9 @@ static __always_inline void time_download(struct router_flow *f, const struct ro
 static __always_inline void open_download(struct __sk_buff *skb, struct packet *p,
 					  struct router_flow *f, const struct tcp *t, __u64 now)
 {
-	if (!(t->s.flags & ACK))
+	/* Only once, and only the answer to the SYN: a wrong scale would make windows tiny. */
+	if (!(t->s.flags & ACK) || f->flags & (FLOW_OPEN | FLOW_ACCEPTED) ||
+	    bpf_ntohl(t->s.ack) != f->ack)
 		return;
 	if (read_wscale(skb, p, t) < 0)
 		f->wscale = 0;
@@ -280,11 +282,18 @@ static __always_inline void follow_download(struct __sk_buff *skb, struct packet
 		f->flags |= FLOW_ENDED;
 	if (!t.payload)
 		return;
-	/* A connection that the device has accepted is known to go through the WAN only now. */
-	f->flags |= FLOW_OPEN;
+	/* A connection that the device has accepted is known to go through the WAN only now. Of another
+	 * one the SYN-ACK was not seen, and with it whether windows are scaled. */
+	if (f->flags & FLOW_ACCEPTED)
+		f->flags |= FLOW_OPEN;
+	if (!(f->flags & FLOW_OPEN))
+		return;
 	if (t.has_stamps)
 		time_download(f, cfg, &t, now);
 	seq = bpf_ntohl(t.s.seq);
+	/* What the device has not asked for is not the server's. */
+	if (f->flags & FLOW_EDGE && before(f->edge_own, seq + t.payload))
+		return;
 	segment = skb->gso_size ? skb->gso_size : t.payload;
 	if (segment > f->segment)
 		f->segment = segment;
@@ -374,13 +383,16 @@ static __always_inline void open_upload(struct __sk_buff *skb, struct packet *p,
 	int scale = read_wscale(skb, p, t);
 	struct router_flow f = {
 		.id = (__u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32(),
+		.ack = bpf_ntohl(t->s.seq) + 1 + t->payload,
 		.syn_window = bpf_ntohs(t->s.window),
 		.wscale = scale < 0 ? 0 : scale,
 	};
 
 	if (scale == SIGNED)
 		return;
-	if (!(t->s.flags & ACK))
+	if (t->s.flags & ACK)
+		f.flags = FLOW_ACCEPTED;
+	else
 		f.wan_asked_ns = now;
 	bpf_map_update_elem(&router_flows, key, &f, BPF_ANY);
 }

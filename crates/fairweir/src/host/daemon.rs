@@ -135,6 +135,7 @@ impl Daemon {
             store_at: now + STORE_PERIOD,
             enforced: false,
         };
+        daemon.windows.set_swept(daemon.settings.lan().map(str::to_owned).into_iter().collect());
         daemon.recognise_network(now)?;
         daemon.enforce(now);
         Ok(daemon)

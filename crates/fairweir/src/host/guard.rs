@@ -6,6 +6,10 @@
 //! was only slow sets them again at its next pass. At the end of the pipe the guard lifts them once
 //! more, detaches the program that lets bounds expire, and exits.
 //!
+//! A router's windows and classes need no lifting: they are in force only while its programs are
+//! attached, which are gone with the process. There the guard removes the HTB qdisc, unless the daemon
+//! has said that it goes on or has removed it itself ([`STOOD_DOWN`]).
+//!
 //! If the guard is killed too, that program lifts the bounds (`crates/linux/bpf/expire.h`), and
 //! stays attached until `fairweir off` or the next start.
 
@@ -14,13 +18,16 @@ use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use fairweir_core::units::{Span, Time};
-use fairweir_linux::{ExpiryProgram, detach_expiry, lift, monotonic_now};
+use fairweir_linux::{ExpiryProgram, detach_expiry, lift, monotonic_now, sweep};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use tracing::{debug, info, warn};
 
 /// The first argument by which the daemon starts the guard.
 const NAME: &str = "window-guard";
+
+/// What the daemon writes before it closes the pipe by itself; a beat is 0.
+const STOOD_DOWN: u8 = 1;
 
 /// As long as the BPF programs wait for a heartbeat.
 const PATIENCE_MS: u16 = 2_000;
@@ -40,6 +47,8 @@ struct Running {
 #[derive(Debug, Default)]
 pub(super) struct Guard {
     running: Option<Running>,
+    /// Interfaces that are swept if the daemon is killed.
+    swept: Vec<String>,
     retry_at: Time,
 }
 
@@ -55,6 +64,11 @@ impl Guard {
         }
     }
 
+    /// From the next [`Guard::stand_by`] on these interfaces are swept if the daemon is killed.
+    pub(super) fn set_swept(&mut self, devs: Vec<String>) {
+        self.swept = devs;
+    }
+
     /// Makes sure that a guard runs that detaches `program`.
     pub(super) fn stand_by(&mut self, program: Option<ExpiryProgram>) {
         self.beat();
@@ -67,7 +81,7 @@ impl Guard {
             return;
         }
         self.retry_at = now + RETRY_PAUSE;
-        match start(program) {
+        match start(program, &self.swept) {
             Ok(running) => self.running = Some(running),
             Err(e) => warn!("cannot start the guard of the windows: {e}"),
         }
@@ -75,7 +89,8 @@ impl Guard {
 
     /// Ends the guard. It lifts what is still bounded.
     pub(super) fn stand_down(&mut self) {
-        let Some(Running { mut child, pipe, .. }) = self.running.take() else { return };
+        let Some(Running { mut child, mut pipe, .. }) = self.running.take() else { return };
+        let _ = pipe.write_all(&[STOOD_DOWN]);
         drop(pipe);
         let _ = child.wait();
         self.retry_at = Time::ZERO;
@@ -93,8 +108,8 @@ pub(crate) fn is_guard(argument: &str) -> bool {
     argument == NAME
 }
 
-/// The guard's whole life.
-pub(crate) fn main() -> io::Result<()> {
+/// The guard's whole life; `devs` are swept at its end.
+pub(crate) fn main(devs: &[String]) -> io::Result<()> {
     // It ends when the daemon has, however many processes a signal goes to.
     let mut ignored = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -104,6 +119,7 @@ pub(crate) fn main() -> io::Result<()> {
     let mut pipe = io::stdin().lock();
     let mut beats = [0; 64];
     let mut patience = PollTimeout::from(PATIENCE_MS);
+    let mut last = 0;
     loop {
         let mut entries = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
         if poll(&mut entries, patience)? == 0 {
@@ -111,8 +127,14 @@ pub(crate) fn main() -> io::Result<()> {
             patience = PollTimeout::NONE;
             continue;
         }
-        if pipe.read(&mut beats)? == 0 {
+        let read = pipe.read(&mut beats)?;
+        if let Some(beat) = beats[..read].last() {
+            last = *beat;
+        } else {
             open("the daemon has ended");
+            if last != STOOD_DOWN {
+                devs.iter().for_each(|dev| sweep_dev(dev));
+            }
             // Its standard output is the program, or /dev/null.
             if let Err(e) = detach_expiry(&io::stdout()) {
                 debug!("no program was detached: {e}");
@@ -131,11 +153,18 @@ fn open(why: &str) {
     }
 }
 
-fn start(program: Option<ExpiryProgram>) -> io::Result<Running> {
+fn sweep_dev(dev: &str) {
+    match sweep(dev) {
+        Ok(removed) => removed.iter().for_each(|what| info!(dev, "removed {what}")),
+        Err(e) => warn!(dev, "what the daemon left cannot be removed: {e}"),
+    }
+}
+
+fn start(program: Option<ExpiryProgram>, devs: &[String]) -> io::Result<Running> {
     let id = program.as_ref().map(|program| program.id);
     let mut command = Command::new("/proc/self/exe");
     let output = program.map_or_else(Stdio::null, |program| Stdio::from(program.descriptor));
-    command.arg(NAME).stdin(Stdio::piped()).stdout(output);
+    command.arg(NAME).args(devs).stdin(Stdio::piped()).stdout(output);
     let mut child = command.spawn()?;
     let pipe = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
     Ok(Running { child, pipe, program: id })

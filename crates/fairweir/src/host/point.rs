@@ -2,6 +2,7 @@
 
 use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
+use fairweir_core::units::Bytes;
 use fairweir_linux::{Error, ExpiryProgram, Health, Host, HostSpec, Router, RouterSpec, sweep};
 use tracing::info;
 
@@ -113,6 +114,19 @@ impl Point {
 
     pub(super) fn has_windows(&self) -> bool {
         self.as_host().is_none_or(Host::has_windows)
+    }
+
+    /// Whether classes stay if the daemon is killed; a host's go with its intermediate device.
+    pub(super) fn leaves_classes(&self) -> bool {
+        matches!(self, Point::Router(_))
+    }
+
+    /// What arrived for the router itself.
+    pub(super) fn own_traffic(&self) -> Option<Bytes> {
+        match self {
+            Point::Host(_) => None,
+            Point::Router(router) => Some(router.own_traffic()),
+        }
     }
 
     /// What this kernel cannot do for the policy, in words.

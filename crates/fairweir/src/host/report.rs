@@ -123,6 +123,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         bounded_connections: daemon.windows.counts.iter().map(|c| c.bounded).sum(),
         sites: daemon.sites.status(daemon.host.as_ref().and_then(Point::as_host), now),
         probe: daemon.delay.status(),
+        own_received_bytes: daemon.host.as_ref().and_then(Point::own_traffic),
         config_error: daemon.config_error.clone(),
     }
 }

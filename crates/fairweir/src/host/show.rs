@@ -54,6 +54,9 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
         notes.push(("connections", format!("{all}, {bounded} with a limited receive window")));
     }
     notes.extend(status.sites.as_ref().map(|sites| ("sites", sites_note(sites))));
+    if let Some(own) = status.own_received_bytes {
+        notes.push(("for the router itself", own.to_string()));
+    }
     notes.extend(status.probe.as_ref().map(|probe| ("probe", probe_note(probe))));
     notes.extend(status.limits.iter().map(|limit| ("limit", limit.clone())));
     notes

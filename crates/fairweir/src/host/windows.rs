@@ -63,6 +63,11 @@ impl WindowControl {
         Ok(samples)
     }
 
+    /// These interfaces are swept if the daemon is killed.
+    pub(super) fn set_swept(&mut self, devs: Vec<String>) {
+        self.guard.set_swept(devs);
+    }
+
     /// What carries out the decisions on `host`.
     pub(super) fn enforcer<'h>(&'h mut self, host: &'h mut Point) -> KernelEnforcer<'h> {
         KernelEnforcer { host, guard: &mut self.guard }
@@ -80,6 +85,9 @@ impl Enforcer for KernelEnforcer<'_> {
     type Error = Error;
 
     fn apply(&mut self, allocation: &Allocation) -> Result<(), Error> {
+        if self.host.leaves_classes() {
+            self.guard.stand_by(None);
+        }
         self.host.apply(allocation)
     }
 

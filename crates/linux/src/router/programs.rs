@@ -61,8 +61,9 @@ impl Programs {
         self.links.clear();
         for (name, device) in [
             ("fairweir_wan_ingress", wan),
-            ("fairweir_lan_ingress", lan),
+            // Of a connection whose SYN is seen the SYN-ACK must be seen too.
             ("fairweir_lan_egress", lan),
+            ("fairweir_lan_ingress", lan),
         ] {
             let missing = || Error::refused(format!("find the program {name}"), not_found());
             let program = self.object.progs_mut().find(|p| p.name() == name).ok_or_else(missing)?;
