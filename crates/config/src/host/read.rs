@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use fairweir_core::policy::{DEFAULT_GROUP, Group, Match};
+use fairweir_core::policy::{DEFAULT_GROUP, Group};
 use fairweir_core::receiver::{Control, Enforce, LATENCY, LATENCY_RANGE};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span};
@@ -114,9 +114,13 @@ fn host_keys(mut table: Table<'_>, role: Role) -> Result<HostKeys<'_>, ConfigErr
 }
 
 fn group(mut table: Table<'_>, role: Role) -> Result<Placed<'_, Group>, ConfigError> {
-    let (kind, parse, example): (_, fn(&str) -> Result<Match, String>, _) = match role {
-        Role::Host => ("group", parse_match, "app:steam"),
-        Role::Router => ("device", parse_device_match, "mac:02:00:5e:00:53:01"),
+    let (kind, example) = match role {
+        Role::Host => ("group", "app:steam"),
+        Role::Router => ("device", "mac:02:00:5e:00:53:01"),
+    };
+    let parse = match role {
+        Role::Host => parse_match,
+        Role::Router => parse_device_match,
     };
     let name = table.text("name")?;
     let Placed { value: name, place } =
