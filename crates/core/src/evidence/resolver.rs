@@ -908,6 +908,16 @@ mod tests {
                 let transport = if kind > 2 { Transport::Udp } else { Transport::Tcp };
                 let connection = connection(transport, port, [198, 51, 100, 1]);
                 let connection = Connection { opened: u32::from(bytes.len() > 38), ..connection };
+                if bytes.len() % 7 == 0 {
+                    resolver.handle_claimant(USER, at);
+                }
+                if bytes.len() % 3 == 0 {
+                    resolver.handle_heard(connection, Heard::Sent, at);
+                    let begin = Time::from_nanos(at.as_nanos().saturating_sub(number as u64));
+                    let group = Some(bytes.len() % 2);
+                    let told = Claim { begin, start: at, group, ..claim(None, 0) };
+                    resolver.handle_claim(&told, at);
+                }
                 let part = &stream[offset..stream.len().min(offset + 700)];
                 let heard = match kind {
                     0 => Heard::Opening { user: Some(USER) },

@@ -254,10 +254,12 @@ impl Link {
         let has_grown = least > before + GROWN;
         // A real queue is never as long for so long while less arrives.
         let is_constant = least < before + CONSTANT && before < least + CONSTANT;
-        if steep >= STEEP_CONCLUSIONS && (has_grown || is_constant) {
+        // Another host with this control takes less than that, and gives it back.
+        let is_lost = has_grown && total < highest.scale(LOST.0, LOST.1);
+        if steep >= STEEP_CONCLUSIONS && (is_lost || is_constant) {
             self.fall = None;
             self.capacity = Some(highest);
-            return if has_grown { Verdict::Rivals } else { Verdict::NoQueue };
+            return if is_lost { Verdict::Rivals } else { Verdict::NoQueue };
         }
         if steep > 1 {
             // It may be lost to others: then the less is yielded to them, the better.
@@ -380,10 +382,11 @@ const HELD_CONCLUSIONS: u32 = 3;
 /// So much lost in so many conclusions in a row, with the queue as long as before, is no queue.
 const FALL_PART: (u64, u64) = (7, 10);
 const FALL_CONCLUSIONS: u32 = 5;
-/// So much less in so many conclusions in a row, with a queue that has grown by so much, is lost to
-/// others. A capacity that falls once shows in two at most.
+/// So much less in so many conclusions in a row, with a queue that has grown by so much, and less than
+/// [`LOST`] of what it was in all, is lost to others. A capacity that falls once shows in two at most.
 const STEEP: (u64, u64) = (93, 100);
 const STEEP_CONCLUSIONS: u32 = 3;
+const LOST: (u64, u64) = (65, 100);
 const GROWN: Span = Span::millis(2);
 const CONSTANT: Span = Span::micros(500);
 /// Soon after the first conclusion a fall below this part of it is due to others.
