@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 mod common;
 use common::access::{ALICE4, ALICE6, Access, BOB4, BOB6, NOBODY4, SPAN};
 use common::stage::{Daemon, Download, privileged};
-use common::{check, fairweir, one_at_a_time, only_error_line, two_of_three};
+use common::{check, fairweir, note, one_at_a_time, only_error_line, two_of_three};
 
 /// What the path and the router carry at least, in Mbit/s, without policing.
 const UNPOLICED_MBIT: f64 = 80.0;
@@ -804,4 +804,53 @@ fn shares_a_segment() {
     access.write("isp.toml", &file);
     access.isp("reload");
     bob.wait_for_rate(30.0..42.0, PATIENCE);
+}
+
+/// The most members that a segment may have.
+#[test]
+fn a_guarantee_among_two_thousand_members_is_changed_at_once() {
+    if !privileged() {
+        return;
+    }
+    one_at_a_time(|| two_of_three(changes_one_of_many));
+}
+
+fn changes_one_of_many() {
+    let segment = "[[segment]]\nname = \"cable\"\ndownload = \"1gbit\"\nmembers = [\"h*\"]\n";
+    let table = "subscribers = \"table.csv\"\n";
+    let access = access(&format!("version = 1\n{table}{}{segment}", &FILE["version = 1".len()..]));
+    let row = |n: u32| format!("h{n},10.20.{}.{},home-20\n", n / 256, n % 256);
+    let rows: String = (0..2_050).map(row).collect();
+    access.write("table.csv", &format!("name,addresses,plan\n{rows}"));
+    let daemon = access.start();
+    daemon.wait_for("the members", PATIENCE, |s| {
+        s["segments"][0]["members"] == 2_000 && s["segments"][0]["left_out"] == 50
+    });
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let mut times: Vec<Duration> = (0..101)
+        .map(|n| {
+            let rates = json!([{ "name": format!("h{}", 100 + 7 * n), "download_bps": 9_000_000 }]);
+            let request = json!({
+                "request": "lease", "segment": "cable", "generation": 1, "until_s": now + 600,
+                "rates": rates, "keep": true,
+            });
+            let asked = Instant::now();
+            let answer = daemon.ask_json(&request).unwrap();
+            assert!(answer.to_string().contains(&format!("of {} members", n + 1)), "{answer}");
+            asked.elapsed()
+        })
+        .collect();
+    times.sort();
+    let before = daemon.cpu_time();
+    std::thread::sleep(Duration::from_secs(3));
+    let busy = (daemon.cpu_time() - before).as_secs_f64() / 3.0;
+    note(&format!(
+        "a guarantee is changed in {:?} (median), {:?} at most, with connecting; dividing takes {:.1} % \
+         of a CPU",
+        times[50],
+        times[100],
+        100.0 * busy
+    ));
+    assert_eq!(daemon.status()["segments"][0]["download"]["guaranteed_bps"], 909_000_000);
+    assert!(times[50] < Duration::from_millis(10) && busy < 0.2, "{:?}, {busy}", times[50]);
 }
