@@ -16,7 +16,7 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: help build package extension page-script deb test-deb run test evidence figures bench check install uninstall deps
+.PHONY: help build package extension page-script deb test-deb run test evidence figures bench check install uninstall deps test-deps
 
 help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
@@ -35,6 +35,9 @@ help:
 deps:
 	@./dist/install-deps
 
+test-deps:
+	@WITH_TESTS=1 ./dist/install-deps
+
 build: deps
 	cargo build --release --locked -p fairweir --features evidence
 
@@ -49,7 +52,7 @@ check: deps
 
 # Incremental compilation splits a crate into many more units, which takes longer if all is compiled once.
 test: export CARGO_INCREMENTAL ?= 0
-test: deps
+test: test-deps
 	cargo xtask tidy
 	cargo test --locked --workspace --features fairweir/evidence --no-fail-fast
 
