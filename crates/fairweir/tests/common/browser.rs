@@ -49,7 +49,7 @@ setInterval(() => fetch(`/report?${received}`, {cache: "no-store"}), 500);
 /// How much of it a page loads at a time.
 const OBJECT_BYTES: u64 = 3_000_000;
 
-/// Whether the programs are there; says what is missing. `make test` does not install them.
+/// Whether the programs are there; says what is missing. `make test` installs them.
 pub fn are_installed() -> bool {
     let missing = ["chromium", "nginx", "npm", "zip"].into_iter().filter(|program| {
         let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
@@ -123,7 +123,11 @@ fn end(process: &mut Child) {
 }
 
 /// Chromium with a page of each site, which ends when this drops.
-pub struct Chromium(Child);
+pub struct Chromium {
+    process: Child,
+    /// Of its developer tools.
+    port: u16,
+}
 
 impl Chromium {
     /// With the extension or without.
@@ -154,12 +158,13 @@ impl Chromium {
         let mut command = Command::new("chromium");
         command.args(args).env("HOME", stage.path("")).stdout(Stdio::null()).stderr(said);
         command.process_group(0);
-        let chromium = stage.at_home(|| {
+        let process = stage.at_home(|| {
             link::set_up("lo").unwrap();
-            Chromium(command.spawn().unwrap())
+            command.spawn().unwrap()
         });
+        let mut chromium = Chromium { process, port: 0 };
         let deadline = Instant::now() + Duration::from_secs(30);
-        let port = loop {
+        chromium.port = loop {
             let told = fs::read_to_string(profile.join("DevToolsActivePort")).unwrap_or_default();
             if let Some(port) = told.lines().next().and_then(|line| line.parse().ok()) {
                 break port;
@@ -169,9 +174,14 @@ impl Chromium {
         };
         // Headless Chromium opens only one page by itself.
         for site in SITES {
-            stage.at_home(|| open_page(port, site));
+            chromium.open(stage, site);
         }
         chromium
+    }
+
+    /// Opens a site's page; one that could not be loaded stays an error.
+    pub fn open(&self, stage: &Stage, site: &str) {
+        stage.at_home(|| open_page(self.port, site));
     }
 }
 
@@ -186,7 +196,7 @@ fn open_page(port: u16, site: &str) {
 
 impl Drop for Chromium {
     fn drop(&mut self) {
-        end(&mut self.0);
+        end(&mut self.process);
     }
 }
 
