@@ -403,7 +403,7 @@ plan = "home-50"
                 "[[plan]]",
                 "[[segment]]\nname = \"a\"\nupload = \"1kbit\"\nmembers = []\n[[plan]]",
                 header,
-                "isp.toml:11: segment.upload: rate 1 kbit/s is out of range",
+                "isp.toml:11: segment.upload: rate 1kbit is out of range",
             ),
             (
                 "[[plan]]",
