@@ -169,7 +169,8 @@ fn prices(session: &mut Session<'_>) -> Prices {
 
 /// Places all bids or none.
 fn place(session: &mut Session<'_>, name: &str, bids: &[Bid]) -> Result<(), Response> {
-    if bids.is_empty() || bids.len() > AHEAD as usize || !bids.is_sorted_by(|a, b| a.slot < b.slot) {
+    if bids.is_empty() || bids.len() > AHEAD as usize || !bids.is_sorted_by(|a, b| a.slot < b.slot)
+    {
         let what = format!("expected 1 to {AHEAD} bids in rising order of slots");
         return Err(problem(422, what, Some("bids")));
     }

@@ -537,7 +537,11 @@ impl Gateway {
 
     /// Its bids for open slots, by slot.
     pub fn bids(&self) -> impl Iterator<Item = messages::Bid> {
-        let bid = |(&slot, &Bid { spend, sequence }): (&u64, &Bid)| messages::Bid { slot, spend, sequence };
+        let bid = |(&slot, &Bid { spend, sequence }): (&u64, &Bid)| messages::Bid {
+            slot,
+            spend,
+            sequence,
+        };
         self.bids.iter().map(bid)
     }
 }

@@ -70,8 +70,9 @@ impl Agent {
     /// Takes over what it had learned before it was started anew. A list of another length, and numbers
     /// that no market has, are ignored.
     pub fn recall(&mut self, learned: &[Option<Seen>]) {
-        let is_possible =
-            |seen: &Seen| is_price(seen.price) && (0.0..=Credits::MAX.as_f64()).contains(&seen.receives);
+        let is_possible = |seen: &Seen| {
+            is_price(seen.price) && (0.0..=Credits::MAX.as_f64()).contains(&seen.receives)
+        };
         if learned.len() == self.days.len() {
             self.days = learned.iter().map(|seen| seen.filter(is_possible)).collect();
         }

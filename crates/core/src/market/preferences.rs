@@ -76,7 +76,8 @@ impl Time {
         if self.from < self.to {
             return is_day(at.weekday) && (self.from..self.to).contains(&at.minute);
         }
-        (is_day(at.weekday) && at.minute >= self.from) || (is_day(at.weekday + 6) && at.minute < self.to)
+        (is_day(at.weekday) && at.minute >= self.from)
+            || (is_day(at.weekday + 6) && at.minute < self.to)
     }
 }
 
@@ -89,7 +90,8 @@ impl Preferences {
             for kind in 0..Kind::ALL.len() {
                 let said = self.times.iter().enumerate().rev();
                 let said = said.filter(|(_, time)| time.includes(at));
-                let said = said.filter_map(|(i, time)| Some((time.importance[kind]?, Some(i)))).next();
+                let said =
+                    said.filter_map(|(i, time)| Some((time.importance[kind]?, Some(i)))).next();
                 let (importance, by) = said.unwrap_or((self.always[kind], None));
                 wanted.importance[kind] = wanted.importance[kind].max(importance);
                 wanted.times.extend(by.filter(|by| !wanted.times.contains(by)));
@@ -145,7 +147,10 @@ mod tests {
         let wanted = |at| all.wanted(at, 30);
         assert_eq!(wanted(at(0, 3, 0)), Wanted { importance: [0, 0, 0, 1], times: vec![] });
         assert_eq!(wanted(at(0, 22, 0)), Wanted { importance: [1, 0, 0, 2], times: vec![0] });
-        assert_eq!(wanted(at(FRIDAY, 22, 0)), Wanted { importance: [3, 0, 0, 2], times: vec![1, 0] });
+        assert_eq!(
+            wanted(at(FRIDAY, 22, 0)),
+            Wanted { importance: [3, 0, 0, 2], times: vec![1, 0] }
+        );
         // Beyond midnight it is still that of Friday, also from Sunday to Monday.
         assert_eq!(wanted(at(FRIDAY + 1, 0, 30)).importance, [3, 0, 0, 1]);
         assert_eq!(wanted(at(FRIDAY + 1, 1, 0)).importance, [0, 0, 0, 1]);
