@@ -7,6 +7,7 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read as _};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use fairweir_config::agent::{AgentFile, KINDS};
 use fairweir_config::file;
-use fairweir_core::market::preferences::Moment;
+use fairweir_core::market::preferences::{self, Moment, Preferences};
 use fairweir_core::market::utility::Kind;
 use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{
@@ -98,7 +99,7 @@ pub(super) fn holiday(args: &HolidayArgs) -> anyhow::Result<()> {
     tell(&args.run_dir.run_dir, &Request::Holiday { days })
 }
 
-fn tell(run_dir: &std::path::Path, request: &Request) -> anyhow::Result<()> {
+fn tell(run_dir: &Path, request: &Request) -> anyhow::Result<()> {
     let mut client = Ask::connect(run_dir, NAME, Access::Change, PATIENCE)?;
     let message = client.tell(request, &mut |_, _| ())?;
     say(&message)
@@ -112,6 +113,39 @@ pub(super) fn why(args: &WhyArgs) -> anyhow::Result<()> {
     }
     let sentences = status["why"].as_array().into_iter().flatten().filter_map(Value::as_str);
     say(&sentences.collect::<Vec<_>>().join("\n"))
+}
+
+/// Whether a file is an agent's; one that is no TOML at all is one if it is called so.
+pub(crate) fn is_agent_file(path: &Path) -> bool {
+    let is_called_so = path.file_name().is_some_and(|name| name == "agent.toml");
+    let Ok(text) = fairweir_config::agent::read_text(path) else { return is_called_so };
+    let Ok(table) = text.as_str().parse::<toml::Table>() else { return is_called_so };
+    ["agent", "always", "time"].iter().any(|key| table.contains_key(*key)) || is_called_so
+}
+
+/// `fairweir check` of an agent's file.
+pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
+    let Preferences { always, times } = AgentFile::load(path)?.preferences;
+    if as_json {
+        let time = |time: &preferences::Time| {
+            json!({
+                "name": time.name,
+                "days": time.days,
+                "from_min": time.from,
+                "to_min": time.to,
+                "importance": time.importance,
+            })
+        };
+        let times: Vec<Value> = times.iter().map(time).collect();
+        return say(&json!({ "kinds": KINDS, "always": always, "times": times }).to_string());
+    }
+    let words = |importance: [Option<u8>; 4]| {
+        let said =
+            KINDS.iter().zip(importance).filter_map(|(kind, n)| Some(format!("{kind} {}", n?)));
+        said.collect::<Vec<_>>().join(", ")
+    };
+    say(&format!("always: {}", words(always.map(Some))))?;
+    times.iter().try_for_each(|time| say(&format!("{}: {}", time.name, words(time.importance))))
 }
 
 /// The agent's whole life.

@@ -31,6 +31,8 @@ mod agent;
 pub(crate) mod cli;
 mod enforce;
 
+pub(crate) use agent::{check, is_agent_file};
+
 use cli::{AskArgs, CodeArgs, InitArgs, MarketCommand, ServeArgs, VerifyArgs};
 use enforce::IspSegment;
 

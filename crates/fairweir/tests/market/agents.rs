@@ -11,7 +11,7 @@ use fairweir_daemon::{Access, Client, Request};
 use serde_json::{Value, json};
 
 use super::Market;
-use super::common::{FAIRWEIR, fairweir, note};
+use super::common::{FAIRWEIR, check, fairweir, note};
 
 /// Slots of a second, and a day of 24 of them.
 const DAY: &str = "24";
@@ -275,7 +275,11 @@ fn a_household_boosts_goes_on_holiday_and_changes_its_file() {
     // A changed file is read; a wrong one is not.
     home.write("[[time]]\nname = \"always\"\nfrom = \"00:00\"\nto = \"24:00\"\nstreaming = 3\n");
     home.wait_for("new file", |s| why(s).contains("streaming 3"));
+    let checked = check(&home.dir.join("agent.toml"));
+    let printed = String::from_utf8(checked.stdout).unwrap();
+    assert_eq!(printed.lines().nth(1), Some("always: streaming 3"), "{printed}");
     home.write("streaming = 4\n");
+    assert!(!check(&home.dir.join("agent.toml")).status.success());
     let refused: Option<String> = home.ask(&json!({ "request": "reload" }));
     assert!(refused.is_none());
     home.wait_for("old file", |s| why(s).contains("streaming 3"));
