@@ -28,6 +28,7 @@ pub const CDN: &str = "cdn.example.org";
 
 /// A page that loads two objects at a time, again and again, and reports how much it has received.
 const PAGE: &str = r#"<!doctype html><script>
+const page = crypto.randomUUID();
 let received = 0;
 async function load(of) {
   for (let i = 0; ; i++) {
@@ -43,7 +44,7 @@ async function load(of) {
   }
 }
 load("a"); load("b");
-setInterval(() => fetch(`/report?${received}`, {cache: "no-store"}), 500);
+setInterval(() => fetch(`/report?${page}.${received}`, {cache: "no-store"}), 500);
 </script>"#;
 
 /// How much of it a page loads at a time.
@@ -99,14 +100,21 @@ impl Nginx {
         Nginx { process, log: dir.join("access.log") }
     }
 
-    /// What each site's page has said last that it has received.
+    /// What each site's pages, taken together, have said last that they have received: a page that was
+    /// slow to load is opened again, and then there are two.
     pub fn reported(&self) -> BTreeMap<String, u64> {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let told = log.lines().filter_map(|line| {
             let (site, rest) = line.split_once(' ')?.1.split_once(' ')?;
-            Some((site.to_owned(), rest.strip_prefix("/report?")?.parse().ok()?))
+            let (page, received) = rest.strip_prefix("/report?")?.split_once('.')?;
+            Some(((site, page), received.parse().ok()?))
         });
-        told.collect()
+        let last: BTreeMap<_, u64> = told.collect();
+        let mut sums = BTreeMap::new();
+        for ((site, _), received) in last {
+            *sums.entry(site.to_owned()).or_default() += received;
+        }
+        sums
     }
 }
 
@@ -158,6 +166,8 @@ impl Chromium {
         let mut command = Command::new("chromium");
         command.args(args).env("HOME", stage.path("")).stdout(Stdio::null()).stderr(said);
         command.process_group(0);
+        // Else Debian's Chromium opens a start page, which would be served as a third site.
+        command.arg("about:blank");
         let process = stage.at_home(|| {
             link::set_up("lo").unwrap();
             command.spawn().unwrap()
