@@ -1,4 +1,5 @@
 use super::*;
+use crate::book::Rules;
 use crate::book::{Book, Event};
 use crate::messages::Dated;
 use fairweir_core::market::preferences::Time;
