@@ -9,9 +9,12 @@ use serde_json::Value;
 
 mod common;
 use common::browser::{Chromium, Nginx, SITES, are_installed};
+use common::far::Far;
 use common::stage::{Daemon, Stage, privileged};
 use common::{note, one_at_a_time, two_of_three};
 
+/// Of both sites.
+const ADDRESS: &str = "10.8.0.1";
 /// Until both pages load and the control has found the shares.
 const SETTLE: Duration = Duration::from_secs(12);
 const MEASURED: Duration = Duration::from_secs(15);
@@ -39,8 +42,10 @@ fn share(is_h2: bool, has_extension: bool, configuration: &str) -> Shared {
     let stage = Stage::new();
     stage.configure(configuration);
     let daemon: Daemon = stage.start(&[]);
-    let nginx = Nginx::start(&stage, is_h2);
-    let chromium = Chromium::start(&stage, has_extension);
+    // Some round trip: a server that has 3 ms to send the next packet has less than its share at times.
+    let server = Far::new(&stage, "far", ADDRESS, None);
+    let nginx = Nginx::start(&stage, &server, is_h2);
+    let chromium = Chromium::start(&stage, &server, has_extension);
     let begun = Instant::now();
     let mut opened_at = begun;
     loop {
@@ -86,7 +91,6 @@ fn received(status: &Value) -> BTreeMap<String, u64> {
 }
 
 #[test]
-#[ignore = "not kept yet: 3.7 to 4.0 in five runs, below 3.6 in two (2.3 in one), cause not known"]
 fn sites_that_load_from_one_server_share_by_weight_in_chromium() {
     if !privileged() || !are_installed() {
         return;
@@ -109,7 +113,7 @@ fn neither_names_on_the_wire_nor_addresses_tell_such_sites_apart() {
     }
     for (has_extension, configuration, lands_in) in [
         (false, configuration("web:video.example.com", "web:bulk.example.net"), "default"),
-        (true, configuration("ip:10.9.0.1", "ip:10.9.0.3"), "video"),
+        (true, configuration("ip:10.8.0.1", "ip:10.8.0.2"), "video"),
     ] {
         let parts = one_at_a_time(|| share(true, has_extension, &configuration)).parts;
         assert!(parts[lands_in] >= 0.98, "{parts:?}");

@@ -16,7 +16,8 @@ use fairweir_linux::link;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::stage::{SERVERS, Stage};
+use super::far::Far;
+use super::stage::Stage;
 use super::{FAIRWEIR, note};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -70,8 +71,8 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Serves the sites over HTTP/1.1 or HTTP/2.
-    pub fn start(stage: &Stage, is_h2: bool) -> Nginx {
+    /// Serves the sites at `server` over HTTP/1.1 or HTTP/2.
+    pub fn start(stage: &Stage, server: &Far, is_h2: bool) -> Nginx {
         let dir = stage.path("nginx");
         fs::create_dir_all(dir.join("www")).unwrap();
         let names: Vec<String> = SITES.iter().chain([&CDN]).map(|&name| name.to_owned()).collect();
@@ -96,7 +97,7 @@ impl Nginx {
         let mut command = Command::new("nginx");
         command.arg("-p").arg(&dir).arg("-c").arg(dir.join("nginx.conf")).stderr(Stdio::null());
         command.process_group(0);
-        let process = stage.at_internet(|| command.spawn().unwrap());
+        let process = server.run(|| command.spawn().unwrap());
         Nginx { process, log: dir.join("access.log") }
     }
 
@@ -138,10 +139,10 @@ pub struct Chromium {
 }
 
 impl Chromium {
-    /// With the extension or without.
-    pub fn start(stage: &Stage, has_extension: bool) -> Chromium {
+    /// With the extension or without; `server` answers for every name.
+    pub fn start(stage: &Stage, server: &Far, has_extension: bool) -> Chromium {
         let profile = stage.path("profile");
-        let rules = format!("--host-resolver-rules=MAP * {}", SERVERS[0]);
+        let rules = format!("--host-resolver-rules=MAP * {}", server.address().ip());
         let mut args: Vec<String> = [
             "--headless=new",
             "--no-sandbox",
