@@ -106,9 +106,9 @@ impl Market {
 
     /// What happened, in order.
     fn events(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.path("state/market.journal")).unwrap();
-        let lines = text.lines().skip(1).map(|line| serde_json::from_str::<Value>(line).unwrap());
-        lines.map(|line| line["event"].clone()).collect()
+        let done = fairweir(&["market", "log", "--state-dir", &self.path("state")]);
+        let text = String::from_utf8(done.stdout).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     fn enrol(&self, contract: &str) -> (Client, String) {

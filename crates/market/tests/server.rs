@@ -18,6 +18,7 @@ use fairweir_market::code_hash;
 use fairweir_market::identity::{Authority, Identity, new_code};
 use fairweir_market::keeper::Keeper;
 use fairweir_market::server::{CONNECTIONS_MAX, Server};
+use fairweir_market::store::Database;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -32,7 +33,7 @@ impl Market {
     fn start() -> Market {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::new(&dir.path().join("state"));
-        let (keeper, _) = Keeper::start(state.clone()).unwrap();
+        let (keeper, _) = Keeper::start(Database::of(&state, None).unwrap()).unwrap();
         let rules = Rules {
             terms: Terms { mode: Mode::Float, capacity: Rate::mbit(40), floor_percent: 10 },
             share: Credits::whole(10),
@@ -143,7 +144,7 @@ fn gateways_enrol_bid_and_read_what_it_came_to() {
     assert_eq!(status(homes[3].0.ask("POST", "/v1/leave", None)), 200);
     assert_eq!(status(homes[3].0.ask("POST", "/v1/leave", None)), 403);
     assert_eq!(market.credits(), 30_000_000);
-    assert!(market.dir.path().join("state/market.journal").exists());
+    assert!(market.dir.path().join("state/market.db").exists());
 }
 
 #[test]
