@@ -9,7 +9,7 @@ use fairweir_core::market::ledger::Credits;
 use fairweir_core::market::rates::{Mode, Terms};
 use fairweir_core::units::Rate;
 use fairweir_daemon::StateDir;
-use fairweir_market::book::{Book, Event, Rules};
+use fairweir_market::book::{AHEAD, Book, Event, Rules};
 use fairweir_market::keeper::{Gone, Keeper};
 use fairweir_market::store::{Database, events, verify};
 use sqlx::{AnyConnection, Connection as _, Executor as _};
@@ -250,7 +250,8 @@ fn a_database_that_is_killed_loses_nothing_that_was_acknowledged() {
             scope.spawn(move || {
                 let mut sequence = 1;
                 while stop_at.load(Ordering::Relaxed) == 0 {
-                    if bid(keeper, i, 1, sequence) == Ok(true) {
+                    thread::sleep(Duration::from_millis(10));
+                    if bid(keeper, i, AHEAD - 1, sequence) == Ok(true) {
                         acknowledged.store(sequence, Ordering::Relaxed);
                     }
                     sequence += 1;
@@ -260,6 +261,8 @@ fn a_database_that_is_killed_loses_nothing_that_was_acknowledged() {
         for kill in 0..KILLS {
             thread::sleep(Duration::from_millis(150 + 97 * kill as u64 % 200));
             let before = [0, 1].map(|i| sequences[i].load(Ordering::Relaxed));
+            // Bids count anew.
+            close(&servers[1].0, kill as u64).unwrap();
             let server = place.server.as_mut().unwrap();
             server.kill();
             server.run();
@@ -276,7 +279,7 @@ fn a_database_that_is_killed_loses_nothing_that_was_acknowledged() {
         let stands = gateway.bids().next().unwrap().sequence;
         assert!(stands >= sequences[i].load(Ordering::Relaxed), "{stands}");
     }
-    assert_eq!(close(&servers[1].0, 0), Ok(true));
+    assert_eq!(close(&servers[1].0, KILLS as u64), Ok(true));
     servers.into_iter().for_each(stop);
     assert_eq!(verify(&place.database).unwrap().credits(), 20_000_000);
 }
