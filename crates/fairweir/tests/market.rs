@@ -32,7 +32,6 @@ use postgres::Postgres;
 struct Market {
     dir: Arc<TempDir>,
     run: PathBuf,
-    slot_s: u64,
     segment: Option<&'static str>,
     database: Option<String>,
     process: Option<Child>,
@@ -52,7 +51,7 @@ impl Market {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let run = dir.path().join("run");
         let address = free_address();
-        let market = Market { dir, run, slot_s, segment: None, database, process: None, address };
+        let market = Market { dir, run, segment: None, database, process: None, address };
         market.tell("init", &["--capacity", capacity, "--slot", &slot_s.to_string()]);
         market
     }

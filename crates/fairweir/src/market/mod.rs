@@ -23,7 +23,7 @@ use fairweir_market::guarantees::{Guarantees, Leases, Unenforced};
 use fairweir_market::identity::{Authority, new_code};
 use fairweir_market::keeper::{Gone, Keeper};
 use fairweir_market::server::Server;
-use fairweir_market::store::{self, Database};
+use fairweir_market::store;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tracing::{info, warn};

@@ -92,7 +92,7 @@ fn bids(name: &str, database: Database, store: Store, book: Book) {
             let (keeper, waits) = (keeper.clone(), &waits);
             scope.spawn(move || {
                 for i in 0..312 {
-                    let gateway = format!("gw-{}", 1 + (client * 312 + i) % 10_000);
+                    let gateway = format!("gw-{}", 1 + client * 100 + i % 100);
                     let spend = Credits::micro(i);
                     let event =
                         Event::Bid { gateway, slot: 1, spend, sequence: 1 + client * 312 + i };

@@ -25,7 +25,7 @@ create table settlement (
 
 -- The gateways' side.
 create table statement (
-    slot bigint not null references settlement (slot),
+    slot bigint not null,
     seat bigint not null check (seat >= 0),
     gateway text not null,
     opening bigint not null check (opening >= 0),
@@ -33,7 +33,6 @@ create table statement (
     received bigint not null check (received >= 0),
     moved bigint not null,
     closing bigint not null check (closing >= 0),
-    primary key (slot, seat),
-    unique (slot, gateway),
+    primary key (slot, gateway),
     check (closing = opening - spent + received + moved)
 );
