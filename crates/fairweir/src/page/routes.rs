@@ -27,6 +27,8 @@ use super::guard::{Hosts, guard};
 use super::html::{self, Forms};
 use super::sessions::{Sessions, SignedIn, Undo};
 use super::view::{View, Watcher};
+use crate::history::record::History;
+use crate::history::{self, Points};
 use crate::wire::{Changed, HostRequest};
 
 /// The longest body of a request, in bytes.
@@ -45,19 +47,37 @@ pub(super) struct State {
     is_read_only: bool,
     sessions: Sessions,
     watcher: Watcher,
+    history: Option<History>,
 }
 
 type Shared = FromState<Arc<State>>;
 
 impl State {
-    pub(super) fn new(run_dir: &Path, address: SocketAddr, is_read_only: bool) -> State {
+    pub(super) fn new(
+        run_dir: &Path,
+        address: SocketAddr,
+        is_read_only: bool,
+        history: Option<History>,
+    ) -> State {
         State {
             hosts: Hosts::of(address),
             run_dir: run_dir.to_owned(),
             is_read_only,
             sessions: Sessions::default(),
             watcher: Watcher::new(run_dir),
+            history,
         }
+    }
+
+    /// A part of the history.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) async fn history(&self, query: history::Query) -> Result<Points, String> {
+        let Some(history) = self.history.clone() else {
+            return Err("this page records no history (--history-size 0)".to_owned());
+        };
+        spawn_blocking(move || history.points(&query)).await.unwrap_or_else(|e| Err(e.to_string()))
     }
 
     /// A link that signs one browser in.
