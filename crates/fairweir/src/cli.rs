@@ -65,6 +65,9 @@ pub(crate) enum Subcommand {
     /// Print what groups received in the last hours or days.
     #[command(after_help = HISTORY_EXAMPLES)]
     History(HistoryArgs),
+    /// Print weights that would have helped in the last hour.
+    #[command(after_help = SUGGEST_EXAMPLES)]
+    Suggest(SuggestArgs),
     /// Make a running daemon read its configuration again.
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload(ReloadArgs),
@@ -264,6 +267,20 @@ pub(crate) struct HistoryArgs {
     pub(crate) page_dir: PathBuf,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
+}
+
+/// `fairweir suggest`.
+#[derive(Debug, Args)]
+pub(crate) struct SuggestArgs {
+    /// Only the daemon of this interface.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    /// Print JSON (docs/history.md).
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Directory of the page's own socket.
+    #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
+    pub(crate) page_dir: PathBuf,
 }
 
 /// A span, also in days.
@@ -475,6 +492,12 @@ const HISTORY_EXAMPLES: &str = "Examples:
   sudo fairweir history --since 31d --step 1d --csv > month.csv
 
 `fairweir page` records it: sudo systemctl enable --now fairweir-page";
+
+const SUGGEST_EXAMPLES: &str = "Examples:
+  sudo fairweir suggest
+  sudo fairweir suggest --dev eth0 --json
+
+It replays what `fairweir page` recorded with other weights, and changes nothing.";
 
 const RELOAD_EXAMPLES: &str = "Examples:
   sudo fairweir reload

@@ -93,6 +93,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Top(args) => top::run(&args),
         Subcommand::Page(args) => page::run(&args),
         Subcommand::History(args) => history::run(&args),
+        Subcommand::Suggest(args) => history::suggest::run(&args),
         Subcommand::Reload(args) => reload::run(&args),
         Subcommand::Set(args) => set::run(&args),
         Subcommand::Off(args) => off::run(&args),

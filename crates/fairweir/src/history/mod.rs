@@ -10,12 +10,14 @@
 //! | [`record`] | from the counters of daemons to samples, and when they are written |
 //! | [`store`] | the file: SQLite |
 //! | [`show`] | `fairweir history` |
+//! | [`suggest`] | `fairweir suggest`: weights that would have helped |
 
 use serde::{Deserialize, Serialize};
 
 pub(crate) mod record;
 pub(crate) mod show;
 pub(crate) mod store;
+pub(crate) mod suggest;
 
 pub(crate) use show::run;
 
@@ -97,20 +99,14 @@ pub(crate) struct Points {
     pub(crate) fault: Option<String>,
 }
 
-/// A second of a link.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a group received in a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Second {
     /// Seconds since 1970.
     pub(crate) at: u64,
     pub(crate) capacity_bps: Option<u64>,
-    /// Those that received something.
-    pub(crate) groups: Vec<SecondOfGroup>,
-}
-
-/// A second of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SecondOfGroup {
-    pub(crate) name: String,
+    /// Its index among the groups of the daemon.
+    pub(crate) group: usize,
     pub(crate) weight: u32,
     pub(crate) rate_bps: u64,
     pub(crate) demand_bps: Option<u64>,

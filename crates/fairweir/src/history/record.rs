@@ -16,8 +16,9 @@ use fairweir_daemon::{Client, Error, Request};
 use fairweir_linux::monotonic_now;
 use tracing::{info, warn};
 
-use super::store::{Store, StoreError};
-use super::{GroupSample, Points, Query, Sample, Second, unix_now};
+use super::store::{SECONDS_KEPT_S, Store, StoreError};
+use super::suggest::{Suggested, suggested};
+use super::{GroupSample, Points, Query, Sample, unix_now};
 use crate::host::client::device_of;
 use crate::page::daemons::Daemons;
 use crate::wire::Status;
@@ -89,11 +90,6 @@ impl History {
         Ok(())
     }
 
-    /// What is wrong with it, if something is.
-    pub(crate) fn fault(&self) -> Option<String> {
-        self.lock().fault.clone()
-    }
-
     /// Takes in what daemons said.
     pub(crate) fn take_in(&self, all: &[(String, Status)], wall: u64, now: Time) {
         let mut inner = self.lock();
@@ -128,12 +124,21 @@ impl History {
         Ok(Points { points, next, fault: inner.fault.clone() })
     }
 
-    /// The seconds of a daemon since `from`, up to now.
+    /// What would have helped in the last hour, for each daemon of which something is stored.
     ///
     /// # Errors
-    /// Why there are none.
-    pub(crate) fn seconds(&self, daemon: &str, from: u64) -> Result<Vec<Second>, String> {
-        self.lock().read(|store| store.seconds(daemon, from))
+    /// Why it is not known.
+    pub(crate) fn suggest(&self) -> Result<Vec<Suggested>, String> {
+        let from = unix_now().saturating_sub(SECONDS_KEPT_S);
+        let daemons = self.lock().read(|store| Ok(store.daemons()))?;
+        let of = |daemon: String| {
+            let mut inner = self.lock();
+            let seconds = inner.read(|store| store.seconds(&daemon, from))?;
+            let groups = inner.read(|store| Ok(store.groups(&daemon)))?;
+            drop(inner);
+            Ok((!seconds.is_empty()).then(|| suggested(daemon, &groups, &seconds)))
+        };
+        daemons.into_iter().filter_map(|daemon| of(daemon).transpose()).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, params};
 
-use super::{Point, Query, Sample};
+use super::{Point, Query, Sample, Second};
 
 /// Of the file's header: "fwhi".
 const APPLICATION_ID: i64 = 0x6677_6869;
@@ -271,42 +271,48 @@ impl Store {
         read().map_err(|e| self.error(e))
     }
 
-    /// What the groups of a daemon received in each second since `from`.
+    /// Daemons of which something is stored.
+    pub(crate) fn daemons(&self) -> Vec<String> {
+        self.stored.keys().cloned().collect()
+    }
+
+    /// What groups of a daemon received in each second since `from`, the newest first, at most
+    /// [`SECONDS_MAX`] rows.
     ///
     /// # Errors
     /// If SQLite refuses.
-    pub(crate) fn seconds(
-        &self,
-        daemon: &str,
-        from: u64,
-    ) -> Result<Vec<super::Second>, StoreError> {
-        let text = "SELECT row.at, link.ms, link.capacity, series.name, row.weight, row.received, \
+    pub(crate) fn seconds(&self, daemon: &str, from: u64) -> Result<Vec<Second>, StoreError> {
+        let text = "SELECT row.at, link.ms, link.capacity, series.id, row.weight, row.received, \
                     row.demand FROM second AS row JOIN series ON series.id = row.series \
                     JOIN daemon ON daemon.id = series.daemon \
                     JOIN link_second AS link ON link.at = row.at AND link.daemon = daemon.id \
-                    WHERE row.at >= ?1 AND daemon.name = ?2 AND link.ms > 0 ORDER BY row.at";
-        let read = || -> rusqlite::Result<Vec<super::Second>> {
+                    WHERE row.at >= ?1 AND daemon.name = ?2 AND link.ms > 0 \
+                    ORDER BY row.at DESC LIMIT ?3";
+        let Some(known) = self.stored.get(daemon) else { return Ok(Vec::new()) };
+        let index = |id: i64| known.groups.values().position(|&(other, _)| other == id);
+        let read = || -> rusqlite::Result<Vec<Second>> {
             let mut statement = self.connection.prepare_cached(text)?;
-            let mut rows = statement.query(params![from as i64, daemon])?;
-            let mut seconds: Vec<super::Second> = Vec::new();
-            while let Some(row) = rows.next()? {
-                let (at, ms) = (row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64);
-                let bps = row.get::<_, i64>(5)? as u64 * 8_000 / ms;
-                let group = super::SecondOfGroup {
-                    name: row.get(3)?,
-                    weight: row.get::<_, i64>(4)? as u32,
-                    rate_bps: bps,
+            let rows = statement.query_map(params![from as i64, daemon, SECONDS_MAX], |row| {
+                let received = row.get::<_, i64>(5)? as u64;
+                Ok(Second {
+                    at: row.get::<_, i64>(0)? as u64,
+                    capacity_bps: row.get::<_, Option<i64>>(2)?.map(|bps| bps as u64),
+                    group: index(row.get(3)?).unwrap_or(usize::MAX),
+                    weight: row.get(4)?,
+                    rate_bps: received.saturating_mul(8_000) / row.get::<_, i64>(1)? as u64,
                     demand_bps: row.get::<_, Option<i64>>(6)?.map(|bps| bps as u64),
-                };
-                let capacity_bps = row.get::<_, Option<i64>>(2)?.map(|bps| bps as u64);
-                match seconds.last_mut().filter(|last| last.at == at) {
-                    Some(second) => second.groups.push(group),
-                    None => seconds.push(super::Second { at, capacity_bps, groups: vec![group] }),
-                }
-            }
-            Ok(seconds)
+                })
+            })?;
+            rows.collect()
         };
         read().map_err(|e| self.error(e))
+    }
+
+    /// Names of the groups of a daemon, as [`Second`] counts them, and whether its configuration has
+    /// them now.
+    pub(crate) fn groups(&self, daemon: &str) -> Vec<(String, bool)> {
+        let groups = self.stored.get(daemon).into_iter().flat_map(|known| &known.groups);
+        groups.map(|(name, (_, counter))| (name.clone(), counter.is_some())).collect()
     }
 
     /// Removes what is too old. Both times are in seconds.
@@ -323,7 +329,7 @@ impl Store {
             return Ok(());
         }
         self.pruned_at = now;
-        let mut remove = |table: &str, kept: u64| -> rusqlite::Result<()> {
+        let remove = |table: &str, kept: u64| -> rusqlite::Result<()> {
             for table in [table.to_owned(), format!("link_{table}")] {
                 let old = now.saturating_sub(kept) as i64;
                 let text = format!("DELETE FROM {table} WHERE at < ?1");
@@ -506,6 +512,9 @@ const LOG_BYTES_MAX: u64 = 2 << 20;
 
 /// Fewer pages hold no history.
 const PAGES_MIN: u64 = 64;
+
+/// Rows of seconds that are read at a time: an hour of 55 groups.
+const SECONDS_MAX: i64 = 200_000;
 
 /// Points in one reply, unless there are more series.
 const POINTS: u64 = 4_096;

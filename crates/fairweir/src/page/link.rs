@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::NAME;
 use super::routes::State;
+use crate::history::suggest::Suggested;
 use crate::history::{Points, Query};
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,6 +34,8 @@ enum Request {
     Open,
     /// Answered by [`Points`].
     History(Query),
+    /// Answered by a list of [`Suggested`].
+    Suggest,
 }
 
 /// `fairweir page --open`: prints a link of the page that runs.
@@ -43,6 +46,11 @@ pub(super) fn print(page_dir: &Path) -> anyhow::Result<()> {
 /// Asks the page that runs for a part of the history.
 pub(crate) fn ask_history(page_dir: &Path, query: &Query) -> anyhow::Result<Points> {
     ask(page_dir, &Request::History(query.clone()))
+}
+
+/// Asks it for weights that would have helped.
+pub(crate) fn ask_suggestions(page_dir: &Path) -> anyhow::Result<Vec<Suggested>> {
+    ask(page_dir, &Request::Suggest)
 }
 
 fn ask<T: DeserializeOwned>(page_dir: &Path, request: &Request) -> anyhow::Result<T> {
@@ -88,6 +96,10 @@ async fn answer(stream: UnixStream, state: &State) -> io::Result<()> {
         Ok(Request::Open) => Answer::value(&state.new_link()),
         Ok(Request::History(query)) => match state.history(query).await {
             Ok(points) => Answer::value(&points),
+            Err(e) => Answer::error(e),
+        },
+        Ok(Request::Suggest) => match state.suggestions().await {
+            Ok(all) => Answer::value(&all),
             Err(e) => Answer::error(e),
         },
         Err(e) => Answer::error(format!("not a request: {e}")),

@@ -28,6 +28,7 @@ use super::html::{self, Forms};
 use super::sessions::{Sessions, SignedIn, Undo};
 use super::view::{View, Watcher};
 use crate::history::record::History;
+use crate::history::suggest::Suggested;
 use crate::history::{self, Points};
 use crate::wire::{Changed, HostRequest};
 
@@ -74,10 +75,25 @@ impl State {
     /// # Errors
     /// Why there is none.
     pub(super) async fn history(&self, query: history::Query) -> Result<Points, String> {
+        self.recorded(move |history| history.points(&query)).await
+    }
+
+    /// Weights that would have helped.
+    ///
+    /// # Errors
+    /// Why they are not known.
+    pub(super) async fn suggestions(&self) -> Result<Vec<Suggested>, String> {
+        self.recorded(|history| history.suggest()).await
+    }
+
+    async fn recorded<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&History) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
         let Some(history) = self.history.clone() else {
-            return Err("this page records no history (--history-size 0)".to_owned());
+            return Err("this page records no history".to_owned());
         };
-        spawn_blocking(move || history.points(&query)).await.unwrap_or_else(|e| Err(e.to_string()))
+        spawn_blocking(move || read(&history)).await.unwrap_or_else(|e| Err(e.to_string()))
     }
 
     /// A link that signs one browser in.

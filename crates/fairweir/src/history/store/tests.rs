@@ -69,7 +69,10 @@ fn seconds_and_minutes_are_what_the_counters_say() {
     assert_eq!(store.points(&other).unwrap(), (Vec::new(), None));
     let seconds = store.seconds("host-eth0", NOW + 118).unwrap();
     assert_eq!(seconds.len(), 2);
-    assert_eq!((seconds[0].groups[0].rate_bps, seconds[0].capacity_bps), (8_000, Some(10_000_000)));
+    assert_eq!(store.groups("host-eth0"), [("rest".to_owned(), true), ("video".to_owned(), true)]);
+    let newest = &seconds[0];
+    assert_eq!((newest.at, newest.group, newest.rate_bps), (NOW + 119, 1, 8_000));
+    assert_eq!((newest.weight, newest.capacity_bps), (1, Some(10_000_000)));
 }
 
 /// What can happen between two samples.
