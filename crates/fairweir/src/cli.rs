@@ -47,7 +47,7 @@ pub(crate) enum Subcommand {
     /// Run the daemon that lets connections of a sender hold a rate, or send it a command.
     #[command(after_help = sender::cli::EXAMPLES)]
     Sender(SenderArgs),
-    /// Trade credits for guaranteed rates among the households of a link: the server.
+    /// Trade credits for guaranteed rates among the households of a link: server and agent.
     #[command(subcommand, after_help = market::cli::EXAMPLES)]
     Market(MarketCommand),
     /// Let the browser extension tell the daemon to which site a connection belongs.
