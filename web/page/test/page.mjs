@@ -109,7 +109,7 @@ await page.waitForFunction(
   sum,
 );
 await page.getByText("Suggested weights: 0").click();
-await page.getByText("nothing is suggested: in the last hour the link was in use for").waitFor();
+await page.getByText("nothing is suggested: since weights were last changed").waitFor();
 await axe();
 await page.getByRole("link", { name: "live" }).click();
 await page.getByText("Live, once a second.").waitFor();
