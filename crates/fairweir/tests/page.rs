@@ -69,7 +69,8 @@ impl Scene {
         let daemon = stage.start(&["--admin-group", GROUP]);
         let mut command = Command::new(FAIRWEIR);
         command.args(["page", "--port", "0", "--user", USER, "--run-dir", &stage.run_dir()]);
-        command.arg("--page-dir").arg(stage.path("page")).args(more).env_remove("RUST_LOG");
+        command.arg("--page-dir").arg(stage.path("page"));
+        command.arg("--state-dir").arg(stage.path("history")).args(more).env_remove("RUST_LOG");
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(File::create(stage.path("page.log")).unwrap());
         let page = stage.at_home(|| command.spawn().unwrap());
@@ -247,6 +248,54 @@ fn a_weight_is_changed_stored_and_undone_without_a_script() {
     assert_eq!(again.status()["groups"][0]["weight"], 5);
     let events = read_until(&mut browser.events(), "\"weight\":5");
     assert!(events.contains("data: {\"daemons\":[{\"name\":\"host-wan\""), "{events}");
+}
+
+#[test]
+fn the_history_is_shown_to_sessions_alone() {
+    if !privileged() {
+        return;
+    }
+    let scene = Scene::new(&[]);
+    let browser = scene.sign_in();
+    drop((scene.stage.download(SERVERS[0]), thread::sleep(SECONDS_3)));
+    for path in ["/history?span=hour", "/?span=hour"] {
+        assert_eq!(scene.get(path, "").status, 401, "{path}");
+    }
+    let past: serde_json::Value =
+        serde_json::from_str(&browser.get("/history?span=hour").body).unwrap();
+    let past = &past["host-wan"];
+    assert_eq!(
+        (past["spanS"].as_u64(), &past["groups"][0]["name"]),
+        (Some(3_600), &"server".into())
+    );
+    let group = &past["groups"][0];
+    assert!(group["receivedBytes"].as_u64().unwrap() > 100_000, "{group}");
+    let steps = past["timesS"].as_array().unwrap().len();
+    assert!((360..=362).contains(&steps) && group["ratesBps"].as_array().unwrap().len() == steps);
+    let document = browser.get("/?span=hour").body;
+    assert!(
+        document.contains("Received in the last hour") && document.contains("data-span=\"hour\"")
+    );
+    assert!(document.contains("Suggested weights: 0"), "{document}");
+    for wrong in ["/history", "/history?span=year", "/history?span=hour'"] {
+        assert_eq!(browser.get(wrong).status, 404, "{wrong}");
+    }
+    assert!(!browser.get("/?span=%3Cscript%3E").body.contains("data-span"));
+    // What every local user could ask for, only the page's user may.
+    let as_other = scene.stage.at_home(|| {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid=1",
+            "--regid=1",
+            "--clear-groups",
+            FAIRWEIR,
+            "history",
+            "--page-dir",
+        ]);
+        command.arg(scene.stage.path("page")).output().unwrap()
+    });
+    assert_eq!(as_other.status.code(), Some(1), "{as_other:?}");
+    assert!(String::from_utf8_lossy(&as_other.stderr).contains("ermission denied"), "{as_other:?}");
 }
 
 #[test]
