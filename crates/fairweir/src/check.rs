@@ -7,6 +7,7 @@ use fairweir_core::policy::Group;
 
 use crate::cli::CheckArgs;
 use crate::isp;
+use crate::proxy;
 use crate::sender;
 use crate::table::{self, Align};
 use fairweir_config::host::{Config, Role};
@@ -18,6 +19,9 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     }
     if sender::is_sender_file(&args.file) {
         return sender::check(&args.file, args.json);
+    }
+    if proxy::is_proxy_file(&args.file) {
+        return proxy::check(&args.file, args.json);
     }
     let role = if is_router_file(&args.file) { Role::Router } else { Role::Host };
     let config = Config::load_as(role, &args.file)?;

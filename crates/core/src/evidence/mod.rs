@@ -30,10 +30,12 @@ mod quic;
 mod reader;
 mod resolver;
 mod site;
+mod stream;
 mod tls;
 
 pub use claims::{Claim, HostDigest};
 pub use resolver::{CLAIMANT_SPAN, CONNECTIONS_MAX, Counts, Resolver};
+pub use stream::{Opening, STREAM_MAX, opening};
 pub use site::{HOST_NAME_MAX, HostName, Site, SiteError, Sites};
 
 /// A flow of this host.
