@@ -264,8 +264,11 @@ fn a_reset_is_passed_on_and_a_dead_server_is_asked_directly_the_next_time() {
     // A port on which nobody listens: accepted here and then reset, and refused the next time.
     let (listener, server) = home.listen(SERVERS[1]);
     drop(listener);
-    let mut stream = home.connect(1, server);
-    assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    let first = home.devices[1].run(|| {
+        let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+        stream.read(&mut [0; 1])
+    });
+    assert_eq!(first.unwrap_err().kind(), ErrorKind::ConnectionReset);
     thread::sleep(Duration::from_millis(600));
     let again = home.devices[1].run(|| TcpStream::connect_timeout(&server, PATIENCE));
     assert_eq!(again.unwrap_err().kind(), ErrorKind::ConnectionRefused, "it passes directly");
@@ -273,6 +276,223 @@ fn a_reset_is_passed_on_and_a_dead_server_is_asked_directly_the_next_time() {
     assert_eq!(status["unreachable"], 1, "{status:#}");
     // Another device's connections are relayed all the same.
     let accepted = status["accepted"].as_u64().unwrap();
-    home.connect(2, server);
+    let _ = home.devices[2].run(|| TcpStream::connect_timeout(&server, PATIENCE));
     assert_eq!(daemon.status()["accepted"], accepted + 1);
+}
+
+#[test]
+fn a_killed_daemon_leaves_nothing_behind_and_new_connections_pass() {
+    if !is_playable() {
+        return;
+    }
+    let home = Home::new();
+    let (listener, server) = home.listen(SERVERS[0]);
+    thread::spawn(move || listener.incoming().map(Result::unwrap).collect::<Vec<_>>());
+    for signal in [Signal::SIGKILL, Signal::SIGSTOP] {
+        let daemon = home.start_open();
+        let mut open = home.connect(0, server);
+        daemon.wait_for("there", PATIENCE, |s| s["connections"] == 1);
+        assert!(!leftovers(&home).is_empty());
+        let begin = Instant::now();
+        daemon.signal(signal);
+        while !leftovers(&home).is_empty() {
+            assert!(begin.elapsed() < Duration::from_secs(5), "{}", leftovers(&home));
+            thread::sleep(Duration::from_millis(20));
+        }
+        note(&format!("{signal}: nothing is left after {:.2} s", begin.elapsed().as_secs_f64()));
+        home.connect(1, server);
+        if signal == Signal::SIGKILL {
+            daemon.end();
+            // The server hears of a connection that it does not know.
+            open.write_all(b"x").unwrap();
+            assert!(open.read(&mut [0; 1]).is_err());
+            continue;
+        }
+        // What hangs may go on: it diverts again.
+        daemon.signal(Signal::SIGCONT);
+        let accepted = daemon.status()["accepted"].as_u64().unwrap();
+        daemon.wait_for("diverting", PATIENCE, |_| !leftovers(&home).is_empty());
+        thread::sleep(Duration::from_millis(100));
+        home.connect(1, server);
+        daemon.wait_for("accepted", PATIENCE, |s| s["accepted"].as_u64().unwrap() > accepted);
+        let off = home.stage.fairweir("off");
+        assert!(off.status.success(), "{off:?}");
+        assert_eq!(leftovers(&home), "");
+        daemon.end();
+    }
+}
+
+/// What is left of the diversion.
+fn leftovers(home: &Home) -> String {
+    let commands = [
+        "nft list tables",
+        "ip rule",
+        "ip -6 rule",
+        "ip route show table 26231",
+        "ip -6 route show table 26231",
+    ];
+    let lines = commands.map(|command| {
+        let text = String::from_utf8(home.stage.run(command).stdout).unwrap();
+        let ours = |line: &&str| line.contains("fairweir") || line.contains("26231");
+        let all = command.contains("route");
+        let lines: Vec<_> = text.lines().filter(|line| all || ours(line)).map(str::to_owned).collect();
+        lines.join("\n")
+    });
+    lines.concat()
+}
+
+#[test]
+fn connections_to_the_gateway_and_forged_ones_are_not_relayed() {
+    if !is_playable() {
+        return;
+    }
+    let home = Home::new();
+    let daemon = home.start_open();
+    // A service of the gateway itself is reached directly, by any of its addresses.
+    let own = home.stage.at_home(|| TcpListener::bind("0.0.0.0:0").unwrap());
+    let port = own.local_addr().unwrap().port();
+    thread::spawn(move || own.incoming().map(Result::unwrap).collect::<Vec<_>>());
+    for address in [GATEWAY, "10.9.0.2"] {
+        home.connect(0, format!("{address}:{port}").parse().unwrap());
+    }
+    assert_eq!(daemon.status()["accepted"], 0);
+    // The proxy's own listeners are not reachable from the LAN, and of no use on the gateway.
+    let ports = String::from_utf8(home.stage.run("nft list table inet fairweir_proxy").stdout).unwrap();
+    let port4: u16 = ports.split("127.0.0.1:").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let to_proxy = format!("{GATEWAY}:{port4}").parse().unwrap();
+    let refused = home.devices[0].run(|| TcpStream::connect_timeout(&to_proxy, PATIENCE));
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    let mut local = home.stage.at_home(|| TcpStream::connect(("127.0.0.1", port4)).unwrap());
+    local.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(local.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(daemon.status()["refused"]["to_gateway"], 1);
+    // What comes from the internet is no client's, whatever its source says.
+    let (listener, server) = home.listen(SERVERS[1]);
+    drop(listener);
+    home.stage.at_internet(|| {
+        ip("addr add 192.168.7.77/32 dev isp");
+        ip("route add 192.168.7.254/32 via 10.9.0.2");
+        let target: SocketAddr = format!("198.51.100.9:{}", server.port()).parse().unwrap();
+        ip("route add 198.51.100.9/32 via 10.9.0.2");
+        let forged = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        forged.bind(&"192.168.7.77:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        let _ = forged.connect_timeout(&target.into(), Duration::from_millis(500));
+    });
+    // Nor is a source that is not routed back to the LAN.
+    home.devices[0].run(|| {
+        ip("addr add 203.0.113.5/32 dev eth0");
+        let forged = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        forged.bind(&"203.0.113.5:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        let _ = forged.connect_timeout(&server.into(), Duration::from_millis(500));
+    });
+    assert_eq!(daemon.status()["accepted"], 1, "only the one on the gateway");
+}
+
+#[test]
+fn a_connection_of_the_proxy_that_comes_back_is_refused() {
+    if !is_playable() {
+        return;
+    }
+    let home = Home::new();
+    // The desk sends packets for a server back to the gateway, which routes them to the desk.
+    home.devices[1].run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
+    home.stage.at_home(|| ip("route add 198.51.100.7/32 via 192.168.7.2"));
+    let daemon = home.start_open();
+    let server: SocketAddr = "198.51.100.7:80".parse().unwrap();
+    let ended = home.devices[0].run(|| {
+        let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.read(&mut [0; 1])
+    });
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    let status = daemon.status();
+    assert!(status["refused"]["loops"].as_u64().unwrap() >= 1, "{status:#}");
+    assert!(status["accepted"].as_u64().unwrap() <= 4, "{status:#}");
+    daemon.wait_for("closed", PATIENCE, |s| s["connections"] == 0);
+}
+
+#[test]
+fn slow_readers_and_idle_connections_hold_little_and_others_are_served() {
+    if !is_playable() {
+        return;
+    }
+    let home = Home::new();
+    home.configure("[[class]]\nname = \"all\"\nmatch = [\"web:example.com\"]\n");
+    let daemon = home.stage.start_proxy(Some(1_024));
+    let resident = || {
+        let text = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    let before = resident();
+    // Slow readers: servers without end, clients that read nothing.
+    let port = home.stage.port();
+    let server: SocketAddr = format!("{}:{port}", SERVERS[0]).parse().unwrap();
+    let slow: Vec<TcpStream> = (0..100).map(|_| home.connect(2, server)).collect();
+    thread::sleep(Duration::from_secs(1));
+    let status = daemon.status();
+    assert_eq!(status["connections"], 100, "{status:#}");
+    // Another device goes on, and the process has not grown by what the readers leave.
+    let download = home.devices[0].download(server);
+    let mbit = download.mbit_over(Duration::from_secs(1));
+    assert!(mbit > 0.5 * LINK_MBIT, "{mbit} Mbit/s beside slow readers");
+    drop(download);
+    // Idle ones until the descriptors end: then new connections pass it by.
+    let (listener, quiet) = home.listen(SERVERS[0]);
+    thread::spawn(move || listener.incoming().map(Result::unwrap).collect::<Vec<_>>());
+    let idle: Vec<TcpStream> = (0..500).map(|_| home.connect(0, quiet)).collect();
+    let status = daemon.status();
+    assert_eq!(status["full"], true, "{status:#}");
+    let connections = status["connections"].as_u64().unwrap();
+    assert!((300..500).contains(&connections), "{status:#}");
+    home.connect(0, quiet);
+    assert_eq!(daemon.status()["connections"], connections, "it passed directly");
+    note(&format!("{} kB more for {connections} connections", resident() - before));
+    assert!(resident() - before < 16_000, "{} kB", resident());
+    drop((slow, idle));
+    daemon.wait_for("listening again", PATIENCE, |s| s["full"] == false && s["connections"] == 0);
+    home.connect(0, quiet);
+    daemon.wait_for("relaying again", PATIENCE, |s| s["connections"].as_u64().unwrap() <= 1);
+}
+
+#[test]
+fn half_open_connections_of_one_device_do_not_keep_others_out() {
+    if !is_playable() {
+        return;
+    }
+    let home = Home::new();
+    let daemon = home.start_open();
+    let (listener, server) = home.listen(SERVERS[0]);
+    thread::spawn(move || listener.incoming().map(Result::unwrap).collect::<Vec<_>>());
+    // Clients that do not answer: the device drops what comes back.
+    let flood = home.devices[1].run(|| {
+        for line in [
+            "add table ip flood",
+            "add chain ip flood in { type filter hook input priority 0 ; }",
+            "add rule ip flood in tcp flags & (syn|ack) == syn|ack drop",
+        ] {
+            assert!(std::process::Command::new("nft").arg(line).status().unwrap().success());
+        }
+        let begin = |_| {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let _ = socket.connect(&server.into());
+            socket
+        };
+        (0..6_000).map(begin).collect::<Vec<_>>()
+    });
+    let half_open = || {
+        let text = home.stage.run("ss -Htn state syn-recv").stdout;
+        String::from_utf8(text).unwrap().lines().count()
+    };
+    let held = half_open();
+    note(&format!("{held} of {} half-open connections are held", flood.len()));
+    assert!((500..2_500).contains(&held), "{held}");
+    let begin = Instant::now();
+    for device in [0, 2] {
+        home.connect(device, server);
+    }
+    assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
+    let status = daemon.status();
+    assert_eq!(status["accepted"], 2, "{status:#}");
 }

@@ -30,6 +30,9 @@ const CONNECT_PATIENCE: Span = Span::secs(3);
 /// How often receive buffers follow the rates.
 const FOLLOW_PERIOD: Span = Span::secs(1);
 
+/// How often link-layer addresses are asked for in a second: clients may have many addresses.
+const ASKED_MAX: u32 = 200;
+
 /// What is taken of each kind before the caller has its turn.
 const TURN_MAX: usize = 256;
 
@@ -123,7 +126,9 @@ pub struct Proxy {
     again: VecDeque<(usize, u32)>,
     follow_at: Time,
     neighbours: HashMap<IpAddr, Mac>,
+    /// When the number of lookups begins anew.
     neighbours_at: Time,
+    neighbours_asked: u32,
     failed: VecDeque<(IpAddr, SocketAddr)>,
     usage: Usage,
     counts: Counts,
@@ -159,6 +164,7 @@ impl Proxy {
             follow_at: now,
             neighbours: HashMap::new(),
             neighbours_at: now,
+            neighbours_asked: 0,
             failed: VecDeque::new(),
             usage: Usage::new(),
             counts: Counts::default(),
@@ -461,9 +467,12 @@ impl Proxy {
         if !self.rules.has_macs() {
             return None;
         }
-        if !self.neighbours.contains_key(&client) && now >= self.neighbours_at {
+        if now >= self.neighbours_at {
+            (self.neighbours_at, self.neighbours_asked) = (now + FOLLOW_PERIOD, 0);
+        }
+        if !self.neighbours.contains_key(&client) && self.neighbours_asked < ASKED_MAX {
             self.neighbours = (self.kernel.neighbours)().into_iter().collect();
-            self.neighbours_at = now + FOLLOW_PERIOD;
+            self.neighbours_asked += 1;
         }
         self.neighbours.get(&client).copied()
     }

@@ -21,7 +21,7 @@ use fairweir_linux::monotonic_now;
 use serde::Deserialize;
 use tracing::info;
 
-use crate::words::{chained, count};
+use crate::words::chained;
 
 pub(crate) mod cli;
 mod daemon;
@@ -81,7 +81,7 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     };
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<ProxyService> {
         let daemon = Daemon::start(&file, monotonic_now())?;
-        info!("{} in force", count(file.classes.len(), "class"));
+        info!(classes = file.classes.len(), apps = file.apps.len(), "connections are diverted");
         Ok(ProxyService { daemon })
     })
 }
