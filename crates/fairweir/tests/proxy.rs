@@ -159,6 +159,7 @@ fn rates_are_held() {
         desk.download(address6),
         phone.download(far.address()),
     ];
+    // The first buffers are larger than those that follow the measured round trips.
     thread::sleep(Duration::from_secs(4));
     let (wire, before, begin) = (home.received(), daemon.status(), Instant::now());
     thread::sleep(Duration::from_secs(10));
@@ -280,6 +281,62 @@ fn a_reset_is_passed_on_and_a_dead_server_is_asked_directly_the_next_time() {
     assert_eq!(daemon.status()["accepted"], accepted + 1);
 }
 
+/// What is parked in the gateway's receive buffers of connections to `server`, in bytes.
+fn parked(home: &Home, server: SocketAddr) -> u64 {
+    let text = home.stage.run(&format!("ss -Htn dst {server}")).stdout;
+    let text = String::from_utf8(text).unwrap();
+    text.lines().map(|line| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()).sum()
+}
+
+fn little_is_parked() {
+    let home = Home::new();
+    let far = Far::new(&home.stage, "far", "198.51.100.1", None);
+    let text = |mbit: u32| {
+        format!("[[class]]\nname = \"all\"\nrate = \"{mbit}mbit\"\nmatch = [\"ip:192.168.7.0/24\"]\n")
+    };
+    home.configure(&text(30));
+    let daemon = home.stage.start_proxy(None);
+    let download = home.devices[0].download(far.address());
+    thread::sleep(Duration::from_secs(4));
+    let bound = |mbit: f64| (2.0 * mbit * 1e6 / 8.0 * 0.02) as u64 + 4 * 1_448;
+    let before = parked(&home, far.address());
+    home.configure(&text(1));
+    let begin = Instant::now();
+    while parked(&home, far.address()) > bound(1.0) {
+        assert!(begin.elapsed() < Duration::from_secs(6), "{} bytes", parked(&home, far.address()));
+        thread::sleep(Duration::from_millis(10));
+    }
+    let took = begin.elapsed().as_secs_f64();
+    thread::sleep(Duration::from_secs(1));
+    let status = daemon.status();
+    let begin = Instant::now();
+    let mut most = 0;
+    while begin.elapsed() < Duration::from_secs(5) {
+        most = most.max(parked(&home, far.address()));
+        thread::sleep(Duration::from_millis(20));
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let moved = down(&daemon.status(), "all") - down(&status, "all");
+    let mbit = moved as f64 * 8e-6 / seconds * 1_514.0 / 1_448.0;
+    note(&format!(
+        "{before} B parked at 30 Mbit/s; at 1 Mbit/s {} B after {took:.2} s, then at most {most} B, \
+         {mbit:.3} Mbit/s",
+        bound(1.0)
+    ));
+    assert!(before <= bound(30.0), "{before} of {}", bound(30.0));
+    assert!(took <= 2.5, "{took} s");
+    assert!(most <= bound(1.0), "{most} of {}", bound(1.0));
+    assert!((mbit - 1.0).abs() < 0.02, "{mbit}");
+    drop(download);
+}
+
+#[test]
+fn little_is_parked_also_when_the_rate_falls() {
+    if is_playable() {
+        two_of_three(little_is_parked);
+    }
+}
+
 #[test]
 fn a_killed_daemon_leaves_nothing_behind_and_new_connections_pass() {
     if !is_playable() {
@@ -305,7 +362,7 @@ fn a_killed_daemon_leaves_nothing_behind_and_new_connections_pass() {
             daemon.end();
             // The server hears of a connection that it does not know.
             open.write_all(b"x").unwrap();
-            assert!(open.read(&mut [0; 1]).is_err());
+            assert!(!matches!(open.read(&mut [0; 1]), Ok(1..)));
             continue;
         }
         // What hangs may go on: it diverts again.
@@ -389,7 +446,7 @@ fn connections_to_the_gateway_and_forged_ones_are_not_relayed() {
 }
 
 #[test]
-fn a_connection_of_the_proxy_that_comes_back_is_refused() {
+fn a_connection_of_the_proxy_that_comes_back_opens_no_other() {
     if !is_playable() {
         return;
     }
@@ -406,8 +463,8 @@ fn a_connection_of_the_proxy_that_comes_back_is_refused() {
     });
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::ConnectionReset);
     let status = daemon.status();
-    assert!(status["refused"]["loops"].as_u64().unwrap() >= 1, "{status:#}");
-    assert!(status["accepted"].as_u64().unwrap() <= 4, "{status:#}");
+    // The device whose address the proxy uses does not know the connection.
+    assert_eq!((&status["accepted"], &status["unreachable"]), (&1.into(), &1.into()), "{status:#}");
     daemon.wait_for("closed", PATIENCE, |s| s["connections"] == 0);
 }
 
@@ -429,10 +486,21 @@ fn slow_readers_and_idle_connections_hold_little_and_others_are_served() {
     let port = home.stage.port();
     let server: SocketAddr = format!("{}:{port}", SERVERS[0]).parse().unwrap();
     let slow: Vec<TcpStream> = (0..100).map(|_| home.connect(2, server)).collect();
-    thread::sleep(Duration::from_secs(1));
+    let begin = Instant::now();
+    loop {
+        let before = home.received();
+        thread::sleep(Duration::from_millis(500));
+        if home.received() < before + 100_000 {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "they read without end");
+    }
+    let held = home.received() / 100;
+    note(&format!("{held} bytes for each slow reader"));
+    assert!(held < 1_500_000, "{held} bytes");
     let status = daemon.status();
     assert_eq!(status["connections"], 100, "{status:#}");
-    // Another device goes on, and the process has not grown by what the readers leave.
+    // Another device goes on.
     let download = home.devices[0].download(server);
     let mbit = download.mbit_over(Duration::from_secs(1));
     assert!(mbit > 0.5 * LINK_MBIT, "{mbit} Mbit/s beside slow readers");

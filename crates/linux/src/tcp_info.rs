@@ -4,7 +4,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use fairweir_core::units::Span;
 
-/// The smoothed round-trip time of a connection, by its acknowledgements and its opening.
+/// The round-trip time of a connection: by its acknowledgements and its opening, or by what it receives,
+/// whichever is shorter. The opening alone may have waited for an address to be resolved.
 pub fn round_trip(socket: BorrowedFd<'_>) -> Option<Span> {
     // SAFETY: a `tcp_info` is plain numbers, for which zero is valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -19,5 +20,9 @@ pub fn round_trip(socket: BorrowedFd<'_>) -> Option<Span> {
             &raw mut length,
         )
     };
-    (done == 0 && info.tcpi_rtt > 0).then(|| Span::micros(info.tcpi_rtt.into()))
+    if done != 0 {
+        return None;
+    }
+    let both = [info.tcpi_rtt, info.tcpi_rcv_rtt].into_iter().filter(|&us| us > 0);
+    both.min().map(|us| Span::micros(us.into()))
 }

@@ -16,6 +16,9 @@ const HEADERS: [u64; 2] = [14 + 20 + 32, 14 + 40 + 32];
 /// What a client sends is relayed at most so much at a time, so that others have their turn.
 const UP_TURN: usize = 256 << 10;
 
+/// The first receive buffer of a connection with a rate, as large as the kernel's own first window.
+const BUFFER_FIRST: Bytes = Bytes::new(64 << 10);
+
 /// How long a client may take over the rest of its first message before it is relayed unread.
 const NAMING_PATIENCE: Span = Span::millis(300);
 
@@ -26,8 +29,6 @@ pub(crate) struct Connection {
     pub(crate) upstream: TcpStream,
     pub(crate) from: IpAddr,
     pub(crate) server: SocketAddr,
-    /// The upstream socket's own address, which is the client's with another port.
-    pub(crate) local: SocketAddr,
     pub(crate) mac: Option<Mac>,
     pub(crate) phase: Phase,
     pub(crate) naming: Naming,
@@ -94,15 +95,13 @@ impl Connection {
         from: IpAddr,
         server: SocketAddr,
         now: Time,
-    ) -> std::io::Result<Connection> {
-        let local = upstream.local_addr()?;
+    ) -> Connection {
         let segment = socket::segment(&upstream);
-        Ok(Connection {
+        Connection {
             client,
             upstream,
             from,
             server,
-            local,
             mac: None,
             phase: Phase::Connecting,
             naming: Naming::Silent,
@@ -119,7 +118,7 @@ impl Connection {
             rtt: Span::millis(100),
             segment,
             buffer: None,
-        })
+        }
     }
 
     /// The server has answered.
@@ -199,6 +198,8 @@ impl Connection {
         let target = match (rate, self.buffer) {
             (None, None) => return,
             (None, Some(_)) => fairweir_core::relay::BUFFER_MAX,
+            // So much until the round trip is known by what arrives: the opening may have waited.
+            (Some(_), None) => BUFFER_FIRST,
             (Some(rate), _) => buffer_target(rate, self.rtt, Bytes::new(self.segment)),
         };
         if let Some(size) = follow(self.buffer, target) {

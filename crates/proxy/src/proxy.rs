@@ -1,6 +1,6 @@
 //! All connections: events, deadlines, grants.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -29,6 +29,9 @@ const CONNECT_PATIENCE: Span = Span::secs(3);
 
 /// How often receive buffers follow the rates.
 const FOLLOW_PERIOD: Span = Span::secs(1);
+
+/// How long after a connection has opened.
+const FOLLOW_FIRST: Span = Span::millis(200);
 
 /// How often link-layer addresses are asked for in a second: clients may have many addresses.
 const ASKED_MAX: u32 = 200;
@@ -63,8 +66,6 @@ pub struct Counts {
     pub accepted: u64,
     /// Connections to the gateway itself, which were reset.
     pub to_gateway: u64,
-    /// Connections of the proxy that came back to it, which were reset.
-    pub loops: u64,
     /// Connections of a client that had too many, which were reset.
     pub crowded: u64,
     /// Servers that did not answer or refused.
@@ -114,8 +115,6 @@ pub struct Proxy {
     ports: [u16; 2],
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Addresses of upstream sockets.
-    own: HashSet<SocketAddr>,
     of_client: HashMap<IpAddr, usize>,
     /// Those of the rules, and one for what is in none.
     classes: Vec<ClassState>,
@@ -155,7 +154,6 @@ impl Proxy {
             ports: [0, 0],
             slots: Vec::new(),
             free: Vec::new(),
-            own: HashSet::new(),
             of_client: HashMap::new(),
             pipes: Pipes::default(),
             scratch: vec![0; STREAM_MAX],
@@ -336,7 +334,8 @@ impl Proxy {
                     let rtt = (self.kernel.round_trip)(connection.upstream.as_fd());
                     connection.open(rtt.unwrap_or(opened_in));
                     self.timers.remove(&(connection.begun_at + CONNECT_PATIENCE, id, generation));
-                    self.follow_one(id);
+                    // By then the round trip is known by what arrives.
+                    self.follow_at = self.follow_at.min(now + FOLLOW_FIRST);
                 }
                 _ => return self.fail(id),
             }
@@ -396,11 +395,6 @@ impl Proxy {
         let Ok(server) = client.local_addr() else { return };
         let refusal = if server.ip().is_loopback() || server.ip().is_unspecified() {
             Some(&mut self.counts.to_gateway)
-        } else if self.own.contains(&peer) {
-            if self.failed.len() < FAILED_MAX {
-                self.failed.push_back((peer.ip(), server));
-            }
-            Some(&mut self.counts.loops)
         } else if self.of_client.get(&peer.ip()).is_some_and(|&n| n >= OF_CLIENT_MAX) {
             Some(&mut self.counts.crowded)
         } else {
@@ -438,7 +432,7 @@ impl Proxy {
     ) -> io::Result<()> {
         client.set_nonblocking(true)?;
         socket::prepare(SockRef::from(&client))?;
-        let mut connection = Connection::new(client, upstream, from, server, now)?;
+        let mut connection = Connection::new(client, upstream, from, server, now);
         connection.mac = self.mac_of(from, now);
         connection.class = self.rules.classes().len();
         let id = self.free.pop().unwrap_or_else(|| {
@@ -454,7 +448,6 @@ impl Proxy {
             self.free.push(id);
             return Err(e.into());
         }
-        self.own.insert(connection.local);
         *self.of_client.entry(from).or_default() += 1;
         self.classes[connection.class].connections += 1;
         self.timers.insert((now + CONNECT_PATIENCE, id, generation));
@@ -566,9 +559,6 @@ impl Proxy {
 
     fn follow_one(&mut self, id: usize) {
         let Some(connection) = &mut self.slots[id].connection else { return };
-        if connection.phase == Phase::Connecting {
-            return;
-        }
         let class = &self.classes[connection.class];
         let alpha = u64::from(connection.alpha.as_u8());
         let all = class.alphas + if connection.is_active { 0 } else { alpha };
@@ -586,7 +576,6 @@ impl Proxy {
         }
         connection.down.close(&mut self.pipes);
         connection.up.close(&mut self.pipes);
-        self.own.remove(&connection.local);
         if let Some(number) = self.of_client.get_mut(&connection.from) {
             *number -= 1;
             if *number == 0 {

@@ -12,9 +12,13 @@ pub const BUFFER_MAX: Bytes = Bytes::new(16 << 20);
 /// Segments that always have room: below it, delayed acknowledgements stop the sender.
 const SEGMENTS_MIN: u64 = 4;
 
-/// The buffer for a connection that is read at `rate`: 2·R·RTT, between four segments and [`BUFFER_MAX`].
+/// Segments beside the two round trips: one that is being read, and one that waits for the next.
+const SEGMENTS_MORE: u64 = 2;
+
+/// The buffer for a connection that is read at `rate`: 2·R·RTT and two segments, at least four segments,
+/// at most [`BUFFER_MAX`].
 pub fn buffer_target(rate: Rate, rtt: Span, mss: Bytes) -> Bytes {
-    let target = (rate * rtt) * 2;
+    let target = (rate * rtt) * 2 + mss * SEGMENTS_MORE;
     target.max(mss * SEGMENTS_MIN).min(BUFFER_MAX)
 }
 
@@ -34,8 +38,8 @@ mod tests {
     #[test]
     fn the_target_is_twice_the_bandwidth_delay_product_within_its_bounds() {
         let target = |rate, rtt| buffer_target(rate, Span::millis(rtt), MSS).as_u64();
-        assert_eq!(target(Rate::mbit(30), 80), 600_000);
-        assert_eq!(target(Rate::kbit(500), 40), 4 * 1_448);
+        assert_eq!(target(Rate::mbit(30), 80), 600_000 + 2 * 1_448);
+        assert_eq!(target(Rate::kbit(500), 10), 4 * 1_448);
         assert_eq!(target(Rate::bps(u64::MAX), 1_000), BUFFER_MAX.as_u64());
     }
 
@@ -78,6 +82,7 @@ mod tests {
             let wanted = (rate * rtt).as_u64() as f64;
             assert!((fill * 8.0 / rate.as_bps() as f64 - 1.0).abs() < 0.01, "{rate}: {fill}");
             assert!((window / wanted - 1.0).abs() < 0.01, "{rate}: window {window}");
+            let parked = parked - 2.0 * 1_448.0;
             assert!((parked / wanted - 1.0).abs() < 0.01, "{rate}: parked {parked}");
             // As printed the window never shrinks: the sender fills twice as fast for ever.
             let (_, _, printed) = play(rate, rtt, false);

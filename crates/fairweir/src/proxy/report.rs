@@ -65,14 +65,13 @@ struct UsageStatus {
 #[derive(Debug, Serialize, Deserialize)]
 struct Refused {
     to_gateway: u64,
-    loops: u64,
     crowded: u64,
 }
 
 /// The status at `now`.
 pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     let proxy = &daemon.proxy;
-    let Counts { accepted, to_gateway, loops, crowded, unreachable, full } = proxy.counts();
+    let Counts { accepted, to_gateway, crowded, unreachable, full } = proxy.counts();
     let class = |(name, counts): (&str, fairweir_proxy::ClassCounts)| ClassStatus {
         name: name.to_owned(),
         rate_bps: counts.rate.map(Rate::as_bps),
@@ -99,7 +98,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         classes: proxy.classes().map(class).collect(),
         usage,
         accepted,
-        refused: Refused { to_gateway, loops, crowded },
+        refused: Refused { to_gateway, crowded },
         unreachable,
         times_full: full,
         config_error: daemon.config_error.clone(),
@@ -211,7 +210,6 @@ pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
     }
     for (number, what) in [
         (status.refused.to_gateway, "refused: connections to the gateway's proxy itself"),
-        (status.refused.loops, "refused: connections of the proxy that came back"),
         (status.refused.crowded, "refused: connections of a device that had too many"),
         (status.unreachable, "unreachable servers"),
         (status.times_full, "times full"),
@@ -312,11 +310,11 @@ pub(super) fn metrics(daemon: &Daemon) -> String {
             metrics.sample(&[("class", name), ("direction", direction)], bytes);
         }
     }
-    let Counts { accepted, to_gateway, loops, crowded, unreachable, full } = daemon.proxy.counts();
+    let Counts { accepted, to_gateway, crowded, unreachable, full } = daemon.proxy.counts();
     metrics.counter("fairweir_proxy_accepted", "Connections that were accepted.");
     metrics.sample(&[], accepted);
     metrics.counter("fairweir_proxy_refused", "Connections that were reset, by the reason.");
-    for (why, number) in [("gateway", to_gateway), ("loop", loops), ("crowded", crowded)] {
+    for (why, number) in [("gateway", to_gateway), ("crowded", crowded)] {
         metrics.sample(&[("why", why)], number);
     }
     metrics.counter("fairweir_proxy_unreachable", "Servers that could not be reached.");
