@@ -517,6 +517,9 @@ fn slow_readers_and_idle_connections_hold_little_and_others_are_served() {
     assert_eq!(daemon.status()["connections"], connections, "it passed directly");
     note(&format!("{} kB more for {connections} connections", resident() - before));
     assert!(resident() - before < 16_000, "{} kB", resident());
+    for stream in slow.iter().chain(&idle) {
+        socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
+    }
     drop((slow, idle));
     daemon.wait_for("listening again", PATIENCE, |s| s["full"] == false && s["connections"] == 0);
     home.connect(0, quiet);

@@ -334,6 +334,7 @@ impl Proxy {
                     let rtt = (self.kernel.round_trip)(connection.upstream.as_fd());
                     connection.open(rtt.unwrap_or(opened_in));
                     self.timers.remove(&(connection.begun_at + CONNECT_PATIENCE, id, generation));
+                    self.follow_one(id);
                     // By then the round trip is known by what arrives.
                     self.follow_at = self.follow_at.min(now + FOLLOW_FIRST);
                 }
@@ -559,6 +560,10 @@ impl Proxy {
 
     fn follow_one(&mut self, id: usize) {
         let Some(connection) = &mut self.slots[id].connection else { return };
+        // Before the connection is open, it would also bound all later windows.
+        if connection.phase == Phase::Connecting {
+            return;
+        }
         let class = &self.classes[connection.class];
         let alpha = u64::from(connection.alpha.as_u8());
         let all = class.alphas + if connection.is_active { 0 } else { alpha };
