@@ -35,7 +35,7 @@ pub mod realtime;
 mod router;
 pub mod sender;
 mod shape;
-mod tcp_info;
+mod tcp;
 mod window;
 
 pub use classify::census::{Talker, Who};
@@ -48,5 +48,5 @@ pub use random::random;
 pub use router::{Router, RouterSpec};
 pub use shape::ifb::{leftovers, name as ifb_name, sweep};
 pub use window::expiry::{ExpiryProgram, detach_expiry};
-pub use tcp_info::round_trip;
+pub use tcp::{round_trip, set_receive_buffer};
 pub use window::lift;

@@ -1,6 +1,7 @@
 //! One connection: the client's socket, the server's, and what is between them.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use fairweir_core::evidence::{HostName, Opening, STREAM_MAX, opening};
 use fairweir_core::policy::Mac;
@@ -194,7 +195,7 @@ impl Connection {
 
     /// Adapts the receive buffer to the rate that the connection has; without a rate it grows to what
     /// any may have, since the kernel no longer does it.
-    pub(crate) fn follow(&mut self, rate: Option<Rate>) {
+    pub(crate) fn follow(&mut self, rate: Option<Rate>, set: fn(BorrowedFd<'_>, Bytes)) {
         let target = match (rate, self.buffer) {
             (None, None) => return,
             (None, Some(_)) => fairweir_core::relay::BUFFER_MAX,
@@ -203,7 +204,7 @@ impl Connection {
             (Some(rate), _) => buffer_target(rate, self.rtt, Bytes::new(self.segment)),
         };
         if let Some(size) = follow(self.buffer, target) {
-            socket::set_buffer(&self.upstream, size);
+            set(self.upstream.as_fd(), size);
             self.buffer = Some(size);
         }
     }

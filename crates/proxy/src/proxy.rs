@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use fairweir_core::evidence::STREAM_MAX;
 use fairweir_core::policy::Mac;
 use fairweir_core::relay::Scheduler;
-use fairweir_core::units::{Rate, Span, Time};
+use fairweir_core::units::{Bytes, Rate, Span, Time};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::SockRef;
@@ -53,6 +53,8 @@ const DESCRIPTORS_ELSEWHERE: usize = 64;
 pub struct Kernel {
     /// The round-trip time of a TCP socket.
     pub round_trip: fn(BorrowedFd<'_>) -> Option<Span>,
+    /// Sets the receive buffer of a TCP socket, and nothing else that bounds its window.
+    pub set_receive_buffer: fn(BorrowedFd<'_>, Bytes),
     /// Link-layer addresses of the devices nearby.
     pub neighbours: fn() -> Vec<(IpAddr, Mac)>,
     /// The mark of the proxy's sockets.
@@ -520,7 +522,7 @@ impl Proxy {
                 let served = connection.serve(grant.bytes, &mut self.pipes);
                 let state = &mut self.classes[class];
                 state.bytes[0] += connection.moved[0] - before;
-                let moved = *served.as_ref().unwrap_or(&fairweir_core::units::Bytes::new(0));
+                let moved = *served.as_ref().unwrap_or(&Bytes::new(0));
                 let has_more = served.is_ok() && connection.down.is_ready();
                 let is_over = connection.down.is_done() && connection.up.is_done();
                 state.scheduler.handle_moved(grant, moved, has_more);
@@ -568,7 +570,8 @@ impl Proxy {
         let alpha = u64::from(connection.alpha.as_u8());
         let all = class.alphas + if connection.is_active { 0 } else { alpha };
         let rate = class.scheduler.rate();
-        connection.follow(rate.map(|rate| rate.scale(alpha, all.max(alpha))));
+        let rate = rate.map(|rate| rate.scale(alpha, all.max(alpha)));
+        connection.follow(rate, self.kernel.set_receive_buffer);
     }
 
     fn close(&mut self, id: usize, with_reset: bool) {

@@ -4,8 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use fairweir_core::units::Bytes;
-use nix::sys::socket::{setsockopt, sockopt::RcvBufForce, sockopt::TcpMaxSeg};
+use nix::sys::socket::sockopt::TcpMaxSeg;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 /// Connections in the queue of a listener; the kernel has a limit of its own.
@@ -82,14 +81,6 @@ pub(crate) fn prepare(socket: SockRef<'_>) -> io::Result<()> {
 pub(crate) fn reset(stream: &TcpStream) {
     // It is closed without one if the kernel refuses.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
-}
-
-/// Sets the receive buffer, beyond the limit of unprivileged users if the process may.
-pub(crate) fn set_buffer(stream: &TcpStream, size: Bytes) {
-    let bytes = usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
-    if setsockopt(stream, RcvBufForce, &bytes).is_err() {
-        let _ = SockRef::from(stream).set_recv_buffer_size(bytes);
-    }
 }
 
 /// Payload of a full segment.

@@ -9,7 +9,7 @@ use fairweir_core::policy::Mac;
 use fairweir_core::relay::Alpha;
 use fairweir_core::units::{Span, Time};
 use fairweir_linux::divert::{Clients, Divert, DivertSpec, SOCKET_MARK};
-use fairweir_linux::{network, round_trip};
+use fairweir_linux::{network, round_trip, set_receive_buffer};
 use fairweir_proxy::{App, Class, Kernel, Proxy, Rules};
 use tracing::{info, warn};
 
@@ -43,7 +43,7 @@ impl Daemon {
     /// # Errors
     /// If the kernel lacks something; then nothing is diverted.
     pub(super) fn start(file: &ProxyFile, now: Time) -> anyhow::Result<Daemon> {
-        let kernel = Kernel { round_trip, neighbours, mark: SOCKET_MARK };
+        let kernel = Kernel { round_trip, set_receive_buffer, neighbours, mark: SOCKET_MARK };
         let proxy = Proxy::new(rules(file)?, kernel, now)?;
         // It must be there when the diversion is.
         let mut guard = Guard::default();
