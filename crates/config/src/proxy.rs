@@ -8,7 +8,7 @@ use fairweir_core::units::Rate;
 use crate::error::ConfigError;
 use crate::sender::read_text;
 use crate::table::{Source, Table};
-use crate::value::{parse_dev, parse_match, parse_device_match};
+use crate::value::{parse_dev, parse_device_match, parse_match};
 use crate::{MetricsAt, VERSION};
 
 /// The file if the command line names none.
@@ -74,13 +74,13 @@ impl ProxyFile {
         top.version(VERSION)?;
         let wanted = "a table with `lan = [\"br-lan\"]`";
         let mut proxy = top.table("proxy")?.ok_or_else(|| top.missing("proxy", wanted))?;
-        let lan = proxy.texts("lan")?.ok_or_else(|| proxy.missing("lan", "a list of interfaces"))?;
+        let lan =
+            proxy.texts("lan")?.ok_or_else(|| proxy.missing("lan", "a list of interfaces"))?;
         if lan.value.is_empty() || lan.value.len() > LAN_MAX {
             return Err(lan.place.error(format!("expected 1 to {LAN_MAX} interfaces")));
         }
-        let dev = |p: crate::table::Placed<'_, String>| {
-            parse_dev(&p.value).map_err(|e| p.place.error(e))
-        };
+        let dev =
+            |p: crate::table::Placed<'_, String>| parse_dev(&p.value).map_err(|e| p.place.error(e));
         let lan = lan.value.into_iter().map(dev).collect::<Result<Vec<_>, _>>()?;
         let metrics = proxy.parsed_by("metrics", MetricsAt::parse)?.map(|p| p.value);
         proxy.finish(&["lan", "metrics"])?;
@@ -121,9 +121,12 @@ fn class(mut table: Table<'_>) -> Result<ClassConfig, ConfigError> {
     let name = name(&mut table)?;
     let rate = table.parsed::<Rate>("rate")?;
     if let Some(rate) = rate.as_ref().filter(|rate| rate.value < RATE_MIN) {
-        return Err(rate.place.error(format!("{} is out of range (at least {RATE_MIN})", rate.value)));
+        return Err(rate
+            .place
+            .error(format!("{} is out of range (at least {RATE_MIN})", rate.value)));
     }
-    let wanted = "rules such as [\"ip:192.168.1.7\", \"mac:02:00:5e:00:53:01\", \"web:example.com\"]";
+    let wanted =
+        "rules such as [\"ip:192.168.1.7\", \"mac:02:00:5e:00:53:01\", \"web:example.com\"]";
     let matches = matches(&mut table, wanted, |text| {
         if text.starts_with("web:") { parse_match(text) } else { parse_device_match(text) }
     })?;
@@ -214,7 +217,9 @@ mod tests {
                 "255",
             ),
             (
-                format!("{HEAD}{class}[[app]]\nname = \"x\"\nalpha = 9\nmatch = [\"ip:192.0.2.1\"]\n"),
+                format!(
+                    "{HEAD}{class}[[app]]\nname = \"x\"\nalpha = 9\nmatch = [\"ip:192.0.2.1\"]\n"
+                ),
                 "web:NAME",
             ),
             (format!("{HEAD}colour = 1\n{class}"), "unknown key"),

@@ -128,9 +128,12 @@ fn connections_of_both_families_arrive_with_the_clients_own_address() {
     assert_eq!(down(&status, "default"), 2 * (11 + 11), "{status:#}");
     assert_eq!(class(&status, "default")["up_bytes"], 2 * 11, "{status:#}");
     daemon.wait_for("closed", PATIENCE, |s| s["connections"] == 0);
-    let usage: u64 = daemon.status()["usage"].as_array().unwrap().iter().map(|u| {
-        u["down_bytes"].as_u64().unwrap()
-    }).sum();
+    let usage: u64 = daemon.status()["usage"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|u| u["down_bytes"].as_u64().unwrap())
+        .sum();
     assert_eq!(usage, 2 * (11 + 11), "what has ended is still counted");
 }
 
@@ -192,8 +195,9 @@ fn rates_are_held_for_both_families_near_and_far() {
 fn priorities_are_parts() {
     let home = Home::new();
     let far = Far::new(&home.stage, "far", "198.51.100.1", None);
-    let mut text = "[[class]]\nname = \"all\"\nrate = \"14mbit\"\nmatch = [\"ip:192.168.7.0/24\"]\n"
-        .to_owned();
+    let mut text =
+        "[[class]]\nname = \"all\"\nrate = \"14mbit\"\nmatch = [\"ip:192.168.7.0/24\"]\n"
+            .to_owned();
     for alpha in [50, 100, 200] {
         text += &format!(
             "[[app]]\nname = \"a{alpha}\"\nalpha = {alpha}\nmatch = [\"web:a{alpha}.example.com\"]\n"
@@ -293,7 +297,9 @@ fn little_is_parked() {
     let home = Home::new();
     let far = Far::new(&home.stage, "far", "198.51.100.1", None);
     let text = |mbit: u32| {
-        format!("[[class]]\nname = \"all\"\nrate = \"{mbit}mbit\"\nmatch = [\"ip:192.168.7.0/24\"]\n")
+        format!(
+            "[[class]]\nname = \"all\"\nrate = \"{mbit}mbit\"\nmatch = [\"ip:192.168.7.0/24\"]\n"
+        )
     };
     home.configure(&text(30));
     let daemon = home.stage.start_proxy(None);
@@ -394,7 +400,8 @@ fn leftovers(home: &Home) -> String {
         let text = String::from_utf8(home.stage.run(command).stdout).unwrap();
         let ours = |line: &&str| line.contains("fairweir") || line.contains("26231");
         let all = command.contains("route");
-        let lines: Vec<_> = text.lines().filter(|line| all || ours(line)).map(str::to_owned).collect();
+        let lines: Vec<_> =
+            text.lines().filter(|line| all || ours(line)).map(str::to_owned).collect();
         lines.join("\n")
     });
     lines.concat()
@@ -416,8 +423,10 @@ fn connections_to_the_gateway_and_forged_ones_are_not_relayed() {
     }
     assert_eq!(daemon.status()["accepted"], 0);
     // The proxy's own listeners are not reachable from the LAN, and of no use on the gateway.
-    let ports = String::from_utf8(home.stage.run("nft list table inet fairweir_proxy").stdout).unwrap();
-    let port4: u16 = ports.split("127.0.0.1:").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let ports =
+        String::from_utf8(home.stage.run("nft list table inet fairweir_proxy").stdout).unwrap();
+    let port4: u16 =
+        ports.split("127.0.0.1:").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     let to_proxy = format!("{GATEWAY}:{port4}").parse().unwrap();
     let refused = home.devices[0].run(|| TcpStream::connect_timeout(&to_proxy, PATIENCE));
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
@@ -433,14 +442,16 @@ fn connections_to_the_gateway_and_forged_ones_are_not_relayed() {
         ip("route add 192.168.7.254/32 via 10.9.0.2");
         let target: SocketAddr = format!("198.51.100.9:{}", server.port()).parse().unwrap();
         ip("route add 198.51.100.9/32 via 10.9.0.2");
-        let forged = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let forged =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         forged.bind(&"192.168.7.77:0".parse::<SocketAddr>().unwrap().into()).unwrap();
         let _ = forged.connect_timeout(&target.into(), Duration::from_millis(500));
     });
     // Nor is a source that is not routed back to the LAN.
     home.devices[0].run(|| {
         ip("addr add 203.0.113.5/32 dev eth0");
-        let forged = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let forged =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         forged.bind(&"203.0.113.5:0".parse::<SocketAddr>().unwrap().into()).unwrap();
         let _ = forged.connect_timeout(&server.into(), Duration::from_millis(500));
     });
@@ -547,7 +558,8 @@ fn half_open_connections_of_one_device_do_not_keep_others_out() {
             assert!(std::process::Command::new("nft").arg(line).status().unwrap().success());
         }
         let begin = |_| {
-            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            let socket =
+                socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
             socket.set_nonblocking(true).unwrap();
             let _ = socket.connect(&server.into());
             socket

@@ -365,7 +365,8 @@ impl Proxy {
         while let Some(&(at, id, generation)) = self.timers.first().filter(|(at, ..)| *at <= now) {
             self.timers.remove(&(at, id, generation));
             let slot = &mut self.slots[id];
-            let Some(connection) = slot.connection.as_mut().filter(|_| slot.generation == generation)
+            let Some(connection) =
+                slot.connection.as_mut().filter(|_| slot.generation == generation)
             else {
                 continue;
             };
@@ -443,8 +444,10 @@ impl Proxy {
             self.slots.len() - 1
         });
         let generation = self.slots[id].generation;
-        let flags =
-            EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
+        let flags = EpollFlags::EPOLLIN
+            | EpollFlags::EPOLLOUT
+            | EpollFlags::EPOLLRDHUP
+            | EpollFlags::EPOLLET;
         let event = |is_upstream| EpollEvent::new(flags, token(id, generation, is_upstream));
         let added = self.epoll.add(&connection.client, event(false));
         if let Err(e) = added.and_then(|()| self.epoll.add(&connection.upstream, event(true))) {
@@ -593,7 +596,11 @@ impl Proxy {
         let class = &mut self.classes[connection.class];
         class.connections -= 1;
         class.scheduler.handle_idle(id);
-        self.timers.remove(&(connection.begun_at + CONNECT_PATIENCE, id, slot.generation.wrapping_sub(1)));
+        self.timers.remove(&(
+            connection.begun_at + CONNECT_PATIENCE,
+            id,
+            slot.generation.wrapping_sub(1),
+        ));
         add_usage(&mut self.usage, &self.rules, &connection);
     }
 

@@ -35,8 +35,8 @@ mod tls;
 
 pub use claims::{Claim, HostDigest};
 pub use resolver::{CLAIMANT_SPAN, CONNECTIONS_MAX, Counts, Resolver};
-pub use stream::{Opening, STREAM_MAX, opening};
 pub use site::{HOST_NAME_MAX, HostName, Site, SiteError, Sites};
+pub use stream::{Opening, STREAM_MAX, opening};
 
 /// A flow of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

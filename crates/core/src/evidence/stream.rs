@@ -22,11 +22,14 @@ pub fn opening(stream: &[u8]) -> Opening {
     let (reason, read) = match stream {
         [] => return Opening::More,
         [b'A'..=b'Z', ..] => (Reason::Host, http::host(stream)),
-        _ => (Reason::Sni, match tls::hello_of_records(stream) {
-            Read::More => Read::More,
-            Read::Not => Read::Not,
-            Read::Whole(hello) => Read::Whole(hello.name),
-        }),
+        _ => (
+            Reason::Sni,
+            match tls::hello_of_records(stream) {
+                Read::More => Read::More,
+                Read::Not => Read::Not,
+                Read::Whole(hello) => Read::Whole(hello.name),
+            },
+        ),
     };
     match read {
         Read::More => Opening::More,

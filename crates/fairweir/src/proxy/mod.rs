@@ -58,7 +58,9 @@ pub(crate) fn run(args: &ProxyArgs) -> anyhow::Result<()> {
 fn connect(run_dir: &Path, access: Access) -> anyhow::Result<Client> {
     Client::connect(run_dir, NAME, access, PATIENCE).map_err(|e| match e {
         Error::NotRunning { .. } => {
-            anyhow!("{e}; start it with `sudo fairweir proxy` or `sudo systemctl start fairweir-proxy`")
+            anyhow!(
+                "{e}; start it with `sudo fairweir proxy` or `sudo systemctl start fairweir-proxy`"
+            )
         }
         e => e.into(),
     })

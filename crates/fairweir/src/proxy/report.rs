@@ -148,9 +148,10 @@ fn understood(file: &ProxyFile) -> Value {
     let classes = file.classes.iter().map(|class| {
         json!({ "name": class.name, "rate_bps": class.rate, "match": texts(&class.matches) })
     });
-    let apps = file.apps.iter().map(|app| {
-        json!({ "name": app.name, "alpha": app.alpha, "match": texts(&app.matches) })
-    });
+    let apps = file
+        .apps
+        .iter()
+        .map(|app| json!({ "name": app.name, "alpha": app.alpha, "match": texts(&app.matches) }));
     json!({
         "file": file.path,
         "lan": file.lan,
@@ -221,9 +222,7 @@ pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
     if status.full {
         writeln!(out, "full: new connections pass directly")?;
     }
-    for (label, text) in
-        [("configuration error", &status.config_error), ("error", &status.error)]
-    {
+    for (label, text) in [("configuration error", &status.config_error), ("error", &status.error)] {
         text.iter().try_for_each(|text| writeln!(out, "{label}: {text}"))?;
     }
     Ok(())
