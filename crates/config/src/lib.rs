@@ -12,6 +12,7 @@
 //! | [`value`] | values that files and the command line have in common |
 //! | [`host`] | the files of `fairweir host` |
 //! | [`isp`] | the files of `fairweir isp` |
+//! | [`agent`] | the file of `fairweir market agent` |
 //! | [`sender`] | the file of `fairweir sender` |
 //! | [`target`] | what a connection is to have: keys that senders and scenarios have in common |
 //! | [`plan`] | how a rate is shared: keys that plans and the policing points of scenarios have in common |
@@ -19,6 +20,7 @@
 //! All errors are [`ConfigError`]s: `FILE:LINE: key: what was found, what is allowed`.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 mod error;
 pub mod file;
 pub mod host;

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`units`] | rates, volumes and time as types |
 //! | [`share`] | weighted max-min fair division, the one allocation routine |
+//! | [`suggest`] | weights that would have helped, from what was observed |
 //! | [`policy`] | what the user asks for: flow groups, weights, matches |
 //! | [`receiver`] | control loops that decide class rates from what arrives |
 //! | [`probe`] | when a probe of the access link asks, and what became of its requests |
@@ -28,5 +29,6 @@ pub mod probe;
 pub mod receiver;
 pub mod relay;
 pub mod share;
+pub mod suggest;
 pub mod units;
 pub mod window;

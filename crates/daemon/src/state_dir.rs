@@ -7,6 +7,7 @@ use std::thread::sleep;
 use fairweir_config::{file, output};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::{Gid, Uid, chown};
 
 use crate::lock::{TRIES_MAX, TRY_PAUSE, is_at};
 use crate::{Error, run_dir};
@@ -67,6 +68,19 @@ impl StateDir {
 }
 
 impl StateDir {
+    /// Makes the directory for a user whom the caller becomes; one that exists is left as it is.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn give_to(&self, user: Uid, group: Gid) -> Result<(), Error> {
+        if std::fs::symlink_metadata(&self.path).is_ok() {
+            return Ok(());
+        }
+        run_dir::ensure(&self.path, 0o700)?;
+        let given = chown(&self.path, Some(user), Some(group));
+        given.map_err(|e| Error::io(format!("give {} away", self.path.display()), e.into()))
+    }
+
     /// Takes the right to change the directory, which is created if it does not exist.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use fairweir_core::policy::Group;
 
 use crate::cli::CheckArgs;
 use crate::isp;
+use crate::market;
 use crate::proxy;
 use crate::sender;
 use crate::table::{self, Align};
@@ -22,6 +23,9 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     }
     if proxy::is_proxy_file(&args.file) {
         return proxy::check(&args.file, args.json);
+    }
+    if market::is_agent_file(&args.file) {
+        return market::check(&args.file, args.json);
     }
     let role = if is_router_file(&args.file) { Role::Router } else { Role::Host };
     let config = Config::load_as(role, &args.file)?;

@@ -7,7 +7,7 @@ use fairweir_config::Override;
 use fairweir_config::host;
 use fairweir_config::value::{parse_capacity, parse_control};
 use fairweir_core::receiver::Control;
-use fairweir_core::units::{Rate, Span};
+use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_scenario::play::Seeds;
 use nix::unistd::Gid;
 
@@ -51,7 +51,7 @@ pub(crate) enum Subcommand {
     /// Run the daemon of a gateway that relays TCP connections at a rate, or send it a command.
     #[command(after_help = proxy::cli::EXAMPLES)]
     Proxy(ProxyArgs),
-    /// Trade credits for guaranteed rates among the households of a link: the server.
+    /// Trade credits for guaranteed rates among the households of a link: server and agent.
     #[command(subcommand, after_help = market::cli::EXAMPLES)]
     Market(MarketCommand),
     /// Let the browser extension tell the daemon to which site a connection belongs.
@@ -66,6 +66,12 @@ pub(crate) enum Subcommand {
     /// Show in a browser how the links of this machine are shared, and change weights there.
     #[command(after_help = PAGE_EXAMPLES)]
     Page(PageArgs),
+    /// Print what groups received in the last hours or days.
+    #[command(after_help = HISTORY_EXAMPLES)]
+    History(HistoryArgs),
+    /// Print weights that would have helped in the last hour.
+    #[command(after_help = SUGGEST_EXAMPLES)]
+    Suggest(SuggestArgs),
     /// Make a running daemon read its configuration again.
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload(ReloadArgs),
@@ -226,11 +232,79 @@ pub(crate) struct PageArgs {
     /// The unprivileged user to become if started by root.
     #[arg(long, value_name = "USER", default_value = "fairweir")]
     pub(crate) user: String,
-    /// Directory of the page's own socket, for --open.
+    /// Directory of the page's own socket, for --open and `fairweir history`.
+    #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
+    pub(crate) page_dir: PathBuf,
+    /// Directory of the history.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir-page")]
+    pub(crate) state_dir: PathBuf,
+    /// The largest size of the history on disk; 0 records none.
+    #[arg(long, value_name = "SIZE", default_value = "64MB", value_parser = parse_history_size)]
+    pub(crate) history_size: u64,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+/// `fairweir history`.
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    /// How long ago it begins, such as 90s, 2h or 31d.
+    #[arg(long, value_name = "SPAN", default_value = "1h", value_parser = parse_days)]
+    pub(crate) since: Span,
+    /// Only this group.
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) group: Option<String>,
+    /// Only the daemon of this interface.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    /// The length of a step; if it begins more than an hour ago, whole minutes.
+    #[arg(long, value_name = "SPAN", value_parser = parse_days)]
+    pub(crate) step: Option<Span>,
+    /// Print JSON (docs/history.md).
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Print CSV (docs/history.md).
+    #[arg(long)]
+    pub(crate) csv: bool,
+    /// Directory of the page's own socket.
     #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
     pub(crate) page_dir: PathBuf,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
+}
+
+/// `fairweir suggest`.
+#[derive(Debug, Args)]
+pub(crate) struct SuggestArgs {
+    /// Only the daemon of this interface.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    /// Print JSON (docs/history.md).
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Directory of the page's own socket.
+    #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
+    pub(crate) page_dir: PathBuf,
+}
+
+/// A span, also in days.
+fn parse_days(text: &str) -> Result<Span, String> {
+    match text.strip_suffix('d').map(str::parse::<u64>) {
+        Some(Ok(days @ 0..=366)) => Ok(Span::secs(days * 24 * 3_600)),
+        Some(_) => Err("a number of days is from 0d to 366d".to_owned()),
+        None => text.parse::<Span>().map_err(|e| e.to_string()),
+    }
+}
+
+/// 0, or what SQLite can work with.
+fn parse_history_size(text: &str) -> Result<u64, String> {
+    const RANGE: std::ops::RangeInclusive<u64> = 4_000_000..=100_000_000_000;
+    if text == "0" {
+        return Ok(0);
+    }
+    let size: Bytes = text.parse().map_err(|e| format!("{e}"))?;
+    let size = size.as_u64();
+    RANGE.contains(&size).then_some(size).ok_or("it is 0, or 4MB to 100GB".to_owned())
 }
 
 /// `fairweir set`.
@@ -415,6 +489,19 @@ const TOP_EXAMPLES: &str = "Examples:
   sudo fairweir top --dev eth0
 
 Keys: Tab switches between groups and connections, s sorts, arrows and PgUp/PgDn scroll, q quits.";
+
+const HISTORY_EXAMPLES: &str = "Examples:
+  sudo fairweir history
+  sudo fairweir history --since 2h --group video
+  sudo fairweir history --since 31d --step 1d --csv > month.csv
+
+`fairweir page` records it: sudo systemctl enable --now fairweir-page";
+
+const SUGGEST_EXAMPLES: &str = "Examples:
+  sudo fairweir suggest
+  sudo fairweir suggest --dev eth0 --json
+
+It replays what `fairweir page` recorded with other weights, and changes nothing.";
 
 const RELOAD_EXAMPLES: &str = "Examples:
   sudo fairweir reload

@@ -22,6 +22,7 @@ mod evidence;
 mod exit;
 mod extension;
 mod generate;
+mod history;
 mod host;
 mod init;
 mod instance;
@@ -97,6 +98,8 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Status(args) => status::run(&args),
         Subcommand::Top(args) => top::run(&args),
         Subcommand::Page(args) => page::run(&args),
+        Subcommand::History(args) => history::run(&args),
+        Subcommand::Suggest(args) => history::suggest::run(&args),
         Subcommand::Reload(args) => reload::run(&args),
         Subcommand::Set(args) => set::run(&args),
         Subcommand::Off(args) => off::run(&args),

@@ -16,6 +16,8 @@ pub(crate) struct Status {
     pub(crate) dev: String,
     /// The daemon's process.
     pub(crate) pid: u32,
+    /// Another one after each start: what is counted since then is of this run.
+    pub(crate) run: String,
     /// Whether it is attached to the interface.
     pub(crate) ready: bool,
     /// The way of control.

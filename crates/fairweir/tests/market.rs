@@ -17,6 +17,8 @@ use fairweir_market::identity::Identity;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+#[path = "market/agents.rs"]
+mod agents;
 mod common;
 use common::access::{ALICE4, Access as Network, BOB4, SPAN};
 use common::stage::privileged;
@@ -96,10 +98,21 @@ impl Market {
         self.ask(&Request::Status)
     }
 
-    fn enrol(&self, contract: &str) -> (Client, String) {
+    fn code(&self, contract: &str) -> String {
         let request =
             json!({ "request": "code", "contract": contract, "peak": 50_000_000, "hours": 1 });
-        let code: String = self.ask(&request).unwrap();
+        self.ask(&request).unwrap()
+    }
+
+    /// What happened, in order.
+    fn events(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.path("state/market.journal")).unwrap();
+        let lines = text.lines().skip(1).map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.map(|line| line["event"].clone()).collect()
+    }
+
+    fn enrol(&self, contract: &str) -> (Client, String) {
+        let code = self.code(contract);
         let authority = fs::read(self.dir.path().join("state/ca.der")).unwrap();
         let mut identity = Identity::generate().unwrap();
         let client = |identity: &Identity| {

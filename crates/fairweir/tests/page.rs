@@ -69,7 +69,8 @@ impl Scene {
         let daemon = stage.start(&["--admin-group", GROUP]);
         let mut command = Command::new(FAIRWEIR);
         command.args(["page", "--port", "0", "--user", USER, "--run-dir", &stage.run_dir()]);
-        command.arg("--page-dir").arg(stage.path("page")).args(more).env_remove("RUST_LOG");
+        command.arg("--page-dir").arg(stage.path("page"));
+        command.arg("--state-dir").arg(stage.path("history")).args(more).env_remove("RUST_LOG");
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(File::create(stage.path("page.log")).unwrap());
         let page = stage.at_home(|| command.spawn().unwrap());

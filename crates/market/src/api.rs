@@ -6,7 +6,8 @@
 //! | `GET /v1/prices` | | a gateway | prices and roots of the last 48 slots; none below 8 gateways |
 //! | `POST /v1/enrolments` | `code`, `public_key` | who has a code | the gateway's name and certificate |
 //! | `PUT /v1/gateways/NAME/bids/SLOT` | `spend`, `sequence` | that gateway | what counts |
-//! | `GET /v1/gateways/NAME/statements` | | that gateway | balance and the last 48 statements |
+//! | `PUT /v1/gateways/NAME/bids` | `bids` for some slots | that gateway | what counts; all or none |
+//! | `GET /v1/gateways/NAME/statements` | | that gateway | balance, bids and the last 48 statements |
 //! | `GET /v1/gateways/NAME/lease` | | that gateway | the rate of the last closed slot |
 //! | `POST /v1/leave` | | a gateway | that it left |
 //!
@@ -14,33 +15,21 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fairweir_core::market::ledger::Credits;
-use serde::Deserialize;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::book::{Event, Refused};
+use crate::book::{AHEAD, Event, Refused, Rules};
 use crate::identity::Authority;
 use crate::keeper::{Keeper, Session};
+use crate::messages::{
+    Account, Bid, BidBody, Bids, Clock, Dated, EnrolBody, Enrolled, Gone, Leased, Prices,
+};
 use crate::server::{Request, Response, problem};
 use crate::{code_hash, hex, sha256};
 
 /// Prices of smaller markets would tell what one household did.
 const PUBLISHED_FROM: usize = 8;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BidBody {
-    spend: Credits,
-    sequence: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EnrolBody {
-    code: String,
-    public_key: String,
-}
 
 /// The time, in seconds of Unix time.
 pub fn now_s() -> u64 {
@@ -55,7 +44,7 @@ pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Respo
         ("GET", ["v1", "clock"]) => ask(keeper, clock),
         ("POST", ["v1", "enrolments"]) => enrol(&request, keeper, authority),
         ("GET", ["v1", "prices"]) => {
-            of_gateway(request, None, keeper, |session, _| Ok(prices(session)))
+            of_gateway(request, None, keeper, |session, _| value(&prices(session)))
         }
         ("PUT", ["v1", "gateways", name, "bids", slot]) => {
             let body = read::<BidBody>(&request.body);
@@ -64,13 +53,20 @@ pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Respo
                 .map_err(|_| problem(422, "a slot is a whole number", Some("slot")));
             match (body, slot) {
                 (Err(e), _) | (_, Err(e)) => Err(e),
-                (Ok(body), Ok(slot)) => {
+                (Ok(BidBody { spend, sequence }), Ok(slot)) => {
                     of_gateway(request, Some(name), keeper, move |session, name| {
-                        bid(session, name, slot, body)
+                        let bid = Bid { slot, spend, sequence };
+                        place(session, name, &[bid]).and_then(|()| value(&bid))
                     })
                 }
             }
         }
+        ("PUT", ["v1", "gateways", name, "bids"]) => match read::<Bids>(&request.body) {
+            Err(e) => Err(e),
+            Ok(bids) => of_gateway(request, Some(name), keeper, move |session, name| {
+                place(session, name, &bids.bids).and_then(|()| value(&bids))
+            }),
+        },
         ("GET", ["v1", "gateways", name, "statements"]) => {
             of_gateway(request, Some(name), keeper, statements)
         }
@@ -80,7 +76,7 @@ pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Respo
         ("POST", ["v1", "leave"]) => of_gateway(request, None, keeper, |session, name| {
             let event = Event::Leave { gateway: name.to_owned(), at_s: now_s() };
             session.apply(event).map_err(|e| refused(&e))?;
-            Ok(json!({ "left": name }))
+            value(&Gone { left: name.to_owned() })
         }),
         _ => Err(problem(404, "there is no such resource or method", None)),
     };
@@ -146,59 +142,78 @@ fn refused(why: &Refused) -> Response {
     response
 }
 
+fn value(answer: &impl Serialize) -> Done {
+    Ok(serde_json::to_value(answer).expect("invariant: messages are JSON"))
+}
+
 fn clock(session: &mut Session<'_>) -> Done {
     let book = session.book();
     let rules = book.rules().map_err(|e| refused(&e))?;
-    let open = book.open_slot();
-    Ok(json!({
-        "now_s": now_s(),
-        "open_slot": open,
-        "open_until_s": rules.closes_s(open),
-        "gateways": book.gateways().len(),
-        "rules": rules,
-    }))
+    let open_slot = book.open_slot();
+    value(&Clock {
+        now_s: now_s(),
+        open_slot,
+        open_until_s: rules.closes_s(open_slot),
+        gateways: book.gateways().len(),
+        rules: rules.clone(),
+    })
 }
 
-fn prices(session: &mut Session<'_>) -> Value {
+fn prices(session: &mut Session<'_>) -> Prices {
     let book = session.book();
     match book.gateways().len() >= PUBLISHED_FROM {
-        true => json!({ "slots": book.closed().collect::<Vec<_>>() }),
-        false => json!({ "slots": [] }),
+        true => Prices { slots: book.closed().cloned().collect() },
+        false => Prices { slots: Vec::new() },
     }
 }
 
-fn bid(session: &mut Session<'_>, name: &str, slot: u64, body: BidBody) -> Done {
-    let BidBody { spend, sequence } = body;
-    // Late by the server's clock, whether or not the slot was settled yet.
-    let book = session.book();
-    if slot == book.open_slot() && book.rules().is_ok_and(|rules| now_s() >= rules.closes_s(slot)) {
-        return Err(refused(&Refused::Closed { slot, open: slot + 1 }));
+/// Places all bids or none.
+fn place(session: &mut Session<'_>, name: &str, bids: &[Bid]) -> Result<(), Response> {
+    if bids.is_empty() || bids.len() > AHEAD as usize || !bids.is_sorted_by(|a, b| a.slot < b.slot)
+    {
+        let what = format!("expected 1 to {AHEAD} bids in rising order of slots");
+        return Err(problem(422, what, Some("bids")));
     }
-    let event = Event::Bid { gateway: name.to_owned(), slot, spend, sequence };
-    session.apply(event).map_err(|e| refused(&e))?;
-    Ok(json!({ "slot": slot, "spend": spend, "sequence": sequence }))
+    for &bid in bids {
+        // Late by the server's clock, whether or not the slot was settled yet.
+        let (book, slot) = (session.book(), bid.slot);
+        let is_late = |rules: &Rules| now_s() >= rules.closes_s(slot);
+        if slot == book.open_slot() && book.rules().is_ok_and(is_late) {
+            return Err(refused(&Refused::Closed { slot, open: slot + 1 }));
+        }
+        book.check_bid(name, bid).map_err(|e| refused(&e))?;
+    }
+    for &Bid { slot, spend, sequence } in bids {
+        let event = Event::Bid { gateway: name.to_owned(), slot, spend, sequence };
+        session.apply(event).map_err(|e| refused(&e))?;
+    }
+    Ok(())
 }
 
 fn statements(session: &mut Session<'_>, name: &str) -> Done {
     let book = session.book();
     let seat = book.gateways().iter().position(|g| g.name == name);
     let seat = seat.ok_or_else(|| refused(&Refused::NoGateway(name.to_owned())))?;
-    let list: Vec<Value> = book.gateways()[seat]
-        .statements()
-        .map(|(slot, statement)| json!({ "slot": slot, "statement": statement }))
-        .collect();
-    Ok(json!({ "gateway": name, "balance": book.balances()[seat], "statements": list }))
+    let gateway = &book.gateways()[seat];
+    let dated = |&(slot, statement)| Dated { slot, statement };
+    value(&Account {
+        gateway: name.to_owned(),
+        balance: book.balances()[seat],
+        peak_bps: gateway.peak(),
+        bids: gateway.bids().collect(),
+        statements: gateway.statements().map(dated).collect(),
+    })
 }
 
 fn lease(session: &mut Session<'_>, name: &str) -> Done {
     let leases = session.book().leases();
     let leases = leases.ok_or_else(|| problem(404, "no slot was closed yet", None))?;
     let rate = leases.rates.iter().find(|lease| lease.gateway == name).map(|lease| lease.rate);
-    Ok(json!({
-        "slot": leases.generation,
-        "until_s": leases.until,
-        "rate_bps": rate.unwrap_or_default(),
-    }))
+    value(&Leased {
+        slot: leases.generation,
+        until_s: leases.until,
+        rate_bps: rate.unwrap_or_default(),
+    })
 }
 
 fn enrol(request: &Request, keeper: &Keeper, authority: &Authority) -> Done {
@@ -215,7 +230,7 @@ fn enrol(request: &Request, keeper: &Keeper, authority: &Authority) -> Done {
     ask(keeper, move |session| {
         let event = Event::Join { hash, certificate: certificate.clone(), at_s: now_s() };
         session.apply(event).map_err(|e| refused(&e))?;
-        let name = session.book().by_certificate(&certificate).map(|(g, _)| g.name.clone());
-        Ok(json!({ "gateway": name, "certificate": hex(&der) }))
+        let gateway = session.book().by_certificate(&certificate).map(|(g, _)| g.name.clone());
+        value(&Enrolled { gateway: gateway.unwrap_or_default(), certificate: hex(&der) })
     })
 }

@@ -15,7 +15,7 @@ use fairweir_core::units::Rate;
 use serde::{Deserialize, Serialize};
 
 use crate::guarantees::{Lease, Leases};
-use crate::{hex, sha256};
+use crate::{hex, messages, sha256};
 
 /// What a market is founded with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -226,7 +226,11 @@ pub struct Book {
 }
 
 impl Rules {
-    fn check(&self) -> Result<(), Refused> {
+    /// Whether a market can have them.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), Refused> {
         let slots = (1..=86_400).contains(&self.slot_s) && self.close_before_s < self.slot_s;
         if !slots {
             return Err(Refused::Rules(
@@ -254,12 +258,12 @@ impl Rules {
 }
 
 impl Book {
-    /// Does an event.
+    /// Does an event; returns whether that changed something.
     ///
     /// # Errors
     /// Why it is refused; then nothing has changed.
-    pub fn apply(&mut self, event: &Event) -> Result<(), Refused> {
-        match event {
+    pub fn apply(&mut self, event: &Event) -> Result<bool, Refused> {
+        let done = match event {
             Event::Found(rules) => {
                 if self.rules.is_some() {
                     return Err(Refused::Founded);
@@ -274,11 +278,13 @@ impl Book {
             }
             Event::Join { hash, certificate, at_s } => self.join(hash, certificate, *at_s),
             Event::Bid { gateway, slot, spend, sequence } => {
-                self.bid(gateway, *slot, *spend, *sequence)
+                let bid = messages::Bid { slot: *slot, spend: *spend, sequence: *sequence };
+                return self.bid(gateway, bid);
             }
             Event::Leave { gateway, at_s } => self.leave(gateway, *at_s),
             Event::Close { slot, root } => self.close(*slot, root),
-        }
+        };
+        done.map(|()| true)
     }
 
     /// The rules.
@@ -422,13 +428,12 @@ impl Book {
         Ok(())
     }
 
-    fn bid(
-        &mut self,
-        gateway: &str,
-        slot: u64,
-        spend: Credits,
-        sequence: u64,
-    ) -> Result<(), Refused> {
+    /// Whether a bid would change something.
+    ///
+    /// # Errors
+    /// Why it would be refused.
+    pub fn check_bid(&self, gateway: &str, bid: messages::Bid) -> Result<bool, Refused> {
+        let messages::Bid { slot, spend, sequence } = bid;
         let seat = self.seat(gateway)?;
         let open = self.open;
         if slot < open {
@@ -442,16 +447,22 @@ impl Book {
         if spend > most {
             return Err(Refused::Overspent { spend, most });
         }
-        let bids = &mut self.gateways[seat].bids;
-        match bids.get(&slot) {
+        match self.gateways[seat].bids.get(&slot) {
             // The same once more is the same.
-            Some(bid) if bid.sequence == sequence && bid.spend == spend => {}
+            Some(bid) if bid.sequence == sequence && bid.spend == spend => Ok(false),
             Some(bid) if bid.sequence >= sequence => {
-                return Err(Refused::Sequence { sequence, latest: bid.sequence });
+                Err(Refused::Sequence { sequence, latest: bid.sequence })
             }
-            _ => drop(bids.insert(slot, Bid { spend, sequence })),
+            _ => Ok(true),
         }
-        Ok(())
+    }
+
+    fn bid(&mut self, gateway: &str, bid: messages::Bid) -> Result<bool, Refused> {
+        let changes = self.check_bid(gateway, bid)?;
+        let seat = self.seat(gateway)?;
+        let messages::Bid { slot, spend, sequence } = bid;
+        self.gateways[seat].bids.insert(slot, Bid { spend, sequence });
+        Ok(changes)
     }
 
     fn spends(&self) -> Vec<Credits> {
@@ -519,9 +530,19 @@ impl Gateway {
         self.rate
     }
 
-    /// What it bids for a slot.
-    pub fn bid_for(&self, slot: u64) -> Option<Credits> {
-        self.bids.get(&slot).map(|bid| bid.spend)
+    /// The most that its plan gives it.
+    pub fn peak(&self) -> Option<Rate> {
+        self.peak
+    }
+
+    /// Its bids for open slots, by slot.
+    pub fn bids(&self) -> impl Iterator<Item = messages::Bid> {
+        let bid = |(&slot, &Bid { spend, sequence }): (&u64, &Bid)| messages::Bid {
+            slot,
+            spend,
+            sequence,
+        };
+        self.bids.iter().map(bid)
     }
 }
 

@@ -1,15 +1,18 @@
 //! The gateway's end: one request per connection, over mutual TLS.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Instant;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::identity::{Identity, IdentityError, unhex};
+use crate::household::Answers;
+use crate::identity::{Enrolment, Identity, IdentityError, unhex};
+use crate::messages::{Bid, Bids, Enrolled};
 use crate::server::{Hurried, PATIENCE};
 
 /// A market's server, as a gateway sees it.
@@ -60,6 +63,45 @@ impl Client {
         Ok(Client { address, name, tls })
     }
 
+    /// A client of the server with which a gateway enrolled.
+    ///
+    /// # Errors
+    /// If the server's name has no address, or a key cannot be used.
+    pub fn of(enrolment: &Enrolment) -> Result<Client, ClientError> {
+        let address = address_of(&enrolment.server)?;
+        Client::new(address, &enrolment.name, enrolment.client_config()?)
+    }
+
+    /// Asks for all that an agent decides by.
+    ///
+    /// # Errors
+    /// If the server refuses, or does not answer in time.
+    pub fn look(&self, gateway: &str) -> Result<Answers, ClientError> {
+        let clock = self.read("/v1/clock")?;
+        let account = self.read(&format!("/v1/gateways/{gateway}/statements"))?;
+        let prices = self.read("/v1/prices")?;
+        let lease = match self.read(&format!("/v1/gateways/{gateway}/lease")) {
+            Ok(lease) => Some(lease),
+            Err(ClientError::Refused { status: 404, .. }) => None,
+            Err(e) => return Err(e),
+        };
+        Ok(Answers { clock, account, prices, lease })
+    }
+
+    /// Places all bids or none.
+    ///
+    /// # Errors
+    /// If the server refuses, or does not answer in time: then they may have been placed.
+    pub fn bid(&self, gateway: &str, bids: Vec<Bid>) -> Result<(), ClientError> {
+        let body = serde_json::to_value(Bids { bids }).map_err(io::Error::from)?;
+        self.ask("PUT", &format!("/v1/gateways/{gateway}/bids"), Some(&body)).map(drop)
+    }
+
+    fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        let answer = self.ask("GET", path, None)?;
+        serde_json::from_value(answer).map_err(|e| invalid(&format!("{path}: {e}")).into())
+    }
+
     /// Enrols with a code; returns the gateway's name, and gives `identity` its certificate.
     ///
     /// # Errors
@@ -67,10 +109,15 @@ impl Client {
     pub fn enrol(&self, identity: &mut Identity, code: &str) -> Result<String, ClientError> {
         let body = json!({ "code": code, "public_key": identity.public_key() });
         let answer = self.ask("POST", "/v1/enrolments", Some(&body))?;
-        let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
-        let der = unhex(&text("certificate")).filter(|der| !der.is_empty());
+        let answer = serde_json::from_value(answer);
+        let Enrolled { gateway, certificate } = answer.map_err(|e| invalid(&e.to_string()))?;
+        // It becomes part of paths.
+        if gateway.is_empty() || !gateway.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+            return Err(invalid("an invalid name of a gateway").into());
+        }
+        let der = unhex(&certificate).filter(|der| !der.is_empty());
         identity.set_certificate(der.ok_or_else(|| invalid("no certificate"))?);
-        Ok(text("gateway"))
+        Ok(gateway)
     }
 
     /// Sends a request; returns the answer's body.
@@ -130,6 +177,16 @@ impl Client {
             _ => Err(invalid("a cut or invalid answer").into()),
         }
     }
+}
+
+/// The first address of a host and port.
+///
+/// # Errors
+/// If it has none.
+pub fn address_of(server: &str) -> Result<SocketAddr, ClientError> {
+    let no_address =
+        || io::Error::new(io::ErrorKind::NotFound, format!("`{server}` has no address"));
+    Ok(server.to_socket_addrs()?.next().ok_or_else(no_address)?)
 }
 
 fn invalid(what: &str) -> io::Error {

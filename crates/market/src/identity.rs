@@ -16,6 +16,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use serde::{Deserialize, Serialize};
 
 use crate::hex;
 
@@ -37,6 +38,9 @@ pub enum IdentityError {
     /// Not a public key.
     #[error("the public key must be a P-256 point of 65 bytes in hexadecimal digits")]
     PublicKey,
+    /// A certificate that is no number.
+    #[error("a certificate is not in hexadecimal digits")]
+    Digits,
     /// No random numbers.
     #[error("the kernel gives no random numbers")]
     Random,
@@ -157,6 +161,76 @@ impl Identity {
             }
         };
         Ok(Arc::new(config))
+    }
+}
+
+/// What a gateway keeps after it has enrolled, in one file, so that it is there whole or not at all.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Enrolment {
+    /// Host and port of the server.
+    pub server: String,
+    /// The name in the server's certificate.
+    pub name: String,
+    /// The gateway's pseudonym.
+    pub gateway: String,
+    key: String,
+    /// In hexadecimal digits of DER.
+    certificate: String,
+    /// The same of the market's authority.
+    authority: String,
+}
+
+const ENROLMENT_FILE: &str = "enrolment.json";
+
+impl Enrolment {
+    /// What a gateway has that enrolled.
+    pub fn new(
+        server: &str,
+        name: &str,
+        authority: &[u8],
+        gateway: &str,
+        identity: &Identity,
+    ) -> Enrolment {
+        Enrolment {
+            server: server.to_owned(),
+            name: name.to_owned(),
+            gateway: gateway.to_owned(),
+            key: identity.key.serialize_pem(),
+            certificate: hex(identity.certificate.as_deref().unwrap_or_default()),
+            authority: hex(authority),
+        }
+    }
+
+    /// What is in a state directory; `None` if the gateway has not enrolled.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn load(dir: &StateDir) -> Result<Option<Enrolment>, fairweir_daemon::Error> {
+        let Some(bytes) = dir.read(ENROLMENT_FILE, FILE_SIZE_MAX)? else { return Ok(None) };
+        let path = dir.path_of(ENROLMENT_FILE);
+        let invalid = |e| fairweir_daemon::Error::Refused(format!("{}: {e}", path.display()));
+        serde_json::from_slice(&bytes).map(Some).map_err(invalid)
+    }
+
+    /// Keeps it in a state directory.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn store(&self, dir: &StateDir) -> Result<(), fairweir_daemon::Error> {
+        let text = serde_json::to_vec(self).expect("invariant: texts are JSON");
+        dir.write(ENROLMENT_FILE, &text)
+    }
+
+    /// TLS to the market.
+    ///
+    /// # Errors
+    /// If key or certificates cannot be used.
+    pub fn client_config(&self) -> Result<Arc<ClientConfig>, IdentityError> {
+        let bytes = |text: &str| unhex(text).ok_or(IdentityError::Digits);
+        let certificate = Some(bytes(&self.certificate)?);
+        let identity = Identity { key: KeyPair::from_pem(&self.key)?, certificate };
+        identity.client_config(&bytes(&self.authority)?)
     }
 }
 

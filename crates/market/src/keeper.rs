@@ -70,7 +70,9 @@ impl Session<'_> {
     /// # Errors
     /// Why it is refused; then nothing is done.
     pub fn apply(&mut self, event: Event) -> Result<(), Refused> {
-        self.book.apply(&event)?;
+        if !self.book.apply(&event)? {
+            return Ok(());
+        }
         let line = serde_json::to_writer(&mut *self.lines, &Line::Event(event));
         line.expect("invariant: events are JSON");
         self.lines.push(b'\n');
@@ -221,7 +223,7 @@ fn read(dir: &StateDir) -> Result<(Book, u64, usize), Error> {
             0 if line == HEADER.as_bytes() => Ok(()),
             0 => Err("not a journal of this version".to_owned()),
             _ => match serde_json::from_slice(line) {
-                Ok(Line::Event(event)) => book.apply(&event).map_err(|e| e.to_string()),
+                Ok(Line::Event(event)) => book.apply(&event).map(drop).map_err(|e| e.to_string()),
                 Ok(Line::Book(whole)) => {
                     book = *whole;
                     Ok(())

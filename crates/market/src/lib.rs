@@ -1,5 +1,5 @@
-//! The credit market's server: the ledger of the households of a link, kept in a journal, and the API
-//! by which their gateways bid.
+//! The credit market: its server, which keeps the ledger of the households of a link in a journal, and
+//! the agent by which their gateways bid.
 //!
 //! | module | its job |
 //! |---|---|
@@ -8,7 +8,9 @@
 //! | [`identity`] | the market's own certificate authority, and one certificate per gateway |
 //! | [`server`] | HTTP over mutual TLS, bounded in every direction |
 //! | [`api`] | requests to operations, operations to answers |
+//! | [`messages`] | what a server and a gateway say to each other |
 //! | [`client`] | the gateway's end |
+//! | [`household`] | what a gateway's agent bids, and why (pure) |
 //! | [`guarantees`] | where the rates of a slot go |
 //!
 //! The arithmetic is `fairweir_core::market`.
@@ -18,8 +20,10 @@ pub mod api;
 pub mod book;
 pub mod client;
 pub mod guarantees;
+pub mod household;
 pub mod identity;
 pub mod keeper;
+pub mod messages;
 pub mod server;
 
 use std::fmt::Write as _;

@@ -6,6 +6,8 @@
 //! ([`spending::plan`]) and bids the first spend. It asks nothing of the others but the published
 //! prices.
 
+use serde::{Deserialize, Serialize};
+
 use super::ledger::Credits;
 use super::spending::{self, Slot};
 use super::utility::Utility;
@@ -40,10 +42,13 @@ pub struct Agent {
 }
 
 /// What a slot of day costs and gives, on average.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    price: f64,
-    receives: f64,
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Seen {
+    /// Credits for each Mbit/s beyond the floor.
+    pub price: f64,
+    /// Credits.
+    pub receives: f64,
 }
 
 impl Agent {
@@ -57,10 +62,42 @@ impl Agent {
         Agent { spec, days: vec![None; spec.day], wants: vec![None; spec.day] }
     }
 
+    /// What it has learned, by slot of day; `None` where it has seen nothing.
+    pub fn learned(&self) -> &[Option<Seen>] {
+        &self.days
+    }
+
+    /// Takes over what it had learned before it was started anew. A list of another length, and numbers
+    /// that no market has, are ignored.
+    pub fn recall(&mut self, learned: &[Option<Seen>]) {
+        let is_possible = |seen: &Seen| {
+            is_price(seen.price) && (0.0..=Credits::MAX.as_f64()).contains(&seen.receives)
+        };
+        if learned.len() == self.days.len() {
+            self.days = learned.iter().map(|seen| seen.filter(is_possible)).collect();
+        }
+    }
+
+    /// Other terms for the slots to come, as when gateways join.
+    pub fn set_terms(&mut self, floor: f64, peak: f64) {
+        self.spec = AgentSpec { floor, peak, ..self.spec };
+    }
+
+    /// The price that it expects of a slot.
+    pub fn price(&self, slot: u64) -> f64 {
+        self.expects(slot).price
+    }
+
+    fn expects(&self, slot: u64) -> Seen {
+        let seen = self.days[(slot % self.spec.day as u64) as usize];
+        let seen = seen.unwrap_or(Seen { price: 0.5, receives: 0.5 * self.spec.share });
+        Seen { price: seen.price.max(PRICE_MIN), ..seen }
+    }
+
     /// A slot was closed: its published price, and what the gateway received. Numbers that no market
     /// has are ignored.
     pub fn handle_closed(&mut self, slot: u64, price: f64, received: Credits) {
-        if !(0.0..=PRICE_MAX).contains(&price) {
+        if !is_price(price) {
             return;
         }
         let receives = received.as_f64();
@@ -92,23 +129,27 @@ impl Agent {
 
     /// What it would spend from a slot on, in credits.
     pub fn plan(&self, slot: u64, balance: Credits, want: Utility) -> Vec<f64> {
-        let AgentSpec { day, horizon, cap, share, floor, peak } = self.spec;
-        let slots: Vec<Slot> = (0..horizon as u64)
-            .map(|ahead| {
-                let of_day = (slot.wrapping_add(ahead) % day as u64) as usize;
-                let seen = self.days[of_day].unwrap_or(Seen { price: 0.5, receives: 0.5 * share });
-                let learned = self.wants[of_day].unwrap_or(want);
-                Slot {
-                    utility: if ahead == 0 { want } else { learned },
-                    price: seen.price.max(PRICE_MIN),
-                    floor,
-                    peak,
-                    receives: seen.receives,
-                }
-            })
-            .collect();
-        spending::plan(balance.as_f64(), cap, &slots)
+        let known = |ahead: u64| {
+            let learned = self.wants[(slot.wrapping_add(ahead) % self.spec.day as u64) as usize];
+            if ahead == 0 { want } else { learned.unwrap_or(want) }
+        };
+        let wants: Vec<Utility> = (0..self.spec.horizon as u64).map(known).collect();
+        self.plan_for(slot, balance, &wants)
     }
+
+    /// What it would spend from a slot on, in credits, if the household wants this in the slots to come.
+    pub fn plan_for(&self, slot: u64, balance: Credits, wants: &[Utility]) -> Vec<f64> {
+        let AgentSpec { cap, floor, peak, .. } = self.spec;
+        let slots = wants.iter().zip(0..).map(|(&utility, ahead)| {
+            let Seen { price, receives } = self.expects(slot.wrapping_add(ahead));
+            Slot { utility, price, floor, peak, receives }
+        });
+        spending::plan(balance.as_f64(), cap, &slots.collect::<Vec<_>>())
+    }
+}
+
+fn is_price(price: f64) -> bool {
+    (0.0..=PRICE_MAX).contains(&price)
 }
 
 /// The last day counts for a third.
@@ -143,6 +184,22 @@ mod tests {
         agent.handle_closed(2, 1.0, Credits::whole(5));
         expensive.handle_closed(2, 4.0, Credits::whole(5));
         assert!(expensive.bid(4, balance, little) > agent.bid(4, balance, little));
+    }
+
+    #[test]
+    fn what_was_learned_is_recalled_and_nonsense_is_not() {
+        let mut agent = Agent::new(SPEC);
+        agent.handle_closed(6, 3.0, Credits::whole(2));
+        let mut other = Agent::new(SPEC);
+        other.recall(agent.learned());
+        assert_eq!((other.price(2), other.price(3)), (3.0, 0.5));
+        let mut learned = agent.learned().to_vec();
+        other.recall(&learned[1..]);
+        learned[2] = Some(Seen { price: f64::NAN, receives: 1.0 });
+        learned[3] = Some(Seen { price: 1.0, receives: -1.0 });
+        assert_eq!(other.price(2), 3.0);
+        other.recall(&learned);
+        assert_eq!(other.learned(), [None; 4]);
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub(super) struct Daemon {
     pub(super) changes: VecDeque<Change>,
     act_noted: Option<Act>,
     pub(super) started: Time,
+    /// Another one after each start.
+    pub(super) run: String,
     pub(super) network: Option<String>,
     pub(super) remembered: Option<Remembered>,
     pub(super) config_error: Option<String>,
@@ -122,6 +124,7 @@ impl Daemon {
             changes: VecDeque::new(),
             act_noted: None,
             started: now,
+            run: new_run(),
             network: None,
             remembered: None,
             config_error: None,
@@ -550,6 +553,11 @@ fn in_words(key: &str, value: &Option<Setting>) -> String {
         Some(Setting::Number(number)) => format!("{key} = {number}"),
         Some(Setting::Text(text)) => format!("{key} = {text}"),
     }
+}
+
+fn new_run() -> String {
+    let number = getrandom::u64().expect("invariant: Linux has getrandom(2)");
+    format!("{number:016x}")
 }
 
 /// For each group of `new` the index of the group of `old` that has its name.

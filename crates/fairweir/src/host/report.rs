@@ -97,6 +97,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         dev: settings.dev.clone(),
         pid: std::process::id(),
+        run: daemon.run.clone(),
         ready: daemon.host.is_some(),
         control: settings.control(),
         dry_run: settings.dry_run,

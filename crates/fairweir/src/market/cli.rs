@@ -22,6 +22,18 @@ pub(crate) enum MarketCommand {
     Status(AskArgs),
     /// Compute all statements and roots of the journal again. It may be run while the server runs.
     Verify(VerifyArgs),
+    /// Enrol this gateway with a one-time code.
+    #[command(after_help = ENROL_EXAMPLES)]
+    Enrol(EnrolArgs),
+    /// Run the daemon that bids for this household.
+    #[command(after_help = AGENT_EXAMPLES)]
+    Agent(AgentArgs),
+    /// Print what the agent has decided, and why.
+    Why(WhyArgs),
+    /// Put a kind of use above all others for a while.
+    Boost(BoostArgs),
+    /// Spend nothing for some days.
+    Holiday(HolidayArgs),
 }
 
 /// Where the market is kept.
@@ -110,12 +122,104 @@ pub(crate) struct VerifyArgs {
     pub(super) state: StateArgs,
 }
 
+/// `fairweir market enrol`.
+#[derive(Debug, Args)]
+pub(crate) struct EnrolArgs {
+    /// The one-time code, or - to read it from stdin.
+    pub(super) code: String,
+    /// Where the market's server listens.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) server: String,
+    /// The name in the server's certificate [default: the host].
+    #[arg(long, value_name = "NAME")]
+    pub(super) name: Option<String>,
+    /// The certificate of the market's authority, as the operator gave it.
+    #[arg(long, value_name = "FILE")]
+    pub(super) authority: PathBuf,
+    /// Directory of the gateway's key and of what the agent learned.
+    #[arg(long, value_name = "DIR", default_value = AGENT_DIR)]
+    pub(super) state_dir: PathBuf,
+}
+
+/// `fairweir market agent`.
+#[derive(Debug, Args)]
+pub(crate) struct AgentArgs {
+    /// The configuration: what the household wants (docs/market.md).
+    #[arg(long, value_name = "FILE", default_value = fairweir_config::agent::DEFAULT_PATH)]
+    pub(super) config: PathBuf,
+    /// Directory of the gateway's key and of what the agent learned.
+    #[arg(long, value_name = "DIR", default_value = AGENT_DIR)]
+    pub(super) state_dir: PathBuf,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+    #[command(flatten)]
+    pub(super) user_group: UserGroup,
+    /// The length of a day in seconds, for trials; without it days are those of local time.
+    #[arg(long, hide = true, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(super) day: Option<u64>,
+    /// Exit when stdin closes, for programs that start the daemon.
+    #[arg(long, hide = true)]
+    pub(super) until_stdin_closes: bool,
+}
+
+/// `fairweir market why`.
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    /// Print all of the status as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir market boost`.
+#[derive(Debug, Args)]
+pub(crate) struct BoostArgs {
+    /// The kind of use.
+    #[arg(value_parser = fairweir_config::agent::KINDS)]
+    pub(super) kind: String,
+    /// For how long.
+    #[arg(long, value_name = "MINUTES", default_value = "120")]
+    pub(super) minutes: u64,
+    /// End it now.
+    #[arg(long)]
+    pub(super) off: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir market holiday`.
+#[derive(Debug, Args)]
+pub(crate) struct HolidayArgs {
+    /// For how long.
+    #[arg(long, value_name = "DAYS", default_value = "7")]
+    pub(super) days: u64,
+    /// End it now.
+    #[arg(long)]
+    pub(super) off: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+const AGENT_DIR: &str = "/var/lib/fairweir/agent";
+
 /// Of `fairweir market` itself.
 pub(crate) const EXAMPLES: &str = "Examples:
   sudo fairweir market init --capacity 160mbit
   sudo fairweir market serve --listen 0.0.0.0:7443 --name market.example.net
   sudo fairweir market code contract-17 --peak 50mbit
-  sudo fairweir market verify";
+  sudo fairweir market verify
+At a gateway:
+  sudo fairweir market enrol CODE --server market.example.net:7443 --authority ca.der
+  sudo fairweir market agent
+  sudo fairweir market why
+  sudo fairweir market boost streaming --minutes 90";
+
+const ENROL_EXAMPLES: &str = "Examples:
+  sudo fairweir market enrol CODE --server market.example.net:7443 --authority ca.der";
+
+const AGENT_EXAMPLES: &str = "Examples:
+  sudo fairweir market agent --config /etc/fairweir/agent.toml";
 
 const SERVE_EXAMPLES: &str = "Examples:
   sudo fairweir market serve --listen 0.0.0.0:7443 --name market.example.net --segment pon-3";

@@ -1,6 +1,6 @@
-//! `fairweir market`: the server of a market of credits between households.
+//! `fairweir market`: the server of a market of credits between households, and the [`agent`] of one.
 //!
-//! A service of [`fairweir_daemon`]: the operator's requests, status and metrics come by its sockets,
+//! The server is a service of [`fairweir_daemon`]: the operator's requests, status and metrics come by its sockets,
 //! and it closes slots at its deadlines. Gateways come by the network, to threads of
 //! `fairweir_market::server`. All of them hand their work to the one keeper of the journal.
 
@@ -27,8 +27,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
+mod agent;
 pub(crate) mod cli;
 mod enforce;
+
+pub(crate) use agent::{check, is_agent_file};
 
 use cli::{AskArgs, CodeArgs, InitArgs, MarketCommand, ServeArgs, VerifyArgs};
 use enforce::IspSegment;
@@ -54,6 +57,11 @@ pub(crate) fn run(command: &MarketCommand) -> anyhow::Result<()> {
         MarketCommand::Code(args) => code(args),
         MarketCommand::Status(args) => status(args),
         MarketCommand::Verify(args) => verify(args),
+        MarketCommand::Enrol(args) => agent::enrol(args),
+        MarketCommand::Agent(args) => agent::run(args),
+        MarketCommand::Why(args) => agent::why(args),
+        MarketCommand::Boost(args) => agent::boost(args),
+        MarketCommand::Holiday(args) => agent::holiday(args),
     }
 }
 

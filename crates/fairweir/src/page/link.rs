@@ -1,4 +1,5 @@
-//! Links that work once, for who may use the page's Unix socket: root, and the page's user and group.
+//! The page's Unix socket, for root, and the page's user and group: links that work once, and the
+//! history.
 //!
 //! Every local user can connect to the port, so the port alone gives nothing. Requests and replies
 //! are those of the daemons' sockets, one line of JSON each.
@@ -8,32 +9,54 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use fairweir_config::text;
 use fairweir_daemon::{Access, Answer, Client};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
 use super::NAME;
 use super::routes::State;
+use crate::history::suggest::Suggested;
+use crate::history::{Points, Query};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The longest request, in bytes.
-const REQUEST_MAX: usize = 256;
+const REQUEST_MAX: usize = 1_024;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {
     /// Answered by a text: a link that signs one browser in.
     Open,
+    /// Answered by [`Points`].
+    History(Query),
+    /// Answered by a list of [`Suggested`].
+    Suggest,
 }
 
 /// `fairweir page --open`: prints a link of the page that runs.
 pub(super) fn print(page_dir: &Path) -> anyhow::Result<()> {
-    let mut client = Client::connect(page_dir, NAME, Access::Change, PATIENCE)?;
-    let link: String = client.ask(&Request::Open)?;
-    Ok(writeln!(text::stdout(), "{link}")?)
+    Ok(writeln!(text::stdout(), "{}", ask::<String>(page_dir, &Request::Open)?)?)
+}
+
+/// Asks the page that runs for a part of the history.
+pub(crate) fn ask_history(page_dir: &Path, query: &Query) -> anyhow::Result<Points> {
+    ask(page_dir, &Request::History(query.clone()))
+}
+
+/// Asks it for weights that would have helped.
+pub(crate) fn ask_suggestions(page_dir: &Path) -> anyhow::Result<Vec<Suggested>> {
+    ask(page_dir, &Request::Suggest)
+}
+
+fn ask<T: DeserializeOwned>(page_dir: &Path, request: &Request) -> anyhow::Result<T> {
+    let client = Client::connect(page_dir, NAME, Access::Change, PATIENCE);
+    let client = client.context("`fairweir page` does not run; `systemctl start fairweir-page`");
+    Ok(client?.ask(request)?)
 }
 
 /// Prints a link at the start if a person reads it; logs keep what they are given.
@@ -71,9 +94,24 @@ async fn answer(stream: UnixStream, state: &State) -> io::Result<()> {
     }
     let answer = match serde_json::from_slice(&line) {
         Ok(Request::Open) => Answer::value(&state.new_link()),
+        Ok(Request::History(query)) => match state.history(query).await {
+            Ok(points) => Answer::value(&points),
+            Err(e) => Answer::error(e),
+        },
+        Ok(Request::Suggest) => match state.suggestions().await {
+            Ok(all) => Answer::value(&all),
+            Err(e) => Answer::error(e),
+        },
         Err(e) => Answer::error(format!("not a request: {e}")),
     };
-    stream.writable().await?;
-    // It fits into the buffer of a socket that nothing was written to yet.
-    stream.try_write(answer.as_bytes()).map(drop)
+    let mut rest = answer.as_bytes();
+    while !rest.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(rest) {
+            Ok(n) => rest = &rest[n..],
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }

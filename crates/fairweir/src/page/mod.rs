@@ -6,7 +6,8 @@
 //!
 //! | module | its job |
 //! |---|---|
-//! | [`link`] | the Unix socket at which `fairweir page --open` gets a link that works once |
+//! | [`link`] | the Unix socket: links that work once, and the history |
+//! | [`daemons`] | asks all daemons the same |
 //! | [`sessions`] | who is signed in: codes, cookies, tokens against forged requests, undo |
 //! | [`connections`] | accepts connections; how many, and for how long |
 //! | [`guard`] | which requests come from this page at all: `Host`, `Origin`, headers of every answer |
@@ -20,21 +21,26 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use anyhow::Context;
-use fairweir_daemon::{OpenTo, control_socket, listen};
+use fairweir_daemon::{OpenTo, StateDir, control_socket, listen};
 use nix::unistd::{Gid, Uid, User, geteuid, setgid, setgroups, setuid};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::cli::PageArgs;
 use crate::exit::Usage;
+use crate::history::record::History;
 
 mod connections;
+pub(crate) mod daemons;
 mod guard;
 mod html;
-mod link;
+pub(crate) mod link;
 mod routes;
 mod sessions;
 mod view;
+
+/// The file of the history, in `--state-dir`.
+const FILE: &str = "history.sqlite";
 
 /// The instance, which names the socket in `--page-dir`.
 const NAME: &str = "page";
@@ -51,11 +57,28 @@ pub(crate) fn run(args: &PageArgs) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     let group = user.as_ref().map(|&(_, group)| group);
     let socket = listen(&control_socket(&args.page_dir, NAME), OpenTo::group(group))?;
+    let state_dir = StateDir::new(&args.state_dir);
     if let Some((user, group)) = user {
+        // The lock below says what is wrong with it.
+        let _ = state_dir.give_to(user, group);
         drop_privileges(user, group)?;
     }
     nix::sys::prctl::set_no_new_privs()?;
-    let state = Arc::new(routes::State::new(&args.run_dir.run_dir, address, args.read_only));
+    let run_dir = &args.run_dir.run_dir;
+    let history = match (args.history_size, state_dir.lock()) {
+        (0, _) => None,
+        (bytes_max, Ok(lock)) => Some((lock, History::open(&state_dir.path_of(FILE), bytes_max))),
+        (_, Err(e)) => {
+            warn!("no history is recorded: {e}");
+            None
+        }
+    };
+    if let Some((_, history)) = &history {
+        history.begin(run_dir)?;
+    }
+    let history = history.as_ref().map(|(_, history)| history);
+    let state = routes::State::new(run_dir, address, args.read_only, history.cloned());
+    let state = Arc::new(state);
     link::greet(&state)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -78,6 +101,10 @@ pub(crate) fn run(args: &PageArgs) -> anyhow::Result<()> {
     })?;
     // What is being asked of a daemon that hangs does not keep the process.
     runtime.shutdown_background();
+    if let Some(history) = history {
+        // It is logged.
+        let _ = history.flush();
+    }
     let _ = std::fs::remove_file(control_socket(&args.page_dir, NAME));
     Ok(())
 }

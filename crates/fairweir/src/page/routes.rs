@@ -27,6 +27,9 @@ use super::guard::{Hosts, guard};
 use super::html::{self, Forms};
 use super::sessions::{Sessions, SignedIn, Undo};
 use super::view::{View, Watcher};
+use crate::history::record::History;
+use crate::history::suggest::Suggested;
+use crate::history::{self, Points};
 use crate::wire::{Changed, HostRequest};
 
 /// The longest body of a request, in bytes.
@@ -45,19 +48,52 @@ pub(super) struct State {
     is_read_only: bool,
     sessions: Sessions,
     watcher: Watcher,
+    history: Option<History>,
 }
 
 type Shared = FromState<Arc<State>>;
 
 impl State {
-    pub(super) fn new(run_dir: &Path, address: SocketAddr, is_read_only: bool) -> State {
+    pub(super) fn new(
+        run_dir: &Path,
+        address: SocketAddr,
+        is_read_only: bool,
+        history: Option<History>,
+    ) -> State {
         State {
             hosts: Hosts::of(address),
             run_dir: run_dir.to_owned(),
             is_read_only,
             sessions: Sessions::default(),
             watcher: Watcher::new(run_dir),
+            history,
         }
+    }
+
+    /// A part of the history.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) async fn history(&self, query: history::Query) -> Result<Points, String> {
+        self.recorded(move |history| history.points(&query)).await
+    }
+
+    /// Weights that would have helped.
+    ///
+    /// # Errors
+    /// Why they are not known.
+    pub(super) async fn suggestions(&self) -> Result<Vec<Suggested>, String> {
+        self.recorded(|history| history.suggest()).await
+    }
+
+    async fn recorded<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&History) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let Some(history) = self.history.clone() else {
+            return Err("this page records no history".to_owned());
+        };
+        spawn_blocking(move || read(&history)).await.unwrap_or_else(|e| Err(e.to_string()))
     }
 
     /// A link that signs one browser in.

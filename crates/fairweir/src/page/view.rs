@@ -3,33 +3,23 @@
 //! The document and the stream of events are made of the same [`View`]. Daemons are asked at most
 //! once in [`PERIOD`], however many browsers look, and not at all while none does.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use fairweir_core::receiver::GroupState;
 use fairweir_core::units::{Rate, Span, Time};
-use fairweir_daemon::{Access, Client, Error, Request, instances};
+use fairweir_daemon::{Client, Error, Request};
 use fairweir_linux::monotonic_now;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::daemons::Daemons;
 use crate::host::client::device_of;
 use crate::host::show;
 use crate::wire::{ConnectionStatus, Connections, GroupStatus, HostRequest, LimitedBy, Status};
 
 /// What is shown is at most so old.
 pub(super) const PERIOD: Span = Span::millis(900);
-
-/// A daemon that does not answer in this time is shown as such; the others wait meanwhile.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// It is asked again after this time.
-const SILENCE: Span = Span::secs(5);
-
-/// Daemons that are shown.
-const DAEMONS_MAX: usize = 32;
 
 /// Connections of a daemon that are shown.
 const CONNECTIONS_MAX: usize = 12;
@@ -118,21 +108,17 @@ pub(super) struct ConnectionView {
 
 /// Asks the daemons.
 pub(super) struct Watcher {
-    run_dir: PathBuf,
     asked: Mutex<Asked>,
 }
 
-#[derive(Default)]
 struct Asked {
-    clients: BTreeMap<String, Client>,
-    /// Daemons that did not answer, when they are asked again, and what is shown until then.
-    silent: BTreeMap<String, (Time, DaemonView)>,
+    daemons: Daemons,
     last: Option<(Time, Arc<View>)>,
 }
 
 impl Watcher {
     pub(super) fn new(run_dir: &Path) -> Watcher {
-        Watcher { run_dir: run_dir.to_owned(), asked: Mutex::default() }
+        Watcher { asked: Mutex::new(Asked { daemons: Daemons::new(run_dir), last: None }) }
     }
 
     /// What there is to show now. Waits for the daemons.
@@ -144,12 +130,14 @@ impl Watcher {
         {
             return Arc::clone(view);
         }
-        let names = instances(&self.run_dir).unwrap_or_default();
-        asked.clients.retain(|name, _| names.contains(name));
-        asked.silent.retain(|name, (until, _)| names.contains(name) && now < *until);
-        let names = names.into_iter().take(DAEMONS_MAX);
-        let daemons = names.filter_map(|name| asked.daemon(&self.run_dir, name)).collect();
-        let view = Arc::new(View { daemons });
+        let daemons = asked.daemons.ask_all(ask).into_iter().map(|(name, view)| match view {
+            Ok(view) => DaemonView { name, ..view },
+            Err(why) => {
+                let headline = "does not answer".to_owned();
+                DaemonView { name, headline, error: Some(why), ..DaemonView::default() }
+            }
+        });
+        let view = Arc::new(View { daemons: daemons.collect() });
         asked.last = Some((monotonic_now(), Arc::clone(&view)));
         view
     }
@@ -160,56 +148,13 @@ impl Watcher {
     }
 }
 
-impl Asked {
-    /// `None` if the daemon has ended and left its socket.
-    fn daemon(&mut self, run_dir: &Path, name: String) -> Option<DaemonView> {
-        if let Some((_, view)) = self.silent.get(&name) {
-            return Some(view.clone());
-        }
-        match self.ask(run_dir, &name) {
-            Ok(view) => Some(view),
-            Err(e @ Error::NoAnswer { .. }) => {
-                let view = failed(name.clone(), &e)?;
-                self.silent.insert(name, (monotonic_now() + SILENCE, view.clone()));
-                Some(view)
-            }
-            // One that has just been restarted answers at its new socket.
-            Err(Error::Broken { .. }) => match self.ask(run_dir, &name) {
-                Ok(view) => Some(view),
-                Err(e) => failed(name, &e),
-            },
-            Err(e) => failed(name, &e),
-        }
+fn ask(name: &str, client: &mut Client) -> Result<DaemonView, Error> {
+    if device_of(name).is_none() {
+        return Ok(other_view(&client.ask::<Value>(&Request::Status)?));
     }
-
-    fn ask(&mut self, run_dir: &Path, name: &str) -> Result<DaemonView, Error> {
-        let mut client = match self.clients.remove(name) {
-            Some(client) => client,
-            None => Client::connect(run_dir, name, Access::Read, PATIENCE)?,
-        };
-        let mut view = if device_of(name).is_some() {
-            let status: Status = client.ask(&Request::Status)?;
-            let limit = CONNECTIONS_MAX;
-            let connections = client.ask(&HostRequest::Connections { limit })?;
-            host_view(&status, &connections)
-        } else {
-            other_view(&client.ask::<Value>(&Request::Status)?)
-        };
-        name.clone_into(&mut view.name);
-        // One that failed is not asked again by the same connection, which may owe an answer.
-        self.clients.insert(name.to_owned(), client);
-        Ok(view)
-    }
-}
-
-fn failed(name: String, error: &Error) -> Option<DaemonView> {
-    let gone = matches!(error, Error::NotRunning { source, .. }
-        if source.kind() == std::io::ErrorKind::ConnectionRefused);
-    let headline = "does not answer".to_owned();
-    (!gone).then(|| {
-        let error = Some(fairweir_config::one_line(&error.to_string()));
-        DaemonView { name, headline, error, ..DaemonView::default() }
-    })
+    let status: Status = client.ask(&Request::Status)?;
+    let limit = CONNECTIONS_MAX;
+    Ok(host_view(&status, &client.ask(&HostRequest::Connections { limit })?))
 }
 
 fn host_view(status: &Status, connections: &Connections) -> DaemonView {

@@ -16,7 +16,8 @@ use fairweir_linux::link;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::stage::{SERVERS, Stage};
+use super::far::Far;
+use super::stage::Stage;
 use super::{FAIRWEIR, note};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -28,6 +29,7 @@ pub const CDN: &str = "cdn.example.org";
 
 /// A page that loads two objects at a time, again and again, and reports how much it has received.
 const PAGE: &str = r#"<!doctype html><script>
+const page = crypto.randomUUID();
 let received = 0;
 async function load(of) {
   for (let i = 0; ; i++) {
@@ -43,7 +45,7 @@ async function load(of) {
   }
 }
 load("a"); load("b");
-setInterval(() => fetch(`/report?${received}`, {cache: "no-store"}), 500);
+setInterval(() => fetch(`/report?${page}.${received}`, {cache: "no-store"}), 500);
 </script>"#;
 
 /// How much of it a page loads at a time.
@@ -69,8 +71,8 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Serves the sites over HTTP/1.1 or HTTP/2.
-    pub fn start(stage: &Stage, is_h2: bool) -> Nginx {
+    /// Serves the sites at `server` over HTTP/1.1 or HTTP/2.
+    pub fn start(stage: &Stage, server: &Far, is_h2: bool) -> Nginx {
         let dir = stage.path("nginx");
         fs::create_dir_all(dir.join("www")).unwrap();
         let names: Vec<String> = SITES.iter().chain([&CDN]).map(|&name| name.to_owned()).collect();
@@ -95,18 +97,25 @@ impl Nginx {
         let mut command = Command::new("nginx");
         command.arg("-p").arg(&dir).arg("-c").arg(dir.join("nginx.conf")).stderr(Stdio::null());
         command.process_group(0);
-        let process = stage.at_internet(|| command.spawn().unwrap());
+        let process = server.run(|| command.spawn().unwrap());
         Nginx { process, log: dir.join("access.log") }
     }
 
-    /// What each site's page has said last that it has received.
+    /// What each site's pages, taken together, have said last that they have received: a page that was
+    /// slow to load is opened again, and then there are two.
     pub fn reported(&self) -> BTreeMap<String, u64> {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let told = log.lines().filter_map(|line| {
             let (site, rest) = line.split_once(' ')?.1.split_once(' ')?;
-            Some((site.to_owned(), rest.strip_prefix("/report?")?.parse().ok()?))
+            let (page, received) = rest.strip_prefix("/report?")?.split_once('.')?;
+            Some(((site, page), received.parse().ok()?))
         });
-        told.collect()
+        let last: BTreeMap<_, u64> = told.collect();
+        let mut sums = BTreeMap::new();
+        for ((site, _), received) in last {
+            *sums.entry(site.to_owned()).or_default() += received;
+        }
+        sums
     }
 }
 
@@ -130,10 +139,10 @@ pub struct Chromium {
 }
 
 impl Chromium {
-    /// With the extension or without.
-    pub fn start(stage: &Stage, has_extension: bool) -> Chromium {
+    /// With the extension or without; `server` answers for every name.
+    pub fn start(stage: &Stage, server: &Far, has_extension: bool) -> Chromium {
         let profile = stage.path("profile");
-        let rules = format!("--host-resolver-rules=MAP * {}", SERVERS[0]);
+        let rules = format!("--host-resolver-rules=MAP * {}", server.address().ip());
         let mut args: Vec<String> = [
             "--headless=new",
             "--no-sandbox",
@@ -158,6 +167,8 @@ impl Chromium {
         let mut command = Command::new("chromium");
         command.args(args).env("HOME", stage.path("")).stdout(Stdio::null()).stderr(said);
         command.process_group(0);
+        // Else Debian's Chromium opens a start page, which would be served as a third site.
+        command.arg("about:blank");
         let process = stage.at_home(|| {
             link::set_up("lo").unwrap();
             command.spawn().unwrap()

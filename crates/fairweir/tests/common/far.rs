@@ -85,6 +85,11 @@ impl Far {
         self.address
     }
 
+    /// Runs `work` at the server.
+    pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.netns.run(work)
+    }
+
     /// Starts a download from this server, in the home.
     pub fn download(&self, stage: &Stage) -> Download {
         Download::new(stage.at_home(|| TcpStream::connect(self.address).unwrap()))

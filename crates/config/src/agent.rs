@@ -1,0 +1,178 @@
+//! The file of `fairweir market agent`: what a household wants, by kind of use and time of the week.
+
+use std::path::{Path, PathBuf};
+
+use fairweir_core::market::preferences::{DAY_MIN, IMPORTANCE_MAX, Importance, Preferences, Time};
+
+use crate::error::ConfigError;
+use crate::file::{Rules, Text, Trust};
+use crate::table::{Source, Table};
+use crate::words::not_one_of;
+use crate::{MetricsAt, VERSION};
+
+/// The file if the command line names none.
+pub const DEFAULT_PATH: &str = "/etc/fairweir/agent.toml";
+/// The most times.
+pub const TIMES_MAX: usize = 64;
+
+const FILE_BYTES_MAX: u64 = 256 << 10;
+/// The longest name of a time.
+const NAME_MAX: usize = 64;
+/// As in [`fairweir_core::market::utility::Kind::ALL`].
+pub const KINDS: [&str; 4] = ["streaming", "social", "downloads", "web"];
+/// From Monday.
+const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+/// What is wanted if the file does not say.
+const USUAL: Importance = 1;
+
+/// A valid file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Where metrics are served over HTTP.
+    pub metrics: Option<MetricsAt>,
+    /// What the household wants.
+    pub preferences: Preferences,
+}
+
+impl AgentFile {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// The first thing that is wrong: file, line, key, what is allowed.
+    pub fn load(path: &Path) -> Result<AgentFile, ConfigError> {
+        let text = read_text(path)?;
+        AgentFile::parse(text.source(&[]), path)
+    }
+
+    fn parse(source: Source<'_>, path: &Path) -> Result<AgentFile, ConfigError> {
+        let mut top = source.top()?;
+        top.version(VERSION)?;
+        let metrics = match top.table("agent")? {
+            Some(mut table) => {
+                let metrics = table.parsed_by("metrics", MetricsAt::parse)?;
+                table.finish(&["metrics"])?;
+                metrics.map(|p| p.value)
+            }
+            None => None,
+        };
+        let mut always = [USUAL; KINDS.len()];
+        if let Some(mut table) = top.table("always")? {
+            always = importance(&mut table)?.map(|said| said.unwrap_or(USUAL));
+            table.finish(&KINDS)?;
+        }
+        let mut times = Vec::new();
+        for table in top.tables("time")? {
+            if times.len() == TIMES_MAX {
+                return Err(table.place().error(format!("too many times (at most {TIMES_MAX})")));
+            }
+            times.push(time(table)?);
+        }
+        top.finish(&["version", "agent", "always", "time"])?;
+        Ok(AgentFile { path: path.to_owned(), metrics, preferences: Preferences { always, times } })
+    }
+}
+
+/// Reads a file as [`AgentFile::load`] does, without looking at what it says.
+///
+/// # Errors
+/// If it cannot be read, or others may write it.
+pub fn read_text(path: &Path) -> Result<Text, ConfigError> {
+    Text::read(path, &Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::OWNER, if_missing: "" })
+}
+
+fn importance(table: &mut Table<'_>) -> Result<[Option<Importance>; KINDS.len()], ConfigError> {
+    let mut said = [None; KINDS.len()];
+    for (kind, said) in KINDS.iter().zip(&mut said) {
+        let number = table.integer(kind, 0, IMPORTANCE_MAX.into())?;
+        *said = number.map(|p| p.value as Importance);
+    }
+    Ok(said)
+}
+
+fn time(mut table: Table<'_>) -> Result<Time, ConfigError> {
+    let name = table.text("name")?.ok_or_else(|| table.missing("name", "a name for reports"))?;
+    if name.value.is_empty() || name.value.len() > NAME_MAX {
+        return Err(name.place.error(format!("a name has 1 to {NAME_MAX} bytes")));
+    }
+    let mut days = [true; DAYS.len()];
+    if let Some(list) = table.texts("days")? {
+        days = [false; DAYS.len()];
+        for day in list.value {
+            let known = DAYS.iter().position(|known| *known == day.value);
+            days[known.ok_or_else(|| day.place.error(not_one_of(&day.value, &DAYS)))?] = true;
+        }
+    }
+    let mut clock = |key: &str| {
+        let read = table.parsed_by(key, minute)?;
+        read.map(|p| p.value).ok_or_else(|| table.missing(key, "a time such as \"20:00\""))
+    };
+    let (from, to) = (clock("from")? % DAY_MIN, clock("to")?);
+    let importance = importance(&mut table)?;
+    if importance.iter().all(Option::is_none) {
+        return Err(table.missing("streaming", "an importance of at least one kind of use, 0 to 3"));
+    }
+    table.finish(&[&["name", "days", "from", "to"][..], &KINDS].concat())?;
+    Ok(Time { name: name.value, days, from, to, importance })
+}
+
+/// Minutes since midnight.
+fn minute(text: &str) -> Result<u16, String> {
+    let number = |digits: &str| {
+        let is_number = digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_digit());
+        digits.parse::<u16>().ok().filter(|_| is_number)
+    };
+    let read = text.split_once(':').and_then(|(h, m)| Some((number(h)?, number(m)?)));
+    let read = read.filter(|&(h, m)| m < 60 && h * 60 + m <= DAY_MIN);
+    let wrong = || format!("`{text}` is not a time; expected 00:00 to 24:00");
+    read.map(|(h, m)| h * 60 + m).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<AgentFile, String> {
+        let text = format!("version = 1\n{text}");
+        let source = Source::new(&text, "agent.toml", &[]);
+        AgentFile::parse(source, Path::new("agent.toml")).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn times_are_read_with_what_they_leave_unsaid() {
+        let file = parse(
+            "[always]\nweb = 2\n[[time]]\nname = \"film\"\ndays = [\"fri\", \"sat\"]\n\
+             from = \"20:00\"\nto = \"24:00\"\nstreaming = 3\n",
+        )
+        .unwrap();
+        assert_eq!(file.preferences.always, [1, 1, 1, 2]);
+        let film = &file.preferences.times[0];
+        assert_eq!((film.from, film.to), (1_200, 1_440));
+        assert_eq!(film.days, [false, false, false, false, true, true, false]);
+        assert_eq!(film.importance, [Some(3), None, None, None]);
+        assert_eq!(parse("").unwrap().preferences.always, [1; 4]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_one_error_with_its_line() {
+        let time = |keys: &str| format!("[[time]]\nname = \"x\"\n{keys}");
+        for (text, says) in [
+            (time("from = \"20:00\"\nto = \"22:00\"\n"), "importance"),
+            (time("from = \"20:00\"\nto = \"22:00\"\nstreaming = 4\n"), "from 0 to 3"),
+            (time("from = \"20:00\"\nto = \"22:00\"\nstreaming = -1\n"), "from 0 to 3"),
+            (time("from = \"20:60\"\nto = \"22:00\"\nweb = 1\n"), "20:60"),
+            (time("from = \"+1:00\"\nto = \"22:00\"\nweb = 1\n"), "not a time"),
+            (time("from = \"20:00\"\nto = \"24:01\"\nweb = 1\n"), "24:01"),
+            (time("from = \"20:00\"\nweb = 1\n"), "to: missing"),
+            (time("from = \"20:00\"\nto = \"22:00\"\nweb = 1\ndays = [\"fry\"]\n"), "fri"),
+            (time("from = \"20:00\"\nto = \"22:00\"\nweb = 1\ngames = 1\n"), "unknown key"),
+            ("[always]\ngames = 1\n".to_owned(), "unknown key"),
+            (time("from = \"20:00\"\nto = \"22:00\"\nweb = 1\n").repeat(TIMES_MAX + 1), "too many"),
+        ] {
+            let error = parse(&text).expect_err(&text);
+            assert!(error.starts_with("agent.toml:") && error.contains(says), "{text}\n{error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What a household wants, by kind of use and time of the week.
+//!
+//! People state an importance of 0 to 3 for each kind of use, and other ones for times of the week. An
+//! agent plans with utilities, whose weights double with each step of importance. Times are local
+//! minutes of the week; who knows the time zone is the caller.
+
+use super::utility::{Kind, Utility};
+
+/// How important a kind of use is: 0 (not at all) to [`IMPORTANCE_MAX`].
+pub type Importance = u8;
+
+/// The highest that can be stated ahead.
+pub const IMPORTANCE_MAX: Importance = 3;
+
+/// Above all that was stated ahead: somebody has asked for it now.
+pub const BOOSTED: Importance = IMPORTANCE_MAX + 1;
+
+/// Minutes of a day.
+pub const DAY_MIN: u16 = 24 * 60;
+
+/// A minute of the week.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// 0 is Monday, below 7.
+    pub weekday: u8,
+    /// Since midnight, below [`DAY_MIN`].
+    pub minute: u16,
+}
+
+/// A time of some days of the week.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Time {
+    /// For people.
+    pub name: String,
+    /// From Monday: on which days it begins.
+    pub days: [bool; 7],
+    /// The first minute, below [`DAY_MIN`].
+    pub from: u16,
+    /// The minute after the last; if it is not after `from`, it is of the next day.
+    pub to: u16,
+    /// In the order of [`Kind::ALL`]; `None` leaves what is said elsewhere.
+    pub importance: [Option<Importance>; 4],
+}
+
+/// What a household wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preferences {
+    /// Outside of all times, in the order of [`Kind::ALL`].
+    pub always: [Importance; 4],
+    /// A later one overrides an earlier one.
+    pub times: Vec<Time>,
+}
+
+/// What is wanted at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// In the order of [`Kind::ALL`].
+    pub importance: [Importance; 4],
+    /// The times that say so, by index.
+    pub times: Vec<usize>,
+}
+
+impl Moment {
+    /// The moment some minutes later.
+    pub fn after(self, minutes: u64) -> Moment {
+        let day = u64::from(DAY_MIN);
+        let all = u64::from(self.weekday) * day + u64::from(self.minute) + minutes % (7 * day);
+        Moment { weekday: (all / day % 7) as u8, minute: (all % day) as u16 }
+    }
+}
+
+impl Time {
+    /// Whether it includes a moment.
+    pub fn includes(&self, at: Moment) -> bool {
+        let is_day = |weekday: u8| self.days[usize::from(weekday % 7)];
+        if self.from < self.to {
+            return is_day(at.weekday) && (self.from..self.to).contains(&at.minute);
+        }
+        (is_day(at.weekday) && at.minute >= self.from)
+            || (is_day(at.weekday + 6) && at.minute < self.to)
+    }
+}
+
+impl Preferences {
+    /// What is wanted within some minutes from a moment: of each kind the most of any minute.
+    pub fn wanted(&self, from: Moment, minutes: u64) -> Wanted {
+        let mut wanted = Wanted::default();
+        for minute in 0..minutes.clamp(1, u64::from(DAY_MIN)) {
+            let at = from.after(minute);
+            for kind in 0..Kind::ALL.len() {
+                let said = self.times.iter().enumerate().rev();
+                let said = said.filter(|(_, time)| time.includes(at));
+                let said =
+                    said.filter_map(|(i, time)| Some((time.importance[kind]?, Some(i)))).next();
+                let (importance, by) = said.unwrap_or((self.always[kind], None));
+                wanted.importance[kind] = wanted.importance[kind].max(importance);
+                wanted.times.extend(by.filter(|by| !wanted.times.contains(by)));
+            }
+        }
+        wanted
+    }
+}
+
+impl Wanted {
+    /// What rates are worth then: the weight of a kind doubles with each step, from 1.
+    pub fn utility(&self) -> Utility {
+        let weight = |importance: Importance| match importance {
+            0 => 0.0,
+            n => f64::from(1_u32 << (n.min(BOOSTED) - 1)),
+        };
+        Utility { weights: self.importance.map(weight) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRIDAY: u8 = 4;
+
+    fn preferences() -> Preferences {
+        let time = |name: &str, days, from, to, importance| Time {
+            name: name.to_owned(),
+            days,
+            from,
+            to,
+            importance,
+        };
+        let mut friday = [false; 7];
+        friday[usize::from(FRIDAY)] = true;
+        Preferences {
+            always: [0, 0, 0, 1],
+            times: vec![
+                time("evening", [true; 7], 18 * 60, 23 * 60, [Some(1), None, None, Some(2)]),
+                time("film night", friday, 22 * 60, 60, [Some(3), None, None, None]),
+            ],
+        }
+    }
+
+    fn at(weekday: u8, hour: u16, minute: u16) -> Moment {
+        Moment { weekday, minute: hour * 60 + minute }
+    }
+
+    #[test]
+    fn the_last_time_that_includes_a_minute_counts_for_each_kind() {
+        let all = preferences();
+        let wanted = |at| all.wanted(at, 30);
+        assert_eq!(wanted(at(0, 3, 0)), Wanted { importance: [0, 0, 0, 1], times: vec![] });
+        assert_eq!(wanted(at(0, 22, 0)), Wanted { importance: [1, 0, 0, 2], times: vec![0] });
+        assert_eq!(
+            wanted(at(FRIDAY, 22, 0)),
+            Wanted { importance: [3, 0, 0, 2], times: vec![1, 0] }
+        );
+        // Beyond midnight it is still that of Friday, also from Sunday to Monday.
+        assert_eq!(wanted(at(FRIDAY + 1, 0, 30)).importance, [3, 0, 0, 1]);
+        assert_eq!(wanted(at(FRIDAY + 1, 1, 0)).importance, [0, 0, 0, 1]);
+        assert_eq!(at(6, 23, 59).after(1), at(0, 0, 0));
+        // A slot that a time only touches counts.
+        assert_eq!(wanted(at(0, 17, 31)).importance, [1, 0, 0, 2]);
+        assert_eq!(wanted(at(0, 17, 30)).importance, [0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn weights_double_with_importance() {
+        let weights = |importance| Wanted { importance, times: vec![] }.utility().weights;
+        assert_eq!(weights([0, 1, 2, 3]), [0.0, 1.0, 2.0, 4.0]);
+        assert_eq!(weights([BOOSTED, u8::MAX, 0, 0]), [8.0, 8.0, 0.0, 0.0]);
+    }
+}

@@ -1,0 +1,119 @@
+//! What groups received: the last hour by seconds, the last 31 days by minutes.
+//!
+//! `fairweir page` records, once a second, for all hosts and routers of the machine, also while no
+//! browser looks ([`record`]). It has no privileges and controls nothing, so neither a slow disk nor
+//! a damaged file can hold a daemon (docs/decisions/0009-the-page-records-the-history.md). It answers
+//! `fairweir history` at its socket.
+//!
+//! | module | its job |
+//! |---|---|
+//! | [`record`] | from the counters of daemons to samples, and when they are written |
+//! | [`store`] | the file: SQLite |
+//! | [`show`] | `fairweir history` |
+//! | [`suggest`] | `fairweir suggest`: weights that would have helped |
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) mod record;
+pub(crate) mod show;
+pub(crate) mod store;
+pub(crate) mod suggest;
+
+pub(crate) use show::run;
+
+/// What a daemon said at a time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Sample {
+    /// Seconds since 1970.
+    pub(crate) at: u64,
+    /// The instance.
+    pub(crate) daemon: String,
+    /// Which run of the daemon the counters are of.
+    pub(crate) run: String,
+    /// The time since the sample before; `None` if what arrived has no known time.
+    pub(crate) span_ms: Option<u64>,
+    pub(crate) capacity_bps: Option<u64>,
+    pub(crate) queue_ms: Option<f64>,
+    pub(crate) groups: Vec<GroupSample>,
+}
+
+/// What it said of a group.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct GroupSample {
+    pub(crate) name: String,
+    /// Since the start of this run.
+    pub(crate) received: u64,
+    /// `None` if no bound of it is known.
+    pub(crate) demand_bps: Option<u64>,
+    pub(crate) weight: u32,
+}
+
+/// A part of the history, in steps.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Query {
+    /// The instance; null for all.
+    pub(crate) daemon: Option<String>,
+    /// null for all.
+    pub(crate) group: Option<String>,
+    /// Seconds since 1970.
+    pub(crate) from: u64,
+    /// Seconds since 1970, not included.
+    pub(crate) to: u64,
+    /// Multiples of 60 are read from the minutes, others from the seconds.
+    pub(crate) step_s: u64,
+}
+
+impl Query {
+    /// The last `span_s`, in steps of this length.
+    pub(crate) fn last(span_s: u64, step_s: u64, now: u64) -> Query {
+        let step_s = step_s.max(1);
+        let from = now.saturating_sub(span_s) / step_s * step_s;
+        Query { from, to: now + 1, step_s, ..Query::default() }
+    }
+}
+
+/// What a group received in a step. Steps in which it received nothing have no point.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Point {
+    /// Its begin, in seconds since 1970.
+    pub(crate) at: u64,
+    pub(crate) daemon: String,
+    pub(crate) group: String,
+    pub(crate) received_bytes: u64,
+    /// What arrived in this step or before, while nobody recorded.
+    pub(crate) late_bytes: u64,
+    /// The largest in the step.
+    pub(crate) capacity_bps: Option<u64>,
+    /// The longest queue at the ISP in the step.
+    pub(crate) queue_ms: Option<f64>,
+}
+
+/// A reply to a [`Query`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Points {
+    pub(crate) points: Vec<Point>,
+    /// Where the next ones begin, if there are more.
+    pub(crate) next: Option<u64>,
+    /// Why nothing is recorded now, if so.
+    pub(crate) fault: Option<String>,
+}
+
+/// What a group received in a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Second {
+    /// Seconds since 1970.
+    pub(crate) at: u64,
+    pub(crate) capacity_bps: Option<u64>,
+    /// Its index among the groups of the daemon.
+    pub(crate) group: usize,
+    pub(crate) weight: u32,
+    pub(crate) rate_bps: u64,
+    pub(crate) demand_bps: Option<u64>,
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,525 @@
+//! `fairweir market agent`: bids for a household, in its gateway.
+//!
+//! A service of [`fairweir_daemon`]: what it decides is `fairweir_market::household`; one thread asks the
+//! server, so that the daemon answers its own clients meanwhile. It looks at the market when a slot is
+//! closed, learns, decides, and bids for the slots to come, so that a server or an agent that is away
+//! for some slots loses nothing.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use fairweir_config::agent::{AgentFile, KINDS};
+use fairweir_config::file;
+use fairweir_core::market::preferences::{self, Moment, Preferences};
+use fairweir_core::market::utility::Kind;
+use fairweir_core::units::{Span, Time};
+use fairweir_daemon::{
+    Access, Answer, Client as Ask, Error, Metrics, Peer, Progress, Service, Spec, StateDir, Watched,
+};
+use fairweir_linux::monotonic_now;
+use fairweir_market::api::now_s;
+use fairweir_market::client::{Client, ClientError, address_of};
+use fairweir_market::household::{Answers, Calendar, Household, Memory};
+use fairweir_market::identity::{Enrolment, Identity};
+use fairweir_market::messages::Bid;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use super::cli::{AgentArgs, BoostArgs, EnrolArgs, HolidayArgs, WhyArgs};
+use super::say;
+use crate::words::mbit;
+
+/// The name of the instance.
+const NAME: &str = "market-agent";
+
+/// In the state directory.
+const MEMORY_FILE: &str = "agent.json";
+const MEMORY_SIZE_MAX: u64 = 1 << 20;
+
+/// A certificate of an authority is shorter.
+const AUTHORITY_SIZE_MAX: u64 = 64 << 10;
+/// A code is shorter.
+const CODE_MAX: u64 = 256;
+
+/// How often it sees whether the thread has an answer.
+const TICK_ASKED: Span = Span::millis(20);
+/// The most between two ticks.
+const TICK: Span = Span::secs(1);
+/// It asks the server at least so often, to know that it is there.
+const LOOK_AGAIN: Span = Span::secs(300);
+/// After a failure it waits this long, twice as long each time up to [`RETRY_MAX`].
+const RETRY_MIN: Span = Span::millis(200);
+const RETRY_MAX: Span = Span::secs(30);
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) fn enrol(args: &EnrolArgs) -> anyhow::Result<()> {
+    let mut code = args.code.clone();
+    if code == "-" {
+        code.clear();
+        io::stdin().lock().take(CODE_MAX).read_to_string(&mut code)?;
+    }
+    let host = args.server.rsplit_once(':').map_or(args.server.as_str(), |(host, _)| host);
+    let name = args.name.as_deref().unwrap_or(host.trim_matches(['[', ']']));
+    let authority = file::read_own(&args.authority, AUTHORITY_SIZE_MAX)?;
+    let authority =
+        authority.with_context(|| format!("{} does not exist", args.authority.display()))?;
+    let dir = StateDir::new(&args.state_dir);
+    let _lock = dir.lock().context("an agent is running; stop it first")?;
+    let mut identity = Identity::generate()?;
+    let client = Client::new(address_of(&args.server)?, name, identity.client_config(&authority)?)?;
+    let gateway = client.enrol(&mut identity, code.trim())?;
+    Enrolment::new(&args.server, name, &authority, &gateway, &identity).store(&dir)?;
+    say(&format!("enrolled as {gateway}; start `fairweir market agent`"))
+}
+
+/// What is asked beyond status, reload, metrics and off.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+enum Request {
+    /// A kind of use is above all others for some minutes; none ends that.
+    Boost { kind: String, minutes: u64 },
+    /// Nothing is wanted for some days; none ends that.
+    Holiday { days: u64 },
+}
+
+pub(super) fn boost(args: &BoostArgs) -> anyhow::Result<()> {
+    let minutes = if args.off { 0 } else { args.minutes };
+    tell(&args.run_dir.run_dir, &Request::Boost { kind: args.kind.clone(), minutes })
+}
+
+pub(super) fn holiday(args: &HolidayArgs) -> anyhow::Result<()> {
+    let days = if args.off { 0 } else { args.days };
+    tell(&args.run_dir.run_dir, &Request::Holiday { days })
+}
+
+fn tell(run_dir: &Path, request: &Request) -> anyhow::Result<()> {
+    let mut client = Ask::connect(run_dir, NAME, Access::Change, PATIENCE)?;
+    let message = client.tell(request, &mut |_, _| ())?;
+    say(&message)
+}
+
+pub(super) fn why(args: &WhyArgs) -> anyhow::Result<()> {
+    let mut client = Ask::connect(&args.run_dir.run_dir, NAME, Access::Read, PATIENCE)?;
+    let status: Value = client.ask(&fairweir_daemon::Request::Status)?;
+    if args.json {
+        return say(&serde_json::to_string_pretty(&status)?);
+    }
+    let sentences = status["why"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    say(&sentences.collect::<Vec<_>>().join("\n"))
+}
+
+/// Whether a file is an agent's; one that is no TOML at all is one if it is called so.
+pub(crate) fn is_agent_file(path: &Path) -> bool {
+    let is_called_so = path.file_name().is_some_and(|name| name == "agent.toml");
+    let Ok(text) = fairweir_config::agent::read_text(path) else { return is_called_so };
+    let Ok(table) = text.as_str().parse::<toml::Table>() else { return is_called_so };
+    ["agent", "always", "time"].iter().any(|key| table.contains_key(*key)) || is_called_so
+}
+
+/// `fairweir check` of an agent's file.
+pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
+    let Preferences { always, times } = AgentFile::load(path)?.preferences;
+    if as_json {
+        let time = |time: &preferences::Time| {
+            json!({
+                "name": time.name,
+                "days": time.days,
+                "from_min": time.from,
+                "to_min": time.to,
+                "importance": time.importance,
+            })
+        };
+        let times: Vec<Value> = times.iter().map(time).collect();
+        return say(&json!({ "kinds": KINDS, "always": always, "times": times }).to_string());
+    }
+    let words = |importance: [Option<u8>; 4]| {
+        let said =
+            KINDS.iter().zip(importance).filter_map(|(kind, n)| Some(format!("{kind} {}", n?)));
+        said.collect::<Vec<_>>().join(", ")
+    };
+    say(&format!("always: {}", words(always.map(Some))))?;
+    times.iter().try_for_each(|time| say(&format!("{}: {}", time.name, words(time.importance))))
+}
+
+/// The agent's whole life.
+pub(super) fn run(args: &AgentArgs) -> anyhow::Result<()> {
+    let config = AgentFile::load(&args.config)?;
+    let spec = Spec {
+        name: NAME.to_owned(),
+        devices: Vec::new(),
+        run_dir: args.run_dir.run_dir.clone(),
+        admin_group: None,
+        user_group: args.user_group.group()?,
+        request_max: 4_096,
+        metrics: config.metrics,
+        until_stdin_closes: args.until_stdin_closes,
+        clock: monotonic_now,
+    };
+    fairweir_daemon::run(&spec, |_| -> anyhow::Result<Agent> {
+        let dir = StateDir::new(&args.state_dir);
+        let lock = dir.lock()?;
+        let Some(enrolment) = Enrolment::load(&dir)? else {
+            bail!("this gateway has not enrolled; `fairweir market enrol` does it");
+        };
+        let memory = remember(&dir)?;
+        let calendar = match args.day {
+            Some(day_s) => Calendar::Compressed { day_s },
+            None => Calendar::Local(local),
+        };
+        let household = Household::new(config.preferences.clone(), calendar, memory);
+        info!(gateway = enrolment.gateway, server = enrolment.server, "bidding");
+        let (asks, said) = start_asking(enrolment.clone())?;
+        Ok(Agent {
+            _lock: lock,
+            stored: household.memory().clone(),
+            dir,
+            config,
+            enrolment,
+            household,
+            asks,
+            said,
+            is_asking: false,
+            is_fresh: false,
+            heard: None,
+            retry: RETRY_MIN,
+            error: None,
+            placed: 0,
+            look_at: Time::ZERO,
+            tick_at: Time::ZERO,
+        })
+    })
+}
+
+/// What was remembered; nothing if the file is not as this version writes it, because all of it can be
+/// learned or said again.
+fn remember(dir: &StateDir) -> Result<Memory, Error> {
+    let bytes = dir.read(MEMORY_FILE, MEMORY_SIZE_MAX)?;
+    let read = bytes.map(|bytes| serde_json::from_slice(&bytes));
+    let read = read.transpose().unwrap_or_else(|e| {
+        warn!("{} is forgotten: {e}", dir.path_of(MEMORY_FILE).display());
+        None
+    });
+    Ok(read.unwrap_or_default())
+}
+
+fn local(at_s: u64) -> Moment {
+    let at = i64::try_from(at_s).ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
+    let at = at.unwrap_or_default().to_zoned(jiff::tz::TimeZone::system());
+    let weekday = at.weekday().to_monday_zero_offset() as u8;
+    Moment { weekday, minute: at.hour() as u16 * 60 + at.minute() as u16 }
+}
+
+/// What the thread is to ask the server.
+enum Question {
+    Look,
+    Bid(Vec<Bid>),
+}
+
+/// What the server said.
+enum Reply {
+    Looked(Result<Answers, ClientError>),
+    Placed(Vec<Bid>, Result<(), ClientError>),
+}
+
+fn start_asking(enrolment: Enrolment) -> io::Result<(Sender<Question>, Receiver<Reply>)> {
+    let (asks, asked) = channel();
+    let (says, said) = channel();
+    let ask = move || {
+        for question in asked {
+            // The address may have changed, so it is looked up each time.
+            let client = Client::of(&enrolment);
+            let reply = match question {
+                Question::Look => Reply::Looked(client.and_then(|c| c.look(&enrolment.gateway))),
+                Question::Bid(bids) => {
+                    let placed = client.and_then(|c| c.bid(&enrolment.gateway, bids.clone()));
+                    Reply::Placed(bids, placed)
+                }
+            };
+            if says.send(reply).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("market-ask".to_owned()).spawn(ask)?;
+    Ok((asks, said))
+}
+
+/// The agent as a service.
+struct Agent {
+    _lock: fairweir_daemon::StateLock,
+    dir: StateDir,
+    config: AgentFile,
+    enrolment: Enrolment,
+    household: Household,
+    /// What of the household is on disk.
+    stored: Memory,
+    asks: Sender<Question>,
+    said: Receiver<Reply>,
+    /// The thread has a question.
+    is_asking: bool,
+    /// What stands at the server is known.
+    is_fresh: bool,
+    /// When the server's clock was heard, and what it said.
+    heard: Option<(Time, u64)>,
+    retry: Span,
+    error: Option<String>,
+    /// Bids that the server took.
+    placed: u64,
+    look_at: Time,
+    tick_at: Time,
+}
+
+impl Agent {
+    /// The server's time; this host's until it was heard.
+    fn market_s(&self, now: Time) -> u64 {
+        let since = |(at, said_s): (Time, u64)| said_s + now.since(at).as_nanos() / NANOS_PER_S;
+        self.heard.map_or_else(now_s, since)
+    }
+
+    fn handle_reply(&mut self, reply: Reply, now: Time) {
+        self.is_asking = false;
+        match reply {
+            Reply::Looked(Ok(answers)) => {
+                let wait = self.wait(&answers);
+                let said_s = answers.clock.now_s;
+                match self.household.handle_answers(answers) {
+                    Ok(()) => {
+                        self.heard = Some((now, said_s));
+                        (self.is_fresh, self.retry) = (true, RETRY_MIN);
+                        self.look_at = now + wait;
+                        if self.error.take().is_some() {
+                            info!("the market answers again");
+                        }
+                        self.store();
+                    }
+                    Err(e) => self.fail(format!("the market's answer is invalid: {e}"), now),
+                }
+            }
+            Reply::Placed(bids, Ok(())) => {
+                self.placed += bids.len() as u64;
+                self.household.handle_placed(&bids);
+            }
+            Reply::Looked(Err(e)) | Reply::Placed(_, Err(e)) => self.fail(e.to_string(), now),
+        }
+    }
+
+    /// Looks again later: of what was asked it is not known whether it was done.
+    fn fail(&mut self, error: String, now: Time) {
+        if self.error.is_none() {
+            warn!("{error}");
+        }
+        self.error = Some(error);
+        self.is_fresh = false;
+        self.look_at = now + self.retry;
+        let slot = self.household.answers().map(|answers| answers.clock.rules.slot_s);
+        let most = slot.map_or(RETRY_MAX, |slot_s| (Span::secs(slot_s) / 4).min(RETRY_MAX));
+        self.retry = (self.retry * 2).min(most).max(RETRY_MIN);
+    }
+
+    /// When to look again: after the open slot is closed, not all gateways at once.
+    fn wait(&self, answers: &Answers) -> Span {
+        let (clock, rules) = (&answers.clock, &answers.clock.rules);
+        let left_s = clock.open_until_s.saturating_sub(clock.now_s).min(rules.slot_s);
+        let slot = Span::secs(rules.slot_s);
+        if left_s == 0 {
+            // The server is about to close it.
+            return (slot / 10).clamp(Span::millis(50), Span::secs(1));
+        }
+        let spread = match rules.close_before_s {
+            0 => slot / 10,
+            before => Span::secs(before) / 2,
+        };
+        let mut hash = DefaultHasher::new();
+        self.enrolment.gateway.hash(&mut hash);
+        let jitter = spread.min(RETRY_MAX) * (hash.finish() % 1_000) / 1_000;
+        (Span::secs(left_s) + jitter).min(LOOK_AGAIN)
+    }
+
+    fn store(&mut self) {
+        if *self.household.memory() == self.stored {
+            return;
+        }
+        let text = serde_json::to_vec(self.household.memory());
+        let text = text.expect("invariant: memory is JSON");
+        match self.dir.write(MEMORY_FILE, &text) {
+            Ok(()) => self.stored = self.household.memory().clone(),
+            Err(e) => warn!("what was learned is not stored: {e}"),
+        }
+    }
+
+    fn ask(&mut self, question: Question) -> Result<(), Error> {
+        self.is_asking = true;
+        let gone = |_| Error::Refused("the thread that asks the market has ended".to_owned());
+        self.asks.send(question).map_err(gone)
+    }
+
+    fn reasons(&self, now: Time) -> Vec<String> {
+        let mut said = self.household.reasons();
+        let current = self.household.now(self.market_s(now));
+        said.push(match current.until_s {
+            Some(until_s) => {
+                let left_s = until_s.saturating_sub(self.market_s(now));
+                format!("The rate is {} for another {left_s} s.", mbit(current.rate_bps.as_bps()))
+            }
+            None => format!(
+                "No lease is in force, so the rate is the floor of {}.",
+                mbit(current.rate_bps.as_bps())
+            ),
+        });
+        if let Some(error) = &self.error {
+            let since = self.heard.map_or_else(
+                || "since the agent started".to_owned(),
+                |(at, _)| format!("for {:.0} s", now.since(at).as_secs_f64()),
+            );
+            let ahead = self.household.answers().map_or(0, |answers| answers.account.bids.len());
+            said.push(format!(
+                "The market has not answered {since} ({error}); bids for {ahead} slots are placed."
+            ));
+        }
+        said
+    }
+}
+
+impl Service for Agent {
+    type Request = Request;
+
+    fn access_for(_: &Request) -> Access {
+        Access::Change
+    }
+
+    fn deadline(&self) -> Time {
+        self.tick_at
+    }
+
+    fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
+        match self.said.try_recv() {
+            Ok(reply) => self.handle_reply(reply, now),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => {
+                return Err(Error::Refused("the thread that asks the market has ended".to_owned()));
+            }
+        }
+        if !self.is_asking {
+            let bids = if self.is_fresh { self.household.bids() } else { Vec::new() };
+            if now >= self.look_at {
+                self.ask(Question::Look)?;
+            } else if !bids.is_empty() {
+                self.ask(Question::Bid(bids))?;
+            }
+        }
+        self.tick_at = match self.is_asking {
+            true => now + TICK_ASKED,
+            false => self.look_at.min(now + TICK),
+        };
+        Ok(())
+    }
+
+    fn handle_request(
+        &mut self,
+        request: Request,
+        peer: Peer,
+        now: Time,
+        _: &mut Progress<'_>,
+    ) -> Answer {
+        let market_s = self.market_s(now);
+        let until = |seconds: u64| match seconds {
+            0 => 0,
+            seconds => market_s.saturating_add(seconds),
+        };
+        let done = match request {
+            Request::Boost { kind, minutes } => {
+                let Some(i) = KINDS.iter().position(|known| *known == kind) else {
+                    return Answer::error(fairweir_config::not_one_of(&kind, &KINDS));
+                };
+                self.household.boost(Kind::ALL[i], until(minutes.saturating_mul(60)));
+                match minutes {
+                    0 => format!("{kind} is as in the configuration"),
+                    _ => format!(
+                        "{kind} is above all else from the next slot on, for {minutes} minutes"
+                    ),
+                }
+            }
+            Request::Holiday { days } => {
+                self.household.set_holiday(until(days.saturating_mul(86_400)));
+                match days {
+                    0 => "the holiday is over".to_owned(),
+                    _ => format!("nothing is spent for {days} days"),
+                }
+            }
+        };
+        info!(uid = peer.uid, "{done}");
+        self.store();
+        self.tick_at = now;
+        Answer::outcome(Ok(done))
+    }
+
+    fn reload(
+        &mut self,
+        dry_run: bool,
+        _: bool,
+        _: Time,
+        _: &mut Progress<'_>,
+    ) -> Result<String, String> {
+        let config = AgentFile::load(&self.config.path).map_err(|e| e.to_string())?;
+        if config.metrics != self.config.metrics {
+            return Err("`agent.metrics` changes only with a restart".to_owned());
+        }
+        let times = config.preferences.times.len();
+        if !dry_run {
+            self.household.set_preferences(config.preferences.clone());
+            self.config = config;
+            self.tick_at = Time::ZERO;
+        }
+        Ok(format!("{times} times of the week"))
+    }
+
+    fn watched(&self) -> Watched {
+        Watched { files: vec![self.config.path.clone()], dirs: Vec::new() }
+    }
+
+    fn status(&mut self, now: Time) -> Answer {
+        let current = self.household.now(self.market_s(now));
+        let answers = self.household.answers();
+        Answer::value(&json!({
+            "gateway": self.enrolment.gateway,
+            "server": self.enrolment.server,
+            "heard_s_ago": self.heard.map(|(at, _)| now.since(at).as_secs_f64()),
+            "error": self.error,
+            "rate_bps": current.rate_bps,
+            "until_s": current.until_s,
+            "balance": answers.map(|answers| answers.account.balance),
+            "bids": answers.map(|answers| &answers.account.bids),
+            "placed": self.placed,
+            "plan": self.household.plan(),
+            "why": self.reasons(now),
+        }))
+    }
+
+    fn metrics(&mut self, _: usize, now: Time) -> Result<String, String> {
+        let current = self.household.now(self.market_s(now));
+        let balance = self.household.answers().map_or(0, |a| a.account.balance.as_micro());
+        let mut metrics = Metrics::default();
+        metrics.gauge("fairweir_market_agent_rate_bps", "What the household may use.");
+        metrics.sample(&[], current.rate_bps.as_bps());
+        metrics.gauge("fairweir_market_agent_balance_micro", "The balance in micro-credits.");
+        metrics.sample(&[], balance);
+        metrics.gauge("fairweir_market_agent_answered", "1 if the market answers.");
+        metrics.sample(&[], u8::from(self.error.is_none() && self.heard.is_some()));
+        metrics.counter("fairweir_market_agent_bids", "Bids that the market took.");
+        metrics.sample(&[], self.placed);
+        Ok(metrics.finish())
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+const NANOS_PER_S: u64 = 1_000_000_000;
