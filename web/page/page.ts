@@ -53,6 +53,22 @@ interface ConnectionView {
   limitedBy: string;
 }
 
+/** What /history sends, by daemon: `past.rs`. */
+interface PastView {
+  spanS: number;
+  timesS: number[];
+  capacityBps: (number | null)[];
+  groups: PastGroup[];
+}
+
+interface PastGroup {
+  name: string;
+  ratesBps: number[];
+  receivedBytes: number;
+  lateBytes: number;
+  peakBps: number;
+}
+
 /** What /set and /undo answer to a script. */
 interface Outcome {
   message: string;
@@ -84,6 +100,8 @@ const ms = (value: number): string => `${value.toFixed(1)} ms`;
 const volume = (bytes: number): string => `${(bytes / 1e6).toFixed(1)} MB`;
 
 const timeOfDay = (at: number): string => new Date(at * 1000).toLocaleTimeString("en-GB");
+const dayOfMonth = (at: number): string => new Date(at * 1000).toLocaleDateString("en-GB");
+const DAY_S = 86_400;
 
 function orElse<T>(value: T | null, text: (value: T) => string, otherwise: string): string {
   return value === null ? otherwise : text(value);
@@ -190,6 +208,58 @@ function showGroup(row: HTMLElement | null, group: GroupView): void {
 // ------------------------------------------------------------------------------------------------
 // The chart: rates of the groups, stacked, and the capacity
 
+/** Each column is the sum of the groups up to it; drawn from the largest to the smallest. */
+function stacked(times: number[], rates: number[][], capacity: Column): Column[] {
+  const sums: number[][] = [];
+  rates.forEach((rates, i) => {
+    sums.push(rates.map((rate, at) => rate + (sums[i - 1]?.[at] ?? 0)));
+  });
+  return [times, ...sums.reverse(), capacity];
+}
+
+/** Beyond the groups of the table, which have colours, all have the last one. */
+function plot(parent: HTMLElement, section: Element, groups: number, spanS: number, data: Column[]): uPlot {
+  const style = getComputedStyle(document.body);
+  const [ink, grid] = ["--ink", "--grid"].map((name) => style.getPropertyValue(name));
+  const marks = [...section.querySelectorAll("tr[data-group] .colour")];
+  const colours = marks.map((mark) => getComputedStyle(mark).backgroundColor);
+  const areas = Array.from({ length: groups }, (_, i) => colours[Math.min(i, colours.length - 1)] ?? ink);
+  areas.reverse();
+  const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
+  const label = spanS > DAY_S ? dayOfMonth : timeOfDay;
+  parent.replaceChildren();
+  parent.setAttribute("role", "img");
+  parent.setAttribute(
+    "aria-label",
+    "Rates of the groups over time, stacked, and the capacity of the link. The tables have the numbers.",
+  );
+  const options = {
+    width: parent.clientWidth,
+    height: CHART_HEIGHT_PX,
+    legend: { show: false },
+    cursor: { show: false },
+    scales: {
+      x: { range: (_: uPlot, __: number, last: number) => [last - spanS, last] },
+      y: { range: (_: uPlot, __: number, most: number) => [0, Math.max(1, most * 1.1)] },
+    },
+    axes: [
+      { ...axis, values: (_: uPlot, all: number[]) => all.map(label) },
+      { ...axis, label: "Mbit/s", labelSize: 20 },
+    ],
+    series: [
+      {},
+      ...areas.map((fill) => ({ stroke: fill, fill, width: 1, points: { show: false } })),
+      { stroke: ink, width: 2, dash: [6, 4], points: { show: false }, spanGaps: true },
+    ],
+  };
+  const made = new uPlot(options, data, parent);
+  new ResizeObserver(() => {
+    made.setSize({ width: parent.clientWidth, height: CHART_HEIGHT_PX });
+  }).observe(parent);
+  return made;
+}
+
+/** The last two minutes, as far as this document was open. */
 class Chart {
   private readonly times: number[] = [];
   private readonly rates: number[][];
@@ -209,58 +279,10 @@ class Chart {
     }
   }
 
-  /** The sums are drawn from the largest to the smallest, each over the one before. */
-  private data(): Column[] {
-    const sums: number[][] = [];
-    this.rates.forEach((rates, i) => {
-      sums.push(rates.map((rate, at) => rate + (sums[i - 1]?.[at] ?? 0)));
-    });
-    return [this.times, ...sums.reverse(), this.capacity];
-  }
-
   draw(parent: HTMLElement, section: Element): void {
-    if (this.plot === null) this.plot = this.make(parent, section);
-    else this.plot.setData(this.data());
-  }
-
-  private make(parent: HTMLElement, section: Element): uPlot {
-    const style = getComputedStyle(document.body);
-    const [ink, grid] = ["--ink", "--grid"].map((name) => style.getPropertyValue(name));
-    const marks = section.querySelectorAll("tr[data-group] .colour");
-    const colours = [...marks].map((mark) => getComputedStyle(mark).backgroundColor);
-    const areas = colours.slice(0, this.groups).reverse();
-    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
-    parent.replaceChildren();
-    parent.setAttribute("role", "img");
-    parent.setAttribute(
-      "aria-label",
-      "Rates of the groups in the last two minutes, stacked, and the capacity of the link. " +
-        "The table of groups has the numbers.",
-    );
-    const options = {
-      width: parent.clientWidth,
-      height: CHART_HEIGHT_PX,
-      legend: { show: false },
-      cursor: { show: false },
-      scales: {
-        x: { range: (_: uPlot, __: number, last: number) => [last - SPAN_S, last] },
-        y: { range: (_: uPlot, __: number, most: number) => [0, Math.max(1, most * 1.1)] },
-      },
-      axes: [
-        { ...axis, values: (_: uPlot, all: number[]) => all.map(timeOfDay) },
-        { ...axis, label: "Mbit/s", labelSize: 20 },
-      ],
-      series: [
-        {},
-        ...areas.map((fill) => ({ stroke: fill, fill, width: 1, points: { show: false } })),
-        { stroke: ink, width: 2, dash: [6, 4], points: { show: false } },
-      ],
-    };
-    const plot = new uPlot(options, this.data(), parent);
-    new ResizeObserver(() => {
-      plot.setSize({ width: parent.clientWidth, height: CHART_HEIGHT_PX });
-    }).observe(parent);
-    return plot;
+    const data = stacked(this.times, this.rates, this.capacity);
+    if (this.plot === null) this.plot = plot(parent, section, this.groups, SPAN_S, data);
+    else this.plot.setData(data);
   }
 
   /** The document was replaced, or its colours changed. */
@@ -280,7 +302,55 @@ function showChart(daemon: DaemonView): void {
   const chart = charts.get(key) ?? new Chart(daemon.link.groups.length);
   charts.set(key, chart);
   chart.add(Date.now() / 1000, daemon.link);
-  chart.draw(parent, section);
+  // The chart of a document with a history shows that.
+  if (parent.dataset["span"] === undefined) chart.draw(parent, section);
+}
+
+// ------------------------------------------------------------------------------------------------
+// The history
+
+const PAST_PERIOD_MS = 10_000;
+/** By daemon, each with the element that it is in and the number of its groups. */
+const pastPlots = new Map<string, { plot: uPlot; parent: HTMLElement; groups: number }>();
+
+function showPast(daemon: string, past: PastView): void {
+  const section = sectionOf(daemon);
+  const parent = field(section, "chart");
+  if (section === null || parent === null) return;
+  const mbit = (bps: number | null): number | null => (bps === null ? null : bps / 1e6);
+  const rates = past.groups.map((group) => group.ratesBps.map((bps) => bps / 1e6));
+  const data = stacked(past.timesS, rates, past.capacityBps.map(mbit));
+  const old = pastPlots.get(daemon);
+  const groups = past.groups.length;
+  if (old?.parent === parent && old.groups === groups) {
+    old.plot.setData(data);
+  } else {
+    old?.plot.destroy();
+    pastPlots.set(daemon, { plot: plot(parent, section, groups, past.spanS, data), parent, groups });
+  }
+  for (const group of past.groups) {
+    const rows = [...section.querySelectorAll<HTMLElement>("tr[data-past]")];
+    const row = rows.find((row) => row.dataset["past"] === group.name) ?? null;
+    put(row, "past-received", volume(group.receivedBytes));
+    put(row, "past-late", volume(group.lateBytes));
+    put(row, "past-mean", rate(((group.receivedBytes - group.lateBytes) * 8) / past.spanS));
+    put(row, "past-peak", rate(group.peakBps));
+  }
+}
+
+/** Fetches the history that the document shows, if it shows one. */
+async function fetchPast(): Promise<void> {
+  const span = document.querySelector<HTMLElement>(".chart[data-span]")?.dataset["span"];
+  if (span === undefined || document.hidden) return;
+  const response = await fetch(`/history?span=${encodeURIComponent(span)}`);
+  if (!response.ok) return;
+  const all = (await response.json()) as Record<string, PastView>;
+  for (const [daemon, past] of Object.entries(all)) showPast(daemon, past);
+}
+
+/** A page that cannot be reached is tried again. */
+function showHistory(): void {
+  fetchPast().catch(() => undefined);
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -353,7 +423,7 @@ let shape: string | null = null;
 
 /** Fetches the document again, because it has other rows or forms now. */
 async function refresh(): Promise<void> {
-  const response = await fetch("/");
+  const response = await fetch(`/${location.search}`);
   if (!response.ok) return;
   const fetched = new DOMParser().parseFromString(await response.text(), "text/html");
   const main = fetched.querySelector("main");
@@ -361,6 +431,7 @@ async function refresh(): Promise<void> {
   for (const chart of charts.values()) chart.detach();
   document.querySelector("main")?.replaceWith(document.adoptNode(main));
   enhance();
+  showHistory();
 }
 
 async function show(view: View): Promise<void> {
@@ -396,6 +467,11 @@ function listen(): void {
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   for (const chart of charts.values()) chart.detach();
+  for (const { plot } of pastPlots.values()) plot.destroy();
+  pastPlots.clear();
+  showHistory();
 });
 enhance();
 listen();
+showHistory();
+setInterval(showHistory, PAST_PERIOD_MS);

@@ -251,6 +251,54 @@ fn a_weight_is_changed_stored_and_undone_without_a_script() {
 }
 
 #[test]
+fn the_history_is_shown_to_sessions_alone() {
+    if !privileged() {
+        return;
+    }
+    let scene = Scene::new(&[]);
+    let browser = scene.sign_in();
+    drop((scene.stage.download(SERVERS[0]), thread::sleep(SECONDS_3)));
+    for path in ["/history?span=hour", "/?span=hour"] {
+        assert_eq!(scene.get(path, "").status, 401, "{path}");
+    }
+    let past: serde_json::Value =
+        serde_json::from_str(&browser.get("/history?span=hour").body).unwrap();
+    let past = &past["host-wan"];
+    assert_eq!(
+        (past["spanS"].as_u64(), &past["groups"][0]["name"]),
+        (Some(3_600), &"server".into())
+    );
+    let group = &past["groups"][0];
+    assert!(group["receivedBytes"].as_u64().unwrap() > 100_000, "{group}");
+    let steps = past["timesS"].as_array().unwrap().len();
+    assert!((360..=362).contains(&steps) && group["ratesBps"].as_array().unwrap().len() == steps);
+    let document = browser.get("/?span=hour").body;
+    assert!(
+        document.contains("Received in the last hour") && document.contains("data-span=\"hour\"")
+    );
+    assert!(document.contains("Suggested weights: 0"), "{document}");
+    for wrong in ["/history", "/history?span=year", "/history?span=hour'"] {
+        assert_eq!(browser.get(wrong).status, 404, "{wrong}");
+    }
+    assert!(!browser.get("/?span=%3Cscript%3E").body.contains("data-span"));
+    // What every local user could ask for, only the page's user may.
+    let as_other = scene.stage.at_home(|| {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid=1",
+            "--regid=1",
+            "--clear-groups",
+            FAIRWEIR,
+            "history",
+            "--page-dir",
+        ]);
+        command.arg(scene.stage.path("page")).output().unwrap()
+    });
+    assert_eq!(as_other.status.code(), Some(1), "{as_other:?}");
+    assert!(String::from_utf8_lossy(&as_other.stderr).contains("ermission denied"), "{as_other:?}");
+}
+
+#[test]
 fn the_script_is_compiled_from_its_source() {
     let source = include_bytes!("../../../web/page/page.ts");
     let sum: String = Sha256::digest(source).iter().map(|byte| format!("{byte:02x}")).collect();

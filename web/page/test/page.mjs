@@ -96,6 +96,24 @@ await axe();
 await tell("watch");
 await page.screenshot({ path: picture });
 
+// The history: a link, a chart and sums that grow.
+await page.getByRole("link", { name: "last 10 minutes" }).click();
+await page.waitForURL(`${origin}/?span=10min`);
+await page.locator(".chart[data-span] canvas").waitFor();
+const received = page.locator('tr[data-past="video"] [data-field="past-received"]');
+const sum = parseFloat(await received.textContent());
+assert(sum > 1, `${sum} MB were received`);
+await page.waitForFunction(
+  (sum) =>
+    parseFloat(document.querySelector('tr[data-past="video"] [data-field="past-received"]').textContent) > sum,
+  sum,
+);
+await page.getByText("Suggested weights: 0").click();
+await page.getByText("nothing is suggested: since weights were last changed").waitFor();
+await axe();
+await page.getByRole("link", { name: "live" }).click();
+await page.getByText("Live, once a second.").waitFor();
+
 await page.getByRole("button", { name: "Undo" }).click();
 await page.getByText("undone: weight.video = 4").waitFor();
 await tell("undone");

@@ -90,6 +90,11 @@ impl History {
         Ok(())
     }
 
+    /// Why nothing is recorded now, if so.
+    pub(crate) fn fault(&self) -> Option<String> {
+        self.lock().fault.clone()
+    }
+
     /// Takes in what daemons said.
     pub(crate) fn take_in(&self, all: &[(String, Status)], wall: u64, now: Time) {
         let mut inner = self.lock();

@@ -5,8 +5,10 @@
 
 use std::fmt::Display;
 
+use super::past::{PastSpan, PastView, Recorded, SPANS};
 use super::sessions::Undo;
 use super::view::{ConnectionView, DaemonView, GroupView, LinkView, View};
+use crate::history::suggest::{Suggested, SuggestedWeight};
 
 /// The largest weight. Source: docs/configuration.md.
 const WEIGHT_MAX: u32 = 10_000;
@@ -24,21 +26,28 @@ pub(super) struct Forms<'f> {
 }
 
 /// The document.
-pub(super) fn document(view: &View, forms: Option<Forms<'_>>, message: Option<&str>) -> String {
+pub(super) fn document(
+    view: &View,
+    recorded: &Recorded,
+    forms: Option<Forms<'_>>,
+    message: Option<&str>,
+) -> String {
     let mut html = Html::begin("fairweir");
     html.raw(
         "<header><h1>fairweir</h1><p id=\"live\" role=\"status\">This is the state at the time of \
               loading.</p></header><div id=\"notice\" aria-live=\"polite\">",
     );
     html.notice(message, forms);
-    html.raw("</div><main>");
+    html.raw("</div>");
+    html.spans(recorded);
+    html.raw("<main>");
     if view.daemons.is_empty() {
         html.raw(
             "<p>No daemon of fairweir runs here. Start one with \
                   <code>sudo systemctl start fairweir@eth0</code>.</p>",
         );
     }
-    view.daemons.iter().for_each(|daemon| html.daemon(daemon, forms));
+    view.daemons.iter().for_each(|daemon| html.daemon(daemon, recorded, forms));
     html.raw("</main>");
     html.end(true)
 }
@@ -113,22 +122,63 @@ impl Html {
         self.raw("</span> <button>Undo</button></form>");
     }
 
-    fn daemon(&mut self, daemon: &DaemonView, forms: Option<Forms<'_>>) {
+    /// Links to the live view and to each span of the history.
+    fn spans(&mut self, recorded: &Recorded) {
+        if let Some(fault) = &recorded.fault {
+            self.raw("<p class=\"error\">The history is not recorded now: ")
+                .text(fault)
+                .raw("</p>");
+        }
+        if !recorded.is_on {
+            return;
+        }
+        let chosen = recorded.past.as_ref().map(|(span, _)| span.key);
+        self.raw("<nav aria-label=\"Time\">");
+        let all = SPANS.iter().map(|span| (Some(span.key), span.title));
+        for (key, title) in [(None, "live")].into_iter().chain(all) {
+            let query = key.map_or(String::new(), |key| format!("?span={key}"));
+            self.raw("<a href=\"/").text(query).raw("\"");
+            self.raw(if key == chosen { " aria-current=\"page\">" } else { ">" });
+            self.text(title).raw("</a> ");
+        }
+        self.raw("</nav>");
+    }
+
+    fn daemon(&mut self, daemon: &DaemonView, recorded: &Recorded, forms: Option<Forms<'_>>) {
         self.raw("<section data-daemon=\"").text(&daemon.name).raw("\"><h2>").text(&daemon.name);
         self.raw("</h2><p data-field=\"headline\">").text(&daemon.headline).raw("</p>");
         if let Some(error) = &daemon.error {
             self.raw("<p class=\"error\">").text(error).raw("</p>");
         }
         if let Some(link) = &daemon.link {
-            self.link(&daemon.name, link, forms);
+            let past = recorded.past.as_ref();
+            let past = past.and_then(|(span, all)| Some((*span, all.get(&daemon.name)?)));
+            self.link(&daemon.name, link, past, forms);
+        }
+        let mut suggestions = recorded.suggestions.iter();
+        if let Some(suggested) = suggestions.find(|suggested| suggested.daemon == daemon.name) {
+            self.suggestions(suggested, forms);
         }
         self.list("facts", &daemon.facts);
         self.list("notes", &daemon.notes);
         self.raw("</section>");
     }
 
-    fn link(&mut self, daemon: &str, link: &LinkView, forms: Option<Forms<'_>>) {
-        self.raw("<div class=\"chart\" data-field=\"chart\"></div>");
+    fn link(
+        &mut self,
+        daemon: &str,
+        link: &LinkView,
+        past: Option<(&PastSpan, &PastView)>,
+        forms: Option<Forms<'_>>,
+    ) {
+        self.raw("<div class=\"chart\" data-field=\"chart\"");
+        if let Some((span, _)) = past {
+            self.raw(" data-span=\"").text(span.key).raw("\"");
+        }
+        self.raw("></div>");
+        if let Some((span, past)) = past {
+            self.past(daemon, span, past);
+        }
         self.raw("<dl class=\"numbers\"><div><dt>Capacity</dt><dd data-field=\"capacity\">");
         self.text(link.capacity_bps.map_or("unknown".to_owned(), rate)).raw("</dd></div>");
         self.raw("<div><dt>Queue at the ISP</dt><dd data-field=\"queue\">");
@@ -162,6 +212,50 @@ impl Html {
             self.raw("<li>").text(format!("{ago} s ago: {}", change.reason)).raw("</li>");
         }
         self.raw("</ol></details>");
+    }
+
+    fn past(&mut self, daemon: &str, span: &PastSpan, past: &PastView) {
+        self.raw("<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"History of ");
+        self.text(daemon)
+            .raw("\"><table class=\"past\"><caption>Received in the ")
+            .text(span.title);
+        self.raw(
+            "</caption><thead><tr><th scope=\"col\">Group</th><th scope=\"col\">Received</th>\
+             <th scope=\"col\">While not recorded</th><th scope=\"col\">Mean</th>\
+             <th scope=\"col\">Peak</th></tr></thead><tbody>",
+        );
+        for group in &past.groups {
+            let recorded = group.received_bytes - group.late_bytes;
+            let mean = recorded.saturating_mul(8) / past.span_s;
+            self.raw("<tr data-past=\"").text(&group.name).raw("\"><th scope=\"row\">");
+            self.text(&group.name).raw("</th>");
+            let cells = [
+                ("past-received", volume(group.received_bytes)),
+                ("past-late", volume(group.late_bytes)),
+                ("past-mean", rate(mean)),
+                ("past-peak", rate(group.peak_bps)),
+            ];
+            for (name, value) in cells {
+                self.raw(&format!("<td data-field=\"{name}\">")).text(value).raw("</td>");
+            }
+            self.raw("</tr>");
+        }
+        self.raw("</tbody></table></div>");
+    }
+
+    fn suggestions(&mut self, suggested: &Suggested, forms: Option<Forms<'_>>) {
+        self.raw("<details class=\"suggestions\"><summary>Suggested weights: ");
+        self.text(suggested.weights.len()).raw("</summary><p>").text(&suggested.summary);
+        self.raw(".</p>");
+        for SuggestedWeight { group, weight, reason, .. } in &suggested.weights {
+            self.raw("<p>").text(reason).raw("</p>");
+            let Some(forms) = forms else { continue };
+            self.form(&suggested.daemon, &format!("weight.{group}"), forms);
+            self.hidden("value", &weight.to_string());
+            self.raw("<button>Set weight of ").text(group).raw(" to ").text(weight);
+            self.raw("</button></form>");
+        }
+        self.raw("</details>");
     }
 
     fn controls(&mut self, daemon: &str, link: &LinkView, forms: Forms<'_>) {
@@ -286,6 +380,9 @@ fn volume(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::past::PastGroup;
+    use fairweir_core::share::Weight;
+    use fairweir_core::units::Rate;
 
     fn view(name: &str) -> View {
         let group =
@@ -297,26 +394,46 @@ mod tests {
         View { daemons: vec![DaemonView { name, headline, error: None, link, facts, notes }] }
     }
 
+    fn recorded(name: &str) -> Recorded {
+        let group = PastGroup { name: name.to_owned(), ..PastGroup::default() };
+        let past = PastView { span_s: 600, groups: vec![group], ..PastView::default() };
+        let weight = SuggestedWeight {
+            group: name.to_owned(),
+            weight: Weight::ONE,
+            reason: name.to_owned(),
+            episodes: 3,
+            seconds: 10,
+            wanted_bps: Rate::ZERO,
+            received_bps: Rate::ZERO,
+            would_receive_bps: Rate::ZERO,
+        };
+        let (daemon, summary) = (name.to_owned(), name.to_owned());
+        Recorded {
+            is_on: true,
+            past: Some((&SPANS[0], [(name.to_owned(), past)].into())),
+            suggestions: vec![Suggested { daemon, summary, weights: vec![weight] }],
+            fault: Some(name.to_owned()),
+        }
+    }
+
     #[test]
     fn no_text_becomes_html() {
         let undo =
             Undo { daemon: String::new(), message: EVIL.into(), changes: Default::default() };
         let forms = Forms { csrf: EVIL, undo: Some(&undo) };
-        let html = document(&view(EVIL), Some(forms), Some(EVIL));
+        let html = document(&view(EVIL), &recorded(EVIL), Some(forms), Some(EVIL));
         assert!(!html.contains("<script>") && !html.contains("\"'>"), "{html}");
-        assert!(html.matches("&quot;&#39;&gt;&lt;script&gt;&amp;").count() > 15, "{html}");
+        assert!(html.matches("&quot;&#39;&gt;&lt;script&gt;&amp;").count() > 24, "{html}");
     }
 
     const EVIL: &str = "\"'><script>&";
 
     #[test]
     fn nothing_can_be_changed_without_forms() {
-        assert!(!document(&view("video"), None, None).contains("<form"));
-        assert_eq!(
-            document(&view("video"), Some(Forms { csrf: "x", undo: None }), None)
-                .matches("<form")
-                .count(),
-            3
-        );
+        let (view, recorded) = (view("video"), recorded("video"));
+        assert!(!document(&view, &recorded, None, None).contains("<form"));
+        let forms = Some(Forms { csrf: "x", undo: None });
+        assert_eq!(document(&view, &Recorded::default(), forms, None).matches("<form").count(), 3);
+        assert_eq!(document(&view, &recorded, forms, None).matches("<form").count(), 4);
     }
 }

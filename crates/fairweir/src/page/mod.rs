@@ -13,6 +13,7 @@
 //! | [`guard`] | which requests come from this page at all: `Host`, `Origin`, headers of every answer |
 //! | [`routes`] | the handlers |
 //! | [`view`] | what is shown: numbers of the daemons with a sentence for each state |
+//! | [`past`] | the history, for a chart and a table |
 //! | [`html`] | the same as a document that needs no script |
 //!
 //! docs/security.md lists what others can send to it.
@@ -35,6 +36,7 @@ pub(crate) mod daemons;
 mod guard;
 mod html;
 pub(crate) mod link;
+mod past;
 mod routes;
 mod sessions;
 mod view;

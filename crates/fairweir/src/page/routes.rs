@@ -1,5 +1,6 @@
 //! The handlers. All but `/enter` and the assets need a session.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -25,8 +26,9 @@ use tokio::task::spawn_blocking;
 use super::connections::IsSignedIn;
 use super::guard::{Hosts, guard};
 use super::html::{self, Forms};
+use super::past::{self, PastSpan, PastView, Recorded};
 use super::sessions::{Sessions, SignedIn, Undo};
-use super::view::{View, Watcher};
+use super::view::{DaemonView, View, Watcher};
 use crate::history::record::History;
 use crate::history::suggest::Suggested;
 use crate::history::{self, Points};
@@ -75,7 +77,7 @@ impl State {
     /// # Errors
     /// Why there is none.
     pub(super) async fn history(&self, query: history::Query) -> Result<Points, String> {
-        self.recorded(move |history| history.points(&query)).await
+        self.read_history(move |history| history.points(&query)).await
     }
 
     /// Weights that would have helped.
@@ -83,10 +85,54 @@ impl State {
     /// # Errors
     /// Why they are not known.
     pub(super) async fn suggestions(&self) -> Result<Vec<Suggested>, String> {
-        self.recorded(|history| history.suggest()).await
+        self.read_history(|history| history.suggest()).await
     }
 
-    async fn recorded<T: Send + 'static>(
+    /// What groups received in the last time, by daemon, and why nothing is recorded now.
+    async fn past(
+        &self,
+        view: &View,
+        span: &'static PastSpan,
+    ) -> Result<BTreeMap<String, PastView>, String> {
+        let query = history::Query::last(span.span_s, span.step_s, history::unix_now());
+        let (from, to) = (query.from, query.to);
+        let all = self.read_history(move |history| {
+            let (mut all, mut query) = (Vec::new(), query);
+            loop {
+                // In pieces, so that the recording does not wait for a month.
+                let Points { points, next, .. } = history.points(&query)?;
+                all.extend(points);
+                match next.filter(|&next| next > query.from) {
+                    Some(next) => query.from = next,
+                    None => return Ok(all),
+                }
+            }
+        });
+        let points = all.await?;
+        let of = |daemon: &DaemonView| {
+            (daemon.name.clone(), past::past_view(daemon, span, from, to, &points))
+        };
+        Ok(view.daemons.iter().filter(|daemon| daemon.link.is_some()).map(of).collect())
+    }
+
+    /// What a document shows of the history.
+    async fn recorded(&self, view: &View, span: Option<&'static PastSpan>) -> Recorded {
+        let Some(history) = &self.history else { return Recorded::default() };
+        let mut recorded = Recorded { is_on: true, ..Recorded::default() };
+        match self.suggestions().await {
+            Ok(suggestions) => recorded.suggestions = suggestions,
+            Err(why) => recorded.fault = Some(why),
+        }
+        if let Some(span) = span
+            && let Ok(past) = self.past(view, span).await
+        {
+            recorded.past = Some((span, past));
+        }
+        recorded.fault = recorded.fault.or_else(|| history.fault());
+        recorded
+    }
+
+    async fn read_history<T: Send + 'static>(
         &self,
         read: impl FnOnce(&History) -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
@@ -109,6 +155,7 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/", get(document))
         .route("/enter", get(enter))
         .route("/events", get(events))
+        .route("/history", get(history))
         .route("/status", get(status))
         .route("/set", post(set))
         .route("/undo", post(undo))
@@ -157,9 +204,35 @@ async fn enter(FromState(state): Shared, Query(Code { code }): Query<Code>) -> R
     }
 }
 
-async fn document(FromState(state): Shared, who: SignedIn) -> Html<String> {
+#[derive(Deserialize)]
+struct Span {
+    span: Option<String>,
+}
+
+async fn document(
+    FromState(state): Shared,
+    who: SignedIn,
+    Query(Span { span }): Query<Span>,
+) -> Html<String> {
     let view = view(&state).await;
-    Html(state.document(&view, &who, None))
+    let recorded = state.recorded(&view, past::span_of(span.as_deref())).await;
+    Html(state.document(&view, &recorded, &who, None))
+}
+
+/// The history of all daemons, by daemon.
+async fn history(
+    FromState(state): Shared,
+    _: SignedIn,
+    Query(Span { span }): Query<Span>,
+) -> Response {
+    let Some(span) = past::span_of(span.as_deref()) else {
+        return (StatusCode::NOT_FOUND, "there is no such span\n").into_response();
+    };
+    let view = view(&state).await;
+    match state.past(&view, span).await {
+        Ok(past) => Json(past).into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    }
 }
 
 async fn status(FromState(state): Shared, _: SignedIn) -> Response {
@@ -302,13 +375,20 @@ impl State {
             return (status, Json(Outcome { message, undo })).into_response();
         }
         let view = view(self).await;
-        (status, Html(self.document(&view, who, Some(&message)))).into_response()
+        let recorded = self.recorded(&view, None).await;
+        (status, Html(self.document(&view, &recorded, who, Some(&message)))).into_response()
     }
 
-    fn document(&self, view: &View, who: &SignedIn, message: Option<&str>) -> String {
+    fn document(
+        &self,
+        view: &View,
+        recorded: &Recorded,
+        who: &SignedIn,
+        message: Option<&str>,
+    ) -> String {
         let undo = self.sessions.last_change(who, monotonic_now());
         let forms = Forms { csrf: who.csrf.as_str(), undo: undo.as_ref() };
-        html::document(view, (!self.is_read_only).then_some(forms), message)
+        html::document(view, recorded, (!self.is_read_only).then_some(forms), message)
     }
 }
 

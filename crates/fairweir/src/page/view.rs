@@ -268,6 +268,7 @@ fn collect(value: &Value, name: &str, facts: &mut Vec<(String, String)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::past::{PastGroup, PastView};
 
     /// The members of an interface of `page.ts`, with their types.
     fn declared(interface: &str) -> Vec<(String, String)> {
@@ -318,6 +319,8 @@ mod tests {
         let (error, link) = (Some(String::new()), Some(link));
         check("DaemonView", &DaemonView { error, link, ..DaemonView::default() });
         check("GroupView", &GroupView { demand_bps: Some(1), ..GroupView::default() });
+        check("PastView", &PastView::default());
+        check("PastGroup", &PastGroup::default());
         check("ConnectionView", &ConnectionView { rtt_ms: Some(1.0), ..Default::default() });
     }
 

@@ -1,4 +1,4 @@
-// Compiled from web/page/page.ts, sha256 a99b592a25642a46404c5c134b0b6e92602a463b7d97bb9f6a3693ce2570adc5: run `make page-script` after a change.
+// Compiled from web/page/page.ts, sha256 a2518122f17c8f7ce362bd24a938e0df973a4bcce404492924dc1aedf8044f98: run `make page-script` after a change.
 "use strict";
 // Keeps the document of `fairweir page` current: numbers, the chart, and forms that are sent without
 // leaving the page. Without this script the document shows the same and its forms work.
@@ -13,6 +13,8 @@ const rate = (bps) => `${(bps / 1e6).toFixed(2)} Mbit/s`;
 const ms = (value) => `${value.toFixed(1)} ms`;
 const volume = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
 const timeOfDay = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
+const dayOfMonth = (at) => new Date(at * 1000).toLocaleDateString("en-GB");
+const DAY_S = 86_400;
 function orElse(value, text, otherwise) {
     return value === null ? otherwise : text(value);
 }
@@ -99,6 +101,53 @@ function showGroup(row, group) {
 }
 // ------------------------------------------------------------------------------------------------
 // The chart: rates of the groups, stacked, and the capacity
+/** Each column is the sum of the groups up to it; drawn from the largest to the smallest. */
+function stacked(times, rates, capacity) {
+    const sums = [];
+    rates.forEach((rates, i) => {
+        sums.push(rates.map((rate, at) => rate + (sums[i - 1]?.[at] ?? 0)));
+    });
+    return [times, ...sums.reverse(), capacity];
+}
+/** Beyond the groups of the table, which have colours, all have the last one. */
+function plot(parent, section, groups, spanS, data) {
+    const style = getComputedStyle(document.body);
+    const [ink, grid] = ["--ink", "--grid"].map((name) => style.getPropertyValue(name));
+    const marks = [...section.querySelectorAll("tr[data-group] .colour")];
+    const colours = marks.map((mark) => getComputedStyle(mark).backgroundColor);
+    const areas = Array.from({ length: groups }, (_, i) => colours[Math.min(i, colours.length - 1)] ?? ink);
+    areas.reverse();
+    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
+    const label = spanS > DAY_S ? dayOfMonth : timeOfDay;
+    parent.replaceChildren();
+    parent.setAttribute("role", "img");
+    parent.setAttribute("aria-label", "Rates of the groups over time, stacked, and the capacity of the link. The tables have the numbers.");
+    const options = {
+        width: parent.clientWidth,
+        height: CHART_HEIGHT_PX,
+        legend: { show: false },
+        cursor: { show: false },
+        scales: {
+            x: { range: (_, __, last) => [last - spanS, last] },
+            y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] },
+        },
+        axes: [
+            { ...axis, values: (_, all) => all.map(label) },
+            { ...axis, label: "Mbit/s", labelSize: 20 },
+        ],
+        series: [
+            {},
+            ...areas.map((fill) => ({ stroke: fill, fill, width: 1, points: { show: false } })),
+            { stroke: ink, width: 2, dash: [6, 4], points: { show: false }, spanGaps: true },
+        ],
+    };
+    const made = new uPlot(options, data, parent);
+    new ResizeObserver(() => {
+        made.setSize({ width: parent.clientWidth, height: CHART_HEIGHT_PX });
+    }).observe(parent);
+    return made;
+}
+/** The last two minutes, as far as this document was open. */
 class Chart {
     groups;
     times = [];
@@ -118,55 +167,12 @@ class Chart {
                 column.shift();
         }
     }
-    /** The sums are drawn from the largest to the smallest, each over the one before. */
-    data() {
-        const sums = [];
-        this.rates.forEach((rates, i) => {
-            sums.push(rates.map((rate, at) => rate + (sums[i - 1]?.[at] ?? 0)));
-        });
-        return [this.times, ...sums.reverse(), this.capacity];
-    }
     draw(parent, section) {
+        const data = stacked(this.times, this.rates, this.capacity);
         if (this.plot === null)
-            this.plot = this.make(parent, section);
+            this.plot = plot(parent, section, this.groups, SPAN_S, data);
         else
-            this.plot.setData(this.data());
-    }
-    make(parent, section) {
-        const style = getComputedStyle(document.body);
-        const [ink, grid] = ["--ink", "--grid"].map((name) => style.getPropertyValue(name));
-        const marks = section.querySelectorAll("tr[data-group] .colour");
-        const colours = [...marks].map((mark) => getComputedStyle(mark).backgroundColor);
-        const areas = colours.slice(0, this.groups).reverse();
-        const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
-        parent.replaceChildren();
-        parent.setAttribute("role", "img");
-        parent.setAttribute("aria-label", "Rates of the groups in the last two minutes, stacked, and the capacity of the link. " +
-            "The table of groups has the numbers.");
-        const options = {
-            width: parent.clientWidth,
-            height: CHART_HEIGHT_PX,
-            legend: { show: false },
-            cursor: { show: false },
-            scales: {
-                x: { range: (_, __, last) => [last - SPAN_S, last] },
-                y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] },
-            },
-            axes: [
-                { ...axis, values: (_, all) => all.map(timeOfDay) },
-                { ...axis, label: "Mbit/s", labelSize: 20 },
-            ],
-            series: [
-                {},
-                ...areas.map((fill) => ({ stroke: fill, fill, width: 1, points: { show: false } })),
-                { stroke: ink, width: 2, dash: [6, 4], points: { show: false } },
-            ],
-        };
-        const plot = new uPlot(options, this.data(), parent);
-        new ResizeObserver(() => {
-            plot.setSize({ width: parent.clientWidth, height: CHART_HEIGHT_PX });
-        }).observe(parent);
-        return plot;
+            this.plot.setData(data);
     }
     /** The document was replaced, or its colours changed. */
     detach() {
@@ -184,7 +190,56 @@ function showChart(daemon) {
     const chart = charts.get(key) ?? new Chart(daemon.link.groups.length);
     charts.set(key, chart);
     chart.add(Date.now() / 1000, daemon.link);
-    chart.draw(parent, section);
+    // The chart of a document with a history shows that.
+    if (parent.dataset["span"] === undefined)
+        chart.draw(parent, section);
+}
+// ------------------------------------------------------------------------------------------------
+// The history
+const PAST_PERIOD_MS = 10_000;
+/** By daemon, each with the element that it is in and the number of its groups. */
+const pastPlots = new Map();
+function showPast(daemon, past) {
+    const section = sectionOf(daemon);
+    const parent = field(section, "chart");
+    if (section === null || parent === null)
+        return;
+    const mbit = (bps) => (bps === null ? null : bps / 1e6);
+    const rates = past.groups.map((group) => group.ratesBps.map((bps) => bps / 1e6));
+    const data = stacked(past.timesS, rates, past.capacityBps.map(mbit));
+    const old = pastPlots.get(daemon);
+    const groups = past.groups.length;
+    if (old?.parent === parent && old.groups === groups) {
+        old.plot.setData(data);
+    }
+    else {
+        old?.plot.destroy();
+        pastPlots.set(daemon, { plot: plot(parent, section, groups, past.spanS, data), parent, groups });
+    }
+    for (const group of past.groups) {
+        const rows = [...section.querySelectorAll("tr[data-past]")];
+        const row = rows.find((row) => row.dataset["past"] === group.name) ?? null;
+        put(row, "past-received", volume(group.receivedBytes));
+        put(row, "past-late", volume(group.lateBytes));
+        put(row, "past-mean", rate(((group.receivedBytes - group.lateBytes) * 8) / past.spanS));
+        put(row, "past-peak", rate(group.peakBps));
+    }
+}
+/** Fetches the history that the document shows, if it shows one. */
+async function fetchPast() {
+    const span = document.querySelector(".chart[data-span]")?.dataset["span"];
+    if (span === undefined || document.hidden)
+        return;
+    const response = await fetch(`/history?span=${encodeURIComponent(span)}`);
+    if (!response.ok)
+        return;
+    const all = (await response.json());
+    for (const [daemon, past] of Object.entries(all))
+        showPast(daemon, past);
+}
+/** A page that cannot be reached is tried again. */
+function showHistory() {
+    fetchPast().catch(() => undefined);
 }
 // ------------------------------------------------------------------------------------------------
 // Forms
@@ -255,7 +310,7 @@ document.addEventListener("submit", (event) => {
 let shape = null;
 /** Fetches the document again, because it has other rows or forms now. */
 async function refresh() {
-    const response = await fetch("/");
+    const response = await fetch(`/${location.search}`);
     if (!response.ok)
         return;
     const fetched = new DOMParser().parseFromString(await response.text(), "text/html");
@@ -266,6 +321,7 @@ async function refresh() {
         chart.detach();
     document.querySelector("main")?.replaceWith(document.adoptNode(main));
     enhance();
+    showHistory();
 }
 async function show(view) {
     const now = shapeOf(view);
@@ -298,6 +354,12 @@ function listen() {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const chart of charts.values())
         chart.detach();
+    for (const { plot } of pastPlots.values())
+        plot.destroy();
+    pastPlots.clear();
+    showHistory();
 });
 enhance();
 listen();
+showHistory();
+setInterval(showHistory, PAST_PERIOD_MS);
