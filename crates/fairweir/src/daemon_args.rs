@@ -1,10 +1,17 @@
-//! Arguments that the daemons, and the commands that ask them, have in common.
+//! What the daemons have in common on the command line: their arguments, and how commands ask them.
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use clap::Args;
+use fairweir_config::text;
+use fairweir_daemon::{Access, Client, Error, Request};
 use nix::unistd::{Gid, Group};
+
+/// A daemon answers within a tick; one that does not in this time hangs.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The directory of the daemons' sockets.
 #[derive(Debug, Args)]
@@ -30,6 +37,50 @@ impl UserGroup {
     pub(crate) fn group(&self) -> anyhow::Result<Option<Gid>> {
         group_id("--user-group", self.user_group.as_deref())
     }
+}
+
+/// A command that prints what a daemon says.
+#[derive(Debug, Args)]
+pub(crate) struct AskArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+/// A command that makes a daemon read its configuration again.
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    /// Check the configuration and say whether anything would change.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    run_dir: RunDir,
+}
+
+/// Connects to the service whose instance, command and unit have this name.
+///
+/// # Errors
+/// If it does not run or does not answer, with how to start it.
+pub(crate) fn connect(run_dir: &Path, name: &str, access: Access) -> anyhow::Result<Client> {
+    Client::connect(run_dir, name, access, PATIENCE).map_err(|e| match e {
+        Error::NotRunning { .. } => anyhow!(
+            "{e}; start it with `sudo fairweir {name}` or `sudo systemctl start fairweir-{name}`"
+        ),
+        e => e.into(),
+    })
+}
+
+/// Makes the service of that name read its configuration again, and prints what it says.
+///
+/// # Errors
+/// If the configuration is wrong, and nothing changes.
+pub(crate) fn reload(name: &str, args: &ReloadArgs) -> anyhow::Result<()> {
+    let mut client = connect(&args.run_dir.run_dir, name, Access::Change)?;
+    let request = Request::Reload { dry_run: args.dry_run, force: false };
+    let message = client.tell(&request, &mut |_, _| ())?;
+    Ok(writeln!(text::stdout(), "{message}")?)
 }
 
 /// The number of the group that the option `option` names.

@@ -10,17 +10,15 @@
 //! | [`report`] | status, metrics, check, dry run, top |
 
 use std::os::fd::BorrowedFd;
-use std::path::Path;
-use std::time::Duration;
 
-use anyhow::anyhow;
 use fairweir_config::proxy::ProxyFile;
 use fairweir_core::units::Time;
-use fairweir_daemon::{Access, Answer, Client, Error, Peer, Progress, Service, Spec, Watched};
+use fairweir_daemon::{Access, Answer, Error, Peer, Progress, Service, Spec, Watched};
 use fairweir_linux::monotonic_now;
 use serde::Deserialize;
 use tracing::info;
 
+use crate::daemon_args::reload;
 use crate::words::chained;
 
 pub(crate) mod cli;
@@ -37,33 +35,15 @@ use daemon::Daemon;
 pub(crate) const NAME: &str = "proxy";
 
 const REQUEST_MAX: usize = 4_096;
-/// A daemon answers within a tick; one that does not in this time hangs.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: &ProxyArgs) -> anyhow::Result<()> {
     match &args.command {
         Some(ProxyCommand::Status(args)) => report::print_status(args),
         Some(ProxyCommand::Top(args)) => report::top(args),
-        Some(ProxyCommand::Reload(args)) => {
-            let mut client = connect(&args.run_dir.run_dir, Access::Change)?;
-            let request = fairweir_daemon::Request::Reload { dry_run: args.dry_run, force: false };
-            let message = client.tell(&request, &mut |_, _| ())?;
-            report::say(&message)
-        }
+        Some(ProxyCommand::Reload(args)) => reload(NAME, args),
         None if args.daemon.dry_run => report::dry_run(&args.daemon),
         None => serve(&args.daemon),
     }
-}
-
-fn connect(run_dir: &Path, access: Access) -> anyhow::Result<Client> {
-    Client::connect(run_dir, NAME, access, PATIENCE).map_err(|e| match e {
-        Error::NotRunning { .. } => {
-            anyhow!(
-                "{e}; start it with `sudo fairweir proxy` or `sudo systemctl start fairweir-proxy`"
-            )
-        }
-        e => e.into(),
-    })
 }
 
 /// The daemon's whole life.

@@ -16,9 +16,10 @@ use fairweir_proxy::Counts;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::cli::{AskArgs, DaemonArgs};
-use super::connect;
+use super::NAME;
+use super::cli::DaemonArgs;
 use super::daemon::{Daemon, rules};
+use crate::daemon_args::{AskArgs, connect};
 use crate::table::{self, Align};
 use crate::words::mbit;
 
@@ -181,7 +182,7 @@ pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
 
 /// `fairweir proxy status`.
 pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
-    let mut client = connect(&args.run_dir.run_dir, Access::Read)?;
+    let mut client = connect(&args.run_dir.run_dir, NAME, Access::Read)?;
     let value: Value = client.ask(&fairweir_daemon::Request::Status)?;
     let out = &mut text::stdout();
     if args.json {
@@ -270,7 +271,7 @@ fn print_classes(
 
 /// `fairweir proxy top`.
 pub(super) fn top(args: &AskArgs) -> anyhow::Result<()> {
-    let mut client = connect(&args.run_dir.run_dir, Access::Read)?;
+    let mut client = connect(&args.run_dir.run_dir, NAME, Access::Read)?;
     let mut ask = || -> anyhow::Result<Status> {
         Ok(serde_json::from_value(client.ask(&fairweir_daemon::Request::Status)?)?)
     };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fairweir_config::sender::DEFAULT_PATH;
 
-use crate::daemon_args::{RunDir, UserGroup};
+use crate::daemon_args::{AskArgs, ReloadArgs, RunDir, UserGroup};
 
 /// `fairweir sender`.
 #[derive(Debug, Args)]
@@ -47,26 +47,6 @@ pub(crate) enum SenderCommand {
     /// Read the configuration again and apply the differences.
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload(ReloadArgs),
-}
-
-/// `fairweir sender status`.
-#[derive(Debug, Args)]
-pub(crate) struct AskArgs {
-    /// Print JSON.
-    #[arg(long)]
-    pub(super) json: bool,
-    #[command(flatten)]
-    pub(super) run_dir: RunDir,
-}
-
-/// `fairweir sender reload`.
-#[derive(Debug, Args)]
-pub(crate) struct ReloadArgs {
-    /// Check the configuration and say whether anything would change.
-    #[arg(long)]
-    pub(super) dry_run: bool,
-    #[command(flatten)]
-    pub(super) run_dir: RunDir,
 }
 
 pub(crate) const EXAMPLES: &str = "Examples:

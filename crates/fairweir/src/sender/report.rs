@@ -14,10 +14,11 @@ use fairweir_linux::sender::{Kind, Sender};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::NAME;
 use super::bundle::{Member, Places, Rule, Running};
-use super::cli::{AskArgs, DaemonArgs};
-use super::connect;
+use super::cli::DaemonArgs;
 use super::daemon::{Daemon, policy};
+use crate::daemon_args::{AskArgs, connect};
 use crate::table::{self, Align};
 use crate::words::{count, mbit};
 
@@ -251,7 +252,7 @@ fn peer(member: &Member) -> String {
 
 /// `fairweir sender status`.
 pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
-    let mut client = connect(&args.run_dir.run_dir, Access::Read)?;
+    let mut client = connect(&args.run_dir.run_dir, NAME, Access::Read)?;
     let out = &mut text::stdout();
     let value: Value = client.ask(&fairweir_daemon::Request::Status)?;
     if args.json {
@@ -346,9 +347,4 @@ pub(super) fn metrics(daemon: &Daemon) -> String {
         }
     }
     metrics.finish()
-}
-
-/// Writes to stdout.
-pub(super) fn say(text: &str) -> anyhow::Result<()> {
-    Ok(writeln!(text::stdout(), "{text}")?)
 }
