@@ -36,6 +36,7 @@ mod progress;
 mod reload;
 mod sender;
 mod set;
+mod setup;
 mod sim;
 mod status;
 mod table;
@@ -99,6 +100,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Off(args) => off::run(&args),
         Subcommand::Check(args) => check::run(&args),
         Subcommand::Init(args) => init::run(&args),
+        Subcommand::Setup(args) => setup::run(&args),
         Subcommand::Doctor(args) => doctor::run(&args),
         Subcommand::Lab(command) => lab::run(&command),
         Subcommand::Sim(command) => sim::run(&command),
