@@ -22,7 +22,6 @@ mod evidence;
 mod exit;
 mod extension;
 mod generate;
-mod history;
 mod host;
 mod init;
 mod instance;
@@ -93,8 +92,8 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Status(args) => status::run(&args),
         Subcommand::Top(args) => top::run(&args),
         Subcommand::Page(args) => page::run(&args),
-        Subcommand::History(args) => history::run(&args),
-        Subcommand::Suggest(args) => history::suggest::run(&args),
+        Subcommand::History(args) => page::history::run(&args),
+        Subcommand::Suggest(args) => page::history::suggest::run(&args),
         Subcommand::Reload(args) => reload::run(&args),
         Subcommand::Set(args) => set::run(&args),
         Subcommand::Off(args) => off::run(&args),

@@ -19,8 +19,8 @@ use tokio::time::timeout;
 
 use super::NAME;
 use super::routes::State;
-use crate::history::suggest::Suggested;
-use crate::history::{Points, Query};
+use crate::page::history::suggest::Suggested;
+use crate::page::history::{Points, Query};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
