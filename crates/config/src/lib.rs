@@ -28,6 +28,7 @@ pub mod isp;
 pub mod output;
 pub mod overrides;
 pub mod plan;
+pub mod proxy;
 pub mod sender;
 pub mod table;
 pub mod target;

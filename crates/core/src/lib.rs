@@ -16,6 +16,7 @@
 //! | [`window`] | receive windows that share a link and bound its queue |
 //! | [`evidence`] | to which site a connection goes, from what is seen on the wire |
 //! | [`market`] | credits that households spend on guaranteed rates, and how they decide |
+//! | [`relay`] | rates of connections held by reading slowly |
 //! | [`delegate`] | congestion signals of one connection that others answer, so that it holds a rate |
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,7 @@ pub mod phantom;
 pub mod policy;
 pub mod probe;
 pub mod receiver;
+pub mod relay;
 pub mod share;
 pub mod suggest;
 pub mod units;

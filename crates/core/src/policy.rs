@@ -189,7 +189,8 @@ impl From<Policy> for Vec<Group> {
     }
 }
 
-fn is_name(name: &str) -> bool {
+/// Whether a name can be shown and stored.
+pub fn is_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len())
         && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }

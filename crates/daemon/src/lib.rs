@@ -11,12 +11,14 @@
 //! | `server`, `client`, `wire` | both ends of the socket, and what goes over it |
 //! | `http`, `metrics` | OpenMetrics, for Prometheus |
 //! | `run_dir`, `lock`, `state_dir` | sockets, locks and remembered files, safe from other users |
+//! | `guard` | a process that undoes what a killed daemon left in the kernel |
 //! | `systemd` | readiness and watchdog |
 #![forbid(unsafe_code)]
 
 mod client;
 mod error;
 mod events;
+mod guard;
 mod http;
 mod lock;
 mod metrics;
@@ -30,6 +32,7 @@ mod wire;
 pub use client::{Client, OnProgress};
 pub use error::Error;
 pub use events::Watched;
+pub use guard::{Alarm, Guard, stand_guard};
 pub use lock::Lock;
 pub use metrics::{MetricValue, Metrics};
 pub use run_dir::{

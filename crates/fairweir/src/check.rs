@@ -8,6 +8,7 @@ use fairweir_core::policy::Group;
 use crate::cli::CheckArgs;
 use crate::isp;
 use crate::market;
+use crate::proxy;
 use crate::sender;
 use crate::table::{self, Align};
 use fairweir_config::host::{Config, Role};
@@ -19,6 +20,9 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     }
     if sender::is_sender_file(&args.file) {
         return sender::check(&args.file, args.json);
+    }
+    if proxy::is_proxy_file(&args.file) {
+        return proxy::check(&args.file, args.json);
     }
     if market::is_agent_file(&args.file) {
         return market::check(&args.file, args.json);

@@ -16,6 +16,7 @@ use crate::extension::{self, cli::ExtensionCommand};
 use crate::instance;
 use crate::isp::{self, cli::IspArgs};
 use crate::market::{self, cli::MarketCommand};
+use crate::proxy::{self, cli::ProxyArgs};
 use crate::sender::{self, cli::SenderArgs};
 
 /// Share the download of an access link by weight, from the receiving host or the router.
@@ -47,6 +48,9 @@ pub(crate) enum Subcommand {
     /// Run the daemon that lets connections of a sender hold a rate, or send it a command.
     #[command(after_help = sender::cli::EXAMPLES)]
     Sender(SenderArgs),
+    /// Run the daemon of a gateway that relays TCP connections at a rate, or send it a command.
+    #[command(after_help = proxy::cli::EXAMPLES)]
+    Proxy(ProxyArgs),
     /// Trade credits for guaranteed rates among the households of a link: server and agent.
     #[command(subcommand, after_help = market::cli::EXAMPLES)]
     Market(MarketCommand),

@@ -32,6 +32,7 @@ mod off;
 mod page;
 mod play;
 mod progress;
+mod proxy;
 mod reload;
 mod sender;
 mod set;
@@ -56,6 +57,10 @@ fn main() -> ExitCode {
         log_to_stderr(0, "info");
         return host::guard::main(&env::args().skip(2).collect::<Vec<_>>())
             .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
+    if first.as_ref().is_some_and(|name| proxy::guard::is_guard(name)) {
+        log_to_stderr(0, "info");
+        return proxy::guard::main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     let second = env::args_os().nth(2).and_then(|argument| argument.into_string().ok());
     if first.is_some_and(|first| extension::is_started_by_browser(&first, second.as_deref())) {
@@ -88,6 +93,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Isp(args) => isp::run(&args),
         Subcommand::Extension(command) => extension::run(&command),
         Subcommand::Market(command) => market::run(&command),
+        Subcommand::Proxy(args) => proxy::run(&args),
         Subcommand::Sender(args) => sender::run(&args),
         Subcommand::Status(args) => status::run(&args),
         Subcommand::Top(args) => top::run(&args),

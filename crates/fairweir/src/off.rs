@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use fairweir_daemon::{Access, Client, Error, Lock, Request, control_socket, instances};
+use fairweir_linux::divert::Divert;
 use fairweir_linux::{leftovers, sweep};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -19,6 +20,7 @@ use nix::unistd::Pid;
 
 use crate::cli::OffArgs;
 use crate::host::client::{device_of, instance_of};
+use crate::proxy;
 use crate::words::chained;
 use fairweir_config::text;
 
@@ -50,6 +52,12 @@ pub(crate) fn run(args: &OffArgs) -> anyhow::Result<()> {
         match clean(run_dir, dev) {
             Ok(lines) => done.extend(lines.into_iter().map(|line| format!("{dev}: {line}"))),
             Err(e) => failures.push(format!("{dev}: {}", chained(&e))),
+        }
+    }
+    if args.dev.is_none() {
+        match clean_proxy(run_dir) {
+            Ok(lines) => done.extend(lines),
+            Err(e) => failures.push(format!("{}: {}", proxy::NAME, chained(&e))),
         }
     }
     let out = &mut text::stdout();
@@ -170,6 +178,13 @@ fn remove_socket(run_dir: &Path, name: &str) -> anyhow::Result<Option<String>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e).with_context(|| format!("cannot remove {}", path.display())),
     }
+}
+
+/// Removes what a killed proxy left; none begins or ends meanwhile.
+fn clean_proxy(run_dir: &Path) -> anyhow::Result<Vec<String>> {
+    let _lock = Lock::acquire(run_dir, proxy::NAME)?;
+    let removed = Divert::sweep()?;
+    Ok(removed.into_iter().map(|removed| format!("{}: removed {removed}", proxy::NAME)).collect())
 }
 
 /// Removes what a killed daemon left at the device; no daemon begins or ends meanwhile.

@@ -11,6 +11,7 @@
 //! | `window` | what each connection received, and how far its receive window may open |
 //! | [`police`] | subscribers' rates and policies in the kernel, for an ISP |
 //! | [`sender`] | congestion controls whose connections answer each other's signals |
+//! | [`divert`] | connections of a LAN handed to a proxy on this gateway |
 //! | [`probe`] | how long a small packet takes to a host behind the access link, and back |
 //! | `bpf` | the programs of `bpf/`: loading, maps, attaching; the structures that they share with Rust |
 //! | [`doctor`] | what this kernel can |
@@ -21,6 +22,7 @@
 mod bpf;
 mod classify;
 mod clock;
+pub mod divert;
 pub mod doctor;
 mod error;
 mod host;
@@ -33,6 +35,7 @@ pub mod realtime;
 mod router;
 pub mod sender;
 mod shape;
+mod tcp;
 mod window;
 
 pub use classify::census::{Talker, Who};
@@ -44,5 +47,6 @@ pub use net::{link, netns, network};
 pub use random::random;
 pub use router::{Router, RouterSpec};
 pub use shape::ifb::{leftovers, name as ifb_name, sweep};
+pub use tcp::{round_trip, set_receive_buffer};
 pub use window::expiry::{ExpiryProgram, detach_expiry};
 pub use window::lift;

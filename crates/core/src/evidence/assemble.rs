@@ -2,7 +2,7 @@
 
 /// The most of a stream that is kept: a TLS record, in which every ClientHello and every head of an
 /// HTTP request that browsers send fits several times. Source: RFC 8446, section 5.1.
-pub(super) const STREAM_MAX: usize = 16_384;
+pub const STREAM_MAX: usize = 16_384;
 
 /// The most separate pieces; Chromium sends a ClientHello in up to 24.
 const PIECES_MAX: usize = 64;

@@ -30,11 +30,13 @@ mod quic;
 mod reader;
 mod resolver;
 mod site;
+mod stream;
 mod tls;
 
 pub use claims::{Claim, HostDigest};
 pub use resolver::{CLAIMANT_SPAN, CONNECTIONS_MAX, Counts, Resolver};
 pub use site::{HOST_NAME_MAX, HostName, Site, SiteError, Sites};
+pub use stream::{Opening, STREAM_MAX, opening};
 
 /// A flow of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

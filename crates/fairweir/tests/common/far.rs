@@ -1,7 +1,7 @@
 //! A server some milliseconds away from a [`Stage`]'s internet, whose TCP timestamps may lie.
 //!
 //! Two TUN devices, one in a namespace of the server and one in the internet, and threads that hand
-//! packets over [`DELAY`] later. A lie is written into the packets on the way, with a right checksum,
+//! packets over later. A lie is written into the packets on the way, with a right checksum,
 //! as if the server's own clock had told it.
 
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use fairweir_linux::{link, netns::Netns};
 
 use super::stage::{Download, Stage, serve_without_end};
 
-/// One way.
+/// One way, if nothing else is said.
 const DELAY: Duration = Duration::from_millis(10);
 
 /// How a server's timestamps lie, once it begins.
@@ -42,6 +42,17 @@ pub struct Far {
 impl Far {
     /// A server at `address` whose packets come and go by the internet's device `name`.
     pub fn new(stage: &Stage, name: &str, address: &str, lie: Option<Lie>) -> Far {
+        Far::with_delay(stage, name, address, lie, DELAY)
+    }
+
+    /// The same, so far away in each direction.
+    pub fn with_delay(
+        stage: &Stage,
+        name: &str,
+        address: &str,
+        lie: Option<Lie>,
+        delay: Duration,
+    ) -> Far {
         let netns = Netns::new().unwrap();
         let route = |to: String, device: &str| link::add_route(to.parse().unwrap(), None, device);
         let tun = |name: &str| {
@@ -64,8 +75,8 @@ impl Far {
         });
         let lies = Arc::<AtomicBool>::default();
         let lying = lie.map(|lie| Liar { lie, lies: Arc::clone(&lies), begun: None });
-        carry(&server, &internet, lying);
-        carry(&internet, &server, None);
+        carry(&server, &internet, lying, delay);
+        carry(&internet, &server, None, delay);
         let port = netns.run(|| serve_without_end("[::]:0"));
         Far { netns, address: format!("{address}:{port}").parse().unwrap(), lies }
     }
@@ -105,7 +116,7 @@ impl Far {
 }
 
 /// Hands packets over until a device is gone.
-fn carry(from: &OwnedFd, to: &OwnedFd, mut liar: Option<Liar>) {
+fn carry(from: &OwnedFd, to: &OwnedFd, mut liar: Option<Liar>, delay: Duration) {
     let mut from = File::from(from.try_clone().unwrap());
     let mut to = File::from(to.try_clone().unwrap());
     let (sender, receiver) = mpsc::sync_channel::<(Instant, Vec<u8>)>(5_000);
@@ -116,7 +127,7 @@ fn carry(from: &OwnedFd, to: &OwnedFd, mut liar: Option<Liar>) {
             if let Some(liar) = &mut liar {
                 liar.rewrite(&mut packet);
             }
-            if sender.send((Instant::now() + DELAY, packet)).is_err() {
+            if sender.send((Instant::now() + delay, packet)).is_err() {
                 return;
             }
         }

@@ -199,6 +199,22 @@ impl Stage {
         self.spawn(self.command(&[], &["router"], more), "router-wan")
     }
 
+    /// Starts a gateway's proxy with `proxy.toml` and waits until it is ready; at most `files` open.
+    pub fn start_proxy(&self, files: Option<u32>) -> Daemon {
+        let mut command = match files {
+            None => Command::new(FAIRWEIR),
+            Some(files) => {
+                let mut command = Command::new("prlimit");
+                command.arg(format!("--nofile={files}:{files}")).arg(FAIRWEIR);
+                command
+            }
+        };
+        command.arg("proxy").arg("-c").arg(self.path("proxy.toml"));
+        command.args(["--run-dir", &self.run_dir()]).env_remove("RUST_LOG");
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        self.spawn(command, "proxy")
+    }
+
     fn spawn(&self, mut command: Command, instance: &str) -> Daemon {
         // A file: a pipe without a reader would fill up and block the daemon.
         let log = File::create(self.path("daemon.log")).unwrap();

@@ -1,5 +1,9 @@
 //! Which network a device is connected to.
 
+use std::net::IpAddr;
+
+use fairweir_core::policy::Mac;
+
 use crate::Error;
 use crate::net::link;
 use crate::net::netlink::{Netlink, Request, attribute, u32_at};
@@ -88,6 +92,26 @@ fn default_routes(
             show(device, metric, attribute(attributes, libc::RTA_GATEWAY));
         }
     })
+}
+
+/// The neighbours of all devices whose link-layer addresses are known.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn neighbours() -> Result<Vec<(IpAddr, Mac)>, Error> {
+    let mut found = Vec::new();
+    let request = Request::new(libc::RTM_GETNEIGH, 0, &[0; NDMSG_BYTES]);
+    Netlink::open()?.dump("list the neighbours", request, |payload| {
+        let attributes = payload.get(NDMSG_BYTES..).unwrap_or_default();
+        let address = match attribute(attributes, NDA_DST) {
+            Some(v4 @ [_, _, _, _]) => <[u8; 4]>::try_from(v4).ok().map(IpAddr::from),
+            Some(v6) => <[u8; 16]>::try_from(v6).ok().map(IpAddr::from),
+            None => None,
+        };
+        let mac = attribute(attributes, NDA_LLADDR).and_then(|mac| mac.try_into().ok());
+        found.extend(address.zip(mac.map(Mac)));
+    })?;
+    Ok(found)
 }
 
 fn hardware_address(

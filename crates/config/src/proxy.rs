@@ -1,0 +1,232 @@
+//! The file of `fairweir proxy`: classes that have a rate, and applications that have a priority.
+
+use std::path::{Path, PathBuf};
+
+use fairweir_core::policy::{DEFAULT_GROUP, Match, NAME_MAX};
+use fairweir_core::units::Rate;
+
+use crate::error::ConfigError;
+use crate::sender::read_text;
+use crate::table::{Source, Table};
+use crate::value::{parse_dev, parse_device_match, parse_match};
+use crate::{MetricsAt, VERSION};
+
+/// The file if the command line names none.
+pub const DEFAULT_PATH: &str = "/etc/fairweir/proxy.toml";
+/// The most classes, and the most applications.
+pub const TABLES_MAX: usize = 200;
+/// The most rules of a class or an application.
+const MATCHES_MAX: usize = 64;
+/// The most interfaces of the LAN.
+const LAN_MAX: usize = 16;
+/// No class has less: a segment would take longer than a connection waits.
+const RATE_MIN: Rate = Rate::kbit(100);
+
+/// A valid file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Interfaces whose devices are served.
+    pub lan: Vec<String>,
+    /// Where metrics are served over HTTP.
+    pub metrics: Option<MetricsAt>,
+    /// In the order of the file: the first that names a connection has it.
+    pub classes: Vec<ClassConfig>,
+    /// Names of servers that are one application.
+    pub apps: Vec<AppConfig>,
+}
+
+/// Connections that share a rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassConfig {
+    /// Unique.
+    pub name: String,
+    /// What their downloads have together; `None` is as much as comes.
+    pub rate: Option<Rate>,
+    /// `ip:`, `mac:` or `web:`.
+    pub matches: Vec<Match>,
+}
+
+/// An application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppConfig {
+    /// Unique.
+    pub name: String,
+    /// 1 to 255: the part of a connection in its class's rate, relative to the others.
+    pub alpha: u8,
+    /// `web:`.
+    pub matches: Vec<Match>,
+}
+
+impl ProxyFile {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// The first thing that is wrong: file, line, key, what is allowed.
+    pub fn load(path: &Path) -> Result<ProxyFile, ConfigError> {
+        let text = read_text(path)?;
+        ProxyFile::parse(text.source(&[]), path)
+    }
+
+    fn parse(source: Source<'_>, path: &Path) -> Result<ProxyFile, ConfigError> {
+        let mut top = source.top()?;
+        top.version(VERSION)?;
+        let wanted = "a table with `lan = [\"br-lan\"]`";
+        let mut proxy = top.table("proxy")?.ok_or_else(|| top.missing("proxy", wanted))?;
+        let lan =
+            proxy.texts("lan")?.ok_or_else(|| proxy.missing("lan", "a list of interfaces"))?;
+        if lan.value.is_empty() || lan.value.len() > LAN_MAX {
+            return Err(lan.place.error(format!("expected 1 to {LAN_MAX} interfaces")));
+        }
+        let dev =
+            |p: crate::table::Placed<'_, String>| parse_dev(&p.value).map_err(|e| p.place.error(e));
+        let lan = lan.value.into_iter().map(dev).collect::<Result<Vec<_>, _>>()?;
+        let metrics = proxy.parsed_by("metrics", MetricsAt::parse)?.map(|p| p.value);
+        proxy.finish(&["lan", "metrics"])?;
+
+        let mut classes: Vec<ClassConfig> = Vec::new();
+        for table in top.tables("class")? {
+            let place = table.place();
+            let class = class(table)?;
+            if classes.iter().any(|c| c.name == class.name) {
+                return Err(place.error(format!("duplicate class `{}`", class.name)));
+            }
+            if classes.len() == TABLES_MAX {
+                return Err(place.error(format!("too many classes (at most {TABLES_MAX})")));
+            }
+            classes.push(class);
+        }
+        if classes.is_empty() {
+            return Err(top.missing("class", "at least one table [[class]]"));
+        }
+        let mut apps: Vec<AppConfig> = Vec::new();
+        for table in top.tables("app")? {
+            let place = table.place();
+            let app = app(table)?;
+            if apps.iter().any(|a| a.name == app.name) {
+                return Err(place.error(format!("duplicate application `{}`", app.name)));
+            }
+            if apps.len() == TABLES_MAX {
+                return Err(place.error(format!("too many applications (at most {TABLES_MAX})")));
+            }
+            apps.push(app);
+        }
+        top.finish(&["version", "proxy", "class", "app"])?;
+        Ok(ProxyFile { path: path.to_owned(), lan, metrics, classes, apps })
+    }
+}
+
+fn class(mut table: Table<'_>) -> Result<ClassConfig, ConfigError> {
+    let name = name(&mut table)?;
+    let rate = table.parsed::<Rate>("rate")?;
+    if let Some(rate) = rate.as_ref().filter(|rate| rate.value < RATE_MIN) {
+        return Err(rate
+            .place
+            .error(format!("{} is out of range (at least {RATE_MIN})", rate.value)));
+    }
+    let wanted =
+        "rules such as [\"ip:192.168.1.7\", \"mac:02:00:5e:00:53:01\", \"web:example.com\"]";
+    let matches = matches(&mut table, wanted, |text| {
+        if text.starts_with("web:") { parse_match(text) } else { parse_device_match(text) }
+    })?;
+    table.finish(&["name", "rate", "match"])?;
+    Ok(ClassConfig { name, rate: rate.map(|rate| rate.value), matches })
+}
+
+fn app(mut table: Table<'_>) -> Result<AppConfig, ConfigError> {
+    let name = name(&mut table)?;
+    let wanted = "a priority from 1 to 255; connections of no application have 64";
+    let alpha = table.integer("alpha", 1, 255)?.ok_or_else(|| table.missing("alpha", wanted))?;
+    let matches = matches(&mut table, "rules such as [\"web:example.com\"]", |text| {
+        match parse_match(text)? {
+            site @ Match::Web(_) => Ok(site),
+            other => Err(format!("`{other}` is no name of a server; expected web:NAME")),
+        }
+    })?;
+    table.finish(&["name", "alpha", "match"])?;
+    Ok(AppConfig { name, alpha: alpha.value as u8, matches })
+}
+
+fn name(table: &mut Table<'_>) -> Result<String, ConfigError> {
+    let name = table.text("name")?.ok_or_else(|| table.missing("name", "a name for reports"))?;
+    if !fairweir_core::policy::is_name(&name.value) || name.value == DEFAULT_GROUP {
+        return Err(name.place.error(format!(
+            "`{}` is not a valid name (1 to {NAME_MAX} letters, digits, `-`, `_` or `.`, not \
+             `{DEFAULT_GROUP}`)",
+            name.value
+        )));
+    }
+    Ok(name.value)
+}
+
+fn matches(
+    table: &mut Table<'_>,
+    wanted: &str,
+    parse: impl Fn(&str) -> Result<Match, String>,
+) -> Result<Vec<Match>, ConfigError> {
+    let texts = table.texts("match")?.ok_or_else(|| table.missing("match", wanted))?;
+    if texts.value.is_empty() || texts.value.len() > MATCHES_MAX {
+        return Err(texts.place.error(format!("expected 1 to {MATCHES_MAX} rules")));
+    }
+    let one = |p: crate::table::Placed<'_, String>| parse(&p.value).map_err(|e| p.place.error(e));
+    texts.value.into_iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "version = 1\n[proxy]\nlan = [\"br-lan\"]\n";
+
+    fn parse(text: &str) -> Result<ProxyFile, String> {
+        let source = Source::new(text, "proxy.toml", &[]);
+        ProxyFile::parse(source, Path::new("proxy.toml")).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn classes_and_applications_are_read() {
+        let file = parse(&format!(
+            "{HEAD}[[class]]\nname = \"tv\"\nrate = \"8mbit\"\nmatch = [\"ip:192.0.2.7\", \
+             \"mac:02:00:5e:00:53:01\", \"web:example.com\"]\n[[class]]\nname = \"rest\"\n\
+             match = [\"ip:192.0.2.0/24\"]\n[[app]]\nname = \"film\"\nalpha = 200\n\
+             match = [\"web:film.example.com\"]\n"
+        ));
+        let file = file.unwrap();
+        assert_eq!(file.classes[0].rate, Some(Rate::mbit(8)));
+        assert_eq!(file.classes[0].matches.len(), 3);
+        assert_eq!(file.classes[1].rate, None);
+        assert_eq!((file.apps[0].alpha, file.lan), (200, vec!["br-lan".to_owned()]));
+    }
+
+    #[test]
+    fn what_is_wrong_is_one_error_with_its_line() {
+        let class = "[[class]]\nname = \"a\"\nmatch = [\"ip:192.0.2.7\"]\n";
+        for (text, says) in [
+            (class.to_owned(), "proxy"),
+            (HEAD.to_owned(), "class"),
+            (format!("{HEAD}{class}{class}"), "duplicate class `a`"),
+            (format!("{HEAD}{class}rate = \"1kbit\"\n"), "out of range"),
+            (format!("{HEAD}{}", class.replace("ip:192.0.2.7", "app:steam")), "match"),
+            (format!("{HEAD}{}", class.replace("\"a\"", "\"a b\"")), "not a valid name"),
+            (format!("{HEAD}{}", class.replace("\"a\"", "\"default\"")), "not a valid name"),
+            (format!("{HEAD}{}", class.replace("ip:192.0.2.7", "web:com")), "public suffix"),
+            (format!("{HEAD}{class}[[app]]\nname = \"x\"\nmatch = [\"web:x.org\"]\n"), "alpha"),
+            (
+                format!("{HEAD}{class}[[app]]\nname = \"x\"\nalpha = 0\nmatch = [\"web:x.org\"]\n"),
+                "255",
+            ),
+            (
+                format!(
+                    "{HEAD}{class}[[app]]\nname = \"x\"\nalpha = 9\nmatch = [\"ip:192.0.2.1\"]\n"
+                ),
+                "web:NAME",
+            ),
+            (format!("{HEAD}colour = 1\n{class}"), "unknown key"),
+        ] {
+            let error = parse(&text).expect_err(&text);
+            assert!(error.starts_with("proxy.toml:") && error.contains(says), "{text}\n{error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+}

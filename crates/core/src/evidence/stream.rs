@@ -1,0 +1,64 @@
+//! The host that the beginning of a whole stream names.
+
+pub use super::assemble::STREAM_MAX;
+
+use super::tls::Read;
+use super::{HostName, Reason, http, tls};
+
+/// What the first bytes of a client say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// So far they may name a host; more is needed. Never said of [`STREAM_MAX`] bytes.
+    More,
+    /// They name none.
+    Unnamed,
+    /// They name this host.
+    Named(Reason, HostName),
+}
+
+/// Reads the first bytes of a client's stream. The name of a hello with Encrypted Client Hello may be
+/// an outer one, which only DNS can tell.
+pub fn opening(stream: &[u8]) -> Opening {
+    let (reason, read) = match stream {
+        [] => return Opening::More,
+        [b'A'..=b'Z', ..] => (Reason::Host, http::host(stream)),
+        _ => (
+            Reason::Sni,
+            match tls::hello_of_records(stream) {
+                Read::More => Read::More,
+                Read::Not => Read::Not,
+                Read::Whole(hello) => Read::Whole(hello.name),
+            },
+        ),
+    };
+    match read {
+        Read::More => Opening::More,
+        Read::Not | Read::Whole(None) => Opening::Unnamed,
+        Read::Whole(Some(name)) => Opening::Named(reason, name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::tls::tests::{browser_hello, records};
+
+    #[test]
+    fn hosts_of_both_protocols_are_named() {
+        let hello = records(&browser_hello("tv.example.com"), 16_000);
+        for (stream, wanted) in [
+            (&hello[..], Some(Reason::Sni)),
+            (b"GET / HTTP/1.1\r\nHost: tv.example.com\r\n\r\n", Some(Reason::Host)),
+            (b"SSH-2.0-OpenSSH\r\n", None),
+        ] {
+            match (opening(stream), wanted) {
+                (Opening::Named(reason, name), Some(wanted)) => {
+                    assert_eq!((reason, name.as_str()), (wanted, "tv.example.com"));
+                }
+                (said, wanted) => assert_eq!((said, wanted), (Opening::Unnamed, None)),
+            }
+        }
+        assert_eq!(opening(&hello[..100]), Opening::More);
+        assert_eq!(opening(&[b'A'; STREAM_MAX]), Opening::Unnamed);
+    }
+}

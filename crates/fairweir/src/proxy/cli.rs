@@ -1,0 +1,94 @@
+//! The command line of `fairweir proxy`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use fairweir_config::proxy::DEFAULT_PATH;
+
+use crate::daemon_args::{RunDir, UserGroup};
+
+/// `fairweir proxy`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ProxyArgs {
+    #[command(subcommand)]
+    pub(super) command: Option<ProxyCommand>,
+    #[command(flatten)]
+    pub(super) daemon: DaemonArgs,
+}
+
+/// The daemon.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    /// The configuration: interfaces, classes and applications (docs/proxy.md).
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_PATH)]
+    pub(super) config: PathBuf,
+    /// Relay nothing; print what would be taken, and what is missing.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+    #[command(flatten)]
+    pub(super) user_group: UserGroup,
+    /// Exit when stdin closes, for programs that start the daemon.
+    #[arg(long, hide = true)]
+    pub(super) until_stdin_closes: bool,
+}
+
+/// The commands to the daemon.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum ProxyCommand {
+    /// Print the classes, and what devices and applications have transferred.
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(AskArgs),
+    /// Show the rates of classes, updated every second.
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(AskArgs),
+    /// Read the configuration again and apply the differences.
+    #[command(after_help = RELOAD_EXAMPLES)]
+    Reload(ReloadArgs),
+}
+
+/// `fairweir proxy status`.
+#[derive(Debug, Args)]
+pub(crate) struct AskArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir proxy reload`.
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    /// Check the configuration and say whether anything would change.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  sudo fairweir proxy
+  sudo fairweir proxy --dry-run
+  sudo fairweir proxy status
+
+`fairweir off` stops the daemon. Connections that it relays end with it; new ones pass directly. SIGHUP or
+a changed file reloads the configuration, and open connections go on.";
+
+const STATUS_EXAMPLES: &str = "Examples:
+  sudo fairweir proxy status
+  sudo fairweir proxy status --json";
+
+const TOP_EXAMPLES: &str = "Examples:
+  sudo fairweir proxy top
+  sudo fairweir proxy top --json
+
+It ends with its reader or by Ctrl-C. With --json it prints one line for each second.";
+
+const RELOAD_EXAMPLES: &str = "Examples:
+  sudo fairweir proxy reload
+  sudo fairweir proxy reload --dry-run
+
+It fails, and nothing changes, if the configuration is wrong.";

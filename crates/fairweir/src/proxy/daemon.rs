@@ -1,0 +1,190 @@
+//! The daemon's state: the proxy, the diversion to it, and the guard.
+
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use anyhow::bail;
+use fairweir_config::proxy::ProxyFile;
+use fairweir_core::policy::Mac;
+use fairweir_core::relay::Alpha;
+use fairweir_core::units::{Span, Time};
+use fairweir_linux::divert::{Clients, Divert, DivertSpec, SOCKET_MARK};
+use fairweir_linux::{network, round_trip, set_receive_buffer};
+use fairweir_proxy::{App, Class, Kernel, Proxy, Rules};
+use tracing::{info, warn};
+
+use super::guard::Guard;
+use crate::words::chained;
+
+/// How often the guard hears of the daemon, and the kernel of servers that cannot be reached.
+const TICK: Span = Span::millis(200);
+/// After such a pause the guard may have removed the diversion.
+const PAUSE_MAX: Span = Span::secs(2);
+
+/// See the module.
+pub(super) struct Daemon {
+    pub(super) file: ProxyFile,
+    pub(super) proxy: Proxy,
+    /// `None` when it has ended.
+    pub(super) divert: Option<Divert>,
+    guard: Guard,
+    pub(super) started: Time,
+    ticked_at: Time,
+    tick_at: Time,
+    proxy_at: Time,
+    pub(super) config_error: Option<String>,
+    /// Why nothing is diverted.
+    pub(super) error: Option<String>,
+}
+
+impl Daemon {
+    /// Listens, and then diverts connections.
+    ///
+    /// # Errors
+    /// If the kernel lacks something; then nothing is diverted.
+    pub(super) fn start(file: &ProxyFile, now: Time) -> anyhow::Result<Daemon> {
+        let kernel = Kernel { round_trip, set_receive_buffer, neighbours, mark: SOCKET_MARK };
+        let proxy = Proxy::new(rules(file)?, kernel, now)?;
+        // It must be there when the diversion is.
+        let mut guard = Guard::default();
+        guard.beat(now);
+        let divert = Divert::attach(spec(file, &proxy))?;
+        Ok(Daemon {
+            file: file.clone(),
+            proxy,
+            divert: Some(divert),
+            guard,
+            started: now,
+            ticked_at: now,
+            tick_at: now + TICK,
+            proxy_at: now,
+            config_error: None,
+            error: None,
+        })
+    }
+
+    pub(super) fn deadline(&self) -> Time {
+        self.tick_at.min(self.proxy_at)
+    }
+
+    pub(super) fn waits_for(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.proxy.waits_for())
+    }
+
+    /// Something may have come for the proxy, or one of its deadlines.
+    pub(super) fn handle_ready(&mut self, now: Time) -> Result<(), fairweir_proxy::Error> {
+        self.proxy.handle(now)?;
+        self.proxy_at = self.proxy.deadline(now);
+        Ok(())
+    }
+
+    /// Once a [`TICK`]; the frame also calls it at deadlines of the proxy.
+    pub(super) fn handle_tick(&mut self, now: Time) {
+        if now < self.tick_at {
+            return;
+        }
+        let paused = now.since(self.ticked_at) >= PAUSE_MAX;
+        (self.ticked_at, self.tick_at) = (now, now + TICK);
+        if self.error.is_none() && self.divert.is_none() {
+            return;
+        }
+        self.guard.beat(now);
+        if paused || self.error.is_some() {
+            // What is attached goes first, and may be gone.
+            self.divert = None;
+            match Divert::attach(spec(&self.file, &self.proxy)) {
+                Ok(divert) => {
+                    info!("connections are diverted again");
+                    (self.divert, self.error) = (Some(divert), None);
+                }
+                Err(e) => {
+                    let error = chained(&e.into());
+                    warn!("connections pass directly: {error}");
+                    self.error = Some(error);
+                    self.tick_at = now + PAUSE_MAX / 2;
+                }
+            }
+        }
+        let Some(divert) = &mut self.divert else { return };
+        while let Some((client, server)) = self.proxy.poll_failed() {
+            divert.pass(client, server);
+        }
+        divert.handle_tick();
+    }
+
+    /// Reads the file again and does what is different; a wrong file changes nothing.
+    ///
+    /// # Errors
+    /// Why the old one stays in force.
+    pub(super) fn reload(&mut self, dry_run: bool, now: Time) -> anyhow::Result<String> {
+        let done = self.take_over(dry_run, now);
+        if !dry_run {
+            self.config_error = done.as_ref().err().map(chained);
+        }
+        done
+    }
+
+    fn take_over(&mut self, dry_run: bool, now: Time) -> anyhow::Result<String> {
+        let file = ProxyFile::load(&self.file.path)?;
+        if file.metrics != self.file.metrics {
+            bail!("proxy.metrics differs from what runs; that needs a restart");
+        }
+        let rules = rules(&file)?;
+        let said = match file == self.file {
+            true => "nothing changed",
+            false => "classes and applications replaced; open connections go on",
+        };
+        if dry_run {
+            return Ok(format!("dry run, nothing was changed: {said}"));
+        }
+        if file != self.file {
+            let ports = self.proxy.ports();
+            let clients = clients(&rules);
+            if let Some(divert) = &mut self.divert {
+                divert.replace(DivertSpec { lan: file.lan.clone(), clients, ports })?;
+            }
+            self.proxy.set_rules(rules, now);
+            self.file = file;
+        }
+        Ok(said.to_owned())
+    }
+
+    /// Ends the diversion. Idempotent. Connections that are open end with the process.
+    pub(super) fn end(&mut self) {
+        (self.divert, self.error) = (None, None);
+        self.guard.stand_down();
+    }
+}
+
+/// What is diverted for a file.
+pub(super) fn spec(file: &ProxyFile, proxy: &Proxy) -> DivertSpec {
+    DivertSpec { lan: file.lan.clone(), clients: clients(proxy.rules()), ports: proxy.ports() }
+}
+
+fn clients(rules: &Rules) -> Clients {
+    match rules.clients() {
+        None => Clients::All,
+        Some((prefixes, macs)) => Clients::Some { prefixes, macs },
+    }
+}
+
+pub(super) fn rules(file: &ProxyFile) -> anyhow::Result<Rules> {
+    let classes = file.classes.iter().map(|class| Class {
+        name: class.name.clone(),
+        rate: class.rate,
+        matches: class.matches.clone(),
+    });
+    let apps = file.apps.iter().map(|app| App {
+        name: app.name.clone(),
+        alpha: Alpha::new(app.alpha).expect("invariant: the range was checked"),
+        sites: app.matches.clone(),
+    });
+    Ok(Rules::new(classes.collect(), apps.collect())?)
+}
+
+fn neighbours() -> Vec<(IpAddr, Mac)> {
+    network::neighbours().unwrap_or_else(|e| {
+        warn!("devices are not known by their link-layer addresses: {e}");
+        Vec::new()
+    })
+}

@@ -1,0 +1,161 @@
+//! `fairweir proxy`: TCP connections of a LAN, relayed by its gateway at the rates of their classes.
+//!
+//! A service of [`fairweir_daemon`] around [`fairweir_proxy::Proxy`], on the frame's one thread: the
+//! proxy's `epoll` is what the service waits for.
+//!
+//! | module | its job |
+//! |---|---|
+//! | [`daemon`] | the proxy, the diversion to it, the guard |
+//! | [`guard`] | a process that removes the diversion if the daemon is killed or hangs |
+//! | [`report`] | status, metrics, check, dry run, top |
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use fairweir_config::proxy::ProxyFile;
+use fairweir_core::units::Time;
+use fairweir_daemon::{Access, Answer, Client, Error, Peer, Progress, Service, Spec, Watched};
+use fairweir_linux::monotonic_now;
+use serde::Deserialize;
+use tracing::info;
+
+use crate::words::chained;
+
+pub(crate) mod cli;
+mod daemon;
+pub(crate) mod guard;
+mod report;
+
+pub(crate) use report::{check, is_proxy_file};
+
+use cli::{DaemonArgs, ProxyArgs, ProxyCommand};
+use daemon::Daemon;
+
+/// The name of the instance.
+pub(crate) const NAME: &str = "proxy";
+
+const REQUEST_MAX: usize = 4_096;
+/// A daemon answers within a tick; one that does not in this time hangs.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) fn run(args: &ProxyArgs) -> anyhow::Result<()> {
+    match &args.command {
+        Some(ProxyCommand::Status(args)) => report::print_status(args),
+        Some(ProxyCommand::Top(args)) => report::top(args),
+        Some(ProxyCommand::Reload(args)) => {
+            let mut client = connect(&args.run_dir.run_dir, Access::Change)?;
+            let request = fairweir_daemon::Request::Reload { dry_run: args.dry_run, force: false };
+            let message = client.tell(&request, &mut |_, _| ())?;
+            report::say(&message)
+        }
+        None if args.daemon.dry_run => report::dry_run(&args.daemon),
+        None => serve(&args.daemon),
+    }
+}
+
+fn connect(run_dir: &Path, access: Access) -> anyhow::Result<Client> {
+    Client::connect(run_dir, NAME, access, PATIENCE).map_err(|e| match e {
+        Error::NotRunning { .. } => {
+            anyhow!(
+                "{e}; start it with `sudo fairweir proxy` or `sudo systemctl start fairweir-proxy`"
+            )
+        }
+        e => e.into(),
+    })
+}
+
+/// The daemon's whole life.
+fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
+    let file = ProxyFile::load(&args.config)?;
+    let spec = Spec {
+        name: NAME.to_owned(),
+        // The daemon of a router may shape the same devices.
+        devices: Vec::new(),
+        run_dir: args.run_dir.run_dir.clone(),
+        admin_group: None,
+        user_group: args.user_group.group()?,
+        request_max: REQUEST_MAX,
+        metrics: file.metrics,
+        until_stdin_closes: args.until_stdin_closes,
+        clock: monotonic_now,
+    };
+    fairweir_daemon::run(&spec, |_| -> anyhow::Result<ProxyService> {
+        let daemon = Daemon::start(&file, monotonic_now())?;
+        info!(classes = file.classes.len(), apps = file.apps.len(), "connections are diverted");
+        Ok(ProxyService { daemon })
+    })
+}
+
+/// It has no requests of its own.
+#[derive(Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+enum Request {}
+
+/// The daemon as a service.
+struct ProxyService {
+    daemon: Daemon,
+}
+
+impl Service for ProxyService {
+    type Request = Request;
+
+    fn access_for(request: &Request) -> Access {
+        match *request {}
+    }
+
+    fn deadline(&self) -> Time {
+        self.daemon.deadline()
+    }
+
+    fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
+        self.daemon.handle_tick(now);
+        Ok(())
+    }
+
+    fn waits_for(&self) -> Option<BorrowedFd<'_>> {
+        self.daemon.waits_for()
+    }
+
+    fn handle_ready(&mut self, now: Time) -> Result<(), Error> {
+        self.daemon.handle_ready(now).map_err(|e| Error::Refused(e.to_string()))
+    }
+
+    fn handle_request(
+        &mut self,
+        request: Request,
+        _: Peer,
+        _: Time,
+        _: &mut Progress<'_>,
+    ) -> Answer {
+        match request {}
+    }
+
+    fn reload(
+        &mut self,
+        dry_run: bool,
+        _force: bool,
+        now: Time,
+        _: &mut Progress<'_>,
+    ) -> Result<String, String> {
+        self.daemon.reload(dry_run, now).map_err(|e| chained(&e))
+    }
+
+    fn watched(&self) -> Watched {
+        Watched { files: vec![self.daemon.file.path.clone()], dirs: Vec::new() }
+    }
+
+    fn status(&mut self, now: Time) -> Answer {
+        Answer::value(&report::status(&self.daemon, now))
+    }
+
+    fn metrics(&mut self, _: usize, _: Time) -> Result<String, String> {
+        Ok(report::metrics(&self.daemon))
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        self.daemon.end();
+        Ok(())
+    }
+}

@@ -1,0 +1,333 @@
+//! What the daemon tells, and what people see of it and of the file.
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use fairweir_config::proxy::{ClassConfig, ProxyFile};
+use fairweir_config::sender::read_text;
+use fairweir_config::text;
+use fairweir_core::policy::Match;
+use fairweir_core::units::{Rate, Time};
+use fairweir_daemon::{Access, Metrics};
+use fairweir_proxy::Counts;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::cli::{AskArgs, DaemonArgs};
+use super::connect;
+use super::daemon::{Daemon, rules};
+use crate::table::{self, Align};
+use crate::words::mbit;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Status {
+    version: String,
+    pid: u32,
+    since_s: f64,
+    ready: bool,
+    lan: Vec<String>,
+    connections: usize,
+    /// New connections pass it by.
+    full: bool,
+    classes: Vec<ClassStatus>,
+    /// The largest first.
+    usage: Vec<UsageStatus>,
+    accepted: u64,
+    refused: Refused,
+    unreachable: u64,
+    times_full: u64,
+    config_error: Option<String>,
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ClassStatus {
+    name: String,
+    rate_bps: Option<u64>,
+    connections: usize,
+    /// Payload.
+    down_bytes: u64,
+    up_bytes: u64,
+}
+
+/// Payload of a device and an application.
+#[derive(Debug, Serialize, Deserialize)]
+struct UsageStatus {
+    device: IpAddr,
+    app: Option<String>,
+    down_bytes: u64,
+    up_bytes: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Refused {
+    to_gateway: u64,
+    crowded: u64,
+}
+
+/// The status at `now`.
+pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
+    let proxy = &daemon.proxy;
+    let Counts { accepted, to_gateway, crowded, unreachable, full } = proxy.counts();
+    let class = |(name, counts): (&str, fairweir_proxy::ClassCounts)| ClassStatus {
+        name: name.to_owned(),
+        rate_bps: counts.rate.map(Rate::as_bps),
+        connections: counts.connections,
+        down_bytes: counts.bytes[0],
+        up_bytes: counts.bytes[1],
+    };
+    let of_device = |((device, app), bytes): ((IpAddr, Option<String>), [u64; 2])| UsageStatus {
+        device,
+        app,
+        down_bytes: bytes[0],
+        up_bytes: bytes[1],
+    };
+    let mut usage: Vec<UsageStatus> = proxy.usage().into_iter().map(of_device).collect();
+    usage.sort_by_key(|usage| std::cmp::Reverse(usage.down_bytes));
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        since_s: now.since(daemon.started).as_secs_f64(),
+        ready: daemon.divert.is_some(),
+        lan: daemon.file.lan.clone(),
+        connections: proxy.connections(),
+        full: proxy.is_full(),
+        classes: proxy.classes().map(class).collect(),
+        usage,
+        accepted,
+        refused: Refused { to_gateway, crowded },
+        unreachable,
+        times_full: full,
+        config_error: daemon.config_error.clone(),
+        error: daemon.error.clone(),
+    }
+}
+
+/// Whether a file is a proxy's; one that is no TOML at all is one if it is called so.
+pub(crate) fn is_proxy_file(path: &Path) -> bool {
+    let is_called_so = path.file_name().is_some_and(|name| name == "proxy.toml");
+    let Ok(text) = read_text(path) else { return is_called_so };
+    let Ok(table) = text.as_str().parse::<toml::Table>() else { return is_called_so };
+    table.contains_key("proxy") || is_called_so
+}
+
+/// `fairweir check` of a proxy's file.
+pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
+    let file = ProxyFile::load(path)?;
+    rules(&file)?;
+    let out = &mut text::stdout();
+    if as_json {
+        writeln!(out, "{}", understood(&file))?;
+        return Ok(());
+    }
+    writeln!(out, "read {}", file.path.display())?;
+    print_file(out, &file)
+}
+
+fn print_file(out: &mut impl Write, file: &ProxyFile) -> anyhow::Result<()> {
+    writeln!(out, "lan {}\n", file.lan.join(" "))?;
+    let rate = |rate: Option<Rate>| rate.map_or("none".to_owned(), |rate| rate.to_string());
+    let row = |c: &ClassConfig| vec![c.name.clone(), rate(c.rate), texts(&c.matches).join(" ")];
+    let headings = [("CLASS", Align::Left), ("RATE", Align::Right), ("MATCH", Align::Left)];
+    table::print(out, &headings, &file.classes.iter().map(row).collect::<Vec<_>>())?;
+    if !file.apps.is_empty() {
+        writeln!(out)?;
+        let rows = file.apps.iter().map(|app| {
+            vec![app.name.clone(), app.alpha.to_string(), texts(&app.matches).join(" ")]
+        });
+        let headings = [("APP", Align::Left), ("ALPHA", Align::Right), ("MATCH", Align::Left)];
+        table::print(out, &headings, &rows.collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+fn understood(file: &ProxyFile) -> Value {
+    let classes = file.classes.iter().map(|class| {
+        json!({ "name": class.name, "rate_bps": class.rate, "match": texts(&class.matches) })
+    });
+    let apps = file
+        .apps
+        .iter()
+        .map(|app| json!({ "name": app.name, "alpha": app.alpha, "match": texts(&app.matches) }));
+    json!({
+        "file": file.path,
+        "lan": file.lan,
+        "classes": classes.collect::<Vec<_>>(),
+        "apps": apps.collect::<Vec<_>>(),
+    })
+}
+
+fn texts(matches: &[Match]) -> Vec<String> {
+    matches.iter().map(ToString::to_string).collect()
+}
+
+/// `fairweir proxy --dry-run`: what would be taken, and whether it could be.
+pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
+    let file = ProxyFile::load(&args.config)?;
+    let rules = rules(&file)?;
+    fairweir_linux::divert::check(&file.lan)?;
+    let out = &mut text::stdout();
+    print_file(out, &file)?;
+    let taken = match rules.clients() {
+        None => "connections of all devices would be relayed, since a class names servers",
+        Some(_) => "connections of the devices above would be relayed",
+    };
+    writeln!(out, "\n{taken}")?;
+    Ok(())
+}
+
+/// `fairweir proxy status`.
+pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
+    let mut client = connect(&args.run_dir.run_dir, Access::Read)?;
+    let value: Value = client.ask(&fairweir_daemon::Request::Status)?;
+    let out = &mut text::stdout();
+    if args.json {
+        writeln!(out, "{value}")?;
+        return Ok(());
+    }
+    let status: Status = serde_json::from_value(value)?;
+    print_classes(out, &status, None)?;
+    if !status.usage.is_empty() {
+        writeln!(out)?;
+        let row = |usage: &UsageStatus| {
+            vec![
+                usage.device.to_string(),
+                usage.app.clone().unwrap_or_else(|| "-".to_owned()),
+                usage.down_bytes.to_string(),
+                usage.up_bytes.to_string(),
+            ]
+        };
+        let headings = [
+            ("DEVICE", Align::Left),
+            ("APP", Align::Left),
+            ("DOWN BYTES", Align::Right),
+            ("UP BYTES", Align::Right),
+        ];
+        let rows: Vec<_> = status.usage.iter().take(USAGES_SHOWN).map(row).collect();
+        table::print(out, &headings, &rows)?;
+    }
+    for (number, what) in [
+        (status.refused.to_gateway, "refused: connections to the gateway's proxy itself"),
+        (status.refused.crowded, "refused: connections of a device that had too many"),
+        (status.unreachable, "unreachable servers"),
+        (status.times_full, "times full"),
+    ] {
+        if number > 0 {
+            writeln!(out, "{what}: {number}")?;
+        }
+    }
+    if status.full {
+        writeln!(out, "full: new connections pass directly")?;
+    }
+    for (label, text) in [("configuration error", &status.config_error), ("error", &status.error)] {
+        text.iter().try_for_each(|text| writeln!(out, "{label}: {text}"))?;
+    }
+    Ok(())
+}
+
+/// With the rates since an earlier status.
+fn print_classes(
+    out: &mut impl Write,
+    status: &Status,
+    earlier: Option<&Status>,
+) -> std::io::Result<()> {
+    let row = |class: &ClassStatus| {
+        let mut cells = vec![
+            class.name.clone(),
+            class.rate_bps.map_or("none".to_owned(), mbit),
+            class.connections.to_string(),
+        ];
+        match earlier {
+            None => cells.extend([class.down_bytes, class.up_bytes].map(|n| n.to_string())),
+            Some(earlier) => {
+                let before = earlier.classes.iter().find(|other| other.name == class.name);
+                let seconds = (status.since_s - earlier.since_s).max(1e-3);
+                let rate = |now: u64, before: Option<u64>| {
+                    mbit((now.saturating_sub(before.unwrap_or(0)) as f64 * 8.0 / seconds) as u64)
+                };
+                cells.push(rate(class.down_bytes, before.map(|b| b.down_bytes)));
+                cells.push(rate(class.up_bytes, before.map(|b| b.up_bytes)));
+            }
+        }
+        cells
+    };
+    let (down, up) = match earlier {
+        None => ("DOWN BYTES", "UP BYTES"),
+        Some(_) => ("DOWN", "UP"),
+    };
+    let headings = [
+        ("CLASS", Align::Left),
+        ("RATE", Align::Right),
+        ("CONNECTIONS", Align::Right),
+        (down, Align::Right),
+        (up, Align::Right),
+    ];
+    table::print(out, &headings, &status.classes.iter().map(row).collect::<Vec<_>>())
+}
+
+/// `fairweir proxy top`.
+pub(super) fn top(args: &AskArgs) -> anyhow::Result<()> {
+    let mut client = connect(&args.run_dir.run_dir, Access::Read)?;
+    let mut ask = || -> anyhow::Result<Status> {
+        Ok(serde_json::from_value(client.ask(&fairweir_daemon::Request::Status)?)?)
+    };
+    let out = &mut text::stdout();
+    let mut before = ask()?;
+    loop {
+        sleep(PERIOD);
+        let now = ask()?;
+        if args.json {
+            writeln!(out, "{}", serde_json::to_string(&now)?)?;
+        } else {
+            print_classes(out, &now, Some(&before))?;
+            writeln!(out)?;
+        }
+        out.flush()?;
+        before = now;
+    }
+}
+
+/// All metrics. Devices have no names here: every local user may read this.
+pub(super) fn metrics(daemon: &Daemon) -> String {
+    let mut metrics = Metrics::default();
+    metrics.gauge("fairweir_proxy_rate_bps", "Configured rate of a class.");
+    for (name, counts) in daemon.proxy.classes() {
+        if let Some(rate) = counts.rate {
+            metrics.sample(&[("class", name)], rate.as_bps());
+        }
+    }
+    metrics.gauge("fairweir_proxy_connections", "Open connections of a class.");
+    for (name, counts) in daemon.proxy.classes() {
+        metrics.sample(&[("class", name)], counts.connections);
+    }
+    metrics.counter("fairweir_proxy_bytes", "Payload that was relayed.");
+    for (name, counts) in daemon.proxy.classes() {
+        for (direction, bytes) in ["down", "up"].into_iter().zip(counts.bytes) {
+            metrics.sample(&[("class", name), ("direction", direction)], bytes);
+        }
+    }
+    let Counts { accepted, to_gateway, crowded, unreachable, full } = daemon.proxy.counts();
+    metrics.counter("fairweir_proxy_accepted", "Connections that were accepted.");
+    metrics.sample(&[], accepted);
+    metrics.counter("fairweir_proxy_refused", "Connections that were reset, by the reason.");
+    for (why, number) in [("gateway", to_gateway), ("crowded", crowded)] {
+        metrics.sample(&[("why", why)], number);
+    }
+    metrics.counter("fairweir_proxy_unreachable", "Servers that could not be reached.");
+    metrics.sample(&[], unreachable);
+    metrics.counter("fairweir_proxy_full", "How often new connections had to pass directly.");
+    metrics.sample(&[], full);
+    metrics.finish()
+}
+
+/// Writes to stdout.
+pub(super) fn say(text: &str) -> anyhow::Result<()> {
+    Ok(writeln!(text::stdout(), "{text}")?)
+}
+
+/// Rows for people; JSON has all.
+const USAGES_SHOWN: usize = 30;
+const PERIOD: Duration = Duration::from_secs(1);

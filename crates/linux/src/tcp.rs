@@ -1,0 +1,55 @@
+//! TCP sockets of this process: what the kernel knows of them, and their receive buffers.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use fairweir_core::units::{Bytes, Span};
+
+/// The round-trip time of a connection: by its acknowledgements and its opening, or by what it receives,
+/// whichever is shorter. The opening alone may have waited for an address to be resolved.
+pub fn round_trip(socket: BorrowedFd<'_>) -> Option<Span> {
+    // SAFETY: a `tcp_info` is plain numbers, for which zero is valid.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `info`, and the length; both outlive the call.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    if done != 0 {
+        return None;
+    }
+    let both = [info.tcpi_rtt, info.tcpi_rcv_rtt].into_iter().filter(|&us| us > 0);
+    both.min().map(|us| Span::micros(us.into()))
+}
+
+/// Sets a connection's receive buffer, beyond the limit of unprivileged users if the process may. Only
+/// the buffer bounds the window then: without the second option a kernel goes on with the bound that it
+/// chose when the connection opened.
+pub fn set_receive_buffer(socket: BorrowedFd<'_>, size: Bytes) {
+    let bytes = libc::c_int::try_from(size.as_u64()).unwrap_or(libc::c_int::MAX / 2);
+    // The kernel doubles the first, for its own overhead.
+    let clamp = bytes.saturating_mul(2);
+    if set(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
+        let _ = set(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes);
+    }
+    let _ = set(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, clamp);
+}
+
+fn set(socket: BorrowedFd<'_>, level: i32, name: i32, value: libc::c_int) -> Result<(), ()> {
+    // SAFETY: the kernel reads one number of the given size, which outlives the call.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(()) }
+}

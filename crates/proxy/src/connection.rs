@@ -1,0 +1,217 @@
+//! One connection: the client's socket, the server's, and what is between them.
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use fairweir_core::evidence::{HostName, Opening, STREAM_MAX, opening};
+use fairweir_core::policy::Mac;
+use fairweir_core::relay::{Alpha, buffer_target, follow};
+use fairweir_core::units::{Bytes, Rate, Span, Time};
+
+use crate::lane::{Lane, Pipes};
+use crate::socket;
+
+/// Ethernet, IP, TCP with timestamps: what a segment has on the wire beside its payload.
+const HEADERS: [u64; 2] = [14 + 20 + 32, 14 + 40 + 32];
+
+/// What a client sends is relayed at most so much at a time, so that others have their turn.
+const UP_TURN: usize = 256 << 10;
+
+/// The first receive buffer of a connection with a rate, as large as the kernel's own first window.
+const BUFFER_FIRST: Bytes = Bytes::new(64 << 10);
+
+/// How long a client may take over the rest of its first message before it is relayed unread.
+const NAMING_PATIENCE: Span = Span::millis(300);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) client: TcpStream,
+    pub(crate) upstream: TcpStream,
+    pub(crate) from: IpAddr,
+    pub(crate) server: SocketAddr,
+    pub(crate) mac: Option<Mac>,
+    pub(crate) phase: Phase,
+    pub(crate) naming: Naming,
+    pub(crate) name: Option<HostName>,
+    pub(crate) app: Option<usize>,
+    pub(crate) class: usize,
+    pub(crate) alpha: Alpha,
+    /// From the server, to the client.
+    pub(crate) down: Lane,
+    pub(crate) up: Lane,
+    /// Payload of both directions.
+    pub(crate) moved: [u64; 2],
+    /// The download when buffers were last followed.
+    pub(crate) moved_before: u64,
+    /// Something was moved between the last two times.
+    pub(crate) is_active: bool,
+    pub(crate) begun_at: Time,
+    pub(crate) rtt: Span,
+    segment: u64,
+    buffer: Option<Bytes>,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The server has not answered.
+    Connecting,
+    /// Both sides are there.
+    Open,
+}
+
+/// Whether the client's first bytes have been looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// The client has said nothing.
+    Silent,
+    /// It has said something that may go on.
+    Begun,
+    /// They have.
+    Done,
+}
+
+/// What became of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It waits for its sockets.
+    Waits,
+    /// It wants another turn.
+    Again,
+    /// Its client begins to name a server; look again after this time.
+    Names(Time),
+    /// Its client has named a server, or none.
+    Named,
+    /// Both directions have ended.
+    Ended,
+    /// A socket is broken.
+    Broken,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        client: TcpStream,
+        upstream: TcpStream,
+        from: IpAddr,
+        server: SocketAddr,
+        now: Time,
+    ) -> Connection {
+        let segment = socket::segment(&upstream);
+        Connection {
+            client,
+            upstream,
+            from,
+            server,
+            mac: None,
+            phase: Phase::Connecting,
+            naming: Naming::Silent,
+            name: None,
+            app: None,
+            class: 0,
+            alpha: Alpha::DEFAULT,
+            down: Lane::new(),
+            up: Lane::new(),
+            moved: [0; 2],
+            moved_before: 0,
+            is_active: false,
+            begun_at: now,
+            rtt: Span::millis(100),
+            segment,
+            buffer: None,
+        }
+    }
+
+    /// The server has answered.
+    pub(crate) fn open(&mut self, rtt: Span) {
+        self.phase = Phase::Open;
+        self.rtt = rtt;
+        self.segment = socket::segment(&self.upstream);
+    }
+
+    /// Moves what can be moved without a grant: what the client sends, and what the client had no room
+    /// for. What was relayed is in `moved`.
+    pub(crate) fn advance(&mut self, pipes: &mut Pipes, scratch: &mut [u8], now: Time) -> Turn {
+        if self.phase == Phase::Connecting {
+            return Turn::Waits;
+        }
+        if self.naming != Naming::Done {
+            let turn = self.look(scratch, now);
+            if turn != Turn::Waits {
+                return turn;
+            }
+        }
+        let mut left = UP_TURN;
+        let both = self.down.flush(&self.client, pipes).and_then(|()| {
+            self.up.flush(&self.upstream, pipes)?;
+            while self.naming == Naming::Done && self.up.is_ready() && left > 0 {
+                let turn = left.min(UP_TURN / 4);
+                let taken = self.up.pull(&self.client, &self.upstream, turn, pipes)?;
+                self.moved[1] += taken as u64;
+                left -= taken;
+            }
+            Ok(())
+        });
+        match both {
+            Err(_) => Turn::Broken,
+            Ok(()) if self.up.is_done() && self.down.is_done() => Turn::Ended,
+            Ok(()) if left == 0 => Turn::Again,
+            Ok(()) => Turn::Waits,
+        }
+    }
+
+    /// Looks at the client's first bytes, which stay in its socket.
+    fn look(&mut self, scratch: &mut [u8], now: Time) -> Turn {
+        if !self.up.can_read {
+            return Turn::Waits;
+        }
+        let read = self.client.peek(&mut scratch[..STREAM_MAX]).unwrap_or(0);
+        match opening(&scratch[..read]) {
+            // The end of the stream, or an error, which the next move finds.
+            Opening::More if read == 0 => {}
+            Opening::More if self.naming == Naming::Begun => return Turn::Waits,
+            Opening::More => {
+                self.naming = Naming::Begun;
+                return Turn::Names(now + NAMING_PATIENCE);
+            }
+            Opening::Unnamed => {}
+            Opening::Named(_, name) => self.name = Some(name),
+        }
+        self.naming = Naming::Done;
+        Turn::Named
+    }
+
+    /// Reads from the server what a grant allows; returns what it is on the wire.
+    ///
+    /// # Errors
+    /// If a socket is broken.
+    pub(crate) fn serve(&mut self, grant: Bytes, pipes: &mut Pipes) -> std::io::Result<Bytes> {
+        let headers = HEADERS[usize::from(self.server.is_ipv6())];
+        let payload = grant.as_u64() * self.segment / (self.segment + headers);
+        let taken = self.down.pull(&self.upstream, &self.client, payload as usize, pipes)? as u64;
+        self.moved[0] += taken;
+        Ok(Bytes::new(taken + taken * headers / self.segment))
+    }
+
+    /// Adapts the receive buffer to the rate that the connection has; without a rate it grows to what
+    /// any may have, since the kernel no longer does it.
+    pub(crate) fn follow(&mut self, rate: Option<Rate>, set: fn(BorrowedFd<'_>, Bytes)) {
+        let target = match (rate, self.buffer) {
+            (None, None) => return,
+            (None, Some(_)) => fairweir_core::relay::BUFFER_MAX,
+            // So much until the round trip is known by what arrives: the opening may have waited.
+            (Some(_), None) => BUFFER_FIRST,
+            (Some(rate), _) => buffer_target(rate, self.rtt, Bytes::new(self.segment)),
+        };
+        if let Some(size) = follow(self.buffer, target) {
+            set(self.upstream.as_fd(), size);
+            self.buffer = Some(size);
+        }
+    }
+
+    /// Ends both sides with a reset.
+    pub(crate) fn reset(&self) {
+        socket::reset(&self.client);
+        socket::reset(&self.upstream);
+    }
+}
