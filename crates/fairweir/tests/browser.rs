@@ -98,8 +98,8 @@ fn sites_that_load_from_one_server_share_by_weight_in_chromium() {
     let configuration = configuration("web:video.example.com", "web:bulk.example.net");
     for is_h2 in [false, true] {
         two_of_three(|| {
-            let ratio = one_at_a_time(|| share(is_h2, true, &configuration)).ratio;
-            assert!((3.6..=4.4).contains(&ratio), "{ratio:.2}");
+            let Shared { ratio, parts } = one_at_a_time(|| share(is_h2, true, &configuration));
+            assert!((3.6..=4.4).contains(&ratio), "{ratio:.2}, {parts:.3?}");
         });
     }
 }
