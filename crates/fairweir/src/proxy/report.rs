@@ -324,11 +324,6 @@ pub(super) fn metrics(daemon: &Daemon) -> String {
     metrics.finish()
 }
 
-/// Writes to stdout.
-pub(super) fn say(text: &str) -> anyhow::Result<()> {
-    Ok(writeln!(text::stdout(), "{text}")?)
-}
-
 /// Rows for people; JSON has all.
 const USAGES_SHOWN: usize = 30;
 const PERIOD: Duration = Duration::from_secs(1);
