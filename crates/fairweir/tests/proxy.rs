@@ -146,6 +146,41 @@ fn connections_of_both_families_arrive_with_the_clients_own_address() {
     assert_eq!(usage, 2 * (11 + 11), "what has ended is still counted");
 }
 
+/// Bytes that are no repetition of any segment's length.
+fn pattern() -> Vec<u8> {
+    (0..6_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
+#[test]
+fn ends_that_pause_receive_every_byte_in_order() {
+    if !is_playable() {
+        return;
+    }
+    let home = Home::new();
+    let daemon = home.start_open();
+    let (listener, server) = home.listen(INTERNET6);
+    let far_end = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(&pattern()).unwrap();
+        thread::sleep(Duration::from_millis(700));
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        assert!(received == pattern(), "the server received {} other bytes", received.len());
+    });
+    let mut stream = home.connect(0, server);
+    thread::sleep(Duration::from_millis(700));
+    let mut received = vec![0; pattern().len()];
+    stream.read_exact(&mut received).unwrap();
+    assert!(received == pattern(), "the client received other bytes");
+    stream.write_all(&pattern()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+    far_end.join().unwrap();
+    daemon.wait_for("closed", PATIENCE, |s| s["connections"] == 0);
+    let usage = &daemon.status()["usage"][0];
+    assert_eq!((&usage["down_bytes"], &usage["up_bytes"]), (&6_000_000.into(), &6_000_000.into()));
+}
+
 fn rates_are_held() {
     let home = Home::new();
     let far = Far::new(&home.stage, "far", "198.51.100.1", None);
