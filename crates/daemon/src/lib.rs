@@ -34,7 +34,7 @@ pub use error::Error;
 pub use events::Watched;
 pub use guard::{Alarm, Guard, stand_guard};
 pub use lock::Lock;
-pub use metrics::Metrics;
+pub use metrics::{MetricValue, Metrics};
 pub use run_dir::{
     OpenTo, control_socket, instances, listen, metrics_socket, status_socket, web_dir, web_socket,
 };

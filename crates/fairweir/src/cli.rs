@@ -87,6 +87,9 @@ pub(crate) enum Subcommand {
     /// Watch the traffic of an interface and write a first configuration.
     #[command(after_help = INIT_EXAMPLES)]
     Init(InitArgs),
+    /// Watch the traffic, write a first configuration, and start the daemon and the page.
+    #[command(after_help = SETUP_EXAMPLES)]
+    Setup(SetupArgs),
     /// List the required kernel features, which are missing, and what does not work without them.
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
@@ -402,6 +405,28 @@ pub(crate) struct InitArgs {
     pub(crate) run_dir: RunDir,
 }
 
+/// `fairweir setup`.
+#[derive(Debug, Args)]
+pub(crate) struct SetupArgs {
+    /// The interface that faces the Internet; without it, that of the default route is suggested.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    /// Ask nothing: take what is suggested, and replace no configuration.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// How long to watch.
+    #[arg(long, default_value = "60s", value_parser = str::parse::<Span>)]
+    pub(crate) duration: Span,
+    /// The file to write.
+    #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
+    pub(crate) output: PathBuf,
+    /// Directory of the page's own socket.
+    #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
+    pub(crate) page_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
 /// `fairweir doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
@@ -502,6 +527,12 @@ const SUGGEST_EXAMPLES: &str = "Examples:
   sudo fairweir suggest --dev eth0 --json
 
 It replays what `fairweir page` recorded with other weights, and changes nothing.";
+
+const SETUP_EXAMPLES: &str = "Examples:
+  sudo fairweir setup
+  sudo fairweir setup --yes --dev eth0
+
+Without systemd it prints the commands that start the daemon and the page.";
 
 const RELOAD_EXAMPLES: &str = "Examples:
   sudo fairweir reload

@@ -33,6 +33,9 @@ const BUSY_PERCENT: u64 = 2;
 const WEIGHT_HEAVIEST: u32 = 1;
 const WEIGHT_OTHERS: u32 = 5;
 
+/// Of the application that the user names.
+const WEIGHT_FIRST: u32 = 10;
+
 /// What an installation may have put in place of a configuration.
 const EXAMPLE: &str = include_str!("../../../dist/fairweir.toml");
 
@@ -45,7 +48,7 @@ pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
         bail!("--duration is 0s; it must be positive (default: 60s)");
     }
     let seen = observe(&args.run_dir.run_dir, &args.dev, args.duration)?;
-    let text = configuration(&args.dev, &seen);
+    let text = configuration(&args.dev, &seen, &Wishes::default());
     if to_stdout {
         text::stdout().write_all(text.as_bytes())?;
         return Ok(());
@@ -65,12 +68,12 @@ fn may_write(args: &InitArgs) -> bool {
 }
 
 /// Whether the file is the example of the installation, unedited.
-fn is_example(path: &Path) -> bool {
+pub(crate) fn is_example(path: &Path) -> bool {
     fs::read(path).is_ok_and(|text| text == EXAMPLE.as_bytes())
 }
 
 /// The observed traffic.
-struct Seen {
+pub(crate) struct Seen {
     talkers: Vec<Talker>,
     received: Bytes,
     /// The highest rate over a step.
@@ -78,7 +81,7 @@ struct Seen {
     span: Span,
 }
 
-fn observe(run_dir: &Path, dev: &str, duration: Span) -> anyhow::Result<Seen> {
+pub(crate) fn observe(run_dir: &Path, dev: &str, duration: Span) -> anyhow::Result<Seen> {
     let _lock = Lock::device(run_dir, dev)?;
     sweep(dev)?;
     let policy = Policy::new(Vec::new())?;
@@ -130,8 +133,28 @@ fn show_progress(done: Span, all: Span, rate: Rate) {
     );
 }
 
+/// What a person says about the configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wishes {
+    /// The group that matters most, by its index among the suggested ones.
+    pub(crate) first: Option<usize>,
+    /// Whether the access link may be probed.
+    pub(crate) may_probe: bool,
+}
+
+impl Default for Wishes {
+    fn default() -> Wishes {
+        Wishes { first: None, may_probe: true }
+    }
+}
+
+/// Names of the suggested groups, busiest first.
+pub(crate) fn group_names(seen: &Seen) -> Vec<String> {
+    suggested(seen).0.into_iter().map(|(name, ..)| name).collect()
+}
+
 /// The suggested configuration; valid for any input.
-fn configuration(dev: &str, seen: &Seen) -> String {
+pub(crate) fn configuration(dev: &str, seen: &Seen, wishes: &Wishes) -> String {
     let mut text = format!(
         "# Written by `fairweir init --dev {dev}`: {} observed, {} received, peak\n\
          # {:.1} Mbit/s. Review the weights, then run: fairweir check\n\
@@ -143,6 +166,9 @@ fn configuration(dev: &str, seen: &Seen) -> String {
         seen.received,
         seen.busiest.as_mbit_f64(),
     );
+    if !wishes.may_probe {
+        text.push_str("probe = \"off\"\n");
+    }
     let (groups, quiet) = suggested(seen);
     if groups.is_empty() {
         text.push_str(
@@ -151,7 +177,11 @@ fn configuration(dev: &str, seen: &Seen) -> String {
         );
     }
     for (i, (name, app, received)) in groups.iter().enumerate() {
-        let weight = if i == 0 { WEIGHT_HEAVIEST } else { WEIGHT_OTHERS };
+        let weight = match (wishes.first, i) {
+            (Some(first), _) if first == i => WEIGHT_FIRST,
+            (_, 0) => WEIGHT_HEAVIEST,
+            _ => WEIGHT_OTHERS,
+        };
         let part = percent(*received, seen.received);
         text.push_str(&format!(
             "\n[[group]]\n\
@@ -242,7 +272,7 @@ fn percent(part: Bytes, all: Bytes) -> u64 {
     if all == Bytes::ZERO { 0 } else { part.as_u64().saturating_mul(100) / all.as_u64() }
 }
 
-fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
+pub(crate) fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         output::make_dir(dir)?;
     }
@@ -280,7 +310,7 @@ mod tests {
         };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fairweir.toml");
-        write(&path, &configuration("eth0", &seen), false).unwrap();
+        write(&path, &configuration("eth0", &seen, &Wishes::default()), false).unwrap();
         let config = Config::load(&path).unwrap();
         let names: Vec<_> = config.policy.groups().iter().map(|g| g.name.as_str()).collect();
         assert_eq!(names, ["curl", "firefox", "app-1", "we-ird---app-", "default"]);
@@ -288,6 +318,11 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains("user:root") && text.contains("ip:203.0.113.0/24"), "{text}");
         assert!(write(&path, "", false).is_err(), "an existing file is not overwritten");
+        let wishes = Wishes { first: Some(0), may_probe: false };
+        write(&path, &configuration("eth0", &seen, &wishes), true).unwrap();
+        let config = Config::load(&path).unwrap();
+        assert_eq!(config.policy.groups()[0].weight.as_u32(), WEIGHT_FIRST);
+        assert!(fs::read_to_string(&path).unwrap().contains("probe = \"off\""));
         let mut args = InitArgs {
             dev: "eth0".into(),
             duration: Span::secs(1),
@@ -314,7 +349,7 @@ mod tests {
         };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fairweir.toml");
-        write(&path, &configuration("eth0", &seen), false).unwrap();
+        write(&path, &configuration("eth0", &seen, &Wishes::default()), false).unwrap();
         assert_eq!(Config::load(&path).unwrap().policy.groups().len(), 1);
     }
 }

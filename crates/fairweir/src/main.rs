@@ -22,7 +22,6 @@ mod evidence;
 mod exit;
 mod extension;
 mod generate;
-mod history;
 mod host;
 mod init;
 mod instance;
@@ -37,6 +36,7 @@ mod proxy;
 mod reload;
 mod sender;
 mod set;
+mod setup;
 mod sim;
 mod status;
 mod table;
@@ -98,13 +98,14 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Status(args) => status::run(&args),
         Subcommand::Top(args) => top::run(&args),
         Subcommand::Page(args) => page::run(&args),
-        Subcommand::History(args) => history::run(&args),
-        Subcommand::Suggest(args) => history::suggest::run(&args),
+        Subcommand::History(args) => page::history::run(&args),
+        Subcommand::Suggest(args) => page::history::suggest::run(&args),
         Subcommand::Reload(args) => reload::run(&args),
         Subcommand::Set(args) => set::run(&args),
         Subcommand::Off(args) => off::run(&args),
         Subcommand::Check(args) => check::run(&args),
         Subcommand::Init(args) => init::run(&args),
+        Subcommand::Setup(args) => setup::run(&args),
         Subcommand::Doctor(args) => doctor::run(&args),
         Subcommand::Lab(command) => lab::run(&command),
         Subcommand::Sim(command) => sim::run(&command),

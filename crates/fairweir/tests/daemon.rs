@@ -318,7 +318,10 @@ fn a_user_group_reads_the_status_and_changes_nothing() {
         let line = ask(&mut stream, request);
         assert!(line.contains("this socket only reads"), "{line}");
     }
-    assert!(ask(&mut stream, "metrics").contains("fairweir_up{interface=\\\"wan\\\"}"));
+    let metrics: serde_json::Value = serde_json::from_str(&ask(&mut stream, "metrics")).unwrap();
+    let metrics = metrics["value"].as_str().unwrap();
+    assert!(metrics.contains("fairweir_up{interface=\"wan\"} 1\n"), "{metrics}");
+    common::check_metrics(metrics);
     assert_eq!(daemon.status()["enforcing"], true);
 }
 

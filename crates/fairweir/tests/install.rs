@@ -115,6 +115,8 @@ fn what_is_installed_is_uninstalled_without_a_trace_and_without_cargo() {
         "/etc/fairweir/isp.toml.example",
         "/etc/fairweir/proxy.toml.example",
         "/etc/fairweir/sender.toml.example",
+        "/usr/local/share/fairweir/alerts.yml",
+        "/usr/local/share/fairweir/grafana.json",
         "/usr/local/share/man/man1/fairweir.1",
         "/usr/local/share/man/man1/fairweir-isp-add.1",
         "/usr/local/share/bash-completion/completions/fairweir",
@@ -296,5 +298,35 @@ fn the_units_keep_their_states_apart_and_reload_through_the_socket() {
         let line = unit.lines().find(|line| line.starts_with("ExecReload=")).unwrap();
         assert!(line.contains(" reload") && !line.contains("kill"), "{line}");
         assert!(unit.contains("\nRestartPreventExitStatus=2\n"));
+    }
+}
+
+#[test]
+fn alert_rules_and_dashboard_are_valid_and_name_metrics_that_exist() {
+    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist");
+    let alerts = fs::read_to_string(dist.join("alerts.yml")).unwrap();
+    let dashboard = fs::read_to_string(dist.join("grafana.json")).unwrap();
+    let source = include_str!("../src/host/mod.rs");
+    let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+    for text in [&alerts, &dashboard] {
+        let names =
+            text.match_indices("fairweir_").map(|(at, _)| text[at..].split(|c| !is_name(c)));
+        let names: Vec<&str> = names.map(|mut words| words.next().unwrap()).collect();
+        assert!(names.len() >= 5);
+        for name in names {
+            let family = name.strip_suffix("_total").unwrap_or(name);
+            assert!(source.contains(&format!("\"{family}\"")), "{name} is no metric of a host");
+        }
+    }
+    let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(panel["gridPos"]["w"].as_u64().is_some() && panel["title"].is_string(), "{panel}");
+        assert!(!panel["targets"].as_array().unwrap().is_empty(), "{panel}");
+    }
+    if common::has_promtool() {
+        let mut promtool = Command::new("promtool");
+        let output =
+            promtool.args(["check", "rules"]).arg(dist.join("alerts.yml")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
     }
 }

@@ -537,6 +537,7 @@ fn metrics_and_the_busiest_are_told_by_command_and_by_http() {
         let table = access.isp("top --once");
         assert!(table.lines().nth(1).unwrap().starts_with("bob "), "{table}");
         let text = access.isp("metrics --top 1");
+        common::check_metrics(&text);
         let http = access.at_router(|| http_get("/metrics"));
         assert!(http.starts_with("HTTP/1.1 200 OK"), "{http}");
         let labels = "interface=\"sub\",direction=\"download\",plan=\"home-40\"";

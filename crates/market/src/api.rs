@@ -127,6 +127,7 @@ fn refused(why: &Refused) -> Response {
         Refused::Sequence { .. } => (409, Some("sequence")),
         Refused::Code => (403, Some("code")),
         Refused::NoGateway(_) => (404, Some("gateway")),
+        Refused::TooOften(_) => (429, None),
         Refused::TooMany => (503, None),
         Refused::Founded
         | Refused::Rules(_)
@@ -174,15 +175,13 @@ fn place(session: &mut Session<'_>, name: &str, bids: &[Bid]) -> Result<(), Resp
         let what = format!("expected 1 to {AHEAD} bids in rising order of slots");
         return Err(problem(422, what, Some("bids")));
     }
-    for &bid in bids {
-        // Late by the server's clock, whether or not the slot was settled yet.
-        let (book, slot) = (session.book(), bid.slot);
-        let is_late = |rules: &Rules| now_s() >= rules.closes_s(slot);
-        if slot == book.open_slot() && book.rules().is_ok_and(is_late) {
-            return Err(refused(&Refused::Closed { slot, open: slot + 1 }));
-        }
-        book.check_bid(name, bid).map_err(|e| refused(&e))?;
+    // Late by the server's clock, whether or not the slot was settled yet.
+    let (book, slot) = (session.book(), bids[0].slot);
+    let is_late = |rules: &Rules| now_s() >= rules.closes_s(slot);
+    if slot == book.open_slot() && book.rules().is_ok_and(is_late) {
+        return Err(refused(&Refused::Closed { slot, open: slot + 1 }));
     }
+    book.check_bids(name, bids).map_err(|e| refused(&e))?;
     for &Bid { slot, spend, sequence } in bids {
         let event = Event::Bid { gateway: name.to_owned(), slot, spend, sequence };
         session.apply(event).map_err(|e| refused(&e))?;
@@ -192,8 +191,7 @@ fn place(session: &mut Session<'_>, name: &str, bids: &[Bid]) -> Result<(), Resp
 
 fn statements(session: &mut Session<'_>, name: &str) -> Done {
     let book = session.book();
-    let seat = book.gateways().iter().position(|g| g.name == name);
-    let seat = seat.ok_or_else(|| refused(&Refused::NoGateway(name.to_owned())))?;
+    let seat = book.seat(name).map_err(|e| refused(&e))?;
     let gateway = &book.gateways()[seat];
     let dated = |&(slot, statement)| Dated { slot, statement };
     value(&Account {

@@ -135,6 +135,9 @@ pub enum Refused {
         /// The latest.
         latest: u64,
     },
+    /// More changes of bids than an agent makes.
+    #[error("gateway `{0}` has bid {BIDS_MAX} times since the last slot was closed")]
+    TooOften(String),
     /// The market is full, or there are too many codes.
     #[error("too many gateways or codes")]
     TooMany,
@@ -151,6 +154,10 @@ pub enum Refused {
 
 /// Slots for which bids are taken.
 pub const AHEAD: u64 = 48;
+
+/// Bids of a gateway that count between two closes: each is kept for ever. An agent changes the bids of
+/// 24 slots when one was closed, and when the household asks for something.
+pub const BIDS_MAX: u32 = 480;
 
 /// Statements and prices of so many slots are kept.
 const KEPT: usize = 48;
@@ -173,6 +180,8 @@ pub struct Gateway {
     certificate: String,
     peak: Option<Rate>,
     bids: BTreeMap<u64, Bid>,
+    /// Bids since the last close.
+    bid_count: u32,
     statements: VecDeque<(u64, Statement)>,
     /// The rate of the last closed slot.
     rate: Rate,
@@ -362,8 +371,14 @@ impl Book {
         })
     }
 
-    fn seat(&self, gateway: &str) -> Result<usize, Refused> {
-        let seat = self.gateways.iter().position(|g| g.name == gateway);
+    /// A gateway's seat.
+    ///
+    /// # Errors
+    /// If there is no such gateway.
+    pub fn seat(&self, gateway: &str) -> Result<usize, Refused> {
+        // Names rise with the seats.
+        let seat = self.gateways.binary_search_by_key(&number_of(gateway), |g| number_of(&g.name));
+        let seat = seat.ok().filter(|&seat| self.gateways[seat].name == gateway);
         seat.ok_or_else(|| Refused::NoGateway(gateway.chars().take(CONTRACT_MAX).collect()))
     }
 
@@ -412,6 +427,7 @@ impl Book {
             certificate: certificate.to_owned(),
             peak,
             bids: BTreeMap::new(),
+            bid_count: 0,
             statements: VecDeque::new(),
             rate: Rate::ZERO,
         });
@@ -428,11 +444,23 @@ impl Book {
         Ok(())
     }
 
-    /// Whether a bid would change something.
+    /// Whether bids for several slots can be placed.
     ///
     /// # Errors
-    /// Why it would be refused.
-    pub fn check_bid(&self, gateway: &str, bid: messages::Bid) -> Result<bool, Refused> {
+    /// Why one would be refused.
+    pub fn check_bids(&self, gateway: &str, bids: &[messages::Bid]) -> Result<(), Refused> {
+        let mut count = self.gateways[self.seat(gateway)?].bid_count;
+        for &bid in bids {
+            count += u32::from(self.check_bid(gateway, bid)?);
+        }
+        match count > BIDS_MAX {
+            true => Err(Refused::TooOften(gateway.to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a bid would change something.
+    fn check_bid(&self, gateway: &str, bid: messages::Bid) -> Result<bool, Refused> {
         let messages::Bid { slot, spend, sequence } = bid;
         let seat = self.seat(gateway)?;
         let open = self.open;
@@ -458,10 +486,12 @@ impl Book {
     }
 
     fn bid(&mut self, gateway: &str, bid: messages::Bid) -> Result<bool, Refused> {
+        self.check_bids(gateway, &[bid])?;
         let changes = self.check_bid(gateway, bid)?;
         let seat = self.seat(gateway)?;
         let messages::Bid { slot, spend, sequence } = bid;
         self.gateways[seat].bids.insert(slot, Bid { spend, sequence });
+        self.gateways[seat].bid_count += u32::from(changes);
         Ok(changes)
     }
 
@@ -500,6 +530,7 @@ impl Book {
         let rates = self.rules()?.terms.rates(&self.spends(), &peaks);
         for (seat, gateway) in self.gateways.iter_mut().enumerate() {
             gateway.bids.remove(&slot);
+            gateway.bid_count = 0;
             gateway.rate = rates.rates[seat];
             gateway.statements.push_back((slot, statements[seat]));
             keep_last(&mut gateway.statements, KEPT);
@@ -543,6 +574,37 @@ impl Gateway {
             sequence,
         };
         self.bids.iter().map(bid)
+    }
+}
+
+/// The number in a pseudonym.
+fn number_of(name: &str) -> Option<u64> {
+    name.strip_prefix("gw-")?.parse().ok()
+}
+
+#[cfg(test)]
+impl Book {
+    /// A market of a size that joins one by one would take long to reach; each gateway bids for the open
+    /// slot.
+    pub(crate) fn of_size(gateways: u64, rules: Rules) -> Book {
+        let mut book = Book::default();
+        book.apply(&Event::Found(rules.clone())).unwrap();
+        book.names = gateways;
+        for i in 1..=gateways {
+            let bid = Bid { spend: Credits::micro(i % 9_999_999), sequence: 1 };
+            book.gateways.push(Gateway {
+                name: format!("gw-{i}"),
+                contract: format!("contract-{i}"),
+                certificate: format!("{i:064x}"),
+                peak: None,
+                bids: BTreeMap::from([(0, bid)]),
+                bid_count: 1,
+                statements: VecDeque::new(),
+                rate: Rate::ZERO,
+            });
+            book.balances.push(rules.share);
+        }
+        book
     }
 }
 

@@ -1,10 +1,11 @@
-//! The credit market: its server, which keeps the ledger of the households of a link in a journal, and
+//! The credit market: its server, which keeps the ledger of the households of a link in a database, and
 //! the agent by which their gateways bid.
 //!
 //! | module | its job |
 //! |---|---|
 //! | [`book`] | gateways, bids, slots: what may happen, and what it does (pure) |
-//! | [`keeper`] | one thread that writes what happens to the journal before it is answered |
+//! | [`keeper`] | one thread by which all that happens is committed before it is answered |
+//! | [`store`] | the database: SQLite or PostgreSQL, used by any number of servers |
 //! | [`identity`] | the market's own certificate authority, and one certificate per gateway |
 //! | [`server`] | HTTP over mutual TLS, bounded in every direction |
 //! | [`api`] | requests to operations, operations to answers |
@@ -25,6 +26,7 @@ pub mod identity;
 pub mod keeper;
 pub mod messages;
 pub mod server;
+pub mod store;
 
 use std::fmt::Write as _;
 

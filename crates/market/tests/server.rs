@@ -18,6 +18,7 @@ use fairweir_market::code_hash;
 use fairweir_market::identity::{Authority, Identity, new_code};
 use fairweir_market::keeper::Keeper;
 use fairweir_market::server::{CONNECTIONS_MAX, Server};
+use fairweir_market::store::Database;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -32,7 +33,7 @@ impl Market {
     fn start() -> Market {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::new(&dir.path().join("state"));
-        let (keeper, _) = Keeper::start(state.clone()).unwrap();
+        let (keeper, _) = Keeper::start(Database::of(&state, None).unwrap()).unwrap();
         let rules = Rules {
             terms: Terms { mode: Mode::Float, capacity: Rate::mbit(40), floor_percent: 10 },
             share: Credits::whole(10),
@@ -143,7 +144,7 @@ fn gateways_enrol_bid_and_read_what_it_came_to() {
     assert_eq!(status(homes[3].0.ask("POST", "/v1/leave", None)), 200);
     assert_eq!(status(homes[3].0.ask("POST", "/v1/leave", None)), 403);
     assert_eq!(market.credits(), 30_000_000);
-    assert!(market.dir.path().join("state/market.journal").exists());
+    assert!(market.dir.path().join("state/market.db").exists());
 }
 
 #[test]
@@ -196,6 +197,23 @@ fn strangers_others_and_absurd_bids_change_nothing() {
     ] {
         assert_eq!(bid(&client, &name, slot, &body), wanted, "{slot} {body}");
     }
+    // Several bids are placed all or none.
+    let bids = |list: Value| {
+        let path = format!("/v1/gateways/{name}/bids");
+        status(client.ask("PUT", &path, Some(&json!({ "bids": list }))))
+    };
+    let one = |slot: u64, spend: &str, sequence: u64| json!({ "slot": slot, "spend": spend, "sequence": sequence });
+    for (list, wanted) in [
+        (json!([]), 422),
+        (json!([one(1, "1", 1), one(0, "1", 9)]), 422),
+        (json!([one(1, "1", 1), one(1, "2", 2)]), 422),
+        (json!([one(1, "1", 1), one(2, "32000001", 1)]), 422),
+        (json!([one(0, "1", 9), one(2, "1", 1), one(48, "1", 1)]), 422),
+        (json!([one(0, "1", 4), one(2, "1", 1)]), 409),
+        (Value::from((0..49).map(|slot| one(slot, "1", 9)).collect::<Vec<_>>()), 422),
+    ] {
+        assert_eq!(bids(list.clone()), wanted, "{list}");
+    }
     for path in
         ["/", "/v1/gateways/'; DROP TABLE bid;--/bids/1", "/v1/gateways/%00/bids/x", "/v2/clock"]
     {
@@ -205,6 +223,60 @@ fn strangers_others_and_absurd_bids_change_nothing() {
     let after = market.keeper.ask(|session| session.book().clone()).unwrap();
     assert_eq!(after.gateways()[0], before.gateways()[0]);
     assert_eq!(after.root(), before.root());
+}
+
+#[test]
+fn a_gateway_that_bids_without_end_is_stopped_until_the_next_slot() {
+    let market = Market::start();
+    let (client, name) = market.enrol("c");
+    let all = |sequence: u64| {
+        let bid = |slot: u64| json!({ "slot": slot, "spend": sequence.to_string(), "sequence": sequence });
+        let bids = json!({ "bids": (0..48).map(bid).collect::<Vec<_>>() });
+        status(client.ask("PUT", &format!("/v1/gateways/{name}/bids"), Some(&bids)))
+    };
+    assert!((1..=10).all(|sequence| all(sequence) == 200));
+    assert_eq!(bid(&client, &name, 7, &json!({ "spend": "1", "sequence": 11 })), 429);
+    // What stands may be said again.
+    assert_eq!(bid(&client, &name, 7, &json!({ "spend": "10", "sequence": 10 })), 200);
+    market.close();
+    assert_eq!(bid(&client, &name, 7, &json!({ "spend": "1", "sequence": 11 })), 200);
+}
+
+/// A certificate of the market's own authority that has expired.
+#[test]
+fn an_expired_certificate_does_not_get_through_tls() {
+    let market = Market::start();
+    let key = std::fs::read_to_string(market.dir.path().join("state/ca-key.pem")).unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "fairweir market");
+    let issuer = rcgen::Issuer::new(params, rcgen::KeyPair::from_pem(&key).unwrap());
+    let own = rcgen::KeyPair::generate().unwrap();
+    let ask = |until: i32| {
+        let mut params = rcgen::CertificateParams::default();
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(until, 1, 1);
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        let chain = vec![params.signed_by(&own, &issuer).unwrap().der().clone()];
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(market.authority.clone().into()).unwrap();
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(own.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key.into())
+            .unwrap();
+        Client::new(market.server.address(), "localhost", Arc::new(tls)).unwrap().ask(
+            "GET",
+            "/v1/prices",
+            None,
+        )
+    };
+    // One that is valid gets through TLS, and is of no gateway.
+    assert_eq!(status(ask(2_200)), 403);
+    let expired = ask(2_002);
+    assert!(matches!(expired, Err(ClientError::Io(_))), "{expired:?}");
 }
 
 #[test]

@@ -232,8 +232,8 @@ fn metrics(status: &Status) -> String {
     metrics.gauge("fairweir_up", "Whether downloads are shaped (1) or pass unshaped (0).");
     metrics.sample(&[dev], u64::from(status.enforcing));
     if let Some(capacity) = status.capacity_bps {
-        metrics.gauge("fairweir_capacity_bits_per_second", "Estimated capacity of the link.");
-        metrics.sample(&[dev], capacity.as_bps());
+        metrics.gauge("fairweir_capacity_bytes_per_second", "Estimated capacity of the link.");
+        metrics.sample(&[dev], capacity.as_bps() / 8);
     }
     if let Some(delay) = &status.delay {
         let help = "Mean delay that the queue of the access link adds.";
@@ -252,11 +252,11 @@ fn metrics(status: &Status) -> String {
     type Of = fn(&crate::wire::GroupStatus) -> u64;
     let gauges: [(&str, &str, Of); 4] = [
         ("fairweir_group_weight", "Weight of a flow group.", |g| g.weight.as_u32().into()),
-        ("fairweir_group_rate_bits_per_second", "Rate of a flow group.", |g| {
-            g.decision.rate.as_bps()
+        ("fairweir_group_rate_bytes_per_second", "Rate of a flow group.", |g| {
+            g.decision.rate.as_bps() / 8
         }),
-        ("fairweir_group_share_bits_per_second", "Fair share of a flow group.", |g| {
-            g.decision.share.as_bps()
+        ("fairweir_group_share_bytes_per_second", "Fair share of a flow group.", |g| {
+            g.decision.share.as_bps() / 8
         }),
         ("fairweir_group_backlog_bytes", "Bytes that wait in its class.", |g| {
             g.backlog_bytes.as_u64()

@@ -506,8 +506,8 @@ impl Service for Agent {
         let current = self.household.now(self.market_s(now));
         let balance = self.household.answers().map_or(0, |a| a.account.balance.as_micro());
         let mut metrics = Metrics::default();
-        metrics.gauge("fairweir_market_agent_rate_bps", "What the household may use.");
-        metrics.sample(&[], current.rate_bps.as_bps());
+        metrics.gauge("fairweir_market_agent_rate_bytes_per_second", "What the household may use.");
+        metrics.sample(&[], current.rate_bps.as_bps() / 8);
         metrics.gauge("fairweir_market_agent_balance_micro", "The balance in micro-credits.");
         metrics.sample(&[], balance);
         metrics.gauge("fairweir_market_agent_answered", "1 if the market answers.");

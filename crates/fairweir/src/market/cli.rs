@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use fairweir_core::units::Rate;
+use fairweir_daemon::StateDir;
+use fairweir_market::store::{Database, StoreError};
 
 use crate::daemon_args::{RunDir, UserGroup};
 
@@ -20,8 +22,11 @@ pub(crate) enum MarketCommand {
     Code(CodeArgs),
     /// Print the state of the running server.
     Status(AskArgs),
-    /// Compute all statements and roots of the journal again. It may be run while the server runs.
+    /// Compute all statements and roots again from what happened, and compare. It may be run while the
+    /// server runs.
     Verify(VerifyArgs),
+    /// Print all that happened, one event a line, as JSON.
+    Log(VerifyArgs),
     /// Enrol this gateway with a one-time code.
     #[command(after_help = ENROL_EXAMPLES)]
     Enrol(EnrolArgs),
@@ -39,9 +44,19 @@ pub(crate) enum MarketCommand {
 /// Where the market is kept.
 #[derive(Debug, Args)]
 pub(crate) struct StateArgs {
-    /// Directory of the journal and the keys.
+    /// Directory of the database and the keys.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/market")]
     pub(super) state_dir: PathBuf,
+    /// A PostgreSQL database, as postgres:///market?host=/run/postgresql [default: a file of the state
+    /// directory].
+    #[arg(long, value_name = "URL")]
+    pub(super) database: Option<String>,
+}
+
+impl StateArgs {
+    pub(super) fn database(&self) -> Result<Database, StoreError> {
+        Database::of(&StateDir::new(&self.state_dir), self.database.as_deref())
+    }
 }
 
 /// `fairweir market init`.
@@ -115,7 +130,7 @@ pub(crate) struct AskArgs {
     pub(super) run_dir: RunDir,
 }
 
-/// `fairweir market verify`.
+/// `fairweir market verify` and `log`.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     #[command(flatten)]

@@ -2,7 +2,7 @@
 //!
 //! The server is a service of [`fairweir_daemon`]: the operator's requests, status and metrics come by its sockets,
 //! and it closes slots at its deadlines. Gateways come by the network, to threads of
-//! `fairweir_market::server`. All of them hand their work to the one keeper of the journal.
+//! `fairweir_market::server`. All of them hand their work to the one keeper of the database.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -21,8 +21,9 @@ use fairweir_market::api::{handle, now_s};
 use fairweir_market::book::{Book, Event, Rules};
 use fairweir_market::guarantees::{Guarantees, Leases, Unenforced};
 use fairweir_market::identity::{Authority, new_code};
-use fairweir_market::keeper::{Gone, Keeper, look};
+use fairweir_market::keeper::{Gone, Keeper};
 use fairweir_market::server::Server;
+use fairweir_market::store;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tracing::{info, warn};
@@ -57,6 +58,7 @@ pub(crate) fn run(command: &MarketCommand) -> anyhow::Result<()> {
         MarketCommand::Code(args) => code(args),
         MarketCommand::Status(args) => status(args),
         MarketCommand::Verify(args) => verify(args),
+        MarketCommand::Log(args) => log(args),
         MarketCommand::Enrol(args) => agent::enrol(args),
         MarketCommand::Agent(args) => agent::run(args),
         MarketCommand::Why(args) => agent::why(args),
@@ -77,7 +79,7 @@ fn init(args: &InitArgs) -> anyhow::Result<()> {
         epoch_s: (now_s() / args.slot.max(1) + 1) * args.slot,
     };
     let dir = StateDir::new(&args.state.state_dir);
-    let (keeper, _) = Keeper::start(dir.clone())?;
+    let (keeper, _) = Keeper::start(args.state.database()?)?;
     keeper.ask(move |session| session.apply(Event::Found(rules)))??;
     Authority::open(&dir)?;
     let path = dir.path_of(fairweir_market::identity::CERTIFICATE_FILE);
@@ -85,7 +87,7 @@ fn init(args: &InitArgs) -> anyhow::Result<()> {
 }
 
 fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
-    let book = look(&StateDir::new(&args.state.state_dir))?;
+    let book = store::verify(&args.state.database()?)?;
     let rules = book.rules()?;
     let wanted = rules.share.as_micro() * book.gateways().len() as u64;
     if book.credits() != wanted {
@@ -97,6 +99,17 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
         book.gateways().len(),
         book.root()
     ))
+}
+
+fn log(args: &VerifyArgs) -> anyhow::Result<()> {
+    let out = &mut text::stdout();
+    let mut done = Ok(());
+    store::events(&args.state.database()?, |event| {
+        if done.is_ok() {
+            done = writeln!(out, "{event}");
+        }
+    })?;
+    Ok(done?)
 }
 
 /// What the operator asks beyond status, reload, metrics and off.
@@ -136,7 +149,7 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     };
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<Market> {
         let dir = StateDir::new(&args.state.state_dir);
-        let (keeper, _) = Keeper::start(dir.clone())?;
+        let (keeper, _) = Keeper::start(args.state.database()?)?;
         keeper
             .ask(|session| session.book().rules().map(drop))?
             .context("`fairweir market init` founds a market")?;
@@ -244,8 +257,15 @@ impl Service for Market {
     }
 
     fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
-        let due = self.close_due().map_err(|gone| Error::Refused(gone.to_string()))?;
-        let due = due.map_err(Error::Refused)?;
+        let due = match self.close_due() {
+            Ok(due) => due.map_err(Error::Refused)?,
+            // Slots are closed when the database answers again.
+            Err(gone) => {
+                warn!("{gone}");
+                self.tick_at = now + TICK;
+                return Ok(());
+            }
+        };
         if let (1.., Some(leases)) = (due.closed, &due.leases) {
             info!(slot = leases.generation, gateways = leases.rates.len(), "closed");
         }
@@ -289,7 +309,7 @@ impl Service for Market {
         _: Time,
         _: &mut fairweir_daemon::Progress<'_>,
     ) -> Result<String, String> {
-        Ok("a market has no configuration file; its rules are in its journal".to_owned())
+        Ok("a market has no configuration file; its rules are in its database".to_owned())
     }
 
     fn watched(&self) -> Watched {

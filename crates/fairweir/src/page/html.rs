@@ -8,7 +8,7 @@ use std::fmt::Display;
 use super::past::{PastSpan, PastView, Recorded, SPANS};
 use super::sessions::Undo;
 use super::view::{ConnectionView, DaemonView, GroupView, LinkView, View};
-use crate::history::suggest::{Suggested, SuggestedWeight};
+use crate::page::history::suggest::{Suggested, SuggestedWeight};
 
 /// The largest weight. Source: docs/configuration.md.
 const WEIGHT_MAX: u32 = 10_000;

@@ -19,8 +19,8 @@ use tokio::time::timeout;
 
 use super::NAME;
 use super::routes::State;
-use crate::history::suggest::Suggested;
-use crate::history::{Points, Query};
+use crate::page::history::suggest::Suggested;
+use crate::page::history::{Points, Query};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -40,7 +40,12 @@ enum Request {
 
 /// `fairweir page --open`: prints a link of the page that runs.
 pub(super) fn print(page_dir: &Path) -> anyhow::Result<()> {
-    Ok(writeln!(text::stdout(), "{}", ask::<String>(page_dir, &Request::Open)?)?)
+    Ok(writeln!(text::stdout(), "{}", new_link(page_dir)?)?)
+}
+
+/// A link of the page that runs.
+pub(crate) fn new_link(page_dir: &Path) -> anyhow::Result<String> {
+    ask(page_dir, &Request::Open)
 }
 
 /// Asks the page that runs for a part of the history.

@@ -13,6 +13,7 @@
 //! | [`guard`] | which requests come from this page at all: `Host`, `Origin`, headers of every answer |
 //! | [`routes`] | the handlers |
 //! | [`view`] | what is shown: numbers of the daemons with a sentence for each state |
+//! | [`history`] | what groups received: recorded, printed, and weights that would have helped |
 //! | [`past`] | the history, for a chart and a table |
 //! | [`html`] | the same as a document that needs no script |
 //!
@@ -29,11 +30,12 @@ use tracing::{info, warn};
 
 use crate::cli::PageArgs;
 use crate::exit::Usage;
-use crate::history::record::History;
+use crate::page::history::record::History;
 
 mod connections;
-pub(crate) mod daemons;
+mod daemons;
 mod guard;
+pub(crate) mod history;
 mod html;
 pub(crate) mod link;
 mod past;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::view::DaemonView;
-use crate::history::Point;
-use crate::history::suggest::Suggested;
+use crate::page::history::Point;
+use crate::page::history::suggest::Suggested;
 
 /// A choice of time.
 #[derive(Debug, PartialEq, Eq)]

@@ -29,9 +29,9 @@ use super::html::{self, Forms};
 use super::past::{self, PastSpan, PastView, Recorded};
 use super::sessions::{Sessions, SignedIn, Undo};
 use super::view::{DaemonView, View, Watcher};
-use crate::history::record::History;
-use crate::history::suggest::Suggested;
-use crate::history::{self, Points};
+use crate::page::history::record::History;
+use crate::page::history::suggest::Suggested;
+use crate::page::history::{self, Points};
 use crate::wire::{Changed, HostRequest};
 
 /// The longest body of a request, in bytes.

@@ -322,13 +322,14 @@ pub(super) fn metrics(daemon: &Daemon) -> String {
             *sums = (sums.0 + status.target, sums.1 + status.rate);
         }
     }
-    metrics.gauge("fairweir_sender_target_bps", "Targets of the connections of a rule.");
+    metrics
+        .gauge("fairweir_sender_target_bytes_per_second", "Targets of the connections of a rule.");
     for ((bundle, rule), (target, _)) in &free {
-        metrics.sample(&[("bundle", bundle), ("rule", rule)], target.as_bps());
+        metrics.sample(&[("bundle", bundle), ("rule", rule)], target.as_bps() / 8);
     }
-    metrics.gauge("fairweir_sender_rate_bps", "Their rates in the last interval.");
+    metrics.gauge("fairweir_sender_rate_bytes_per_second", "Their rates in the last interval.");
     for ((bundle, rule), (_, rate)) in &free {
-        metrics.sample(&[("bundle", bundle), ("rule", rule)], rate.as_bps());
+        metrics.sample(&[("bundle", bundle), ("rule", rule)], rate.as_bps() / 8);
     }
     metrics.gauge("fairweir_sender_stunts", "Stunts of a bundle.");
     for bundle in &daemon.bundles {

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
@@ -53,6 +53,41 @@ pub fn two_of_three(claim: impl Fn()) {
         claim();
         claim();
     }
+}
+
+/// Whether `promtool` is here. A skip is loud, and a failure under FAIRWEIR_STRICT=1.
+pub fn has_promtool() -> bool {
+    if Command::new("promtool").arg("--version").output().is_ok() {
+        return true;
+    }
+    note("SKIPPED: needs promtool; `make test-deps` installs it");
+    assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
+    false
+}
+
+/// Checks OpenMetrics text with `promtool check metrics`, which reads the older format: there the
+/// family of a counter has the name of its samples.
+///
+/// # Panics
+/// With its words, if it finds fault.
+pub fn check_metrics(text: &str) {
+    if !has_promtool() {
+        return;
+    }
+    let line = |line: &str| match line.strip_suffix(" counter") {
+        Some(head) if line.starts_with("# TYPE ") => format!("{head}_total counter\n"),
+        _ => format!("{line}\n"),
+    };
+    let mut old: String = text.lines().map(line).collect();
+    for name in text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.strip_suffix(" counter")) {
+        old = old.replace(&format!("# HELP {name} "), &format!("# HELP {name}_total "));
+    }
+    let mut command = Command::new("promtool");
+    command.args(["check", "metrics"]).stdin(Stdio::piped());
+    let mut promtool = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    promtool.stdin.take().unwrap().write_all(old.as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}\n{old}");
 }
 
 /// Its only line on stderr, without the line break.

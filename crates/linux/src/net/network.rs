@@ -21,6 +21,28 @@ pub fn identity(dev: &str) -> Option<String> {
     }
 }
 
+/// The device of the default route with the smallest metric, IPv4 before IPv6.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn default_device() -> Result<Option<String>, Error> {
+    let mut netlink = Netlink::open()?;
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut best: Option<(u32, u32)> = None;
+        default_routes(&mut netlink, family as u8, |device, metric, _| {
+            if best.is_none_or(|(least, _)| metric < least) {
+                best = Some((metric, device));
+            }
+        })?;
+        if let Some((_, device)) = best {
+            let links = link::all()?;
+            let name = links.into_iter().find(|link| link::index(&link.name) == Some(device));
+            return Ok(name.map(|link| link.name));
+        }
+    }
+    Ok(None)
+}
+
 fn find(dev: &str) -> Result<Option<String>, Error> {
     let mut netlink = Netlink::open()?;
     let Some(device) = link::find_with(&mut netlink, dev)? else {
@@ -40,24 +62,36 @@ fn find(dev: &str) -> Result<Option<String>, Error> {
 /// The next hop of the default route over the device with the smallest metric.
 fn next_hop(netlink: &mut Netlink, family: u8, device: u32) -> Result<Option<Vec<u8>>, Error> {
     let mut best: Option<(u32, Vec<u8>)> = None;
-    let mut header = [0; RTMSG_BYTES];
-    header[0] = family;
-    let request = Request::new(libc::RTM_GETROUTE, 0, &header);
-    netlink.dump("list the routes", request, |payload| {
-        let attributes = payload.get(RTMSG_BYTES..).unwrap_or_default();
-        let number = |kind| attribute(attributes, kind).and_then(|value| u32_at(value, 0));
-        let is_default = payload.get(..2) == Some(&[family, 0]);
-        if !is_default || number(libc::RTA_OIF) != Some(device) {
-            return;
-        }
-        let metric = number(libc::RTA_PRIORITY).unwrap_or(0);
-        if let Some(hop) = attribute(attributes, libc::RTA_GATEWAY)
+    default_routes(netlink, family, |over, metric, hop| {
+        if over == device
+            && let Some(hop) = hop
             && best.as_ref().is_none_or(|(least, _)| metric < *least)
         {
             best = Some((metric, hop.to_vec()));
         }
     })?;
     Ok(best.map(|(_, hop)| hop))
+}
+
+/// Shows each default route: its device, metric, and next hop if it has one.
+fn default_routes(
+    netlink: &mut Netlink,
+    family: u8,
+    mut show: impl FnMut(u32, u32, Option<&[u8]>),
+) -> Result<(), Error> {
+    let mut header = [0; RTMSG_BYTES];
+    header[0] = family;
+    let request = Request::new(libc::RTM_GETROUTE, 0, &header);
+    netlink.dump("list the routes", request, |payload| {
+        let attributes = payload.get(RTMSG_BYTES..).unwrap_or_default();
+        let number = |kind| attribute(attributes, kind).and_then(|value| u32_at(value, 0));
+        if payload.get(..2) == Some(&[family, 0])
+            && let Some(device) = number(libc::RTA_OIF)
+        {
+            let metric = number(libc::RTA_PRIORITY).unwrap_or(0);
+            show(device, metric, attribute(attributes, libc::RTA_GATEWAY));
+        }
+    })
 }
 
 /// The neighbours of all devices whose link-layer addresses are known.

@@ -1,116 +1,113 @@
+use fairweir_daemon::StateDir;
+
+use std::time::Instant;
+
 use super::*;
 use crate::book::Rules;
+use crate::store::{events, verify};
 use fairweir_core::market::ledger::Credits;
-use fairweir_core::market::rates::{Mode, Terms};
-use fairweir_core::units::Rate;
+
+#[path = "../../tests/postgres/mod.rs"]
+mod postgres;
 
 fn rules() -> Rules {
-    Rules {
-        terms: Terms { mode: Mode::Float, capacity: Rate::mbit(40), floor_percent: 10 },
-        share: Credits::whole(10),
-        cap: Credits::whole(32),
-        slot_s: 1_800,
-        close_before_s: 30,
-        epoch_s: 0,
-    }
+    let rules = serde_json::json!({
+        "terms": { "mode": "float", "capacity": 40_000_000, "floor_percent": 10 },
+        "share": "10000000", "cap": "32000000", "slot_s": 1_800, "close_before_s": 30, "epoch_s": 0,
+    });
+    serde_json::from_value(rules).unwrap()
 }
 
-/// A market of some gateways that bid and close slots, and leave.
-fn events(gateways: usize, slots: u64) -> Vec<Event> {
-    let mut book = Book::default();
-    let mut events = Vec::new();
-    let mut add = |book: &mut Book, event: Event| {
-        book.apply(&event).unwrap();
-        events.push(event);
+#[test]
+fn the_book_that_was_written_is_the_book_of_all_events() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = Database::of(&StateDir::new(dir.path()), None).unwrap();
+    let (keeper, thread) = Keeper::start(database.clone()).unwrap();
+    keeper.ask(|session| session.apply(Event::Found(rules()))).unwrap().unwrap();
+    let close = |keeper: &Keeper| {
+        let done = keeper.ask(|session| session.apply(session.book().closing().unwrap()));
+        done.unwrap().unwrap();
     };
-    add(&mut book, Event::Found(rules()));
-    for i in 0..gateways {
-        let (hash, contract) = (format!("h{i}"), format!("c{i}"));
-        add(&mut book, Event::Code { hash: hash.clone(), contract, peak: None, until_s: 9 });
-        add(&mut book, Event::Join { hash, certificate: format!("f{i}"), at_s: 0 });
-    }
-    for slot in 0..slots {
-        for i in 0..gateways {
-            let balance = book.balances()[i].as_micro();
-            let spend =
-                Credits::micro(balance * ((i as u64 * 7 + slot * 3) % 11) / 10 % (balance + 1));
-            let gateway = book.gateways()[i].name.clone();
-            add(&mut book, Event::Bid { gateway, slot, spend, sequence: slot });
-        }
-        let closing = book.closing().unwrap();
-        add(&mut book, closing);
-    }
-    let gateway = book.gateways()[1].name.clone();
-    add(&mut book, Event::Leave { gateway, at_s: 1 });
-    events
-}
-
-fn play(dir: &StateDir, events: &[Event]) -> Book {
-    let (keeper, thread) = Keeper::start(dir.clone()).unwrap();
-    for event in events.iter().cloned() {
-        keeper.ask(move |session| session.apply(event)).unwrap().unwrap();
-    }
-    let book = keeper.ask(|session| session.book().clone()).unwrap();
+    close(&keeper);
     drop(keeper);
     thread.join().unwrap();
-    book
-}
-
-#[test]
-fn what_was_answered_is_there_wherever_the_journal_is_cut() {
-    let dir = tempfile::tempdir().unwrap();
-    let state = StateDir::new(dir.path());
-    let events = events(3, 2);
-    let whole = play(&state, &events);
-    assert_eq!(look(&state).unwrap(), whole);
-    let bytes = state.read(FILE, FILE_SIZE_MAX).unwrap().unwrap();
-    for cut in 0..=bytes.len() {
-        state.write(FILE, &bytes[..cut]).unwrap();
-        let lines = bytes[..cut].iter().filter(|&&byte| byte == b'\n').count();
-        let mut book = Book::default();
-        for event in &events[..lines.saturating_sub(1)] {
-            book.apply(event).unwrap();
-        }
-        assert_eq!(look(&state).unwrap(), book, "cut at {cut}");
-    }
-    // It goes on after a cut.
-    state.write(FILE, &bytes[..bytes.len() - 5]).unwrap();
-    assert_eq!(play(&state, &events[events.len() - 1..]), whole);
-}
-
-#[test]
-fn a_changed_journal_is_refused_and_a_second_keeper_too() {
-    let dir = tempfile::tempdir().unwrap();
-    let state = StateDir::new(dir.path());
-    play(&state, &events(3, 2));
-    let text = String::from_utf8(state.read(FILE, FILE_SIZE_MAX).unwrap().unwrap()).unwrap();
-    let first = text.find("\"spend\":\"").unwrap() + 9;
-    let mut changed = text.clone().into_bytes();
-    changed[first] = if changed[first] == b'0' { b'1' } else { changed[first] ^ 1 };
-    state.write(FILE, &changed).unwrap();
-    let error = look(&state).unwrap_err().to_string();
-    assert!(
-        error.contains("does not follow, or its statements are not") || error.contains("is above"),
-        "{error}"
-    );
-    state.write(FILE, text.as_bytes()).unwrap();
-    let (keeper, _thread) = Keeper::start(state.clone()).unwrap();
-    assert!(Keeper::start(state.clone()).is_err());
-    // Removed under it: nothing is acknowledged any more.
-    std::fs::remove_file(state.path_of(FILE)).unwrap();
-    let gateway = "gw-1".to_owned();
-    let gone = keeper.ask(move |session| session.apply(Event::Leave { gateway, at_s: 2 }));
-    assert_eq!(gone, Err(Gone));
-}
-
-#[test]
-fn the_book_in_one_line_is_the_book_of_all_lines() {
-    let dir = tempfile::tempdir().unwrap();
-    let state = StateDir::new(dir.path());
-    let book = play(&state, &events(4, 5));
-    let (mut store, read) = Store::open(state.clone()).unwrap();
-    assert_eq!(read, book);
-    store.replace(&book).unwrap();
+    let (mut store, book) = Store::open(&database).unwrap();
+    store.keep_now(&book).unwrap();
     drop(store);
-    assert_eq!(look(&state).unwrap(), book);
+    let (keeper, thread) = Keeper::start(database.clone()).unwrap();
+    close(&keeper);
+    let now = keeper.ask(|session| session.book().clone()).unwrap();
+    drop(keeper);
+    thread.join().unwrap();
+    assert_eq!(verify(&database).unwrap(), now);
+    assert_eq!(Store::open(&database).unwrap().1, now);
+    let mut count = 0;
+    events(&database, |_| count += 1).unwrap();
+    assert_eq!((count, now.open_slot()), (3, 2));
+}
+
+/// `cargo test -p fairweir-market --lib -- --ignored --nocapture how_long`
+#[test]
+#[ignore = "measures; takes a minute"]
+fn how_long_a_close_and_bids_take() {
+    for (is_postgres, gateways) in [(false, 100_000), (true, 100_000), (true, 1_000_000)] {
+        // Each on its own, because the events are of no market that was founded there.
+        let fresh = || {
+            let dir = tempfile::tempdir().unwrap();
+            let server = is_postgres.then(|| postgres::Postgres::start().unwrap());
+            let url = server.as_ref().map(postgres::Postgres::url);
+            let database = Database::of(&StateDir::new(dir.path()), url.as_deref()).unwrap();
+            (Store::open(&database).unwrap().0, database, dir, server)
+        };
+        let name = if is_postgres { "PostgreSQL" } else { "SQLite" };
+        let (mut store, _, _dir, _server) = fresh();
+        let mut book = Book::of_size(gateways, rules());
+        let begun = Instant::now();
+        store.begin().unwrap();
+        let mut written = Written::default();
+        let event = book.closing().unwrap();
+        Session { book: &mut book, written: &mut written }.apply(event).unwrap();
+        let computed = begun.elapsed();
+        store.commit(&written).unwrap();
+        let all = begun.elapsed();
+        eprintln!(
+            "{name}: {gateways} gateways closed in {all:.2?}, of which computing {computed:.2?}"
+        );
+        if gateways <= 100_000 {
+            let (store, database, _dir, _server) = fresh();
+            bids(name, database, store, Book::of_size(10_000, rules()));
+        }
+    }
+}
+
+/// 20,000 bids of 64 clients.
+fn bids(name: &str, database: Database, store: Store, book: Book) {
+    let (tasks, waiting) = sync_channel(WAITING_MAX);
+    let keeper = Keeper { tasks };
+    let thread = thread::spawn(move || keep(&database, (store, book), &waiting));
+    let waits = std::sync::Mutex::new(Vec::new());
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for client in 0..64_u64 {
+            let (keeper, waits) = (keeper.clone(), &waits);
+            scope.spawn(move || {
+                for i in 0..312 {
+                    let gateway = format!("gw-{}", 1 + client * 100 + i % 100);
+                    let spend = Credits::micro(i);
+                    let event =
+                        Event::Bid { gateway, slot: 1, spend, sequence: 1 + client * 312 + i };
+                    let asked = Instant::now();
+                    keeper.ask(move |session| session.apply(event)).unwrap().unwrap();
+                    waits.lock().unwrap().push(asked.elapsed());
+                }
+            });
+        }
+    });
+    let took = begun.elapsed().as_secs_f64();
+    let mut waits = waits.into_inner().unwrap();
+    waits.sort();
+    let (count, p99) = (waits.len(), waits[waits.len() * 99 / 100]);
+    eprintln!("{name}: {count} bids in {took:.2} s, {:.0}/s, p99 {p99:.2?}", count as f64 / took);
+    drop(keeper);
+    thread.join().unwrap();
 }

@@ -228,7 +228,7 @@ impl Store {
     /// If SQLite refuses.
     pub(crate) fn points(&self, query: &Query) -> Result<(Vec<Point>, Option<u64>), StoreError> {
         let step = query.step_s.clamp(1, MINUTES_KEPT_S);
-        let table = if step % 60 == 0 { "minute" } else { "second" };
+        let table = if step.is_multiple_of(60) { "minute" } else { "second" };
         let text = format!(
             "SELECT row.at / ?1 * ?1 AS begin, daemon.name, series.name, \
              SUM(row.received), SUM(row.late), MAX(link.capacity), MAX(link.queue_us) \

@@ -1,0 +1,285 @@
+//! The market's database: the same tests on SQLite and on a PostgreSQL server of their own.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairweir_core::market::ledger::Credits;
+use fairweir_core::market::rates::{Mode, Terms};
+use fairweir_core::units::Rate;
+use fairweir_daemon::StateDir;
+use fairweir_market::book::{AHEAD, Book, Event, Rules};
+use fairweir_market::keeper::{Gone, Keeper};
+use fairweir_market::store::{Database, events, verify};
+use sqlx::{AnyConnection, Connection as _, Executor as _};
+use tempfile::TempDir;
+
+mod postgres;
+use postgres::Postgres;
+
+/// A database that can be tampered with.
+struct Place {
+    database: Database,
+    /// As the tampering opens it.
+    url: String,
+    dir: TempDir,
+    server: Option<Postgres>,
+}
+
+impl Place {
+    fn sqlite() -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let database = Database::of(&StateDir::new(dir.path()), None).unwrap();
+        let url = format!("sqlite:{}/market.db", dir.path().display());
+        Place { database, url, dir, server: None }
+    }
+
+    fn postgres() -> Option<Place> {
+        let (server, dir) = (Postgres::start()?, tempfile::tempdir().unwrap());
+        let url = server.url();
+        let database = Database::of(&StateDir::new(dir.path()), Some(&url)).unwrap();
+        Some(Place { database, url, dir, server: Some(server) })
+    }
+
+    fn all() -> impl Iterator<Item = Place> {
+        [Some(Place::sqlite()), Place::postgres()].into_iter().flatten()
+    }
+
+    /// Does what no server does.
+    fn tamper(&self, sql: &str) -> Result<(), sqlx::Error> {
+        sqlx::any::install_default_drivers();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = AnyConnection::connect(&self.url).await?;
+            connection.execute(sql).await.map(drop)
+        })
+    }
+}
+
+fn start(place: &Place) -> (Keeper, thread::JoinHandle<()>) {
+    Keeper::start(place.database.clone()).unwrap()
+}
+
+fn stop((keeper, thread): (Keeper, thread::JoinHandle<()>)) {
+    drop(keeper);
+    thread.join().unwrap();
+}
+
+fn apply(keeper: &Keeper, event: Event) {
+    keeper.ask(move |session| session.apply(event)).unwrap().unwrap();
+}
+
+fn book(keeper: &Keeper) -> Book {
+    keeper.ask(|session| session.book().clone()).unwrap()
+}
+
+fn found(keeper: &Keeper, gateways: usize) {
+    apply(
+        keeper,
+        Event::Found(Rules {
+            terms: Terms { mode: Mode::Float, capacity: Rate::mbit(40), floor_percent: 10 },
+            share: Credits::whole(10),
+            cap: Credits::whole(32),
+            slot_s: 1_800,
+            close_before_s: 30,
+            epoch_s: 0,
+        }),
+    );
+    for i in 0..gateways {
+        let (hash, contract) = (format!("h{i}"), format!("c{i}"));
+        apply(keeper, Event::Code { hash: hash.clone(), contract, peak: None, until_s: 9 });
+        apply(keeper, Event::Join { hash, certificate: format!("f{i}"), at_s: 0 });
+    }
+}
+
+fn bid(keeper: &Keeper, gateway: usize, slot: u64, sequence: u64) -> Result<bool, Gone> {
+    let spend = Credits::micro((slot * 7 + sequence * 3) % 11 * 300_000);
+    let event = Event::Bid { gateway: format!("gw-{}", gateway + 1), slot, spend, sequence };
+    keeper.ask(move |session| session.apply(event).is_ok())
+}
+
+/// Closes a slot unless another server has.
+fn close(keeper: &Keeper, slot: u64) -> Result<bool, Gone> {
+    keeper.ask(move |session| {
+        let is_open = session.book().open_slot() == slot;
+        if is_open {
+            let event = session.book().closing().unwrap();
+            session.apply(event).unwrap();
+        }
+        is_open
+    })
+}
+
+#[test]
+fn what_happened_is_there_again_and_verified() {
+    for place in Place::all() {
+        let server = start(&place);
+        found(&server.0, 4);
+        for slot in 0..5 {
+            for gateway in 0..4 {
+                assert_eq!(bid(&server.0, gateway, slot, 1 + gateway as u64), Ok(true));
+                // Once more is no other bid, and is not written.
+                assert_eq!(bid(&server.0, gateway, slot, 1 + gateway as u64), Ok(true));
+            }
+            assert_eq!(close(&server.0, slot), Ok(true));
+        }
+        apply(&server.0, Event::Leave { gateway: "gw-2".to_owned(), at_s: 1 });
+        let before = book(&server.0);
+        assert_eq!(verify(&place.database).unwrap(), before);
+        stop(server);
+        let again = start(&place);
+        assert_eq!(book(&again.0), before);
+        assert_eq!(close(&again.0, 5), Ok(true));
+        let after = book(&again.0);
+        stop(again);
+        assert_eq!(verify(&place.database).unwrap(), after);
+        let mut count = 0;
+        events(&place.database, |_| count += 1).unwrap();
+        assert_eq!(count, 1 + 4 * 2 + 5 * 5 + 1 + 1);
+    }
+}
+
+/// Four threads at two servers bid and close as fast as they can.
+#[test]
+fn two_servers_close_each_slot_once_and_agree() {
+    const SLOTS: u64 = 40;
+    for place in Place::all() {
+        let servers = [start(&place), start(&place)];
+        found(&servers[0].0, 4);
+        let closed = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for i in 0..4 {
+                let (keeper, closed) = (&servers[i % 2].0, &closed);
+                scope.spawn(move || {
+                    for slot in 0..SLOTS {
+                        // Refused where another thread has closed the slot.
+                        bid(keeper, i, slot, 1).unwrap();
+                        closed.fetch_add(close(keeper, slot).unwrap().into(), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(closed.into_inner(), SLOTS);
+        let [one, other] = [book(&servers[0].0), book(&servers[1].0)];
+        assert_eq!(one, other);
+        assert_eq!((one.open_slot(), one.credits()), (SLOTS, 40_000_000));
+        servers.into_iter().for_each(stop);
+        assert_eq!(verify(&place.database).unwrap(), one);
+    }
+}
+
+#[test]
+fn what_is_changed_in_the_tables_is_refused_or_found() {
+    for place in Place::all() {
+        let server = start(&place);
+        found(&server.0, 3);
+        for slot in 0..3 {
+            (0..3).for_each(|gateway| assert_eq!(bid(&server.0, gateway, slot, 2), Ok(true)));
+            close(&server.0, slot).unwrap();
+        }
+        stop(server);
+        // The database itself refuses these.
+        for sql in [
+            "update statement set closing = closing + 1 where slot = 1 and seat = 0",
+            "update statement set spent = opening + 1 where slot = 1 and seat = 0",
+            "update settlement set received = received + 1 where slot = 1",
+            "update settlement set moved = 1 where slot = 1",
+            "insert into settlement select * from settlement where slot = 1",
+            "insert into event select * from event where number = 3",
+        ] {
+            assert!(place.tamper(sql).is_err(), "{sql}");
+        }
+        let whole = verify(&place.database).unwrap();
+        // These are found; each is undone by the next line.
+        for (sql, undo) in [
+            (
+                "update statement set received = received + 1, closing = closing + 1 where slot = 1 and seat = 2",
+                "update statement set received = received - 1, closing = closing - 1 where slot = 1 and seat = 2",
+            ),
+            (
+                "update settlement set credits = credits + 1 where slot = 0",
+                "update settlement set credits = credits - 1 where slot = 0",
+            ),
+            (
+                "update event set body = replace(body, '\"sequence\":2', '\"sequence\":3') where number = 8; \
+                 update event set number = 1000 where number = 9",
+                "update event set number = 9 where number = 1000; \
+                 update event set body = replace(body, '\"sequence\":3', '\"sequence\":2') where number = 8",
+            ),
+            (
+                "update event set body = replace(body, '\"spend\":\"', '\"spend\":\"1') where number = 8",
+                "update event set body = replace(body, '\"spend\":\"1', '\"spend\":\"') where number = 8",
+            ),
+            ("delete from event where number = (select max(number) from event)", ""),
+        ] {
+            place.tamper(sql).unwrap();
+            let error = verify(&place.database).unwrap_err().to_string();
+            assert!(error.starts_with("event "), "{sql}: {error}");
+            if !undo.is_empty() {
+                place.tamper(undo).unwrap();
+                assert_eq!(verify(&place.database).unwrap(), whole, "{undo}");
+            }
+        }
+        drop(place.dir);
+    }
+}
+
+#[test]
+fn a_file_that_is_removed_acknowledges_nothing() {
+    let place = Place::sqlite();
+    let (keeper, _thread) = start(&place);
+    found(&keeper, 1);
+    std::fs::remove_file(place.dir.path().join("market.db")).unwrap();
+    assert_eq!(bid(&keeper, 0, 0, 1), Err(Gone));
+}
+
+/// The database is killed while two servers bid: what was acknowledged is there, and the servers go on
+/// by themselves.
+#[test]
+fn a_database_that_is_killed_loses_nothing_that_was_acknowledged() {
+    const KILLS: usize = 5;
+    let Some(mut place) = Place::postgres() else { return };
+    let servers = [start(&place), start(&place)];
+    found(&servers[0].0, 2);
+    let sequences = [0, 1].map(|_| AtomicU64::new(0));
+    let stop_at = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for (i, (keeper, _)) in servers.iter().enumerate() {
+            let (acknowledged, stop_at) = (&sequences[i], &stop_at);
+            scope.spawn(move || {
+                let mut sequence = 1;
+                while stop_at.load(Ordering::Relaxed) == 0 {
+                    thread::sleep(Duration::from_millis(10));
+                    if bid(keeper, i, AHEAD - 1, sequence) == Ok(true) {
+                        acknowledged.store(sequence, Ordering::Relaxed);
+                    }
+                    sequence += 1;
+                }
+            });
+        }
+        for kill in 0..KILLS {
+            thread::sleep(Duration::from_millis(150 + 97 * kill as u64 % 200));
+            let before = [0, 1].map(|i| sequences[i].load(Ordering::Relaxed));
+            // Bids count anew.
+            close(&servers[1].0, kill as u64).unwrap();
+            let server = place.server.as_mut().unwrap();
+            server.kill();
+            server.run();
+            let begun = Instant::now();
+            while (0..2).any(|i| sequences[i].load(Ordering::Relaxed) <= before[i] + 1) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "the servers do not go on");
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+        stop_at.store(1, Ordering::Relaxed);
+    });
+    let now = book(&servers[0].0);
+    for (i, gateway) in now.gateways().iter().enumerate() {
+        let stands = gateway.bids().next().unwrap().sequence;
+        assert!(stands >= sequences[i].load(Ordering::Relaxed), "{stands}");
+    }
+    assert_eq!(close(&servers[1].0, KILLS as u64), Ok(true));
+    servers.into_iter().for_each(stop);
+    assert_eq!(verify(&place.database).unwrap().credits(), 20_000_000);
+}
