@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,11 @@ struct Home {
 
 impl Home {
     fn new() -> Home {
-        let stage = Stage::with_link(LINK_MBIT);
+        Home::with_link(LINK_MBIT)
+    }
+
+    fn with_link(mbit: f64) -> Home {
+        let stage = Stage::with_link(mbit);
         let devices = devices(&stage, ["tv", "desk", "phone"]);
         stage.at_home(|| {
             ip("link set lo up");
@@ -38,6 +43,10 @@ impl Home {
                 let path = format!("/proc/sys/net/bridge/bridge-nf-call-{family}");
                 // Only a kernel with br_netfilter has it.
                 let _ = fs::write(path, "0");
+            }
+            // As many distributions have it.
+            for dev in ["all", "br-lan", "wan"] {
+                fs::write(format!("/proc/sys/net/ipv4/conf/{dev}/rp_filter"), "1").unwrap();
             }
             // The machine's default may be bbr, whose probing makes rates uneven.
             ip("route replace 192.168.7.0/24 dev br-lan src 192.168.7.254 congctl cubic");
@@ -135,6 +144,41 @@ fn connections_of_both_families_arrive_with_the_clients_own_address() {
         .map(|u| u["down_bytes"].as_u64().unwrap())
         .sum();
     assert_eq!(usage, 2 * (11 + 11), "what has ended is still counted");
+}
+
+/// Bytes that are no repetition of any segment's length.
+fn pattern() -> Vec<u8> {
+    (0..6_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
+#[test]
+fn ends_that_pause_receive_every_byte_in_order() {
+    if !is_playable() {
+        return;
+    }
+    let home = Home::new();
+    let daemon = home.start_open();
+    let (listener, server) = home.listen(INTERNET6);
+    let far_end = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(&pattern()).unwrap();
+        thread::sleep(Duration::from_millis(700));
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        assert!(received == pattern(), "the server received {} other bytes", received.len());
+    });
+    let mut stream = home.connect(0, server);
+    thread::sleep(Duration::from_millis(700));
+    let mut received = vec![0; pattern().len()];
+    stream.read_exact(&mut received).unwrap();
+    assert!(received == pattern(), "the client received other bytes");
+    stream.write_all(&pattern()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+    far_end.join().unwrap();
+    daemon.wait_for("closed", PATIENCE, |s| s["connections"] == 0);
+    let usage = &daemon.status()["usage"][0];
+    assert_eq!((&usage["down_bytes"], &usage["up_bytes"]), (&6_000_000.into(), &6_000_000.into()));
 }
 
 fn rates_are_held() {
@@ -343,6 +387,91 @@ fn little_is_parked_also_when_the_rate_falls() {
     if is_playable() {
         two_of_three(little_is_parked);
     }
+}
+
+/// The payload rates of a relayed download and of a direct one, whose last hops lose packets.
+fn a_lossy_last_hop_costs_little() {
+    let home = Home::new();
+    let delay = Duration::from_millis(40);
+    let far = Far::with_delay(&home.stage, "far", "198.51.100.1", None, delay);
+    home.configure("[[class]]\nname = \"tv\"\nrate = \"30mbit\"\nmatch = [\"ip:192.168.7.1\"]\n");
+    let daemon = home.stage.start_proxy(None);
+    let [tv, _, phone] = &home.devices;
+    for device in [tv, phone] {
+        device.run(|| {
+            for line in [
+                "add table ip lossy",
+                "add chain ip lossy in { type filter hook prerouting priority -400 ; }",
+                "add rule ip lossy in meta l4proto tcp numgen random mod 1000 < 5 drop",
+            ] {
+                assert!(Command::new("nft").arg(line).status().unwrap().success());
+            }
+        });
+    }
+    let (relayed, direct) = (tv.download(far.address()), phone.download(far.address()));
+    thread::sleep(Duration::from_secs(3));
+    let before = [relayed.received(), direct.received()];
+    thread::sleep(Duration::from_secs(8));
+    let after = [relayed.received(), direct.received()];
+    let [relayed, direct] = [0, 1].map(|i| (after[i] - before[i]) as f64 * 8e-6 / 8.0);
+    note(&format!("0.5 % lost in the last hop, 80 ms: {relayed:.1} Mbit/s, direct {direct:.1}"));
+    assert!(relayed >= 4.0 * direct, "{relayed} Mbit/s beside {direct}");
+    assert_eq!(daemon.status()["accepted"], 1);
+}
+
+#[test]
+fn a_lossy_last_hop_costs_a_relayed_download_little() {
+    if is_playable() {
+        two_of_three(a_lossy_last_hop_costs_little);
+    }
+}
+
+/// `cargo test -p fairweir --test proxy -- --ignored --test-threads 1`
+#[test]
+#[ignore = "takes 3 minutes"]
+fn rates_are_held_at_many_rates_and_round_trips() {
+    let points = [
+        (1, 20, 1, false),
+        (1, 200, 1, true),
+        (2, 20, 64, false),
+        (10, 80, 4, true),
+        (30, 20, 64, true),
+        (100, 20, 1, false),
+        (100, 200, 4, false),
+        (100, 80, 64, true),
+    ];
+    let mut worst: f64 = 0.0;
+    for (mbit, rtt, connections, is_v6) in points {
+        let home = Home::with_link(300.0);
+        let delay = Duration::from_millis(rtt / 2);
+        let far = Far::with_delay(&home.stage, "far", "198.51.100.1", None, delay);
+        let address6 = far.add_address6(&home.stage, "far", "2001:db8:8::1");
+        let mac = &home.devices[0].mac;
+        home.configure(&format!(
+            "[[class]]\nname = \"a\"\nrate = \"{mbit}mbit\"\nmatch = [\"mac:{mac}\"]\n"
+        ));
+        let daemon = home.stage.start_proxy(None);
+        let server = if is_v6 { address6 } else { far.address() };
+        let downloads: Vec<_> =
+            (0..connections).map(|_| home.devices[0].download(server)).collect();
+        thread::sleep(Duration::from_secs(8));
+        let (before, cpu) = (daemon.status(), daemon.cpu_time());
+        thread::sleep(Duration::from_secs(10));
+        let after = daemon.status();
+        let seconds = after["since_s"].as_f64().unwrap() - before["since_s"].as_f64().unwrap();
+        let payload = (down(&after, "a") - down(&before, "a")) as f64 * 8e-6 / seconds;
+        let headers = if is_v6 { 86.0 } else { 66.0 };
+        let off = payload * 1_514.0 / (1_514.0 - headers) / mbit as f64 - 1.0;
+        let family = if is_v6 { "IPv6" } else { "IPv4" };
+        note(&format!(
+            "{mbit} Mbit/s, {rtt} ms, {connections} x {family}: {:+.2} %, {:.1} % of a core",
+            off * 100.0,
+            (daemon.cpu_time() - cpu).as_secs_f64() / seconds * 100.0
+        ));
+        worst = worst.max(off.abs());
+        drop(downloads);
+    }
+    assert!(worst <= 0.01, "{worst}");
 }
 
 #[test]
@@ -555,7 +684,7 @@ fn half_open_connections_of_one_device_do_not_keep_others_out() {
             "add chain ip flood in { type filter hook input priority 0 ; }",
             "add rule ip flood in tcp flags & (syn|ack) == syn|ack drop",
         ] {
-            assert!(std::process::Command::new("nft").arg(line).status().unwrap().success());
+            assert!(Command::new("nft").arg(line).status().unwrap().success());
         }
         let begin = |_| {
             let socket =

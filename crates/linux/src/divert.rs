@@ -134,6 +134,8 @@ impl Divert {
                 server.port()
             );
         }
+        // Less than a pipe holds, so that writing it does not wait.
+        assert!(text.len() < 60_000, "{} bytes for nft", text.len());
         match spawn_nft(&text) {
             Ok(child) => self.nft = Some(child),
             Err(e) => tracing::warn!("cannot run nft: {e}"),
@@ -324,8 +326,7 @@ fn spawn_nft(text: &str) -> io::Result<Child> {
     command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     let mut stdin = child.stdin.take().expect("invariant: it was asked for");
-    // Less than a pipe holds, so it does not block; a program that has ended says why below.
-    assert!(text.len() < 60_000, "{} bytes for nft", text.len());
+    // A program that has ended says why.
     let _ = stdin.write_all(text.as_bytes());
     Ok(child)
 }

@@ -5,7 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use fairweir_core::units::{Bytes, Span};
 
 /// The round-trip time of a connection: by its acknowledgements and its opening, or by what it receives,
-/// whichever is shorter. The opening alone may have waited for an address to be resolved.
+/// whichever is shorter; `None` while it is not known. An opening that was sent again, for which the kernel
+/// waits a second, says nothing about it. Source: RFC 6298, section 2.
 pub fn round_trip(socket: BorrowedFd<'_>) -> Option<Span> {
     // SAFETY: a `tcp_info` is plain numbers, for which zero is valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -23,7 +24,8 @@ pub fn round_trip(socket: BorrowedFd<'_>) -> Option<Span> {
     if done != 0 {
         return None;
     }
-    let both = [info.tcpi_rtt, info.tcpi_rcv_rtt].into_iter().filter(|&us| us > 0);
+    let opening = Some(info.tcpi_rtt).filter(|&us| us < RTO_FIRST_US);
+    let both = [opening.unwrap_or(0), info.tcpi_rcv_rtt].into_iter().filter(|&us| us > 0);
     both.min().map(|us| Span::micros(us.into()))
 }
 
@@ -39,6 +41,8 @@ pub fn set_receive_buffer(socket: BorrowedFd<'_>, size: Bytes) {
     }
     let _ = set(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, clamp);
 }
+
+const RTO_FIRST_US: u32 = 1_000_000;
 
 fn set(socket: BorrowedFd<'_>, level: i32, name: i32, value: libc::c_int) -> Result<(), ()> {
     // SAFETY: the kernel reads one number of the given size, which outlives the call.

@@ -23,7 +23,7 @@ use crate::book::{AHEAD, Event, Refused, Rules};
 use crate::identity::Authority;
 use crate::keeper::{Keeper, Session};
 use crate::messages::{
-    Account, Bid, BidBody, Bids, Clock, Dated, EnrolBody, Enrolled, Gone, Leased, Prices,
+    Account, Bid, BidBody, Bids, Clock, Dated, EnrolBody, Enrolled, Leased, Left, Prices,
 };
 use crate::server::{Request, Response, problem};
 use crate::{code_hash, hex, sha256};
@@ -76,7 +76,7 @@ pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Respo
         ("POST", ["v1", "leave"]) => of_gateway(request, None, keeper, |session, name| {
             let event = Event::Leave { gateway: name.to_owned(), at_s: now_s() };
             session.apply(event).map_err(|e| refused(&e))?;
-            value(&Gone { left: name.to_owned() })
+            value(&Left { left: name.to_owned() })
         }),
         _ => Err(problem(404, "there is no such resource or method", None)),
     };

@@ -1,8 +1,8 @@
 //! Gateways, bids and slots: what may happen, and what it does.
 //!
 //! Method: everything that changes the book is an [`Event`]. [`Book::apply`] refuses an event or does
-//! it, and the same events lead to the same book, so a journal of events is the book. A closed slot
-//! carries the root of a hash chain over all statements since the market was founded; a journal whose
+//! it, and the same events lead to the same book, so a log of events is the book. A closed slot
+//! carries the root of a hash chain over all statements since the market was founded; a log whose
 //! events lead to another root is refused.
 //!
 //! Invariant: the balances sum to the share times the number of gateways, to the micro-credit.

@@ -63,10 +63,16 @@ pub struct Keeper {
     tasks: SyncSender<Task>,
 }
 
-/// The database refuses, or does not answer.
+/// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the database cannot be used")]
-pub struct Gone;
+pub enum Gone {
+    /// The database refuses, or does not answer; it is tried again.
+    #[error("the database cannot be used")]
+    Database,
+    /// The keeper has ended, and only a new start helps.
+    #[error("the keeper of the market has ended")]
+    Keeper,
+}
 
 impl Keeper {
     /// Opens the database and starts the thread, which ends when the last clone drops.
@@ -94,8 +100,8 @@ impl Keeper {
             let value = of(session);
             Box::new(move || drop(answer.send(value)))
         });
-        self.tasks.send(task).map_err(|_| Gone)?;
-        answered.recv().map_err(|_| Gone)
+        self.tasks.send(task).map_err(|_| Gone::Keeper)?;
+        answered.recv().map_err(|_| Gone::Database)
     }
 }
 

@@ -114,7 +114,7 @@ pub struct Enrolled {
 
 /// The answer to `POST /v1/leave`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gone {
+pub struct Left {
     /// The pseudonym of the gateway that left.
     pub left: String,
 }

@@ -394,6 +394,8 @@ pub fn events(database: &Database, mut each: impl FnMut(&str)) -> Result<(), Sto
 /// The first difference, or why the database cannot be read.
 pub fn verify(database: &Database) -> Result<Book, StoreError> {
     let mut store = Store::connect(database, false)?;
+    // All of one moment, while servers go on.
+    store.execute("begin", if store.is_postgres() { POSTGRES_MOMENT } else { "begin" })?;
     match store.version()? {
         Some(VERSION) => {}
         version => return Err(StoreError::Version(version.unwrap_or_default())),
@@ -490,6 +492,8 @@ const SQLITE: &str =
 /// A server that is stopped while it holds the lock loses it.
 const POSTGRES: &str = "set idle_in_transaction_session_timeout = '10s'; set synchronous_commit = on; \
                         set client_min_messages = warning";
+
+const POSTGRES_MOMENT: &str = "begin transaction isolation level repeatable read read only";
 
 /// Readers go on meanwhile.
 const LOCK_EVENTS: &str = "begin; lock table event in exclusive mode";

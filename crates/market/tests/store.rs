@@ -231,7 +231,7 @@ fn a_file_that_is_removed_acknowledges_nothing() {
     let (keeper, _thread) = start(&place);
     found(&keeper, 1);
     std::fs::remove_file(place.dir.path().join("market.db")).unwrap();
-    assert_eq!(bid(&keeper, 0, 0, 1), Err(Gone));
+    assert_eq!(bid(&keeper, 0, 0, 1), Err(Gone::Database));
 }
 
 /// The database is killed while two servers bid: what was acknowledged is there, and the servers go on

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use fairweir_core::evidence::{HostName, Opening, STREAM_MAX, opening};
 use fairweir_core::policy::Mac;
-use fairweir_core::relay::{Alpha, buffer_target, follow};
+use fairweir_core::relay::{Alpha, BUFFER_MAX, buffer_target, follow};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use crate::lane::{Lane, Pipes};
@@ -47,7 +47,8 @@ pub(crate) struct Connection {
     /// Something was moved between the last two times.
     pub(crate) is_active: bool,
     pub(crate) begun_at: Time,
-    pub(crate) rtt: Span,
+    /// `None` while it is not known.
+    pub(crate) rtt: Option<Span>,
     segment: u64,
     buffer: Option<Bytes>,
 }
@@ -116,16 +117,15 @@ impl Connection {
             moved_before: 0,
             is_active: false,
             begun_at: now,
-            rtt: Span::millis(100),
+            rtt: None,
             segment,
             buffer: None,
         }
     }
 
     /// The server has answered.
-    pub(crate) fn open(&mut self, rtt: Span) {
+    pub(crate) fn open(&mut self) {
         self.phase = Phase::Open;
-        self.rtt = rtt;
         self.segment = socket::segment(&self.upstream);
     }
 
@@ -196,12 +196,11 @@ impl Connection {
     /// Adapts the receive buffer to the rate that the connection has; without a rate it grows to what
     /// any may have, since the kernel no longer does it.
     pub(crate) fn follow(&mut self, rate: Option<Rate>, set: fn(BorrowedFd<'_>, Bytes)) {
-        let target = match (rate, self.buffer) {
-            (None, None) => return,
-            (None, Some(_)) => fairweir_core::relay::BUFFER_MAX,
-            // So much until the round trip is known by what arrives: the opening may have waited.
-            (Some(_), None) => BUFFER_FIRST,
-            (Some(rate), _) => buffer_target(rate, self.rtt, Bytes::new(self.segment)),
+        let target = match (rate, self.rtt, self.buffer) {
+            (None, _, None) => return,
+            (None, _, Some(_)) => BUFFER_MAX,
+            (Some(_), None, _) | (Some(_), _, None) => BUFFER_FIRST,
+            (Some(rate), Some(rtt), _) => buffer_target(rate, rtt, Bytes::new(self.segment)),
         };
         if let Some(size) = follow(self.buffer, target) {
             set(self.upstream.as_fd(), size);

@@ -332,9 +332,7 @@ impl Proxy {
             }
             match SockRef::from(&connection.upstream).take_error() {
                 Ok(None) if !flags.intersects(ENDS) => {
-                    let opened_in = now.since(connection.begun_at).max(Span::micros(1));
-                    let rtt = (self.kernel.round_trip)(connection.upstream.as_fd());
-                    connection.open(rtt.unwrap_or(opened_in));
+                    connection.open();
                     self.timers.remove(&(connection.begun_at + CONNECT_PATIENCE, id, generation));
                     self.follow_one(id);
                     // By then the round trip is known by what arrives.
@@ -545,7 +543,7 @@ impl Proxy {
         for id in 0..self.slots.len() {
             let Some(connection) = &mut self.slots[id].connection else { continue };
             let rtt = (self.kernel.round_trip)(connection.upstream.as_fd());
-            connection.rtt = rtt.unwrap_or(connection.rtt);
+            connection.rtt = rtt.or(connection.rtt);
             connection.is_active = connection.moved[0] > connection.moved_before;
             connection.moved_before = connection.moved[0];
             if connection.is_active {

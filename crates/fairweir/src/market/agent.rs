@@ -292,7 +292,11 @@ impl Agent {
                 match self.household.handle_answers(answers) {
                     Ok(()) => {
                         self.heard = Some((now, said_s));
-                        (self.is_fresh, self.retry) = (true, RETRY_MIN);
+                        self.is_fresh = true;
+                        // Bids that are refused again and again are not repeated ever faster.
+                        if self.household.bids().is_empty() {
+                            self.retry = RETRY_MIN;
+                        }
                         self.look_at = now + wait;
                         if self.error.take().is_some() {
                             info!("the market answers again");
@@ -304,6 +308,7 @@ impl Agent {
             }
             Reply::Placed(bids, Ok(())) => {
                 self.placed += bids.len() as u64;
+                self.retry = RETRY_MIN;
                 self.household.handle_placed(&bids);
             }
             Reply::Looked(Err(e)) | Reply::Placed(_, Err(e)) => self.fail(e.to_string(), now),

@@ -259,8 +259,9 @@ impl Service for Market {
     fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
         let due = match self.close_due() {
             Ok(due) => due.map_err(Error::Refused)?,
+            Err(gone @ Gone::Keeper) => return Err(Error::Refused(gone.to_string())),
             // Slots are closed when the database answers again.
-            Err(gone) => {
+            Err(gone @ Gone::Database) => {
                 warn!("{gone}");
                 self.tick_at = now + TICK;
                 return Ok(());

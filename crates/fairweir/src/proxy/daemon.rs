@@ -32,6 +32,8 @@ pub(super) struct Daemon {
     ticked_at: Time,
     tick_at: Time,
     proxy_at: Time,
+    /// When the diversion is made anew, since the guard may have removed it.
+    renew_at: Option<Time>,
     pub(super) config_error: Option<String>,
     /// Why nothing is diverted.
     pub(super) error: Option<String>,
@@ -58,6 +60,7 @@ impl Daemon {
             ticked_at: now,
             tick_at: now + TICK,
             proxy_at: now,
+            renew_at: None,
             config_error: None,
             error: None,
         })
@@ -89,7 +92,9 @@ impl Daemon {
             return;
         }
         self.guard.beat(now);
-        if paused || self.error.is_some() {
+        if paused || self.error.is_some() || self.renew_at.is_some_and(|at| now >= at) {
+            // Once more later: the guard may be about to remove what is made now.
+            self.renew_at = paused.then(|| now + PAUSE_MAX);
             // What is attached goes first, and may be gone.
             self.divert = None;
             match Divert::attach(spec(&self.file, &self.proxy)) {

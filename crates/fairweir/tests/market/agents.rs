@@ -196,13 +196,13 @@ fn agents_and_server_that_are_killed_bid_once_and_go_on() {
     }
     // The film's hours are those of the compressed day, by Unix time.
     let epoch = events[0]["found"]["epoch_s"].as_u64().unwrap();
-    for home in 0..homes.len() {
+    for (home, evening) in hours.into_iter().enumerate() {
         let name = format!("gw-{}", home + 1);
         let of_home = bids(&events).filter(|(gateway, ..)| *gateway == name);
         let stood: BTreeMap<u64, u64> = of_home.map(|(_, slot, _, spend)| (slot, spend)).collect();
         for (slot, spend) in stood.range(..until) {
             let hour = (epoch + slot) % 24;
-            let is_film = (hours[home]..hours[home] + 4).contains(&hour);
+            let is_film = (evening..evening + 4).contains(&hour);
             spends.entry(name.clone()).or_default()[usize::from(is_film)].push(*spend);
         }
     }
