@@ -14,10 +14,13 @@ use common::{FAIRWEIR, note};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-const UNITS: [&str; 5] = [
+const UNITS: [&str; 8] = [
     "fairweir@.service",
+    "fairweir-agent.service",
     "fairweir-isp.service",
+    "fairweir-market.service",
     "fairweir-page.service",
+    "fairweir-proxy.service",
     "fairweir-router.service",
     "fairweir-sender.service",
 ];
@@ -104,13 +107,8 @@ fn what_is_installed_is_uninstalled_without_a_trace_and_without_cargo() {
     let files = target.files();
     for wanted in [
         "/usr/local/bin/fairweir",
-        "/etc/systemd/system/fairweir@.service",
-        "/etc/systemd/system/fairweir-isp.service",
-        "/etc/systemd/system/fairweir-page.service",
-        "/etc/systemd/system/fairweir-proxy.service",
-        "/etc/systemd/system/fairweir-router.service",
-        "/etc/systemd/system/fairweir-sender.service",
         "/usr/local/lib/sysusers.d/fairweir.conf",
+        "/etc/fairweir/agent.toml.example",
         "/etc/fairweir/fairweir.toml.example",
         "/etc/fairweir/isp.toml.example",
         "/etc/fairweir/proxy.toml.example",
@@ -124,6 +122,10 @@ fn what_is_installed_is_uninstalled_without_a_trace_and_without_cargo() {
         "/usr/local/share/fish/vendor_completions.d/fairweir.fish",
     ] {
         assert!(files.contains(wanted), "{wanted} is missing in {files:#?}");
+    }
+    for unit in UNITS {
+        let wanted = format!("/etc/systemd/system/{unit}");
+        assert!(files.contains(&wanted), "{wanted} is missing in {files:#?}");
     }
     // So that `fairweir init` can write it.
     assert!(!files.contains("/etc/fairweir/fairweir.toml"), "{files:#?}");
@@ -249,15 +251,10 @@ fn systemd_understands_every_line_of_the_units() {
         return;
     }
     let dir = units();
-    for unit in [
-        "fairweir-isp.service",
-        "fairweir-page.service",
-        "fairweir-router.service",
-        "fairweir-sender.service",
-        "fairweir@eth0.service",
-        "fairweir@br-lan.service",
-        r"fairweir@br\x2dlan.service",
-    ] {
+    let instances =
+        ["fairweir@eth0.service", "fairweir@br-lan.service", r"fairweir@br\x2dlan.service"];
+    // The first is the template.
+    for unit in UNITS[1..].iter().chain(&instances) {
         let output = Command::new("systemd-analyze")
             .args(["verify", "--man=no"])
             .arg(dir.path().join(unit))
