@@ -85,6 +85,8 @@ struct Ceiling {
     strikes: u32,
     /// What was believed before the first of them.
     before: Option<Rate>,
+    /// Ticks in a row in which it seemed to cost too much.
+    harmed_ticks: u32,
 }
 
 /// What a tick means for the capacity.
@@ -185,6 +187,7 @@ impl Losses {
                     cut_at: now.at,
                     strikes: 0,
                     before: test.before,
+                    harmed_ticks: 0,
                 });
                 return LossVerdict::Limit(test.to);
             }
@@ -209,8 +212,11 @@ impl Losses {
         }
         let passed = now.at.since(ceiling.since);
         let arrived = self.mean_rate(RECENT);
-        let is_harmful = arrived < ceiling.rate_before.scale(HARMLESS.0, HARMLESS.1);
-        if (JUDGED_FROM..JUDGED_UNTIL).contains(&passed) && is_harmful && now.is_wanted {
+        let harmless = ceiling.rate_before.scale(HARMLESS.0, HARMLESS.1);
+        let is_harmful = arrived < harmless && ceiling.rate < harmless;
+        let is_judged = (JUDGED_FROM..JUDGED_UNTIL).contains(&passed) && now.is_wanted;
+        ceiling.harmed_ticks = if is_judged && is_harmful { ceiling.harmed_ticks + 1 } else { 0 };
+        if ceiling.harmed_ticks >= HARMED_TICKS {
             return self.back_off(now.at, ceiling.before);
         }
         let is_held = now.at < ceiling.held_until;
@@ -354,6 +360,8 @@ const BELOW: (u64, u64) = (85, 100);
 const JUDGED_FROM: Span = Span::secs(12);
 const JUDGED_UNTIL: Span = Span::secs(30);
 const HARMLESS: (u64, u64) = (88, 100);
+/// A sender that was cut to half by one loss needs so long to grow back.
+const HARMED_TICKS: u32 = 25;
 /// How far it is lowered by a loss.
 const CUT: (u64, u64) = (98, 100);
 /// What was good is as good as what was lost at from this part on.
