@@ -14,6 +14,8 @@
 //! |---|---|
 //! | [`rules`] | to which class a connection belongs, and its priority there |
 //! | [`proxy`] | all connections: events, deadlines, grants |
+//! | [`classes`] | what the connections of a class have together: rate, payload, receive buffers |
+//! | [`usage`] | what each device and application has transferred |
 //! | [`connection`] | one connection: its two sockets and what is between them |
 //! | [`lane`] | one direction of it |
 //! | [`socket`] | sockets with other hosts' addresses |
@@ -23,14 +25,18 @@
 //! nothing listens, and new connections pass the gateway as without the proxy.
 #![forbid(unsafe_code)]
 
+mod classes;
 mod connection;
 mod lane;
 mod proxy;
 mod rules;
 mod socket;
+mod usage;
 
-pub use proxy::{CONNECTIONS_MAX, ClassCounts, Counts, Kernel, Proxy, Usage};
+pub use classes::ClassCounts;
+pub use proxy::{CONNECTIONS_MAX, Counts, Kernel, Proxy};
 pub use rules::{App, Class, Rules};
+pub use usage::Usage;
 
 /// Why the proxy does not work.
 #[derive(Debug, thiserror::Error)]

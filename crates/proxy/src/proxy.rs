@@ -1,21 +1,22 @@
 //! All connections: events, deadlines, grants.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use fairweir_core::evidence::STREAM_MAX;
 use fairweir_core::policy::Mac;
-use fairweir_core::relay::Scheduler;
-use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_core::units::{Bytes, Span, Time};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::SockRef;
 
+use crate::classes::{ClassCounts, Classes};
 use crate::connection::{Connection, Naming, Phase, Turn};
 use crate::lane::Pipes;
 use crate::rules::Rules;
+use crate::usage::{self, Usage};
 use crate::{Error, socket};
 
 /// Connections at a time; further ones pass the gateway as without the proxy.
@@ -38,9 +39,6 @@ const ASKED_MAX: u32 = 200;
 
 /// What is taken of each kind before the caller has its turn.
 const TURN_MAX: usize = 256;
-
-/// Devices and applications whose bytes are kept after their connections have ended.
-const USAGES_MAX: usize = 4_096;
 
 /// Destinations that failed and were not asked for.
 const FAILED_MAX: usize = 1_024;
@@ -76,30 +74,6 @@ pub struct Counts {
     pub full: u64,
 }
 
-/// A class as it is now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClassCounts {
-    /// Its rate.
-    pub rate: Option<Rate>,
-    /// Connections that are open.
-    pub connections: usize,
-    /// Payload since the start: down, up.
-    pub bytes: [u64; 2],
-}
-
-/// Payload by device and application: down, up.
-pub type Usage = BTreeMap<(IpAddr, Option<String>), [u64; 2]>;
-
-#[derive(Debug)]
-struct ClassState {
-    name: String,
-    scheduler: Scheduler,
-    bytes: [u64; 2],
-    connections: usize,
-    /// Sum of the alphas of those that have moved something lately.
-    alphas: u64,
-}
-
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
@@ -118,8 +92,7 @@ pub struct Proxy {
     slots: Vec<Slot>,
     free: Vec<usize>,
     of_client: HashMap<IpAddr, usize>,
-    /// Those of the rules, and one for what is in none.
-    classes: Vec<ClassState>,
+    classes: Classes,
     pipes: Pipes,
     scratch: Vec<u8>,
     timers: BTreeSet<(Time, usize, u32)>,
@@ -149,7 +122,7 @@ impl Proxy {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         let mut proxy = Proxy {
             kernel,
-            classes: Vec::new(),
+            classes: Classes::new(&rules, Classes::default(), now),
             rules,
             epoll: epoll.map_err(|e| Error::of("make an epoll", e))?,
             listeners: [None, None],
@@ -170,7 +143,6 @@ impl Proxy {
             counts: Counts::default(),
             descriptors_max: usize::try_from(hard).unwrap_or(usize::MAX) / 10 * 9,
         };
-        proxy.classes = proxy.states(Vec::new(), now);
         proxy.listen().map_err(|e| Error::of("listen with a transparent socket", e))?;
         Ok(proxy)
     }
@@ -207,18 +179,14 @@ impl Proxy {
 
     /// The classes of the rules, and what is in none of them.
     pub fn classes(&self) -> impl Iterator<Item = (&str, ClassCounts)> {
-        self.classes.iter().map(|class| {
-            let ClassState { bytes, connections, .. } = *class;
-            let rate = class.scheduler.rate();
-            (class.name.as_str(), ClassCounts { rate, connections, bytes })
-        })
+        self.classes.counts()
     }
 
     /// What each device and application has transferred.
     pub fn usage(&self) -> Usage {
         let mut usage = self.usage.clone();
         for connection in self.slots.iter().filter_map(|slot| slot.connection.as_ref()) {
-            add_usage(&mut usage, &self.rules, connection);
+            usage::add(&mut usage, &self.rules, connection);
         }
         usage
     }
@@ -233,37 +201,21 @@ impl Proxy {
         // What has been transferred belongs to the applications of the rules that were.
         for slot in &mut self.slots {
             if let Some(connection) = &mut slot.connection {
-                add_usage(&mut self.usage, &self.rules, connection);
+                usage::add(&mut self.usage, &self.rules, connection);
                 (connection.moved, connection.moved_before) = ([0; 2], 0);
             }
         }
+        self.classes = Classes::new(&rules, std::mem::take(&mut self.classes), now);
         self.rules = rules;
-        let old = std::mem::take(&mut self.classes);
-        self.classes = self.states(old, now);
         for id in 0..self.slots.len() {
             let Some(connection) = &mut self.slots[id].connection else { continue };
-            connection.class = self.rules.classes().len();
-            self.classes[connection.class].connections += 1;
+            self.classes.enter(connection, self.classes.unclassified());
             self.classify(id, now);
-            if let Some(connection) = self.slots[id].connection.as_ref().filter(|c| c.is_active) {
-                self.classes[connection.class].alphas += u64::from(connection.alpha.as_u8());
+            if let Some(connection) = &self.slots[id].connection {
+                self.classes.count_alpha(connection);
             }
         }
         (0..self.slots.len()).for_each(|id| self.follow_one(id));
-    }
-
-    /// The states of the rules' classes; those of the same name go on.
-    fn states(&self, old: Vec<ClassState>, now: Time) -> Vec<ClassState> {
-        let of_rules = self.rules.classes().iter().map(|class| (class.name.clone(), class.rate));
-        let all = of_rules.chain([(UNCLASSIFIED.to_owned(), None)]);
-        let mut old: BTreeMap<String, ClassState> =
-            old.into_iter().map(|state| (state.name.clone(), state)).collect();
-        all.map(|(name, rate)| {
-            let bytes = old.remove(&name).map_or([0; 2], |state| state.bytes);
-            let scheduler = Scheduler::new(rate, now);
-            ClassState { name, scheduler, bytes, connections: 0, alphas: 0 }
-        })
-        .collect()
     }
 
     /// When it wants to be handled next, whatever becomes readable.
@@ -273,8 +225,13 @@ impl Proxy {
         }
         let first = self.timers.first().map(|(at, ..)| *at);
         let follow = (self.connections() > 0).then_some(self.follow_at);
-        let grants = self.classes.iter_mut().filter_map(|class| class.scheduler.deadline(now));
-        grants.chain(first).chain(follow).min().unwrap_or(now + FOLLOW_PERIOD)
+        self.classes
+            .deadline(now)
+            .into_iter()
+            .chain(first)
+            .chain(follow)
+            .min()
+            .unwrap_or(now + FOLLOW_PERIOD)
     }
 
     /// Does what is due.
@@ -436,7 +393,6 @@ impl Proxy {
         socket::prepare(SockRef::from(&client))?;
         let mut connection = Connection::new(client, upstream, from, server, now);
         connection.mac = self.mac_of(from, now);
-        connection.class = self.rules.classes().len();
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             self.slots.len() - 1
@@ -453,7 +409,7 @@ impl Proxy {
             return Err(e.into());
         }
         *self.of_client.entry(from).or_default() += 1;
-        self.classes[connection.class].connections += 1;
+        self.classes.enter(&mut connection, self.classes.unclassified());
         self.timers.insert((now + CONNECT_PATIENCE, id, generation));
         self.slots[id].connection = Some(Box::new(connection));
         self.classify(id, now);
@@ -479,13 +435,12 @@ impl Proxy {
         let Some(connection) = &mut self.slots[id].connection else { return };
         let name = connection.name.as_ref();
         let class = self.rules.class_of(connection.from, connection.mac, name);
-        let class = class.unwrap_or(self.rules.classes().len());
+        let class = class.unwrap_or(self.classes.unclassified());
         connection.app = self.rules.app_of(name);
         let alpha = self.rules.alpha_of(connection.app);
-        self.classes[connection.class].scheduler.handle_idle(id);
-        self.classes[connection.class].connections -= 1;
-        self.classes[class].connections += 1;
-        (connection.class, connection.alpha) = (class, alpha);
+        self.classes.leave(id, connection);
+        self.classes.enter(connection, class);
+        connection.alpha = alpha;
         self.follow_one(id);
         self.advance(id, now);
     }
@@ -495,7 +450,7 @@ impl Proxy {
         let Some(connection) = &mut slot.connection else { return };
         let before = connection.moved[1];
         let turn = connection.advance(&mut self.pipes, &mut self.scratch, now);
-        let class = &mut self.classes[connection.class];
+        let class = self.classes.of_mut(connection.class);
         class.bytes[1] += connection.moved[1] - before;
         if connection.phase == Phase::Open && connection.down.is_ready() {
             class.scheduler.handle_ready(id, connection.alpha);
@@ -516,12 +471,14 @@ impl Proxy {
     fn serve(&mut self, now: Time) {
         for class in 0..self.classes.len() {
             for _ in 0..TURN_MAX {
-                let Some(grant) = self.classes[class].scheduler.poll_grant(now) else { break };
+                let Some(grant) = self.classes.of_mut(class).scheduler.poll_grant(now) else {
+                    break;
+                };
                 let connection = self.slots[grant.id].connection.as_mut();
                 let connection = connection.expect("invariant: what waits is there");
                 let before = connection.moved[0];
                 let served = connection.serve(grant.bytes, &mut self.pipes);
-                let state = &mut self.classes[class];
+                let state = self.classes.of_mut(class);
                 state.bytes[0] += connection.moved[0] - before;
                 let moved = *served.as_ref().unwrap_or(&Bytes::new(0));
                 let has_more = served.is_ok() && connection.down.is_ready();
@@ -537,19 +494,14 @@ impl Proxy {
     /// Adapts all receive buffers to the rates.
     fn follow(&mut self, now: Time) {
         self.follow_at = now + FOLLOW_PERIOD;
-        for class in &mut self.classes {
-            class.alphas = 0;
-        }
+        self.classes.forget_alphas();
         for id in 0..self.slots.len() {
             let Some(connection) = &mut self.slots[id].connection else { continue };
             let rtt = (self.kernel.round_trip)(connection.upstream.as_fd());
             connection.rtt = rtt.or(connection.rtt);
             connection.is_active = connection.moved[0] > connection.moved_before;
             connection.moved_before = connection.moved[0];
-            if connection.is_active {
-                let alpha = u64::from(connection.alpha.as_u8());
-                self.classes[connection.class].alphas += alpha;
-            }
+            self.classes.count_alpha(connection);
             let (from, is_unknown) = (connection.from, connection.mac.is_none());
             if is_unknown && let Some(mac) = self.mac_of(from, now) {
                 let connection = self.slots[id].connection.as_mut();
@@ -563,16 +515,7 @@ impl Proxy {
 
     fn follow_one(&mut self, id: usize) {
         let Some(connection) = &mut self.slots[id].connection else { return };
-        // Before the connection is open, it would also bound all later windows.
-        if connection.phase == Phase::Connecting {
-            return;
-        }
-        let class = &self.classes[connection.class];
-        let alpha = u64::from(connection.alpha.as_u8());
-        let all = class.alphas + if connection.is_active { 0 } else { alpha };
-        let rate = class.scheduler.rate();
-        let rate = rate.map(|rate| rate.scale(alpha, all.max(alpha)));
-        connection.follow(rate, self.kernel.set_receive_buffer);
+        self.classes.follow(connection, self.kernel);
     }
 
     fn close(&mut self, id: usize, with_reset: bool) {
@@ -591,15 +534,13 @@ impl Proxy {
                 self.of_client.remove(&connection.from);
             }
         }
-        let class = &mut self.classes[connection.class];
-        class.connections -= 1;
-        class.scheduler.handle_idle(id);
+        self.classes.leave(id, &connection);
         self.timers.remove(&(
             connection.begun_at + CONNECT_PATIENCE,
             id,
             slot.generation.wrapping_sub(1),
         ));
-        add_usage(&mut self.usage, &self.rules, &connection);
+        usage::add(&mut self.usage, &self.rules, &connection);
     }
 
     /// Listens, unless there is no room for more.
@@ -634,24 +575,6 @@ impl Proxy {
         Ok(())
     }
 }
-
-fn add_usage(usage: &mut Usage, rules: &Rules, connection: &Connection) {
-    if connection.moved == [0; 2] {
-        return;
-    }
-    let app = connection.app.map(|app| rules.apps()[app].name.clone());
-    let mut key = (connection.from, app);
-    if usage.len() >= USAGES_MAX && !usage.contains_key(&key) {
-        // Devices that come too late are counted together.
-        key = (IpAddr::from([0, 0, 0, 0]), None);
-    }
-    let sum = usage.entry(key).or_default();
-    sum[0] += connection.moved[0];
-    sum[1] += connection.moved[1];
-}
-
-/// The class of connections that are in none of the rules.
-const UNCLASSIFIED: &str = "default";
 
 /// Both ways are closed, or one is broken.
 const ENDS: EpollFlags = EpollFlags::EPOLLERR.union(EpollFlags::EPOLLHUP);
