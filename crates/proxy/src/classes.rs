@@ -6,7 +6,7 @@ use fairweir_core::relay::Scheduler;
 use fairweir_core::units::{Rate, Time};
 
 use crate::Kernel;
-use crate::connection::{Connection, Phase};
+use crate::connection::Connection;
 use crate::rules::Rules;
 
 /// A class as it is now.
@@ -99,10 +99,6 @@ impl Classes {
 
     /// Adapts the receive buffer of the connection to its part of the class's rate.
     pub(crate) fn follow(&self, connection: &mut Connection, kernel: Kernel) {
-        // Before the connection is open, it would also bound all later windows.
-        if connection.phase == Phase::Connecting {
-            return;
-        }
         let class = &self.0[connection.class];
         let alpha = u64::from(connection.alpha.as_u8());
         let all = class.alphas + if connection.is_active { 0 } else { alpha };

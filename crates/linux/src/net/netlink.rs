@@ -95,8 +95,16 @@ impl Netlink {
     /// # Errors
     /// If the kernel gives none.
     pub(crate) fn open() -> Result<Netlink, Error> {
+        Netlink::open_to(NETLINK_ROUTE)
+    }
+
+    /// The same to another part of the kernel, `NETLINK_…`.
+    ///
+    /// # Errors
+    /// As [`Netlink::open`].
+    pub(crate) fn open_to(protocol: isize) -> Result<Netlink, Error> {
         let open = || -> io::Result<Socket> {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            let mut socket = Socket::new(protocol)?;
             socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
             socket.set_cap_ack(true)?;
@@ -107,6 +115,11 @@ impl Netlink {
         };
         let socket = open().map_err(|e| Error::refused("open a netlink socket", e))?;
         Ok(Netlink { socket, sequence: 0 })
+    }
+
+    /// The socket, on which the kernel may send by itself.
+    pub(crate) fn into_socket(self) -> Socket {
+        self.socket
     }
 
     /// Sends one request and waits for the kernel's acknowledgement.
