@@ -736,8 +736,7 @@ fn slow_readers_and_idle_connections_hold_little_and_others_are_served() {
     assert_eq!(status["connections"], 100, "{status:#}");
     // Another device goes on.
     let download = home.devices[0].download(server);
-    let mbit = download.mbit_over(Duration::from_secs(1));
-    assert!(mbit > 0.5 * LINK_MBIT, "{mbit} Mbit/s beside slow readers");
+    download.wait_for_rate(0.5 * LINK_MBIT..1.5 * LINK_MBIT, PATIENCE);
     drop(download);
     // Idle ones until the descriptors end: then new connections pass it by.
     let (listener, quiet) = home.listen(SERVERS[0]);
@@ -791,14 +790,16 @@ fn half_open_connections_of_one_device_do_not_keep_others_out() {
         let text = home.stage.run("ss -Htn state syn-recv").stdout;
         String::from_utf8(text).unwrap().lines().count()
     };
+    let begin = Instant::now();
+    while half_open() < 100 {
+        assert!(begin.elapsed() < PATIENCE, "{} half-open connections", half_open());
+        thread::sleep(Duration::from_millis(20));
+    }
     let held = half_open();
     note(&format!("{held} of {} half-open connections are held", flood.len()));
-    assert!((500..2_500).contains(&held), "{held}");
-    let begin = Instant::now();
+    assert!(held <= 512, "{held}");
     for device in [0, 2] {
         home.connect(device, server);
     }
-    assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
-    let status = daemon.status();
-    assert_eq!(status["accepted"], 2, "{status:#}");
+    daemon.wait_for("accepted", PATIENCE, |s| s["accepted"] == 2);
 }
