@@ -16,7 +16,7 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: help build package extension page-script sbom deny deb test-deb tarball test-tarball run test evidence figures bench check install uninstall deps test-deps
+.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball test-tarball run test evidence figures bench check install uninstall deps test-deps
 
 help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
@@ -100,6 +100,11 @@ extension:
 deb: package sbom
 	@FAIRWEIR='$(PACKAGED)' ./dist/make-deb
 
+# What systemd thinks of the units' privileges, 0 (none) to 10.
+exposure:
+	@for unit in dist/*.service; do printf '%s  ' "$$unit"; \
+	systemd-analyze security --offline=true --no-pager "$$PWD/$$unit" | sed -n 's/.* Overall exposure level for .*: \([0-9.]*\) .*/\1/p'; done
+
 # Needs root, debootstrap, lintian and a Debian mirror.
 test-deb:
 	$(SUDO) ./dist/test-deb
@@ -109,11 +114,12 @@ test-deb:
 PROFILE ?= release
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 STATIC = target/$(HOST)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/fairweir
-tarball: deps sbom
+tarball: deps
+	@cargo xtask sbom target/sbom/static static
 	RUSTFLAGS='-C target-feature=+crt-static' LIBBPF_SYS_LIBRARY_PATH="$$(dirname "$$(cc -print-file-name=libelf.a)")" \
 		cargo build --profile $(PROFILE) --locked -p fairweir --features static --target $(HOST)
 	@touch $(STATIC)
-	@FAIRWEIR='$(STATIC)' ./dist/make-tarball
+	@FAIRWEIR='$(STATIC)' SBOM=target/sbom/static ./dist/make-tarball
 
 # Needs root.
 test-tarball:

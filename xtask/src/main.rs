@@ -1,4 +1,4 @@
-//! Project chores: `cargo xtask tidy`, `cargo xtask sbom DIR`.
+//! Project chores: `cargo xtask tidy`, `cargo xtask sbom DIR [static]`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -16,10 +16,11 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
         ["tidy"] => tidy::run(),
-        ["sbom", out] => sbom::run(Path::new(out)),
+        ["sbom", out] => sbom::run(Path::new(out), false),
+        ["sbom", out, "static"] => sbom::run(Path::new(out), true),
         _ => Err(anyhow::anyhow!(
             "unknown chore `{}`; allowed are `tidy` (format, lints, architecture, circles, phrases) \
-             and `sbom DIR`",
+             and `sbom DIR [static]`",
             arguments.join(" ")
         )),
     };

@@ -13,9 +13,15 @@ use serde_json::{Value, json};
 
 use crate::root;
 
-/// Writes `fairweir.cdx.json` and `THIRD-PARTY.txt` to the directory.
-pub(crate) fn run(out: &Path) -> Result<()> {
-    let components = components()?;
+/// Writes `fairweir.cdx.json` and `THIRD-PARTY.txt` to the directory, for the static binary with the
+/// libraries in it.
+pub(crate) fn run(out: &Path, is_static: bool) -> Result<()> {
+    let mut components = components()?;
+    if is_static {
+        for library in ARCHIVES {
+            components.push(archive(library)?);
+        }
+    }
     std::fs::create_dir_all(out).with_context(|| format!("make {}", out.display()))?;
     for (name, text) in [
         ("fairweir.cdx.json", cyclone_dx(&components)?),
@@ -134,6 +140,29 @@ fn inside(name: &str, directory: &Path) -> Result<Option<Component>> {
             Some(Component { statement: UPLOT, ..uplot })
         }
         _ => None,
+    })
+}
+
+/// A library that `make tarball` links from an archive of Debian.
+fn archive((name, package, licence): (&str, &str, &str)) -> Result<Component> {
+    let output = Command::new("dpkg-query")
+        .args(["--show", "--showformat=${Version}", package])
+        .output()
+        .context("start dpkg-query")?;
+    let version = String::from_utf8_lossy(&output.stdout).into_owned();
+    if version.is_empty() {
+        bail!("{package} is not installed");
+    }
+    Ok(Component {
+        name: name.to_owned(),
+        purl: Some(format!("pkg:deb/debian/{package}@{version}")),
+        version,
+        licence: licence.to_owned(),
+        source: format!("https://packages.debian.org/{package}"),
+        sha256: None,
+        is_linked: true,
+        texts: vec![format!("/usr/share/doc/{package}/copyright").into()],
+        statement: "",
     })
 }
 
@@ -296,6 +325,13 @@ fn array(value: &Value) -> impl Iterator<Item = &Value> {
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
+
+/// Name, package, licence.
+const ARCHIVES: [(&str, &str, &str); 3] = [
+    ("glibc", "libc6-dev", "LGPL-2.1-or-later"),
+    ("libelf", "libelf-dev", "GPL-2.0-or-later OR LGPL-3.0-or-later"),
+    ("zlib", "zlib1g-dev", "Zlib"),
+];
 
 const UPLOT: &str = "\
 Copyright (c) 2022 Leon Sorokin
