@@ -5,17 +5,15 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use fairweir_core::policy::Mac;
 use fairweir_core::relay::{SYN_MAX, Syn};
-use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::sys::socket::sockopt::Mark;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, sendto, setsockopt,
     socket,
 };
-use std::os::fd::OwnedFd;
 
 use super::{DIVERTED, SOCKET_MARK, TABLE_NUMBER};
 use crate::Error;
@@ -39,7 +37,7 @@ impl Openings {
     /// # Errors
     /// If the kernel has no netfilter log, another program has the group, or raw sockets are refused.
     pub(super) fn open() -> Result<Openings, Error> {
-        let mut netlink = Netlink::open_to(NETLINK_NETFILTER)?;
+        let mut netlink = Netlink::open_netfilter()?;
         let [high, low] = (GROUP as u16).to_be_bytes();
         let bind = Request::new(CONFIG, 0, &[libc::AF_UNSPEC as u8, 0, high, low])
             .with(CFG_CMD, &[CMD_BIND]);
