@@ -13,12 +13,15 @@ use fairweir_sim::engine;
 
 /// Plays `fs-bundle` with something else than its file says.
 fn play(set: &[&str]) -> Report {
-    let text = include_str!("../../../scenarios/fs-bundle.toml");
+    play_file(include_str!("../../../scenarios/fs-bundle.toml"), set, 1)
+}
+
+fn play_file(text: &str, set: &[&str], seed: u64) -> Report {
     let set: Vec<Override> = set.iter().map(|set| set.parse().unwrap()).collect();
     let refuse = |_: &Path| panic!("no other file");
-    let text = Text::new(text, "fs-bundle.toml");
+    let text = Text::new(text, "bundle.toml");
     let scenario = Scenario::parse_with(&text, &set, &refuse).unwrap();
-    engine::play(&scenario, Control::None, 1, &|_| {}, &AtomicBool::new(false)).unwrap()
+    engine::play(&scenario, Control::None, seed, &|_| {}, &AtomicBool::new(false)).unwrap()
 }
 
 fn rate(report: &Report, group: usize) -> f64 {
@@ -74,4 +77,48 @@ fn stunts_at_their_floors_make_a_target_unreachable() {
     let free = &report.summary.bundled[0].free[0];
     assert_eq!((free.verdict, free.reason.is_some()), ("unreachable", true));
     assert_eq!(free.signals.delegated, 0);
+}
+
+#[test]
+#[ignore = "exploration"]
+fn cells() {
+    let text = include_str!("../../../scenarios/fs-kernel.toml");
+    for cc in ["reno", "cubic"] {
+        for (rate, target) in [("10mbit", "1.25mbit"), ("40mbit", "5mbit")] {
+            for rtt in ["20ms", "80ms"] {
+                let mut set = vec![
+                    format!("link.rate={rate}"),
+                    format!("link.up_rate={rate}"),
+                    format!("bundle.0.free.0.target={target}"),
+                    "duration=130s".to_owned(),
+                ];
+                for flow in 0..3 {
+                    set.push(format!("flow.{flow}.rtt={rtt}"));
+                    set.push(format!("flow.{flow}.congestion_control={cc}"));
+                }
+                let all = |more: &str| {
+                    let mut set: Vec<&str> = set.iter().map(String::as_str).collect();
+                    set.push(more);
+                    let reports: Vec<Report> = (1..=10).map(|s| play_file(text, &set, s)).collect();
+                    let mean = |of: &dyn Fn(&Report) -> f64| {
+                        reports.iter().map(of).sum::<f64>() / reports.len() as f64
+                    };
+                    let by = mean(&|r| {
+                        let free = &r.summary.bundled[0].free[0];
+                        free.rate.as_mbit_f64() / free.target.unwrap().as_mbit_f64()
+                    });
+                    let signals = reports[0].summary.bundled[0].clone();
+                    (by, mean(&|r| rate_of(r, 2)), mean(&|r| rate_of(r, 0) + rate_of(r, 1)),
+                     mean(&|r| r.summary.isp_drops as f64), signals)
+                };
+                let (with, without) = (all("bundle.0.controller=track"), all("bundle.0.controller=none"));
+                println!("{cc} {rate} {rtt}: by {:.3} others {:.3} bundle {:.3} drops {:.3} {:?} {:?}",
+                    with.0, with.1 / without.1, with.2 / without.2, with.3 / without.3,
+                    with.4.free[0].signals, with.4.stunts);
+            }
+        }
+    }
+}
+fn rate_of(report: &Report, group: usize) -> f64 {
+    report.summary.groups[group].rate.as_mbit_f64()
 }
