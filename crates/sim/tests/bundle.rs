@@ -38,7 +38,7 @@ fn twice_the_fair_share_is_held_by_stunts_alone() {
         let report = play(&[&format!("bundle.0.controller={controller}")]);
         let free = &report.summary.bundled[0].free[0];
         let by_target = free.rate.as_mbit_f64() / 2.8;
-        assert!((0.95..1.02).contains(&by_target), "{controller} {by_target}");
+        assert!((0.93..1.02).contains(&by_target), "{controller} {by_target}");
         let others = rate(&report, 2) / rate(&plain, 2);
         assert!(others > 0.97, "{controller}: the others have {others} of what they had");
         assert!(rate(&report, 1) < rate(&plain, 1) - 0.9, "the stunts pay");
@@ -79,46 +79,51 @@ fn stunts_at_their_floors_make_a_target_unreachable() {
     assert_eq!(free.signals.delegated, 0);
 }
 
-#[test]
-#[ignore = "exploration"]
-fn cells() {
+/// What the free connection has by its target, and what the others have with the bundle by what they
+/// have without, beside a drop-tail queue: means over the seeds.
+fn at_drop_tail(sender: &str, mbit: u64, rtt: &str, seeds: u64) -> (f64, f64) {
+    let mut set = vec![
+        format!("link.rate={mbit}mbit"),
+        format!("link.up_rate={mbit}mbit"),
+        format!("bundle.0.free.0.target={}kbit", mbit * 125),
+        "duration=130s".to_owned(),
+    ];
+    for flow in 0..3 {
+        set.push(format!("flow.{flow}.rtt={rtt}"));
+        set.push(format!("flow.{flow}.congestion_control={sender}"));
+    }
     let text = include_str!("../../../scenarios/fs-kernel.toml");
-    for cc in ["reno", "cubic"] {
-        for (rate, target) in [("10mbit", "1.25mbit"), ("40mbit", "5mbit")] {
+    let mean = |controller: &str, group: usize| {
+        let set: Vec<&str> = set.iter().map(String::as_str).chain([controller]).collect();
+        let rates = (1..=seeds).map(|seed| rate(&play_file(text, &set, seed), group));
+        rates.sum::<f64>() / seeds as f64
+    };
+    let (with, without) = ("bundle.0.controller=track", "bundle.0.controller=none");
+    (mean(with, 0) / (mbit as f64 * 0.125), mean(with, 2) / mean(without, 2))
+}
+
+/// All connections lose packets at once, so stunts have signals of their own beside those that they
+/// answer for others.
+#[test]
+fn at_a_full_queue_others_have_what_they_have_beside_plain_connections() {
+    let (by_target, others) = at_drop_tail("reno", 10, "20ms", 5);
+    assert!((0.97..1.03).contains(&by_target), "{by_target}");
+    assert!(others > 0.97, "{others}");
+}
+
+#[test]
+#[ignore = "plays 640 runs"]
+fn at_full_queues_of_all_kinds_others_have_what_they_have_beside_plain_connections() {
+    for sender in ["reno", "cubic"] {
+        for mbit in [10, 40] {
             for rtt in ["20ms", "80ms"] {
-                let mut set = vec![
-                    format!("link.rate={rate}"),
-                    format!("link.up_rate={rate}"),
-                    format!("bundle.0.free.0.target={target}"),
-                    "duration=130s".to_owned(),
-                ];
-                for flow in 0..3 {
-                    set.push(format!("flow.{flow}.rtt={rtt}"));
-                    set.push(format!("flow.{flow}.congestion_control={cc}"));
-                }
-                let all = |more: &str| {
-                    let mut set: Vec<&str> = set.iter().map(String::as_str).collect();
-                    set.push(more);
-                    let reports: Vec<Report> = (1..=10).map(|s| play_file(text, &set, s)).collect();
-                    let mean = |of: &dyn Fn(&Report) -> f64| {
-                        reports.iter().map(of).sum::<f64>() / reports.len() as f64
-                    };
-                    let by = mean(&|r| {
-                        let free = &r.summary.bundled[0].free[0];
-                        free.rate.as_mbit_f64() / free.target.unwrap().as_mbit_f64()
-                    });
-                    let signals = reports[0].summary.bundled[0].clone();
-                    (by, mean(&|r| rate_of(r, 2)), mean(&|r| rate_of(r, 0) + rate_of(r, 1)),
-                     mean(&|r| r.summary.isp_drops as f64), signals)
-                };
-                let (with, without) = (all("bundle.0.controller=track"), all("bundle.0.controller=none"));
-                println!("{cc} {rate} {rtt}: by {:.3} others {:.3} bundle {:.3} drops {:.3} {:?} {:?}",
-                    with.0, with.1 / without.1, with.2 / without.2, with.3 / without.3,
-                    with.4.free[0].signals, with.4.stunts);
+                let (by_target, others) = at_drop_tail(sender, mbit, rtt, 20);
+                println!(
+                    "{sender} {mbit} Mbit/s {rtt}: {by_target:.3} of the target, others {others:.3}"
+                );
+                assert!((0.97..1.03).contains(&by_target), "{by_target}");
+                assert!(others > 0.97, "{others}");
             }
         }
     }
-}
-fn rate_of(report: &Report, group: usize) -> f64 {
-    report.summary.groups[group].rate.as_mbit_f64()
 }

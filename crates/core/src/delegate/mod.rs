@@ -227,7 +227,9 @@ impl Bundle {
     /// What a connection's sender knows now; with every ACK, after its window has changed.
     pub fn handle_sample(&mut self, id: MemberId, sample: Sample) {
         assert!(sample.rtt > Span::ZERO, "a round-trip time is positive");
-        self.member(id).sample = Some(sample);
+        // A window of one packet, as after a timeout, is not reduced.
+        let cwnd_cut = sample.cwnd_cut.min(sample.cwnd);
+        self.member(id).sample = Some(Sample { cwnd_cut, ..sample });
     }
 
     /// A connection must cut its window, for the first time in its round-trip time, and its window is

@@ -160,6 +160,9 @@ fn a_tracking_connection_goes_down_to_its_aim_and_stunts_give_up_the_rest() {
     };
     assert!((30..=31).contains(&cwnd), "{cwnd}");
     assert_eq!(bundle.take_cut(at(1_001), other), Some(20), "ten of the twenty");
+    // After a timeout there is nothing to give up.
+    bundle.handle_sample(first, Sample { cwnd: 1, ..sample(2) });
+    assert_eq!(bundle.handle_signal(at(1_500), first), Answer::Own);
     // Below its aim it gives up nothing, and nothing for a stunt.
     bundle.handle_sample(first, sample(24));
     assert_eq!(bundle.handle_signal(at(2_000), other), Answer::Own);
