@@ -381,7 +381,11 @@ mod tests {
         let mut relayed = message(ACK, 1, 1, &[(12, b"tv")]);
         relayed[24] = 10;
         assert!(!hear(&mut leases, true, 99, &relayed, at(0)));
-        assert!(!hear(&mut leases, true, 99, &message(ACK, 1, 0, &[(12, b"tv")])[..250], at(0)));
+        let mut inform = ack.clone();
+        inform[16..20].fill(0);
+        assert!(!hear(&mut leases, true, 99, &inform, at(0)), "it gives no address");
+        assert!(!hear(&mut leases, true, 99, &ack[..FIXED_BYTES - 1], at(0)));
+        assert!(hear(&mut leases, true, 99, &ack, at(0)));
     }
 
     #[test]

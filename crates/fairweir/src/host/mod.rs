@@ -133,7 +133,11 @@ impl Service for HostService {
 
     fn deadline(&self) -> Time {
         let leases = self.daemon.leases.as_ref().and_then(LeaseControl::deadline);
-        let pauses = [self.daemon.sites.deadline(), leases];
+        // Without the interface there is nothing to read, and a pause would never end.
+        let pauses = match self.daemon.host {
+            Some(_) => [self.daemon.sites.deadline(), leases],
+            None => [None; 2],
+        };
         pauses.into_iter().flatten().fold(self.tick_at, Time::min)
     }
 
