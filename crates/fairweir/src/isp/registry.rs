@@ -171,8 +171,7 @@ impl Registry {
             found.extend(around.into_iter().find_map(owner).cloned());
         }
         let from = self.subscribers.range::<str, _>((Bound::Included(text), Bound::Unbounded));
-        let mut names = from.map(|(name, _)| name).take_while(|name| name.starts_with(text));
-        while let Some(name) = names.next() {
+        for name in from.map(|(name, _)| name).take_while(|name| name.starts_with(text)) {
             if found.len() == max {
                 return (found, true);
             }
