@@ -10,7 +10,7 @@ use serde_json::Value;
 
 mod common;
 use common::far::Far;
-use common::home::{Device, devices, has_nat, ip};
+use common::home::{Device, devices, has_nat, ip, run};
 use common::stage::{Daemon, Download, Stage, privileged};
 use common::{note, two_of_three};
 
@@ -35,7 +35,7 @@ impl Home {
         Home { stage, far, address6, devices }
     }
 
-    fn start(&self) -> Daemon {
+    fn configuration(&self) -> String {
         let mut text = "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\n".to_owned();
         for (device, weight) in self.devices.iter().zip(WEIGHTS) {
             text += &format!(
@@ -43,7 +43,11 @@ impl Home {
                 device.name, device.mac
             );
         }
-        self.stage.configure(&text);
+        text
+    }
+
+    fn start(&self) -> Daemon {
+        self.stage.configure(&self.configuration());
         self.stage.start_router(&[])
     }
 
@@ -171,6 +175,56 @@ fn bridged_traffic_is_left_alone() {
 fn traffic_between_devices_is_left_alone() {
     if privileged() && has_nat() {
         two_of_three(bridged_traffic_is_left_alone);
+    }
+}
+
+/// Other software begins to shape the same download, and then the bridge goes away.
+fn gives_way() {
+    let home = Home::new();
+    let fixed = "[router]\ncontrol = \"static\"\ncapacity = \"20mbit\"\n";
+    let text = home.configuration().replace("[router]\n", fixed);
+    home.stage.configure(&text);
+    // As SQM does it.
+    home.stage.at_home(|| {
+        ip("link add ifb7 type ifb");
+        ip("link set ifb7 up");
+        run("tc", "qdisc add dev wan ingress");
+        run(
+            "tc",
+            "filter add dev wan ingress protocol all u32 match u32 0 0 action mirred egress \
+             redirect dev ifb7",
+        );
+    });
+    let shape = || run("tc", "qdisc add dev ifb7 root tbf rate 20mbit burst 10k latency 50ms");
+    home.stage.at_home(shape);
+    let (_, line) = refused(&home, "router", &text);
+    assert!(line.contains("`tbf` at ifb7 shapes its download"), "{line}");
+    assert!(line.contains("tc qdisc del dev ifb7 root"), "{line}");
+    home.stage.at_home(|| run("tc", "qdisc del dev ifb7 root"));
+    home.stage.configure(&text);
+    let daemon = home.stage.start_router(&[]);
+    daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
+    let says = |text: &str| {
+        let begin = Instant::now();
+        let is_said = |s: &Value| s["open_reason"].as_str().is_some_and(|why| why.contains(text));
+        daemon.wait_for(text, PATIENCE, |s| s["enforcing"] == false && is_said(s));
+        note(&format!("{text}: said after {:.1} s", begin.elapsed().as_secs_f64()));
+    };
+    home.stage.at_home(shape);
+    says("`tbf` at ifb7 shapes its download");
+    home.stage.at_home(|| run("tc", "qdisc del dev ifb7 root"));
+    home.stage.at_home(|| ip("link del br-lan"));
+    says("`br-lan` is gone");
+    home.stage.at_home(|| ip("link add br-lan type bridge"));
+    daemon.wait_for("back", PATIENCE, |s| s["enforcing"] == true && s["open_reason"].is_null());
+    home.stage.at_home(|| ip("link del br-lan"));
+    says("`br-lan` is gone");
+}
+
+#[test]
+fn the_router_gives_way_to_another_shaper_and_to_a_bridge_that_vanishes() {
+    if privileged() && has_nat() {
+        gives_way();
     }
 }
 

@@ -111,10 +111,17 @@ int fairweir_wan_ingress(struct __sk_buff *skb)
 
 	cfg = bpf_map_lookup_elem(&config, &key);
 	mine = bpf_map_lookup_elem(&counters, &key);
-	if (!cfg || !mine || skb->pkt_type == PACKET_OTHERHOST ||
-	    !read_skb(skb, &frame, &p, cfg->wan_header))
+	if (!cfg || !mine)
 		return TC_ACT_UNSPEC;
+	mine->frames.packets++;
+	if (!read_skb(skb, &frame, &p, cfg->wan_header)) {
+		mine->frames.bytes += skb->len;
+		return TC_ACT_UNSPEC;
+	}
 	measure(skb, &frame, &p, cfg->wan_header, &amount);
+	mine->frames.bytes += amount.bytes;
+	if (skb->pkt_type == PACKET_OTHERHOST)
+		return TC_ACT_UNSPEC;
 	mine->total.bytes += amount.bytes;
 	mine->total.packets += amount.packets;
 	return TC_ACT_UNSPEC;

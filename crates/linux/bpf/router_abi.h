@@ -23,9 +23,10 @@ _Static_assert(sizeof(struct router_config) == 40, "abi");
 
 struct router_counters {
 	struct counter slots[SLOTS_MAX]; /* towards the devices, before the classes */
-	struct counter total; /* what arrived at the WAN */
+	struct counter total; /* IP that arrived at the WAN */
+	struct counter frames; /* all that arrived there, of whatever protocol and for whomever */
 };
-_Static_assert(sizeof(struct router_counters) == 4112, "abi");
+_Static_assert(sizeof(struct router_counters) == 4128, "abi");
 
 struct mac {
 	__u8 bytes[6];

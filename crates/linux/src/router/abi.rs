@@ -24,16 +24,22 @@ pub(crate) struct RouterConfig {
 pub(crate) struct RouterCounters {
     pub(crate) slots: [Counter; SLOTS_MAX],
     pub(crate) total: Counter,
+    pub(crate) frames: Counter,
 }
 
 impl RouterCounters {
     pub(crate) fn zero() -> RouterCounters {
-        RouterCounters { slots: [Counter::default(); SLOTS_MAX], total: Counter::default() }
+        RouterCounters {
+            slots: [Counter::default(); SLOTS_MAX],
+            total: Counter::default(),
+            frames: Counter::default(),
+        }
     }
 
     pub(crate) fn add(&mut self, other: &RouterCounters) {
         let all = self.slots.iter_mut().zip(&other.slots);
-        for (total, part) in all.chain([(&mut self.total, &other.total)]) {
+        let sums = [(&mut self.total, &other.total), (&mut self.frames, &other.frames)];
+        for (total, part) in all.chain(sums) {
             total.bytes += part.bytes;
             total.packets += part.packets;
         }

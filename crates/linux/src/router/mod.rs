@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
-use fairweir_core::units::Bytes;
+use fairweir_core::units::{Bytes, Span, Time};
 
 use crate::bpf::abi::{
     Counter, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_WINDOWS, InitialWindows, Plain,
@@ -31,11 +31,14 @@ use crate::window::{FREE, number, write_bounds};
 use crate::{Error, Health, Mode, monotonic_now};
 
 mod abi;
+mod conflicts;
 mod flows;
+mod offload;
 mod programs;
 
 use abi::{FEATURE_MACS, RouterConfig};
 use flows::{Asked, Flows};
+use offload::{OffloadWatch, Reading};
 use programs::Programs;
 
 /// What to attach to which devices.
@@ -70,6 +73,9 @@ pub struct Router {
     /// What arrived at the WAN, and of it what went to the LAN, until the last look.
     total: Bytes,
     to_lan: Bytes,
+    /// Whether packets are taken past the programs.
+    offload: OffloadWatch,
+    conflicts_at: Time,
     flows: Flows,
     /// The bounds in force.
     wanted: BTreeMap<u64, u32>,
@@ -90,6 +96,7 @@ impl Router {
         let (lan, wan) = (find(&spec.lan)?, find(&spec.wan)?);
         if spec.mode == Mode::Shape {
             htb::refuse_if_occupied(&mut netlink, &lan)?;
+            conflicts::refuse_if_any(&mut netlink, &lan, &wan)?;
         }
         let config = RouterConfig {
             wan: wan.index,
@@ -112,6 +119,8 @@ impl Router {
             seen: SeenGroups::nothing(),
             total: Bytes::ZERO,
             to_lan: Bytes::ZERO,
+            offload: OffloadWatch::default(),
+            conflicts_at: monotonic_now() + CONFLICTS_PERIOD,
             flows: Flows::default(),
             wanted: BTreeMap::new(),
             initial: FREE,
@@ -172,7 +181,11 @@ impl Router {
     /// # Errors
     /// If the kernel does not answer.
     pub fn take_samples(&mut self) -> Result<Vec<GroupSample>, Error> {
+        let before = self.wan_received()?;
         let counters = self.programs.counters()?;
+        let after = self.wan_received()?;
+        let classifier = Bytes::new(counters.frames.bytes);
+        self.offload.handle(Reading { at: monotonic_now(), before, classifier, after });
         let classes = self.classes.counts(&mut self.netlink, at(&self.lan))?;
         self.total = Bytes::new(counters.total.bytes);
         self.to_lan = counters.slots.iter().map(|c: &Counter| Bytes::new(c.bytes)).sum();
@@ -327,6 +340,7 @@ impl Router {
         self.seen.drops.clear();
         if self.shape {
             htb::refuse_if_occupied(&mut self.netlink, &self.lan)?;
+            self.refuse_conflicts()?;
         }
         self.make_root()?;
         if self.programs.are_attached() {
@@ -360,7 +374,34 @@ impl Router {
         if self.has_root && !htb::is_there(&mut self.netlink, *index)? {
             return Ok(Some(format!("the HTB qdisc of {name} was deleted or replaced")));
         }
+        let now = monotonic_now();
+        if self.shape && (now >= self.conflicts_at || self.offload.verdict().is_some()) {
+            self.conflicts_at = now + CONFLICTS_PERIOD;
+            return Ok(self.refuse_conflicts().err().map(|e| e.to_string()));
+        }
         Ok(None)
+    }
+
+    /// Refuses if packets are taken past the programs, or the download has another shaper.
+    fn refuse_conflicts(&mut self) -> Result<(), Error> {
+        if let Some(excess) = self.offload.verdict() {
+            let wan = &self.wan.name;
+            return Err(Error::Bypassed {
+                found: format!(
+                    "it missed {} of {} that arrived at {wan}, which a hardware offload or another \
+                     program takes",
+                    excess.missed, excess.arrived
+                ),
+                remedy: "switch the offload off".to_owned(),
+            });
+        }
+        conflicts::refuse_if_any(&mut self.netlink, &self.lan, &self.wan)
+    }
+
+    /// What the WAN's driver has counted.
+    fn wan_received(&mut self) -> Result<Bytes, Error> {
+        let wan = link::find_index_with(&mut self.netlink, self.wan.index)?;
+        Ok(Bytes::new(wan.map_or(0, |wan| wan.received)))
     }
 
     fn make_root(&mut self) -> Result<(), Error> {
@@ -410,6 +451,9 @@ impl Drop for Router {
         }
     }
 }
+
+/// How often other shapers and flowtables are looked for.
+const CONFLICTS_PERIOD: Span = Span::secs(2);
 
 fn at(device: &Link) -> At<'_> {
     At { name: &device.name, index: device.index }
