@@ -16,7 +16,7 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: help build package extension page-script deb test-deb run test evidence figures bench check install uninstall deps test-deps
+.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball test-tarball run test evidence figures bench check install uninstall deps test-deps
 
 help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
@@ -24,11 +24,13 @@ help:
 	@echo 'make extension target/extension/: the browser extension for Chromium (zip) and Firefox (xpi)'
 	@echo 'make run       play the main job on the emulated home: weights that only the receiver knows'
 	@echo 'make test      every test, under half an hour on 2 cores (root: namespaces, BPF)'
-	@echo 'make check     the fast part: format, lints, architecture, pure tests'
+	@echo 'make check     the fast part: format, lints, architecture, licences, pure tests'
 	@echo 'make evidence  play every scenario and write the tables and pictures of docs/ anew'
 	@echo 'make figures   play the figures of the papers and of the default control in virtual time and write their tables anew'
 	@echo 'make bench     print the benchmark tables'
 	@echo 'make deb       target/fairweir_VERSION_ARCHITECTURE.deb, made of that'
+	@echo 'make tarball   target/fairweir-VERSION-linux-ARCHITECTURE.tar.gz, with a binary that needs no library'
+	@echo 'make sbom      target/sbom/: the works in the binary as CycloneDX, and their licences'
 	@echo 'make install   binary, systemd units, example configurations, man pages and completions'
 	@echo 'make uninstall stop the daemons and remove all that; PURGE=1: also configuration and state'
 
@@ -46,7 +48,7 @@ run: build
 	$(SUDO) $(FAIRWEIR) lab run scenarios/demo.toml --control none --control crab --control fairweir --control wfq --out evidence/demo
 	@echo; echo 'The picture: evidence/demo/. Next: sudo $(FAIRWEIR) doctor; see README.md.'
 
-check: deps
+check: deps deny
 	cargo xtask tidy
 	cargo test --locked -p fairweir-core -p fairweir-scenario -p fairweir-sim
 
@@ -70,6 +72,17 @@ figures: build
 bench: build
 	$(SUDO) cargo bench --locked --workspace --bench fair --bench police --bench link --bench classifier --bench tick --bench connections --bench daemon --bench htb --bench tcp --bench engine
 
+# What the installed binary is made of: target/sbom/.
+sbom:
+	@cargo xtask sbom target/sbom
+
+# Licences, sources and banned crates (deny.toml); known vulnerabilities if their database can be fetched.
+deny:
+	@WITH_DENY=1 ./dist/install-deps
+	cargo deny --locked check licenses bans sources
+	@if cargo deny fetch db >/dev/null 2>&1; then cargo deny --locked check --disable-fetch advisories; \
+	else echo 'deny: advisories NOT CHECKED: the database of RustSec cannot be fetched' >&2; fi
+
 # The binary that is installed, without the commands for developers.
 package: deps
 	cargo build --release --locked -p fairweir --target-dir target/package
@@ -84,12 +97,33 @@ extension:
 	@WITH_EXTENSION=1 ./dist/install-deps
 	@./dist/extension
 
-deb: package
+deb: package sbom
 	@FAIRWEIR='$(PACKAGED)' ./dist/make-deb
+
+# What systemd thinks of the units' privileges, 0 (none) to 10.
+exposure:
+	@for unit in dist/*.service; do printf '%s  ' "$$unit"; \
+	systemd-analyze security --offline=true --no-pager "$$PWD/$$unit" | sed -n 's/.* Overall exposure level for .*: \([0-9.]*\) .*/\1/p'; done
 
 # Needs root, debootstrap, lintian and a Debian mirror.
 test-deb:
 	$(SUDO) ./dist/test-deb
+
+# Libraries are linked from the archives of Debian's libelf-dev and zlib1g-dev. With PROFILE=dev it builds in a
+# few minutes.
+PROFILE ?= release
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+STATIC = target/$(HOST)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/fairweir
+tarball: deps
+	@cargo xtask sbom target/sbom/static static
+	RUSTFLAGS='-C target-feature=+crt-static' LIBBPF_SYS_LIBRARY_PATH="$$(dirname "$$(cc -print-file-name=libelf.a)")" \
+		cargo build --profile $(PROFILE) --locked -p fairweir --features static --target $(HOST)
+	@touch $(STATIC)
+	@FAIRWEIR='$(STATIC)' SBOM=target/sbom/static ./dist/make-tarball
+
+# Needs root.
+test-tarball:
+	$(SUDO) ./dist/test-tarball
 
 install:
 	@FAIRWEIR='$(PACKAGED)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' ./dist/install

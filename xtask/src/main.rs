@@ -1,4 +1,4 @@
-//! Project chores: `cargo xtask tidy`.
+//! Project chores: `cargo xtask tidy`, `cargo xtask sbom DIR [static]`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -8,15 +8,20 @@ use anyhow::{Context, Result, bail};
 
 mod circles;
 mod phrases;
+mod sbom;
 mod tidy;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let outcome = match arguments.first().map(String::as_str) {
-        Some("tidy") => tidy::run(),
-        other => Err(anyhow::anyhow!(
-            "unknown chore `{}`; allowed is `tidy` (format, lints, architecture, circles, phrases)",
-            other.unwrap_or("")
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match arguments[..] {
+        ["tidy"] => tidy::run(),
+        ["sbom", out] => sbom::run(Path::new(out), false),
+        ["sbom", out, "static"] => sbom::run(Path::new(out), true),
+        _ => Err(anyhow::anyhow!(
+            "unknown chore `{}`; allowed are `tidy` (format, lints, architecture, circles, phrases) \
+             and `sbom DIR [static]`",
+            arguments.join(" ")
         )),
     };
     match outcome {

@@ -193,6 +193,13 @@ fn a_debian_package_has_the_same_files_below_usr() {
     // The binary under test is large, and what it does is not looked at.
     make.env("FAIRWEIR", FAIRWEIR).env("OUT", target.path("out")).env("PATH", programs);
     make.env("COMPRESSION", "0");
+    // `make sbom` makes them; its own tests look into them.
+    let sbom = target.path("sbom");
+    fs::create_dir(&sbom).unwrap();
+    for name in ["fairweir.cdx.json", "THIRD-PARTY.txt"] {
+        fs::write(sbom.join(name), "text\n").unwrap();
+    }
+    make.env("SBOM", &sbom);
     let output = make.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let package = String::from_utf8(output.stdout).unwrap().lines().last().unwrap().to_owned();
@@ -210,6 +217,8 @@ fn a_debian_package_has_the_same_files_below_usr() {
         "./usr/lib/sysusers.d/fairweir.conf\n",
         "./usr/share/man/man1/fairweir-page.1.gz\n",
         "./usr/share/doc/fairweir/copyright\n",
+        "./usr/share/doc/fairweir/THIRD-PARTY.txt.gz\n",
+        "./usr/share/doc/fairweir/fairweir.cdx.json.gz\n",
     ] {
         assert!(contents.contains(wanted), "no {wanted}: {contents}");
     }

@@ -76,6 +76,11 @@ struct allowances {
 };
 _Static_assert(sizeof(struct allowances) == 8 * SLOTS_MAX, "abi");
 
+struct spent {
+	__u8 slots[SLOTS_MAX];
+};
+_Static_assert(sizeof(struct spent) == SLOTS_MAX, "abi");
+
 struct prefix4 {
 	__u32 length;
 	__u8 address[4];

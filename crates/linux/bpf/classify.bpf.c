@@ -181,12 +181,19 @@ static __always_inline __u32 classify(struct __sk_buff *skb, struct packet *p,
 static __always_inline int may_pass(const struct packet *p, __u32 slot, const struct counters *mine)
 {
 	struct allowances *allowed;
+	struct spent *all;
 	__u32 key = 0;
 
 	if (p->transport != IPPROTO_TCP)
 		return 0;
 	allowed = bpf_map_lookup_elem(&allowances, &key);
-	return allowed && mine->slots[slot].bytes <= allowed->until[slot];
+	all = bpf_map_lookup_elem(&spent, &key);
+	if (!allowed || !all || !allowed->until[slot] || all->slots[slot])
+		return 0;
+	if (mine->slots[slot].bytes <= allowed->until[slot])
+		return 1;
+	all->slots[slot] = 1;
+	return 0;
 }
 
 /* The clock is read once in a jiffy: reading it costs more than all the rest of a packet's way. */

@@ -28,6 +28,15 @@ struct {
 	__type(value, struct allowances);
 } allowances SEC(".maps");
 
+/* Whose allowance is used up on some CPU: the others stop with it, so that nothing overtakes what
+ * waits in the class. Written here and, with each new allowance, by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct spent);
+} spent SEC(".maps");
+
 /* Rules by port: a table for each transport and side, indexed by the port. This and the following
  * three are written by user space when the policy changes, and read here. */
 struct {

@@ -23,14 +23,28 @@ _Static_assert(sizeof(struct router_config) == 40, "abi");
 
 struct router_counters {
 	struct counter slots[SLOTS_MAX]; /* towards the devices, before the classes */
-	struct counter total; /* what arrived at the WAN */
+	struct counter total; /* IP that arrived at the WAN */
+	struct counter frames; /* all that arrived there, of whatever protocol and for whomever */
 };
-_Static_assert(sizeof(struct router_counters) == 4112, "abi");
+_Static_assert(sizeof(struct router_counters) == 4128, "abi");
 
 struct mac {
 	__u8 bytes[6];
 };
 _Static_assert(sizeof(struct mac) == 6, "abi");
+
+/* Of a DHCP message so much is copied to user space; what is behind it are options that few send. */
+#define DHCP_HEARD_MAX 1024
+
+/* A DHCP message of IPv4 that passed the LAN. */
+struct dhcp_heard {
+	struct mac source; /* the frame's */
+	__u8 is_own; /* whether the router sent it */
+	__u8 pad;
+	__u32 length; /* of what follows, in use */
+	__u8 bytes[DHCP_HEARD_MAX]; /* behind the UDP header */
+};
+_Static_assert(sizeof(struct dhcp_heard) == 1036, "abi");
 
 /* What is known of a TCP connection that a device has opened or accepted since the daemon started. */
 struct router_flow {

@@ -35,6 +35,14 @@ pub enum Error {
         /// The command that removes it.
         remedy: String,
     },
+    /// Packets do not pass where fairweir counts and shapes them.
+    #[error("packets are taken past the classifier: {found}; {remedy}")]
+    Bypassed {
+        /// What takes them.
+        found: String,
+        /// What ends that.
+        remedy: String,
+    },
     /// There is no such user.
     #[error("no user `{0}`")]
     NoUser(String),

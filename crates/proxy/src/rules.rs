@@ -68,12 +68,6 @@ impl Rules {
         &self.apps
     }
 
-    /// Whether a class has devices by link-layer address.
-    pub(crate) fn has_macs(&self) -> bool {
-        let mut all = self.classes.iter().flat_map(|class| &class.matches);
-        all.any(|matched| matches!(matched, Match::Mac(_)))
-    }
-
     /// Prefixes and link-layer addresses outside of which no connection has a class; `None` if a class
     /// names servers.
     pub fn clients(&self) -> Option<(Vec<IpNet>, Vec<Mac>)> {

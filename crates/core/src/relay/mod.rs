@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`Scheduler`] | which connection of a class is read next, and how much of it |
 //! | [`buffer_target`], [`follow`] | how large the receive buffer of a connection is |
+//! | [`Syn`] | a client's first packet, which waits until the server has answered |
 //!
 //! Source: MYOB section IV, algorithm 3 and appendix G. The paper's threads, which sleep and share a
 //! mutex, are one deficit round robin here. The paper's equations 13 and 14 take the positive part of
@@ -19,6 +20,8 @@
 
 mod buffer;
 mod scheduler;
+mod syn;
 
 pub use buffer::{BUFFER_MAX, buffer_target, follow};
 pub use scheduler::{Alpha, Grant, Scheduler};
+pub use syn::{SYN_MAX, Syn};

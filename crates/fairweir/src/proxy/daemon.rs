@@ -1,16 +1,15 @@
 //! The daemon's state: the proxy, the diversion to it, and the guard.
 
-use std::net::IpAddr;
+use std::iter;
 use std::os::fd::BorrowedFd;
 
 use anyhow::bail;
 use fairweir_config::proxy::ProxyFile;
-use fairweir_core::policy::Mac;
 use fairweir_core::relay::Alpha;
 use fairweir_core::units::{Span, Time};
 use fairweir_linux::divert::{Clients, Divert, DivertSpec, SOCKET_MARK};
-use fairweir_linux::{network, round_trip, set_receive_buffer};
-use fairweir_proxy::{App, Class, Kernel, Proxy, Rules};
+use fairweir_linux::{round_trip, set_receive_buffer};
+use fairweir_proxy::{Answer, App, Class, Kernel, Proxy, Rules};
 use tracing::{info, warn};
 
 use super::guard::Guard;
@@ -20,6 +19,9 @@ use crate::words::chained;
 const TICK: Span = Span::millis(200);
 /// After such a pause the guard may have removed the diversion.
 const PAUSE_MAX: Span = Span::secs(2);
+
+/// First packets of connections that are taken before others have their turn.
+const TURN_MAX: usize = 256;
 
 /// See the module.
 pub(super) struct Daemon {
@@ -45,12 +47,12 @@ impl Daemon {
     /// # Errors
     /// If the kernel lacks something; then nothing is diverted.
     pub(super) fn start(file: &ProxyFile, now: Time) -> anyhow::Result<Daemon> {
-        let kernel = Kernel { round_trip, set_receive_buffer, neighbours, mark: SOCKET_MARK };
+        let kernel = Kernel { round_trip, set_receive_buffer, mark: SOCKET_MARK };
         let proxy = Proxy::new(rules(file)?, kernel, now)?;
         // It must be there when the diversion is.
         let mut guard = Guard::default();
         guard.beat(now);
-        let divert = Divert::attach(spec(file, &proxy))?;
+        let divert = attach(file, &proxy)?;
         Ok(Daemon {
             file: file.clone(),
             proxy,
@@ -76,7 +78,20 @@ impl Daemon {
 
     /// Something may have come for the proxy, or one of its deadlines.
     pub(super) fn handle_ready(&mut self, now: Time) -> Result<(), fairweir_proxy::Error> {
+        let openings =
+            self.divert.iter().flat_map(|divert| iter::from_fn(|| divert.poll_opening()));
+        for syn in openings.take(TURN_MAX) {
+            self.proxy.handle_opening(syn, now);
+        }
         self.proxy.handle(now)?;
+        while let Some((syn, answer)) = self.proxy.poll_answer() {
+            let Some(divert) = &mut self.divert else { continue };
+            match answer {
+                Answer::Deliver => divert.deliver(&syn),
+                Answer::Refuse => divert.refuse(&syn),
+                Answer::Pass => divert.pass(syn.client().ip(), syn.server()),
+            }
+        }
         self.proxy_at = self.proxy.deadline(now);
         Ok(())
     }
@@ -97,13 +112,13 @@ impl Daemon {
             self.renew_at = paused.then(|| now + PAUSE_MAX);
             // What is attached goes first, and may be gone.
             self.divert = None;
-            match Divert::attach(spec(&self.file, &self.proxy)) {
+            match attach(&self.file, &self.proxy) {
                 Ok(divert) => {
                     info!("connections are diverted again");
                     (self.divert, self.error) = (Some(divert), None);
                 }
                 Err(e) => {
-                    let error = chained(&e.into());
+                    let error = chained(&e);
                     warn!("connections pass directly: {error}");
                     self.error = Some(error);
                     self.tick_at = now + PAUSE_MAX / 2;
@@ -111,9 +126,6 @@ impl Daemon {
             }
         }
         let Some(divert) = &mut self.divert else { return };
-        while let Some((client, server)) = self.proxy.poll_failed() {
-            divert.pass(client, server);
-        }
         divert.handle_tick();
     }
 
@@ -161,6 +173,12 @@ impl Daemon {
     }
 }
 
+fn attach(file: &ProxyFile, proxy: &Proxy) -> anyhow::Result<Divert> {
+    let divert = Divert::attach(spec(file, proxy))?;
+    proxy.watch(divert.waits_for())?;
+    Ok(divert)
+}
+
 /// What is diverted for a file.
 pub(super) fn spec(file: &ProxyFile, proxy: &Proxy) -> DivertSpec {
     DivertSpec { lan: file.lan.clone(), clients: clients(proxy.rules()), ports: proxy.ports() }
@@ -185,11 +203,4 @@ pub(super) fn rules(file: &ProxyFile) -> anyhow::Result<Rules> {
         sites: app.matches.clone(),
     });
     Ok(Rules::new(classes.collect(), apps.collect())?)
-}
-
-fn neighbours() -> Vec<(IpAddr, Mac)> {
-    network::neighbours().unwrap_or_else(|e| {
-        warn!("devices are not known by their link-layer addresses: {e}");
-        Vec::new()
-    })
 }

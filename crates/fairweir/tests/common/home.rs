@@ -119,7 +119,7 @@ pub fn ip(args: &str) {
     run("ip", args);
 }
 
-fn run(program: &str, args: &str) {
+pub fn run(program: &str, args: &str) {
     let output = Command::new(program).args(args.split(' ')).output().unwrap();
     assert!(output.status.success(), "{program} {args}: {output:?}");
 }

@@ -14,7 +14,7 @@ use libbpf_rs::{
 };
 
 use crate::Error;
-use crate::bpf::abi::{Allowances, Config, Counter, Counters, Plain, Talker};
+use crate::bpf::abi::{Allowances, Config, Counter, Counters, Plain, SLOTS_MAX, Talker};
 use crate::classify::cgroup;
 use crate::classify::rules::{self, Rules, Table};
 
@@ -80,6 +80,7 @@ pub(crate) struct Maps {
     config: MapHandle,
     counters: MapHandle,
     allowances: MapHandle,
+    spent: MapHandle,
     prefix4: MapHandle,
     prefix6: MapHandle,
     ports: MapHandle,
@@ -249,9 +250,10 @@ impl Programs {
     /// Tells each CPU how far TCP passes without its class.
     pub(crate) fn allow(&self, by_cpu: &[Allowances]) -> Result<(), Error> {
         let values: Vec<Vec<u8>> = by_cpu.iter().map(|a| a.as_bytes().to_vec()).collect();
-        let map = &self.maps.allowances;
-        map.update_percpu(&KEY, &values, MapFlags::ANY)
-            .map_err(|e| bpf_error("let TCP pass without its class", &e))
+        let Maps { allowances, spent, .. } = &self.maps;
+        let told = allowances.update_percpu(&KEY, &values, MapFlags::ANY);
+        let told = told.and_then(|()| spent.update(&KEY, &[0; SLOTS_MAX], MapFlags::ANY));
+        told.map_err(|e| bpf_error("let TCP pass without its class", &e))
     }
 
     /// Replaces the rules `old` by `new`, touching only what differs.
@@ -312,6 +314,7 @@ impl Maps {
             config: take("config")?,
             counters: take("counters")?,
             allowances: take("allowances")?,
+            spent: take("spent")?,
             prefix4: take("prefix4_rules")?,
             prefix6: take("prefix6_rules")?,
             ports: take("port_rules")?,

@@ -10,8 +10,8 @@
 //! - at most a tenth of it came from anything else than connections whose windows are bounded.
 //!
 //! Everything but TCP always goes through the class. In each tick at most what the class carries in
-//! a tick passes on each CPU; the classifier sends the rest through the class without waiting for
-//! this process.
+//! a tick passes on each CPU. When one CPU has used that up, the classifier sends what all of them
+//! receive through the class, without waiting for this process.
 //!
 //! Order is kept: when TCP begins to pass, nothing waits in the class, and when it stops, what goes
 //! through the class comes after what has passed.

@@ -28,6 +28,10 @@ pub struct Link {
     pub kind: String,
     /// The most payload per packet, in bytes.
     pub mtu: u32,
+    /// The number of the bridge or bond that it is a port of; 0 is none.
+    pub master: u32,
+    /// L2 bytes that it has received, as its driver counts them.
+    pub received: u64,
 }
 
 impl Link {
@@ -50,12 +54,20 @@ impl Link {
             alias: String::new(),
             kind: String::new(),
             mtu: 0,
+            master: 0,
+            received: 0,
         };
         for (kind, value) in attributes(payload.get(IFINFO_BYTES..)?) {
             match kind {
                 libc::IFLA_IFNAME => link.name = text(value),
                 libc::IFLA_IFALIAS => link.alias = text(value),
                 libc::IFLA_MTU => link.mtu = u32_at(value, 0)?,
+                libc::IFLA_MASTER => link.master = u32_at(value, 0)?,
+                // struct rtnl_link_stats64: rx_packets, tx_packets, rx_bytes.
+                libc::IFLA_STATS64 => {
+                    let bytes = value.get(16..24).and_then(|bytes| bytes.try_into().ok());
+                    link.received = bytes.map_or(0, u64::from_ne_bytes);
+                }
                 libc::IFLA_LINKINFO => {
                     let kind = attributes(value).find(|&(k, _)| k == IFLA_INFO_KIND);
                     link.kind = kind.map_or(String::new(), |(_, value)| text(value));
@@ -101,10 +113,13 @@ pub(crate) fn find_index_with(netlink: &mut Netlink, index: u32) -> Result<Optio
 /// # Errors
 /// If the kernel does not answer.
 pub fn all() -> Result<Vec<Link>, Error> {
+    all_with(&mut Netlink::open()?)
+}
+
+pub(crate) fn all_with(netlink: &mut Netlink) -> Result<Vec<Link>, Error> {
     let mut links = Vec::new();
     let request = Request::new(libc::RTM_GETLINK, 0, &ifinfo(0, 0, 0));
-    Netlink::open()?
-        .dump("list the links", request, |payload| links.extend(Link::parse(payload)))?;
+    netlink.dump("list the links", request, |payload| links.extend(Link::parse(payload)))?;
     Ok(links)
 }
 

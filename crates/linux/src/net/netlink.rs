@@ -1,4 +1,4 @@
-//! Messages to the kernel's routing netlink and back, synchronously.
+//! Messages to the kernel's netlink (routing, netfilter) and back, synchronously.
 //!
 //! A [`Request`] is built byte by byte and an answer is read attribute by attribute, so that an
 //! attribute that this program does not know is skipped and never an error. Terms: an attribute is
@@ -8,7 +8,10 @@
 use std::io;
 
 use netlink_packet_core::{NLA_F_NESTED, NlasIterator};
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::{
+    Socket, SocketAddr,
+    protocols::{NETLINK_NETFILTER, NETLINK_ROUTE},
+};
 
 use crate::Error;
 
@@ -61,6 +64,12 @@ impl Nest {
         Nest(header.to_vec())
     }
 
+    /// The attributes as they are sent.
+    #[cfg(test)]
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Adds an attribute.
     pub(crate) fn with(mut self, kind: u16, value: &[u8]) -> Nest {
         push_attribute(&mut self.0, kind, value);
@@ -83,7 +92,7 @@ impl Nest {
     }
 }
 
-/// An open socket to the routing netlink of the network namespace in which it was opened.
+/// An open socket to a netlink of the network namespace in which it was opened.
 pub(crate) struct Netlink {
     socket: Socket,
     sequence: u32,
@@ -95,8 +104,20 @@ impl Netlink {
     /// # Errors
     /// If the kernel gives none.
     pub(crate) fn open() -> Result<Netlink, Error> {
+        Netlink::open_protocol(NETLINK_ROUTE)
+    }
+
+    /// The same to the netfilter's netlink.
+    ///
+    /// # Errors
+    /// If the kernel gives none.
+    pub(crate) fn open_netfilter() -> Result<Netlink, Error> {
+        Netlink::open_protocol(NETLINK_NETFILTER)
+    }
+
+    fn open_protocol(protocol: isize) -> Result<Netlink, Error> {
         let open = || -> io::Result<Socket> {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            let mut socket = Socket::new(protocol)?;
             socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
             socket.set_cap_ack(true)?;
@@ -107,6 +128,11 @@ impl Netlink {
         };
         let socket = open().map_err(|e| Error::refused("open a netlink socket", e))?;
         Ok(Netlink { socket, sequence: 0 })
+    }
+
+    /// The socket, on which the kernel may send by itself.
+    pub(crate) fn into_socket(self) -> Socket {
+        self.socket
     }
 
     /// Sends one request and waits for the kernel's acknowledgement.

@@ -11,10 +11,12 @@
 //! HTB qdisc, which then changes nothing, stays until the next [`crate::sweep`].
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 
-use fairweir_core::policy::Policy;
+use fairweir_core::lease::Heard;
+use fairweir_core::policy::{Mac, Policy};
 use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
-use fairweir_core::units::Bytes;
+use fairweir_core::units::{Bytes, Span, Time};
 
 use crate::bpf::abi::{
     Counter, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_WINDOWS, InitialWindows, Plain,
@@ -22,6 +24,7 @@ use crate::bpf::abi::{
 use crate::bpf::{KEY, update};
 use crate::classify::cgroup::Tree;
 use crate::classify::rules::{self, Rules};
+use crate::classify::site::Ear;
 use crate::host::samples::SeenGroups;
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;
@@ -31,11 +34,14 @@ use crate::window::{FREE, number, write_bounds};
 use crate::{Error, Health, Mode, monotonic_now};
 
 mod abi;
+mod conflicts;
 mod flows;
+mod offload;
 mod programs;
 
-use abi::{FEATURE_MACS, RouterConfig};
+use abi::{DhcpHeard, FEATURE_MACS, RouterConfig};
 use flows::{Asked, Flows};
+use offload::{OffloadWatch, Reading};
 use programs::Programs;
 
 /// What to attach to which devices.
@@ -63,6 +69,10 @@ pub struct Router {
     policy: Policy,
     slots: Vec<u16>,
     rules: Rules,
+    /// Devices that are bound by name, and the names of their groups.
+    hosts: BTreeMap<Mac, String>,
+    /// What is heard of DHCP.
+    ear: Ear,
     shape: bool,
     has_root: bool,
     classes: Classes,
@@ -70,6 +80,9 @@ pub struct Router {
     /// What arrived at the WAN, and of it what went to the LAN, until the last look.
     total: Bytes,
     to_lan: Bytes,
+    /// Whether packets are taken past the programs.
+    offload: OffloadWatch,
+    conflicts_at: Time,
     flows: Flows,
     /// The bounds in force.
     wanted: BTreeMap<u64, u32>,
@@ -90,6 +103,7 @@ impl Router {
         let (lan, wan) = (find(&spec.lan)?, find(&spec.wan)?);
         if spec.mode == Mode::Shape {
             htb::refuse_if_occupied(&mut netlink, &lan)?;
+            conflicts::refuse_if_any(&mut netlink, &lan, &wan)?;
         }
         let config = RouterConfig {
             wan: wan.index,
@@ -97,11 +111,14 @@ impl Router {
             wan_header: wan.header_bytes(),
             ..RouterConfig::default()
         };
+        let programs = Programs::load()?;
         let mut router = Router {
             lan,
             wan,
             netlink,
-            programs: Programs::load()?,
+            ear: Ear::new(&programs.dhcp)?,
+            programs,
+            hosts: BTreeMap::new(),
             config,
             policy: spec.policy.clone(),
             slots: Vec::new(),
@@ -112,6 +129,8 @@ impl Router {
             seen: SeenGroups::nothing(),
             total: Bytes::ZERO,
             to_lan: Bytes::ZERO,
+            offload: OffloadWatch::default(),
+            conflicts_at: monotonic_now() + CONFLICTS_PERIOD,
             flows: Flows::default(),
             wanted: BTreeMap::new(),
             initial: FREE,
@@ -131,22 +150,9 @@ impl Router {
         let names = self.policy.groups().iter().map(|g| g.name.clone());
         let old: BTreeMap<String, u16> = names.zip(self.slots.iter().copied()).collect();
         let slots = rules::assign_slots(policy, &old);
-        let rules = Rules::new(policy, &slots, &Tree::default())?;
+        let rules = self.rules_of(policy, &slots)?;
         let counters = self.programs.counters()?;
-        if let Err(e) = self.programs.set_rules(&self.rules, &rules) {
-            let _ = self.programs.set_rules(&rules, &self.rules);
-            return Err(e);
-        }
-        let before = self.config;
-        let macs = if rules.macs.is_empty() { 0 } else { FEATURE_MACS };
-        self.config.features = rules.features(false) & (FEATURE_PREFIX4 | FEATURE_PREFIX6)
-            | macs
-            | self.config.features & FEATURE_WINDOWS;
-        self.config.default_slot = slots[policy.default_group()].into();
-        if let Err(e) = self.configure() {
-            self.config = before;
-            return Err(e);
-        }
+        self.put_rules(rules, slots[policy.default_group()])?;
         for (group, &slot) in policy.groups().iter().zip(&slots) {
             if !old.contains_key(&group.name) {
                 self.seen.slots[usize::from(slot)] = counters.slots[usize::from(slot)];
@@ -157,7 +163,6 @@ impl Router {
             old.iter().filter(|(name, _)| !stays(name)).map(|(_, &slot)| slot).collect();
         self.policy = policy.clone();
         self.slots = slots;
-        self.rules = rules;
         if self.has_root {
             self.classes.delete(&mut self.netlink, at(&self.lan), &gone);
         }
@@ -167,12 +172,54 @@ impl Router {
         Ok(())
     }
 
+    /// Lets these devices, by MAC address, belong to groups (by index) as if they were listed there,
+    /// and only these; one that the policy lists stays where it is.
+    ///
+    /// # Errors
+    /// If the kernel refuses; then the old ones stay.
+    pub fn set_hosts(&mut self, hosts: &[(Mac, usize)]) -> Result<(), Error> {
+        let named = |&(mac, group): &(Mac, usize)| {
+            self.policy.groups().get(group).map(|group| (mac, group.name.clone()))
+        };
+        let new = hosts.iter().filter_map(named).collect();
+        let old = std::mem::replace(&mut self.hosts, new);
+        let rules = self.rules_of(&self.policy, &self.slots);
+        let default = self.slots[self.policy.default_group()];
+        let put = rules.and_then(|rules| self.put_rules(rules, default));
+        if put.is_err() {
+            self.hosts = old;
+        }
+        put
+    }
+
+    /// Passes on the DHCP messages that passed the LAN since the last call, in their order.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn take_dhcp(&mut self, mut each: impl FnMut(Heard<'_>)) -> Result<(), Error> {
+        for record in self.ear.read()? {
+            let Some(heard) = DhcpHeard::from_bytes(&record) else { continue };
+            let Some(bytes) = heard.bytes.get(..heard.length as usize) else { continue };
+            each(Heard { is_own: heard.is_own != 0, source: Mac(heard.source), bytes });
+        }
+        Ok(())
+    }
+
+    /// What becomes readable when a DHCP message passed.
+    pub fn dhcp_fd(&self) -> BorrowedFd<'_> {
+        self.ear.fd()
+    }
+
     /// What each device received since the last call, in the policy's order.
     ///
     /// # Errors
     /// If the kernel does not answer.
     pub fn take_samples(&mut self) -> Result<Vec<GroupSample>, Error> {
+        let before = self.wan_received()?;
         let counters = self.programs.counters()?;
+        let after = self.wan_received()?;
+        let classifier = Bytes::new(counters.frames.bytes);
+        self.offload.handle(Reading { at: monotonic_now(), before, classifier, after });
         let classes = self.classes.counts(&mut self.netlink, at(&self.lan))?;
         self.total = Bytes::new(counters.total.bytes);
         self.to_lan = counters.slots.iter().map(|c: &Counter| Bytes::new(c.bytes)).sum();
@@ -327,6 +374,7 @@ impl Router {
         self.seen.drops.clear();
         if self.shape {
             htb::refuse_if_occupied(&mut self.netlink, &self.lan)?;
+            self.refuse_conflicts()?;
         }
         self.make_root()?;
         if self.programs.are_attached() {
@@ -350,6 +398,34 @@ impl Router {
         released.and(self.delete_root())
     }
 
+    /// The rules of `policy`, with those of the devices that are bound by name.
+    fn rules_of(&self, policy: &Policy, slots: &[u16]) -> Result<Rules, Error> {
+        let mut rules = Rules::new(policy, slots, &Tree::default())?;
+        for (mac, name) in &self.hosts {
+            let group = policy.groups().iter().position(|group| group.name == *name);
+            let Some(group) = group else { continue };
+            let rule = rules::rule(group, slots[group]);
+            rules.macs.entry(mac.0.to_vec()).or_insert(rule);
+        }
+        Ok(rules)
+    }
+
+    /// Puts `rules` in force, and which slot everything else has.
+    fn put_rules(&mut self, rules: Rules, default_slot: u16) -> Result<(), Error> {
+        if let Err(e) = self.programs.set_rules(&self.rules, &rules) {
+            let _ = self.programs.set_rules(&rules, &self.rules);
+            return Err(e);
+        }
+        let before = self.config;
+        let macs = if rules.macs.is_empty() { 0 } else { FEATURE_MACS };
+        self.config.features = rules.features(false) & (FEATURE_PREFIX4 | FEATURE_PREFIX6)
+            | macs
+            | self.config.features & FEATURE_WINDOWS;
+        self.config.default_slot = default_slot.into();
+        self.rules = rules;
+        self.configure().inspect_err(|_| self.config = before)
+    }
+
     /// What is no longer as it was made, in words.
     fn fault(&mut self) -> Result<Option<String>, Error> {
         let Link { name, index, .. } = &self.lan;
@@ -360,7 +436,34 @@ impl Router {
         if self.has_root && !htb::is_there(&mut self.netlink, *index)? {
             return Ok(Some(format!("the HTB qdisc of {name} was deleted or replaced")));
         }
+        let now = monotonic_now();
+        if self.shape && (now >= self.conflicts_at || self.offload.verdict().is_some()) {
+            self.conflicts_at = now + CONFLICTS_PERIOD;
+            return Ok(self.refuse_conflicts().err().map(|e| e.to_string()));
+        }
         Ok(None)
+    }
+
+    /// Refuses if packets are taken past the programs, or the download has another shaper.
+    fn refuse_conflicts(&mut self) -> Result<(), Error> {
+        if let Some(excess) = self.offload.verdict() {
+            let wan = &self.wan.name;
+            return Err(Error::Bypassed {
+                found: format!(
+                    "it missed {} of {} that arrived at {wan}, which a hardware offload or another \
+                     program takes",
+                    excess.missed, excess.arrived
+                ),
+                remedy: "switch the offload off".to_owned(),
+            });
+        }
+        conflicts::refuse_if_any(&mut self.netlink, &self.lan, &self.wan)
+    }
+
+    /// What the WAN's driver has counted.
+    fn wan_received(&mut self) -> Result<Bytes, Error> {
+        let wan = link::find_index_with(&mut self.netlink, self.wan.index)?;
+        Ok(Bytes::new(wan.map_or(0, |wan| wan.received)))
     }
 
     fn make_root(&mut self) -> Result<(), Error> {
@@ -410,6 +513,9 @@ impl Drop for Router {
         }
     }
 }
+
+/// How often other shapers and flowtables are looked for.
+const CONFLICTS_PERIOD: Span = Span::secs(2);
 
 fn at(device: &Link) -> At<'_> {
     At { name: &device.name, index: device.index }

@@ -100,6 +100,25 @@ pub(crate) fn refuse_if_occupied(netlink: &mut Netlink, device: &Link) -> Result
     }
 }
 
+/// Hands the root qdisc of each device to `take`: the device, the kind, and whether it is
+/// fairweir's.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub(crate) fn roots(
+    netlink: &mut Netlink,
+    mut take: impl FnMut(u32, String, bool),
+) -> Result<(), Error> {
+    let request = Request::new(libc::RTM_GETQDISC, 0, &tcmsg(0, 0, 0));
+    netlink.dump("list the qdiscs", request, |payload| {
+        let kind = attribute(payload.get(TCMSG_BYTES..).unwrap_or_default(), libc::TCA_KIND);
+        let at = |offset| u32_at(payload, offset);
+        if let (Some(device), Some(TC_H_ROOT), Some(kind)) = (at(4), at(12), kind.map(text)) {
+            take(device, kind, at(8) == Some(ROOT));
+        }
+    })
+}
+
 /// Kind and handle of the device's root qdisc, if it has one.
 fn root_of(netlink: &mut Netlink, device: u32) -> Result<Option<(String, u32)>, Error> {
     // Kernels before 6.7 send the answer only to who asks for an echo.

@@ -3,13 +3,15 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fairweir_core::units::Rate;
-use fairweir_linux::{link, netns::Netns};
+use fairweir_linux::{link, netns::Netns, realtime};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::{Pid, gettid};
 
 use super::{Pair, prepare};
 
@@ -38,6 +40,7 @@ pub(crate) struct Path {
     stop: Arc<AtomicBool>,
     waits: Arc<Waits>,
     thread: Option<JoinHandle<()>>,
+    thread_id: Pid,
 }
 
 impl Path {
@@ -64,8 +67,21 @@ impl Path {
         let stop = Arc::new(AtomicBool::new(false));
         let waits = Arc::new(Waits::default());
         let (stop_too, waits_too) = (Arc::clone(&stop), Arc::clone(&waits));
-        let thread = thread::spawn(move || carry(&ends, spec, &stop_too, &waits_too));
-        Path { pair, _middle: middle, stop, waits, thread: Some(thread) }
+        let (tell, told) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            realtime::enter().unwrap();
+            tell.send(gettid()).unwrap();
+            carry(&ends, spec, &stop_too, &waits_too);
+        });
+        let thread_id = told.recv().unwrap();
+        Path { pair, _middle: middle, stop, waits, thread: Some(thread), thread_id }
+    }
+
+    /// Everything arrives on this CPU from now on.
+    pub(crate) fn pin(&self, cpu: usize) {
+        let mut set = CpuSet::new();
+        set.set(cpu).unwrap();
+        sched_setaffinity(self.thread_id, &set).unwrap();
     }
 
     /// How long what arrived at the bottleneck since the last call has to wait there, on average.
