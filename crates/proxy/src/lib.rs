@@ -39,7 +39,7 @@ mod usage;
 pub use classes::ClassCounts;
 pub use openings::Answer;
 pub use proxy::{CONNECTIONS_MAX, Counts, Kernel, Proxy};
-pub use rules::{App, Class, Rules};
+pub use rules::{App, Class, Known, Rules};
 pub use usage::Usage;
 
 /// Why the proxy does not work.

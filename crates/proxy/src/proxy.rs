@@ -388,7 +388,7 @@ impl Proxy {
         let class = self.rules.class_of(connection.from, connection.mac, name);
         let class = class.unwrap_or(self.classes.unclassified());
         connection.app = self.rules.app_of(name);
-        let alpha = self.rules.alpha_of(connection.app);
+        let alpha = self.rules.alpha_of(connection.app, class);
         self.classes.leave(id, connection);
         self.classes.enter(connection, class);
         connection.alpha = alpha;

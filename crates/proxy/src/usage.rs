@@ -14,7 +14,7 @@ pub(crate) fn add(usage: &mut Usage, rules: &Rules, connection: &Connection) {
     if connection.moved == [0; 2] {
         return;
     }
-    let app = connection.app.map(|app| rules.apps()[app].name.clone());
+    let app = connection.app.map(|app| rules.name_of(app).to_owned());
     let mut key = (connection.from, app);
     if usage.len() >= USAGES_MAX && !usage.contains_key(&key) {
         // Devices that come too late are counted together.

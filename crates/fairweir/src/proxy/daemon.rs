@@ -4,12 +4,13 @@ use std::iter;
 use std::os::fd::BorrowedFd;
 
 use anyhow::bail;
-use fairweir_config::proxy::ProxyFile;
+use fairweir_config::applications::{Application, applications};
+use fairweir_config::proxy::{AppConfig, ProxyFile};
 use fairweir_core::relay::Alpha;
 use fairweir_core::units::{Span, Time};
 use fairweir_linux::divert::{Clients, Divert, DivertSpec, SOCKET_MARK};
 use fairweir_linux::{round_trip, set_receive_buffer};
-use fairweir_proxy::{Answer, App, Class, Kernel, Proxy, Rules};
+use fairweir_proxy::{Answer, App, Class, Kernel, Known, Proxy, Rules};
 use tracing::{info, warn};
 
 use super::guard::Guard;
@@ -48,7 +49,7 @@ impl Daemon {
     /// If the kernel lacks something; then nothing is diverted.
     pub(super) fn start(file: &ProxyFile, now: Time) -> anyhow::Result<Daemon> {
         let kernel = Kernel { round_trip, set_receive_buffer, mark: SOCKET_MARK };
-        let proxy = Proxy::new(rules(file)?, kernel, now)?;
+        let proxy = Proxy::new(rules(file), kernel, now)?;
         // It must be there when the diversion is.
         let mut guard = Guard::default();
         guard.beat(now);
@@ -146,7 +147,7 @@ impl Daemon {
         if file.metrics != self.file.metrics {
             bail!("proxy.metrics differs from what runs; that needs a restart");
         }
-        let rules = rules(&file)?;
+        let rules = rules(&file);
         let said = match file == self.file {
             true => "nothing changed",
             false => "classes and applications replaced; open connections go on",
@@ -191,16 +192,24 @@ fn clients(rules: &Rules) -> Clients {
     }
 }
 
-pub(super) fn rules(file: &ProxyFile) -> anyhow::Result<Rules> {
+pub(super) fn rules(file: &ProxyFile) -> Rules {
     let classes = file.classes.iter().map(|class| Class {
         name: class.name.clone(),
         rate: class.rate,
         matches: class.matches.clone(),
     });
+    let alpha = |app: &AppConfig| Alpha::new(app.alpha).expect("invariant: the range was checked");
     let apps = file.apps.iter().map(|app| App {
         name: app.name.clone(),
-        alpha: Alpha::new(app.alpha).expect("invariant: the range was checked"),
-        sites: app.matches.clone(),
+        alpha: alpha(app),
+        sites: app.sites().cloned().collect(),
     });
-    Ok(Rules::new(classes.collect(), apps.collect())?)
+    let unnamed = |known: &Application| !file.apps.iter().any(|app| app.name == known.name);
+    let known = applications().into_iter().filter(unnamed).map(|known| Known {
+        alpha: file.apps.iter().find(|app| app.has_kind(known.kind)).map(alpha),
+        name: known.name,
+        kind: known.kind,
+        sites: known.sites,
+    });
+    Rules::new(classes.collect(), apps.collect(), known.collect(), file.weights)
 }
