@@ -14,6 +14,7 @@
 //! | [`isp`] | the files of `fairweir isp` |
 //! | [`agent`] | the file of `fairweir market agent` |
 //! | [`sender`] | the file of `fairweir sender` |
+//! | [`applications`] | applications by the names of their servers |
 //! | [`target`] | what a connection is to have: keys that senders and scenarios have in common |
 //! | [`plan`] | how a rate is shared: keys that plans and the policing points of scenarios have in common |
 //!
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod applications;
 mod error;
 pub mod file;
 pub mod host;

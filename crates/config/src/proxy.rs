@@ -1,10 +1,14 @@
 //! The file of `fairweir proxy`: classes that have a rate, and applications that have a priority.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
+use fairweir_core::market::utility::Kind;
 use fairweir_core::policy::{DEFAULT_GROUP, Match, NAME_MAX};
 use fairweir_core::units::Rate;
 
+use crate::applications::KINDS;
 use crate::error::ConfigError;
 use crate::sender::read_text;
 use crate::table::{Source, Table};
@@ -17,13 +21,15 @@ pub const DEFAULT_PATH: &str = "/etc/fairweir/proxy.toml";
 pub const TABLES_MAX: usize = 200;
 /// The most rules of a class or an application.
 const MATCHES_MAX: usize = 64;
+/// No kind of use weighs more.
+const WEIGHT_MAX: u64 = 1_000;
 /// The most interfaces of the LAN.
 const LAN_MAX: usize = 16;
 /// No class has less: a segment would take longer than a connection waits.
 const RATE_MIN: Rate = Rate::kbit(100);
 
 /// A valid file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ProxyFile {
     /// Where it is.
     pub path: PathBuf,
@@ -35,6 +41,8 @@ pub struct ProxyFile {
     pub classes: Vec<ClassConfig>,
     /// Names of servers that are one application.
     pub apps: Vec<AppConfig>,
+    /// What each kind of use is worth, in the order of [`Kind::ALL`].
+    pub weights: Option<[f64; 4]>,
 }
 
 /// Connections that share a rate.
@@ -55,8 +63,63 @@ pub struct AppConfig {
     pub name: String,
     /// 1 to 255: the part of a connection in its class's rate, relative to the others.
     pub alpha: u8,
-    /// `web:`.
-    pub matches: Vec<Match>,
+    /// What is of the application.
+    pub matches: Vec<AppMatch>,
+}
+
+/// One criterion for an application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AppMatch {
+    /// Names of servers: `web:netflix.com`.
+    Site(Match),
+    /// The applications of the table that are used for this: `app-class:streaming`.
+    Kind(Kind),
+}
+
+impl AppConfig {
+    /// Names of its servers.
+    pub fn sites(&self) -> impl Iterator<Item = &Match> {
+        self.matches.iter().filter_map(|matched| match matched {
+            AppMatch::Site(site) => Some(site),
+            AppMatch::Kind(_) => None,
+        })
+    }
+
+    /// Whether it names a kind of use.
+    pub fn has_kind(&self, kind: Kind) -> bool {
+        self.matches.contains(&AppMatch::Kind(kind))
+    }
+}
+
+impl FromStr for AppMatch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AppMatch, String> {
+        if let Some(word) = text.strip_prefix("app-class:") {
+            let kind = KINDS.iter().find(|(known, _)| *known == word);
+            let wrong = "expected app-class:streaming, social, download or web";
+            return kind.map(|(_, kind)| AppMatch::Kind(*kind)).ok_or(wrong.to_owned());
+        }
+        match parse_match(text)? {
+            site @ Match::Web(_) => Ok(AppMatch::Site(site)),
+            other => Err(format!(
+                "`{other}` is no name of a server; expected web:NAME or app-class:KIND"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for AppMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AppMatch::Site(site) => site.fmt(f),
+            AppMatch::Kind(kind) => {
+                let word = KINDS.iter().find(|(_, known)| known == kind);
+                let (word, _) = word.expect("invariant: each kind has a word");
+                write!(f, "app-class:{word}")
+            }
+        }
+    }
 }
 
 impl ProxyFile {
@@ -112,8 +175,9 @@ impl ProxyFile {
             }
             apps.push(app);
         }
-        top.finish(&["version", "proxy", "class", "app"])?;
-        Ok(ProxyFile { path: path.to_owned(), lan, metrics, classes, apps })
+        let weights = top.table("priority")?.map(weights).transpose()?;
+        top.finish(&["version", "proxy", "class", "app", "priority"])?;
+        Ok(ProxyFile { path: path.to_owned(), lan, metrics, classes, apps, weights })
     }
 }
 
@@ -138,14 +202,22 @@ fn app(mut table: Table<'_>) -> Result<AppConfig, ConfigError> {
     let name = name(&mut table)?;
     let wanted = "a priority from 1 to 255; connections of no application have 64";
     let alpha = table.integer("alpha", 1, 255)?.ok_or_else(|| table.missing("alpha", wanted))?;
-    let matches = matches(&mut table, "rules such as [\"web:example.com\"]", |text| {
-        match parse_match(text)? {
-            site @ Match::Web(_) => Ok(site),
-            other => Err(format!("`{other}` is no name of a server; expected web:NAME")),
-        }
-    })?;
+    let wanted = "rules such as [\"web:example.com\", \"app-class:streaming\"]";
+    let matches = matches(&mut table, wanted, AppMatch::from_str)?;
     table.finish(&["name", "alpha", "match"])?;
     Ok(AppConfig { name, alpha: alpha.value as u8, matches })
+}
+
+/// Kinds that are not named weigh 1.
+fn weights(mut table: Table<'_>) -> Result<[f64; 4], ConfigError> {
+    let mut weights = [1.0; 4];
+    for (word, kind) in KINDS {
+        if let Some(weight) = table.integer(word, 0, WEIGHT_MAX)? {
+            weights[kind as usize] = weight.value as f64;
+        }
+    }
+    table.finish(&KINDS.map(|(word, _)| word))?;
+    Ok(weights)
 }
 
 fn name(table: &mut Table<'_>) -> Result<String, ConfigError> {
@@ -160,11 +232,11 @@ fn name(table: &mut Table<'_>) -> Result<String, ConfigError> {
     Ok(name.value)
 }
 
-fn matches(
+fn matches<T>(
     table: &mut Table<'_>,
     wanted: &str,
-    parse: impl Fn(&str) -> Result<Match, String>,
-) -> Result<Vec<Match>, ConfigError> {
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, ConfigError> {
     let texts = table.texts("match")?.ok_or_else(|| table.missing("match", wanted))?;
     if texts.value.is_empty() || texts.value.len() > MATCHES_MAX {
         return Err(texts.place.error(format!("expected 1 to {MATCHES_MAX} rules")));
@@ -197,6 +269,17 @@ mod tests {
         assert_eq!(file.classes[0].matches.len(), 3);
         assert_eq!(file.classes[1].rate, None);
         assert_eq!((file.apps[0].alpha, file.lan), (200, vec!["br-lan".to_owned()]));
+        assert_eq!(file.weights, None);
+        let file = parse(&format!(
+            "{HEAD}[[class]]\nname = \"a\"\nmatch = [\"ip:192.0.2.7\"]\n[[app]]\nname = \"x\"\n\
+             alpha = 9\nmatch = [\"web:x.org\", \"app-class:download\"]\n\
+             [priority]\nstreaming = 5\nweb = 0\n"
+        ));
+        let file = file.unwrap();
+        assert_eq!(file.weights, Some([5.0, 1.0, 1.0, 0.0]));
+        assert_eq!(file.apps[0].sites().count(), 1);
+        assert!(file.apps[0].has_kind(Kind::Downloads) && !file.apps[0].has_kind(Kind::Web));
+        assert_eq!(file.apps[0].matches[1].to_string(), "app-class:download");
     }
 
     #[test]
@@ -223,6 +306,14 @@ mod tests {
                 "web:NAME",
             ),
             (format!("{HEAD}colour = 1\n{class}"), "unknown key"),
+            (format!("{HEAD}{class}[priority]\nfilm = 1\n"), "unknown key"),
+            (format!("{HEAD}{class}[priority]\nweb = 1001\n"), "1000"),
+            (
+                format!(
+                    "{HEAD}{class}[[app]]\nname = \"x\"\nalpha = 9\nmatch = [\"app-class:films\"]\n"
+                ),
+                "app-class:streaming",
+            ),
         ] {
             let error = parse(&text).expect_err(&text);
             assert!(error.starts_with("proxy.toml:") && error.contains(says), "{text}\n{error}");

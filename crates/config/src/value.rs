@@ -116,7 +116,9 @@ pub fn parse_match(text: &str) -> Result<Match, String> {
     })?;
     match &parsed {
         Match::User(name) => check_user(name)?,
-        Match::Mac(_) => return Err("`mac:` is for the devices of `fairweir router`".to_owned()),
+        Match::Mac(_) | Match::Host(_) => {
+            return Err("`mac:` and `host:` are for the devices of `fairweir router`".to_owned());
+        }
         _ => {}
     }
     Ok(parsed)
@@ -131,11 +133,26 @@ pub fn parse_device_match(text: &str) -> Result<Match, String> {
         Ok(parsed @ (Match::Mac(_) | Match::Ip(_))) => Ok(parsed),
         Err(e) if text.starts_with("mac:") || text.starts_with("ip:") => Err(e.to_string()),
         Ok(_) | Err(_) => Err(format!(
-            "`{text}` is no match of a device; allowed: mac:02:00:5e:00:53:01, ip:192.168.1.7, \
-             ip:192.168.1.0/24"
+            "`{shown}` is no match of a device; allowed: mac:02:00:5e:00:53:01, ip:192.168.1.7, \
+             ip:192.168.1.0/24, and for `fairweir router` host:tv",
+            shown = text.chars().take(SHOWN_MAX).collect::<String>()
         )),
     }
 }
+
+/// A device of a router, which may be known by its name too.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_router_match(text: &str) -> Result<Match, String> {
+    if text.starts_with("host:") {
+        return text.parse::<Match>().map_err(|e| e.to_string());
+    }
+    parse_device_match(text)
+}
+
+/// Of a text that is no match, in a message.
+const SHOWN_MAX: usize = 80;
 
 /// A number needs no user; a name must be one that the system knows.
 fn check_user(name: &str) -> Result<(), String> {

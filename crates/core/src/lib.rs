@@ -14,6 +14,7 @@
 //! | [`probe`] | when a probe of the access link asks, and what became of its requests |
 //! | [`phantom`] | rate limits with rich policies at a policer's cost |
 //! | [`window`] | receive windows that share a link and bound its queue |
+//! | [`lease`] | which device has which name, from what DHCP says in the LAN |
 //! | [`evidence`] | to which site a connection goes, from what is seen on the wire |
 //! | [`market`] | credits that households spend on guaranteed rates, and how they decide |
 //! | [`relay`] | rates of connections held by reading slowly |
@@ -22,6 +23,7 @@
 
 pub mod delegate;
 pub mod evidence;
+pub mod lease;
 pub mod market;
 pub mod phantom;
 pub mod policy;

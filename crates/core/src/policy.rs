@@ -69,6 +69,8 @@ pub enum Match {
     Web(Site),
     /// Link-layer address of a device behind a router: `mac:02:00:5e:00:53:01`.
     Mac(Mac),
+    /// Name of a device behind a router, which it tells the DHCP server: `host:tv`. In lower case.
+    Host(String),
 }
 
 /// A unicast link-layer address. serde form: `02:00:5e:00:53:01`.
@@ -189,6 +191,17 @@ impl From<Policy> for Vec<Group> {
     }
 }
 
+/// The name of a device as it is compared, if `text` is one: 1 to 63 letters, digits and hyphens, no
+/// hyphen first or last. Source: RFC 1123, section 2.1.
+pub fn host_label(text: &str) -> Option<String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let is_label = (1..=63).contains(&text.len())
+        && text.chars().all(fits)
+        && !text.starts_with('-')
+        && !text.ends_with('-');
+    is_label.then(|| text.to_ascii_lowercase())
+}
+
 /// Whether a name can be shown and stored.
 pub fn is_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len())
@@ -239,6 +252,9 @@ pub enum MatchError {
     /// Not the address of a device.
     #[error("`{0}` is not the MAC address of a device (such as 02:00:5e:00:53:01)")]
     BadMac(String),
+    /// Not the name of a device.
+    #[error("`{0}` is not the name of a device (1 to 63 letters, digits and hyphens, such as tv)")]
+    BadHost(String),
     /// Not a port.
     #[error("`{0}` is not a port (443, udp/443 or tcp/8000-8010; 1 to 65535)")]
     BadPort(String),
@@ -282,6 +298,9 @@ impl FromStr for Match {
                 .map(Match::Web)
                 .map_err(|why| MatchError::BadSite { site: value.to_owned(), why }),
             "mac" => value.parse().map(Match::Mac),
+            "host" => host_label(value)
+                .map(Match::Host)
+                .ok_or_else(|| MatchError::BadHost(value.chars().take(NAME_MAX).collect())),
             "dev" => Err(MatchError::NotYet(kind.to_owned())),
             _ => Err(MatchError::UnknownKind { kind: kind.to_owned() }),
         }
@@ -349,7 +368,8 @@ impl TryFrom<String> for PortMatch {
             | Match::User(_)
             | Match::Ip(_)
             | Match::Web(_)
-            | Match::Mac(_) => Err(MatchError::BadPort(text)),
+            | Match::Mac(_)
+            | Match::Host(_) => Err(MatchError::BadPort(text)),
         }
     }
 }
@@ -410,6 +430,7 @@ impl fmt::Display for Match {
             Match::Port(port) => port.fmt(f),
             Match::Web(site) => write!(f, "web:{site}"),
             Match::Mac(mac) => write!(f, "mac:{mac}"),
+            Match::Host(name) => write!(f, "host:{name}"),
         }
     }
 }
@@ -464,6 +485,7 @@ mod tests {
             "web:netflix.com",
             "web:*.netflix.com",
             "mac:02:00:5e:00:53:01",
+            "host:living-room",
         ] {
             let parsed: Match = text.parse().unwrap();
             assert_eq!(parsed.to_string(), text);
@@ -542,6 +564,8 @@ mod tests {
         assert!(why("ip:2001:db8::1/32").contains("write 2001:db8::/32 for the prefix"));
         assert!("ip:203.0.113.7/32".parse::<Match>().is_ok());
         assert!(why("port:sctp/1").contains("udp/443"));
+        assert!(why("host:tv.lan").contains("letters, digits and hyphens"));
+        assert!(why(&format!("host:{}", "a".repeat(10_000))).len() < 200);
         assert!(why("port:0").contains("1 to 65535"));
         assert!(why("port:9-8").contains("not a port"));
     }

@@ -436,6 +436,23 @@ pub(crate) struct DoctorArgs {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Correct what can be corrected, after a question each.
+    #[arg(long, conflicts_with_all = ["json", "undo"])]
+    pub(crate) fix: bool,
+    /// Correct it without questions.
+    #[arg(long, requires = "fix")]
+    pub(crate) yes: bool,
+    /// Restore the settings that --fix changed.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) undo: bool,
+    /// Directory of sysctl.d and modules-load.d, where --fix stores settings.
+    #[arg(long, value_name = "DIR", default_value = "/etc")]
+    pub(crate) etc: PathBuf,
+    /// Directory of the daemons' states.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir")]
+    pub(crate) state: PathBuf,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
 }
 
 /// `fairweir lab run` and `fairweir sim run`.

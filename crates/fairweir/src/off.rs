@@ -171,7 +171,11 @@ fn wait_for_end(run_dir: &Path, name: &str, pid: i32) -> anyhow::Result<()> {
     }
 }
 
-fn remove_socket(run_dir: &Path, name: &str) -> anyhow::Result<Option<String>> {
+/// Removes a socket at which nobody listens, and says so.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn remove_socket(run_dir: &Path, name: &str) -> anyhow::Result<Option<String>> {
     let path = control_socket(run_dir, name);
     match fs::remove_file(&path) {
         Ok(()) => Ok(Some("removed the socket of a daemon that is gone".to_owned())),
@@ -188,7 +192,10 @@ fn clean_proxy(run_dir: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 /// Removes what a killed daemon left at the device; no daemon begins or ends meanwhile.
-fn clean(run_dir: &Path, dev: &str) -> anyhow::Result<Vec<String>> {
+///
+/// # Errors
+/// If a daemon controls it, or the kernel refuses.
+pub(crate) fn clean(run_dir: &Path, dev: &str) -> anyhow::Result<Vec<String>> {
     let _lock = Lock::device(run_dir, dev)?;
     let removed = sweep(dev)?;
     Ok(removed.into_iter().map(|removed| format!("removed {removed}")).collect())

@@ -103,8 +103,8 @@ fn wait_for_link(page_dir: &Path) -> anyhow::Result<String> {
 }
 
 /// Asks on stderr and reads answers from stdin; an empty answer takes what is suggested.
-struct Questions {
-    are_asked: bool,
+pub(crate) struct Questions {
+    pub(crate) are_asked: bool,
 }
 
 impl Questions {
@@ -132,7 +132,11 @@ impl Questions {
         crate::instance::parse(&name).map_err(|e| Usage(e).into())
     }
 
-    fn confirm(&mut self, question: &str, suggested: bool) -> anyhow::Result<bool> {
+    /// Whether it may be done.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub(crate) fn confirm(&mut self, question: &str, suggested: bool) -> anyhow::Result<bool> {
         if !self.are_asked {
             return Ok(suggested);
         }

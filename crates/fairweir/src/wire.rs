@@ -1,7 +1,7 @@
 //! The status of `fairweir host`. Its schema is documented in docs/status.md.
 
 use fairweir_config::host::set::Changes;
-use fairweir_core::policy::Match;
+use fairweir_core::policy::{Mac, Match};
 use fairweir_core::receiver::{Act, Control, DelaySource, GroupDecision};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate};
@@ -62,8 +62,24 @@ pub(crate) struct Status {
     pub(crate) probe: Option<ProbeStatus>,
     /// What arrived for the router itself since the start, in L2 bytes; null on a host.
     pub(crate) own_received_bytes: Option<Bytes>,
+    /// Whose the names in `host:` matches are; null on a host.
+    #[serde(default)]
+    pub(crate) hosts: Option<Vec<HostStatus>>,
     /// Why the configuration on disk is not in force, if so.
     pub(crate) config_error: Option<String>,
+}
+
+/// A `host:` match, and whose it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct HostStatus {
+    /// The name.
+    pub(crate) name: String,
+    /// The device of the configuration.
+    pub(crate) group: String,
+    /// Null if no device has a lease with this name, or only ones that are listed by `mac:`.
+    pub(crate) mac: Option<Mac>,
+    /// How many other devices claim the name.
+    pub(crate) rivals: usize,
 }
 
 /// What can be asked of `fairweir host` beyond the requests of every daemon.

@@ -238,6 +238,45 @@ fn doctor_looks_at_this_kernel() {
 }
 
 #[test]
+fn doctor_corrects_what_it_can_and_restores_settings() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    let key = "/proc/sys/net/ipv4/tcp_timestamps";
+    let value = || stage.at_home(|| fs::read_to_string(key).unwrap().trim().to_owned());
+    stage.at_home(|| fs::write(key, "0").unwrap());
+    let state = stage.path("states");
+    fs::create_dir_all(state.join("host")).unwrap();
+    fs::set_permissions(state.join("host"), fs::Permissions::from_mode(0o777)).unwrap();
+    let (etc, state_text) = (stage.path("etc"), state.display().to_string());
+    let doctor = |args: &str| {
+        stage.fairweir(&format!("doctor {args} --etc {} --state {state_text}", etc.display()))
+    };
+    // It only says what it would do.
+    let findings: Value = serde_json::from_slice(&doctor("--json").stdout).unwrap();
+    let fixes = findings.as_array().unwrap().iter().filter_map(|f| f["fix"].as_str());
+    let said = fixes.collect::<Vec<_>>().join("; ");
+    assert!(said.contains("set net.ipv4.tcp_timestamps to 1 instead of 0"), "{said}");
+    assert!(said.contains("states/host to 0755 instead of 0777"), "{said}");
+    assert_eq!(value(), "0");
+    // Without an answer nothing is changed.
+    assert!(!doctor("--fix").status.success());
+    assert_eq!(value(), "0");
+    let output = doctor("--fix --yes");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(value(), "1");
+    let mode = fs::metadata(state.join("host")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o755);
+    let stored = fs::read_to_string(etc.join("sysctl.d/90-fairweir.conf")).unwrap();
+    assert!(stored.contains("\nnet.ipv4.tcp_timestamps = 1\n"), "{stored}");
+    let output = doctor("--undo");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(value(), "0");
+    assert!(!etc.join("sysctl.d/90-fairweir.conf").exists());
+}
+
+#[test]
 fn status_is_as_documented() {
     if !privileged() {
         return;

@@ -96,6 +96,35 @@ impl Scene {
         }
     }
 
+    /// `fairweir isp` at a device of its own, with 32 subscribers.
+    fn start_isp(&self) -> Daemon {
+        let mut file = "version = 1\n[isp]\ndevice = \"sub\"\n[[plan]]\nname = \"home-20\"\n\
+             download = \"20mbit\"\n[[subscriber]]\nname = \"alice\"\nplan = \"home-20\"\n\
+             addresses = [\"192.0.2.1\", \"2001:db8:1::/56\"]\n"
+            .to_owned();
+        for i in 10..41 {
+            file.push_str(&format!(
+                "[[subscriber]]\nname = \"customer-{i}\"\nplan = \"home-20\"\n\
+                 addresses = [\"198.51.100.{i}\"]\n"
+            ));
+        }
+        let (config, log) = (self.stage.path("isp.toml"), self.stage.path("isp.log"));
+        fs::write(&config, file).unwrap();
+        fs::set_permissions(&config, Permissions::from_mode(0o600)).unwrap();
+        let mut command = Command::new(FAIRWEIR);
+        command
+            .args(["isp", "--run-dir", &self.stage.run_dir(), "--user-group", GROUP])
+            .arg("--config");
+        command.arg(&config).arg("--state-dir").arg(self.stage.path("isp")).env_remove("RUST_LOG");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(File::create(&log).unwrap());
+        let child = self.stage.at_home(|| {
+            fairweir_linux::link::create_ifb("sub", "").unwrap();
+            command.spawn().unwrap()
+        });
+        let socket = Path::new(&self.stage.run_dir()).join("isp.sock");
+        Daemon::begun(child, socket, log, |status| status["subscribers"] == 32)
+    }
+
     fn connect(&self) -> TcpStream {
         let address: SocketAddr = self.host.parse().unwrap();
         let stream = self.stage.at_home(|| TcpStream::connect(address).unwrap());
@@ -438,6 +467,130 @@ fn nothing_is_shown_without_a_session() {
         assert!(!answer.body.contains("root:"));
     }
     assert_eq!(scene.get("/assets/page.js", "").status, 200);
+}
+
+#[test]
+fn a_subscriber_is_found_by_address_and_by_the_beginning_of_its_name() {
+    if !privileged() {
+        return;
+    }
+    let scene = Scene::new(&[]);
+    let _isp = scene.start_isp();
+    let browser = scene.sign_in();
+    let find = |text: &str| {
+        let answer = browser.get(&format!("/subscribers?find={text}"));
+        assert_eq!(answer.status, 200, "{text}: {}", answer.head);
+        let rows = answer.body.split("<th scope=\"row\">").skip(1);
+        let names = rows.map(|row| row.split('<').next().unwrap().to_owned());
+        // One row for each direction.
+        (names.step_by(2).collect::<Vec<_>>(), answer.body)
+    };
+    let (names, body) = find("alice");
+    assert_eq!(names, ["alice"]);
+    assert!(body.contains("192.0.2.1 2001:db8:1::/56") && body.contains("home-20"), "{body}");
+    assert!(body.contains("20.0") && body.contains("not policed"), "{body}");
+    for address in ["192.0.2.1", "2001%3adb8%3a1%3a0%3a0%3a%3a7", "+192.0.2.1+"] {
+        assert_eq!(find(address).0, ["alice"], "{address}");
+    }
+    let (names, body) = find("customer-");
+    assert_eq!((names.len(), names[0].as_str()), (20, "customer-10"));
+    assert!(body.contains("There are more"), "{body}");
+    for nobody in ["", "lice", "192.0.2.77", "%3Cscript%3E", "%00"] {
+        let (names, body) = find(nobody);
+        assert!(names.is_empty() && !body.contains("<script>"), "{nobody}: {body}");
+    }
+    assert!(browser.get("/").body.contains("action=\"/subscribers\""));
+    assert_eq!(scene.get("/subscribers?find=alice", "").status, 401);
+}
+
+/// Whatever is sent in a session, the page neither fails nor ends. The numbers follow from a fixed seed.
+#[test]
+fn no_request_makes_an_error_of_the_server() {
+    if !privileged() {
+        return;
+    }
+    let scene = Scene::new(&[]);
+    let browser = scene.sign_in();
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = |n: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed % n as u64) as usize
+    };
+    let long = "x".repeat(3_000);
+    let values = [
+        "",
+        "0",
+        "-1",
+        "18446744073709551616",
+        "1e309",
+        "NaN",
+        "%00",
+        "%ff%fe",
+        "%",
+        "%zz",
+        "..%2f",
+        "host-wan",
+        "weight.server",
+        "weight.",
+        "latency",
+        "paused",
+        "10ms",
+        "day",
+        "month",
+        "%F0%9F%90%99",
+        "a%0d%0ab",
+        "[]",
+        "{\"a\":1}",
+        "'%22%3C%3E%26",
+        "192.0.2.1",
+        &long,
+    ];
+    let names = ["csrf", "daemon", "key", "value", "span", "find", "code", "other", ""];
+    let routes = [
+        "/",
+        "/status",
+        "/history",
+        "/subscribers",
+        "/enter",
+        "/set",
+        "/undo",
+        "/assets/x",
+        "/none",
+    ];
+    let methods =
+        ["GET", "GET", "POST", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"];
+    let types = ["application/x-www-form-urlencoded", "application/json", "text/plain", ""];
+    for round in 0..400 {
+        let mut fields = Vec::new();
+        for _ in 0..below(5) {
+            let name = names[below(names.len())];
+            let value = match name {
+                "csrf" if below(4) > 0 => browser.csrf.as_str(),
+                "daemon" if below(2) > 0 => "host-wan",
+                _ => values[below(values.len())],
+            };
+            fields.push(format!("{name}={value}"));
+        }
+        let fields = fields.join("&");
+        let (method, route) = (methods[below(methods.len())], routes[below(routes.len())]);
+        let (query, body) =
+            if below(2) == 0 { (fields.as_str(), "") } else { ("", fields.as_str()) };
+        let (host, cookie) = (&scene.host, &browser.cookie);
+        let (kind, length) = (types[below(types.len())], body.len());
+        let head = format!(
+            "{method} {route}?{query} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nCookie: {cookie}\r\n\
+             Origin: http://{host}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"
+        );
+        let answer = scene.send(&[head.as_bytes(), body.as_bytes()].concat());
+        assert!(
+            (200..500).contains(&answer.status),
+            "round {round}: {head}{body}\n{}",
+            answer.head
+        );
+    }
+    assert_eq!(browser.get("/").status, 200, "it still runs, and the session is as it was");
 }
 
 #[test]

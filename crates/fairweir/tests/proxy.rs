@@ -279,7 +279,7 @@ fn connections_of_a_class_share_its_rate_by_priority() {
 }
 
 #[test]
-fn a_reset_is_passed_on_and_a_dead_server_is_asked_directly_the_next_time() {
+fn resets_and_refusals_are_passed_on() {
     if !is_playable() {
         return;
     }
@@ -311,23 +311,53 @@ fn a_reset_is_passed_on_and_a_dead_server_is_asked_directly_the_next_time() {
     drop(stream);
     assert_eq!(hears.join().unwrap(), ErrorKind::ConnectionReset);
     daemon.wait_for("closed", PATIENCE, |s| s["connections"] == 0);
-    // A port on which nobody listens: accepted here and then reset, and refused the next time.
+    // A port on which nobody listens refuses.
     let (listener, server) = home.listen(SERVERS[1]);
     drop(listener);
-    let first = home.devices[1].run(|| {
-        let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
-        stream.read(&mut [0; 1])
-    });
-    assert_eq!(first.unwrap_err().kind(), ErrorKind::ConnectionReset);
-    thread::sleep(Duration::from_millis(600));
-    let again = home.devices[1].run(|| TcpStream::connect_timeout(&server, PATIENCE));
-    assert_eq!(again.unwrap_err().kind(), ErrorKind::ConnectionRefused, "it passes directly");
+    let refusal = home.devices[1].run(|| TcpStream::connect_timeout(&server, PATIENCE));
+    assert_eq!(refusal.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     let status = daemon.status();
-    assert_eq!(status["unreachable"], 1, "{status:#}");
-    // Another device's connections are relayed all the same.
-    let accepted = status["accepted"].as_u64().unwrap();
-    let _ = home.devices[2].run(|| TcpStream::connect_timeout(&server, PATIENCE));
-    assert_eq!(daemon.status()["accepted"], accepted + 1);
+    assert_eq!((&status["accepted"], &status["unreachable"]), (&2.into(), &1.into()), "{status:#}");
+}
+
+#[test]
+fn a_client_finds_out_at_once_that_an_ipv6_server_is_dead() {
+    if !is_playable() {
+        return;
+    }
+    let home = Home::new();
+    home.stage.at_internet(|| ip("-6 route add blackhole 2001:db8:dead::/64"));
+    let daemon = home.start_open();
+    // Browsers try IPv4 after 250 to 300 ms without an answer.
+    let dead: SocketAddr = "[2001:db8:dead::1]:80".parse().unwrap();
+    let patience = Duration::from_millis(300);
+    let connect = || home.devices[0].run(|| TcpStream::connect_timeout(&dead, patience));
+    assert_eq!(connect().unwrap_err().kind(), ErrorKind::TimedOut);
+    daemon.wait_for("given up", PATIENCE, |s| s["unreachable"] == 1);
+    // By now it is asked directly.
+    thread::sleep(Duration::from_millis(600));
+    let _ = connect();
+    assert_eq!(daemon.status()["connections"], 0);
+    let (listener, server) = home.listen(SERVERS[0]);
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 1_000]);
+        stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nhello").unwrap();
+    });
+    let port = server.port();
+    let (address, url) = (server.ip(), format!("http://page.example.com:{port}/"));
+    let to = format!("page.example.com:{port}:[2001:db8:dead::2],{address}");
+    let format = "%{remote_ip} %{time_total}";
+    let page = home.devices[1].run(|| {
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "-o", "/dev/null", "-m", "20", "-w", format, "--resolve", &to, &url]);
+        curl.output()
+    });
+    let Ok(page) = page else { return note("SKIPPED: needs curl") };
+    let said = String::from_utf8(page.stdout).unwrap();
+    note(&format!("curl, IPv6 server dead: {said} s"));
+    assert!(page.status.success() && said.starts_with(SERVERS[0]), "{said}");
+    daemon.wait_for("closed", PATIENCE, |s| s["accepted"] == 1 && s["connections"] == 0);
 }
 
 /// What is parked in the gateway's receive buffers of connections to `server`, in bytes.
@@ -474,6 +504,69 @@ fn rates_are_held_at_many_rates_and_round_trips() {
     assert!(worst <= 0.01, "{worst}");
 }
 
+/// `prlimit --nofile=40000 cargo test -p fairweir --test proxy ten_thousand -- --ignored`
+#[test]
+#[ignore = "takes a minute, and 32,000 file descriptors"]
+fn ten_thousand_idle_and_five_hundred_busy_connections_cost_little() {
+    let home = Home::with_link(10_000.0);
+    home.configure("[[class]]\nname = \"all\"\nmatch = [\"web:example.com\"]\n");
+    let daemon = home.stage.start_proxy(Some(32_768));
+    let resident = || memory_kb(&daemon);
+    let empty = resident();
+    let servers = [SERVERS[0], INTERNET6].map(|address| {
+        let (listener, server) = home.listen(address);
+        thread::spawn(move || listener.incoming().map(Result::unwrap).collect::<Vec<_>>());
+        server
+    });
+    // No device opens more than 100 a second for long, and no address has more than 3,000.
+    let idle: Vec<Vec<TcpStream>> = thread::scope(|scope| {
+        let open = |device| {
+            let home = &home;
+            scope.spawn(move || {
+                let one = |n: usize| {
+                    thread::sleep(Duration::from_millis(if n < 900 { 0 } else { 11 }));
+                    home.connect(device, servers[n % 2])
+                };
+                (0..3_334).map(one).collect()
+            })
+        };
+        let threads = [0, 1, 2].map(open);
+        threads.map(|thread| thread.join().unwrap()).into()
+    });
+    daemon.wait_for("idle", PATIENCE, |s| s["connections"] == 10_002);
+    let with_idle = resident();
+    thread::sleep(Duration::from_secs(1));
+    let before = daemon.cpu_time();
+    thread::sleep(Duration::from_secs(5));
+    let idle_cpu = (daemon.cpu_time() - before).as_secs_f64() / 5.0;
+    let server: SocketAddr = format!("{}:{}", SERVERS[0], home.stage.port()).parse().unwrap();
+    let busy: Vec<Download> = (0..500)
+        .map(|n| {
+            thread::sleep(Duration::from_millis(5));
+            home.devices[n % 3].download(server)
+        })
+        .collect();
+    thread::sleep(Duration::from_secs(3));
+    let (before, cpu) = (daemon.status(), daemon.cpu_time());
+    thread::sleep(Duration::from_secs(10));
+    let (after, cpu) = (daemon.status(), daemon.cpu_time() - cpu);
+    let seconds = after["since_s"].as_f64().unwrap() - before["since_s"].as_f64().unwrap();
+    let gbit = (down(&after, "default") - down(&before, "default")) as f64 * 8e-9;
+    let cores = cpu.as_secs_f64() / gbit;
+    note(&format!(
+        "{} connections: {empty} kB empty, {with_idle} kB with 10,002 idle, {} kB with 500 busy; \
+         idle {:.1} % of a core; busy {:.2} Gbit/s, {cores:.3} core s per Gbit",
+        after["connections"],
+        resident(),
+        idle_cpu * 100.0,
+        gbit / seconds,
+    ));
+    assert_eq!((&after["connections"], &after["times_full"]), (&10_502.into(), &0.into()));
+    assert!(resident() < 60_000, "{} kB", resident());
+    assert!(cores <= 0.5, "{cores} core s per Gbit");
+    drop((idle, busy));
+}
+
 #[test]
 fn a_killed_daemon_leaves_nothing_behind_and_new_connections_pass() {
     if !is_playable() {
@@ -514,6 +607,12 @@ fn a_killed_daemon_leaves_nothing_behind_and_new_connections_pass() {
         assert_eq!(leftovers(&home), "");
         daemon.end();
     }
+}
+
+fn memory_kb(daemon: &Daemon) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 /// What is left of the diversion.
@@ -598,16 +697,13 @@ fn a_connection_of_the_proxy_that_comes_back_opens_no_other() {
     home.stage.at_home(|| ip("route add 198.51.100.7/32 via 192.168.7.2"));
     let daemon = home.start_open();
     let server: SocketAddr = "198.51.100.7:80".parse().unwrap();
-    let ended = home.devices[0].run(|| {
-        let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.read(&mut [0; 1])
-    });
-    assert_eq!(ended.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    let patience = Duration::from_millis(700);
+    let ended = home.devices[0].run(|| TcpStream::connect_timeout(&server, patience));
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::TimedOut);
+    daemon.wait_for("given up", PATIENCE, |s| s["unreachable"] != 0);
+    // What comes back is known as the proxy's own, and asks for nothing.
     let status = daemon.status();
-    // The device whose address the proxy uses does not know the connection.
-    assert_eq!((&status["accepted"], &status["unreachable"]), (&1.into(), &1.into()), "{status:#}");
-    daemon.wait_for("closed", PATIENCE, |s| s["connections"] == 0);
+    assert_eq!((&status["accepted"], &status["unreachable"]), (&0.into(), &1.into()), "{status:#}");
 }
 
 #[test]
@@ -618,11 +714,7 @@ fn slow_readers_and_idle_connections_hold_little_and_others_are_served() {
     let home = Home::new();
     home.configure("[[class]]\nname = \"all\"\nmatch = [\"web:example.com\"]\n");
     let daemon = home.stage.start_proxy(Some(1_024));
-    let resident = || {
-        let text = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
-    };
+    let resident = || memory_kb(&daemon);
     let before = resident();
     // Slow readers: servers without end, clients that read nothing.
     let port = home.stage.port();
@@ -644,8 +736,7 @@ fn slow_readers_and_idle_connections_hold_little_and_others_are_served() {
     assert_eq!(status["connections"], 100, "{status:#}");
     // Another device goes on.
     let download = home.devices[0].download(server);
-    let mbit = download.mbit_over(Duration::from_secs(1));
-    assert!(mbit > 0.5 * LINK_MBIT, "{mbit} Mbit/s beside slow readers");
+    download.wait_for_rate(0.5 * LINK_MBIT..1.5 * LINK_MBIT, PATIENCE);
     drop(download);
     // Idle ones until the descriptors end: then new connections pass it by.
     let (listener, quiet) = home.listen(SERVERS[0]);
@@ -699,14 +790,16 @@ fn half_open_connections_of_one_device_do_not_keep_others_out() {
         let text = home.stage.run("ss -Htn state syn-recv").stdout;
         String::from_utf8(text).unwrap().lines().count()
     };
+    let begin = Instant::now();
+    while half_open() < 100 {
+        assert!(begin.elapsed() < PATIENCE, "{} half-open connections", half_open());
+        thread::sleep(Duration::from_millis(20));
+    }
     let held = half_open();
     note(&format!("{held} of {} half-open connections are held", flood.len()));
-    assert!((500..2_500).contains(&held), "{held}");
-    let begin = Instant::now();
+    assert!(held <= 512, "{held}");
     for device in [0, 2] {
         home.connect(device, server);
     }
-    assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
-    let status = daemon.status();
-    assert_eq!(status["accepted"], 2, "{status:#}");
+    daemon.wait_for("accepted", PATIENCE, |s| s["accepted"] == 2);
 }

@@ -1,7 +1,11 @@
 //! A home router with bridge, NAT and IPv6: devices share the download by weight, on real packets.
 #![allow(clippy::unwrap_used)]
 
+use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -178,6 +182,134 @@ fn traffic_between_devices_is_left_alone() {
     }
 }
 
+/// dnsmasq on the bridge, which gives addresses by the file `hosts`.
+struct Dnsmasq {
+    child: std::process::Child,
+    hosts: std::path::PathBuf,
+}
+
+impl Dnsmasq {
+    fn start(home: &Home, line: &str) -> Dnsmasq {
+        let hosts = home.stage.path("hosts");
+        fs::write(&hosts, line).unwrap();
+        let (leases, file) = (home.stage.path("leases"), hosts.display());
+        let child = home.stage.at_home(|| {
+            Command::new("/usr/sbin/dnsmasq")
+                .args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--no-ping"])
+                .args(["--interface=br-lan", "--bind-interfaces", "--user=root", "--group=root"])
+                .arg("--pid-file=")
+                .args(["--dhcp-range=192.168.7.100,192.168.7.150,10m", "--dhcp-authoritative"])
+                .arg(format!("--dhcp-hostsfile={file}"))
+                .arg(format!("--dhcp-leasefile={}", leases.display()))
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        });
+        Dnsmasq { child, hosts }
+    }
+
+    /// Gives other addresses from now on.
+    fn change(&self, line: &str) {
+        fs::write(&self.hosts, line).unwrap();
+        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        nix::sys::signal::kill(pid, Signal::SIGHUP).unwrap();
+    }
+}
+
+impl Drop for Dnsmasq {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Lets a device ask for an address by this name, until it has the wanted one.
+fn ask_for_address(home: &Home, device: &Device, name: &str, wanted: &str) {
+    let script = home.stage.path("udhcpc.sh");
+    let text = "#!/bin/sh\ncase $1 in bound | renew) ;; *) exit 0 ;; esac\n\
+                ip -4 addr flush dev $interface\nip addr add $ip/24 dev $interface\n\
+                ip route add default via 192.168.7.254\n";
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let has = device.run(|| {
+            let mut command = Command::new("/usr/sbin/udhcpc");
+            command.args(["-i", "eth0", "-n", "-q", "-f", "-t", "20", "-T", "1", "-s"]);
+            command.arg(&script).arg("-x").arg(format!("hostname:{name}"));
+            let said = command.output().unwrap();
+            let addresses =
+                Command::new("ip").args(["-4", "addr", "show", "eth0"]).output().unwrap();
+            (said, String::from_utf8(addresses.stdout).unwrap())
+        });
+        if has.1.contains(&format!(" {wanted}")) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{wanted}: {has:?}");
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Whether DHCP can be played. A skip is loud, and a failure under FAIRWEIR_STRICT=1.
+fn has_dhcp() -> bool {
+    if ["/usr/sbin/dnsmasq", "/usr/sbin/udhcpc"].iter().all(|path| Path::new(path).exists()) {
+        return true;
+    }
+    note("SKIPPED: needs dnsmasq and udhcpc");
+    assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
+    false
+}
+
+fn names_are_followed() {
+    let home = Home::new();
+    let [_, desk, phone] = &home.devices;
+    let fixed = "[router]\ncontrol = \"static\"\ncapacity = \"20mbit\"\n";
+    let text = home.configuration().replace("[router]\n", fixed);
+    let mac = format!("mac:{}", phone.mac);
+    home.stage.configure(&text.replace(&mac, "host:phone"));
+    let daemon = home.stage.start_router(&[]);
+    assert_eq!(daemon.status()["hosts"][0]["mac"], Value::Null);
+    let dnsmasq = Dnsmasq::start(&home, &format!("{},192.168.7.120\n", phone.mac));
+    let is_bound = |s: &Value| s["hosts"][0]["mac"] == phone.mac.as_str();
+    let received = |group: usize| daemon.status()["groups"][group]["received_bytes"].clone();
+    let counts = |address: &str| {
+        let before = received(2).as_u64().unwrap();
+        let download = phone.download(home.far.address());
+        assert_eq!(download.local_address().ip().to_string(), address);
+        daemon.wait_for("counted", PATIENCE, |s| {
+            s["groups"][2]["received_bytes"].as_u64().unwrap() > before + 200_000
+        });
+        assert!(is_bound(&daemon.status()));
+        assert_eq!(received(3), 0, "nothing of it is in `default`");
+    };
+    ask_for_address(&home, phone, "Phone", "192.168.7.120/");
+    let begin = Instant::now();
+    daemon.wait_for("bound", PATIENCE, is_bound);
+    note(&format!("bound {:.3} s after udhcpc ended", begin.elapsed().as_secs_f64()));
+    counts("192.168.7.120");
+    dnsmasq.change(&format!("{},192.168.7.130\n", phone.mac));
+    ask_for_address(&home, phone, "phone", "192.168.7.130/");
+    counts("192.168.7.130");
+    // Another device takes the name: the older lease has it, and the conflict is shown.
+    ask_for_address(&home, desk, "phone", "192.168.7.1");
+    daemon.wait_for("a rival", PATIENCE, |s| s["hosts"][0]["rivals"] == 1);
+    assert!(is_bound(&daemon.status()));
+    let said = String::from_utf8(home.stage.fairweir("status").stdout).unwrap();
+    assert!(said.contains("claimed by 1 other device too"), "{said}");
+    // It is remembered.
+    assert_eq!(home.stage.fairweir("off").status.code(), Some(0));
+    let known = fs::read_to_string(home.stage.path("state/leases-br-lan.json")).unwrap();
+    assert!(known.contains(&phone.mac), "{known}");
+    drop(dnsmasq);
+}
+
+#[test]
+fn a_device_is_known_by_the_name_that_it_tells_the_dhcp_server() {
+    if privileged() && has_nat() && has_dhcp() {
+        names_are_followed();
+    }
+}
+
 /// Other software begins to shape the same download, and then the bridge goes away.
 fn gives_way() {
     let home = Home::new();
@@ -255,6 +387,11 @@ fn configurations_that_cannot_work_are_refused_in_one_line() {
         (both(mac, "mac:02:00:5E:00:53:01"), "belongs to device `a`"),
         (both(mac, "mac:01:00:5e:00:00:01"), "not the MAC address of a device"),
         (both(mac, "app:steam"), "no match of a device"),
+        (both("host:tv", "host:TV"), "belongs to device `a`"),
+        (both("host:tv", "host:tv\\u001b[31m"), "not the name of a device"),
+        (both("host:tv", &format!("host:{}", "a".repeat(10_000))), "not the name of a device"),
+        (both("host:tv", "host:"), "not the name of a device"),
+        (router.to_owned() + &device("a", mac) + "device = \"b\"\n", "unknown key"),
         (router.replace("br-lan", "wan") + &device("a", mac), "must be two interfaces"),
         (router.replace("lan = \"br-lan\"\n", "") + &device("a", mac), "missing key `lan`"),
         (format!("{router}{}", device("a", mac).repeat(2)), "duplicate device `a`"),

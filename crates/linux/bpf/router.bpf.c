@@ -29,6 +29,7 @@
 #include "prefix.h"
 #include "stamp.h"
 #include "router_flow.h"
+#include "dhcp.h"
 
 static __always_inline __u32 mac_rule(struct __sk_buff *skb, const struct router_config *cfg)
 {
@@ -65,11 +66,14 @@ int fairweir_lan_egress(struct __sk_buff *skb)
 
 	cfg = bpf_map_lookup_elem(&config, &key);
 	mine = bpf_map_lookup_elem(&counters, &key);
+	if (!cfg || !mine || (skb->ingress_ifindex && skb->ingress_ifindex != cfg->wan) ||
+	    !read_skb(skb, &frame, &p, cfg->lan_header))
+		return TC_ACT_UNSPEC;
 	/* What the router itself sends to a device, or what comes from another LAN, is no download. */
-	if (!cfg || !mine || skb->ingress_ifindex != cfg->wan)
+	if (!skb->ingress_ifindex) {
+		hear_dhcp(skb, &p, cfg, 1);
 		return TC_ACT_UNSPEC;
-	if (!read_skb(skb, &frame, &p, cfg->lan_header))
-		return TC_ACT_UNSPEC;
+	}
 	measure(skb, &frame, &p, cfg->lan_header, &amount);
 	slot = find_device(skb, &p, cfg);
 	if (slot >= SLOTS_MAX)
@@ -96,6 +100,8 @@ int fairweir_lan_ingress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (p.transport == IPPROTO_TCP && p.has_ports)
 		follow_upload(skb, &p, cfg);
+	else
+		hear_dhcp(skb, &p, cfg, 0);
 	return TC_ACT_UNSPEC;
 }
 

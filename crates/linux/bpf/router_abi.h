@@ -33,6 +33,19 @@ struct mac {
 };
 _Static_assert(sizeof(struct mac) == 6, "abi");
 
+/* Of a DHCP message so much is copied to user space; what is behind it are options that few send. */
+#define DHCP_HEARD_MAX 1024
+
+/* A DHCP message of IPv4 that passed the LAN. */
+struct dhcp_heard {
+	struct mac source; /* the frame's */
+	__u8 is_own; /* whether the router sent it */
+	__u8 pad;
+	__u32 length; /* of what follows, in use */
+	__u8 bytes[DHCP_HEARD_MAX]; /* behind the UDP header */
+};
+_Static_assert(sizeof(struct dhcp_heard) == 1036, "abi");
+
 /* What is known of a TCP connection that a device has opened or accepted since the daemon started. */
 struct router_flow {
 	__u64 id; /* random */

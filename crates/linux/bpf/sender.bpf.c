@@ -134,13 +134,22 @@ static __always_inline void sample(struct tcp_sock *tp, struct member *m, __u32 
 }
 
 /* Takes the window that is owed to others, if there is one. */
-static __always_inline __u32 owed(struct tcp_sock *tp, struct member *m)
+static __always_inline __u32 owed(struct tcp_sock *tp, struct member *m, const struct enlisted *e)
 {
-	return m->debt && ca_state(tp) < CA_CWR ? take_cut(m, bpf_ktime_get_ns()) : 0;
+	__u32 index = e->member;
+	struct order *o;
+
+	if (!m->debt || ca_state(tp) >= CA_CWR)
+		return 0;
+	o = bpf_map_lookup_elem(&orders, &index);
+	return o ? take_cut(m, o, bpf_ktime_get_ns()) : 0;
 }
 
 static __always_inline void cut_to(struct tcp_sock *tp, __u32 cwnd)
 {
+	/* Between two ACKs the kernel may have reduced it. */
+	if (cwnd > tp->snd_cwnd)
+		cwnd = tp->snd_cwnd;
 	tp->snd_cwnd = cwnd;
 	tp->snd_ssthresh = cwnd;
 	tp->snd_cwnd_cnt = 0;
@@ -261,7 +270,7 @@ void BPF_PROG(reno_avoid, struct sock *sk, __u32 ack, __u32 acked)
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct enlisted *e;
 	struct member *m = member_of(sk, &e);
-	__u32 cut = m ? owed(tp, m) : 0;
+	__u32 cut = m && e ? owed(tp, m, e) : 0;
 
 	if (cut)
 		cut_to(tp, cut);
@@ -331,7 +340,7 @@ void BPF_PROG(cubic_avoid, struct sock *sk, __u32 ack, __u32 acked)
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct enlisted *e;
 	struct member *m = member_of(sk, &e);
-	__u32 cut = m ? owed(tp, m) : 0;
+	__u32 cut = m && e ? owed(tp, m, e) : 0;
 
 	if (cut) {
 		cubictcp_recalc_ssthresh(sk);
@@ -505,8 +514,9 @@ int fairweir_replay(struct replay *event)
 {
 	__u32 index = event->member;
 	struct member *m = bpf_map_lookup_elem(&members, &index);
+	struct order *o = bpf_map_lookup_elem(&orders, &index);
 
-	if (!m)
+	if (!m || !o)
 		return 1;
 	if (event->event == EVENT_SAMPLE) {
 		m->cookie = 1;
@@ -521,7 +531,7 @@ int fairweir_replay(struct replay *event)
 	if (event->event == EVENT_SIGNAL)
 		event->answer = handle_signal(index, event->now_ns);
 	else
-		event->answer = take_cut(m, event->now_ns);
+		event->answer = take_cut(m, o, event->now_ns);
 	return 0;
 }
 

@@ -70,7 +70,7 @@ struct member {
 	__u64 cuts; /* for signals of others */
 	__u32 cwnd; /* packets, as the next two */
 	__u32 cwnd_cut; /* what its own congestion control would leave */
-	__u32 debt; /* what it has to go down to for others; 0 is nothing */
+	__u32 debt; /* packets by which it has to reduce its window for others */
 	__u32 packet; /* L2 bytes of a full one */
 	__u32 rtt_us; /* smoothed; 0 is unknown */
 	__u32 phase; /* PHASE_* */
@@ -78,8 +78,10 @@ struct member {
 	__u32 reverse;
 	__u32 delivered_seen; /* packets, as the kernel counts them */
 	__u32 mended; /* signals whose answer did not reach the kernel: see mend */
+	__u32 gave; /* packets of its last cut, if that was for others */
+	__u32 pad;
 };
-_Static_assert(sizeof(struct member) == 112, "abi");
+_Static_assert(sizeof(struct member) == 120, "abi");
 
 /* Which place a connection is to have. */
 struct place {

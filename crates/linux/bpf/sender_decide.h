@@ -76,26 +76,36 @@ static __always_inline __u32 packets_ceil(const struct member *m, __u64 rate)
 	return packets;
 }
 
-static __always_inline int may_be_cut(const struct member *m, __u64 now)
+/* Whether its window was cut within its round-trip time. */
+static __always_inline int is_fresh(const struct member *m, __u64 now)
 {
-	int is_fresh = m->cut_ns && now - m->cut_ns < m->rtt_us * 1000ull;
-
-	return m->rtt_us && !m->debt && !is_fresh && m->phase != PHASE_RECOVERY;
+	return m->cut_ns && now - m->cut_ns < m->rtt_us * 1000ull;
 }
 
-/* What a stunt can give up, and down to which window; 0 is nothing. */
-static __always_inline __u64 offer_of(const struct member *m, const struct order *o, __u64 now,
-				      __u32 *least)
+static __always_inline int may_be_cut(const struct member *m, __u64 now)
+{
+	return m->rtt_us && !m->debt && !is_fresh(m, now) && m->phase != PHASE_RECOVERY;
+}
+
+/* The most packets that a cut for others takes. */
+static __always_inline __u32 packets_most(const struct member *m, const struct order *o)
+{
+	__u32 least = o->role == ROLE_STUNT ? packets_ceil(m, o->min_rate_bps) : 0;
+
+	if (least < m->cwnd_cut)
+		least = m->cwnd_cut;
+	if (least < WINDOW_MIN)
+		least = WINDOW_MIN;
+	return m->cwnd > least ? m->cwnd - least : 0;
+}
+
+/* How many packets a stunt can give up now. */
+static __always_inline __u32 offer_of(const struct member *m, const struct order *o, __u64 now)
 {
 	if (!m->cookie || !may_be_cut(m, now) || m->phase == PHASE_SLOW_START ||
 	    m->delivered < ELEPHANT_BYTES)
 		return 0;
-	*least = packets_ceil(m, o->min_rate_bps);
-	if (*least < m->cwnd_cut)
-		*least = m->cwnd_cut;
-	if (*least < WINDOW_MIN)
-		*least = WINDOW_MIN;
-	return m->cwnd > *least ? rate_floor(m, m->cwnd - *least) : 0;
+	return packets_most(m, o);
 }
 
 /* One look at all stunts of a bundle: what they can give up, and whose turn it is. */
@@ -107,12 +117,12 @@ struct scan {
 	__u32 bundle;
 	__u32 from;
 	__u32 index;
-	__u32 least;
+	__u32 packets; /* the same in packets of its own */
 };
 
 static long scan_stunt(__u32 nth, struct scan *scan)
 {
-	__u32 index = scan->from + nth, least = 0;
+	__u32 index = scan->from + nth, packets;
 	struct order *o = bpf_map_lookup_elem(&orders, &index);
 	struct member *m;
 	__u64 rate;
@@ -122,13 +132,14 @@ static long scan_stunt(__u32 nth, struct scan *scan)
 	m = bpf_map_lookup_elem(&members, &index);
 	if (!m)
 		return 0;
-	rate = offer_of(m, o, scan->now, &least);
+	packets = offer_of(m, o, scan->now);
+	rate = rate_floor(m, packets);
 	scan->sum += rate;
 	if (rate && (!scan->rate || m->turn < scan->turn)) {
 		scan->turn = m->turn;
 		scan->rate = rate;
 		scan->index = index;
-		scan->least = least;
+		scan->packets = packets;
 	}
 	return 0;
 }
@@ -146,7 +157,7 @@ struct picks {
 static long pick_stunt(__u32 nth, struct picks *picks)
 {
 	struct scan *scan = &picks->scan;
-	__u32 index, fewer, exact;
+	__u32 index, missing;
 	struct member *m;
 	struct order *o;
 	__u64 rest;
@@ -168,10 +179,9 @@ static long pick_stunt(__u32 nth, struct picks *picks)
 	if (picks->state->turn < scan->turn)
 		picks->state->turn = scan->turn;
 	/* The last one gives up only what is missing. */
-	fewer = packets_ceil(m, rest);
-	exact = m->cwnd > fewer ? m->cwnd - fewer : 0;
+	missing = packets_ceil(m, rest);
 	m->turn = picks->state->turn + o->weight;
-	m->debt = exact > scan->least ? exact : scan->least;
+	m->debt = missing < scan->packets ? missing : scan->packets;
 	return 0;
 }
 
@@ -188,6 +198,8 @@ static __noinline int delegate(struct bundle_state *state, struct member *m, __u
 	picks.scan.bundle = bundle;
 	picks.scan.from = where->stunts_from;
 	picks.state = state;
+	/* One bit/s of what is needed is for rounding. */
+	need -= need ? 1 : 0;
 	picks.need = need;
 	picks.count = where->stunts_to - where->stunts_from;
 	bpf_loop(picks.count, scan_stunt, &picks.scan, 0);
@@ -273,7 +285,7 @@ static __always_inline __u32 furthest_above(const struct bundle_order *where)
 static __always_inline __u32 give_back(struct member *stunt, __u32 bundle, __u64 now, int *is_whole)
 {
 	struct bundle_order *where = bpf_map_lookup_elem(&bundle_orders, &bundle);
-	__u32 index, least, fewer, exact, left;
+	__u32 index, least, fewer, left;
 	__u64 need = own_cut(stunt), given;
 	struct member *m;
 	struct order *o;
@@ -298,15 +310,33 @@ static __always_inline __u32 give_back(struct member *stunt, __u32 bundle, __u64
 		return 0;
 	given = rate_floor(m, m->cwnd - least);
 	fewer = packets_ceil(m, need);
-	exact = m->cwnd > fewer ? m->cwnd - fewer : 0;
-	m->debt = exact > least && (!where->reverse_own || o->has_aim) ? exact : least;
-	*is_whole = given >= need;
+	if (fewer > m->cwnd - least || (where->reverse_own && !o->has_aim))
+		fewer = m->cwnd - least;
+	m->debt = fewer;
+	*is_whole = given + 1 >= need;
 	if (*is_whole)
 		return stunt->cwnd;
 	/* What the free connection cannot give up, the stunt does. */
 	fewer = packets_ceil(stunt, need - given);
 	left = stunt->cwnd > fewer ? stunt->cwnd - fewer : 0;
 	return left > stunt->cwnd_cut ? left : stunt->cwnd_cut;
+}
+
+/*
+ * A signal of its own within a round-trip time of a cut for others is of the window before that
+ * cut: at a full queue all connections lose packets at once. What it gives up less for that reason,
+ * it owes.
+ */
+static __always_inline void owe_for(struct member *m, __u64 now)
+{
+	__u32 gave = m->gave, kept;
+
+	m->gave = 0;
+	if (!gave || !is_fresh(m, now))
+		return;
+	kept = (__u64)gave * m->cwnd_cut / (m->cwnd ? m->cwnd : 1);
+	if (kept < gave)
+		__sync_fetch_and_add(&m->debt, gave - kept);
 }
 
 /*
@@ -326,6 +356,8 @@ static __noinline __u32 handle_signal(__u32 index, __u64 now)
 	bundle = o->bundle;
 	state = bpf_map_lookup_elem(&bundle_states, &bundle);
 	m->signals++;
+	if (m->rtt_us)
+		owe_for(m, now);
 	if (state && m->rtt_us && !__sync_lock_test_and_set(&state->busy, 1)) {
 		if (o->role == ROLE_FREE) {
 			left = answer_free(state, m, o, now);
@@ -345,19 +377,22 @@ static __noinline __u32 handle_signal(__u32 index, __u64 now)
 }
 
 /* The window that a member has to go down to for signals of others, or 0. */
-static __always_inline __u32 take_cut(struct member *m, __u64 now)
+static __always_inline __u32 take_cut(struct member *m, const struct order *o, __u64 now)
 {
-	__u32 debt;
+	__u32 cut = m->debt, most;
 
-	if (!m->debt || !m->rtt_us)
-		return 0;
 	/* A signal of its own came first: the cut for others waits for its next round-trip time. */
-	if (m->cut_ns && now - m->cut_ns < m->rtt_us * 1000ull)
+	if (!cut || !m->rtt_us || is_fresh(m, now))
 		return 0;
-	debt = __sync_lock_test_and_set(&m->debt, 0);
-	if (!debt)
+	most = packets_most(m, o);
+	if (cut > most)
+		cut = most;
+	if (!cut)
 		return 0;
 	m->cut_ns = now;
+	m->gave = cut;
 	m->cuts++;
-	return debt < m->cwnd ? debt : m->cwnd;
+	/* Only its own ACKs reduce a debt. What its floor keeps now is given up when it has grown. */
+	__sync_fetch_and_add(&m->debt, -cut);
+	return m->cwnd - cut;
 }

@@ -2,13 +2,16 @@
 //!
 //! Two parts: an nftables table, which marks what belongs to the proxy, and for each family a rule and
 //! a route by which what is marked is delivered here. Marked are packets of sockets that have foreign
-//! addresses, which only the proxy makes, and the first packets of connections that come from the LAN.
-//! If the proxy does not listen, `tproxy` finds no socket and the packet is routed as always.
+//! addresses, which only the proxy makes. The first packet of a connection from the LAN is dropped, and
+//! the proxy gets a copy ([`Divert::poll_opening`]). If the server answers the proxy, the copy comes in
+//! at `lo` and reaches the listener ([`Divert::deliver`]); so a client hears of a server only what it
+//! would hear without the proxy. If the proxy does not listen, `tproxy` finds no socket and the packet is
+//! routed as always.
 //!
 //! Never taken: connections to an address of the gateway; sources that are not routed back to the
 //! interface they came from; destinations to which this client's last connection failed
 //! ([`Divert::pass`]). A device that opens more than [`OPENED_PER_SECOND`] is slowed down, so that
-//! half-open connections cannot fill the listener's queue.
+//! half-open connections cannot fill the proxy.
 //!
 //! nftables is configured by its program `nft`, whose language is stable; its netlink messages are not
 //! documented.
@@ -18,14 +21,20 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::process::{Child, Command, Stdio};
 
 use fairweir_core::policy::Mac;
+use fairweir_core::relay::{SYN_MAX, Syn};
 use ipnet::IpNet;
 
 use crate::Error;
 use crate::net::link;
 use crate::net::netlink::{Netlink, Request};
+
+mod openings;
+
+use openings::{GROUP, Openings};
 
 /// The mark of sockets of the proxy.
 pub const SOCKET_MARK: u32 = 0x0800_0000;
@@ -65,6 +74,7 @@ pub struct DivertSpec {
 #[derive(Debug)]
 pub struct Divert {
     spec: DivertSpec,
+    openings: Openings,
     /// Connections to pass by, from the client's address, that the kernel does not know yet.
     passed: VecDeque<(IpAddr, SocketAddr)>,
     /// The program that tells the kernel.
@@ -79,7 +89,8 @@ impl Divert {
     pub fn attach(spec: DivertSpec) -> Result<Divert, Error> {
         check(&spec.lan)?;
         remove_routes()?;
-        let divert = Divert { spec, passed: VecDeque::new(), nft: None };
+        let openings = Openings::open()?;
+        let divert = Divert { spec, openings, passed: VecDeque::new(), nft: None };
         add_routes()?;
         run_nft(&divert.table())?;
         Ok(divert)
@@ -101,6 +112,27 @@ impl Divert {
         check(&spec.lan)?;
         let old = std::mem::replace(&mut self.spec, spec);
         run_nft(&self.table()).inspect_err(|_| self.spec = old)
+    }
+
+    /// Readable when [`Divert::poll_opening`] has something.
+    pub fn waits_for(&self) -> BorrowedFd<'_> {
+        self.openings.as_fd()
+    }
+
+    /// The first packet of a connection, which waits for [`Divert::deliver`] or [`Divert::refuse`]; without
+    /// either the client sends it again.
+    pub fn poll_opening(&self) -> Option<Syn> {
+        self.openings.poll()
+    }
+
+    /// The packet arrives at the proxy's listener.
+    pub fn deliver(&self, syn: &Syn) {
+        self.openings.deliver(syn);
+    }
+
+    /// The client hears that the server refuses the connection.
+    pub fn refuse(&self, syn: &Syn) {
+        self.openings.refuse(syn);
     }
 
     /// Does not take connections of `client` to `server` for the next [`PASS_SECONDS`].
@@ -155,6 +187,7 @@ impl Divert {
         let (dead4, dead6) = (set("ipv4_addr"), set("ipv6_addr"));
         let take = taken(clients);
         let burst = OPENED_PER_SECOND * 10;
+        let hold = format!("log group {GROUP} snaplen {SYN_MAX} queue-threshold 1 drop");
         let deliver = format!("meta mark set meta mark or {DIVERTED:#x} accept");
         format!(
             "table inet {TABLE} {{\n}}\ndelete table inet {TABLE}\n\
@@ -166,13 +199,19 @@ impl Divert {
              update @opening {{ ether saddr limit rate over {OPENED_PER_SECOND}/second \
              burst {burst} packets }} drop\n\
              limit rate over {OPENED_ALL}/second burst {burst} packets drop\n\
-             meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port4} {deliver}\n\
-             meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:{port6} {deliver}\n\
+             meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port4} {hold}\n\
+             ip6 nexthdr tcp tproxy ip6 to [::1]:{port6} {hold}\n\
+             }}\n\
+             chain deliver {{\n\
+             meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port4} accept\n\
+             meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:{port6} accept\n\
+             drop\n\
              }}\n\
              chain prerouting {{\n\
              type filter hook prerouting priority mangle; policy accept;\n\
              meta l4proto != tcp return\n\
              socket transparent 1 {deliver}\n\
+             iifname lo meta mark and {DIVERTED:#x} == {DIVERTED:#x} goto deliver\n\
              iifname != {{ {lan} }} return\n\
              tcp flags & (fin | syn | rst | ack) != syn return\n\
              fib daddr type {{ local, broadcast, multicast }} return\n\
@@ -389,10 +428,14 @@ mod tests {
                 let server: SocketAddr = server.parse().unwrap();
                 divert.pass(server.ip(), server);
             }
+            assert!(divert.poll_opening().is_none());
             divert.handle_tick();
             assert!(divert.nft.take().unwrap().wait().unwrap().success());
-            // Of a killed daemon everything stays.
-            std::mem::forget(divert);
+            // Of a killed daemon this stays.
+            let table = divert.table();
+            drop(divert);
+            add_routes().unwrap();
+            run_nft(&table).unwrap();
             assert_eq!(Divert::sweep().unwrap().len(), 5);
             drop(Divert::attach(spec(Clients::All)).unwrap());
             assert!(Divert::sweep().unwrap().is_empty());

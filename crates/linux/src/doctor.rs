@@ -58,12 +58,15 @@ pub fn findings(dev: Option<&str>) -> Vec<Finding> {
 }
 
 fn privileges() -> Vec<Finding> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = std::fs::read_to_string("/proc/self/status");
+    let unknown = status.as_ref().err().map(|e| format!("cannot read /proc/self/status: {e}"));
+    let status = status.unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let held = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
     let finding = |&(name, bit, since, lost_without): &(&str, u32, _, _)| {
         let found = held & (1 << bit) != 0;
-        let detail = if found { "held" } else { "not held; run as root" }.to_owned();
+        let detail = if found { "held" } else { "not held; run as root" };
+        let detail = unknown.clone().unwrap_or_else(|| detail.to_owned());
         Finding { feature: name.to_owned(), found, detail, since, lost_without }
     };
     CAPABILITIES.iter().map(finding).collect()

@@ -1,6 +1,6 @@
 //! One connection: the client's socket, the server's, and what is between them.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use fairweir_core::evidence::{HostName, Opening, STREAM_MAX, opening};
@@ -29,9 +29,7 @@ pub(crate) struct Connection {
     pub(crate) client: TcpStream,
     pub(crate) upstream: TcpStream,
     pub(crate) from: IpAddr,
-    pub(crate) server: SocketAddr,
     pub(crate) mac: Option<Mac>,
-    pub(crate) phase: Phase,
     pub(crate) naming: Naming,
     pub(crate) name: Option<HostName>,
     pub(crate) app: Option<usize>,
@@ -46,20 +44,10 @@ pub(crate) struct Connection {
     pub(crate) moved_before: u64,
     /// Something was moved between the last two times.
     pub(crate) is_active: bool,
-    pub(crate) begun_at: Time,
     /// `None` while it is not known.
     pub(crate) rtt: Option<Span>,
     segment: u64,
     buffer: Option<Bytes>,
-}
-
-/// How far it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// The server has not answered.
-    Connecting,
-    /// Both sides are there.
-    Open,
 }
 
 /// Whether the client's first bytes have been looked at.
@@ -95,17 +83,14 @@ impl Connection {
         client: TcpStream,
         upstream: TcpStream,
         from: IpAddr,
-        server: SocketAddr,
-        now: Time,
+        mac: Option<Mac>,
     ) -> Connection {
         let segment = socket::segment(&upstream);
         Connection {
             client,
             upstream,
             from,
-            server,
-            mac: None,
-            phase: Phase::Connecting,
+            mac,
             naming: Naming::Silent,
             name: None,
             app: None,
@@ -116,25 +101,15 @@ impl Connection {
             moved: [0; 2],
             moved_before: 0,
             is_active: false,
-            begun_at: now,
             rtt: None,
             segment,
             buffer: None,
         }
     }
 
-    /// The server has answered.
-    pub(crate) fn open(&mut self) {
-        self.phase = Phase::Open;
-        self.segment = socket::segment(&self.upstream);
-    }
-
     /// Moves what can be moved without a grant: what the client sends, and what the client had no room
     /// for. What was relayed is in `moved`.
     pub(crate) fn advance(&mut self, pipes: &mut Pipes, scratch: &mut [u8], now: Time) -> Turn {
-        if self.phase == Phase::Connecting {
-            return Turn::Waits;
-        }
         if self.naming != Naming::Done {
             let turn = self.look(scratch, now);
             if turn != Turn::Waits {
@@ -186,7 +161,7 @@ impl Connection {
     /// # Errors
     /// If a socket is broken.
     pub(crate) fn serve(&mut self, grant: Bytes, pipes: &mut Pipes) -> std::io::Result<Bytes> {
-        let headers = HEADERS[usize::from(self.server.is_ipv6())];
+        let headers = HEADERS[usize::from(self.from.is_ipv6())];
         let payload = grant.as_u64() * self.segment / (self.segment + headers);
         let taken = self.down.pull(&self.upstream, &self.client, payload as usize, pipes)? as u64;
         self.moved[0] += taken;

@@ -7,13 +7,17 @@
 //! then recovers from its losses in its own short round trip.
 //!
 //! One thread and one `epoll` for all connections; payload stays in the kernel (`splice`), but for a
-//! look at a client's first bytes, which name the server. The caller diverts connections to
-//! [`Proxy::ports`] and calls [`Proxy::handle`].
+//! look at a client's first bytes, which name the server. The caller keeps first packets of connections
+//! back ([`Proxy::handle_opening`]), delivers them to [`Proxy::ports`] if the server is there
+//! ([`Proxy::poll_answer`]), and calls [`Proxy::handle`].
 //!
 //! | module | its job |
 //! |---|---|
 //! | [`rules`] | to which class a connection belongs, and its priority there |
 //! | [`proxy`] | all connections: events, deadlines, grants |
+//! | [`openings`] | connections that are about to open |
+//! | [`classes`] | what the connections of a class have together: rate, payload, receive buffers |
+//! | [`usage`] | what each device and application has transferred |
 //! | [`connection`] | one connection: its two sockets and what is between them |
 //! | [`lane`] | one direction of it |
 //! | [`socket`] | sockets with other hosts' addresses |
@@ -23,14 +27,20 @@
 //! nothing listens, and new connections pass the gateway as without the proxy.
 #![forbid(unsafe_code)]
 
+mod classes;
 mod connection;
 mod lane;
+mod openings;
 mod proxy;
 mod rules;
 mod socket;
+mod usage;
 
-pub use proxy::{CONNECTIONS_MAX, ClassCounts, Counts, Kernel, Proxy, Usage};
-pub use rules::{App, Class, Rules};
+pub use classes::ClassCounts;
+pub use openings::Answer;
+pub use proxy::{CONNECTIONS_MAX, Counts, Kernel, Proxy};
+pub use rules::{App, Class, Known, Rules};
+pub use usage::Usage;
 
 /// Why the proxy does not work.
 #[derive(Debug, thiserror::Error)]

@@ -1,31 +1,30 @@
 //! All connections: events, deadlines, grants.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use fairweir_core::evidence::STREAM_MAX;
-use fairweir_core::policy::Mac;
-use fairweir_core::relay::Scheduler;
-use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_core::relay::Syn;
+use fairweir_core::units::{Bytes, Span, Time};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::SockRef;
 
-use crate::connection::{Connection, Naming, Phase, Turn};
+use crate::classes::{ClassCounts, Classes};
+use crate::connection::{Connection, Naming, Turn};
 use crate::lane::Pipes;
+use crate::openings::{Answer, Openings};
 use crate::rules::Rules;
+use crate::usage::{self, Usage};
 use crate::{Error, socket};
 
 /// Connections at a time; further ones pass the gateway as without the proxy.
-pub const CONNECTIONS_MAX: usize = 10_000;
+pub const CONNECTIONS_MAX: usize = 12_000;
 
 /// Connections of one address, so that one device does not keep the others out.
 const OF_CLIENT_MAX: usize = CONNECTIONS_MAX / 4;
-
-/// How long a server may take to answer: one lost SYN is sent again after a second.
-const CONNECT_PATIENCE: Span = Span::secs(3);
 
 /// How often receive buffers follow the rates.
 const FOLLOW_PERIOD: Span = Span::secs(1);
@@ -33,17 +32,8 @@ const FOLLOW_PERIOD: Span = Span::secs(1);
 /// How long after a connection has opened.
 const FOLLOW_FIRST: Span = Span::millis(200);
 
-/// How often link-layer addresses are asked for in a second: clients may have many addresses.
-const ASKED_MAX: u32 = 200;
-
 /// What is taken of each kind before the caller has its turn.
 const TURN_MAX: usize = 256;
-
-/// Devices and applications whose bytes are kept after their connections have ended.
-const USAGES_MAX: usize = 4_096;
-
-/// Destinations that failed and were not asked for.
-const FAILED_MAX: usize = 1_024;
 
 /// File descriptors of the process that are not the proxy's.
 const DESCRIPTORS_ELSEWHERE: usize = 64;
@@ -55,8 +45,6 @@ pub struct Kernel {
     pub round_trip: fn(BorrowedFd<'_>) -> Option<Span>,
     /// Sets the receive buffer of a TCP socket, and nothing else that bounds its window.
     pub set_receive_buffer: fn(BorrowedFd<'_>, Bytes),
-    /// Link-layer addresses of the devices nearby.
-    pub neighbours: fn() -> Vec<(IpAddr, Mac)>,
     /// The mark of the proxy's sockets.
     pub mark: u32,
 }
@@ -76,30 +64,6 @@ pub struct Counts {
     pub full: u64,
 }
 
-/// A class as it is now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClassCounts {
-    /// Its rate.
-    pub rate: Option<Rate>,
-    /// Connections that are open.
-    pub connections: usize,
-    /// Payload since the start: down, up.
-    pub bytes: [u64; 2],
-}
-
-/// Payload by device and application: down, up.
-pub type Usage = BTreeMap<(IpAddr, Option<String>), [u64; 2]>;
-
-#[derive(Debug)]
-struct ClassState {
-    name: String,
-    scheduler: Scheduler,
-    bytes: [u64; 2],
-    connections: usize,
-    /// Sum of the alphas of those that have moved something lately.
-    alphas: u64,
-}
-
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
@@ -115,22 +79,17 @@ pub struct Proxy {
     /// IPv4 and IPv6; none while it is full.
     listeners: [Option<TcpListener>; 2],
     ports: [u16; 2],
+    openings: Openings,
     slots: Vec<Slot>,
     free: Vec<usize>,
     of_client: HashMap<IpAddr, usize>,
-    /// Those of the rules, and one for what is in none.
-    classes: Vec<ClassState>,
+    classes: Classes,
     pipes: Pipes,
     scratch: Vec<u8>,
     timers: BTreeSet<(Time, usize, u32)>,
     /// They want another turn.
     again: VecDeque<(usize, u32)>,
     follow_at: Time,
-    neighbours: HashMap<IpAddr, Mac>,
-    /// When the number of lookups begins anew.
-    neighbours_at: Time,
-    neighbours_asked: u32,
-    failed: VecDeque<(IpAddr, SocketAddr)>,
     usage: Usage,
     counts: Counts,
     descriptors_max: usize,
@@ -149,11 +108,12 @@ impl Proxy {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         let mut proxy = Proxy {
             kernel,
-            classes: Vec::new(),
+            classes: Classes::new(&rules, Classes::default(), now),
             rules,
             epoll: epoll.map_err(|e| Error::of("make an epoll", e))?,
             listeners: [None, None],
             ports: [0, 0],
+            openings: Openings::default(),
             slots: Vec::new(),
             free: Vec::new(),
             of_client: HashMap::new(),
@@ -162,15 +122,10 @@ impl Proxy {
             timers: BTreeSet::new(),
             again: VecDeque::new(),
             follow_at: now,
-            neighbours: HashMap::new(),
-            neighbours_at: now,
-            neighbours_asked: 0,
-            failed: VecDeque::new(),
             usage: Usage::new(),
             counts: Counts::default(),
             descriptors_max: usize::try_from(hard).unwrap_or(usize::MAX) / 10 * 9,
         };
-        proxy.classes = proxy.states(Vec::new(), now);
         proxy.listen().map_err(|e| Error::of("listen with a transparent socket", e))?;
         Ok(proxy)
     }
@@ -183,6 +138,38 @@ impl Proxy {
     /// What becomes readable when there is something to do.
     pub fn waits_for(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
+    }
+
+    /// [`Proxy::waits_for`] becomes readable also when `other` is.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn watch(&self, other: BorrowedFd<'_>) -> Result<(), Error> {
+        let added = self.epoll.add(other, EpollEvent::new(EpollFlags::EPOLLIN, WATCHED));
+        added.map_err(|e| Error::of("watch for connections", e))
+    }
+
+    /// A client's first packet, which was kept back.
+    pub fn handle_opening(&mut self, syn: Syn, now: Time) {
+        // What is sent again then finds no listener, and passes.
+        if self.is_full() {
+            return;
+        }
+        let Some((id, generation, upstream)) = self.openings.begin(syn, self.kernel.mark, now)
+        else {
+            return;
+        };
+        let event = EpollEvent::new(SOCKET, OPENING | token(id, generation, true));
+        if let Err(e) = self.epoll.add(upstream, event) {
+            tracing::debug!("connection not relayed: {e}");
+        }
+    }
+
+    /// What becomes of a client's first packet.
+    pub fn poll_answer(&mut self) -> Option<(Syn, Answer)> {
+        let (syn, answer) = self.openings.poll_answer()?;
+        self.counts.unreachable += u64::from(answer != Answer::Deliver);
+        Some((syn, answer))
     }
 
     /// The rules in force.
@@ -207,25 +194,16 @@ impl Proxy {
 
     /// The classes of the rules, and what is in none of them.
     pub fn classes(&self) -> impl Iterator<Item = (&str, ClassCounts)> {
-        self.classes.iter().map(|class| {
-            let ClassState { bytes, connections, .. } = *class;
-            let rate = class.scheduler.rate();
-            (class.name.as_str(), ClassCounts { rate, connections, bytes })
-        })
+        self.classes.counts()
     }
 
     /// What each device and application has transferred.
     pub fn usage(&self) -> Usage {
         let mut usage = self.usage.clone();
         for connection in self.slots.iter().filter_map(|slot| slot.connection.as_ref()) {
-            add_usage(&mut usage, &self.rules, connection);
+            usage::add(&mut usage, &self.rules, connection);
         }
         usage
-    }
-
-    /// A client's address and a server that it cannot reach.
-    pub fn poll_failed(&mut self) -> Option<(IpAddr, SocketAddr)> {
-        self.failed.pop_front()
     }
 
     /// Other rules from now on, also for the connections that are open.
@@ -233,37 +211,21 @@ impl Proxy {
         // What has been transferred belongs to the applications of the rules that were.
         for slot in &mut self.slots {
             if let Some(connection) = &mut slot.connection {
-                add_usage(&mut self.usage, &self.rules, connection);
+                usage::add(&mut self.usage, &self.rules, connection);
                 (connection.moved, connection.moved_before) = ([0; 2], 0);
             }
         }
+        self.classes = Classes::new(&rules, std::mem::take(&mut self.classes), now);
         self.rules = rules;
-        let old = std::mem::take(&mut self.classes);
-        self.classes = self.states(old, now);
         for id in 0..self.slots.len() {
             let Some(connection) = &mut self.slots[id].connection else { continue };
-            connection.class = self.rules.classes().len();
-            self.classes[connection.class].connections += 1;
+            self.classes.enter(connection, self.classes.unclassified());
             self.classify(id, now);
-            if let Some(connection) = self.slots[id].connection.as_ref().filter(|c| c.is_active) {
-                self.classes[connection.class].alphas += u64::from(connection.alpha.as_u8());
+            if let Some(connection) = &self.slots[id].connection {
+                self.classes.count_alpha(connection);
             }
         }
         (0..self.slots.len()).for_each(|id| self.follow_one(id));
-    }
-
-    /// The states of the rules' classes; those of the same name go on.
-    fn states(&self, old: Vec<ClassState>, now: Time) -> Vec<ClassState> {
-        let of_rules = self.rules.classes().iter().map(|class| (class.name.clone(), class.rate));
-        let all = of_rules.chain([(UNCLASSIFIED.to_owned(), None)]);
-        let mut old: BTreeMap<String, ClassState> =
-            old.into_iter().map(|state| (state.name.clone(), state)).collect();
-        all.map(|(name, rate)| {
-            let bytes = old.remove(&name).map_or([0; 2], |state| state.bytes);
-            let scheduler = Scheduler::new(rate, now);
-            ClassState { name, scheduler, bytes, connections: 0, alphas: 0 }
-        })
-        .collect()
     }
 
     /// When it wants to be handled next, whatever becomes readable.
@@ -273,8 +235,9 @@ impl Proxy {
         }
         let first = self.timers.first().map(|(at, ..)| *at);
         let follow = (self.connections() > 0).then_some(self.follow_at);
-        let grants = self.classes.iter_mut().filter_map(|class| class.scheduler.deadline(now));
-        grants.chain(first).chain(follow).min().unwrap_or(now + FOLLOW_PERIOD)
+        let opening = self.openings.deadline();
+        let all = self.classes.deadline(now).into_iter().chain(first).chain(follow).chain(opening);
+        all.min().unwrap_or(now + FOLLOW_PERIOD)
     }
 
     /// Does what is due.
@@ -294,6 +257,11 @@ impl Proxy {
                 listener @ (LISTENER4 | LISTENER6) => {
                     self.accept(usize::from(listener == LISTENER6), now);
                 }
+                WATCHED => {}
+                token if token & OPENING != 0 => {
+                    let (id, generation, _) = parts_of(token & !OPENING);
+                    self.openings.handle_event(id, generation, now);
+                }
                 token => self.handle_event(token, event.events(), now),
             }
         }
@@ -304,6 +272,7 @@ impl Proxy {
             }
         }
         self.handle_timers(now);
+        self.openings.handle_timers(now);
         self.serve(now);
         if now >= self.follow_at {
             self.follow(now);
@@ -326,37 +295,11 @@ impl Proxy {
         };
         read.can_read |= flags.intersects(readable);
         write.can_write |= flags.intersects(EpollFlags::EPOLLOUT | ENDS);
-        if is_upstream && connection.phase == Phase::Connecting {
-            if !flags.intersects(EpollFlags::EPOLLOUT | ENDS) {
-                return;
-            }
-            match SockRef::from(&connection.upstream).take_error() {
-                Ok(None) if !flags.intersects(ENDS) => {
-                    connection.open();
-                    self.timers.remove(&(connection.begun_at + CONNECT_PATIENCE, id, generation));
-                    self.follow_one(id);
-                    // By then the round trip is known by what arrives.
-                    self.follow_at = self.follow_at.min(now + FOLLOW_FIRST);
-                }
-                _ => return self.fail(id),
-            }
-        }
         // What the client sent before it broke off is lost, as on the way to the server.
         if !is_upstream && flags.contains(EpollFlags::EPOLLERR) {
             return self.close(id, true);
         }
         self.advance(id, now);
-    }
-
-    /// The server cannot be reached: the client hears so, and the next time directly.
-    fn fail(&mut self, id: usize) {
-        if let Some(connection) = &self.slots[id].connection {
-            self.counts.unreachable += 1;
-            if self.failed.len() < FAILED_MAX {
-                self.failed.push_back((connection.from, connection.server));
-            }
-        }
-        self.close(id, true);
     }
 
     fn handle_timers(&mut self, now: Time) {
@@ -368,13 +311,8 @@ impl Proxy {
             else {
                 continue;
             };
-            match connection.phase {
-                Phase::Connecting => self.fail(id),
-                Phase::Open => {
-                    connection.naming = Naming::Done;
-                    self.advance(id, now);
-                }
-            }
+            connection.naming = Naming::Done;
+            self.advance(id, now);
         }
     }
 
@@ -407,71 +345,40 @@ impl Proxy {
             socket::reset(&client);
             return;
         }
-        // At once: some servers speak first.
-        match socket::connect_as(peer.ip(), server, self.kernel.mark) {
-            Ok(upstream) => {
-                if let Err(e) = self.start(client, upstream, peer.ip(), server, now) {
-                    tracing::debug!("connection not relayed: {e}");
-                }
-            }
-            Err(_) => {
-                socket::reset(&client);
-                self.counts.unreachable += 1;
-                if self.failed.len() < FAILED_MAX {
-                    self.failed.push_back((peer.ip(), server));
-                }
-            }
+        let Some((upstream, mac)) = self.openings.take(peer, server) else {
+            // The client took longer than its server was to wait.
+            socket::reset(&client);
+            return;
+        };
+        let connection = Connection::new(client, upstream, peer.ip(), mac);
+        if let Err(e) = self.start(connection, now) {
+            tracing::debug!("connection not relayed: {e}");
         }
     }
 
-    fn start(
-        &mut self,
-        client: TcpStream,
-        upstream: TcpStream,
-        from: IpAddr,
-        server: SocketAddr,
-        now: Time,
-    ) -> io::Result<()> {
-        client.set_nonblocking(true)?;
-        socket::prepare(SockRef::from(&client))?;
-        let mut connection = Connection::new(client, upstream, from, server, now);
-        connection.mac = self.mac_of(from, now);
-        connection.class = self.rules.classes().len();
+    fn start(&mut self, mut connection: Connection, now: Time) -> io::Result<()> {
+        connection.client.set_nonblocking(true)?;
+        socket::prepare(SockRef::from(&connection.client))?;
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             self.slots.len() - 1
         });
         let generation = self.slots[id].generation;
-        let flags = EpollFlags::EPOLLIN
-            | EpollFlags::EPOLLOUT
-            | EpollFlags::EPOLLRDHUP
-            | EpollFlags::EPOLLET;
-        let event = |is_upstream| EpollEvent::new(flags, token(id, generation, is_upstream));
+        let event = |is_upstream| EpollEvent::new(SOCKET, token(id, generation, is_upstream));
         let added = self.epoll.add(&connection.client, event(false));
-        if let Err(e) = added.and_then(|()| self.epoll.add(&connection.upstream, event(true))) {
+        // What has come for it by now is reported once more.
+        let changed = || self.epoll.modify(&connection.upstream, &mut event(true));
+        if let Err(e) = added.and_then(|()| changed()) {
             self.free.push(id);
             return Err(e.into());
         }
-        *self.of_client.entry(from).or_default() += 1;
-        self.classes[connection.class].connections += 1;
-        self.timers.insert((now + CONNECT_PATIENCE, id, generation));
+        *self.of_client.entry(connection.from).or_default() += 1;
+        self.classes.enter(&mut connection, self.classes.unclassified());
         self.slots[id].connection = Some(Box::new(connection));
         self.classify(id, now);
+        // By then the round trip is known by what arrives.
+        self.follow_at = self.follow_at.min(now + FOLLOW_FIRST);
         Ok(())
-    }
-
-    fn mac_of(&mut self, client: IpAddr, now: Time) -> Option<Mac> {
-        if !self.rules.has_macs() {
-            return None;
-        }
-        if now >= self.neighbours_at {
-            (self.neighbours_at, self.neighbours_asked) = (now + FOLLOW_PERIOD, 0);
-        }
-        if !self.neighbours.contains_key(&client) && self.neighbours_asked < ASKED_MAX {
-            self.neighbours = (self.kernel.neighbours)().into_iter().collect();
-            self.neighbours_asked += 1;
-        }
-        self.neighbours.get(&client).copied()
     }
 
     /// Gives the connection the class and the priority that the rules say.
@@ -479,13 +386,12 @@ impl Proxy {
         let Some(connection) = &mut self.slots[id].connection else { return };
         let name = connection.name.as_ref();
         let class = self.rules.class_of(connection.from, connection.mac, name);
-        let class = class.unwrap_or(self.rules.classes().len());
+        let class = class.unwrap_or(self.classes.unclassified());
         connection.app = self.rules.app_of(name);
-        let alpha = self.rules.alpha_of(connection.app);
-        self.classes[connection.class].scheduler.handle_idle(id);
-        self.classes[connection.class].connections -= 1;
-        self.classes[class].connections += 1;
-        (connection.class, connection.alpha) = (class, alpha);
+        let alpha = self.rules.alpha_of(connection.app, class);
+        self.classes.leave(id, connection);
+        self.classes.enter(connection, class);
+        connection.alpha = alpha;
         self.follow_one(id);
         self.advance(id, now);
     }
@@ -495,9 +401,9 @@ impl Proxy {
         let Some(connection) = &mut slot.connection else { return };
         let before = connection.moved[1];
         let turn = connection.advance(&mut self.pipes, &mut self.scratch, now);
-        let class = &mut self.classes[connection.class];
+        let class = self.classes.of_mut(connection.class);
         class.bytes[1] += connection.moved[1] - before;
-        if connection.phase == Phase::Open && connection.down.is_ready() {
+        if connection.down.is_ready() {
             class.scheduler.handle_ready(id, connection.alpha);
         }
         match turn {
@@ -516,12 +422,14 @@ impl Proxy {
     fn serve(&mut self, now: Time) {
         for class in 0..self.classes.len() {
             for _ in 0..TURN_MAX {
-                let Some(grant) = self.classes[class].scheduler.poll_grant(now) else { break };
+                let Some(grant) = self.classes.of_mut(class).scheduler.poll_grant(now) else {
+                    break;
+                };
                 let connection = self.slots[grant.id].connection.as_mut();
                 let connection = connection.expect("invariant: what waits is there");
                 let before = connection.moved[0];
                 let served = connection.serve(grant.bytes, &mut self.pipes);
-                let state = &mut self.classes[class];
+                let state = self.classes.of_mut(class);
                 state.bytes[0] += connection.moved[0] - before;
                 let moved = *served.as_ref().unwrap_or(&Bytes::new(0));
                 let has_more = served.is_ok() && connection.down.is_ready();
@@ -537,25 +445,14 @@ impl Proxy {
     /// Adapts all receive buffers to the rates.
     fn follow(&mut self, now: Time) {
         self.follow_at = now + FOLLOW_PERIOD;
-        for class in &mut self.classes {
-            class.alphas = 0;
-        }
+        self.classes.forget_alphas();
         for id in 0..self.slots.len() {
             let Some(connection) = &mut self.slots[id].connection else { continue };
             let rtt = (self.kernel.round_trip)(connection.upstream.as_fd());
             connection.rtt = rtt.or(connection.rtt);
             connection.is_active = connection.moved[0] > connection.moved_before;
             connection.moved_before = connection.moved[0];
-            if connection.is_active {
-                let alpha = u64::from(connection.alpha.as_u8());
-                self.classes[connection.class].alphas += alpha;
-            }
-            let (from, is_unknown) = (connection.from, connection.mac.is_none());
-            if is_unknown && let Some(mac) = self.mac_of(from, now) {
-                let connection = self.slots[id].connection.as_mut();
-                connection.expect("invariant: it was there").mac = Some(mac);
-                self.classify(id, now);
-            }
+            self.classes.count_alpha(connection);
         }
         (0..self.slots.len()).for_each(|id| self.follow_one(id));
         self.pipes.shrink();
@@ -563,16 +460,7 @@ impl Proxy {
 
     fn follow_one(&mut self, id: usize) {
         let Some(connection) = &mut self.slots[id].connection else { return };
-        // Before the connection is open, it would also bound all later windows.
-        if connection.phase == Phase::Connecting {
-            return;
-        }
-        let class = &self.classes[connection.class];
-        let alpha = u64::from(connection.alpha.as_u8());
-        let all = class.alphas + if connection.is_active { 0 } else { alpha };
-        let rate = class.scheduler.rate();
-        let rate = rate.map(|rate| rate.scale(alpha, all.max(alpha)));
-        connection.follow(rate, self.kernel.set_receive_buffer);
+        self.classes.follow(connection, self.kernel);
     }
 
     fn close(&mut self, id: usize, with_reset: bool) {
@@ -591,24 +479,18 @@ impl Proxy {
                 self.of_client.remove(&connection.from);
             }
         }
-        let class = &mut self.classes[connection.class];
-        class.connections -= 1;
-        class.scheduler.handle_idle(id);
-        self.timers.remove(&(
-            connection.begun_at + CONNECT_PATIENCE,
-            id,
-            slot.generation.wrapping_sub(1),
-        ));
-        add_usage(&mut self.usage, &self.rules, &connection);
+        self.classes.leave(id, &connection);
+        usage::add(&mut self.usage, &self.rules, &connection);
     }
 
     /// Listens, unless there is no room for more.
     fn mind_room(&mut self) {
-        let used = DESCRIPTORS_ELSEWHERE + 2 * (self.connections() + self.pipes.number);
-        if self.connections() >= CONNECTIONS_MAX || used >= self.descriptors_max {
+        let all = self.connections() + self.openings.len();
+        let used = DESCRIPTORS_ELSEWHERE + 2 * (all + self.pipes.number);
+        if all >= CONNECTIONS_MAX || used >= self.descriptors_max {
             self.shut();
         } else if self.is_full()
-            && self.connections() < CONNECTIONS_MAX / 10 * 9
+            && all < CONNECTIONS_MAX / 10 * 9
             && used < self.descriptors_max / 10 * 9
             && let Err(e) = self.listen()
         {
@@ -620,6 +502,8 @@ impl Proxy {
         if !self.is_full() {
             self.counts.full += 1;
             self.listeners = [None, None];
+            // Nothing would accept them; what is sent again passes.
+            self.openings.clear();
             tracing::warn!(connections = self.connections(), "full: new connections pass directly");
         }
     }
@@ -635,27 +519,18 @@ impl Proxy {
     }
 }
 
-fn add_usage(usage: &mut Usage, rules: &Rules, connection: &Connection) {
-    if connection.moved == [0; 2] {
-        return;
-    }
-    let app = connection.app.map(|app| rules.apps()[app].name.clone());
-    let mut key = (connection.from, app);
-    if usage.len() >= USAGES_MAX && !usage.contains_key(&key) {
-        // Devices that come too late are counted together.
-        key = (IpAddr::from([0, 0, 0, 0]), None);
-    }
-    let sum = usage.entry(key).or_default();
-    sum[0] += connection.moved[0];
-    sum[1] += connection.moved[1];
-}
-
-/// The class of connections that are in none of the rules.
-const UNCLASSIFIED: &str = "default";
-
 /// Both ways are closed, or one is broken.
 const ENDS: EpollFlags = EpollFlags::EPOLLERR.union(EpollFlags::EPOLLHUP);
 
+/// A socket whose readiness is reported when it changes.
+const SOCKET: EpollFlags = EpollFlags::EPOLLIN
+    .union(EpollFlags::EPOLLOUT)
+    .union(EpollFlags::EPOLLRDHUP)
+    .union(EpollFlags::EPOLLET);
+
+/// Of the events of sockets of openings.
+const OPENING: u64 = 1 << 63;
+const WATCHED: u64 = u64::MAX - 2;
 const LISTENER4: u64 = u64::MAX;
 const LISTENER6: u64 = u64::MAX - 1;
 

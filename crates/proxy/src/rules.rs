@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use fairweir_core::evidence::{HostName, Sites};
-use fairweir_core::policy::{Group, Mac, Match, Policy, PolicyError};
-use fairweir_core::relay::Alpha;
-use fairweir_core::share::Weight;
+use fairweir_core::market::utility::Kind;
+use fairweir_core::policy::{Mac, Match};
+use fairweir_core::relay::{Alpha, alphas};
 use fairweir_core::units::Rate;
 use ipnet::IpNet;
 
@@ -31,47 +31,55 @@ pub struct App {
     pub sites: Vec<Match>,
 }
 
+/// An application of the table that the program has with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Unique.
+    pub name: String,
+    /// What it is used for.
+    pub kind: Kind,
+    /// The priority that the user gave to its kind.
+    pub alpha: Option<Alpha>,
+    /// Only `web:`.
+    pub sites: Vec<Match>,
+}
+
 /// Which connection is what. The first class of the list that names the device or the server has it.
 #[derive(Clone, Debug)]
 pub struct Rules {
     classes: Vec<Class>,
     apps: Vec<App>,
+    known: Vec<Known>,
     class_sites: Sites,
     app_sites: Sites,
+    known_sites: Sites,
+    /// By class and kind of use.
+    alphas: Vec<[Alpha; 4]>,
 }
 
 impl Rules {
-    /// Rules of these, in their order.
-    ///
-    /// # Errors
-    /// If a name is not unique, or no name.
-    pub fn new(classes: Vec<Class>, apps: Vec<App>) -> Result<Rules, PolicyError> {
-        let group = |name: &String, matches: &Vec<Match>| Group {
-            name: name.clone(),
-            weight: Weight::ONE,
-            matches: matches.clone(),
+    /// Rules of these, in their order. The user's applications `apps` come before those of the table
+    /// `known`, whose priorities follow the `weights` of their kinds of use, if there are any.
+    pub fn new(
+        classes: Vec<Class>,
+        apps: Vec<App>,
+        known: Vec<Known>,
+        weights: Option<[f64; 4]>,
+    ) -> Rules {
+        let class_sites = Sites::of_lists(classes.iter().map(|class| &class.matches[..]));
+        let app_sites = Sites::of_lists(apps.iter().map(|app| &app.sites[..]));
+        let known_sites = Sites::of_lists(known.iter().map(|known| &known.sites[..]));
+        let of_class = |class: &Class| match (class.rate, weights) {
+            (Some(rate), Some(weights)) => alphas(rate, weights),
+            _ => [Alpha::DEFAULT; 4],
         };
-        let of_classes = classes.iter().map(|c| group(&c.name, &c.matches)).collect();
-        let of_apps = apps.iter().map(|a| group(&a.name, &a.sites)).collect();
-        let class_sites = Sites::of(&Policy::new(of_classes)?);
-        let app_sites = Sites::of(&Policy::new(of_apps)?);
-        Ok(Rules { classes, apps, class_sites, app_sites })
+        let alphas = classes.iter().map(of_class).collect();
+        Rules { classes, apps, known, class_sites, app_sites, known_sites, alphas }
     }
 
     /// The classes.
     pub fn classes(&self) -> &[Class] {
         &self.classes
-    }
-
-    /// The applications.
-    pub fn apps(&self) -> &[App] {
-        &self.apps
-    }
-
-    /// Whether a class has devices by link-layer address.
-    pub(crate) fn has_macs(&self) -> bool {
-        let mut all = self.classes.iter().flat_map(|class| &class.matches);
-        all.any(|matched| matches!(matched, Match::Mac(_)))
     }
 
     /// Prefixes and link-layer addresses outside of which no connection has a class; `None` if a class
@@ -109,14 +117,30 @@ impl Rules {
         }
     }
 
-    /// Index of the application, if a name tells.
+    /// Index of the application, if a name tells. Those of the table are behind the user's.
     pub(crate) fn app_of(&self, name: Option<&HostName>) -> Option<usize> {
-        name.and_then(|name| self.app_sites.group_of(name))
+        let name = name?;
+        let of_table = || Some(self.apps.len() + self.known_sites.group_of(name)?);
+        self.app_sites.group_of(name).or_else(of_table)
     }
 
-    /// The priority of an application's connections.
-    pub(crate) fn alpha_of(&self, app: Option<usize>) -> Alpha {
-        app.map_or(Alpha::DEFAULT, |app| self.apps[app].alpha)
+    /// The name of an application.
+    pub(crate) fn name_of(&self, app: usize) -> &str {
+        match self.apps.get(app) {
+            Some(app) => &app.name,
+            None => &self.known[app - self.apps.len()].name,
+        }
+    }
+
+    /// The priority of an application's connections in a class.
+    pub(crate) fn alpha_of(&self, app: Option<usize>, class: usize) -> Alpha {
+        let Some(app) = app else { return Alpha::DEFAULT };
+        if let Some(app) = self.apps.get(app) {
+            return app.alpha;
+        }
+        let known = &self.known[app - self.apps.len()];
+        let of_kind = || self.alphas.get(class).map(|alphas| alphas[known.kind as usize]);
+        known.alpha.or_else(of_kind).unwrap_or(Alpha::DEFAULT)
     }
 }
 
@@ -136,7 +160,7 @@ mod tests {
             class("child", &["mac:02:00:5e:00:53:01", "ip:192.0.2.0/28"]),
             class("rest", &["web:example.com", "ip:2001:db8::/32"]),
         ];
-        let rules = Rules::new(classes, Vec::new()).unwrap();
+        let rules = Rules::new(classes, Vec::new(), Vec::new(), None);
         let mac = Some(Mac([2, 0, 0x5e, 0, 0x53, 1]));
         let name = |text: &str| HostName::from_wire(text.as_bytes());
         for (client, mac, named, wanted) in [
@@ -152,7 +176,42 @@ mod tests {
             assert_eq!(found, wanted, "{client} {mac:?} {named:?}");
         }
         assert_eq!(rules.clients(), None, "any device may be in a class");
-        let devices = Rules::new(vec![class("child", &["ip:192.0.2.0/28"])], Vec::new()).unwrap();
+        let devices = vec![class("child", &["ip:192.0.2.0/28"])];
+        let devices = Rules::new(devices, Vec::new(), Vec::new(), None);
         assert_eq!(devices.clients().unwrap().0.len(), 1);
+    }
+
+    #[test]
+    fn the_users_applications_come_before_those_of_the_table() {
+        let site = |text: &str| vec![text.parse().unwrap()];
+        let mut class = class("all", &["ip:192.0.2.0/24"]);
+        class.rate = Some(Rate::mbit(10));
+        let app = App {
+            name: "mine".to_owned(),
+            alpha: Alpha::new(9).unwrap(),
+            sites: site("web:example.com"),
+        };
+        let known = |name: &str, kind, alpha, text: &str| Known {
+            name: name.to_owned(),
+            kind,
+            alpha,
+            sites: site(text),
+        };
+        let table = vec![
+            known("film", Kind::Streaming, None, "web:film.example.com"),
+            known("files", Kind::Downloads, None, "web:example.net"),
+            known("chat", Kind::Social, Alpha::new(7), "web:example.org"),
+        ];
+        let rules = Rules::new(vec![class], vec![app], table, Some([1.0; 4]));
+        for (name, app, alphas) in [
+            ("film.example.com", Some("mine"), [9, 9]),
+            ("a.example.net", Some("files"), [255, 64]),
+            ("example.org", Some("chat"), [7, 7]),
+            ("other.example", None, [64, 64]),
+        ] {
+            let found = rules.app_of(HostName::from_wire(name.as_bytes()).as_ref());
+            assert_eq!(found.map(|app| rules.name_of(app)), app);
+            assert_eq!([0, 1].map(|class| rules.alpha_of(found, class).as_u8()), alphas, "{name}");
+        }
     }
 }

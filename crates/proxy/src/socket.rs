@@ -51,6 +51,20 @@ pub(crate) fn connect_as(client: IpAddr, server: SocketAddr, mark: u32) -> io::R
     Ok(socket.into())
 }
 
+/// Whether a connection has opened; false while nobody has answered.
+///
+/// # Errors
+/// Why it cannot open.
+pub(crate) fn connected(stream: &TcpStream) -> io::Result<bool> {
+    if let Some(e) = stream.take_error()? {
+        return Err(e);
+    }
+    match stream.peer_addr() {
+        Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(false),
+        other => other.map(|_| true),
+    }
+}
+
 fn transparent(address: IpAddr, mark: u32) -> io::Result<Socket> {
     let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
     let socket = Socket::new(domain, Type::STREAM, None)?;

@@ -14,7 +14,7 @@ use crate::MetricsAt;
 use crate::VERSION;
 use crate::error::ConfigError;
 use crate::table::{Place, Placed, Source, Table};
-use crate::value::{parse_capacity, parse_control, parse_dev, parse_device_match, parse_match};
+use crate::value::{parse_capacity, parse_control, parse_dev, parse_match, parse_router_match};
 use crate::words::did_you_mean;
 
 /// More frequent probes disturb others, rarer ones say nothing about a queue.
@@ -120,7 +120,7 @@ fn group(mut table: Table<'_>, role: Role) -> Result<Placed<'_, Group>, ConfigEr
     };
     let parse = match role {
         Role::Host => parse_match,
-        Role::Router => parse_device_match,
+        Role::Router => parse_router_match,
     };
     let name = table.text("name")?;
     let Placed { value: name, place } =

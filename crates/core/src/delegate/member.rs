@@ -40,8 +40,11 @@ pub(super) struct Member {
     pub(super) sample: Option<Sample>,
     /// When its window was last cut.
     pub(super) cut_at: Option<Time>,
-    /// The window that it has to go down to at its next ACK.
-    pub(super) debt: Option<u32>,
+    /// By how many packets it has to reduce its window at an ACK, whatever it gives up for signals
+    /// of its own until then.
+    pub(super) debt: u32,
+    /// What it gave up at its last cut, if that was for others.
+    pub(super) gave: u32,
     pub(super) rate: Rate,
     pub(super) measured: Option<(Time, Bytes)>,
     pub(super) tally: Tally,
@@ -71,7 +74,7 @@ pub(super) struct Free {
 pub(super) struct Offer {
     pub(super) turn: u64,
     pub(super) index: usize,
-    pub(super) cwnd: u32,
+    pub(super) packets: u32,
     pub(super) rate: Rate,
 }
 
@@ -101,16 +104,36 @@ impl Member {
     /// Whether it may be cut for others now.
     pub(super) fn may_be_cut(&self, now: Time, sample: &Sample) -> bool {
         let is_fresh = self.cut_at.is_some_and(|at| now.since(at) < sample.rtt);
-        self.debt.is_none() && !is_fresh && sample.phase != Phase::Recovery
+        self.debt == 0 && !is_fresh && sample.phase != Phase::Recovery
+    }
+
+    /// A signal of its own within a round-trip time of a cut for others is of the window before that
+    /// cut: at a full queue all connections lose packets at once. What it gives up less for that
+    /// reason, it owes.
+    pub(super) fn owe_for(&mut self, now: Time, sample: &Sample) {
+        let gave = std::mem::take(&mut self.gave);
+        if self.cut_at.is_some_and(|at| now.since(at) < sample.rtt) {
+            let kept = u64::from(gave) * u64::from(sample.cwnd_cut) / u64::from(sample.cwnd.max(1));
+            self.debt += gave.saturating_sub(kept as u32);
+        }
     }
 
     /// What a stunt can give up now.
     pub(super) fn offer(&self, now: Time, index: usize) -> Option<Offer> {
-        let Part::Stunt { min_rate, turn, .. } = self.part else { return None };
+        let Part::Stunt { turn, .. } = self.part else { return None };
         let sample = self.sample.filter(|s| self.is_elephant() && self.may_be_cut(now, s))?;
-        let least = sample.packets_ceil(min_rate).max(sample.cwnd_cut).max(WINDOW_MIN);
-        let given = sample.cwnd.checked_sub(least).filter(|given| *given > 0)?;
-        Some(Offer { turn, index, cwnd: least, rate: sample.rate_floor(given) })
+        let packets = sample.cwnd.checked_sub(self.floor(&sample)).filter(|given| *given > 0)?;
+        Some(Offer { turn, index, packets, rate: sample.rate_floor(packets) })
+    }
+
+    /// The least window that a cut for others leaves: what a signal of its own would, and what a
+    /// stunt keeps in any case.
+    pub(super) fn floor(&self, sample: &Sample) -> u32 {
+        let kept = match self.part {
+            Part::Free(_) => 0,
+            Part::Stunt { min_rate, .. } => sample.packets_ceil(min_rate),
+        };
+        kept.max(sample.cwnd_cut).max(WINDOW_MIN)
     }
 
     /// Short transfers and those that still search for their rate are no stunts.

@@ -206,7 +206,8 @@ impl Bundle {
             part,
             sample: None,
             cut_at: None,
-            debt: None,
+            debt: 0,
+            gave: 0,
             rate: Rate::ZERO,
             measured: None,
             tally: Tally::default(),
@@ -226,7 +227,9 @@ impl Bundle {
     /// What a connection's sender knows now; with every ACK, after its window has changed.
     pub fn handle_sample(&mut self, id: MemberId, sample: Sample) {
         assert!(sample.rtt > Span::ZERO, "a round-trip time is positive");
-        self.member(id).sample = Some(sample);
+        // A window of one packet, as after a timeout, is not reduced.
+        let cwnd_cut = sample.cwnd_cut.min(sample.cwnd);
+        self.member(id).sample = Some(Sample { cwnd_cut, ..sample });
     }
 
     /// A connection must cut its window, for the first time in its round-trip time, and its window is
@@ -239,6 +242,7 @@ impl Bundle {
             member.take(now);
             return Answer::Own;
         };
+        member.owe_for(now, &sample);
         let answer = match &mut member.part {
             Part::Free(free) => match free.controller.aim() {
                 Some(aim) => self.answer_in_part(now, id, &sample, aim),
@@ -272,10 +276,15 @@ impl Bundle {
         if member.cut_at.is_some_and(|at| now.since(at) < sample.rtt) {
             return None;
         }
-        let cwnd = member.debt.take()?;
-        member.cut_at = Some(now);
+        let cut = member.debt.min(sample.cwnd.saturating_sub(member.floor(&sample)));
+        if cut == 0 {
+            return None;
+        }
+        // What its floor keeps now is given up when the window has grown.
+        member.debt -= cut;
+        (member.cut_at, member.gave) = (Some(now), cut);
         member.tally.cuts += 1;
-        Some(cwnd.min(sample.cwnd))
+        Some(sample.cwnd - cut)
     }
 
     /// When [`Bundle::handle_tick`] is due after a tick at `now`: the shortest round-trip time of a
@@ -389,6 +398,8 @@ impl Bundle {
         let members = self.members.iter().enumerate();
         let mut offers: Vec<Offer> =
             members.filter_map(|(i, m)| m.as_ref()?.offer(now, i)).collect();
+        // One bit/s of what is needed is for rounding.
+        let need = need.saturating_sub(Rate::bps(1));
         if offers.iter().map(|offer| offer.rate).sum::<Rate>() < need {
             self.member(id).tally.refused += 1;
             return false;
@@ -406,8 +417,8 @@ impl Bundle {
             let from = self.turn;
             let member = self.member(MemberId(offer.index));
             // The last one gives up only what is missing.
-            let exact = member.sample.map_or(0, |s| s.cwnd.saturating_sub(s.packets_ceil(rest)));
-            member.debt = Some(offer.cwnd.max(exact));
+            let missing = member.sample.map_or(0, |s| s.packets_ceil(rest));
+            member.debt = offer.packets.min(missing);
             if let Part::Stunt { weight, turn, .. } = &mut member.part {
                 *turn = from + u64::from(weight.as_u32());
             }
@@ -471,10 +482,10 @@ impl Bundle {
             return Answer::Own;
         }
         let given = sample.rate_floor(sample.cwnd - least);
-        let exact = sample.cwnd.saturating_sub(sample.packets_ceil(need)).max(least);
+        let most = sample.cwnd - least;
         let is_exact = how == Reverse::Exact || aim.is_some();
-        member.debt = Some(if is_exact { exact } else { least });
-        if given >= need {
+        member.debt = if is_exact { most.min(sample.packets_ceil(need)) } else { most };
+        if given + Rate::bps(1) >= need {
             return Answer::Delegated;
         }
         // What the free connection cannot give up, the stunt does.

@@ -123,9 +123,14 @@ struct Groups {
 impl Sites {
     /// The patterns of `policy`.
     pub fn of(policy: &Policy) -> Sites {
+        Sites::of_lists(policy.groups().iter().map(|group| &group.matches[..]))
+    }
+
+    /// The patterns of lists, each of which is a group.
+    pub fn of_lists<'m>(lists: impl Iterator<Item = &'m [Match]>) -> Sites {
         let mut sites = Sites::default();
-        for (group, of_group) in policy.groups().iter().enumerate() {
-            for matched in &of_group.matches {
+        for (group, matches) in lists.enumerate() {
+            for matched in matches {
                 let Match::Web(site) = matched else { continue };
                 let groups = sites.by_name.entry(site.name.0.clone()).or_default();
                 let entry = if site.only_below { &mut groups.below } else { &mut groups.whole };

@@ -12,13 +12,19 @@
 //! |---|---|
 //! | [`Scheduler`] | which connection of a class is read next, and how much of it |
 //! | [`buffer_target`], [`follow`] | how large the receive buffer of a connection is |
+//! | [`alphas`] | priorities by kind of use |
+//! | [`Syn`] | a client's first packet, which waits until the server has answered |
 //!
 //! Source: MYOB section IV, algorithm 3 and appendix G. The paper's threads, which sleep and share a
 //! mutex, are one deficit round robin here. The paper's equations 13 and 14 take the positive part of
 //! drain minus fill, so the window could never shrink; it is the signed difference.
 
 mod buffer;
+mod priority;
 mod scheduler;
+mod syn;
 
 pub use buffer::{BUFFER_MAX, buffer_target, follow};
+pub use priority::alphas;
 pub use scheduler::{Alpha, Grant, Scheduler};
+pub use syn::{SYN_MAX, Syn};

@@ -64,7 +64,7 @@ scenarios! {
     "rbm-fig1" "rbm-fig3" "rbm-fig4" "rbm-fig5" "rbm-broadband"
     "bcpqp-one" "bcpqp-fig5" "bcpqp-fig6" "bcpqp-fig8-weights" "bcpqp-fig8-nested"
     "bcpqp-fig9-video" "bcpqp-fig9-web" "bcpqp-newcomer"
-    "fs-bundle" "fs-dynamic" "crab-fig7-short" "crab-fig8-short" "rtts" "rtts-first-200" "step-10" "step-27" "step-28.5"
+    "fs-bundle" "fs-dynamic" "fs-kernel" "crab-fig7-short" "crab-fig8-short" "rtts" "rtts-first-200" "step-10" "step-27" "step-28.5"
     "remembered-high" "idle-then-load" "weights-5-1" "weights-1-5" "weights-5-1-bbr"
     "weights-1-5-bbr" "weights-5-1-mixed" "weights-1-5-mixed" "mix-cubic-bbr" "video-vs-bulk"
     "web-7-3" "quic-vs-tcp" "udp-flood"

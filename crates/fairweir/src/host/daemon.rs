@@ -17,6 +17,7 @@ use fairweir_linux::{Error, Health, Mode, network};
 use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
+use super::leases::LeaseControl;
 use super::memory::Memory;
 use super::point::Point;
 use super::report;
@@ -63,6 +64,8 @@ pub(super) struct Daemon {
     pub(super) windows: WindowControl,
     /// Which connections belong to which site.
     pub(super) sites: SiteControl,
+    /// Which device has which name, on a router.
+    pub(super) leases: Option<LeaseControl>,
     /// The last acts other than to measure, oldest first.
     pub(super) changes: VecDeque<Change>,
     act_noted: Option<Act>,
@@ -107,7 +110,7 @@ impl Daemon {
     /// If the device or the kernel refuses.
     pub(super) fn start(
         mut settings: Settings,
-        memory: Memory,
+        (memory, leases): (Memory, Option<LeaseControl>),
         told_capacity: Option<Rate>,
         now: Time,
     ) -> anyhow::Result<Daemon> {
@@ -117,6 +120,7 @@ impl Daemon {
         let mut daemon = Daemon {
             control: ControlLoop::new(settings.controller(told_capacity)?, groups, now),
             sites: SiteControl::new(settings.policy())?,
+            leases,
             settings,
             host: Some(host),
             opening: None,
@@ -173,6 +177,9 @@ impl Daemon {
         {
             warn!("cannot restart the control: {e}");
         }
+        if let Some(leases) = &mut self.leases {
+            leases.store(now, false);
+        }
         // A network that nothing is remembered of is worth more than the period.
         if now >= self.store_at || self.stored.is_none() {
             self.store_capacity();
@@ -184,8 +191,15 @@ impl Daemon {
         }
     }
 
-    /// Takes in which connections have opened, and to which hosts.
+    /// Takes in which connections have opened, and to which hosts; on a router which devices have
+    /// which names.
     pub(super) fn listen(&mut self, now: Time) {
+        if let Some(leases) = &mut self.leases
+            && let Some(router) = self.host.as_mut().and_then(Point::as_router_mut)
+            && let Err(e) = leases.listen(router, self.settings.policy(), now)
+        {
+            self.open(now, e.to_string());
+        }
         let Some(host) = self.host.as_mut().and_then(Point::as_host_mut) else { return };
         if let Err(e) = self.sites.listen(host, now) {
             self.open(now, e.to_string());
@@ -295,6 +309,7 @@ impl Daemon {
             None => self.control.handle_policy(&spec, new.policy().weights(), &kept),
         }
         self.settings = new;
+        self.handle_hosts_changed();
         self.enforce(now);
         Ok("configuration reloaded")
     }
@@ -305,6 +320,9 @@ impl Daemon {
     /// What could not be removed.
     pub(super) fn end(&mut self) -> Result<(), Error> {
         self.store_capacity();
+        if let Some(leases) = &mut self.leases {
+            leases.store(fairweir_linux::monotonic_now(), true);
+        }
         self.host.take().map_or(Ok(()), Point::detach)
     }
 
@@ -437,6 +455,13 @@ impl Daemon {
         self.opening = Some(Opening { reason, retry_at: now });
     }
 
+    /// What the kernel was told of devices with names may be gone.
+    fn handle_hosts_changed(&mut self) {
+        if let Some(leases) = &mut self.leases {
+            leases.handle_change();
+        }
+    }
+
     fn look_for_device(&mut self, now: Time) {
         let waiting = self.opening.as_ref().is_some_and(|o| now < o.retry_at);
         let is_missing = |dev: &str| fairweir_linux::link::index(dev).is_none();
@@ -450,6 +475,7 @@ impl Daemon {
                 info!(dev = self.settings.dev, "the interface is back");
                 self.host = Some(host);
                 self.sites = sites;
+                self.handle_hosts_changed();
                 self.opening = None;
                 self.control.skip_to(now);
                 self.network_at = now;

@@ -27,6 +27,7 @@ pub(crate) mod client;
 mod daemon;
 mod delay;
 pub(crate) mod guard;
+mod leases;
 mod memory;
 mod point;
 mod report;
@@ -36,6 +37,7 @@ mod sites;
 mod windows;
 
 use daemon::{Daemon, next_tick};
+use leases::LeaseControl;
 use memory::Memory;
 use settings::Settings;
 
@@ -85,8 +87,12 @@ fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Resul
     };
     let needed = Span::secs(args.confirmed_after_s);
     let memory = Memory::new(StateDir::new(state_dir), args.dry_run, needed);
+    let leases = settings
+        .lan()
+        .map(|lan| LeaseControl::new(StateDir::new(state_dir), lan, args.dry_run, monotonic_now()));
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<HostService> {
-        let daemon = Daemon::start(settings, memory, args.remembered_capacity, monotonic_now())?;
+        let told = args.remembered_capacity;
+        let daemon = Daemon::start(settings, (memory, leases), told, monotonic_now())?;
         info!(dev, control = %daemon.settings.control(), "attached");
         for warning in &daemon.settings.config.warnings {
             tracing::warn!("configuration: {warning}");
@@ -126,11 +132,22 @@ impl Service for HostService {
     }
 
     fn deadline(&self) -> Time {
-        self.daemon.sites.deadline().map_or(self.tick_at, |at| at.min(self.tick_at))
+        let leases = self.daemon.leases.as_ref().and_then(LeaseControl::deadline);
+        // Without the interface there is nothing to read, and a pause would never end.
+        let pauses = match self.daemon.host {
+            Some(_) => [self.daemon.sites.deadline(), leases],
+            None => [None; 2],
+        };
+        pauses.into_iter().flatten().fold(self.tick_at, Time::min)
     }
 
     fn waits_for(&self) -> Option<BorrowedFd<'_>> {
-        self.daemon.sites.waits_for(self.daemon.host.as_ref()?.as_host()?)
+        let point = self.daemon.host.as_ref()?;
+        match (point.as_host(), point.as_router(), &self.daemon.leases) {
+            (Some(host), _, _) => self.daemon.sites.waits_for(host),
+            (None, Some(router), Some(leases)) => leases.waits_for(router),
+            (None, _, _) => None,
+        }
     }
 
     fn handle_ready(&mut self, now: Time) -> Result<(), Error> {

@@ -64,6 +64,21 @@ impl Point {
         }
     }
 
+    /// The router, which has what a host has not: devices with names.
+    pub(super) fn as_router(&self) -> Option<&Router> {
+        match self {
+            Point::Host(_) => None,
+            Point::Router(router) => Some(router),
+        }
+    }
+
+    pub(super) fn as_router_mut(&mut self) -> Option<&mut Router> {
+        match self {
+            Point::Host(_) => None,
+            Point::Router(router) => Some(router),
+        }
+    }
+
     pub(super) fn health(&mut self) -> Health {
         either!(self, it => it.health())
     }

@@ -125,6 +125,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         sites: daemon.sites.status(daemon.host.as_ref().and_then(Point::as_host), now),
         probe: daemon.delay.status(),
         own_received_bytes: daemon.host.as_ref().and_then(Point::own_traffic),
+        hosts: daemon.leases.as_ref().map(|leases| leases.status(settings.policy())),
         config_error: daemon.config_error.clone(),
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use fairweir_core::units::Rate;
 
 use crate::table::{self, Align};
-use crate::wire::{GroupStatus, ProbeStatus, SitesStatus, Status};
+use crate::wire::{GroupStatus, HostStatus, ProbeStatus, SitesStatus, Status};
 use crate::words::{count, mbit};
 
 /// Device, control, capacity and whether downloads are shaped, on one line.
@@ -56,6 +56,15 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
     notes.extend(status.sites.as_ref().map(|sites| ("sites", sites_note(sites))));
     if let Some(own) = status.own_received_bytes {
         notes.push(("for the router itself", own.to_string()));
+    }
+    for host in status.hosts.iter().flatten() {
+        let HostStatus { name, group, mac, rivals } = host;
+        let whose = mac.map_or("no device by DHCP".to_owned(), |mac| mac.to_string());
+        let others = match rivals {
+            0 => String::new(),
+            others => format!("; claimed by {} too", count(*others, "other device")),
+        };
+        notes.push(("host", format!("{name} ({group}): {whose}{others}")));
     }
     notes.extend(status.probe.as_ref().map(|probe| ("probe", probe_note(probe))));
     notes.extend(status.limits.iter().map(|limit| ("limit", limit.clone())));

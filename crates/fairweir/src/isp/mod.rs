@@ -52,6 +52,8 @@ use daemon::{Daemon, TICK};
 use registry::{Change, Effects};
 use wire::{LeasedRate, Request};
 
+pub(crate) use wire::Found;
+
 /// The name of the instance.
 pub(crate) const NAME: &str = "isp";
 
@@ -100,6 +102,14 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     })
 }
 
+/// Asks the daemon for subscribers by an address, or by how their names begin.
+///
+/// # Errors
+/// If the daemon does not answer or refuses.
+pub(crate) fn find(client: &mut Client, text: &str) -> Result<Found, Error> {
+    client.ask(&Request::Find { text: text.to_owned() })
+}
+
 /// The kernel's tables grow by a file descriptor for every thousand subscribers and direction.
 fn allow_many_files() {
     let raise = || {
@@ -123,6 +133,7 @@ impl Service for Isp {
     fn access_for(request: &Request) -> Access {
         match request {
             Request::List { .. }
+            | Request::Find { .. }
             | Request::Counters { .. }
             | Request::Top { .. }
             | Request::Plans
@@ -169,6 +180,7 @@ impl Service for Isp {
                 let (plan, after) = (plan.as_deref(), after.as_deref());
                 Answer::value(&report::list(daemon, plan, after, limit))
             }
+            Request::Find { text } => answer(report::find(daemon, &text)),
             Request::Plans => {
                 let plans = daemon.registry.plans().values();
                 let plans: Vec<Value> = plans.map(|record| record.entry.to_json()).collect();

@@ -12,6 +12,8 @@
 //! plan's `users` counts its subscribers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -152,6 +154,32 @@ impl Registry {
 
     pub(super) fn subscribers(&self) -> &BTreeMap<Arc<str>, Record> {
         &self.subscribers
+    }
+
+    /// Who has the address that `text` is, or the most specific prefix around it; then names that
+    /// begin with `text`, at most `max` of all, and whether there are more.
+    pub(super) fn find(&self, text: &str, max: usize) -> (Vec<Arc<str>>, bool) {
+        if text.is_empty() {
+            return (Vec::new(), false);
+        }
+        let mut found: Vec<Arc<str>> = Vec::new();
+        let address = text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse::<IpNet>());
+        if let Ok(address) = address {
+            let lengths = (0..=address.prefix_len()).rev();
+            let around = lengths.filter_map(|length| IpNet::new(address.addr(), length).ok());
+            let owner = |net: IpNet| self.owners.of(&net.trunc(), &self.subscribers);
+            found.extend(around.into_iter().find_map(owner).cloned());
+        }
+        let from = self.subscribers.range::<str, _>((Bound::Included(text), Bound::Unbounded));
+        for name in from.map(|(name, _)| name).take_while(|name| name.starts_with(text)) {
+            if found.len() == max {
+                return (found, true);
+            }
+            if !found.contains(name) {
+                found.push(Arc::clone(name));
+            }
+        }
+        (found, false)
     }
 
     pub(super) fn hidden(&self) -> &Hidden {

@@ -10,12 +10,15 @@ use super::daemon::Daemon;
 use super::kernel::{Attachment, DIRECTIONS};
 use super::registry::{Origin, Record};
 use super::wire::{
-    ApiStatus, Directions, HookStatus, Listing, PlanStatus, Status, SubscriberCounters,
+    ApiStatus, Directions, Found, HookStatus, Listing, PlanStatus, Status, SubscriberCounters,
     SubscriberStatus, TotalsStatus,
 };
 
 /// Subscribers in one reply: a longer one would delay other clients.
 const LIST_MAX: usize = 1_000;
+
+/// Subscribers that a search finds: what a person reads, each with two look-ups in the kernel.
+const FIND_MAX: usize = 20;
 
 /// The status at `now`.
 pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
@@ -120,6 +123,19 @@ fn subscriber_json(name: &str, record: &Record) -> Value {
         "plan": &*record.plan,
         "origin": origin_name(record.origin),
     })
+}
+
+/// Who has the address that the text is, and the first subscribers whose names begin with it.
+///
+/// Takes a look-up per length of a prefix, and one in order of names, however many there are.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(super) fn find(daemon: &Daemon, text: &str) -> anyhow::Result<Found> {
+    let (names, has_more) = daemon.registry.find(text, FIND_MAX);
+    let subscribers =
+        names.iter().map(|name| subscriber(daemon, name)).collect::<Result<_, _>>()?;
+    Ok(Found { subscribers, has_more })
 }
 
 /// One subscriber, and what became of its packets.

@@ -36,6 +36,10 @@ pub(super) enum Request {
         #[serde(default)]
         limit: Option<usize>,
     },
+    /// Who has this address, and whose names begin so; answered by [`Found`].
+    Find {
+        text: String,
+    },
     /// Answered by [`SubscriberStatus`].
     Counters {
         name: String,
@@ -131,27 +135,36 @@ pub(super) struct Listing {
     pub(super) after: Option<String>,
 }
 
+/// Subscribers that a text names.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Found {
+    /// Who has the address first, then names in their order.
+    pub(crate) subscribers: Vec<SubscriberStatus>,
+    /// Whether there are more names.
+    pub(crate) has_more: bool,
+}
+
 /// A subscriber and what became of its packets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct SubscriberStatus {
-    pub(super) name: String,
-    pub(super) addresses: Vec<String>,
-    pub(super) plan: String,
+pub(crate) struct SubscriberStatus {
+    pub(crate) name: String,
+    pub(crate) addresses: Vec<String>,
+    pub(crate) plan: String,
     /// `file`, `api` or `api_over_file`.
-    pub(super) origin: String,
+    pub(crate) origin: String,
     /// Null if the plan does not police that direction.
-    pub(super) download: Option<SubscriberCounters>,
-    pub(super) upload: Option<SubscriberCounters>,
+    pub(crate) download: Option<SubscriberCounters>,
+    pub(crate) upload: Option<SubscriberCounters>,
 }
 
 /// Since the subscriber was added, or the daemon began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct SubscriberCounters {
+pub(crate) struct SubscriberCounters {
     /// What the plan gives.
-    pub(super) plan_bps: u64,
-    pub(super) passed_bytes: u64,
-    pub(super) dropped_packets: u64,
-    pub(super) marked_packets: u64,
+    pub(crate) plan_bps: u64,
+    pub(crate) passed_bytes: u64,
+    pub(crate) dropped_packets: u64,
+    pub(crate) marked_packets: u64,
 }
 
 /// The busiest subscribers.

@@ -8,6 +8,7 @@ use std::fmt::Display;
 use super::past::{PastSpan, PastView, Recorded, SPANS};
 use super::sessions::Undo;
 use super::view::{ConnectionView, DaemonView, GroupView, LinkView, View};
+use crate::isp::{self, Found};
 use crate::page::history::suggest::{Suggested, SuggestedWeight};
 
 /// The largest weight. Source: docs/configuration.md.
@@ -50,6 +51,23 @@ pub(super) fn document(
     view.daemons.iter().for_each(|daemon| html.daemon(daemon, recorded, forms));
     html.raw("</main>");
     html.end(true)
+}
+
+/// The subscribers that a search found, or why there are none.
+pub(super) fn subscribers(text: &str, found: &Result<Found, String>) -> String {
+    let mut html = Html::begin("fairweir: subscribers");
+    html.raw("<header><h1>fairweir</h1><p><a href=\"/\">All daemons</a></p></header><main>");
+    html.search(text);
+    match found {
+        Err(why) => {
+            html.raw("<p class=\"error\">").text(why).raw("</p>");
+        }
+        Ok(found) if found.subscribers.is_empty() => {
+            html.raw("<p>No subscriber has this address or a name that begins so.</p>");
+        }
+        Ok(found) => html.found(found),
+    }
+    html.raw("</main>").end(false)
 }
 
 /// A document with one sentence.
@@ -159,9 +177,57 @@ impl Html {
         if let Some(suggested) = suggestions.find(|suggested| suggested.daemon == daemon.name) {
             self.suggestions(suggested, forms);
         }
+        if daemon.name == isp::NAME && daemon.error.is_none() {
+            self.search("");
+        }
         self.list("facts", &daemon.facts);
         self.list("notes", &daemon.notes);
         self.raw("</section>");
+    }
+
+    fn search(&mut self, text: &str) {
+        self.raw(
+            "<form method=\"get\" action=\"/subscribers\" role=\"search\"><label>Find a subscriber, by \
+             address or the beginning of the name <input name=\"find\" maxlength=\"255\" required \
+             value=\"",
+        );
+        self.text(text).raw("\"></label> <button>Find</button></form>");
+    }
+
+    fn found(&mut self, found: &Found) {
+        self.raw(
+            "<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"Subscribers\"><table>\
+             <caption>Subscribers, and what became of their packets</caption><thead><tr>\
+             <th scope=\"col\">Name</th><th scope=\"col\">Addresses</th><th scope=\"col\">Plan</th>\
+             <th scope=\"col\">Direction</th><th scope=\"col\">Rate of the plan</th>\
+             <th scope=\"col\">Passed</th><th scope=\"col\">Packets dropped</th>\
+             <th scope=\"col\">Packets marked</th></tr></thead><tbody>",
+        );
+        for subscriber in &found.subscribers {
+            let directions = [("download", subscriber.download), ("upload", subscriber.upload)];
+            for (direction, counters) in directions {
+                self.raw("<tr><th scope=\"row\">").text(&subscriber.name).raw("</th><td>");
+                self.text(subscriber.addresses.join(" ")).raw("</td><td>").text(&subscriber.plan);
+                self.raw("</td><td>").text(direction).raw("</td>");
+                match counters {
+                    None => self.raw("<td>not policed</td><td></td><td></td><td></td></tr>"),
+                    Some(counters) => self
+                        .raw("<td>")
+                        .text(rate(counters.plan_bps))
+                        .raw("</td><td>")
+                        .text(volume(counters.passed_bytes))
+                        .raw("</td><td>")
+                        .text(counters.dropped_packets)
+                        .raw("</td><td>")
+                        .text(counters.marked_packets)
+                        .raw("</td></tr>"),
+                };
+            }
+        }
+        self.raw("</tbody></table></div>");
+        if found.has_more {
+            self.raw("<p>There are more. A longer text finds fewer.</p>");
+        }
     }
 
     fn link(

@@ -29,6 +29,7 @@ use super::html::{self, Forms};
 use super::past::{self, PastSpan, PastView, Recorded};
 use super::sessions::{Sessions, SignedIn, Undo};
 use super::view::{DaemonView, View, Watcher};
+use crate::isp;
 use crate::page::history::record::History;
 use crate::page::history::suggest::Suggested;
 use crate::page::history::{self, Points};
@@ -157,6 +158,7 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/events", get(events))
         .route("/history", get(history))
         .route("/status", get(status))
+        .route("/subscribers", get(subscribers))
         .route("/set", post(set))
         .route("/undo", post(undo))
         .route("/assets/{name}", get(asset))
@@ -233,6 +235,29 @@ async fn history(
         Ok(past) => Json(past).into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
+}
+
+#[derive(Deserialize)]
+struct Find {
+    find: String,
+}
+
+/// Subscribers of `fairweir isp`, by an address or by how their names begin.
+async fn subscribers(
+    FromState(state): Shared,
+    _: SignedIn,
+    Query(Find { find }): Query<Find>,
+) -> Html<String> {
+    let text = find.trim().to_owned();
+    let asked = spawn_blocking(move || {
+        let client = Client::connect(&state.run_dir, isp::NAME, Access::Read, PATIENCE);
+        client.and_then(|mut client| isp::find(&mut client, &text))
+    });
+    let found = match asked.await {
+        Ok(found) => found.map_err(|e| fairweir_config::one_line(&e.to_string())),
+        Err(e) => Err(e.to_string()),
+    };
+    Html(html::subscribers(find.trim(), &found))
 }
 
 async fn status(FromState(state): Shared, _: SignedIn) -> Response {

@@ -1,16 +1,16 @@
 //! The daemon's state: the proxy, the diversion to it, and the guard.
 
-use std::net::IpAddr;
+use std::iter;
 use std::os::fd::BorrowedFd;
 
 use anyhow::bail;
-use fairweir_config::proxy::ProxyFile;
-use fairweir_core::policy::Mac;
+use fairweir_config::applications::{Application, applications};
+use fairweir_config::proxy::{AppConfig, ProxyFile};
 use fairweir_core::relay::Alpha;
 use fairweir_core::units::{Span, Time};
 use fairweir_linux::divert::{Clients, Divert, DivertSpec, SOCKET_MARK};
-use fairweir_linux::{network, round_trip, set_receive_buffer};
-use fairweir_proxy::{App, Class, Kernel, Proxy, Rules};
+use fairweir_linux::{round_trip, set_receive_buffer};
+use fairweir_proxy::{Answer, App, Class, Kernel, Known, Proxy, Rules};
 use tracing::{info, warn};
 
 use super::guard::Guard;
@@ -20,6 +20,9 @@ use crate::words::chained;
 const TICK: Span = Span::millis(200);
 /// After such a pause the guard may have removed the diversion.
 const PAUSE_MAX: Span = Span::secs(2);
+
+/// First packets of connections that are taken before others have their turn.
+const TURN_MAX: usize = 256;
 
 /// See the module.
 pub(super) struct Daemon {
@@ -45,12 +48,12 @@ impl Daemon {
     /// # Errors
     /// If the kernel lacks something; then nothing is diverted.
     pub(super) fn start(file: &ProxyFile, now: Time) -> anyhow::Result<Daemon> {
-        let kernel = Kernel { round_trip, set_receive_buffer, neighbours, mark: SOCKET_MARK };
-        let proxy = Proxy::new(rules(file)?, kernel, now)?;
+        let kernel = Kernel { round_trip, set_receive_buffer, mark: SOCKET_MARK };
+        let proxy = Proxy::new(rules(file), kernel, now)?;
         // It must be there when the diversion is.
         let mut guard = Guard::default();
         guard.beat(now);
-        let divert = Divert::attach(spec(file, &proxy))?;
+        let divert = attach(file, &proxy)?;
         Ok(Daemon {
             file: file.clone(),
             proxy,
@@ -76,7 +79,20 @@ impl Daemon {
 
     /// Something may have come for the proxy, or one of its deadlines.
     pub(super) fn handle_ready(&mut self, now: Time) -> Result<(), fairweir_proxy::Error> {
+        let openings =
+            self.divert.iter().flat_map(|divert| iter::from_fn(|| divert.poll_opening()));
+        for syn in openings.take(TURN_MAX) {
+            self.proxy.handle_opening(syn, now);
+        }
         self.proxy.handle(now)?;
+        while let Some((syn, answer)) = self.proxy.poll_answer() {
+            let Some(divert) = &mut self.divert else { continue };
+            match answer {
+                Answer::Deliver => divert.deliver(&syn),
+                Answer::Refuse => divert.refuse(&syn),
+                Answer::Pass => divert.pass(syn.client().ip(), syn.server()),
+            }
+        }
         self.proxy_at = self.proxy.deadline(now);
         Ok(())
     }
@@ -97,13 +113,13 @@ impl Daemon {
             self.renew_at = paused.then(|| now + PAUSE_MAX);
             // What is attached goes first, and may be gone.
             self.divert = None;
-            match Divert::attach(spec(&self.file, &self.proxy)) {
+            match attach(&self.file, &self.proxy) {
                 Ok(divert) => {
                     info!("connections are diverted again");
                     (self.divert, self.error) = (Some(divert), None);
                 }
                 Err(e) => {
-                    let error = chained(&e.into());
+                    let error = chained(&e);
                     warn!("connections pass directly: {error}");
                     self.error = Some(error);
                     self.tick_at = now + PAUSE_MAX / 2;
@@ -111,9 +127,6 @@ impl Daemon {
             }
         }
         let Some(divert) = &mut self.divert else { return };
-        while let Some((client, server)) = self.proxy.poll_failed() {
-            divert.pass(client, server);
-        }
         divert.handle_tick();
     }
 
@@ -134,7 +147,7 @@ impl Daemon {
         if file.metrics != self.file.metrics {
             bail!("proxy.metrics differs from what runs; that needs a restart");
         }
-        let rules = rules(&file)?;
+        let rules = rules(&file);
         let said = match file == self.file {
             true => "nothing changed",
             false => "classes and applications replaced; open connections go on",
@@ -161,6 +174,12 @@ impl Daemon {
     }
 }
 
+fn attach(file: &ProxyFile, proxy: &Proxy) -> anyhow::Result<Divert> {
+    let divert = Divert::attach(spec(file, proxy))?;
+    proxy.watch(divert.waits_for())?;
+    Ok(divert)
+}
+
 /// What is diverted for a file.
 pub(super) fn spec(file: &ProxyFile, proxy: &Proxy) -> DivertSpec {
     DivertSpec { lan: file.lan.clone(), clients: clients(proxy.rules()), ports: proxy.ports() }
@@ -173,23 +192,24 @@ fn clients(rules: &Rules) -> Clients {
     }
 }
 
-pub(super) fn rules(file: &ProxyFile) -> anyhow::Result<Rules> {
+pub(super) fn rules(file: &ProxyFile) -> Rules {
     let classes = file.classes.iter().map(|class| Class {
         name: class.name.clone(),
         rate: class.rate,
         matches: class.matches.clone(),
     });
+    let alpha = |app: &AppConfig| Alpha::new(app.alpha).expect("invariant: the range was checked");
     let apps = file.apps.iter().map(|app| App {
         name: app.name.clone(),
-        alpha: Alpha::new(app.alpha).expect("invariant: the range was checked"),
-        sites: app.matches.clone(),
+        alpha: alpha(app),
+        sites: app.sites().cloned().collect(),
     });
-    Ok(Rules::new(classes.collect(), apps.collect())?)
-}
-
-fn neighbours() -> Vec<(IpAddr, Mac)> {
-    network::neighbours().unwrap_or_else(|e| {
-        warn!("devices are not known by their link-layer addresses: {e}");
-        Vec::new()
-    })
+    let unnamed = |known: &Application| !file.apps.iter().any(|app| app.name == known.name);
+    let known = applications().into_iter().filter(unnamed).map(|known| Known {
+        alpha: file.apps.iter().find(|app| app.has_kind(known.kind)).map(alpha),
+        name: known.name,
+        kind: known.kind,
+        sites: known.sites,
+    });
+    Rules::new(classes.collect(), apps.collect(), known.collect(), file.weights)
 }

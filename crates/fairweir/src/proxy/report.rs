@@ -9,7 +9,6 @@ use std::time::Duration;
 use fairweir_config::proxy::{ClassConfig, ProxyFile};
 use fairweir_config::sender::read_text;
 use fairweir_config::text;
-use fairweir_core::policy::Match;
 use fairweir_core::units::{Rate, Time};
 use fairweir_daemon::{Access, Metrics};
 use fairweir_proxy::Counts;
@@ -118,7 +117,6 @@ pub(crate) fn is_proxy_file(path: &Path) -> bool {
 /// `fairweir check` of a proxy's file.
 pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
     let file = ProxyFile::load(path)?;
-    rules(&file)?;
     let out = &mut text::stdout();
     if as_json {
         writeln!(out, "{}", understood(&file))?;
@@ -158,17 +156,18 @@ fn understood(file: &ProxyFile) -> Value {
         "lan": file.lan,
         "classes": classes.collect::<Vec<_>>(),
         "apps": apps.collect::<Vec<_>>(),
+        "priority": file.weights,
     })
 }
 
-fn texts(matches: &[Match]) -> Vec<String> {
+fn texts(matches: &[impl ToString]) -> Vec<String> {
     matches.iter().map(ToString::to_string).collect()
 }
 
 /// `fairweir proxy --dry-run`: what would be taken, and whether it could be.
 pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     let file = ProxyFile::load(&args.config)?;
-    let rules = rules(&file)?;
+    let rules = rules(&file);
     fairweir_linux::divert::check(&file.lan)?;
     let out = &mut text::stdout();
     print_file(out, &file)?;

@@ -78,8 +78,8 @@ impl Rules {
                 let key = Prefix6 { length, address: net.network().octets() };
                 claim(&mut self.prefix6, key.as_bytes());
             }
-            // Names are none of the classifier's: see `classify/site.rs`.
-            Match::Web(_) => {}
+            // Names are none of the classifier's: see `classify/site.rs`, and `Router::set_hosts`.
+            Match::Web(_) | Match::Host(_) => {}
             Match::Mac(mac) => claim(&mut self.macs, &mac.0),
             Match::Port(ports) => {
                 for table in port_tables(ports) {

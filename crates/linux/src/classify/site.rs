@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fairweir_core::evidence::{Command, Connection, Flow, Heard};
 use fairweir_core::policy::Transport;
 use fairweir_core::units::Time;
-use libbpf_rs::{MapCore, MapFlags, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 
 use crate::Error;
 use crate::bpf::abi::{
@@ -27,16 +27,16 @@ pub(crate) struct Ear {
 }
 
 impl Ear {
-    /// Reads what `programs` hear.
+    /// Reads what is put into `ring`.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(crate) fn new(programs: &Programs) -> Result<Ear, Error> {
-        let attempted = "read the beginnings of connections";
+    pub(crate) fn new(ring: &MapHandle) -> Result<Ear, Error> {
+        let attempted = READ;
         let records = Arc::<Mutex<Vec<Vec<u8>>>>::default();
         let mut builder = RingBufferBuilder::new();
         let writer = Arc::clone(&records);
-        let added = builder.add(&programs.maps.heard, move |record: &[u8]| {
+        let added = builder.add(ring, move |record: &[u8]| {
             writer.lock().unwrap_or_else(PoisonError::into_inner).push(record.to_vec());
             0
         });
@@ -46,14 +46,20 @@ impl Ear {
     }
 
     /// Reads at most [`HEARD_MAX`] records.
-    fn read(&self) -> Result<Vec<Vec<u8>>, Error> {
+    pub(crate) fn read(&self) -> Result<Vec<Vec<u8>>, Error> {
         let read = self.ring.consume_raw_n(HEARD_MAX);
         if read < 0 {
             let source = std::io::Error::from_raw_os_error(-read);
-            return Err(Error::refused("read the beginnings of connections", source));
+            return Err(Error::refused(READ, source));
         }
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(std::mem::take(&mut *records))
+    }
+
+    /// What becomes readable when something was heard.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring owns the descriptor, and lives as long as the borrow of `self`.
+        unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) }
     }
 }
 
@@ -78,8 +84,7 @@ impl Host {
 
     /// What becomes readable when something was heard.
     pub fn heard_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the ring owns the descriptor, and lives as long as the borrow of `self`.
-        self.ear.as_ref().map(|ear| unsafe { BorrowedFd::borrow_raw(ear.ring.epoll_fd()) })
+        self.ear.as_ref().map(Ear::fd)
     }
 
     /// Binds a connection to a group, or forgets it.
@@ -202,6 +207,7 @@ fn flow(key: &FlowKey) -> Option<Flow> {
 }
 
 /// A full ring has some 500 ClientHellos; more than are read at once wait for the next call.
+const READ: &str = "read what the programs heard";
 const HEARD_MAX: usize = 1_024;
 
 #[cfg(test)]

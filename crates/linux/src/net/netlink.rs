@@ -130,6 +130,11 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
+    /// The socket, on which the kernel may send by itself.
+    pub(crate) fn into_socket(self) -> Socket {
+        self.socket
+    }
+
     /// Sends one request and waits for the kernel's acknowledgement.
     ///
     /// # Errors

@@ -92,8 +92,21 @@ pub(crate) struct RouterFlow {
     pub(crate) pad: u32,
 }
 
+/// `struct dhcp_heard`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DhcpHeard {
+    pub(crate) source: [u8; 6],
+    pub(crate) is_own: u8,
+    pub(crate) pad: u8,
+    pub(crate) length: u32,
+    pub(crate) bytes: [u8; header::DHCP_HEARD_MAX as usize],
+}
+
 // SAFETY: numbers of fixed width, in an order that leaves no padding; the sizes are asserted.
 unsafe impl Plain for RouterConfig {}
+// SAFETY: as above.
+unsafe impl Plain for DhcpHeard {}
 // SAFETY: as above.
 unsafe impl Plain for RouterCounters {}
 // SAFETY: as above.
@@ -102,6 +115,7 @@ unsafe impl Plain for RouterFlow {}
 const _: () = {
     assert!(size_of::<RouterConfig>() as u64 == header::SIZE_OF_ROUTER_CONFIG);
     assert!(size_of::<RouterCounters>() as u64 == header::SIZE_OF_ROUTER_COUNTERS);
+    assert!(size_of::<DhcpHeard>() as u64 == header::SIZE_OF_DHCP_HEARD);
     assert!(size_of::<Transit>() as u64 == header::SIZE_OF_TRANSIT);
     assert!(size_of::<RouterFlow>() as u64 == header::SIZE_OF_ROUTER_FLOW);
 };

@@ -11,8 +11,10 @@
 //! HTB qdisc, which then changes nothing, stays until the next [`crate::sweep`].
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 
-use fairweir_core::policy::Policy;
+use fairweir_core::lease::Heard;
+use fairweir_core::policy::{Mac, Policy};
 use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
 use fairweir_core::units::{Bytes, Span, Time};
 
@@ -22,6 +24,7 @@ use crate::bpf::abi::{
 use crate::bpf::{KEY, update};
 use crate::classify::cgroup::Tree;
 use crate::classify::rules::{self, Rules};
+use crate::classify::site::Ear;
 use crate::host::samples::SeenGroups;
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;
@@ -36,7 +39,7 @@ mod flows;
 mod offload;
 mod programs;
 
-use abi::{FEATURE_MACS, RouterConfig};
+use abi::{DhcpHeard, FEATURE_MACS, RouterConfig};
 use flows::{Asked, Flows};
 use offload::{OffloadWatch, Reading};
 use programs::Programs;
@@ -66,6 +69,10 @@ pub struct Router {
     policy: Policy,
     slots: Vec<u16>,
     rules: Rules,
+    /// Devices that are bound by name, and the names of their groups.
+    hosts: BTreeMap<Mac, String>,
+    /// What is heard of DHCP.
+    ear: Ear,
     shape: bool,
     has_root: bool,
     classes: Classes,
@@ -104,11 +111,14 @@ impl Router {
             wan_header: wan.header_bytes(),
             ..RouterConfig::default()
         };
+        let programs = Programs::load()?;
         let mut router = Router {
             lan,
             wan,
             netlink,
-            programs: Programs::load()?,
+            ear: Ear::new(&programs.dhcp)?,
+            programs,
+            hosts: BTreeMap::new(),
             config,
             policy: spec.policy.clone(),
             slots: Vec::new(),
@@ -140,22 +150,9 @@ impl Router {
         let names = self.policy.groups().iter().map(|g| g.name.clone());
         let old: BTreeMap<String, u16> = names.zip(self.slots.iter().copied()).collect();
         let slots = rules::assign_slots(policy, &old);
-        let rules = Rules::new(policy, &slots, &Tree::default())?;
+        let rules = self.rules_of(policy, &slots)?;
         let counters = self.programs.counters()?;
-        if let Err(e) = self.programs.set_rules(&self.rules, &rules) {
-            let _ = self.programs.set_rules(&rules, &self.rules);
-            return Err(e);
-        }
-        let before = self.config;
-        let macs = if rules.macs.is_empty() { 0 } else { FEATURE_MACS };
-        self.config.features = rules.features(false) & (FEATURE_PREFIX4 | FEATURE_PREFIX6)
-            | macs
-            | self.config.features & FEATURE_WINDOWS;
-        self.config.default_slot = slots[policy.default_group()].into();
-        if let Err(e) = self.configure() {
-            self.config = before;
-            return Err(e);
-        }
+        self.put_rules(rules, slots[policy.default_group()])?;
         for (group, &slot) in policy.groups().iter().zip(&slots) {
             if !old.contains_key(&group.name) {
                 self.seen.slots[usize::from(slot)] = counters.slots[usize::from(slot)];
@@ -166,7 +163,6 @@ impl Router {
             old.iter().filter(|(name, _)| !stays(name)).map(|(_, &slot)| slot).collect();
         self.policy = policy.clone();
         self.slots = slots;
-        self.rules = rules;
         if self.has_root {
             self.classes.delete(&mut self.netlink, at(&self.lan), &gone);
         }
@@ -174,6 +170,44 @@ impl Router {
             self.seen.drops.remove(&slot);
         }
         Ok(())
+    }
+
+    /// Lets these devices, by MAC address, belong to groups (by index) as if they were listed there,
+    /// and only these; one that the policy lists stays where it is.
+    ///
+    /// # Errors
+    /// If the kernel refuses; then the old ones stay.
+    pub fn set_hosts(&mut self, hosts: &[(Mac, usize)]) -> Result<(), Error> {
+        let named = |&(mac, group): &(Mac, usize)| {
+            self.policy.groups().get(group).map(|group| (mac, group.name.clone()))
+        };
+        let new = hosts.iter().filter_map(named).collect();
+        let old = std::mem::replace(&mut self.hosts, new);
+        let rules = self.rules_of(&self.policy, &self.slots);
+        let default = self.slots[self.policy.default_group()];
+        let put = rules.and_then(|rules| self.put_rules(rules, default));
+        if put.is_err() {
+            self.hosts = old;
+        }
+        put
+    }
+
+    /// Passes on the DHCP messages that passed the LAN since the last call, in their order.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn take_dhcp(&mut self, mut each: impl FnMut(Heard<'_>)) -> Result<(), Error> {
+        for record in self.ear.read()? {
+            let Some(heard) = DhcpHeard::from_bytes(&record) else { continue };
+            let Some(bytes) = heard.bytes.get(..heard.length as usize) else { continue };
+            each(Heard { is_own: heard.is_own != 0, source: Mac(heard.source), bytes });
+        }
+        Ok(())
+    }
+
+    /// What becomes readable when a DHCP message passed.
+    pub fn dhcp_fd(&self) -> BorrowedFd<'_> {
+        self.ear.fd()
     }
 
     /// What each device received since the last call, in the policy's order.
@@ -362,6 +396,34 @@ impl Router {
         let released = self.release_windows().and(self.release());
         self.programs.detach();
         released.and(self.delete_root())
+    }
+
+    /// The rules of `policy`, with those of the devices that are bound by name.
+    fn rules_of(&self, policy: &Policy, slots: &[u16]) -> Result<Rules, Error> {
+        let mut rules = Rules::new(policy, slots, &Tree::default())?;
+        for (mac, name) in &self.hosts {
+            let group = policy.groups().iter().position(|group| group.name == *name);
+            let Some(group) = group else { continue };
+            let rule = rules::rule(group, slots[group]);
+            rules.macs.entry(mac.0.to_vec()).or_insert(rule);
+        }
+        Ok(rules)
+    }
+
+    /// Puts `rules` in force, and which slot everything else has.
+    fn put_rules(&mut self, rules: Rules, default_slot: u16) -> Result<(), Error> {
+        if let Err(e) = self.programs.set_rules(&self.rules, &rules) {
+            let _ = self.programs.set_rules(&rules, &self.rules);
+            return Err(e);
+        }
+        let before = self.config;
+        let macs = if rules.macs.is_empty() { 0 } else { FEATURE_MACS };
+        self.config.features = rules.features(false) & (FEATURE_PREFIX4 | FEATURE_PREFIX6)
+            | macs
+            | self.config.features & FEATURE_WINDOWS;
+        self.config.default_slot = default_slot.into();
+        self.rules = rules;
+        self.configure().inspect_err(|_| self.config = before)
     }
 
     /// What is no longer as it was made, in words.

@@ -54,6 +54,8 @@ pub(super) struct Member {
     pub(super) reverse: u32,
     pub(super) delivered_seen: u32,
     pub(super) mended: u32,
+    pub(super) gave: u32,
+    pub(super) pad: u32,
 }
 
 /// `struct place`.

@@ -3,10 +3,11 @@
 //! | figure | where |
 //! |---|---|
 //! | 3: the fluid model | `fluid`, here |
-//! | 4, 5, 7, targets: packets | `packets` |
+//! | 4 to 7, targets: packets | `packets` |
+//! | 8, others: who else is there, and who pays | `others` |
+//! | 10 to 12: the paper's experiments with a server | `server` |
 //!
-//! Not here: 1, 2 and 9 are drawings, 6 shows three runs of figure 5, 8 has cross-traffic with
-//! heavy tails, 10 to 12 are measured with a kernel module.
+//! Not here: 1, 2 and 9 are drawings.
 
 use std::fmt::Write as _;
 
@@ -20,13 +21,27 @@ use super::play::Played;
 use super::{Figure, File, Judged};
 
 mod fluid;
+mod others;
 mod packets;
+mod scenes;
+mod server;
 
 use fluid::{CAPACITY, Law, Model, RTT, Sample, Signals, packets};
 
 /// Every figure, in the paper's order.
-pub(super) const FIGURES: [Figure; 5] =
-    [FIGURE_3, packets::FIGURE_4, packets::FIGURE_5, packets::FIGURE_7, packets::FIGURE_TARGETS];
+pub(super) const FIGURES: [Figure; 11] = [
+    FIGURE_3,
+    packets::FIGURE_4,
+    packets::FIGURE_5,
+    packets::FIGURE_6,
+    packets::FIGURE_7,
+    others::FIGURE_8,
+    server::FIGURE_10,
+    server::FIGURE_11,
+    server::FIGURE_12,
+    packets::FIGURE_TARGETS,
+    others::FIGURE_OTHERS,
+];
 
 const FIGURE_3: Figure = Figure {
     number: "3",

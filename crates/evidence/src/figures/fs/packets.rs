@@ -26,6 +26,14 @@ pub(super) const FIGURE_5: Figure = Figure {
     points: || CONTROLLERS.iter().flat_map(|c| STUNTS.map(|n| of_stunts(n, c))).collect(),
     judge: judge_5,
 };
+/// Rates over time with few and many stunts (§V-B).
+pub(super) const FIGURE_6: Figure = Figure {
+    number: "6",
+    title: "2, 10 and 20 stunts over time, packets",
+    series: false,
+    points: || CONTROLLERS.iter().flat_map(|c| SHOWN.map(|n| of_stunts(n, c))).collect(),
+    judge: judge_6,
+};
 /// Cross-traffic that comes and goes (§V-C).
 pub(super) const FIGURE_7: Figure = Figure {
     number: "7",
@@ -49,6 +57,7 @@ pub(super) const FIGURE_TARGETS: Figure = Figure {
 const CONTROLLERS: [&str; 2] = ["pi", "track"];
 const SENDERS: [&str; 2] = ["reno", "cubic"];
 const STUNTS: [u32; 9] = [2, 3, 4, 5, 6, 8, 10, 14, 20];
+const SHOWN: [u32; 3] = [2, 10, 20];
 /// The numbers of stunts with which targets are tried.
 const BUNDLES: [u32; 3] = [4, 7, 10];
 /// How many of 20 others come and go.
@@ -79,7 +88,7 @@ fn bundle() -> Point {
     Point::new("fs-bundle", Control::None)
 }
 
-fn with_target(point: Point, key: &str, value: &str) -> Point {
+pub(super) fn with_target(point: Point, key: &str, value: &str) -> Point {
     point.set("bundle.0.free", format!("[{{ group = \"free\", {key} = {value} }}]"))
 }
 
@@ -126,17 +135,17 @@ fn plain_and_all(name: &str, stunts: u32) -> Vec<Point> {
     [plain(name, stunts)].into_iter().chain(targets(name, stunts)).collect()
 }
 
-fn free(report: &Report) -> Option<&BundledFree> {
+pub(super) fn free(report: &Report) -> Option<&BundledFree> {
     report.summary.bundled.first()?.free.first()
 }
 
 /// Mean rate by mean target.
-fn by_target(report: &Report) -> f64 {
+pub(super) fn by_target(report: &Report) -> f64 {
     let ratio = |free: &BundledFree| Some(free.rate.as_mbit_f64() / free.target?.as_mbit_f64());
     free(report).and_then(ratio).unwrap_or(f64::NAN)
 }
 
-fn error_rms(report: &Report) -> f64 {
+pub(super) fn error_rms(report: &Report) -> f64 {
     free(report).and_then(|free| free.error_rms).unwrap_or(f64::NAN)
 }
 
@@ -172,7 +181,7 @@ fn variances(report: &Report) -> [f64; 3] {
 }
 
 /// By then stunts have delivered 1 MB.
-const START_S: f64 = 40.0;
+pub(super) const START_S: f64 = 40.0;
 
 fn judge_4(played: &Played) -> Judged {
     let mut claims = Vec::new();
@@ -202,7 +211,7 @@ fn judge_4(played: &Played) -> Judged {
     Judged { claims, files: vec![chart("figure-4", title, panels)] }
 }
 
-fn over_time(y: &str, report: &Report) -> Panel {
+pub(super) fn over_time(y: &str, report: &Report) -> Panel {
     let series = free(report).map(|free| free.over_time.as_slice()).unwrap_or_default();
     let rates = series.iter().map(|(t, _, rate)| (*t, rate.as_mbit_f64())).collect();
     let targets = series.iter().filter_map(|(t, target, _)| Some((*t, (*target)?.as_mbit_f64())));
@@ -251,6 +260,29 @@ fn judge_5(played: &Played) -> Judged {
     Judged { claims, files: vec![chart("figure-5", title, vec![panel])] }
 }
 
+fn judge_6(played: &Played) -> Judged {
+    let mut claims = Vec::new();
+    let mut panels = Vec::new();
+    for controller in CONTROLLERS {
+        let error = |count| played.measure(&of_stunts(count, controller), error_rms);
+        for (count, paper, least) in [(2, "noticeably worse", 1.2), (20, "worse again", 1.0)] {
+            claims.push(Claim::new(
+                format!("`{controller}`: RMS error over 1 s with {count} stunts by that with 10"),
+                paper,
+                (error(count).by(&error(10)), Unit::Times),
+                Band::AtLeast(least),
+            ));
+        }
+        for count in SHOWN {
+            if let Some(first) = played.of(&of_stunts(count, controller)).first() {
+                panels.push(over_time(&format!("{count} stunts, {controller}: Mbit/s"), first));
+            }
+        }
+    }
+    let title = "Figure 6: the free connection's rate with 2, 10 and 20 stunts, first seed";
+    Judged { claims, files: vec![chart("figure-6", title, panels)] }
+}
+
 fn judge_7(played: &Played) -> Judged {
     let value = |count, controller: &str, which: usize| {
         played.measure(&dynamic(count, controller), |r| variances(r)[which])
@@ -258,18 +290,20 @@ fn judge_7(played: &Played) -> Judged {
     let mut claims = Vec::new();
     let mut panels = Vec::new();
     for controller in CONTROLLERS {
-        let grown = value(19, controller, 0).mean() / value(0, controller, 0).mean();
+        let by_none = |which| {
+            let none = value(0, controller, which).mean();
+            value(19, controller, which).map(|variance| variance / none)
+        };
         claims.push(Claim::new(
             format!("`{controller}`: mean V+ with 19 that come and go by that with none"),
             "grows",
-            (Measured(vec![grown]), Unit::Times),
+            (by_none(0), Unit::Times),
             Band::AtLeast(1.0),
         ));
-        let shrunk = value(19, controller, 1).mean() / value(0, controller, 1).mean();
         claims.push(Claim::new(
             format!("`{controller}`: mean V- with 19 that come and go by that with none"),
             "shrinks",
-            (Measured(vec![shrunk]), Unit::Times),
+            (by_none(1), Unit::Times),
             Band::AtMost(1.0),
         ));
         claims.push(Claim::new(

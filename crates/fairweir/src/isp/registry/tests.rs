@@ -293,3 +293,54 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_search_finds_addresses_prefixes_and_the_beginnings_of_names() {
+    let mut registry = with_two_plans();
+    for (name, addresses) in [
+        ("alice", ["192.0.2.1", "2001:db8:1::/56"]),
+        ("bob", ["192.0.2.0/24", "2001:db8::/32"]),
+        ("192.0.2.1-flat", ["198.51.100.1", "198.51.100.2"]),
+    ] {
+        registry.load(&subscriber(name, &addresses, "slow"), Origin::File).unwrap();
+    }
+    let find = |text: &str, max| {
+        let (names, has_more) = registry.find(text, max);
+        (names.iter().map(|name| name.to_string()).collect::<Vec<_>>(), has_more)
+    };
+    let all = |names: &[&str]| (names.iter().map(|name| (*name).to_owned()).collect(), false);
+    assert_eq!(find("192.0.2.1", 9), all(&["alice", "192.0.2.1-flat"]));
+    assert_eq!(find("192.0.2.1", 1), (vec!["alice".to_owned()], true));
+    assert_eq!(find("192.0.2.2", 9), all(&["bob"]), "the prefix around it");
+    assert_eq!(find("2001:db8:1:100::/64", 9), all(&["bob"]));
+    assert_eq!(find("2001:db8:1:0:8000::", 9), all(&["alice"]));
+    assert_eq!(find("al", 9), all(&["alice"]));
+    for nobody in ["", "lice", "203.0.113.1", "192.0.2.0/33", "::1", "z"] {
+        assert_eq!(find(nobody, 9), all(&[]), "{nobody}");
+    }
+}
+
+/// `cargo test --release -p fairweir --bin fairweir a_million -- --ignored --nocapture` prints the times.
+#[test]
+#[ignore = "builds a table of a million subscribers"]
+fn a_million_subscribers_are_searched_within_200_ms() {
+    let mut registry = with_two_plans();
+    for i in 0..1_000_000_u32 {
+        let address = std::net::Ipv4Addr::from(0x0a00_0000 + i).to_string();
+        registry
+            .load(&subscriber(&format!("customer-{i:07}"), &[&address], "slow"), Origin::File)
+            .unwrap();
+    }
+    let mut slowest = std::time::Duration::ZERO;
+    for i in (0..1_000_000_u32).step_by(997) {
+        let address = std::net::Ipv4Addr::from(0x0a00_0000 + i).to_string();
+        for text in [address, format!("customer-{i:07}"), format!("customer-{:04}", i / 1_000)] {
+            let began = std::time::Instant::now();
+            let (found, _) = registry.find(&text, 20);
+            slowest = slowest.max(began.elapsed());
+            assert!(!found.is_empty(), "{text}");
+        }
+    }
+    println!("3,009 searches among 1,000,000 subscribers; the slowest took {slowest:?}");
+    assert!(slowest.as_millis() < 200, "{slowest:?}");
+}

@@ -1,0 +1,34 @@
+//! Who is on the bottleneck, where a figure needs other connections than a file of `scenarios/` has.
+
+use fairweir_core::receiver::Control;
+
+use super::super::play::Point;
+
+/// Groups and flows in the order in which they were added, as overrides of a scenario.
+#[derive(Default)]
+pub(super) struct Scene {
+    groups: Vec<String>,
+    flows: Vec<String>,
+}
+
+impl Scene {
+    /// Adds a group whose flows are alike; `each` has the keys of one after `group`.
+    pub(super) fn with(mut self, group: &str, flows: usize, each: &str) -> Scene {
+        self.groups.push(format!("{{ name = \"{group}\", weight = 1 }}"));
+        let flow = format!("{{ group = \"{group}\", {each} }}");
+        self.flows.extend(std::iter::repeat_n(flow, flows));
+        self
+    }
+
+    /// On the link of a file, with its bundle.
+    pub(super) fn on(&self, scenario: &'static str) -> Point {
+        Point::new(scenario, Control::None)
+            .set("group", format!("[{}]", self.groups.join(", ")))
+            .set("flow", format!("[{}]", self.flows.join(", ")))
+    }
+}
+
+/// The keys of a download that has always something to send.
+pub(super) fn bulk(congestion_control: &str, rtt: &str) -> String {
+    format!("kind = \"bulk\", congestion_control = \"{congestion_control}\", rtt = \"{rtt}\"")
+}

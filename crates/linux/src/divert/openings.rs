@@ -1,0 +1,137 @@
+//! First packets of connections, which the kernel drops and hands over, and which go on later.
+//!
+//! They come by the netfilter log. A packet is delivered by a raw socket whose mark routes it to this
+//! host, so that it comes in again at `lo`. Source: linux/netfilter/nfnetlink_log.h, raw(7).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use fairweir_core::policy::Mac;
+use fairweir_core::relay::{SYN_MAX, Syn};
+use nix::sys::socket::sockopt::Mark;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, sendto, setsockopt,
+    socket,
+};
+
+use super::{DIVERTED, SOCKET_MARK, TABLE_NUMBER};
+use crate::Error;
+use crate::net::netlink::{Netlink, Request, attribute, u16_at, u32_at};
+
+/// The group of the log; the table's rule names it.
+pub(super) const GROUP: u32 = TABLE_NUMBER;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Openings {
+    log: netlink_sys::Socket,
+    /// By family, IPv4 first: to this host, to clients.
+    to_host: [OwnedFd; 2],
+    to_client: [OwnedFd; 2],
+}
+
+impl Openings {
+    /// Listens.
+    ///
+    /// # Errors
+    /// If the kernel has no netfilter log, another program has the group, or raw sockets are refused.
+    pub(super) fn open() -> Result<Openings, Error> {
+        let mut netlink = Netlink::open_netfilter()?;
+        let [high, low] = (GROUP as u16).to_be_bytes();
+        let bind = Request::new(CONFIG, 0, &[libc::AF_UNSPEC as u8, 0, high, low])
+            .with(CFG_CMD, &[CMD_BIND]);
+        netlink.change("read the netfilter log", bind)?;
+        let [a, b, c, d] = (SYN_MAX as u32).to_be_bytes();
+        let mode = Request::new(CONFIG, 0, &[libc::AF_UNSPEC as u8, 0, high, low])
+            .with(CFG_MODE, &[a, b, c, d, COPY_PACKET, 0])
+            .with(CFG_THRESHOLD, &1_u32.to_be_bytes());
+        netlink.change("read packets of the netfilter log", mode)?;
+        let log = netlink.into_socket();
+        let refused = |e: io::Error| Error::refused("open a raw socket", e);
+        log.set_non_blocking(true).map_err(refused)?;
+        let pair = |mark| Ok([raw(AddressFamily::Inet, mark)?, raw(AddressFamily::Inet6, mark)?]);
+        let (to_host, to_client) =
+            (pair(DIVERTED).map_err(refused)?, pair(SOCKET_MARK).map_err(refused)?);
+        Ok(Openings { log, to_host, to_client })
+    }
+
+    /// Readable when there is one.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as the socket that is borrowed with it.
+        unsafe { BorrowedFd::borrow_raw(self.log.as_raw_fd()) }
+    }
+
+    /// The next one, if the kernel has one.
+    pub(super) fn poll(&self) -> Option<Syn> {
+        let mut datagram = Vec::with_capacity(DATAGRAM_BYTES);
+        loop {
+            datagram.clear();
+            match self.log.recv(&mut datagram, libc::MSG_DONTWAIT) {
+                Ok(_) => {}
+                // Some were lost; their clients send them again.
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => continue,
+                Err(_) => return None,
+            }
+            if let Some(syn) = parse(&datagram) {
+                return Some(syn);
+            }
+        }
+    }
+
+    /// The packet arrives at the proxy's listener.
+    pub(super) fn deliver(&self, syn: &Syn) {
+        send(&self.to_host, syn.packet(), syn.server().ip());
+    }
+
+    /// The client hears that the server refuses.
+    pub(super) fn refuse(&self, syn: &Syn) {
+        send(&self.to_client, &syn.refusal(), syn.client().ip());
+    }
+}
+
+/// What cannot be sent is lost, as it may be on a wire; the client tries again.
+fn send(sockets: &[OwnedFd; 2], packet: &[u8], to: IpAddr) {
+    let to_address = SockaddrStorage::from(SocketAddr::new(to, 0));
+    let socket = &sockets[usize::from(to.is_ipv6())];
+    if let Err(e) = sendto(socket.as_raw_fd(), packet, &to_address, MsgFlags::MSG_DONTWAIT) {
+        tracing::debug!(%to, "a packet was not sent: {e}");
+    }
+}
+
+fn raw(family: AddressFamily, mark: u32) -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    // The packets have their own headers.
+    let socket = socket(family, SockType::Raw, flags, SockProtocol::Raw)?;
+    setsockopt(&socket, Mark, &mark)?;
+    Ok(socket)
+}
+
+/// The packet of a message of the log. With a threshold of one a datagram has one packet.
+fn parse(datagram: &[u8]) -> Option<Syn> {
+    let length = u32_at(datagram, 0)? as usize;
+    if u16_at(datagram, 4)? != PACKET {
+        return None;
+    }
+    let attributes = datagram.get(MESSAGE_BYTES..length)?;
+    // Length in network order, padding, address.
+    let mac = attribute(attributes, PACKET_HWADDR)
+        .filter(|hw| hw.get(..2) == Some(&[0, 6]))
+        .and_then(|hw| Some(Mac(hw.get(4..10)?.try_into().ok()?)));
+    Syn::parse(attribute(attributes, PACKET_PAYLOAD)?, mac)
+}
+
+/// Of a netlink message and of netfilter's messages.
+const MESSAGE_BYTES: usize = 16 + 4;
+/// A packet's headers and what the kernel says of it.
+const DATAGRAM_BYTES: usize = 8_192;
+const SUBSYSTEM: u16 = 4 << 8;
+const PACKET: u16 = SUBSYSTEM;
+const CONFIG: u16 = SUBSYSTEM | 1;
+const CFG_CMD: u16 = 1;
+const CFG_MODE: u16 = 2;
+const CFG_THRESHOLD: u16 = 5;
+const CMD_BIND: u8 = 1;
+const COPY_PACKET: u8 = 2;
+const PACKET_HWADDR: u16 = 8;
+const PACKET_PAYLOAD: u16 = 9;
