@@ -11,7 +11,7 @@ use fairweir_scenario::{IPV6_MTU_MIN, Scenario};
 use ipnet::IpNet;
 
 use crate::Error;
-use crate::plan::{INTERNET, Plan, WAN, uses_timestamps};
+use crate::plan::{INTERNET, Plan, WAN, uses_ecn, uses_timestamps};
 
 /// The device in the home at which downloads arrive.
 pub(crate) const WAN_DEVICE: &str = "wan";
@@ -125,6 +125,7 @@ fn tune_tcp(scenario: &Scenario) -> Result<(), Error> {
     let bytes = (rate * Span::secs(2)).as_u64().clamp(BUFFER_DEFAULT, BUFFER_MAX);
     sysctl("ipv4/tcp_rmem", &format!("4096 131072 {bytes}"))?;
     sysctl("ipv4/tcp_wmem", &format!("4096 65536 {bytes}"))?;
+    sysctl("ipv4/tcp_ecn", if uses_ecn(scenario) { "1" } else { "0" })?;
     sysctl("ipv4/tcp_no_metrics_save", "1")
 }
 

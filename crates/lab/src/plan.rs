@@ -146,6 +146,9 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if uses_timestamps(scenario) && clocks(scenario).any(|clock| clock.is_none()) {
         return Err(Error::NotPlayed("servers with TCP timestamps beside servers without"));
     }
+    if uses_ecn(scenario) && tcp_flows(scenario).any(|flow| !flow.ecn) {
+        return Err(Error::NotPlayed("connections with ECN beside connections without"));
+    }
     for flow in &scenario.flows {
         match flow.kind {
             Kind::Bulk | Kind::OnOff(_) | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => {
@@ -165,8 +168,17 @@ pub(crate) fn uses_timestamps(scenario: &Scenario) -> bool {
 
 /// The period of the timestamps of each flow over TCP.
 fn clocks(scenario: &Scenario) -> impl Iterator<Item = Option<Span>> {
+    tcp_flows(scenario).map(|flow| flow.timestamps)
+}
+
+/// Whether connections use ECN, which a network namespace decides for all of them.
+pub(crate) fn uses_ecn(scenario: &Scenario) -> bool {
+    tcp_flows(scenario).any(|flow| flow.ecn)
+}
+
+fn tcp_flows(scenario: &Scenario) -> impl Iterator<Item = &Flow> {
     let is_tcp = |flow: &&Flow| !matches!(flow.kind, Kind::Ping { .. } | Kind::Udp | Kind::Quic);
-    scenario.flows.iter().filter(is_tcp).map(|flow| flow.timestamps)
+    scenario.flows.iter().filter(is_tcp)
 }
 
 /// Asks the kernel for a congestion control, which loads its module.
@@ -260,6 +272,8 @@ mod tests {
         for timestamps in ["timestamps = false", "timestamp_period = \"1ms\""] {
             assert_eq!(error(&format!("kind = \"bulk\"\n{timestamps}")), None);
         }
+        let mixed = "kind = \"bulk\"\n[[flow]]\ngroup = \"a\"\nkind = \"bulk\"\necn = true";
+        assert!(error(mixed).unwrap().contains("with ECN beside"));
         let mixed = "kind = \"bulk\"\n[[flow]]\ngroup = \"a\"\nkind = \"bulk\"\ntimestamps = false";
         assert!(error(mixed).unwrap().contains("servers with TCP timestamps beside"));
         let bundle = "kind = \"quic\"\n[[group]]\nname = \"b\"\nweight = 1\n[[flow]]\ngroup = \"b\"\n\

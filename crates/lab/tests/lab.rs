@@ -16,7 +16,11 @@ use fairweir_lab::{Error, Options, agent_main, is_agent, run};
 use fairweir_scenario::Scenario;
 use fairweir_scenario::report::{Report, Summary};
 use fairweir_sim::engine;
+use judge::two_of_three;
 use libtest_mimic::{Arguments, Failed, Trial};
+
+#[path = "../../linux/tests/common/judge.rs"]
+mod judge;
 
 const PLAY: &str = "play-until-killed";
 
@@ -49,7 +53,7 @@ fn main() -> ExitCode {
     let trial = |(name, test): (&str, fn())| {
         Trial::test(name, move || match missing() {
             None => {
-                test();
+                two_of_three(test);
                 Ok(())
             }
             Some(why) if std::env::var_os("FAIRWEIR_STRICT").is_some_and(|v| v == "1") => {

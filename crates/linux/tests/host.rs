@@ -104,47 +104,45 @@ fn other_peoples_qdiscs_and_devices_are_refused_and_stay() {
 
 #[test]
 fn a_killed_host_lets_everything_pass_and_is_swept() {
-    if !common::privileged() {
-        return;
-    }
-    for task in ["host wan", "host-clsact wan"] {
-        let pair = Pair::new(false);
-        let mut agent = Agent::start(&pair.home, "daemon", 0, task);
-        agent.go();
-        let mut stream = pair.download("192.0.2.2");
-        read_for(&mut stream, Duration::from_millis(500));
-        let shaped = rate_of(&pair, &mut stream);
-        assert!(shaped < 10.0, "shaped to 5 Mbit/s: {shaped}");
-        agent.child.kill().unwrap();
-        agent.child.wait().unwrap();
-        std::thread::sleep(Duration::from_millis(2_300));
-        let free = rate_of(&pair, &mut stream);
-        assert!(free > 50.0, "{task}: {free} Mbit/s after the kill");
-        assert_eq!(pair.home.run(|| leftovers().unwrap()), ["wan"]);
-        let swept = pair.home.run(|| sweep("wan").unwrap());
-        assert!(swept.iter().any(|what| what.contains("ifb4wan")), "{swept:?}");
-        assert_eq!(pair.home.run(|| sweep("wan").unwrap()), [""; 0]);
-        assert_eq!(pair.home.run(|| leftovers().unwrap()), [""; 0]);
-        assert!(!tc(&pair.home, "qdisc show dev wan").contains("clsact"));
-    }
+    common::judged(|| {
+        for task in ["host wan", "host-clsact wan"] {
+            let pair = Pair::new(false);
+            let mut agent = Agent::start(&pair.home, "daemon", 0, task);
+            agent.go();
+            let mut stream = pair.download("192.0.2.2");
+            read_for(&mut stream, Duration::from_millis(500));
+            let shaped = rate_of(&pair, &mut stream);
+            assert!(shaped < 10.0, "shaped to 5 Mbit/s: {shaped}");
+            agent.child.kill().unwrap();
+            agent.child.wait().unwrap();
+            std::thread::sleep(Duration::from_millis(2_300));
+            let free = rate_of(&pair, &mut stream);
+            assert!(free > 50.0, "{task}: {free} Mbit/s after the kill");
+            assert_eq!(pair.home.run(|| leftovers().unwrap()), ["wan"]);
+            let swept = pair.home.run(|| sweep("wan").unwrap());
+            assert!(swept.iter().any(|what| what.contains("ifb4wan")), "{swept:?}");
+            assert_eq!(pair.home.run(|| sweep("wan").unwrap()), [""; 0]);
+            assert_eq!(pair.home.run(|| leftovers().unwrap()), [""; 0]);
+            assert!(!tc(&pair.home, "qdisc show dev wan").contains("clsact"));
+        }
+    });
 }
 
 #[test]
 fn a_host_that_hangs_lets_everything_pass_after_two_seconds() {
-    if !common::privileged() {
-        return;
-    }
-    let pair = Pair::new(false);
-    let mut host = pair.home.run(|| Host::attach(&spec(&[])).unwrap());
-    host.apply(&allocation(&[Rate::mbit(5)])).unwrap();
-    let mut stream = pair.download("192.0.2.2");
-    read_for(&mut stream, Duration::from_millis(500));
-    assert!(rate_of(&pair, &mut stream) < 10.0);
-    std::thread::sleep(Duration::from_millis(1_300));
-    assert!(rate_of(&pair, &mut stream) > 50.0);
-    host.beat().unwrap();
-    read_for(&mut stream, Duration::from_millis(300));
-    assert!(rate_of(&pair, &mut stream) < 20.0, "it is in control again");
+    common::judged(|| {
+        let pair = Pair::new(false);
+        let mut host = pair.home.run(|| Host::attach(&spec(&[])).unwrap());
+        host.apply(&allocation(&[Rate::mbit(5)])).unwrap();
+        let mut stream = pair.download("192.0.2.2");
+        read_for(&mut stream, Duration::from_millis(500));
+        assert!(rate_of(&pair, &mut stream) < 10.0);
+        std::thread::sleep(Duration::from_millis(1_300));
+        assert!(rate_of(&pair, &mut stream) > 50.0);
+        host.beat().unwrap();
+        read_for(&mut stream, Duration::from_millis(300));
+        assert!(rate_of(&pair, &mut stream) < 20.0, "it is in control again");
+    });
 }
 
 #[test]
@@ -277,31 +275,30 @@ fn a_reload_moves_no_queue_and_deletes_what_is_gone() {
 
 #[test]
 fn drops_and_backlog_are_told() {
-    if !common::privileged() {
-        return;
-    }
-    let pair = Pair::new(false);
-    let mut host = pair.home.run(|| Host::attach(&spec(&[])).unwrap());
-    host.apply(&allocation(&[Rate::mbit(1)])).unwrap();
-    let sink = pair.home.run(|| UdpSocket::bind("192.0.2.1:0").unwrap());
-    let sender = pair.internet.run(|| UdpSocket::bind("192.0.2.2:0").unwrap());
-    for _ in 0..200 {
-        sender.send_to(&[7; 1_000], sink.local_addr().unwrap()).unwrap();
-    }
-    let sample = host.take_samples().unwrap()[0];
-    assert!((200..210).contains(&sample.packets), "{sample:?}");
-    // The queue is 12.5 kB and the burst 15 kB.
-    assert!((160..190).contains(&sample.drops), "{sample:?}");
-    assert!((9_000..=12_500).contains(&sample.backlog.as_u64()), "{sample:?}");
-    std::thread::sleep(Duration::from_millis(200));
-    let later = host.take_samples().unwrap()[0];
-    assert_eq!((later.drops, later.backlog.as_u64()), (0, 0), "{later:?}");
-    sink.set_nonblocking(true).unwrap();
-    let mut arrived = 0;
-    while sink.recv(&mut [0; 2_000]).is_ok() {
-        arrived += 1;
-    }
-    assert_eq!(arrived + sample.drops, 200, "what was not dropped arrived");
+    common::judged(|| {
+        let pair = Pair::new(false);
+        let mut host = pair.home.run(|| Host::attach(&spec(&[])).unwrap());
+        host.apply(&allocation(&[Rate::mbit(1)])).unwrap();
+        let sink = pair.home.run(|| UdpSocket::bind("192.0.2.1:0").unwrap());
+        let sender = pair.internet.run(|| UdpSocket::bind("192.0.2.2:0").unwrap());
+        for _ in 0..200 {
+            sender.send_to(&[7; 1_000], sink.local_addr().unwrap()).unwrap();
+        }
+        let sample = host.take_samples().unwrap()[0];
+        assert!((200..210).contains(&sample.packets), "{sample:?}");
+        // The queue is 12.5 kB and the burst 15 kB.
+        assert!((160..190).contains(&sample.drops), "{sample:?}");
+        assert!((9_000..=12_500).contains(&sample.backlog.as_u64()), "{sample:?}");
+        std::thread::sleep(Duration::from_millis(200));
+        let later = host.take_samples().unwrap()[0];
+        assert_eq!((later.drops, later.backlog.as_u64()), (0, 0), "{later:?}");
+        sink.set_nonblocking(true).unwrap();
+        let mut arrived = 0;
+        while sink.recv(&mut [0; 2_000]).is_ok() {
+            arrived += 1;
+        }
+        assert_eq!(arrived + sample.drops, 200, "what was not dropped arrived");
+    });
 }
 
 #[test]

@@ -514,99 +514,97 @@ fn a_new_subscriber_does_not_inherit_the_slot_of_one_that_left() {
 
 #[test]
 fn changes_of_one_subscriber_touch_no_other_under_traffic() {
-    if !common::privileged() {
-        return;
-    }
-    let mut police = Police::load(&PoliceSpec::default()).unwrap();
-    let plan = flat(Rate::mbit(5), 16, Signal::Soft);
-    let small = flat(Rate::mbit(1), 1, Signal::Soft);
-    police.set_plan(PLENTY, &Algorithm::Phantom(&plan)).unwrap();
-    police.set_plan(NOTHING, &Algorithm::Phantom(&small)).unwrap();
-    // The reference sends alone.
-    let alone = {
+    common::judged(|| {
+        let mut police = Police::load(&PoliceSpec::default()).unwrap();
+        let plan = flat(Rate::mbit(5), 16, Signal::Soft);
+        let small = flat(Rate::mbit(1), 1, Signal::Soft);
+        police.set_plan(PLENTY, &Algorithm::Phantom(&plan)).unwrap();
+        police.set_plan(NOTHING, &Algorithm::Phantom(&small)).unwrap();
+        // The reference sends alone.
+        let alone = {
+            let trial = police.trial(Direction::Download, true, 0).unwrap();
+            let id = police.add(&download(&["192.0.2.1", "192.0.2.64/26"], PLENTY)).unwrap();
+            let passed = burst(&trial, "192.0.2.1", NOW.as_nanos(), 20_000);
+            let state = police.state(id, Direction::Download).unwrap();
+            police.remove(id).unwrap();
+            (passed, state)
+        };
         let trial = police.trial(Direction::Download, true, 0).unwrap();
         let id = police.add(&download(&["192.0.2.1", "192.0.2.64/26"], PLENTY)).unwrap();
-        let passed = burst(&trial, "192.0.2.1", NOW.as_nanos(), 20_000);
-        let state = police.state(id, Direction::Download).unwrap();
-        police.remove(id).unwrap();
-        (passed, state)
-    };
-    let trial = police.trial(Direction::Download, true, 0).unwrap();
-    let id = police.add(&download(&["192.0.2.1", "192.0.2.64/26"], PLENTY)).unwrap();
-    let is_done = AtomicBool::new(false);
-    let (passed, changes) = thread::scope(|scope| {
-        let sender = scope.spawn(|| {
-            let passed = burst(&trial, "192.0.2.1", NOW.as_nanos(), 20_000);
-            is_done.store(true, Ordering::Relaxed);
-            passed
+        let is_done = AtomicBool::new(false);
+        let (passed, changes) = thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                let passed = burst(&trial, "192.0.2.1", NOW.as_nanos(), 20_000);
+                is_done.store(true, Ordering::Relaxed);
+                passed
+            });
+            let mut changes = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                let one = police.add(&download(&["192.0.2.2", "192.0.2.0/26"], PLENTY)).unwrap();
+                police.change(one, &download(&["192.0.2.2", "192.0.2.128/26"], NOTHING)).unwrap();
+                police.change(one, &download(&["192.0.2.3"], PLENTY)).unwrap();
+                police.remove(one).unwrap();
+                changes += 1;
+            }
+            (sender.join().unwrap(), changes)
         });
-        let mut changes = 0;
-        while !is_done.load(Ordering::Relaxed) {
-            let one = police.add(&download(&["192.0.2.2", "192.0.2.0/26"], PLENTY)).unwrap();
-            police.change(one, &download(&["192.0.2.2", "192.0.2.128/26"], NOTHING)).unwrap();
-            police.change(one, &download(&["192.0.2.3"], PLENTY)).unwrap();
-            police.remove(one).unwrap();
-            changes += 1;
-        }
-        (sender.join().unwrap(), changes)
+        assert!(changes > 100, "{changes} changes are no disturbance");
+        assert_eq!((passed, police.state(id, Direction::Download).unwrap()), alone);
     });
-    assert!(changes > 100, "{changes} changes are no disturbance");
-    assert_eq!((passed, police.state(id, Direction::Download).unwrap()), alone);
 }
 
 #[test]
 fn packets_on_two_cpus_get_no_more_than_one_subscriber_has() {
-    if !common::privileged() {
-        return;
-    }
-    let mut police = Police::load(&PoliceSpec::default()).unwrap();
-    let limit = 60_000_000;
-    let bucket = Algorithm::TokenBucket { rate: Rate::mbit(8), burst: Bytes::new(limit) };
-    let plan = Plan::new(&PlanSpec {
-        rate: Rate::mbit(4_000),
-        rtt_max: Span::millis(50),
-        signal: Signal::Hard,
-        share: Share::Flows(16),
-    });
-    let plan = plan.unwrap();
-    police.set_plan(PlanId(1), &bucket).unwrap();
-    police.set_plan(PlanId(2), &Algorithm::Phantom(&plan)).unwrap();
-    let trials = [0, 1].map(|_| police.trial(Direction::Download, true, 0).unwrap());
-    let bytes = Wire { protocol: UDP, ..Wire::udp("203.0.113.7", "192.0.2.1") }.bytes();
-    // Time does not advance, so that what passes is known exactly.
-    let mut model = BcPqp::new(plan.clone());
-    let flow = Flow {
-        remote: "203.0.113.7".parse().unwrap(),
-        local: "192.0.2.1".parse().unwrap(),
-        protocol: UDP,
-        ports: (5_000, 6_000),
-        dscp: 0,
-    };
-    let leaf = plan.leaf_of(&flow);
-    let arrival =
-        Arrival { leaf, flow: flow.hash(), size: Bytes::new(1_514), can_be_marked: false };
-    let sent = 0..2 * 40 * 2_000;
-    let phantom = sent.filter(|_| model.handle_packet(NOW, arrival) == Verdict::Pass).count();
-    for (id, room) in [(1, limit / 1_514), (2, phantom as u64)] {
-        let subscriber = police.add(&download(&["192.0.2.1"], PlanId(id))).unwrap();
-        thread::scope(|scope| {
-            for (cpu, trial) in trials.iter().enumerate() {
-                let bytes = &bytes;
-                scope.spawn(move || {
-                    pin(cpu);
-                    let frame = Frame { bytes, ..Frame::default() };
-                    for _ in 0..40 {
-                        trial.run(Hook::Xdp, &frame, NOW, 2_000).unwrap();
-                    }
-                });
-            }
+    common::judged(|| {
+        let mut police = Police::load(&PoliceSpec::default()).unwrap();
+        let limit = 60_000_000;
+        let bucket = Algorithm::TokenBucket { rate: Rate::mbit(8), burst: Bytes::new(limit) };
+        let plan = Plan::new(&PlanSpec {
+            rate: Rate::mbit(4_000),
+            rtt_max: Span::millis(50),
+            signal: Signal::Hard,
+            share: Share::Flows(16),
         });
-        let counters = police.counters(subscriber, Direction::Download).unwrap();
-        let passed = counters.passed.as_u64() / 1_514;
-        assert_eq!(passed, room, "plan {id}");
-        assert_eq!(passed + counters.dropped_packets, 2 * 40 * 2_000, "plan {id}");
-        police.remove(subscriber).unwrap();
-    }
+        let plan = plan.unwrap();
+        police.set_plan(PlanId(1), &bucket).unwrap();
+        police.set_plan(PlanId(2), &Algorithm::Phantom(&plan)).unwrap();
+        let trials = [0, 1].map(|_| police.trial(Direction::Download, true, 0).unwrap());
+        let bytes = Wire { protocol: UDP, ..Wire::udp("203.0.113.7", "192.0.2.1") }.bytes();
+        // Time does not advance, so that what passes is known exactly.
+        let mut model = BcPqp::new(plan.clone());
+        let flow = Flow {
+            remote: "203.0.113.7".parse().unwrap(),
+            local: "192.0.2.1".parse().unwrap(),
+            protocol: UDP,
+            ports: (5_000, 6_000),
+            dscp: 0,
+        };
+        let leaf = plan.leaf_of(&flow);
+        let arrival =
+            Arrival { leaf, flow: flow.hash(), size: Bytes::new(1_514), can_be_marked: false };
+        let sent = 0..2 * 40 * 2_000;
+        let phantom = sent.filter(|_| model.handle_packet(NOW, arrival) == Verdict::Pass).count();
+        for (id, room) in [(1, limit / 1_514), (2, phantom as u64)] {
+            let subscriber = police.add(&download(&["192.0.2.1"], PlanId(id))).unwrap();
+            thread::scope(|scope| {
+                for (cpu, trial) in trials.iter().enumerate() {
+                    let bytes = &bytes;
+                    scope.spawn(move || {
+                        pin(cpu);
+                        let frame = Frame { bytes, ..Frame::default() };
+                        for _ in 0..40 {
+                            trial.run(Hook::Xdp, &frame, NOW, 2_000).unwrap();
+                        }
+                    });
+                }
+            });
+            let counters = police.counters(subscriber, Direction::Download).unwrap();
+            let passed = counters.passed.as_u64() / 1_514;
+            assert_eq!(passed, room, "plan {id}");
+            assert_eq!(passed + counters.dropped_packets, 2 * 40 * 2_000, "plan {id}");
+            police.remove(subscriber).unwrap();
+        }
+    });
 }
 
 fn pin(cpu: usize) {

@@ -19,7 +19,7 @@ use nix::sys::socket::{
 };
 
 mod common;
-use common::{Pair, allocation, policy, privileged, read_for};
+use common::{Pair, allocation, judged, policy, privileged, read_for};
 
 fn probe(pair: &Pair, address: &str) -> Probe {
     let spec = ProbeSpec {
@@ -52,80 +52,77 @@ fn answers(pair: &Pair, on: bool) {
 
 #[test]
 fn an_idle_link_answers_at_once_by_ipv4_and_ipv6() {
-    if !privileged() {
-        return;
-    }
-    let pair = Pair::new(false);
-    for address in ["192.0.2.2", "2001:db8::2"] {
-        let mut probe = probe(&pair, address);
-        let sample = sample(&mut probe, 1_000);
-        assert!((40..=51).contains(&sample.answered), "{sample:?}");
-        assert_eq!(sample.sent, sample.answered);
-        assert!(sample.rtt_min < Span::millis(1), "{sample:?}");
-        assert!(sample.rtt_mean < Span::millis(5), "{sample:?}");
-        let ProbeState { reflector, rtt_last, error, .. } = probe.state();
-        assert_eq!(reflector, Some(address.parse::<IpAddr>().unwrap()));
-        assert!(rtt_last.is_some() && error.is_none());
-        probe.set_in_use(false);
-        let idle = self::sample(&mut probe, 1_000);
-        assert!((1..=4).contains(&idle.sent), "{idle:?}");
-    }
+    judged(|| {
+        let pair = Pair::new(false);
+        for address in ["192.0.2.2", "2001:db8::2"] {
+            let mut probe = probe(&pair, address);
+            let sample = sample(&mut probe, 1_000);
+            assert!((40..=51).contains(&sample.answered), "{sample:?}");
+            assert_eq!(sample.sent, sample.answered);
+            assert!(sample.rtt_min < Span::millis(1), "{sample:?}");
+            assert!(sample.rtt_mean < Span::millis(5), "{sample:?}");
+            let ProbeState { reflector, rtt_last, error, .. } = probe.state();
+            assert_eq!(reflector, Some(address.parse::<IpAddr>().unwrap()));
+            assert!(rtt_last.is_some() && error.is_none());
+            probe.set_in_use(false);
+            let idle = self::sample(&mut probe, 1_000);
+            assert!((1..=4).contains(&idle.sent), "{idle:?}");
+        }
+    });
 }
 
 #[test]
 fn it_measures_the_queue_in_front_of_the_device_and_not_the_one_behind_it() {
-    if !privileged() {
-        return;
-    }
-    let pair = Pair::new(false);
-    tc(&pair.internet, "qdisc add dev far root tbf rate 20mbit burst 16k limit 150k");
-    let mut probe = probe(&pair, "192.0.2.3");
-    let idle = sample(&mut probe, 1_000);
-    let mut stream = pair.download("192.0.2.2");
-    read_for(&mut stream, Duration::from_secs(1));
-    probe.take_sample();
-    read_for(&mut stream, Duration::from_secs(1));
-    let loaded = probe.take_sample();
-    assert!(idle.answered > 0 && loaded.answered > 0, "{idle:?} {loaded:?}");
-    // 150 kB at 20 Mbit/s are 60 ms, which one cubic flow keeps more than half full.
-    assert!(loaded.rtt_mean > idle.rtt_mean + Span::millis(25), "{idle:?} {loaded:?}");
-    assert!(loaded.rtt_mean < Span::millis(75), "{loaded:?}");
-    // A class of half the link: the queue moves behind the device, where the probe waits too, but
-    // not its measurement.
-    let mut host = pair.host(&policy(&[]), Mode::Shape);
-    host.apply(&allocation(&[Rate::mbit(10)])).unwrap();
-    host.beat().unwrap();
-    let mut behind = ProbeSample::default();
-    for _ in 0..2 {
+    judged(|| {
+        let pair = Pair::new(false);
+        tc(&pair.internet, "qdisc add dev far root tbf rate 20mbit burst 16k limit 150k");
+        let mut probe = probe(&pair, "192.0.2.3");
+        let idle = sample(&mut probe, 1_000);
+        let mut stream = pair.download("192.0.2.2");
+        read_for(&mut stream, Duration::from_secs(1));
         probe.take_sample();
-        for _ in 0..4 {
-            host.beat().unwrap();
-            read_for(&mut stream, Duration::from_millis(500));
+        read_for(&mut stream, Duration::from_secs(1));
+        let loaded = probe.take_sample();
+        assert!(idle.answered > 0 && loaded.answered > 0, "{idle:?} {loaded:?}");
+        // 150 kB at 20 Mbit/s are 60 ms, which one cubic flow keeps more than half full.
+        assert!(loaded.rtt_mean > idle.rtt_mean + Span::millis(25), "{idle:?} {loaded:?}");
+        assert!(loaded.rtt_mean < Span::millis(75), "{loaded:?}");
+        // A class of half the link: the queue moves behind the device, where the probe waits too, but
+        // not its measurement.
+        let mut host = pair.host(&policy(&[]), Mode::Shape);
+        host.apply(&allocation(&[Rate::mbit(10)])).unwrap();
+        host.beat().unwrap();
+        let mut behind = ProbeSample::default();
+        for _ in 0..2 {
+            probe.take_sample();
+            for _ in 0..4 {
+                host.beat().unwrap();
+                read_for(&mut stream, Duration::from_millis(500));
+            }
+            behind = probe.take_sample();
         }
-        behind = probe.take_sample();
-    }
-    let backlog = host.take_samples().unwrap()[0].backlog;
-    assert!(backlog > Bytes::kb(15), "the class has a queue: {backlog}");
-    assert!(behind.answered > 0);
-    assert!(behind.rtt_mean < idle.rtt_mean + Span::millis(10), "{idle:?} {behind:?}");
+        let backlog = host.take_samples().unwrap()[0].backlog;
+        assert!(backlog > Bytes::kb(15), "the class has a queue: {backlog}");
+        assert!(behind.answered > 0);
+        assert!(behind.rtt_mean < idle.rtt_mean + Span::millis(10), "{idle:?} {behind:?}");
+    });
 }
 
 #[test]
 fn answers_that_are_lost_are_counted() {
-    if !privileged() {
-        return;
-    }
-    let pair = Pair::new(false);
-    let mut probe = probe(&pair, "192.0.2.2");
-    thread::sleep(Duration::from_millis(300));
-    answers(&pair, false);
-    thread::sleep(Duration::from_millis(1_200));
-    let lost = sample(&mut probe, 500);
-    assert!(lost.sent >= 20 && lost.answered == 0, "{lost:?}");
-    assert_eq!((lost.rtt_min, lost.rtt_mean), (Span::ZERO, Span::ZERO));
-    answers(&pair, true);
-    let back = sample(&mut probe, 500);
-    assert!(back.answered >= 20, "{back:?}");
+    judged(|| {
+        let pair = Pair::new(false);
+        let mut probe = probe(&pair, "192.0.2.2");
+        thread::sleep(Duration::from_millis(300));
+        answers(&pair, false);
+        thread::sleep(Duration::from_millis(1_200));
+        let lost = sample(&mut probe, 500);
+        assert!(lost.sent >= 20 && lost.answered == 0, "{lost:?}");
+        assert_eq!((lost.rtt_min, lost.rtt_mean), (Span::ZERO, Span::ZERO));
+        answers(&pair, true);
+        let back = sample(&mut probe, 500);
+        assert!(back.answered >= 20, "{back:?}");
+    });
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn main() {
 
 /// The same number of packets through a queue of as many.
 fn bare_queue() {
-    let segment = Segment { number: 0, payload: 0, resent: 0, copy: false };
+    let segment = Segment { number: 0, payload: 0, resent: 0, copy: false, marked: false };
     let mut pipe: VecDeque<(Time, Segment)> = VecDeque::new();
     (0..PIPE).for_each(|_| pipe.push_back((Time::ZERO, segment)));
     for number in 0..PACKETS {

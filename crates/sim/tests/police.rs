@@ -81,6 +81,27 @@ fn what_a_slow_sender_leaves_goes_to_the_others() {
     }
 }
 
+/// Also where a window is only a few packets. Marks take the place of the signals; what overflows in
+/// slow start is dropped all the same.
+#[test]
+fn connections_with_ecn_are_marked_and_have_the_rate() {
+    for (rate, rtt) in
+        [("1500kbit", "20ms"), ("3mbit", "40ms"), ("20mbit", "5ms"), ("50mbit", "40ms")]
+    {
+        for congestion_control in ["reno", "cubic"] {
+            let flows = |keys| [bulk(congestion_control, rtt, keys), bulk("cubic", rtt, keys)];
+            let what = format!("{congestion_control} {rate} {rtt}");
+            let with = play(&format!("{what}, ECN"), rate, 40, &flows("ecn = true"));
+            for (with, without) in with.iter().zip(play(&what, rate, 40, &flows(""))) {
+                println!("marked {}, dropped {} {}", with.marked, with.dropped, without.dropped);
+                assert_eq!(without.marked, 0);
+                assert!(with.marked > 20, "{what}: {} marked", with.marked);
+                assert!((ratio(with) - ratio(&without)).abs() < 0.03, "{what}");
+            }
+        }
+    }
+}
+
 #[test]
 fn who_ends_is_made_up_for_within_two_seconds() {
     for (congestion_control, rate) in [("cubic", "10mbit"), ("cubic", "50mbit"), ("bbr", "50mbit")]

@@ -1,6 +1,6 @@
 //! Random traffic behind the policer, so that a change is judged by distributions: choose constants
 //! on some seeds and report others. `POLICE_SEEDS=1001..1300 cargo test -p fairweir-sim --test
-//! police_traffic -- --ignored --nocapture` prints the tables.
+//! police_traffic -- --ignored --nocapture` prints the tables; with `POLICE_ECN=1` all flows use ECN.
 
 #![allow(clippy::unwrap_used, reason = "it is a test")]
 
@@ -94,6 +94,7 @@ fn scenario(seed: u64) -> (Traffic, String, String, Vec<f64>) {
         Traffic::OnAndOff => 7,
         Traffic::Ending => 12,
     };
+    let ecn = std::env::var_os("POLICE_ECN").is_some();
     let (mut flows, mut departures, mut rtts) = (String::new(), Vec::new(), vec![rtt]);
     let mut what = format!("{mbit:.1} Mbit/s, {count} {congestion_control}, {rtt:.1} ms");
     for n in 0..count {
@@ -118,7 +119,7 @@ fn scenario(seed: u64) -> (Traffic, String, String, Vec<f64>) {
         let stop = stop.map(|stop| format!("stop = \"{stop}s\"\n")).unwrap_or_default();
         flows += &format!(
             "[[flow]]\ngroup = \"all\"\nkind = \"bulk\"\ncongestion_control = \"{congestion_control}\"\n\
-             paced = {}\nrtt = \"{:.0}us\"\nstart = \"{:.0}ms\"\n{stop}",
+             ecn = {ecn}\npaced = {}\nrtt = \"{:.0}us\"\nstart = \"{:.0}ms\"\n{stop}",
             is_paced || congestion_control == "bbr",
             rtt * 1e3,
             start * 1e3

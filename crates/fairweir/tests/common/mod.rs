@@ -1,20 +1,23 @@
 //! What every test of the binary uses.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
-use std::io::{self, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
-use std::thread;
 
 pub mod access;
 pub mod browser;
 pub mod far;
 pub mod forger;
 pub mod home;
+#[path = "../../../linux/tests/common/judge.rs"]
+mod judge;
 pub mod stage;
 pub mod web;
+
+#[allow(unused_imports)]
+pub use judge::{note, two_of_three};
 
 /// The binary under test.
 pub const FAIRWEIR: &str = env!("CARGO_BIN_EXE_fairweir");
@@ -31,28 +34,6 @@ pub fn one_at_a_time<R>(job: impl FnOnce() -> R) -> R {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
     job()
-}
-
-/// Writes a line about the running test to stderr itself: the harness hides what `eprintln!` writes
-/// in a test that passes.
-pub fn note(line: &str) {
-    let current = thread::current();
-    let _ = writeln!(io::stderr(), "{}: {line}", current.name().unwrap_or("a test"));
-}
-
-/// Judges a claim about real packets on a machine that others use too: if one run fails, the next two
-/// must hold. The first failure is noted.
-///
-/// # Panics
-/// With the claim's own words, if two runs of three fail.
-pub fn two_of_three(claim: impl Fn()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(&claim)) {
-        let why = panic.downcast_ref::<String>().map(String::as_str);
-        let why = why.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default();
-        note(&format!("FAILED ONCE, played twice more: {why}"));
-        claim();
-        claim();
-    }
 }
 
 /// Whether `promtool` is here. A skip is loud, and a failure under FAIRWEIR_STRICT=1.

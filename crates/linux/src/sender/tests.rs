@@ -1,5 +1,7 @@
 //! What the programs decide, beside what `core::delegate` decides on the same events.
 
+use std::sync::{Mutex, PoisonError};
+
 use fairweir_core::delegate::{
     Algorithm, Answer, Bundle, BundleSpec, MemberId, Role, Target, Trace,
 };
@@ -23,6 +25,9 @@ fn is_root() -> bool {
     is_root
 }
 
+/// Names belong to the machine: tests of this process hold them one after the other.
+static NAMES: Mutex<()> = Mutex::new(());
+
 fn attach() -> Sender {
     Sender::attach(&Policy::new(Vec::new()).unwrap()).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -32,6 +37,7 @@ fn congestion_controls_are_registered_until_the_end_under_names_that_are_free() 
     if !is_root() {
         return;
     }
+    let _names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let available = || {
         let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
         text.unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
@@ -175,6 +181,7 @@ fn the_kernel_decides_as_the_model_does() {
     if !is_root() {
         return;
     }
+    let _names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let spec = BundleSpec { algorithm: Algorithm::Track, reverse: Reverse::Exact };
     let both = Both { core: Bundle::new(&spec), ids: Vec::new(), sender: attach() };
     let both = std::cell::RefCell::new(both);

@@ -222,6 +222,8 @@ pub struct Flow {
     pub paced: bool,
     /// How long a tick of its servers' TCP timestamps takes; `None` if they use none.
     pub timestamps: Option<Span>,
+    /// Whether its connections use ECN (RFC 3168), so that a policer marks their packets.
+    pub ecn: bool,
     /// How many connections a flow of kind bulk or QUIC has.
     pub connections: u32,
     /// Round-trip time without any queue.

@@ -308,6 +308,7 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Confi
         congestion_control: congestion_control.map_or(CongestionControl::Cubic, |p| p.value),
         paced: table.truth("paced")?.unwrap_or(false),
         timestamps: timestamps(&mut table)?,
+        ecn: table.truth("ecn")?.unwrap_or(false),
         connections: connections.map_or(1, |p| p.value as u32),
         rtt: table.parsed("rtt")?.map_or(RTT, |p| p.value),
         start,

@@ -190,7 +190,8 @@ mod tests {
         let mut measure = Measure::new(sight);
         let mut holes_after = |numbers: &[(u64, u32)]| {
             for &(number, resent) in numbers {
-                let segment = Segment { number, payload: 1_448, resent, copy: false };
+                let segment =
+                    Segment { number, payload: 1_448, resent, copy: false, marked: false };
                 receiver.handle_segment(Time::ZERO, &segment);
             }
             measure.take(ConnectionSample::default(), &receiver).holes
@@ -208,7 +209,7 @@ mod tests {
         let mut measure = Measure::new(Sight { as_kernel: false, clock: None });
         let mut receive = |number: u64, ms: u64| {
             let now = Time::ZERO + Span::millis(ms);
-            let segment = Segment { number, payload: 1_448, resent: 0, copy: false };
+            let segment = Segment { number, payload: 1_448, resent: 0, copy: false, marked: false };
             measure.handle_segment(now, Stamps::default(), true);
             receiver.handle_segment(now, &segment);
             receiver.advertise();

@@ -104,6 +104,8 @@ struct Flow {
     app_source: usize,
     /// Whether the host can bound the receive windows of its connections: not those of QUIC.
     has_window: bool,
+    /// Whether its packets may be marked.
+    ecn: bool,
     /// Of its servers' timestamps, if they use them.
     clock: Option<ServerClock>,
     seed: u64,

@@ -51,6 +51,8 @@ pub(super) struct Connection {
     partial_end: u64,
     resent: u32,
     lost: u32,
+    /// Marks that have been acknowledged.
+    marked: u64,
 }
 
 /// The tail loss probe: one at a time.
@@ -86,6 +88,7 @@ impl Connection {
             partial_end: 0,
             resent: 0,
             lost: 0,
+            marked: 0,
         };
         connection.update_pacing();
         connection
@@ -211,7 +214,7 @@ impl Connection {
             self.timers.rto = Some(now + self.rtt.rto_backed_off());
         }
         self.arm_probe(now);
-        Segment { number, payload: payload as u32, resent: self.resent, copy }
+        Segment { number, payload: payload as u32, resent: self.resent, copy, marked: false }
     }
 
     /// Nothing more goes now.
@@ -274,7 +277,8 @@ impl Connection {
         // Within a recovery any hole is lost.
         let at_once = self.recovery.state() != State::Open;
         let losses = self.flight.detect_losses(at_once, self.recovery.point());
-        self.update_recovery(&delivered, &losses, signals);
+        let is_marked = std::mem::replace(&mut self.marked, ack.marked) < ack.marked;
+        self.update_recovery(&delivered, &losses, is_marked, signals);
 
         // The ACK that shows a first hole may also acknowledge the packet below it, which was waiting
         // for a second one. That still lets the window grow, in Linux; so at the top of Reno's
@@ -310,6 +314,7 @@ impl Connection {
         &mut self,
         delivered: &Delivered,
         losses: &Losses,
+        is_marked: bool,
         signals: &mut Signals<'_>,
     ) {
         self.recovery.handle_delivered(delivered);
@@ -325,7 +330,9 @@ impl Connection {
             self.recovery.leave();
         }
         let is_lossy = losses.count > 0 || self.recovery.lost() > 0;
-        if self.recovery.state() == State::Open && is_lossy {
+        // BBR of version 1 does not answer marks.
+        let is_told = is_marked && !self.congestion.is_model_based();
+        if self.recovery.state() == State::Open && (is_lossy || is_told) {
             self.enter(State::Recovery, true, signals);
         }
         if self.recovery.state() == State::Recovery && !self.congestion.is_model_based() {
@@ -444,7 +451,7 @@ impl Connection {
         let losses = self.flight.detect_losses(true, self.recovery.point());
         // The reduction begins as if one packet had been delivered, as in Linux.
         let delivered = Delivered { count: 1, ..Delivered::default() };
-        self.update_recovery(&delivered, &losses, signals);
+        self.update_recovery(&delivered, &losses, false, signals);
     }
 
     fn handle_probe_timeout(&mut self, now: Time) {

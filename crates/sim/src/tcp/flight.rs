@@ -307,7 +307,7 @@ mod tests {
 
     /// What the receiver says.
     fn ack(last: u64, received: u64) -> Ack {
-        Ack { last, received, payload: Bytes::ZERO, window: Bytes::ZERO }
+        Ack { last, received, marked: 0, payload: Bytes::ZERO, window: Bytes::ZERO }
     }
 
     proptest! {

@@ -32,7 +32,10 @@
 //!
 //! How near that is to the kernel: `docs/validation.md`.
 //!
-//! Not modelled: ECN, reordering, timestamps, the persist timer (a window always has room for one
+//! With ECN an [`Ack`] says how many marks have arrived. The first of a round is answered as a loss is,
+//! the others of the round are not, which is what RFC 3168 does with its one bit.
+//!
+//! Not modelled: reordering, timestamps, the persist timer (a window always has room for one
 //! packet), receive window autotuning, TSO deferral, the compression of ACKs during loss, what F-RTO
 //! sends to find out whether a timeout was spurious.
 
@@ -68,6 +71,8 @@ pub struct Segment {
     /// Whether it carries the payload of the transmission just before it, which may have arrived: a
     /// tail loss probe.
     pub copy: bool,
+    /// Whether something on the way has marked it: ECN's *congestion experienced*.
+    pub marked: bool,
 }
 
 /// A packet without payload, from the receiver to the sender.
@@ -77,6 +82,8 @@ pub struct Ack {
     pub last: u64,
     /// How many packets have arrived in all.
     pub received: u64,
+    /// How many of them were marked.
+    pub marked: u64,
     /// How much payload has arrived in all, copies not counted.
     pub payload: Bytes,
     /// How much the receiver takes beyond that.

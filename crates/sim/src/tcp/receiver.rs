@@ -2,7 +2,8 @@
 //!
 //! As Linux: an ACK for every second full segment (RFC 1122 §4.2.3.2), at the latest after
 //! [`DELAY`]; at once for the first [`QUICK_ACKS`] of a connection and after a pause; at once while
-//! a hole is open, for the packet that fills the last one (RFC 5681 §4.2) and for a copy.
+//! a hole is open, for the packet that fills the last one (RFC 5681 §4.2), for a copy and for a
+//! packet that is marked.
 //!
 //! The window shrinks and grows as the kernel's does, and as RFC 9293 §3.8.6 wants it: what was
 //! advertised once is never taken back, so a smaller window takes effect as packets arrive; a larger
@@ -37,6 +38,8 @@ pub struct Receiver {
     numbers_end: u64,
     /// Packets that arrived, with copies.
     packets: u64,
+    /// Packets that arrived with a mark.
+    marked: u64,
     /// Packets that arrived, without copies.
     distinct: u64,
     /// Packets up to the newest that carry new payload.
@@ -64,6 +67,7 @@ impl Receiver {
             right_edge: None,
             numbers_end: 0,
             packets: 0,
+            marked: 0,
             distinct: 0,
             sent: 0,
             out_of_order: 0,
@@ -88,6 +92,7 @@ impl Receiver {
         let is_known = segment.copy && segment.number == self.numbers_end && segment.number > 0;
         self.numbers_end = segment.number + 1;
         self.packets += 1;
+        self.marked += u64::from(segment.marked);
         if !is_known {
             self.distinct += 1;
             self.payload += Bytes::new(segment.payload.into());
@@ -109,6 +114,7 @@ impl Receiver {
         let is_new = sent > std::mem::replace(&mut self.sent, sent) && !is_known;
         self.out_of_order += u64::from(is_new && self.has_holes);
         self.is_due |= is_known
+            || segment.marked
             || had_holes
             || self.has_holes
             || self.quick_left > 0
@@ -130,6 +136,7 @@ impl Receiver {
         Some(Ack {
             last: self.numbers_end - 1,
             received: self.packets,
+            marked: self.marked,
             payload: self.payload,
             window: self.advertise(),
         })

@@ -117,7 +117,7 @@ fn what_waited_below_a_new_hole_lets_the_window_grow_and_what_comes_above_does_n
         for (last, received, at) in [(1, 2, ms(30)), (last, received, ms(31))] {
             while sender.poll_transmit(at - Span::millis(1)).is_some() {}
             let payload = Bytes::new(received * SEGMENT);
-            sender.handle_ack(at, &Ack { last, received, payload, window: NO_WINDOW });
+            sender.handle_ack(at, &Ack { last, received, marked: 0, payload, window: NO_WINDOW });
         }
         sender.cwnd()
     };
@@ -258,7 +258,13 @@ fn drain(sender: &mut Sender, now: Time) -> u64 {
 
 /// Of packets below `end`, `received` have arrived.
 fn ack(end: u64, received: u64) -> Ack {
-    Ack { last: end - 1, received, payload: Bytes::new(received * SEGMENT), window: NO_WINDOW }
+    Ack {
+        last: end - 1,
+        received,
+        marked: 0,
+        payload: Bytes::new(received * SEGMENT),
+        window: NO_WINDOW,
+    }
 }
 
 #[test]
@@ -285,6 +291,38 @@ fn the_window_is_cut_once_per_round_whatever_is_lost() {
         }
         assert!((40..=42).contains(&sender.cwnd()), "{lost}: {}", sender.cwnd());
     }
+}
+
+#[test]
+fn the_window_is_cut_once_per_round_whatever_is_marked_and_nothing_is_sent_again() {
+    for (congestion_control, cut) in [(Reno, 40), (Cubic, 56), (Bbr, 80)] {
+        let (mut sender, from, end) = sender_in_flight(congestion_control, 3);
+        let before = sender.cwnd();
+        for number in from..end {
+            let marked = (number - from + 1).min(20);
+            sender.handle_ack(ms(400), &Ack { marked, ..ack(number + 1, number + 1) });
+            drain(&mut sender, ms(400));
+        }
+        if congestion_control == Bbr {
+            assert!(sender.cwnd() >= before, "{} of {before}", sender.cwnd());
+            continue;
+        }
+        assert_eq!(sender.ssthresh(), Some(cut), "{congestion_control:?}");
+        assert!((cut..=cut + 1).contains(&sender.cwnd()), "{}", sender.cwnd());
+        assert_eq!(sender.retransmitted(), 0);
+        // A mark of the next round is another signal.
+        let number = sender.transmitted();
+        sender.handle_ack(ms(500), &Ack { marked: 21, ..ack(number, number) });
+        assert!(sender.ssthresh().unwrap() < cut, "{congestion_control:?}");
+    }
+}
+
+#[test]
+fn a_marked_packet_is_acknowledged_at_once() {
+    let (mut receiver, number) = receiver();
+    receiver.handle_segment(ms(1), &Segment { marked: true, ..segment(number, 0) });
+    let ack = receiver.poll_ack(ms(1)).expect("an ACK is due");
+    assert_eq!((ack.last, ack.marked), (number, 1));
 }
 
 #[test]
@@ -467,7 +505,7 @@ fn small_writes_are_gathered_while_a_small_packet_is_under_way() {
     sender.write(ms(0), Some(Bytes::new(SEGMENT)));
     assert_eq!(sizes(&mut sender), [SEGMENT as u32]);
     let payload = Bytes::new(SEGMENT + 100);
-    sender.handle_ack(ms(30), &Ack { last: 1, received: 2, payload, window: NO_WINDOW });
+    sender.handle_ack(ms(30), &Ack { last: 1, received: 2, marked: 0, payload, window: NO_WINDOW });
     assert_eq!(sizes(&mut sender), [200]);
 }
 
@@ -559,7 +597,7 @@ proptest! {
             // Nor does it open at one stroke.
             prop_assert!(receiver.window() <= before);
             for _ in 0..packets {
-                receiver.handle_segment(ms(1), &Segment { number, payload, resent: 0, copy: false });
+                receiver.handle_segment(ms(1), &Segment { number, payload, resent: 0, copy: false, marked: false });
                 number += 1;
                 let advertised = receiver.advertise().as_u64();
                 let next = receiver.received().as_u64() + advertised;
@@ -602,7 +640,7 @@ fn windows_by_the_law_leave_the_queue_as_long_as_it_shall_be_and_lose_nothing() 
 // Receiving
 
 fn segment(number: u64, resent: u32) -> Segment {
-    Segment { number, payload: SEGMENT as u32, resent, copy: false }
+    Segment { number, payload: SEGMENT as u32, resent, copy: false, marked: false }
 }
 
 /// A receiver that is past its quick start.
@@ -740,7 +778,8 @@ fn ten_in_flight() -> Sender {
 
 #[test]
 fn a_loss_that_others_answer_leaves_the_window_and_one_in_part_what_is_said() {
-    let ack = Ack { last: 9, received: 7, payload: Bytes::kb(7), window: Bytes::kb(1_000) };
+    let ack =
+        Ack { last: 9, received: 7, marked: 0, payload: Bytes::kb(7), window: Bytes::kb(1_000) };
     let now = Time::ZERO + Span::millis(100);
     for (answer, ssthresh) in [(Answer::Own, 5), (Answer::Delegated, 10), (Answer::Shared(8), 8)] {
         let mut sender = ten_in_flight();

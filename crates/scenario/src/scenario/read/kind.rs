@@ -10,10 +10,11 @@ const WITH_CONGESTION_CONTROL: &[&str] = &["bulk", "quic", "on-off", "video", "w
 /// Keys that every flow may have.
 const KEYS: [&str; 8] = ["group", "kind", "rtt", "start", "stop", "ip", "app", "server"];
 /// Keys that only flows of these kinds may have.
-const KEYS_OF_KINDS: [(&str, &[&str]); 22] = [
+const KEYS_OF_KINDS: [(&str, &[&str]); 23] = [
     ("congestion_control", WITH_CONGESTION_CONTROL),
     ("paced", &["bulk", "on-off", "video", "web", "short"]),
     ("timestamps", &["bulk", "on-off", "video", "web", "short"]),
+    ("ecn", &["bulk", "on-off", "video", "web", "short"]),
     ("timestamp_period", &["bulk", "on-off", "video", "web", "short"]),
     ("connections", &["bulk", "quic"]),
     ("demand", &["bulk", "quic", "on-off", "udp"]),

@@ -19,8 +19,15 @@ impl World<'_> {
             return self.offer(now, packet);
         }
         let who = (self.flow_of(packet.body), self.unit_of(packet.body));
-        match self.police.arrive(now, who, packet.size, false, packet) {
-            Fate::Pass(packet) | Fate::Mark(packet) => self.offer(now, packet),
+        let takes_marks = matches!(packet.body.kind, DownKind::Data(..)) && self.flows[who.0].ecn;
+        match self.police.arrive(now, who, packet.size, takes_marks, packet) {
+            Fate::Pass(packet) => self.offer(now, packet),
+            Fate::Mark(mut packet) => {
+                if let DownKind::Data(segment, _) = &mut packet.body.kind {
+                    segment.marked = true;
+                }
+                self.offer(now, packet);
+            }
             Fate::Drop(packet) => self.lose_down(now, packet.body),
             Fate::Waits => self.deadlines.set(SHAPERS, self.police.next_departure()),
         }

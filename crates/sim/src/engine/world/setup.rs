@@ -155,6 +155,7 @@ impl<'s> World<'s> {
             slots: Vec::new(),
             app_source,
             has_window: flow.kind != Kind::Quic,
+            ecn: flow.ecn,
             clock: flow.timestamps.map(|period| ServerClock { period, phase }),
             seed: chance.connections,
         });
