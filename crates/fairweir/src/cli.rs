@@ -389,15 +389,21 @@ pub(crate) struct CheckArgs {
 /// `fairweir init`.
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// The interface that faces the Internet.
-    #[arg(long, value_parser = instance::parse)]
-    pub(crate) dev: String,
+    /// The interface that faces the Internet; a router's is that of the default route.
+    #[arg(long, value_parser = instance::parse, required_unless_present = "router")]
+    pub(crate) dev: Option<String>,
+    /// Write the configuration of a router: its interfaces, and the devices that it knows.
+    #[arg(long)]
+    pub(crate) router: bool,
+    /// The interface of the router's devices; without it, the bridge with the most of them.
+    #[arg(long, value_parser = instance::parse, requires = "router")]
+    pub(crate) lan: Option<String>,
     /// How long to watch.
-    #[arg(long, default_value = "60s", value_parser = str::parse::<Span>)]
+    #[arg(long, default_value = "60s", value_parser = str::parse::<Span>, conflicts_with = "router")]
     pub(crate) duration: Span,
-    /// The file to write; `-` is stdout.
-    #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
-    pub(crate) output: PathBuf,
+    /// The file to write; `-` is stdout. The default is that of `fairweir host` or `fairweir router`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
     /// Overwrite an existing file.
     #[arg(long)]
     pub(crate) force: bool,
@@ -589,7 +595,8 @@ const CHECK_EXAMPLES: &str = "Examples:
 const INIT_EXAMPLES: &str = "Examples:
   sudo fairweir init --dev eth0
   sudo fairweir init --dev eth0 --duration 5min --output ./fairweir.toml
-  sudo fairweir init --dev eth0 --output - | less";
+  sudo fairweir init --dev eth0 --output - | less
+  sudo fairweir init --router --output -     (interfaces and devices as the router knows them)";
 
 const DOCTOR_EXAMPLES: &str = "Examples:
   fairweir doctor

@@ -14,7 +14,9 @@ use fairweir_daemon::Lock;
 use fairweir_linux::{Host, HostSpec, Mode, Talker, Who, monotonic_now, sweep};
 
 use crate::cli::InitArgs;
-use fairweir_config::text;
+use fairweir_config::{host, text};
+
+mod router;
 
 /// The interval at which the progress bar is updated.
 const STEP: Span = Span::millis(500);
@@ -40,31 +42,39 @@ const WEIGHT_FIRST: u32 = 10;
 const EXAMPLE: &str = include_str!("../../../dist/fairweir.toml");
 
 pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
-    let to_stdout = args.output == Path::new("-");
-    if !to_stdout && !may_write(args) {
-        bail!("{} already exists; --force overwrites it", args.output.display());
+    let default = if args.router { host::ROUTER_PATH } else { host::DEFAULT_PATH };
+    let output = args.output.as_deref().unwrap_or(Path::new(default));
+    let to_stdout = output == Path::new("-");
+    if !to_stdout && !may_write(output, args.force) {
+        bail!("{} already exists; --force overwrites it", output.display());
     }
-    if args.duration == Span::ZERO {
-        bail!("--duration is 0s; it must be positive (default: 60s)");
-    }
-    let seen = observe(&args.run_dir.run_dir, &args.dev, args.duration)?;
-    let text = configuration(&args.dev, &seen, &Wishes::default());
+    let (text, daemon) = match &args.dev {
+        _ if args.router => (router::propose(args)?, "router".to_owned()),
+        None => bail!("--dev is missing: the interface that faces the Internet"),
+        Some(_) if args.duration == Span::ZERO => {
+            bail!("--duration is 0s; it must be positive (default: 60s)")
+        }
+        Some(dev) => {
+            let seen = observe(&args.run_dir.run_dir, dev, args.duration)?;
+            (configuration(dev, &seen, &Wishes::default()), format!("host --dev {dev}"))
+        }
+    };
     if to_stdout {
         text::stdout().write_all(text.as_bytes())?;
         return Ok(());
     }
-    write(&args.output, &text, args.force || is_example(&args.output))
-        .with_context(|| format!("cannot write {}", args.output.display()))?;
-    let out = &mut text::stdout();
-    writeln!(out, "wrote {}; review the weights, then run", args.output.display())?;
-    writeln!(out, "  fairweir check {}", args.output.display())?;
-    writeln!(out, "  sudo fairweir host --dev {} --config {}", args.dev, args.output.display())?;
+    write(output, &text, args.force || is_example(output))
+        .with_context(|| format!("cannot write {}", output.display()))?;
+    let (out, output) = (&mut text::stdout(), output.display());
+    writeln!(out, "wrote {output}; review the weights, then run")?;
+    writeln!(out, "  fairweir check {output}")?;
+    writeln!(out, "  sudo fairweir {daemon} --config {output}")?;
     Ok(())
 }
 
 /// Whether the file can be written without losing what someone wrote there.
-fn may_write(args: &InitArgs) -> bool {
-    args.force || !args.output.exists() || is_example(&args.output)
+fn may_write(output: &Path, force: bool) -> bool {
+    force || !output.exists() || is_example(output)
 }
 
 /// Whether the file is the example of the installation, unedited.
@@ -283,7 +293,6 @@ pub(crate) fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon_args::RunDir;
     use fairweir_config::host::Config;
 
     fn talker(who: Who, kb: u64) -> Talker {
@@ -323,20 +332,12 @@ mod tests {
         let config = Config::load(&path).unwrap();
         assert_eq!(config.policy.groups()[0].weight.as_u32(), WEIGHT_FIRST);
         assert!(fs::read_to_string(&path).unwrap().contains("probe = \"off\""));
-        let mut args = InitArgs {
-            dev: "eth0".into(),
-            duration: Span::secs(1),
-            output: path.clone(),
-            force: false,
-            run_dir: RunDir { run_dir: dir.path().to_owned() },
-        };
-        assert!(!may_write(&args), "nor is it by the command");
+        assert!(!may_write(&path, false), "nor is it by the command");
         fs::write(&path, EXAMPLE).unwrap();
-        assert!(may_write(&args), "the unedited example is");
+        assert!(may_write(&path, false), "the unedited example is");
         fs::write(&path, EXAMPLE.replace("weight = 5", "weight = 6")).unwrap();
-        assert!(!may_write(&args));
-        args.force = true;
-        assert!(may_write(&args));
+        assert!(!may_write(&path, false));
+        assert!(may_write(&path, true));
     }
 
     #[test]

@@ -360,6 +360,29 @@ fn the_router_gives_way_to_another_shaper_and_to_a_bridge_that_vanishes() {
     }
 }
 
+#[test]
+fn init_proposes_the_devices_that_the_router_knows() {
+    if !privileged() || !has_nat() {
+        return;
+    }
+    let home = Home::new();
+    for [download, _] in home.downloads() {
+        download.wait_for_rate(0.1..1_000.0, PATIENCE);
+    }
+    let output = home.stage.fairweir("init --router --output -");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("lan = \"br-lan\"\nwan = \"wan\"\n"), "{text}");
+    for device in &home.devices {
+        assert!(text.contains(&format!("match = [\"mac:{}\"]", device.mac)), "{text}");
+    }
+    let file = home.stage.path("router.toml");
+    std::fs::write(&file, &text).unwrap();
+    let checked = common::check(&file);
+    assert!(checked.status.success(), "{checked:?}\n{text}");
+    let no_lan = home.stage.fairweir("init --router --lan wan --output -");
+    assert!(common::only_error_line(&no_lan).contains("interface of the Internet"), "{no_lan:?}");
+}
+
 /// What a command of the home's router says when it fails, with its exit code.
 fn refused(home: &Home, command: &str, text: &str) -> (Option<i32>, String) {
     home.stage.configure(text);

@@ -146,7 +146,7 @@ impl Config {
     pub fn load_as(role: Role, main: &Path) -> Result<Config, ConfigError> {
         let if_missing = match role {
             Role::Host => "; `fairweir init` writes a first one",
-            Role::Router => "",
+            Role::Router => "; `fairweir init --router` writes a first one",
         };
         let rules = Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::OWNER, if_missing };
         let mut texts = vec![(main.to_owned(), Text::read(main, &rules)?)];

@@ -94,11 +94,22 @@ fn default_routes(
     })
 }
 
+/// Somebody on the same link, as the kernel knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The number of the device behind which it is.
+    pub device: u32,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its link-layer address.
+    pub mac: Mac,
+}
+
 /// The neighbours of all devices whose link-layer addresses are known.
 ///
 /// # Errors
 /// If the kernel does not answer.
-pub fn neighbours() -> Result<Vec<(IpAddr, Mac)>, Error> {
+pub fn neighbours() -> Result<Vec<Neighbour>, Error> {
     let mut found = Vec::new();
     let request = Request::new(libc::RTM_GETNEIGH, 0, &[0; NDMSG_BYTES]);
     Netlink::open()?.dump("list the neighbours", request, |payload| {
@@ -109,7 +120,8 @@ pub fn neighbours() -> Result<Vec<(IpAddr, Mac)>, Error> {
             None => None,
         };
         let mac = attribute(attributes, NDA_LLADDR).and_then(|mac| mac.try_into().ok());
-        found.extend(address.zip(mac.map(Mac)));
+        let known = u32_at(payload, 4).zip(address).zip(mac.map(Mac));
+        found.extend(known.map(|((device, address), mac)| Neighbour { device, address, mac }));
     })?;
     Ok(found)
 }

@@ -1,0 +1,207 @@
+//! `fairweir init --router`: a first configuration of a router, from what the kernel and the DHCP
+//! server know of the devices in the LAN.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use fairweir_config::file::read_own;
+use fairweir_core::policy::{Mac, host_label};
+use fairweir_linux::link::{self, Link};
+use fairweir_linux::network::{self, Neighbour};
+
+use crate::cli::InitArgs;
+
+/// Where dnsmasq writes its leases, by distribution.
+const LEASE_FILES: [&str; 3] =
+    ["/var/lib/misc/dnsmasq.leases", "/tmp/dhcp.leases", "/var/lib/dnsmasq/dnsmasq.leases"];
+const LEASES_BYTES_MAX: u64 = 1 << 20;
+/// More devices are left to `default`.
+const DEVICES_MAX: usize = 32;
+
+/// A device behind the router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Device {
+    mac: Mac,
+    addresses: BTreeSet<IpAddr>,
+    /// What it calls itself.
+    name: Option<String>,
+}
+
+/// The configuration for this router.
+///
+/// # Errors
+/// If it is not clear which interfaces face the Internet and the devices.
+pub(super) fn propose(args: &InitArgs) -> anyhow::Result<String> {
+    let wan = match &args.dev {
+        Some(dev) => dev.clone(),
+        None => network::default_device()?
+            .context("no interface has a default route; name the one of the Internet with --dev")?,
+    };
+    let (links, neighbours) = (link::all()?, network::neighbours()?);
+    let lan = match &args.lan {
+        Some(lan) => links.iter().find(|link| link.name == *lan),
+        None => likely_lan(&links, &neighbours, &wan),
+    };
+    let Some(lan) = lan else {
+        match &args.lan {
+            Some(lan) => bail!("there is no interface {lan}"),
+            None => bail!("no bridge is up; name the interface of the devices with --lan"),
+        }
+    };
+    if lan.name == wan {
+        bail!("{wan} is the interface of the Internet; --lan names that of the devices");
+    }
+    let names = LEASE_FILES.iter().flat_map(|path| leases(Path::new(path))).collect();
+    Ok(configuration(&lan.name, &wan, &devices(lan.index, &neighbours, &names)))
+}
+
+/// The bridge with the most neighbours.
+fn likely_lan<'l>(links: &'l [Link], neighbours: &[Neighbour], wan: &str) -> Option<&'l Link> {
+    let bridges = links.iter().filter(|l| l.kind == "bridge" && l.is_up() && l.name != wan);
+    bridges.max_by_key(|link| neighbours.iter().filter(|n| n.device == link.index).count())
+}
+
+/// The devices behind an interface; those with names first.
+fn devices(lan: u32, neighbours: &[Neighbour], names: &BTreeMap<Mac, String>) -> Vec<Device> {
+    let mut found: BTreeMap<Mac, BTreeSet<IpAddr>> = BTreeMap::new();
+    // What has a group address is no device.
+    let here = |n: &&Neighbour| n.device == lan && n.mac.0[0] & 1 == 0 && n.mac.0 != [0; 6];
+    for neighbour in neighbours.iter().filter(here) {
+        found.entry(neighbour.mac).or_default().insert(neighbour.address);
+    }
+    let device = |(mac, addresses)| Device { mac, addresses, name: names.get(&mac).cloned() };
+    let mut devices: Vec<Device> = found.into_iter().map(device).collect();
+    devices.sort_by_key(|device| (device.name.is_none(), device.name.clone()));
+    devices.truncate(DEVICES_MAX);
+    devices
+}
+
+/// The names in a file of dnsmasq: lines of time, MAC address, IP address, name.
+fn leases(path: &Path) -> BTreeMap<Mac, String> {
+    match read_own(path, LEASES_BYTES_MAX) {
+        Ok(bytes) => {
+            String::from_utf8_lossy(&bytes.unwrap_or_default()).lines().filter_map(lease).collect()
+        }
+        Err(e) => {
+            let _ = writeln!(io::stderr(), "the names of devices in it are not used: {e}");
+            BTreeMap::new()
+        }
+    }
+}
+
+fn lease(line: &str) -> Option<(Mac, String)> {
+    let mut words = line.split(' ').skip(1);
+    let (mac, _, name) = (words.next()?, words.next()?, words.next()?);
+    Some((mac.parse().ok()?, host_label(name)?))
+}
+
+fn configuration(lan: &str, wan: &str, devices: &[Device]) -> String {
+    let mut text = format!(
+        "# Written by `fairweir init --router`. While several devices download, each gets the download in\n\
+         # proportion to its weight; what one does not use goes to the others.\n\
+         version = 1\n\n[router]\nlan = {}\nwan = {}\n",
+        toml::Value::from(lan),
+        toml::Value::from(wan),
+    );
+    let mut taken = BTreeSet::from(["default".to_owned()]);
+    for device in devices {
+        let [.., a, b] = device.mac.0;
+        let named = device.name.clone().filter(|name| !taken.contains(name));
+        let free = |name: &String| !taken.contains(name);
+        let numbered = (1..).map(|n| format!("device-{a:02x}{b:02x}-{n}"));
+        let unnamed = std::iter::once(format!("device-{a:02x}{b:02x}")).chain(numbered);
+        let name = named.clone().or_else(|| unnamed.into_iter().find(free));
+        let name = name.expect("invariant: finitely many names are taken");
+        // A device that makes up its MAC address has another one tomorrow.
+        let makes_up = device.mac.0[0] & 2 != 0;
+        let (rule, more) = match &named {
+            Some(host) if makes_up => (format!("host:{host}"), format!("; now {}", device.mac)),
+            _ if makes_up => (format!("mac:{}", device.mac), "; made up, may change".to_owned()),
+            _ => (format!("mac:{}", device.mac), String::new()),
+        };
+        let addresses: Vec<_> = device.addresses.iter().map(IpAddr::to_string).collect();
+        text += &format!(
+            "\n[[device]]\nname = \"{name}\"   # {}{more}\nweight = 1\nmatch = [\"{rule}\"]\n",
+            addresses.join(", "),
+        );
+        taken.insert(name);
+    }
+    text + "\n[[device]]\nname = \"default\"   # all other devices together\nweight = 1\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use fairweir_config::host::{Config, Role};
+    use fairweir_core::policy::Group;
+
+    use super::*;
+
+    fn mac(text: &str) -> Mac {
+        text.parse().unwrap()
+    }
+
+    fn neighbour(device: u32, address: &str, of: &str) -> Neighbour {
+        Neighbour { device, address: address.parse().unwrap(), mac: mac(of) }
+    }
+
+    #[test]
+    fn what_is_proposed_is_a_valid_configuration() {
+        let neighbours = [
+            neighbour(3, "192.168.7.5", "00:00:5e:00:53:01"),
+            neighbour(3, "2001:db8::5", "00:00:5e:00:53:01"),
+            neighbour(3, "192.168.7.6", "02:00:5e:00:53:02"),
+            neighbour(3, "192.168.7.7", "02:00:5e:00:53:03"),
+            neighbour(3, "192.168.7.8", "00:00:5e:01:53:01"),
+            neighbour(3, "192.168.7.9", "00:00:5e:02:53:01"),
+            Neighbour {
+                mac: Mac([1, 0, 0x5e, 0, 0, 22]),
+                ..neighbour(3, "224.0.0.22", "00:00:5e:00:53:01")
+            },
+            neighbour(4, "203.0.113.1", "00:00:5e:00:53:99"),
+        ];
+        let names = BTreeMap::from([
+            (mac("02:00:5e:00:53:02"), "phone".to_owned()),
+            (mac("00:00:5e:02:53:01"), "default".to_owned()),
+        ]);
+        let devices = devices(3, &neighbours, &names);
+        let text = configuration("br-lan", "wan0", &devices);
+        assert!(text.contains("# 192.168.7.5, 2001:db8::5\n"), "{text}");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("router.toml");
+        std::fs::write(&path, &text).unwrap();
+        let config = Config::load_as(Role::Router, &path).unwrap();
+        let groups = config.policy.groups().iter();
+        let rule = |group: &Group| group.matches.first().map(ToString::to_string);
+        let all: Vec<_> = groups.map(|group| (group.name.as_str(), rule(group))).collect();
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            all,
+            [
+                ("device-5301", some("mac:00:00:5e:02:53:01")),
+                ("phone", some("host:phone")),
+                ("device-5301-1", some("mac:00:00:5e:00:53:01")),
+                ("device-5301-2", some("mac:00:00:5e:01:53:01")),
+                ("device-5303", some("mac:02:00:5e:00:53:03")),
+                ("default", None),
+            ]
+        );
+    }
+
+    #[test]
+    fn names_come_from_a_file_that_nobody_else_can_have_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("leases");
+        let text = "1 00:00:5e:00:53:01 192.168.7.5 Desk 01:00\n\
+                    2 00:00:5e:00:53:02 192.168.7.6 * *\n\
+                    3 00:00:5e:00:53:03 192.168.7.7 a\u{1b}b *\nnonsense\n";
+        std::fs::write(&path, text).unwrap();
+        let expected = BTreeMap::from([(mac("00:00:5e:00:53:01"), "desk".to_owned())]);
+        assert_eq!(leases(&path), expected);
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert_eq!(leases(&link), BTreeMap::new());
+    }
+}
