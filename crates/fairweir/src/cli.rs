@@ -11,7 +11,7 @@ use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_scenario::play::Seeds;
 use nix::unistd::Gid;
 
-use crate::daemon_args::{RunDir, UserGroup, group_id};
+use crate::daemon_args::{RunDir, ServiceArgs, group_id};
 use crate::extension::{self, cli::ExtensionCommand};
 use crate::instance;
 use crate::isp::{self, cli::IspArgs};
@@ -193,15 +193,10 @@ pub(crate) struct LoopArgs {
     #[arg(long, requires = "dry_run")]
     pub(crate) probe: bool,
     #[command(flatten)]
-    pub(crate) run_dir: RunDir,
-    #[command(flatten)]
-    pub(crate) user_group: UserGroup,
+    pub(crate) service: ServiceArgs,
     /// Members of this group may send every request, as `fairweir page` does.
     #[arg(long, value_name = "GROUP")]
     admin_group: Option<String>,
-    /// Exit when stdin closes, for programs that start the daemon.
-    #[arg(long, hide = true)]
-    pub(crate) until_stdin_closes: bool,
     /// Start as if this capacity were stored for the network.
     #[arg(long, hide = true, value_name = "RATE", value_parser = parse_capacity)]
     pub(crate) remembered_capacity: Option<Rate>,

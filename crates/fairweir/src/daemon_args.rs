@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use clap::Args;
 use fairweir_config::text;
-use fairweir_daemon::{Access, Client, Error, Request};
+use fairweir_daemon::{Access, Client, Error, Request, Spec};
+use fairweir_linux::monotonic_now;
 use nix::unistd::{Gid, Group};
 
 /// A daemon answers within a tick; one that does not in this time hangs.
@@ -21,21 +22,37 @@ pub(crate) struct RunDir {
     pub(crate) run_dir: PathBuf,
 }
 
-/// Who may see what a daemon does.
+/// What every daemon has.
 #[derive(Debug, Args)]
-pub(crate) struct UserGroup {
+pub(crate) struct ServiceArgs {
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
     /// Members of this group may read status and metrics.
     #[arg(long, value_name = "GROUP")]
     user_group: Option<String>,
+    /// Exit when stdin closes, for programs that start the daemon.
+    #[arg(long, hide = true)]
+    until_stdin_closes: bool,
 }
 
-impl UserGroup {
-    /// The group's number.
+impl ServiceArgs {
+    /// What the frame has to know of the service `name`, which takes requests of so many bytes; what
+    /// only some services have is left out.
     ///
     /// # Errors
-    /// If the system has no such group.
-    pub(crate) fn group(&self) -> anyhow::Result<Option<Gid>> {
-        group_id("--user-group", self.user_group.as_deref())
+    /// If the system has no such user group.
+    pub(crate) fn spec(&self, name: impl Into<String>, request_max: usize) -> anyhow::Result<Spec> {
+        Ok(Spec {
+            name: name.into(),
+            devices: Vec::new(),
+            run_dir: self.run_dir.run_dir.clone(),
+            admin_group: None,
+            user_group: group_id("--user-group", self.user_group.as_deref())?,
+            request_max,
+            metrics: None,
+            until_stdin_closes: self.until_stdin_closes,
+            clock: monotonic_now,
+        })
     }
 }
 

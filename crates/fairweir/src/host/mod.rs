@@ -74,16 +74,12 @@ fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Resul
     for dev in &devices {
         check_exists(dev)?;
     }
+    let name = format!("{}{dev}", prefix(settings.role));
     let spec = Spec {
-        name: format!("{}{dev}", prefix(settings.role)),
         devices,
-        run_dir: args.run_dir.run_dir.clone(),
         admin_group: args.admin_group()?,
-        user_group: args.user_group.group()?,
-        request_max: REQUEST_MAX,
         metrics: settings.config.host.metrics,
-        until_stdin_closes: args.until_stdin_closes,
-        clock: monotonic_now,
+        ..args.service.spec(name, REQUEST_MAX)?
     };
     let needed = Span::secs(args.confirmed_after_s);
     let memory = Memory::new(StateDir::new(state_dir), args.dry_run, needed);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fairweir_config::isp::DEFAULT_PATH;
 
-use crate::daemon_args::{RunDir, UserGroup};
+use crate::daemon_args::{RunDir, ServiceArgs};
 
 /// `fairweir isp`: the daemon, or a command to it.
 #[derive(Debug, Args)]
@@ -30,14 +30,9 @@ pub(crate) struct DaemonArgs {
     #[arg(long, requires = "dry_run")]
     pub(super) json: bool,
     #[command(flatten)]
-    pub(super) run_dir: RunDir,
-    #[command(flatten)]
-    pub(super) user_group: UserGroup,
+    pub(super) service: ServiceArgs,
     #[command(flatten)]
     pub(super) state: StateDir,
-    /// Exit when stdin closes, for programs that start the daemon.
-    #[arg(long, hide = true)]
-    pub(super) until_stdin_closes: bool,
 }
 
 /// The directory of the journal.

@@ -78,15 +78,10 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     }
     allow_many_files();
     let spec = Spec {
-        name: NAME.to_owned(),
         devices,
-        run_dir: args.run_dir.run_dir.clone(),
         admin_group: file.isp.group.as_ref().map(|(_, group)| *group),
-        user_group: args.user_group.group()?,
-        request_max: REQUEST_MAX,
         metrics: file.isp.metrics,
-        until_stdin_closes: args.until_stdin_closes,
-        clock: monotonic_now,
+        ..args.service.spec(NAME, REQUEST_MAX)?
     };
     fairweir_daemon::run(&spec, |progress| -> anyhow::Result<Isp> {
         let count = Count::new("loaded", "subscribers");

@@ -21,7 +21,6 @@ use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{
     Access, Answer, Client as Ask, Error, Metrics, Peer, Progress, Service, Spec, StateDir, Watched,
 };
-use fairweir_linux::monotonic_now;
 use fairweir_market::api::now_s;
 use fairweir_market::client::{Client, ClientError, address_of};
 use fairweir_market::household::{Answers, Calendar, Household, Memory};
@@ -151,17 +150,7 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
 /// The agent's whole life.
 pub(super) fn run(args: &AgentArgs) -> anyhow::Result<()> {
     let config = AgentFile::load(&args.config)?;
-    let spec = Spec {
-        name: NAME.to_owned(),
-        devices: Vec::new(),
-        run_dir: args.run_dir.run_dir.clone(),
-        admin_group: None,
-        user_group: args.user_group.group()?,
-        request_max: 4_096,
-        metrics: config.metrics,
-        until_stdin_closes: args.until_stdin_closes,
-        clock: monotonic_now,
-    };
+    let spec = Spec { metrics: config.metrics, ..args.service.spec(NAME, 4_096)? };
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<Agent> {
         let dir = StateDir::new(&args.state_dir);
         let lock = dir.lock()?;

@@ -8,7 +8,7 @@ use fairweir_core::units::Rate;
 use fairweir_daemon::StateDir;
 use fairweir_market::store::{Database, StoreError};
 
-use crate::daemon_args::{RunDir, UserGroup};
+use crate::daemon_args::{RunDir, ServiceArgs};
 
 /// The subcommands.
 #[derive(Debug, clap::Subcommand)]
@@ -100,12 +100,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(super) state: StateArgs,
     #[command(flatten)]
-    pub(super) run_dir: RunDir,
-    #[command(flatten)]
-    pub(super) user_group: UserGroup,
-    /// Exit when stdin closes, for programs that start the daemon.
-    #[arg(long, hide = true)]
-    pub(super) until_stdin_closes: bool,
+    pub(super) service: ServiceArgs,
 }
 
 /// `fairweir market code`.
@@ -166,15 +161,10 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "DIR", default_value = AGENT_DIR)]
     pub(super) state_dir: PathBuf,
     #[command(flatten)]
-    pub(super) run_dir: RunDir,
-    #[command(flatten)]
-    pub(super) user_group: UserGroup,
+    pub(super) service: ServiceArgs,
     /// The length of a day in seconds, for trials; without it days are those of local time.
     #[arg(long, hide = true, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(super) day: Option<u64>,
-    /// Exit when stdin closes, for programs that start the daemon.
-    #[arg(long, hide = true)]
-    pub(super) until_stdin_closes: bool,
 }
 
 /// `fairweir market why`.

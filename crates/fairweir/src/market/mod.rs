@@ -13,9 +13,7 @@ use fairweir_config::text;
 use fairweir_core::market::ledger::Credits;
 use fairweir_core::market::rates::{Mode, Terms};
 use fairweir_core::units::{Rate, Span, Time};
-use fairweir_daemon::{
-    Access, Answer, Client, Error, Metrics, Peer, Service, Spec, StateDir, Watched,
-};
+use fairweir_daemon::{Access, Answer, Client, Error, Metrics, Peer, Service, StateDir, Watched};
 use fairweir_linux::monotonic_now;
 use fairweir_market::api::{handle, now_s};
 use fairweir_market::book::{Book, Event, Rules};
@@ -136,17 +134,7 @@ fn status(args: &AskArgs) -> anyhow::Result<()> {
 
 /// The server's whole life.
 fn serve(args: &ServeArgs) -> anyhow::Result<()> {
-    let spec = Spec {
-        name: NAME.to_owned(),
-        devices: Vec::new(),
-        run_dir: args.run_dir.run_dir.clone(),
-        admin_group: None,
-        user_group: args.user_group.group()?,
-        request_max: 64 << 10,
-        metrics: None,
-        until_stdin_closes: args.until_stdin_closes,
-        clock: monotonic_now,
-    };
+    let spec = args.service.spec(NAME, 64 << 10)?;
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<Market> {
         let dir = StateDir::new(&args.state.state_dir);
         let (keeper, _) = Keeper::start(args.state.database()?)?;
@@ -159,7 +147,7 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
             keeper: keeper.clone(),
             guarantees: match &args.segment {
                 Some(segment) => Box::new(IspSegment {
-                    run_dir: args.run_dir.run_dir.clone(),
+                    run_dir: args.service.run_dir.run_dir.clone(),
                     segment: segment.clone(),
                     last: "no slot has begun".to_owned(),
                 }),

@@ -49,18 +49,7 @@ pub(crate) fn run(args: &ProxyArgs) -> anyhow::Result<()> {
 /// The daemon's whole life.
 fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     let file = ProxyFile::load(&args.config)?;
-    let spec = Spec {
-        name: NAME.to_owned(),
-        // The daemon of a router may shape the same devices.
-        devices: Vec::new(),
-        run_dir: args.run_dir.run_dir.clone(),
-        admin_group: None,
-        user_group: args.user_group.group()?,
-        request_max: REQUEST_MAX,
-        metrics: file.metrics,
-        until_stdin_closes: args.until_stdin_closes,
-        clock: monotonic_now,
-    };
+    let spec = Spec { metrics: file.metrics, ..args.service.spec(NAME, REQUEST_MAX)? };
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<ProxyService> {
         let daemon = Daemon::start(&file, monotonic_now())?;
         info!(classes = file.classes.len(), apps = file.apps.len(), "connections are diverted");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fairweir_config::sender::DEFAULT_PATH;
 
-use crate::daemon_args::{AskArgs, ReloadArgs, RunDir, UserGroup};
+use crate::daemon_args::{AskArgs, ReloadArgs, ServiceArgs};
 
 /// `fairweir sender`.
 #[derive(Debug, Args)]
@@ -30,12 +30,7 @@ pub(crate) struct DaemonArgs {
     #[arg(long, requires = "dry_run")]
     pub(super) json: bool,
     #[command(flatten)]
-    pub(super) run_dir: RunDir,
-    #[command(flatten)]
-    pub(super) user_group: UserGroup,
-    /// Exit when stdin closes, for programs that start the daemon.
-    #[arg(long, hide = true)]
-    pub(super) until_stdin_closes: bool,
+    pub(super) service: ServiceArgs,
 }
 
 /// The commands to the daemon.
