@@ -14,6 +14,7 @@ use fairweir_core::units::{Bytes, Rate, Span};
 use crate::Error;
 use crate::bpf::{Parts, Programs};
 use crate::classify::{cgroup, ingress};
+use crate::divert::{Clients, Divert, DivertSpec};
 use crate::net::link;
 use crate::net::netlink::Netlink;
 use crate::net::netns::Netns;
@@ -162,6 +163,8 @@ fn kernel() -> Vec<Finding> {
         }
     }
     push("phantom queues at tcx", try_policing(), "kernel 6.9", "`fairweir isp`");
+    let since = "the program nft, and any kernel with the modules";
+    push("nft, TPROXY and the netfilter log", try_diverting(), since, "`fairweir proxy`");
     findings
 }
 
@@ -169,6 +172,12 @@ fn try_policing() -> Result<(), Error> {
     let mut police = Police::load(&PoliceSpec::default())?;
     trial_device("doctor2")?;
     police.attach("doctor2", Hook::TcxIngress, Direction::Upload, 0)
+}
+
+fn try_diverting() -> Result<(), Error> {
+    trial_device("doctor3")?;
+    let lan = vec!["doctor3".to_owned()];
+    Divert::attach(DivertSpec { lan, clients: Clients::All, ports: [1, 1] }).map(drop)
 }
 
 fn try_shaping() -> Result<(), Error> {
