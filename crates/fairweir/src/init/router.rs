@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_from_a_file_that_nobody_else_can_have_written() {
+    fn names_come_only_from_a_file_of_the_caller_or_root() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("leases");
         let text = "1 00:00:5e:00:53:01 192.168.7.5 Desk 01:00\n\
