@@ -276,8 +276,13 @@ impl Carrier {
             let next = self.units.range((flow, 0)..=(flow, u16::MAX)).count() as u32;
             *self.units.entry((flow, port)).or_insert(next)
         });
-        match self.police.arrive(due, (flow, unit), l2_size(&ip), false, (class, ip)) {
-            Policed::Pass((class, ip)) | Policed::Mark((class, ip)) => self.enqueue(due, class, ip),
+        let can_be_marked = ecn(&ip) != 0;
+        match self.police.arrive(due, (flow, unit), l2_size(&ip), can_be_marked, (class, ip)) {
+            Policed::Pass((class, ip)) => self.enqueue(due, class, ip),
+            Policed::Mark((class, mut ip)) => {
+                mark(&mut ip);
+                self.enqueue(due, class, ip);
+            }
             Policed::Drop(_) | Policed::Waits => {}
         }
     }
@@ -381,6 +386,31 @@ fn port(ip: &[u8], end: End) -> Option<u16> {
     Some(u16::from_be_bytes([*ip.get(at)?, *ip.get(at + 1)?]))
 }
 
+/// The ECN field of an IP packet (RFC 3168 §5); 0 is a sender without ECN.
+fn ecn(ip: &[u8]) -> u8 {
+    match *ip {
+        [first, second, ..] if first >> 4 == 4 => second & 3,
+        [first, second, ..] if first >> 4 == 6 => second >> 4 & 3,
+        _ => 0,
+    }
+}
+
+/// Sets *congestion experienced* in a packet whose sender has ECN.
+fn mark(ip: &mut [u8]) {
+    let word = |ip: &[u8], at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
+    if ip[0] >> 4 == 6 {
+        ip[1] |= 3 << 4;
+        return;
+    }
+    let before = word(ip, 0);
+    ip[1] |= 3;
+    // RFC 1624, equation 3.
+    let sum = u32::from(!word(ip, 10)) + u32::from(!before) + u32::from(word(ip, 0));
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let checksum = !((folded & 0xffff) + (folded >> 16)) as u16;
+    ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
 /// What the packet takes on Ethernet.
 fn l2_size(ip: &[u8]) -> Bytes {
     Bytes::new(ip.len() as u64 + ETHERNET_HEADER)
@@ -396,5 +426,37 @@ fn read(tun: &OwnedFd, buffer: &mut [u8]) -> Result<Option<Vec<u8>>, Error> {
         Ok(length) => Ok(Some(buffer[..length].to_vec())),
         Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
         Err(e) => Err(Error::io("read from a TUN device", e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sum that is all ones in a header that is right.
+    fn sum(header: &[u8]) -> u32 {
+        let words = header.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
+        let sum: u32 = words.sum();
+        (sum & 0xffff) + (sum >> 16)
+    }
+
+    #[test]
+    fn a_mark_keeps_the_checksum_right_and_changes_nothing_else() {
+        for tos in [1, 2] {
+            let mut ip = vec![0x45, tos, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0];
+            ip.extend([192, 168, 0, 1, 192, 168, 0, 199]);
+            let checksum = !sum(&ip) as u16;
+            ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+            assert_eq!((sum(&ip), ecn(&ip)), (0xffff, tos));
+            let before = ip.clone();
+            mark(&mut ip);
+            assert_eq!((sum(&ip), ecn(&ip)), (0xffff, 3));
+            assert_eq!((&ip[2..10], &ip[12..]), (&before[2..10], &before[12..]));
+        }
+        let mut ip = vec![0x60, 0x2a, 0xbc, 0xde];
+        assert_eq!(ecn(&ip), 2);
+        mark(&mut ip);
+        assert_eq!(ip, [0x60, 0x3a, 0xbc, 0xde]);
+        assert_eq!(ecn(&[]), 0);
     }
 }
