@@ -18,7 +18,6 @@
 #include "protocols.h"
 #include "kernel.h"
 #include "maps.h"
-#include "window_maps.h"
 #include "heartbeat.h"
 #include "owner.h"
 #include "packet.h"

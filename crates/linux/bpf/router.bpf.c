@@ -28,7 +28,6 @@
 #include "measure.h"
 #include "prefix.h"
 #include "stamp.h"
-#include "window_maps.h"
 #include "router_flow.h"
 #include "dhcp.h"
 
