@@ -263,8 +263,8 @@ impl<'b> Iterator for Options<'b> {
 const REQUEST_SPAN: Span = Span::secs(10);
 /// A server that says none gives no time; an hour is what servers give by default.
 const LEASE_DEFAULT: Span = Span::secs(3_600);
-/// Also of a lease that never ends.
-const LEASE_MAX: Span = Span::secs(30 * 24 * 3_600);
+/// The longest lease that is believed, also of one that never ends.
+pub const LEASE_MAX: Span = Span::secs(30 * 24 * 3_600);
 /// The fixed part with the magic number behind it.
 const FIXED_BYTES: usize = 240;
 const MAGIC: [u8; 4] = [99, 130, 83, 99];

@@ -8,6 +8,12 @@ pub(super) fn film(report: &Report) -> f64 {
     quality.map_or(f64::NAN, |rate| rate.as_mbit_f64())
 }
 
+/// Jain's index.
+pub(super) fn jain(values: &[f64]) -> f64 {
+    let sum: f64 = values.iter().sum();
+    sum * sum / (values.len() as f64 * values.iter().map(|v| v * v).sum::<f64>())
+}
+
 /// Delivered by capacity, over the whole run.
 pub(super) fn utilization(report: &Report) -> f64 {
     report.summary.link_utilization

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 
-use fairweir_core::lease::{Binding, LEASES_MAX, Lease, Leases};
+use fairweir_core::lease::{Binding, LEASE_MAX, LEASES_MAX, Lease, Leases};
 use fairweir_core::policy::{Mac, Match, Policy, host_label};
 use fairweir_core::units::{Span, Time};
 use fairweir_daemon::StateDir;
@@ -192,8 +192,7 @@ impl LeaseControl {
     }
 }
 
-/// 30 days: what is kept of a lease that never ends.
-const LEASE_SECS_MAX: u64 = 30 * 24 * 3_600;
+const LEASE_SECS_MAX: u64 = LEASE_MAX.as_nanos() / 1_000_000_000;
 
 fn names(policy: &Policy) -> BTreeSet<&str> {
     let matches = policy.groups().iter().flat_map(|group| &group.matches);

@@ -7,6 +7,7 @@ use fairweir_scenario::report::chart::{Line, Marks, Panel, colour};
 use super::super::claim::{Band, Claim, Measured, Unit};
 use super::super::draw::chart;
 use super::super::play::{Played, Point};
+use super::super::read::jain;
 use super::super::{Figure, Judged};
 use super::packets::{START_S, free, over_time, with_target};
 use super::scenes::{Scene, bulk};
@@ -229,9 +230,7 @@ fn mean_of_others(report: &Report) -> f64 {
 }
 
 fn jain_of_others(report: &Report) -> f64 {
-    let rates = of_others(report);
-    let sum: f64 = rates.iter().sum();
-    sum * sum / (rates.len() as f64 * rates.iter().map(|rate| rate * rate).sum::<f64>())
+    jain(&of_others(report))
 }
 
 fn judge_others(played: &Played) -> Judged {

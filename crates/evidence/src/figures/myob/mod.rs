@@ -16,6 +16,7 @@ use fairweir_scenario::report::chart::{Line, Marks, Panel, colour};
 use super::claim::{Band, Claim, Measured, Unit};
 use super::draw::chart;
 use super::play::Played;
+use super::read::jain;
 use super::{Figure, File, Judged};
 
 mod week;
@@ -52,12 +53,6 @@ fn sum(values: &[Vec<f64>], from: usize) -> f64 {
 /// What rates are worth by what others are, from a slot on.
 fn ratio(week: &Week, rates: &WeekRates, others: &WeekRates, from: usize) -> f64 {
     sum(&week.values(rates), from) / sum(&week.values(others), from)
-}
-
-/// Jain's index.
-fn jain(values: &[f64]) -> f64 {
-    let sum: f64 = values.iter().sum();
-    sum * sum / (values.len() as f64 * values.iter().map(|v| v * v).sum::<f64>())
 }
 
 /// Jain's index of each slot, and of all up to it.
