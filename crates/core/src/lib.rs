@@ -18,6 +18,7 @@
 //! | [`evidence`] | to which site a connection goes, from what is seen on the wire |
 //! | [`market`] | credits that households spend on guaranteed rates, and how they decide |
 //! | [`relay`] | rates of connections held by reading slowly |
+//! | [`upload`] | how much may leave, so that groups share an uplink whose queue stays empty |
 //! | [`delegate`] | congestion signals of one connection that others answer, so that it holds a rate |
 #![forbid(unsafe_code)]
 
@@ -33,4 +34,5 @@ pub mod relay;
 pub mod share;
 pub mod suggest;
 pub mod units;
+pub mod upload;
 pub mod window;

@@ -205,6 +205,11 @@ impl Span {
         self.0
     }
 
+    /// `self - other`, or zero if that would be negative.
+    pub const fn saturating_sub(self, other: Span) -> Span {
+        Span(self.0.saturating_sub(other.0))
+    }
+
     /// The span in seconds, for printing and estimators.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9

@@ -48,6 +48,11 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         write!(out, ", strict priority in the order below")?;
     }
     write!(out, ", probe {}", host.probe)?;
+    match host.upload_capacity {
+        _ if !host.upload => {}
+        Some(capacity) => write!(out, ", upload shared at {capacity}")?,
+        None => write!(out, ", upload shared")?,
+    }
     if let Some(lan) = &host.lan {
         write!(out, ", lan {lan}")?;
     }
@@ -103,6 +108,8 @@ fn as_json(config: &Config) -> serde_json::Value {
         "control": config.host.control.unwrap_or_default(),
         "capacity_bps": config.host.capacity,
         "strict_priority": config.host.strict_priority,
+        "upload": config.host.upload,
+        "upload_capacity_bps": config.host.upload_capacity,
         "probe": config.host.probe.to_string(),
         "probe_interval_ms": config.host.probe_interval.as_millis_f64(),
         "groups": groups,

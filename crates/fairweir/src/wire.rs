@@ -5,6 +5,7 @@ use fairweir_core::policy::{Mac, Match};
 use fairweir_core::receiver::{Act, Control, DelaySource, GroupDecision};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate};
+use fairweir_core::upload::UploadPhase;
 use serde::{Deserialize, Serialize};
 
 /// What the daemon knows and does.
@@ -65,8 +66,43 @@ pub(crate) struct Status {
     /// Whose the names in `host:` matches are; null on a host.
     #[serde(default)]
     pub(crate) hosts: Option<Vec<HostStatus>>,
+    /// What leaves; null if the upload is not shared.
+    #[serde(default)]
+    pub(crate) upload: Option<UploadStatus>,
     /// Why the configuration on disk is not in force, if so.
     pub(crate) config_error: Option<String>,
+}
+
+/// What leaves by the interface.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct UploadStatus {
+    /// Whether it is shaped now.
+    pub(crate) enforcing: bool,
+    /// `fixed`, `open`, `drain`, `hold` or `raise`.
+    pub(crate) phase: UploadPhase,
+    /// What the uplink is believed to carry.
+    pub(crate) capacity_bps: Option<Rate>,
+    /// What all groups may send together; null is not limited.
+    pub(crate) limit_bps: Option<Rate>,
+    /// What the uplink's queue adds to the delay, as measured last.
+    pub(crate) queue_ms: Option<f64>,
+    /// In the policy's order.
+    pub(crate) groups: Vec<UploadGroupStatus>,
+}
+
+/// A group's part of the upload.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct UploadGroupStatus {
+    /// Of the group.
+    pub(crate) name: String,
+    /// What it had to send in the last tick.
+    pub(crate) rate_bps: Rate,
+    /// The same since the start, in L2 bytes, before its class.
+    pub(crate) offered_bytes: Bytes,
+    /// Packets that its class dropped.
+    pub(crate) drops: u64,
+    /// What waits in its class.
+    pub(crate) backlog_bytes: Bytes,
 }
 
 /// A `host:` match, and whose it is.

@@ -27,6 +27,8 @@
 #define FEATURE_TRANSIT (1u << 7)
 /* Whether flows are bound one by one, so that their beginnings have to be heard. */
 #define FEATURE_SITES (1u << 8)
+/* Whether what leaves is given a class. */
+#define FEATURE_UPLOAD (1u << 9)
 
 /* The tables of `port_rules`. */
 #define PORT_TABLE_TCP_REMOTE 0
@@ -69,6 +71,18 @@ struct counters {
 	__u64 unheard; /* what the ring of beginnings had no room for */
 };
 _Static_assert(sizeof(struct counters) == 4152, "abi");
+
+/* What left by the device, before the classes. */
+struct upload_counters {
+	struct counter slots[SLOTS_MAX];
+	struct counter first; /* of these, what goes first */
+};
+_Static_assert(sizeof(struct upload_counters) == 4112, "abi");
+
+/* The class of what goes first; those of the slots are from 1 on. */
+#define FIRST_MINOR 0xfffe
+/* ICMP up to this length of the IP packet goes first. */
+#define FIRST_BYTES_MAX 128
 
 /* How far TCP passes beside the class: until so many bytes of the slot are counted on this CPU. */
 struct allowances {

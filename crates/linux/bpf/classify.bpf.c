@@ -26,6 +26,7 @@
 #include "transit.h"
 #include "site.h"
 #include "connection.h"
+#include "upload.h"
 
 
 /* Set before loading: whether this kernel lets the program look at sockets and their owners. */
@@ -238,6 +239,51 @@ int fairweir_ingress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	skb->priority = HTB_MAJOR | (slot + 1);
 	return bpf_redirect(cfg->ifb, 0);
+}
+
+/* The class of a packet that leaves: by the rules of what arrives, seen from its other end. */
+static __always_inline __u32 classify_upload(struct __sk_buff *skb, const struct packet *p,
+					     const struct config *cfg)
+{
+	struct packet answer = *p;
+	struct owner *owner = 0;
+	__u32 best, rule;
+	__u64 number;
+
+	__builtin_memcpy(answer.source, p->destination, 16);
+	__builtin_memcpy(answer.destination, p->source, 16);
+	answer.port_source = p->port_destination;
+	answer.port_destination = p->port_source;
+	best = address_rule(&answer, cfg->features);
+	if (with_owners && cfg->features & FEATURE_OWNERS && skb->sk)
+		owner = bpf_sk_storage_get(&owners, skb->sk, 0, 0);
+	if (owner) {
+		rule = resolve(owner, cfg->generation);
+		if (rule > best)
+			best = rule;
+	}
+	if (cfg->features & FEATURE_SITES && p->has_ports) {
+		rule = flow_rule(&answer, cfg, &number);
+		if (rule > best)
+			best = rule;
+	}
+	return best ? best & 0xffff : cfg->default_slot;
+}
+
+SEC("tcx/egress")
+int fairweir_upload(struct __sk_buff *skb)
+{
+	struct config *cfg;
+	struct frame frame;
+	struct packet p;
+	__u32 key = 0;
+
+	cfg = bpf_map_lookup_elem(&config, &key);
+	if (!cfg || !read_skb(skb, &frame, &p, cfg->l2_header))
+		return TC_ACT_UNSPEC;
+	leave(skb, &frame, &p, cfg->l2_header, classify_upload(skb, &p, cfg),
+	      cfg->features & FEATURE_UPLOAD && is_alive(cfg));
+	return TC_ACT_UNSPEC;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -10,6 +10,8 @@
  * - LAN ingress: follows what the device sends, and lowers the receive window of its
  *   acknowledgements.
  * - WAN ingress: counts all that arrives, also for the router itself.
+ * - WAN egress, if the upload is shared: counts what leaves by the device that the mark names, and
+ *   stamps its class (HTB, the root qdisc of the WAN device).
  *
  * No packet is dropped, held or redirected here. Only windows are rewritten, only to smaller ones,
  * and a right edge that the server was told is never taken back (RFC 9293, section 3.8.6). If the
@@ -30,24 +32,27 @@
 #include "stamp.h"
 #include "router_flow.h"
 #include "dhcp.h"
+#include "upload.h"
 
-static __always_inline __u32 mac_rule(struct __sk_buff *skb, const struct router_config *cfg)
+/* The rule of the MAC address at `at` in the frame. */
+static __always_inline __u32 mac_rule(struct __sk_buff *skb, const struct router_config *cfg,
+				      __u32 at)
 {
 	struct mac mac;
 	__u32 *rule;
 
-	if (!(cfg->features & FEATURE_MACS) || !cfg->lan_header || load(skb, 0, &mac))
+	if (!(cfg->features & FEATURE_MACS) || !cfg->lan_header || load(skb, at, &mac))
 		return 0;
 	rule = bpf_map_lookup_elem(&mac_rules, &mac);
 	return rule ? *rule : 0;
 }
 
-/* The class of the device that a packet goes to. */
+/* The class of the device that a packet goes to, or comes from if it `leaves`. */
 static __always_inline __u32 find_device(struct __sk_buff *skb, const struct packet *p,
-					 const struct router_config *cfg)
+					 const struct router_config *cfg, int leaves)
 {
-	__u32 best = mac_rule(skb, cfg);
-	__u32 rule = prefix_rule(p->family, p->destination, cfg->features);
+	__u32 best = mac_rule(skb, cfg, leaves ? sizeof(struct mac) : 0);
+	__u32 rule = prefix_rule(p->family, leaves ? p->source : p->destination, cfg->features);
 
 	if (rule > best)
 		best = rule;
@@ -75,7 +80,7 @@ int fairweir_lan_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 	measure(skb, &frame, &p, cfg->lan_header, &amount);
-	slot = find_device(skb, &p, cfg);
+	slot = find_device(skb, &p, cfg, 0);
 	if (slot >= SLOTS_MAX)
 		return TC_ACT_UNSPEC;
 	mine->slots[slot].bytes += amount.bytes;
@@ -84,6 +89,37 @@ int fairweir_lan_egress(struct __sk_buff *skb)
 		follow_download(skb, &p, cfg, slot, amount.packets);
 	if (cfg->enforce && is_recent(cfg->heartbeat_ns))
 		skb->priority = HTB_MAJOR | (slot + 1);
+	return TC_ACT_UNSPEC;
+}
+
+/* Writes the device into the mark, which stays with the packet through NAT until it leaves. Nothing is
+ * written for the default device, so that most packets of a router without devices stay unmarked. */
+static __always_inline void mark_device(struct __sk_buff *skb, const struct packet *p,
+					const struct router_config *cfg)
+{
+	__u32 slot = find_device(skb, p, cfg, 1);
+
+	skb->mark = (skb->mark & ~MARK_MASK) | (slot ^ cfg->default_slot) << MARK_SHIFT;
+}
+
+SEC("tcx/egress")
+int fairweir_wan_egress(struct __sk_buff *skb)
+{
+	struct router_config *cfg;
+	struct frame frame;
+	struct packet p;
+	__u32 key = 0, slot;
+
+	cfg = bpf_map_lookup_elem(&config, &key);
+	if (!cfg || !read_skb(skb, &frame, &p, cfg->wan_header))
+		return TC_ACT_UNSPEC;
+	slot = cfg->default_slot;
+	if (skb->ingress_ifindex == cfg->lan && cfg->features & FEATURE_MARKS) {
+		slot ^= skb->mark >> MARK_SHIFT;
+		skb->mark &= ~MARK_MASK;
+	}
+	leave(skb, &frame, &p, cfg->wan_header, slot,
+	      cfg->features & FEATURE_UPLOAD && is_recent(cfg->heartbeat_ns));
 	return TC_ACT_UNSPEC;
 }
 
@@ -98,6 +134,8 @@ int fairweir_lan_ingress(struct __sk_buff *skb)
 	cfg = bpf_map_lookup_elem(&config, &key);
 	if (!cfg || skb->pkt_type == PACKET_OTHERHOST || !read_skb(skb, &frame, &p, cfg->lan_header))
 		return TC_ACT_UNSPEC;
+	if (cfg->features & FEATURE_MARKS)
+		mark_device(skb, &p, cfg);
 	if (p.transport == IPPROTO_TCP && p.has_ports)
 		follow_upload(skb, &p, cfg);
 	else

@@ -7,6 +7,10 @@
 #define ROUTER_FLOWS_MAX 32768
 /* Whether the policy has rules by MAC address. The bits of abi.h go before. */
 #define FEATURE_MACS (1u << 16)
+/* Whether packets of devices carry their device in the mark, so that it is known behind NAT. */
+#define FEATURE_MARKS (1u << 17)
+#define MARK_SHIFT 24
+#define MARK_MASK 0xff000000u
 
 struct router_config {
 	__u64 heartbeat_ns; /* CLOCK_MONOTONIC, when user space was last alive */
@@ -17,7 +21,7 @@ struct router_config {
 	__u32 lan_header; /* bytes in front of the IP header at the LAN: 14, or 0 */
 	__u32 wan_header; /* the same at the WAN */
 	__u32 interval; /* number of the interval; samples of transit begin anew with each */
-	__u32 pad;
+	__u32 lan; /* index of the LAN device */
 };
 _Static_assert(sizeof(struct router_config) == 40, "abi");
 

@@ -86,6 +86,10 @@ pub struct HostSection {
     pub probe_interval: Span,
     /// Where metrics are served over HTTP.
     pub metrics: Option<MetricsAt>,
+    /// Whether the upload is shared too.
+    pub upload: bool,
+    /// What the uplink carries, if that is not to be learned.
+    pub upload_capacity: Option<Rate>,
     /// All traffic passes unshaped until this is unset; only `[set]` has it.
     pub paused: bool,
 }
@@ -125,6 +129,8 @@ impl Default for HostSection {
             probe: ProbeChoice::Auto,
             probe_interval: PROBE_INTERVAL,
             metrics: None,
+            upload: false,
+            upload_capacity: None,
             paused: false,
         }
     }

@@ -22,7 +22,7 @@ const PROBE_INTERVALS: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 
 const DOCUMENT_KEYS: [&str; 4] = ["version", "host", "group", "set"];
 const ROUTER_DOCUMENT_KEYS: [&str; 4] = ["version", "router", "device", "set"];
-const HOST_KEYS: [&str; 9] = [
+const HOST_KEYS: [&str; 11] = [
     "dev",
     "control",
     "capacity",
@@ -32,8 +32,10 @@ const HOST_KEYS: [&str; 9] = [
     "probe",
     "probe_interval",
     "metrics",
+    "upload",
+    "upload_capacity",
 ];
-const ROUTER_KEYS: [&str; 10] = [
+const ROUTER_KEYS: [&str; 12] = [
     "lan",
     "wan",
     "control",
@@ -44,6 +46,8 @@ const ROUTER_KEYS: [&str; 10] = [
     "probe",
     "probe_interval",
     "metrics",
+    "upload",
+    "upload_capacity",
 ];
 const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
 
@@ -68,6 +72,8 @@ pub(super) struct HostKeys<'t> {
     probe: Option<Placed<'t, ProbeChoice>>,
     probe_interval: Option<Placed<'t, Span>>,
     metrics: Option<Placed<'t, MetricsAt>>,
+    upload: Option<Placed<'t, bool>>,
+    upload_capacity: Option<Placed<'t, Rate>>,
 }
 
 pub(super) fn document(source: Source<'_>, role: Role) -> Result<Document<'_>, ConfigError> {
@@ -105,6 +111,8 @@ fn host_keys(mut table: Table<'_>, role: Role) -> Result<HostKeys<'_>, ConfigErr
         probe: table.parsed_by("probe", parse_probe)?,
         probe_interval: table.parsed_by("probe_interval", parse_probe_interval)?,
         metrics: table.parsed_by("metrics", MetricsAt::parse)?,
+        upload: table.truth_placed("upload")?,
+        upload_capacity: table.parsed_by("upload_capacity", parse_capacity)?,
     };
     match role {
         Role::Host => table.finish(&HOST_KEYS)?,
@@ -160,7 +168,9 @@ impl<'t> HostKeys<'t> {
         merge_key(&mut self.latency, later.latency)?;
         merge_key(&mut self.probe, later.probe)?;
         merge_key(&mut self.probe_interval, later.probe_interval)?;
-        merge_key(&mut self.metrics, later.metrics)
+        merge_key(&mut self.metrics, later.metrics)?;
+        merge_key(&mut self.upload, later.upload)?;
+        merge_key(&mut self.upload_capacity, later.upload_capacity)
     }
 
     pub(super) fn control(&self) -> Control {
@@ -203,6 +213,11 @@ impl<'t> HostKeys<'t> {
             );
             return Err(control.place.error(what));
         }
+        let upload = self.upload.is_some_and(|p| p.value);
+        if let Some(capacity) = self.upload_capacity.as_ref().filter(|_| !upload) {
+            let what = "`upload_capacity` has no effect without `upload = true`; add it";
+            return Err(capacity.place.error(what));
+        }
         Ok(HostSection {
             lan: self.lan.map(|p| p.value),
             dev: self.dev.map(|p| p.value),
@@ -214,6 +229,8 @@ impl<'t> HostKeys<'t> {
             probe: self.probe.map_or(ProbeChoice::Auto, |p| p.value),
             probe_interval: self.probe_interval.map_or(PROBE_INTERVAL, |p| p.value),
             metrics: self.metrics.as_ref().map(|m| m.value),
+            upload,
+            upload_capacity: self.upload_capacity.map(|p| p.value),
             paused: set.is_paused(),
         })
     }

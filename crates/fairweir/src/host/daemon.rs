@@ -13,7 +13,7 @@ use fairweir_config::host::set::{self, Changes, Setting};
 use fairweir_core::receiver::{Act, ControlLoop, Decision, Observation, TICK};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_daemon::StateDir;
-use fairweir_linux::{Error, Health, Mode, network};
+use fairweir_linux::{Error, Health, Mode, UploadSample, network};
 use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
@@ -23,6 +23,7 @@ use super::point::Point;
 use super::report;
 use super::settings::Settings;
 use super::sites::SiteControl;
+use super::upload::Upload;
 use super::windows::WindowControl;
 use crate::wire::{CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, Remembered};
 use crate::words::chained;
@@ -60,6 +61,8 @@ pub(super) struct Daemon {
     pub(super) host: Option<Point>,
     /// Set while everything passes because something broke.
     pub(super) opening: Option<Opening>,
+    /// The upload, if it is shared.
+    pub(super) upload: Option<Upload>,
     /// Whose windows are bounded.
     pub(super) windows: WindowControl,
     /// Which connections belong to which site.
@@ -121,6 +124,7 @@ impl Daemon {
             control: ControlLoop::new(settings.controller(told_capacity)?, groups, now),
             sites: SiteControl::new(settings.policy())?,
             leases,
+            upload: Upload::of(&settings),
             settings,
             host: Some(host),
             opening: None,
@@ -142,7 +146,7 @@ impl Daemon {
             store_at: now + STORE_PERIOD,
             enforced: false,
         };
-        daemon.windows.set_swept(daemon.settings.lan().map(str::to_owned).into_iter().collect());
+        daemon.windows.set_swept(daemon.settings.with_classes().map(str::to_owned).collect());
         daemon.recognise_network(now)?;
         daemon.enforce(now);
         Ok(daemon)
@@ -308,7 +312,11 @@ impl Daemon {
             Some(controller) => self.control.replace(controller, &kept),
             None => self.control.handle_policy(&spec, new.policy().weights(), &kept),
         }
+        let was = self.settings.config.host.upload_capacity;
         self.settings = new;
+        if self.settings.config.host.upload_capacity != was {
+            self.upload = Upload::of(&self.settings);
+        }
         self.handle_hosts_changed();
         self.enforce(now);
         Ok("configuration reloaded")
@@ -342,6 +350,13 @@ impl Daemon {
             Ok(connections) => connections,
             Err(e) => return self.open(now, e.to_string()),
         };
+        let upload = match host.take_upload() {
+            Ok(upload) => upload,
+            Err(e) => return self.open(now, e.to_string()),
+        };
+        if let Some(sample) = &upload {
+            self.delay.handle_upload(Rate::from_volume(sample.sent, interval), read_at);
+        }
         let probe = self.delay.take_sample(&samples, interval, read_at);
         if self.opening.is_some() || self.settings.config.host.paused {
             // What arrives unshaped says nothing about what the classes would let arrive.
@@ -357,6 +372,9 @@ impl Daemon {
         self.memory.handle_tick(self.control.controller().learned_capacity(), received, interval);
         self.note_act(now);
         self.enforce(now);
+        if let Some(sample) = upload {
+            self.share_upload(now, &observation, sample);
+        }
         if self.opening.is_none()
             && let Some(host) = &mut self.host
             && let Err(e) = host.beat()
@@ -370,6 +388,24 @@ impl Daemon {
         let shaping = self.settings.mode() == Mode::Shape && self.opening.is_none();
         let Some(host) = self.host.as_mut().filter(|_| shaping) else { return };
         if let Err(e) = self.control.enforce(&mut self.windows.enforcer(host)) {
+            self.open(now, e.to_string());
+        }
+    }
+
+    /// Decides how much may leave, and makes it so.
+    fn share_upload(&mut self, now: Time, seen: &Observation, sample: UploadSample) {
+        let shapes = self.settings.mode() == Mode::Shape && self.opening.is_none();
+        let (Some(upload), Some(host)) = (&mut self.upload, &mut self.host) else { return };
+        let plan = upload.decide(seen, self.control.decision(), sample, &self.settings, shapes);
+        let done = match plan {
+            _ if !shapes => Ok(()),
+            Some(plan) => {
+                self.windows.stand_by();
+                host.apply_upload(&plan)
+            }
+            None => host.release_upload(),
+        };
+        if let Err(e) = done {
             self.open(now, e.to_string());
         }
     }
@@ -416,7 +452,10 @@ impl Daemon {
             self.pause = PAUSE_MIN;
         }
         warn!(dev = self.settings.dev, pause = %self.pause, "all traffic passes unshaped: {reason}");
-        let opened = self.host.as_mut().map(|host| host.release_windows().and(host.release()));
+        let opened = self
+            .host
+            .as_mut()
+            .map(|host| host.release_windows().and(host.release()).and(host.release_upload()));
         if let Some(Err(e)) = opened {
             // The heartbeat stays away from now on, and that opens too.
             warn!(dev = self.settings.dev, "cannot pass traffic unshaped at once: {e}");

@@ -87,6 +87,13 @@ impl Delay {
         Some(probe.take_sample())
     }
 
+    /// So much was sent in an interval that ends `now`.
+    pub(super) fn handle_upload(&mut self, sent: Rate, now: Time) {
+        if sent >= IN_USE_MIN {
+            self.used_at = now;
+        }
+    }
+
     fn is_in_use(&self, now: Time) -> bool {
         now.since(self.used_at) < IDLE_AFTER
     }

@@ -58,6 +58,11 @@ impl Guard {
         self.swept = devs;
     }
 
+    /// Whether a guard was started.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Makes sure that a guard runs that detaches `program`.
     pub(super) fn stand_by(&mut self, program: Option<ExpiryProgram>) {
         self.beat();

@@ -18,7 +18,7 @@ use tracing::info;
 
 use crate::cli::{HostArgs, LoopArgs, RouterArgs};
 use crate::device::check_exists;
-use crate::wire::{HostRequest, Status};
+use crate::wire::{HostRequest, Status, UploadStatus};
 use fairweir_config::host::Role;
 use fairweir_config::text;
 
@@ -34,6 +34,7 @@ mod report;
 mod settings;
 pub(crate) mod show;
 mod sites;
+mod upload;
 mod windows;
 
 use daemon::{Daemon, next_tick};
@@ -238,6 +239,32 @@ impl Say {
     }
 }
 
+fn upload_metrics(metrics: &mut Metrics, dev: (&str, &str), upload: &UploadStatus) {
+    metrics.gauge("fairweir_upload_up", "Whether uploads are shaped (1) or pass unshaped (0).");
+    metrics.sample(&[dev], u64::from(upload.enforcing));
+    for (name, help, value) in [
+        (
+            "fairweir_upload_capacity_bytes_per_second",
+            "Capacity of the uplink.",
+            upload.capacity_bps,
+        ),
+        ("fairweir_upload_limit_bytes_per_second", "What may leave.", upload.limit_bps),
+    ] {
+        if let Some(value) = value {
+            metrics.gauge(name, help);
+            metrics.sample(&[dev], value.as_bps() / 8);
+        }
+    }
+    metrics.counter("fairweir_group_upload_bytes", "L2 bytes to be sent, before the class.");
+    for group in &upload.groups {
+        metrics.sample(&[dev, ("group", &group.name)], group.offered_bytes.as_u64());
+    }
+    metrics.counter("fairweir_group_upload_dropped_packets", "Packets that its class dropped.");
+    for group in &upload.groups {
+        metrics.sample(&[dev, ("group", &group.name)], group.drops);
+    }
+}
+
 /// The status as OpenMetrics text.
 fn metrics(status: &Status) -> String {
     let mut metrics = Metrics::default();
@@ -252,6 +279,9 @@ fn metrics(status: &Status) -> String {
         let help = "Mean delay that the queue of the access link adds.";
         metrics.gauge("fairweir_queue_delay_seconds", help);
         metrics.sample(&[dev], delay.mean_ms / 1e3);
+    }
+    if let Some(upload) = &status.upload {
+        upload_metrics(&mut metrics, dev, upload);
     }
     metrics.gauge("fairweir_connections", "TCP connections that receive.");
     metrics.sample(&[dev], status.connections);

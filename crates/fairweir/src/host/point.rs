@@ -3,7 +3,10 @@
 use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
 use fairweir_core::units::Bytes;
-use fairweir_linux::{Error, ExpiryProgram, Health, Host, HostSpec, Router, RouterSpec, sweep};
+use fairweir_core::upload::UploadPlan;
+use fairweir_linux::{
+    Error, ExpiryProgram, Health, Host, HostSpec, Router, RouterSpec, UploadSample, sweep,
+};
 use tracing::info;
 
 use super::settings::Settings;
@@ -36,7 +39,7 @@ impl Point {
         }
         let (dev, policy) = (settings.dev.clone(), settings.policy().clone());
         let mode = settings.mode();
-        Ok(match settings.lan() {
+        let mut point = match settings.lan() {
             None => {
                 Point::Host(Box::new(Host::attach(&HostSpec { dev, policy, mode, census: false })?))
             }
@@ -46,7 +49,28 @@ impl Point {
                 policy,
                 mode,
             })?)),
-        })
+        };
+        if settings.config.host.upload {
+            either!(&mut point, it => it.share_upload())?;
+        }
+        Ok(point)
+    }
+
+    pub(super) fn take_upload(&mut self) -> Result<Option<UploadSample>, Error> {
+        either!(self, it => it.take_upload())
+    }
+
+    pub(super) fn apply_upload(&mut self, plan: &UploadPlan) -> Result<(), Error> {
+        either!(self, it => it.apply_upload(plan))
+    }
+
+    pub(super) fn release_upload(&mut self) -> Result<(), Error> {
+        either!(self, it => it.release_upload())
+    }
+
+    /// Whether flows have queues of their own in the classes of the upload.
+    pub(super) fn has_flow_queues(&self) -> bool {
+        either!(self, it => it.has_flow_queues())
     }
 
     /// The host, which has what a router has not: sockets, and sites.

@@ -15,16 +15,14 @@ use crate::wire::{
 };
 
 /// What fairweir does not cover, wherever it runs.
-fn limits(role: Role) -> [&'static str; 3] {
+fn limits(role: Role) -> [&'static str; 2] {
     match role {
         Role::Host => [
-            "upload is not shaped",
             "forwarded traffic (containers, virtual machines) has no local socket and is matched by \
              address and port only",
             "tunnels hide their contents",
         ],
         Role::Router => [
-            "upload is not shaped",
             "connections opened before the daemon started are limited by classes alone",
             "what the router itself downloads is not shaped",
         ],
@@ -93,6 +91,12 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     // A control that knows the capacity can do without more samples for a while.
     let learns_by_delay = settings.control() == Control::Fairweir && decision.capacity.is_none();
     host_limits.extend(daemon.delay.limit().filter(|_| learns_by_delay));
+    match (&daemon.upload, &daemon.host) {
+        (None, _) => host_limits.push("upload is not shaped".to_owned()),
+        (Some(_), Some(host)) if !host.has_flow_queues() => host_limits
+            .push("the kernel lacks fq_codel: uploads of one group wait in one queue".to_owned()),
+        _ => {}
+    }
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         dev: settings.dev.clone(),
@@ -126,6 +130,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         probe: daemon.delay.status(),
         own_received_bytes: daemon.host.as_ref().and_then(Point::own_traffic),
         hosts: daemon.leases.as_ref().map(|leases| leases.status(settings.policy())),
+        upload: daemon.upload.as_ref().map(|upload| upload.status(settings)),
         config_error: daemon.config_error.clone(),
     }
 }

@@ -84,6 +84,9 @@ impl Settings {
         if config.host.lan != self.config.host.lan {
             bail!("`lan` changed: that needs a restart");
         }
+        if config.host.upload != self.config.host.upload {
+            bail!("`upload` changed: that needs a restart");
+        }
         if config.host.metrics != self.config.host.metrics {
             bail!("`metrics` changed: that needs a restart");
         }
@@ -105,6 +108,12 @@ impl Settings {
     /// All interfaces that are attached to.
     pub(super) fn devices(&self) -> impl Iterator<Item = &str> {
         [Some(self.dev.as_str()), self.lan()].into_iter().flatten()
+    }
+
+    /// The interfaces whose root qdisc may be the daemon's.
+    pub(super) fn with_classes(&self) -> impl Iterator<Item = &str> {
+        let dev = Some(self.dev.as_str()).filter(|_| self.config.host.upload);
+        [dev, self.lan()].into_iter().flatten()
     }
 
     /// The interface of the devices, on a router.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use fairweir_core::units::Rate;
 
 use crate::table::{self, Align};
-use crate::wire::{GroupStatus, HostStatus, ProbeStatus, SitesStatus, Status};
+use crate::wire::{GroupStatus, HostStatus, ProbeStatus, SitesStatus, Status, UploadStatus};
 use crate::words::{count, mbit};
 
 /// Device, control, capacity and whether downloads are shaped, on one line.
@@ -66,6 +66,7 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
         };
         notes.push(("host", format!("{name} ({group}): {whose}{others}")));
     }
+    notes.extend(status.upload.as_ref().map(|upload| ("upload", upload_note(upload))));
     notes.extend(status.probe.as_ref().map(|probe| ("probe", probe_note(probe))));
     notes.extend(status.limits.iter().map(|limit| ("limit", limit.clone())));
     notes
@@ -84,6 +85,25 @@ fn sites_note(sites: &SitesStatus) -> String {
     ];
     for (count, what) in more.into_iter().filter(|(count, _)| *count > 0) {
         note.push_str(&format!("; {count} {what}"));
+    }
+    note
+}
+
+/// The limit, the queue, and what each group sends.
+fn upload_note(upload: &UploadStatus) -> String {
+    let mut note = match upload.limit_bps {
+        Some(limit) if upload.enforcing => format!("limited to {}", mbit(limit.as_bps())),
+        _ => "not limited".to_owned(),
+    };
+    match upload.capacity_bps {
+        Some(capacity) => note.push_str(&format!(", capacity {}", mbit(capacity.as_bps()))),
+        None => note.push_str(", capacity unknown"),
+    }
+    if let Some(ms) = upload.queue_ms {
+        note.push_str(&format!(", queue {ms:.1} ms"));
+    }
+    for group in upload.groups.iter().filter(|group| group.rate_bps > Rate::ZERO) {
+        note.push_str(&format!("; {} {}", group.name, mbit(group.rate_bps.as_bps())));
     }
     note
 }

@@ -68,6 +68,13 @@ impl WindowControl {
         self.guard.set_swept(devs);
     }
 
+    /// The guard stands by, since classes would stay if the daemon were killed.
+    pub(super) fn stand_by(&mut self) {
+        if !self.guard.is_running() {
+            self.guard.stand_by(None);
+        }
+    }
+
     /// What carries out the decisions on `host`.
     pub(super) fn enforcer<'h>(&'h mut self, host: &'h mut Point) -> KernelEnforcer<'h> {
         KernelEnforcer { host, guard: &mut self.guard }

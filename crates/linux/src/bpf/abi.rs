@@ -85,6 +85,33 @@ impl Counters {
     }
 }
 
+/// `struct upload_counters`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct UploadCounters {
+    pub(crate) slots: [Counter; SLOTS_MAX],
+    pub(crate) first: Counter,
+}
+
+impl UploadCounters {
+    pub(crate) fn zero() -> UploadCounters {
+        UploadCounters { slots: [Counter::default(); SLOTS_MAX], first: Counter::default() }
+    }
+
+    /// What all CPUs have counted together.
+    pub(crate) fn sum(by_cpu: &[Vec<u8>]) -> Box<UploadCounters> {
+        let mut sum = Box::new(UploadCounters::zero());
+        for mine in by_cpu.iter().filter_map(|bytes| UploadCounters::from_bytes(bytes)) {
+            let parts = mine.slots.iter().chain([&mine.first]);
+            for (total, part) in sum.slots.iter_mut().chain([&mut sum.first]).zip(parts) {
+                total.bytes += part.bytes;
+                total.packets += part.packets;
+            }
+        }
+        sum
+    }
+}
+
 /// `struct allowances`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -194,6 +221,8 @@ unsafe impl Plain for Counters {}
 // SAFETY: as above.
 unsafe impl Plain for Allowances {}
 // SAFETY: as above.
+unsafe impl Plain for UploadCounters {}
+// SAFETY: as above.
 unsafe impl Plain for Prefix4 {}
 // SAFETY: as above.
 unsafe impl Plain for Prefix6 {}
@@ -214,6 +243,7 @@ const _: () = {
     assert!(size_of::<Config>() as u64 == header::SIZE_OF_CONFIG);
     assert!(size_of::<Counter>() as u64 == header::SIZE_OF_COUNTER);
     assert!(size_of::<Counters>() as u64 == header::SIZE_OF_COUNTERS);
+    assert!(size_of::<UploadCounters>() as u64 == header::SIZE_OF_UPLOAD_COUNTERS);
     assert!(size_of::<Allowances>() as u64 == header::SIZE_OF_ALLOWANCES);
     assert!(size_of::<Prefix4>() as u64 == header::SIZE_OF_PREFIX4);
     assert!(size_of::<Prefix6>() as u64 == header::SIZE_OF_PREFIX6);
@@ -250,6 +280,7 @@ pub(crate) const FEATURE_CENSUS: u32 = header::FEATURE_CENSUS as u32;
 pub(crate) const FEATURE_WINDOWS: u32 = header::FEATURE_WINDOWS as u32;
 pub(crate) const FEATURE_TRANSIT: u32 = header::FEATURE_TRANSIT as u32;
 pub(crate) const FEATURE_SITES: u32 = header::FEATURE_SITES as u32;
+pub(crate) const FEATURE_UPLOAD: u32 = header::FEATURE_UPLOAD as u32;
 
 pub(crate) const HEARD_OPENING: u32 = header::HEARD_OPENING as u32;
 pub(crate) const HEARD_STREAM: u32 = header::HEARD_STREAM as u32;

@@ -14,7 +14,9 @@ use libbpf_rs::{
 };
 
 use crate::Error;
-use crate::bpf::abi::{Allowances, Config, Counter, Counters, Plain, SLOTS_MAX, Talker};
+use crate::bpf::abi::{
+    Allowances, Config, Counter, Counters, Plain, SLOTS_MAX, Talker, UploadCounters,
+};
 use crate::classify::cgroup;
 use crate::classify::rules::{self, Rules, Table};
 
@@ -36,6 +38,8 @@ pub(crate) struct Programs {
     ingress_link: Option<Link>,
     /// While the beginnings of flows are heard.
     hear_link: Option<Link>,
+    /// While the upload is shared.
+    upload_link: Option<Link>,
 }
 
 /// Which programs this kernel has taken.
@@ -66,7 +70,7 @@ impl Parts {
 
     fn has_program(self, name: &str) -> bool {
         match name {
-            "fairweir_ingress" | "fairweir_hear" => true,
+            "fairweir_ingress" | "fairweir_hear" | "fairweir_upload" => true,
             "fairweir_scan" => self.has_scan(),
             "fairweir_watch" | "fairweir_bound" | "fairweir_open" | "fairweir_expire" => {
                 self == Parts::All
@@ -79,6 +83,7 @@ impl Parts {
 pub(crate) struct Maps {
     config: MapHandle,
     counters: MapHandle,
+    upload_counters: MapHandle,
     allowances: MapHandle,
     spent: MapHandle,
     prefix4: MapHandle,
@@ -118,7 +123,8 @@ impl Programs {
     pub(crate) fn of(object: Object, parts: Parts) -> Result<Programs, Error> {
         let maps = Maps::of(&object)?;
         let owner_links = Vec::new();
-        Ok(Programs { object, parts, maps, owner_links, ingress_link: None, hear_link: None })
+        let (ingress_link, hear_link, upload_link) = (None, None, None);
+        Ok(Programs { object, parts, maps, owner_links, ingress_link, hear_link, upload_link })
     }
 
     /// Registers the congestion control that the map `name` describes, until the link drops.
@@ -201,6 +207,26 @@ impl Programs {
         Ok(())
     }
 
+    /// Counts what leaves by the device number `index`, and gives it classes if configured so.
+    ///
+    /// # Errors
+    /// If the kernel is older than 6.6, or refuses.
+    pub(crate) fn attach_upload(&mut self, index: u32) -> Result<(), Error> {
+        let link = attach_tcx(&self.program("fairweir_upload")?, index);
+        self.upload_link = Some(link.ok_or_else(|| Error::last_os("attach to the egress by tcx"))?);
+        Ok(())
+    }
+
+    /// Whether what [`Programs::attach_upload`] attached is not attached any more.
+    pub(crate) fn has_lost_upload(&self) -> bool {
+        self.upload_link.as_ref().is_some_and(|link| !is_at_a_device(link))
+    }
+
+    /// What has left by the device since the start.
+    pub(crate) fn upload_counters(&self) -> Result<Box<UploadCounters>, Error> {
+        upload_counters(&self.maps.upload_counters)
+    }
+
     /// Whether what [`Programs::attach_tcx`] attached still is: another process may detach it.
     pub(crate) fn is_attached(&self) -> bool {
         self.ingress_link.as_ref().is_some_and(is_at_a_device)
@@ -221,6 +247,7 @@ impl Programs {
     pub(crate) fn detach(&mut self) {
         self.ingress_link = None;
         self.hear_link = None;
+        self.upload_link = None;
         self.owner_links.clear();
     }
 
@@ -313,6 +340,7 @@ impl Maps {
         Ok(Maps {
             config: take("config")?,
             counters: take("counters")?,
+            upload_counters: take("upload_counters")?,
             allowances: take("allowances")?,
             spent: take("spent")?,
             prefix4: take("prefix4_rules")?,
@@ -338,6 +366,13 @@ pub(crate) fn attach_tcx(program: &ProgramMut<'_>, index: u32) -> Option<Link> {
     let link = unsafe { libbpf_sys::bpf_program__attach_tcx(program, index as i32, ptr::null()) };
     // SAFETY: the pointer is a new link that nothing else owns.
     NonNull::new(link).map(|link| unsafe { Link::from_ptr(link) })
+}
+
+/// What the programs have counted at egress, summed over the CPUs.
+pub(crate) fn upload_counters(map: &MapHandle) -> Result<Box<UploadCounters>, Error> {
+    let per_cpu = map.lookup_percpu(&KEY, MapFlags::ANY);
+    let per_cpu = per_cpu.map_err(|e| bpf_error("read the counters", &e))?.unwrap_or_default();
+    Ok(UploadCounters::sum(&per_cpu))
 }
 
 pub(crate) fn is_at_a_device(link: &Link) -> bool {

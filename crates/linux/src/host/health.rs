@@ -21,7 +21,7 @@ impl Host {
             }
             Err(e) => e.to_string(),
         };
-        let what = match self.release() {
+        let what = match self.release().and(self.release_upload()) {
             Ok(()) => broken,
             Err(e) => format!("{broken}; {e}"),
         };
@@ -35,6 +35,7 @@ impl Host {
     /// If the kernel refuses.
     pub fn repair(&mut self) -> Result<(), Error> {
         self.release()?;
+        self.release_upload()?;
         if let Some(old) = self.ifb.take() {
             old.delete(&mut self.netlink)?;
         }
@@ -49,6 +50,9 @@ impl Host {
         }
         if self.programs.has_lost_hear() {
             self.programs.attach_hear(self.device.index)?;
+        }
+        if self.programs.has_lost_upload() {
+            self.programs.attach_upload(self.device.index)?;
         }
         match (self.is_attached()?, self.by_clsact) {
             (true, _) => Ok(()),
@@ -81,6 +85,15 @@ impl Host {
             return Ok(Some(format!(
                 "the program that hears connections open was detached from {dev}"
             )));
+        }
+        if self.programs.has_lost_upload() {
+            let dev = &self.device.name;
+            return Ok(Some(format!("the program at the egress was detached from {dev}")));
+        }
+        if let Some(uplink) = self.uplink.as_ref().filter(|_| self.shape)
+            && let Some(what) = uplink.fault(&mut self.netlink, &self.device)?
+        {
+            return Ok(Some(what));
         }
         self.ifb.as_ref().map_or(Ok(None), |ifb| ifb.fault(&mut self.netlink))
     }

@@ -20,6 +20,7 @@ use crate::net::netlink::Netlink;
 use crate::net::netns::Netns;
 use crate::shape::classes::Classes;
 use crate::shape::ifb::{self, Ifb};
+use crate::shape::uplink::Uplink;
 use crate::window::WindowEnforcer;
 use crate::{Error, monotonic_now};
 
@@ -28,6 +29,7 @@ mod classes;
 mod health;
 mod policy;
 pub(crate) mod samples;
+mod upload;
 
 use bypass::Bypass;
 use samples::Seen;
@@ -96,6 +98,8 @@ pub struct Host {
     pub(crate) ear: Option<Ear>,
     /// The numbers of the evidence of connections that were watched last, by cookie.
     pub(crate) evidence: BTreeMap<u64, u64>,
+    /// If the upload is shared.
+    uplink: Option<Uplink>,
 }
 
 impl Host {
@@ -159,6 +163,7 @@ impl Host {
             windows: WindowEnforcer::Asleep,
             ear: None,
             evidence: BTreeMap::new(),
+            uplink: None,
         };
         host.set_policy(&spec.policy)?;
         if host.shape {
@@ -209,7 +214,7 @@ impl Host {
     /// Idempotent.
     fn close(&mut self) -> Result<(), Error> {
         let opened = self.close_windows();
-        let released = opened.and(self.release());
+        let released = opened.and(self.release()).and(self.release_upload());
         self.programs.detach();
         let unfiltered = match self.by_clsact {
             true => ingress::detach_clsact(&mut self.netlink, self.device.index).map(drop),

@@ -8,7 +8,7 @@ use fairweir_core::units::Span;
 use super::Host;
 use crate::bpf::Parts;
 use crate::bpf::abi::{
-    FEATURE_CENSUS, FEATURE_OWNERS, FEATURE_SITES, FEATURE_TRANSIT, FEATURE_WINDOWS,
+    FEATURE_CENSUS, FEATURE_OWNERS, FEATURE_SITES, FEATURE_TRANSIT, FEATURE_UPLOAD, FEATURE_WINDOWS,
 };
 use crate::classify::census::{self, Talker};
 use crate::classify::cgroup::Tree;
@@ -136,6 +136,6 @@ impl Host {
 }
 
 /// What does not come from the policy.
-const FEATURES_KEPT: u32 = FEATURE_CENSUS | FEATURE_WINDOWS | FEATURE_TRANSIT;
+const FEATURES_KEPT: u32 = FEATURE_CENSUS | FEATURE_WINDOWS | FEATURE_TRANSIT | FEATURE_UPLOAD;
 /// Reading all cgroups takes some milliseconds, so they are not read at every tick.
 const CGROUPS_READ_INTERVAL: Span = Span::secs(1);

@@ -15,7 +15,7 @@ pub(crate) struct RouterConfig {
     pub(crate) lan_header: u32,
     pub(crate) wan_header: u32,
     pub(crate) interval: u32,
-    pub(crate) pad: u32,
+    pub(crate) lan: u32,
 }
 
 /// `struct router_counters`.
@@ -121,4 +121,5 @@ const _: () = {
 };
 
 pub(crate) const FEATURE_MACS: u32 = header::FEATURE_MACS as u32;
+pub(crate) const FEATURE_MARKS: u32 = header::FEATURE_MARKS as u32;
 pub(crate) const FLOW_ENDED: u8 = header::FLOW_ENDED as u8;

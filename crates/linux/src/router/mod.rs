@@ -17,9 +17,11 @@ use fairweir_core::lease::Heard;
 use fairweir_core::policy::{Mac, Policy};
 use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
 use fairweir_core::units::{Bytes, Span, Time};
+use fairweir_core::upload::UploadPlan;
 
 use crate::bpf::abi::{
-    Counter, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_WINDOWS, InitialWindows, Plain,
+    Counter, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_UPLOAD, FEATURE_WINDOWS, InitialWindows,
+    Plain,
 };
 use crate::bpf::{KEY, update};
 use crate::classify::cgroup::Tree;
@@ -29,6 +31,7 @@ use crate::host::samples::SeenGroups;
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;
 use crate::shape::classes::{At, Classes};
+use crate::shape::uplink::{Uplink, UploadSample};
 use crate::shape::{htb, ifb};
 use crate::window::{FREE, number, write_bounds};
 use crate::{Error, Health, Mode, monotonic_now};
@@ -39,7 +42,7 @@ mod flows;
 mod offload;
 mod programs;
 
-use abi::{DhcpHeard, FEATURE_MACS, RouterConfig};
+use abi::{DhcpHeard, FEATURE_MACS, FEATURE_MARKS, RouterConfig};
 use flows::{Asked, Flows};
 use offload::{OffloadWatch, Reading};
 use programs::Programs;
@@ -87,6 +90,8 @@ pub struct Router {
     /// The bounds in force.
     wanted: BTreeMap<u64, u32>,
     initial: InitialWindows,
+    /// If the upload is shared.
+    uplink: Option<Uplink>,
 }
 
 impl Router {
@@ -107,6 +112,7 @@ impl Router {
         }
         let config = RouterConfig {
             wan: wan.index,
+            lan: lan.index,
             lan_header: lan.header_bytes(),
             wan_header: wan.header_bytes(),
             ..RouterConfig::default()
@@ -134,10 +140,11 @@ impl Router {
             flows: Flows::default(),
             wanted: BTreeMap::new(),
             initial: FREE,
+            uplink: None,
         };
         router.set_policy(&spec.policy)?;
         router.make_root()?;
-        router.programs.attach(router.lan.index, router.wan.index)?;
+        router.programs.attach(router.lan.index, router.wan.index, false)?;
         Ok(router)
     }
 
@@ -190,6 +197,61 @@ impl Router {
             self.hosts = old;
         }
         put
+    }
+
+    /// Counts from now on what leaves by the WAN, too, so that it can be shared.
+    ///
+    /// # Errors
+    /// If the WAN has a root qdisc of another program, or the kernel refuses.
+    pub fn share_upload(&mut self) -> Result<(), Error> {
+        self.uplink = Some(Uplink::new(&mut self.netlink, &self.wan)?);
+        self.config.features |= FEATURE_MARKS;
+        self.configure()?;
+        self.attach_programs()
+    }
+
+    /// What left by the WAN since the last call; `None` if the upload is not shared.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn take_upload(&mut self) -> Result<Option<UploadSample>, Error> {
+        let Some(uplink) = &mut self.uplink else { return Ok(None) };
+        let counted = self.programs.upload_counters()?;
+        uplink.take(&mut self.netlink, &self.wan, &self.slots, counted).map(Some)
+    }
+
+    /// Makes the classes of the upload so.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or the WAN has another root qdisc now; then the upload passes unshaped.
+    pub fn apply_upload(&mut self, plan: &UploadPlan) -> Result<(), Error> {
+        let Some(uplink) = self.uplink.as_mut().filter(|_| self.shape) else { return Ok(()) };
+        if let Err(e) = uplink.apply(&mut self.netlink, &self.wan, &self.slots, plan) {
+            self.release_upload()?;
+            return Err(e);
+        }
+        self.config.features |= FEATURE_UPLOAD;
+        self.configure()
+    }
+
+    /// Lets the upload pass unshaped until the next [`Router::apply_upload`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn release_upload(&mut self) -> Result<(), Error> {
+        self.config.features &= !FEATURE_UPLOAD;
+        self.configure()?;
+        let Some(uplink) = &mut self.uplink else { return Ok(()) };
+        uplink.release(&mut self.netlink, &self.wan)
+    }
+
+    /// Whether flows have queues of their own in the classes of the upload.
+    pub fn has_flow_queues(&self) -> bool {
+        self.uplink.as_ref().is_none_or(Uplink::has_flow_queues)
+    }
+
+    fn attach_programs(&mut self) -> Result<(), Error> {
+        self.programs.attach(self.lan.index, self.wan.index, self.uplink.is_some())
     }
 
     /// Passes on the DHCP messages that passed the LAN since the last call, in their order.
@@ -356,7 +418,8 @@ impl Router {
             [Ok(None), _] | [_, Ok(None)] => return Health::DeviceGone,
             [Err(e), _] | [_, Err(e)] => e.to_string(),
         };
-        let what = match self.release().and(self.release_windows()) {
+        let released = self.release().and(self.release_windows()).and(self.release_upload());
+        let what = match released {
             Ok(()) => broken,
             Err(e) => format!("{broken}; {e}"),
         };
@@ -370,6 +433,7 @@ impl Router {
     /// If the kernel refuses, or another qdisc is at the root of the LAN device now.
     pub fn repair(&mut self) -> Result<(), Error> {
         self.release()?;
+        self.release_upload()?;
         self.delete_root()?;
         self.seen.drops.clear();
         if self.shape {
@@ -380,7 +444,7 @@ impl Router {
         if self.programs.are_attached() {
             return Ok(());
         }
-        self.programs.attach(self.lan.index, self.wan.index)
+        self.attach_programs()
     }
 
     /// Gives everything back; like dropping, but tells what went wrong.
@@ -393,7 +457,7 @@ impl Router {
 
     /// Idempotent.
     fn close(&mut self) -> Result<(), Error> {
-        let released = self.release_windows().and(self.release());
+        let released = self.release_windows().and(self.release()).and(self.release_upload());
         self.programs.detach();
         released.and(self.delete_root())
     }
@@ -420,7 +484,7 @@ impl Router {
         let macs = if rules.macs.is_empty() { 0 } else { FEATURE_MACS };
         self.config.features = rules.features(false) & (FEATURE_PREFIX4 | FEATURE_PREFIX6)
             | macs
-            | self.config.features & FEATURE_WINDOWS;
+            | self.config.features & (FEATURE_WINDOWS | FEATURE_UPLOAD | FEATURE_MARKS);
         self.config.default_slot = default_slot.into();
         self.rules = rules;
         self.configure().inspect_err(|_| self.config = before)
@@ -435,6 +499,11 @@ impl Router {
         }
         if self.has_root && !htb::is_there(&mut self.netlink, *index)? {
             return Ok(Some(format!("the HTB qdisc of {name} was deleted or replaced")));
+        }
+        if let Some(uplink) = self.uplink.as_ref().filter(|_| self.shape)
+            && let Some(what) = uplink.fault(&mut self.netlink, &self.wan)?
+        {
+            return Ok(Some(what));
         }
         let now = monotonic_now();
         if self.shape && (now >= self.conflicts_at || self.offload.verdict().is_some()) {

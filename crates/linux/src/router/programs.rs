@@ -4,9 +4,10 @@ use libbpf_rs::{Link as Attached, MapCore, MapFlags, MapHandle, Object, ObjectBu
 
 use super::abi::{RouterConfig, RouterCounters, RouterFlow};
 use crate::Error;
-use crate::bpf::abi::{FlowKey, Plain};
+use crate::bpf::abi::{FlowKey, Plain, UploadCounters};
 use crate::bpf::{
     KEY, attach_tcx, bpf_error, is_at_a_device, listen_to_the_loader, not_found, replace, update,
+    upload_counters,
 };
 use crate::classify::rules::Rules;
 
@@ -17,6 +18,7 @@ pub(crate) struct Programs {
     links: Vec<Attached>,
     config: MapHandle,
     counters: MapHandle,
+    upload_counters: MapHandle,
     prefix4: MapHandle,
     prefix6: MapHandle,
     macs: MapHandle,
@@ -43,6 +45,7 @@ impl Programs {
         Ok(Programs {
             config: map("config")?,
             counters: map("counters")?,
+            upload_counters: map("upload_counters")?,
             prefix4: map("prefix4_rules")?,
             prefix6: map("prefix6_rules")?,
             macs: map("mac_rules")?,
@@ -55,18 +58,20 @@ impl Programs {
         })
     }
 
-    /// Attaches all programs, in place of what was attached before.
+    /// Attaches all programs, in place of what was attached before; the one at WAN egress only for an
+    /// `upload` that is shared.
     ///
     /// # Errors
     /// If the kernel is older than 6.6, or refuses.
-    pub(crate) fn attach(&mut self, lan: u32, wan: u32) -> Result<(), Error> {
+    pub(crate) fn attach(&mut self, lan: u32, wan: u32, upload: bool) -> Result<(), Error> {
         self.links.clear();
-        for (name, device) in [
+        let egress = upload.then_some(("fairweir_wan_egress", wan));
+        for (name, device) in egress.into_iter().chain([
             ("fairweir_wan_ingress", wan),
             // Of a connection whose SYN is seen the SYN-ACK must be seen too.
             ("fairweir_lan_egress", lan),
             ("fairweir_lan_ingress", lan),
-        ] {
+        ]) {
             let missing = || Error::refused(format!("find the program {name}"), not_found());
             let program = self.object.progs_mut().find(|p| p.name() == name).ok_or_else(missing)?;
             let link = attach_tcx(&program, device);
@@ -106,6 +111,11 @@ impl Programs {
         let mut sum = Box::new(RouterCounters::zero());
         per_cpu.iter().filter_map(|b| RouterCounters::from_bytes(b)).for_each(|c| sum.add(&c));
         Ok(sum)
+    }
+
+    /// What has left by the WAN since the start.
+    pub(crate) fn upload_counters(&self) -> Result<Box<UploadCounters>, Error> {
+        upload_counters(&self.upload_counters)
     }
 
     /// The connections that the kernel knows, each with the server's port.

@@ -23,6 +23,8 @@ pub(crate) struct ClassCount {
     pub(crate) drops: u32,
     /// What waits now.
     pub(crate) backlog: Bytes,
+    /// What it has sent since it was made.
+    pub(crate) sent: Bytes,
 }
 
 /// The classes of an allocation: the parent, and one for each of `slots`.
@@ -50,7 +52,7 @@ pub(crate) fn changes(
         if before == Some(spec) {
             continue;
         }
-        requests.push(class_request(device, minor, spec));
+        requests.push(class_request(device, minor, spec, &ClassSpec::burst));
         if let Some(limit) = spec.queue.filter(|_| before.and_then(|b| b.queue) != spec.queue) {
             requests.push(queue_request(device, minor, limit));
         }
@@ -154,14 +156,22 @@ pub(crate) fn counts(
         let queue = statistics.and_then(|s| attribute(s, TCA_STATS_QUEUE));
         let count = queue.and_then(|queue| {
             let backlog = Bytes::new(u32_at(queue, 4)?.into());
-            Some(ClassCount { drops: u32_at(queue, 8)?, backlog })
+            let basic = statistics.and_then(|s| attribute(s, TCA_STATS_BASIC));
+            let sent = basic.and_then(|b| b.first_chunk()).map_or(0, |&b| u64::from_ne_bytes(b));
+            Some(ClassCount { drops: u32_at(queue, 8)?, backlog, sent: Bytes::new(sent) })
         });
         counts.insert(minor - 1, count.unwrap_or_default());
     })?;
     Ok(counts)
 }
 
-fn class_request(device: u32, minor: u16, spec: &ClassSpec) -> Request {
+/// Makes or changes a class; `burst` is what it may send at once at a rate.
+pub(crate) fn class_request(
+    device: u32,
+    minor: u16,
+    spec: &ClassSpec,
+    burst: &dyn Fn(Rate) -> Bytes,
+) -> Request {
     let parent = if minor == PARENT { TC_H_ROOT } else { ROOT | u32::from(PARENT) };
     let mut parameters = Vec::with_capacity(PARAMETERS_BYTES);
     for rate in [spec.rate, spec.ceil] {
@@ -170,7 +180,7 @@ fn class_request(device: u32, minor: u16, spec: &ClassSpec) -> Request {
         parameters.extend_from_slice(&bytes_per_second(rate).to_ne_bytes());
     }
     let ticks = |rate: Rate| {
-        let span = rate.time_to_send(ClassSpec::burst(rate)).as_nanos() / TICK_NS;
+        let span = rate.time_to_send(burst(rate)).as_nanos() / TICK_NS;
         u32::try_from(span).unwrap_or(u32::MAX)
     };
     parameters.extend(numbers(&[
@@ -214,16 +224,16 @@ pub(crate) fn tcmsg(device: u32, handle: u32, parent: u32) -> [u8; TCMSG_BYTES] 
     header
 }
 
-fn numbers(values: &[u32]) -> Vec<u8> {
+pub(crate) fn numbers(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_ne_bytes()).collect()
 }
 
 /// `fa17:`, as `HTB_MAJOR` in `bpf/classify.bpf.c`.
-const ROOT: u32 = 0xfa17 << 16;
+pub(crate) const ROOT: u32 = 0xfa17 << 16;
 /// `fa17:ffff`, the parent of all classes.
-const PARENT: u16 = 0xffff;
+pub(crate) const PARENT: u16 = 0xffff;
 /// Queues are `101:` to `200:`, below the numbers that the kernel gives by itself.
-const QUEUE_MAJOR: u32 = 0x100;
+pub(crate) const QUEUE_MAJOR: u32 = 0x100;
 
 const L2_HEADER: u64 = 14;
 /// The unit of tc's burst: PSCHED_SHIFT is 6.
@@ -235,5 +245,6 @@ const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
 const TC_H_ROOT: u32 = 0xffff_ffff;
 const TCA_HTB_PARMS: u16 = 1;
 const TCA_HTB_INIT: u16 = 2;
+const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
-const LINKLAYER_ETHERNET: u8 = 1;
+pub(crate) const LINKLAYER_ETHERNET: u8 = 1;

@@ -3,3 +3,4 @@
 pub(crate) mod classes;
 pub(crate) mod htb;
 pub(crate) mod ifb;
+pub(crate) mod uplink;

@@ -1,0 +1,435 @@
+//! Upload: how much may leave, so that the queue of the uplink stays empty and the groups share it.
+//!
+//! Problem: a sender sees its packets before the bottleneck. Shaped a little below what the uplink
+//! carries, its queue is ours, where groups have classes. Shaped above, the queue is at the modem and
+//! no class has an effect; shaped far below, capacity is lost. What the uplink carries is not known.
+//!
+//! Signal: how long a packet that goes first waits in the uplink: round trips of a probe, and of
+//! acknowledgements, less their base and less the queue of the download. A base is the least round
+//! trip in a *rest*, a tick in which hardly anything was sent; without a base nothing is concluded.
+//!
+//! Method, per tick:
+//!
+//! | phase | rate | ends |
+//! |---|---|---|
+//! | open | unlimited | the queue was longer than the threshold for 1 s: what was sent, less what the queue grew by, is the first guess |
+//! | drain | 3/4 of the guess, after a raise 15/16 | the queue is short: the guess is corrected by how quickly it became shorter. If it does not become shorter, the guess is halved, twice at most; then the queue is not ours, and the upload is open for 10 s, doubled each time up to 10 min |
+//! | hold | 98.5 % of the capacity | the queue is longer than the threshold in 2 ticks: drain |
+//! | raise | hold, after 3 s in which more was to be sent: by 0.1 % a tick, doubled every 2 s up to 5 % | the queue is longer than the threshold: drain, and the time in hold doubles up to 60 s. A capacity that is 5 % higher makes it 3 s again |
+//!
+//! Without samples for 30 s while more is to be sent, and after a queue that was not ours, the upload
+//! is open: what cannot be verified is not enforced.
+//!
+//! Properties, tested: an uplink whose queue never fills is never limited; a queue that others fill
+//! does not limit for long; the capacity is found within 2 % and followed up and down.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::receiver::CAPACITY_MIN;
+use crate::units::{Bytes, Rate, Span, Time};
+
+mod plan;
+pub use plan::{UploadPlan, burst, plan};
+
+/// The round trips of one source in an interval: a probe, or acknowledgements of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoundTrip {
+    /// Unique among the sources that exist at one time.
+    pub source: u64,
+    /// The shortest, less the queue of the download.
+    pub least: Span,
+}
+
+/// What was measured in one interval.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UploadObservation {
+    /// End of the interval.
+    pub at: Time,
+    /// Its length.
+    pub interval: Span,
+    /// What left by the device, behind the classes, in L2 bytes.
+    pub sent: Bytes,
+    /// What waits in the classes at the end.
+    pub backlog: Bytes,
+    /// At most [`ROUND_TRIPS_MAX`] are looked at.
+    pub round_trips: Vec<RoundTrip>,
+}
+
+/// What is done, and why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UploadPhase {
+    /// The capacity was configured.
+    Fixed,
+    /// Not limited: the capacity is unknown, or the uplink is no bottleneck.
+    #[default]
+    Open,
+    /// The queue of the uplink becomes shorter.
+    Drain,
+    /// Limited a little below the capacity.
+    Hold,
+    /// The limit rises until a queue shows the capacity.
+    Raise,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct UploadControl {
+    phase: UploadPhase,
+    total: Option<Rate>,
+    capacity: Option<Rate>,
+    queue: Option<Span>,
+    bases: BTreeMap<u64, Base>,
+    /// Ticks in a row in which the queue was too long, and what they sent.
+    busy: Busy,
+    drain: Drain,
+    since: Time,
+    hold: Span,
+    /// Time in which more was to be sent than the limit, and no queue was seen.
+    clean: Span,
+    /// Ticks of the raise.
+    raised: u32,
+    /// What the last ticks sent.
+    history: VecDeque<(Bytes, Span)>,
+    /// The capacity before the raise.
+    held: Option<Rate>,
+    sampled_at: Time,
+    pause: Span,
+    open_until: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Base {
+    least: Span,
+    at: Time,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Busy {
+    ticks: u32,
+    samples: u32,
+    span: Span,
+    sent: Bytes,
+    queue: (Span, Span),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Drain {
+    guess: Rate,
+    tries: u32,
+    /// Since the queue was first seen in this try.
+    span: Span,
+    sent: Bytes,
+    begin: Option<Span>,
+    /// The last tick in which the queue was not empty: time and volume since the first, and the queue.
+    mark: Option<(Span, Bytes, Span)>,
+    waited: Span,
+    is_raise: bool,
+}
+
+impl UploadControl {
+    /// A control that knows the capacity, or learns it. `start` is what it was in an earlier run.
+    pub fn new(fixed: Option<Rate>, start: Option<Rate>) -> UploadControl {
+        let (phase, capacity) = match (fixed, start) {
+            (Some(_), _) => (UploadPhase::Fixed, fixed),
+            (None, Some(start)) => (UploadPhase::Hold, Some(start.max(CAPACITY_MIN))),
+            (None, None) => (UploadPhase::Open, None),
+        };
+        UploadControl {
+            phase,
+            total: capacity.map(below),
+            capacity,
+            queue: None,
+            bases: BTreeMap::new(),
+            busy: Busy::default(),
+            drain: Drain::default(),
+            since: Time::ZERO,
+            hold: HOLD_MIN,
+            clean: Span::ZERO,
+            raised: 0,
+            history: VecDeque::new(),
+            held: capacity,
+            sampled_at: Time::ZERO,
+            pause: PAUSE_MIN,
+            open_until: Time::ZERO,
+        }
+    }
+
+    /// What all groups may send together; `None` is not limited.
+    pub fn total(&self) -> Option<Rate> {
+        self.total
+    }
+
+    /// What the uplink carries, if known.
+    pub fn capacity(&self) -> Option<Rate> {
+        self.capacity
+    }
+
+    /// What the uplink's queue added to the delay in the last tick with a sample.
+    pub fn queue(&self) -> Option<Span> {
+        self.queue
+    }
+
+    /// What is done.
+    pub fn phase(&self) -> UploadPhase {
+        self.phase
+    }
+
+    /// Takes in what was measured in one interval.
+    pub fn handle_observation(&mut self, seen: &UploadObservation) {
+        let queue = self.measure(seen);
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back((seen.sent, seen.interval));
+        if queue.is_some() || self.sampled_at == Time::ZERO {
+            (self.queue, self.sampled_at) = (queue, seen.at);
+        }
+        self.note_busy(seen, queue);
+        match self.phase {
+            UploadPhase::Fixed => {}
+            UploadPhase::Open => self.watch(seen),
+            UploadPhase::Drain => self.follow_drain(seen, queue),
+            UploadPhase::Hold | UploadPhase::Raise => self.follow_hold(seen),
+        }
+    }
+
+    /// The queue of the uplink: the median of the sources with a base. A rest makes bases.
+    fn measure(&mut self, seen: &UploadObservation) -> Option<Span> {
+        let rate = Rate::from_volume(seen.sent, seen.interval);
+        let rests = rate <= self.capacity.map_or(REST_MAX, |c| (c / 10).max(REST_MAX));
+        let trips = seen.round_trips.iter().take(ROUND_TRIPS_MAX);
+        let mut queues = Vec::new();
+        for trip in trips {
+            let base = match self.bases.get(&trip.source) {
+                // A path may have become longer: what a rest shows is true after a while.
+                Some(base) if rests && trip.least > base.least => {
+                    base.least + trip.least.saturating_sub(base.least) / 4
+                }
+                Some(base) => base.least.min(trip.least),
+                None if rests => trip.least,
+                None => continue,
+            };
+            self.bases.insert(trip.source, Base { least: base, at: seen.at });
+            queues.push(trip.least.saturating_sub(base));
+        }
+        while self.bases.len() > ROUND_TRIPS_MAX {
+            let oldest = self.bases.iter().min_by_key(|(_, base)| base.at).map(|(&id, _)| id);
+            oldest.map(|id| self.bases.remove(&id));
+        }
+        queues.sort_unstable();
+        queues.get(queues.len() / 2).copied()
+    }
+
+    fn note_busy(&mut self, seen: &UploadObservation, queue: Option<Span>) {
+        let Some(queue) = queue else {
+            // Rare samples: what is sent in between counts.
+            if self.busy.ticks > 0 {
+                self.busy.span += seen.interval;
+                self.busy.sent += seen.sent;
+            }
+            return;
+        };
+        if queue <= QUEUE_MAX {
+            self.busy = Busy::default();
+            return;
+        }
+        let busy = &mut self.busy;
+        if busy.ticks == 0 {
+            // Only what is sent from here on: until now the queue may have been empty.
+            busy.queue.0 = queue;
+        } else {
+            busy.span += seen.interval;
+            busy.sent += seen.sent;
+        }
+        busy.ticks += 1;
+        busy.samples += seen.round_trips.len() as u32;
+        busy.queue.1 = queue;
+    }
+
+    fn watch(&mut self, seen: &UploadObservation) {
+        if seen.at < self.open_until || self.busy.span < BUSY_MIN || self.busy.ticks < 4 {
+            return;
+        }
+        let Some(guess) = self.busy.capacity() else { return };
+        self.begin_drain(seen.at, guess, false);
+    }
+
+    fn begin_drain(&mut self, at: Time, guess: Rate, is_raise: bool) {
+        self.phase = UploadPhase::Drain;
+        self.since = at;
+        self.drain = Drain { guess, is_raise, ..Drain::default() };
+        // What a raise has made waits a few milliseconds.
+        let part = if is_raise { DRAIN_RAISED } else { DRAIN };
+        self.total = Some(guess.scale(part.0, part.1).max(CAPACITY_MIN));
+        self.busy = Busy::default();
+    }
+
+    fn follow_drain(&mut self, seen: &UploadObservation, queue: Option<Span>) {
+        let drain = &mut self.drain;
+        drain.waited += seen.interval;
+        // What was sent before the limit is still on its way in the first tick.
+        if drain.begin.is_some() {
+            drain.span += seen.interval;
+            drain.sent += seen.sent;
+        }
+        let Some(queue) = queue else {
+            if drain.waited > UNSEEN_MAX {
+                self.open(seen.at);
+            }
+            return;
+        };
+        if queue <= QUEUE_EMPTY {
+            return self.end_drain(seen.at);
+        }
+        // Samples of this tick may have left before the limit.
+        if drain.begin.is_none() && drain.waited < queue + PATH_MAX {
+            return;
+        }
+        let begin = *drain.begin.get_or_insert(queue);
+        drain.mark = Some((drain.span, drain.sent, queue));
+        let falls = queue + FALL_MIN < begin;
+        if drain.span < DRAIN_MIN || (falls && drain.waited < begin * 8 + DRAIN_MIN) {
+            return;
+        }
+        if drain.tries == TRIES_MAX {
+            // Whatever we send, it waits: the queue is filled by others, or the path is longer now.
+            return self.open(seen.at);
+        }
+        let guess = drain.guess.scale(AGAIN.0, AGAIN.1);
+        let (tries, is_raise) = (drain.tries + 1, drain.is_raise);
+        self.begin_drain(seen.at, guess, is_raise);
+        self.drain.tries = tries;
+    }
+
+    /// The queue is empty: by how much it became shorter while so much was sent tells the capacity.
+    fn end_drain(&mut self, at: Time) {
+        let Drain { guess, begin, mark, is_raise, .. } = self.drain;
+        let mut capacity = guess;
+        if let (Some(begin), Some((span, sent, queue))) = (begin, mark) {
+            let fell = begin.saturating_sub(queue);
+            if span >= EXACT_MIN && fell >= EXACT_FALL_MIN {
+                let exact = Rate::from_volume(sent, span.saturating_sub(fell));
+                capacity = exact.clamp(guess / 2, guess * 2);
+            }
+        }
+        let capacity = capacity.max(CAPACITY_MIN);
+        let is_higher = self.held.is_none_or(|old| capacity > old.scale(105, 100));
+        self.hold = if is_raise && !is_higher { (self.hold * 2).min(HOLD_MAX) } else { HOLD_MIN };
+        self.capacity = Some(capacity);
+        self.held = self.capacity;
+        self.total = Some(below(capacity));
+        self.phase = UploadPhase::Hold;
+        self.since = at;
+        self.clean = Span::ZERO;
+        self.raised = 0;
+        self.busy = Busy::default();
+        self.pause = PAUSE_MIN;
+    }
+
+    fn follow_hold(&mut self, seen: &UploadObservation) {
+        let Some(total) = self.total else { return self.open(seen.at) };
+        if self.busy.ticks >= 2 && self.busy.span > Span::ZERO {
+            let is_raise = self.phase == UploadPhase::Raise;
+            let carried = if is_raise { self.raised_to() } else { self.busy.capacity() };
+            let guess = carried.unwrap_or(total).min(total);
+            return self.begin_drain(seen.at, guess, is_raise);
+        }
+        let wants_more = seen.backlog > Bytes::ZERO
+            && Rate::from_volume(seen.sent, seen.interval) >= total.scale(9, 10);
+        if !wants_more || self.busy.ticks > 0 {
+            return;
+        }
+        match seen.at.since(self.sampled_at) {
+            unseen if unseen > UNSEEN_MAX => return self.open(seen.at),
+            unseen if unseen > SEEN_MIN => return,
+            _ => {}
+        }
+        self.clean += seen.interval;
+        if self.clean < self.hold {
+            return;
+        }
+        self.phase = UploadPhase::Raise;
+        let doublings = (self.raised / RAISE_TICKS).min(8);
+        self.raised += 1;
+        let step = (1 << doublings).min(RAISE_MAX);
+        self.total = Some(total.scale(1_000 + step, 1_000));
+        self.capacity = self.capacity.max(self.total);
+    }
+
+    /// What the uplink carried while the rate rose past its capacity and the queue began to grow.
+    fn raised_to(&self) -> Option<Rate> {
+        let (sent, span) =
+            self.history.iter().fold((Bytes::ZERO, Span::ZERO), |(a, b), &(x, y)| (a + x, b + y));
+        let carried = Rate::from_volume(sent, span + self.busy.queue.1);
+        // Below it there was no queue.
+        self.held.map(|held| carried.max(below(held)))
+    }
+
+    /// Lets everything pass, and looks again after a pause.
+    fn open(&mut self, at: Time) {
+        self.phase = UploadPhase::Open;
+        self.total = None;
+        self.capacity = None;
+        self.held = None;
+        self.bases.clear();
+        self.busy = Busy::default();
+        self.open_until = at + self.pause;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+}
+
+impl Busy {
+    /// What the uplink carried while its queue was never empty: what was sent, less what the queue
+    /// grew by.
+    fn capacity(&self) -> Option<Rate> {
+        let (first, last) = self.queue;
+        let span = (self.span + last).saturating_sub(first);
+        let rate = Rate::from_volume(self.sent, span);
+        (rate >= CAPACITY_MIN && span * 4 >= self.span).then_some(rate)
+    }
+}
+
+/// The limit at a capacity.
+fn below(capacity: Rate) -> Rate {
+    capacity.scale(BELOW.0, BELOW.1)
+}
+
+/// The most sources of round trips that are looked at.
+pub const ROUND_TRIPS_MAX: usize = 64;
+
+const BELOW: (u64, u64) = (985, 1_000);
+const DRAIN: (u64, u64) = (3, 4);
+const DRAIN_RAISED: (u64, u64) = (15, 16);
+const AGAIN: (u64, u64) = (1, 2);
+const TRIES_MAX: u32 = 2;
+/// While no more is sent the uplink's queue is taken to be empty.
+const REST_MAX: Rate = Rate::kbit(100);
+/// A longer queue is too long; below the second one it is empty.
+const QUEUE_MAX: Span = Span::millis(6);
+const QUEUE_EMPTY: Span = Span::millis(4);
+const FALL_MIN: Span = Span::millis(4);
+const BUSY_MIN: Span = Span::millis(900);
+const DRAIN_MIN: Span = Span::millis(900);
+/// From this length on a drain measures the capacity.
+const EXACT_MIN: Span = Span::millis(350);
+const EXACT_FALL_MIN: Span = Span::millis(20);
+/// The longest round trip of the path for which the first samples of a drain are left out.
+const PATH_MAX: Span = Span::millis(200);
+/// The capacity that a raise finds is of so many ticks.
+const HISTORY: usize = 10;
+const HOLD_MIN: Span = Span::secs(3);
+const HOLD_MAX: Span = Span::secs(60);
+/// The raise doubles every 10 ticks, from 1/1000 to 50/1000 a tick.
+const RAISE_TICKS: u32 = 10;
+const RAISE_MAX: u64 = 50;
+const UNSEEN_MAX: Span = Span::secs(30);
+/// The limit rises only while samples are so recent.
+const SEEN_MIN: Span = Span::secs(2);
+const PAUSE_MIN: Span = Span::secs(10);
+const PAUSE_MAX: Span = Span::secs(600);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+use super::*;
+use crate::share::Weight;
+
+const TICK: Span = Span::millis(200);
+const BASE: Span = Span::millis(20);
+
+/// An uplink as a fluid: a buffer in front of a rate, and senders that always want more.
+struct Uplink {
+    control: UploadControl,
+    at: Time,
+    capacity: Rate,
+    buffer: Span,
+    /// What waits at the modem.
+    queue: Bytes,
+    /// What senders have for us, and what others send into the same queue.
+    offered: Rate,
+    others: Rate,
+    noise: u64,
+    carried: Bytes,
+    longest: Span,
+}
+
+impl Uplink {
+    fn new(capacity: Rate) -> Uplink {
+        Uplink {
+            control: UploadControl::new(None, None),
+            at: Time::ZERO,
+            capacity,
+            buffer: Span::millis(300),
+            queue: Bytes::ZERO,
+            offered: Rate::ZERO,
+            others: Rate::ZERO,
+            noise: 1,
+            carried: Bytes::ZERO,
+            longest: Span::ZERO,
+        }
+    }
+
+    /// Up to 2 ms.
+    fn random(&mut self) -> Span {
+        self.noise = self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        Span::micros((self.noise >> 33) % 2_000)
+    }
+
+    fn tick(&mut self) {
+        let total = self.control.total().unwrap_or(Rate::MAX);
+        let rate = self.offered.min(total);
+        let room = self.capacity * TICK;
+        let arrived = self.queue + rate * TICK + self.others * TICK;
+        let left = arrived.saturating_sub(room);
+        self.carried = self.carried + Bytes::new(arrived.as_u64() - left.as_u64());
+        self.queue = left.min(self.capacity * self.buffer);
+        let waits = self.capacity.time_to_send(self.queue);
+        self.longest = self.longest.max(waits);
+        self.at = self.at + TICK;
+        let least = BASE + waits + self.random();
+        self.control.handle_observation(&UploadObservation {
+            at: self.at,
+            interval: TICK,
+            sent: rate * TICK,
+            backlog: if self.offered > total { Bytes::kb(50) } else { Bytes::ZERO },
+            round_trips: vec![RoundTrip { source: 1, least }],
+        });
+    }
+
+    /// What was carried over so many seconds, of the capacity.
+    fn run(&mut self, seconds: u64) -> f64 {
+        (self.carried, self.longest) = (Bytes::ZERO, Span::ZERO);
+        for _ in 0..seconds * 5 {
+            self.tick();
+        }
+        self.carried.as_u64() as f64 / (self.capacity * Span::secs(seconds)).as_u64() as f64
+    }
+}
+
+fn ratio(a: Option<Rate>, b: Rate) -> f64 {
+    a.map_or(0.0, |a| a.as_mbit_f64() / b.as_mbit_f64())
+}
+
+#[test]
+fn the_capacity_is_learned_and_the_queue_stays_short() {
+    for mbit in [1, 10, 40, 500] {
+        for over in [105, 130, 300] {
+            let mut link = Uplink::new(Rate::mbit(mbit));
+            link.run(2);
+            assert_eq!(link.control.total(), None, "an idle uplink is not limited");
+            link.offered = link.capacity.scale(over, 100);
+            link.run(20);
+            let found = ratio(link.control.capacity(), link.capacity);
+            let used = link.run(60);
+            let (longest, phase) = (link.longest, link.control.phase());
+            assert!((0.97..1.03).contains(&found), "{mbit} Mbit/s, {over} %: {found} {phase:?}");
+            assert!(used >= 0.97, "{mbit} Mbit/s, {over} %: {used} used, {phase:?}");
+            assert!(longest < Span::millis(16), "{mbit} Mbit/s, {over} %: {longest}");
+        }
+    }
+}
+
+#[test]
+fn a_capacity_that_changes_is_followed() {
+    let mut link = Uplink::new(Rate::mbit(10));
+    link.run(2);
+    link.offered = Rate::mbit(40);
+    link.run(20);
+    link.capacity = Rate::mbit(4);
+    link.run(20);
+    assert!(link.run(20) >= 0.96, "{:?}", link.control);
+    assert!(link.longest < Span::millis(20), "{}", link.longest);
+    link.capacity = Rate::mbit(20);
+    link.run(40);
+    assert!(link.run(20) >= 0.96, "{:?}", link.control);
+}
+
+#[test]
+fn an_uplink_that_is_no_bottleneck_is_never_limited() {
+    let mut link = Uplink::new(Rate::mbit(100));
+    link.run(2);
+    link.offered = Rate::mbit(90);
+    for _ in 0..1_000 {
+        link.tick();
+        assert_eq!(link.control.total(), None, "{:?}", link.control);
+    }
+}
+
+#[test]
+fn a_queue_that_others_fill_does_not_limit_for_long() {
+    let mut link = Uplink::new(Rate::mbit(100));
+    link.run(2);
+    (link.offered, link.others) = (Rate::mbit(2), Rate::mbit(120));
+    let mut limited = 0;
+    for _ in 0..1_500 {
+        link.tick();
+        limited += u32::from(link.control.total().is_some_and(|total| total < link.offered));
+    }
+    assert!(limited < 75, "{limited} of 1500 ticks");
+}
+
+#[test]
+fn what_cannot_be_verified_is_not_enforced() {
+    let mut control = UploadControl::new(None, Some(Rate::mbit(10)));
+    assert_eq!(control.total(), Some(Rate::kbit(9_850)));
+    let mut at = Time::ZERO;
+    for _ in 0..40 * 5 {
+        at = at + TICK;
+        control.handle_observation(&UploadObservation {
+            at,
+            interval: TICK,
+            sent: Rate::mbit(10) * TICK,
+            backlog: Bytes::kb(9),
+            round_trips: Vec::new(),
+        });
+    }
+    assert_eq!((control.phase(), control.total()), (UploadPhase::Open, None));
+}
+
+#[test]
+fn a_configured_capacity_is_never_learned_anew() {
+    let mut link = Uplink::new(Rate::mbit(10));
+    link.control = UploadControl::new(Some(Rate::mbit(12)), None);
+    link.offered = Rate::mbit(40);
+    link.run(30);
+    assert_eq!(link.control.capacity(), Some(Rate::mbit(12)));
+    assert_eq!(link.control.phase(), UploadPhase::Fixed);
+}
+
+#[test]
+fn any_observation_leaves_a_limit_that_htb_takes() {
+    let mut control = UploadControl::new(None, None);
+    let mut noise = 7_u64;
+    let mut random = |end: u64| {
+        noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
+        if (noise >> 60) == 0 { u64::MAX } else { (noise >> 20) % end }
+    };
+    for _ in 0..20_000 {
+        let trips = random(80).min(80);
+        let trip = |_| RoundTrip { source: random(200), least: Span::nanos(random(1 << 30)) };
+        let round_trips = (0..trips).map(trip).collect();
+        control.handle_observation(&UploadObservation {
+            at: Time::from_nanos(random(1 << 40)),
+            interval: Span::nanos(random(1 << 29)),
+            sent: Bytes::new(random(1 << 24)),
+            backlog: Bytes::new(random(1 << 20)),
+            round_trips,
+        });
+        assert!(control.total().is_none_or(|total| total >= CAPACITY_MIN.scale(98, 100)));
+        assert!(control.bases.len() <= ROUND_TRIPS_MAX * 2 && control.history.len() <= HISTORY);
+    }
+}
+
+#[test]
+fn rates_of_classes_sum_to_the_total_in_proportion_to_weights() {
+    let packet = Bytes::new(1_514);
+    let weights = [1, 3, 10_000].map(|w| Weight::new(w).unwrap());
+    for (total, first) in [(10, 0), (10, 1), (10, 9), (300, 20)] {
+        let (total, first) = (Rate::mbit(total), Rate::mbit(first));
+        let plan = plan(total, first, &weights, packet);
+        let sum: Rate = plan.groups.iter().map(|class| class.rate).sum();
+        let minima = Rate::kbit(8 * 3);
+        assert!(sum + plan.first.rate >= total && sum + plan.first.rate <= total + minima);
+        assert!(plan.first.ceil <= total / 2, "a flood of acknowledgements leaves half");
+        assert!(plan.groups.iter().all(|class| class.ceil == total && class.priority == 1));
+        let [one, three, _] = [0, 1, 2].map(|i| plan.groups[i].rate.as_bps());
+        assert!(three.abs_diff(one * 3) <= 4 || one == 8_000, "{one} {three}");
+        assert!(plan.groups.iter().all(|c| c.quantum <= packet * 20 && c.quantum >= packet));
+    }
+}

@@ -1,0 +1,127 @@
+//! The upload: what it has, what of it each group may send, and what there is to say of it.
+
+use std::collections::BTreeMap;
+
+use fairweir_core::receiver::{Decision, DelaySource, Observation};
+use fairweir_core::units::{Bytes, Rate, Span};
+use fairweir_core::upload::{
+    ROUND_TRIPS_MAX, RoundTrip, UploadControl, UploadObservation, UploadPhase, UploadPlan, plan,
+};
+use fairweir_linux::UploadSample;
+use tracing::info;
+
+use super::settings::Settings;
+use crate::wire::{UploadGroupStatus, UploadStatus};
+
+/// See the module.
+pub(super) struct Upload {
+    control: UploadControl,
+    /// What went first lately.
+    first: Rate,
+    /// What groups had to send since the start, by name.
+    totals: BTreeMap<String, UploadGroupStatus>,
+    phase: UploadPhase,
+    enforcing: bool,
+}
+
+impl Upload {
+    /// `None` if the upload is not to be shared.
+    pub(super) fn of(settings: &Settings) -> Option<Upload> {
+        let host = &settings.config.host;
+        host.upload.then(|| Upload {
+            control: UploadControl::new(host.upload_capacity, None),
+            first: Rate::ZERO,
+            totals: BTreeMap::new(),
+            phase: UploadPhase::default(),
+            enforcing: false,
+        })
+    }
+
+    /// Takes in a tick; what the classes are to be, or `None` if everything is to leave unshaped.
+    /// Unless it `shapes`, nothing is concluded: a limit that is not in force has no effect to see.
+    pub(super) fn decide(
+        &mut self,
+        seen: &Observation,
+        decision: &Decision,
+        sample: UploadSample,
+        settings: &Settings,
+        shapes: bool,
+    ) -> Option<UploadPlan> {
+        self.count(&sample, settings, seen.interval);
+        self.enforcing = false;
+        if !shapes {
+            return None;
+        }
+        self.control.handle_observation(&UploadObservation {
+            at: seen.at,
+            interval: seen.interval,
+            sent: sample.sent,
+            backlog: sample.backlog,
+            round_trips: round_trips(seen, decision),
+        });
+        let phase = self.control.phase();
+        if phase != self.phase {
+            info!(dev = settings.dev, ?phase, limit = ?self.control.total(), "upload");
+            self.phase = phase;
+        }
+        let first = Rate::from_volume(sample.first, seen.interval);
+        self.first = self.first.smoothed(first, 4).max(first);
+        let total = self.control.total()?;
+        self.enforcing = true;
+        // Steps of 1/16, so that the classes are not made anew in each tick.
+        let step = (total / 16).as_bps().max(1);
+        let first = Rate::bps(self.first.as_bps().div_ceil(step) * step);
+        Some(plan(total, first, &settings.policy().weights(), PACKET))
+    }
+
+    fn count(&mut self, sample: &UploadSample, settings: &Settings, interval: Span) {
+        let groups = settings.policy().groups();
+        self.totals.retain(|name, _| groups.iter().any(|group| group.name == *name));
+        for (group, part) in groups.iter().zip(&sample.groups) {
+            let total = self.totals.entry(group.name.clone()).or_default();
+            total.rate_bps = Rate::from_volume(part.offered, interval);
+            total.offered_bytes = total.offered_bytes + part.offered;
+            total.drops += part.drops;
+            total.backlog_bytes = part.backlog;
+        }
+    }
+
+    /// What there is to say of it.
+    pub(super) fn status(&self, settings: &Settings) -> UploadStatus {
+        let group = |name: &String| {
+            let total = self.totals.get(name).cloned().unwrap_or_default();
+            UploadGroupStatus { name: name.clone(), ..total }
+        };
+        UploadStatus {
+            enforcing: self.enforcing,
+            phase: self.control.phase(),
+            capacity_bps: self.control.capacity(),
+            limit_bps: self.control.total(),
+            queue_ms: self.control.queue().map(Span::as_millis_f64),
+            groups: settings.policy().groups().iter().map(|g| group(&g.name)).collect(),
+        }
+    }
+}
+
+/// Round trips, less what the download's queue adds to them: of the probe, otherwise of
+/// acknowledgements. None while that queue is unknown.
+fn round_trips(seen: &Observation, decision: &Decision) -> Vec<RoundTrip> {
+    let received: Bytes = seen.groups.iter().map(|group| group.received).sum();
+    let download = match decision.delay {
+        Some(delay) if delay.source == DelaySource::Timestamps => delay.least,
+        _ if Rate::from_volume(received, seen.interval) < DOWNLOAD_IDLE => Span::ZERO,
+        _ => return Vec::new(),
+    };
+    let trip = |source, rtt: Span| RoundTrip { source, least: rtt.saturating_sub(download) };
+    if let Some(probe) = seen.probe.filter(|probe| probe.answered > 0) {
+        return vec![trip(u64::from(probe.reflector), probe.rtt_min)];
+    }
+    let acknowledges = seen.connections.iter().filter(|c| !c.has_sent && c.segments > 0);
+    let trips = acknowledges.filter_map(|c| Some(trip(c.id, c.rtt?)));
+    trips.take(ROUND_TRIPS_MAX).collect()
+}
+
+/// A download below this has no queue: answers to the probe, and acknowledgements of uploads.
+const DOWNLOAD_IDLE: Rate = Rate::mbit(1);
+/// Of Ethernet, in L2 bytes.
+const PACKET: Bytes = Bytes::new(1_514);

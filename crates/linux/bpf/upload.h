@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What leaves by the device that faces the Internet: counted by class, and given its class (HTB, the
+ * root qdisc of the device) while user space is alive and wants that. See src/shape/uplink.rs.
+ *
+ * Acknowledgements without payload and small ICMP have a class of their own, which goes first: they
+ * carry the clock of downloads and the probe.
+ */
+#pragma once
+
+/* Written here for each packet, read by user space each tick; never reset. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct upload_counters);
+} upload_counters SEC(".maps");
+
+/* Whether the packet goes first. */
+static __always_inline int goes_first(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 end = p->end && p->end < skb->len ? p->end : skb->len;
+	__u8 words;
+
+	if (skb->gso_size || p->is_fragment)
+		return 0;
+	if (p->transport == IPPROTO_ICMP || p->transport == IPPROTO_ICMPV6)
+		return end - p->ip_at <= FIRST_BYTES_MAX;
+	if (p->transport != IPPROTO_TCP || !p->has_ports || load(skb, p->transport_at + 12, &words))
+		return 0;
+	return p->transport_at + (words >> 4) * 4 >= end;
+}
+
+/* Counts the packet for `slot` and, if wanted, gives it a class. */
+static __always_inline void leave(struct __sk_buff *skb, struct frame *frame, struct packet *p,
+				  __u32 l2_header, __u32 slot, int enforce)
+{
+	struct counter amount = {};
+	struct upload_counters *mine;
+	__u32 key = 0;
+	int first;
+
+	mine = bpf_map_lookup_elem(&upload_counters, &key);
+	if (!mine || slot >= SLOTS_MAX)
+		return;
+	measure(skb, frame, p, l2_header, &amount);
+	mine->slots[slot].bytes += amount.bytes;
+	mine->slots[slot].packets += amount.packets;
+	first = goes_first(skb, p);
+	if (first) {
+		mine->first.bytes += amount.bytes;
+		mine->first.packets += amount.packets;
+	}
+	if (enforce)
+		skb->priority = HTB_MAJOR | (first ? FIRST_MINOR : slot + 1);
+}

@@ -1,0 +1,270 @@
+//! The classes of an upload, at the root of the device that faces the Internet.
+//!
+//! ```text
+//! fa17: htb ── fa17:ffff (the total) ─┬─ fa17:fffe (goes first) ── tbf ── queue
+//!                                     ├─ fa17:1 (slot 0)        ── tbf ── queue
+//!                                     └─ fa17:2 (slot 1)        ── tbf ── queue …
+//! ```
+//! TBF, at a rate that no packet waits for, cuts what is larger than a packet (GSO, GRO) into
+//! packets: at 10 Mbit/s one super-packet would delay the others by 50 ms. The queue is fq_codel where
+//! the kernel has it, otherwise a FIFO of 100 ms.
+//!
+//! The qdisc exists only while something is enforced, so that a device that is not limited keeps the
+//! queue that it had. Source: tc-tbf(8), tc-fq_codel(8), linux/pkt_sched.h.
+
+use std::collections::BTreeMap;
+
+use fairweir_core::receiver::ClassSpec;
+use fairweir_core::units::{Bytes, Rate};
+use fairweir_core::upload::{UploadPlan, burst};
+
+use crate::Error;
+use crate::bpf::abi::{Counter, UploadCounters};
+use crate::bpf::header::FIRST_MINOR;
+use crate::net::link::Link;
+use crate::net::netlink::{Nest, Netlink, Request};
+use crate::shape::htb::{
+    self, ClassCount, LINKLAYER_ETHERNET, PARENT, QUEUE_MAJOR, ROOT, class_request, minor, tcmsg,
+};
+use crate::shape::ifb;
+
+/// What left since the last look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UploadSample {
+    /// What the groups had to send, in the policy's order, before their classes.
+    pub groups: Vec<UploadGroup>,
+    /// What left by the device.
+    pub sent: Bytes,
+    /// What of it went first.
+    pub first: Bytes,
+    /// What waits in all classes.
+    pub backlog: Bytes,
+}
+
+/// One group's part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UploadGroup {
+    /// L2 bytes that came to the device.
+    pub offered: Bytes,
+    /// Packets that its class dropped.
+    pub drops: u64,
+    /// What waits in its class.
+    pub backlog: Bytes,
+}
+
+/// The classes, and what was seen of them.
+pub(crate) struct Uplink {
+    has_root: bool,
+    has_fq: bool,
+    packet: Bytes,
+    made: BTreeMap<u16, ClassSpec>,
+    counted: Box<UploadCounters>,
+    classes: BTreeMap<u16, ClassCount>,
+}
+
+impl Uplink {
+    /// Nothing is made yet.
+    ///
+    /// # Errors
+    /// [`Error::Occupied`] if the device has a root qdisc that somebody has chosen.
+    pub(crate) fn new(netlink: &mut Netlink, device: &Link) -> Result<Uplink, Error> {
+        htb::refuse_if_occupied(netlink, device)?;
+        Ok(Uplink {
+            has_root: false,
+            has_fq: true,
+            packet: Bytes::ZERO,
+            made: BTreeMap::new(),
+            counted: Box::new(UploadCounters::zero()),
+            classes: BTreeMap::new(),
+        })
+    }
+
+    /// Makes the classes of `slots` so, and only what differs.
+    ///
+    /// # Errors
+    /// [`Error::Occupied`], or if the kernel refuses.
+    pub(crate) fn apply(
+        &mut self,
+        netlink: &mut Netlink,
+        device: &Link,
+        slots: &[u16],
+        plan: &UploadPlan,
+    ) -> Result<(), Error> {
+        self.packet = ifb::mtu(device) + Bytes::new(FRAMING);
+        if !self.has_root {
+            htb::refuse_if_occupied(netlink, device)?;
+            let attempted = format!("make the HTB qdisc of {}", device.name);
+            netlink.change(&attempted, htb::root(device.index))?;
+            self.has_root = true;
+        }
+        let leaves = slots.iter().map(|&slot| minor(slot)).zip(plan.groups.iter().copied());
+        let wanted: BTreeMap<u16, ClassSpec> =
+            leaves.chain([(FIRST, plan.first), (PARENT, plan.parent)]).collect();
+        let attempted = format!("set the classes of {}", device.name);
+        // The parent first, which has the greatest number.
+        for (&minor, spec) in wanted.iter().rev() {
+            let before = self.made.get(&minor);
+            if before == Some(spec) {
+                continue;
+            }
+            let is_new = before.is_none();
+            let limit = |rate: Rate| burst(rate, self.packet);
+            netlink.change(&attempted, class_request(device.index, minor, spec, &limit))?;
+            if let Some(limit) = spec.queue.filter(|_| is_new) {
+                self.make_queue(netlink, device.index, minor, limit)?;
+            }
+            self.made.insert(minor, *spec);
+        }
+        let gone: Vec<u16> =
+            self.made.keys().filter(|m| !wanted.contains_key(m)).copied().collect();
+        for minor in gone {
+            self.made.remove(&minor);
+            let deleted = netlink.change(&attempted, htb::deletion(device.index, minor - 1));
+            if let Err(e) = deleted {
+                tracing::debug!(error = %e, "an unused class stays");
+            }
+        }
+        Ok(())
+    }
+
+    /// A TBF that only cuts, and in it a queue.
+    fn make_queue(
+        &mut self,
+        netlink: &mut Netlink,
+        device: u32,
+        minor: u16,
+        limit: Bytes,
+    ) -> Result<(), Error> {
+        let limit = u32::try_from(limit.as_u64()).unwrap_or(u32::MAX);
+        let cutter = (QUEUE_MAJOR + u32::from(minor)) << 16;
+        let at = tcmsg(device, cutter, ROOT | u32::from(minor));
+        let mut parameters = vec![0, LINKLAYER_ETHERNET];
+        parameters.resize(TBF_PARAMETERS_BYTES, 0);
+        parameters[TBF_LIMIT_AT..][..4].copy_from_slice(&limit.to_ne_bytes());
+        let options = Nest::default()
+            .with(TCA_TBF_PARMS, &parameters)
+            .with(TCA_TBF_RATE64, &NO_WAIT_BYTES_PER_S.to_ne_bytes())
+            .with_u32(TCA_TBF_BURST, self.packet.as_u64() as u32);
+        let request = Request::new(libc::RTM_NEWQDISC, CREATE, &at)
+            .with_text(libc::TCA_KIND, "tbf")
+            .with_nest(libc::TCA_OPTIONS, options);
+        netlink.change("make the queue of a class", request)?;
+        if !self.has_fq {
+            return Ok(());
+        }
+        let at = tcmsg(device, (FQ_MAJOR + u32::from(minor)) << 16, cutter | 1);
+        let options = Nest::default()
+            .with_u32(TCA_FQ_CODEL_FLOWS, FLOWS)
+            .with_u32(TCA_FQ_CODEL_MEMORY_LIMIT, MEMORY_BYTES_MAX);
+        let request = Request::new(libc::RTM_NEWQDISC, CREATE, &at)
+            .with_text(libc::TCA_KIND, "fq_codel")
+            .with_nest(libc::TCA_OPTIONS, options);
+        match netlink.change("make fq_codel", request) {
+            Err(e) if e.errno() == Some(libc::ENOENT) => {
+                self.has_fq = false;
+                Ok(())
+            }
+            made => made,
+        }
+    }
+
+    /// Gives the device its own queue back.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(crate) fn release(&mut self, netlink: &mut Netlink, device: &Link) -> Result<(), Error> {
+        self.made.clear();
+        self.classes.clear();
+        if !std::mem::take(&mut self.has_root) || !htb::is_there(netlink, device.index)? {
+            return Ok(());
+        }
+        let attempted = format!("delete the HTB qdisc of {}", device.name);
+        netlink.change(&attempted, htb::root_deletion(device.index))
+    }
+
+    /// What is no longer as it was made, in words.
+    pub(crate) fn fault(
+        &self,
+        netlink: &mut Netlink,
+        device: &Link,
+    ) -> Result<Option<String>, Error> {
+        if self.has_root && !htb::is_there(netlink, device.index)? {
+            return Ok(Some(format!("the HTB qdisc of {} was deleted or replaced", device.name)));
+        }
+        Ok(htb::refuse_if_occupied(netlink, device).err().map(|e| e.to_string()))
+    }
+
+    /// Whether flows have queues of their own within a class, as far as is known.
+    pub(crate) fn has_flow_queues(&self) -> bool {
+        self.has_fq
+    }
+
+    /// What left since the last call, by what the programs have `counted`.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub(crate) fn take(
+        &mut self,
+        netlink: &mut Netlink,
+        device: &Link,
+        slots: &[u16],
+        counted: Box<UploadCounters>,
+    ) -> Result<UploadSample, Error> {
+        let classes = match self.made.is_empty() {
+            true => BTreeMap::new(),
+            false => htb::counts(netlink, device.index)?,
+        };
+        let before = std::mem::replace(&mut self.classes, classes);
+        let counted_before = std::mem::replace(&mut self.counted, counted);
+        let since = |now: Counter, before: Counter| Bytes::new(now.bytes - before.bytes);
+        let class = |slot: u16| {
+            let now = self.classes.get(&slot).copied().unwrap_or_default();
+            (now, before.get(&slot).copied().unwrap_or_default())
+        };
+        let group = |&slot: &u16| {
+            let (now, before) = class(slot);
+            let i = usize::from(slot);
+            UploadGroup {
+                offered: since(self.counted.slots[i], counted_before.slots[i]),
+                // A class that was made anew starts at zero.
+                drops: now.drops.checked_sub(before.drops).unwrap_or(now.drops).into(),
+                backlog: now.backlog,
+            }
+        };
+        let groups: Vec<UploadGroup> = slots.iter().map(group).collect();
+        let left = |(now, before): (ClassCount, ClassCount)| {
+            let before = if before.sent > now.sent { Bytes::ZERO } else { before.sent };
+            now.sent.saturating_sub(before)
+        };
+        let sent = match self.made.is_empty() {
+            true => groups.iter().map(|group| group.offered).sum(),
+            false => self.classes.keys().map(|&slot| left(class(slot))).sum(),
+        };
+        Ok(UploadSample {
+            groups,
+            sent,
+            first: since(self.counted.first, counted_before.first),
+            backlog: self.classes.values().map(|class| class.backlog).sum(),
+        })
+    }
+}
+
+const FIRST: u16 = FIRST_MINOR as u16;
+/// Ethernet with two VLAN tags.
+const FRAMING: u64 = 22;
+/// Queues in the cutters are `301:` and so on.
+const FQ_MAJOR: u32 = 0x300;
+/// So many flows of a class are told apart, in 20 kB.
+const FLOWS: u32 = 256;
+const MEMORY_BYTES_MAX: u32 = 1 << 20;
+/// At this rate a packet takes less than a nanosecond, which is none to the kernel.
+const NO_WAIT_BYTES_PER_S: u64 = 1 << 50;
+const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16;
+const TCA_TBF_PARMS: u16 = 1;
+const TCA_TBF_RATE64: u16 = 4;
+const TCA_TBF_BURST: u16 = 6;
+/// `struct tc_tbf_qopt`: two rates, limit, buffer, mtu.
+const TBF_PARAMETERS_BYTES: usize = 36;
+const TBF_LIMIT_AT: usize = 24;
+const TCA_FQ_CODEL_FLOWS: u16 = 5;
+const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
