@@ -193,7 +193,7 @@ fn a_shaper_of_the_upload_is_refused_and_never_replaced() {
     let shaper = "tc qdisc add dev wan root tbf rate 9mbit burst 10k latency 50ms";
     assert!(stage.run(shaper).status.success());
     let file = stage.path("fairweir.toml");
-    let refused = stage.fairweir(&format!("host -c {} --dev wan", file.display()));
+    let refused = stage.fairweir(&format!("host --config {} --dev wan", file.display()));
     let line = only_error_line(&refused);
     assert!(line.contains("`tbf`") && line.contains("tc qdisc del dev wan root"), "{line}");
     assert!(stage.run("tc qdisc del dev wan root").status.success());

@@ -273,6 +273,8 @@ static __always_inline __u32 classify_upload(struct __sk_buff *skb, const struct
 SEC("tcx/egress")
 int fairweir_upload(struct __sk_buff *skb)
 {
+	struct counter amount = {};
+	int first;
 	struct config *cfg;
 	struct frame frame;
 	struct packet p;
@@ -281,7 +283,9 @@ int fairweir_upload(struct __sk_buff *skb)
 	cfg = bpf_map_lookup_elem(&config, &key);
 	if (!cfg || !read_skb(skb, &frame, &p, cfg->l2_header))
 		return TC_ACT_UNSPEC;
-	leave(skb, &frame, &p, cfg->l2_header, classify_upload(skb, &p, cfg),
+	measure(skb, &frame, &p, cfg->l2_header, &amount);
+	first = goes_first(skb, &p);
+	leave(skb, &amount, first, classify_upload(skb, &p, cfg),
 	      cfg->features & FEATURE_UPLOAD && is_alive(cfg));
 	return TC_ACT_UNSPEC;
 }

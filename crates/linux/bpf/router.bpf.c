@@ -105,6 +105,8 @@ static __always_inline void mark_device(struct __sk_buff *skb, const struct pack
 SEC("tcx/egress")
 int fairweir_wan_egress(struct __sk_buff *skb)
 {
+	struct counter amount = {};
+	int first;
 	struct router_config *cfg;
 	struct frame frame;
 	struct packet p;
@@ -113,12 +115,14 @@ int fairweir_wan_egress(struct __sk_buff *skb)
 	cfg = bpf_map_lookup_elem(&config, &key);
 	if (!cfg || !read_skb(skb, &frame, &p, cfg->wan_header))
 		return TC_ACT_UNSPEC;
+	measure(skb, &frame, &p, cfg->wan_header, &amount);
+	first = goes_first(skb, &p);
 	slot = cfg->default_slot;
 	if (skb->ingress_ifindex == cfg->lan && cfg->features & FEATURE_MARKS) {
 		slot ^= skb->mark >> MARK_SHIFT;
 		skb->mark &= ~MARK_MASK;
 	}
-	leave(skb, &frame, &p, cfg->wan_header, slot,
+	leave(skb, &amount, first, slot,
 	      cfg->features & FEATURE_UPLOAD && is_recent(cfg->heartbeat_ns));
 	return TC_ACT_UNSPEC;
 }

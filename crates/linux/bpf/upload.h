@@ -31,25 +31,25 @@ static __always_inline int goes_first(struct __sk_buff *skb, const struct packet
 	return p->transport_at + (words >> 4) * 4 >= end;
 }
 
-/* Counts the packet for `slot` and, if wanted, gives it a class. */
-static __always_inline void leave(struct __sk_buff *skb, struct frame *frame, struct packet *p,
-				  __u32 l2_header, __u32 slot, int enforce)
+/* Counts the packet for `slot` and, if wanted, gives it a class. What it needs of the packet is found
+ * before the slot, since each rule would double what the verifier has to look at behind it. */
+static __always_inline void leave(struct __sk_buff *skb, const struct counter *amount, int first,
+				  __u32 slot, int enforce)
 {
-	struct counter amount = {};
 	struct upload_counters *mine;
 	__u32 key = 0;
-	int first;
 
 	mine = bpf_map_lookup_elem(&upload_counters, &key);
 	if (!mine || slot >= SLOTS_MAX)
 		return;
-	measure(skb, frame, p, l2_header, &amount);
-	mine->slots[slot].bytes += amount.bytes;
-	mine->slots[slot].packets += amount.packets;
-	first = goes_first(skb, p);
+	/* The same number, in a form in which the verifier sees its bounds. */
+	asm volatile("" : "+r"(slot));
+	slot &= SLOTS_MAX - 1;
+	mine->slots[slot].bytes += amount->bytes;
+	mine->slots[slot].packets += amount->packets;
 	if (first) {
-		mine->first.bytes += amount.bytes;
-		mine->first.packets += amount.packets;
+		mine->first.bytes += amount->bytes;
+		mine->first.packets += amount->packets;
 	}
 	if (enforce)
 		skb->priority = HTB_MAJOR | (first ? FIRST_MINOR : slot + 1);
