@@ -74,7 +74,7 @@ struct SessionKey {
     number: [u8; 16],
 }
 
-/// Why a packet is not taken. Only those of the second half are answered.
+/// Why a packet is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Refused {
     /// Longer than [`PACKET_MAX`].
@@ -95,14 +95,6 @@ pub enum Refused {
     /// Of a session that is over.
     #[error("of a session that is over")]
     Over,
-}
-
-impl Refused {
-    /// Whether the sender is told that its packet was received: it knows the secret, and to send it again
-    /// would not help.
-    pub fn is_answered(self) -> bool {
-        matches!(self, Refused::Over)
-    }
 }
 
 impl Accounting {
@@ -373,13 +365,6 @@ impl Sessions {
     /// Whether none has.
     pub fn is_empty(&self) -> bool {
         self.live.is_empty()
-    }
-
-    /// Forgets a user whose addresses went to another.
-    pub fn forget(&mut self, user: &str) {
-        if let Some(key) = self.live.remove(user) {
-            self.over.insert(key);
-        }
     }
 }
 

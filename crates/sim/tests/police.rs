@@ -291,7 +291,7 @@ fn a_hundred_members_have_guarantees_that_are_redrawn() {
 #[test]
 #[ignore = "plays 15 million packets; docs/papers/bcpqp.md has the command"]
 fn five_hundred_members_of_a_gigabit_have_guarantees_that_are_redrawn() {
-    for (flows, kept) in [(1, 0.9), (2, 0.95), (4, 0.95)] {
+    for (flows, kept) in [(1, 0.9), (2, 0.92), (4, 0.95)] {
         let all = Redrawn { count: 500, flows, rate_mbit: 1_000, turn_s: 60, settle_s: 10, kept };
         redraw(&all, |turn, n| match (n * 7 + turn * 13) % 50 {
             0 => 40.0,

@@ -1,5 +1,7 @@
 //! What daemon and commands say to each other: one JSON value per line (docs/isp.md).
 
+use std::collections::BTreeMap;
+
 use fairweir_config::isp::SubscriberSpec;
 use fairweir_config::isp::address::{as_texts, parse_address};
 use fairweir_config::isp::csv::BadRow;
@@ -222,6 +224,35 @@ pub(super) struct Status {
     pub(super) memory_bytes: u64,
     /// Why the file on disk is not in force, if so.
     pub(super) config_error: Option<String>,
+    /// Null if there is no table `[radius]`.
+    #[serde(default)]
+    pub(super) radius: Option<RadiusStatus>,
+    /// Null if there is no table `[leases]`.
+    #[serde(default)]
+    pub(super) leases: Option<LeasesStatus>,
+}
+
+/// Sessions that access servers report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct RadiusStatus {
+    pub(super) listen: String,
+    /// Of which a packet arrived since the daemon began.
+    pub(super) sessions: usize,
+    /// By what became of them, since the daemon began.
+    pub(super) packets: BTreeMap<String, u64>,
+}
+
+/// Devices from the files of DHCP servers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct LeasesStatus {
+    pub(super) files: Vec<String>,
+    pub(super) devices: usize,
+    /// Lines that say nothing.
+    pub(super) skipped: usize,
+    /// Devices that other subscribers exclude.
+    pub(super) refused: usize,
+    /// Why the files are not in force, if so.
+    pub(super) error: Option<String>,
 }
 
 /// A place where packets are looked at.
