@@ -16,9 +16,11 @@ pub mod address;
 pub mod csv;
 mod plan;
 mod segment;
+mod sessions;
 
 pub use plan::{NAME_MAX, PlanEntry, check_name};
 pub use segment::{MemberPattern, SegmentEntry};
+pub use sessions::{LeasesSection, RadiusSection, Secret};
 
 use address::{as_texts, parse_address};
 
@@ -33,7 +35,8 @@ const FILE_SIZE_MAX: u64 = 256 << 20;
 const OVERHEAD_RANGE: (i64, i64) = (-64, 256);
 
 const ISP_KEYS: [&str; 6] = ["device", "uplink", "hook", "overhead", "group", "metrics"];
-const DOCUMENT_KEYS: [&str; 6] = ["version", "isp", "plan", "segment", "subscriber", "subscribers"];
+const DOCUMENT_KEYS: [&str; 8] =
+    ["version", "isp", "plan", "segment", "subscriber", "subscribers", "radius", "leases"];
 /// Source: the kernel's table has 256 entries, and a segment needs two.
 const SEGMENTS_MAX: usize = 128;
 const SUBSCRIBER_KEYS: [&str; 3] = ["name", "addresses", "plan"];
@@ -51,6 +54,10 @@ pub struct IspFile {
     pub plans: Vec<(Origin, PlanEntry)>,
     /// In the order of the file.
     pub segments: Vec<SegmentEntry>,
+    /// Sessions that access servers report.
+    pub radius: Option<RadiusSection>,
+    /// Files of DHCP servers.
+    pub leases: Option<LeasesSection>,
     /// Those of the main file, then those of the table.
     pub subscribers: Vec<(Origin, SubscriberSpec)>,
     /// The table of subscribers beside it.
@@ -175,6 +182,11 @@ impl IspFile {
         }
         let segments = segments(top.tables("segment")?)?;
         let table = top.text("subscribers")?.map(|p| beside(path, &p.value));
+        let names: Vec<&str> = plans.iter().map(|(_, plan)| plan.name.as_str()).collect();
+        let radius = top.table("radius")?;
+        let radius = radius.map(|table| RadiusSection::read(table, path, &names)).transpose()?;
+        let leases = top.table("leases")?;
+        let leases = leases.map(|table| LeasesSection::read(table, path, &names)).transpose()?;
         top.finish(&DOCUMENT_KEYS)?;
         let path = path.to_owned();
         Ok(IspFile {
@@ -183,6 +195,8 @@ impl IspFile {
             isp,
             plans,
             segments,
+            radius,
+            leases,
             subscribers,
             table,
             has_end: false,

@@ -14,8 +14,10 @@ use tracing::{info, warn};
 use super::assemble::assemble;
 use super::journal::{self, Journal, Overlay};
 use super::kernel::Kernel;
+use super::leases::Leases;
 use super::meter::Meter;
-use super::registry::{Change, Effects, Origin, Registry, Undo};
+use super::radius::Radius;
+use super::registry::{Change, Effects, Origin, Registry, RegistryError, Undo};
 use super::segments::Segments;
 use super::wire::Imported;
 use crate::exit::usage;
@@ -52,6 +54,8 @@ pub(super) struct Daemon {
     pub(super) kernel: Kernel,
     entries: Vec<SegmentEntry>,
     pub(super) segments: Segments,
+    pub(super) radius: Option<Radius>,
+    pub(super) leases: Option<Leases>,
     pub(super) meter: Meter,
     pub(super) started: Time,
     /// Why everything passes, if it does.
@@ -70,6 +74,7 @@ impl Daemon {
         now: Time,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Daemon> {
+        let radius = file.radius.take().map(Radius::bind).transpose()?;
         let (mut journal, overlay) = Journal::open(StateDir::new(state_dir))?;
         let registry = assemble(&mut file, &overlay, &mut |_, _| ()).map_err(usage)?;
         file.subscribers = Vec::new();
@@ -89,12 +94,15 @@ impl Daemon {
             kernel,
             entries: file.segments,
             segments: Segments::default(),
+            radius,
+            leases: file.leases.map(Leases::new),
             meter: Meter::default(),
             started: now,
             open_reason: None,
             config_error: None,
         };
         daemon.refresh_segments();
+        daemon.read_leases(now);
         daemon.measure(now);
         Ok(daemon)
     }
@@ -117,7 +125,40 @@ impl Daemon {
             }
             self.open_reason = reason;
         }
+        self.read_leases(now);
         self.measure(now);
+    }
+
+    fn read_leases(&mut self, now: Time) {
+        if let Some(mut leases) = self.leases.take() {
+            leases.handle_tick(self, now);
+            self.leases = Some(leases);
+        }
+    }
+
+    /// Accounting packets may have arrived.
+    pub(super) fn handle_ready(&mut self, now: Time) {
+        if let Some(mut radius) = self.radius.take() {
+            radius.handle_ready(self, now);
+            self.radius = Some(radius);
+        }
+    }
+
+    /// Lets sessions or leases begin and end; returns which of them could not be.
+    ///
+    /// # Errors
+    /// If the disk or the kernel refuses; then nothing has changed.
+    pub(super) fn change_sessions(
+        &mut self,
+        changes: &[Change],
+    ) -> anyhow::Result<Vec<Result<(), RegistryError>>> {
+        let mut undo = Undo::default();
+        let make = |change| self.registry.make(change, &mut undo);
+        let results: Vec<_> = changes.iter().map(make).collect();
+        if !self.registry.effects(&undo).is_empty() {
+            self.commit(undo, &mut |_, _| ())?;
+        }
+        Ok(results)
     }
 
     fn measure(&mut self, now: Time) {
@@ -208,6 +249,12 @@ impl Daemon {
         file.subscribers = Vec::new();
         if let Some(key) = differing_key(&self.isp, &file.isp) {
             bail!("isp.{key} differs from what runs; that needs a restart");
+        }
+        if file.radius.as_ref() != self.radius.as_ref().map(Radius::section) {
+            bail!("[radius] differs from what runs; that needs a restart");
+        }
+        if file.leases.as_ref() != self.leases.as_ref().map(Leases::section) {
+            bail!("[leases] differs from what runs; that needs a restart");
         }
         let effects = self.registry.effects_towards(&target);
         if !how.force {
@@ -321,7 +368,7 @@ impl Daemon {
         let mut counts = [0; 3];
         for origin in plans.chain(subscribers) {
             match origin {
-                Origin::File => {}
+                Origin::File | Origin::Radius | Origin::Lease => {}
                 Origin::Api => counts[0] += 1,
                 Origin::ApiOverFile => counts[1] += 1,
             }
@@ -335,7 +382,12 @@ impl Daemon {
 fn section_of(change: &Change) -> &'static str {
     match change {
         Change::AddPlan(_) | Change::AlterPlan(_) | Change::RemovePlan(_) => "plan",
-        Change::Add(_) | Change::Alter { .. } | Change::Set(_) | Change::Remove(_) => "subscriber",
+        Change::Add(_)
+        | Change::Alter { .. }
+        | Change::Set(_)
+        | Change::Remove(_)
+        | Change::Begin(..)
+        | Change::End(..) => "subscriber",
     }
 }
 

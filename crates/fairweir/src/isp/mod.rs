@@ -9,11 +9,13 @@
 //! | [`registry`] | plans, subscribers, and the rules that they obey (pure) |
 //! | [`journal`], [`assemble`] | what the API changed, and how it overrides the files |
 //! | [`kernel`], [`handles`], [`meter`] | what the kernel is told, and what it counted |
+//! | [`radius`], [`leases`] | subscribers that access servers and DHCP servers report |
 //! | [`segments`] | who shares a capacity, and how it is divided |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
 //! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
 
 use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -37,7 +39,9 @@ mod daemon;
 mod handles;
 mod journal;
 mod kernel;
+mod leases;
 mod meter;
+mod radius;
 mod registry;
 mod report;
 mod segments;
@@ -49,6 +53,7 @@ pub(crate) use show::{check, is_isp_file};
 
 use cli::{DaemonArgs, IspArgs};
 use daemon::{Daemon, TICK};
+use radius::Radius;
 use registry::{Change, Effects};
 use wire::{LeasedRate, Request};
 
@@ -159,6 +164,15 @@ impl Service for Isp {
             daemon.handle_tick(now);
             self.tick_at = now + TICK;
         }
+        Ok(())
+    }
+
+    fn waits_for(&self) -> Option<BorrowedFd<'_>> {
+        self.daemon.radius.as_ref().map(Radius::waits_for)
+    }
+
+    fn handle_ready(&mut self, now: Time) -> Result<(), Error> {
+        self.daemon.handle_ready(now);
         Ok(())
     }
 

@@ -8,10 +8,12 @@ use serde_json::Value;
 
 use super::daemon::Daemon;
 use super::kernel::{Attachment, DIRECTIONS};
+use super::leases::Leases;
+use super::radius::Radius;
 use super::registry::{Origin, PlanRecord, Record};
 use super::wire::{
-    ApiStatus, Directions, Found, HookStatus, Listing, PlanStatus, Status, SubscriberCounters,
-    SubscriberStatus, TotalsStatus,
+    ApiStatus, Directions, Found, HookStatus, Listing, PlanStatus, SegmentUse, Status,
+    SubscriberCounters, SubscriberStatus, TotalsStatus,
 };
 
 /// Subscribers in one reply: a longer one would delay other clients.
@@ -40,6 +42,8 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         api: ApiStatus { added, changed, removed },
         memory_bytes: daemon.kernel.memory().as_u64(),
         config_error: daemon.config_error.clone(),
+        radius: daemon.radius.as_ref().map(Radius::status),
+        leases: daemon.leases.as_ref().map(Leases::status),
     }
 }
 
@@ -89,6 +93,8 @@ fn origin_name(origin: Origin) -> &'static str {
         Origin::File => "file",
         Origin::Api => "api",
         Origin::ApiOverFile => "api_over_file",
+        Origin::Radius => "radius",
+        Origin::Lease => "lease",
     }
 }
 
@@ -202,6 +208,8 @@ pub(super) fn metrics(daemon: &mut Daemon, top: usize, now: Time) -> anyhow::Res
         }
     }
     totals(&mut metrics, device, &status);
+    segments(&mut metrics, device, &status);
+    sessions(&mut metrics, device, &status);
     metrics.gauge("fairweir_memory_bytes", "Kernel memory for plans and subscribers.");
     metrics.sample(&[device], status.memory_bytes);
     if top > 0 {
@@ -243,6 +251,56 @@ fn totals(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
         for (direction, totals) in pairs(status.unknown) {
             metrics.sample(&[device, ("direction", direction)], count(&totals));
         }
+    }
+}
+
+fn segments(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
+    let used = || {
+        status.segments.iter().flat_map(|segment| {
+            let name = ("segment", segment.name.as_str());
+            let of = move |(direction, used)| Some((name, ("direction", direction), used?));
+            pairs(segment.used).filter_map(of)
+        })
+    };
+    if !status.segments.is_empty() {
+        metrics.gauge("fairweir_segment_members", "Members of a segment.");
+        for segment in &status.segments {
+            metrics.sample(&[device, ("segment", &segment.name)], segment.members);
+        }
+    }
+    let gauges: [(&str, &str, fn(&SegmentUse) -> u64); 3] = [
+        ("capacity", "What a segment carries.", |used| used.capacity_bps),
+        ("guaranteed", "Guarantees of all members of a segment.", |used| used.guaranteed_bps),
+        ("passed", "What passed a segment in the last tenth of a second.", |used| used.passed_bps),
+    ];
+    for (name, help, of) in gauges.iter().filter(|_| used().next().is_some()) {
+        metrics.gauge(&format!("fairweir_segment_{name}_bytes_per_second"), help);
+        for (segment, direction, used) in used() {
+            metrics.sample(&[device, segment, direction], of(&used) / 8);
+        }
+    }
+    if used().next().is_some() {
+        let help = "Packets dropped because the segment was full.";
+        metrics.counter("fairweir_segment_refused_packets", help);
+        for (segment, direction, used) in used() {
+            metrics.sample(&[device, segment, direction], used.refused_packets);
+        }
+    }
+}
+
+fn sessions(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
+    if let Some(radius) = &status.radius {
+        metrics.gauge("fairweir_radius_sessions", "Sessions that access servers reported.");
+        metrics.sample(&[device], radius.sessions);
+        let help = "Accounting packets by what became of them.";
+        metrics.counter("fairweir_radius_packets", help);
+        for (result, packets) in &radius.packets {
+            metrics.sample(&[device, ("result", result)], *packets);
+        }
+    }
+    if let Some(leases) = &status.leases {
+        metrics.gauge("fairweir_lease_devices", "Devices with a lease of a DHCP server.");
+        metrics.sample(&[device], leases.devices);
     }
 }
 

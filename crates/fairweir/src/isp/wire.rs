@@ -1,5 +1,7 @@
 //! What daemon and commands say to each other: one JSON value per line (docs/isp.md).
 
+use std::collections::BTreeMap;
+
 use fairweir_config::isp::SubscriberSpec;
 use fairweir_config::isp::address::{as_texts, parse_address};
 use fairweir_config::isp::csv::BadRow;
@@ -225,6 +227,35 @@ pub(crate) struct Status {
     pub(crate) memory_bytes: u64,
     /// Why the file on disk is not in force, if so.
     pub(crate) config_error: Option<String>,
+    /// Null if there is no table `[radius]`.
+    #[serde(default)]
+    pub(crate) radius: Option<RadiusStatus>,
+    /// Null if there is no table `[leases]`.
+    #[serde(default)]
+    pub(crate) leases: Option<LeasesStatus>,
+}
+
+/// Sessions that access servers report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RadiusStatus {
+    pub(crate) listen: String,
+    /// Of which a packet arrived since the daemon began.
+    pub(crate) sessions: usize,
+    /// By what became of them, since the daemon began.
+    pub(crate) packets: BTreeMap<String, u64>,
+}
+
+/// Devices from the files of DHCP servers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LeasesStatus {
+    pub(crate) files: Vec<String>,
+    pub(crate) devices: usize,
+    /// Lines that say nothing.
+    pub(crate) skipped: usize,
+    /// Devices that other subscribers exclude.
+    pub(crate) refused: usize,
+    /// Why the files are not in force, if so.
+    pub(crate) error: Option<String>,
 }
 
 /// A place where packets are looked at.
