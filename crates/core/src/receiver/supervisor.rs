@@ -143,7 +143,7 @@ const IDLE_TICKS: u32 = 25;
 const USUAL_TICKS: u64 = 10;
 const LEVEL_TICKS: u64 = 3_000;
 /// Where no delays are known, below this part of that the link has room.
-const ROOM: (u64, u64) = (85, 100);
+const ROOM: (u64, u64) = (70, 100);
 /// Senders have begun to grow after this, and are compared until then.
 const GROWN: Span = Span::millis(1_000);
 const COMPARED: Span = Span::millis(3_000);
