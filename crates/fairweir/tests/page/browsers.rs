@@ -197,7 +197,7 @@ fn a_million_subscribers_are_searched_in_a_browser_within_200_ms() {
         );
     }
     fs::write(stage.path("table.csv"), table).unwrap();
-    let file = "version = 1\n[isp]\ndevice = \"isp\"\nsubscribers = \"table.csv\"\n\
+    let file = "version = 1\nsubscribers = \"table.csv\"\n[isp]\ndevice = \"isp\"\n\
                 [[plan]]\nname = \"home\"\ndownload = \"50mbit\"\n";
     let _isp = start_isp(&stage, file, true, 1_000_000);
     let page = Page::start(&stage, "0", &[]);
