@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 mod common;
 #[path = "isp/sessions.rs"]
 mod sessions;
+#[path = "isp/usage.rs"]
+mod usage;
 use common::access::{ALICE4, ALICE6, Access, BOB4, BOB6, NOBODY4, SPAN};
 use common::stage::{Daemon, Download, privileged};
 use common::{check, fairweir, note, one_at_a_time, only_error_line, two_of_three};

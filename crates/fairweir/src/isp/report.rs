@@ -11,6 +11,7 @@ use super::kernel::{Attachment, DIRECTIONS};
 use super::leases::Leases;
 use super::radius::Radius;
 use super::registry::{Origin, Record};
+use super::usage::Usage;
 use super::wire::{
     ApiStatus, Directions, Found, HookStatus, Listing, PlanStatus, SegmentUse, Status,
     SubscriberCounters, SubscriberStatus, TotalsStatus,
@@ -44,6 +45,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         config_error: daemon.config_error.clone(),
         radius: daemon.radius.as_ref().map(Radius::status),
         leases: daemon.leases.as_ref().map(Leases::status),
+        usage: daemon.usage.as_ref().map(Usage::status),
     }
 }
 
@@ -81,7 +83,7 @@ fn hook_name(hook: Hook) -> &'static str {
     }
 }
 
-fn direction_name(direction: Direction) -> &'static str {
+pub(super) fn direction_name(direction: Direction) -> &'static str {
     match direction {
         Direction::Download => "download",
         Direction::Upload => "upload",

@@ -81,6 +81,8 @@ pub(super) enum Request {
         #[serde(default)]
         keep: bool,
     },
+    /// Write what was used until now.
+    Usage,
     /// Forget what the API said of names, or of all.
     Revert {
         #[serde(default)]
@@ -230,6 +232,21 @@ pub(super) struct Status {
     /// Null if there is no table `[leases]`.
     #[serde(default)]
     pub(super) leases: Option<LeasesStatus>,
+    /// Null if there is no table `[usage]`.
+    #[serde(default)]
+    pub(super) usage: Option<UsageStatus>,
+}
+
+/// Files of what subscribers used.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct UsageStatus {
+    pub(super) dir: String,
+    /// When rows were written last, Unix time.
+    pub(super) written_s: Option<u64>,
+    /// Of subscribers that were removed while the disk took no rows for long.
+    pub(super) lost_rows: u64,
+    /// Why rows are not written, if so.
+    pub(super) error: Option<String>,
 }
 
 /// Sessions that access servers report.
