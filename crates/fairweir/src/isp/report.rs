@@ -256,6 +256,9 @@ fn totals(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
     }
 }
 
+/// A value of a segment in one direction.
+type Used = fn(&SegmentUse) -> u64;
+
 fn segments(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
     let used = || {
         status.segments.iter().flat_map(|segment| {
@@ -270,7 +273,7 @@ fn segments(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
             metrics.sample(&[device, ("segment", &segment.name)], segment.members);
         }
     }
-    let gauges: [(&str, &str, fn(&SegmentUse) -> u64); 3] = [
+    let gauges: [(&str, &str, Used); 3] = [
         ("capacity", "What a segment carries.", |used| used.capacity_bps),
         ("guaranteed", "Guarantees of all members of a segment.", |used| used.guaranteed_bps),
         ("passed", "What passed a segment in the last tenth of a second.", |used| used.passed_bps),

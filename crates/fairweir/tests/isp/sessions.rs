@@ -41,8 +41,10 @@ fn has_radclient() -> bool {
 /// Between radclient and the daemon: what was sent, and how long each answer took.
 struct Between {
     port: u16,
-    heard: Arc<Mutex<Vec<(Vec<u8>, Duration)>>>,
+    heard: Arc<Mutex<Vec<Heard>>>,
 }
+
+type Heard = (Vec<u8>, Duration);
 
 impl Between {
     fn start(access: &Access) -> Between {
