@@ -846,6 +846,15 @@ fn changes_one_of_many() {
         })
         .collect();
     times.sort();
+    let mut added: Vec<Duration> = (0..21)
+        .map(|n| {
+            let asked = Instant::now();
+            access.isp(&format!("add h-more-{n} --plan home-20 --address 10.30.0.{n}"));
+            asked.elapsed()
+        })
+        .collect();
+    added.sort();
+    note(&format!("another subscriber in {:?} (median), with a process for each", added[10]));
     let before = daemon.cpu_time();
     std::thread::sleep(Duration::from_secs(3));
     let busy = (daemon.cpu_time() - before).as_secs_f64() / 3.0;

@@ -59,7 +59,8 @@ use radius::Radius;
 use registry::{Change, Effects};
 use wire::{LeasedRate, Request};
 
-pub(crate) use wire::Found;
+pub(crate) use show::{headline, notes};
+pub(crate) use wire::{Directions, Found, SegmentUse, Status};
 
 /// The name of the instance.
 pub(crate) const NAME: &str = "isp";

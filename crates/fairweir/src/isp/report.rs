@@ -10,7 +10,7 @@ use super::daemon::Daemon;
 use super::kernel::{Attachment, DIRECTIONS};
 use super::leases::Leases;
 use super::radius::Radius;
-use super::registry::{Origin, Record};
+use super::registry::{Origin, PlanRecord, Record};
 use super::usage::Usage;
 use super::wire::{
     ApiStatus, Directions, Found, HookStatus, Listing, PlanStatus, SegmentUse, Status,
@@ -50,7 +50,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
 }
 
 fn plans(daemon: &Daemon) -> Vec<PlanStatus> {
-    let plan = |(name, record): (&std::sync::Arc<str>, &super::registry::PlanRecord)| PlanStatus {
+    let plan = |(name, record): (&std::sync::Arc<str>, &PlanRecord)| PlanStatus {
         name: name.to_string(),
         origin: origin_name(record.origin).to_owned(),
         subscribers: record.users,
@@ -154,11 +154,13 @@ pub(super) fn subscriber(daemon: &Daemon, name: &str) -> anyhow::Result<Subscrib
     let found = daemon.registry.subscribers().get(name);
     let record = found.ok_or_else(|| anyhow::anyhow!("no subscriber `{name}`"))?;
     let counters = daemon.kernel.counters(name)?;
-    let [download, upload] = directions_of(daemon, record, counters);
+    let plan = daemon.registry.plans().get(&record.plan);
+    let [download, upload] = directions_of(plan, counters);
     Ok(SubscriberStatus {
         name: name.to_owned(),
         addresses: record.addresses.iter().map(address_text).collect(),
         plan: record.plan.to_string(),
+        policy: plan.map(|plan| plan.entry.policy()).unwrap_or_default(),
         origin: origin_name(record.origin).to_owned(),
         download,
         upload,
@@ -166,11 +168,9 @@ pub(super) fn subscriber(daemon: &Daemon, name: &str) -> anyhow::Result<Subscrib
 }
 
 fn directions_of(
-    daemon: &Daemon,
-    record: &Record,
+    plan: Option<&PlanRecord>,
     counters: [Counters; 2],
 ) -> [Option<SubscriberCounters>; 2] {
-    let plan = daemon.registry.plans().get(&record.plan);
     let rates = plan.map(|p| [p.entry.download, p.entry.upload]).unwrap_or_default();
     [0, 1].map(|i| {
         rates[i].map(|rate| SubscriberCounters {

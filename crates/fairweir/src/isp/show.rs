@@ -265,7 +265,7 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<()> {
 }
 
 /// Device, hooks and what happens to packets, on one line.
-pub(super) fn headline(status: &Status) -> String {
+pub(crate) fn headline(status: &Status) -> String {
     let doing = if status.enforcing { "policing" } else { "everything passes" };
     let hook = status.hooks.first().map_or("no hook", |hook| &hook.hook).replace('_', " ");
     let minutes = status.since_s as u64 / 60;
@@ -274,7 +274,8 @@ pub(super) fn headline(status: &Status) -> String {
     format!("{}  {hook}  {who}  {doing}  up {minutes} min", status.device)
 }
 
-fn notes(status: &Status) -> Vec<String> {
+/// Notes for the user below the table.
+pub(crate) fn notes(status: &Status) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(reason) = &status.open_reason {
         notes.push(format!("all traffic passes: {reason}"));
