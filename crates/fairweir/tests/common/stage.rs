@@ -161,6 +161,11 @@ impl Stage {
         fs::rename(new, self.path("fairweir.toml")).unwrap();
     }
 
+    /// What `set` and the page have stored for the daemon of a host.
+    pub fn set_file(&self) -> Option<String> {
+        fs::read_to_string(self.path("conf.d/zz-set.toml")).ok()
+    }
+
     /// The command of a host's daemon for `wan`.
     pub fn host_command(&self, program: &[&str], more: &[&str]) -> Command {
         self.command(program, &["host", "--dev", "wan"], more)
@@ -310,12 +315,7 @@ impl Daemon {
 
     /// CPU time that it has used.
     pub fn cpu_time(&self) -> Duration {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
-        let (_, fields) = stat.rsplit_once(')').unwrap();
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        // utime and stime. Source: proc_pid_stat(5), whose fields 1 and 2 are cut off here.
-        let ticks = fields[11..13].iter().map(|f| f.parse::<u64>().unwrap()).sum::<u64>();
-        Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
+        cpu_time(self.pid())
     }
 
     /// The value of the reply, or the whole reply if it has none, if there is one within 3 s.
@@ -376,6 +376,16 @@ impl Drop for Daemon {
             eprintln!("--- the daemon said:\n{said}---");
         }
     }
+}
+
+/// CPU time that a process has used.
+pub fn cpu_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    // utime and stime. Source: proc_pid_stat(5), whose fields 1 and 2 are cut off here.
+    let ticks = fields[11..13].iter().map(|f| f.parse::<u64>().unwrap()).sum::<u64>();
+    Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
 }
 
 /// The value of a daemon's reply, or the whole reply if it has none.
