@@ -15,6 +15,7 @@
 use super::{
     Allocation, Command, Controller, ControllerSpec, Decision, GroupSample, Observation, Windows,
 };
+use crate::market::guarantee::Step;
 use crate::share::Weight;
 use crate::units::{Rate, Span, Time};
 
@@ -191,6 +192,13 @@ impl ControlLoop {
         self.controller.handle_spec(spec);
         self.controller.handle_policy(weights, kept);
         self.drain();
+    }
+
+    /// As [`Controller::handle_guarantee`].
+    pub fn handle_guarantee(&mut self, step: &Step, now: Time) -> bool {
+        let follows = self.controller.handle_guarantee(step, now);
+        self.drain();
+        follows
     }
 
     /// Goes on with another controller; `kept` as in [`ControlLoop::handle_policy`].
