@@ -17,6 +17,7 @@ use super::{
     Act, Allocation, Command, Controller, ControllerSpec, Decision, GroupSample, GroupState,
     Observation, Windows,
 };
+use crate::market::guarantee::Step;
 use crate::share::Weight;
 use crate::units::{Rate, Span, Time};
 
@@ -231,6 +232,13 @@ impl ControlLoop {
         self.controller.handle_policy(weights, kept);
         self.decision.clone_from(self.controller.decision());
         self.drain();
+    }
+
+    /// As [`Controller::handle_guarantee`].
+    pub fn handle_guarantee(&mut self, step: &Step, now: Time) -> bool {
+        let follows = self.controller.handle_guarantee(step, now);
+        self.drain();
+        follows
     }
 
     /// Goes on with another controller; `kept` as in [`ControlLoop::handle_policy`].

@@ -51,7 +51,7 @@ const SAY_PERIOD: Span = Span::secs(1);
 /// Internet.
 pub(crate) const PREFIXES: [&str; 2] = [prefix(Role::Host), prefix(Role::Router)];
 
-const fn prefix(role: Role) -> &'static str {
+pub(crate) const fn prefix(role: Role) -> &'static str {
     match role {
         Role::Host => "host-",
         Role::Router => "router-",
@@ -123,7 +123,7 @@ impl Service for HostService {
         match request {
             HostRequest::Claims(_) => Access::Claim,
             HostRequest::Connections { .. } => Access::Read,
-            HostRequest::Set { .. } => Access::Change,
+            HostRequest::Set { .. } | HostRequest::Guarantee(_) => Access::Change,
         }
     }
 
@@ -180,6 +180,9 @@ impl Service for HostService {
                 }
                 Err(e) => Answer::error(e),
             },
+            HostRequest::Guarantee(told) => {
+                Answer::outcome(self.daemon.handle_guarantee(told, now))
+            }
             HostRequest::Claims(request) => {
                 Answer::value(&self.daemon.handle_claims(peer.uid, &request, now))
             }

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
 use fairweir_config::isp::{IspFile, IspSection, SegmentEntry, csv};
 use fairweir_core::units::{Span, Time};
 use fairweir_daemon::StateDir;
@@ -19,6 +19,7 @@ use super::meter::Meter;
 use super::radius::Radius;
 use super::registry::{Change, Effects, Origin, Registry, RegistryError, Undo};
 use super::segments::Segments;
+use super::usage::Usage;
 use super::wire::Imported;
 use crate::exit::usage;
 use crate::words::{chained, count};
@@ -56,6 +57,7 @@ pub(super) struct Daemon {
     pub(super) segments: Segments,
     pub(super) radius: Option<Radius>,
     pub(super) leases: Option<Leases>,
+    pub(super) usage: Option<Usage>,
     pub(super) meter: Meter,
     pub(super) started: Time,
     /// Why everything passes, if it does.
@@ -96,6 +98,7 @@ impl Daemon {
             segments: Segments::default(),
             radius,
             leases: file.leases.map(Leases::new),
+            usage: file.usage.map(|section| Usage::new(section, state_dir, now)),
             meter: Meter::default(),
             started: now,
             open_reason: None,
@@ -126,7 +129,55 @@ impl Daemon {
             self.open_reason = reason;
         }
         self.read_leases(now);
+        if let Some(usage) = &mut self.usage {
+            usage.handle_tick(&self.kernel, &self.registry, now);
+        }
         self.measure(now);
+    }
+
+    /// Detaches, and writes the last of what was used.
+    pub(super) fn end(&mut self) {
+        if self.kernel.is_attached() {
+            self.kernel.detach();
+            info!(device = self.isp.device, "policing stopped; all traffic passes");
+        }
+        if let Some(usage) = &mut self.usage {
+            // It was logged.
+            let _ = usage.write(&self.kernel, &self.registry);
+        }
+    }
+
+    /// Writes what was used until now; returns where to.
+    ///
+    /// # Errors
+    /// If there is no table `[usage]`, or the disk refuses.
+    pub(super) fn write_usage(&mut self) -> anyhow::Result<String> {
+        let usage =
+            self.usage.as_mut().context("there is no table [usage] in the configuration")?;
+        usage.write(&self.kernel, &self.registry)?;
+        Ok(format!("usage until now is in {}", usage.status().dir))
+    }
+
+    /// Lets the kernel follow, and remembers what was used of what goes or gets another plan.
+    ///
+    /// # Errors
+    /// If the kernel refuses; then nothing has changed.
+    fn apply(
+        &mut self,
+        effects: &Effects,
+        target: Option<&Registry>,
+        progress: &mut Progress<'_>,
+    ) -> anyhow::Result<()> {
+        if let Some(usage) = &mut self.usage {
+            usage.handle_effects(effects, &self.kernel);
+        }
+        let applied = self.kernel.apply(effects, target.unwrap_or(&self.registry), progress);
+        for gone in self.kernel.take_gone() {
+            if let Some(usage) = &mut self.usage {
+                usage.handle_gone(&gone);
+            }
+        }
+        applied
     }
 
     fn read_leases(&mut self, now: Time) {
@@ -193,7 +244,7 @@ impl Daemon {
                 return Err(e);
             }
         };
-        let applied = self.kernel.apply(&effects, &self.registry, progress);
+        let applied = self.apply(&effects, None, progress);
         if applied.is_err() {
             self.journal.take_back(mark);
             self.registry.take_back(undo);
@@ -256,6 +307,9 @@ impl Daemon {
         if file.leases.as_ref() != self.leases.as_ref().map(Leases::section) {
             bail!("[leases] differs from what runs; that needs a restart");
         }
+        if file.usage.as_ref() != self.usage.as_ref().map(Usage::section) {
+            bail!("[usage] differs from what runs; that needs a restart");
+        }
         let effects = self.registry.effects_towards(&target);
         if !how.force {
             self.check_whole(&file, &effects)?;
@@ -263,7 +317,7 @@ impl Daemon {
         if how.dry_run {
             return Ok(effects);
         }
-        self.kernel.apply(&effects, &target, progress)?;
+        self.apply(&effects, Some(&target), progress)?;
         (self.table, self.has_end) = (file.table, file.has_end);
         let before = std::mem::replace(&mut self.registry, target);
         if Overlay::of(&before) != Overlay::of(&self.registry)
@@ -271,7 +325,7 @@ impl Daemon {
         {
             let effects = self.registry.effects_towards(&before);
             self.registry = before;
-            self.kernel.apply(&effects, &self.registry, progress)?;
+            self.apply(&effects, None, progress)?;
             self.refresh_segments();
             bail!("the journal cannot be written: {e}");
         }

@@ -10,6 +10,7 @@
 //! | [`journal`], [`assemble`] | what the API changed, and how it overrides the files |
 //! | [`kernel`], [`handles`], [`meter`] | what the kernel is told, and what it counted |
 //! | [`radius`], [`leases`] | subscribers that access servers and DHCP servers report |
+//! | [`usage`] | what each subscriber used, in files |
 //! | [`segments`] | who shares a capacity, and how it is divided |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
 //! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
@@ -47,6 +48,7 @@ mod report;
 mod segments;
 mod show;
 mod top;
+mod usage;
 mod wire;
 
 pub(crate) use show::{check, is_isp_file};
@@ -147,6 +149,7 @@ impl Service for Isp {
             | Request::RemovePlan { .. }
             | Request::Import { dry_run: false, .. }
             | Request::Lease { .. }
+            | Request::Usage
             | Request::Revert { .. } => Access::Change,
         }
     }
@@ -227,6 +230,7 @@ impl Service for Isp {
                 log(peer, "lease", done.is_ok(), done.as_ref().unwrap_or_else(|e| e));
                 Answer::outcome(done)
             }
+            Request::Usage => Answer::outcome(daemon.write_usage().map_err(|e| chained(&e))),
             Request::AddPlan { plan } => {
                 let done = change_plan(daemon, &plan, Change::AddPlan, &mut progress);
                 outcome(peer, "add a plan", done)
@@ -268,10 +272,7 @@ impl Service for Isp {
     }
 
     fn end(&mut self) -> Result<(), String> {
-        if self.daemon.kernel.is_attached() {
-            self.daemon.kernel.detach();
-            info!(device = self.daemon.isp.device, "policing stopped; all traffic passes");
-        }
+        self.daemon.end();
         Ok(())
     }
 }

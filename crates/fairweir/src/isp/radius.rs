@@ -95,7 +95,7 @@ impl Radius {
             return self.count("foreign", from, "not of [radius] clients", now);
         }
         let secret = self.section.secret.as_bytes();
-        let read = Accounting::read(bytes, secret).and_then(|packet| {
+        let read = Accounting::read(bytes, secret).map(|packet| {
             let owns = |user: &str, addresses: &[_]| {
                 let record = daemon.registry.subscribers().get(user);
                 record.is_some_and(|record| {
@@ -105,7 +105,7 @@ impl Radius {
                 })
             };
             let verdict = self.sessions.judge(&packet, now, now_s(), owns);
-            Ok((packet, verdict))
+            (packet, verdict)
         });
         let (packet, verdict) = match read {
             Ok((packet, Ok(verdict))) => (packet, verdict),

@@ -11,6 +11,7 @@ use super::kernel::{Attachment, DIRECTIONS};
 use super::leases::Leases;
 use super::radius::Radius;
 use super::registry::{Origin, PlanRecord, Record};
+use super::usage::Usage;
 use super::wire::{
     ApiStatus, Directions, Found, HookStatus, Listing, PlanStatus, SegmentUse, Status,
     SubscriberCounters, SubscriberStatus, TotalsStatus,
@@ -44,6 +45,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         config_error: daemon.config_error.clone(),
         radius: daemon.radius.as_ref().map(Radius::status),
         leases: daemon.leases.as_ref().map(Leases::status),
+        usage: daemon.usage.as_ref().map(Usage::status),
     }
 }
 
@@ -81,7 +83,7 @@ fn hook_name(hook: Hook) -> &'static str {
     }
 }
 
-fn direction_name(direction: Direction) -> &'static str {
+pub(super) fn direction_name(direction: Direction) -> &'static str {
     match direction {
         Direction::Download => "download",
         Direction::Upload => "upload",
@@ -254,6 +256,9 @@ fn totals(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
     }
 }
 
+/// A value of a segment in one direction.
+type Used = fn(&SegmentUse) -> u64;
+
 fn segments(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
     let used = || {
         status.segments.iter().flat_map(|segment| {
@@ -268,7 +273,7 @@ fn segments(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
             metrics.sample(&[device, ("segment", &segment.name)], segment.members);
         }
     }
-    let gauges: [(&str, &str, fn(&SegmentUse) -> u64); 3] = [
+    let gauges: [(&str, &str, Used); 3] = [
         ("capacity", "What a segment carries.", |used| used.capacity_bps),
         ("guaranteed", "Guarantees of all members of a segment.", |used| used.guaranteed_bps),
         ("passed", "What passed a segment in the last tenth of a second.", |used| used.passed_bps),

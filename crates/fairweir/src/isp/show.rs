@@ -19,7 +19,8 @@ use super::registry::{PlanRecord, Registry};
 use super::report::hook_status;
 use super::segments::matching;
 use super::wire::{
-    LeasesStatus, RadiusStatus, Request, Status, SubscriberCounters, SubscriberStatus, TotalsStatus,
+    LeasesStatus, RadiusStatus, Request, Status, SubscriberCounters, SubscriberStatus,
+    TotalsStatus, UsageStatus,
 };
 use crate::exit::usage;
 use crate::progress::Count;
@@ -99,6 +100,10 @@ fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<(
     }
     for leases in file.leases.iter().flat_map(|leases| &leases.files) {
         writeln!(out, "takes devices from the leases in {}", leases.display())?;
+    }
+    if let Some(usage) = &file.usage {
+        let (interval, days) = (usage.interval, usage.days);
+        writeln!(out, "writes usage every {interval}, kept for {days} days")?;
     }
     print_plans(out, registry)?;
     print_segments(out, file, registry)?;
@@ -211,6 +216,10 @@ fn understood(file: &IspFile, registry: &Registry) -> Value {
             "clients": radius.clients.iter().map(address_text).collect::<Vec<_>>(),
             "plan": radius.plan,
         })),
+        "usage": file.usage.map(|usage| json!({
+            "interval_s": usage.interval.as_secs_f64(),
+            "days": usage.days,
+        })),
         "leases": file.leases.as_ref().map(|l| json!({ "files": l.files, "plan": l.plan })),
         "warnings": warnings(registry),
     })
@@ -279,6 +288,9 @@ pub(crate) fn notes(status: &Status) -> Vec<String> {
         let refused = packets.values().sum::<u64>() - of("taken") - of("repeated");
         let packets = format!("{} packets taken, {refused} not", of("taken"));
         notes.push(format!("RADIUS at {listen}: {}, {packets}", count(*sessions, "session")));
+    }
+    if let Some(UsageStatus { error: Some(error), .. }) = &status.usage {
+        notes.push(format!("usage is not written: {error}"));
     }
     if let Some(LeasesStatus { devices, refused, error, .. }) = &status.leases {
         let error = error.as_ref().map(|e| format!("; not taken over: {e}")).unwrap_or_default();

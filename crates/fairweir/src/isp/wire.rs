@@ -81,6 +81,8 @@ pub(super) enum Request {
         #[serde(default)]
         keep: bool,
     },
+    /// Write what was used until now.
+    Usage,
     /// Forget what the API said of names, or of all.
     Revert {
         #[serde(default)]
@@ -233,6 +235,21 @@ pub(crate) struct Status {
     /// Null if there is no table `[leases]`.
     #[serde(default)]
     pub(crate) leases: Option<LeasesStatus>,
+    /// Null if there is no table `[usage]`.
+    #[serde(default)]
+    pub(crate) usage: Option<UsageStatus>,
+}
+
+/// Files of what subscribers used.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct UsageStatus {
+    pub(crate) dir: String,
+    /// When rows were written last, Unix time.
+    pub(crate) written_s: Option<u64>,
+    /// Of subscribers that were removed while the disk took no rows for long.
+    pub(crate) lost_rows: u64,
+    /// Why rows are not written, if so.
+    pub(crate) error: Option<String>,
 }
 
 /// Sessions that access servers report.

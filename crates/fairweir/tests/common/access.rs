@@ -101,7 +101,8 @@ impl Access {
             up("sub", &["192.0.2.254/24", "2001:db8::fe/32"]);
         });
         self.homes.run(|| {
-            let all = ["192.0.2.1/24", "192.0.2.2/24", "192.0.2.99/24"];
+            let all = [1, 2, 3, 4, 99].map(|n| format!("192.0.2.{n}/24"));
+            let all = all.each_ref().map(String::as_str);
             up("wan", &[&all[..], &["2001:db8:1::1/32", "2001:db8:2::1/32"]].concat());
             route("0.0.0.0/0", "192.0.2.254", "wan");
             route("::/0", "2001:db8::fe", "wan");
@@ -170,6 +171,16 @@ impl Access {
     /// Runs `work` at the router.
     pub fn at_router<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.router.run(work)
+    }
+
+    /// Round trips of so many small packets from the internet to a host, 20 ms apart, in ms.
+    pub fn round_trips(&self, host: &str, count: usize) -> Vec<f64> {
+        let (count, span) = (count.to_string(), "0.02");
+        let args = ["-n", "-i", span, "-c", &count, "-W", "1", host];
+        let output = self.internet.run(|| Command::new("ping").args(args).output().unwrap());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let times = text.split("time=").skip(1);
+        times.filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect()
     }
 
     /// Starts a download of one of the subscribers' hosts.

@@ -41,8 +41,10 @@ fn has_radclient() -> bool {
 /// Between radclient and the daemon: what was sent, and how long each answer took.
 struct Between {
     port: u16,
-    heard: Arc<Mutex<Vec<(Vec<u8>, Duration)>>>,
+    heard: Arc<Mutex<Vec<Heard>>>,
 }
+
+type Heard = (Vec<u8>, Duration);
 
 impl Between {
     fn start(access: &Access) -> Between {
@@ -219,6 +221,40 @@ fn forged_replayed_and_oversized_packets_change_nothing_and_are_counted() {
     let asked = Instant::now();
     assert_eq!(daemon.status()["enforcing"], true);
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+}
+
+/// What cannot be stored is not answered, and the access server's next attempt counts.
+#[test]
+fn on_a_full_disk_a_session_is_not_answered_until_it_is_stored() {
+    if !privileged() || !has_radclient() {
+        return;
+    }
+    let access = with_radius("");
+    fs::create_dir(access.path("state")).unwrap();
+    let state = access.path("state").display().to_string();
+    let mount = format!("mount -t tmpfs -o size=16k,mode=700 none {state} && exec \"$@\"");
+    let daemon = access.start_as(&["unshare", "-m", "sh", "-c", mount.as_str(), "sh"]);
+    let between = Between::start(&access);
+    let ballast = format!("/proc/{}/root{state}/ballast", daemon.pid());
+    let mut file = fs::File::create(&ballast).unwrap();
+    while file.write_all(&[0; 512]).is_ok() {}
+    // The journal's page has room for a few.
+    let session = |n: u32| {
+        let packet = of_user(
+            "Start",
+            &format!("user-{n}-{}", "x".repeat(80)),
+            &n.to_string(),
+            &format!("Framed-IP-Address = 198.51.100.{n}\n"),
+        );
+        between.account(&access, SECRET, &packet)
+    };
+    let refused = (1..40).find(|n| !session(*n)).unwrap();
+    assert_eq!(packets(&daemon, "failed"), 1);
+    assert_eq!(listed(&access).len() as u32, 2 + refused - 1);
+    drop(file);
+    fs::remove_file(ballast).unwrap();
+    assert!(session(refused));
+    assert_eq!(listed(&access).len() as u32, 2 + refused);
 }
 
 #[test]
