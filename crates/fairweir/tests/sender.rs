@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use fairweir_linux::{link, netns::Netns};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt::TcpCongestion};
+use serde_json::Value;
 use tempfile::TempDir;
 
 mod common;
-use common::FAIRWEIR;
 use common::stage::privileged;
+use common::{FAIRWEIR, fairweir, note, two_of_three};
 
 const PATIENCE: Duration = Duration::from_secs(8);
 
@@ -164,4 +165,28 @@ fn connections_of_a_killed_daemon_return_by_themselves_and_go_on() {
     // The writers panic if a connection breaks; the next daemon finds everything free.
     host.start();
     wait_for(&[(&free, "fw_cubic"), (&stunt, "fw_reno")], "switched again");
+}
+
+/// The free connection and four stunts pass one queue, four other stunts another one.
+#[test]
+#[ignore = "two to six minutes on real packets"]
+fn real_stunts_behind_another_bottleneck_are_no_longer_asked() {
+    if !privileged() {
+        return;
+    }
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/fs-apart.toml");
+    two_of_three(|| {
+        let output = fairweir(&["lab", "run", file, "--control", "none", "--json"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        if report["valid"] == false {
+            return note("NOT JUDGED: the machine is too busy for the lab");
+        }
+        let free = &report["summary"]["bundled"][0]["free"][0];
+        note(&format!("{free}"));
+        assert_eq!(free["apart"], 4, "{free:#}");
+        assert!(free["apart_from_s"].as_f64().unwrap() < 150.0, "{free:#}");
+        let by_target = free["rate_bps"].as_f64().unwrap() / free["target_bps"].as_f64().unwrap();
+        assert!((0.92..1.08).contains(&by_target), "{by_target} of its target");
+    });
 }
