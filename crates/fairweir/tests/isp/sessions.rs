@@ -251,6 +251,7 @@ fn on_a_full_disk_a_session_is_not_answered_until_it_is_stored() {
     let refused = (1..40).find(|n| !session(*n)).unwrap();
     assert_eq!(packets(&daemon, "failed"), 1);
     assert_eq!(listed(&access).len() as u32, 2 + refused - 1);
+    drop(file);
     fs::remove_file(ballast).unwrap();
     assert!(session(refused));
     assert_eq!(listed(&access).len() as u32, 2 + refused);
