@@ -208,3 +208,18 @@ fn several_real_connections_hold_targets_of_their_own() {
         });
     }
 }
+
+/// The free connection and four stunts pass one queue, four other stunts another one.
+#[test]
+#[ignore = "three to nine minutes on real packets, and needs an idle machine"]
+fn real_stunts_behind_another_bottleneck_are_no_longer_asked() {
+    if !privileged() {
+        return;
+    }
+    two_of_three(|| {
+        let Some(free) = free_of("fs-apart", &[]) else { return };
+        assert_eq!(free[0]["apart"], 4, "{free:#}");
+        let by_target = by_target(&free[0]);
+        assert!((0.92..1.08).contains(&by_target), "{by_target} of its target");
+    });
+}
