@@ -115,7 +115,8 @@ fn switch(connections: usize) -> [Duration; 4] {
     let start = Instant::now();
     assert_eq!(sender.detach().unwrap(), connections);
     let given_back = start.elapsed();
-    (drop(end), drop(ends), others.join().unwrap());
+    drop((end, ends));
+    others.join().unwrap();
     [switched, looked, read, given_back]
 }
 
