@@ -19,7 +19,7 @@ use fairweir_core::receiver::Control;
 use fairweir_core::units::Span;
 use fairweir_lab::{Error, Watchers};
 use fairweir_scenario::{Scenario, report};
-use nix::unistd::{Group, User};
+use nix::unistd::{Group, Uid, User};
 use tempfile::TempDir;
 
 use crate::cli::DemoArgs;
@@ -32,8 +32,9 @@ const SCENARIO: &str = include_str!("../../../scenarios/demo.toml");
 /// Shorter ones end before there is much to see.
 const DURATION: std::ops::RangeInclusive<Span> = Span::secs(10)..=Span::secs(3_600);
 
-/// Who shows the page: the one of the package, or one that every system has.
-const USERS: [&str; 2] = ["fairweir", "nobody"];
+/// Who shows the page: the user of the package, or the one without privileges that every system has.
+const USER: &str = "fairweir";
+const UNPRIVILEGED: u32 = 65_534;
 
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let scenario = scenario(args.duration)?;
@@ -80,14 +81,15 @@ fn scenario(duration: Span) -> anyhow::Result<Scenario> {
 
 /// A user without privileges, and the name of its group.
 fn page_user() -> anyhow::Result<(String, String)> {
-    for name in USERS {
-        if let Some(user) = User::from_name(name)?.filter(|user| !user.uid.is_root())
-            && let Some(group) = Group::from_gid(user.gid)?
-        {
+    let users = [User::from_name(USER)?, User::from_uid(Uid::from_raw(UNPRIVILEGED))?];
+    for user in users.into_iter().flatten().filter(|user| !user.uid.is_root()) {
+        if let Some(group) = Group::from_gid(user.gid)? {
             return Ok((user.name, group.name));
         }
     }
-    anyhow::bail!("this system has no user {} for the page", USERS.join(" or "))
+    anyhow::bail!(
+        "this system has neither the user `{USER}` nor one with the number {UNPRIVILEGED}"
+    )
 }
 
 /// The page's process, which ends with this program.

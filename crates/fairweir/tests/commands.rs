@@ -277,21 +277,6 @@ fn doctor_corrects_what_it_can_and_restores_settings() {
     assert!(!etc.join("sysctl.d/90-fairweir.conf").exists());
 }
 
-/// Kills the daemon and its guard, which would clean up.
-fn kill_with_guard(stage: &Stage, daemon: Daemon) {
-    let children = format!("/proc/{0}/task/{0}/children", daemon.pid());
-    let guards = fs::read_to_string(children).unwrap();
-    let pids = guards.split_whitespace().map(|pid| pid.parse::<i32>().unwrap());
-    let pids: Vec<i32> = pids.collect();
-    assert!(!pids.is_empty(), "it has no guard");
-    for pid in pids {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-    }
-    daemon.signal(Signal::SIGKILL);
-    daemon.end();
-    assert!(stage.interfaces().contains(&"ifb4wan".to_owned()), "nothing is left behind");
-}
-
 #[test]
 fn doctor_removes_what_a_killed_daemon_left() {
     if !privileged() {
@@ -315,7 +300,9 @@ fn doctor_removes_what_a_killed_daemon_left() {
     let daemon = stage.start(&[]);
     // What a daemon that runs needs is nothing to correct.
     assert_eq!(fixes(), Vec::<String>::new());
-    kill_with_guard(&stage, daemon);
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    assert!(stage.interfaces().contains(&"ifb4wan".to_owned()), "nothing is left behind");
     assert_eq!(
         fixes(),
         [
@@ -329,49 +316,6 @@ fn doctor_removes_what_a_killed_daemon_left() {
     assert!(!stage.path("run/host-wan.sock").exists(), "{output:?}");
     assert_eq!(fixes(), Vec::<String>::new());
     assert!(stage.start(&[]).status()["enforcing"].is_boolean(), "a daemon starts again");
-}
-
-/// Without CAP_NET_ADMIN it looks as if the modules were missing; a `modprobe` of the test says how it is called.
-#[test]
-fn doctor_loads_modules_now_and_at_boot() {
-    if !privileged() {
-        return;
-    }
-    let stage = Stage::new();
-    let (etc, bin, calls) = (stage.path("etc"), stage.path("bin"), stage.path("calls"));
-    fs::create_dir(&bin).unwrap();
-    let modprobe = bin.join("modprobe");
-    let fake = |exit: &str| {
-        fs::write(&modprobe, format!("#!/bin/sh\necho \"$@\" >>{}\n{exit}\n", calls.display()))
-            .unwrap();
-        fs::set_permissions(&modprobe, fs::Permissions::from_mode(0o755)).unwrap();
-    };
-    let doctor = |args: &[&str]| {
-        let mut command = Command::new("setpriv");
-        command.args(["--bounding-set=-net_admin", "--inh-caps=-net_admin", FAIRWEIR, "doctor"]);
-        command.args(args).arg("--etc").arg(&etc).arg("--state").arg(stage.path("states"));
-        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-        command.args(["--run-dir", &stage.run_dir()]).env("PATH", path).env_remove("RUST_LOG");
-        stage.at_home(|| command.output().unwrap())
-    };
-    let file = etc.join("modules-load.d/fairweir.conf");
-    // One that fails is told, and nothing is left for the next boot.
-    fake("exit 1");
-    let output = doctor(&["--fix", "--yes"]);
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        !output.status.success() && error.contains("`modprobe ifb numifbs=0` failed"),
-        "{error}"
-    );
-    assert!(!file.exists());
-    fs::remove_file(&calls).unwrap();
-    fake("exit 0");
-    let output = doctor(&["--fix", "--yes"]);
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(fs::read_to_string(&calls).unwrap(), "ifb numifbs=0\nsch_htb\n");
-    assert_eq!(fs::read_to_string(&file).unwrap(), "ifb\nsch_htb\n");
-    assert!(doctor(&["--undo"]).status.success());
-    assert!(!file.exists());
 }
 
 #[test]

@@ -21,7 +21,7 @@ await page.getByText("Live, once a second.").waitFor();
 await axe(page);
 
 // Devices of a router: names, states, rates, weights.
-await tell("router and isp");
+await tell("router");
 const router = page.locator('section[data-daemon="router-wan"]');
 await router.locator("caption", { hasText: "Devices" }).waitFor();
 assert.equal(await router.locator("tr[data-group]").count(), 4);
@@ -32,6 +32,8 @@ await page.waitForFunction(() => {
 });
 assert.match(await row("tv").locator('[data-field="state"]').textContent(), /^Its? /);
 await router.locator(".chart canvas").waitFor();
+await tell("watch");
+await router.screenshot({ path: routerPicture });
 
 // A device's weight by keyboard alone.
 await tabTo(page, /^INPUT range Weight of phone/);
@@ -45,10 +47,9 @@ await axe(page);
 await narrow(page);
 await page.getByRole("button", { name: "Undo" }).click();
 await page.getByText("undone: weight.phone = 6").waitFor();
-await tell("watch");
-await router.screenshot({ path: routerPicture });
 
 // The ISP's plans and segments are live.
+await tell("isp");
 const isp = page.locator('section[data-daemon="isp"]');
 const plan = isp.locator('[data-field="plans"] tr', { hasText: "home-20" });
 assert.equal(await plan.locator("td").nth(1).textContent(), "20.00 Mbit/s");
@@ -58,9 +59,12 @@ await page.waitForFunction(() => {
   return parseFloat(cells?.[3]?.textContent ?? "0") > 1;
 });
 assert.match(await plan.textContent(), /16 queues/);
+assert.equal(await page.locator("tr[data-group]").count(), 4);
 const segment = isp.locator('[data-field="segments"] tr', { hasText: "pon-3" });
 assert.equal(await segment.locator("td").nth(2).textContent(), "9");
+await tell("watch");
 await isp.screenshot({ path: ispPicture });
+await axe(page);
 
 // A subscriber by keyboard alone: its plan, queues, what passed and what was lost.
 await isp.locator("input[name=find]").focus();

@@ -215,10 +215,7 @@ impl Html {
         if let Some(forms) = forms {
             self.controls(daemon, link, forms);
         }
-        let (all, one) = match link.members {
-            Members::Groups => ("Groups", "Group"),
-            Members::Devices => ("Devices", "Device"),
-        };
+        let (all, one) = headings(link.members);
         self.raw("<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"").raw(all);
         self.raw(" of ").text(daemon).raw("\"><table class=\"groups\"><caption>").raw(all);
         self.raw("</caption><thead><tr><th scope=\"col\">").raw(one).raw(
@@ -351,9 +348,10 @@ impl Html {
             "\"><table class=\"connections\"><caption>Connections that receive most, of <span \
              data-field=\"connections-all\">",
         );
-        self.text(link.connections_all).raw(
-            "</span></caption><thead><tr><th scope=\"col\">Group</th><th scope=\"col\">Host</th>\
-             <th scope=\"col\">Port</th><th scope=\"col\">Rate</th><th scope=\"col\">RTT</th>\
+        self.text(link.connections_all).raw("</span></caption><thead><tr><th scope=\"col\">");
+        self.raw(headings(link.members).1).raw(
+            "</th><th scope=\"col\">Host</th><th scope=\"col\">Port</th>\
+             <th scope=\"col\">Rate</th><th scope=\"col\">RTT</th>\
              <th scope=\"col\">Limited by</th></tr></thead><tbody data-field=\"connections\">",
         );
         for ConnectionView { group, host, port, rate_bps, rtt_ms, limited_by } in &link.connections
@@ -387,6 +385,14 @@ impl Html {
 
     fn hidden(&mut self, name: &str, value: &str) -> &mut Html {
         self.raw(&format!("<input type=\"hidden\" name=\"{name}\" value=\"")).text(value).raw("\">")
+    }
+}
+
+/// What all and one of them are called.
+fn headings(members: Members) -> (&'static str, &'static str) {
+    match members {
+        Members::Groups => ("Groups", "Group"),
+        Members::Devices => ("Devices", "Device"),
     }
 }
 

@@ -91,7 +91,6 @@ pub(super) fn daemon_view(status: &Status) -> DaemonView {
         ("subscribers", status.subscribers.to_string()),
         ("addresses", status.addresses.to_string()),
         ("traffic of no subscriber", mbit(unknown)),
-        ("kernel memory", format!("{:.1} MB", status.memory_bytes as f64 / 1e6)),
     ];
     let hidden = status.plans.len().saturating_sub(ROWS_MAX);
     let mut notes: Vec<(String, String)> =

@@ -110,7 +110,11 @@ pub fn start_isp(stage: &Stage, file: &str, at_internet: bool, subscribers: usiz
     let spawn = || command.spawn().unwrap();
     let child = if at_internet { stage.at_internet(spawn) } else { stage.at_home(spawn) };
     let socket = Path::new(&stage.run_dir()).join("isp.sock");
-    Daemon::begun(child, socket, log, |status| status["subscribers"] == subscribers)
+    // A million take a minute in a build for tests.
+    let patience = Duration::from_secs(30 + subscribers as u64 / 4_000);
+    Daemon::begun_within(patience, child, socket, log, |status| {
+        status["subscribers"] == subscribers
+    })
 }
 
 /// A browser of Debian.

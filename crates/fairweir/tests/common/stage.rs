@@ -285,8 +285,19 @@ impl Daemon {
         log: PathBuf,
         is_ready: impl Fn(&Value) -> bool,
     ) -> Daemon {
+        Daemon::begun_within(Duration::from_secs(30), child, socket, log, is_ready)
+    }
+
+    /// The same with a time of its own.
+    pub fn begun_within(
+        patience: Duration,
+        child: Child,
+        socket: PathBuf,
+        log: PathBuf,
+        is_ready: impl Fn(&Value) -> bool,
+    ) -> Daemon {
         let mut daemon = Daemon { child, socket, log };
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + patience;
         while !daemon.ask("status").is_some_and(|status| is_ready(&status)) {
             if daemon.child.try_wait().unwrap().is_some() || Instant::now() > deadline {
                 panic!("the daemon is not ready: {}", daemon.kill_and_read());
