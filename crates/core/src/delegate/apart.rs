@@ -240,7 +240,8 @@ mod tests {
                 }
             }
             pair.handle_block(&free, &stunt);
-            (free.clear(), stunt.clear());
+            free.clear();
+            stunt.clear();
             pairs.push(pair);
         }
         pairs

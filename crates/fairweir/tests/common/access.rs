@@ -7,7 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -20,7 +20,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind,
 use tempfile::TempDir;
 
 use super::FAIRWEIR;
-use super::stage::{Daemon, Download, serve_without_end};
+use super::stage::{Daemon, Download, round_trips, serve_without_end};
 
 /// Of the internet's server.
 pub const SERVER4: &str = "10.9.0.1";
@@ -173,14 +173,11 @@ impl Access {
         self.router.run(work)
     }
 
-    /// Round trips of so many small packets from the internet to a host, 20 ms apart, in ms.
-    pub fn round_trips(&self, host: &str, count: usize) -> Vec<f64> {
-        let (count, span) = (count.to_string(), "0.02");
-        let args = ["-n", "-i", span, "-c", &count, "-W", "1", host];
-        let output = self.internet.run(|| Command::new("ping").args(args).output().unwrap());
-        let text = String::from_utf8(output.stdout).unwrap();
-        let times = text.split("time=").skip(1);
-        times.filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect()
+    /// Round trips of small packets from the internet to a subscriber's host over `span`, sorted.
+    pub fn round_trips(&self, host: &str, span: Duration) -> Vec<Duration> {
+        let echo = self.homes.run(|| UdpSocket::bind((host, 0)).unwrap());
+        let socket = self.internet.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        round_trips(echo, &socket, Duration::from_millis(20), span)
     }
 
     /// Starts a download of one of the subscribers' hosts.

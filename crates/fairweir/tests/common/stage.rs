@@ -239,29 +239,8 @@ impl Stage {
     /// Round-trip times of small packets to a server, one every `period`, over `span`.
     pub fn ping(&self, server: &str, period: Duration, span: Duration) -> Vec<Duration> {
         let echo = self.internet.run(|| UdpSocket::bind((server, 0)).unwrap());
-        let address = echo.local_addr().unwrap();
-        thread::spawn(move || {
-            let mut buffer = [0; 64];
-            // The last packet is empty.
-            while let Ok((n @ 1.., from)) = echo.recv_from(&mut buffer) {
-                let _ = echo.send_to(&buffer[..n], from);
-            }
-        });
         let socket = self.home.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
-        socket.connect(address).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-        let (begin, mut times) = (Instant::now(), Vec::new());
-        while begin.elapsed() < span {
-            let sent = Instant::now();
-            socket.send(&[7; 32]).unwrap();
-            if socket.recv(&mut [0; 64]).is_ok() {
-                times.push(sent.elapsed());
-            }
-            thread::sleep(period.saturating_sub(sent.elapsed()));
-        }
-        let _ = socket.send(&[]);
-        times.sort();
-        times
+        round_trips(echo, &socket, period, span)
     }
 
     /// Names of the interfaces of the home.
@@ -488,4 +467,35 @@ fn send_without_end(mut stream: TcpStream) {
     setsockopt(&stream, TcpCongestion, &"cubic".into()).unwrap();
     let bytes = vec![7; 1 << 14];
     while stream.write_all(&bytes).is_ok() {}
+}
+
+/// Round-trip times from `socket` to `echo`, one every `period`, over `span`; sorted.
+pub fn round_trips(
+    echo: UdpSocket,
+    socket: &UdpSocket,
+    period: Duration,
+    span: Duration,
+) -> Vec<Duration> {
+    let address = echo.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut buffer = [0; 64];
+        // The last packet is empty.
+        while let Ok((n @ 1.., from)) = echo.recv_from(&mut buffer) {
+            let _ = echo.send_to(&buffer[..n], from);
+        }
+    });
+    socket.connect(address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let (begin, mut times) = (Instant::now(), Vec::new());
+    while begin.elapsed() < span {
+        let sent = Instant::now();
+        socket.send(&[7; 32]).unwrap();
+        if socket.recv(&mut [0; 64]).is_ok() {
+            times.push(sent.elapsed());
+        }
+        thread::sleep(period.saturating_sub(sent.elapsed()));
+    }
+    let _ = socket.send(&[]);
+    times.sort();
+    times
 }

@@ -210,8 +210,8 @@ fn four_homes_have_what_their_agents_have_bought() {
     }
     one_at_a_time(|| {
         two_of_three(|| {
-            let street = Street::new(4, 4);
-            let day = play(&street, 2, Duration::from_millis(1_500));
+            let street = Street::new(3, 4);
+            let day = play(&street, 1, Duration::from_millis(1_200));
             assert!(day.late_s <= 1.0 && day.used_mean >= 0.97 && day.missing <= 0.02, "{day:?}");
         });
     });
@@ -219,14 +219,21 @@ fn four_homes_have_what_their_agents_have_bought() {
 
 /// `cargo test -p fairweir --features evidence --test market -- --ignored --nocapture a_day_of`
 #[test]
-#[ignore = "takes eleven minutes"]
-fn a_day_of_ten_minutes_with_kills_at_its_end() {
-    let mut street = Street::new(10, 24);
+#[ignore = "takes ten minutes"]
+fn a_day_of_ten_minutes() {
+    let street = Street::new(10, 24);
     let day = play(&street, 58, Duration::from_secs(2));
-    let cost = second_tier(&street);
-    survives_kills(&mut street);
     assert!(day.late_s <= 1.0 && day.used_mean >= 0.97 && day.off <= 0.02, "{day:?}");
-    assert!(cost.0 <= 0.02 && cost.1 <= 5.0, "{cost:?}");
+}
+
+/// `cargo test -p fairweir --features evidence --test market -- --ignored --nocapture second_tier`
+#[test]
+#[ignore = "takes a minute"]
+fn second_tier_traffic_costs_little_and_kills_stop_nothing() {
+    let mut street = Street::new(10, 24);
+    let (missing, delay_ms) = second_tier(&street);
+    survives_kills(&mut street);
+    assert!(missing <= 0.02 && delay_ms <= 5.0, "{missing} {delay_ms}");
 }
 
 /// One home downloads within its lease, first alone and then while the others take all they can: what
@@ -236,10 +243,9 @@ fn second_tier(street: &Street) -> (f64, f64) {
         let slot = street.slot() + 1;
         street.wait_for_slot(slot);
         Street::sleep_until(street.begins(slot) + Duration::from_secs(1));
-        let times = street.network.round_trips(&host(0), 300);
-        times.iter().sum::<f64>() / times.len() as f64
+        let times = street.network.round_trips(&host(0), Duration::from_secs(6));
+        times.iter().sum::<Duration>().as_secs_f64() * 1e3 / times.len() as f64
     };
-    // Sends at a third of the equal share, which is within any lease; no other traffic.
     let alone = measure();
     let others: Vec<Vec<Download>> = (1..HOMES).map(|home| street.downloads(home)).collect();
     let beside = measure();

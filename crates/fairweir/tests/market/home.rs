@@ -11,7 +11,7 @@ use super::Market;
 use super::agents::Home;
 use super::common::home::{devices, has_nat};
 use super::common::stage::{SERVERS, Stage, privileged};
-use super::common::{note, one_at_a_time, two_of_three};
+use super::common::{note, two_of_three};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -31,17 +31,17 @@ fn a_class_of_the_proxy_has_what_its_slot_has_bought() {
     if !privileged() || !has_nat() {
         return;
     }
-    one_at_a_time(|| two_of_three(proxy_follows));
+    two_of_three(proxy_follows);
 }
 
 fn proxy_follows() {
-    let stage = Stage::with_link(60.0);
+    let stage = Stage::with_link(40.0);
     let devices = devices(&stage, ["tv"]);
     let text = "version = 1\n[proxy]\nlan = [\"br-lan\"]\n[[class]]\nname = \"home\"\n\
                 rate = \"10mbit\"\nlease = true\nmatch = [\"ip:192.168.7.0/24\"]\n";
     std::fs::write(stage.path("proxy.toml"), text).unwrap();
     let proxy = stage.start_proxy(None);
-    let mut market = Market::found_at(3, "40mbit");
+    let mut market = Market::found_at(2, "28mbit");
     market.start();
     let _other = market.enrol("other");
     let mut home = Home::new(&market, "home", "[agent]\ntell = [\"proxy\", \"router\"]\n");
@@ -50,8 +50,8 @@ fn proxy_follows() {
     let server = format!("{}:{}", SERVERS[0], stage.port()).parse().unwrap();
     let download = devices[0].download(server);
     let rate = |s: &Value| s["classes"][0]["rate_bps"].as_u64().unwrap();
-    // All it has on one slot buys 38 of 40 Mbit/s; it plans to have some in each.
-    proxy.wait_for("a lease", PATIENCE * 2, |s| rate(s) > 15_000_000);
+    // All it has on one slot buys 26.6 of 28 Mbit/s; it plans to have some in each.
+    proxy.wait_for("a lease", PATIENCE * 2, |s| rate(s) > 10_000_000);
     let leased = home.wait_for("what is told", |s| s["told"][0]["is_followed"] == true);
     assert_eq!(leased["told"].as_array().unwrap().len(), 1, "no router runs: {leased}");
     let (bps, begun) = (rate(&proxy.status()), Instant::now());
@@ -69,10 +69,9 @@ fn proxy_follows() {
     home.kill();
     proxy.wait_for("the rate of the class", Duration::from_secs(4), |s| rate(s) == 10_000_000);
     note(&format!("the agent died: as configured after {:.1} s", begun.elapsed().as_secs_f64()));
-    download.wait_for_rate(8.5..10.5, PATIENCE);
     // It is started anew: the slot's lease, or the next one's.
     home.start_with("96");
-    proxy.wait_for("a lease again", PATIENCE * 2, |s| rate(s) > 15_000_000);
+    proxy.wait_for("a lease again", PATIENCE * 2, |s| rate(s) > 10_000_000);
     // The server dies: the lease ends with its slot.
     market.kill();
     proxy.wait_for("the rate of the class", Duration::from_secs(8), |s| rate(s) == 10_000_000);
@@ -101,7 +100,7 @@ fn a_host_that_is_told_uses_a_guarantee_at_once_and_gives_it_back() {
     if !privileged() {
         return;
     }
-    one_at_a_time(|| two_of_three(host_follows));
+    two_of_three(host_follows);
 }
 
 fn host_follows() {

@@ -248,11 +248,13 @@ fn a_stunt_behind_another_bottleneck_is_not_asked_nor_answered_for() {
     }
     // Of the first free connection all stunts are apart; of the second none.
     apart(0);
-    (gain(0, 1.0), gain(1, 1.0));
+    gain(0, 1.0);
+    gain(1, 1.0);
     assert_eq!(signal(1_100, 0), 0, "nobody answers for it");
     assert_eq!(signal(1_200, 1), 20, "a stunt answers for the other one");
     // Above their targets, the second answers for a stunt and the first does not.
-    (gain(0, -1.0), gain(1, 0.0));
+    gain(0, -1.0);
+    gain(1, 0.0);
     assert_eq!(signal(2_000, FREE + 5), 0, "the first does not answer for it");
     gain(1, -1.0);
     assert_eq!(signal(3_000, FREE + 5), 20, "the second does");
