@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 mod common;
-use common::stage::{Daemon, SERVERS, Stage, privileged};
+use common::stage::{SERVERS, Stage, privileged};
 use common::{FAIRWEIR, fairweir, only_error_line};
 
 const COUNTING: &str = "version = 1\n[host]\ncontrol = \"none\"\n";
