@@ -357,9 +357,9 @@ fn survives_a_full_disk(mut place: Place, disk: &Disk) {
     while refused < 20 {
         assert!(begun.elapsed() < Duration::from_secs(60), "the disk does not fill");
         sequence += 1;
-        for gateway in 0..2 {
+        for (gateway, stands) in stands.iter_mut().enumerate() {
             match bid(&server.0, gateway, closed + AHEAD / 2, sequence) {
-                Ok(true) => stands[gateway] = sequence,
+                Ok(true) => *stands = sequence,
                 Ok(false) => {}
                 Err(_) => refused += 1,
             }

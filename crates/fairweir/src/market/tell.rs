@@ -5,7 +5,7 @@
 //! nothing behind.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -18,7 +18,6 @@ use fairweir_core::units::{Rate, Span, Time};
 use fairweir_daemon::{Access, Client, Error, instances};
 use serde::Serialize;
 
-use crate::host::prefix;
 use crate::proxy;
 use crate::words::chained;
 
@@ -89,11 +88,7 @@ impl Teller {
     }
 }
 
-fn tell_all(
-    run_dir: &PathBuf,
-    asked: &Receiver<(Vec<Told>, Guarantee)>,
-    results: &Mutex<Vec<Said>>,
-) {
+fn tell_all(run_dir: &Path, asked: &Receiver<(Vec<Told>, Guarantee)>, results: &Mutex<Vec<Said>>) {
     for (told, guarantee) in asked {
         let mut said = Vec::new();
         for told in told {
@@ -115,8 +110,8 @@ fn tell_all(
 /// The instances that run.
 fn names(run_dir: &Path, told: Told) -> Result<Vec<String>, Error> {
     let is_one = |name: &String| match told {
-        Told::Host => name.starts_with(prefix(Role::Host)),
-        Told::Router => name.starts_with(prefix(Role::Router)),
+        Told::Host => name.starts_with(Role::Host.prefix()),
+        Told::Router => name.starts_with(Role::Router.prefix()),
         Told::Proxy => name == proxy::NAME,
     };
     Ok(instances(run_dir)?.into_iter().filter(is_one).collect())

@@ -117,7 +117,7 @@ fn what_the_description_does_not_allow_is_one_clear_error_and_changes_nothing() 
                     check(&method, &own.replace("{slot}", "1"), body.to_string().as_bytes());
                 }
                 let text = right.to_string();
-                for body in [&b"\xff\xfe"[..], b"", b"{", text[..text.len() - 1].as_bytes()] {
+                for body in [&b"\xff\xfe"[..], b"", b"{", &text.as_bytes()[..text.len() - 1]] {
                     check(&method, &own.replace("{slot}", "1"), body);
                 }
             }

@@ -60,7 +60,7 @@ fn a_link_that_became_slower_is_compared_once_and_then_believed() {
 }
 
 #[test]
-fn nothing_is_compared_while_the_link_is_full_or_nobody_wants_more() {
+fn nothing_is_compared_while_the_link_is_full_or_no_group_wants_more() {
     assert_eq!(seconds_of(&play(600, |_| LINK / 2, Some(false)), Verdict::Enforce), 600);
     let mut supervisor = Supervisor::new();
     for i in 0..3_000_u64 {
