@@ -51,7 +51,7 @@ const SAY_PERIOD: Span = Span::secs(1);
 /// Internet.
 pub(crate) const PREFIXES: [&str; 2] = [prefix(Role::Host), prefix(Role::Router)];
 
-pub(crate) const fn prefix(role: Role) -> &'static str {
+const fn prefix(role: Role) -> &'static str {
     match role {
         Role::Host => "host-",
         Role::Router => "router-",

@@ -12,13 +12,11 @@ use std::thread;
 use std::time::Duration;
 
 use fairweir_config::agent::Told;
-use fairweir_config::host::Role;
 use fairweir_core::market::guarantee::Guarantee;
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_daemon::{Access, Client, Error, instances};
 use serde::Serialize;
 
-use crate::host::prefix;
 use crate::proxy;
 use crate::words::chained;
 
@@ -115,8 +113,8 @@ fn tell_all(
 /// The instances that run.
 fn names(run_dir: &Path, told: Told) -> Result<Vec<String>, Error> {
     let is_one = |name: &String| match told {
-        Told::Host => name.starts_with(prefix(Role::Host)),
-        Told::Router => name.starts_with(prefix(Role::Router)),
+        Told::Host => name.starts_with("host-"),
+        Told::Router => name.starts_with("router-"),
         Told::Proxy => name == proxy::NAME,
     };
     Ok(instances(run_dir)?.into_iter().filter(is_one).collect())
