@@ -37,6 +37,7 @@ mod fixed;
 mod observation;
 mod rbm;
 mod spec;
+mod supervisor;
 
 pub use class::ClassSpec;
 pub use control_loop::{ControlLoop, Enforcer, GroupTotals};
@@ -308,6 +309,11 @@ impl Controller {
             Controller::Rbm(rbm) => Some(rbm.queue_target()),
             Controller::Fairweir(fairweir) => Some(fairweir.queue_target()),
         }
+    }
+
+    /// Whether it learns the capacity, so that it can be wrong about it.
+    pub(super) fn is_learning(&self) -> bool {
+        matches!(self, Controller::Fairweir(_))
     }
 
     /// Takes in what was measured in one interval; drain [`Controller::poll_command`] after it.
