@@ -12,11 +12,13 @@ interface DaemonView {
   headline: string;
   error: string | null;
   link: LinkView | null;
+  isp: IspView | null;
   facts: [string, string][];
   notes: [string, string][];
 }
 
 interface LinkView {
+  members: string;
   isPaused: boolean;
   capacityBps: number | null;
   queueMs: number | null;
@@ -51,6 +53,33 @@ interface ConnectionView {
   rateBps: number;
   rttMs: number | null;
   limitedBy: string;
+}
+
+interface IspView {
+  plans: PlanView[];
+  segments: SegmentView[];
+}
+
+interface PlanView {
+  name: string;
+  policy: string;
+  subscribers: number;
+  direction: string;
+  rateBps: number;
+  passedBps: number;
+  droppedBps: number;
+  droppedPackets: number;
+  markedPackets: number;
+}
+
+interface SegmentView {
+  name: string;
+  members: number;
+  direction: string;
+  capacityBps: number;
+  guaranteedBps: number;
+  passedBps: number;
+  refusedPackets: number;
 }
 
 /** What /history sends, by daemon: `past.rs`. */
@@ -144,6 +173,7 @@ function shapeOf(view: View): string {
       daemon.link?.isPaused,
       daemon.link?.latencyMs === null,
       daemon.link?.groups.map((group) => [group.name, group.matches]),
+      daemon.isp?.segments.length,
       daemon.facts.map(([about]) => about),
       daemon.notes.map(([about]) => about),
     ]),
@@ -158,12 +188,51 @@ function showList(section: Element, name: string, entries: [string, string][]): 
   });
 }
 
+/** A row whose first cell is its heading. */
+function rowWith(heading: string, ...cells: string[]): HTMLElement {
+  const th = element("th", heading);
+  th.setAttribute("scope", "row");
+  return element("tr", th, ...cells.map((cell) => element("td", cell)));
+}
+
+function showIsp(section: Element, isp: IspView): void {
+  field(section, "plans")?.replaceChildren(
+    ...isp.plans.map((plan) =>
+      rowWith(
+        plan.name,
+        plan.direction,
+        rate(plan.rateBps),
+        String(plan.subscribers),
+        rate(plan.passedBps),
+        rate(plan.droppedBps),
+        String(plan.droppedPackets),
+        String(plan.markedPackets),
+        plan.policy,
+      ),
+    ),
+  );
+  field(section, "segments")?.replaceChildren(
+    ...isp.segments.map((segment) =>
+      rowWith(
+        segment.name,
+        segment.direction,
+        rate(segment.capacityBps),
+        String(segment.members),
+        rate(segment.guaranteedBps),
+        rate(segment.passedBps),
+        String(segment.refusedPackets),
+      ),
+    ),
+  );
+}
+
 function showDaemon(daemon: DaemonView): void {
   const section = sectionOf(daemon.name);
   if (section === null) return;
   put(section, "headline", daemon.headline);
   showList(section, "facts", daemon.facts);
   showList(section, "notes", daemon.notes);
+  if (daemon.isp !== null) showIsp(section, daemon.isp);
   const link = daemon.link;
   if (link === null) return;
   put(section, "capacity", orElse(link.capacityBps, rate, "unknown"));
@@ -393,6 +462,7 @@ function notify(message: string, isError: boolean, undo: string | null, csrf: st
   const form = element("form", token, element("span", `Last change: ${undo}`), " ", element("button", "Undo"));
   form.className = "undo";
   form.setAttribute("action", "/undo");
+  form.setAttribute("method", "post");
   notice?.append(form);
 }
 
@@ -411,7 +481,8 @@ async function send(form: HTMLFormElement): Promise<void> {
 
 document.addEventListener("submit", (event) => {
   const form = event.target;
-  if (!(form instanceof HTMLFormElement)) return;
+  // A search opens a document of its own.
+  if (!(form instanceof HTMLFormElement) || form.method === "get") return;
   event.preventDefault();
   send(form).catch((error: unknown) => notify(`Nothing was changed: ${String(error)}`, true, null, ""));
 });

@@ -25,6 +25,22 @@ const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 /// What is wanted if the file does not say.
 const USUAL: Importance = 1;
 
+/// A daemon that shapes at home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// `fairweir host`.
+    Host,
+    /// `fairweir router`.
+    Router,
+    /// `fairweir proxy`.
+    Proxy,
+}
+
+impl Told {
+    const ALL: [(&'static str, Told); 3] =
+        [("host", Told::Host), ("router", Told::Router), ("proxy", Told::Proxy)];
+}
+
 /// A valid file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentFile {
@@ -32,6 +48,8 @@ pub struct AgentFile {
     pub path: PathBuf,
     /// Where metrics are served over HTTP.
     pub metrics: Option<MetricsAt>,
+    /// Which daemons of this host are told what a slot has bought.
+    pub told: Vec<Told>,
     /// What the household wants.
     pub preferences: Preferences,
 }
@@ -49,14 +67,21 @@ impl AgentFile {
     fn parse(source: Source<'_>, path: &Path) -> Result<AgentFile, ConfigError> {
         let mut top = source.top()?;
         top.version(VERSION)?;
-        let metrics = match top.table("agent")? {
-            Some(mut table) => {
-                let metrics = table.parsed_by("metrics", MetricsAt::parse)?;
-                table.finish(&["metrics"])?;
-                metrics.map(|p| p.value)
+        let (mut metrics, mut told) = (None, Vec::new());
+        if let Some(mut table) = top.table("agent")? {
+            metrics = table.parsed_by("metrics", MetricsAt::parse)?.map(|p| p.value);
+            for name in table.texts("tell")?.into_iter().flat_map(|list| list.value) {
+                let known = Told::ALL.iter().find(|(known, _)| *known == name.value);
+                let names = Told::ALL.map(|(known, _)| known);
+                let wrong = || name.place.error(not_one_of(&name.value, &names));
+                let (_, daemon) = known.ok_or_else(wrong)?;
+                if told.contains(daemon) {
+                    return Err(name.place.error(format!("duplicate daemon `{}`", name.value)));
+                }
+                told.push(*daemon);
             }
-            None => None,
-        };
+            table.finish(&["metrics", "tell"])?;
+        }
         let mut always = [USUAL; KINDS.len()];
         if let Some(mut table) = top.table("always")? {
             always = importance(&mut table)?.map(|said| said.unwrap_or(USUAL));
@@ -70,7 +95,8 @@ impl AgentFile {
             times.push(time(table)?);
         }
         top.finish(&["version", "agent", "always", "time"])?;
-        Ok(AgentFile { path: path.to_owned(), metrics, preferences: Preferences { always, times } })
+        let preferences = Preferences { always, times };
+        Ok(AgentFile { path: path.to_owned(), metrics, told, preferences })
     }
 }
 
@@ -152,6 +178,9 @@ mod tests {
         assert_eq!(film.days, [false, false, false, false, true, true, false]);
         assert_eq!(film.importance, [Some(3), None, None, None]);
         assert_eq!(parse("").unwrap().preferences.always, [1; 4]);
+        assert_eq!(parse("").unwrap().told, []);
+        let told = parse("[agent]\ntell = [\"router\", \"proxy\"]\n").unwrap().told;
+        assert_eq!(told, [Told::Router, Told::Proxy]);
     }
 
     #[test]
@@ -168,6 +197,8 @@ mod tests {
             (time("from = \"20:00\"\nto = \"22:00\"\nweb = 1\ndays = [\"fry\"]\n"), "fri"),
             (time("from = \"20:00\"\nto = \"22:00\"\nweb = 1\ngames = 1\n"), "unknown key"),
             ("[always]\ngames = 1\n".to_owned(), "unknown key"),
+            ("[agent]\ntell = [\"isp\"]\n".to_owned(), "router"),
+            ("[agent]\ntell = [\"host\", \"host\"]\n".to_owned(), "duplicate daemon `host`"),
             (time("from = \"20:00\"\nto = \"22:00\"\nweb = 1\n").repeat(TIMES_MAX + 1), "too many"),
         ] {
             let error = parse(&text).expect_err(&text);

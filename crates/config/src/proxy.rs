@@ -52,6 +52,8 @@ pub struct ClassConfig {
     pub name: String,
     /// What their downloads have together; `None` is as much as comes.
     pub rate: Option<Rate>,
+    /// Whether the rate rises to what the household's agent of the credit market has bought, while it has.
+    pub is_leased: bool,
     /// `ip:`, `mac:` or `web:`.
     pub matches: Vec<Match>,
 }
@@ -155,6 +157,9 @@ impl ProxyFile {
             if classes.iter().any(|c| c.name == class.name) {
                 return Err(place.error(format!("duplicate class `{}`", class.name)));
             }
+            if class.is_leased && classes.iter().any(|c| c.is_leased) {
+                return Err(place.error("a lease is for one class only; another class has `lease`"));
+            }
             if classes.len() == TABLES_MAX {
                 return Err(place.error(format!("too many classes (at most {TABLES_MAX})")));
             }
@@ -189,13 +194,18 @@ fn class(mut table: Table<'_>) -> Result<ClassConfig, ConfigError> {
             .place
             .error(format!("{} is out of range (at least {RATE_MIN})", rate.value)));
     }
+    let lease = table.truth_placed("lease")?;
+    let is_leased = lease.as_ref().is_some_and(|lease| lease.value);
+    if let Some(lease) = lease.filter(|lease| lease.value && rate.is_none()) {
+        return Err(lease.place.error("`lease` needs `rate`: what the class has without a lease"));
+    }
     let wanted =
         "rules such as [\"ip:192.168.1.7\", \"mac:02:00:5e:00:53:01\", \"web:example.com\"]";
     let matches = matches(&mut table, wanted, |text| {
         if text.starts_with("web:") { parse_match(text) } else { parse_device_match(text) }
     })?;
-    table.finish(&["name", "rate", "match"])?;
-    Ok(ClassConfig { name, rate: rate.map(|rate| rate.value), matches })
+    table.finish(&["name", "rate", "lease", "match"])?;
+    Ok(ClassConfig { name, rate: rate.map(|rate| rate.value), is_leased, matches })
 }
 
 fn app(mut table: Table<'_>) -> Result<AppConfig, ConfigError> {
@@ -285,11 +295,18 @@ mod tests {
     #[test]
     fn what_is_wrong_is_one_error_with_its_line() {
         let class = "[[class]]\nname = \"a\"\nmatch = [\"ip:192.0.2.7\"]\n";
+        let leased = format!("{class}rate = \"8mbit\"\nlease = true\n");
         for (text, says) in [
             (class.to_owned(), "proxy"),
             (HEAD.to_owned(), "class"),
             (format!("{HEAD}{class}{class}"), "duplicate class `a`"),
             (format!("{HEAD}{class}rate = \"1kbit\"\n"), "out of range"),
+            (format!("{HEAD}{class}lease = true\n"), "`lease` needs `rate`"),
+            (format!("{HEAD}{class}rate = \"8mbit\"\nlease = 1\n"), "lease"),
+            (
+                format!("{HEAD}{leased}{}", leased.replace("\"a\"", "\"b\"")),
+                "a lease is for one class only",
+            ),
             (format!("{HEAD}{}", class.replace("ip:192.0.2.7", "app:steam")), "match"),
             (format!("{HEAD}{}", class.replace("\"a\"", "\"a b\"")), "not a valid name"),
             (format!("{HEAD}{}", class.replace("\"a\"", "\"default\"")), "not a valid name"),

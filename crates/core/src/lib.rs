@@ -15,6 +15,8 @@
 //! | [`phantom`] | rate limits with rich policies at a policer's cost |
 //! | [`window`] | receive windows that share a link and bound its queue |
 //! | [`lease`] | which device has which name, from what DHCP says in the LAN |
+//! | [`lease_file`] | which device has which address, from what a DHCP server writes |
+//! | [`radius`] | which user has which address, from what access servers report |
 //! | [`evidence`] | to which site a connection goes, from what is seen on the wire |
 //! | [`market`] | credits that households spend on guaranteed rates, and how they decide |
 //! | [`relay`] | rates of connections held by reading slowly |
@@ -25,10 +27,12 @@
 pub mod delegate;
 pub mod evidence;
 pub mod lease;
+pub mod lease_file;
 pub mod market;
 pub mod phantom;
 pub mod policy;
 pub mod probe;
+pub mod radius;
 pub mod receiver;
 pub mod relay;
 pub mod share;

@@ -93,6 +93,9 @@ pub(crate) enum Subcommand {
     /// List the required kernel features, which are missing, and what does not work without them.
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
+    /// Play a video beside downloads in network namespaces, with the page open on it (needs root).
+    #[command(after_help = DEMO_EXAMPLES)]
+    Demo(DemoArgs),
     /// Play scenario files with real TCP in network namespaces (needs root).
     #[command(subcommand)]
     Lab(LabCommand),
@@ -227,6 +230,9 @@ pub(crate) struct PageArgs {
     /// Change nothing.
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// Exit when stdin closes, for programs that start the page.
+    #[arg(long, hide = true)]
+    pub(crate) until_stdin_closes: bool,
     /// The unprivileged user to become if started by root.
     #[arg(long, value_name = "USER", default_value = "fairweir")]
     pub(crate) user: String,
@@ -428,6 +434,20 @@ pub(crate) struct SetupArgs {
     pub(crate) run_dir: RunDir,
 }
 
+/// `fairweir demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// How long to play, 10s to 3600s.
+    #[arg(long, default_value = "120s", value_parser = str::parse::<Span>)]
+    pub(crate) duration: Span,
+    /// The page's port on 127.0.0.1; 0 takes a free one.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) port: u16,
+    /// Print the link only.
+    #[arg(long)]
+    pub(crate) no_browser: bool,
+}
+
 /// `fairweir doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
@@ -551,6 +571,12 @@ const SETUP_EXAMPLES: &str = "Examples:
   sudo fairweir setup --yes --dev eth0
 
 Without systemd it prints the commands that start the daemon and the page.";
+
+const DEMO_EXAMPLES: &str = "Examples:
+  sudo fairweir demo
+  sudo fairweir demo --duration 600s --no-browser
+
+Nothing of this machine is changed, and nothing is left. Ctrl-C ends it.";
 
 const RELOAD_EXAMPLES: &str = "Examples:
   sudo fairweir reload

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use fairweir_core::receiver::Control;
-use fairweir_lab::{Options, run_all};
+use fairweir_lab::{Options, Watchers, run_all, run_once};
 use fairweir_scenario::Scenario;
 use fairweir_scenario::play::{Run, labels, runs};
 use fairweir_scenario::report::Report;
@@ -34,7 +34,7 @@ fn play(args: &PlayArgs) -> anyhow::Result<()> {
 }
 
 /// The lab makes network namespaces and loads BPF programs.
-fn check_root() -> anyhow::Result<()> {
+pub(crate) fn check_root() -> anyhow::Result<()> {
     if !geteuid().is_root() {
         bail!("the lab needs root: run it with sudo, or use `fairweir sim run` with the same file");
     }
@@ -52,17 +52,38 @@ pub(crate) fn play_all(
     cancel: Arc<AtomicBool>,
 ) -> anyhow::Result<Vec<Report>> {
     check_root()?;
-    let options = Options {
-        executable: env::current_exe().context("cannot determine the path of this program")?,
-        with_daemon: true,
-        parallel,
-        cancel,
-    };
+    let options = options(parallel, None, cancel)?;
     let named = labels(runs).into_iter().map(|label| (label, scenario.duration));
     let progress = Progress::new(named.collect(), Duration::ZERO);
     let played = seed_by_seed(scenario, runs, &options, &progress);
     progress.end();
     played
+}
+
+/// Plays a scenario once, however slow the machine is, with a daemon that others may watch.
+///
+/// # Errors
+/// If it cannot be played, or was cancelled.
+pub(crate) fn play_watched(
+    scenario: &Scenario,
+    control: Control,
+    watchers: Watchers,
+    cancel: Arc<AtomicBool>,
+) -> anyhow::Result<Report> {
+    let options = options(None, Some(watchers), cancel)?;
+    let progress = Progress::new(vec![(control.to_string(), scenario.duration)], Duration::ZERO);
+    let played = run_once(scenario, control, &options, &|p| progress.show(0, p.at));
+    progress.end();
+    Ok(played?)
+}
+
+fn options(
+    parallel: Option<usize>,
+    watchers: Option<Watchers>,
+    cancel: Arc<AtomicBool>,
+) -> anyhow::Result<Options> {
+    let executable = env::current_exe().context("cannot determine the path of this program")?;
+    Ok(Options { executable, with_daemon: true, watchers, parallel, cancel })
 }
 
 fn seed_by_seed(

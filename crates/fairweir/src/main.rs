@@ -15,6 +15,7 @@ use tracing_subscriber::EnvFilter;
 mod check;
 mod cli;
 mod daemon_args;
+mod demo;
 mod device;
 mod doctor;
 #[cfg(feature = "evidence")]
@@ -107,6 +108,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Init(args) => init::run(&args),
         Subcommand::Setup(args) => setup::run(&args),
         Subcommand::Doctor(args) => doctor::run(&args),
+        Subcommand::Demo(args) => demo::run(&args),
         Subcommand::Lab(command) => lab::run(&command),
         Subcommand::Sim(command) => sim::run(&command),
         #[cfg(feature = "evidence")]

@@ -1,6 +1,7 @@
 //! The status of `fairweir host`. Its schema is documented in docs/status.md.
 
 use fairweir_config::host::set::Changes;
+use fairweir_core::market::guarantee::Guarantee;
 use fairweir_core::policy::{Mac, Match};
 use fairweir_core::receiver::{Act, Control, DelaySource, GroupDecision};
 use fairweir_core::share::Weight;
@@ -35,6 +36,9 @@ pub(crate) struct Status {
     pub(crate) capacity_bps: Option<Rate>,
     /// Target of the queue at the ISP that is in force; null if the control has none.
     pub(crate) latency_ms: Option<f64>,
+    /// What the household's agent of the credit market says that the slot has bought; null if none does.
+    #[serde(default)]
+    pub(crate) guaranteed_bps: Option<Rate>,
     /// What was remembered of this network when the control began.
     pub(crate) remembered: Option<Remembered>,
     /// What the network is recognised by.
@@ -132,6 +136,8 @@ pub(crate) enum HostRequest {
         /// See [`fairweir_config::host::set::Changes`].
         changes: Changes,
     },
+    /// The rate that a slot of the credit market has bought, from the household's agent.
+    Guarantee(Guarantee),
     /// What a browser's extension says; answered by [`ClaimsReply`].
     Claims(ClaimsRequest),
 }

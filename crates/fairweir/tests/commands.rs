@@ -19,7 +19,7 @@ const COUNTING: &str = "version = 1\n[host]\ncontrol = \"none\"\n";
 
 #[test]
 fn every_subcommand_has_help_with_examples() {
-    let commands: [&[&str]; 35] = [
+    let commands: [&[&str]; 36] = [
         &[],
         &["host"],
         &["status"],
@@ -29,6 +29,7 @@ fn every_subcommand_has_help_with_examples() {
         &["check"],
         &["init"],
         &["doctor"],
+        &["demo"],
         &["lab"],
         &["lab", "run"],
         &["lab", "check"],
@@ -274,6 +275,47 @@ fn doctor_corrects_what_it_can_and_restores_settings() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(value(), "0");
     assert!(!etc.join("sysctl.d/90-fairweir.conf").exists());
+}
+
+#[test]
+fn doctor_removes_what_a_killed_daemon_left() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure("version = 1\n[host]\ncontrol = \"static\"\ncapacity = \"20mbit\"\n");
+    let doctor = |args: &str| {
+        let (etc, state) = (stage.path("etc"), stage.path("states"));
+        stage.fairweir(&format!(
+            "doctor {args} --etc {} --state {}",
+            etc.display(),
+            state.display()
+        ))
+    };
+    let fixes = || {
+        let findings: Value = serde_json::from_slice(&doctor("--json").stdout).unwrap();
+        let fixes = findings.as_array().unwrap().iter().filter_map(|f| f["fix"].as_str());
+        fixes.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let daemon = stage.start(&[]);
+    // What a daemon that runs needs is nothing to correct.
+    assert_eq!(fixes(), Vec::<String>::new());
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    assert!(stage.interfaces().contains(&"ifb4wan".to_owned()), "nothing is left behind");
+    assert_eq!(
+        fixes(),
+        [
+            "remove what a killed daemon left at wan",
+            "remove the socket of host-wan, which does not run",
+        ]
+    );
+    let output = doctor("--fix --yes");
+    assert!(output.status.success(), "{output:?}");
+    assert!(!stage.interfaces().contains(&"ifb4wan".to_owned()), "{output:?}");
+    assert!(!stage.path("run/host-wan.sock").exists(), "{output:?}");
+    assert_eq!(fixes(), Vec::<String>::new());
+    assert!(stage.start(&[]).status()["enforcing"].is_boolean(), "a daemon starts again");
 }
 
 #[test]

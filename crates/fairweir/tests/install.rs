@@ -339,3 +339,34 @@ fn alert_rules_and_dashboard_are_valid_and_name_metrics_that_exist() {
         assert!(output.status.success(), "{output:?}");
     }
 }
+
+/// The packages of web/package.json have Grafana's types and the compiler that checks them.
+#[test]
+fn the_dashboard_is_as_the_schema_of_grafana_wants_it() {
+    const WEB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web");
+    let compiler = Path::new(WEB).join("node_modules/.bin/tsc");
+    if !compiler.exists() || !Path::new(WEB).join("node_modules/@grafana/schema").exists() {
+        note("SKIPPED: needs the packages of web/; `make test-deps` installs them");
+        assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
+        return;
+    }
+    let dashboard = fs::read_to_string(Path::new(ROOT).join("dist/grafana.json")).unwrap();
+    // Beside node_modules, where the compiler looks for packages.
+    let file = tempfile::Builder::new().prefix(".grafana-").suffix(".ts").tempfile_in(WEB).unwrap();
+    let check = |dashboard: &str| {
+        let text = format!(
+            "import type {{ Dashboard }} from \"@grafana/schema\";\n\
+             export const dashboard: Dashboard = {dashboard};\n"
+        );
+        fs::write(file.path(), text).unwrap();
+        let mut command = Command::new(&compiler);
+        command.args(["--noEmit", "--strict", "--skipLibCheck", "--module", "esnext"]);
+        command.args(["--moduleResolution", "bundler", "--target", "es2022"]).arg(file.path());
+        command.output().unwrap()
+    };
+    let output = check(&dashboard);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    // What is wrong is found.
+    let wrong = dashboard.replace("\"schemaVersion\": 39", "\"schemaVersion\": \"39\"");
+    assert!(wrong != dashboard && !check(&wrong).status.success());
+}

@@ -13,6 +13,10 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 mod common;
+#[path = "isp/sessions.rs"]
+mod sessions;
+#[path = "isp/usage.rs"]
+mod usage;
 use common::access::{ALICE4, ALICE6, Access, BOB4, BOB6, NOBODY4, SPAN};
 use common::stage::{Daemon, Download, privileged};
 use common::{check, fairweir, note, one_at_a_time, only_error_line, two_of_three};
@@ -842,6 +846,15 @@ fn changes_one_of_many() {
         })
         .collect();
     times.sort();
+    let mut added: Vec<Duration> = (0..21)
+        .map(|n| {
+            let asked = Instant::now();
+            access.isp(&format!("add h-more-{n} --plan home-20 --address 10.30.0.{n}"));
+            asked.elapsed()
+        })
+        .collect();
+    added.sort();
+    note(&format!("another subscriber in {:?} (median), with a process for each", added[10]));
     let before = daemon.cpu_time();
     std::thread::sleep(Duration::from_secs(3));
     let busy = (daemon.cpu_time() - before).as_secs_f64() / 3.0;

@@ -20,6 +20,10 @@ use tempfile::TempDir;
 #[path = "market/agents.rs"]
 mod agents;
 mod common;
+#[path = "market/day.rs"]
+mod day;
+#[path = "market/home.rs"]
+mod home;
 use common::access::{ALICE4, Access as Network, BOB4, SPAN};
 use common::stage::privileged;
 use common::{FAIRWEIR, fairweir, note, one_at_a_time, two_of_three};

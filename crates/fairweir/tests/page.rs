@@ -3,33 +3,30 @@
 //! The tests speak HTTP by hand: no library would send what is sent here.
 #![allow(clippy::unwrap_used)]
 
-use std::fs::{self, File, Permissions};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use sha2::{Digest, Sha256};
 
+#[path = "page/browsers.rs"]
+mod browsers;
 mod common;
+#[path = "page/demo.rs"]
+mod demo;
+use common::FAIRWEIR;
+use common::page::{GROUP, Page, start_isp};
 use common::stage::{Daemon, SERVERS, Stage, privileged};
-use common::{FAIRWEIR, note};
 
 const SECONDS_3: Duration = Duration::from_secs(3);
 
-/// Both of every Debian; the user's primary group may send every request to the daemon.
-const USER: &str = "nobody";
-const GROUP: &str = "nogroup";
-
 /// A home with a daemon and the page.
 struct Scene {
-    page: Child,
-    /// `127.0.0.1:PORT`, in the home.
-    host: String,
+    page: Page,
     daemon: Daemon,
     stage: Stage,
 }
@@ -63,37 +60,10 @@ impl Scene {
 
     /// A scene on this stage.
     fn of(stage: Stage, configuration: &str, more: &[&str]) -> Scene {
-        // The page's user must reach the sockets.
-        fs::set_permissions(stage.path(""), Permissions::from_mode(0o711)).unwrap();
         stage.configure(configuration);
         let daemon = stage.start(&["--admin-group", GROUP]);
-        let mut command = Command::new(FAIRWEIR);
-        command.args(["page", "--port", "0", "--user", USER, "--run-dir", &stage.run_dir()]);
-        command.arg("--page-dir").arg(stage.path("page"));
-        command.arg("--state-dir").arg(stage.path("history")).args(more).env_remove("RUST_LOG");
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(File::create(stage.path("page.log")).unwrap());
-        let page = stage.at_home(|| command.spawn().unwrap());
-        let mut scene = Scene { page, host: String::new(), daemon, stage };
-        let link = scene.link();
-        scene.host = link["http://".len()..].split('/').next().unwrap().to_owned();
-        scene
-    }
-
-    /// A link of `fairweir page --open`.
-    fn link(&self) -> String {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            let mut open = Command::new(FAIRWEIR);
-            open.args(["page", "--open", "--page-dir"]).arg(self.stage.path("page"));
-            let output = open.output().unwrap();
-            if output.status.success() {
-                return String::from_utf8(output.stdout).unwrap().trim().to_owned();
-            }
-            let log = fs::read_to_string(self.stage.path("page.log")).unwrap();
-            assert!(Instant::now() < deadline, "no link: {output:?}\n{log}");
-            thread::sleep(Duration::from_millis(50));
-        }
+        let page = Page::start(&stage, "0", more);
+        Scene { page, daemon, stage }
     }
 
     /// `fairweir isp` at a device of its own, with 32 subscribers.
@@ -108,25 +78,12 @@ impl Scene {
                  addresses = [\"198.51.100.{i}\"]\n"
             ));
         }
-        let (config, log) = (self.stage.path("isp.toml"), self.stage.path("isp.log"));
-        fs::write(&config, file).unwrap();
-        fs::set_permissions(&config, Permissions::from_mode(0o600)).unwrap();
-        let mut command = Command::new(FAIRWEIR);
-        command
-            .args(["isp", "--run-dir", &self.stage.run_dir(), "--user-group", GROUP])
-            .arg("--config");
-        command.arg(&config).arg("--state-dir").arg(self.stage.path("isp")).env_remove("RUST_LOG");
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(File::create(&log).unwrap());
-        let child = self.stage.at_home(|| {
-            fairweir_linux::link::create_ifb("sub", "").unwrap();
-            command.spawn().unwrap()
-        });
-        let socket = Path::new(&self.stage.run_dir()).join("isp.sock");
-        Daemon::begun(child, socket, log, |status| status["subscribers"] == 32)
+        self.stage.at_home(|| fairweir_linux::link::create_ifb("sub", "").unwrap());
+        start_isp(&self.stage, &file, false, 32)
     }
 
     fn connect(&self) -> TcpStream {
-        let address: SocketAddr = self.host.parse().unwrap();
+        let address: SocketAddr = self.page.host.parse().unwrap();
         let stream = self.stage.at_home(|| TcpStream::connect(address).unwrap());
         stream.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
         stream
@@ -146,14 +103,14 @@ impl Scene {
     }
 
     fn get(&self, path: &str, headers: &str) -> Answer {
-        let host = &self.host;
+        let host = &self.page.host;
         let head =
             format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n");
         self.send(head.as_bytes())
     }
 
     fn sign_in(&self) -> Browser<'_> {
-        let link = self.link();
+        let link = self.page.link();
         let (_, path) = link["http://".len()..].split_once('/').unwrap();
         let answer = self.get(&format!("/{path}"), "");
         assert_eq!(answer.status, 200, "{}", answer.head);
@@ -173,17 +130,7 @@ impl Scene {
     }
 
     fn set_file(&self) -> Option<String> {
-        fs::read_to_string(self.stage.path("conf.d/zz-set.toml")).ok()
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        let _ = self.page.kill();
-        let _ = self.page.wait();
-        if thread::panicking() {
-            eprintln!("{}", fs::read_to_string(self.stage.path("page.log")).unwrap_or_default());
-        }
+        self.stage.set_file()
     }
 }
 
@@ -196,7 +143,7 @@ impl Browser<'_> {
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nCookie: {}\r\n\
              Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n{headers}\r\n",
-            self.scene.host,
+            self.scene.page.host,
             self.cookie,
             body.len()
         );
@@ -204,7 +151,7 @@ impl Browser<'_> {
     }
 
     fn post(&self, path: &str, body: &str) -> Answer {
-        let origin = format!("Origin: http://{}\r\n", self.scene.host);
+        let origin = format!("Origin: http://{}\r\n", self.scene.page.host);
         self.post_with(path, body, &origin)
     }
 
@@ -219,7 +166,7 @@ impl Browser<'_> {
     /// A stream of events, whose head has been read.
     fn events(&self) -> TcpStream {
         let mut stream = self.scene.connect();
-        let (host, cookie) = (&self.scene.host, &self.cookie);
+        let (host, cookie) = (&self.scene.page.host, &self.cookie);
         let head = format!("GET /events HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();
         read_until(&mut stream, "\r\n\r\n");
@@ -387,7 +334,7 @@ fn requests_that_are_not_of_this_page_are_refused() {
     }
     let scene = Scene::new(&[]);
     let browser = scene.sign_in();
-    let host = &scene.host;
+    let host = &scene.page.host;
     let cookie = format!("Cookie: {}\r\nConnection: close\r\n", browser.cookie);
     // DNS rebinding: the browser connects here, but asks for another name.
     let port = host.rsplit(':').next().unwrap();
@@ -428,7 +375,7 @@ fn nothing_is_shown_without_a_session() {
         return;
     }
     let scene = Scene::new(&[]);
-    let link = scene.link();
+    let link = scene.page.link();
     let (_, path) = link["http://".len()..].split_once('/').unwrap();
     let path = format!("/{path}");
     let first = scene.get(&path, "");
@@ -577,7 +524,7 @@ fn no_request_makes_an_error_of_the_server() {
         let (method, route) = (methods[below(methods.len())], routes[below(routes.len())]);
         let (query, body) =
             if below(2) == 0 { (fields.as_str(), "") } else { ("", fields.as_str()) };
-        let (host, cookie) = (&scene.host, &browser.cookie);
+        let (host, cookie) = (&scene.page.host, &browser.cookie);
         let (kind, length) = (types[below(types.len())], body.len());
         let head = format!(
             "{method} {route}?{query} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nCookie: {cookie}\r\n\
@@ -647,7 +594,7 @@ fn many_connections_long_requests_and_slow_readers_are_bounded() {
         "POST /set HTTP/1.1\r\nHost: {0}\r\nOrigin: http://{0}\r\nCookie: {1}\r\n\
          Connection: close\r\nTransfer-Encoding: chunked\r\n\
          Content-Type: application/x-www-form-urlencoded\r\n\r\n{2:x}\r\n{long}\r\n0\r\n\r\n",
-        scene.host,
+        scene.page.host,
         browser.cookie,
         long.len()
     );
@@ -685,91 +632,4 @@ fn many_connections_long_requests_and_slow_readers_are_bounded() {
         Ok(_) => {}
         Err(e) => assert_ne!(e.kind(), ErrorKind::WouldBlock, "it is kept open"),
     }
-}
-
-/// Whether a browser can be driven. A skip is loud, and a failure under FAIRWEIR_STRICT=1.
-fn has_browser() -> bool {
-    let chromium = std::env::var("CHROMIUM").unwrap_or("/usr/bin/chromium".to_owned());
-    let modules = Path::new(WEB).join("node_modules/playwright-core");
-    if Path::new(&chromium).exists() && modules.exists() {
-        return true;
-    }
-    note("SKIPPED: needs Chromium and playwright-core; `make deps` installs them");
-    assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
-    false
-}
-
-/// Has the packages of all tests in browsers.
-const WEB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web");
-const PICTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pictures/page.png");
-
-/// Two groups behind half of the link, so that a weight is seen in the rates; the group `default`,
-/// in which nothing arrives, has its fixed share too.
-fn two_groups(backup: &str) -> String {
-    format!(
-        "version = 1\n[host]\ncontrol = \"static\"\ncapacity = \"20mbit\"\n\
-         [[group]]\nname = \"video\"\nweight = 1\nmatch = [\"ip:{}\"]\n\
-         [[group]]\nname = \"{backup}\"\nweight = 1\nmatch = [\"ip:{}\"]\n",
-        SERVERS[0], SERVERS[1]
-    )
-}
-
-#[test]
-fn a_slider_moved_in_a_browser_moves_the_shares_and_undo_returns_them() {
-    if !privileged() || !has_browser() {
-        return;
-    }
-    common::one_at_a_time(|| {
-        let mut scene = Scene::of(Stage::new(), &two_groups("bulk"), &[]);
-        let (video, bulk) = (scene.stage.download(SERVERS[0]), scene.stage.download(SERVERS[1]));
-        video.wait_for_rate(5.5..7.2, Duration::from_secs(5));
-        let is_kept = std::env::var_os("FAIRWEIR_PICTURES").is_some();
-        let picture = if is_kept { PICTURE.into() } else { scene.stage.path("page.png") };
-        let mut command = Command::new("node");
-        command.current_dir(WEB).arg("page/test/page.mjs").arg(scene.link()).arg(&picture);
-        command.env("HOME", scene.stage.path(""));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut browser = scene.stage.at_home(|| command.spawn().unwrap());
-        let mut answers = browser.stdin.take().unwrap();
-        let lines = BufReader::new(browser.stdout.take().unwrap()).lines();
-        let mut told = Vec::new();
-        for line in lines.map_while(Result::ok) {
-            let set = scene.set_file();
-            match line.as_str() {
-                "weight 4" => {
-                    // Within 3 s of the click: the daemon, the file and real TCP.
-                    scene.daemon.wait_for("weight 4", SECONDS_3, |s| s["groups"][0]["weight"] == 4);
-                    assert!(scene.set_file().unwrap().contains("video = 4"));
-                    video.wait_for_rate(11.5..13.7, SECONDS_3);
-                }
-                // The chart shows both weights.
-                "watch" => {
-                    thread::sleep(Duration::from_secs(if is_kept { 40 } else { 2 }));
-                    assert!(bulk.mbit_over(Duration::from_secs(1)) < 4.0);
-                }
-                "undone" => {
-                    assert_eq!((scene.weight(), set), (1, None));
-                    video.wait_for_rate(5.5..7.2, SECONDS_3);
-                }
-                "paused" => {
-                    assert!(set.unwrap().contains("paused = true"));
-                    assert_eq!(scene.daemon.status()["enforcing"], false);
-                }
-                "resumed" => {
-                    assert_eq!(set, None);
-                    scene.daemon.wait_for("enforcing", SECONDS_3, |s| s["enforcing"] == true);
-                }
-                "another group" => scene.stage.configure(&two_groups("backup")),
-                "stop" => assert!(scene.stage.fairweir("off").status.success()),
-                "start" => scene.daemon = scene.stage.start(&["--admin-group", GROUP]),
-                "weight 6" => assert_eq!(scene.weight(), 6),
-                other => note(other),
-            }
-            told.push(line);
-            let _ = writeln!(answers, "seen");
-        }
-        assert!(browser.wait().unwrap().success(), "{told:?}");
-        assert_eq!(told.last().unwrap(), "done");
-        assert!(fs::metadata(picture).unwrap().len() > 10_000);
-    });
 }

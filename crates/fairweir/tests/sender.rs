@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use fairweir_linux::{link, netns::Netns};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt::TcpCongestion};
+use serde_json::Value;
 use tempfile::TempDir;
 
 mod common;
-use common::FAIRWEIR;
 use common::stage::privileged;
+use common::{FAIRWEIR, fairweir, note, two_of_three};
 
 const PATIENCE: Duration = Duration::from_secs(8);
 
@@ -164,4 +165,61 @@ fn connections_of_a_killed_daemon_return_by_themselves_and_go_on() {
     // The writers panic if a connection breaks; the next daemon finds everything free.
     host.start();
     wait_for(&[(&free, "fw_cubic"), (&stunt, "fw_reno")], "switched again");
+}
+
+/// The part of a lab run's report that is about its free connections; nothing if the machine was too busy.
+fn free_of(scenario: &str, set: &[&str]) -> Option<Value> {
+    let file = format!("{}/../../scenarios/{scenario}.toml", env!("CARGO_MANIFEST_DIR"));
+    let set = set.iter().flat_map(|set| ["--set", *set]);
+    let args = ["lab", "run", &file, "--control", "none", "--json"].into_iter().chain(set);
+    let output = fairweir(&args.collect::<Vec<_>>());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    if report["valid"] == false {
+        note("NOT JUDGED: the machine is too busy for the lab");
+        return None;
+    }
+    let free = report["summary"]["bundled"][0]["free"].take();
+    note(&format!("{free}"));
+    Some(free)
+}
+
+fn by_target(free: &Value) -> f64 {
+    free["rate_bps"].as_f64().unwrap() / free["target_bps"].as_f64().unwrap()
+}
+
+/// Targets of their own, stunts of two weights with a floor, and a target of so many connections.
+#[test]
+#[ignore = "three to seven minutes on real packets"]
+fn several_real_connections_hold_targets_of_their_own() {
+    if !privileged() {
+        return;
+    }
+    let floor = "bundle.0.min_rate=300kbit";
+    let counted = "bundle.0.free=[{ group = \"first\", connections = 2 }, \
+                   { group = \"second\", target = \"0.3mbit\" }]";
+    for set in [&[][..], &[floor], &[floor, counted]] {
+        two_of_three(|| {
+            let Some(free) = free_of("fs-several", set) else { return };
+            for nth in 0..2 {
+                let by_target = by_target(&free[nth]);
+                assert!((0.92..1.08).contains(&by_target), "{set:?}: {by_target} of {free:#}");
+            }
+        });
+    }
+}
+
+/// The free connection and four stunts pass one queue, four other stunts another one.
+#[test]
+#[ignore = "three to nine minutes on real packets, and needs an idle machine"]
+fn real_stunts_behind_another_bottleneck_are_no_longer_asked() {
+    if !privileged() {
+        return;
+    }
+    two_of_three(|| {
+        let Some(free) = free_of("fs-apart", &[]) else { return };
+        assert_eq!(free[0]["apart"], 4, "{free:#}");
+        let by_target = by_target(&free[0]);
+        assert!((0.92..1.08).contains(&by_target), "{by_target} of its target");
+    });
 }

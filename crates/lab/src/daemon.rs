@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +20,15 @@ use crate::watch::{STATUS, ask};
 const READY_WITHIN: Duration = Duration::from_secs(10);
 const READY_CHECK: Duration = Duration::from_millis(50);
 
+/// Who may watch and change the daemon.
+#[derive(Clone, Debug)]
+pub struct Watchers {
+    /// The directory of its socket.
+    pub run_dir: PathBuf,
+    /// The name of the group that may send every request.
+    pub admin_group: String,
+}
+
 /// A running daemon.
 pub(crate) struct Daemon {
     pub(crate) process: Process,
@@ -33,7 +42,9 @@ impl Daemon {
         plan: &Plan<'_>,
         control: Control,
         dir: &Path,
+        watchers: Option<&Watchers>,
     ) -> Result<Daemon, Error> {
+        let run_dir = watchers.map_or_else(|| dir.join("run"), |w| w.run_dir.clone());
         let config = dir.join("fairweir.toml");
         fs::write(&config, plan.configuration(control))
             .map_err(|e| Error::io(format!("write {}", config.display()), e))?;
@@ -41,8 +52,11 @@ impl Daemon {
         command.args(["host", "--dev", WAN_DEVICE, "--until-stdin-closes"]);
         command.args(["--control", control.name()]);
         command.arg("--config").arg(&config);
-        command.arg("--run-dir").arg(dir.join("run"));
+        command.arg("--run-dir").arg(&run_dir);
         command.arg("--state-dir").arg(dir.join("state"));
+        if let Some(Watchers { admin_group, .. }) = watchers {
+            command.args(["--admin-group", admin_group]);
+        }
         if let Some(remembered) = plan.scenario.control.remembered {
             let rate = format!("{}bit", remembered.as_bps());
             command.args(["--remembered-capacity", &rate]);
@@ -50,7 +64,7 @@ impl Daemon {
         let log = dir.join("daemon.log");
         let process = Process::start("the daemon", command, home, log)?;
         let mut daemon = Daemon { process };
-        let socket = dir.join("run").join(format!("host-{WAN_DEVICE}.sock"));
+        let socket = run_dir.join(format!("host-{WAN_DEVICE}.sock"));
         wait_until_ready(&mut daemon.process, || Ok(ask(&socket, STATUS)?["ready"] == true))?;
         Ok(daemon)
     }

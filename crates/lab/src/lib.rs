@@ -36,8 +36,9 @@ mod sender;
 mod watch;
 
 pub use agent::{agent_main, is_agent};
+pub use daemon::Watchers;
 pub use plan::refuse_unplayable;
-pub use run::{Options, Progress, run, run_all};
+pub use run::{Options, Progress, run, run_all, run_once};
 
 use std::io;
 use std::path::PathBuf;

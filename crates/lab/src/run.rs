@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::Error;
 use crate::agent::{FETCH, SERVE};
 use crate::clock::Clock;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Watchers};
 use crate::home::Home;
 use crate::isp::Isp;
 use crate::job::Ready;
@@ -48,6 +48,8 @@ pub struct Options {
     pub executable: PathBuf,
     /// Whether the real daemon runs in the home; without it only `none` and `wfq` make sense.
     pub with_daemon: bool,
+    /// Who may watch and change that daemon, besides root; the lab alone if `None`.
+    pub watchers: Option<Watchers>,
     /// How many controls are played at a time; `None` is two if the link is slow enough, else one.
     pub parallel: Option<usize>,
     /// Set it to end all runs early, with everything taken down.
@@ -120,7 +122,11 @@ pub fn run(
     run_once(scenario, control, options, progress)
 }
 
-fn run_once(
+/// Plays a scenario with one control, however slow the machine is; the report says whether it is valid.
+///
+/// # Errors
+/// As of [`run`].
+pub fn run_once(
     scenario: &Scenario,
     control: Control,
     options: &Options,
@@ -188,7 +194,8 @@ impl Stage {
         let daemon = if options.with_daemon {
             let at_home = if control == Control::Wfq { Control::None } else { control };
             let executable = &options.executable;
-            Some(Daemon::start(executable, &home.home, plan, at_home, dir.path())?)
+            let watchers = options.watchers.as_ref();
+            Some(Daemon::start(executable, &home.home, plan, at_home, dir.path(), watchers)?)
         } else {
             None
         };

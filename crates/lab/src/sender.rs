@@ -131,6 +131,7 @@ fn free_status(free: &Value) -> Status {
         target: number("target_bps"),
         rate: number("rate_bps"),
         gain: Gain::from_f64(free["gain"].as_f64().unwrap_or(0.0)),
+        apart: free["apart"].as_u64().unwrap_or(0) as usize,
         verdict: Verdict::named(name, free["reason"].as_str()).unwrap_or_default(),
         tally: tally(&free["signals"]),
     }

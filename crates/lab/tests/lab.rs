@@ -81,6 +81,7 @@ fn options() -> Options {
     Options {
         executable: std::env::current_exe().expect("the test has a file"),
         with_daemon: false,
+        watchers: None,
         parallel: None,
         cancel: Arc::new(AtomicBool::new(false)),
     }

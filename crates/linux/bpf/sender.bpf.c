@@ -41,10 +41,10 @@
 #define STATE_CLOSING 11
 #define ETHERNET_HEADER 14
 
-/* Only passed on: the kernel compares kinds of types, not what is in them. */
 struct ack_sample {
 	__u32 pkts_acked;
-};
+	__s32 rtt_us;
+} __attribute__((preserve_access_index));
 enum tcp_ca_event { CA_EVENT_TX_START };
 
 /* The kernel's own. */
@@ -131,6 +131,17 @@ static __always_inline void sample(struct tcp_sock *tp, struct member *m, __u32 
 		m->phase = PHASE_RECOVERY;
 	else
 		m->phase = cwnd < tp->snd_ssthresh ? PHASE_SLOW_START : PHASE_AVOIDANCE;
+}
+
+/* The round-trip time of the newest packet that an ACK is of. */
+static __always_inline void hear_rtt(struct member *m, const struct ack_sample *sample)
+{
+	__s32 rtt_us = sample->rtt_us;
+
+	if (rtt_us <= 0)
+		return;
+	m->rtts_us += rtt_us;
+	m->rtt_count++;
 }
 
 /* Takes the window that is owed to others, if there is one. */
@@ -299,8 +310,10 @@ void BPF_PROG(reno_acked, struct sock *sk, const struct ack_sample *sample)
 	struct enlisted *e;
 	struct member *m = member_of(sk, &e);
 
-	if (m)
-		mend(tcp_sk(sk), m, reno_cut(tcp_sk(sk)->prior_cwnd));
+	if (!m)
+		return;
+	hear_rtt(m, sample);
+	mend(tcp_sk(sk), m, reno_cut(tcp_sk(sk)->prior_cwnd));
 }
 
 SEC("struct_ops")
@@ -380,8 +393,10 @@ void BPF_PROG(cubic_acked, struct sock *sk, const struct ack_sample *sample)
 	struct enlisted *e;
 	struct member *m = member_of(sk, &e);
 
-	if (m)
+	if (m) {
+		hear_rtt(m, sample);
 		mend(tcp_sk(sk), m, cubic_cut(tcp_sk(sk)->prior_cwnd));
+	}
 	cubictcp_acked(sk, sample);
 }
 

@@ -35,7 +35,7 @@ struct order {
 	__u32 bundle;
 	__u32 role; /* ROLE_* */
 	__u32 weight; /* of a stunt */
-	__u32 pad;
+	__u32 apart; /* of a free connection: its bit; of a stunt: the bits of those it does not answer for */
 };
 _Static_assert(sizeof(struct order) == 40, "abi");
 
@@ -68,6 +68,8 @@ struct member {
 	__u64 taken;
 	__u64 refused;
 	__u64 cuts; /* for signals of others */
+	__u64 rtts_us; /* round-trip times of the newest packets of all ACKs together */
+	__u64 rtt_count; /* how many these are */
 	__u32 cwnd; /* packets, as the next two */
 	__u32 cwnd_cut; /* what its own congestion control would leave */
 	__u32 debt; /* packets by which it has to reduce its window for others */
@@ -81,7 +83,7 @@ struct member {
 	__u32 gave; /* packets of its last cut, if that was for others */
 	__u32 pad;
 };
-_Static_assert(sizeof(struct member) == 120, "abi");
+_Static_assert(sizeof(struct member) == 136, "abi");
 
 /* Which place a connection is to have. */
 struct place {

@@ -118,6 +118,8 @@ struct scan {
 	__u32 from;
 	__u32 index;
 	__u32 packets; /* the same in packets of its own */
+	__u32 free; /* the bit of the connection that they are asked for */
+	__u32 pad;
 };
 
 static long scan_stunt(__u32 nth, struct scan *scan)
@@ -127,7 +129,8 @@ static long scan_stunt(__u32 nth, struct scan *scan)
 	struct member *m;
 	__u64 rate;
 
-	if (!o || o->role != ROLE_STUNT || o->bundle != scan->bundle)
+	if (!o || o->role != ROLE_STUNT || o->bundle != scan->bundle ||
+	    (o->apart & scan->free))
 		return 0;
 	m = bpf_map_lookup_elem(&members, &index);
 	if (!m)
@@ -186,16 +189,18 @@ static long pick_stunt(__u32 nth, struct picks *picks)
 }
 
 /* Has stunts give up at least `need`, in their turns; says whether they can. */
-static __noinline int delegate(struct bundle_state *state, struct member *m, __u32 bundle, __u64 need,
-			       __u64 now)
+static __noinline int delegate(struct bundle_state *state, struct member *m, const struct order *o,
+			       __u64 need, __u64 now)
 {
+	__u32 bundle = o ? o->bundle : BUNDLES_MAX;
 	struct bundle_order *where = bpf_map_lookup_elem(&bundle_orders, &bundle);
 	struct picks picks = {};
 
-	if (!where || !state || !m || where->stunts_to < where->stunts_from)
+	if (!where || !state || !m || !o || where->stunts_to < where->stunts_from)
 		return 0;
 	picks.scan.now = now;
 	picks.scan.bundle = bundle;
+	picks.scan.free = o->apart;
 	picks.scan.from = where->stunts_from;
 	picks.state = state;
 	/* One bit/s of what is needed is for rounding. */
@@ -236,7 +241,7 @@ static __always_inline __u32 answer_in_part(struct bundle_state *state, struct m
 	if (aim == m->cwnd_cut)
 		return 0;
 	given = rate_floor(m, m->cwnd - aim);
-	return delegate(state, m, o->bundle, own > given ? own - given : 0, now) ? aim : 0;
+	return delegate(state, m, o, own > given ? own - given : 0, now) ? aim : 0;
 }
 
 static __always_inline __u32 answer_free(struct bundle_state *state, struct member *m,
@@ -246,12 +251,12 @@ static __always_inline __u32 answer_free(struct bundle_state *state, struct memb
 		return answer_in_part(state, m, o, now);
 	if (!advance(&m->forward, o->gain > 0 ? o->gain : 0))
 		return 0;
-	return delegate(state, m, o->bundle, own_cut(m), now) ? m->cwnd : 0;
+	return delegate(state, m, o, own_cut(m), now) ? m->cwnd : 0;
 }
 
 /* The place of the free connection that is furthest above its target, if one is to answer for a
- * stunt; otherwise MEMBERS_MAX. */
-static __always_inline __u32 furthest_above(const struct bundle_order *where)
+ * stunt; otherwise MEMBERS_MAX. Not one of which it is `apart`. */
+static __always_inline __u32 furthest_above(const struct bundle_order *where, __u32 apart)
 {
 	__u32 found = MEMBERS_MAX;
 	__u64 excess_most = 0;
@@ -263,7 +268,8 @@ static __always_inline __u32 furthest_above(const struct bundle_order *where)
 		struct member *m = bpf_map_lookup_elem(&members, &index);
 		__u64 excess = 0, rate;
 
-		if (!o || !m || !m->cookie || !m->rtt_us || o->role != ROLE_FREE)
+		if (!o || !m || !m->cookie || !m->rtt_us || o->role != ROLE_FREE ||
+		    (o->apart & apart))
 			continue;
 		if (o->has_aim) {
 			rate = rate_floor(m, m->cwnd);
@@ -282,8 +288,10 @@ static __always_inline __u32 furthest_above(const struct bundle_order *where)
 }
 
 /* Has a free connection give up what a stunt would have, or as much of that as it can. */
-static __always_inline __u32 give_back(struct member *stunt, __u32 bundle, __u64 now, int *is_whole)
+static __always_inline __u32 give_back(struct member *stunt, const struct order *of_stunt, __u64 now,
+				       int *is_whole)
 {
+	__u32 bundle = of_stunt->bundle;
 	struct bundle_order *where = bpf_map_lookup_elem(&bundle_orders, &bundle);
 	__u32 index, least, fewer, left;
 	__u64 need = own_cut(stunt), given;
@@ -292,7 +300,7 @@ static __always_inline __u32 give_back(struct member *stunt, __u32 bundle, __u64
 
 	if (!where)
 		return 0;
-	index = furthest_above(where);
+	index = furthest_above(where, of_stunt->apart);
 	o = bpf_map_lookup_elem(&orders, &index);
 	m = bpf_map_lookup_elem(&members, &index);
 	if (!o || !m)
@@ -363,7 +371,7 @@ static __noinline __u32 handle_signal(__u32 index, __u64 now)
 			left = answer_free(state, m, o, now);
 			is_whole = left && left == m->cwnd;
 		} else if (o->role == ROLE_STUNT) {
-			left = give_back(m, bundle, now, &is_whole);
+			left = give_back(m, o, now, &is_whole);
 		}
 		__sync_lock_test_and_set(&state->busy, 0);
 	}

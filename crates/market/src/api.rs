@@ -33,7 +33,13 @@ const PUBLISHED_FROM: usize = 8;
 
 /// The time, in seconds of Unix time.
 pub fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    now_ms() / 1_000
+}
+
+/// The same in milliseconds.
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Answers a request.
@@ -150,9 +156,10 @@ fn value(answer: &impl Serialize) -> Done {
 fn clock(session: &mut Session<'_>) -> Done {
     let book = session.book();
     let rules = book.rules().map_err(|e| refused(&e))?;
-    let open_slot = book.open_slot();
+    let (open_slot, now_ms) = (book.open_slot(), now_ms());
     value(&Clock {
-        now_s: now_s(),
+        now_s: now_ms / 1_000,
+        now_ms,
         open_slot,
         open_until_s: rules.closes_s(open_slot),
         gateways: book.gateways().len(),

@@ -19,13 +19,17 @@ use crate::{hex, messages, sha256};
 
 /// What a market is founded with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
     /// The link, and how spends become rates.
+    #[cfg_attr(test, schemars(with = "crate::openapi::Terms"))]
     pub terms: Terms,
     /// Credits per gateway.
+    #[cfg_attr(test, schemars(with = "crate::openapi::Amount"))]
     pub share: Credits,
     /// The largest balance.
+    #[cfg_attr(test, schemars(with = "crate::openapi::Amount"))]
     pub cap: Credits,
     /// The length of a slot, in seconds.
     pub slot_s: u64,
@@ -208,10 +212,12 @@ struct Left {
 
 /// A closed slot, as it is published.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Closed {
     /// Which.
     pub slot: u64,
     /// For each Mbit/s beyond the floor.
+    #[cfg_attr(test, schemars(with = "crate::openapi::Amount"))]
     pub price: Credits,
     /// The hash chain's root.
     pub root: String,

@@ -12,6 +12,7 @@
 use std::fmt::Write as _;
 
 use fairweir_core::market::agent::{Agent, AgentSpec, SLOTS_MAX, Seen};
+use fairweir_core::market::guarantee::Guarantee;
 use fairweir_core::market::ledger::Credits;
 use fairweir_core::market::preferences::{
     BOOSTED, DAY_MIN, Importance, Moment, Preferences, Wanted,
@@ -29,6 +30,9 @@ pub const HORIZON: usize = 24;
 /// Bids for slots beyond the next two are changed only by more than this, in percent of the credits
 /// per gateway: they only matter if the agent is away.
 const CHANGE_MIN_PERCENT: u64 = 5;
+
+/// For how long a rate is told at once, in milliseconds: so long it stays in force after the agent died.
+const TOLD_MS: u64 = 3_000;
 
 /// How slots lie in the days of the household.
 #[derive(Clone, Copy)]
@@ -70,6 +74,9 @@ pub struct Memory {
     leases: Vec<Leased>,
     /// Without any lease.
     floor: Rate,
+    /// Of the market's link.
+    #[serde(default)]
+    equal: Rate,
     /// Until when each kind is boosted.
     boosted_until_s: [u64; 4],
     holiday_until_s: u64,
@@ -180,6 +187,7 @@ impl Household {
         let mut agent = Agent::new(spec);
         agent.recall(&memory.learned);
         memory.floor = floor.min(peak);
+        memory.equal = rules.terms.capacity / answers.clock.gateways.max(1) as u64;
         if let Some(lease) = answers.lease {
             memory.leases.retain(|known| known.slot < lease.slot);
             memory.leases.push(lease);
@@ -237,6 +245,14 @@ impl Household {
             Some(lease) => Now { rate_bps: lease.rate_bps, until_s: Some(lease.until_s) },
             None => Now { rate_bps: *floor, until_s: None },
         }
+    }
+
+    /// What the daemons that shape at home are told at a time in milliseconds, if a lease includes it.
+    pub fn guarantee(&self, now_ms: u64) -> Option<Guarantee> {
+        let Now { rate_bps, until_s } = self.now(now_ms / 1_000);
+        let left_ms = until_s?.saturating_mul(1_000).saturating_sub(now_ms);
+        let for_ms = left_ms.min(TOLD_MS);
+        (for_ms > 0).then_some(Guarantee { rate_bps, equal_bps: self.memory.equal, for_ms })
     }
 
     fn day_s(&self) -> u64 {

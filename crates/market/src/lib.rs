@@ -25,6 +25,8 @@ pub mod household;
 pub mod identity;
 pub mod keeper;
 pub mod messages;
+#[cfg(test)]
+mod openapi;
 pub mod server;
 pub mod store;
 

@@ -8,9 +8,12 @@ use crate::book::{Closed, Rules};
 
 /// The answer to `GET /v1/clock`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Clock {
     /// The server's time, in seconds of Unix time.
     pub now_s: u64,
+    /// The same in milliseconds.
+    pub now_ms: u64,
     /// The first slot that is not closed.
     pub open_slot: u64,
     /// When its bids end, in seconds of Unix time.
@@ -23,6 +26,7 @@ pub struct Clock {
 
 /// The answer to `GET /v1/prices`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Prices {
     /// The last slots, oldest first; none in a small market.
     pub slots: Vec<Closed>,
@@ -30,12 +34,15 @@ pub struct Prices {
 
 /// The answer to `GET /v1/gateways/NAME/statements`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Account {
     /// The gateway's pseudonym.
     pub gateway: String,
     /// What it has.
+    #[cfg_attr(test, schemars(with = "crate::openapi::Amount"))]
     pub balance: Credits,
     /// The most that its plan gives it.
+    #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub peak_bps: Option<Rate>,
     /// Its bids for open slots, by slot.
     pub bids: Vec<Bid>,
@@ -45,31 +52,37 @@ pub struct Account {
 
 /// What a slot did to a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Dated {
     /// Which slot.
     pub slot: u64,
     /// What it did.
+    #[cfg_attr(test, schemars(with = "crate::openapi::Statement"))]
     pub statement: Statement,
 }
 
 /// The answer to `GET /v1/gateways/NAME/lease`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Leased {
     /// The last closed slot.
     pub slot: u64,
     /// When it ends, in seconds of Unix time.
     pub until_s: u64,
     /// What the gateway may use in it.
+    #[cfg_attr(test, schemars(with = "u64"))]
     pub rate_bps: Rate,
 }
 
 /// A bid for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Bid {
     /// Which slot.
     pub slot: u64,
     /// What the gateway would pay.
+    #[cfg_attr(test, schemars(with = "crate::openapi::Amount"))]
     pub spend: Credits,
     /// The higher one counts.
     pub sequence: u64,
@@ -77,9 +90,11 @@ pub struct Bid {
 
 /// The body of `PUT /v1/gateways/NAME/bids/SLOT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BidBody {
     /// What the gateway would pay.
+    #[cfg_attr(test, schemars(with = "crate::openapi::Amount"))]
     pub spend: Credits,
     /// The higher one counts.
     pub sequence: u64,
@@ -87,6 +102,7 @@ pub struct BidBody {
 
 /// The body of `PUT /v1/gateways/NAME/bids`, and its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Bids {
     /// In rising order of slots.
@@ -95,6 +111,7 @@ pub struct Bids {
 
 /// The body of `POST /v1/enrolments`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EnrolBody {
     /// The one-time code.
@@ -105,6 +122,7 @@ pub struct EnrolBody {
 
 /// The answer to `POST /v1/enrolments`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Enrolled {
     /// The gateway's pseudonym.
     pub gateway: String,
@@ -114,6 +132,7 @@ pub struct Enrolled {
 
 /// The answer to `POST /v1/leave`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Left {
     /// The pseudonym of the gateway that left.
     pub left: String,

@@ -1,14 +1,15 @@
 //! HTTP over mutual TLS, bounded in every direction.
 //!
 //! One request per connection: gateways ask a few times per slot. A connection has a thread, at most
-//! [`CONNECTIONS_MAX`] at a time; one more is closed at once. It has [`PATIENCE`] for everything, the
+//! [`CONNECTIONS_MAX`] at a time, and a quarter of them from one address; one more is closed at once. It has [`PATIENCE`] for everything, the
 //! handshake included, so a client that sends nothing, or a byte at a time, holds a thread no longer.
 //! Of HTTP/1.1 it knows a request line, `content-length`, and nothing else: no chunks, no pipelines.
 
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,9 @@ use crate::sha256;
 
 /// Connections at a time.
 pub const CONNECTIONS_MAX: usize = 256;
+
+/// Connections of one client at a time: an IPv4 address, or the /64 of an IPv6 address.
+pub const OF_CLIENT_MAX: usize = CONNECTIONS_MAX / 4;
 
 /// How long a connection may take.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -74,7 +78,7 @@ impl Server {
         let listener = TcpListener::bind(address)?;
         let server = Server { address: listener.local_addr()?, stop: Arc::default() };
         let stop = Arc::clone(&server.stop);
-        let open = Arc::new(AtomicUsize::new(0));
+        let open = Open::default();
         let accept = move || {
             for stream in listener.incoming() {
                 if stop.load(Ordering::Relaxed) {
@@ -105,26 +109,49 @@ impl Drop for Server {
     }
 }
 
-/// One of the connections at a time; counted while it lives.
-struct Slot(Arc<AtomicUsize>);
+/// Open connections by client.
+type Open = Arc<Mutex<HashMap<IpAddr, usize>>>;
 
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+/// One of the connections at a time; counted while it lives.
+struct Slot {
+    open: Open,
+    client: IpAddr,
+}
+
+impl Slot {
+    /// `None` if there are too many.
+    fn take(open: &Open, client: IpAddr) -> Option<Slot> {
+        let client = match client.to_canonical() {
+            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+            v4 => v4,
+        };
+        let mut clients = open.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = clients.values().sum();
+        let of_client = clients.entry(client).or_default();
+        if all >= CONNECTIONS_MAX || *of_client >= OF_CLIENT_MAX {
+            return None;
+        }
+        *of_client += 1;
+        Some(Slot { open: Arc::clone(open), client })
     }
 }
 
-fn admit(
-    stream: TcpStream,
-    open: &Arc<AtomicUsize>,
-    tls: &Arc<ServerConfig>,
-    handler: &Arc<Handler>,
-) {
-    let count = open.fetch_add(1, Ordering::Relaxed);
-    let slot = Slot(Arc::clone(open));
-    if count >= CONNECTIONS_MAX {
-        return;
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut clients = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = clients.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                clients.remove(&self.client);
+            }
+        }
     }
+}
+
+fn admit(stream: TcpStream, open: &Open, tls: &Arc<ServerConfig>, handler: &Arc<Handler>) {
+    let Some(slot) = stream.peer_addr().ok().and_then(|peer| Slot::take(open, peer.ip())) else {
+        return;
+    };
     let (tls, handler) = (Arc::clone(tls), Arc::clone(handler));
     let serve = move || {
         let _slot = slot;

@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fairweir_core::market::ledger::Credits;
@@ -17,10 +18,15 @@ use fairweir_market::client::{Client, ClientError};
 use fairweir_market::code_hash;
 use fairweir_market::identity::{Authority, Identity, new_code};
 use fairweir_market::keeper::Keeper;
-use fairweir_market::server::{CONNECTIONS_MAX, Server};
+use fairweir_market::server::{CONNECTIONS_MAX, OF_CLIENT_MAX, Request, Server};
 use fairweir_market::store::Database;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+#[path = "server/fuzz.rs"]
+mod fuzz;
+#[path = "server/week.rs"]
+mod week;
 
 struct Market {
     dir: TempDir,
@@ -242,6 +248,53 @@ fn a_gateway_that_bids_without_end_is_stopped_until_the_next_slot() {
     assert_eq!(bid(&client, &name, 7, &json!({ "spend": "1", "sequence": 11 })), 200);
 }
 
+/// Connects from an address of this host.
+fn connect_from(address: &str, market: &Market) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let from: SocketAddr = format!("{address}:0").parse().unwrap();
+    socket.bind(&from.into()).unwrap();
+    socket.connect(&market.server.address().into()).unwrap();
+    socket.into()
+}
+
+/// Connections of one address without a pause for 2 s, each with what is no TLS: as many as there can be.
+/// A gateway's bids are taken meanwhile, and nothing else changes.
+#[test]
+fn a_flood_of_one_address_does_not_keep_a_gateway_from_bidding() {
+    let market = Market::start();
+    let (client, name) = market.enrol("c");
+    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (mut waits, mut sequence) = (Vec::new(), 0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let mut stream = connect_from("127.0.0.2", &market);
+                    let _ = stream.write_all(b"GET /v1/clock HTTP/1.1\r\n\r\n");
+                    sent.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(2) {
+            sequence += 1;
+            let asked = Instant::now();
+            let body = json!({ "spend": "1", "sequence": sequence });
+            assert_eq!(bid(&client, &name, 1, &body), 200);
+            waits.push(asked.elapsed());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    waits.sort();
+    let each_s = sent.into_inner() / 2;
+    let worst = waits[waits.len() - 1];
+    eprintln!("{each_s} connections/s refused; {sequence} bids, the slowest {worst:?}");
+    assert!(worst < Duration::from_secs(5), "{worst:?}");
+    let bids = market.keeper.ask(|session| session.book().gateways()[0].bids().count()).unwrap();
+    assert_eq!((bids, market.credits()), (1, 10_000_000));
+}
+
 /// A certificate of the market's own authority that has expired.
 #[test]
 fn an_expired_certificate_does_not_get_through_tls() {
@@ -292,15 +345,22 @@ fn clients_that_send_too_much_or_nothing_do_not_keep_others_out() {
         assert_eq!(status, wanted);
         assert!(serde_json::from_slice::<Value>(&body).is_ok());
     }
-    // As many connections that say nothing as there may be: they end after the server's patience.
-    let silent: Vec<TcpStream> = (0..CONNECTIONS_MAX)
-        .map(|_| TcpStream::connect(market.server.address()).unwrap())
+    // As many connections that say nothing as there may be, of one address: others are answered.
+    let silent: Vec<TcpStream> =
+        (0..CONNECTIONS_MAX).map(|_| connect_from("127.0.0.2", &market)).collect();
+    for _ in 0..10 {
+        client.ask("GET", "/v1/clock", None).unwrap();
+    }
+    // Of as many addresses as it takes: they end after the server's patience.
+    let more: Vec<TcpStream> = (0..CONNECTIONS_MAX)
+        .map(|i| connect_from(&format!("127.0.0.{}", 3 + i / OF_CLIENT_MAX), &market))
         .collect();
     let begun = Instant::now();
     while client.ask("GET", "/v1/clock", None).is_err() {
         assert!(begun.elapsed() < Duration::from_secs(20));
         std::thread::sleep(Duration::from_millis(200));
     }
+    drop(more);
     // What is no TLS is cut off.
     let mut plain = TcpStream::connect(market.server.address()).unwrap();
     plain.write_all(b"GET /v1/clock HTTP/1.1\r\n\r\n").unwrap();

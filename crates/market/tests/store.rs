@@ -1,6 +1,10 @@
 //! The market's database: the same tests on SQLite and on a PostgreSQL server of their own.
 #![allow(clippy::unwrap_used)]
 
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,17 +33,24 @@ struct Place {
 
 impl Place {
     fn sqlite() -> Place {
-        let dir = tempfile::tempdir().unwrap();
+        Place::sqlite_in(tempfile::tempdir().unwrap())
+    }
+
+    fn sqlite_in(dir: TempDir) -> Place {
         let database = Database::of(&StateDir::new(dir.path()), None).unwrap();
         let url = format!("sqlite:{}/market.db", dir.path().display());
         Place { database, url, dir, server: None }
     }
 
     fn postgres() -> Option<Place> {
-        let (server, dir) = (Postgres::start()?, tempfile::tempdir().unwrap());
+        Some(Place::postgres_at(Postgres::start()?))
+    }
+
+    fn postgres_at(server: Postgres) -> Place {
+        let dir = tempfile::tempdir().unwrap();
         let url = server.url();
         let database = Database::of(&StateDir::new(dir.path()), Some(&url)).unwrap();
-        Some(Place { database, url, dir, server: Some(server) })
+        Place { database, url, dir, server: Some(server) }
     }
 
     fn all() -> impl Iterator<Item = Place> {
@@ -282,4 +293,120 @@ fn a_database_that_is_killed_loses_nothing_that_was_acknowledged() {
     assert_eq!(close(&servers[1].0, KILLS as u64), Ok(true));
     servers.into_iter().for_each(stop);
     assert_eq!(verify(&place.database).unwrap().credits(), 20_000_000);
+}
+
+/// A disk of some MiB; gone when it drops.
+struct Disk(TempDir);
+
+impl Disk {
+    /// `None` without the right to mount.
+    fn new(mib: u32) -> Option<Disk> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={mib}m"), "tmpfs"]).arg(dir.path());
+        if mount.output().is_ok_and(|done| done.status.success()) {
+            return Some(Disk(dir));
+        }
+        eprintln!("SKIPPED: needs root, to mount a small disk");
+        assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
+        None
+    }
+
+    fn dir(&self) -> TempDir {
+        let dir = tempfile::tempdir_in(self.0.path()).unwrap();
+        std::fs::set_permissions(self.0.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        dir
+    }
+
+    /// Leaves no room.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.path().join("ballast");
+        let mut file = std::fs::File::create(&path).unwrap();
+        while file.write_all(&[0; 4_096]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).output();
+    }
+}
+
+#[test]
+fn a_full_disk_of_sqlite_loses_nothing_that_was_acknowledged() {
+    let Some(disk) = Disk::new(4) else { return };
+    survives_a_full_disk(Place::sqlite_in(disk.dir()), &disk);
+}
+
+#[test]
+fn a_full_disk_of_postgres_loses_nothing_that_was_acknowledged() {
+    let Some(disk) = Disk::new(160) else { return };
+    let Some(server) = Postgres::start_in(disk.dir()) else { return };
+    survives_a_full_disk(Place::postgres_at(server), &disk);
+}
+
+/// Two gateways bid and slots are closed while the disk is filled, and go on when there is room again. What
+/// was acknowledged is there, each slot was closed whole, and all is as it is computed anew.
+fn survives_a_full_disk(mut place: Place, disk: &Disk) {
+    let server = start(&place);
+    found(&server.0, 2);
+    let ballast = disk.fill();
+    let (mut stands, mut closed, mut refused, mut sequence) = ([0; 2], 0, 0, 0);
+    let begun = Instant::now();
+    while refused < 20 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the disk does not fill");
+        sequence += 1;
+        for (gateway, stands) in stands.iter_mut().enumerate() {
+            match bid(&server.0, gateway, closed + AHEAD / 2, sequence) {
+                Ok(true) => *stands = sequence,
+                Ok(false) => {}
+                Err(_) => refused += 1,
+            }
+        }
+        // Bids are limited by slot; who asked and heard nothing asks again.
+        if sequence % 50 == 0 {
+            match close(&server.0, closed) {
+                Ok(_) => (closed, stands) = (closed + 1, [0; 2]),
+                Err(_) => refused += 1,
+            }
+        }
+        if refused > 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    std::fs::remove_file(ballast).unwrap();
+    let begun = Instant::now();
+    if let Some(database) = &mut place.server
+        && database.has_ended()
+    {
+        database.run();
+    }
+    while close(&server.0, closed).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the server does not go on");
+        std::thread::sleep(Duration::from_millis(50));
+        if let Some(database) = &mut place.server
+            && database.has_ended()
+        {
+            database.run();
+        }
+    }
+    eprintln!(
+        "{closed} slots closed before the disk was full, on again after {:?}",
+        begun.elapsed()
+    );
+    let now = book(&server.0);
+    assert!(
+        [closed, closed + 1].contains(&(now.open_slot() - 1)),
+        "{} after {closed}",
+        now.open_slot()
+    );
+    for (gateway, stood) in now.gateways().iter().zip(stands) {
+        let there = gateway.bids().find(|bid| bid.slot == closed + AHEAD / 2);
+        assert!(there.map_or(0, |bid| bid.sequence) >= stood, "{there:?}, acknowledged {stood}");
+    }
+    stop(server);
+    assert_eq!(verify(&place.database).unwrap(), now);
+    assert_eq!(now.credits(), 20_000_000);
+    drop(place);
 }

@@ -127,3 +127,103 @@ fn at_full_queues_of_all_kinds_others_have_what_they_have_beside_plain_connectio
         }
     }
 }
+
+/// Plays `fs-apart` or another file with CUBIC or Reno; the most stunts apart, and since when.
+fn apart(file: &str, sender: &str, set: &[&str], seed: u64) -> (u64, Option<f64>) {
+    let text = match file {
+        "fs-apart" => include_str!("../../../scenarios/fs-apart.toml"),
+        "fs-bundle" => include_str!("../../../scenarios/fs-bundle.toml"),
+        _ => include_str!("../../../scenarios/fs-kernel.toml"),
+    };
+    let flows = if file == "fs-apart" { 5 } else { 3 };
+    let senders = (0..flows).map(|flow| format!("flow.{flow}.congestion_control={sender}"));
+    let senders: Vec<String> = senders.collect();
+    let set: Vec<&str> = senders.iter().map(String::as_str).chain(set.iter().copied()).collect();
+    let report = play_file(text, &set, seed);
+    let free = &report.summary.bundled[0].free[0];
+    (free.apart as u64, free.apart_from_s)
+}
+
+#[test]
+fn stunts_behind_another_bottleneck_are_no_longer_asked_and_the_others_hold_the_target() {
+    let text = include_str!("../../../scenarios/fs-apart.toml");
+    let report = play_file(text, &[], 1);
+    let free = &report.summary.bundled[0].free[0];
+    assert_eq!(free.apart, 4, "those behind the other queue");
+    assert!(free.apart_from_s.unwrap() < 90.0, "{:?}", free.apart_from_s);
+    let by_target = free.rate.as_mbit_f64() / 1.8;
+    assert!((0.95..1.05).contains(&by_target), "{by_target}");
+    // After they were found out they give up nothing.
+    let plain = play_file(text, &["bundle.0.controller=none"], 1);
+    let far = rate(&report, 2) / rate(&plain, 2);
+    assert!(far > 0.97, "those behind the other queue have {far} of what they have without");
+}
+
+#[test]
+fn stunts_at_the_same_bottleneck_are_not_said_to_be_behind_another() {
+    for sender in ["reno", "cubic"] {
+        for file in ["fs-bundle", "fs-kernel"] {
+            assert_eq!(apart(file, sender, &["duration=150s"], 1).0, 0, "{file} {sender}");
+        }
+    }
+}
+
+/// Shared bottlenecks of several kinds.
+const SHARED: [(&str, &str, &[&str]); 7] = [
+    ("RED, 28 connections at 40 Mbit/s", "fs-bundle", &[]),
+    ("drop-tail, 16 at 10 Mbit/s", "fs-kernel", &[]),
+    (
+        "drop-tail, 16 at 40 Mbit/s, 80 ms",
+        "fs-kernel",
+        &[
+            "link.rate=40mbit",
+            "link.up_rate=40mbit",
+            "bundle.0.free.0.target=5mbit",
+            "flow.0.rtt=80ms",
+            "flow.1.rtt=80ms",
+            "flow.2.rtt=80ms",
+        ],
+    ),
+    ("drop-tail, RTTs of 20, 90 and 40 ms", "fs-kernel", &["flow.1.rtt=90ms", "flow.2.rtt=40ms"]),
+    ("drop-tail of 15 ms", "fs-kernel", &["link.buffer=15ms"]),
+    ("drop-tail of 500 ms", "fs-kernel", &["link.buffer=500ms"]),
+    (
+        "drop-tail, 4 connections",
+        "fs-kernel",
+        &["flow.1.connections=2", "flow.2.connections=1", "bundle.0.free.0.target=3mbit"],
+    ),
+];
+/// Bottlenecks that are not shared.
+const SEPARATE: [(&str, &[&str]); 4] = [
+    ("two of 10 Mbit/s, 100 ms", &[]),
+    ("10 and 30 Mbit/s", &["police.1.rate=30mbit"]),
+    ("two of 20 ms", &["police.0.queue=25kB", "police.1.queue=25kB"]),
+    ("100 and 20 ms", &["police.1.queue=25kB"]),
+];
+
+#[test]
+#[ignore = "plays 440 runs of 300 s"]
+fn how_often_a_bottleneck_is_judged_wrongly_and_how_soon_rightly() {
+    let seeds = 20;
+    for sender in ["reno", "cubic"] {
+        for (name, file, set) in SHARED {
+            let set: Vec<&str> = set.iter().copied().chain(["duration=300s"]).collect();
+            let wrong: u64 = (1..=seeds).map(|seed| apart(file, sender, &set, seed).0).sum();
+            println!("shared, {sender}, {name}: {wrong} stunts wrongly apart in {seeds} runs");
+        }
+        for (name, set) in SEPARATE {
+            let set: Vec<&str> = set.iter().copied().chain(["duration=300s"]).collect();
+            let runs: Vec<_> =
+                (1..=seeds).map(|seed| apart("fs-apart", sender, &set, seed)).collect();
+            let all = runs.iter().filter(|(apart, _)| *apart == 4).count();
+            let wrong = runs.iter().filter(|(apart, _)| *apart > 4).count();
+            let mut since: Vec<f64> = runs.iter().filter_map(|(_, since)| *since).collect();
+            since.sort_by(f64::total_cmp);
+            let (median, last) = (since.get(since.len() / 2), since.last());
+            println!(
+                "separate, {sender}, {name}: all four found in {all} of {seeds} runs, more in {wrong}; \
+                 the first after {median:?} s, at the latest {last:?} s"
+            );
+        }
+    }
+}

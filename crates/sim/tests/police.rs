@@ -270,25 +270,61 @@ fn members_of_a_segment_have_their_guarantees_and_share_the_rest() {
             (32, 38, [0.0, 0.4, 0.0, 0.0], 4),
             (41, 50, [0.0, 0.4, 0.0, 0.0], 3),
         ] {
-            check_shares(&all[..homes], &guaranteed[..homes], from..to, 0.98);
+            check_shares(&all[..homes], &guaranteed[..homes], from..to, 0.98, 0.95);
         }
     }
 }
 
-/// A hundred subscribers, of whom most have no guarantee; others have them every 12 s. A tenth wants
-/// less than its share, and a tenth comes and goes.
+/// A hundred subscribers, of whom most have no guarantee; others have them every 12 s.
 #[test]
 fn a_hundred_members_have_guarantees_that_are_redrawn() {
-    let count = 100_u64;
-    // By turns of 12 s, of 100 Mbit/s.
-    let guaranteed = |turn: u64, n: u64| match (n * 7 + turn * 13) % 25 {
-        0 => 0.2,
-        1 => 0.1,
-        2 => 0.04,
+    let all = Redrawn { count: 100, flows: 1, rate_mbit: 200, turn_s: 12, settle_s: 5, kept: 0.95 };
+    redraw(&all, |turn, n| match (n * 7 + turn * 13) % 25 {
+        0 => 20.0,
+        1 => 10.0,
+        2 => 4.0,
         _ => 0.0,
-    };
-    let flows: Vec<String> = (0..count)
-        .map(|n| {
+    });
+}
+
+/// Guarantees of 0 to 40 Mbit/s, of 770 Mbit/s together, redrawn each minute. Takes minutes.
+#[test]
+#[ignore = "plays 15 million packets; docs/papers/bcpqp.md has the command"]
+fn five_hundred_members_of_a_gigabit_have_guarantees_that_are_redrawn() {
+    for (flows, kept) in [(1, 0.9), (2, 0.92), (4, 0.95)] {
+        let all = Redrawn { count: 500, flows, rate_mbit: 1_000, turn_s: 60, settle_s: 10, kept };
+        redraw(&all, |turn, n| match (n * 7 + turn * 13) % 50 {
+            0 => 40.0,
+            1 => 20.0,
+            2 => 10.0,
+            3 => 5.0,
+            4 => 2.0,
+            _ => 0.0,
+        });
+    }
+}
+
+/// Members of a segment with plans of 100 Mbit/s.
+struct Redrawn {
+    count: u64,
+    /// Of each member, with the same congestion control and round trip.
+    flows: u64,
+    rate_mbit: u64,
+    /// How long guarantees stay.
+    turn_s: u64,
+    /// Reno needs 4 s to grow to a guarantee of 20 Mbit/s.
+    settle_s: u64,
+    /// The part of the seconds that have to keep the guarantee within 2 %.
+    kept: f64,
+}
+
+/// Plays three turns of guarantees, in Mbit/s by turn and member. A tenth of the members wants less
+/// than its share, and a tenth comes and goes.
+fn redraw(all: &Redrawn, guaranteed_mbit: impl Fn(u64, u64) -> f64) {
+    let Redrawn { count, flows: each, rate_mbit, turn_s, settle_s, kept } = *all;
+    let flows: Vec<String> = (0..count * each)
+        .map(|flow_at| {
+            let n = flow_at / each;
             let congestion_control = ["cubic", "cubic", "reno", "bbr"][n as usize % 4];
             let rtt = format!("{}ms", 5 + n * 37 % 45);
             match n % 10 {
@@ -304,27 +340,31 @@ fn a_hundred_members_have_guarantees_that_are_redrawn() {
     let points: Vec<String> = (0..count)
         .map(|n| {
             let step = |turn| {
-                let kbit = 100_000.0 * guaranteed(turn, n);
-                format!("{{ at = \"{}s\", rate = \"{kbit:.0}kbit\" }}", 1 + 12 * turn)
+                let kbit = 1_000.0 * guaranteed_mbit(turn, n);
+                format!("{{ at = \"{}s\", rate = \"{kbit:.0}kbit\" }}", 1 + turn_s * turn)
             };
             let steps: Vec<String> = (0..3).map(step).collect();
+            let own: Vec<u64> = (n * each..(n + 1) * each).collect();
             format!(
-                "[[police]]\nname = \"home{n}\"\nrate = \"100mbit\"\nflows = [{n}]\n\
+                "[[police]]\nname = \"home{n}\"\nrate = \"100mbit\"\nqueue_by = \"hash\"\nflows = {own:?}\n\
                  guarantees = [{}]\n",
                 steps.join(", ")
             )
         })
         .collect();
-    let all = play_segment("200mbit", 37, &flows, &points, 1);
+    let rate = format!("{rate_mbit}mbit");
+    let all = play_segment(&rate, 1 + 3 * turn_s, &flows, &points, 1);
     for turn in 0..3 {
         let endless: Vec<u64> = (0..count).filter(|n| n % 10 < 8).collect();
         let members: Vec<Policed> = endless.iter().map(|n| all[*n as usize].clone()).collect();
-        let guarantees: Vec<f64> = endless.iter().map(|n| guaranteed(turn, *n)).collect();
-        // Reno needs 4 s to grow to a guarantee of 20 Mbit/s.
-        let from = 1 + 12 * turn as usize + 5;
-        check_shares(&members, &guarantees, from..from + 7, 0.0);
-        let of_all = |p: &Policed| mean(p, &(from..from + 7));
-        let total = all.iter().map(of_all).sum::<f64>() / 2.0;
+        // Of the plan.
+        let of_plan = |n: &u64| guaranteed_mbit(turn, *n) / 100.0;
+        let guarantees: Vec<f64> = endless.iter().map(of_plan).collect();
+        let from = (1 + turn_s * turn + settle_s) as usize;
+        let span = from..(1 + turn_s * (turn + 1)) as usize;
+        check_shares(&members, &guarantees, span.clone(), 0.0, kept);
+        let of_all = |p: &Policed| mean(p, &span);
+        let total = 100.0 * all.iter().map(of_all).sum::<f64>() / rate_mbit as f64;
         println!("turn {turn}: total {total:.3}");
         assert!((0.98..1.02).contains(&total), "{total}");
     }
@@ -337,7 +377,13 @@ fn mean(policed: &Policed, span: &std::ops::Range<usize>) -> f64 {
 
 /// All have their guarantees in each second, and equal parts of the rest on average; all together at
 /// least `used`.
-fn check_shares(members: &[Policed], guaranteed: &[f64], span: std::ops::Range<usize>, used: f64) {
+fn check_shares(
+    members: &[Policed],
+    guaranteed: &[f64],
+    span: std::ops::Range<usize>,
+    used: f64,
+    kept_least: f64,
+) {
     let means: Vec<f64> = members.iter().map(|p| mean(p, &span)).collect();
     let rest: Vec<f64> = means.iter().zip(guaranteed).map(|(mean, g)| mean - g).collect();
     let (sum, squares) = (rest.iter().sum::<f64>(), rest.iter().map(|r| r * r).sum::<f64>());
@@ -357,8 +403,8 @@ fn check_shares(members: &[Policed], guaranteed: &[f64], span: std::ops::Range<u
         seconds.len(),
         seconds.first().unwrap_or(&1.0)
     );
-    assert!(seconds.is_empty() || kept >= 0.95, "{kept}: {seconds:.2?}");
-    assert!(seconds.first().is_none_or(|least| *least >= 0.8), "{seconds:.2?}");
+    assert!(seconds.is_empty() || kept >= kept_least, "{kept}: {seconds:.2?}");
+    assert!(seconds.first().is_none_or(|least| *least >= kept_least - 0.3), "{seconds:.2?}");
     assert!(means.iter().zip(guaranteed).all(|(mean, g)| *mean >= 0.98 * g), "{means:.3?}");
     assert!(jain >= 0.97 && total >= used, "{jain}, {total}");
 }

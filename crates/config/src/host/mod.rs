@@ -48,6 +48,16 @@ pub enum Role {
     Router,
 }
 
+impl Role {
+    /// What names of instances begin with; the interface that faces the Internet follows.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Role::Host => "host-",
+            Role::Router => "router-",
+        }
+    }
+}
+
 /// A valid configuration. Only [`Config::load`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -16,9 +16,13 @@ pub mod address;
 pub mod csv;
 mod plan;
 mod segment;
+mod sessions;
+mod usage;
 
 pub use plan::{NAME_MAX, PlanEntry, check_name};
 pub use segment::{MemberPattern, SegmentEntry};
+pub use sessions::{LeasesSection, RadiusSection, Secret};
+pub use usage::UsageSection;
 
 use address::{as_texts, parse_address};
 
@@ -33,7 +37,8 @@ const FILE_SIZE_MAX: u64 = 256 << 20;
 const OVERHEAD_RANGE: (i64, i64) = (-64, 256);
 
 const ISP_KEYS: [&str; 6] = ["device", "uplink", "hook", "overhead", "group", "metrics"];
-const DOCUMENT_KEYS: [&str; 6] = ["version", "isp", "plan", "segment", "subscriber", "subscribers"];
+const DOCUMENT_KEYS: [&str; 9] =
+    ["version", "isp", "plan", "segment", "subscriber", "subscribers", "radius", "leases", "usage"];
 /// Source: the kernel's table has 256 entries, and a segment needs two.
 const SEGMENTS_MAX: usize = 128;
 const SUBSCRIBER_KEYS: [&str; 3] = ["name", "addresses", "plan"];
@@ -51,6 +56,12 @@ pub struct IspFile {
     pub plans: Vec<(Origin, PlanEntry)>,
     /// In the order of the file.
     pub segments: Vec<SegmentEntry>,
+    /// Sessions that access servers report.
+    pub radius: Option<RadiusSection>,
+    /// Files of DHCP servers.
+    pub leases: Option<LeasesSection>,
+    /// What subscribers used, written for billing.
+    pub usage: Option<UsageSection>,
     /// Those of the main file, then those of the table.
     pub subscribers: Vec<(Origin, SubscriberSpec)>,
     /// The table of subscribers beside it.
@@ -175,6 +186,12 @@ impl IspFile {
         }
         let segments = segments(top.tables("segment")?)?;
         let table = top.text("subscribers")?.map(|p| beside(path, &p.value));
+        let names: Vec<&str> = plans.iter().map(|(_, plan)| plan.name.as_str()).collect();
+        let radius = top.table("radius")?;
+        let radius = radius.map(|table| RadiusSection::read(table, path, &names)).transpose()?;
+        let leases = top.table("leases")?;
+        let leases = leases.map(|table| LeasesSection::read(table, path, &names)).transpose()?;
+        let usage = top.table("usage")?.map(UsageSection::read).transpose()?;
         top.finish(&DOCUMENT_KEYS)?;
         let path = path.to_owned();
         Ok(IspFile {
@@ -183,6 +200,9 @@ impl IspFile {
             isp,
             plans,
             segments,
+            radius,
+            leases,
+            usage,
             subscribers,
             table,
             has_end: false,
@@ -410,6 +430,19 @@ plan = "home-50"
                 "[[segment]]\nname = \"a\"\nupload = \"1mbit\"\nmembers = [\"*x\"]\n[[plan]]",
                 header,
                 "isp.toml:12: segment.members: ",
+            ),
+            (
+                "[[plan]]",
+                "[usage]\ninterval = \"5s\"\n[[plan]]",
+                header,
+                "isp.toml:10: usage.interval: interval 5s is out of range (10s to 24h)",
+            ),
+            // 1 Mbit/s is a plan, and 100 Gbit/s is none.
+            (
+                "download = \"50mbit\"\nupload = \"10mbit\"",
+                "download = \"100gbit\"\nupload = \"1mbit\"",
+                header,
+                "isp.toml:11: plan.download: rate 100gbit is out of range (64kbit to 25gbit)",
             ),
             ("", "", "name,plan\n", "subscribers.csv:1:1: header: column `addresses`"),
             ("", "", "name,addresses,plan\nb,x,y\n", "subscribers.csv:2:3: addresses: `x` is"),

@@ -1,8 +1,9 @@
 //! What a bundle knows of one connection, and what that one can give up.
 
+use super::apart::{Pair, Seen};
 use super::control::Controller;
 use super::watch::Watch;
-use super::{Tally, Target};
+use super::{MemberId, Tally, Target};
 use crate::share::Weight;
 use crate::units::{Bytes, Rate, Span, Time};
 
@@ -17,6 +18,10 @@ pub struct Sample {
     pub packet: Bytes,
     /// The smoothed round-trip time.
     pub rtt: Span,
+    /// The round-trip times of the newest packets of all its ACKs together.
+    pub rtts: Span,
+    /// How many these are.
+    pub rtt_count: u64,
     /// What it has delivered in all, as rates count it.
     pub delivered: Bytes,
     /// What its window does.
@@ -48,12 +53,20 @@ pub(super) struct Member {
     pub(super) rate: Rate,
     pub(super) measured: Option<(Time, Bytes)>,
     pub(super) tally: Tally,
+    /// Of the block that lasts.
+    pub(super) seen: Seen,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Part {
     Free(Box<Free>),
-    Stunt { weight: Weight, min_rate: Rate, turn: u64 },
+    Stunt {
+        weight: Weight,
+        min_rate: Rate,
+        turn: u64,
+        /// How it stands to free connections; those that are not in it are as at the begin.
+        pairs: Vec<Pair>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -66,6 +79,8 @@ pub(super) struct Free {
     /// What the target was, and the rate, in the last interval.
     pub(super) target_now: Rate,
     pub(super) rate: Rate,
+    /// How many stunts do not share its bottleneck.
+    pub(super) apart: usize,
     pub(super) watch: Watch,
 }
 
@@ -118,12 +133,21 @@ impl Member {
         }
     }
 
-    /// What a stunt can give up now.
-    pub(super) fn offer(&self, now: Time, index: usize) -> Option<Offer> {
+    /// What a stunt can give up now for a free connection.
+    pub(super) fn offer(&self, now: Time, index: usize, free: MemberId) -> Option<Offer> {
         let Part::Stunt { turn, .. } = self.part else { return None };
+        if self.is_apart_from(free) {
+            return None;
+        }
         let sample = self.sample.filter(|s| self.is_elephant() && self.may_be_cut(now, s))?;
         let packets = sample.cwnd.checked_sub(self.floor(&sample)).filter(|given| *given > 0)?;
         Some(Offer { turn, index, packets, rate: sample.rate_floor(packets) })
+    }
+
+    /// Whether it is a stunt that does not share a free connection's bottleneck.
+    pub(super) fn is_apart_from(&self, free: MemberId) -> bool {
+        let Part::Stunt { pairs, .. } = &self.part else { return false };
+        pairs.iter().any(|pair| pair.free == free && pair.is_apart)
     }
 
     /// The least window that a cut for others leaves: what a signal of its own would, and what a

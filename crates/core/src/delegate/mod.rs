@@ -21,7 +21,7 @@
 //! Properties, all tested: at each delegation the reductions sum to at least the free connection's
 //! own and exceed it by less than one stunt's; no stunt is cut for others twice within its
 //! round-trip time, nor below its floor or two packets; delegated + taken = signals; gains are within
-//! [−1, 1].
+//! [−1, 1]; who is judged not to share the bottleneck of a free connection is not asked for it.
 //!
 //! Source: Guirguis and Valdez, Traffic Shaping via Congestion Signals Delegation. What is resolved
 //! otherwise: `docs/papers/free-and-stunts.md`.
@@ -31,6 +31,7 @@ use serde::Serialize;
 use crate::share::Weight;
 use crate::units::{Rate, Span, Time};
 
+mod apart;
 mod control;
 mod member;
 mod trace;
@@ -44,6 +45,7 @@ pub use trace::{
 };
 pub use watch::{Reason, Verdict};
 
+use apart::{Block, Pair};
 use member::{Free, Member, Offer, Part, WINDOW_MIN};
 use watch::Watch;
 
@@ -162,6 +164,19 @@ pub struct Status {
     pub verdict: Verdict,
     /// Its signals.
     pub tally: Tally,
+    /// How many stunts do not answer for it, because they do not share its bottleneck.
+    pub apart: usize,
+}
+
+/// What stunts can do for a free connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct Help {
+    /// How many answer for it.
+    stunts: usize,
+    /// What these have above their floors.
+    spare: Rate,
+    /// How many do not share its bottleneck.
+    apart: usize,
 }
 
 /// The connections of one host that share a bottleneck.
@@ -172,12 +187,14 @@ pub struct Bundle {
     members: Vec<Option<Member>>,
     /// The turn of the stunt that was asked last.
     turn: u64,
+    /// For which time it is judged who shares a bottleneck.
+    block: Block,
 }
 
 impl Bundle {
     /// A bundle without connections.
     pub fn new(spec: &BundleSpec) -> Bundle {
-        Bundle { spec: *spec, members: Vec::new(), turn: 0 }
+        Bundle { spec: *spec, members: Vec::new(), turn: 0, block: Block::default() }
     }
 
     /// A connection is added; `None` if there are [`MEMBERS_MAX`].
@@ -190,9 +207,12 @@ impl Bundle {
                 reverse: 0,
                 target_now: Rate::ZERO,
                 rate: Rate::ZERO,
+                apart: 0,
                 watch: Watch::default(),
             })),
-            Role::Stunt { weight, min_rate } => Part::Stunt { weight, min_rate, turn: self.turn },
+            Role::Stunt { weight, min_rate } => {
+                Part::Stunt { weight, min_rate, turn: self.turn, pairs: Vec::new() }
+            }
         };
         let place = match self.members.iter().position(Option::is_none) {
             Some(place) => place,
@@ -211,6 +231,7 @@ impl Bundle {
             rate: Rate::ZERO,
             measured: None,
             tally: Tally::default(),
+            seen: apart::Seen::default(),
         });
         Some(MemberId(place))
     }
@@ -222,6 +243,11 @@ impl Bundle {
     pub fn leave(&mut self, id: MemberId) {
         let member = self.members[id.0].take();
         assert!(member.is_some(), "a connection leaves its bundle once");
+        for member in self.members.iter_mut().flatten() {
+            if let Part::Stunt { pairs, .. } = &mut member.part {
+                pairs.retain(|pair| pair.free != id);
+            }
+        }
     }
 
     /// What a connection's sender knows now; with every ACK, after its window has changed.
@@ -254,7 +280,7 @@ impl Bundle {
                     }
                 }
             },
-            Part::Stunt { .. } => match self.furthest_above() {
+            Part::Stunt { .. } => match self.furthest_above(id) {
                 Some(free) => self.give_back(now, free, &sample, reverse),
                 None => Answer::Own,
             },
@@ -313,14 +339,10 @@ impl Bundle {
         let rates: Vec<Rate> =
             self.members.iter().flatten().filter(|m| m.rate > Rate::ZERO).map(|m| m.rate).collect();
         let mean = rates.iter().copied().sum::<Rate>() / (rates.len() as u64).max(1);
-        let spare: Rate = self.members.iter().flatten().map(Member::spare).sum();
-        let stunts = self
-            .members
-            .iter()
-            .flatten()
-            .filter(|m| matches!(m.part, Part::Stunt { .. }) && m.is_elephant());
-        let has_stunts = stunts.count() > 0;
-        for (member, last) in self.members.iter_mut().zip(last) {
+        self.watch_bottlenecks(now);
+        for index in 0..self.members.len() {
+            let help = self.help_for(MemberId(index));
+            let (member, last) = (&mut self.members[index], last[index]);
             let Some((member, (length, rate))) = member.as_mut().zip(last) else { continue };
             let (Part::Free(free), Some(sample)) = (&mut member.part, member.sample) else {
                 continue;
@@ -329,7 +351,7 @@ impl Bundle {
                 Target::Trace(trace) => trace.at(now),
                 Target::Connections(count) => mean * u64::from(count.as_u32()),
             };
-            let reachable = member.rate + spare;
+            let reachable = member.rate + help.spare;
             let gain = free.controller.handle_interval(&Interval {
                 length,
                 target,
@@ -339,18 +361,79 @@ impl Bundle {
                 rate_least: sample.rate_floor(1),
                 kept: f64::from(sample.cwnd_cut) / f64::from(sample.cwnd.max(1)),
             });
-            (free.target_now, free.rate) = (target, rate);
+            (free.target_now, free.rate, free.apart) = (target, rate, help.apart);
             free.watch.handle_interval(&watch::Seen {
                 now,
                 length,
                 target,
                 rate,
                 gain,
-                has_stunts,
+                has_stunts: help.stunts > 0,
+                are_apart: help.apart > 0,
                 reachable,
                 tally: member.tally,
             });
         }
+    }
+
+    /// Who shares a bottleneck with whom.
+    fn watch_bottlenecks(&mut self, now: Time) {
+        let (nth, is_over) = self.block.handle_tick(now);
+        for member in self.members.iter_mut().flatten() {
+            if let Some(sample) = member.sample {
+                member.seen.handle_tick(nth, &sample, member.tally);
+            }
+        }
+        if !is_over {
+            return;
+        }
+        let mut free = Vec::new();
+        for (index, member) in self.members.iter_mut().enumerate() {
+            let Some(member) = member.as_mut() else { continue };
+            if matches!(member.part, Part::Free(_)) {
+                free.push((MemberId(index), std::mem::take(&mut member.seen)));
+            }
+        }
+        for member in self.members.iter_mut().flatten() {
+            let Part::Stunt { pairs, .. } = &mut member.part else { continue };
+            for (id, seen) in &free {
+                let known = pairs.iter().position(|pair| pair.free == *id);
+                let known = known.unwrap_or_else(|| {
+                    pairs.push(Pair::new(*id));
+                    pairs.len() - 1
+                });
+                pairs[known].handle_block(seen, &member.seen);
+            }
+            member.seen.clear();
+        }
+        for (id, mut seen) in free {
+            seen.clear();
+            self.member(id).seen = seen;
+        }
+    }
+
+    /// What stunts can do for a free connection; nothing for a stunt.
+    fn help_for(&self, id: MemberId) -> Help {
+        let mut help = Help::default();
+        let is_free = |m: &Member| matches!(m.part, Part::Free(_));
+        if !self.members[id.0].as_ref().is_some_and(is_free) {
+            return help;
+        }
+        for member in self.members.iter().flatten().filter(|m| !is_free(m) && m.is_elephant()) {
+            if member.is_apart_from(id) {
+                help.apart += 1;
+            } else {
+                help.stunts += 1;
+                help.spare += member.spare();
+            }
+        }
+        help
+    }
+
+    /// Whether a stunt does not answer for a free connection, nor that one for it, because they do
+    /// not share a bottleneck.
+    pub fn is_apart(&self, stunt: MemberId, free: MemberId) -> bool {
+        self.members[stunt.0].as_ref().is_some_and(|member| member.is_apart_from(free))
     }
 
     /// What is known of a free connection; `None` of a stunt.
@@ -363,6 +446,7 @@ impl Bundle {
             gain: free.controller.gain(),
             verdict: free.watch.verdict(),
             tally: member.tally,
+            apart: free.apart,
         })
     }
 
@@ -397,7 +481,7 @@ impl Bundle {
     fn delegate(&mut self, now: Time, id: MemberId, need: Rate) -> bool {
         let members = self.members.iter().enumerate();
         let mut offers: Vec<Offer> =
-            members.filter_map(|(i, m)| m.as_ref()?.offer(now, i)).collect();
+            members.filter_map(|(i, m)| m.as_ref()?.offer(now, i, id)).collect();
         // One bit/s of what is needed is for rounding.
         let need = need.saturating_sub(Rate::bps(1));
         if offers.iter().map(|offer| offer.rate).sum::<Rate>() < need {
@@ -441,9 +525,9 @@ impl Bundle {
     }
 
     /// The free connection that is furthest above its target, if one is to answer for a stunt.
-    fn furthest_above(&mut self) -> Option<MemberId> {
+    fn furthest_above(&mut self, stunt: MemberId) -> Option<MemberId> {
         let above = |(i, m): (usize, &Option<Member>)| {
-            let member = m.as_ref()?;
+            let member = m.as_ref().filter(|_| !self.is_apart(stunt, MemberId(i)))?;
             let (Part::Free(free), Some(sample)) = (&member.part, member.sample) else {
                 return None;
             };

@@ -12,6 +12,8 @@ fn sample(cwnd: u32) -> Sample {
         cwnd,
         cwnd_cut: (cwnd / 2).max(2),
         packet: PACKET,
+        rtts: Span::ZERO,
+        rtt_count: 0,
         rtt: RTT,
         delivered: Bytes::kb(1_000),
         phase: Phase::Avoidance,
@@ -216,6 +218,48 @@ fn a_signal_right_after_a_cut_for_others_is_of_the_window_before_that_cut() {
     assert_eq!(bundle.handle_signal(at(1_300), stunts[0]), Answer::Own);
     bundle.handle_sample(stunts[0], sample(7));
     assert_eq!(bundle.take_cut(at(1_400), stunts[0]), None);
+}
+
+/// A bundle whose second stunt is behind another queue, after so many seconds of 100 ms ticks.
+fn apart_after(seconds: u64) -> (Bundle, MemberId, Vec<MemberId>) {
+    let (mut bundle, free, stunts) = bundle(20, &vec![(stunt(1, Rate::ZERO), 20); 2]);
+    let mut rtts = [Span::ZERO; 2];
+    for n in 0..seconds * 10 {
+        // Two queues that fill for 1.6 and for 2.3 s.
+        rtts =
+            [rtts[0] + Span::millis(40 + 4 * (n % 16)), rtts[1] + Span::millis(40 + 4 * (n % 23))];
+        for (id, queue) in [(free, 0), (stunts[0], 0), (stunts[1], 1)] {
+            let rtts = rtts[queue];
+            bundle.handle_sample(id, Sample { rtts, rtt_count: n + 1, ..sample(20) });
+        }
+        bundle.handle_tick(at(1_000 + n * 100));
+    }
+    (bundle, free, stunts)
+}
+
+#[test]
+fn who_does_not_share_the_bottleneck_is_not_asked() {
+    let (mut bundle, free, stunts) = apart_after(120);
+    assert_eq!(stunts.iter().map(|s| bundle.is_apart(*s, free)).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(bundle.status(free).unwrap().apart, 1);
+    let now = at(200_000);
+    assert_eq!(bundle.handle_signal(now, free), Answer::Delegated);
+    assert_eq!(bundle.take_cut(now, stunts[0]), Some(10));
+    assert_eq!(bundle.take_cut(now, stunts[1]), None);
+    // The other one alone is not enough, though the one apart could give it.
+    bundle.handle_sample(free, sample(60));
+    assert_eq!(bundle.handle_signal(at(201_000), free), Answer::Own);
+    // A connection in the free one's place is not judged by what that one was.
+    bundle.leave(free);
+    let target = Target::Trace(Trace::constant(Rate::mbit(900)).unwrap());
+    assert_eq!(bundle.join(Role::Free(target)), Some(free));
+    assert!(!bundle.is_apart(stunts[1], free));
+}
+
+#[test]
+fn nothing_is_judged_before_it_is_known() {
+    let (bundle, free, stunts) = apart_after(9);
+    assert!(!stunts.iter().any(|stunt| bundle.is_apart(*stunt, free)));
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub enum Verdict {
 pub enum Reason {
     /// No stunt has delivered 1 MB and left slow start.
     NoStunts,
+    /// No stunt shares its bottleneck.
+    NotShared,
     /// The stunts cannot give up as much as the free connection would.
     StuntsAtFloor,
     /// The connection had few signals: its application or its receiver limits it.
@@ -71,8 +73,9 @@ impl Verdict {
 }
 
 impl Reason {
-    const ALL: [Reason; 5] = [
+    const ALL: [Reason; 6] = [
         Reason::NoStunts,
+        Reason::NotShared,
         Reason::StuntsAtFloor,
         Reason::NotCongested,
         Reason::TooManySignals,
@@ -82,6 +85,7 @@ impl Reason {
     const fn text(self) -> &'static str {
         match self {
             Reason::NoStunts => "no stunt has delivered 1 MB and left slow start",
+            Reason::NotShared => "no stunt shares the bottleneck of the connection",
             Reason::StuntsAtFloor => "the stunts have too little above their floors",
             Reason::NotCongested => "the application or the receiver limits the connection",
             Reason::TooManySignals => "the window cannot grow fast enough between losses",
@@ -111,6 +115,7 @@ pub(super) struct Seen {
     pub(super) rate: Rate,
     pub(super) gain: Gain,
     pub(super) has_stunts: bool,
+    pub(super) are_apart: bool,
     pub(super) reachable: Rate,
     pub(super) tally: Tally,
 }
@@ -148,11 +153,12 @@ impl Watch {
         let signals = seen.tally.signals - self.before.signals;
         let refused = seen.tally.refused - self.before.refused;
         let is_beyond = self.reachable + tolerance < self.wanted;
+        let no_stunts = if seen.are_apart { Reason::NotShared } else { Reason::NoStunts };
         let reason = match gain > GAIN_END {
-            _ if is_beyond && !seen.has_stunts => Reason::NoStunts,
+            _ if is_beyond && !seen.has_stunts => no_stunts,
             _ if is_beyond => Reason::StuntsAtFloor,
             false => return Verdict::Approaching,
-            true if !seen.has_stunts => Reason::NoStunts,
+            true if !seen.has_stunts => no_stunts,
             true if signals == 0 => Reason::NotCongested,
             true if refused * 2 > signals => Reason::StuntsAtFloor,
             true => Reason::TooManySignals,

@@ -17,6 +17,7 @@
 //! | [`spending`] | a household's best response: what to spend in each slot to come (level 1) |
 //! | [`scenario`] | the paper's estimate of what the others will spend (Algorithm 2) |
 //! | [`agent`] | what a gateway learns from its own past, and what it bids |
+//! | [`guarantee`] | what an agent tells the daemon that shapes at home, which ends by itself |
 //! | [`preferences`] | what a household wants, by kind of use and time of the week |
 //! | [`equilibrium`] | rounds of best responses until no household wants to change |
 //! | [`optimum`] | the spends that maximise the sum of all utilities, for comparison |
@@ -28,6 +29,7 @@
 pub mod agent;
 pub mod division;
 pub mod equilibrium;
+pub mod guarantee;
 pub mod ledger;
 pub mod optimum;
 pub mod preferences;

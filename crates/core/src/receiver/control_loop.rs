@@ -12,9 +12,12 @@
 //! Terms: the *desired state* is the last allocation and the last windows that the controller
 //! commanded. It is *stale* for an enforcer that was not told of it yet.
 
+use super::supervisor::{self, Supervisor, Verdict};
 use super::{
-    Allocation, Command, Controller, ControllerSpec, Decision, GroupSample, Observation, Windows,
+    Act, Allocation, Command, Controller, ControllerSpec, Decision, GroupSample, GroupState,
+    Observation, Windows,
 };
+use crate::market::guarantee::Step;
 use crate::share::Weight;
 use crate::units::{Rate, Span, Time};
 
@@ -63,6 +66,10 @@ pub struct GroupTotals {
 #[derive(Clone, Debug)]
 pub struct ControlLoop {
     controller: Controller,
+    supervisor: Supervisor,
+    /// Whether everything passes, whatever the controller wants.
+    is_released: bool,
+    decision: Decision,
     /// `None` is unshaped.
     allocation: Option<Allocation>,
     /// `None` is without bounds.
@@ -78,6 +85,9 @@ impl ControlLoop {
     /// is the first desired state.
     pub fn new(controller: Controller, groups: usize, now: Time) -> ControlLoop {
         let mut control = ControlLoop {
+            supervisor: Supervisor::new(),
+            is_released: false,
+            decision: controller.decision().clone(),
             controller,
             allocation: None,
             windows: None,
@@ -97,7 +107,7 @@ impl ControlLoop {
 
     /// What was decided last.
     pub fn decision(&self) -> &Decision {
-        self.controller.decision()
+        &self.decision
     }
 
     /// What each group received since the start, in the policy's order.
@@ -107,7 +117,7 @@ impl ControlLoop {
 
     /// Whether anything is to be enforced.
     pub fn is_enforcing(&self) -> bool {
-        self.allocation.is_some() || self.windows.is_some()
+        !self.is_released && (self.allocation.is_some() || self.windows.is_some())
     }
 
     // --------------------------------------------------------------------------------------------
@@ -142,7 +152,37 @@ impl ControlLoop {
     /// If the observation has another number of groups than the policy.
     pub fn decide(&mut self, observation: &Observation) {
         self.controller.handle_observation(observation);
+        self.decision.clone_from(self.controller.decision());
         self.drain();
+        if self.controller.is_learning() {
+            self.supervise(observation);
+        }
+    }
+
+    /// Sees what control costs, and lets everything pass while it costs.
+    fn supervise(&mut self, observation: &Observation) {
+        let decision = &self.decision;
+        let target = self.controller.queue_target();
+        let has_room = |least: Span| target.is_some_and(|target| least < target / 4);
+        let verdict = self.supervisor.handle_tick(&supervisor::Tick {
+            at: observation.at,
+            total: decision.groups.iter().map(|g| g.rate).sum(),
+            is_enforcing: decision.enforcing,
+            is_wanted: decision.groups.iter().any(|g| g.state == GroupState::Saturating),
+            has_room: decision.delay.map(|delay| has_room(delay.least)),
+        });
+        let is_released = verdict != Verdict::Enforce;
+        if is_released != self.is_released {
+            self.is_released = is_released;
+            self.handle_lost_state();
+        }
+        match verdict {
+            Verdict::Enforce => return,
+            Verdict::Compare => self.decision.act = Act::Compare,
+            Verdict::LetGo => self.decision.act = Act::LetGo,
+        }
+        self.decision.enforcing = false;
+        self.decision.groups.iter_mut().for_each(|g| g.ceil = None);
     }
 
     /// Tells the enforcer what has changed since it was told last.
@@ -151,14 +191,14 @@ impl ControlLoop {
     /// The enforcer's; what it was not told stays stale.
     pub fn enforce<E: Enforcer>(&mut self, enforcer: &mut E) -> Result<(), E::Error> {
         if self.are_rates_stale {
-            match &self.allocation {
+            match self.allocation.as_ref().filter(|_| !self.is_released) {
                 Some(allocation) => enforcer.apply(allocation)?,
                 None => enforcer.release()?,
             }
             self.are_rates_stale = false;
         }
         if self.are_windows_stale {
-            match &self.windows {
+            match self.windows.as_ref().filter(|_| !self.is_released) {
                 Some(windows) => enforcer.apply_windows(windows)?,
                 None => enforcer.release_windows()?,
             }
@@ -190,7 +230,15 @@ impl ControlLoop {
         self.forget(kept);
         self.controller.handle_spec(spec);
         self.controller.handle_policy(weights, kept);
+        self.decision.clone_from(self.controller.decision());
         self.drain();
+    }
+
+    /// As [`Controller::handle_guarantee`].
+    pub fn handle_guarantee(&mut self, step: &Step, now: Time) -> bool {
+        let follows = self.controller.handle_guarantee(step, now);
+        self.drain();
+        follows
     }
 
     /// Goes on with another controller; `kept` as in [`ControlLoop::handle_policy`].
@@ -200,6 +248,9 @@ impl ControlLoop {
     pub fn replace(&mut self, controller: Controller, kept: &[Option<usize>]) {
         self.forget(kept);
         self.controller = controller;
+        self.supervisor = Supervisor::new();
+        self.is_released = false;
+        self.decision.clone_from(self.controller.decision());
         self.drain();
     }
 
@@ -220,11 +271,11 @@ impl ControlLoop {
             match command {
                 Command::SetRates(allocation) => {
                     self.allocation = Some(allocation);
-                    self.are_rates_stale = true;
+                    self.are_rates_stale |= !self.is_released;
                 }
                 Command::SetWindows(windows) => {
                     self.windows = Some(windows);
-                    self.are_windows_stale = true;
+                    self.are_windows_stale |= !self.is_released;
                 }
                 Command::Release => {
                     (self.allocation, self.windows) = (None, None);

@@ -233,6 +233,11 @@ pub enum Act {
     Yield,
     /// Other hosts fill the queue: classes divide what this host gets, and windows are free.
     Divide,
+    /// The link has room although more is wanted, so everything passes for a moment, to see what
+    /// control costs.
+    Compare,
+    /// More arrives without control than with it, so everything passes for a while.
+    LetGo,
     /// More arrived than was believed to be possible: the capacity is higher.
     Increase {
         /// Before.
@@ -272,6 +277,10 @@ impl fmt::Display for Act {
             Act::Divide => {
                 write!(f, "divide: other hosts fill the queue, classes divide this host's part")
             }
+            Act::Compare => write!(f, "compare: nothing is enforced, to see what control costs"),
+            Act::LetGo => {
+                write!(f, "let go: more arrives without control, nothing is enforced for a while")
+            }
             Act::Increase { from, to } => {
                 write!(f, "increase: {to} arrived, estimate was {from}")
             }
@@ -307,6 +316,8 @@ mod tests {
             Act::Limit,
             Act::Yield,
             Act::Divide,
+            Act::Compare,
+            Act::LetGo,
             Act::Increase { from, to },
         ];
         let states = [

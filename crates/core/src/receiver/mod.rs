@@ -23,8 +23,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::market::guarantee::Step;
 use crate::share::Weight;
-use crate::units::{Rate, Span};
+use crate::units::{Rate, Span, Time};
 
 mod class;
 mod control_loop;
@@ -36,6 +37,7 @@ mod fixed;
 mod observation;
 mod rbm;
 mod spec;
+mod supervisor;
 
 pub use class::ClassSpec;
 pub use control_loop::{ControlLoop, Enforcer, GroupTotals};
@@ -309,6 +311,11 @@ impl Controller {
         }
     }
 
+    /// Whether it learns the capacity, so that it can be wrong about it.
+    pub(super) fn is_learning(&self) -> bool {
+        matches!(self, Controller::Fairweir(_))
+    }
+
     /// Takes in what was measured in one interval; drain [`Controller::poll_command`] after it.
     ///
     /// # Panics
@@ -348,6 +355,19 @@ impl Controller {
             Controller::Fixed(_) | Controller::Rbm(_) => None,
             Controller::Crab(crab) => crab.learned_capacity(),
             Controller::Fairweir(fairweir) => fairweir.learned_capacity(),
+        }
+    }
+
+    /// Whoever shapes the link ahead of this host guarantees another rate from now on; drain
+    /// [`Controller::poll_command`] after it. What is measured later counts as ever. Returns whether this
+    /// control follows guarantees: only `fairweir` does.
+    pub fn handle_guarantee(&mut self, step: &Step, now: Time) -> bool {
+        match self {
+            Controller::Fairweir(fairweir) => {
+                fairweir.handle_guarantee(step, now);
+                true
+            }
+            Controller::Fixed(_) | Controller::Crab(_) | Controller::Rbm(_) => false,
         }
     }
 

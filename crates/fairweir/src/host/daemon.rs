@@ -10,7 +10,8 @@ use std::{fs, io};
 
 use fairweir_config::did_you_mean;
 use fairweir_config::host::set::{self, Changes, Setting};
-use fairweir_core::receiver::{Act, ControlLoop, Decision, Observation, TICK};
+use fairweir_core::market::guarantee::{Guarantee, Step, Term};
+use fairweir_core::receiver::{Act, Control, ControlLoop, Decision, Observation, TICK};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_daemon::StateDir;
 use fairweir_linux::{Error, Health, Mode, UploadSample, network};
@@ -79,6 +80,8 @@ pub(super) struct Daemon {
     pub(super) remembered: Option<Remembered>,
     pub(super) config_error: Option<String>,
     pub(super) delay: Delay,
+    /// What a slot of the credit market has bought.
+    pub(super) guarantee: Term,
     memory: Memory,
     told_capacity: Option<Rate>,
     stored: Option<Rate>,
@@ -137,6 +140,7 @@ impl Daemon {
             remembered: None,
             config_error: None,
             delay: Delay::default(),
+            guarantee: Term::default(),
             memory,
             told_capacity,
             stored: None,
@@ -172,6 +176,9 @@ impl Daemon {
         }
         if self.opening.as_ref().is_some_and(|o| self.host.is_some() && now >= o.retry_at) {
             self.repair(now);
+        }
+        if let Some(step) = self.guarantee.handle_tick(now) {
+            self.follow_guarantee(&step, now);
         }
         self.listen(now);
         self.delay.follow(self.settings.probe().filter(|_| self.host.is_some()), now);
@@ -227,6 +234,39 @@ impl Daemon {
         let is_known = request.generation == Some(generation);
         let config = (!is_known).then(|| self.sites.claims_config(self.settings.policy()));
         ClaimsReply { version: CLAIMS_VERSION, generation, config, rates: report::rates(self) }
+    }
+
+    /// Takes in what a slot of the credit market has bought.
+    ///
+    /// # Errors
+    /// Why it is not followed; then nothing has changed.
+    pub(super) fn handle_guarantee(
+        &mut self,
+        told: Guarantee,
+        now: Time,
+    ) -> Result<String, String> {
+        let control = self.settings.control();
+        if control != Control::Fairweir {
+            return Err(format!(
+                "the control `{control}` follows no guarantee; only `fairweir` does"
+            ));
+        }
+        if let Some(step) = self.guarantee.handle(told, now)? {
+            self.follow_guarantee(&step, now);
+        }
+        Ok(format!("{} is guaranteed for {} ms", told.rate_bps, told.for_ms))
+    }
+
+    fn follow_guarantee(&mut self, step: &Step, now: Time) {
+        let words = |rate: Option<Rate>| rate.map_or("nothing".to_owned(), |rate| rate.to_string());
+        info!(
+            dev = self.settings.dev,
+            "{} is guaranteed, before {}",
+            words(step.to),
+            words(step.from)
+        );
+        self.control.handle_guarantee(step, now);
+        self.enforce(now);
     }
 
     /// Reads the configuration again and takes over what changed; a wrong one changes nothing.

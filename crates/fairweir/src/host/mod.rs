@@ -48,16 +48,8 @@ const REQUEST_MAX: usize = 1_024;
 /// How often a dry run prints what it would do.
 const SAY_PERIOD: Span = Span::secs(1);
 
-/// What instances of this service are called: one of these, and the interface that faces the
-/// Internet.
-pub(crate) const PREFIXES: [&str; 2] = [prefix(Role::Host), prefix(Role::Router)];
-
-const fn prefix(role: Role) -> &'static str {
-    match role {
-        Role::Host => "host-",
-        Role::Router => "router-",
-    }
-}
+/// What names of this service's instances begin with.
+const PREFIXES: [&str; 2] = [Role::Host.prefix(), Role::Router.prefix()];
 
 pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
     let settings = Settings::load(Role::Host, &args.config, args.dev.as_deref(), &args.run)?;
@@ -75,7 +67,7 @@ fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Resul
     for dev in &devices {
         check_exists(dev)?;
     }
-    let name = format!("{}{dev}", prefix(settings.role));
+    let name = format!("{}{dev}", settings.role.prefix());
     let spec = Spec {
         devices,
         admin_group: args.admin_group()?,
@@ -124,7 +116,7 @@ impl Service for HostService {
         match request {
             HostRequest::Claims(_) => Access::Claim,
             HostRequest::Connections { .. } => Access::Read,
-            HostRequest::Set { .. } => Access::Change,
+            HostRequest::Set { .. } | HostRequest::Guarantee(_) => Access::Change,
         }
     }
 
@@ -181,6 +173,9 @@ impl Service for HostService {
                 }
                 Err(e) => Answer::error(e),
             },
+            HostRequest::Guarantee(told) => {
+                Answer::outcome(self.daemon.handle_guarantee(told, now))
+            }
             HostRequest::Claims(request) => {
                 Answer::value(&self.daemon.handle_claims(peer.uid, &request, now))
             }

@@ -109,6 +109,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         enforcing: daemon.enforces(),
         open_reason: daemon.opening.as_ref().map(|o| o.reason.clone()),
         capacity_bps: decision.capacity,
+        guaranteed_bps: daemon.guarantee.rate(),
         latency_ms: daemon.control.controller().queue_target().map(Span::as_millis_f64),
         remembered: daemon.remembered,
         network: daemon.network.clone(),

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use fairweir_config::file::read_own;
-use fairweir_core::policy::{Mac, host_label};
+use fairweir_core::lease_file;
+use fairweir_core::policy::Mac;
 use fairweir_linux::link::{self, Link};
 use fairweir_linux::network::{self, Neighbour};
 
@@ -79,23 +80,20 @@ fn devices(lan: u32, neighbours: &[Neighbour], names: &BTreeMap<Mac, String>) ->
     devices
 }
 
-/// The names in a file of dnsmasq: lines of time, MAC address, IP address, name.
+/// The names in a file of dnsmasq.
 fn leases(path: &Path) -> BTreeMap<Mac, String> {
     match read_own(path, LEASES_BYTES_MAX) {
         Ok(bytes) => {
-            String::from_utf8_lossy(&bytes.unwrap_or_default()).lines().filter_map(lease).collect()
+            let text = String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned();
+            // Also a lease that has ended names its device.
+            let leases = lease_file::read(&text, 0).leases.into_iter();
+            leases.filter_map(|lease| Some((lease.mac, lease.name?))).collect()
         }
         Err(e) => {
             let _ = writeln!(io::stderr(), "the names of devices in it are not used: {e}");
             BTreeMap::new()
         }
     }
-}
-
-fn lease(line: &str) -> Option<(Mac, String)> {
-    let mut words = line.split(' ').skip(1);
-    let (mac, _, name) = (words.next()?, words.next()?, words.next()?);
-    Some((mac.parse().ok()?, host_label(name)?))
 }
 
 fn configuration(lan: &str, wan: &str, devices: &[Device]) -> String {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::anyhow;
 use fairweir_config::isp::IspFile;
+use tracing::warn;
 
 use super::journal::Overlay;
 use super::registry::{Hidden, Origin, Registry, RegistryError};
@@ -11,7 +12,7 @@ use super::registry::{Hidden, Origin, Registry, RegistryError};
 /// The registry of a file under an overlay, which takes the file's subscribers, so that a
 /// million of them are not there twice; `progress` hears how many subscribers of how many are
 /// looked at. Of one name the overlay counts; where both say the
-/// same, the overlay's record is superfluous and the file's counts.
+/// same, the overlay's record is superfluous and the file's counts. Sessions and leases give way to both.
 ///
 /// # Errors
 /// The first record that cannot be, with its place; of two that exclude each other, the file's is
@@ -82,6 +83,14 @@ fn subscribers(
         };
         let origin = if overlaid.contains(name) { Origin::ApiOverFile } else { Origin::Api };
         registry.load(spec, origin).map_err(|e| in_overlay("subscriber", name, &e))?;
+    }
+    let is_new = |name: &str| !registry.subscribers().contains_key(name);
+    let sessions: Vec<_> = overlay.sessions.values().filter(|(s, _)| is_new(&s.name)).collect();
+    for (spec, origin) in sessions {
+        // They change all the time; a file is not refused for their sake.
+        if let Err(e) = registry.load(spec, *origin) {
+            warn!(subscriber = spec.name, "a session does not fit the file and is forgotten: {e}");
+        }
     }
     Ok(())
 }

@@ -82,6 +82,9 @@ pub(crate) enum IspCommand {
     /// Print metrics in the Prometheus text format.
     #[command(after_help = METRICS_EXAMPLES)]
     Metrics(MetricsArgs),
+    /// Write what subscribers used until now, and print where the files are.
+    #[command(after_help = USAGE_EXAMPLES)]
+    Usage(UsageArgs),
 }
 
 /// The subcommands of `plan`.
@@ -258,6 +261,13 @@ pub(crate) struct MetricsArgs {
     pub(super) run_dir: RunDir,
 }
 
+/// `fairweir isp usage`.
+#[derive(Debug, Args)]
+pub(crate) struct UsageArgs {
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
 /// Of `fairweir isp` itself.
 pub(crate) const EXAMPLES: &str = "Examples:
   fairweir check /etc/fairweir/isp.toml      print how plans and subscribers are read
@@ -332,6 +342,13 @@ const TOP_EXAMPLES: &str = "Examples:
   sudo fairweir isp top --json
 
 Press q to quit.";
+
+const USAGE_EXAMPLES: &str = "Examples:
+  sudo fairweir isp usage
+  sudo awk -F, '$5 == \"download\" { sum[$3] += $6 } END { for (s in sum) print s, sum[s] }' \\
+      /var/lib/fairweir/isp/usage/2026-11-*.csv
+
+Needs a table [usage] in the configuration. Bytes are those that the counters have.";
 
 const METRICS_EXAMPLES: &str = "Examples:
   sudo fairweir isp metrics

@@ -56,6 +56,7 @@ pub(super) fn run(command: &IspCommand) -> anyhow::Result<()> {
         IspCommand::Status(args) => show::status(args),
         IspCommand::Top(args) => top::run(args),
         IspCommand::Metrics(args) => metrics(args),
+        IspCommand::Usage(args) => tell(&args.run_dir, &Request::Usage),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
 use fairweir_config::isp::{IspFile, IspSection, SegmentEntry, csv};
 use fairweir_core::units::{Span, Time};
 use fairweir_daemon::StateDir;
@@ -14,9 +14,12 @@ use tracing::{info, warn};
 use super::assemble::assemble;
 use super::journal::{self, Journal, Overlay};
 use super::kernel::Kernel;
+use super::leases::Leases;
 use super::meter::Meter;
-use super::registry::{Change, Effects, Origin, Registry, Undo};
+use super::radius::Radius;
+use super::registry::{Change, Effects, Origin, Registry, RegistryError, Undo};
 use super::segments::Segments;
+use super::usage::Usage;
 use super::wire::Imported;
 use crate::exit::usage;
 use crate::words::{chained, count};
@@ -52,6 +55,9 @@ pub(super) struct Daemon {
     pub(super) kernel: Kernel,
     entries: Vec<SegmentEntry>,
     pub(super) segments: Segments,
+    pub(super) radius: Option<Radius>,
+    pub(super) leases: Option<Leases>,
+    pub(super) usage: Option<Usage>,
     pub(super) meter: Meter,
     pub(super) started: Time,
     /// Why everything passes, if it does.
@@ -70,6 +76,7 @@ impl Daemon {
         now: Time,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Daemon> {
+        let radius = file.radius.take().map(Radius::bind).transpose()?;
         let (mut journal, overlay) = Journal::open(StateDir::new(state_dir))?;
         let registry = assemble(&mut file, &overlay, &mut |_, _| ()).map_err(usage)?;
         file.subscribers = Vec::new();
@@ -89,12 +96,16 @@ impl Daemon {
             kernel,
             entries: file.segments,
             segments: Segments::default(),
+            radius,
+            leases: file.leases.map(Leases::new),
+            usage: file.usage.map(|section| Usage::new(section, state_dir, now)),
             meter: Meter::default(),
             started: now,
             open_reason: None,
             config_error: None,
         };
         daemon.refresh_segments();
+        daemon.read_leases(now);
         daemon.measure(now);
         Ok(daemon)
     }
@@ -117,7 +128,88 @@ impl Daemon {
             }
             self.open_reason = reason;
         }
+        self.read_leases(now);
+        if let Some(usage) = &mut self.usage {
+            usage.handle_tick(&self.kernel, &self.registry, now);
+        }
         self.measure(now);
+    }
+
+    /// Detaches, and writes the last of what was used.
+    pub(super) fn end(&mut self) {
+        if self.kernel.is_attached() {
+            self.kernel.detach();
+            info!(device = self.isp.device, "policing stopped; all traffic passes");
+        }
+        if let Some(usage) = &mut self.usage {
+            // It was logged.
+            let _ = usage.write(&self.kernel, &self.registry);
+        }
+    }
+
+    /// Writes what was used until now; returns where to.
+    ///
+    /// # Errors
+    /// If there is no table `[usage]`, or the disk refuses.
+    pub(super) fn write_usage(&mut self) -> anyhow::Result<String> {
+        let usage =
+            self.usage.as_mut().context("there is no table [usage] in the configuration")?;
+        usage.write(&self.kernel, &self.registry)?;
+        Ok(format!("usage until now is in {}", usage.status().dir))
+    }
+
+    /// Lets the kernel follow, and remembers what was used of what goes or gets another plan.
+    ///
+    /// # Errors
+    /// If the kernel refuses; then nothing has changed.
+    fn apply(
+        &mut self,
+        effects: &Effects,
+        target: Option<&Registry>,
+        progress: &mut Progress<'_>,
+    ) -> anyhow::Result<()> {
+        if let Some(usage) = &mut self.usage {
+            usage.handle_effects(effects, &self.kernel);
+        }
+        let applied = self.kernel.apply(effects, target.unwrap_or(&self.registry), progress);
+        for gone in self.kernel.take_gone() {
+            if let Some(usage) = &mut self.usage {
+                usage.handle_gone(&gone);
+            }
+        }
+        applied
+    }
+
+    fn read_leases(&mut self, now: Time) {
+        if let Some(mut leases) = self.leases.take() {
+            leases.handle_tick(self, now);
+            self.leases = Some(leases);
+        }
+    }
+
+    /// Accounting packets may have arrived.
+    pub(super) fn handle_ready(&mut self, now: Time) {
+        if let Some(mut radius) = self.radius.take() {
+            radius.handle_ready(self, now);
+            self.radius = Some(radius);
+        }
+    }
+
+    /// Lets sessions or leases begin and end; returns which of them could not be.
+    ///
+    /// # Errors
+    /// If the disk or the kernel refuses; then nothing has changed.
+    pub(super) fn change_sessions(
+        &mut self,
+        changes: &[Change],
+    ) -> anyhow::Result<Vec<Result<(), RegistryError>>> {
+        let mut undo = Undo::default();
+        let make = |change| self.registry.make(change, &mut undo);
+        let results: Vec<_> = changes.iter().map(make).collect();
+        if !self.registry.effects(&undo).is_empty() {
+            self.commit(undo, &mut |_, _| ())?;
+        }
+        Ok(results)
     }
 
     fn measure(&mut self, now: Time) {
@@ -152,7 +244,7 @@ impl Daemon {
                 return Err(e);
             }
         };
-        let applied = self.kernel.apply(&effects, &self.registry, progress);
+        let applied = self.apply(&effects, None, progress);
         if applied.is_err() {
             self.journal.take_back(mark);
             self.registry.take_back(undo);
@@ -209,6 +301,15 @@ impl Daemon {
         if let Some(key) = differing_key(&self.isp, &file.isp) {
             bail!("isp.{key} differs from what runs; that needs a restart");
         }
+        if file.radius.as_ref() != self.radius.as_ref().map(Radius::section) {
+            bail!("[radius] differs from what runs; that needs a restart");
+        }
+        if file.leases.as_ref() != self.leases.as_ref().map(Leases::section) {
+            bail!("[leases] differs from what runs; that needs a restart");
+        }
+        if file.usage.as_ref() != self.usage.as_ref().map(Usage::section) {
+            bail!("[usage] differs from what runs; that needs a restart");
+        }
         let effects = self.registry.effects_towards(&target);
         if !how.force {
             self.check_whole(&file, &effects)?;
@@ -216,7 +317,7 @@ impl Daemon {
         if how.dry_run {
             return Ok(effects);
         }
-        self.kernel.apply(&effects, &target, progress)?;
+        self.apply(&effects, Some(&target), progress)?;
         (self.table, self.has_end) = (file.table, file.has_end);
         let before = std::mem::replace(&mut self.registry, target);
         if Overlay::of(&before) != Overlay::of(&self.registry)
@@ -224,7 +325,7 @@ impl Daemon {
         {
             let effects = self.registry.effects_towards(&before);
             self.registry = before;
-            self.kernel.apply(&effects, &self.registry, progress)?;
+            self.apply(&effects, None, progress)?;
             self.refresh_segments();
             bail!("the journal cannot be written: {e}");
         }
@@ -321,7 +422,7 @@ impl Daemon {
         let mut counts = [0; 3];
         for origin in plans.chain(subscribers) {
             match origin {
-                Origin::File => {}
+                Origin::File | Origin::Radius | Origin::Lease => {}
                 Origin::Api => counts[0] += 1,
                 Origin::ApiOverFile => counts[1] += 1,
             }
@@ -335,7 +436,12 @@ impl Daemon {
 fn section_of(change: &Change) -> &'static str {
     match change {
         Change::AddPlan(_) | Change::AlterPlan(_) | Change::RemovePlan(_) => "plan",
-        Change::Add(_) | Change::Alter { .. } | Change::Set(_) | Change::Remove(_) => "subscriber",
+        Change::Add(_)
+        | Change::Alter { .. }
+        | Change::Set(_)
+        | Change::Remove(_)
+        | Change::Begin(..)
+        | Change::End(..) => "subscriber",
     }
 }
 

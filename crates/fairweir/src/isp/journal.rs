@@ -36,6 +36,8 @@ const HEADER: &str = "{\"fairweir_isp_journal\":1}\n";
 pub(super) struct Overlay {
     pub(super) plans: BTreeMap<String, Option<PlanEntry>>,
     pub(super) subscribers: BTreeMap<String, Option<SubscriberSpec>>,
+    /// Sessions and leases, which give way to the files too; leases are not in the journal.
+    pub(super) sessions: BTreeMap<String, (SubscriberSpec, Origin)>,
 }
 
 /// One edit of the overlay.
@@ -48,6 +50,7 @@ pub(super) enum Edit {
     SetSubscriber(SubscriberSpec),
     HideSubscriber(String),
     RevertSubscriber(String),
+    SetSession(SubscriberSpec),
 }
 
 /// The journal on disk.
@@ -194,10 +197,21 @@ impl Overlay {
             Edit::HidePlan(name) => drop(self.plans.insert(name, None)),
             Edit::RevertPlan(name) => drop(self.plans.remove(&name)),
             Edit::SetSubscriber(spec) => {
+                self.sessions.remove(&spec.name);
                 self.subscribers.insert(spec.name.clone(), Some(spec));
             }
-            Edit::HideSubscriber(name) => drop(self.subscribers.insert(name, None)),
-            Edit::RevertSubscriber(name) => drop(self.subscribers.remove(&name)),
+            Edit::HideSubscriber(name) => {
+                self.sessions.remove(&name);
+                self.subscribers.insert(name, None);
+            }
+            Edit::RevertSubscriber(name) => {
+                self.sessions.remove(&name);
+                self.subscribers.remove(&name);
+            }
+            Edit::SetSession(spec) => {
+                self.subscribers.remove(&spec.name);
+                self.sessions.insert(spec.name.clone(), (spec, Origin::Radius));
+            }
         }
         Ok(())
     }
@@ -224,8 +238,15 @@ impl Overlay {
             overlay.plans.insert(name.to_string(), Some(record.entry.clone()));
         }
         for (name, record) in registry.subscribers().iter() {
-            if record.origin != Origin::File {
-                overlay.subscribers.insert(name.to_string(), Some(record.spec(name)));
+            let spec = || record.spec(name);
+            match record.origin {
+                Origin::File => {}
+                Origin::Api | Origin::ApiOverFile => {
+                    overlay.subscribers.insert(name.to_string(), Some(spec()));
+                }
+                origin @ (Origin::Radius | Origin::Lease) => {
+                    overlay.sessions.insert(name.to_string(), (spec(), origin));
+                }
             }
         }
         let hidden = registry.hidden();
@@ -244,7 +265,9 @@ impl Overlay {
             Some(spec) => Edit::SetSubscriber(spec),
             None => Edit::HideSubscriber(name),
         });
-        plans.chain(subscribers).collect()
+        let stored = |(spec, origin)| (origin == Origin::Radius).then_some(spec);
+        let sessions = self.sessions.into_values().filter_map(stored).map(Edit::SetSession);
+        plans.chain(subscribers).chain(sessions).collect()
     }
 }
 
@@ -261,13 +284,23 @@ pub(super) fn edits(registry: &Registry, undo: &Undo) -> Vec<Edit> {
         None if hidden.plans.contains(name) => Edit::HidePlan(name.to_owned()),
         None => Edit::RevertPlan(name.to_owned()),
     };
-    let subscriber = |name: &str| match registry.subscribers().get(name) {
-        Some(record) => Edit::SetSubscriber(record.spec(name)),
-        None if hidden.subscribers.contains(name) => Edit::HideSubscriber(name.to_owned()),
-        None => Edit::RevertSubscriber(name.to_owned()),
+    let subscriber = |(name, before): (&str, Option<Origin>)| {
+        let is_stored = before.is_some_and(|origin| origin != Origin::Lease);
+        match registry.subscribers().get(name) {
+            Some(record) if record.origin.is_of_api() => {
+                Some(Edit::SetSubscriber(record.spec(name)))
+            }
+            Some(record) if record.origin == Origin::Radius => {
+                Some(Edit::SetSession(record.spec(name)))
+            }
+            None if hidden.subscribers.contains(name) => {
+                Some(Edit::HideSubscriber(name.to_owned()))
+            }
+            Some(_) | None => is_stored.then(|| Edit::RevertSubscriber(name.to_owned())),
+        }
     };
     let plans = undo.plan_names().map(plan);
-    plans.chain(undo.subscriber_names().map(subscriber)).collect()
+    plans.chain(undo.subscribers().filter_map(subscriber)).collect()
 }
 
 /// What the journal in `dir` says, touching nothing.

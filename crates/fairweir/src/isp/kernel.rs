@@ -33,6 +33,17 @@ pub(super) struct Kernel {
     handles: Handles,
     /// Where packets are looked at.
     pub(super) attached: Vec<Attachment>,
+    gone: Vec<Gone>,
+}
+
+/// A subscriber that was removed.
+#[derive(Clone, Debug)]
+pub(super) struct Gone {
+    pub(super) name: Arc<str>,
+    /// Its last plan.
+    pub(super) plan: Arc<str>,
+    /// All that was counted of it, download and upload.
+    pub(super) counters: [Counters; 2],
 }
 
 /// A place where packets are looked at.
@@ -64,6 +75,7 @@ impl Kernel {
             ids_used: BTreeSet::new(),
             handles: Handles::default(),
             attached: Vec::new(),
+            gone: Vec::new(),
         })
     }
 
@@ -159,6 +171,11 @@ impl Kernel {
         Ok(())
     }
 
+    /// Who was removed since this was asked last, also by a change that was taken back.
+    pub(super) fn take_gone(&mut self) -> Vec<Gone> {
+        std::mem::take(&mut self.gone)
+    }
+
     /// What became of a subscriber's packets, if his plan polices that direction.
     ///
     /// # Errors
@@ -239,7 +256,7 @@ impl Kernel {
         let named = effects.subscribers.iter();
         for (name, before, after) in named.clone() {
             if let (Some(before), None) = (before, after) {
-                self.remove(name)?;
+                self.remove(name, &before.plan)?;
                 done.push(Done::Removed(Arc::clone(name), spec_of(before, &ids_before)));
                 step(1);
             }
@@ -363,10 +380,11 @@ impl Kernel {
         Ok(())
     }
 
-    fn remove(&mut self, name: &Arc<str>) -> anyhow::Result<()> {
+    fn remove(&mut self, name: &Arc<str>, plan: &Arc<str>) -> anyhow::Result<()> {
         let handle = self.handles.known(name)?;
         let removed = self.police.remove(handle);
-        removed.with_context(|| format!("cannot remove the subscriber `{name}`"))?;
+        let counters = removed.with_context(|| format!("cannot remove the subscriber `{name}`"))?;
+        self.gone.push(Gone { name: Arc::clone(name), plan: Arc::clone(plan), counters });
         self.handles.remove(name, handle);
         Ok(())
     }

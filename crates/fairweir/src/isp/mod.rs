@@ -9,11 +9,14 @@
 //! | [`registry`] | plans, subscribers, and the rules that they obey (pure) |
 //! | [`journal`], [`assemble`] | what the API changed, and how it overrides the files |
 //! | [`kernel`], [`handles`], [`meter`] | what the kernel is told, and what it counted |
+//! | [`radius`], [`leases`] | subscribers that access servers and DHCP servers report |
+//! | [`usage`] | what each subscriber used, in files |
 //! | [`segments`] | who shares a capacity, and how it is divided |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
 //! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
 
 use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -37,22 +40,27 @@ mod daemon;
 mod handles;
 mod journal;
 mod kernel;
+mod leases;
 mod meter;
+mod radius;
 mod registry;
 mod report;
 mod segments;
 mod show;
 mod top;
+mod usage;
 mod wire;
 
 pub(crate) use show::{check, is_isp_file};
 
 use cli::{DaemonArgs, IspArgs};
 use daemon::{Daemon, TICK};
+use radius::Radius;
 use registry::{Change, Effects};
 use wire::{LeasedRate, Request};
 
-pub(crate) use wire::Found;
+pub(crate) use show::{headline, notes};
+pub(crate) use wire::{Directions, Found, SegmentUse, Status};
 
 /// The name of the instance.
 pub(crate) const NAME: &str = "isp";
@@ -141,6 +149,7 @@ impl Service for Isp {
             | Request::RemovePlan { .. }
             | Request::Import { dry_run: false, .. }
             | Request::Lease { .. }
+            | Request::Usage
             | Request::Revert { .. } => Access::Change,
         }
     }
@@ -158,6 +167,15 @@ impl Service for Isp {
             daemon.handle_tick(now);
             self.tick_at = now + TICK;
         }
+        Ok(())
+    }
+
+    fn waits_for(&self) -> Option<BorrowedFd<'_>> {
+        self.daemon.radius.as_ref().map(Radius::waits_for)
+    }
+
+    fn handle_ready(&mut self, now: Time) -> Result<(), Error> {
+        self.daemon.handle_ready(now);
         Ok(())
     }
 
@@ -212,6 +230,7 @@ impl Service for Isp {
                 log(peer, "lease", done.is_ok(), done.as_ref().unwrap_or_else(|e| e));
                 Answer::outcome(done)
             }
+            Request::Usage => Answer::outcome(daemon.write_usage().map_err(|e| chained(&e))),
             Request::AddPlan { plan } => {
                 let done = change_plan(daemon, &plan, Change::AddPlan, &mut progress);
                 outcome(peer, "add a plan", done)
@@ -253,10 +272,7 @@ impl Service for Isp {
     }
 
     fn end(&mut self) -> Result<(), String> {
-        if self.daemon.kernel.is_attached() {
-            self.daemon.kernel.detach();
-            info!(device = self.daemon.isp.device, "policing stopped; all traffic passes");
-        }
+        self.daemon.end();
         Ok(())
     }
 }

@@ -84,6 +84,10 @@ pub(super) enum Origin {
     Api,
     /// The API, instead of what the file says.
     ApiOverFile,
+    /// A session that an access server reported.
+    Radius,
+    /// A lease of a DHCP server.
+    Lease,
 }
 
 /// Something to be changed.
@@ -102,6 +106,10 @@ pub(super) enum Change {
     /// Adds it, or changes it if it is there.
     Set(SubscriberSpec),
     Remove(String),
+    /// A session or a lease begins or goes on.
+    Begin(SubscriberSpec, Origin),
+    /// It is over; of a name that others said this changes nothing.
+    End(String, Origin),
 }
 
 /// What was there before some changes, of all that they touched.
@@ -119,9 +127,10 @@ impl Undo {
         self.plans.keys().map(|name| &**name)
     }
 
-    /// What of subscribers was touched.
-    pub(super) fn subscriber_names(&self) -> impl Iterator<Item = &str> {
-        self.subscribers.keys().map(|name| &**name)
+    /// What of subscribers was touched, and who said it before.
+    pub(super) fn subscribers(&self) -> impl Iterator<Item = (&str, Option<Origin>)> {
+        let origin = |record: &Option<Record>| record.as_ref().map(|record| record.origin);
+        self.subscribers.iter().map(move |(name, before)| (&**name, origin(before)))
     }
 }
 
@@ -236,6 +245,16 @@ impl Registry {
                 None => self.put(spec, Origin::Api, undo),
             },
             Change::Remove(name) => self.remove(name, undo),
+            Change::Begin(spec, origin) => self.begin(spec, *origin, undo),
+            Change::End(name, origin) => {
+                let known = self.subscribers.get_key_value(name.as_str());
+                let known = known.filter(|(_, record)| record.origin == *origin);
+                if let Some(name) = known.map(|(name, _)| Arc::clone(name)) {
+                    self.note(&name, undo);
+                    self.forget(&name);
+                }
+                Ok(())
+            }
         }
     }
 
@@ -426,7 +445,7 @@ impl Registry {
 
     fn remove(&mut self, name: &str, undo: &mut Undo) -> Result<(), RegistryError> {
         let (name, record) = self.known(name)?;
-        let hides = record.origin != Origin::Api;
+        let hides = matches!(record.origin, Origin::File | Origin::ApiOverFile);
         self.note(&name, undo);
         self.forget(&name);
         if hides {
@@ -469,8 +488,62 @@ impl Registry {
         Ok(())
     }
 
+    /// A session or a lease: it gives way to what files and commands say, and takes its addresses from
+    /// older ones of its kind, whose end was not reported.
+    fn begin(
+        &mut self,
+        spec: &SubscriberSpec,
+        origin: Origin,
+        undo: &mut Undo,
+    ) -> Result<(), RegistryError> {
+        let known = self.subscribers.get(spec.name.as_str());
+        if self.hidden.subscribers.contains(spec.name.as_str())
+            || known.is_some_and(|record| record.origin != origin)
+        {
+            return Err(RegistryError::Configured(spec.name.clone()));
+        }
+        if known.is_some_and(|record| record.says(spec)) {
+            return Ok(());
+        }
+        self.check(spec)?;
+        let mut losers = BTreeSet::new();
+        for &address in &spec.addresses {
+            let Some(owner) = self.owners.of(&address, &self.subscribers) else { continue };
+            if self.subscribers[owner].origin == origin {
+                losers.insert(Arc::clone(owner));
+            } else if **owner != *spec.name {
+                let owner = owner.to_string();
+                return Err(RegistryError::AddressTaken { address, owner });
+            }
+        }
+        for loser in losers.into_iter().filter(|loser| **loser != *spec.name) {
+            let Record { addresses, plan, origin } = self.subscribers[&loser].clone();
+            self.note(&loser, undo);
+            self.forget(&loser);
+            let left = addresses.iter().filter(|address| !spec.addresses.contains(address));
+            let addresses: Arc<[IpNet]> = left.copied().collect();
+            if !addresses.is_empty() {
+                self.insert(loser, Record { addresses, plan, origin });
+            }
+        }
+        self.put(spec, origin, undo)
+    }
+
     /// Everything that `put` needs, and the plan's name as it is stored.
     fn checked(&self, spec: &SubscriberSpec) -> Result<Arc<str>, RegistryError> {
+        let plan = self.check(spec)?;
+        for &address in &spec.addresses {
+            let owner = self.owners.of(&address, &self.subscribers);
+            if let Some(owner) = owner.filter(|o| ***o != *spec.name) {
+                let owner = owner.to_string();
+                return Err(RegistryError::AddressTaken { address, owner });
+            }
+        }
+        Ok(plan)
+    }
+
+    /// The same, whoever has the addresses.
+    fn check(&self, spec: &SubscriberSpec) -> Result<Arc<str>, RegistryError> {
         check_name(&spec.name).map_err(RegistryError::BadName)?;
         let is_new = !self.subscribers.contains_key(spec.name.as_str());
         if is_new && self.subscribers.len() >= SUBSCRIBERS_MAX {
@@ -483,11 +556,6 @@ impl Registry {
             check_address(address).map_err(RegistryError::BadAddress)?;
             if spec.addresses[..i].contains(&address) {
                 return Err(RegistryError::AddressTwice { address });
-            }
-            let owner = self.owners.of(&address, &self.subscribers);
-            if let Some(owner) = owner.filter(|o| ***o != *spec.name) {
-                let owner = owner.to_string();
-                return Err(RegistryError::AddressTaken { address, owner });
             }
         }
         self.known_plan(&spec.plan)
@@ -520,8 +588,13 @@ impl Origin {
     fn as_changed(self) -> Origin {
         match self {
             Origin::File | Origin::ApiOverFile => Origin::ApiOverFile,
-            Origin::Api => Origin::Api,
+            Origin::Api | Origin::Radius | Origin::Lease => Origin::Api,
         }
+    }
+
+    /// Whether a command said it.
+    pub(super) fn is_of_api(self) -> bool {
+        matches!(self, Origin::Api | Origin::ApiOverFile)
     }
 }
 

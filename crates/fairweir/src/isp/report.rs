@@ -8,10 +8,13 @@ use serde_json::Value;
 
 use super::daemon::Daemon;
 use super::kernel::{Attachment, DIRECTIONS};
-use super::registry::{Origin, Record};
+use super::leases::Leases;
+use super::radius::Radius;
+use super::registry::{Origin, PlanRecord, Record};
+use super::usage::Usage;
 use super::wire::{
-    ApiStatus, Directions, Found, HookStatus, Listing, PlanStatus, Status, SubscriberCounters,
-    SubscriberStatus, TotalsStatus,
+    ApiStatus, Directions, Found, HookStatus, Listing, PlanStatus, SegmentUse, Status,
+    SubscriberCounters, SubscriberStatus, TotalsStatus,
 };
 
 /// Subscribers in one reply: a longer one would delay other clients.
@@ -40,11 +43,14 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         api: ApiStatus { added, changed, removed },
         memory_bytes: daemon.kernel.memory().as_u64(),
         config_error: daemon.config_error.clone(),
+        radius: daemon.radius.as_ref().map(Radius::status),
+        leases: daemon.leases.as_ref().map(Leases::status),
+        usage: daemon.usage.as_ref().map(Usage::status),
     }
 }
 
 fn plans(daemon: &Daemon) -> Vec<PlanStatus> {
-    let plan = |(name, record): (&std::sync::Arc<str>, &super::registry::PlanRecord)| PlanStatus {
+    let plan = |(name, record): (&std::sync::Arc<str>, &PlanRecord)| PlanStatus {
         name: name.to_string(),
         origin: origin_name(record.origin).to_owned(),
         subscribers: record.users,
@@ -77,7 +83,7 @@ fn hook_name(hook: Hook) -> &'static str {
     }
 }
 
-fn direction_name(direction: Direction) -> &'static str {
+pub(super) fn direction_name(direction: Direction) -> &'static str {
     match direction {
         Direction::Download => "download",
         Direction::Upload => "upload",
@@ -89,6 +95,8 @@ fn origin_name(origin: Origin) -> &'static str {
         Origin::File => "file",
         Origin::Api => "api",
         Origin::ApiOverFile => "api_over_file",
+        Origin::Radius => "radius",
+        Origin::Lease => "lease",
     }
 }
 
@@ -146,11 +154,13 @@ pub(super) fn subscriber(daemon: &Daemon, name: &str) -> anyhow::Result<Subscrib
     let found = daemon.registry.subscribers().get(name);
     let record = found.ok_or_else(|| anyhow::anyhow!("no subscriber `{name}`"))?;
     let counters = daemon.kernel.counters(name)?;
-    let [download, upload] = directions_of(daemon, record, counters);
+    let plan = daemon.registry.plans().get(&record.plan);
+    let [download, upload] = directions_of(plan, counters);
     Ok(SubscriberStatus {
         name: name.to_owned(),
         addresses: record.addresses.iter().map(address_text).collect(),
         plan: record.plan.to_string(),
+        policy: plan.map(|plan| plan.entry.policy()).unwrap_or_default(),
         origin: origin_name(record.origin).to_owned(),
         download,
         upload,
@@ -158,11 +168,9 @@ pub(super) fn subscriber(daemon: &Daemon, name: &str) -> anyhow::Result<Subscrib
 }
 
 fn directions_of(
-    daemon: &Daemon,
-    record: &Record,
+    plan: Option<&PlanRecord>,
     counters: [Counters; 2],
 ) -> [Option<SubscriberCounters>; 2] {
-    let plan = daemon.registry.plans().get(&record.plan);
     let rates = plan.map(|p| [p.entry.download, p.entry.upload]).unwrap_or_default();
     [0, 1].map(|i| {
         rates[i].map(|rate| SubscriberCounters {
@@ -202,6 +210,8 @@ pub(super) fn metrics(daemon: &mut Daemon, top: usize, now: Time) -> anyhow::Res
         }
     }
     totals(&mut metrics, device, &status);
+    segments(&mut metrics, device, &status);
+    sessions(&mut metrics, device, &status);
     metrics.gauge("fairweir_memory_bytes", "Kernel memory for plans and subscribers.");
     metrics.sample(&[device], status.memory_bytes);
     if top > 0 {
@@ -243,6 +253,59 @@ fn totals(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
         for (direction, totals) in pairs(status.unknown) {
             metrics.sample(&[device, ("direction", direction)], count(&totals));
         }
+    }
+}
+
+/// A value of a segment in one direction.
+type Used = fn(&SegmentUse) -> u64;
+
+fn segments(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
+    let used = || {
+        status.segments.iter().flat_map(|segment| {
+            let name = ("segment", segment.name.as_str());
+            let of = move |(direction, used)| Some((name, ("direction", direction), used?));
+            pairs(segment.used).filter_map(of)
+        })
+    };
+    if !status.segments.is_empty() {
+        metrics.gauge("fairweir_segment_members", "Members of a segment.");
+        for segment in &status.segments {
+            metrics.sample(&[device, ("segment", &segment.name)], segment.members);
+        }
+    }
+    let gauges: [(&str, &str, Used); 3] = [
+        ("capacity", "What a segment carries.", |used| used.capacity_bps),
+        ("guaranteed", "Guarantees of all members of a segment.", |used| used.guaranteed_bps),
+        ("passed", "What passed a segment in the last tenth of a second.", |used| used.passed_bps),
+    ];
+    for (name, help, of) in gauges.iter().filter(|_| used().next().is_some()) {
+        metrics.gauge(&format!("fairweir_segment_{name}_bytes_per_second"), help);
+        for (segment, direction, used) in used() {
+            metrics.sample(&[device, segment, direction], of(&used) / 8);
+        }
+    }
+    if used().next().is_some() {
+        let help = "Packets dropped because the segment was full.";
+        metrics.counter("fairweir_segment_refused_packets", help);
+        for (segment, direction, used) in used() {
+            metrics.sample(&[device, segment, direction], used.refused_packets);
+        }
+    }
+}
+
+fn sessions(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
+    if let Some(radius) = &status.radius {
+        metrics.gauge("fairweir_radius_sessions", "Sessions that access servers reported.");
+        metrics.sample(&[device], radius.sessions);
+        let help = "Accounting packets by what became of them.";
+        metrics.counter("fairweir_radius_packets", help);
+        for (result, packets) in &radius.packets {
+            metrics.sample(&[device, ("result", result)], *packets);
+        }
+    }
+    if let Some(leases) = &status.leases {
+        metrics.gauge("fairweir_lease_devices", "Devices with a lease of a DHCP server.");
+        metrics.sample(&[device], leases.devices);
     }
 }
 

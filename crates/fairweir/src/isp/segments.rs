@@ -335,7 +335,7 @@ fn ids(index: usize) -> [SegmentId; 2] {
 }
 
 /// The subscribers that match, in the order of the patterns and then of their names.
-fn matching(patterns: &[MemberPattern], registry: &Registry) -> Vec<Arc<str>> {
+pub(super) fn matching(patterns: &[MemberPattern], registry: &Registry) -> Vec<Arc<str>> {
     let subscribers = registry.subscribers();
     let mut names = Vec::new();
     for pattern in patterns {

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use fairweir_config::file::Trust;
-use fairweir_config::isp::{IspFile, read_text};
+use fairweir_config::isp::address::address_text;
+use fairweir_config::isp::{IspFile, SegmentEntry, read_text};
 use fairweir_core::units::{Bytes, Rate};
 use fairweir_daemon::{Access, StateDir};
 use serde_json::{Value, json};
@@ -14,9 +15,13 @@ use super::cli::{DaemonArgs, ShowArgs, StatusArgs};
 use super::commands::Asker;
 use super::journal::{self, Overlay};
 use super::kernel::ways;
-use super::registry::{Origin, PlanRecord, Registry};
+use super::registry::{PlanRecord, Registry};
 use super::report::hook_status;
-use super::wire::{Request, Status, SubscriberCounters, SubscriberStatus, TotalsStatus};
+use super::segments::matching;
+use super::wire::{
+    LeasesStatus, RadiusStatus, Request, Status, SubscriberCounters, SubscriberStatus,
+    TotalsStatus, UsageStatus,
+};
 use crate::exit::usage;
 use crate::progress::Count;
 use crate::table::{self, Align};
@@ -89,7 +94,19 @@ fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<(
         1 => writeln!(out, "{subscribers} with 1 address\n")?,
         n => writeln!(out, "{subscribers} with {n} addresses\n")?,
     }
+    if let Some(radius) = &file.radius {
+        let clients = count(radius.clients.len(), "client");
+        writeln!(out, "takes sessions by RADIUS accounting at {} from {clients}", radius.listen)?;
+    }
+    for leases in file.leases.iter().flat_map(|leases| &leases.files) {
+        writeln!(out, "takes devices from the leases in {}", leases.display())?;
+    }
+    if let Some(usage) = &file.usage {
+        let (interval, days) = (usage.interval, usage.days);
+        writeln!(out, "writes usage every {interval}, kept for {days} days")?;
+    }
     print_plans(out, registry)?;
+    print_segments(out, file, registry)?;
     for warning in warnings(registry) {
         writeln!(out, "warning: {warning}")?;
     }
@@ -97,7 +114,6 @@ fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<(
 }
 
 fn print_plans(out: &mut impl Write, registry: &Registry) -> io::Result<()> {
-    let or_dash = |rate: Option<Rate>| rate.map_or_else(|| "-".to_owned(), |r| r.to_string());
     let row = |record: &PlanRecord| {
         let entry = &record.entry;
         vec![
@@ -122,6 +138,32 @@ fn print_plans(out: &mut impl Write, registry: &Registry) -> io::Result<()> {
     table::print(out, &headings, &registry.plans().values().map(row).collect::<Vec<_>>())
 }
 
+fn print_segments(out: &mut impl Write, file: &IspFile, registry: &Registry) -> io::Result<()> {
+    let row = |segment: &SegmentEntry| {
+        let [download, upload] = segment.capacity.map(or_dash);
+        let members = matching(&segment.members, registry).len();
+        let guarantees =
+            segment.guarantee.map(|rate| or_dash((rate != Rate::ZERO).then_some(rate)));
+        vec![segment.name.clone(), download, upload, members.to_string(), guarantees.join(" ")]
+    };
+    let headings = [
+        ("SEGMENT", Align::Left),
+        ("DOWNLOAD", Align::Right),
+        ("UPLOAD", Align::Right),
+        ("MEMBERS", Align::Right),
+        ("GUARANTEES", Align::Left),
+    ];
+    if file.segments.is_empty() {
+        return Ok(());
+    }
+    writeln!(out)?;
+    table::print(out, &headings, &file.segments.iter().map(row).collect::<Vec<_>>())
+}
+
+fn or_dash(rate: Option<Rate>) -> String {
+    rate.map_or_else(|| "-".to_owned(), |rate| rate.to_string())
+}
+
 fn warnings(registry: &Registry) -> Vec<String> {
     let mut warnings = Vec::new();
     for (name, record) in registry.plans() {
@@ -132,7 +174,7 @@ fn warnings(registry: &Registry) -> Vec<String> {
     if registry.subscribers().is_empty() {
         warnings.push("no subscribers: all traffic passes".to_owned());
     }
-    let overlaid = registry.subscribers().values().filter(|r| r.origin != Origin::File).count();
+    let overlaid = registry.subscribers().values().filter(|r| r.origin.is_of_api()).count();
     let hidden = registry.hidden().subscribers.len();
     if overlaid + hidden > 0 {
         warnings.push(format!(
@@ -168,7 +210,31 @@ fn understood(file: &IspFile, registry: &Registry) -> Value {
         "subscribers": registry.subscribers().len(),
         "addresses": registry.address_count(),
         "plans": plans,
+        "segments": file.segments.iter().map(|s| segment_json(s, registry)).collect::<Vec<_>>(),
+        "radius": file.radius.as_ref().map(|radius| json!({
+            "listen": radius.listen,
+            "clients": radius.clients.iter().map(address_text).collect::<Vec<_>>(),
+            "plan": radius.plan,
+        })),
+        "usage": file.usage.map(|usage| json!({
+            "interval_s": usage.interval.as_secs_f64(),
+            "days": usage.days,
+        })),
+        "leases": file.leases.as_ref().map(|l| json!({ "files": l.files, "plan": l.plan })),
         "warnings": warnings(registry),
+    })
+}
+
+fn segment_json(segment: &SegmentEntry, registry: &Registry) -> Value {
+    let [download, upload] = segment.capacity;
+    let [guarantee_download, guarantee_upload] = segment.guarantee;
+    json!({
+        "name": segment.name,
+        "download_bps": download.map(|rate| rate.as_bps()),
+        "upload_bps": upload.map(|rate| rate.as_bps()),
+        "guarantee_download_bps": guarantee_download.as_bps(),
+        "guarantee_upload_bps": guarantee_upload.as_bps(),
+        "matching": matching(&segment.members, registry).len(),
     })
 }
 
@@ -190,6 +256,7 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<()> {
     let status: Status = asker.ask(&fairweir_daemon::Request::Status)?;
     writeln!(out, "{}\n", headline(&status))?;
     print_status(out, &status)?;
+    print_segment_status(out, &status)?;
     writeln!(out)?;
     for note in notes(&status) {
         writeln!(out, "{note}")?;
@@ -198,7 +265,7 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<()> {
 }
 
 /// Device, hooks and what happens to packets, on one line.
-pub(super) fn headline(status: &Status) -> String {
+pub(crate) fn headline(status: &Status) -> String {
     let doing = if status.enforcing { "policing" } else { "everything passes" };
     let hook = status.hooks.first().map_or("no hook", |hook| &hook.hook).replace('_', " ");
     let minutes = status.since_s as u64 / 60;
@@ -207,13 +274,28 @@ pub(super) fn headline(status: &Status) -> String {
     format!("{}  {hook}  {who}  {doing}  up {minutes} min", status.device)
 }
 
-fn notes(status: &Status) -> Vec<String> {
+/// Notes for the user below the table.
+pub(crate) fn notes(status: &Status) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(reason) = &status.open_reason {
         notes.push(format!("all traffic passes: {reason}"));
     }
     if let Some(error) = &status.config_error {
         notes.push(format!("the file is not in force: {error}"));
+    }
+    if let Some(RadiusStatus { listen, sessions, packets }) = &status.radius {
+        let of = |result: &str| packets.get(result).copied().unwrap_or_default();
+        let refused = packets.values().sum::<u64>() - of("taken") - of("repeated");
+        let packets = format!("{} packets taken, {refused} not", of("taken"));
+        notes.push(format!("RADIUS at {listen}: {}, {packets}", count(*sessions, "session")));
+    }
+    if let Some(UsageStatus { error: Some(error), .. }) = &status.usage {
+        notes.push(format!("usage is not written: {error}"));
+    }
+    if let Some(LeasesStatus { devices, refused, error, .. }) = &status.leases {
+        let error = error.as_ref().map(|e| format!("; not taken over: {e}")).unwrap_or_default();
+        let devices = count(*devices, "device");
+        notes.push(format!("leases: {devices}, {refused} refused{error}"));
     }
     let api = &status.api;
     if api.added + api.changed + api.removed > 0 {
@@ -261,6 +343,39 @@ fn print_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
         ("MARKED", Align::Right),
         ("PASSED", Align::Right),
     ];
+    table::print(out, &headings, &rows)
+}
+
+fn print_segment_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
+    let mut rows = Vec::new();
+    for segment in &status.segments {
+        let both = [("download", segment.used.download), ("upload", segment.used.upload)];
+        for (direction, used) in both {
+            let Some(used) = used else { continue };
+            rows.push(vec![
+                segment.name.clone(),
+                direction.to_owned(),
+                mbit(used.capacity_bps),
+                segment.members.to_string(),
+                mbit(used.guaranteed_bps),
+                mbit(used.passed_bps),
+                used.refused_packets.to_string(),
+            ]);
+        }
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let headings = [
+        ("SEGMENT", Align::Left),
+        ("DIRECTION", Align::Left),
+        ("CARRIES", Align::Right),
+        ("MEMBERS", Align::Right),
+        ("GUARANTEED", Align::Right),
+        ("PASSES", Align::Right),
+        ("REFUSED", Align::Right),
+    ];
+    writeln!(out)?;
     table::print(out, &headings, &rows)
 }
 

@@ -15,7 +15,7 @@ use ratatui::widgets::{Paragraph, Row, Table};
 use super::cli::TopArgs;
 use super::commands::Asker;
 use super::show::headline;
-use super::wire::{Busiest, Busy, BusyDirection, Request, Status};
+use super::wire::{Busiest, Busy, BusyDirection, Request, SegmentStatus, SegmentUse, Status};
 use crate::table::{self, Align};
 use crate::terminal::is_quit;
 use crate::words::mbit;
@@ -84,12 +84,40 @@ fn cells(busy: &Busy) -> Vec<String> {
     cells
 }
 
+/// A line for each segment and direction, the fullest first.
+fn segment_lines(status: &Status) -> Vec<Line<'static>> {
+    let both = |s: &SegmentStatus| [("down", s.used.download), ("up", s.used.upload)];
+    let of = |segment: &SegmentStatus| {
+        let (name, members) = (segment.name.clone(), segment.members);
+        both(segment).into_iter().filter_map(move |(direction, used)| {
+            let used: SegmentUse = used?;
+            let part = used.passed_bps as f64 / used.capacity_bps.max(1) as f64;
+            let (passed, capacity) = (mbit(used.passed_bps), mbit(used.capacity_bps));
+            let text = format!("{name} {direction}: {passed} of {capacity}, {members} members");
+            Some((part, text))
+        })
+    };
+    let mut lines: Vec<(f64, String)> = status.segments.iter().flat_map(of).collect();
+    lines.sort_by(|a, b| b.0.total_cmp(&a.0));
+    lines.into_iter().map(|(_, text)| Line::from(text)).collect()
+}
+
+/// So many are shown.
+const SEGMENTS_MAX: usize = 5;
+
 fn draw(frame: &mut Frame<'_>, status: &Status, busiest: &Busiest) {
-    let rows = Layout::vertical([Constraint::Length(2), Constraint::Min(1), Constraint::Length(1)])
-        .split(frame.area());
+    let segments: Vec<Line<'_>> = segment_lines(status).into_iter().take(SEGMENTS_MAX).collect();
+    let heights = [
+        Constraint::Length(2),
+        Constraint::Length(segments.len() as u16),
+        Constraint::Min(1),
+        Constraint::Length(1),
+    ];
+    let rows = Layout::vertical(heights).split(frame.area());
     let color = if status.enforcing { Color::Green } else { Color::Red };
     let head = Line::from(headline(status)).bold().fg(color);
     frame.render_widget(Paragraph::new(head), rows[0]);
+    frame.render_widget(Paragraph::new(segments), rows[1]);
     let widths = [
         Constraint::Min(12),
         Constraint::Min(8),
@@ -107,8 +135,8 @@ fn draw(frame: &mut Frame<'_>, status: &Status, busiest: &Busiest) {
         Row::new(cells(busy)).style(style)
     });
     let header = Row::new(HEADINGS.map(|(heading, _)| heading)).dim();
-    frame.render_widget(Table::new(body, widths).header(header), rows[1]);
-    frame.render_widget(Line::from("q: quit · yellow: at the plan's rate").dim(), rows[2]);
+    frame.render_widget(Table::new(body, widths).header(header), rows[2]);
+    frame.render_widget(Line::from("q: quit · yellow: at the plan's rate").dim(), rows[3]);
 }
 
 #[cfg(test)]
@@ -126,12 +154,17 @@ mod tests {
             upload: None,
         };
         let busiest = Busiest { interval_s: 1.0, subscribers: (0..30).map(busy).collect() };
-        let status = Status { device: "eth1".into(), ..Status::default() };
+        let mut cable = SegmentStatus { name: "cable".into(), ..Default::default() };
+        cable.used.upload = Some(SegmentUse { capacity_bps: 50, ..Default::default() });
+        let segments = vec![cable; 9];
+        let status = Status { device: "eth1".into(), segments, ..Status::default() };
         for (width, height) in [(1, 1), (20, 3), (120, 24), (250, 80)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
             terminal.draw(|frame| draw(frame, &status, &busiest)).unwrap();
             let screen = terminal.backend().to_string();
             assert_eq!(screen.contains("subscriber-7"), width >= 120, "{screen}");
+            let shown = screen.matches("cable up: ").count();
+            assert!(width < 120 || shown == SEGMENTS_MAX, "{screen}");
         }
     }
 }

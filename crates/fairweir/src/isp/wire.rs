@@ -1,5 +1,7 @@
 //! What daemon and commands say to each other: one JSON value per line (docs/isp.md).
 
+use std::collections::BTreeMap;
+
 use fairweir_config::isp::SubscriberSpec;
 use fairweir_config::isp::address::{as_texts, parse_address};
 use fairweir_config::isp::csv::BadRow;
@@ -79,6 +81,8 @@ pub(super) enum Request {
         #[serde(default)]
         keep: bool,
     },
+    /// Write what was used until now.
+    Usage,
     /// Forget what the API said of names, or of all.
     Revert {
         #[serde(default)]
@@ -150,6 +154,9 @@ pub(crate) struct SubscriberStatus {
     pub(crate) name: String,
     pub(crate) addresses: Vec<String>,
     pub(crate) plan: String,
+    /// How the plan divides the rate among queues, for people.
+    #[serde(default)]
+    pub(crate) policy: String,
     /// `file`, `api` or `api_over_file`.
     pub(crate) origin: String,
     /// Null if the plan does not police that direction.
@@ -197,118 +204,162 @@ pub(super) struct BusyDirection {
 
 /// What the daemon knows and does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Status {
-    pub(super) version: String,
-    pub(super) device: String,
-    pub(super) uplink: Option<String>,
-    pub(super) pid: u32,
+pub(crate) struct Status {
+    pub(crate) version: String,
+    pub(crate) device: String,
+    pub(crate) uplink: Option<String>,
+    pub(crate) pid: u32,
     /// Whether it polices.
-    pub(super) enforcing: bool,
+    pub(crate) enforcing: bool,
     /// Why everything passes although it should not, if so.
-    pub(super) open_reason: Option<String>,
-    pub(super) hooks: Vec<HookStatus>,
-    pub(super) since_s: f64,
-    pub(super) subscribers: usize,
-    pub(super) addresses: usize,
+    pub(crate) open_reason: Option<String>,
+    pub(crate) hooks: Vec<HookStatus>,
+    pub(crate) since_s: f64,
+    pub(crate) subscribers: usize,
+    pub(crate) addresses: usize,
     /// By name.
-    pub(super) plans: Vec<PlanStatus>,
+    pub(crate) plans: Vec<PlanStatus>,
     /// In the order of the file.
     #[serde(default)]
-    pub(super) segments: Vec<SegmentStatus>,
+    pub(crate) segments: Vec<SegmentStatus>,
     /// What belongs to no subscriber; it passes.
-    pub(super) unknown: Directions<TotalsStatus>,
-    pub(super) api: ApiStatus,
+    pub(crate) unknown: Directions<TotalsStatus>,
+    pub(crate) api: ApiStatus,
     /// What the kernel holds for it.
-    pub(super) memory_bytes: u64,
+    pub(crate) memory_bytes: u64,
     /// Why the file on disk is not in force, if so.
-    pub(super) config_error: Option<String>,
+    pub(crate) config_error: Option<String>,
+    /// Null if there is no table `[radius]`.
+    #[serde(default)]
+    pub(crate) radius: Option<RadiusStatus>,
+    /// Null if there is no table `[leases]`.
+    #[serde(default)]
+    pub(crate) leases: Option<LeasesStatus>,
+    /// Null if there is no table `[usage]`.
+    #[serde(default)]
+    pub(crate) usage: Option<UsageStatus>,
+}
+
+/// Files of what subscribers used.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct UsageStatus {
+    pub(crate) dir: String,
+    /// When rows were written last, Unix time.
+    pub(crate) written_s: Option<u64>,
+    /// Of subscribers that were removed while the disk took no rows for long.
+    pub(crate) lost_rows: u64,
+    /// Why rows are not written, if so.
+    pub(crate) error: Option<String>,
+}
+
+/// Sessions that access servers report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RadiusStatus {
+    pub(crate) listen: String,
+    /// Of which a packet arrived since the daemon began.
+    pub(crate) sessions: usize,
+    /// By what became of them, since the daemon began.
+    pub(crate) packets: BTreeMap<String, u64>,
+}
+
+/// Devices from the files of DHCP servers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LeasesStatus {
+    pub(crate) files: Vec<String>,
+    pub(crate) devices: usize,
+    /// Lines that say nothing.
+    pub(crate) skipped: usize,
+    /// Devices that other subscribers exclude.
+    pub(crate) refused: usize,
+    /// Why the files are not in force, if so.
+    pub(crate) error: Option<String>,
 }
 
 /// A place where packets are looked at.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct HookStatus {
-    pub(super) device: String,
-    pub(super) hook: String,
-    pub(super) direction: String,
+pub(crate) struct HookStatus {
+    pub(crate) device: String,
+    pub(crate) hook: String,
+    pub(crate) direction: String,
 }
 
 /// One of each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Directions<T> {
-    pub(super) download: T,
-    pub(super) upload: T,
+pub(crate) struct Directions<T> {
+    pub(crate) download: T,
+    pub(crate) upload: T,
 }
 
 /// How many records are not as the file says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct ApiStatus {
+pub(crate) struct ApiStatus {
     /// Of the API alone.
-    pub(super) added: usize,
+    pub(crate) added: usize,
     /// Of the API instead of the file.
-    pub(super) changed: usize,
+    pub(crate) changed: usize,
     /// Of the file, and removed by the API.
-    pub(super) removed: usize,
+    pub(crate) removed: usize,
 }
 
 /// One plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct PlanStatus {
-    pub(super) name: String,
-    pub(super) origin: String,
-    pub(super) subscribers: usize,
+pub(crate) struct PlanStatus {
+    pub(crate) name: String,
+    pub(crate) origin: String,
+    pub(crate) subscribers: usize,
     /// How the rate is shared, for people.
-    pub(super) policy: String,
+    pub(crate) policy: String,
     /// What one subscriber may have; null if the direction is not policed.
-    pub(super) rate_bps: Directions<Option<u64>>,
+    pub(crate) rate_bps: Directions<Option<u64>>,
     /// Of all its subscribers together.
-    pub(super) totals: Directions<TotalsStatus>,
+    pub(crate) totals: Directions<TotalsStatus>,
 }
 
 /// A segment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct SegmentStatus {
-    pub(super) name: String,
-    pub(super) members: usize,
+pub(crate) struct SegmentStatus {
+    pub(crate) name: String,
+    pub(crate) members: usize,
     /// Matching subscribers that are no members, because there are too many.
-    pub(super) left_out: usize,
-    pub(super) lease: Option<LeaseStatus>,
+    pub(crate) left_out: usize,
+    pub(crate) lease: Option<LeaseStatus>,
     /// Null if the segment does not share that direction.
     #[serde(flatten)]
-    pub(super) used: Directions<Option<SegmentUse>>,
+    pub(crate) used: Directions<Option<SegmentUse>>,
 }
 
 /// A lease in force.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct LeaseStatus {
-    pub(super) generation: u64,
-    pub(super) until_s: u64,
-    pub(super) members: usize,
+pub(crate) struct LeaseStatus {
+    pub(crate) generation: u64,
+    pub(crate) until_s: u64,
+    pub(crate) members: usize,
 }
 
 /// A segment in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct SegmentUse {
-    pub(super) capacity_bps: u64,
+pub(crate) struct SegmentUse {
+    pub(crate) capacity_bps: u64,
     /// To all members together.
-    pub(super) guaranteed_bps: u64,
+    pub(crate) guaranteed_bps: u64,
     /// In the last tenth of a second.
-    pub(super) passed_bps: u64,
+    pub(crate) passed_bps: u64,
     /// Dropped because the segment was full, since the members joined.
-    pub(super) refused_packets: u64,
+    pub(crate) refused_packets: u64,
 }
 
 /// What became of packets since the daemon began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct TotalsStatus {
+pub(crate) struct TotalsStatus {
     /// Over the last second.
-    pub(super) passed_bps: u64,
+    pub(crate) passed_bps: u64,
     /// Over the last second.
-    pub(super) dropped_bps: u64,
-    pub(super) passed_bytes: u64,
-    pub(super) passed_packets: u64,
-    pub(super) dropped_bytes: u64,
-    pub(super) dropped_packets: u64,
-    pub(super) marked_packets: u64,
+    pub(crate) dropped_bps: u64,
+    pub(crate) passed_bytes: u64,
+    pub(crate) passed_packets: u64,
+    pub(crate) dropped_bytes: u64,
+    pub(crate) dropped_packets: u64,
+    pub(crate) marked_packets: u64,
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{
     Access, Answer, Client as Ask, Error, Metrics, Peer, Progress, Service, Spec, StateDir, Watched,
 };
-use fairweir_market::api::now_s;
+use fairweir_market::api::now_ms;
 use fairweir_market::client::{Client, ClientError, address_of};
 use fairweir_market::household::{Answers, Calendar, Household, Memory};
 use fairweir_market::identity::{Enrolment, Identity};
@@ -32,6 +32,7 @@ use tracing::{info, warn};
 
 use super::cli::{AgentArgs, BoostArgs, EnrolArgs, HolidayArgs, WhyArgs};
 use super::say;
+use super::tell::Teller;
 use crate::words::mbit;
 
 /// The name of the instance.
@@ -51,7 +52,12 @@ const TICK_ASKED: Span = Span::millis(20);
 /// The most between two ticks.
 const TICK: Span = Span::secs(1);
 /// It asks the server at least so often, to know that it is there.
-const LOOK_AGAIN: Span = Span::secs(300);
+const LOOK_AGAIN_MS: u64 = 300_000;
+const LOOK_AGAIN: Span = Span::millis(LOOK_AGAIN_MS);
+/// Where a slot begins when its bids end, all gateways have heard of their leases after this time.
+const SPREAD_MAX: Span = Span::millis(300);
+/// How often it sees whether a slot has begun, where other daemons are to be told.
+const TICK_TELLING: Span = Span::millis(100);
 /// After a failure it waits this long, twice as long each time up to [`RETRY_MAX`].
 const RETRY_MIN: Span = Span::millis(200);
 const RETRY_MAX: Span = Span::secs(30);
@@ -165,7 +171,9 @@ pub(super) fn run(args: &AgentArgs) -> anyhow::Result<()> {
         let household = Household::new(config.preferences.clone(), calendar, memory);
         info!(gateway = enrolment.gateway, server = enrolment.server, "bidding");
         let (asks, said) = start_asking(enrolment.clone())?;
+        let teller = Teller::start(&args.service.run_dir.run_dir)?;
         Ok(Agent {
+            teller,
             _lock: lock,
             stored: household.memory().clone(),
             dir,
@@ -242,6 +250,7 @@ fn start_asking(enrolment: Enrolment) -> io::Result<(Sender<Question>, Receiver<
 
 /// The agent as a service.
 struct Agent {
+    teller: Teller,
     _lock: fairweir_daemon::StateLock,
     dir: StateDir,
     config: AgentFile,
@@ -255,7 +264,7 @@ struct Agent {
     is_asking: bool,
     /// What stands at the server is known.
     is_fresh: bool,
-    /// When the server's clock was heard, and what it said.
+    /// When the server's clock was heard, and what it said, in milliseconds.
     heard: Option<(Time, u64)>,
     retry: Span,
     error: Option<String>,
@@ -266,10 +275,17 @@ struct Agent {
 }
 
 impl Agent {
-    /// The server's time; this host's until it was heard.
+    /// The server's time, in milliseconds; this host's until it was heard.
+    fn market_ms(&self, now: Time) -> u64 {
+        let since = |(at, said_ms): (Time, u64)| {
+            said_ms.saturating_add(now.since(at).as_nanos() / NANOS_PER_MS)
+        };
+        self.heard.map_or_else(now_ms, since)
+    }
+
+    /// The same in seconds.
     fn market_s(&self, now: Time) -> u64 {
-        let since = |(at, said_s): (Time, u64)| said_s + now.since(at).as_nanos() / NANOS_PER_S;
-        self.heard.map_or_else(now_s, since)
+        self.market_ms(now) / 1_000
     }
 
     fn handle_reply(&mut self, reply: Reply, now: Time) {
@@ -277,10 +293,10 @@ impl Agent {
         match reply {
             Reply::Looked(Ok(answers)) => {
                 let wait = self.wait(&answers);
-                let said_s = answers.clock.now_s;
+                let said_ms = answers.clock.now_ms;
                 match self.household.handle_answers(answers) {
                     Ok(()) => {
-                        self.heard = Some((now, said_s));
+                        self.heard = Some((now, said_ms));
                         self.is_fresh = true;
                         // Bids that are refused again and again are not repeated ever faster.
                         if self.household.bids().is_empty() {
@@ -320,20 +336,20 @@ impl Agent {
     /// When to look again: after the open slot is closed, not all gateways at once.
     fn wait(&self, answers: &Answers) -> Span {
         let (clock, rules) = (&answers.clock, &answers.clock.rules);
-        let left_s = clock.open_until_s.saturating_sub(clock.now_s).min(rules.slot_s);
+        let left_ms = clock.open_until_s.saturating_mul(1_000).saturating_sub(clock.now_ms);
         let slot = Span::secs(rules.slot_s);
-        if left_s == 0 {
+        if left_ms == 0 {
             // The server is about to close it.
             return (slot / 10).clamp(Span::millis(50), Span::secs(1));
         }
         let spread = match rules.close_before_s {
-            0 => slot / 10,
+            0 => (slot / 10).min(SPREAD_MAX),
             before => Span::secs(before) / 2,
         };
         let mut hash = DefaultHasher::new();
         self.enrolment.gateway.hash(&mut hash);
         let jitter = spread.min(RETRY_MAX) * (hash.finish() % 1_000) / 1_000;
-        (Span::secs(left_s) + jitter).min(LOOK_AGAIN)
+        (Span::millis(left_ms.min(LOOK_AGAIN_MS)) + jitter).min(LOOK_AGAIN)
     }
 
     fn store(&mut self) {
@@ -408,9 +424,12 @@ impl Service for Agent {
                 self.ask(Question::Bid(bids))?;
             }
         }
+        let guarantee = self.household.guarantee(self.market_ms(now));
+        self.teller.handle_tick(&self.config.told, guarantee, now);
+        let tick = if self.config.told.is_empty() { TICK } else { TICK_TELLING };
         self.tick_at = match self.is_asking {
             true => now + TICK_ASKED,
-            false => self.look_at.min(now + TICK),
+            false => self.look_at.min(now + tick),
         };
         Ok(())
     }
@@ -488,6 +507,7 @@ impl Service for Agent {
             "error": self.error,
             "rate_bps": current.rate_bps,
             "until_s": current.until_s,
+            "told": self.teller.said(),
             "balance": answers.map(|answers| answers.account.balance),
             "bids": answers.map(|answers| &answers.account.bids),
             "placed": self.placed,
@@ -516,4 +536,4 @@ impl Service for Agent {
     }
 }
 
-const NANOS_PER_S: u64 = 1_000_000_000;
+const NANOS_PER_MS: u64 = 1_000_000;

@@ -29,6 +29,7 @@ use tracing::{info, warn};
 mod agent;
 pub(crate) mod cli;
 mod enforce;
+mod tell;
 
 pub(crate) use agent::{check, is_agent_file};
 

@@ -7,9 +7,11 @@ use std::fmt::Display;
 
 use super::past::{PastSpan, PastView, Recorded, SPANS};
 use super::sessions::Undo;
-use super::view::{ConnectionView, DaemonView, GroupView, LinkView, View};
-use crate::isp::{self, Found};
+use super::view::{ConnectionView, DaemonView, GroupView, LinkView, Members, View};
+use crate::isp::Found;
 use crate::page::history::suggest::{Suggested, SuggestedWeight};
+
+mod isp;
 
 /// The largest weight. Source: docs/configuration.md.
 const WEIGHT_MAX: u32 = 10_000;
@@ -177,57 +179,12 @@ impl Html {
         if let Some(suggested) = suggestions.find(|suggested| suggested.daemon == daemon.name) {
             self.suggestions(suggested, forms);
         }
-        if daemon.name == isp::NAME && daemon.error.is_none() {
-            self.search("");
+        if let Some(isp) = &daemon.isp {
+            self.isp(&daemon.name, isp);
         }
         self.list("facts", &daemon.facts);
         self.list("notes", &daemon.notes);
         self.raw("</section>");
-    }
-
-    fn search(&mut self, text: &str) {
-        self.raw(
-            "<form method=\"get\" action=\"/subscribers\" role=\"search\"><label>Find a subscriber, by \
-             address or the beginning of the name <input name=\"find\" maxlength=\"255\" required \
-             value=\"",
-        );
-        self.text(text).raw("\"></label> <button>Find</button></form>");
-    }
-
-    fn found(&mut self, found: &Found) {
-        self.raw(
-            "<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"Subscribers\"><table>\
-             <caption>Subscribers, and what became of their packets</caption><thead><tr>\
-             <th scope=\"col\">Name</th><th scope=\"col\">Addresses</th><th scope=\"col\">Plan</th>\
-             <th scope=\"col\">Direction</th><th scope=\"col\">Rate of the plan</th>\
-             <th scope=\"col\">Passed</th><th scope=\"col\">Packets dropped</th>\
-             <th scope=\"col\">Packets marked</th></tr></thead><tbody>",
-        );
-        for subscriber in &found.subscribers {
-            let directions = [("download", subscriber.download), ("upload", subscriber.upload)];
-            for (direction, counters) in directions {
-                self.raw("<tr><th scope=\"row\">").text(&subscriber.name).raw("</th><td>");
-                self.text(subscriber.addresses.join(" ")).raw("</td><td>").text(&subscriber.plan);
-                self.raw("</td><td>").text(direction).raw("</td>");
-                match counters {
-                    None => self.raw("<td>not policed</td><td></td><td></td><td></td></tr>"),
-                    Some(counters) => self
-                        .raw("<td>")
-                        .text(rate(counters.plan_bps))
-                        .raw("</td><td>")
-                        .text(volume(counters.passed_bytes))
-                        .raw("</td><td>")
-                        .text(counters.dropped_packets)
-                        .raw("</td><td>")
-                        .text(counters.marked_packets)
-                        .raw("</td></tr>"),
-                };
-            }
-        }
-        self.raw("</tbody></table></div>");
-        if found.has_more {
-            self.raw("<p>There are more. A longer text finds fewer.</p>");
-        }
     }
 
     fn link(
@@ -258,10 +215,11 @@ impl Html {
         if let Some(forms) = forms {
             self.controls(daemon, link, forms);
         }
-        self.raw("<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"Groups of ");
-        self.text(daemon).raw(
-            "\"><table class=\"groups\"><caption>Groups</caption><thead><tr><th scope=\"col\">Group</th>\
-             <th scope=\"col\">Weight</th><th scope=\"col\">Rate</th><th scope=\"col\">Share</th>\
+        let (all, one) = headings(link.members);
+        self.raw("<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"").raw(all);
+        self.raw(" of ").text(daemon).raw("\"><table class=\"groups\"><caption>").raw(all);
+        self.raw("</caption><thead><tr><th scope=\"col\">").raw(one).raw(
+            "</th><th scope=\"col\">Weight</th><th scope=\"col\">Rate</th><th scope=\"col\">Share</th>\
              <th scope=\"col\">Demand</th><th scope=\"col\">Received</th><th scope=\"col\">State</th>\
              </tr></thead><tbody>",
         );
@@ -390,9 +348,10 @@ impl Html {
             "\"><table class=\"connections\"><caption>Connections that receive most, of <span \
              data-field=\"connections-all\">",
         );
-        self.text(link.connections_all).raw(
-            "</span></caption><thead><tr><th scope=\"col\">Group</th><th scope=\"col\">Host</th>\
-             <th scope=\"col\">Port</th><th scope=\"col\">Rate</th><th scope=\"col\">RTT</th>\
+        self.text(link.connections_all).raw("</span></caption><thead><tr><th scope=\"col\">");
+        self.raw(headings(link.members).1).raw(
+            "</th><th scope=\"col\">Host</th><th scope=\"col\">Port</th>\
+             <th scope=\"col\">Rate</th><th scope=\"col\">RTT</th>\
              <th scope=\"col\">Limited by</th></tr></thead><tbody data-field=\"connections\">",
         );
         for ConnectionView { group, host, port, rate_bps, rtt_ms, limited_by } in &link.connections
@@ -429,6 +388,14 @@ impl Html {
     }
 }
 
+/// What all and one of them are called.
+fn headings(members: Members) -> (&'static str, &'static str) {
+    match members {
+        Members::Groups => ("Groups", "Group"),
+        Members::Devices => ("Devices", "Device"),
+    }
+}
+
 // `page.ts` writes numbers in the same way.
 
 fn rate(bps: u64) -> String {
@@ -457,7 +424,9 @@ mod tests {
         let (notes, facts) = (vec![(name.to_owned(), name.to_owned())], Vec::new());
         let (name, link) = (name.to_owned(), Some(link));
         let headline = name.clone();
-        View { daemons: vec![DaemonView { name, headline, error: None, link, facts, notes }] }
+        View {
+            daemons: vec![DaemonView { name, headline, link, facts, notes, ..Default::default() }],
+        }
     }
 
     fn recorded(name: &str) -> Recorded {

@@ -13,6 +13,7 @@
 //! | [`guard`] | which requests come from this page at all: `Host`, `Origin`, headers of every answer |
 //! | [`routes`] | the handlers |
 //! | [`view`] | what is shown: numbers of the daemons with a sentence for each state |
+//! | [`operator`] | the same of `fairweir isp`: plans and segments |
 //! | [`history`] | what groups received: recorded, printed, and weights that would have helped |
 //! | [`past`] | the history, for a chart and a table |
 //! | [`html`] | the same as a document that needs no script |
@@ -24,6 +25,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use fairweir_daemon::{OpenTo, StateDir, control_socket, listen};
+use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, User, geteuid, setgid, setgroups, setuid};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
@@ -38,6 +40,7 @@ mod guard;
 pub(crate) mod history;
 mod html;
 pub(crate) mod link;
+mod operator;
 mod past;
 mod routes;
 mod sessions;
@@ -84,6 +87,13 @@ pub(crate) fn run(args: &PageArgs) -> anyhow::Result<()> {
     let state = routes::State::new(run_dir, address, args.read_only, history.cloned());
     let state = Arc::new(state);
     link::greet(&state)?;
+    if args.until_stdin_closes {
+        std::thread::spawn(|| {
+            // A closed one and one that cannot be read are the same here.
+            let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+            let _ = nix::sys::signal::kill(nix::unistd::getpid(), Signal::SIGTERM);
+        });
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use fairweir_core::policy::Match;
 use fairweir_core::receiver::GroupState;
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_daemon::{Client, Error, Request};
@@ -14,8 +15,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::daemons::Daemons;
+use super::operator::{self, IspView};
 use crate::host::client::device_of;
 use crate::host::show;
+use crate::isp;
 use crate::wire::{ConnectionStatus, Connections, GroupStatus, HostRequest, LimitedBy, Status};
 
 /// What is shown is at most so old.
@@ -47,6 +50,8 @@ pub(super) struct DaemonView {
     pub(super) error: Option<String>,
     /// A host's link.
     pub(super) link: Option<LinkView>,
+    /// An ISP's plans and segments.
+    pub(super) isp: Option<IspView>,
     /// Names and values, for daemons of other kinds.
     pub(super) facts: Vec<(String, String)>,
     /// What to know besides, each with a word for what it is about.
@@ -57,6 +62,8 @@ pub(super) struct DaemonView {
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct LinkView {
+    /// What shares it.
+    pub(super) members: Members,
     pub(super) is_paused: bool,
     pub(super) capacity_bps: Option<u64>,
     /// Delay of the queue at the ISP.
@@ -70,7 +77,17 @@ pub(super) struct LinkView {
     pub(super) connections: Vec<ConnectionView>,
 }
 
-/// One group.
+/// What shares a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Members {
+    #[default]
+    Groups,
+    /// Of a router.
+    Devices,
+}
+
+/// One group, or one device of a router.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct GroupView {
@@ -149,6 +166,9 @@ impl Watcher {
 }
 
 fn ask(name: &str, client: &mut Client) -> Result<DaemonView, Error> {
+    if name == isp::NAME {
+        return Ok(operator::daemon_view(&client.ask(&Request::Status)?));
+    }
     if device_of(name).is_none() {
         return Ok(other_view(&client.ask::<Value>(&Request::Status)?));
     }
@@ -166,11 +186,16 @@ fn host_view(status: &Status, connections: &Connections) -> DaemonView {
     DaemonView {
         headline: show::headline(status),
         link: Some(LinkView {
+            members: if status.own_received_bytes.is_some() {
+                Members::Devices
+            } else {
+                Members::Groups
+            },
             is_paused: status.paused,
             capacity_bps: status.capacity_bps.map(Rate::as_bps),
             queue_ms: status.delay.as_ref().map(|delay| delay.mean_ms),
             latency_ms: status.latency_ms,
-            groups: status.groups.iter().map(group_view).collect(),
+            groups: status.groups.iter().map(|group| group_view(group, status)).collect(),
             changes: changes.collect(),
             connections_all: connections.all,
             connections: connections.connections.iter().map(connection_view).collect(),
@@ -180,8 +205,8 @@ fn host_view(status: &Status, connections: &Connections) -> DaemonView {
     }
 }
 
-fn group_view(group: &GroupStatus) -> GroupView {
-    let matches: Vec<String> = group.matches.iter().map(ToString::to_string).collect();
+fn group_view(group: &GroupStatus, status: &Status) -> GroupView {
+    let matches: Vec<String> = group.matches.iter().map(|m| match_text(m, status)).collect();
     let decision = &group.decision;
     GroupView {
         name: group.name.clone(),
@@ -197,6 +222,18 @@ fn group_view(group: &GroupStatus) -> GroupView {
         received_bytes: group.received_bytes.as_u64(),
         connections: group.connections,
         state: sentence(decision.state).to_owned(),
+    }
+}
+
+/// A match; a name of DHCP with the MAC address of the device that has it.
+fn match_text(rule: &Match, status: &Status) -> String {
+    let mac = match rule {
+        Match::Host(name) => status.hosts.iter().flatten().find(|host| host.name == *name),
+        _ => None,
+    };
+    match mac.and_then(|host| host.mac) {
+        Some(mac) => format!("{rule} ({mac})"),
+        None => rule.to_string(),
     }
 }
 
@@ -268,6 +305,7 @@ fn collect(value: &Value, name: &str, facts: &mut Vec<(String, String)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::operator::{PlanView, SegmentView};
     use crate::page::past::{PastGroup, PastView};
 
     /// The members of an interface of `page.ts`, with their types.
@@ -316,8 +354,11 @@ mod tests {
             ..LinkView::default()
         };
         check("LinkView", &link);
-        let (error, link) = (Some(String::new()), Some(link));
-        check("DaemonView", &DaemonView { error, link, ..DaemonView::default() });
+        let (error, link, isp) = (Some(String::new()), Some(link), Some(IspView::default()));
+        check("DaemonView", &DaemonView { error, link, isp, ..DaemonView::default() });
+        check("IspView", &IspView::default());
+        check("PlanView", &PlanView { rate_bps: 1, ..PlanView::default() });
+        check("SegmentView", &SegmentView::default());
         check("GroupView", &GroupView { demand_bps: Some(1), ..GroupView::default() });
         check("PastView", &PastView::default());
         check("PastGroup", &PastGroup::default());

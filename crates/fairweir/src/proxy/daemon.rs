@@ -5,9 +5,10 @@ use std::os::fd::BorrowedFd;
 
 use anyhow::bail;
 use fairweir_config::applications::{Application, applications};
-use fairweir_config::proxy::{AppConfig, ProxyFile};
+use fairweir_config::proxy::{AppConfig, ClassConfig, ProxyFile};
+use fairweir_core::market::guarantee::{Guarantee, Term};
 use fairweir_core::relay::Alpha;
-use fairweir_core::units::{Span, Time};
+use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::divert::{Clients, Divert, DivertSpec, SOCKET_MARK};
 use fairweir_linux::{round_trip, set_receive_buffer};
 use fairweir_proxy::{Answer, App, Class, Kernel, Known, Proxy, Rules};
@@ -30,6 +31,8 @@ pub(super) struct Daemon {
     pub(super) proxy: Proxy,
     /// `None` when it has ended.
     pub(super) divert: Option<Divert>,
+    /// What a slot of the credit market has bought.
+    pub(super) guarantee: Term,
     guard: Guard,
     pub(super) started: Time,
     ticked_at: Time,
@@ -49,7 +52,7 @@ impl Daemon {
     /// If the kernel lacks something; then nothing is diverted.
     pub(super) fn start(file: &ProxyFile, now: Time) -> anyhow::Result<Daemon> {
         let kernel = Kernel { round_trip, set_receive_buffer, mark: SOCKET_MARK };
-        let proxy = Proxy::new(rules(file), kernel, now)?;
+        let proxy = Proxy::new(rules(file, None), kernel, now)?;
         // It must be there when the diversion is.
         let mut guard = Guard::default();
         guard.beat(now);
@@ -58,6 +61,7 @@ impl Daemon {
             file: file.clone(),
             proxy,
             divert: Some(divert),
+            guarantee: Term::default(),
             guard,
             started: now,
             ticked_at: now,
@@ -108,6 +112,9 @@ impl Daemon {
             return;
         }
         self.guard.beat(now);
+        if self.guarantee.handle_tick(now).is_some() {
+            self.follow_guarantee(now);
+        }
         if paused || self.error.is_some() || self.renew_at.is_some_and(|at| now >= at) {
             // Once more later: the guard may be about to remove what is made now.
             self.renew_at = paused.then(|| now + PAUSE_MAX);
@@ -130,6 +137,31 @@ impl Daemon {
         divert.handle_tick();
     }
 
+    /// Takes in what a slot of the credit market has bought.
+    ///
+    /// # Errors
+    /// Why it is not followed; then nothing has changed.
+    pub(super) fn handle_guarantee(
+        &mut self,
+        told: Guarantee,
+        now: Time,
+    ) -> Result<String, String> {
+        let Some(class) = self.file.classes.iter().find(|class| class.is_leased) else {
+            return Err("no class of the proxy has `lease = true`".to_owned());
+        };
+        let said =
+            format!("class `{}` has at least {} for {} ms", class.name, told.rate_bps, told.for_ms);
+        if self.guarantee.handle(told, now)?.is_some() {
+            self.follow_guarantee(now);
+        }
+        Ok(said)
+    }
+
+    fn follow_guarantee(&mut self, now: Time) {
+        info!(rate = ?self.guarantee.rate(), "the guaranteed rate is another one");
+        self.proxy.set_rules(rules(&self.file, self.guarantee.rate()), now);
+    }
+
     /// Reads the file again and does what is different; a wrong file changes nothing.
     ///
     /// # Errors
@@ -147,7 +179,7 @@ impl Daemon {
         if file.metrics != self.file.metrics {
             bail!("proxy.metrics differs from what runs; that needs a restart");
         }
-        let rules = rules(&file);
+        let rules = rules(&file, self.guarantee.rate());
         let said = match file == self.file {
             true => "nothing changed",
             false => "classes and applications replaced; open connections go on",
@@ -192,10 +224,14 @@ fn clients(rules: &Rules) -> Clients {
     }
 }
 
-pub(super) fn rules(file: &ProxyFile) -> Rules {
+/// The rules of a file. A class with a lease has what is guaranteed, but not less than its own rate.
+pub(super) fn rules(file: &ProxyFile, guaranteed: Option<Rate>) -> Rules {
+    let rate_of = |class: &ClassConfig| {
+        class.rate.map(|rate| rate.max(guaranteed.filter(|_| class.is_leased).unwrap_or(rate)))
+    };
     let classes = file.classes.iter().map(|class| Class {
         name: class.name.clone(),
-        rate: class.rate,
+        rate: rate_of(class),
         matches: class.matches.clone(),
     });
     let alpha = |app: &AppConfig| Alpha::new(app.alpha).expect("invariant: the range was checked");

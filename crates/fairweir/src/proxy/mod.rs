@@ -12,6 +12,7 @@
 use std::os::fd::BorrowedFd;
 
 use fairweir_config::proxy::ProxyFile;
+use fairweir_core::market::guarantee::Guarantee;
 use fairweir_core::units::Time;
 use fairweir_daemon::{Access, Answer, Error, Peer, Progress, Service, Spec, Watched};
 use fairweir_linux::monotonic_now;
@@ -57,10 +58,13 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     })
 }
 
-/// It has no requests of its own.
+/// What is asked beyond status, reload, metrics and off.
 #[derive(Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
-enum Request {}
+enum Request {
+    /// The rate that a slot of the credit market has bought, from the household's agent.
+    Guarantee(Guarantee),
+}
 
 /// The daemon as a service.
 struct ProxyService {
@@ -71,7 +75,9 @@ impl Service for ProxyService {
     type Request = Request;
 
     fn access_for(request: &Request) -> Access {
-        match *request {}
+        match request {
+            Request::Guarantee(_) => Access::Change,
+        }
     }
 
     fn deadline(&self) -> Time {
@@ -93,12 +99,12 @@ impl Service for ProxyService {
 
     fn handle_request(
         &mut self,
-        request: Request,
+        Request::Guarantee(told): Request,
         _: Peer,
-        _: Time,
+        now: Time,
         _: &mut Progress<'_>,
     ) -> Answer {
-        match request {}
+        Answer::outcome(self.daemon.handle_guarantee(told, now))
     }
 
     fn reload(

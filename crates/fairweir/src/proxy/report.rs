@@ -33,6 +33,9 @@ pub(super) struct Status {
     /// New connections pass it by.
     full: bool,
     classes: Vec<ClassStatus>,
+    /// What the household's agent of the credit market says that the slot has bought.
+    #[serde(default)]
+    guaranteed_bps: Option<Rate>,
     /// The largest first.
     usage: Vec<UsageStatus>,
     accepted: u64,
@@ -96,6 +99,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         connections: proxy.connections(),
         full: proxy.is_full(),
         classes: proxy.classes().map(class).collect(),
+        guaranteed_bps: daemon.guarantee.rate(),
         usage,
         accepted,
         refused: Refused { to_gateway, crowded },
@@ -128,8 +132,12 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
 
 fn print_file(out: &mut impl Write, file: &ProxyFile) -> anyhow::Result<()> {
     writeln!(out, "lan {}\n", file.lan.join(" "))?;
-    let rate = |rate: Option<Rate>| rate.map_or("none".to_owned(), |rate| rate.to_string());
-    let row = |c: &ClassConfig| vec![c.name.clone(), rate(c.rate), texts(&c.matches).join(" ")];
+    let rate = |c: &ClassConfig| match c.rate {
+        Some(rate) if c.is_leased => format!("{rate} or the lease"),
+        Some(rate) => rate.to_string(),
+        None => "none".to_owned(),
+    };
+    let row = |c: &ClassConfig| vec![c.name.clone(), rate(c), texts(&c.matches).join(" ")];
     let headings = [("CLASS", Align::Left), ("RATE", Align::Right), ("MATCH", Align::Left)];
     table::print(out, &headings, &file.classes.iter().map(row).collect::<Vec<_>>())?;
     if !file.apps.is_empty() {
@@ -145,7 +153,7 @@ fn print_file(out: &mut impl Write, file: &ProxyFile) -> anyhow::Result<()> {
 
 fn understood(file: &ProxyFile) -> Value {
     let classes = file.classes.iter().map(|class| {
-        json!({ "name": class.name, "rate_bps": class.rate, "match": texts(&class.matches) })
+        json!({ "name": class.name, "rate_bps": class.rate, "lease": class.is_leased, "match": texts(&class.matches) })
     });
     let apps = file
         .apps
@@ -167,7 +175,7 @@ fn texts(matches: &[impl ToString]) -> Vec<String> {
 /// `fairweir proxy --dry-run`: what would be taken, and whether it could be.
 pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     let file = ProxyFile::load(&args.config)?;
-    let rules = rules(&file);
+    let rules = rules(&file, None);
     fairweir_linux::divert::check(&file.lan)?;
     let out = &mut text::stdout();
     print_file(out, &file)?;

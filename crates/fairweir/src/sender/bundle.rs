@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use fairweir_config::sender::{BundleConfig, CongestionControl};
 use fairweir_core::delegate::{Bundle, MEMBERS_MAX, MemberId, Role, Status, Tally};
 use fairweir_core::units::{Rate, Time};
-use fairweir_linux::sender::{Connection, FREE_MAX, Kind, Layout, Seat, Seen};
+use fairweir_linux::sender::{
+    BUNDLES_MAX, Connection, FREE_MAX, Kind, Layout, Part, Seat, Seen, bit_of_free,
+};
 
 /// What a rule makes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub(super) struct Member {
     pub(super) id: MemberId,
     /// Whether the kernel has told anything of it.
     is_seen: bool,
+    /// What the kernel was told of its place.
+    told: Option<Part>,
 }
 
 /// Connections that are named but not in the bundle.
@@ -71,8 +75,13 @@ impl Running {
         }
     }
 
-    /// Takes over which connections there are; `rules` are this bundle's.
-    pub(super) fn take_over(&mut self, named: &[(Connection, Rule)], places: &mut Places) {
+    /// Takes over which connections there are, those that rules of this bundle, the `nth`, name.
+    pub(super) fn take_over(
+        &mut self,
+        nth: usize,
+        named: &[(Connection, Rule)],
+        places: &mut Places,
+    ) {
         let gone: Vec<u64> = self.members.keys().copied().collect();
         for id in gone.iter().filter(|id| !named.iter().any(|(c, _)| c.id == **id)) {
             self.remove(*id);
@@ -103,7 +112,7 @@ impl Running {
             if self.members.contains_key(&connection.id) {
                 continue;
             }
-            match places.take(rule) {
+            match places.take(nth, rule) {
                 Some(index) => self.add(connection, rule, Seat { index, kind }),
                 None => self.left_out.full += 1,
             }
@@ -122,7 +131,7 @@ impl Running {
         // The kernel has a place for it, so the model, which has as many, has one.
         let Some(id) = self.core.join(role) else { return };
         let connection = connection.clone();
-        let member = Member { connection, rule, seat, id, is_seen: false };
+        let member = Member { connection, rule, seat, id, is_seen: false, told: None };
         self.members.insert(member.connection.id, member);
     }
 
@@ -173,6 +182,33 @@ impl Running {
         }
     }
 
+    /// Tells the kernel what each place is, where that is not what it was told last.
+    ///
+    /// # Errors
+    /// What `set` said; the others are told the next time.
+    pub(super) fn tell<E>(&mut self, set: impl Fn(u32, Part) -> Result<(), E>) -> Result<(), E> {
+        let free = self.members.values().filter(|m| matches!(m.rule, Rule::Free(_)));
+        let free: Vec<(MemberId, u32)> = free.map(|m| (m.id, bit_of_free(m.seat.index))).collect();
+        for member in self.members.values_mut() {
+            let part = match member.rule {
+                Rule::Free(_) => Part::Free(self.core.order(member.id).unwrap_or_default()),
+                Rule::Stunt(nth) => {
+                    let apart = free.iter().filter(|(id, _)| self.core.is_apart(member.id, *id));
+                    Part::Stunt {
+                        weight: self.config.stunts[nth].weight,
+                        min_rate: self.config.min_rate,
+                        apart: apart.fold(0, |bits, (_, bit)| bits | bit),
+                    }
+                }
+            };
+            if member.told != Some(part) {
+                set(member.seat.index, part)?;
+                member.told = Some(part);
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn layout(&self) -> Layout {
         let of = |wanted: fn(&Rule) -> bool| {
             let members = self.members.values().filter(move |m| wanted(&m.rule));
@@ -193,6 +229,11 @@ impl Running {
         self.members.values().filter_map(|m| Some((m, self.core.status(m.id)?)))
     }
 
+    /// How many pairs of a connection with a target and of a stunt share no bottleneck.
+    pub(super) fn apart(&self) -> usize {
+        self.free().map(|(_, status)| status.apart).sum()
+    }
+
     /// How many stunts there are, their rates together, and all their signals.
     pub(super) fn stunts(&self) -> (usize, Rate, Tally) {
         let stunts = || self.members.values().filter(|m| matches!(m.rule, Rule::Stunt(_)));
@@ -202,8 +243,8 @@ impl Running {
     }
 }
 
-/// Places that nobody has: the first ones are for connections with targets, so that those of a
-/// bundle are found quickly.
+/// Places that nobody has: the first ones are for connections with targets, [`FREE_MAX`] for each
+/// bundle.
 pub(super) struct Places {
     taken: Vec<bool>,
 }
@@ -219,10 +260,10 @@ impl Places {
         self.taken[index as usize] = true;
     }
 
-    fn take(&mut self, rule: Rule) -> Option<u32> {
+    fn take(&mut self, bundle: usize, rule: Rule) -> Option<u32> {
         let range = match rule {
-            Rule::Free(_) => 0..FREE_PLACES.min(self.taken.len()),
-            Rule::Stunt(_) => FREE_PLACES.min(self.taken.len())..self.taken.len(),
+            Rule::Free(_) => bundle * FREE_MAX..(bundle + 1) * FREE_MAX,
+            Rule::Stunt(_) => FREE_PLACES..self.taken.len(),
         };
         let index = range.into_iter().find(|i| !self.taken[*i])?;
         self.taken[index] = true;
@@ -231,4 +272,4 @@ impl Places {
 }
 
 /// Enough for every bundle.
-const FREE_PLACES: usize = FREE_MAX * fairweir_linux::sender::BUNDLES_MAX;
+const FREE_PLACES: usize = FREE_MAX * BUNDLES_MAX;

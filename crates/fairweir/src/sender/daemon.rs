@@ -8,7 +8,7 @@ use fairweir_config::sender::{BundleConfig, SenderFile};
 use fairweir_core::policy::{Group, Policy};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Span, Time};
-use fairweir_linux::sender::{Connection, Part, Seat, Sender};
+use fairweir_linux::sender::{Connection, Seat, Sender};
 use tracing::{debug, info, warn};
 
 use super::bundle::{Places, Rule, Running};
@@ -92,12 +92,13 @@ impl Daemon {
         let places = self.bundles.iter().flat_map(|b| b.members.values()).map(|m| m.seat.index);
         let seen = kernel.members(places.max().map_or(0, |last| last + 1))?;
         for (nth, bundle) in self.bundles.iter_mut().enumerate() {
+            let before = bundle.apart();
             bundle.handle_tick(now, &seen);
-            for member in bundle.members.values() {
-                if let Some(order) = bundle.core.order(member.id) {
-                    kernel.set_part(member.seat.index, nth as u32, Some(Part::Free(order)))?;
-                }
+            if bundle.apart() != before {
+                let pairs = count(bundle.apart(), "pair");
+                info!(bundle = bundle.config.name, "{pairs} of connections share no bottleneck");
             }
+            bundle.tell(|index, part| kernel.set_part(index, nth as u32, Some(part)))?;
         }
         Ok(())
     }
@@ -106,28 +107,15 @@ impl Daemon {
     fn look(&mut self) -> anyhow::Result<()> {
         let Some(kernel) = &mut self.kernel else { return Ok(()) };
         let connections = kernel.connections()?;
-        let (mut switches, before) = (false, self.seats());
+        let before = self.seats();
         self.assign(connections);
         let seats = self.seats();
         let Some(kernel) = &mut self.kernel else { return Ok(()) };
-        for (nth, bundle) in self.bundles.iter().enumerate() {
-            for member in bundle.members.values() {
-                if before.get(&member.connection.id) == Some(&member.seat) {
-                    continue;
-                }
-                switches = true;
-                let part = match member.rule {
-                    Rule::Free(_) => Part::Free(bundle.core.order(member.id).unwrap_or_default()),
-                    Rule::Stunt(stunt) => Part::Stunt {
-                        weight: bundle.config.stunts[stunt].weight,
-                        min_rate: bundle.config.min_rate,
-                    },
-                };
-                kernel.set_part(member.seat.index, nth as u32, Some(part))?;
-            }
+        for (nth, bundle) in self.bundles.iter_mut().enumerate() {
+            bundle.tell(|index, part| kernel.set_part(index, nth as u32, Some(part)))?;
             kernel.set_layout(nth as u32, &bundle.layout())?;
         }
-        if switches || before.len() != seats.len() {
+        if before != seats {
             let switched = kernel.seat(&seats)?;
             debug!(switched, connections = seats.len(), "connections switched");
         }
@@ -146,9 +134,9 @@ impl Daemon {
         for member in self.bundles.iter().flat_map(|b| b.members.values()) {
             places.occupy(member.seat.index);
         }
-        for (bundle, named) in self.bundles.iter_mut().zip(&named) {
+        for (nth, (bundle, named)) in self.bundles.iter_mut().zip(&named).enumerate() {
             let problem = bundle.problem.clone();
-            bundle.take_over(named, &mut places);
+            bundle.take_over(nth, named, &mut places);
             if bundle.problem != problem
                 && let Some(problem) = &bundle.problem
             {

@@ -63,6 +63,8 @@ struct FreeStatus {
     gain: f64,
     verdict: String,
     reason: Option<String>,
+    /// Stunts that do not answer for it, because they do not share its bottleneck.
+    apart: usize,
     signals: Value,
 }
 
@@ -160,7 +162,7 @@ pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     for (nth, bundle) in bundles.iter_mut().enumerate() {
         let named = connections.iter().filter(|c| roles[c.group].0 == nth);
         let named: Vec<_> = named.map(|c| (c.clone(), roles[c.group].1)).collect();
-        bundle.take_over(&named, &mut places);
+        bundle.take_over(nth, &named, &mut places);
     }
     let status: Vec<BundleStatus> = bundles.iter().map(bundle_status).collect();
     let out = &mut text::stdout();
@@ -226,6 +228,7 @@ fn bundle_status(bundle: &Running) -> BundleStatus {
             gain: order.gain.as_f64(),
             verdict: status.verdict.name().to_owned(),
             reason: status.verdict.reason().map(str::to_owned),
+            apart: status.apart,
             signals: json!(status.tally),
         })
     };
@@ -284,6 +287,15 @@ pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
             ("VERDICT", Align::Left),
         ];
         table::print(out, &headings, &bundle.free.iter().map(row).collect::<Vec<_>>())?;
+        for free in bundle.free.iter().filter(|free| free.apart > 0) {
+            let stunts = count(free.apart, "stunt");
+            let why = "delays and losses do not come together";
+            writeln!(
+                out,
+                "not asked for {}: {stunts} behind another bottleneck ({why})",
+                free.remote
+            )?;
+        }
     }
     for (label, texts) in [
         ("limit", status.limits),
@@ -335,6 +347,13 @@ pub(super) fn metrics(daemon: &Daemon) -> String {
     metrics.gauge("fairweir_sender_stunts", "Stunts of a bundle.");
     for bundle in &daemon.bundles {
         metrics.sample(&[("bundle", &bundle.config.name)], bundle.stunts().0);
+    }
+    metrics.gauge(
+        "fairweir_sender_apart",
+        "Pairs of a target and a stunt without a common bottleneck.",
+    );
+    for bundle in &daemon.bundles {
+        metrics.sample(&[("bundle", &bundle.config.name)], bundle.apart());
     }
     metrics.counter("fairweir_sender_signals", "Congestion signals, by who answered them.");
     for bundle in &daemon.bundles {

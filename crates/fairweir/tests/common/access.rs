@@ -7,7 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -20,7 +20,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind,
 use tempfile::TempDir;
 
 use super::FAIRWEIR;
-use super::stage::{Daemon, Download, serve_without_end};
+use super::stage::{Daemon, Download, round_trips, serve_without_end};
 
 /// Of the internet's server.
 pub const SERVER4: &str = "10.9.0.1";
@@ -101,7 +101,8 @@ impl Access {
             up("sub", &["192.0.2.254/24", "2001:db8::fe/32"]);
         });
         self.homes.run(|| {
-            let all = ["192.0.2.1/24", "192.0.2.2/24", "192.0.2.99/24"];
+            let all = [1, 2, 3, 4, 99].map(|n| format!("192.0.2.{n}/24"));
+            let all = all.each_ref().map(String::as_str);
             up("wan", &[&all[..], &["2001:db8:1::1/32", "2001:db8:2::1/32"]].concat());
             route("0.0.0.0/0", "192.0.2.254", "wan");
             route("::/0", "2001:db8::fe", "wan");
@@ -170,6 +171,13 @@ impl Access {
     /// Runs `work` at the router.
     pub fn at_router<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.router.run(work)
+    }
+
+    /// Round trips of small packets from the internet to a subscriber's host over `span`, sorted.
+    pub fn round_trips(&self, host: &str, span: Duration) -> Vec<Duration> {
+        let echo = self.homes.run(|| UdpSocket::bind((host, 0)).unwrap());
+        let socket = self.internet.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        round_trips(echo, &socket, Duration::from_millis(20), span)
     }
 
     /// Starts a download of one of the subscribers' hosts.

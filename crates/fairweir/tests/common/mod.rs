@@ -13,6 +13,7 @@ pub mod forger;
 pub mod home;
 #[path = "../../../linux/tests/common/judge.rs"]
 mod judge;
+pub mod page;
 pub mod stage;
 pub mod web;
 

@@ -161,6 +161,11 @@ impl Stage {
         fs::rename(new, self.path("fairweir.toml")).unwrap();
     }
 
+    /// What `set` and the page have stored for the daemon of a host.
+    pub fn set_file(&self) -> Option<String> {
+        fs::read_to_string(self.path("conf.d/zz-set.toml")).ok()
+    }
+
     /// The command of a host's daemon for `wan`.
     pub fn host_command(&self, program: &[&str], more: &[&str]) -> Command {
         self.command(program, &["host", "--dev", "wan"], more)
@@ -234,29 +239,8 @@ impl Stage {
     /// Round-trip times of small packets to a server, one every `period`, over `span`.
     pub fn ping(&self, server: &str, period: Duration, span: Duration) -> Vec<Duration> {
         let echo = self.internet.run(|| UdpSocket::bind((server, 0)).unwrap());
-        let address = echo.local_addr().unwrap();
-        thread::spawn(move || {
-            let mut buffer = [0; 64];
-            // The last packet is empty.
-            while let Ok((n @ 1.., from)) = echo.recv_from(&mut buffer) {
-                let _ = echo.send_to(&buffer[..n], from);
-            }
-        });
         let socket = self.home.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
-        socket.connect(address).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-        let (begin, mut times) = (Instant::now(), Vec::new());
-        while begin.elapsed() < span {
-            let sent = Instant::now();
-            socket.send(&[7; 32]).unwrap();
-            if socket.recv(&mut [0; 64]).is_ok() {
-                times.push(sent.elapsed());
-            }
-            thread::sleep(period.saturating_sub(sent.elapsed()));
-        }
-        let _ = socket.send(&[]);
-        times.sort();
-        times
+        round_trips(echo, &socket, period, span)
     }
 
     /// Names of the interfaces of the home.
@@ -280,8 +264,19 @@ impl Daemon {
         log: PathBuf,
         is_ready: impl Fn(&Value) -> bool,
     ) -> Daemon {
+        Daemon::begun_within(Duration::from_secs(30), child, socket, log, is_ready)
+    }
+
+    /// The same with a time of its own.
+    pub fn begun_within(
+        patience: Duration,
+        child: Child,
+        socket: PathBuf,
+        log: PathBuf,
+        is_ready: impl Fn(&Value) -> bool,
+    ) -> Daemon {
         let mut daemon = Daemon { child, socket, log };
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + patience;
         while !daemon.ask("status").is_some_and(|status| is_ready(&status)) {
             if daemon.child.try_wait().unwrap().is_some() || Instant::now() > deadline {
                 panic!("the daemon is not ready: {}", daemon.kill_and_read());
@@ -310,12 +305,7 @@ impl Daemon {
 
     /// CPU time that it has used.
     pub fn cpu_time(&self) -> Duration {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
-        let (_, fields) = stat.rsplit_once(')').unwrap();
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        // utime and stime. Source: proc_pid_stat(5), whose fields 1 and 2 are cut off here.
-        let ticks = fields[11..13].iter().map(|f| f.parse::<u64>().unwrap()).sum::<u64>();
-        Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
+        cpu_time(self.pid())
     }
 
     /// The value of the reply, or the whole reply if it has none, if there is one within 3 s.
@@ -376,6 +366,16 @@ impl Drop for Daemon {
             eprintln!("--- the daemon said:\n{said}---");
         }
     }
+}
+
+/// CPU time that a process has used.
+pub fn cpu_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    // utime and stime. Source: proc_pid_stat(5), whose fields 1 and 2 are cut off here.
+    let ticks = fields[11..13].iter().map(|f| f.parse::<u64>().unwrap()).sum::<u64>();
+    Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
 }
 
 /// The value of a daemon's reply, or the whole reply if it has none.
@@ -467,4 +467,35 @@ fn send_without_end(mut stream: TcpStream) {
     setsockopt(&stream, TcpCongestion, &"cubic".into()).unwrap();
     let bytes = vec![7; 1 << 14];
     while stream.write_all(&bytes).is_ok() {}
+}
+
+/// Round-trip times from `socket` to `echo`, one every `period`, over `span`; sorted.
+pub fn round_trips(
+    echo: UdpSocket,
+    socket: &UdpSocket,
+    period: Duration,
+    span: Duration,
+) -> Vec<Duration> {
+    let address = echo.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut buffer = [0; 64];
+        // The last packet is empty.
+        while let Ok((n @ 1.., from)) = echo.recv_from(&mut buffer) {
+            let _ = echo.send_to(&buffer[..n], from);
+        }
+    });
+    socket.connect(address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let (begin, mut times) = (Instant::now(), Vec::new());
+    while begin.elapsed() < span {
+        let sent = Instant::now();
+        socket.send(&[7; 32]).unwrap();
+        if socket.recv(&mut [0; 64]).is_ok() {
+            times.push(sent.elapsed());
+        }
+        thread::sleep(period.saturating_sub(sent.elapsed()));
+    }
+    let _ = socket.send(&[]);
+    times.sort();
+    times
 }

@@ -17,15 +17,18 @@ use super::common::{FAIRWEIR, check, fairweir, note};
 const DAY: &str = "24";
 
 /// A household's agent, which is killed and started again.
-struct Home {
+pub(super) struct Home {
     dir: PathBuf,
+    /// Where its socket is, and where it looks for others.
+    pub(super) run: PathBuf,
     process: Option<Child>,
 }
 
 impl Home {
     /// Enrols, and writes a file with a time.
-    fn new(market: &Market, name: &str, time: &str) -> Home {
-        let home = Home { dir: market.dir.path().join(name), process: None };
+    pub(super) fn new(market: &Market, name: &str, time: &str) -> Home {
+        let dir = market.dir.path().join(name);
+        let home = Home { run: dir.join("run"), dir, process: None };
         fs::create_dir(&home.dir).unwrap();
         home.write(time);
         let done = home.enrol(market, &market.code(name));
@@ -33,7 +36,7 @@ impl Home {
         home
     }
 
-    fn write(&self, time: &str) {
+    pub(super) fn write(&self, time: &str) {
         let text =
             format!("version = 1\n[always]\nsocial = 0\ndownloads = 0\nstreaming = 0\n{time}");
         fs::write(self.path("agent.toml"), text).unwrap();
@@ -62,30 +65,36 @@ impl Home {
     }
 
     fn start(&mut self) {
+        self.start_with(DAY);
+    }
+
+    /// With days of so many seconds.
+    pub(super) fn start_with(&mut self, day: &str) {
         let process = Command::new(FAIRWEIR)
-            .args(["market", "agent", "--until-stdin-closes", "--day", DAY])
+            .args(["market", "agent", "--until-stdin-closes", "--day", day])
             .args(["--config", &self.path("agent.toml")])
-            .args(["--state-dir", &self.path("state"), "--run-dir", &self.path("run")])
+            .args(["--state-dir", &self.path("state")])
+            .args(["--run-dir", self.run.to_str().unwrap()])
             .env("RUST_LOG", "error")
             .stdin(Stdio::piped())
             .spawn();
         self.process = Some(process.unwrap());
     }
 
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         let mut process = self.process.take().unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
     }
 
     fn ask<T: serde::de::DeserializeOwned>(&self, request: &impl serde::Serialize) -> Option<T> {
-        let run = self.dir.join("run");
-        let client = Client::connect(&run, "market-agent", Access::Change, Duration::from_secs(10));
+        let client =
+            Client::connect(&self.run, "market-agent", Access::Change, Duration::from_secs(10));
         client.ok()?.ask(request).ok()
     }
 
     /// Waits until its status is as wanted.
-    fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(super) fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         let mut last = Value::Null;
         while begun.elapsed() < Duration::from_secs(30) {

@@ -86,7 +86,7 @@ impl Police {
             match self.add(&spec) {
                 Ok(id) => ids.push(id),
                 Err(e) => {
-                    ids.into_iter().try_for_each(|id| self.remove(id))?;
+                    ids.into_iter().try_for_each(|id| self.remove(id).map(drop))?;
                     return Err(e);
                 }
             }
@@ -140,20 +140,20 @@ impl Police {
         self.apply(id, addresses, spec)
     }
 
-    /// Removes a subscriber; its packets pass.
+    /// Removes a subscriber; its packets pass. Returns what was counted of it, download and upload, but
+    /// for packets that another CPU is deciding about.
     ///
     /// # Errors
     /// [`Error::UnknownSubscriber`], or if the kernel refuses.
-    pub fn remove(&mut self, id: SubscriberId) -> Result<(), Error> {
+    pub fn remove(&mut self, id: SubscriberId) -> Result<[Counters; 2], Error> {
         self.subscriber(id)?;
         let nothing = SubscriberSpec { addresses: Arc::default(), download: None, upload: None };
         self.apply(id, Arc::default(), &nothing)?;
-        for direction in Direction::ALL {
-            self.carried.remove(&(id, direction));
-        }
+        let carried = |direction| self.carried.remove(&(id, direction)).unwrap_or_default();
+        let counted = Direction::ALL.map(carried);
         self.subscribers[id.0 as usize] = None;
         self.ids_free.push(id.0);
-        Ok(())
+        Ok(counted)
     }
 
     /// Removes all subscribers.

@@ -17,7 +17,7 @@ pub(super) struct Order {
     pub(super) bundle: u32,
     pub(super) role: u32,
     pub(super) weight: u32,
-    pub(super) pad: u32,
+    pub(super) apart: u32,
 }
 
 /// `struct bundle_order`.
@@ -44,6 +44,8 @@ pub(super) struct Member {
     pub(super) taken: u64,
     pub(super) refused: u64,
     pub(super) cuts: u64,
+    pub(super) rtts_us: u64,
+    pub(super) rtt_count: u64,
     pub(super) cwnd: u32,
     pub(super) cwnd_cut: u32,
     pub(super) debt: u32,

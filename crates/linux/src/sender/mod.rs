@@ -79,6 +79,9 @@ pub enum Part {
         weight: Weight,
         /// What it keeps.
         min_rate: Rate,
+        /// Places of free connections that it does not answer for, a bit for each: see
+        /// [`bit_of_free`].
+        apart: u32,
     },
 }
 
@@ -134,6 +137,12 @@ struct Maps {
     bundles: MapHandle,
     members: MapHandle,
     places: MapHandle,
+}
+
+/// The bit that stands for a free connection by its place: in one bundle these are within a range of
+/// [`FREE_MAX`] that begins with a multiple of it.
+pub const fn bit_of_free(index: u32) -> u32 {
+    1 << (index % FREE_MAX as u32)
 }
 
 impl Kind {
@@ -265,6 +274,7 @@ impl Sender {
         let order = match part {
             None => abi::Order::default(),
             Some(Part::Free(Order { gain, aim })) => abi::Order {
+                apart: bit_of_free(index),
                 aim_bps: aim.map_or(0, Rate::as_bps),
                 has_aim: u32::from(aim.is_some()),
                 gain: gain.forward() as i32 - gain.reverse() as i32,
@@ -272,7 +282,8 @@ impl Sender {
                 role: header::ROLE_FREE as u32,
                 ..abi::Order::default()
             },
-            Some(Part::Stunt { weight, min_rate }) => abi::Order {
+            Some(Part::Stunt { weight, min_rate, apart }) => abi::Order {
+                apart,
                 min_rate_bps: min_rate.as_bps(),
                 weight: weight.as_u32(),
                 bundle,
@@ -453,6 +464,8 @@ fn seen(member: &Member) -> Seen {
         cwnd_cut: member.cwnd_cut,
         packet: Bytes::new(member.packet.into()),
         rtt: Span::micros(member.rtt_us.into()),
+        rtts: Span::micros(member.rtts_us),
+        rtt_count: member.rtt_count,
         delivered: Bytes::new(member.delivered),
         phase,
     };

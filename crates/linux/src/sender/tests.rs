@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use fairweir_core::delegate::{
-    Algorithm, Answer, Bundle, BundleSpec, MemberId, Role, Target, Trace,
+    Algorithm, Answer, Bundle, BundleSpec, Gain, MemberId, Role, Target, Trace,
 };
 use fairweir_core::units::Time;
 use libbpf_rs::ProgramInput;
@@ -67,6 +67,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
             cwnd,
             cwnd_cut: (cwnd / 2).max(2),
             packet: Bytes::new(1_514),
+            rtts: Span::ZERO,
+            rtt_count: 0,
             rtt: Span::micros(rtt_us),
             delivered: Bytes::kb(1_000),
             phase,
@@ -103,7 +105,9 @@ impl Both {
             let nothing = Member::default();
             update(&sender.maps.members, &index.to_ne_bytes(), nothing.as_bytes()).unwrap();
             if let Role::Stunt { weight, min_rate } = *role {
-                sender.set_part(index, 0, Some(Part::Stunt { weight, min_rate })).unwrap();
+                sender
+                    .set_part(index, 0, Some(Part::Stunt { weight, min_rate, apart: 0 }))
+                    .unwrap();
             }
         }
         let free = (0..FREE as u32).collect();
@@ -197,4 +201,61 @@ fn the_kernel_decides_as_the_model_does() {
         },
     );
     played.unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn a_stunt_behind_another_bottleneck_is_not_asked_nor_answered_for() {
+    if !is_root() {
+        return;
+    }
+    let _names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let spec = BundleSpec { algorithm: Algorithm::OnOff, reverse: Reverse::Exact };
+    let mut both = Both { core: Bundle::new(&spec), ids: Vec::new(), sender: attach() };
+    both.begin(Algorithm::OnOff, Reverse::Exact, &[0; STUNTS], &[1; STUNTS]);
+    let apart = |free: u32| {
+        for index in FREE..FREE + STUNTS {
+            let (weight, apart) = (Weight::ONE, bit_of_free(free));
+            let part = Part::Stunt { weight, min_rate: Rate::ZERO, apart };
+            both.sender.set_part(index as u32, 0, Some(part)).unwrap();
+        }
+    };
+    let gain = |free: u32, gain: f64| {
+        let order = Order { gain: Gain::from_f64(gain), aim: None };
+        both.sender.set_part(free, 0, Some(Part::Free(order))).unwrap();
+    };
+    let event = |member: usize| Event {
+        member,
+        after: Span::ZERO,
+        sample: Sample {
+            cwnd: 20,
+            cwnd_cut: 10,
+            packet: Bytes::new(1_514),
+            rtt: Span::millis(50),
+            rtts: Span::ZERO,
+            rtt_count: 0,
+            delivered: Bytes::kb(1_000),
+            phase: Phase::Avoidance,
+        },
+        is_signal: true,
+    };
+    let at = |ms: u64| Time::ZERO + Span::millis(ms);
+    let signal = |ms: u64, member: usize| {
+        both.replay(at(ms), &event(member), header::EVENT_SAMPLE);
+        both.replay(at(ms), &event(member), header::EVENT_SIGNAL)
+    };
+    for member in FREE..FREE + STUNTS {
+        both.replay(at(1_000), &event(member), header::EVENT_SAMPLE);
+    }
+    // Of the first free connection all stunts are apart; of the second none.
+    apart(0);
+    gain(0, 1.0);
+    gain(1, 1.0);
+    assert_eq!(signal(1_100, 0), 0, "nobody answers for it");
+    assert_eq!(signal(1_200, 1), 20, "a stunt answers for the other one");
+    // Above their targets, the second answers for a stunt and the first does not.
+    gain(0, -1.0);
+    gain(1, 0.0);
+    assert_eq!(signal(2_000, FREE + 5), 0, "the first does not answer for it");
+    gain(1, -1.0);
+    assert_eq!(signal(3_000, FREE + 5), 20, "the second does");
 }

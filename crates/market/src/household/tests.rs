@@ -58,6 +58,7 @@ impl Market {
         Answers {
             clock: Clock {
                 now_s: 0,
+                now_ms: 0,
                 open_slot: self.book.open_slot(),
                 open_until_s: 0,
                 gateways: self.names.len(),
@@ -147,6 +148,12 @@ fn a_lease_counts_in_its_slot_and_the_floor_outside_of_all() {
     assert_eq!(home.now(1_799).until_s, Some(1_800));
     assert_eq!(home.now(1_800).until_s, Some(3_600));
     assert_eq!(home.now(3_600), Now { rate_bps: Rate::mbit(2), until_s: None });
+    // The others are told of it for three seconds, or what is left of the slot.
+    let equal_bps = Rate::mbit(20);
+    let told = |for_ms| Guarantee { rate_bps: home.now(1_800).rate_bps, equal_bps, for_ms };
+    assert_eq!(home.guarantee(1_800_000), Some(told(3_000)));
+    assert_eq!(home.guarantee(3_599_400), Some(told(600)));
+    assert_eq!(home.guarantee(3_600_000), None);
     // It is known after a restart without the server.
     let memory = serde_json::to_string(home.memory()).unwrap();
     let memory = serde_json::from_str(&memory).unwrap();

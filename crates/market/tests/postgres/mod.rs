@@ -23,12 +23,16 @@ pub struct Postgres {
 impl Postgres {
     /// A new server; `None` if PostgreSQL is not installed, which fails under `FAIRWEIR_STRICT`.
     pub fn start() -> Option<Postgres> {
+        Postgres::start_in(tempfile::tempdir().unwrap())
+    }
+
+    /// The same in a directory.
+    pub fn start_in(dir: TempDir) -> Option<Postgres> {
         let Some(bin) = bin() else {
             eprintln!("SKIPPED: PostgreSQL is not installed");
             assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "a skip under FAIRWEIR_STRICT");
             return None;
         };
-        let dir = tempfile::tempdir().unwrap();
         if is_root() {
             chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
         }
@@ -58,6 +62,11 @@ impl Postgres {
         process.wait().unwrap();
     }
 
+    /// Whether it has ended by itself, as when its log of writes has no room.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.as_mut().is_none_or(|process| process.try_wait().unwrap().is_some())
+    }
+
     /// Starts it, and waits until it has recovered.
     pub fn run(&mut self) {
         let begun = Instant::now();
@@ -72,6 +81,10 @@ impl Postgres {
                 "shared_buffers=16MB",
                 "-c",
                 "max_connections=20",
+                "-c",
+                "max_wal_size=32MB",
+                "-c",
+                "min_wal_size=32MB",
             ]);
             let log = fs::File::create(self.dir.path().join("log")).unwrap();
             let mut process = command.stderr(log).spawn().unwrap();

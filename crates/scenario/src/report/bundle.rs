@@ -23,6 +23,8 @@ struct FreeSamples {
     gain: (f64, u32),
     verdict: Verdict,
     signals: Tally,
+    apart: usize,
+    apart_from: Option<Time>,
 }
 
 /// How a bundle did.
@@ -60,6 +62,10 @@ pub struct BundledFree {
     pub verdict: &'static str,
     /// Why it could not, if it could not.
     pub reason: Option<&'static str>,
+    /// The most stunts that did not answer for a connection, because they do not share its bottleneck.
+    pub apart: usize,
+    /// Since when in seconds there was one.
+    pub apart_from_s: Option<f64>,
     /// Where the target is not what was requested.
     pub changes: Vec<TargetChange>,
     /// Of each window, scored or not: its begin in seconds, the target if it is known, and the rate.
@@ -91,6 +97,8 @@ impl BundleSamples {
             gain: (0.0, 0),
             verdict: Verdict::Unknown,
             signals: Tally::default(),
+            apart: 0,
+            apart_from: None,
         };
         BundleSamples { free: vec![free; bundle.free.len()], stunts: Tally::default() }
     }
@@ -110,6 +118,10 @@ impl BundleSamples {
         let free = &mut self.free[nth];
         free.gain = (free.gain.0 + status.gain.as_f64(), free.gain.1 + 1);
         free.verdict = status.verdict;
+        free.apart = free.apart.max(status.apart);
+        if status.apart > 0 {
+            free.apart_from.get_or_insert(at);
+        }
     }
 
     /// All signals of a connection of the `nth` free group, when it is over.
@@ -163,6 +175,8 @@ impl FreeSamples {
             signals: self.signals,
             verdict: self.verdict.name(),
             reason: self.verdict.reason(),
+            apart: self.apart,
+            apart_from_s: self.apart_from.map(|at| rounded(at.as_secs_f64(), 3)),
             changes: changes(free),
             over_time: (0..run.scenario.duration.as_nanos() / WINDOW.as_nanos())
                 .map(|w| {

@@ -375,6 +375,7 @@ fn the_json_form_is_what_the_schema_says() {
     let mut server = BundleSamples::new(&scenario, &scenario.bundles[0]);
     let tally = Tally { signals: 3, delegated: 2, taken: 1, refused: 1, cuts: 0 };
     let status = Status {
+        apart: 3,
         target: Rate::mbit(16),
         rate: Rate::mbit(20),
         gain: Gain::ONE,
@@ -416,6 +417,7 @@ fn the_json_form_is_what_the_schema_says() {
     assert_eq!((free.target, free.rate), (Some(Rate::mbit(16)), Rate::mbit(20)));
     assert_eq!((free.error_rms, free.gain, free.signals), (Some(0.25), Some(1.0), tally));
     assert_eq!((free.verdict, free.changes[0].why), ("unreachable", "region"));
+    assert!(free.apart == 3 && free.apart_from_s.is_some());
     let text = table(&[full.score()]);
     assert!(text.contains("a, Mbit/s (target 16.00)"), "{text}");
     assert!(text.contains("home (bc-pqp): rate by plan"), "{text}");

@@ -12,6 +12,9 @@ pub(super) struct Rtt {
     deviation: Span,
     min: Span,
     latest: Span,
+    /// Of all samples, the newest packet of each.
+    sum: Span,
+    count: u64,
     /// How often the timeout was doubled since something new was acknowledged.
     backoff: u32,
 }
@@ -19,7 +22,15 @@ pub(super) struct Rtt {
 impl Rtt {
     /// `first` is that of the handshake.
     pub(super) fn new(first: Span) -> Rtt {
-        Rtt { smoothed: first, deviation: first / 2, min: first, latest: first, backoff: 0 }
+        Rtt {
+            smoothed: first,
+            deviation: first / 2,
+            min: first,
+            latest: first,
+            sum: first,
+            count: 1,
+            backoff: 0,
+        }
     }
 
     /// Takes in what an ACK says: the RTT of the oldest packet that it acknowledges, which includes
@@ -32,6 +43,8 @@ impl Rtt {
         self.smoothed = Span::nanos(smoothed - smoothed / 8 + sample / 8);
         self.min = self.min.min(newest);
         self.latest = newest;
+        self.sum += newest;
+        self.count += 1;
         self.backoff = 0;
     }
 
@@ -46,6 +59,11 @@ impl Rtt {
     /// RTT of the packet that was delivered last.
     pub(super) fn latest(&self) -> Span {
         self.latest
+    }
+
+    /// All samples together, and how many they are.
+    pub(super) fn all(&self) -> (Span, u64) {
+        (self.sum, self.count)
     }
 
     /// The timeout without backoff.

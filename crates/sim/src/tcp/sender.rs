@@ -154,6 +154,11 @@ impl Sender {
         self.connection.as_ref().map(|c| c.rtt().smoothed())
     }
 
+    /// The RTTs of the newest packets of all ACKs together, and how many they are.
+    pub fn rtts(&self) -> (Span, u64) {
+        self.connection.as_ref().map_or((Span::ZERO, 0), |c| c.rtt().all())
+    }
+
     /// The smallest RTT; `None` before the handshake is done.
     pub fn rtt_min(&self) -> Option<Span> {
         self.connection.as_ref().map(|c| c.rtt().min())

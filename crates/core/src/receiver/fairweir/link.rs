@@ -147,6 +147,14 @@ impl Link {
         self.restart();
     }
 
+    /// Somebody says what the link carries from now on, which may be wrong: what is trusted stays, so what
+    /// is measured can correct it at once.
+    pub(super) fn suppose(&mut self, capacity: Rate) {
+        let trusted = self.trusted;
+        self.set_capacity(Some(capacity));
+        self.trusted = trusted;
+    }
+
     /// What was seen until now belongs to no conclusion.
     pub(super) fn restart(&mut self) {
         self.seen = Seen::default();

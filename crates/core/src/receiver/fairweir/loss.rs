@@ -129,6 +129,15 @@ impl Losses {
         matches!(self.state, State::Test(_))
     }
 
+    /// Somebody says that the bottleneck lets another rate through from `now` on. What was lost before says
+    /// nothing of that, so it is tested anew if packets are lost then.
+    pub(super) fn suppose_another(&mut self, now: Time) {
+        if self.is_limiting() {
+            self.state = State::Watch { from: now + SETTLE };
+        }
+        self.recent.clear();
+    }
+
     /// Takes in a tick in which `capacity` was in force.
     pub(super) fn handle_interval(&mut self, now: Interval, capacity: Option<Rate>) -> LossVerdict {
         if self.recent.len() == RECENT {

@@ -40,6 +40,7 @@ use super::{
     Act, Allocation, ClassRate, Command, Decision, Enforce, GroupDecision, GroupState, Observation,
     TICK, Windows,
 };
+use crate::market::guarantee::Step;
 use crate::share::{Entry, Weight, fair};
 use crate::units::{Bytes, Rate, Span, Time};
 
@@ -285,6 +286,18 @@ impl Fairweir {
 
     pub(super) fn learned_capacity(&self) -> Option<Rate> {
         self.link.confirmed()
+    }
+
+    /// While the capacity is unknown nothing is enforced, and there is nothing to correct.
+    pub(super) fn handle_guarantee(&mut self, step: &Step, now: Time) {
+        let Some(before) = self.link.capacity() else { return };
+        let believed = step.believed(before);
+        if believed != before {
+            self.link.suppose(believed);
+            self.losses.suppose_another(now);
+            self.opening = NO_CORRECTION;
+            self.divide();
+        }
     }
 
     pub(super) fn handle_policy(&mut self, weights: Vec<Weight>, kept: &[Option<usize>]) {

@@ -135,6 +135,44 @@ fn a_single_source_lowers_the_capacity_to_half_until_the_received_rate_confirms_
 }
 
 #[test]
+fn a_capacity_that_somebody_said_is_corrected_by_what_is_measured() {
+    let m = Rate::mbit;
+    // A single source lowers it to half of what was trusted before, which was not what was said.
+    let mut line = Line::new(Some(m(10)));
+    line.link.suppose(m(80));
+    assert_eq!((line.capacity(), line.link.confirmed()), (m(80), None));
+    line.tick(m(9), Heard { sources: 1, ..BUSY });
+    assert_eq!(line.capacity(), m(9));
+    // It is right.
+    line.link.suppose(m(28));
+    line.tick(m(28), BUSY);
+    assert_eq!((line.capacity(), line.link.confirmed()), (m(28), Some(m(28))));
+}
+
+#[test]
+fn while_the_capacity_is_unknown_a_guarantee_enforces_nothing() {
+    let weights = vec![Weight::new(1).unwrap()];
+    let spec = |remembered| FairweirSpec {
+        weights: weights.clone(),
+        remembered,
+        enforce: Enforce::Auto,
+        latency: QUEUE,
+    };
+    let step = crate::market::guarantee::Step {
+        from: None,
+        to: Some(Rate::mbit(28)),
+        equal: Rate::mbit(10),
+    };
+    let mut control = Fairweir::new(spec(None));
+    control.handle_guarantee(&step, Time::ZERO);
+    assert_eq!((control.link.capacity(), control.poll_command()), (None, None));
+    let mut control = Fairweir::new(spec(Some(Rate::mbit(10))));
+    control.handle_guarantee(&step, Time::ZERO);
+    assert_eq!(control.link.capacity(), Some(Rate::mbit(28)));
+    assert!(control.poll_command().is_some());
+}
+
+#[test]
 fn changes_by_less_than_a_twentieth_are_followed_but_are_no_news() {
     let mut line = Line::new(Some(Rate::mbit(30)));
     for total in [Rate::mbit(29), Rate::mbit(30)] {

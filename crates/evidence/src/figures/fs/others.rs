@@ -42,6 +42,9 @@ struct Heavy {
     /// Mean periods of long and of short ones.
     long: &'static str,
     short: &'static str,
+    /// What a short one sends while it is on: so that all of them have a fifth of the bytes. The paper
+    /// gives no rate.
+    short_rate: &'static str,
 }
 
 /// Left: 1 + 3 + 4 elephants and 24 mice. Right: 10 elephants of which 4 are stunts, 50 mice, and a
@@ -54,6 +57,7 @@ const HEAVY: [Heavy; 2] = [
         mice: 24,
         long: "on = \"120s\", off = \"5s\"",
         short: "on = \"1s\", off = \"5s\"",
+        short_rate: "500kbit",
     },
     Heavy {
         name: "right",
@@ -62,6 +66,7 @@ const HEAVY: [Heavy; 2] = [
         mice: 50,
         long: "on = \"10s\", off = \"5s\"",
         short: "on = \"300ms\", off = \"13s\"",
+        short_rate: "2500kbit",
     },
 ];
 /// 10 ms, and 2 ms on each side, there and back.
@@ -77,11 +82,12 @@ impl Heavy {
                 "kind = \"on-off\", congestion_control = \"reno\", rtt = \"{HEAVY_RTT}\", {periods}"
             )
         };
+        let mice = format!("{}, demand = \"{}\"", flow(self.short), self.short_rate);
         let scene = Scene::default()
             .with("free", 1, &flow(self.long))
             .with("stunts", self.stunts, &flow(self.long))
             .with("elephants", self.elephants, &flow(self.long))
-            .with("mice", self.mice, &flow(self.short));
+            .with("mice", self.mice, &mice);
         let point = scene.on("fs-bundle").set("link.rate", "10mbit").set("link.up_rate", "10mbit");
         let point = point.set("duration", "400s").set("bundle.0.controller", controller);
         with_target(point, "sine", HEAVY_TRACE)

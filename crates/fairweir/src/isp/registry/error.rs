@@ -31,6 +31,8 @@ pub(in crate::isp) enum RegistryError {
     AddressTwice { address: IpNet },
     #[error("{address} belongs to subscriber `{owner}`")]
     AddressTaken { address: IpNet, owner: String },
+    #[error("`{0}` is said by a file or by commands, which sessions and leases do not change")]
+    Configured(String),
     #[error("nothing to change: give a plan or addresses")]
     NothingToChange,
 }
@@ -45,7 +47,8 @@ impl RegistryError {
             | RegistryError::TooManyPlans
             | RegistryError::SubscriberExists(_)
             | RegistryError::NoSubscriber { .. }
-            | RegistryError::TooManySubscribers => "name",
+            | RegistryError::TooManySubscribers
+            | RegistryError::Configured(_) => "name",
             RegistryError::NoPlan { .. } | RegistryError::NothingToChange => "plan",
             RegistryError::AddressCount(_)
             | RegistryError::BadAddress(_)

@@ -175,6 +175,8 @@ impl Model {
                 asks && self.make(&Change::Set(spec))
             }
             Change::Remove(name) => at(self, name).map(|i| self.subscribers.remove(i)).is_some(),
+            // Another property has those.
+            Change::Begin(..) | Change::End(..) => false,
         }
     }
 
@@ -290,6 +292,52 @@ proptest! {
             }
             check_invariants(&registry);
             prop_assert_eq!(&as_model(&registry), &model);
+        }
+    }
+}
+
+fn sessions() -> impl Strategy<Value = Change> {
+    let origins = || prop::sample::select(vec![Origin::Radius, Origin::Lease]);
+    prop_oneof![
+        3 => (specs(), origins()).prop_map(|(spec, origin)| Change::Begin(spec, origin)),
+        1 => (names(), origins()).prop_map(|(name, origin)| Change::End(name, origin)),
+        1 => changes(),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn sessions_change_only_their_own_kind_and_one_that_is_refused_changes_nothing(
+        from_file in prop::collection::vec(specs(), 0..3),
+        changes in prop::collection::vec(sessions(), 1..20),
+    ) {
+        let mut registry = with_two_plans();
+        registry.load_plan(&plan("p", 1), Origin::File).unwrap();
+        for spec in &from_file {
+            let _ = registry.load(spec, Origin::File);
+        }
+        for change in &changes {
+            let before = registry.clone();
+            let mut undo = Undo::default();
+            let made = registry.make(change, &mut undo);
+            check_invariants(&registry);
+            if let Change::Begin(_, own) | Change::End(_, own) = change {
+                let others = |of: &Registry| {
+                    let others = of.subscribers.iter().filter(|(_, r)| r.origin != *own);
+                    others.map(|(name, r)| (name.clone(), r.clone())).collect::<Vec<_>>()
+                };
+                prop_assert_eq!(others(&registry), others(&before));
+                prop_assert_eq!(&registry.hidden, &before.hidden);
+            }
+            if let (Change::Begin(spec, _), Ok(())) = (change, &made) {
+                prop_assert!(registry.subscribers[spec.name.as_str()].says(spec));
+            }
+            let done = registry.clone();
+            registry.take_back(undo);
+            prop_assert_eq!(&registry, &before);
+            if made.is_ok() {
+                registry = done;
+            }
         }
     }
 }

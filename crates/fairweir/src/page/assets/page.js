@@ -1,4 +1,4 @@
-// Compiled from web/page/page.ts, sha256 a2518122f17c8f7ce362bd24a938e0df973a4bcce404492924dc1aedf8044f98: run `make page-script` after a change.
+// Compiled from web/page/page.ts, sha256 748d995294bb37ad6d4302956edc383c21881a27ec1f766af29d0835b60631ee: run `make page-script` after a change.
 "use strict";
 // Keeps the document of `fairweir page` current: numbers, the chart, and forms that are sent without
 // leaving the page. Without this script the document shows the same and its forms work.
@@ -49,6 +49,7 @@ function shapeOf(view) {
         daemon.link?.isPaused,
         daemon.link?.latencyMs === null,
         daemon.link?.groups.map((group) => [group.name, group.matches]),
+        daemon.isp?.segments.length,
         daemon.facts.map(([about]) => about),
         daemon.notes.map(([about]) => about),
     ]));
@@ -61,6 +62,16 @@ function showList(section, name, entries) {
             value.textContent = text;
     });
 }
+/** A row whose first cell is its heading. */
+function rowWith(heading, ...cells) {
+    const th = element("th", heading);
+    th.setAttribute("scope", "row");
+    return element("tr", th, ...cells.map((cell) => element("td", cell)));
+}
+function showIsp(section, isp) {
+    field(section, "plans")?.replaceChildren(...isp.plans.map((plan) => rowWith(plan.name, plan.direction, rate(plan.rateBps), String(plan.subscribers), rate(plan.passedBps), rate(plan.droppedBps), String(plan.droppedPackets), String(plan.markedPackets), plan.policy)));
+    field(section, "segments")?.replaceChildren(...isp.segments.map((segment) => rowWith(segment.name, segment.direction, rate(segment.capacityBps), String(segment.members), rate(segment.guaranteedBps), rate(segment.passedBps), String(segment.refusedPackets))));
+}
 function showDaemon(daemon) {
     const section = sectionOf(daemon.name);
     if (section === null)
@@ -68,6 +79,8 @@ function showDaemon(daemon) {
     put(section, "headline", daemon.headline);
     showList(section, "facts", daemon.facts);
     showList(section, "notes", daemon.notes);
+    if (daemon.isp !== null)
+        showIsp(section, daemon.isp);
     const link = daemon.link;
     if (link === null)
         return;
@@ -282,6 +295,7 @@ function notify(message, isError, undo, csrf) {
     const form = element("form", token, element("span", `Last change: ${undo}`), " ", element("button", "Undo"));
     form.className = "undo";
     form.setAttribute("action", "/undo");
+    form.setAttribute("method", "post");
     notice?.append(form);
 }
 async function send(form) {
@@ -300,7 +314,8 @@ async function send(form) {
 }
 document.addEventListener("submit", (event) => {
     const form = event.target;
-    if (!(form instanceof HTMLFormElement))
+    // A search opens a document of its own.
+    if (!(form instanceof HTMLFormElement) || form.method === "get")
         return;
     event.preventDefault();
     send(form).catch((error) => notify(`Nothing was changed: ${String(error)}`, true, null, ""));

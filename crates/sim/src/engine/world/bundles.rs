@@ -131,6 +131,7 @@ impl World<'_> {
 fn tell(core: &mut Bundle, id: MemberId, connection: &Connection, (segment, packet): (u64, Bytes)) {
     let sender = &connection.sender;
     let (Some((cwnd_cut, phase)), Some(rtt)) = (sender.growth(), sender.srtt()) else { return };
+    let (rtts, rtt_count) = sender.rtts();
     let packets = sender.arrived().as_u64() / segment;
     core.handle_sample(
         id,
@@ -139,6 +140,8 @@ fn tell(core: &mut Bundle, id: MemberId, connection: &Connection, (segment, pack
             cwnd_cut,
             packet,
             rtt: rtt.max(Span::nanos(1)),
+            rtts,
+            rtt_count,
             delivered: packet * packets,
             phase,
         },

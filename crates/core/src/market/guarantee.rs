@@ -1,0 +1,191 @@
+//! What a household's agent tells the daemon that shapes at home: the rate that its slot has bought.
+//!
+//! Problem: a gateway that learns the rate of its link from what arrives notices late that a slot has
+//! bought more, and has to lose packets to notice that it is over. Method: the agent tells the rate for a
+//! few seconds, again and again ([`Guarantee`]). What is told ends by itself, so an agent that dies or
+//! hangs takes nothing with it ([`Term`]).
+//!
+//! Property: a term that is not renewed is over [`FOR_MAX`] after it was told, at the latest.
+
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Rate, Span, Time};
+
+/// The rates that can be told.
+pub const RATES: RangeInclusive<Rate> = Rate::kbit(100)..=Rate::mbit(1_000_000);
+
+/// The longest time for which a rate is told at once.
+pub const FOR_MAX: Span = Span::secs(10);
+
+/// A rate that the slot which runs has bought, for a time from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guarantee {
+    /// What is guaranteed.
+    pub rate_bps: Rate,
+    /// The equal share of the market's link, below which no household falls if the others take theirs.
+    pub equal_bps: Rate,
+    /// For how long, in milliseconds.
+    pub for_ms: u64,
+}
+
+impl Guarantee {
+    /// Whether it can be taken.
+    ///
+    /// # Errors
+    /// Which of its numbers is out of range, and what would be in it.
+    pub fn check(&self) -> Result<(), String> {
+        for (key, rate) in [("rate_bps", self.rate_bps), ("equal_bps", self.equal_bps)] {
+            if !RATES.contains(&rate) {
+                let (least, most) = (RATES.start().as_bps(), RATES.end().as_bps());
+                return Err(format!(
+                    "{key}: {} is out of range ({least} to {most})",
+                    rate.as_bps()
+                ));
+            }
+        }
+        let most = FOR_MAX.as_nanos() / NANOS_PER_MS;
+        if !(1..=most).contains(&self.for_ms) {
+            return Err(format!("for_ms: {} is out of range (1 to {most})", self.for_ms));
+        }
+        Ok(())
+    }
+}
+
+/// What is told now, if anything is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Term(Option<(Guarantee, Time)>);
+
+/// From what a term came to what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What was guaranteed before.
+    pub from: Option<Rate>,
+    /// What is guaranteed now.
+    pub to: Option<Rate>,
+    /// The equal share.
+    pub equal: Rate,
+}
+
+impl Term {
+    /// Takes what is told. Returns the step, if the rate is another one than before.
+    ///
+    /// # Errors
+    /// As [`Guarantee::check`]; then nothing has changed.
+    pub fn handle(&mut self, told: Guarantee, now: Time) -> Result<Option<Step>, String> {
+        told.check()?;
+        let step = Step { from: self.rate(), to: Some(told.rate_bps), equal: told.equal_bps };
+        self.0 = Some((told, now + Span::millis(told.for_ms)));
+        Ok((step.from != step.to).then_some(step))
+    }
+
+    /// Ends it if its time is over. Returns the step.
+    pub fn handle_tick(&mut self, now: Time) -> Option<Step> {
+        let (told, _) = self.0.filter(|&(_, until)| now >= until)?;
+        self.0 = None;
+        Some(Step { from: Some(told.rate_bps), to: None, equal: told.equal_bps })
+    }
+
+    /// What is guaranteed now.
+    pub fn rate(&self) -> Option<Rate> {
+        self.0.map(|(told, _)| told.rate_bps)
+    }
+
+    /// When it ends unless it is told again.
+    pub fn deadline(&self) -> Option<Time> {
+        self.0.map(|(_, until)| until)
+    }
+}
+
+impl Step {
+    /// What a link that was believed to carry `capacity` is believed to carry from this step on.
+    ///
+    /// More is believed up to [`GROWTH_MAX`] times as much: who tells may be wrong. When the guarantee
+    /// falls or ends, an estimate that rests on it falls with it, but not below the equal share; one that
+    /// is more than a tenth above it was measured, and stays.
+    pub fn believed(&self, capacity: Rate) -> Rate {
+        let to = self.to.unwrap_or(Rate::ZERO);
+        if self.from.is_none_or(|from| to >= from) {
+            return capacity.max(to.min(capacity * GROWTH_MAX));
+        }
+        let rests = self.from.is_some_and(|from| capacity <= from.scale(RESTS.0, RESTS.1));
+        if rests { capacity.min(to.max(self.equal)) } else { capacity }
+    }
+}
+
+/// A wrong guarantee costs no more than this.
+const GROWTH_MAX: u64 = 8;
+/// An estimate up to this part of a guarantee rests on it.
+const RESTS: (u64, u64) = (11, 10);
+const NANOS_PER_MS: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(mbit: u64, for_ms: u64) -> Guarantee {
+        Guarantee { rate_bps: Rate::mbit(mbit), equal_bps: Rate::mbit(10), for_ms }
+    }
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO + Span::millis(ms)
+    }
+
+    #[test]
+    fn a_term_ends_by_itself_unless_it_is_told_again() {
+        let mut term = Term::default();
+        let step = term.handle(told(28, 3_000), at(0)).unwrap().unwrap();
+        assert_eq!((step.from, step.to), (None, Some(Rate::mbit(28))));
+        assert_eq!(term.handle(told(28, 3_000), at(2_000)), Ok(None), "the same once more");
+        assert_eq!(term.handle_tick(at(4_999)), None);
+        let end = term.handle_tick(at(5_000)).unwrap();
+        assert_eq!((end.from, end.to, term.rate()), (Some(Rate::mbit(28)), None, None));
+        assert_eq!(term.handle_tick(at(9_000)), None, "it ends once");
+    }
+
+    #[test]
+    fn what_is_out_of_range_changes_nothing() {
+        let mut term = Term::default();
+        term.handle(told(28, 3_000), at(0)).unwrap();
+        let before = term;
+        for (wrong, says) in [
+            (told(0, 3_000), "rate_bps: 0 is out of range (100000 to 1000000000000)"),
+            (Guarantee { rate_bps: Rate::bps(u64::MAX), ..told(1, 1) }, "rate_bps"),
+            (Guarantee { equal_bps: Rate::ZERO, ..told(1, 1) }, "equal_bps: 0"),
+            (told(28, 0), "for_ms: 0 is out of range (1 to 10000)"),
+            (told(28, u64::MAX), "for_ms"),
+        ] {
+            let error = term.handle(wrong, at(1)).unwrap_err();
+            assert!(error.starts_with(says), "{error}");
+            assert_eq!(term, before);
+        }
+    }
+
+    #[test]
+    fn an_estimate_follows_a_guarantee_and_falls_back_to_the_equal_share() {
+        let mbit = Rate::mbit;
+        let step = |from: Option<u64>, to: Option<u64>| Step {
+            from: from.map(mbit),
+            to: to.map(mbit),
+            equal: mbit(10),
+        };
+        for (from, to, before, after) in [
+            (None, Some(28), 10, 28),
+            (None, Some(28), 40, 40),
+            // Who tells may be wrong.
+            (None, Some(1_000), 10, 80),
+            (Some(28), None, 28, 10),
+            (Some(28), None, 30, 10),
+            (Some(28), Some(12), 28, 12),
+            (Some(28), Some(1), 28, 10),
+            // It was measured.
+            (Some(28), None, 40, 40),
+            (Some(28), None, 6, 6),
+        ] {
+            let believed = step(from, to).believed(mbit(before));
+            assert_eq!(believed, mbit(after), "{from:?} to {to:?} at {before}");
+        }
+    }
+}

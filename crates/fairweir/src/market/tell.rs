@@ -1,0 +1,125 @@
+//! Tells the daemons that shape at home what the slot has bought, every second and at each change.
+//!
+//! A thread of its own asks them, so that one that hangs delays nothing else. What is told ends by itself
+//! (`fairweir_core::market::guarantee`), so it has to be told again, and an agent that is killed leaves
+//! nothing behind.
+
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use fairweir_config::agent::Told;
+use fairweir_config::host::Role;
+use fairweir_core::market::guarantee::Guarantee;
+use fairweir_core::units::{Rate, Span, Time};
+use fairweir_daemon::{Access, Client, Error, instances};
+use serde::Serialize;
+
+use crate::proxy;
+use crate::words::chained;
+
+/// A daemon answers within a tick.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often a rate that has not changed is told again.
+const AGAIN_AFTER: Span = Span::secs(1);
+
+/// What the last attempt came to.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Said {
+    daemon: String,
+    /// What it answered, or why it was not told.
+    said: String,
+    is_followed: bool,
+}
+
+/// See the module.
+pub(super) struct Teller {
+    asks: SyncSender<(Vec<Told>, Guarantee)>,
+    said: Arc<Mutex<Vec<Said>>>,
+    /// The rate that was told last, and when.
+    told: Option<(Rate, Time)>,
+}
+
+/// A request of `fairweir host`, `fairweir router` and `fairweir proxy`.
+#[derive(Serialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+enum Request {
+    Guarantee(Guarantee),
+}
+
+impl Teller {
+    /// Of the daemons whose sockets are in a directory.
+    ///
+    /// # Errors
+    /// If there is no thread.
+    pub(super) fn start(run_dir: &Path) -> io::Result<Teller> {
+        let (asks, asked) = sync_channel(1);
+        let said = Arc::default();
+        let (run_dir, results) = (run_dir.to_owned(), Arc::clone(&said));
+        let tell = move || tell_all(&run_dir, &asked, &results);
+        thread::Builder::new().name("market-tell".to_owned()).spawn(tell)?;
+        Ok(Teller { asks, said, told: None })
+    }
+
+    /// Tells what is guaranteed now; nothing is told that is told already.
+    pub(super) fn handle_tick(&mut self, told: &[Told], guarantee: Option<Guarantee>, now: Time) {
+        let Some(guarantee) = guarantee.filter(|_| !told.is_empty()) else {
+            self.told = None;
+            return;
+        };
+        let is_known =
+            |(rate, at): (Rate, Time)| rate == guarantee.rate_bps && now.since(at) < AGAIN_AFTER;
+        if self.told.is_some_and(is_known) {
+            return;
+        }
+        match self.asks.try_send((told.to_vec(), guarantee)) {
+            Ok(()) => self.told = Some((guarantee.rate_bps, now)),
+            // A daemon hangs; what is told then is what is true then.
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+        }
+    }
+
+    /// What each daemon said last.
+    pub(super) fn said(&self) -> Vec<Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn tell_all(run_dir: &Path, asked: &Receiver<(Vec<Told>, Guarantee)>, results: &Mutex<Vec<Said>>) {
+    for (told, guarantee) in asked {
+        let mut said = Vec::new();
+        for told in told {
+            match names(run_dir, told) {
+                Ok(names) => {
+                    said.extend(names.into_iter().map(|name| tell(run_dir, name, guarantee)))
+                }
+                Err(e) => said.push(Said {
+                    daemon: format!("{told:?}").to_lowercase(),
+                    said: chained(&e.into()),
+                    is_followed: false,
+                }),
+            }
+        }
+        *results.lock().unwrap_or_else(PoisonError::into_inner) = said;
+    }
+}
+
+/// The instances that run.
+fn names(run_dir: &Path, told: Told) -> Result<Vec<String>, Error> {
+    let is_one = |name: &String| match told {
+        Told::Host => name.starts_with(Role::Host.prefix()),
+        Told::Router => name.starts_with(Role::Router.prefix()),
+        Told::Proxy => name == proxy::NAME,
+    };
+    Ok(instances(run_dir)?.into_iter().filter(is_one).collect())
+}
+
+fn tell(run_dir: &Path, daemon: String, guarantee: Guarantee) -> Said {
+    let done = Client::connect(run_dir, &daemon, Access::Change, PATIENCE)
+        .and_then(|mut client| client.tell(&Request::Guarantee(guarantee), &mut |_, _| ()));
+    let is_followed = done.is_ok();
+    Said { daemon, said: done.unwrap_or_else(|e| chained(&e.into())), is_followed }
+}
