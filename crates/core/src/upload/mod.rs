@@ -306,7 +306,7 @@ impl UploadControl {
 
     /// The queue is empty: by how much it became shorter while so much was sent tells the capacity.
     fn end_drain(&mut self, at: Time) {
-        let Drain { guess, begin, mark, is_raise, .. } = self.drain;
+        let Drain { guess, begin, mark, is_raise, tries, .. } = self.drain;
         let mut capacity = guess;
         if let (Some(begin), Some((span, sent, queue))) = (begin, mark) {
             let fell = begin.saturating_sub(queue);
@@ -317,7 +317,8 @@ impl UploadControl {
         }
         let capacity = capacity.max(CAPACITY_MIN);
         let is_higher = self.held.is_none_or(|old| capacity > old.scale(105, 100));
-        self.hold = if is_raise && !is_higher { (self.hold * 2).min(HOLD_MAX) } else { HOLD_MIN };
+        let is_confirmed = is_raise && tries == 0 && !is_higher;
+        self.hold = if is_confirmed { (self.hold * 2).min(HOLD_MAX) } else { HOLD_MIN };
         self.capacity = Some(capacity);
         self.held = self.capacity;
         self.total = Some(below(capacity));
@@ -361,8 +362,10 @@ impl UploadControl {
 
     /// What the uplink carried while the rate rose past its capacity and the queue began to grow.
     fn raised_to(&self) -> Option<Rate> {
-        let (sent, span) =
-            self.history.iter().fold((Bytes::ZERO, Span::ZERO), |(a, b), &(x, y)| (a + x, b + y));
+        // While it rises quickly, what was sent some ticks ago was far below.
+        let ticks = if self.raised > RAISE_TICKS * 3 { HISTORY_QUICK } else { HISTORY };
+        let last = self.history.iter().rev().take(ticks);
+        let (sent, span) = last.fold((Bytes::ZERO, Span::ZERO), |(a, b), &(x, y)| (a + x, b + y));
         let carried = Rate::from_volume(sent, span + self.busy.queue.1);
         // Below it there was no queue.
         self.held.map(|held| carried.max(below(held)))
@@ -414,12 +417,13 @@ const FALL_MIN: Span = Span::millis(4);
 const BUSY_MIN: Span = Span::millis(900);
 const DRAIN_MIN: Span = Span::millis(900);
 /// From this length on a drain measures the capacity.
-const EXACT_MIN: Span = Span::millis(350);
-const EXACT_FALL_MIN: Span = Span::millis(20);
+const EXACT_MIN: Span = Span::millis(150);
+const EXACT_FALL_MIN: Span = Span::millis(40);
 /// The longest round trip of the path for which the first samples of a drain are left out.
 const PATH_MAX: Span = Span::millis(200);
 /// The capacity that a raise finds is of so many ticks.
 const HISTORY: usize = 10;
+const HISTORY_QUICK: usize = 3;
 const HOLD_MIN: Span = Span::secs(3);
 const HOLD_MAX: Span = Span::secs(60);
 /// The raise doubles every 10 ticks, from 1/1000 to 50/1000 a tick.

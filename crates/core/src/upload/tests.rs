@@ -104,11 +104,13 @@ fn a_capacity_that_changes_is_followed() {
     link.run(20);
     link.capacity = Rate::mbit(4);
     link.run(20);
-    assert!(link.run(20) >= 0.96, "{:?}", link.control);
+    let used = link.run(20);
+    assert!(used >= 0.96, "{used} {:?}", link.control);
     assert!(link.longest < Span::millis(20), "{}", link.longest);
     link.capacity = Rate::mbit(20);
     link.run(40);
-    assert!(link.run(20) >= 0.96, "{:?}", link.control);
+    let used = link.run(20);
+    assert!(used >= 0.96, "{used} {:?}", link.control);
 }
 
 #[test]
