@@ -92,6 +92,13 @@ int fairweir_lan_egress(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
+/* The kernel takes whole words of a mark only; clang would write the byte that changes. */
+static __always_inline void set_mark(struct __sk_buff *skb, __u32 mark)
+{
+	asm volatile("" : "+r"(mark));
+	skb->mark = mark;
+}
+
 /* Writes the device into the mark, which stays with the packet through NAT until it leaves. Nothing is
  * written for the default device, so that most packets of a router without devices stay unmarked. */
 static __always_inline void mark_device(struct __sk_buff *skb, const struct packet *p,
@@ -99,7 +106,7 @@ static __always_inline void mark_device(struct __sk_buff *skb, const struct pack
 {
 	__u32 slot = find_device(skb, p, cfg, 1);
 
-	skb->mark = (skb->mark & ~MARK_MASK) | (slot ^ cfg->default_slot) << MARK_SHIFT;
+	set_mark(skb, (skb->mark & ~MARK_MASK) | (slot ^ cfg->default_slot) << MARK_SHIFT);
 }
 
 SEC("tcx/egress")
@@ -120,7 +127,7 @@ int fairweir_wan_egress(struct __sk_buff *skb)
 	slot = cfg->default_slot;
 	if (skb->ingress_ifindex == cfg->lan && cfg->features & FEATURE_MARKS) {
 		slot ^= skb->mark >> MARK_SHIFT;
-		skb->mark &= ~MARK_MASK;
+		set_mark(skb, skb->mark & ~MARK_MASK);
 	}
 	leave(skb, &amount, first, slot,
 	      cfg->features & FEATURE_UPLOAD && is_recent(cfg->heartbeat_ns));

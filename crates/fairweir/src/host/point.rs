@@ -39,21 +39,22 @@ impl Point {
         }
         let (dev, policy) = (settings.dev.clone(), settings.policy().clone());
         let mode = settings.mode();
-        let mut point = match settings.lan() {
+        let upload = settings.config.host.upload;
+        Ok(match settings.lan() {
             None => {
-                Point::Host(Box::new(Host::attach(&HostSpec { dev, policy, mode, census: false })?))
+                let spec = HostSpec { dev, policy, mode, census: false };
+                let attach = if upload { Host::attach_sharing_upload } else { Host::attach };
+                Point::Host(Box::new(attach(&spec)?))
             }
-            Some(lan) => Point::Router(Box::new(Router::attach(&RouterSpec {
-                lan: lan.to_owned(),
-                wan: dev,
-                policy,
-                mode,
-            })?)),
-        };
-        if settings.config.host.upload {
-            either!(&mut point, it => it.share_upload())?;
-        }
-        Ok(point)
+            Some(lan) => {
+                let spec = RouterSpec { lan: lan.to_owned(), wan: dev, policy, mode };
+                let mut router = Router::attach(&spec)?;
+                if upload {
+                    router.share_upload()?;
+                }
+                Point::Router(Box::new(router))
+            }
+        })
     }
 
     pub(super) fn take_upload(&mut self) -> Result<Option<UploadSample>, Error> {

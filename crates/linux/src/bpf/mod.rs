@@ -68,9 +68,11 @@ impl Parts {
         self != Parts::NoOwners
     }
 
-    fn has_program(self, name: &str) -> bool {
+    fn has_program(self, name: &str, upload: bool) -> bool {
         match name {
-            "fairweir_ingress" | "fairweir_hear" | "fairweir_upload" => true,
+            "fairweir_ingress" | "fairweir_hear" => true,
+            // It takes the verifier long, so only if it is asked for.
+            "fairweir_upload" => upload,
             "fairweir_scan" => self.has_scan(),
             "fairweir_watch" | "fairweir_bound" | "fairweir_open" | "fairweir_expire" => {
                 self == Parts::All
@@ -101,14 +103,15 @@ pub(crate) struct Maps {
 }
 
 impl Programs {
-    /// Loads as many of the programs as this kernel takes.
+    /// Loads as many of the programs as this kernel takes; the one for what leaves only for an `upload`
+    /// that is shared.
     ///
     /// # Errors
     /// [`Error::Bpf`] with the verifier's log if it does not even take the classifier.
-    pub(crate) fn load() -> Result<Programs, Error> {
+    pub(crate) fn load(upload: bool) -> Result<Programs, Error> {
         let mut refusal = None;
         for parts in Parts::ALL {
-            match load(parts) {
+            match load(parts, upload) {
                 Ok(object) => return Programs::of(object, parts),
                 Err(e) => {
                     tracing::warn!(?parts, error = %e, "the kernel refuses these BPF programs");
@@ -380,13 +383,13 @@ pub(crate) fn is_at_a_device(link: &Link) -> bool {
     info.is_ok_and(|info| matches!(info.info, LinkTypeInfo::Tcx(tcx) if tcx.ifindex != 0))
 }
 
-fn load(parts: Parts) -> Result<Object, Error> {
+fn load(parts: Parts, upload: bool) -> Result<Object, Error> {
     listen_to_the_loader();
     let attempted = "load the BPF programs";
     let mut object =
         ObjectBuilder::default().open_memory(OBJECT).map_err(|e| bpf_error(attempted, &e))?;
     for mut program in object.progs_mut() {
-        let load = program.name().to_str().is_some_and(|name| parts.has_program(name));
+        let load = program.name().to_str().is_some_and(|name| parts.has_program(name, upload));
         program.set_autoload(load);
     }
     if parts == Parts::NoOwners {
@@ -476,7 +479,7 @@ mod tests {
             assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
             return;
         }
-        if let Err(e) = load(Parts::All) {
+        if let Err(e) = load(Parts::All, true) {
             panic!("{e}");
         }
     }

@@ -57,7 +57,7 @@ impl Trial {
     /// # Errors
     /// As for [`crate::Host::attach`].
     pub fn new(policy: &Policy, census: bool) -> Result<Trial, Error> {
-        let mut programs = Programs::load()?;
+        let mut programs = Programs::load(false)?;
         let slots = rules::assign_slots(policy, &Default::default());
         let tree = cgroup::root().map(|root| Tree::read(&root)).unwrap_or_default();
         let rules = Rules::new(policy, &slots, &tree)?;

@@ -109,7 +109,18 @@ impl Host {
     /// If there is no such device, other software uses its ingress, a user in the policy does not
     /// exist, or the kernel lacks a required feature.
     pub fn attach(spec: &HostSpec) -> Result<Host, Error> {
-        Host::attach_by(spec, Programs::attach_tcx)
+        Host::attach_by(spec, Programs::attach_tcx, false)
+    }
+
+    /// The same, and counts and, when it is told to, shares what leaves by the device.
+    ///
+    /// # Errors
+    /// As for [`Host::attach`], and if the device has a root qdisc of another program or the kernel is
+    /// older than 6.6.
+    pub fn attach_sharing_upload(spec: &HostSpec) -> Result<Host, Error> {
+        let mut host = Host::attach_by(spec, Programs::attach_tcx, true)?;
+        host.share_upload()?;
+        Ok(host)
     }
 
     /// The same on a kernel that has no tcx, for tests on one that has.
@@ -119,12 +130,13 @@ impl Host {
     #[doc(hidden)]
     pub fn attach_by_clsact(spec: &HostSpec) -> Result<Host, Error> {
         let unsupported = || std::io::Error::from_raw_os_error(libc::EINVAL);
-        Host::attach_by(spec, |_, _| Err(Error::refused("attach by tcx", unsupported())))
+        Host::attach_by(spec, |_, _| Err(Error::refused("attach by tcx", unsupported())), false)
     }
 
     fn attach_by(
         spec: &HostSpec,
         tcx: impl Fn(&mut Programs, u32) -> Result<(), Error>,
+        upload: bool,
     ) -> Result<Host, Error> {
         let mut netlink = Netlink::open()?;
         let device = link::find_with(&mut netlink, &spec.dev)?
@@ -134,7 +146,7 @@ impl Host {
         if let Some(found) = link::find_with(&mut netlink, &ifb::name(&spec.dev))? {
             ifb::refuse_if_foreign(&found, &spec.dev)?;
         }
-        let programs = Programs::load()?;
+        let programs = Programs::load(upload)?;
         let config = Config {
             l2_header: device.header_bytes(),
             features: if spec.census { FEATURE_CENSUS } else { 0 },

@@ -12,7 +12,7 @@ impl Host {
     ///
     /// # Errors
     /// If the device has a root qdisc of another program, the kernel is older than 6.6, or it refuses.
-    pub fn share_upload(&mut self) -> Result<(), Error> {
+    pub(super) fn share_upload(&mut self) -> Result<(), Error> {
         self.uplink = Some(Uplink::new(&mut self.netlink, &self.device)?);
         self.programs.attach_upload(self.device.index)
     }
