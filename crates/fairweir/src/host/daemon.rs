@@ -496,6 +496,9 @@ impl Daemon {
             .host
             .as_mut()
             .map(|host| host.release_windows().and(host.release()).and(host.release_upload()));
+        if let Some(upload) = &mut self.upload {
+            upload.handle_release();
+        }
         if let Some(Err(e)) = opened {
             // The heartbeat stays away from now on, and that opens too.
             warn!(dev = self.settings.dev, "cannot pass traffic unshaped at once: {e}");

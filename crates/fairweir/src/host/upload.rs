@@ -74,6 +74,11 @@ impl Upload {
         Some(plan(total, first, &settings.policy().weights(), PACKET))
     }
 
+    /// Everything leaves unshaped.
+    pub(super) fn handle_release(&mut self) {
+        self.enforcing = false;
+    }
+
     fn count(&mut self, sample: &UploadSample, settings: &Settings, interval: Span) {
         let groups = settings.policy().groups();
         self.totals.retain(|name, _| groups.iter().any(|group| group.name == *name));
