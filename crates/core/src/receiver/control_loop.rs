@@ -274,6 +274,8 @@ impl ControlLoop {
                     self.are_rates_stale |= !self.is_released;
                 }
                 Command::SetWindows(windows) => {
+                    let groups = self.totals.len();
+                    debug_assert_eq!(windows.initial.len(), groups, "one for each group");
                     self.windows = Some(windows);
                     self.are_windows_stale |= !self.is_released;
                 }

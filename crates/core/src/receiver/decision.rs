@@ -33,6 +33,13 @@ pub struct Windows {
     pub initial: Vec<Option<Bytes>>,
 }
 
+impl Windows {
+    /// No connection has a bound, in a policy of so many groups.
+    pub fn free(groups: usize) -> Windows {
+        Windows { connections: Vec::new(), initial: vec![None; groups] }
+    }
+}
+
 /// The bound of one connection's receive window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionWindow {

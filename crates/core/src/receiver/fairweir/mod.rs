@@ -429,7 +429,10 @@ impl Fairweir {
             self.commands.push(Command::SetRates(Allocation { total: None, classes }));
         }
         if self.enforce != Enforce::Htb {
-            let windows = if self.rivals.are_there() { Windows::default() } else { self.windows() };
+            let windows = match self.rivals.are_there() {
+                true => Windows::free(self.groups.len()),
+                false => self.windows(),
+            };
             self.commands.push(Command::SetWindows(windows));
         }
     }
