@@ -85,7 +85,7 @@ impl Upload {
         for (group, part) in groups.iter().zip(&sample.groups) {
             let total = self.totals.entry(group.name.clone()).or_default();
             total.rate_bps = Rate::from_volume(part.offered, interval);
-            total.offered_bytes = total.offered_bytes + part.offered;
+            total.offered_bytes += part.offered;
             total.drops += part.drops;
             total.backlog_bytes = part.backlog;
         }
