@@ -435,7 +435,7 @@ plan = "home-50"
                 "[[plan]]",
                 "[usage]\ninterval = \"5s\"\n[[plan]]",
                 header,
-                "isp.toml:10: usage.interval: interval 5s is out of range (10s to 24h)",
+                "isp.toml:10: usage.interval: interval 5s is out of range (10s to 86400s)",
             ),
             // 1 Mbit/s is a plan, and 100 Gbit/s is none.
             (

@@ -48,7 +48,7 @@ impl Uplink {
         let room = self.capacity * TICK;
         let arrived = self.queue + rate * TICK + self.others * TICK;
         let left = arrived.saturating_sub(room);
-        self.carried = self.carried + Bytes::new(arrived.as_u64() - left.as_u64());
+        self.carried += Bytes::new(arrived.as_u64() - left.as_u64());
         self.queue = left.min(self.capacity * self.buffer);
         let waits = self.capacity.time_to_send(self.queue);
         self.longest = self.longest.max(waits);
