@@ -85,7 +85,8 @@ impl Parts {
 pub(crate) struct Maps {
     config: MapHandle,
     counters: MapHandle,
-    upload_counters: MapHandle,
+    /// Not of a sender.
+    upload_counters: Option<MapHandle>,
     allowances: MapHandle,
     spent: MapHandle,
     prefix4: MapHandle,
@@ -227,7 +228,8 @@ impl Programs {
 
     /// What has left by the device since the start.
     pub(crate) fn upload_counters(&self) -> Result<Box<UploadCounters>, Error> {
-        upload_counters(&self.maps.upload_counters)
+        let missing = || Error::refused("find the map upload_counters", not_found());
+        upload_counters(self.maps.upload_counters.as_ref().ok_or_else(missing)?)
     }
 
     /// Whether what [`Programs::attach_tcx`] attached still is: another process may detach it.
@@ -343,7 +345,7 @@ impl Maps {
         Ok(Maps {
             config: take("config")?,
             counters: take("counters")?,
-            upload_counters: take("upload_counters")?,
+            upload_counters: take("upload_counters").ok(),
             allowances: take("allowances")?,
             spent: take("spent")?,
             prefix4: take("prefix4_rules")?,
