@@ -310,22 +310,30 @@ impl UploadControl {
         let mut capacity = guess;
         if let (Some(begin), Some((span, sent, queue))) = (begin, mark) {
             let fell = begin.saturating_sub(queue);
-            if span >= EXACT_MIN && fell >= EXACT_FALL_MIN {
+            // A guess that was halved is far from the capacity, so that less is enough to correct it.
+            let (least, fall) = if tries > 0 { EXACT_HALVED } else { EXACT };
+            if span >= least && fell >= fall {
                 let exact = Rate::from_volume(sent, span.saturating_sub(fell));
                 capacity = exact.clamp(guess / 2, guess * 2);
             }
         }
+        // It was halved until the queue was short, and nothing says by how much too far.
+        let is_rough = tries > 0 && capacity == guess;
         let capacity = capacity.max(CAPACITY_MIN);
         let is_higher = self.held.is_none_or(|old| capacity > old.scale(105, 100));
         let is_confirmed = is_raise && tries == 0 && !is_higher;
-        self.hold = if is_confirmed { (self.hold * 2).min(HOLD_MAX) } else { HOLD_MIN };
+        self.hold = match is_rough {
+            true => HOLD_ROUGH,
+            false if is_confirmed => (self.hold * 2).min(HOLD_MAX),
+            false => HOLD_MIN,
+        };
         self.capacity = Some(capacity);
         self.held = self.capacity;
         self.total = Some(below(capacity));
         self.phase = UploadPhase::Hold;
         self.since = at;
         self.clean = Span::ZERO;
-        self.raised = 0;
+        self.raised = if is_rough { RAISE_TICKS * 6 } else { 0 };
         self.busy = Busy::default();
         self.pause = PAUSE_MIN;
     }
@@ -416,9 +424,9 @@ const QUEUE_EMPTY: Span = Span::millis(4);
 const FALL_MIN: Span = Span::millis(4);
 const BUSY_MIN: Span = Span::millis(900);
 const DRAIN_MIN: Span = Span::millis(900);
-/// From this length on a drain measures the capacity.
-const EXACT_MIN: Span = Span::millis(150);
-const EXACT_FALL_MIN: Span = Span::millis(40);
+/// From this length on, and if the queue became shorter by so much, a drain measures the capacity.
+const EXACT: (Span, Span) = (Span::millis(350), Span::millis(20));
+const EXACT_HALVED: (Span, Span) = (Span::millis(150), Span::millis(40));
 /// The longest round trip of the path for which the first samples of a drain are left out.
 const PATH_MAX: Span = Span::millis(200);
 /// The capacity that a raise finds is of so many ticks.
@@ -426,6 +434,8 @@ const HISTORY: usize = 10;
 const HISTORY_QUICK: usize = 3;
 const HOLD_MIN: Span = Span::secs(3);
 const HOLD_MAX: Span = Span::secs(60);
+/// After a drain that was halved and tells no capacity the limit rises at once, and quickly.
+const HOLD_ROUGH: Span = Span::millis(600);
 /// The raise doubles every 10 ticks, from 1/1000 to 50/1000 a tick.
 const RAISE_TICKS: u32 = 10;
 const RAISE_MAX: u64 = 50;

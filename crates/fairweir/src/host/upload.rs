@@ -109,11 +109,15 @@ impl Upload {
 }
 
 /// Round trips, less what the download's queue adds to them: of the probe, otherwise of
-/// acknowledgements. None while that queue is unknown.
+/// acknowledgements. None while that queue is unknown or long.
 fn round_trips(seen: &Observation, decision: &Decision) -> Vec<RoundTrip> {
     let received: Bytes = seen.groups.iter().map(|group| group.received).sum();
     let download = match decision.delay {
-        Some(delay) if delay.source == DelaySource::Timestamps => delay.least,
+        // The mean: a queue of the download that is taken for one of the upload would limit it.
+        Some(delay) if delay.source == DelaySource::Timestamps && delay.least < DOWNLOAD_SHORT => {
+            delay.value
+        }
+        Some(delay) if delay.source == DelaySource::Timestamps => return Vec::new(),
         _ if Rate::from_volume(received, seen.interval) < DOWNLOAD_IDLE => Span::ZERO,
         _ => return Vec::new(),
     };
@@ -126,6 +130,8 @@ fn round_trips(seen: &Observation, decision: &Decision) -> Vec<RoundTrip> {
     trips.take(ROUND_TRIPS_MAX).collect()
 }
 
+/// A queue of the download that is longer hides that of the upload: the two are not measured at once.
+const DOWNLOAD_SHORT: Span = Span::millis(8);
 /// A download below this has no queue: answers to the probe, and acknowledgements of uploads.
 const DOWNLOAD_IDLE: Rate = Rate::mbit(1);
 /// Of Ethernet, in L2 bytes.
