@@ -16,7 +16,7 @@ use crate::units::{Rate, Span, Time};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Supervisor {
     state: State,
-    /// How many ticks the link had room, less twice those in which it had none.
+    /// In how many ticks in a row the link had room.
     idle_ticks: u32,
     /// What arrives, smoothed.
     usual: Rate,
@@ -110,7 +110,7 @@ impl Supervisor {
             tick.has_room.unwrap_or(true) && self.usual < self.level.scale(ROOM.0, ROOM.1);
         self.idle_ticks = match tick.is_enforcing && tick.is_wanted && has_room {
             true => self.idle_ticks + 1,
-            false => self.idle_ticks.saturating_sub(2),
+            false => 0,
         };
         if self.idle_ticks >= IDLE_TICKS && tick.at >= self.next_at {
             self.idle_ticks = 0;
@@ -137,7 +137,7 @@ impl Supervisor {
     }
 }
 
-/// The link had room for so many ticks although more was wanted.
+/// The link had room for so many ticks in a row although more was wanted.
 const IDLE_TICKS: u32 = 25;
 /// What arrives is smoothed over so many ticks; its largest value is forgotten over so many.
 const USUAL_TICKS: u64 = 10;
