@@ -125,7 +125,7 @@ tarball: deps
 test-tarball:
 	$(SUDO) ./dist/test-tarball
 
-# Needs qemu-system-x86, busybox-static, kmod and a Debian mirror; with /dev/kvm it takes seconds.
+# Needs qemu-system-x86, busybox-static, kmod and a Debian mirror. ACCEL=kvm is faster where /dev/kvm works.
 test-kernel:
 	./dist/test-kernel
 

@@ -13,6 +13,7 @@ interface DaemonView {
   error: string | null;
   link: LinkView | null;
   search: boolean;
+  household: HouseholdView | null;
   tables: TableView[];
   facts: [string, string][];
   notes: [string, string][];
@@ -61,6 +62,18 @@ interface TableView {
   caption: string;
   headings: string[];
   rows: string[][];
+}
+
+interface HouseholdView {
+  kinds: string[];
+  rows: WantedView[];
+}
+
+interface WantedView {
+  name: string;
+  when: string;
+  key: string;
+  importance: (number | null)[];
 }
 
 /** What /history sends, by daemon: `past.rs`. */
@@ -155,6 +168,7 @@ function shapeOf(view: View): string {
       daemon.link?.latencyMs === null,
       daemon.link?.groups.map((group) => [group.name, group.matches]),
       daemon.tables.map((table) => table.key),
+      daemon.household,
       daemon.facts.map(([about]) => about),
       daemon.notes.map(([about]) => about),
     ]),
@@ -340,7 +354,10 @@ const pastPlots = new Map<string, { plot: uPlot; parent: HTMLElement; groups: nu
 function showPast(daemon: string, past: PastView): void {
   const section = sectionOf(daemon);
   const parent = field(section, "chart");
-  if (section === null || parent === null) return;
+  if (section === null) return;
+  showSums(section, past);
+  // A proxy has no chart: pairs of devices and applications are too many.
+  if (parent === null) return;
   const mbit = (bps: number | null): number | null => (bps === null ? null : bps / 1e6);
   const rates = past.groups.map((group) => group.ratesBps.map((bps) => bps / 1e6));
   const data = stacked(past.timesS, rates, past.capacityBps.map(mbit));
@@ -352,6 +369,9 @@ function showPast(daemon: string, past: PastView): void {
     old?.plot.destroy();
     pastPlots.set(daemon, { plot: plot(parent, section, groups, past.spanS, data), parent, groups });
   }
+}
+
+function showSums(section: Element, past: PastView): void {
   for (const group of past.groups) {
     const rows = [...section.querySelectorAll<HTMLElement>("tr[data-past]")];
     const row = rows.find((row) => row.dataset["past"] === group.name) ?? null;

@@ -6,6 +6,7 @@ use fairweir_core::market::preferences::{DAY_MIN, IMPORTANCE_MAX, Importance, Pr
 
 use crate::error::ConfigError;
 use crate::file::{Rules, Text, Trust};
+use crate::host::set;
 use crate::table::{Source, Table};
 use crate::words::not_one_of;
 use crate::{MetricsAt, VERSION};
@@ -52,6 +53,26 @@ pub struct AgentFile {
     pub told: Vec<Told>,
     /// What the household wants.
     pub preferences: Preferences,
+    /// What has no effect, each with its place.
+    pub warnings: Vec<String>,
+}
+
+/// Directory beside the file, whose `*.toml` have a table `[set]`, which replaces importances of the file.
+pub fn set_dir(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).join("agent.d")
+}
+
+/// [`set::PathOf`] of an agent: `always.KIND` and `time.NAME.KIND`.
+pub fn path_of(key: &str) -> Option<Vec<&str>> {
+    let (table, kind) = key.rsplit_once('.')?;
+    if !KINDS.contains(&kind) {
+        return None;
+    }
+    match table.split_once('.') {
+        None if table == "always" => Some(vec!["always", kind]),
+        Some(("time", name)) => Some(vec!["time", name, kind]),
+        _ => None,
+    }
 }
 
 impl AgentFile {
@@ -61,7 +82,11 @@ impl AgentFile {
     /// The first thing that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<AgentFile, ConfigError> {
         let text = read_text(path)?;
-        AgentFile::parse(text.source(&[]), path)
+        let mut file = AgentFile::parse(text.source(&[]), path)?;
+        for (_, text) in Text::read_dir(&set_dir(path), set::FILE_BYTES_MAX)? {
+            file.set(text.source(&[]))?;
+        }
+        Ok(file)
     }
 
     fn parse(source: Source<'_>, path: &Path) -> Result<AgentFile, ConfigError> {
@@ -96,7 +121,42 @@ impl AgentFile {
         }
         top.finish(&["version", "agent", "always", "time"])?;
         let preferences = Preferences { always, times };
-        Ok(AgentFile { path: path.to_owned(), metrics, told, preferences })
+        Ok(AgentFile { path: path.to_owned(), metrics, told, preferences, warnings: Vec::new() })
+    }
+
+    /// Replaces importances by those of a later file.
+    fn set(&mut self, source: Source<'_>) -> Result<(), ConfigError> {
+        let mut top = source.top()?;
+        top.version(VERSION)?;
+        if let Some(mut set) = top.table("set")? {
+            if let Some(mut table) = set.table("always")? {
+                let said = importance(&mut table)?;
+                table.finish(&KINDS)?;
+                for (known, said) in self.preferences.always.iter_mut().zip(said) {
+                    *known = said.unwrap_or(*known);
+                }
+            }
+            if let Some(mut times) = set.table("time")? {
+                for name in times.keys() {
+                    let Some(mut table) = times.table(&name)? else { continue };
+                    let (said, place) = (importance(&mut table)?, table.place());
+                    table.finish(&KINDS)?;
+                    let all = self.preferences.times.iter_mut();
+                    let named: Vec<&mut Time> = all.filter(|time| time.name == name).collect();
+                    if named.is_empty() {
+                        let what = "no effect, because there is no time with this name";
+                        self.warnings.push(format!("{place}: set.time.{name}: {what}"));
+                    }
+                    for time in named {
+                        for (known, said) in time.importance.iter_mut().zip(said) {
+                            *known = said.or(*known);
+                        }
+                    }
+                }
+            }
+            set.finish(&["always", "time"])?;
+        }
+        top.finish(&["version", "set"])
     }
 }
 
@@ -181,6 +241,30 @@ mod tests {
         assert_eq!(parse("").unwrap().told, []);
         let told = parse("[agent]\ntell = [\"router\", \"proxy\"]\n").unwrap().told;
         assert_eq!(told, [Told::Router, Told::Proxy]);
+    }
+
+    #[test]
+    fn a_later_file_replaces_importances_and_names_what_has_no_effect() {
+        let mut file =
+            parse("[[time]]\nname = \"film\"\nfrom = \"20:00\"\nto = \"22:00\"\nweb = 2\n")
+                .unwrap();
+        let changes = [("always.web", 3), ("time.film.streaming", 2), ("time.a.b.web", 1)];
+        let changes = changes.map(|(key, n)| (key.to_owned(), Some(set::Setting::Number(n))));
+        let (text, undo) = set::changed("", &changes.into(), path_of).unwrap();
+        file.set(Source::new(&text, "zz-set.toml", &[])).unwrap();
+        assert_eq!(file.preferences.always, [1, 1, 1, 3]);
+        assert_eq!(file.preferences.times[0].importance, [Some(2), None, None, Some(2)]);
+        let [warning] = &file.warnings[..] else { panic!("{:?}", file.warnings) };
+        assert!(warning.contains("set.time.a.b: no effect"), "{warning}");
+        assert_eq!(set::changed(&text, &undo, path_of).unwrap().0, "");
+        for key in ["always", "always.games", "time.web", "weight.web", "web", "time..web.x", ""] {
+            assert_eq!(path_of(key), None, "{key}");
+        }
+        for text in ["[set.always]\nweb = 4\n", "[always]\nweb = 1\n", "[set]\nlatency = \"5ms\"\n"]
+        {
+            let text = format!("version = 1\n{text}");
+            assert!(file.set(Source::new(&text, "x.toml", &[])).is_err(), "{text}");
+        }
     }
 
     #[test]

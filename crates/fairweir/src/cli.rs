@@ -296,7 +296,7 @@ fn parse_days(text: &str) -> Result<Span, String> {
     match text.strip_suffix('d').map(str::parse::<u64>) {
         Some(Ok(days @ 0..=366)) => Ok(Span::secs(days * 24 * 3_600)),
         Some(_) => Err("a number of days is from 0d to 366d".to_owned()),
-        None => text.parse::<Span>().map_err(|e| e.to_string()),
+        None => text.parse::<Span>().map_err(|e| format!("{e}, or days such as 31d")),
     }
 }
 

@@ -38,7 +38,7 @@ const UNPRIVILEGED: u32 = 65_534;
 
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let scenario = scenario(args.duration)?;
-    lab::check_root()?;
+    lab::check_root("use `fairweir sim run` with a file of scenarios/, which opens no page")?;
     let dir = TempDir::with_prefix("fairweir-demo-").context("cannot make a directory")?;
     // The page's user passes through it to the sockets.
     set_permissions(dir.path(), Permissions::from_mode(0o711))?;

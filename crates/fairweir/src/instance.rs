@@ -45,6 +45,12 @@ fn escaped_byte(text: &[u8]) -> Option<u8> {
 /// `\xNN`.
 const ESCAPE_LEN: usize = 4;
 
+/// What tells one run of a daemon from another: counters begin anew with it.
+pub(crate) fn new_run() -> String {
+    let number = getrandom::u64().expect("invariant: Linux has getrandom(2)");
+    format!("{number:016x}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,16 +27,16 @@ pub(crate) fn run(command: &LabCommand) -> anyhow::Result<()> {
 fn play(args: &PlayArgs) -> anyhow::Result<()> {
     let scenario = play::read(&args.scenario)?;
     let runs = runs(&args.control, &args.seed, &scenario)?;
-    check_root()?;
+    check_root("use `fairweir sim run` with the same file")?;
     play::make_directory(args)?;
     let reports = play_all(&scenario, &runs, args.parallel, play::cancelled_by_signal()?)?;
     play::hand_over(args, &scenario, &runs, reports)
 }
 
-/// The lab makes network namespaces and loads BPF programs.
-pub(crate) fn check_root() -> anyhow::Result<()> {
+/// The lab makes network namespaces and loads BPF programs; `otherwise` is what to do without root.
+pub(crate) fn check_root(otherwise: &str) -> anyhow::Result<()> {
     if !geteuid().is_root() {
-        bail!("the lab needs root: run it with sudo, or use `fairweir sim run` with the same file");
+        bail!("the lab needs root: run it with sudo, or {otherwise}");
     }
     Ok(())
 }
@@ -51,7 +51,7 @@ pub(crate) fn play_all(
     parallel: Option<usize>,
     cancel: Arc<AtomicBool>,
 ) -> anyhow::Result<Vec<Report>> {
-    check_root()?;
+    check_root("use `fairweir sim run` with the same file")?;
     let options = options(parallel, None, cancel)?;
     let named = labels(runs).into_iter().map(|label| (label, scenario.duration));
     let progress = Progress::new(named.collect(), Duration::ZERO);

@@ -34,6 +34,10 @@ pub(crate) fn run(args: &SetupArgs) -> anyhow::Result<()> {
     let mut questions = Questions { are_asked: !args.yes };
     let dev = device(args, &mut questions)?;
     let path = args.output.as_path();
+    if path.is_dir() {
+        let what = format!("--output: {} is a directory; name a file in it", path.display());
+        return Err(Usage(what).into());
+    }
     let is_kept = path.exists() && !is_example(path);
     if is_kept && !questions.confirm(&format!("{} exists. Replace it?", path.display()), false)? {
         let hint = "`fairweir check` shows how it is read; move it away, or answer yes";
@@ -114,6 +118,7 @@ impl Questions {
         err.flush()?;
         let mut line = String::new();
         if io::stdin().lock().read_line(&mut line)? == 0 {
+            writeln!(err)?;
             return Err(Usage("no answer; --yes takes what is suggested".to_owned()).into());
         }
         let answer = line.trim();

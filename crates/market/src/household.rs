@@ -132,16 +132,30 @@ impl Household {
         self.decide();
     }
 
-    /// A kind of use is above all that was stated ahead, until a time; zero ends that.
-    pub fn boost(&mut self, kind: Kind, until_s: u64) {
-        self.memory.boosted_until_s[kind as usize] = until_s;
-        self.decide();
+    /// What is wanted.
+    pub fn preferences(&self) -> &Preferences {
+        &self.preferences
     }
 
-    /// Nothing is wanted until a time, except what is boosted; zero ends that.
-    pub fn set_holiday(&mut self, until_s: u64) {
-        self.memory.holiday_until_s = until_s;
+    /// Until when each kind is boosted, and until when there is a holiday; times that have passed are over.
+    pub fn wishes(&self) -> ([u64; 4], u64) {
+        (self.memory.boosted_until_s, self.memory.holiday_until_s)
+    }
+
+    /// A kind of use is above all that was stated ahead, until a time; zero ends that. Returns until when
+    /// it was before.
+    pub fn boost(&mut self, kind: Kind, until_s: u64) -> u64 {
+        let before = std::mem::replace(&mut self.memory.boosted_until_s[kind as usize], until_s);
         self.decide();
+        before
+    }
+
+    /// Nothing is wanted until a time, except what is boosted; zero ends that. Returns until when it was
+    /// before.
+    pub fn set_holiday(&mut self, until_s: u64) -> u64 {
+        let before = std::mem::replace(&mut self.memory.holiday_until_s, until_s);
+        self.decide();
+        before
     }
 
     /// What has to survive a restart.

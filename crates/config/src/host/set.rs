@@ -101,38 +101,39 @@ impl<'t> SetKeys<'t> {
     }
 }
 
+/// Where a key lies below `[set]`, the tables before its name; `None` if there is no such key.
+pub type PathOf = fn(&str) -> Option<Vec<&str>>;
+
+/// [`PathOf`] of a host and a router: `latency`, `paused` and `weight.GROUP`.
+pub fn path_of(key: &str) -> Option<Vec<&str>> {
+    match key.split_once('.') {
+        Some((WEIGHT, group)) => Some(vec![WEIGHT, group]),
+        _ => (key != WEIGHT && KEYS.contains(&key)).then(|| vec![key]),
+    }
+}
+
 /// The text of [`FILE`] after `changes`, and the changes that undo them; `old` is its text before,
 /// empty if it does not exist. The new text is empty if nothing is set any more.
 ///
 /// # Errors
 /// Says what is wrong with the old text or with a key.
-pub fn changed(old: &str, changes: &Changes) -> Result<(String, Changes), String> {
+pub fn changed(old: &str, changes: &Changes, path_of: PathOf) -> Result<(String, Changes), String> {
     let mut document: toml::Table =
         old.parse().map_err(|e: toml::de::Error| format!("{FILE}: {}", e.message()))?;
-    let set = document.entry("set").or_insert_with(|| toml::Table::new().into());
-    let set = set.as_table_mut().ok_or_else(|| format!("{FILE}: `set` is not a table"))?;
     let mut undo = Changes::new();
     for (key, value) in changes {
-        let before = match key.split_once('.') {
-            Some((WEIGHT, group)) => {
-                let weights = set.entry(WEIGHT).or_insert_with(|| toml::Table::new().into());
-                let weights = weights.as_table_mut();
-                let weights = weights.ok_or_else(|| format!("{FILE}: `{WEIGHT}` is no table"))?;
-                replace(weights, group, value.as_ref())
-            }
-            _ if key != WEIGHT && KEYS.contains(&key.as_str()) => replace(set, key, value.as_ref()),
-            _ => {
-                return Err(format!(
-                    "unknown key `{key}`; allowed are latency, paused and weight.GROUP"
-                ));
-            }
-        };
+        let path = path_of(key).ok_or_else(|| format!("unknown key `{key}`"))?;
+        let mut table = &mut document;
+        let (name, tables) = path.split_last().ok_or_else(|| format!("unknown key `{key}`"))?;
+        for name in ["set"].iter().chain(tables) {
+            let inner = table.entry(*name).or_insert_with(|| toml::Table::new().into());
+            let inner = inner.as_table_mut();
+            table = inner.ok_or_else(|| format!("{FILE}: `{name}` is not a table"))?;
+        }
+        let before = replace(table, name, value.as_ref());
         undo.insert(key.clone(), before);
     }
-    set.retain(|_, value| !value.as_table().is_some_and(toml::Table::is_empty));
-    if set.is_empty() {
-        document.remove("set");
-    }
+    drop_empty_tables(&mut document);
     if document.keys().all(|key| key == "version") {
         return Ok((String::new(), undo));
     }
@@ -140,8 +141,15 @@ pub fn changed(old: &str, changes: &Changes) -> Result<(String, Changes), String
     Ok((format!("{COMMENT}{document}"), undo))
 }
 
-const COMMENT: &str = "# Written by fairweir when a setting is changed on the page or by `fairweir set`.\n\
+const COMMENT: &str = "# Written by fairweir when a setting is changed on the page or by a command.\n\
                        # These values replace those of the other files. Delete the file to return to them.\n";
+
+fn drop_empty_tables(table: &mut toml::Table) {
+    for (_, value) in table.iter_mut() {
+        value.as_table_mut().into_iter().for_each(drop_empty_tables);
+    }
+    table.retain(|_, value| !value.as_table().is_some_and(toml::Table::is_empty));
+}
 
 /// Sets or removes a key; returns what it was.
 fn replace(table: &mut toml::Table, key: &str, value: Option<&Setting>) -> Option<Setting> {
@@ -168,35 +176,35 @@ mod tests {
             ("weight.video.hd", Some(Setting::Number(8))),
             ("latency", Some(Setting::Text("8ms".into()))),
         ]);
-        let (one, undo_one) = changed("", &first).unwrap();
+        let (one, undo_one) = changed("", &first, path_of).unwrap();
         assert!(one.contains("[set.weight]\n\"video.hd\" = 8\n"), "{one}");
         assert!(one.contains("latency = \"8ms\"") && one.contains("version = 1\n"), "{one}");
         let second = changes(&[
             ("weight.video.hd", Some(Setting::Number(3))),
             ("paused", Some(Setting::Truth(true))),
         ]);
-        let (two, undo_two) = changed(&one, &second).unwrap();
+        let (two, undo_two) = changed(&one, &second, path_of).unwrap();
         assert_eq!(undo_two["weight.video.hd"], Some(Setting::Number(8)));
         assert_eq!(undo_two["paused"], None);
-        assert_eq!(changed(&two, &undo_two).unwrap().0, one);
-        assert_eq!(changed(&one, &undo_one).unwrap().0, "");
+        assert_eq!(changed(&two, &undo_two, path_of).unwrap().0, one);
+        assert_eq!(changed(&one, &undo_one, path_of).unwrap().0, "");
     }
 
     #[test]
     fn keys_that_cannot_be_set_are_refused() {
         for key in ["weight", "capacity", "", "host.latency", "weights.a"] {
-            let error = changed("", &changes(&[(key, None)])).unwrap_err();
+            let error = changed("", &changes(&[(key, None)]), path_of).unwrap_err();
             assert!(error.contains("unknown key"), "{key}: {error}");
         }
         for text in ["set = 1", "set = {weight = 1}", "[set"] {
-            assert!(changed(text, &changes(&[("weight.a", None)])).is_err(), "{text}");
+            assert!(changed(text, &changes(&[("weight.a", None)]), path_of).is_err(), "{text}");
         }
     }
 
     #[test]
     fn what_else_people_wrote_into_the_file_stays() {
         let text = "version = 1\n[host]\nprobe = \"off\"\n[set]\npaused = true\n";
-        let (new, _) = changed(text, &changes(&[("paused", None)])).unwrap();
+        let (new, _) = changed(text, &changes(&[("paused", None)]), path_of).unwrap();
         assert!(new.contains("probe = \"off\"") && !new.contains("set]"), "{new}");
     }
 }

@@ -5,11 +5,9 @@
 //! device is there again if that went away.
 
 use std::collections::VecDeque;
-use std::os::unix::fs::PermissionsExt;
-use std::{fs, io};
 
 use fairweir_config::did_you_mean;
-use fairweir_config::host::set::{self, Changes, Setting};
+use fairweir_config::host::set::{self, Changes};
 use fairweir_core::market::guarantee::{Guarantee, Step, Term};
 use fairweir_core::receiver::{Act, Control, ControlLoop, Decision, Observation, TICK};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
@@ -26,6 +24,7 @@ use super::settings::Settings;
 use super::sites::SiteControl;
 use super::upload::Upload;
 use super::windows::WindowControl;
+use crate::set::put;
 use crate::wire::{CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, Remembered};
 use crate::words::chained;
 
@@ -135,7 +134,7 @@ impl Daemon {
             changes: VecDeque::new(),
             act_noted: None,
             started: now,
-            run: new_run(),
+            run: crate::instance::new_run(),
             network: None,
             remembered: None,
             config_error: None,
@@ -302,19 +301,7 @@ impl Daemon {
             }
         }
         let dir = StateDir::new(&self.settings.role.conf_d(&self.settings.path));
-        let old = dir.read(set::FILE, set::FILE_BYTES_MAX).map_err(|e| e.to_string())?;
-        let old = old.map(String::from_utf8).transpose();
-        let old = old.map_err(|_| format!("{} is not UTF-8", set::FILE))?;
-        let (new, undo) = set::changed(old.as_deref().unwrap_or_default(), changes)?;
-        put_file(&dir, Some(&new).filter(|new| !new.is_empty()))?;
-        if let Err(error) = self.handle_reload(false, now) {
-            put_file(&dir, old.as_ref())?;
-            // The old configuration is in force, and on disk again; an older error returns with it.
-            let _ = self.handle_reload(false, now);
-            return Err(error);
-        }
-        let words: Vec<String> = changes.iter().map(|(key, value)| in_words(key, value)).collect();
-        Ok(Changed { message: words.join(", "), undo })
+        put(&dir, changes, set::path_of, || self.handle_reload(false, now).map(drop))
     }
 
     fn take_over(&mut self, new: Settings, now: Time) -> anyhow::Result<&'static str> {
@@ -633,39 +620,6 @@ impl Daemon {
             self.stored = Some(learned);
         }
     }
-}
-
-/// Writes the file of `[set]`, or removes it.
-fn put_file(dir: &StateDir, text: Option<&String>) -> Result<(), String> {
-    match text {
-        Some(text) => {
-            dir.write(set::FILE, text.as_bytes()).map_err(|e| e.to_string())?;
-            // Like the other files: `fairweir check` reads it as any user.
-            let readable = fs::Permissions::from_mode(0o644);
-            let set = fs::set_permissions(dir.path_of(set::FILE), readable);
-            set.map_err(|e| format!("make {} readable: {e}", set::FILE))
-        }
-        None => match fs::remove_file(dir.path_of(set::FILE)) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(format!("remove {}: {e}", set::FILE))
-            }
-            _ => Ok(()),
-        },
-    }
-}
-
-fn in_words(key: &str, value: &Option<Setting>) -> String {
-    match value {
-        None => format!("{key} as configured"),
-        Some(Setting::Truth(truth)) => format!("{key} = {truth}"),
-        Some(Setting::Number(number)) => format!("{key} = {number}"),
-        Some(Setting::Text(text)) => format!("{key} = {text}"),
-    }
-}
-
-fn new_run() -> String {
-    let number = getrandom::u64().expect("invariant: Linux has getrandom(2)");
-    format!("{number:016x}")
 }
 
 /// For each group of `new` the index of the group of `old` that has its name.

@@ -13,8 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use fairweir_config::agent::{AgentFile, KINDS};
+use fairweir_config::agent::{self, AgentFile, KINDS};
 use fairweir_config::file;
+use fairweir_config::host::set::{Changes, Setting};
 use fairweir_core::market::preferences::{self, Moment, Preferences};
 use fairweir_core::market::utility::Kind;
 use fairweir_core::units::{Span, Time};
@@ -33,10 +34,12 @@ use tracing::{info, warn};
 use super::cli::{AgentArgs, BoostArgs, EnrolArgs, HolidayArgs, WhyArgs};
 use super::say;
 use super::tell::Teller;
+use crate::set::put;
+use crate::wire::Changed;
 use crate::words::mbit;
 
 /// The name of the instance.
-const NAME: &str = "market-agent";
+pub(crate) const NAME: &str = "market-agent";
 
 /// In the state directory.
 const MEMORY_FILE: &str = "agent.json";
@@ -92,7 +95,41 @@ enum Request {
     Boost { kind: String, minutes: u64 },
     /// Nothing is wanted for some days; none ends that.
     Holiday { days: u64 },
+    /// Answered by [`Changed`]: importances (`always.KIND`, `time.NAME.KIND`), which are stored in `agent.d`,
+    /// `boost.KIND` in minutes, and `holiday` in days.
+    Set { changes: Changes },
 }
+
+/// `boost.KIND` or `holiday`: what is asked for now, and not by the configuration.
+#[derive(Clone, Copy)]
+enum Wish {
+    Boost(Kind),
+    Holiday,
+}
+
+impl Wish {
+    fn of(key: &str) -> Option<Wish> {
+        let kind = |kind| KINDS.iter().position(|known| *known == kind).map(|i| Kind::ALL[i]);
+        match key.strip_prefix(BOOST) {
+            Some(name) => kind(name).map(Wish::Boost),
+            None => (key == HOLIDAY).then_some(Wish::Holiday),
+        }
+    }
+
+    /// Its unit in seconds, and the most of them.
+    fn unit(self) -> (u64, u32) {
+        match self {
+            Wish::Boost(_) => (60, BOOST_MINUTES_MAX),
+            Wish::Holiday => (86_400, HOLIDAY_DAYS_MAX),
+        }
+    }
+}
+
+const BOOST: &str = "boost.";
+const HOLIDAY: &str = "holiday";
+/// A day, and a year.
+const BOOST_MINUTES_MAX: u32 = 1_440;
+const HOLIDAY_DAYS_MAX: u32 = 366;
 
 pub(super) fn boost(args: &BoostArgs) -> anyhow::Result<()> {
     let minutes = if args.off { 0 } else { args.minutes };
@@ -130,18 +167,13 @@ pub(crate) fn is_agent_file(path: &Path) -> bool {
 
 /// `fairweir check` of an agent's file.
 pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
-    let Preferences { always, times } = AgentFile::load(path)?.preferences;
+    let AgentFile { preferences: Preferences { always, times }, warnings, .. } =
+        AgentFile::load(path)?;
+    for warning in warnings {
+        warn!("{warning}");
+    }
     if as_json {
-        let time = |time: &preferences::Time| {
-            json!({
-                "name": time.name,
-                "days": time.days,
-                "from_min": time.from,
-                "to_min": time.to,
-                "importance": time.importance,
-            })
-        };
-        let times: Vec<Value> = times.iter().map(time).collect();
+        let times: Vec<Value> = times.iter().map(time_in_json).collect();
         return say(&json!({ "kinds": KINDS, "always": always, "times": times }).to_string());
     }
     let words = |importance: [Option<u8>; 4]| {
@@ -151,6 +183,16 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
     };
     say(&format!("always: {}", words(always.map(Some))))?;
     times.iter().try_for_each(|time| say(&format!("{}: {}", time.name, words(time.importance))))
+}
+
+fn time_in_json(time: &preferences::Time) -> Value {
+    json!({
+        "name": time.name,
+        "days": time.days,
+        "from_min": time.from,
+        "to_min": time.to,
+        "importance": time.importance,
+    })
 }
 
 /// The agent's whole life.
@@ -370,6 +412,81 @@ impl Agent {
         self.asks.send(question).map_err(gone)
     }
 
+    /// Changes what the household wants: all of it, or nothing.
+    fn set(&mut self, changes: &Changes, now: Time) -> Result<Changed, String> {
+        let is_wish = |key: &String| key == HOLIDAY || key.starts_with(BOOST);
+        let mut wishes = Vec::new();
+        for (key, value) in changes.iter().filter(|(key, _)| is_wish(key)) {
+            let wish = Wish::of(key).ok_or_else(|| format!("unknown key `{key}`"))?;
+            let most = wish.unit().1;
+            let number = match value {
+                None => 0,
+                Some(Setting::Number(number)) if (1..=most).contains(number) => *number,
+                _ => return Err(format!("{key}: expected 1 to {most}, or nothing to end it")),
+            };
+            wishes.push((key, wish, number));
+        }
+        let mut stored = changes.clone();
+        stored.retain(|key, _| !is_wish(key));
+        let names: Vec<&String> =
+            self.household.preferences().times.iter().map(|t| &t.name).collect();
+        for (key, value) in &stored {
+            // A value of a time that has gone can be removed.
+            if let (Some(["time", name, _]), Some(_)) = (agent::path_of(key).as_deref(), value)
+                && !names.iter().any(|known| known == name)
+            {
+                return Err(format!("no time `{name}`"));
+            }
+        }
+        let mut changed = match stored.is_empty() {
+            true => Changed { message: String::new(), undo: Changes::new() },
+            false => {
+                let dir = agent::set_dir(&self.config.path);
+                let made = std::fs::create_dir_all(&dir);
+                made.map_err(|e| format!("cannot create {}: {e}", dir.display()))?;
+                let dir = StateDir::new(&dir);
+                put(&dir, &stored, agent::path_of, || self.load(false).map(drop))?
+            }
+        };
+        let market_s = self.market_s(now);
+        for (key, wish, number) in wishes {
+            let (unit_s, most) = wish.unit();
+            let until_s = match number {
+                0 => 0,
+                number => market_s.saturating_add(u64::from(number) * unit_s),
+            };
+            let before_s = match wish {
+                Wish::Boost(kind) => self.household.boost(kind, until_s),
+                Wish::Holiday => self.household.set_holiday(until_s),
+            };
+            let left = before_s.saturating_sub(market_s).div_ceil(unit_s).min(most.into());
+            let left = u32::try_from(left).ok().filter(|left| *left > 0);
+            changed.undo.insert(key.clone(), left.map(Setting::Number));
+            let text = wish_in_words(wish, number.into());
+            changed.message = match changed.message.is_empty() {
+                true => text,
+                false => format!("{}, {text}", changed.message),
+            };
+        }
+        self.store();
+        self.tick_at = now;
+        Ok(changed)
+    }
+
+    fn load(&mut self, dry_run: bool) -> Result<String, String> {
+        let config = AgentFile::load(&self.config.path).map_err(|e| e.to_string())?;
+        if config.metrics != self.config.metrics {
+            return Err("`agent.metrics` changes only with a restart".to_owned());
+        }
+        let times = config.preferences.times.len();
+        if !dry_run {
+            self.household.set_preferences(config.preferences.clone());
+            self.config = config;
+            self.tick_at = Time::ZERO;
+        }
+        Ok(format!("{times} times of the week"))
+    }
+
     fn reasons(&self, now: Time) -> Vec<String> {
         let mut said = self.household.reasons();
         let current = self.household.now(self.market_s(now));
@@ -394,6 +511,22 @@ impl Agent {
             ));
         }
         said
+    }
+}
+
+impl Agent {
+    /// What the household wants, as the configuration says it, and what it has asked for.
+    fn preferences(&self, now: Time) -> Value {
+        let Preferences { always, times } = self.household.preferences();
+        let (boosted, holiday) = self.household.wishes();
+        let left = |until_s: u64| until_s.saturating_sub(self.market_s(now));
+        json!({
+            "kinds": KINDS,
+            "always": always,
+            "times": times.iter().map(time_in_json).collect::<Vec<_>>(),
+            "boosted_for_s": boosted.map(left),
+            "holiday_for_s": left(holiday),
+        })
     }
 }
 
@@ -452,19 +585,20 @@ impl Service for Agent {
                     return Answer::error(fairweir_config::not_one_of(&kind, &KINDS));
                 };
                 self.household.boost(Kind::ALL[i], until(minutes.saturating_mul(60)));
-                match minutes {
-                    0 => format!("{kind} is as in the configuration"),
-                    _ => format!(
-                        "{kind} is above all else from the next slot on, for {minutes} minutes"
-                    ),
-                }
+                wish_in_words(Wish::Boost(Kind::ALL[i]), minutes)
             }
             Request::Holiday { days } => {
                 self.household.set_holiday(until(days.saturating_mul(86_400)));
-                match days {
-                    0 => "the holiday is over".to_owned(),
-                    _ => format!("nothing is spent for {days} days"),
-                }
+                wish_in_words(Wish::Holiday, days)
+            }
+            Request::Set { changes } => {
+                return match self.set(&changes, now) {
+                    Ok(changed) => {
+                        info!(uid = peer.uid, "{}", changed.message);
+                        Answer::value(&changed)
+                    }
+                    Err(e) => Answer::error(e),
+                };
             }
         };
         info!(uid = peer.uid, "{done}");
@@ -480,21 +614,12 @@ impl Service for Agent {
         _: Time,
         _: &mut Progress<'_>,
     ) -> Result<String, String> {
-        let config = AgentFile::load(&self.config.path).map_err(|e| e.to_string())?;
-        if config.metrics != self.config.metrics {
-            return Err("`agent.metrics` changes only with a restart".to_owned());
-        }
-        let times = config.preferences.times.len();
-        if !dry_run {
-            self.household.set_preferences(config.preferences.clone());
-            self.config = config;
-            self.tick_at = Time::ZERO;
-        }
-        Ok(format!("{times} times of the week"))
+        self.load(dry_run)
     }
 
     fn watched(&self) -> Watched {
-        Watched { files: vec![self.config.path.clone()], dirs: Vec::new() }
+        let path = &self.config.path;
+        Watched { files: vec![path.clone()], dirs: vec![agent::set_dir(path)] }
     }
 
     fn status(&mut self, now: Time) -> Answer {
@@ -511,6 +636,8 @@ impl Service for Agent {
             "balance": answers.map(|answers| answers.account.balance),
             "bids": answers.map(|answers| &answers.account.bids),
             "placed": self.placed,
+            "cap": answers.map(|answers| answers.clock.rules.cap),
+            "preferences": self.preferences(now),
             "plan": self.household.plan(),
             "why": self.reasons(now),
         }))
@@ -533,6 +660,18 @@ impl Service for Agent {
 
     fn end(&mut self) -> Result<(), String> {
         Ok(())
+    }
+}
+
+fn wish_in_words(wish: Wish, number: u64) -> String {
+    let kind = |kind: Kind| KINDS[kind as usize];
+    match (wish, number) {
+        (Wish::Boost(of), 0) => format!("{} is as in the configuration", kind(of)),
+        (Wish::Boost(of), minutes) => {
+            format!("{} is above all else from the next slot on, for {minutes} minutes", kind(of))
+        }
+        (Wish::Holiday, 0) => "the holiday is over".to_owned(),
+        (Wish::Holiday, days) => format!("nothing is spent for {days} days"),
     }
 }
 

@@ -11,6 +11,7 @@ use super::view::{ConnectionView, DaemonView, GroupView, LinkView, Members, Tabl
 use crate::isp::Found;
 use crate::page::history::suggest::{Suggested, SuggestedWeight};
 
+mod household;
 mod isp;
 
 /// The largest weight. Source: docs/configuration.md.
@@ -170,10 +171,15 @@ impl Html {
         if let Some(error) = &daemon.error {
             self.raw("<p class=\"error\">").text(error).raw("</p>");
         }
-        if let Some(link) = &daemon.link {
-            let past = recorded.past.as_ref();
-            let past = past.and_then(|(span, all)| Some((*span, all.get(&daemon.name)?)));
-            self.link(&daemon.name, link, past, forms);
+        let past = recorded.past.as_ref();
+        let past = past.and_then(|(span, all)| Some((*span, all.get(&daemon.name)?)));
+        match (&daemon.link, past) {
+            (Some(link), past) => self.link(&daemon.name, link, past, forms),
+            (None, Some((span, past))) => self.past(&daemon.name, span, past),
+            (None, None) => {}
+        }
+        if let Some(household) = &daemon.household {
+            self.household(&daemon.name, household, forms);
         }
         let mut suggestions = recorded.suggestions.iter();
         if let Some(suggested) = suggestions.find(|suggested| suggested.daemon == daemon.name) {

@@ -14,6 +14,7 @@
 //! | [`routes`] | the handlers |
 //! | [`view`] | what is shown: numbers of the daemons with a sentence for each state |
 //! | [`operator`] | the same of `fairweir isp`: plans and segments |
+//! | [`household`] | the agent of the credit market, and the gateway's proxy |
 //! | [`history`] | what groups received: recorded, printed, and weights that would have helped |
 //! | [`past`] | the history, for a chart and a table |
 //! | [`html`] | the same as a document that needs no script |
@@ -38,6 +39,7 @@ mod connections;
 mod daemons;
 mod guard;
 pub(crate) mod history;
+mod household;
 mod html;
 pub(crate) mod link;
 mod operator;

@@ -28,6 +28,9 @@ pub(super) const SPANS: [PastSpan; 4] = [
     PastSpan { key: "month", title: "last 31 days", span_s: 31 * 24 * 3_600, step_s: 7_200 },
 ];
 
+/// Pairs of a device and an application that are shown.
+const PAIRS_MAX: usize = 64;
+
 /// The choice with this key.
 pub(super) fn span_of(key: Option<&str>) -> Option<&'static PastSpan> {
     SPANS.iter().find(|span| Some(span.key) == key)
@@ -103,6 +106,11 @@ pub(super) fn past_view(
             *slot = rate;
             *capacity = point.capacity_bps.or(*capacity);
         }
+    }
+    if daemon.link.is_none() {
+        // Pairs of devices and applications; those that have most.
+        groups.sort_by_key(|group| std::cmp::Reverse(group.received_bytes));
+        groups.truncate(PAIRS_MAX);
     }
     groups.iter_mut().for_each(|group| group.rates_bps.resize(times_s.len(), 0));
     PastView { span_s: span.span_s, times_s, capacity_bps, groups }

@@ -29,11 +29,11 @@ use super::html::{self, Forms};
 use super::past::{self, PastSpan, PastView, Recorded};
 use super::sessions::{Sessions, SignedIn, Undo};
 use super::view::{DaemonView, View, Watcher};
-use crate::isp;
 use crate::page::history::record::History;
 use crate::page::history::suggest::Suggested;
 use crate::page::history::{self, Points};
 use crate::wire::{Changed, HostRequest};
+use crate::{isp, proxy};
 
 /// The longest body of a request, in bytes.
 const BODY_MAX: usize = 4 << 10;
@@ -113,7 +113,9 @@ impl State {
         let of = |daemon: &DaemonView| {
             (daemon.name.clone(), past::past_view(daemon, span, from, to, &points))
         };
-        Ok(view.daemons.iter().filter(|daemon| daemon.link.is_some()).map(of).collect())
+        let is_recorded =
+            |daemon: &&DaemonView| daemon.link.is_some() || daemon.name == proxy::NAME;
+        Ok(view.daemons.iter().filter(is_recorded).map(of).collect())
     }
 
     /// What a document shows of the history.

@@ -15,15 +15,16 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::daemons::Daemons;
+use super::household::{self, AgentStatus, HouseholdView, ProxyStatus};
 use super::operator;
 use crate::host::client::device_of;
 use crate::host::show;
-use crate::isp;
 use crate::wire::{
     ConnectionStatus, Connections, GroupStatus, HostRequest, LimitedBy, Status, UploadGroupStatus,
     UploadStatus,
 };
 use crate::words::mbit;
+use crate::{isp, market, proxy};
 
 /// What is shown is at most so old.
 pub(super) const PERIOD: Span = Span::millis(900);
@@ -56,6 +57,8 @@ pub(super) struct DaemonView {
     pub(super) link: Option<LinkView>,
     /// Whether subscribers can be searched for.
     pub(super) search: bool,
+    /// What a household wants of the credit market.
+    pub(super) household: Option<HouseholdView>,
     /// What else it counts.
     pub(super) tables: Vec<TableView>,
     /// Names and values, for daemons of other kinds.
@@ -196,6 +199,12 @@ impl Watcher {
 fn ask(name: &str, client: &mut Client) -> Result<DaemonView, Error> {
     if name == isp::NAME {
         return Ok(operator::daemon_view(&client.ask(&Request::Status)?));
+    }
+    if name == market::AGENT {
+        return Ok(household::agent_view(&client.ask::<AgentStatus>(&Request::Status)?));
+    }
+    if name == proxy::NAME {
+        return Ok(household::proxy_view(&client.ask::<ProxyStatus>(&Request::Status)?));
     }
     if device_of(name).is_none() {
         return Ok(other_view(&client.ask::<Value>(&Request::Status)?));
@@ -352,6 +361,7 @@ fn collect(value: &Value, name: &str, facts: &mut Vec<(String, String)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::household::WantedView;
     use crate::page::past::{PastGroup, PastView};
 
     /// The members of an interface of `page.ts`, with their types.
@@ -401,7 +411,10 @@ mod tests {
         };
         check("LinkView", &link);
         let (error, link) = (Some(String::new()), Some(link));
-        check("DaemonView", &DaemonView { error, link, ..DaemonView::default() });
+        let household = Some(HouseholdView::default());
+        check("DaemonView", &DaemonView { error, link, household, ..DaemonView::default() });
+        check("HouseholdView", &HouseholdView::default());
+        check("WantedView", &WantedView::default());
         check("TableView", &TableView::default());
         check("GroupView", &GroupView { demand_bps: Some(1), ..GroupView::default() });
         check("PastView", &PastView::default());

@@ -26,6 +26,9 @@ use crate::words::mbit;
 pub(super) struct Status {
     version: String,
     pid: u32,
+    /// Another one after each start: what is counted since then is of this run.
+    #[serde(default)]
+    run: String,
     since_s: f64,
     ready: bool,
     lan: Vec<String>,
@@ -93,6 +96,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
+        run: daemon.run.clone(),
         since_s: now.since(daemon.started).as_secs_f64(),
         ready: daemon.divert.is_some(),
         lan: daemon.file.lan.clone(),

@@ -284,6 +284,37 @@ fn a_household_boosts_goes_on_holiday_and_changes_its_file() {
     // A changed file is read; a wrong one is not.
     home.write("[[time]]\nname = \"always\"\nfrom = \"00:00\"\nto = \"24:00\"\nstreaming = 3\n");
     home.wait_for("new file", |s| why(s).contains("streaming 3"));
+    // What the page sends is stored in a file of its own, all or nothing, and can be undone.
+    let set = |changes: Value| -> Option<Value> {
+        home.ask(&json!({ "request": "set", "changes": changes }))
+    };
+    let stored = || fs::read_to_string(home.path("agent.d/zz-set.toml")).ok();
+    let changes = json!({ "always.web": 2, "time.always.streaming": 2, "boost.web": 30 });
+    let undo = set(changes).unwrap()["undo"].clone();
+    assert_eq!(
+        undo,
+        json!({ "always.web": null, "time.always.streaming": null, "boost.web": null })
+    );
+    let text = stored().unwrap();
+    assert!(text.contains("web = 2") && text.contains("streaming = 2"), "{text}");
+    let wanted = home.ask::<Value>(&Request::Status).unwrap()["preferences"].clone();
+    assert_eq!(
+        (&wanted["always"][3], &wanted["times"][0]["importance"][0]),
+        (&json!(2), &json!(2))
+    );
+    assert!(wanted["boosted_for_s"][3].as_u64().unwrap() > 1_700, "{wanted}");
+    for wrong in [
+        json!({ "always.web": 4 }),
+        json!({ "time.none.web": 1 }),
+        json!({ "always.web": 1, "boost.web": 1_441 }),
+        json!({ "boost.games": 5 }),
+        json!({ "holiday": 367 }),
+        json!({ "weight.web": 1 }),
+    ] {
+        assert_eq!(set(wrong.clone()), None, "{wrong}");
+        assert_eq!(stored().as_ref(), Some(&text), "{wrong}");
+    }
+    assert!(set(undo).is_some() && stored().is_none());
     let checked = check(&home.dir.join("agent.toml"));
     let printed = String::from_utf8(checked.stdout).unwrap();
     assert_eq!(printed.lines().nth(1), Some("always: streaming 3"), "{printed}");

@@ -1,4 +1,4 @@
-// Compiled from web/page/page.ts, sha256 d33ed63385e933ce97b5cac82b5afc091cae90c96e8d0df0604d4b8811985b7e: run `make page-script` after a change.
+// Compiled from web/page/page.ts, sha256 6b01df7ce21318f5db0772545c5893a2aa13b3c66150dbdd443c4872279580b7: run `make page-script` after a change.
 "use strict";
 // Keeps the document of `fairweir page` current: numbers, the chart, and forms that are sent without
 // leaving the page. Without this script the document shows the same and its forms work.
@@ -50,6 +50,7 @@ function shapeOf(view) {
         daemon.link?.latencyMs === null,
         daemon.link?.groups.map((group) => [group.name, group.matches]),
         daemon.tables.map((table) => table.key),
+        daemon.household,
         daemon.facts.map(([about]) => about),
         daemon.notes.map(([about]) => about),
     ]));
@@ -215,7 +216,11 @@ const pastPlots = new Map();
 function showPast(daemon, past) {
     const section = sectionOf(daemon);
     const parent = field(section, "chart");
-    if (section === null || parent === null)
+    if (section === null)
+        return;
+    showSums(section, past);
+    // A proxy has no chart: pairs of devices and applications are too many.
+    if (parent === null)
         return;
     const mbit = (bps) => (bps === null ? null : bps / 1e6);
     const rates = past.groups.map((group) => group.ratesBps.map((bps) => bps / 1e6));
@@ -229,6 +234,8 @@ function showPast(daemon, past) {
         old?.plot.destroy();
         pastPlots.set(daemon, { plot: plot(parent, section, groups, past.spanS, data), parent, groups });
     }
+}
+function showSums(section, past) {
     for (const group of past.groups) {
         const rows = [...section.querySelectorAll("tr[data-past]")];
         const row = rows.find((row) => row.dataset["past"] === group.name) ?? null;

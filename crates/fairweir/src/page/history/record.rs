@@ -21,6 +21,8 @@ use super::suggest::{Suggested, suggested};
 use super::{GroupSample, Points, Query, Sample, unix_now};
 use crate::host::client::device_of;
 use crate::page::daemons::Daemons;
+use crate::page::household::{self, ProxyStatus};
+use crate::proxy;
 use crate::wire::Status;
 
 /// How often daemons are asked.
@@ -34,6 +36,17 @@ const SPAN_MAX: Span = Span::secs(5);
 
 /// Samples that wait for a file that cannot be written to.
 const PENDING_MAX: usize = 600;
+
+/// What a daemon said of what it counts.
+pub(crate) struct Heard {
+    /// Which run of the daemon the counters are of.
+    pub(crate) run: String,
+    /// Seconds since its start.
+    pub(crate) since_s: f64,
+    pub(crate) capacity_bps: Option<u64>,
+    pub(crate) queue_ms: Option<f64>,
+    pub(crate) groups: Vec<GroupSample>,
+}
 
 /// The history of this machine. Clones are the same one.
 #[derive(Clone)]
@@ -77,12 +90,12 @@ impl History {
         let (history, mut daemons) = (self.clone(), Daemons::new(run_dir));
         let record = move || {
             loop {
-                let all = daemons.ask_all(status);
+                let all = daemons.ask_all(ask);
                 let all: Vec<_> = all
                     .into_iter()
-                    .filter_map(|(name, status)| Some((name, status.ok()??)))
+                    .filter_map(|(name, heard)| Some((name, heard.ok()??)))
                     .collect();
-                history.take_in(&all, unix_now(), monotonic_now());
+                history.take_in(all, unix_now(), monotonic_now());
                 thread::sleep(PERIOD);
             }
         };
@@ -96,15 +109,15 @@ impl History {
     }
 
     /// Takes in what daemons said.
-    pub(crate) fn take_in(&self, all: &[(String, Status)], wall: u64, now: Time) {
+    pub(crate) fn take_in(&self, all: Vec<(String, Heard)>, wall: u64, now: Time) {
         let mut inner = self.lock();
-        for (name, status) in all {
-            let heard = inner.heard.insert(name.clone(), now);
-            let up = Span::nanos((status.since_s.max(0.0) * 1e9) as u64);
-            let span = heard.map_or(up, |heard| now.since(heard).min(up));
-            inner.pending.push(sample(name, status, wall, span));
-        }
         inner.heard.retain(|name, _| all.iter().any(|(other, _)| other == name));
+        for (name, said) in all {
+            let heard = inner.heard.insert(name.clone(), now);
+            let up = Span::nanos((said.since_s.max(0.0) * 1e9) as u64);
+            let span = heard.map_or(up, |heard| now.since(heard).min(up));
+            inner.pending.push(sample(name, said, wall, span));
+        }
         inner.shorten();
         if now >= inner.flush_at {
             let _ = inner.flush(now);
@@ -143,7 +156,9 @@ impl History {
             drop(inner);
             Ok((!seconds.is_empty()).then(|| suggested(daemon, &groups, &seconds)))
         };
-        daemons.into_iter().filter_map(|daemon| of(daemon).transpose()).collect()
+        // A proxy has no weights and knows no capacity.
+        let shared = daemons.into_iter().filter(|daemon| device_of(daemon).is_some());
+        shared.filter_map(|daemon| of(daemon).transpose()).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -219,24 +234,31 @@ impl Inner {
     }
 }
 
-fn status(name: &str, client: &mut Client) -> Result<Option<Status>, Error> {
-    device_of(name).map(|_| client.ask(&Request::Status)).transpose()
+fn ask(name: &str, client: &mut Client) -> Result<Option<Heard>, Error> {
+    if name == proxy::NAME {
+        return Ok(Some(household::heard(client.ask::<ProxyStatus>(&Request::Status)?)));
+    }
+    device_of(name).map(|_| client.ask(&Request::Status).map(heard)).transpose()
 }
 
-fn sample(name: &str, status: &Status, wall: u64, span: Span) -> Sample {
+fn heard(status: Status) -> Heard {
     let groups = status.groups.iter().map(|group| GroupSample {
         name: group.name.clone(),
         received: group.received_bytes.as_u64(),
         demand_bps: group.decision.demand.map(Rate::as_bps),
         weight: group.weight.as_u32(),
     });
-    Sample {
-        at: wall,
-        daemon: name.to_owned(),
-        run: status.run.clone(),
-        span_ms: (span <= SPAN_MAX).then(|| (span.as_nanos() / 1_000_000).max(1)),
+    Heard {
+        groups: groups.collect(),
+        run: status.run,
+        since_s: status.since_s,
         capacity_bps: status.capacity_bps.map(Rate::as_bps),
         queue_ms: status.delay.as_ref().map(|delay| delay.mean_ms),
-        groups: groups.collect(),
     }
+}
+
+fn sample(daemon: String, said: Heard, wall: u64, span: Span) -> Sample {
+    let Heard { run, since_s: _, capacity_bps, queue_ms, groups } = said;
+    let span_ms = (span <= SPAN_MAX).then(|| (span.as_nanos() / 1_000_000).max(1));
+    Sample { at: wall, daemon, run, span_ms, capacity_bps, queue_ms, groups }
 }
