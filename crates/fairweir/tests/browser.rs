@@ -24,9 +24,9 @@ const MEASURED: Duration = Duration::from_secs(15);
 const OPENED_AGAIN: Duration = Duration::from_secs(15);
 const GIVEN_UP: Duration = Duration::from_secs(50);
 
-fn configuration(video: &str, bulk: &str) -> String {
+fn configuration(control: &str, video: &str, bulk: &str) -> String {
     format!(
-        "version = 1\n[host]\ncontrol = \"fairweir\"\ncapacity = \"36mbit\"\n\
+        "version = 1\n[host]\ncontrol = \"{control}\"\ncapacity = \"36mbit\"\n\
          [[group]]\nname = \"video\"\nweight = 4\nmatch = [\"{video}\"]\n\
          [[group]]\nname = \"bulk\"\nweight = 1\nmatch = [\"{bulk}\"]\n"
     )
@@ -109,7 +109,10 @@ fn sites_share_by_weight(kind: Kind, http: Http) {
     if !privileged() || !are_installed() {
         return;
     }
-    let configuration = configuration("web:video.example.com", "web:bulk.example.net");
+    // QUIC has no window that could be limited, and its senders differ: with fixed rates the ratio shows
+    // to which group each connection belongs.
+    let control = if http == Http::Three { "static" } else { "fairweir" };
+    let configuration = configuration(control, "web:video.example.com", "web:bulk.example.net");
     two_of_three(|| {
         let Shared { ratio, parts } = one_at_a_time(|| share(kind, http, true, &configuration));
         assert!((3.6..=4.4).contains(&ratio), "{ratio:.2}, {parts:.3?}");
@@ -135,8 +138,8 @@ fn sites_that_load_from_one_server_share_by_weight_in_chromium_over_http_3() {
 #[test]
 #[ignore = "plays six times for half a minute"]
 fn every_browser_and_protocol_shares_by_weight() {
-    for kind in [Kind::Chromium, Kind::Firefox] {
-        for http in [Http::One, Http::Two, Http::Three] {
+    for http in [Http::Three, Http::Two, Http::One] {
+        for kind in [Kind::Firefox, Kind::Chromium] {
             sites_share_by_weight(kind, http);
         }
     }
@@ -150,8 +153,12 @@ fn neither_names_on_the_wire_nor_addresses_tell_such_sites_apart() {
         return;
     }
     for (has_extension, configuration, lands_in) in [
-        (false, configuration("web:video.example.com", "web:bulk.example.net"), "default"),
-        (true, configuration("ip:10.8.0.1", "ip:10.8.0.2"), "video"),
+        (
+            false,
+            configuration("fairweir", "web:video.example.com", "web:bulk.example.net"),
+            "default",
+        ),
+        (true, configuration("fairweir", "ip:10.8.0.1", "ip:10.8.0.2"), "video"),
     ] {
         let played = || share(Kind::Chromium, Http::Two, has_extension, &configuration);
         let parts = one_at_a_time(played).parts;
