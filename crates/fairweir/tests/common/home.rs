@@ -54,8 +54,11 @@ pub fn devices<const N: usize>(stage: &Stage, names: [&'static str; N]) -> [Devi
     let mut number = 0;
     names.map(|name| {
         number += 1;
-        let device =
-            Device { name, mac: format!("02:00:5e:00:53:0{number}"), netns: Netns::new().unwrap() };
+        let device = Device {
+            name,
+            mac: format!("02:00:5e:00:53:{number:02}"),
+            netns: Netns::new().unwrap(),
+        };
         let port = format!("port{number}");
         stage.at_home(|| {
             link::create_veth(&port, &device.netns, "eth0").unwrap();
