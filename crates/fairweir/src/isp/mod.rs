@@ -277,6 +277,7 @@ impl Service for Isp {
     }
 }
 
+#[cfg(feature = "market")]
 /// Tells the daemon at `run_dir` to guarantee these downloads to members of a segment until a time.
 ///
 /// # Errors
