@@ -277,11 +277,11 @@ impl Service for Isp {
     }
 }
 
-#[cfg(feature = "market")]
 /// Tells the daemon at `run_dir` to guarantee these downloads to members of a segment until a time.
 ///
 /// # Errors
 /// If no daemon answers within `patience`, or it refuses.
+#[cfg(feature = "market")]
 pub(crate) fn lease(
     run_dir: &Path,
     patience: Duration,
