@@ -172,6 +172,21 @@ pub enum PolicyError {
     },
 }
 
+impl PolicyError {
+    /// The name or the path of the group that is wrong, if it is one.
+    pub fn group(&self) -> Option<&str> {
+        match self {
+            PolicyError::TooManyGroups(_) | PolicyError::DefaultMatches => None,
+            PolicyError::DuplicateGroup(path)
+            | PolicyError::BadName(path)
+            | PolicyError::TooDeep(path)
+            | PolicyError::Cyclic(path)
+            | PolicyError::BeneathDefault(path)
+            | PolicyError::MatchBeneath { path, .. } => Some(path),
+        }
+    }
+}
+
 impl Policy {
     /// Checks `groups`, without groups beneath them, and adds a default group of weight 1 if there is
     /// none.
@@ -252,9 +267,8 @@ impl From<Group> for Branch {
 
 /// Checks one level, which is beneath the names `above`, and all beneath it.
 fn complete(branches: &mut Vec<Branch>, above: &mut Vec<String>) -> Result<(), PolicyError> {
-    let path = |name: &str| {
-        above.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("/")
-    };
+    let path =
+        |name: &str| above.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("/");
     for (i, Branch { group, beneath }) in branches.iter().enumerate() {
         if !is_name(&group.name) {
             return Err(PolicyError::BadName(group.name.clone()));

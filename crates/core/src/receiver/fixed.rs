@@ -19,11 +19,7 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    pub(super) fn new(
-        spec: ControllerSpec,
-        weights: Tree,
-        remembered: Option<Rate>,
-    ) -> Fixed {
+    pub(super) fn new(spec: ControllerSpec, weights: Tree, remembered: Option<Rate>) -> Fixed {
         let decision = Decision::initial(weights.len());
         let mut fixed = Fixed { spec, weights, remembered, command: None, decision };
         fixed.command = fixed.allocation().map(Command::SetRates);

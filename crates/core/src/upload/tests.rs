@@ -200,10 +200,14 @@ fn rates_of_classes_sum_to_the_total_in_proportion_to_weights() {
         let minima = Rate::kbit(8 * 3);
         assert!(sum + plan.first.rate >= total && sum + plan.first.rate <= total + minima);
         assert!(plan.first.ceil <= total / 2, "a flood of acknowledgements leaves half");
-        assert!(plan.groups.iter().all(|class| class.spec.ceil == total && class.spec.priority == 1));
+        assert!(
+            plan.groups.iter().all(|class| class.spec.ceil == total && class.spec.priority == 1)
+        );
         let [one, three, _] = [0, 1, 2].map(|i| plan.groups[i].spec.rate.as_bps());
         assert!(three.abs_diff(one * 3) <= 4 || one == 8_000, "{one} {three}");
-        assert!(plan.groups.iter().all(|c| c.spec.quantum <= packet * 20 && c.spec.quantum >= packet));
+        assert!(
+            plan.groups.iter().all(|c| c.spec.quantum <= packet * 20 && c.spec.quantum >= packet)
+        );
     }
 }
 

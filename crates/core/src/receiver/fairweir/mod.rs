@@ -398,7 +398,8 @@ impl Fairweir {
             } else {
                 // What leaves something to others may take it back at any time.
                 let wanted = demands[i].take();
-                let bound = self.weights.divide(capacity, Claims { demands: &demands, taken: &[] })[i];
+                let bound =
+                    self.weights.divide(capacity, Claims { demands: &demands, taken: &[] })[i];
                 demands[i] = wanted;
                 bound
             };

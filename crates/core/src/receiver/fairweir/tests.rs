@@ -3,10 +3,10 @@ use proptest::prelude::*;
 use super::group::SeenConnections;
 use super::link::{Tick, Verdict};
 use super::*;
-use crate::share::Weight;
 use crate::receiver::{
     ConnectionSample, DelaySample, DelaySource, GroupSample, ProbeSample, TransitSample, Windows,
 };
+use crate::share::Weight;
 use crate::window::SEGMENTS_MIN;
 
 const MS: Span = Span::millis(1);
@@ -460,7 +460,12 @@ fn noise_does_not_make_all_corrections_drift_together() {
 
 fn control(weights: &[u32], remembered: Option<Rate>) -> Fairweir {
     let weights = weights.iter().map(|&w| Weight::new(w).unwrap()).collect::<Vec<_>>();
-    Fairweir::new(FairweirSpec { weights: weights.into(), remembered, enforce: Enforce::Auto, latency: QUEUE })
+    Fairweir::new(FairweirSpec {
+        weights: weights.into(),
+        remembered,
+        enforce: Enforce::Auto,
+        latency: QUEUE,
+    })
 }
 
 /// A tick in which each group has one connection, which fills its window, behind a queue of 4 ms.
