@@ -42,6 +42,7 @@ mod flows;
 mod offload;
 mod programs;
 
+pub(crate) use abi::LeafKey;
 use abi::{DhcpHeard, FEATURE_MACS, FEATURE_MARKS, RouterConfig};
 use flows::{Asked, Flows};
 use offload::{OffloadWatch, Reading};
@@ -167,7 +168,7 @@ impl Router {
         let slots = rules::assign_slots(policy, &old);
         let rules = self.rules_of(policy, &slots)?;
         let counters = self.programs.counters()?;
-        self.put_rules(rules, slots[policy.default_group()])?;
+        self.put_rules(rules, rules::slot_of(policy, policy.default_group(), &slots))?;
         for (group, &slot) in policy.groups().iter().zip(&slots) {
             if !old.contains_key(&group.name) {
                 self.seen.slots[usize::from(slot)] = counters.slots[usize::from(slot)];
@@ -199,7 +200,7 @@ impl Router {
         let new = hosts.iter().filter_map(named).collect();
         let old = std::mem::replace(&mut self.hosts, new);
         let rules = self.rules_of(&self.policy, &self.slots);
-        let default = self.slots[self.policy.default_group()];
+        let default = rules::slot_of(&self.policy, self.policy.default_group(), &self.slots);
         let put = rules.and_then(|rules| self.put_rules(rules, default));
         if put.is_err() {
             self.hosts = old;
@@ -446,7 +447,7 @@ impl Router {
         for (mac, name) in &self.hosts {
             let group = policy.groups().iter().position(|group| group.name == *name);
             let Some(group) = group else { continue };
-            let rule = rules::rule(group, slots[group]);
+            let rule = rules::rule(group, rules::slot_of(policy, group, slots));
             rules.macs.entry(mac.0.to_vec()).or_insert(rule);
         }
         Ok(rules)

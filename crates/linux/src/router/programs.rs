@@ -23,6 +23,7 @@ pub(crate) struct Programs {
     prefix4: MapHandle,
     prefix6: MapHandle,
     macs: MapHandle,
+    leaves: MapHandle,
     flows: MapHandle,
     pub(crate) windows: MapHandle,
     pub(crate) initial_windows: MapHandle,
@@ -54,6 +55,7 @@ impl Programs {
             prefix4: map("prefix4_rules")?,
             prefix6: map("prefix6_rules")?,
             macs: map("mac_rules")?,
+            leaves: map("leaf_rules")?,
             flows: map("router_flows")?,
             windows: map("windows")?,
             initial_windows: map("initial_windows")?,
@@ -106,6 +108,7 @@ impl Programs {
     pub(crate) fn set_rules(&self, old: &Rules, new: &Rules) -> Result<(), Error> {
         replace(&self.prefix4, &old.prefix4, &new.prefix4)?;
         replace(&self.prefix6, &old.prefix6, &new.prefix6)?;
+        replace(&self.leaves, &old.leaves, &new.leaves)?;
         replace(&self.macs, &old.macs, &new.macs)
     }
 
