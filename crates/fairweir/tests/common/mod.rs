@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 pub mod access;
 pub mod browser;
+pub mod deb;
 pub mod far;
 pub mod forger;
 pub mod home;
