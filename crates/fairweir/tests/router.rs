@@ -215,6 +215,72 @@ fn groups_within_a_device_share_what_the_device_has() {
     }
 }
 
+/// Bytes that the kernel has for the BPF maps and programs of a process.
+fn bpf_bytes(pid: u32) -> u64 {
+    let dir = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
+    let texts = dir.filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok());
+    let value = |text: &str, key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key));
+        line.map(|value| value.trim().parse::<u64>().unwrap())
+    };
+    // Several descriptors are of one map; those without a number are links.
+    let objects = texts.filter_map(|text| {
+        let number = value(&text, "map_id:").map(|id| ("map", id));
+        let number = number.or(value(&text, "prog_id:").map(|id| ("program", id)))?;
+        Some((number, value(&text, "memlock:")?))
+    });
+    objects.collect::<std::collections::BTreeMap<_, _>>().into_values().sum()
+}
+
+/// 200 devices, of which one opens 20,000 connections to an address that does not answer.
+#[test]
+fn many_devices_and_connections_need_little_memory() {
+    if !privileged() || !has_nat() {
+        return;
+    }
+    let home = Home::new();
+    let mut text = home.configuration();
+    for i in 3..200 {
+        text += &format!(
+            "[[device]]\nname = \"device-{i}\"\nweight = 1\nmatch = [\"mac:02:00:5e:01:00:{i:02x}\"]\n"
+        );
+    }
+    home.stage.configure(&text);
+    let daemon = home.stage.start_router(&[]);
+    home.devices[0].run(|| {
+        for i in 0..20_000_u32 {
+            let port = 1_000 + i % 60_000;
+            let to = std::net::SocketAddrV4::new([198, 51, 100, 9].into(), port as u16);
+            let socket = nix::sys::socket::socket(
+                nix::sys::socket::AddressFamily::Inet,
+                nix::sys::socket::SockType::Stream,
+                nix::sys::socket::SockFlag::SOCK_NONBLOCK,
+                None,
+            );
+            let socket = socket.unwrap();
+            let to = nix::sys::socket::SockaddrIn::from(to);
+            let _ = nix::sys::socket::connect(std::os::fd::AsRawFd::as_raw_fd(&socket), &to);
+        }
+    });
+    let kernel = bpf_bytes(daemon.pid());
+    let before = daemon.cpu_time();
+    thread::sleep(Duration::from_secs(2));
+    let cpu = (daemon.cpu_time() - before).as_secs_f64() / 2.0;
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let rss = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1_000
+    };
+    // The binary's own pages are shared with the disk's cache, and those of a test are many.
+    let (own, all) = (rss("RssAnon:"), rss("VmRSS:"));
+    note(&format!(
+        "BPF {kernel} bytes, the daemon's own memory {own}, with its binary {all}, {cpu:.3} cores"
+    ));
+    assert!(kernel > 1_000_000, "the maps were found");
+    assert!(kernel + own <= 24_000_000, "{kernel} + {own} bytes");
+    assert_eq!(daemon.status()["groups"].as_array().unwrap().len(), 201);
+}
+
 fn has_htb(stage: &Stage) -> bool {
     let qdiscs = stage.run("tc qdisc show dev br-lan").stdout;
     String::from_utf8(qdiscs).unwrap().contains("htb")
