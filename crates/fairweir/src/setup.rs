@@ -3,7 +3,7 @@
 //! It watches and suggests as `fairweir init` does, writes over no configuration without being told
 //! to, and starts nothing by itself but the two units.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
