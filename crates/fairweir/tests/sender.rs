@@ -209,6 +209,33 @@ fn several_real_connections_hold_targets_of_their_own() {
     }
 }
 
+/// The server itself answers the signals of QUIC, by the same rules: each run beside one without a bundle.
+fn quic(set: &[&str], within: std::ops::Range<f64>) {
+    if !privileged() {
+        return;
+    }
+    two_of_three(|| {
+        let plain: Vec<&str> = [set, &["bundle.0.controller=none"]].concat();
+        let Some(plain) = free_of("fs-quic", &plain) else { return };
+        assert!(by_target(&plain[0]) < 0.8, "alone it has {} of its target", by_target(&plain[0]));
+        let Some(free) = free_of("fs-quic", set) else { return };
+        let by_target = by_target(&free[0]);
+        assert!(within.contains(&by_target), "{by_target} of {free:#}");
+        assert!(free[0]["signals"]["delegated"].as_u64().unwrap() > 0, "{free:#}");
+    });
+}
+
+#[test]
+fn a_real_quic_connection_holds_its_target_and_quic_stunts_pay() {
+    quic(&["duration=20s", "settle=8s"], 0.85..1.15);
+}
+
+#[test]
+#[ignore = "two to seven minutes on real packets"]
+fn a_real_quic_connection_holds_its_target_for_a_minute() {
+    quic(&[], 0.95..1.05);
+}
+
 /// The free connection and four stunts pass one queue, four other stunts another one.
 #[test]
 #[ignore = "three to nine minutes on real packets, and needs an idle machine"]

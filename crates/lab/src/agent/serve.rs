@@ -14,10 +14,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use fairweir_core::units::Span;
 use fairweir_linux::pacing;
 use fairweir_scenario::Kind;
 use socket2::{Domain, Socket, Type};
 
+use super::bundle::Bundles;
 use crate::clock::Clock;
 use crate::job::{Job, Ready};
 
@@ -41,22 +43,33 @@ const UNSENT_MAX: u32 = 128 * 1024;
 /// How long a write may block before the sender looks at the clock again.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(50);
 const BACKLOG: i32 = 512;
+/// How long connections may take to close.
+const CLOSING: Span = Span::millis(200);
 
 pub(super) fn main() -> io::Result<()> {
     let jobs: Vec<Job> = super::read_job()?;
     let wants_quic = jobs.iter().any(|job| job.flow.kind == Kind::Quic);
     let identity = wants_quic.then(Identity::new).transpose()?;
+    let mut bundles = Bundles::default();
+    let end = jobs.iter().map(Job::stop).max();
     let mut servers = Vec::new();
     for job in jobs {
-        servers.push((Server::new(&job, identity.as_ref())?, Arc::new(job)));
+        servers.push((Server::new(&job, identity.as_ref(), &mut bundles)?, Arc::new(job)));
     }
     let certificate = identity.map(|identity| identity.certificate());
     println!("{}", serde_json::to_string(&Ready { certificate })?);
     io::stdout().flush()?;
     let clock = super::read_clock()?;
+    bundles.begin(clock);
     let serve =
         |(server, job): (Server, Arc<Job>)| thread::spawn(move || server.serve(&job, clock));
     let threads: Vec<_> = servers.into_iter().map(serve).collect();
+    if let Some(end) = end.filter(|_| !bundles.is_empty()) {
+        // Until then each connection is over, and has told its signals.
+        clock.sleep_until(end + CLOSING);
+        println!("{}", serde_json::to_string(&bundles.samples())?);
+        io::stdout().flush()?;
+    }
     for thread in threads {
         thread.join().map_err(|_| io::Error::other("a server panicked"))??;
     }
@@ -74,7 +87,7 @@ enum Server {
 
 impl Server {
     /// Opens the port of a job.
-    fn new(job: &Job, identity: Option<&Identity>) -> io::Result<Server> {
+    fn new(job: &Job, identity: Option<&Identity>, bundles: &mut Bundles) -> io::Result<Server> {
         Ok(match job.flow.kind {
             Kind::Ping { .. } => Server::Echo(UdpSocket::bind(job.server)?),
             Kind::Udp => Server::Datagrams(UdpSocket::bind(job.server)?),
@@ -83,7 +96,7 @@ impl Server {
             Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => Server::Responder(listen(job)?),
             Kind::Quic => {
                 let identity = identity.ok_or_else(|| io::Error::other("no certificate"))?;
-                let config = Box::new(identity.server_config(job)?);
+                let config = Box::new(identity.server_config(job, bundles.factory(job))?);
                 Server::Quic(UdpSocket::bind(job.server)?, config)
             }
         })
