@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fairweir_core::delegate::{
-    Answer, Bundle, MemberId, Phase, Point, Role, Sample, Shape, Target, Trace,
+    Answer, Bundle, MemberId, Phase, Point, Role, Sample, Shape, Tally, Target, Trace,
 };
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_scenario::ETHERNET_HEADER;
@@ -32,9 +32,12 @@ struct State {
     core: Bundle,
     /// The scenario's; known before the first connection.
     clock: Option<Clock>,
+    /// What counts as zero without it.
+    origin: Instant,
     next_tick: Time,
-    /// The free connections, each with the number of its group among those with a target.
-    free: Vec<(MemberId, usize)>,
+    /// Its connections; a free one with the number of its group among those with a target.
+    members: Vec<(MemberId, Option<usize>)>,
+    /// Without the signals of these.
     samples: BundleSamples,
 }
 
@@ -61,7 +64,7 @@ impl Bundles {
 
     /// What each did until now.
     pub(super) fn samples(&self) -> BTreeMap<usize, BundleSamples> {
-        self.0.iter().map(|(&nth, played)| (nth, played.lock().samples.clone())).collect()
+        self.0.iter().map(|(&nth, played)| (nth, played.lock().samples())).collect()
     }
 }
 
@@ -70,8 +73,9 @@ impl Played {
         Played(Mutex::new(State {
             core: Bundle::new(&seat.spec),
             clock: None,
+            origin: Instant::now(),
             next_tick: Time::ZERO,
-            free: Vec::new(),
+            members: Vec::new(),
             samples: BundleSamples::new(seat.duration, seat.free_groups),
         }))
     }
@@ -82,8 +86,9 @@ impl Played {
 }
 
 impl State {
-    fn now(&self) -> Time {
-        self.clock.map_or(Time::ZERO, Clock::now)
+    fn now(&self, at: Instant) -> Time {
+        let since = || Time::ZERO + span(at.saturating_duration_since(self.origin));
+        self.clock.map_or_else(since, Clock::now)
     }
 
     fn tick(&mut self, now: Time) {
@@ -92,11 +97,26 @@ impl State {
         }
         self.core.handle_tick(now);
         self.next_tick = self.core.next_tick(now);
-        for (id, nth) in &self.free {
-            if let Some(status) = self.core.status(*id) {
-                self.samples.record(now, *nth, &status);
+        for (id, free_group) in &self.members {
+            if let Some((nth, status)) = free_group.zip(self.core.status(*id)) {
+                self.samples.record(now, nth, &status);
             }
         }
+    }
+
+    fn samples(&self) -> BundleSamples {
+        let mut samples = self.samples.clone();
+        for (id, free_group) in &self.members {
+            record_signals(&mut samples, *free_group, self.core.tally(*id));
+        }
+        samples
+    }
+}
+
+fn record_signals(samples: &mut BundleSamples, free_group: Option<usize>, tally: Tally) {
+    match free_group {
+        Some(nth) => samples.record_signals(nth, tally),
+        None => samples.stunts = samples.stunts + tally,
     }
 }
 
@@ -114,9 +134,7 @@ impl ControllerFactory for Factory {
         let role = self.seat.part.role();
         // A connection without a place is as it would be without the bundle.
         let Some(id) = role.and_then(|role| state.core.join(role)) else { return Box::new(reno) };
-        if let Some(nth) = self.seat.free_group {
-            state.free.push((id, nth));
-        }
+        state.members.push((id, self.seat.free_group));
         drop(state);
         Box::new(Delegated {
             place: Arc::new(Place { factory: self, id }),
@@ -143,11 +161,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.factory.played.lock();
         let tally = state.core.tally(self.id);
-        match self.factory.seat.free_group {
-            Some(nth) => state.samples.record_signals(nth, tally),
-            None => state.samples.stunts = state.samples.stunts + tally,
-        }
-        state.free.retain(|(id, _)| *id != self.id);
+        record_signals(&mut state.samples, self.factory.seat.free_group, tally);
+        state.members.retain(|(id, _)| *id != self.id);
         state.core.leave(self.id);
     }
 }
@@ -223,12 +238,12 @@ impl Controller for Delegated {
         self.hear(now, sent, bytes, rtt.get());
     }
 
-    fn on_end_acks(&mut self, _: Instant, _: u64, _: bool, _: Option<u64>) {
+    fn on_end_acks(&mut self, at: Instant, _: u64, _: bool, _: Option<u64>) {
         let Some(newest) = self.newest.take() else { return };
         (self.rtts, self.rtt_count) = (self.rtts + span(newest), self.rtt_count + 1);
         let place = Arc::clone(&self.place);
         let mut state = place.factory.played.lock();
-        let now = state.now();
+        let now = state.now(at);
         state.core.handle_sample(place.id, self.sample());
         let cut = if self.is_recovering { None } else { state.core.take_cut(now, place.id) };
         if let Some(packets) = cut {
@@ -245,7 +260,7 @@ impl Controller for Delegated {
         (self.signal_at, self.is_recovering) = (now, true);
         let place = Arc::clone(&self.place);
         let mut state = place.factory.played.lock();
-        let at = state.now();
+        let at = state.now(now);
         let answer = match is_persistent {
             true => state.core.handle_timeout(at, place.id),
             false => state.core.handle_signal(at, place.id),

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use fairweir_core::units::Span;
 use fairweir_linux::pacing;
 use fairweir_scenario::Kind;
 use socket2::{Domain, Socket, Type};
@@ -43,8 +42,6 @@ const UNSENT_MAX: u32 = 128 * 1024;
 /// How long a write may block before the sender looks at the clock again.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(50);
 const BACKLOG: i32 = 512;
-/// How long connections may take to close.
-const CLOSING: Span = Span::millis(200);
 
 pub(super) fn main() -> io::Result<()> {
     let jobs: Vec<Job> = super::read_job()?;
@@ -65,8 +62,7 @@ pub(super) fn main() -> io::Result<()> {
         |(server, job): (Server, Arc<Job>)| thread::spawn(move || server.serve(&job, clock));
     let threads: Vec<_> = servers.into_iter().map(serve).collect();
     if let Some(end) = end.filter(|_| !bundles.is_empty()) {
-        // Until then each connection is over, and has told its signals.
-        clock.sleep_until(end + CLOSING);
+        clock.sleep_until(end);
         println!("{}", serde_json::to_string(&bundles.samples())?);
         io::stdout().flush()?;
     }

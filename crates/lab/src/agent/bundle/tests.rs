@@ -75,8 +75,9 @@ fn a_stunt_gives_up_at_its_next_ack_what_the_free_connection_keeps() {
     // Lost packets over a long time: nobody else answers that.
     free.on_congestion_event(ms(begin, 900), ms(begin, 800), true, 1_000);
     assert_eq!(free.window(), 2_000);
-    drop((free, stunt));
     let samples = bundles.samples();
     assert_eq!((samples[&0].stunts.signals, samples[&0].stunts.cuts), (1, 1));
-    assert!(bundles.0[&0].lock().free.is_empty(), "whoever is gone has left");
+    drop((free, stunt));
+    assert_eq!(bundles.samples(), samples, "signals of those that are gone are not lost");
+    assert!(bundles.0[&0].lock().members.is_empty(), "whoever is gone has left");
 }
