@@ -16,7 +16,7 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball test-tarball run test evidence figures bench check install uninstall deps test-deps
+.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball test-tarball test-kernel run test evidence figures bench check install uninstall deps test-deps
 
 help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
@@ -124,6 +124,10 @@ tarball: deps
 # Needs root.
 test-tarball:
 	$(SUDO) ./dist/test-tarball
+
+# Needs qemu-system-x86, busybox-static, kmod and a Debian mirror; with /dev/kvm it takes seconds.
+test-kernel:
+	./dist/test-kernel
 
 install:
 	@FAIRWEIR='$(PACKAGED)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' ./dist/install

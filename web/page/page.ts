@@ -12,7 +12,8 @@ interface DaemonView {
   headline: string;
   error: string | null;
   link: LinkView | null;
-  isp: IspView | null;
+  search: boolean;
+  tables: TableView[];
   facts: [string, string][];
   notes: [string, string][];
 }
@@ -55,31 +56,11 @@ interface ConnectionView {
   limitedBy: string;
 }
 
-interface IspView {
-  plans: PlanView[];
-  segments: SegmentView[];
-}
-
-interface PlanView {
-  name: string;
-  policy: string;
-  subscribers: number;
-  direction: string;
-  rateBps: number;
-  passedBps: number;
-  droppedBps: number;
-  droppedPackets: number;
-  markedPackets: number;
-}
-
-interface SegmentView {
-  name: string;
-  members: number;
-  direction: string;
-  capacityBps: number;
-  guaranteedBps: number;
-  passedBps: number;
-  refusedPackets: number;
+interface TableView {
+  key: string;
+  caption: string;
+  headings: string[];
+  rows: string[][];
 }
 
 /** What /history sends, by daemon: `past.rs`. */
@@ -173,7 +154,7 @@ function shapeOf(view: View): string {
       daemon.link?.isPaused,
       daemon.link?.latencyMs === null,
       daemon.link?.groups.map((group) => [group.name, group.matches]),
-      daemon.isp?.segments.length,
+      daemon.tables.map((table) => table.key),
       daemon.facts.map(([about]) => about),
       daemon.notes.map(([about]) => about),
     ]),
@@ -195,35 +176,9 @@ function rowWith(heading: string, ...cells: string[]): HTMLElement {
   return element("tr", th, ...cells.map((cell) => element("td", cell)));
 }
 
-function showIsp(section: Element, isp: IspView): void {
-  field(section, "plans")?.replaceChildren(
-    ...isp.plans.map((plan) =>
-      rowWith(
-        plan.name,
-        plan.direction,
-        rate(plan.rateBps),
-        String(plan.subscribers),
-        rate(plan.passedBps),
-        rate(plan.droppedBps),
-        String(plan.droppedPackets),
-        String(plan.markedPackets),
-        plan.policy,
-      ),
-    ),
-  );
-  field(section, "segments")?.replaceChildren(
-    ...isp.segments.map((segment) =>
-      rowWith(
-        segment.name,
-        segment.direction,
-        rate(segment.capacityBps),
-        String(segment.members),
-        rate(segment.guaranteedBps),
-        rate(segment.passedBps),
-        String(segment.refusedPackets),
-      ),
-    ),
-  );
+function showTable(section: Element, table: TableView): void {
+  const rows = table.rows.map(([first = "", ...rest]) => rowWith(first, ...rest));
+  field(section, table.key)?.replaceChildren(...rows);
 }
 
 function showDaemon(daemon: DaemonView): void {
@@ -232,7 +187,7 @@ function showDaemon(daemon: DaemonView): void {
   put(section, "headline", daemon.headline);
   showList(section, "facts", daemon.facts);
   showList(section, "notes", daemon.notes);
-  if (daemon.isp !== null) showIsp(section, daemon.isp);
+  for (const table of daemon.tables) showTable(section, table);
   const link = daemon.link;
   if (link === null) return;
   put(section, "capacity", orElse(link.capacityBps, rate, "unknown"));

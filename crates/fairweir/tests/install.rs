@@ -189,20 +189,7 @@ fn a_debian_package_has_the_same_files_below_usr() {
     }
     let target = Target::new();
     let programs = format!("{}:{}", target.path("programs").display(), env!("PATH"));
-    let mut make = Command::new(Path::new(ROOT).join("dist/make-deb"));
-    // The binary under test is large, and what it does is not looked at.
-    make.env("FAIRWEIR", FAIRWEIR).env("OUT", target.path("out")).env("PATH", programs);
-    make.env("COMPRESSION", "0");
-    // `make sbom` makes them; its own tests look into them.
-    let sbom = target.path("sbom");
-    fs::create_dir(&sbom).unwrap();
-    for name in ["fairweir.cdx.json", "THIRD-PARTY.txt"] {
-        fs::write(sbom.join(name), "text\n").unwrap();
-    }
-    make.env("SBOM", &sbom);
-    let output = make.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let package = String::from_utf8(output.stdout).unwrap().lines().last().unwrap().to_owned();
+    let package = common::deb::build(target.dir.path(), &programs).display().to_string();
     let dpkg_deb = |args: &[&str]| {
         let output = Command::new("dpkg-deb").args(args).output().unwrap();
         assert!(output.status.success(), "{output:?}");

@@ -18,6 +18,8 @@ mod browsers;
 mod common;
 #[path = "page/demo.rs"]
 mod demo;
+#[path = "page/evening.rs"]
+mod evening;
 use common::FAIRWEIR;
 use common::page::{GROUP, Page, start_isp};
 use common::stage::{Daemon, SERVERS, Stage, privileged};

@@ -5,13 +5,14 @@
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { axe, end, firstVisit, launch, narrow, open, tabTo, tell } from "./browser.mjs";
+import { axe, end, firstVisit, isFirefox, launch, narrow, open, tabTo, tell } from "./browser.mjs";
 
 const [link, routerPicture, ispPicture] = process.argv.slice(2);
 const origin = new URL(link).origin;
 const wrong = [];
 const browser = await launch();
 const { page } = await open(browser, origin, wrong);
+assert(isFirefox || (await page.evaluate(() => matchMedia("(prefers-color-scheme: light)").matches)));
 const row = (group) => page.locator(`tr[data-group="${group}"]`);
 
 // Nothing runs.
@@ -32,6 +33,14 @@ await page.waitForFunction(() => {
 });
 assert.match(await row("tv").locator('[data-field="state"]').textContent(), /^Its? /);
 await router.locator(".chart canvas").waitFor();
+// What they send: acknowledgements at least.
+const upload = router.locator('[data-field="upload"] tr', { hasText: "phone" });
+assert.equal(await router.locator('[data-field="upload"] tr').count(), 4);
+const sent = await upload.textContent();
+await page.waitForFunction((sent) => {
+  const rows = [...document.querySelectorAll('[data-field="upload"] tr')];
+  return rows.find((row) => row.textContent.startsWith("phone")).textContent !== sent;
+}, sent);
 await tell("watch");
 await router.screenshot({ path: routerPicture });
 

@@ -7,7 +7,7 @@ use std::fmt::Display;
 
 use super::past::{PastSpan, PastView, Recorded, SPANS};
 use super::sessions::Undo;
-use super::view::{ConnectionView, DaemonView, GroupView, LinkView, Members, View};
+use super::view::{ConnectionView, DaemonView, GroupView, LinkView, Members, TableView, View};
 use crate::isp::Found;
 use crate::page::history::suggest::{Suggested, SuggestedWeight};
 
@@ -179,9 +179,10 @@ impl Html {
         if let Some(suggested) = suggestions.find(|suggested| suggested.daemon == daemon.name) {
             self.suggestions(suggested, forms);
         }
-        if let Some(isp) = &daemon.isp {
-            self.isp(&daemon.name, isp);
+        if daemon.search {
+            self.search("");
         }
+        daemon.tables.iter().for_each(|table| self.table(&daemon.name, table));
         self.list("facts", &daemon.facts);
         self.list("notes", &daemon.notes);
         self.raw("</section>");
@@ -376,6 +377,26 @@ impl Html {
             self.raw("<div><dt>").text(about).raw("</dt><dd>").text(text).raw("</dd></div>");
         }
         self.raw("</dl>");
+    }
+
+    /// A table that scrolls by itself; the first cell of a row is its heading.
+    fn table(&mut self, of: &str, table: &TableView) {
+        self.raw("<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"");
+        self.text(table.caption).raw(" of ").text(of).raw("\"><table class=\"plain\"><caption>");
+        self.text(table.caption).raw("</caption><thead><tr>");
+        for heading in &table.headings {
+            self.raw("<th scope=\"col\">").text(heading).raw("</th>");
+        }
+        self.raw("</tr></thead><tbody data-field=\"").text(table.key).raw("\">");
+        for row in &table.rows {
+            let Some((first, rest)) = row.split_first() else { continue };
+            self.raw("<tr><th scope=\"row\">").text(first).raw("</th>");
+            for cell in rest {
+                self.raw("<td>").text(cell).raw("</td>");
+            }
+            self.raw("</tr>");
+        }
+        self.raw("</tbody></table></div>");
     }
 
     fn form(&mut self, daemon: &str, key: &str, forms: Forms<'_>) {

@@ -1,91 +1,66 @@
 //! What the page shows of `fairweir isp`: plans and segments, each direction on a row of its own.
 
-use serde::Serialize;
-
-use super::view::DaemonView;
+use super::view::{DaemonView, TableView};
 use crate::isp::{self, Directions, SegmentUse, Status};
 use crate::words::{count, mbit};
 
 /// Plans and segments that are shown, each; the file allows 511 plans and 128 segments.
 const ROWS_MAX: usize = 64;
 
-/// An ISP's daemon. `page.ts` declares the same types.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct IspView {
-    /// By name.
-    pub(super) plans: Vec<PlanView>,
-    /// In the order of the file.
-    pub(super) segments: Vec<SegmentView>,
-}
+const PLANS: [&str; 9] = [
+    "Plan",
+    "Direction",
+    "Rate of each",
+    "Subscribers",
+    "Passes",
+    "Is dropped",
+    "Packets dropped",
+    "Packets marked",
+    "Queues",
+];
 
-/// A plan in a direction that it polices. Rates are those of the last second, counters began with the daemon.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct PlanView {
-    pub(super) name: String,
-    /// How the rate of a subscriber is divided among its queues.
-    pub(super) policy: String,
-    pub(super) subscribers: usize,
-    pub(super) direction: &'static str,
-    /// Of each subscriber.
-    pub(super) rate_bps: u64,
-    pub(super) passed_bps: u64,
-    pub(super) dropped_bps: u64,
-    pub(super) dropped_packets: u64,
-    pub(super) marked_packets: u64,
-}
+const SEGMENTS: [&str; 7] =
+    ["Segment", "Direction", "Capacity", "Members", "Guaranteed", "Passes", "Packets refused"];
 
-/// A segment in a direction that it shares.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct SegmentView {
-    pub(super) name: String,
-    pub(super) members: usize,
-    pub(super) direction: &'static str,
-    pub(super) capacity_bps: u64,
-    pub(super) guaranteed_bps: u64,
-    /// In the last tenth of a second.
-    pub(super) passed_bps: u64,
-    pub(super) refused_packets: u64,
-}
-
+/// Rates of plans are those of the last second, of segments those of the last tenth; counters began
+/// with the daemon.
 pub(super) fn daemon_view(status: &Status) -> DaemonView {
-    let plans = status.plans.iter().flat_map(|plan| {
-        let rows = both(plan.rate_bps, plan.totals).into_iter();
-        rows.filter_map(move |(direction, rate, totals)| {
-            Some(PlanView {
-                name: plan.name.clone(),
-                policy: plan.policy.clone(),
-                subscribers: plan.subscribers,
-                direction,
-                rate_bps: rate?,
-                passed_bps: totals.passed_bps,
-                dropped_bps: totals.dropped_bps,
-                dropped_packets: totals.dropped_packets,
-                marked_packets: totals.marked_packets,
-            })
-        })
-    });
-    let segments = status.segments.iter().flat_map(|segment| {
-        let rows = both(segment.used, Directions { download: (), upload: () }).into_iter();
-        rows.filter_map(move |(direction, used, ())| {
-            let SegmentUse { capacity_bps, guaranteed_bps, passed_bps, refused_packets } = used?;
-            let (name, members) = (segment.name.clone(), segment.members);
-            Some(SegmentView {
-                name,
-                members,
-                direction,
-                capacity_bps,
-                guaranteed_bps,
-                passed_bps,
-                refused_packets,
-            })
-        })
-    });
-    let isp = IspView {
-        plans: plans.take(ROWS_MAX).collect(),
-        segments: segments.take(ROWS_MAX).collect(),
-    };
+    let mut plans = TableView::new("plans", "Plans", &PLANS);
+    for plan in &status.plans {
+        // A direction that is not policed has no row.
+        for (direction, rate, totals) in both(plan.rate_bps, plan.totals) {
+            let Some(rate) = rate else { continue };
+            plans.rows.push(vec![
+                plan.name.clone(),
+                direction.to_owned(),
+                mbit(rate),
+                plan.subscribers.to_string(),
+                mbit(totals.passed_bps),
+                mbit(totals.dropped_bps),
+                totals.dropped_packets.to_string(),
+                totals.marked_packets.to_string(),
+                plan.policy.clone(),
+            ]);
+        }
+    }
+    let mut segments = TableView::new("segments", "Segments", &SEGMENTS);
+    for segment in &status.segments {
+        for (direction, used, ()) in both(segment.used, Directions { download: (), upload: () }) {
+            let Some(used) = used else { continue };
+            let SegmentUse { capacity_bps, guaranteed_bps, passed_bps, refused_packets } = used;
+            segments.rows.push(vec![
+                segment.name.clone(),
+                direction.to_owned(),
+                mbit(capacity_bps),
+                segment.members.to_string(),
+                mbit(guaranteed_bps),
+                mbit(passed_bps),
+                refused_packets.to_string(),
+            ]);
+        }
+    }
+    plans.rows.truncate(ROWS_MAX);
+    segments.rows.truncate(ROWS_MAX);
     let unknown = status.unknown.download.passed_bps + status.unknown.upload.passed_bps;
     let facts = [
         ("subscribers", status.subscribers.to_string()),
@@ -99,9 +74,11 @@ pub(super) fn daemon_view(status: &Status) -> DaemonView {
         let text = format!("{} more; `fairweir isp status` lists all", count(hidden, "plan"));
         notes.push(("plans".to_owned(), text));
     }
+    let tables = [plans, segments].into_iter().filter(|table| !table.rows.is_empty());
     DaemonView {
         headline: isp::headline(status),
-        isp: Some(isp),
+        search: true,
+        tables: tables.collect(),
         facts: facts.map(|(name, value)| (name.to_owned(), value)).into(),
         notes,
         ..DaemonView::default()
@@ -135,15 +112,12 @@ mod tests {
         }))
         .unwrap();
         let view = daemon_view(&status);
-        let isp = view.isp.unwrap();
-        assert_eq!(isp.plans.len(), ROWS_MAX);
-        let first = &isp.plans[0];
-        assert_eq!(
-            (first.direction, first.rate_bps, first.marked_packets),
-            ("download", 20_000_000, 5)
-        );
-        let [segment] = &isp.segments[..] else { panic!("{:?}", isp.segments) };
-        assert_eq!((segment.direction, segment.guaranteed_bps), ("upload", 4));
+        let [plans, segments] = &view.tables[..] else { panic!("{:?}", view.tables) };
+        assert_eq!((plans.rows.len(), plans.rows[0].len()), (ROWS_MAX, PLANS.len()));
+        assert_eq!(plans.rows[0][..3], ["plan-0", "download", "20.00 Mbit/s"]);
+        assert_eq!((plans.rows[0][7].as_str(), plans.rows[1][0].as_str()), ("5", "plan-1"));
+        let [segment] = &segments.rows[..] else { panic!("{segments:?}") };
+        assert_eq!((segment[1].as_str(), segment[6].as_str()), ("upload", "2"));
         assert!(view.notes.iter().any(|(_, text)| text.contains("bad")), "{:?}", view.notes);
         assert!(
             view.notes.iter().any(|(_, text)| text.starts_with("6 plans more")),

@@ -15,11 +15,15 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::daemons::Daemons;
-use super::operator::{self, IspView};
+use super::operator;
 use crate::host::client::device_of;
 use crate::host::show;
 use crate::isp;
-use crate::wire::{ConnectionStatus, Connections, GroupStatus, HostRequest, LimitedBy, Status};
+use crate::wire::{
+    ConnectionStatus, Connections, GroupStatus, HostRequest, LimitedBy, Status, UploadGroupStatus,
+    UploadStatus,
+};
+use crate::words::mbit;
 
 /// What is shown is at most so old.
 pub(super) const PERIOD: Span = Span::millis(900);
@@ -50,12 +54,36 @@ pub(super) struct DaemonView {
     pub(super) error: Option<String>,
     /// A host's link.
     pub(super) link: Option<LinkView>,
-    /// An ISP's plans and segments.
-    pub(super) isp: Option<IspView>,
+    /// Whether subscribers can be searched for.
+    pub(super) search: bool,
+    /// What else it counts.
+    pub(super) tables: Vec<TableView>,
     /// Names and values, for daemons of other kinds.
     pub(super) facts: Vec<(String, String)>,
     /// What to know besides, each with a word for what it is about.
     pub(super) notes: Vec<(String, String)>,
+}
+
+/// A table of texts. The first cell of a row names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct TableView {
+    /// Unique in its daemon.
+    pub(super) key: &'static str,
+    pub(super) caption: &'static str,
+    pub(super) headings: Vec<&'static str>,
+    /// Each as long as `headings`.
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+impl TableView {
+    /// A table without rows.
+    pub(super) fn new(
+        key: &'static str,
+        caption: &'static str,
+        headings: &[&'static str],
+    ) -> TableView {
+        TableView { key, caption, headings: headings.to_vec(), rows: Vec::new() }
+    }
 }
 
 /// How a link is shared.
@@ -200,10 +228,29 @@ fn host_view(status: &Status, connections: &Connections) -> DaemonView {
             connections_all: connections.all,
             connections: connections.connections.iter().map(connection_view).collect(),
         }),
+        tables: status.upload.iter().map(upload_table).collect(),
         notes: show::notes(status).into_iter().map(note).collect(),
         ..DaemonView::default()
     }
 }
+
+/// What each group, or device, sends. The note `upload` has the limit.
+fn upload_table(upload: &UploadStatus) -> TableView {
+    let mut table = TableView::new("upload", "Upload", &UPLOAD);
+    for UploadGroupStatus { name, rate_bps, offered_bytes, drops, backlog_bytes } in &upload.groups
+    {
+        table.rows.push(vec![
+            name.clone(),
+            mbit(rate_bps.as_bps()),
+            format!("{:.1} kB", backlog_bytes.as_u64() as f64 / 1e3),
+            format!("{:.1} MB", offered_bytes.as_u64() as f64 / 1e6),
+            drops.to_string(),
+        ]);
+    }
+    table
+}
+
+const UPLOAD: [&str; 5] = ["Name", "Sends", "Waits here", "To send since the start", "Drops"];
 
 fn group_view(group: &GroupStatus, status: &Status) -> GroupView {
     let matches: Vec<String> = group.matches.iter().map(|m| match_text(m, status)).collect();
@@ -305,7 +352,6 @@ fn collect(value: &Value, name: &str, facts: &mut Vec<(String, String)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::operator::{PlanView, SegmentView};
     use crate::page::past::{PastGroup, PastView};
 
     /// The members of an interface of `page.ts`, with their types.
@@ -354,11 +400,9 @@ mod tests {
             ..LinkView::default()
         };
         check("LinkView", &link);
-        let (error, link, isp) = (Some(String::new()), Some(link), Some(IspView::default()));
-        check("DaemonView", &DaemonView { error, link, isp, ..DaemonView::default() });
-        check("IspView", &IspView::default());
-        check("PlanView", &PlanView { rate_bps: 1, ..PlanView::default() });
-        check("SegmentView", &SegmentView::default());
+        let (error, link) = (Some(String::new()), Some(link));
+        check("DaemonView", &DaemonView { error, link, ..DaemonView::default() });
+        check("TableView", &TableView::default());
         check("GroupView", &GroupView { demand_bps: Some(1), ..GroupView::default() });
         check("PastView", &PastView::default());
         check("PastGroup", &PastGroup::default());

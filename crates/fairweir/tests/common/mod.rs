@@ -8,12 +8,15 @@ use std::sync::Mutex;
 
 pub mod access;
 pub mod browser;
+pub mod deb;
 pub mod far;
 pub mod forger;
 pub mod home;
 #[path = "../../../linux/tests/common/judge.rs"]
 mod judge;
+pub mod marionette;
 pub mod page;
+pub mod sites;
 pub mod stage;
 pub mod web;
 

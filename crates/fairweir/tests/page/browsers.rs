@@ -81,8 +81,7 @@ fn a_slider_moved_in_firefox_moves_the_shares_and_undo_returns_them() {
     a_slider_moves_the_shares(Kind::Firefox);
 }
 
-const ROUTER: &str =
-    "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\ncapacity = \"28mbit\"\n";
+const ROUTER: &str = "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\ncapacity = \"28mbit\"\nupload = true\n";
 
 /// The household is a subscriber, beside others that send nothing.
 fn isp(subscribers: usize) -> String {
@@ -126,7 +125,11 @@ fn every_view(kind: Kind) {
         );
     }
     let mut page = Some(Page::start(&stage, "0", &[]));
-    let pictures = ["page-router.png", "page-isp.png"].map(|name| picture(&stage, name));
+    // Firefox prefers dark, and the pictures are light.
+    let pictures = ["page-router.png", "page-isp.png"].map(|name| match kind {
+        Kind::Chromium => picture(&stage, name),
+        Kind::Firefox => stage.path(name),
+    });
     let [router_png, isp_png] = pictures.each_ref().map(|path| path.display().to_string());
     let link = page.as_ref().unwrap().link();
     let (mut daemons, mut downloads): (Vec<_>, Vec<Download>) = Default::default();

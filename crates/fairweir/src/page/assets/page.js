@@ -1,4 +1,4 @@
-// Compiled from web/page/page.ts, sha256 748d995294bb37ad6d4302956edc383c21881a27ec1f766af29d0835b60631ee: run `make page-script` after a change.
+// Compiled from web/page/page.ts, sha256 d33ed63385e933ce97b5cac82b5afc091cae90c96e8d0df0604d4b8811985b7e: run `make page-script` after a change.
 "use strict";
 // Keeps the document of `fairweir page` current: numbers, the chart, and forms that are sent without
 // leaving the page. Without this script the document shows the same and its forms work.
@@ -49,7 +49,7 @@ function shapeOf(view) {
         daemon.link?.isPaused,
         daemon.link?.latencyMs === null,
         daemon.link?.groups.map((group) => [group.name, group.matches]),
-        daemon.isp?.segments.length,
+        daemon.tables.map((table) => table.key),
         daemon.facts.map(([about]) => about),
         daemon.notes.map(([about]) => about),
     ]));
@@ -68,9 +68,9 @@ function rowWith(heading, ...cells) {
     th.setAttribute("scope", "row");
     return element("tr", th, ...cells.map((cell) => element("td", cell)));
 }
-function showIsp(section, isp) {
-    field(section, "plans")?.replaceChildren(...isp.plans.map((plan) => rowWith(plan.name, plan.direction, rate(plan.rateBps), String(plan.subscribers), rate(plan.passedBps), rate(plan.droppedBps), String(plan.droppedPackets), String(plan.markedPackets), plan.policy)));
-    field(section, "segments")?.replaceChildren(...isp.segments.map((segment) => rowWith(segment.name, segment.direction, rate(segment.capacityBps), String(segment.members), rate(segment.guaranteedBps), rate(segment.passedBps), String(segment.refusedPackets))));
+function showTable(section, table) {
+    const rows = table.rows.map(([first = "", ...rest]) => rowWith(first, ...rest));
+    field(section, table.key)?.replaceChildren(...rows);
 }
 function showDaemon(daemon) {
     const section = sectionOf(daemon.name);
@@ -79,8 +79,8 @@ function showDaemon(daemon) {
     put(section, "headline", daemon.headline);
     showList(section, "facts", daemon.facts);
     showList(section, "notes", daemon.notes);
-    if (daemon.isp !== null)
-        showIsp(section, daemon.isp);
+    for (const table of daemon.tables)
+        showTable(section, table);
     const link = daemon.link;
     if (link === null)
         return;
