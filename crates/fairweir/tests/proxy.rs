@@ -781,10 +781,9 @@ fn pipelined(bytes: u64, server_reads: bool) -> (u64, u64) {
         let (mut stream, _) = listener.accept().unwrap();
         let mut buffer = vec![0; 1 << 18];
         let mut received = 0;
-        while server_reads {
-            match stream.read(&mut buffer) {
-                Ok(n @ 1..) => received += n as u64,
-                _ => break,
+        if server_reads {
+            while let Ok(n @ 1..) = stream.read(&mut buffer) {
+                received += n as u64;
             }
         }
         (stream, received)
