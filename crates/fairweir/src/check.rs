@@ -8,6 +8,7 @@ use fairweir_core::units::Rate;
 
 use crate::cli::CheckArgs;
 use crate::isp;
+#[cfg(feature = "market")]
 use crate::market;
 use crate::proxy;
 use crate::sender;
@@ -25,6 +26,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     if proxy::is_proxy_file(&args.file) {
         return proxy::check(&args.file, args.json);
     }
+    #[cfg(feature = "market")]
     if market::is_agent_file(&args.file) {
         return market::check(&args.file, args.json);
     }

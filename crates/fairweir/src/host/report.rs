@@ -93,11 +93,11 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     // A control that knows the capacity can do without more samples for a while.
     let learns_by_delay = settings.control() == Control::Fairweir && decision.capacity.is_none();
     host_limits.extend(daemon.delay.limit().filter(|_| learns_by_delay));
-    match (&daemon.upload, &daemon.host) {
-        (None, _) => host_limits.push("upload is not shaped".to_owned()),
-        (Some(_), Some(host)) if !host.has_flow_queues() => host_limits
+    match &daemon.upload {
+        None => host_limits.push("upload is not shaped".to_owned()),
+        Some(upload) if !upload.has_flow_queues => host_limits
             .push("the kernel lacks fq_codel: uploads of one group wait in one queue".to_owned()),
-        _ => {}
+        Some(_) => {}
     }
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),

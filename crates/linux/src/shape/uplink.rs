@@ -23,9 +23,12 @@ use fairweir_core::receiver::ClassSpec;
 use fairweir_core::units::{Bytes, Rate};
 use fairweir_core::upload::{UploadClass, UploadPlan, burst};
 
+use libbpf_rs::MapHandle;
+
 use crate::Error;
-use crate::bpf::abi::{Counter, UploadCounters};
+use crate::bpf::abi::{Counter, FEATURE_UPLOAD, UploadCounters};
 use crate::bpf::header::FIRST_MINOR;
+use crate::bpf::upload_counters;
 use crate::net::link::Link;
 use crate::net::netlink::{Nest, Netlink, Request};
 use crate::shape::htb::{
@@ -57,8 +60,74 @@ pub struct UploadGroup {
     pub backlog: Bytes,
 }
 
+/// The upload of a host or a router that shares it.
+pub struct Upload<'p> {
+    pub(crate) uplink: &'p mut Uplink,
+    pub(crate) netlink: &'p mut Netlink,
+    /// Which faces the Internet.
+    pub(crate) device: &'p Link,
+    /// The class of each group, in the policy's order.
+    pub(crate) slots: &'p [u16],
+    pub(crate) shape: bool,
+    pub(crate) features: &'p mut u32,
+    /// Tells the programs their features.
+    pub(crate) configure: Configure<'p>,
+}
+
+/// See [`Upload`].
+pub(crate) type Configure<'p> = Box<dyn Fn(u32) -> Result<(), Error> + 'p>;
+
+impl Upload<'_> {
+    /// What left since the last call.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn take(&mut self) -> Result<UploadSample, Error> {
+        self.uplink.take(self.netlink, self.device, self.slots)
+    }
+
+    /// Makes the classes so, and lets packets have them; nothing if no more is wanted than to count.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or the device has another root qdisc now; then everything leaves
+    /// unshaped.
+    pub fn apply(&mut self, plan: &UploadPlan) -> Result<(), Error> {
+        if !self.shape {
+            return Ok(());
+        }
+        if let Err(e) = self.uplink.apply(self.netlink, self.device, self.slots, plan) {
+            self.release()?;
+            return Err(e);
+        }
+        self.enforce(true)
+    }
+
+    /// Lets everything leave unshaped until the next [`Upload::apply`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn release(&mut self) -> Result<(), Error> {
+        self.enforce(false)?;
+        self.uplink.release(self.netlink, self.device)
+    }
+
+    fn enforce(&mut self, enforces: bool) -> Result<(), Error> {
+        *self.features &= !FEATURE_UPLOAD;
+        if enforces {
+            *self.features |= FEATURE_UPLOAD;
+        }
+        (self.configure)(*self.features)
+    }
+
+    /// Whether flows have queues of their own within a class, as far as is known.
+    pub fn has_flow_queues(&self) -> bool {
+        self.uplink.has_fq
+    }
+}
+
 /// The classes, and what was seen of them.
 pub(crate) struct Uplink {
+    counters: MapHandle,
     has_root: bool,
     has_fq: bool,
     packet: Bytes,
@@ -69,13 +138,18 @@ pub(crate) struct Uplink {
 }
 
 impl Uplink {
-    /// Nothing is made yet.
+    /// Nothing is made yet; `counters` is the map of what the programs count.
     ///
     /// # Errors
     /// [`Error::Occupied`] if the device has a root qdisc that somebody has chosen.
-    pub(crate) fn new(netlink: &mut Netlink, device: &Link) -> Result<Uplink, Error> {
+    pub(crate) fn new(
+        netlink: &mut Netlink,
+        device: &Link,
+        counters: MapHandle,
+    ) -> Result<Uplink, Error> {
         htb::refuse_if_occupied(netlink, device)?;
         Ok(Uplink {
+            counters,
             has_root: false,
             has_fq: true,
             packet: Bytes::ZERO,
@@ -89,7 +163,7 @@ impl Uplink {
     ///
     /// # Errors
     /// [`Error::Occupied`], or if the kernel refuses.
-    pub(crate) fn apply(
+    fn apply(
         &mut self,
         netlink: &mut Netlink,
         device: &Link,
@@ -183,7 +257,7 @@ impl Uplink {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(crate) fn release(&mut self, netlink: &mut Netlink, device: &Link) -> Result<(), Error> {
+    fn release(&mut self, netlink: &mut Netlink, device: &Link) -> Result<(), Error> {
         self.made.clear();
         self.classes.clear();
         if !std::mem::take(&mut self.has_root) || !htb::is_there(netlink, device.index)? {
@@ -205,22 +279,17 @@ impl Uplink {
         Ok(htb::refuse_if_occupied(netlink, device).err().map(|e| e.to_string()))
     }
 
-    /// Whether flows have queues of their own within a class, as far as is known.
-    pub(crate) fn has_flow_queues(&self) -> bool {
-        self.has_fq
-    }
-
-    /// What left since the last call, by what the programs have `counted`.
+    /// What left since the last call.
     ///
     /// # Errors
     /// If the kernel does not answer.
-    pub(crate) fn take(
+    fn take(
         &mut self,
         netlink: &mut Netlink,
         device: &Link,
         slots: &[u16],
-        counted: Box<UploadCounters>,
     ) -> Result<UploadSample, Error> {
+        let counted = upload_counters(&self.counters)?;
         let classes = match self.made.is_empty() {
             true => BTreeMap::new(),
             false => htb::counts(netlink, device.index)?,
