@@ -182,7 +182,7 @@ pub(crate) struct RouterArgs {
 /// What the daemons that shape a download have in common.
 #[derive(Debug, Args)]
 pub(crate) struct LoopArgs {
-    /// The control: fairweir, rbm, crab, static, borrow, chokepoint or none; overrides the
+    /// The control: fairweir, rbm, crab, crab-printed, static, borrow, chokepoint or none; overrides the
     /// configuration.
     #[arg(long, value_parser = parse_control)]
     pub(crate) control: Option<Control>,
@@ -481,7 +481,7 @@ pub(crate) struct DoctorArgs {
 pub(crate) struct PlayArgs {
     #[command(flatten)]
     pub(crate) scenario: ScenarioArgs,
-    /// The control: none, static, borrow, wfq, chokepoint, rbm, crab or fairweir; repeatable.
+    /// The control: none, static, borrow, wfq, chokepoint, rbm, crab, crab-printed or fairweir; repeatable.
     #[arg(long, value_name = "CONTROL", default_value = "fairweir")]
     pub(crate) control: Vec<Control>,
     /// The seed instead of the scenario's: a number, or an inclusive range such as 1..20;

@@ -85,6 +85,7 @@ impl Fixed {
             | ControllerSpec::Wfq
             | ControllerSpec::Rbm { .. }
             | ControllerSpec::Crab { .. }
+            | ControllerSpec::CrabPrinted
             | ControllerSpec::Fairweir { .. } => return None,
         };
         let entries: Vec<Entry> =
