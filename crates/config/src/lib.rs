@@ -15,6 +15,7 @@
 //! | [`agent`] | the file of `fairweir market agent` |
 //! | [`sender`] | the file of `fairweir sender` |
 //! | [`applications`] | applications by the names of their servers |
+//! | [`devices`](mod@devices) | systems and kinds of devices by what they send |
 //! | [`target`] | what a connection is to have: keys that senders and scenarios have in common |
 //! | [`plan`] | how a rate is shared: keys that plans and the policing points of scenarios have in common |
 //!
@@ -23,6 +24,7 @@
 
 pub mod agent;
 pub mod applications;
+pub mod devices;
 mod error;
 pub mod file;
 pub mod host;

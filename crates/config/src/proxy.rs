@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use fairweir_core::market::utility::Kind;
-use fairweir_core::policy::{DEFAULT_GROUP, Match, NAME_MAX};
+use fairweir_core::policy::{DEFAULT_GROUP, Mac, Match, NAME_MAX};
+use fairweir_core::recognition::{DeviceMatch, Identity, Kind as DeviceKind, Os, Word};
 use fairweir_core::units::Rate;
 
 use crate::applications::KINDS;
@@ -19,6 +20,8 @@ use crate::{MetricsAt, VERSION};
 pub const DEFAULT_PATH: &str = "/etc/fairweir/proxy.toml";
 /// The most classes, and the most applications.
 pub const TABLES_MAX: usize = 200;
+/// The most devices that the user describes.
+pub const DEVICES_MAX: usize = 256;
 /// The most rules of a class or an application.
 const MATCHES_MAX: usize = 64;
 /// No kind of use weighs more.
@@ -43,6 +46,8 @@ pub struct ProxyFile {
     pub apps: Vec<AppConfig>,
     /// What each kind of use is worth, in the order of [`Kind::ALL`].
     pub weights: Option<[f64; 4]>,
+    /// What the user says of devices; each once.
+    pub devices: Vec<(Mac, Identity)>,
 }
 
 /// Connections that share a rate.
@@ -56,6 +61,8 @@ pub struct ClassConfig {
     pub is_leased: bool,
     /// `ip:`, `mac:` or `web:`.
     pub matches: Vec<Match>,
+    /// `os:` or `device-kind:`.
+    pub devices: Vec<DeviceMatch>,
 }
 
 /// An application.
@@ -181,8 +188,20 @@ impl ProxyFile {
             apps.push(app);
         }
         let weights = top.table("priority")?.map(weights).transpose()?;
-        top.finish(&["version", "proxy", "class", "app", "priority"])?;
-        Ok(ProxyFile { path: path.to_owned(), lan, metrics, classes, apps, weights })
+        let mut devices: Vec<(Mac, Identity)> = Vec::new();
+        for table in top.tables("device")? {
+            let place = table.place();
+            let device = device(table)?;
+            if devices.iter().any(|(mac, _)| *mac == device.0) {
+                return Err(place.error(format!("duplicate device `{}`", device.0)));
+            }
+            if devices.len() == DEVICES_MAX {
+                return Err(place.error(format!("too many devices (at most {DEVICES_MAX})")));
+            }
+            devices.push(device);
+        }
+        top.finish(&["version", "proxy", "class", "app", "priority", "device"])?;
+        Ok(ProxyFile { path: path.to_owned(), lan, metrics, classes, apps, weights, devices })
     }
 }
 
@@ -199,13 +218,30 @@ fn class(mut table: Table<'_>) -> Result<ClassConfig, ConfigError> {
     if let Some(lease) = lease.filter(|lease| lease.value && rate.is_none()) {
         return Err(lease.place.error("`lease` needs `rate`: what the class has without a lease"));
     }
-    let wanted =
-        "rules such as [\"ip:192.168.1.7\", \"mac:02:00:5e:00:53:01\", \"web:example.com\"]";
-    let matches = matches(&mut table, wanted, |text| {
-        if text.starts_with("web:") { parse_match(text) } else { parse_device_match(text) }
+    let wanted = "rules such as [\"ip:192.168.1.7\", \"mac:02:00:5e:00:53:01\", \
+                  \"web:example.com\", \"os:ios\", \"device-kind:television\"]";
+    let mut devices = Vec::new();
+    let matches = matches(&mut table, wanted, |text| match DeviceMatch::parse(text) {
+        Some(device) => device.map(|device| devices.push(device)).map(|()| None),
+        None if text.starts_with("web:") => parse_match(text).map(Some),
+        None => parse_device_match(text).map(Some),
     })?;
+    let matches = matches.into_iter().flatten().collect();
     table.finish(&["name", "rate", "lease", "match"])?;
-    Ok(ClassConfig { name, rate: rate.map(|rate| rate.value), is_leased, matches })
+    Ok(ClassConfig { name, rate: rate.map(|rate| rate.value), is_leased, matches, devices })
+}
+
+fn device(mut table: Table<'_>) -> Result<(Mac, Identity), ConfigError> {
+    let place = table.place();
+    let mac = table.parsed::<Mac>("mac")?;
+    let mac = mac.ok_or_else(|| table.missing("mac", "an address such as 02:00:5e:00:53:01"))?;
+    let os = table.word("os", Os::ALL)?.map(|p| p.value);
+    let kind = table.word("kind", DeviceKind::ALL)?.map(|p| p.value);
+    table.finish(&["mac", "os", "kind"])?;
+    if os.is_none() && kind.is_none() {
+        return Err(place.error("expected `os` or `kind`, such as `os = \"ios\"`"));
+    }
+    Ok((mac.value, Identity { os, kind }))
 }
 
 fn app(mut table: Table<'_>) -> Result<AppConfig, ConfigError> {
@@ -245,14 +281,15 @@ fn name(table: &mut Table<'_>) -> Result<String, ConfigError> {
 fn matches<T>(
     table: &mut Table<'_>,
     wanted: &str,
-    parse: impl Fn(&str) -> Result<T, String>,
+    mut parse: impl FnMut(&str) -> Result<T, String>,
 ) -> Result<Vec<T>, ConfigError> {
     let texts = table.texts("match")?.ok_or_else(|| table.missing("match", wanted))?;
     if texts.value.is_empty() || texts.value.len() > MATCHES_MAX {
         return Err(texts.place.error(format!("expected 1 to {MATCHES_MAX} rules")));
     }
-    let one = |p: crate::table::Placed<'_, String>| parse(&p.value).map_err(|e| p.place.error(e));
-    texts.value.into_iter().map(one).collect()
+    let mut one =
+        |p: crate::table::Placed<'_, String>| parse(&p.value).map_err(|e| p.place.error(e));
+    texts.value.into_iter().map(&mut one).collect()
 }
 
 #[cfg(test)]
@@ -280,6 +317,14 @@ mod tests {
         assert_eq!(file.classes[1].rate, None);
         assert_eq!((file.apps[0].alpha, file.lan), (200, vec!["br-lan".to_owned()]));
         assert_eq!(file.weights, None);
+        let file = parse(&format!(
+            "{HEAD}[[class]]\nname = \"tv\"\nmatch = [\"os:ios\", \"ip:192.0.2.7\", \
+             \"device-kind:television\"]\n[[device]]\nmac = \"02:00:5e:00:53:01\"\n\
+             kind = \"television\"\n"
+        ));
+        let file = file.unwrap();
+        assert_eq!((file.classes[0].matches.len(), file.classes[0].devices.len()), (1, 2));
+        assert_eq!(file.devices[0].1, Identity { os: None, kind: Some(DeviceKind::Television) });
         let file = parse(&format!(
             "{HEAD}[[class]]\nname = \"a\"\nmatch = [\"ip:192.0.2.7\"]\n[[app]]\nname = \"x\"\n\
              alpha = 9\nmatch = [\"web:x.org\", \"app-class:download\"]\n\
@@ -323,6 +368,21 @@ mod tests {
                 "web:NAME",
             ),
             (format!("{HEAD}colour = 1\n{class}"), "unknown key"),
+            (format!("{HEAD}{}", class.replace("ip:192.0.2.7", "os:iso")), "ios"),
+            (format!("{HEAD}{}", class.replace("ip:192.0.2.7", "device-kind:x")), "television"),
+            (format!("{HEAD}{class}[[device]]\nos = \"ios\"\n"), "mac"),
+            (format!("{HEAD}{class}[[device]]\nmac = \"02:00:5e:00:53:01\"\n"), "`os` or `kind`"),
+            (
+                format!(
+                    "{HEAD}{class}{}",
+                    "[[device]]\nmac = \"02:00:5e:00:53:01\"\nos = \"ios\"\n".repeat(2)
+                ),
+                "duplicate device",
+            ),
+            (
+                format!("{HEAD}{class}[[device]]\nmac = \"02:00:5e:00:53:01\"\nos = \"iso\"\n"),
+                "did you mean `ios`",
+            ),
             (format!("{HEAD}{class}[priority]\nfilm = 1\n"), "unknown key"),
             (format!("{HEAD}{class}[priority]\nweb = 1001\n"), "1000"),
             (

@@ -185,18 +185,27 @@ impl Leases {
 
 /// What a DHCP message of IPv4 over Ethernet says.
 #[derive(Clone, Debug)]
-struct Message {
+pub(crate) struct Message {
     kind: u8,
     transaction: u32,
-    mac: Mac,
+    pub(crate) mac: Mac,
     client: Ipv4Addr,
     given: Ipv4Addr,
     name: Option<String>,
     lease: Span,
+    /// Options that a client wants to know, in its order.
+    pub(crate) requests: Vec<u8>,
+    /// Which client it is, in its own words.
+    pub(crate) vendor: Vec<u8>,
 }
 
 impl Message {
-    fn parse(bytes: &[u8]) -> Option<Message> {
+    /// Whether a client asks for an address.
+    pub(crate) fn is_question(&self) -> bool {
+        matches!(self.kind, DISCOVER | REQUEST)
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Message> {
         let (fixed, options) = bytes.split_at_checked(FIXED_BYTES)?;
         let address = |at: usize| {
             let octets: [u8; 4] = fixed[at..at + 4].try_into().expect("invariant: it is fixed");
@@ -211,11 +220,14 @@ impl Message {
             return None;
         }
         let (mut kind, mut name, mut lease) = (0, Vec::new(), LEASE_DEFAULT);
+        let (mut requests, mut vendor) = (Vec::new(), Vec::new());
         for (code, value) in Options(options) {
             match (code, value) {
                 (OPTION_KIND, &[value]) => kind = value,
                 // An option of more than 255 bytes comes in parts (RFC 3396).
                 (OPTION_NAME, part) if name.len() <= usize::from(u8::MAX) => name.extend(part),
+                (OPTION_REQUESTS, part) if requests.is_empty() => requests.extend(part),
+                (OPTION_VENDOR, part) if vendor.is_empty() => vendor.extend(part),
                 (OPTION_LEASE, &[a, b, c, d]) => {
                     lease = Span::secs(u32::from_be_bytes([a, b, c, d]).into());
                 }
@@ -233,6 +245,8 @@ impl Message {
                 host_label(name.trim_end_matches('\0').split('.').next()?)
             }),
             lease,
+            requests,
+            vendor,
         })
     }
 }
@@ -272,7 +286,10 @@ const OPTION_PAD: u8 = 0;
 const OPTION_NAME: u8 = 12;
 const OPTION_LEASE: u8 = 51;
 const OPTION_KIND: u8 = 53;
+const OPTION_REQUESTS: u8 = 55;
+const OPTION_VENDOR: u8 = 60;
 const OPTION_END: u8 = 255;
+const DISCOVER: u8 = 1;
 const REQUEST: u8 = 3;
 const ACK: u8 = 5;
 const RELEASE: u8 = 7;

@@ -18,6 +18,7 @@
 //! | [`lease_file`] | which device has which address, from what a DHCP server writes |
 //! | [`radius`] | which user has which address, from what access servers report |
 //! | [`evidence`] | to which site a connection goes, from what is seen on the wire |
+//! | [`recognition`] | what a device is, from what passes the gateway |
 //! | [`market`] | credits that households spend on guaranteed rates, and how they decide |
 //! | [`relay`] | rates of connections held by reading slowly |
 //! | [`upload`] | how much may leave, so that groups share an uplink whose queue stays empty |
@@ -34,6 +35,7 @@ pub mod policy;
 pub mod probe;
 pub mod radius;
 pub mod receiver;
+pub mod recognition;
 pub mod relay;
 pub mod share;
 pub mod suggest;

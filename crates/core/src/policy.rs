@@ -8,6 +8,10 @@
 //!    names the most specific, among equal ones the first group;
 //! 2. among the groups so named, the first of the policy wins;
 //! 3. nothing named: the default group.
+//!
+//! A group may have groups beneath it ([`Branch`]), at most [`DEPTH_MAX`] levels in all. Then its packets
+//! are assigned in the same way again among these and a default group of their own. What is measured and
+//! enforced are the leaves, which [`Policy::groups`] lists; a leaf's name is its path, `tv/video`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,7 +21,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::{Site, SiteError};
-use crate::share::Weight;
+use crate::share::{DEPTH_MAX, Node, Tree, Weight};
 
 /// The most flow groups that a policy may have, the default group included.
 pub const GROUPS_MAX: usize = 256;
@@ -28,13 +32,30 @@ pub const NAME_MAX: usize = 63;
 /// The name of the group that takes all unmatched traffic.
 pub const DEFAULT_GROUP: &str = "default";
 
-/// A valid list of flow groups: names are unique, one is the default, at most [`GROUPS_MAX`].
-/// serde form: the list of groups, which is checked when it is read.
+/// Separates the names in the path of a leaf.
+pub const PATH_SEPARATOR: char = '/';
+
+/// A valid tree of flow groups: names are unique, one is the default, at most [`GROUPS_MAX`] leaves.
+/// serde form: the list of branches, which is checked when it is read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<Group>", into = "Vec<Group>")]
+#[serde(try_from = "Vec<Branch>", into = "Vec<Branch>")]
 pub struct Policy {
+    branches: Vec<Branch>,
     groups: Vec<Group>,
+    within: Vec<Option<usize>>,
+    tree: Tree,
     default: usize,
+}
+
+/// A group, and the groups beneath it, if any.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Branch {
+    /// Its name among its siblings, its weight among them, and what belongs to it.
+    #[serde(flatten)]
+    pub group: Group,
+    /// What it is divided among, in the user's order.
+    #[serde(rename = "group", default, skip_serializing_if = "Vec::is_empty")]
+    pub beneath: Vec<Branch>,
 }
 
 /// What the user names: traffic that shares one weight.
@@ -129,40 +150,70 @@ pub enum PolicyError {
     /// The default group takes all unmatched traffic, so it has no matches of its own.
     #[error("the group `default` takes all unmatched traffic and cannot have `match`")]
     DefaultMatches,
+    /// More than [`DEPTH_MAX`] levels.
+    #[error("`{0}` is nested too deeply: at most {max} levels are allowed", max = DEPTH_MAX)]
+    TooDeep(String),
+    /// A group beneath a group of the same name.
+    #[error("`{0}`: a group cannot have the name of a group that it is in")]
+    Cyclic(String),
+    /// Groups of what remains in a group.
+    #[error("`{0}` cannot have groups; list them beside it")]
+    BeneathDefault(String),
+    /// A kind of match that only the first level can have.
+    #[error(
+        "`{matched}` cannot be a match of `{path}`; groups within a device have ip: (of the server), \
+         port: and local-port:"
+    )]
+    MatchBeneath {
+        /// The leaf.
+        path: String,
+        /// The match.
+        matched: String,
+    },
+}
+
+impl PolicyError {
+    /// The name or the path of the group that is wrong, if it is one.
+    pub fn group(&self) -> Option<&str> {
+        match self {
+            PolicyError::TooManyGroups(_) | PolicyError::DefaultMatches => None,
+            PolicyError::DuplicateGroup(path)
+            | PolicyError::BadName(path)
+            | PolicyError::TooDeep(path)
+            | PolicyError::Cyclic(path)
+            | PolicyError::BeneathDefault(path)
+            | PolicyError::MatchBeneath { path, .. } => Some(path),
+        }
+    }
 }
 
 impl Policy {
-    /// Checks `groups` and adds a default group of weight 1 if there is none.
+    /// Checks `groups`, without groups beneath them, and adds a default group of weight 1 if there is
+    /// none.
     ///
     /// # Errors
     /// [`PolicyError`] says which group is wrong and what would be right.
-    pub fn new(mut groups: Vec<Group>) -> Result<Policy, PolicyError> {
-        for (i, group) in groups.iter().enumerate() {
-            if !is_name(&group.name) {
-                return Err(PolicyError::BadName(group.name.clone()));
-            }
-            if groups[..i].iter().any(|g| g.name == group.name) {
-                return Err(PolicyError::DuplicateGroup(group.name.clone()));
-            }
-            if group.name == DEFAULT_GROUP && !group.matches.is_empty() {
-                return Err(PolicyError::DefaultMatches);
-            }
-        }
-        let default = groups.iter().position(|g| g.name == DEFAULT_GROUP).unwrap_or_else(|| {
-            groups.push(Group {
-                name: DEFAULT_GROUP.to_owned(),
-                weight: Weight::ONE,
-                matches: Vec::new(),
-            });
-            groups.len() - 1
-        });
+    pub fn new(groups: Vec<Group>) -> Result<Policy, PolicyError> {
+        Policy::nested(groups.into_iter().map(Branch::from).collect())
+    }
+
+    /// Checks `branches`, and adds default groups of weight 1 where there are none.
+    ///
+    /// # Errors
+    /// [`PolicyError`] says which group is wrong and what would be right.
+    pub fn nested(mut branches: Vec<Branch>) -> Result<Policy, PolicyError> {
+        complete(&mut branches, &mut Vec::new())?;
+        let mut leaves = Leaves::default();
+        let (nodes, default) = leaves.add(&branches, "");
+        let Leaves { groups, within } = leaves;
         if groups.len() > GROUPS_MAX {
             return Err(PolicyError::TooManyGroups(groups.len()));
         }
-        Ok(Policy { groups, default })
+        Ok(Policy { branches, groups, within, tree: Tree::new(nodes), default })
     }
 
-    /// The groups in the user's order.
+    /// The leaves in the user's order, depth first. A leaf `default` beneath a group has the matches of
+    /// that group.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
@@ -172,22 +223,137 @@ impl Policy {
         self.default
     }
 
-    /// The weights in the order of the groups.
-    pub fn weights(&self) -> Vec<Weight> {
-        self.groups.iter().map(|g| g.weight).collect()
+    /// How the leaves share, in the order of the groups.
+    pub fn weights(&self) -> Tree {
+        self.tree.clone()
+    }
+
+    /// The leaf to which the packets of leaf `index` would belong without it: the default of what it is
+    /// in. `None` at the first level. Its matches are looked at only for packets of that leaf.
+    pub fn within(&self, index: usize) -> Option<usize> {
+        self.within.get(index).copied().flatten()
+    }
+
+    /// The groups as they are nested, with all defaults.
+    pub fn branches(&self) -> &[Branch] {
+        &self.branches
     }
 }
 
-impl TryFrom<Vec<Group>> for Policy {
+impl Branch {
+    /// The group or branch of this path beneath `branches`, such as `tv` or `tv/video`.
+    pub fn find_mut<'b>(branches: &'b mut [Branch], path: &str) -> Option<&'b mut Branch> {
+        let (name, rest) = match path.split_once(PATH_SEPARATOR) {
+            Some((name, rest)) => (name, Some(rest)),
+            None => (path, None),
+        };
+        let found = branches.iter_mut().find(|branch| branch.group.name == name)?;
+        match rest {
+            Some(rest) => Branch::find_mut(&mut found.beneath, rest),
+            None => Some(found),
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        self.group.name == DEFAULT_GROUP
+    }
+}
+
+impl From<Group> for Branch {
+    fn from(group: Group) -> Branch {
+        Branch { group, beneath: Vec::new() }
+    }
+}
+
+/// Checks one level, which is beneath the names `above`, and all beneath it.
+fn complete(branches: &mut Vec<Branch>, above: &mut Vec<String>) -> Result<(), PolicyError> {
+    let path =
+        |name: &str| above.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("/");
+    for (i, Branch { group, beneath }) in branches.iter().enumerate() {
+        if !is_name(&group.name) {
+            return Err(PolicyError::BadName(group.name.clone()));
+        }
+        if branches[..i].iter().any(|other| other.group.name == group.name) {
+            return Err(PolicyError::DuplicateGroup(path(&group.name)));
+        }
+        if group.name == DEFAULT_GROUP && !group.matches.is_empty() {
+            return Err(PolicyError::DefaultMatches);
+        }
+        if above.len() >= DEPTH_MAX {
+            return Err(PolicyError::TooDeep(path(&group.name)));
+        }
+        let is_default = group.name == DEFAULT_GROUP;
+        if !is_default && above.contains(&group.name) {
+            return Err(PolicyError::Cyclic(path(&group.name)));
+        }
+        if is_default && !above.is_empty() && !beneath.is_empty() {
+            return Err(PolicyError::BeneathDefault(path(&group.name)));
+        }
+        let bad = group.matches.iter().find(|m| !matches!(m, Match::Ip(_) | Match::Port(_)));
+        if let Some(bad) = bad.filter(|_| !above.is_empty()) {
+            let (path, matched) = (path(&group.name), bad.to_string());
+            return Err(PolicyError::MatchBeneath { path, matched });
+        }
+    }
+    if !branches.iter().any(Branch::is_default) {
+        let name = DEFAULT_GROUP.to_owned();
+        branches.push(Group { name, weight: Weight::ONE, matches: Vec::new() }.into());
+    }
+    for branch in branches.iter_mut().filter(|branch| !branch.beneath.is_empty()) {
+        above.push(branch.group.name.clone());
+        complete(&mut branch.beneath, above)?;
+        above.pop();
+    }
+    Ok(())
+}
+
+/// The leaves found so far.
+#[derive(Default)]
+struct Leaves {
+    groups: Vec<Group>,
+    within: Vec<Option<usize>>,
+}
+
+impl Leaves {
+    /// Adds the leaves of one level, which is beneath `path`; its nodes, and its default leaf.
+    fn add(&mut self, branches: &[Branch], path: &str) -> (Vec<Node>, usize) {
+        let (mut nodes, mut leaves, mut default) = (Vec::new(), Vec::new(), 0);
+        for branch in branches {
+            let Branch { group, beneath } = branch;
+            let name = format!("{path}{}", group.name);
+            let leaf = if beneath.is_empty() {
+                nodes.push(Node::Leaf(group.weight));
+                self.groups.push(Group { name, ..group.clone() });
+                self.within.push(None);
+                self.groups.len() - 1
+            } else {
+                let (inner, leaf) = self.add(beneath, &format!("{name}{PATH_SEPARATOR}"));
+                nodes.push(Node::Branch(group.weight, inner));
+                self.groups[leaf].matches.clone_from(&group.matches);
+                leaf
+            };
+            leaves.push(leaf);
+            if branch.is_default() {
+                default = leaf;
+            }
+        }
+        for leaf in leaves.into_iter().filter(|&leaf| !path.is_empty() && leaf != default) {
+            self.within[leaf] = Some(default);
+        }
+        (nodes, default)
+    }
+}
+
+impl TryFrom<Vec<Branch>> for Policy {
     type Error = PolicyError;
-    fn try_from(groups: Vec<Group>) -> Result<Policy, PolicyError> {
-        Policy::new(groups)
+    fn try_from(branches: Vec<Branch>) -> Result<Policy, PolicyError> {
+        Policy::nested(branches)
     }
 }
 
-impl From<Policy> for Vec<Group> {
-    fn from(policy: Policy) -> Vec<Group> {
-        policy.groups
+impl From<Policy> for Vec<Branch> {
+    fn from(policy: Policy) -> Vec<Branch> {
+        policy.branches
     }
 }
 
@@ -577,6 +743,70 @@ mod tests {
         assert_eq!(policy.default_group(), 1);
         let policy = Policy::new(vec![group("default", &[]), group("video", &[])]).unwrap();
         assert_eq!((policy.default_group(), policy.groups().len()), (0, 2));
+    }
+
+    fn branch(name: &str, matches: &[&str], beneath: Vec<Branch>) -> Branch {
+        Branch { group: group(name, matches), beneath }
+    }
+
+    /// A tv with video, of which one site is apart, and another device.
+    fn nested() -> Vec<Branch> {
+        let site = branch("site", &["ip:192.0.2.9"], vec![]);
+        let video = branch("video", &["port:443"], vec![site]);
+        vec![
+            branch("tv", &["mac:02:00:5e:00:53:01"], vec![video]),
+            branch("desk", &["mac:02:00:5e:00:53:02"], vec![]),
+        ]
+    }
+
+    #[test]
+    fn leaves_have_paths_and_defaults_have_the_matches_above() {
+        let policy = Policy::nested(nested()).unwrap();
+        let names: Vec<&str> = policy.groups().iter().map(|g| g.name.as_str()).collect();
+        let wanted = ["tv/video/site", "tv/video/default", "tv/default", "desk", "default"];
+        assert_eq!(names, wanted);
+        let matches = |i: usize| policy.groups()[i].matches.first().map(ToString::to_string);
+        assert_eq!(matches(1).as_deref(), Some("port:443"));
+        assert_eq!(matches(2).as_deref(), Some("mac:02:00:5e:00:53:01"));
+        let within: Vec<_> = (0..5).map(|i| policy.within(i)).collect();
+        assert_eq!(within, [Some(1), Some(2), None, None, None]);
+        assert_eq!(policy.default_group(), 4);
+        let text = serde_json::to_string(&policy).unwrap();
+        assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), policy);
+        let mut branches = policy.branches().to_vec();
+        let found = Branch::find_mut(&mut branches, "tv/video/site").unwrap();
+        assert_eq!(found.group.name, "site");
+        assert!(Branch::find_mut(&mut branches, "tv/site").is_none());
+    }
+
+    #[test]
+    fn the_default_device_can_have_groups() {
+        let inner = branch("mail", &["port:993"], vec![]);
+        let policy = Policy::nested(vec![branch("default", &[], vec![inner])]).unwrap();
+        let default = policy.default_group();
+        assert_eq!(policy.groups()[default].name, "default/default");
+        assert_eq!(policy.within(0), Some(default));
+    }
+
+    #[test]
+    fn groups_that_cannot_be_nested_are_refused() {
+        let refused = |inner: Vec<Branch>| {
+            Policy::nested(vec![branch("tv", &["mac:02:00:5e:00:53:01"], inner)]).unwrap_err()
+        };
+        let leaf = |name: &str, m: &str| branch(name, &[m], vec![]);
+        let twice = refused(vec![leaf("a", "port:1"), leaf("a", "port:2")]);
+        assert_eq!(twice, PolicyError::DuplicateGroup("tv/a".into()));
+        assert_eq!(refused(vec![leaf("tv", "port:1")]), PolicyError::Cyclic("tv/tv".into()));
+        let deep = vec![branch("b", &["port:2"], vec![leaf("c", "port:3")])];
+        let deep = refused(vec![branch("a", &["port:1"], deep)]);
+        assert_eq!(deep, PolicyError::TooDeep("tv/a/b/c".into()));
+        let mac = refused(vec![leaf("a", "mac:02:00:5e:00:53:02")]);
+        assert!(mac.to_string().contains("`tv/a`"), "{mac}");
+        let inner = refused(vec![branch("default", &[], vec![leaf("a", "port:1")])]);
+        assert_eq!(inner, PolicyError::BeneathDefault("tv/default".into()));
+        assert!(matches!(refused(vec![leaf("a/b", "port:1")]), PolicyError::BadName(_)));
+        let many = (0..GROUPS_MAX).map(|i| leaf(&format!("g{i}"), "port:1")).collect();
+        assert!(matches!(refused(many), PolicyError::TooManyGroups(_)));
     }
 
     #[test]

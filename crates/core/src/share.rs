@@ -17,6 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Rate;
 
+mod tree;
+
+pub use tree::{Claims, DEPTH_MAX, Node, Tree};
+
 /// How much of the capacity an entry deserves relative to the others: a whole number, 1 to
 /// [`Weight::MAX`]. serde form: that number; others are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -42,3 +42,9 @@ pub use server::{Access, Peer};
 pub use service::{Progress, Service, Spec, run};
 pub use state_dir::{StateDir, StateLock};
 pub use wire::{Answer, Reply, Request, as_line};
+
+/// The time in seconds since 1970; 0 if the clock is before that.
+pub fn unix_now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

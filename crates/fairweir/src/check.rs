@@ -3,10 +3,12 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use fairweir_core::policy::Group;
+use fairweir_core::policy::Branch;
+use fairweir_core::units::Rate;
 
 use crate::cli::CheckArgs;
 use crate::isp;
+#[cfg(feature = "market")]
 use crate::market;
 use crate::proxy;
 use crate::sender;
@@ -24,6 +26,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     if proxy::is_proxy_file(&args.file) {
         return proxy::check(&args.file, args.json);
     }
+    #[cfg(feature = "market")]
     if market::is_agent_file(&args.file) {
         return market::check(&args.file, args.json);
     }
@@ -77,30 +80,56 @@ fn is_router_file(path: &Path) -> bool {
 }
 
 fn print_groups(out: &mut impl Write, config: &Config, role: Role) -> io::Result<()> {
-    let groups = config.policy.groups();
-    let sum: u32 = groups.iter().map(|g| g.weight.as_u32()).sum();
-    let row = |group: &Group| {
-        let part = 100.0 * f64::from(group.weight.as_u32()) / f64::from(sum);
-        let matches: Vec<String> = group.matches.iter().map(ToString::to_string).collect();
-        let matches =
-            if matches.is_empty() { "all other traffic".to_owned() } else { matches.join(" ") };
-        vec![group.name.clone(), group.weight.to_string(), format!("{part:.1} %"), matches]
-    };
+    let mut rows =
+        Rows { parts: config.policy.weights().by_weight(WHOLE).into_iter(), rows: Vec::new() };
+    rows.add(config.policy.branches(), "");
     let headings = [
         (if role == Role::Router { "DEVICE" } else { "GROUP" }, Align::Left),
         ("WEIGHT", Align::Right),
         ("IF ALL WANT MORE", Align::Right),
         ("MATCH", Align::Left),
     ];
-    table::print(out, &headings, &groups.iter().map(row).collect::<Vec<_>>())
+    table::print(out, &headings, &rows.rows)
 }
 
+/// Lines of the table, and the parts of the leaves that are not in it yet.
+struct Rows {
+    parts: std::vec::IntoIter<Rate>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Rows {
+    /// Adds a line for each of `branches`, which are beneath `path`, and for what is beneath them;
+    /// returns the part of all.
+    fn add(&mut self, branches: &[Branch], path: &str) -> Rate {
+        let mut sum = Rate::ZERO;
+        for Branch { group, beneath } in branches {
+            let name = format!("{path}{}", group.name);
+            let at = self.rows.len();
+            self.rows.push(Vec::new());
+            let part = match beneath.as_slice() {
+                [] => self.parts.next().unwrap_or_default(),
+                beneath => self.add(beneath, &format!("{name}/")),
+            };
+            let matches: Vec<String> = group.matches.iter().map(ToString::to_string).collect();
+            let matches = match (matches.is_empty(), path.strip_suffix('/')) {
+                (false, _) => matches.join(" "),
+                (true, None) => "all other traffic".to_owned(),
+                (true, Some(above)) => format!("all other traffic of {above}"),
+            };
+            let percent = 100.0 * part.as_bps() as f64 / WHOLE.as_bps() as f64;
+            self.rows[at] =
+                vec![name, group.weight.to_string(), format!("{percent:.1} %"), matches];
+            sum += part;
+        }
+        sum
+    }
+}
+
+/// What is divided to see the parts by weight alone.
+const WHOLE: Rate = Rate::mbit(1_000_000);
+
 fn as_json(config: &Config) -> serde_json::Value {
-    let group = |group: &Group| {
-        let matches: Vec<String> = group.matches.iter().map(ToString::to_string).collect();
-        serde_json::json!({ "name": group.name, "weight": group.weight, "match": matches })
-    };
-    let groups: Vec<_> = config.policy.groups().iter().map(group).collect();
     serde_json::json!({
         "files": config.files,
         "lan": config.host.lan,
@@ -112,7 +141,7 @@ fn as_json(config: &Config) -> serde_json::Value {
         "upload_capacity_bps": config.host.upload_capacity,
         "probe": config.host.probe.to_string(),
         "probe_interval_ms": config.host.probe_interval.as_millis_f64(),
-        "groups": groups,
+        "groups": config.policy.branches(),
         "warnings": config.warnings,
     })
 }

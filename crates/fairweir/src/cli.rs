@@ -3,21 +3,25 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
-use fairweir_config::Override;
 use fairweir_config::host;
 use fairweir_config::value::{parse_capacity, parse_control};
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Bytes, Rate, Span};
-use fairweir_scenario::play::Seeds;
 use nix::unistd::Gid;
 
 use crate::daemon_args::{RunDir, ServiceArgs, group_id};
 use crate::extension::{self, cli::ExtensionCommand};
 use crate::instance;
 use crate::isp::{self, cli::IspArgs};
+#[cfg(feature = "market")]
 use crate::market::{self, cli::MarketCommand};
 use crate::proxy::{self, cli::ProxyArgs};
 use crate::sender::{self, cli::SenderArgs};
+
+#[cfg(feature = "lab")]
+mod play;
+#[cfg(feature = "lab")]
+pub(crate) use play::*;
 
 /// Share the download of an access link by weight, from the receiving host or the router.
 ///
@@ -52,6 +56,7 @@ pub(crate) enum Subcommand {
     #[command(after_help = proxy::cli::EXAMPLES)]
     Proxy(ProxyArgs),
     /// Trade credits for guaranteed rates among the households of a link: server and agent.
+    #[cfg(feature = "market")]
     #[command(subcommand, after_help = market::cli::EXAMPLES)]
     Market(MarketCommand),
     /// Let the browser extension tell the daemon to which site a connection belongs.
@@ -94,12 +99,15 @@ pub(crate) enum Subcommand {
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
     /// Play a video beside downloads in network namespaces, with the page open on it (needs root).
-    #[command(after_help = DEMO_EXAMPLES)]
+    #[cfg(feature = "lab")]
+    #[command(after_help = play::DEMO_EXAMPLES)]
     Demo(DemoArgs),
     /// Play scenario files with real TCP in network namespaces (needs root).
+    #[cfg(feature = "lab")]
     #[command(subcommand)]
     Lab(LabCommand),
     /// Play scenario files in virtual time with models of TCP.
+    #[cfg(feature = "lab")]
     #[command(subcommand)]
     Sim(SimCommand),
     /// Commands for developers.
@@ -125,28 +133,6 @@ pub(crate) enum GenerateCommand {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-}
-
-/// The subcommands of `lab`.
-#[derive(Debug, clap::Subcommand)]
-pub(crate) enum LabCommand {
-    /// Play a scenario with one or more controls and seeds.
-    #[command(after_help = LAB_RUN_EXAMPLES)]
-    Run(PlayArgs),
-    /// Check a scenario and list its events.
-    #[command(after_help = LAB_CHECK_EXAMPLES)]
-    Check(ScenarioArgs),
-}
-
-/// The subcommands of `sim`.
-#[derive(Debug, clap::Subcommand)]
-pub(crate) enum SimCommand {
-    /// Play a scenario with one or more controls and seeds.
-    #[command(after_help = SIM_RUN_EXAMPLES)]
-    Run(PlayArgs),
-    /// Check a scenario and list its events.
-    #[command(after_help = SIM_CHECK_EXAMPLES)]
-    Check(ScenarioArgs),
 }
 
 /// `fairweir host`.
@@ -434,20 +420,6 @@ pub(crate) struct SetupArgs {
     pub(crate) run_dir: RunDir,
 }
 
-/// `fairweir demo`.
-#[derive(Debug, Args)]
-pub(crate) struct DemoArgs {
-    /// How long to play, 10s to 3600s.
-    #[arg(long, default_value = "120s", value_parser = str::parse::<Span>)]
-    pub(crate) duration: Span,
-    /// The page's port on 127.0.0.1; 0 takes a free one.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) port: u16,
-    /// Print the link only.
-    #[arg(long)]
-    pub(crate) no_browser: bool,
-}
-
 /// `fairweir doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
@@ -474,43 +446,6 @@ pub(crate) struct DoctorArgs {
     pub(crate) state: PathBuf,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
-}
-
-/// `fairweir lab run` and `fairweir sim run`.
-#[derive(Debug, Args)]
-pub(crate) struct PlayArgs {
-    #[command(flatten)]
-    pub(crate) scenario: ScenarioArgs,
-    /// The control: none, static, borrow, wfq, chokepoint, rbm, crab, crab-printed or fairweir; repeatable.
-    #[arg(long, value_name = "CONTROL", default_value = "fairweir")]
-    pub(crate) control: Vec<Control>,
-    /// The seed instead of the scenario's: a number, or an inclusive range such as 1..20;
-    /// repeatable.
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Vec<Seeds>,
-    /// Print JSON: an object, or an array for several controls or seeds.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Add the rates over time to the JSON.
-    #[arg(long, requires = "json")]
-    pub(crate) series: bool,
-    /// Write a picture (SVG), the rates over time (CSV) and the reports (JSON) to this directory.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// The number of concurrent runs; by default chosen for this machine.
-    #[arg(long, value_name = "N")]
-    pub(crate) parallel: Option<usize>,
-}
-
-/// A scenario file and changes to it.
-#[derive(Debug, Args)]
-pub(crate) struct ScenarioArgs {
-    /// The scenario file (docs/scenario.md).
-    pub(crate) file: PathBuf,
-    /// Set a key of the scenario, such as link.rate=47mbit, flow.0.rtt=100ms or
-    /// group.video.weight=3; repeatable.
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub(crate) set: Vec<Override>,
 }
 
 const EXAMPLES: &str = "Examples:
@@ -572,12 +507,6 @@ const SETUP_EXAMPLES: &str = "Examples:
 
 Without systemd it prints the commands that start the daemon and the page.";
 
-const DEMO_EXAMPLES: &str = "Examples:
-  sudo fairweir demo
-  sudo fairweir demo --duration 600s --no-browser
-
-Nothing of this machine is changed, and nothing is left. Ctrl-C ends it.";
-
 const RELOAD_EXAMPLES: &str = "Examples:
   sudo fairweir reload
   sudo fairweir reload --dev eth0
@@ -622,20 +551,3 @@ const INIT_EXAMPLES: &str = "Examples:
 const DOCTOR_EXAMPLES: &str = "Examples:
   fairweir doctor
   sudo fairweir doctor --dev eth0 --json";
-
-const LAB_RUN_EXAMPLES: &str = "Examples:
-  sudo fairweir lab run scenarios/demo.toml --control none --control fairweir --control wfq
-  sudo fairweir lab run scenarios/crab-fig7-short.toml --json --series
-  sudo fairweir lab run scenarios/demo.toml --out /tmp/demo";
-
-const LAB_CHECK_EXAMPLES: &str = "Examples:
-  fairweir lab check scenarios/demo.toml";
-
-const SIM_RUN_EXAMPLES: &str = "Examples:
-  fairweir sim run scenarios/demo.toml --control none --control fairweir --control wfq
-  fairweir sim run scenarios/crab-fig7.toml --seed 1..20 --out /tmp/fig7
-  fairweir sim run scenarios/demo.toml --set link.rate=47mbit --set group.video.weight=3 --json";
-
-const SIM_CHECK_EXAMPLES: &str = "Examples:
-  fairweir sim check scenarios/demo.toml
-  fairweir sim check scenarios/demo.toml --set link.rate=47mbit";

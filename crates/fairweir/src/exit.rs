@@ -3,8 +3,9 @@
 //! systemd does not restart a daemon that exits with 2: only an edit can help. See
 //! `RestartPreventExitStatus=` in `dist/`.
 
+use std::error::Error;
+
 use fairweir_config::ConfigError;
-use fairweir_scenario::play::BadRuns;
 
 use crate::words::chained;
 
@@ -28,8 +29,19 @@ pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
 pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     let is_usage = error
         .chain()
-        .any(|cause| cause.is::<Usage>() || cause.is::<BadRuns>() || cause.is::<ConfigError>());
+        .any(|cause| cause.is::<Usage>() || cause.is::<ConfigError>() || is_of_runs(cause));
     if is_usage { USAGE } else { FAILURE }
+}
+
+/// Whether the runs that were asked for cannot be played.
+#[cfg(feature = "lab")]
+fn is_of_runs(cause: &(dyn Error + 'static)) -> bool {
+    cause.is::<fairweir_scenario::play::BadRuns>()
+}
+
+#[cfg(not(feature = "lab"))]
+fn is_of_runs(_: &(dyn Error + 'static)) -> bool {
+    false
 }
 
 #[cfg(test)]

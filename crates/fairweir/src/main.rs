@@ -15,6 +15,7 @@ use tracing_subscriber::EnvFilter;
 mod check;
 mod cli;
 mod daemon_args;
+#[cfg(feature = "lab")]
 mod demo;
 mod device;
 mod doctor;
@@ -27,17 +28,22 @@ mod host;
 mod init;
 mod instance;
 mod isp;
+#[cfg(feature = "lab")]
 mod lab;
+#[cfg(feature = "market")]
 mod market;
 mod off;
 mod page;
+#[cfg(feature = "lab")]
 mod play;
+#[cfg_attr(not(feature = "lab"), allow(dead_code, reason = "runs are of the lab"))]
 mod progress;
 mod proxy;
 mod reload;
 mod sender;
 mod set;
 mod setup;
+#[cfg(feature = "lab")]
 mod sim;
 mod status;
 mod table;
@@ -49,8 +55,9 @@ mod words;
 use cli::{Cli, Subcommand};
 
 fn main() -> ExitCode {
-    // The lab's processes are this binary under other names; people never start them.
     let first = env::args_os().nth(1).and_then(|argument| argument.into_string().ok());
+    // The lab's processes are this binary under other names; people never start them.
+    #[cfg(feature = "lab")]
     if let Some(agent) = first.as_ref().filter(|name| fairweir_lab::is_agent(name)) {
         return fairweir_lab::agent_main(agent);
     }
@@ -93,6 +100,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Router(args) => host::run_router(&args),
         Subcommand::Isp(args) => isp::run(&args),
         Subcommand::Extension(command) => extension::run(&command),
+        #[cfg(feature = "market")]
         Subcommand::Market(command) => market::run(&command),
         Subcommand::Proxy(args) => proxy::run(&args),
         Subcommand::Sender(args) => sender::run(&args),
@@ -108,8 +116,11 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Init(args) => init::run(&args),
         Subcommand::Setup(args) => setup::run(&args),
         Subcommand::Doctor(args) => doctor::run(&args),
+        #[cfg(feature = "lab")]
         Subcommand::Demo(args) => demo::run(&args),
+        #[cfg(feature = "lab")]
         Subcommand::Lab(command) => lab::run(&command),
+        #[cfg(feature = "lab")]
         Subcommand::Sim(command) => sim::run(&command),
         #[cfg(feature = "evidence")]
         Subcommand::Evidence(command) => evidence::run(&command),

@@ -322,10 +322,13 @@ pub(crate) struct Changed {
 /// One flow group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct GroupStatus {
-    /// As configured.
+    /// As configured; of a group within a device the path, `tv/video`.
     pub(crate) name: String,
-    /// As configured.
+    /// As configured, among the groups beside it.
     pub(crate) weight: Weight,
+    /// The device and the group that it is in, with their weights, the device first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) within: Vec<WithinStatus>,
     /// As configured; empty for the default group.
     #[serde(rename = "match")]
     pub(crate) matches: Vec<Match>,
@@ -343,6 +346,15 @@ pub(crate) struct GroupStatus {
     pub(crate) connections: u64,
     /// How many of them have a window that is bounded.
     pub(crate) bounded_connections: u64,
+}
+
+/// A device or group that has groups beneath it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WithinStatus {
+    /// Its path.
+    pub(crate) name: String,
+    /// As configured.
+    pub(crate) weight: Weight,
 }
 
 /// Of [`ClaimsRequest`] and [`ClaimsReply`].

@@ -151,6 +151,70 @@ fn a_killed_daemon_leaves_the_download_unshaped() {
     assert!(off.status.success() && !said.contains("HTB"), "{said}");
 }
 
+/// Rates of downloads over `span`, in Mbit/s.
+fn rates<const N: usize>(downloads: [&Download; N], span: Duration) -> [f64; N] {
+    let (begin, before) = (Instant::now(), downloads.map(Download::received));
+    thread::sleep(span);
+    let seconds = begin.elapsed().as_secs_f64();
+    let mut at = 0;
+    downloads.map(|download| {
+        at += 1;
+        (download.received() - before[at - 1]) as f64 * 8e-6 / seconds
+    })
+}
+
+/// The tv has two thirds of the link; of these video has three quarters, by the server's address.
+fn groups_share_within_their_device() {
+    let home = Home::new();
+    let other = Far::new(&home.stage, "other", "198.51.100.2", None);
+    let [tv, desk, _] = &home.devices;
+    home.stage.configure(&format!(
+        "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\n\
+         [[device]]\nname = \"tv\"\nweight = 2\nmatch = [\"mac:{}\"]\n\
+         [[device.group]]\nname = \"video\"\nweight = 3\nmatch = [\"ip:2001:db8:8::1\"]\n\
+         [[device.group]]\nname = \"backup\"\nweight = 1\nmatch = [\"port:tcp/{}\"]\n\
+         [[device]]\nname = \"desk\"\nweight = 1\nmatch = [\"mac:{}\"]\n",
+        tv.mac,
+        other.address().port(),
+        desk.mac
+    ));
+    let daemon = home.stage.start_router(&[]);
+    let video = tv.download(home.address6);
+    let backup = tv.download(other.address());
+    let desktop = desk.download(home.far.address());
+    daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
+    thread::sleep(Duration::from_secs(5));
+    let all = rates([&video, &backup, &desktop], Duration::from_secs(6));
+    let status = daemon.status();
+    let sum: f64 = all.iter().sum();
+    let shares = [0, 1, 2].map(|i| all[i] / sum / [0.5, 1.0 / 6.0, 1.0 / 3.0][i]);
+    let said = String::from_utf8(home.stage.fairweir("status").stdout).unwrap();
+    drop(video);
+    thread::sleep(Duration::from_secs(4));
+    let left = rates([&backup, &desktop], Duration::from_secs(3));
+    let of_two = [0, 1].map(|i| left[i] / (left[0] + left[1]) / [2.0 / 3.0, 1.0 / 3.0][i]);
+    note(&format!("groups {shares:.3?} of {sum:.1} Mbit/s, without video {of_two:.3?}"));
+    let names: Vec<_> =
+        status["groups"].as_array().unwrap().iter().map(|g| g["name"].clone()).collect();
+    assert_eq!(names, ["tv/video", "tv/backup", "tv/default", "desk", "default"]);
+    assert_eq!(status["groups"][0]["within"][0]["name"], "tv");
+    for nothing in [2, 4] {
+        assert_eq!(status["groups"][nothing]["received_bytes"], 0, "{status:#}");
+    }
+    for share in shares.iter().chain(&of_two) {
+        assert!((share - 1.0).abs() <= 0.05, "{shares:?} {of_two:?}\n{status:#}");
+    }
+    assert!(sum > 0.9 * LINK_MBIT, "{sum} Mbit/s");
+    assert!(said.lines().any(|line| line.starts_with("tv  ")), "the device has a line: {said}");
+}
+
+#[test]
+fn groups_within_a_device_share_what_the_device_has() {
+    if privileged() && has_nat() {
+        two_of_three(groups_share_within_their_device);
+    }
+}
+
 fn has_htb(stage: &Stage) -> bool {
     let qdiscs = stage.run("tc qdisc show dev br-lan").stdout;
     String::from_utf8(qdiscs).unwrap().contains("htb")
@@ -406,6 +470,16 @@ fn configurations_that_cannot_work_are_refused_in_one_line() {
     };
     let mac = "mac:02:00:5e:00:53:01";
     let both = |a: &str, b: &str| format!("{router}{}{}", device("a", a), device("b", b));
+    let inner = |level: usize, name: &str, of: &str| {
+        let table = ".group".repeat(level);
+        format!("[[device{table}]]\nname = \"{name}\"\nweight = 1\nmatch = [\"{of}\"]\n")
+    };
+    let within = |names: &[&str], of: &str| {
+        let groups: String = names.iter().map(|name| inner(1, name, of)).collect();
+        format!("{router}{}{groups}", device("a", mac))
+    };
+    let deep = [(1, "b"), (2, "c"), (3, "d")].map(|(level, name)| inner(level, name, "port:443"));
+    let deep = format!("{router}{}{}", device("a", mac), deep.concat());
     for (text, said) in [
         (both(mac, "mac:02:00:5E:00:53:01"), "belongs to device `a`"),
         (both(mac, "mac:01:00:5e:00:00:01"), "not the MAC address of a device"),
@@ -415,6 +489,13 @@ fn configurations_that_cannot_work_are_refused_in_one_line() {
         (both("host:tv", &format!("host:{}", "a".repeat(10_000))), "not the name of a device"),
         (both("host:tv", "host:"), "not the name of a device"),
         (router.to_owned() + &device("a", mac) + "device = \"b\"\n", "unknown key"),
+        (within(&["b"], "app:steam"), "no match of a group within a device"),
+        (within(&["b", "b"], "port:443"), "duplicate group `a/b`"),
+        (within(&["a"], "port:443"), "the name of a group that it is in"),
+        (within(&["b c"], "port:443"), "not a valid group name"),
+        (within(&["default"], "port:443"), "cannot have `match`"),
+        (deep.to_owned(), "`a/b/c/d` is nested too deeply: at most 3 levels"),
+        (deep.replace("name = \"d\"", "nam = \"d\""), "device.group.group.group"),
         (router.replace("br-lan", "wan") + &device("a", mac), "must be two interfaces"),
         (router.replace("lan = \"br-lan\"\n", "") + &device("a", mac), "missing key `lan`"),
         (format!("{router}{}", device("a", mac).repeat(2)), "duplicate device `a`"),

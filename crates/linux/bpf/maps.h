@@ -2,6 +2,8 @@
 /* What the programs and user space share: for each map, who writes, who reads, how long it lives. */
 #pragma once
 
+#include "window_maps.h"
+
 #define SCRATCH_BYTES 512
 
 /* Written by user space on each change and heartbeat; lives as long as the program. */
@@ -185,19 +187,3 @@ struct {
 	__type(key, __u32);
 	__type(value, struct scratch);
 } scratch SEC(".maps");
-
-/* The bounds of receive windows by the socket's cookie: written by user space when they change,
- * read here. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 8192);
-	__type(key, __u64);
-	__type(value, __u32);
-} windows SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct initial_windows);
-} initial_windows SEC(".maps");

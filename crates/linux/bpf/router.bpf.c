@@ -30,6 +30,7 @@
 #include "measure.h"
 #include "prefix.h"
 #include "stamp.h"
+#include "leaf.h"
 #include "router_flow.h"
 #include "dhcp.h"
 #include "upload.h"
@@ -47,8 +48,8 @@ static __always_inline __u32 mac_rule(struct __sk_buff *skb, const struct router
 	return rule ? *rule : 0;
 }
 
-/* The class of the device that a packet goes to, or comes from if it `leaves`. */
-static __always_inline __u32 find_device(struct __sk_buff *skb, const struct packet *p,
+/* The class of the device that a packet goes to, or comes from if it `leaves`, or of its group there. */
+static __always_inline __u32 find_class(struct __sk_buff *skb, const struct packet *p,
 					 const struct router_config *cfg, int leaves)
 {
 	__u32 best = mac_rule(skb, cfg, leaves ? sizeof(struct mac) : 0);
@@ -56,7 +57,7 @@ static __always_inline __u32 find_device(struct __sk_buff *skb, const struct pac
 
 	if (rule > best)
 		best = rule;
-	return best ? best & 0xffff : cfg->default_slot;
+	return find_leaf(p, best ? best : cfg->default_slot, leaves);
 }
 
 SEC("tcx/egress")
@@ -80,7 +81,7 @@ int fairweir_lan_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 	measure(skb, &frame, &p, cfg->lan_header, &amount);
-	slot = find_device(skb, &p, cfg, 0);
+	slot = find_class(skb, &p, cfg, 0);
 	if (slot >= SLOTS_MAX)
 		return TC_ACT_UNSPEC;
 	mine->slots[slot].bytes += amount.bytes;
@@ -104,9 +105,10 @@ static __always_inline void set_mark(struct __sk_buff *skb, __u32 mark)
 static __always_inline void mark_device(struct __sk_buff *skb, const struct packet *p,
 					const struct router_config *cfg)
 {
-	__u32 slot = find_device(skb, p, cfg, 1);
+	__u32 slot = find_class(skb, p, cfg, 1);
 
-	set_mark(skb, (skb->mark & ~MARK_MASK) | (slot ^ cfg->default_slot) << MARK_SHIFT);
+	slot ^= cfg->default_slot & RULE_SLOT;
+	set_mark(skb, (skb->mark & ~MARK_MASK) | slot << MARK_SHIFT);
 }
 
 SEC("tcx/egress")
@@ -124,7 +126,7 @@ int fairweir_wan_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	measure(skb, &frame, &p, cfg->wan_header, &amount);
 	first = goes_first(skb, &p);
-	slot = cfg->default_slot;
+	slot = cfg->default_slot & RULE_SLOT;
 	if (skb->ingress_ifindex == cfg->lan && cfg->features & FEATURE_MARKS) {
 		slot ^= skb->mark >> MARK_SHIFT;
 		set_mark(skb, skb->mark & ~MARK_MASK);

@@ -9,6 +9,9 @@
 #define FEATURE_MACS (1u << 16)
 /* Whether packets of devices carry their device in the mark, so that it is known behind NAT. */
 #define FEATURE_MARKS (1u << 17)
+/* A rule, and the default slot: the class, and whether the device has groups, which decide further. */
+#define RULE_SLOT 0x7fffu
+#define RULE_HAS_GROUPS 0x8000u
 #define MARK_SHIFT 24
 #define MARK_MASK 0xff000000u
 
@@ -16,7 +19,7 @@ struct router_config {
 	__u64 heartbeat_ns; /* CLOCK_MONOTONIC, when user space was last alive */
 	__u32 enforce; /* whether to stamp classes */
 	__u32 features; /* FEATURE_* */
-	__u32 default_slot; /* the class of devices that no rule names */
+	__u32 default_slot; /* the class of devices that no rule names; RULE_HAS_GROUPS as in a rule */
 	__u32 wan; /* index of the device from which downloads come */
 	__u32 lan_header; /* bytes in front of the IP header at the LAN: 14, or 0 */
 	__u32 wan_header; /* the same at the WAN */
@@ -36,6 +39,26 @@ struct mac {
 	__u8 bytes[6];
 };
 _Static_assert(sizeof(struct mac) == 6, "abi");
+
+/* What a group within a device is known by: the first bits of an address or a port of the packets of a
+ * class. */
+struct leaf_key {
+	__u32 length; /* in bits, of what follows */
+	__be16 slot; /* the class of the device, or of the group, without these groups */
+	__u8 kind; /* LEAF_* */
+	__u8 pad;
+	__u8 value[16];
+};
+_Static_assert(sizeof(struct leaf_key) == 24, "abi");
+
+/* The server's address. */
+#define LEAF_IP4 0
+#define LEAF_IP6 1
+/* Plus PORT_TABLE_*: the server's port is the remote one. */
+#define LEAF_PORTS 2
+#define LEAF_HEADER_BITS 32
+/* Groups of a device, and groups within these. */
+#define LEVELS_BENEATH 2
 
 /* Of a DHCP message so much is copied to user space; what is behind it are options that few send. */
 #define DHCP_HEARD_MAX 1024

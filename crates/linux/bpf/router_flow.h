@@ -13,6 +13,8 @@
  */
 #pragma once
 
+#include "window_maps.h"
+
 #define FIN 0x01
 #define SYN 0x02
 #define RST 0x04
@@ -71,22 +73,6 @@ struct {
 	__type(key, struct flow_key);
 	__type(value, struct router_flow);
 } router_flows SEC(".maps");
-
-/* The bounds of receive windows by the connection's id: written by user space, read here. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 8192);
-	__type(key, __u64);
-	__type(value, __u32);
-} windows SEC(".maps");
-
-/* With which bound a connection of each class begins: written by user space, read here. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct initial_windows);
-} initial_windows SEC(".maps");
 
 /* A TCP header, and of its options what is where stacks put timestamps. */
 struct tcp {

@@ -3,7 +3,7 @@
 //! Two parts: an nftables table, which marks what belongs to the proxy, and for each family a rule and
 //! a route by which what is marked is delivered here. Marked are packets of sockets that have foreign
 //! addresses, which only the proxy makes. The first packet of a connection from the LAN is dropped, and
-//! the proxy gets a copy ([`Divert::poll_opening`]). If the server answers the proxy, the copy comes in
+//! the proxy gets a copy ([`Divert::poll_taken`]). If the server answers the proxy, the copy comes in
 //! at `lo` and reaches the listener ([`Divert::deliver`]); so a client hears of a server only what it
 //! would hear without the proxy. If the proxy does not listen, `tproxy` finds no socket and the packet is
 //! routed as always.
@@ -34,7 +34,8 @@ use crate::net::netlink::{Netlink, Request};
 
 mod openings;
 
-use openings::{GROUP, Openings};
+pub use openings::Taken;
+use openings::{DHCP_MAX, GROUP, Openings};
 
 /// The mark of sockets of the proxy.
 pub const SOCKET_MARK: u32 = 0x0800_0000;
@@ -114,14 +115,14 @@ impl Divert {
         run_nft(&self.table()).inspect_err(|_| self.spec = old)
     }
 
-    /// Readable when [`Divert::poll_opening`] has something.
+    /// Readable when [`Divert::poll_taken`] has something.
     pub fn waits_for(&self) -> BorrowedFd<'_> {
         self.openings.as_fd()
     }
 
-    /// The first packet of a connection, which waits for [`Divert::deliver`] or [`Divert::refuse`]; without
-    /// either the client sends it again.
-    pub fn poll_opening(&self) -> Option<Syn> {
+    /// The first packet of a connection, which waits for [`Divert::deliver`] or [`Divert::refuse`], without
+    /// which the client sends it again; or a copy of what a DHCP client asks, a few in a second.
+    pub fn poll_taken(&self) -> Option<Taken> {
         self.openings.poll()
     }
 
@@ -195,6 +196,13 @@ impl Divert {
              set dead4 {{ {dead4} }}\n\
              set dead6 {{ {dead6} }}\n\
              set opening {{ type ether_addr; size 4096; flags dynamic,timeout; timeout 60s; }}\n\
+             set asking {{ type ether_addr; size 1024; flags dynamic,timeout; timeout 60s; }}\n\
+             chain asks {{\n\
+             update @asking {{ ether saddr limit rate over 1/second burst {ASKED_BURST} packets }} \
+             return\n\
+             limit rate over {ASKED_ALL}/second burst {ASKED_ALL} packets return\n\
+             log group {GROUP} snaplen {DHCP_MAX} queue-threshold 1\n\
+             }}\n\
              chain take {{\n\
              update @opening {{ ether saddr limit rate over {OPENED_PER_SECOND}/second \
              burst {burst} packets }} drop\n\
@@ -209,6 +217,7 @@ impl Divert {
              }}\n\
              chain prerouting {{\n\
              type filter hook prerouting priority mangle; policy accept;\n\
+             iifname {{ {lan} }} meta nfproto ipv4 udp dport 67 goto asks\n\
              meta l4proto != tcp return\n\
              socket transparent 1 {deliver}\n\
              iifname lo meta mark and {DIVERTED:#x} == {DIVERTED:#x} goto deliver\n\
@@ -390,6 +399,10 @@ const TABLE_NUMBER: u32 = 0x6677;
 const DIVERTED: u32 = 0x0400_0000;
 /// New connections of all devices in a second.
 const OPENED_ALL: u32 = 1_000;
+/// Messages of a device to a DHCP server that are looked at before it is slowed down to one in a second.
+const ASKED_BURST: u32 = 8;
+/// Of all devices in a second.
+const ASKED_ALL: u32 = 50;
 /// Destinations to pass by that wait for `nft`, so that a batch fits into a pipe.
 const PASSED_MAX: usize = 400;
 const FAMILIES: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
@@ -428,7 +441,7 @@ mod tests {
                 let server: SocketAddr = server.parse().unwrap();
                 divert.pass(server.ip(), server);
             }
-            assert!(divert.poll_opening().is_none());
+            assert!(divert.poll_taken().is_none());
             divert.handle_tick();
             assert!(divert.nft.take().unwrap().wait().unwrap().success());
             // Of a killed daemon this stays.

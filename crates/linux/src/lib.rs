@@ -47,7 +47,7 @@ pub use net::{link, netns, network};
 pub use random::random;
 pub use router::{Router, RouterSpec};
 pub use shape::ifb::{leftovers, name as ifb_name, sweep};
-pub use shape::uplink::{UploadGroup, UploadSample};
+pub use shape::uplink::{Upload, UploadGroup, UploadSample};
 pub use tcp::{round_trip, set_receive_buffer};
 pub use window::expiry::{ExpiryProgram, detach_expiry};
 pub use window::lift;

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use fairweir_core::evidence::{HostName, Opening, STREAM_MAX, opening};
 use fairweir_core::policy::Mac;
+use fairweir_core::recognition;
 use fairweir_core::relay::{Alpha, BUFFER_MAX, buffer_target, follow};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
@@ -32,6 +33,8 @@ pub(crate) struct Connection {
     pub(crate) mac: Option<Mac>,
     pub(crate) naming: Naming,
     pub(crate) name: Option<HostName>,
+    /// What the client's first request says of its program, until that is taken.
+    pub(crate) agent: Option<Box<[u8]>>,
     pub(crate) app: Option<usize>,
     pub(crate) class: usize,
     pub(crate) alpha: Alpha,
@@ -93,6 +96,7 @@ impl Connection {
             mac,
             naming: Naming::Silent,
             name: None,
+            agent: None,
             app: None,
             class: 0,
             alpha: Alpha::DEFAULT,
@@ -152,6 +156,7 @@ impl Connection {
             Opening::Unnamed => {}
             Opening::Named(_, name) => self.name = Some(name),
         }
+        self.agent = recognition::agent(&scratch[..read]).map(Into::into);
         self.naming = Naming::Done;
         Turn::Named
     }

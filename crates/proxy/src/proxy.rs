@@ -6,6 +6,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use fairweir_core::evidence::STREAM_MAX;
+use fairweir_core::policy::Mac;
+use fairweir_core::recognition::{Devices, Identity, Portrait, Table};
 use fairweir_core::relay::Syn;
 use fairweir_core::units::{Bytes, Span, Time};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -75,6 +77,7 @@ struct Slot {
 pub struct Proxy {
     kernel: Kernel,
     rules: Rules,
+    devices: Devices,
     epoll: Epoll,
     /// IPv4 and IPv6; none while it is full.
     listeners: [Option<TcpListener>; 2],
@@ -96,11 +99,11 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens. Nothing is diverted to it yet.
+    /// Listens. Nothing is diverted to it yet. Devices are recognised by `table`.
     ///
     /// # Errors
     /// If the kernel refuses a socket, as without CAP_NET_ADMIN.
-    pub fn new(rules: Rules, kernel: Kernel, now: Time) -> Result<Proxy, Error> {
+    pub fn new(rules: Rules, table: Table, kernel: Kernel, now: Time) -> Result<Proxy, Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC);
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)
             .map_err(|e| Error::of("read the limit of file descriptors", e))?;
@@ -110,6 +113,7 @@ impl Proxy {
             kernel,
             classes: Classes::new(&rules, Classes::default(), now),
             rules,
+            devices: Devices::new(table),
             epoll: epoll.map_err(|e| Error::of("make an epoll", e))?,
             listeners: [None, None],
             ports: [0, 0],
@@ -151,6 +155,11 @@ impl Proxy {
 
     /// A client's first packet, which was kept back.
     pub fn handle_opening(&mut self, syn: Syn, now: Time) {
+        if let Some(mac) = syn.mac()
+            && self.devices.handle_syn(mac, &syn, now)
+        {
+            self.recognise(mac, now);
+        }
         // What is sent again then finds no listener, and passes.
         if self.is_full() {
             return;
@@ -162,6 +171,33 @@ impl Proxy {
         let event = EpollEvent::new(SOCKET, OPENING | token(id, generation, true));
         if let Err(e) = self.epoll.add(upstream, event) {
             tracing::debug!("connection not relayed: {e}");
+        }
+    }
+
+    /// A device asks for an address.
+    pub fn handle_dhcp(&mut self, source: Mac, message: &[u8], now: Time) {
+        if self.devices.handle_dhcp(source, message, now) {
+            self.recognise(source, now);
+        }
+    }
+
+    /// What the user says of devices, from now on.
+    pub fn set_said(&mut self, said: impl IntoIterator<Item = (Mac, Identity)>, now: Time) {
+        self.devices.set_said(said);
+        (0..self.slots.len()).for_each(|id| self.classify(id, now));
+    }
+
+    /// What is known of devices.
+    pub fn portraits(&self) -> impl Iterator<Item = Portrait> {
+        self.devices.portraits()
+    }
+
+    /// Connections of a device that is known as another one have other classes.
+    fn recognise(&mut self, mac: Mac, now: Time) {
+        for id in 0..self.slots.len() {
+            if self.slots[id].connection.as_ref().is_some_and(|c| c.mac == Some(mac)) {
+                self.classify(id, now);
+            }
         }
     }
 
@@ -385,7 +421,8 @@ impl Proxy {
     fn classify(&mut self, id: usize, now: Time) {
         let Some(connection) = &mut self.slots[id].connection else { return };
         let name = connection.name.as_ref();
-        let class = self.rules.class_of(connection.from, connection.mac, name);
+        let identity = connection.mac.map(|mac| self.devices.identity(mac)).unwrap_or_default();
+        let class = self.rules.class_of(connection.from, connection.mac, identity, name);
         let class = class.unwrap_or(self.classes.unclassified());
         connection.app = self.rules.app_of(name);
         let alpha = self.rules.alpha_of(connection.app, class);
@@ -412,9 +449,22 @@ impl Proxy {
             Turn::Names(until) => {
                 self.timers.insert((until, id, slot.generation));
             }
-            Turn::Named => self.classify(id, now),
+            Turn::Named => {
+                self.hear_agent(id, now);
+                self.classify(id, now);
+            }
             Turn::Ended => self.close(id, false),
             Turn::Broken => self.close(id, true),
+        }
+    }
+
+    /// Takes what the connection's request says of its program.
+    fn hear_agent(&mut self, id: usize, now: Time) {
+        let Some(connection) = &mut self.slots[id].connection else { return };
+        if let (Some(mac), Some(agent)) = (connection.mac, connection.agent.take())
+            && self.devices.handle_agent(mac, &agent, now)
+        {
+            self.recognise(mac, now);
         }
     }
 

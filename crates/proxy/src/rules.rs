@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use fairweir_core::evidence::{HostName, Sites};
 use fairweir_core::market::utility::Kind;
 use fairweir_core::policy::{Mac, Match};
+use fairweir_core::recognition::{DeviceMatch, Identity};
 use fairweir_core::relay::{Alpha, alphas};
 use fairweir_core::units::Rate;
 use ipnet::IpNet;
@@ -16,8 +17,10 @@ pub struct Class {
     pub name: String,
     /// What its downloads have together; `None` is as much as comes.
     pub rate: Option<Rate>,
-    /// Devices (`ip:`, `mac:`) and servers (`web:`); any of these suffices.
+    /// Devices (`ip:`, `mac:`) and servers (`web:`); any of these suffices, or of `devices`.
     pub matches: Vec<Match>,
+    /// What devices are.
+    pub devices: Vec<DeviceMatch>,
 }
 
 /// An application, by the names of its servers.
@@ -83,9 +86,12 @@ impl Rules {
     }
 
     /// Prefixes and link-layer addresses outside of which no connection has a class; `None` if a class
-    /// names servers.
+    /// names servers, or what devices are.
     pub fn clients(&self) -> Option<(Vec<IpNet>, Vec<Mac>)> {
         let (mut prefixes, mut macs) = (Vec::new(), Vec::new());
+        if self.classes.iter().any(|class| !class.devices.is_empty()) {
+            return None;
+        }
         for matched in self.classes.iter().flat_map(|class| &class.matches) {
             match matched {
                 Match::Ip(net) => prefixes.push(*net),
@@ -101,14 +107,16 @@ impl Rules {
         &self,
         client: IpAddr,
         mac: Option<Mac>,
+        identity: Identity,
         name: Option<&HostName>,
     ) -> Option<usize> {
         let by_device = self.classes.iter().position(|class| {
-            class.matches.iter().any(|matched| match matched {
+            let is_listed = class.matches.iter().any(|matched| match matched {
                 Match::Ip(net) => net.contains(&client),
                 Match::Mac(wanted) => mac == Some(*wanted),
                 _ => false,
-            })
+            });
+            is_listed || class.devices.iter().any(|wanted| wanted.is_of(identity))
         });
         let by_name = name.and_then(|name| self.class_sites.group_of(name));
         match (by_device, by_name) {
@@ -146,11 +154,13 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
+    use fairweir_core::recognition::{Kind as Device, Os};
+
     use super::*;
 
     fn class(name: &str, matches: &[&str]) -> Class {
         let matches = matches.iter().map(|text| text.parse().unwrap()).collect();
-        Class { name: name.to_owned(), rate: None, matches }
+        Class { name: name.to_owned(), rate: None, matches, devices: Vec::new() }
     }
 
     #[test]
@@ -172,13 +182,33 @@ mod tests {
             ("2001:db8::1", None, name("example.net"), Some(2)),
             ("192.0.2.99", None, name("example.net"), None),
         ] {
-            let found = rules.class_of(client.parse().unwrap(), mac, named.as_ref());
+            let client = client.parse().unwrap();
+            let found = rules.class_of(client, mac, Identity::default(), named.as_ref());
             assert_eq!(found, wanted, "{client} {mac:?} {named:?}");
         }
         assert_eq!(rules.clients(), None, "any device may be in a class");
         let devices = vec![class("child", &["ip:192.0.2.0/28"])];
         let devices = Rules::new(devices, Vec::new(), Vec::new(), None);
         assert_eq!(devices.clients().unwrap().0.len(), 1);
+    }
+
+    #[test]
+    fn a_class_by_what_devices_are_has_only_those_that_are_known() {
+        let mut tv = class("tv", &["ip:192.0.2.1"]);
+        tv.devices = vec![DeviceMatch::Kind(Device::Television), DeviceMatch::Os(Os::Ios)];
+        let rules = Rules::new(vec![tv], Vec::new(), Vec::new(), None);
+        assert_eq!(rules.clients(), None, "any device may be one");
+        for (client, os, kind, wanted) in [
+            ("192.0.2.1", None, None, Some(0)),
+            ("192.0.2.2", None, None, None),
+            ("192.0.2.2", Some(Os::Ios), Some(Device::Phone), Some(0)),
+            ("192.0.2.2", Some(Os::Linux), Some(Device::Television), Some(0)),
+            ("192.0.2.2", Some(Os::Macos), None, None),
+        ] {
+            let identity = Identity { os, kind };
+            let found = rules.class_of(client.parse().unwrap(), None, identity, None);
+            assert_eq!(found, wanted, "{client} {identity:?}");
+        }
     }
 
     #[test]

@@ -12,14 +12,14 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use fairweir_core::policy::{GROUPS_MAX, Group, Match, Policy, PolicyError};
+use fairweir_core::policy::{Branch, GROUPS_MAX, Match, Policy, PolicyError};
 use fairweir_core::receiver::{Control, Enforce, LATENCY};
 use fairweir_core::units::{Rate, Span};
 
 use crate::MetricsAt;
 use crate::error::ConfigError;
 use crate::file::{Rules, Text, Trust};
-use crate::table::{Placed, Source};
+use crate::table::{Place, Placed, Source};
 
 mod read;
 pub mod set;
@@ -197,7 +197,7 @@ pub fn conf_d(main: &Path) -> PathBuf {
 struct Draft<'t> {
     role: Role,
     host: HostKeys<'t>,
-    groups: Vec<Placed<'t, Group>>,
+    groups: Vec<Placed<'t, Branch>>,
     set: SetKeys<'t>,
 }
 
@@ -212,9 +212,9 @@ impl<'t> Draft<'t> {
         Ok(())
     }
 
-    fn add_group(&mut self, group: Placed<'t, Group>) -> Result<(), ConfigError> {
-        let name = &group.value.name;
-        if let Some(first) = self.groups.iter().find(|g| g.value.name == *name) {
+    fn add_group(&mut self, group: Placed<'t, Branch>) -> Result<(), ConfigError> {
+        let name = &group.value.group.name;
+        if let Some(first) = self.groups.iter().find(|g| g.value.group.name == *name) {
             let kind = match self.role {
                 Role::Host => "group",
                 Role::Router => "device",
@@ -225,8 +225,6 @@ impl<'t> Draft<'t> {
             );
             return Err(group.place.error(what));
         }
-        // The policy has the rules for one group; asking it group by group gives the place.
-        Policy::new(vec![group.value.clone()]).map_err(|e| group.place.error(e))?;
         if self.groups.len() == GROUPS_MAX {
             return Err(group.place.error(PolicyError::TooManyGroups(GROUPS_MAX + 1)));
         }
@@ -245,21 +243,21 @@ impl<'t> Draft<'t> {
         let mut groups = self.groups.into_iter().map(|g| g.value).collect();
         warnings.extend(self.set.apply_weights(&mut groups));
         // What can still fail: there is no room for the default group that is added.
-        let policy = Policy::new(groups).map_err(|e| last.unwrap_or(main.start()).error(e))?;
+        let policy = Policy::nested(groups).map_err(|e| last.unwrap_or(main.start()).error(e))?;
         Ok(Config { host, policy, files, warnings })
     }
 
     /// A device has one class, so its address leads to one.
     fn refuse_shared_matches(&self) -> Result<(), ConfigError> {
-        let mut first: BTreeMap<String, &Placed<'_, Group>> = BTreeMap::new();
+        let mut first: BTreeMap<String, &Placed<'_, Branch>> = BTreeMap::new();
         for group in &self.groups {
-            for matched in &group.value.matches {
+            for matched in &group.value.group.matches {
                 let Some(other) = first.insert(matched.to_string(), group) else { continue };
-                let name = &group.value.name;
-                let what = if other.value.name == *name {
+                let name = &group.value.group.name;
+                let what = if other.value.group.name == *name {
                     format!("device `{name}`: `{matched}` is listed twice; remove one")
                 } else {
-                    let (of, place) = (&other.value.name, &other.place);
+                    let (of, place) = (&other.value.group.name, &other.place);
                     format!(
                         "device `{name}`: `{matched}` belongs to device `{of}` ({place}) already"
                     )
@@ -273,7 +271,7 @@ impl<'t> Draft<'t> {
     /// A browser may fetch all names of a site by one connection, which belongs to one group.
     fn warn_of_split_sites(&self, warnings: &mut Vec<String>) {
         let mut first: BTreeMap<&str, &str> = BTreeMap::new();
-        for Placed { value: group, place } in &self.groups {
+        for Placed { value: Branch { group, .. }, place } in &self.groups {
             for matched in &group.matches {
                 let Match::Web(site) = matched else { continue };
                 let Some(domain) = site.name().domain() else { continue };
@@ -291,12 +289,13 @@ impl<'t> Draft<'t> {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        let all = self.groups.iter().flat_map(|g| g.value.matches.iter().map(move |m| (g, m)));
-        let mut seen: Vec<(&Placed<'_, Group>, String)> = Vec::new();
+        let matches = |g: &'_ Placed<'t, Branch>| g.value.group.matches.clone();
+        let all = self.groups.iter().flat_map(|g| matches(g).into_iter().map(move |m| (g, m)));
+        let mut seen: Vec<(&Placed<'_, Branch>, String)> = Vec::new();
         for (group, m) in all {
             let text = m.to_string();
-            let (place, name) = (&group.place, &group.value.name);
-            if matches!(m, Match::Unit(unit) if !unit.contains('.')) {
+            let (place, name) = (&group.place, &group.value.group.name);
+            if matches!(&m, Match::Unit(unit) if !unit.contains('.')) {
                 warnings.push(format!(
                     "{place}: group `{name}`: `{text}` has no suffix such as `.service`, so it \
                      matches no unit"
@@ -306,11 +305,14 @@ impl<'t> Draft<'t> {
                 warnings.push(format!(
                     "{place}: group `{name}`: `{text}` has no effect, because the earlier group \
                      `{}` has it too",
-                    first.value.name
+                    first.value.group.name
                 ));
             } else {
                 seen.push((group, text));
             }
+        }
+        for Placed { value, place } in &self.groups {
+            warn_of_shadowed(value, &value.group.name, place, &mut warnings);
         }
         self.warn_of_split_sites(&mut warnings);
         if self.groups.is_empty() {
@@ -330,5 +332,23 @@ impl<'t> Draft<'t> {
             ));
         }
         warnings
+    }
+}
+
+/// Of two groups within one group that have the same match, the second never has a packet by it.
+fn warn_of_shadowed(branch: &Branch, path: &str, place: &Place<'_>, warnings: &mut Vec<String>) {
+    let mut first: BTreeMap<String, &str> = BTreeMap::new();
+    for inner in &branch.beneath {
+        let name = &inner.group.name;
+        for matched in &inner.group.matches {
+            let other = *first.entry(matched.to_string()).or_insert(name);
+            if other != name {
+                warnings.push(format!(
+                    "{place}: group `{path}/{name}`: `{matched}` has no effect, because the earlier \
+                     group `{path}/{other}` has it too"
+                ));
+            }
+        }
+        warn_of_shadowed(inner, &format!("{path}/{name}"), place, warnings);
     }
 }

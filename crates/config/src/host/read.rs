@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use fairweir_core::policy::{DEFAULT_GROUP, Group};
+use fairweir_core::policy::{Branch, DEFAULT_GROUP, Group, Match, Policy, PolicyError};
 use fairweir_core::receiver::{Control, Enforce, LATENCY, LATENCY_RANGE};
-use fairweir_core::share::Weight;
+use fairweir_core::share::{DEPTH_MAX, Weight};
 use fairweir_core::units::{Rate, Span};
 
 use super::set::SetKeys;
@@ -14,7 +14,9 @@ use crate::MetricsAt;
 use crate::VERSION;
 use crate::error::ConfigError;
 use crate::table::{Place, Placed, Source, Table};
-use crate::value::{parse_capacity, parse_control, parse_dev, parse_match, parse_router_match};
+use crate::value::{
+    parse_capacity, parse_control, parse_dev, parse_inner_match, parse_match, parse_router_match,
+};
 use crate::words::did_you_mean;
 
 /// More frequent probes disturb others, rarer ones say nothing about a queue.
@@ -50,12 +52,13 @@ const ROUTER_KEYS: [&str; 12] = [
     "upload_capacity",
 ];
 const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
+const DEVICE_KEYS: [&str; 4] = ["name", "weight", "match", "group"];
 
 /// The content of one file.
 pub(super) struct Document<'t> {
     pub(super) host: HostKeys<'t>,
     /// Each at its name.
-    pub(super) groups: Vec<Placed<'t, Group>>,
+    pub(super) groups: Vec<Placed<'t, Branch>>,
     pub(super) set: SetKeys<'t>,
 }
 
@@ -87,7 +90,7 @@ pub(super) fn document(source: Source<'_>, role: Role) -> Result<Document<'_>, C
     let groups = top.tables(group_table)?;
     let set = top.table("set")?;
     top.finish(keys)?;
-    let group = |table| group(table, role);
+    let group = |table| top_group(table, role);
     Ok(Document {
         host: host.map(|table| host_keys(table, role)).transpose()?.unwrap_or_default(),
         groups: groups.into_iter().map(group).collect::<Result<_, _>>()?,
@@ -121,39 +124,112 @@ fn host_keys(mut table: Table<'_>, role: Role) -> Result<HostKeys<'_>, ConfigErr
     Ok(keys)
 }
 
-fn group(mut table: Table<'_>, role: Role) -> Result<Placed<'_, Group>, ConfigError> {
-    let (kind, example) = match role {
-        Role::Host => ("group", "app:steam"),
-        Role::Router => ("device", "mac:02:00:5e:00:53:01"),
+/// What a table of groups describes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Group,
+    Device,
+    /// A group within a device.
+    Inner,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Group | Kind::Inner => "group",
+            Kind::Device => "device",
+        }
+    }
+
+    fn example(self) -> &'static str {
+        match self {
+            Kind::Group => "app:steam",
+            Kind::Device => "mac:02:00:5e:00:53:01",
+            Kind::Inner => "port:udp/443",
+        }
+    }
+
+    fn parse(self) -> fn(&str) -> Result<Match, String> {
+        match self {
+            Kind::Group => parse_match,
+            Kind::Device => parse_router_match,
+            Kind::Inner => parse_inner_match,
+        }
+    }
+}
+
+/// The groups of one table, and where each is named: path and place.
+type Places<'t> = Vec<(String, Place<'t>)>;
+
+fn top_group(table: Table<'_>, role: Role) -> Result<Placed<'_, Branch>, ConfigError> {
+    let kind = match role {
+        Role::Host => Kind::Group,
+        Role::Router => Kind::Device,
     };
-    let parse = match role {
-        Role::Host => parse_match,
-        Role::Router => parse_router_match,
-    };
+    let mut places = Places::new();
+    let branch = group(table, kind, &[], &mut places)?;
+    // The policy has the rules for one group; asking it group by group gives the place.
+    match Policy::nested(vec![branch.value.clone()]) {
+        Ok(_) => Ok(branch),
+        Err(e) => {
+            let ends = |path: &str| path.rsplit('/').next() == e.group();
+            let is_meant =
+                |(path, _): &&(String, Place<'_>)| Some(path.as_str()) == e.group() || ends(path);
+            let place = places.iter().rfind(is_meant).map_or(&branch.place, |(_, place)| place);
+            Err(place.error(e))
+        }
+    }
+}
+
+/// The group of `table`, which is within the groups `above`.
+fn group<'t>(
+    mut table: Table<'t>,
+    kind: Kind,
+    above: &[String],
+    places: &mut Places<'t>,
+) -> Result<Placed<'t, Branch>, ConfigError> {
     let name = table.text("name")?;
     let Placed { value: name, place } =
         name.ok_or_else(|| table.missing("name", "a name such as \"video\""))?;
+    let mut path = above.to_vec();
+    path.push(name.clone());
+    let label = path.join("/");
+    places.push((label.clone(), place.clone()));
+    if path.len() > DEPTH_MAX {
+        return Err(place.error(PolicyError::TooDeep(label)));
+    }
     let weight = table.integer("weight", 1, Weight::MAX.into())?.ok_or_else(|| {
-        let expected = format_args!("a whole number from 1 to {} for {kind} `{name}`", Weight::MAX);
+        let expected =
+            format_args!("a whole number from 1 to {} for {} `{label}`", Weight::MAX, kind.name());
         table.missing("weight", expected)
     })?;
     let weight = u32::try_from(weight.value).ok().and_then(Weight::new);
     let weight = weight.expect("invariant: the range was checked");
     let mut matches = Vec::new();
     for text in table.texts("match")?.into_iter().flat_map(|texts| texts.value) {
-        matches.push(parse(&text.value).map_err(|what| text.place.error(what))?);
+        matches.push(kind.parse()(&text.value).map_err(|what| text.place.error(what))?);
     }
     if matches.is_empty() && name != DEFAULT_GROUP {
         return Err(table.missing(
             "match",
             format_args!(
-                "a rule for {kind} `{name}`, such as `match = [\"{example}\"]`; only the {kind} \
-                 `{DEFAULT_GROUP}` has none"
+                "a rule for {kind} `{label}`, such as `match = [\"{}\"]`; only the {kind} \
+                 `{DEFAULT_GROUP}` has none",
+                kind.example(),
+                kind = kind.name(),
             ),
         ));
     }
-    table.finish(&GROUP_KEYS)?;
-    Ok(Placed { value: Group { name, weight, matches }, place })
+    let mut beneath = Vec::new();
+    if kind == Kind::Group {
+        table.finish(&GROUP_KEYS)?;
+    } else {
+        for inner in table.tables("group")? {
+            beneath.push(group(inner, Kind::Inner, &path, places)?.value);
+        }
+        table.finish(&DEVICE_KEYS)?;
+    }
+    Ok(Placed { value: Branch { group: Group { name, weight, matches }, beneath }, place })
 }
 
 impl<'t> HostKeys<'t> {

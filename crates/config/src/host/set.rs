@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use fairweir_core::policy::{DEFAULT_GROUP, Group};
+use fairweir_core::policy::{Branch, DEFAULT_GROUP, Group, PATH_SEPARATOR};
 use fairweir_core::share::Weight;
 use fairweir_core::units::Span;
 use serde::{Deserialize, Serialize};
@@ -83,17 +83,27 @@ impl<'t> SetKeys<'t> {
     }
 
     /// Gives the groups their weights; returns what is wrong with those that name no group.
-    pub(super) fn apply_weights(&self, groups: &mut Vec<Group>) -> Vec<String> {
+    pub(super) fn apply_weights(&self, groups: &mut Vec<Branch>) -> Vec<String> {
         let mut warnings = Vec::new();
-        for Placed { value: (name, weight), place } in &self.weights {
-            match groups.iter_mut().find(|g| g.name == *name) {
-                Some(group) => group.weight = *weight,
-                None if name == DEFAULT_GROUP => {
-                    let (name, weight) = (name.clone(), *weight);
-                    groups.push(Group { name, weight, matches: Vec::new() });
+        for Placed { value: (path, weight), place } in &self.weights {
+            if let Some(found) = Branch::find_mut(groups, path) {
+                found.group.weight = *weight;
+                continue;
+            }
+            // A default group that is not listed has its siblings beside it.
+            let (above, name) = path.rsplit_once(PATH_SEPARATOR).unwrap_or(("", path));
+            let siblings = match above {
+                "" => Some(&mut *groups),
+                above => Branch::find_mut(groups, above).map(|branch| &mut branch.beneath),
+            };
+            match siblings.filter(|s| name == DEFAULT_GROUP && (above.is_empty() || !s.is_empty()))
+            {
+                Some(siblings) => {
+                    let (name, weight) = (name.to_owned(), *weight);
+                    siblings.push(Group { name, weight, matches: Vec::new() }.into());
                 }
                 None => warnings.push(format!(
-                    "{place}: set.{WEIGHT}.{name}: no effect, because there is no group `{name}`"
+                    "{place}: set.{WEIGHT}.{path}: no effect, because there is no group `{path}`"
                 )),
             }
         }

@@ -18,7 +18,7 @@ use super::{
     Observation, Windows,
 };
 use crate::market::guarantee::Step;
-use crate::share::Weight;
+use crate::share::Tree;
 use crate::units::{Rate, Span, Time};
 
 /// What makes the desired state real.
@@ -224,7 +224,7 @@ impl ControlLoop {
     pub fn handle_policy(
         &mut self,
         spec: &ControllerSpec,
-        weights: Vec<Weight>,
+        weights: impl Into<Tree>,
         kept: &[Option<usize>],
     ) {
         self.forget(kept);
@@ -292,6 +292,7 @@ impl ControlLoop {
 mod tests {
     use super::super::{Control, Enforce, TICK};
     use super::*;
+    use crate::share::Weight;
     use crate::units::Bytes;
 
     /// An enforcer that writes down what it is told, and refuses on demand.

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Act, Allocation, ClassRate, Command, Decision, GroupDecision, GroupState, Observation, TICK,
 };
-use crate::share::{Entry, Weight, fair};
+use crate::share::{Claims, Tree};
 use crate::units::{Rate, Span, Time};
 
 mod group;
@@ -40,8 +40,8 @@ use group::{GroupLoop, HEADROOM_DIVISOR, HEADROOM_MIN, headroom};
 /// What CRAB's loop is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrabSpec {
-    /// Weights of the groups, in the policy's order.
-    pub weights: Vec<Weight>,
+    /// How the groups share, in the policy's order.
+    pub weights: Tree,
     /// What the link is remembered to carry; the loop starts below it.
     pub remembered: Option<Rate>,
     /// How long it watches before it acts, and what it lets lenders keep.
@@ -87,6 +87,7 @@ pub struct Crab {
     /// The capacity as competing groups confirmed it: what is worth remembering. The capacity
     /// itself also falls when nobody wants more.
     learned: Option<Rate>,
+    weights: Tree,
     groups: Vec<GroupLoop>,
     window: Window,
     /// The total before the last act, and what it added, if that was a probe.
@@ -140,7 +141,7 @@ impl Crab {
             tuning: spec.tuning,
             capacity,
             learned: None,
-            groups: spec.weights.iter().map(|&weight| GroupLoop::idle(weight)).collect(),
+            groups: vec![GroupLoop::idle(); spec.weights.len()],
             window: Window::default(),
             total_before_probe: None,
             probe_step: PROBE_STEP_MIN,
@@ -151,6 +152,7 @@ impl Crab {
             loan: None,
             command: None,
             decision: Decision::initial(spec.weights.len()),
+            weights: spec.weights,
         };
         crab.divide();
         crab
@@ -202,13 +204,13 @@ impl Crab {
         self.tuning
     }
 
-    pub(super) fn handle_policy(&mut self, weights: Vec<Weight>, kept: &[Option<usize>]) {
-        assert_eq!(weights.len(), kept.len(), "every new group says which old one it continues");
-        let continued = |(&weight, kept): (&Weight, &Option<usize>)| match *kept {
-            Some(old) => GroupLoop { weight, probe_extra: Rate::ZERO, ..self.groups[old] },
-            None => GroupLoop::idle(weight),
+    pub(super) fn handle_policy(&mut self, weights: Tree, kept: &[Option<usize>]) {
+        let continued = |kept: &Option<usize>| match *kept {
+            Some(old) => GroupLoop { probe_extra: Rate::ZERO, ..self.groups[old] },
+            None => GroupLoop::idle(),
         };
-        self.groups = weights.iter().zip(kept).map(continued).collect();
+        self.groups = kept.iter().map(continued).collect();
+        self.weights = weights;
         self.total_before_probe = None;
         self.loan = None;
         self.restart_window();
@@ -429,16 +431,13 @@ impl Crab {
     /// Divides the capacity anew and says so to the enforcer.
     fn divide(&mut self) {
         let Some(capacity) = self.capacity else { return };
-        let entries = self.groups.iter().map(|g| {
-            let demand = if g.is_unresponsive() { Some(Rate::ZERO) } else { g.demand };
-            Entry { weight: g.weight, demand }
-        });
-        let entries: Vec<Entry> = entries.collect();
+        let demand = |g: &GroupLoop| if g.is_unresponsive() { Some(Rate::ZERO) } else { g.demand };
+        let demands: Vec<Option<Rate>> = self.groups.iter().map(demand).collect();
         let capacity = capacity.scale(DIVIDED_PART.0, DIVIDED_PART.1);
-        let shares = fair(self.divisible(capacity), &entries);
-        let endless: Vec<Entry> =
-            entries.iter().map(|e| Entry { weight: e.weight, demand: None }).collect();
-        let by_weight = fair(capacity, &endless);
+        let claims = Claims { demands: &demands, taken: &[] };
+        let shares = self.weights.divide(self.divisible(capacity), claims);
+        let endless = vec![None; self.groups.len()];
+        let by_weight = self.weights.divide(capacity, Claims { demands: &endless, taken: &[] });
         for (i, group) in self.groups.iter_mut().enumerate() {
             group.share = shares[i];
             let base = if group.demand.is_none() && !group.is_unresponsive() {
@@ -449,11 +448,12 @@ impl Crab {
             };
             group.ceil = (base + group.probe_extra).max(CEIL_MIN);
         }
-        let classes = self.groups.iter().map(|g| ClassRate {
+        let classes = self.groups.iter().zip(self.weights.weights());
+        let classes = classes.map(|(g, weight)| ClassRate {
             rate: g.ceil,
             ceil: g.ceil,
             priority: 0,
-            weight: g.weight,
+            weight,
         });
         self.command =
             Some(Command::SetRates(Allocation { total: None, classes: classes.collect() }));

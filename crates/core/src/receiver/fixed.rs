@@ -4,14 +4,14 @@ use super::{
     Act, Allocation, ClassRate, Command, ControllerSpec, Decision, GroupDecision, GroupState,
     Observation,
 };
-use crate::share::{Entry, Weight, fair};
+use crate::share::{Claims, Tree};
 use crate::units::Rate;
 
 /// `none`, `wfq`, `static`, `borrow` and `chokepoint`: the same rates for good.
 #[derive(Clone, Debug)]
 pub struct Fixed {
     spec: ControllerSpec,
-    weights: Vec<Weight>,
+    weights: Tree,
     /// What is remembered of the link. Only the status shows it.
     remembered: Option<Rate>,
     command: Option<Command>,
@@ -19,11 +19,7 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    pub(super) fn new(
-        spec: ControllerSpec,
-        weights: Vec<Weight>,
-        remembered: Option<Rate>,
-    ) -> Fixed {
+    pub(super) fn new(spec: ControllerSpec, weights: Tree, remembered: Option<Rate>) -> Fixed {
         let decision = Decision::initial(weights.len());
         let mut fixed = Fixed { spec, weights, remembered, command: None, decision };
         fixed.command = fixed.allocation().map(Command::SetRates);
@@ -35,8 +31,7 @@ impl Fixed {
         self.command = self.allocation().map(Command::SetRates);
     }
 
-    pub(super) fn handle_policy(&mut self, weights: Vec<Weight>, kept: &[Option<usize>]) {
-        assert_eq!(weights.len(), kept.len(), "every new group says which old one it continues");
+    pub(super) fn handle_policy(&mut self, weights: Tree) {
         self.weights = weights;
         self.command = self.allocation().map(Command::SetRates);
     }
@@ -88,14 +83,14 @@ impl Fixed {
             | ControllerSpec::CrabPrinted
             | ControllerSpec::Fairweir { .. } => return None,
         };
-        let entries: Vec<Entry> =
-            self.weights.iter().map(|&weight| Entry { weight, demand: None }).collect();
-        let shares = fair(divided, &entries);
-        let classes = shares.into_iter().enumerate().map(|(i, share)| ClassRate {
+        let endless = vec![None; self.weights.len()];
+        let shares = self.weights.divide(divided, Claims { demands: &endless, taken: &[] });
+        let classes = shares.into_iter().zip(self.weights.weights()).enumerate();
+        let classes = classes.map(|(i, (share, weight))| ClassRate {
             rate: if by_priority { divided / STRICT_RATE_DIVISOR } else { share },
             ceil: if borrowing { divided } else { share },
             priority: if by_priority { i.min(PRIORITY_LOWEST) as u8 } else { 0 },
-            weight: self.weights[i],
+            weight,
         });
         Some(Allocation { total, classes: classes.collect() })
     }

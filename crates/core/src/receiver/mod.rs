@@ -25,7 +25,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::market::guarantee::Step;
-use crate::share::Weight;
+use crate::share::Tree;
 use crate::units::{Rate, Span, Time};
 
 mod class;
@@ -229,16 +229,17 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// Makes a controller for groups with `weights`, in the policy's order. `remembered` is what a
+    /// Makes a controller for groups that share by `weights`, in the policy's order. `remembered` is what a
     /// control that learns the capacity starts from.
     ///
     /// # Errors
     /// [`ControllerError`] if there are no groups, or a capacity is too low.
     pub fn new(
         spec: &ControllerSpec,
-        weights: Vec<Weight>,
+        weights: impl Into<Tree>,
         remembered: Option<Rate>,
     ) -> Result<Controller, ControllerError> {
+        let weights = weights.into();
         if weights.is_empty() {
             return Err(ControllerError::NoGroups);
         }
@@ -249,7 +250,7 @@ impl Controller {
                 Controller::Crab(Box::new(Crab::new(CrabSpec { weights, remembered, tuning })))
             }
             ControllerSpec::CrabPrinted => {
-                Controller::CrabPrinted(Box::new(CrabPrinted::new(&weights, remembered)))
+                Controller::CrabPrinted(Box::new(CrabPrinted::new(&weights.weights(), remembered)))
             }
             ControllerSpec::Fairweir { enforce, latency } => {
                 let spec = FairweirSpec { weights, remembered, enforce, latency };
@@ -397,12 +398,14 @@ impl Controller {
     ///
     /// # Panics
     /// If the two lists differ in length, or an index is out of range.
-    pub fn handle_policy(&mut self, weights: Vec<Weight>, kept: &[Option<usize>]) {
+    pub fn handle_policy(&mut self, weights: impl Into<Tree>, kept: &[Option<usize>]) {
+        let weights = weights.into();
+        assert_eq!(weights.len(), kept.len(), "every new group says which old one it continues");
         match self {
-            Controller::Fixed(fixed) => fixed.handle_policy(weights, kept),
+            Controller::Fixed(fixed) => fixed.handle_policy(weights),
             Controller::Crab(crab) => crab.handle_policy(weights, kept),
-            Controller::CrabPrinted(crab) => crab.handle_policy(weights, kept),
-            Controller::Rbm(rbm) => rbm.handle_policy(&weights, kept),
+            Controller::CrabPrinted(crab) => crab.handle_policy(&weights.weights(), kept),
+            Controller::Rbm(rbm) => rbm.handle_policy(kept),
             Controller::Fairweir(fairweir) => fairweir.handle_policy(weights, kept),
         }
     }

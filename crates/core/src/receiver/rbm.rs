@@ -18,7 +18,6 @@ use super::{
     Act, Command, ConnectionSample, ConnectionWindow, Decision, DelaySample, GroupDecision,
     GroupState, Observation, Windows,
 };
-use crate::share::Weight;
 use crate::units::{Bytes, Rate, Span, Time};
 use crate::window::{
     Behaviour, Bounds, Class, Framing, Member, divide, floor_rate, queue_target, window,
@@ -95,9 +94,8 @@ impl Rbm {
         &self.decision
     }
 
-    pub(super) fn handle_policy(&mut self, weights: &[Weight], kept: &[Option<usize>]) {
-        assert_eq!(weights.len(), kept.len(), "every new group says which old one it continues");
-        self.groups = weights.len();
+    pub(super) fn handle_policy(&mut self, kept: &[Option<usize>]) {
+        self.groups = kept.len();
         self.connections.clear();
         self.divide(self.decision.at);
     }

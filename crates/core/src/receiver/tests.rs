@@ -1,4 +1,5 @@
 use super::*;
+use crate::share::Weight;
 use crate::units::{Bytes, Time};
 
 /// A coarse model of responsive senders behind a FIFO: rates grow by 15 % a tick up to demand and

@@ -75,6 +75,40 @@ impl Syn {
         &self.packet
     }
 
+    /// The hops that its packet may still take.
+    pub fn hops(&self) -> u8 {
+        self.packet[if self.client.is_ipv4() { 8 } else { 7 }]
+    }
+
+    /// A letter for each option of TCP, in order: `M` is the segment's size, `N` none, `W` the window's scale, `S` that
+    /// selective acknowledgements are allowed, `T` a timestamp, `E` the end, `?` another; it ends where
+    /// options do not fit.
+    pub fn layout(&self) -> String {
+        let mut rest = &self.packet[ip_bytes(self.client.ip()) + TCP_BYTES..];
+        let mut layout = String::new();
+        while let Some((&kind, more)) = rest.split_first() {
+            layout.push(match kind {
+                0 => 'E',
+                1 => 'N',
+                2 => 'M',
+                3 => 'W',
+                4 => 'S',
+                8 => 'T',
+                _ => '?',
+            });
+            match kind {
+                0 => break,
+                1 => rest = more,
+                _ => {
+                    let length = more.first().map_or(0, |&length| usize::from(length));
+                    let Some(after) = rest.get(length..).filter(|_| length >= 2) else { break };
+                    rest = after;
+                }
+            }
+        }
+        layout
+    }
+
     /// The IP packet by which the server refuses the connection. Source: RFC 9293, section 3.10.7.1.
     pub fn refusal(&self) -> Box<[u8]> {
         let sent = &self.packet[ip_bytes(self.client.ip())..];
@@ -183,6 +217,7 @@ mod tests {
             assert_eq!(syn.client(), "127.0.0.1:54321".parse().unwrap());
             assert_eq!(syn.server(), "127.0.0.1:9".parse().unwrap());
             assert_eq!(syn.packet().len(), 60);
+            assert_eq!((syn.hops(), &syn.layout()[..]), (64, "MSTNW"));
             assert_eq!(syn.packet()[24..36], SYN4[24..36]);
             assert_eq!(syn.packet()[40..], SYN4[40..]);
             assert!(is_correct(syn.packet()));
@@ -218,6 +253,7 @@ mod tests {
                 prop_assert!(is_correct(syn.packet()) && is_correct(&syn.refusal()));
                 let again = Syn::parse(syn.packet(), None);
                 prop_assert_eq!(again.as_ref(), Some(&syn));
+                prop_assert!(syn.layout().len() <= 40);
             }
         }
     }

@@ -31,7 +31,7 @@ use crate::receiver::CAPACITY_MIN;
 use crate::units::{Bytes, Rate, Span, Time};
 
 mod plan;
-pub use plan::{UploadPlan, burst, plan};
+pub use plan::{UploadClass, UploadPlan, burst, plan};
 
 /// The round trips of one source in an interval: a probe, or acknowledgements of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! The classes of an upload: what each group has of its own, and what it may borrow.
 
 use crate::receiver::{ClassRate, ClassSpec};
-use crate::share::{Entry, Weight, fair};
+use crate::share::{Entry, Node, Tree, Weight, fair};
 use crate::units::{Bytes, Rate, Span};
 
 /// The classes of all groups, beneath one parent.
@@ -12,7 +12,18 @@ pub struct UploadPlan {
     /// Acknowledgements and small ICMP, which go first.
     pub first: ClassSpec,
     /// The groups, in the policy's order.
-    pub groups: Vec<ClassSpec>,
+    pub groups: Vec<UploadClass>,
+    /// Of groups that are beneath one: its class, those above first.
+    pub branches: Vec<UploadClass>,
+}
+
+/// A class, and what it is beneath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UploadClass {
+    /// Its rates.
+    pub spec: ClassSpec,
+    /// Index of the branch that it is in; `None` is the parent of all.
+    pub within: Option<usize>,
 }
 
 /// Divides `total` by weight. `first` is the rate of what goes first, as measured, and `packet` the
@@ -20,31 +31,68 @@ pub struct UploadPlan {
 ///
 /// What goes first has a fifth more than it sends, from 1/20 to 1/2 of the total, and never borrows:
 /// a flood of packets that look like acknowledgements leaves half of the link. The groups have the rest
-/// by weight, and borrow what others leave, again by weight.
+/// by weight, and borrow what others leave, again by weight: from their siblings first.
 ///
 /// Properties: the rates of all classes sum to the total, up to what HTB needs as a minimum; no class
 /// may send more than the total; rates are in proportion to weights within 1 bit/s.
 ///
 /// # Panics
 /// If `weights` is empty.
-pub fn plan(total: Rate, first: Rate, weights: &[Weight], packet: Bytes) -> UploadPlan {
+pub fn plan(total: Rate, first: Rate, weights: &Tree, packet: Bytes) -> UploadPlan {
     assert!(!weights.is_empty(), "a policy has at least its default group");
     let first = first.scale(6, 5).clamp(total / FIRST_PARTS_MIN, total / FIRST_PARTS_MAX);
-    let entries: Vec<Entry> =
-        weights.iter().map(|&weight| Entry { weight, demand: None }).collect();
-    let rates = fair(total.saturating_sub(first), &entries);
-    let weight_min = weights.iter().copied().min().unwrap_or(Weight::ONE);
-    let leaf = |rate: Rate, ceil: Rate, priority: u8, weight: Weight| {
-        let class = ClassRate { rate, ceil, priority, weight };
-        let mut spec = ClassSpec::leaf(&class, weight_min, packet);
-        spec.quantum = spec.quantum.min(packet * QUANTUM_PACKETS_MAX);
-        spec
-    };
-    UploadPlan {
+    let weight_min = smallest(weights.nodes());
+    let first = leaf(first, first, (0, weight_min), (weight_min, packet));
+    let mut plan = UploadPlan {
         parent: ClassSpec::parent(Some(total)),
-        first: leaf(first, first, 0, weight_min),
-        groups: rates.into_iter().zip(weights).map(|(rate, &w)| leaf(rate, total, 1, w)).collect(),
+        first,
+        groups: Vec::new(),
+        branches: Vec::new(),
+    };
+    plan.add(weights.nodes(), (total.saturating_sub(first.rate), total), packet, None);
+    plan
+}
+
+impl UploadPlan {
+    /// Adds the classes of one level, which have `rate` together and may have `ceil`.
+    fn add(
+        &mut self,
+        nodes: &[Node],
+        (rate, ceil): (Rate, Rate),
+        packet: Bytes,
+        within: Option<usize>,
+    ) {
+        let entry = |node: &Node| Entry { weight: node.weight(), demand: None };
+        let rates = fair(rate, &nodes.iter().map(entry).collect::<Vec<_>>());
+        let weight_min = smallest(nodes);
+        for (node, rate) in nodes.iter().zip(rates) {
+            let spec = leaf(rate, ceil, (1, node.weight()), (weight_min, packet));
+            match node {
+                Node::Leaf(_) => self.groups.push(UploadClass { spec, within }),
+                Node::Branch(_, beneath) => {
+                    let spec = ClassSpec { queue: None, ..spec };
+                    self.branches.push(UploadClass { spec, within });
+                    let branch = Some(self.branches.len() - 1);
+                    self.add(beneath, (rate, ceil), packet, branch);
+                }
+            }
+        }
     }
+}
+
+fn smallest(nodes: &[Node]) -> Weight {
+    nodes.iter().map(Node::weight).min().unwrap_or(Weight::ONE)
+}
+
+fn leaf(
+    rate: Rate,
+    ceil: Rate,
+    (priority, weight): (u8, Weight),
+    (weight_min, packet): (Weight, Bytes),
+) -> ClassSpec {
+    let class = ClassRate { rate, ceil, priority, weight };
+    let spec = ClassSpec::leaf(&class, weight_min, packet);
+    ClassSpec { quantum: spec.quantum.min(packet * QUANTUM_PACKETS_MAX), ..spec }
 }
 
 /// How much may be sent at once at one of the rates of an upload, after a pause: 1 ms, since what is

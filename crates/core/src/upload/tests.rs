@@ -1,5 +1,5 @@
 use super::*;
-use crate::share::Weight;
+use crate::share::{Node, Tree, Weight};
 
 const TICK: Span = Span::millis(200);
 const BASE: Span = Span::millis(20);
@@ -195,14 +195,35 @@ fn rates_of_classes_sum_to_the_total_in_proportion_to_weights() {
     let weights = [1, 3, 10_000].map(|w| Weight::new(w).unwrap());
     for (total, first) in [(10, 0), (10, 1), (10, 9), (300, 20)] {
         let (total, first) = (Rate::mbit(total), Rate::mbit(first));
-        let plan = plan(total, first, &weights, packet);
-        let sum: Rate = plan.groups.iter().map(|class| class.rate).sum();
+        let plan = plan(total, first, &Tree::from(weights.to_vec()), packet);
+        let sum: Rate = plan.groups.iter().map(|class| class.spec.rate).sum();
         let minima = Rate::kbit(8 * 3);
         assert!(sum + plan.first.rate >= total && sum + plan.first.rate <= total + minima);
         assert!(plan.first.ceil <= total / 2, "a flood of acknowledgements leaves half");
-        assert!(plan.groups.iter().all(|class| class.ceil == total && class.priority == 1));
-        let [one, three, _] = [0, 1, 2].map(|i| plan.groups[i].rate.as_bps());
+        assert!(
+            plan.groups.iter().all(|class| class.spec.ceil == total && class.spec.priority == 1)
+        );
+        let [one, three, _] = [0, 1, 2].map(|i| plan.groups[i].spec.rate.as_bps());
         assert!(three.abs_diff(one * 3) <= 4 || one == 8_000, "{one} {three}");
-        assert!(plan.groups.iter().all(|c| c.quantum <= packet * 20 && c.quantum >= packet));
+        assert!(
+            plan.groups.iter().all(|c| c.spec.quantum <= packet * 20 && c.spec.quantum >= packet)
+        );
     }
+}
+
+#[test]
+fn classes_are_nested_as_the_groups_are() {
+    let leaf = |n| Node::Leaf(Weight::new(n).unwrap());
+    let video = Node::Branch(Weight::ONE, vec![leaf(1), leaf(1)]);
+    let tv = Node::Branch(Weight::new(2).unwrap(), vec![leaf(3), video]);
+    let tree = Tree::new(vec![tv, leaf(1)]);
+    let plan = plan(Rate::mbit(60), Rate::ZERO, &tree, Bytes::new(1_514));
+    let parent: Vec<_> = plan.branches.iter().map(|class| class.within).collect();
+    assert_eq!(parent, [None, Some(0)], "those above come first");
+    let within: Vec<_> = plan.groups.iter().map(|class| class.within).collect();
+    assert_eq!(within, [Some(0), Some(1), Some(1), None]);
+    let rates: Vec<_> = plan.groups.iter().map(|class| class.spec.rate.as_bps() / 1_000).collect();
+    assert_eq!(rates, [28_500, 4_750, 4_750, 19_000]);
+    assert!(plan.branches.iter().all(|class| class.spec.queue.is_none()));
+    assert_eq!(plan.branches[0].spec.rate, Rate::mbit(38));
 }

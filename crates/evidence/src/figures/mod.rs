@@ -353,7 +353,7 @@ mod tests {
             let spec =
                 ControllerSpec::new(point.control, Some(scenario.link.capacity.nominal())).unwrap();
             let tuning = scenario.control.tuning.applied_to(CrabTuning::HOST);
-            let weights = scenario.groups.iter().map(|g| g.weight).collect();
+            let weights: Vec<_> = scenario.groups.iter().map(|g| g.weight).collect();
             let made = Controller::new(&spec.with_tuning(tuning), weights, None);
             assert!(made.is_ok(), "{point:?}");
         }

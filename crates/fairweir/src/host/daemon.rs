@@ -390,7 +390,7 @@ impl Daemon {
             Ok(connections) => connections,
             Err(e) => return self.open(now, e.to_string()),
         };
-        let upload = match host.take_upload() {
+        let upload = match host.upload().map(|mut upload| upload.take()).transpose() {
             Ok(upload) => upload,
             Err(e) => return self.open(now, e.to_string()),
         };
@@ -441,7 +441,11 @@ impl Daemon {
             _ if !shapes => Ok(()),
             Some(plan) => {
                 self.windows.stand_by();
-                host.apply_upload(&plan)
+                host.upload().map_or(Ok(()), |mut out| {
+                    let applied = out.apply(&plan);
+                    upload.has_flow_queues = out.has_flow_queues();
+                    applied
+                })
             }
             None => host.release_upload(),
         };

@@ -12,12 +12,11 @@ use std::os::fd::BorrowedFd;
 use fairweir_core::lease::{Binding, LEASE_MAX, LEASES_MAX, Lease, Leases};
 use fairweir_core::policy::{Mac, Match, Policy, host_label};
 use fairweir_core::units::{Span, Time};
-use fairweir_daemon::StateDir;
+use fairweir_daemon::{StateDir, unix_now};
 use fairweir_linux::{Error, Router};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use super::memory::unix_now;
 use crate::wire::HostStatus;
 
 /// Which device has which name.

@@ -7,11 +7,9 @@
 //! Only a capacity that stayed the same while the link was used for a minute is stored, so that a
 //! short disturbance, or an attack on the measurement, has no effect beyond its end.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use fairweir_core::receiver::{CAPACITY_MIN, TICK};
 use fairweir_core::units::{Rate, Span};
-use fairweir_daemon::{Error, StateDir};
+use fairweir_daemon::{Error, StateDir, unix_now};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -153,10 +151,6 @@ impl Memory {
             serde_json::to_vec_pretty(contents).expect("invariant: the contents have string keys");
         self.dir.write(FILE, &text)
     }
-}
-
-pub(super) fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

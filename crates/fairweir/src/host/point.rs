@@ -3,9 +3,8 @@
 use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
 use fairweir_core::units::Bytes;
-use fairweir_core::upload::UploadPlan;
 use fairweir_linux::{
-    Error, ExpiryProgram, Health, Host, HostSpec, Router, RouterSpec, UploadSample, sweep,
+    Error, ExpiryProgram, Health, Host, HostSpec, Router, RouterSpec, Upload, sweep,
 };
 use tracing::info;
 
@@ -47,31 +46,19 @@ impl Point {
                 Point::Host(Box::new(attach(&spec)?))
             }
             Some(lan) => {
-                let spec = RouterSpec { lan: lan.to_owned(), wan: dev, policy, mode };
-                let mut router = Router::attach(&spec)?;
-                if upload {
-                    router.share_upload()?;
-                }
-                Point::Router(Box::new(router))
+                let spec = RouterSpec { lan: lan.to_owned(), wan: dev, policy, mode, upload };
+                Point::Router(Box::new(Router::attach(&spec)?))
             }
         })
     }
 
-    pub(super) fn take_upload(&mut self) -> Result<Option<UploadSample>, Error> {
-        either!(self, it => it.take_upload())
-    }
-
-    pub(super) fn apply_upload(&mut self, plan: &UploadPlan) -> Result<(), Error> {
-        either!(self, it => it.apply_upload(plan))
+    /// What leaves by the device that faces the Internet, if it is shared.
+    pub(super) fn upload(&mut self) -> Option<Upload<'_>> {
+        either!(self, it => it.upload())
     }
 
     pub(super) fn release_upload(&mut self) -> Result<(), Error> {
-        either!(self, it => it.release_upload())
-    }
-
-    /// Whether flows have queues of their own in the classes of the upload.
-    pub(super) fn has_flow_queues(&self) -> bool {
-        either!(self, it => it.has_flow_queues())
+        self.upload().map_or(Ok(()), |mut upload| upload.release())
     }
 
     /// The host, which has what a router has not: sockets, and sites.

@@ -1,7 +1,7 @@
 //! What the daemon tells those who ask.
 
 use fairweir_config::host::Role;
-use fairweir_core::policy::Group;
+use fairweir_core::policy::{Branch, Group, Policy};
 use fairweir_core::receiver::{Act, Control, GroupDecision, GroupTotals};
 use fairweir_core::units::{Rate, Span, Time};
 
@@ -11,7 +11,7 @@ use super::sites::evidence_status;
 use super::windows::{Count, Seen};
 use crate::wire::{
     ConnectionStatus, Connections, DelayStatus, EvidenceStatus, GroupRate, GroupStatus, LimitedBy,
-    Status,
+    Status, WithinStatus,
 };
 
 /// What fairweir does not cover, wherever it runs.
@@ -84,18 +84,20 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     // After a reload the decision is of the old groups until the next tick.
     let decided = Some(&decision.groups).filter(|d| d.len() == groups.len());
     let count = |i: usize| daemon.windows.counts.get(i).copied().unwrap_or_default();
-    let group = |(i, group)| {
-        group_status(group, decided.map(|d| d[i]), &daemon.control.totals()[i], count(i))
+    let within = within(settings.policy());
+    let group = |(i, group): (usize, &Group)| GroupStatus {
+        within: within[i].clone(),
+        ..group_status(group, decided.map(|d| d[i]), &daemon.control.totals()[i], count(i))
     };
     let mut host_limits = daemon.host.as_ref().map(Point::limits).unwrap_or_default();
     // A control that knows the capacity can do without more samples for a while.
     let learns_by_delay = settings.control() == Control::Fairweir && decision.capacity.is_none();
     host_limits.extend(daemon.delay.limit().filter(|_| learns_by_delay));
-    match (&daemon.upload, &daemon.host) {
-        (None, _) => host_limits.push("upload is not shaped".to_owned()),
-        (Some(_), Some(host)) if !host.has_flow_queues() => host_limits
+    match &daemon.upload {
+        None => host_limits.push("upload is not shaped".to_owned()),
+        Some(upload) if !upload.has_flow_queues => host_limits
             .push("the kernel lacks fq_codel: uploads of one group wait in one queue".to_owned()),
-        _ => {}
+        Some(_) => {}
     }
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -147,6 +149,24 @@ pub(super) fn rates(daemon: &Daemon) -> Vec<GroupRate> {
     rate.collect()
 }
 
+/// What each leaf of `policy` is in.
+fn within(policy: &Policy) -> Vec<Vec<WithinStatus>> {
+    fn add(branches: &[Branch], above: &[WithinStatus], all: &mut Vec<Vec<WithinStatus>>) {
+        for Branch { group, beneath } in branches {
+            if beneath.is_empty() {
+                all.push(above.to_vec());
+                continue;
+            }
+            let path = above.last().map(|above| format!("{}/", above.name)).unwrap_or_default();
+            let own = WithinStatus { name: path + &group.name, weight: group.weight };
+            add(beneath, &[above, &[own]].concat(), all);
+        }
+    }
+    let mut all = Vec::new();
+    add(policy.branches(), &[], &mut all);
+    all
+}
+
 fn group_status(
     group: &Group,
     decision: Option<GroupDecision>,
@@ -156,6 +176,7 @@ fn group_status(
     GroupStatus {
         name: group.name.clone(),
         weight: group.weight,
+        within: Vec::new(),
         matches: group.matches.clone(),
         // A group is measured also while nothing is decided.
         decision: GroupDecision { rate: totals.rate, ..decision.unwrap_or_default() },

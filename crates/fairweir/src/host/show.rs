@@ -2,10 +2,12 @@
 
 use std::io::{self, Write};
 
-use fairweir_core::units::Rate;
+use fairweir_core::units::{Bytes, Rate};
 
 use crate::table::{self, Align};
-use crate::wire::{GroupStatus, HostStatus, ProbeStatus, SitesStatus, Status, UploadStatus};
+use crate::wire::{
+    GroupStatus, HostStatus, ProbeStatus, SitesStatus, Status, UploadStatus, WithinStatus,
+};
 use crate::words::{count, mbit};
 
 /// Device, control, capacity and whether downloads are shaped, on one line.
@@ -156,5 +158,33 @@ pub(crate) fn print_groups(out: &mut impl Write, status: &Status) -> io::Result<
         ("BACKLOG", Align::Right),
         ("RECEIVED", Align::Right),
     ];
-    table::print(out, &headings, &status.groups.iter().map(row).collect::<Vec<_>>())
+    let mut rows = Vec::new();
+    let mut above: &[WithinStatus] = &[];
+    for group in &status.groups {
+        let known = above.iter().zip(&group.within).take_while(|(a, b)| a == b).count();
+        rows.extend(group.within[known..].iter().map(|within| sum_row(within, &status.groups)));
+        above = &group.within;
+        rows.push(row(group));
+    }
+    table::print(out, &headings, &rows)
+}
+
+/// What the groups of a device have together.
+fn sum_row(within: &WithinStatus, groups: &[GroupStatus]) -> Vec<String> {
+    let own = || groups.iter().filter(|group| group.within.contains(within));
+    let rate = |of: fn(&GroupStatus) -> Rate| mbit(own().map(of).sum::<Rate>().as_bps());
+    let bytes = |of: fn(&GroupStatus) -> Bytes| own().map(of).sum::<Bytes>().to_string();
+    let dash = || "-".to_owned();
+    vec![
+        within.name.clone(),
+        within.weight.to_string(),
+        rate(|g| g.decision.rate),
+        rate(|g| g.decision.share),
+        dash(),
+        dash(),
+        String::new(),
+        own().map(|g| g.drops).sum::<u64>().to_string(),
+        bytes(|g| g.backlog_bytes),
+        bytes(|g| g.received_bytes),
+    ]
 }

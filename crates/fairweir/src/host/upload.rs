@@ -22,6 +22,8 @@ pub(super) struct Upload {
     totals: BTreeMap<String, UploadGroupStatus>,
     phase: UploadPhase,
     enforcing: bool,
+    /// Whether flows have queues of their own within a class, as far as is known.
+    pub(super) has_flow_queues: bool,
 }
 
 impl Upload {
@@ -34,6 +36,7 @@ impl Upload {
             totals: BTreeMap::new(),
             phase: UploadPhase::default(),
             enforcing: false,
+            has_flow_queues: true,
         })
     }
 

@@ -12,8 +12,8 @@ use fairweir_config::file::{Rules, Text, Trust};
 use fairweir_config::isp::{LeasesSection, SubscriberSpec};
 use fairweir_core::lease_file::{self, FileLease};
 use fairweir_core::units::{Span, Time};
+use fairweir_daemon::unix_now;
 use fairweir_linux::monotonic_now;
-use fairweir_market::api::now_s;
 use ipnet::IpNet;
 use tracing::warn;
 
@@ -101,7 +101,7 @@ impl Leases {
         let mut skipped = 0;
         for file in &self.section.files {
             let text = Text::read(file, &rules).map_err(|e| e.to_string())?;
-            let read = lease_file::read(text.as_str(), now_s());
+            let read = lease_file::read(text.as_str(), unix_now());
             skipped += read.skipped;
             for FileLease { mac, address, .. } in read.leases {
                 let addresses = leases.entry(mac.to_string()).or_default();

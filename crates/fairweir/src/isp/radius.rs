@@ -12,7 +12,7 @@ use anyhow::Context;
 use fairweir_config::isp::{RadiusSection, SubscriberSpec};
 use fairweir_core::radius::{Accounting, PACKET_MAX, Refused, Sessions, Verdict};
 use fairweir_core::units::{Span, Time};
-use fairweir_market::api::now_s;
+use fairweir_daemon::unix_now;
 use tracing::warn;
 
 use super::daemon::Daemon;
@@ -104,7 +104,7 @@ impl Radius {
                             || addresses.iter().any(|a| record.addresses.contains(a)))
                 })
             };
-            let verdict = self.sessions.judge(&packet, now, now_s(), owns);
+            let verdict = self.sessions.judge(&packet, now, unix_now(), owns);
             (packet, verdict)
         });
         let (packet, verdict) = match read {

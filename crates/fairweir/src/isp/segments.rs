@@ -13,8 +13,8 @@ use fairweir_config::isp::{MemberPattern, PlanEntry, SegmentEntry};
 use fairweir_core::phantom::Plan;
 use fairweir_core::phantom::segment::{Claim, MEMBERS_MAX, PERIOD, VALID, Watch, divide};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_daemon::unix_now;
 use fairweir_linux::police::{Police, SegmentId, SubscriberId};
-use fairweir_market::api::now_s;
 use tracing::{info, warn};
 
 use super::kernel::{DIRECTIONS, Kernel};
@@ -170,7 +170,7 @@ impl Segments {
     ) -> anyhow::Result<String> {
         let segment = self.all.iter_mut().find(|segment| segment.entry.name == name);
         let segment = segment.with_context(|| format!("no segment `{name}`"))?;
-        let now_s = now_s();
+        let now_s = unix_now();
         ensure!(until_s > now_s, "until_s: {until_s} is over; it is {now_s}");
         ensure!(
             until_s - now_s <= LEASE_MAX_S,
@@ -266,7 +266,7 @@ impl Segment {
         span: Span,
         police: &Police,
     ) -> anyhow::Result<()> {
-        if self.lease.as_ref().is_some_and(|lease| lease.until_s <= now_s()) {
+        if self.lease.as_ref().is_some_and(|lease| lease.until_s <= unix_now()) {
             info!(segment = self.entry.name, generation = self.generation, "the lease ended");
             self.lease = None;
             self.set_guarantees(police)?;

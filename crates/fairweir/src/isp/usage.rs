@@ -17,9 +17,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use fairweir_config::isp::UsageSection;
 use fairweir_core::units::Time;
-use fairweir_daemon::StateDir;
+use fairweir_daemon::{StateDir, unix_now};
 use fairweir_linux::police::Counters;
-use fairweir_market::api::now_s;
 use tracing::warn;
 
 use super::kernel::{DIRECTIONS, Gone, Kernel};
@@ -64,7 +63,7 @@ impl Usage {
             dir: StateDir::new(&path),
             path,
             told: HashMap::new(),
-            since_s: now_s(),
+            since_s: unix_now(),
             waiting: String::new(),
             lost_rows: 0,
             written_s: None,
@@ -100,7 +99,7 @@ impl Usage {
                 self.add(name, &record.plan, *counters);
             }
         }
-        self.since_s = now_s();
+        self.since_s = unix_now();
         self.flush()
     }
 
@@ -137,7 +136,7 @@ impl Usage {
         if told == counters {
             return;
         }
-        let (since_s, until_s) = (self.since_s, now_s());
+        let (since_s, until_s) = (self.since_s, unix_now());
         for ((direction, now), told) in DIRECTIONS.into_iter().zip(counters).zip(told) {
             if now == told {
                 continue;
@@ -176,7 +175,7 @@ impl Usage {
 
     /// Appends what waits to the file of the day, all of it or nothing.
     fn append(&mut self) -> anyhow::Result<()> {
-        let now_s = now_s();
+        let now_s = unix_now();
         let name = file_name(now_s);
         let mut file = self.dir.append(&name)?;
         let whole = whole_lines(&self.path.join(&name))?;
@@ -260,7 +259,7 @@ mod tests {
     }
 
     fn rows(dir: &Path) -> Vec<String> {
-        let text = fs::read_to_string(dir.join("usage").join(file_name(now_s()))).unwrap();
+        let text = fs::read_to_string(dir.join("usage").join(file_name(unix_now()))).unwrap();
         let row = |line: &str| line.splitn(3, ',').nth(2).unwrap().to_owned();
         assert!(text.starts_with(HEADER));
         text.lines().skip(1).map(row).collect()
@@ -274,7 +273,7 @@ mod tests {
         usage.add(&alice, "slow", [counted(100, 1), counted(0, 0)]);
         usage.add(&alice, "slow", [counted(100, 1), counted(0, 0)]);
         usage.flush().unwrap();
-        let path = dir.path().join("usage").join(file_name(now_s()));
+        let path = dir.path().join("usage").join(file_name(unix_now()));
         File::options().append(true).open(&path).unwrap().write_all(b"1,2,ali").unwrap();
         usage.add(&alice, "fast", [counted(150, 1), counted(7, 0)]);
         let gone =
@@ -317,7 +316,7 @@ mod tests {
         let at = dir.path().join("usage");
         fs::create_dir(&at).unwrap();
         fs::set_permissions(&at, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-        let recent = file_name(now_s() - 30 * DAY_S);
+        let recent = file_name(unix_now() - 30 * DAY_S);
         for name in ["2020-02-29.csv", "2020-02-30.csv", "notes.csv", recent.as_str()] {
             fs::write(at.join(name), "").unwrap();
         }
@@ -325,7 +324,7 @@ mod tests {
         usage.flush().unwrap();
         let mut left: Vec<_> = fs::read_dir(&at).unwrap().map(|e| e.unwrap().file_name()).collect();
         left.sort();
-        let today = file_name(now_s());
+        let today = file_name(unix_now());
         assert_eq!(left, ["2020-02-30.csv", recent.as_str(), today.as_str(), "notes.csv"]);
     }
 }

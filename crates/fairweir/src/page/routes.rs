@@ -95,7 +95,7 @@ impl State {
         view: &View,
         span: &'static PastSpan,
     ) -> Result<BTreeMap<String, PastView>, String> {
-        let query = history::Query::last(span.span_s, span.step_s, history::unix_now());
+        let query = history::Query::last(span.span_s, span.step_s, fairweir_daemon::unix_now());
         let (from, to) = (query.from, query.to);
         let all = self.read_history(move |history| {
             let (mut all, mut query) = (Vec::new(), query);

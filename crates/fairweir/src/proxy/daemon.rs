@@ -5,11 +5,12 @@ use std::os::fd::BorrowedFd;
 
 use anyhow::bail;
 use fairweir_config::applications::{Application, applications};
+use fairweir_config::devices::devices;
 use fairweir_config::proxy::{AppConfig, ClassConfig, ProxyFile};
 use fairweir_core::market::guarantee::{Guarantee, Term};
 use fairweir_core::relay::Alpha;
 use fairweir_core::units::{Rate, Span, Time};
-use fairweir_linux::divert::{Clients, Divert, DivertSpec, SOCKET_MARK};
+use fairweir_linux::divert::{Clients, Divert, DivertSpec, SOCKET_MARK, Taken};
 use fairweir_linux::{round_trip, set_receive_buffer};
 use fairweir_proxy::{Answer, App, Class, Kernel, Known, Proxy, Rules};
 use tracing::{info, warn};
@@ -52,7 +53,8 @@ impl Daemon {
     /// If the kernel lacks something; then nothing is diverted.
     pub(super) fn start(file: &ProxyFile, now: Time) -> anyhow::Result<Daemon> {
         let kernel = Kernel { round_trip, set_receive_buffer, mark: SOCKET_MARK };
-        let proxy = Proxy::new(rules(file, None), kernel, now)?;
+        let mut proxy = Proxy::new(rules(file, None), devices(), kernel, now)?;
+        proxy.set_said(file.devices.iter().copied(), now);
         // It must be there when the diversion is.
         let mut guard = Guard::default();
         guard.beat(now);
@@ -83,10 +85,12 @@ impl Daemon {
 
     /// Something may have come for the proxy, or one of its deadlines.
     pub(super) fn handle_ready(&mut self, now: Time) -> Result<(), fairweir_proxy::Error> {
-        let openings =
-            self.divert.iter().flat_map(|divert| iter::from_fn(|| divert.poll_opening()));
-        for syn in openings.take(TURN_MAX) {
-            self.proxy.handle_opening(syn, now);
+        let taken = self.divert.iter().flat_map(|divert| iter::from_fn(|| divert.poll_taken()));
+        for taken in taken.take(TURN_MAX) {
+            match taken {
+                Taken::Opening(syn) => self.proxy.handle_opening(syn, now),
+                Taken::Dhcp(source, message) => self.proxy.handle_dhcp(source, &message, now),
+            }
         }
         self.proxy.handle(now)?;
         while let Some((syn, answer)) = self.proxy.poll_answer() {
@@ -194,6 +198,7 @@ impl Daemon {
                 divert.replace(DivertSpec { lan: file.lan.clone(), clients, ports })?;
             }
             self.proxy.set_rules(rules, now);
+            self.proxy.set_said(file.devices.iter().copied(), now);
             self.file = file;
         }
         Ok(said.to_owned())
@@ -233,6 +238,7 @@ pub(super) fn rules(file: &ProxyFile, guaranteed: Option<Rate>) -> Rules {
         name: class.name.clone(),
         rate: rate_of(class),
         matches: class.matches.clone(),
+        devices: class.devices.clone(),
     });
     let alpha = |app: &AppConfig| Alpha::new(app.alpha).expect("invariant: the range was checked");
     let apps = file.apps.iter().map(|app| App {

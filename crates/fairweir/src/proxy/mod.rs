@@ -6,6 +6,7 @@
 //! | module | its job |
 //! |---|---|
 //! | [`daemon`] | the proxy, the diversion to it, the guard |
+//! | [`devices`] | what is known of devices, in the status |
 //! | [`guard`] | a process that removes the diversion if the daemon is killed or hangs |
 //! | [`report`] | status, metrics, check, dry run, top |
 
@@ -24,6 +25,7 @@ use crate::words::chained;
 
 pub(crate) mod cli;
 mod daemon;
+mod devices;
 pub(crate) mod guard;
 mod report;
 

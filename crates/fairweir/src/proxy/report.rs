@@ -9,6 +9,7 @@ use std::time::Duration;
 use fairweir_config::proxy::{ClassConfig, ProxyFile};
 use fairweir_config::sender::read_text;
 use fairweir_config::text;
+use fairweir_core::recognition::Word;
 use fairweir_core::units::{Rate, Time};
 use fairweir_daemon::{Access, Metrics};
 use fairweir_proxy::Counts;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 use super::NAME;
 use super::cli::DaemonArgs;
 use super::daemon::{Daemon, rules};
+use super::devices::{self, DeviceStatus};
 use crate::daemon_args::{AskArgs, connect};
 use crate::table::{self, Align};
 use crate::words::mbit;
@@ -38,6 +40,8 @@ pub(super) struct Status {
     guaranteed_bps: Option<Rate>,
     /// The largest first.
     usage: Vec<UsageStatus>,
+    #[serde(default)]
+    devices: Vec<DeviceStatus>,
     accepted: u64,
     refused: Refused,
     unreachable: u64,
@@ -101,6 +105,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         classes: proxy.classes().map(class).collect(),
         guaranteed_bps: daemon.guarantee.rate(),
         usage,
+        devices: proxy.portraits().map(devices::of_portrait).collect(),
         accepted,
         refused: Refused { to_gateway, crowded },
         unreachable,
@@ -137,7 +142,7 @@ fn print_file(out: &mut impl Write, file: &ProxyFile) -> anyhow::Result<()> {
         Some(rate) => rate.to_string(),
         None => "none".to_owned(),
     };
-    let row = |c: &ClassConfig| vec![c.name.clone(), rate(c), texts(&c.matches).join(" ")];
+    let row = |c: &ClassConfig| vec![c.name.clone(), rate(c), class_texts(c).join(" ")];
     let headings = [("CLASS", Align::Left), ("RATE", Align::Right), ("MATCH", Align::Left)];
     table::print(out, &headings, &file.classes.iter().map(row).collect::<Vec<_>>())?;
     if !file.apps.is_empty() {
@@ -153,7 +158,10 @@ fn print_file(out: &mut impl Write, file: &ProxyFile) -> anyhow::Result<()> {
 
 fn understood(file: &ProxyFile) -> Value {
     let classes = file.classes.iter().map(|class| {
-        json!({ "name": class.name, "rate_bps": class.rate, "lease": class.is_leased, "match": texts(&class.matches) })
+        json!({ "name": class.name, "rate_bps": class.rate, "lease": class.is_leased, "match": class_texts(class) })
+    });
+    let devices = file.devices.iter().map(|(mac, said)| {
+        json!({ "mac": mac, "os": said.os.map(Word::name), "kind": said.kind.map(Word::name) })
     });
     let apps = file
         .apps
@@ -165,7 +173,12 @@ fn understood(file: &ProxyFile) -> Value {
         "classes": classes.collect::<Vec<_>>(),
         "apps": apps.collect::<Vec<_>>(),
         "priority": file.weights,
+        "devices": devices.collect::<Vec<_>>(),
     })
+}
+
+fn class_texts(class: &ClassConfig) -> Vec<String> {
+    [texts(&class.matches), texts(&class.devices)].concat()
 }
 
 fn texts(matches: &[impl ToString]) -> Vec<String> {
@@ -180,7 +193,10 @@ pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     let out = &mut text::stdout();
     print_file(out, &file)?;
     let taken = match rules.clients() {
-        None => "connections of all devices would be relayed, since a class names servers",
+        None => {
+            "connections of all devices would be relayed, since a class names servers, or what \
+             devices are"
+        }
         Some(_) => "connections of the devices above would be relayed",
     };
     writeln!(out, "\n{taken}")?;
@@ -216,6 +232,10 @@ pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
         ];
         let rows: Vec<_> = status.usage.iter().take(USAGES_SHOWN).map(row).collect();
         table::print(out, &headings, &rows)?;
+    }
+    if !status.devices.is_empty() {
+        writeln!(out)?;
+        devices::print(out, &status.devices)?;
     }
     for (number, what) in [
         (status.refused.to_gateway, "refused: connections to the gateway's proxy itself"),
@@ -332,5 +352,5 @@ pub(super) fn metrics(daemon: &Daemon) -> String {
 }
 
 /// Rows for people; JSON has all.
-const USAGES_SHOWN: usize = 30;
+pub(super) const USAGES_SHOWN: usize = 30;
 const PERIOD: Duration = Duration::from_secs(1);

@@ -14,6 +14,7 @@ use super::stage::{Download, Stage};
 pub struct Device {
     pub name: &'static str,
     pub mac: String,
+    pub address: String,
     netns: Netns,
 }
 
@@ -54,8 +55,12 @@ pub fn devices<const N: usize>(stage: &Stage, names: [&'static str; N]) -> [Devi
     let mut number = 0;
     names.map(|name| {
         number += 1;
-        let device =
-            Device { name, mac: format!("02:00:5e:00:53:0{number}"), netns: Netns::new().unwrap() };
+        let device = Device {
+            name,
+            mac: format!("02:00:5e:00:53:{number:02}"),
+            address: format!("192.168.7.{number}"),
+            netns: Netns::new().unwrap(),
+        };
         let port = format!("port{number}");
         stage.at_home(|| {
             link::create_veth(&port, &device.netns, "eth0").unwrap();
@@ -67,7 +72,7 @@ pub fn devices<const N: usize>(stage: &Stage, names: [&'static str; N]) -> [Devi
             link::offloads("eth0", false).unwrap();
             ip("link set lo up");
             ip("link set eth0 up");
-            link::add_address("eth0", format!("192.168.7.{number}/24").parse().unwrap()).unwrap();
+            link::add_address("eth0", format!("{}/24", device.address).parse().unwrap()).unwrap();
             ip(&format!("-6 addr add 2001:db8:7::{number}/64 dev eth0 nodad"));
             ip("route add default via 192.168.7.254");
             ip("-6 route add default via 2001:db8:7::ffff");

@@ -227,9 +227,10 @@ impl Programs {
     }
 
     /// What has left by the device since the start.
-    pub(crate) fn upload_counters(&self) -> Result<Box<UploadCounters>, Error> {
+    pub(crate) fn upload_counters(&self) -> Result<MapHandle, Error> {
         let missing = || Error::refused("find the map upload_counters", not_found());
-        upload_counters(self.maps.upload_counters.as_ref().ok_or_else(missing)?)
+        let map = self.maps.upload_counters.as_ref().ok_or_else(missing)?;
+        MapHandle::try_from(map).map_err(|e| bpf_error("open a map", &e))
     }
 
     /// Whether what [`Programs::attach_tcx`] attached still is: another process may detach it.

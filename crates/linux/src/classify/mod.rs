@@ -3,6 +3,7 @@
 pub(crate) mod census;
 pub(crate) mod cgroup;
 pub(crate) mod ingress;
+pub(crate) mod leaf;
 pub(crate) mod rules;
 pub(crate) mod site;
 pub mod trial;

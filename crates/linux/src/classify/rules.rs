@@ -4,6 +4,9 @@
 //! the highest) and the slot of its class in the lower; 0 is none. So the classifier takes the
 //! greatest of what the kinds of match name, and within a table the first group of the policy keeps
 //! an entry that two groups claim.
+//!
+//! A leaf beneath another group is looked for among the packets of one class only: its rules are in a
+//! table of their own (`leaves`), and the rule of that class says that there are such leaves.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +17,7 @@ use nix::unistd::User;
 use crate::Error;
 use crate::bpf::abi::{self, PORT_TABLES, PORTS, Plain, Prefix4, Prefix6, SLOTS_MAX};
 use crate::classify::cgroup::Tree;
+use crate::classify::leaf::{self, LeafRules};
 
 /// The entries of one map, as bytes.
 pub(crate) type Table = BTreeMap<Vec<u8>, u32>;
@@ -28,6 +32,8 @@ pub(crate) struct Rules {
     pub(crate) cgroups: Table,
     /// Of devices behind a router.
     pub(crate) macs: Table,
+    /// Of groups within devices.
+    pub(crate) leaves: Table,
     /// Sorted by port; one for each table of ports.
     pub(crate) ports: [BTreeMap<u16, u32>; PORT_TABLES],
     /// Whether flows are bound to groups one by one.
@@ -42,12 +48,17 @@ impl Rules {
     pub(crate) fn new(policy: &Policy, slots: &[u16], tree: &Tree) -> Result<Rules, Error> {
         assert_eq!(policy.groups().len(), slots.len(), "each group has a slot");
         let mut rules = Rules { has_sites: needs_sites(policy), ..Rules::default() };
+        let mut leaves = LeafRules::default();
         for (order, group) in policy.groups().iter().enumerate() {
-            let rule = rule(order, slots[order]);
+            let rule = rule(order, slot_of(policy, order, slots));
             for criterion in &group.matches {
-                rules.add(criterion, rule, tree)?;
+                match policy.within(order) {
+                    Some(above) => leaves.add(criterion, slots[above], rule),
+                    None => rules.add(criterion, rule, tree)?,
+                }
             }
         }
+        rules.leaves = leaves.into_table();
         Ok(rules)
     }
 
@@ -108,6 +119,13 @@ impl Rules {
     }
 }
 
+/// The slot of a group as its rule has it, which says whether there are groups within it.
+pub(crate) fn slot_of(policy: &Policy, order: usize, slots: &[u16]) -> u16 {
+    let is_above = |i| policy.within(i) == Some(order);
+    let flag = if (0..slots.len()).any(is_above) { leaf::RULE_HAS_GROUPS } else { 0 };
+    slots[order] | flag
+}
+
 /// Whether `policy` asks who owns a socket.
 pub(crate) fn needs_owners(policy: &Policy) -> bool {
     let owner =
@@ -155,7 +173,7 @@ pub(crate) fn rule(order: usize, slot: u16) -> u32 {
 }
 
 /// Indices as `PORT_TABLE_*` in `bpf/abi.h`.
-fn port_tables(ports: &PortMatch) -> Vec<usize> {
+pub(crate) fn port_tables(ports: &PortMatch) -> Vec<usize> {
     let side = match ports.side {
         Side::Remote => 0,
         Side::Local => 2,
@@ -184,7 +202,7 @@ const _: () = assert!(GROUPS_MAX <= SLOTS_MAX, "every group has a slot");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fairweir_core::policy::Group;
+    use fairweir_core::policy::{Branch, Group};
     use fairweir_core::share::Weight;
 
     fn policy(groups: &[(&str, &[&str])]) -> Policy {
@@ -212,6 +230,29 @@ mod tests {
         assert!(app("x") > app("y"));
         assert_eq!(rules.ports[1][&443], app("x"), "a claims both transports");
         assert_eq!(rules.features(true), abi::FEATURE_REMOTE_PORTS | abi::FEATURE_OWNERS);
+    }
+
+    #[test]
+    fn leaves_are_looked_for_in_the_class_above_them() {
+        let video = Group {
+            name: "video".to_owned(),
+            weight: Weight::ONE,
+            matches: vec!["port:443".parse().unwrap()],
+        };
+        let tv = Group {
+            name: "tv".to_owned(),
+            weight: Weight::ONE,
+            matches: vec!["ip:192.168.7.1".parse().unwrap()],
+        };
+        let tv = Branch { group: tv, beneath: vec![video.into()] };
+        let policy = Policy::nested(vec![tv]).unwrap();
+        let slots = assign_slots(&policy, &BTreeMap::new());
+        let rules = Rules::new(&policy, &slots, &Tree::default()).unwrap();
+        let above = *rules.prefix4.values().next().unwrap() as u16;
+        assert_eq!(above, slots[1] | leaf::RULE_HAS_GROUPS, "tv/default decides further");
+        assert_eq!(rules.leaves.len(), 2, "443 of TCP and of UDP");
+        assert!(rules.leaves.values().all(|&rule| rule as u16 == slots[0]));
+        assert!(rules.ports.iter().all(BTreeMap::is_empty), "it is no rule of other devices");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! First packets of connections, which the kernel drops and hands over, and which go on later.
+//! First packets of connections, which the kernel drops and hands over, and which go on later; and copies of
+//! what DHCP clients ask.
 //!
 //! They come by the netfilter log. A packet is delivered by a raw socket whose mark routes it to this
 //! host, so that it comes in again at `lo`. Source: linux/netfilter/nfnetlink_log.h, raw(7).
@@ -8,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use fairweir_core::policy::Mac;
-use fairweir_core::relay::{SYN_MAX, Syn};
+use fairweir_core::relay::Syn;
 use nix::sys::socket::sockopt::Mark;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, sendto, setsockopt,
@@ -21,6 +22,15 @@ use crate::net::netlink::{Netlink, Request, attribute, u16_at, u32_at};
 
 /// The group of the log; the table's rule names it.
 pub(super) const GROUP: u32 = TABLE_NUMBER;
+
+/// What the kernel hands over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The first packet of a connection.
+    Opening(Syn),
+    /// A message to a DHCP server, from a frame of this device.
+    Dhcp(Mac, Box<[u8]>),
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -42,7 +52,8 @@ impl Openings {
         let bind = Request::new(CONFIG, 0, &[libc::AF_UNSPEC as u8, 0, high, low])
             .with(CFG_CMD, &[CMD_BIND]);
         netlink.change("read the netfilter log", bind)?;
-        let [a, b, c, d] = (SYN_MAX as u32).to_be_bytes();
+        // Of first packets the table's rule hands over less.
+        let [a, b, c, d] = (DHCP_MAX as u32).to_be_bytes();
         let mode = Request::new(CONFIG, 0, &[libc::AF_UNSPEC as u8, 0, high, low])
             .with(CFG_MODE, &[a, b, c, d, COPY_PACKET, 0])
             .with(CFG_THRESHOLD, &1_u32.to_be_bytes());
@@ -63,7 +74,7 @@ impl Openings {
     }
 
     /// The next one, if the kernel has one.
-    pub(super) fn poll(&self) -> Option<Syn> {
+    pub(super) fn poll(&self) -> Option<Taken> {
         let mut datagram = Vec::with_capacity(DATAGRAM_BYTES);
         loop {
             datagram.clear();
@@ -73,8 +84,8 @@ impl Openings {
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => continue,
                 Err(_) => return None,
             }
-            if let Some(syn) = parse(&datagram) {
-                return Some(syn);
+            if let Some(taken) = parse(&datagram) {
+                return Some(taken);
             }
         }
     }
@@ -108,7 +119,7 @@ fn raw(family: AddressFamily, mark: u32) -> io::Result<OwnedFd> {
 }
 
 /// The packet of a message of the log. With a threshold of one a datagram has one packet.
-fn parse(datagram: &[u8]) -> Option<Syn> {
+fn parse(datagram: &[u8]) -> Option<Taken> {
     let length = u32_at(datagram, 0)? as usize;
     if u16_at(datagram, 4)? != PACKET {
         return None;
@@ -118,9 +129,23 @@ fn parse(datagram: &[u8]) -> Option<Syn> {
     let mac = attribute(attributes, PACKET_HWADDR)
         .filter(|hw| hw.get(..2) == Some(&[0, 6]))
         .and_then(|hw| Some(Mac(hw.get(4..10)?.try_into().ok()?)));
-    Syn::parse(attribute(attributes, PACKET_PAYLOAD)?, mac)
+    let packet = attribute(attributes, PACKET_PAYLOAD)?;
+    match dhcp(packet) {
+        Some(message) => Some(Taken::Dhcp(mac?, message.into())),
+        None => Syn::parse(packet, mac).map(Taken::Opening),
+    }
 }
 
+/// What a packet of IPv4 to a DHCP server says; the table takes no other UDP.
+fn dhcp(packet: &[u8]) -> Option<&[u8]> {
+    let length = usize::from(packet.first()? & 15) * 4;
+    let is_udp = packet[0] >> 4 == 4 && *packet.get(9)? == libc::IPPROTO_UDP as u8;
+    (is_udp && length >= 20).then(|| packet.get(length + UDP_BYTES..)).flatten()
+}
+
+/// How much of a message to a DHCP server is handed over, with its headers.
+pub(super) const DHCP_MAX: usize = 1_024;
+const UDP_BYTES: usize = 8;
 /// Of a netlink message and of netfilter's messages.
 const MESSAGE_BYTES: usize = 16 + 4;
 /// A packet's headers and what the kernel says of it.

@@ -92,6 +92,17 @@ pub(crate) struct RouterFlow {
     pub(crate) pad: u32,
 }
 
+/// `struct leaf_key`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeafKey {
+    pub(crate) length: u32,
+    pub(crate) slot: [u8; 2],
+    pub(crate) kind: u8,
+    pub(crate) pad: u8,
+    pub(crate) value: [u8; 16],
+}
+
 /// `struct dhcp_heard`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +119,8 @@ unsafe impl Plain for RouterConfig {}
 // SAFETY: as above.
 unsafe impl Plain for DhcpHeard {}
 // SAFETY: as above.
+unsafe impl Plain for LeafKey {}
+// SAFETY: as above.
 unsafe impl Plain for RouterCounters {}
 // SAFETY: as above.
 unsafe impl Plain for RouterFlow {}
@@ -115,6 +128,7 @@ unsafe impl Plain for RouterFlow {}
 const _: () = {
     assert!(size_of::<RouterConfig>() as u64 == header::SIZE_OF_ROUTER_CONFIG);
     assert!(size_of::<RouterCounters>() as u64 == header::SIZE_OF_ROUTER_COUNTERS);
+    assert!(size_of::<LeafKey>() as u64 == header::SIZE_OF_LEAF_KEY);
     assert!(size_of::<DhcpHeard>() as u64 == header::SIZE_OF_DHCP_HEARD);
     assert!(size_of::<Transit>() as u64 == header::SIZE_OF_TRANSIT);
     assert!(size_of::<RouterFlow>() as u64 == header::SIZE_OF_ROUTER_FLOW);

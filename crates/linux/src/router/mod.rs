@@ -17,13 +17,13 @@ use fairweir_core::lease::Heard;
 use fairweir_core::policy::{Mac, Policy};
 use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
 use fairweir_core::units::{Bytes, Span, Time};
-use fairweir_core::upload::UploadPlan;
+use libbpf_rs::MapHandle;
 
 use crate::bpf::abi::{
     Counter, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_UPLOAD, FEATURE_WINDOWS, InitialWindows,
     Plain,
 };
-use crate::bpf::{KEY, update};
+use crate::bpf::{KEY, bpf_error, update};
 use crate::classify::cgroup::Tree;
 use crate::classify::rules::{self, Rules};
 use crate::classify::site::Ear;
@@ -31,7 +31,7 @@ use crate::host::samples::SeenGroups;
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;
 use crate::shape::classes::{At, Classes};
-use crate::shape::uplink::{Uplink, UploadSample};
+use crate::shape::uplink::{Uplink, Upload};
 use crate::shape::{htb, ifb};
 use crate::window::{FREE, number, write_bounds};
 use crate::{Error, Health, Mode, monotonic_now};
@@ -42,6 +42,7 @@ mod flows;
 mod offload;
 mod programs;
 
+pub(crate) use abi::LeafKey;
 use abi::{DhcpHeard, FEATURE_MACS, FEATURE_MARKS, RouterConfig};
 use flows::{Asked, Flows};
 use offload::{OffloadWatch, Reading};
@@ -58,6 +59,8 @@ pub struct RouterSpec {
     pub policy: Policy,
     /// Whether to shape.
     pub mode: Mode,
+    /// Whether to count what leaves by the WAN, too, so that it can be shared.
+    pub upload: bool,
 }
 
 /// A router whose download is counted and shaped.
@@ -98,8 +101,8 @@ impl Router {
     /// Counts, and in [`Mode::Shape`] prepares to shape, what goes to the devices of the LAN.
     ///
     /// # Errors
-    /// If a device is missing, other software shapes the LAN device, or the kernel lacks a required
-    /// feature.
+    /// If a device is missing, other software shapes the LAN device or, with `upload`, has a root
+    /// qdisc at the WAN, or the kernel lacks a required feature.
     pub fn attach(spec: &RouterSpec) -> Result<Router, Error> {
         let mut netlink = Netlink::open()?;
         let mut find = |name: &str| {
@@ -115,9 +118,15 @@ impl Router {
             lan: lan.index,
             lan_header: lan.header_bytes(),
             wan_header: wan.header_bytes(),
+            features: if spec.upload { FEATURE_MARKS } else { 0 },
             ..RouterConfig::default()
         };
-        let programs = Programs::load()?;
+        let programs = Programs::load(spec.upload)?;
+        let counters = spec.upload.then_some(&programs.upload_counters);
+        let counters = counters.map(MapHandle::try_from).transpose();
+        let counters = counters.map_err(|e| bpf_error("open a map", &e))?;
+        let uplink =
+            counters.map(|counters| Uplink::new(&mut netlink, &wan, counters)).transpose()?;
         let mut router = Router {
             lan,
             wan,
@@ -140,11 +149,11 @@ impl Router {
             flows: Flows::default(),
             wanted: BTreeMap::new(),
             initial: FREE,
-            uplink: None,
+            uplink,
         };
         router.set_policy(&spec.policy)?;
         router.make_root()?;
-        router.programs.attach(router.lan.index, router.wan.index, false)?;
+        router.attach_programs()?;
         Ok(router)
     }
 
@@ -159,7 +168,7 @@ impl Router {
         let slots = rules::assign_slots(policy, &old);
         let rules = self.rules_of(policy, &slots)?;
         let counters = self.programs.counters()?;
-        self.put_rules(rules, slots[policy.default_group()])?;
+        self.put_rules(rules, rules::slot_of(policy, policy.default_group(), &slots))?;
         for (group, &slot) in policy.groups().iter().zip(&slots) {
             if !old.contains_key(&group.name) {
                 self.seen.slots[usize::from(slot)] = counters.slots[usize::from(slot)];
@@ -191,7 +200,7 @@ impl Router {
         let new = hosts.iter().filter_map(named).collect();
         let old = std::mem::replace(&mut self.hosts, new);
         let rules = self.rules_of(&self.policy, &self.slots);
-        let default = self.slots[self.policy.default_group()];
+        let default = rules::slot_of(&self.policy, self.policy.default_group(), &self.slots);
         let put = rules.and_then(|rules| self.put_rules(rules, default));
         if put.is_err() {
             self.hosts = old;
@@ -199,59 +208,29 @@ impl Router {
         put
     }
 
-    /// Counts from now on what leaves by the WAN, too, so that it can be shared.
-    ///
-    /// # Errors
-    /// If the WAN has a root qdisc of another program, or the kernel refuses.
-    pub fn share_upload(&mut self) -> Result<(), Error> {
-        self.uplink = Some(Uplink::new(&mut self.netlink, &self.wan)?);
-        self.config.features |= FEATURE_MARKS;
-        self.configure()?;
-        self.attach_programs()
+    /// What leaves by the WAN; `None` if it is not shared.
+    pub fn upload(&mut self) -> Option<Upload<'_>> {
+        let (programs, config) = (&self.programs, self.config);
+        Some(Upload {
+            uplink: self.uplink.as_mut()?,
+            netlink: &mut self.netlink,
+            device: &self.wan,
+            slots: &self.slots,
+            shape: self.shape,
+            features: &mut self.config.features,
+            configure: Box::new(move |features| {
+                let heartbeat_ns = monotonic_now().as_nanos();
+                programs.configure(&RouterConfig { features, heartbeat_ns, ..config })
+            }),
+        })
     }
 
-    /// What left by the WAN since the last call; `None` if the upload is not shared.
-    ///
-    /// # Errors
-    /// If the kernel does not answer.
-    pub fn take_upload(&mut self) -> Result<Option<UploadSample>, Error> {
-        let Some(uplink) = &mut self.uplink else { return Ok(None) };
-        let counted = self.programs.upload_counters()?;
-        uplink.take(&mut self.netlink, &self.wan, &self.slots, counted).map(Some)
-    }
-
-    /// Makes the classes of the upload so.
-    ///
-    /// # Errors
-    /// If the kernel refuses, or the WAN has another root qdisc now; then the upload passes unshaped.
-    pub fn apply_upload(&mut self, plan: &UploadPlan) -> Result<(), Error> {
-        let Some(uplink) = self.uplink.as_mut().filter(|_| self.shape) else { return Ok(()) };
-        if let Err(e) = uplink.apply(&mut self.netlink, &self.wan, &self.slots, plan) {
-            self.release_upload()?;
-            return Err(e);
-        }
-        self.config.features |= FEATURE_UPLOAD;
-        self.configure()
-    }
-
-    /// Lets the upload pass unshaped until the next [`Router::apply_upload`].
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn release_upload(&mut self) -> Result<(), Error> {
-        self.config.features &= !FEATURE_UPLOAD;
-        self.configure()?;
-        let Some(uplink) = &mut self.uplink else { return Ok(()) };
-        uplink.release(&mut self.netlink, &self.wan)
-    }
-
-    /// Whether flows have queues of their own in the classes of the upload.
-    pub fn has_flow_queues(&self) -> bool {
-        self.uplink.as_ref().is_none_or(Uplink::has_flow_queues)
+    fn release_upload(&mut self) -> Result<(), Error> {
+        self.upload().map_or(Ok(()), |mut upload| upload.release())
     }
 
     fn attach_programs(&mut self) -> Result<(), Error> {
-        self.programs.attach(self.lan.index, self.wan.index, self.uplink.is_some())
+        self.programs.attach(self.lan.index, self.wan.index)
     }
 
     /// Passes on the DHCP messages that passed the LAN since the last call, in their order.
@@ -468,7 +447,7 @@ impl Router {
         for (mac, name) in &self.hosts {
             let group = policy.groups().iter().position(|group| group.name == *name);
             let Some(group) = group else { continue };
-            let rule = rules::rule(group, slots[group]);
+            let rule = rules::rule(group, rules::slot_of(policy, group, slots));
             rules.macs.entry(mac.0.to_vec()).or_insert(rule);
         }
         Ok(rules)

@@ -4,24 +4,26 @@ use libbpf_rs::{Link as Attached, MapCore, MapFlags, MapHandle, Object, ObjectBu
 
 use super::abi::{RouterConfig, RouterCounters, RouterFlow};
 use crate::Error;
-use crate::bpf::abi::{FlowKey, Plain, UploadCounters};
+use crate::bpf::abi::{FlowKey, Plain};
 use crate::bpf::{
     KEY, attach_tcx, bpf_error, is_at_a_device, listen_to_the_loader, not_found, replace, update,
-    upload_counters,
 };
 use crate::classify::rules::Rules;
 
 /// The loaded programs; everything goes when this drops.
 pub(crate) struct Programs {
     object: Object,
+    /// Whether the program at WAN egress is loaded.
+    upload: bool,
     /// Dropping a link detaches.
     links: Vec<Attached>,
     config: MapHandle,
     counters: MapHandle,
-    upload_counters: MapHandle,
+    pub(crate) upload_counters: MapHandle,
     prefix4: MapHandle,
     prefix6: MapHandle,
     macs: MapHandle,
+    leaves: MapHandle,
     flows: MapHandle,
     pub(crate) windows: MapHandle,
     pub(crate) initial_windows: MapHandle,
@@ -29,14 +31,18 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Loads them.
+    /// Loads them; the one at WAN egress only for an `upload` that is shared.
     ///
     /// # Errors
     /// [`Error::Bpf`] with the verifier's log.
-    pub(crate) fn load() -> Result<Programs, Error> {
+    pub(crate) fn load(upload: bool) -> Result<Programs, Error> {
         listen_to_the_loader();
-        let object = ObjectBuilder::default().open_memory(OBJECT).and_then(|object| object.load());
-        let object = object.map_err(|e| bpf_error("load the router's BPF programs", &e))?;
+        let refused = |e| bpf_error("load the router's BPF programs", &e);
+        let mut object = ObjectBuilder::default().open_memory(OBJECT).map_err(refused)?;
+        for mut program in object.progs_mut().filter(|program| program.name() == WAN_EGRESS) {
+            program.set_autoload(upload);
+        }
+        let object = object.load().map_err(refused)?;
         let map = |name: &str| {
             let missing = || Error::refused(format!("find the map {name}"), not_found());
             let map = object.maps().find(|map| map.name() == name).ok_or_else(missing)?;
@@ -49,23 +55,24 @@ impl Programs {
             prefix4: map("prefix4_rules")?,
             prefix6: map("prefix6_rules")?,
             macs: map("mac_rules")?,
+            leaves: map("leaf_rules")?,
             flows: map("router_flows")?,
             windows: map("windows")?,
             initial_windows: map("initial_windows")?,
             dhcp: map("dhcp_ring")?,
             links: Vec::new(),
+            upload,
             object,
         })
     }
 
-    /// Attaches all programs, in place of what was attached before; the one at WAN egress only for an
-    /// `upload` that is shared.
+    /// Attaches all programs, in place of what was attached before.
     ///
     /// # Errors
     /// If the kernel is older than 6.6, or refuses.
-    pub(crate) fn attach(&mut self, lan: u32, wan: u32, upload: bool) -> Result<(), Error> {
+    pub(crate) fn attach(&mut self, lan: u32, wan: u32) -> Result<(), Error> {
         self.links.clear();
-        let egress = upload.then_some(("fairweir_wan_egress", wan));
+        let egress = self.upload.then_some((WAN_EGRESS, wan));
         for (name, device) in egress.into_iter().chain([
             ("fairweir_wan_ingress", wan),
             // Of a connection whose SYN is seen the SYN-ACK must be seen too.
@@ -101,6 +108,7 @@ impl Programs {
     pub(crate) fn set_rules(&self, old: &Rules, new: &Rules) -> Result<(), Error> {
         replace(&self.prefix4, &old.prefix4, &new.prefix4)?;
         replace(&self.prefix6, &old.prefix6, &new.prefix6)?;
+        replace(&self.leaves, &old.leaves, &new.leaves)?;
         replace(&self.macs, &old.macs, &new.macs)
     }
 
@@ -111,11 +119,6 @@ impl Programs {
         let mut sum = Box::new(RouterCounters::zero());
         per_cpu.iter().filter_map(|b| RouterCounters::from_bytes(b)).for_each(|c| sum.add(&c));
         Ok(sum)
-    }
-
-    /// What has left by the WAN since the start.
-    pub(crate) fn upload_counters(&self) -> Result<Box<UploadCounters>, Error> {
-        upload_counters(&self.upload_counters)
     }
 
     /// The connections that the kernel knows, each with the server's port.
@@ -135,6 +138,7 @@ impl Programs {
 
 /// The compiled `bpf/router.bpf.c`.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/router.bpf.o"));
+const WAN_EGRESS: &str = "fairweir_wan_egress";
 /// A batch of whole buckets has to fit.
 const FLOWS_AT_ONCE: u32 = 4_096;
 
@@ -161,7 +165,7 @@ mod tests {
             mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE);
             mount(c"tmpfs", c"/sys/kernel", 0);
             assert!(!std::path::Path::new("/sys/kernel/btf/vmlinux").exists());
-            Programs::load().map(drop).map_err(|e| e.to_string())
+            Programs::load(true).map(drop).map_err(|e| e.to_string())
         });
         assert_eq!(hidden.join().unwrap(), Ok(()));
     }
@@ -173,8 +177,12 @@ mod tests {
             assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
             return;
         }
-        if let Err(e) = Programs::load() {
-            panic!("{e}");
+        for upload in [false, true] {
+            let loaded = Programs::load(upload).unwrap_or_else(|e| panic!("{e}"));
+            let mut programs = loaded.object.progs();
+            let egress = programs.find(|program| program.name() == WAN_EGRESS).unwrap();
+            // The verifier needs a while for it.
+            assert_eq!(egress.autoload(), upload);
         }
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn changes(
         if before == Some(spec) {
             continue;
         }
-        requests.push(class_request(device, minor, spec, &ClassSpec::burst));
+        requests.push(class_request(device, (minor, PARENT), spec, &ClassSpec::burst));
         if let Some(limit) = spec.queue.filter(|_| before.and_then(|b| b.queue) != spec.queue) {
             requests.push(queue_request(device, minor, limit));
         }
@@ -165,14 +165,15 @@ pub(crate) fn counts(
     Ok(counts)
 }
 
-/// Makes or changes a class; `burst` is what it may send at once at a rate.
+/// Makes or changes a class, whose number comes first, beneath the class whose number follows; `burst`
+/// is what it may send at once at a rate.
 pub(crate) fn class_request(
     device: u32,
-    minor: u16,
+    (minor, above): (u16, u16),
     spec: &ClassSpec,
     burst: &dyn Fn(Rate) -> Bytes,
 ) -> Request {
-    let parent = if minor == PARENT { TC_H_ROOT } else { ROOT | u32::from(PARENT) };
+    let parent = if minor == PARENT { TC_H_ROOT } else { ROOT | u32::from(above) };
     let mut parameters = Vec::with_capacity(PARAMETERS_BYTES);
     for rate in [spec.rate, spec.ceil] {
         // struct tc_ratespec: with a known link layer the kernel needs no rate table.

@@ -3,8 +3,12 @@
 //! ```text
 //! fa17: htb ── fa17:ffff (the total) ─┬─ fa17:fffe (goes first) ── tbf ── queue
 //!                                     ├─ fa17:1 (slot 0)        ── tbf ── queue
-//!                                     └─ fa17:2 (slot 1)        ── tbf ── queue …
+//!                                     ├─ fa17:2 (slot 1)        ── tbf ── queue …
+//!                                     └─ fa17:fff0 (a device) ─┬─ fa17:3 (slot 2, its group) ── tbf ── queue
+//!                                                              └─ …
 //! ```
+//! Groups of a device are beneath a class of the device, so that they borrow from each other first.
+//!
 //! TBF, at a rate that no packet waits for, cuts what is larger than a packet (GSO, GRO) into
 //! packets: at 10 Mbit/s one super-packet would delay the others by 50 ms. The queue is fq_codel where
 //! the kernel has it, otherwise a FIFO of 100 ms.
@@ -14,13 +18,17 @@
 
 use std::collections::BTreeMap;
 
+use fairweir_core::policy::GROUPS_MAX;
 use fairweir_core::receiver::ClassSpec;
 use fairweir_core::units::{Bytes, Rate};
-use fairweir_core::upload::{UploadPlan, burst};
+use fairweir_core::upload::{UploadClass, UploadPlan, burst};
+
+use libbpf_rs::MapHandle;
 
 use crate::Error;
-use crate::bpf::abi::{Counter, UploadCounters};
+use crate::bpf::abi::{Counter, FEATURE_UPLOAD, UploadCounters};
 use crate::bpf::header::FIRST_MINOR;
+use crate::bpf::upload_counters;
 use crate::net::link::Link;
 use crate::net::netlink::{Nest, Netlink, Request};
 use crate::shape::htb::{
@@ -52,24 +60,96 @@ pub struct UploadGroup {
     pub backlog: Bytes,
 }
 
+/// The upload of a host or a router that shares it.
+pub struct Upload<'p> {
+    pub(crate) uplink: &'p mut Uplink,
+    pub(crate) netlink: &'p mut Netlink,
+    /// Which faces the Internet.
+    pub(crate) device: &'p Link,
+    /// The class of each group, in the policy's order.
+    pub(crate) slots: &'p [u16],
+    pub(crate) shape: bool,
+    pub(crate) features: &'p mut u32,
+    /// Tells the programs their features.
+    pub(crate) configure: Configure<'p>,
+}
+
+/// See [`Upload`].
+pub(crate) type Configure<'p> = Box<dyn Fn(u32) -> Result<(), Error> + 'p>;
+
+impl Upload<'_> {
+    /// What left since the last call.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn take(&mut self) -> Result<UploadSample, Error> {
+        self.uplink.take(self.netlink, self.device, self.slots)
+    }
+
+    /// Makes the classes so, and lets packets have them; nothing if no more is wanted than to count.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or the device has another root qdisc now; then everything leaves
+    /// unshaped.
+    pub fn apply(&mut self, plan: &UploadPlan) -> Result<(), Error> {
+        if !self.shape {
+            return Ok(());
+        }
+        if let Err(e) = self.uplink.apply(self.netlink, self.device, self.slots, plan) {
+            self.release()?;
+            return Err(e);
+        }
+        self.enforce(true)
+    }
+
+    /// Lets everything leave unshaped until the next [`Upload::apply`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn release(&mut self) -> Result<(), Error> {
+        self.enforce(false)?;
+        self.uplink.release(self.netlink, self.device)
+    }
+
+    fn enforce(&mut self, enforces: bool) -> Result<(), Error> {
+        *self.features &= !FEATURE_UPLOAD;
+        if enforces {
+            *self.features |= FEATURE_UPLOAD;
+        }
+        (self.configure)(*self.features)
+    }
+
+    /// Whether flows have queues of their own within a class, as far as is known.
+    pub fn has_flow_queues(&self) -> bool {
+        self.uplink.has_fq
+    }
+}
+
 /// The classes, and what was seen of them.
 pub(crate) struct Uplink {
+    counters: MapHandle,
     has_root: bool,
     has_fq: bool,
     packet: Bytes,
-    made: BTreeMap<u16, ClassSpec>,
+    /// With the class that each is beneath.
+    made: BTreeMap<u16, (ClassSpec, u16)>,
     counted: Box<UploadCounters>,
     classes: BTreeMap<u16, ClassCount>,
 }
 
 impl Uplink {
-    /// Nothing is made yet.
+    /// Nothing is made yet; `counters` is the map of what the programs count.
     ///
     /// # Errors
     /// [`Error::Occupied`] if the device has a root qdisc that somebody has chosen.
-    pub(crate) fn new(netlink: &mut Netlink, device: &Link) -> Result<Uplink, Error> {
+    pub(crate) fn new(
+        netlink: &mut Netlink,
+        device: &Link,
+        counters: MapHandle,
+    ) -> Result<Uplink, Error> {
         htb::refuse_if_occupied(netlink, device)?;
         Ok(Uplink {
+            counters,
             has_root: false,
             has_fq: true,
             packet: Bytes::ZERO,
@@ -83,7 +163,7 @@ impl Uplink {
     ///
     /// # Errors
     /// [`Error::Occupied`], or if the kernel refuses.
-    pub(crate) fn apply(
+    fn apply(
         &mut self,
         netlink: &mut Netlink,
         device: &Link,
@@ -91,29 +171,34 @@ impl Uplink {
         plan: &UploadPlan,
     ) -> Result<(), Error> {
         self.packet = ifb::mtu(device) + Bytes::new(FRAMING);
+        let wanted = wanted(slots, plan);
+        // HTB moves no class beneath another one.
+        let moves = |(minor, (_, above)): (&u16, &(ClassSpec, u16))| {
+            wanted.get(minor).is_some_and(|wanted| wanted.1 != *above)
+        };
+        if self.made.iter().any(moves) {
+            self.release(netlink, device)?;
+        }
         if !self.has_root {
             htb::refuse_if_occupied(netlink, device)?;
             let attempted = format!("make the HTB qdisc of {}", device.name);
             netlink.change(&attempted, htb::root(device.index))?;
             self.has_root = true;
         }
-        let leaves = slots.iter().map(|&slot| minor(slot)).zip(plan.groups.iter().copied());
-        let wanted: BTreeMap<u16, ClassSpec> =
-            leaves.chain([(FIRST, plan.first), (PARENT, plan.parent)]).collect();
         let attempted = format!("set the classes of {}", device.name);
-        // The parent first, which has the greatest number.
-        for (&minor, spec) in wanted.iter().rev() {
+        for (&minor, &(spec, above)) in wanted.iter().rev() {
             let before = self.made.get(&minor);
-            if before == Some(spec) {
+            if before == Some(&(spec, above)) {
                 continue;
             }
             let is_new = before.is_none();
             let limit = |rate: Rate| burst(rate, self.packet);
-            netlink.change(&attempted, class_request(device.index, minor, spec, &limit))?;
+            netlink
+                .change(&attempted, class_request(device.index, (minor, above), &spec, &limit))?;
             if let Some(limit) = spec.queue.filter(|_| is_new) {
                 self.make_queue(netlink, device.index, minor, limit)?;
             }
-            self.made.insert(minor, *spec);
+            self.made.insert(minor, (spec, above));
         }
         let gone: Vec<u16> =
             self.made.keys().filter(|m| !wanted.contains_key(m)).copied().collect();
@@ -172,7 +257,7 @@ impl Uplink {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(crate) fn release(&mut self, netlink: &mut Netlink, device: &Link) -> Result<(), Error> {
+    fn release(&mut self, netlink: &mut Netlink, device: &Link) -> Result<(), Error> {
         self.made.clear();
         self.classes.clear();
         if !std::mem::take(&mut self.has_root) || !htb::is_there(netlink, device.index)? {
@@ -194,26 +279,25 @@ impl Uplink {
         Ok(htb::refuse_if_occupied(netlink, device).err().map(|e| e.to_string()))
     }
 
-    /// Whether flows have queues of their own within a class, as far as is known.
-    pub(crate) fn has_flow_queues(&self) -> bool {
-        self.has_fq
-    }
-
-    /// What left since the last call, by what the programs have `counted`.
+    /// What left since the last call.
     ///
     /// # Errors
     /// If the kernel does not answer.
-    pub(crate) fn take(
+    fn take(
         &mut self,
         netlink: &mut Netlink,
         device: &Link,
         slots: &[u16],
-        counted: Box<UploadCounters>,
     ) -> Result<UploadSample, Error> {
+        let counted = upload_counters(&self.counters)?;
         let classes = match self.made.is_empty() {
             true => BTreeMap::new(),
             false => htb::counts(netlink, device.index)?,
         };
+        // What passes a branch passes a leaf too.
+        let is_branch = |slot: &u16| (BRANCHES_END..FIRST - 1).contains(slot);
+        let classes: BTreeMap<u16, ClassCount> =
+            classes.into_iter().filter(|(slot, _)| !is_branch(slot)).collect();
         let before = std::mem::replace(&mut self.classes, classes);
         let counted_before = std::mem::replace(&mut self.counted, counted);
         let since = |now: Counter, before: Counter| Bytes::new(now.bytes - before.bytes);
@@ -249,7 +333,22 @@ impl Uplink {
     }
 }
 
+/// The classes that `plan` asks for, each with the class that it is beneath. Of two branches the one
+/// above has the greater number, so that from the greatest number on each class comes after what it is
+/// beneath.
+fn wanted(slots: &[u16], plan: &UploadPlan) -> BTreeMap<u16, (ClassSpec, u16)> {
+    let branch = |index: usize| BRANCHES - index as u16;
+    let place = |class: &UploadClass| (class.spec, class.within.map_or(PARENT, branch));
+    let leaves = slots.iter().map(|&slot| minor(slot)).zip(plan.groups.iter().map(place));
+    let branches = plan.branches.iter().enumerate().map(|(i, class)| (branch(i), place(class)));
+    let fixed = [(FIRST, (plan.first, PARENT)), (PARENT, (plan.parent, PARENT))];
+    leaves.chain(branches).chain(fixed).collect()
+}
+
 const FIRST: u16 = FIRST_MINOR as u16;
+/// The class of the first branch; the others have smaller numbers, all of them beyond those of slots.
+const BRANCHES: u16 = 0xfff0;
+const BRANCHES_END: u16 = BRANCHES - GROUPS_MAX as u16;
 /// Ethernet with two VLAN tags.
 const FRAMING: u64 = 22;
 /// Queues in the cutters are `301:` and so on.

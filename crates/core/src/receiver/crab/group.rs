@@ -1,13 +1,11 @@
 //! What the loop knows of one group, and how it judges it at the end of a window.
 
 use super::super::GroupState;
-use crate::share::Weight;
 use crate::units::{Rate, Span};
 
 /// What the loop knows of one group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupLoop {
-    pub(super) weight: Weight,
     pub(super) demand: Option<Rate>,
     pub(super) share: Rate,
     pub(super) ceil: Rate,
@@ -29,9 +27,8 @@ pub(super) struct GroupLoop {
 }
 
 impl GroupLoop {
-    pub(super) fn idle(weight: Weight) -> GroupLoop {
+    pub(super) fn idle() -> GroupLoop {
         GroupLoop {
-            weight,
             demand: Some(Rate::ZERO),
             share: Rate::ZERO,
             ceil: Rate::ZERO,
@@ -56,7 +53,7 @@ impl GroupLoop {
         self.dropped |= dropped;
         self.silent_for = if silent { self.silent_for + interval } else { Span::ZERO };
         if self.silent_for >= SILENT_MAX {
-            *self = GroupLoop { observed: self.observed, ..GroupLoop::idle(self.weight) };
+            *self = GroupLoop { observed: self.observed, ..GroupLoop::idle() };
         }
     }
 

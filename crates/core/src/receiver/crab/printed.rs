@@ -8,6 +8,7 @@
 //! - Algorithm 1 does not terminate, since each pass lends the same residue again: it ends after as many
 //!   passes as there are groups;
 //! - a window in which nothing arrives is no measurement, or the estimate would be 0 for good;
+//! - groups beneath groups have their parts of the whole as weights;
 //! - no class is throttled below 100 kbit/s, as in all controls here.
 //!
 //! Everything else is kept, what harms included: probes that cannot succeed below 8 Mbit/s, excess
@@ -149,7 +150,7 @@ impl CrabPrinted {
         (self.estimated < ESTIMATE_FIRST).then_some(self.estimated)
     }
 
-    pub(in super::super) fn handle_policy(&mut self, weights: Vec<Weight>, kept: &[Option<usize>]) {
+    pub(in super::super) fn handle_policy(&mut self, weights: &[Weight], kept: &[Option<usize>]) {
         assert_eq!(weights.len(), kept.len(), "every new group says which old one it continues");
         let continued = |(&weight, kept): (&Weight, &Option<usize>)| match *kept {
             Some(old) => Flow { weight, ..self.flows[old] },
@@ -361,7 +362,7 @@ mod tests {
     use crate::share::Weight;
 
     fn printed(weights: &[u32]) -> CrabPrinted {
-        let weights: Vec<Weight> = weights.iter().map(|&w| Weight::new(w).unwrap()).collect();
+        let weights: &[Weight] = weights.iter().map(|&w| Weight::new(w).unwrap()).collect();
         CrabPrinted::new(&weights, Some(Rate::mbit(30)))
     }
 

@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::super::{ConnectionSample, GroupSample, GroupState};
-use crate::share::Weight;
 use crate::units::{Rate, Span, Time};
 use crate::window::Behaviour;
 
 /// One group.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
-    pub(super) weight: Weight,
     pub(super) rate: Rate,
     /// The same, smoothed over about a second.
     pub(super) rate_smoothed: Rate,
@@ -65,9 +63,8 @@ pub(super) struct Connection {
 }
 
 impl Group {
-    pub(super) fn idle(weight: Weight) -> Group {
+    pub(super) fn idle() -> Group {
         Group {
-            weight,
             rate: Rate::ZERO,
             rate_smoothed: Rate::ZERO,
             recent: [Rate::ZERO; RECENT_TICKS],
@@ -88,10 +85,6 @@ impl Group {
             clean_ticks: CLEAN_TICKS,
             unbounded: Rate::ZERO,
         }
-    }
-
-    pub(super) fn with_weight(self, weight: Weight) -> Group {
-        Group { weight, ..self }
     }
 
     /// Takes in a tick, and what was seen of its connections.

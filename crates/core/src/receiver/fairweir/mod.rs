@@ -41,7 +41,7 @@ use super::{
     TICK, Windows,
 };
 use crate::market::guarantee::Step;
-use crate::share::{Entry, Weight, fair};
+use crate::share::{Claims, Tree};
 use crate::units::{Bytes, Rate, Span, Time};
 
 mod contest;
@@ -64,8 +64,8 @@ use rivals::{Course, Rivals};
 /// What the control is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FairweirSpec {
-    /// Weights of the groups, in the policy's order.
-    pub weights: Vec<Weight>,
+    /// How the groups share, in the policy's order.
+    pub weights: Tree,
     /// What the link is remembered to carry.
     pub remembered: Option<Rate>,
     /// How shares are enforced.
@@ -86,6 +86,7 @@ pub struct Fairweir {
     noise: Span,
     /// How long the queue may be at a buffer that is short; `None` if it is long enough.
     short: Option<Span>,
+    weights: Tree,
     groups: Vec<Group>,
     connections: Connections,
     delay: DelayEstimator,
@@ -121,7 +122,7 @@ impl Fairweir {
             latency: spec.latency,
             noise: Span::ZERO,
             short: None,
-            groups: spec.weights.iter().map(|&weight| Group::idle(weight)).collect(),
+            groups: vec![Group::idle(); spec.weights.len()],
             connections: Connections::new(),
             delay: DelayEstimator::default(),
             link: Link::new(capacity),
@@ -136,6 +137,7 @@ impl Fairweir {
             total_last: None,
             commands: Vec::new(),
             decision: Decision::initial(spec.weights.len()),
+            weights: spec.weights,
         };
         control.divide();
         control
@@ -300,13 +302,13 @@ impl Fairweir {
         }
     }
 
-    pub(super) fn handle_policy(&mut self, weights: Vec<Weight>, kept: &[Option<usize>]) {
-        assert_eq!(weights.len(), kept.len(), "every new group says which old one it continues");
-        let continued = |(&weight, kept): (&Weight, &Option<usize>)| match *kept {
-            Some(old) => self.groups[old].clone().with_weight(weight),
-            None => Group::idle(weight),
+    pub(super) fn handle_policy(&mut self, weights: Tree, kept: &[Option<usize>]) {
+        let continued = |kept: &Option<usize>| match *kept {
+            Some(old) => self.groups[old].clone(),
+            None => Group::idle(),
         };
-        self.groups = weights.iter().zip(kept).map(continued).collect();
+        self.groups = kept.iter().map(continued).collect();
+        self.weights = weights;
         let place = |old: usize| kept.iter().position(|&k| k == Some(old));
         self.connections.retain(|_, connection| match place(connection.group) {
             Some(new) => {
@@ -375,16 +377,11 @@ impl Fairweir {
             }
             return;
         };
-        let taken: Rate = self.groups.iter().filter(|g| g.is_unresponsive()).map(|g| g.rate).sum();
-        let entries: Vec<Entry> = self
-            .groups
-            .iter()
-            .map(|g| Entry {
-                weight: g.weight,
-                demand: if g.is_unresponsive() { Some(Rate::ZERO) } else { g.demand },
-            })
-            .collect();
-        let shares = fair(capacity.saturating_sub(taken), &entries);
+        let taken = |g: &Group| if g.is_unresponsive() { g.rate } else { Rate::ZERO };
+        let taken: Vec<Rate> = self.groups.iter().map(taken).collect();
+        let demand = |g: &Group| if g.is_unresponsive() { Some(Rate::ZERO) } else { g.demand };
+        let mut demands: Vec<Option<Rate>> = self.groups.iter().map(demand).collect();
+        let shares = self.weights.divide(capacity, Claims { demands: &demands, taken: &taken });
         let floors = self.floors();
         let is_queue_ours = self.is_queue_ours();
         let sum_smoothed: Rate = self.groups.iter().map(|g| g.rate_smoothed).sum();
@@ -400,9 +397,11 @@ impl Fairweir {
                 group.share
             } else {
                 // What leaves something to others may take it back at any time.
-                let mut entries = entries.clone();
-                entries[i].demand = None;
-                fair(capacity, &entries)[i]
+                let wanted = demands[i].take();
+                let bound =
+                    self.weights.divide(capacity, Claims { demands: &demands, taken: &[] })[i];
+                demands[i] = wanted;
+                bound
             };
             let is_tight = self.enforce == Enforce::Htb
                 || !is_queue_ours
@@ -419,11 +418,12 @@ impl Fairweir {
         // What nobody drained is out of date: the last one that is drained shall be the newest.
         self.commands.clear();
         if self.enforce != Enforce::Window {
-            let classes = self.groups.iter().map(|g| ClassRate {
+            let classes = self.groups.iter().zip(self.weights.weights());
+            let classes = classes.map(|(g, weight)| ClassRate {
                 rate: g.ceil,
                 ceil: g.ceil,
                 priority: 0,
-                weight: g.weight,
+                weight,
             });
             let classes = classes.collect();
             self.commands.push(Command::SetRates(Allocation { total: None, classes }));

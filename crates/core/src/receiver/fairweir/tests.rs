@@ -6,6 +6,7 @@ use super::*;
 use crate::receiver::{
     ConnectionSample, DelaySample, DelaySource, GroupSample, ProbeSample, TransitSample, Windows,
 };
+use crate::share::Weight;
 use crate::window::SEGMENTS_MIN;
 
 const MS: Span = Span::millis(1);
@@ -153,7 +154,7 @@ fn a_capacity_that_somebody_said_is_corrected_by_what_is_measured() {
 fn while_the_capacity_is_unknown_a_guarantee_enforces_nothing() {
     let weights = vec![Weight::new(1).unwrap()];
     let spec = |remembered| FairweirSpec {
-        weights: weights.clone(),
+        weights: weights.clone().into(),
         remembered,
         enforce: Enforce::Auto,
         latency: QUEUE,
@@ -357,7 +358,7 @@ fn arrived(rate: Rate, drops: u64) -> GroupSample {
 
 /// A group of which so much arrives, by connections that fill their windows or not.
 fn group_at(rate: Rate, fills: bool, ticks: u32) -> Group {
-    let mut group = Group::idle(Weight::ONE);
+    let mut group = Group::idle();
     for _ in 0..ticks {
         run(&mut group, rate, fills);
     }
@@ -407,7 +408,7 @@ fn silence_of_half_a_minute_makes_idle() {
 
 /// After two seconds of drops, at these rates by turns and with this part of them bounded.
 fn defying(rates: &[Rate], bounded_percent: u64) -> GroupState {
-    let mut group = Group::idle(Weight::ONE);
+    let mut group = Group::idle();
     group.ceil = Rate::mbit(5);
     for tick in 0..20 {
         let rate = rates[tick % rates.len()];
@@ -458,8 +459,13 @@ fn noise_does_not_make_all_corrections_drift_together() {
 // The control
 
 fn control(weights: &[u32], remembered: Option<Rate>) -> Fairweir {
-    let weights = weights.iter().map(|&w| Weight::new(w).unwrap()).collect();
-    Fairweir::new(FairweirSpec { weights, remembered, enforce: Enforce::Auto, latency: QUEUE })
+    let weights = weights.iter().map(|&w| Weight::new(w).unwrap()).collect::<Vec<_>>();
+    Fairweir::new(FairweirSpec {
+        weights: weights.into(),
+        remembered,
+        enforce: Enforce::Auto,
+        latency: QUEUE,
+    })
 }
 
 /// A tick in which each group has one connection, which fills its window, behind a queue of 4 ms.
@@ -536,7 +542,7 @@ fn a_policy_change_keeps_what_was_learned() {
     let before = control.decision().capacity;
     // A third group in front, and the two others have changed their places.
     let weights = [2, 1, 1].map(|w| Weight::new(w).unwrap()).to_vec();
-    control.handle_policy(weights, &[None, Some(1), Some(0)]);
+    control.handle_policy(weights.into(), &[None, Some(1), Some(0)]);
     let m = Rate::mbit;
     control.handle_observation(&busy_tick(LEARNED_TICKS + 1, &[Rate::ZERO, m(10), m(20)], MS * 4));
     assert_eq!((control.decision().capacity, control.learned_capacity()), (before, before));
@@ -548,7 +554,7 @@ fn a_policy_change_keeps_what_was_learned() {
 fn the_last_command_that_is_drained_is_the_newest() {
     let mut control = learned();
     // Nobody has drained the commands of the ticks before.
-    control.handle_policy(vec![Weight::ONE], &[Some(0)]);
+    control.handle_policy(vec![Weight::ONE].into(), &[Some(0)]);
     let commands = drained(&mut control);
     let rates = commands.iter().rev().find_map(|command| match command {
         Command::SetRates(allocation) => Some(allocation.classes.len()),
@@ -649,7 +655,7 @@ proptest! {
         let weights = [5, 1, 3].map(|w| Weight::new(w).unwrap()).to_vec();
         let remembered = remembered.map(Rate::kbit);
         let (enforce, latency) = (Enforce::ALL[way], QUEUE);
-        let mut control = Fairweir::new(FairweirSpec { weights, remembered, enforce, latency });
+        let mut control = Fairweir::new(FairweirSpec { weights: weights.into(), remembered, enforce, latency });
         drained(&mut control);
         let mut at = Time::ZERO;
         for tick in ticks {

@@ -15,10 +15,9 @@ impl Fairweir {
         let mut windows = Windows::default();
         let rtt = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).max(RTT_GUESS);
         let capacity = self.link.capacity().unwrap_or(Rate::ZERO);
-        let weights: u64 = self.groups.iter().map(|g| u64::from(g.weight.as_u32())).sum();
-        for (index, group) in self.groups.iter().enumerate() {
+        let by_weight = self.weights.by_weight(capacity);
+        for ((index, group), by_weight) in self.groups.iter().enumerate().zip(by_weight) {
             self.bound_members(index, group, &mut windows.connections);
-            let by_weight = capacity.scale(group.weight.as_u32().into(), weights.max(1));
             let first = wire_window(by_weight, rtt, self.queue_target());
             windows.initial.push(Some(first.max(INITIAL_WINDOW)));
         }

@@ -111,9 +111,3 @@ pub(crate) struct Second {
     pub(crate) rate_bps: u64,
     pub(crate) demand_bps: Option<u64>,
 }
-
-/// Seconds since 1970.
-pub(crate) fn unix_now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
-}

@@ -12,13 +12,13 @@ use std::thread;
 use std::time::Duration;
 
 use fairweir_core::units::{Rate, Span, Time};
-use fairweir_daemon::{Client, Error, Request};
+use fairweir_daemon::{Client, Error, Request, unix_now};
 use fairweir_linux::monotonic_now;
 use tracing::{info, warn};
 
 use super::store::{SECONDS_KEPT_S, Store, StoreError};
 use super::suggest::{Suggested, suggested};
-use super::{GroupSample, Points, Query, Sample, unix_now};
+use super::{GroupSample, Points, Query, Sample};
 use crate::host::client::device_of;
 use crate::page::daemons::Daemons;
 use crate::wire::Status;

@@ -8,13 +8,14 @@ use anyhow::Context;
 use fairweir_config::text;
 use fairweir_core::units::{Bytes, Span};
 
-use super::{Point, Points, Query, unix_now};
+use super::{Point, Points, Query};
 use crate::cli::HistoryArgs;
 use crate::exit::Usage;
 use crate::host::client::{devices, instance_of};
 use crate::page::link;
 use crate::table::{self, Align};
 use crate::words::mbit;
+use fairweir_daemon::unix_now;
 
 /// Columns of the picture of a group's rate.
 const COLUMNS: u64 = 40;

@@ -1,0 +1,207 @@
+//! Division by a tree: what is above divides first, and each part is divided among what is beneath.
+//!
+//! Problem: a device has a weight among the devices, and its groups have weights within the device. What
+//! one group does not want goes to the other groups of its device, and only what the device as a whole
+//! does not want goes to other devices. Method: [`fair`] at each node, from the top: a branch wants what
+//! its leaves want together, and its part is the capacity of what is beneath.
+//!
+//! Terms: a *leaf* is what is measured and enforced, a *branch* has leaves or branches beneath it.
+//! Leaves are numbered depth first. What a leaf *takes* reacts to nothing, so that it is not divided.
+//!
+//! Properties, all tested: without takers the parts sum to min(capacity, Σ demands) exactly; no part is
+//! above its demand; the leaves of a branch together have what the branch would have as one leaf with
+//! their demand, so that nothing beneath a branch changes what others have; a tree without branches
+//! divides as [`fair`] does.
+
+use super::{Entry, Weight, fair};
+use crate::units::Rate;
+
+/// The most levels of a tree: a device, a group, and a group within it.
+pub const DEPTH_MAX: usize = 3;
+
+/// A leaf or a branch, with its weight among its siblings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// What is measured and enforced.
+    Leaf(Weight),
+    /// What is beneath; not empty.
+    Branch(Weight, Vec<Node>),
+}
+
+/// Weights of leaves, and of the branches above them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    nodes: Vec<Node>,
+    /// Of each leaf: its part of the whole by weight alone, as a fraction.
+    fractions: Vec<(u64, u64)>,
+}
+
+/// What the leaves of a tree would use.
+#[derive(Clone, Copy, Debug)]
+pub struct Claims<'a> {
+    /// Of each leaf; `None` is without end. Not looked at for a leaf that takes.
+    pub demands: &'a [Option<Rate>],
+    /// What each leaf takes whatever it is given; zero for all that obey, and empty if all do.
+    pub taken: &'a [Rate],
+}
+
+impl Tree {
+    /// A tree of these nodes.
+    ///
+    /// # Panics
+    /// If a branch is empty, or there are more than [`DEPTH_MAX`] levels.
+    pub fn new(nodes: Vec<Node>) -> Tree {
+        let mut fractions = Vec::new();
+        add_fractions(&nodes, (1, 1), DEPTH_MAX, &mut fractions);
+        Tree { nodes, fractions }
+    }
+
+    /// The first level.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// How many leaves there are.
+    pub fn len(&self) -> usize {
+        self.fractions.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.fractions.is_empty()
+    }
+
+    /// Weights that stand to each other as the parts of the leaves by weight alone: without branches the
+    /// leaves' own, otherwise within one in [`Weight::MAX`] of the largest.
+    pub fn weights(&self) -> Vec<Weight> {
+        if self.nodes.iter().all(|node| matches!(node, Node::Leaf(_))) {
+            return self.nodes.iter().map(Node::weight).collect();
+        }
+        let part = |&(n, d): &(u64, u64)| n as f64 / d as f64;
+        let largest = self.fractions.iter().map(part).fold(f64::MIN_POSITIVE, f64::max);
+        let weight = |fraction: &(u64, u64)| {
+            let scaled = (part(fraction) / largest * f64::from(Weight::MAX)).round() as u32;
+            Weight::new(scaled.clamp(1, Weight::MAX)).unwrap_or(Weight::ONE)
+        };
+        self.fractions.iter().map(weight).collect()
+    }
+
+    /// What each leaf has of `capacity` by weight alone, each rounded down.
+    pub fn by_weight(&self, capacity: Rate) -> Vec<Rate> {
+        self.fractions.iter().map(|&(n, d)| capacity.scale(n, d)).collect()
+    }
+
+    /// Divides `capacity` among the leaves; what a leaf takes is no part of its share.
+    ///
+    /// A leaf that takes is subtracted first from what its siblings have. If a branch takes more than its
+    /// part, the others divide the rest.
+    ///
+    /// # Panics
+    /// If there is another number of demands than of leaves.
+    pub fn divide(&self, capacity: Rate, claims: Claims<'_>) -> Vec<Rate> {
+        assert_eq!(claims.demands.len(), self.len(), "each leaf has a demand");
+        assert!(claims.taken.is_empty() || claims.taken.len() == self.len(), "or none takes");
+        let mut parts = vec![Rate::ZERO; self.len()];
+        divide(capacity, &self.nodes, claims, &mut parts);
+        parts
+    }
+}
+
+impl From<Vec<Weight>> for Tree {
+    fn from(weights: Vec<Weight>) -> Tree {
+        Tree::new(weights.into_iter().map(Node::Leaf).collect())
+    }
+}
+
+impl Node {
+    /// Among its siblings.
+    pub fn weight(&self) -> Weight {
+        match self {
+            Node::Leaf(weight) | Node::Branch(weight, _) => *weight,
+        }
+    }
+
+    fn leaves(&self) -> usize {
+        match self {
+            Node::Leaf(_) => 1,
+            Node::Branch(_, nodes) => nodes.iter().map(Node::leaves).sum(),
+        }
+    }
+}
+
+impl<'a> Claims<'a> {
+    fn taken(&self) -> Rate {
+        self.taken.iter().copied().sum()
+    }
+
+    /// What all leaves want together, with what they take.
+    fn demand(&self) -> Option<Rate> {
+        let taken = |i: usize| self.taken.get(i).copied().filter(|&taken| taken > Rate::ZERO);
+        let all = self.demands.iter().enumerate();
+        all.map(|(i, demand)| taken(i).or(*demand)).sum()
+    }
+
+    fn of(self, leaves: std::ops::Range<usize>) -> Claims<'a> {
+        let taken = if self.taken.is_empty() { self.taken } else { &self.taken[leaves.clone()] };
+        Claims { demands: &self.demands[leaves], taken }
+    }
+}
+
+/// The product of the parts from the top to each leaf. With [`Weight::MAX`], 256 leaves and three levels
+/// a denominator is below 2⁶⁴.
+fn add_fractions(nodes: &[Node], above: (u64, u64), levels: usize, all: &mut Vec<(u64, u64)>) {
+    assert!(levels > 0, "a tree has at most {DEPTH_MAX} levels");
+    let sum: u64 = nodes.iter().map(|node| u64::from(node.weight().as_u32())).sum();
+    for node in nodes {
+        let own = (above.0 * u64::from(node.weight().as_u32()), above.1 * sum);
+        match node {
+            Node::Leaf(_) => all.push(own),
+            Node::Branch(_, nodes) => {
+                assert!(!nodes.is_empty(), "a branch has something beneath");
+                add_fractions(nodes, own, levels - 1, all);
+            }
+        }
+    }
+}
+
+fn divide(capacity: Rate, nodes: &[Node], claims: Claims<'_>, parts: &mut [Rate]) {
+    let mut next = 0;
+    let beneath: Vec<(&Node, std::ops::Range<usize>)> = nodes
+        .iter()
+        .map(|node| {
+            let first = next;
+            next += node.leaves();
+            (node, first..next)
+        })
+        .collect();
+    // Leaves that take have no share; neither has a branch that takes more than its part.
+    let taken: Vec<Rate> = beneath.iter().map(|(_, at)| claims.of(at.clone()).taken()).collect();
+    let mut is_out: Vec<bool> = beneath
+        .iter()
+        .zip(&taken)
+        .map(|((node, _), &taken)| matches!(node, Node::Leaf(_)) && taken > Rate::ZERO)
+        .collect();
+    let shares = loop {
+        let out: Rate = taken.iter().zip(&is_out).filter(|(_, out)| **out).map(|(t, _)| *t).sum();
+        let entry = |((node, at), &is_out): (&(&Node, std::ops::Range<usize>), &bool)| Entry {
+            weight: node.weight(),
+            demand: if is_out { Some(Rate::ZERO) } else { claims.of(at.clone()).demand() },
+        };
+        let entries: Vec<Entry> = beneath.iter().zip(&is_out).map(entry).collect();
+        let shares = fair(capacity.saturating_sub(out), &entries);
+        let exceeds = |i: &usize| !is_out[*i] && taken[*i] > shares[*i];
+        match (0..nodes.len()).find(exceeds) {
+            Some(i) => is_out[i] = true,
+            None => break shares,
+        }
+    };
+    for ((node, at), share) in beneath.into_iter().zip(shares) {
+        match node {
+            Node::Leaf(_) => parts[at.start] = share,
+            Node::Branch(_, nodes) => divide(share, nodes, claims.of(at.clone()), &mut parts[at]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+fn weight(n: u32) -> Weight {
+    Weight::new(n).unwrap()
+}
+
+fn kbit(demands: &[i64]) -> Vec<Option<Rate>> {
+    demands.iter().map(|&d| u64::try_from(d).ok().map(Rate::kbit)).collect()
+}
+
+fn divide_kbit(tree: &Tree, capacity: u64, demands: &[i64], taken: &[u64]) -> Vec<u64> {
+    let taken: Vec<Rate> = taken.iter().map(|&t| Rate::kbit(t)).collect();
+    let claims = Claims { demands: &kbit(demands), taken: &taken };
+    let parts = tree.divide(Rate::kbit(capacity), claims);
+    parts.into_iter().map(|part| (part.as_bps() + 500) / 1_000).collect()
+}
+
+/// A tv of weight 2 with video 3 and the rest 1, and a desk of weight 1.
+fn home() -> Tree {
+    let tv = vec![Node::Leaf(weight(3)), Node::Leaf(weight(1))];
+    Tree::new(vec![Node::Branch(weight(2), tv), Node::Leaf(weight(1))])
+}
+
+#[test]
+fn what_a_leaf_does_not_want_goes_first_to_its_siblings() {
+    assert_eq!(divide_kbit(&home(), 12_000, &[-1, -1, -1], &[]), [6_000, 2_000, 4_000]);
+    assert_eq!(divide_kbit(&home(), 12_000, &[1_000, -1, -1], &[]), [1_000, 7_000, 4_000]);
+    assert_eq!(divide_kbit(&home(), 12_000, &[1_000, 2_000, -1], &[]), [1_000, 2_000, 9_000]);
+    assert_eq!(divide_kbit(&home(), 12_000, &[-1, 0, 1_000], &[]), [11_000, 0, 1_000]);
+}
+
+#[test]
+fn what_a_leaf_takes_is_missing_beside_it_first() {
+    assert_eq!(divide_kbit(&home(), 12_000, &[-1, -1, -1], &[0, 5_000, 0]), [3_000, 0, 4_000]);
+    // More than its device has: the rest is left to the others.
+    assert_eq!(divide_kbit(&home(), 12_000, &[-1, -1, -1], &[0, 9_000, 0]), [0, 0, 3_000]);
+    assert_eq!(divide_kbit(&home(), 12_000, &[-1, -1, -1], &[0, 0, 5_000]), [5_250, 1_750, 0]);
+    assert_eq!(divide_kbit(&home(), 12_000, &[-1, -1, -1], &[0, 20_000, 0]), [0, 0, 0]);
+}
+
+#[test]
+fn weights_of_leaves_stand_to_each_other_as_their_parts() {
+    let numbers: Vec<u32> = home().weights().into_iter().map(Weight::as_u32).collect();
+    assert_eq!(numbers, [10_000, 3_333, 6_667]);
+    let flat = Tree::from(vec![weight(5), weight(1)]);
+    assert_eq!(flat.weights(), [weight(5), weight(1)]);
+    let most = vec![Node::Leaf(weight(Weight::MAX)); 256];
+    let inner = Node::Branch(weight(Weight::MAX), most);
+    let tree = Tree::new(vec![Node::Branch(weight(1), vec![inner])]);
+    assert_eq!(tree.by_weight(Rate::mbit(256)), vec![Rate::mbit(1); 256]);
+}
+
+#[test]
+#[should_panic(expected = "at most 3 levels")]
+fn a_fourth_level_is_refused() {
+    let leaf = Node::Leaf(Weight::ONE);
+    let deep = (0..3).fold(leaf, |node, _| Node::Branch(Weight::ONE, vec![node]));
+    Tree::new(vec![deep]);
+}
+
+fn nodes(depth: usize) -> BoxedStrategy<Vec<Node>> {
+    let leaf = (1..=Weight::MAX).prop_map(|w| Node::Leaf(weight(w)));
+    if depth == 1 {
+        return vec(leaf, 1..5).boxed();
+    }
+    let branch = (1..=Weight::MAX, nodes(depth - 1)).prop_map(|(w, n)| Node::Branch(weight(w), n));
+    vec(prop_oneof![leaf, branch], 1..5).boxed()
+}
+
+/// A tree, and a demand for each of its leaves.
+fn claimed() -> impl Strategy<Value = (Vec<Node>, Vec<Option<Rate>>)> {
+    let demand = prop_oneof![Just(None), (0..=50_000_000u64).prop_map(|d| Some(Rate::bps(d)))];
+    nodes(DEPTH_MAX).prop_flat_map(move |nodes| {
+        let leaves = nodes.iter().map(Node::leaves).sum::<usize>();
+        (Just(nodes), vec(demand.clone(), leaves))
+    })
+}
+
+fn sum(demands: &[Option<Rate>]) -> Option<Rate> {
+    demands.iter().copied().sum()
+}
+
+proptest! {
+    #[test]
+    fn all_that_is_wanted_is_given((nodes, demands) in claimed(), capacity in 0..200_000_000u64) {
+        let capacity = Rate::bps(capacity);
+        let tree = Tree::new(nodes);
+        let parts = tree.divide(capacity, Claims { demands: &demands, taken: &[] });
+        let given: Rate = parts.iter().copied().sum();
+        prop_assert_eq!(given, sum(&demands).map_or(capacity, |wanted| wanted.min(capacity)));
+        for (part, demand) in parts.iter().zip(&demands) {
+            prop_assert!(demand.is_none_or(|demand| *part <= demand));
+        }
+    }
+
+    /// Whatever is beneath a node, the others have the same.
+    #[test]
+    fn a_branch_has_what_one_leaf_would_have(
+        (nodes, demands) in claimed(), capacity in 0..200_000_000u64,
+    ) {
+        let capacity = Rate::bps(capacity);
+        let parts = Tree::new(nodes.clone())
+            .divide(capacity, Claims { demands: &demands, taken: &[] });
+        let mut at = 0;
+        let (mut entries, mut sums) = (Vec::new(), Vec::new());
+        for node in &nodes {
+            let leaves = at..at + node.leaves();
+            entries.push(Entry { weight: node.weight(), demand: sum(&demands[leaves.clone()]) });
+            sums.push(parts[leaves.clone()].iter().copied().sum::<Rate>());
+            at = leaves.end;
+        }
+        prop_assert_eq!(fair(capacity, &entries), sums);
+    }
+
+    #[test]
+    fn without_branches_it_is_as_before(
+        leaves in vec((1..=Weight::MAX, proptest::option::of(0..50_000_000u64)), 1..20),
+        capacity in 0..200_000_000u64,
+    ) {
+        let capacity = Rate::bps(capacity);
+        let entries: Vec<Entry> = leaves
+            .iter()
+            .map(|&(w, demand)| Entry { weight: weight(w), demand: demand.map(Rate::bps) })
+            .collect();
+        let demands: Vec<Option<Rate>> = entries.iter().map(|e| e.demand).collect();
+        let tree = Tree::from(entries.iter().map(|e| e.weight).collect::<Vec<_>>());
+        let parts = tree.divide(capacity, Claims { demands: &demands, taken: &[] });
+        prop_assert_eq!(parts, fair(capacity, &entries));
+    }
+
+    /// Shares and what is taken never sum to more than the capacity, unless it is taken anyway.
+    #[test]
+    fn takers_leave_the_rest(
+        (nodes, demands) in claimed(), capacity in 0..200_000_000u64, seed in any::<u64>(),
+    ) {
+        let capacity = Rate::bps(capacity);
+        let tree = Tree::new(nodes);
+        let take = |i: usize| match seed.rotate_left(i as u32 * 7) % 4 {
+            0 => Rate::bps(seed.rotate_left(i as u32 * 11) % 30_000_000),
+            _ => Rate::ZERO,
+        };
+        let taken: Vec<Rate> = (0..tree.len()).map(take).collect();
+        let parts = tree.divide(capacity, Claims { demands: &demands, taken: &taken });
+        let all_taken: Rate = taken.iter().copied().sum();
+        let given: Rate = parts.iter().copied().sum();
+        prop_assert!(given <= capacity.saturating_sub(all_taken));
+        for (part, taken) in parts.iter().zip(&taken) {
+            prop_assert!(*taken == Rate::ZERO || *part == Rate::ZERO);
+        }
+    }
+}
