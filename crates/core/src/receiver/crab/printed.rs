@@ -362,7 +362,7 @@ mod tests {
     use crate::share::Weight;
 
     fn printed(weights: &[u32]) -> CrabPrinted {
-        let weights: &[Weight] = weights.iter().map(|&w| Weight::new(w).unwrap()).collect();
+        let weights: Vec<Weight> = weights.iter().map(|&w| Weight::new(w).unwrap()).collect();
         CrabPrinted::new(&weights, Some(Rate::mbit(30)))
     }
 
