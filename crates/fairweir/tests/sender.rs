@@ -209,6 +209,36 @@ fn several_real_connections_hold_targets_of_their_own() {
     }
 }
 
+/// The server itself answers the signals of QUIC, by the same rules. Without a bundle the connection has about
+/// half of its target.
+fn quic(set: &[&str], within: std::ops::Range<f64>) {
+    two_of_three(|| {
+        let Some(free) = free_of("fs-quic", set) else { return };
+        let by_target = by_target(&free[0]);
+        assert!(within.contains(&by_target), "{by_target} of {free:#}");
+        assert!(free[0]["signals"]["delegated"].as_u64().unwrap() > 0, "{free:#}");
+    });
+}
+
+#[test]
+fn a_real_quic_connection_gets_closer_to_its_target_than_its_fair_share() {
+    if privileged() {
+        quic(&["duration=18s", "settle=8s"], 0.75..1.15);
+    }
+}
+
+#[test]
+#[ignore = "two to seven minutes on real packets"]
+fn a_real_quic_connection_holds_its_target_for_a_minute() {
+    if !privileged() {
+        return;
+    }
+    let plain = free_of("fs-quic", &["bundle.0.controller=none"]);
+    let alone = plain.map_or(0.0, |plain| by_target(&plain[0]));
+    assert!(alone < 0.75, "alone it has {alone} of its target");
+    quic(&[], 0.95..1.05);
+}
+
 /// The free connection and four stunts pass one queue, four other stunts another one.
 #[test]
 #[ignore = "three to nine minutes on real packets, and needs an idle machine"]

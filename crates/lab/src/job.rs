@@ -6,7 +6,9 @@
 
 use std::net::SocketAddr;
 
-use fairweir_core::units::Time;
+use fairweir_core::delegate::BundleSpec;
+use fairweir_core::share::Weight;
+use fairweir_core::units::{Rate, Span, Time};
 use fairweir_scenario::app::App;
 use fairweir_scenario::{DemandStep, ETHERNET_HEADER, Flow};
 use serde::{Deserialize, Serialize};
@@ -24,6 +26,34 @@ pub(crate) struct Job {
     pub(crate) seed: u64,
     /// The only certificate that a client of QUIC trusts, as DER.
     pub(crate) certificate: Option<Vec<u8>>,
+    /// The place of its connections in a bundle, if the server itself answers signals: over QUIC.
+    pub(crate) seat: Option<Seat>,
+}
+
+/// What the connections of a flow are in a bundle.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Seat {
+    /// Its number in the scenario.
+    pub(crate) bundle: usize,
+    pub(crate) spec: BundleSpec,
+    pub(crate) part: Part,
+    /// The number of its group among those with a target.
+    pub(crate) free_group: Option<usize>,
+    /// How many have a target.
+    pub(crate) free_groups: usize,
+    /// Of the run.
+    pub(crate) duration: Span,
+}
+
+/// What each of them is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Part {
+    /// It has this rate at these times, and what lies on a line between.
+    Trace(Vec<(Time, Rate)>),
+    /// It has as much as so many connections of the bundle.
+    Connections(Weight),
+    /// It answers for others.
+    Stunt { weight: Weight, min_rate: Rate },
 }
 
 /// What the server says when every port is open.
@@ -35,7 +65,7 @@ pub(crate) struct Ready {
 
 impl Job {
     pub(crate) fn new(flow: &Flow, server: SocketAddr, mtu: u32, seed: u64) -> Job {
-        Job { server, flow: flow.clone(), mtu, seed, certificate: None }
+        Job { server, flow: flow.clone(), mtu, seed, certificate: None, seat: None }
     }
 
     pub(crate) fn start(&self) -> Time {

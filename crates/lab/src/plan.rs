@@ -3,17 +3,18 @@
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use fairweir_core::delegate::{Point, Role, Target, Trace};
 use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
-use fairweir_core::units::Span;
+use fairweir_core::units::{Span, Time};
 use fairweir_scenario::app;
-use fairweir_scenario::{Flow, Ip, Kind, Scenario, Tuning};
+use fairweir_scenario::{Bundle, CongestionControl, Flow, Ip, Kind, Scenario, Tuning};
 use ipnet::IpNet;
 use socket2::{Domain, Socket, Type};
 
 use crate::Error;
-use crate::job::Job;
+use crate::job::{Job, Part, Seat};
 
 /// Each flow has a process of its own.
 const FLOWS_MAX: usize = 256;
@@ -64,7 +65,38 @@ impl<'s> Plan<'s> {
         let seeds = app::seeds(self.scenario, self.scenario.seed);
         let flows = self.scenario.flows.iter().zip(&self.servers).zip(seeds);
         let job = |((flow, &server), seed)| Job::new(flow, server, self.scenario.link.mtu, seed);
-        flows.map(job).collect()
+        let mut jobs: Vec<Job> = flows.map(job).collect();
+        for job in jobs.iter_mut().filter(|job| job.flow.kind == Kind::Quic) {
+            job.seat = self.seat(&job.flow);
+        }
+        jobs
+    }
+
+    /// Whether the server itself answers the signals of a bundle, not the daemon.
+    pub(crate) fn is_of_quic(&self, bundle: &Bundle) -> bool {
+        let mut flows = self.scenario.flows.iter();
+        flows.any(|flow| flow.kind == Kind::Quic && bundle.groups().any(|g| g == flow.group))
+    }
+
+    fn seat(&self, flow: &Flow) -> Option<Seat> {
+        let mut bundles = self.scenario.bundles.iter().enumerate();
+        let (nth, bundle, role) =
+            bundles.find_map(|(nth, b)| Some((nth, b, b.role_of(flow.group)?)))?;
+        Some(Seat {
+            bundle: nth,
+            spec: bundle.delegation?,
+            part: match role {
+                Role::Free(Target::Trace(trace)) => {
+                    let points = trace_points(self.scenario, &trace);
+                    Part::Trace(points.map(|point| (point.at, point.rate)).collect())
+                }
+                Role::Free(Target::Connections(count)) => Part::Connections(count),
+                Role::Stunt { weight, min_rate } => Part::Stunt { weight, min_rate },
+            },
+            free_group: bundle.free.iter().position(|free| free.group == flow.group),
+            free_groups: bundle.free.len(),
+            duration: self.scenario.duration,
+        })
     }
 
     /// Base name of the executable that receives a flow.
@@ -118,6 +150,16 @@ impl<'s> Plan<'s> {
     }
 }
 
+/// A trace at each second of a run.
+pub(crate) fn trace_points<'t>(
+    scenario: &Scenario,
+    trace: &'t Trace,
+) -> impl Iterator<Item = Point> + use<'t> {
+    let seconds = scenario.duration.as_nanos() / 1_000_000_000;
+    let times = (0..=seconds).map(|s| Time::ZERO + Span::secs(s));
+    times.map(|at| Point { at, rate: trace.at(at) })
+}
+
 /// Refuses what only the simulator plays, and what this kernel cannot.
 ///
 /// # Errors
@@ -129,10 +171,8 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if !scenario.devices.is_empty() {
         return Err(Error::NotPlayed("[[device]]"));
     }
-    let in_bundle =
-        |flow: &Flow| scenario.bundles.iter().any(|b| b.groups().any(|g| g == flow.group));
-    if scenario.flows.iter().any(|flow| flow.kind == Kind::Quic && in_bundle(flow)) {
-        return Err(Error::NotPlayed("QUIC in a [[bundle]]"));
+    for bundle in scenario.bundles.iter().filter(|bundle| bundle.delegation.is_some()) {
+        refuse_mixed(scenario, bundle)?;
     }
     if scenario.control.tuning != Tuning::default() {
         return Err(Error::NotPlayed("other parameters of `crab`"));
@@ -159,6 +199,21 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// The kernel answers the signals of TCP, and the server those of QUIC.
+fn refuse_mixed(scenario: &Scenario, bundle: &Bundle) -> Result<(), Error> {
+    let flows = || scenario.flows.iter().filter(|flow| bundle.groups().any(|g| g == flow.group));
+    if !flows().any(|flow| flow.kind == Kind::Quic) {
+        return Ok(());
+    }
+    if flows().any(|flow| flow.kind != Kind::Quic) {
+        return Err(Error::NotPlayed("QUIC beside other kinds in a [[bundle]]"));
+    }
+    match flows().all(|flow| flow.congestion_control == CongestionControl::Reno) {
+        true => Ok(()),
+        false => Err(Error::NotPlayed("QUIC with other than reno in a [[bundle]]")),
+    }
 }
 
 /// Whether the servers send TCP timestamps, which a network namespace decides for all of them.
@@ -279,8 +334,15 @@ mod tests {
         let bundle = "kind = \"quic\"\n[[group]]\nname = \"b\"\nweight = 1\n[[flow]]\ngroup = \"b\"\n\
             kind = \"bulk\"\n[[bundle]]\nname = \"x\"\nstunts = [\"b\"]\n\
             free = [{ group = \"a\", target = \"1mbit\" }]";
-        assert!(error(bundle).unwrap().contains("does not play QUIC in a [[bundle]]"));
+        let refused = error(bundle).unwrap();
+        assert!(refused.contains("does not play QUIC beside other kinds in a [[bundle]]"));
         assert_eq!(error(&bundle.replacen("quic", "bulk", 1)), None);
+        let quic = bundle.replacen("bulk", "quic", 1);
+        assert!(error(&quic).unwrap().contains("QUIC with other than reno in a [[bundle]]"));
+        let reno = quic.replace("\"quic\"", "\"quic\"\ncongestion_control = \"reno\"");
+        assert_eq!(error(&reno), None);
+        let none = bundle.replace("stunts = ", "controller = \"none\"\nstunts = ");
+        assert_eq!(error(&none), None, "without delegation each is as it is");
     }
 
     #[test]

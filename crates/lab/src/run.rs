@@ -1,5 +1,6 @@
 //! One scenario with one control, from the set-up to the report.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -260,10 +261,14 @@ impl Stage {
         if let (Some(watch), [policed]) = (watch, &mut outcome.policed[..]) {
             policed.record_elsewhere(&watch.finish()?);
         }
-        let bundled = match bundles {
+        let mut bundled = match bundles {
             Some(watch) => watch.finish(plan.scenario)?,
             None => sender::undelegated(plan.scenario),
         };
+        if plan.jobs().iter().any(|job| job.seat.is_some()) {
+            let told: BTreeMap<usize, BundleSamples> = parsed(&self.server.hear()?)?;
+            told.into_iter().for_each(|(nth, samples)| bundled[nth] = samples);
+        }
         Ok((outcome, bundled, cores))
     }
 

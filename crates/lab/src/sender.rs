@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fairweir_core::delegate::{Algorithm, Gain, Reverse, Status, Tally, Target, Verdict};
+use fairweir_core::delegate::{
+    Algorithm, BundleSpec, Gain, Point, Reverse, Status, Tally, Target, Verdict,
+};
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::netns::Netns;
 use fairweir_scenario::report::BundleSamples;
@@ -20,7 +22,7 @@ use serde_json::Value;
 use crate::Error;
 use crate::clock::Clock;
 use crate::daemon::wait_until_ready;
-use crate::plan::{INTERNET_PEERS, Plan, quoted};
+use crate::plan::{INTERNET_PEERS, Plan, quoted, trace_points};
 use crate::process::Process;
 use crate::watch::{self, STATUS, ask};
 
@@ -42,7 +44,7 @@ impl Sender {
         plan: &Plan<'_>,
         dir: &Path,
     ) -> Result<Option<Sender>, Error> {
-        if plan.scenario.bundles.iter().all(|bundle| bundle.delegation.is_none()) {
+        if delegated(plan).next().is_none() {
             return Ok(None);
         }
         let config = dir.join("sender.toml");
@@ -88,7 +90,7 @@ pub(crate) fn undelegated(scenario: &Scenario) -> Vec<BundleSamples> {
 }
 
 fn samples(scenario: &Scenario, bundle: &Bundle, read: &[(Time, Value)]) -> BundleSamples {
-    let mut samples = BundleSamples::new(scenario, bundle);
+    let mut samples = BundleSamples::new(scenario.duration, bundle.free.len());
     if bundle.delegation.is_none() {
         for (nth, free) in bundle.free.iter().enumerate() {
             let Target::Trace(trace) = &free.target else { continue };
@@ -159,6 +161,12 @@ fn read_until(socket: &Path, clock: Clock, stop: &AtomicBool) -> io::Result<Vec<
     Ok(all)
 }
 
+/// The bundles whose signals the daemon answers.
+fn delegated<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = (&'p Bundle, BundleSpec)> {
+    let of_tcp = plan.scenario.bundles.iter().filter(|bundle| !plan.is_of_quic(bundle));
+    of_tcp.filter_map(|bundle| Some((bundle, bundle.delegation?)))
+}
+
 /// What the daemon is told.
 fn configuration(plan: &Plan<'_>) -> String {
     let scenario = plan.scenario;
@@ -169,8 +177,7 @@ fn configuration(plan: &Plan<'_>) -> String {
         let rules = flows.map(|(_, server)| format!("\"local-port:tcp/{}\"", server.port()));
         rules.collect::<Vec<_>>().join(", ")
     };
-    for bundle in &scenario.bundles {
-        let Some(spec) = bundle.delegation else { continue };
+    for (bundle, spec) in delegated(plan) {
         let controller = Algorithm::ALL.iter().find(|(_, a)| *a == spec.algorithm);
         let controller = controller.map_or("track", |(name, _)| *name);
         let reverse = if spec.reverse == Reverse::Own { "own" } else { "exact" };
@@ -187,12 +194,11 @@ fn configuration(plan: &Plan<'_>) -> String {
             let _ = match &free.target {
                 Target::Connections(count) => writeln!(text, "connections = {count}"),
                 Target::Trace(trace) => {
-                    let seconds = scenario.duration.as_nanos() / 1_000_000_000;
-                    let point = |s: u64| {
-                        let rate = trace.at(Time::ZERO + Span::secs(s)).as_bps();
-                        format!("{{ at = \"{s}s\", rate = \"{rate}bit\" }}")
+                    let point = |Point { at, rate }: Point| {
+                        let (s, bps) = (at.as_nanos() / 1_000_000_000, rate.as_bps());
+                        format!("{{ at = \"{s}s\", rate = \"{bps}bit\" }}")
                     };
-                    let points: Vec<String> = (0..=seconds).map(point).collect();
+                    let points: Vec<String> = trace_points(scenario, trace).map(point).collect();
                     writeln!(text, "trace = [{}]", points.join(", "))
                 }
             };

@@ -91,6 +91,7 @@ struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 	const struct tcp_congestion_ops___kernel *icsk_ca_ops;
 	__u8 icsk_ca_state : 5;
+	__u8 icsk_pending; /* which timer will pass; 0 is none */
 	struct {
 		__u16 rcv_mss;
 	} icsk_ack;
@@ -113,6 +114,7 @@ struct tcp_sock {
 	__u32 snd_cwnd_cnt;
 	__u32 snd_ssthresh;
 	__u32 prior_cwnd;
+	__u64 tcp_mstamp; /* of its newest packet, in µs of a clock that all have */
 	__u32 srtt_us; /* in 1/8 µs */
 	__u32 mss_cache;
 	__u16 tcp_header_len;

@@ -133,11 +133,13 @@ static __always_inline void sample(struct tcp_sock *tp, struct member *m, __u32 
 		m->phase = cwnd < tp->snd_ssthresh ? PHASE_SLOW_START : PHASE_AVOIDANCE;
 }
 
-/* The round-trip time of the newest packet that an ACK is of. */
-static __always_inline void hear_rtt(struct member *m, const struct ack_sample *sample)
+/* An ACK of something: when, and the round-trip time of its newest packet. */
+static __always_inline void hear(struct tcp_sock *tp, struct member *m,
+				 const struct ack_sample *sample)
 {
 	__s32 rtt_us = sample->rtt_us;
 
+	m->heard_us = tp->tcp_mstamp;
 	if (rtt_us <= 0)
 		return;
 	m->rtts_us += rtt_us;
@@ -200,6 +202,12 @@ static __always_inline void end(struct sock *sk)
 		bpf_sk_storage_delete(&enlisted, sk);
 }
 
+/* While the retransmission timer's function runs no timer is pending; in an ACK of something in flight one is. */
+static __always_inline int is_timeout(struct tcp_sock *tp)
+{
+	return !tp->inet_conn.icsk_pending;
+}
+
 /* A signal: the window that is left, or 0 if the connection cuts as it would without the bundle. */
 static __always_inline __u32 signal(struct sock *sk, __u32 cwnd_cut)
 {
@@ -210,7 +218,7 @@ static __always_inline __u32 signal(struct sock *sk, __u32 cwnd_cut)
 	if (!m || !e || !is_in_force())
 		return 0;
 	sample(tcp_sk(sk), m, cwnd_cut, 0);
-	left = handle_signal(e->member, bpf_ktime_get_ns());
+	left = handle_signal(e->member, bpf_ktime_get_ns(), is_timeout(tcp_sk(sk)));
 	e->is_spared = left && left == m->cwnd;
 	return left;
 }
@@ -312,7 +320,7 @@ void BPF_PROG(reno_acked, struct sock *sk, const struct ack_sample *sample)
 
 	if (!m)
 		return;
-	hear_rtt(m, sample);
+	hear(tcp_sk(sk), m, sample);
 	mend(tcp_sk(sk), m, reno_cut(tcp_sk(sk)->prior_cwnd));
 }
 
@@ -394,7 +402,7 @@ void BPF_PROG(cubic_acked, struct sock *sk, const struct ack_sample *sample)
 	struct member *m = member_of(sk, &e);
 
 	if (m) {
-		hear_rtt(m, sample);
+		hear(tcp_sk(sk), m, sample);
 		mend(tcp_sk(sk), m, cubic_cut(tcp_sk(sk)->prior_cwnd));
 	}
 	cubictcp_acked(sk, sample);
@@ -540,11 +548,13 @@ int fairweir_replay(struct replay *event)
 		m->packet = event->packet & 0xffff;
 		m->rtt_us = event->rtt_us & (RTT_US_MAX - 1);
 		m->phase = event->phase;
+		if (m->delivered < event->delivered)
+			m->heard_us = event->now_ns / 1000;
 		m->delivered = event->delivered;
 		return 0;
 	}
-	if (event->event == EVENT_SIGNAL)
-		event->answer = handle_signal(index, event->now_ns);
+	if (event->event == EVENT_SIGNAL || event->event == EVENT_TIMEOUT)
+		event->answer = handle_signal(index, event->now_ns, event->event == EVENT_TIMEOUT);
 	else
 		event->answer = take_cut(m, o, event->now_ns);
 	return 0;

@@ -70,6 +70,7 @@ struct member {
 	__u64 cuts; /* for signals of others */
 	__u64 rtts_us; /* round-trip times of the newest packets of all ACKs together */
 	__u64 rtt_count; /* how many these are */
+	__u64 heard_us; /* when it last delivered something, by the clock of the kernel's TCP */
 	__u32 cwnd; /* packets, as the next two */
 	__u32 cwnd_cut; /* what its own congestion control would leave */
 	__u32 debt; /* packets by which it has to reduce its window for others */
@@ -83,7 +84,7 @@ struct member {
 	__u32 gave; /* packets of its last cut, if that was for others */
 	__u32 pad;
 };
-_Static_assert(sizeof(struct member) == 136, "abi");
+_Static_assert(sizeof(struct member) == 144, "abi");
 
 /* Which place a connection is to have. */
 struct place {
@@ -107,6 +108,7 @@ _Static_assert(sizeof(struct role_record) == 48, "abi");
 #define EVENT_SAMPLE 0
 #define EVENT_SIGNAL 1
 #define EVENT_CUT 2
+#define EVENT_TIMEOUT 3
 
 /* What happens to a member in a replay, and what is decided. */
 struct replay {

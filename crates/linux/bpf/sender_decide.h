@@ -114,6 +114,7 @@ struct scan {
 	__u64 sum;
 	__u64 turn; /* of the one whose turn it is */
 	__u64 rate; /* what that one can give up; 0 if there is none */
+	__u64 since_us; /* only who was heard after that is asked */
 	__u32 bundle;
 	__u32 from;
 	__u32 index;
@@ -135,7 +136,7 @@ static long scan_stunt(__u32 nth, struct scan *scan)
 	m = bpf_map_lookup_elem(&members, &index);
 	if (!m)
 		return 0;
-	packets = offer_of(m, o, scan->now);
+	packets = m->heard_us > scan->since_us ? offer_of(m, o, scan->now) : 0;
 	rate = rate_floor(m, packets);
 	scan->sum += rate;
 	if (rate && (!scan->rate || m->turn < scan->turn)) {
@@ -188,17 +189,24 @@ static long pick_stunt(__u32 nth, struct picks *picks)
 	return 0;
 }
 
+/* What is asked: when, and only of those that were heard after a time. */
+struct when {
+	__u64 now;
+	__u64 since_us;
+};
+
 /* Has stunts give up at least `need`, in their turns; says whether they can. */
 static __noinline int delegate(struct bundle_state *state, struct member *m, const struct order *o,
-			       __u64 need, __u64 now)
+			       __u64 need, const struct when *when)
 {
 	__u32 bundle = o ? o->bundle : BUNDLES_MAX;
 	struct bundle_order *where = bpf_map_lookup_elem(&bundle_orders, &bundle);
 	struct picks picks = {};
 
-	if (!where || !state || !m || !o || where->stunts_to < where->stunts_from)
+	if (!where || !state || !m || !o || !when || where->stunts_to < where->stunts_from)
 		return 0;
-	picks.scan.now = now;
+	picks.scan.now = when->now;
+	picks.scan.since_us = when->since_us;
 	picks.scan.bundle = bundle;
 	picks.scan.free = o->apart;
 	picks.scan.from = where->stunts_from;
@@ -229,7 +237,7 @@ static __always_inline int advance(__u32 *signals, __u32 part)
 
 /* Has a free connection go down to its aim, and stunts give up what is missing. */
 static __always_inline __u32 answer_in_part(struct bundle_state *state, struct member *m,
-					    const struct order *o, __u64 now)
+					    const struct order *o, const struct when *when)
 {
 	__u32 aim = packets_ceil(m, o->aim_bps);
 	__u64 own = own_cut(m), given;
@@ -241,22 +249,23 @@ static __always_inline __u32 answer_in_part(struct bundle_state *state, struct m
 	if (aim == m->cwnd_cut)
 		return 0;
 	given = rate_floor(m, m->cwnd - aim);
-	return delegate(state, m, o, own > given ? own - given : 0, now) ? aim : 0;
+	return delegate(state, m, o, own > given ? own - given : 0, when) ? aim : 0;
 }
 
 static __always_inline __u32 answer_free(struct bundle_state *state, struct member *m,
-					 const struct order *o, __u64 now)
+					 const struct order *o, const struct when *when)
 {
 	if (o->has_aim)
-		return answer_in_part(state, m, o, now);
+		return answer_in_part(state, m, o, when);
 	if (!advance(&m->forward, o->gain > 0 ? o->gain : 0))
 		return 0;
-	return delegate(state, m, o, own_cut(m), now) ? m->cwnd : 0;
+	return delegate(state, m, o, own_cut(m), when) ? m->cwnd : 0;
 }
 
 /* The place of the free connection that is furthest above its target, if one is to answer for a
- * stunt; otherwise MEMBERS_MAX. Not one of which it is `apart`. */
-static __always_inline __u32 furthest_above(const struct bundle_order *where, __u32 apart)
+ * stunt; otherwise MEMBERS_MAX. Not one of which it is `apart`, nor one not heard after `since_us`. */
+static __always_inline __u32 furthest_above(const struct bundle_order *where, __u32 apart,
+					    __u64 since_us)
 {
 	__u32 found = MEMBERS_MAX;
 	__u64 excess_most = 0;
@@ -269,7 +278,7 @@ static __always_inline __u32 furthest_above(const struct bundle_order *where, __
 		__u64 excess = 0, rate;
 
 		if (!o || !m || !m->cookie || !m->rtt_us || o->role != ROLE_FREE ||
-		    (o->apart & apart))
+		    (o->apart & apart) || m->heard_us <= since_us)
 			continue;
 		if (o->has_aim) {
 			rate = rate_floor(m, m->cwnd);
@@ -288,8 +297,8 @@ static __always_inline __u32 furthest_above(const struct bundle_order *where, __
 }
 
 /* Has a free connection give up what a stunt would have, or as much of that as it can. */
-static __always_inline __u32 give_back(struct member *stunt, const struct order *of_stunt, __u64 now,
-				       int *is_whole)
+static __always_inline __u32 give_back(struct member *stunt, const struct order *of_stunt,
+				       const struct when *when, int *is_whole)
 {
 	__u32 bundle = of_stunt->bundle;
 	struct bundle_order *where = bpf_map_lookup_elem(&bundle_orders, &bundle);
@@ -300,14 +309,14 @@ static __always_inline __u32 give_back(struct member *stunt, const struct order 
 
 	if (!where)
 		return 0;
-	index = furthest_above(where, of_stunt->apart);
+	index = furthest_above(where, of_stunt->apart, when->since_us);
 	o = bpf_map_lookup_elem(&orders, &index);
 	m = bpf_map_lookup_elem(&members, &index);
 	if (!o || !m)
 		return 0;
 	if (!o->has_aim && !advance(&m->reverse, o->gain < 0 ? -o->gain : 0))
 		return 0;
-	if (!may_be_cut(m, now))
+	if (!may_be_cut(m, when->now))
 		return 0;
 	least = o->has_aim ? packets_ceil(m, o->aim_bps) : 0;
 	if (least < m->cwnd_cut)
@@ -349,13 +358,15 @@ static __always_inline void owe_for(struct member *m, __u64 now)
 
 /*
  * A member must cut its window, for the first time in its round-trip time: the window that is left,
- * or 0 if it cuts as it would without the bundle.
+ * or 0 if it cuts as it would without the bundle. A timeout is answered only by who has delivered
+ * something since this one did: then the way is open.
  */
-static __noinline __u32 handle_signal(__u32 index, __u64 now)
+static __noinline __u32 handle_signal(__u32 index, __u64 now, int is_timeout)
 {
 	struct member *m = bpf_map_lookup_elem(&members, &index);
 	struct order *o = bpf_map_lookup_elem(&orders, &index);
 	struct bundle_state *state;
+	struct when when = { .now = now };
 	__u32 bundle, left = 0;
 	int is_whole = 0;
 
@@ -364,14 +375,16 @@ static __noinline __u32 handle_signal(__u32 index, __u64 now)
 	bundle = o->bundle;
 	state = bpf_map_lookup_elem(&bundle_states, &bundle);
 	m->signals++;
+	if (is_timeout)
+		when.since_us = m->heard_us;
 	if (m->rtt_us)
 		owe_for(m, now);
 	if (state && m->rtt_us && !__sync_lock_test_and_set(&state->busy, 1)) {
 		if (o->role == ROLE_FREE) {
-			left = answer_free(state, m, o, now);
+			left = answer_free(state, m, o, &when);
 			is_whole = left && left == m->cwnd;
 		} else if (o->role == ROLE_STUNT) {
-			left = give_back(m, o, now, &is_whole);
+			left = give_back(m, o, &when, &is_whole);
 		}
 		__sync_lock_test_and_set(&state->busy, 0);
 	}

@@ -14,6 +14,8 @@
 //! connection has above its aim it gives up at the next signal, its own or a stunt's, and what is
 //! missing to the reduction that the signal asks for is given up by the other side. Source: Free and Stunts §III-A, eq. (3), (4); deviations: docs/papers/free-and-stunts.md.
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::{Rate, Span};
 
 /// Which part of the signals is delegated, from −1 to 1: a fixed-point number, so that a kernel
@@ -22,7 +24,7 @@ use crate::units::{Rate, Span};
 pub struct Gain(i32);
 
 /// How the gain is decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Algorithm {
     /// 1 below the target's peak, −1 above it.
     OnOff,

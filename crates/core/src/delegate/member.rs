@@ -43,6 +43,8 @@ pub enum Phase {
 pub(super) struct Member {
     pub(super) part: Part,
     pub(super) sample: Option<Sample>,
+    /// The number of the sample with which it last delivered something.
+    pub(super) heard: u64,
     /// When its window was last cut.
     pub(super) cut_at: Option<Time>,
     /// By how many packets it has to reduce its window at an ACK, whatever it gives up for signals

@@ -15,7 +15,8 @@
 //! [`Bundle::handle_tick`] when [`Bundle::next_tick`] says so.
 //!
 //! Terms: *signal*, a reason to cut a window, once per round-trip time (a loss recovery, an ECN echo,
-//! a first timeout); *gain*, which part is delegated; *turn*, the order in which stunts are asked;
+//! a first timeout, which others answer only if they have
+//! delivered something since); *gain*, which part is delegated; *turn*, the order in which stunts are asked;
 //! *floor*, what a stunt keeps.
 //!
 //! Properties, all tested: at each delegation the reductions sum to at least the free connection's
@@ -26,7 +27,7 @@
 //! Source: Guirguis and Valdez, Traffic Shaping via Congestion Signals Delegation. What is resolved
 //! otherwise: `docs/papers/free-and-stunts.md`.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::share::Weight;
 use crate::units::{Rate, Span, Time};
@@ -58,7 +59,7 @@ const INTERVAL_MIN: Span = Span::millis(100);
 const RATE_PARTS: u64 = 8;
 
 /// How the free connection answers a stunt's signal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reverse {
     /// It reduces its window by what the stunt would have given up (§VI-B).
     #[default]
@@ -68,7 +69,7 @@ pub enum Reverse {
 }
 
 /// What a bundle is made from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BundleSpec {
     /// How gains are decided.
     pub algorithm: Algorithm,
@@ -115,7 +116,7 @@ pub enum Answer {
 }
 
 /// How many signals a connection had, and who answered them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// All: the sum of the next two.
     pub signals: u64,
@@ -189,12 +190,14 @@ pub struct Bundle {
     turn: u64,
     /// For which time it is judged who shares a bottleneck.
     block: Block,
+    /// How many samples there were of connections that had delivered something.
+    heard: u64,
 }
 
 impl Bundle {
     /// A bundle without connections.
     pub fn new(spec: &BundleSpec) -> Bundle {
-        Bundle { spec: *spec, members: Vec::new(), turn: 0, block: Block::default() }
+        Bundle { spec: *spec, members: Vec::new(), turn: 0, block: Block::default(), heard: 0 }
     }
 
     /// A connection is added; `None` if there are [`MEMBERS_MAX`].
@@ -225,6 +228,7 @@ impl Bundle {
         self.members[place] = Some(Member {
             part,
             sample: None,
+            heard: 0,
             cut_at: None,
             debt: 0,
             gave: 0,
@@ -255,12 +259,31 @@ impl Bundle {
         assert!(sample.rtt > Span::ZERO, "a round-trip time is positive");
         // A window of one packet, as after a timeout, is not reduced.
         let cwnd_cut = sample.cwnd_cut.min(sample.cwnd);
-        self.member(id).sample = Some(Sample { cwnd_cut, ..sample });
+        self.heard += 1;
+        let heard = self.heard;
+        let member = self.member(id);
+        if member.sample.is_none_or(|before| before.delivered < sample.delivered) {
+            member.heard = heard;
+        }
+        member.sample = Some(Sample { cwnd_cut, ..sample });
     }
 
     /// A connection must cut its window, for the first time in its round-trip time, and its window is
     /// still as in its last sample: says who does.
     pub fn handle_signal(&mut self, now: Time, id: MemberId) -> Answer {
+        self.answer(now, id, 0)
+    }
+
+    /// The same if nothing came back until a timeout passed. Only who has delivered something since this
+    /// connection did answers: then the way is open, and it was a loss as others are. If the way is
+    /// closed to all, each connection answers its own.
+    pub fn handle_timeout(&mut self, now: Time, id: MemberId) -> Answer {
+        let heard = self.member(id).heard;
+        self.answer(now, id, heard)
+    }
+
+    /// Says who answers a signal, of those who were heard after `since`.
+    fn answer(&mut self, now: Time, id: MemberId, since: u64) -> Answer {
         let reverse = self.spec.reverse;
         let member = self.member(id);
         member.tally.signals += 1;
@@ -271,16 +294,16 @@ impl Bundle {
         member.owe_for(now, &sample);
         let answer = match &mut member.part {
             Part::Free(free) => match free.controller.aim() {
-                Some(aim) => self.answer_in_part(now, id, &sample, aim),
+                Some(aim) => self.answer_in_part(now, id, &sample, aim, since),
                 None => {
                     let is_due = advance(&mut free.forward, free.controller.gain().forward());
-                    match is_due && self.delegate(now, id, sample.own_cut()) {
+                    match is_due && self.delegate(now, id, sample.own_cut(), since) {
                         true => Answer::Delegated,
                         false => Answer::Own,
                     }
                 }
             },
-            Part::Stunt { .. } => match self.furthest_above(id) {
+            Part::Stunt { .. } => match self.furthest_above(id, since) {
                 Some(free) => self.give_back(now, free, &sample, reverse),
                 None => Answer::Own,
             },
@@ -477,11 +500,11 @@ impl Bundle {
         self.members[id.0].as_mut().expect("invariant: only members of the bundle are asked about")
     }
 
-    /// Has stunts give up at least `need`, in their turns; says whether they can.
-    fn delegate(&mut self, now: Time, id: MemberId, need: Rate) -> bool {
+    /// Has stunts give up at least `need`, in their turns; says whether those heard after `since` can.
+    fn delegate(&mut self, now: Time, id: MemberId, need: Rate, since: u64) -> bool {
         let members = self.members.iter().enumerate();
-        let mut offers: Vec<Offer> =
-            members.filter_map(|(i, m)| m.as_ref()?.offer(now, i, id)).collect();
+        let heard = members.filter_map(|(i, m)| Some((i, m.as_ref().filter(|m| m.heard > since)?)));
+        let mut offers: Vec<Offer> = heard.filter_map(|(i, m)| m.offer(now, i, id)).collect();
         // One bit/s of what is needed is for rounding.
         let need = need.saturating_sub(Rate::bps(1));
         if offers.iter().map(|offer| offer.rate).sum::<Rate>() < need {
@@ -511,11 +534,18 @@ impl Bundle {
     }
 
     /// Has a free connection go down to its aim, and stunts give up what is missing.
-    fn answer_in_part(&mut self, now: Time, id: MemberId, sample: &Sample, aim: Rate) -> Answer {
+    fn answer_in_part(
+        &mut self,
+        now: Time,
+        id: MemberId,
+        sample: &Sample,
+        aim: Rate,
+        since: u64,
+    ) -> Answer {
         let aim = sample.packets_ceil(aim).clamp(sample.cwnd_cut, sample.cwnd);
         let given = sample.rate_floor(sample.cwnd - aim);
         let rest = sample.own_cut().saturating_sub(given);
-        if aim == sample.cwnd_cut || !self.delegate(now, id, rest) {
+        if aim == sample.cwnd_cut || !self.delegate(now, id, rest, since) {
             return Answer::Own;
         }
         match aim == sample.cwnd {
@@ -524,10 +554,12 @@ impl Bundle {
         }
     }
 
-    /// The free connection that is furthest above its target, if one is to answer for a stunt.
-    fn furthest_above(&mut self, stunt: MemberId) -> Option<MemberId> {
+    /// The free connection that is furthest above its target of those heard after `since`, if one is to
+    /// answer for a stunt.
+    fn furthest_above(&mut self, stunt: MemberId, since: u64) -> Option<MemberId> {
         let above = |(i, m): (usize, &Option<Member>)| {
-            let member = m.as_ref().filter(|_| !self.is_apart(stunt, MemberId(i)))?;
+            let answers = |m: &&Member| m.heard > since && !self.is_apart(stunt, MemberId(i));
+            let member = m.as_ref().filter(answers)?;
             let (Part::Free(free), Some(sample)) = (&member.part, member.sample) else {
                 return None;
             };

@@ -319,6 +319,27 @@ fn bundle_member() -> Option<Member> {
     bundle.members.into_iter().next().flatten()
 }
 
+#[test]
+fn a_timeout_is_answered_by_who_has_delivered_since_and_by_nobody_if_the_way_is_closed() {
+    let (mut bundle, free, stunts) = bundle(20, &vec![(stunt(1, Rate::ZERO), 40); 2]);
+    let deliver = |bundle: &mut Bundle, id, kb, cwnd| {
+        bundle.handle_sample(id, Sample { delivered: Bytes::kb(kb), ..sample(cwnd) });
+    };
+    deliver(&mut bundle, free, 1_001, 20);
+    // A sample without progress, as after a timeout of its own, is no sign that the way is open.
+    deliver(&mut bundle, stunts[0], 1_000, 40);
+    assert_eq!(bundle.handle_timeout(at(1_000), free), Answer::Own, "nobody was heard since");
+    assert!(stunts.iter().all(|&id| bundle.take_cut(at(1_000), id).is_none()));
+    assert_eq!(bundle.tally(free).refused, 1);
+    deliver(&mut bundle, stunts[1], 1_002, 40);
+    assert_eq!(bundle.handle_timeout(at(2_000), free), Answer::Delegated);
+    assert_eq!(bundle.take_cut(at(2_000), stunts[0]), None, "it was not heard since");
+    assert_eq!(bundle.take_cut(at(2_000), stunts[1]), Some(30), "half of the twenty");
+    // A loss is seen by an ACK of its own, so whoever can answers it.
+    deliver(&mut bundle, free, 1_003, 20);
+    assert_eq!(bundle.handle_signal(at(3_000), free), Answer::Delegated);
+}
+
 /// What happens to a connection: an ACK with its window, or a signal.
 #[derive(Clone, Debug)]
 struct Happening {
@@ -326,20 +347,29 @@ struct Happening {
     after: Span,
     cwnd: u32,
     rtt: Span,
-    is_signal: bool,
+    what: What,
     phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Ack,
+    Signal,
+    /// No ACK came before it.
+    Timeout,
 }
 
 fn happenings(members: usize) -> impl Strategy<Value = Vec<Happening>> {
     let phase = prop_oneof![8 => Just(Phase::Avoidance), 1 => Just(Phase::SlowStart),
         1 => Just(Phase::Recovery)];
-    let one = (0..members, 0u64..30, 2u32..200, 5u64..300, any::<bool>(), phase);
-    let make = |(member, ms, cwnd, rtt_ms, is_signal, phase)| Happening {
+    let one = (0..members, 0u64..30, 2u32..200, 5u64..300, 0..5usize, phase);
+    let what = [What::Ack, What::Ack, What::Signal, What::Signal, What::Timeout];
+    let make = move |(member, ms, cwnd, rtt_ms, nth, phase): (_, _, _, _, usize, _)| Happening {
         member,
         after: Span::millis(ms),
         cwnd,
         rtt: Span::millis(rtt_ms),
-        is_signal,
+        what: what[nth],
         phase,
     };
     prop::collection::vec(one.prop_map(make), 1..300)
@@ -362,15 +392,34 @@ proptest! {
         }
         let (mut now, mut ticked) = (at(0), at(0));
         let mut cut_at = vec![None; ids.len()];
+        let mut delivered = Bytes::kb(1_000);
+        let mut heard = vec![delivered; ids.len()];
         for happening in happenings {
-            let Happening { member, after, cwnd, rtt, is_signal, phase } = happening;
+            let Happening { member, after, cwnd, rtt, what, phase } = happening;
             now = now + after;
             let id = ids[member];
-            let sample = Sample { rtt, phase, ..sample(cwnd) };
-            bundle.handle_sample(id, sample);
-            if is_signal {
+            if what != What::Timeout {
+                // The sum of all, so that it says too who was heard later.
+                delivered += PACKET;
+                heard[member] = delivered;
+                bundle.handle_sample(id, Sample { rtt, phase, delivered, ..sample(cwnd) });
+            } else if bundle.members[id.0].as_ref().unwrap().sample.is_none() {
+                continue;
+            }
+            if what != What::Ack {
                 let before = bundle.clone();
-                let answer = bundle.handle_signal(now, id);
+                let answer = match what {
+                    What::Timeout => bundle.handle_timeout(now, id),
+                    _ => bundle.handle_signal(now, id),
+                };
+                let asked = ids.iter().filter(|id| {
+                    let debt = |b: &Bundle| b.members[id.0].as_ref().unwrap().debt;
+                    **id != ids[member] && debt(&before) != debt(&bundle)
+                });
+                for id in asked {
+                    let is_later = heard[id.0] > heard[member];
+                    prop_assert!(what == What::Signal || is_later, "asked, and not heard since");
+                }
                 if answer != Answer::Delegated {
                     cut_at[member] = Some(now);
                 }

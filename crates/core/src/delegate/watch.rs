@@ -4,6 +4,8 @@
 //! Only with a gain at its end for nearly all of the span is a miss final: then nothing is left to
 //! delegate.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Gain, Tally};
 use crate::units::{Bytes, Rate, Span, Time};
 
@@ -15,7 +17,7 @@ const WITHIN_PERCENT: u64 = 10;
 const GAIN_END: f64 = 0.9;
 
 /// Whether a bundle holds a target.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// Not watched for long enough.
     #[default]
@@ -29,7 +31,7 @@ pub enum Verdict {
 }
 
 /// Why a target cannot be held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
     /// No stunt has delivered 1 MB and left slow start.
     NoStunts,

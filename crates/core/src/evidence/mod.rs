@@ -32,6 +32,8 @@ mod resolver;
 mod site;
 mod stream;
 mod tls;
+#[cfg(test)]
+mod trials;
 
 pub use claims::{Claim, HostDigest};
 pub use resolver::{CLAIMANT_SPAN, CONNECTIONS_MAX, Counts, Resolver};

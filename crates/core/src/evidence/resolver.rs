@@ -529,7 +529,7 @@ const LOCAL_FIRST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED
 const PORT_DNS_OVER_TLS: u16 = 853;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -540,7 +540,7 @@ mod tests {
     use crate::policy::{Group, Policy};
     use crate::share::Weight;
 
-    fn sites(groups: &[&[&str]]) -> Sites {
+    pub(in super::super) fn sites(groups: &[&[&str]]) -> Sites {
         let group = |(i, matches): (usize, &&[&str])| Group {
             name: format!("g{i}"),
             weight: Weight::ONE,
@@ -553,7 +553,11 @@ mod tests {
         Resolver::new(sites(&[&["web:video.com"], &["web:bulk.net"]]), SALT.to_owned())
     }
 
-    fn connection(transport: Transport, port: u16, server: [u8; 4]) -> Connection {
+    pub(in super::super) fn connection(
+        transport: Transport,
+        port: u16,
+        server: [u8; 4],
+    ) -> Connection {
         let flow =
             Flow { transport, local: ([192, 0, 2, 1], port).into(), remote: (server, 443).into() };
         Connection { flow, opened: 1 }
@@ -563,9 +567,9 @@ mod tests {
         connection(Transport::Tcp, port, [198, 51, 100, 1])
     }
 
-    const AT: Time = Time::from_nanos(1_000_000_000);
+    pub(in super::super) const AT: Time = Time::from_nanos(1_000_000_000);
     const USER: u32 = 1_000;
-    const SALT: &str = "salt";
+    pub(in super::super) const SALT: &str = "salt";
 
     /// Two connections of a browser to one host, opened 300 ms apart, which belongs to `video`.
     fn browsed() -> Resolver {
@@ -644,6 +648,24 @@ mod tests {
         }
         assert_eq!(binds(&mut resolver), []);
         assert!(resolver.handle_claim(&right, AT));
+    }
+
+    /// As in a browser that does not keep the connections of sites apart.
+    #[test]
+    fn three_events_of_a_second_site_make_a_connection_mixed() {
+        for first in 1..=6 {
+            let mut resolver = browsed();
+            let mut tell = |group, events: std::ops::Range<u64>| {
+                for i in events {
+                    send(&mut resolver, 1, 10_000 + 1_000 * i);
+                    resolver.handle_claim(&claim(Some(group), 10_000 + 1_000 * i), AT);
+                }
+                resolver.counts().mixed
+            };
+            assert_eq!(tell(0, 0..first + 2), 0);
+            assert_eq!(tell(1, 20..22), 0);
+            assert_eq!(tell(1, 22..23), u64::from(first + 2 <= 6), "after {first}");
+        }
     }
 
     #[test]
@@ -738,7 +760,7 @@ mod tests {
         resolver.handle_heard(connection, Heard::Stream { offset: 0, bytes }, AT);
     }
 
-    fn tell(resolver: &mut Resolver, kind: u16, name: &str, content: &[u8]) {
+    pub(in super::super) fn tell(resolver: &mut Resolver, kind: u16, name: &str, content: &[u8]) {
         let dns = connection(Transport::Udp, 5_353, [192, 0, 2, 53]);
         resolver.handle_heard(dns, Heard::Dns(&query(1, name, kind)), AT);
         let told = answer(1, name, kind, &[record(&OWNER, kind, 300, content)]);
@@ -798,7 +820,7 @@ mod tests {
         assert_eq!(binds(&mut resolver), [(3, Some(0), false), (3, Some(0), true)]);
         tell(&mut resolver, 1, "other.org", &[198, 51, 100, 1]);
         hear(&mut resolver, tcp(4), b"SSH-2.0");
-        assert_eq!(binds(&mut resolver), [(4, None, true)], "one of its names is nobody's");
+        assert_eq!(binds(&mut resolver), [(4, None, true)], "one of its names has no rule");
         let counts = Counts { opened: 4, by_sni: 1, by_dns: 2, unnamed: 1, ..Counts::default() };
         assert_eq!(resolver.counts(), counts);
     }

@@ -1,14 +1,12 @@
-//! Real Chromium with the extension, and real nginx with two sites that load from one server, in the
-//! namespaces of a [`Stage`].
+//! Real Chromium and Firefox with the extension, in the home of a [`Stage`].
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,46 +15,23 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::far::Far;
+use super::marionette::Marionette;
+use super::page::Kind;
+use super::sites::{CDN, Http, SITES, Servers};
 use super::stage::Stage;
 use super::{FAIRWEIR, note};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-
-/// The two sites.
-pub const SITES: [&str; 2] = ["video.example.com", "bulk.example.net"];
-/// From which both load.
-pub const CDN: &str = "cdn.example.org";
-
-/// A page that loads two objects at a time, again and again, and reports how much it has received.
-const PAGE: &str = r#"<!doctype html><script>
-const page = crypto.randomUUID();
-let received = 0;
-async function load(of) {
-  for (let i = 0; ; i++) {
-    try {
-      const response = await fetch(`https://cdn.example.org/object?${of}.${i}`, {cache: "no-store"});
-      const reader = response.body.getReader();
-      for (;;) {
-        const {done, value} = await reader.read();
-        if (done) break;
-        received += value.length;
-      }
-    } catch { await new Promise((done) => setTimeout(done, 100)); }
-  }
-}
-load("a"); load("b");
-setInterval(() => fetch(`/report?${page}.${received}`, {cache: "no-store"}), 500);
-</script>"#;
-
-/// How much of it a page loads at a time.
-const OBJECT_BYTES: u64 = 3_000_000;
+/// Until a browser runs.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whether the programs are there; says what is missing. `make test` installs them.
 pub fn are_installed() -> bool {
-    let missing = ["chromium", "nginx", "npm", "zip"].into_iter().filter(|program| {
-        let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
-        !found.unwrap().status.success()
-    });
+    let missing =
+        ["chromium", "firefox-esr", "nginx", "npm", "zip"].into_iter().filter(|program| {
+            let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+            !found.unwrap().status.success()
+        });
     let missing: Vec<_> = missing.collect();
     if !missing.is_empty() {
         note(&format!("SKIPPED: {} not installed", missing.join(", ")));
@@ -64,136 +39,158 @@ pub fn are_installed() -> bool {
     missing.is_empty()
 }
 
-/// nginx, which ends when this drops.
-pub struct Nginx {
+/// Ends a process and its children, which are a group of their own.
+pub(super) fn end(process: &mut Child) {
+    let _ = killpg(Pid::from_raw(process.id() as i32), Signal::SIGKILL);
+    let _ = process.wait();
+}
+
+/// A browser with a page of each site, which ends when this drops.
+pub struct Browser {
     process: Child,
-    log: PathBuf,
+    way: Way,
 }
 
-impl Nginx {
-    /// Serves the sites at `server` over HTTP/1.1 or HTTP/2.
-    pub fn start(stage: &Stage, server: &Far, is_h2: bool) -> Nginx {
-        let dir = stage.path("nginx");
-        fs::create_dir_all(dir.join("www")).unwrap();
-        let names: Vec<String> = SITES.iter().chain([&CDN]).map(|&name| name.to_owned()).collect();
-        let identity = rcgen::generate_simple_self_signed(names).unwrap();
-        fs::write(dir.join("cert.pem"), identity.cert.pem()).unwrap();
-        fs::write(dir.join("key.pem"), identity.signing_key.serialize_pem()).unwrap();
-        fs::write(dir.join("www/index.html"), PAGE).unwrap();
-        fs::File::create(dir.join("www/object")).unwrap().set_len(OBJECT_BYTES).unwrap();
-        let (path, http2) = (dir.display(), if is_h2 { "http2" } else { "" });
-        let configuration = format!(
-            "worker_processes 1; user root; pid {path}/pid; error_log {path}/error.log; daemon off;\n\
-             events {{ worker_connections 256; }}\n\
-             http {{ default_type text/html; log_format told '$msec $host $request_uri';\n\
-             access_log {path}/access.log told; client_body_temp_path {path}/t1;\n\
-             proxy_temp_path {path}/t2; fastcgi_temp_path {path}/t3; uwsgi_temp_path {path}/t4;\n\
-             scgi_temp_path {path}/t5; server {{ listen 443 ssl {http2}; root {path}/www;\n\
-             ssl_certificate {path}/cert.pem; ssl_certificate_key {path}/key.pem;\n\
-             location = /report {{ return 204; }}\n\
-             location = /object {{ add_header Access-Control-Allow-Origin *; }} }} }}\n"
-        );
-        fs::write(dir.join("nginx.conf"), configuration).unwrap();
-        let mut command = Command::new("nginx");
-        command.arg("-p").arg(&dir).arg("-c").arg(dir.join("nginx.conf")).stderr(Stdio::null());
-        command.process_group(0);
-        let process = server.run(|| command.spawn().unwrap());
-        Nginx { process, log: dir.join("access.log") }
-    }
+/// How it is told what to do.
+enum Way {
+    /// By the port of its developer tools.
+    DevTools(u16),
+    Marionette(Mutex<Marionette>),
+}
 
-    /// What each site's pages, taken together, have said last that they have received: a page that was
-    /// slow to load is opened again, and then there are two.
-    pub fn reported(&self) -> BTreeMap<String, u64> {
-        let log = fs::read_to_string(&self.log).unwrap_or_default();
-        let told = log.lines().filter_map(|line| {
-            let (site, rest) = line.split_once(' ')?.1.split_once(' ')?;
-            let (page, received) = rest.strip_prefix("/report?")?.split_once('.')?;
-            Some(((site, page), received.parse().ok()?))
-        });
-        let last: BTreeMap<_, u64> = told.collect();
-        let mut sums = BTreeMap::new();
-        for ((site, _), received) in last {
-            *sums.entry(site.to_owned()).or_default() += received;
+impl Browser {
+    /// With the extension or without; `server` answers for every name.
+    pub fn start(
+        kind: Kind,
+        stage: &Stage,
+        server: &Far,
+        servers: &Servers,
+        has_extension: bool,
+    ) -> Browser {
+        if has_extension {
+            extension(stage, "install", kind);
         }
-        sums
+        let address = server.address().ip().to_string();
+        let browser = match kind {
+            Kind::Chromium => start_chromium(stage, &address, servers, has_extension),
+            Kind::Firefox => start_firefox(stage, &address, servers, has_extension),
+        };
+        for site in SITES {
+            browser.open(stage, site);
+        }
+        browser
+    }
+
+    /// Opens a site's page; one that could not be loaded stays an error.
+    pub fn open(&self, stage: &Stage, site: &str) {
+        match &self.way {
+            Way::DevTools(port) => stage.at_home(|| open_page(*port, site)),
+            Way::Marionette(marionette) => marionette.lock().unwrap().open(site),
+        }
     }
 }
 
-impl Drop for Nginx {
+impl Drop for Browser {
     fn drop(&mut self) {
         end(&mut self.process);
     }
 }
 
-/// Ends a process and its children, which are a group of their own.
-fn end(process: &mut Child) {
-    let _ = killpg(Pid::from_raw(process.id() as i32), Signal::SIGKILL);
-    let _ = process.wait();
+/// `fairweir extension` for the user whose home is the stage's directory.
+pub fn extension(stage: &Stage, command: &str, kind: Kind) -> Output {
+    let mut program = Command::new(FAIRWEIR);
+    program.args(["extension", command, "--browser", kind.name()]).env("HOME", stage.path(""));
+    if command != "status" {
+        program.arg("--user");
+    }
+    let output = program.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    output
 }
 
-/// Chromium with a page of each site, which ends when this drops.
-pub struct Chromium {
-    process: Child,
-    /// Of its developer tools.
-    port: u16,
+fn start_chromium(stage: &Stage, address: &str, servers: &Servers, has_extension: bool) -> Browser {
+    // Where manifests of the user are looked for, if a profile is named.
+    let profile = stage.path(".config/chromium");
+    let mut args: Vec<String> = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+        "--ignore-certificate-errors",
+        "--remote-debugging-port=0",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    args.push(format!("--host-resolver-rules=MAP * {address}"));
+    args.push(format!("--user-data-dir={}", profile.display()));
+    if servers.http == Http::Three {
+        args.push(format!("--origin-to-force-quic-on={CDN}:443"));
+        args.push(format!("--ignore-certificate-errors-spki-list={}", servers.key_digest));
+    }
+    if has_extension {
+        let unpacked = made().join("unpacked");
+        args.push(format!("--load-extension={}", unpacked.display()));
+        args.push(format!("--disable-extensions-except={}", unpacked.display()));
+    }
+    // Else Debian's Chromium opens a start page, which would be served as a third site.
+    args.push("about:blank".to_owned());
+    let process = spawn(stage, "chromium", &args);
+    let begun = Instant::now();
+    let port = loop {
+        let told = fs::read_to_string(profile.join("DevToolsActivePort")).unwrap_or_default();
+        if let Some(port) = told.lines().next().and_then(|line| line.parse().ok()) {
+            break port;
+        }
+        assert!(begun.elapsed() < PATIENCE, "Chromium does not start");
+        thread::sleep(Duration::from_millis(50));
+    };
+    Browser { process, way: Way::DevTools(port) }
 }
 
-impl Chromium {
-    /// With the extension or without; `server` answers for every name.
-    pub fn start(stage: &Stage, server: &Far, has_extension: bool) -> Chromium {
-        let profile = stage.path("profile");
-        let rules = format!("--host-resolver-rules=MAP * {}", server.address().ip());
-        let mut args: Vec<String> = [
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--no-first-run",
-            "--ignore-certificate-errors",
-            "--remote-debugging-port=0",
-        ]
-        .map(str::to_owned)
-        .to_vec();
-        args.extend([rules, format!("--user-data-dir={}", profile.display())]);
-        if has_extension {
-            let unpacked = unpacked();
-            args.push(format!("--load-extension={}", unpacked.display()));
-            args.push(format!("--disable-extensions-except={}", unpacked.display()));
-            install(stage, &profile);
-        }
-        let said = fs::File::create(stage.path("chromium.log")).unwrap();
-        let mut command = Command::new("chromium");
-        command.args(args).env("HOME", stage.path("")).stdout(Stdio::null()).stderr(said);
-        command.process_group(0);
-        // Else Debian's Chromium opens a start page, which would be served as a third site.
-        command.arg("about:blank");
-        let process = stage.at_home(|| {
-            link::set_up("lo").unwrap();
-            command.spawn().unwrap()
-        });
-        let mut chromium = Chromium { process, port: 0 };
-        let deadline = Instant::now() + Duration::from_secs(30);
-        chromium.port = loop {
-            let told = fs::read_to_string(profile.join("DevToolsActivePort")).unwrap_or_default();
-            if let Some(port) = told.lines().next().and_then(|line| line.parse().ok()) {
-                break port;
-            }
-            assert!(Instant::now() < deadline, "Chromium does not start");
-            thread::sleep(Duration::from_millis(50));
-        };
-        // Headless Chromium opens only one page by itself.
-        for site in SITES {
-            chromium.open(stage, site);
-        }
-        chromium
+fn start_firefox(stage: &Stage, address: &str, servers: &Servers, has_extension: bool) -> Browser {
+    let profile = stage.path("firefox");
+    fs::create_dir_all(&profile).unwrap();
+    let mut prefs = format!(
+        "user_pref(\"network.dns.forceResolve\", \"{address}\");\n\
+         user_pref(\"network.dns.native_https_query\", false);\n\
+         user_pref(\"network.trr.mode\", 5);\n\
+         user_pref(\"network.http.throttle.enable\", false);\n\
+         user_pref(\"browser.startup.page\", 0);\n"
+    );
+    if servers.http == Http::Three {
+        prefs += &format!(
+            "user_pref(\"network.http.http3.alt-svc-mapping-for-testing\", \"{CDN};h3=:443\");\n\
+             user_pref(\"network.http.http3.disable_when_third_party_roots_found\", false);\n"
+        );
     }
+    fs::write(profile.join("user.js"), prefs).unwrap();
+    let profile = profile.to_str().unwrap();
+    let args = ["--headless", "--marionette", "--no-remote", "--profile", profile, "about:blank"];
+    let process = spawn(stage, "firefox-esr", &args.map(str::to_owned));
+    let mut marionette = Marionette::connect(stage, PATIENCE);
+    if has_extension {
+        marionette.install(&made().join("fairweir.xpi"));
+    }
+    Browser { process, way: Way::Marionette(Mutex::new(marionette)) }
+}
 
-    /// Opens a site's page; one that could not be loaded stays an error.
-    pub fn open(&self, stage: &Stage, site: &str) {
-        stage.at_home(|| open_page(self.port, site));
-    }
+/// Starts a browser in the home, where the daemon's sockets are in /run/fairweir for it: the program
+/// that it starts for the extension looks for them there.
+fn spawn(stage: &Stage, program: &str, args: &[String]) -> Child {
+    const SCRIPT: &str = "mount -t tmpfs fairweir /run && mkdir /run/fairweir && \
+                          mount --bind \"$0\" /run/fairweir && exec \"$@\"";
+    let log = fs::File::create(stage.path(&format!("{program}.log"))).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", SCRIPT, &stage.run_dir()]);
+    command.arg(program).args(args).env("HOME", stage.path(""));
+    command.stdout(Stdio::null()).stderr(log).process_group(0);
+    stage.at_home(|| {
+        link::set_up("lo").unwrap();
+        command.spawn().unwrap()
+    })
 }
 
 /// Opens a page by the protocol of Chromium's developer tools.
@@ -205,40 +202,13 @@ fn open_page(port: u16, site: &str) {
     assert!(answer.ends_with(b"200 OK"), "{}", String::from_utf8_lossy(&answer));
 }
 
-impl Drop for Chromium {
-    fn drop(&mut self) {
-        end(&mut self.process);
-    }
-}
-
 /// The extension as `make extension` makes it.
-fn unpacked() -> PathBuf {
+fn made() -> PathBuf {
     static MADE: std::sync::Once = std::sync::Once::new();
     let root = Path::new(ROOT).canonicalize().unwrap();
     MADE.call_once(|| {
         let made = Command::new("make").arg("-C").arg(&root).arg("extension").output().unwrap();
         assert!(made.status.success(), "{made:?}");
     });
-    root.join("target/extension/unpacked")
-}
-
-/// As `fairweir extension install` does it, but for the stage's daemon and this profile alone.
-fn install(stage: &Stage, profile: &Path) {
-    let program = stage.path("extension-host");
-    let script =
-        format!("#!/bin/sh\nexec {FAIRWEIR} extension host --run-dir {}\n", stage.run_dir());
-    fs::write(&program, script).unwrap();
-    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-    let root = stage.path("manifests");
-    let to = ["--root", root.to_str().unwrap(), "--browser", "chromium"];
-    let installed = super::fairweir(&[&["extension", "install"][..], &to].concat());
-    assert!(installed.status.success(), "{installed:?}");
-    let name = "net.fairweir.extension.json";
-    let manifest = root.join("etc/chromium/native-messaging-hosts").join(name);
-    let mut manifest: serde_json::Value =
-        serde_json::from_slice(&fs::read(manifest).unwrap()).unwrap();
-    manifest["path"] = program.to_str().unwrap().into();
-    let dir = profile.join("NativeMessagingHosts");
-    fs::create_dir_all(&dir).unwrap();
-    fs::write(dir.join(name), manifest.to_string()).unwrap();
+    root.join("target/extension")
 }

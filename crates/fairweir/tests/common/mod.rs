@@ -14,7 +14,9 @@ pub mod forger;
 pub mod home;
 #[path = "../../../linux/tests/common/judge.rs"]
 mod judge;
+pub mod marionette;
 pub mod page;
+pub mod sites;
 pub mod stage;
 pub mod web;
 

@@ -125,7 +125,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Chromium => "chromium",
             Kind::Firefox => "firefox",

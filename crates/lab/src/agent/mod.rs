@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::clock::Clock;
 
 mod bbr;
+mod bundle;
 mod fetch;
 mod quic;
 mod request;

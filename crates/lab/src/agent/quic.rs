@@ -21,15 +21,14 @@ const RECEIVE_WINDOW: u32 = 16 << 20;
 const SOCKET_BUFFER: usize = 4 << 20;
 
 /// Packets as large as the link carries, one at a time: if the kernel cut large ones or merged small
-/// ones, a queue that counts bytes would mean nothing.
-pub(super) fn transport(job: &Job) -> io::Result<TransportConfig> {
-    let congestion: Arc<dyn ControllerFactory + Send + Sync> = match job.flow.congestion_control {
-        CongestionControl::Reno => Arc::new(NewRenoConfig::default()),
-        CongestionControl::Cubic => Arc::new(CubicConfig::default()),
-        CongestionControl::Bbr => Arc::new(BbrConfig { seed: job.seed }),
-        CongestionControl::Vegas => {
-            return Err(io::Error::other("quinn has no congestion control `vegas`"));
-        }
+/// ones, a queue that counts bytes would mean nothing. A connection in a bundle has the bundle's controller.
+pub(super) fn transport(
+    job: &Job,
+    bundled: Option<Arc<dyn ControllerFactory + Send + Sync>>,
+) -> io::Result<TransportConfig> {
+    let congestion = match (bundled, job.flow.congestion_control) {
+        (Some(bundled), _) => bundled,
+        (None, named) => controller(job, named)?,
     };
     let mut transport = TransportConfig::default();
     transport.congestion_controller_factory(congestion);
@@ -44,6 +43,20 @@ pub(super) fn endpoint_config(job: &Job) -> io::Result<EndpointConfig> {
     let mut config = EndpointConfig::default();
     config.max_udp_payload_size(payload_max(job)?).map_err(io::Error::other)?;
     Ok(config)
+}
+
+fn controller(
+    job: &Job,
+    named: CongestionControl,
+) -> io::Result<Arc<dyn ControllerFactory + Send + Sync>> {
+    Ok(match named {
+        CongestionControl::Reno => Arc::new(NewRenoConfig::default()),
+        CongestionControl::Cubic => Arc::new(CubicConfig::default()),
+        CongestionControl::Bbr => Arc::new(BbrConfig { seed: job.seed }),
+        CongestionControl::Vegas => {
+            return Err(io::Error::other("quinn has no congestion control `vegas`"));
+        }
+    })
 }
 
 /// UDP payload of a full packet.
@@ -82,7 +95,7 @@ mod tests {
         let mut job = Job::new(&flow, socket.local_addr().unwrap(), 1_500, 1);
         let identity = serve::Identity::new().unwrap();
         job.certificate = certificate.or_else(|| Some(identity.certificate()));
-        let config = identity.server_config(&job).unwrap();
+        let config = identity.server_config(&job, None).unwrap();
         let (clock, of_server) = (Clock::starting_in(Span::ZERO), Arc::new(job.clone()));
         // It serves until the test's process ends.
         thread::spawn(move || serve::serve_quic(socket, config, &of_server, clock));

@@ -18,6 +18,7 @@ use fairweir_linux::pacing;
 use fairweir_scenario::Kind;
 use socket2::{Domain, Socket, Type};
 
+use super::bundle::Bundles;
 use crate::clock::Clock;
 use crate::job::{Job, Ready};
 
@@ -46,17 +47,25 @@ pub(super) fn main() -> io::Result<()> {
     let jobs: Vec<Job> = super::read_job()?;
     let wants_quic = jobs.iter().any(|job| job.flow.kind == Kind::Quic);
     let identity = wants_quic.then(Identity::new).transpose()?;
+    let mut bundles = Bundles::default();
+    let end = jobs.iter().map(Job::stop).max();
     let mut servers = Vec::new();
     for job in jobs {
-        servers.push((Server::new(&job, identity.as_ref())?, Arc::new(job)));
+        servers.push((Server::new(&job, identity.as_ref(), &mut bundles)?, Arc::new(job)));
     }
     let certificate = identity.map(|identity| identity.certificate());
     println!("{}", serde_json::to_string(&Ready { certificate })?);
     io::stdout().flush()?;
     let clock = super::read_clock()?;
+    bundles.begin(clock);
     let serve =
         |(server, job): (Server, Arc<Job>)| thread::spawn(move || server.serve(&job, clock));
     let threads: Vec<_> = servers.into_iter().map(serve).collect();
+    if let Some(end) = end.filter(|_| !bundles.is_empty()) {
+        clock.sleep_until(end);
+        println!("{}", serde_json::to_string(&bundles.samples())?);
+        io::stdout().flush()?;
+    }
     for thread in threads {
         thread.join().map_err(|_| io::Error::other("a server panicked"))??;
     }
@@ -74,7 +83,7 @@ enum Server {
 
 impl Server {
     /// Opens the port of a job.
-    fn new(job: &Job, identity: Option<&Identity>) -> io::Result<Server> {
+    fn new(job: &Job, identity: Option<&Identity>, bundles: &mut Bundles) -> io::Result<Server> {
         Ok(match job.flow.kind {
             Kind::Ping { .. } => Server::Echo(UdpSocket::bind(job.server)?),
             Kind::Udp => Server::Datagrams(UdpSocket::bind(job.server)?),
@@ -83,7 +92,7 @@ impl Server {
             Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => Server::Responder(listen(job)?),
             Kind::Quic => {
                 let identity = identity.ok_or_else(|| io::Error::other("no certificate"))?;
-                let config = Box::new(identity.server_config(job)?);
+                let config = Box::new(identity.server_config(job, bundles.factory(job))?);
                 Server::Quic(UdpSocket::bind(job.server)?, config)
             }
         })

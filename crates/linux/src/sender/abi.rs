@@ -46,6 +46,7 @@ pub(super) struct Member {
     pub(super) cuts: u64,
     pub(super) rtts_us: u64,
     pub(super) rtt_count: u64,
+    pub(super) heard_us: u64,
     pub(super) cwnd: u32,
     pub(super) cwnd_cut: u32,
     pub(super) debt: u32,

@@ -49,20 +49,27 @@ fn congestion_controls_are_registered_until_the_end_under_names_that_are_free() 
     assert!(!names.iter().any(|name| available().contains(name)), "{names:?} stay registered");
 }
 
-/// What happens to a member: an ACK that tells its window, and then perhaps a signal.
+/// What happens to a member: an ACK that tells its window, and then perhaps a signal; or a timeout.
 #[derive(Clone, Debug)]
 struct Event {
     member: usize,
     after: Span,
     sample: Sample,
-    is_signal: bool,
+    what: u64,
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let phase = prop_oneof![8 => Just(Phase::Avoidance), 1 => Just(Phase::SlowStart),
         1 => Just(Phase::Recovery)];
-    let one = (0..FREE + STUNTS, 0u64..30_000, 2u32..400, 5_000u64..300_000, any::<bool>(), phase);
-    let event = |(member, us, cwnd, rtt_us, is_signal, phase): (usize, u64, u32, u64, bool, _)| {
+    let one = (0..FREE + STUNTS, 1u64..30_000, 2u32..400, 5_000u64..300_000, 0..5usize, phase);
+    let what = [
+        header::EVENT_CUT,
+        header::EVENT_CUT,
+        header::EVENT_SIGNAL,
+        header::EVENT_SIGNAL,
+        header::EVENT_TIMEOUT,
+    ];
+    let event = move |(member, us, cwnd, rtt_us, nth, phase): (usize, u64, u32, u64, usize, _)| {
         let sample = Sample {
             cwnd,
             cwnd_cut: (cwnd / 2).max(2),
@@ -73,7 +80,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
             delivered: Bytes::kb(1_000),
             phase,
         };
-        Event { member, after: Span::micros(us), sample, is_signal }
+        Event { member, after: Span::micros(us), sample, what: what[nth] }
     };
     prop::collection::vec(one.prop_map(event), 1..300)
 }
@@ -149,18 +156,30 @@ impl Both {
 
     fn play(&mut self, events: &[Event]) -> Result<(), TestCaseError> {
         let (mut now, mut ticked) = (Time::ZERO + Span::secs(1), Time::ZERO);
+        let mut last = vec![None; self.ids.len()];
+        let mut delivered = Bytes::kb(1_000);
         for event in events {
             now = now + event.after;
             let id = self.ids[event.member];
-            self.core.handle_sample(id, event.sample);
-            self.replay(now, event, header::EVENT_SAMPLE);
-            if event.is_signal {
-                let wanted = match self.core.handle_signal(now, id) {
+            if event.what != header::EVENT_TIMEOUT {
+                delivered += event.sample.packet;
+                let event = Event { sample: Sample { delivered, ..event.sample }, ..event.clone() };
+                self.core.handle_sample(id, event.sample);
+                self.replay(now, &event, header::EVENT_SAMPLE);
+                last[event.member] = Some(event.sample.cwnd);
+            }
+            let Some(cwnd) = last[event.member] else { continue };
+            if event.what != header::EVENT_CUT {
+                let answer = match event.what {
+                    header::EVENT_TIMEOUT => self.core.handle_timeout(now, id),
+                    _ => self.core.handle_signal(now, id),
+                };
+                let wanted = match answer {
                     Answer::Own => 0,
-                    Answer::Delegated => event.sample.cwnd,
+                    Answer::Delegated => cwnd,
                     Answer::Shared(cwnd) => cwnd,
                 };
-                prop_assert_eq!(self.replay(now, event, header::EVENT_SIGNAL), wanted);
+                prop_assert_eq!(self.replay(now, event, event.what), wanted);
             } else {
                 let wanted = self.core.take_cut(now, id).unwrap_or(0);
                 prop_assert_eq!(self.replay(now, event, header::EVENT_CUT), wanted);
@@ -236,7 +255,7 @@ fn a_stunt_behind_another_bottleneck_is_not_asked_nor_answered_for() {
             delivered: Bytes::kb(1_000),
             phase: Phase::Avoidance,
         },
-        is_signal: true,
+        what: header::EVENT_SIGNAL,
     };
     let at = |ms: u64| Time::ZERO + Span::millis(ms);
     let signal = |ms: u64, member: usize| {

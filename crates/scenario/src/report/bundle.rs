@@ -1,14 +1,14 @@
 //! How well free connections held their targets, and what that cost their stunts.
 
 use fairweir_core::delegate::{Algorithm, Status, Tally, Verdict, Why};
-use fairweir_core::units::{Rate, Time};
-use serde::Serialize;
+use fairweir_core::units::{Rate, Span, Time};
+use serde::{Deserialize, Serialize};
 
 use super::{Run, WINDOW, WINDOW_BINS, rounded};
-use crate::{Bundle, Scenario};
+use crate::Bundle;
 
 /// What a bundle did; bounded by the length of the run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BundleSamples {
     free: Vec<FreeSamples>,
     /// Signals of all its stunts, those that have ended included.
@@ -16,7 +16,7 @@ pub struct BundleSamples {
 }
 
 /// What the free connections of a group did.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct FreeSamples {
     /// Sums and counts of targets in each window.
     targets: Vec<(f64, u32)>,
@@ -89,9 +89,9 @@ pub struct TargetChange {
 }
 
 impl BundleSamples {
-    /// Nothing recorded yet of a bundle.
-    pub fn new(scenario: &Scenario, bundle: &Bundle) -> BundleSamples {
-        let windows = scenario.duration.as_nanos().div_ceil(WINDOW.as_nanos()) as usize;
+    /// Nothing recorded yet of a bundle with so many groups that have a target.
+    pub fn new(duration: Span, free_groups: usize) -> BundleSamples {
+        let windows = duration.as_nanos().div_ceil(WINDOW.as_nanos()) as usize;
         let free = FreeSamples {
             targets: vec![(0.0, 0); windows],
             gain: (0.0, 0),
@@ -100,7 +100,7 @@ impl BundleSamples {
             apart: 0,
             apart_from: None,
         };
-        BundleSamples { free: vec![free; bundle.free.len()], stunts: Tally::default() }
+        BundleSamples { free: vec![free; free_groups], stunts: Tally::default() }
     }
 
     /// What the `nth` free group's target was at a tick.

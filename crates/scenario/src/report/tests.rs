@@ -372,7 +372,7 @@ fn the_json_form_is_what_the_schema_says() {
         free = [{ group = \"a\", target = \"50mbit\" }]\n";
     let scenario = scenario(&format!("{TWO}{policed}{bundle}"));
     let samples = samples(&scenario, |_| vec![20.0, 10.0]);
-    let mut server = BundleSamples::new(&scenario, &scenario.bundles[0]);
+    let mut server = BundleSamples::new(scenario.duration, scenario.bundles[0].free.len());
     let tally = Tally { signals: 3, delegated: 2, taken: 1, refused: 1, cuts: 0 };
     let status = Status {
         apart: 3,

@@ -17,7 +17,7 @@ use super::rate::RateSampler;
 use super::recovery::{Prior, Recovery, State};
 use super::rtt::Rtt;
 use super::sender::SenderSpec;
-use super::{Ack, Segment, Signals};
+use super::{Ack, Segment, Signal, Signals};
 
 mod timers;
 mod usage;
@@ -348,8 +348,9 @@ impl Connection {
         let prior = Prior { cwnd: self.window.cwnd, ssthresh: self.window.ssthresh };
         if is_cut {
             // Within a loss, what is cut again was cut by others only once.
+            let signal = if state == State::Loss { Signal::Timeout } else { Signal::Loss };
             let is_asked = self.recovery.state() == State::Open;
-            self.window.ssthresh = match is_asked.then(signals) {
+            self.window.ssthresh = match is_asked.then(|| signals(signal)) {
                 // As from a congestion control whose ssthresh is its window: PRR makes no cut, and
                 // the growth of CUBIC goes on.
                 Some(Answer::Delegated) => self.window.cwnd,

@@ -55,8 +55,17 @@ pub use sender::{Sender, SenderSpec};
 use fairweir_core::delegate::Answer;
 use fairweir_core::units::Bytes;
 
+/// What a connection has to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// A loss that an ACK showed, or a mark.
+    Loss,
+    /// Nothing came back for too long.
+    Timeout,
+}
+
 /// Asked at each congestion signal: who answers it.
-pub type Signals<'s> = dyn FnMut() -> Answer + 's;
+pub type Signals<'s> = dyn FnMut(Signal) -> Answer + 's;
 
 /// A packet with payload, from the sender to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

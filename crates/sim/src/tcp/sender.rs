@@ -71,7 +71,7 @@ impl Sender {
 
     /// An ACK has come.
     pub fn handle_ack(&mut self, now: Time, ack: &Ack) {
-        self.handle_ack_in_bundle(now, ack, &mut || Answer::Own);
+        self.handle_ack_in_bundle(now, ack, &mut |_| Answer::Own);
     }
 
     /// An ACK has come to a connection of a bundle; `signals` is asked who answers a loss.
@@ -83,7 +83,7 @@ impl Sender {
 
     /// It may be time for what [`Sender::next_timeout`] announced; harmless if it is not.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.handle_timeout_in_bundle(now, &mut || Answer::Own);
+        self.handle_timeout_in_bundle(now, &mut |_| Answer::Own);
     }
 
     /// The same for a connection of a bundle; `signals` is asked who answers a loss.

@@ -4,7 +4,7 @@ use fairweir_scenario::CongestionControl::{self, Bbr, Cubic, Reno, Vegas};
 use fairweir_scenario::link::Buffer;
 use proptest::prelude::*;
 
-use super::{Ack, Receiver, ReceiverSpec, Segment, Sender, SenderSpec};
+use super::{Ack, Receiver, ReceiverSpec, Segment, Sender, SenderSpec, Signal};
 
 mod world;
 
@@ -784,7 +784,7 @@ fn a_loss_that_others_answer_leaves_the_window_and_one_in_part_what_is_said() {
     for (answer, ssthresh) in [(Answer::Own, 5), (Answer::Delegated, 10), (Answer::Shared(8), 8)] {
         let mut sender = ten_in_flight();
         let mut asked = 0;
-        sender.handle_ack_in_bundle(now, &ack, &mut || {
+        sender.handle_ack_in_bundle(now, &ack, &mut |_| {
             asked += 1;
             answer
         });
@@ -799,7 +799,8 @@ fn after_a_timeout_that_others_answer_the_window_grows_back_by_slow_start() {
         let mut asked = 0;
         while sender.ssthresh().is_none() {
             let now = sender.next_timeout().expect("packets are in flight");
-            sender.handle_timeout_in_bundle(now, &mut || {
+            sender.handle_timeout_in_bundle(now, &mut |signal| {
+                assert_eq!(signal, Signal::Timeout);
                 asked += 1;
                 answer
             });
@@ -809,6 +810,6 @@ fn after_a_timeout_that_others_answer_the_window_grows_back_by_slow_start() {
         assert!(sender.cwnd() <= 2, "it starts again: {}", sender.cwnd());
         // The next timeout without an answer in between is none of the bundle's.
         let now = sender.next_timeout().unwrap();
-        sender.handle_timeout_in_bundle(now, &mut || panic!("it is asked once"));
+        sender.handle_timeout_in_bundle(now, &mut |_| panic!("it is asked once"));
     }
 }

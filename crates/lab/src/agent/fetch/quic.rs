@@ -43,7 +43,7 @@ fn endpoint(job: &Job) -> io::Result<Endpoint> {
     trusted.add(certificate.into()).map_err(io::Error::other)?;
     let mut config =
         ClientConfig::with_root_certificates(Arc::new(trusted)).map_err(io::Error::other)?;
-    config.transport_config(Arc::new(quic::transport(job)?));
+    config.transport_config(Arc::new(quic::transport(job, None)?));
     let socket = UdpSocket::bind(any(job.server))?;
     quic::enlarge_buffers(&socket)?;
     let runtime = Arc::new(TokioRuntime);

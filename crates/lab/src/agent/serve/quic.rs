@@ -5,6 +5,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quinn::congestion::ControllerFactory;
 use quinn::rustls::pki_types::PrivateKeyDer;
 use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime};
 
@@ -31,11 +32,15 @@ impl Identity {
         self.0.cert.der().to_vec()
     }
 
-    pub(in super::super) fn server_config(&self, job: &Job) -> io::Result<ServerConfig> {
+    pub(in super::super) fn server_config(
+        &self,
+        job: &Job,
+        bundled: Option<Arc<dyn ControllerFactory + Send + Sync>>,
+    ) -> io::Result<ServerConfig> {
         let key = PrivateKeyDer::Pkcs8(self.0.signing_key.serialize_der().into());
         let chain = vec![self.0.cert.der().clone()];
         let mut config = ServerConfig::with_single_cert(chain, key).map_err(io::Error::other)?;
-        config.transport_config(Arc::new(quic::transport(job)?));
+        config.transport_config(Arc::new(quic::transport(job, bundled)?));
         Ok(config)
     }
 }

@@ -6,7 +6,7 @@ use fairweir_scenario::report::BundleSamples;
 
 use super::super::connection::Connection;
 use super::{Source, World};
-use crate::tcp::Ack;
+use crate::tcp::{Ack, Signal, Signals};
 
 /// How often a bundle without delegation is looked at.
 const TICK: Span = Span::millis(100);
@@ -34,7 +34,7 @@ impl World<'_> {
         for (index, bundle) in self.scenario.bundles.iter().enumerate() {
             let source = self.add_source(Source::Bundle(index), Some(Time::ZERO + TICK));
             let core = bundle.delegation.as_ref().map(Bundle::new);
-            let samples = BundleSamples::new(self.scenario, bundle);
+            let samples = BundleSamples::new(self.scenario.duration, bundle.free.len());
             self.bundles.push(PlayedBundle { core, samples, source });
         }
     }
@@ -87,7 +87,9 @@ impl World<'_> {
             connection.sender.cut_to(cwnd);
             tell(core, id, connection, packet);
         }
-        connection.sender.handle_ack_in_bundle(now, ack, &mut || core.handle_signal(now, id));
+        connection
+            .sender
+            .handle_ack_in_bundle(now, ack, &mut |signal| answer(core, now, id, signal));
         tell(core, id, connection, packet);
     }
 
@@ -97,7 +99,7 @@ impl World<'_> {
         let place = connection.membership;
         let core = place.and_then(|p| Some((p.id, self.bundles[p.bundle].core.as_mut()?)));
         let Some((id, core)) = core else { return connection.sender.handle_timeout(now) };
-        let signals: &mut dyn FnMut() -> Answer = &mut || core.handle_signal(now, id);
+        let signals: &mut Signals<'_> = &mut |signal| answer(core, now, id, signal);
         connection.sender.handle_timeout_in_bundle(now, signals);
         let segment = self.flows[connection.flow].full_packet();
         tell(core, id, connection, segment);
@@ -124,6 +126,13 @@ impl World<'_> {
             }
         }
         self.deadlines.set(*source, Some(core.next_tick(now)));
+    }
+}
+
+fn answer(core: &mut Bundle, now: Time, id: MemberId, signal: Signal) -> Answer {
+    match signal {
+        Signal::Loss => core.handle_signal(now, id),
+        Signal::Timeout => core.handle_timeout(now, id),
     }
 }
 
