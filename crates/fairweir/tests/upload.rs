@@ -256,6 +256,61 @@ fn devices_share_the_upload_while_the_download_is_full() {
     drop((uploads, downloads));
 }
 
+/// What one group of the tv does not send goes to the other, and the phone has what it had.
+#[test]
+#[ignore = "30 s: cargo test -p fairweir --features evidence --test upload -- --ignored groups_within"]
+fn groups_within_a_device_share_its_upload() {
+    if !privileged() || !has_nat() {
+        return;
+    }
+    let stage = stage();
+    let [tv, phone] = devices(&stage, ["tv", "phone"]);
+    let sinks = SINKS.map(|address| Sink::new(&stage, address));
+    let group = |name: &str, weight: u32, to: &str| {
+        format!("[[device.group]]\nname = \"{name}\"\nweight = {weight}\nmatch = [\"ip:{to}\"]\n")
+    };
+    stage.configure(&format!(
+        "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\nupload = true\n\
+         upload_capacity = \"{UP_MBIT}mbit\"\nprobe = \"10.9.0.1\"\n\
+         [[device]]\nname = \"tv\"\nweight = 1\nmatch = [\"mac:{}\"]\n{}{}\
+         [[device]]\nname = \"phone\"\nweight = 1\nmatch = [\"mac:{}\"]\n",
+        tv.mac,
+        group("big", 3, SINKS[0]),
+        group("small", 1, SINKS[1]),
+        phone.mac
+    ));
+    let daemon = stage.start_router(&[]);
+    daemon.wait_for("limited", PATIENCE, |s| s["upload"]["enforcing"] == true);
+    let classes = String::from_utf8(stage.run("tc class show dev wan").stdout).unwrap();
+    assert!(classes.contains("parent fa17:fff0"), "{classes}");
+    let send =
+        |device: &common::home::Device, sink: &Sink| device.run(|| Upload::start(sink.address));
+    let offered = |status: &Value| {
+        [0, 1, 3].map(|i| status["upload"]["groups"][i]["offered_bytes"].as_u64().unwrap() as f64)
+    };
+    let parts = |seconds| {
+        let before = offered(&daemon.status());
+        thread::sleep(Duration::from_secs(seconds));
+        let after = offered(&daemon.status());
+        let sent = [0, 1, 2].map(|i| after[i] - before[i]);
+        sent.map(|bytes| bytes / sent.iter().sum::<f64>())
+    };
+    let big = send(&tv, &sinks[0]);
+    let small = send(&tv, &sinks[1]);
+    let other = send(&phone, &sinks[1]);
+    thread::sleep(Duration::from_secs(5));
+    let all = parts(8);
+    drop(big);
+    thread::sleep(Duration::from_secs(3));
+    let left = parts(6);
+    note(&format!("big, small, phone: {all:.3?}; without big: {left:.3?}"));
+    for (part, wanted) in all.iter().zip([0.375, 0.125, 0.5]) {
+        assert!((part / wanted - 1.0).abs() <= 0.06, "{all:?}\n{:#}", daemon.status());
+    }
+    assert!((left[1] / 0.5 - 1.0).abs() <= 0.06, "{left:?}\n{:#}", daemon.status());
+    drop((small, other));
+}
+
 /// HTB at 95 % of a capacity that it is told, as it is set up by hand.
 #[test]
 #[ignore = "35 s: cargo test -p fairweir --features evidence --test upload -- --ignored"]

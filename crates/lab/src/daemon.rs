@@ -1,4 +1,4 @@
-//! The real `fairweir host` in the home of the lab.
+//! The real `fairweir host` or `fairweir router` in the home of the lab, and `fairweir host` on its devices.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use fairweir_linux::netns::Netns;
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::Error;
-use crate::home::WAN_DEVICE;
+use crate::home::{DEVICE_INTERFACE, Home, WAN_DEVICE};
 use crate::plan::Plan;
 use crate::process::Process;
 use crate::watch::{STATUS, ask};
@@ -34,23 +34,68 @@ pub(crate) struct Daemon {
     pub(crate) process: Process,
 }
 
+/// Where a daemon runs, and as what.
+pub(crate) struct Place<'p> {
+    pub(crate) netns: &'p Netns,
+    /// `host` or `router`.
+    pub(crate) role: &'static str,
+    /// The interface that faces the Internet.
+    pub(crate) dev: &'static str,
+    pub(crate) control: Control,
+    pub(crate) configuration: String,
+    /// Its files, for itself alone.
+    pub(crate) dir: PathBuf,
+}
+
+impl<'p> Place<'p> {
+    /// The daemon of the home: of a host, or of the router of its devices.
+    pub(crate) fn home(home: &'p Home, plan: &Plan<'_>, control: Control, dir: &Path) -> Place<'p> {
+        Place {
+            netns: &home.home,
+            role: if home.devices.is_empty() { "host" } else { "router" },
+            dev: WAN_DEVICE,
+            control,
+            configuration: plan.configuration(control),
+            dir: dir.to_owned(),
+        }
+    }
+
+    /// The daemons of the devices that have a control.
+    pub(crate) fn devices(home: &'p Home, plan: &Plan<'_>, dir: &Path) -> Vec<Place<'p>> {
+        let all = plan.scenario.devices.iter().zip(&home.devices).zip(plan.scenario.hosts());
+        let controls = |control| !matches!(control, Control::None | Control::Wfq);
+        all.filter(|((device, _), groups)| controls(device.control) && !groups.is_empty())
+            .map(|((device, netns), groups)| Place {
+                netns,
+                role: "host",
+                dev: DEVICE_INTERFACE,
+                control: device.control,
+                configuration: plan.host_configuration(device.control, &groups),
+                dir: dir.join(format!("device-{}", device.name)),
+            })
+            .collect()
+    }
+}
+
 impl Daemon {
-    /// Starts the daemon in `home` and waits until it is ready.
+    /// Starts the daemon of `place` and waits until it is ready.
     pub(crate) fn start(
         executable: &Path,
-        home: &Netns,
+        place: &Place<'_>,
         plan: &Plan<'_>,
-        control: Control,
-        dir: &Path,
         watchers: Option<&Watchers>,
     ) -> Result<Daemon, Error> {
+        let Place { netns, role, dev, control, configuration, dir } = place;
         let run_dir = watchers.map_or_else(|| dir.join("run"), |w| w.run_dir.clone());
         let config = dir.join("fairweir.toml");
-        fs::write(&config, plan.configuration(control))
+        fs::create_dir_all(dir)
+            .and_then(|()| fs::write(&config, configuration))
             .map_err(|e| Error::io(format!("write {}", config.display()), e))?;
         let mut command = Command::new(executable);
-        command.args(["host", "--dev", WAN_DEVICE, "--until-stdin-closes"]);
-        command.args(["--control", control.name()]);
+        command.args([role, "--until-stdin-closes", "--control", control.name()]);
+        if *role == "host" {
+            command.args(["--dev", dev]);
+        }
         command.arg("--config").arg(&config);
         command.arg("--run-dir").arg(&run_dir);
         command.arg("--state-dir").arg(dir.join("state"));
@@ -62,9 +107,9 @@ impl Daemon {
             command.args(["--remembered-capacity", &rate]);
         }
         let log = dir.join("daemon.log");
-        let process = Process::start("the daemon", command, home, log)?;
+        let process = Process::start("the daemon", command, netns, log)?;
         let mut daemon = Daemon { process };
-        let socket = run_dir.join(format!("host-{WAN_DEVICE}.sock"));
+        let socket = run_dir.join(format!("{role}-{dev}.sock"));
         wait_until_ready(&mut daemon.process, || Ok(ask(&socket, STATUS)?["ready"] == true))?;
         Ok(daemon)
     }

@@ -11,10 +11,13 @@ use fairweir_scenario::{IPV6_MTU_MIN, Scenario};
 use ipnet::IpNet;
 
 use crate::Error;
-use crate::plan::{INTERNET, Plan, WAN, uses_ecn, uses_timestamps};
+use crate::plan::{INTERNET, LAN, Plan, WAN, device_address, uses_ecn, uses_timestamps};
 
 /// The device in the home at which downloads arrive.
 pub(crate) const WAN_DEVICE: &str = "wan";
+/// The bridge of the devices, where the home is a router, and their own interface.
+pub(crate) const LAN_DEVICE: &str = "br-lan";
+pub(crate) const DEVICE_INTERFACE: &str = "eth0";
 /// The ISP's device towards the home.
 pub(crate) const ISP_DEVICE: &str = "lan0";
 /// The kernel's own queue before a TUN device drops silently when it is short.
@@ -25,6 +28,8 @@ pub(crate) struct Home {
     pub(crate) internet: Netns,
     pub(crate) home: Netns,
     pub(crate) isp: Netns,
+    /// The devices behind the router, in the scenario's order; empty if the home is one host.
+    pub(crate) devices: Vec<Netns>,
     /// The internet's end of the access link.
     net0: OwnedFd,
     /// The ISP's end, towards the home.
@@ -46,7 +51,66 @@ impl Home {
             set_up_home(&isp, mtu)
         })?;
         let acc0 = isp.run(|| set_up_isp(mtu))?;
-        Ok(Home { internet, home, isp, net0, acc0 })
+        let mut made = Home { internet, home, isp, devices: Vec::new(), net0, acc0 };
+        if !plan.scenario.devices.is_empty() {
+            made.add_router(mtu)?;
+        }
+        for index in 0..plan.scenario.devices.len() {
+            made.add_device(plan.scenario, index)?;
+        }
+        Ok(made)
+    }
+
+    /// The namespace in which flows of a group end.
+    pub(crate) fn of_group(&self, scenario: &Scenario, group: usize) -> &Netns {
+        let device = scenario.device_of.get(group).and_then(|&device| self.devices.get(device));
+        device.unwrap_or(&self.home)
+    }
+
+    /// Makes the home a router with a bridge.
+    fn add_router(&self, mtu: u32) -> Result<(), Error> {
+        self.home.run(|| -> Result<(), Error> {
+            link::create_bridge(LAN_DEVICE)?;
+            link::set_mtu(LAN_DEVICE, mtu)?;
+            link::set_up(LAN_DEVICE)?;
+            for (lan, router) in of_link(LAN, mtu, |(lan, _)| *lan) {
+                link::add_address(LAN_DEVICE, net_of(router, lan))?;
+            }
+            forward()
+        })?;
+        for ((lan, _), (wan, _)) in LAN.into_iter().zip(WAN) {
+            if of_link([lan], mtu, |lan| *lan).next().is_none() {
+                continue;
+            }
+            self.isp.run(|| link::add_route(lan, Some(wan.addr()), ISP_DEVICE))?;
+            self.internet.run(|| link::add_route(lan, None, "net0"))?;
+        }
+        Ok(())
+    }
+
+    fn add_device(&mut self, scenario: &Scenario, index: usize) -> Result<(), Error> {
+        let (netns, mtu, port) = (Netns::new()?, scenario.link.mtu, format!("port{index}"));
+        self.home.run(|| -> Result<(), Error> {
+            link::create_veth(&port, &netns, DEVICE_INTERFACE)?;
+            link::set_mtu(&port, mtu)?;
+            link::offloads(&port, false)?;
+            link::set_bridge(&port, LAN_DEVICE)?;
+            Ok(link::set_up(&port)?)
+        })?;
+        netns.run(|| -> Result<(), Error> {
+            tune_tcp(scenario)?;
+            link::set_mtu(DEVICE_INTERFACE, mtu)?;
+            link::offloads(DEVICE_INTERFACE, false)?;
+            link::set_up(DEVICE_INTERFACE)?;
+            for (lan, router) in of_link(LAN, mtu, |(lan, _)| *lan) {
+                let address = device_address(lan, index);
+                link::add_address(DEVICE_INTERFACE, net_of(address, lan))?;
+                link::add_route(everything(router), Some(router), DEVICE_INTERFACE)?;
+            }
+            Ok(())
+        })?;
+        self.devices.push(netns);
+        Ok(())
     }
 
     /// Both ends of the access link, for the relay.
@@ -88,9 +152,13 @@ fn set_up_home(isp: &Netns, mtu: u32) -> Result<(), Error> {
     Ok(())
 }
 
-fn set_up_isp(mtu: u32) -> Result<OwnedFd, Error> {
+fn forward() -> Result<(), Error> {
     sysctl("ipv4/ip_forward", "1")?;
-    sysctl("ipv6/conf/all/forwarding", "1")?;
+    sysctl("ipv6/conf/all/forwarding", "1")
+}
+
+fn set_up_isp(mtu: u32) -> Result<OwnedFd, Error> {
+    forward()?;
     let acc0 = tun("acc0", mtu)?;
     for servers in of_link(INTERNET, mtu, |net| *net) {
         link::add_route(servers, None, "acc0")?;

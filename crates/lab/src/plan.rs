@@ -14,10 +14,13 @@ use ipnet::IpNet;
 use socket2::{Domain, Socket, Type};
 
 use crate::Error;
+use crate::home::{LAN_DEVICE, WAN_DEVICE};
 use crate::job::{Job, Part, Seat};
 
 /// Each flow has a process of its own.
 const FLOWS_MAX: usize = 256;
+/// The addresses of one network.
+const DEVICES_MAX: usize = 200;
 /// Flow `i` is served at this port plus `i`, so that a port tells the flow.
 const FIRST_PORT: u16 = 5001;
 
@@ -105,10 +108,50 @@ impl<'s> Plan<'s> {
         flow.app.clone().unwrap_or_else(|| format!("fetch-{group}"))
     }
 
-    /// The configuration of the daemon in the home.
+    /// The configuration of the daemon in the home: of a host, or of a router with devices.
     pub(crate) fn configuration(&self, control: Control) -> String {
         let scenario = self.scenario;
-        let mut text = String::from("version = 1\n[host]\n");
+        if scenario.devices.is_empty() {
+            let groups: Vec<usize> = (0..scenario.groups.len()).collect();
+            return self.host_configuration(control, &groups);
+        }
+        let mut text = format!(
+            "version = 1\n[router]\nlan = \"{LAN_DEVICE}\"\nwan = \"{WAN_DEVICE}\"\n{}",
+            self.settings(control)
+        );
+        let factor = factor(scenario.devices.iter().map(|device| device.weight));
+        for (index, device) in scenario.devices.iter().enumerate() {
+            let (name, weight) = (quoted(&device.name), device.weight.as_u32() * factor);
+            let addresses = LAN.map(|(lan, _)| format!("\"ip:{}\"", device_address(lan, index)));
+            let _ = writeln!(
+                text,
+                "[[device]]\nname = {name}\nweight = {weight}\nmatch = [{}]",
+                addresses.join(", ")
+            );
+        }
+        text
+    }
+
+    /// The configuration of a host that receives these groups.
+    pub(crate) fn host_configuration(&self, control: Control, groups: &[usize]) -> String {
+        let mut text = format!("version = 1\n[host]\n{}", self.settings(control));
+        let of = |&group: &usize| self.scenario.groups[group].weight;
+        let factor = factor(groups.iter().map(of));
+        for &i in groups {
+            let group = &self.scenario.groups[i];
+            let name = quoted(&group.name);
+            let weight = group.weight.as_u32() * factor;
+            let _ = writeln!(text, "[[group]]\nname = {name}\nweight = {weight}");
+            if group.name != DEFAULT_GROUP {
+                let _ = writeln!(text, "match = [{}]", self.matches(i).join(", "));
+            }
+        }
+        text
+    }
+
+    /// The keys that hosts and routers have alike.
+    fn settings(&self, control: Control) -> String {
+        let (scenario, mut text) = (self.scenario, String::new());
         if control.needs_capacity() {
             let capacity =
                 scenario.control.capacity.unwrap_or_else(|| scenario.link.capacity.nominal());
@@ -120,18 +163,6 @@ impl<'s> Plan<'s> {
             let _ = writeln!(text, "enforce = \"{}\"", scenario.control.enforce.name());
             if let Some(latency) = scenario.control.latency {
                 let _ = writeln!(text, "latency = \"{}us\"", latency.as_nanos() / 1_000);
-            }
-        }
-        // The daemon adds a default group of weight 1, which has next to no traffic here: against
-        // larger weights it takes next to nothing where shares are given for good.
-        let heaviest = scenario.groups.iter().map(|g| g.weight.as_u32()).max().unwrap_or(1);
-        let factor = Weight::MAX / heaviest;
-        for (i, group) in scenario.groups.iter().enumerate() {
-            let name = quoted(&group.name);
-            let weight = group.weight.as_u32() * factor;
-            let _ = writeln!(text, "[[group]]\nname = {name}\nweight = {weight}");
-            if group.name != DEFAULT_GROUP {
-                let _ = writeln!(text, "match = [{}]", self.matches(i).join(", "));
             }
         }
         text
@@ -168,8 +199,12 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if scenario.flows.len() > FLOWS_MAX {
         return Err(Error::NotPlayed("more than 256 flows"));
     }
-    if !scenario.devices.is_empty() {
-        return Err(Error::NotPlayed("[[device]]"));
+    if scenario.devices.len() > DEVICES_MAX {
+        return Err(Error::NotPlayed("more than 200 devices"));
+    }
+    if !scenario.devices.is_empty() && !(scenario.police.is_empty() && scenario.bundles.is_empty())
+    {
+        return Err(Error::NotPlayed("[[police]] or [[bundle]] beside [[device]]"));
     }
     for bundle in scenario.bundles.iter().filter(|bundle| bundle.delegation.is_some()) {
         refuse_mixed(scenario, bundle)?;
@@ -256,6 +291,33 @@ pub(crate) const WAN: [(IpNet, IpAddr); 2] = [
         IpAddr::V6(Ipv6Addr::new(0xfd77, 2, 0, 0, 0, 0, 0, 1)),
     ),
 ];
+
+/// The networks of devices behind the router, and the router's addresses there.
+pub(crate) const LAN: [(IpNet, IpAddr); 2] = [
+    (
+        IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::new(198, 19, 7, 0), 24)),
+        IpAddr::V4(Ipv4Addr::new(198, 19, 7, 254)),
+    ),
+    (
+        IpNet::V6(ipnet::Ipv6Net::new_assert(Ipv6Addr::new(0xfd77, 3, 0, 0, 0, 0, 0, 0), 64)),
+        IpAddr::V6(Ipv6Addr::new(0xfd77, 3, 0, 0, 0, 0, 0, 0xffff)),
+    ),
+];
+
+/// The address of a device in one of [`LAN`].
+pub(crate) fn device_address(lan: IpNet, device: usize) -> IpAddr {
+    let number = device as u16 + 1;
+    match lan {
+        IpNet::V4(lan) => Ipv4Addr::from_bits(lan.network().to_bits() + u32::from(number)).into(),
+        IpNet::V6(lan) => Ipv6Addr::from_bits(lan.network().to_bits() + u128::from(number)).into(),
+    }
+}
+
+/// By what weights are multiplied. The daemon adds a default group of weight 1, which has next to no
+/// traffic here: against larger weights it takes next to nothing where shares are given for good.
+fn factor(weights: impl Iterator<Item = Weight>) -> u32 {
+    Weight::MAX / weights.map(Weight::as_u32).max().unwrap_or(1)
+}
 
 /// Networks of all servers. 198.18.0.0/15 is for benchmarks (RFC 2544).
 pub(crate) const INTERNET: [IpNet; 2] = [

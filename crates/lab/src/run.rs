@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use crate::Error;
 use crate::agent::{FETCH, SERVE};
 use crate::clock::Clock;
-use crate::daemon::{Daemon, Watchers};
+use crate::daemon::{Daemon, Place, Watchers};
 use crate::home::Home;
 use crate::isp::Isp;
 use crate::job::Ready;
@@ -167,7 +167,8 @@ pub fn run_once(
 /// receivers before senders, all before the directory.
 struct Stage {
     fetches: Vec<Process>,
-    daemon: Option<Daemon>,
+    /// Of the home first, and then of devices.
+    daemons: Vec<Daemon>,
     isp: Option<Isp>,
     sender: Option<Sender>,
     server: Process,
@@ -192,14 +193,16 @@ impl Stage {
         server.tell(&json(&jobs)?)?;
         let ready: Ready = parsed(&server.hear()?)?;
         jobs.iter_mut().for_each(|job| job.certificate.clone_from(&ready.certificate));
-        let daemon = if options.with_daemon {
+        let mut daemons = Vec::new();
+        if options.with_daemon {
             let at_home = if control == Control::Wfq { Control::None } else { control };
             let executable = &options.executable;
-            let watchers = options.watchers.as_ref();
-            Some(Daemon::start(executable, &home.home, plan, at_home, dir.path(), watchers)?)
-        } else {
-            None
-        };
+            let place = Place::home(&home, plan, at_home, dir.path());
+            daemons.push(Daemon::start(executable, &place, plan, options.watchers.as_ref())?);
+            for place in Place::devices(&home, plan, dir.path()) {
+                daemons.push(Daemon::start(executable, &place, plan, None)?);
+            }
+        }
         let isp = Isp::start(&options.executable, &home.isp, plan, dir.path())?;
         let sender = Sender::start(&options.executable, &home.internet, plan, dir.path())?;
         let mut fetches = Vec::new();
@@ -209,11 +212,12 @@ impl Stage {
             let mut command = Command::new(file);
             command.arg(FETCH);
             let log = dir.path().join(format!("fetch-{i}.log"));
-            let mut fetch = Process::start(&app, command, &home.home, log)?;
+            let netns = home.of_group(plan.scenario, flow.group);
+            let mut fetch = Process::start(&app, command, netns, log)?;
             fetch.tell(&json(job)?)?;
             fetches.push(fetch);
         }
-        Ok(Stage { fetches, daemon, isp, sender, server, home, _dir: dir })
+        Ok(Stage { fetches, daemons, isp, sender, server, home, _dir: dir })
     }
 
     /// Plays from the clock's zero to its end; returns what the link saw, how bundles did, and how
@@ -236,7 +240,7 @@ impl Stage {
             fetch.tell(&epoch)?;
         }
         clock.sleep_until(Time::ZERO);
-        let cpu_before = self.daemon.as_ref().map(Daemon::cpu_time).transpose()?;
+        let cpu_before = self.cpu_time()?;
         let end = plan.scenario.end();
         while clock.now() < end {
             if options.cancel.load(Ordering::Relaxed) {
@@ -250,7 +254,7 @@ impl Stage {
             thread::sleep(CHECK);
         }
         progress(Progress { control, at: end, of: plan.scenario.duration });
-        let cpu_after = self.daemon.as_ref().map(Daemon::cpu_time).transpose()?;
+        let cpu_after = self.cpu_time()?;
         let seconds = clock.now().as_secs_f64().max(f64::MIN_POSITIVE);
         let cores = |(before, after): (Duration, Duration)| {
             after.saturating_sub(before).as_secs_f64() / seconds
@@ -272,10 +276,18 @@ impl Stage {
         Ok((outcome, bundled, cores))
     }
 
+    /// Of all daemons together; `None` without any.
+    fn cpu_time(&self) -> Result<Option<Duration>, Error> {
+        let times: Result<Vec<Duration>, Error> =
+            self.daemons.iter().map(Daemon::cpu_time).collect();
+        let times = times?;
+        Ok((!times.is_empty()).then(|| times.into_iter().sum()))
+    }
+
     /// An error if a process has failed, or the daemon or the server is gone.
     fn check(&mut self) -> Result<(), Error> {
         self.fetches.iter_mut().try_for_each(Process::check)?;
-        let daemons = self.daemon.iter_mut().map(|d| &mut d.process);
+        let daemons = self.daemons.iter_mut().map(|d| &mut d.process);
         let daemons = daemons.chain(self.isp.iter_mut().map(|isp| &mut isp.process));
         let daemons = daemons.chain(self.sender.iter_mut().map(|sender| &mut sender.process));
         let lasting = daemons.chain([&mut self.server]);

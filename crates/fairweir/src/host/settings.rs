@@ -8,7 +8,7 @@ use fairweir_config::value::CAPACITY_MAX;
 use fairweir_core::policy::Policy;
 use fairweir_core::probe::{INTERVAL_IDLE, Intervals};
 use fairweir_core::receiver::{
-    CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, Enforce,
+    CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, CrabTuning, Enforce,
 };
 use fairweir_core::units::Rate;
 use fairweir_linux::Mode;
@@ -173,7 +173,11 @@ impl Settings {
         Ok(ControllerSpec::new(self.control(), host.capacity)?
             .with_strict_priority(host.strict_priority)
             .with_enforce(self.enforce())
-            .with_latency(host.latency))
+            .with_latency(host.latency)
+            .with_tuning(match self.role {
+                Role::Host => CrabTuning::HOST,
+                Role::Router => CrabTuning::ROUTER,
+            }))
     }
 
     /// A controller from its beginning; `remembered` is for those that learn the capacity, if it can

@@ -153,6 +153,26 @@ pub fn create_veth(name: &str, peer_ns: &Netns, peer_name: &str) -> Result<(), E
         .change(&format!("make the veth pair {name}, {peer_name}"), creation(name, kind))
 }
 
+/// Makes a bridge without ports.
+///
+/// # Errors
+/// If a device of that name exists, or without CAP_NET_ADMIN.
+pub fn create_bridge(name: &str) -> Result<(), Error> {
+    let kind = Nest::default().with_text(IFLA_INFO_KIND, "bridge");
+    Netlink::open()?.change(&format!("make the bridge {name}"), creation(name, kind))
+}
+
+/// Makes a device a port of a bridge.
+///
+/// # Errors
+/// If there is no such device or bridge, or the kernel refuses.
+pub fn set_bridge(name: &str, bridge: &str) -> Result<(), Error> {
+    let master = index(bridge).ok_or_else(|| Error::NoDevice(bridge.to_owned()))?;
+    change(name, &format!("make {name} a port of {bridge}"), |index| {
+        Request::new(libc::RTM_NEWLINK, 0, &ifinfo(index, 0, 0)).with_u32(libc::IFLA_MASTER, master)
+    })
+}
+
 /// Makes an intermediate functional block device with an alias.
 ///
 /// # Errors
