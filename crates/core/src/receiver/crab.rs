@@ -31,6 +31,9 @@ use crate::share::{Claims, Tree};
 use crate::units::{Rate, Span, Time};
 
 mod group;
+mod printed;
+
+pub use printed::CrabPrinted;
 
 use group::{GroupLoop, HEADROOM_DIVISOR, HEADROOM_MIN, headroom};
 

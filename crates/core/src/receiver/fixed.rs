@@ -80,6 +80,7 @@ impl Fixed {
             | ControllerSpec::Wfq
             | ControllerSpec::Rbm { .. }
             | ControllerSpec::Crab { .. }
+            | ControllerSpec::CrabPrinted
             | ControllerSpec::Fairweir { .. } => return None,
         };
         let endless = vec![None; self.weights.len()];

@@ -15,6 +15,7 @@
 //! | [`Control::Chokepoint`] | one bottleneck of its own below the capacity, weights or strict priority inside (CRAB §5.4) |
 //! | [`Control::Rbm`] | windows by what connections do, for a given capacity (Spring et al.) |
 //! | [`Control::Crab`] | learns capacity and demand from what arrives (CRAB §3) |
+//! | [`Control::CrabPrinted`] | the same as CRAB prints it, for comparison |
 //! | [`Control::Fairweir`] | capacity from a busy link, shares by receive windows: the default |
 
 use std::fmt;
@@ -41,7 +42,7 @@ mod supervisor;
 
 pub use class::ClassSpec;
 pub use control_loop::{ControlLoop, Enforcer, GroupTotals};
-pub use crab::{Crab, CrabSpec, CrabTuning};
+pub use crab::{Crab, CrabPrinted, CrabSpec, CrabTuning};
 pub use decision::{
     Act, Allocation, ClassRate, Command, ConnectionWindow, Decision, GroupDecision, GroupState,
     Windows,
@@ -78,6 +79,9 @@ pub enum Control {
     Rbm,
     /// CRAB's loop.
     Crab,
+    /// The same as its paper prints it, for comparison.
+    #[serde(rename = "crab-printed")]
+    CrabPrinted,
     /// Capacity from a busy link, shares by receive windows.
     #[default]
     Fairweir,
@@ -85,7 +89,7 @@ pub enum Control {
 
 impl Control {
     /// Every control, in the order in which tables show them.
-    pub const ALL: [Control; 8] = [
+    pub const ALL: [Control; 9] = [
         Control::None,
         Control::Static,
         Control::Borrow,
@@ -93,6 +97,7 @@ impl Control {
         Control::Chokepoint,
         Control::Rbm,
         Control::Crab,
+        Control::CrabPrinted,
         Control::Fairweir,
     ];
 
@@ -106,6 +111,7 @@ impl Control {
             Control::Chokepoint => "chokepoint",
             Control::Rbm => "rbm",
             Control::Crab => "crab",
+            Control::CrabPrinted => "crab-printed",
             Control::Fairweir => "fairweir",
         }
     }
@@ -124,7 +130,9 @@ impl fmt::Display for Control {
 
 /// A name that is no control.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown control `{0}` (none, static, borrow, wfq, chokepoint, rbm, crab or fairweir)")]
+#[error(
+    "unknown control `{0}` (none, static, borrow, wfq, chokepoint, rbm, crab, crab-printed or fairweir)"
+)]
 pub struct UnknownControl(String);
 
 impl FromStr for Control {
@@ -212,6 +220,8 @@ pub enum Controller {
     Fixed(Box<Fixed>),
     /// CRAB.
     Crab(Box<Crab>),
+    /// [`Control::CrabPrinted`].
+    CrabPrinted(Box<CrabPrinted>),
     /// Receiver Based Management.
     Rbm(Box<Rbm>),
     /// The default.
@@ -238,6 +248,9 @@ impl Controller {
         Ok(match *spec {
             ControllerSpec::Crab { tuning } => {
                 Controller::Crab(Box::new(Crab::new(CrabSpec { weights, remembered, tuning })))
+            }
+            ControllerSpec::CrabPrinted => {
+                Controller::CrabPrinted(Box::new(CrabPrinted::new(&weights.weights(), remembered)))
             }
             ControllerSpec::Fairweir { enforce, latency } => {
                 let spec = FairweirSpec { weights, remembered, enforce, latency };
@@ -276,6 +289,7 @@ impl Controller {
                     | ControllerSpec::Chokepoint { .. }
             ),
             Controller::Crab(control) => *spec == ControllerSpec::Crab { tuning: control.tuning() },
+            Controller::CrabPrinted(_) => *spec == ControllerSpec::CrabPrinted,
             Controller::Rbm(_) => matches!(spec, ControllerSpec::Rbm { .. }),
             Controller::Fairweir(_) => matches!(spec, ControllerSpec::Fairweir { .. }),
         };
@@ -306,7 +320,7 @@ impl Controller {
     /// Target of the queue at the ISP that is in force; `None` if the control has none.
     pub fn queue_target(&self) -> Option<Span> {
         match self {
-            Controller::Fixed(_) | Controller::Crab(_) => None,
+            Controller::Fixed(_) | Controller::Crab(_) | Controller::CrabPrinted(_) => None,
             Controller::Rbm(rbm) => Some(rbm.queue_target()),
             Controller::Fairweir(fairweir) => Some(fairweir.queue_target()),
         }
@@ -325,6 +339,7 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.handle_observation(observation),
             Controller::Crab(crab) => crab.handle_observation(observation),
+            Controller::CrabPrinted(crab) => crab.handle_observation(observation),
             Controller::Rbm(rbm) => rbm.handle_observation(observation),
             Controller::Fairweir(fairweir) => fairweir.handle_observation(observation),
         }
@@ -335,6 +350,7 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.poll_command(),
             Controller::Crab(crab) => crab.poll_command(),
+            Controller::CrabPrinted(crab) => crab.poll_command(),
             Controller::Rbm(rbm) => rbm.poll_command(),
             Controller::Fairweir(fairweir) => fairweir.poll_command(),
         }
@@ -345,6 +361,7 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.decision(),
             Controller::Crab(crab) => crab.decision(),
+            Controller::CrabPrinted(crab) => crab.decision(),
             Controller::Rbm(rbm) => rbm.decision(),
             Controller::Fairweir(fairweir) => fairweir.decision(),
         }
@@ -355,6 +372,7 @@ impl Controller {
         match self {
             Controller::Fixed(_) | Controller::Rbm(_) => None,
             Controller::Crab(crab) => crab.learned_capacity(),
+            Controller::CrabPrinted(crab) => crab.learned_capacity(),
             Controller::Fairweir(fairweir) => fairweir.learned_capacity(),
         }
     }
@@ -368,7 +386,10 @@ impl Controller {
                 fairweir.handle_guarantee(step, now);
                 true
             }
-            Controller::Fixed(_) | Controller::Crab(_) | Controller::Rbm(_) => false,
+            Controller::Fixed(_)
+            | Controller::Crab(_)
+            | Controller::CrabPrinted(_)
+            | Controller::Rbm(_) => false,
         }
     }
 
@@ -383,6 +404,7 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.handle_policy(weights),
             Controller::Crab(crab) => crab.handle_policy(weights, kept),
+            Controller::CrabPrinted(crab) => crab.handle_policy(&weights.weights(), kept),
             Controller::Rbm(rbm) => rbm.handle_policy(kept),
             Controller::Fairweir(fairweir) => fairweir.handle_policy(weights, kept),
         }

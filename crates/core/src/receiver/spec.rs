@@ -50,6 +50,8 @@ pub enum ControllerSpec {
         /// How long it watches before it acts.
         tuning: CrabTuning,
     },
+    /// [`Control::CrabPrinted`].
+    CrabPrinted,
     /// [`Control::Fairweir`].
     Fairweir {
         /// By what shares are enforced.
@@ -80,6 +82,7 @@ impl ControllerSpec {
             }
             Control::Rbm => ControllerSpec::Rbm { capacity: capacity()?, latency: LATENCY },
             Control::Crab => ControllerSpec::Crab { tuning: CrabTuning::HOST },
+            Control::CrabPrinted => ControllerSpec::CrabPrinted,
             Control::Fairweir => {
                 ControllerSpec::Fairweir { enforce: Enforce::Auto, latency: LATENCY }
             }
@@ -134,6 +137,7 @@ impl ControllerSpec {
             ControllerSpec::Chokepoint { .. } => Control::Chokepoint,
             ControllerSpec::Rbm { .. } => Control::Rbm,
             ControllerSpec::Crab { .. } => Control::Crab,
+            ControllerSpec::CrabPrinted => Control::CrabPrinted,
             ControllerSpec::Fairweir { .. } => Control::Fairweir,
         }
     }
@@ -148,6 +152,7 @@ impl ControllerSpec {
             ControllerSpec::None
             | ControllerSpec::Wfq
             | ControllerSpec::Crab { .. }
+            | ControllerSpec::CrabPrinted
             | ControllerSpec::Fairweir { .. } => None,
         }
     }

@@ -408,7 +408,8 @@ fn a_controller_takes_over_every_change_but_another_way_of_learning() {
         let mut controller = Controller::new(&spec, weights(&[5, 1]), None).unwrap();
         for other in specs() {
             let learns = |s: &ControllerSpec| {
-                matches!(s.control(), Control::Rbm | Control::Crab | Control::Fairweir)
+                use Control::{Crab, CrabPrinted, Fairweir, Rbm};
+                matches!(s.control(), Rbm | Crab | CrabPrinted | Fairweir)
             };
             let same = spec == other || (!learns(&spec) && !learns(&other));
             assert_eq!(controller.can_take_over(&other), same, "{spec:?} -> {other:?}");

@@ -49,7 +49,8 @@ pub(crate) struct DemoArgs {
 pub(crate) struct PlayArgs {
     #[command(flatten)]
     pub(crate) scenario: ScenarioArgs,
-    /// The control: none, static, borrow, wfq, chokepoint, rbm, crab or fairweir; repeatable.
+    /// The control: none, static, borrow, wfq, chokepoint, rbm, crab, crab-printed or fairweir;
+    /// repeatable.
     #[arg(long, value_name = "CONTROL", default_value = "fairweir")]
     pub(crate) control: Vec<Control>,
     /// The seed instead of the scenario's: a number, or an inclusive range such as 1..20;

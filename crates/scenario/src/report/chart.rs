@@ -90,6 +90,7 @@ pub fn colour_of(control: Control) -> &'static str {
         Control::Chokepoint => svg::colour(5),
         Control::Rbm => svg::colour(6),
         Control::Crab => svg::colour(0),
+        Control::CrabPrinted => "#7f4f24",
         Control::Fairweir => svg::colour(1),
     }
 }
@@ -104,6 +105,7 @@ pub fn label_of(control: Control) -> &'static str {
         Control::Chokepoint => "chokepoint",
         Control::Rbm => "rbm",
         Control::Crab => "crab",
+        Control::CrabPrinted => "crab-printed (as the paper prints it)",
         Control::Fairweir => "fairweir (default)",
     }
 }
