@@ -389,7 +389,7 @@ fn a_class_by_system_follows_what_becomes_known_and_what_the_user_says() {
     ask(&phone, "1,3,6,15,26,28,51,58,59,43", "android-dhcp-14");
     in_class("android");
     // What another device sends in its name does not count.
-    let sent = forger.run(|| {
+    forger.run(|| {
         let socket = UdpSocket::bind("0.0.0.0:68").unwrap();
         socket.set_broadcast(true).unwrap();
         let mut message = vec![0; 240];
@@ -399,9 +399,10 @@ fn a_class_by_system_follows_what_becomes_known_and_what_the_user_says() {
         message[236..].copy_from_slice(&[99, 130, 83, 99]);
         message.extend(b"\x35\x01\x01\x3c\x08MSFT 5.0\xff");
         // More than a device may send: the rest is not looked at.
-        (0..100).map(|_| socket.send_to(&message, "255.255.255.255:67").unwrap()).count()
+        for _ in 0..100 {
+            socket.send_to(&message, "255.255.255.255:67").unwrap();
+        }
     });
-    assert_eq!(sent, 100);
     thread::sleep(Duration::from_millis(300));
     in_class("android");
     // Its own, which contradict: nothing is applied.

@@ -202,7 +202,7 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if scenario.devices.len() > DEVICES_MAX {
         return Err(Error::NotPlayed("more than 200 devices"));
     }
-    if !scenario.devices.is_empty() && !(scenario.police.is_empty() && scenario.bundles.is_empty())
+    if !scenario.devices.is_empty() && (!scenario.police.is_empty() || !scenario.bundles.is_empty())
     {
         return Err(Error::NotPlayed("[[police]] or [[bundle]] beside [[device]]"));
     }
