@@ -52,6 +52,7 @@ mod setup;
 #[cfg(feature = "lab")]
 mod sim;
 mod status;
+mod stored;
 mod table;
 mod terminal;
 mod top;

@@ -1,12 +1,10 @@
-//! `fairweir set`: changes settings of a running daemon, which stores them in a file of its own.
+//! `fairweir set`: changes settings of a running daemon, which stores them in a file of its own ([`crate::stored`]).
 
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
 
-use fairweir_config::host::set::{self, Changes, PathOf, Setting};
+use fairweir_config::host::set::{Changes, Setting};
 use fairweir_config::text;
-use fairweir_daemon::{Access, StateDir};
+use fairweir_daemon::Access;
 
 use crate::cli::SetArgs;
 use crate::exit::Usage;
@@ -33,58 +31,4 @@ pub(crate) fn change(text: &str) -> Result<(String, Option<Setting>), Usage> {
         (text, Err(_)) => Some(Setting::Text(text.to_owned())),
     };
     Ok((key.to_owned(), value))
-}
-
-/// In a daemon: puts values into the file of `[set]` in this directory, and has them taken over; what
-/// fails leaves the old file.
-///
-/// # Errors
-/// Why nothing was changed.
-pub(crate) fn put(
-    dir: &StateDir,
-    changes: &Changes,
-    path_of: PathOf,
-    mut reload: impl FnMut() -> Result<(), String>,
-) -> Result<Changed, String> {
-    let old = dir.read(set::FILE, set::FILE_BYTES_MAX).map_err(|e| e.to_string())?;
-    let old = old.map(String::from_utf8).transpose();
-    let old = old.map_err(|_| format!("{} is not UTF-8", set::FILE))?;
-    let (new, undo) = set::changed(old.as_deref().unwrap_or_default(), changes, path_of)?;
-    put_file(dir, Some(&new).filter(|new| !new.is_empty()))?;
-    if let Err(error) = reload() {
-        put_file(dir, old.as_ref())?;
-        // The old configuration is in force, and on disk again; an older error returns with it.
-        let _ = reload();
-        return Err(error);
-    }
-    let words: Vec<String> = changes.iter().map(|(key, value)| in_words(key, value)).collect();
-    Ok(Changed { message: words.join(", "), undo })
-}
-
-/// Writes the file of `[set]`, or removes it.
-fn put_file(dir: &StateDir, text: Option<&String>) -> Result<(), String> {
-    match text {
-        Some(text) => {
-            dir.write(set::FILE, text.as_bytes()).map_err(|e| e.to_string())?;
-            // Like the other files: `fairweir check` reads it as any user.
-            let readable = fs::Permissions::from_mode(0o644);
-            let set = fs::set_permissions(dir.path_of(set::FILE), readable);
-            set.map_err(|e| format!("make {} readable: {e}", set::FILE))
-        }
-        None => match fs::remove_file(dir.path_of(set::FILE)) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(format!("remove {}: {e}", set::FILE))
-            }
-            _ => Ok(()),
-        },
-    }
-}
-
-fn in_words(key: &str, value: &Option<Setting>) -> String {
-    match value {
-        None => format!("{key} as configured"),
-        Some(Setting::Truth(truth)) => format!("{key} = {truth}"),
-        Some(Setting::Number(number)) => format!("{key} = {number}"),
-        Some(Setting::Text(text)) => format!("{key} = {text}"),
-    }
 }

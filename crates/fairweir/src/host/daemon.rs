@@ -24,7 +24,7 @@ use super::settings::Settings;
 use super::sites::SiteControl;
 use super::upload::Upload;
 use super::windows::WindowControl;
-use crate::set::put;
+use crate::stored::put;
 use crate::wire::{CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, Remembered};
 use crate::words::chained;
 

@@ -34,7 +34,7 @@ use tracing::{info, warn};
 use super::cli::{AgentArgs, BoostArgs, EnrolArgs, HolidayArgs, WhyArgs};
 use super::say;
 use super::tell::Teller;
-use crate::set::put;
+use crate::stored::put;
 use crate::wire::Changed;
 use crate::words::mbit;
 
