@@ -16,7 +16,7 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball test-tarball test-kernel run test evidence figures bench check install uninstall deps test-deps
+.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball openwrt test-tarball test-kernel run test evidence figures bench check install uninstall deps test-deps
 
 help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
@@ -30,6 +30,7 @@ help:
 	@echo 'make bench     print the benchmark tables'
 	@echo 'make deb       target/fairweir_VERSION_ARCHITECTURE.deb, made of that'
 	@echo 'make tarball   target/fairweir-VERSION-linux-ARCHITECTURE.tar.gz, with a binary that needs no library'
+	@echo 'make openwrt   target/fairweir_VERSION_ARCHITECTURE.ipk: a static binary of at most 8 MiB for a router'
 	@echo 'make sbom      target/sbom/: the works in the binary as CycloneDX, and their licences'
 	@echo 'make install   binary, systemd units, example configurations, man pages and completions'
 	@echo 'make uninstall stop the daemons and remove all that; PURGE=1: also configuration and state'
@@ -120,6 +121,15 @@ tarball: deps
 		cargo build --profile $(PROFILE) --locked -p fairweir --features static --target $(HOST)
 	@touch $(STATIC)
 	@FAIRWEIR='$(STATIC)' SBOM=target/sbom/static ./dist/make-tarball
+
+# Static and small: without lab, market and page. For another architecture set HOST to its target, and
+# ARCHITECTURE to OpenWrt's name of it.
+SMALL = target/$(HOST)/openwrt/fairweir
+openwrt: deps
+	RUSTFLAGS='-C target-feature=+crt-static -C force-unwind-tables=no' \
+	LIBBPF_SYS_LIBRARY_PATH="$$(dirname "$$(cc -print-file-name=libelf.a)")" \
+		cargo build --profile openwrt --locked -p fairweir --no-default-features --features static --target $(HOST)
+	@FAIRWEIR='$(SMALL)' ./dist/openwrt/make-ipk
 
 # Needs root.
 test-tarball:

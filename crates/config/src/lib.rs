@@ -17,6 +17,7 @@
 //! | [`applications`] | applications by the names of their servers |
 //! | [`devices`](mod@devices) | systems and kinds of devices by what they send |
 //! | [`target`] | what a connection is to have: keys that senders and scenarios have in common |
+//! | [`uci`] | OpenWrt's form of a router's file |
 //! | [`plan`] | how a rate is shared: keys that plans and the policing points of scenarios have in common |
 //!
 //! All errors are [`ConfigError`]s: `FILE:LINE: key: what was found, what is allowed`.
@@ -37,6 +38,7 @@ pub mod sender;
 pub mod table;
 pub mod target;
 pub mod text;
+pub mod uci;
 pub mod value;
 pub mod words;
 

@@ -69,12 +69,15 @@ pub(crate) enum Subcommand {
     #[command(after_help = TOP_EXAMPLES)]
     Top(TopArgs),
     /// Show in a browser how the links of this machine are shared, and change weights there.
+    #[cfg(feature = "page")]
     #[command(after_help = PAGE_EXAMPLES)]
     Page(PageArgs),
     /// Print what groups received in the last hours or days.
+    #[cfg(feature = "page")]
     #[command(after_help = HISTORY_EXAMPLES)]
     History(HistoryArgs),
     /// Print weights that would have helped in the last hour.
+    #[cfg(feature = "page")]
     #[command(after_help = SUGGEST_EXAMPLES)]
     Suggest(SuggestArgs),
     /// Make a running daemon read its configuration again.
@@ -93,6 +96,7 @@ pub(crate) enum Subcommand {
     #[command(after_help = INIT_EXAMPLES)]
     Init(InitArgs),
     /// Watch the traffic, write a first configuration, and start the daemon and the page.
+    #[cfg(feature = "page")]
     #[command(after_help = SETUP_EXAMPLES)]
     Setup(SetupArgs),
     /// List the required kernel features, which are missing, and what does not work without them.
@@ -126,6 +130,18 @@ pub(crate) enum GenerateCommand {
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
+    },
+    /// Print the configuration of `fairweir router` that a file of OpenWrt (UCI) describes; nothing if it
+    /// is not enabled.
+    Uci {
+        /// The file, such as /etc/config/fairweir.
+        file: PathBuf,
+        /// The interface of the devices, unless the file names one.
+        #[arg(long, value_name = "DEV")]
+        lan: String,
+        /// The interface that faces the Internet, unless the file names one.
+        #[arg(long, value_name = "DEV")]
+        wan: String,
     },
     /// Write a man page for each command.
     Man {
@@ -205,6 +221,7 @@ impl LoopArgs {
 }
 
 /// `fairweir page`.
+#[cfg(feature = "page")]
 #[derive(Debug, Args)]
 pub(crate) struct PageArgs {
     /// The port on 127.0.0.1.
@@ -236,6 +253,7 @@ pub(crate) struct PageArgs {
 }
 
 /// `fairweir history`.
+#[cfg(feature = "page")]
 #[derive(Debug, Args)]
 pub(crate) struct HistoryArgs {
     /// How long ago it begins, such as 90s, 2h or 31d.
@@ -264,6 +282,7 @@ pub(crate) struct HistoryArgs {
 }
 
 /// `fairweir suggest`.
+#[cfg(feature = "page")]
 #[derive(Debug, Args)]
 pub(crate) struct SuggestArgs {
     /// Only the daemon of this interface.
@@ -399,6 +418,7 @@ pub(crate) struct InitArgs {
 }
 
 /// `fairweir setup`.
+#[cfg(feature = "page")]
 #[derive(Debug, Args)]
 pub(crate) struct SetupArgs {
     /// The interface that faces the Internet; without it, that of the default route is suggested.
@@ -488,6 +508,7 @@ const TOP_EXAMPLES: &str = "Examples:
 
 Keys: Tab switches between groups and connections, s sorts, arrows and PgUp/PgDn scroll, q quits.";
 
+#[cfg(feature = "page")]
 const HISTORY_EXAMPLES: &str = "Examples:
   sudo fairweir history
   sudo fairweir history --since 2h --group video
@@ -495,12 +516,14 @@ const HISTORY_EXAMPLES: &str = "Examples:
 
 `fairweir page` records it: sudo systemctl enable --now fairweir-page";
 
+#[cfg(feature = "page")]
 const SUGGEST_EXAMPLES: &str = "Examples:
   sudo fairweir suggest
   sudo fairweir suggest --dev eth0 --json
 
 It replays what `fairweir page` recorded with other weights, and changes nothing.";
 
+#[cfg(feature = "page")]
 const SETUP_EXAMPLES: &str = "Examples:
   sudo fairweir setup
   sudo fairweir setup --yes --dev eth0
@@ -514,6 +537,7 @@ const RELOAD_EXAMPLES: &str = "Examples:
 It fails, and nothing changes, if the configuration is wrong. `fairweir isp reload` is for the ISP's
 daemon.";
 
+#[cfg(feature = "page")]
 const PAGE_EXAMPLES: &str = "Examples:
   sudo systemctl enable --now fairweir-page
   sudo fairweir page --open             print a link to open in a browser

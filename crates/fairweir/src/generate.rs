@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap::{Command, CommandFactory};
-use fairweir_config::output;
+use fairweir_config::{output, text, uci};
 
 use crate::cli::{Cli, GenerateCommand};
 
@@ -15,6 +15,10 @@ pub(crate) fn run(command: &GenerateCommand) -> anyhow::Result<()> {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "fairweir", &mut script);
             Ok(io::stdout().lock().write_all(&script)?)
+        }
+        GenerateCommand::Uci { file, lan, wan } => {
+            let toml = uci::router_toml(file, lan, wan)?.unwrap_or_default();
+            Ok(text::stdout().write_all(toml.as_bytes())?)
         }
         GenerateCommand::Man { out } => write_pages(out),
     }

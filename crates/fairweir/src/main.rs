@@ -3,6 +3,10 @@
 //! The one binary: the daemon of the receiving host, the commands that talk to it, and the two worlds
 //! in which scenarios are played.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(all(feature = "lab", feature = "market", feature = "page")),
+    allow(dead_code, unused_imports, reason = "it serves commands that are left out")
+)]
 
 use std::env;
 use std::io::{self, IsTerminal};
@@ -33,15 +37,17 @@ mod lab;
 #[cfg(feature = "market")]
 mod market;
 mod off;
+#[cfg(feature = "page")]
 mod page;
 #[cfg(feature = "lab")]
 mod play;
-#[cfg_attr(not(feature = "lab"), allow(dead_code, reason = "runs are of the lab"))]
 mod progress;
 mod proxy;
+mod questions;
 mod reload;
 mod sender;
 mod set;
+#[cfg(feature = "page")]
 mod setup;
 #[cfg(feature = "lab")]
 mod sim;
@@ -106,14 +112,18 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Sender(args) => sender::run(&args),
         Subcommand::Status(args) => status::run(&args),
         Subcommand::Top(args) => top::run(&args),
+        #[cfg(feature = "page")]
         Subcommand::Page(args) => page::run(&args),
+        #[cfg(feature = "page")]
         Subcommand::History(args) => page::history::run(&args),
+        #[cfg(feature = "page")]
         Subcommand::Suggest(args) => page::history::suggest::run(&args),
         Subcommand::Reload(args) => reload::run(&args),
         Subcommand::Set(args) => set::run(&args),
         Subcommand::Off(args) => off::run(&args),
         Subcommand::Check(args) => check::run(&args),
         Subcommand::Init(args) => init::run(&args),
+        #[cfg(feature = "page")]
         Subcommand::Setup(args) => setup::run(&args),
         Subcommand::Doctor(args) => doctor::run(&args),
         #[cfg(feature = "lab")]

@@ -129,11 +129,6 @@ fn sites_that_load_from_one_server_share_by_weight_in_firefox_over_http_2() {
     sites_share_by_weight(Kind::Firefox, Http::Two);
 }
 
-#[test]
-fn sites_that_load_from_one_server_share_by_weight_in_chromium_over_http_3() {
-    sites_share_by_weight(Kind::Chromium, Http::Three);
-}
-
 /// `cargo test -p fairweir --features evidence --test browser every_ -- --ignored --nocapture`
 #[test]
 #[ignore = "plays six times for half a minute"]

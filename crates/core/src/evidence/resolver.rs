@@ -820,7 +820,7 @@ pub(super) mod tests {
         assert_eq!(binds(&mut resolver), [(3, Some(0), false), (3, Some(0), true)]);
         tell(&mut resolver, 1, "other.org", &[198, 51, 100, 1]);
         hear(&mut resolver, tcp(4), b"SSH-2.0");
-        assert_eq!(binds(&mut resolver), [(4, None, true)], "one of its names is nobody's");
+        assert_eq!(binds(&mut resolver), [(4, None, true)], "one of its names has no rule");
         let counts = Counts { opened: 4, by_sni: 1, by_dns: 2, unnamed: 1, ..Counts::default() };
         assert_eq!(resolver.counts(), counts);
     }

@@ -8,7 +8,7 @@ use fairweir_linux::doctor::{Finding, findings};
 use serde_json::json;
 
 use crate::cli::DoctorArgs;
-use crate::setup::Questions;
+use crate::questions::Questions;
 use crate::words::chained;
 
 mod fix;

@@ -281,7 +281,6 @@ impl Service for Isp {
 ///
 /// # Errors
 /// If no daemon answers within `patience`, or it refuses.
-#[cfg(feature = "market")]
 pub(crate) fn lease(
     run_dir: &Path,
     patience: Duration,

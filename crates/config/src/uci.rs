@@ -1,0 +1,339 @@
+//! OpenWrt's `/etc/config/fairweir`, written as the TOML that `fairweir router` reads.
+//!
+//! ```text
+//! config router                     [router]
+//!         option upload '1'    →    upload = true
+//! config device                     [[device]]
+//!         option name 'tv'          name = "tv"
+//!         list match 'host:tv'      match = ["host:tv"]
+//! ```
+//! A `config group` belongs to the device above it. Values are not judged here, but by the reader of the
+//! TOML. Source: <https://openwrt.org/docs/guide-user/base-system/uci>.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use crate::error::{ConfigError, Origin};
+use crate::file::{Rules, Text, Trust};
+use crate::value::parse_dev;
+use crate::words::choices;
+
+const FILE_BYTES_MAX: u64 = 1 << 18;
+const ROUTER_OPTIONS: [&str; 13] = [
+    "enabled",
+    "lan",
+    "wan",
+    "control",
+    "capacity",
+    "strict_priority",
+    "enforce",
+    "latency",
+    "probe",
+    "probe_interval",
+    "metrics",
+    "upload",
+    "upload_capacity",
+];
+const DEVICE_OPTIONS: [&str; 3] = ["name", "weight", "match"];
+
+/// A section, and where it begins.
+#[derive(Debug)]
+struct Section {
+    line: usize,
+    kind: String,
+    options: Vec<Setting>,
+}
+
+/// An `option`, or all of a `list`.
+#[derive(Debug)]
+struct Setting {
+    line: usize,
+    key: String,
+    is_list: bool,
+    values: Vec<String>,
+}
+
+/// The TOML for the file at `path`; the interfaces are `lan` and `wan` unless the file names others. `None`
+/// if it does not say `option enabled '1'`.
+///
+/// # Errors
+/// If the file cannot be read, others than its owner may write to it, or it has a section or an option that
+/// a router has not.
+pub fn router_toml(path: &Path, lan: &str, wan: &str) -> Result<Option<String>, ConfigError> {
+    let rules = Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::OWNER, if_missing: "" };
+    let text = Text::read(path, &rules)?;
+    translate(text.as_str(), &path.display().to_string(), lan, wan)
+}
+
+fn translate(text: &str, file: &str, lan: &str, wan: &str) -> Result<Option<String>, ConfigError> {
+    let at = |line: usize, key: &str, what: String| {
+        ConfigError::new(Origin::Line { file: file.to_owned(), line }, key, what)
+    };
+    let sections = parse(text).map_err(|(line, what)| at(line, "", what))?;
+    let mut routers = sections.iter().filter(|section| section.kind == "router");
+    let router = routers.next();
+    if let Some(second) = routers.next() {
+        return Err(at(second.line, "router", "duplicate section; one is allowed".to_owned()));
+    }
+    let mut toml =
+        "# Written from UCI; changes here are lost.\nversion = 1\n\n[router]\n".to_owned();
+    let (mut is_enabled, mut names) = (false, [("lan", lan), ("wan", wan)]);
+    for setting in router.map(|router| &router.options[..]).unwrap_or_default() {
+        let wrong = |what| at(setting.line, &format!("router.{}", setting.key), what);
+        match (setting.key.as_str(), setting.one().map_err(wrong)?) {
+            ("enabled", value) => is_enabled = truth(value).map_err(wrong)?,
+            ("lan", value) => names[0].1 = value,
+            ("wan", value) => names[1].1 = value,
+            (key @ ("upload" | "strict_priority"), value) => {
+                let _ = writeln!(toml, "{key} = {}", truth(value).map_err(wrong)?);
+            }
+            (key, value) if ROUTER_OPTIONS.contains(&key) => {
+                let _ = writeln!(toml, "{key} = {}", quoted(value));
+            }
+            (key, _) => return Err(wrong(unknown("option", key, &ROUTER_OPTIONS))),
+        }
+    }
+    for (key, value) in names {
+        let line = router.map_or(1, |router| router.line);
+        let dev = parse_dev(value).map_err(|what| at(line, &format!("router.{key}"), what))?;
+        let _ = writeln!(toml, "{key} = {}", quoted(&dev));
+    }
+    let mut has_device = false;
+    for section in sections.iter().filter(|section| section.kind != "router") {
+        let header = match section.kind.as_str() {
+            "device" => "[[device]]",
+            "group" if has_device => "[[device.group]]",
+            "group" => {
+                let what = "no device is above this group; expected `config device` before it";
+                return Err(at(section.line, "group", what.to_owned()));
+            }
+            kind => {
+                let what = unknown("section", kind, &["router", "device", "group"]);
+                return Err(at(section.line, "", what));
+            }
+        };
+        has_device = true;
+        let _ = writeln!(toml, "\n{header}");
+        for setting in &section.options {
+            let key = format!("{}.{}", section.kind, setting.key);
+            let line = setting.of_device().map_err(|what| at(setting.line, &key, what))?;
+            let _ = writeln!(toml, "{line}");
+        }
+    }
+    Ok(is_enabled.then_some(toml))
+}
+
+impl Setting {
+    /// The value of an option.
+    fn one(&self) -> Result<&str, String> {
+        match &self.values[..] {
+            [value] if !self.is_list => Ok(value),
+            _ => Err("a list; expected `option` with one value".to_owned()),
+        }
+    }
+
+    /// The line of TOML, of a device or a group.
+    fn of_device(&self) -> Result<String, String> {
+        match self.key.as_str() {
+            "name" => Ok(format!("name = {}", quoted(self.one()?))),
+            "weight" => {
+                let value = self.one()?;
+                let weight = value.parse::<u32>();
+                let what = |_| format!("`{value}` is not a weight; expected a number such as 2");
+                weight.map(|weight| format!("weight = {weight}")).map_err(what)
+            }
+            // As UCI does it, an option with spaces is a list too.
+            "match" => {
+                let split = |value: &String| {
+                    let one: Vec<String> = value.split_whitespace().map(quoted).collect();
+                    if self.is_list { vec![quoted(value)] } else { one }
+                };
+                let values: Vec<String> = self.values.iter().flat_map(split).collect();
+                Ok(format!("match = [{}]", values.join(", ")))
+            }
+            key => Err(unknown("option", key, &DEVICE_OPTIONS)),
+        }
+    }
+}
+
+fn unknown(what: &str, word: &str, known: &[&str]) -> String {
+    format!("unknown {what} `{word}`{}", choices(word, known))
+}
+
+fn quoted(text: &str) -> String {
+    // JSON's escapes are TOML's, but for DEL.
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted + "\""
+}
+
+/// As `get_bool` of OpenWrt's `/lib/functions.sh` reads it.
+fn truth(value: &str) -> Result<bool, String> {
+    match value {
+        "1" | "on" | "true" | "yes" | "enabled" => Ok(true),
+        "0" | "off" | "false" | "no" | "disabled" => Ok(false),
+        _ => Err(format!("`{value}` is neither 1 nor 0")),
+    }
+}
+
+/// The sections of a file, or the line and what is wrong with it.
+fn parse(text: &str) -> Result<Vec<Section>, (usize, String)> {
+    let mut sections: Vec<Section> = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let at = i + 1;
+        let words = words(line).map_err(|what| (at, what))?;
+        let mut rest: Vec<&str> = words.iter().map(String::as_str).collect();
+        if rest.is_empty() {
+            continue;
+        }
+        match (rest.remove(0), &rest[..]) {
+            ("package", [_]) => {}
+            ("config", [kind] | [kind, _]) => {
+                let kind = (*kind).to_owned();
+                sections.push(Section { line: at, kind, options: Vec::new() });
+            }
+            (word @ ("option" | "list"), [key, value]) => {
+                let Some(section) = sections.last_mut() else {
+                    return Err((at, format!("`{word}` before the first `config`")));
+                };
+                section.add(at, key, word == "list", value).map_err(|what| (at, what))?;
+            }
+            _ => {
+                let expected = "expected `config KIND`, `option KEY VALUE` or `list KEY VALUE`";
+                return Err((at, format!("this is no line of UCI; {expected}")));
+            }
+        }
+    }
+    Ok(sections)
+}
+
+impl Section {
+    fn add(&mut self, line: usize, key: &str, is_list: bool, value: &str) -> Result<(), String> {
+        if let Some(before) = self.options.iter_mut().find(|setting| setting.key == key) {
+            if !is_list || !before.is_list {
+                return Err(format!("duplicate option `{key}`"));
+            }
+            before.values.push(value.to_owned());
+            return Ok(());
+        }
+        let (key, values) = (key.to_owned(), vec![value.to_owned()]);
+        self.options.push(Setting { line, key, is_list, values });
+        Ok(())
+    }
+}
+
+/// The words of a line, as UCI quotes them: `'as it is'`, `"with \" in it"`, `wi\ th`.
+fn words(line: &str) -> Result<Vec<String>, String> {
+    let (mut words, mut chars) = (Vec::new(), line.chars());
+    let mut word: Option<String> = None;
+    while let Some(c) = chars.next() {
+        match c {
+            '#' if word.is_none() => break,
+            c if c.is_whitespace() => words.extend(word.take()),
+            '\'' | '"' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match chars.next() {
+                        None => return Err(format!("no {c} at the end of the value")),
+                        Some(end) if end == c => break,
+                        Some('\\') if c == '"' => word.extend(chars.next()),
+                        Some(c) => word.push(c),
+                    }
+                }
+            }
+            '\\' => word.get_or_insert_default().extend(chars.next()),
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn toml(text: &str) -> Result<Option<String>, String> {
+        translate(text, "fairweir", "br-lan", "wan").map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn sections_become_tables() {
+        let text = "package fairweir\n\
+                    # a comment\n\
+                    config router 'main'\n\
+                    \toption enabled '1'\n\toption upload on\n\toption upload_capacity \"9500kbit\"\n\
+                    \toption wan 'pppoe-wan'\n\n\
+                    config device\n\toption name 'tv'\n\toption weight '4'\n\
+                    \tlist match 'mac:02:00:5e:00:53:01'\n\tlist match 'host:tv'\n\
+                    config group\n\toption name 'video'\n\toption weight 3\n\
+                    \toption match 'port:tcp/443 port:udp/443'\n";
+        let expected = "# Written from UCI; changes here are lost.\nversion = 1\n\n[router]\n\
+                        upload = true\nupload_capacity = \"9500kbit\"\nlan = \"br-lan\"\n\
+                        wan = \"pppoe-wan\"\n\n[[device]]\nname = \"tv\"\nweight = 4\n\
+                        match = [\"mac:02:00:5e:00:53:01\", \"host:tv\"]\n\n[[device.group]]\n\
+                        name = \"video\"\nweight = 3\n\
+                        match = [\"port:tcp/443\", \"port:udp/443\"]\n";
+        assert_eq!(toml(text), Ok(Some(expected.to_owned())));
+    }
+
+    #[test]
+    fn a_router_that_is_not_enabled_has_no_configuration() {
+        assert_eq!(toml("config router\n\toption enabled 0\n"), Ok(None));
+        assert_eq!(toml(""), Ok(None));
+        // It is read all the same.
+        assert!(toml("config router\n\toption enabled 0\n\toption uplod 1\n").is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        let router = "config router\n";
+        for (text, said) in [
+            ("option a b\n", "fairweir:1: `option` before the first `config`"),
+            ("config router\n\toption enabled 'x\n", "fairweir:2: no ' at the end of the value"),
+            ("config router\n\toption uplod 1\n", "upload"),
+            ("config router\n\toption upload maybe\n", "router.upload: `maybe` is neither 1 nor 0"),
+            ("config router\n\tlist control none\n", "a list; expected `option`"),
+            ("config router\n\toption wan a\n\toption wan b\n", "duplicate option `wan`"),
+            ("config router\n\toption wan 'a b'\n", "`a b` is not a name of an interface"),
+            ("config router\nconfig router\n", "fairweir:2: router: duplicate section"),
+            ("config devise\n", "device"),
+            ("config group\n", "no device is above this group"),
+            ("config device\n\toption weight -1\n", "`-1` is not a weight"),
+            ("config device\n\toption colour red\n", "colour"),
+            ("nonsense\n", "fairweir:1: this is no line of UCI"),
+        ] {
+            let error = toml(&format!("{text}{router}")).or_else(|_| toml(text)).unwrap_err();
+            assert!(error.contains(said) && !error.contains('\n'), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_leaves_its_string(value in ".{0,40}") {
+            let value = value.replace(['\'', '\n', '\r'], "");
+            let text = format!("config router\n\toption enabled 1\nconfig device\n\toption name '{value}'\n");
+            let toml = toml(&text).unwrap().unwrap();
+            let table: toml::Table = toml.parse().unwrap();
+            prop_assert_eq!(table["device"][0]["name"].as_str(), Some(value.as_str()));
+            prop_assert_eq!(table.len(), 3);
+        }
+
+        #[test]
+        fn whatever_a_file_contains_it_is_toml_or_an_error(text in "(config|option|list| |\t|\n|'|\"|\\\\|[a-z1]|router|device|group|enabled|é|\u{7f}){0,60}") {
+            if let Ok(Some(written)) = toml(&text) {
+                prop_assert!(written.parse::<toml::Table>().is_ok(), "{}", written);
+            }
+        }
+    }
+}
