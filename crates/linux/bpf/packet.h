@@ -58,6 +58,8 @@ struct ip6_header {
 };
 
 #define OFFSET_MAX 0x3fff
+/* The IP header is behind Ethernet, two tags and PPPoE at most. */
+#define IP_AT_MASK 63
 /* All headers that are read are within so many bytes, but for many extension headers. */
 #define HEADERS_MAX 256
 #define ND_FIRST 133
@@ -89,7 +91,9 @@ static __always_inline void *frame_at(struct frame *frame, __u32 offset, __u32 s
 
 	if (offset > OFFSET_MAX)
 		return 0;
-	at = frame->data + offset;
+	/* The same number, in a form in which the verifier sees its bounds. */
+	asm volatile("" : "+r"(offset));
+	at = frame->data + (offset & OFFSET_MAX);
 	if (at + size <= frame->end)
 		return at;
 	frame->is_cut = 1;
@@ -130,6 +134,19 @@ static __always_inline void read_ip4(struct frame *frame, struct packet *p)
 		read_ports(frame, p);
 }
 
+/*
+ * The same number, of which the verifier knows nothing more, as it knows nothing of `anything`. Many ways
+ * lead through the headers: it would look at all that follows once for each, with other numbers, and
+ * Linux 6.1 would give up.
+ */
+#define hide(number, anything)                                                                 \
+	({                                                                                     \
+		__u64 known_to_none = (anything), hidden = (number) ^ known_to_none;           \
+                                                                                               \
+		asm volatile("" : "+r"(hidden));                                               \
+		(number) = hidden ^ known_to_none;                                             \
+	})
+
 /* Walks the extension headers. Returns whether the transport's header follows in this packet. */
 static __always_inline int find_transport(struct frame *frame, struct packet *p)
 {
@@ -154,6 +171,7 @@ static __always_inline int find_transport(struct frame *frame, struct packet *p)
 			p->transport_at += (extension[1] + 2) * 4;
 		else
 			p->transport_at += (extension[1] + 1) * 8;
+		hide(p->transport_at, frame->end - frame->data);
 	}
 	return 1;
 }
@@ -238,7 +256,8 @@ static __always_inline __u32 find_ip(struct frame *frame, struct packet *p, int 
 							    0;
 		offset += 8;
 	}
-	p->ip_at = offset;
+	hide(offset, frame->end - frame->data);
+	p->ip_at = offset & IP_AT_MASK;
 	return bpf_ntohs(protocol);
 }
 

@@ -145,6 +145,7 @@ const FLOWS_AT_ONCE: u32 = 4_096;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bpf::tests::{VERIFIED_MAX, most_verified};
 
     #[test]
     fn the_programs_load_where_the_kernel_has_no_btf() {
@@ -183,6 +184,8 @@ mod tests {
             let egress = programs.find(|program| program.name() == WAN_EGRESS).unwrap();
             // The verifier needs a while for it.
             assert_eq!(egress.autoload(), upload);
+            let verified = most_verified(&loaded.object);
+            assert!((1..VERIFIED_MAX).contains(&verified), "{verified}");
         }
     }
 }
