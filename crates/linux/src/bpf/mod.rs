@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Once;
 
@@ -448,6 +448,25 @@ pub(crate) fn not_found() -> std::io::Error {
     std::io::ErrorKind::NotFound.into()
 }
 
+/// What the kernel knows of a program.
+///
+/// # Errors
+/// If the kernel does not answer.
+///
+/// # Safety
+/// Where `info` has a length that is not 0, it points to an array of so many entries, which are written.
+pub(crate) unsafe fn program_info(
+    program: BorrowedFd<'_>,
+    info: &mut libbpf_sys::bpf_prog_info,
+) -> std::io::Result<()> {
+    let mut length = size_of_val(info) as u32;
+    // SAFETY: the program is open; the kernel writes at most `length` bytes to `info`, and to arrays as the
+    // caller promises.
+    let answer =
+        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), info, &raw mut length) };
+    if answer < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Keeps the loader's warnings, the verifier's log among them, for the error that follows.
 pub(crate) fn listen_to_the_loader() {
     LOG.with_borrow_mut(String::clear);
@@ -480,16 +499,8 @@ pub(crate) mod tests {
         let loaded = object.progs().filter(|program| program.autoload());
         let verified = loaded.map(|program| {
             let mut info = libbpf_sys::bpf_prog_info::default();
-            let mut length = size_of_val(&info) as u32;
-            // SAFETY: the program is open; the kernel writes at most `length` bytes to `info`.
-            let answer = unsafe {
-                libbpf_sys::bpf_prog_get_info_by_fd(
-                    program.as_fd().as_raw_fd(),
-                    &raw mut info,
-                    &raw mut length,
-                )
-            };
-            assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
+            // SAFETY: there are no arrays.
+            unsafe { program_info(program.as_fd(), &mut info) }.unwrap();
             info.verified_insns
         });
         verified.max().unwrap_or(0)

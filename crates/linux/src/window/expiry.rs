@@ -14,7 +14,7 @@ use fairweir_core::units::{Span, Time};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Program, ProgramHandle};
 
 use crate::bpf::abi::{Config, Plain};
-use crate::bpf::{KEY, Programs, bpf_error};
+use crate::bpf::{KEY, Programs, bpf_error, program_info};
 use crate::classify::cgroup;
 use crate::doctor::BTF;
 use crate::net::netns::Netns;
@@ -151,19 +151,9 @@ fn config_of(program: &ProgramHandle) -> Result<Option<Config>, Error> {
         map_ids: maps.as_mut_ptr() as u64,
         ..Default::default()
     };
-    let mut length = size_of_val(&info) as u32;
-    // SAFETY: the program is open; the kernel writes at most `length` bytes to `info` and at most
-    // `nr_map_ids` numbers to `maps`.
-    let answer = unsafe {
-        libbpf_sys::bpf_prog_get_info_by_fd(
-            program.as_fd().as_raw_fd(),
-            &raw mut info,
-            &raw mut length,
-        )
-    };
-    if answer < 0 {
-        return Err(Error::last_os(attempted));
-    }
+    // SAFETY: the one array is `maps`, with its length.
+    let answer = unsafe { program_info(program.as_fd(), &mut info) };
+    answer.map_err(|e| Error::refused(attempted, e))?;
     for &id in maps.iter().take(info.nr_map_ids as usize) {
         let map = MapHandle::from_map_id(id).map_err(|e| bpf_error(attempted, &e))?;
         if map.name() == "config" {
