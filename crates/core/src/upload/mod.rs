@@ -360,6 +360,10 @@ impl UploadControl {
         if self.clean < self.hold {
             return;
         }
+        // Where a queue may have begun, the rate waits for the verdict.
+        if self.queue > Some(QUEUE_MAX / 2) {
+            return;
+        }
         self.phase = UploadPhase::Raise;
         let doublings = (self.raised / RAISE_TICKS).min(8);
         self.raised += 1;
