@@ -30,7 +30,9 @@ use serde::{Deserialize, Serialize};
 use crate::receiver::CAPACITY_MIN;
 use crate::units::{Bytes, Rate, Span, Time};
 
+mod noise;
 mod plan;
+use noise::Noise;
 pub use plan::{UploadClass, UploadPlan, burst, plan};
 
 /// The round trips of one source in an interval: a probe, or acknowledgements of one connection.
@@ -82,10 +84,12 @@ pub struct UploadControl {
     capacity: Option<Rate>,
     queue: Option<Span>,
     bases: BTreeMap<u64, Base>,
+    noise: Noise,
+    /// What the last samples of the queue were.
+    lately: VecDeque<Span>,
     /// Ticks in a row in which the queue was too long, and what they sent.
     busy: Busy,
     drain: Drain,
-    since: Time,
     hold: Span,
     /// Time in which more was to be sent than the limit, and no queue was seen.
     clean: Span,
@@ -115,7 +119,7 @@ struct Busy {
     queue: (Span, Span),
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Drain {
     guess: Rate,
     tries: u32,
@@ -127,6 +131,9 @@ struct Drain {
     mark: Option<(Span, Bytes, Span)>,
     waited: Span,
     is_raise: bool,
+    /// The mean of the queue before this try, and its samples since.
+    before: Span,
+    samples: Vec<Span>,
 }
 
 impl UploadControl {
@@ -143,9 +150,10 @@ impl UploadControl {
             capacity,
             queue: None,
             bases: BTreeMap::new(),
+            noise: Noise::default(),
+            lately: VecDeque::new(),
             busy: Busy::default(),
             drain: Drain::default(),
-            since: Time::ZERO,
             hold: HOLD_MIN,
             clean: Span::ZERO,
             raised: 0,
@@ -187,12 +195,19 @@ impl UploadControl {
         if queue.is_some() || self.sampled_at == Time::ZERO {
             (self.queue, self.sampled_at) = (queue, seen.at);
         }
-        self.note_busy(seen, queue);
+        let noise = self.noise.span(seen.at);
+        self.note_busy(seen, queue, noise);
+        if let Some(queue) = queue {
+            if self.lately.len() == LATELY {
+                self.lately.pop_front();
+            }
+            self.lately.push_back(queue);
+        }
         match self.phase {
             UploadPhase::Fixed => {}
             UploadPhase::Open => self.watch(seen),
-            UploadPhase::Drain => self.follow_drain(seen, queue),
-            UploadPhase::Hold | UploadPhase::Raise => self.follow_hold(seen),
+            UploadPhase::Drain => self.follow_drain(seen, queue, noise),
+            UploadPhase::Hold | UploadPhase::Raise => self.follow_hold(seen, noise),
         }
     }
 
@@ -220,10 +235,14 @@ impl UploadControl {
             oldest.map(|id| self.bases.remove(&id));
         }
         queues.sort_unstable();
-        queues.get(queues.len() / 2).copied()
+        let queue = queues.get(queues.len() / 2).copied();
+        if let Some(queue) = queue.filter(|_| rests) {
+            self.noise.handle_rest(queue);
+        }
+        queue
     }
 
-    fn note_busy(&mut self, seen: &UploadObservation, queue: Option<Span>) {
+    fn note_busy(&mut self, seen: &UploadObservation, queue: Option<Span>, noise: Span) {
         let Some(queue) = queue else {
             // Rare samples: what is sent in between counts.
             if self.busy.ticks > 0 {
@@ -232,7 +251,7 @@ impl UploadControl {
             }
             return;
         };
-        if queue <= QUEUE_MAX {
+        if queue <= QUEUE_MAX.max(noise + NOISE_MARGIN) {
             self.busy = Busy::default();
             return;
         }
@@ -254,20 +273,20 @@ impl UploadControl {
             return;
         }
         let Some(guess) = self.busy.capacity() else { return };
-        self.begin_drain(seen.at, guess, false);
+        self.begin_drain(guess, false);
     }
 
-    fn begin_drain(&mut self, at: Time, guess: Rate, is_raise: bool) {
+    fn begin_drain(&mut self, guess: Rate, is_raise: bool) {
         self.phase = UploadPhase::Drain;
-        self.since = at;
-        self.drain = Drain { guess, is_raise, ..Drain::default() };
+        let before = mean(&mut self.lately.iter());
+        self.drain = Drain { guess, is_raise, before, ..Drain::default() };
         // What a raise has made waits a few milliseconds.
         let part = if is_raise { DRAIN_RAISED } else { DRAIN };
         self.total = Some(guess.scale(part.0, part.1).max(CAPACITY_MIN));
         self.busy = Busy::default();
     }
 
-    fn follow_drain(&mut self, seen: &UploadObservation, queue: Option<Span>) {
+    fn follow_drain(&mut self, seen: &UploadObservation, queue: Option<Span>, noise: Span) {
         let drain = &mut self.drain;
         drain.waited += seen.interval;
         // What was sent before the limit is still on its way in the first tick.
@@ -281,8 +300,11 @@ impl UploadControl {
             }
             return;
         };
-        if queue <= QUEUE_EMPTY {
-            return self.end_drain(seen.at);
+        if drain.samples.len() < SAMPLES_MAX {
+            drain.samples.push(queue);
+        }
+        if queue <= QUEUE_EMPTY.max(noise) {
+            return if drain.is_ours(noise) { self.end_drain(noise) } else { self.refute(seen.at) };
         }
         // Samples of this tick may have left before the limit.
         if drain.begin.is_none() && drain.waited < queue + PATH_MAX {
@@ -296,23 +318,34 @@ impl UploadControl {
         }
         if drain.tries == TRIES_MAX {
             // Whatever we send, it waits: the queue is filled by others, or the path is longer now.
-            return self.open(seen.at);
+            self.held = None;
+            return self.refute(seen.at);
         }
         let guess = drain.guess.scale(AGAIN.0, AGAIN.1);
         let (tries, is_raise) = (drain.tries + 1, drain.is_raise);
-        self.begin_drain(seen.at, guess, is_raise);
+        self.begin_drain(guess, is_raise);
         self.drain.tries = tries;
     }
 
+    /// What was taken for a queue did not become shorter: it was noise, and nothing is concluded.
+    fn refute(&mut self, at: Time) {
+        let samples = std::mem::take(&mut self.drain.samples);
+        self.noise.handle_refuted(at, self.lately.iter().copied().chain(samples));
+        match self.held {
+            Some(held) => self.hold_at(held),
+            None => self.open(at),
+        }
+    }
+
     /// The queue is empty: by how much it became shorter while so much was sent tells the capacity.
-    fn end_drain(&mut self, at: Time) {
+    fn end_drain(&mut self, noise: Span) {
         let Drain { guess, begin, mark, is_raise, tries, .. } = self.drain;
         let mut capacity = guess;
         if let (Some(begin), Some((span, sent, queue))) = (begin, mark) {
             let fell = begin.saturating_sub(queue);
             // A guess that was halved is far from the capacity, so that less is enough to correct it.
             let (least, fall) = if tries > 0 { EXACT_HALVED } else { EXACT };
-            if span >= least && fell >= fall {
+            if span >= least.max(noise * NOISE_EXACT) && fell >= fall {
                 let exact = Rate::from_volume(sent, span.saturating_sub(fell));
                 capacity = exact.clamp(guess / 2, guess * 2);
             }
@@ -327,24 +360,29 @@ impl UploadControl {
             false if is_confirmed => (self.hold * 2).min(HOLD_MAX),
             false => HOLD_MIN,
         };
-        self.capacity = Some(capacity);
-        self.held = self.capacity;
-        self.total = Some(below(capacity));
-        self.phase = UploadPhase::Hold;
-        self.since = at;
-        self.clean = Span::ZERO;
+        self.hold_at(capacity);
         self.raised = if is_rough { RAISE_TICKS * 6 } else { 0 };
-        self.busy = Busy::default();
         self.pause = PAUSE_MIN;
     }
 
-    fn follow_hold(&mut self, seen: &UploadObservation) {
+    fn hold_at(&mut self, capacity: Rate) {
+        self.phase = UploadPhase::Hold;
+        self.capacity = Some(capacity);
+        self.held = self.capacity;
+        self.total = Some(below(capacity));
+        self.clean = Span::ZERO;
+        self.raised = 0;
+        self.busy = Busy::default();
+    }
+
+    fn follow_hold(&mut self, seen: &UploadObservation, noise: Span) {
         let Some(total) = self.total else { return self.open(seen.at) };
-        if self.busy.ticks >= 2 && self.busy.span > Span::ZERO {
+        let ticks = if noise > NOISE_SMALL { BUSY_TICKS_NOISY } else { BUSY_TICKS };
+        if self.busy.ticks >= ticks && self.busy.span > Span::ZERO {
             let is_raise = self.phase == UploadPhase::Raise;
             let carried = if is_raise { self.raised_to() } else { self.busy.capacity() };
             let guess = carried.unwrap_or(total).min(total);
-            return self.begin_drain(seen.at, guess, is_raise);
+            return self.begin_drain(guess, is_raise);
         }
         let wants_more = seen.backlog > Bytes::ZERO
             && Rate::from_volume(seen.sent, seen.interval) >= total.scale(9, 10);
@@ -361,7 +399,7 @@ impl UploadControl {
             return;
         }
         // Where a queue may have begun, the rate waits for the verdict.
-        if self.queue > Some(QUEUE_MAX / 2) {
+        if self.queue > Some((QUEUE_MAX / 2).max(noise)) {
             return;
         }
         self.phase = UploadPhase::Raise;
@@ -396,6 +434,18 @@ impl UploadControl {
     }
 }
 
+impl Drain {
+    /// Whether the queue became shorter since less is sent, and by more than noise does.
+    fn is_ours(&self, noise: Span) -> bool {
+        let after = mean(&mut self.samples.iter().rev().take(2));
+        let fell = self.before.saturating_sub(after);
+        match self.tries {
+            0 => fell >= FELL_MIN.max(noise / 2),
+            _ => fell >= FELL_HALVED_MIN.max(noise) && after * 2 <= self.before,
+        }
+    }
+}
+
 impl Busy {
     /// What the uplink carried while its queue was never empty: what was sent, less what the queue
     /// grew by.
@@ -405,6 +455,11 @@ impl Busy {
         let rate = Rate::from_volume(self.sent, span);
         (rate >= CAPACITY_MIN && span * 4 >= self.span).then_some(rate)
     }
+}
+
+fn mean(samples: &mut dyn ExactSizeIterator<Item = &Span>) -> Span {
+    let count = samples.len() as u64;
+    samples.fold(Span::ZERO, |sum, &span| sum + span) / count.max(1)
 }
 
 /// The limit at a capacity.
@@ -423,8 +478,22 @@ const TRIES_MAX: u32 = 2;
 /// While no more is sent the uplink's queue is taken to be empty.
 const REST_MAX: Rate = Rate::kbit(100);
 /// A longer queue is too long; below the second one it is empty.
-const QUEUE_MAX: Span = Span::millis(6);
+const QUEUE_MAX: Span = Span::millis(5);
 const QUEUE_EMPTY: Span = Span::millis(4);
+/// Above noise a queue is longer by so much.
+const NOISE_MARGIN: Span = Span::millis(2);
+/// Below it two ticks are enough for a verdict.
+const NOISE_SMALL: Span = Span::millis(2);
+const BUSY_TICKS: u32 = 2;
+const BUSY_TICKS_NOISY: u32 = 4;
+/// A drain measures the capacity within 1/16 of itself if noise is shorter by this factor.
+const NOISE_EXACT: u64 = 16;
+/// Samples of the queue before a drain, 1 s of them, and at most in it.
+const LATELY: usize = 5;
+const SAMPLES_MAX: usize = 64;
+/// A queue that is ours becomes shorter by so much in a drain, after the guess was halved by the second.
+const FELL_MIN: Span = Span::millis(2);
+const FELL_HALVED_MIN: Span = Span::millis(8);
 const FALL_MIN: Span = Span::millis(4);
 const BUSY_MIN: Span = Span::millis(900);
 const DRAIN_MIN: Span = Span::millis(900);
