@@ -13,17 +13,20 @@
 //! | phase | rate | ends |
 //! |---|---|---|
 //! | open | unlimited | the queue was longer than the threshold for 1 s: what was sent, less what the queue grew by, is the first guess |
-//! | drain | 3/4 of the guess, after a raise 15/16 | the queue is short: the guess is corrected by how quickly it became shorter. If it does not become shorter, the guess is halved, twice at most; then the queue is not ours, and the upload is open for 10 s, doubled each time up to 10 min |
-//! | hold | 98.5 % of the capacity | the queue is longer than the threshold in 2 ticks: drain |
+//! | drain | 3/4 of the guess, after a raise 15/16 | the queue is short: the guess is corrected by how quickly it became shorter. If it does not become shorter, the guess is halved, twice at most; then the queue is not ours, and the upload is open for 10 s, doubled each time up to 10 min. Samples that are hardly shorter than before were noise: the capacity stays |
+//! | hold | 98.5 % of the capacity | the queue is longer than the threshold in 2 ticks, with noise in 4: drain |
 //! | raise | hold, after 3 s in which more was to be sent: by 0.1 % a tick, doubled every 2 s up to 5 % | the queue is longer than the threshold: drain, and the time in hold doubles up to 60 s. A capacity that is 5 % higher makes it 3 s again |
+//!
+//! The threshold is 5 ms, and more than what round trips vary by without a queue of ours.
 //!
 //! Without samples for 30 s while more is to be sent, and after a queue that was not ours, the upload
 //! is open: what cannot be verified is not enforced.
 //!
 //! Properties, tested: an uplink whose queue never fills is never limited; a queue that others fill
-//! does not limit for long; the capacity is found within 2 % and followed up and down.
+//! does not limit for long; noise is not taken for a queue; the capacity is found within 2 % and
+//! followed up and down.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
@@ -32,8 +35,9 @@ use crate::units::{Bytes, Rate, Span, Time};
 
 mod noise;
 mod plan;
-use noise::Noise;
+mod queue;
 pub use plan::{UploadClass, UploadPlan, burst, plan};
+use queue::{Queue, mean};
 
 /// The round trips of one source in an interval: a probe, or acknowledgements of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,13 +86,7 @@ pub struct UploadControl {
     phase: UploadPhase,
     total: Option<Rate>,
     capacity: Option<Rate>,
-    queue: Option<Span>,
-    bases: BTreeMap<u64, Base>,
-    noise: Noise,
-    /// What the last samples of the queue were.
-    lately: VecDeque<Span>,
-    /// Ticks in a row in which the queue was too long, and what they sent.
-    busy: Busy,
+    queue: Queue,
     drain: Drain,
     hold: Span,
     /// Time in which more was to be sent than the limit, and no queue was seen.
@@ -99,24 +97,8 @@ pub struct UploadControl {
     history: VecDeque<(Bytes, Span)>,
     /// The capacity before the raise.
     held: Option<Rate>,
-    sampled_at: Time,
     pause: Span,
     open_until: Time,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Base {
-    least: Span,
-    at: Time,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Busy {
-    ticks: u32,
-    samples: u32,
-    span: Span,
-    sent: Bytes,
-    queue: (Span, Span),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -148,18 +130,13 @@ impl UploadControl {
             phase,
             total: capacity.map(below),
             capacity,
-            queue: None,
-            bases: BTreeMap::new(),
-            noise: Noise::default(),
-            lately: VecDeque::new(),
-            busy: Busy::default(),
+            queue: Queue::default(),
             drain: Drain::default(),
             hold: HOLD_MIN,
             clean: Span::ZERO,
             raised: 0,
             history: VecDeque::new(),
             held: capacity,
-            sampled_at: Time::ZERO,
             pause: PAUSE_MIN,
             open_until: Time::ZERO,
         }
@@ -177,7 +154,7 @@ impl UploadControl {
 
     /// What the uplink's queue added to the delay in the last tick with a sample.
     pub fn queue(&self) -> Option<Span> {
-        self.queue
+        self.queue.last
     }
 
     /// What is done.
@@ -187,106 +164,39 @@ impl UploadControl {
 
     /// Takes in what was measured in one interval.
     pub fn handle_observation(&mut self, seen: &UploadObservation) {
-        let queue = self.measure(seen);
+        let queue = self.queue.handle_observation(seen, self.capacity);
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
         self.history.push_back((seen.sent, seen.interval));
-        if queue.is_some() || self.sampled_at == Time::ZERO {
-            (self.queue, self.sampled_at) = (queue, seen.at);
-        }
-        let noise = self.noise.span(seen.at);
-        self.note_busy(seen, queue, noise);
-        if let Some(queue) = queue {
-            if self.lately.len() == LATELY {
-                self.lately.pop_front();
-            }
-            self.lately.push_back(queue);
-        }
         match self.phase {
             UploadPhase::Fixed => {}
             UploadPhase::Open => self.watch(seen),
-            UploadPhase::Drain => self.follow_drain(seen, queue, noise),
-            UploadPhase::Hold | UploadPhase::Raise => self.follow_hold(seen, noise),
+            UploadPhase::Drain => self.follow_drain(seen, queue),
+            UploadPhase::Hold | UploadPhase::Raise => self.follow_hold(seen),
         }
-    }
-
-    /// The queue of the uplink: the median of the sources with a base. A rest makes bases.
-    fn measure(&mut self, seen: &UploadObservation) -> Option<Span> {
-        let rate = Rate::from_volume(seen.sent, seen.interval);
-        let rests = rate <= self.capacity.map_or(REST_MAX, |c| (c / 10).max(REST_MAX));
-        let trips = seen.round_trips.iter().take(ROUND_TRIPS_MAX);
-        let mut queues = Vec::new();
-        for trip in trips {
-            let base = match self.bases.get(&trip.source) {
-                // A path may have become longer: what a rest shows is true after a while.
-                Some(base) if rests && trip.least > base.least => {
-                    base.least + trip.least.saturating_sub(base.least) / 4
-                }
-                Some(base) => base.least.min(trip.least),
-                None if rests => trip.least,
-                None => continue,
-            };
-            self.bases.insert(trip.source, Base { least: base, at: seen.at });
-            queues.push(trip.least.saturating_sub(base));
-        }
-        while self.bases.len() > ROUND_TRIPS_MAX {
-            let oldest = self.bases.iter().min_by_key(|(_, base)| base.at).map(|(&id, _)| id);
-            oldest.map(|id| self.bases.remove(&id));
-        }
-        queues.sort_unstable();
-        let queue = queues.get(queues.len() / 2).copied();
-        if let Some(queue) = queue.filter(|_| rests) {
-            self.noise.handle_rest(queue);
-        }
-        queue
-    }
-
-    fn note_busy(&mut self, seen: &UploadObservation, queue: Option<Span>, noise: Span) {
-        let Some(queue) = queue else {
-            // Rare samples: what is sent in between counts.
-            if self.busy.ticks > 0 {
-                self.busy.span += seen.interval;
-                self.busy.sent += seen.sent;
-            }
-            return;
-        };
-        if queue <= QUEUE_MAX.max(noise + NOISE_MARGIN) {
-            self.busy = Busy::default();
-            return;
-        }
-        let busy = &mut self.busy;
-        if busy.ticks == 0 {
-            // Only what is sent from here on: until now the queue may have been empty.
-            busy.queue.0 = queue;
-        } else {
-            busy.span += seen.interval;
-            busy.sent += seen.sent;
-        }
-        busy.ticks += 1;
-        busy.samples += seen.round_trips.len() as u32;
-        busy.queue.1 = queue;
     }
 
     fn watch(&mut self, seen: &UploadObservation) {
-        if seen.at < self.open_until || self.busy.span < BUSY_MIN || self.busy.ticks < 4 {
+        let busy = &self.queue.busy;
+        if seen.at < self.open_until || busy.span < BUSY_MIN || busy.ticks < 4 {
             return;
         }
-        let Some(guess) = self.busy.capacity() else { return };
+        let Some(guess) = busy.capacity() else { return };
         self.begin_drain(guess, false);
     }
 
     fn begin_drain(&mut self, guess: Rate, is_raise: bool) {
         self.phase = UploadPhase::Drain;
-        let before = mean(&mut self.lately.iter());
+        let before = self.queue.mean();
         self.drain = Drain { guess, is_raise, before, ..Drain::default() };
         // What a raise has made waits a few milliseconds.
         let part = if is_raise { DRAIN_RAISED } else { DRAIN };
         self.total = Some(guess.scale(part.0, part.1).max(CAPACITY_MIN));
-        self.busy = Busy::default();
+        self.queue.busy = Default::default();
     }
 
-    fn follow_drain(&mut self, seen: &UploadObservation, queue: Option<Span>, noise: Span) {
+    fn follow_drain(&mut self, seen: &UploadObservation, queue: Option<Span>) {
         let drain = &mut self.drain;
         drain.waited += seen.interval;
         // What was sent before the limit is still on its way in the first tick.
@@ -303,8 +213,12 @@ impl UploadControl {
         if drain.samples.len() < SAMPLES_MAX {
             drain.samples.push(queue);
         }
-        if queue <= QUEUE_EMPTY.max(noise) {
-            return if drain.is_ours(noise) { self.end_drain(noise) } else { self.refute(seen.at) };
+        if self.queue.is_empty(queue) {
+            return if drain.is_ours(self.queue.varies) {
+                self.end_drain()
+            } else {
+                self.refute(seen.at)
+            };
         }
         // Samples of this tick may have left before the limit.
         if drain.begin.is_none() && drain.waited < queue + PATH_MAX {
@@ -330,7 +244,7 @@ impl UploadControl {
     /// What was taken for a queue did not become shorter: it was noise, and nothing is concluded.
     fn refute(&mut self, at: Time) {
         let samples = std::mem::take(&mut self.drain.samples);
-        self.noise.handle_refuted(at, self.lately.iter().copied().chain(samples));
+        self.queue.refute(at, &samples);
         match self.held {
             Some(held) => self.hold_at(held),
             None => self.open(at),
@@ -338,14 +252,14 @@ impl UploadControl {
     }
 
     /// The queue is empty: by how much it became shorter while so much was sent tells the capacity.
-    fn end_drain(&mut self, noise: Span) {
+    fn end_drain(&mut self) {
         let Drain { guess, begin, mark, is_raise, tries, .. } = self.drain;
         let mut capacity = guess;
         if let (Some(begin), Some((span, sent, queue))) = (begin, mark) {
             let fell = begin.saturating_sub(queue);
             // A guess that was halved is far from the capacity, so that less is enough to correct it.
             let (least, fall) = if tries > 0 { EXACT_HALVED } else { EXACT };
-            if span >= least.max(noise * NOISE_EXACT) && fell >= fall {
+            if span >= least.max(self.queue.varies * NOISE_EXACT) && fell >= fall {
                 let exact = Rate::from_volume(sent, span.saturating_sub(fell));
                 capacity = exact.clamp(guess / 2, guess * 2);
             }
@@ -372,24 +286,23 @@ impl UploadControl {
         self.total = Some(below(capacity));
         self.clean = Span::ZERO;
         self.raised = 0;
-        self.busy = Busy::default();
+        self.queue.busy = Default::default();
     }
 
-    fn follow_hold(&mut self, seen: &UploadObservation, noise: Span) {
+    fn follow_hold(&mut self, seen: &UploadObservation) {
         let Some(total) = self.total else { return self.open(seen.at) };
-        let ticks = if noise > NOISE_SMALL { BUSY_TICKS_NOISY } else { BUSY_TICKS };
-        if self.busy.ticks >= ticks && self.busy.span > Span::ZERO {
+        if self.queue.is_too_long() {
             let is_raise = self.phase == UploadPhase::Raise;
-            let carried = if is_raise { self.raised_to() } else { self.busy.capacity() };
+            let carried = if is_raise { self.raised_to() } else { self.queue.busy.capacity() };
             let guess = carried.unwrap_or(total).min(total);
             return self.begin_drain(guess, is_raise);
         }
         let wants_more = seen.backlog > Bytes::ZERO
             && Rate::from_volume(seen.sent, seen.interval) >= total.scale(9, 10);
-        if !wants_more || self.busy.ticks > 0 {
+        if !wants_more || self.queue.busy.ticks > 0 {
             return;
         }
-        match seen.at.since(self.sampled_at) {
+        match seen.at.since(self.queue.sampled_at) {
             unseen if unseen > UNSEEN_MAX => return self.open(seen.at),
             unseen if unseen > SEEN_MIN => return,
             _ => {}
@@ -399,7 +312,7 @@ impl UploadControl {
             return;
         }
         // Where a queue may have begun, the rate waits for the verdict.
-        if self.queue > Some((QUEUE_MAX / 2).max(noise)) {
+        if self.queue.may_have_begun() {
             return;
         }
         self.phase = UploadPhase::Raise;
@@ -416,7 +329,7 @@ impl UploadControl {
         let ticks = if self.raised > RAISE_TICKS * 3 { HISTORY_QUICK } else { HISTORY };
         let last = self.history.iter().rev().take(ticks);
         let (sent, span) = last.fold((Bytes::ZERO, Span::ZERO), |(a, b), &(x, y)| (a + x, b + y));
-        let carried = Rate::from_volume(sent, span + self.busy.queue.1);
+        let carried = Rate::from_volume(sent, span + self.queue.busy.last());
         // Below it there was no queue.
         self.held.map(|held| carried.max(below(held)))
     }
@@ -427,8 +340,7 @@ impl UploadControl {
         self.total = None;
         self.capacity = None;
         self.held = None;
-        self.bases.clear();
-        self.busy = Busy::default();
+        self.queue.forget();
         self.open_until = at + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
@@ -446,22 +358,6 @@ impl Drain {
     }
 }
 
-impl Busy {
-    /// What the uplink carried while its queue was never empty: what was sent, less what the queue
-    /// grew by.
-    fn capacity(&self) -> Option<Rate> {
-        let (first, last) = self.queue;
-        let span = (self.span + last).saturating_sub(first);
-        let rate = Rate::from_volume(self.sent, span);
-        (rate >= CAPACITY_MIN && span * 4 >= self.span).then_some(rate)
-    }
-}
-
-fn mean(samples: &mut dyn ExactSizeIterator<Item = &Span>) -> Span {
-    let count = samples.len() as u64;
-    samples.fold(Span::ZERO, |sum, &span| sum + span) / count.max(1)
-}
-
 /// The limit at a capacity.
 fn below(capacity: Rate) -> Rate {
     capacity.scale(BELOW.0, BELOW.1)
@@ -475,21 +371,9 @@ const DRAIN: (u64, u64) = (3, 4);
 const DRAIN_RAISED: (u64, u64) = (15, 16);
 const AGAIN: (u64, u64) = (1, 2);
 const TRIES_MAX: u32 = 2;
-/// While no more is sent the uplink's queue is taken to be empty.
-const REST_MAX: Rate = Rate::kbit(100);
-/// A longer queue is too long; below the second one it is empty.
-const QUEUE_MAX: Span = Span::millis(5);
-const QUEUE_EMPTY: Span = Span::millis(4);
-/// Above noise a queue is longer by so much.
-const NOISE_MARGIN: Span = Span::millis(2);
-/// Below it two ticks are enough for a verdict.
-const NOISE_SMALL: Span = Span::millis(2);
-const BUSY_TICKS: u32 = 2;
-const BUSY_TICKS_NOISY: u32 = 4;
 /// A drain measures the capacity within 1/16 of itself if noise is shorter by this factor.
 const NOISE_EXACT: u64 = 16;
-/// Samples of the queue before a drain, 1 s of them, and at most in it.
-const LATELY: usize = 5;
+/// Of the queue in a drain.
 const SAMPLES_MAX: usize = 64;
 /// A queue that is ours becomes shorter by so much in a drain, after the guess was halved by the second.
 const FELL_MIN: Span = Span::millis(2);

@@ -242,7 +242,7 @@ fn any_observation_leaves_a_limit_that_htb_takes() {
             round_trips,
         });
         assert!(control.total().is_none_or(|total| total >= CAPACITY_MIN.scale(98, 100)));
-        assert!(control.bases.len() <= ROUND_TRIPS_MAX * 2 && control.history.len() <= HISTORY);
+        assert!(control.queue.bases.len() <= ROUND_TRIPS_MAX && control.history.len() <= HISTORY);
     }
 }
 
