@@ -100,7 +100,7 @@ struct router_flow {
 	__u16 syn_window; /* of the device's SYN, whose sequence number had no acknowledgement yet */
 	__u8 wscale; /* of the device's window */
 	__u8 flags; /* FLOW_* */
-	__u32 pad;
+	__u32 asked; /* the largest window that it has told by itself in the interval; 0 is none */
 };
 _Static_assert(sizeof(struct router_flow) == 160, "abi");
 

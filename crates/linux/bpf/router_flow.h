@@ -204,14 +204,19 @@ static __always_inline int is_plausible(const struct router_flow *f, const struc
 	return t->tsval - f->transit.tsval + TICKS_AHEAD <= (__u32)(elapsed >> 20) + 2 * TICKS_AHEAD;
 }
 
-static __always_inline void time_download(struct router_flow *f, const struct router_config *cfg,
-					  const struct tcp *t, __u64 now)
+/* What user space reads once in an interval begins anew with it. */
+static __always_inline void begin_interval(struct router_flow *f, const struct router_config *cfg)
 {
-	if (f->interval != cfg->interval) {
-		f->interval = cfg->interval;
-		f->transit.samples = 0;
-		f->transit.sum = 0;
-	}
+	if (f->interval == cfg->interval)
+		return;
+	f->interval = cfg->interval;
+	f->transit.samples = 0;
+	f->transit.sum = 0;
+	f->asked = 0;
+}
+
+static __always_inline void time_download(struct router_flow *f, const struct tcp *t, __u64 now)
+{
 	if (!is_plausible(f, t, now))
 		return;
 	time_packet(&f->transit, now, t->tsval);
@@ -274,8 +279,9 @@ static __always_inline void follow_download(struct __sk_buff *skb, struct packet
 		f->flags |= FLOW_OPEN;
 	if (!(f->flags & FLOW_OPEN))
 		return;
+	begin_interval(f, cfg);
 	if (t.has_stamps)
-		time_download(f, cfg, &t, now);
+		time_download(f, &t, now);
 	seq = bpf_ntohl(t.s.seq);
 	/* What the device has not asked for is not the server's. */
 	if (f->flags & FLOW_EDGE && before(f->edge_own, seq + t.payload))
@@ -339,6 +345,9 @@ static __always_inline void bound_window(struct __sk_buff *skb, struct packet *p
 		f->edge_own = ack + own;
 	if (own > f->window)
 		f->window = own;
+	begin_interval(f, cfg);
+	if (own > f->asked)
+		f->asked = own;
 	wanted = find_window(cfg, f, now);
 	f->bound = wanted;
 	edge = ack + wanted;
