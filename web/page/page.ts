@@ -420,7 +420,6 @@ function enhance(): void {
     form.prepend(slider);
     form.addEventListener("input", (event) => {
       if (event.target instanceof HTMLInputElement) setWeight(form, event.target.value);
-      form.dataset["dirty"] = "";
     });
   }
 }
@@ -454,6 +453,11 @@ async function send(form: HTMLFormElement): Promise<void> {
   if (response.ok) delete form.dataset["dirty"];
 }
 
+document.addEventListener("input", (event) => {
+  const form = event.target instanceof Element ? event.target.closest("form") : null;
+  if (form !== null) form.dataset["dirty"] = "";
+});
+
 document.addEventListener("submit", (event) => {
   const form = event.target;
   // A search opens a document of its own.
@@ -467,6 +471,30 @@ document.addEventListener("submit", (event) => {
 
 let shape: string | null = null;
 
+/** What a form changes; a suggestion has fewer fields than the group's own form. */
+function settingOf(form: HTMLFormElement): string {
+  const data = new FormData(form);
+  return JSON.stringify([data.get("daemon"), data.get("key"), form.elements.length]);
+}
+
+/** What a person is about to send, and the focus, move from the old document to the new one. */
+function keepForms(old: Element, fresh: Element, focused: Element | null): void {
+  const forms = new Map([...fresh.querySelectorAll("form")].map((form) => [settingOf(form), form]));
+  for (const form of old.querySelectorAll("form")) {
+    const same = forms.get(settingOf(form));
+    if (same === undefined) continue;
+    const isDirty = form.dataset["dirty"] !== undefined;
+    if (isDirty) same.dataset["dirty"] = "";
+    [...form.elements].forEach((from, i) => {
+      const to = same.elements[i];
+      if (from === focused && to instanceof HTMLElement) to.focus();
+      if (!isDirty || from.getAttribute("type") === "hidden") return;
+      if (from instanceof HTMLInputElement && to instanceof HTMLInputElement) to.value = from.value;
+      if (from instanceof HTMLSelectElement && to instanceof HTMLSelectElement) to.value = from.value;
+    });
+  }
+}
+
 /** Fetches the document again, because it has other rows or forms now. */
 async function refresh(): Promise<void> {
   const response = await fetch(`/${location.search}`);
@@ -475,8 +503,11 @@ async function refresh(): Promise<void> {
   const main = fetched.querySelector("main");
   if (main === null) return;
   for (const chart of charts.values()) chart.detach();
-  document.querySelector("main")?.replaceWith(document.adoptNode(main));
+  const old = document.querySelector("main");
+  const focused = document.activeElement;
+  old?.replaceWith(document.adoptNode(main));
   enhance();
+  if (old !== null) keepForms(old, main, focused);
   showHistory();
 }
 

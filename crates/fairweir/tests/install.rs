@@ -281,6 +281,25 @@ fn the_units_are_exposed_by_at_most_2_5() {
     }
 }
 
+/// An option that the command refuses would end the service with exit code 2 at each start.
+#[test]
+fn the_commands_of_all_units_are_accepted() {
+    for unit in UNITS {
+        let text = fs::read_to_string(Path::new(ROOT).join("dist").join(unit)).unwrap();
+        let commands = text.lines().filter(|line| line.starts_with("Exec"));
+        let commands: Vec<_> =
+            commands.filter_map(|line| line.split_once("/bin/fairweir ")).collect();
+        assert!(!commands.is_empty(), "{unit}");
+        for (_, args) in commands {
+            let args = args.replace("%i", "eth0").replace(" $OPTIONS", "");
+            // Options are read from the left, so a wrong one is found before the help is printed.
+            let output = Command::new(FAIRWEIR).args(args.split(' ')).arg("--help").output();
+            let output = output.unwrap();
+            assert!(output.status.success(), "{unit}: {args}: {output:?}");
+        }
+    }
+}
+
 #[test]
 fn the_units_keep_their_states_apart_and_reload_through_the_socket() {
     let unit = |name: &str| fs::read_to_string(Path::new(ROOT).join("dist").join(name)).unwrap();

@@ -19,6 +19,8 @@ use tempfile::TempDir;
 
 #[path = "market/agents.rs"]
 mod agents;
+#[path = "market/browsers.rs"]
+mod browsers;
 mod common;
 #[path = "market/day.rs"]
 mod day;

@@ -98,7 +98,8 @@ export async function tabTo(page, wanted) {
     await page.keyboard.press("Tab");
     const focused = await page.evaluate(() => {
       const { activeElement: e } = document;
-      return [e.tagName, e.getAttribute("type") ?? "", e.getAttribute("aria-label") ?? "", e.textContent.trim()].join(" ");
+      const text = (e.tagName === "SELECT" ? e.labels[0] : e).textContent.trim();
+      return [e.tagName, e.getAttribute("type") ?? "", e.getAttribute("aria-label") ?? "", text].join(" ");
     });
     if (wanted.test(focused)) return;
   }

@@ -7,8 +7,9 @@ use clap::Args;
 use fairweir_core::units::Rate;
 use fairweir_daemon::StateDir;
 use fairweir_market::store::{Database, StoreError};
+use nix::unistd::Gid;
 
-use crate::daemon_args::{RunDir, ServiceArgs};
+use crate::daemon_args::{RunDir, ServiceArgs, group_id};
 
 /// The subcommands.
 #[derive(Debug, clap::Subcommand)]
@@ -162,9 +163,22 @@ pub(crate) struct AgentArgs {
     pub(super) state_dir: PathBuf,
     #[command(flatten)]
     pub(super) service: ServiceArgs,
+    /// Members of this group may send every request, as `fairweir page` does.
+    #[arg(long, value_name = "GROUP")]
+    admin_group: Option<String>,
     /// The length of a day in seconds, for trials; without it days are those of local time.
     #[arg(long, hide = true, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(super) day: Option<u64>,
+}
+
+impl AgentArgs {
+    /// The number of `--admin-group`.
+    ///
+    /// # Errors
+    /// If the system has no such group.
+    pub(super) fn admin_group(&self) -> anyhow::Result<Option<Gid>> {
+        group_id("--admin-group", self.admin_group.as_deref())
+    }
 }
 
 /// `fairweir market why`.

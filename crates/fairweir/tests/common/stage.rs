@@ -215,8 +215,8 @@ impl Stage {
             }
         };
         command.arg("proxy").arg("-c").arg(self.path("proxy.toml"));
-        command.args(["--run-dir", &self.run_dir()]).env_remove("RUST_LOG");
-        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        command.args(["--run-dir", &self.run_dir(), "--user-group", super::page::GROUP]);
+        command.env_remove("RUST_LOG").stdin(Stdio::piped()).stdout(Stdio::null());
         self.spawn(command, "proxy")
     }
 

@@ -21,6 +21,8 @@ pub(super) struct Home {
     dir: PathBuf,
     /// Where its socket is, and where it looks for others.
     pub(super) run: PathBuf,
+    /// Who may send requests besides root.
+    pub(super) admin_group: Option<&'static str>,
     process: Option<Child>,
 }
 
@@ -28,7 +30,7 @@ impl Home {
     /// Enrols, and writes a file with a time.
     pub(super) fn new(market: &Market, name: &str, time: &str) -> Home {
         let dir = market.dir.path().join(name);
-        let home = Home { run: dir.join("run"), dir, process: None };
+        let home = Home { run: dir.join("run"), dir, admin_group: None, process: None };
         fs::create_dir(&home.dir).unwrap();
         home.write(time);
         let done = home.enrol(market, &market.code(name));
@@ -42,7 +44,7 @@ impl Home {
         fs::write(self.path("agent.toml"), text).unwrap();
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         self.dir.join(name).to_str().unwrap().to_owned()
     }
 
@@ -75,6 +77,7 @@ impl Home {
             .args(["--config", &self.path("agent.toml")])
             .args(["--state-dir", &self.path("state")])
             .args(["--run-dir", self.run.to_str().unwrap()])
+            .args(self.admin_group.iter().flat_map(|group| ["--admin-group", *group]))
             .env("RUST_LOG", "error")
             .stdin(Stdio::piped())
             .spawn();

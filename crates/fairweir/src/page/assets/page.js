@@ -1,4 +1,4 @@
-// Compiled from web/page/page.ts, sha256 6b01df7ce21318f5db0772545c5893a2aa13b3c66150dbdd443c4872279580b7: run `make page-script` after a change.
+// Compiled from web/page/page.ts, sha256 381f68f745937ed02443a5ffb160ea732b5d043ac6bdac44710d4b977783e73b: run `make page-script` after a change.
 "use strict";
 // Keeps the document of `fairweir page` current: numbers, the chart, and forms that are sent without
 // leaving the page. Without this script the document shows the same and its forms work.
@@ -285,7 +285,6 @@ function enhance() {
         form.addEventListener("input", (event) => {
             if (event.target instanceof HTMLInputElement)
                 setWeight(form, event.target.value);
-            form.dataset["dirty"] = "";
         });
     }
 }
@@ -319,6 +318,11 @@ async function send(form) {
     if (response.ok)
         delete form.dataset["dirty"];
 }
+document.addEventListener("input", (event) => {
+    const form = event.target instanceof Element ? event.target.closest("form") : null;
+    if (form !== null)
+        form.dataset["dirty"] = "";
+});
 document.addEventListener("submit", (event) => {
     const form = event.target;
     // A search opens a document of its own.
@@ -330,6 +334,34 @@ document.addEventListener("submit", (event) => {
 // ------------------------------------------------------------------------------------------------
 // Events
 let shape = null;
+/** What a form changes; a suggestion has fewer fields than the group's own form. */
+function settingOf(form) {
+    const data = new FormData(form);
+    return JSON.stringify([data.get("daemon"), data.get("key"), form.elements.length]);
+}
+/** What a person is about to send, and the focus, move from the old document to the new one. */
+function keepForms(old, fresh, focused) {
+    const forms = new Map([...fresh.querySelectorAll("form")].map((form) => [settingOf(form), form]));
+    for (const form of old.querySelectorAll("form")) {
+        const same = forms.get(settingOf(form));
+        if (same === undefined)
+            continue;
+        const isDirty = form.dataset["dirty"] !== undefined;
+        if (isDirty)
+            same.dataset["dirty"] = "";
+        [...form.elements].forEach((from, i) => {
+            const to = same.elements[i];
+            if (from === focused && to instanceof HTMLElement)
+                to.focus();
+            if (!isDirty || from.getAttribute("type") === "hidden")
+                return;
+            if (from instanceof HTMLInputElement && to instanceof HTMLInputElement)
+                to.value = from.value;
+            if (from instanceof HTMLSelectElement && to instanceof HTMLSelectElement)
+                to.value = from.value;
+        });
+    }
+}
 /** Fetches the document again, because it has other rows or forms now. */
 async function refresh() {
     const response = await fetch(`/${location.search}`);
@@ -341,8 +373,12 @@ async function refresh() {
         return;
     for (const chart of charts.values())
         chart.detach();
-    document.querySelector("main")?.replaceWith(document.adoptNode(main));
+    const old = document.querySelector("main");
+    const focused = document.activeElement;
+    old?.replaceWith(document.adoptNode(main));
     enhance();
+    if (old !== null)
+        keepForms(old, main, focused);
     showHistory();
 }
 async function show(view) {
