@@ -176,8 +176,8 @@ fn neither_names_on_the_wire_nor_addresses_tell_such_sites_apart() {
     }
 }
 
-/// Two sites that load pages with images of random sizes again and again for 20 s; the links of one seed
-/// are the same with each browser.
+/// How the connections of two sites are decided that load pages with images again and again for some 20 s;
+/// the pages of one seed are the same with each browser.
 fn decisions(kind: Kind, http: Http, one_way: Duration, seed: u64) -> Judged {
     let stage = Stage::new();
     stage.configure(&configuration("fairweir", "web:video.example.com", "web:bulk.example.net"));
@@ -189,7 +189,7 @@ fn decisions(kind: Kind, http: Http, one_way: Duration, seed: u64) -> Judged {
     let browser = Browser::start(kind, &stage, &servers, true);
     browser.open_sites(&stage, Some(&daemon));
     wait_for(&stage, &browser, |site| !servers.loads_ms(site).is_empty());
-    thread::sleep(Duration::from_secs(15));
+    thread::sleep(Duration::from_secs(16));
     drop(browser);
     judge(&stage, &servers, capture, one_way)
 }
@@ -224,36 +224,50 @@ fn row(kind: Kind, http: Http, rtt_ms: u64, seeds: std::ops::Range<u64>) -> Judg
     all
 }
 
-/// `cargo test -p fairweir --features evidence --test browser connections_are_decided -- --ignored --nocapture`
-#[test]
-#[ignore = "plays 45 times for half a minute"]
-fn connections_are_decided_soon_and_right() {
+/// Plays rows of the table, and says at the end whether all are as they should be.
+fn table(plays: &[(Kind, Http, u64)]) {
     if !privileged() || !are_installed() {
         return;
     }
-    let plays = [
-        (Kind::Chromium, Http::Two, 10),
+    let mut missed = Vec::new();
+    for &(kind, http, seeds) in plays {
+        for rtt_ms in [10, 40, 100] {
+            let judged = row(kind, http, rtt_ms, 1..seeds + 1);
+            let ((right, wrong), delay_ms) = (judged.parts(), judged.delay_median_ms());
+            if right < 0.98 || wrong > 0.005 || delay_ms > 400.0 {
+                missed.push(format!(
+                    "{kind:?} {http:?} {rtt_ms} ms: {right:.4} {wrong:.4} {delay_ms:.0}"
+                ));
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{missed:?}");
+}
+
+/// `cargo test -p fairweir --features evidence --test browser connections_are_decided -- --ignored --nocapture`
+#[test]
+#[ignore = "plays 30 times for half a minute"]
+fn connections_are_decided_soon_and_right_in_chromium_over_http_2() {
+    table(&[(Kind::Chromium, Http::Two, 10)]);
+}
+
+#[test]
+#[ignore = "plays 12 times for half a minute"]
+fn connections_are_decided_soon_and_right_otherwise() {
+    table(&[
         (Kind::Chromium, Http::One, 1),
         (Kind::Chromium, Http::Three, 1),
         (Kind::Firefox, Http::Two, 1),
         (Kind::Firefox, Http::Three, 1),
-    ];
-    for (kind, http, seeds) in plays {
-        for rtt_ms in [10, 40, 100] {
-            let judged = row(kind, http, rtt_ms, 1..seeds + 1);
-            let (right, wrong) = judged.parts();
-            assert!(right >= 0.98 && wrong <= 0.005, "{right:.4} right, {wrong:.4} wrong");
-            assert!(judged.delay_median_ms() <= 400.0, "{:.0} ms", judged.delay_median_ms());
-        }
-    }
+    ]);
 }
 
 /// What a link of 10 Mbit/s does with pages of one site (weight 7) beside downloads of the other (weight 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// A queue for all, and no daemon.
+    /// A queue for all, and a daemon with control `none`.
     Fifo,
-    /// The same queue, and the daemon at home.
+    /// The same queue, and a daemon with control `fairweir`.
     Controlled,
     /// The ISP itself divides the link by weight; there the downloads come from another port.
     Ideal,
@@ -292,13 +306,14 @@ fn page_loads(link: Link, span: Duration) -> Vec<u64> {
         "version = 1\n[[group]]\nname = \"web\"\nweight = 7\nmatch = [\"web:video.example.com\"]\n\
          [[group]]\nname = \"bulk\"\nweight = 3\nmatch = [\"web:bulk.example.net\"]\n",
     );
-    let daemon = (link == Link::Controlled).then(|| stage.start(&[]));
+    let control = if link == Link::Controlled { "fairweir" } else { "none" };
+    let daemon = stage.start(&["--control", control]);
     let server = far(&stage, Duration::from_millis(15));
     let port = if link == Link::Ideal { PORT_AGAIN } else { 443 };
     let pages = [Page::Images { seed: 1, pause_ms: 1_000 }, Page::Endless { hosts: 2, port }];
     let servers = Servers::with_pages(&stage, &server, Http::Two, pages);
-    let browser = Browser::start(Kind::Chromium, &stage, &servers, daemon.is_some());
-    browser.open_sites(&stage, daemon.as_ref());
+    let browser = Browser::start(Kind::Chromium, &stage, &servers, true);
+    browser.open_sites(&stage, Some(&daemon));
     let is_there = |site: &str| servers.requests().iter().any(|request| request.site == site);
     wait_for(&stage, &browser, is_there);
     thread::sleep(SETTLE);
@@ -321,12 +336,12 @@ fn page_loads(link: Link, span: Duration) -> Vec<u64> {
 
 /// CRAB, figure 10. `cargo test -p fairweir --features evidence --test browser pages_load -- --ignored --nocapture`
 #[test]
-#[ignore = "plays for eight minutes"]
+#[ignore = "plays for five minutes"]
 fn pages_load_sooner_beside_downloads_of_another_site() {
     if !privileged() || !are_installed() {
         return;
     }
-    let span = Duration::from_secs(120);
+    let span = Duration::from_secs(60);
     let median = |link| {
         let loads = one_at_a_time(|| page_loads(link, span));
         loads[loads.len() / 2] as f64
