@@ -62,6 +62,10 @@ pub struct ConnectionSample {
     pub transit: Option<TransitSample>,
     /// The largest window that the connection may advertise now.
     pub window: Bytes,
+    /// On the way to the receiver: the largest window that the receiver itself has asked for in the
+    /// interval, before it was bounded; it may be any number. `None` at the receiver.
+    #[serde(default)]
+    pub asked: Option<Bytes>,
     /// Payload of a full packet.
     pub segment: Bytes,
     /// The server's port.

@@ -18,6 +18,7 @@ use super::{
     Act, Command, ConnectionSample, ConnectionWindow, Decision, DelaySample, GroupDecision,
     GroupState, Observation, Windows,
 };
+use crate::share::Weight;
 use crate::units::{Bytes, Rate, Span, Time};
 use crate::window::{
     Behaviour, Bounds, Class, Framing, Member, divide, floor_rate, queue_target, window,
@@ -179,6 +180,7 @@ impl Rbm {
     /// them: when a page is asked for on six connections at once, six whole windows would come back.
     fn set_parts(&mut self, now: Time, queue: Span) -> u64 {
         let member = |c: &Connection| Member {
+            weight: Weight::ONE,
             class: c.class,
             demand: match c.class {
                 _ if c.behaviour.is_quiet(now) => Some(Rate::ZERO),

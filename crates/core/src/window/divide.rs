@@ -7,6 +7,8 @@ use crate::units::Rate;
 /// A connection that takes part in the division.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
+    /// How much it deserves relative to the others.
+    pub weight: Weight,
     /// What it is.
     pub class: Class,
     /// What it would use; `None` is without end, or unknown.
@@ -18,7 +20,7 @@ pub struct Member {
 /// Splits a group's `share` among its connections, in input order.
 ///
 /// Interactive and short ones, and without any short one also the long ones, share max-min fairly
-/// by demand. Beside a short one the long ones get what their least windows let through, and what
+/// by weight and demand. Beside a short one the long ones get what their least windows let through, and what
 /// the others leave. Idle ones get nothing; their least windows do no harm, since they stay
 /// empty. The parts sum to min(share, Σ demands of those who are not idle).
 ///
@@ -51,5 +53,5 @@ fn least(member: &Member) -> Rate {
 }
 
 fn entries(members: &[Member], demand: impl Fn(&Member) -> Option<Rate>) -> Vec<Entry> {
-    members.iter().map(|m| Entry { weight: Weight::ONE, demand: demand(m) }).collect()
+    members.iter().map(|m| Entry { weight: m.weight, demand: demand(m) }).collect()
 }

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::receiver::{ConnectionSample, TICK};
+use crate::share::Weight;
 use crate::units::{Bytes, Rate, Span, Time};
 
 const V4: u64 = 1_448;
@@ -232,7 +233,7 @@ proptest! {
 // Division
 
 fn member(class: Class, demand: Option<u64>, floor: u64) -> Member {
-    Member { class, demand: demand.map(Rate::kbit), floor: Rate::kbit(floor) }
+    Member { weight: Weight::ONE, class, demand: demand.map(Rate::kbit), floor: Rate::kbit(floor) }
 }
 
 fn divided(share: u64, members: &[Member]) -> Vec<u64> {
@@ -285,7 +286,10 @@ fn any_members() -> impl Strategy<Value = Vec<Member>> {
     let class =
         prop::sample::select(vec![Class::Interactive, Class::Short, Class::Long, Class::Idle]);
     let demand = prop::option::of(0u64..20_000_000);
-    let one = (class, demand, 1u64..2_000_000).prop_map(|(class, demand, floor)| Member {
+    let weight = (1u32..=10_000).prop_map(|n| Weight::new(n).unwrap());
+    let one = (weight, class, demand, 1u64..2_000_000);
+    let one = one.prop_map(|(weight, class, demand, floor)| Member {
+        weight,
         class,
         demand: demand.map(Rate::bps),
         floor: Rate::bps(floor),
@@ -311,8 +315,11 @@ proptest! {
 
     #[test]
     fn no_short_one_has_less_than_a_long_one_unless_it_wants_less(
-        bps in 0u64..100_000_000, members in any_members()
+        bps in 0u64..100_000_000, mut members in any_members()
     ) {
+        for member in &mut members {
+            member.weight = Weight::ONE;
+        }
         let parts = divide(Rate::bps(bps), &members);
         let of = |class: Class| {
             members.iter().zip(&parts).filter(move |(m, _)| m.class == class)

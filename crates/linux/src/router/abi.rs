@@ -89,7 +89,7 @@ pub(crate) struct RouterFlow {
     pub(crate) syn_window: u16,
     pub(crate) wscale: u8,
     pub(crate) flags: u8,
-    pub(crate) pad: u32,
+    pub(crate) asked: u32,
 }
 
 /// `struct leaf_key`.

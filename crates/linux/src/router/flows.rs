@@ -104,6 +104,8 @@ fn sample(
         rtt: (flow.wan_rtt_us > 0).then(|| Span::micros(rtt)),
         transit,
         window: Bytes::new(if bound > 0 { bound } else { flow.window }.into()),
+        asked: (flow.interval == asked.interval && flow.asked > 0)
+            .then(|| Bytes::new(flow.asked.into())),
         segment: Bytes::new(flow.segment.into()),
         port,
     })

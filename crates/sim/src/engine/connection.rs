@@ -68,9 +68,12 @@ pub(super) struct Connection {
     pub(super) membership: Option<Membership>,
     /// What the client's host sees of it.
     pub(super) measure: Measure,
+    /// What the router before a host that controls sees of it.
+    pub(super) measure_router: Measure,
     autotuning: Autotuning,
-    /// How far somebody lets its window open, if anybody does.
+    /// How far its host and that router let its window open, if they do.
     bound: Option<Bytes>,
+    bound_router: Option<Bytes>,
     /// The newest timestamp that the server has seen of the client, in ms.
     pub(super) echo: u32,
     /// That of the client's newest request, or of the end of its handshake.
@@ -115,6 +118,12 @@ impl Connection {
         self.open_window();
     }
 
+    /// The router lowers the window that the host asks for, or lets it pass.
+    pub(super) fn bound_at_router(&mut self, bound: Option<Bytes>) {
+        self.bound_router = bound;
+        self.open_window();
+    }
+
     /// Payload has come to the application, which takes it at once.
     pub(super) fn handle_read(&mut self, now: Time) {
         self.measure.handle_window(now, &self.receiver);
@@ -127,7 +136,8 @@ impl Connection {
     }
 
     fn open_window(&mut self) {
-        self.receiver.set_window(self.clamp());
+        let asked = self.clamp();
+        self.receiver.set_window(self.bound_router.map_or(asked, |bound| bound.min(asked)));
     }
 
     /// The most that its window may become (Linux's `window_clamp`).
@@ -136,9 +146,19 @@ impl Connection {
         self.bound.map_or(tuned, |bound| bound.min(tuned))
     }
 
-    /// Whether somebody bounds its window.
+    /// The window that it asks for where nobody bounds it.
+    pub(super) fn tuned(&self) -> Bytes {
+        self.autotuning.window()
+    }
+
+    /// Whether its host bounds its window.
     pub(super) fn is_bounded(&self) -> bool {
         self.bound.is_some()
+    }
+
+    /// What the router bounds its window to.
+    pub(super) fn bound_router(&self) -> Option<Bytes> {
+        self.bound_router
     }
 
     /// The handshake is done, if it was not yet.
@@ -193,8 +213,10 @@ impl Connections {
             serial,
             membership: None,
             measure: Measure::new(sight),
+            measure_router: Measure::new(sight),
             autotuning: Autotuning::default(),
             bound: None,
+            bound_router: None,
             echo: 0,
             asked: 0,
             syn_at: Time::ZERO,

@@ -27,13 +27,15 @@ pub(super) struct Hop {
 #[derive(Debug)]
 pub(super) struct Home<T> {
     pub(super) stages: Vec<Stage<T>>,
+    /// Whether the first stage is a router's, which sees windows as receivers ask for them.
+    pub(super) has_router: bool,
     routes: Vec<Vec<Hop>>,
 }
 
 impl<T> Home<T> {
     /// A home without stages, whatever the group.
     pub(super) fn new(groups: usize) -> Home<T> {
-        Home { stages: Vec::new(), routes: vec![Vec::new(); groups] }
+        Home { stages: Vec::new(), has_router: false, routes: vec![Vec::new(); groups] }
     }
 
     /// Adds a stage behind the others; `classes` are the groups that pass it, and as which class.
@@ -57,6 +59,11 @@ impl<T> Home<T> {
     /// The host at which packets of a group end, if it controls.
     pub(super) fn host(&self, group: usize) -> Option<Hop> {
         self.routes[group].last().copied()
+    }
+
+    /// The router of a host that controls, if it controls too.
+    pub(super) fn router(&self, group: usize) -> Option<Hop> {
+        self.routes[group].first().copied().filter(|_| self.routes[group].len() > 1)
     }
 
     /// How many hops a packet of a group has behind it when it leaves a stage.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::{ConnectionSample, GroupSample, GroupState};
+use super::asked::Division;
 use crate::units::{Rate, Span, Time};
 use crate::window::Behaviour;
 
@@ -41,6 +42,8 @@ pub(super) struct Group {
     clean_ticks: u32,
     /// What arrives outside of connections whose windows can be bounded.
     pub(super) unbounded: Rate,
+    /// Whether its receiver divides by itself.
+    pub(super) division: Division,
 }
 
 /// One connection.
@@ -59,6 +62,8 @@ pub(super) struct Connection {
     /// When packets were lost to it.
     pub(super) lossy_at: Option<Time>,
     pub(super) behaviour: Behaviour,
+    /// The window that its receiver asked for went down by a little.
+    pub(super) has_moved: bool,
     pub(super) sample: ConnectionSample,
 }
 
@@ -84,6 +89,7 @@ impl Group {
             old: Rate::ZERO,
             clean_ticks: CLEAN_TICKS,
             unbounded: Rate::ZERO,
+            division: Division::default(),
         }
     }
 
@@ -99,6 +105,7 @@ impl Group {
         self.recent.rotate_left(1);
         self.recent[RECENT_TICKS - 1] = self.rate;
         self.unbounded = self.rate.saturating_sub(seen.bounded);
+        self.division.handle_tick(seen.has_moved);
         let is_held = sample.drops > 0 || sample.backlog > seen.packet * BACKLOG_PACKETS;
         self.see_defiance(sample.drops > 0);
         self.clean_ticks = if sample.drops > 0 { 0 } else { self.clean_ticks.saturating_add(1) };
@@ -228,6 +235,8 @@ pub(super) struct SeenConnections {
     pub(super) is_crowded: bool,
     /// Packets were lost to one of them lately, where that is what limits them.
     pub(super) is_recovering: bool,
+    /// The window that one of the receivers asked for went down by a little.
+    pub(super) has_moved: bool,
     /// L2 rate of those that began some time ago.
     pub(super) old: Rate,
     /// L2 rate of all whose windows are bounded.

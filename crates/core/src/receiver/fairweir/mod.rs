@@ -26,6 +26,7 @@
 //! | `loss` | the capacity, by losses |
 //! | `rivals` | what this host gets beside others that fill the queue |
 //! | `group` | demand of a group |
+//! | `asked` | receivers beneath that divide by themselves |
 //! | `contest` | how long the queue may be beside others who fill it |
 //! | `seen` | what an observation says of losses, connections and groups |
 //! | `opening` | how wide all windows are together |
@@ -44,6 +45,7 @@ use crate::market::guarantee::Step;
 use crate::share::{Claims, Tree};
 use crate::units::{Bytes, Rate, Span, Time};
 
+mod asked;
 mod contest;
 mod drain;
 mod group;

@@ -1,6 +1,7 @@
 //! What an observation says: of losses, of connections, of groups.
 
 use super::super::{ConnectionSample, DelaySample, Observation, TICK};
+use super::asked::moved;
 use super::group::{Connection, Connections, SeenConnections};
 use super::link::Verdict;
 use super::loss::{Interval, LossVerdict};
@@ -98,6 +99,8 @@ impl Fairweir {
                     _ => Some(now),
                 },
                 behaviour,
+                has_moved: before
+                    .is_some_and(|known| moved(known.sample.asked, sample.asked, sample.segment)),
                 sample: *sample,
             };
             seen.insert(sample.id, connection);
@@ -115,6 +118,7 @@ impl Fairweir {
                 filled: Rate::ZERO,
                 is_crowded,
                 is_recovering: false,
+                has_moved: false,
                 old: Rate::ZERO,
                 bounded: Rate::ZERO,
                 packet,
@@ -124,6 +128,7 @@ impl Fairweir {
         for connection in self.connections.values() {
             let seen = &mut seen[connection.group];
             seen.bounded += connection.rate;
+            seen.has_moved |= connection.has_moved;
             let lossy = |at: Time| observation.at.since(at) < RECOVERS_FOR;
             let is_lossy = connection.lossy_at.is_some_and(lossy);
             seen.is_recovering |= is_lossy && !self.losses.is_testing();

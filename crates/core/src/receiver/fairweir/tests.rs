@@ -341,6 +341,7 @@ fn plain() -> ConnectionSample {
 
 fn seen(filled: Rate, bounded: Rate) -> SeenConnections {
     SeenConnections {
+        has_moved: false,
         filled,
         is_crowded: false,
         is_recovering: false,
@@ -458,7 +459,7 @@ fn noise_does_not_make_all_corrections_drift_together() {
 // ------------------------------------------------------------------------------------------------
 // The control
 
-fn control(weights: &[u32], remembered: Option<Rate>) -> Fairweir {
+pub(super) fn control(weights: &[u32], remembered: Option<Rate>) -> Fairweir {
     let weights = weights.iter().map(|&w| Weight::new(w).unwrap()).collect::<Vec<_>>();
     Fairweir::new(FairweirSpec {
         weights: weights.into(),
@@ -469,7 +470,7 @@ fn control(weights: &[u32], remembered: Option<Rate>) -> Fairweir {
 }
 
 /// A tick in which each group has one connection, which fills its window, behind a queue of 4 ms.
-fn busy_tick(tick: u64, rates: &[Rate], queue: Span) -> Observation {
+pub(super) fn busy_tick(tick: u64, rates: &[Rate], queue: Span) -> Observation {
     let connections = rates.iter().enumerate().map(|(i, &rate)| {
         let received = rate * TICK;
         let segments = received.as_u64() / 1_448;
@@ -594,6 +595,7 @@ fn any_connection() -> impl Strategy<Value = ConnectionSample> {
                 samples,
             });
             ConnectionSample {
+                asked: None,
                 id: 0,
                 group,
                 received: Bytes::new(received),

@@ -3,7 +3,9 @@
 use super::super::delay::RTT_GUESS;
 use super::super::{ConnectionWindow, Windows};
 use super::Fairweir;
+use super::asked::{EVEN, weights};
 use super::group::{Connection, Group, NO_CORRECTION};
+use crate::share::Weight;
 use crate::units::{Bytes, Rate, Span, Time};
 use crate::window::{
     Bounds, Class, Framing, Member, SEGMENTS_MIN, divide, floor_rate, wire_window,
@@ -50,11 +52,14 @@ impl Fairweir {
                 false => Class::Idle,
             })
             .collect();
+        let weights = self.asked_weights(group, &members, &classes);
+        let weights = weights.unwrap_or_else(|| vec![Weight::ONE; members.len()]);
         let entries: Vec<Member> = members
             .iter()
-            .zip(&classes)
-            .map(|((id, c), &class)| Member {
-                class,
+            .enumerate()
+            .map(|(at, (id, c))| Member {
+                weight: weights[at],
+                class: classes[at],
                 demand: (!c.is_filled).then(|| c.rate.scale(GROWING.0, GROWING.1)),
                 floor: self.floor_of(**id, c),
             })
@@ -62,14 +67,19 @@ impl Fairweir {
         let parts = divide(group.bound, &entries);
         let count = |class| classes.iter().filter(|&&c| c == class).count() as u64;
         let longs = count(Class::Long).max(1);
+        let of_longs = weights.iter().zip(&classes).filter(|(_, class)| **class == Class::Long);
+        let of_longs: u64 = of_longs.map(|(weight, _)| u64::from(weight.as_u32())).sum();
         let shorts = (count(Class::Short) + count(Class::Interactive)).max(1);
         let shorts = shorts.div_ceil(SHORTS_AT_ONCE);
         // Senders send whole packets: what one connection loses by rounding the next one gets.
         let mut rest = 0;
-        for ((&(&id, connection), part), class) in members.iter().zip(parts).zip(classes) {
-            // Whoever does not fill its window may grow to an equal part at any time.
-            let part = match class {
-                Class::Long => part.max(group.bound / (longs + shorts - 1).max(1)),
+        for (at, (&(&id, connection), part)) in members.iter().zip(parts).enumerate() {
+            // Whoever does not fill its window may grow to its part at any time.
+            let part = match classes[at] {
+                Class::Long => {
+                    let equal = group.bound / (longs + shorts - 1).max(1);
+                    part.max(equal.scale(longs * u64::from(weights[at].as_u32()), of_longs.max(1)))
+                }
                 Class::Short | Class::Interactive => part.max(group.bound / shorts),
                 Class::Idle => group.bound / (longs + shorts),
             };
@@ -77,6 +87,34 @@ impl Fairweir {
             let window = whole_segments(exact, connection.sample.framing(), &mut rest);
             windows.push(ConnectionWindow { id, window });
         }
+    }
+
+    /// The weights of a group's connections, if its receiver divides by itself; otherwise all are alike.
+    fn asked_weights(
+        &self,
+        group: &Group,
+        members: &[(&u64, &Connection)],
+        classes: &[Class],
+    ) -> Option<Vec<Weight>> {
+        let is_long = |at: &usize| classes[*at] == Class::Long;
+        let longs: Vec<usize> = (0..members.len()).filter(is_long).collect();
+        if !group.division.is_there() || longs.len() < 2 {
+            return None;
+        }
+        let asked = |&at: &usize| {
+            let (&id, connection) = members[at];
+            let round_trip = self.base_of(id, connection) + self.queue_target();
+            let wire = connection.sample.framing().wire(connection.sample.asked?);
+            Some(Rate::from_volume(wire, round_trip))
+        };
+        let asked: Option<Vec<Rate>> = longs.iter().map(asked).collect();
+        let of_longs = weights(group.bound, &asked?)?;
+        let even = Weight::new(EVEN).expect("invariant: it is within the weights");
+        let mut all = vec![even; members.len()];
+        for (at, weight) in longs.into_iter().zip(of_longs) {
+            all[at] = weight;
+        }
+        Some(all)
     }
 
     /// The window law, corrected by what the group really got and by how long the queue is.

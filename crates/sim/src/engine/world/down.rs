@@ -52,7 +52,14 @@ impl World<'_> {
             let packet = departure.packet;
             if let DownKind::Data(_, stamps) = packet.body.kind {
                 let is_turn = self.take_turn();
-                self.connections[packet.body.to].measure.handle_arrival(now, stamps, is_turn);
+                let group = self.flows[self.flow_of(packet.body)].group;
+                let has_router = self.home.router(group).is_some();
+                let connection = &mut self.connections[packet.body.to];
+                let first = match has_router {
+                    true => &mut connection.measure_router,
+                    false => &mut connection.measure,
+                };
+                first.handle_arrival(now, stamps, is_turn);
             }
             self.samples.record_departure(
                 departure.at,
@@ -85,8 +92,13 @@ impl World<'_> {
     /// Takes a packet that has some hops behind it through the others, to its receiver.
     fn pass(&mut self, now: Time, mut packet: Packet<Down>, mut done: usize) {
         let group = self.flows[self.flow_of(packet.body)].group;
+        let has_router = self.home.router(group).is_some();
         while let Some(Hop { stage, class }) = self.home.hop(group, done) {
             packet.class = class;
+            if let (true, 1, DownKind::Data(_, stamps)) = (has_router, done, packet.body.kind) {
+                let is_turn = self.take_turn();
+                self.connections[packet.body.to].measure.handle_arrival(now, stamps, is_turn);
+            }
             match self.home.stages[stage].arrive(now, packet) {
                 Verdict::Pass(passed) => packet = passed,
                 Verdict::Waits => return self.wake_enforcer(stage),
@@ -141,6 +153,7 @@ impl World<'_> {
         }
         let is_full = Bytes::new(segment.payload.into()) == self.flows[connection.flow].segment;
         connection.measure.handle_segment(now, stamps, is_full);
+        connection.measure_router.handle_segment(now, stamps, is_full);
         connection.receiver.handle_segment(now, segment);
         if let Some(written) = connection.sender.written() {
             connection.receiver.handle_written(written);

@@ -82,6 +82,7 @@ impl<'s> World<'s> {
         let weights = devices.iter().map(|d| d.weight).collect();
         let classes = device_of.iter().copied().enumerate();
         self.add_stage(control, CrabTuning::ROUTER, weights, classes, random)?;
+        self.home.has_router = !self.home.stages.is_empty();
         for (index, device) in devices.iter().enumerate() {
             let members = || (0..groups.len()).filter(|&g| device_of[g] == index);
             let weights = members().map(|g| groups[g].weight).collect();

@@ -25,6 +25,7 @@ impl World<'_> {
             UpKind::Opened | UpKind::Ack { .. } => sizes.ack(),
             UpKind::Request { .. } => {
                 connection.measure.handle_sent();
+                connection.measure_router.handle_sent();
                 sizes.request()
             }
             UpKind::Ping { .. } | UpKind::Echo { .. } => {

@@ -1,38 +1,60 @@
-//! What the receiving hosts see of connections, and how far they open their windows.
+//! What the receiving hosts and the router before them see of connections, and how far they open the
+//! windows.
 
 use fairweir_core::receiver::ConnectionSample;
 use fairweir_core::units::Bytes;
 
+use super::super::home::Hop;
 use super::World;
 
 impl World<'_> {
-    /// What the host of a stage has seen of its connections since the last tick.
+    /// What the host or router of a stage has seen of its connections since the last tick.
     pub(super) fn connections_at(&mut self, stage: usize) -> Vec<ConnectionSample> {
         let mut samples = Vec::new();
+        let is_router = stage == 0 && self.home.has_router;
         for (index, connection) in self.connections.open_ones() {
             let flow = &self.flows[connection.flow];
-            let host = self.home.host(flow.group);
-            let Some(hop) = host.filter(|hop| hop.stage == stage && flow.has_window) else {
+            let has_control = self.home.router(flow.group).is_some();
+            let hops = [self.home.router(flow.group), self.home.host(flow.group)];
+            let Some(hop) =
+                hops.into_iter().flatten().find(|hop| hop.stage == stage && flow.has_window)
+            else {
                 continue;
             };
-            if !connection.measure.is_told(&connection.receiver, connection.is_bounded()) {
+            let is_inner = is_router && has_control;
+            let bound = connection.bound_router();
+            let (measure, is_bounded) = match is_inner {
+                true => (&connection.measure_router, bound.is_some()),
+                false => (&connection.measure, connection.is_bounded()),
+            };
+            if !measure.is_told(&connection.receiver, is_bounded) {
                 continue;
             }
-            let as_kernel = connection.measure.as_kernel();
+            let asked = if is_inner { connection.clamp() } else { connection.tuned() };
+            let window = match (is_inner, measure.as_kernel()) {
+                (true, _) => bound.unwrap_or(asked),
+                (false, true) => connection.clamp(),
+                (false, false) => connection.receiver.window(),
+            };
             let known = ConnectionSample {
                 id: id(index, connection.serial),
                 group: hop.class,
-                window: if as_kernel { connection.clamp() } else { connection.receiver.window() },
+                window,
+                asked: is_router.then_some(asked),
                 segment: flow.segment,
                 ..ConnectionSample::default()
             };
-            samples.push(connection.measure.take(known, &connection.receiver));
+            let measure = match is_inner {
+                true => &mut connection.measure_router,
+                false => &mut connection.measure,
+            };
+            samples.push(measure.take(known, &connection.receiver));
         }
         samples.sort_unstable_by_key(|sample| sample.id);
         samples
     }
 
-    /// Opens the windows at the host of a stage as far as it wants them.
+    /// Opens the windows at the host or router of a stage as far as it wants them.
     pub(super) fn open_windows(&mut self, stage: usize) {
         let windows = &self.home.stages[stage].windows;
         let mut bounds: Vec<(u64, Bytes)> =
@@ -40,23 +62,35 @@ impl World<'_> {
         bounds.sort_unstable();
         for (index, connection) in self.connections.open_ones() {
             let flow = &self.flows[connection.flow];
-            let host = self.home.host(flow.group);
-            if !flow.has_window || host.is_none_or(|hop| hop.stage != stage) {
-                continue;
-            }
+            let is_at = |hop: Option<Hop>| flow.has_window && hop.is_some_and(|h| h.stage == stage);
             let id = id(index, connection.serial);
             let bound = bounds.binary_search_by_key(&id, |b| b.0).ok().map(|at| bounds[at].1);
-            connection.bound_window(bound);
+            if is_at(self.home.router(flow.group)) {
+                connection.bound_at_router(bound);
+            } else if is_at(self.home.host(flow.group)) {
+                connection.bound_window(bound);
+            }
         }
     }
 
-    /// A connection that begins has the window that its host gives to new ones.
+    /// A connection that begins has the window that its host, and its router, gives to new ones.
     pub(super) fn open_first_window(&mut self, index: u32) {
         let flow = &self.flows[self.connections[index].flow];
-        let Some(hop) = self.home.host(flow.group).filter(|_| flow.has_window) else { return };
-        let initial = self.home.stages[hop.stage].windows.initial.get(hop.class);
-        if let Some(window) = initial.copied().flatten() {
-            self.connections[index].bound_window(Some(window));
+        if !flow.has_window {
+            return;
+        }
+        let initial = |hop: Option<Hop>| {
+            let Hop { stage, class } = hop?;
+            self.home.stages[stage].windows.initial.get(class).copied().flatten()
+        };
+        let [router, host] =
+            [self.home.router(flow.group), self.home.host(flow.group)].map(initial);
+        let connection = &mut self.connections[index];
+        if router.is_some() {
+            connection.bound_at_router(router);
+        }
+        if host.is_some() {
+            connection.bound_window(host);
         }
     }
 }
