@@ -57,7 +57,7 @@ await page.getByText("undone: always.web = 3").waitFor();
 await tell("undone");
 
 await choose("Boost streaming now", "3", 0);
-await page.getByText("Last change: boost.streaming = 30").waitFor();
+await page.getByText("Last change: streaming is above all else from the next slot on, for 30 minutes").waitFor();
 await tell("boosted");
 await agent.getByText("for 30 min").waitFor();
 await axe(page);
