@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,13 +11,12 @@ use serde_json::Value;
 mod common;
 use common::browser::{Browser, are_installed, extension};
 use common::far::Far;
+use common::oracle::{Capture, Judged, judge};
 use common::page::Kind;
-use common::sites::{Http, SITES, Servers};
+use common::sites::{ADDRESSES, Http, PORT_AGAIN, Page, SITES, Servers};
 use common::stage::{Daemon, Stage, privileged};
 use common::{note, one_at_a_time, two_of_three};
 
-/// Of both sites.
-const ADDRESS: &str = "10.8.0.1";
 /// Until both pages load and the control has found the shares.
 const SETTLE: Duration = Duration::from_secs(12);
 const MEASURED: Duration = Duration::from_secs(15);
@@ -40,29 +40,42 @@ struct Shared {
     parts: BTreeMap<String, f64>,
 }
 
+/// A server at all addresses of the CDN, so far away in each direction.
+fn far(stage: &Stage, delay: Duration) -> Far {
+    let server = Far::with_delay(stage, "far", ADDRESSES[0], None, delay);
+    ADDRESSES[1..].iter().for_each(|address| server.add_address(stage, "far", address));
+    server
+}
+
+/// Waits until something that was opened is there; a page that was not loaded is opened again.
+fn wait_for(stage: &Stage, browser: &Browser, has_loaded: impl Fn(&str) -> bool) {
+    let begun = Instant::now();
+    let mut opened_at = begun;
+    loop {
+        let silent: Vec<_> = SITES.iter().filter(|site| !has_loaded(site)).collect();
+        if silent.is_empty() {
+            return;
+        }
+        assert!(begun.elapsed() < GIVEN_UP, "pages load nothing: {silent:?}");
+        if opened_at.elapsed() > OPENED_AGAIN {
+            opened_at = Instant::now();
+            silent.iter().for_each(|site| browser.open(stage, site));
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
 fn share(kind: Kind, http: Http, has_extension: bool, configuration: &str) -> Shared {
     let stage = Stage::new();
     stage.configure(configuration);
     let daemon: Daemon = stage.start(&[]);
     // Some round trip: a server that has 3 ms to send the next packet has less than its share at times.
-    let server = Far::new(&stage, "far", ADDRESS, None);
+    let server = far(&stage, Duration::from_millis(10));
     let servers = Servers::start(&stage, &server, http);
-    let browser = Browser::start(kind, &stage, &server, &servers, has_extension);
-    let begun = Instant::now();
-    let mut opened_at = begun;
-    loop {
-        let is_silent = |site: &&&str| servers.reported().get(**site).is_none_or(|n| *n == 0);
-        let silent: Vec<_> = SITES.iter().filter(is_silent).collect();
-        if silent.is_empty() {
-            break;
-        }
-        assert!(begun.elapsed() < GIVEN_UP, "pages load nothing: {:?}", servers.reported());
-        if opened_at.elapsed() > OPENED_AGAIN {
-            opened_at = Instant::now();
-            silent.iter().for_each(|site| browser.open(&stage, site));
-        }
-        thread::sleep(Duration::from_millis(100));
-    }
+    let browser = Browser::start(kind, &stage, &servers, has_extension);
+    let has_sites = configuration.contains("web:");
+    browser.open_sites(&stage, Some(&daemon).filter(|_| has_extension && has_sites));
+    wait_for(&stage, &browser, |site| servers.reported().get(site).is_some_and(|n| *n > 0));
     thread::sleep(SETTLE);
     let (before, groups_before) = (servers.reported(), received(&daemon.status()));
     thread::sleep(MEASURED);
@@ -111,7 +124,9 @@ fn sites_share_by_weight(kind: Kind, http: Http) {
     }
     // QUIC has no window that could be limited, and its senders differ: with fixed rates the ratio shows
     // to which group each connection belongs.
-    let control = if http == Http::Three { "static" } else { "fairweir" };
+    let control = std::env::var("WEB_CONTROL")
+        .unwrap_or(if http == Http::Three { "static" } else { "fairweir" }.to_owned());
+    let control = &control;
     let configuration = configuration(control, "web:video.example.com", "web:bulk.example.net");
     two_of_three(|| {
         let Shared { ratio, parts } = one_at_a_time(|| share(kind, http, true, &configuration));
@@ -140,7 +155,7 @@ fn every_browser_and_protocol_shares_by_weight() {
     }
 }
 
-/// Both sites' objects come from one host and one address, so both land in one group, however TCP then
+/// Both sites' objects come from the same hosts and addresses, so both land in one group, however TCP then
 /// shares it between them.
 #[test]
 fn neither_names_on_the_wire_nor_addresses_tell_such_sites_apart() {
@@ -153,10 +168,224 @@ fn neither_names_on_the_wire_nor_addresses_tell_such_sites_apart() {
             configuration("fairweir", "web:video.example.com", "web:bulk.example.net"),
             "default",
         ),
-        (true, configuration("fairweir", "ip:10.8.0.1", "ip:10.8.0.2"), "video"),
+        (true, configuration("fairweir", "ip:10.8.0.0/24", "ip:10.9.0.1"), "video"),
     ] {
         let played = || share(Kind::Chromium, Http::Two, has_extension, &configuration);
         let parts = one_at_a_time(played).parts;
         assert!(parts[lands_in] >= 0.98, "{parts:?}");
     }
+}
+
+/// How the connections of two sites are decided that load pages with images again and again for some 20 s;
+/// the pages of one seed are the same with each browser.
+fn decisions(kind: Kind, http: Http, one_way: Duration, seed: u64) -> Judged {
+    let stage = Stage::new();
+    stage.configure(&configuration("fairweir", "web:video.example.com", "web:bulk.example.net"));
+    let daemon = stage.start_as(&["env", "RUST_LOG=fairweir::host::sites=debug"], &[]);
+    let server = far(&stage, one_way);
+    let capture = Capture::start(&stage);
+    let page = |seed| Page::Images { seed, pause_ms: 300 };
+    let servers = Servers::with_pages(&stage, &server, http, [page(2 * seed), page(2 * seed + 1)]);
+    let browser = Browser::start(kind, &stage, &servers, true);
+    browser.open_sites(&stage, Some(&daemon));
+    wait_for(&stage, &browser, |site| !servers.loads_ms(site).is_empty());
+    thread::sleep(Duration::from_secs(16));
+    drop(browser);
+    judge(&stage, &servers, capture, one_way)
+}
+
+/// What a row of the table has to show, of all its plays together.
+fn row(kind: Kind, http: Http, rtt_ms: u64, seeds: std::ops::Range<u64>) -> Judged {
+    let one_way = Duration::from_millis(rtt_ms) / 2;
+    let mut all = Judged::default();
+    let (mut least, mut most_wrong, plays) = (1.0_f64, 0.0_f64, seeds.end - seeds.start);
+    for seed in seeds {
+        let judged = one_at_a_time(|| decisions(kind, http, one_way, seed));
+        let (right, wrong) = judged.parts();
+        (least, most_wrong) = (least.min(right), most_wrong.max(wrong));
+        note(&format!(
+            "seed {seed}: right {right:.4}, wrong {wrong:.4}, of {} connections, median {:.0} ms, unknown {} B",
+            judged.delays_s.len(),
+            judged.delay_median_ms(),
+            judged.unknown
+        ));
+        all.add(&judged);
+    }
+    let (right, wrong) = all.parts();
+    note(&format!(
+        "| {kind:?}, HTTP/{http:?} | {rtt_ms} ms | {plays} | {} | {:.2} % | {:.2} % | {:.3} % | {:.3} % | {:.0} ms |",
+        all.delays_s.len(),
+        100.0 * right,
+        100.0 * least,
+        100.0 * wrong,
+        100.0 * most_wrong,
+        all.delay_median_ms(),
+    ));
+    all
+}
+
+/// Plays rows of the table, and says at the end whether all are as they should be.
+fn table(plays: &[(Kind, Http, u64)]) {
+    if !privileged() || !are_installed() {
+        return;
+    }
+    let mut missed = Vec::new();
+    for &(kind, http, seeds) in plays {
+        for rtt_ms in [10, 40, 100] {
+            let judged = row(kind, http, rtt_ms, 1..seeds + 1);
+            let ((right, wrong), delay_ms) = (judged.parts(), judged.delay_median_ms());
+            if right < 0.98 || wrong > 0.005 || delay_ms > 400.0 {
+                missed.push(format!(
+                    "{kind:?} {http:?} {rtt_ms} ms: {right:.4} {wrong:.4} {delay_ms:.0}"
+                ));
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{missed:?}");
+}
+
+/// `cargo test -p fairweir --features evidence --test browser connections_are_decided -- --ignored --nocapture`
+#[test]
+#[ignore = "plays 30 times for half a minute"]
+fn connections_are_decided_soon_and_right_in_chromium_over_http_2() {
+    table(&[(Kind::Chromium, Http::Two, 10)]);
+}
+
+#[test]
+#[ignore = "plays 12 times for half a minute"]
+fn connections_are_decided_soon_and_right_otherwise() {
+    table(&[
+        (Kind::Chromium, Http::One, 1),
+        (Kind::Chromium, Http::Three, 1),
+        (Kind::Firefox, Http::Two, 1),
+        (Kind::Firefox, Http::Three, 1),
+    ]);
+}
+
+/// What a link of 10 Mbit/s does with pages of one site (weight 7) beside downloads of the other (weight 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// A queue for all, and a daemon with control `none`.
+    Fifo,
+    /// The same queue, and a daemon with control `fairweir`.
+    Controlled,
+    /// The ISP itself divides the link by weight; there the downloads come from another port.
+    Ideal,
+}
+
+impl Link {
+    fn apply(self, stage: &Stage) {
+        let steps: &[&str] = match self {
+            Link::Fifo | Link::Controlled => {
+                &["qdisc replace dev isp root tbf rate 10mbit burst 5k limit 125000"]
+            }
+            Link::Ideal => &[
+                "qdisc del dev isp root",
+                "qdisc add dev isp root handle 1: htb default 7",
+                "class add dev isp parent 1: classid 1:1 htb rate 10mbit burst 5k cburst 5k",
+                "class add dev isp parent 1:1 classid 1:7 htb rate 7mbit ceil 10mbit burst 5k cburst 5k",
+                "class add dev isp parent 1:1 classid 1:3 htb rate 3mbit ceil 10mbit burst 5k cburst 5k",
+                "qdisc add dev isp parent 1:7 bfifo limit 125000",
+                "qdisc add dev isp parent 1:3 bfifo limit 125000",
+                "filter add dev isp parent 1: protocol ip u32 match ip sport 8443 0xffff flowid 1:3",
+            ],
+        };
+        for step in steps {
+            let args = step.split(' ');
+            let tc = || Command::new("tc").args(args).status().unwrap();
+            assert!(stage.at_internet(tc).success(), "{step}");
+        }
+    }
+}
+
+/// How long pages took to load in real Chromium within `span`, in ms, in rising order.
+fn page_loads(link: Link, span: Duration) -> Vec<u64> {
+    let stage = Stage::with_link(10.0);
+    link.apply(&stage);
+    stage.configure(
+        "version = 1\n[[group]]\nname = \"web\"\nweight = 7\nmatch = [\"web:video.example.com\"]\n\
+         [[group]]\nname = \"bulk\"\nweight = 3\nmatch = [\"web:bulk.example.net\"]\n",
+    );
+    let control = if link == Link::Controlled { "fairweir" } else { "none" };
+    let daemon = stage.start(&["--control", control]);
+    let server = far(&stage, Duration::from_millis(15));
+    let port = if link == Link::Ideal { PORT_AGAIN } else { 443 };
+    let pages = [Page::Images { seed: 1, pause_ms: 1_000 }, Page::Endless { hosts: 2, port }];
+    let servers = Servers::with_pages(&stage, &server, Http::Two, pages);
+    let browser = Browser::start(Kind::Chromium, &stage, &servers, true);
+    browser.open_sites(&stage, Some(&daemon));
+    let is_there = |site: &str| servers.requests().iter().any(|request| request.site == site);
+    wait_for(&stage, &browser, is_there);
+    thread::sleep(SETTLE);
+    let before = servers.loads_ms(SITES[0]).len();
+    let bulk_before = servers.reported()[SITES[1]];
+    thread::sleep(span);
+    let bulk = servers.reported()[SITES[1]] - bulk_before;
+    let mut loads = servers.loads_ms(SITES[0]).split_off(before);
+    loads.sort_unstable();
+    let at = |part: f64| loads[((loads.len() - 1) as f64 * part) as usize];
+    note(&format!(
+        "| {link:?} | {} | {} ms | {} ms | {:.2} Mbit/s |",
+        loads.len(),
+        at(0.5),
+        at(0.9),
+        bulk as f64 * 8e-6 / span.as_secs_f64()
+    ));
+    loads
+}
+
+/// CRAB, figure 10. `cargo test -p fairweir --features evidence --test browser pages_load -- --ignored --nocapture`
+#[test]
+#[ignore = "plays for five minutes"]
+fn pages_load_sooner_beside_downloads_of_another_site() {
+    if !privileged() || !are_installed() {
+        return;
+    }
+    let span = Duration::from_secs(60);
+    let median = |link| {
+        let loads = one_at_a_time(|| page_loads(link, span));
+        loads[loads.len() / 2] as f64
+    };
+    let [fifo, controlled, ideal] = [Link::Fifo, Link::Controlled, Link::Ideal].map(median);
+    assert!(controlled <= 0.6 * fifo, "{controlled} of {fifo} ms");
+    assert!(controlled <= 1.05 * ideal, "{controlled} for {ideal} ms");
+}
+
+/// `cargo test -p fairweir --features evidence --test browser the_extension_costs -- --ignored --nocapture`
+#[test]
+#[ignore = "plays for a minute"]
+fn the_extension_costs_a_hundredth_of_a_core_at_100_pages_a_minute() {
+    if !privileged() || !are_installed() {
+        return;
+    }
+    one_at_a_time(|| {
+        let stage = Stage::with_link(200.0);
+        stage.configure(&configuration(
+            "fairweir",
+            "web:video.example.com",
+            "web:bulk.example.net",
+        ));
+        let daemon = stage.start(&[]);
+        let server = far(&stage, Duration::from_millis(5));
+        let pages = [1, 2].map(|seed| Page::Images { seed, pause_ms: 600 });
+        let servers = Servers::with_pages(&stage, &server, Http::Two, pages);
+        let browser = Browser::start(Kind::Chromium, &stage, &servers, true);
+        browser.open_sites(&stage, Some(&daemon));
+        wait_for(&stage, &browser, |site| !servers.loads_ms(site).is_empty());
+        let loads = || SITES.iter().map(|site| servers.loads_ms(site).len()).sum::<usize>();
+        let (begun, loads_before) = (Instant::now(), loads());
+        let (before, daemon_before) = (browser.extension_cpu_time(), daemon.cpu_time());
+        thread::sleep(Duration::from_secs(40));
+        let loaded = (loads() - loads_before) as f64;
+        let of_core = |used: Duration| used.as_secs_f64() / begun.elapsed().as_secs_f64();
+        let extension = of_core(browser.extension_cpu_time() - before);
+        let daemon = of_core(daemon.cpu_time() - daemon_before);
+        let per_minute = loaded * 60.0 / begun.elapsed().as_secs_f64();
+        let of_100 = extension * 100.0 / per_minute;
+        note(&format!(
+            "{per_minute:.0} pages a minute: extension {extension:.4} of a core, {of_100:.4} for 100; daemon {daemon:.4}"
+        ));
+        assert!(extension > 0.0, "its process was found");
+        assert!(of_100 <= 0.01, "{of_100:.4}");
+    });
 }

@@ -60,12 +60,33 @@ static __always_inline __u32 find_class(struct __sk_buff *skb, const struct pack
 	return find_leaf(p, best ? best : cfg->default_slot, leaves);
 }
 
+/* The same for a packet to a device, of whose connection `f` is known if it is not 0: the rules are
+ * looked at once in an interval of user space, which begins another one when it changes them. */
+static __always_inline __u32 find_class_once(struct __sk_buff *skb, const struct packet *p,
+					      const struct router_config *cfg, struct router_flow *f)
+{
+	__u32 slot;
+
+	if (f) {
+		begin_interval(f, cfg);
+		if (f->flags & FLOW_CLASSED)
+			return f->slot;
+	}
+	slot = find_class(skb, p, cfg, 0);
+	if (f) {
+		f->slot = slot;
+		f->flags |= FLOW_CLASSED;
+	}
+	return slot;
+}
+
 SEC("tcx/egress")
 int fairweir_lan_egress(struct __sk_buff *skb)
 {
 	struct router_counters *mine;
 	struct router_config *cfg;
 	struct counter amount = {};
+	struct router_flow *flow;
 	struct frame frame;
 	struct packet p;
 	__u32 key = 0, slot;
@@ -81,13 +102,14 @@ int fairweir_lan_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 	measure(skb, &frame, &p, cfg->lan_header, &amount);
-	slot = find_class(skb, &p, cfg, 0);
+	flow = find_download(&p);
+	slot = find_class_once(skb, &p, cfg, flow);
 	if (slot >= SLOTS_MAX)
 		return TC_ACT_UNSPEC;
 	mine->slots[slot].bytes += amount.bytes;
 	mine->slots[slot].packets += amount.packets;
-	if (p.transport == IPPROTO_TCP && p.has_ports)
-		follow_download(skb, &p, cfg, slot, amount.packets);
+	if (flow)
+		follow_download(skb, &p, flow, amount.packets);
 	if (cfg->enforce && is_recent(cfg->heartbeat_ns))
 		skb->priority = HTB_MAJOR | (slot + 1);
 	return TC_ACT_UNSPEC;

@@ -84,7 +84,7 @@ struct router_flow {
 	__u32 segs_in; /* with payload, to the device */
 	__u32 segs_out; /* with payload, from the device */
 	__u32 holes; /* gaps in what went to the device */
-	__u32 slot;
+	__u32 slot; /* valid with FLOW_CLASSED */
 	__u32 segment; /* payload of the largest packet to the device */
 	__u32 seq_next; /* the end of what went to the device; valid once `begun_ns` is */
 	__u32 ack; /* until FLOW_EDGE what acknowledges the SYN, then the newest acknowledgement of the device */
@@ -113,3 +113,5 @@ _Static_assert(sizeof(struct router_flow) == 160, "abi");
 #define FLOW_ENDED 8
 /* The device has accepted it, with a SYN-ACK that settles the window scale (RFC 7323, section 2.2). */
 #define FLOW_ACCEPTED 16
+/* The rules were looked at in this interval. */
+#define FLOW_CLASSED 32

@@ -31,10 +31,12 @@
 #define OPTION_MD5 19
 #define OPTION_AO 29
 /* After its first payload a connection is known to user space, which decides alone from then on. */
-#define INITIAL_NS 1000000000ull
+#define INITIAL_NS 1000000000ll
 #define ASKED_MAX_NS 10000000000ull
 /* The fastest clock that is timed ticks a thousand times a second: see transit.h. */
 #define TICKS_AHEAD 4096
+/* So many packets of a connection are all timed in an interval. */
+#define TIMED_ALL 32
 #define NO_WSCALE (-1)
 #define SIGNED (-2)
 #define WINDOW_AT 14
@@ -213,6 +215,17 @@ static __always_inline void begin_interval(struct router_flow *f, const struct r
 	f->transit.samples = 0;
 	f->transit.sum = 0;
 	f->asked = 0;
+	f->flags &= ~FLOW_CLASSED;
+}
+
+/*
+ * Whether the time of a packet from the WAN is of use. The clock costs as much as half of all else: of a
+ * connection that receives many packets in an interval one in four is timed.
+ */
+static __always_inline int is_timed(const struct router_flow *f, const struct tcp *t)
+{
+	return f->transit.samples < TIMED_ALL || !(f->segs_in & 3) ||
+	       (f->wan_asked_ns && !before(t->tsecr, f->wan_asked));
 }
 
 static __always_inline void time_download(struct router_flow *f, const struct tcp *t, __u64 now)
@@ -249,24 +262,28 @@ static __always_inline void open_download(struct __sk_buff *skb, struct packet *
 	f->lan_asked_ns = now;
 }
 
+/* What is known of the connection of a packet from the WAN; 0 is nothing. */
+static __always_inline struct router_flow *find_download(const struct packet *p)
+{
+	struct flow_key key;
+
+	if (p->transport != IPPROTO_TCP || !p->has_ports)
+		return 0;
+	flow_key(&key, p, 1);
+	return bpf_map_lookup_elem(&router_flows, &key);
+}
+
 /* Takes in a packet from the WAN to the device. */
 static __always_inline void follow_download(struct __sk_buff *skb, struct packet *p,
-					    const struct router_config *cfg, __u32 slot,
-					    __u32 packets)
+					    struct router_flow *f, __u32 packets)
 {
-	__u64 now = bpf_ktime_get_ns();
-	struct router_flow *f;
-	struct flow_key key;
 	__u32 seq, segment;
 	struct tcp t;
 
-	flow_key(&key, p, 1);
-	f = bpf_map_lookup_elem(&router_flows, &key);
-	if (!f || read_tcp(skb, p, &t))
+	if (read_tcp(skb, p, &t))
 		return;
-	f->slot = slot;
 	if (t.s.flags & SYN) {
-		open_download(skb, p, f, &t, now);
+		open_download(skb, p, f, &t, bpf_ktime_get_ns());
 		return;
 	}
 	if (t.s.flags & FIN)
@@ -279,9 +296,8 @@ static __always_inline void follow_download(struct __sk_buff *skb, struct packet
 		f->flags |= FLOW_OPEN;
 	if (!(f->flags & FLOW_OPEN))
 		return;
-	begin_interval(f, cfg);
-	if (t.has_stamps)
-		time_download(f, &t, now);
+	if (t.has_stamps && is_timed(f, &t))
+		time_download(f, &t, bpf_ktime_get_ns());
 	seq = bpf_ntohl(t.s.seq);
 	/* What the device has not asked for is not the server's. */
 	if (f->flags & FLOW_EDGE && before(f->edge_own, seq + t.payload))
@@ -292,7 +308,7 @@ static __always_inline void follow_download(struct __sk_buff *skb, struct packet
 	f->received += t.payload;
 	f->segs_in += packets;
 	if (!f->begun_ns) {
-		f->begun_ns = now;
+		f->begun_ns = bpf_ktime_get_ns();
 		f->seq_next = seq + t.payload;
 		return;
 	}
@@ -303,8 +319,7 @@ static __always_inline void follow_download(struct __sk_buff *skb, struct packet
 }
 
 /* The bound of a connection's window; 0 is none. */
-static __always_inline __u32 find_window(const struct router_config *cfg, const struct router_flow *f,
-					 __u64 now)
+static __always_inline __u32 find_window(const struct router_config *cfg, const struct router_flow *f)
 {
 	struct initial_windows *initial;
 	__u32 *wanted, key = 0;
@@ -315,7 +330,7 @@ static __always_inline __u32 find_window(const struct router_config *cfg, const 
 	wanted = bpf_map_lookup_elem(&windows, &id);
 	if (wanted)
 		return *wanted;
-	if (f->begun_ns && now - f->begun_ns > INITIAL_NS)
+	if (f->begun_ns && (__s64)(bpf_ktime_get_coarse_ns() - f->begun_ns) > INITIAL_NS)
 		return 0;
 	initial = bpf_map_lookup_elem(&initial_windows, &key);
 	return initial ? initial->slots[f->slot & (SLOTS_MAX - 1)] : 0;
@@ -324,7 +339,7 @@ static __always_inline __u32 find_window(const struct router_config *cfg, const 
 /* Lowers the window of an acknowledgement to the connection's bound, if it is above it. */
 static __always_inline void bound_window(struct __sk_buff *skb, struct packet *p,
 					 const struct router_config *cfg, struct router_flow *f,
-					 const struct tcp *t, __u64 now)
+					 const struct tcp *t)
 {
 	__u32 scale = f->wscale & 15, ack = bpf_ntohl(t->s.ack);
 	__u32 field = bpf_ntohs(t->s.window), own = field << scale;
@@ -348,7 +363,7 @@ static __always_inline void bound_window(struct __sk_buff *skb, struct packet *p
 	begin_interval(f, cfg);
 	if (own > f->asked)
 		f->asked = own;
-	wanted = find_window(cfg, f, now);
+	wanted = find_window(cfg, f);
 	f->bound = wanted;
 	edge = ack + wanted;
 	if (wanted && before(edge, f->edge))
@@ -396,16 +411,16 @@ static __always_inline void open_upload(struct __sk_buff *skb, struct packet *p,
 static __always_inline void follow_upload(struct __sk_buff *skb, struct packet *p,
 					  const struct router_config *cfg)
 {
-	__u64 now = bpf_ktime_get_ns();
 	struct router_flow *f;
 	struct flow_key key;
 	struct tcp t;
+	__u64 now;
 
 	if (read_tcp(skb, p, &t))
 		return;
 	flow_key(&key, p, 0);
 	if (t.s.flags & SYN) {
-		open_upload(skb, p, &key, &t, now);
+		open_upload(skb, p, &key, &t, bpf_ktime_get_ns());
 		return;
 	}
 	f = bpf_map_lookup_elem(&router_flows, &key);
@@ -415,6 +430,7 @@ static __always_inline void follow_upload(struct __sk_buff *skb, struct packet *
 	if (t.payload)
 		f->segs_out++;
 	if (f->lan_asked_ns && (f->flags & FLOW_SHAKES || !before(t.tsecr, f->lan_asked))) {
+		now = bpf_ktime_get_ns();
 		if (now - f->lan_asked_ns < ASKED_MAX_NS)
 			least(&f->lan_rtt_us, now - f->lan_asked_ns);
 		f->lan_asked_ns = 0;
@@ -424,8 +440,8 @@ static __always_inline void follow_upload(struct __sk_buff *skb, struct packet *
 		f->flags |= FLOW_ENDED;
 	if (t.has_stamps && !f->wan_asked_ns) {
 		f->wan_asked = t.tsval;
-		f->wan_asked_ns = now;
+		f->wan_asked_ns = bpf_ktime_get_ns();
 	}
 	if (!(t.s.flags & RST))
-		bound_window(skb, p, cfg, f, &t, now);
+		bound_window(skb, p, cfg, f, &t);
 }

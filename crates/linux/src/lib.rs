@@ -4,7 +4,7 @@
 //! | module | its job |
 //! |---|---|
 //! | [`Host`] | a device whose download is counted by flow group, and shaped |
-//! | [`Router`] | a router whose download is counted by device, and shaped |
+//! | [`Router`] | a router whose download is counted by device, and shaped; [`router_trial`]: its programs without devices |
 //! | `net` | [`link`]: devices, addresses, routes; [`netns`]: network namespaces; [`network`]: which network this is; netlink |
 //! | `classify` | from a policy to the classifier's tables; its hook; who owns sockets; [`trial`]: the classifier without a device |
 //! | `shape` | HTB classes on an intermediate device |
@@ -45,7 +45,7 @@ pub use error::Error;
 pub use host::{Health, Host, HostSpec, Mode};
 pub use net::{link, netns, network};
 pub use random::random;
-pub use router::{Router, RouterSpec};
+pub use router::{Router, RouterSpec, trial as router_trial};
 pub use shape::ifb::{leftovers, name as ifb_name, sweep};
 pub use shape::uplink::{Upload, UploadGroup, UploadSample};
 pub use tcp::{round_trip, set_receive_buffer};

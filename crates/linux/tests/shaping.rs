@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use fairweir_core::receiver::{ConnectionWindow, GroupSample, Windows};
 use fairweir_core::units::{Bytes, Rate, Span};
-use fairweir_linux::{Health, Host, Mode, realtime};
+use fairweir_core::upload;
+use fairweir_linux::{Health, Host, HostSpec, Mode, realtime};
 
 use fairweir_linux::netns::Netns;
 
@@ -38,6 +39,33 @@ fn a_class_limits_a_download_to_its_rate() {
             assert!((0.95..1.15).contains(&(counted / mbit as f64)), "counted {counted} of {mbit}");
             assert_eq!(host.health(), Health::Well);
         }
+    });
+}
+
+/// The queues within the classes have classes of their own, whose numbers are those of groups.
+#[test]
+fn what_leaves_through_the_classes_of_an_upload_is_counted_once() {
+    common::judged(|| {
+        let pair = Pair::new(false);
+        let policy = policy(&[("big", &["ip:192.0.2.2"]), ("small", &["ip:192.0.2.3"])]);
+        let weights = policy.weights();
+        let spec = HostSpec { dev: "wan".into(), policy, mode: Mode::Shape, census: false };
+        let mut host = pair.home.run(|| Host::attach_sharing_upload(&spec).unwrap());
+        let plan = upload::plan(Rate::mbit(20), Rate::ZERO, &weights, Bytes::new(1_514));
+        host.upload().unwrap().apply(&plan).unwrap();
+        let _uploads = ["192.0.2.2", "192.0.2.3"].map(|address| pair.upload(address));
+        std::thread::sleep(Duration::from_millis(500));
+        host.upload().unwrap().take().unwrap();
+        let before = common::sent_by(&pair.home, "wan");
+        host.beat().unwrap();
+        std::thread::sleep(Duration::from_millis(1_000));
+        let sample = host.upload().unwrap().take().unwrap();
+        let sent = common::sent_by(&pair.home, "wan") - before;
+        let counted = sample.sent.as_u64() as f64 / sent as f64;
+        assert!((counted - 1.0).abs() < 0.02, "{counted} of {sent} bytes: {sample:?}");
+        assert!(sample.groups[..2].iter().all(|g| g.backlog > Bytes::ZERO), "{sample:?}");
+        let sum = sample.groups.iter().map(|group| group.backlog).sum();
+        assert_eq!(sample.backlog, sum, "{sample:?}");
     });
 }
 

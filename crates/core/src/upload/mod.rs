@@ -13,25 +13,31 @@
 //! | phase | rate | ends |
 //! |---|---|---|
 //! | open | unlimited | the queue was longer than the threshold for 1 s: what was sent, less what the queue grew by, is the first guess |
-//! | drain | 3/4 of the guess, after a raise 15/16 | the queue is short: the guess is corrected by how quickly it became shorter. If it does not become shorter, the guess is halved, twice at most; then the queue is not ours, and the upload is open for 10 s, doubled each time up to 10 min |
-//! | hold | 98.5 % of the capacity | the queue is longer than the threshold in 2 ticks: drain |
+//! | drain | 3/4 of the guess, after a raise 15/16 | the queue is short: the guess is corrected by how quickly it became shorter. If it does not become shorter, the guess is halved, twice at most; then the queue is not ours, and the upload is open for 10 s, doubled each time up to 10 min. Samples that are hardly shorter than before were noise: the capacity stays |
+//! | hold | 98.5 % of the capacity | the queue is longer than the threshold in 2 ticks, with noise in 4: drain |
 //! | raise | hold, after 3 s in which more was to be sent: by 0.1 % a tick, doubled every 2 s up to 5 % | the queue is longer than the threshold: drain, and the time in hold doubles up to 60 s. A capacity that is 5 % higher makes it 3 s again |
+//!
+//! The threshold is 5 ms, and more than what round trips vary by without a queue of ours.
 //!
 //! Without samples for 30 s while more is to be sent, and after a queue that was not ours, the upload
 //! is open: what cannot be verified is not enforced.
 //!
 //! Properties, tested: an uplink whose queue never fills is never limited; a queue that others fill
-//! does not limit for long; the capacity is found within 2 % and followed up and down.
+//! does not limit for long; noise is not taken for a queue; the capacity is found within 2 % and
+//! followed up and down.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
 use crate::receiver::CAPACITY_MIN;
 use crate::units::{Bytes, Rate, Span, Time};
 
+mod noise;
 mod plan;
+mod queue;
 pub use plan::{UploadClass, UploadPlan, burst, plan};
+use queue::{Queue, mean};
 
 /// The round trips of one source in an interval: a probe, or acknowledgements of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,12 +86,8 @@ pub struct UploadControl {
     phase: UploadPhase,
     total: Option<Rate>,
     capacity: Option<Rate>,
-    queue: Option<Span>,
-    bases: BTreeMap<u64, Base>,
-    /// Ticks in a row in which the queue was too long, and what they sent.
-    busy: Busy,
+    queue: Queue,
     drain: Drain,
-    since: Time,
     hold: Span,
     /// Time in which more was to be sent than the limit, and no queue was seen.
     clean: Span,
@@ -95,27 +97,11 @@ pub struct UploadControl {
     history: VecDeque<(Bytes, Span)>,
     /// The capacity before the raise.
     held: Option<Rate>,
-    sampled_at: Time,
     pause: Span,
     open_until: Time,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Base {
-    least: Span,
-    at: Time,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Busy {
-    ticks: u32,
-    samples: u32,
-    span: Span,
-    sent: Bytes,
-    queue: (Span, Span),
-}
-
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Drain {
     guess: Rate,
     tries: u32,
@@ -127,6 +113,9 @@ struct Drain {
     mark: Option<(Span, Bytes, Span)>,
     waited: Span,
     is_raise: bool,
+    /// The mean of the queue before this try, and its samples since.
+    before: Span,
+    samples: Vec<Span>,
 }
 
 impl UploadControl {
@@ -141,17 +130,13 @@ impl UploadControl {
             phase,
             total: capacity.map(below),
             capacity,
-            queue: None,
-            bases: BTreeMap::new(),
-            busy: Busy::default(),
+            queue: Queue::default(),
             drain: Drain::default(),
-            since: Time::ZERO,
             hold: HOLD_MIN,
             clean: Span::ZERO,
             raised: 0,
             history: VecDeque::new(),
             held: capacity,
-            sampled_at: Time::ZERO,
             pause: PAUSE_MIN,
             open_until: Time::ZERO,
         }
@@ -169,7 +154,7 @@ impl UploadControl {
 
     /// What the uplink's queue added to the delay in the last tick with a sample.
     pub fn queue(&self) -> Option<Span> {
-        self.queue
+        self.queue.last
     }
 
     /// What is done.
@@ -179,15 +164,11 @@ impl UploadControl {
 
     /// Takes in what was measured in one interval.
     pub fn handle_observation(&mut self, seen: &UploadObservation) {
-        let queue = self.measure(seen);
+        let queue = self.queue.handle_observation(seen, self.capacity);
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
         self.history.push_back((seen.sent, seen.interval));
-        if queue.is_some() || self.sampled_at == Time::ZERO {
-            (self.queue, self.sampled_at) = (queue, seen.at);
-        }
-        self.note_busy(seen, queue);
         match self.phase {
             UploadPhase::Fixed => {}
             UploadPhase::Open => self.watch(seen),
@@ -196,75 +177,23 @@ impl UploadControl {
         }
     }
 
-    /// The queue of the uplink: the median of the sources with a base. A rest makes bases.
-    fn measure(&mut self, seen: &UploadObservation) -> Option<Span> {
-        let rate = Rate::from_volume(seen.sent, seen.interval);
-        let rests = rate <= self.capacity.map_or(REST_MAX, |c| (c / 10).max(REST_MAX));
-        let trips = seen.round_trips.iter().take(ROUND_TRIPS_MAX);
-        let mut queues = Vec::new();
-        for trip in trips {
-            let base = match self.bases.get(&trip.source) {
-                // A path may have become longer: what a rest shows is true after a while.
-                Some(base) if rests && trip.least > base.least => {
-                    base.least + trip.least.saturating_sub(base.least) / 4
-                }
-                Some(base) => base.least.min(trip.least),
-                None if rests => trip.least,
-                None => continue,
-            };
-            self.bases.insert(trip.source, Base { least: base, at: seen.at });
-            queues.push(trip.least.saturating_sub(base));
-        }
-        while self.bases.len() > ROUND_TRIPS_MAX {
-            let oldest = self.bases.iter().min_by_key(|(_, base)| base.at).map(|(&id, _)| id);
-            oldest.map(|id| self.bases.remove(&id));
-        }
-        queues.sort_unstable();
-        queues.get(queues.len() / 2).copied()
-    }
-
-    fn note_busy(&mut self, seen: &UploadObservation, queue: Option<Span>) {
-        let Some(queue) = queue else {
-            // Rare samples: what is sent in between counts.
-            if self.busy.ticks > 0 {
-                self.busy.span += seen.interval;
-                self.busy.sent += seen.sent;
-            }
-            return;
-        };
-        if queue <= QUEUE_MAX {
-            self.busy = Busy::default();
-            return;
-        }
-        let busy = &mut self.busy;
-        if busy.ticks == 0 {
-            // Only what is sent from here on: until now the queue may have been empty.
-            busy.queue.0 = queue;
-        } else {
-            busy.span += seen.interval;
-            busy.sent += seen.sent;
-        }
-        busy.ticks += 1;
-        busy.samples += seen.round_trips.len() as u32;
-        busy.queue.1 = queue;
-    }
-
     fn watch(&mut self, seen: &UploadObservation) {
-        if seen.at < self.open_until || self.busy.span < BUSY_MIN || self.busy.ticks < 4 {
+        let busy = &self.queue.busy;
+        if seen.at < self.open_until || busy.span < BUSY_MIN || busy.ticks < 4 {
             return;
         }
-        let Some(guess) = self.busy.capacity() else { return };
-        self.begin_drain(seen.at, guess, false);
+        let Some(guess) = busy.capacity() else { return };
+        self.begin_drain(guess, false);
     }
 
-    fn begin_drain(&mut self, at: Time, guess: Rate, is_raise: bool) {
+    fn begin_drain(&mut self, guess: Rate, is_raise: bool) {
         self.phase = UploadPhase::Drain;
-        self.since = at;
-        self.drain = Drain { guess, is_raise, ..Drain::default() };
+        let before = self.queue.mean();
+        self.drain = Drain { guess, is_raise, before, ..Drain::default() };
         // What a raise has made waits a few milliseconds.
         let part = if is_raise { DRAIN_RAISED } else { DRAIN };
         self.total = Some(guess.scale(part.0, part.1).max(CAPACITY_MIN));
-        self.busy = Busy::default();
+        self.queue.busy = Default::default();
     }
 
     fn follow_drain(&mut self, seen: &UploadObservation, queue: Option<Span>) {
@@ -281,8 +210,15 @@ impl UploadControl {
             }
             return;
         };
-        if queue <= QUEUE_EMPTY {
-            return self.end_drain(seen.at);
+        if drain.samples.len() < SAMPLES_MAX {
+            drain.samples.push(queue);
+        }
+        if self.queue.is_empty(queue) {
+            return if drain.is_ours(self.queue.varies) {
+                self.end_drain()
+            } else {
+                self.refute(seen.at)
+            };
         }
         // Samples of this tick may have left before the limit.
         if drain.begin.is_none() && drain.waited < queue + PATH_MAX {
@@ -296,23 +232,34 @@ impl UploadControl {
         }
         if drain.tries == TRIES_MAX {
             // Whatever we send, it waits: the queue is filled by others, or the path is longer now.
-            return self.open(seen.at);
+            self.held = None;
+            return self.refute(seen.at);
         }
         let guess = drain.guess.scale(AGAIN.0, AGAIN.1);
         let (tries, is_raise) = (drain.tries + 1, drain.is_raise);
-        self.begin_drain(seen.at, guess, is_raise);
+        self.begin_drain(guess, is_raise);
         self.drain.tries = tries;
     }
 
+    /// What was taken for a queue did not become shorter: it was noise, and nothing is concluded.
+    fn refute(&mut self, at: Time) {
+        let samples = std::mem::take(&mut self.drain.samples);
+        self.queue.refute(at, &samples);
+        match self.held {
+            Some(held) => self.hold_at(held),
+            None => self.open(at),
+        }
+    }
+
     /// The queue is empty: by how much it became shorter while so much was sent tells the capacity.
-    fn end_drain(&mut self, at: Time) {
+    fn end_drain(&mut self) {
         let Drain { guess, begin, mark, is_raise, tries, .. } = self.drain;
         let mut capacity = guess;
         if let (Some(begin), Some((span, sent, queue))) = (begin, mark) {
             let fell = begin.saturating_sub(queue);
             // A guess that was halved is far from the capacity, so that less is enough to correct it.
             let (least, fall) = if tries > 0 { EXACT_HALVED } else { EXACT };
-            if span >= least && fell >= fall {
+            if span >= least.max(self.queue.varies * NOISE_EXACT) && fell >= fall {
                 let exact = Rate::from_volume(sent, span.saturating_sub(fell));
                 capacity = exact.clamp(guess / 2, guess * 2);
             }
@@ -327,37 +274,45 @@ impl UploadControl {
             false if is_confirmed => (self.hold * 2).min(HOLD_MAX),
             false => HOLD_MIN,
         };
+        self.hold_at(capacity);
+        self.raised = if is_rough { RAISE_TICKS * 6 } else { 0 };
+        self.pause = PAUSE_MIN;
+    }
+
+    fn hold_at(&mut self, capacity: Rate) {
+        self.phase = UploadPhase::Hold;
         self.capacity = Some(capacity);
         self.held = self.capacity;
         self.total = Some(below(capacity));
-        self.phase = UploadPhase::Hold;
-        self.since = at;
         self.clean = Span::ZERO;
-        self.raised = if is_rough { RAISE_TICKS * 6 } else { 0 };
-        self.busy = Busy::default();
-        self.pause = PAUSE_MIN;
+        self.raised = 0;
+        self.queue.busy = Default::default();
     }
 
     fn follow_hold(&mut self, seen: &UploadObservation) {
         let Some(total) = self.total else { return self.open(seen.at) };
-        if self.busy.ticks >= 2 && self.busy.span > Span::ZERO {
+        if self.queue.is_too_long() {
             let is_raise = self.phase == UploadPhase::Raise;
-            let carried = if is_raise { self.raised_to() } else { self.busy.capacity() };
+            let carried = if is_raise { self.raised_to() } else { self.queue.busy.capacity() };
             let guess = carried.unwrap_or(total).min(total);
-            return self.begin_drain(seen.at, guess, is_raise);
+            return self.begin_drain(guess, is_raise);
         }
         let wants_more = seen.backlog > Bytes::ZERO
             && Rate::from_volume(seen.sent, seen.interval) >= total.scale(9, 10);
-        if !wants_more || self.busy.ticks > 0 {
+        if !wants_more || self.queue.busy.ticks > 0 {
             return;
         }
-        match seen.at.since(self.sampled_at) {
+        match seen.at.since(self.queue.sampled_at) {
             unseen if unseen > UNSEEN_MAX => return self.open(seen.at),
             unseen if unseen > SEEN_MIN => return,
             _ => {}
         }
         self.clean += seen.interval;
         if self.clean < self.hold {
+            return;
+        }
+        // Where a queue may have begun, the rate waits for the verdict.
+        if self.queue.may_have_begun() {
             return;
         }
         self.phase = UploadPhase::Raise;
@@ -374,7 +329,7 @@ impl UploadControl {
         let ticks = if self.raised > RAISE_TICKS * 3 { HISTORY_QUICK } else { HISTORY };
         let last = self.history.iter().rev().take(ticks);
         let (sent, span) = last.fold((Bytes::ZERO, Span::ZERO), |(a, b), &(x, y)| (a + x, b + y));
-        let carried = Rate::from_volume(sent, span + self.busy.queue.1);
+        let carried = Rate::from_volume(sent, span + self.queue.busy.last());
         // Below it there was no queue.
         self.held.map(|held| carried.max(below(held)))
     }
@@ -385,21 +340,21 @@ impl UploadControl {
         self.total = None;
         self.capacity = None;
         self.held = None;
-        self.bases.clear();
-        self.busy = Busy::default();
+        self.queue.forget();
         self.open_until = at + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 }
 
-impl Busy {
-    /// What the uplink carried while its queue was never empty: what was sent, less what the queue
-    /// grew by.
-    fn capacity(&self) -> Option<Rate> {
-        let (first, last) = self.queue;
-        let span = (self.span + last).saturating_sub(first);
-        let rate = Rate::from_volume(self.sent, span);
-        (rate >= CAPACITY_MIN && span * 4 >= self.span).then_some(rate)
+impl Drain {
+    /// Whether the queue became shorter since less is sent, and by more than noise does.
+    fn is_ours(&self, noise: Span) -> bool {
+        let after = mean(&mut self.samples.iter().rev().take(2));
+        let fell = self.before.saturating_sub(after);
+        match self.tries {
+            0 => fell >= FELL_MIN.max(noise / 2),
+            _ => fell >= FELL_HALVED_MIN.max(noise) && after * 2 <= self.before,
+        }
     }
 }
 
@@ -416,11 +371,13 @@ const DRAIN: (u64, u64) = (3, 4);
 const DRAIN_RAISED: (u64, u64) = (15, 16);
 const AGAIN: (u64, u64) = (1, 2);
 const TRIES_MAX: u32 = 2;
-/// While no more is sent the uplink's queue is taken to be empty.
-const REST_MAX: Rate = Rate::kbit(100);
-/// A longer queue is too long; below the second one it is empty.
-const QUEUE_MAX: Span = Span::millis(6);
-const QUEUE_EMPTY: Span = Span::millis(4);
+/// A drain measures the capacity within 1/16 of itself if noise is shorter by this factor.
+const NOISE_EXACT: u64 = 16;
+/// Of the queue in a drain.
+const SAMPLES_MAX: usize = 64;
+/// A queue that is ours becomes shorter by so much in a drain, after the guess was halved by the second.
+const FELL_MIN: Span = Span::millis(2);
+const FELL_HALVED_MIN: Span = Span::millis(8);
 const FALL_MIN: Span = Span::millis(4);
 const BUSY_MIN: Span = Span::millis(900);
 const DRAIN_MIN: Span = Span::millis(900);

@@ -11,7 +11,9 @@
 use std::os::fd::BorrowedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fairweir_core::evidence::{CLAIMANT_SPAN, Evidence, Resolver, Sites};
+use fairweir_core::evidence::{
+    CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Resolver, Sites,
+};
 use fairweir_core::policy::{Match, Policy};
 use fairweir_core::units::{Span, Time};
 use fairweir_linux::{Error, Host, random};
@@ -173,6 +175,13 @@ impl SiteControl {
     fn bind(&mut self, host: &mut Host) -> Result<(), Error> {
         while let Some(command) = self.resolver.poll_command() {
             host.bind(&command)?;
+            if let Command::Bind { connection: Connection { flow, .. }, group, number, .. } =
+                command
+            {
+                let reason = self.resolver.evidence(number).map(|evidence| evidence.reason.name());
+                let Flow { transport, local, remote } = flow;
+                tracing::debug!(?transport, %local, %remote, ?group, reason, "bound a connection");
+            }
         }
         Ok(())
     }

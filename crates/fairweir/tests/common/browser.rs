@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use fairweir_linux::link;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use serde_json::Value;
 
-use super::far::Far;
 use super::marionette::Marionette;
 use super::page::Kind;
-use super::sites::{CDN, Http, SITES, Servers};
-use super::stage::Stage;
+use super::sites::{ADDRESSES, CDN, Http, SITES, Servers};
+use super::stage::{Daemon, Stage, cpu_time};
 use super::{FAIRWEIR, note};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -45,7 +45,7 @@ pub(super) fn end(process: &mut Child) {
     let _ = process.wait();
 }
 
-/// A browser with a page of each site, which ends when this drops.
+/// A browser, which ends when this drops.
 pub struct Browser {
     process: Child,
     way: Way,
@@ -59,26 +59,45 @@ enum Way {
 }
 
 impl Browser {
-    /// With the extension or without; `server` answers for every name.
-    pub fn start(
-        kind: Kind,
-        stage: &Stage,
-        server: &Far,
-        servers: &Servers,
-        has_extension: bool,
-    ) -> Browser {
+    /// With the extension or without, and without any page yet; every name but those of the CDN has its first address.
+    pub fn start(kind: Kind, stage: &Stage, servers: &Servers, has_extension: bool) -> Browser {
         if has_extension {
             extension(stage, "install", kind);
         }
-        let address = server.address().ip().to_string();
-        let browser = match kind {
-            Kind::Chromium => start_chromium(stage, &address, servers, has_extension),
-            Kind::Firefox => start_firefox(stage, &address, servers, has_extension),
-        };
-        for site in SITES {
-            browser.open(stage, site);
+        match kind {
+            Kind::Chromium => start_chromium(stage, servers, has_extension),
+            Kind::Firefox => start_firefox(stage, servers, has_extension),
         }
-        browser
+    }
+
+    /// Opens the page of each site, once the daemon has heard of the extension: requests that leave before
+    /// tell nothing.
+    pub fn open_sites(&self, stage: &Stage, heard_by: Option<&Daemon>) {
+        if let Some(daemon) = heard_by {
+            let is_heard = |status: &Value| status["sites"]["claims"]["users"] == 1;
+            daemon.wait_for("heard", PATIENCE, is_heard);
+        }
+        for site in SITES {
+            self.open(stage, site);
+        }
+    }
+
+    /// CPU time that the extension has used: its process in Chromium, and the program that speaks for it.
+    pub fn extension_cpu_time(&self) -> Duration {
+        let mut sum = Duration::ZERO;
+        for entry in fs::read_dir("/proc").unwrap() {
+            let Ok(pid) = entry.unwrap().file_name().to_string_lossy().parse::<u32>() else {
+                continue;
+            };
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let is_of_it = line.contains("--extension-process") || line.contains("extension host");
+            let group = nix::unistd::getpgid(Some(Pid::from_raw(pid as i32)));
+            if is_of_it && group == Ok(Pid::from_raw(self.process.id() as i32)) {
+                sum += cpu_time(pid);
+            }
+        }
+        sum
     }
 
     /// Opens a site's page; one that could not be loaded stays an error.
@@ -108,7 +127,7 @@ pub fn extension(stage: &Stage, command: &str, kind: Kind) -> Output {
     output
 }
 
-fn start_chromium(stage: &Stage, address: &str, servers: &Servers, has_extension: bool) -> Browser {
+fn start_chromium(stage: &Stage, servers: &Servers, has_extension: bool) -> Browser {
     // Where manifests of the user are looked for, if a profile is named.
     let profile = stage.path(".config/chromium");
     let mut args: Vec<String> = [
@@ -124,10 +143,13 @@ fn start_chromium(stage: &Stage, address: &str, servers: &Servers, has_extension
     ]
     .map(str::to_owned)
     .to_vec();
-    args.push(format!("--host-resolver-rules=MAP * {address}"));
+    let cdn = CDN.iter().zip(ADDRESSES).map(|(name, address)| format!("MAP {name} {address}"));
+    let rules: Vec<_> = cdn.chain([format!("MAP * {}", ADDRESSES[0])]).collect();
+    args.push(format!("--host-resolver-rules={}", rules.join(", ")));
     args.push(format!("--user-data-dir={}", profile.display()));
     if servers.http == Http::Three {
-        args.push(format!("--origin-to-force-quic-on={CDN}:443"));
+        let origins = CDN.map(|name| format!("{name}:443")).join(",");
+        args.push(format!("--origin-to-force-quic-on={origins}"));
         args.push(format!("--ignore-certificate-errors-spki-list={}", servers.key_digest));
     }
     if has_extension {
@@ -150,19 +172,19 @@ fn start_chromium(stage: &Stage, address: &str, servers: &Servers, has_extension
     Browser { process, way: Way::DevTools(port) }
 }
 
-fn start_firefox(stage: &Stage, address: &str, servers: &Servers, has_extension: bool) -> Browser {
+fn start_firefox(stage: &Stage, servers: &Servers, has_extension: bool) -> Browser {
     let profile = stage.path("firefox");
     fs::create_dir_all(&profile).unwrap();
-    let mut prefs = format!(
-        "user_pref(\"network.dns.forceResolve\", \"{address}\");\n\
-         user_pref(\"network.dns.native_https_query\", false);\n\
+    let mut prefs = String::from(
+        "user_pref(\"network.dns.native_https_query\", false);\n\
          user_pref(\"network.trr.mode\", 5);\n\
          user_pref(\"network.http.throttle.enable\", false);\n\
-         user_pref(\"browser.startup.page\", 0);\n"
+         user_pref(\"browser.startup.page\", 0);\n",
     );
     if servers.http == Http::Three {
+        let mapped = CDN.map(|name| format!("{name};h3=:443")).join(",");
         prefs += &format!(
-            "user_pref(\"network.http.http3.alt-svc-mapping-for-testing\", \"{CDN};h3=:443\");\n\
+            "user_pref(\"network.http.http3.alt-svc-mapping-for-testing\", \"{mapped}\");\n\
              user_pref(\"network.http.http3.disable_when_third_party_roots_found\", false);\n"
         );
     }
@@ -178,10 +200,15 @@ fn start_firefox(stage: &Stage, address: &str, servers: &Servers, has_extension:
 }
 
 /// Starts a browser in the home, where the daemon's sockets are in /run/fairweir for it: the program
-/// that it starts for the extension looks for them there.
+/// that it starts for the extension looks for them there. Firefox finds the servers in /etc/hosts.
 fn spawn(stage: &Stage, program: &str, args: &[String]) -> Child {
     const SCRIPT: &str = "mount -t tmpfs fairweir /run && mkdir /run/fairweir && \
-                          mount --bind \"$0\" /run/fairweir && exec \"$@\"";
+                          mount --bind \"$0\" /run/fairweir && \
+                          mount --bind \"$HOME/hosts\" /etc/hosts && exec \"$@\"";
+    let of_cdn = CDN.into_iter().zip(ADDRESSES);
+    let of_sites = SITES.into_iter().map(|site| (site, ADDRESSES[0]));
+    let hosts = of_cdn.chain(of_sites).map(|(name, address)| format!("{address} {name}\n"));
+    fs::write(stage.path("hosts"), hosts.collect::<String>()).unwrap();
     let log = fs::File::create(stage.path(&format!("{program}.log"))).unwrap();
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", SCRIPT, &stage.run_dir()]);

@@ -109,6 +109,13 @@ impl Far {
         format!("[{address}]:{}", self.address.port()).parse().unwrap()
     }
 
+    /// The server has this IPv4 address too, behind the internet's device `name`.
+    pub fn add_address(&self, stage: &Stage, name: &str, address: &str) {
+        let prefix = || format!("{address}/32").parse().unwrap();
+        self.netns.run(|| link::add_address("net", prefix()).unwrap());
+        stage.at_internet(|| link::add_route(prefix(), None, name).unwrap());
+    }
+
     /// From now on the timestamps lie.
     pub fn begin_to_lie(&self) {
         self.lies.store(true, Ordering::Relaxed);

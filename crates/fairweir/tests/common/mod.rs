@@ -15,6 +15,7 @@ pub mod home;
 #[path = "../../../linux/tests/common/judge.rs"]
 mod judge;
 pub mod marionette;
+pub mod oracle;
 pub mod page;
 pub mod sites;
 pub mod stage;

@@ -41,6 +41,7 @@ mod conflicts;
 mod flows;
 mod offload;
 mod programs;
+pub mod trial;
 
 pub(crate) use abi::LeafKey;
 use abi::{DhcpHeard, FEATURE_MACS, FEATURE_MARKS, RouterConfig};
@@ -90,6 +91,8 @@ pub struct Router {
     offload: OffloadWatch,
     conflicts_at: Time,
     flows: Flows,
+    /// Whether the connections were asked for since the last samples, which begins an interval.
+    has_asked: bool,
     /// The bounds in force.
     wanted: BTreeMap<u64, u32>,
     initial: InitialWindows,
@@ -147,6 +150,7 @@ impl Router {
             offload: OffloadWatch::default(),
             conflicts_at: monotonic_now() + CONFLICTS_PERIOD,
             flows: Flows::default(),
+            has_asked: false,
             wanted: BTreeMap::new(),
             initial: FREE,
             uplink,
@@ -256,6 +260,10 @@ impl Router {
     /// # Errors
     /// If the kernel does not answer.
     pub fn take_samples(&mut self) -> Result<Vec<GroupSample>, Error> {
+        if !std::mem::take(&mut self.has_asked) {
+            // In force with the next heartbeat.
+            self.begin_interval();
+        }
         let before = self.wan_received()?;
         let counters = self.programs.counters()?;
         let after = self.wan_received()?;
@@ -292,9 +300,15 @@ impl Router {
             now: monotonic_now(),
         };
         let samples = self.flows.take(self.programs.flows()?.into_iter(), asked);
-        self.config.interval = self.config.interval.wrapping_add(1);
+        self.has_asked = true;
+        self.begin_interval();
         self.configure()?;
         Ok(samples)
+    }
+
+    /// Samples of transit begin anew, and the rules are looked up anew for each known connection.
+    fn begin_interval(&mut self) {
+        self.config.interval = self.config.interval.wrapping_add(1);
     }
 
     /// Makes the classes so, all in one batch and only what differs, and lets packets have classes.
@@ -465,6 +479,7 @@ impl Router {
             | macs
             | self.config.features & (FEATURE_WINDOWS | FEATURE_UPLOAD | FEATURE_MARKS);
         self.config.default_slot = default_slot.into();
+        self.begin_interval();
         self.rules = rules;
         self.configure().inspect_err(|_| self.config = before)
     }

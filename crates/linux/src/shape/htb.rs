@@ -144,10 +144,14 @@ pub(crate) fn counts(
     netlink: &mut Netlink,
     device: u32,
 ) -> Result<BTreeMap<u16, ClassCount>, Error> {
-    let request = Request::new(libc::RTM_GETTCLASS, 0, &tcmsg(device, 0, 0));
+    let request = Request::new(libc::RTM_GETTCLASS, 0, &tcmsg(device, 0, ROOT));
     let mut counts = BTreeMap::new();
     netlink.dump("read the classes", request, |payload| {
-        let minor = u32_at(payload, 8).map_or(0, |handle| handle as u16);
+        // The queues within the classes have classes of their own, with numbers that also start at 1.
+        let minor = match u32_at(payload, 8) {
+            Some(handle) if handle & MAJOR == ROOT => handle as u16,
+            _ => return,
+        };
         if minor == 0 || minor == PARENT {
             return;
         }
@@ -231,6 +235,7 @@ pub(crate) fn numbers(values: &[u32]) -> Vec<u8> {
 
 /// `fa17:`, as `HTB_MAJOR` in `bpf/classify.bpf.c`.
 pub(crate) const ROOT: u32 = 0xfa17 << 16;
+const MAJOR: u32 = 0xffff << 16;
 /// `fa17:ffff`, the parent of all classes.
 pub(crate) const PARENT: u16 = 0xffff;
 /// Queues are `101:` to `200:`, below the numbers that the kernel gives by itself.

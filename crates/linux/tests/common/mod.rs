@@ -79,6 +79,22 @@ impl Pair {
         self.home.run(|| TcpStream::connect(server).unwrap())
     }
 
+    /// A connection from `home` that sends as fast as it can to a server at `address`, until it is
+    /// shut down or the server ends.
+    pub(crate) fn upload(&self, address: &str) -> TcpStream {
+        let listener = self.internet.run(|| TcpListener::bind((address, 0)).unwrap());
+        let server = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        });
+        let stream = self.home.run(|| TcpStream::connect(server).unwrap());
+        set_congestion_control(&stream, "cubic");
+        let mut writer = stream.try_clone().unwrap();
+        thread::spawn(move || while writer.write_all(&[7; 65_536]).is_ok() {});
+        stream
+    }
+
     /// A server at `address` that sends to one client as fast as it can until that closes.
     pub(crate) fn serve(&self, address: &str) -> SocketAddr {
         let listener = self.internet.run(|| TcpListener::bind((address, 0)).unwrap());

@@ -1,0 +1,128 @@
+//! The router's programs without devices, for benchmarks.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use fairweir_core::policy::Policy;
+use fairweir_core::units::{Bytes, Span};
+use libbpf_rs::ProgramInput;
+
+use super::abi::{FEATURE_MACS, RouterConfig};
+use super::programs::Programs;
+use crate::bpf::abi::{FEATURE_PREFIX4, FEATURE_PREFIX6};
+use crate::bpf::bpf_error;
+use crate::classify::cgroup::Tree;
+use crate::classify::rules::{self, Rules};
+use crate::{Error, monotonic_now};
+
+/// The loaded programs with the rules of a policy; both devices are the loopback device.
+pub struct Trial {
+    programs: Programs,
+    config: RouterConfig,
+}
+
+/// A program of the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// From the Internet.
+    WanIngress,
+    /// To a device.
+    LanEgress,
+    /// From a device.
+    LanIngress,
+}
+
+impl Trial {
+    /// Loads the programs, which stamp classes as if a daemon were alive for an hour.
+    ///
+    /// # Errors
+    /// As for [`crate::Router::attach`].
+    pub fn new(policy: &Policy) -> Result<Trial, Error> {
+        let programs = Programs::load(false)?;
+        let slots = rules::assign_slots(policy, &Default::default());
+        let rules = Rules::new(policy, &slots, &Tree::default())?;
+        programs.set_rules(&Rules::default(), &rules)?;
+        let macs = if rules.macs.is_empty() { 0 } else { FEATURE_MACS };
+        let config = RouterConfig {
+            heartbeat_ns: monotonic_now().as_nanos() + HOUR_NS,
+            enforce: 1,
+            features: rules.features(false) & (FEATURE_PREFIX4 | FEATURE_PREFIX6) | macs,
+            default_slot: rules::slot_of(policy, policy.default_group(), &slots).into(),
+            wan: LOOPBACK,
+            lan: LOOPBACK,
+            lan_header: ETHERNET,
+            wan_header: ETHERNET,
+            ..RouterConfig::default()
+        };
+        programs.configure(&config)?;
+        Ok(Trial { programs, config })
+    }
+
+    /// Begins another interval, as user space does in each tick.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn begin_interval(&mut self) -> Result<(), Error> {
+        self.config.interval = self.config.interval.wrapping_add(1);
+        self.programs.configure(&self.config)
+    }
+
+    /// Runs a program `repeat` times on a frame; returns how long one run took.
+    ///
+    /// # Errors
+    /// If the kernel refuses the frame.
+    pub fn run(&self, hook: Hook, frame: &[u8], repeat: u32) -> Result<Span, Error> {
+        let (name, from) = match hook {
+            Hook::WanIngress => ("fairweir_wan_ingress", 0),
+            Hook::LanEgress => ("fairweir_lan_egress", LOOPBACK),
+            Hook::LanIngress => ("fairweir_lan_ingress", 0),
+        };
+        let mut context = [0; CONTEXT_BYTES];
+        context[INGRESS_IFINDEX..][..4].copy_from_slice(&from.to_ne_bytes());
+        let mut context_out = context;
+        let input = ProgramInput {
+            context_in: Some(&mut context),
+            context_out: Some(&mut context_out),
+            data_in: Some(frame),
+            repeat,
+            ..Default::default()
+        };
+        let output = self.programs.program(name)?.test_run(input);
+        let output = output.map_err(|e| bpf_error("run a program of the router", &e))?;
+        assert_eq!(output.return_value as i32, PASS, "the router never drops");
+        Ok(Span::nanos(output.duration.as_nanos() as u64))
+    }
+
+    /// How many connections are followed.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn connections(&self) -> Result<usize, Error> {
+        Ok(self.programs.flows()?.iter().filter(|(_, flow)| flow.received > 0).count())
+    }
+
+    /// What the kernel has allocated for the tables, as it says itself (`memlock`).
+    ///
+    /// # Errors
+    /// If it does not say.
+    pub fn memory(&self) -> Result<Bytes, Error> {
+        let mut sum = 0;
+        for map in self.programs.maps() {
+            let map = map?;
+            let path = format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd());
+            let text = std::fs::read_to_string(&path).map_err(|e| Error::refused(&path, e))?;
+            let line = text.lines().find_map(|line| line.strip_prefix("memlock:"));
+            sum += line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(Bytes::new(sum))
+    }
+}
+
+/// `struct __sk_buff`, whose layout is part of the kernel's interface, and a field in it.
+const CONTEXT_BYTES: usize = 192;
+const INGRESS_IFINDEX: usize = 36;
+/// The loopback device's index in every namespace.
+const LOOPBACK: u32 = 1;
+const ETHERNET: u32 = 14;
+const HOUR_NS: u64 = 3_600_000_000_000;
+/// TC_ACT_UNSPEC: the next program or the stack takes it.
+const PASS: i32 = -1;
