@@ -124,9 +124,7 @@ fn sites_share_by_weight(kind: Kind, http: Http) {
     }
     // QUIC has no window that could be limited, and its senders differ: with fixed rates the ratio shows
     // to which group each connection belongs.
-    let control = std::env::var("WEB_CONTROL")
-        .unwrap_or(if http == Http::Three { "static" } else { "fairweir" }.to_owned());
-    let control = &control;
+    let control = if http == Http::Three { "static" } else { "fairweir" };
     let configuration = configuration(control, "web:video.example.com", "web:bulk.example.net");
     two_of_three(|| {
         let Shared { ratio, parts } = one_at_a_time(|| share(kind, http, true, &configuration));

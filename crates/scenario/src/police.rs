@@ -15,7 +15,7 @@ use fairweir_core::phantom::baseline::{
     Departure, FairPolicer, Pqp, ShaperSpec, Shapers, TokenBucket,
 };
 use fairweir_core::phantom::segment::{self, Segment};
-use fairweir_core::phantom::{Arrival, BcPqp, Flow, Plan, Police, Verdict};
+use fairweir_core::phantom::{Arrival, BcPqp, Bundled, Flow, Plan, Police, Verdict};
 use fairweir_core::units::{Bytes, Rate, Time};
 
 use crate::report::PoliceSamples;
@@ -240,7 +240,10 @@ impl Divided {
 fn policer(police: &crate::Police, plan: Plan) -> Result<Box<dyn Police + Send>, ShaperSpec> {
     let (rate, size, weights) = (police.rate(), police.size(), plan.leaf_weights());
     Ok(match police.algorithm {
-        Algorithm::BcPqp => Box::new(BcPqp::new(plan)),
+        Algorithm::BcPqp => match police.bundle() {
+            Some(bundle) => Box::new(Bundled::new(plan, bundle)),
+            None => Box::new(BcPqp::new(plan)),
+        },
         Algorithm::Pqp => Box::new(Pqp::new(rate, size, &weights)),
         Algorithm::FairPolicer => Box::new(FairPolicer::new(rate, size, &weights)),
         Algorithm::TokenBucket => Box::new(TokenBucket::new(rate, size)),

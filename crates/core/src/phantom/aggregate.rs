@@ -26,6 +26,7 @@ use super::plan::{GATE_SHIFT, Inner, MSS, Plan, Signal};
 use super::{Arrival, Police, UNIT_BITS, Verdict};
 use crate::units::Time;
 
+mod bundle;
 mod flows;
 mod node;
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub(super) mod probe;
 mod soft;
 mod window;
 
+pub use bundle::{Bundle, BundleError, BundleSpec, BundleState, Bundled, Counts, decide_in_bundle};
 pub use flows::Flows;
 use node::per_weight;
 pub use soft::Mark;
@@ -214,16 +216,10 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     let now = now.as_nanos();
     let size = arrival.size.as_u64().min(SIZE_MAX);
     let mut state = state.again();
-    if now.saturating_sub(state.head.window_at) >= plan.window {
-        state.again().begin_window(plan, now);
-    }
+    state.roll_window(plan, now);
     let place = state.find_place(plan, arrival.leaf, arrival.flow);
     let arrival = Arrival { leaf: place.leaf, ..arrival };
-    let gate_cost = ((size * plan.pace.gate_cost) >> GATE_SHIFT) & !1;
-    let gate_at = gate_from(plan, state.head.gate_at, now) + gate_cost;
-    if gate_at > now + plan.pace.gate_slack {
-        return Verdict::Drop;
-    }
+    let Some(gate_at) = state.pass_gate(plan, now, size) else { return Verdict::Drop };
     if !place.is_new && state.surely_fits(plan, now, arrival.leaf, size) {
         state.head.gate_at = gate_at;
         return Verdict::Pass;
@@ -307,6 +303,22 @@ impl State<'_> {
     #[inline(always)]
     fn again(&mut self) -> State<'_> {
         State { head: &mut *self.head, inners: &mut *self.inners, leaves: &mut *self.leaves }
+    }
+
+    /// Begins a window if the last one is over.
+    #[inline(always)]
+    fn roll_window(&mut self, plan: &Plan, now: u64) {
+        if now.saturating_sub(self.head.window_at) >= plan.window {
+            self.again().begin_window(plan, now);
+        }
+    }
+
+    /// Up to when the gate is taken after a packet, ns; `None` if it does not let the packet through.
+    #[inline(always)]
+    fn pass_gate(&self, plan: &Plan, now: u64, size: u64) -> Option<u64> {
+        let cost = ((size * plan.pace.gate_cost) >> GATE_SHIFT) & !1;
+        let gate_at = gate_from(plan, self.head.gate_at, now) + cost;
+        (gate_at <= now + plan.pace.gate_slack).then_some(gate_at)
     }
 
     /// Accepts the packet without settling anything if that is exact and burst control has nothing

@@ -32,7 +32,7 @@ pub mod segment;
 #[cfg(test)]
 mod tests;
 
-pub use aggregate::{Aggregate, BcPqp};
+pub use aggregate::{Aggregate, BcPqp, Bundle, BundleError, BundleSpec, Bundled};
 pub use flow::Flow;
 pub use plan::{Class, Criterion, Plan, PlanError, PlanSpec, Share, Signal};
 

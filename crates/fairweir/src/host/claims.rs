@@ -161,7 +161,7 @@ const EVENTS_PER_S: u64 = 500;
 /// Two seconds' worth, in thousandths.
 const ALLOWANCE_MAX: u64 = 2 * EVENTS_PER_S * 1_000;
 const LAST_MAX: usize = 64;
-/// The extension sends an event some 50 ms after the response began.
+/// The extension sends an event some 20 ms after the response began.
 const CLOCKS_APART_MS: f64 = 10_000.0;
 /// Longer than servers and browsers wait for a response.
 const RESPONSE_MAX_MS: f64 = 600_000.0;

@@ -101,7 +101,7 @@ load();
 </script>"#;
 
 /// How large the objects of an endless page are: two, so that they do not end at the same time.
-const LARGE: [u64; 2] = [1_000_000, 1_400_000];
+const LARGE: [u64; 2] = [3_000_000, 4_200_000];
 /// How large images are: each 1.5 times the last.
 fn small() -> impl Iterator<Item = u64> {
     (0..17).map(|i| (1_000.0 * 1.5_f64.powi(i)) as u64)

@@ -1,7 +1,7 @@
 //! Policing points: which flows are kept to which rate, how it is shared, and by what.
 
 use fairweir_core::phantom::plan::limit_for;
-use fairweir_core::phantom::{Plan, PlanSpec};
+use fairweir_core::phantom::{Bundle, BundleSpec, Plan, PlanSpec};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 /// The most copies of a policing point.
@@ -15,6 +15,8 @@ pub struct Police {
     /// What is enforced, and how it is shared. A class of the scenario is recognised by a DSCP that
     /// only it has; see [`Police::class_of`].
     pub spec: PlanSpec,
+    /// Which class holds a rate, and which one pays for it.
+    pub bundle: Option<BundleSpec>,
     /// By what.
     pub algorithm: Algorithm,
     /// How large its bucket or its queues are; of no meaning for BC-PQP, whose plan knows it.
@@ -43,6 +45,15 @@ impl Police {
     /// Never: it was checked when the scenario was read.
     pub fn plan(&self) -> Plan {
         Plan::new(&self.spec).expect("invariant: the reader has made it once")
+    }
+
+    /// The bundle of its plan, worked out.
+    ///
+    /// # Panics
+    /// Never: it was checked when the scenario was read.
+    pub fn bundle(&self) -> Option<Bundle> {
+        let made = |spec| Bundle::new(spec, &self.spec, &self.plan());
+        self.bundle.as_ref().map(|b| made(b).expect("invariant: the reader has made it once"))
     }
 
     /// The size of its bucket or of each of its queues.

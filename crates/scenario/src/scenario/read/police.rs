@@ -1,7 +1,7 @@
 //! From the tables `[[police]]` to valid policing points, and the flows of their copies.
 
 use fairweir_core::phantom::plan::RATE_MIN;
-use fairweir_core::phantom::{Class, Criterion, Plan, PlanSpec, Share};
+use fairweir_core::phantom::{Bundle, BundleSpec, Class, Criterion, Plan, PlanSpec, Share};
 use fairweir_core::units::{Rate, Span, Time};
 
 use super::super::police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
@@ -141,6 +141,7 @@ fn point<'t>(
         let what = "in a segment all points police by `bc-pqp`, and none by the daemon";
         return Err(place.error(what));
     }
+    let bundle = table.table("bundle")?.map(bundle).transpose()?;
     let sharing = plan::sharing(&mut table, &mut choosing)?;
     table.finish(&KEYS.into_iter().chain(plan::KEYS).collect::<Vec<_>>())?;
     let spec = sharing.spec(rate.value);
@@ -149,15 +150,46 @@ fn point<'t>(
         let what = format!("`{}` knows weights of single queues only", algorithm.name());
         return Err(place.error(what));
     }
-    Plan::new(&spec).map_err(|e| sharing.error(&e, &rate.place))?;
+    let plan = Plan::new(&spec).map_err(|e| sharing.error(&e, &rate.place))?;
+    if let Some((bundle, place)) = &bundle {
+        if algorithm != Algorithm::BcPqp || by_daemon || segment.is_some() {
+            let what = "a bundle needs a policer by `bc-pqp`, of the relay, outside of a segment";
+            return Err(place.error(what));
+        }
+        Bundle::new(bundle, &spec, &plan).map_err(|e| place.error(e))?;
+    }
+    let bundle = bundle.map(|(bundle, _)| bundle);
     let name = name.value;
     let flows = all;
-    let police =
-        Police { name, spec, algorithm, size, queue_by, by_daemon, guarantees, flows, class_of };
+    let police = Police {
+        name,
+        spec,
+        bundle,
+        algorithm,
+        size,
+        queue_by,
+        by_daemon,
+        guarantees,
+        flows,
+        class_of,
+    };
     Ok((police, copies))
 }
 
-const KEYS: [&str; 13] = [
+/// The table `bundle` of a point, and where it is.
+fn bundle(mut table: Table<'_>) -> Result<(BundleSpec, Place<'_>), ConfigError> {
+    let place = table.place();
+    let class = "the name of a class";
+    let free = table.text("free")?.ok_or_else(|| table.missing("free", class))?.value;
+    let stunts = table.text("stunts")?.ok_or_else(|| table.missing("stunts", class))?.value;
+    let target = table.parsed::<Rate>("target")?;
+    let target = target.ok_or_else(|| table.missing("target", "a rate such as 4mbit"))?.value;
+    table.finish(&["free", "stunts", "target"])?;
+    Ok((BundleSpec { free, target, stunts }, place))
+}
+
+const KEYS: [&str; 14] = [
+    "bundle",
     "guarantee",
     "guarantees",
     "name",

@@ -1,0 +1,262 @@
+//! A bundle within a plan: a *free* class holds a target rate, and the queues of *stunts* pay for it.
+//!
+//! Problem: a flow whose queue is full is signalled, whatever its application needs; Free and Stunts
+//! lets other flows answer for it, if their senders take part. A policer can do it for senders that do not
+//! know of it, because a signal comes from a full queue. Method: where a packet of the free class finds the queue of
+//! its class full, the packet passes and is put into the queue of a stunt. That queue is full
+//! earlier by as many bytes, so the stunt is dropped or marked by as much instead: both changes of rate
+//! are equal, to the byte. The stunts are asked in turn. What the free class has above its target is
+//! signalled to itself, by a phantom queue of one leaf that drains at the target.
+//!
+//! A stunt is asked only while its queue holds a backlog, so that what it gives up is its own and not what
+//! others would get of its share, and for no more than half of its share in a window: as much as a signal
+//! takes from it (Reno). If no stunt can be asked, the free class is signalled as without a bundle.
+//!
+//! Properties, all tested: no queue but those of the bundle is changed; a stunt pays no more than half of
+//! its share in a window; all that passed stays within the plan's rate; the free class has no more than its target; a
+//! bundle without stunts that send gives no more than the class's own share.
+//!
+//! Source: Guirguis and Valdez, Traffic Shaping via Congestion Signals Delegation, §I (deployment at an
+//! ISP); how it is done there is not in the paper.
+
+use std::ops::Range;
+
+use super::{ALLOWANCE, Aggregate, SIZE_MAX, State, decide};
+use crate::phantom::plan::{RATE_MIN, Share};
+use crate::phantom::{Arrival, Plan, PlanError, PlanSpec, Police, Verdict};
+use crate::units::{Bytes, Rate, Time};
+
+/// A bundle as the operator says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundleSpec {
+    /// The class that has a target; it has one queue.
+    pub free: String,
+    /// What its packets are to have together, in L2 bytes.
+    pub target: Rate,
+    /// The class whose queues pay; who owns its flows has agreed.
+    pub stunts: String,
+}
+
+/// Why a bundle cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum BundleError {
+    #[error("there is no class `{0}` with queues in this plan")]
+    NoClass(String),
+    #[error("class `{0}` cannot be `free` and `stunts`")]
+    Same(String),
+    #[error("the free class `{0}` has {1} queues; it must have one")]
+    Queues(String, u8),
+    #[error("class `{0}` is served by priority; a bundle needs classes with weights")]
+    Priority(String),
+    #[error("target {0} is out of range ({RATE_MIN} to {1}, the rate of the plan)")]
+    Target(Rate, Rate),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// A bundle with everything worked out that a packet needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bundle {
+    free: usize,
+    stunts: Range<usize>,
+    /// One queue that drains at the target.
+    aim: Plan,
+}
+
+/// What is known of a bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundleState {
+    aim: Aggregate,
+    /// The stunt that is asked next.
+    turn: usize,
+    /// The window that `lent` is of, ns.
+    window_at: u64,
+    /// What each stunt paid in it, bytes.
+    lent: Vec<u32>,
+    counts: Counts,
+}
+
+/// What a bundle has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets of the free class that a stunt paid for.
+    pub delegated: u64,
+    /// Their bytes.
+    pub delegated_bytes: Bytes,
+    /// Packets of the free class that no stunt could pay for.
+    pub refused: u64,
+}
+
+/// A subscriber whose plan has a bundle.
+#[derive(Clone, Debug)]
+pub struct Bundled {
+    plan: Plan,
+    bundle: Bundle,
+    aggregate: Aggregate,
+    state: BundleState,
+}
+
+/// A stunt pays no more than this part of its share in a window: what Reno gives up at a signal.
+const PART: u64 = 2;
+/// A stunt is asked while this part of its queue is full: then it uses its share. What is lent alone cannot keep
+/// it there.
+const FULL: u32 = 4;
+
+impl Bundle {
+    /// Works out a bundle of a plan.
+    ///
+    /// # Errors
+    /// If a class is missing, is both, is served by priority, or if the target is out of range.
+    pub fn new(spec: &BundleSpec, of: &PlanSpec, plan: &Plan) -> Result<Bundle, BundleError> {
+        let find = |name: &String| {
+            let choice = plan.choices.iter().find(|choice| choice.name == *name);
+            let choice = choice.ok_or_else(|| BundleError::NoClass(name.clone()))?;
+            let mut at = usize::from(plan.leaves[usize::from(choice.first)].parent);
+            // A plan makes an inner node of a single queue under priority.
+            while !plan.inners[at].is_priority && at != 0 {
+                at = plan.inners[at].parent.into();
+            }
+            match plan.inners[at].is_priority {
+                true => Err(BundleError::Priority(name.clone())),
+                false => Ok(choice),
+            }
+        };
+        let (free, stunts) = (find(&spec.free)?, find(&spec.stunts)?);
+        if spec.free == spec.stunts {
+            return Err(BundleError::Same(spec.free.clone()));
+        }
+        if free.count != 1 {
+            return Err(BundleError::Queues(spec.free.clone(), free.count));
+        }
+        if spec.target < RATE_MIN || spec.target > of.rate {
+            return Err(BundleError::Target(spec.target, of.rate));
+        }
+        let aim = PlanSpec { rate: spec.target, share: Share::Flows(1), ..of.clone() };
+        let first = usize::from(stunts.first);
+        Ok(Bundle {
+            free: free.first.into(),
+            stunts: first..first + usize::from(stunts.count),
+            aim: Plan::new(&aim)?,
+        })
+    }
+}
+
+impl BundleState {
+    /// Nothing has arrived yet.
+    pub fn new(bundle: &Bundle) -> BundleState {
+        BundleState {
+            aim: Aggregate::new(&bundle.aim),
+            turn: 0,
+            window_at: 0,
+            lent: vec![0; bundle.stunts.len()],
+            counts: Counts::default(),
+        }
+    }
+
+    /// What it has done.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+}
+
+impl Bundled {
+    /// A subscriber from whom nothing has arrived yet.
+    pub fn new(plan: Plan, bundle: Bundle) -> Bundled {
+        let (aggregate, state) = (Aggregate::new(&plan), BundleState::new(&bundle));
+        Bundled { plan, bundle, aggregate, state }
+    }
+
+    /// What its bundle has done.
+    pub fn counts(&self) -> Counts {
+        self.state.counts
+    }
+}
+
+impl Police for Bundled {
+    fn handle_packet(&mut self, now: Time, arrival: Arrival) -> Verdict {
+        let Bundled { plan, bundle, aggregate, state } = self;
+        decide_in_bundle(plan, bundle, &mut aggregate.state(), state, now, arrival)
+    }
+}
+
+/// Decides about a packet of a subscriber whose plan has a bundle. Packets of other classes than the free one are
+/// decided about as by [`decide`].
+///
+/// # Panics
+/// As [`decide`].
+pub fn decide_in_bundle(
+    plan: &Plan,
+    bundle: &Bundle,
+    state: &mut State<'_>,
+    bundled: &mut BundleState,
+    now: Time,
+    arrival: Arrival,
+) -> Verdict {
+    if arrival.leaf != bundle.free {
+        return decide(plan, state, now, arrival);
+    }
+    let size = arrival.size.as_u64().min(SIZE_MAX);
+    let at = now.as_nanos();
+    state.roll_window(plan, at);
+    let Some(gate_at) = state.pass_gate(plan, at, size) else { return Verdict::Drop };
+    let aimed = Arrival { leaf: 0, ..arrival };
+    let verdict = decide(&bundle.aim, &mut bundled.aim.state(), now, aimed);
+    if verdict == Verdict::Drop {
+        return Verdict::Drop;
+    }
+    state.settle_path(plan, at, bundle.free);
+    state.settle_path(plan, at, bundle.stunts.start);
+    let Some(payer) = state.find_payer(plan, bundle, bundled, size) else {
+        bundled.counts.refused += 1;
+        let own = decide(plan, state, now, arrival);
+        return if own == Verdict::Pass { verdict } else { own };
+    };
+    state.head.gate_at = gate_at;
+    state.accept(plan, payer, size);
+    if payer != bundle.free {
+        let nth = payer - bundle.stunts.start;
+        bundled.lent[nth] += size as u32;
+        bundled.turn = nth + 1;
+        bundled.counts.delegated += 1;
+        bundled.counts.delegated_bytes += Bytes::new(size);
+    }
+    verdict
+}
+
+impl State<'_> {
+    /// In whose queue a packet of the free class is counted; the paths to its queue and the stunts' are settled.
+    fn find_payer(
+        &self,
+        plan: &Plan,
+        bundle: &Bundle,
+        bundled: &mut BundleState,
+        size: u64,
+    ) -> Option<usize> {
+        // Its own queue is no longer than that of a flow of which nothing is known: what it has above its
+        // share is to be paid at once.
+        let own = self.share_of_window(plan, bundle.free).max(ALLOWANCE.1);
+        if self.backlog(plan, bundle.free) + size <= own.min(plan.pace.limit.into()) {
+            return Some(bundle.free);
+        }
+        if bundled.window_at != self.head.window_at {
+            bundled.window_at = self.head.window_at;
+            bundled.lent.fill(0);
+        }
+        let count = bundle.stunts.len();
+        let mut in_turn = (0..count).map(|nth| (bundled.turn + nth) % count);
+        in_turn
+            .find(|&nth| {
+                let leaf = bundle.stunts.start + nth;
+                let share = self.share_of_window(plan, leaf);
+                let (backlog, limit) = (self.backlog(plan, leaf), plan.pace.limit);
+                backlog >= u64::from(limit / FULL).max(ALLOWANCE.0)
+                    && backlog + size <= u64::from(limit) + share
+                    && u64::from(bundled.lent[nth]) + size <= share / PART
+            })
+            .map(|nth| bundle.stunts.start + nth)
+    }
+}
+
+#[cfg(test)]
+mod tests;
