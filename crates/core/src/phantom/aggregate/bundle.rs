@@ -12,9 +12,10 @@
 //! others would get of its share, and for no more than half of its share in a window: as much as a signal
 //! takes from it (Reno). If no stunt can be asked, the free class is signalled as without a bundle.
 //!
-//! Properties, all tested: no queue but those of the bundle is changed; a stunt pays no more than half of
-//! its share in a window; all that passed stays within the plan's rate; the free class has no more than its target; a
-//! bundle without stunts that send gives no more than the class's own share.
+//! Properties, tested: no queue but those of the bundle is changed; a stunt pays no more than half of its
+//! share in a window (with random senders: of the rate); all that passed stays within the plan's rate; the
+//! free class has no more than its target; a bundle without stunts that send gives no more than the class's
+//! own share.
 //!
 //! Source: Guirguis and Valdez, Traffic Shaping via Congestion Signals Delegation, §I (deployment at an
 //! ISP); how it is done there is not in the paper.
