@@ -26,7 +26,8 @@ pub struct UploadClass {
     pub within: Option<usize>,
 }
 
-/// Divides `total` by weight. `first` is the rate of what goes first, as measured, and `packet` the
+/// Divides `total` by weight and demand: what each group lately had to send, in the policy's order, or `None`
+/// if it wants more than it gets. `first` is the rate of what goes first, as measured, and `packet` the
 /// largest packet of the device in L2 bytes.
 ///
 /// What goes first has a fifth more than it sends, from 1/20 to 1/2 of the total, and never borrows:
@@ -37,9 +38,15 @@ pub struct UploadClass {
 /// may send more than the total; rates are in proportion to weights within 1 bit/s.
 ///
 /// # Panics
-/// If `weights` is empty.
-pub fn plan(total: Rate, first: Rate, weights: &Tree, packet: Bytes) -> UploadPlan {
+/// If `weights` is empty, or has not as many leaves as there are demands.
+pub fn plan(
+    total: Rate,
+    first: Rate,
+    (weights, demands): (&Tree, &[Option<Rate>]),
+    packet: Bytes,
+) -> UploadPlan {
     assert!(!weights.is_empty(), "a policy has at least its default group");
+    assert_eq!(weights.len(), demands.len(), "each group has a demand");
     let first = first.scale(6, 5).clamp(total / FIRST_PARTS_MIN, total / FIRST_PARTS_MAX);
     let weight_min = smallest(weights.nodes());
     let first = leaf(first, first, (0, weight_min), (weight_min, packet));
@@ -49,7 +56,7 @@ pub fn plan(total: Rate, first: Rate, weights: &Tree, packet: Bytes) -> UploadPl
         groups: Vec::new(),
         branches: Vec::new(),
     };
-    plan.add(weights.nodes(), (total.saturating_sub(first.rate), total), packet, None);
+    plan.add((weights.nodes(), demands), (total.saturating_sub(first.rate), total), packet, None);
     plan
 }
 
@@ -57,15 +64,25 @@ impl UploadPlan {
     /// Adds the classes of one level, which have `rate` together and may have `ceil`.
     fn add(
         &mut self,
-        nodes: &[Node],
+        (nodes, demands): (&[Node], &[Option<Rate>]),
         (rate, ceil): (Rate, Rate),
         packet: Bytes,
         within: Option<usize>,
     ) {
-        let entry = |node: &Node| Entry { weight: node.weight(), demand: None };
-        let rates = fair(rate, &nodes.iter().map(entry).collect::<Vec<_>>());
+        let mut rest = demands;
+        let mut beneath = |node: &Node| {
+            let (here, after) = rest.split_at(leaves(node));
+            rest = after;
+            here
+        };
+        let demands: Vec<_> = nodes.iter().map(&mut beneath).collect();
+        let entry = |(node, demands): (&Node, &&[Option<Rate>])| Entry {
+            weight: node.weight(),
+            demand: demands.iter().copied().sum(),
+        };
+        let rates = fair(rate, &nodes.iter().zip(&demands).map(entry).collect::<Vec<_>>());
         let weight_min = smallest(nodes);
-        for (node, rate) in nodes.iter().zip(rates) {
+        for ((node, demands), rate) in nodes.iter().zip(demands).zip(rates) {
             let spec = leaf(rate, ceil, (1, node.weight()), (weight_min, packet));
             match node {
                 Node::Leaf(_) => self.groups.push(UploadClass { spec, within }),
@@ -73,10 +90,17 @@ impl UploadPlan {
                     let spec = ClassSpec { queue: None, ..spec };
                     self.branches.push(UploadClass { spec, within });
                     let branch = Some(self.branches.len() - 1);
-                    self.add(beneath, (rate, ceil), packet, branch);
+                    self.add((beneath, demands), (rate, ceil), packet, branch);
                 }
             }
         }
+    }
+}
+
+fn leaves(node: &Node) -> usize {
+    match node {
+        Node::Leaf(_) => 1,
+        Node::Branch(_, beneath) => beneath.iter().map(leaves).sum(),
     }
 }
 

@@ -252,7 +252,7 @@ fn rates_of_classes_sum_to_the_total_in_proportion_to_weights() {
     let weights = [1, 3, 10_000].map(|w| Weight::new(w).unwrap());
     for (total, first) in [(10, 0), (10, 1), (10, 9), (300, 20)] {
         let (total, first) = (Rate::mbit(total), Rate::mbit(first));
-        let plan = plan(total, first, &Tree::from(weights.to_vec()), packet);
+        let plan = plan(total, first, (&Tree::from(weights.to_vec()), &[None; 3]), packet);
         let sum: Rate = plan.groups.iter().map(|class| class.spec.rate).sum();
         let minima = Rate::kbit(8 * 3);
         assert!(sum + plan.first.rate >= total && sum + plan.first.rate <= total + minima);
@@ -274,7 +274,8 @@ fn classes_are_nested_as_the_groups_are() {
     let video = Node::Branch(Weight::ONE, vec![leaf(1), leaf(1)]);
     let tv = Node::Branch(Weight::new(2).unwrap(), vec![leaf(3), video]);
     let tree = Tree::new(vec![tv, leaf(1)]);
-    let plan = plan(Rate::mbit(60), Rate::ZERO, &tree, Bytes::new(1_514));
+    let divide = |demands| plan(Rate::mbit(60), Rate::ZERO, (&tree, demands), Bytes::new(1_514));
+    let plan = divide(&[None; 4]);
     let parent: Vec<_> = plan.branches.iter().map(|class| class.within).collect();
     assert_eq!(parent, [None, Some(0)], "those above come first");
     let within: Vec<_> = plan.groups.iter().map(|class| class.within).collect();
@@ -283,4 +284,10 @@ fn classes_are_nested_as_the_groups_are() {
     assert_eq!(rates, [28_500, 4_750, 4_750, 19_000]);
     assert!(plan.branches.iter().all(|class| class.spec.queue.is_none()));
     assert_eq!(plan.branches[0].spec.rate, Rate::mbit(38));
+    // What is idle leaves nothing to borrow, of which a branch would have too much.
+    let some = |mbit| Some(Rate::mbit(mbit));
+    let plan = divide(&[None, some(0), some(2), some(5)]);
+    let rates: Vec<_> = plan.groups.iter().map(|class| class.spec.rate.as_bps() / 1_000).collect();
+    assert_eq!(rates, [50_000, 8, 2_000, 5_000]);
+    assert_eq!(plan.branches[0].spec.rate, Rate::mbit(52));
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use fairweir_core::policy::Group;
 use fairweir_core::receiver::{Decision, DelaySource, Observation};
-use fairweir_core::units::{Bytes, Rate, Span};
+use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_core::upload::{
     ROUND_TRIPS_MAX, RoundTrip, UploadControl, UploadObservation, UploadPhase, UploadPlan, plan,
 };
-use fairweir_linux::UploadSample;
+use fairweir_linux::{UploadGroup, UploadSample};
 use tracing::info;
 
 use super::settings::Settings;
@@ -20,10 +21,21 @@ pub(super) struct Upload {
     first: Rate,
     /// What groups had to send since the start, by name.
     totals: BTreeMap<String, UploadGroupStatus>,
+    /// What they want, by name.
+    wants: BTreeMap<String, Want>,
     phase: UploadPhase,
     enforcing: bool,
     /// Whether flows have queues of their own within a class, as far as is known.
     pub(super) has_flow_queues: bool,
+}
+
+/// What a group wants to send.
+#[derive(Default)]
+struct Want {
+    /// What it had to send lately, the peak more than the rest.
+    rate: Rate,
+    /// When it last had more than it could send.
+    waited_at: Option<Time>,
 }
 
 impl Upload {
@@ -34,6 +46,7 @@ impl Upload {
             control: UploadControl::new(host.upload_capacity, None),
             first: Rate::ZERO,
             totals: BTreeMap::new(),
+            wants: BTreeMap::new(),
             phase: UploadPhase::default(),
             enforcing: false,
             has_flow_queues: true,
@@ -74,7 +87,35 @@ impl Upload {
         // Steps of 1/16, so that the classes are not made anew in each tick.
         let step = (total / 16).as_bps().max(1);
         let first = Rate::bps(self.first.as_bps().div_ceil(step) * step);
-        Some(plan(total, first, &settings.policy().weights(), PACKET))
+        let demands = self.demands(&sample, settings, seen, total / IDLE_PARTS);
+        Some(plan(total, first, (&settings.policy().weights(), &demands), PACKET))
+    }
+
+    /// What each group wants, in the policy's order, at `least` so much; `None` is more than it has.
+    fn demands(
+        &mut self,
+        sample: &UploadSample,
+        settings: &Settings,
+        seen: &Observation,
+        least: Rate,
+    ) -> Vec<Option<Rate>> {
+        let groups = settings.policy().groups();
+        self.wants.retain(|name, _| groups.iter().any(|group| group.name == *name));
+        let demand = |(group, part): (&Group, &UploadGroup)| {
+            let want = self.wants.entry(group.name.clone()).or_default();
+            let offered = Rate::from_volume(part.offered, seen.interval);
+            want.rate = want.rate.smoothed(offered, 8).max(offered);
+            if part.backlog > Bytes::ZERO {
+                want.waited_at = Some(seen.at);
+            }
+            let waits = want.waited_at.is_some_and(|at| seen.at.since(at) < WAITED);
+            // In steps, so that the classes are not made anew in each tick.
+            let step = |rate: Rate| Rate::bps(rate.as_bps().max(1).next_power_of_two());
+            (!waits).then(|| step(want.rate).max(least))
+        };
+        let mut demands: Vec<_> = groups.iter().zip(&sample.groups).map(demand).collect();
+        demands.resize(groups.len(), None);
+        demands
     }
 
     /// Everything leaves unshaped.
@@ -137,5 +178,9 @@ fn round_trips(seen: &Observation, decision: &Decision) -> Vec<RoundTrip> {
 const DOWNLOAD_SHORT: Span = Span::millis(8);
 /// A download below this has no queue: answers to the probe, and acknowledgements of uploads.
 const DOWNLOAD_IDLE: Rate = Rate::mbit(1);
+/// An idle group keeps so much of the total for its first packets.
+const IDLE_PARTS: u64 = 128;
+/// A group that had to wait within this time wants more than it gets.
+const WAITED: Span = Span::secs(2);
 /// Of Ethernet, in L2 bytes.
 const PACKET: Bytes = Bytes::new(1_514);
