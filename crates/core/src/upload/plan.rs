@@ -1,7 +1,7 @@
 //! The classes of an upload: what each group has of its own, and what it may borrow.
 
 use crate::receiver::{ClassRate, ClassSpec};
-use crate::share::{Entry, Node, Tree, Weight, fair};
+use crate::share::{Claims, Node, Tree, Weight};
 use crate::units::{Bytes, Rate, Span};
 
 /// The classes of all groups, beneath one parent.
@@ -56,51 +56,41 @@ pub fn plan(
         groups: Vec::new(),
         branches: Vec::new(),
     };
-    plan.add((weights.nodes(), demands), (total.saturating_sub(first.rate), total), packet, None);
+    let rates = weights.divide(total.saturating_sub(first.rate), Claims { demands, taken: &[] });
+    plan.add(weights.nodes(), &mut rates.into_iter(), (total, packet), None);
     plan
 }
 
 impl UploadPlan {
-    /// Adds the classes of one level, which have `rate` together and may have `ceil`.
+    /// Adds the classes of one level, whose leaves have the next `rates` and may have `ceil`; returns what
+    /// they have together.
     fn add(
         &mut self,
-        (nodes, demands): (&[Node], &[Option<Rate>]),
-        (rate, ceil): (Rate, Rate),
-        packet: Bytes,
+        nodes: &[Node],
+        rates: &mut dyn Iterator<Item = Rate>,
+        (ceil, packet): (Rate, Bytes),
         within: Option<usize>,
-    ) {
-        let mut rest = demands;
-        let mut beneath = |node: &Node| {
-            let (here, after) = rest.split_at(leaves(node));
-            rest = after;
-            here
-        };
-        let demands: Vec<_> = nodes.iter().map(&mut beneath).collect();
-        let entry = |(node, demands): (&Node, &&[Option<Rate>])| Entry {
-            weight: node.weight(),
-            demand: demands.iter().copied().sum(),
-        };
-        let rates = fair(rate, &nodes.iter().zip(&demands).map(entry).collect::<Vec<_>>());
+    ) -> Rate {
         let weight_min = smallest(nodes);
-        for ((node, demands), rate) in nodes.iter().zip(demands).zip(rates) {
-            let spec = leaf(rate, ceil, (1, node.weight()), (weight_min, packet));
-            match node {
-                Node::Leaf(_) => self.groups.push(UploadClass { spec, within }),
-                Node::Branch(_, beneath) => {
-                    let spec = ClassSpec { queue: None, ..spec };
-                    self.branches.push(UploadClass { spec, within });
-                    let branch = Some(self.branches.len() - 1);
-                    self.add((beneath, demands), (rate, ceil), packet, branch);
+        let spec = |node: &Node, rate| leaf(rate, ceil, (1, node.weight()), (weight_min, packet));
+        let mut sum = Rate::ZERO;
+        for node in nodes {
+            sum += match node {
+                Node::Leaf(_) => {
+                    let rate = rates.next().unwrap_or_default();
+                    self.groups.push(UploadClass { spec: spec(node, rate), within });
+                    rate
                 }
-            }
+                Node::Branch(_, beneath) => {
+                    let branch = self.branches.len();
+                    self.branches.push(UploadClass { spec: spec(node, Rate::ZERO), within });
+                    let rate = self.add(beneath, rates, (ceil, packet), Some(branch));
+                    self.branches[branch].spec = ClassSpec { queue: None, ..spec(node, rate) };
+                    rate
+                }
+            };
         }
-    }
-}
-
-fn leaves(node: &Node) -> usize {
-    match node {
-        Node::Leaf(_) => 1,
-        Node::Branch(_, beneath) => beneath.iter().map(leaves).sum(),
+        sum
     }
 }
 

@@ -123,9 +123,9 @@ impl Queue {
         self.busy.ticks >= ticks && self.busy.span > Span::ZERO
     }
 
-    /// A queue may have begun, but there is no verdict.
+    /// A queue may have begun, though it is not too long.
     pub(super) fn may_have_begun(&self) -> bool {
-        self.busy.ticks > 0 || self.last > Some((QUEUE_MAX / 2).max(self.varies))
+        self.last > Some((QUEUE_MAX / 2).max(self.varies))
     }
 
     /// Whether so much is none.
