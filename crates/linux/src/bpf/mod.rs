@@ -21,6 +21,7 @@ use crate::classify::cgroup;
 use crate::classify::rules::{self, Rules, Table};
 
 pub(crate) mod abi;
+pub(crate) mod trial;
 
 /// The numbers of `bpf/abi.h` and `bpf/police_abi.h`, as the build script reads them.
 #[allow(dead_code, unused_parens, missing_docs)]
@@ -327,8 +328,7 @@ impl Programs {
 
     /// The program `name`.
     pub(crate) fn program(&self, name: &str) -> Result<ProgramMut<'_>, Error> {
-        let missing = || Error::refused(format!("find the program {name}"), not_found());
-        self.object.progs_mut().find(|p| p.name() == name).ok_or_else(missing)
+        program(&self.object, name)
     }
 }
 
@@ -448,6 +448,15 @@ pub(crate) fn not_found() -> std::io::Error {
     std::io::ErrorKind::NotFound.into()
 }
 
+/// The program of this name.
+///
+/// # Errors
+/// If the object has none.
+pub(crate) fn program<'o>(object: &'o Object, name: &str) -> Result<ProgramMut<'o>, Error> {
+    let missing = || Error::refused(format!("find the program {name}"), not_found());
+    object.progs_mut().find(|p| p.name() == name).ok_or_else(missing)
+}
+
 /// What the kernel knows of a program.
 ///
 /// # Errors
@@ -494,6 +503,16 @@ const OWNER_PROGRAMS: [&str; 5] =
 pub(crate) mod tests {
     use super::*;
 
+    /// Whether a test may touch the kernel; a skip is loud, and a failure under FAIRWEIR_STRICT=1.
+    pub(crate) fn is_root() -> bool {
+        let is_root = nix::unistd::geteuid().is_root();
+        if !is_root {
+            eprintln!("SKIPPED: needs root");
+            assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
+        }
+        is_root
+    }
+
     /// The most instructions that the verifier looked at for one of the object's programs.
     pub(crate) fn most_verified(object: &Object) -> u32 {
         let loaded = object.progs().filter(|program| program.autoload());
@@ -512,9 +531,7 @@ pub(crate) mod tests {
 
     #[test]
     fn this_kernel_takes_all_programs() {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("SKIPPED: needs root");
-            assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
+        if !is_root() {
             return;
         }
         let object = load(Parts::All, true).unwrap_or_else(|e| panic!("{e}"));

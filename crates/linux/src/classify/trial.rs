@@ -3,10 +3,10 @@
 use fairweir_core::evidence::Flow;
 use fairweir_core::policy::Policy;
 use fairweir_core::units::{Bytes, Span, Time};
-use libbpf_rs::ProgramInput;
 
 use crate::Error;
 use crate::bpf::abi::{Config, FEATURE_CENSUS, FEATURE_TRANSIT, FlowState, Plain};
+use crate::bpf::trial::{self, LOOPBACK, PASS};
 use crate::bpf::{Programs, update};
 use crate::classify::cgroup::{self, Tree};
 use crate::classify::rules::{self, Rules};
@@ -129,22 +129,9 @@ impl Trial {
     /// If the kernel refuses the packet, as it does those without an Ethernet header.
     pub fn run(&self, packet: &Packet, repeat: u32) -> Result<Verdict, Error> {
         let before = self.programs.counters()?;
-        let mut context = [0; CONTEXT_BYTES];
-        context[GSO_SEGS..][..4].copy_from_slice(&packet.segments.to_ne_bytes());
-        context[GSO_SIZE..][..4].copy_from_slice(&packet.segment_size.to_ne_bytes());
-        let mut context_out = context;
-        let program = self.programs.classifier()?;
-        let input = ProgramInput {
-            context_in: Some(&mut context),
-            context_out: Some(&mut context_out),
-            data_in: Some(packet.bytes),
-            repeat,
-            ..Default::default()
-        };
-        let output = program.test_run(input);
-        let output =
-            output.map_err(|e| Error::refused("run the classifier", std::io::Error::other(e)))?;
-        let (verdict, span) = (output.return_value as i32, output.duration);
+        let fields = [(GSO_SEGS, packet.segments), (GSO_SIZE, packet.segment_size)];
+        let ran = trial::run(&self.programs.classifier()?, &fields, packet.bytes, repeat)?;
+        let verdict = ran.verdict;
         assert!(verdict == PASS || verdict == REDIRECT, "the classifier never drops: {verdict}");
         let after = self.programs.counters()?;
         let counted = |slot: &u16| {
@@ -164,20 +151,15 @@ impl Trial {
             group,
             received: Bytes::new(change.0 / u64::from(repeat.max(1))),
             packets: change.1 / u64::from(repeat.max(1)),
-            class: u32_at(&context_out, PRIORITY).map_or(0, |priority| priority as u16),
-            span: Span::nanos(span.as_nanos() as u64),
+            class: u32_at(&ran.context, PRIORITY).map_or(0, |priority| priority as u16),
+            span: ran.span,
         })
     }
 }
 
-/// `struct __sk_buff`, whose layout is part of the kernel's interface, and fields in it.
-const CONTEXT_BYTES: usize = 192;
+/// Fields of `struct __sk_buff`.
 const PRIORITY: usize = 32;
 const GSO_SEGS: usize = 164;
 const GSO_SIZE: usize = 176;
-/// The loopback device's index in every namespace.
-const LOOPBACK: u32 = 1;
-/// TC_ACT_UNSPEC: the next program or the stack takes it.
-const PASS: i32 = -1;
 /// TC_ACT_REDIRECT.
 const REDIRECT: i32 = 7;

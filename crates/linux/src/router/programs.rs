@@ -9,7 +9,8 @@ use crate::Error;
 use crate::bpf::abi::{FlowKey, Plain};
 use crate::bpf::header;
 use crate::bpf::{
-    KEY, attach_tcx, bpf_error, is_at_a_device, listen_to_the_loader, not_found, replace, update,
+    KEY, attach_tcx, bpf_error, is_at_a_device, listen_to_the_loader, not_found, program, replace,
+    update,
 };
 use crate::classify::rules::Rules;
 
@@ -117,8 +118,7 @@ impl Programs {
 
     /// A program, for test runs.
     pub(crate) fn program(&self, name: &str) -> Result<ProgramMut<'_>, Error> {
-        let missing = || Error::refused(format!("find the program {name}"), not_found());
-        self.object.progs_mut().find(|p| p.name() == name).ok_or_else(missing)
+        program(&self.object, name)
     }
 
     /// All tables.
@@ -163,13 +163,11 @@ const FLOWS_AT_ONCE: u32 = header::ROUTER_FLOWS_MAX as u32;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bpf::tests::{VERIFIED_MAX, most_verified};
+    use crate::bpf::tests::{VERIFIED_MAX, is_root, most_verified};
 
     #[test]
     fn the_programs_load_where_the_kernel_has_no_btf() {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("SKIPPED: needs root");
-            assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
+        if !is_root() {
             return;
         }
         let hidden = std::thread::spawn(|| {
@@ -191,9 +189,7 @@ mod tests {
 
     #[test]
     fn this_kernel_takes_the_routers_programs() {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("SKIPPED: needs root");
-            assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
+        if !is_root() {
             return;
         }
         for upload in [false, true] {
@@ -210,9 +206,7 @@ mod tests {
     /// The kernel gives batches of whole buckets, and the library takes a short one for the last.
     #[test]
     fn all_connections_are_read_however_many_there_are() {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("SKIPPED: needs root");
-            assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
+        if !is_root() {
             return;
         }
         let programs = Programs::load(false).unwrap();

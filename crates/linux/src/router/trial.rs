@@ -4,12 +4,11 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use fairweir_core::policy::Policy;
 use fairweir_core::units::{Bytes, Span};
-use libbpf_rs::ProgramInput;
 
 use super::abi::{FEATURE_MACS, RouterConfig};
 use super::programs::Programs;
 use crate::bpf::abi::{FEATURE_PREFIX4, FEATURE_PREFIX6};
-use crate::bpf::bpf_error;
+use crate::bpf::trial::{self, LOOPBACK, PASS};
 use crate::classify::cgroup::Tree;
 use crate::classify::rules::{self, Rules};
 use crate::{Error, monotonic_now};
@@ -76,20 +75,10 @@ impl Trial {
             Hook::LanEgress => ("fairweir_lan_egress", LOOPBACK),
             Hook::LanIngress => ("fairweir_lan_ingress", 0),
         };
-        let mut context = [0; CONTEXT_BYTES];
-        context[INGRESS_IFINDEX..][..4].copy_from_slice(&from.to_ne_bytes());
-        let mut context_out = context;
-        let input = ProgramInput {
-            context_in: Some(&mut context),
-            context_out: Some(&mut context_out),
-            data_in: Some(frame),
-            repeat,
-            ..Default::default()
-        };
-        let output = self.programs.program(name)?.test_run(input);
-        let output = output.map_err(|e| bpf_error("run a program of the router", &e))?;
-        assert_eq!(output.return_value as i32, PASS, "the router never drops");
-        Ok(Span::nanos(output.duration.as_nanos() as u64))
+        let fields = [(INGRESS_IFINDEX, from)];
+        let ran = trial::run(&self.programs.program(name)?, &fields, frame, repeat)?;
+        assert_eq!(ran.verdict, PASS, "the router never drops");
+        Ok(ran.span)
     }
 
     /// How many connections are followed.
@@ -117,12 +106,7 @@ impl Trial {
     }
 }
 
-/// `struct __sk_buff`, whose layout is part of the kernel's interface, and a field in it.
-const CONTEXT_BYTES: usize = 192;
+/// A field of `struct __sk_buff`.
 const INGRESS_IFINDEX: usize = 36;
-/// The loopback device's index in every namespace.
-const LOOPBACK: u32 = 1;
 const ETHERNET: u32 = 14;
 const HOUR_NS: u64 = 3_600_000_000_000;
-/// TC_ACT_UNSPEC: the next program or the stack takes it.
-const PASS: i32 = -1;

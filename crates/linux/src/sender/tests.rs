@@ -12,18 +12,10 @@ use proptest::test_runner::{Config as Cases, TestRunner};
 
 use super::abi::Replay;
 use super::*;
+use crate::bpf::tests::is_root;
 
 const FREE: usize = 3;
 const STUNTS: usize = 6;
-
-fn is_root() -> bool {
-    let is_root = nix::unistd::geteuid().is_root();
-    if !is_root {
-        eprintln!("SKIPPED: needs root");
-        assert!(std::env::var_os("FAIRWEIR_STRICT").is_none(), "skipped under FAIRWEIR_STRICT");
-    }
-    is_root
-}
 
 /// Names belong to the machine: tests of this process hold them one after the other.
 static NAMES: Mutex<()> = Mutex::new(());
