@@ -226,6 +226,7 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     }
     for flow in &scenario.flows {
         match flow.kind {
+            Kind::Browser(_) => return Err(Error::NotPlayed("`kind = \"browser\"`")),
             Kind::Bulk | Kind::OnOff(_) | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => {
                 refuse_unknown(flow.congestion_control.name())?;
             }

@@ -310,7 +310,9 @@ impl Stage {
 /// Whether the application of such a flow has something to say that the link does not know better.
 fn measures(kind: &Kind) -> bool {
     match kind {
-        Kind::Ping { .. } | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => true,
+        Kind::Ping { .. } | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) | Kind::Browser(_) => {
+            true
+        }
         Kind::Bulk | Kind::Quic | Kind::OnOff(_) | Kind::Udp => false,
     }
 }

@@ -94,7 +94,9 @@ fn range(scenario: &Scenario, flow: &Flow, t: Time, queue: Span) -> (f64, f64) {
         // UDP does not yield to anything.
         Kind::Udp | Kind::Ping { .. } => return (demand, demand),
         // Their demand varies, so that they can be idle.
-        Kind::OnOff(_) | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => return (0.0, demand),
+        Kind::OnOff(_) | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) | Kind::Browser(_) => {
+            return (0.0, demand);
+        }
     };
     ((connection * f64::from(flow.connections)).min(demand), demand)
 }

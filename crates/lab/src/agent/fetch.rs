@@ -47,6 +47,7 @@ pub(super) fn main() -> io::Result<()> {
         Kind::Ping { .. } | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => {
             Driver::new(&job, clock).play()?
         }
+        Kind::Browser(_) => return Err(io::Error::other("a browser receives its sites itself")),
     };
     println!("{}", serde_json::to_string(&outcome)?);
     Ok(())

@@ -90,6 +90,7 @@ impl Server {
             Kind::Bulk => Server::Bulk(listen(job)?),
             Kind::OnOff(_) => Server::OnOff(listen(job)?),
             Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => Server::Responder(listen(job)?),
+            Kind::Browser(_) => return Err(io::Error::other("nginx serves sites")),
             Kind::Quic => {
                 let identity = identity.ok_or_else(|| io::Error::other("no certificate"))?;
                 let config = Box::new(identity.server_config(job, bundles.factory(job))?);

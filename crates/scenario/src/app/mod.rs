@@ -31,7 +31,7 @@ use fairweir_core::units::{Bytes, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::report::{PingSamples, Run, ShortSamples, VideoSamples, WebSamples};
-use crate::{Flow, Kind};
+use crate::{Flow, Kind, Page, Web};
 
 mod chance;
 mod datagram;
@@ -150,6 +150,13 @@ impl App {
             Kind::Video(video) => Box::new(Film::new(group, video)),
             Kind::Web(web) => Box::new(Browser::new(group, *web, seed)),
             Kind::Short(short) => Box::new(Shorts::new(group, *short, seed)),
+            Kind::Browser(browser) => match browser.page {
+                Page::Endless => Box::new(Bulk::new(flow, segment)),
+                Page::Images { think } => {
+                    let web = Web::images(browser.hosts, think);
+                    Box::new(Browser::new(group, web, seed))
+                }
+            },
         };
         App { play, wants: Wants::new() }
     }

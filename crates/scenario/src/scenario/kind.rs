@@ -28,6 +28,8 @@ pub enum Kind {
     Web(Web),
     /// Short downloads that arrive at random.
     Short(Short),
+    /// A web site in a browser, whose page loads from servers that all sites of the scenario share.
+    Browser(Browser),
 }
 
 impl Kind {
@@ -42,6 +44,7 @@ impl Kind {
             Kind::Video(_) => "video",
             Kind::Web(_) => "web",
             Kind::Short(_) => "short",
+            Kind::Browser(_) => "browser",
         }
     }
 }
@@ -81,6 +84,21 @@ pub struct Web {
     pub pages_per_session: u32,
 }
 
+impl Web {
+    /// The pages of [`Page::Images`]: the document and its images.
+    pub(crate) const fn images(hosts: u32, think: Span) -> Web {
+        let objects = PAGE_IMAGES + 1;
+        Web {
+            hosts,
+            objects: (objects, objects),
+            object: Bytes::kb(15),
+            think,
+            session_gap: think,
+            pages_per_session: u32::MAX,
+        }
+    }
+}
+
 /// Downloads that arrive as a Poisson process, each with a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Short {
@@ -93,6 +111,73 @@ pub struct Short {
     /// How many there are; then the first arrives at once. `None` is as many as chance brings.
     pub arrivals: Option<u32>,
 }
+
+/// A web site in a browser.
+///
+/// All sites of a scenario are open in one browser and load from the first `hosts` of the same
+/// [`SHARED_HOSTS_MAX`] hosts, each of which has an address of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Browser {
+    /// The host name in the address bar, as on the wire.
+    pub site: String,
+    /// From how many hosts the page loads.
+    pub hosts: u32,
+    /// The browser.
+    pub program: Program,
+    /// By which HTTP it loads.
+    pub http: Http,
+    /// What the page does.
+    pub page: Page,
+}
+
+/// The most hosts that sites share.
+pub const SHARED_HOSTS_MAX: u32 = 16;
+
+impl Browser {
+    /// How many downloads of an endless page are under way from each host.
+    pub const DOWNLOADS_PER_HOST: u32 = 2;
+
+    /// How many connections an endless page uses.
+    pub fn connections(&self) -> u32 {
+        match self.http {
+            Http::One => self.hosts * Browser::DOWNLOADS_PER_HOST,
+            Http::Two => self.hosts,
+        }
+    }
+}
+
+/// A browser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Program {
+    /// Chromium.
+    Chromium,
+    /// Firefox.
+    Firefox,
+}
+
+/// A version of HTTP over TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Http {
+    /// HTTP/1.1: a connection carries one object at a time.
+    One,
+    /// HTTP/2: a host has one connection, which carries all its objects.
+    Two,
+}
+
+/// What a site's page does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Page {
+    /// It loads [`Browser::DOWNLOADS_PER_HOST`] objects of some megabytes at a time from each host, without end.
+    Endless,
+    /// It has [`PAGE_IMAGES`] images in two waves, and is loaded again and again.
+    Images {
+        /// Mean time from a page that is there to the next one.
+        think: Span,
+    },
+}
+
+/// Images of a page.
+pub const PAGE_IMAGES: u32 = 43;
 
 /// What a flow or a group would use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,6 +13,8 @@
 
 use std::path::Path;
 
+use fairweir_core::evidence::{HostName, Sites};
+use fairweir_core::policy::DEFAULT_GROUP;
 pub use fairweir_core::policy::Group;
 use fairweir_core::receiver::{Control, CrabTuning, Enforce};
 use fairweir_core::share::{Entry, Weight, fair};
@@ -30,7 +32,10 @@ mod read;
 pub use bundle::{BUNDLE_FREE_MAX, Bundle, FreeGroup};
 use fairweir_config::Text;
 pub use fairweir_config::{BadOverride, ConfigError, Origin, Override};
-pub use kind::{Demand, Kind, OnOff, Short, Video, Web};
+pub use kind::{
+    Browser, Demand, Http, Kind, OnOff, PAGE_IMAGES, Page, Program, SHARED_HOSTS_MAX, Short, Video,
+    Web,
+};
 pub use police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
 
 /// The most flows of a scenario.
@@ -224,7 +229,7 @@ pub struct Flow {
     pub timestamps: Option<Span>,
     /// Whether its connections use ECN (RFC 3168), so that a policer marks their packets.
     pub ecn: bool,
-    /// How many connections a flow of kind bulk or QUIC has.
+    /// How many connections a flow of kind bulk or QUIC has, or a browser's endless page.
     pub connections: u32,
     /// Round-trip time without any queue.
     pub rtt: Span,
@@ -318,6 +323,22 @@ impl Ip {
     }
 }
 
+/// In which groups a receiving host counts a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeenAs {
+    /// Until it is known what it is for.
+    pub first: usize,
+    /// From then on.
+    pub decided: usize,
+}
+
+impl SeenAs {
+    /// Known from the start.
+    const fn one(group: usize) -> SeenAs {
+        SeenAs { first: group, decided: group }
+    }
+}
+
 /// An instant at which the fair shares may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -389,6 +410,27 @@ impl Scenario {
             }
         }
         events
+    }
+
+    /// In which groups a receiving host counts a flow's connections.
+    ///
+    /// A site's connections go to servers of all sites. Only a `web:` rule tells them apart, and that
+    /// from the moment on at which the browser's extension has told; until then they are of the
+    /// default group. Without one the servers' addresses decide, for all sites alike.
+    pub fn seen_as(&self, flow: &Flow) -> SeenAs {
+        let Kind::Browser(browser) = &flow.kind else { return SeenAs::one(flow.group) };
+        let sites = Sites::of_lists(self.groups.iter().map(|group| &group.matches[..]));
+        let default = self.groups.iter().position(|group| group.name == DEFAULT_GROUP);
+        let site = HostName::from_wire(browser.site.as_bytes());
+        if let Some(group) = site.and_then(|site| sites.group_of(&site)) {
+            return SeenAs { first: default.unwrap_or(group), decided: group };
+        }
+        let by_address = |i: &usize| {
+            let shares = |f: &Flow| f.group == *i && matches!(f.kind, Kind::Browser(_));
+            self.groups[*i].matches.is_empty() && self.flows.iter().any(shares)
+        };
+        let mut groups = 0..self.groups.len();
+        SeenAs::one(groups.find(by_address).or(default).unwrap_or(flow.group))
     }
 
     /// The downlink as a link; for the control `wfq` the ISP itself serves by weight.
@@ -521,7 +563,12 @@ impl Flow {
                 let holds = self.demands.iter().rev().find(|step| step.at <= t);
                 holds.and_then(|step| step.demand).map_or(Demand::Endless, Demand::Known)
             }
-            Kind::OnOff(_) | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => Demand::Unknown,
+            Kind::Browser(Browser { page: Page::Endless, .. }) => Demand::Endless,
+            Kind::OnOff(_)
+            | Kind::Video(_)
+            | Kind::Web(_)
+            | Kind::Short(_)
+            | Kind::Browser(Browser { page: Page::Images { .. }, .. }) => Demand::Unknown,
         }
     }
 }

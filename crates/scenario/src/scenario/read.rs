@@ -9,8 +9,8 @@ use fairweir_core::units::{Rate, Span, Time};
 
 use super::access::{Load, access};
 use super::{
-    CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow, Group,
-    IPV6_MTU_MIN, Ip, Kind, Lie, Measurement, Reflector, Scenario, Told, Tuning,
+    Browser, CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow,
+    Group, IPV6_MTU_MIN, Ip, Kind, Lie, Measurement, Reflector, Scenario, Told, Tuning,
 };
 use fairweir_config::{ConfigError, Override, Place, Placed, Table, Text, VERSION, not_one_of};
 
@@ -83,6 +83,12 @@ pub(super) fn scenario(
             let what = format!("the group `{}` has neither a flow nor `match`", group.name);
             return Err(place.error(what));
         }
+    }
+    let is_browser = |flow: &&Flow| matches!(flow.kind, Kind::Browser(_));
+    if let Some(flow) = flows.iter().find(is_browser).filter(|_| !devices.is_empty()) {
+        let what =
+            "a flow of kind `browser` needs a scenario without [[device]]: a router knows no sites";
+        return Err(places[flow.group].error(what));
     }
     let police = police::points(police_tables, segment, &groups, &mut flows, end)?;
     let context = bundle::Context { groups: &groups, flows: &flows, link: &link, end };
@@ -256,9 +262,36 @@ fn flows(
         if flows.iter().find(same).is_some_and(|f| f.ip != flow.ip) {
             return Err(place.error("flows of one `server` must have one `ip`"));
         }
+        if let Kind::Browser(browser) = &flow.kind {
+            share_a_browser(&flows, &flow, browser).map_err(|what| place.error(what))?;
+        }
         flows.push(flow);
     }
     Ok(flows)
+}
+
+/// Refuses a site that cannot be open in one browser with those before it, or load from their servers.
+fn share_a_browser(before: &[Flow], flow: &Flow, browser: &Browser) -> Result<(), String> {
+    for other in before {
+        let Kind::Browser(known) = &other.kind else { continue };
+        if known.site == browser.site {
+            return Err(format!("duplicate site `{}`", browser.site));
+        }
+        let differs = [
+            ("rtt", other.rtt != flow.rtt),
+            ("ip", other.ip != flow.ip),
+            ("congestion_control", other.congestion_control != flow.congestion_control),
+            ("paced", other.paced != flow.paced),
+            ("program", known.program != browser.program),
+            ("http", known.http != browser.http),
+        ];
+        if let Some((key, _)) = differs.into_iter().find(|(_, differs)| *differs) {
+            return Err(format!(
+                "flows of kind `browser` share servers and browser; all must have one `{key}`"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, ConfigError> {
@@ -302,6 +335,10 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Confi
         Some(Placed { value: 6, .. }) => Ip::V6,
         Some(p) => return Err(p.place.error(format!("found {}, allowed are 4, 6", p.value))),
     };
+    let connections = match &kind {
+        Kind::Browser(browser) => browser.connections(),
+        _ => connections.map_or(1, |p| p.value as u32),
+    };
     let flow = Flow {
         group: index,
         kind,
@@ -309,7 +346,7 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Confi
         paced: table.truth("paced")?.unwrap_or(false),
         timestamps: timestamps(&mut table)?,
         ecn: table.truth("ecn")?.unwrap_or(false),
-        connections: connections.map_or(1, |p| p.value as u32),
+        connections,
         rtt: table.parsed("rtt")?.map_or(RTT, |p| p.value),
         start,
         stop,

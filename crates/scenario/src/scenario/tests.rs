@@ -610,6 +610,72 @@ fn every_kind_has_its_defaults() {
 }
 
 #[test]
+fn sites_share_servers_and_are_told_apart_only_by_web_rules() {
+    let read = |matches: [&str; 2], keys: [&str; 2]| {
+        let group = |(name, matches): (&str, &str)| {
+            format!("[[group]]\nname = \"{name}\"\nweight = 1\n{matches}\n")
+        };
+        let flow = |(name, keys): (&str, &str)| {
+            format!("[[flow]]\ngroup = \"{name}\"\nkind = \"browser\"\n{keys}\n")
+        };
+        let names = ["a", "b"];
+        let text = "version = 1\nname = \"x\"\nduration = \"9s\"\n[link]\nrate = \"9mbit\"\n"
+            .to_owned()
+            + &names.into_iter().zip(matches).map(group).collect::<String>()
+            + &group(("default", ""))
+            + &names.into_iter().zip(keys).map(flow).collect::<String>();
+        Scenario::parse(&text, "x").map_err(|e| e.to_string())
+    };
+    let web = ["match = [\"web:a.com\"]", "match = [\"web:b.com\"]"];
+    let (one, two) = ("site = \"A.com\"", "site = \"www.b.com\"\n");
+    let seen = |matches| {
+        let scenario = read(matches, [one, two]).unwrap();
+        let seen = |i: usize| scenario.seen_as(&scenario.flows[i]);
+        [seen(0), seen(1)].map(|seen| (seen.first, seen.decided))
+    };
+    assert_eq!(seen(web), [(2, 0), (2, 1)], "the default group first");
+    assert_eq!(seen(["", ""]), [(0, 0), (0, 0)], "addresses do not tell them apart");
+    assert_eq!(seen([web[0], ""]), [(2, 0), (1, 1)]);
+    let flows = read(web, [one, two]).unwrap().flows;
+    assert_eq!(flows[0].connections, 3, "one for each host by HTTP/2");
+    let Kind::Browser(browser) = &flows[0].kind else { panic!("a browser") };
+    assert_eq!((browser.site.as_str(), browser.page), ("a.com", Page::Endless));
+    let http1 = read(web, [&format!("{one}\nhttp = 1"), &format!("{two}\nhttp = 1\nhosts = 4")]);
+    let connections = http1.unwrap().flows.iter().map(|flow| flow.connections).collect::<Vec<_>>();
+    assert_eq!(connections, [6, 8]);
+    let more = |keys: &str| read(web, [one, &format!("{two}{keys}")]).unwrap_err();
+    for (keys, what) in [
+        ("rtt = \"9ms\"", "one `rtt`"),
+        ("http = 1", "one `http`"),
+        ("program = \"firefox\"", "one `program`"),
+        ("ip = 6", "one `ip`"),
+        ("http = 3", "1 to 2"),
+        ("hosts = 17", "1 to 16"),
+        ("think = \"1s\"", "page = \"images\""),
+        ("server = \"x\"", "only flows of `bulk`"),
+        ("connections = 2", "only flows of `bulk`"),
+    ] {
+        let error = more(keys);
+        assert!(error.contains(what), "{error}");
+    }
+    for (site, what) in
+        [("com", "public suffix"), ("*.b.com", "address bar"), ("10.0.0.1", "host name")]
+    {
+        let error = read(web, [one, &format!("site = \"{site}\"")]).unwrap_err();
+        assert!(error.contains(what), "{error}");
+    }
+    assert!(read(web, [one, one]).unwrap_err().contains("duplicate site `a.com`"));
+    assert!(read(web, [one, ""]).unwrap_err().contains("site"));
+    let device = "[[device]]\nname = \"d\"\nweight = 1\n";
+    let text = format!(
+        "version = 1\nname = \"x\"\nduration = \"9s\"\n[link]\nrate = \"9mbit\"\n{device}\
+         [[group]]\nname = \"a\"\nweight = 1\ndevice = \"d\"\n[[flow]]\ngroup = \"a\"\nkind = \"browser\"\n{one}\n"
+    );
+    let error = Scenario::parse(&text, "x").unwrap_err().to_string();
+    assert!(error.contains("without [[device]]"), "{error}");
+}
+
+#[test]
 fn each_key_belongs_to_its_kinds() {
     let bad: &[(&str, &str, &[&str])] = &[
         ("video", "demand = \"8mbit\"", &["20: flow.demand", "kind `video`", "`udp` have it"]),

@@ -90,6 +90,8 @@ pub(super) struct Connection {
     pub(super) requests: u32,
     /// How many of them come too late: the server has stopped in the meantime.
     pub(super) withdrawn: u32,
+    /// When the home knows what it is for.
+    pub(super) decided_at: Option<Time>,
     /// Nobody wants what arrives any more.
     pub(super) closed: bool,
     /// Packets of it that are somewhere between its ends, or wait for being sent again; its place
@@ -225,6 +227,7 @@ impl Connections {
             established: false,
             requests: 0,
             withdrawn: 0,
+            decided_at: None,
             closed: false,
             under_way: 0,
             timer_source: 0,

@@ -21,9 +21,9 @@ use fairweir_scenario::app::App;
 use fairweir_scenario::link::{Link, Packet};
 use fairweir_scenario::police::Points;
 use fairweir_scenario::report::Samples;
-use fairweir_scenario::{Measurement, Scenario};
+use fairweir_scenario::{Measurement, Scenario, SeenAs};
 
-use super::connection::Connections;
+use super::connection::{Connection, Connections};
 use super::deadlines::Deadlines;
 use super::home::Home;
 use super::line::Line;
@@ -94,6 +94,8 @@ const SHAPERS: usize = 4;
 struct Flow {
     app: App,
     group: usize,
+    /// As what the home counts its connections.
+    seen_as: SeenAs,
     sizes: Sizes,
     /// Payload of a full packet.
     segment: Bytes,
@@ -111,7 +113,19 @@ struct Flow {
     seed: u64,
 }
 
+/// From the first byte of a response until the daemon knows for which site it is: the extension
+/// waits no longer for more to tell.
+const TOLD_WITHIN: Span = Span::millis(20);
+
 impl Flow {
+    /// The group in which the home counts a connection.
+    fn group_of(&self, connection: &Connection, now: Time) -> usize {
+        match connection.decided_at {
+            Some(at) if at <= now => self.seen_as.decided,
+            _ => self.seen_as.first,
+        }
+    }
+
     /// The payload of a full packet, and its size.
     fn full_packet(&self) -> (u64, Bytes) {
         let segment = self.segment.as_u64();
@@ -202,7 +216,7 @@ impl<'s> World<'s> {
                 Source::DownLine(path) => self.arrive_at_downlink(now, path),
                 Source::UpLine(path) => self.arrive_at_servers(now, path),
                 Source::Tick(stage) => {
-                    let connections = self.connections_at(stage);
+                    let connections = self.connections_at(now, stage);
                     let probe = self.probe_sample(now, stage);
                     let next = self.home.stages[stage].handle_tick(now, connections, probe);
                     self.open_windows(stage);

@@ -2,15 +2,30 @@
 
 use fairweir_core::units::{Bytes, Rate, Span};
 
-use super::super::{DemandStep, Kind, OnOff, PING_INTERVAL, Short, Video, Web};
+use fairweir_core::evidence::Site;
+
+use super::super::{
+    Browser, DemandStep, Http, Kind, OnOff, PING_INTERVAL, Page, Program, SHARED_HOSTS_MAX, Short,
+    Video, Web,
+};
 use fairweir_config::{ConfigError, Placed, Table, not_one_of};
 
-const KINDS: [&str; 8] = ["bulk", "quic", "ping", "on-off", "udp", "video", "web", "short"];
-const WITH_CONGESTION_CONTROL: &[&str] = &["bulk", "quic", "on-off", "video", "web", "short"];
+const KINDS: [&str; 9] =
+    ["bulk", "quic", "ping", "on-off", "udp", "video", "web", "short", "browser"];
+/// All kinds that have a program and servers of their own.
+const WITH_SERVER: &[&str] = KINDS.split_at(8).0;
+const WITH_CONGESTION_CONTROL: &[&str] =
+    &["bulk", "quic", "on-off", "video", "web", "short", "browser"];
 /// Keys that every flow may have.
-const KEYS: [&str; 8] = ["group", "kind", "rtt", "start", "stop", "ip", "app", "server"];
+const KEYS: [&str; 6] = ["group", "kind", "rtt", "start", "stop", "ip"];
 /// Keys that only flows of these kinds may have.
-const KEYS_OF_KINDS: [(&str, &[&str]); 23] = [
+const KEYS_OF_KINDS: [(&str, &[&str]); 29] = [
+    ("app", WITH_SERVER),
+    ("server", WITH_SERVER),
+    ("site", &["browser"]),
+    ("program", &["browser"]),
+    ("http", &["browser"]),
+    ("page", &["browser"]),
     ("congestion_control", WITH_CONGESTION_CONTROL),
     ("paced", &["bulk", "on-off", "video", "web", "short"]),
     ("timestamps", &["bulk", "on-off", "video", "web", "short"]),
@@ -24,10 +39,10 @@ const KEYS_OF_KINDS: [(&str, &[&str]); 23] = [
     ("off", &["on-off"]),
     ("ladder", &["video"]),
     ("length", &["video"]),
-    ("hosts", &["web"]),
+    ("hosts", &["web", "browser"]),
     ("objects", &["web"]),
     ("object", &["web"]),
-    ("think", &["web"]),
+    ("think", &["web", "browser"]),
     ("session_gap", &["web"]),
     ("pages_per_session", &["web"]),
     ("rate_per_s", &["short"]),
@@ -57,6 +72,8 @@ const THINK: Span = Span::secs(5);
 const SESSION_GAP: Span = Span::secs(60);
 const PAGES_PER_SESSION: u64 = 10;
 const PAGES_MAX: u64 = 1_000_000;
+/// From how many hosts a site loads.
+const SHARED_HOSTS: u32 = 3;
 const RATE_PER_S_MAX: u32 = 10_000;
 const SIGMA_MAX: u32 = 4;
 /// The most arrivals that a flow may expect; their times are kept.
@@ -114,6 +131,7 @@ pub(super) fn kind(
         "video" => Kind::Video(video(table)?),
         "web" => Kind::Web(web(table)?),
         "short" => Kind::Short(short(table, active)?),
+        "browser" => Kind::Browser(browser(table)?),
         "bulk" => Kind::Bulk,
         "quic" => Kind::Quic,
         other => unreachable!("invariant: `{other}` is one of KINDS"),
@@ -163,6 +181,38 @@ fn web(table: &mut Table<'_>) -> Result<Web, ConfigError> {
         session_gap: table.parsed("session_gap")?.map_or(SESSION_GAP, |p| p.value),
         pages_per_session: pages.map_or(PAGES_PER_SESSION, |p| p.value) as u32,
     })
+}
+
+fn browser(table: &mut Table<'_>) -> Result<Browser, ConfigError> {
+    let wanted = "the host name in the address bar, such as video.example.com";
+    let site = table.text("site")?.ok_or_else(|| table.missing("site", wanted))?;
+    let name = site
+        .value
+        .parse::<Site>()
+        .map_err(|e| site.place.error(format!("`{}`: {e}", site.value)))?;
+    if site.value.starts_with("*.") {
+        return Err(site.place.error(format!("found `{}`, expected {wanted}", site.value)));
+    }
+    let programs = [("chromium", Program::Chromium), ("firefox", Program::Firefox)];
+    let program = table.word("program", &programs)?.map_or(Program::Chromium, |p| p.value);
+    let http = match table.integer("http", 1, 2)? {
+        Some(Placed { value: 1, .. }) => Http::One,
+        _ => Http::Two,
+    };
+    let is_images = table.word("page", &[("endless", false), ("images", true)])?;
+    let think = table.parsed::<Span>("think")?;
+    let page = match (is_images.is_some_and(|p| p.value), think) {
+        (true, think) => Page::Images { think: think.map_or(THINK, |p| p.value) },
+        (false, None) => Page::Endless,
+        (false, Some(think)) => {
+            return Err(think
+                .place
+                .error("an endless page has no pause; only `page = \"images\"` has it"));
+        }
+    };
+    let hosts = table.integer("hosts", 1, SHARED_HOSTS_MAX.into())?;
+    let hosts = hosts.map_or(SHARED_HOSTS, |p| p.value as u32);
+    Ok(Browser { site: name.name().to_string(), hosts, program, http, page })
 }
 
 fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ConfigError> {

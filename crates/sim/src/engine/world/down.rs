@@ -6,7 +6,7 @@ use fairweir_scenario::link::Packet;
 use super::super::home::Hop;
 use super::super::measure::Stamps;
 use super::super::packet::{Down, DownKind, UpKind};
-use super::{DOWNLINK, Flow, Lost, World};
+use super::{DOWNLINK, Flow, Lost, TOLD_WITHIN, World};
 use crate::htb::Verdict;
 use crate::tcp::Segment;
 
@@ -78,7 +78,7 @@ impl World<'_> {
 
     pub(super) fn leave_enforcer(&mut self, now: Time, stage: usize) {
         while let Some(packet) = self.home.stages[stage].poll_departure(now) {
-            let group = self.flows[self.flow_of(packet.body)].group;
+            let group = self.seen_as(now, packet.body);
             self.pass(now, packet, self.home.hops_done(group, stage));
         }
         self.wake_enforcer(stage);
@@ -91,7 +91,7 @@ impl World<'_> {
 
     /// Takes a packet that has some hops behind it through the others, to its receiver.
     fn pass(&mut self, now: Time, mut packet: Packet<Down>, mut done: usize) {
-        let group = self.flows[self.flow_of(packet.body)].group;
+        let group = self.seen_as(now, packet.body);
         let has_router = self.home.router(group).is_some();
         while let Some(Hop { stage, class }) = self.home.hop(group, done) {
             packet.class = class;
@@ -107,6 +107,17 @@ impl World<'_> {
             done += 1;
         }
         self.receive(now, packet.body);
+    }
+
+    /// The group in which the home counts a packet.
+    fn seen_as(&self, now: Time, body: Down) -> usize {
+        let flow = &self.flows[self.flow_of(body)];
+        match body.kind {
+            DownKind::Opening | DownKind::Data(..) => {
+                flow.group_of(&self.connections[body.to], now)
+            }
+            _ => flow.seen_as.decided,
+        }
     }
 
     pub(super) fn flow_of(&self, body: Down) -> usize {
@@ -158,6 +169,7 @@ impl World<'_> {
         if let Some(written) = connection.sender.written() {
             connection.receiver.handle_written(written);
         }
+        connection.decided_at.get_or_insert(now + TOLD_WITHIN);
         connection.handle_read(now);
         let (flow, slot) = (connection.flow, connection.slot);
         let total = connection.receiver.received();

@@ -150,6 +150,7 @@ impl<'s> World<'s> {
         self.flows.push(Flow {
             app: App::new(flow, chance.app, segment),
             group: flow.group,
+            seen_as: self.scenario.seen_as(flow),
             sizes: Sizes::new(flow),
             segment,
             path,

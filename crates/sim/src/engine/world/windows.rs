@@ -2,20 +2,21 @@
 //! windows.
 
 use fairweir_core::receiver::ConnectionSample;
-use fairweir_core::units::Bytes;
+use fairweir_core::units::{Bytes, Time};
 
 use super::super::home::Hop;
 use super::World;
 
 impl World<'_> {
     /// What the host or router of a stage has seen of its connections since the last tick.
-    pub(super) fn connections_at(&mut self, stage: usize) -> Vec<ConnectionSample> {
+    pub(super) fn connections_at(&mut self, now: Time, stage: usize) -> Vec<ConnectionSample> {
         let mut samples = Vec::new();
         let is_router = stage == 0 && self.home.has_router;
         for (index, connection) in self.connections.open_ones() {
             let flow = &self.flows[connection.flow];
-            let has_control = self.home.router(flow.group).is_some();
-            let hops = [self.home.router(flow.group), self.home.host(flow.group)];
+            let group = flow.group_of(connection, now);
+            let has_control = self.home.router(group).is_some();
+            let hops = [self.home.router(group), self.home.host(group)];
             let Some(hop) =
                 hops.into_iter().flatten().find(|hop| hop.stage == stage && flow.has_window)
             else {
@@ -83,8 +84,8 @@ impl World<'_> {
             let Hop { stage, class } = hop?;
             self.home.stages[stage].windows.initial.get(class).copied().flatten()
         };
-        let [router, host] =
-            [self.home.router(flow.group), self.home.host(flow.group)].map(initial);
+        let group = flow.seen_as.first;
+        let [router, host] = [self.home.router(group), self.home.host(group)].map(initial);
         let connection = &mut self.connections[index];
         if router.is_some() {
             connection.bound_at_router(router);
