@@ -32,6 +32,8 @@ pub struct Watchers {
 /// A running daemon.
 pub(crate) struct Daemon {
     pub(crate) process: Process,
+    pub(crate) socket: PathBuf,
+    pub(crate) run_dir: PathBuf,
 }
 
 /// Where a daemon runs, and as what.
@@ -108,8 +110,8 @@ impl Daemon {
         }
         let log = dir.join("daemon.log");
         let process = Process::start("the daemon", command, netns, log)?;
-        let mut daemon = Daemon { process };
         let socket = run_dir.join(format!("{role}-{dev}.sock"));
+        let mut daemon = Daemon { process, socket: socket.clone(), run_dir };
         wait_until_ready(&mut daemon.process, || Ok(ask(&socket, STATUS)?["ready"] == true))?;
         Ok(daemon)
     }

@@ -19,10 +19,13 @@
 //! | `relay` | the access link in real time |
 //! | `agent` | sender and receiver of the flows, as processes |
 //! | `daemon` | the real `fairweir host` in the home |
+//! | [`browser`] | real browsers with the extension, and nginx with the sites that they open |
+//! | `sites` | the sites of a scenario, played by these |
 //! | `run` | one scenario with one control, from the set-up to the report |
 #![forbid(unsafe_code)]
 
 mod agent;
+pub mod browser;
 mod clock;
 mod daemon;
 mod home;
@@ -33,6 +36,7 @@ mod process;
 mod relay;
 mod run;
 mod sender;
+mod sites;
 mod watch;
 
 pub use agent::{agent_main, is_agent};
@@ -88,6 +92,12 @@ pub enum Error {
     /// The file that should act as sender, receiver and daemon is not there.
     #[error("no executable {}", .0.display())]
     NoExecutable(PathBuf),
+    /// A program that the scenario needs is missing.
+    #[error("`{0}` is not installed; flows of kind `browser` need it")]
+    NotInstalled(&'static str),
+    /// The browser's extension was not made.
+    #[error("the browser extension is missing; `make extension` makes it")]
+    NoExtension,
     /// The user interrupted the run; everything was taken down.
     #[error("interrupted")]
     Interrupted,

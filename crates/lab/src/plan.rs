@@ -9,6 +9,7 @@ use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Span, Time};
 use fairweir_scenario::app;
+use fairweir_scenario::link::Discipline;
 use fairweir_scenario::{Bundle, CongestionControl, Flow, Ip, Kind, Scenario, Tuning};
 use ipnet::IpNet;
 use socket2::{Domain, Socket, Type};
@@ -16,6 +17,7 @@ use socket2::{Domain, Socket, Type};
 use crate::Error;
 use crate::home::{LAN_DEVICE, WAN_DEVICE};
 use crate::job::{Job, Part, Seat};
+use crate::sites;
 
 /// Each flow has a process of its own.
 const FLOWS_MAX: usize = 256;
@@ -23,6 +25,8 @@ const FLOWS_MAX: usize = 256;
 const DEVICES_MAX: usize = 200;
 /// Flow `i` is served at this port plus `i`, so that a port tells the flow.
 const FIRST_PORT: u16 = 5001;
+/// All sites are served here.
+pub(crate) const SITE_PORT: u16 = 443;
 
 /// A scenario with addresses.
 pub(crate) struct Plan<'s> {
@@ -36,6 +40,10 @@ impl<'s> Plan<'s> {
         let mut named: Vec<(&str, IpAddr)> = Vec::new();
         let mut servers = Vec::new();
         for (i, flow) in scenario.flows.iter().enumerate() {
+            if let Kind::Browser(_) = flow.kind {
+                servers.push(SocketAddr::new(shared_address(0, flow.ip), SITE_PORT));
+                continue;
+            }
             let known = named.iter().find(|(name, _)| flow.server.as_deref() == Some(name));
             let address = known.map_or_else(|| server_address(i, flow.ip), |(_, a)| *a);
             if let Some(name) = &flow.server {
@@ -49,12 +57,22 @@ impl<'s> Plan<'s> {
     /// The address of every server and reflector, once.
     pub(crate) fn server_addresses(&self) -> Vec<IpAddr> {
         let mut addresses: Vec<IpAddr> = self.servers.iter().map(SocketAddr::ip).collect();
+        addresses.extend(self.shared_hosts().into_iter().map(|(_, address)| address));
         if self.scenario.probe.is_there {
             addresses.extend(REFLECTORS);
         }
         addresses.sort();
         addresses.dedup();
         addresses
+    }
+
+    /// Names and addresses of the hosts from which the sites load; none without sites.
+    pub(crate) fn shared_hosts(&self) -> Vec<(String, IpAddr)> {
+        let most =
+            sites::all(self.scenario).map(|(flow, site)| (site.hosts, flow.ip)).max_by_key(|m| m.0);
+        let Some((hosts, ip)) = most else { return Vec::new() };
+        let host = |i: u32| (format!("cdn{i}.example.org"), shared_address(i, ip));
+        (0..hosts).map(host).collect()
     }
 
     /// The port of the first flow; the others follow in order.
@@ -68,7 +86,9 @@ impl<'s> Plan<'s> {
         let seeds = app::seeds(self.scenario, self.scenario.seed);
         let flows = self.scenario.flows.iter().zip(&self.servers).zip(seeds);
         let job = |((flow, &server), seed)| Job::new(flow, server, self.scenario.link.mtu, seed);
-        let mut jobs: Vec<Job> = flows.map(job).collect();
+        let is_of_agent =
+            |((flow, _), _): &((&Flow, &SocketAddr), u64)| !matches!(flow.kind, Kind::Browser(_));
+        let mut jobs: Vec<Job> = flows.filter(is_of_agent).map(job).collect();
         for job in jobs.iter_mut().filter(|job| job.flow.kind == Kind::Quic) {
             job.seat = self.seat(&job.flow);
         }
@@ -175,7 +195,11 @@ impl<'s> Plan<'s> {
         }
         let flows = self.scenario.flows.iter().zip(&self.servers);
         let own = flows.filter(|(flow, _)| flow.group == group);
-        let mut texts: Vec<String> = own.map(|(_, s)| quoted(&format!("ip:{}", s.ip()))).collect();
+        let addresses = own.flat_map(|(flow, server)| match &flow.kind {
+            Kind::Browser(site) => (0..site.hosts).map(|i| shared_address(i, flow.ip)).collect(),
+            _ => vec![server.ip()],
+        });
+        let mut texts: Vec<String> = addresses.map(|ip| quoted(&format!("ip:{ip}"))).collect();
         texts.dedup();
         texts
     }
@@ -206,6 +230,15 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     {
         return Err(Error::NotPlayed("[[police]] or [[bundle]] beside [[device]]"));
     }
+    if sites::all(scenario).next().is_some() {
+        if !scenario.police.is_empty() || !scenario.bundles.is_empty() {
+            return Err(Error::NotPlayed("[[police]] or [[bundle]] beside sites"));
+        }
+        // Which site a packet is for is known only afterwards.
+        if matches!(scenario.link.queue, Discipline::Wfq | Discipline::Drr) {
+            return Err(Error::NotPlayed("sites behind a link that serves by group"));
+        }
+    }
     for bundle in scenario.bundles.iter().filter(|bundle| bundle.delegation.is_some()) {
         refuse_mixed(scenario, bundle)?;
     }
@@ -226,8 +259,15 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     }
     for flow in &scenario.flows {
         match flow.kind {
-            Kind::Browser(_) => return Err(Error::NotPlayed("`kind = \"browser\"`")),
-            Kind::Bulk | Kind::OnOff(_) | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => {
+            Kind::Browser(_) if flow.stop < scenario.end() => {
+                return Err(Error::NotPlayed("a site that is closed before the end"));
+            }
+            Kind::Bulk
+            | Kind::OnOff(_)
+            | Kind::Video(_)
+            | Kind::Web(_)
+            | Kind::Short(_)
+            | Kind::Browser(_) => {
                 refuse_unknown(flow.congestion_control.name())?;
             }
             // QUIC brings its own.
@@ -334,6 +374,21 @@ pub(crate) const REFLECTORS: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(198, 18, 255, 254)),
     IpAddr::V6(Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, 0xffff)),
 ];
+
+/// Of the host `i` that sites share.
+fn shared_address(i: u32, ip: Ip) -> IpAddr {
+    let i = i as u16 + 1;
+    match ip {
+        Ip::V4 => Ipv4Addr::new(198, 18, 254, i as u8).into(),
+        Ip::V6 => Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 1, i).into(),
+    }
+}
+
+/// The group of packets that are of no flow: as in the simulator.
+pub(crate) fn rest_group(scenario: &Scenario) -> usize {
+    let default = scenario.groups.iter().position(|group| group.name == DEFAULT_GROUP);
+    default.unwrap_or(scenario.groups.len() - 1)
+}
 
 fn server_address(flow: usize, ip: Ip) -> IpAddr {
     let i = flow as u16 + 1;

@@ -8,6 +8,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +17,10 @@ use std::thread::{self, JoinHandle};
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_linux::realtime;
-use fairweir_scenario::ETHERNET_HEADER;
 use fairweir_scenario::link::{Link, Packet};
 use fairweir_scenario::police::{Fate as Policed, Points};
 use fairweir_scenario::report::{Histogram, PoliceSamples, Samples};
+use fairweir_scenario::{ETHERNET_HEADER, Kind};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -28,7 +29,7 @@ use nix::unistd;
 
 use crate::Error;
 use crate::clock::Clock;
-use crate::plan::Plan;
+use crate::plan::{Plan, SITE_PORT};
 
 mod reflector;
 
@@ -54,8 +55,20 @@ pub(crate) struct Outcome {
     pub(crate) policed: Vec<PoliceSamples>,
     /// How late packets were written, against the model.
     pub(crate) lateness: Histogram,
+    /// What sites share: for which of them each packet is, is known only afterwards.
+    pub(crate) shared: Vec<Shared>,
     /// Packets that the kernel did not take; should be none.
     pub(crate) refused: u64,
+}
+
+/// A packet that has left the downlink, of a connection to a server that sites share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shared {
+    pub(crate) at: Time,
+    pub(crate) server: IpAddr,
+    pub(crate) client_port: u16,
+    pub(crate) size: Bytes,
+    pub(crate) sojourn: Span,
 }
 
 impl Relay {
@@ -132,6 +145,8 @@ struct Carrier {
     routes: Vec<Route>,
     reflector: Reflector,
     first_port: u16,
+    /// The first flow that is a site: it stands for all of them on the way.
+    site: Option<usize>,
     police: Points<Policeable>,
     /// The connections of each flow by the client's port, in the order in which they came.
     units: BTreeMap<(usize, u16), u32>,
@@ -170,6 +185,7 @@ impl Carrier {
             routes: flows.chain([probe]).collect(),
             reflector: Reflector::new(scenario),
             first_port: plan.first_port(),
+            site: scenario.flows.iter().position(|flow| matches!(flow.kind, Kind::Browser(_))),
             police: Points::new(scenario, true),
             units: BTreeMap::new(),
             down: Link::new(scenario.downlink(control)),
@@ -183,6 +199,7 @@ impl Carrier {
                 samples,
                 policed: Vec::new(),
                 lateness: Histogram::default(),
+                shared: Vec::new(),
                 refused: 0,
             },
         }
@@ -247,7 +264,13 @@ impl Carrier {
         self.leave_shapers(now);
         while let Some(departure) = self.down.poll_departure(now) {
             let Packet { class, size, body } = departure.packet;
-            self.outcome.samples.record_departure(departure.at, class, size, departure.sojourn);
+            let (at, sojourn) = (departure.at, departure.sojourn);
+            match self.site.and_then(|_| shared(&body)) {
+                Some((server, client_port)) => {
+                    self.outcome.shared.push(Shared { at, server, client_port, size, sojourn });
+                }
+                None => self.outcome.samples.record_departure(at, class, size, sojourn),
+            }
             self.outcome.write(&self.acc0, &body, departure.at, self.clock);
         }
         self.record_drops();
@@ -341,7 +364,11 @@ impl Carrier {
         if reflector::is_at(ip, server) {
             return Some(self.probe());
         }
-        let i = usize::from(port(ip, server)?.checked_sub(self.first_port)?);
+        let port = port(ip, server)?;
+        if port == SITE_PORT {
+            return self.site;
+        }
+        let i = usize::from(port.checked_sub(self.first_port)?);
         (i < self.probe()).then_some(i)
     }
 
@@ -365,6 +392,18 @@ impl Outcome {
 enum End {
     Source,
     Destination,
+}
+
+/// Server and client's port of a packet from where all sites are served.
+fn shared(ip: &[u8]) -> Option<(IpAddr, u16)> {
+    if port(ip, End::Source)? != SITE_PORT {
+        return None;
+    }
+    let server = match ip[0] >> 4 {
+        4 => IpAddr::from(<[u8; 4]>::try_from(ip.get(12..16)?).ok()?),
+        _ => IpAddr::from(<[u8; 16]>::try_from(ip.get(8..24)?).ok()?),
+    };
+    Some((server, port(ip, End::Destination)?))
 }
 
 /// The port at one end of a TCP or UDP packet, IPv4 or IPv6.
@@ -438,6 +477,22 @@ mod tests {
         let words = header.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
         let sum: u32 = words.sum();
         (sum & 0xffff) + (sum >> 16)
+    }
+
+    #[test]
+    fn what_comes_from_where_sites_are_served_is_known_by_server_and_client_port() {
+        let mut ip = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 198, 18, 254, 2, 198, 19, 0, 2];
+        ip.extend([1, 187, 0x9c, 0x40]);
+        assert_eq!(shared(&ip), Some(([198, 18, 254, 2].into(), 40_000)));
+        assert_eq!(shared(&ip[..22]), None);
+        ip[21] = 188;
+        assert_eq!(shared(&ip), None, "another port");
+        let mut ip6 = vec![0x60, 0, 0, 0, 0, 20, 6, 64, 0xfd, 0x77];
+        ip6.resize(40, 0);
+        ip6.extend([1, 187, 0x9c, 0x40]);
+        let mut server = [0; 16];
+        server[..2].copy_from_slice(&[0xfd, 0x77]);
+        assert_eq!(shared(&ip6), Some((server.into(), 40_000)));
     }
 
     #[test]

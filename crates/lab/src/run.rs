@@ -29,6 +29,7 @@ use crate::plan::{self, Plan};
 use crate::process::Process;
 use crate::relay::{Outcome, Relay};
 use crate::sender::{self, Sender};
+use crate::sites::{self, Sites};
 
 /// From the moment when everything is there to the clock's zero.
 const LEAD: Span = Span::millis(300);
@@ -80,7 +81,8 @@ pub fn run_all(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Report>, Error> {
     let rate_max = scenario.link.capacity.max(scenario.end());
-    let fits = if rate_max <= PARALLEL_RATE_MAX { 2 } else { 1 };
+    let has_browser = sites::all(scenario).next().is_some();
+    let fits = if rate_max <= PARALLEL_RATE_MAX && !has_browser { 2 } else { 1 };
     let parallel = options.parallel.unwrap_or(fits).clamp(1, controls.len().max(1));
     let next = AtomicUsize::new(0);
     let reports: Vec<_> = controls.iter().map(|_| Mutex::new(None)).collect();
@@ -137,10 +139,17 @@ pub fn run_once(
         return Err(Error::Interrupted);
     }
     plan::refuse_unplayable(scenario)?;
+    if control == Control::Wfq && sites::all(scenario).next().is_some() {
+        return Err(Error::NotPlayed("sites with the control `wfq`"));
+    }
     let plan = Plan::new(scenario);
     let mut stage = Stage::set_up(&plan, control, options)?;
     let (mut outcome, bundled, daemon_cpu_cores) = stage.play(&plan, control, options, progress)?;
     let outcomes = stage.outcomes(scenario)?;
+    let pages = match &stage.sites {
+        Some(sites) => sites.settle(scenario, &outcome.shared, &mut outcome.samples)?,
+        None => Vec::new(),
+    };
     let in_time = |h: &report::Histogram| h.quantile(0.99).is_none_or(|q| q <= LATENESS_P99_MAX);
     let mut run = report::Run {
         scenario,
@@ -157,6 +166,7 @@ pub fn run_once(
         daemon_cpu_cores,
         lateness: lateness(&outcome),
     };
+    run.pages.extend(pages);
     for outcome in outcomes {
         outcome.add_to(&mut run);
     }
@@ -166,6 +176,7 @@ pub fn run_once(
 /// Everything that is there during a run. The order of the fields is the order in which it goes:
 /// receivers before senders, all before the directory.
 struct Stage {
+    sites: Option<Sites>,
     fetches: Vec<Process>,
     /// Of the home first, and then of devices.
     daemons: Vec<Daemon>,
@@ -205,8 +216,10 @@ impl Stage {
         }
         let isp = Isp::start(&options.executable, &home.isp, plan, dir.path())?;
         let sender = Sender::start(&options.executable, &home.internet, plan, dir.path())?;
+        let sites = Sites::start(plan, &home, daemons.first(), options, dir.path())?;
         let mut fetches = Vec::new();
-        for (i, (flow, job)) in plan.scenario.flows.iter().zip(&jobs).enumerate() {
+        for (i, job) in jobs.iter().enumerate() {
+            let flow = &job.flow;
             let app = plan.app(flow);
             let file = executable_named(&app, &options.executable, dir.path())?;
             let mut command = Command::new(file);
@@ -217,7 +230,7 @@ impl Stage {
             fetch.tell(&json(job)?)?;
             fetches.push(fetch);
         }
-        Ok(Stage { fetches, daemons, isp, sender, server, home, _dir: dir })
+        Ok(Stage { sites, fetches, daemons, isp, sender, server, home, _dir: dir })
     }
 
     /// Plays from the clock's zero to its end; returns what the link saw, how bundles did, and how
@@ -250,6 +263,9 @@ impl Stage {
                 break;
             }
             self.check()?;
+            if let Some(sites) = &mut self.sites {
+                sites.handle_time(clock.now(), &self.home)?;
+            }
             progress(Progress { control, at: clock.now(), of: plan.scenario.duration });
             thread::sleep(CHECK);
         }
@@ -260,6 +276,9 @@ impl Stage {
             after.saturating_sub(before).as_secs_f64() / seconds
         };
         let cores = cpu_before.zip(cpu_after).map(cores);
+        if let Some(sites) = &mut self.sites {
+            sites.close();
+        }
         clock.sleep_until(end + TAIL);
         let mut outcome = relay.finish()?;
         if let (Some(watch), [policed]) = (watch, &mut outcome.policed[..]) {
@@ -301,7 +320,8 @@ impl Stage {
 
     /// What the applications measured that measure something, in the order of the flows.
     fn outcomes(&mut self, scenario: &Scenario) -> Result<Vec<app::Outcome>, Error> {
-        let flows = scenario.flows.iter().zip(&mut self.fetches);
+        let of_agents = scenario.flows.iter().filter(|f| !matches!(f.kind, Kind::Browser(_)));
+        let flows = of_agents.zip(&mut self.fetches);
         let measuring = flows.filter(|(flow, _)| measures(&flow.kind));
         measuring.map(|(_, fetch)| parsed(&fetch.hear()?)).collect()
     }
@@ -310,10 +330,8 @@ impl Stage {
 /// Whether the application of such a flow has something to say that the link does not know better.
 fn measures(kind: &Kind) -> bool {
     match kind {
-        Kind::Ping { .. } | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) | Kind::Browser(_) => {
-            true
-        }
-        Kind::Bulk | Kind::Quic | Kind::OnOff(_) | Kind::Udp => false,
+        Kind::Ping { .. } | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => true,
+        Kind::Bulk | Kind::Quic | Kind::OnOff(_) | Kind::Udp | Kind::Browser(_) => false,
     }
 }
 

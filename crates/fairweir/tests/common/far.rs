@@ -85,6 +85,11 @@ impl Far {
         self.address
     }
 
+    /// Where the server runs.
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
     /// Runs `work` at the server.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.netns.run(work)

@@ -14,7 +14,6 @@ pub mod forger;
 pub mod home;
 #[path = "../../../linux/tests/common/judge.rs"]
 mod judge;
-pub mod marionette;
 pub mod oracle;
 pub mod page;
 pub mod sites;

@@ -106,6 +106,11 @@ impl Stage {
         self.home.run(|| link::delete("wan").unwrap());
     }
 
+    /// The home's namespace.
+    pub fn home(&self) -> &Netns {
+        &self.home
+    }
+
     /// Runs `work` in the home.
     pub fn at_home<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.home.run(work)

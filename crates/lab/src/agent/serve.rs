@@ -66,6 +66,12 @@ pub(super) fn main() -> io::Result<()> {
         println!("{}", serde_json::to_string(&bundles.samples())?);
         io::stdout().flush()?;
     }
+    if threads.is_empty() {
+        // The end of standard input ends it.
+        loop {
+            thread::park();
+        }
+    }
     for thread in threads {
         thread.join().map_err(|_| io::Error::other("a server panicked"))??;
     }

@@ -4,13 +4,12 @@
 
 use std::net::IpAddr;
 
-use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::units::{Span, Time};
 use fairweir_scenario::random::SplitMix64;
 use fairweir_scenario::{LIE_SLOW_MAX, Lie, Scenario};
 
 use super::End;
-use crate::plan::REFLECTORS;
+use crate::plan::{REFLECTORS, rest_group};
 
 /// What becomes of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +75,7 @@ pub(super) fn is_at(ip: &[u8], end: End) -> bool {
 /// In which group's traffic its answers are: the default group's, if there is one. They are too few
 /// to be seen there.
 pub(super) fn group(scenario: &Scenario) -> usize {
-    let default = scenario.groups.iter().position(|g| g.name == DEFAULT_GROUP);
-    default.unwrap_or(scenario.groups.len() - 1)
+    rest_group(scenario)
 }
 
 /// Keeps its chances apart from those of the links, which come from the same seed.

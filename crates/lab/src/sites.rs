@@ -1,0 +1,207 @@
+//! The sites of a scenario in the home and on the internet: nginx serves them, one real browser opens
+//! them, and nginx's log tells afterwards which packets were for which.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairweir_core::policy::Match;
+use fairweir_core::units::{Bytes, Span, Time};
+use fairweir_scenario::report::{Samples, WebSamples};
+use fairweir_scenario::{Browser as Site, Flow, Kind, Page, Scenario, app};
+
+use crate::Error;
+use crate::browser::site::{self, Servers};
+use crate::browser::{self, Browser, Extension};
+use crate::daemon::Daemon;
+use crate::home::Home;
+use crate::plan::{self, Plan, SITE_PORT};
+use crate::relay::Shared;
+use crate::run::Options;
+use crate::watch::{STATUS, ask};
+
+/// Until the daemon has heard of the extension.
+const HEARD_WITHIN: Duration = Duration::from_secs(20);
+const HEARD_CHECK: Duration = Duration::from_millis(100);
+
+/// A page that is to be opened.
+#[derive(Debug)]
+struct Opening {
+    at: Time,
+    site: String,
+}
+
+/// What plays the sites of a scenario; gone when dropped.
+#[derive(Debug)]
+pub(crate) struct Sites {
+    /// `None` when the run has ended.
+    browser: Option<Browser>,
+    servers: Servers,
+    /// The next one last.
+    openings: Vec<Opening>,
+}
+
+/// The sites of a scenario, with their flows.
+pub(crate) fn all(scenario: &Scenario) -> impl Iterator<Item = (&Flow, &Site)> {
+    scenario.flows.iter().filter_map(|flow| match &flow.kind {
+        Kind::Browser(site) => Some((flow, site)),
+        _ => None,
+    })
+}
+
+impl Sites {
+    /// Starts servers and browser, if there is any site; waits until the daemon has heard of the extension,
+    /// if its rules need it.
+    pub(crate) fn start(
+        plan: &Plan<'_>,
+        home: &Home,
+        daemon: Option<&Daemon>,
+        options: &Options,
+        dir: &Path,
+    ) -> Result<Option<Sites>, Error> {
+        let scenario = plan.scenario;
+        let Some((first_flow, first)) = all(scenario).next() else { return Ok(None) };
+        let is_web = |matched: &Match| matches!(matched, Match::Web(_));
+        let has_rule = scenario.groups.iter().any(|group| group.matches.iter().any(is_web));
+        let listening = daemon.filter(|_| has_rule);
+        let extension = listening.map(|_| Extension::find(&options.executable)).transpose()?;
+        let shared = plan.shared_hosts();
+        let names = shared.iter().map(|(name, _)| name.clone());
+        let names = names.chain(all(scenario).map(|(_, site)| site.site.clone()));
+        let identity = site::identity(names.collect())?;
+        let seeds = app::seeds(scenario, scenario.seed);
+        let page = |(flow, seed): (&Flow, u64)| match &flow.kind {
+            Kind::Browser(site) => Some((site.site.clone(), page(site, &shared, seed))),
+            _ => None,
+        };
+        let servers = site::Setup {
+            netns: &home.internet,
+            dir: &dir.join("nginx"),
+            sites: scenario.flows.iter().zip(seeds).filter_map(page).collect(),
+            http: first.http,
+            ports: vec![SITE_PORT],
+            congestion_control: first_flow.congestion_control,
+        };
+        let servers = Servers::start(&servers, &identity)?;
+        let home_of_sites = shared[0].1;
+        let sites = all(scenario).map(|(_, site)| (site.site.clone(), home_of_sites));
+        let run_dir = daemon.map_or_else(|| dir.to_owned(), |daemon| daemon.run_dir.clone());
+        let browser = Browser::start(&browser::Setup {
+            program: first.program,
+            netns: &home.home,
+            dir,
+            run_dir: &run_dir,
+            hosts: shared.iter().cloned().chain(sites).collect(),
+            quic: None,
+            extension,
+        })?;
+        if let Some(daemon) = listening {
+            wait_until_heard(daemon)?;
+        }
+        let opening =
+            |(flow, site): (&Flow, &Site)| Opening { at: flow.start, site: site.site.clone() };
+        let mut openings: Vec<_> = all(scenario).map(opening).collect();
+        openings.sort_by_key(|opening| std::cmp::Reverse(opening.at));
+        Ok(Some(Sites { browser: Some(browser), servers, openings }))
+    }
+
+    /// Opens the pages that are due, and looks whether all is well.
+    pub(crate) fn handle_time(&mut self, now: Time, home: &Home) -> Result<(), Error> {
+        self.servers.check()?;
+        let Some(browser) = &mut self.browser else { return Ok(()) };
+        browser.check()?;
+        while let Some(opening) = self.openings.pop_if(|opening| opening.at <= now) {
+            browser.open(&home.home, &opening.site)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the browser, so that the servers log what is under way.
+    pub(crate) fn close(&mut self) {
+        self.browser = None;
+    }
+
+    /// Counts the packets of connections that sites share, each in the group of its site, and tells how the
+    /// pages loaded. What is of no site (a connection without a request) is in the group of the probe.
+    ///
+    /// # Errors
+    /// If a site's page was never loaded.
+    pub(crate) fn settle(
+        &self,
+        scenario: &Scenario,
+        shared: &[Shared],
+        samples: &mut Samples,
+    ) -> Result<Vec<WebSamples>, Error> {
+        let requests = self.servers.requests();
+        let known = site::sites_of(&requests);
+        let group_of = |name: &str| {
+            let mut flows = all(scenario);
+            flows.find(|(_, site)| site.site == name).map(|(flow, _)| flow.group)
+        };
+        let rest = plan::rest_group(scenario);
+        for packet in shared {
+            let site = known.get(&(packet.server, packet.client_port));
+            let group = site.and_then(|site| group_of(site)).unwrap_or(rest);
+            samples.record_departure(packet.at, group, packet.size, packet.sojourn);
+        }
+        let mut pages = Vec::new();
+        for (flow, site) in all(scenario) {
+            let own = || requests.iter().filter(|request| request.site == site.site);
+            if own().next().is_none() {
+                let why = "its page was not loaded".to_owned();
+                return Err(Error::Ended { name: format!("the site {}", site.site), why });
+            }
+            if let Page::Images { .. } = site.page {
+                let loads = own().filter_map(|request| site::loaded_ms(&request.uri));
+                let loads: Vec<Span> = loads.map(Span::millis).collect();
+                let bytes = own().filter_map(|request| object_bytes(&request.uri));
+                let begun = own().filter(|request| is_document(&request.uri)).count() as u64;
+                pages.push(WebSamples {
+                    group: flow.group,
+                    unfinished: u64::from(begun > loads.len() as u64),
+                    volume: bytes.sum(),
+                    loads,
+                });
+            }
+        }
+        Ok(pages)
+    }
+}
+
+/// What a site's page does, from the hosts that it shares.
+fn page(site: &Site, shared: &[(String, IpAddr)], seed: u64) -> site::Page {
+    let hosts = shared.iter().take(site.hosts as usize).map(|(name, _)| name.clone()).collect();
+    match site.page {
+        Page::Endless => site::Page::Endless { hosts, port: SITE_PORT },
+        // The script of the page multiplies it, and its numbers are exact up to 2⁵³.
+        Page::Images { think } => site::Page::Images {
+            hosts,
+            seed: seed % (1 << 32),
+            pause_ms: think.as_nanos() / 1_000_000,
+        },
+    }
+}
+
+fn is_document(uri: &str) -> bool {
+    uri == "/" || uri.starts_with("/?")
+}
+
+fn object_bytes(uri: &str) -> Option<Bytes> {
+    let bytes = uri.strip_prefix("/object/")?.split_once('?')?.0;
+    bytes.parse().ok().map(Bytes::new)
+}
+
+/// Requests that leave before tell nothing.
+fn wait_until_heard(daemon: &Daemon) -> Result<(), Error> {
+    let begun = Instant::now();
+    while begun.elapsed() < HEARD_WITHIN {
+        let is_heard = |status: serde_json::Value| status["sites"]["claims"]["users"] == 1;
+        if ask(&daemon.socket, STATUS).is_ok_and(is_heard) {
+            return Ok(());
+        }
+        thread::sleep(HEARD_CHECK);
+    }
+    let why = format!("the daemon did not hear of it within {} s", HEARD_WITHIN.as_secs());
+    Err(Error::Ended { name: "the browser extension".to_owned(), why })
+}
