@@ -133,13 +133,6 @@ fn sites_share_by_weight(kind: Kind, http: Http) {
     });
 }
 
-/// `cargo test -p fairweir --features evidence --test browser chromium_over_http_1 -- --ignored --nocapture`
-#[test]
-#[ignore = "plays for half a minute; Chromium over HTTP/2 is played below, by a scenario"]
-fn sites_that_load_from_one_server_share_by_weight_in_chromium_over_http_1() {
-    sites_share_by_weight(Kind::Chromium, Http::One);
-}
-
 /// The same scenario as in the simulator; the bytes are counted where they leave the link.
 #[test]
 fn sites_of_a_scenario_share_by_weight_in_chromium_over_http_2() {
@@ -166,14 +159,26 @@ fn sites_that_load_from_one_server_share_by_weight_in_firefox_over_http_2() {
     sites_share_by_weight(Kind::Firefox, Http::Two);
 }
 
-/// `cargo test -p fairweir --features evidence --test browser every_ -- --ignored --nocapture`
-#[test]
-#[ignore = "plays six times for half a minute"]
-fn every_browser_and_protocol_shares_by_weight() {
-    for http in [Http::Three, Http::Two, Http::One] {
-        for kind in [Kind::Firefox, Kind::Chromium] {
-            sites_share_by_weight(kind, http);
-        }
+/// `cargo test -p fairweir --features evidence --test browser every_browser -- --ignored --nocapture --test-threads 1`
+mod every_browser_shares_by_weight {
+    use super::{Http, Kind, sites_share_by_weight};
+
+    macro_rules! over {
+        ($($name:ident: $kind:ident, $http:ident;)*) => {
+            $(#[test]
+            #[ignore = "plays for half a minute"]
+            fn $name() {
+                sites_share_by_weight(Kind::$kind, Http::$http);
+            })*
+        };
+    }
+
+    over! {
+        chromium_over_http_1: Chromium, One;
+        chromium_over_http_2: Chromium, Two;
+        chromium_over_http_3: Chromium, Three;
+        firefox_over_http_1: Firefox, One;
+        firefox_over_http_3: Firefox, Three;
     }
 }
 
