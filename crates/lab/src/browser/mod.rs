@@ -96,8 +96,8 @@ impl Extension {
     pub fn find(executable: &Path) -> Result<Extension, Error> {
         let beside = executable.parent().and_then(Path::parent);
         let beside = beside.map(|dir| dir.join("extension"));
-        let dirs = beside.into_iter().chain([PathBuf::from(EXTENSION_DIR)]);
-        let dir = dirs.filter(|dir| dir.join("unpacked").is_dir()).next();
+        let mut dirs = beside.into_iter().chain([PathBuf::from(EXTENSION_DIR)]);
+        let dir = dirs.find(|dir| dir.join("unpacked").is_dir());
         let dir = dir.ok_or(Error::NoExtension)?;
         Ok(Extension { dir, executable: executable.to_owned() })
     }
