@@ -384,12 +384,6 @@ fn shared_address(i: u32, ip: Ip) -> IpAddr {
     }
 }
 
-/// The group of packets that are of no flow: as in the simulator.
-pub(crate) fn rest_group(scenario: &Scenario) -> usize {
-    let default = scenario.groups.iter().position(|group| group.name == DEFAULT_GROUP);
-    default.unwrap_or(scenario.groups.len() - 1)
-}
-
 fn server_address(flow: usize, ip: Ip) -> IpAddr {
     let i = flow as u16 + 1;
     match ip {

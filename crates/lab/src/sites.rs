@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairweir_core::policy::Match;
-use fairweir_core::units::{Bytes, Span, Time};
+use fairweir_core::units::{Span, Time};
 use fairweir_scenario::report::{Samples, WebSamples};
 use fairweir_scenario::{Browser as Site, Flow, Kind, Page, Scenario, app};
 
@@ -16,7 +16,7 @@ use crate::browser::site::{self, Servers};
 use crate::browser::{self, Browser, Extension};
 use crate::daemon::Daemon;
 use crate::home::Home;
-use crate::plan::{self, Plan, SITE_PORT};
+use crate::plan::{Plan, SITE_PORT};
 use crate::relay::Shared;
 use crate::run::Options;
 use crate::watch::{STATUS, ask};
@@ -139,7 +139,7 @@ impl Sites {
             let mut flows = all(scenario);
             flows.find(|(_, site)| site.site == name).map(|(flow, _)| flow.group)
         };
-        let rest = plan::rest_group(scenario);
+        let rest = scenario.rest_group();
         for packet in shared {
             let site = known.get(&(packet.server, packet.client_port));
             let group = site.and_then(|site| group_of(site)).unwrap_or(rest);
@@ -155,8 +155,8 @@ impl Sites {
             if let Page::Images { .. } = site.page {
                 let loads = own().filter_map(|request| site::loaded_ms(&request.uri));
                 let loads: Vec<Span> = loads.map(Span::millis).collect();
-                let bytes = own().filter_map(|request| object_bytes(&request.uri));
-                let begun = own().filter(|request| is_document(&request.uri)).count() as u64;
+                let bytes = own().filter_map(|request| site::object_size(&request.uri));
+                let begun = own().filter(|request| site::is_document(&request.uri)).count() as u64;
                 pages.push(WebSamples {
                     group: flow.group,
                     unfinished: u64::from(begun > loads.len() as u64),
@@ -181,15 +181,6 @@ fn page(site: &Site, shared: &[(String, IpAddr)], seed: u64) -> site::Page {
             pause_ms: think.as_nanos() / 1_000_000,
         },
     }
-}
-
-fn is_document(uri: &str) -> bool {
-    uri == "/" || uri.starts_with("/?")
-}
-
-fn object_bytes(uri: &str) -> Option<Bytes> {
-    let bytes = uri.strip_prefix("/object/")?.split_once('?')?.0;
-    bytes.parse().ok().map(Bytes::new)
 }
 
 /// Requests that leave before tell nothing.

@@ -89,7 +89,7 @@ impl Servers {
     /// The same with these pages, one for each site.
     pub fn with_pages(stage: &Stage, server: &Far, http: Http, pages: [Page; 2]) -> Servers {
         let names = SITES.iter().chain(&CDN).map(|&name| name.to_owned());
-        let identity = rcgen::generate_simple_self_signed(names.collect::<Vec<_>>()).unwrap();
+        let identity = site::identity(names.collect()).unwrap();
         let key_digest = Sha256::digest(identity.signing_key.subject_public_key_info());
         let key_digest = STANDARD.encode(key_digest);
         let setup = site::Setup {

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use fairweir_core::units::Bytes;
 use fairweir_linux::netns::Netns;
 use fairweir_scenario::{CongestionControl, Http};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -247,9 +248,24 @@ pub fn sites_of(requests: &[Request]) -> BTreeMap<(IpAddr, u16), &str> {
     requests.iter().map(|r| ((r.server, r.port), r.site.as_str())).collect()
 }
 
+/// Whether a page itself was asked for.
+pub(crate) fn is_document(uri: &str) -> bool {
+    uri == "/" || uri.starts_with("/?")
+}
+
+/// How large an object is, as text, and for whom it was asked for.
+fn object(uri: &str) -> Option<(&str, &str)> {
+    uri.strip_prefix("/object/")?.split_once('?')
+}
+
+/// How large the object is that was asked for.
+pub(crate) fn object_size(uri: &str) -> Option<Bytes> {
+    object(uri)?.0.parse().ok().map(Bytes::new)
+}
+
 /// Which site's page asked for an object.
 pub fn site_of(uri: &str) -> Option<&str> {
-    uri.strip_prefix("/object/")?.split_once('?')?.1.split_once('/').map(|(site, _)| site)
+    object(uri)?.1.split_once('/').map(|(site, _)| site)
 }
 
 /// How long the page took to load that has told so by this request, in ms.

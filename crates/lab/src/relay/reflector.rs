@@ -9,7 +9,7 @@ use fairweir_scenario::random::SplitMix64;
 use fairweir_scenario::{LIE_SLOW_MAX, Lie, Scenario};
 
 use super::End;
-use crate::plan::{REFLECTORS, rest_group};
+use crate::plan::REFLECTORS;
 
 /// What becomes of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,12 +70,6 @@ pub(super) fn is_at(ip: &[u8], end: End) -> bool {
         IpAddr::V4(v4) => found == v4.octets(),
         IpAddr::V6(v6) => found == v6.octets(),
     })
-}
-
-/// In which group's traffic its answers are: the default group's, if there is one. They are too few
-/// to be seen there.
-pub(super) fn group(scenario: &Scenario) -> usize {
-    rest_group(scenario)
 }
 
 /// Keeps its chances apart from those of the links, which come from the same seed.

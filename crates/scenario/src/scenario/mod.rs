@@ -412,6 +412,15 @@ impl Scenario {
         events
     }
 
+    fn default_group(&self) -> Option<usize> {
+        self.groups.iter().position(|group| group.name == DEFAULT_GROUP)
+    }
+
+    /// In which group packets count that are of no flow: the default one, or the last.
+    pub fn rest_group(&self) -> usize {
+        self.default_group().unwrap_or(self.groups.len() - 1)
+    }
+
     /// In which groups a receiving host counts a flow's connections.
     ///
     /// A site's connections go to servers of all sites. Only a `web:` rule tells them apart, and that
@@ -420,7 +429,7 @@ impl Scenario {
     pub fn seen_as(&self, flow: &Flow) -> SeenAs {
         let Kind::Browser(browser) = &flow.kind else { return SeenAs::one(flow.group) };
         let sites = Sites::of_lists(self.groups.iter().map(|group| &group.matches[..]));
-        let default = self.groups.iter().position(|group| group.name == DEFAULT_GROUP);
+        let default = self.default_group();
         let site = HostName::from_wire(browser.site.as_bytes());
         if let Some(group) = site.and_then(|site| sites.group_of(&site)) {
             return SeenAs { first: default.unwrap_or(group), decided: group };
