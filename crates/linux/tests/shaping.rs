@@ -201,7 +201,12 @@ fn tcp_whose_windows_hold_passes_beside_a_class_that_changes_nothing() {
             sender.send_to(&[7; 458], "192.0.2.1:9").unwrap();
         }
         let (passed, mut holes) = ticks(&mut host, &mut stream, 5, loose);
-        assert_eq!(shaped() - before, 20 * 500, "20 packets of UDP");
+        // A packet of neighbour discovery may be beside them, and not one full packet of TCP.
+        let through_class = shaped() - before;
+        assert!(
+            (10_000..11_000).contains(&through_class),
+            "{through_class} of 20 * 500 bytes of UDP"
+        );
         assert!(passed > 1_500_000, "{passed}");
 
         // A tight class takes all of it.
