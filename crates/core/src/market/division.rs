@@ -31,7 +31,7 @@ pub fn parts(mbit: f64, weights: [f64; 4]) -> [f64; 4] {
     let sum = |z: f64| rates(z.exp()).iter().sum::<f64>();
     let (low, high) = LOG_SLOPES;
     let log = mbit.ln();
-    let z = root::falling(low, high, 0.0, |z| {
+    let z = root::falling(low, high, EPSILON, |z| {
         let step = 1e-6;
         let value = sum(z).max(f64::MIN_POSITIVE).ln();
         let beyond = sum(z + step).max(f64::MIN_POSITIVE).ln();
@@ -65,6 +65,9 @@ impl Claim for Share {
 
 /// Units of a whole.
 const SHARES: f64 = 1e12;
+
+/// Of the logarithm of the rate.
+const EPSILON: f64 = 1e-13;
 
 /// Rates are clamped to these, in Mbit/s.
 const MBIT_MIN: f64 = 1e-6;

@@ -1,15 +1,17 @@
 //! Roots of decreasing functions of a positive variable.
 
-/// The `z` in `[low, high]` at which a decreasing `f` is zero; an end if it has no sign change.
+/// The `z` in `[low, high]` at which a decreasing `f` is zero within `epsilon`; an end if it has no sign change.
+/// `epsilon` must be more than the rounding of `f`: below that Newton's steps no longer help, and bisection of
+/// the whole bracket takes ten times as long.
 /// `f` returns its value and slope. Newton's steps while each halves the value, else bisection.
 pub(super) fn falling(
     low: f64,
     high: f64,
-    start: f64,
+    epsilon: f64,
     mut f: impl FnMut(f64) -> (f64, f64),
 ) -> f64 {
     let (mut low, mut high) = (low, high);
-    let mut z = start.clamp(low, high);
+    let mut z = 0.0_f64.clamp(low, high);
     let mut before = f64::INFINITY;
     for _ in 0..STEPS_MAX {
         let (value, slope) = f(z);
@@ -18,7 +20,7 @@ pub(super) fn falling(
         } else {
             high = z;
         }
-        if value.abs() <= EPSILON || high - low <= EPSILON * z.abs().max(1.0) {
+        if value.abs() <= epsilon || high - low <= EPSILON * z.abs().max(1.0) {
             return z;
         }
         let newton = z - value / slope;

@@ -145,7 +145,7 @@ fn worth_of(slots: &[Slot], total: f64) -> f64 {
         return 0.0;
     }
     let log = total.ln();
-    let z = root::falling(low, high, 0.0, |z| {
+    let z = root::falling(low, high, WORTH_EPSILON, |z| {
         let (spent, bend) = sum(z);
         (spent.max(f64::MIN_POSITIVE).ln() - log, bend / spent.max(f64::MIN_POSITIVE))
     });
@@ -154,6 +154,9 @@ fn worth_of(slots: &[Slot], total: f64) -> f64 {
 
 /// A thousandth of a micro-credit is nothing.
 const CREDITS_MIN: f64 = 1e-9;
+
+/// Of the logarithm of a sum of spends: above what rates are rounded to, far below a micro-credit.
+const WORTH_EPSILON: f64 = 1e-11;
 
 /// Logarithms of the worths that are searched.
 const LOG_WORTHS: (f64, f64) = (-40.0, 40.0);

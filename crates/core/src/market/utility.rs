@@ -92,7 +92,7 @@ impl Utility {
             return RATE_MAX;
         }
         let log = slope.ln();
-        let z = root::falling(RATE_MIN.ln(), RATE_MAX.ln(), 0.0, |z| {
+        let z = root::falling(RATE_MIN.ln(), RATE_MAX.ln(), RATE_EPSILON, |z| {
             let x = z.exp();
             let (slope, bend) = self.slopes(x);
             (slope.ln() - log, x * bend / slope)
@@ -115,6 +115,9 @@ pub(super) fn rate_of_kind(kind: Kind, slope: f64) -> f64 {
 /// The slopes of streaming and social are infinite at no rate; below this, in Mbit/s, slopes are as
 /// at it.
 pub const RATE_MIN: f64 = 1e-6;
+
+/// Of the logarithm of a slope; its rounding is a tenth of that.
+const RATE_EPSILON: f64 = 1e-13;
 
 /// No household has more, in Mbit/s.
 pub const RATE_MAX: f64 = 1e7;
