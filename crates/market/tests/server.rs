@@ -17,12 +17,14 @@ use fairweir_market::book::{Event, Rules};
 use fairweir_market::client::{Client, ClientError};
 use fairweir_market::code_hash;
 use fairweir_market::identity::{Authority, Identity, new_code};
-use fairweir_market::keeper::Keeper;
+use fairweir_market::keeper::{Keeper, Session};
 use fairweir_market::server::{CONNECTIONS_MAX, OF_CLIENT_MAX, Request, Server};
 use fairweir_market::store::Database;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+#[path = "server/flood.rs"]
+mod flood;
 #[path = "server/fuzz.rs"]
 mod fuzz;
 #[path = "server/week.rs"]
@@ -151,6 +153,57 @@ fn gateways_enrol_bid_and_read_what_it_came_to() {
     assert_eq!(status(homes[3].0.ask("POST", "/v1/leave", None)), 403);
     assert_eq!(market.credits(), 30_000_000);
     assert!(market.dir.path().join("state/market.db").exists());
+}
+
+/// A household that never bids has its part of the floor in each slot, whatever others spend; who leaves and
+/// comes back in the middle of the day, with much or with little, has no more than who stays.
+#[test]
+fn who_never_bids_has_the_floor_and_who_leaves_and_comes_back_gains_nothing() {
+    let market = Market::start();
+    let mut homes: Vec<(Client, String)> = (0..4).map(|i| market.enrol(&format!("c{i}"))).collect();
+    let balance = |name: &str| {
+        let name = name.to_owned();
+        let of = move |s: &mut Session<'_>| s.book().balances()[s.book().seat(&name).unwrap()];
+        market.keeper.ask(of).unwrap()
+    };
+    let mut gained = [0_i64; 2];
+    for slot in 0..24 {
+        let all = balance(&homes[0].1);
+        let some = balance(&homes[1].1).min(Credits::whole(2));
+        for (i, spend) in [all, some, Credits::micro(1)].into_iter().enumerate() {
+            let body = json!({ "spend": spend, "sequence": 1 });
+            assert_eq!(bid(&homes[i].0, &homes[i].1, slot, &body), 200);
+        }
+        market.close();
+        // 10 % of 40 Mbit/s for four.
+        let (client, name) = &homes[3];
+        let lease = client.ask("GET", &format!("/v1/gateways/{name}/lease"), None).unwrap();
+        assert_eq!(lease["rate_bps"], 1_000_000, "slot {slot}");
+        if slot % 3 == 2 {
+            // The one that has spent all it had, and the one that saves.
+            for (j, i) in [0, 2].into_iter().enumerate() {
+                let had = balance(&homes[i].1);
+                assert_eq!(status(homes[i].0.ask("POST", "/v1/leave", None)), 200);
+                assert_eq!(market.credits(), 30_000_000);
+                homes[i] = market.enrol(&format!("c{i}"));
+                let has = balance(&homes[i].1);
+                gained[j] = gained[j].max(has.as_micro() as i64 - had.as_micro() as i64);
+                assert_eq!(market.credits(), 40_000_000);
+            }
+        }
+    }
+    eprintln!("most that was gained by leaving and coming back: {gained:?} micro-credits");
+    assert!(gained.iter().all(|gain| *gain <= 0), "{gained:?}");
+    // What is kept has no address of a gateway, and no word of what it is used for.
+    for file in ["market.db", "market.db-wal"] {
+        let bytes = std::fs::read(market.dir.path().join("state").join(file)).unwrap_or_default();
+        for word in ["127.0.0", "streaming", "film"] {
+            assert!(!bytes.windows(word.len()).any(|w| w == word.as_bytes()), "{word} in {file}");
+        }
+    }
+    let (client, name) = &homes[0];
+    let more = json!({ "spend": "1", "sequence": 9, "application": "film" });
+    assert_eq!(bid(client, name, 24, &more), 422);
 }
 
 #[test]

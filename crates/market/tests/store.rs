@@ -1,6 +1,7 @@
 //! The market's database: the same tests on SQLite and on a PostgreSQL server of their own.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use fairweir_daemon::StateDir;
 use fairweir_market::book::{AHEAD, Book, Event, Rules};
 use fairweir_market::keeper::{Gone, Keeper};
 use fairweir_market::store::{Database, events, verify};
-use sqlx::{AnyConnection, Connection as _, Executor as _};
+use sqlx::{AnyConnection, Connection as _, Executor as _, Row as _};
 use tempfile::TempDir;
 
 mod postgres;
@@ -64,6 +65,29 @@ impl Place {
         runtime.block_on(async {
             let mut connection = AnyConnection::connect(&self.url).await?;
             connection.execute(sql).await.map(drop)
+        })
+    }
+}
+
+impl Place {
+    /// All columns that the database has, as `table.column`.
+    fn columns(&self) -> BTreeSet<String> {
+        let sql = match self.server {
+            None => {
+                "select m.name || '.' || c.name from sqlite_master m, pragma_table_info(m.name) c \
+                 where m.type = 'table'"
+            }
+            Some(_) => {
+                "select cast(table_name || '.' || column_name as text) from \
+                 information_schema.columns where table_schema = 'public'"
+            }
+        };
+        sqlx::any::install_default_drivers();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = AnyConnection::connect(&self.url).await.unwrap();
+            let rows = connection.fetch_all(sql).await.unwrap();
+            rows.iter().map(|row| row.get(0)).collect()
         })
     }
 }
@@ -120,6 +144,142 @@ fn close(keeper: &Keeper, slot: u64) -> Result<bool, Gone> {
         }
         is_open
     })
+}
+
+/// Every key in a document, but for those that are data: hashes of codes, and contracts.
+fn keys(value: &serde_json::Value, found: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(members) => {
+            for (key, value) in members {
+                let is_data =
+                    key.strip_prefix(['h', 'c']).is_some_and(|n| n.parse::<u64>().is_ok())
+                        || key.parse::<u64>().is_ok();
+                if !is_data {
+                    found.insert(key.clone());
+                }
+                keys(value, found);
+            }
+        }
+        serde_json::Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
+        _ => {}
+    }
+}
+
+/// All that can be stored is listed here: no address, no application, no name of a person. `contract` is the
+/// operator's word for a household, `name` and `gateway` are its pseudonym, `certificate` is a hash.
+#[test]
+fn tables_have_no_place_for_addresses_applications_and_names() {
+    let columns = [
+        "event.body",
+        "event.number",
+        "fairweir_market.version",
+        "settlement.credits",
+        "settlement.gateways",
+        "settlement.moved",
+        "settlement.received",
+        "settlement.root",
+        "settlement.slot",
+        "settlement.spent",
+        "snapshot.book",
+        "snapshot.number",
+        "statement.closing",
+        "statement.gateway",
+        "statement.moved",
+        "statement.opening",
+        "statement.received",
+        "statement.seat",
+        "statement.slot",
+        "statement.spent",
+    ];
+    let of_events = [
+        "at_s",
+        "bid",
+        "cap",
+        "capacity",
+        "certificate",
+        "close",
+        "close_before_s",
+        "code",
+        "contract",
+        "epoch_s",
+        "floor_percent",
+        "found",
+        "gateway",
+        "hash",
+        "join",
+        "leave",
+        "mode",
+        "peak",
+        "root",
+        "sequence",
+        "share",
+        "slot",
+        "slot_s",
+        "spend",
+        "terms",
+        "until_s",
+    ];
+    let of_book = [
+        "at_s",
+        "balance",
+        "balances",
+        "bid_count",
+        "bids",
+        "cap",
+        "capacity",
+        "certificate",
+        "close_before_s",
+        "closed",
+        "closing",
+        "codes",
+        "contract",
+        "epoch_s",
+        "floor_percent",
+        "gateways",
+        "left",
+        "mode",
+        "moved",
+        "name",
+        "names",
+        "open",
+        "opening",
+        "peak",
+        "price",
+        "rate",
+        "received",
+        "root",
+        "rules",
+        "sequence",
+        "share",
+        "slot",
+        "slot_s",
+        "spend",
+        "spent",
+        "statements",
+        "terms",
+        "until_s",
+    ];
+    for place in Place::all() {
+        let server = start(&place);
+        found(&server.0, 4);
+        let (hash, contract) = ("h9".to_owned(), "c9".to_owned());
+        apply(&server.0, Event::Code { hash, contract, peak: None, until_s: 9 });
+        for slot in [0, 1] {
+            assert_eq!(bid(&server.0, 0, slot, 1), Ok(true));
+        }
+        close(&server.0, 0).unwrap();
+        apply(&server.0, Event::Leave { gateway: "gw-2".to_owned(), at_s: 5 });
+        let mut in_book = BTreeSet::new();
+        keys(&serde_json::to_value(book(&server.0)).unwrap(), &mut in_book);
+        stop(server);
+        let mut in_events = BTreeSet::new();
+        let each = |body: &str| keys(&serde_json::from_str(body).unwrap(), &mut in_events);
+        events(&place.database, each).unwrap();
+        let listed = |all: &[&str]| all.iter().map(|key| (*key).to_owned()).collect();
+        assert_eq!(in_events, listed(&of_events));
+        assert_eq!(in_book, listed(&of_book));
+        assert_eq!(place.columns(), listed(&columns));
+    }
 }
 
 #[test]

@@ -563,7 +563,9 @@ impl Service for Agent {
         }
         let guarantee = self.household.guarantee(self.market_ms(now));
         self.teller.handle_tick(&self.config.told, guarantee, now);
-        let tick = if self.config.told.is_empty() { TICK } else { TICK_TELLING };
+        // What is told ends with its slot: the next one's lease follows at once, where it is known.
+        let left = guarantee.map_or(TICK_TELLING, |told| Span::millis(told.for_ms));
+        let tick = if self.config.told.is_empty() { TICK } else { TICK_TELLING.min(left) };
         self.tick_at = match self.is_asking {
             true => now + TICK_ASKED,
             false => self.look_at.min(now + tick),

@@ -68,7 +68,8 @@ pub(crate) fn run(command: &MarketCommand) -> anyhow::Result<()> {
 }
 
 fn init(args: &InitArgs) -> anyhow::Result<()> {
-    let usual = if args.slot >= 120 { 30 } else { 0 };
+    // So all gateways have the lease of a slot before it begins.
+    let usual = (args.slot / 4).min(30);
     let rules = Rules {
         terms: Terms { mode: Mode::Float, capacity: args.capacity, floor_percent: args.floor },
         share: Credits::whole(args.share),

@@ -1,4 +1,4 @@
-//! What a slot has bought, in force at home: the agent tells `fairweir proxy` and `fairweir host`.
+//! What a slot has bought, in force at home: the agent tells `fairweir proxy`, `host` and `router`.
 
 use std::process::Command;
 use std::thread;
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::Market;
 use super::agents::Home;
-use super::common::home::{devices, has_nat};
-use super::common::stage::{SERVERS, Stage, privileged};
+use super::common::home::{Device, devices, has_nat};
+use super::common::stage::{Daemon, SERVERS, Stage, privileged};
 use super::common::{note, two_of_three};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ fn proxy_follows() {
                 rate = \"10mbit\"\nlease = true\nmatch = [\"ip:192.168.7.0/24\"]\n";
     std::fs::write(stage.path("proxy.toml"), text).unwrap();
     let proxy = stage.start_proxy(None);
-    // Long enough to be measured within one slot: the next one's lease follows up to .5 s after its begin.
+    // Long enough to be measured within one slot.
     let mut market = Market::found_at(5, "28mbit");
     market.start();
     let _other = market.enrol("other");
@@ -63,6 +63,9 @@ fn proxy_follows() {
     let wanted = bps as f64 / 1e6 * 1_448.0 / 1_514.0;
     note(&format!("a lease of {:.1} Mbit/s: {passed:.2} of {wanted:.2} passed", bps as f64 / 1e6));
     assert!((0.95..1.05).contains(&(passed / wanted)), "{passed} of {wanted}");
+    let gap = longest(&proxy, Duration::from_secs(6), |s| rate(s) == 10_000_000);
+    note(&format!("between two slots: {:.0} ms without a lease", gap.as_secs_f64() * 1e3));
+    assert!(gap < Duration::from_millis(150), "{gap:?}");
     // The agent dies: what it told ends by itself.
     home.kill();
     proxy.wait_for("the rate of the class", Duration::from_secs(4), |s| rate(s) == 10_000_000);
@@ -85,10 +88,71 @@ fn proxy_follows() {
     assert_eq!(rate(&proxy.status()), 10_000_000);
 }
 
+/// The longest time without a break in which a daemon's status is as said, within a span.
+fn longest(daemon: &Daemon, span: Duration, is_so: impl Fn(&Value) -> bool) -> Duration {
+    let (begun, mut since, mut longest) = (Instant::now(), None, Duration::ZERO);
+    while begun.elapsed() < span {
+        match is_so(&daemon.status()) {
+            true => longest = longest.max(since.get_or_insert_with(Instant::now).elapsed()),
+            false => since = None,
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    longest
+}
+
 fn refusal(stage: &Stage, name: &str, request: &Value) -> String {
     let run = stage.run_dir();
     let mut client = Client::connect(run.as_ref(), name, Access::Change, PATIENCE).unwrap();
     client.tell(request, &mut |_, _| ()).unwrap_err().to_string()
+}
+
+/// An agent tells the router what its slot has bought. What carries the household's packets gives it that
+/// rate: its devices have it within 2 %, after slots that bought less too.
+#[test]
+fn devices_of_a_router_have_what_their_slot_has_bought() {
+    if !privileged() || !has_nat() {
+        return;
+    }
+    two_of_three(router_follows);
+}
+
+fn router_follows() {
+    let stage = Stage::with_link(10.0);
+    let devices = devices(&stage, ["tv", "desk"]);
+    stage.configure("version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\n");
+    let router = stage.start_router(&[]);
+    let server = format!("{}:{}", SERVERS[0], stage.port()).parse().unwrap();
+    let downloads = devices.each_ref().map(|device| device.download(server));
+    router.wait_for("the capacity", PATIENCE, |s| s["enforcing"] == true);
+    let mut market = Market::found_at(5, "28mbit");
+    market.start();
+    let _other = market.enrol("other");
+    let mut home = Home::new(&market, "home", "[agent]\ntell = [\"router\"]\n");
+    home.run = stage.run_dir().into();
+    home.start_with("96");
+    let told = home.wait_for("what is told", |s| {
+        s["told"][0]["is_followed"] == true && s["rate_bps"].as_u64() > Some(14_000_000)
+    });
+    let mbit = told["rate_bps"].as_u64().unwrap() / 1_000_000;
+    // Here the ISP's policer is this bucket.
+    set_link(&stage, told["rate_bps"].as_u64().unwrap());
+    thread::sleep(Duration::from_secs(2));
+    let received = || devices.iter().map(Device::received).sum::<u64>();
+    let (before, begun) = (received(), Instant::now());
+    thread::sleep(Duration::from_secs(5));
+    let passed = (received() - before) as f64 * 8.0 / begun.elapsed().as_secs_f64();
+    let part = passed / told["rate_bps"].as_f64().unwrap();
+    note(&format!("a lease of {mbit} Mbit/s: {part:.4} of it arrived at the devices"));
+    assert!((0.98..1.02).contains(&part), "{part}");
+    assert!(downloads.iter().all(|download| !download.is_broken()));
+}
+
+/// What the link ahead of the home carries from now on.
+fn set_link(stage: &Stage, bps: u64) {
+    let args = format!("qdisc change dev isp root tbf burst 64k latency 50ms rate {bps}bit");
+    let args: Vec<&str> = args.split(' ').collect();
+    stage.at_internet(|| assert!(Command::new("tc").args(&args).status().unwrap().success()));
 }
 
 /// The link's rate rises and falls as with slots. Told of it, the download has the new rate at once, and
@@ -108,11 +172,7 @@ fn host_follows() {
     let download = stage.download(SERVERS[0]);
     host.wait_for("the capacity", PATIENCE, |s| s["enforcing"] == true);
     thread::sleep(Duration::from_secs(3));
-    let link = |mbit: u64| {
-        let args = format!("qdisc change dev isp root tbf burst 64k latency 50ms rate {mbit}mbit");
-        let args: Vec<&str> = args.split(' ').collect();
-        stage.at_internet(|| assert!(Command::new("tc").args(&args).status().unwrap().success()));
-    };
+    let link = |mbit: u64| set_link(&stage, mbit * 1_000_000);
     let capacity = || host.status()["capacity_bps"].as_u64().unwrap_or_default() as f64 / 1e6;
     let before = capacity();
     link(28);

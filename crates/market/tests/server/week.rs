@@ -11,7 +11,7 @@ use super::*;
 
 const AGENTS: usize = 1_000;
 const SLOTS: u64 = 7 * 48;
-const THREADS: usize = 4;
+const THREADS: usize = 64;
 
 struct Agent {
     household: Household,

@@ -6,6 +6,7 @@
 //! | 7 | Algorithms 1 and 2 beside that optimum |
 //! | float | agents with their own past, beside the equilibrium, the optimum and an equal share |
 //! | lies | what a household gains by other bids than its agent's |
+//! | scale | markets of more gateways, over two weeks |
 //!
 //! Not here: 1 to 3 are drawings and photographs, 4, 5 and 8 are about a proxy.
 
@@ -19,12 +20,13 @@ use super::play::Played;
 use super::read::jain;
 use super::{Figure, File, Judged};
 
+mod street;
 mod week;
 
 use week::{Bids, DAY, HOMES, LEARNED, LOADS, Load, SLOTS, Week, WeekRates};
 
 /// Every figure, in the paper's order, then ours.
-pub(super) const FIGURES: [Figure; 4] = [
+pub(super) const FIGURES: [Figure; 5] = [
     figure("6", "the optimum of a week, 16 gateways, 160 credits", judge_6),
     figure("7", "Algorithms 1 and 2, days 5 to 7", judge_7),
     figure(
@@ -33,6 +35,7 @@ pub(super) const FIGURES: [Figure; 4] = [
         judge_float,
     ),
     figure("lies", "bids other than the agent's, with `float`, days 5 to 7", judge_lies),
+    figure("scale", "two weeks of markets of 16 to 100,000 gateways, with `float`", judge_scale),
 ];
 
 const fn figure(number: &'static str, title: &'static str, judge: fn(&Played) -> Judged) -> Figure {
@@ -289,6 +292,47 @@ fn judge_lies(_: &Played) -> Judged {
         ));
     }
     Judged { claims, files: vec![File::new("figure-lies-each.csv".to_owned(), csv)] }
+}
+
+/// Gateways of the markets of figure scale.
+const SIZES: &[usize] = if cfg!(test) { &[16] } else { &[16, 1_000, 10_000, 100_000] };
+
+fn judge_scale(_: &Played) -> Judged {
+    let mut claims = Vec::new();
+    let mut csv = String::from("gateways,household,value_by_equal_share\n");
+    for &homes in SIZES {
+        let Some(weeks) = street::weeks(homes, BEST, 1) else { continue };
+        let at = |part: f64| weeks.each[(part * (homes - 1) as f64) as usize];
+        for percent in 0..=100 {
+            let _ = writeln!(csv, "{homes},{percent} %,{:.4}", at(f64::from(percent) / 100.0));
+        }
+        let mut claim = |what: &str, measured: f64, unit, band| {
+            let what = format!("{what} ({homes} gateways)");
+            claims.push(Claim::new(what, "-", (Measured(vec![measured]), unit), band));
+        };
+        claim("over an equal share", weeks.gain - 1.0, Unit::Part, Band::AtLeast(0.1));
+        claim(
+            "the household with the least, by an equal share",
+            at(0.0),
+            Unit::Part,
+            Band::AtLeast(1.0),
+        );
+        claim(
+            "99 of 100 households have more, by an equal share",
+            at(0.01),
+            Unit::Part,
+            Band::AtLeast(1.1),
+        );
+        claim(
+            "least part of the link that is leased",
+            weeks.used,
+            Unit::Part,
+            Band::AtLeast(0.999),
+        );
+        claim("Jain's index of all rates", weeks.jain, Unit::Error, Band::AtLeast(0.99));
+        claim("micro-credits lost or made", weeks.lost, Unit::Count, Band::AtMost(0.0));
+    }
+    Judged { claims, files: vec![File::new("figure-scale-each.csv".to_owned(), csv)] }
 }
 
 /// A picture of Jain's indices and four households' rates, and all rates.

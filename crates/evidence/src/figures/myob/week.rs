@@ -5,7 +5,6 @@
 //! evening, a household has the mean of its devices (table I; gateway 4 is named twice there and 5
 //! never, so every fourth has the same), and γ rises over the evening with log-normal noise.
 
-use fairweir_core::market::agent::{Agent, AgentSpec};
 use fairweir_core::market::equilibrium::{Player, equilibrium};
 use fairweir_core::market::ledger::{Credits, close};
 use fairweir_core::market::optimum::{Household, optimum};
@@ -15,6 +14,8 @@ use fairweir_core::market::spending::{Slot, plan};
 use fairweir_core::market::utility::{Kind, Utility};
 use fairweir_core::units::Rate;
 use fairweir_scenario::random::SplitMix64;
+
+use super::street::Street;
 
 /// Households of the link (§VI).
 pub(super) const HOMES: usize = 16;
@@ -26,9 +27,9 @@ pub(super) const LEARNED: usize = 4 * DAY;
 /// Credits of each household, and its equal share in Mbit/s: 160 credits in all.
 pub(super) const SHARE: f64 = 10.0;
 /// The cap of balances.
-const CAP: Credits = Credits::whole(32);
+pub(super) const CAP: Credits = Credits::whole(32);
 /// The most that a plan of the market `float` has.
-const PEAK: f64 = 32.0;
+pub(super) const PEAK: f64 = 32.0;
 const FLOOR_PERCENT: u64 = 10;
 
 /// How households want.
@@ -72,7 +73,7 @@ impl Week {
     pub(super) fn new(load: Load, seed: u64) -> Week {
         let mut random = SplitMix64::new(seed);
         let home = |i: usize| {
-            let devices = DEVICES[i % DEVICES.len()];
+            let devices = devices_of(i);
             (0..SLOTS).map(|t| utility(load, &devices, t % DAY, &mut random)).collect()
         };
         Week { utilities: (0..HOMES).map(home).collect() }
@@ -148,38 +149,22 @@ impl Week {
     /// Agents that take published prices and know only their own past, with the rule `float`; those
     /// of `liars` bid otherwise.
     pub(super) fn agents(&self, liars: &[usize], bids: Bids) -> WeekRates {
-        let terms = terms();
-        let spec = AgentSpec {
-            day: DAY,
-            horizon: 2 * DAY,
-            cap: Some(CAP.as_f64()),
-            share: SHARE,
-            floor: terms.floor(HOMES).as_mbit_f64(),
-            peak: PEAK,
-        };
-        let mut agents = vec![Agent::new(spec); HOMES];
-        let mut balances = vec![Credits::nearest(SHARE); HOMES];
+        let mut street = Street::new(HOMES);
         let mut rates = vec![Vec::new(); HOMES];
         for t in 0..SLOTS {
-            let bid = |i: usize| {
-                let own = agents[i].bid(t as u64, balances[i], self.utilities[i][t]);
-                match bids {
-                    _ if !liars.contains(&i) => own,
-                    Bids::AllIn => balances[i],
-                    Bids::Times(factor) => Credits::nearest(own.as_f64() * factor).min(balances[i]),
-                }
-            };
-            let spends: Vec<Credits> = (0..HOMES).map(bid).collect();
-            let bought = terms.rates(&spends, &[Some(peak()); HOMES]);
-            let Ok(statements) = close(&balances, &spends, Some(CAP), t as u64) else {
+            let wants: Vec<Utility> = self.utilities.iter().map(|home| home[t]).collect();
+            let mut spends = street.bids(&wants);
+            for &liar in liars {
+                let (own, all) = (spends[liar], street.balances[liar]);
+                spends[liar] = match bids {
+                    Bids::AllIn => all,
+                    Bids::Times(factor) => Credits::nearest(own.as_f64() * factor).min(all),
+                };
+            }
+            let Some(bought) = street.close(&spends, &wants) else {
                 return vec![vec![f64::NAN; SLOTS]; HOMES];
             };
-            for (i, statement) in statements.iter().enumerate() {
-                agents[i].handle_closed(t as u64, bought.price, statement.received);
-                agents[i].handle_want(t as u64, self.utilities[i][t]);
-                balances[i] = statement.closing;
-                rates[i].push(bought.rates[i].as_mbit_f64());
-            }
+            rates.iter_mut().zip(bought).for_each(|(rates, rate)| rates.push(rate.as_mbit_f64()));
         }
         rates
     }
@@ -193,7 +178,7 @@ impl Week {
             peak: Some(peak()),
         };
         let players: Vec<Player> = self.utilities.iter().map(player).collect();
-        match equilibrium(&players, &terms(), Some(CAP), ROUNDS_MAX, REGRET) {
+        match equilibrium(&players, &terms(HOMES), Some(CAP), ROUNDS_MAX, REGRET) {
             Ok(found) => {
                 let home =
                     |i: usize| found.rates.iter().map(|slot| slot[i].as_mbit_f64()).collect();
@@ -204,12 +189,12 @@ impl Week {
     }
 }
 
-fn terms() -> Terms {
-    let capacity = Rate::mbit((SHARE * HOMES as f64) as u64);
+pub(super) fn terms(homes: usize) -> Terms {
+    let capacity = Rate::mbit((SHARE * homes as f64) as u64);
     Terms { mode: Mode::Float, capacity, floor_percent: FLOOR_PERCENT }
 }
 
-fn peak() -> Rate {
+pub(super) fn peak() -> Rate {
     Rate::mbit(PEAK as u64)
 }
 
@@ -236,7 +221,12 @@ fn receipts(own: &[Utility], balance: f64, kind: Kind) -> Vec<f64> {
 }
 
 /// A household's utility in a slot.
-fn utility(load: Load, devices: &[usize; 4], slot: usize, random: &mut SplitMix64) -> Utility {
+pub(super) fn utility(
+    load: Load,
+    devices: &[usize; 4],
+    slot: usize,
+    random: &mut SplitMix64,
+) -> Utility {
     let evening = slot as f64 / (DAY - 1) as f64;
     let count: usize = devices.iter().sum();
     let mut parts = [0.0; 4];
@@ -266,6 +256,11 @@ fn normal(random: &mut SplitMix64) -> f64 {
 
 /// Table I: iPhones, Androids, Windows and Mac laptops.
 const DEVICES: [[usize; 4]; 4] = [[1, 1, 1, 1], [2, 0, 2, 1], [1, 1, 1, 2], [2, 0, 1, 1]];
+
+/// The devices of a household.
+pub(super) fn devices_of(home: usize) -> [usize; 4] {
+    DEVICES[home % DEVICES.len()]
+}
 
 /// Parts of streaming, social, downloads and web at 18:00 and at midnight, by device.
 const PROFILES: [([f64; 4], [f64; 4]); 4] = [

@@ -1,0 +1,119 @@
+//! Agents that take published prices and know only their own past, with the rule `float`, slot by slot; and
+//! what two weeks of many of them come to.
+
+use std::thread;
+
+use fairweir_core::market::agent::{Agent, AgentSpec};
+use fairweir_core::market::ledger::{Credits, close};
+use fairweir_core::market::utility::Utility;
+use fairweir_core::units::Rate;
+use fairweir_scenario::random::SplitMix64;
+
+use super::week::{CAP, DAY, LEARNED, Load, PEAK, SHARE, devices_of, peak, terms, utility};
+use crate::figures::read::jain;
+
+/// The half hours of two weeks.
+const SLOTS: usize = 14 * DAY;
+
+/// A market and its agents.
+pub(super) struct Street {
+    agents: Vec<Agent>,
+    pub(super) balances: Vec<Credits>,
+    slot: u64,
+}
+
+impl Street {
+    pub(super) fn new(homes: usize) -> Street {
+        let spec = AgentSpec {
+            day: DAY,
+            horizon: 2 * DAY,
+            cap: Some(CAP.as_f64()),
+            share: SHARE,
+            floor: terms(homes).floor(homes).as_mbit_f64(),
+            peak: PEAK,
+        };
+        let agents = vec![Agent::new(spec); homes];
+        Street { agents, balances: vec![Credits::nearest(SHARE); homes], slot: 0 }
+    }
+
+    /// What each agent bids, by what it wants.
+    pub(super) fn bids(&self, wants: &[Utility]) -> Vec<Credits> {
+        let homes: Vec<_> = self.agents.iter().zip(&self.balances).zip(wants).collect();
+        let part = homes.len().div_ceil(thread::available_parallelism().map_or(1, usize::from));
+        let bid = |((agent, balance), want): &((&Agent, &Credits), &Utility)| {
+            agent.bid(self.slot, **balance, **want)
+        };
+        thread::scope(|scope| {
+            let parts = homes.chunks(part.max(1_024));
+            let start = |part| scope.spawn(move || Vec::from_iter(<[_]>::iter(part).map(bid)));
+            let threads: Vec<_> = parts.map(start).collect();
+            let done = |thread: thread::ScopedJoinHandle<'_, Vec<Credits>>| thread.join();
+            threads.into_iter().flat_map(|thread| done(thread).unwrap_or_default()).collect()
+        })
+    }
+
+    /// Ends the slot; its rates, or nothing if the ledger refuses the spends.
+    pub(super) fn close(&mut self, spends: &[Credits], wants: &[Utility]) -> Option<Vec<Rate>> {
+        let homes = self.agents.len();
+        let bought = terms(homes).rates(spends, &vec![Some(peak()); homes]);
+        let statements = close(&self.balances, spends, Some(CAP), self.slot).ok()?;
+        for (i, statement) in statements.iter().enumerate() {
+            self.agents[i].handle_closed(self.slot, bought.price, statement.received);
+            self.agents[i].handle_want(self.slot, wants[i]);
+            self.balances[i] = statement.closing;
+        }
+        self.slot += 1;
+        Some(bought.rates)
+    }
+}
+
+/// What two weeks come to.
+pub(super) struct Weeks {
+    /// What the rates are worth by an equal share, of all and by household in rising order, after the
+    /// learning.
+    pub(super) gain: f64,
+    pub(super) each: Vec<f64>,
+    /// The least part of the link that was leased in a slot.
+    pub(super) used: f64,
+    /// Jain's index of what each household had in all.
+    pub(super) jain: f64,
+    /// Micro-credits that were lost or made.
+    pub(super) lost: f64,
+}
+
+/// Two weeks of a market of so many households; `None` if the ledger refuses.
+pub(super) fn weeks(homes: usize, load: Load, seed: u64) -> Option<Weeks> {
+    let mut street = Street::new(homes);
+    let mut random: Vec<SplitMix64> =
+        (0..homes as u64).map(|i| SplitMix64::new(seed << 32 | i)).collect();
+    let (mut own, mut equal, mut totals) = (vec![0.0; homes], vec![0.0; homes], vec![0.0; homes]);
+    let mut used = 1.0_f64;
+    for t in 0..SLOTS {
+        let want =
+            |(i, random): (usize, &mut SplitMix64)| utility(load, &devices_of(i), t % DAY, random);
+        let wants: Vec<Utility> = random.iter_mut().enumerate().map(want).collect();
+        let spends = street.bids(&wants);
+        let rates = street.close(&spends, &wants)?;
+        let all: f64 = rates.iter().map(|rate| rate.as_mbit_f64()).sum();
+        used = used.min(all / (SHARE * homes as f64));
+        for (i, rate) in rates.iter().map(|rate| rate.as_mbit_f64()).enumerate() {
+            totals[i] += rate;
+            if t >= LEARNED {
+                own[i] += wants[i].value(rate);
+                equal[i] += wants[i].value(SHARE);
+            }
+        }
+    }
+    let mut each: Vec<f64> = own.iter().zip(&equal).map(|(own, equal)| own / equal).collect();
+    each.sort_by(f64::total_cmp);
+    let sum = |values: &[f64]| values.iter().sum::<f64>();
+    let credits: u64 = street.balances.iter().map(|balance| balance.as_micro()).sum();
+    let founded = Credits::nearest(SHARE).as_micro() * homes as u64;
+    Some(Weeks {
+        gain: sum(&own) / sum(&equal),
+        each,
+        used,
+        jain: jain(&totals),
+        lost: credits.abs_diff(founded) as f64,
+    })
+}
