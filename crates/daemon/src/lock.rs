@@ -79,8 +79,9 @@ impl Lock {
     /// The names that processes of this network namespace hold, sorted, each with the process.
     ///
     /// # Errors
-    /// If the directory cannot be read.
+    /// If the directory cannot be read, or /proc is not mounted.
     pub fn held(run_dir: &Path) -> Result<Vec<(String, i32)>, Error> {
+        let prefix = format!("{}-", namespace()?);
         let dir = directory(run_dir);
         let attempted = || format!("read the directory {}", dir.display());
         let entries = match fs::read_dir(&dir) {
@@ -88,7 +89,6 @@ impl Lock {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(e) => return Err(Error::io(attempted(), e)),
         };
-        let prefix = format!("{}-", namespace()?);
         let mut held = Vec::new();
         for entry in entries {
             let file_name = entry.map_err(|e| Error::io(attempted(), e))?.file_name();
@@ -124,14 +124,16 @@ fn path_of(run_dir: &Path, name: &str) -> Result<PathBuf, Error> {
 
 /// The number of this process's network namespace.
 pub(crate) fn namespace() -> Result<u64, Error> {
-    namespace_of("self")
+    let attempted = "find its own network namespace below /proc (mounted?)";
+    namespace_of("self").map_err(|e| Error::io(attempted, e))
 }
 
 /// The number of the network namespace of a process, by its number or `self`.
-pub(crate) fn namespace_of(process: &str) -> Result<u64, Error> {
-    let path = format!("/proc/{process}/ns/net");
-    let metadata = fs::metadata(&path).map_err(|e| Error::io(format!("look at {path}"), e))?;
-    Ok(metadata.ino())
+///
+/// # Errors
+/// If there is no such process, or /proc is not mounted.
+pub(crate) fn namespace_of(process: &str) -> io::Result<u64> {
+    Ok(fs::metadata(format!("/proc/{process}/ns/net"))?.ino())
 }
 
 fn open(path: &Path, create: bool) -> io::Result<File> {

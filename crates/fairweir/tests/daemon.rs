@@ -10,11 +10,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 mod common;
+use common::FAIRWEIR;
 use common::stage::{LINK_MBIT, SERVERS, Stage, privileged};
 
 /// Rates of one group of two with the weights 1:1 (and 3:1) of half the link, and of the whole
@@ -220,6 +222,21 @@ fn off_stops_a_daemon_that_answers_and_one_that_does_not() {
     assert!(said.contains("socket of a daemon that is gone"), "{said}");
     assert_nothing_is_left(&stage);
     assert_eq!(off(&stage).trim(), "no daemon runs, and nothing was left behind");
+}
+
+#[test]
+fn off_without_proc_says_once_what_is_missing() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    let off = format!("mount -t tmpfs none /proc; {FAIRWEIR} off --run-dir {}", stage.run_dir());
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &off]);
+    let output = stage.at_home(|| command.output().unwrap());
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("below /proc (mounted?)") && error.lines().count() == 1, "{error}");
 }
 
 #[test]

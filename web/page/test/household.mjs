@@ -1,12 +1,12 @@
 // Looks at a gateway's proxy and at the agent of the credit market, and says by keyboard what the household wants.
 // The test in crates/fairweir/tests/market/browsers.rs starts both.
 //
-// usage: node household.mjs LINK
+// usage: node household.mjs LINK PROXY-PICTURE AGENT-PICTURE
 
 import assert from "node:assert/strict";
 import { axe, end, launch, narrow, open, tabTo, tell } from "./browser.mjs";
 
-const [link] = process.argv.slice(2);
+const [link, proxyPicture, agentPicture] = process.argv.slice(2);
 const origin = new URL(link).origin;
 const wrong = [];
 const browser = await launch();
@@ -34,6 +34,8 @@ assert.match(await agent.locator('[data-field="headline"]').textContent(), /cred
 assert((await agent.locator('[data-field="slots"] tr').count()) > 0);
 await agent.getByText("film night").first().waitFor();
 await axe(page);
+await proxy.screenshot({ path: proxyPicture });
+await agent.screenshot({ path: agentPicture });
 await narrow(page);
 
 /** Chooses by keyboard alone. While slots begin and end, the choice and the focus stay. */

@@ -4,9 +4,9 @@
 //! the browser knows for which site a request is, but it does not tell an extension which connection
 //! carries it.
 //! Method: a request leaves just after the extension saw it, and before its response begins. Each
-//! claim is one vote, shared among the user's connections to that address whose host has that name,
-//! by how soon after the request each of them has sent something ([`Sends::likelihood`]). A
-//! connection's group is decided when its votes agree ([`Votes::verdict`]).
+//! claim is one vote, divided among the user's connections to that address whose host has that name
+//! ([`Divided`](super::division::Divided)), by how soon after the request each of them has sent something
+//! ([`Sends::likelihood`]). A connection's group is decided when its votes agree ([`Votes::verdict`]).
 //!
 //! Terms: *user*, the owner of a socket as the kernel knows it; *vote*, in thousandths.
 //!
@@ -98,6 +98,26 @@ impl Votes {
         }
     }
 
+    /// Takes back what was added. Of what was halved since, no more than there is.
+    pub(super) fn take(&mut self, group: Option<usize>, vote: u64) {
+        if let Some(votes) = self.0.get_mut(&group) {
+            *votes = votes.saturating_sub(vote);
+        }
+    }
+
+    /// The part of the votes that is for this group, in thousandths, at least one; near a half of two groups
+    /// while there are few.
+    pub(super) fn prior(&self, group: Option<usize>) -> u64 {
+        let all: u64 = self.0.values().sum();
+        let of_group = self.0.get(&group).copied().unwrap_or(0);
+        (VOTE * (of_group + UNKNOWN) / (all + 2 * UNKNOWN)).max(1)
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(&self, group: Option<usize>) -> u64 {
+        self.0.get(&group).copied().unwrap_or(0)
+    }
+
     /// The group with enough votes, three times as many as any other; mixed if another has three
     /// whole votes and a third of all.
     pub(super) fn verdict(&self) -> Option<Verdict> {
@@ -118,8 +138,10 @@ impl Votes {
 
 /// One claim's vote.
 pub(super) const VOTE: u64 = 1_000;
-/// Less than a whole vote: a sole candidate is decided by its first claim.
-const ENOUGH: u64 = 800;
+/// Less than a whole vote: a sole candidate is decided by its first claim, but not by one that is unsure.
+const ENOUGH: u64 = 600;
+/// What stands for each group before there are votes. The less, the more a first vote tells about the next.
+const UNKNOWN: u64 = 100;
 const MIXED: u64 = 3 * VOTE;
 const VOTES_MAX: u64 = 64 * VOTE;
 /// A claim that arrives late is still about one of the last requests.
@@ -177,9 +199,9 @@ mod tests {
     fn votes_decide_by_three_to_one_and_three_of_another_are_mixed() {
         let mut votes = Votes::default();
         assert_eq!(votes.verdict(), None);
-        votes.add(Some(1), 400);
+        votes.add(Some(1), VOTE / 2);
         assert_eq!(votes.verdict(), None, "too few");
-        votes.add(Some(1), 400);
+        votes.add(Some(1), 300);
         assert_eq!(votes.verdict(), Some(Verdict::Group(Some(1))));
         votes.add(None, 500);
         assert_eq!(votes.verdict(), None, "not three to one");

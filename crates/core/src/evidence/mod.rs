@@ -23,6 +23,7 @@ use crate::policy::Transport;
 
 mod assemble;
 mod claims;
+mod division;
 mod dns;
 mod http;
 mod names;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::claims::{Claim, HostDigest, Sends, VOTE, Verdict, Votes};
+use super::division::{Connections, Divided, Recent};
 use super::http;
 use super::names::Names;
 use super::quic::Initials;
@@ -27,8 +28,8 @@ pub struct Resolver {
     /// The numbers of those whose beginning is put together.
     pending: BTreeSet<u64>,
     names: Names,
-    /// Users with an extension, and when each was last heard of.
-    claimants: BTreeMap<u32, Time>,
+    /// Users with an extension.
+    claimants: BTreeMap<u32, Claimant>,
     /// Of the names in claims.
     salt: String,
     commands: VecDeque<Command>,
@@ -72,6 +73,20 @@ struct Known {
     user: Option<u32>,
     /// Of a user with an extension.
     browsed: Option<Box<Browsed>>,
+}
+
+impl Connections for BTreeMap<u64, Known> {
+    fn votes(&mut self, number: u64) -> Option<&mut Votes> {
+        self.get_mut(&number)?.browsed.as_mut().map(|browsed| &mut browsed.votes)
+    }
+}
+
+/// A user with an extension.
+#[derive(Debug)]
+struct Claimant {
+    /// When it was last heard of.
+    heard: Time,
+    recent: Recent,
 }
 
 /// What an extension's claims are compared with, and what they say.
@@ -144,11 +159,12 @@ impl Resolver {
     pub fn handle_claimant(&mut self, user: u32, at: Time) {
         let was_known = self.is_claimant(user, at);
         if self.claimants.len() >= CLAIMANTS_MAX && !self.claimants.contains_key(&user) {
-            let oldest = self.claimants.iter().min_by_key(|(_, heard)| **heard);
+            let oldest = self.claimants.iter().min_by_key(|(_, claimant)| claimant.heard);
             let oldest = oldest.map(|(user, _)| *user);
             oldest.and_then(|user| self.claimants.remove(&user));
         }
-        self.claimants.insert(user, at);
+        let new = || Claimant { heard: at, recent: Recent::default() };
+        self.claimants.entry(user).or_insert_with(new).heard = at;
         if was_known {
             return;
         }
@@ -166,23 +182,33 @@ impl Resolver {
     }
 
     fn is_claimant(&self, user: u32, at: Time) -> bool {
-        self.claimants.get(&user).is_some_and(|heard| at.since(*heard) < CLAIMANT_SPAN)
+        self.claimants.get(&user).is_some_and(|claimant| at.since(claimant.heard) < CLAIMANT_SPAN)
     }
 
     /// Takes in a claim; whether it is about a connection that is known.
     pub fn handle_claim(&mut self, claim: &Claim, at: Time) -> bool {
         let candidates = self.candidates(claim, at);
-        let all: u64 = candidates.iter().map(|(_, likelihood)| likelihood).sum();
+        if candidates.is_empty() {
+            return false;
+        }
         let vote = if claim.is_unsure { VOTE / 2 } else { VOTE };
-        for (number, likelihood) in &candidates {
-            let known = self.connections.get_mut(number).expect("invariant: a candidate is known");
-            let browsed = known.browsed.as_mut().expect("invariant: a candidate is browsed");
-            browsed.votes.add(claim.group, vote * likelihood / all);
-            if let Some(verdict) = browsed.votes.verdict() {
-                self.bind_claimed(*number, verdict);
+        let mut divided = Divided::new(claim.remote, claim.group, vote, &candidates);
+        divided.divide(&mut self.connections);
+        let mut numbers: BTreeSet<u64> = divided.numbers().collect();
+        if let Some(claimant) = self.claimants.get_mut(&claim.user) {
+            for earlier in claimant.recent.about(claim.remote) {
+                earlier.divide(&mut self.connections);
+                numbers.extend(earlier.numbers());
+            }
+            claimant.recent.push(divided);
+        }
+        for number in numbers {
+            let verdict = self.connections.votes(number).and_then(|votes| votes.verdict());
+            if let Some(verdict) = verdict {
+                self.bind_claimed(number, verdict);
             }
         }
-        !candidates.is_empty()
+        true
     }
 
     /// The connections that may have carried the request, each with its likelihood.
@@ -256,6 +282,8 @@ impl Resolver {
     /// says until there are new claims.
     pub fn handle_sites(&mut self, sites: Sites, at: Time) {
         self.sites = sites;
+        // Groups have other numbers now.
+        self.claimants.values_mut().for_each(|claimant| claimant.recent = Recent::default());
         let numbers: Vec<u64> = self.connections.keys().copied().collect();
         for number in numbers {
             let known = self.connections.get_mut(&number).expect("invariant: it was just there");

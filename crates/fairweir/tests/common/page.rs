@@ -173,10 +173,12 @@ impl Kind {
     }
 }
 
-/// Where a picture goes: to docs/pictures with FAIRWEIR_PICTURES, else into the stage.
-pub fn picture(stage: &Stage, name: &str) -> PathBuf {
+/// Where a picture goes: to docs/pictures with FAIRWEIR_PICTURES if it is Chromium's, as Firefox prefers dark
+/// here and the pictures are light; else into the stage.
+pub fn picture(kind: Kind, stage: &Stage, name: &str) -> PathBuf {
     const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pictures");
-    if keeps_pictures() { Path::new(PICTURES).join(name) } else { stage.path(name) }
+    let is_kept = keeps_pictures() && kind == Kind::Chromium;
+    if is_kept { Path::new(PICTURES).join(name) } else { stage.path(name) }
 }
 
 pub fn keeps_pictures() -> bool {

@@ -7,7 +7,7 @@ use super::Market;
 use super::agents::Home;
 use super::common::home::{devices, has_nat};
 use super::common::note;
-use super::common::page::{GROUP, Kind, Page};
+use super::common::page::{GROUP, Kind, Page, picture};
 use super::common::stage::{SERVERS, Stage, privileged};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,18 +37,28 @@ fn a_household(kind: Kind) {
     proxy.wait_for("traffic", PATIENCE, |s| s["classes"][0]["down_bytes"].as_u64() > Some(1 << 20));
     let page = Page::start(&stage, "0", &[]);
     let stored = || fs::read_to_string(home.path("agent.d/zz-set.toml")).ok();
-    kind.play(&stage, "household.mjs", &[&page.link()], |line| match line {
-        "importance" => assert!(stored().unwrap().contains("web = 3")),
-        "undone" => assert_eq!(stored(), None),
-        "boosted" => {
-            let is_boosted = |s: &serde_json::Value| {
-                let left = s["preferences"]["boosted_for_s"].as_array();
-                left.is_some_and(|left| left.iter().any(|s| s.as_u64() > Some(1_700)))
-            };
-            home.wait_for("boost", is_boosted);
-        }
-        other => note(&format!("{kind:?}: {other}")),
-    });
+    let pictures = ["page-proxy.png", "page-agent.png"].map(|name| picture(kind, &stage, name));
+    let [proxy_png, agent_png] = pictures.each_ref().map(|path| path.display().to_string());
+    kind.play(
+        &stage,
+        "household.mjs",
+        &[&page.link(), &proxy_png, &agent_png],
+        |line| match line {
+            "importance" => assert!(stored().unwrap().contains("web = 3")),
+            "undone" => assert_eq!(stored(), None),
+            "boosted" => {
+                let is_boosted = |s: &serde_json::Value| {
+                    let left = s["preferences"]["boosted_for_s"].as_array();
+                    left.is_some_and(|left| left.iter().any(|s| s.as_u64() > Some(1_700)))
+                };
+                home.wait_for("boost", is_boosted);
+            }
+            other => note(&format!("{kind:?}: {other}")),
+        },
+    );
+    for picture in pictures {
+        assert!(fs::metadata(picture).unwrap().len() > 10_000);
+    }
 }
 
 #[test]

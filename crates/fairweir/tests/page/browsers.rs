@@ -30,7 +30,7 @@ fn a_slider_moves_the_shares(kind: Kind) {
         let mut scene = Scene::of(Stage::new(), &two_groups("bulk"), &[]);
         let (video, bulk) = (scene.stage.download(SERVERS[0]), scene.stage.download(SERVERS[1]));
         video.wait_for_rate(5.5..7.2, Duration::from_secs(5));
-        let picture = picture(&scene.stage, "page.png");
+        let picture = picture(kind, &scene.stage, "page.png");
         let args = [scene.page.link(), picture.display().to_string()];
         let args = args.each_ref().map(String::as_str);
         let stage = scene.stage;
@@ -125,11 +125,7 @@ fn every_view(kind: Kind) {
         );
     }
     let mut page = Some(Page::start(&stage, "0", &[]));
-    // Firefox prefers dark, and the pictures are light.
-    let pictures = ["page-router.png", "page-isp.png"].map(|name| match kind {
-        Kind::Chromium => picture(&stage, name),
-        Kind::Firefox => stage.path(name),
-    });
+    let pictures = ["page-router.png", "page-isp.png"].map(|name| picture(kind, &stage, name));
     let [router_png, isp_png] = pictures.each_ref().map(|path| path.display().to_string());
     let link = page.as_ref().unwrap().link();
     let (mut daemons, mut downloads): (Vec<_>, Vec<Download>) = Default::default();
