@@ -147,6 +147,58 @@ fn connections_are_switched_as_rules_say_and_given_back_at_reload_and_off() {
     wait_for(&all, "given back");
 }
 
+/// Type information of this kernel in which a name has another last letter: as of a kernel that has not what the
+/// name is of.
+fn without(name: &str) -> Vec<u8> {
+    let mut types = fs::read(BTF).unwrap();
+    let ended = format!("\0{name}\0");
+    let mut found = 0;
+    for at in 0..types.len() - ended.len() {
+        if types[at..].starts_with(ended.as_bytes()) {
+            types[at + name.len()] = b'~';
+            found += 1;
+        }
+    }
+    assert!(found > 0, "{name} is not in {BTF}");
+    types
+}
+
+#[test]
+fn a_kernel_that_cannot_is_named_once_and_no_connection_is_switched() {
+    if !privileged() {
+        return;
+    }
+    let host = Host::new();
+    let free = host.connection(7001, "cubic");
+    let stunt = host.connection(7002, "reno");
+    host.configure(7002);
+    let (config, types) = (host.dir.path().join("sender.toml"), host.dir.path().join("types"));
+    let hide = format!("mount --bind {} {BTF}", types.display());
+    let cases = [
+        (None, "mount -t tmpfs none /sys/kernel", "CONFIG_DEBUG_INFO_BTF"),
+        (Some("bpf_struct_ops_tcp_congestion_ops"), hide.as_str(), "CONFIG_BPF_JIT"),
+        (Some("cubictcp_cong_avoid"), hide.as_str(), "CONFIG_TCP_CONG_CUBIC"),
+    ];
+    for (name, hide, says) in cases {
+        fs::write(&types, name.map(without).unwrap_or_default()).unwrap();
+        let mut command = Command::new("timeout");
+        command.args(["20", "unshare", "--mount", "sh", "-c"]);
+        command.arg(format!("{hide} && exec \"$0\" \"$@\"")).arg(FAIRWEIR);
+        command.arg("sender").arg("--config").arg(&config);
+        command.arg("--run-dir").arg(host.dir.path().join("run"));
+        let output = host.netns.run(|| command.output().unwrap());
+        let said = String::from_utf8_lossy(&output.stderr);
+        let begins = "fairweir: cannot load the congestion controls: ";
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.starts_with(begins) && said.contains(says), "{said}");
+        assert_eq!(said.lines().count(), 1, "one error: {said}");
+        assert_eq!([has(&free), has(&stunt)], ["cubic", "reno"]);
+        assert!(!host.dir.path().join("run/sender.sock").exists(), "no socket of it is left");
+    }
+}
+
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+
 #[test]
 fn connections_of_a_killed_daemon_return_by_themselves_and_go_on() {
     if !privileged() {

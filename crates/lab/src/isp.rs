@@ -5,16 +5,15 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use fairweir_core::phantom::{Class, Share};
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_linux::netns::Netns;
 use fairweir_scenario::Police;
 use fairweir_scenario::report::Counted;
+use serde_json::Value;
 
 use crate::Error;
 use crate::clock::Clock;
@@ -66,13 +65,15 @@ impl Isp {
 
     /// Reads its counters from now on.
     pub(crate) fn watch(&self, clock: Clock) -> Watch {
-        let socket = self.socket.clone();
-        Watch(watch::Watch::start(move |stop| read_until(&socket, clock, stop)))
+        let request = format!("{{\"request\":\"counters\",\"name\":\"{SUBSCRIBER}\"}}");
+        Watch(watch::Watch::start(clock, READ_PERIOD, &self.socket, &request, |answer| {
+            counted(&answer)
+        }))
     }
 }
 
 /// A thread that reads the daemon's counters.
-pub(crate) struct Watch(watch::Watch<(Time, Counted)>);
+pub(crate) struct Watch(watch::Watch<Counted>);
 
 impl Watch {
     /// Ends it; what it read, and when.
@@ -81,26 +82,13 @@ impl Watch {
     }
 }
 
-fn read_until(socket: &Path, clock: Clock, stop: &AtomicBool) -> io::Result<Vec<(Time, Counted)>> {
-    let mut all = Vec::new();
-    clock.sleep_until(Time::ZERO);
-    let mut next = Time::ZERO;
-    while !stop.load(Ordering::Relaxed) {
-        let before = clock.now();
-        let answer =
-            ask(socket, &format!("{{\"request\":\"counters\",\"name\":\"{SUBSCRIBER}\"}}"))?;
-        let number = |key: &str| answer["download"][key].as_u64().unwrap_or(0);
-        let counted = Counted {
-            passed: Bytes::new(number("passed_bytes")),
-            dropped: number("dropped_packets"),
-            marked: number("marked_packets"),
-        };
-        // They were read between question and answer.
-        all.push((before + clock.now().since(before) / 2, counted));
-        next = next + READ_PERIOD;
-        clock.sleep_until(next);
+fn counted(answer: &Value) -> Counted {
+    let number = |key: &str| answer["download"][key].as_u64().unwrap_or(0);
+    Counted {
+        passed: Bytes::new(number("passed_bytes")),
+        dropped: number("dropped_packets"),
+        marked: number("marked_packets"),
     }
-    Ok(all)
 }
 
 /// What the daemon is told.

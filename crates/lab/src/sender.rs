@@ -5,10 +5,8 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use fairweir_core::delegate::{
     Algorithm, BundleSpec, Gain, Point, Reverse, Status, Tally, Target, Verdict,
@@ -67,13 +65,12 @@ impl Sender {
 
     /// Reads its status from now on.
     pub(crate) fn watch(&self, clock: Clock) -> Watch {
-        let socket = self.socket.clone();
-        Watch(watch::Watch::start(move |stop| read_until(&socket, clock, stop)))
+        Watch(watch::Watch::start(clock, READ_PERIOD, &self.socket, STATUS, |status| status))
     }
 }
 
 /// A thread that reads the daemon's status.
-pub(crate) struct Watch(watch::Watch<(Time, Value)>);
+pub(crate) struct Watch(watch::Watch<Value>);
 
 impl Watch {
     /// Ends it; what it read of each bundle of the scenario.
@@ -148,17 +145,6 @@ fn tally(signals: &Value) -> Tally {
         refused: number("refused"),
         cuts: number("cuts"),
     }
-}
-
-fn read_until(socket: &Path, clock: Clock, stop: &AtomicBool) -> io::Result<Vec<(Time, Value)>> {
-    let mut all = Vec::new();
-    let mut next = Time::ZERO;
-    while !stop.load(Ordering::Relaxed) {
-        clock.sleep_until(next);
-        all.push((clock.now(), ask(socket, STATUS)?));
-        next = next + READ_PERIOD;
-    }
-    Ok(all)
 }
 
 /// The bundles whose signals the daemon answers.

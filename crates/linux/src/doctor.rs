@@ -20,6 +20,7 @@ use crate::net::netlink::Netlink;
 use crate::net::netns::Netns;
 use crate::police::{Direction, Hook, Police, PoliceSpec};
 use crate::probe::{Probe, ProbeSpec, Reflector};
+use crate::sender::try_registering;
 use crate::shape::htb;
 use crate::shape::ifb::{self, Ifb};
 
@@ -163,6 +164,7 @@ fn kernel() -> Vec<Finding> {
         }
     }
     push("phantom queues at tcx", try_policing(), "kernel 6.9", "`fairweir isp`");
+    push("congestion controls in BPF", try_registering(), SENDER_SINCE, "`fairweir sender`");
     let since = "the program nft, and any kernel with the modules";
     push("nft, TPROXY and the netfilter log", try_diverting(), since, "`fairweir proxy`");
     findings
@@ -252,6 +254,7 @@ fn device(dev: &str) -> Finding {
 /// Type information of the running kernel.
 pub(crate) const BTF: &str = "/sys/kernel/btf/vmlinux";
 const CLASSIFIER_SINCE: &str = "kernel 5.11";
+const SENDER_SINCE: &str = "kernel 6.4 with CONFIG_BPF_JIT and cubic";
 const OWNERS_LOST: &str = "the rules app:, unit:, cgroup: and user:";
 /// One check every 10 ms; an answer takes much less than that.
 const PROBE_CHECKS: u32 = 50;

@@ -103,8 +103,10 @@ impl Container {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// The last lines of the daemons, and what they do now.
     fn journal(&self) -> String {
-        let output = self.run("journalctl -b --no-pager -u 'fairweir*' | tail -40");
+        let output =
+            self.run("journalctl -b --no-pager -u 'fairweir*' | tail -40; fairweir status 2>&1");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 

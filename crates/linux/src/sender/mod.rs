@@ -25,6 +25,7 @@ use crate::window::connections::Pass;
 use crate::{Error, monotonic_now};
 
 mod abi;
+mod lacking;
 
 use abi::{BundleOrder, CC_NAME_BYTES, Member, Place, RoleRecord};
 
@@ -156,7 +157,7 @@ impl Sender {
     /// # Errors
     /// If the kernel lacks something, or a user of the policy does not exist.
     pub fn attach(policy: &Policy) -> Result<Sender, Error> {
-        let programs = load(&["", &format!("_{:x}", std::process::id())])?;
+        let programs = load(&["", &own_suffix()])?;
         let (programs, names, links) = programs;
         let maps = Maps {
             orders: programs.map("orders")?,
@@ -388,6 +389,18 @@ impl Drop for Sender {
     }
 }
 
+/// Whether the kernel takes the congestion controls: they are registered, under names of this process, and go at once.
+///
+/// # Errors
+/// What the kernel lacks, or its answer.
+pub(crate) fn try_registering() -> Result<(), Error> {
+    load(&[&own_suffix()]).map(drop)
+}
+
+fn own_suffix() -> String {
+    format!("_{:x}", std::process::id())
+}
+
 /// Loads the programs, and registers the congestion controls under the first names that are free:
 /// names belong to the machine, not to a network namespace.
 fn load(suffixes: &[&str]) -> Result<(Programs, [String; 2], Vec<Link>), Error> {
@@ -405,7 +418,7 @@ fn load(suffixes: &[&str]) -> Result<(Programs, [String; 2], Vec<Link>), Error> 
 }
 
 fn open(names: &[String; 2]) -> Result<Programs, Error> {
-    let attempted = "load the congestion controls (needs kernel 6.1 with BTF and struct_ops)";
+    let attempted = "load the congestion controls";
     listen_to_the_loader();
     let opened = ObjectBuilder::default().open_memory(OBJECT);
     let mut object = opened.map_err(|e| bpf_error(attempted, &e))?;
@@ -422,7 +435,10 @@ fn open(names: &[String; 2]) -> Result<Programs, Error> {
         let at = at.expect("invariant: the description has a name");
         value[at..at + CC_NAME_BYTES].copy_from_slice(&padded(&names[which]));
     }
-    let object = object.load().map_err(|e| bpf_error(attempted, &e))?;
+    let object = object.load().map_err(|e| match lacking::lacking() {
+        Some(lacking) => Error::refused(attempted, std::io::Error::other(lacking)),
+        None => bpf_error(attempted, &e),
+    })?;
     Programs::of(object, Parts::All)
 }
 
