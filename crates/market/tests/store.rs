@@ -67,9 +67,7 @@ impl Place {
             connection.execute(sql).await.map(drop)
         })
     }
-}
 
-impl Place {
     /// All columns that the database has, as `table.column`.
     fn columns(&self) -> BTreeSet<String> {
         let sql = match self.server {

@@ -24,6 +24,18 @@ fn told(mbit: u64, for_ms: u64) -> Value {
     })
 }
 
+/// A market of two households on 28 Mbit/s, and the agent of the one that bids. Slots are long enough to be
+/// measured within one.
+fn market_with_agent(stage: &Stage, tell: &str) -> (Market, Home) {
+    let mut market = Market::found_at(5, "28mbit");
+    market.start();
+    market.enrol("other");
+    let mut home = Home::new(&market, "home", &format!("[agent]\ntell = [{tell}]\n"));
+    home.run = stage.run_dir().into();
+    home.start_with("96");
+    (market, home)
+}
+
 /// The class has what its slot bought while the agent says so, and its own rate otherwise: after the
 /// agent was killed, and after the slot when the server was.
 #[test]
@@ -41,13 +53,7 @@ fn proxy_follows() {
                 rate = \"10mbit\"\nlease = true\nmatch = [\"ip:192.168.7.0/24\"]\n";
     std::fs::write(stage.path("proxy.toml"), text).unwrap();
     let proxy = stage.start_proxy(None);
-    // Long enough to be measured within one slot.
-    let mut market = Market::found_at(5, "28mbit");
-    market.start();
-    let _other = market.enrol("other");
-    let mut home = Home::new(&market, "home", "[agent]\ntell = [\"proxy\", \"router\"]\n");
-    home.run = stage.run_dir().into();
-    home.start_with("96");
+    let (mut market, mut home) = market_with_agent(&stage, "\"proxy\", \"router\"");
     let server = format!("{}:{}", SERVERS[0], stage.port()).parse().unwrap();
     let download = devices[0].download(server);
     let rate = |s: &Value| s["classes"][0]["rate_bps"].as_u64().unwrap();
@@ -125,12 +131,7 @@ fn router_follows() {
     let server = format!("{}:{}", SERVERS[0], stage.port()).parse().unwrap();
     let downloads = devices.each_ref().map(|device| device.download(server));
     router.wait_for("the capacity", PATIENCE, |s| s["enforcing"] == true);
-    let mut market = Market::found_at(5, "28mbit");
-    market.start();
-    let _other = market.enrol("other");
-    let mut home = Home::new(&market, "home", "[agent]\ntell = [\"router\"]\n");
-    home.run = stage.run_dir().into();
-    home.start_with("96");
+    let (_market, home) = market_with_agent(&stage, "\"router\"");
     let told = home.wait_for("what is told", |s| {
         s["told"][0]["is_followed"] == true && s["rate_bps"].as_u64() > Some(14_000_000)
     });

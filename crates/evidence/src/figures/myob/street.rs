@@ -1,8 +1,6 @@
 //! Agents that take published prices and know only their own past, with the rule `float`, slot by slot; and
 //! what two weeks of many of them come to.
 
-use std::thread;
-
 use fairweir_core::market::agent::{Agent, AgentSpec};
 use fairweir_core::market::ledger::{Credits, close};
 use fairweir_core::market::utility::Utility;
@@ -38,18 +36,8 @@ impl Street {
 
     /// What each agent bids, by what it wants.
     pub(super) fn bids(&self, wants: &[Utility]) -> Vec<Credits> {
-        let homes: Vec<_> = self.agents.iter().zip(&self.balances).zip(wants).collect();
-        let part = homes.len().div_ceil(thread::available_parallelism().map_or(1, usize::from));
-        let bid = |((agent, balance), want): &((&Agent, &Credits), &Utility)| {
-            agent.bid(self.slot, **balance, **want)
-        };
-        thread::scope(|scope| {
-            let parts = homes.chunks(part.max(1_024));
-            let start = |part| scope.spawn(move || Vec::from_iter(<[_]>::iter(part).map(bid)));
-            let threads: Vec<_> = parts.map(start).collect();
-            let done = |thread: thread::ScopedJoinHandle<'_, Vec<Credits>>| thread.join();
-            threads.into_iter().flat_map(|thread| done(thread).unwrap_or_default()).collect()
-        })
+        let homes = self.agents.iter().zip(&self.balances).zip(wants);
+        homes.map(|((agent, balance), want)| agent.bid(self.slot, *balance, *want)).collect()
     }
 
     /// Ends the slot; its rates, or nothing if the ledger refuses the spends.
