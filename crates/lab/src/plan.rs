@@ -245,6 +245,9 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if scenario.control.tuning != Tuning::default() {
         return Err(Error::NotPlayed("other parameters of `crab`"));
     }
+    if scenario.control.start > Time::ZERO {
+        return Err(Error::NotPlayed("a control that starts late"));
+    }
     if scenario.control.strict_priority {
         return Err(Error::NotPlayed("strict priority"));
     }

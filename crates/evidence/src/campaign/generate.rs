@@ -59,7 +59,8 @@ macro_rules! classes {
 }
 
 classes! {
-    Plain "plain" 30 "plain links: 1-1000 Mbit/s, RTT 1-500 ms, joins, leaves and demand steps"
+    Plain "plain" 15 "plain links: 1-1000 Mbit/s, RTT 1-500 ms, joins, leaves and demand steps"
+    Late "late" 15 "control that starts 4 to 8 s after downloads have filled the queue"
     Apps "apps" 80 "videos, web pages, short downloads, on-off flows and calls beside downloads"
     Senders "senders" 30 "CUBIC, BBR, Reno and Vegas, QUIC, several connections against one"
     Steps "steps" 30 "the link changes its rate, by a factor of up to 5"
@@ -321,6 +322,11 @@ impl Home {
             }
             Class::Apps => self.apps(draw),
             Class::Senders => self.usual(draw, MIXED),
+            Class::Late => {
+                let start = draw.int((4, 8));
+                self.told([("start", seconds(start))]);
+                self.usual(draw, USUAL);
+            }
             Class::Steps => {
                 self.steps(draw);
                 self.usual(draw, CUBIC);

@@ -398,7 +398,8 @@ impl Run<'_> {
         let window = |i: u64| {
             let begin = Time::ZERO + WINDOW * i;
             let end = begin + WINDOW;
-            let transient = events.iter().any(|e| e.at < end && begin < e.at + scenario.settle);
+            let changes = events.iter().any(|e| e.at < end && begin < e.at + scenario.settle);
+            let transient = changes || end <= scenario.control.start;
             let bin = i as usize * WINDOW_BINS;
             let capacity = scenario.capacity_at(begin);
             let fair = scenario.fair_shares_at(begin);

@@ -177,6 +177,8 @@ pub struct Told {
     pub latency: Option<Span>,
     /// How it sees its connections in the simulator.
     pub measurement: Measurement,
+    /// When it starts; until then nobody controls.
+    pub start: Time,
 }
 
 /// How the simulator lets a control see its connections.
@@ -395,6 +397,9 @@ impl Scenario {
         }
         for step in self.link.capacity.steps().iter().skip(1) {
             all.push((step.at, format!("link {}", step.rate)));
+        }
+        if self.control.start > Time::ZERO {
+            all.push((self.control.start, "control starts".to_owned()));
         }
         all.retain(|(at, _)| *at < self.end());
         all.sort_by_key(|(at, _)| *at);

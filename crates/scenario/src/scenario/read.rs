@@ -140,7 +140,9 @@ fn told(mut table: Table<'_>) -> Result<Told, ConfigError> {
     let measurements = [("ideal", Measurement::Ideal), ("kernel", Measurement::Kernel)];
     let measurement =
         table.word("measurement", &measurements)?.map_or(Measurement::Ideal, |p| p.value);
+    let start = table.parsed::<Span>("start")?.map_or(Time::ZERO, |p| Time::ZERO + p.value);
     table.finish(&[
+        "start",
         "capacity",
         "remembered",
         "strict_priority",
@@ -151,7 +153,7 @@ fn told(mut table: Table<'_>) -> Result<Told, ConfigError> {
         "latency",
         "measurement",
     ])?;
-    Ok(Told { capacity, remembered, strict_priority, tuning, enforce, latency, measurement })
+    Ok(Told { capacity, remembered, strict_priority, tuning, enforce, latency, measurement, start })
 }
 
 fn reflector(mut table: Table<'_>) -> Result<Reflector, ConfigError> {

@@ -89,7 +89,7 @@ pub(super) struct Stage<T> {
 }
 
 impl<T> Stage<T> {
-    /// Makes a stage of `classes` groups; what the controller commands at its start holds at once.
+    /// Makes a stage of `classes` groups, which does nothing until it begins.
     pub(super) fn new(
         controller: Controller,
         classes: usize,
@@ -97,7 +97,7 @@ impl<T> Stage<T> {
         tick: Span,
         source: usize,
     ) -> Stage<T> {
-        let mut stage = Stage {
+        Stage {
             control: ControlLoop::new(controller, classes, Time::ZERO),
             htb: Htb::new(classes, packet_max),
             samples: vec![GroupSample::default(); classes],
@@ -105,9 +105,15 @@ impl<T> Stage<T> {
             tick,
             windows: Windows::default(),
             source,
-        };
-        stage.enforce(Time::ZERO);
-        stage
+        }
+    }
+
+    /// Begins: what the controller commands at its start holds at once, and what came before is not
+    /// counted.
+    pub(super) fn begin(&mut self, now: Time) {
+        self.samples.fill(GroupSample::default());
+        self.control.skip_to(now);
+        self.enforce(now);
     }
 
     /// A packet of `packet.class` arrives at the interface.

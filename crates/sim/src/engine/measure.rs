@@ -74,6 +74,11 @@ impl Measure {
         }
     }
 
+    /// From now on packets are timed; the kernel's RTT is older.
+    pub(super) fn begin(&mut self) {
+        (self.timing, self.transit) = (Timing::default(), None);
+    }
+
     /// A packet with payload has arrived at the interface; `is_turn` says whether the classifier
     /// times this one.
     pub(super) fn handle_arrival(&mut self, now: Time, stamps: Stamps, is_turn: bool) {

@@ -66,6 +66,8 @@ enum Source {
     DownLine(usize),
     /// Arrivals at the servers of a path.
     UpLine(usize),
+    /// A stage's controller starts.
+    Begin(usize),
     /// The tick of a stage's controller.
     Tick(usize),
     /// The next probe of a stage.
@@ -215,6 +217,10 @@ impl<'s> World<'s> {
                 Source::Bundle(bundle) => self.tick_bundle(now, bundle),
                 Source::DownLine(path) => self.arrive_at_downlink(now, path),
                 Source::UpLine(path) => self.arrive_at_servers(now, path),
+                Source::Begin(stage) => {
+                    self.deadlines.set(source, None);
+                    self.begin(now, stage);
+                }
                 Source::Tick(stage) => {
                     let connections = self.connections_at(now, stage);
                     let probe = self.probe_sample(now, stage);

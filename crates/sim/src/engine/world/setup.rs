@@ -104,7 +104,7 @@ impl<'s> World<'s> {
         if matches!(control, Control::None | Control::Wfq) || weights.is_empty() {
             return Ok(());
         }
-        let Told { capacity, remembered, strict_priority, enforce, latency, .. } =
+        let Told { capacity, remembered, strict_priority, enforce, latency, start, .. } =
             self.scenario.control;
         let differing = self.scenario.control.tuning;
         let capacity = capacity.unwrap_or_else(|| self.scenario.link.capacity.nominal());
@@ -119,15 +119,16 @@ impl<'s> World<'s> {
         let stage = self.home.stages.len();
         // The daemon's clock knows nothing of the scenario's.
         let phase = Span::nanos(1 + random.below(tuning.tick.as_nanos()));
-        self.add_source(Source::Tick(stage), Some(Time::ZERO + phase));
+        let first = start + phase;
+        self.add_source(Source::Begin(stage), Some(start));
+        self.add_source(Source::Tick(stage), Some(first));
         let source = self.add_source(Source::Enforcer(stage), None);
         let reflector = self.scenario.probe;
         let probes = reflector.is_there && control == Control::Fairweir;
         let prober = probes.then(|| {
             let path = self.path(reflector.rtt / 2);
-            let start = Time::ZERO + phase;
-            let source = self.add_source(Source::Probe(stage), Some(start));
-            HostProber::new(reflector, random.draw(), start, path, source)
+            let source = self.add_source(Source::Probe(stage), Some(first));
+            HostProber::new(reflector, random.draw(), first, path, source)
         });
         self.probers.push(prober);
         let packet_max = Bytes::new(u64::from(self.scenario.link.mtu) + ETHERNET_HEADER);

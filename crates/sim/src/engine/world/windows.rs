@@ -8,6 +8,17 @@ use super::super::home::Hop;
 use super::World;
 
 impl World<'_> {
+    /// A stage's controller starts; it knows nothing of what was before.
+    pub(super) fn begin(&mut self, now: Time, stage: usize) {
+        self.connections_at(now, stage);
+        for (_, connection) in self.connections.open_ones() {
+            connection.measure.begin();
+            connection.measure_router.begin();
+        }
+        self.home.stages[stage].begin(now);
+        self.open_windows(stage);
+    }
+
     /// What the host or router of a stage has seen of its connections since the last tick.
     pub(super) fn connections_at(&mut self, now: Time, stage: usize) -> Vec<ConnectionSample> {
         let mut samples = Vec::new();
