@@ -437,7 +437,12 @@ impl Run<'_> {
             let (event, at_s) = (event.what.clone(), event.at.as_secs_f64());
             Some(RightAfter { event, at_s, seconds })
         };
-        events.iter().zip(ends).filter_map(judge).collect()
+        events
+            .iter()
+            .zip(ends)
+            .filter(|(_, until)| *until > self.scenario.control.start)
+            .filter_map(judge)
+            .collect()
     }
 
     fn queue(&self, scored: &[&Window]) -> Option<QueueDelay> {
