@@ -217,6 +217,12 @@ impl DelayEstimator {
         busy.filter_map(|base| base.rtt).max().map(|rtt| rtt.min(RTT_MAX))
     }
 
+    /// Whether a connection that transmits has a base without a queue.
+    pub(super) fn is_settled(&self, now: Time) -> bool {
+        let mut transmitting = self.connections.values().filter(|base| base.seen_at == now);
+        transmitting.any(|base| base.transit.is_some() && base.is_settled)
+    }
+
     /// Whether a connection that transmits has a base that may contain a queue.
     pub(super) fn is_unsettled(&self, now: Time) -> bool {
         let mut transmitting = self.connections.values().filter(|base| base.seen_at == now);

@@ -49,9 +49,13 @@ impl Fairweir {
         if self.drain.ticks_left > 0 || !self.is_wanted() || !bounds {
             return;
         }
-        if now.since(self.drain.last_at) < interval {
-            return;
+        if now.since(self.drain.last_at) >= interval {
+            self.begin_drain(now, is_urgent);
         }
+    }
+
+    /// Begins a drain that lasts a round trip.
+    pub(super) fn begin_drain(&mut self, now: Time, is_urgent: bool) {
         let rtt = self.delay.rtt_base_max().unwrap_or(Span::ZERO);
         let ticks = rtt.as_nanos() / TICK.as_nanos() + 1;
         self.drain = Drain {

@@ -147,6 +147,12 @@ impl Link {
         self.restart();
     }
 
+    /// Nothing is known.
+    pub(super) fn forget(&mut self) {
+        self.set_capacity(None);
+        (self.confirmed, self.learned) = (None, None);
+    }
+
     /// Somebody says what the link carries from now on, which may be wrong: what is trusted stays, so what
     /// is measured can correct it at once.
     pub(super) fn suppose(&mut self, capacity: Rate) {

@@ -24,6 +24,7 @@
 //! |---|---|
 //! | `link` | the capacity, by a queue |
 //! | `loss` | the capacity, by losses |
+//! | `assumption` | a link that may have been full when the control began |
 //! | `rivals` | what this host gets beside others that fill the queue |
 //! | `group` | demand of a group |
 //! | `asked` | receivers beneath that divide by themselves |
@@ -46,6 +47,7 @@ use crate::share::{Claims, Tree};
 use crate::units::{Bytes, Rate, Span, Time};
 
 mod asked;
+mod assumption;
 mod contest;
 mod drain;
 mod group;
@@ -56,6 +58,7 @@ mod rivals;
 mod seen;
 mod windows;
 
+use assumption::Assumption;
 use contest::Contest;
 use drain::Drain;
 use group::{Connections, Group, NO_CORRECTION};
@@ -93,6 +96,7 @@ pub struct Fairweir {
     connections: Connections,
     delay: DelayEstimator,
     link: Link,
+    assumption: Assumption,
     losses: Losses,
     contest: Contest,
     rivals: Rivals,
@@ -128,6 +132,7 @@ impl Fairweir {
             connections: Connections::new(),
             delay: DelayEstimator::default(),
             link: Link::new(capacity),
+            assumption: Assumption::new(),
             losses: Losses::new(),
             contest: Contest::new(),
             rivals: Rivals::new(),
@@ -189,6 +194,7 @@ impl Fairweir {
             is_lossy: observation.connections.iter().any(|c| c.holes > 0),
         });
         let act = self.act_on(verdict, observation.at, total);
+        self.assume(observation.at, total);
         if act == Act::Rest {
             self.correct_groups(total);
         }
@@ -385,17 +391,18 @@ impl Fairweir {
         let mut demands: Vec<Option<Rate>> = self.groups.iter().map(demand).collect();
         let shares = self.weights.divide(capacity, Claims { demands: &demands, taken: &taken });
         let floors = self.floors();
+        let is_testing = self.losses.is_testing() || self.assumption.is_made();
         let is_queue_ours = self.is_queue_ours();
         let sum_smoothed: Rate = self.groups.iter().map(|g| g.rate_smoothed).sum();
         let sum_smoothed = sum_smoothed.as_bps();
         for (i, group) in self.groups.iter_mut().enumerate() {
             group.share = shares[i];
-            if self.losses.is_testing() {
+            if is_testing {
                 // Everybody a little less: what is tested is the sum, not the division.
                 let wanted = group.rate_smoothed.scale(capacity.as_bps(), sum_smoothed.max(1));
                 group.share = wanted.max(capacity / 50);
             }
-            group.bound = if group.demand.is_none() || self.losses.is_testing() {
+            group.bound = if group.demand.is_none() || is_testing {
                 group.share
             } else {
                 // What leaves something to others may take it back at any time.

@@ -518,7 +518,8 @@ const LEARNED_TICKS: u64 = 16;
 fn nothing_is_enforced_before_the_link_was_busy() {
     let mut control = control(&[5, 1], None);
     assert_eq!(drained(&mut control), []);
-    for tick in 1..=50 {
+    control.handle_observation(&busy_tick(1, &[Rate::kbit(50), Rate::kbit(50)], Span::ZERO));
+    for tick in 2..=50 {
         control.handle_observation(&busy_tick(tick, &[Rate::mbit(10), Rate::mbit(2)], Span::ZERO));
         assert_eq!(drained(&mut control), []);
         let decision = control.decision();

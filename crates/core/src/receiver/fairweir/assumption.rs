@@ -1,0 +1,112 @@
+//! A link that may have been full when the control began.
+//!
+//! The problem: a queue that stood when the control began is part of every base, so the link seems
+//! idle until the queue grows beyond that. Where receive windows hold the queue, it may never grow.
+//! The method: if about the same rate arrives for the control's first second, and nobody has seen the
+//! link without a queue, that rate is *assumed* to be the capacity for a moment: the queue is drained,
+//! by a little less for everybody. If the delay is longer afterwards than in the drain, there is a
+//! queue, and the link learns its capacity as usual. Otherwise the assumption is dropped, and made
+//! again later and later, as long as the rate stays what it was. A download that begins later has
+//! seen the link before it was full.
+
+use super::{Fairweir, NO_CORRECTION};
+use crate::receiver::{Enforce, TICK};
+use crate::units::{Rate, Span, Time};
+
+/// When a capacity is assumed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Assumption {
+    /// What has arrived since the first tick, smoothed, and for how many ticks; `None` once it was
+    /// another rate.
+    steady: Option<(Rate, u32)>,
+    /// What is assumed, and until when.
+    made: Option<(Rate, Time)>,
+    /// The next one is made no earlier.
+    next_at: Time,
+    wait: Span,
+}
+
+impl Assumption {
+    pub(super) fn new() -> Assumption {
+        let steady = Some((Rate::ZERO, 0));
+        Assumption { steady, made: None, next_at: Time::ZERO, wait: WAIT_FIRST }
+    }
+
+    /// Whether one is made at present.
+    pub(super) fn is_made(&self) -> bool {
+        self.made.is_some()
+    }
+
+    /// Takes in what arrived in a tick.
+    fn handle_total(&mut self, total: Rate) {
+        self.steady = self.steady.and_then(|(mean, ticks)| {
+            if ticks == 0 {
+                return Some((total, 1));
+            }
+            let least = mean.scale(STEADY.0, STEADY.1);
+            let most = mean.scale(STEADY.1, STEADY.0);
+            (least..=most).contains(&total).then(|| (mean.smoothed(total, 4), ticks + 1))
+        });
+    }
+
+    /// What arrives all the time, if it is time to assume that no more fits.
+    fn due(&self, now: Time) -> Option<Rate> {
+        let (rate, ticks) = self.steady?;
+        (ticks >= STEADY_TICKS && rate > RATE_MIN && now >= self.next_at).then_some(rate)
+    }
+}
+
+impl Fairweir {
+    /// Makes an assumption or drops it.
+    pub(super) fn assume(&mut self, now: Time, total: Rate) {
+        if !self.assumption.is_made() {
+            self.assumption.handle_total(total);
+        }
+        let is_learned = self.link.confirmed().is_some() || !self.is_queue_ours();
+        if let Some((assumed, until)) = self.assumption.made {
+            let is_false =
+                self.link.capacity().is_some_and(|c| c < assumed.scale(STEADY.0, STEADY.1));
+            if is_false || (now >= until && !is_learned) {
+                self.link.forget();
+                self.opening = NO_CORRECTION;
+                self.drain.ticks_left = 0;
+            }
+            if is_false || now >= until || is_learned {
+                self.assumption.made = None;
+            }
+            return;
+        }
+        if is_learned {
+            return;
+        }
+        let is_open = self.link.capacity().is_none() && self.enforce != Enforce::Htb;
+        if !is_open || self.delay.is_settled(now) {
+            return;
+        }
+        if let Some(rate) = self.assumption.due(now) {
+            self.link.set_capacity(Some(rate));
+            self.opening = NO_CORRECTION;
+            self.begin_drain(now, false);
+            let ticks = 2 * u64::from(self.drain.ticks_left) + AFTER_TICKS;
+            let Assumption { wait, .. } = self.assumption;
+            self.assumption.made = Some((rate, now + TICK * ticks));
+            self.assumption.next_at = now + wait;
+            self.assumption.wait = (wait * WAIT_GROWS).min(WAIT_MAX);
+        }
+    }
+}
+
+/// A rate is steady while each tick's is within this part of the mean, or its inverse, for so long.
+const STEADY: (u64, u64) = (9, 10);
+const STEADY_TICKS: u32 = 5;
+/// Less than that is not worth an assumption.
+const RATE_MIN: Rate = Rate::kbit(250);
+/// In so many ticks after a drain a queue shows.
+const AFTER_TICKS: u64 = 4;
+/// How soon another one may follow.
+const WAIT_FIRST: Span = Span::secs(3);
+const WAIT_GROWS: u64 = 3;
+const WAIT_MAX: Span = Span::secs(300);
+
+#[cfg(test)]
+mod tests;
