@@ -19,6 +19,7 @@ pub(super) struct Assumption {
     /// What has arrived since the first tick, smoothed, and for how many ticks; `None` once it was
     /// another rate.
     steady: Option<(Rate, u32)>,
+    began_busy: bool,
     /// What is assumed, and until when.
     made: Option<(Rate, Time)>,
     /// The next one is made no earlier.
@@ -29,12 +30,17 @@ pub(super) struct Assumption {
 impl Assumption {
     pub(super) fn new() -> Assumption {
         let steady = Some((Rate::ZERO, 0));
-        Assumption { steady, made: None, next_at: Time::ZERO, wait: WAIT_FIRST }
+        Assumption { steady, began_busy: false, made: None, next_at: Time::ZERO, wait: WAIT_FIRST }
     }
 
     /// Whether one is made at present.
     pub(super) fn is_made(&self) -> bool {
         self.made.is_some()
+    }
+
+    /// Whether the link was as busy in the first tick as in the next ones.
+    pub(super) fn began_busy(&self) -> bool {
+        self.began_busy
     }
 
     /// Takes in what arrived in a tick.
@@ -47,6 +53,7 @@ impl Assumption {
             let most = mean.scale(STEADY.1, STEADY.0);
             (least..=most).contains(&total).then(|| (mean.smoothed(total, 4), ticks + 1))
         });
+        self.began_busy |= self.steady.is_some_and(|(rate, ticks)| ticks > 1 && rate > RATE_MIN);
     }
 
     /// What arrives all the time, if it is time to assume that no more fits.
@@ -86,10 +93,10 @@ impl Fairweir {
         if let Some(rate) = self.assumption.due(now) {
             self.link.set_capacity(Some(rate));
             self.opening = NO_CORRECTION;
-            self.begin_drain(now, false);
-            let ticks = 2 * u64::from(self.drain.ticks_left) + AFTER_TICKS;
+            let ticks = 2 * self.drain_ticks() + AFTER_TICKS;
             let Assumption { wait, .. } = self.assumption;
             self.assumption.made = Some((rate, now + TICK * ticks));
+            self.begin_drain(now, false);
             self.assumption.next_at = now + wait;
             self.assumption.wait = (wait * WAIT_GROWS).min(WAIT_MAX);
         }

@@ -16,6 +16,8 @@ pub(super) struct Drain {
     pub(super) is_urgent: bool,
     /// How many in a row were urgent.
     pub(super) urgent: u32,
+    /// Whether nobody has seen the link without a queue.
+    pub(super) is_deep: bool,
 }
 
 impl Fairweir {
@@ -54,15 +56,20 @@ impl Fairweir {
         }
     }
 
+    /// The ticks of a round trip.
+    pub(super) fn drain_ticks(&self) -> u64 {
+        let rtt = self.delay.rtt_base_max().unwrap_or(Span::ZERO);
+        (rtt.as_nanos() / TICK.as_nanos() + 1).min(DRAIN_TICKS_MAX)
+    }
+
     /// Begins a drain that lasts a round trip.
     pub(super) fn begin_drain(&mut self, now: Time, is_urgent: bool) {
-        let rtt = self.delay.rtt_base_max().unwrap_or(Span::ZERO);
-        let ticks = rtt.as_nanos() / TICK.as_nanos() + 1;
         self.drain = Drain {
-            ticks_left: ticks.min(DRAIN_TICKS_MAX) as u32,
+            ticks_left: self.drain_ticks() as u32,
             last_at: now,
             is_urgent: false,
             urgent: if is_urgent { self.drain.urgent + 1 } else { 0 },
+            is_deep: self.assumption.began_busy() && !self.delay.is_settled(now),
         };
     }
 }

@@ -122,7 +122,10 @@ impl Fairweir {
         let base = self.base_of(id, connection);
         let share = share.scale(correction * self.opening, NO_CORRECTION * NO_CORRECTION);
         let wire = match self.drain.ticks_left > 0 {
-            true => wire_window(share, base * DRAIN_PART.0 / DRAIN_PART.1, Span::ZERO),
+            true => {
+                let (part, of) = if self.drain.is_deep { DRAIN_DEEP } else { DRAIN_PART };
+                wire_window(share, base * part / of, Span::ZERO)
+            }
             // Behind a class that holds it, a connection needs something to wait there.
             false if self.losses.is_limiting() => wire_window(share, base, self.queue_target() * 2),
             false => wire_window(share, base, self.queue_target()),
@@ -159,3 +162,5 @@ const SHORTS_AT_ONCE: u64 = 3;
 const INITIAL_WINDOW: Bytes = Bytes::new(14_480);
 /// What the windows are narrowed to at a drain, of share · base RTT. Source: docs/control.md.
 const DRAIN_PART: (u64, u64) = (85, 100);
+/// And where that RTT contains a queue of unknown length.
+const DRAIN_DEEP: (u64, u64) = (50, 100);
