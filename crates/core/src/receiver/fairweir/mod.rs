@@ -422,7 +422,14 @@ impl Fairweir {
                 (false, true) => TIGHT,
                 (false, false) => LOOSE,
             };
-            group.ceil = group.bound.scale(margin.0, margin.1).max(CEIL_MIN);
+            let ceil = group.bound.scale(margin.0, margin.1).max(CEIL_MIN);
+            // What is under way when windows are narrowed has crossed the link already: a class that
+            // drops it makes the sender slow for long, and spares nothing.
+            let falling = match is_tight || is_overfull {
+                true => Rate::ZERO,
+                false => group.ceil.scale(CEIL_FALL.0, CEIL_FALL.1),
+            };
+            group.ceil = ceil.max(falling);
         }
         // What nobody drained is out of date: the last one that is drained shall be the newest.
         self.commands.clear();
@@ -483,6 +490,8 @@ const TIGHT: (u64, u64) = (100, 100);
 /// And while the queue is this many times as long as it shall be.
 const DRAINING: (u64, u64) = (90, 100);
 const OVERFULL: u64 = 3;
+/// A class whose windows hold falls by no more than to this part each tick.
+const CEIL_FALL: (u64, u64) = (1, 2);
 const PACKET_GUESS: Bytes = Bytes::new(1_514);
 const CEIL_MIN: Rate = Rate::kbit(100);
 

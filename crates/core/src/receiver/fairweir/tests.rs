@@ -539,6 +539,31 @@ fn a_busy_link_is_learned_and_shared_by_weight() {
 }
 
 #[test]
+fn a_class_whose_windows_hold_falls_to_half_in_a_tick_at_most() {
+    let ceils = |control: &Fairweir| -> Vec<Rate> {
+        control.decision().groups.iter().map(|group| group.ceil.unwrap()).collect()
+    };
+    let mut control = learned();
+    let m = Rate::mbit;
+    // The first group is silent for long, and takes its share back at once.
+    let idle = LEARNED_TICKS + 200;
+    for tick in LEARNED_TICKS + 1..idle {
+        control.handle_observation(&busy_tick(tick, &[Rate::ZERO, m(29)], MS * 4));
+    }
+    let mut before = ceils(&control);
+    assert!(before[1] > m(30), "{before:?}");
+    for tick in idle..idle + 30 {
+        control.handle_observation(&busy_tick(tick, &[m(25), m(5)], MS * 4));
+        let after = ceils(&control);
+        for (before, after) in before.iter().zip(&after) {
+            assert!(*after * 2 + Rate::kbit(1) >= *before, "{before} to {after}");
+        }
+        before = after;
+    }
+    assert!(before[1] < m(8), "{before:?}");
+}
+
+#[test]
 fn a_policy_change_keeps_what_was_learned() {
     let mut control = learned();
     let before = control.decision().capacity;
