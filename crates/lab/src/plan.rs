@@ -439,6 +439,8 @@ mod tests {
         }
         let refused = error("kind = \"ping\"\n[control]\nstrict_priority = true").unwrap();
         assert!(refused.contains("does not play strict priority"), "{refused}");
+        let refused = error("kind = \"ping\"\n[control]\nstart = \"5s\"").unwrap();
+        assert!(refused.contains("does not play a control that starts late"), "{refused}");
         for timestamps in ["timestamps = false", "timestamp_period = \"1ms\""] {
             assert_eq!(error(&format!("kind = \"bulk\"\n{timestamps}")), None);
         }

@@ -517,3 +517,22 @@ fn without_timestamps_the_receivers_rtt_is_all_there_is() {
         assert_eq!(last, Some(DelaySource::ReceiverRtt), "{measurement}");
     }
 }
+
+#[test]
+fn a_control_that_starts_late_changes_nothing_before_and_shares_a_full_link_soon_after() {
+    let flows = flow(1, "bulk", "rtt = \"20ms\"") + &flow(2, "bulk", "rtt = \"30ms\"");
+    let home = |start: u64| {
+        let rest = format!("[control]\nstart = \"{start}s\"\n{}{flows}", groups(&[4, 1]));
+        quietly(&scenario(30, "rate = \"40mbit\"\nbuffer = \"60ms\"", &rest), Control::Fairweir)
+    };
+    let before = |report: &Report| {
+        let series = report.series.clone().unwrap();
+        series.iter().filter(|point| point.t_s < 8.0).map(|point| point.rate).collect::<Vec<_>>()
+    };
+    let [with, later] = [8, 20].map(home);
+    assert_eq!(before(&with), before(&later));
+    let right = &with.summary.right_after_s;
+    assert_eq!(right.iter().map(|e| e.event.as_str()).collect::<Vec<_>>(), ["control starts"]);
+    assert!(right[0].seconds.is_some_and(|s| s < 8.0), "{right:?}");
+    assert!(with.summary.allocation_error.is_some_and(|e| e < 0.02));
+}
