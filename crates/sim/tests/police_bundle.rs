@@ -80,8 +80,8 @@ fn a_bundle_that_cannot_be_played_is_refused() {
     assert!(class.contains("no class `backups`"), "{class}");
     let key = refused(", stunts = \"backup\"", "");
     assert!(key.contains("stunts"), "{key}");
-    let elsewhere = refused("rate = \"40mbit\"", "rate = \"40mbit\"\nby = \"daemon\"");
-    assert!(elsewhere.contains("of the relay"), "{elsewhere}");
+    let other = refused("rate = \"40mbit\"", "rate = \"40mbit\"\nalgorithm = \"token-bucket\"");
+    assert!(other.contains("by `bc-pqp`"), "{other}");
 }
 
 /// `cargo test -p fairweir-sim --test police_bundle ten_seeds -- --ignored --nocapture`: the table in
