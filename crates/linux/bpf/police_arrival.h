@@ -4,9 +4,8 @@
 
 enum verdict { VERDICT_PASS, VERDICT_MARK, VERDICT_DROP };
 
-/* Who pays for a packet of a bundle's free class: its own queue, a stunt, or no stunt can. With which a
- * window begins is decided as without a bundle. */
-enum payer { PAYER_ITSELF, PAYER_STUNT, PAYER_NOBODY, PAYER_UNASKED };
+/* Who pays for a packet of a bundle's free class: its own queue, a stunt, or nobody can. */
+enum payer { PAYER_ITSELF, PAYER_STUNT, PAYER_NOBODY };
 
 /* A packet before the policer. */
 struct arrival {

@@ -134,10 +134,8 @@ static __always_inline enum verdict charge_bundle(const struct state *s, const s
 	struct police_leaf *state;
 	__u32 leaf;
 
-	if (less(arrival->now, s->head->window_at) >= plan->window) {
-		arrival->payer = PAYER_UNASKED;
-		return VERDICT_PASS;
-	}
+	if (less(arrival->now, s->head->window_at) >= plan->window)
+		begin_window(s, plan, arrival->now);
 	gate_at = gate_from(s, s->head->gate_at, arrival->now);
 	gate_at += size * s->pace->gate_cost >> GATE_SHIFT & ~1ull;
 	if (gate_at > arrival->now + s->pace->gate_slack)

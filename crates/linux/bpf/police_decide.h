@@ -147,7 +147,7 @@ __noinline int pay(const struct police_plan *plan, const struct police_pace *pac
 	verdict = charge_bundle(&state, plan, &slot->lending, arrival);
 	if (verdict == VERDICT_DROP)
 		slot->dropped++;
-	if (verdict != VERDICT_DROP && arrival->payer <= PAYER_STUNT) {
+	if (verdict != VERDICT_DROP && arrival->payer != PAYER_NOBODY) {
 		slot->passed += arrival->size;
 		slot->marked += verdict == VERDICT_MARK;
 	}
@@ -170,7 +170,7 @@ static __always_inline enum verdict decide_in_bundle(const struct police_plan *p
 		if (arrival->aimed == VERDICT_DROP)
 			return VERDICT_DROP;
 		verdict = pay(plan, pace, arrival, index);
-		if (arrival->payer <= PAYER_STUNT)
+		if (arrival->payer != PAYER_NOBODY)
 			return verdict;
 	}
 	return decide_bundle(plan, pace, arrival, index);

@@ -265,10 +265,10 @@ fn play(kernel: &mut Kernel, name: &str, spec: PlanSpec, seed: u64, packets: u64
     play_on(&mut kernel.subscriber(plan, None), &context, spec.rate, seed, packets)
 }
 
-/// The same with a subscriber, of whom nothing has arrived yet.
+/// The same with a subscriber of whom nothing has arrived since 2⁴² · (seed / 100) ns.
 fn play_on(pair: &mut Pair<'_>, context: &str, rate: Rate, seed: u64, packets: u64) -> [u64; 3] {
     let mut random = Random(seed);
-    let mut now = 1_000_000_000 + random.below(1 << 40);
+    let mut now = (seed / 100 << 42) + 1_000_000_000 + random.below(1 << 40);
     let mut seen = [0; 3];
     let mut load = 6;
     for n in 0..packets {
@@ -341,6 +341,18 @@ fn random_packets_of_bundles_get_the_specifications_verdicts() {
             let before = kernel.police.totals(PLAN, Direction::Download).unwrap_or_default();
             let mut pair = kernel.subscriber(plan, Some(bundle));
             let seen = play_on(&mut pair, &context, rate, 70 + nth as u64, 20_000);
+            // The same in a segment that gives less than the plan.
+            let slower = PlanSpec { rate: rate.scale(2, 3), ..spec.clone() };
+            pair.plan.pace = Plan::new(&slower).unwrap().pace;
+            // Of a segment whose clock has not run.
+            let id = SegmentId(2 * nth as u16 + u16::from(signal == Signal::Soft));
+            let pace = pair.plan.pace;
+            let police = &mut pair.kernel.police;
+            police.set_segment(id, Rate::mbit(10_000));
+            police.join(pair.id, Direction::Download, id, &pace).unwrap();
+            police.extend(id, Time::from_nanos(u64::MAX >> 1));
+            let more = play_on(&mut pair, &context, rate, 100 + nth as u64, 10_000);
+            let seen: [u64; 3] = std::array::from_fn(|at| seen[at] + more[at]);
             let counts = pair.bundle.as_ref().unwrap().1.counts();
             let totals = kernel.police.totals(PLAN, Direction::Download).unwrap();
             println!("{context}: {seen:?} passed, marked, dropped, {counts:?}");

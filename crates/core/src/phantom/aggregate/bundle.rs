@@ -230,8 +230,7 @@ pub fn decide_in_bundle(
 
 impl State<'_> {
     /// Charges a packet of the free class, whose target lets it pass, to its own queue or a stunt's. Returns
-    /// whether the gate lets it pass; `None` if no queue can take it. With which a window begins is not
-    /// charged: what the stunts have paid in the window before is not settled yet.
+    /// whether the gate lets it pass; `None` if no queue can take it.
     fn charge(
         &mut self,
         plan: &Plan,
@@ -241,9 +240,7 @@ impl State<'_> {
         arrival: Arrival,
     ) -> Option<bool> {
         let (at, size) = (now.as_nanos(), arrival.size.as_u64().min(SIZE_MAX));
-        if at.saturating_sub(self.head.window_at) >= plan.window {
-            return None;
-        }
+        self.roll_window(plan, at);
         let Some(gate_at) = self.pass_gate(plan, at, size) else { return Some(false) };
         self.settle_path(plan, at, bundle.free);
         self.settle_path(plan, at, bundle.stunts.start);
