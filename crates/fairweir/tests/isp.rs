@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+#[path = "isp/bundles.rs"]
+mod bundles;
 mod common;
 #[path = "isp/sessions.rs"]
 mod sessions;

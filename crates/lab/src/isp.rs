@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fairweir_core::phantom::{Class, Share};
+use fairweir_core::phantom::{BundleSpec, Class, Share};
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_linux::netns::Netns;
 use fairweir_scenario::Police;
@@ -101,6 +101,13 @@ fn configuration(plan: &Plan<'_>, police: &Police) -> String {
         spec.rtt_max.as_nanos() / 1_000,
         spec.signal
     );
+    if let Some(BundleSpec { free, target, stunts }) = &police.bundle {
+        let (free, stunts, target) = (quoted(free), quoted(stunts), target.as_bps());
+        let _ = writeln!(
+            text,
+            "bundle = {{ free = {free}, stunts = {stunts}, download = \"{target}bit\" }}"
+        );
+    }
     write_share(&mut text, "plan", &spec.share, plan, police);
     let addresses = WAN.map(|(wan, _)| format!("\"{}\"", wan.addr())).join(", ");
     let _ = writeln!(

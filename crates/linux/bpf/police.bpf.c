@@ -21,6 +21,7 @@
 #include "police_node.h"
 #include "police_leaf.h"
 #include "police_aggregate.h"
+#include "police_bundle.h"
 #include "police_decide.h"
 #include "police_segment.h"
 
@@ -81,7 +82,7 @@ static __always_inline enum verdict police(const struct flow *flow, __u32 size, 
 					   decide(entry->slot, plan, &plan->pace, &arrival);
 		}
 	}
-	count(number, verdict, arrival.size, packets);
+	count(number, verdict, arrival.payer, arrival.size, packets);
 	return verdict;
 }
 

@@ -13,10 +13,11 @@
 
 #include <linux/types.h>
 
-/* Numbers of plans; 0 is none. Two places for each, so that a plan is replaced at once: it is written
+/* Numbers of plans; 0 is none. Three places for each: one more for what a bundle aims at, and another so
+ * that a plan is replaced at once: it is written
  * to the unused place, and then its number points there. */
 #define POLICE_PLANS 1024
-#define POLICE_PLACES (2 * POLICE_PLANS)
+#define POLICE_PLACES (3 * POLICE_PLANS)
 #define POLICE_PLAN_BITS 10
 _Static_assert(POLICE_PLANS == 1 << POLICE_PLAN_BITS, "abi");
 
@@ -24,9 +25,10 @@ _Static_assert(POLICE_PLANS == 1 << POLICE_PLAN_BITS, "abi");
 #define POLICE_SEGMENTS 256
 #define POLICE_MEMBERS 16384
 
-/* A slot's number: its class in the two upper bits, its index in the rest. */
-#define POLICE_CLASSES 4
-#define POLICE_CLASS_SHIFT 30
+/* A slot's number: its class in the three upper bits, its index in the rest. The last class is that of
+ * plans with a bundle. */
+#define POLICE_CLASSES 5
+#define POLICE_CLASS_SHIFT 29
 #define POLICE_INDEX_MASK ((1u << POLICE_CLASS_SHIFT) - 1)
 #define POLICE_CHUNK_SHIFT 10
 #define POLICE_CHUNK (1u << POLICE_CHUNK_SHIFT)
@@ -167,12 +169,17 @@ struct police_plan {
 	__u16 criterion_count;
 	__u16 choice_default;
 	__u32 zero; /* is 0, which the verifier must not know */
+	__u32 aim; /* of a bundle: the place of the plan with one queue that drains at the target; 0 has none */
+	__u8 free; /* the leaf of the free class, */
+	__u8 stunt_first; /* and the leaves that pay */
+	__u8 stunt_count;
+	__u8 pad;
 	struct police_plan_inner inners[POLICE_INNERS_MAX];
 	struct police_plan_leaf leaves[POLICE_LEAVES_MAX];
 	struct police_choice choices[POLICE_LEAVES_MAX];
 	struct police_criterion criteria[POLICE_CRITERIA_MAX];
 };
-_Static_assert(sizeof(struct police_plan) == 2648, "abi");
+_Static_assert(sizeof(struct police_plan) == 2656, "abi");
 
 /* The state of a token bucket. */
 struct police_bucket {
@@ -221,8 +228,20 @@ struct police_leaf {
 };
 _Static_assert(sizeof(struct police_leaf) == 32, "abi");
 
+/* What is known of a bundle, as core::phantom::aggregate::BundleState has it. */
+struct police_lending {
+	__u64 window_at;
+	__u32 turn;
+	__u32 pad;
+	__u32 lent[POLICE_LEAVES_MAX];
+	struct police_head aim_head;
+	struct police_inner aim_inner;
+	struct police_leaf aim_leaf;
+};
+_Static_assert(sizeof(struct police_lending) == 392, "abi");
+
 /* The state of one subscriber in one direction. Everything is read and written under the lock. */
-#define POLICE_SLOT(NAME, LEAVES, INNERS)                                                      \
+#define POLICE_SLOT(NAME, LEAVES, INNERS, MORE)                                                \
 	struct NAME {                                                                          \
 		struct bpf_spin_lock lock;                                                     \
 		__u32 shape; /* of the plan to which the state belongs; 0 before the first packet */ \
@@ -232,15 +251,18 @@ _Static_assert(sizeof(struct police_leaf) == 32, "abi");
 		struct police_head head;                                                       \
 		struct police_inner inners[INNERS];                                            \
 		struct police_leaf leaves[LEAVES];                                             \
+		MORE                                                                           \
 	}
-POLICE_SLOT(police_slot_1, 1, 1);
-POLICE_SLOT(police_slot_4, 4, 4);
-POLICE_SLOT(police_slot_16, 16, 4);
-POLICE_SLOT(police_slot_64, 64, 5);
+POLICE_SLOT(police_slot_1, 1, 1, );
+POLICE_SLOT(police_slot_4, 4, 4, );
+POLICE_SLOT(police_slot_16, 16, 4, );
+POLICE_SLOT(police_slot_64, 64, 5, );
+POLICE_SLOT(police_slot_bundle, 64, 5, struct police_lending lending;);
 _Static_assert(sizeof(struct police_slot_1) == 144, "abi");
 _Static_assert(sizeof(struct police_slot_4) == 408, "abi");
 _Static_assert(sizeof(struct police_slot_16) == 792, "abi");
 _Static_assert(sizeof(struct police_slot_64) == 2384, "abi");
+_Static_assert(sizeof(struct police_slot_bundle) == 2776, "abi");
 
 /* What became of packets. */
 struct police_totals {
@@ -249,5 +271,8 @@ struct police_totals {
 	__u64 dropped_bytes;
 	__u64 dropped_packets;
 	__u64 marked_packets;
+	__u64 delegated_bytes; /* of a free class, for which a stunt paid */
+	__u64 delegated_packets;
+	__u64 refused_packets; /* for which no stunt could */
 };
-_Static_assert(sizeof(struct police_totals) == 40, "abi");
+_Static_assert(sizeof(struct police_totals) == 64, "abi");

@@ -4,15 +4,20 @@
 
 enum verdict { VERDICT_PASS, VERDICT_MARK, VERDICT_DROP };
 
+/* Who pays for a packet of a bundle's free class: its own queue, a stunt, or nobody can. */
+enum payer { PAYER_ITSELF, PAYER_STUNT, PAYER_NOBODY };
+
 /* A packet before the policer. */
 struct arrival {
 	__u64 now; /* ns */
 	__u32 size; /* bytes */
 	__u32 leaf;
 	__u32 flow; /* a hash, whose high bits have chosen the leaf; of a class with one leaf it is 0 */
-	__u32 can_be_marked;
 	__u32 place; /* see police_leaf.h */
-	__u32 pad;
+	__u8 can_be_marked;
+	__u8 aimed; /* of a packet of a free class: what its target says, */
+	__u8 payer; /* and who pays */
+	__u8 pad[5];
 };
 
 /*

@@ -54,11 +54,21 @@ static __always_inline void touch(const void *slot, __u32 bytes)
 	}
 }
 
+/* The state of another tree is worth nothing. */
+#define understand(slot, plan)                                                                 \
+	do {                                                                                   \
+		if ((slot)->shape != (plan)->shape) {                                          \
+			forget((__u64 *)&(slot)->head,                                         \
+			       (sizeof(*(slot)) - __builtin_offsetof(typeof(*(slot)), head)) / 8); \
+			(slot)->shape = (plan)->shape;                                         \
+		}                                                                              \
+	} while (0)
+
 /*
- * Decides by a slot; the state of another tree is worth nothing. A function for each class, since the
+ * Decides by a slot. A function for each class, since the
  * verifier then looks at each once, whatever led there.
  */
-#define POLICE_DECIDE(NAME, SLOTS, SLOT, LEAF_MAX, INNER_MAX)                                  \
+#define POLICE_DECIDE(NAME, SLOTS, SLOT, LEAF_MAX, INNER_MAX, IS_BUNDLE)                       \
 	__noinline int NAME(const struct police_plan *plan, const struct police_pace *pace,    \
 			    struct arrival *arrival, __u32 index)                              \
 	{                                                                                      \
@@ -72,15 +82,13 @@ static __always_inline void touch(const void *slot, __u32 bytes)
 		state = (struct state){ pace, &slot->head, slot->inners, slot->leaves, INNER_MAX, LEAF_MAX }; \
 		touch((const void *)slot + 8, sizeof(*slot) - 8);                              \
 		bpf_spin_lock(&slot->lock);                                                    \
-		if (slot->shape != plan->shape) {                                              \
-			forget((__u64 *)&slot->head,                                           \
-			       (sizeof(*slot) - __builtin_offsetof(struct SLOT, head)) / 8);   \
-			slot->shape = plan->shape;                                             \
-		}                                                                              \
+		understand(slot, plan);                                                        \
 		if (plan->kind == POLICE_KIND_BUCKET)                                          \
 			verdict = fill_bucket(pace, &slot->head.bucket, arrival);              \
 		else                                                                           \
 			verdict = ask_phantoms(&state, plan, arrival);                         \
+		if (IS_BUNDLE && verdict == VERDICT_PASS)                                      \
+			verdict = arrival->aimed;                                              \
 		if (verdict == VERDICT_DROP) {                                                 \
 			slot->dropped++;                                                       \
 		} else {                                                                       \
@@ -90,10 +98,83 @@ static __always_inline void touch(const void *slot, __u32 bytes)
 		bpf_spin_unlock(&slot->lock);                                                  \
 		return verdict;                                                                \
 	}
-POLICE_DECIDE(decide1, slots1, police_slot_1, 0, 0)
-POLICE_DECIDE(decide4, slots4, police_slot_4, 3, 3)
-POLICE_DECIDE(decide16, slots16, police_slot_16, 15, 3)
-POLICE_DECIDE(decide64, slots64, police_slot_64, 63, 7)
+POLICE_DECIDE(decide1, slots1, police_slot_1, 0, 0, 0)
+POLICE_DECIDE(decide4, slots4, police_slot_4, 3, 3, 0)
+POLICE_DECIDE(decide16, slots16, police_slot_16, 15, 3, 0)
+POLICE_DECIDE(decide64, slots64, police_slot_64, 63, 7, 0)
+POLICE_DECIDE(decide_bundle, slotsb, police_slot_bundle, 63, 7, 1)
+
+/* Decides by a bundle's target about a packet of the free class. */
+__noinline int aim(const struct police_plan *plan, struct arrival *arrival, __u32 index)
+{
+	struct police_slot_bundle *slot = find_slot(&slotsb, index);
+	struct police_plan *aim;
+	enum verdict verdict;
+	struct state state;
+	__u32 place;
+
+	if (!plan || !arrival || !slot)
+		return VERDICT_PASS;
+	place = plan->aim;
+	aim = bpf_map_lookup_elem(&plans, &place);
+	if (!aim)
+		return VERDICT_PASS;
+	state = (struct state){ &aim->pace, &slot->lending.aim_head, &slot->lending.aim_inner,
+				&slot->lending.aim_leaf, 0, 0 };
+	bpf_spin_lock(&slot->lock);
+	understand(slot, plan);
+	verdict = ask_phantoms(&state, aim, arrival);
+	if (verdict == VERDICT_DROP)
+		slot->dropped++;
+	bpf_spin_unlock(&slot->lock);
+	return verdict;
+}
+
+/* Lets the free class or a stunt pay for a packet of the free class, and says in arrival->payer who
+ * does. Returns the verdict if one of them does, or the gate refuses. */
+__noinline int pay(const struct police_plan *plan, const struct police_pace *pace, struct arrival *arrival,
+		   __u32 index)
+{
+	struct police_slot_bundle *slot = find_slot(&slotsb, index);
+	enum verdict verdict = VERDICT_PASS;
+	struct state state;
+
+	if (!plan || !pace || !arrival || !slot)
+		return VERDICT_PASS;
+	state = (struct state){ pace, &slot->head, slot->inners, slot->leaves, 7, 63 };
+	bpf_spin_lock(&slot->lock);
+	understand(slot, plan);
+	verdict = charge_bundle(&state, plan, &slot->lending, arrival);
+	if (verdict == VERDICT_DROP)
+		slot->dropped++;
+	if (verdict != VERDICT_DROP && arrival->payer != PAYER_NOBODY) {
+		slot->passed += arrival->size;
+		slot->marked += verdict == VERDICT_MARK;
+	}
+	bpf_spin_unlock(&slot->lock);
+	return verdict;
+}
+
+/* Decides by the slot of a plan with a bundle. */
+static __always_inline enum verdict decide_in_bundle(const struct police_plan *plan,
+						     const struct police_pace *pace,
+						     struct arrival *arrival, __u32 index)
+{
+	__u32 leaf = arrival->leaf;
+	enum verdict verdict;
+
+	if (plan->aim && leaf == plan->free) {
+		arrival->leaf = 0;
+		arrival->aimed = aim(plan, arrival, index);
+		arrival->leaf = leaf;
+		if (arrival->aimed == VERDICT_DROP)
+			return VERDICT_DROP;
+		verdict = pay(plan, pace, arrival, index);
+		if (arrival->payer != PAYER_NOBODY)
+			return verdict;
+	}
+	return decide_bundle(plan, pace, arrival, index);
+}
 
 static __always_inline enum verdict decide(__u32 slot, const struct police_plan *plan,
 					   const struct police_pace *pace, struct arrival *arrival)
@@ -107,12 +188,15 @@ static __always_inline enum verdict decide(__u32 slot, const struct police_plan 
 		return decide4(plan, pace, arrival, index);
 	case 2:
 		return decide16(plan, pace, arrival, index);
+	case 4:
+		return decide_in_bundle(plan, pace, arrival, index);
 	default:
 		return decide64(plan, pace, arrival, index);
 	}
 }
 
-static __always_inline void count(__u32 plan, enum verdict verdict, __u32 size, __u32 packets)
+static __always_inline void count(__u32 plan, enum verdict verdict, enum payer payer, __u32 size,
+				  __u32 packets)
 {
 	struct police_totals *mine = bpf_map_lookup_elem(&totals, &plan);
 
@@ -126,5 +210,11 @@ static __always_inline void count(__u32 plan, enum verdict verdict, __u32 size, 
 		mine->passed_packets += packets;
 		if (verdict == VERDICT_MARK)
 			mine->marked_packets += packets;
+	}
+	if (payer == PAYER_STUNT) {
+		mine->delegated_bytes += size;
+		mine->delegated_packets += packets;
+	} else if (payer == PAYER_NOBODY) {
+		mine->refused_packets += packets;
 	}
 }

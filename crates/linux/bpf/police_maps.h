@@ -115,13 +115,15 @@ POLICE_SLOTS(slots1, police_slot_1);
 POLICE_SLOTS(slots4, police_slot_4);
 POLICE_SLOTS(slots16, police_slot_16);
 POLICE_SLOTS(slots64, police_slot_64);
+POLICE_SLOTS(slotsb, police_slot_bundle);
 
 /* Never loaded: tells clang that the chunks' types are needed in full. */
 SEC("?xdp")
 int police_types(struct xdp_md *xdp)
 {
 	return bpf_core_type_id_local(struct police_slot_1) + bpf_core_type_id_local(struct police_slot_4) +
-	       bpf_core_type_id_local(struct police_slot_16) + bpf_core_type_id_local(struct police_slot_64);
+	       bpf_core_type_id_local(struct police_slot_16) + bpf_core_type_id_local(struct police_slot_64) +
+	       bpf_core_type_id_local(struct police_slot_bundle);
 }
 
 /* The time of test runs, ns. */

@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairweir_core::phantom::aggregate::{Aggregate, State, decide};
+use fairweir_core::phantom::aggregate::{
+    Aggregate, BundleState, Counts, State, decide, decide_in_bundle,
+};
 use fairweir_core::phantom::segment::Segment;
 use fairweir_core::phantom::{
-    Arrival, Class, Criterion, Flow, Plan, PlanSpec, Share, Signal, Verdict,
+    Arrival, Bundle, BundleSpec, Class, Criterion, Flow, Plan, PlanSpec, Share, Signal, Verdict,
 };
 use fairweir_core::policy::{PortMatch, Side, Transport};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
@@ -29,6 +31,8 @@ mod common;
 const HEAD_BYTES: usize = 32;
 const SUBSCRIBER: &str = "192.0.2.1";
 const SUBSCRIBER_6: &str = "2001:db8::1";
+/// Of a bundle's free class.
+const FREE_DSCP: u8 = 46;
 const PLAN: PlanId = PlanId(1);
 
 fn class(name: &str, weight: u16, matches: Vec<Criterion>, share: Share) -> Class {
@@ -103,6 +107,7 @@ struct Pair<'k> {
     plan: Plan,
     id: SubscriberId,
     model: Aggregate,
+    bundle: Option<(Bundle, BundleState)>,
 }
 
 impl Kernel {
@@ -113,16 +118,21 @@ impl Kernel {
     }
 
     /// The only subscriber, with an empty state.
-    fn subscriber(&mut self, plan: Plan) -> Pair<'_> {
+    fn subscriber(&mut self, plan: Plan, bundle: Option<Bundle>) -> Pair<'_> {
         self.police.remove_all().unwrap();
-        self.police.set_plan(PLAN, &Algorithm::Phantom(&plan)).unwrap();
+        let algorithm = match &bundle {
+            Some(bundle) => Algorithm::Bundled(&plan, bundle),
+            None => Algorithm::Phantom(&plan),
+        };
+        self.police.set_plan(PLAN, &algorithm).unwrap();
         let addresses =
             [SUBSCRIBER, SUBSCRIBER_6].map(|text| text.parse::<IpAddr>().unwrap().into());
         let addresses = addresses.to_vec().into();
         let spec = SubscriberSpec { addresses, download: Some(PLAN), upload: None };
         let id = self.police.add(&spec).unwrap();
         let model = Aggregate::new(&plan);
-        Pair { kernel: self, plan, id, model }
+        let bundle = bundle.map(|bundle| (bundle.clone(), BundleState::new(&bundle)));
+        Pair { kernel: self, plan, id, model, bundle }
     }
 }
 
@@ -137,7 +147,13 @@ impl Pair<'_> {
             size: Bytes::new(bytes.len() as u64),
             can_be_marked: ecn != 0,
         };
-        let model = decide(&self.plan, &mut self.model.state(), now, arrival);
+        let Pair { plan, model, .. } = self;
+        let model = match &mut self.bundle {
+            Some((bundle, lent)) => {
+                decide_in_bundle(plan, bundle, &mut model.state(), lent, now, arrival)
+            }
+            None => decide(plan, &mut model.state(), now, arrival),
+        };
         // What is marked already does not change.
         let seen = if model == Verdict::Mark && ecn == 3 { Verdict::Pass } else { model };
         [kernel, seen]
@@ -149,10 +165,13 @@ impl Pair<'_> {
             120 => (1, 1),
             384 => (4, 4),
             768 => (4, 16),
-            2_360 => (5, 64),
+            2_360 | 2_752 => (5, 64),
             bytes => panic!("no size class has {bytes} bytes"),
         };
-        let model = state_bytes(&self.model.state(), inners, leaves);
+        let mut model = state_bytes(&self.model.state(), inners, leaves);
+        if let Some((_, lent)) = &mut self.bundle {
+            model.extend(lent_bytes(lent));
+        }
         assert!(kernel == model, "{context}: the kernel has {kernel:?}, the model {model:?}");
     }
 }
@@ -182,6 +201,16 @@ fn state_bytes(state: &State<'_>, inners: usize, leaves: usize) -> Vec<u8> {
         bytes.extend(leaf.flows.0.to_ne_bytes());
     }
     bytes.resize(HEAD_BYTES + inners * 56 + leaves * 32, 0);
+    bytes
+}
+
+/// What is known of a bundle as it lies in a slot.
+fn lent_bytes(lent: &mut BundleState) -> Vec<u8> {
+    let mut bytes = lent.window_at.to_ne_bytes().to_vec();
+    bytes.extend((lent.turn as u64).to_ne_bytes());
+    bytes.extend(lent.lent.iter().flat_map(|bytes| bytes.to_ne_bytes()));
+    bytes.resize(16 + 64 * 4, 0);
+    bytes.extend(state_bytes(&lent.aim.state(), 1, 1));
     bytes
 }
 
@@ -231,11 +260,15 @@ fn gap(random: &mut Random, rate: Rate, load: u64) -> u64 {
 }
 
 fn play(kernel: &mut Kernel, name: &str, spec: PlanSpec, seed: u64, packets: u64) -> [u64; 3] {
-    let rate = spec.rate;
-    let context = format!("{name} at {rate}, {}, seed {seed}", spec.signal);
-    let mut pair = kernel.subscriber(Plan::new(&spec).unwrap());
+    let plan = Plan::new(&spec).unwrap();
+    let context = format!("{name} at {}, {}, seed {seed}", spec.rate, spec.signal);
+    play_on(&mut kernel.subscriber(plan, None), &context, spec.rate, seed, packets)
+}
+
+/// The same with a subscriber of whom nothing has arrived since 2⁴² · (seed / 100) ns.
+fn play_on(pair: &mut Pair<'_>, context: &str, rate: Rate, seed: u64, packets: u64) -> [u64; 3] {
     let mut random = Random(seed);
-    let mut now = 1_000_000_000 + random.below(1 << 40);
+    let mut now = (seed / 100 << 42) + 1_000_000_000 + random.below(1 << 40);
     let mut seen = [0; 3];
     let mut load = 6;
     for n in 0..packets {
@@ -246,11 +279,14 @@ fn play(kernel: &mut Kernel, name: &str, spec: PlanSpec, seed: u64, packets: u64
         // Another CPU's packet may have read the clock before.
         let at = if random.one_in(20) { now - random.below(3_000) } else { now };
         let hook = if random.one_in(2) { Hook::Xdp } else { Hook::TcxEgress };
-        let wire = packet(&mut random);
+        let mut wire = packet(&mut random);
+        if pair.bundle.is_some() && random.one_in(3) {
+            wire.dscp = FREE_DSCP;
+        }
         let (flow, at) = (flow_of(&wire), Time::from_nanos(at));
         let [kernel, model] = pair.judge(hook, &wire.bytes(), &flow, wire.ecn, at);
         if kernel != model {
-            pair.assert_same_state(&context);
+            pair.assert_same_state(context);
         }
         assert_eq!(kernel, model, "{context}: packet {n} at {at:?}: {wire:?}");
         seen[kernel as usize] += 1;
@@ -258,8 +294,82 @@ fn play(kernel: &mut Kernel, name: &str, spec: PlanSpec, seed: u64, packets: u64
             pair.assert_same_state(&format!("{context}: packet {n}"));
         }
     }
-    pair.assert_same_state(&context);
+    pair.assert_same_state(context);
     seen
+}
+
+/// A free class with one queue, stunts with several, and others: at the root, and below it.
+fn bundled_shares() -> Vec<(&'static str, Share)> {
+    let far = || vec![Criterion::Ip("198.51.100.0/25".parse().unwrap())];
+    let free = || class("free", 2, vec![Criterion::Dscp(FREE_DSCP)], Share::Flows(1));
+    let stunts = |queues| class("stunts", 5, far(), Share::Flows(queues));
+    let rest = |queues| class("rest", 4, vec![], Share::Flows(queues));
+    let ranked = Share::Priority(vec![
+        class("first", 1, vec![port(5_060, 5_063)], Share::Flows(1)),
+        class("later", 1, vec![], Share::Flows(2)),
+    ]);
+    let inner = Share::Weighted(vec![free(), stunts(6), rest(2)]);
+    let inner = class("inner", 9, vec![], inner);
+    let outer = class("outer", 3, vec![port(5_058, 5_060)], Share::Flows(2));
+    vec![
+        ("one stunt", Share::Weighted(vec![free(), stunts(1), rest(1)])),
+        ("many stunts", Share::Weighted(vec![stunts(12), rest(16), free()])),
+        ("beside priority", {
+            let ranked = class("ranked", 4, vec![], ranked);
+            Share::Weighted(vec![free(), stunts(7), ranked])
+        }),
+        ("below another", Share::Weighted(vec![inner, outer])),
+    ]
+}
+
+#[test]
+fn random_packets_of_bundles_get_the_specifications_verdicts() {
+    if !common::privileged() {
+        return;
+    }
+    let mut kernel = Kernel::new();
+    let (mut all, mut refused_all) = ([0; 3], 0);
+    for (nth, (name, share)) in bundled_shares().into_iter().enumerate() {
+        for signal in [Signal::Hard, Signal::Soft] {
+            let rate = [Rate::mbit(20), Rate::mbit(60)][nth % 2];
+            let spec = PlanSpec { rate, rtt_max: Span::millis(20), signal, share: share.clone() };
+            let plan = Plan::new(&spec).unwrap();
+            let target = rate.scale(if signal == Signal::Soft { 30 } else { 60 }, 100);
+            let (free, stunts) = ("free".to_owned(), "stunts".to_owned());
+            let bundle = Bundle::new(&BundleSpec { free, target, stunts }, &spec, &plan).unwrap();
+            let context = format!("{name} at {rate}, {signal}");
+            let before = kernel.police.totals(PLAN, Direction::Download).unwrap_or_default();
+            let mut pair = kernel.subscriber(plan, Some(bundle));
+            let seen = play_on(&mut pair, &context, rate, 70 + nth as u64, 20_000);
+            // The same in a segment that gives less than the plan.
+            let slower = PlanSpec { rate: rate.scale(2, 3), ..spec.clone() };
+            pair.plan.pace = Plan::new(&slower).unwrap().pace;
+            // Of a segment whose clock has not run.
+            let id = SegmentId(2 * nth as u16 + u16::from(signal == Signal::Soft));
+            let pace = pair.plan.pace;
+            let police = &mut pair.kernel.police;
+            police.set_segment(id, Rate::mbit(10_000));
+            police.join(pair.id, Direction::Download, id, &pace).unwrap();
+            police.extend(id, Time::from_nanos(u64::MAX >> 1));
+            let more = play_on(&mut pair, &context, rate, 100 + nth as u64, 10_000);
+            let seen: [u64; 3] = std::array::from_fn(|at| seen[at] + more[at]);
+            let counts = pair.bundle.as_ref().unwrap().1.counts();
+            let totals = kernel.police.totals(PLAN, Direction::Download).unwrap();
+            println!("{context}: {seen:?} passed, marked, dropped, {counts:?}");
+            let mine = [
+                totals.delegated_packets - before.delegated_packets,
+                totals.delegated.as_u64() - before.delegated.as_u64(),
+                totals.refused_packets - before.refused_packets,
+            ];
+            let Counts { delegated, delegated_bytes, refused } = counts;
+            assert_eq!(mine, [delegated, delegated_bytes.as_u64(), refused], "{context}");
+            assert!(delegated > 100, "{context}: {counts:?} is too tame");
+            all = std::array::from_fn(|at| all[at] + seen[at]);
+            refused_all += refused;
+        }
+    }
+    assert!(all[0] > 10_000 && all[1] > 30 && all[2] > 1_000, "{all:?} is too tame");
+    assert!(refused_all > 1_000, "{refused_all} refused");
 }
 
 #[test]
@@ -344,7 +454,7 @@ fn packets_of_real_tcp_get_the_specifications_verdicts() {
     let frames = record();
     let mut kernel = Kernel::new();
     for hook in [Hook::Xdp, Hook::TcxIngress] {
-        let mut pair = kernel.subscriber(common::plan(Rate::mbit(10)));
+        let mut pair = kernel.subscriber(common::plan(Rate::mbit(10)), None);
         let mut seen = [0; 3];
         for (at, bytes) in &frames {
             let Some((flow, ecn)) = parse(bytes) else { continue };

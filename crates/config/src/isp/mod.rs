@@ -19,7 +19,7 @@ mod segment;
 mod sessions;
 mod usage;
 
-pub use plan::{NAME_MAX, PlanEntry, check_name};
+pub use plan::{BundleEntry, Compiled, NAME_MAX, PlanEntry, check_name};
 pub use segment::{MemberPattern, SegmentEntry};
 pub use sessions::{LeasesSection, RadiusSection, Secret};
 pub use usage::UsageSection;

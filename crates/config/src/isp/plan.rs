@@ -1,10 +1,13 @@
 //! A plan of the operator: rates for download and upload, shared alike, under one name.
 
-use fairweir_core::phantom::{Class, Criterion, Plan, PlanError, PlanSpec, Share, Signal};
+use fairweir_core::phantom::{
+    Bundle, BundleError, BundleSpec, Class, Criterion, Plan, PlanSpec, Share, Signal,
+};
 use fairweir_core::units::{Rate, Span};
 use serde_json::{Value, json};
 
-use crate::plan::{ByMatch, KEYS, sharing};
+use crate::plan::{ByMatch, KEYS, Sharing, sharing};
+use crate::table::Placed;
 use crate::{ConfigError, Source, Table};
 
 /// A plan, valid: [`Plan::new`] takes what [`PlanEntry::specs`] returns.
@@ -22,6 +25,28 @@ pub struct PlanEntry {
     pub signal: Signal,
     /// Who gets what.
     pub share: Share,
+    /// Which class holds a rate, and which one pays for it.
+    pub bundle: Option<BundleEntry>,
+}
+
+/// A bundle of a plan: whoever has the plan agrees that flows of one class give way to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundleEntry {
+    /// The class that has a target.
+    pub free: String,
+    /// The class whose flows pay.
+    pub stunts: String,
+    /// What the free class is to have of downloads and of uploads; `None` has no bundle there.
+    pub targets: [Option<Rate>; 2],
+}
+
+/// A direction of a plan, worked out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// What is policed.
+    pub plan: Plan,
+    /// Its bundle.
+    pub bundle: Option<Bundle>,
 }
 
 impl PlanEntry {
@@ -41,11 +66,14 @@ impl PlanEntry {
             // One of them may be there, but misspelt.
             return Err(if upload.key().ends_with(".upload") { download } else { upload });
         }
+        let bundle = table.table("bundle")?;
         let sharing = sharing(table, &mut ByMatch)?;
         for rate in [&download, &upload].into_iter().flatten() {
             let made = Plan::new(&sharing.spec(rate.value));
             made.map_err(|e| sharing.error(&e, &rate.place))?;
         }
+        let rates = [&download, &upload].map(|rate| rate.as_ref().map(|p| p.value));
+        let bundle = bundle.map(|table| BundleEntry::read(table, rates, &sharing)).transpose()?;
         Ok(PlanEntry {
             name: name.value,
             download: download.map(|p| p.value),
@@ -53,12 +81,13 @@ impl PlanEntry {
             rtt_max: sharing.rtt_max,
             signal: sharing.signal,
             share: sharing.share,
+            bundle,
         })
     }
 
     /// The keys of the table.
     pub fn keys() -> Vec<&'static str> {
-        ["name", "download", "upload"].into_iter().chain(KEYS).collect()
+        ["name", "download", "upload", "bundle"].into_iter().chain(KEYS).collect()
     }
 
     /// Reads the same as JSON, as it comes over the socket.
@@ -93,6 +122,12 @@ impl PlanEntry {
         }
         value["rtt_max"] = json!(span_text(self.rtt_max));
         value["signal"] = json!(self.signal.to_string());
+        if let Some(BundleEntry { free, stunts, targets }) = &self.bundle {
+            let [download, upload] = targets.map(|rate| rate.map(rate_text));
+            value["bundle"] = without_nulls(
+                &json!({ "free": free, "stunts": stunts, "download": download, "upload": upload }),
+            );
+        }
         value
     }
 
@@ -111,18 +146,89 @@ impl PlanEntry {
     /// The same, worked out.
     ///
     /// # Errors
-    /// [`PlanError`] if it was made otherwise than by reading.
-    pub fn compile(&self) -> Result<[Option<Plan>; 2], PlanError> {
-        let [download, upload] = self.specs();
-        let made = |spec: Option<PlanSpec>| spec.map(|s| Plan::new(&s)).transpose();
-        Ok([made(download)?, made(upload)?])
+    /// [`BundleError`] if it was made otherwise than by reading.
+    pub fn compile(&self) -> Result<[Option<Compiled>; 2], BundleError> {
+        let mut all = [None, None];
+        for (at, spec) in self.specs().into_iter().enumerate() {
+            let Some(spec) = spec else { continue };
+            let plan = Plan::new(&spec)?;
+            let bundle = self.bundle.as_ref().and_then(|bundle| bundle.spec(at));
+            let bundle = bundle.map(|bundle| Bundle::new(&bundle, &spec, &plan)).transpose()?;
+            all[at] = Some(Compiled { plan, bundle });
+        }
+        Ok(all)
     }
 
     /// How the rate is shared, in a few words.
     pub fn policy(&self) -> String {
-        share_words(&self.share)
+        let words = share_words(&self.share);
+        match &self.bundle {
+            Some(bundle) => format!("{words}; {}", bundle.words()),
+            None => words,
+        }
     }
 }
+
+impl BundleEntry {
+    /// Reads the table `bundle` of a plan with these rates.
+    fn read(
+        mut table: Table<'_>,
+        rates: [Option<Rate>; 2],
+        sharing: &Sharing<'_>,
+    ) -> Result<BundleEntry, ConfigError> {
+        let class = "the name of a class of this plan";
+        let free = table.text("free")?.ok_or_else(|| table.missing("free", class))?;
+        let stunts = table.text("stunts")?.ok_or_else(|| table.missing("stunts", class))?;
+        let targets = [table.parsed::<Rate>("download")?, table.parsed::<Rate>("upload")?];
+        let (place, nothing) = (table.place(), table.missing("download", TARGET));
+        table.finish(&["free", "stunts", "download", "upload"])?;
+        if targets.iter().all(Option::is_none) {
+            return Err(nothing);
+        }
+        let mut entry =
+            BundleEntry { free: free.value, stunts: stunts.value, targets: [None, None] };
+        for (at, target) in targets.iter().enumerate() {
+            let Some(Placed { value, place: target_place }) = target else { continue };
+            let Some(rate) = rates[at] else {
+                let direction = ["download", "upload"][at];
+                return Err(target_place.error(format!("the plan does not police {direction}s")));
+            };
+            entry.targets[at] = Some(*value);
+            let spec = sharing.spec(rate);
+            let plan = Plan::new(&spec).map_err(|e| sharing.error(&e, &place))?;
+            let made = entry.spec(at).map(|bundle| Bundle::new(&bundle, &spec, &plan)).transpose();
+            made.map_err(|e| match &e {
+                BundleError::Target(..) => target_place.error(e),
+                BundleError::NoClass(name) if *name == entry.stunts => stunts.place.error(e),
+                BundleError::Priority(name) if *name == entry.stunts => stunts.place.error(e),
+                BundleError::NoClass(_)
+                | BundleError::Priority(_)
+                | BundleError::Same(_)
+                | BundleError::Queues(..)
+                | BundleError::Plan(_) => free.place.error(e),
+            })?;
+        }
+        Ok(entry)
+    }
+
+    /// The bundle of a direction, 0 for downloads.
+    fn spec(&self, direction: usize) -> Option<BundleSpec> {
+        let BundleEntry { free, stunts, targets } = self;
+        let of = |target| BundleSpec { free: free.clone(), target, stunts: stunts.clone() };
+        targets[direction].map(of)
+    }
+
+    /// In a few words.
+    fn words(&self) -> String {
+        let BundleEntry { free, stunts, targets } = self;
+        let both = ["download", "upload"].into_iter().zip(targets);
+        let rates = both.filter_map(|(direction, rate)| Some(format!("{direction} {}", (*rate)?)));
+        format!("{free} holds {} at the cost of {stunts}", rates.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// What is missing in a bundle without targets.
+const TARGET: &str = "what the free class is to have, such as \"4mbit\", here or as `upload`";
 
 /// A name of a plan or of a subscriber that can be typed, shown and stored.
 ///
@@ -260,6 +366,23 @@ mod tests {
         queues = 8
     "#;
 
+    const BUNDLED: &str = r#"name = "studio"
+        download = "40mbit"
+        upload = "8mbit"
+        bundle = { free = "stream", stunts = "backup", download = "5mbit" }
+        share = "weighted"
+        [[plan.class]]
+        name = "stream"
+        match = ["dscp:ef"]
+        [[plan.class]]
+        name = "backup"
+        match = ["port:873"]
+        queues = 4
+        [[plan.class]]
+        name = "others"
+        queues = 8
+    "#;
+
     #[test]
     fn a_plan_is_the_same_by_toml_and_by_json() {
         for text in [
@@ -267,6 +390,8 @@ mod tests {
             "name = \"a\"\ndownload = \"123456789bit\"\nrtt_max = \"12345679ns\"",
             "name = \"a\"\nupload = \"1.5mbit\"\nsignal = \"hard\"\nrtt_max = \"50ms\"\nqueues = 1",
             NESTED,
+            BUNDLED,
+            &BUNDLED.replace("download = \"5mbit\" }", "upload = \"2mbit\" }"),
         ] {
             let read = plan(text).unwrap();
             assert_eq!(PlanEntry::from_json(&read.to_json()).unwrap(), read, "{text}");
@@ -274,6 +399,47 @@ mod tests {
         let words = plan(NESTED).unwrap().policy();
         let wanted = "weighted: voice ×2, rest ×1 (priority: work (4 queues), play (8 queues))";
         assert_eq!(words, wanted);
+        let [download, upload] = plan(BUNDLED).unwrap().compile().unwrap().map(Option::unwrap);
+        assert!(download.bundle.is_some() && upload.bundle.is_none());
+        let words = plan(BUNDLED).unwrap().policy();
+        assert!(words.ends_with("; stream holds download 5mbit at the cost of backup"), "{words}");
+    }
+
+    #[test]
+    fn a_bundle_that_cannot_be_is_told_with_line_and_key() {
+        for (from, to, wanted) in [
+            ("\"5mbit\" }", "\"41mbit\" }", "bundle.download: target 41mbit is out of range"),
+            ("\"5mbit\" }", "\"0bit\" }", "bundle.download: target 0bit is out of range"),
+            ("\"stream\", stunts", "\"movie\", stunts", "bundle.free: there is no class `movie`"),
+            ("\"backup\", down", "\"backups\", down", "bundle.stunts: there is no class `backups`"),
+            ("\"backup\", down", "\"stream\", down", "bundle.free: class `stream` cannot be"),
+            (
+                "\"stream\", stunts",
+                "\"others\", stunts",
+                "bundle.free: the free class `others` has 8",
+            ),
+            (", download = \"5mbit\"", "", "bundle.download: missing"),
+            ("stunts = \"backup\", ", "", "bundle.stunts: missing"),
+            ("\"5mbit\" }", "\"5mbit\", target = 1 }", "bundle.target: unknown key"),
+            ("upload = \"8mbit\"\n", "", ""),
+        ] {
+            let changed = BUNDLED.replace(from, to);
+            assert_ne!(changed, BUNDLED, "{from}");
+            match plan(&changed) {
+                Ok(_) => assert_eq!(wanted, "", "{changed}"),
+                Err(error) => {
+                    let wanted = format!("isp.toml:5: plan.{wanted}");
+                    assert!(error.starts_with(&wanted), "{error} instead of {wanted}");
+                }
+            }
+        }
+        let up =
+            BUNDLED.replace("upload = \"8mbit\"\n", "").replace("download = \"5", "upload = \"5");
+        let error = plan(&up).unwrap_err();
+        assert!(error.ends_with("bundle.upload: the plan does not police uploads"), "{error}");
+        let ranked = BUNDLED.replace("weighted", "priority");
+        let error = plan(&ranked).unwrap_err();
+        assert!(error.contains("class `stream` is served by priority"), "{error}");
     }
 
     #[test]

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::Context;
-use fairweir_config::isp::{HookChoice, IspSection, PlanEntry};
-use fairweir_core::phantom::Plan;
+use fairweir_config::isp::{Compiled, HookChoice, IspSection, PlanEntry};
 use fairweir_core::units::Bytes;
 use fairweir_linux::police::{
     Algorithm, Counters, Direction, Hook, PLANS_MAX, PlanId, Police, PoliceSpec, SubscriberId,
@@ -57,7 +56,7 @@ pub(super) struct Attachment {
 /// Something that was done, and how it is taken back.
 enum Done {
     NewPlan(PlanId),
-    ChangedPlan(PlanId, Box<Plan>),
+    ChangedPlan(PlanId, Box<Compiled>),
     Ids(Arc<str>, Option<Ids>),
     Changed(Arc<str>, SubscriberSpec),
     Removed(Arc<str>, SubscriberSpec),
@@ -309,13 +308,13 @@ impl Kernel {
             for (id, (before, after)) in ids.iter_mut().zip(befores.into_iter().zip(afters)) {
                 match (*id, after) {
                     (Some(known), Some(after)) => {
-                        self.police.set_plan(known, &Algorithm::Phantom(&after))?;
+                        self.police.set_plan(known, &algorithm(&after))?;
                         let before = before.context("a plan's number was unused")?;
                         done.push(Done::ChangedPlan(known, Box::new(before)));
                     }
                     (None, Some(after)) => {
                         let new = self.vacant_id()?;
-                        self.police.set_plan(new, &Algorithm::Phantom(&after))?;
+                        self.police.set_plan(new, &algorithm(&after))?;
                         done.push(Done::NewPlan(new));
                         *id = Some(new);
                     }
@@ -396,7 +395,7 @@ impl Kernel {
                 self.ids_used.remove(&id.0);
             }
             Done::ChangedPlan(id, plan) => {
-                self.police.set_plan(id, &Algorithm::Phantom(&plan))?;
+                self.police.set_plan(id, &algorithm(&plan))?;
             }
             Done::Ids(name, Some(ids)) => drop(self.ids.insert(name, ids)),
             Done::Ids(name, None) => drop(self.ids.remove(&name)),
@@ -451,6 +450,13 @@ fn moving_addresses(effects: &Effects) -> BTreeSet<IpNet> {
     afters.flat_map(|record| &*record.addresses).filter(|a| lost.contains(a)).copied().collect()
 }
 
-fn compiled(entry: Option<&PlanEntry>) -> anyhow::Result<[Option<Plan>; 2]> {
+fn compiled(entry: Option<&PlanEntry>) -> anyhow::Result<[Option<Compiled>; 2]> {
     Ok(entry.map(PlanEntry::compile).transpose()?.unwrap_or_default())
+}
+
+fn algorithm(of: &Compiled) -> Algorithm<'_> {
+    match &of.bundle {
+        Some(bundle) => Algorithm::Bundled(&of.plan, bundle),
+        None => Algorithm::Phantom(&of.plan),
+    }
 }

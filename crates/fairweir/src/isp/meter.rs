@@ -142,6 +142,9 @@ fn advance(known: &mut [(Totals, TotalsStatus); 2], totals: [Totals; 2], interva
             dropped_bytes: now.dropped.as_u64(),
             dropped_packets: now.dropped_packets,
             marked_packets: now.marked_packets,
+            delegated_bytes: now.delegated.as_u64(),
+            delegated_packets: now.delegated_packets,
+            refused_packets: now.refused_packets,
         };
         *before = now;
     }

@@ -225,12 +225,15 @@ type Label<'l> = (&'l str, &'l str);
 /// Name, explanation, and the value among the totals.
 type Counter = (&'static str, &'static str, fn(&TotalsStatus) -> u64);
 
-const COUNTERS: [Counter; 5] = [
+const COUNTERS: [Counter; 8] = [
     ("passed_bytes", "L2 bytes that passed.", |t| t.passed_bytes),
     ("passed_packets", "Packets that passed.", |t| t.passed_packets),
     ("dropped_bytes", "L2 bytes that were dropped.", |t| t.dropped_bytes),
     ("dropped_packets", "Packets that were dropped.", |t| t.dropped_packets),
     ("marked_packets", "Packets that passed, marked (ECN CE).", |t| t.marked_packets),
+    ("delegated_bytes", "L2 bytes for which a bundle's stunts paid.", |t| t.delegated_bytes),
+    ("delegated_packets", "Packets for which a bundle's stunts paid.", |t| t.delegated_packets),
+    ("undelegated_packets", "Packets for which no stunt could pay.", |t| t.refused_packets),
 ];
 
 /// Of all plans, and of traffic that belongs to no subscriber.

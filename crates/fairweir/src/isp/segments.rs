@@ -112,7 +112,8 @@ impl Segments {
                 let plan = &registry.subscribers()[&name].plan;
                 let entry_of = || -> anyhow::Result<_> {
                     let entry: &PlanEntry = &registry.plans()[plan].entry;
-                    Ok((Arc::new(entry.compile()?), [entry.download, entry.upload]))
+                    let plans = entry.compile()?.map(|made| made.map(|made| made.plan));
+                    Ok((Arc::new(plans), [entry.download, entry.upload]))
                 };
                 if !plans.contains_key(plan) {
                     plans.insert(Arc::clone(plan), entry_of()?);

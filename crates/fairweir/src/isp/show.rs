@@ -256,6 +256,7 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<()> {
     let status: Status = asker.ask(&fairweir_daemon::Request::Status)?;
     writeln!(out, "{}\n", headline(&status))?;
     print_status(out, &status)?;
+    print_bundle_status(out, &status)?;
     print_segment_status(out, &status)?;
     writeln!(out)?;
     for note in notes(&status) {
@@ -343,6 +344,37 @@ fn print_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
         ("MARKED", Align::Right),
         ("PASSED", Align::Right),
     ];
+    table::print(out, &headings, &rows)
+}
+
+/// Of plans whose bundles have delegated something, or would have.
+fn print_bundle_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
+    let mut rows = Vec::new();
+    for plan in &status.plans {
+        let both = [("download", plan.totals.download), ("upload", plan.totals.upload)];
+        for (direction, totals) in both {
+            if totals.delegated_packets + totals.refused_packets > 0 {
+                rows.push(vec![
+                    plan.name.clone(),
+                    direction.to_owned(),
+                    Bytes::new(totals.delegated_bytes).to_string(),
+                    totals.delegated_packets.to_string(),
+                    totals.refused_packets.to_string(),
+                ]);
+            }
+        }
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let headings = [
+        ("BUNDLE OF", Align::Left),
+        ("DIRECTION", Align::Left),
+        ("DELEGATED", Align::Right),
+        ("PACKETS", Align::Right),
+        ("REFUSED", Align::Right),
+    ];
+    writeln!(out)?;
     table::print(out, &headings, &rows)
 }
 

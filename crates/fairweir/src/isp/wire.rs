@@ -360,6 +360,14 @@ pub(crate) struct TotalsStatus {
     pub(crate) dropped_bytes: u64,
     pub(crate) dropped_packets: u64,
     pub(crate) marked_packets: u64,
+    /// Of a bundle's free class, for which a stunt paid.
+    #[serde(default)]
+    pub(crate) delegated_bytes: u64,
+    #[serde(default)]
+    pub(crate) delegated_packets: u64,
+    /// Of a bundle's free class, for which no stunt could pay.
+    #[serde(default)]
+    pub(crate) refused_packets: u64,
 }
 
 #[cfg(test)]

@@ -128,6 +128,11 @@ pub(crate) struct Plan {
     pub(crate) criterion_count: u16,
     pub(crate) choice_default: u16,
     pub(crate) zero: u32,
+    pub(crate) aim: u32,
+    pub(crate) free: u8,
+    pub(crate) stunt_first: u8,
+    pub(crate) stunt_count: u8,
+    pub(crate) pad: u8,
     pub(crate) inners: [PlanInner; INNERS_MAX],
     pub(crate) leaves: [PlanLeaf; LEAVES_MAX],
     pub(crate) choices: [Choice; LEAVES_MAX],
@@ -143,6 +148,9 @@ pub(crate) struct Totals {
     pub(crate) dropped_bytes: u64,
     pub(crate) dropped_packets: u64,
     pub(crate) marked_packets: u64,
+    pub(crate) delegated_bytes: u64,
+    pub(crate) delegated_packets: u64,
+    pub(crate) refused_packets: u64,
 }
 
 /// The header before the state in each slot.
@@ -238,12 +246,16 @@ pub(crate) const MATCH_PORT_REMOTE: u8 = header::POLICE_MATCH_PORT_REMOTE as u8;
 pub(crate) const MATCH_PORT_LOCAL: u8 = header::POLICE_MATCH_PORT_LOCAL as u8;
 pub(crate) const MATCH_IP: u8 = header::POLICE_MATCH_IP as u8;
 
+/// The class of slots of plans with a bundle.
+pub(crate) const CLASS_BUNDLE: usize = CLASSES - 1;
+
 /// How many leaves and inner nodes a slot of each class has room for, and its bytes.
 pub(crate) const CLASS_ROOMS: [ClassRoom; CLASSES] = [
     ClassRoom { leaves: 1, inners: 1, bytes: header::SIZE_OF_POLICE_SLOT_1 as usize },
     ClassRoom { leaves: 4, inners: 4, bytes: header::SIZE_OF_POLICE_SLOT_4 as usize },
     ClassRoom { leaves: 16, inners: 4, bytes: header::SIZE_OF_POLICE_SLOT_16 as usize },
     ClassRoom { leaves: 64, inners: 5, bytes: header::SIZE_OF_POLICE_SLOT_64 as usize },
+    ClassRoom { leaves: 64, inners: 5, bytes: header::SIZE_OF_POLICE_SLOT_BUNDLE as usize },
 ];
 
 /// What fits into a slot of a class.

@@ -38,6 +38,13 @@ pub struct Totals {
     pub dropped_packets: u64,
     /// Marked, as on the wire.
     pub marked_packets: u64,
+    /// Of a bundle's free class, for which a stunt paid, in bytes.
+    pub delegated: Bytes,
+    /// The same, as on the wire.
+    pub delegated_packets: u64,
+    /// Of a bundle's free class, for which no stunt could pay, as on the wire; decided about as without
+    /// a bundle.
+    pub refused_packets: u64,
 }
 
 impl Add for Counters {
@@ -68,6 +75,9 @@ impl Add for Totals {
             dropped: self.dropped + other.dropped,
             dropped_packets: self.dropped_packets + other.dropped_packets,
             marked_packets: self.marked_packets + other.marked_packets,
+            delegated: self.delegated + other.delegated,
+            delegated_packets: self.delegated_packets + other.delegated_packets,
+            refused_packets: self.refused_packets + other.refused_packets,
         }
     }
 }
@@ -170,6 +180,9 @@ impl Police {
                     dropped: Bytes::new(mine.dropped_bytes),
                     dropped_packets: mine.dropped_packets,
                     marked_packets: mine.marked_packets,
+                    delegated: Bytes::new(mine.delegated_bytes),
+                    delegated_packets: mine.delegated_packets,
+                    refused_packets: mine.refused_packets,
                 };
         }
         Ok(sum)

@@ -208,7 +208,8 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/police.bpf.o"));
 /// What the name of the map with the constants ends in.
 const SETTINGS: &str = ".rodata.settings";
 /// Maps that both directions share.
-const COMMON: [&str; 8] =
-    ["plans", "places", "segments", "members", "slots1", "slots4", "slots16", "slots64"];
-pub(super) const SLOTS: [&str; CLASSES] = ["slots1", "slots4", "slots16", "slots64"];
-const CHUNKS: [&str; CLASSES] = ["slots1_chunk", "slots4_chunk", "slots16_chunk", "slots64_chunk"];
+const COMMON: [&str; 9] =
+    ["plans", "places", "segments", "members", "slots1", "slots4", "slots16", "slots64", "slotsb"];
+pub(super) const SLOTS: [&str; CLASSES] = ["slots1", "slots4", "slots16", "slots64", "slotsb"];
+const CHUNKS: [&str; CLASSES] =
+    ["slots1_chunk", "slots4_chunk", "slots16_chunk", "slots64_chunk", "slotsb_chunk"];

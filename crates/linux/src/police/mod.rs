@@ -110,12 +110,19 @@ pub struct Police {
 #[derive(Debug)]
 struct LivePlan {
     number: u32,
-    place: u32,
+    places: Places,
     class: usize,
     /// Subscribers' directions that have it.
     users: u32,
     /// What was counted under numbers that it had before.
     base: [Totals; 2],
+}
+
+/// Where the kernel reads a plan, and its bundle's target if it has one.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    plan: u32,
+    aim: Option<u32>,
 }
 
 impl Default for PoliceSpec {
@@ -201,29 +208,58 @@ impl Police {
     /// # Errors
     /// [`Error::TooMany`], or if the kernel refuses; then nothing has changed.
     pub fn set_plan(&mut self, id: PlanId, algorithm: &Algorithm<'_>) -> Result<(), Error> {
-        let Encoded { plan, class } = plan::encode(algorithm, &mut self.shapes);
-        let place = self.lend_place()?;
-        let maps = &self.tables_of(Direction::Download)?.maps;
-        let written = update(maps.map("plans"), &place.to_ne_bytes(), plan.as_bytes());
-        let result = written.and_then(|()| match self.plans.get_mut(&id) {
+        let Encoded { plan, class, aim } = plan::encode(algorithm, &mut self.shapes);
+        let places = self.write_plan(*plan, aim.as_deref())?;
+        let result = match self.plans.get_mut(&id) {
             Some(live) if live.class == class => {
-                self.places.word(live.number as usize).store(place.into(), Ordering::Release);
-                self.place_numbers.give_back(std::mem::replace(&mut live.place, place));
+                self.places.word(live.number as usize).store(places.plan.into(), Ordering::Release);
+                let before = std::mem::replace(&mut live.places, places);
+                self.give_back(before);
                 Ok(())
             }
-            Some(_) => self.move_plan(id, place, class),
-            None => {
-                let number = self.lend_plan_number()?;
-                self.places.word(number as usize).store(place.into(), Ordering::Release);
+            Some(_) => self.move_plan(id, places, class),
+            None => self.lend_plan_number().map(|number| {
+                self.places.word(number as usize).store(places.plan.into(), Ordering::Release);
                 let base = [Totals::default(); 2];
-                self.plans.insert(id, LivePlan { number, place, class, users: 0, base });
-                Ok(())
-            }
-        });
+                self.plans.insert(id, LivePlan { number, places, class, users: 0, base });
+            }),
+        };
         if result.is_err() {
-            self.place_numbers.give_back(place);
+            self.give_back(places);
         }
         result
+    }
+
+    /// Writes a plan, and its bundle's target, to places that nothing points to.
+    fn write_plan(
+        &mut self,
+        mut plan: abi::Plan,
+        aim: Option<&abi::Plan>,
+    ) -> Result<Places, Error> {
+        let mut places = Places { plan: self.lend_place()?, aim: None };
+        let mut write = || {
+            if let Some(aim) = aim {
+                plan.aim = *places.aim.insert(self.lend_place()?);
+                self.write_place(plan.aim, aim)?;
+            }
+            self.write_place(places.plan, &plan)
+        };
+        let written = write();
+        if written.is_err() {
+            self.give_back(places);
+        }
+        written.map(|()| places)
+    }
+
+    fn write_place(&mut self, place: u32, plan: &abi::Plan) -> Result<(), Error> {
+        let maps = &self.tables_of(Direction::Download)?.maps;
+        update(maps.map("plans"), &place.to_ne_bytes(), plan.as_bytes())
+    }
+
+    fn give_back(&mut self, places: Places) {
+        for place in [Some(places.plan), places.aim].into_iter().flatten() {
+            self.place_numbers.give_back(place);
+        }
     }
 
     /// Removes a plan that no subscriber has.
@@ -235,16 +271,17 @@ impl Police {
         if live.users > 0 {
             return Err(Error::PlanInUse { plan: id.0, users: live.users });
         }
-        self.place_numbers.give_back(live.place);
-        self.plan_numbers.give_back(live.number);
+        let LivePlan { number, places, .. } = *live;
+        self.give_back(places);
+        self.plan_numbers.give_back(number);
         self.plans.remove(&id);
         Ok(())
     }
 
     /// Lets a plan have slots of another class, and its subscribers move there.
-    fn move_plan(&mut self, id: PlanId, place: u32, class: usize) -> Result<(), Error> {
+    fn move_plan(&mut self, id: PlanId, places: Places, class: usize) -> Result<(), Error> {
         let number = self.lend_plan_number()?;
-        self.places.word(number as usize).store(place.into(), Ordering::Release);
+        self.places.word(number as usize).store(places.plan.into(), Ordering::Release);
         if let Err(e) = self.move_subscribers(id, number, class) {
             self.plan_numbers.give_back(number);
             return Err(e);
@@ -255,8 +292,9 @@ impl Police {
             *base = counted?;
         }
         self.plan_numbers.give_back(std::mem::replace(&mut live.number, number));
-        self.place_numbers.give_back(std::mem::replace(&mut live.place, place));
+        let before = std::mem::replace(&mut live.places, places);
         live.class = class;
+        self.give_back(before);
         Ok(())
     }
 

@@ -7,13 +7,15 @@ use fairweir_core::policy::{PortMatch, Side, Transport};
 use fairweir_core::units::{Bytes, Rate};
 use ipnet::IpNet;
 
-use super::abi::{self, CLASS_ROOMS, KIND_BUCKET, KIND_PHANTOM};
+use super::abi::{self, CLASS_BUNDLE, CLASS_ROOMS, KIND_BUCKET, KIND_PHANTOM};
 
 /// What a plan does with packets.
 #[derive(Clone, Copy, Debug)]
 pub enum Algorithm<'p> {
     /// Phantom queues with burst control (BC-PQP).
     Phantom(&'p phantom::Plan),
+    /// The same with a bundle.
+    Bundled(&'p phantom::Plan, &'p phantom::Bundle),
     /// A token bucket, which knows no policy.
     TokenBucket {
         /// How fast it is filled.
@@ -27,6 +29,8 @@ pub enum Algorithm<'p> {
 pub(super) struct Encoded {
     pub(super) plan: Box<abi::Plan>,
     pub(super) class: usize,
+    /// Of a bundle: what `plan.aim` is to be the place of.
+    pub(super) aim: Option<Box<abi::Plan>>,
 }
 
 /// Numbers of shapes: plans of one number understand the same state. Never forgotten, since slots
@@ -46,6 +50,7 @@ impl Shapes {
             key.extend(leaf.weight.to_ne_bytes());
             key.extend([leaf.parent, leaf.child, leaf.class_first, leaf.class_count]);
         }
+        key.extend([plan.free, plan.stunt_first, plan.stunt_count]);
         let next = self.0.len() as u32 + 1;
         *self.0.entry(key).or_insert(next)
     }
@@ -55,6 +60,7 @@ impl Shapes {
 pub(super) fn encode(algorithm: &Algorithm<'_>, shapes: &mut Shapes) -> Encoded {
     let mut encoded = match algorithm {
         Algorithm::Phantom(plan) => phantom(plan),
+        Algorithm::Bundled(plan, bundle) => bundled(plan, bundle),
         Algorithm::TokenBucket { rate, burst } => bucket(*rate, *burst),
     };
     encoded.plan.shape = shapes.number(&encoded.plan);
@@ -108,7 +114,19 @@ fn phantom(plan: &phantom::Plan) -> Encoded {
         room.leaves >= plan.leaves.len() && room.inners >= plan.inners.len()
     };
     let class = CLASS_ROOMS.iter().position(fits);
-    Encoded { class: class.expect("invariant: a valid plan fits the largest class"), plan: to }
+    let class = class.expect("invariant: a valid plan fits the largest class");
+    Encoded { plan: to, class, aim: None }
+}
+
+fn bundled(plan: &phantom::Plan, bundle: &phantom::Bundle) -> Encoded {
+    let mut encoded = phantom(plan);
+    encoded.class = CLASS_BUNDLE;
+    let stunts = bundle.stunts();
+    encoded.plan.free = bundle.free() as u8;
+    encoded.plan.stunt_first = stunts.start as u8;
+    encoded.plan.stunt_count = stunts.len() as u8;
+    encoded.aim = Some(phantom(bundle.aim()).plan);
+    encoded
 }
 
 /// A pace as the kernel has it.
@@ -174,7 +192,7 @@ fn bucket(rate: Rate, burst: Bytes) -> Encoded {
     pace.limit = u32::try_from(burst.as_u64()).unwrap_or(u32::MAX);
     pace.idle_after = (u64::from(pace.limit) << 24) / pace.rate + 1;
     to.choices[0] = abi::Choice { first: 0, count: 1 };
-    Encoded { plan: to, class: 0 }
+    Encoded { plan: to, class: 0, aim: None }
 }
 
 const EMPTY: abi::Plan = abi::Plan {
@@ -198,6 +216,11 @@ const EMPTY: abi::Plan = abi::Plan {
     criterion_count: 0,
     choice_default: 0,
     zero: 0,
+    aim: 0,
+    free: 0,
+    stunt_first: 0,
+    stunt_count: 0,
+    pad: 0,
     inners: [abi::PlanInner {
         inverse: 0,
         weight: 0,

@@ -88,6 +88,7 @@ const REST: Span = Span::secs(1);
 
 #[cfg(test)]
 mod tests {
+    use super::super::abi::CLASSES;
     use super::*;
 
     #[test]
@@ -104,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_slot_knows_its_class_and_index() {
-        for class in 0..4 {
+        for class in 0..CLASSES {
             let slot = slot(class, SLOTS_MAX - 1);
             assert_eq!((class_of(slot), index_of(slot)), (class, SLOTS_MAX - 1));
         }

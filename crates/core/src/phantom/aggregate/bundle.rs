@@ -68,13 +68,14 @@ pub struct Bundle {
 /// What is known of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleState {
-    aim: Aggregate,
-    /// The stunt that is asked next.
-    turn: usize,
+    /// The free class's queue that drains at the target.
+    pub aim: Aggregate,
     /// The window that `lent` is of, ns.
-    window_at: u64,
-    /// What each stunt paid in it, bytes.
-    lent: Vec<u32>,
+    pub window_at: u64,
+    /// The stunt that is asked next.
+    pub turn: usize,
+    /// What each stunt paid in the window, bytes.
+    pub lent: Vec<u32>,
     counts: Counts,
 }
 
@@ -141,6 +142,21 @@ impl Bundle {
             aim: Plan::new(&aim)?,
         })
     }
+
+    /// The leaf of the free class.
+    pub fn free(&self) -> usize {
+        self.free
+    }
+
+    /// The leaves that pay.
+    pub fn stunts(&self) -> Range<usize> {
+        self.stunts.clone()
+    }
+
+    /// One queue that drains at the target.
+    pub fn aim(&self) -> &Plan {
+        &self.aim
+    }
 }
 
 impl BundleState {
@@ -148,8 +164,8 @@ impl BundleState {
     pub fn new(bundle: &Bundle) -> BundleState {
         BundleState {
             aim: Aggregate::new(&bundle.aim),
-            turn: 0,
             window_at: 0,
+            turn: 0,
             lent: vec![0; bundle.stunts.len()],
             counts: Counts::default(),
         }
@@ -197,35 +213,53 @@ pub fn decide_in_bundle(
     if arrival.leaf != bundle.free {
         return decide(plan, state, now, arrival);
     }
-    let size = arrival.size.as_u64().min(SIZE_MAX);
-    let at = now.as_nanos();
-    state.roll_window(plan, at);
-    let Some(gate_at) = state.pass_gate(plan, at, size) else { return Verdict::Drop };
     let aimed = Arrival { leaf: 0, ..arrival };
-    let verdict = decide(&bundle.aim, &mut bundled.aim.state(), now, aimed);
-    if verdict == Verdict::Drop {
+    let aimed = decide(&bundle.aim, &mut bundled.aim.state(), now, aimed);
+    if aimed == Verdict::Drop {
         return Verdict::Drop;
     }
-    state.settle_path(plan, at, bundle.free);
-    state.settle_path(plan, at, bundle.stunts.start);
-    let Some(payer) = state.find_payer(plan, bundle, bundled, size) else {
-        bundled.counts.refused += 1;
-        let own = decide(plan, state, now, arrival);
-        return if own == Verdict::Pass { verdict } else { own };
-    };
-    state.head.gate_at = gate_at;
-    state.accept(plan, payer, size);
-    if payer != bundle.free {
-        let nth = payer - bundle.stunts.start;
-        bundled.lent[nth] += size as u32;
-        bundled.turn = nth + 1;
-        bundled.counts.delegated += 1;
-        bundled.counts.delegated_bytes += Bytes::new(size);
+    match state.again().charge(plan, bundle, bundled, now, arrival) {
+        Some(true) => aimed,
+        Some(false) => Verdict::Drop,
+        None => match decide(plan, state, now, arrival) {
+            Verdict::Pass => aimed,
+            own => own,
+        },
     }
-    verdict
 }
 
 impl State<'_> {
+    /// Charges a packet of the free class, whose target lets it pass, to its own queue or a stunt's. Returns
+    /// whether the gate lets it pass; `None` if no queue can take it.
+    fn charge(
+        &mut self,
+        plan: &Plan,
+        bundle: &Bundle,
+        bundled: &mut BundleState,
+        now: Time,
+        arrival: Arrival,
+    ) -> Option<bool> {
+        let (at, size) = (now.as_nanos(), arrival.size.as_u64().min(SIZE_MAX));
+        self.roll_window(plan, at);
+        let Some(gate_at) = self.pass_gate(plan, at, size) else { return Some(false) };
+        self.settle_path(plan, at, bundle.free);
+        self.settle_path(plan, at, bundle.stunts.start);
+        let Some(payer) = self.find_payer(plan, bundle, bundled, size) else {
+            bundled.counts.refused += 1;
+            return None;
+        };
+        self.head.gate_at = gate_at;
+        self.accept(plan, payer, size);
+        if payer != bundle.free {
+            let nth = payer - bundle.stunts.start;
+            bundled.lent[nth] += size as u32;
+            bundled.turn = nth + 1;
+            bundled.counts.delegated += 1;
+            bundled.counts.delegated_bytes += Bytes::new(size);
+        }
+        Some(true)
+    }
+
     /// In whose queue a packet of the free class is counted; the paths to its queue and the stunts' are settled.
     fn find_payer(
         &self,

@@ -152,8 +152,8 @@ fn point<'t>(
     }
     let plan = Plan::new(&spec).map_err(|e| sharing.error(&e, &rate.place))?;
     if let Some((bundle, place)) = &bundle {
-        if algorithm != Algorithm::BcPqp || by_daemon || segment.is_some() {
-            let what = "a bundle needs a policer by `bc-pqp`, of the relay, outside of a segment";
+        if algorithm != Algorithm::BcPqp || segment.is_some() {
+            let what = "a bundle needs a policer by `bc-pqp`, outside of a segment";
             return Err(place.error(what));
         }
         Bundle::new(bundle, &spec, &plan).map_err(|e| place.error(e))?;

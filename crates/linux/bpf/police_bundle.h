@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A bundle: where a packet of the free class finds its queue full, it is put into the queue of a stunt.
+ * crates/core/src/phantom/aggregate/bundle.rs is the specification; this does the same steps.
+ */
+#pragma once
+
+/* A stunt pays no more than this part of its share in a window. */
+#define LENT_PART 2
+/* A stunt is asked while this part of its queue is full. */
+#define LENT_FULL 4
+
+/* Without branches, of which the verifier looks at all ways: whether a child of a node has a backlog, */
+static __always_inline __u64 is_busy(const struct police_inner *node, __u32 child)
+{
+	return node->busy >> (child & 63) & 1;
+}
+
+/* what it gets of `share`, itself counted as busy, */
+static __always_inline __u64 evenly(const struct police_inner *node, __u32 child, __u64 weight, __u64 share)
+{
+	return share * weight / (node->weight + weight * (1 - is_busy(node, child)));
+}
+
+/* and the larger, and the smaller, of two numbers below 2^63. */
+static __always_inline __u64 larger(__u64 one, __u64 other)
+{
+	__u64 more = one - other;
+
+	return other + (more & ((more >> 63) - 1));
+}
+
+static __always_inline __u64 smaller(__u64 one, __u64 other)
+{
+	return one + other - larger(one, other);
+}
+
+/* What the parent of a leaf gets of the rate in a window; above it are weighted nodes only. */
+static __always_inline __u64 share_of_parent(const struct state *s, const struct police_plan *plan,
+					     __u32 leaf)
+{
+	__u32 lower = plan_leaf(plan, leaf)->parent, upper = plan_inner(plan, lower)->parent;
+	__u64 share = larger(s->pace->window_bytes, s->head->window_bytes);
+	const struct police_plan_inner *spec;
+
+	/* Of the root, which has no parent, its share of itself is all. */
+	spec = plan_inner(plan, upper);
+	if (upper)
+		share = evenly(inner_of(s, 0), spec->child, spec->weight, share);
+	spec = plan_inner(plan, lower);
+	if (lower)
+		share = evenly(inner_of(s, upper), spec->child, spec->weight, share);
+	return share;
+}
+
+/* What a leaf gets of what its parent gets. */
+static __always_inline __u64 share_of_leaf(const struct state *s, const struct police_plan *plan, __u32 leaf,
+					   __u64 share)
+{
+	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
+
+	return evenly(inner_of(s, spec->parent), spec->child, weight_of(s, plan, leaf), share);
+}
+
+/* The backlog of a leaf, in bytes. */
+static __always_inline __u64 waiting_of(const struct state *s, const struct police_plan *plan, __u32 leaf)
+{
+	const struct police_plan_leaf *spec = plan_leaf(plan, leaf);
+	const struct police_inner *parent = inner_of(s, spec->parent);
+
+	return is_busy(parent, spec->child) * weight_of(s, plan, leaf) *
+		       (leaf_of(s, leaf)->finish - parent->v) >> UNIT_BITS;
+}
+
+/* Whether a packet fits in the free class's own queue; its path is settled. */
+static __always_inline int is_own(const struct state *s, const struct police_plan *plan, __u64 size)
+{
+	__u64 share = share_of_leaf(s, plan, plan->free, share_of_parent(s, plan, plan->free));
+
+	share = smaller(larger(share, ALLOWANCE_MAX), s->pace->limit);
+	return waiting_of(s, plan, plan->free) + size <= share;
+}
+
+/* Whether a stunt, whose path is settled and which has paid `lent` in this window, can pay. */
+static __always_inline int can_pay(const struct state *s, const struct police_plan *plan, __u32 leaf,
+				   __u64 above, __u64 lent, __u64 size)
+{
+	__u64 share = share_of_leaf(s, plan, leaf, above), waiting = waiting_of(s, plan, leaf);
+	__u64 limit = s->pace->limit;
+
+	/* Each difference is negative if it is short. */
+	return !(((waiting - larger(limit / LENT_FULL, ALLOWANCE_MIN)) | (limit + share - waiting - size) |
+		  (share / LENT_PART - lent - size)) >> 63);
+}
+
+/* Says in arrival->payer and arrival->leaf whose queue a packet of the free class is put into. Paths are
+ * settled. To memory, so that the verifier forgets on which ways that was found out. */
+static __always_inline void find_payer(const struct state *s, const struct police_plan *plan,
+				       struct police_lending *lending, struct arrival *arrival, __u64 size)
+{
+	__u32 count = plan->stunt_count, at = lending->turn, lent;
+	__u64 above;
+
+	if (is_own(s, plan, size))
+		return;
+	if (lending->window_at != s->head->window_at) {
+		lending->window_at = s->head->window_at;
+		for (__u32 i = plan->zero & 127; i < count && can_loop; i = (i + 1) & 127)
+			lending->lent[i & (POLICE_LEAVES_MAX - 1)] = 0;
+	}
+	arrival->payer = PAYER_NOBODY;
+	above = share_of_parent(s, plan, plan->stunt_first);
+	for (__u32 nth = plan->zero & 127; nth < count && can_loop; nth = (nth + 1) & 127) {
+		if (at >= count)
+			at = 0;
+		lent = lending->lent[at & (POLICE_LEAVES_MAX - 1)];
+		if (can_pay(s, plan, plan->stunt_first + at, above, lent, size)) {
+			lending->lent[at & (POLICE_LEAVES_MAX - 1)] = lent + size;
+			arrival->leaf = plan->stunt_first + at;
+			arrival->payer = PAYER_STUNT;
+			break;
+		}
+		at = (at + 1) & 127;
+	}
+	if (arrival->payer == PAYER_STUNT)
+		lending->turn = at + 1;
+}
+
+/* Charges a packet of the free class, whose target lets it pass, to its own queue or a stunt's. */
+static __always_inline enum verdict charge_bundle(const struct state *s, const struct police_plan *plan,
+						  struct police_lending *lending, struct arrival *arrival)
+{
+	__u64 size = arrival->size < SIZE_MAX ? arrival->size : SIZE_MAX, gate_at;
+	struct police_leaf *state;
+	__u32 leaf;
+
+	if (less(arrival->now, s->head->window_at) >= plan->window)
+		begin_window(s, plan, arrival->now);
+	gate_at = gate_from(s, s->head->gate_at, arrival->now);
+	gate_at += size * s->pace->gate_cost >> GATE_SHIFT & ~1ull;
+	if (gate_at > arrival->now + s->pace->gate_slack)
+		return VERDICT_DROP;
+	settle(s, plan, arrival->now, path_to(s, plan, plan->free) | path_to(s, plan, plan->stunt_first));
+	find_payer(s, plan, lending, arrival, size);
+	leaf = *(volatile __u32 *)&arrival->leaf;
+	if (*(volatile __u8 *)&arrival->payer == PAYER_NOBODY)
+		return VERDICT_PASS;
+	state = leaf_of(s, leaf);
+	s->head->gate_at = gate_at;
+	put(s, plan, leaf, size);
+	state->accepted += size;
+	state->after = add_capped(state->after, size);
+	return *(volatile __u8 *)&arrival->aimed;
+}
