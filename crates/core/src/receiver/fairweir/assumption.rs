@@ -38,23 +38,22 @@ impl Assumption {
         self.made.is_some()
     }
 
-    /// Whether the link was as busy in the first tick as in the next ones.
+    /// Whether the link was as busy in the first tick as in the next one, or seems to have been.
     pub(super) fn began_busy(&self) -> bool {
-        self.began_busy
+        self.began_busy || self.is_made()
     }
 
     /// Takes in what arrived in a tick.
     fn handle_total(&mut self, total: Rate) {
-        self.steady = self.steady.and_then(|(mean, ticks)| {
-            let near = |(a, b)| (mean.scale(a, b)..=mean.scale(b, a)).contains(&total);
-            match ticks {
-                0 => Some((total, 1)),
-                // The first tick is counted from some instant within it.
-                1 => near(FIRST).then_some((total, 2)),
-                _ => near(STEADY).then(|| (mean.smoothed(total, 4), ticks + 1)),
-            }
-        });
-        self.began_busy |= self.steady.is_some_and(|(rate, ticks)| ticks > 1 && rate > RATE_MIN);
+        let Some((mean, ticks)) = self.steady else { return };
+        let near = |(a, b)| (mean.scale(a, b)..=mean.scale(b, a)).contains(&total);
+        self.steady = match ticks {
+            0 => Some((total, 1)),
+            // The first tick is counted from some instant within it.
+            1 => near(FIRST).then_some((total, 2)),
+            _ => near(STEADY).then(|| (mean.smoothed(total, 4), ticks + 1)),
+        };
+        self.began_busy |= ticks == 1 && near(STEADY) && total > RATE_MIN;
     }
 
     /// What arrives all the time, if it is time to assume that no more fits.
