@@ -394,6 +394,29 @@ fn random_packets_get_the_specifications_verdicts() {
     assert!(all[1] > 100, "{all:?}: packets are marked too");
 }
 
+/// A bundle comes, changes and goes two thousand times; the kernel has places for three thousand plans.
+#[test]
+fn a_bundle_that_changes_often_takes_no_places() {
+    if !common::privileged() {
+        return;
+    }
+    let mut police = Police::load(&PoliceSpec::default()).unwrap();
+    let (_, share) = bundled_shares().remove(0);
+    let (rate, rtt_max, signal) = (Rate::mbit(20), Span::millis(20), Signal::Soft);
+    let spec = PlanSpec { rate, rtt_max, signal, share };
+    let plan = Plan::new(&spec).unwrap();
+    for nth in 0..2_000 {
+        let (free, stunts) = ("free".to_owned(), "stunts".to_owned());
+        let target = Rate::kbit(1_000 + nth);
+        let bundle = Bundle::new(&BundleSpec { free, target, stunts }, &spec, &plan).unwrap();
+        police.set_plan(PLAN, &Algorithm::Bundled(&plan, &bundle)).unwrap();
+        if nth % 100 == 0 {
+            police.set_plan(PLAN, &Algorithm::Phantom(&plan)).unwrap();
+        }
+    }
+    police.remove_plan(PLAN).unwrap();
+}
+
 /// A TCP segment with a plain header to the home, as it is on Ethernet: its flow and its ECN bits.
 fn parse(bytes: &[u8]) -> Option<(Flow, u8)> {
     let octets = |at: usize| <[u8; 4]>::try_from(&bytes[at..at + 4]).unwrap();
