@@ -268,7 +268,7 @@ fn play(kernel: &mut Kernel, name: &str, spec: PlanSpec, seed: u64, packets: u64
 /// The same with a subscriber of whom nothing has arrived since 2⁴² · (seed / 100) ns.
 fn play_on(pair: &mut Pair<'_>, context: &str, rate: Rate, seed: u64, packets: u64) -> [u64; 3] {
     let mut random = Random(seed);
-    let mut now = (seed / 100 << 42) + 1_000_000_000 + random.below(1 << 40);
+    let mut now = ((seed / 100) << 42) + 1_000_000_000 + random.below(1 << 40);
     let mut seen = [0; 3];
     let mut load = 6;
     for n in 0..packets {
