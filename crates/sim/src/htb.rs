@@ -164,6 +164,26 @@ impl<T> Htb<T> {
         Verdict::Waits
     }
 
+    /// Moves what waits in one class to the end of another's queue, in its order, whether that queue has room or
+    /// not.
+    ///
+    /// # Panics
+    /// If there is no such class.
+    pub fn reclassify(&mut self, now: Time, from: usize, to: usize, is_meant: impl Fn(&T) -> bool) {
+        let all = std::mem::take(&mut self.classes[from].waiting);
+        let (mut moved, kept) = all.into_iter().partition::<VecDeque<_>, _>(|p| is_meant(&p.body));
+        self.classes[from].waiting = kept;
+        let bytes: u64 = moved.iter().map(|packet| packet.size.as_u64()).sum();
+        self.classes[from].backlog -= bytes;
+        self.classes[to].backlog += bytes;
+        moved.iter_mut().for_each(|packet| packet.class = to);
+        self.classes[to].waiting.append(&mut moved);
+        for class in [from, to] {
+            self.look_at(nanos(now), class);
+        }
+        self.look_ahead();
+    }
+
     /// When something may leave if nothing else comes in; in the past, if it was not taken out.
     pub fn next_departure(&self) -> Option<Time> {
         (self.next < NEVER).then(|| Time::from_nanos(self.next.max(0) as u64))

@@ -94,8 +94,6 @@ chrome.webRequest.onResponseStarted.addListener((d) => {
   const answered = requests.handleAnswered(d as Details);
   if (answered !== null) void tell(answered);
 }, ALL);
-chrome.webRequest.onCompleted.addListener((d) => requests.handleEnded(d.requestId), ALL);
-chrome.webRequest.onErrorOccurred.addListener((d) => requests.handleEnded(d.requestId), ALL);
 chrome.webNavigation.onCommitted.addListener((d) => requests.handleCommitted(d as Committed));
 chrome.runtime.onMessage.addListener((question: Question, _sender, answer) => {
   if (question.kind === "assign") {

@@ -66,7 +66,10 @@ export class Requests {
   /** The site of each document, by its id. */
   readonly #documents = new Bounded<string, string>(DOCUMENTS_MAX);
   readonly #tabs = new Bounded<number, string>(TABS_MAX);
-  /** When each request was sent, by its id. */
+  /**
+   * When each request was sent, by its id, until it is answered. One that fails stays until the map is full:
+   * to hear of each end would double what the browser tells the extension.
+   */
   readonly #begun = new Bounded<string, number>(REQUESTS_MAX);
 
   handleTab(tabId: number, url: string | undefined): void {
@@ -89,13 +92,10 @@ export class Requests {
     this.#begun.set(details.requestId, details.timeStamp);
   }
 
-  handleEnded(requestId: string): void {
-    this.#begun.delete(requestId);
-  }
-
   /** The response begins; null if it came by no connection, or for no site that is known. */
   handleAnswered(details: Details): Answered | null {
     const beginMs = this.#begun.get(details.requestId);
+    this.#begun.delete(details.requestId);
     const host = hostOf(details.url);
     if (beginMs === undefined || host === null || !details.ip || details.fromCache) return null;
     const whose = this.#siteOf(details, host);

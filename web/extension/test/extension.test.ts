@@ -86,7 +86,6 @@ test("what came by no connection is not told", () => {
   requests.handleTab(1, "https://a.com/");
   assert.equal(answered(requests, { fromCache: true }), null);
   assert.equal(answered(requests, { ip: undefined }), null);
-  requests.handleEnded("1");
   assert.equal(requests.handleAnswered(details({})), null, "it never left");
   assert.equal(answered(requests, { ip: "[2001:db8::1]" })?.address, "2001:db8::1");
 });

@@ -74,21 +74,23 @@ impl Browser {
     }
 
     /// CPU time that the extension has used: its process in Chromium, and the program that speaks for it.
-    pub fn extension_cpu_time(&self) -> Duration {
-        let mut sum = Duration::ZERO;
+    pub fn extension_cpu_times(&self) -> [Duration; 2] {
+        let mut sums = [Duration::ZERO; 2];
         for entry in fs::read_dir("/proc").unwrap() {
             let Ok(pid) = entry.unwrap().file_name().to_string_lossy().parse::<u32>() else {
                 continue;
             };
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).replace('\0', " ");
-            let is_of_it = line.contains("--extension-process") || line.contains("extension host");
+            let is_of = ["--extension-process", "extension host"].map(|what| line.contains(what));
             let group = nix::unistd::getpgid(Some(Pid::from_raw(pid as i32)));
-            if is_of_it && group == Ok(Pid::from_raw(self.0.id() as i32)) {
-                sum += cpu_time(pid);
+            if group == Ok(Pid::from_raw(self.0.id() as i32))
+                && let Some(i) = is_of.iter().position(|is_of| *is_of)
+            {
+                sums[i] += cpu_time(pid);
             }
         }
-        sum
+        sums
     }
 
     /// Opens a site's page; one that could not be loaded stays an error.

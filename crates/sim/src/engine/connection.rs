@@ -92,6 +92,8 @@ pub(super) struct Connection {
     pub(super) withdrawn: u32,
     /// When the home knows what it is for.
     pub(super) decided_at: Option<Time>,
+    /// What of it waited in the group of connections that are not decided has been moved.
+    pub(super) is_moved: bool,
     /// Nobody wants what arrives any more.
     pub(super) closed: bool,
     /// Packets of it that are somewhere between its ends, or wait for being sent again; its place
@@ -228,6 +230,7 @@ impl Connections {
             requests: 0,
             withdrawn: 0,
             decided_at: None,
+            is_moved: false,
             closed: false,
             under_way: 0,
             timer_source: 0,

@@ -124,6 +124,17 @@ impl<T> Stage<T> {
         self.htb.enqueue(now, packet)
     }
 
+    /// What waits and is meant belongs to another class from now on.
+    pub(super) fn reclassify(
+        &mut self,
+        now: Time,
+        from: usize,
+        to: usize,
+        is_meant: impl Fn(&T) -> bool,
+    ) {
+        self.htb.reclassify(now, from, to, is_meant);
+    }
+
     /// What arrived in the last tick.
     pub(super) fn rate(&self) -> Rate {
         self.control.decision().groups.iter().map(|group| group.rate).sum()

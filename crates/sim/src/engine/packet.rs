@@ -16,6 +16,12 @@ pub(super) struct Down {
     pub(super) kind: DownKind,
 }
 
+impl Down {
+    pub(super) fn is_of_connection(&self, index: u32) -> bool {
+        self.to == index && matches!(self.kind, DownKind::Opening | DownKind::Data(..))
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DownKind {
     /// SYN-ACK.

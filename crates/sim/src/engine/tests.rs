@@ -536,3 +536,23 @@ fn a_control_that_starts_late_changes_nothing_before_and_shares_a_full_link_soon
     assert!(right[0].seconds.is_some_and(|s| s < 8.0), "{right:?}");
     assert!(with.summary.allocation_error.is_some_and(|e| e < 0.02));
 }
+
+#[test]
+fn a_connection_that_is_decided_while_its_packets_wait_keeps_their_order() {
+    let group = |name: &str, rest: &str| format!("[[group]]\nname = \"{name}\"\n{rest}\n");
+    let site = |group: &str, keys: &str| {
+        format!(
+            "[[flow]]\ngroup = \"{group}\"\nkind = \"browser\"\nsite = \"{group}.example.com\"\nhosts = 2\nrtt = \"30ms\"\n{keys}\n"
+        )
+    };
+    let rest = group("a", "weight = 7\nmatch = [\"web:a.example.com\"]")
+        + &group("b", "weight = 3\nmatch = [\"web:b.example.com\"]")
+        + &group("default", "weight = 1")
+        + &site("a", "page = \"images\"\nthink = \"1s\"")
+        + &site("b", "");
+    let scenario = scenario(20, "rate = \"10mbit\"\nbuffer = \"100ms\"", &rest);
+    // Packets out of order end the run.
+    let report = quietly(&scenario, Control::Fairweir);
+    let rates = rates(&report);
+    assert!(rates[1] > 2.0 && rates[0] + rates[1] > 7.0, "{rates:?}");
+}

@@ -388,3 +388,39 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_moved_to_another_class_leaves_behind_what_waits_there_in_its_order() {
+    let mut htb = htb(2);
+    htb.apply(Time::ZERO, &alone(&[Rate::mbit(1), Rate::mbit(8)]));
+    // Until neither class may send.
+    for class in [0, 1] {
+        while htb.enqueue(Time::ZERO, packet(class, 1_000, 0)) != Verdict::Waits {}
+    }
+    for body in 1..=4 {
+        assert_eq!(htb.enqueue(Time::ZERO, packet(0, 1_000, body)), Verdict::Waits);
+    }
+    let backlogs = |htb: &Htb<usize>| [0, 1].map(|class| htb.backlog(class).as_u64());
+    assert_eq!(backlogs(&htb), [5_000, 1_000]);
+    htb.reclassify(Time::ZERO, 0, 1, |body| body % 2 == 1);
+    assert_eq!(backlogs(&htb), [3_000, 3_000]);
+    let mut left = Left::default();
+    drain(&mut htb, ms(1_000), &mut left);
+    let of = |class| {
+        let all = left.iter().filter(|(_, packet)| packet.class == class);
+        all.map(|(_, packet)| packet.body).collect::<Vec<_>>()
+    };
+    assert_eq!([of(0), of(1)], [vec![0, 2, 4], vec![0, 1, 3]]);
+    assert_eq!((htb.len(), backlogs(&htb)), (0, [0, 0]));
+}
+
+#[test]
+fn a_class_of_which_all_is_moved_holds_nothing_back() {
+    let mut htb = htb(2);
+    htb.apply(Time::ZERO, &alone(&[Rate::mbit(1), Rate::mbit(8)]));
+    while htb.enqueue(Time::ZERO, packet(0, 1_000, 7)) != Verdict::Waits {}
+    htb.reclassify(Time::ZERO, 0, 1, |_| true);
+    assert_eq!(htb.next_departure(), Some(Time::ZERO), "the other class has tokens");
+    assert_eq!(htb.poll_departure(Time::ZERO).map(|packet| packet.body), Some(7));
+    assert_eq!(htb.next_departure(), None);
+}

@@ -92,6 +92,7 @@ impl World<'_> {
     /// Takes a packet that has some hops behind it through the others, to its receiver.
     fn pass(&mut self, now: Time, mut packet: Packet<Down>, mut done: usize) {
         let group = self.seen_as(now, packet.body);
+        self.move_waiting(now, packet.body, group);
         let has_router = self.home.router(group).is_some();
         while let Some(Hop { stage, class }) = self.home.hop(group, done) {
             packet.class = class;
@@ -107,6 +108,22 @@ impl World<'_> {
             done += 1;
         }
         self.receive(now, packet.body);
+    }
+
+    /// Before the first packet of a connection that was decided meanwhile: what waits of it goes into its group.
+    /// A kernel leaves it where it is, so that it is overtaken; here paths keep the order. There is one stage
+    /// where connections are decided late.
+    fn move_waiting(&mut self, now: Time, body: Down, group: usize) {
+        let (DownKind::Opening | DownKind::Data(..)) = body.kind else { return };
+        let first = self.flows[self.flow_of(body)].seen_as.first;
+        if group == first || std::mem::replace(&mut self.connections[body.to].is_moved, true) {
+            return;
+        }
+        let hops = (self.home.hop(first, 0), self.home.hop(group, 0));
+        let (Some(from), Some(to)) = hops else { return };
+        let is_of_it = |down: &Down| down.is_of_connection(body.to);
+        self.home.stages[from.stage].reclassify(now, from.class, to.class, is_of_it);
+        self.wake_enforcer(from.stage);
     }
 
     /// The group in which the home counts a packet.
