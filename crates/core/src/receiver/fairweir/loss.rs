@@ -284,7 +284,7 @@ impl Losses {
     fn floor(&self, ceiling: &Ceiling) -> Rate {
         let several = |of: fn(&Interval) -> u32| self.recent.iter().any(|i| of(i) > 1);
         match several(|i| i.active) && !several(|i| i.lossy) {
-            true => ceiling.rate_before / 2,
+            true => (ceiling.rate_before / 2).min(ceiling.rate),
             false => Rate::ZERO,
         }
     }
