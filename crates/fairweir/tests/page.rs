@@ -21,6 +21,8 @@ mod common;
 mod demo;
 #[path = "page/evening.rs"]
 mod evening;
+#[path = "page/fuzz.rs"]
+mod fuzz;
 use common::FAIRWEIR;
 use common::page::{GROUP, Page, start_isp};
 use common::stage::{Daemon, SERVERS, Stage, privileged};

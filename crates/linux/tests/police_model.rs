@@ -268,7 +268,7 @@ fn play(kernel: &mut Kernel, name: &str, spec: PlanSpec, seed: u64, packets: u64
 /// The same with a subscriber of whom nothing has arrived since 2⁴² · (seed / 100) ns.
 fn play_on(pair: &mut Pair<'_>, context: &str, rate: Rate, seed: u64, packets: u64) -> [u64; 3] {
     let mut random = Random(seed);
-    let mut now = (seed / 100 << 42) + 1_000_000_000 + random.below(1 << 40);
+    let mut now = ((seed / 100) << 42) + 1_000_000_000 + random.below(1 << 40);
     let mut seen = [0; 3];
     let mut load = 6;
     for n in 0..packets {
@@ -392,6 +392,29 @@ fn random_packets_get_the_specifications_verdicts() {
         }
     }
     assert!(all[1] > 100, "{all:?}: packets are marked too");
+}
+
+/// A bundle comes, changes and goes two thousand times; the kernel has places for three thousand plans.
+#[test]
+fn a_bundle_that_changes_often_takes_no_places() {
+    if !common::privileged() {
+        return;
+    }
+    let mut police = Police::load(&PoliceSpec::default()).unwrap();
+    let (_, share) = bundled_shares().remove(0);
+    let (rate, rtt_max, signal) = (Rate::mbit(20), Span::millis(20), Signal::Soft);
+    let spec = PlanSpec { rate, rtt_max, signal, share };
+    let plan = Plan::new(&spec).unwrap();
+    for nth in 0..2_000 {
+        let (free, stunts) = ("free".to_owned(), "stunts".to_owned());
+        let target = Rate::kbit(1_000 + nth);
+        let bundle = Bundle::new(&BundleSpec { free, target, stunts }, &spec, &plan).unwrap();
+        police.set_plan(PLAN, &Algorithm::Bundled(&plan, &bundle)).unwrap();
+        if nth % 100 == 0 {
+            police.set_plan(PLAN, &Algorithm::Phantom(&plan)).unwrap();
+        }
+    }
+    police.remove_plan(PLAN).unwrap();
 }
 
 /// A TCP segment with a plain header to the home, as it is on Ethernet: its flow and its ECN bits.
