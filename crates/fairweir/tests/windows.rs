@@ -234,3 +234,28 @@ fn a_dry_run_bounds_nothing() {
     assert_eq!(daemon.status()["bounded_connections"], 0);
     assert_eq!(stage.at_home(|| fairweir_linux::lift().unwrap()), 0);
 }
+
+/// Before, the queue that stood when the daemon started was taken for the path: three of four such
+/// daemons enforced nothing within 30 s.
+#[test]
+fn downloads_that_began_before_the_daemon_are_shared_soon() {
+    if privileged() {
+        two_of_three(earlier_downloads_are_shared);
+    }
+}
+
+fn earlier_downloads_are_shared() {
+    let stage = Stage::new();
+    let group = |name: &str, weight: u32, server: &str| {
+        format!("[[group]]\nname = \"{name}\"\nweight = {weight}\nmatch = [\"ip:{server}\"]\n")
+    };
+    let [first, second] = [group("first", 4, SERVERS[0]), group("second", 1, SERVERS[1])];
+    stage.configure(&format!("version = 1\n[host]\ncontrol = \"fairweir\"\n{first}{second}"));
+    let downloads = [stage.download(SERVERS[0]), stage.download(SERVERS[1])];
+    std::thread::sleep(Duration::from_secs(3));
+    let daemon = stage.start(&[]);
+    daemon.wait_for("enforcing", Duration::from_secs(4), |s| s["enforcing"] == true);
+    // Payload of 40 Mbit/s at the link, four fifths of it and one.
+    downloads[0].wait_for_rate(28.5..32.5, Duration::from_secs(8));
+    downloads[1].wait_for_rate(6.5..9.0, Duration::from_secs(8));
+}

@@ -12,7 +12,7 @@ use fairweir_core::market::guarantee::{Guarantee, Step, Term};
 use fairweir_core::receiver::{Act, Control, ControlLoop, Decision, Observation, TICK};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_daemon::StateDir;
-use fairweir_linux::{Error, Health, Mode, UploadSample, network};
+use fairweir_linux::{Error, Health, Mode, UploadSample, monotonic_now, network};
 use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
@@ -117,9 +117,10 @@ impl Daemon {
         mut settings: Settings,
         (memory, leases): (Memory, Option<LeaseControl>),
         told_capacity: Option<Rate>,
-        now: Time,
     ) -> anyhow::Result<Daemon> {
         let host = Point::attach(&settings)?;
+        // Packets are counted from here on.
+        let now = monotonic_now();
         settings.lacks_windows = !host.has_windows();
         let groups = settings.policy().groups().len();
         let mut daemon = Daemon {
@@ -356,7 +357,7 @@ impl Daemon {
     pub(super) fn end(&mut self) -> Result<(), Error> {
         self.store_capacity();
         if let Some(leases) = &mut self.leases {
-            leases.store(fairweir_linux::monotonic_now(), true);
+            leases.store(monotonic_now(), true);
         }
         self.host.take().map_or(Ok(()), Point::detach)
     }
@@ -367,7 +368,7 @@ impl Daemon {
     fn observe(&mut self, now: Time) {
         let Some(host) = &mut self.host else { return };
         // The tick began a few system calls ago: a rate must not depend on how long they took.
-        let read_at = fairweir_linux::monotonic_now();
+        let read_at = monotonic_now();
         let samples = match host.take_samples() {
             Ok(samples) => samples,
             Err(e) => return self.open(now, e.to_string()),
@@ -550,7 +551,7 @@ impl Daemon {
                 self.sites = sites;
                 self.handle_hosts_changed();
                 self.opening = None;
-                self.control.skip_to(now);
+                self.control.skip_to(monotonic_now());
                 self.network_at = now;
                 self.control.handle_lost_state();
                 self.enforce(now);

@@ -81,7 +81,7 @@ fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Resul
         .map(|lan| LeaseControl::new(StateDir::new(state_dir), lan, args.dry_run, monotonic_now()));
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<HostService> {
         let told = args.remembered_capacity;
-        let daemon = Daemon::start(settings, (memory, leases), told, monotonic_now())?;
+        let daemon = Daemon::start(settings, (memory, leases), told)?;
         info!(dev, control = %daemon.settings.control(), "attached");
         for warning in &daemon.settings.config.warnings {
             tracing::warn!("configuration: {warning}");

@@ -38,22 +38,22 @@ impl Assumption {
         self.made.is_some()
     }
 
-    /// Whether the link was as busy in the first tick as in the next ones.
+    /// Whether the link was as busy in the first tick as in the next one, or seems to have been.
     pub(super) fn began_busy(&self) -> bool {
-        self.began_busy
+        self.began_busy || self.is_made()
     }
 
     /// Takes in what arrived in a tick.
     fn handle_total(&mut self, total: Rate) {
-        self.steady = self.steady.and_then(|(mean, ticks)| {
-            if ticks == 0 {
-                return Some((total, 1));
-            }
-            let least = mean.scale(STEADY.0, STEADY.1);
-            let most = mean.scale(STEADY.1, STEADY.0);
-            (least..=most).contains(&total).then(|| (mean.smoothed(total, 4), ticks + 1))
-        });
-        self.began_busy |= self.steady.is_some_and(|(rate, ticks)| ticks > 1 && rate > RATE_MIN);
+        let Some((mean, ticks)) = self.steady else { return };
+        let near = |(a, b)| (mean.scale(a, b)..=mean.scale(b, a)).contains(&total);
+        self.steady = match ticks {
+            0 => Some((total, 1)),
+            // The first tick is counted from some instant within it.
+            1 => near(FIRST).then_some((total, 2)),
+            _ => near(STEADY).then(|| (mean.smoothed(total, 4), ticks + 1)),
+        };
+        self.began_busy |= ticks == 1 && near(STEADY) && total > RATE_MIN;
     }
 
     /// What arrives all the time, if it is time to assume that no more fits.
@@ -106,6 +106,8 @@ impl Fairweir {
 /// A rate is steady while each tick's is within this part of the mean, or its inverse, for so long.
 const STEADY: (u64, u64) = (9, 10);
 const STEADY_TICKS: u32 = 5;
+/// The second tick's rate may be so different from the first one's.
+const FIRST: (u64, u64) = (3, 4);
 /// Less than that is not worth an assumption.
 const RATE_MIN: Rate = Rate::kbit(250);
 /// In so many ticks after a drain a queue shows.

@@ -380,6 +380,9 @@ impl Fairweir {
         };
         let Some(capacity) = capacity else {
             self.commands.clear();
+            if self.link.capacity().is_none() {
+                self.groups.iter_mut().for_each(|group| group.share = Rate::ZERO);
+            }
             if self.decision.enforcing {
                 self.commands.push(Command::Release);
             }
