@@ -82,7 +82,8 @@ impl Browser {
             };
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).replace('\0', " ");
-            let is_of = ["--extension-process", "extension host"].map(|what| line.contains(what));
+            let is_of = ["--extension-process", "fairweir chrome-extension:"]
+                .map(|what| line.contains(what));
             let group = nix::unistd::getpgid(Some(Pid::from_raw(pid as i32)));
             if group == Ok(Pid::from_raw(self.0.id() as i32))
                 && let Some(i) = is_of.iter().position(|is_of| *is_of)
