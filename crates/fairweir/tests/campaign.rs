@@ -67,7 +67,7 @@ fn a_wrong_class_or_document_is_told_before_anything_is_played() {
     };
     let unknown = error(&["campaign", "--class", "wifi"]);
     let text = String::from_utf8_lossy(&unknown.stderr).into_owned();
-    assert!(text.contains("unknown class `wifi`; allowed: plain, apps"), "{text}");
+    assert!(text.contains("unknown class `wifi`; allowed: plain, late, apps"), "{text}");
     let missing = error(&["campaign", "--write-docs", "/nonexistent/campaign.md"]);
     assert!(only_error_line(&missing).contains("cannot read /nonexistent/campaign.md"));
 }

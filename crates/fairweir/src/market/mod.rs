@@ -17,7 +17,7 @@ use fairweir_daemon::{Access, Answer, Client, Error, Metrics, Peer, Service, Sta
 use fairweir_linux::monotonic_now;
 use fairweir_market::api::{handle, now_s};
 use fairweir_market::book::{Book, Event, Rules};
-use fairweir_market::guarantees::{Guarantees, Leases, Unenforced};
+use fairweir_market::guarantees::{Guarantees, Known, Leases, Unenforced};
 use fairweir_market::identity::{Authority, new_code};
 use fairweir_market::keeper::{Gone, Keeper};
 use fairweir_market::server::Server;
@@ -156,6 +156,7 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
                 }),
                 None => Box::new(Unenforced),
             },
+            known: Known::default(),
             applied: None,
             server: None,
             tick_at: Time::ZERO,
@@ -175,6 +176,7 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
 struct Market {
     keeper: Keeper,
     guarantees: Box<dyn Guarantees>,
+    known: Known,
     /// The slot whose rates were set last, and when.
     applied: Option<(u64, Time)>,
     server: Option<Server>,
@@ -218,10 +220,11 @@ impl Market {
 impl Market {
     /// Sets the rates of the slot that runs, and now and then again: the policer may have been started
     /// anew.
-    fn enforce(&mut self, leases: &Leases, now: Time) {
+    fn enforce(&mut self, now: Time) {
+        let Some(leases) = self.known.at(now_s()) else { return };
         let is_known =
             |(slot, at): (u64, Time)| slot == leases.generation && now.since(at) < AGAIN_AFTER;
-        if !(leases.from..leases.until).contains(&now_s()) || self.applied.is_some_and(is_known) {
+        if self.applied.is_some_and(is_known) {
             return;
         }
         let is_new = self.applied.is_none_or(|(slot, _)| slot != leases.generation);
@@ -254,6 +257,7 @@ impl Service for Market {
             // Slots are closed when the database answers again.
             Err(gone @ Gone::Database) => {
                 warn!("{gone}");
+                self.enforce(now);
                 self.tick_at = now + TICK;
                 return Ok(());
             }
@@ -262,11 +266,12 @@ impl Service for Market {
             info!(slot = leases.generation, gateways = leases.rates.len(), "closed");
         }
         let mut wait_s = due.wait_s;
-        if let Some(leases) = &due.leases {
-            self.enforce(leases, now);
+        if let Some(leases) = due.leases {
             wait_s =
                 wait_s.min(leases.from.checked_sub(now_s()).filter(|s| *s > 0).unwrap_or(wait_s));
+            self.known.learn(leases);
         }
+        self.enforce(now);
         // The second in which a slot ends or begins is not waited for in whole.
         self.tick_at = monotonic_now() + if wait_s <= 1 { Span::millis(100) } else { TICK };
         Ok(())
