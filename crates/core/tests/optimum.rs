@@ -95,7 +95,7 @@ fn solved(homes: &[Household], cap: Option<f64>) -> Option<f64> {
     let mut solver = solver.expect("the program is well-formed");
     solver.solve();
     let is_solved = solver.solution.status == SolverStatus::Solved;
-    is_solved.then(|| constant - solver.solution.obj_val)
+    is_solved.then_some(constant - solver.solution.obj_val)
 }
 
 proptest! {
