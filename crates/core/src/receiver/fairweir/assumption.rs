@@ -71,8 +71,8 @@ impl Fairweir {
         }
         let is_learned = self.link.confirmed().is_some() || !self.is_queue_ours();
         if let Some((assumed, until)) = self.assumption.made {
-            let is_false =
-                self.link.capacity().is_some_and(|c| c < assumed.scale(STEADY.0, STEADY.1));
+            let is_less = |c: Rate| c < assumed.scale(STEADY.0, STEADY.1);
+            let is_false = self.is_queue_ours() && self.link.capacity().is_some_and(is_less);
             if is_false || (now >= until && !is_learned) {
                 self.link.forget();
                 self.opening = NO_CORRECTION;

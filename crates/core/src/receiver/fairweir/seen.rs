@@ -34,7 +34,8 @@ impl Fairweir {
             is_wanted: self.is_wanted(),
             shown,
         };
-        let before = self.link.capacity();
+        // What is only assumed is not what there is to go back to.
+        let before = self.link.capacity().filter(|_| !self.assumption.is_made());
         self.see_short_buffer(&interval, before);
         let capacity = match self.losses.handle_interval(interval, before) {
             LossVerdict::None => return None,
