@@ -302,16 +302,17 @@ fn a_table_grows_while_the_daemon_runs_and_takes_less_than_450_bytes_a_subscribe
     };
     let access = access(&FILE.replace("version = 1", "version = 1\nsubscribers = \"all.csv\""));
     access.write("all.csv", "name,addresses,plan\n");
-    let daemon = access.start();
-    let alone = resident(&daemon, "VmHWM:");
-    daemon.signal(Signal::SIGTERM);
-    daemon.end();
+    let peak = || {
+        let daemon = access.start();
+        let peak = resident(&daemon, "VmHWM:");
+        daemon.signal(Signal::SIGTERM);
+        daemon.end();
+        peak
+    };
+    let alone = peak();
     access.write("all.csv", &rows(20));
     // What the allocator keeps beside differs from start to start; it only adds.
-    let first = access.start();
-    let least = resident(&first, "VmHWM:");
-    first.signal(Signal::SIGTERM);
-    first.end();
+    let least = peak();
     let daemon = access.start();
     let each = (resident(&daemon, "VmHWM:").min(least) - alone) / COUNT;
     println!("{each} bytes a subscriber at most");

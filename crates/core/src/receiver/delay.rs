@@ -219,14 +219,18 @@ impl DelayEstimator {
 
     /// Whether a connection that transmits has a base without a queue.
     pub(super) fn is_settled(&self, now: Time) -> bool {
-        let mut transmitting = self.connections.values().filter(|base| base.seen_at == now);
-        transmitting.any(|base| base.transit.is_some() && base.is_settled)
+        self.transmitting(now).any(|base| base.is_settled)
     }
 
     /// Whether a connection that transmits has a base that may contain a queue.
     pub(super) fn is_unsettled(&self, now: Time) -> bool {
-        let mut transmitting = self.connections.values().filter(|base| base.seen_at == now);
-        transmitting.any(|base| base.transit.is_some() && !base.is_settled)
+        self.transmitting(now).any(|base| !base.is_settled)
+    }
+
+    /// Bases by timestamps of the connections that transmit.
+    fn transmitting(&self, now: Time) -> impl Iterator<Item = &Base> {
+        let bases = self.connections.values();
+        bases.filter(move |base| base.seen_at == now && base.transit.is_some())
     }
 
     /// What is taken for a queue does not react to windows, so it is none: the path has become

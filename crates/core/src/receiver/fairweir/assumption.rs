@@ -4,7 +4,7 @@
 //! idle until the queue grows beyond that. Where receive windows hold the queue, it may never grow.
 //! The method: if about the same rate arrives for the control's first second, and nobody has seen the
 //! link without a queue, that rate is *assumed* to be the capacity for a moment: the queue is drained,
-//! by a little less for everybody. If the delay is longer afterwards than in the drain, there is a
+//! with all windows at half. If the delay is longer afterwards than in the drain, there is a
 //! queue, and the link learns its capacity as usual. Otherwise the assumption is dropped, and made
 //! again later and later, as long as the rate stays what it was. A download that begins later has
 //! seen the link before it was full.
@@ -73,21 +73,19 @@ impl Fairweir {
         if let Some((assumed, until)) = self.assumption.made {
             let is_less = |c: Rate| c < assumed.scale(STEADY.0, STEADY.1);
             let is_false = self.is_queue_ours() && self.link.capacity().is_some_and(is_less);
-            if is_false || (now >= until && !is_learned) {
+            let is_dropped = is_false || (now >= until && !is_learned);
+            if is_dropped {
                 self.link.forget();
                 self.opening = NO_CORRECTION;
                 self.drain.ticks_left = 0;
             }
-            if is_false || now >= until || is_learned {
+            if is_dropped || is_learned {
                 self.assumption.made = None;
             }
             return;
         }
-        if is_learned {
-            return;
-        }
-        let is_open = self.link.capacity().is_none() && self.enforce != Enforce::Htb;
-        if !is_open || self.delay.is_settled(now) {
+        let is_unknown = !is_learned && self.link.capacity().is_none();
+        if !is_unknown || self.enforce == Enforce::Htb || self.delay.is_settled(now) {
             return;
         }
         if let Some(rate) = self.assumption.due(now) {
