@@ -13,6 +13,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 mod common;
+#[path = "router/privacy.rs"]
+mod privacy;
 use common::far::Far;
 use common::home::{Device, devices, has_nat, ip, run};
 use common::stage::{Daemon, Download, Stage, privileged};

@@ -158,7 +158,7 @@ fn groups_share_a_learned_uplink() {
     let stage = stage();
     stage.configure(&configuration(""));
     let sinks = SINKS.map(|address| Sink::new(&stage, address));
-    let daemon = stage.start(&[]);
+    let daemon = stage.start(&["--confirmed-after-s", "0"]);
     daemon.wait_for("probed", PATIENCE, |s| s["upload"]["queue_ms"].is_number());
     assert!(!has_htb(&stage), "an idle uplink keeps its queue");
     let uploads = stage.at_home(|| sinks.each_ref().map(|sink| Upload::start(sink.address)));
@@ -173,6 +173,16 @@ fn groups_share_a_learned_uplink() {
     daemon.end();
     thread::sleep(Duration::from_secs(2));
     assert!(!has_htb(&stage), "the guard removes the classes");
+    // The next one knows the capacity, though the uplink is full and so nothing can be measured.
+    let daemon = stage.start(&[]);
+    daemon.wait_for("limited", Duration::from_secs(1), |s| s["upload"]["enforcing"] == true);
+    let status = daemon.status();
+    let remembered = status["upload"]["capacity_bps"].as_f64().unwrap() / 1e6 / UP_MBIT;
+    thread::sleep(Duration::from_secs(8));
+    let again = watch(&stage, &sinks, Duration::from_secs(6));
+    note(&format!("after a restart: {remembered:.3} of the capacity, {again:.3?}"));
+    assert!((remembered - 1.0).abs() <= 0.03, "{status:#}");
+    assert!((again.share - 1.0).abs() <= 0.05 && again.used >= 0.95, "{again:?}");
     drop(uploads);
 }
 

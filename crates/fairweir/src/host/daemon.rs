@@ -17,7 +17,7 @@ use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
 use super::leases::LeaseControl;
-use super::memory::Memory;
+use super::memory::Memories;
 use super::point::Point;
 use super::report;
 use super::settings::Settings;
@@ -46,9 +46,6 @@ const RETURN_PAUSE: Span = Span::secs(1);
 /// How often the network is recognised and the capacity stored.
 const NETWORK_PERIOD: Span = Span::secs(10);
 const STORE_PERIOD: Span = Span::secs(60);
-
-/// A learned capacity is stored if it differs from the stored one by more than this part.
-const STORE_CHANGE: (u64, u64) = (2, 100);
 
 /// `RUST_LOG=tick=trace` logs every tick.
 const TICK_LOG: &str = "tick";
@@ -81,9 +78,8 @@ pub(super) struct Daemon {
     pub(super) delay: Delay,
     /// What a slot of the credit market has bought.
     pub(super) guarantee: Term,
-    memory: Memory,
+    memories: Memories,
     told_capacity: Option<Rate>,
-    stored: Option<Rate>,
     pause: Span,
     failed_at: Time,
     network_at: Time,
@@ -115,7 +111,7 @@ impl Daemon {
     /// If the device or the kernel refuses.
     pub(super) fn start(
         mut settings: Settings,
-        (memory, leases): (Memory, Option<LeaseControl>),
+        (memories, leases): (Memories, Option<LeaseControl>),
         told_capacity: Option<Rate>,
     ) -> anyhow::Result<Daemon> {
         let host = Point::attach(&settings)?;
@@ -141,9 +137,8 @@ impl Daemon {
             config_error: None,
             delay: Delay::default(),
             guarantee: Term::default(),
-            memory,
+            memories,
             told_capacity,
-            stored: None,
             pause: PAUSE_MIN,
             failed_at: Time::ZERO,
             network_at: Time::ZERO,
@@ -192,7 +187,7 @@ impl Daemon {
             leases.store(now, false);
         }
         // A network that nothing is remembered of is worth more than the period.
-        if now >= self.store_at || self.stored.is_none() {
+        if now >= self.store_at || !self.memories.download.has_stored() {
             self.store_capacity();
             self.store_at = now + STORE_PERIOD;
         }
@@ -397,7 +392,11 @@ impl Daemon {
         log_tick(&observation, self.control.decision());
         let received: Bytes = observation.groups.iter().map(|g| g.received).sum();
         let received = Rate::from_volume(received, interval);
-        self.memory.handle_tick(self.control.controller().learned_capacity(), received, interval);
+        self.memories.download.handle_tick(
+            self.control.controller().learned_capacity(),
+            received,
+            interval,
+        );
         self.note_act(now);
         self.enforce(now);
         if let Some(sample) = upload {
@@ -424,7 +423,12 @@ impl Daemon {
     fn share_upload(&mut self, now: Time, seen: &Observation, sample: UploadSample) {
         let shapes = self.settings.mode() == Mode::Shape && self.opening.is_none();
         let (Some(upload), Some(host)) = (&mut self.upload, &mut self.host) else { return };
+        let sent = Rate::from_volume(sample.sent, seen.interval);
         let plan = upload.decide(seen, self.control.decision(), sample, &self.settings, shapes);
+        // While it is sought, nothing is confirmed and nothing refuted.
+        if let learned @ Some(_) = upload.learned_capacity() {
+            self.memories.upload.handle_tick(learned, sent, seen.interval);
+        }
         let done = match plan {
             _ if !shapes => Ok(()),
             Some(plan) => {
@@ -581,13 +585,17 @@ impl Daemon {
         if moved {
             info!(dev = self.settings.dev, network, "this is another network");
             self.store_capacity();
-            self.memory.handle_tick(None, Rate::ZERO, Span::ZERO);
+            self.memories.download.handle_moved();
+            self.memories.upload.handle_moved();
             // It was told of the network in which the daemon began.
             self.told_capacity = None;
         }
-        let recalled = self.memory.recall(&self.settings.dev, &network);
+        let recalled = self.memories.download.recall(&self.settings.dev, &network);
+        let upload = self.memories.upload.recall(&self.settings.dev, &network);
+        if let Some(out) = &mut self.upload {
+            out.handle_network(&self.settings, upload.map(|(capacity, _)| capacity), moved);
+        }
         self.network = Some(network);
-        self.stored = recalled.map(|(capacity, _)| capacity);
         self.remembered =
             recalled.map(|(capacity, age_s)| Remembered { capacity_bps: capacity, age_s });
         let learned = self.control.controller().learned_capacity();
@@ -608,21 +616,10 @@ impl Daemon {
     }
 
     fn store_capacity(&mut self) {
-        if !self.memory.is_confirmed() {
-            return;
-        }
-        let (Some(network), Some(learned)) =
-            (&self.network, self.control.controller().learned_capacity())
-        else {
-            return;
-        };
-        let differs = |stored: Rate| {
-            let change = learned.max(stored).saturating_sub(learned.min(stored));
-            change > stored.scale(STORE_CHANGE.0, STORE_CHANGE.1)
-        };
-        if self.stored.is_none_or(differs) {
-            self.memory.store(&self.settings.dev, network, learned);
-            self.stored = Some(learned);
+        let (Some(network), dev) = (&self.network, &self.settings.dev) else { return };
+        self.memories.download.keep(dev, network, self.control.controller().learned_capacity());
+        if let Some(upload) = &self.upload {
+            self.memories.upload.keep(dev, network, upload.learned_capacity());
         }
     }
 }

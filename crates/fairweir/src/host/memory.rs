@@ -1,6 +1,6 @@
 //! The capacity that a network was last seen to have, so that control begins near it.
 //!
-//! One file: a list of entries, each for a device and the network that it was connected to. A file
+//! One file for each direction: a list of entries, each for a device and the network that it was connected to. A file
 //! that cannot be read is logged and counts as empty: the capacity is learned anew. A dry run reads
 //! it and writes nothing.
 //!
@@ -18,7 +18,9 @@ use fairweir_config::value::CAPACITY_MAX;
 /// After this time an access line may well have another contract.
 const AGE_MAX_S: u64 = 30 * 24 * 3600;
 
-const FILE: &str = "capacity.json";
+/// Files of the state directory.
+const DOWNLOAD: &str = "capacity.json";
+const UPLOAD: &str = "upload-capacity.json";
 
 /// A longer file is not ours, in bytes.
 const FILE_SIZE_MAX: u64 = 64 << 10;
@@ -29,12 +31,33 @@ const ENTRIES_MAX: usize = 64;
 /// A capacity within these parts of the first one of its minute is the same.
 const SAME: [(u64, u64); 2] = [(80, 100), (125, 100)];
 
-/// What is remembered, and where.
+/// A change by less than this is not stored.
+const STORE_CHANGE: (u64, u64) = (2, 100);
+
+/// Of both directions.
+#[derive(Debug)]
+pub(super) struct Memories {
+    pub(super) download: Memory,
+    pub(super) upload: Memory,
+}
+
+impl Memories {
+    /// The memories in `dir`, of capacities that were confirmed for `needed`.
+    pub(super) fn new(dir: &StateDir, is_read_only: bool, needed: Span) -> Memories {
+        let of = |file| Memory::new(dir.clone(), file, is_read_only, needed);
+        Memories { download: of(DOWNLOAD), upload: of(UPLOAD) }
+    }
+}
+
+/// What is remembered of one direction, and where.
 #[derive(Debug)]
 pub(super) struct Memory {
     dir: StateDir,
+    file: &'static str,
     is_read_only: bool,
     confirmation: Confirmation,
+    /// What is stored of the network that was recalled or stored last.
+    stored: Option<Rate>,
 }
 
 /// For how long the learned capacity has been the same.
@@ -81,34 +104,57 @@ struct Entry {
 }
 
 impl Memory {
-    /// The memory in `dir`, of capacities that were confirmed for `needed`.
-    pub(super) fn new(dir: StateDir, is_read_only: bool, needed: Span) -> Memory {
+    fn new(dir: StateDir, file: &'static str, is_read_only: bool, needed: Span) -> Memory {
         let confirmation = Confirmation { needed, capacity: None, used: Span::ZERO };
-        Memory { dir, is_read_only, confirmation }
+        Memory { dir, file, is_read_only, confirmation, stored: None }
     }
 
-    /// Takes in what the control has `learned` and what was `received` in an interval.
-    pub(super) fn handle_tick(&mut self, learned: Option<Rate>, received: Rate, interval: Span) {
-        self.confirmation.handle_tick(learned, received, interval);
+    /// Takes in what the control has `learned` and what `passed` in an interval.
+    pub(super) fn handle_tick(&mut self, learned: Option<Rate>, passed: Rate, interval: Span) {
+        self.confirmation.handle_tick(learned, passed, interval);
+    }
+
+    /// What was learned until now was learned of another network.
+    pub(super) fn handle_moved(&mut self) {
+        self.handle_tick(None, Rate::ZERO, Span::ZERO);
+    }
+
+    /// Whether something is stored of this network.
+    pub(super) fn has_stored(&self) -> bool {
+        self.stored.is_some()
+    }
+
+    /// Stores what was `learned` of `network` if it was confirmed and differs from what is stored.
+    pub(super) fn keep(&mut self, dev: &str, network: &str, learned: Option<Rate>) {
+        let Some(learned) = learned.filter(|_| self.is_confirmed()) else { return };
+        let differs = |stored: Rate| {
+            let change = learned.max(stored).saturating_sub(learned.min(stored));
+            change > stored.scale(STORE_CHANGE.0, STORE_CHANGE.1)
+        };
+        if self.stored.is_none_or(differs) {
+            self.store(dev, network, learned);
+            self.stored = Some(learned);
+        }
     }
 
     /// Whether what the control has learned was confirmed for long enough to be stored.
-    pub(super) fn is_confirmed(&self) -> bool {
+    fn is_confirmed(&self) -> bool {
         let Confirmation { needed, capacity, used } = self.confirmation;
         capacity.is_some() && used >= needed
     }
 
     /// The capacity of `network` at `dev` and its age in seconds, if it is not too old and one that
     /// a link can have.
-    pub(super) fn recall(&self, dev: &str, network: &str) -> Option<(Rate, u64)> {
-        let entry = self.read().into_iter().find(|e| e.dev == dev && e.network == network)?;
-        let capacity = entry.capacity_bps;
-        let plausible = (CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity);
-        plausible.then(|| (capacity, unix_now().saturating_sub(entry.at)))
+    pub(super) fn recall(&mut self, dev: &str, network: &str) -> Option<(Rate, u64)> {
+        let plausible = |e: &Entry| (CAPACITY_MIN..=CAPACITY_MAX).contains(&e.capacity_bps);
+        let entry = self.read().into_iter().find(|e| e.dev == dev && e.network == network);
+        let entry = entry.filter(plausible);
+        self.stored = entry.as_ref().map(|e| e.capacity_bps);
+        entry.map(|e| (e.capacity_bps, unix_now().saturating_sub(e.at)))
     }
 
     /// Remembers `capacity` for `network` at `dev`; a failure is logged and costs nothing else.
-    pub(super) fn store(&self, dev: &str, network: &str, capacity: Rate) {
+    fn store(&self, dev: &str, network: &str, capacity: Rate) {
         if self.is_read_only {
             return;
         }
@@ -129,7 +175,7 @@ impl Memory {
 
     /// The entries that are young enough.
     fn read(&self) -> Vec<Entry> {
-        let text = match self.dir.read(FILE, FILE_SIZE_MAX) {
+        let text = match self.dir.read(self.file, FILE_SIZE_MAX) {
             Ok(text) => text,
             Err(e) => {
                 warn!("remembered capacities are ignored: {e}");
@@ -138,7 +184,7 @@ impl Memory {
         };
         let Some(text) = text else { return Vec::new() };
         let contents: Contents = serde_json::from_slice(&text).unwrap_or_else(|e| {
-            let path = self.dir.path_of(FILE);
+            let path = self.dir.path_of(self.file);
             warn!("remembered capacities are ignored: {}: {e}", path.display());
             Contents::default()
         });
@@ -149,7 +195,7 @@ impl Memory {
     fn write(&self, contents: &Contents) -> Result<(), Error> {
         let text =
             serde_json::to_vec_pretty(contents).expect("invariant: the contents have string keys");
-        self.dir.write(FILE, &text)
+        self.dir.write(self.file, &text)
     }
 }
 
@@ -161,12 +207,13 @@ mod tests {
     use super::*;
 
     fn memory_in(dir: &Path) -> Memory {
-        Memory::new(StateDir::new(dir), false, Span::ZERO)
+        Memory::new(StateDir::new(dir), DOWNLOAD, false, Span::ZERO)
     }
 
     #[test]
     fn a_capacity_is_confirmed_by_a_minute_of_use_without_change() {
-        let mut memory = Memory::new(StateDir::new(Path::new("/nowhere")), false, Span::secs(60));
+        let nowhere = StateDir::new(Path::new("/nowhere"));
+        let mut memory = Memory::new(nowhere, DOWNLOAD, false, Span::secs(60));
         let mut play = |learned: Rate, received: Rate, seconds: u64| {
             for _ in 0..seconds * 5 {
                 memory.handle_tick(Some(learned), received, TICK);
@@ -187,7 +234,7 @@ mod tests {
     #[test]
     fn what_is_stored_is_recalled_for_its_device_and_network_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = memory_in(&dir.path().join("deeper"));
+        let mut memory = memory_in(&dir.path().join("deeper"));
         assert_eq!(memory.recall("eth0", "home"), None);
         memory.store("eth0", "home", Rate::mbit(30));
         memory.store("eth0", "cafe", Rate::mbit(5));
@@ -200,6 +247,28 @@ mod tests {
         memory.store("eth1", "home", Rate::ZERO);
         assert_eq!(memory.recall("eth1", "home"), None, "no link has that");
         assert_eq!(fs::read_dir(dir.path().join("deeper")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn each_direction_has_a_memory_of_its_own_and_keeps_what_differs() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = || Memories::new(&StateDir::new(dir.path()), false, Span::ZERO);
+        let Memories { mut download, mut upload } = all();
+        let some = |mbit| Some(Rate::mbit(mbit));
+        for (memory, mbit) in [(&mut download, 100), (&mut upload, 10)] {
+            memory.keep("eth0", "home", some(mbit));
+            assert!(!memory.has_stored(), "nothing is confirmed");
+            memory.handle_tick(some(mbit), Rate::mbit(mbit), TICK);
+            memory.keep("eth0", "home", some(mbit));
+            memory.keep("eth0", "home", Some(Rate::mbit(mbit).scale(101, 100)));
+            memory.handle_moved();
+            memory.keep("eth0", "cafe", some(1));
+        }
+        let Memories { mut download, mut upload } = all();
+        assert_eq!(download.recall("eth0", "home").unwrap().0, Rate::mbit(100));
+        assert_eq!(upload.recall("eth0", "home").unwrap().0, Rate::mbit(10));
+        assert_eq!(upload.recall("eth0", "cafe"), None);
+        assert!(!upload.has_stored());
     }
 
     #[test]
@@ -216,7 +285,7 @@ mod tests {
         let networks = vec![entry(now - AGE_MAX_S - 10), entry(now - AGE_MAX_S + 10)];
         memory.write(&Contents { version: 1, networks }).unwrap();
         assert_eq!(memory.read().len(), 1);
-        fs::write(memory.dir.path_of(FILE), "{ broken").unwrap();
+        fs::write(memory.dir.path_of(DOWNLOAD), "{ broken").unwrap();
         assert_eq!(memory.read(), []);
         memory.store("eth0", "home", Rate::mbit(30));
         assert_eq!(memory.read().len(), 1);
@@ -236,7 +305,7 @@ mod tests {
     fn a_dry_run_writes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         memory_in(dir.path()).store("eth0", "home", Rate::mbit(30));
-        let memory = Memory::new(StateDir::new(dir.path()), true, Span::ZERO);
+        let mut memory = Memory::new(StateDir::new(dir.path()), DOWNLOAD, true, Span::ZERO);
         memory.store("eth0", "home", Rate::mbit(99));
         assert_eq!(memory.recall("eth0", "home").unwrap().0, Rate::mbit(30));
     }

@@ -39,7 +39,7 @@ mod windows;
 
 use daemon::{Daemon, next_tick};
 use leases::LeaseControl;
-use memory::Memory;
+use memory::Memories;
 use settings::Settings;
 
 /// The longest request, in bytes.
@@ -75,13 +75,13 @@ fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Resul
         ..args.service.spec(name, REQUEST_MAX)?
     };
     let needed = Span::secs(args.confirmed_after_s);
-    let memory = Memory::new(StateDir::new(state_dir), args.dry_run, needed);
+    let memories = Memories::new(&StateDir::new(state_dir), args.dry_run, needed);
     let leases = settings
         .lan()
         .map(|lan| LeaseControl::new(StateDir::new(state_dir), lan, args.dry_run, monotonic_now()));
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<HostService> {
         let told = args.remembered_capacity;
-        let daemon = Daemon::start(settings, (memory, leases), told)?;
+        let daemon = Daemon::start(settings, (memories, leases), told)?;
         info!(dev, control = %daemon.settings.control(), "attached");
         for warning in &daemon.settings.config.warnings {
             tracing::warn!("configuration: {warning}");

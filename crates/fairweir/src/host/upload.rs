@@ -118,6 +118,25 @@ impl Upload {
         demands
     }
 
+    /// This is another network than before, if `moved`, of whose uplink `remembered` is known; or what
+    /// is known of it shows up late.
+    pub(super) fn handle_network(
+        &mut self,
+        settings: &Settings,
+        remembered: Option<Rate>,
+        moved: bool,
+    ) {
+        let fresh = self.control.capacity().is_none() && remembered.is_some();
+        if moved || fresh {
+            self.control = UploadControl::new(settings.config.host.upload_capacity, remembered);
+        }
+    }
+
+    /// The capacity that was learned and not refuted since; `None` while it is sought.
+    pub(super) fn learned_capacity(&self) -> Option<Rate> {
+        self.control.capacity().filter(|_| self.control.phase() == UploadPhase::Hold)
+    }
+
     /// Everything leaves unshaped.
     pub(super) fn handle_release(&mut self) {
         self.enforcing = false;

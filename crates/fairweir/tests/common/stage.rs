@@ -457,19 +457,24 @@ impl Drop for Download {
 
 /// Listens, and sends on each connection until the client closes it. Returns the port.
 pub fn serve_without_end(address: &str) -> u16 {
+    // The machine's default may be bbr, whose start-up and probing only slow these tests down.
+    serve_without_end_by(address, "cubic")
+}
+
+/// The same with another congestion control.
+pub fn serve_without_end_by(address: &str, congestion_control: &'static str) -> u16 {
     let listener = TcpListener::bind(address).unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            thread::spawn(move || send_without_end(stream));
+            thread::spawn(move || send_without_end(stream, congestion_control));
         }
     });
     port
 }
 
-fn send_without_end(mut stream: TcpStream) {
-    // The machine's default may be bbr, whose start-up and probing only slow these tests down.
-    setsockopt(&stream, TcpCongestion, &"cubic".into()).unwrap();
+fn send_without_end(mut stream: TcpStream, congestion_control: &str) {
+    setsockopt(&stream, TcpCongestion, &congestion_control.into()).unwrap();
     let bytes = vec![7; 1 << 14];
     while stream.write_all(&bytes).is_ok() {}
 }
