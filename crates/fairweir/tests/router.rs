@@ -15,6 +15,8 @@ use serde_json::Value;
 mod common;
 #[path = "router/privacy.rs"]
 mod privacy;
+#[path = "router/scale.rs"]
+mod scale;
 use common::far::Far;
 use common::home::{Device, devices, has_nat, ip, run};
 use common::stage::{Daemon, Download, Stage, privileged};

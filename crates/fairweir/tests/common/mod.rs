@@ -26,6 +26,11 @@ pub use judge::{note, two_of_three};
 /// The binary under test.
 pub const FAIRWEIR: &str = env!("CARGO_BIN_EXE_fairweir");
 
+/// The binary of daemons and pages: FAIRWEIR_BINARY can name a release build, whose cost is then measured.
+pub fn daemon_binary() -> String {
+    std::env::var("FAIRWEIR_BINARY").unwrap_or(FAIRWEIR.to_owned())
+}
+
 /// Runs the binary and waits for its end.
 pub fn fairweir(args: &[&str]) -> Output {
     Command::new(FAIRWEIR).args(args).env_remove("RUST_LOG").output().unwrap()

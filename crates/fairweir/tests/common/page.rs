@@ -33,7 +33,7 @@ impl Page {
         // The page's user must reach the sockets.
         fs::set_permissions(stage.path(""), Permissions::from_mode(0o711)).unwrap();
         let (dir, log) = (stage.path("page"), stage.path("page.log"));
-        let program = std::env::var("FAIRWEIR_BINARY").unwrap_or(FAIRWEIR.to_owned());
+        let program = super::daemon_binary();
         let mut command = Command::new(program);
         command.args(["page", "--port", port, "--user", USER, "--run-dir", &stage.run_dir()]);
         command.arg("--page-dir").arg(&dir);

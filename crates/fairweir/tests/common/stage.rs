@@ -179,7 +179,7 @@ impl Stage {
     /// The command of a daemon.
     fn command(&self, program: &[&str], role: &[&str], more: &[&str]) -> Command {
         let mut command = match program {
-            [] => Command::new(FAIRWEIR),
+            [] => Command::new(super::daemon_binary()),
             [program, args @ ..] => {
                 let mut command = Command::new(program);
                 command.args(args).arg(FAIRWEIR);
