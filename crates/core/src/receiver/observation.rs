@@ -62,6 +62,10 @@ pub struct ConnectionSample {
     pub transit: Option<TransitSample>,
     /// The largest window that the connection may advertise now.
     pub window: Bytes,
+    /// The window that was advertised last. What was promised is not taken back: a smaller window holds
+    /// when so much has arrived. Zero where it is unknown.
+    #[serde(default)]
+    pub advertised: Bytes,
     /// On the way to the receiver: the largest window that the receiver itself has asked for in the
     /// interval, before it was bounded; it may be any number. `None` at the receiver.
     #[serde(default)]

@@ -94,6 +94,7 @@ fn sample(
     });
     let rtt = u64::from(flow.wan_rtt_us) + u64::from(flow.lan_rtt_us);
     let bound = asked.bounds.get(&flow.id).copied().unwrap_or(flow.bound);
+    let window = Bytes::new(if bound > 0 { bound } else { flow.window }.into());
     Some(ConnectionSample {
         id: flow.id,
         group,
@@ -103,7 +104,8 @@ fn sample(
         has_sent: flow.segs_out != before.segs_out,
         rtt: (flow.wan_rtt_us > 0).then(|| Span::micros(rtt)),
         transit,
-        window: Bytes::new(if bound > 0 { bound } else { flow.window }.into()),
+        window,
+        advertised: window,
         asked: (flow.interval == asked.interval && flow.asked > 0)
             .then(|| Bytes::new(flow.asked.into())),
         segment: Bytes::new(flow.segment.into()),

@@ -110,6 +110,7 @@ fn sample(record: &ConnectionRecord, slots: &[u16]) -> Option<ConnectionSample> 
         rtt: (record.rtt_us > 0).then(|| Span::micros(record.rtt_us.into())),
         transit,
         window: Bytes::new(record.window_clamp.into()),
+        advertised: Bytes::new(record.rcv_wnd.into()),
         asked: None,
         segment: Bytes::new(record.rcv_mss.into()),
         port: record.port_remote,

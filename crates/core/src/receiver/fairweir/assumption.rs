@@ -9,6 +9,7 @@
 //! again later and later, as long as the rate stays what it was. A download that begins later has
 //! seen the link before it was full.
 
+use super::group::Connection;
 use super::{Fairweir, NO_CORRECTION};
 use crate::receiver::{Enforce, TICK};
 use crate::units::{Rate, Span, Time};
@@ -91,13 +92,24 @@ impl Fairweir {
         if let Some(rate) = self.assumption.due(now) {
             self.link.set_capacity(Some(rate));
             self.opening = NO_CORRECTION;
-            let ticks = 2 * self.drain_ticks() + AFTER_TICKS;
+            let promised = self.promised_ticks(rate);
+            let ticks = promised + 2 * self.drain_ticks() + AFTER_TICKS;
             let Assumption { wait, .. } = self.assumption;
             self.assumption.made = Some((rate, now + TICK * ticks));
             self.begin_drain(now, false);
+            self.drain.ticks_left += promised as u32;
             self.assumption.next_at = now + wait;
             self.assumption.wait = (wait * WAIT_GROWS).min(WAIT_MAX);
         }
+    }
+
+    /// The ticks in which smaller windows do not hold yet, since receivers have promised more.
+    fn promised_ticks(&self, total: Rate) -> u64 {
+        let matters = |c: &&Connection| c.rate * MATTERS >= total;
+        let left = |c: &Connection| c.goodput.time_to_send(c.sample.advertised);
+        let longest = self.connections.values().filter(matters).map(left).max();
+        let longest = longest.unwrap_or(Span::ZERO).as_nanos();
+        longest.div_ceil(TICK.as_nanos()).min(PROMISED_TICKS_MAX)
     }
 }
 
@@ -110,6 +122,9 @@ const FIRST: (u64, u64) = (3, 4);
 const RATE_MIN: Rate = Rate::kbit(250);
 /// In so many ticks after a drain a queue shows.
 const AFTER_TICKS: u64 = 4;
+/// A connection matters that has this part of what arrives. More than so much is not waited for.
+const MATTERS: u64 = 4;
+const PROMISED_TICKS_MAX: u64 = 10;
 /// How soon another one may follow.
 const WAIT_FIRST: Span = Span::secs(3);
 const WAIT_GROWS: u64 = 3;

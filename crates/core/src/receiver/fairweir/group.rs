@@ -28,7 +28,8 @@ pub(super) struct Group {
     /// By how much its windows are wider than the law says, in thousandths, so that what arrives
     /// is its share.
     pub(super) correction: u64,
-    saturated_ticks: u32,
+    /// Ticks in a row in which it may have been held by its windows.
+    about_filled_ticks: u32,
     /// Ticks since it saturated.
     lending_ticks: u32,
     /// How many ticks it has been active lately, and held by its class in a row.
@@ -55,6 +56,8 @@ pub(super) struct Connection {
     /// Payload rate, smoothed over a round trip.
     pub(super) goodput: Rate,
     pub(super) is_filled: bool,
+    /// Of its window so much is in flight that its sender may be waiting for room for a burst.
+    pub(super) is_about_filled: bool,
     pub(super) begun_at: Time,
     pub(super) active_at: Time,
     /// In how many of a thousand ticks packets were lost to it, smoothed over three seconds.
@@ -81,7 +84,7 @@ impl Group {
             defiant_ticks: 0,
             defiant_rate: Rate::ZERO,
             correction: NO_CORRECTION,
-            saturated_ticks: 0,
+            about_filled_ticks: 0,
             lending_ticks: 0,
             busy_ticks: 0,
             held_ticks: 0,
@@ -114,9 +117,10 @@ impl Group {
         let is_stream = self.is_stream && self.held_ticks < HELD_TICKS;
         let recent = self.recent.iter().copied().max().unwrap_or(Rate::ZERO);
         // Connections that are nothing beside the others of the group do not speak for it.
-        let fills = seen.filled > Rate::ZERO && seen.filled * 10 >= self.rate;
-        let saturates = fills || is_held;
-        self.saturated_ticks = if saturates { self.saturated_ticks + 1 } else { 0 };
+        let speaks = |rate: Rate| rate > Rate::ZERO && rate * 10 >= self.rate;
+        let saturates = speaks(seen.filled) || is_held;
+        let is_about_filled = speaks(seen.about_filled) || is_held;
+        self.about_filled_ticks = if is_about_filled { self.about_filled_ticks + 1 } else { 0 };
         self.lending_ticks = if saturates { 0 } else { self.lending_ticks.saturating_add(1) };
         (self.state, self.demand) = if recent == Rate::ZERO {
             (GroupState::Idle, Some(Rate::ZERO))
@@ -138,7 +142,7 @@ impl Group {
             let rate = if is_pause { recent } else { self.rate };
             (GroupState::Lending, Some(rate.scale(LENDING.0, LENDING.1)))
         };
-        if self.state != GroupState::Saturating {
+        if !is_about_filled || self.is_unresponsive() {
             self.correction = (self.correction * 9 + NO_CORRECTION) / 10;
         }
     }
@@ -188,7 +192,7 @@ impl Group {
 
     /// Whether it has taken all it may for some time, by connections whose windows are bounded.
     pub(super) fn is_steady(&self) -> bool {
-        self.saturated_ticks >= STEADY_TICKS
+        self.about_filled_ticks >= STEADY_TICKS
             && self.unbounded < self.rate / 5
             && self.share > Rate::ZERO
             && self.rate > Rate::ZERO
@@ -231,6 +235,8 @@ pub(super) fn centre_corrections(groups: &mut [Group]) {
 pub(super) struct SeenConnections {
     /// L2 rate of those that would take more than their windows.
     pub(super) filled: Rate,
+    /// L2 rate of those that may be held by their windows.
+    pub(super) about_filled: Rate,
     /// More queues than shall: who does not fill its window may be held up by others.
     pub(super) is_crowded: bool,
     /// Packets were lost to one of them lately, where that is what limits them.

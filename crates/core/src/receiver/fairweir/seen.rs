@@ -75,8 +75,10 @@ impl Fairweir {
             let ticks = rtt.map_or(1, |rtt| rtt.as_nanos() / TICK.as_nanos() + 1).min(8);
             let arrived = before.map_or(arrived, |c| c.goodput.smoothed(arrived, ticks));
             let in_flight = rtt.map(|rtt| arrived * rtt + sample.segment);
-            let is_filled = in_flight
-                .is_some_and(|flying| flying.as_u64() * FILLED.1 >= window.as_u64() * FILLED.0);
+            let is_near = self.delay.rtt_base(sample.id).is_some_and(|base| base < NEAR);
+            let fills = |(part, of): (u64, u64)| {
+                in_flight.is_some_and(|flying| flying.as_u64() * of >= window.as_u64() * part)
+            };
             let active_at = match before {
                 Some(known) if sample.segments == 0 => known.active_at,
                 _ => now,
@@ -89,7 +91,8 @@ impl Fairweir {
                 begun_at: before.map_or(now, |known| known.begun_at),
                 rate: Rate::from_volume(received, observation.interval),
                 goodput: arrived,
-                is_filled,
+                is_filled: fills(FILLED),
+                is_about_filled: fills(if is_near { ABOUT_FILLED } else { FILLED }),
                 active_at,
                 lossiness: {
                     let before = before.map_or(0, |known| known.lossiness);
@@ -117,6 +120,7 @@ impl Fairweir {
         let mut seen = vec![
             SeenConnections {
                 filled: Rate::ZERO,
+                about_filled: Rate::ZERO,
                 is_crowded,
                 is_recovering: false,
                 has_moved: false,
@@ -139,6 +143,9 @@ impl Fairweir {
             if connection.is_filled {
                 seen.filled += connection.rate;
             }
+            if connection.is_about_filled {
+                seen.about_filled += connection.rate;
+            }
         }
         for ((group, sample), seen) in self.groups.iter_mut().zip(&observation.groups).zip(seen) {
             group.handle_tick(sample, observation.interval, seen);
@@ -148,6 +155,12 @@ impl Fairweir {
 
 /// A window counts as filled from this part on.
 const FILLED: (u64, u64) = (90, 100);
+/// A sender nearby may be waiting for room if this part of its window is filled: below an RTT of 2 ms Linux sends
+/// bursts of up to 64 kB, for which it waits until a third of the window is free (`tcp_tso_autosize`,
+/// `tcp_tso_should_defer`), and receivers answer each burst once.
+const ABOUT_FILLED: (u64, u64) = (50, 100);
+/// The base RTT of a sender nearby, with what is left of a queue in it.
+const NEAR: Span = Span::millis(4);
 /// The queue that a short buffer is given is never less, and grows by this part each tick.
 const SHORT_MIN: Span = Span::millis(2);
 const SHORT_FORGOTTEN: u64 = 400;

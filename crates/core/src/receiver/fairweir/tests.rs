@@ -343,6 +343,7 @@ fn seen(filled: Rate, bounded: Rate) -> SeenConnections {
     SeenConnections {
         has_moved: false,
         filled,
+        about_filled: filled,
         is_crowded: false,
         is_recovering: false,
         old: bounded,
@@ -381,6 +382,23 @@ fn who_fills_its_windows_wants_more_and_who_does_not_lends() {
     let demand = limited.demand.unwrap();
     assert!(demand > m(10) && demand < m(11), "{demand}");
     assert_eq!(group_at(Rate::ZERO, false, 5).state, GroupState::Idle);
+}
+
+/// A sender nearby that waits for room for a burst lends, but its windows are what holds it.
+#[test]
+fn who_may_be_waiting_for_room_is_corrected_as_who_fills_its_windows() {
+    let mut group = Group::idle();
+    group.share = Rate::mbit(30);
+    for _ in 0..8 {
+        let waiting =
+            SeenConnections { about_filled: Rate::mbit(25), ..seen(Rate::ZERO, Rate::mbit(25)) };
+        group.handle_tick(&arrived(Rate::mbit(25), 0), TICK, waiting);
+    }
+    assert_eq!(group.state, GroupState::Lending);
+    assert!(group.is_steady());
+    group.correct(Rate::mbit(40), Rate::mbit(40));
+    assert!(group.correction > NO_CORRECTION, "{}", group.correction);
+    assert!(!group_at(Rate::mbit(25), false, 8).is_steady());
 }
 
 #[test]
@@ -631,6 +649,7 @@ fn any_connection() -> impl Strategy<Value = ConnectionSample> {
                 rtt: rtt.map(Span::millis),
                 transit,
                 window: Bytes::new(window),
+                advertised: Bytes::new(window / 3),
                 segment: Bytes::new(segment),
                 port,
             }

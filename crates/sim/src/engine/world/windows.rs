@@ -52,6 +52,7 @@ impl World<'_> {
                 id: id(index, connection.serial),
                 group: hop.class,
                 window,
+                advertised: connection.receiver.window(),
                 asked: is_router.then_some(asked),
                 segment: flow.segment,
                 ..ConnectionSample::default()

@@ -13,6 +13,8 @@ struct Home {
     held: [Bytes; 2],
     /// What the control lets each keep under way at most.
     granted: [Option<Bytes>; 2],
+    /// What receivers have promised each, which no smaller window takes back.
+    promised: [Bytes; 2],
     tick: u64,
     arrived: Bytes,
 }
@@ -21,7 +23,15 @@ impl Home {
     fn new(link: Rate, held: Bytes) -> Home {
         let control = control(&[4, 1], None);
         let (granted, arrived) = ([None; 2], Bytes::ZERO);
-        Home { control, link, held: [held; 2], granted, tick: 0, arrived }
+        Home {
+            control,
+            link,
+            held: [held; 2],
+            granted,
+            promised: [Bytes::ZERO; 2],
+            tick: 0,
+            arrived,
+        }
     }
 
     fn rtt(&self) -> Span {
@@ -30,17 +40,23 @@ impl Home {
     }
 
     fn under_way(&self) -> [Bytes; 2] {
-        [0, 1].map(|i| self.granted[i].map_or(self.held[i], |g| g.min(self.held[i])))
+        let most = |i: usize| self.granted[i].map(|granted| granted.max(self.promised[i]));
+        [0, 1].map(|i| most(i).map_or(self.held[i], |most| most.min(self.held[i])))
     }
 
     fn handle_tick(&mut self) {
         self.tick += 1;
         let rtt = self.rtt();
         let rates = self.under_way().map(|bytes| Rate::from_volume(bytes, rtt));
+        for (promised, &rate) in self.promised.iter_mut().zip(&rates) {
+            *promised = promised.saturating_sub(rate * TICK);
+        }
         self.arrived += rates.iter().map(|&rate| rate * TICK).sum();
         let mut seen: Observation = busy_tick(self.tick, &rates, rtt.saturating_sub(BASE));
-        for (connection, granted) in seen.connections.iter_mut().zip(self.granted) {
+        let told = self.granted.into_iter().zip(self.promised);
+        for (connection, (granted, promised)) in seen.connections.iter_mut().zip(told) {
             connection.rtt = Some(rtt);
+            connection.advertised = promised;
             connection.window = granted.unwrap_or(Bytes::new(3 << 20));
         }
         self.control.handle_observation(&seen);
@@ -75,6 +91,17 @@ fn a_queue_that_never_changes_is_found_by_draining_it() {
         home.play(30);
         let [first, second] = home.under_way().map(|bytes| bytes.as_u64() as f64);
         assert!((3.6..4.4).contains(&(first / second)), "{first} : {second} with {held}");
+    }
+}
+
+/// A receiver that has room for a long time promises it; a drain that ends before that is used shows nothing.
+#[test]
+fn a_drain_lasts_until_what_was_promised_is_used() {
+    for promised in [Bytes::kb(100), Bytes::kb(4_000), Bytes::kb(5_000)] {
+        let mut home = Home::new(Rate::mbit(40), Bytes::kb(100));
+        home.promised = [promised; 2];
+        home.play(3);
+        assert!(home.control.learned_capacity().is_some(), "{promised} promised");
     }
 }
 
