@@ -176,23 +176,28 @@ static __always_inline enum verdict decide_in_bundle(const struct police_plan *p
 	return decide_bundle(plan, pace, arrival, index);
 }
 
+/* Whether plans have slots of a class; known when the program is loaded. */
+static __always_inline int has_class(__u32 class)
+{
+	return settings.classes >> class & 1;
+}
+
 static __always_inline enum verdict decide(__u32 slot, const struct police_plan *plan,
 					   const struct police_pace *pace, struct arrival *arrival)
 {
-	__u32 index = slot & POLICE_INDEX_MASK;
+	__u32 index = slot & POLICE_INDEX_MASK, class = slot >> POLICE_CLASS_SHIFT;
 
-	switch (slot >> POLICE_CLASS_SHIFT) {
-	case 0:
+	if (class == 0 && has_class(0))
 		return decide1(plan, pace, arrival, index);
-	case 1:
+	if (class == 1 && has_class(1))
 		return decide4(plan, pace, arrival, index);
-	case 2:
+	if (class == 2 && has_class(2))
 		return decide16(plan, pace, arrival, index);
-	case 4:
-		return decide_in_bundle(plan, pace, arrival, index);
-	default:
+	if (class == 3 && has_class(3))
 		return decide64(plan, pace, arrival, index);
-	}
+	if (class == 4 && has_class(4))
+		return decide_in_bundle(plan, pace, arrival, index);
+	return VERDICT_PASS;
 }
 
 static __always_inline void count(__u32 plan, enum verdict verdict, enum payer payer, __u32 size,

@@ -4,7 +4,8 @@
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use fairweir_core::units::Rate;
+use fairweir_core::phantom::{Plan, PlanSpec, Share, Signal};
+use fairweir_core::units::{Rate, Span};
 use fairweir_linux::Error;
 use fairweir_linux::police::{
     Algorithm, Direction, Hook, PlanId, Police, PoliceSpec, SubscriberId, SubscriberSpec,
@@ -104,6 +105,32 @@ fn what_is_changed_live_holds_for_connections_that_are_open() {
     read_for(&mut stream, Duration::from_secs(2));
     let free = rate_of(&mut stream);
     assert!(free > 1.5 * forty, "{free:.1} Mbit/s once the address is unknown");
+}
+
+/// What decides by slots of a size is loaded when the first plan needs it.
+#[test]
+fn a_plan_of_another_size_holds_where_programs_are_attached() {
+    if !common::privileged() {
+        return;
+    }
+    let path = way();
+    let pair = &path.pair;
+    let mut police = Police::load(&PoliceSpec::default()).unwrap();
+    pair.home.run(|| police.attach("wan", Hook::XdpGeneric, Direction::Download, 0)).unwrap();
+    pair.internet.run(|| police.attach("far", Hook::TcxEgress, Direction::Upload, 0)).unwrap();
+    let mut stream = pair.download("192.0.2.2");
+    for flows in [1, 4, 16, 64] {
+        let (signal, share) = (Signal::Soft, Share::Flows(flows));
+        let spec = PlanSpec { rate: RATE, rtt_max: Span::millis(20), signal, share };
+        police.set_plan(PLAN, &Algorithm::Phantom(&Plan::new(&spec).unwrap())).unwrap();
+        if flows == 1 {
+            police.add(&home(&["192.0.2.1/32"])).unwrap();
+        }
+        read_for(&mut stream, Duration::from_millis(1_500));
+        let rate = rate_of(&mut stream);
+        assert!((17.0..21.0).contains(&rate), "{flows} queues: {rate:.2} Mbit/s of 20");
+    }
+    assert!(police.is_attached());
 }
 
 #[test]

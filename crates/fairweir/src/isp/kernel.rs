@@ -308,13 +308,15 @@ impl Kernel {
             for (id, (before, after)) in ids.iter_mut().zip(befores.into_iter().zip(afters)) {
                 match (*id, after) {
                     (Some(known), Some(after)) => {
-                        self.police.set_plan(known, &algorithm(&after))?;
+                        let set = self.police.set_plan(known, &algorithm(&after));
+                        set.with_context(|| format!("plan `{name}`"))?;
                         let before = before.context("a plan's number was unused")?;
                         done.push(Done::ChangedPlan(known, Box::new(before)));
                     }
                     (None, Some(after)) => {
                         let new = self.vacant_id()?;
-                        self.police.set_plan(new, &algorithm(&after))?;
+                        let set = self.police.set_plan(new, &algorithm(&after));
+                        set.with_context(|| format!("plan `{name}`"))?;
                         done.push(Done::NewPlan(new));
                         *id = Some(new);
                     }

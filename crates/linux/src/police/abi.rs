@@ -172,6 +172,7 @@ pub(crate) struct Settings {
     pub(crate) has_ethernet: u32,
     pub(crate) overhead: i32,
     pub(crate) is_trial: u32,
+    pub(crate) classes: u32,
 }
 
 /// `struct bench`.
@@ -213,7 +214,7 @@ const _: () = {
     assert!(size_of::<Plan>() as u64 == header::SIZE_OF_POLICE_PLAN);
     assert!(size_of::<Totals>() as u64 == header::SIZE_OF_POLICE_TOTALS);
     assert!(size_of::<SlotHeader>() == 24);
-    assert!(size_of::<Settings>() == 16);
+    assert!(size_of::<Settings>() == 20);
     assert!(size_of::<Bench>() == 16);
 };
 

@@ -8,6 +8,7 @@ use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 use super::Direction;
 use super::abi::Settings;
 use super::maps::Maps;
+use super::slots::Classes;
 use crate::Error;
 use crate::net::link::{self, Link};
 
@@ -33,6 +34,7 @@ pub(super) struct Attachment {
     pub(super) hook: Hook,
     pub(super) direction: Direction,
     link: OwnedFd,
+    settings: Settings,
     /// Keeps the program's own maps.
     _object: Object,
 }
@@ -45,6 +47,7 @@ impl Attachment {
         hook: Hook,
         direction: Direction,
         overhead: i32,
+        classes: Classes,
     ) -> Result<Attachment, Error> {
         let found = link::find(device)?.ok_or_else(|| Error::NoDevice(device.to_owned()))?;
         let settings = Settings {
@@ -52,12 +55,10 @@ impl Attachment {
             has_ethernet: u32::from(has_ethernet(&found)),
             overhead,
             is_trial: 0,
+            classes: classes.bits(),
         };
-        let name = hook.program();
-        let object = maps.load(&[name], settings)?;
-        let program = object.progs().find(|program| program.name() == name);
-        let program = program.expect("invariant: the compiled object has this program");
-        let program = program.as_fd().as_raw_fd();
+        let object = maps.load(&[hook.program()], settings)?;
+        let program = program_of(&object, hook);
         let mut link = Err(Error::refused("attach", std::io::ErrorKind::Unsupported));
         for &(attach_type, flags) in hook.ways() {
             link = attach(program, &found, hook, attach_type, flags);
@@ -67,7 +68,31 @@ impl Attachment {
             }
         }
         let link = link.map_err(|e| occupied(e, device))?;
-        Ok(Attachment { device: device.to_owned(), hook, direction, link, _object: object })
+        let device = device.to_owned();
+        Ok(Attachment { device, hook, direction, link, settings, _object: object })
+    }
+
+    /// Loads the program anew, for slots of these classes. It is not used until it replaces the one that is
+    /// attached.
+    pub(super) fn load_for(&self, maps: &Maps, classes: Classes) -> Result<Object, Error> {
+        maps.load(&[self.hook.program()], Settings { classes: classes.bits(), ..self.settings })
+    }
+
+    /// Puts a program that [`Attachment::load_for`] loaded in the place of the one that is attached: each
+    /// packet meets one or the other.
+    pub(super) fn replace(&mut self, object: Object, classes: Classes) -> Result<(), Error> {
+        let program = program_of(&object, self.hook);
+        // SAFETY: both descriptors are open, and no options are wanted.
+        let result = unsafe {
+            libbpf_sys::bpf_link_update(self.link.as_raw_fd(), program, std::ptr::null())
+        };
+        if result < 0 {
+            let attempted = format!("replace the policer at {} ({:?})", self.device, self.hook);
+            return Err(Error::refused(attempted, std::io::Error::from_raw_os_error(-result)));
+        }
+        self.settings.classes = classes.bits();
+        self._object = object;
+        Ok(())
     }
 
     /// Whether the program is still attached: the device may be gone, or another process may have
@@ -107,6 +132,12 @@ impl Hook {
 /// Whether packets at the device have an Ethernet header.
 fn has_ethernet(device: &Link) -> bool {
     matches!(device.hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK)
+}
+
+/// The program for a hook in an object that was loaded with it.
+fn program_of(object: &Object, hook: Hook) -> i32 {
+    let program = object.progs().find(|program| program.name() == hook.program());
+    program.expect("invariant: the compiled object has this program").as_fd().as_raw_fd()
 }
 
 fn attach(

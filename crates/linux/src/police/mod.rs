@@ -47,7 +47,7 @@ use abi::{CLASSES, MEMBERS, PLACES, PLANS};
 use hook::Attachment;
 use maps::Shared;
 use plan::{Encoded, Shapes};
-use slots::{Numbers, SLOTS_MAX};
+use slots::{Classes, Numbers, SLOTS_MAX};
 use subscribers::Subscriber;
 use tables::Tables;
 
@@ -89,6 +89,8 @@ impl SubscriberId {
 pub struct Police {
     spec: PoliceSpec,
     attachments: Vec<Attachment>,
+    /// The classes of slots that plans have had, by which the programs can decide.
+    classes: Classes,
     tables: [Option<Tables>; 2],
     /// The place of each plan.
     places: Shared,
@@ -155,6 +157,7 @@ impl Police {
         Ok(Police {
             spec: *spec,
             attachments: Vec::new(),
+            classes: Classes::default(),
             tables: [Some(download), None],
             places,
             segments,
@@ -184,8 +187,9 @@ impl Police {
         direction: Direction,
         overhead: i32,
     ) -> Result<(), Error> {
+        let classes = self.classes;
         let maps = &self.tables_of(direction)?.maps;
-        let attachment = Attachment::new(maps, device, hook, direction, overhead)?;
+        let attachment = Attachment::new(maps, device, hook, direction, overhead, classes)?;
         let Attachment { device, hook, direction, .. } = &attachment;
         tracing::info!(device, ?hook, ?direction, "polices");
         self.attachments.push(attachment);
@@ -206,9 +210,11 @@ impl Police {
     /// slots of another size, they move one by one.
     ///
     /// # Errors
-    /// [`Error::TooMany`], or if the kernel refuses; then nothing has changed.
+    /// [`Error::TooMany`], or if the kernel refuses, also what decides by slots of the plan's size; then
+    /// nothing has changed.
     pub fn set_plan(&mut self, id: PlanId, algorithm: &Algorithm<'_>) -> Result<(), Error> {
         let Encoded { plan, class, aim } = plan::encode(algorithm, &mut self.shapes);
+        self.admit(class)?;
         let places = self.write_plan(*plan, aim.as_deref())?;
         let result = match self.plans.get_mut(&id) {
             Some(live) if live.class == class => {
@@ -228,6 +234,26 @@ impl Police {
             self.give_back(places);
         }
         result
+    }
+
+    /// Lets all programs decide by slots of this class. All are loaded before the first is replaced, so that
+    /// a kernel that refuses one keeps all it had.
+    fn admit(&mut self, class: usize) -> Result<(), Error> {
+        let classes = self.classes.with(class);
+        if classes == self.classes {
+            return Ok(());
+        }
+        let load = |attachment: &Attachment| {
+            let tables = self.tables[attachment.direction.index()].as_ref();
+            let maps = &tables.expect("invariant: made before something is attached").maps;
+            attachment.load_for(maps, classes)
+        };
+        let objects: Vec<_> = self.attachments.iter().map(load).collect::<Result<_, _>>()?;
+        for (attachment, object) in self.attachments.iter_mut().zip(objects) {
+            attachment.replace(object, classes)?;
+        }
+        self.classes = classes;
+        Ok(())
     }
 
     /// Writes a plan, and its bundle's target, to places that nothing points to.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use fairweir_core::units::{Span, Time};
 
-use super::abi::{CHUNK, CHUNKS, CLASS_SHIFT};
+use super::abi::{CHUNK, CHUNKS, CLASS_SHIFT, CLASSES};
 use crate::clock::monotonic_now;
 
 /// Numbers below a bound, lent and given back.
@@ -68,6 +68,26 @@ impl Numbers {
     }
 }
 
+/// Classes of slots: the verifier looks at what decides by each of them for long, and not at what decides by
+/// others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Classes(u32);
+
+impl Classes {
+    /// All there are.
+    pub(super) const ALL: Classes = Classes((1 << CLASSES) - 1);
+
+    /// These, and one more.
+    pub(super) fn with(self, class: usize) -> Classes {
+        Classes(self.0 | 1 << class)
+    }
+
+    /// One bit for each.
+    pub(super) fn bits(self) -> u32 {
+        self.0
+    }
+}
+
 /// The slot with this index in a class.
 pub(super) fn slot(class: usize, index: u32) -> u32 {
     (class as u32) << CLASS_SHIFT | index
@@ -88,7 +108,6 @@ const REST: Span = Span::secs(1);
 
 #[cfg(test)]
 mod tests {
-    use super::super::abi::CLASSES;
     use super::*;
 
     #[test]
