@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 mod common;
 use common::far::Far;
 use common::home::{Device, devices, has_nat, ip};
-use common::note;
 use common::stage::{Daemon, Download, Stage, privileged};
+use common::{note, process};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -150,31 +150,6 @@ fn dead_ipv6(stage: &Stage, device: &Device, server: SocketAddr) -> f64 {
     String::from_utf8(output.stdout).unwrap().parse().unwrap()
 }
 
-/// Numbers that the kernel tells of a process's BPF programs and maps: ns that programs ran, bytes of maps.
-fn bpf(pid: u32) -> [u64; 2] {
-    let dir = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
-    let mut sums = [0; 2];
-    let (mut programs, mut maps) = (Vec::new(), Vec::new());
-    for text in dir.filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok()) {
-        let field = |name: &str| -> Option<u64> {
-            text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
-        };
-        if let (Some(id), Some(ns)) = (field("prog_id:"), field("run_time_ns:"))
-            && !programs.contains(&id)
-        {
-            programs.push(id);
-            sums[0] += ns;
-        }
-        if let (Some(id), Some(bytes)) = (field("map_id:"), field("memlock:"))
-            && !maps.contains(&id)
-        {
-            maps.push(id);
-            sums[1] += bytes;
-        }
-    }
-    sums
-}
-
 /// The kernel counts the time of BPF programs until this drops.
 struct Counting(String);
 
@@ -194,12 +169,6 @@ impl Drop for Counting {
     }
 }
 
-fn memory_kb(daemon: &Daemon) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.split_whitespace().next().unwrap().parse().unwrap()
-}
-
 /// Core seconds per Gbit of payload on a link that is not the bottleneck's: daemon and BPF programs.
 fn cost(by: By) -> Option<[f64; 2]> {
     let (stage, home) = home(1_000.0, ["tv", "desk", "phone"]);
@@ -209,11 +178,11 @@ fn cost(by: By) -> Option<[f64; 2]> {
         home.iter().flat_map(|device| [device.download(server), device.download(server)]).collect();
     thread::sleep(Duration::from_secs(5));
     let received = || downloads.iter().map(Download::received).sum::<u64>();
-    let before = (received(), daemon.cpu_time(), bpf(daemon.pid())[0]);
+    let before = (received(), daemon.cpu_time(), process::bpf_time(daemon.pid()));
     thread::sleep(Duration::from_secs(10));
     let gbit = (received() - before.0) as f64 * 8e-9;
     let cpu = (daemon.cpu_time() - before.1).as_secs_f64();
-    let programs = (bpf(daemon.pid())[0] - before.2) as f64 * 1e-9;
+    let programs = (process::bpf_time(daemon.pid()) - before.2).as_secs_f64();
     note(&format!("{by}: {:.2} Gbit/s", gbit / 10.0));
     Some([cpu / gbit, programs / gbit])
 }
@@ -245,8 +214,8 @@ fn compare(by: By) {
     let queue = pings.iter().map(Duration::as_secs_f64).sum::<f64>() / pings.len() as f64 * 1e3;
     let p95 = pings[pings.len() * 95 / 100].as_secs_f64() * 1e3;
     let memory = daemon.as_ref().map(|daemon| {
-        let maps = bpf(daemon.pid())[1] as f64 / 1e6;
-        format!("{:.1} MB and {maps:.1} MB of maps", memory_kb(daemon) as f64 / 1e3)
+        let maps = process::bpf_maps(daemon.pid()) as f64 / 1e6;
+        format!("{:.1} MB and {maps:.1} MB of maps", (daemon.memory("VmRSS") >> 10) as f64 / 1e3)
     });
     drop(downloads);
     drop(daemon);

@@ -304,7 +304,7 @@ fn a_table_grows_while_the_daemon_runs_and_takes_less_than_450_bytes_a_subscribe
     access.write("all.csv", "name,addresses,plan\n");
     let peak = || {
         let daemon = access.start();
-        let peak = resident(&daemon, "VmHWM:");
+        let peak = daemon.memory("VmHWM");
         daemon.signal(Signal::SIGTERM);
         daemon.end();
         peak
@@ -314,7 +314,7 @@ fn a_table_grows_while_the_daemon_runs_and_takes_less_than_450_bytes_a_subscribe
     // What the allocator keeps beside differs from start to start; it only adds.
     let least = peak();
     let daemon = access.start();
-    let each = (resident(&daemon, "VmHWM:").min(least) - alone) / COUNT;
+    let each = (daemon.memory("VmHWM").min(least) - alone) / COUNT;
     println!("{each} bytes a subscriber at most");
     let table = access.write("more.csv", &rows(40));
     let said = access.isp(&format!("import {table}"));
@@ -676,7 +676,7 @@ fn clients_that_flood_the_socket_neither_fill_the_memory_nor_delay_others() {
         let rows: String = (0..20_000).map(row).collect();
         let table = access.write("table.csv", &format!("name,addresses,plan\n{rows}"));
         access.isp(&format!("import {table}"));
-        let before = resident(&daemon, "VmRSS:");
+        let before = daemon.memory("VmRSS");
         let mut clients = Vec::new();
         for _ in 0..8 {
             let client = UnixStream::connect(access.path("run/isp.sock")).unwrap();
@@ -692,20 +692,13 @@ fn clients_that_flood_the_socket_neither_fill_the_memory_nor_delay_others() {
             let asked = Instant::now();
             assert_eq!(daemon.status()["subscribers"], 20_002);
             slowest = slowest.max(asked.elapsed());
-            most = most.max(resident(&daemon, "VmRSS:"));
+            most = most.max(daemon.memory("VmRSS"));
         }
         let growth = (most.saturating_sub(before)) >> 20;
         println!("flood: {growth} MB more, slowest status {slowest:?}");
         assert!(growth < 64, "{growth} MB more");
         assert!(slowest < Duration::from_secs(1), "status took {slowest:?}");
     });
-}
-
-/// Memory of the daemon, in bytes: VmRSS is resident, VmHWM the most that was.
-fn resident(daemon: &Daemon, what: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
-    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
 }
 
 #[test]

@@ -621,9 +621,7 @@ fn a_killed_daemon_leaves_nothing_behind_and_new_connections_pass() {
 }
 
 fn memory_kb(daemon: &Daemon) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.split_whitespace().next().unwrap().parse().unwrap()
+    daemon.memory("VmRSS") >> 10
 }
 
 /// What is left of the diversion.

@@ -244,15 +244,22 @@ fn downloads_that_began_before_the_daemon_are_shared_soon() {
     }
 }
 
-fn earlier_downloads_are_shared() {
+/// Two downloads that have filled the link for a while, in groups of these weights.
+fn earlier_downloads(weights: [u32; 2]) -> (Stage, [Download; 2]) {
     let stage = Stage::new();
-    let group = |name: &str, weight: u32, server: &str| {
-        format!("[[group]]\nname = \"{name}\"\nweight = {weight}\nmatch = [\"ip:{server}\"]\n")
+    let group = |i: usize| {
+        let (weight, server) = (weights[i], SERVERS[i]);
+        format!("[[group]]\nname = \"{i}\"\nweight = {weight}\nmatch = [\"ip:{server}\"]\n")
     };
-    let [first, second] = [group("first", 4, SERVERS[0]), group("second", 1, SERVERS[1])];
-    stage.configure(&format!("version = 1\n[host]\ncontrol = \"fairweir\"\n{first}{second}"));
+    let groups = [group(0), group(1)].concat();
+    stage.configure(&format!("version = 1\n[host]\ncontrol = \"fairweir\"\n{groups}"));
     let downloads = [stage.download(SERVERS[0]), stage.download(SERVERS[1])];
     std::thread::sleep(Duration::from_secs(3));
+    (stage, downloads)
+}
+
+fn earlier_downloads_are_shared() {
+    let (stage, downloads) = earlier_downloads([4, 1]);
     let daemon = stage.start(&[]);
     daemon.wait_for("enforcing", Duration::from_secs(4), |s| s["enforcing"] == true);
     // Payload of 40 Mbit/s at the link, four fifths of it and one.
@@ -276,14 +283,7 @@ fn senders_nearby_share_by_weight() {
 /// What the group of weight 1 has of what that of weight 5 has, from 8 s after the daemon's start on. Both
 /// downloads began before.
 fn ratio_nearby() -> f64 {
-    let stage = Stage::new();
-    let group = |name: &str, weight: u32, server: &str| {
-        format!("[[group]]\nname = \"{name}\"\nweight = {weight}\nmatch = [\"ip:{server}\"]\n")
-    };
-    let [small, large] = [group("small", 1, SERVERS[0]), group("large", 5, SERVERS[1])];
-    stage.configure(&format!("version = 1\n[host]\ncontrol = \"fairweir\"\n{small}{large}"));
-    let downloads = [stage.download(SERVERS[0]), stage.download(SERVERS[1])];
-    std::thread::sleep(Duration::from_secs(3));
+    let (stage, downloads) = earlier_downloads([1, 5]);
     let _daemon = stage.start(&[]);
     std::thread::sleep(Duration::from_secs(8));
     let before = downloads.each_ref().map(|download| download.received());

@@ -40,7 +40,6 @@ const volatile struct {
 #define ECN_NOT_ECT 0
 #define ECN_CE 3
 
-
 static __always_inline __u64 read_clock(void)
 {
 	__u32 zero = 0;

@@ -17,6 +17,7 @@ use fairweir_linux::police::{
 };
 use ipnet::IpNet;
 
+use common::flat;
 use common::frames::{Random, TCP, UDP, Wire, checksum};
 
 mod common;
@@ -49,12 +50,6 @@ fn download(addresses: &[&str], plan: PlanId) -> SubscriberSpec {
 
 fn run(trial: &Trial, hook: Hook, bytes: &[u8]) -> Verdict {
     trial.run(hook, &Frame { bytes, ..Frame::default() }, NOW, 1).unwrap().verdict
-}
-
-/// A flat plan of phantom queues.
-fn flat(rate: Rate, queues: u8, signal: Signal) -> Plan {
-    let rtt_max = Span::millis(20);
-    Plan::new(&PlanSpec { rate, rtt_max, signal, share: Share::Flows(queues) }).unwrap()
 }
 
 /// Frames with every encapsulation that is understood, from and to these addresses.

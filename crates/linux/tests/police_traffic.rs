@@ -4,8 +4,8 @@
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use fairweir_core::phantom::{Plan, PlanSpec, Share, Signal};
-use fairweir_core::units::{Rate, Span};
+use fairweir_core::phantom::Signal;
+use fairweir_core::units::Rate;
 use fairweir_linux::Error;
 use fairweir_linux::police::{
     Algorithm, Direction, Hook, PlanId, Police, PoliceSpec, SubscriberId, SubscriberSpec,
@@ -13,7 +13,7 @@ use fairweir_linux::police::{
 
 use common::agent::Agent;
 use common::path::{Path, PathSpec};
-use common::{Pair, plan, read_for};
+use common::{Pair, flat, plan, read_for};
 
 mod common;
 
@@ -119,16 +119,14 @@ fn a_plan_of_another_size_holds_where_programs_are_attached() {
     pair.home.run(|| police.attach("wan", Hook::XdpGeneric, Direction::Download, 0)).unwrap();
     pair.internet.run(|| police.attach("far", Hook::TcxEgress, Direction::Upload, 0)).unwrap();
     let mut stream = pair.download("192.0.2.2");
-    for flows in [1, 4, 16, 64] {
-        let (signal, share) = (Signal::Soft, Share::Flows(flows));
-        let spec = PlanSpec { rate: RATE, rtt_max: Span::millis(20), signal, share };
-        police.set_plan(PLAN, &Algorithm::Phantom(&Plan::new(&spec).unwrap())).unwrap();
-        if flows == 1 {
+    for queues in [1, 4, 16, 64] {
+        police.set_plan(PLAN, &Algorithm::Phantom(&flat(RATE, queues, Signal::Soft))).unwrap();
+        if queues == 1 {
             police.add(&home(&["192.0.2.1/32"])).unwrap();
         }
         read_for(&mut stream, Duration::from_millis(1_500));
         let rate = rate_of(&mut stream);
-        assert!((17.0..21.0).contains(&rate), "{flows} queues: {rate:.2} Mbit/s of 20");
+        assert!((17.0..21.0).contains(&rate), "{queues} queues: {rate:.2} Mbit/s of 20");
     }
     assert!(police.is_attached());
 }

@@ -290,6 +290,10 @@ impl Kernel {
         Ok(obsolete)
     }
 
+    fn set_plan(&mut self, id: PlanId, name: &str, plan: &Compiled) -> anyhow::Result<()> {
+        self.police.set_plan(id, &algorithm(plan)).with_context(|| format!("plan `{name}`"))
+    }
+
     /// Sets new and changed plans. Returns the numbers that fall vacant, and who has a plan that
     /// has gained or lost a direction without being changed otherwise.
     fn set_plans(
@@ -308,15 +312,13 @@ impl Kernel {
             for (id, (before, after)) in ids.iter_mut().zip(befores.into_iter().zip(afters)) {
                 match (*id, after) {
                     (Some(known), Some(after)) => {
-                        let set = self.police.set_plan(known, &algorithm(&after));
-                        set.with_context(|| format!("plan `{name}`"))?;
+                        self.set_plan(known, name, &after)?;
                         let before = before.context("a plan's number was unused")?;
                         done.push(Done::ChangedPlan(known, Box::new(before)));
                     }
                     (None, Some(after)) => {
                         let new = self.vacant_id()?;
-                        let set = self.police.set_plan(new, &algorithm(&after));
-                        set.with_context(|| format!("plan `{name}`"))?;
+                        self.set_plan(new, name, &after)?;
                         done.push(Done::NewPlan(new));
                         *id = Some(new);
                     }

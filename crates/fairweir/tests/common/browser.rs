@@ -11,8 +11,9 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::page::Kind;
+use super::process::cpu_time;
 use super::sites::{ADDRESSES, CDN, Http, SITES, Servers};
-use super::stage::{Daemon, Stage, cpu_time};
+use super::stage::{Daemon, Stage};
 use super::{FAIRWEIR, note};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");

@@ -16,6 +16,7 @@ pub mod home;
 mod judge;
 pub mod oracle;
 pub mod page;
+pub mod process;
 pub mod sites;
 pub mod stage;
 pub mod web;

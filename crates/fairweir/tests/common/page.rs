@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::stage::{Daemon, Stage, cpu_time};
+use super::process::cpu_time;
+use super::stage::{Daemon, Stage};
 use super::{FAIRWEIR, note};
 
 /// Both of every Debian; the user's primary group may send every request to the daemon.

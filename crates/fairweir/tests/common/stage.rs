@@ -22,16 +22,13 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{FAIRWEIR, note};
+use super::{FAIRWEIR, note, process};
 
 /// What the link carries.
 pub const LINK_MBIT: f64 = 40.0;
 
 /// Servers of the internet, each of which sends without end on each connection.
 pub const SERVERS: [&str; 2] = ["10.9.0.1", "10.9.0.3"];
-
-/// Of /proc; the same on every machine that Linux runs on today.
-const TICKS_PER_SECOND: u64 = 100;
 
 /// Whether namespaces can be made. A skip is loud, and a failure under FAIRWEIR_STRICT=1.
 pub fn privileged() -> bool {
@@ -310,7 +307,12 @@ impl Daemon {
 
     /// CPU time that it has used.
     pub fn cpu_time(&self) -> Duration {
-        cpu_time(self.pid())
+        process::cpu_time(self.pid())
+    }
+
+    /// Its memory in bytes, as [`process::memory`] names it.
+    pub fn memory(&self, what: &str) -> u64 {
+        process::memory(self.pid(), what)
     }
 
     /// The value of the reply, or the whole reply if it has none, if there is one within 3 s.
@@ -371,16 +373,6 @@ impl Drop for Daemon {
             eprintln!("--- the daemon said:\n{said}---");
         }
     }
-}
-
-/// CPU time that a process has used.
-pub fn cpu_time(pid: u32) -> Duration {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let (_, fields) = stat.rsplit_once(')').unwrap();
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    // utime and stime. Source: proc_pid_stat(5), whose fields 1 and 2 are cut off here.
-    let ticks = fields[11..13].iter().map(|f| f.parse::<u64>().unwrap()).sum::<u64>();
-    Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
 }
 
 /// The value of a daemon's reply, or the whole reply if it has none.

@@ -11,8 +11,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::PATIENCE;
 use super::common::home::{devices, has_nat};
-use super::common::note;
 use super::common::stage::{Daemon, SERVERS, Stage, privileged};
+use super::common::{note, process};
 
 const DEVICES: usize = 200;
 const CONNECTIONS: usize = 20_000;
@@ -67,20 +67,7 @@ impl Drop for Server {
 
 /// Bytes of a daemon: resident with the pages of its binary, its own, and the kernel's for its tables.
 fn memory(daemon: &Daemon) -> [u64; 3] {
-    let text = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-    let field = |text: &str, name: &str| -> Option<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse().ok()
-    };
-    let files = fs::read_dir(format!("/proc/{}/fdinfo", daemon.pid())).unwrap();
-    let texts = files.filter_map(|file| fs::read_to_string(file.unwrap().path()).ok());
-    let mut maps: Vec<_> = texts
-        .filter_map(|text| Some((field(&text, "map_id:")?, field(&text, "memlock:")?)))
-        .collect();
-    maps.sort_unstable();
-    maps.dedup();
-    let of = |name| field(&text, name).unwrap() << 10;
-    [of("VmRSS:"), of("RssAnon:"), maps.iter().map(|map| map.1).sum()]
+    [daemon.memory("VmRSS"), daemon.memory("RssAnon"), process::bpf_maps(daemon.pid())]
 }
 
 #[test]

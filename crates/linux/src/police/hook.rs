@@ -80,7 +80,7 @@ impl Attachment {
 
     /// Puts a program that [`Attachment::load_for`] loaded in the place of the one that is attached: each
     /// packet meets one or the other.
-    pub(super) fn replace(&mut self, object: Object, classes: Classes) -> Result<(), Error> {
+    pub(super) fn replace(&mut self, object: Object) -> Result<(), Error> {
         let program = program_of(&object, self.hook);
         // SAFETY: both descriptors are open, and no options are wanted.
         let result = unsafe {
@@ -90,7 +90,6 @@ impl Attachment {
             let attempted = format!("replace the policer at {} ({:?})", self.device, self.hook);
             return Err(Error::refused(attempted, std::io::Error::from_raw_os_error(-result)));
         }
-        self.settings.classes = classes.bits();
         self._object = object;
         Ok(())
     }

@@ -250,7 +250,7 @@ impl Police {
         };
         let objects: Vec<_> = self.attachments.iter().map(load).collect::<Result<_, _>>()?;
         for (attachment, object) in self.attachments.iter_mut().zip(objects) {
-            attachment.replace(object, classes)?;
+            attachment.replace(object)?;
         }
         self.classes = classes;
         Ok(())

@@ -184,6 +184,8 @@ const XDP_PASS: i32 = 2;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::super::PoliceSpec;
     use super::super::abi::CLASSES;
     use super::*;
@@ -209,8 +211,10 @@ mod tests {
                 classes: classes.bits(),
             };
             for name in ["police_xdp", "police_skb"] {
+                let begin = Instant::now();
                 let verified = most_verified(&maps.load(&[name], settings).unwrap());
-                println!("{name}, classes {:05b}: {verified}", classes.bits());
+                let took = begin.elapsed();
+                println!("{name}, classes {:05b}: {verified}, {took:.2?}", classes.bits());
                 assert!((1..most).contains(&verified), "{name}: {verified}");
             }
         }

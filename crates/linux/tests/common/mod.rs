@@ -157,8 +157,13 @@ pub(crate) fn police(device: &str, hook: Hook) -> Police {
 
 /// A plan for short round trips, fair between four flows.
 pub(crate) fn plan(rate: Rate) -> Plan {
-    let (signal, share) = (Signal::Soft, Share::Flows(4));
-    Plan::new(&PlanSpec { rate, rtt_max: Span::millis(20), signal, share }).unwrap()
+    flat(rate, 4, Signal::Soft)
+}
+
+/// A flat plan of phantom queues, for short round trips.
+pub(crate) fn flat(rate: Rate, queues: u8, signal: Signal) -> Plan {
+    let rtt_max = Span::millis(20);
+    Plan::new(&PlanSpec { rate, rtt_max, signal, share: Share::Flows(queues) }).unwrap()
 }
 
 /// Groups with their matches, each of weight 1.

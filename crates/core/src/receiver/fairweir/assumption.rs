@@ -122,8 +122,9 @@ const FIRST: (u64, u64) = (3, 4);
 const RATE_MIN: Rate = Rate::kbit(250);
 /// In so many ticks after a drain a queue shows.
 const AFTER_TICKS: u64 = 4;
-/// A connection matters that has this part of what arrives. More than so much is not waited for.
+/// A connection matters that has one of so many parts of what arrives.
 const MATTERS: u64 = 4;
+/// No longer is waited until promises are used up.
 const PROMISED_TICKS_MAX: u64 = 10;
 /// How soon another one may follow.
 const WAIT_FIRST: Span = Span::secs(3);

@@ -1,0 +1,46 @@
+//! What the kernel says of a process.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+/// Of /proc; the same on every machine that Linux runs on today.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// CPU time that a process has used.
+pub fn cpu_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    // utime and stime. Source: proc_pid_stat(5), whose fields 1 and 2 are cut off here.
+    let ticks = fields[11..13].iter().map(|f| f.parse::<u64>().unwrap()).sum::<u64>();
+    Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
+}
+
+/// Memory of a process in bytes: `VmRSS` is resident, `VmHWM` the most that was, `RssAnon` without pages of
+/// files.
+pub fn memory(pid: u32, what: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':')).unwrap();
+    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// How long the BPF programs that a process holds have run; the kernel counts only while it is told to.
+pub fn bpf_time(pid: u32) -> Duration {
+    Duration::from_nanos(numbers(pid, "prog_id:", "run_time_ns:").into_values().sum())
+}
+
+/// What the kernel has allocated for the BPF maps that a process holds, in bytes.
+pub fn bpf_maps(pid: u32) -> u64 {
+    numbers(pid, "map_id:", "memlock:").into_values().sum()
+}
+
+/// A number of each BPF object that a process holds, by the object's own.
+fn numbers(pid: u32, id: &str, what: &str) -> BTreeMap<u64, u64> {
+    let dir = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
+    let texts = dir.filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok());
+    let number = |text: &str, name| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    };
+    texts.filter_map(|text| Some((number(&text, id)?, number(&text, what)?))).collect()
+}
