@@ -96,7 +96,7 @@ fn a_lone_bbr_flow_fills_link_and_queue_alike_in_both_worlds() {
 fn cubic_beside_bbr_fares_alike_in_both_worlds() {
     if privileged() {
         two_of_three(|| {
-            compare("mix-cubic-bbr", &["none", "static", "wfq", "crab"], &[]);
+            compare("mix-cubic-bbr", &["none", "wfq", "crab"], &[]);
         });
     }
 }
@@ -121,7 +121,7 @@ fn compare_figure_7() {
 fn crab_follows_a_capacity_that_falls_and_rises_alike_in_both_worlds() {
     if privileged() {
         two_of_three(|| {
-            compare("step-10", &["none", "wfq", "crab"], &[]);
+            compare("step-10", &["wfq", "crab"], &[]);
         });
     }
 }
