@@ -1,6 +1,6 @@
-//! The gateway's end: one request per connection, over mutual TLS.
+//! The gateway's end, over mutual TLS: what belongs together is asked on one connection.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Instant;
@@ -77,10 +77,11 @@ impl Client {
     /// # Errors
     /// If the server refuses, or does not answer in time.
     pub fn look(&self, gateway: &str) -> Result<Answers, ClientError> {
-        let clock = self.read("/v1/clock")?;
-        let account = self.read(&format!("/v1/gateways/{gateway}/statements"))?;
-        let prices = self.read("/v1/prices")?;
-        let lease = match self.read(&format!("/v1/gateways/{gateway}/lease")) {
+        let mut connection = self.connect()?;
+        let clock = connection.read("/v1/clock")?;
+        let account = connection.read(&format!("/v1/gateways/{gateway}/statements"))?;
+        let prices = connection.read("/v1/prices")?;
+        let lease = match connection.read(&format!("/v1/gateways/{gateway}/lease")) {
             Ok(lease) => Some(lease),
             Err(ClientError::Refused { status: 404, .. }) => None,
             Err(e) => return Err(e),
@@ -95,11 +96,6 @@ impl Client {
     pub fn bid(&self, gateway: &str, bids: Vec<Bid>) -> Result<(), ClientError> {
         let body = serde_json::to_value(Bids { bids }).map_err(io::Error::from)?;
         self.ask("PUT", &format!("/v1/gateways/{gateway}/bids"), Some(&body)).map(drop)
-    }
-
-    fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        let answer = self.ask("GET", path, None)?;
-        serde_json::from_value(answer).map_err(|e| invalid(&format!("{path}: {e}")).into())
     }
 
     /// Enrols with a code; returns the gateway's name, and gives `identity` its certificate.
@@ -120,7 +116,7 @@ impl Client {
         Ok(gateway)
     }
 
-    /// Sends a request; returns the answer's body.
+    /// Sends a request on a connection of its own; returns the answer's body.
     ///
     /// # Errors
     /// If the server refuses, or does not answer in time.
@@ -130,12 +126,58 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, ClientError> {
+        self.connect()?.ask(method, path, body)
+    }
+
+    /// Sends bytes as they are on a connection of their own; returns the status and the body.
+    ///
+    /// # Errors
+    /// If the server does not answer in time.
+    pub fn exchange(&self, bytes: &[u8]) -> Result<(u16, Vec<u8>), ClientError> {
+        let mut connection = self.connect()?;
+        connection.send(bytes)?;
+        connection.receive()
+    }
+
+    /// Connects. The server ends a connection after [`PATIENCE`].
+    ///
+    /// # Errors
+    /// If the server is not reached in time.
+    pub fn connect(&self) -> Result<Connection, ClientError> {
+        let until = Instant::now() + PATIENCE;
+        let stream = TcpStream::connect_timeout(&self.address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        let connection = ClientConnection::new(Arc::clone(&self.tls), self.name.clone());
+        let connection = connection.map_err(io::Error::other)?;
+        let stream = StreamOwned::new(connection, Hurried { stream, until });
+        Ok(Connection { stream: BufReader::new(stream) })
+    }
+}
+
+/// A connection to a market's server.
+pub struct Connection {
+    stream: BufReader<StreamOwned<ClientConnection, Hurried>>,
+}
+
+impl Connection {
+    fn read<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
+        let answer = self.ask("GET", path, None)?;
+        serde_json::from_value(answer).map_err(|e| invalid(&format!("{path}: {e}")).into())
+    }
+
+    fn ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, ClientError> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let text = format!(
             "{method} {path} HTTP/1.1\r\nhost: market\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
-        let (status, answer) = self.exchange(text.as_bytes())?;
+        self.send(text.as_bytes())?;
+        let (status, answer) = self.receive()?;
         let value: Value = serde_json::from_slice(&answer).map_err(|_| invalid("no JSON"))?;
         if status >= 400 {
             let title = value["title"].as_str().unwrap_or_default().to_owned();
@@ -144,36 +186,48 @@ impl Client {
         Ok(value)
     }
 
-    /// Sends bytes as they are; returns the status and the body.
+    /// Sends one request or several.
     ///
     /// # Errors
-    /// If the server does not answer in time.
-    pub fn exchange(&self, bytes: &[u8]) -> Result<(u16, Vec<u8>), ClientError> {
-        let until = Instant::now() + PATIENCE;
-        let stream = TcpStream::connect_timeout(&self.address, PATIENCE)?;
-        stream.set_nodelay(true)?;
-        let connection = ClientConnection::new(Arc::clone(&self.tls), self.name.clone());
-        let connection = connection.map_err(io::Error::other)?;
-        let mut stream = StreamOwned::new(connection, Hurried { stream, until });
-        stream.write_all(bytes)?;
-        let mut answer = Vec::new();
-        // The server closes without a farewell of TLS; the length says whether it is whole.
-        match stream.take(ANSWER_MAX).read_to_end(&mut answer) {
-            Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
-            Err(e) => return Err(e.into()),
+    /// If the server does not take them in time.
+    pub fn send(&mut self, requests: &[u8]) -> Result<(), ClientError> {
+        Ok(self.stream.get_mut().write_all(requests)?)
+    }
+
+    /// The status and the body of the next answer.
+    ///
+    /// # Errors
+    /// If there is none in time, or not a whole one.
+    pub fn receive(&mut self) -> Result<(u16, Vec<u8>), ClientError> {
+        let head_max = 4 << 10;
+        let mut head = (&mut self.stream).take(head_max);
+        let mut line = String::new();
+        let (mut status, mut length) = (None, None);
+        loop {
+            line.clear();
+            if head.read_line(&mut line)? == 0 {
+                return Err(invalid("a cut or invalid answer").into());
+            }
+            match line.trim_end() {
+                "" => break,
+                first if status.is_none() => {
+                    status = Some(first.split(' ').nth(1).and_then(|word| word.parse().ok()));
+                }
+                header => {
+                    let said = header.strip_prefix("content-length: ");
+                    length = length.or(said.and_then(|word| word.parse::<u64>().ok()));
+                }
+            }
         }
-        let end = answer
-            .windows(4)
-            .position(|w| w == b"\r\n\r\n")
-            .ok_or_else(|| invalid("no headers"))?;
-        let head = String::from_utf8_lossy(&answer[..end]).into_owned();
-        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
-        let length = head.lines().find_map(|l| l.strip_prefix("content-length: "));
-        let length: Option<usize> = length.and_then(|word| word.parse().ok());
-        let body = answer.split_off(end + 4);
-        match (status, length) {
-            (Some(status), Some(length)) if length == body.len() => Ok((status, body)),
+        match (status.flatten(), length) {
+            (Some(status), Some(length)) if length <= ANSWER_MAX => {
+                let mut body = Vec::new();
+                (&mut self.stream).take(length).read_to_end(&mut body)?;
+                if body.len() as u64 == length {
+                    return Ok((status, body));
+                }
+                Err(invalid("a cut or invalid answer").into())
+            }
             _ => Err(invalid("a cut or invalid answer").into()),
         }
     }

@@ -226,7 +226,7 @@ fn document() -> Value {
         "info": {
             "title": "fairweir market",
             "version": "1",
-            "description": "The credit market's server: HTTP/1.1 over TLS 1.3, one request per connection.",
+            "description": "The credit market's server: HTTP/1.1 over TLS 1.3.",
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "https://market.example.net:7443" }],

@@ -1,9 +1,11 @@
 //! HTTP over mutual TLS, bounded in every direction.
 //!
-//! One request per connection: gateways ask a few times per slot. A connection has a thread, at most
-//! [`CONNECTIONS_MAX`] at a time, and a quarter of them from one address; one more is closed at once. It has [`PATIENCE`] for everything, the
-//! handshake included, so a client that sends nothing, or a byte at a time, holds a thread no longer.
-//! Of HTTP/1.1 it knows a request line, `content-length`, and nothing else: no chunks, no pipelines.
+//! A connection has a thread, at most [`CONNECTIONS_MAX`] at a time, and a quarter of them from one address;
+//! one more is closed at once. It has [`PATIENCE`] for everything, the handshake included, so a client that
+//! sends nothing, or a byte at a time, holds a thread no longer. Within that time it may send any number of
+//! requests, without waiting for the answers. A request that cannot be read is the last of its connection.
+//! Of HTTP/1.1 the server knows a request line, `content-length`, `connection: close`, and nothing else: no
+//! chunks.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -33,6 +35,9 @@ const HEAD_MAX: usize = 8 << 10;
 
 /// A body, in bytes.
 const BODY_MAX: usize = 16 << 10;
+
+/// Answers that wait until all requests that have arrived are answered, in bytes: a record of TLS.
+const ANSWERS_MAX: usize = 16 << 10;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,16 +173,31 @@ fn serve(stream: TcpStream, tls: Arc<ServerConfig>, handler: &Handler) -> io::Re
     let stream = Hurried { stream, until: Instant::now() + PATIENCE };
     let connection = ServerConnection::new(tls).map_err(io::Error::other)?;
     let mut stream = StreamOwned::new(connection, stream);
-    let response = match read(&mut stream) {
-        Ok((method, path, body)) => {
-            let shown = stream.conn.peer_certificates().and_then(|chain| chain.first());
-            let certificate = shown.map(|certificate| sha256(certificate));
-            handler(Request { method, path, body, certificate })
+    let mut requests = Requests::default();
+    let (mut certificate, mut answers) = (None, Vec::new());
+    loop {
+        let (response, last) = match requests.next(&mut stream) {
+            Ok(None) => return Ok(()),
+            Ok(Some(Parsed { method, path, body, last })) => {
+                if certificate.is_none() {
+                    let shown = stream.conn.peer_certificates().and_then(|chain| chain.first());
+                    certificate = shown.map(|certificate| sha256(certificate));
+                }
+                (handler(Request { method, path, body, certificate: certificate.clone() }), last)
+            }
+            Err(Unread::Io(e)) => return Err(e),
+            Err(Unread::Bad(status, why)) => (problem(status, why, None), true),
+        };
+        write(&mut answers, &response, last);
+        if last || !requests.has_another() || answers.len() > ANSWERS_MAX {
+            stream.write_all(&answers)?;
+            stream.flush()?;
+            answers.clear();
         }
-        Err(Unread::Io(e)) => return Err(e),
-        Err(Unread::Bad(status, why)) => problem(status, why, None),
-    };
-    write(&mut stream, &response)
+        if last {
+            return Ok(());
+        }
+    }
 }
 
 /// Why a request was not read.
@@ -192,37 +212,86 @@ impl From<io::Error> for Unread {
     }
 }
 
-fn read(stream: &mut impl Read) -> Result<(String, String, Vec<u8>), Unread> {
-    let mut bytes = Vec::new();
-    let mut part = [0; 2_048];
-    let end = loop {
-        let end = bytes.windows(4).position(|w| w == b"\r\n\r\n");
-        if let Some(end) = end.filter(|&end| end <= HEAD_MAX) {
-            break end + 4;
-        }
-        if bytes.len() > HEAD_MAX {
-            return Err(Unread::Bad(431, "the headers are too long"));
-        }
-        let count = stream.read(&mut part)?;
-        if count == 0 {
-            return Err(Unread::Io(io::ErrorKind::UnexpectedEof.into()));
-        }
-        bytes.extend(&part[..count]);
-    };
-    let (method, path, length) =
-        head(&bytes[..end]).map_err(|(status, why)| Unread::Bad(status, why))?;
-    let mut body = bytes.split_off(end);
-    if body.len() > length {
-        return Err(Unread::Bad(400, "more than one request on a connection"));
-    }
-    let read = body.len();
-    body.resize(length, 0);
-    stream.read_exact(&mut body[read..])?;
-    Ok((method, path, body))
+/// A request as it was read.
+#[derive(Debug, PartialEq, Eq)]
+struct Parsed {
+    method: String,
+    path: String,
+    body: Vec<u8>,
+    /// The client wants no other answer on this connection.
+    last: bool,
 }
 
-/// Method, path and the length of the body.
-fn head(bytes: &[u8]) -> Result<(String, String, usize), (u16, &'static str)> {
+/// The requests of a connection.
+#[derive(Default)]
+struct Requests {
+    /// What has arrived of the requests that are not read: less than one, and a part.
+    bytes: Vec<u8>,
+}
+
+impl Requests {
+    /// The next request; `None` if the client has ended the connection after the last one.
+    fn next(&mut self, stream: &mut impl Read) -> Result<Option<Parsed>, Unread> {
+        let end = loop {
+            match self.end_of_head() {
+                Some(end) if end <= HEAD_MAX => break end,
+                None if self.bytes.len() <= HEAD_MAX => {}
+                _ => return Err(Unread::Bad(431, "the headers are too long")),
+            }
+            if self.fill(stream)? == 0 {
+                let ended = io::Error::from(io::ErrorKind::UnexpectedEof);
+                return if self.bytes.is_empty() { Ok(None) } else { Err(ended.into()) };
+            }
+        };
+        let head = head(&self.bytes[..end]).map_err(|(status, why)| Unread::Bad(status, why))?;
+        while self.bytes.len() < end + head.length {
+            if self.fill(stream)? == 0 {
+                return Err(Unread::Io(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+        let body = self.bytes[end..end + head.length].to_vec();
+        self.bytes.drain(..end + head.length);
+        let Head { method, path, last, .. } = head;
+        Ok(Some(Parsed { method, path, body, last }))
+    }
+
+    /// Whether another request has arrived as a whole, or what can be refused at once.
+    fn has_another(&self) -> bool {
+        self.end_of_head().is_some_and(|end| {
+            head(&self.bytes[..end]).map_or(true, |head| self.bytes.len() >= end + head.length)
+        })
+    }
+
+    /// Of the first request, with the empty line.
+    fn end_of_head(&self) -> Option<usize> {
+        self.bytes.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4)
+    }
+
+    /// Reads what has arrived; 0 at the end of the stream.
+    fn fill(&mut self, stream: &mut impl Read) -> io::Result<usize> {
+        let mut part = [0; 4_096];
+        let count = match stream.read(&mut part) {
+            // Clients may end a connection without a farewell of TLS.
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => 0,
+            count => count?,
+        };
+        self.bytes.extend_from_slice(&part[..count]);
+        Ok(count)
+    }
+}
+
+/// What the head of a request says.
+#[derive(Debug, PartialEq, Eq)]
+struct Head {
+    method: String,
+    path: String,
+    /// Of the body, in bytes.
+    length: usize,
+    /// `connection: close`.
+    last: bool,
+}
+
+fn head(bytes: &[u8]) -> Result<Head, (u16, &'static str)> {
     let text = std::str::from_utf8(bytes).map_err(|_| (400, "the headers are not text"))?;
     let mut lines = text.split("\r\n");
     let mut words = lines.next().unwrap_or_default().split(' ');
@@ -231,7 +300,7 @@ fn head(bytes: &[u8]) -> Result<(String, String, usize), (u16, &'static str)> {
     else {
         return Err((400, "not a request of HTTP/1.1"));
     };
-    let mut length = None;
+    let (mut length, mut last) = (None, false);
     for line in lines.take_while(|line| !line.is_empty()) {
         let Some((name, value)) = line.split_once(':') else { return Err((400, "not a header")) };
         if name.eq_ignore_ascii_case("transfer-encoding") {
@@ -242,23 +311,27 @@ fn head(bytes: &[u8]) -> Result<(String, String, usize), (u16, &'static str)> {
             let number = value.trim().parse::<usize>().ok().filter(|_| digits && length.is_none());
             length = Some(number.ok_or((400, "content-length is invalid"))?);
         }
+        if name.eq_ignore_ascii_case("connection") {
+            last |= value.trim().eq_ignore_ascii_case("close");
+        }
     }
     match length.unwrap_or(0) {
         length if length > BODY_MAX => Err((413, "the body is longer than 16384 bytes")),
-        length => Ok((method.to_owned(), path.to_owned(), length)),
+        length => Ok(Head { method: method.to_owned(), path: path.to_owned(), length, last }),
     }
 }
 
-fn write(stream: &mut impl Write, response: &Response) -> io::Result<()> {
+fn write(answers: &mut Vec<u8>, response: &Response, last: bool) {
     let body = response.body.to_string();
     let kind = if response.status < 400 { "application/json" } else { "application/problem+json" };
-    let text = format!(
-        "HTTP/1.1 {} -\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+    let close = if last { "connection: close\r\n" } else { "" };
+    let head = format!(
+        "HTTP/1.1 {} -\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n{close}\r\n",
         response.status,
         body.len()
     );
-    stream.write_all(text.as_bytes())?;
-    stream.flush()
+    answers.extend_from_slice(head.as_bytes());
+    answers.extend_from_slice(body.as_bytes());
 }
 
 /// An answer that says what is wrong.
@@ -304,8 +377,10 @@ mod tests {
 
     #[test]
     fn heads_are_read_or_refused() {
-        let ok = head(b"PUT /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\n");
-        assert_eq!(ok, Ok(("PUT".to_owned(), "/v1/x".to_owned(), 12)));
+        let put = b"PUT /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\n";
+        let (method, path) = ("PUT".to_owned(), "/v1/x".to_owned());
+        assert_eq!(head(put), Ok(Head { method, path, length: 12, last: false }));
+        assert!(head(b"GET / HTTP/1.1\r\nConnection: Close\r\n\r\n").unwrap().last);
         for (text, status) in [
             ("GET / HTTP/1.0\r\n\r\n", 400),
             ("GET  / HTTP/1.1\r\n\r\n", 400),
@@ -321,13 +396,38 @@ mod tests {
         }
     }
 
+    /// Gives a byte at a time.
+    struct Dripping<'a>(&'a [u8]);
+
+    impl Read for Dripping<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.0.read(&mut into[..1])
+        }
+    }
+
     #[test]
-    fn a_body_beyond_its_length_and_endless_headers_are_refused() {
-        let mut two: &[u8] = b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n";
-        assert!(matches!(read(&mut two), Err(Unread::Bad(400, _))));
+    fn requests_that_follow_each_other_are_told_apart() {
+        let text = b"PUT /a HTTP/1.1\r\ncontent-length: 4\r\n\r\n\r\n\r\nGET /b HTTP/1.1\r\n\r\n";
+        let read = |stream: &mut dyn Read| {
+            let (mut requests, mut stream) = (Requests::default(), stream);
+            let mut all = Vec::new();
+            while let Ok(Some(Parsed { path, body, .. })) = requests.next(&mut stream) {
+                all.push((path, body));
+            }
+            all
+        };
+        let wanted = [("/a".to_owned(), b"\r\n\r\n".to_vec()), ("/b".to_owned(), Vec::new())];
+        assert_eq!(read(&mut &text[..]), wanted);
+        assert_eq!(read(&mut Dripping(text)), wanted);
+    }
+
+    #[test]
+    fn endless_headers_and_cut_bodies_are_refused() {
         let mut endless = io::repeat(b'x');
-        assert!(matches!(read(&mut endless), Err(Unread::Bad(431, _))));
+        assert!(matches!(Requests::default().next(&mut endless), Err(Unread::Bad(431, _))));
         let mut cut: &[u8] = b"GET / HTTP/1.1\r\ncontent-length: 5\r\n\r\nab";
-        assert!(matches!(read(&mut cut), Err(Unread::Io(_))));
+        assert!(matches!(Requests::default().next(&mut cut), Err(Unread::Io(_))));
+        let mut ended: &[u8] = b"";
+        assert!(matches!(Requests::default().next(&mut ended), Ok(None)));
     }
 }

@@ -14,7 +14,7 @@ use fairweir_core::units::Rate;
 use fairweir_daemon::StateDir;
 use fairweir_market::api::{handle, now_s};
 use fairweir_market::book::{Event, Rules};
-use fairweir_market::client::{Client, ClientError};
+use fairweir_market::client::{Client, ClientError, Connection};
 use fairweir_market::code_hash;
 use fairweir_market::identity::{Authority, Identity, new_code};
 use fairweir_market::keeper::{Keeper, Session};
