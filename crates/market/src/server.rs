@@ -173,26 +173,29 @@ fn serve(stream: TcpStream, tls: Arc<ServerConfig>, handler: &Handler) -> io::Re
     let stream = Hurried { stream, until: Instant::now() + PATIENCE };
     let connection = ServerConnection::new(tls).map_err(io::Error::other)?;
     let mut stream = StreamOwned::new(connection, stream);
-    let mut requests = Requests::default();
-    let (mut certificate, mut answers) = (None, Vec::new());
+    let (mut arrived, mut answers) = (Vec::new(), Vec::new());
+    let mut certificate = None;
     loop {
-        let (response, last) = match requests.next(&mut stream) {
-            Ok(None) => return Ok(()),
-            Ok(Some(Parsed { method, path, body, last })) => {
+        let (response, last) = match next(&mut arrived) {
+            Ok(None) => {
+                send(&mut answers, &mut stream)?;
+                if fill(&mut arrived, &mut stream)? == 0 {
+                    return Ok(());
+                }
+                continue;
+            }
+            Ok(Some((Head { method, path, last, .. }, body))) => {
                 if certificate.is_none() {
                     let shown = stream.conn.peer_certificates().and_then(|chain| chain.first());
                     certificate = shown.map(|certificate| sha256(certificate));
                 }
                 (handler(Request { method, path, body, certificate: certificate.clone() }), last)
             }
-            Err(Unread::Io(e)) => return Err(e),
-            Err(Unread::Bad(status, why)) => (problem(status, why, None), true),
+            Err((status, why)) => (problem(status, why, None), true),
         };
         write(&mut answers, &response, last);
-        if last || !requests.has_another() || answers.len() > ANSWERS_MAX {
-            stream.write_all(&answers)?;
-            stream.flush()?;
-            answers.clear();
+        if last || answers.len() > ANSWERS_MAX {
+            send(&mut answers, &mut stream)?;
         }
         if last {
             return Ok(());
@@ -200,85 +203,37 @@ fn serve(stream: TcpStream, tls: Arc<ServerConfig>, handler: &Handler) -> io::Re
     }
 }
 
-/// Why a request was not read.
-enum Unread {
-    Io(io::Error),
-    Bad(u16, &'static str),
+/// Takes the first request from what has arrived; `None` if it is not whole.
+fn next(arrived: &mut Vec<u8>) -> Result<Option<(Head, Vec<u8>)>, Bad> {
+    let end = arrived.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4);
+    if end.unwrap_or(arrived.len()) > HEAD_MAX {
+        return Err((431, "the headers are too long"));
+    }
+    let Some(end) = end else { return Ok(None) };
+    let head = head(&arrived[..end])?;
+    let whole = end + head.length;
+    if arrived.len() < whole {
+        return Ok(None);
+    }
+    let body = arrived[end..whole].to_vec();
+    arrived.drain(..whole);
+    Ok(Some((head, body)))
 }
 
-impl From<io::Error> for Unread {
-    fn from(e: io::Error) -> Unread {
-        Unread::Io(e)
-    }
+/// Reads what there is; 0 at the end of the stream.
+fn fill(arrived: &mut Vec<u8>, stream: &mut impl Read) -> io::Result<usize> {
+    let mut part = [0; 4_096];
+    let count = match stream.read(&mut part) {
+        // Clients may end a connection without a farewell of TLS.
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => 0,
+        count => count?,
+    };
+    arrived.extend_from_slice(&part[..count]);
+    Ok(count)
 }
 
-/// A request as it was read.
-#[derive(Debug, PartialEq, Eq)]
-struct Parsed {
-    method: String,
-    path: String,
-    body: Vec<u8>,
-    /// The client wants no other answer on this connection.
-    last: bool,
-}
-
-/// The requests of a connection.
-#[derive(Default)]
-struct Requests {
-    /// What has arrived of the requests that are not read: less than one, and a part.
-    bytes: Vec<u8>,
-}
-
-impl Requests {
-    /// The next request; `None` if the client has ended the connection after the last one.
-    fn next(&mut self, stream: &mut impl Read) -> Result<Option<Parsed>, Unread> {
-        let end = loop {
-            match self.end_of_head() {
-                Some(end) if end <= HEAD_MAX => break end,
-                None if self.bytes.len() <= HEAD_MAX => {}
-                _ => return Err(Unread::Bad(431, "the headers are too long")),
-            }
-            if self.fill(stream)? == 0 {
-                let ended = io::Error::from(io::ErrorKind::UnexpectedEof);
-                return if self.bytes.is_empty() { Ok(None) } else { Err(ended.into()) };
-            }
-        };
-        let head = head(&self.bytes[..end]).map_err(|(status, why)| Unread::Bad(status, why))?;
-        while self.bytes.len() < end + head.length {
-            if self.fill(stream)? == 0 {
-                return Err(Unread::Io(io::ErrorKind::UnexpectedEof.into()));
-            }
-        }
-        let body = self.bytes[end..end + head.length].to_vec();
-        self.bytes.drain(..end + head.length);
-        let Head { method, path, last, .. } = head;
-        Ok(Some(Parsed { method, path, body, last }))
-    }
-
-    /// Whether another request has arrived as a whole, or what can be refused at once.
-    fn has_another(&self) -> bool {
-        self.end_of_head().is_some_and(|end| {
-            head(&self.bytes[..end]).map_or(true, |head| self.bytes.len() >= end + head.length)
-        })
-    }
-
-    /// Of the first request, with the empty line.
-    fn end_of_head(&self) -> Option<usize> {
-        self.bytes.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4)
-    }
-
-    /// Reads what has arrived; 0 at the end of the stream.
-    fn fill(&mut self, stream: &mut impl Read) -> io::Result<usize> {
-        let mut part = [0; 4_096];
-        let count = match stream.read(&mut part) {
-            // Clients may end a connection without a farewell of TLS.
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => 0,
-            count => count?,
-        };
-        self.bytes.extend_from_slice(&part[..count]);
-        Ok(count)
-    }
-}
+/// Why a request is refused: a status, and what is wrong.
+type Bad = (u16, &'static str);
 
 /// What the head of a request says.
 #[derive(Debug, PartialEq, Eq)]
@@ -291,7 +246,7 @@ struct Head {
     last: bool,
 }
 
-fn head(bytes: &[u8]) -> Result<Head, (u16, &'static str)> {
+fn head(bytes: &[u8]) -> Result<Head, Bad> {
     let text = std::str::from_utf8(bytes).map_err(|_| (400, "the headers are not text"))?;
     let mut lines = text.split("\r\n");
     let mut words = lines.next().unwrap_or_default().split(' ');
@@ -332,6 +287,13 @@ fn write(answers: &mut Vec<u8>, response: &Response, last: bool) {
     );
     answers.extend_from_slice(head.as_bytes());
     answers.extend_from_slice(body.as_bytes());
+}
+
+/// Sends the answers that wait.
+fn send(answers: &mut Vec<u8>, stream: &mut impl Write) -> io::Result<()> {
+    stream.write_all(answers)?;
+    answers.clear();
+    stream.flush()
 }
 
 /// An answer that says what is wrong.
@@ -396,38 +358,27 @@ mod tests {
         }
     }
 
-    /// Gives a byte at a time.
-    struct Dripping<'a>(&'a [u8]);
-
-    impl Read for Dripping<'_> {
-        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-            self.0.read(&mut into[..1])
+    #[test]
+    fn requests_that_follow_each_other_are_told_apart() {
+        let text = b"PUT /a HTTP/1.1\r\ncontent-length: 4\r\n\r\n\r\n\r\nGET /b HTTP/1.1\r\n\r\n";
+        let wanted = [("/a".to_owned(), b"\r\n\r\n".to_vec()), ("/b".to_owned(), Vec::new())];
+        for at_a_time in [1, text.len()] {
+            let (mut arrived, mut all) = (Vec::new(), Vec::new());
+            for part in text.chunks(at_a_time) {
+                arrived.extend_from_slice(part);
+                while let Some((head, body)) = next(&mut arrived).unwrap() {
+                    all.push((head.path, body));
+                }
+            }
+            assert_eq!(all, wanted);
+            assert!(arrived.is_empty());
         }
     }
 
     #[test]
-    fn requests_that_follow_each_other_are_told_apart() {
-        let text = b"PUT /a HTTP/1.1\r\ncontent-length: 4\r\n\r\n\r\n\r\nGET /b HTTP/1.1\r\n\r\n";
-        let read = |stream: &mut dyn Read| {
-            let (mut requests, mut stream) = (Requests::default(), stream);
-            let mut all = Vec::new();
-            while let Ok(Some(Parsed { path, body, .. })) = requests.next(&mut stream) {
-                all.push((path, body));
-            }
-            all
-        };
-        let wanted = [("/a".to_owned(), b"\r\n\r\n".to_vec()), ("/b".to_owned(), Vec::new())];
-        assert_eq!(read(&mut &text[..]), wanted);
-        assert_eq!(read(&mut Dripping(text)), wanted);
-    }
-
-    #[test]
-    fn endless_headers_and_cut_bodies_are_refused() {
-        let mut endless = io::repeat(b'x');
-        assert!(matches!(Requests::default().next(&mut endless), Err(Unread::Bad(431, _))));
-        let mut cut: &[u8] = b"GET / HTTP/1.1\r\ncontent-length: 5\r\n\r\nab";
-        assert!(matches!(Requests::default().next(&mut cut), Err(Unread::Io(_))));
-        let mut ended: &[u8] = b"";
-        assert!(matches!(Requests::default().next(&mut ended), Ok(None)));
+    fn endless_headers_are_refused_and_cut_bodies_waited_for() {
+        assert_eq!(next(&mut vec![b'x'; HEAD_MAX + 1]).unwrap_err().0, 431);
+        let cut = b"GET / HTTP/1.1\r\ncontent-length: 5\r\n\r\nab";
+        assert_eq!(next(&mut cut.to_vec()), Ok(None));
     }
 }
