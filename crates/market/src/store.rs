@@ -203,7 +203,11 @@ impl Store {
         self.connection.backend_name() == "PostgreSQL"
     }
 
-    fn execute(&mut self, attempted: &'static str, sql: &'static str) -> Result<(), StoreError> {
+    pub(crate) fn execute(
+        &mut self,
+        attempted: &'static str,
+        sql: &'static str,
+    ) -> Result<(), StoreError> {
         patient(&self.runtime, attempted, self.connection.execute(sql)).map(drop)
     }
 

@@ -8,7 +8,7 @@
 //!
 //! The optimum knows every future utility. It is what decisions are compared with, not one.
 
-use super::utility::{RATE_MIN, Utility};
+use super::utility::Utility;
 
 /// A household, or several alike.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,22 +71,25 @@ struct Bound {
 /// the cap.
 const KINDS: usize = 3;
 
-/// A household's iterate.
-struct Home {
-    /// By slot. The first slack is the spend. Slacks are updated, not computed from totals, whose
+/// The iterate, by household and slot.
+struct Point {
+    /// The first slack of a slot is the spend. Slacks are updated, not computed from totals, whose
     /// differences would lose small ones.
     bounds: Vec<[Bound; KINDS]>,
 }
 
-/// The iterate.
-struct Point {
-    homes: Vec<Home>,
+/// A change of the cumulative spends, by household and slot, and of their sums by slot.
+struct Step {
+    totals: Vec<f64>,
+    sums: Vec<f64>,
 }
 
-/// A change of the cumulative spends, by household, and of their sums.
-struct Step {
-    homes: Vec<Vec<f64>>,
-    sums: Vec<f64>,
+/// What the utilities are at an iterate's spends.
+struct Worth {
+    /// Of all households and slots.
+    value: f64,
+    /// Slopes and their slopes, by household and slot.
+    slopes: Vec<(f64, f64)>,
 }
 
 impl Shape {
@@ -102,13 +105,18 @@ impl Shape {
     fn binds(&self, kind: usize, t: usize) -> bool {
         kind < 2 || (self.cap.is_some() && t > 0)
     }
+
+    /// The constraints of a household.
+    fn constraints(&self) -> usize {
+        let of_slot = |t| (0..KINDS).filter(|&kind| self.binds(kind, t)).count();
+        (0..self.slots).map(of_slot).sum()
+    }
 }
 
 impl Point {
     /// Everybody spends half of the balance, which keeps all balances inside.
     fn start(households: &[Household], shape: &Shape) -> Point {
-        let empty = || Home { bounds: vec![[Bound::default(); KINDS]; shape.slots] };
-        let mut homes: Vec<Home> = households.iter().map(|_| empty()).collect();
+        let mut bounds = vec![[Bound::default(); KINDS]; households.len() * shape.slots];
         let mut balances: Vec<f64> = households.iter().map(|h| h.balance).collect();
         let mut worth = 0.0;
         for t in 0..shape.slots {
@@ -119,114 +127,98 @@ impl Point {
                 worth += spend * households[i].utilities[t].slope(spend);
                 let slacks = [spend, spend, shape.cap.unwrap_or(0.0) - *balance];
                 for kind in (0..KINDS).filter(|&kind| shape.binds(kind, t)) {
-                    homes[i].bounds[t][kind].slack = slacks[kind];
+                    bounds[i * shape.slots + t][kind].slack = slacks[kind];
                 }
                 *balance += shape.gain * (all - spend) - spend;
             }
         }
         let product = 0.1 * worth / (households.len() * shape.slots) as f64;
-        for bound in homes.iter_mut().flat_map(|home| home.bounds.iter_mut().flatten()) {
+        for bound in bounds.iter_mut().flatten() {
             bound.force = if bound.slack > 0.0 { product / bound.slack } else { 0.0 };
         }
-        Point { homes }
+        Point { bounds }
     }
 
     fn solve(mut self, households: &[Household], shape: &Shape) -> Option<Optimum> {
+        let count: usize = households.iter().map(|h| h.copies).sum();
+        let constraints = (count * shape.constraints()) as f64;
         for steps in 0..STEPS_MAX {
-            let mean = self.mean_product(households);
-            let value = self.value(households);
-            let gap = self.gap(households) / value.abs().max(1.0);
-            if gap < GAP && steps > 0 && self.is_stationary(households, shape) {
-                let spends = |home: &Home| (0..shape.slots).map(|t| home.spend(t)).collect();
-                return Some(Optimum {
-                    spends: self.homes.iter().map(spends).collect(),
-                    value,
-                    gap,
-                    steps,
-                });
+            let worth = self.worth(households, shape);
+            let product = self.products(households, shape);
+            let mean = product / constraints;
+            let gap = product / worth.value.abs().max(1.0);
+            if gap < GAP && steps > 0 && self.is_stationary(households, shape, &worth) {
+                let spends = |home: &[[Bound; KINDS]]| home.iter().map(|b| b[0].slack).collect();
+                let spends = self.bounds.chunks_exact(shape.slots).map(spends).collect();
+                return Some(Optimum { spends, value: worth.value, gap, steps });
             }
             // How far it would get without a barrier says how low the next barrier may be.
-            let system = System::new(&self, households, shape);
-            let step = system.step(&self, households, shape, 0.0)?;
+            let system = System::new(&self, households, shape, &worth);
+            let step = system.step(&self, households, shape, &worth, 0.0)?;
             let reach = self.reach(shape, &step, 0.0);
             self.note_bends(shape, &step);
             let part = (1.0 - reach.0.min(reach.1)).powi(3).clamp(1e-4, 0.8);
             // Below the wanted gap only the slopes are left to agree.
             let enough = 0.2 * GAP * mean / gap.max(f64::MIN_POSITIVE);
             let barrier = (part * mean).max(enough);
-            let step = system.step(&self, households, shape, barrier)?;
+            let step = system.step(&self, households, shape, &worth, barrier)?;
             let (slack, force) = self.reach(shape, &step, barrier);
             self.apply(shape, &step, barrier, (0.995 * slack).min(1.0), (0.995 * force).min(1.0));
         }
         None
     }
 
-    fn mean_product(&self, households: &[Household]) -> f64 {
-        let bounds: usize = self
-            .homes
-            .iter()
-            .zip(households)
-            .map(|(home, h)| {
-                h.copies * home.bounds.iter().flatten().filter(|b| b.force > 0.0).count()
+    /// The sum of all products of slack and force.
+    fn products(&self, households: &[Household], shape: &Shape) -> f64 {
+        let homes = self.bounds.chunks_exact(shape.slots).zip(households);
+        homes
+            .map(|(bounds, h)| {
+                h.copies as f64 * bounds.iter().flatten().map(|b| b.slack * b.force).sum::<f64>()
             })
-            .sum();
-        self.gap(households) / bounds.max(1) as f64
+            .sum()
     }
 
-    fn gap(&self, households: &[Household]) -> f64 {
-        let of =
-            |home: &Home| -> f64 { home.bounds.iter().flatten().map(|b| b.slack * b.force).sum() };
-        self.homes.iter().zip(households).map(|(home, h)| h.copies as f64 * of(home)).sum()
+    fn worth(&self, households: &[Household], shape: &Shape) -> Worth {
+        let mut worth = Worth { value: 0.0, slopes: Vec::with_capacity(self.bounds.len()) };
+        for (bounds, household) in self.bounds.chunks_exact(shape.slots).zip(households) {
+            let mut sum = 0.0;
+            for (bound, utility) in bounds.iter().zip(&household.utilities) {
+                let (value, slope, bend) = utility.at(bound[0].slack);
+                sum += value;
+                worth.slopes.push((slope, bend));
+            }
+            worth.value += household.copies as f64 * sum;
+        }
+        worth
     }
 
-    fn value(&self, households: &[Household]) -> f64 {
-        let of = |(home, h): (&Home, &Household)| {
-            let sum: f64 =
-                (0..h.utilities.len()).map(|t| h.utilities[t].value(home.spend(t))).sum();
-            sum * h.copies as f64
-        };
-        self.homes.iter().zip(households).map(of).sum()
-    }
-
-    /// What the forces and the utilities push a household's totals by, without the ties: zero at the
-    /// optimum except for a part that all have in common.
-    fn push(&self, i: usize, household: &Household, shape: &Shape) -> Vec<f64> {
-        let home = &self.homes[i];
-        let mut push = vec![0.0; shape.slots];
-        for t in 0..shape.slots {
-            let [spend, balance, cap] = home.bounds[t].map(|b| b.force);
-            let slope = household.utilities[t].slope(home.spend(t));
-            push[t] += slope + spend - balance;
-            if t > 0 {
-                push[t - 1] += -slope - spend - shape.gain * balance + (1.0 + shape.gain) * cap;
+    /// Whether all households agree on the ties, so that no change is better. What forces and utilities
+    /// push a household's totals by, without the ties, is then a part that all have in common.
+    fn is_stationary(&self, households: &[Household], shape: &Shape, worth: &Worth) -> bool {
+        let slots = shape.slots;
+        // What the sums push: the force of all balances on Z.
+        let mut all = vec![0.0; slots];
+        for (bounds, household) in self.bounds.chunks_exact(slots).zip(households) {
+            for (t, [_, balance, cap]) in bounds.iter().enumerate().skip(1) {
+                all[t - 1] += household.copies as f64 * shape.gain * (balance.force - cap.force);
             }
         }
-        push
-    }
-
-    /// Whether all households agree on the ties, so that no change is better.
-    fn is_stationary(&self, households: &[Household], shape: &Shape) -> bool {
-        let pushes: Vec<Vec<f64>> =
-            (0..households.len()).map(|i| self.push(i, &households[i], shape)).collect();
-        let mut worst = 0.0_f64;
-        for t in 0..shape.slots {
-            // What the sums push: the force of all balances on Z.
-            let by_sum = |home: &Home| match home.bounds.get(t + 1) {
-                Some(next) => shape.gain * (next[1].force - next[2].force),
-                None => 0.0,
-            };
-            let all: f64 = self
-                .homes
-                .iter()
-                .zip(households)
-                .map(|(home, h)| h.copies as f64 * by_sum(home))
-                .sum();
-            for (i, push) in pushes.iter().enumerate() {
-                let scale = households[i].utilities[t].slope(self.homes[i].spend(t)).max(1.0);
-                worst = worst.max((push[t] + all).abs() / scale);
-            }
-        }
-        worst < RESIDUAL
+        let homes = self.bounds.chunks_exact(slots).zip(worth.slopes.chunks_exact(slots));
+        homes.into_iter().all(|(bounds, slopes)| {
+            (0..slots).all(|t| {
+                let at = |t: usize| {
+                    let [spend, balance, cap] = bounds[t].map(|b| b.force);
+                    (slopes[t].0 + spend, balance, cap)
+                };
+                let (up, balance, _) = at(t);
+                let mut push = up - balance;
+                if t + 1 < slots {
+                    let (up, balance, cap) = at(t + 1);
+                    push += -up - shape.gain * balance + (1.0 + shape.gain) * cap;
+                }
+                (push + all[t]).abs() < RESIDUAL * slopes[t].0.max(1.0)
+            })
+        })
     }
 
     /// The change of the force of a bound whose slack changes by `slack`.
@@ -234,43 +226,41 @@ impl Point {
         (barrier - bound.bend - bound.force * slack) / bound.slack - bound.force
     }
 
-    /// Which part of a step keeps slacks, and which keeps forces positive.
-    fn reach(&self, shape: &Shape, step: &Step, barrier: f64) -> (f64, f64) {
-        let mut reach = (1.0_f64 / 0.995, 1.0_f64 / 0.995);
-        for (home, change) in self.homes.iter().zip(&step.homes) {
-            for t in 0..shape.slots {
-                let slacks = shape.slacks(change, &step.sums, t);
-                for (kind, slack) in slacks.into_iter().enumerate() {
-                    let bound = &home.bounds[t][kind];
-                    if !shape.binds(kind, t) {
-                        continue;
-                    }
-                    if slack < 0.0 {
-                        reach.0 = reach.0.min(-bound.slack / slack);
-                    }
-                    let force = Point::force_change(bound, slack, barrier);
-                    if force < 0.0 {
-                        reach.1 = reach.1.min(-bound.force / force);
+    /// Gives `each` every constraint with the change of its slack in a step.
+    fn each_change(&mut self, shape: &Shape, step: &Step, mut each: impl FnMut(&mut Bound, f64)) {
+        let totals = step.totals.chunks_exact(shape.slots);
+        for (bounds, totals) in self.bounds.chunks_exact_mut(shape.slots).zip(totals) {
+            for (t, bounds) in bounds.iter_mut().enumerate() {
+                let slacks = shape.slacks(totals, &step.sums, t);
+                for (kind, (bound, slack)) in bounds.iter_mut().zip(slacks).enumerate() {
+                    if shape.binds(kind, t) {
+                        each(bound, slack);
                     }
                 }
             }
         }
+    }
+
+    /// Which part of a step keeps slacks, and which keeps forces positive.
+    fn reach(&mut self, shape: &Shape, step: &Step, barrier: f64) -> (f64, f64) {
+        let mut reach = (1.0_f64 / 0.995, 1.0_f64 / 0.995);
+        // Few are the first to become negative, so few divisions.
+        self.each_change(shape, step, |bound, slack| {
+            if bound.slack + reach.0 * slack < 0.0 {
+                reach.0 = -bound.slack / slack;
+            }
+            let force = Point::force_change(bound, slack, barrier);
+            if bound.force + reach.1 * force < 0.0 {
+                reach.1 = -bound.force / force;
+            }
+        });
         reach
     }
 
     fn note_bends(&mut self, shape: &Shape, step: &Step) {
-        for (home, change) in self.homes.iter_mut().zip(&step.homes) {
-            for t in 0..shape.slots {
-                let slacks = shape.slacks(change, &step.sums, t);
-                for (kind, slack) in slacks.into_iter().enumerate() {
-                    let bound = &mut home.bounds[t][kind];
-                    if shape.binds(kind, t) {
-                        let force = Point::force_change(bound, slack, 0.0);
-                        bound.bend = slack * force;
-                    }
-                }
-            }
-        }
+        self.each_change(shape, step, |bound, slack| {
+            bound.bend = slack * Point::force_change(bound, slack, 0.0);
+        });
     }
 
     fn apply(
@@ -281,80 +271,79 @@ impl Point {
         slack_part: f64,
         force_part: f64,
     ) {
-        for (home, change) in self.homes.iter_mut().zip(&step.homes) {
-            for t in 0..shape.slots {
-                let slacks = shape.slacks(change, &step.sums, t);
-                for (kind, slack) in slacks.into_iter().enumerate() {
-                    let bound = &mut home.bounds[t][kind];
-                    if shape.binds(kind, t) {
-                        bound.force += force_part * Point::force_change(bound, slack, barrier);
-                        bound.slack += slack_part * slack;
-                        bound.bend = 0.0;
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Home {
-    fn spend(&self, t: usize) -> f64 {
-        self.bounds[t][0].slack
+        self.each_change(shape, step, |bound, slack| {
+            bound.force += force_part * Point::force_change(bound, slack, barrier);
+            bound.slack += slack_part * slack;
+            bound.bend = 0.0;
+        });
     }
 }
 
 /// The matrices of a Newton step.
 struct System {
-    /// By household: the factors of its tridiagonal matrix.
-    factors: Vec<Tridiagonal>,
-    /// By household and slot: what couples a total, and the one before it, with the sum before it.
-    couplings: Vec<Pairs>,
-    /// By household: the inverse of its matrix times its couplings, by column.
-    coupled: Vec<Vec<Vec<f64>>>,
+    /// By household and slot.
+    rows: Vec<Row>,
     /// The dense matrix of the sums and the ties, factored.
     dense: Dense,
 }
 
+/// A slot's row of a household's symmetric tridiagonal matrix, and its couplings.
+#[derive(Clone, Copy, Debug, Default)]
+struct Row {
+    /// Below the diagonal; once factored as L·D·Lᵀ, of L.
+    below: f64,
+    /// On the diagonal; once factored, one by the entry of D.
+    on: f64,
+    /// What couples the slot's total with the sum before it,
+    with_next: f64,
+    /// and what couples the total before it with that sum.
+    with_same: f64,
+}
+
 impl System {
-    fn new(point: &Point, households: &[Household], shape: &Shape) -> System {
+    fn new(point: &Point, households: &[Household], shape: &Shape, worth: &Worth) -> System {
         let (slots, sums) = (shape.slots, shape.slots - 1);
         let mut dense = vec![vec![0.0; 2 * sums]; 2 * sums];
-        let (mut factors, mut couplings, mut all_coupled) = (Vec::new(), Vec::new(), Vec::new());
-        for (home, household) in point.homes.iter().zip(households) {
-            let (matrix, coupling, own) = matrices(home, household, shape);
+        let mut all_rows = vec![Row::default(); households.len() * slots];
+        let (mut inverse, mut coupled) = (vec![0.0; slots * slots], vec![0.0; slots * sums]);
+        for (i, household) in households.iter().enumerate() {
             let copies = household.copies as f64;
-            let factor = Tridiagonal::factor(matrix);
-            let mut coupled = Vec::with_capacity(sums);
-            for j in 0..sums {
-                // Columns of C and of the identity.
-                let mut column = vec![0.0; slots];
-                let (with_next, with_same) = coupling[j + 1];
-                column[j + 1] = with_next;
-                column[j] = with_same;
-                factor.solve(&mut column);
-                let mut unit = vec![0.0; slots];
-                unit[j] = 1.0;
-                factor.solve(&mut unit);
-                for k in 0..sums {
-                    let (next, same) = coupling[k + 1];
-                    let dot = |column: &[f64]| next * column[k + 1] + same * column[k];
-                    dense[k][j] -= copies * dot(&column);
-                    dense[k][sums + j] -= copies * dot(&unit);
-                    dense[sums + k][j] -= copies * column[k];
-                    dense[sums + k][sums + j] -= copies * unit[k];
+            let (bounds, slopes) = (&point.bounds[i * slots..], &worth.slopes[i * slots..]);
+            let rows = &mut all_rows[i * slots..][..slots];
+            for t in 0..slots {
+                let own = write_row(rows, &bounds[t], slopes[t].1, shape, t);
+                if t > 0 {
+                    dense[t - 1][t - 1] += copies * own;
                 }
-                dense[j][j] += copies * own[j];
-                coupled.push(column);
             }
-            factors.push(factor);
-            couplings.push(coupling);
-            all_coupled.push(coupled);
+            factor(rows);
+            invert(rows, &mut inverse);
+            solve_couplings(rows, &mut coupled);
+            for k in 0..sums {
+                let (same, next) = coupled[k * sums..][..2 * sums].split_at(sums);
+                let Row { with_next, with_same, .. } = rows[k + 1];
+                // Of what is symmetric the upper half.
+                let entries = dense[k][k..sums].iter_mut().zip(next[k..].iter().zip(&same[k..]));
+                for (entry, (next, same)) in entries {
+                    *entry -= copies * (with_next * next + with_same * same);
+                }
+                let (by_sum, by_tie) = dense[sums + k].split_at_mut(sums);
+                by_sum.iter_mut().zip(same).for_each(|(entry, same)| *entry -= copies * same);
+                let entries = by_tie[k..].iter_mut().zip(&inverse[k * slots + k..]);
+                entries.for_each(|(entry, inverse)| *entry -= copies * inverse);
+            }
         }
-        for j in 0..sums {
-            dense[j][sums + j] -= 1.0;
-            dense[sums + j][j] -= 1.0;
+        for k in 0..sums {
+            dense[sums + k][k] -= 1.0;
+            for j in 0..sums {
+                dense[k][sums + j] = dense[sums + j][k];
+            }
+            for j in 0..k {
+                dense[k][j] = dense[j][k];
+                dense[sums + k][sums + j] = dense[sums + j][sums + k];
+            }
         }
-        System { factors, couplings, coupled: all_coupled, dense: Dense::factor(dense) }
+        System { rows: all_rows, dense: Dense::factor(dense) }
     }
 
     /// The step towards products of slack and force of `barrier`.
@@ -363,120 +352,134 @@ impl System {
         point: &Point,
         households: &[Household],
         shape: &Shape,
+        worth: &Worth,
         barrier: f64,
     ) -> Option<Step> {
         let (slots, sums) = (shape.slots, shape.slots - 1);
         let mut right = vec![0.0; 2 * sums];
-        let mut solved = Vec::with_capacity(households.len());
+        let mut totals = vec![0.0; point.bounds.len()];
         for (i, household) in households.iter().enumerate() {
-            let home = &point.homes[i];
             let copies = household.copies as f64;
-            let mut push = vec![0.0; slots];
+            let rows = &self.rows[i * slots..][..slots];
+            let push = &mut totals[i * slots..][..slots];
             for t in 0..slots {
+                let at = i * slots + t;
                 let of = |kind: usize| {
-                    let bound = &home.bounds[t][kind];
+                    let bound = &point.bounds[at][kind];
                     if shape.binds(kind, t) { (barrier - bound.bend) / bound.slack } else { 0.0 }
                 };
                 let (spend, balance, cap) = (of(0), of(1), of(2));
-                let slope = household.utilities[t].slope(home.spend(t).max(RATE_MIN));
+                let slope = worth.slopes[at].0;
                 push[t] += slope + spend - balance;
                 if t > 0 {
                     push[t - 1] += -slope - spend - shape.gain * balance + (1.0 + shape.gain) * cap;
                     right[t - 1] += copies * shape.gain * (balance - cap);
                 }
             }
-            self.factors[i].solve(&mut push);
+            solve(rows, push);
             for k in 0..sums {
-                let (next, same) = self.couplings[i][k + 1];
-                right[k] -= copies * (next * push[k + 1] + same * push[k]);
+                let row = &rows[k + 1];
+                right[k] -= copies * (row.with_next * push[k + 1] + row.with_same * push[k]);
                 right[sums + k] -= copies * push[k];
             }
-            solved.push(push);
         }
         self.dense.solve(&mut right)?;
         let (change, ties) = right.split_at(sums);
-        let mut homes = Vec::with_capacity(households.len());
-        for (i, mut home) in solved.into_iter().enumerate() {
-            let mut tied = vec![0.0; slots];
-            tied[..sums].copy_from_slice(ties);
-            self.factors[i].solve(&mut tied);
-            for t in 0..slots {
-                let by_sums: f64 = (0..sums).map(|j| self.coupled[i][j][t] * change[j]).sum();
-                home[t] -= by_sums + tied[t];
-            }
-            homes.push(home);
-        }
         let mut all = change.to_vec();
-        let last = |home: &Vec<f64>| home[slots - 1];
-        all.push(homes.iter().zip(households).map(|(home, h)| last(home) * h.copies as f64).sum());
-        Some(Step { homes, sums: all })
-    }
-}
-
-/// A household's tridiagonal matrix as (below, on) the diagonal, its couplings, and what it adds to
-/// the diagonal of the sums.
-fn matrices(home: &Home, household: &Household, shape: &Shape) -> (Pairs, Pairs, Vec<f64>) {
-    let gain = shape.gain;
-    let mut matrix = vec![(0.0, 0.0); shape.slots];
-    let mut coupling = vec![(0.0, 0.0); shape.slots];
-    let mut own = vec![0.0; shape.slots];
-    for t in 0..shape.slots {
-        let weight = |kind: usize| {
-            let bound = &home.bounds[t][kind];
-            if shape.binds(kind, t) { bound.force / bound.slack } else { 0.0 }
-        };
-        let (spend, balance, cap) = (weight(0), weight(1), weight(2));
-        let (_, bend) = household.utilities[t].slopes(home.spend(t));
-        let spend = spend - bend;
-        matrix[t].1 += spend + balance;
-        if t > 0 {
-            let lost = 1.0 + gain;
-            matrix[t].0 += gain * balance - spend;
-            matrix[t - 1].1 += spend + gain * gain * balance + lost * lost * cap;
-            coupling[t] = (-gain * balance, -gain * gain * balance - lost * gain * cap);
-            own[t - 1] = gain * gain * (balance + cap);
-        }
-    }
-    (matrix, coupling, own)
-}
-
-/// Two numbers for each slot.
-type Pairs = Vec<(f64, f64)>;
-
-/// A factored symmetric tridiagonal matrix: L·D·Lᵀ.
-struct Tridiagonal {
-    below: Vec<f64>,
-    diagonal: Vec<f64>,
-}
-
-impl Tridiagonal {
-    fn factor(matrix: Pairs) -> Tridiagonal {
-        let mut below = Vec::with_capacity(matrix.len());
-        let mut diagonal: Vec<f64> = Vec::with_capacity(matrix.len());
-        for (beside, on) in matrix {
-            match diagonal.last() {
-                Some(&before) => {
-                    let factor = beside / before;
-                    below.push(factor);
-                    diagonal.push(on - factor * beside);
-                }
-                None => {
-                    below.push(0.0);
-                    diagonal.push(on);
-                }
+        all.push(0.0);
+        let mut tied = vec![0.0; slots];
+        let homes = totals.chunks_exact_mut(slots).zip(self.rows.chunks_exact(slots));
+        for ((totals, rows), household) in homes.zip(households) {
+            tied[..sums].copy_from_slice(ties);
+            tied[sums] = 0.0;
+            for k in 0..sums {
+                tied[k] += rows[k + 1].with_same * change[k];
+                tied[k + 1] += rows[k + 1].with_next * change[k];
             }
+            solve(rows, &mut tied);
+            totals.iter_mut().zip(&tied).for_each(|(total, tied)| *total -= tied);
+            all[sums] += totals[sums] * household.copies as f64;
         }
-        Tridiagonal { below, diagonal }
+        Some(Step { totals, sums: all })
     }
+}
 
-    fn solve(&self, right: &mut [f64]) {
-        for t in 1..right.len() {
-            right[t] -= self.below[t] * right[t - 1];
-        }
-        right.iter_mut().zip(&self.diagonal).for_each(|(right, d)| *right /= d);
-        for t in (1..right.len()).rev() {
-            right[t - 1] -= self.below[t] * right[t];
-        }
+/// Writes what a slot adds to a household's rows, from the first slot on; what it adds to the diagonal of the
+/// sums, at the sum before it.
+fn write_row(rows: &mut [Row], bounds: &[Bound; KINDS], bend: f64, shape: &Shape, t: usize) -> f64 {
+    let gain = shape.gain;
+    let weight = |kind: usize| {
+        let bound = &bounds[kind];
+        if shape.binds(kind, t) { bound.force / bound.slack } else { 0.0 }
+    };
+    let (spend, balance, cap) = (weight(0) - bend, weight(1), weight(2));
+    rows[t].on = spend + balance;
+    if t == 0 {
+        return 0.0;
+    }
+    let lost = 1.0 + gain;
+    rows[t].below = gain * balance - spend;
+    rows[t].with_next = -gain * balance;
+    rows[t].with_same = -gain * gain * balance - lost * gain * cap;
+    rows[t - 1].on += spend + gain * gain * balance + lost * lost * cap;
+    gain * gain * (balance + cap)
+}
+
+/// Factors a symmetric tridiagonal matrix as L·D·Lᵀ.
+fn factor(rows: &mut [Row]) {
+    let mut inverse = 0.0;
+    for row in rows {
+        let factor = row.below * inverse;
+        inverse = 1.0 / (row.on - factor * row.below);
+        (row.below, row.on) = (factor, inverse);
+    }
+}
+
+/// Solves one system by the factors.
+fn solve(rows: &[Row], right: &mut [f64]) {
+    for t in 1..right.len() {
+        right[t] -= rows[t].below * right[t - 1];
+    }
+    right.iter_mut().zip(rows).for_each(|(right, row)| *right *= row.on);
+    for t in (1..right.len()).rev() {
+        right[t - 1] -= rows[t].below * right[t];
+    }
+}
+
+/// Writes the inverse times the couplings, by slot and sum. (The product of both, once computed, would lose
+/// small numbers as differences of large ones.)
+fn solve_couplings(rows: &[Row], coupled: &mut [f64]) {
+    let sums = rows.len() - 1;
+    coupled.fill(0.0);
+    for j in 0..sums {
+        coupled[j * sums + j] = rows[j + 1].with_same;
+        coupled[(j + 1) * sums + j] = rows[j + 1].with_next;
+    }
+    for t in 1..=sums {
+        let (before, row) = coupled[(t - 1) * sums..][..2 * sums].split_at_mut(sums);
+        let entries = row[..t].iter_mut().zip(before);
+        entries.for_each(|(row, before)| *row -= rows[t].below * *before);
+    }
+    for (row, entries) in rows.iter().zip(coupled.chunks_exact_mut(sums.max(1))) {
+        entries.iter_mut().for_each(|entry| *entry *= row.on);
+    }
+    for t in (1..=sums).rev() {
+        let (before, row) = coupled[(t - 1) * sums..][..2 * sums].split_at_mut(sums);
+        before.iter_mut().zip(row).for_each(|(before, row)| *before -= rows[t].below * *row);
+    }
+}
+
+/// Writes the inverse on and above the diagonal. Each entry follows from the one below it, because Lᵀ times the
+/// inverse is zero above the diagonal.
+fn invert(rows: &[Row], inverse: &mut [f64]) {
+    let slots = rows.len();
+    inverse[slots * slots - 1] = rows[slots - 1].on;
+    for t in (0..slots - 1).rev() {
+        let below = rows[t + 1].below;
+        let (row, next) = inverse[t * slots..][..2 * slots].split_at_mut(slots);
+        let entries = row[t + 1..].iter_mut().zip(&next[t + 1..]);
+        entries.for_each(|(entry, next)| *entry = -below * next);
+        row[t] = rows[t].on - below * row[t + 1];
     }
 }
 

@@ -53,7 +53,7 @@ impl Slot {
         if spend <= 0.0 || rate >= self.peak {
             return 0.0;
         }
-        let (slope, bend) = self.utility.slopes(rate);
+        let (_, slope, bend) = self.utility.at(rate);
         if bend == 0.0 { 0.0 } else { self.price * slope / bend }
     }
 }

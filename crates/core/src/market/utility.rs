@@ -55,31 +55,33 @@ impl Utility {
 
     /// What one more Mbit/s is worth at `mbit`; below [`RATE_MIN`] as at that.
     pub fn slope(&self, mbit: f64) -> f64 {
-        self.slopes(mbit).0
+        self.at(mbit).1
     }
 
-    /// The slope and its own slope.
-    pub(super) fn slopes(&self, mbit: f64) -> (f64, f64) {
+    /// Value, slope, and the slope of the slope; below [`RATE_MIN`] as at that.
+    pub(super) fn at(&self, mbit: f64) -> (f64, f64, f64) {
         let y = SCALE * mbit.max(RATE_MIN);
         let [streaming, social, downloads, web] = self.weights;
-        let (mut slope, mut bend) = (0.0, 0.0);
-        let mut add = |at: f64, power: f64, term: f64| {
-            slope += term;
-            bend += power * SCALE * term / at;
+        let (mut value, mut slope, mut bend) = (0.0, 0.0, 0.0);
+        // A kind whose value is weight · (z^power − 1) / power at some z, but for a constant; `falls` is z^(power − 1).
+        let mut add = |z: f64, power: f64, least: f64, weight: f64, falls: f64| {
+            value += weight * (z * falls - least) / power;
+            slope += SCALE * weight * falls;
+            bend += SCALE * SCALE * weight * (power - 1.0) * falls / z;
         };
         if streaming > 0.0 {
-            add(y, -0.7, 2.0 * SCALE * streaming * y.powf(-0.7));
+            add(y, 0.3, 0.0, 2.0 * streaming, y.powf(-0.7));
         }
         if social > 0.0 {
-            add(y, -0.5, SCALE * social / y.sqrt());
+            add(y, 0.5, 0.0, social, y.sqrt().recip());
         }
         if downloads > 0.0 {
-            add(y + 1.0, -0.2, SCALE * downloads * (y + 1.0).powf(-0.2));
+            add(y + 1.0, 0.8, 1.0, downloads, (y + 1.0).powf(-0.2));
         }
         if web > 0.0 {
-            add(y + 1.0, -3.0, 15.0 * SCALE * web * (y + 1.0).powi(-3));
+            add(y + 1.0, -2.0, 1.0, 15.0 * web, (y + 1.0).powi(-3));
         }
-        (slope, bend)
+        (value, slope, bend)
     }
 
     /// The rate in Mbit/s at which the slope is `slope`; 0 if it is less from the start, and at most
@@ -94,7 +96,7 @@ impl Utility {
         let log = slope.ln();
         let z = root::falling(RATE_MIN.ln(), RATE_MAX.ln(), RATE_EPSILON, |z| {
             let x = z.exp();
-            let (slope, bend) = self.slopes(x);
+            let (_, slope, bend) = self.at(x);
             (slope.ln() - log, x * bend / slope)
         });
         z.exp()
@@ -137,9 +139,10 @@ mod tests {
         ) {
             let u = Utility { weights };
             let h = 1e-5 * x;
-            let (slope, bend) = u.slopes(x);
+            let (value, slope, bend) = u.at(x);
             let by_value = (u.value(x + h) - u.value(x - h)) / (2.0 * h);
             let by_slope = (u.slope(x + h) - u.slope(x - h)) / (2.0 * h);
+            prop_assert!((value / u.value(x) - 1.0).abs() < 1e-12);
             prop_assert!((slope / by_value - 1.0).abs() < 1e-5);
             prop_assert!((bend / by_slope - 1.0).abs() < 1e-5 && bend < 0.0);
             prop_assert!((u.rate_at(slope) / x - 1.0).abs() < 1e-9);

@@ -1,6 +1,6 @@
 use fairweir_daemon::StateDir;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::book::Rules;
@@ -46,56 +46,106 @@ fn the_book_that_was_written_is_the_book_of_all_events() {
     assert_eq!((count, now.open_slot()), (3, 2));
 }
 
-/// `cargo test -p fairweir-market --lib -- --ignored --nocapture how_long`
+/// `cargo test --release -p fairweir-market --lib -- --ignored --nocapture how_long` prints Markdown tables; `make
+/// bench` runs it.
 #[test]
-#[ignore = "measures; takes a minute"]
+#[ignore = "measures; takes two minutes"]
 fn how_long_a_close_and_bids_take() {
+    println!("\n### Closing a slot\n");
+    println!(
+        "| database | gateways | closed | of which computing | the database copies the rows | ratio |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|");
     for (is_postgres, gateways) in [(false, 100_000), (true, 100_000), (true, 1_000_000)] {
-        // Each on its own, because the events are of no market that was founded there.
-        let fresh = || {
-            let dir = tempfile::tempdir().unwrap();
-            let server = is_postgres.then(|| postgres::Postgres::start().unwrap());
-            let url = server.as_ref().map(postgres::Postgres::url);
-            let database = Database::of(&StateDir::new(dir.path()), url.as_deref()).unwrap();
-            (Store::open(&database).unwrap().0, database, dir, server)
-        };
-        let name = if is_postgres { "PostgreSQL" } else { "SQLite" };
-        let (mut store, _, _dir, _server) = fresh();
+        let mut fresh = Fresh::new(is_postgres);
         let mut book = Book::of_size(gateways, rules());
         let begun = Instant::now();
-        store.begin().unwrap();
+        fresh.store.begin().unwrap();
         let mut written = Written::default();
         let event = book.closing().unwrap();
         Session { book: &mut book, written: &mut written }.apply(event).unwrap();
         let computed = begun.elapsed();
-        store.commit(&written).unwrap();
+        fresh.store.commit(&written).unwrap();
         let all = begun.elapsed();
-        eprintln!(
-            "{name}: {gateways} gateways closed in {all:.2?}, of which computing {computed:.2?}"
+        let begun = Instant::now();
+        fresh.store.execute("copy the rows", COPY).unwrap();
+        let copied = begun.elapsed();
+        println!(
+            "| {} | {gateways} | {all:.2?} | {computed:.2?} | {copied:.2?} | {:.1} |",
+            fresh.name,
+            all.as_secs_f64() / copied.as_secs_f64()
         );
-        if gateways <= 100_000 {
-            let (store, database, _dir, _server) = fresh();
-            bids(name, database, store, Book::of_size(10_000, rules()));
-        }
+    }
+    println!("\n### Bids that are committed before they are answered, 10,000 gateways\n");
+    println!(
+        "| database | of 64 gateways at once | of one after the other | ratio | 99 % of 1,000/s are answered within |"
+    );
+    println!("|---|---:|---:|---:|---:|");
+    for is_postgres in [false, true] {
+        let per_s = |clients, each| {
+            let (took, waits) = bids(is_postgres, clients, each, Duration::ZERO);
+            waits.len() as f64 / took.as_secs_f64()
+        };
+        let (many, one) = (per_s(64, 2_000), per_s(1, 500));
+        let (_, waits) = bids(is_postgres, 64, 150, Duration::from_millis(64));
+        println!(
+            "| {} | {many:.0}/s | {one:.0}/s | {:.0} | {:.1?} |",
+            if is_postgres { "PostgreSQL" } else { "SQLite" },
+            many / one,
+            waits[waits.len() * 99 / 100]
+        );
     }
 }
 
-/// 20,000 bids of 64 clients.
-fn bids(name: &str, database: Database, store: Store, book: Book) {
+/// Without the table's own checks, and without a program that sends the rows.
+const COPY: &str = "create table copied (slot bigint, seat bigint, gateway text, opening bigint, \
+    spent bigint, received bigint, moved bigint, closing bigint, primary key (slot, gateway)); \
+    insert into copied select * from statement";
+
+/// A database of its own, because the events are of no market that was founded there.
+struct Fresh {
+    name: &'static str,
+    store: Store,
+    database: Database,
+    _dir: tempfile::TempDir,
+    _server: Option<postgres::Postgres>,
+}
+
+impl Fresh {
+    fn new(is_postgres: bool) -> Fresh {
+        let dir = tempfile::tempdir().unwrap();
+        let server = is_postgres.then(|| postgres::Postgres::start().unwrap());
+        let url = server.as_ref().map(postgres::Postgres::url);
+        let database = Database::of(&StateDir::new(dir.path()), url.as_deref()).unwrap();
+        let store = Store::open(&database).unwrap().0;
+        let name = if is_postgres { "PostgreSQL" } else { "SQLite" };
+        Fresh { name, store, database, _dir: dir, _server: server }
+    }
+}
+
+/// How long bids of some clients took, each client's `every` so long or as soon as the one before is answered;
+/// and how long each waited, in rising order.
+fn bids(is_postgres: bool, clients: u64, each: u64, every: Duration) -> (Duration, Vec<Duration>) {
+    let Fresh { store, database, _dir, _server, .. } = Fresh::new(is_postgres);
     let (tasks, waiting) = sync_channel(WAITING_MAX);
     let keeper = Keeper { tasks };
+    let book = Book::of_size(10_000, rules());
     let thread = thread::spawn(move || keep(&database, (store, book), &waiting));
     let waits = std::sync::Mutex::new(Vec::new());
     let begun = Instant::now();
     thread::scope(|scope| {
-        for client in 0..64_u64 {
+        for client in 0..clients {
             let (keeper, waits) = (keeper.clone(), &waits);
             scope.spawn(move || {
-                for i in 0..312 {
+                // Clients that wait between bids begin one after the other.
+                let first = begun + every * client as u32 / clients as u32;
+                for i in 0..each {
+                    let due = first + every * i as u32;
+                    thread::sleep(due.saturating_duration_since(Instant::now()));
                     let gateway = format!("gw-{}", 1 + client * 100 + i % 100);
                     let spend = Credits::micro(i);
                     let event =
-                        Event::Bid { gateway, slot: 1, spend, sequence: 1 + client * 312 + i };
+                        Event::Bid { gateway, slot: 1, spend, sequence: 1 + client * each + i };
                     let asked = Instant::now();
                     keeper.ask(move |session| session.apply(event)).unwrap().unwrap();
                     waits.lock().unwrap().push(asked.elapsed());
@@ -103,11 +153,10 @@ fn bids(name: &str, database: Database, store: Store, book: Book) {
             });
         }
     });
-    let took = begun.elapsed().as_secs_f64();
+    let took = begun.elapsed();
     let mut waits = waits.into_inner().unwrap();
     waits.sort();
-    let (count, p99) = (waits.len(), waits[waits.len() * 99 / 100]);
-    eprintln!("{name}: {count} bids in {took:.2} s, {:.0}/s, p99 {p99:.2?}", count as f64 / took);
     drop(keeper);
     thread.join().unwrap();
+    (took, waits)
 }
