@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use fairweir_daemon::Access;
 use ratatui::Frame;
-use ratatui::crossterm::event;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::Line;
@@ -17,47 +16,55 @@ use super::commands::Asker;
 use super::show::headline;
 use super::wire::{Busiest, Busy, BusyDirection, Request, SegmentStatus, SegmentUse, Status};
 use crate::table::{self, Align};
-use crate::terminal::is_quit;
+use crate::terminal::{self, Live};
 use crate::words::mbit;
 use fairweir_config::text;
 
-/// How often the daemon is asked.
-const PERIOD: Duration = Duration::from_secs(1);
-
 pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
     let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
-    let request = Request::Top { count: args.count };
-    let mut busiest: Busiest = asker.ask(&request)?;
     let is_live =
         !args.once && !args.json && io::stdout().is_terminal() && io::stdin().is_terminal();
-    if !is_live {
-        if busiest.interval_s == 0.0 {
-            sleep(PERIOD);
-            busiest = asker.ask(&request)?;
-        }
-        let out = &mut text::stdout();
-        if args.json {
-            writeln!(out, "{}", serde_json::to_string(&busiest)?)?;
-        } else {
-            let rows: Vec<_> = busiest.subscribers.iter().map(cells).collect();
-            table::print(out, &HEADINGS, &rows)?;
-        }
-        return Ok(());
+    if is_live {
+        let (status, busiest) = (Status::default(), Busiest::default());
+        return terminal::show(&mut View { asker, count: args.count, status, busiest });
     }
-    let mut status: Status = asker.ask(&fairweir_daemon::Request::Status)?;
-    let mut terminal = ratatui::try_init()?;
-    let ran = (|| -> anyhow::Result<()> {
-        loop {
-            terminal.draw(|frame| draw(frame, &status, &busiest))?;
-            if event::poll(PERIOD)? && is_quit(&event::read()?) {
-                return Ok(());
-            }
-            busiest = asker.ask(&request)?;
-            status = asker.ask(&fairweir_daemon::Request::Status)?;
-        }
-    })();
-    ratatui::try_restore()?;
-    ran
+    let request = Request::Top { count: args.count };
+    let mut busiest: Busiest = asker.ask(&request)?;
+    if busiest.interval_s == 0.0 {
+        sleep(View::PERIOD);
+        busiest = asker.ask(&request)?;
+    }
+    let out = &mut text::stdout();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string(&busiest)?)?;
+    } else {
+        let rows: Vec<_> = busiest.subscribers.iter().map(cells).collect();
+        table::print(out, &HEADINGS, &rows)?;
+    }
+    Ok(())
+}
+
+/// The live view.
+struct View {
+    asker: Asker,
+    /// Subscribers that are asked for.
+    count: usize,
+    status: Status,
+    busiest: Busiest,
+}
+
+impl Live for View {
+    const PERIOD: Duration = Duration::from_secs(1);
+
+    fn refresh(&mut self) -> anyhow::Result<()> {
+        self.busiest = self.asker.ask(&Request::Top { count: self.count })?;
+        self.status = self.asker.ask(&fairweir_daemon::Request::Status)?;
+        Ok(())
+    }
+
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        draw(frame, &self.status, &self.busiest);
+    }
 }
 
 const HEADINGS: [(&str, Align); 8] = [

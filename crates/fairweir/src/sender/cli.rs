@@ -39,6 +39,9 @@ pub(crate) enum SenderCommand {
     /// Print the state of each bundle.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(AskArgs),
+    /// Show rates beside their targets, updated live.
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(AskArgs),
     /// Read the configuration again and apply the differences.
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload(ReloadArgs),
@@ -48,6 +51,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   sudo fairweir sender
   sudo fairweir sender --dry-run
   sudo fairweir sender status
+  sudo fairweir sender top
 
 `fairweir off` stops the daemon; each connection then has again the congestion control that it had.
 SIGHUP or a changed file reloads the configuration.";
@@ -55,6 +59,11 @@ SIGHUP or a changed file reloads the configuration.";
 const STATUS_EXAMPLES: &str = "Examples:
   sudo fairweir sender status
   sudo fairweir sender status --json";
+
+const TOP_EXAMPLES: &str = "Examples:
+  sudo fairweir sender top
+
+Without a terminal, and with --json, it prints the status once.";
 
 const RELOAD_EXAMPLES: &str = "Examples:
   sudo fairweir sender reload

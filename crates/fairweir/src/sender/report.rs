@@ -23,60 +23,60 @@ use crate::table::{self, Align};
 use crate::words::{count, mbit};
 
 /// Free connections in one reply: there are no more.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Status {
-    version: String,
-    pid: u32,
-    since_s: f64,
-    ready: bool,
+    pub(super) version: String,
+    pub(super) pid: u32,
+    pub(super) since_s: f64,
+    pub(super) ready: bool,
     /// The names under which the congestion controls are registered.
-    congestion_controls: Vec<String>,
-    bundles: Vec<BundleStatus>,
-    limits: Vec<String>,
-    config_error: Option<String>,
-    error: Option<String>,
+    pub(super) congestion_controls: Vec<String>,
+    pub(super) bundles: Vec<BundleStatus>,
+    pub(super) limits: Vec<String>,
+    pub(super) config_error: Option<String>,
+    pub(super) error: Option<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct BundleStatus {
-    name: String,
-    controller: String,
-    problem: Option<String>,
-    free: Vec<FreeStatus>,
-    stunts: StuntsStatus,
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct BundleStatus {
+    pub(super) name: String,
+    pub(super) controller: String,
+    pub(super) problem: Option<String>,
+    pub(super) free: Vec<FreeStatus>,
+    pub(super) stunts: StuntsStatus,
     /// Signals whose answer the kernel lost, of connections that are there.
-    mended: u64,
-    left_out: LeftOutStatus,
+    pub(super) mended: u64,
+    pub(super) left_out: LeftOutStatus,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct FreeStatus {
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct FreeStatus {
     /// Number of the table [[bundle.free]].
-    rule: usize,
-    remote: String,
-    port_local: u16,
-    congestion_control: String,
-    target_bps: u64,
-    rate_bps: u64,
-    mean_rate_bps: u64,
-    aim_bps: Option<u64>,
-    gain: f64,
-    verdict: String,
-    reason: Option<String>,
+    pub(super) rule: usize,
+    pub(super) remote: String,
+    pub(super) port_local: u16,
+    pub(super) congestion_control: String,
+    pub(super) target_bps: u64,
+    pub(super) rate_bps: u64,
+    pub(super) mean_rate_bps: u64,
+    pub(super) aim_bps: Option<u64>,
+    pub(super) gain: f64,
+    pub(super) verdict: String,
+    pub(super) reason: Option<String>,
     /// Stunts that do not answer for it, because they do not share its bottleneck.
-    apart: usize,
-    signals: Value,
+    pub(super) apart: usize,
+    pub(super) signals: Value,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct StuntsStatus {
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct StuntsStatus {
     connections: usize,
     rate_bps: u64,
     signals: Value,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct LeftOutStatus {
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct LeftOutStatus {
     other_peers: usize,
     other_congestion_control: usize,
     no_place: usize,
@@ -265,49 +265,62 @@ pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
     let status: Status = serde_json::from_value(value)?;
     for bundle in &status.bundles {
         print_head(out, bundle)?;
-        let number = |f: &FreeStatus, key: &str| f.signals[key].as_u64().unwrap_or(0).to_string();
-        let row = |f: &FreeStatus| {
-            vec![
-                f.remote.clone(),
-                mbit(f.target_bps),
-                mbit(f.mean_rate_bps),
-                number(f, "signals"),
-                number(f, "delegated"),
-                number(f, "refused"),
-                f.reason.clone().unwrap_or_else(|| f.verdict.clone()),
-            ]
-        };
-        let headings = [
-            ("FREE", Align::Left),
-            ("TARGET", Align::Right),
-            ("RATE", Align::Right),
-            ("SIGNALS", Align::Right),
-            ("DELEGATED", Align::Right),
-            ("REFUSED", Align::Right),
-            ("VERDICT", Align::Left),
-        ];
-        table::print(out, &headings, &bundle.free.iter().map(row).collect::<Vec<_>>())?;
-        for free in bundle.free.iter().filter(|free| free.apart > 0) {
-            let stunts = count(free.apart, "stunt");
-            let why = "delays and losses do not come together";
-            writeln!(
-                out,
-                "not asked for {}: {stunts} behind another bottleneck ({why})",
-                free.remote
-            )?;
-        }
+        let rows: Vec<_> = bundle.free.iter().map(|free| cells(free).to_vec()).collect();
+        table::print(out, &HEADINGS, &rows)?;
+        print_apart(out, bundle)?;
     }
-    for (label, texts) in [
-        ("limit", status.limits),
-        ("configuration error", status.config_error.into_iter().collect()),
-        ("error", status.error.into_iter().collect()),
-    ] {
+    print_notes(out, &status)?;
+    Ok(())
+}
+
+/// The columns of a bundle's connections with a target.
+pub(super) const HEADINGS: [(&str, Align); 7] = [
+    ("FREE", Align::Left),
+    ("TARGET", Align::Right),
+    ("RATE", Align::Right),
+    ("SIGNALS", Align::Right),
+    ("DELEGATED", Align::Right),
+    ("REFUSED", Align::Right),
+    ("VERDICT", Align::Left),
+];
+
+pub(super) fn cells(free: &FreeStatus) -> [String; 7] {
+    let number = |key: &str| free.signals[key].as_u64().unwrap_or(0).to_string();
+    [
+        free.remote.clone(),
+        mbit(free.target_bps),
+        mbit(free.mean_rate_bps),
+        number("signals"),
+        number("delegated"),
+        number("refused"),
+        free.reason.clone().unwrap_or_else(|| free.verdict.clone()),
+    ]
+}
+
+/// Who has stunts behind another bottleneck.
+pub(super) fn print_apart(out: &mut impl Write, bundle: &BundleStatus) -> io::Result<()> {
+    for free in bundle.free.iter().filter(|free| free.apart > 0) {
+        let stunts = count(free.apart, "stunt");
+        let why = "delays and losses do not come together";
+        writeln!(out, "not asked for {}: {stunts} behind another bottleneck ({why})", free.remote)?;
+    }
+    Ok(())
+}
+
+/// Limits and errors of the daemon.
+pub(super) fn print_notes(out: &mut impl Write, status: &Status) -> io::Result<()> {
+    let notes = [
+        ("limit", status.limits.iter().collect::<Vec<_>>()),
+        ("configuration error", status.config_error.iter().collect()),
+        ("error", status.error.iter().collect()),
+    ];
+    for (label, texts) in notes {
         texts.iter().try_for_each(|text| writeln!(out, "{label}: {text}"))?;
     }
     Ok(())
 }
 
-fn print_head(out: &mut impl Write, bundle: &BundleStatus) -> io::Result<()> {
+pub(super) fn print_head(out: &mut impl Write, bundle: &BundleStatus) -> io::Result<()> {
     let BundleStatus { name, controller, stunts, left_out, .. } = bundle;
     let (stunts, rate) = (count(stunts.connections, "stunt"), mbit(stunts.rate_bps));
     writeln!(out, "bundle {name}: controller {controller}, {stunts} with {rate}")?;

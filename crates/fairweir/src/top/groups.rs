@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, VecDeque};
 use fairweir_core::units::Rate;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Style, Stylize};
-use ratatui::text::{Line, Span};
+use ratatui::style::{Color, Stylize};
+use ratatui::text::Line;
 use ratatui::widgets::Sparkline;
 
 use super::{Top, mbit_plain};
+use crate::terminal;
 use crate::wire::GroupStatus;
 use fairweir_config::text::on_one_line;
 
@@ -81,7 +82,7 @@ fn draw_group(top: &Top, frame: &mut Frame<'_>, row: Rect, group: &GroupStatus, 
     let texts = [
         Line::from(on_one_line(&group.name)).bold(),
         Line::from(group.weight.to_string()),
-        bar(group, scale, cells[2].width.into()),
+        terminal::bar(decision.rate, decision.share, scale, cells[2].width.into()),
         Line::from(mbit_plain(decision.rate)),
         Line::from(mbit_plain(decision.share)),
         Line::from(group.connections.to_string()),
@@ -119,43 +120,10 @@ fn columns(row: Rect) -> Vec<Rect> {
     Layout::horizontal(widths).spacing(1).split(row).to_vec()
 }
 
-/// The rate as a bar of `width` cells, with a mark at the fair share.
-fn bar(group: &GroupStatus, scale: u64, width: usize) -> Line<'static> {
-    let cells = |bps: u64| (bps as u128 * width as u128 / u128::from(scale)) as usize;
-    let (rate_bps, share_bps) = (group.decision.rate.as_bps(), group.decision.share.as_bps());
-    let full = cells(rate_bps).min(width);
-    let share = cells(share_bps).min(width.saturating_sub(1));
-    // Blue and yellow are distinguishable with every common colour deficiency.
-    let fair = rate_bps.abs_diff(share_bps) <= share_bps / 10;
-    let color = if fair { Color::Blue } else { Color::Yellow };
-    let cell = |i: usize| match (i == share && share_bps > 0, i < full) {
-        (true, _) => Span::styled("│", Style::new().fg(Color::White).bold()),
-        (false, true) => Span::styled("█", Style::new().fg(color)),
-        (false, false) => Span::styled("·", Style::new().dim()),
-    };
-    Line::from((0..width).map(cell).collect::<Vec<_>>())
-}
-
 #[cfg(test)]
 mod tests {
-    use fairweir_core::receiver::GroupDecision;
 
     use super::*;
-
-    #[test]
-    fn a_bar_is_as_long_as_the_rate_and_marks_the_share() {
-        let text = |rate, share, scale, width| -> String {
-            let decision = GroupDecision {
-                rate: Rate::bps(rate),
-                share: Rate::bps(share),
-                ..GroupDecision::default()
-            };
-            let group = GroupStatus { decision, ..GroupStatus::default() };
-            bar(&group, scale, width).spans.iter().map(|s| s.content.as_ref()).collect()
-        };
-        assert_eq!(text(5, 8, 10, 10), "█████···│·");
-        assert_eq!(text(50, 50, 10, 4), "███│");
-    }
 
     #[test]
     fn the_history_stays_short_and_forgets_groups_that_are_gone() {

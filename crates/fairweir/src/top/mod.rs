@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::bail;
 use fairweir_daemon::{Access, Client, Request};
 use ratatui::Frame;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind};
+use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Stylize};
 use ratatui::text::Line;
@@ -17,7 +17,7 @@ use ratatui::widgets::Paragraph;
 use crate::cli::TopArgs;
 use crate::host::client::find;
 use crate::host::show::{headline, last_reason, notes};
-use crate::terminal::is_quit;
+use crate::terminal::{self, Live};
 use crate::wire::{Connections, HostRequest, Status};
 use fairweir_config::text::on_one_line;
 
@@ -25,9 +25,6 @@ mod connections;
 mod groups;
 
 use groups::History;
-
-/// The interval of status requests, one tick of the daemon.
-const PERIOD: Duration = Duration::from_millis(200);
 
 /// The most connections that are listed.
 const CONNECTIONS_MAX: usize = 1_000;
@@ -39,25 +36,31 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         bail!("stdin and stdout must be a terminal; use `fairweir status --json` in scripts");
     }
-    let mut client = find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Read)?;
-    let mut top = Top::default();
-    top.refresh(&mut client)?;
-    let mut terminal = ratatui::try_init()?;
-    let ran = (|| -> anyhow::Result<()> {
-        loop {
-            terminal.draw(|frame| top.draw(frame))?;
-            if event::poll(PERIOD)? {
-                let event = event::read()?;
-                if is_quit(&event) {
-                    return Ok(());
-                }
-                top.handle_event(&event);
-            }
-            top.refresh(&mut client)?;
-        }
-    })();
-    ratatui::try_restore()?;
-    ran
+    let client = find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Read)?;
+    terminal::show(&mut Session { client, top: Top::default() })
+}
+
+/// The screen and the daemon that it shows.
+struct Session {
+    client: Client,
+    top: Top,
+}
+
+impl Live for Session {
+    /// One tick of the daemon.
+    const PERIOD: Duration = Duration::from_millis(200);
+
+    fn refresh(&mut self) -> anyhow::Result<()> {
+        self.top.refresh(&mut self.client)
+    }
+
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        self.top.draw(frame);
+    }
+
+    fn handle_event(&mut self, event: &Event) {
+        self.top.handle_event(event);
+    }
 }
 
 /// What is listed.
