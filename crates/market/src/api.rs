@@ -87,7 +87,8 @@ pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Later
         _ => Err(problem(404, "there is no such resource or method", None)),
     };
     Box::new(|| {
-        let done = asked.and_then(|pending| pending.wait().unwrap_or_else(|gone| Err(absent(gone))));
+        let done =
+            asked.and_then(|pending| pending.wait().unwrap_or_else(|gone| Err(absent(gone))));
         done.map_or_else(|problem| problem, |body| Response { status: 200, body })
     })
 }

@@ -116,11 +116,12 @@ impl Response<'_> {
         }
         let (known, rate, bend) = self.known;
         let mut bend_now = bend;
-        let found = root::falling(self.rates, rate + bend * (worth - known), RATE_EPSILON, |rate| {
-            let (slope, bend) = utility.log_slope(rate);
-            bend_now = bend.recip();
-            (slope - self.log_price - worth, bend)
-        });
+        let found =
+            root::falling(self.rates, rate + bend * (worth - known), RATE_EPSILON, |rate| {
+                let (slope, bend) = utility.log_slope(rate);
+                bend_now = bend.recip();
+                (slope - self.log_price - worth, bend)
+            });
         self.known = (worth, found, bend_now);
         let rate = found.exp();
         (price * (rate - floor).max(0.0), price * rate * bend_now)

@@ -45,7 +45,8 @@ impl Street {
         let mut bids = vec![Credits::ZERO; self.agents.len()];
         let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let size = self.agents.len().div_ceil(cores).max(OF_THREAD_MIN);
-        let homes = self.agents.chunks(size).zip(self.balances.chunks(size)).zip(wants.chunks(size));
+        let homes =
+            self.agents.chunks(size).zip(self.balances.chunks(size)).zip(wants.chunks(size));
         thread::scope(|scope| {
             for (((agents, balances), wants), bids) in homes.zip(bids.chunks_mut(size)) {
                 scope.spawn(move || {
