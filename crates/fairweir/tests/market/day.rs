@@ -318,12 +318,12 @@ fn short_slots() {
     }
 }
 
-/// `cargo test -p fairweir --features evidence --test market -- --ignored --nocapture a_day_of_six_hundred`
+/// `cargo test -p fairweir --features evidence --test market -- --ignored --nocapture six_hundred`
 ///
 /// Slots of 1 s, of which 600 are a day: each home wants films for 150 of them.
 #[test]
 #[ignore = "takes ten minutes"]
-fn a_day_of_six_hundred_slots() {
+fn six_hundred_slots_of_a_second() {
     let street = Street::new(1, 600);
     let day = play(&street, 580, Duration::from_millis(400));
     assert!(day.late_s <= 1.0 && day.used_mean >= 0.97 && day.off_whole <= 0.02, "{day:?}");
@@ -357,8 +357,8 @@ fn second_tier(street: &Street) -> (f64, f64) {
     for slot in street.slot() + 1..street.slot() + 4 {
         street.wait_for_slot(slot);
         Street::sleep_until(street.begins(slot) + Duration::from_secs(3));
-        let leases = street.leases()[&slot];
         let passed = rates(&all, Duration::from_secs(6));
+        let leases = street.leases()[&slot];
         let most = (0..HOMES).max_by(|&a, &b| leases[a].total_cmp(&leases[b])).unwrap();
         let (passed, lease) = (passed[most], leases[most]);
         note(&format!("beside second-tier traffic: {passed:.2} of {lease:.2} Mbit/s"));
