@@ -8,6 +8,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use fairweir_core::market::agent::{Agent, AgentSpec};
 use fairweir_core::market::ledger::{Credits, close};
 use fairweir_core::market::optimum::{Household, optimum};
 use fairweir_core::market::utility::Utility;
@@ -45,6 +46,18 @@ fn main() {
         let (generic, ratio) = generic.unwrap_or_default();
         println!("| {markets} | {size} | {ours_s:.4} s | {gap:.0e} | {generic} | {ratio} |");
     }
+
+    println!("\n### `Agent::bid`: {SLOTS} slots ahead\n");
+    println!("| agents | a bid | of 100,000 gateways |");
+    println!("|---:|---:|---:|");
+    let agents = agents(1_000);
+    let all_s = fastest_s(|| {
+        for (agent, want) in &agents {
+            black_box(agent.bid(0, Credits::whole(10), black_box(*want)));
+        }
+    });
+    let bid_s = all_s / agents.len() as f64;
+    println!("| {} | {:.1} µs | {:.2} s |", agents.len(), bid_s * 1e6, bid_s * 1e5);
 
     println!("\n### `close()`: one slot\n");
     println!("| gateways | balances | close() | in floating point | ratio |");
@@ -87,6 +100,24 @@ fn households(count: usize, seed: usize) -> Vec<Household> {
             copies: 1,
         })
         .collect()
+}
+
+/// Agents that have seen a day, and what they want now.
+fn agents(count: usize) -> Vec<(Agent, Utility)> {
+    let (floor, share, peak) = (1.0, 10.0, 32.0);
+    let spec = AgentSpec { day: SLOTS, horizon: SLOTS, cap: Some(CAP), share, floor, peak };
+    let mut random = random();
+    let mut part = || (random() % 1_000) as f64 / 1e3;
+    let learned = |household: Household| {
+        let mut agent = Agent::new(spec);
+        for (slot, want) in household.utilities.iter().enumerate() {
+            let slot = slot as u64;
+            agent.handle_want(slot, *want);
+            agent.handle_closed(slot, 0.5 + part(), Credits::nearest(5.0 + 10.0 * part()));
+        }
+        (agent, household.utilities[0])
+    };
+    households(count, 1).into_iter().map(learned).collect()
 }
 
 /// The paper's equation (3): no cap, and what rounding loses is lost.

@@ -21,11 +21,11 @@ use serde_json::{Value, json};
 
 use crate::book::{AHEAD, Event, Refused, Rules};
 use crate::identity::Authority;
-use crate::keeper::{Keeper, Session};
+use crate::keeper::{Gone, Keeper, Pending, Session};
 use crate::messages::{
     Account, Bid, BidBody, Bids, Clock, Dated, EnrolBody, Enrolled, Leased, Left, Prices,
 };
-use crate::server::{Request, Response, problem};
+use crate::server::{Later, Request, Response, problem};
 use crate::{code_hash, hex, sha256};
 
 /// Prices of smaller markets would tell what one household did.
@@ -42,11 +42,11 @@ pub fn now_ms() -> u64 {
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Answers a request.
-pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Response {
+/// Has a request done, and returns how to wait for its answer.
+pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Later {
     let path = request.path.clone();
     let parts: Vec<&str> = path.split('/').skip(1).collect();
-    let done = match (request.method.as_str(), &parts[..]) {
+    let asked = match (request.method.as_str(), &parts[..]) {
         ("GET", ["v1", "clock"]) => ask(keeper, clock),
         ("POST", ["v1", "enrolments"]) => enrol(&request, keeper, authority),
         ("GET", ["v1", "prices"]) => {
@@ -86,16 +86,24 @@ pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Respo
         }),
         _ => Err(problem(404, "there is no such resource or method", None)),
     };
-    match done {
-        Ok(body) => Response { status: 200, body },
-        Err(response) => response,
-    }
+    Box::new(|| {
+        let done =
+            asked.and_then(|pending| pending.wait().unwrap_or_else(|gone| Err(absent(gone))));
+        done.map_or_else(|problem| problem, |body| Response { status: 200, body })
+    })
 }
 
 type Done = Result<Value, Response>;
 
-fn ask(keeper: &Keeper, of: impl FnOnce(&mut Session<'_>) -> Done + Send + 'static) -> Done {
-    keeper.ask(of).unwrap_or_else(|gone| Err(problem(503, gone, None)))
+/// What the keeper is doing, or why it was not asked.
+type Asked = Result<Pending<Done>, Response>;
+
+fn ask(keeper: &Keeper, of: impl FnOnce(&mut Session<'_>) -> Done + Send + 'static) -> Asked {
+    keeper.send(of).map_err(absent)
+}
+
+fn absent(gone: Gone) -> Response {
+    problem(503, gone, None)
 }
 
 /// What only a gateway may ask, and if it is named only that one.
@@ -104,7 +112,7 @@ fn of_gateway(
     name: Option<&str>,
     keeper: &Keeper,
     of: impl FnOnce(&mut Session<'_>, &str) -> Done + Send + 'static,
-) -> Done {
+) -> Asked {
     let Some(certificate) = request.certificate else {
         return Err(problem(401, "a certificate of this market is needed", None));
     };
@@ -221,13 +229,13 @@ fn lease(session: &mut Session<'_>, name: &str) -> Done {
     })
 }
 
-fn enrol(request: &Request, keeper: &Keeper, authority: &Authority) -> Done {
+fn enrol(request: &Request, keeper: &Keeper, authority: &Authority) -> Asked {
     let EnrolBody { code, public_key } = read(&request.body)?;
     let hash = code_hash(&code);
     // Signing costs more than a look.
     let known = hash.clone();
     let has = keeper.ask(move |session| session.book().has_code(&known, now_s()));
-    if !has.map_err(|gone| problem(503, gone, None))? {
+    if !has.map_err(absent)? {
         return Err(refused(&Refused::Code));
     }
     let der = authority.certify(&public_key).map_err(|e| problem(422, e, Some("public_key")))?;

@@ -246,7 +246,7 @@ impl Rules {
     /// # Errors
     /// What is wrong.
     pub fn check(&self) -> Result<(), Refused> {
-        let slots = (1..=86_400).contains(&self.slot_s) && self.close_before_s < self.slot_s;
+        let slots = (1..=86_400).contains(&self.slot_s) && self.close_before_s <= self.slot_s;
         if !slots {
             return Err(Refused::Rules(
                 "a slot is 1 to 86400 s long, and bids end within one slot of it",

@@ -95,13 +95,38 @@ impl Keeper {
         &self,
         of: impl FnOnce(&mut Session<'_>) -> T + Send + 'static,
     ) -> Result<T, Gone> {
+        self.send(of)?.wait()
+    }
+
+    /// Has something done after all that was sent before. Who sends several and then waits has them committed
+    /// together.
+    ///
+    /// # Errors
+    /// If the keeper has ended.
+    pub fn send<T: Send + 'static>(
+        &self,
+        of: impl FnOnce(&mut Session<'_>) -> T + Send + 'static,
+    ) -> Result<Pending<T>, Gone> {
         let (answer, answered) = sync_channel(1);
         let task: Task = Box::new(move |session| {
             let value = of(session);
             Box::new(move || drop(answer.send(value)))
         });
         self.tasks.send(task).map_err(|_| Gone::Keeper)?;
-        answered.recv().map_err(|_| Gone::Database)
+        Ok(Pending(answered))
+    }
+}
+
+/// What was sent to the keeper.
+pub struct Pending<T>(Receiver<T>);
+
+impl<T> Pending<T> {
+    /// Waits until it is committed.
+    ///
+    /// # Errors
+    /// If the database fails; then it may or may not have been done.
+    pub fn wait(self) -> Result<T, Gone> {
+        self.0.recv().map_err(|_| Gone::Database)
     }
 }
 

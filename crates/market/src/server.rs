@@ -4,8 +4,9 @@
 //! one more is closed at once. It has [`PATIENCE`] for everything, the handshake included, so a client that
 //! sends nothing, or a byte at a time, holds a thread no longer. Within that time it may send any number of
 //! requests, without waiting for the answers. A request that cannot be read is the last of its connection.
-//! Of HTTP/1.1 the server knows a request line, `content-length`, `connection: close`, and nothing else: no
-//! chunks.
+//! Of HTTP/1.1 the server knows `content-length`, `connection: close`, and nothing else: no chunks. Heads are
+//! parsed by `httparse`. Not by hyper: it begins a connection's next request when the one before is answered, and
+//! what the server answers in a second is what it has committed together.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -33,11 +34,14 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Request line and headers, in bytes.
 const HEAD_MAX: usize = 8 << 10;
 
+/// Headers of a request.
+const HEADERS_MAX: usize = 64;
+
 /// A body, in bytes.
 const BODY_MAX: usize = 16 << 10;
 
-/// Answers that wait until all requests that have arrived are answered, in bytes: a record of TLS.
-const ANSWERS_MAX: usize = 16 << 10;
+/// Requests of a connection that are done at the same time.
+const PENDING_MAX: usize = 16;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,8 +65,11 @@ pub struct Response {
     pub body: Value,
 }
 
-/// Answers requests.
-pub type Handler = dyn Fn(Request) -> Response + Send + Sync;
+/// Waits for the answer to a request.
+pub type Later = Box<dyn FnOnce() -> Response>;
+
+/// Has requests done, in order; what it returns waits for the answer.
+pub type Handler = dyn Fn(Request) -> Later + Send + Sync;
 
 /// A listening server; it ends when this drops.
 pub struct Server {
@@ -173,12 +180,12 @@ fn serve(stream: TcpStream, tls: Arc<ServerConfig>, handler: &Handler) -> io::Re
     let stream = Hurried { stream, until: Instant::now() + PATIENCE };
     let connection = ServerConnection::new(tls).map_err(io::Error::other)?;
     let mut stream = StreamOwned::new(connection, stream);
-    let (mut arrived, mut answers) = (Vec::new(), Vec::new());
+    let (mut arrived, mut pending) = (Vec::new(), Vec::<Later>::new());
     let mut certificate = None;
     loop {
         let (response, last) = match next(&mut arrived) {
             Ok(None) => {
-                send(&mut answers, &mut stream)?;
+                send(&mut pending, false, &mut stream)?;
                 if fill(&mut arrived, &mut stream)? == 0 {
                     return Ok(());
                 }
@@ -191,11 +198,11 @@ fn serve(stream: TcpStream, tls: Arc<ServerConfig>, handler: &Handler) -> io::Re
                 }
                 (handler(Request { method, path, body, certificate: certificate.clone() }), last)
             }
-            Err((status, why)) => (problem(status, why, None), true),
+            Err((status, why)) => (Box::new(move || problem(status, why, None)) as Later, true),
         };
-        write(&mut answers, &response, last);
-        if last || answers.len() > ANSWERS_MAX {
-            send(&mut answers, &mut stream)?;
+        pending.push(response);
+        if last || pending.len() == PENDING_MAX {
+            send(&mut pending, last, &mut stream)?;
         }
         if last {
             return Ok(());
@@ -205,12 +212,17 @@ fn serve(stream: TcpStream, tls: Arc<ServerConfig>, handler: &Handler) -> io::Re
 
 /// Takes the first request from what has arrived; `None` if it is not whole.
 fn next(arrived: &mut Vec<u8>) -> Result<Option<(Head, Vec<u8>)>, Bad> {
-    let end = arrived.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4);
-    if end.unwrap_or(arrived.len()) > HEAD_MAX {
-        return Err((431, "the headers are too long"));
-    }
-    let Some(end) = end else { return Ok(None) };
-    let head = head(&arrived[..end])?;
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    let end = match request.parse(arrived) {
+        Ok(httparse::Status::Complete(end)) if end <= HEAD_MAX => end,
+        Ok(httparse::Status::Partial) if arrived.len() <= HEAD_MAX => return Ok(None),
+        Ok(_) | Err(httparse::Error::TooManyHeaders) => {
+            return Err((431, "the headers are too long"));
+        }
+        Err(_) => return Err(NO_REQUEST),
+    };
+    let head = head(&request)?;
     let whole = end + head.length;
     if arrived.len() < whole {
         return Ok(None);
@@ -246,28 +258,27 @@ struct Head {
     last: bool,
 }
 
-fn head(bytes: &[u8]) -> Result<Head, Bad> {
-    let text = std::str::from_utf8(bytes).map_err(|_| (400, "the headers are not text"))?;
-    let mut lines = text.split("\r\n");
-    let mut words = lines.next().unwrap_or_default().split(' ');
-    let (Some(method), Some(path), Some("HTTP/1.1"), None) =
-        (words.next(), words.next(), words.next(), words.next())
+/// What is wrong with most that is none.
+const NO_REQUEST: Bad = (400, "not a request of HTTP/1.1");
+
+fn head(request: &httparse::Request) -> Result<Head, Bad> {
+    let (Some(method), Some(path), Some(1)) = (request.method, request.path, request.version)
     else {
-        return Err((400, "not a request of HTTP/1.1"));
+        return Err(NO_REQUEST);
     };
     let (mut length, mut last) = (None, false);
-    for line in lines.take_while(|line| !line.is_empty()) {
-        let Some((name, value)) = line.split_once(':') else { return Err((400, "not a header")) };
+    for httparse::Header { name, value } in &*request.headers {
         if name.eq_ignore_ascii_case("transfer-encoding") {
             return Err((411, "a body needs content-length"));
         }
         if name.eq_ignore_ascii_case("content-length") {
-            let digits = value.trim().bytes().all(|byte| byte.is_ascii_digit());
-            let number = value.trim().parse::<usize>().ok().filter(|_| digits && length.is_none());
+            let digits = value.iter().all(u8::is_ascii_digit);
+            let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+            let number = number.filter(|_: &usize| digits && length.is_none());
             length = Some(number.ok_or((400, "content-length is invalid"))?);
         }
         if name.eq_ignore_ascii_case("connection") {
-            last |= value.trim().eq_ignore_ascii_case("close");
+            last |= value.eq_ignore_ascii_case(b"close");
         }
     }
     match length.unwrap_or(0) {
@@ -289,10 +300,14 @@ fn write(answers: &mut Vec<u8>, response: &Response, last: bool) {
     answers.extend_from_slice(body.as_bytes());
 }
 
-/// Sends the answers that wait.
-fn send(answers: &mut Vec<u8>, stream: &mut impl Write) -> io::Result<()> {
-    stream.write_all(answers)?;
-    answers.clear();
+/// Sends the answers to all requests that wait; the last of them is that of the connection if `last` is set.
+fn send(pending: &mut Vec<Later>, last: bool, stream: &mut impl Write) -> io::Result<()> {
+    let mut answers = Vec::new();
+    let count = pending.len();
+    for (i, response) in pending.drain(..).enumerate() {
+        write(&mut answers, &response(), last && i + 1 == count);
+    }
+    stream.write_all(&answers)?;
     stream.flush()
 }
 
@@ -339,22 +354,26 @@ mod tests {
 
     #[test]
     fn heads_are_read_or_refused() {
-        let put = b"PUT /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\n";
+        let read = |text: &str| next(&mut text.as_bytes().to_vec());
+        let put = "PUT /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab";
         let (method, path) = ("PUT".to_owned(), "/v1/x".to_owned());
-        assert_eq!(head(put), Ok(Head { method, path, length: 12, last: false }));
-        assert!(head(b"GET / HTTP/1.1\r\nConnection: Close\r\n\r\n").unwrap().last);
+        let head = Head { method, path, length: 2, last: false };
+        assert_eq!(read(put), Ok(Some((head, b"ab".to_vec()))));
+        assert!(read("GET / HTTP/1.1\r\nConnection: Close\r\n\r\n").unwrap().unwrap().0.last);
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(HEADERS_MAX + 1));
         for (text, status) in [
             ("GET / HTTP/1.0\r\n\r\n", 400),
             ("GET  / HTTP/1.1\r\n\r\n", 400),
             ("GET / HTTP/1.1\r\nx\r\n\r\n", 400),
             ("GET / HTTP/1.1\r\ncontent-length: -1\r\n\r\n", 400),
             ("GET / HTTP/1.1\r\ncontent-length: +1\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\ncontent-length:\r\n\r\n", 400),
             ("GET / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n", 400),
             ("GET / HTTP/1.1\r\ncontent-length: 1073741824\r\n\r\n", 413),
             ("GET / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n", 411),
-            ("\r\n\r\n", 400),
+            (&many, 431),
         ] {
-            assert_eq!(head(text.as_bytes()).unwrap_err().0, status, "{text}");
+            assert_eq!(read(text).unwrap_err().0, status, "{text}");
         }
     }
 
@@ -377,7 +396,9 @@ mod tests {
 
     #[test]
     fn endless_headers_are_refused_and_cut_bodies_waited_for() {
-        assert_eq!(next(&mut vec![b'x'; HEAD_MAX + 1]).unwrap_err().0, 431);
+        for endless in [b"x".repeat(HEAD_MAX + 1), b"\r\n".repeat(HEAD_MAX)] {
+            assert_eq!(next(&mut endless.clone()).unwrap_err().0, 431);
+        }
         let cut = b"GET / HTTP/1.1\r\ncontent-length: 5\r\n\r\nab";
         assert_eq!(next(&mut cut.to_vec()), Ok(None));
     }

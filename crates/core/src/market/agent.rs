@@ -123,28 +123,32 @@ impl Agent {
 
     /// The spend for a slot in which the household wants `want`; at most the balance.
     pub fn bid(&self, slot: u64, balance: Credits, want: Utility) -> Credits {
-        let spends = self.plan(slot, balance, want);
-        Credits::nearest(spends[0]).min(balance)
-    }
-
-    /// What it would spend from a slot on, in credits.
-    pub fn plan(&self, slot: u64, balance: Credits, want: Utility) -> Vec<f64> {
-        let known = |ahead: u64| {
-            let learned = self.wants[(slot.wrapping_add(ahead) % self.spec.day as u64) as usize];
-            if ahead == 0 { want } else { learned.unwrap_or(want) }
-        };
-        let wants: Vec<Utility> = (0..self.spec.horizon as u64).map(known).collect();
-        self.plan_for(slot, balance, &wants)
+        let wants = self.wants_from(slot, want);
+        let spend = spending::next(balance.as_f64(), self.spec.cap, &self.slots(slot, &wants));
+        Credits::nearest(spend).min(balance)
     }
 
     /// What it would spend from a slot on, in credits, if the household wants this in the slots to come.
     pub fn plan_for(&self, slot: u64, balance: Credits, wants: &[Utility]) -> Vec<f64> {
-        let AgentSpec { cap, floor, peak, .. } = self.spec;
+        spending::plan(balance.as_f64(), self.spec.cap, &self.slots(slot, wants))
+    }
+
+    /// What the household will want by its past, beginning with what it wants now.
+    fn wants_from(&self, slot: u64, want: Utility) -> Vec<Utility> {
+        let known = |ahead: u64| {
+            let learned = self.wants[(slot.wrapping_add(ahead) % self.spec.day as u64) as usize];
+            if ahead == 0 { want } else { learned.unwrap_or(want) }
+        };
+        (0..self.spec.horizon as u64).map(known).collect()
+    }
+
+    fn slots(&self, slot: u64, wants: &[Utility]) -> Vec<Slot> {
+        let AgentSpec { floor, peak, .. } = self.spec;
         let slots = wants.iter().zip(0..).map(|(&utility, ahead)| {
             let Seen { price, receives } = self.expects(slot.wrapping_add(ahead));
             Slot { utility, price, floor, peak, receives }
         });
-        spending::plan(balance.as_f64(), cap, &slots.collect::<Vec<_>>())
+        slots.collect()
     }
 }
 
@@ -206,11 +210,11 @@ mod tests {
     fn odd_prices_change_nothing_and_no_bid_exceeds_the_balance() {
         let mut agent = Agent::new(SPEC);
         let want = Utility::only(Kind::Streaming, 1.0);
-        let before = agent.plan(0, Credits::whole(7), want);
+        let before = agent.bid(0, Credits::whole(7), want);
         for price in [f64::NAN, f64::INFINITY, -1.0, 1e300] {
             agent.handle_closed(1, price, Credits::MAX);
         }
-        assert_eq!(agent.plan(0, Credits::whole(7), want), before);
+        assert_eq!(agent.bid(0, Credits::whole(7), want), before);
         for micro in [0, 1, 999, 1_000_000, u64::MAX] {
             let balance = Credits::micro(micro);
             assert!(agent.bid(u64::MAX, balance, want) <= balance);

@@ -29,9 +29,8 @@ pub fn parts(mbit: f64, weights: [f64; 4]) -> [f64; 4] {
         })
     };
     let sum = |z: f64| rates(z.exp()).iter().sum::<f64>();
-    let (low, high) = LOG_SLOPES;
     let log = mbit.ln();
-    let z = root::falling(low, high, EPSILON, |z| {
+    let z = root::falling(LOG_SLOPES, 0.0, EPSILON, |z| {
         let step = 1e-6;
         let value = sum(z).max(f64::MIN_POSITIVE).ln();
         let beyond = sum(z + step).max(f64::MIN_POSITIVE).ln();

@@ -1,17 +1,16 @@
 //! Roots of decreasing functions of a positive variable.
 
-/// The `z` in `[low, high]` at which a decreasing `f` is zero within `epsilon`; an end if it has no sign change.
-/// `epsilon` must be more than the rounding of `f`: below that Newton's steps no longer help, and bisection of
-/// the whole bracket takes ten times as long.
-/// `f` returns its value and slope. Newton's steps while each halves the value, else bisection.
+/// The `z` in the bracket at which a decreasing `f` is zero, looked for from `start` on; an end if it has no sign
+/// change. `f` returns its value and slope. Newton's steps while each halves the value, else bisection. One more
+/// step is taken from a value of at most `epsilon`, which leaves about its square; less than the rounding of `f`
+/// would end in bisection of the whole bracket.
 pub(super) fn falling(
-    low: f64,
-    high: f64,
+    (mut low, mut high): (f64, f64),
+    start: f64,
     epsilon: f64,
     mut f: impl FnMut(f64) -> (f64, f64),
 ) -> f64 {
-    let (mut low, mut high) = (low, high);
-    let mut z = 0.0_f64.clamp(low, high);
+    let mut z = start.clamp(low, high);
     let mut before = f64::INFINITY;
     for _ in 0..STEPS_MAX {
         let (value, slope) = f(z);
@@ -20,11 +19,12 @@ pub(super) fn falling(
         } else {
             high = z;
         }
-        if value.abs() <= epsilon || high - low <= EPSILON * z.abs().max(1.0) {
-            return z;
-        }
         let newton = z - value / slope;
-        let is_good = newton > low && newton < high && value.abs() <= 0.5 * before;
+        let is_within = newton > low && newton < high;
+        if value.abs() <= epsilon || high - low <= EPSILON * z.abs().max(1.0) {
+            return if is_within { newton } else { z };
+        }
+        let is_good = is_within && value.abs() <= 0.5 * before;
         before = value.abs();
         z = if is_good { newton } else { 0.5 * (low + high) };
     }

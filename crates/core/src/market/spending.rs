@@ -12,7 +12,7 @@
 //! infeasible, it only gives credits away.
 
 use super::root;
-use super::utility::Utility;
+use super::utility::{RATE_MAX, RATE_MIN, Utility};
 
 /// A slot to come, as a household expects it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,32 +34,20 @@ impl Slot {
     pub fn plain(utility: Utility, receives: f64) -> Slot {
         Slot { utility, price: 1.0, floor: 0.0, peak: f64::INFINITY, receives }
     }
-
-    /// The spend at which one more credit is worth `worth`.
-    fn spend_at(&self, worth: f64) -> f64 {
-        let room = (self.peak - self.floor).max(0.0);
-        if worth == f64::INFINITY {
-            return 0.0;
-        }
-        if worth <= 0.0 {
-            return if self.utility.is_zero() { 0.0 } else { self.price * room };
-        }
-        self.price * (self.utility.rate_at(worth * self.price) - self.floor).clamp(0.0, room)
-    }
-
-    /// How the spend changes with the logarithm of the worth.
-    fn bend_at(&self, spend: f64) -> f64 {
-        let rate = self.floor + spend / self.price;
-        if spend <= 0.0 || rate >= self.peak {
-            return 0.0;
-        }
-        let (_, slope, bend) = self.utility.at(rate);
-        if bend == 0.0 { 0.0 } else { self.price * slope / bend }
-    }
 }
 
 /// The best spends, in credits, of a household with this balance.
 pub fn plan(balance: f64, cap: Option<f64>, slots: &[Slot]) -> Vec<f64> {
+    plan_first(balance, cap, slots, slots.len())
+}
+
+/// The best spend of the first slot: what [`plan`] begins with, for less.
+pub fn next(balance: f64, cap: Option<f64>, slots: &[Slot]) -> f64 {
+    plan_first(balance, cap, slots, 1).first().copied().unwrap_or(0.0)
+}
+
+/// The best spends of the first `count` slots, or of more.
+fn plan_first(balance: f64, cap: Option<f64>, slots: &[Slot], count: usize) -> Vec<f64> {
     let mut spends = Vec::with_capacity(slots.len());
     // What may be, and what has to be spent in all up to each slot.
     let mut most = Vec::with_capacity(slots.len());
@@ -71,12 +59,13 @@ pub fn plan(balance: f64, cap: Option<f64>, slots: &[Slot]) -> Vec<f64> {
         let full = cap.map_or(f64::NEG_INFINITY, |cap| all - cap);
         least.push(full.min(most[most.len() - 1]));
     }
+    let mut responses: Vec<Response> = slots.iter().map(Response::new).collect();
     let mut spent = 0.0;
-    while spends.len() < slots.len() {
+    while spends.len() < count.min(slots.len()) {
         let start = spends.len();
-        let stretch = stretch(&slots[start..], &most[start..], &least[start..], spent);
-        for slot in &slots[start..start + stretch.slots] {
-            let spend = slot.spend_at(stretch.worth);
+        let stretch = stretch(&mut responses[start..], &most[start..], &least[start..], spent);
+        for response in &mut responses[start..start + stretch.slots] {
+            let (spend, _) = response.spend_at(stretch.worth);
             spends.push(spend);
             spent += spend;
         }
@@ -92,71 +81,130 @@ pub fn plan(balance: f64, cap: Option<f64>, slots: &[Slot]) -> Vec<f64> {
     spends
 }
 
+/// What is spent in a slot by what a credit is worth. Worths and rates are in logarithms, in which one is nearly
+/// a line of the other, so a few of Newton's steps lead from what was asked last to what is asked next.
+struct Response<'a> {
+    slot: &'a Slot,
+    log_price: f64,
+    /// The floor, and the peak.
+    rates: (f64, f64),
+    /// From the first on nothing is spent, and up to the second all that the peak takes.
+    worths: (f64, f64),
+    /// A worth, its rate, and how the rate changes with the worth.
+    known: (f64, f64, f64),
+}
+
+impl Response<'_> {
+    fn new(slot: &Slot) -> Response<'_> {
+        let log_price = slot.price.ln();
+        let floor = slot.floor.max(RATE_MIN).ln();
+        let peak = slot.peak.min(RATE_MAX).ln().max(floor);
+        let worth = |rate: f64| slot.utility.log_slope(rate).0 - log_price;
+        let worths = (worth(floor), worth(peak));
+        let known = (worths.0, floor, (peak - floor) / (worths.1 - worths.0));
+        Response { slot, log_price, rates: (floor, peak), worths, known }
+    }
+
+    /// The spend at which one more credit is worth `worth`, and how it changes with that.
+    fn spend_at(&mut self, worth: f64) -> (f64, f64) {
+        if worth >= self.worths.0 {
+            return (0.0, 0.0);
+        }
+        let Slot { utility, price, floor, .. } = *self.slot;
+        if worth <= self.worths.1 {
+            return (price * (self.rates.1.exp() - floor).max(0.0), 0.0);
+        }
+        let (known, rate, bend) = self.known;
+        let mut bend_now = bend;
+        let found =
+            root::falling(self.rates, rate + bend * (worth - known), RATE_EPSILON, |rate| {
+                let (slope, bend) = utility.log_slope(rate);
+                bend_now = bend.recip();
+                (slope - self.log_price - worth, bend)
+            });
+        self.known = (worth, found, bend_now);
+        let rate = found.exp();
+        (price * (rate - floor).max(0.0), price * rate * bend_now)
+    }
+
+    /// What a credit is worth if so much is spent.
+    fn worth_of(&self, spend: f64) -> f64 {
+        let rate = (self.slot.floor + spend / self.slot.price).ln();
+        self.slot.utility.log_slope(rate.clamp(self.rates.0, self.rates.1)).0 - self.log_price
+    }
+}
+
 /// Slots in which a credit is worth the same.
 struct Stretch {
     slots: usize,
+    /// Its logarithm.
     worth: f64,
 }
 
 /// The first stretch of some slots; `spent` was before them.
-fn stretch(slots: &[Slot], most: &[f64], least: &[f64], spent: f64) -> Stretch {
+fn stretch(slots: &mut [Response], most: &[f64], least: &[f64], spent: f64) -> Stretch {
     // A credit is worth at least `low`, else the balance at `empty` would be negative; and at most
     // `high`, else the one after `full` would be above the cap.
-    let (mut low, mut high) = (0.0, f64::INFINITY);
+    let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
     let (mut empty, mut full) = (None::<usize>, None::<usize>);
     let (mut at_low, mut at_high) = (0.0, 0.0);
     for t in 0..slots.len() {
-        at_low += slots[t].spend_at(low);
-        at_high += slots[t].spend_at(high);
+        at_low += slots[t].spend_at(low).0;
+        at_high += slots[t].spend_at(high).0;
         let (upper, lower) = (most[t] - spent, least[t] - spent);
         if at_low > upper {
-            let worth = worth_of(&slots[..=t], upper);
+            let worth = worth_of(&mut slots[..=t], upper, low);
             if worth > high {
                 return Stretch { slots: full.unwrap_or(t) + 1, worth: high };
             }
             (low, empty, at_low) = (worth, Some(t), upper.max(0.0));
         }
         if at_high < lower {
-            let worth = worth_of(&slots[..=t], lower);
+            let worth = worth_of(&mut slots[..=t], lower, high);
             if worth < low {
                 return Stretch { slots: empty.unwrap_or(t) + 1, worth: low };
             }
             (high, full) = (worth, Some(t));
-            at_high = slots[..=t].iter().map(|slot| slot.spend_at(worth)).sum();
+            at_high = slots[..=t].iter_mut().map(|slot| slot.spend_at(worth).0).sum();
         }
     }
     Stretch { slots: empty.map_or(slots.len(), |empty| empty + 1), worth: low }
 }
 
-/// What a credit is worth if these slots spend `total`; 0 if they cannot spend as much.
-fn worth_of(slots: &[Slot], total: f64) -> f64 {
+/// What a credit is worth if these slots spend `total`; searched from `known` on, if that is finite. Negative
+/// infinity, for the logarithm of 0, if they cannot spend as much.
+fn worth_of(slots: &mut [Response], total: f64, known: f64) -> f64 {
     if total <= CREDITS_MIN {
         return f64::INFINITY;
     }
-    let sum = |z: f64| {
-        let worth = z.exp();
-        slots.iter().fold((0.0, 0.0), |(spent, bend), slot| {
-            let spend = slot.spend_at(worth);
-            (spent + spend, bend + slot.bend_at(spend))
-        })
-    };
-    let (low, high) = LOG_WORTHS;
-    if sum(low).0 <= total {
-        return 0.0;
+    let room: f64 = slots.iter_mut().map(|slot| slot.spend_at(f64::NEG_INFINITY).0).sum();
+    if room <= total {
+        return f64::NEG_INFINITY;
     }
+    let equal = total / slots.len() as f64;
+    let start = match known.is_finite() {
+        true => known,
+        false => slots[slots.len() - 1].worth_of(equal),
+    };
     let log = total.ln();
-    let z = root::falling(low, high, WORTH_EPSILON, |z| {
-        let (spent, bend) = sum(z);
-        (spent.max(f64::MIN_POSITIVE).ln() - log, bend / spent.max(f64::MIN_POSITIVE))
-    });
-    z.exp()
+    root::falling(LOG_WORTHS, start, WORTH_EPSILON, |worth| {
+        let (spent, bend) = slots.iter_mut().fold((0.0, 0.0), |(spent, bend), slot| {
+            let (spend, more) = slot.spend_at(worth);
+            (spent + spend, bend + more)
+        });
+        let spent = spent.max(f64::MIN_POSITIVE);
+        (spent.ln() - log, bend / spent)
+    })
 }
 
 /// A thousandth of a micro-credit is nothing.
 const CREDITS_MIN: f64 = 1e-9;
 
-/// Of the logarithm of a sum of spends: above what rates are rounded to, far below a micro-credit.
-const WORTH_EPSILON: f64 = 1e-11;
+/// Of the logarithm of a slope.
+const RATE_EPSILON: f64 = 1e-7;
+
+/// Of the logarithm of a sum of spends.
+const WORTH_EPSILON: f64 = 1e-9;
 
 /// Logarithms of the worths that are searched.
 const LOG_WORTHS: (f64, f64) = (-40.0, 40.0);

@@ -3,8 +3,6 @@
 //! All four are zero at no rate, increasing and concave. With y = 25 · rate in Mbit/s:
 //! streaming 2·y^.3/.3, social y^.5/.5, downloads 1.25·((y+1)^.8 − 1), web 7.5·(1 − (y+1)^−2).
 
-use super::root;
-
 /// A kind of use, in the order of §VI. (The example of §III orders them otherwise.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -84,22 +82,11 @@ impl Utility {
         (value, slope, bend)
     }
 
-    /// The rate in Mbit/s at which the slope is `slope`; 0 if it is less from the start, and at most
-    /// [`RATE_MAX`].
-    pub fn rate_at(&self, slope: f64) -> f64 {
-        if self.is_zero() || self.slope(RATE_MIN) <= slope {
-            return 0.0;
-        }
-        if self.slope(RATE_MAX) >= slope {
-            return RATE_MAX;
-        }
-        let log = slope.ln();
-        let z = root::falling(RATE_MIN.ln(), RATE_MAX.ln(), RATE_EPSILON, |z| {
-            let x = z.exp();
-            let (_, slope, bend) = self.at(x);
-            (slope.ln() - log, x * bend / slope)
-        });
-        z.exp()
+    /// The logarithm of the slope by the logarithm of the rate, and how it changes with that.
+    pub(super) fn log_slope(&self, log_mbit: f64) -> (f64, f64) {
+        let mbit = log_mbit.exp();
+        let (_, slope, bend) = self.at(mbit);
+        (slope.ln(), mbit * bend / slope)
     }
 }
 
@@ -117,9 +104,6 @@ pub(super) fn rate_of_kind(kind: Kind, slope: f64) -> f64 {
 /// The slopes of streaming and social are infinite at no rate; below this, in Mbit/s, slopes are as
 /// at it.
 pub const RATE_MIN: f64 = 1e-6;
-
-/// Of the logarithm of a slope; its rounding is a tenth of that.
-const RATE_EPSILON: f64 = 1e-13;
 
 /// No household has more, in Mbit/s.
 pub const RATE_MAX: f64 = 1e7;
@@ -145,7 +129,6 @@ mod tests {
             prop_assert!((value / u.value(x) - 1.0).abs() < 1e-12);
             prop_assert!((slope / by_value - 1.0).abs() < 1e-5);
             prop_assert!((bend / by_slope - 1.0).abs() < 1e-5 && bend < 0.0);
-            prop_assert!((u.rate_at(slope) / x - 1.0).abs() < 1e-9);
         }
 
         #[test]

@@ -63,6 +63,8 @@ struct Line {
     /// In the last period.
     rate: Rate,
     watch: Watch,
+    /// What it wanted at the last tick; `None` is all it can get.
+    demand: Option<Rate>,
 }
 
 struct Lease {
@@ -209,6 +211,7 @@ impl Segments {
         segment.generation = generation;
         segment.lease = Some(Lease { until_s, rates: leased });
         segment.set_guarantees(kernel.police())?;
+        segment.divide(kernel.police())?;
         let mut text = format!("guarantees of {count} members are in force");
         if let Some(first) = strangers.first() {
             text += &format!("; {} are no members, such as `{first}`", strangers.len());
@@ -273,13 +276,10 @@ impl Segment {
             self.set_guarantees(police)?;
         }
         for (at, direction) in DIRECTIONS.into_iter().enumerate() {
-            let Some(capacity) = self.entry.capacity[at] else { continue };
-            let mut lines = Vec::with_capacity(self.members.len());
-            let mut claims = Vec::with_capacity(self.members.len());
+            if self.entry.capacity[at].is_none() {
+                continue;
+            }
             for member in self.members.values_mut() {
-                let (Some(plan), Some(rate)) = (&member.plans[at], member.rates[at]) else {
-                    continue;
-                };
                 let Some(used) = police.used(member.id, direction)? else { continue };
                 let line = &mut member.lines[at];
                 let passed = used.passed.saturating_sub(line.passed);
@@ -288,8 +288,26 @@ impl Segment {
                     Span::ZERO => Rate::ZERO,
                     span => Rate::from_volume(passed, span),
                 };
-                let demand = line.watch.demand(passed, span, line.pace);
-                claims.push(Claim { plan: rate, guarantee: line.guarantee, demand });
+                line.demand = line.watch.demand(passed, span, line.pace);
+            }
+            police.extend(ids[at], now + VALID);
+        }
+        self.divide(police)
+    }
+
+    /// Sets all paces by what members want and are guaranteed.
+    fn divide(&mut self, police: &Police) -> anyhow::Result<()> {
+        for (at, direction) in DIRECTIONS.into_iter().enumerate() {
+            let Some(capacity) = self.entry.capacity[at] else { continue };
+            let mut lines = Vec::with_capacity(self.members.len());
+            let mut claims = Vec::with_capacity(self.members.len());
+            for member in self.members.values_mut() {
+                let (Some(plan), Some(rate)) = (&member.plans[at], member.rates[at]) else {
+                    continue;
+                };
+                let line = &mut member.lines[at];
+                let Line { guarantee, demand, .. } = *line;
+                claims.push(Claim { plan: rate, guarantee, demand });
                 lines.push((member.id, plan, line));
             }
             for ((id, plan, line), pace) in lines.into_iter().zip(divide(capacity, &claims)) {
@@ -299,7 +317,6 @@ impl Segment {
                     police.set_pace(id, direction, &plan.pace_at(pace))?;
                 }
             }
-            police.extend(ids[at], now + VALID);
         }
         Ok(())
     }

@@ -78,7 +78,8 @@ pub(crate) struct InitArgs {
     /// The length of a slot, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "1800")]
     pub(super) slot: u64,
-    /// How long before their slot bids end, in seconds [default: 30, or a quarter of the slot if that is less].
+    /// How long before their slot bids end, in seconds [default: a quarter of
+    /// the slot, 1 to 30].
     #[arg(long, value_name = "SECONDS")]
     pub(super) close_before: Option<u64>,
     #[command(flatten)]

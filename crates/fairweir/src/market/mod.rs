@@ -15,7 +15,7 @@ use fairweir_core::market::rates::{Mode, Terms};
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_daemon::{Access, Answer, Client, Error, Metrics, Peer, Service, StateDir, Watched};
 use fairweir_linux::monotonic_now;
-use fairweir_market::api::{handle, now_s};
+use fairweir_market::api::{handle, now_ms, now_s};
 use fairweir_market::book::{Book, Event, Rules};
 use fairweir_market::guarantees::{Guarantees, Known, Leases, Unenforced};
 use fairweir_market::identity::{Authority, new_code};
@@ -69,7 +69,7 @@ pub(crate) fn run(command: &MarketCommand) -> anyhow::Result<()> {
 
 fn init(args: &InitArgs) -> anyhow::Result<()> {
     // So all gateways have the lease of a slot before it begins.
-    let usual = (args.slot / 4).min(30);
+    let usual = (args.slot / 4).clamp(1, 30);
     let rules = Rules {
         terms: Terms { mode: Mode::Float, capacity: args.capacity, floor_percent: args.floor },
         share: Credits::whole(args.share),
@@ -187,8 +187,8 @@ struct Market {
 struct Due {
     closed: usize,
     leases: Option<Leases>,
-    /// Until the next is due.
-    wait_s: u64,
+    /// When the next is, in seconds of Unix time.
+    next_s: u64,
 }
 
 impl Market {
@@ -204,10 +204,9 @@ impl Market {
             let mut closed = 0;
             loop {
                 let book = session.book();
-                let at = book.rules().map_err(|e| e.to_string())?.closes_s(book.open_slot());
-                let wait_s = at.saturating_sub(now_s());
-                if wait_s > 0 || closed == CLOSES_MAX {
-                    return Ok(Due { closed, leases: book.leases(), wait_s });
+                let next_s = book.rules().map_err(|e| e.to_string())?.closes_s(book.open_slot());
+                if next_s > now_s() || closed == CLOSES_MAX {
+                    return Ok(Due { closed, leases: book.leases(), next_s });
                 }
                 let event = book.closing().map_err(|e| e.to_string())?;
                 session.apply(event).map_err(|e| e.to_string())?;
@@ -265,15 +264,16 @@ impl Service for Market {
         if let (1.., Some(leases)) = (due.closed, &due.leases) {
             info!(slot = leases.generation, gateways = leases.rates.len(), "closed");
         }
-        let mut wait_s = due.wait_s;
+        let mut next_s = due.next_s;
         if let Some(leases) = due.leases {
-            wait_s =
-                wait_s.min(leases.from.checked_sub(now_s()).filter(|s| *s > 0).unwrap_or(wait_s));
+            if leases.from > now_s() {
+                next_s = next_s.min(leases.from);
+            }
             self.known.learn(leases);
         }
         self.enforce(now);
-        // The second in which a slot ends or begins is not waited for in whole.
-        self.tick_at = monotonic_now() + if wait_s <= 1 { Span::millis(100) } else { TICK };
+        let left_ms = (next_s * 1_000).saturating_sub(now_ms());
+        self.tick_at = monotonic_now() + Span::millis(left_ms.max(1)).min(TICK);
         Ok(())
     }
 

@@ -126,7 +126,7 @@ fn a_hundred_thousand_requests_have_one_clear_error_each_and_change_nothing() {
         |batch: usize| {
             let sent = (batch * BATCH..(batch + 1) * BATCH).map(|i| {
                 let (request, wanted) = attack(i);
-                let answer = handle(request, &market.keeper, &authority);
+                let answer = handle(request, &market.keeper, &authority)();
                 (wanted, (answer.status, answer.body))
             });
             sent.collect()
@@ -139,7 +139,7 @@ fn a_hundred_thousand_requests_have_one_clear_error_each_and_change_nothing() {
             body: honest_bid(sequence).to_string().into_bytes(),
             certificate: Some(format!("{:064x}", 3)),
         };
-        handle(request, &market.keeper, &authority).status
+        handle(request, &market.keeper, &authority)().status
     };
     flood(&market, CONNECTIONS_MAX, sender, honest);
 }

@@ -35,7 +35,7 @@ pub(super) const FIGURES: [Figure; 5] = [
         judge_float,
     ),
     figure("lies", "bids other than the agent's, with `float`, days 5 to 7", judge_lies),
-    figure("scale", "two weeks of markets of 16 and 1,000 gateways, with `float`", judge_scale),
+    figure("scale", "two weeks of markets of 16 to 100,000 gateways, with `float`", judge_scale),
 ];
 
 const fn figure(number: &'static str, title: &'static str, judge: fn(&Played) -> Judged) -> Figure {
@@ -295,7 +295,7 @@ fn judge_lies(_: &Played) -> Judged {
 }
 
 /// Gateways of the markets of figure scale.
-const SIZES: &[usize] = if cfg!(test) { &[16] } else { &[16, 1_000] };
+const SIZES: &[usize] = if cfg!(test) { &[16] } else { &[16, 1_000, 100_000] };
 
 fn judge_scale(_: &Played) -> Judged {
     let mut claims = Vec::new();

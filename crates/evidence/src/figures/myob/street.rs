@@ -1,6 +1,9 @@
 //! Agents that take published prices and know only their own past, with the rule `float`, slot by slot; and
 //! what two weeks of many of them come to.
 
+use std::num::NonZeroUsize;
+use std::thread;
+
 use fairweir_core::market::agent::{Agent, AgentSpec};
 use fairweir_core::market::ledger::{Credits, close};
 use fairweir_core::market::utility::Utility;
@@ -9,6 +12,9 @@ use fairweir_scenario::random::SplitMix64;
 
 use super::week::{CAP, DAY, LEARNED, Load, PEAK, SHARE, devices_of, peak, terms, utility};
 use crate::figures::read::jain;
+
+/// Fewer households are not worth a thread.
+const OF_THREAD_MIN: usize = 256;
 
 /// The half hours of two weeks.
 const SLOTS: usize = 14 * DAY;
@@ -34,10 +40,23 @@ impl Street {
         Street { agents, balances: vec![Credits::nearest(SHARE); homes], slot: 0 }
     }
 
-    /// What each agent bids, by what it wants.
+    /// What each agent bids, by what it wants; over all cores.
     pub(super) fn bids(&self, wants: &[Utility]) -> Vec<Credits> {
-        let homes = self.agents.iter().zip(&self.balances).zip(wants);
-        homes.map(|((agent, balance), want)| agent.bid(self.slot, *balance, *want)).collect()
+        let mut bids = vec![Credits::ZERO; self.agents.len()];
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let size = self.agents.len().div_ceil(cores).max(OF_THREAD_MIN);
+        let homes =
+            self.agents.chunks(size).zip(self.balances.chunks(size)).zip(wants.chunks(size));
+        thread::scope(|scope| {
+            for (((agents, balances), wants), bids) in homes.zip(bids.chunks_mut(size)) {
+                scope.spawn(move || {
+                    for (i, bid) in bids.iter_mut().enumerate() {
+                        *bid = agents[i].bid(self.slot, balances[i], wants[i]);
+                    }
+                });
+            }
+        });
+        bids
     }
 
     /// Ends the slot; its rates, or nothing if the ledger refuses the spends.
@@ -77,6 +96,9 @@ pub(super) fn weeks(homes: usize, load: Load, seed: u64) -> Option<Weeks> {
     let (mut own, mut equal, mut totals) = (vec![0.0; homes], vec![0.0; homes], vec![0.0; homes]);
     let mut used = 1.0_f64;
     for t in 0..SLOTS {
+        if t % DAY == 0 {
+            eprintln!("{homes} gateways: day {} of {}", t / DAY + 1, SLOTS / DAY);
+        }
         let want =
             |(i, random): (usize, &mut SplitMix64)| utility(load, &devices_of(i), t % DAY, random);
         let wants: Vec<Utility> = random.iter_mut().enumerate().map(want).collect();
