@@ -20,6 +20,8 @@ use crate::words::chained;
 
 /// How often the guard hears of the daemon, and the kernel of servers that cannot be reached.
 const TICK: Span = Span::millis(200);
+/// How often sockets are looked at, at most: while much comes, each segment would wake the daemon.
+const REST: Span = Span::micros(500);
 /// After such a pause the guard may have removed the diversion.
 const PAUSE_MAX: Span = Span::secs(2);
 
@@ -40,6 +42,8 @@ pub(super) struct Daemon {
     ticked_at: Time,
     tick_at: Time,
     proxy_at: Time,
+    /// Until then the proxy's sockets wait.
+    rests_until: Option<Time>,
     /// When the diversion is made anew, since the guard may have removed it.
     renew_at: Option<Time>,
     pub(super) config_error: Option<String>,
@@ -71,6 +75,7 @@ impl Daemon {
             ticked_at: now,
             tick_at: now + TICK,
             proxy_at: now,
+            rests_until: None,
             renew_at: None,
             config_error: None,
             error: None,
@@ -78,11 +83,11 @@ impl Daemon {
     }
 
     pub(super) fn deadline(&self) -> Time {
-        self.tick_at.min(self.proxy_at)
+        self.tick_at.min(self.rests_until.unwrap_or(self.proxy_at))
     }
 
     pub(super) fn waits_for(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.proxy.waits_for())
+        self.rests_until.is_none().then(|| self.proxy.waits_for())
     }
 
     /// Something may have come for the proxy, or one of its deadlines.
@@ -104,11 +109,13 @@ impl Daemon {
             }
         }
         self.proxy_at = self.proxy.deadline(now);
+        self.rests_until = Some(now + REST);
         Ok(())
     }
 
-    /// Once a [`TICK`]; the frame also calls it at deadlines of the proxy.
+    /// Ends a rest; the rest of it once a [`TICK`], for the frame also calls it at deadlines of the proxy.
     pub(super) fn handle_tick(&mut self, now: Time) {
+        self.rests_until.take_if(|until| *until <= now);
         if now < self.tick_at {
             return;
         }
