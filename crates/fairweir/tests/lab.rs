@@ -194,7 +194,7 @@ fn a_device_behind_the_proxy_loses_little_by_a_lossy_last_hop() {
     let output = fairweir(&["lab", "run", file, "--control", "fairweir", "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
-    let groups = report["groups"].as_array().unwrap();
+    let groups = report["summary"]["groups"].as_array().unwrap();
     let [a, b] = ["a", "b"].map(|name| {
         let group = groups.iter().find(|group| group["name"] == name).unwrap();
         group["rate_bps"].as_f64().unwrap() * 1e-6
