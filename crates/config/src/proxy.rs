@@ -38,6 +38,8 @@ pub struct ProxyFile {
     pub path: PathBuf,
     /// Interfaces whose devices are served.
     pub lan: Vec<String>,
+    /// Whether the router beside it may name devices.
+    pub takes_routers: bool,
     /// Where metrics are served over HTTP.
     pub metrics: Option<MetricsAt>,
     /// In the order of the file: the first that names a connection has it.
@@ -46,6 +48,8 @@ pub struct ProxyFile {
     pub apps: Vec<AppConfig>,
     /// What each kind of use is worth, in the order of [`Kind::ALL`].
     pub weights: Option<[f64; 4]>,
+    /// Whether these are what the household's agent of the credit market says, while it does.
+    pub follows_household: bool,
     /// What the user says of devices; each once.
     pub devices: Vec<(Mac, Identity)>,
 }
@@ -155,7 +159,8 @@ impl ProxyFile {
             |p: crate::table::Placed<'_, String>| parse_dev(&p.value).map_err(|e| p.place.error(e));
         let lan = lan.value.into_iter().map(dev).collect::<Result<Vec<_>, _>>()?;
         let metrics = proxy.parsed_by("metrics", MetricsAt::parse)?.map(|p| p.value);
-        proxy.finish(&["lan", "metrics"])?;
+        let takes_routers = proxy.truth_placed("router")?.is_some_and(|p| p.value);
+        proxy.finish(&["lan", "router", "metrics"])?;
 
         let mut classes: Vec<ClassConfig> = Vec::new();
         for table in top.tables("class")? {
@@ -172,8 +177,9 @@ impl ProxyFile {
             }
             classes.push(class);
         }
-        if classes.is_empty() {
-            return Err(top.missing("class", "at least one table [[class]]"));
+        if classes.is_empty() && !takes_routers {
+            let wanted = "at least one table [[class]], or `router = true` in [proxy]";
+            return Err(top.missing("class", wanted));
         }
         let mut apps: Vec<AppConfig> = Vec::new();
         for table in top.tables("app")? {
@@ -187,7 +193,8 @@ impl ProxyFile {
             }
             apps.push(app);
         }
-        let weights = top.table("priority")?.map(weights).transpose()?;
+        let priority = top.table("priority")?.map(priority).transpose()?;
+        let (weights, follows_household) = priority.map_or((None, false), |(w, f)| (Some(w), f));
         let mut devices: Vec<(Mac, Identity)> = Vec::new();
         for table in top.tables("device")? {
             let place = table.place();
@@ -201,7 +208,18 @@ impl ProxyFile {
             devices.push(device);
         }
         top.finish(&["version", "proxy", "class", "app", "priority", "device"])?;
-        Ok(ProxyFile { path: path.to_owned(), lan, metrics, classes, apps, weights, devices })
+        let path = path.to_owned();
+        Ok(ProxyFile {
+            path,
+            lan,
+            takes_routers,
+            metrics,
+            classes,
+            apps,
+            weights,
+            follows_household,
+            devices,
+        })
     }
 }
 
@@ -254,16 +272,18 @@ fn app(mut table: Table<'_>) -> Result<AppConfig, ConfigError> {
     Ok(AppConfig { name, alpha: alpha.value as u8, matches })
 }
 
-/// Kinds that are not named weigh 1.
-fn weights(mut table: Table<'_>) -> Result<[f64; 4], ConfigError> {
+/// Weights of kinds, of which those that are not named weigh 1, and whether the household's come before.
+fn priority(mut table: Table<'_>) -> Result<([f64; 4], bool), ConfigError> {
+    let follows_household = table.truth("household")?.unwrap_or(false);
     let mut weights = [1.0; 4];
     for (word, kind) in KINDS {
         if let Some(weight) = table.integer(word, 0, WEIGHT_MAX)? {
             weights[kind as usize] = weight.value as f64;
         }
     }
-    table.finish(&KINDS.map(|(word, _)| word))?;
-    Ok(weights)
+    let keys: Vec<&str> = ["household"].into_iter().chain(KINDS.map(|(word, _)| word)).collect();
+    table.finish(&keys)?;
+    Ok((weights, follows_household))
 }
 
 fn name(table: &mut Table<'_>) -> Result<String, ConfigError> {
@@ -316,7 +336,9 @@ mod tests {
         assert_eq!(file.classes[0].matches.len(), 3);
         assert_eq!(file.classes[1].rate, None);
         assert_eq!((file.apps[0].alpha, file.lan), (200, vec!["br-lan".to_owned()]));
-        assert_eq!(file.weights, None);
+        assert_eq!((file.weights, file.takes_routers), (None, false));
+        let routed = parse(&HEAD.replace("[proxy]", "[proxy]\nrouter = true")).unwrap();
+        assert!(routed.takes_routers && routed.classes.is_empty());
         let file = parse(&format!(
             "{HEAD}[[class]]\nname = \"tv\"\nmatch = [\"os:ios\", \"ip:192.0.2.7\", \
              \"device-kind:television\"]\n[[device]]\nmac = \"02:00:5e:00:53:01\"\n\
@@ -331,7 +353,12 @@ mod tests {
              [priority]\nstreaming = 5\nweb = 0\n"
         ));
         let file = file.unwrap();
-        assert_eq!(file.weights, Some([5.0, 1.0, 1.0, 0.0]));
+        assert_eq!((file.weights, file.follows_household), (Some([5.0, 1.0, 1.0, 0.0]), false));
+        let class = "[[class]]\nname = \"a\"\nmatch = [\"ip:192.0.2.7\"]\n";
+        let followed = parse(&format!("{HEAD}{class}[priority]\nhousehold = true\nweb = 2\n"));
+        let followed = followed.unwrap();
+        assert_eq!(followed.weights, Some([1.0, 1.0, 1.0, 2.0]));
+        assert!(followed.follows_household);
         assert_eq!(file.apps[0].sites().count(), 1);
         assert!(file.apps[0].has_kind(Kind::Downloads) && !file.apps[0].has_kind(Kind::Web));
         assert_eq!(file.apps[0].matches[1].to_string(), "app-class:download");

@@ -183,6 +183,30 @@ fn a_host_shares_beneath_a_router_that_shares() {
     }
 }
 
+/// `cargo test -p fairweir --features evidence --test lab lossy -- --ignored --nocapture`
+#[test]
+#[ignore = "takes a minute"]
+fn a_device_behind_the_proxy_loses_little_by_a_lossy_last_hop() {
+    if !privileged() {
+        return;
+    }
+    let file = "../../scenarios/lossy-last-hop.toml";
+    let output = fairweir(&["lab", "run", file, "--control", "fairweir", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
+    let groups = report["summary"]["groups"].as_array().unwrap();
+    let [a, b] = ["a", "b"].map(|name| {
+        let group = groups.iter().find(|group| group["name"] == name).unwrap();
+        group["rate_bps"].as_f64().unwrap() * 1e-6
+    });
+    note(&format!("0.5 % lost, 80 ms: {a:.1} Mbit/s by the proxy, {b:.1} directly"));
+    assert!(a > 3.0 * b && a + b > 24.0, "{a:.1} and {b:.1} Mbit/s");
+    // The simulator has neither.
+    let refused = fairweir(&["sim", "run", file]);
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("in the lab only"), "{refused:?}");
+}
+
 #[test]
 #[ignore = "3 min: cargo test -p fairweir --features evidence --test lab -- --ignored --nocapture two_loops"]
 fn two_loops_in_both_worlds() {

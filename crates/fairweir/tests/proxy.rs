@@ -429,15 +429,7 @@ fn a_lossy_last_hop_costs_little() {
     let daemon = home.stage.start_proxy(None);
     let [tv, _, phone] = &home.devices;
     for device in [tv, phone] {
-        device.run(|| {
-            for line in [
-                "add table ip lossy",
-                "add chain ip lossy in { type filter hook prerouting priority -400 ; }",
-                "add rule ip lossy in meta l4proto tcp numgen random mod 1000 < 5 drop",
-            ] {
-                assert!(Command::new("nft").arg(line).status().unwrap().success());
-            }
-        });
+        device.lose(5);
     }
     let (relayed, direct) = (tv.download(far.address()), phone.download(far.address()));
     thread::sleep(Duration::from_secs(3));
@@ -506,7 +498,8 @@ fn rates_are_held_at_many_rates_and_round_trips() {
 }
 
 /// `cargo test -p fairweir --features evidence --test proxy ten_thousand -- --ignored --nocapture`; with fewer
-/// than 32,768 file descriptors it plays as many connections as these allow, and reckons with 10,500.
+/// than 32,768 file descriptors it plays as many connections as these allow, and reckons with 10,500;
+/// `dist/test-connections` plays all of them in a virtual machine.
 #[test]
 #[ignore = "takes a minute, and 32,768 file descriptors"]
 fn ten_thousand_idle_and_five_hundred_busy_connections_cost_little() {
@@ -574,7 +567,9 @@ fn ten_thousand_idle_and_five_hundred_busy_connections_cost_little() {
     let reckoned = empty + (resident() - empty) * 10_500 / number as u64;
     note(&format!("{reckoned} kB with 10,500 connections"));
     assert!(reckoned < 60_000, "{reckoned} kB");
-    assert!(cores <= 0.5, "{cores} core s per Gbit");
+    // What an emulated processor takes says nothing.
+    let is_emulated = std::env::var_os("FAIRWEIR_EMULATED").is_some();
+    assert!(cores <= 0.5 || is_emulated, "{cores} core s per Gbit");
     drop((idle, busy));
 }
 

@@ -129,6 +129,29 @@ impl Daemon {
     }
 }
 
+/// Starts the proxy beside the router of `place`, if a device is behind it, and waits until the router has told
+/// it of its devices.
+pub(crate) fn start_proxy(
+    executable: &Path,
+    place: &Place<'_>,
+    plan: &Plan<'_>,
+    run_dir: &Path,
+) -> Result<Option<Process>, Error> {
+    let Some(configuration) = plan.proxy_configuration() else { return Ok(None) };
+    let config = place.dir.join("proxy.toml");
+    fs::write(&config, configuration)
+        .map_err(|e| Error::io(format!("write {}", config.display()), e))?;
+    let mut command = Command::new(executable);
+    command.args(["proxy", "--until-stdin-closes", "--config"]).arg(&config);
+    command.arg("--run-dir").arg(run_dir);
+    let log = place.dir.join("proxy.log");
+    let mut process = Process::start("the proxy", command, place.netns, log)?;
+    let socket = run_dir.join("proxy.sock");
+    // The class behind those that are told is the proxy's own.
+    wait_until_ready(&mut process, || Ok(ask(&socket, STATUS)?["classes"][1].is_object()))?;
+    Ok(Some(process))
+}
+
 /// Number of the field `utime` in `/proc/PID/stat`; `stime` follows. Source: proc_pid_stat(5).
 const UTIME: usize = 14;
 

@@ -1,8 +1,10 @@
 //! The namespaces of an emulated home, their devices and routes.
 
 use std::fs;
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
 
 use fairweir_core::units::Span;
 use fairweir_linux::link;
@@ -73,6 +75,9 @@ impl Home {
             link::create_bridge(LAN_DEVICE)?;
             link::set_mtu(LAN_DEVICE, mtu)?;
             link::set_up(LAN_DEVICE)?;
+            // What the proxy takes comes by it, and not through a bridge's own hooks, which only some kernels have.
+            link::set_up("lo")?;
+            let _ = sysctl("bridge/bridge-nf-call-iptables", "0");
             for (lan, router) in of_link(LAN, mtu, |(lan, _)| *lan) {
                 link::add_address(LAN_DEVICE, net_of(router, lan))?;
             }
@@ -109,6 +114,9 @@ impl Home {
             }
             Ok(())
         })?;
+        if let loss @ 1.. = scenario.devices[index].loss_ppm {
+            netns.run(|| lose(loss))?;
+        }
         self.devices.push(netns);
         Ok(())
     }
@@ -200,6 +208,25 @@ fn tune_tcp(scenario: &Scenario) -> Result<(), Error> {
 /// Linux's own maximum of `tcp_rmem`, and the most that a scenario gets.
 const BUFFER_DEFAULT: u64 = 6 << 20;
 const BUFFER_MAX: u64 = 32 << 20;
+
+/// This part of the TCP packets that come to this namespace is lost.
+fn lose(loss_ppm: u32) -> Result<(), Error> {
+    let table = format!(
+        "table inet loss {{\nchain in {{\ntype filter hook prerouting priority -400;\n\
+         meta l4proto tcp numgen random mod 1000000 < {loss_ppm} drop\n}}\n}}\n"
+    );
+    let failed = |e| Error::io("run nft for a last hop that loses packets", e);
+    let mut nft = Command::new("nft");
+    let nft = nft.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut nft = nft.spawn().map_err(failed)?;
+    let mut stdin = nft.stdin.take().expect("invariant: it is piped");
+    stdin.write_all(table.as_bytes()).map_err(failed)?;
+    drop(stdin);
+    match nft.wait().map_err(failed)?.success() {
+        true => Ok(()),
+        false => Err(failed(io::ErrorKind::Unsupported.into())),
+    }
+}
 
 /// Sets a sysctl of the calling thread's namespace.
 fn sysctl(name: &str, value: &str) -> Result<(), Error> {

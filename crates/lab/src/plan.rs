@@ -145,11 +145,19 @@ impl<'s> Plan<'s> {
             let addresses = LAN.map(|(lan, _)| format!("\"ip:{}\"", device_address(lan, index)));
             let _ = writeln!(
                 text,
-                "[[device]]\nname = {name}\nweight = {weight}\nmatch = [{}]",
-                addresses.join(", ")
+                "[[device]]\nname = {name}\nweight = {weight}\nmatch = [{}]{}",
+                addresses.join(", "),
+                if device.via_proxy { "\nvia = \"proxy\"" } else { "" }
             );
         }
         text
+    }
+
+    /// The configuration of the proxy beside the router, if a device is behind it.
+    pub(crate) fn proxy_configuration(&self) -> Option<String> {
+        let is_needed = self.scenario.devices.iter().any(|device| device.via_proxy);
+        is_needed
+            .then(|| format!("version = 1\n[proxy]\nlan = [\"{LAN_DEVICE}\"]\nrouter = true\n"))
     }
 
     /// The configuration of a host that receives these groups.

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use crate::Error;
 use crate::agent::{FETCH, SERVE};
 use crate::clock::Clock;
-use crate::daemon::{Daemon, Place, Watchers};
+use crate::daemon::{self, Daemon, Place, Watchers};
 use crate::home::Home;
 use crate::isp::Isp;
 use crate::job::Ready;
@@ -180,6 +180,8 @@ struct Stage {
     fetches: Vec<Process>,
     /// Of the home first, and then of devices.
     daemons: Vec<Daemon>,
+    /// Beside the router, if a device is behind it.
+    _proxy: Option<Process>,
     isp: Option<Isp>,
     sender: Option<Sender>,
     server: Process,
@@ -204,12 +206,13 @@ impl Stage {
         server.tell(&json(&jobs)?)?;
         let ready: Ready = parsed(&server.hear()?)?;
         jobs.iter_mut().for_each(|job| job.certificate.clone_from(&ready.certificate));
-        let mut daemons = Vec::new();
+        let (mut daemons, mut proxy) = (Vec::new(), None);
         if options.with_daemon {
             let at_home = if control == Control::Wfq { Control::None } else { control };
             let executable = &options.executable;
             let place = Place::home(&home, plan, at_home, dir.path());
             daemons.push(Daemon::start(executable, &place, plan, options.watchers.as_ref())?);
+            proxy = daemon::start_proxy(executable, &place, plan, &daemons[0].run_dir)?;
             for place in Place::devices(&home, plan, dir.path()) {
                 daemons.push(Daemon::start(executable, &place, plan, None)?);
             }
@@ -230,7 +233,7 @@ impl Stage {
             fetch.tell(&json(job)?)?;
             fetches.push(fetch);
         }
-        Ok(Stage { sites, fetches, daemons, isp, sender, server, home, _dir: dir })
+        Ok(Stage { sites, fetches, daemons, _proxy: proxy, isp, sender, server, home, _dir: dir })
     }
 
     /// Plays from the clock's zero to its end; returns what the link saw, how bundles did, and how

@@ -96,8 +96,9 @@ int fairweir_lan_egress(struct __sk_buff *skb)
 	if (!cfg || !mine || (skb->ingress_ifindex && skb->ingress_ifindex != cfg->wan) ||
 	    !read_skb(skb, &frame, &p, cfg->lan_header))
 		return TC_ACT_UNSPEC;
-	/* What the router itself sends to a device, or what comes from another LAN, is no download. */
-	if (!skb->ingress_ifindex) {
+	/* What the router itself sends to a device, or what comes from another LAN, is no download; what its
+	 * proxy sends in a server's place is one. */
+	if (!skb->ingress_ifindex && !(skb->mark & RELAYED_MARK)) {
 		hear_dhcp(skb, &p, cfg, 1);
 		return TC_ACT_UNSPEC;
 	}

@@ -14,6 +14,8 @@
 #define RULE_HAS_GROUPS 0x8000u
 #define MARK_SHIFT 24
 #define MARK_MASK 0xff000000u
+/* On what the proxy of this router sends, to devices in a server's place among others. */
+#define RELAYED_MARK 0x00800000u
 
 struct router_config {
 	__u64 heartbeat_ns; /* CLOCK_MONOTONIC, when user space was last alive */

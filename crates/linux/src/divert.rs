@@ -29,6 +29,7 @@ use fairweir_core::relay::{SYN_MAX, Syn};
 use ipnet::IpNet;
 
 use crate::Error;
+use crate::bpf::header;
 use crate::net::link;
 use crate::net::netlink::{Netlink, Request};
 
@@ -38,7 +39,7 @@ pub use openings::Taken;
 use openings::{DHCP_MAX, GROUP, Openings};
 
 /// The mark of sockets of the proxy.
-pub const SOCKET_MARK: u32 = 0x0800_0000;
+pub const SOCKET_MARK: u32 = header::RELAYED_MARK as u32;
 
 /// New connections of a device in a second that reach the proxy, after a burst of ten seconds' worth.
 pub const OPENED_PER_SECOND: u32 = 100;
@@ -395,8 +396,9 @@ fn run_nft(text: &str) -> Result<(), Error> {
 const TABLE: &str = "fairweir_proxy";
 /// Of the routing table and of the rule: `fw` in hexadecimal is 0x6677.
 const TABLE_NUMBER: u32 = 0x6677;
-/// The mark of packets for the proxy; one bit, beside those of other policies.
-const DIVERTED: u32 = 0x0400_0000;
+/// The mark of packets for the proxy; one bit, beside those of other policies and of
+/// `fairweir router`.
+const DIVERTED: u32 = 0x0040_0000;
 /// New connections of all devices in a second.
 const OPENED_ALL: u32 = 1_000;
 /// Messages of a device to a DHCP server that are looked at before it is slowed down to one in a second.

@@ -266,7 +266,9 @@ impl Household {
         let Now { rate_bps, until_s } = self.now(now_ms / 1_000);
         let left_ms = until_s?.saturating_mul(1_000).saturating_sub(now_ms);
         let for_ms = left_ms.min(TOLD_MS);
-        (for_ms > 0).then_some(Guarantee { rate_bps, equal_bps: self.memory.equal, for_ms })
+        let importance = Some(self.wanted(now_ms / 1_000, 0).importance);
+        let equal_bps = self.memory.equal;
+        (for_ms > 0).then_some(Guarantee { rate_bps, equal_bps, for_ms, importance })
     }
 
     fn day_s(&self) -> u64 {

@@ -276,11 +276,11 @@ impl Proxy {
         all.min().unwrap_or(now + FOLLOW_PERIOD)
     }
 
-    /// Does what is due.
+    /// Does what is due. Returns whether anything was.
     ///
     /// # Errors
     /// If the kernel's `epoll` fails.
-    pub fn handle(&mut self, now: Time) -> Result<(), Error> {
+    pub fn handle(&mut self, now: Time) -> Result<bool, Error> {
         let mut events = [EpollEvent::empty(); TURN_MAX];
         let number = self.epoll.wait(&mut events, EpollTimeout::ZERO);
         let number = match number {
@@ -309,12 +309,12 @@ impl Proxy {
         }
         self.handle_timers(now);
         self.openings.handle_timers(now);
-        self.serve(now);
+        let has_served = self.serve(now);
         if now >= self.follow_at {
             self.follow(now);
         }
         self.mind_room();
-        Ok(())
+        Ok(number > 0 || has_served)
     }
 
     fn handle_event(&mut self, token: u64, flags: EpollFlags, now: Time) {
@@ -468,13 +468,15 @@ impl Proxy {
         }
     }
 
-    /// Reads from servers what the rates allow.
-    fn serve(&mut self, now: Time) {
+    /// Reads from servers what the rates allow. Returns whether they allowed anything.
+    fn serve(&mut self, now: Time) -> bool {
+        let mut has_served = false;
         for class in 0..self.classes.len() {
             for _ in 0..TURN_MAX {
                 let Some(grant) = self.classes.of_mut(class).scheduler.poll_grant(now) else {
                     break;
                 };
+                has_served = true;
                 let connection = self.slots[grant.id].connection.as_mut();
                 let connection = connection.expect("invariant: what waits is there");
                 let before = connection.moved[0];
@@ -490,6 +492,7 @@ impl Proxy {
                 }
             }
         }
+        has_served
     }
 
     /// Adapts all receive buffers to the rates.

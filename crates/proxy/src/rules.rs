@@ -56,6 +56,7 @@ pub struct Rules {
     class_sites: Sites,
     app_sites: Sites,
     known_sites: Sites,
+    weights: Option<[f64; 4]>,
     /// By class and kind of use.
     alphas: Vec<[Alpha; 4]>,
 }
@@ -77,12 +78,17 @@ impl Rules {
             _ => [Alpha::DEFAULT; 4],
         };
         let alphas = classes.iter().map(of_class).collect();
-        Rules { classes, apps, known, class_sites, app_sites, known_sites, alphas }
+        Rules { classes, apps, known, class_sites, app_sites, known_sites, weights, alphas }
     }
 
     /// The classes.
     pub fn classes(&self) -> &[Class] {
         &self.classes
+    }
+
+    /// What each kind of use is worth, if alphas follow it.
+    pub fn weights(&self) -> Option<[f64; 4]> {
+        self.weights
     }
 
     /// Prefixes and link-layer addresses outside of which no connection has a class; `None` if a class

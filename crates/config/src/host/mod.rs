@@ -66,6 +66,8 @@ pub struct Config {
     pub host: HostSection,
     /// The groups of all files.
     pub policy: Policy,
+    /// Names of a router's devices whose connections the proxy relays.
+    pub relayed: Vec<String>,
     /// The files in the order in which they were merged.
     pub files: Vec<PathBuf>,
     /// Entries that are allowed but probably not intended, each with its place.
@@ -168,8 +170,13 @@ impl Config {
         let mut texts = vec![(main.to_owned(), Text::read(main, &rules)?)];
         texts.extend(Text::read_dir(&role.conf_d(main), FILE_BYTES_MAX)?);
         let sources: Vec<Source<'_>> = texts.iter().map(|(_, text)| text.source(&[])).collect();
-        let mut draft =
-            Draft { role, host: HostKeys::default(), groups: Vec::new(), set: SetKeys::default() };
+        let mut draft = Draft {
+            role,
+            host: HostKeys::default(),
+            groups: Vec::new(),
+            relayed: Vec::new(),
+            set: SetKeys::default(),
+        };
         for source in &sources {
             draft.add(*source)?;
         }
@@ -198,6 +205,7 @@ struct Draft<'t> {
     role: Role,
     host: HostKeys<'t>,
     groups: Vec<Placed<'t, Branch>>,
+    relayed: Vec<String>,
     set: SetKeys<'t>,
 }
 
@@ -206,6 +214,7 @@ impl<'t> Draft<'t> {
         let document = document(source, self.role)?;
         self.host.merge(document.host)?;
         self.set.merge(document.set);
+        self.relayed.extend(document.relayed);
         for group in document.groups {
             self.add_group(group)?;
         }
@@ -244,7 +253,7 @@ impl<'t> Draft<'t> {
         warnings.extend(self.set.apply_weights(&mut groups));
         // What can still fail: there is no room for the default group that is added.
         let policy = Policy::nested(groups).map_err(|e| last.unwrap_or(main.start()).error(e))?;
-        Ok(Config { host, policy, files, warnings })
+        Ok(Config { host, policy, relayed: self.relayed, files, warnings })
     }
 
     /// A device has one class, so its address leads to one.

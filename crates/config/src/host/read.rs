@@ -52,13 +52,16 @@ const ROUTER_KEYS: [&str; 12] = [
     "upload_capacity",
 ];
 const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
-const DEVICE_KEYS: [&str; 4] = ["name", "weight", "match", "group"];
+const DEVICE_KEYS: [&str; 5] = ["name", "weight", "match", "via", "group"];
+const INNER_KEYS: [&str; 4] = ["name", "weight", "match", "group"];
 
 /// The content of one file.
 pub(super) struct Document<'t> {
     pub(super) host: HostKeys<'t>,
     /// Each at its name.
     pub(super) groups: Vec<Placed<'t, Branch>>,
+    /// Names of the devices with `via = "proxy"`.
+    pub(super) relayed: Vec<String>,
     pub(super) set: SetKeys<'t>,
 }
 
@@ -90,10 +93,13 @@ pub(super) fn document(source: Source<'_>, role: Role) -> Result<Document<'_>, C
     let groups = top.tables(group_table)?;
     let set = top.table("set")?;
     top.finish(keys)?;
-    let group = |table| top_group(table, role);
+    let mut relayed = Vec::new();
+    let group = |table| top_group(table, role, &mut relayed);
+    let groups = groups.into_iter().map(group).collect::<Result<_, _>>()?;
     Ok(Document {
         host: host.map(|table| host_keys(table, role)).transpose()?.unwrap_or_default(),
-        groups: groups.into_iter().map(group).collect::<Result<_, _>>()?,
+        groups,
+        relayed,
         set: set.map(SetKeys::read).transpose()?.unwrap_or_default(),
     })
 }
@@ -161,13 +167,31 @@ impl Kind {
 /// The groups of one table, and where each is named: path and place.
 type Places<'t> = Vec<(String, Place<'t>)>;
 
-fn top_group(table: Table<'_>, role: Role) -> Result<Placed<'_, Branch>, ConfigError> {
+fn top_group<'t>(
+    mut table: Table<'t>,
+    role: Role,
+    relayed: &mut Vec<String>,
+) -> Result<Placed<'t, Branch>, ConfigError> {
     let kind = match role {
         Role::Host => Kind::Group,
         Role::Router => Kind::Device,
     };
+    let via = match role {
+        Role::Host => None,
+        Role::Router => table.parsed_by("via", parse_via)?,
+    };
     let mut places = Places::new();
     let branch = group(table, kind, &[], &mut places)?;
+    if let Some(via) = via {
+        let Group { name, matches, .. } = &branch.value.group;
+        let is_known = |m: &Match| matches!(m, Match::Ip(_) | Match::Mac(_));
+        if matches.is_empty() || !matches.iter().all(is_known) {
+            return Err(via.place.error(format!(
+                "device `{name}`: the proxy knows devices by `mac:` and `ip:` only; name no others"
+            )));
+        }
+        relayed.push(name.clone());
+    }
     // The policy has the rules for one group; asking it group by group gives the place.
     match Policy::nested(vec![branch.value.clone()]) {
         Ok(_) => Ok(branch),
@@ -227,7 +251,10 @@ fn group<'t>(
         for inner in table.tables("group")? {
             beneath.push(group(inner, Kind::Inner, &path, places)?.value);
         }
-        table.finish(&DEVICE_KEYS)?;
+        match kind {
+            Kind::Device => table.finish(&DEVICE_KEYS)?,
+            Kind::Group | Kind::Inner => table.finish(&INNER_KEYS)?,
+        }
     }
     Ok(Placed { value: Branch { group: Group { name, weight, matches }, beneath }, place })
 }
@@ -325,6 +352,10 @@ fn merge_key<'t, T>(
     Ok(())
 }
 
+fn parse_via(text: &str) -> Result<(), String> {
+    if text == "proxy" { Ok(()) } else { Err(crate::not_one_of(text, &["proxy"])) }
+}
+
 fn parse_enforce(text: &str) -> Result<Enforce, String> {
     let allowed = Enforce::ALL.map(Enforce::name);
     text.parse().map_err(|_| crate::not_one_of(text, &allowed))
@@ -366,4 +397,39 @@ fn parse_probe(text: &str) -> Result<ProbeChoice, String> {
         return Err(format!("{address} is not a host behind the link; allowed: {expected}"));
     }
     Ok(ProbeChoice::Address(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_proxy_takes_devices_that_it_can_know() {
+        let text = |matched: &str, more: &str| {
+            format!(
+                "version = 1\n[[device]]\nname = \"tv\"\nweight = 1\nmatch = [\"{matched}\"]\n{more}"
+            )
+        };
+        let read = |text: &str| {
+            let document = document(Source::new(text, "router.toml", &[]), Role::Router);
+            document.map(|document| document.relayed).map_err(|e| e.to_string())
+        };
+        let via = "via = \"proxy\"\n";
+        assert_eq!(read(&text("ip:192.0.2.7", "")), Ok(Vec::new()));
+        assert_eq!(read(&text("mac:02:00:5e:00:53:01", via)), Ok(vec!["tv".to_owned()]));
+        for (wrong, says) in [
+            (text("host:tv", via), "router.toml:6"),
+            (text("ip:192.0.2.7", "via = \"prox\"\n"), "did you mean `proxy`"),
+            (
+                text(
+                    "ip:192.0.2.7",
+                    "[[device.group]]\nname = \"a\"\nweight = 1\nmatch = [\"port:80\"]\nvia = \"proxy\"\n",
+                ),
+                "unknown key",
+            ),
+        ] {
+            let error = read(&wrong).unwrap_err();
+            assert!(error.contains(says) && error.lines().count() == 1, "{error}");
+        }
+    }
 }

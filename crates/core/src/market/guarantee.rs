@@ -11,6 +11,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
+use super::preferences::{BOOSTED, Importance, Wanted};
 use crate::units::{Rate, Span, Time};
 
 /// The rates that can be told.
@@ -29,6 +30,9 @@ pub struct Guarantee {
     pub equal_bps: Rate,
     /// For how long, in milliseconds.
     pub for_ms: u64,
+    /// What the household wants now, in the order of [`Kind::ALL`](super::utility::Kind::ALL).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub importance: Option<[Importance; 4]>,
 }
 
 impl Guarantee {
@@ -45,6 +49,9 @@ impl Guarantee {
                     rate.as_bps()
                 ));
             }
+        }
+        if let Some(wrong) = self.importance.iter().flatten().find(|&&n| n > BOOSTED) {
+            return Err(format!("importance: {wrong} is out of range (0 to {BOOSTED})"));
         }
         let most = FOR_MAX.as_nanos() / NANOS_PER_MS;
         if !(1..=most).contains(&self.for_ms) {
@@ -93,6 +100,12 @@ impl Term {
         self.0.map(|(told, _)| told.rate_bps)
     }
 
+    /// What the household wants now, if that was told.
+    pub fn wanted(&self) -> Option<Wanted> {
+        let importance = self.0?.0.importance?;
+        Some(Wanted { importance, ..Wanted::default() })
+    }
+
     /// When it ends unless it is told again.
     pub fn deadline(&self) -> Option<Time> {
         self.0.map(|(_, until)| until)
@@ -126,7 +139,12 @@ mod tests {
     use super::*;
 
     fn told(mbit: u64, for_ms: u64) -> Guarantee {
-        Guarantee { rate_bps: Rate::mbit(mbit), equal_bps: Rate::mbit(10), for_ms }
+        Guarantee {
+            rate_bps: Rate::mbit(mbit),
+            equal_bps: Rate::mbit(10),
+            for_ms,
+            importance: None,
+        }
     }
 
     fn at(ms: u64) -> Time {
@@ -156,6 +174,7 @@ mod tests {
             (Guarantee { equal_bps: Rate::ZERO, ..told(1, 1) }, "equal_bps: 0"),
             (told(28, 0), "for_ms: 0 is out of range (1 to 10000)"),
             (told(28, u64::MAX), "for_ms"),
+            (Guarantee { importance: Some([0, 1, 200, 0]), ..told(1, 1) }, "importance: 200"),
         ] {
             let error = term.handle(wrong, at(1)).unwrap_err();
             assert!(error.starts_with(says), "{error}");

@@ -13,6 +13,7 @@
 //! | [`Scheduler`] | which connection of a class is read next, and how much of it |
 //! | [`buffer_target`], [`follow`] | how large the receive buffer of a connection is |
 //! | [`alphas`] | priorities by kind of use |
+//! | [`Told`] | what a router beside the proxy tells it |
 //! | [`Syn`] | a client's first packet, which waits until the server has answered |
 //!
 //! Source: MYOB section IV, algorithm 3 and appendix G. The paper's threads, which sleep and share a
@@ -23,8 +24,10 @@ mod buffer;
 mod priority;
 mod scheduler;
 mod syn;
+mod told;
 
 pub use buffer::{BUFFER_MAX, buffer_target, follow};
 pub use priority::alphas;
 pub use scheduler::{Alpha, Grant, Scheduler};
 pub use syn::{SYN_MAX, Syn};
+pub use told::{Told, ToldDevice};

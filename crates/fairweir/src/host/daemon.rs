@@ -23,6 +23,7 @@ use super::report;
 use super::settings::Settings;
 use super::sites::SiteControl;
 use super::upload::Upload;
+use super::via::{self, Teller};
 use super::windows::WindowControl;
 use crate::stored::put;
 use crate::wire::{CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, Remembered};
@@ -78,6 +79,8 @@ pub(super) struct Daemon {
     pub(super) delay: Delay,
     /// What a slot of the credit market has bought.
     pub(super) guarantee: Term,
+    /// Who tells the proxy; only a router has one.
+    teller: Option<Teller>,
     memories: Memories,
     told_capacity: Option<Rate>,
     pause: Span,
@@ -111,7 +114,7 @@ impl Daemon {
     /// If the device or the kernel refuses.
     pub(super) fn start(
         mut settings: Settings,
-        (memories, leases): (Memories, Option<LeaseControl>),
+        (memories, leases, teller): (Memories, Option<LeaseControl>, Option<Teller>),
         told_capacity: Option<Rate>,
     ) -> anyhow::Result<Daemon> {
         let host = Point::attach(&settings)?;
@@ -137,6 +140,7 @@ impl Daemon {
             config_error: None,
             delay: Delay::default(),
             guarantee: Term::default(),
+            teller,
             memories,
             told_capacity,
             pause: PAUSE_MIN,
@@ -146,6 +150,7 @@ impl Daemon {
             enforced: false,
         };
         daemon.windows.set_swept(daemon.settings.with_classes().map(str::to_owned).collect());
+        daemon.windows.set_relayed(&daemon.settings.config);
         daemon.recognise_network(now)?;
         daemon.enforce(now);
         Ok(daemon)
@@ -178,6 +183,7 @@ impl Daemon {
         self.listen(now);
         self.delay.follow(self.settings.probe().filter(|_| self.host.is_some()), now);
         self.observe(now);
+        self.tell_proxy(now);
         if now >= self.network_at
             && let Err(e) = self.recognise_network(now)
         {
@@ -337,6 +343,7 @@ impl Daemon {
         }
         let was = self.settings.config.host.upload_capacity;
         self.settings = new;
+        self.windows.set_relayed(&self.settings.config);
         if self.settings.config.host.upload_capacity != was {
             self.upload = Upload::of(&self.settings);
         }
@@ -408,6 +415,20 @@ impl Daemon {
         {
             self.open(now, e.to_string());
         }
+    }
+
+    /// The proxy relays the devices with `via` at what their classes may carry; without a bound while
+    /// everything passes.
+    fn tell_proxy(&mut self, now: Time) {
+        let enforces = self.enforces();
+        let Some(teller) = &mut self.teller else { return };
+        let policy = self.settings.policy();
+        let mut devices =
+            via::devices(&self.settings.config.relayed, policy, self.control.decision());
+        if !enforces {
+            devices.iter_mut().for_each(|device| device.rate_bps = None);
+        }
+        teller.handle_tick(devices, now);
     }
 
     /// Makes real what was decided, unless everything is to pass.

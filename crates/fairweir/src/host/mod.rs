@@ -35,12 +35,14 @@ mod settings;
 pub(crate) mod show;
 mod sites;
 mod upload;
+mod via;
 mod windows;
 
 use daemon::{Daemon, next_tick};
 use leases::LeaseControl;
 use memory::Memories;
 use settings::Settings;
+use via::Teller;
 
 /// The longest request, in bytes.
 const REQUEST_MAX: usize = 1_024;
@@ -81,7 +83,9 @@ fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Resul
         .map(|lan| LeaseControl::new(StateDir::new(state_dir), lan, args.dry_run, monotonic_now()));
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<HostService> {
         let told = args.remembered_capacity;
-        let daemon = Daemon::start(settings, (memories, leases), told)?;
+        let is_router = settings.role == Role::Router && !args.dry_run;
+        let teller = is_router.then(|| Teller::start(&spec.run_dir)).transpose()?;
+        let daemon = Daemon::start(settings, (memories, leases, teller), told)?;
         info!(dev, control = %daemon.settings.control(), "attached");
         for warning in &daemon.settings.config.warnings {
             tracing::warn!("configuration: {warning}");

@@ -1,5 +1,6 @@
 //! The daemon's side of enforcement: the connections it watches, and the kernel as an enforcer.
 
+use fairweir_config::host::Config;
 use fairweir_core::receiver::{Allocation, ConnectionSample, Enforcer, Windows};
 use fairweir_core::units::Span;
 use fairweir_linux::Error;
@@ -7,6 +8,7 @@ use fairweir_linux::Error;
 use super::guard::Guard;
 use super::point::Point;
 use super::settings::Settings;
+use super::via;
 
 /// What was last seen of the connections, and the guard of their windows.
 #[derive(Debug, Default)]
@@ -15,6 +17,8 @@ pub(super) struct WindowControl {
     pub(super) counts: Vec<Count>,
     /// The connections of the last tick; at most `CONNECTIONS_MAX`.
     pub(super) seen: Vec<Seen>,
+    /// Groups whose connections the proxy relays; it bounds their windows itself.
+    relayed: Vec<usize>,
     /// The length of the last tick.
     pub(super) interval: Span,
     guard: Guard,
@@ -68,6 +72,12 @@ impl WindowControl {
         self.guard.set_swept(devs);
     }
 
+    /// Which connections the proxy relays.
+    pub(super) fn set_relayed(&mut self, config: &Config) {
+        let leaves = config.relayed.iter().flat_map(|name| via::leaves(&config.policy, name));
+        self.relayed = leaves.collect();
+    }
+
     /// The guard stands by, since classes would stay if the daemon were killed.
     pub(super) fn stand_by(&mut self) {
         if !self.guard.is_running() {
@@ -77,7 +87,8 @@ impl WindowControl {
 
     /// What carries out the decisions on `host`.
     pub(super) fn enforcer<'h>(&'h mut self, host: &'h mut Point) -> KernelEnforcer<'h> {
-        KernelEnforcer { host, guard: &mut self.guard }
+        let (relayed, seen) = (&self.relayed[..], &self.seen[..]);
+        KernelEnforcer { host, guard: &mut self.guard, relayed, seen }
     }
 }
 
@@ -86,6 +97,26 @@ impl WindowControl {
 pub(super) struct KernelEnforcer<'h> {
     host: &'h mut Point,
     guard: &'h mut Guard,
+    relayed: &'h [usize],
+    seen: &'h [Seen],
+}
+
+impl KernelEnforcer<'_> {
+    /// Windows of relayed connections are the proxy's.
+    fn without_relayed(&self, windows: &Windows) -> Windows {
+        let mut windows = windows.clone();
+        let is_relayed = |id: u64| {
+            let seen = self.seen.iter().find(|seen| seen.sample.id == id);
+            seen.is_some_and(|seen| self.relayed.contains(&seen.sample.group))
+        };
+        windows.connections.retain(|connection| !is_relayed(connection.id));
+        for &group in self.relayed {
+            if let Some(initial) = windows.initial.get_mut(group) {
+                *initial = None;
+            }
+        }
+        windows
+    }
 }
 
 impl Enforcer for KernelEnforcer<'_> {
@@ -104,7 +135,10 @@ impl Enforcer for KernelEnforcer<'_> {
 
     fn apply_windows(&mut self, windows: &Windows) -> Result<(), Error> {
         self.guard.stand_by(self.host.expiry_program());
-        self.host.apply_windows(windows)
+        match self.relayed {
+            [] => self.host.apply_windows(windows),
+            _ => self.host.apply_windows(&self.without_relayed(windows)),
+        }
     }
 
     fn release_windows(&mut self) -> Result<(), Error> {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use fairweir_config::agent::Told;
 use fairweir_config::host::Role;
 use fairweir_core::market::guarantee::Guarantee;
-use fairweir_core::units::{Rate, Span, Time};
+use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{Access, Client, Error, instances};
 use serde::Serialize;
 
@@ -39,8 +39,8 @@ pub(super) struct Said {
 pub(super) struct Teller {
     asks: SyncSender<(Vec<Told>, Guarantee)>,
     said: Arc<Mutex<Vec<Said>>>,
-    /// The rate that was told last, and when.
-    told: Option<(Rate, Time)>,
+    /// What was told last, and when.
+    told: Option<(Guarantee, Time)>,
 }
 
 /// A request of `fairweir host`, `fairweir router` and `fairweir proxy`.
@@ -70,13 +70,16 @@ impl Teller {
             self.told = None;
             return;
         };
-        let is_known =
-            |(rate, at): (Rate, Time)| rate == guarantee.rate_bps && now.since(at) < AGAIN_AFTER;
+        let is_known = |(told, at): (Guarantee, Time)| {
+            let is_same =
+                (told.rate_bps, told.importance) == (guarantee.rate_bps, guarantee.importance);
+            is_same && now.since(at) < AGAIN_AFTER
+        };
         if self.told.is_some_and(is_known) {
             return;
         }
         match self.asks.try_send((told.to_vec(), guarantee)) {
-            Ok(()) => self.told = Some((guarantee.rate_bps, now)),
+            Ok(()) => self.told = Some((guarantee, now)),
             // A daemon hangs; what is told then is what is true then.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }

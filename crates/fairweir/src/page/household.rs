@@ -1,6 +1,7 @@
 //! What the page shows a household besides its link: the agent of the credit market, and the gateway's
 //! proxy.
 
+use fairweir_config::applications::KINDS;
 use fairweir_core::market::ledger::Credits;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,7 @@ const RECORDED_MAX: usize = 256;
 const SLOTS: [&str; 5] = ["Begins", "Bid", "Should buy", "Price of 1 Mbit/s", "Wanted for"];
 const CLASSES: [&str; 5] = ["Class", "Rate", "Connections", "Downloaded", "Uploaded"];
 const USAGE: [&str; 4] = ["Device", "Application", "Downloaded", "Uploaded"];
+const PRIORITY: [&str; 2] = ["Kind of use", "Worth now"];
 const DEVICES: [&str; 4] = ["Device", "System", "Kind", "Evidence"];
 
 /// What a household wants. `page.ts` declares the same types.
@@ -162,6 +164,9 @@ pub(super) struct ProxyStatus {
     classes: Vec<Class>,
     /// The largest first.
     usage: Vec<Usage>,
+    /// What each kind of use is worth now.
+    #[serde(default)]
+    priority: Option<[f64; 4]>,
     #[serde(default)]
     devices: Vec<Device>,
     config_error: Option<String>,
@@ -226,6 +231,10 @@ pub(super) fn proxy_view(status: &ProxyStatus) -> DaemonView {
             volume(of.up_bytes),
         ]);
     }
+    let mut priority = TableView::new("priority", "Priorities by kind of use", &PRIORITY);
+    for ((word, kind), weights) in KINDS.into_iter().zip(status.priority.iter().cycle()) {
+        priority.rows.push(vec![word.to_owned(), weights[kind as usize].to_string()]);
+    }
     let mut devices = TableView::new("devices", "Devices, and what says so", &DEVICES);
     for device in status.devices.iter().take(ROWS_MAX) {
         let seen = device.evidence.iter().map(|e| format!("{} {}", e.source, e.seen));
@@ -242,7 +251,8 @@ pub(super) fn proxy_view(status: &ProxyStatus) -> DaemonView {
         true => "full: new connections pass directly".to_owned(),
         false => format!("{} relayed", count(status.connections, "connection")),
     };
-    let tables = [classes, usage, devices].into_iter().filter(|table| !table.rows.is_empty());
+    let tables =
+        [classes, priority, usage, devices].into_iter().filter(|table| !table.rows.is_empty());
     DaemonView {
         headline,
         tables: tables.collect(),
@@ -321,6 +331,7 @@ mod tests {
         };
         let status: ProxyStatus = serde_json::from_value(json!({
             "run": "1", "since_s": 9.0, "connections": 2, "full": false, "classes": [],
+            "priority": [8.0, 1.0, 0.0, 1.0],
             "usage": (1..301).map(usage).collect::<Vec<_>>(), "config_error": "bad", "error": null,
             "devices": [{ "mac": "02:00:00:00:00:01",
                 "os": { "known": "android", "confidence": "several sources", "conflict": false },
@@ -329,7 +340,8 @@ mod tests {
         }))
         .unwrap();
         let view = proxy_view(&status);
-        let [usage, devices] = &view.tables[..] else { panic!("{:?}", view.tables) };
+        let [priority, usage, devices] = &view.tables[..] else { panic!("{:?}", view.tables) };
+        assert_eq!(priority.rows[0], ["streaming", "8"]);
         assert_eq!(usage.rows.len(), ROWS_MAX);
         assert_eq!(usage.rows[0][..3], ["192.0.2.1", "films", "3.0 MB"]);
         assert_eq!(devices.rows[0][1..], ["android (several sources)", "conflict", "dhcp 1,3,6"]);

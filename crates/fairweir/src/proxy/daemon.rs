@@ -8,7 +8,8 @@ use fairweir_config::applications::{Application, applications};
 use fairweir_config::devices::devices;
 use fairweir_config::proxy::{AppConfig, ClassConfig, ProxyFile};
 use fairweir_core::market::guarantee::{Guarantee, Term};
-use fairweir_core::relay::Alpha;
+use fairweir_core::policy::PATH_SEPARATOR;
+use fairweir_core::relay::{Alpha, Told, ToldDevice};
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::divert::{Clients, Divert, DivertSpec, SOCKET_MARK, Taken};
 use fairweir_linux::{round_trip, set_receive_buffer};
@@ -20,8 +21,13 @@ use crate::words::chained;
 
 /// How often the guard hears of the daemon, and the kernel of servers that cannot be reached.
 const TICK: Span = Span::millis(200);
+/// How often sockets are looked at, at most: while much comes, each segment would wake the daemon.
+const REST: Span = Span::micros(500);
 /// After such a pause the guard may have removed the diversion.
 const PAUSE_MAX: Span = Span::secs(2);
+
+/// No device has less than a class of the file may have.
+const TOLD_MIN: Rate = Rate::kbit(100);
 
 /// First packets of connections that are taken before others have their turn.
 const TURN_MAX: usize = 256;
@@ -34,12 +40,16 @@ pub(super) struct Daemon {
     pub(super) divert: Option<Divert>,
     /// What a slot of the credit market has bought.
     pub(super) guarantee: Term,
+    /// What the router beside it tells, and until when.
+    told: Option<(Told, Time)>,
     guard: Guard,
     pub(super) started: Time,
     pub(super) run: String,
     ticked_at: Time,
     tick_at: Time,
     proxy_at: Time,
+    /// Until then the proxy's sockets wait.
+    rests_until: Option<Time>,
     /// When the diversion is made anew, since the guard may have removed it.
     renew_at: Option<Time>,
     pub(super) config_error: Option<String>,
@@ -54,7 +64,8 @@ impl Daemon {
     /// If the kernel lacks something; then nothing is diverted.
     pub(super) fn start(file: &ProxyFile, now: Time) -> anyhow::Result<Daemon> {
         let kernel = Kernel { round_trip, set_receive_buffer, mark: SOCKET_MARK };
-        let mut proxy = Proxy::new(rules(file, None), devices(), kernel, now)?;
+        let rules = rules(file, &Term::default(), &[]);
+        let mut proxy = Proxy::new(rules, devices(), kernel, now)?;
         proxy.set_said(file.devices.iter().copied(), now);
         // It must be there when the diversion is.
         let mut guard = Guard::default();
@@ -65,12 +76,14 @@ impl Daemon {
             proxy,
             divert: Some(divert),
             guarantee: Term::default(),
+            told: None,
             guard,
             started: now,
             run: crate::instance::new_run(),
             ticked_at: now,
             tick_at: now + TICK,
             proxy_at: now,
+            rests_until: None,
             renew_at: None,
             config_error: None,
             error: None,
@@ -78,11 +91,11 @@ impl Daemon {
     }
 
     pub(super) fn deadline(&self) -> Time {
-        self.tick_at.min(self.proxy_at)
+        self.tick_at.min(self.rests_until.unwrap_or(self.proxy_at))
     }
 
     pub(super) fn waits_for(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.proxy.waits_for())
+        self.rests_until.is_none().then(|| self.proxy.waits_for())
     }
 
     /// Something may have come for the proxy, or one of its deadlines.
@@ -94,7 +107,7 @@ impl Daemon {
                 Taken::Dhcp(source, message) => self.proxy.handle_dhcp(source, &message, now),
             }
         }
-        self.proxy.handle(now)?;
+        let has_done = self.proxy.handle(now)?;
         while let Some((syn, answer)) = self.proxy.poll_answer() {
             let Some(divert) = &mut self.divert else { continue };
             match answer {
@@ -104,14 +117,26 @@ impl Daemon {
             }
         }
         self.proxy_at = self.proxy.deadline(now);
+        // More is likely to come soon; if nothing came, the next event is handled at once.
+        self.rests_until = has_done.then_some(now + REST);
         Ok(())
     }
 
-    /// Once a [`TICK`]; the frame also calls it at deadlines of the proxy.
-    pub(super) fn handle_tick(&mut self, now: Time) {
-        if now < self.tick_at {
-            return;
+    /// The end of a rest, a deadline of the proxy, or a [`TICK`].
+    ///
+    /// # Errors
+    /// As [`Daemon::handle_ready`].
+    pub(super) fn handle_deadline(&mut self, now: Time) -> Result<(), fairweir_proxy::Error> {
+        if self.rests_until.is_some_and(|until| until <= now) {
+            self.handle_ready(now)?;
         }
+        if now >= self.tick_at {
+            self.handle_tick(now);
+        }
+        Ok(())
+    }
+
+    fn handle_tick(&mut self, now: Time) {
         let paused = now.since(self.ticked_at) >= PAUSE_MAX;
         (self.ticked_at, self.tick_at) = (now, now + TICK);
         if self.error.is_none() && self.divert.is_none() {
@@ -120,6 +145,12 @@ impl Daemon {
         self.guard.beat(now);
         if self.guarantee.handle_tick(now).is_some() {
             self.follow_guarantee(now);
+        }
+        if self.told.take_if(|(_, until)| now >= *until).is_some() {
+            info!("the router has told nothing for a while: its devices pass directly");
+            if let Err(e) = self.follow_told(now) {
+                warn!("{}", chained(&e));
+            }
         }
         if paused || self.error.is_some() || self.renew_at.is_some_and(|at| now >= at) {
             // Once more later: the guard may be about to remove what is made now.
@@ -152,20 +183,69 @@ impl Daemon {
         told: Guarantee,
         now: Time,
     ) -> Result<String, String> {
-        let Some(class) = self.file.classes.iter().find(|class| class.is_leased) else {
-            return Err("no class of the proxy has `lease = true`".to_owned());
+        let class = self.file.classes.iter().find(|class| class.is_leased);
+        let said = match class {
+            Some(class) => format!("class `{}` has at least {}", class.name, told.rate_bps),
+            None if self.file.follows_household => "priorities follow the household".to_owned(),
+            None => {
+                return Err(
+                    "the proxy's file has neither a class with `lease = true` nor `household \
+                            = true` in [priority]"
+                        .to_owned(),
+                );
+            }
         };
-        let said =
-            format!("class `{}` has at least {} for {} ms", class.name, told.rate_bps, told.for_ms);
-        if self.guarantee.handle(told, now)?.is_some() {
+        let wanted = self.guarantee.wanted();
+        let step = self.guarantee.handle(told, now)?;
+        if step.is_some() || self.guarantee.wanted() != wanted {
             self.follow_guarantee(now);
+        }
+        Ok(format!("{said} for {} ms", told.for_ms))
+    }
+
+    fn follow_guarantee(&mut self, now: Time) {
+        info!(rate = ?self.guarantee.rate(), wanted = ?self.guarantee.wanted(), "told by the agent");
+        self.proxy.set_rules(self.rules(&self.file), now);
+    }
+
+    /// Takes in whose connections the router beside it wants relayed.
+    ///
+    /// # Errors
+    /// Why it is not followed; then nothing has changed.
+    pub(super) fn handle_told(&mut self, told: Told, now: Time) -> Result<String, String> {
+        if !self.file.takes_routers {
+            return Err("the proxy's file has no `router = true`".to_owned());
+        }
+        told.check()?;
+        let until = now + Span::millis(told.for_ms);
+        let said = format!("{} devices for {} ms", told.devices.len(), told.for_ms);
+        let old = self.told.replace((told, until));
+        let devices = |told: &Option<(Told, Time)>| told.as_ref().map(|(t, _)| t.devices.clone());
+        if devices(&old) != devices(&self.told)
+            && let Err(e) = self.follow_told(now)
+        {
+            self.told = old;
+            return Err(chained(&e));
         }
         Ok(said)
     }
 
-    fn follow_guarantee(&mut self, now: Time) {
-        info!(rate = ?self.guarantee.rate(), "the guaranteed rate is another one");
-        self.proxy.set_rules(rules(&self.file, self.guarantee.rate()), now);
+    fn follow_told(&mut self, now: Time) -> anyhow::Result<()> {
+        let rules = self.rules(&self.file);
+        if rules.clients() != self.proxy.rules().clients()
+            && let Some(divert) = &mut self.divert
+        {
+            let (lan, ports) = (self.file.lan.clone(), self.proxy.ports());
+            divert.replace(DivertSpec { lan, clients: clients(&rules), ports })?;
+        }
+        self.proxy.set_rules(rules, now);
+        Ok(())
+    }
+
+    /// The rules of a file, with what is guaranteed and told now.
+    fn rules(&self, file: &ProxyFile) -> Rules {
+        let told = self.told.as_ref().filter(|_| file.takes_routers);
+        rules(file, &self.guarantee, told.map_or(&[][..], |(told, _)| &told.devices[..]))
     }
 
     /// Reads the file again and does what is different; a wrong file changes nothing.
@@ -185,7 +265,7 @@ impl Daemon {
         if file.metrics != self.file.metrics {
             bail!("proxy.metrics differs from what runs; that needs a restart");
         }
-        let rules = rules(&file, self.guarantee.rate());
+        let rules = self.rules(&file);
         let said = match file == self.file {
             true => "nothing changed",
             false => "classes and applications replaced; open connections go on",
@@ -231,17 +311,27 @@ fn clients(rules: &Rules) -> Clients {
     }
 }
 
-/// The rules of a file. A class with a lease has what is guaranteed, but not less than its own rate.
-pub(super) fn rules(file: &ProxyFile, guaranteed: Option<Rate>) -> Rules {
+/// The rules of a file, behind a class for each device that a router tells. A class with a lease has what is
+/// guaranteed, but not less than its own rate.
+pub(super) fn rules(file: &ProxyFile, guarantee: &Term, told: &[ToldDevice]) -> Rules {
+    let guaranteed = guarantee.rate();
     let rate_of = |class: &ClassConfig| {
         class.rate.map(|rate| rate.max(guaranteed.filter(|_| class.is_leased).unwrap_or(rate)))
     };
-    let classes = file.classes.iter().map(|class| Class {
+    let of_router = told.iter().map(|device| Class {
+        // No class of a file has such a name.
+        name: format!("router{PATH_SEPARATOR}{}", device.name),
+        rate: device.rate_bps.map(|rate| rate.max(TOLD_MIN)),
+        matches: device.matches.clone(),
+        devices: Vec::new(),
+    });
+    let of_file = file.classes.iter().map(|class| Class {
         name: class.name.clone(),
         rate: rate_of(class),
         matches: class.matches.clone(),
         devices: class.devices.clone(),
     });
+    let classes = of_router.chain(of_file);
     let alpha = |app: &AppConfig| Alpha::new(app.alpha).expect("invariant: the range was checked");
     let apps = file.apps.iter().map(|app| App {
         name: app.name.clone(),
@@ -255,5 +345,7 @@ pub(super) fn rules(file: &ProxyFile, guaranteed: Option<Rate>) -> Rules {
         kind: known.kind,
         sites: known.sites,
     });
-    Rules::new(classes.collect(), apps.collect(), known.collect(), file.weights)
+    let household = guarantee.wanted().filter(|_| file.follows_household);
+    let weights = household.map(|wanted| wanted.utility().weights).or(file.weights);
+    Rules::new(classes.collect(), apps.collect(), known.collect(), weights)
 }

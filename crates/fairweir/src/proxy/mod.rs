@@ -14,6 +14,7 @@ use std::os::fd::BorrowedFd;
 
 use fairweir_config::proxy::ProxyFile;
 use fairweir_core::market::guarantee::Guarantee;
+use fairweir_core::relay::Told;
 use fairweir_core::units::Time;
 use fairweir_daemon::{Access, Answer, Error, Peer, Progress, Service, Spec, Watched};
 use fairweir_linux::monotonic_now;
@@ -37,7 +38,8 @@ use daemon::Daemon;
 /// The name of the instance.
 pub(crate) const NAME: &str = "proxy";
 
-const REQUEST_MAX: usize = 4_096;
+/// As many devices as a router has, each with some addresses.
+const REQUEST_MAX: usize = 128 << 10;
 
 pub(crate) fn run(args: &ProxyArgs) -> anyhow::Result<()> {
     match &args.command {
@@ -66,6 +68,8 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
 enum Request {
     /// The rate that a slot of the credit market has bought, from the household's agent.
     Guarantee(Guarantee),
+    /// Whose connections the router beside it wants relayed.
+    Relay(Told),
 }
 
 /// The daemon as a service.
@@ -78,7 +82,7 @@ impl Service for ProxyService {
 
     fn access_for(request: &Request) -> Access {
         match request {
-            Request::Guarantee(_) => Access::Change,
+            Request::Guarantee(_) | Request::Relay(_) => Access::Change,
         }
     }
 
@@ -87,8 +91,7 @@ impl Service for ProxyService {
     }
 
     fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
-        self.daemon.handle_tick(now);
-        Ok(())
+        self.daemon.handle_deadline(now).map_err(|e| Error::Refused(e.to_string()))
     }
 
     fn waits_for(&self) -> Option<BorrowedFd<'_>> {
@@ -101,12 +104,15 @@ impl Service for ProxyService {
 
     fn handle_request(
         &mut self,
-        Request::Guarantee(told): Request,
+        request: Request,
         _: Peer,
         now: Time,
         _: &mut Progress<'_>,
     ) -> Answer {
-        Answer::outcome(self.daemon.handle_guarantee(told, now))
+        Answer::outcome(match request {
+            Request::Guarantee(told) => self.daemon.handle_guarantee(told, now),
+            Request::Relay(told) => self.daemon.handle_told(told, now),
+        })
     }
 
     fn reload(

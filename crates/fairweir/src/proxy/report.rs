@@ -9,6 +9,7 @@ use std::time::Duration;
 use fairweir_config::proxy::{ClassConfig, ProxyFile};
 use fairweir_config::sender::read_text;
 use fairweir_config::text;
+use fairweir_core::market::guarantee::Term;
 use fairweir_core::recognition::Word;
 use fairweir_core::units::{Rate, Time};
 use fairweir_daemon::{Access, Metrics};
@@ -41,6 +42,9 @@ pub(super) struct Status {
     /// What the household's agent of the credit market says that the slot has bought.
     #[serde(default)]
     guaranteed_bps: Option<Rate>,
+    /// What each kind of use is worth now; `None` if alphas do not follow it.
+    #[serde(default)]
+    priority: Option<[f64; 4]>,
     /// The largest first.
     usage: Vec<UsageStatus>,
     #[serde(default)]
@@ -108,6 +112,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         full: proxy.is_full(),
         classes: proxy.classes().map(class).collect(),
         guaranteed_bps: daemon.guarantee.rate(),
+        priority: proxy.rules().weights(),
         usage,
         devices: proxy.portraits().map(devices::of_portrait).collect(),
         accepted,
@@ -177,6 +182,7 @@ fn understood(file: &ProxyFile) -> Value {
         "classes": classes.collect::<Vec<_>>(),
         "apps": apps.collect::<Vec<_>>(),
         "priority": file.weights,
+        "household": file.follows_household,
         "devices": devices.collect::<Vec<_>>(),
     })
 }
@@ -192,7 +198,7 @@ fn texts(matches: &[impl ToString]) -> Vec<String> {
 /// `fairweir proxy --dry-run`: what would be taken, and whether it could be.
 pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     let file = ProxyFile::load(&args.config)?;
-    let rules = rules(&file, None);
+    let rules = rules(&file, &Term::default(), &[]);
     fairweir_linux::divert::check(&file.lan)?;
     let out = &mut text::stdout();
     print_file(out, &file)?;

@@ -92,6 +92,21 @@ impl Device {
         self.netns.run(work)
     }
 
+    /// So many of 1,000 TCP packets that come to it are lost.
+    pub fn lose(&self, per_mille: u32) {
+        self.run(|| {
+            for line in [
+                "add table ip lossy",
+                "add chain ip lossy in { type filter hook prerouting priority -400 ; }",
+                &format!(
+                    "add rule ip lossy in meta l4proto tcp numgen random mod 1000 < {per_mille} drop"
+                ),
+            ] {
+                assert!(Command::new("nft").arg(line).status().unwrap().success());
+            }
+        });
+    }
+
     /// L2 bytes that its interface has received.
     pub fn received(&self) -> u64 {
         let text = self.netns.run(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap());

@@ -50,7 +50,7 @@ fn proxy_follows() {
     let stage = Stage::with_link(40.0);
     let devices = devices(&stage, ["tv"]);
     let text = "version = 1\n[proxy]\nlan = [\"br-lan\"]\n[[class]]\nname = \"home\"\n\
-                rate = \"10mbit\"\nlease = true\nmatch = [\"ip:192.168.7.0/24\"]\n";
+                rate = \"10mbit\"\nlease = true\nmatch = [\"ip:192.168.7.0/24\"]\n[priority]\nhousehold = true\n";
     std::fs::write(stage.path("proxy.toml"), text).unwrap();
     let proxy = stage.start_proxy(None);
     let (mut market, mut home) = market_with_agent(&stage, "\"proxy\", \"router\"");
@@ -61,6 +61,10 @@ fn proxy_follows() {
     proxy.wait_for("a lease", PATIENCE * 2, |s| rate(s) > 10_000_000);
     let leased = home.wait_for("what is told", |s| s["told"][0]["is_followed"] == true);
     assert_eq!(leased["told"].as_array().unwrap().len(), 1, "no router runs: {leased}");
+    // What the household wants by its page is what kinds of use are worth at the proxy.
+    let priority = proxy.status()["priority"].clone();
+    note(&format!("priorities by the household: {priority}"));
+    assert_ne!(priority, serde_json::json!([1.0, 1.0, 1.0, 1.0]));
     let (bps, begun) = (rate(&proxy.status()), Instant::now());
     // The sender grows, and the receive buffers follow within a second.
     thread::sleep(Duration::from_millis(1_500));

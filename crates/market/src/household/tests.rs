@@ -150,7 +150,12 @@ fn a_lease_counts_in_its_slot_and_the_floor_outside_of_all() {
     assert_eq!(home.now(3_600), Now { rate_bps: Rate::mbit(2), until_s: None });
     // The others are told of it for three seconds, or what is left of the slot.
     let equal_bps = Rate::mbit(20);
-    let told = |for_ms| Guarantee { rate_bps: home.now(1_800).rate_bps, equal_bps, for_ms };
+    let rate_bps = home.now(1_800).rate_bps;
+    let told = |for_ms| {
+        let importance = home.guarantee(1_800_000).unwrap().importance;
+        assert!(importance.is_some());
+        Guarantee { rate_bps, equal_bps, for_ms, importance }
+    };
     assert_eq!(home.guarantee(1_800_000), Some(told(3_000)));
     assert_eq!(home.guarantee(3_599_400), Some(told(600)));
     assert_eq!(home.guarantee(3_600_000), None);

@@ -90,6 +90,10 @@ pub struct Device {
     pub weight: Weight,
     /// How it controls its own groups, behind the router's control.
     pub control: Control,
+    /// The router leaves its connections to the proxy.
+    pub via_proxy: bool,
+    /// The part of TCP packets that its last hop loses, in millionths.
+    pub loss_ppm: u32,
 }
 
 /// An access link: a bottleneck in each direction.

@@ -183,9 +183,11 @@ fn devices(tables: Vec<Table<'_>>) -> Result<Vec<Device>, ConfigError> {
         let weight = weight(&mut table)?;
         let controls = Control::ALL.map(|control| (control.name(), control));
         let control = table.word("control", &controls)?;
-        table.finish(&["name", "weight", "control"])?;
+        let via_proxy = table.word("via", &[("proxy", ())])?.is_some();
+        let loss_ppm = table.ratio_ppm("loss")?.unwrap_or(0);
+        table.finish(&["name", "weight", "control", "via", "loss"])?;
         let control = control.map_or(Control::None, |p| p.value);
-        devices.push(Device { name: name.value, weight, control });
+        devices.push(Device { name: name.value, weight, control, via_proxy, loss_ppm });
     }
     Ok(devices)
 }

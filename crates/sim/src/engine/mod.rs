@@ -42,6 +42,11 @@ pub enum PlayError {
     /// The control cannot work with the scenario.
     #[error(transparent)]
     Control(#[from] ControllerError),
+    /// What only the lab plays.
+    #[error(
+        "a device behind the proxy, or with a last hop that loses packets, is played in the lab only"
+    )]
+    LabOnly,
     /// Somebody asked for it.
     #[error("interrupted")]
     Cancelled,

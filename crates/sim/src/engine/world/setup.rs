@@ -23,12 +23,15 @@ impl<'s> World<'s> {
     /// Sets everything up at time zero.
     ///
     /// # Errors
-    /// [`PlayError::Control`] if the control cannot work with the scenario.
+    /// [`PlayError::Control`] if the control cannot work with the scenario, [`PlayError::LabOnly`].
     pub(in super::super) fn new(
         scenario: &'s Scenario,
         control: Control,
         seed: u64,
     ) -> Result<World<'s>, PlayError> {
+        if scenario.devices.iter().any(|device| device.via_proxy || device.loss_ppm > 0) {
+            return Err(PlayError::LabOnly);
+        }
         let mut random = SplitMix64::new(seed);
         let mut world = World {
             scenario,

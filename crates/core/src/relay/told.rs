@@ -1,0 +1,97 @@
+//! What a router tells the proxy beside it: whose connections to relay, and at which rates.
+//!
+//! It is told for a few seconds, again and again, and ends by itself: a router that dies or hangs leaves no
+//! device behind the proxy.
+
+use serde::{Deserialize, Serialize};
+
+use crate::policy::{GROUPS_MAX, Match, is_name};
+use crate::units::Rate;
+
+/// The longest time for which it is told at once, in milliseconds.
+const FOR_MS_MAX: u64 = 10_000;
+/// As many addresses as a class of a file has.
+const MATCHES_MAX: usize = 64;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Told {
+    /// In the router's order; at most [`GROUPS_MAX`].
+    pub devices: Vec<ToldDevice>,
+    /// For how long, in milliseconds.
+    pub for_ms: u64,
+}
+
+/// A device whose connections are to be relayed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToldDevice {
+    /// As the router's file names it.
+    pub name: String,
+    /// Its addresses: `ip:` and `mac:`.
+    #[serde(rename = "match")]
+    pub matches: Vec<Match>,
+    /// What its downloads may have together; `None` is as much as comes.
+    pub rate_bps: Option<Rate>,
+}
+
+impl Told {
+    /// Whether it can be followed.
+    ///
+    /// # Errors
+    /// What is wrong, and what would be right.
+    pub fn check(&self) -> Result<(), String> {
+        if !(1..=FOR_MS_MAX).contains(&self.for_ms) {
+            return Err(format!("for_ms: {} is out of range (1 to {FOR_MS_MAX})", self.for_ms));
+        }
+        if self.devices.len() > GROUPS_MAX {
+            return Err(format!("{} devices: at most {GROUPS_MAX}", self.devices.len()));
+        }
+        for (i, ToldDevice { name, matches, .. }) in self.devices.iter().enumerate() {
+            if !is_name(name) || self.devices[..i].iter().any(|other| other.name == *name) {
+                return Err(format!("device {i}: the name is not valid, or another device has it"));
+            }
+            let is_of_device = |m: &Match| matches!(m, Match::Ip(_) | Match::Mac(_));
+            if !(1..=MATCHES_MAX).contains(&matches.len()) || !matches.iter().all(is_of_device) {
+                return Err(format!(
+                    "device `{name}`: expected 1 to {MATCHES_MAX} addresses, ip: or mac:"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_devices_with_addresses_are_taken() {
+        let device = |name: &str, matched: &str| ToldDevice {
+            name: name.to_owned(),
+            matches: vec![matched.parse().unwrap()],
+            rate_bps: Some(Rate::mbit(3)),
+        };
+        let told = |devices: Vec<ToldDevice>, for_ms| Told { devices, for_ms };
+        let tv = || device("tv", "mac:02:00:5e:00:53:01");
+        assert_eq!(told(vec![tv(), device("pc", "ip:192.0.2.1")], 3_000).check(), Ok(()));
+        assert_eq!(told(Vec::new(), 1).check(), Ok(()));
+        let many = (0..=GROUPS_MAX).map(|n| device(&format!("d{n}"), "ip:192.0.2.1")).collect();
+        for (wrong, says) in [
+            (told(vec![tv()], 0), "for_ms: 0"),
+            (told(vec![tv()], u64::MAX), "for_ms"),
+            (told(many, 1), "at most 256"),
+            (told(vec![tv(), tv()], 1), "device 1"),
+            (told(vec![device("a b", "ip:192.0.2.1")], 1), "device 0"),
+            (told(vec![device("tv", "web:example.com")], 1), "ip: or mac:"),
+            (told(vec![ToldDevice { matches: Vec::new(), ..tv() }], 1), "1 to 64"),
+        ] {
+            let error = wrong.check().unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+        let text = serde_json::to_string(&tv()).unwrap();
+        assert_eq!(text, r#"{"name":"tv","match":["mac:02:00:5e:00:53:01"],"rate_bps":3000000}"#);
+    }
+}
