@@ -20,6 +20,8 @@ pub(super) struct Queue {
     pub(super) sampled_at: Time,
     /// What round trips vary by without a queue.
     pub(super) varies: Span,
+    /// How long a full packet takes on the uplink.
+    packet: Span,
     pub(super) busy: Busy,
 }
 
@@ -49,6 +51,7 @@ impl Queue {
         capacity: Option<Rate>,
     ) -> Option<Span> {
         let rate = Rate::from_volume(seen.sent, seen.interval);
+        self.packet = capacity.unwrap_or(rate).max(CAPACITY_MIN).time_to_send(PACKET);
         let rests = rate <= capacity.map_or(REST_MAX, |c| (c / 10).max(REST_MAX));
         let queue = self.measure(seen, rests);
         if queue.is_some() || self.sampled_at == Time::ZERO {
@@ -102,7 +105,8 @@ impl Queue {
             }
             return;
         };
-        if queue <= QUEUE_MAX.max(self.varies + NOISE_MARGIN) {
+        let most = QUEUE_MAX.max(self.varies + NOISE_MARGIN).max(self.packet * QUEUE_PACKETS);
+        if queue <= most {
             *busy = Busy::default();
             return;
         }
@@ -125,12 +129,12 @@ impl Queue {
 
     /// A queue may have begun, though it is not too long.
     pub(super) fn may_have_begun(&self) -> bool {
-        self.last > Some((QUEUE_MAX / 2).max(self.varies))
+        self.last > Some((QUEUE_MAX / 2).max(self.varies).max(self.packet))
     }
 
     /// Whether so much is none.
     pub(super) fn is_empty(&self, queue: Span) -> bool {
-        queue <= QUEUE_EMPTY.max(self.varies)
+        queue <= QUEUE_EMPTY.max(self.varies).max(self.packet)
     }
 
     /// The mean of the last second.
@@ -174,6 +178,10 @@ pub(super) fn mean(samples: &mut dyn ExactSizeIterator<Item = &Span>) -> Span {
 
 /// While no more is sent the uplink's queue is taken to be empty.
 const REST_MAX: Rate = Rate::kbit(100);
+/// Of Ethernet, in L2 bytes. On a slow uplink a packet that goes first waits for the one that is on its way,
+/// and for the second one that HTB may send with it: so many packets are no queue.
+const PACKET: Bytes = Bytes::new(1_514);
+const QUEUE_PACKETS: u64 = 2;
 /// A longer queue is too long; below the second one it is empty.
 const QUEUE_MAX: Span = Span::millis(5);
 const QUEUE_EMPTY: Span = Span::millis(4);

@@ -19,6 +19,9 @@ struct Uplink {
     /// Each round trip is longer by up to so much, and one in so many hundred by 40 ms besides.
     jitter: Span,
     bursts: u64,
+    /// Packets that go first wait for the one that is on its way.
+    has_packets: bool,
+    only_watches: bool,
     carried: Bytes,
     longest: Span,
     /// The sum over the ticks.
@@ -38,6 +41,8 @@ impl Uplink {
             noise: 1,
             jitter: Span::millis(2),
             bursts: 0,
+            has_packets: false,
+            only_watches: false,
             carried: Bytes::ZERO,
             longest: Span::ZERO,
             waited: Span::ZERO,
@@ -55,7 +60,7 @@ impl Uplink {
     }
 
     fn tick(&mut self) {
-        let total = self.control.total().unwrap_or(Rate::MAX);
+        let total = self.control.total().filter(|_| !self.only_watches).unwrap_or(Rate::MAX);
         let rate = self.offered.min(total);
         let room = self.capacity * TICK;
         let arrived = self.queue + rate * TICK + self.others * TICK;
@@ -66,7 +71,11 @@ impl Uplink {
         self.longest = self.longest.max(waits);
         self.waited += waits;
         self.at = self.at + TICK;
-        let least = BASE + waits + self.jitter();
+        let mut least = BASE + waits + self.jitter();
+        if self.has_packets && self.offered > Rate::ZERO {
+            let packet = self.capacity.time_to_send(Bytes::new(1_514));
+            least += Span::nanos(self.random(packet.as_nanos()));
+        }
         self.control.handle_observation(&UploadObservation {
             at: self.at,
             interval: TICK,
@@ -168,6 +177,44 @@ fn an_uplink_with_noise_that_is_no_bottleneck_is_not_limited_for_long() {
         let used = link.run(300);
         assert!(used >= 0.85, "{jitter_ms} ms: {used} of .90");
     }
+}
+
+#[test]
+fn a_packet_on_its_way_is_not_taken_for_a_queue() {
+    for kbit in [500, 1_000, 2_000] {
+        for seed in 1..=20 {
+            let mut link = Uplink::new(Rate::kbit(kbit));
+            (link.noise, link.has_packets) = (seed * 77_777_777, true);
+            link.run(2);
+            link.offered = link.capacity.scale(150, 100);
+            link.run(25);
+            let found = ratio(link.control.capacity(), link.capacity);
+            let used = link.run(60);
+            let mean = link.waited / 300;
+            assert!((0.95..1.06).contains(&found), "{kbit} kbit/s, {seed}: {found}");
+            assert!(used >= 0.95, "{kbit} kbit/s, {seed}: {used} used");
+            assert!(mean < Span::millis(40), "{kbit} kbit/s, {seed}: {mean}");
+        }
+    }
+}
+
+#[test]
+fn a_dry_run_says_what_the_limit_would_be_and_limits_nothing() {
+    let mut link = Uplink::new(Rate::mbit(10));
+    link.control = UploadControl::watching(None, None);
+    link.only_watches = true;
+    link.run(2);
+    assert_eq!(link.control.total(), None);
+    // TCP: what is offered above the capacity is what the buffer loses.
+    link.offered = Rate::kbit(10_300);
+    link.run(30);
+    let found = ratio(link.control.capacity(), link.capacity);
+    assert!((0.97..1.05).contains(&found), "{found}");
+    assert_eq!(link.control.phase(), UploadPhase::Open);
+    let control = UploadControl::watching(Some(Rate::mbit(10)), None);
+    assert_eq!(control.total(), Some(Rate::kbit(9_850)));
+    let control = UploadControl::watching(None, Some(Rate::mbit(10)));
+    assert_eq!((control.phase(), control.total()), (UploadPhase::Open, Some(Rate::kbit(9_850))));
 }
 
 #[test]
