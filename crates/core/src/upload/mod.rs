@@ -17,8 +17,8 @@
 //! | hold | 98.5 % of the capacity | the queue is longer than the threshold in 2 ticks, with noise in 4: drain |
 //! | raise | hold, after 3 s in which more was to be sent: by 0.1 % a tick, doubled every 2 s up to 5 % | the queue is longer than the threshold: drain, and the time in hold doubles up to 60 s. A capacity that is 5 % higher makes it 3 s again |
 //!
-//! The threshold is 5 ms, and more than what round trips vary by without a queue of ours, and than two
-//! full packets take: at 0.5 Mbit/s these are 48 ms.
+//! The threshold is 5 ms, and more than what round trips vary by without a queue of ours, and than 5/4 of what
+//! a full packet takes: 30 ms at 0.5 Mbit/s.
 //!
 //! A dry run ([`UploadControl::watching`]) stays open, and says what the limit would be.
 //!

@@ -105,8 +105,7 @@ impl Queue {
             }
             return;
         };
-        let most = QUEUE_MAX.max(self.varies + NOISE_MARGIN).max(self.packet * QUEUE_PACKETS);
-        if queue <= most {
+        if queue <= QUEUE_MAX.max(self.varies + NOISE_MARGIN).max(self.packet * 5 / 4) {
             *busy = Busy::default();
             return;
         }
@@ -134,7 +133,7 @@ impl Queue {
 
     /// Whether so much is none.
     pub(super) fn is_empty(&self, queue: Span) -> bool {
-        queue <= QUEUE_EMPTY.max(self.varies).max(self.packet)
+        queue <= QUEUE_EMPTY.max(self.varies).max(self.packet / 2)
     }
 
     /// The mean of the last second.
@@ -178,10 +177,9 @@ pub(super) fn mean(samples: &mut dyn ExactSizeIterator<Item = &Span>) -> Span {
 
 /// While no more is sent the uplink's queue is taken to be empty.
 const REST_MAX: Rate = Rate::kbit(100);
-/// Of Ethernet, in L2 bytes. On a slow uplink a packet that goes first waits for the one that is on its way,
-/// and for the second one that HTB may send with it: so many packets are no queue.
+/// Of Ethernet, in L2 bytes. On a slow uplink what goes first waits for the packet that is on its way: up to that
+/// time is no queue.
 const PACKET: Bytes = Bytes::new(1_514);
-const QUEUE_PACKETS: u64 = 2;
 /// A longer queue is too long; below the second one it is empty.
 const QUEUE_MAX: Span = Span::millis(5);
 const QUEUE_EMPTY: Span = Span::millis(4);
