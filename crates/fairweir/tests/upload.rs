@@ -124,11 +124,7 @@ fn watch(stage: &Stage, sinks: &[Sink; 2], span: Duration) -> Seen {
     let [big, small] = [0, 1].map(|i| (sinks[i].taken() - before[i]) as f64);
     let mbit = (link_bytes(stage) - bytes) as f64 * 8e-6 / begin.elapsed().as_secs_f64();
     let p95 = times[times.len() * 95 / 100];
-    Seen {
-        share: big / (big + small) / 0.75,
-        mbit,
-        call_p95_ms: p95.as_secs_f64() * 1e3,
-    }
+    Seen { share: big / (big + small) / 0.75, mbit, call_p95_ms: p95.as_secs_f64() * 1e3 }
 }
 
 impl Seen {

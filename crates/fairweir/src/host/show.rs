@@ -68,7 +68,9 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
         };
         notes.push(("host", format!("{name} ({group}): {whose}{others}")));
     }
-    notes.extend(status.upload.as_ref().map(|upload| ("upload", upload_note(upload, status.dry_run))));
+    notes.extend(
+        status.upload.as_ref().map(|upload| ("upload", upload_note(upload, status.dry_run))),
+    );
     notes.extend(status.probe.as_ref().map(|probe| ("probe", probe_note(probe))));
     notes.extend(status.limits.iter().map(|limit| ("limit", limit.clone())));
     notes

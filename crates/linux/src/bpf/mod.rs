@@ -436,7 +436,9 @@ pub(crate) fn each_entry<K: Plain + Default, V: Plain + Default>(
     map: &MapHandle,
     mut each: impl FnMut(K, V),
 ) -> Result<(), Error> {
-    assert!(map.key_size() as usize == size_of::<K>() && map.value_size() as usize == size_of::<V>());
+    assert!(
+        map.key_size() as usize == size_of::<K>() && map.value_size() as usize == size_of::<V>()
+    );
     let (mut keys, mut values) = (vec![K::default(); BATCH], vec![V::default(); BATCH]);
     // Where the kernel goes on: a number of 4 bytes in hash tables.
     let (mut next, mut is_first) = (0u64, true);

@@ -48,7 +48,7 @@ impl Flows {
         let mut samples = Vec::new();
         read(&mut |port, flow| {
             samples.extend(self.look(port, &flow, asked));
-            if samples.len() > CONNECTIONS_MAX * 2 {
+            if samples.len() == SAMPLES_MAX {
                 keep_busiest(&mut samples);
             }
         })?;
@@ -137,6 +137,8 @@ fn sample(
     })
 }
 
+/// So many are held before the busiest of them are kept: no more than a vector that grew by doubling has room for.
+const SAMPLES_MAX: usize = CONNECTIONS_MAX * 2;
 /// After this time without payload a connection loses its bound; its entry stays.
 const SILENT_MAX: Span = Span::secs(60);
 
