@@ -97,20 +97,13 @@ impl Upload {
         Some(plan)
     }
 
-    /// Logs a new phase, in a dry run a limit that differs by a tenth from the last one.
+    /// Logs a new phase; in a dry run the limit that would be, if it differs by a tenth from the last one.
     fn log(&mut self, settings: &Settings) {
         let (phase, limit) = (self.control.phase(), self.control.total());
-        let differs = |old: Rate, new: Rate| {
-            let (least, most) = (old.min(new), old.max(new));
-            least < most.scale(9, 10)
-        };
-        let is_news = match (self.logged, limit) {
-            (Some(old), Some(new)) => differs(old, new),
-            (None, new) => new.is_some(),
-            (Some(_), None) => true,
-        };
-        if settings.dry_run && is_news {
-            info!(dev = settings.dev, ?limit, "upload: dry run, the limit would be");
+        let is_near = |old: Rate, new: Rate| old.min(new) >= old.max(new).scale(9, 10);
+        let is_news = |new| !self.logged.is_some_and(|old| is_near(old, new));
+        if let Some(would) = limit.filter(|&new| settings.dry_run && is_news(new)) {
+            info!(dev = settings.dev, "upload: dry run, the limit would be {would}");
             self.logged = limit;
         }
         if phase != self.phase {
@@ -168,6 +161,7 @@ impl Upload {
     /// Everything leaves unshaped.
     pub(super) fn handle_release(&mut self) {
         self.enforcing = false;
+        self.shares.clear();
     }
 
     fn count(&mut self, sample: &UploadSample, settings: &Settings, interval: Span) {
