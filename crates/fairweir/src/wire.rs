@@ -101,6 +101,9 @@ pub(crate) struct UploadGroupStatus {
     pub(crate) name: String,
     /// What it had to send in the last tick.
     pub(crate) rate_bps: Rate,
+    /// What its class has of its own, beyond which it borrows what others leave; in a dry run what it would
+    /// have. Null while nothing is limited.
+    pub(crate) share_bps: Option<Rate>,
     /// The same since the start, in L2 bytes, before its class.
     pub(crate) offered_bytes: Bytes,
     /// Packets that its class dropped.

@@ -158,25 +158,6 @@ fn dead_ipv6(stage: &Stage, device: &Device, server: SocketAddr) -> f64 {
     String::from_utf8(output.stdout).unwrap().parse().unwrap()
 }
 
-/// The kernel counts the time of BPF programs until this drops.
-struct Counting(String);
-
-impl Counting {
-    const PATH: &str = "/proc/sys/kernel/bpf_stats_enabled";
-
-    fn begin() -> Counting {
-        let before = fs::read_to_string(Counting::PATH).unwrap();
-        fs::write(Counting::PATH, "1").unwrap();
-        Counting(before)
-    }
-}
-
-impl Drop for Counting {
-    fn drop(&mut self) {
-        let _ = fs::write(Counting::PATH, self.0.trim());
-    }
-}
-
 /// Whose packets the kernel counts as the daemon's time, for want of interrupts of its own: a packet that the
 /// daemon sends is delivered, and answered, by the emulated hosts within its system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,7 +265,7 @@ fn compare(by: By) {
 #[ignore = "takes two minutes; prints a table"]
 fn the_same_policy_by_acknowledgements_and_by_the_proxy() {
     assert!(privileged() && has_nat());
-    let _counting = Counting::begin();
+    let _counting = process::Counting::begin();
     note(
         "| by | error | used | queue mean, 95 % | core s per Gbit: daemon, BPF | memory | connect | 10 kB, \
          idle | 10 kB, busy | dead IPv6 |",

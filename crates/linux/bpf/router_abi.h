@@ -75,36 +75,44 @@ struct dhcp_heard {
 };
 _Static_assert(sizeof(struct dhcp_heard) == 1036, "abi");
 
-/* What is known of a TCP connection that a device has opened or accepted since the daemon started. */
+/*
+ * What is known of a TCP connection that a device has opened or accepted since the daemon started.
+ *
+ * In the kernel's table 88 bytes are in front of it, so it begins 24 bytes into a line of the cache (of 64
+ * bytes), and with its padding each entry begins with a line. What a packet to the device needs is in the
+ * first two of three lines: with many connections the lines that are not cached are most of the cost.
+ */
 struct router_flow {
-	__u64 id; /* random */
 	__u64 received; /* payload that went to the device */
 	__u64 begun_ns; /* when the first of it did; 0 is not yet */
-	__u64 wan_asked_ns; /* when `wan_asked` left; 0 is nothing to wait for */
-	__u64 lan_asked_ns;
-	struct transit transit;
-	__u32 segs_in; /* with payload, to the device */
-	__u32 segs_out; /* with payload, from the device */
-	__u32 holes; /* gaps in what went to the device */
 	__u32 slot; /* valid with FLOW_CLASSED */
-	__u32 segment; /* payload of the largest packet to the device */
-	__u32 seq_next; /* the end of what went to the device; valid once `begun_ns` is */
-	__u32 ack; /* until FLOW_EDGE what acknowledges the SYN, then the newest acknowledgement of the device */
-	__u32 edge; /* the right edge that the server was told last; valid with FLOW_EDGE */
-	__u32 edge_own; /* the right edge that the device wanted to tell */
-	__u32 bound; /* the bound that its window was brought to last; 0 is none */
-	__u32 window; /* the largest window that it has told by itself */
-	__u32 wan_asked; /* the device's timestamp whose echo is awaited */
-	__u32 lan_asked; /* the server's */
-	__u32 wan_rtt_us; /* smoothed; 0 is unknown */
-	__u32 lan_rtt_us; /* the least lately; 0 is unknown */
 	__u32 interval;
+	__u32 segs_in; /* with payload, to the device */
+	__u32 seq_next; /* the end of what went to the device; valid once `begun_ns` is */
+	__u32 edge_own; /* the right edge that the device wanted to tell */
 	__u16 syn_window; /* of the device's SYN, whose sequence number had no acknowledgement yet */
 	__u8 wscale; /* of the device's window */
 	__u8 flags; /* FLOW_* */
-	__u32 asked; /* the largest window that it has told by itself in the interval; 0 is none */
+	/* The second line. */
+	__u64 wan_asked_ns; /* when `wan_asked` left; 0 is nothing to wait for */
+	__u64 lan_asked_ns;
+	__u32 wan_asked; /* the device's timestamp whose echo is awaited */
+	__u32 segment; /* payload of the largest packet to the device */
+	struct transit transit; /* its `min` is in the third line */
+	__u64 id; /* random */
+	__u32 segs_out; /* with payload, from the device */
+	__u32 holes; /* gaps in what went to the device */
+	__u32 ack; /* until FLOW_EDGE what acknowledges the SYN, then the newest acknowledgement of the device */
+	__u32 edge; /* the right edge that the server was told last; valid with FLOW_EDGE */
+	__u32 bound; /* the bound that its window was brought to last; 0 is none */
+	__u32 window; /* the largest window that it has told by itself */
+	__u32 asked; /* the same in the interval; 0 is none */
+	__u32 lan_asked; /* the server's timestamp whose echo is awaited */
+	__u32 wan_rtt_us; /* smoothed; 0 is unknown */
+	__u32 lan_rtt_us; /* the least lately; 0 is unknown */
+	__u64 pad;
 };
-_Static_assert(sizeof(struct router_flow) == 160, "abi");
+_Static_assert(sizeof(struct router_flow) == 168, "abi");
 
 /* Whether windows are scaled is known, and the flow goes through the WAN: it can be bounded. */
 #define FLOW_OPEN 1

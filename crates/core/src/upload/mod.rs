@@ -17,7 +17,10 @@
 //! | hold | 98.5 % of the capacity | the queue is longer than the threshold in 2 ticks, with noise in 4: drain |
 //! | raise | hold, after 3 s in which more was to be sent: by 0.1 % a tick, doubled every 2 s up to 5 % | the queue is longer than the threshold: drain, and the time in hold doubles up to 60 s. A capacity that is 5 % higher makes it 3 s again |
 //!
-//! The threshold is 5 ms, and more than what round trips vary by without a queue of ours.
+//! The threshold is 5 ms, and more than what round trips vary by without a queue of ours, and than 5/4 of what
+//! a full packet takes: 30 ms at 0.5 Mbit/s.
+//!
+//! A dry run ([`UploadControl::watching`]) stays open, and says what the limit would be.
 //!
 //! Without samples for 30 s while more is to be sent, and after a queue that was not ours, the upload
 //! is open: what cannot be verified is not enforced.
@@ -99,6 +102,8 @@ pub struct UploadControl {
     held: Option<Rate>,
     pause: Span,
     open_until: Time,
+    /// Whether nothing is limited, whatever is found out.
+    only_watches: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -139,7 +144,16 @@ impl UploadControl {
             held: capacity,
             pause: PAUSE_MIN,
             open_until: Time::ZERO,
+            only_watches: false,
         }
+    }
+
+    /// A control whose [`UploadControl::total`] is never in force: it is what the limit would begin with. The
+    /// capacity is found anew each time that the queue was too long for 1 s.
+    pub fn watching(fixed: Option<Rate>, start: Option<Rate>) -> UploadControl {
+        let control = UploadControl::new(fixed, start);
+        let phase = if fixed.is_some() { UploadPhase::Fixed } else { UploadPhase::Open };
+        UploadControl { phase, only_watches: true, ..control }
     }
 
     /// What all groups may send together; `None` is not limited.
@@ -183,6 +197,11 @@ impl UploadControl {
             return;
         }
         let Some(guess) = busy.capacity() else { return };
+        if self.only_watches {
+            (self.capacity, self.total) = (Some(guess), Some(below(guess)));
+            self.queue.busy = Default::default();
+            return;
+        }
         self.begin_drain(guess, false);
     }
 

@@ -20,6 +20,10 @@ pub(super) struct Queue {
     pub(super) sampled_at: Time,
     /// What round trips vary by without a queue.
     pub(super) varies: Span,
+    /// The most that was sent in a tick, less as time passes.
+    fastest: Rate,
+    /// How long a full packet takes on the uplink: by its capacity, otherwise by `fastest`.
+    packet: Span,
     pub(super) busy: Busy,
 }
 
@@ -49,6 +53,10 @@ impl Queue {
         capacity: Option<Rate>,
     ) -> Option<Span> {
         let rate = Rate::from_volume(seen.sent, seen.interval);
+        // Not the rate of this tick alone: a sender that pauses makes no uplink slow.
+        self.fastest = rate.max(self.fastest.saturating_sub(self.fastest / FASTEST_TICKS));
+        let carries = capacity.unwrap_or(self.fastest).max(CAPACITY_MIN);
+        self.packet = carries.time_to_send(PACKET);
         let rests = rate <= capacity.map_or(REST_MAX, |c| (c / 10).max(REST_MAX));
         let queue = self.measure(seen, rests);
         if queue.is_some() || self.sampled_at == Time::ZERO {
@@ -102,7 +110,7 @@ impl Queue {
             }
             return;
         };
-        if queue <= QUEUE_MAX.max(self.varies + NOISE_MARGIN) {
+        if queue <= QUEUE_MAX.max(self.varies + NOISE_MARGIN).max(self.packet * 5 / 4) {
             *busy = Busy::default();
             return;
         }
@@ -125,12 +133,12 @@ impl Queue {
 
     /// A queue may have begun, though it is not too long.
     pub(super) fn may_have_begun(&self) -> bool {
-        self.last > Some((QUEUE_MAX / 2).max(self.varies))
+        self.last > Some((QUEUE_MAX / 2).max(self.varies).max(self.packet))
     }
 
     /// Whether so much is none.
     pub(super) fn is_empty(&self, queue: Span) -> bool {
-        queue <= QUEUE_EMPTY.max(self.varies)
+        queue <= QUEUE_EMPTY.max(self.varies).max(self.packet / 2)
     }
 
     /// The mean of the last second.
@@ -174,6 +182,11 @@ pub(super) fn mean(samples: &mut dyn ExactSizeIterator<Item = &Span>) -> Span {
 
 /// While no more is sent the uplink's queue is taken to be empty.
 const REST_MAX: Rate = Rate::kbit(100);
+/// Of Ethernet, in L2 bytes. On a slow uplink what goes first waits for the packet that is on its way: up to that
+/// time is no queue.
+const PACKET: Bytes = Bytes::new(1_514);
+/// After so many ticks of rest about a third is left.
+const FASTEST_TICKS: u64 = 32;
 /// A longer queue is too long; below the second one it is empty.
 const QUEUE_MAX: Span = Span::millis(5);
 const QUEUE_EMPTY: Span = Span::millis(4);

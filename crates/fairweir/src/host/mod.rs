@@ -234,6 +234,9 @@ impl Say {
         }
         writeln!(out, "{}\n{}", show::headline(status), show::last_reason(status))?;
         show::print_groups(out, status)?;
+        if let Some(upload) = &status.upload {
+            writeln!(out, "upload: {}", show::upload_note(upload, status.dry_run))?;
+        }
         writeln!(out)
     }
 }

@@ -68,7 +68,9 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
         };
         notes.push(("host", format!("{name} ({group}): {whose}{others}")));
     }
-    notes.extend(status.upload.as_ref().map(|upload| ("upload", upload_note(upload))));
+    notes.extend(
+        status.upload.as_ref().map(|upload| ("upload", upload_note(upload, status.dry_run))),
+    );
     notes.extend(status.probe.as_ref().map(|probe| ("probe", probe_note(probe))));
     notes.extend(status.limits.iter().map(|limit| ("limit", limit.clone())));
     notes
@@ -92,8 +94,9 @@ fn sites_note(sites: &SitesStatus) -> String {
 }
 
 /// The limit, the queue, and what each group sends.
-fn upload_note(upload: &UploadStatus) -> String {
+pub(super) fn upload_note(upload: &UploadStatus, dry_run: bool) -> String {
     let mut note = match upload.limit_bps {
+        Some(limit) if dry_run => format!("would be limited to {}", mbit(limit.as_bps())),
         Some(limit) if upload.enforcing => format!("limited to {}", mbit(limit.as_bps())),
         _ => "not limited".to_owned(),
     };
@@ -106,6 +109,9 @@ fn upload_note(upload: &UploadStatus) -> String {
     }
     for group in upload.groups.iter().filter(|group| group.rate_bps > Rate::ZERO) {
         note.push_str(&format!("; {} {}", group.name, mbit(group.rate_bps.as_bps())));
+        if let Some(share) = group.share_bps.filter(|_| dry_run) {
+            note.push_str(&format!(" (share {})", mbit(share.as_bps())));
+        }
     }
     note
 }

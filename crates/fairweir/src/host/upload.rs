@@ -24,6 +24,10 @@ pub(super) struct Upload {
     /// What they want, by name.
     wants: BTreeMap<String, Want>,
     phase: UploadPhase,
+    /// The limit of a dry run as it was logged last.
+    logged: Option<Rate>,
+    /// What each group has of its own, in the policy's order; empty while nothing is divided.
+    shares: Vec<Rate>,
     enforcing: bool,
     /// Whether flows have queues of their own within a class, as far as is known.
     pub(super) has_flow_queues: bool,
@@ -43,18 +47,21 @@ impl Upload {
     pub(super) fn of(settings: &Settings) -> Option<Upload> {
         let host = &settings.config.host;
         host.upload.then(|| Upload {
-            control: UploadControl::new(host.upload_capacity, None),
+            control: control(settings, None),
             first: Rate::ZERO,
             totals: BTreeMap::new(),
             wants: BTreeMap::new(),
             phase: UploadPhase::default(),
+            logged: None,
+            shares: Vec::new(),
             enforcing: false,
             has_flow_queues: true,
         })
     }
 
-    /// Takes in a tick; what the classes are to be, or `None` if everything is to leave unshaped.
-    /// Unless it `shapes`, nothing is concluded: a limit that is not in force has no effect to see.
+    /// Takes in a tick; what the classes are to be, or in a dry run would be, or `None` if everything is to
+    /// leave unshaped. Unless it `shapes`, or in a dry run, nothing is concluded: a limit that is not in force
+    /// has no effect to see.
     pub(super) fn decide(
         &mut self,
         seen: &Observation,
@@ -65,7 +72,8 @@ impl Upload {
     ) -> Option<UploadPlan> {
         self.count(&sample, settings, seen.interval);
         self.enforcing = false;
-        if !shapes {
+        self.shares.clear();
+        if !shapes && !settings.dry_run {
             return None;
         }
         self.control.handle_observation(&UploadObservation {
@@ -75,20 +83,33 @@ impl Upload {
             backlog: sample.backlog,
             round_trips: round_trips(seen, decision),
         });
-        let phase = self.control.phase();
-        if phase != self.phase {
-            info!(dev = settings.dev, ?phase, limit = ?self.control.total(), "upload");
-            self.phase = phase;
-        }
+        self.log(settings);
         let first = Rate::from_volume(sample.first, seen.interval);
         self.first = self.first.smoothed(first, 4).max(first);
         let total = self.control.total()?;
-        self.enforcing = true;
+        self.enforcing = shapes;
         // Steps of 1/16, so that the classes are not made anew in each tick.
         let step = (total / 16).as_bps().max(1);
         let first = Rate::bps(self.first.as_bps().div_ceil(step) * step);
         let demands = self.demands(&sample, settings, seen, total / IDLE_PARTS);
-        Some(plan(total, first, (&settings.policy().weights(), &demands), PACKET))
+        let plan = plan(total, first, (&settings.policy().weights(), &demands), PACKET);
+        self.shares = plan.groups.iter().map(|class| class.spec.rate).collect();
+        Some(plan)
+    }
+
+    /// Logs a new phase; in a dry run the limit that would be, if it differs by a tenth from the last one.
+    fn log(&mut self, settings: &Settings) {
+        let (phase, limit) = (self.control.phase(), self.control.total());
+        let is_near = |old: Rate, new: Rate| old.min(new) >= old.max(new).scale(9, 10);
+        let is_news = |new| !self.logged.is_some_and(|old| is_near(old, new));
+        if let Some(would) = limit.filter(|&new| settings.dry_run && is_news(new)) {
+            info!(dev = settings.dev, "upload: dry run, the limit would be {would}");
+            self.logged = limit;
+        }
+        if phase != self.phase {
+            info!(dev = settings.dev, ?phase, ?limit, "upload");
+            self.phase = phase;
+        }
     }
 
     /// What each group wants, in the policy's order, at `least` so much; `None` is more than it has.
@@ -128,11 +149,11 @@ impl Upload {
     ) {
         let fresh = self.control.capacity().is_none() && remembered.is_some();
         if moved || fresh {
-            self.control = UploadControl::new(settings.config.host.upload_capacity, remembered);
+            self.control = control(settings, remembered);
         }
     }
 
-    /// The capacity that was learned and not refuted since; `None` while it is sought.
+    /// The capacity that was learned and not refuted since; `None` while it is sought, and in a dry run.
     pub(super) fn learned_capacity(&self) -> Option<Rate> {
         self.control.capacity().filter(|_| self.control.phase() == UploadPhase::Hold)
     }
@@ -140,6 +161,7 @@ impl Upload {
     /// Everything leaves unshaped.
     pub(super) fn handle_release(&mut self) {
         self.enforcing = false;
+        self.shares.clear();
     }
 
     fn count(&mut self, sample: &UploadSample, settings: &Settings, interval: Span) {
@@ -156,9 +178,10 @@ impl Upload {
 
     /// What there is to say of it.
     pub(super) fn status(&self, settings: &Settings) -> UploadStatus {
-        let group = |name: &String| {
+        let group = |(index, name): (usize, &String)| {
             let total = self.totals.get(name).cloned().unwrap_or_default();
-            UploadGroupStatus { name: name.clone(), ..total }
+            let share_bps = self.shares.get(index).copied();
+            UploadGroupStatus { name: name.clone(), share_bps, ..total }
         };
         UploadStatus {
             enforcing: self.enforcing,
@@ -166,9 +189,18 @@ impl Upload {
             capacity_bps: self.control.capacity(),
             limit_bps: self.control.total(),
             queue_ms: self.control.queue().map(Span::as_millis_f64),
-            groups: settings.policy().groups().iter().map(|g| group(&g.name)).collect(),
+            groups: {
+                let names = settings.policy().groups().iter().map(|g| &g.name);
+                names.enumerate().map(group).collect()
+            },
         }
     }
+}
+
+/// In a dry run it only watches.
+fn control(settings: &Settings, remembered: Option<Rate>) -> UploadControl {
+    let new = if settings.dry_run { UploadControl::watching } else { UploadControl::new };
+    new(settings.config.host.upload_capacity, remembered)
 }
 
 /// Round trips, less what the download's queue adds to them: of the probe, otherwise of

@@ -246,11 +246,13 @@ fn host_view(status: &Status, connections: &Connections) -> DaemonView {
 /// What each group, or device, sends. The note `upload` has the limit.
 fn upload_table(upload: &UploadStatus) -> TableView {
     let mut table = TableView::new("upload", "Upload", &UPLOAD);
-    for UploadGroupStatus { name, rate_bps, offered_bytes, drops, backlog_bytes } in &upload.groups
-    {
+    for group in &upload.groups {
+        let UploadGroupStatus { name, rate_bps, share_bps, offered_bytes, drops, backlog_bytes } =
+            group;
         table.rows.push(vec![
             name.clone(),
             mbit(rate_bps.as_bps()),
+            share_bps.map_or("-".to_owned(), |share| mbit(share.as_bps())),
             format!("{:.1} kB", backlog_bytes.as_u64() as f64 / 1e3),
             format!("{:.1} MB", offered_bytes.as_u64() as f64 / 1e6),
             drops.to_string(),
@@ -259,7 +261,8 @@ fn upload_table(upload: &UploadStatus) -> TableView {
     table
 }
 
-const UPLOAD: [&str; 5] = ["Name", "Sends", "Waits here", "To send since the start", "Drops"];
+const UPLOAD: [&str; 6] =
+    ["Name", "Sends", "Share", "Waits here", "To send since the start", "Drops"];
 
 fn group_view(group: &GroupStatus, status: &Status) -> GroupView {
     let matches: Vec<String> = group.matches.iter().map(|m| match_text(m, status)).collect();

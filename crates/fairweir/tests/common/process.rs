@@ -25,7 +25,31 @@ pub fn memory(pid: u32, what: &str) -> u64 {
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// How long the BPF programs that a process holds have run; the kernel counts only while it is told to.
+/// The kernel counts the time of BPF programs until this drops.
+pub struct Counting(String);
+
+impl Counting {
+    const PATH: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+    pub fn begin() -> Counting {
+        let before = fs::read_to_string(Counting::PATH).unwrap();
+        fs::write(Counting::PATH, "1").unwrap();
+        Counting(before)
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        let _ = fs::write(Counting::PATH, self.0.trim());
+    }
+}
+
+/// How often the BPF programs that a process holds have run; the kernel counts only while it is told to.
+pub fn bpf_runs(pid: u32) -> u64 {
+    numbers(pid, "prog_id:", "run_cnt:").into_values().sum()
+}
+
+/// How long they have run.
 pub fn bpf_time(pid: u32) -> Duration {
     Duration::from_nanos(numbers(pid, "prog_id:", "run_time_ns:").into_values().sum())
 }

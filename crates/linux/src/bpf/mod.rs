@@ -428,6 +428,50 @@ pub(crate) fn update(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), Er
         .map_err(|e| bpf_error(format!("write to {:?}", map.name()), &e))
 }
 
+/// Passes on all entries of a hash table, with little memory at a time.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn each_entry<K: Plain + Default, V: Plain + Default>(
+    map: &MapHandle,
+    mut each: impl FnMut(K, V),
+) -> Result<(), Error> {
+    assert!(
+        map.key_size() as usize == size_of::<K>() && map.value_size() as usize == size_of::<V>()
+    );
+    let (mut keys, mut values) = (vec![K::default(); BATCH], vec![V::default(); BATCH]);
+    // Where the kernel goes on: a number of 4 bytes in hash tables.
+    let (mut next, mut is_first) = (0u64, true);
+    loop {
+        let mut count = BATCH as u32;
+        let from = if is_first { ptr::null_mut() } else { (&raw mut next).cast() };
+        // SAFETY: the keys and values are of the table's sizes and as many as `count` says, all bit
+        // patterns of them are valid, and the kernel reads and writes 4 bytes of `next`.
+        let refused = unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                map.as_fd().as_raw_fd(),
+                from,
+                (&raw mut next).cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &raw mut count,
+                ptr::null(),
+            )
+        };
+        let is_last = refused == -libc::ENOENT;
+        if refused < 0 && !is_last {
+            let source = std::io::Error::from_raw_os_error(-refused);
+            return Err(Error::refused("read a table", source));
+        }
+        let read = keys.iter().zip(&values).take(count as usize);
+        read.for_each(|(&key, &value)| each(key, value));
+        if is_last {
+            return Ok(());
+        }
+        is_first = false;
+    }
+}
+
 /// An error with what the loader has said in this thread since the last one.
 pub(crate) fn bpf_error(attempted: impl Into<String>, error: &libbpf_rs::Error) -> Error {
     let log = LOG.with_borrow_mut(std::mem::take);
@@ -494,6 +538,8 @@ thread_local! {
 
 /// The compiled `bpf/classify.bpf.c`.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/classify.bpf.o"));
+/// Entries of a table that are read at once: far more than are in one of its buckets.
+const BATCH: usize = 1_024;
 /// The only key of maps with one entry.
 pub(crate) const KEY: [u8; 4] = 0u32.to_ne_bytes();
 const OWNER_PROGRAMS: [&str; 5] =

@@ -18,6 +18,7 @@ struct Seen {
     segs_out: u32,
     holes: u32,
     changed_at: Time,
+    looked_at: Time,
 }
 
 /// What of the connections is asked for.
@@ -33,46 +34,69 @@ pub(crate) struct Asked<'a> {
 }
 
 impl Flows {
-    /// What the connections in `entries` (the server's port, and what the kernel knows) received
+    /// What the connections that `read` passes on (the server's port, and what the kernel knows) received
     /// since the last call, by id: those that received something, and those with a bound that have
     /// neither ended nor been silent for long. Of more than [`CONNECTIONS_MAX`] the busiest are kept.
-    pub(crate) fn take(
+    ///
+    /// # Errors
+    /// That of `read`.
+    pub(crate) fn take<E>(
         &mut self,
-        entries: impl Iterator<Item = (u16, RouterFlow)>,
+        read: impl FnOnce(&mut dyn FnMut(u16, RouterFlow)) -> Result<(), E>,
         asked: Asked<'_>,
-    ) -> Vec<ConnectionSample> {
-        let mut seen = BTreeMap::new();
+    ) -> Result<Vec<ConnectionSample>, E> {
         let mut samples = Vec::new();
-        for (port, flow) in entries.filter(|(_, flow)| flow.received > 0) {
-            let before = self.0.get(&flow.id).copied();
-            let before = before.unwrap_or(Seen::of(&RouterFlow::default(), asked.now));
-            let has_received = flow.received != before.received;
-            let changed_at = if has_received { asked.now } else { before.changed_at };
-            seen.insert(flow.id, Seen::of(&flow, changed_at));
-            let lives = flow.flags & FLOW_ENDED == 0 && asked.now.since(changed_at) < SILENT_MAX;
-            if has_received || (lives && asked.bounds.contains_key(&flow.id)) {
-                samples.extend(sample(&flow, &before, port, asked));
+        read(&mut |port, flow| {
+            samples.extend(self.look(port, &flow, asked));
+            if samples.len() == SAMPLES_MAX {
+                keep_busiest(&mut samples);
             }
-        }
-        self.0 = seen;
-        if samples.len() > CONNECTIONS_MAX {
-            samples.sort_unstable_by_key(|s| (std::cmp::Reverse(s.received), s.id));
-            samples.truncate(CONNECTIONS_MAX);
-        }
+        })?;
+        self.0.retain(|_, seen| seen.looked_at == asked.now);
+        keep_busiest(&mut samples);
         samples.sort_unstable_by_key(|s| s.id);
         samples.dedup_by_key(|s| s.id);
-        samples
+        Ok(samples)
+    }
+
+    /// `None` if there is nothing to tell of the connection.
+    fn look(&mut self, port: u16, flow: &RouterFlow, asked: Asked<'_>) -> Option<ConnectionSample> {
+        if flow.received == 0 {
+            return None;
+        }
+        let seen = self.0.entry(flow.id).or_insert(Seen::of(&RouterFlow::default(), asked.now));
+        let before = *seen;
+        let has_received = flow.received != before.received;
+        *seen = Seen::of(flow, asked.now);
+        if !has_received {
+            seen.changed_at = before.changed_at;
+        }
+        let lives = flow.flags & FLOW_ENDED == 0 && asked.now.since(seen.changed_at) < SILENT_MAX;
+        if has_received || (lives && asked.bounds.contains_key(&flow.id)) {
+            sample(flow, &before, port, asked)
+        } else {
+            None
+        }
+    }
+}
+
+fn keep_busiest(samples: &mut Vec<ConnectionSample>) {
+    if samples.len() > CONNECTIONS_MAX {
+        let busy = |s: &ConnectionSample| (std::cmp::Reverse(s.received), s.id);
+        samples.select_nth_unstable_by_key(CONNECTIONS_MAX, busy);
+        samples.truncate(CONNECTIONS_MAX);
     }
 }
 
 impl Seen {
-    fn of(flow: &RouterFlow, changed_at: Time) -> Seen {
+    fn of(flow: &RouterFlow, now: Time) -> Seen {
         Seen {
             received: flow.received,
             segs_in: flow.segs_in,
             segs_out: flow.segs_out,
             holes: flow.holes,
-            changed_at,
+            changed_at: now,
+            looked_at: now,
         }
     }
 }
@@ -113,6 +137,8 @@ fn sample(
     })
 }
 
+/// So many are held before the busiest of them are kept: no more than a vector that grew by doubling has room for.
+const SAMPLES_MAX: usize = CONNECTIONS_MAX * 2;
 /// After this time without payload a connection loses its bound; its entry stays.
 const SILENT_MAX: Span = Span::secs(60);
 
@@ -124,6 +150,18 @@ mod tests {
         (443, RouterFlow { id, received, slot: 4, wan_rtt_us: 20_000, ..RouterFlow::default() })
     }
 
+    fn read(
+        flows: &mut Flows,
+        entries: &[(u16, RouterFlow)],
+        asked: Asked<'_>,
+    ) -> Vec<ConnectionSample> {
+        let pass = |each: &mut dyn FnMut(u16, RouterFlow)| {
+            entries.iter().for_each(|&(port, flow)| each(port, flow));
+            Ok::<(), ()>(())
+        };
+        flows.take(pass, asked).unwrap()
+    }
+
     fn take(flows: &mut Flows, entries: &[(u16, RouterFlow)], now_s: u64) -> Vec<(u64, u64)> {
         let asked = Asked {
             interval: 7,
@@ -131,7 +169,7 @@ mod tests {
             bounds: &BTreeMap::from([(1, 9_000)]),
             now: Time::ZERO + Span::secs(now_s),
         };
-        let samples = flows.take(entries.iter().copied(), asked);
+        let samples = read(flows, entries, asked);
         samples.iter().map(|s| (s.id, s.received.as_u64())).collect()
     }
 
@@ -151,13 +189,25 @@ mod tests {
     }
 
     #[test]
+    fn of_many_connections_the_busiest_are_told() {
+        let many = |id: u64| flow(id, 1 + id * 7 % 30_011);
+        let all: Vec<_> = (1..=30_000).map(many).collect();
+        let mut told = take(&mut Flows::default(), &all, 1);
+        assert_eq!(told.len(), CONNECTIONS_MAX);
+        told.sort_unstable_by_key(|&(_, received)| received);
+        let mut received: Vec<u64> = all.iter().map(|(_, flow)| flow.received).collect();
+        received.sort_unstable();
+        assert_eq!(told[0].1, received[30_000 - CONNECTIONS_MAX]);
+    }
+
+    #[test]
     fn samples_of_transit_are_those_of_the_interval() {
         let asked = Asked { interval: 7, slots: &[4], bounds: &BTreeMap::new(), now: Time::ZERO };
         let mut timed = flow(1, 10);
         timed.1.transit = Transit { samples: 2, sum: -6, min: -4, ..Transit::default() };
         for (interval, mean) in [(6, None), (7, Some(-3))] {
             timed.1.interval = interval;
-            let samples = Flows::default().take([timed].into_iter(), asked);
+            let samples = read(&mut Flows::default(), &[timed], asked);
             assert_eq!(samples[0].transit.map(|t| t.mean_ns), mean);
             assert_eq!((samples[0].rtt, samples[0].port), (Some(Span::millis(20)), 443));
         }

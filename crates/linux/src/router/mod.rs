@@ -299,7 +299,7 @@ impl Router {
             bounds: &self.wanted,
             now: monotonic_now(),
         };
-        let samples = self.flows.take(self.programs.flows()?.into_iter(), asked);
+        let samples = self.flows.take(|each| self.programs.each_flow(each), asked)?;
         self.has_asked = true;
         self.begin_interval();
         self.configure()?;

@@ -7,10 +7,9 @@ use libbpf_rs::{
 use super::abi::{RouterConfig, RouterCounters, RouterFlow};
 use crate::Error;
 use crate::bpf::abi::{FlowKey, Plain};
-use crate::bpf::header;
 use crate::bpf::{
-    KEY, attach_tcx, bpf_error, is_at_a_device, listen_to_the_loader, not_found, program, replace,
-    update,
+    KEY, attach_tcx, bpf_error, each_entry, is_at_a_device, listen_to_the_loader, not_found,
+    program, replace, update,
 };
 use crate::classify::rules::Rules;
 
@@ -137,28 +136,20 @@ impl Programs {
         Ok(sum)
     }
 
-    /// The connections that the kernel knows, each with the server's port.
+    /// Passes on the connections that the kernel knows, each with the server's port.
     ///
     /// # Errors
     /// If the kernel does not answer.
-    pub(crate) fn flows(&self) -> Result<Vec<(u16, RouterFlow)>, Error> {
-        let entries = self.flows.lookup_batch(FLOWS_AT_ONCE, MapFlags::ANY, MapFlags::ANY);
-        let entries = entries.map_err(|e| bpf_error("read the connections", &e))?;
-        let parse = |(key, value): (Vec<u8>, Vec<u8>)| {
-            let port = u16::from_be_bytes(FlowKey::from_bytes(&key)?.port_remote);
-            Some((port, RouterFlow::from_bytes(&value)?))
-        };
-        Ok(entries.filter_map(parse).collect())
+    pub(crate) fn each_flow(&self, mut each: impl FnMut(u16, RouterFlow)) -> Result<(), Error> {
+        each_entry(&self.flows, |key: FlowKey, flow: RouterFlow| {
+            each(u16::from_be_bytes(key.port_remote), flow);
+        })
     }
 }
 
 /// The compiled `bpf/router.bpf.c`.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/router.bpf.o"));
 const WAN_EGRESS: &str = "fairweir_wan_egress";
-/// All that there can be: of a hash table the kernel gives whole buckets, so that batches are rarely full,
-/// and libbpf-rs takes one that is not full for the last. Pages of the buffer that are not needed are not
-/// touched.
-const FLOWS_AT_ONCE: u32 = header::ROUTER_FLOWS_MAX as u32;
 
 #[cfg(test)]
 mod tests {
@@ -203,7 +194,7 @@ mod tests {
         }
     }
 
-    /// The kernel gives batches of whole buckets, and the library takes a short one for the last.
+    /// The kernel gives batches of whole buckets.
     #[test]
     fn all_connections_are_read_however_many_there_are() {
         if !is_root() {
@@ -223,7 +214,8 @@ mod tests {
             let flow = RouterFlow { id: number.into(), ..RouterFlow::default() };
             update(&programs.flows, key.as_bytes(), flow.as_bytes()).unwrap();
         }
-        let mut ids: Vec<u64> = programs.flows().unwrap().iter().map(|(_, flow)| flow.id).collect();
+        let mut ids = Vec::new();
+        programs.each_flow(|_, flow| ids.push(flow.id)).unwrap();
         ids.sort_unstable();
         assert!(ids.iter().copied().eq(0..20_000), "{} of 20,000", ids.len());
     }

@@ -86,7 +86,9 @@ impl Trial {
     /// # Errors
     /// If the kernel refuses.
     pub fn connections(&self) -> Result<usize, Error> {
-        Ok(self.programs.flows()?.iter().filter(|(_, flow)| flow.received > 0).count())
+        let mut count = 0;
+        self.programs.each_flow(|_, flow| count += usize::from(flow.received > 0))?;
+        Ok(count)
     }
 
     /// What the kernel has allocated for the tables, as it says itself (`memlock`).
