@@ -82,7 +82,7 @@ pub(super) fn nearness(gap: Span) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Votes {
     by_group: BTreeMap<Option<usize>, u64>,
-    /// For which group it was opened, if that is clear: a quarter of a vote.
+    /// For which group it was opened, if that is clear: half a vote.
     opener: Option<Option<usize>>,
 }
 
@@ -161,8 +161,8 @@ pub(super) const VOTE: u64 = 1_000;
 const ENOUGH: u64 = 600;
 /// What stands for each group before there are votes. The less, the more a first vote tells about the next.
 const UNKNOWN: u64 = 100;
-/// A part of what several requests left behind does not outvote it, but one request by this connection alone does.
-const OPENED: u64 = VOTE / 4;
+/// One request does not outvote it alone, since it may have gone by a connection that is not known; two do.
+const OPENED: u64 = VOTE / 2;
 const MIXED: u64 = 3 * VOTE;
 const VOTES_MAX: u64 = 64 * VOTE;
 /// A claim that arrives late is still about one of the last requests.
@@ -238,8 +238,8 @@ mod tests {
         let mut votes = Votes::default();
         assert!(votes.set_opener(Some(Some(0))) && !votes.set_opener(Some(Some(0))));
         assert_eq!(votes.verdict(), None);
-        assert!(votes.prior(Some(0)) > 3 * votes.prior(Some(1)));
-        votes.add(Some(1), VOTE / 2);
+        assert!(votes.prior(Some(0)) > 4 * votes.prior(Some(1)));
+        votes.add(Some(1), VOTE);
         assert_eq!(votes.verdict(), None, "not three to one");
         votes.add(Some(1), VOTE / 2);
         assert_eq!(votes.verdict(), Some(Verdict::Group(Some(1))));

@@ -752,6 +752,8 @@ pub(super) mod tests {
         }
         assert_eq!(binds(&mut resolver), []);
         assert!(resolver.handle_claim(&claim(Some(0), 299), AT));
+        assert_eq!(binds(&mut resolver), [], "one of another group may be about another");
+        assert!(resolver.handle_claim(&claim(Some(0), 300), AT));
         assert_eq!(binds(&mut resolver), [(1, Some(0), true)], "votes tell");
         resolver.handle_departure(&departure(Some(1), 300));
         assert_eq!(binds(&mut resolver), [], "and go on to");
