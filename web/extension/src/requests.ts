@@ -98,15 +98,16 @@ export class Requests {
   readonly #told = new Bounded<string, number>(PAIRS_MAX);
 
   /**
-   * The request leaves; again after each redirection. Null if it is for no site that is known for sure, or one
-   * of that site to that host has just left.
+   * The request leaves; again after each redirection. Null if it is for no site that is known, or one of that
+   * site to that host has just left. An unsure one is told too: else connections that are opened for it would be
+   * taken for those of another site, whose requests are known.
    */
   handleSent(details: Details): Sent | null {
     const beginMs = details.timeStamp;
     this.#begun.set(details.requestId, beginMs);
     const host = hostOf(details.url);
     const whose = host === null ? null : this.#siteOf(details, host);
-    if (host === null || whose === null || whose.isUnsure) return null;
+    if (host === null || whose === null) return null;
     const pair = `${whose.site} ${host}`;
     if (beginMs - (this.#told.get(pair) ?? -Infinity) < AGAIN_MS) return null;
     this.#told.set(pair, beginMs);

@@ -102,5 +102,6 @@ test("of the requests of a site that leave at once to one host one is told of", 
   assert.equal(sent(1050, { url: "https://other.net/" })?.host, "other.net");
   assert.equal(sent(1060, { type: "main_frame" })?.site, "cdn.net", "for another site");
   assert.equal(sent(1100, {})?.beginMs, 1100);
-  assert.equal(sent(1300, { documentId: undefined }), null, "whose it is, is only a guess");
+  assert.equal(sent(1300, { documentId: undefined })?.isUnsure, true, "told too");
+  assert.equal(sent(1500, { documentId: undefined, tabId: -1 }), null);
 });
