@@ -71,7 +71,7 @@ figures: build
 	$(FAIRWEIR) figures control --write-docs docs/control.md
 
 bench: build
-	$(SUDO) cargo bench --locked --workspace --bench fair --bench market --bench police --bench link --bench classifier --bench router --bench tick --bench connections --bench sender --bench daemon --bench htb --bench tcp --bench engine
+	$(SUDO) cargo bench --locked --workspace --bench fair --bench market --bench police --bench link --bench classifier --bench sites --bench router --bench tick --bench connections --bench sender --bench daemon --bench htb --bench tcp --bench engine
 	cargo test --release --locked -p fairweir-market --lib -- --ignored --nocapture how_long
 
 # What the installed binary is made of: target/sbom/.

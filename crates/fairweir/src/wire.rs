@@ -372,7 +372,7 @@ pub(crate) struct ClaimsRequest {
     /// Of the configuration that the extension knows; its events are of that one.
     #[serde(default)]
     pub(crate) generation: Option<u64>,
-    /// Requests whose response has begun.
+    /// Requests that leave, and requests whose response has begun.
     #[serde(default)]
     pub(crate) events: Vec<ClaimEvent>,
 }
@@ -383,8 +383,8 @@ pub(crate) struct ClaimsRequest {
 pub(crate) struct ClaimEvent {
     /// SHA-256 of the salt and the server's name, in hex.
     pub(crate) host: String,
-    /// The server's address.
-    pub(crate) address: std::net::IpAddr,
+    /// The server's address; none, as `start_ms`, of a request that leaves.
+    pub(crate) address: Option<std::net::IpAddr>,
     /// Its port.
     pub(crate) port: u16,
     /// Index of the site's group; null if the site has none.
@@ -392,7 +392,7 @@ pub(crate) struct ClaimEvent {
     /// When the request was sent, in ms since 1970.
     pub(crate) begin_ms: f64,
     /// When the response began.
-    pub(crate) start_ms: f64,
+    pub(crate) start_ms: Option<f64>,
     /// The site is only a guess.
     #[serde(default)]
     pub(crate) unsure: bool,

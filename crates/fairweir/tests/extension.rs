@@ -4,10 +4,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -102,6 +104,12 @@ impl Claimant {
     }
 }
 
+/// What is told of the same request when it leaves.
+fn leaving(mut event: Value) -> Value {
+    (event["address"], event["start_ms"]) = (Value::Null, Value::Null);
+    event
+}
+
 /// A request of a browser to the shared server, and when it began and was answered.
 fn fetch(stage: &Stage, web: &Web) -> (Fetch, (f64, f64)) {
     let begin = now_ms();
@@ -133,11 +141,11 @@ fn a_claim_moves_a_connection_of_its_own_user_and_no_other() {
     daemon.wait_for("two by SNI", PATIENCE, |s| s["groups"][0]["connections"] == 2);
 
     let forged = stranger.event(&web, CDN, json!(1), second_at);
-    stranger.claim(&[forged]);
+    stranger.claim(&[forged.clone(), leaving(forged)]);
     let guessed = owner.event(&web, "www.video.example.com", json!(1), second_at);
     let (early, late) = (second_at.0 - 250.0, second_at.0 - 200.0);
     let untimely = owner.event(&web, CDN, json!(1), (early, late));
-    owner.claim(&[guessed, untimely]);
+    owner.claim(&[guessed.clone(), leaving(guessed), untimely.clone(), leaving(untimely)]);
     thread::sleep(Duration::from_millis(500));
     assert_eq!(connections(&daemon), [2, 0, 0], "nothing of that moves anything");
     assert_eq!(daemon.status()["sites"]["claims"]["unmatched"], 3);
@@ -259,6 +267,106 @@ fn floods_of_claims_do_not_hold_the_daemon() {
     assert!(of("over_rate") + of("repeated") > sent / 2, "{claims}");
     assert!(p99 < Duration::from_millis(100), "{p99:?}");
     assert!(used < span / 2, "{used:?}");
+}
+
+/// Requests of nearly the longest form that are sent without a break until `ends`, half of their events right and
+/// half too short; how many events went in.
+fn pour(stage: &Stage, web: &Web, uid: u32, ends: &AtomicBool) -> u64 {
+    const EVENTS: usize = 146;
+    let mut claimant = Claimant::connect(stage, uid);
+    let mut replies = claimant.stream.get_ref().try_clone().unwrap();
+    let read = thread::spawn(move || {
+        let mut buffer = [0; 1 << 16];
+        while let Ok(1..) = replies.read(&mut buffer) {}
+    });
+    let request = |claimant: &Claimant| {
+        let event = |i: usize| match i % 2 {
+            0 => {
+                let at = (now_ms() - i as f64).floor();
+                leaving(claimant.event(web, CDN, json!(1), (at, at)))
+            }
+            _ => json!({ "host": "", "port": 1, "group": null, "begin_ms": i }),
+        };
+        let events: Vec<Value> = (0..EVENTS).map(event).collect();
+        let request = json!({
+            "request": "claims", "version": 1, "generation": claimant.generation, "events": events,
+        });
+        let line = format!("{request}\n");
+        assert!(line.len() < 16 << 10, "{}", line.len());
+        line
+    };
+    let (mut line, mut made, mut sent) = (request(&claimant), Instant::now(), 0);
+    while !ends.load(Ordering::Relaxed) {
+        // To make one takes longer than to read one.
+        if made.elapsed() > Duration::from_secs(2) {
+            (line, made) = (request(&claimant), Instant::now());
+        }
+        if claimant.stream.get_mut().write_all(line.as_bytes()).is_err() {
+            break;
+        }
+        sent += EVENTS as u64;
+    }
+    claimant.stream.get_ref().shutdown(Shutdown::Both).unwrap();
+    read.join().unwrap();
+    sent
+}
+
+/// `cargo test -p fairweir --features evidence --test extension a_hundred_thousand -- --ignored --nocapture`
+#[test]
+#[ignore = "needs both cores for 25 s"]
+fn a_hundred_thousand_events_a_second_leave_ticks_on_time() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::set_permissions(stage.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    let web = Web::new(&stage, &[CDN]);
+    stage.configure(CONFIGURATION);
+    let daemon = stage.start_as(&["env", "RUST_LOG=tick=trace"], &[]);
+    let _downloads = [(); 2].map(|()| fetch(&stage, &web));
+    let (span, ends) = (Duration::from_secs(20), AtomicBool::new(false));
+    let seen = |daemon: &Daemon| {
+        let claims = daemon.status()["sites"]["claims"].clone();
+        let all = claims.as_object().unwrap().iter().filter(|(what, _)| *what != "users");
+        (all.map(|(_, count)| count.as_u64().unwrap()).sum::<u64>(), claims)
+    };
+    let (sent, begun, ended) = thread::scope(|scope| {
+        let (stage, web, ends) = (&stage, &web, &ends);
+        let users = (0..16).map(|i| scope.spawn(move || pour(stage, web, STRANGER + i, ends)));
+        let users: Vec<_> = users.collect();
+        thread::sleep(Duration::from_secs(1));
+        let begun = (seen(&daemon).0, SystemTime::now());
+        thread::sleep(span);
+        let ended = (seen(&daemon), SystemTime::now());
+        ends.store(true, Ordering::Relaxed);
+        (users.into_iter().map(|user| user.join().unwrap()).sum::<u64>(), begun, ended)
+    });
+    let mut late = lateness(&stage, begun.1, ended.1);
+    late.sort_unstable();
+    let p99 = late[(late.len() - 1) * 99 / 100];
+    let per_s = (ended.0.0 - begun.0) / span.as_secs();
+    note(&format!(
+        "{sent} events sent, {per_s} refused a second; {} ticks, late by {:?} (median), {p99:?} (p99); {}",
+        late.len(),
+        late[late.len() / 2],
+        ended.0.1
+    ));
+    assert!(late.len() as u64 >= 4 * span.as_secs(), "{} ticks", late.len());
+    assert!(per_s >= 80_000, "{per_s}");
+    assert!(p99 <= Duration::from_millis(20), "{p99:?}");
+}
+
+/// By how much the time between two ticks differed from 200 ms, by the daemon's log.
+fn lateness(stage: &Stage, from: SystemTime, until: SystemTime) -> Vec<Duration> {
+    let log = fs::read_to_string(stage.path("daemon.log")).unwrap();
+    let ticks = log.lines().filter(|line| line.contains("TRACE tick: "));
+    let times = ticks.map(|line| {
+        let time: jiff::Timestamp = line.split_whitespace().next().unwrap().parse().unwrap();
+        SystemTime::from(time)
+    });
+    let times: Vec<_> = times.filter(|time| (from..until).contains(time)).collect();
+    let between = |pair: &[SystemTime]| pair[1].duration_since(pair[0]).unwrap();
+    times.windows(2).map(|pair| between(pair).abs_diff(Duration::from_millis(200))).collect()
 }
 
 /// The program that a browser starts, and its pipes.

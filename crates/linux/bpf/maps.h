@@ -137,7 +137,10 @@ struct recent {
 	__u32 rule;
 	__u32 generation; /* of the rules */
 	__u64 heartbeat_ns;
+	__u32 silent; /* nothing that it sends is heard */
+	__u32 pad;
 };
+_Static_assert(sizeof(struct recent) == 64, "a cache line");
 
 struct recent_flows {
 	struct recent flows[RECENT_MAX];

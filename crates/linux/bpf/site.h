@@ -11,9 +11,9 @@
  *
  * Of flows that are watched, user space is told when they send what may be a request (`HEARD_SENT`).
  *
- * Cost: for each packet that arrives while the policy has sites a comparison with a flow that came
- * lately, which is mostly the packet's own, or else one look-up; for what is sent only if it has
- * payload or opens a connection.
+ * Cost (benches/sites.rs): for each packet that arrives while the policy has sites a comparison with a
+ * flow that came lately, which is mostly the packet's own, or else one look-up; the same for what is
+ * sent if it has payload, and a look-up if it may be a request or opens a connection.
  */
 #pragma once
 
@@ -65,6 +65,60 @@ static __always_inline struct flow *find_flow(const struct flow_key *key, const 
 	if (flow->seen_ns != cfg->heartbeat_ns)
 		flow->seen_ns = cfg->heartbeat_ns;
 	return flow;
+}
+
+/* Where this CPU remembers the packet's flow; ports of connections are mostly even. */
+static __always_inline struct recent *recent_place(const struct packet *p, int arrives)
+{
+	__u32 port = bpf_ntohs(arrives ? p->port_destination : p->port_source), zero = 0;
+	struct recent_flows *last = bpf_map_lookup_elem(&recent_flows, &zero);
+
+	return last ? &last->flows[(port ^ port >> 1) & (RECENT_MAX - 1)] : 0;
+}
+
+/* Whether the packet is of this flow. */
+static __always_inline int is_of(const struct recent *recent, const struct packet *p, int arrives)
+{
+	const __be32 *remote = arrives ? p->source : p->destination;
+	const __be32 *local = arrives ? p->destination : p->source;
+	const struct flow_key *key = &recent->key;
+	__u32 differ = key->remote[0] ^ remote[0];
+
+	differ |= key->local[0] ^ local[0];
+	differ |= key->port_remote ^ (arrives ? p->port_source : p->port_destination);
+	differ |= key->port_local ^ (arrives ? p->port_destination : p->port_source);
+	differ |= (key->family ^ p->family) | (key->transport ^ p->transport);
+	if (p->family == AF_INET)
+		return !differ;
+#pragma unroll
+	for (int i = 1; i < 4; i++)
+		differ |= (key->remote[i] ^ remote[i]) | (key->local[i] ^ local[i]);
+	return !differ;
+}
+
+/* Whether what is remembered is of the packet's flow, and still holds. */
+static __always_inline int holds(const struct recent *recent, const struct packet *p,
+				 const struct config *cfg, int arrives)
+{
+	return is_of(recent, p, arrives) && recent->heartbeat_ns == cfg->heartbeat_ns &&
+	       recent->generation == cfg->generation;
+}
+
+/* Whether the packet, which leaves, is of a flow of which nothing is heard. */
+static __always_inline int is_silent(const struct packet *p, const struct config *cfg)
+{
+	const struct recent *recent = recent_place(p, 0);
+
+	return recent && recent->silent && holds(recent, p, cfg, 0);
+}
+
+/* What this CPU remembers of a flow that begins is of another use of its ports. */
+static __always_inline void forget_recent(const struct packet *p)
+{
+	struct recent *recent = recent_place(p, 0);
+
+	if (recent)
+		recent->key.family = 0;
 }
 
 /*
@@ -161,12 +215,13 @@ static __always_inline void hear_tcp(struct __sk_buff *skb, struct packet *p,
 		return;
 	at = p->transport_at + (tcp.words >> 4) * 4;
 	opens = (tcp.flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) == TCP_FLAG_SYN;
-	if (!opens && skb->len <= at)
+	if (!opens && (skb->len <= at || is_silent(p, cfg)))
 		return;
 	heard = begin(p, 0);
 	if (!heard)
 		return;
 	if (opens) {
+		forget_recent(p);
 		heard->opened = bpf_ntohl(tcp.seq) + 1;
 		open_flow(&heard->key, cfg, heard->opened, 2 * STREAM_BYTES);
 		hear(skb, HEARD_OPENING, 0, at, 0);
@@ -226,7 +281,7 @@ static __always_inline void hear_quic(struct __sk_buff *skb, struct packet *p,
 	if (load(skb, at, &quic))
 		return;
 	initial = is_initial(&quic.first, bpf_ntohl(quic.version));
-	if (!initial && skb->len < at + REQUEST_BYTES)
+	if (!initial && (skb->len < at + REQUEST_BYTES || is_silent(p, cfg)))
 		return;
 	heard = begin(p, 0);
 	if (!heard)
@@ -310,24 +365,6 @@ __noinline int hear_answer(struct __sk_buff *skb, __u32 at)
 	return hear(skb, HEARD_DNS, 0, at, skb->len - at);
 }
 
-/* Whether the packet, which arrives, is of this flow. */
-static __always_inline int is_of(const struct recent *recent, const struct packet *p)
-{
-	const struct flow_key *key = &recent->key;
-	__u32 differ = key->remote[0] ^ p->source[0];
-
-	differ |= key->local[0] ^ p->destination[0];
-	differ |= key->port_remote ^ p->port_source;
-	differ |= key->port_local ^ p->port_destination;
-	differ |= (key->family ^ p->family) | (key->transport ^ p->transport);
-	if (p->family == AF_INET)
-		return !differ;
-#pragma unroll
-	for (int i = 1; i < 4; i++)
-		differ |= (key->remote[i] ^ p->source[i]) | (key->local[i] ^ p->destination[i]);
-	return !differ;
-}
-
 /* Whether user space has bound the flow, and hears no more of it that may bind it anew at once. */
 static __always_inline int is_decided(const struct flow *flow, const struct packet *p)
 {
@@ -339,19 +376,16 @@ static __always_inline __u32 site_rule(struct __sk_buff *skb, struct packet *p,
 				       const struct config *cfg)
 {
 	struct flow_key key = {};
-	struct recent_flows *last;
 	struct recent *recent;
 	struct flow *flow;
-	__u32 rule, zero = 0;
+	__u32 rule;
 
 	if (!p->has_ports)
 		return 0;
-	last = bpf_map_lookup_elem(&recent_flows, &zero);
-	if (!last)
+	recent = recent_place(p, 1);
+	if (!recent)
 		return 0;
-	recent = &last->flows[bpf_ntohs(p->port_destination) & (RECENT_MAX - 1)];
-	if (is_of(recent, p) && recent->heartbeat_ns == cfg->heartbeat_ns &&
-	    recent->generation == cfg->generation)
+	if (holds(recent, p, cfg, 1))
 		return recent->rule;
 	flow_key(&key, p, 1);
 	flow = find_flow(&key, cfg);
@@ -361,6 +395,7 @@ static __always_inline __u32 site_rule(struct __sk_buff *skb, struct packet *p,
 	if (is_decided(flow, p)) {
 		recent->key = key;
 		recent->rule = rule;
+		recent->silent = !flow->watched;
 		recent->generation = cfg->generation;
 		recent->heartbeat_ns = cfg->heartbeat_ns;
 	}

@@ -3,7 +3,7 @@
 // daemon.
 
 import { Daemon, type Config, type Rate } from "./daemon.js";
-import { Requests, type Answered, type Committed, type Details } from "./requests.js";
+import { Requests, type Answered, type Committed, type Details, type Sent } from "./requests.js";
 import { hostOf, Sites } from "./sites.js";
 
 /** Asked by the popup. */
@@ -37,21 +37,21 @@ const daemon = new Daemon((told) => {
   sites = new Sites(told?.groups ?? [], chosen);
 });
 
-async function tell(answered: Answered): Promise<void> {
+async function tell(request: Sent | Answered): Promise<void> {
   const known = config;
   if (known === null) return;
-  const group = sites.groupOf(answered.site);
-  const host = await hash(known.salt, answered.host);
+  const group = sites.groupOf(request.site);
+  const host = await hash(known.salt, request.host);
   // Meanwhile there may be another configuration.
   if (known !== config) return;
   daemon.push({
     host,
-    address: answered.address,
-    port: answered.port,
+    address: "address" in request ? request.address : null,
+    port: request.port,
     group,
-    begin_ms: answered.beginMs,
-    start_ms: answered.startMs,
-    unsure: answered.isUnsure,
+    begin_ms: request.beginMs,
+    start_ms: "startMs" in request ? request.startMs : null,
+    unsure: request.isUnsure,
   });
 }
 
@@ -89,7 +89,10 @@ async function assign(host: string, group: string | null): Promise<void> {
   sites = new Sites(config?.groups ?? [], chosen);
 }
 
-chrome.webRequest.onSendHeaders.addListener((d) => requests.handleSent(d as Details), ALL);
+chrome.webRequest.onSendHeaders.addListener((d) => {
+  const sent = requests.handleSent(d as Details);
+  if (sent !== null) void tell(sent);
+}, ALL);
 chrome.webRequest.onResponseStarted.addListener((d) => {
   const answered = requests.handleAnswered(d as Details);
   if (answered !== null) void tell(answered);

@@ -15,11 +15,12 @@ const RETRY_MS = 3_000;
 
 export interface Event {
   host: string;
-  address: string;
+  /** Null, as `start_ms`, of a request that leaves. */
+  address: string | null;
   port: number;
   group: number | null;
   begin_ms: number;
-  start_ms: number;
+  start_ms: number | null;
   unsure: boolean;
 }
 
@@ -49,16 +50,19 @@ export class Daemon {
   #generation: number | null = null;
   #queue: Event[] = [];
   #isAsked = false;
+  #askedAtMs = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   /** `onConfig` hears of each configuration; events that were queued for another one are dropped. */
   constructor(readonly onConfig: (config: Config | null) => void) {}
 
-  /** Tells soon. */
+  /** Tells now, or with others soon after the last message. */
   push(event: Event): void {
     if (this.#queue.length >= QUEUE_MAX) this.#queue.shift();
     this.#queue.push(event);
-    if (!this.#isAsked) this.#wake(BATCH_MS);
+    if (this.#isAsked) return;
+    if (this.#generation !== null && Date.now() - this.#askedAtMs >= BATCH_MS) this.ask();
+    else this.#wake(BATCH_MS);
   }
 
   /** Asks the daemon now, also if there is nothing to tell. */
@@ -71,6 +75,7 @@ export class Daemon {
       const events = this.#generation === null ? [] : this.#queue.splice(0, EVENTS_MAX);
       this.#port.postMessage({ version: VERSION, generation: this.#generation, events });
       this.#isAsked = true;
+      this.#askedAtMs = Date.now();
     } catch (e) {
       this.#lose(String(e));
     }

@@ -31,15 +31,19 @@ export interface Committed {
   parentDocumentId?: string | undefined;
 }
 
-/** A request whose response has begun. */
-export interface Answered {
+/** A request that leaves. */
+export interface Sent {
   site: string;
   host: string;
-  address: string;
   port: number;
   beginMs: number;
-  startMs: number;
   isUnsure: boolean;
+}
+
+/** A request whose response has begun. */
+export interface Answered extends Sent {
+  address: string;
+  startMs: number;
 }
 
 /** A map that forgets its oldest entries. */
@@ -61,6 +65,9 @@ class Bounded<K, V> extends Map<K, V> {
 const DOCUMENTS_MAX = 4096;
 const TABS_MAX = 1024;
 const REQUESTS_MAX = 4096;
+const PAIRS_MAX = 1024;
+/** A browser that needs a connection opens it within milliseconds, and for many requests at once one. */
+const AGAIN_MS = 100;
 
 export class Requests {
   /** The site of each document, by its id. */
@@ -87,9 +94,24 @@ export class Requests {
     if (document.documentId !== undefined && site) this.#documents.set(document.documentId, site);
   }
 
-  /** The request leaves; again after each redirection. */
-  handleSent(details: Details): void {
-    this.#begun.set(details.requestId, details.timeStamp);
+  /** When the last request of each site to each host was told of. */
+  readonly #told = new Bounded<string, number>(PAIRS_MAX);
+
+  /**
+   * The request leaves; again after each redirection. Null if it is for no site that is known, or one of that
+   * site to that host has just left. An unsure one is told too: else connections that are opened for it would be
+   * taken for those of another site, whose requests are known.
+   */
+  handleSent(details: Details): Sent | null {
+    const beginMs = details.timeStamp;
+    this.#begun.set(details.requestId, beginMs);
+    const host = hostOf(details.url);
+    const whose = host === null ? null : this.#siteOf(details, host);
+    if (host === null || whose === null) return null;
+    const pair = `${whose.site} ${host}`;
+    if (beginMs - (this.#told.get(pair) ?? -Infinity) < AGAIN_MS) return null;
+    this.#told.set(pair, beginMs);
+    return { ...whose, host, port: portOf(details.url), beginMs };
   }
 
   /** The response begins; null if it came by no connection, or for no site that is known. */

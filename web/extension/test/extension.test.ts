@@ -89,3 +89,19 @@ test("what came by no connection is not told", () => {
   assert.equal(requests.handleAnswered(details({})), null, "it never left");
   assert.equal(answered(requests, { ip: "[2001:db8::1]" })?.address, "2001:db8::1");
 });
+
+test("of the requests of a site that leave at once to one host one is told of", () => {
+  const requests = new Requests();
+  requests.handleCommitted({ tabId: 1, frameId: 0, url: "https://a.com/", documentId: "A" });
+  const sent = (timeStamp: number, more: Partial<Details>) =>
+    requests.handleSent(details({ documentId: "A", timeStamp, ...more }));
+  assert.deepEqual(sent(1000, {}), {
+    site: "a.com", isUnsure: false, host: "cdn.net", port: 443, beginMs: 1000,
+  });
+  assert.equal(sent(1099, {}), null);
+  assert.equal(sent(1050, { url: "https://other.net/" })?.host, "other.net");
+  assert.equal(sent(1060, { type: "main_frame" })?.site, "cdn.net", "for another site");
+  assert.equal(sent(1100, {})?.beginMs, 1100);
+  assert.equal(sent(1300, { documentId: undefined })?.isUnsure, true, "told too");
+  assert.equal(sent(1500, { documentId: undefined, tabId: -1 }), null);
+});

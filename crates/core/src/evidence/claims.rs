@@ -69,13 +69,22 @@ impl Sends {
     pub(super) fn likelihood(&self, claim: &Claim) -> u64 {
         let gaps = self.0.iter().filter(|at| **at + EARLY >= claim.begin && **at <= claim.start);
         let gap = gaps.map(|at| at.since(claim.begin)).min();
-        gap.map_or(0, |gap| VOTE * FALLS_BY_HALF.as_nanos() / (FALLS_BY_HALF + gap).as_nanos())
+        gap.map_or(0, nearness)
     }
+}
+
+/// How likely it is that what happened so long after a request left was for it, in thousandths.
+pub(super) fn nearness(gap: Span) -> u64 {
+    VOTE * FALLS_BY_HALF.as_nanos() / (FALLS_BY_HALF + gap).as_nanos()
 }
 
 /// The votes for one connection.
 #[derive(Debug, Default)]
-pub(super) struct Votes(BTreeMap<Option<usize>, u64>);
+pub(super) struct Votes {
+    by_group: BTreeMap<Option<usize>, u64>,
+    /// For which group it was opened, if that is clear: half a vote.
+    opener: Option<Option<usize>>,
+}
 
 /// What they say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,10 +97,10 @@ pub(super) enum Verdict {
 
 impl Votes {
     pub(super) fn add(&mut self, group: Option<usize>, vote: u64) {
-        *self.0.entry(group).or_default() += vote;
+        *self.by_group.entry(group).or_default() += vote;
         // What was long ago counts less.
-        if self.0.values().sum::<u64>() > VOTES_MAX {
-            self.0.retain(|_, votes| {
+        if self.by_group.values().sum::<u64>() > VOTES_MAX {
+            self.by_group.retain(|_, votes| {
                 *votes /= 2;
                 *votes > 0
             });
@@ -100,7 +109,7 @@ impl Votes {
 
     /// Takes back what was added. Of what was halved since, no more than there is.
     pub(super) fn take(&mut self, group: Option<usize>, vote: u64) {
-        if let Some(votes) = self.0.get_mut(&group) {
+        if let Some(votes) = self.by_group.get_mut(&group) {
             *votes = votes.saturating_sub(vote);
         }
     }
@@ -108,24 +117,34 @@ impl Votes {
     /// The part of the votes that is for this group, in thousandths, at least one; near a half of two groups
     /// while there are few.
     pub(super) fn prior(&self, group: Option<usize>) -> u64 {
-        let all: u64 = self.0.values().sum();
-        let of_group = self.0.get(&group).copied().unwrap_or(0);
-        (VOTE * (of_group + UNKNOWN) / (all + 2 * UNKNOWN)).max(1)
+        let all: u64 = self.all().map(|(_, votes)| votes).sum();
+        (VOTE * (self.of(group) + UNKNOWN) / (all + 2 * UNKNOWN)).max(1)
     }
 
-    #[cfg(test)]
+    /// Takes over for which group the connection was opened; whether that is something else than before.
+    pub(super) fn set_opener(&mut self, opener: Option<Option<usize>>) -> bool {
+        std::mem::replace(&mut self.opener, opener) != opener
+    }
+
     pub(super) fn of(&self, group: Option<usize>) -> u64 {
-        self.0.get(&group).copied().unwrap_or(0)
+        let opened = if self.opener == Some(group) { OPENED } else { 0 };
+        self.by_group.get(&group).copied().unwrap_or(0) + opened
+    }
+
+    /// Every group with votes.
+    fn all(&self) -> impl Iterator<Item = (Option<usize>, u64)> {
+        let only_opener = self.opener.filter(|group| !self.by_group.contains_key(group));
+        self.by_group.keys().copied().chain(only_opener).map(|group| (group, self.of(group)))
     }
 
     /// The group with enough votes, three times as many as any other; mixed if another has three
     /// whole votes and a third of all.
     pub(super) fn verdict(&self) -> Option<Verdict> {
-        let mut votes: Vec<(u64, Option<usize>)> = self.0.iter().map(|(g, v)| (*v, *g)).collect();
-        votes.sort_unstable_by_key(|(votes, _)| std::cmp::Reverse(*votes));
-        let (first, group) = *votes.first()?;
-        let second = votes.get(1).map_or(0, |(votes, _)| *votes);
-        let all: u64 = votes.iter().map(|(votes, _)| votes).sum();
+        let mut votes: Vec<(Option<usize>, u64)> = self.all().collect();
+        votes.sort_unstable_by_key(|(_, votes)| std::cmp::Reverse(*votes));
+        let (group, first) = *votes.first()?;
+        let second = votes.get(1).map_or(0, |(_, votes)| *votes);
+        let all: u64 = votes.iter().map(|(_, votes)| votes).sum();
         if second >= MIXED && second * 3 >= all {
             Some(Verdict::Mixed)
         } else if first >= ENOUGH && first >= 3 * second {
@@ -142,12 +161,14 @@ pub(super) const VOTE: u64 = 1_000;
 const ENOUGH: u64 = 600;
 /// What stands for each group before there are votes. The less, the more a first vote tells about the next.
 const UNKNOWN: u64 = 100;
+/// One request does not outvote it alone, since it may have gone by a connection that is not known; two do.
+const OPENED: u64 = VOTE / 2;
 const MIXED: u64 = 3 * VOTE;
 const VOTES_MAX: u64 = 64 * VOTE;
 /// A claim that arrives late is still about one of the last requests.
 const SENDS_MAX: usize = 32;
 /// Browsers round their times to milliseconds.
-const EARLY: Span = Span::millis(2);
+pub(super) const EARLY: Span = Span::millis(2);
 /// A request that leaves so much later is half as likely; about one tick of a busy browser.
 const FALLS_BY_HALF: Span = Span::millis(10);
 
@@ -213,10 +234,24 @@ mod tests {
     }
 
     #[test]
+    fn for_whom_a_connection_was_opened_decides_nothing_alone_and_can_be_outvoted() {
+        let mut votes = Votes::default();
+        assert!(votes.set_opener(Some(Some(0))) && !votes.set_opener(Some(Some(0))));
+        assert_eq!(votes.verdict(), None);
+        assert!(votes.prior(Some(0)) > 4 * votes.prior(Some(1)));
+        votes.add(Some(1), VOTE);
+        assert_eq!(votes.verdict(), None, "not three to one");
+        votes.add(Some(1), VOTE / 2);
+        assert_eq!(votes.verdict(), Some(Verdict::Group(Some(1))));
+        assert!(votes.set_opener(None));
+        assert_eq!(votes.of(Some(0)), 0);
+    }
+
+    #[test]
     fn a_connection_follows_the_site_that_took_it_over() {
         let mut votes = Votes::default();
         (0..1_000).for_each(|_| votes.add(Some(0), VOTE));
-        assert!(votes.0[&Some(0)] <= VOTES_MAX);
+        assert!(votes.of(Some(0)) <= VOTES_MAX);
         (0..200).for_each(|_| votes.add(Some(1), VOTE));
         assert_eq!(votes.verdict(), Some(Verdict::Group(Some(1))));
     }

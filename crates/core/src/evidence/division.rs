@@ -7,13 +7,17 @@
 //! for two sites. What claims tell about each other's connections comes in any order, so with each claim the
 //! last ones about that server are divided anew.
 //!
+//! Requests of a page that leave at once tell no more than where each of the connections may belong: a burst has
+//! at most as many votes as there are connections that may have carried it.
+//!
 //! Properties: the parts of a claim add up to no more than its vote; a sole candidate gets all of it, whatever its
 //! earlier votes were; the work for one claim is bounded by [`AGAIN_MAX`] × [`PARTS_MAX`] parts.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use super::claims::Votes;
+use super::claims::{Claim, VOTE, Votes};
+use crate::units::{Span, Time};
 
 /// Those among which claims are divided.
 pub(super) trait Connections {
@@ -26,6 +30,7 @@ pub(super) trait Connections {
 pub(super) struct Divided {
     remote: SocketAddr,
     group: Option<usize>,
+    begin: Time,
     /// In thousandths.
     vote: u64,
     parts: Vec<Part>,
@@ -42,14 +47,11 @@ struct Part {
 impl Divided {
     /// A vote of which no connection has a part yet. `candidates`: numbers of connections, each with its
     /// likelihood.
-    pub(super) fn new(
-        remote: SocketAddr,
-        group: Option<usize>,
-        vote: u64,
-        candidates: &[(u64, u64)],
-    ) -> Divided {
+    pub(super) fn new(claim: &Claim, candidates: &[(u64, u64)]) -> Divided {
+        let vote = if claim.is_unsure { VOTE / 2 } else { VOTE };
         let part = |&(number, likelihood): &_| Part { number, likelihood, vote: 0 };
-        Divided { remote, group, vote, parts: candidates.iter().map(part).collect() }
+        let parts = candidates.iter().map(part).collect();
+        Divided { remote: claim.remote, group: claim.group, begin: claim.begin, vote, parts }
     }
 
     /// The numbers of the connections.
@@ -95,6 +97,16 @@ impl Recent {
         self.0.push_back(divided);
     }
 
+    /// Whether as many requests of the group as may have gone by different connections have left at about this
+    /// time: more of them tell nothing more about these.
+    pub(super) fn is_told(&self, divided: &Divided) -> bool {
+        let same = self.0.iter().filter(|earlier| {
+            let apart = earlier.begin.since(divided.begin).max(divided.begin.since(earlier.begin));
+            (earlier.remote, earlier.group) == (divided.remote, divided.group) && apart <= AT_ONCE
+        });
+        divided.parts.len() > 1 && same.count() >= divided.parts.len()
+    }
+
     /// The last ones about that server, the oldest first.
     pub(super) fn about(&mut self, remote: SocketAddr) -> impl Iterator<Item = &mut Divided> {
         let count = self.0.iter().filter(|divided| divided.remote == remote).count();
@@ -105,6 +117,8 @@ impl Recent {
 
 /// About the requests of one page to a few servers.
 const RECENT_MAX: usize = 64;
+/// A browser sends the requests of a page within some milliseconds.
+const AT_ONCE: Span = Span::millis(20);
 /// Of one server. Sixteen decided no better in recorded plays (docs/web.md).
 const AGAIN_MAX: usize = 8;
 /// Two sites with six connections each and some more; with so many candidates a claim tells little.
@@ -117,7 +131,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::evidence::claims::{VOTE, Verdict};
+    use crate::evidence::claims::{HostDigest, Verdict};
 
     impl Connections for BTreeMap<u64, Votes> {
         fn votes(&mut self, number: u64) -> Option<&mut Votes> {
@@ -125,12 +139,19 @@ mod tests {
         }
     }
 
+    fn claim(group: Option<usize>, port: u16, ms: u64) -> Claim {
+        let begin = Time::from_nanos(1_000_000_000) + Span::millis(ms);
+        let (user, host) = (0, HostDigest([0; 32]));
+        let (remote, start) = (([198, 51, 100, 1], port).into(), begin + Span::millis(50));
+        Claim { user, remote, host, group, begin, start, is_unsure: false }
+    }
+
     /// Claims of groups with their candidates, as [`super::super::Resolver`] divides them.
     fn votes_after(claims: &[(usize, Vec<(u64, u64)>)]) -> BTreeMap<u64, Votes> {
         let (mut votes, mut recent) = (BTreeMap::<u64, Votes>::new(), Recent::default());
         let remote = ([198, 51, 100, 1], 443).into();
         for (group, candidates) in claims {
-            let mut claim = Divided::new(remote, Some(*group), VOTE, candidates);
+            let mut claim = Divided::new(&claim(Some(*group), 443, 0), candidates);
             claim.numbers().for_each(|number| _ = votes.entry(number).or_default());
             claim.divide(&mut votes);
             recent.about(remote).for_each(|divided| divided.divide(&mut votes));
@@ -166,8 +187,7 @@ mod tests {
     #[test]
     fn a_connection_that_is_gone_keeps_what_was_divided() {
         let mut votes = BTreeMap::from([(1, Votes::default()), (2, Votes::default())]);
-        let mut claim =
-            Divided::new(([198, 51, 100, 1], 443).into(), None, VOTE, &[(1, 900), (2, 300)]);
+        let mut claim = Divided::new(&claim(None, 443, 0), &[(1, 900), (2, 300)]);
         claim.divide(&mut votes);
         votes.remove(&1);
         claim.divide(&mut votes);
@@ -175,12 +195,31 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_tells_as_much_as_connections_may_have_carried_it() {
+        let mut recent = Recent::default();
+        let told = |recent: &mut Recent, group, port, ms| {
+            let divided = Divided::new(&claim(group, port, ms), &[(1, 500), (2, 500)]);
+            let is_told = recent.is_told(&divided);
+            recent.push(divided);
+            is_told
+        };
+        assert_eq!(
+            [0, 3, 9, 20].map(|ms| told(&mut recent, Some(0), 443, ms)),
+            [false, false, true, true]
+        );
+        assert!(!told(&mut recent, Some(1), 443, 9) && !told(&mut recent, Some(0), 80, 9));
+        assert!(!told(&mut recent, Some(0), 443, 60));
+        let sole = Divided::new(&claim(Some(0), 443, 9), &[(1, 500)]);
+        assert!(!recent.is_told(&sole));
+    }
+
+    #[test]
     fn only_the_last_claims_of_few_candidates_are_kept() {
         let mut recent = Recent::default();
-        let remote = |port| ([198, 51, 100, 1], port).into();
+        let remote = |port| claim(None, port, 0).remote;
         for count in 1..=1_000 {
             let candidates: Vec<_> = (0..count % 40).map(|number| (number, VOTE)).collect();
-            recent.push(Divided::new(remote(443), None, VOTE, &candidates));
+            recent.push(Divided::new(&claim(None, 443, 0), &candidates));
         }
         assert_eq!(recent.0.len(), RECENT_MAX);
         assert!(recent.0.iter().all(|divided| (2..=PARTS_MAX).contains(&divided.parts.len())));

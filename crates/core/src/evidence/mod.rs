@@ -4,7 +4,7 @@
 //! Method: the first bytes of a connection nearly always name the host that is wanted: the server
 //! name indication of TLS, over TCP or in QUIC's Initial packets, or the `Host` of HTTP/1.1. Where
 //! they do not, the DNS answer that gave the address may. A browser's extension says for which site a
-//! request was ([`Claim`]), which the wire does not. [`Resolver`] takes in what was heard and gives
+//! request was ([`Claim`], [`Departure`]), which the wire does not. [`Resolver`] takes in what was heard and gives
 //! out [`Command`]s, which bind connections to groups.
 //!
 //! Evidence by decreasing weight: extension, `Host`, SNI, DNS. An address whose names belong to different groups
@@ -23,6 +23,7 @@ use crate::policy::Transport;
 
 mod assemble;
 mod claims;
+mod departure;
 mod division;
 mod dns;
 mod http;
@@ -37,6 +38,7 @@ mod tls;
 mod trials;
 
 pub use claims::{Claim, HostDigest};
+pub use departure::Departure;
 pub use resolver::{CLAIMANT_SPAN, CONNECTIONS_MAX, Counts, Resolver};
 pub use site::{HOST_NAME_MAX, HostName, Site, SiteError, Sites};
 pub use stream::{Opening, STREAM_MAX, opening};

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::claims::{Claim, HostDigest, Sends, VOTE, Verdict, Votes};
+use super::claims::{Claim, EARLY, HostDigest, Sends, Verdict, Votes};
+use super::departure::{Departure, Departures};
 use super::division::{Connections, Divided, Recent};
 use super::http;
 use super::names::Names;
@@ -87,21 +88,29 @@ struct Claimant {
     /// When it was last heard of.
     heard: Time,
     recent: Recent,
+    departures: Departures,
 }
 
 /// What an extension's claims are compared with, and what they say.
 #[derive(Debug, Default)]
 struct Browsed {
+    /// When it opened; `None` if nobody was to tell yet for whom.
+    opened: Option<Time>,
     sends: Sends,
     votes: Votes,
     /// Of the name that the connection has sent.
     host: Option<HostDigest>,
+    /// By votes.
     evidence: Option<Evidence>,
+    /// By the requests that left when it opened.
+    guess: Option<Evidence>,
 }
 
 impl Known {
     fn evidence(&self) -> Option<&Evidence> {
-        let claimed = self.browsed.as_ref().and_then(|browsed| browsed.evidence.as_ref());
+        let browsed = self.browsed.as_ref();
+        let claimed =
+            browsed.and_then(|browsed| browsed.evidence.as_ref().or(browsed.guess.as_ref()));
         claimed.or(self.evidence.as_ref())
     }
 }
@@ -163,7 +172,8 @@ impl Resolver {
             let oldest = oldest.map(|(user, _)| *user);
             oldest.and_then(|user| self.claimants.remove(&user));
         }
-        let new = || Claimant { heard: at, recent: Recent::default() };
+        let new =
+            || Claimant { heard: at, recent: Recent::default(), departures: Departures::default() };
         self.claimants.entry(user).or_insert_with(new).heard = at;
         if was_known {
             return;
@@ -191,8 +201,11 @@ impl Resolver {
         if candidates.is_empty() {
             return false;
         }
-        let vote = if claim.is_unsure { VOTE / 2 } else { VOTE };
-        let mut divided = Divided::new(claim.remote, claim.group, vote, &candidates);
+        let mut divided = Divided::new(claim, &candidates);
+        let claimant = self.claimants.get(&claim.user);
+        if claimant.is_some_and(|claimant| claimant.recent.is_told(&divided)) {
+            return true;
+        }
         divided.divide(&mut self.connections);
         let mut numbers: BTreeSet<u64> = divided.numbers().collect();
         if let Some(claimant) = self.claimants.get_mut(&claim.user) {
@@ -209,6 +222,40 @@ impl Resolver {
             }
         }
         true
+    }
+
+    /// Takes in that a request leaves: connections that opened for it are of its group until there are claims.
+    pub fn handle_departure(&mut self, departure: &Departure) {
+        let Some(claimant) = self.claimants.get_mut(&departure.user) else { return };
+        claimant.departures.push(*departure);
+        let opened =
+            self.connections.iter().rev().take(CANDIDATES_MAX).filter_map(|(number, known)| {
+                let opened = known.browsed.as_ref()?.opened?;
+                Some((*number, opened))
+            });
+        let since = opened.take_while(|(_, opened)| *opened + EARLY >= departure.begin);
+        let numbers: Vec<u64> = since.map(|(number, _)| number).collect();
+        for number in numbers {
+            if self.guess(number) {
+                self.command_bind(number);
+            }
+        }
+    }
+
+    /// Guesses for which group the connection was opened, while no votes tell; whether that has changed.
+    fn guess(&mut self, number: u64) -> bool {
+        let known = self.connections.get_mut(&number).expect("invariant: it is known");
+        let claimant = known.user.and_then(|user| self.claimants.get(&user));
+        let (Some(claimant), Some(browsed)) = (claimant, &mut known.browsed) else { return false };
+        let (Some(host), Some(opened)) = (&browsed.host, browsed.opened) else { return false };
+        let port = known.connection.flow.remote.port();
+        let group = claimant.departures.opener(host, port, opened);
+        if !browsed.votes.set_opener(group) {
+            return false;
+        }
+        let name = known.evidence.as_ref().and_then(|evidence| evidence.name.clone());
+        browsed.guess = group.map(|group| Evidence { reason: Reason::Extension, name, group });
+        browsed.evidence.is_none()
     }
 
     /// The connections that may have carried the request, each with its likelihood.
@@ -253,7 +300,8 @@ impl Resolver {
             let mut sends = Sends::default();
             // The first request follows the handshake, whose first packet may be all that is seen.
             sends.push(at);
-            known.browsed = Some(Box::new(Browsed { sends, ..Browsed::default() }));
+            known.browsed =
+                Some(Box::new(Browsed { opened: Some(at), sends, ..Browsed::default() }));
         }
     }
 
@@ -283,12 +331,14 @@ impl Resolver {
     pub fn handle_sites(&mut self, sites: Sites, at: Time) {
         self.sites = sites;
         // Groups have other numbers now.
-        self.claimants.values_mut().for_each(|claimant| claimant.recent = Recent::default());
+        for claimant in self.claimants.values_mut() {
+            (claimant.recent, claimant.departures) = (Recent::default(), Departures::default());
+        }
         let numbers: Vec<u64> = self.connections.keys().copied().collect();
         for number in numbers {
             let known = self.connections.get_mut(&number).expect("invariant: it was just there");
             if let Some(browsed) = &mut known.browsed {
-                (browsed.votes, browsed.evidence) = (Votes::default(), None);
+                (browsed.votes, browsed.evidence, browsed.guess) = (Votes::default(), None, None);
             }
             let known = &self.connections[&number];
             let Some(evidence) = &known.evidence else { continue };
@@ -514,6 +564,7 @@ impl Resolver {
         known.is_final = is_final;
         known.evidence = Some(evidence);
         self.note_host(number);
+        self.guess(number);
         self.command_bind(number);
     }
 
@@ -647,6 +698,66 @@ pub(super) mod tests {
         }
         assert_eq!(binds(&mut resolver), []);
         assert_eq!((resolver.counts().by_extension, resolver.counts().mixed), (2, 0));
+    }
+
+    fn departure(group: Option<usize>, ms: u64) -> Departure {
+        let Claim { user, host, remote, begin, .. } = claim(group, ms);
+        Departure { user, host, port: remote.port(), group, begin }
+    }
+
+    #[test]
+    fn a_connection_is_of_the_site_whose_request_left_when_it_opened_until_votes_tell() {
+        // The request is told of before the hello of its connection, and after.
+        let mut resolver = two_sites();
+        resolver.handle_claimant(USER, AT);
+        for (port, group, tells_first) in [(1, 1, true), (2, 0, false), (3, 1, false)] {
+            let ms = 300 * u64::from(port);
+            let told = departure(Some(group), ms - 2);
+            if tells_first {
+                resolver.handle_departure(&told);
+            }
+            resolver.handle_heard(
+                tcp(port),
+                Heard::Opening { user: Some(USER) },
+                AT + Span::millis(ms),
+            );
+            hear(&mut resolver, tcp(port), &records(&browser_hello("cdn.video.com"), 9_000));
+            if !tells_first {
+                resolver.handle_departure(&told);
+            }
+        }
+        assert_eq!(
+            binds(&mut resolver),
+            [
+                (1, Some(1), true),
+                (2, Some(0), true),
+                (2, Some(0), true),
+                (3, Some(0), true),
+                (3, Some(1), true)
+            ]
+        );
+        assert_eq!(resolver.evidence(1).unwrap().reason, Reason::Extension);
+        // One that fits better, or as well, is told of later.
+        resolver.handle_departure(&departure(Some(0), 899));
+        assert_eq!(binds(&mut resolver), [(3, Some(0), true)], "as the wire says");
+        assert_eq!(resolver.evidence(3).unwrap().reason, Reason::Sni);
+        // Another user's, another host's.
+        let other = HostName::from_wire(b"other.org").unwrap();
+        for wrong in [
+            Departure { user: USER + 1, ..departure(Some(0), 299) },
+            Departure { host: HostDigest::new(SALT, &other), ..departure(Some(0), 299) },
+            Departure { port: 80, ..departure(Some(0), 299) },
+        ] {
+            resolver.handle_departure(&wrong);
+        }
+        assert_eq!(binds(&mut resolver), []);
+        assert!(resolver.handle_claim(&claim(Some(0), 299), AT));
+        assert_eq!(binds(&mut resolver), [], "one of another group may be about another");
+        assert!(resolver.handle_claim(&claim(Some(0), 300), AT));
+        assert_eq!(binds(&mut resolver), [(1, Some(0), true)], "votes tell");
+        resolver.handle_departure(&departure(Some(1), 300));
+        assert_eq!(binds(&mut resolver), [], "and go on to");
+        assert_eq!(resolver.counts().by_extension, 1);
     }
 
     #[test]
@@ -967,6 +1078,7 @@ pub(super) mod tests {
                     let group = Some(bytes.len() % 2);
                     let told = Claim { begin, start: at, group, ..claim(None, 0) };
                     resolver.handle_claim(&told, at);
+                    resolver.handle_departure(&Departure { begin, group, ..departure(None, 0) });
                 }
                 let part = &stream[offset..stream.len().min(offset + 700)];
                 let heard = match kind {

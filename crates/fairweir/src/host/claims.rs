@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
-use fairweir_core::evidence::{Claim, HostDigest};
+use fairweir_core::evidence::{Claim, Departure, HostDigest};
 use fairweir_core::units::{Span, Time};
 
 use crate::wire::{CLAIMS_VERSION, ClaimEvent, ClaimsRequest, ClaimsStatus};
@@ -29,12 +29,21 @@ struct User {
     last: VecDeque<ClaimEvent>,
 }
 
+/// What an extension says of a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Told {
+    /// It leaves.
+    Departure(Departure),
+    /// Its response has begun.
+    Claim(Claim),
+}
+
 impl Checks {
     pub(super) fn new() -> Checks {
         Checks { counts: ClaimsStatus::default(), users: BTreeMap::new() }
     }
 
-    /// The claims of a request that pass. `groups` is the number of groups, `default` of which stands
+    /// What passes of a request. `groups` is the number of groups, `default` of which stands
     /// for none; `wall_ms` is the wall clock at `now`.
     pub(super) fn pass(
         &mut self,
@@ -43,13 +52,13 @@ impl Checks {
         generation: u64,
         groups: (usize, usize),
         (now, wall_ms): (Time, f64),
-    ) -> Vec<Claim> {
+    ) -> Vec<Told> {
         let events = request.events.len() as u64;
         if request.version != CLAIMS_VERSION {
             self.counts.malformed += events.max(1);
             return Vec::new();
         }
-        let (mut claims, mut counts) = (Vec::new(), self.counts);
+        let (mut all, mut counts) = (Vec::new(), self.counts);
         let known = self.user(user, now);
         // Its groups are those of another configuration.
         if request.generation != Some(generation) {
@@ -61,23 +70,23 @@ impl Checks {
                     continue;
                 }
                 known.allowance -= 1_000;
-                match claim(user, event, groups, now, wall_ms) {
+                match told(user, event, groups, now, wall_ms) {
                     Err(Wrong::Content) => counts.malformed += 1,
                     Err(Wrong::Time) => counts.out_of_time += 1,
                     // By its own times: those of the claim depend on when both clocks were read.
                     Ok(_) if known.last.contains(event) => counts.repeated += 1,
-                    Ok(claim) => {
+                    Ok(told) => {
                         if known.last.len() == LAST_MAX {
                             known.last.pop_front();
                         }
                         known.last.push_back(event.clone());
-                        claims.push(claim);
+                        all.push(told);
                     }
                 }
             }
         }
         self.counts = counts;
-        claims
+        all
     }
 
     /// Users from whom something was heard lately.
@@ -110,19 +119,25 @@ enum Wrong {
     Time,
 }
 
-fn claim(
+fn told(
     user: u32,
     event: &ClaimEvent,
     (groups, default): (usize, usize),
     now: Time,
     wall_ms: f64,
-) -> Result<Claim, Wrong> {
+) -> Result<Told, Wrong> {
     let host = digest(&event.host).ok_or(Wrong::Content)?;
     if event.group.is_some_and(|group| group >= groups) {
         return Err(Wrong::Content);
     }
+    let (port, group) = (event.port, event.group.filter(|group| *group != default));
+    let start_ms = match (event.address, event.start_ms) {
+        (Some(_), Some(start_ms)) => start_ms,
+        (None, None) => event.begin_ms,
+        _ => return Err(Wrong::Content),
+    };
     // Both are positive, or the comparisons fail.
-    let (age, took) = (wall_ms - event.start_ms, event.start_ms - event.begin_ms);
+    let (age, took) = (wall_ms - start_ms, start_ms - event.begin_ms);
     if !(age.abs() <= CLOCKS_APART_MS && (0.0..=RESPONSE_MAX_MS).contains(&took)) {
         return Err(Wrong::Time);
     }
@@ -130,15 +145,12 @@ fn claim(
         let now = i128::from(now.as_nanos()) - (ms_ago * 1e6) as i128;
         Time::from_nanos(u64::try_from(now).unwrap_or(0))
     };
-    Ok(Claim {
-        user,
-        remote: SocketAddr::new(event.address, event.port),
-        host,
-        group: event.group.filter(|group| *group != default),
-        begin: at(age + took),
-        start: at(age),
-        is_unsure: event.unsure,
-    })
+    let begin = at(age + took);
+    let Some(address) = event.address else {
+        return Ok(Told::Departure(Departure { user, host, port, group, begin }));
+    };
+    let (remote, start, is_unsure) = (SocketAddr::new(address, port), at(age), event.unsure);
+    Ok(Told::Claim(Claim { user, remote, host, group, begin, start, is_unsure }))
 }
 
 fn digest(hex: &str) -> Option<HostDigest> {
@@ -177,11 +189,11 @@ mod tests {
     fn event(begin_ms: f64) -> ClaimEvent {
         ClaimEvent {
             host: "0a".repeat(32),
-            address: [192, 0, 2, 1].into(),
+            address: Some([192, 0, 2, 1].into()),
             port: 443,
             group: Some(1),
             begin_ms,
-            start_ms: begin_ms + 20.0,
+            start_ms: Some(begin_ms + 20.0),
             unsure: false,
         }
     }
@@ -190,7 +202,7 @@ mod tests {
         ClaimsRequest { version: CLAIMS_VERSION, generation: Some(GENERATION), events }
     }
 
-    fn pass(checks: &mut Checks, user: u32, now: Time, events: Vec<ClaimEvent>) -> Vec<Claim> {
+    fn pass(checks: &mut Checks, user: u32, now: Time, events: Vec<ClaimEvent>) -> Vec<Told> {
         checks.pass(user, &request(events), GENERATION, (3, 2), (now, WALL_MS))
     }
 
@@ -198,7 +210,14 @@ mod tests {
     fn a_claim_has_the_times_of_the_monotonic_clock() {
         let mut checks = Checks::new();
         let told = ClaimEvent { group: Some(2), ..event(WALL_MS - 70.0) };
-        let claims = pass(&mut checks, 5, NOW, vec![event(WALL_MS - 120.0), told]);
+        let leaves = ClaimEvent { address: None, start_ms: None, ..event(WALL_MS - 30.0) };
+        let all = pass(&mut checks, 5, NOW, vec![event(WALL_MS - 120.0), told, leaves]);
+        let [Told::Claim(first), Told::Claim(second), Told::Departure(leaves)] = all[..] else {
+            panic!("{all:?}");
+        };
+        let claims = [first, second];
+        assert_eq!((leaves.user, leaves.port, leaves.group), (5, 443, Some(1)));
+        assert_eq!(leaves.begin + Span::millis(30), NOW);
         assert_eq!(claims[0].host, HostDigest([0x0a; 32]));
         assert_eq!((claims[0].user, claims[0].group), (5, Some(1)));
         assert_eq!(claims[0].begin + Span::millis(120), NOW);
@@ -211,12 +230,14 @@ mod tests {
     fn what_cannot_be_is_refused_and_counted() {
         let mut checks = Checks::new();
         let right = || event(WALL_MS - 120.0);
-        let wrong = |at: f64| ClaimEvent { start_ms: at, ..right() };
+        let wrong = |at: f64| ClaimEvent { start_ms: Some(at), ..right() };
         let malformed = vec![
             ClaimEvent { host: "0a".repeat(31), ..right() },
             ClaimEvent { host: "é".repeat(32), ..right() },
             ClaimEvent { host: "0g".repeat(32), ..right() },
             ClaimEvent { group: Some(3), ..right() },
+            ClaimEvent { address: None, ..right() },
+            ClaimEvent { start_ms: None, ..right() },
         ];
         let times = vec![
             event(WALL_MS + 11_000.0),
@@ -228,14 +249,14 @@ mod tests {
             ClaimEvent { begin_ms: -1e300, ..right() },
         ];
         assert_eq!(pass(&mut checks, 5, NOW, [malformed, times].concat()), []);
-        assert_eq!((checks.counts.malformed, checks.counts.out_of_time), (4, 7));
+        assert_eq!((checks.counts.malformed, checks.counts.out_of_time), (6, 7));
         let old = ClaimsRequest { generation: Some(GENERATION - 1), ..request(vec![right()]) };
         let other = ClaimsRequest { version: CLAIMS_VERSION + 1, ..request(vec![right()]) };
         for request in [old, other] {
             let passed = checks.pass(5, &request, GENERATION, (3, 2), (NOW, WALL_MS));
             assert_eq!(passed, []);
         }
-        assert_eq!((checks.counts.malformed, checks.counts.stale), (5, 1));
+        assert_eq!((checks.counts.malformed, checks.counts.stale), (7, 1));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use fairweir_core::policy::{Match, Policy};
 use fairweir_core::units::{Span, Time};
 use fairweir_linux::{Error, Host, random};
 
-use super::claims::Checks;
+use super::claims::{Checks, Told};
 use crate::wire::{ClaimsConfig, ClaimsGroup, ClaimsRequest, EvidenceStatus, SitesStatus};
 
 /// Which connections belong to which site, as far as was heard.
@@ -107,14 +107,17 @@ impl SiteControl {
         let groups = (policy.groups().len(), policy.default_group());
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at = (now, wall.as_secs_f64() * 1e3);
-        let claims = self.checks.pass(user, request, self.generation, groups, at);
+        let all = self.checks.pass(user, request, self.generation, groups, at);
         if self.has_sites {
             self.resolver.handle_claimant(user, now);
         }
-        for claim in &claims {
-            match self.resolver.handle_claim(claim, now) {
-                true => self.checks.counts.counted += 1,
-                false => self.checks.counts.unmatched += 1,
+        for told in &all {
+            match told {
+                Told::Departure(departure) => self.resolver.handle_departure(departure),
+                Told::Claim(claim) if self.resolver.handle_claim(claim, now) => {
+                    self.checks.counts.counted += 1;
+                }
+                Told::Claim(_) => self.checks.counts.unmatched += 1,
             }
         }
         self.bind(host)

@@ -40,10 +40,20 @@ pub struct Browser(fairweir_lab::browser::Browser);
 impl Browser {
     /// With the extension or without, and without any page yet.
     pub fn start(kind: Kind, stage: &Stage, servers: &Servers, has_extension: bool) -> Browser {
+        Browser::start_with(kind, stage, servers, has_extension.then(made))
+    }
+
+    /// The same with the extension in a directory such as [`made`] gives.
+    pub fn start_with(
+        kind: Kind,
+        stage: &Stage,
+        servers: &Servers,
+        extension: Option<PathBuf>,
+    ) -> Browser {
         let of_cdn = CDN.into_iter().zip(ADDRESSES);
         let of_sites = SITES.into_iter().map(|site| (site, ADDRESSES[0]));
         let hosts = of_cdn.chain(of_sites);
-        let extension = || Extension { dir: made(), executable: FAIRWEIR.into() };
+        let extension = extension.map(|dir| Extension { dir, executable: FAIRWEIR.into() });
         let setup = Setup {
             program: match kind {
                 Kind::Chromium => Program::Chromium,
@@ -57,7 +67,7 @@ impl Browser {
                 names: CDN.map(str::to_owned).to_vec(),
                 key_digest: servers.key_digest.clone(),
             }),
-            extension: has_extension.then(extension),
+            extension,
         };
         Browser(fairweir_lab::browser::Browser::start(&setup).unwrap())
     }
@@ -74,20 +84,22 @@ impl Browser {
         }
     }
 
-    /// CPU time that the extension has used: its process in Chromium, and the program that speaks for it.
-    pub fn extension_cpu_times(&self) -> [Duration; 2] {
-        let mut sums = [Duration::ZERO; 2];
+    /// CPU time that the browser's first process has used, the extension's process in Chromium, and the program
+    /// that speaks for it.
+    pub fn cpu_times(&self) -> [Duration; 3] {
+        let mut sums = [Duration::ZERO; 3];
         for entry in fs::read_dir("/proc").unwrap() {
             let Ok(pid) = entry.unwrap().file_name().to_string_lossy().parse::<u32>() else {
                 continue;
             };
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let is_first = line.contains("chromium") && !line.contains("--type=");
             let is_of = ["--extension-process", "fairweir chrome-extension:"]
                 .map(|what| line.contains(what));
             let group = nix::unistd::getpgid(Some(Pid::from_raw(pid as i32)));
             if group == Ok(Pid::from_raw(self.0.id() as i32))
-                && let Some(i) = is_of.iter().position(|is_of| *is_of)
+                && let Some(i) = [is_first, is_of[0], is_of[1]].iter().position(|is_of| *is_of)
             {
                 sums[i] += cpu_time(pid);
             }
@@ -122,4 +134,19 @@ pub fn made() -> PathBuf {
         assert!(made.status.success(), "{made:?}");
     });
     root.join("target/extension")
+}
+
+/// An extension that only listens to what fairweir's does, and does nothing with it: what Chromium itself takes.
+pub fn listening_only(stage: &Stage) -> PathBuf {
+    const BACKGROUND: &str = "const ALL = { urls: [\"<all_urls>\"] };\n\
+        chrome.webRequest.onSendHeaders.addListener(() => {}, ALL);\n\
+        chrome.webRequest.onResponseStarted.addListener(() => {}, ALL);\n\
+        chrome.webNavigation.onCommitted.addListener(() => {});\n";
+    let dir = stage.path("listening-only");
+    let unpacked = dir.join("unpacked");
+    fs::create_dir_all(&unpacked).unwrap();
+    fs::copy(made().join("unpacked/manifest.json"), unpacked.join("manifest.json")).unwrap();
+    fs::copy(made().join("unpacked/popup.html"), unpacked.join("popup.html")).unwrap();
+    fs::write(unpacked.join("background.js"), BACKGROUND).unwrap();
+    dir
 }

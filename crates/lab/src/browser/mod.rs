@@ -219,6 +219,15 @@ fn start_chromium(setup: &Setup<'_>) -> Result<Browser, Error> {
     }
     // Else Debian's Chromium opens a start page.
     args.push("about:blank".to_owned());
+    // What one before it in this profile has left, which did not end by itself.
+    for left in ["DevToolsActivePort", "SingletonLock"] {
+        match fs::remove_file(profile.join(left)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io("clean a profile of Chromium", e));
+            }
+            _ => {}
+        }
+    }
     let mut process = spawn(setup, &args)?;
     let begun = Instant::now();
     loop {

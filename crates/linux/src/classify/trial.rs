@@ -113,6 +113,17 @@ impl Trial {
         update(map, site::key(flow).as_bytes(), state.as_bytes())
     }
 
+    /// Runs what hears the beginnings of connections `repeat` times on a packet that leaves; how long one run took.
+    ///
+    /// # Errors
+    /// As for [`Trial::run`].
+    pub fn run_sent(&self, bytes: &[u8], repeat: u32) -> Result<Span, Error> {
+        let program = self.programs.program("fairweir_hear")?;
+        let ran = trial::run(&program, &[], bytes, repeat)?;
+        assert!(ran.verdict == PASS, "what hears never drops: {}", ran.verdict);
+        Ok(ran.span)
+    }
+
     /// Enforces, with a heartbeat at `heartbeat`.
     ///
     /// # Errors
