@@ -56,7 +56,7 @@ impl WindowControl {
         if !settings.watches_connections() {
             return Ok(Vec::new());
         }
-        let samples = host.take_connections()?;
+        let mut samples = host.take_connections()?;
         for sample in &samples {
             let is_bounded = host.is_bounded(sample.id);
             let count = &mut self.counts[sample.group];
@@ -64,6 +64,8 @@ impl WindowControl {
             count.bounded += u64::from(is_bounded);
             self.seen.push(Seen { sample: *sample, is_bounded });
         }
+        // What the proxy relays is like traffic without a receive window: its rate alone bounds it.
+        samples.retain(|sample| !self.relayed.contains(&sample.group));
         Ok(samples)
     }
 
@@ -87,8 +89,7 @@ impl WindowControl {
 
     /// What carries out the decisions on `host`.
     pub(super) fn enforcer<'h>(&'h mut self, host: &'h mut Point) -> KernelEnforcer<'h> {
-        let (relayed, seen) = (&self.relayed[..], &self.seen[..]);
-        KernelEnforcer { host, guard: &mut self.guard, relayed, seen }
+        KernelEnforcer { host, guard: &mut self.guard, relayed: &self.relayed }
     }
 }
 
@@ -98,18 +99,12 @@ pub(super) struct KernelEnforcer<'h> {
     host: &'h mut Point,
     guard: &'h mut Guard,
     relayed: &'h [usize],
-    seen: &'h [Seen],
 }
 
 impl KernelEnforcer<'_> {
-    /// Windows of relayed connections are the proxy's.
+    /// First windows of relayed connections are the proxy's.
     fn without_relayed(&self, windows: &Windows) -> Windows {
         let mut windows = windows.clone();
-        let is_relayed = |id: u64| {
-            let seen = self.seen.iter().find(|seen| seen.sample.id == id);
-            seen.is_some_and(|seen| self.relayed.contains(&seen.sample.group))
-        };
-        windows.connections.retain(|connection| !is_relayed(connection.id));
         for &group in self.relayed {
             if let Some(initial) = windows.initial.get_mut(group) {
                 *initial = None;
