@@ -17,18 +17,6 @@
 #define TRICKLE_WINDOW (8 * 1500)
 /* After so many ns a sender starts that comes back. */
 #define PAUSE_MAX 1000000000ull
-/* Flags of gate_at: it was moved back, so that a sender may catch up; the start is over. */
-#define GATE_CATCHES_UP 1ull
-#define GATE_OPEN 2ull
-#define GATE_FLAGS 3ull
-/* Flags of window_at: the gate refused a packet in this window; how many windows of a start have ended
- * since it first did. */
-#define WINDOW_REFUSED 1ull
-#define WINDOW_SINCE_ONE 2ull
-#define WINDOW_SINCE 14ull
-#define WINDOW_FLAGS 15ull
-/* How far a subscriber that starts may be ahead, beside the allowance, ns. */
-#define START_SLACK 70000000ull
 /* What was not used of the rate is counted in 2^10 ns. */
 #define SPARE_SHIFT 10
 /* How much of that is spare after idleness, and the least that is counted. */
@@ -278,25 +266,6 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 		take(s, plan, leaf, waiting - s->pace->limit);
 }
 
-/* Begins a start after a pause, or ends it if the gate refused nothing in this window but did in one
- * before, or after eight windows. The flags of the next window. */
-static __always_inline __u64 count_start(const struct state *s, __u64 now)
-{
-	__u64 refused = s->head->window_at & WINDOW_REFUSED, since = s->head->window_at & WINDOW_SINCE;
-
-	if (less(now, s->head->gate_at) >= PAUSE_MAX) {
-		s->head->gate_at &= ~GATE_OPEN;
-		return 0;
-	}
-	if (s->head->gate_at & GATE_OPEN || !(refused | since))
-		return 0;
-	if (!refused || since == WINDOW_SINCE) {
-		s->head->gate_at |= GATE_OPEN;
-		return 0;
-	}
-	return since + WINDOW_SINCE_ONE;
-}
-
 /* Ends the window, with its consequences, and begins the next. */
 static __always_inline void begin_window(const struct state *s, const struct police_plan *plan, __u64 now)
 {
@@ -326,13 +295,7 @@ static __always_inline void begin_window(const struct state *s, const struct pol
 	else if (length > 3 * plan->window)
 		length = 3 * plan->window;
 	s->head->window_bytes = s->pace->rate * length >> UNIT_BITS;
-	s->head->window_at = (now & ~WINDOW_FLAGS) | count_start(s, now);
-}
-
-/* 1 if senders that start have been refused something at the gate in this window, else 0. */
-static __always_inline __u32 is_start_refused(const struct state *s)
-{
-	return s->head->window_at & ~(s->head->gate_at >> 1) & 1;
+	s->head->window_at = now;
 }
 
 /* Accepts the packet without settling anything if that is exact. */
@@ -345,8 +308,7 @@ static __always_inline int surely_fits(const struct state *s, const struct polic
 	__u64 elapsed = less(now, s->head->at), backlog, accepted = state->accepted + size;
 	__u64 weight = weight_of(s, plan, leaf);
 
-	if (parent_of(s, spec) || !(root->busy & bit(spec->child)) ||
-	    (state->mark & MARK_DISARMED) | is_start_refused(s))
+	if (parent_of(s, spec) || !(root->busy & bit(spec->child)) || state->mark & MARK_DISARMED)
 		return 0;
 	if (elapsed >= s->pace->idle_after)
 		return 0;
@@ -405,7 +367,7 @@ static __always_inline enum verdict signal_softly(const struct state *s, const s
 static __always_inline void control_burst(const struct state *s, const struct police_plan *plan, __u32 leaf,
 					  __u64 share)
 {
-	__u64 backlog = backlog_of(s, plan, leaf), allowance = 4 * share, is_start = is_start_refused(s);
+	__u64 backlog = backlog_of(s, plan, leaf), allowance = 4 * share;
 	struct police_leaf *state = leaf_of(s, leaf);
 
 	if (backlog <= ALLOWANCE_MIN || state->mark & MARK_FILLED)
@@ -416,39 +378,22 @@ static __always_inline void control_burst(const struct state *s, const struct po
 		allowance = ALLOWANCE_MAX;
 	if (allowance < 2 * share)
 		allowance = 2 * share;
-	/* Who starts and was refused packets at the gate is filled above its share. */
-	if (is_start ? state->accepted > share : backlog > allowance && 5ull * state->accepted > 7 * share)
+	if (backlog > allowance && 5ull * state->accepted > 7 * share)
 		fill(s, plan, leaf);
 }
 
 /* When the gate begins with the next packet. */
 static __always_inline __u64 gate_from(const struct state *s, __u64 gate_at, __u64 now)
 {
-	__u64 empty = now - gate_at, is_open = gate_at & GATE_OPEN;
+	__u64 empty = now - gate_at;
 
 	if (gate_at > now)
-		return gate_at & ~GATE_CATCHES_UP;
-	if (gate_at & GATE_CATCHES_UP && empty <= s->pace->gate_more)
+		return gate_at & ~1ull;
+	if (gate_at & 1 && empty <= s->pace->gate_more)
 		return gate_at;
-	if (is_open && empty >= s->pace->gate_pause && empty < PAUSE_MAX)
-		return ((now - s->pace->gate_more) & ~GATE_FLAGS) | is_open | GATE_CATCHES_UP;
-	return (now & ~GATE_FLAGS) | is_open;
-}
-
-/* Up to when the gate is taken after a packet; 0 if it does not let the packet through. */
-static __always_inline __u64 pass_gate(const struct state *s, const struct police_plan *plan, __u64 now,
-				       __u64 size)
-{
-	__u64 gate_at = gate_from(s, s->head->gate_at, now);
-	__u64 cost = s->pace->gate_cost, slack = s->pace->gate_slack;
-	__u64 is_start = (gate_at >> 1 & 1) ^ 1;
-
-	if (is_start) {
-		cost += cost / 4;
-		slack = START_SLACK + (slack - plan->window) / 4 * 5;
-	}
-	gate_at += size * cost >> GATE_SHIFT & ~GATE_FLAGS;
-	return gate_at > now + slack ? 0 : gate_at;
+	if (empty >= s->pace->gate_pause && empty < PAUSE_MAX)
+		return (now - s->pace->gate_more) | 1;
+	return now & ~1ull;
 }
 
 /* Whether an inner node that stands under priority got nothing in this window and the last. */
@@ -488,11 +433,10 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	leaf = *(volatile __u32 *)&arrival->leaf;
 	place = *(volatile __u32 *)&arrival->place;
 	state = leaf_of(s, leaf);
-	gate_at = pass_gate(s, plan, arrival->now, size);
-	if (!gate_at) {
-		s->head->window_at |= WINDOW_REFUSED;
+	gate_at = gate_from(s, s->head->gate_at, arrival->now);
+	gate_at += size * s->pace->gate_cost >> GATE_SHIFT & ~1ull;
+	if (gate_at > arrival->now + s->pace->gate_slack)
 		return VERDICT_DROP;
-	}
 	if (!place && surely_fits(s, plan, arrival->now, leaf, size)) {
 		s->head->gate_at = gate_at;
 		return VERDICT_PASS;

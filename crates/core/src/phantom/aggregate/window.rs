@@ -14,11 +14,6 @@
 //! a second at most, so that little is lent in advance. So one who is on and off by turns gains
 //! nothing in the long run:
 //!
-//! A subscriber that was silent for a second *starts*: its senders do not know the rate yet, and slow
-//! start or BBR's STARTUP would find it by sending twice or three times as much. Until they have heard,
-//! a tighter gate lets pass less than 1.6 times the rate in a quarter of a second, and what it refuses
-//! fills the leaf. They have heard if a window without a refusal follows one with.
-//!
 //! **Bound.** In any time `t` no more is accepted than `r t + D` and a queue's limit and grace for
 //! each leaf, and the packets of starved classes. Let `S` be the spare and `L` the bytes in all leaves
 //! that are not magic. (1) `S + L >= 0` always: a packet takes its size from `S` and adds it to `L`;
@@ -26,16 +21,9 @@
 //! least as much; and where `S` is cut at `D` it is positive. (2) What is accepted in `t` is `r t` and
 //! what `S` lost, less what was cut. `S` was `D` at most and is `-L` at least.
 
-use super::{IS_OPEN, PAUSE_MAX, State};
+use super::State;
 use crate::phantom::UNIT_BITS;
 use crate::phantom::plan::{MSS, Plan, SPARE_IDLE, SPARE_SHIFT};
-
-/// Flags of [`super::Head::window_at`], its lowest bits: the gate refused a packet in this window.
-pub(super) const REFUSED: u64 = 1;
-/// How many windows of a start have ended since the gate first refused a packet.
-const SINCE: u64 = 14;
-const SINCE_ONE: u64 = 2;
-pub(super) const WINDOW_FLAGS: u64 = REFUSED | SINCE;
 
 /// Windows in a row in which a leaf accepts [`TOO_FAST`] of what it is served, until it is filled.
 /// Burst control alone lets a sender at 1.4 times its share pass until the queue is full, which may
@@ -78,25 +66,7 @@ impl State<'_> {
         let is_idle = self.inners[0].busy == 0;
         let length = if is_idle { plan.window } else { length.min(3 * plan.window) };
         self.head.window_bytes = ((plan.pace.rate * length) >> UNIT_BITS) as u32;
-        self.head.window_at = now & !WINDOW_FLAGS | self.count_start(now);
-    }
-
-    /// Begins a start after a pause, or ends it if the gate refused nothing in this window but did in
-    /// one before, or after eight windows. The flags of the next window.
-    fn count_start(&mut self, now: u64) -> u64 {
-        if now.saturating_sub(self.head.gate_at) >= PAUSE_MAX {
-            self.head.gate_at &= !IS_OPEN;
-            return 0;
-        }
-        let (refused, since) = (self.head.window_at & REFUSED, self.head.window_at & SINCE);
-        if self.head.gate_at & IS_OPEN != 0 || refused | since == 0 {
-            return 0;
-        }
-        if refused == 0 || since == SINCE {
-            self.head.gate_at |= IS_OPEN;
-            return 0;
-        }
-        since + SINCE_ONE
+        self.head.window_at = now;
     }
 
     /// Adds to the spare what the rate carried in a window of `length` ns and was not accepted; all
