@@ -1,12 +1,11 @@
 //! The namespaces of an emulated home, their devices and routes.
 
 use std::fs;
-use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::process::{Command, Stdio};
 
 use fairweir_core::units::Span;
+use fairweir_linux::divert::run_nft;
 use fairweir_linux::link;
 use fairweir_linux::netns::Netns;
 use fairweir_scenario::{IPV6_MTU_MIN, Scenario};
@@ -215,17 +214,7 @@ fn lose(loss_ppm: u32) -> Result<(), Error> {
         "table inet loss {{\nchain in {{\ntype filter hook prerouting priority -400;\n\
          meta l4proto tcp numgen random mod 1000000 < {loss_ppm} drop\n}}\n}}\n"
     );
-    let failed = |e| Error::io("run nft for a last hop that loses packets", e);
-    let mut nft = Command::new("nft");
-    let nft = nft.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
-    let mut nft = nft.spawn().map_err(failed)?;
-    let mut stdin = nft.stdin.take().expect("invariant: it is piped");
-    stdin.write_all(table.as_bytes()).map_err(failed)?;
-    drop(stdin);
-    match nft.wait().map_err(failed)?.success() {
-        true => Ok(()),
-        false => Err(failed(io::ErrorKind::Unsupported.into())),
-    }
+    Ok(run_nft(&table)?)
 }
 
 /// Sets a sysctl of the calling thread's namespace.

@@ -380,8 +380,11 @@ fn spawn_nft(text: &str) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Runs commands as one transaction.
-fn run_nft(text: &str) -> Result<(), Error> {
+/// Runs commands of nftables as one transaction, in the calling thread's namespace.
+///
+/// # Errors
+/// If `nft` is not there or refuses, with the first line of what it says.
+pub fn run_nft(text: &str) -> Result<(), Error> {
     let attempted = "configure nftables by `nft`";
     let output = spawn_nft(text).and_then(Child::wait_with_output);
     let output = output.map_err(|e| Error::refused(attempted, e))?;
