@@ -11,7 +11,8 @@ use std::net::Ipv4Addr;
 use std::time::Instant;
 
 use fairweir_core::phantom::plan::{RATE_MAX, RATE_MIN};
-use fairweir_core::phantom::{Plan, PlanSpec, Share, Signal};
+use fairweir_core::phantom::{Bundle, BundleSpec, Class, Criterion, Plan, PlanSpec, Share, Signal};
+use fairweir_core::policy::{PortMatch, Side};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_linux::police::{
     Algorithm, Bench, Direction, PlanId, Police, PoliceSpec, SegmentId, SubscriberId,
@@ -33,6 +34,8 @@ enum Kind {
     Phantom(u8, Signal),
     /// The same, and all are members of one segment.
     Member(u8, Signal),
+    /// Sixteen queues in three classes; with a bundle, the seven of one pay for the single one of another.
+    Classes { is_bundle: bool },
 }
 
 struct Case {
@@ -60,6 +63,7 @@ fn main() {
         if count == 1_000 {
             kinds.push(Kind::Phantom(16, Signal::Hard));
             kinds.push(Kind::Member(16, Signal::Soft));
+            kinds.extend([false, true].map(|is_bundle| Kind::Classes { is_bundle }));
             kinds.extend([1, 4, 64].map(|queues| Kind::Phantom(queues, Signal::Soft)));
         }
         compare(kinds.into_iter().map(|kind| Case::new(kind, count)).collect());
@@ -84,6 +88,8 @@ impl Case {
             Kind::Member(queues, signal) => {
                 format!("BC-PQP, {queues} queues, {signal}, in a segment")
             }
+            Kind::Classes { is_bundle: false } => "BC-PQP, 1 + 7 + 8 queues, soft".to_owned(),
+            Kind::Classes { is_bundle: true } => "the same, the 7 pay for the 1".to_owned(),
         };
         let mut police = Police::load(&PoliceSpec::default()).unwrap();
         let bench = police.bench().unwrap();
@@ -105,7 +111,7 @@ impl Case {
     }
 
     fn set_rate(&mut self, rate: Rate) {
-        let phantom;
+        let (phantom, bundle);
         let algorithm = match self.kind {
             Kind::Unknown => return,
             Kind::Bucket => {
@@ -115,6 +121,18 @@ impl Case {
             Kind::Phantom(queues, signal) | Kind::Member(queues, signal) => {
                 phantom = plan(rate, queues, signal);
                 Algorithm::Phantom(&phantom)
+            }
+            Kind::Classes { is_bundle } => {
+                let spec = classes(rate);
+                phantom = Plan::new(&spec).unwrap();
+                // What it sends: twice its share.
+                let target = Rate::bps(rate.as_bps() / 8).max(RATE_MIN);
+                let (free, stunts) = ("stream".to_owned(), "backup".to_owned());
+                bundle = Bundle::new(&BundleSpec { free, target, stunts }, &spec, &phantom).unwrap();
+                match is_bundle {
+                    true => Algorithm::Bundled(&phantom, &bundle),
+                    false => Algorithm::Phantom(&phantom),
+                }
             }
         };
         self.police.set_plan(PLAN, &algorithm).unwrap();
@@ -201,6 +219,24 @@ fn weigh(queues: u8, count: u32) {
 fn plan(rate: Rate, queues: u8, signal: Signal) -> Plan {
     let rtt_max = Span::millis(50);
     Plan::new(&PlanSpec { rate, rtt_max, signal, share: Share::Flows(queues) }).unwrap()
+}
+
+/// A sixteenth of the random ports is of the stream, seven of its backup.
+fn classes(rate: Rate) -> PlanSpec {
+    let class = |(name, count, ports): (&str, u8, Option<(u16, u16)>)| {
+        let by_port = |(first, last)| {
+            Criterion::Port(PortMatch { transport: None, side: Side::Remote, first, last })
+        };
+        let matches = ports.map(by_port).into_iter().collect();
+        Class { name: name.to_owned(), weight: count.into(), matches, share: Share::Flows(count) }
+    };
+    let classes = [
+        ("stream", 1, Some((1, 4_095))),
+        ("backup", 7, Some((4_096, 32_767))),
+        ("others", 8, None),
+    ];
+    let share = Share::Weighted(classes.map(class).to_vec());
+    PlanSpec { rate, rtt_max: Span::millis(50), signal: Signal::Soft, share }
 }
 
 fn subscribers(count: u32) -> Vec<SubscriberSpec> {

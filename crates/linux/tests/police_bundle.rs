@@ -157,7 +157,7 @@ fn real_tcp_in_a_bundle_holds_its_target_at_the_cost_of_its_stunts_alone() {
 /// `cargo test -p fairweir-linux --test police_bundle -- --ignored --nocapture`: the table in
 /// docs/papers/free-and-stunts.md.
 #[test]
-#[ignore = "takes five minutes"]
+#[ignore = "takes nine minutes"]
 fn each_target_with_real_tcp() {
     if !privileged() {
         return;
@@ -168,6 +168,8 @@ fn each_target_with_real_tcp() {
         ("reno, 20 ms", 20, &["reno"][..]),
         ("cubic, 20 ms", 20, &["cubic"]),
         ("reno and cubic, 20 ms", 20, &["reno", "cubic"]),
+        ("reno, 80 ms", 80, &["reno"]),
+        ("cubic, 80 ms", 80, &["cubic"]),
     ] {
         let mut home = Home::new(Duration::from_millis(rtt), controls);
         thread::sleep(Duration::from_secs(3));
