@@ -94,6 +94,13 @@ pub enum Match {
     Host(String),
 }
 
+impl Match {
+    /// Whether it is an address, by which a device is known without asking anybody.
+    pub fn is_address(&self) -> bool {
+        matches!(self, Match::Ip(_) | Match::Mac(_))
+    }
+}
+
 /// A unicast link-layer address. serde form: `02:00:5e:00:53:01`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -20,7 +20,7 @@ use common::two_of_three;
 const MBIT: f64 = 30.0;
 /// Until the control has learned the capacity, and until an attack has shown its effect.
 const SETTLE: Duration = Duration::from_secs(5);
-const MEASURED: Duration = Duration::from_secs(8);
+const MEASURED: Duration = Duration::from_secs(6);
 /// The least rate under attack, as a part of the rate without.
 const KEPT: f64 = 0.95;
 

@@ -35,7 +35,9 @@ enum Kind {
     /// The same, and all are members of one segment.
     Member(u8, Signal),
     /// Sixteen queues in three classes; with a bundle, the seven of one pay for the single one of another.
-    Classes { is_bundle: bool },
+    Classes {
+        is_bundle: bool,
+    },
 }
 
 struct Case {
@@ -128,7 +130,8 @@ impl Case {
                 // What it sends: twice its share.
                 let target = Rate::bps(rate.as_bps() / 8).max(RATE_MIN);
                 let (free, stunts) = ("stream".to_owned(), "backup".to_owned());
-                bundle = Bundle::new(&BundleSpec { free, target, stunts }, &spec, &phantom).unwrap();
+                bundle =
+                    Bundle::new(&BundleSpec { free, target, stunts }, &spec, &phantom).unwrap();
                 match is_bundle {
                     true => Algorithm::Bundled(&phantom, &bundle),
                     false => Algorithm::Phantom(&phantom),

@@ -184,8 +184,7 @@ fn top_group<'t>(
     let branch = group(table, kind, &[], &mut places)?;
     if let Some(via) = via {
         let Group { name, matches, .. } = &branch.value.group;
-        let is_known = |m: &Match| matches!(m, Match::Ip(_) | Match::Mac(_));
-        if matches.is_empty() || !matches.iter().all(is_known) {
+        if matches.is_empty() || !matches.iter().all(Match::is_address) {
             return Err(via.place.error(format!(
                 "device `{name}`: the proxy knows devices by `mac:` and `ip:` only; name no others"
             )));

@@ -30,4 +30,4 @@ pub use buffer::{BUFFER_MAX, buffer_target, follow};
 pub use priority::alphas;
 pub use scheduler::{Alpha, Grant, Scheduler};
 pub use syn::{SYN_MAX, Syn};
-pub use told::{Told, ToldDevice};
+pub use told::{FOR_MS_MAX, Told, ToldDevice};

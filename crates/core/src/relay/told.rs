@@ -9,7 +9,7 @@ use crate::policy::{GROUPS_MAX, Match, is_name};
 use crate::units::Rate;
 
 /// The longest time for which it is told at once, in milliseconds.
-const FOR_MS_MAX: u64 = 10_000;
+pub const FOR_MS_MAX: u64 = 10_000;
 /// As many addresses as a class of a file has.
 const MATCHES_MAX: usize = 64;
 
@@ -52,8 +52,8 @@ impl Told {
             if !is_name(name) || self.devices[..i].iter().any(|other| other.name == *name) {
                 return Err(format!("device {i}: the name is not valid, or another device has it"));
             }
-            let is_of_device = |m: &Match| matches!(m, Match::Ip(_) | Match::Mac(_));
-            if !(1..=MATCHES_MAX).contains(&matches.len()) || !matches.iter().all(is_of_device) {
+            if !(1..=MATCHES_MAX).contains(&matches.len()) || !matches.iter().all(Match::is_address)
+            {
                 return Err(format!(
                     "device `{name}`: expected 1 to {MATCHES_MAX} addresses, ip: or mac:"
                 ));

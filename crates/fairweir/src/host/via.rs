@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fairweir_core::policy::{PATH_SEPARATOR, Policy};
 use fairweir_core::receiver::Decision;
-use fairweir_core::relay::{Told, ToldDevice};
+use fairweir_core::relay::{FOR_MS_MAX, Told, ToldDevice};
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_daemon::{Access, Client};
 use serde::Serialize;
@@ -24,6 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// What has not changed is told again after this time, and is over after [`FOR_MS`].
 const AGAIN_AFTER: Span = Span::secs(1);
 const FOR_MS: u64 = 3_000;
+const _: () = assert!(FOR_MS <= FOR_MS_MAX);
 
 /// A request of `fairweir proxy`.
 #[derive(Serialize)]
