@@ -136,13 +136,15 @@ impl Market<'_> {
                 right[t] += system.even[t].0;
                 dense[t][t] += system.even[t].1;
             }
-            for j in 0..2 * slots {
+            for (j, row) in dense.iter_mut().enumerate() {
                 let mut column = system.column(j);
                 solve(&system.rows, &mut column);
-                for k in 0..slots {
-                    dense[k][j] -= system.coupled(k, &column);
-                    dense[slots + k][j] -= column[k];
+                // The matrix is symmetric.
+                let (by_even, by_tie) = row.split_at_mut(slots);
+                for (k, entry) in by_even.iter_mut().enumerate() {
+                    *entry -= system.coupled(k, &column);
                 }
+                by_tie.iter_mut().zip(&column).for_each(|(entry, column)| *entry -= column);
             }
             let mut push = system.push.clone();
             solve(&system.rows, &mut push);

@@ -124,8 +124,8 @@ struct Best {
     jains: Vec<(f64, f64)>,
 }
 
-fn judge_6(played: &Played) -> Judged {
-    let weeks = each_week("6", &played.seeds, |week, _| {
+impl Best {
+    fn of(week: &Week) -> Best {
         let (rates, equal) = (week.optimum(), week.equal());
         let (ours, theirs) = (week.values(&rates).concat(), week.values(&equal).concat());
         Best {
@@ -134,7 +134,11 @@ fn judge_6(played: &Played) -> Judged {
             jains: jains(&rates),
             rates,
         }
-    });
+    }
+}
+
+fn judge_6(played: &Played) -> Judged {
+    let weeks = each_week("6", &played.seeds, |week, _| Best::of(week));
     let mut claims = Vec::new();
     for (load, found) in &weeks {
         let gain = measured(found, |best| best.gain);
