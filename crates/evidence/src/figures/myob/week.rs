@@ -180,8 +180,8 @@ impl Week {
         let mut balances = vec![Credits::nearest(SHARE); HOMES];
         let mut rates = vec![Vec::new(); HOMES];
         for t in 0..SLOTS {
-            let spend = |i: usize| Credits::nearest(plans[i][t]).min(balances[i]);
-            let spends: Vec<Credits> = (0..HOMES).map(spend).collect();
+            let spend = |(plan, &all): (&Vec<f64>, &Credits)| Credits::nearest(plan[t]).min(all);
+            let spends: Vec<Credits> = plans.iter().zip(&balances).map(spend).collect();
             rates.iter_mut().zip(&spends).for_each(|(rates, spend)| rates.push(spend.as_f64()));
             let Ok(statements) = close(&balances, &spends, Some(CAP), t as u64) else {
                 return vec![vec![f64::NAN; SLOTS]; HOMES];
