@@ -271,7 +271,7 @@ mod tests {
     fn what_has_no_optimum_is_refused() {
         let home = vec![Utility { weights: [1.0; 4] }; 2];
         assert_eq!(best_rates(&[], 10.0, 32.0), None);
-        assert_eq!(best_rates(&[home.clone()], 10.0, 32.0), None);
+        assert_eq!(best_rates(std::slice::from_ref(&home), 10.0, 32.0), None);
         assert_eq!(best_rates(&[home.clone(), home[1..].to_vec()], 10.0, 32.0), None);
         assert_eq!(best_rates(&[home.clone(), home], 10.0, 10.0), None);
     }
