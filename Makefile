@@ -67,7 +67,7 @@ figures: build
 	$(FAIRWEIR) figures rbm --write-docs docs/papers/rbm.md
 	$(FAIRWEIR) figures bcpqp --seed 1..3 --write-docs docs/papers/bcpqp.md
 	$(FAIRWEIR) figures fs --seed 1..10 --write-docs docs/papers/free-and-stunts.md
-	$(FAIRWEIR) figures myob --seed 1 --write-docs docs/papers/myob.md
+	$(FAIRWEIR) figures myob --seed 1..10 --write-docs docs/papers/myob.md
 	$(FAIRWEIR) figures control --write-docs docs/control.md
 
 bench: build

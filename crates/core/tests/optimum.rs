@@ -2,6 +2,7 @@
 
 mod clarabel;
 
+use fairweir_core::market::even::best_rates;
 use fairweir_core::market::optimum::{Household, optimum};
 use fairweir_core::market::utility::Utility;
 use proptest::prelude::*;
@@ -24,7 +25,28 @@ proptest! {
             copies: 1,
         }).collect();
         let ours = optimum(&homes, cap).expect("it converges").value;
-        let generic = solved(&homes, cap);
+        let generic = solved(&homes, cap, false);
+        prop_assume!(generic.is_some());
+        let generic = generic.unwrap_or_default();
+        prop_assert!((ours / generic - 1.0).abs() < 1e-6, "{ours} and {generic}");
+    }
+    #[test]
+    fn a_generic_solver_finds_the_same_value_if_the_rest_is_divided(
+        with in prop::collection::vec(
+            prop::collection::vec(prop::array::uniform4(0.05..4.0_f64), 6), 2..7),
+        slots in 1..7_usize,
+        cap in 11.0..30.0_f64,
+    ) {
+        let homes: Vec<Household> = with.iter().map(|weights| Household {
+            balance: 10.0,
+            utilities: weights[..slots].iter().map(|&weights| Utility { weights }).collect(),
+            copies: 1,
+        }).collect();
+        let utilities: Vec<Vec<Utility>> = homes.iter().map(|home| home.utilities.clone()).collect();
+        let rates = best_rates(&utilities, 10.0, cap).expect("it converges");
+        let pairs = utilities.iter().flatten().zip(rates.iter().flatten());
+        let ours: f64 = pairs.map(|(utility, &rate)| utility.value(rate)).sum();
+        let generic = solved(&homes, Some(cap), true);
         prop_assume!(generic.is_some());
         let generic = generic.unwrap_or_default();
         prop_assert!((ours / generic - 1.0).abs() < 1e-6, "{ours} and {generic}");

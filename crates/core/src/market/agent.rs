@@ -146,7 +146,7 @@ impl Agent {
         let AgentSpec { floor, peak, .. } = self.spec;
         let slots = wants.iter().zip(0..).map(|(&utility, ahead)| {
             let Seen { price, receives } = self.expects(slot.wrapping_add(ahead));
-            Slot { utility, price, floor, peak, receives }
+            Slot { utility, price, floor, peak, receives, bonus: 0.0 }
         });
         slots.collect()
     }

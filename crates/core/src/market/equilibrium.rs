@@ -99,6 +99,7 @@ impl Belief {
             floor: terms.floor(players.len()).as_mbit_f64(),
             peak: player.peak.map_or(f64::INFINITY, Rate::as_mbit_f64),
             receives: self.receives[t][i],
+            bonus: 0.0,
         };
         (0..slots).map(slot).collect()
     }

@@ -21,6 +21,7 @@
 //! | [`preferences`] | what a household wants, by kind of use and time of the week |
 //! | [`equilibrium`] | rounds of best responses until no household wants to change |
 //! | [`optimum`] | the spends that maximise the sum of all utilities, for comparison |
+//! | [`even`] | the same for the rule that divides the rest evenly |
 //!
 //! Source: Mind Your Own Bandwidth, §II, §III, §VI, appendices A to F. Deviations and what of the
 //! paper's propositions holds: docs/papers/myob.md. Integers decide credits and rates; `f64` is only
@@ -29,6 +30,7 @@
 pub mod agent;
 pub mod division;
 pub mod equilibrium;
+pub mod even;
 pub mod guarantee;
 pub mod ledger;
 pub mod optimum;
@@ -38,6 +40,7 @@ pub mod scenario;
 pub mod spending;
 pub mod utility;
 
+mod dense;
 mod root;
 
 #[cfg(test)]

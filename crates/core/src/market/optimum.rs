@@ -8,6 +8,7 @@
 //!
 //! The optimum knows every future utility. It is what decisions are compared with, not one.
 
+use super::dense::Dense;
 use super::utility::Utility;
 
 /// A household, or several alike.
@@ -289,11 +290,11 @@ struct System {
 
 /// A slot's row of a household's symmetric tridiagonal matrix, and its couplings.
 #[derive(Clone, Copy, Debug, Default)]
-struct Row {
+pub(super) struct Row {
     /// Below the diagonal; once factored as L·D·Lᵀ, of L.
-    below: f64,
+    pub(super) below: f64,
     /// On the diagonal; once factored, one by the entry of D.
-    on: f64,
+    pub(super) on: f64,
     /// What couples the slot's total with the sum before it,
     with_next: f64,
     /// and what couples the total before it with that sum.
@@ -426,7 +427,7 @@ fn write_row(rows: &mut [Row], bounds: &[Bound; KINDS], bend: f64, shape: &Shape
 }
 
 /// Factors a symmetric tridiagonal matrix as L·D·Lᵀ.
-fn factor(rows: &mut [Row]) {
+pub(super) fn factor(rows: &mut [Row]) {
     let mut inverse = 0.0;
     for row in rows {
         let factor = row.below * inverse;
@@ -436,7 +437,7 @@ fn factor(rows: &mut [Row]) {
 }
 
 /// Solves one system by the factors.
-fn solve(rows: &[Row], right: &mut [f64]) {
+pub(super) fn solve(rows: &[Row], right: &mut [f64]) {
     for t in 1..right.len() {
         right[t] -= rows[t].below * right[t - 1];
     }
@@ -480,50 +481,6 @@ fn invert(rows: &[Row], inverse: &mut [f64]) {
         let entries = row[t + 1..].iter_mut().zip(&next[t + 1..]);
         entries.for_each(|(entry, next)| *entry = -below * next);
         row[t] = rows[t].on - below * row[t + 1];
-    }
-}
-
-/// A factored dense matrix, with the rows exchanged for the largest pivots.
-struct Dense {
-    rows: Vec<Vec<f64>>,
-    order: Vec<usize>,
-}
-
-impl Dense {
-    fn factor(mut rows: Vec<Vec<f64>>) -> Dense {
-        let size = rows.len();
-        let mut order: Vec<usize> = (0..size).collect();
-        for k in 0..size {
-            let pivot = (k..size).max_by(|&a, &b| rows[a][k].abs().total_cmp(&rows[b][k].abs()));
-            let pivot = pivot.unwrap_or(k);
-            rows.swap(k, pivot);
-            order.swap(k, pivot);
-            let (done, rest) = rows.split_at_mut(k + 1);
-            let top = &done[k];
-            for row in rest {
-                let factor = row[k] / top[k];
-                row[k] = factor;
-                for j in k + 1..size {
-                    row[j] -= factor * top[j];
-                }
-            }
-        }
-        Dense { rows, order }
-    }
-
-    /// `None` if the matrix is singular.
-    fn solve(&self, right: &mut [f64]) -> Option<()> {
-        let mut x: Vec<f64> = self.order.iter().map(|&i| right[i]).collect();
-        let size = x.len();
-        for i in 0..size {
-            x[i] -= (0..i).map(|j| self.rows[i][j] * x[j]).sum::<f64>();
-        }
-        for i in (0..size).rev() {
-            let known: f64 = (i + 1..size).map(|j| self.rows[i][j] * x[j]).sum();
-            x[i] = (x[i] - known) / self.rows[i][i];
-        }
-        right.copy_from_slice(&x);
-        x.iter().all(|x| x.is_finite()).then_some(())
     }
 }
 

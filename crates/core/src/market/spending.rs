@@ -27,12 +27,15 @@ pub struct Slot {
     pub peak: f64,
     /// Credits that it receives at the end of the slot.
     pub receives: f64,
+    /// What each credit that it spends, up to the peak, counts for besides, as if it were a utility; not negative.
+    /// Nothing for who acts for itself alone.
+    pub bonus: f64,
 }
 
 impl Slot {
     /// A slot of the paper's rule: the rate is the spend.
     pub fn plain(utility: Utility, receives: f64) -> Slot {
-        Slot { utility, price: 1.0, floor: 0.0, peak: f64::INFINITY, receives }
+        Slot { utility, price: 1.0, floor: 0.0, peak: f64::INFINITY, receives, bonus: 0.0 }
     }
 }
 
@@ -107,6 +110,14 @@ impl Response<'_> {
 
     /// The spend at which one more credit is worth `worth`, and how it changes with that.
     fn spend_at(&mut self, worth: f64) -> (f64, f64) {
+        // What a credit has to be worth here besides the bonus, and how that changes.
+        let (worth, part) = match self.slot.bonus {
+            bonus if bonus > 0.0 => {
+                let own = (worth.exp() - bonus).max(0.0);
+                (own.ln(), worth.exp() / own)
+            }
+            _ => (worth, 1.0),
+        };
         if worth >= self.worths.0 {
             return (0.0, 0.0);
         }
@@ -124,13 +135,15 @@ impl Response<'_> {
             });
         self.known = (worth, found, bend_now);
         let rate = found.exp();
-        (price * (rate - floor).max(0.0), price * rate * bend_now)
+        (price * (rate - floor).max(0.0), price * rate * bend_now * part)
     }
 
     /// What a credit is worth if so much is spent.
     fn worth_of(&self, spend: f64) -> f64 {
         let rate = (self.slot.floor + spend / self.slot.price).ln();
-        self.slot.utility.log_slope(rate.clamp(self.rates.0, self.rates.1)).0 - self.log_price
+        let own =
+            self.slot.utility.log_slope(rate.clamp(self.rates.0, self.rates.1)).0 - self.log_price;
+        if self.slot.bonus > 0.0 { (own.exp() + self.slot.bonus).ln() } else { own }
     }
 }
 
@@ -217,7 +230,8 @@ mod tests {
     /// What a plan is worth.
     fn value(slots: &[Slot], spends: &[f64]) -> f64 {
         let rate = |s: &Slot, x: f64| (s.floor + x / s.price).min(s.peak);
-        slots.iter().zip(spends).map(|(s, &x)| s.utility.value(rate(s, x))).sum()
+        let counted = |s: &Slot, x: f64| s.bonus * x.min(s.price * (s.peak - s.floor));
+        slots.iter().zip(spends).map(|(s, &x)| s.utility.value(rate(s, x)) + counted(s, x)).sum()
     }
 
     /// Whether all balances are possible; the last is not looked at by the cap.
@@ -231,11 +245,13 @@ mod tests {
     }
 
     fn slots() -> impl Strategy<Value = Vec<Slot>> {
-        let slot = (prop::array::uniform4(0.0..4.0_f64), 0.2..2.0_f64, 0.0..2.0_f64, 0.0..12.0_f64)
-            .prop_map(|(mut weights, price, floor, receives)| {
-                weights[1] += 0.1;
-                Slot { utility: Utility { weights }, price, floor, peak: 60.0, receives }
-            });
+        let bonus = prop_oneof![Just(0.0), 0.0..40.0_f64];
+        let slot =
+            (prop::array::uniform4(0.0..4.0_f64), 0.2..2.0_f64, 0.0..2.0_f64, 0.0..12.0_f64, bonus)
+                .prop_map(|(mut weights, price, floor, receives, bonus)| {
+                    weights[1] += 0.1;
+                    Slot { utility: Utility { weights }, price, floor, peak: 60.0, receives, bonus }
+                });
         prop::collection::vec(slot, 1..14)
     }
 

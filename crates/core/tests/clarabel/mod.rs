@@ -35,9 +35,10 @@ impl Rows {
     }
 }
 
-/// The greatest sum of all utilities, as Clarabel finds it; `None` where it does not come as near as it
-/// wants to, which is one market in a thousand.
-pub fn solved(homes: &[Household], cap: Option<f64>) -> Option<f64> {
+/// The greatest sum of all utilities, as Clarabel finds it, if a rate is the spend, or `evenly` a part of what is
+/// not spent of all credits as well; `None` where it does not come as near as it wants to, which is one market in
+/// a thousand.
+pub fn solved(homes: &[Household], cap: Option<f64>, evenly: bool) -> Option<f64> {
     let slots = homes[0].utilities.len();
     let spend = |home: usize, slot: usize| home * slots + slot;
     let term = |home: usize, slot: usize, kind: usize| {
@@ -48,6 +49,13 @@ pub fn solved(homes: &[Household], cap: Option<f64>) -> Option<f64> {
         let earlier = (0..slot).flat_map(|s| (0..homes.len()).map(move |of| (of, s)));
         earlier.map(|(of, s)| (spend(of, s), if of == home { -1.0 } else { gain })).collect()
     };
+    let part = if evenly { 1.0 / homes.len() as f64 } else { 0.0 };
+    // y, but for what all have of the credits.
+    let scaled = |home: usize, slot: usize| -> Vec<(usize, f64)> {
+        let factor = |of: usize| SCALE * (if of == home { 1.0 } else { 0.0 } - part);
+        (0..homes.len()).map(|of| (spend(of, slot), factor(of))).collect()
+    };
+    let first = SCALE * part * homes.iter().map(|home| home.balance).sum::<f64>();
     let variables = homes.len() * slots * (1 + TERMS);
     let (mut rows, mut costs, mut constant) = (Rows::default(), vec![0.0; variables], 0.0);
     for (i, home) in homes.iter().enumerate() {
@@ -66,16 +74,16 @@ pub fn solved(homes: &[Household], cap: Option<f64>) -> Option<f64> {
     for (i, home) in homes.iter().enumerate() {
         for t in 0..slots {
             let [streaming, social, downloads, web] = home.utilities[t].weights;
-            let y = (spend(i, t), SCALE);
+            let y = scaled(i, t);
             // One more than the power of y that a term has at most: y^α · 1^(1 - α) ≥ term.
             for (kind, alpha, shift) in [(0, 0.3, 0.0), (1, 0.5, 0.0), (2, 0.8, 1.0)] {
-                rows.push(shift, &[y]);
+                rows.push(first + shift, &y);
                 rows.push(1.0, &[]);
                 rows.push(0.0, &[(term(i, t, kind), 1.0)]);
                 cones.push(PowerConeT(alpha));
             }
             // The term is (y + 1)^-2 at least: (y + 1)^(2/3) · term^(1/3) ≥ 1.
-            rows.push(1.0, &[y]);
+            rows.push(first + 1.0, &y);
             rows.push(0.0, &[(term(i, t, 3), 1.0)]);
             rows.push(1.0, &[]);
             cones.push(PowerConeT(2.0 / 3.0));

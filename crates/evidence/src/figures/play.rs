@@ -75,16 +75,21 @@ pub(super) type Plan = BTreeMap<Point, bool>;
 
 /// The reports of everything that was played, one for each seed.
 #[derive(Debug, Default)]
-pub(super) struct Played(BTreeMap<Point, Vec<Report>>);
+pub(super) struct Played {
+    reports: BTreeMap<Point, Vec<Report>>,
+    /// Those of the command, in rising order.
+    pub(super) seeds: Vec<u64>,
+}
 
 impl Played {
-    /// What some points came to.
+    /// What some points came to with one seed.
     #[cfg(test)]
     pub(super) fn from<'p>(
         points: impl IntoIterator<Item = &'p Point>,
         of: impl Fn(&Point) -> Vec<Report>,
     ) -> Played {
-        Played(points.into_iter().map(|point| (point.clone(), of(point))).collect())
+        let reports = points.into_iter().map(|point| (point.clone(), of(point))).collect();
+        Played { reports, seeds: vec![1] }
     }
 
     /// The reports of a point, in the order of the seeds.
@@ -92,7 +97,7 @@ impl Played {
     /// # Panics
     /// If it was not planned.
     pub(super) fn of(&self, point: &Point) -> &[Report] {
-        self.0.get(point).expect("invariant: a figure judges only what it plans")
+        self.reports.get(point).expect("invariant: a figure judges only what it plans")
     }
 
     /// A number of a point.
@@ -131,5 +136,5 @@ pub(super) fn play(plan: &Plan, seeds: &[u64], players: &dyn Players) -> anyhow:
     let mut of = |(point, ..): &(&Point, _, _)| {
         (Point::clone(point), reports.by_ref().take(seeds.len()).collect())
     };
-    Ok(Played(points.iter().map(&mut of).collect()))
+    Ok(Played { reports: points.iter().map(&mut of).collect(), seeds: seeds.to_vec() })
 }

@@ -151,6 +151,8 @@ struct Day {
     missing: Vec<f64>,
     /// The same of whole slots, from their beginnings on.
     missing_whole: Vec<f64>,
+    /// The same as `missing` of slots in which the largest lease rose from less than a half of it.
+    missing_risen: Vec<f64>,
     /// The difference of what a home received in all slots from what it had leased, in parts of that.
     off: f64,
     /// The same of homes that leased an eighth of the link and more on average, with the times between the slots.
@@ -170,9 +172,13 @@ impl Day {
             let held = all.iter().filter(|missing| **missing <= 0.02).count();
             format!("{}; within .02 in {held} of {}", parts.join(", "), all.len())
         };
+        let risen = match &self.missing_risen[..] {
+            [] => "in no slot".to_owned(),
+            all => line(all),
+        };
         format!(
-            "missing of the largest lease of a slot, at most, in\n  {}\n  {} (whole slots)\nlate {:.3} s, {:.3} at \
-             most; off {:.3}, {:.3} with all times; used {:.3} at least, {:.3}",
+            "missing of the largest lease of a slot, at most, in\n  {}\n  {} (whole slots)\n  {risen} (where it rose \
+             from less than a half)\nlate {:.3} s, {:.3} at most; off {:.3}, {:.3} with all times; used {:.3} at least, {:.3}",
             line(&self.missing),
             line(&self.missing_whole),
             self.late_mean_s,
@@ -223,6 +229,7 @@ fn play(street: &Street, slots: u64, settle: Duration) -> Day {
     let mut table =
         "slot  late s  leased Mbit/s              passed Mbit/s              used\n".to_owned();
     let leases = street.leases();
+    let mut before = leases.get(&(first - 1)).copied();
     for slot in first..first + slots {
         let (begin, end) = (street.begins(slot), street.begins(slot + 1));
         let in_force = samples.iter().find(|sample| sample.generation == Some(slot));
@@ -233,7 +240,12 @@ fn play(street: &Street, slots: u64, settle: Duration) -> Day {
         let used = passed.iter().sum::<f64>() / LINK_MBIT;
         let _ = writeln!(table, "{slot:4}  {late:6.3}  {leases:5.1?}  {passed:5.1?}  {used:.3}");
         let most = (0..HOMES).max_by(|&a, &b| leases[a].total_cmp(&leases[b])).unwrap();
-        day.missing.push(1.0 - passed[most] / leases[most]);
+        let missing = 1.0 - passed[most] / leases[most];
+        day.missing.push(missing);
+        if before.is_some_and(|before: [f64; HOMES]| before[most] < leases[most] / 2.0) {
+            day.missing_risen.push(missing);
+        }
+        before = Some(leases);
         day.missing_whole.push(1.0 - whole[most] / leases[most]);
         for home in 0..HOMES {
             leased_sum[home] += leases[home];
@@ -246,6 +258,7 @@ fn play(street: &Street, slots: u64, settle: Duration) -> Day {
     }
     day.missing.sort_by(f64::total_cmp);
     day.missing_whole.sort_by(f64::total_cmp);
+    day.missing_risen.sort_by(f64::total_cmp);
     let whole = passed(&samples, street.begins(first), street.begins(first + slots));
     for (home, passed) in whole.into_iter().enumerate() {
         let leased = leased_sum[home] / slots as f64;

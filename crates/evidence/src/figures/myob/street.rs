@@ -16,6 +16,9 @@ use crate::figures::read::jain;
 /// Fewer households are not worth a thread.
 const OF_THREAD_MIN: usize = 256;
 
+/// Slots that an agent plans.
+const HORIZON: usize = 2 * DAY;
+
 /// The half hours of two weeks.
 const SLOTS: usize = 14 * DAY;
 
@@ -30,7 +33,7 @@ impl Street {
     pub(super) fn new(homes: usize) -> Street {
         let spec = AgentSpec {
             day: DAY,
-            horizon: 2 * DAY,
+            horizon: HORIZON,
             cap: Some(CAP.as_f64()),
             share: SHARE,
             floor: terms(homes).floor(homes).as_mbit_f64(),
@@ -57,6 +60,14 @@ impl Street {
             }
         });
         bids
+    }
+
+    /// What an agent would bid that knows what its household will want.
+    pub(super) fn foreseen(&self, home: usize, wants: &[Utility]) -> Credits {
+        let balance = self.balances[home];
+        let plan =
+            self.agents[home].plan_for(self.slot, balance, &wants[..wants.len().min(HORIZON)]);
+        Credits::nearest(plan.first().copied().unwrap_or(0.0)).min(balance)
     }
 
     /// Ends the slot; its rates, or nothing if the ledger refuses the spends.

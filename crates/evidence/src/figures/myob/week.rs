@@ -6,6 +6,7 @@
 //! never, so every fourth has the same), and γ rises over the evening with log-normal noise.
 
 use fairweir_core::market::equilibrium::{Player, equilibrium};
+use fairweir_core::market::even::best_rates;
 use fairweir_core::market::ledger::{Credits, close};
 use fairweir_core::market::optimum::{Household, optimum};
 use fairweir_core::market::rates::{Mode, Terms};
@@ -62,11 +63,15 @@ pub(super) struct Week {
 /// The rates of a week in Mbit/s, by household and slot.
 pub(super) type WeekRates = Vec<Vec<f64>>;
 
-/// What a household bids of what its agent says.
+/// What a household bids other than what its agent says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bids {
+    /// So many times as much.
     Times(f64),
+    /// All that it has.
     AllIn,
+    /// What its agent would if it knew what the household will want.
+    Foresees,
 }
 
 impl Week {
@@ -104,6 +109,12 @@ impl Week {
             Some(found) => found.spends,
             None => vec![vec![f64::NAN; SLOTS]; HOMES],
         }
+    }
+
+    /// The optimum of the rule that divides evenly what is not spent.
+    pub(super) fn optimum_even(&self) -> WeekRates {
+        let found = best_rates(&self.utilities, SHARE, CAP.as_f64());
+        found.unwrap_or_else(|| vec![vec![f64::NAN; SLOTS]; HOMES])
     }
 
     /// Algorithms 1 and 2: every gateway knows its own future for a day, and estimates the others'
@@ -146,19 +157,54 @@ impl Week {
         rates
     }
 
-    /// Agents that take published prices and know only their own past, with the rule `float`; those
-    /// of `liars` bid otherwise.
-    pub(super) fn agents(&self, liars: &[usize], bids: Bids) -> WeekRates {
+    /// The paper's rule when holding a credit is charged. Of each slot two numbers of `best` are published: what
+    /// one more Mbit/s is worth on average, which is the charge, and what is spent on average. A gateway that
+    /// knows its own future plans with them; a credit that it spends is spared all charges to come.
+    pub(super) fn charged(&self, best: &WeekRates) -> WeekRates {
+        let mean = |of: &dyn Fn(usize) -> f64| (0..HOMES).map(of).sum::<f64>() / HOMES as f64;
+        let mut published = vec![(0.0, 0.0); SLOTS];
+        let mut charges = 0.0;
+        for t in (0..SLOTS).rev() {
+            published[t] = (charges, mean(&|i| best[i][t]));
+            charges += mean(&|i| self.utilities[i][t].slope(best[i][t]));
+        }
+        let home = |utilities: &Vec<Utility>| {
+            let slot = |(&utility, &(bonus, receives)): (&Utility, &(f64, f64))| Slot {
+                bonus,
+                ..Slot::plain(utility, receives)
+            };
+            let slots: Vec<Slot> = utilities.iter().zip(&published).map(slot).collect();
+            plan(SHARE, Some(CAP.as_f64()), &slots)
+        };
+        let plans: Vec<Vec<f64>> = self.utilities.iter().map(home).collect();
+        let mut balances = vec![Credits::nearest(SHARE); HOMES];
+        let mut rates = vec![Vec::new(); HOMES];
+        for t in 0..SLOTS {
+            let spend = |(plan, &all): (&Vec<f64>, &Credits)| Credits::nearest(plan[t]).min(all);
+            let spends: Vec<Credits> = plans.iter().zip(&balances).map(spend).collect();
+            rates.iter_mut().zip(&spends).for_each(|(rates, spend)| rates.push(spend.as_f64()));
+            let Ok(statements) = close(&balances, &spends, Some(CAP), t as u64) else {
+                return vec![vec![f64::NAN; SLOTS]; HOMES];
+            };
+            balances = statements.iter().map(|statement| statement.closing).collect();
+        }
+        rates
+    }
+
+    /// Agents that take published prices and know only their own past, with the rule `float`; a household
+    /// may bid otherwise.
+    pub(super) fn agents(&self, liar: Option<(usize, Bids)>) -> WeekRates {
         let mut street = Street::new(HOMES);
         let mut rates = vec![Vec::new(); HOMES];
         for t in 0..SLOTS {
             let wants: Vec<Utility> = self.utilities.iter().map(|home| home[t]).collect();
             let mut spends = street.bids(&wants);
-            for &liar in liars {
+            if let Some((liar, bids)) = liar {
                 let (own, all) = (spends[liar], street.balances[liar]);
                 spends[liar] = match bids {
                     Bids::AllIn => all,
                     Bids::Times(factor) => Credits::nearest(own.as_f64() * factor).min(all),
+                    Bids::Foresees => street.foreseen(liar, &self.utilities[liar][t..]),
                 };
             }
             let Some(bought) = street.close(&spends, &wants) else {
