@@ -191,7 +191,7 @@ fn groups_share_within_their_device() {
     let desktop = three(desk, home.far.address());
     daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
     thread::sleep(Duration::from_secs(5));
-    let all = rates([&video, &backup, &desktop], Duration::from_secs(6));
+    let all = rates([&video, &backup, &desktop], Duration::from_secs(10));
     let status = daemon.status();
     let sum: f64 = all.iter().sum();
     let shares = [0, 1, 2].map(|i| all[i] / sum / [0.5, 1.0 / 6.0, 1.0 / 3.0][i]);
