@@ -2,13 +2,11 @@
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
-use std::num::NonZeroUsize;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fairweir_scenario::play::{Job, Run, labels, runs};
+use fairweir_scenario::play::{Job, Run, cores, labels, over_threads, runs};
 use fairweir_scenario::report::Report;
 use fairweir_sim::engine::{self, PlayError};
 
@@ -51,65 +49,41 @@ pub(crate) fn play_all(
     parallel: Option<usize>,
     cancel: &AtomicBool,
 ) -> Result<Vec<Report>, PlayError> {
-    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let cores = cores();
     let threads = parallel.unwrap_or(cores).clamp(1, jobs.len().max(1));
     let packets: Vec<u64> = jobs.iter().map(|job| engine::estimate(job.scenario)).collect();
     announce(packets.iter().sum(), threads.min(cores));
     let runs = jobs.iter().map(|job| (job.label.clone(), job.scenario.duration));
     let progress = Progress::new(runs.collect(), QUIET);
+    let error = Mutex::new(None);
     let one = |i: usize| {
         let Job { scenario, run: Run { control, seed }, keeps_series, .. } = jobs[i];
         let show = |at| progress.show(i, at);
-        let mut report = engine::play(scenario, control, seed, &show, cancel)?;
-        show(scenario.end());
-        if !keeps_series {
-            report.series = None;
+        match engine::play(scenario, control, seed, &show, cancel) {
+            Ok(mut report) => {
+                show(scenario.end());
+                if !keeps_series {
+                    report.series = None;
+                }
+                Some(report)
+            }
+            Err(e) => {
+                // The others end because of it, and are not what went wrong.
+                error.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(e);
+                cancel.store(true, Ordering::Relaxed);
+                None
+            }
         }
-        Ok(report)
     };
     // The long ones first, so that no core plays alone at the end.
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by_key(|&i| Reverse(packets[i]));
-    let played = over_threads(&order, threads, cancel, &one);
+    let played = over_threads(&order, threads, one);
     progress.end();
-    played
-}
-
-/// Plays the jobs of `order` on some threads; the reports are in the order of the indices.
-///
-/// # Errors
-/// The first error of a job; it ends the others.
-fn over_threads(
-    order: &[usize],
-    threads: usize,
-    cancel: &AtomicBool,
-    one: &(dyn Fn(usize) -> Result<Report, PlayError> + Sync),
-) -> Result<Vec<Report>, PlayError> {
-    let next = AtomicUsize::new(0);
-    let played = Mutex::new((Vec::with_capacity(order.len()), None));
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(&i) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let report = one(i);
-                    let mut played = played.lock().unwrap_or_else(|e| e.into_inner());
-                    match report {
-                        Ok(report) => played.0.push((i, report)),
-                        Err(e) => {
-                            cancel.store(true, Ordering::Relaxed);
-                            played.1.get_or_insert(e);
-                        }
-                    }
-                }
-            });
-        }
-    });
-    let (mut reports, error) = played.into_inner().unwrap_or_else(|e| e.into_inner());
-    if let Some(error) = error {
-        return Err(error);
+    match error.into_inner().unwrap_or_else(|e| e.into_inner()) {
+        Some(error) => Err(error),
+        None => Ok(played.into_iter().flatten().collect()),
     }
-    reports.sort_by_key(|(i, _)| *i);
-    Ok(reports.into_iter().map(|(_, report)| report).collect())
 }
 
 /// Says before the start if so many packets will take long.

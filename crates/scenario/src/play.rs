@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use fairweir_core::receiver::Control;
 
@@ -99,6 +103,32 @@ impl fmt::Display for Seeds {
             false => write!(f, "{}..{}", self.first, self.last),
         }
     }
+}
+
+/// The cores that computations may use; 1 if that is not known.
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// Computes something of each index in `order` on some threads, the first ones first. What is found is in the order of
+/// the indices.
+pub fn over_threads<T: Send>(
+    order: &[usize],
+    threads: usize,
+    one: impl Fn(usize) -> T + Sync,
+) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(Vec::with_capacity(order.len()));
+    let work = || {
+        while let Some(&i) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let one = one(i);
+            found.lock().unwrap_or_else(|e| e.into_inner()).push((i, one));
+        }
+    };
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let mut found = found.into_inner().unwrap_or_else(|e| e.into_inner());
+    found.sort_by_key(|(i, _)| *i);
+    found.into_iter().map(|(_, one)| one).collect()
 }
 
 /// Each control with each seed, in the order given; without seeds that of the scenario.

@@ -123,8 +123,12 @@ impl Agent {
 
     /// The spend for a slot in which the household wants `want`; at most the balance.
     pub fn bid(&self, slot: u64, balance: Credits, want: Utility) -> Credits {
-        let wants = self.wants_from(slot, want);
-        let spend = spending::next(balance.as_f64(), self.spec.cap, &self.slots(slot, &wants));
+        self.bid_for(slot, balance, &self.wants_from(slot, want))
+    }
+
+    /// The same if the household wants this in the slot and those to come.
+    pub fn bid_for(&self, slot: u64, balance: Credits, wants: &[Utility]) -> Credits {
+        let spend = spending::next(balance.as_f64(), self.spec.cap, &self.slots(slot, wants));
         Credits::nearest(spend).min(balance)
     }
 

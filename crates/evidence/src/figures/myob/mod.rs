@@ -11,11 +11,9 @@
 //! Not here: 1 to 3 are drawings and photographs, 4, 5 and 8 are about a proxy.
 
 use std::fmt::Write as _;
-use std::num::NonZeroUsize;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
+use fairweir_scenario::play::{cores, over_threads};
 use fairweir_scenario::report::chart::{Line, Marks, Panel, colour};
 
 use super::claim::{Band, Claim, Measured, Unit};
@@ -69,31 +67,27 @@ fn jains(rates: &WeekRates) -> Vec<(f64, f64)> {
     (0..SLOTS).map(at).collect()
 }
 
+/// Something of each seed's week with a load.
+type Found<T> = (Load, Vec<T>);
+
 /// Computes something of the week of each load and seed, over all cores; by load, in the order of the seeds.
 fn each_week<T: Send>(
     figure: &str,
     seeds: &[u64],
     of: impl Fn(&Week, u64) -> T + Sync,
-) -> Vec<(Load, Vec<T>)> {
+) -> Vec<Found<T>> {
     let jobs: Vec<(Load, u64)> =
         LOADS.iter().flat_map(|&load| seeds.iter().map(move |&seed| (load, seed))).collect();
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::with_capacity(jobs.len()));
-    let work = || {
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(&(load, seed)) = jobs.get(i) else { break };
-            let found = of(&Week::new(load, seed), seed);
-            let mut done = done.lock().unwrap_or_else(|e| e.into_inner());
-            done.push((i, found));
-            eprintln!("figure {figure}: week {} of {}", done.len(), jobs.len());
-        }
-    };
-    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
-    let mut done = done.into_inner().unwrap_or_else(|e| e.into_inner());
-    done.sort_by_key(|(i, _)| *i);
-    let mut found = done.into_iter().map(|(_, found)| found);
+    let done = AtomicUsize::new(0);
+    let order: Vec<usize> = (0..jobs.len()).collect();
+    let found = over_threads(&order, cores(), |i| {
+        let (load, seed) = jobs[i];
+        let found = of(&Week::new(load, seed), seed);
+        let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+        eprintln!("figure {figure}: week {done} of {}", jobs.len());
+        found
+    });
+    let mut found = found.into_iter();
     LOADS.iter().map(|&load| (load, found.by_ref().take(seeds.len()).collect())).collect()
 }
 
@@ -102,12 +96,20 @@ fn measured<T>(found: &[T], of: impl Fn(&T) -> f64) -> Measured {
     Measured(found.iter().map(of).collect())
 }
 
-/// Rates of the first seed with the load [`BEST`].
-fn shown<T>(found: &[(Load, Vec<T>)], rates: impl Fn(&T) -> &WeekRates) -> &WeekRates {
-    let best = found.iter().find(|(load, _)| *load == BEST);
-    rates(
-        best.and_then(|(_, found)| found.first()).expect("invariant: a week of each load and seed"),
-    )
+/// A claim about one number of each seed.
+fn claim<T>(
+    (load, found): &Found<T>,
+    what: &str,
+    paper: &str,
+    (of, unit): (impl Fn(&T) -> f64, Unit),
+    band: Band,
+) -> Claim {
+    Claim::new(format!("{what} ({})", name(*load)), paper, (measured(found, of), unit), band)
+}
+
+/// What was found with the load [`BEST`].
+fn best<T>(weeks: &[Found<T>]) -> &Found<T> {
+    weeks.iter().find(|(load, _)| *load == BEST).expect("invariant: one of the loads")
 }
 
 fn name(load: Load) -> String {
@@ -139,56 +141,54 @@ impl Best {
 
 fn judge_6(played: &Played) -> Judged {
     let weeks = each_week("6", &played.seeds, |week, _| Best::of(week));
-    let mut claims = Vec::new();
-    for (load, found) in &weeks {
-        let gain = measured(found, |best| best.gain);
-        let what = format!("optimum over an equal share of 10 Mbit/s ({})", name(*load));
-        claims.push(Claim::new(what, "29.7 %", (gain, Unit::Part), Band::Within(0.267, 0.327)));
-    }
+    let gain = |week| {
+        let what = "optimum over an equal share of 10 Mbit/s";
+        let gain = (|best: &Best| best.gain, Unit::Part);
+        claim(week, what, "29.7 %", gain, Band::Within(0.267, 0.327))
+    };
+    let mut claims: Vec<Claim> = weeks.iter().map(gain).collect();
     let below = |best: &Best| {
         best.ratios.iter().filter(|r| **r < 1.0).count() as f64 / best.ratios.len() as f64
     };
-    let found = weeks.iter().find(|(load, _)| *load == BEST).map_or(&[][..], |(_, found)| found);
-    let mut claim = |what: &str, paper: &str, of: &dyn Fn(&Best) -> f64, unit, band| {
-        let what = format!("{what} ({})", name(BEST));
-        claims.push(Claim::new(what, paper, (measured(found, of), unit), band));
-    };
-    claim(
-        "slots of a household that are worth less",
-        "nearly half",
-        &below,
-        Unit::Part,
-        Band::Within(0.4, 0.6),
-    );
-    claim(
-        "a slot by an equal share, most",
-        "more than doubles",
-        &|best| best.ratios.iter().copied().fold(0.0, f64::max),
-        Unit::Times,
-        Band::AtLeast(2.0),
-    );
-    claim(
-        "Jain's index of the rates of a slot, least",
-        "relatively low",
-        &|best| best.jains.iter().map(|j| j.0).fold(1.0, f64::min),
-        Unit::Error,
-        Band::AtMost(0.9),
-    );
-    claim(
-        "Jain's index of all rates after a day",
-        "quickly 1",
-        &|best| best.jains[DAY - 1].1,
-        Unit::Error,
-        Band::AtLeast(0.97),
-    );
-    claim(
-        "Jain's index of all rates after the week",
-        "1",
-        &|best| best.jains[SLOTS - 1].1,
-        Unit::Error,
-        Band::AtLeast(0.999),
-    );
-    Judged { claims, files: files("6", "the optimum", shown(&weeks, |best| &best.rates)) }
+    let best = best(&weeks);
+    claims.extend([
+        claim(
+            best,
+            "slots of a household that are worth less",
+            "nearly half",
+            (below, Unit::Part),
+            Band::Within(0.4, 0.6),
+        ),
+        claim(
+            best,
+            "a slot by an equal share, most",
+            "more than doubles",
+            (|best| best.ratios.iter().copied().fold(0.0, f64::max), Unit::Times),
+            Band::AtLeast(2.0),
+        ),
+        claim(
+            best,
+            "Jain's index of the rates of a slot, least",
+            "relatively low",
+            (|best| best.jains.iter().map(|j| j.0).fold(1.0, f64::min), Unit::Error),
+            Band::AtMost(0.9),
+        ),
+        claim(
+            best,
+            "Jain's index of all rates after a day",
+            "quickly 1",
+            (|best| best.jains[DAY - 1].1, Unit::Error),
+            Band::AtLeast(0.97),
+        ),
+        claim(
+            best,
+            "Jain's index of all rates after the week",
+            "1",
+            (|best| best.jains[SLOTS - 1].1, Unit::Error),
+            Band::AtLeast(0.999),
+        ),
+    ]);
+    Judged { claims, files: files("6", "the optimum", &best.1[0].rates) }
 }
 
 /// What the paper's rule comes to when gateways decide.
@@ -210,35 +210,39 @@ fn judge_7(played: &Played) -> Judged {
         }
     });
     let mut claims = Vec::new();
-    for (load, found) in &weeks {
-        let mut claim = |what: &str, paper: &str, of: &dyn Fn(&Online) -> f64, unit, band| {
-            let what = format!("{what} ({})", name(*load));
-            claims.push(Claim::new(what, paper, (measured(found, of), unit), band));
-        };
-        claim(
-            "by the optimum",
-            "84.7 %",
-            &|week| week.by_optimum,
-            Unit::Part,
-            Band::Within(0.80, 0.92),
-        );
-        claim("over an equal share", "-", &|week| week.gain, Unit::Part, Band::AtLeast(0.0));
-        claim(
-            "Jain's index of all rates after the week",
-            "1",
-            &|week| jains(&week.rates)[SLOTS - 1].1,
-            Unit::Error,
-            Band::AtLeast(0.99),
-        );
-        claim(
-            "a published charge, own future known: by the optimum of the week",
-            "-",
-            &|week| week.charged,
-            Unit::Part,
-            Band::AtLeast(0.98),
-        );
+    for week in &weeks {
+        claims.extend([
+            claim(
+                week,
+                "by the optimum",
+                "84.7 %",
+                (|week| week.by_optimum, Unit::Part),
+                Band::Within(0.80, 0.92),
+            ),
+            claim(
+                week,
+                "over an equal share",
+                "-",
+                (|week| week.gain, Unit::Part),
+                Band::AtLeast(0.0),
+            ),
+            claim(
+                week,
+                "Jain's index of all rates after the week",
+                "1",
+                (|week| jains(&week.rates)[SLOTS - 1].1, Unit::Error),
+                Band::AtLeast(0.99),
+            ),
+            claim(
+                week,
+                "a published charge, own future known: by the optimum of the week",
+                "-",
+                (|week| week.charged, Unit::Part),
+                Band::AtLeast(0.98),
+            ),
+        ]);
     }
-    Judged { claims, files: files("7", "Algorithms 1 and 2", shown(&weeks, |week| &week.rates)) }
+    Judged { claims, files: files("7", "Algorithms 1 and 2", &best(&weeks).1[0].rates) }
 }
 
 /// What agents with their own past come to beside other rules.
@@ -272,13 +276,12 @@ fn judge_float(played: &Played) -> Judged {
         }
     });
     let mut claims = Vec::new();
-    for (load, found) in &weeks {
+    for week in &weeks {
         let claim = |what: &str, of: &dyn Fn(&Agents) -> f64, band| {
-            let what = format!("{what} ({})", name(*load));
-            Claim::new(what, "-", (measured(found, of), Unit::Part), band)
+            claim(week, what, "-", (of, Unit::Part), band)
         };
         let foreseen = |of: &dyn Fn(&Agents) -> f64| {
-            let text = measured(found, of).text(Unit::Part);
+            let text = measured(&week.1, of).text(Unit::Part);
             format!("with all futures known it is {text}")
         };
         claims.extend([
@@ -304,10 +307,7 @@ fn judge_float(played: &Played) -> Judged {
             .because(|| foreseen(&|week| week.foreseen.1)),
         ]);
     }
-    Judged {
-        claims,
-        files: files("float", "agents with `float`", shown(&weeks, |week| &week.rates)),
-    }
+    Judged { claims, files: files("float", "agents with `float`", &best(&weeks).1[0].rates) }
 }
 
 /// By household: what rates are worth by what others are, after the learning.

@@ -1,13 +1,13 @@
 //! Agents that take published prices and know only their own past, with the rule `float`, slot by slot; and
 //! what two weeks of many of them come to.
 
-use std::num::NonZeroUsize;
 use std::thread;
 
 use fairweir_core::market::agent::{Agent, AgentSpec};
 use fairweir_core::market::ledger::{Credits, close};
 use fairweir_core::market::utility::Utility;
 use fairweir_core::units::Rate;
+use fairweir_scenario::play::cores;
 use fairweir_scenario::random::SplitMix64;
 
 use super::week::{CAP, DAY, LEARNED, Load, PEAK, SHARE, devices_of, peak, terms, utility};
@@ -46,8 +46,7 @@ impl Street {
     /// What each agent bids, by what it wants; over all cores.
     pub(super) fn bids(&self, wants: &[Utility]) -> Vec<Credits> {
         let mut bids = vec![Credits::ZERO; self.agents.len()];
-        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let size = self.agents.len().div_ceil(cores).max(OF_THREAD_MIN);
+        let size = self.agents.len().div_ceil(cores()).max(OF_THREAD_MIN);
         let homes =
             self.agents.chunks(size).zip(self.balances.chunks(size)).zip(wants.chunks(size));
         thread::scope(|scope| {
@@ -64,10 +63,8 @@ impl Street {
 
     /// What an agent would bid that knows what its household will want.
     pub(super) fn foreseen(&self, home: usize, wants: &[Utility]) -> Credits {
-        let balance = self.balances[home];
-        let plan =
-            self.agents[home].plan_for(self.slot, balance, &wants[..wants.len().min(HORIZON)]);
-        Credits::nearest(plan.first().copied().unwrap_or(0.0)).min(balance)
+        let known = &wants[..wants.len().min(HORIZON)];
+        self.agents[home].bid_for(self.slot, self.balances[home], known)
     }
 
     /// Ends the slot; its rates, or nothing if the ledger refuses the spends.

@@ -63,6 +63,11 @@ pub(super) struct Week {
 /// The rates of a week in Mbit/s, by household and slot.
 pub(super) type WeekRates = Vec<Vec<f64>>;
 
+/// What cannot be computed.
+fn unknown() -> WeekRates {
+    vec![vec![f64::NAN; SLOTS]; HOMES]
+}
+
 /// What a household bids other than what its agent says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bids {
@@ -107,14 +112,14 @@ impl Week {
         let homes: Vec<Household> = self.utilities.iter().map(home).collect();
         match optimum(&homes, Some(CAP.as_f64())) {
             Some(found) => found.spends,
-            None => vec![vec![f64::NAN; SLOTS]; HOMES],
+            None => unknown(),
         }
     }
 
     /// The optimum of the rule that divides evenly what is not spent.
     pub(super) fn optimum_even(&self) -> WeekRates {
         let found = best_rates(&self.utilities, SHARE, CAP.as_f64());
-        found.unwrap_or_else(|| vec![vec![f64::NAN; SLOTS]; HOMES])
+        found.unwrap_or_else(unknown)
     }
 
     /// Algorithms 1 and 2: every gateway knows its own future for a day, and estimates the others'
@@ -144,7 +149,7 @@ impl Week {
                 rates.push(spend.as_f64());
             }
             let Ok(statements) = close(&balances, &spends, Some(CAP), t as u64) else {
-                return vec![vec![f64::NAN; SLOTS]; HOMES];
+                return unknown();
             };
             for (i, statement) in statements.iter().enumerate() {
                 let observed = statement.received.as_f64();
@@ -184,7 +189,7 @@ impl Week {
             let spends: Vec<Credits> = plans.iter().zip(&balances).map(spend).collect();
             rates.iter_mut().zip(&spends).for_each(|(rates, spend)| rates.push(spend.as_f64()));
             let Ok(statements) = close(&balances, &spends, Some(CAP), t as u64) else {
-                return vec![vec![f64::NAN; SLOTS]; HOMES];
+                return unknown();
             };
             balances = statements.iter().map(|statement| statement.closing).collect();
         }
@@ -208,7 +213,7 @@ impl Week {
                 };
             }
             let Some(bought) = street.close(&spends, &wants) else {
-                return vec![vec![f64::NAN; SLOTS]; HOMES];
+                return unknown();
             };
             rates.iter_mut().zip(bought).for_each(|(rates, rate)| rates.push(rate.as_mbit_f64()));
         }
@@ -230,7 +235,7 @@ impl Week {
                     |i: usize| found.rates.iter().map(|slot| slot[i].as_mbit_f64()).collect();
                 ((0..HOMES).map(home).collect(), found.regret)
             }
-            Err(_) => (vec![vec![f64::NAN; SLOTS]; HOMES], f64::NAN),
+            Err(_) => (unknown(), f64::NAN),
         }
     }
 }
