@@ -277,18 +277,30 @@ fn members_of_a_segment_have_their_guarantees_and_share_the_rest() {
 }
 
 /// A hundred subscribers, of whom most have no guarantee; others have them every 12 s. Each has one
-/// connection, so what one play shows is chance: Jain's index of its second turn is 0.94 ± 0.05 (80 plays).
+/// connection, so what one play shows is chance: Jain's index of its second turn is 0.95 ± 0.04 (80 plays).
 #[test]
 fn a_hundred_members_have_guarantees_that_are_redrawn() {
     let all = Redrawn { count: 100, flows: 1, rate_mbit: 200, turn_s: 12, settle_s: 5 };
-    let least = Shares { kept: 0.94, least: 0.75, mean: 0.98, jain: 0.96, total: 0.0 };
-    let last = std::env::var("POLICE_PLAYS").map_or(8, |plays| plays.parse().unwrap());
-    redraw(&all, 1..=last, &least, |turn, n| match (n * 7 + turn * 13) % 25 {
+    let plays = std::env::var("POLICE_PLAYS").map_or(8, |plays| plays.parse().unwrap());
+    let guaranteed_mbit = |turn, n| match (n * 7 + turn * 13) % 25 {
         0 => 20.0,
         1 => 10.0,
         2 => 4.0,
         _ => 0.0,
-    });
+    };
+    let redraw = |seed| redraw(&all, seed, guaranteed_mbit);
+    let turns: Vec<Shares> = (1..=plays).flat_map(redraw).collect();
+    let least = |of: fn(&Shares) -> f64| turns.iter().map(of).fold(f64::INFINITY, f64::min);
+    let mean = |of: fn(&Shares) -> f64| turns.iter().map(of).sum::<f64>() / turns.len() as f64;
+    let found = Shares {
+        kept: mean(|s| s.kept),
+        least: least(|s| s.least),
+        mean: least(|s| s.mean),
+        jain: mean(|s| s.jain),
+        total: least(|s| s.total),
+    };
+    println!("{} turns: {found:.3?}", turns.len());
+    found.check(&Shares { kept: 0.95, least: 0.65, mean: 0.98, jain: 0.97, total: 0.0 });
 }
 
 /// Guarantees of 0 to 40 Mbit/s, of 770 Mbit/s together, redrawn each minute. Takes minutes.
@@ -298,7 +310,7 @@ fn five_hundred_members_of_a_gigabit_have_guarantees_that_are_redrawn() {
     for (flows, kept) in [(1, 0.9), (2, 0.92), (4, 0.95)] {
         let all = Redrawn { count: 500, flows, rate_mbit: 1_000, turn_s: 60, settle_s: 10 };
         let least = Shares { kept, least: kept - 0.3, mean: 0.98, jain: 0.97, total: 0.0 };
-        redraw(&all, 1..=1, &least, |turn, n| match (n * 7 + turn * 13) % 50 {
+        let turns = redraw(&all, 1, |turn, n| match (n * 7 + turn * 13) % 50 {
             0 => 40.0,
             1 => 20.0,
             2 => 10.0,
@@ -306,6 +318,7 @@ fn five_hundred_members_of_a_gigabit_have_guarantees_that_are_redrawn() {
             4 => 2.0,
             _ => 0.0,
         });
+        turns.iter().for_each(|turn| turn.check(&least));
     }
 }
 
@@ -321,14 +334,9 @@ struct Redrawn {
     settle_s: u64,
 }
 
-/// Plays three turns of guarantees, in Mbit/s by turn and member, and compares means over turns and seeds
-/// with `least`. A tenth of the members wants less than its share, and a tenth comes and goes.
-fn redraw(
-    all: &Redrawn,
-    seeds: std::ops::RangeInclusive<u64>,
-    least: &Shares,
-    guaranteed_mbit: impl Fn(u64, u64) -> f64,
-) {
+/// Plays three turns of guarantees, in Mbit/s by turn and member; what each turn came to. A tenth of the members
+/// wants less than its share, and a tenth comes and goes.
+fn redraw(all: &Redrawn, seed: u64, guaranteed_mbit: impl Fn(u64, u64) -> f64) -> [Shares; 3] {
     let Redrawn { count, flows: each, rate_mbit, turn_s, settle_s } = *all;
     let flows: Vec<String> = (0..count * each)
         .map(|flow_at| {
@@ -361,34 +369,21 @@ fn redraw(
         })
         .collect();
     let rate = format!("{rate_mbit}mbit");
-    let endless: Vec<u64> = (0..count).filter(|n| n % 10 < 8).collect();
-    let mut shares = Vec::new();
-    for seed in seeds {
-        let all = play_segment(&rate, 1 + 3 * turn_s, &flows, &points, seed);
-        for turn in 0..3 {
-            let members: Vec<Policed> = endless.iter().map(|n| all[*n as usize].clone()).collect();
-            // Of the plan.
-            let of_plan = |n: &u64| guaranteed_mbit(turn, *n) / 100.0;
-            let guarantees: Vec<f64> = endless.iter().map(of_plan).collect();
-            let from = (1 + turn_s * turn + settle_s) as usize;
-            let span = from..(1 + turn_s * (turn + 1)) as usize;
-            shares.push(Shares::of(&members, &guarantees, span.clone()));
-            let of_all = |p: &Policed| mean(p, &span);
-            let total = 100.0 * all.iter().map(of_all).sum::<f64>() / rate_mbit as f64;
-            println!("seed {seed}, turn {turn}: total {total:.3}");
-            assert!((0.98..1.02).contains(&total), "{total}");
-        }
-    }
-    let mean = |of: fn(&Shares) -> f64| shares.iter().map(of).sum::<f64>() / shares.len() as f64;
-    let means = Shares {
-        kept: mean(|s| s.kept),
-        least: mean(|s| s.least),
-        mean: mean(|s| s.mean),
-        jain: mean(|s| s.jain),
-        total: mean(|s| s.total),
-    };
-    println!("means: {means:.3?}");
-    means.check(least);
+    let all = play_segment(&rate, 1 + 3 * turn_s, &flows, &points, seed);
+    [0, 1, 2].map(|turn| {
+        let endless: Vec<u64> = (0..count).filter(|n| n % 10 < 8).collect();
+        let members: Vec<Policed> = endless.iter().map(|n| all[*n as usize].clone()).collect();
+        // Of the plan.
+        let of_plan = |n: &u64| guaranteed_mbit(turn, *n) / 100.0;
+        let guarantees: Vec<f64> = endless.iter().map(of_plan).collect();
+        let from = (1 + turn_s * turn + settle_s) as usize;
+        let span = from..(1 + turn_s * (turn + 1)) as usize;
+        let of_all = |p: &Policed| mean(p, &span);
+        let total = 100.0 * all.iter().map(of_all).sum::<f64>() / rate_mbit as f64;
+        println!("seed {seed}, turn {turn}: total {total:.3}");
+        assert!((0.98..1.02).contains(&total), "{total}");
+        Shares::of(&members, &guarantees, span)
+    })
 }
 
 /// What passed in some seconds, by the rate of the plan.
@@ -397,7 +392,7 @@ fn mean(policed: &Policed, span: &std::ops::Range<usize>) -> f64 {
 }
 
 /// How well members have their guarantees and share the rest.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug)]
 struct Shares {
     /// The part of the seconds in which a guarantee was kept within 2 %.
     kept: f64,
