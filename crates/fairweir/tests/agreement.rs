@@ -109,11 +109,12 @@ fn a_lone_bbr_flow_fills_link_and_queue_alike_in_both_worlds() {
     assert_alone("bbr");
 }
 
+/// Not without control: there BBR takes more the busier the machine is (docs/validation.md).
 #[test]
 fn cubic_beside_bbr_fares_alike_in_both_worlds() {
     if privileged() {
         two_of_three(|| {
-            compare("mix-cubic-bbr", &["none", "wfq", "crab"], &[]);
+            compare("mix-cubic-bbr", &["wfq", "crab"], &[]);
         });
     }
 }
