@@ -82,13 +82,6 @@ impl Home {
         let at = listener.local_addr().unwrap();
         (listener, at)
     }
-
-    /// L2 bytes that came over the access link.
-    fn received(&self) -> u64 {
-        let text = self.stage.at_home(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap());
-        let line = text.lines().find_map(|line| line.trim().strip_prefix("wan:")).unwrap();
-        line.split_whitespace().next().unwrap().parse().unwrap()
-    }
 }
 
 fn is_playable() -> bool {
@@ -209,9 +202,9 @@ fn rates_are_held() {
     ];
     // The first buffers are larger than those that follow the measured round trips.
     thread::sleep(Duration::from_secs(4));
-    let (wire, begin, before) = (home.received(), Instant::now(), daemon.status());
+    let (wire, begin, before) = (home.stage.received(), Instant::now(), daemon.status());
     thread::sleep(Duration::from_secs(10));
-    let (wire_now, seconds, after) = (home.received(), begin.elapsed(), daemon.status());
+    let (wire_now, seconds, after) = (home.stage.received(), begin.elapsed(), daemon.status());
     let total = (wire_now - wire) as f64 * 8e-6 / seconds.as_secs_f64();
     // By the daemon's clock: it may take a while to answer on a loaded machine.
     let seconds = after["since_s"].as_f64().unwrap() - before["since_s"].as_f64().unwrap();
@@ -726,14 +719,14 @@ fn slow_readers_and_idle_connections_hold_little_and_others_are_served() {
     let slow: Vec<TcpStream> = (0..100).map(|_| home.connect(2, server)).collect();
     let begin = Instant::now();
     loop {
-        let before = home.received();
+        let before = home.stage.received();
         thread::sleep(Duration::from_millis(500));
-        if home.received() < before + 100_000 {
+        if home.stage.received() < before + 100_000 {
             break;
         }
         assert!(begin.elapsed() < Duration::from_secs(20), "they read without end");
     }
-    let held = home.received() / 100;
+    let held = home.stage.received() / 100;
     note(&format!("{held} bytes for each slow reader"));
     assert!(held < 1_500_000, "{held} bytes");
     let status = daemon.status();

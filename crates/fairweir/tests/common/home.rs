@@ -8,7 +8,7 @@ use std::thread;
 use fairweir_linux::{link, netns::Netns};
 
 use super::note;
-use super::stage::{Download, Stage};
+use super::stage::{Download, Stage, received};
 
 /// One device of the home.
 pub struct Device {
@@ -109,9 +109,7 @@ impl Device {
 
     /// L2 bytes that its interface has received.
     pub fn received(&self) -> u64 {
-        let text = self.netns.run(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap());
-        let line = text.lines().find_map(|line| line.trim().strip_prefix("eth0:")).unwrap();
-        line.split_whitespace().next().unwrap().parse().unwrap()
+        received(&self.netns, "eth0")
     }
 
     /// Payload that it receives from `other` by one connection in a second, in Mbit/s.

@@ -245,10 +245,24 @@ impl Stage {
         round_trips(echo, &socket, period, span)
     }
 
+    /// L2 bytes that came over the link.
+    pub fn received(&self) -> u64 {
+        received(&self.home, "wan")
+    }
+
     /// Names of the interfaces of the home.
     pub fn interfaces(&self) -> Vec<String> {
         self.home.run(|| link::all().unwrap().into_iter().map(|l| l.name).collect())
     }
+}
+
+/// L2 bytes that an interface of a namespace has received.
+pub fn received(netns: &Netns, interface: &str) -> u64 {
+    let text = netns.run(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+    let mut lines = text.lines();
+    let line =
+        lines.find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':')).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 /// A daemon that runs, and that is killed when this drops.
