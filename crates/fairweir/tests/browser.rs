@@ -1,25 +1,29 @@
 //! Two sites that load from the same servers, in real Chromium and Firefox.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
+#[path = "browser/beside.rs"]
+mod beside;
 mod common;
 use common::browser::{Browser, are_installed, extension, listening_only, made};
 use common::far::Far;
 use common::oracle::{Capture, Judged, judge};
 use common::page::Kind;
-use common::sites::{ADDRESSES, Http, PORT_AGAIN, Page, SITES, Servers};
+use common::sites::{ADDRESSES, Http, PORT_AGAIN, Page, Request, SITES, Servers};
 use common::stage::{Daemon, SERVERS, Stage, privileged};
 use common::{fairweir, note, one_at_a_time, two_of_three};
 
 /// Until both pages load and the control has found the shares.
 const SETTLE: Duration = Duration::from_secs(12);
 const MEASURED: Duration = Duration::from_secs(15);
+/// Until the link has the address that it gives itself, which breaks off what a browser loads.
+const LINK_SETTLES: Duration = Duration::from_secs(3);
 /// A page that says nothing for so long is opened again, and given up in the end.
 const OPENED_AGAIN: Duration = Duration::from_secs(15);
 const GIVEN_UP: Duration = Duration::from_secs(50);
@@ -296,93 +300,34 @@ fn connections_are_decided_soon_and_right_otherwise() {
     ]);
 }
 
-/// What a link of 10 Mbit/s does with pages of one site (weight 7) beside downloads of the other (weight 3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
-    /// A queue for all, and a daemon with control `none`.
-    Fifo,
-    /// The same queue, and a daemon with control `fairweir`.
-    Controlled,
-    /// The ISP itself divides the link by weight; there the downloads come from another port.
-    Ideal,
-}
-
-impl Link {
-    fn apply(self, stage: &Stage) {
-        let steps: &[&str] = match self {
-            Link::Fifo | Link::Controlled => {
-                &["qdisc replace dev isp root tbf rate 10mbit burst 5k limit 125000"]
-            }
-            Link::Ideal => &[
-                "qdisc del dev isp root",
-                "qdisc add dev isp root handle 1: htb default 7",
-                "class add dev isp parent 1: classid 1:1 htb rate 10mbit burst 5k cburst 5k",
-                "class add dev isp parent 1:1 classid 1:7 htb rate 7mbit ceil 10mbit burst 5k cburst 5k",
-                "class add dev isp parent 1:1 classid 1:3 htb rate 3mbit ceil 10mbit burst 5k cburst 5k",
-                "qdisc add dev isp parent 1:7 bfifo limit 125000",
-                "qdisc add dev isp parent 1:3 bfifo limit 125000",
-                "filter add dev isp parent 1: protocol ip u32 match ip sport 8443 0xffff flowid 1:3",
-            ],
-        };
-        for step in steps {
-            let args = step.split(' ');
-            let tc = || Command::new("tc").args(args).status().unwrap();
-            assert!(stage.at_internet(tc).success(), "{step}");
-        }
-    }
-}
-
-/// How long pages took to load in real Chromium within `span`, in ms, in rising order.
-fn page_loads(link: Link, span: Duration) -> Vec<u64> {
-    let stage = Stage::with_link(10.0);
-    link.apply(&stage);
-    stage.configure(
-        "version = 1\n[[group]]\nname = \"web\"\nweight = 7\nmatch = [\"web:video.example.com\"]\n\
-         [[group]]\nname = \"bulk\"\nweight = 3\nmatch = [\"web:bulk.example.net\"]\n",
-    );
-    let control = if link == Link::Controlled { "fairweir" } else { "none" };
-    let daemon = stage.start(&["--control", control]);
-    let server = far(&stage, Duration::from_millis(15));
-    let port = if link == Link::Ideal { PORT_AGAIN } else { 443 };
-    let pages = [Page::Images { seed: 1, pause_ms: 1_000 }, Page::Endless { hosts: 2, port }];
-    let servers = Servers::with_pages(&stage, &server, Http::Two, pages);
-    let browser = Browser::start(Kind::Chromium, &stage, &servers, true);
-    browser.open_sites(&stage, Some(&daemon));
-    let is_there = |site: &str| servers.requests().iter().any(|request| request.site == site);
-    wait_for(&stage, &browser, is_there);
-    thread::sleep(SETTLE);
-    let before = servers.loads_ms(SITES[0]).len();
-    let bulk_before = servers.reported()[SITES[1]];
-    thread::sleep(span);
-    let bulk = servers.reported()[SITES[1]] - bulk_before;
-    let mut loads = servers.loads_ms(SITES[0]).split_off(before);
-    loads.sort_unstable();
-    let at = |part: f64| loads[((loads.len() - 1) as f64 * part) as usize];
-    note(&format!(
-        "| {link:?} | {} | {} ms | {} ms | {:.2} Mbit/s |",
-        loads.len(),
-        at(0.5),
-        at(0.9),
-        bulk as f64 * 8e-6 / span.as_secs_f64()
-    ));
-    loads
-}
-
-/// CRAB, figure 10. `cargo test -p fairweir --features evidence --test browser pages_load -- --ignored --nocapture`
+/// A browser breaks off all that it loads when an address appears or goes.
 #[test]
-#[ignore = "plays for five minutes"]
-fn pages_load_sooner_beside_downloads_of_another_site() {
+fn a_daemon_that_starts_and_ends_breaks_off_nothing_that_a_browser_loads() {
     if !privileged() || !are_installed() {
         return;
     }
-    let span = Duration::from_secs(60);
-    let median = |link| {
-        let loads = one_at_a_time(|| page_loads(link, span));
-        loads[loads.len() / 2] as f64
-    };
-    let [fifo, controlled, ideal] = [Link::Fifo, Link::Controlled, Link::Ideal].map(median);
-    assert!(controlled <= 0.6 * fifo, "{controlled} of {fifo} ms");
-    assert!(controlled <= 1.05 * ideal, "{controlled} for {ideal} ms");
+    let stage = Stage::new();
+    stage.configure(&configuration("fairweir", "web:video.example.com", "web:bulk.example.net"));
+    let server = far(&stage, Duration::from_millis(10));
+    let servers = Servers::start(&stage, &server, Http::Two);
+    std::fs::create_dir(stage.run_dir()).unwrap();
+    thread::sleep(LINK_SETTLES);
+    let browser = Browser::start(Kind::Chromium, &stage, &servers, false);
+    browser.open_sites(&stage, None);
+    wait_for(&stage, &browser, |site| servers.reported().contains_key(site));
+    thread::sleep(Duration::from_secs(1));
+    let begun_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let daemon = stage.start(&[]);
+    daemon.wait_for("enforcing", Duration::from_secs(10), |status| status["enforcing"] == true);
+    thread::sleep(Duration::from_secs(3));
+    daemon.signal(nix::sys::signal::Signal::SIGTERM);
+    daemon.end();
+    thread::sleep(Duration::from_secs(2));
+    let (old, new): (Vec<_>, Vec<_>) =
+        servers.requests().into_iter().partition(|request| request.at_s < begun_s);
+    let ports = |requests: &[Request]| requests.iter().map(|r| r.port).collect::<BTreeSet<_>>();
+    let (old, new) = (ports(&old), ports(&new));
+    assert!(new.is_subset(&old), "new connections: {new:?} after {old:?}");
 }
 
 /// What loads pages in the play that shows what the extension costs.

@@ -10,6 +10,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 mod common;
+#[path = "windows/https.rs"]
+mod https;
 use common::stage::{Daemon, Download, SERVERS, Stage, privileged};
 use common::{note, two_of_three};
 

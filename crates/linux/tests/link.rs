@@ -70,6 +70,19 @@ fn children_are_born_inside_and_the_namespace_goes_with_its_last_user() {
 }
 
 #[test]
+fn an_ifb_has_no_address_of_its_own() {
+    if !common::privileged() {
+        return;
+    }
+    let addresses = Netns::new().unwrap().run(|| {
+        link::create_ifb("ifb4x", "").unwrap();
+        link::set_up("ifb4x").unwrap();
+        std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap()
+    });
+    assert!(!addresses.contains("ifb4x"), "{addresses}");
+}
+
+#[test]
 fn a_tun_device_lives_as_long_as_its_descriptor() {
     if !common::privileged() {
         return;

@@ -72,12 +72,16 @@ impl Browser {
         Browser(fairweir_lab::browser::Browser::start(&setup).unwrap())
     }
 
-    /// Opens the page of each site, once the daemon has heard of the extension: requests that leave before
-    /// tell nothing.
+    /// Waits until the daemon has heard of the extension: requests that leave before tell nothing.
+    pub fn wait_until_heard(&self, daemon: &Daemon) {
+        let is_heard = |status: &Value| status["sites"]["claims"]["users"] == 1;
+        daemon.wait_for("heard", PATIENCE, is_heard);
+    }
+
+    /// Opens the page of each site, once the daemon has heard of the extension.
     pub fn open_sites(&self, stage: &Stage, heard_by: Option<&Daemon>) {
         if let Some(daemon) = heard_by {
-            let is_heard = |status: &Value| status["sites"]["claims"]["users"] == 1;
-            daemon.wait_for("heard", PATIENCE, is_heard);
+            self.wait_until_heard(daemon);
         }
         for site in SITES {
             self.open(stage, site);

@@ -10,6 +10,7 @@ pub mod access;
 pub mod browser;
 pub mod deb;
 pub mod far;
+pub mod film;
 pub mod forger;
 pub mod home;
 #[path = "../../../linux/tests/common/judge.rs"]

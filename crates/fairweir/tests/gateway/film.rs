@@ -10,10 +10,6 @@ const MBIT: u32 = 2;
 /// Of the film: between half of the rate and all of it, as the paper's 720p is.
 const FILM_KBIT: u32 = 1_500;
 const SECONDS: u64 = 60;
-const DASH: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../web/node_modules/dashjs/dist/modern/umd/dash.all.min.js"
-);
 
 /// It says each second how much was played.
 const PAGE: &str = "<!doctype html><video id=v muted></video><script src=dash.js></script><script>
@@ -31,47 +27,6 @@ impl Drop for Process {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Makes the page and a film whose pictures are small and whose rate is constant.
-fn make_film(dir: &Path) {
-    fs::write(dir.join("index.html"), PAGE).unwrap();
-    fs::copy(DASH, dir.join("dash.js"))
-        .unwrap_or_else(|e| panic!("{DASH}: {e}; npm ci --prefix web"));
-    let rate = format!("{FILM_KBIT}k");
-    let length = (SECONDS + 20).to_string();
-    let args = [
-        "-v",
-        "error",
-        "-f",
-        "lavfi",
-        "-i",
-        "testsrc2=size=320x180:rate=25",
-        "-t",
-        &length,
-        "-c:v",
-        "libx264",
-        "-preset",
-        "ultrafast",
-        "-pix_fmt",
-        "yuv420p",
-        "-b:v",
-        &rate,
-        "-minrate",
-        &rate,
-        "-maxrate",
-        &rate,
-        "-bufsize",
-        &rate,
-        "-x264-params",
-        "nal-hrd=cbr:force-cfr=1:keyint=50:scenecut=0",
-        "-f",
-        "dash",
-        "-seg_duration",
-        "2",
-        "film.mpd",
-    ];
-    assert!(Command::new("ffmpeg").args(args).current_dir(dir).status().unwrap().success());
 }
 
 /// Seconds of the film that were played after each second, if the film's connections have `ratio` times the
@@ -156,7 +111,8 @@ fn played(by: By, ratio: Option<u32>, film: &Path) -> Vec<f64> {
 fn figure_5_a_film_beside_a_download() {
     assert!(privileged() && has_nat());
     let film = tempfile::tempdir().unwrap();
-    make_film(film.path());
+    fs::write(film.path().join("index.html"), PAGE).unwrap();
+    common::film::make(film.path(), &[FILM_KBIT], SECONDS + 20);
     note("| film : download | played after 15, 30, 45, 60 s | paused |");
     let mut after = Vec::new();
     let rows = [

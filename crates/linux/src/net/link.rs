@@ -173,7 +173,8 @@ pub fn set_bridge(name: &str, bridge: &str) -> Result<(), Error> {
     })
 }
 
-/// Makes an intermediate functional block device with an alias.
+/// Makes an intermediate functional block device with an alias. It will have no address of its own: browsers
+/// break off what they load when an address appears (`ERR_NETWORK_CHANGED` of Chromium).
 ///
 /// # Errors
 /// If a device of that name exists, or without CAP_NET_ADMIN.
@@ -187,7 +188,16 @@ pub(crate) fn create_ifb_with(netlink: &mut Netlink, name: &str, alias: &str) ->
     let request = Request::new(libc::RTM_SETLINK, 0, &ifinfo(0, 0, 0))
         .with_text(libc::IFLA_IFNAME, name)
         .with(libc::IFLA_IFALIAS, alias.as_bytes());
-    netlink.change_all(&format!("make the ifb {name}"), &[creation(name, kind), request])
+    netlink.change_all(&format!("make the ifb {name}"), &[creation(name, kind), request])?;
+    let mode = Nest::default().with(IFLA_INET6_ADDR_GEN_MODE, &[IN6_ADDR_GEN_MODE_NONE]);
+    let request = Request::new(libc::RTM_SETLINK, 0, &ifinfo(0, 0, 0))
+        .with_text(libc::IFLA_IFNAME, name)
+        .with_nest(libc::IFLA_AF_SPEC, Nest::default().with_nest(libc::AF_INET6 as u16, mode));
+    match netlink.change(&format!("leave {name} without an address"), request) {
+        // A kernel without IPv6.
+        Err(e) if e.errno() == Some(libc::EAFNOSUPPORT) => Ok(()),
+        result => result,
+    }
 }
 
 /// Makes the TUN device `name` (no L2 header, no packet information); it lives as long as the file
@@ -408,6 +418,8 @@ const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
 const IFINFO_BYTES: usize = 16;
 const ETHERNET_HEADER: u32 = 14;
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 const IFA_F_NODAD: u8 = 0x02;
