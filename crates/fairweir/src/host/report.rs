@@ -129,7 +129,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         }),
         connections: daemon.windows.counts.iter().map(|c| c.connections).sum(),
         bounded_connections: daemon.windows.counts.iter().map(|c| c.bounded).sum(),
-        sites: daemon.sites.status(daemon.host.as_ref().and_then(Point::as_host), now),
+        sites: daemon.sites.status(daemon.host.as_ref(), now),
         probe: daemon.delay.status(),
         own_received_bytes: daemon.host.as_ref().and_then(Point::own_traffic),
         hosts: daemon.leases.as_ref().map(|leases| leases.status(settings.policy())),

@@ -25,6 +25,7 @@ pub(crate) struct RouterCounters {
     pub(crate) slots: [Counter; SLOTS_MAX],
     pub(crate) total: Counter,
     pub(crate) frames: Counter,
+    pub(crate) unheard: u64,
 }
 
 impl RouterCounters {
@@ -33,6 +34,7 @@ impl RouterCounters {
             slots: [Counter::default(); SLOTS_MAX],
             total: Counter::default(),
             frames: Counter::default(),
+            unheard: 0,
         }
     }
 
@@ -43,6 +45,7 @@ impl RouterCounters {
             total.bytes += part.bytes;
             total.packets += part.packets;
         }
+        self.unheard += other.unheard;
     }
 }
 

@@ -6,7 +6,7 @@ use fairweir_core::policy::Policy;
 use fairweir_core::units::{Bytes, Span};
 
 use super::abi::{FEATURE_MACS, RouterConfig};
-use super::programs::Programs;
+use super::programs::{Parts, Programs};
 use crate::bpf::abi::{FEATURE_PREFIX4, FEATURE_PREFIX6};
 use crate::bpf::trial::{self, LOOPBACK, PASS};
 use crate::classify::cgroup::Tree;
@@ -36,7 +36,7 @@ impl Trial {
     /// # Errors
     /// As for [`crate::Router::attach`].
     pub fn new(policy: &Policy) -> Result<Trial, Error> {
-        let programs = Programs::load(false)?;
+        let programs = Programs::load(Parts::default())?;
         let slots = rules::assign_slots(policy, &Default::default());
         let rules = Rules::new(policy, &slots, &Tree::default())?;
         programs.set_rules(&Rules::default(), &rules)?;
