@@ -317,9 +317,8 @@ impl Daemon {
             && new.config.host.capacity != self.settings.config.host.capacity;
         let goes_on = self.control.controller().can_take_over(&spec) && !starts_elsewhere;
         let controller = if goes_on { None } else { Some(new.controller(start)?) };
-        let stays = |point: &Point| {
-            new.mode() == self.settings.mode() && point.can_take_over(new.policy())
-        };
+        let stays =
+            |point: &Point| new.mode() == self.settings.mode() && point.can_take_over(new.policy());
         if self.host.as_ref().is_some_and(|point| !stays(point)) {
             // Two hosts cannot hold one device, so the old one goes first; should the new one
             // fail, the next tick looks for the device and attaches again.

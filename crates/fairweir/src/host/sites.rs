@@ -11,9 +11,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fairweir_core::evidence::{
-    CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Resolver,
-};
+use fairweir_core::evidence::{CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Resolver};
 use fairweir_core::policy::{Match, Policy};
 use fairweir_core::units::{Span, Time};
 use fairweir_linux::{Error, Host, random};

@@ -26,9 +26,9 @@ use crate::bpf::abi::{
 };
 use crate::bpf::{KEY, bpf_error, update};
 use crate::classify::cgroup::Tree;
+use crate::classify::leaf;
 use crate::classify::rules::{self, Rules};
 use crate::classify::site::{self, Ear};
-use crate::classify::leaf;
 use crate::host::samples::SeenGroups;
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;

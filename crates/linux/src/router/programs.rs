@@ -10,8 +10,8 @@ use super::abi::{RouterConfig, RouterCounters, RouterFlow};
 use crate::Error;
 use crate::bpf::abi::{FlowKey, Plain};
 use crate::bpf::{
-    header, KEY, attach_tcx, bpf_error, each_entry, is_at_a_device, listen_to_the_loader, not_found,
-    program, replace, update,
+    KEY, attach_tcx, bpf_error, each_entry, header, is_at_a_device, listen_to_the_loader,
+    not_found, program, replace, update,
 };
 use crate::classify::rules::Rules;
 
