@@ -2,16 +2,15 @@
 //! connections say of themselves.
 #![allow(clippy::unwrap_used)]
 
-use std::fs;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 mod common;
 use common::stage::{Daemon, SERVERS, Stage, privileged};
-use common::web::{Fetch, NameServer, Protocol, SERVER6, Web, flood};
-use common::{note, two_of_three};
+use common::two_of_three;
+use common::web::{Fetch, NameServer, Protocol, SERVER6, Web, assert_holds_in_flood};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Until the control has found the capacity and the shares.
@@ -138,24 +137,7 @@ fn a_flood_of_beginnings_does_not_hold_the_daemon() {
         return;
     }
     let (stage, web, daemon) = start("static");
-    let (sent, slowest) = thread::scope(|scope| {
-        let flood = scope.spawn(|| flood(stage.home(), Duration::from_secs(3)));
-        let mut slowest = Duration::ZERO;
-        while !flood.is_finished() {
-            let begin = Instant::now();
-            daemon.status();
-            slowest = slowest.max(begin.elapsed());
-            thread::sleep(Duration::from_millis(20));
-        }
-        (flood.join().unwrap(), slowest)
-    });
-    let sites = daemon.status()["sites"].clone();
-    note(&format!("{sent} beginnings in 3 s, slowest status {slowest:?}, {sites}"));
-    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
-    let resident = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-    let resident = resident.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    let resident: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
-    assert!(resident < 150_000, "{resident} kB");
+    assert_holds_in_flood(&daemon, stage.home(), Duration::from_secs(3));
     let _fetch = web.download(stage.home(), Protocol::Tls(9_000), SERVERS[0], VIDEO);
     daemon.wait_for("a decision", PATIENCE, |status| {
         status["sites"]["by_sni"] == 1 && status["groups"][0]["rate_bps"].as_u64() > Some(1_000_000)

@@ -1,5 +1,6 @@
 //! Where the download is counted and shaped: at a host's interface, or at a router's two.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 
 use fairweir_core::evidence::{Command, Connection, Heard, InnerSites, Sites};
@@ -125,6 +126,10 @@ impl Point {
 
     pub(super) fn bind(&mut self, command: &Command) -> Result<(), Error> {
         either!(self, it => it.bind(command))
+    }
+
+    pub(super) fn evidence_of(&self, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>, Error> {
+        either!(self, it => it.evidence_of(ids))
     }
 
     pub(super) fn unheard(&self) -> u64 {

@@ -8,13 +8,14 @@
 //! Browsers' extensions say for which sites their requests are, by requests to the daemon's socket
 //! for that, which every local user may send.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fairweir_core::evidence::{CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Resolver};
 use fairweir_core::policy::{Match, Policy};
 use fairweir_core::units::{Span, Time};
-use fairweir_linux::{Error, Host, random};
+use fairweir_linux::{Error, random};
 
 use super::claims::{Checks, Told};
 use super::point::Point;
@@ -149,9 +150,14 @@ impl SiteControl {
         ClaimsConfig { salt: self.salt.clone(), groups: groups.collect() }
     }
 
-    /// Why the connection `id` belongs to its group, if its host decides.
-    pub(super) fn evidence(&self, host: &Host, id: u64) -> Option<&Evidence> {
-        self.resolver.evidence(host.evidence_of(id)?)
+    /// Why each of these connections belongs to its group, by id, if its host decides.
+    pub(super) fn evidence(&self, point: &Point, ids: &BTreeSet<u64>) -> BTreeMap<u64, &Evidence> {
+        let numbers = point.evidence_of(ids).unwrap_or_else(|e| {
+            tracing::warn!("cannot tell by which names connections have their groups: {e}");
+            BTreeMap::new()
+        });
+        let known = numbers.into_iter();
+        known.filter_map(|(id, number)| Some((id, self.resolver.evidence(number)?))).collect()
     }
 
     /// What was decided; `None` if there is nothing to decide.

@@ -13,7 +13,8 @@ use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
-use super::stage::{SERVERS, Stage};
+use super::note;
+use super::stage::{Daemon, SERVERS, Stage};
 
 /// The home's addresses of IPv6.
 pub const HOME6: &str = "2001:db8:9::2";
@@ -137,7 +138,7 @@ impl Fetch {
 }
 
 /// Datagrams that look like QUIC Initial packets, from ever new ports, as fast as they can be sent.
-pub fn flood(client: &Netns, span: Duration) -> u64 {
+fn flood(client: &Netns, span: Duration) -> u64 {
     let mut datagram = vec![0xc3, 0, 0, 0, 1, 8];
     datagram.extend([9; 8]);
     datagram.extend([0, 0, 0x44, 0x9e]);
@@ -152,6 +153,27 @@ pub fn flood(client: &Netns, span: Duration) -> u64 {
         }
     });
     sent
+}
+
+/// While a client floods the daemon with beginnings of connections, it answers, and its memory has a bound.
+pub fn assert_holds_in_flood(daemon: &Daemon, client: &Netns, span: Duration) {
+    let (sent, slowest) = thread::scope(|scope| {
+        let flood = scope.spawn(|| flood(client, span));
+        let mut slowest = Duration::ZERO;
+        while !flood.is_finished() {
+            let begin = Instant::now();
+            daemon.status();
+            slowest = slowest.max(begin.elapsed());
+            thread::sleep(Duration::from_millis(20));
+        }
+        (flood.join().unwrap(), slowest)
+    });
+    let (sites, resident) = (daemon.status()["sites"].clone(), daemon.memory("VmHWM"));
+    note(&format!(
+        "{sent} beginnings in {span:?}, slowest status {slowest:?}, {resident} B, {sites}"
+    ));
+    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+    assert!(resident < 150_000_000, "{resident} bytes");
 }
 
 /// A name server that answers when it is told to.

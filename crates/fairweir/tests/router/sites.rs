@@ -1,14 +1,13 @@
 //! Groups of sites within devices: `web:` rules on real packets that pass the router.
 
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::common::home::has_nat;
-use super::common::stage::{Daemon, SERVERS, privileged};
-use super::common::web::{Fetch, NameServer, Protocol, SERVER6, Web, flood};
+use super::common::stage::{SERVERS, privileged};
+use super::common::web::{Fetch, NameServer, Protocol, SERVER6, Web, assert_holds_in_flood};
 use super::common::{note, two_of_three};
 use super::{Home, LINK_MBIT, PATIENCE};
 
@@ -42,24 +41,6 @@ fn reload(home: &Home, text: &str) {
     home.stage.configure(text);
     let output = home.stage.fairweir("reload --dev wan");
     assert!(output.status.success(), "{output:?}");
-}
-
-/// Floods the router with beginnings of connections: how long it took to answer at most, and its memory in kB.
-fn flooded(home: &Home, daemon: &Daemon) -> (Duration, u64) {
-    let slowest = thread::scope(|scope| {
-        let flood = scope.spawn(|| flood(home.devices[2].netns(), Duration::from_secs(1)));
-        let mut slowest = Duration::ZERO;
-        while !flood.is_finished() {
-            let begin = Instant::now();
-            daemon.status();
-            slowest = slowest.max(begin.elapsed());
-            thread::sleep(Duration::from_millis(20));
-        }
-        slowest
-    });
-    let text = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-    let most = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    (slowest, most.trim().trim_end_matches(" kB").parse().unwrap())
 }
 
 #[test]
@@ -101,6 +82,12 @@ fn each_device_tells_sites_apart_as_it_wants() {
             && connections(status, "tv/bulk") == 1
             && connections(status, "desk/default") == 1
     });
+    let told = daemon.ask_json(&json!({ "request": "connections", "limit": 100 })).unwrap();
+    let told = told["connections"].as_array().unwrap();
+    for reason in ["sni", "host", "dns"] {
+        let is_told = |c: &Value| c["group"] == "tv/video" && c["evidence"]["reason"] == reason;
+        assert!(told.iter().any(is_told), "{reason}: {told:#?}");
+    }
     daemon.wait_for("QUIC", PATIENCE, |s| received(s, "desk/films") > 200_000);
     let before = daemon.status();
     thread::sleep(Duration::from_secs(1));
@@ -122,9 +109,7 @@ fn each_device_tells_sites_apart_as_it_wants() {
             && connections(status, "tv/default") == 3
             && connections(status, "tv/bulk") == 1
     });
-    let (slowest, kilobytes) = flooded(&home, &daemon);
-    note(&format!("flooded: slowest status {slowest:?}, {kilobytes} kB"));
-    assert!(slowest < Duration::from_millis(500) && kilobytes < 150_000);
+    assert_holds_in_flood(&daemon, home.devices[2].netns(), Duration::from_secs(1));
 }
 
 /// As `groups_share_within_their_device`, by sites.

@@ -1,6 +1,7 @@
 //! Flows that are bound to groups one by one: what is heard of them, and their entries in the table
 //! that classifier and window programs read (`bpf/site.h`).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -108,9 +109,13 @@ impl Host {
         self.seen.unheard
     }
 
-    /// By which evidence the connection `id` has its class, as last watched.
-    pub fn evidence_of(&self, id: u64) -> Option<u64> {
-        self.evidence.get(&id).copied()
+    /// By which evidence each of these connections has its class, by id, as last watched.
+    ///
+    /// # Errors
+    /// Never; a [`crate::Router`] has to ask the kernel.
+    pub fn evidence_of(&self, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>, Error> {
+        let known = ids.iter().filter_map(|id| Some((*id, *self.evidence.get(id)?)));
+        Ok(known.collect())
     }
 }
 

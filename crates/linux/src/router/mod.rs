@@ -10,7 +10,7 @@
 //! When the process is killed its programs go with it, so that no packet has a class any more; the
 //! HTB qdisc, which then changes nothing, stays until the next [`crate::sweep`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 
 use fairweir_core::evidence::{self, Command, Connection};
@@ -20,10 +20,7 @@ use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows
 use fairweir_core::units::{Bytes, Span, Time};
 use libbpf_rs::MapHandle;
 
-use crate::bpf::abi::{
-    Counter, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_SITES, FEATURE_UPLOAD, FEATURE_WINDOWS,
-    InitialWindows, Plain,
-};
+use crate::bpf::abi::{Counter, FEATURE_UPLOAD, FEATURE_WINDOWS, InitialWindows, Plain};
 use crate::bpf::{KEY, bpf_error, update};
 use crate::classify::cgroup::Tree;
 use crate::classify::leaf;
@@ -46,7 +43,7 @@ mod programs;
 pub mod trial;
 
 pub(crate) use abi::LeafKey;
-use abi::{DhcpHeard, FEATURE_MACS, FEATURE_MARKS, RouterConfig};
+use abi::{DhcpHeard, FEATURE_MACS, FEATURE_MARKS, FEATURES_OF_RULES, RouterConfig};
 use flows::{Asked, Flows};
 use offload::{OffloadWatch, Reading};
 use programs::{Parts, Programs};
@@ -289,6 +286,17 @@ impl Router {
         site::bind(&self.programs.bound, leaf::label_rule, command)
     }
 
+    /// By which evidence each of these connections has its class, by id, if a site decides.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn evidence_of(&self, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>, Error> {
+        if self.sites_ear.is_none() {
+            return Ok(BTreeMap::new());
+        }
+        self.programs.evidence(ids)
+    }
+
     /// Beginnings of connections that were lost because they were more than the ring holds, since the start,
     /// as of the last [`Router::take_samples`].
     pub fn unheard(&self) -> u64 {
@@ -521,8 +529,7 @@ impl Router {
         }
         let before = self.config;
         let macs = if rules.macs.is_empty() { 0 } else { FEATURE_MACS };
-        self.config.features = rules.features(false)
-            & (FEATURE_PREFIX4 | FEATURE_PREFIX6 | FEATURE_SITES)
+        self.config.features = rules.features(false) & FEATURES_OF_RULES
             | macs
             | self.config.features & (FEATURE_WINDOWS | FEATURE_UPLOAD | FEATURE_MARKS);
         self.config.default_slot = default_slot.into();

@@ -1,5 +1,6 @@
 //! The router's BPF programs: `bpf/router.bpf.c`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 
 use libbpf_rs::{
@@ -8,7 +9,7 @@ use libbpf_rs::{
 
 use super::abi::{RouterConfig, RouterCounters, RouterFlow};
 use crate::Error;
-use crate::bpf::abi::{FlowKey, Plain};
+use crate::bpf::abi::{FlowKey, FlowState, Plain};
 use crate::bpf::{
     KEY, attach_tcx, bpf_error, each_entry, header, is_at_a_device, listen_to_the_loader,
     not_found, program, replace, update,
@@ -182,6 +183,27 @@ impl Programs {
         each_entry(&self.flows, |key: FlowKey, flow: RouterFlow| {
             each(u16::from_be_bytes(key.port_remote), flow);
         })
+    }
+
+    /// By which evidence each of these connections is bound to a site, by id; only those that are.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub(crate) fn evidence(&self, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>, Error> {
+        let mut keys = Vec::new();
+        each_entry(&self.flows, |key: FlowKey, flow: RouterFlow| {
+            if ids.contains(&flow.id) {
+                keys.push((flow.id, key));
+            }
+        })?;
+        let mut numbers = BTreeMap::new();
+        for (id, key) in keys {
+            let bound = self.bound.lookup(key.as_bytes(), MapFlags::ANY);
+            let bound = bound.map_err(|e| bpf_error("look up a flow", &e))?;
+            let bound = bound.and_then(|bytes| FlowState::from_bytes(&bytes));
+            numbers.extend(bound.filter(|b| b.number > 0).map(|bound| (id, bound.number)));
+        }
+        Ok(numbers)
     }
 }
 
