@@ -101,7 +101,7 @@ impl Host {
     /// If the kernel refuses.
     pub fn bind(&mut self, command: &Command) -> Result<(), Error> {
         let rule = |group| rules::rule(group, self.slots[group]);
-        bind(&self.programs.maps.flows, rule, command)
+        bind(&self.programs.maps.hearing()?.flows, rule, command)
     }
 
     /// Beginnings that were lost because they were more than the ring holds, since the start.
