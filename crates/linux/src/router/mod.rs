@@ -10,10 +10,9 @@
 //! When the process is killed its programs go with it, so that no packet has a class any more; the
 //! HTB qdisc, which then changes nothing, stays until the next [`crate::sweep`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
-use fairweir_core::evidence::{self, Command, Connection};
 use fairweir_core::lease::Heard;
 use fairweir_core::policy::{Mac, Policy};
 use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
@@ -23,9 +22,8 @@ use libbpf_rs::MapHandle;
 use crate::bpf::abi::{Counter, FEATURE_UPLOAD, FEATURE_WINDOWS, InitialWindows, Plain};
 use crate::bpf::{KEY, bpf_error, update};
 use crate::classify::cgroup::Tree;
-use crate::classify::leaf;
 use crate::classify::rules::{self, Rules};
-use crate::classify::site::{self, Ear};
+use crate::classify::site::Ear;
 use crate::host::samples::SeenGroups;
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;
@@ -40,6 +38,7 @@ mod conflicts;
 mod flows;
 mod offload;
 mod programs;
+mod sites;
 pub mod trial;
 
 pub(crate) use abi::LeafKey;
@@ -259,48 +258,6 @@ impl Router {
             each(Heard { is_own: heard.is_own != 0, source: Mac(heard.source), bytes });
         }
         Ok(())
-    }
-
-    /// Passes on what was heard of connections of devices since the last call, and when, in its order, as
-    /// [`crate::Host::take_heard`] does.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn take_heard(
-        &mut self,
-        each: impl FnMut(Connection, evidence::Heard<'_>, Time),
-    ) -> Result<(), Error> {
-        self.sites_ear.as_ref().map_or(Ok(()), |ear| ear.read_heard(each))
-    }
-
-    /// What becomes readable when something was heard of connections.
-    pub fn heard_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.sites_ear.as_ref().map(Ear::fd)
-    }
-
-    /// Binds a connection to a label ([`fairweir_core::evidence::InnerSites`]), or forgets it.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn bind(&mut self, command: &Command) -> Result<(), Error> {
-        site::bind(&self.programs.bound, leaf::label_rule, command)
-    }
-
-    /// By which evidence each of these connections has its class, by id, if a site decides.
-    ///
-    /// # Errors
-    /// If the kernel does not answer.
-    pub fn evidence_of(&self, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>, Error> {
-        if self.sites_ear.is_none() {
-            return Ok(BTreeMap::new());
-        }
-        self.programs.evidence(ids)
-    }
-
-    /// Beginnings of connections that were lost because they were more than the ring holds, since the start,
-    /// as of the last [`Router::take_samples`].
-    pub fn unheard(&self) -> u64 {
-        self.unheard
     }
 
     /// What becomes readable when a DHCP message passed.
