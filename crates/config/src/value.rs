@@ -157,17 +157,18 @@ pub fn parse_router_match(text: &str) -> Result<Match, String> {
 /// What is wrong with it.
 pub fn parse_inner_match(text: &str) -> Result<Match, String> {
     match text.parse::<Match>() {
-        Ok(parsed @ (Match::Ip(_) | Match::Port(_))) => Ok(parsed),
-        Err(e) if ["ip:", "port:", "local-port:"].iter().any(|kind| text.starts_with(kind)) => {
-            Err(e.to_string())
-        }
+        Ok(parsed @ (Match::Ip(_) | Match::Port(_) | Match::Web(_))) => Ok(parsed),
+        Err(e) if INNER_KINDS.iter().any(|kind| text.starts_with(kind)) => Err(e.to_string()),
         Ok(_) | Err(_) => Err(format!(
             "`{shown}` is no match of a group within a device; allowed: ip:203.0.113.7 (the server), \
-             ip:203.0.113.0/24, port:udp/443, local-port:8000-8010",
+             ip:203.0.113.0/24, port:udp/443, local-port:8000-8010, web:netflix.com",
             shown = text.chars().take(SHOWN_MAX).collect::<String>()
         )),
     }
 }
+
+/// Kinds of match of a group within a device.
+const INNER_KINDS: [&str; 4] = ["ip:", "port:", "local-port:", "web:"];
 
 /// Of a text that is no match, in a message.
 const SHOWN_MAX: usize = 80;

@@ -169,7 +169,7 @@ pub enum PolicyError {
     /// A kind of match that only the first level can have.
     #[error(
         "`{matched}` cannot be a match of `{path}`; groups within a device have ip: (of the server), \
-         port: and local-port:"
+         port:, local-port: and web:"
     )]
     MatchBeneath {
         /// The leaf.
@@ -296,7 +296,8 @@ fn complete(branches: &mut Vec<Branch>, above: &mut Vec<String>) -> Result<(), P
         if is_default && !above.is_empty() && !beneath.is_empty() {
             return Err(PolicyError::BeneathDefault(path(&group.name)));
         }
-        let bad = group.matches.iter().find(|m| !matches!(m, Match::Ip(_) | Match::Port(_)));
+        let is_inner = |m: &&Match| matches!(m, Match::Ip(_) | Match::Port(_) | Match::Web(_));
+        let bad = group.matches.iter().find(|m| !is_inner(m));
         if let Some(bad) = bad.filter(|_| !above.is_empty()) {
             let (path, matched) = (path(&group.name), bad.to_string());
             return Err(PolicyError::MatchBeneath { path, matched });

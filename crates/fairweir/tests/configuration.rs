@@ -390,6 +390,33 @@ fn what_is_surely_not_meant_is_a_warning() {
 }
 
 #[test]
+fn what_is_surely_not_meant_within_a_device_is_a_warning() {
+    let dir = TempDir::new().unwrap();
+    let group = |name: &str, of: &str| {
+        format!("[[device.group]]\nname = \"{name}\"\nweight = 1\nmatch = [\"{of}\"]\n")
+    };
+    let device = |name: &str, mac: u8, groups: &str| {
+        format!(
+            "[[device]]\nname = \"{name}\"\nweight = 1\nmatch = [\"mac:02:00:5e:00:53:{mac:02x}\"]\n\
+             {groups}"
+        )
+    };
+    let tv = group("a", "web:x.example.com") + &group("b", "web:example.com");
+    // Another device may divide the same site as it wants.
+    let desk = group("a", "web:y.example.com") + &group("b", "port:443") + &group("c", "port:443");
+    let text = "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\n".to_owned()
+        + &device("tv", 1, &tv)
+        + &device("desk", 2, &desk);
+    let output = check(&written(&dir, "router.toml", &text));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
+    let split =
+        "group `tv/b`: `web:example.com` and a pattern of group `tv/a` are of the same site";
+    assert!(text.contains(split) && text.matches("same site").count() == 1, "{text}");
+    assert!(text.contains("group `desk/c`: `port:443` has no effect"), "{text}");
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_named() {
     let dir = TempDir::new().unwrap();
     let error = refused(&dir.path().join("none.toml")).unwrap();

@@ -113,7 +113,7 @@ fn leaving(mut event: Value) -> Value {
 /// A request of a browser to the shared server, and when it began and was answered.
 fn fetch(stage: &Stage, web: &Web) -> (Fetch, (f64, f64)) {
     let begin = now_ms();
-    let fetch = web.download(stage, Protocol::Tls(9_000), SERVERS[0], CDN);
+    let fetch = web.download(stage.home(), Protocol::Tls(9_000), SERVERS[0], CDN);
     let deadline = Instant::now() + PATIENCE;
     while fetch.received() == 0 {
         assert!(Instant::now() < deadline, "nothing is received");

@@ -17,6 +17,8 @@ mod common;
 mod privacy;
 #[path = "router/scale.rs"]
 mod scale;
+#[path = "router/sites.rs"]
+mod sites;
 use common::far::Far;
 use common::home::{Device, devices, has_nat, ip, run};
 use common::stage::{Daemon, Download, Stage, privileged};
@@ -497,6 +499,8 @@ fn configurations_that_cannot_work_are_refused_in_one_line() {
         (both("host:tv", "host:"), "not the name of a device"),
         (router.to_owned() + &device("a", mac) + "device = \"b\"\n", "unknown key"),
         (within(&["b"], "app:steam"), "no match of a group within a device"),
+        (within(&["b"], "web:co.uk"), "a public suffix"),
+        (both(mac, "web:netflix.com"), "no match of a device"),
         (within(&["b", "b"], "port:443"), "duplicate group `a/b`"),
         (within(&["a"], "port:443"), "the name of a group that it is in"),
         (within(&["b c"], "port:443"), "not a valid group name"),

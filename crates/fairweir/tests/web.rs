@@ -2,17 +2,15 @@
 //! connections say of themselves.
 #![allow(clippy::unwrap_used)]
 
-use std::fs;
-use std::net::{SocketAddr, UdpSocket};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 mod common;
 use common::stage::{Daemon, SERVERS, Stage, privileged};
-use common::web::{Fetch, Protocol, SERVER6, Web};
-use common::{note, two_of_three};
+use common::two_of_three;
+use common::web::{Fetch, NameServer, Protocol, SERVER6, Web, assert_holds_in_flood};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Until the control has found the capacity and the shares.
@@ -55,7 +53,7 @@ fn evidence(daemon: &Daemon) -> Vec<(String, Value)> {
 /// is what its clients have received.
 fn assert_shared(protocol: Protocol, server: &str, reason: &str) {
     let (stage, web, daemon) = start("static");
-    let fetch = |name| [(); 2].map(|()| web.download(&stage, protocol, server, name));
+    let fetch = |name| [(); 2].map(|()| web.download(stage.home(), protocol, server, name));
     let (video, bulk) = (fetch(VIDEO), fetch(BULK));
     thread::sleep(SETTLE);
     let sum = |fetches: &[Fetch]| fetches.iter().map(Fetch::received).sum::<u64>();
@@ -106,8 +104,8 @@ fn every_protocol_and_family_is_decided_and_a_reload_moves_open_connections() {
     let (stage, web, daemon) = start("fairweir");
     let tls = Protocol::Tls(9_000);
     let _fetches = [(tls, SERVER6), (Protocol::Quic, SERVER6), (Protocol::Http, SERVERS[1])]
-        .map(|(protocol, server)| web.download(&stage, protocol, server, VIDEO));
-    let _other = web.download(&stage, tls, SERVERS[0], "other.example.org");
+        .map(|(protocol, server)| web.download(stage.home(), protocol, server, VIDEO));
+    let _other = web.download(stage.home(), tls, SERVERS[0], "other.example.org");
     daemon.wait_for("three of one site", PATIENCE, |status| {
         status["groups"][0]["connections"] == 2 && status["sites"]["by_sni"] == 3
     });
@@ -133,73 +131,17 @@ fn every_protocol_and_family_is_decided_and_a_reload_moves_open_connections() {
     assert_eq!(received("video", &daemon.status()), video);
 }
 
-/// Datagrams that look like QUIC Initial packets, from ever new ports, as fast as they can be sent.
-fn flood(stage: &Stage, span: Duration) -> u64 {
-    let mut datagram = vec![0xc3, 0, 0, 0, 1, 8];
-    datagram.extend([9; 8]);
-    datagram.extend([0, 0, 0x44, 0x9e]);
-    datagram.resize(1_200, 5);
-    let (begin, mut sent) = (Instant::now(), 0);
-    stage.at_home(|| {
-        while begin.elapsed() < span {
-            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-            for port in 443..453 {
-                sent += u64::from(socket.send_to(&datagram, (SERVERS[0], port)).is_ok());
-            }
-        }
-    });
-    sent
-}
-
 #[test]
 fn a_flood_of_beginnings_does_not_hold_the_daemon() {
     if !privileged() {
         return;
     }
     let (stage, web, daemon) = start("static");
-    let (sent, slowest) = thread::scope(|scope| {
-        let flood = scope.spawn(|| flood(&stage, Duration::from_secs(3)));
-        let mut slowest = Duration::ZERO;
-        while !flood.is_finished() {
-            let begin = Instant::now();
-            daemon.status();
-            slowest = slowest.max(begin.elapsed());
-            thread::sleep(Duration::from_millis(20));
-        }
-        (flood.join().unwrap(), slowest)
-    });
-    let sites = daemon.status()["sites"].clone();
-    note(&format!("{sent} beginnings in 3 s, slowest status {slowest:?}, {sites}"));
-    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
-    let resident = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-    let resident = resident.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    let resident: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
-    assert!(resident < 150_000, "{resident} kB");
-    let _fetch = web.download(&stage, Protocol::Tls(9_000), SERVERS[0], VIDEO);
+    assert_holds_in_flood(&daemon, stage.home(), Duration::from_secs(3));
+    let _fetch = web.download(stage.home(), Protocol::Tls(9_000), SERVERS[0], VIDEO);
     daemon.wait_for("a decision", PATIENCE, |status| {
         status["sites"]["by_sni"] == 1 && status["groups"][0]["rate_bps"].as_u64() > Some(1_000_000)
     });
-}
-
-/// Answers one query at the internet's port 53 with `address`.
-fn resolve(stage: &Stage, name: &str, address: [u8; 4]) {
-    let server: SocketAddr = format!("{}:53", SERVERS[0]).parse().unwrap();
-    let socket = stage.at_internet(|| UdpSocket::bind(server).unwrap());
-    let client = stage.at_home(|| UdpSocket::bind("0.0.0.0:0").unwrap());
-    let label = |label: &str| [&[label.len() as u8], label.as_bytes()].concat();
-    let mut query = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    query.extend(name.split('.').flat_map(label));
-    query.extend([0, 0, 1, 0, 1]);
-    client.send_to(&query, server).unwrap();
-    let mut buffer = [0; 512];
-    let (length, from) = socket.recv_from(&mut buffer).unwrap();
-    let mut answer = buffer[..length].to_vec();
-    answer[2..4].copy_from_slice(&[0x81, 0x80]);
-    answer[7] = 1;
-    answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
-    answer.extend(address);
-    socket.send_to(&answer, from).unwrap();
-    client.recv(&mut buffer).unwrap();
 }
 
 #[test]
@@ -208,9 +150,12 @@ fn the_dns_answer_decides_where_the_server_speaks_first() {
         return;
     }
     let (stage, _web, daemon) = start("fairweir");
-    resolve(&stage, VIDEO, [10, 9, 0, 3]);
-    resolve(&stage, "shared.video.example.com", [10, 9, 0, 1]);
-    resolve(&stage, BULK, [10, 9, 0, 1]);
+    let resolve = |name, address| {
+        stage.at_internet(|| NameServer::new(SERVERS[0])).answer(stage.home(), name, address);
+    };
+    resolve(VIDEO, [10, 9, 0, 3]);
+    resolve("shared.video.example.com", [10, 9, 0, 1]);
+    resolve(BULK, [10, 9, 0, 1]);
     let _named = stage.download(SERVERS[1]);
     let _shared = stage.download(SERVERS[0]);
     daemon.wait_for("two connections", PATIENCE, |status| {

@@ -11,7 +11,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use fairweir_core::policy::{Group, Policy};
+use fairweir_core::policy::{Branch, Group, Policy};
 use fairweir_core::share::Weight;
 use fairweir_core::units::Span;
 use fairweir_linux::router_trial::{Hook, Trial};
@@ -27,15 +27,47 @@ fn main() {
         eprintln!("SKIPPED: needs root");
         return;
     }
-    let groups = (0..DEVICES).map(|n| Group {
-        name: format!("device-{n}"),
+    let rows: [Row; 5] = [
+        (Hook::WanIngress, "not IP", Segment::arp),
+        (Hook::WanIngress, "data", Segment::data),
+        (Hook::LanEgress, "not followed", Segment::other),
+        (Hook::LanEgress, "data", Segment::data),
+        (Hook::LanIngress, "ack", Segment::ack),
+    ];
+    measure(&[], &rows);
+    println!("\nWith a group of a site in each of half as many devices:\n");
+    let rows: [Row; 3] = [
+        (Hook::LanEgress, "data", Segment::data),
+        (Hook::Hear, "ack", Segment::ack),
+        (Hook::Hear, "request", Segment::request),
+    ];
+    measure(&["web:example.com"], &rows);
+}
+
+type Row = (Hook, &'static str, fn(&Segment) -> Vec<u8>);
+
+/// A device, with a group for each match within.
+fn device(number: u16, within: &[&str]) -> Branch {
+    let group = |name: String, matched: &str| Group {
+        name,
         weight: Weight::ONE,
-        matches: vec![format!("mac:02:00:5e:00:{:02x}:{:02x}", n >> 8, n & 255).parse().unwrap()],
-    });
-    let mut trial = Trial::new(&Policy::new(groups.collect()).unwrap()).unwrap();
+        matches: vec![matched.parse().unwrap()],
+    };
+    let mac = format!("mac:02:00:5e:00:{:02x}:{:02x}", number >> 8, number & 255);
+    let inner = within.iter().enumerate().map(|(i, &m)| group(format!("g{i}"), m).into());
+    Branch { group: group(format!("device-{number}"), &mac), beneath: inner.collect() }
+}
+
+fn measure(within: &[&str], rows: &[Row]) {
+    let devices = DEVICES / (1 + within.len() as u16);
+    let devices = (0..devices).map(|number| device(number, within));
+    let mut trial = Trial::new(&Policy::nested(devices.collect()).unwrap()).unwrap();
     for number in 0..CONNECTIONS {
         let segment = Segment { number, stamp: 1_000, asked: 800 };
         trial.run(Hook::LanIngress, &segment.syn(), 1).unwrap();
+        if !within.is_empty() {
+            trial.run(Hook::Hear, &segment.syn(), 1).unwrap();
+        }
         trial.run(Hook::LanEgress, &segment.syn_ack(), 1).unwrap();
         trial.run(Hook::LanIngress, &segment.ack(), 1).unwrap();
         trial.run(Hook::LanEgress, &segment.data(), 1).unwrap();
@@ -46,20 +78,14 @@ fn main() {
     let segment = Segment { number: 7, stamp: 2_100, asked: 800 };
     trial.run(Hook::LanEgress, &segment.data(), 8).unwrap();
     println!("| program | packet | one (ns) | eight (ns) | all (ns) |\n|---|---|---:|---:|---:|");
-    for (hook, what, frame) in [
-        (Hook::WanIngress, "not IP", Segment::arp as fn(&Segment) -> Vec<u8>),
-        (Hook::WanIngress, "data", Segment::data),
-        (Hook::LanEgress, "not followed", Segment::other),
-        (Hook::LanEgress, "data", Segment::data),
-        (Hook::LanIngress, "ack", Segment::ack),
-    ] {
+    for (hook, what, frame) in rows {
         trial.begin_interval().unwrap();
-        let one = (0..ROUNDS).map(|_| trial.run(hook, &frame(&segment), RUNS_PER_ROUND).unwrap());
+        let one = (0..ROUNDS).map(|_| trial.run(*hook, &frame(&segment), RUNS_PER_ROUND).unwrap());
         let one = one.min().unwrap().as_nanos();
         let mut each = |packets| {
             trial.begin_interval().unwrap();
             let of = |number| frame(&Segment { number, ..segment });
-            let spans = (0..CONNECTIONS).map(|n| trial.run(hook, &of(n), packets).unwrap());
+            let spans = (0..CONNECTIONS).map(|n| trial.run(*hook, &of(n), packets).unwrap());
             spans.map(Span::as_nanos).sum::<u64>() / u64::from(CONNECTIONS)
         };
         let (eight, all) = (each(8), each(1));
@@ -109,6 +135,12 @@ impl Segment {
     fn data(&self) -> Vec<u8> {
         let stamps = [self.stamp.to_be_bytes(), self.asked.to_be_bytes()].concat();
         self.packet(false, 0x10, &[&[1, 1, 8, 10], &stamps[..]].concat(), 1_448)
+    }
+
+    /// Payload that the device sends, from the beginning of the connection on, which names no host.
+    fn request(&self) -> Vec<u8> {
+        let stamps = [self.asked.to_be_bytes(), self.stamp.to_be_bytes()].concat();
+        self.packet(true, 0x10, &[&[1, 1, 8, 10], &stamps[..]].concat(), 100)
     }
 
     fn arp(&self) -> Vec<u8> {

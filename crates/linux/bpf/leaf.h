@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The group of a packet within its device, by the server's address and by ports. */
+/* The group of a packet within its device, by the server's address, by ports and by site. */
 #pragma once
 
 /* Rules of groups within devices: written by user space when the policy changes, read here. */
@@ -29,10 +29,12 @@ static __always_inline __u32 port_leaf(struct leaf_key *key, __u8 kind, __be16 p
 }
 
 /* The class to which `rule` leads for a packet to a device, or from it if it `leaves`. */
-static __always_inline __u32 find_leaf(const struct packet *p, __u32 rule, int leaves)
+static __always_inline __u32 find_leaf(const struct packet *p, const struct router_config *cfg,
+				       __u32 rule, int leaves)
 {
 	__be16 local = leaves ? p->port_source : p->port_destination;
 	__be16 remote = leaves ? p->port_destination : p->port_source;
+	__u32 label = rule & RULE_HAS_GROUPS ? site_label(p, cfg, leaves) : 0;
 	__u8 udp = p->transport == IPPROTO_UDP;
 
 	for (int level = 0; level < LEVELS_BENEATH; level++) {
@@ -51,6 +53,10 @@ static __always_inline __u32 find_leaf(const struct packet *p, __u32 rule, int l
 					 remote, best);
 			best = port_leaf(&key, LEAF_PORTS + (udp ? PORT_TABLE_UDP_LOCAL : PORT_TABLE_TCP_LOCAL),
 					 local, best);
+		}
+		if (label) {
+			__builtin_memcpy(key.value, &label, sizeof(label));
+			best = leaf_rule(&key, LEAF_SITES, 32, best);
 		}
 		if (!best)
 			break;

@@ -121,15 +121,6 @@ struct {
 	__type(value, struct connection);
 } connections SEC(".maps");
 
-/* Flows that are bound to classes one by one: made here when they open, bound by user space, read
- * here; the oldest make room. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, FLOWS_MAX);
-	__type(key, struct flow_key);
-	__type(value, struct flow);
-} flows SEC(".maps");
-
 /* Flows whose packets came last on this CPU, by the local port; written and read here. An entry holds
  * until the next heartbeat, so that what user space binds anew is seen within a tick. */
 struct recent {
@@ -152,32 +143,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct recent_flows);
 } recent_flows SEC(".maps");
-
-/* The beginnings of flows: written here, taken out by user space. */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 20);
-} heard_ring SEC(".maps");
-
-/* What goes to the ring next; written and read here within one run. */
-struct heard {
-	struct flow_key key;
-	__u32 kind;
-	__u32 opened;
-	__u32 offset;
-	__u32 length;
-	__u64 at_ns;
-	__u32 user;
-	__u32 pad;
-	__u8 bytes[HEARD_BYTES];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct heard);
-} heard_scratch SEC(".maps");
 
 /* Part of a packet whose checksum is computed; written and read here within one run. */
 struct scratch {

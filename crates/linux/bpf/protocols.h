@@ -24,6 +24,8 @@
 #define VLANS_MAX 2
 #define EXTENSIONS_MAX 8
 #define TC_ACT_UNSPEC (-1)
+#define TCP_FLAG_SYN 0x02
+#define TCP_FLAG_ACK 0x10
 #define PACKET_OTHERHOST 3
 /* A forwarded packet keeps its priority, which must name no class of another HTB at egress. */
 #define HTB_MAJOR 0xfa170000u

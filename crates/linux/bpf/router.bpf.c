@@ -9,6 +9,8 @@
  *   connection, and stamps the class (HTB, the root qdisc of the LAN device).
  * - LAN ingress: follows what the device sends, and lowers the receive window of its
  *   acknowledgements.
+ * - LAN ingress and egress, if groups of devices are sites: copies the beginnings of connections to user
+ *   space, which binds them (router_site.h).
  * - WAN ingress: counts all that arrives, also for the router itself.
  * - WAN egress, if the upload is shared: counts what leaves by the device that the mark names, and
  *   stamps its class (HTB, the root qdisc of the WAN device).
@@ -30,8 +32,9 @@
 #include "measure.h"
 #include "prefix.h"
 #include "stamp.h"
-#include "leaf.h"
 #include "router_flow.h"
+#include "router_site.h"
+#include "leaf.h"
 #include "dhcp.h"
 #include "upload.h"
 
@@ -57,7 +60,7 @@ static __always_inline __u32 find_class(struct __sk_buff *skb, const struct pack
 
 	if (rule > best)
 		best = rule;
-	return find_leaf(p, best ? best : cfg->default_slot, leaves);
+	return find_leaf(p, cfg, best ? best : cfg->default_slot, leaves);
 }
 
 /* The same for a packet to a device, of whose connection `f` is known if it is not 0: the rules are

@@ -34,8 +34,9 @@ struct router_counters {
 	struct counter slots[SLOTS_MAX]; /* towards the devices, before the classes */
 	struct counter total; /* IP that arrived at the WAN */
 	struct counter frames; /* all that arrived there, of whatever protocol and for whomever */
+	__u64 unheard; /* what the ring of beginnings had no room for */
 };
-_Static_assert(sizeof(struct router_counters) == 4128, "abi");
+_Static_assert(sizeof(struct router_counters) == 4136, "abi");
 
 struct mac {
 	__u8 bytes[6];
@@ -58,6 +59,8 @@ _Static_assert(sizeof(struct leaf_key) == 24, "abi");
 #define LEAF_IP6 1
 /* Plus PORT_TABLE_*: the server's port is the remote one. */
 #define LEAF_PORTS 2
+/* Plus PORT_TABLES: what user space has bound the packet's flow to, a label of sites. */
+#define LEAF_SITES 6
 #define LEAF_HEADER_BITS 32
 /* Groups of a device, and groups within these. */
 #define LEVELS_BENEATH 2

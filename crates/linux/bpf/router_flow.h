@@ -13,6 +13,7 @@
  */
 #pragma once
 
+#include "flow_key.h"
 #include "window_maps.h"
 
 #define FIN 0x01
@@ -154,17 +155,6 @@ static __always_inline int read_wscale(struct __sk_buff *skb, struct packet *p, 
 		next = i + size;
 	}
 	return found;
-}
-
-static __always_inline void flow_key(struct flow_key *key, const struct packet *p, int is_download)
-{
-	__builtin_memset(key, 0, sizeof(*key));
-	__builtin_memcpy(key->remote, is_download ? p->source : p->destination, 16);
-	__builtin_memcpy(key->local, is_download ? p->destination : p->source, 16);
-	key->port_remote = is_download ? p->port_source : p->port_destination;
-	key->port_local = is_download ? p->port_destination : p->port_source;
-	key->family = p->family;
-	key->transport = IPPROTO_TCP;
 }
 
 static __always_inline void smooth(__u32 *rtt_us, __u64 ns)

@@ -17,7 +17,6 @@
 #include "stamp.h"
 
 #define TCP_HEADER 20
-#define TCP_FLAG_ACK 0x10
 /* With SYN and RST, without which the segment must be. */
 #define TCP_FLAGS_CHECKED (TCP_FLAG_ACK | 0x02 | 0x04)
 #define CHECKSUM_UNNECESSARY 1

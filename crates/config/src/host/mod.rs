@@ -12,7 +12,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use fairweir_core::policy::{Branch, GROUPS_MAX, Match, Policy, PolicyError};
+use fairweir_core::policy::{Branch, GROUPS_MAX, Group, Match, Policy, PolicyError};
 use fairweir_core::receiver::{Control, Enforce, LATENCY};
 use fairweir_core::units::{Rate, Span};
 
@@ -277,25 +277,6 @@ impl<'t> Draft<'t> {
         Ok(())
     }
 
-    /// A browser may fetch all names of a site by one connection, which belongs to one group.
-    fn warn_of_split_sites(&self, warnings: &mut Vec<String>) {
-        let mut first: BTreeMap<&str, &str> = BTreeMap::new();
-        for Placed { value: Branch { group, .. }, place } in &self.groups {
-            for matched in &group.matches {
-                let Match::Web(site) = matched else { continue };
-                let Some(domain) = site.name().domain() else { continue };
-                let other = *first.entry(domain).or_insert(&group.name);
-                if other != group.name {
-                    warnings.push(format!(
-                        "{place}: group `{}`: `{matched}` and a pattern of group `{other}` are of \
-                         the same site `{domain}`, whose names a browser may fetch by one connection",
-                        group.name
-                    ));
-                }
-            }
-        }
-    }
-
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let matches = |g: &'_ Placed<'t, Branch>| g.value.group.matches.clone();
@@ -323,7 +304,8 @@ impl<'t> Draft<'t> {
         for Placed { value, place } in &self.groups {
             warn_of_shadowed(value, &value.group.name, place, &mut warnings);
         }
-        self.warn_of_split_sites(&mut warnings);
+        let top = self.groups.iter().map(|g| (&g.value.group, &g.place));
+        warn_of_split_sites(top, "", &mut warnings);
         if self.groups.is_empty() {
             warnings.push(
                 match self.role {
@@ -344,6 +326,30 @@ impl<'t> Draft<'t> {
     }
 }
 
+/// A browser may fetch all names of a site by one connection, which belongs to one group of a level; the path
+/// of the level is in front of the names.
+fn warn_of_split_sites<'g>(
+    level: impl Iterator<Item = (&'g Group, &'g Place<'g>)>,
+    path: &str,
+    warnings: &mut Vec<String>,
+) {
+    let mut first: BTreeMap<&str, &str> = BTreeMap::new();
+    for (group, place) in level {
+        for matched in &group.matches {
+            let Match::Web(site) = matched else { continue };
+            let Some(domain) = site.name().domain() else { continue };
+            let other = *first.entry(domain).or_insert(&group.name);
+            if other != group.name {
+                warnings.push(format!(
+                    "{place}: group `{path}{}`: `{matched}` and a pattern of group `{path}{other}` are \
+                     of the same site `{domain}`, whose names a browser may fetch by one connection",
+                    group.name
+                ));
+            }
+        }
+    }
+}
+
 /// Of two groups within one group that have the same match, the second never has a packet by it.
 fn warn_of_shadowed(branch: &Branch, path: &str, place: &Place<'_>, warnings: &mut Vec<String>) {
     let mut first: BTreeMap<String, &str> = BTreeMap::new();
@@ -360,4 +366,6 @@ fn warn_of_shadowed(branch: &Branch, path: &str, place: &Place<'_>, warnings: &m
         }
         warn_of_shadowed(inner, &format!("{path}/{name}"), place, warnings);
     }
+    let level = branch.beneath.iter().map(|inner| (&inner.group, place));
+    warn_of_split_sites(level, &format!("{path}/"), warnings);
 }

@@ -40,7 +40,7 @@ mod trials;
 pub use claims::{Claim, HostDigest};
 pub use departure::Departure;
 pub use resolver::{CLAIMANT_SPAN, CONNECTIONS_MAX, Counts, Resolver};
-pub use site::{HOST_NAME_MAX, HostName, Site, SiteError, Sites};
+pub use site::{HOST_NAME_MAX, HostName, InnerSites, Lead, Site, SiteError, Sites};
 pub use stream::{Opening, STREAM_MAX, opening};
 
 /// A flow of this host.
@@ -93,7 +93,7 @@ pub enum Command {
     Bind {
         /// Which.
         connection: Connection,
-        /// Index in the policy.
+        /// What [`Sites`] gives for its host: an index in the policy, or a label of [`InnerSites`].
         group: Option<usize>,
         /// By which [`Resolver::evidence`] finds it; not 0.
         number: u64,
@@ -144,6 +144,6 @@ pub struct Evidence {
     pub reason: Reason,
     /// The host, if it is one.
     pub name: Option<HostName>,
-    /// Index of the group in the policy, if one names the host.
+    /// What [`Sites`] gives for the host: the index of a group in the policy, or a label of [`InnerSites`].
     pub group: Option<usize>,
 }

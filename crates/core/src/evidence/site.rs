@@ -145,12 +145,24 @@ impl Sites {
         self.by_name.is_empty()
     }
 
+    /// The name of each pattern, and whether it is for what is below only.
+    fn patterns(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.by_name.iter().flat_map(|(name, groups)| {
+            let both = [(groups.whole, false), (groups.below, true)];
+            both.into_iter().filter_map(move |(group, is_below)| group.map(|_| (&**name, is_below)))
+        })
+    }
+
     /// The index of the group to which `name` belongs, if any names it.
     pub fn group_of(&self, name: &HostName) -> Option<usize> {
-        if let Some(group) = self.by_name.get(name.as_str()).and_then(|groups| groups.whole) {
+        self.find(name.as_str())
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        if let Some(group) = self.by_name.get(name).and_then(|groups| groups.whole) {
             return Some(group);
         }
-        let mut rest = name.as_str();
+        let mut rest = name;
         while let Some((_, parent)) = rest.split_once('.') {
             // Of two patterns with one name the narrower is the more specific.
             let groups = self.by_name.get(parent).copied().unwrap_or_default();
@@ -163,14 +175,75 @@ impl Sites {
     }
 }
 
+/// The `web:` patterns beneath the devices of a policy.
+///
+/// Devices divide host names differently, and a connection may be any device's. So names get labels: all
+/// devices have the same group for all names of one label. Which group that is depends on the device, and
+/// is looked up where packets are.
+///
+/// The patterns that match a name are a chain from the widest to the most specific one, so the latter tells
+/// which patterns of each device match, and with them which one wins there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InnerSites {
+    /// To which label a host name belongs.
+    pub labels: Sites,
+    /// For each label the groups to which it leads.
+    pub leads: Vec<Vec<Lead>>,
+}
+
+/// Among the packets of the group `within` those of a label belong to `group`; both are indices in the policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lead {
+    /// The default group of the device, or of the group, without its groups.
+    pub within: usize,
+    /// The group there.
+    pub group: usize,
+}
+
+impl InnerSites {
+    /// The patterns of `policy`'s groups that are beneath others.
+    pub fn of(policy: &Policy) -> InnerSites {
+        let mut levels: BTreeMap<usize, Vec<&[Match]>> = BTreeMap::new();
+        for (index, group) in policy.groups().iter().enumerate() {
+            let Some(within) = policy.within(index) else { continue };
+            let lists = levels.entry(within).or_insert_with(|| vec![&[]; policy.groups().len()]);
+            lists[index] = &group.matches;
+        }
+        let levels: Vec<(usize, Sites)> = levels
+            .into_iter()
+            .map(|(within, lists)| (within, Sites::of_lists(lists.into_iter())))
+            .collect();
+        let patterns = levels.iter().flat_map(|(_, sites)| sites.patterns());
+        let mut inner = InnerSites::default();
+        let mut known: BTreeMap<Vec<Lead>, usize> = BTreeMap::new();
+        for (name, is_below) in patterns {
+            // No name has a star, so this is one below `name` that no pattern names.
+            let example = if is_below { format!("*.{name}") } else { name.to_owned() };
+            let of_level = |(within, sites): &(usize, Sites)| {
+                Some(Lead { within: *within, group: sites.find(&example)? })
+            };
+            let leads: Vec<Lead> = levels.iter().filter_map(of_level).collect();
+            let label = *known.entry(leads).or_insert_with_key(|leads| {
+                inner.leads.push(leads.clone());
+                inner.leads.len() - 1
+            });
+            let groups = inner.labels.by_name.entry(name.into()).or_default();
+            let entry = if is_below { &mut groups.below } else { &mut groups.whole };
+            *entry = Some(label);
+        }
+        inner
+    }
+}
+
 const LABEL_MAX: usize = 63;
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::Group;
+    use crate::policy::{Branch, Group};
     use crate::share::Weight;
 
     pub(crate) fn policy(groups: &[(&str, &[&str])]) -> Policy {
@@ -247,7 +320,70 @@ mod tests {
         assert_eq!(HostName::from_wire(format!("{labels}a").as_bytes()), None);
     }
 
+    /// A device for each list, with a group for each pattern.
+    fn devices(lists: &[Vec<String>]) -> Policy {
+        let group = |name: String, matches: Vec<Match>| {
+            Branch::from(Group { name, weight: Weight::ONE, matches })
+        };
+        let device = |(i, patterns): (usize, &Vec<String>)| {
+            let inner = patterns.iter().enumerate().map(|(j, pattern)| {
+                group(format!("g{j}"), vec![format!("web:{pattern}").parse().unwrap()])
+            });
+            let address = format!("ip:192.0.2.{i}").parse().unwrap();
+            Branch { beneath: inner.collect(), ..group(format!("d{i}"), vec![address]) }
+        };
+        Policy::nested(lists.iter().enumerate().map(device).collect()).unwrap()
+    }
+
+    /// The group of `name` in the device `number`, by labels.
+    fn led(policy: &Policy, number: usize, name: &HostName) -> Option<String> {
+        let inner = InnerSites::of(policy);
+        let leads = &inner.leads[inner.labels.group_of(name)?];
+        let groups = policy.groups();
+        let lead = leads.iter().find(|l| groups[l.within].name == format!("d{number}/default"));
+        lead.map(|lead| groups[lead.group].name.clone())
+    }
+
+    #[test]
+    fn names_that_no_device_tells_apart_have_one_label() {
+        let of = |lists: &[&[&str]]| {
+            let owned = |list: &&[&str]| list.iter().map(|&p| p.to_owned()).collect();
+            devices(&lists.iter().map(owned).collect::<Vec<_>>())
+        };
+        let policy = of(&[&["video.com"], &["a.video.com", "mail.org"]]);
+        let inner = InnerSites::of(&policy);
+        assert_eq!(inner.leads.len(), 3);
+        let group = |number, text: &str| led(&policy, number, &name(text));
+        assert_eq!(group(0, "a.video.com").as_deref(), Some("d0/g0"));
+        assert_eq!(group(1, "a.video.com").as_deref(), Some("d1/g0"));
+        assert_eq!(group(0, "b.video.com").as_deref(), Some("d0/g0"));
+        assert_eq!(group(1, "b.video.com"), None);
+        assert_eq!(group(0, "mail.org"), None);
+        let same = InnerSites::of(&of(&[&["video.com", "*.video.com"], &[]]));
+        assert_eq!(same.leads.len(), 2, "one group for each pattern");
+        assert_eq!(InnerSites::of(&of(&[&[], &[]])), InnerSites::default());
+    }
+
     proptest! {
+        /// Labels lead to the group that the patterns of the device alone would name.
+        #[test]
+        fn labels_change_nothing_for_a_device(
+            lists in vec(vec("(\\*\\.)?((a|b)\\.){0,2}x\\.com", 0..5), 1..4),
+            names in vec("((a|b)\\.){0,3}x\\.com", 10),
+        ) {
+            let policy = devices(&lists);
+            for text in names {
+                let name = name(&text);
+                for (i, list) in lists.iter().enumerate() {
+                    let alone = devices(&[vec![], list.clone()]);
+                    let sites: Vec<_> = alone.groups().iter().map(|g| &g.matches[..]).collect();
+                    let group = Sites::of_lists(sites.into_iter()).group_of(&name);
+                    let wanted = group.map(|g| alone.groups()[g].name.replacen("d1", &format!("d{i}"), 1));
+                    prop_assert_eq!(led(&policy, i, &name), wanted);
+                }
+            }
+        }
+
         #[test]
         fn names_from_any_bytes_are_bounded_and_stable(bytes: Vec<u8>) {
             if let Some(name) = HostName::from_wire(&bytes) {

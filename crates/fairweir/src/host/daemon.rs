@@ -124,7 +124,7 @@ impl Daemon {
         let groups = settings.policy().groups().len();
         let mut daemon = Daemon {
             control: ControlLoop::new(settings.controller(told_capacity)?, groups, now),
-            sites: SiteControl::new(settings.policy())?,
+            sites: SiteControl::new(&host, settings.policy())?,
             leases,
             upload: Upload::of(&settings),
             settings,
@@ -212,8 +212,8 @@ impl Daemon {
         {
             self.open(now, e.to_string());
         }
-        let Some(host) = self.host.as_mut().and_then(Point::as_host_mut) else { return };
-        if let Err(e) = self.sites.listen(host, now) {
+        let Some(point) = &mut self.host else { return };
+        if let Err(e) = self.sites.listen(point, now) {
             self.open(now, e.to_string());
         }
     }
@@ -226,8 +226,8 @@ impl Daemon {
         now: Time,
     ) -> ClaimsReply {
         let policy = self.settings.policy();
-        if let Some(host) = self.host.as_mut().and_then(Point::as_host_mut)
-            && let Err(e) = self.sites.handle_claims(user, request, policy, host, now)
+        if let Some(point @ Point::Host(_)) = &mut self.host
+            && let Err(e) = self.sites.handle_claims(user, request, policy, point, now)
         {
             self.open(now, e.to_string());
         }
@@ -317,12 +317,15 @@ impl Daemon {
             && new.config.host.capacity != self.settings.config.host.capacity;
         let goes_on = self.control.controller().can_take_over(&spec) && !starts_elsewhere;
         let controller = if goes_on { None } else { Some(new.controller(start)?) };
-        if new.mode() != self.settings.mode() && self.host.is_some() {
+        let stays =
+            |point: &Point| new.mode() == self.settings.mode() && point.can_take_over(new.policy());
+        if self.host.as_ref().is_some_and(|point| !stays(point)) {
             // Two hosts cannot hold one device, so the old one goes first; should the new one
             // fail, the next tick looks for the device and attaches again.
             self.host = None;
-            self.host = Some(Point::attach(&new)?);
-            self.sites = SiteControl::new(new.policy())?;
+            let point = Point::attach(&new)?;
+            self.sites = SiteControl::new(&point, new.policy())?;
+            self.host = Some(point);
             self.opening = None;
             self.control.handle_lost_state();
         } else if let Some(host) = &mut self.host {
@@ -332,9 +335,7 @@ impl Daemon {
                     warn!("the old groups cannot be restored either: {e}");
                 }
             })?;
-            if let Some(host) = host.as_host_mut() {
-                self.sites.handle_policy(new.policy(), host, now)?;
-            }
+            self.sites.handle_policy(new.policy(), host, now)?;
         }
         let kept = continued(&self.settings, &new);
         match controller {
@@ -568,9 +569,9 @@ impl Daemon {
             return;
         }
         let attached = Point::attach(&self.settings)
-            .and_then(|host| Ok((host, SiteControl::new(self.settings.policy())?)));
+            .and_then(|host| Ok((SiteControl::new(&host, self.settings.policy())?, host)));
         match attached {
-            Ok((host, sites)) => {
+            Ok((sites, host)) => {
                 info!(dev = self.settings.dev, "the interface is back");
                 self.host = Some(host);
                 self.sites = sites;

@@ -136,11 +136,11 @@ impl Service for HostService {
 
     fn waits_for(&self) -> Option<BorrowedFd<'_>> {
         let point = self.daemon.host.as_ref()?;
-        match (point.as_host(), point.as_router(), &self.daemon.leases) {
-            (Some(host), _, _) => self.daemon.sites.waits_for(host),
-            (None, Some(router), Some(leases)) => leases.waits_for(router),
-            (None, _, _) => None,
-        }
+        // With both, names wait for a tick at most, which is soon enough.
+        self.daemon.sites.waits_for(point).or_else(|| {
+            let (router, leases) = (point.as_router()?, self.daemon.leases.as_ref()?);
+            leases.waits_for(router)
+        })
     }
 
     fn handle_ready(&mut self, now: Time) -> Result<(), Error> {

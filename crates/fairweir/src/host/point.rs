@@ -1,8 +1,12 @@
 //! Where the download is counted and shaped: at a host's interface, or at a router's two.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+
+use fairweir_core::evidence::{Command, Connection, Heard, InnerSites, Sites};
 use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
-use fairweir_core::units::Bytes;
+use fairweir_core::units::{Bytes, Time};
 use fairweir_linux::{
     Error, ExpiryProgram, Health, Host, HostSpec, Router, RouterSpec, Upload, sweep,
 };
@@ -61,15 +65,8 @@ impl Point {
         self.upload().map_or(Ok(()), |mut upload| upload.release())
     }
 
-    /// The host, which has what a router has not: sockets, and sites.
+    /// The host, which has what a router has not: sockets.
     pub(super) fn as_host(&self) -> Option<&Host> {
-        match self {
-            Point::Host(host) => Some(host),
-            Point::Router(_) => None,
-        }
-    }
-
-    pub(super) fn as_host_mut(&mut self) -> Option<&mut Host> {
         match self {
             Point::Host(host) => Some(host),
             Point::Router(_) => None,
@@ -101,6 +98,42 @@ impl Point {
 
     pub(super) fn set_policy(&mut self, policy: &Policy) -> Result<(), Error> {
         either!(self, it => it.set_policy(policy))
+    }
+
+    /// Whether [`Point::set_policy`] suffices for `policy`; if not, this has to be attached anew.
+    pub(super) fn can_take_over(&self, policy: &Policy) -> bool {
+        self.as_router().is_none_or(|router| router.can_take_over(policy))
+    }
+
+    /// The `web:` patterns of `policy`, and to what they lead: groups, or on a router labels.
+    pub(super) fn sites(&self, policy: &Policy) -> Sites {
+        match self {
+            Point::Host(_) => Sites::of(policy),
+            Point::Router(_) => InnerSites::of(policy).labels,
+        }
+    }
+
+    pub(super) fn take_heard(
+        &mut self,
+        each: impl FnMut(Connection, Heard<'_>, Time),
+    ) -> Result<(), Error> {
+        either!(self, it => it.take_heard(each))
+    }
+
+    pub(super) fn heard_fd(&self) -> Option<BorrowedFd<'_>> {
+        either!(self, it => it.heard_fd())
+    }
+
+    pub(super) fn bind(&mut self, command: &Command) -> Result<(), Error> {
+        either!(self, it => it.bind(command))
+    }
+
+    pub(super) fn evidence_of(&self, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>, Error> {
+        either!(self, it => it.evidence_of(ids))
+    }
+
+    pub(super) fn unheard(&self) -> u64 {
+        either!(self, it => it.unheard())
     }
 
     pub(super) fn take_samples(&mut self) -> Result<Vec<GroupSample>, Error> {

@@ -35,14 +35,18 @@ pub(super) fn connections(daemon: &Daemon, limit: usize, with_names: bool) -> Co
     let groups = daemon.settings.policy().groups();
     let mut seen: Vec<&Seen> = daemon.windows.seen.iter().collect();
     seen.sort_by_key(|seen| std::cmp::Reverse((seen.sample.received, seen.sample.id)));
+    let all = seen.len();
+    seen.truncate(limit);
+    let ids = seen.iter().map(|seen| seen.sample.id).collect();
+    let evidence = daemon.host.as_ref().map(|point| daemon.sites.evidence(point, &ids));
+    let evidence = evidence.unwrap_or_default();
     let status = |seen: &&Seen| {
         let group = groups.get(seen.sample.group).map_or("", |group| group.name.as_str());
-        let host = daemon.host.as_ref().and_then(Point::as_host);
-        let evidence = host.and_then(|host| daemon.sites.evidence(host, seen.sample.id));
+        let evidence = evidence.get(&seen.sample.id);
         let evidence = evidence.map(|evidence| evidence_status(evidence, with_names));
         connection_status(seen, group, daemon.windows.interval, evidence)
     };
-    Connections { all: seen.len(), connections: seen.iter().take(limit).map(status).collect() }
+    Connections { all, connections: seen.iter().map(status).collect() }
 }
 
 fn connection_status(
@@ -129,7 +133,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         }),
         connections: daemon.windows.counts.iter().map(|c| c.connections).sum(),
         bounded_connections: daemon.windows.counts.iter().map(|c| c.bounded).sum(),
-        sites: daemon.sites.status(daemon.host.as_ref().and_then(Point::as_host), now),
+        sites: daemon.sites.status(daemon.host.as_ref(), now),
         probe: daemon.delay.status(),
         own_received_bytes: daemon.host.as_ref().and_then(Point::own_traffic),
         hosts: daemon.leases.as_ref().map(|leases| leases.status(settings.policy())),

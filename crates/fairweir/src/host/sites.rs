@@ -8,17 +8,17 @@
 //! Browsers' extensions say for which sites their requests are, by requests to the daemon's socket
 //! for that, which every local user may send.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fairweir_core::evidence::{
-    CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Resolver, Sites,
-};
+use fairweir_core::evidence::{CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Resolver};
 use fairweir_core::policy::{Match, Policy};
 use fairweir_core::units::{Span, Time};
-use fairweir_linux::{Error, Host, random};
+use fairweir_linux::{Error, random};
 
 use super::claims::{Checks, Told};
+use super::point::Point;
 use crate::wire::{ClaimsConfig, ClaimsGroup, ClaimsRequest, EvidenceStatus, SitesStatus};
 
 /// Which connections belong to which site, as far as was heard.
@@ -42,12 +42,12 @@ const GENERATION_SHIFT: u32 = 16;
 const PAUSE: Span = Span::millis(5);
 
 impl SiteControl {
-    /// For a host that was just attached with `policy`.
+    /// For what was just attached with `policy`.
     ///
     /// # Errors
     /// If the kernel has no random bytes.
-    pub(super) fn new(policy: &Policy) -> Result<SiteControl, Error> {
-        let sites = Sites::of(policy);
+    pub(super) fn new(point: &Point, policy: &Policy) -> Result<SiteControl, Error> {
+        let sites = point.sites(policy);
         let has_sites = !sites.is_empty();
         let salt = format!("{:016x}{:016x}", random()?, random()?);
         let resolver = Resolver::new(sites, salt.clone());
@@ -62,37 +62,37 @@ impl SiteControl {
     }
 
     /// What to wait for otherwise.
-    pub(super) fn waits_for<'h>(&self, host: &'h Host) -> Option<BorrowedFd<'h>> {
-        host.heard_fd().filter(|_| self.pauses_until.is_none())
+    pub(super) fn waits_for<'p>(&self, point: &'p Point) -> Option<BorrowedFd<'p>> {
+        point.heard_fd().filter(|_| self.pauses_until.is_none())
     }
 
     /// Takes in what was heard, and binds what that decides.
-    pub(super) fn listen(&mut self, host: &mut Host, now: Time) -> Result<(), Error> {
+    pub(super) fn listen(&mut self, point: &mut Point, now: Time) -> Result<(), Error> {
         if self.pauses_until.is_some_and(|until| now < until) {
             return Ok(());
         }
         let mut has_heard = false;
-        host.take_heard(|connection, heard, at| {
+        point.take_heard(|connection, heard, at| {
             has_heard = true;
             self.resolver.handle_heard(connection, heard, at);
         })?;
         self.pauses_until = has_heard.then_some(now + PAUSE);
         self.resolver.handle_time(now);
-        self.bind(host)
+        self.bind(point)
     }
 
-    /// Takes over another policy, which the host has already.
+    /// Takes over another policy, which the point has already.
     pub(super) fn handle_policy(
         &mut self,
         policy: &Policy,
-        host: &mut Host,
+        point: &mut Point,
         now: Time,
     ) -> Result<(), Error> {
-        let sites = Sites::of(policy);
+        let sites = point.sites(policy);
         self.has_sites = !sites.is_empty();
         self.generation += 1;
         self.resolver.handle_sites(sites, now);
-        self.bind(host)
+        self.bind(point)
     }
 
     /// Takes in what a user's extension says.
@@ -101,7 +101,7 @@ impl SiteControl {
         user: u32,
         request: &ClaimsRequest,
         policy: &Policy,
-        host: &mut Host,
+        point: &mut Point,
         now: Time,
     ) -> Result<(), Error> {
         let groups = (policy.groups().len(), policy.default_group());
@@ -120,7 +120,7 @@ impl SiteControl {
                 Told::Claim(_) => self.checks.counts.unmatched += 1,
             }
         }
-        self.bind(host)
+        self.bind(point)
     }
 
     /// A client has sent what is no request.
@@ -150,13 +150,18 @@ impl SiteControl {
         ClaimsConfig { salt: self.salt.clone(), groups: groups.collect() }
     }
 
-    /// Why the connection `id` belongs to its group, if its host decides.
-    pub(super) fn evidence(&self, host: &Host, id: u64) -> Option<&Evidence> {
-        self.resolver.evidence(host.evidence_of(id)?)
+    /// Why each of these connections belongs to its group, by id, if its host decides.
+    pub(super) fn evidence(&self, point: &Point, ids: &BTreeSet<u64>) -> BTreeMap<u64, &Evidence> {
+        let numbers = point.evidence_of(ids).unwrap_or_else(|e| {
+            tracing::warn!("cannot tell by which names connections have their groups: {e}");
+            BTreeMap::new()
+        });
+        let known = numbers.into_iter();
+        known.filter_map(|(id, number)| Some((id, self.resolver.evidence(number)?))).collect()
     }
 
     /// What was decided; `None` if there is nothing to decide.
-    pub(super) fn status(&self, host: Option<&Host>, now: Time) -> Option<SitesStatus> {
+    pub(super) fn status(&self, point: Option<&Point>, now: Time) -> Option<SitesStatus> {
         let counts = self.resolver.counts();
         let mut claims = self.checks.counts;
         claims.users = self.checks.users(now, CLAIMANT_SPAN);
@@ -171,13 +176,13 @@ impl SiteControl {
             mixed: counts.mixed,
             ech: counts.ech,
             encrypted_dns: counts.encrypted_dns,
-            lost: host.map_or(0, Host::unheard),
+            lost: point.map_or(0, Point::unheard),
         })
     }
 
-    fn bind(&mut self, host: &mut Host) -> Result<(), Error> {
+    fn bind(&mut self, point: &mut Point) -> Result<(), Error> {
         while let Some(command) = self.resolver.poll_command() {
-            host.bind(&command)?;
+            point.bind(&command)?;
             if let Command::Bind { connection: Connection { flow, .. }, group, number, .. } =
                 command
             {

@@ -87,6 +87,10 @@ impl Device {
         Download::new(self.netns.run(|| TcpStream::connect(server).unwrap()))
     }
 
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
     /// Runs `work` on the device.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.netns.run(work)

@@ -6,13 +6,15 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use fairweir_linux::netns::Netns;
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
-use super::stage::Stage;
+use super::note;
+use super::stage::{Daemon, SERVERS, Stage};
 
 /// The home's addresses of IPv6.
 pub const HOME6: &str = "2001:db8:9::2";
@@ -40,7 +42,7 @@ impl Web {
     pub fn new(stage: &Stage, names: &[&str]) -> Web {
         for (at_home, device, address) in [(true, "wan", HOME6), (false, "isp", SERVER6)] {
             // Without duplicate address detection, which takes a second.
-            let add = format!("-6 address add {address}/64 dev {device} nodad");
+            let add = format!("-6 address replace {address}/64 dev {device} nodad");
             let ip = || std::process::Command::new("ip").args(add.split(' ')).status().unwrap();
             assert!(if at_home { stage.at_home(ip) } else { stage.at_internet(ip) }.success());
         }
@@ -79,8 +81,8 @@ impl Web {
         }
     }
 
-    /// Begins a download from the site `name`.
-    pub fn download(&self, stage: &Stage, protocol: Protocol, server: &str, name: &str) -> Fetch {
+    /// Begins a download of `client` from the site `name`.
+    pub fn download(&self, client: &Netns, protocol: Protocol, server: &str, name: &str) -> Fetch {
         let address: IpAddr = server.parse().unwrap();
         let fetch = Fetch::default();
         let received = Arc::clone(&fetch.received);
@@ -88,7 +90,7 @@ impl Web {
         match protocol {
             Protocol::Tls(segment) => {
                 let server = SocketAddr::new(address, self.tls);
-                let stream = stage.at_home(|| TcpStream::connect(server).unwrap());
+                let stream = client.run(|| TcpStream::connect(server).unwrap());
                 stream.set_nodelay(true).unwrap();
                 let mut session = self.client(&name);
                 thread::spawn(move || {
@@ -98,14 +100,14 @@ impl Web {
             }
             Protocol::Http => {
                 let server = SocketAddr::new(address, self.http);
-                let mut stream = stage.at_home(|| TcpStream::connect(server).unwrap());
+                let mut stream = client.run(|| TcpStream::connect(server).unwrap());
                 write!(stream, "GET / HTTP/1.1\r\nHost: {name}:80\r\n\r\n").unwrap();
                 thread::spawn(move || receive(&mut stream, &received));
             }
             Protocol::Quic => {
                 let server = SocketAddr::new(address, self.quic);
                 let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-                let socket = stage.at_home(|| UdpSocket::bind(any).unwrap());
+                let socket = client.run(|| UdpSocket::bind(any).unwrap());
                 let certificate = self.certificate.clone();
                 thread::spawn(move || fetch_quic(socket, server, &name, certificate, &received));
             }
@@ -132,6 +134,74 @@ impl Fetch {
     /// Payload bytes so far.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
+    }
+}
+
+/// Datagrams that look like QUIC Initial packets, from ever new ports, as fast as they can be sent.
+fn flood(client: &Netns, span: Duration) -> u64 {
+    let mut datagram = vec![0xc3, 0, 0, 0, 1, 8];
+    datagram.extend([9; 8]);
+    datagram.extend([0, 0, 0x44, 0x9e]);
+    datagram.resize(1_200, 5);
+    let (begin, mut sent) = (Instant::now(), 0);
+    client.run(|| {
+        while begin.elapsed() < span {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            for port in 443..453 {
+                sent += u64::from(socket.send_to(&datagram, (SERVERS[0], port)).is_ok());
+            }
+        }
+    });
+    sent
+}
+
+/// While a client floods the daemon with beginnings of connections, it answers, and its memory has a bound.
+pub fn assert_holds_in_flood(daemon: &Daemon, client: &Netns, span: Duration) {
+    let (sent, slowest) = thread::scope(|scope| {
+        let flood = scope.spawn(|| flood(client, span));
+        let mut slowest = Duration::ZERO;
+        while !flood.is_finished() {
+            let begin = Instant::now();
+            daemon.status();
+            slowest = slowest.max(begin.elapsed());
+            thread::sleep(Duration::from_millis(20));
+        }
+        (flood.join().unwrap(), slowest)
+    });
+    let (sites, resident) = (daemon.status()["sites"].clone(), daemon.memory("VmHWM"));
+    note(&format!(
+        "{sent} beginnings in {span:?}, slowest status {slowest:?}, {resident} B, {sites}"
+    ));
+    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+    assert!(resident < 150_000_000, "{resident} bytes");
+}
+
+/// A name server that answers when it is told to.
+pub struct NameServer(UdpSocket);
+
+impl NameServer {
+    /// To be called where it is.
+    pub fn new(address: &str) -> NameServer {
+        NameServer(UdpSocket::bind((address, 53)).unwrap())
+    }
+
+    /// Lets `client` ask for `name`, and answers with `address`.
+    pub fn answer(&self, client: &Netns, name: &str, address: [u8; 4]) {
+        let client = client.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        let label = |label: &str| [&[label.len() as u8], label.as_bytes()].concat();
+        let mut query = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        query.extend(name.split('.').flat_map(label));
+        query.extend([0, 0, 1, 0, 1]);
+        client.send_to(&query, self.0.local_addr().unwrap()).unwrap();
+        let mut buffer = [0; 512];
+        let (length, from) = self.0.recv_from(&mut buffer).unwrap();
+        let mut answer = buffer[..length].to_vec();
+        answer[2..4].copy_from_slice(&[0x81, 0x80]);
+        answer[7] = 1;
+        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+        answer.extend(address);
+        self.0.send_to(&answer, from).unwrap();
+        client.recv(&mut buffer).unwrap();
     }
 }
 

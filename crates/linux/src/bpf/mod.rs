@@ -97,11 +97,17 @@ pub(crate) struct Maps {
     users: MapHandle,
     cgroups: MapHandle,
     census: MapHandle,
-    pub(crate) flows: MapHandle,
-    pub(crate) heard: MapHandle,
+    /// Not of a sender.
+    hearing: Option<Hearing>,
     pub(crate) connections: MapHandle,
     pub(crate) windows: MapHandle,
     pub(crate) initial_windows: MapHandle,
+}
+
+/// Flows that are bound to groups one by one, and what is heard of their beginnings.
+pub(crate) struct Hearing {
+    pub(crate) flows: MapHandle,
+    pub(crate) heard: MapHandle,
 }
 
 impl Programs {
@@ -333,6 +339,15 @@ impl Programs {
 }
 
 impl Maps {
+    /// The tables of flows that are bound one by one.
+    ///
+    /// # Errors
+    /// If the programs hear no beginnings of flows.
+    pub(crate) fn hearing(&self) -> Result<&Hearing, Error> {
+        let missing = || Error::refused("find the tables of flows", not_found());
+        self.hearing.as_ref().ok_or_else(missing)
+    }
+
     fn of(object: &Object) -> Result<Maps, Error> {
         let mut handles = BTreeMap::new();
         for map in object.maps() {
@@ -342,6 +357,10 @@ impl Maps {
         let mut take = |name: &str| {
             let missing = || Error::refused(format!("find the map {name}"), not_found());
             handles.remove(name).ok_or_else(missing)
+        };
+        let hearing = match (take("flows"), take("heard_ring")) {
+            (Ok(flows), Ok(heard)) => Some(Hearing { flows, heard }),
+            _ => None,
         };
         Ok(Maps {
             config: take("config")?,
@@ -356,8 +375,7 @@ impl Maps {
             users: take("user_rules")?,
             cgroups: take("cgroup_rules")?,
             census: take("census")?,
-            flows: take("flows")?,
-            heard: take("heard_ring")?,
+            hearing,
             connections: take("connections")?,
             windows: take("windows")?,
             initial_windows: take("initial_windows")?,

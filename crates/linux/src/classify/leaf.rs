@@ -46,15 +46,21 @@ impl LeafRules {
                     }
                 }
             }
-            // A policy has no other kind beneath a group.
-            Match::App(_)
+            // Names have labels, see `LeafRules::add_label`. A policy has no other kind beneath a group.
+            Match::Web(_)
+            | Match::App(_)
             | Match::Unit(_)
             | Match::Cgroup(_)
             | Match::User(_)
-            | Match::Web(_)
             | Match::Mac(_)
             | Match::Host(_) => {}
         }
+    }
+
+    /// Lets flows of the sites with this label lead from the class `above` to `rule`.
+    pub(crate) fn add_label(&mut self, label: usize, above: u16, rule: u32) {
+        let bound = label_rule(label).to_ne_bytes();
+        self.table.insert(key(above, header::LEAF_SITES as u8, &bound, u32::BITS), rule);
     }
 
     /// The entries of the kernel's table.
@@ -66,6 +72,12 @@ impl LeafRules {
         }
         self.table
     }
+}
+
+/// What a router's flow is bound to whose host has this label ([`fairweir_core::evidence::InnerSites`]); 0 is
+/// nothing.
+pub(crate) fn label_rule(label: usize) -> u32 {
+    label as u32 + 1
 }
 
 fn key(above: u16, kind: u8, value: &[u8], bits: u32) -> Vec<u8> {

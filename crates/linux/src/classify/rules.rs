@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use fairweir_core::evidence::InnerSites;
 use fairweir_core::policy::{GROUPS_MAX, Match, Policy, PortMatch, Side, Transport};
 use ipnet::IpNet;
 use nix::unistd::User;
@@ -56,6 +57,12 @@ impl Rules {
                     Some(above) => leaves.add(criterion, slots[above], rule),
                     None => rules.add(criterion, rule, tree)?,
                 }
+            }
+        }
+        for (label, leads) in InnerSites::of(policy).leads.iter().enumerate() {
+            for lead in leads {
+                let rule = rule(lead.group, slot_of(policy, lead.group, slots));
+                leaves.add_label(label, slots[lead.within], rule);
             }
         }
         rules.leaves = leaves.into_table();

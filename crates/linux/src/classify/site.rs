@@ -1,6 +1,7 @@
 //! Flows that are bound to groups one by one: what is heard of them, and their entries in the table
 //! that classifier and window programs read (`bpf/site.h`).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +16,7 @@ use crate::bpf::abi::{
     FlowKey, FlowState, HEARD_DATAGRAM, HEARD_DNS, HEARD_OPENING, HEARD_SENT, HEARD_STREAM,
     HeardHeader, INITIALS_MAX, Plain, SENDS_MAX, USER_NONE,
 };
-use crate::bpf::{Programs, bpf_error, update};
+use crate::bpf::{bpf_error, update};
 use crate::classify::rules;
 use crate::host::Host;
 
@@ -56,6 +57,19 @@ impl Ear {
         Ok(std::mem::take(&mut *records))
     }
 
+    /// Reads what was heard of connections, and when, in its order: at most [`HEARD_MAX`] pieces.
+    pub(crate) fn read_heard(
+        &self,
+        mut each: impl FnMut(Connection, Heard<'_>, Time),
+    ) -> Result<(), Error> {
+        for record in self.read()? {
+            if let Some((connection, heard, at)) = heard(&record) {
+                each(connection, heard, at);
+            }
+        }
+        Ok(())
+    }
+
     /// What becomes readable when something was heard.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring owns the descriptor, and lives as long as the borrow of `self`.
@@ -71,15 +85,9 @@ impl Host {
     /// If the kernel refuses.
     pub fn take_heard(
         &mut self,
-        mut each: impl FnMut(Connection, Heard<'_>, Time),
+        each: impl FnMut(Connection, Heard<'_>, Time),
     ) -> Result<(), Error> {
-        let Some(ear) = &self.ear else { return Ok(()) };
-        for record in ear.read()? {
-            if let Some((connection, heard, at)) = heard(&record) {
-                each(connection, heard, at);
-            }
-        }
-        Ok(())
+        self.ear.as_ref().map_or(Ok(()), |ear| ear.read_heard(each))
     }
 
     /// What becomes readable when something was heard.
@@ -92,7 +100,8 @@ impl Host {
     /// # Errors
     /// If the kernel refuses.
     pub fn bind(&mut self, command: &Command) -> Result<(), Error> {
-        bind(&self.programs, &self.slots, command)
+        let rule = |group| rules::rule(group, self.slots[group]);
+        bind(&self.programs.maps.hearing()?.flows, rule, command)
     }
 
     /// Beginnings that were lost because they were more than the ring holds, since the start.
@@ -100,20 +109,26 @@ impl Host {
         self.seen.unheard
     }
 
-    /// By which evidence the connection `id` has its class, as last watched.
-    pub fn evidence_of(&self, id: u64) -> Option<u64> {
-        self.evidence.get(&id).copied()
+    /// By which evidence each of these connections has its class, by id, as last watched.
+    ///
+    /// # Errors
+    /// Never; a [`crate::Router`] has to ask the kernel.
+    pub fn evidence_of(&self, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>, Error> {
+        let known = ids.iter().filter_map(|id| Some((*id, *self.evidence.get(id)?)));
+        Ok(known.collect())
     }
 }
 
-/// `slots` are the classes of the policy's groups. A connection whose ports are in use again stays
-/// as it is.
-pub(crate) fn bind(programs: &Programs, slots: &[u16], command: &Command) -> Result<(), Error> {
-    let map = &programs.maps.flows;
+/// `map` has the flows, `rule` is that of a group. A connection whose ports are in use again stays as it is.
+pub(crate) fn bind(
+    map: &MapHandle,
+    rule: impl Fn(usize) -> u32,
+    command: &Command,
+) -> Result<(), Error> {
     let (connection, bound) = match *command {
         Command::Forget(connection) => (connection, None),
         Command::Bind { connection, group, number, is_final, is_watched } => {
-            let rule = group.map_or(0, |group| rules::rule(group, slots[group]));
+            let rule = group.map_or(0, rule);
             (connection, Some((rule, number, is_final, is_watched)))
         }
     };

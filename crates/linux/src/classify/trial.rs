@@ -109,7 +109,7 @@ impl Trial {
         let rule = rules::rule(group, self.slots[group]);
         let seen_ns = self.config.heartbeat_ns;
         let state = FlowState { seen_ns, number: 1, rule, ..FlowState::default() };
-        let map = &self.programs.maps.flows;
+        let map = &self.programs.maps.hearing()?.flows;
         update(map, site::key(flow).as_bytes(), state.as_bytes())
     }
 

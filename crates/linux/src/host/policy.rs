@@ -97,7 +97,7 @@ impl Host {
         if self.ear.is_some() || self.config.features & FEATURE_SITES == 0 {
             return;
         }
-        let ear = Ear::new(&self.programs.maps.heard);
+        let ear = self.programs.maps.hearing().and_then(|hearing| Ear::new(&hearing.heard));
         match ear.and_then(|ear| self.programs.attach_hear(self.device.index).map(|()| ear)) {
             Ok(ear) => self.ear = Some(ear),
             Err(e) => self.limits.push(format!("web: matches nothing: {e}")),

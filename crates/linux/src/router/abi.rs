@@ -1,6 +1,6 @@
 //! The structures that the router's programs and user space share: `bpf/router_abi.h`.
 
-use crate::bpf::abi::{Counter, Plain, SLOTS_MAX};
+use crate::bpf::abi::{Counter, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_SITES, Plain, SLOTS_MAX};
 use crate::bpf::header;
 
 /// `struct router_config`.
@@ -25,6 +25,7 @@ pub(crate) struct RouterCounters {
     pub(crate) slots: [Counter; SLOTS_MAX],
     pub(crate) total: Counter,
     pub(crate) frames: Counter,
+    pub(crate) unheard: u64,
 }
 
 impl RouterCounters {
@@ -33,6 +34,7 @@ impl RouterCounters {
             slots: [Counter::default(); SLOTS_MAX],
             total: Counter::default(),
             frames: Counter::default(),
+            unheard: 0,
         }
     }
 
@@ -43,6 +45,7 @@ impl RouterCounters {
             total.bytes += part.bytes;
             total.packets += part.packets;
         }
+        self.unheard += other.unheard;
     }
 }
 
@@ -136,5 +139,7 @@ const _: () = {
 };
 
 pub(crate) const FEATURE_MACS: u32 = header::FEATURE_MACS as u32;
+/// What depends on the rules, beside those by MAC address.
+pub(crate) const FEATURES_OF_RULES: u32 = FEATURE_PREFIX4 | FEATURE_PREFIX6 | FEATURE_SITES;
 pub(crate) const FEATURE_MARKS: u32 = header::FEATURE_MARKS as u32;
 pub(crate) const FLOW_ENDED: u8 = header::FLOW_ENDED as u8;

@@ -19,10 +19,7 @@ use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows
 use fairweir_core::units::{Bytes, Span, Time};
 use libbpf_rs::MapHandle;
 
-use crate::bpf::abi::{
-    Counter, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_UPLOAD, FEATURE_WINDOWS, InitialWindows,
-    Plain,
-};
+use crate::bpf::abi::{Counter, FEATURE_UPLOAD, FEATURE_WINDOWS, InitialWindows, Plain};
 use crate::bpf::{KEY, bpf_error, update};
 use crate::classify::cgroup::Tree;
 use crate::classify::rules::{self, Rules};
@@ -41,13 +38,14 @@ mod conflicts;
 mod flows;
 mod offload;
 mod programs;
+mod sites;
 pub mod trial;
 
 pub(crate) use abi::LeafKey;
-use abi::{DhcpHeard, FEATURE_MACS, FEATURE_MARKS, RouterConfig};
+use abi::{DhcpHeard, FEATURE_MACS, FEATURE_MARKS, FEATURES_OF_RULES, RouterConfig};
 use flows::{Asked, Flows};
 use offload::{OffloadWatch, Reading};
-use programs::Programs;
+use programs::{Parts, Programs};
 
 /// What to attach to which devices.
 #[derive(Clone, Debug)]
@@ -80,6 +78,8 @@ pub struct Router {
     hosts: BTreeMap<Mac, String>,
     /// What is heard of DHCP.
     ear: Ear,
+    /// What is heard of connections, if the programs hear them.
+    sites_ear: Option<Ear>,
     shape: bool,
     has_root: bool,
     classes: Classes,
@@ -87,6 +87,7 @@ pub struct Router {
     /// What arrived at the WAN, and of it what went to the LAN, until the last look.
     total: Bytes,
     to_lan: Bytes,
+    unheard: u64,
     /// Whether packets are taken past the programs.
     offload: OffloadWatch,
     conflicts_at: Time,
@@ -124,7 +125,8 @@ impl Router {
             features: if spec.upload { FEATURE_MARKS } else { 0 },
             ..RouterConfig::default()
         };
-        let programs = Programs::load(spec.upload)?;
+        let parts = Parts { upload: spec.upload, sites: rules::needs_sites(&spec.policy) };
+        let programs = Programs::load(parts)?;
         let counters = spec.upload.then_some(&programs.upload_counters);
         let counters = counters.map(MapHandle::try_from).transpose();
         let counters = counters.map_err(|e| bpf_error("open a map", &e))?;
@@ -135,6 +137,7 @@ impl Router {
             wan,
             netlink,
             ear: Ear::new(&programs.dhcp)?,
+            sites_ear: parts.sites.then(|| Ear::new(&programs.heard)).transpose()?,
             programs,
             hosts: BTreeMap::new(),
             config,
@@ -147,6 +150,7 @@ impl Router {
             seen: SeenGroups::nothing(),
             total: Bytes::ZERO,
             to_lan: Bytes::ZERO,
+            unheard: 0,
             offload: OffloadWatch::default(),
             conflicts_at: monotonic_now() + CONFLICTS_PERIOD,
             flows: Flows::default(),
@@ -161,8 +165,14 @@ impl Router {
         Ok(router)
     }
 
+    /// Whether the programs can do what `policy` asks for; if not, the router has to be attached anew.
+    pub fn can_take_over(&self, policy: &Policy) -> bool {
+        self.programs.parts().sites || !rules::needs_sites(policy)
+    }
+
     /// Takes over a new policy, touching only what changed: a device that keeps its name keeps its
-    /// class, its queue and its counters.
+    /// class, its queue and its counters. What the router cannot take over
+    /// ([`Router::can_take_over`]) matches nothing.
     ///
     /// # Errors
     /// If the kernel refuses; then the old policy stays.
@@ -271,6 +281,7 @@ impl Router {
         self.offload.handle(Reading { at: monotonic_now(), before, classifier, after });
         let classes = self.classes.counts(&mut self.netlink, at(&self.lan))?;
         self.total = Bytes::new(counters.total.bytes);
+        self.unheard = counters.unheard;
         self.to_lan = counters.slots.iter().map(|c: &Counter| Bytes::new(c.bytes)).sum();
         let seen = &mut self.seen;
         let sample = |&slot: &u16| {
@@ -475,7 +486,7 @@ impl Router {
         }
         let before = self.config;
         let macs = if rules.macs.is_empty() { 0 } else { FEATURE_MACS };
-        self.config.features = rules.features(false) & (FEATURE_PREFIX4 | FEATURE_PREFIX6)
+        self.config.features = rules.features(false) & FEATURES_OF_RULES
             | macs
             | self.config.features & (FEATURE_WINDOWS | FEATURE_UPLOAD | FEATURE_MARKS);
         self.config.default_slot = default_slot.into();

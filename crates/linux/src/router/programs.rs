@@ -1,23 +1,26 @@
 //! The router's BPF programs: `bpf/router.bpf.c`.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+
 use libbpf_rs::{
     Link as Attached, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut,
 };
 
 use super::abi::{RouterConfig, RouterCounters, RouterFlow};
 use crate::Error;
-use crate::bpf::abi::{FlowKey, Plain};
+use crate::bpf::abi::{FlowKey, FlowState, Plain};
 use crate::bpf::{
-    KEY, attach_tcx, bpf_error, each_entry, is_at_a_device, listen_to_the_loader, not_found,
-    program, replace, update,
+    KEY, attach_tcx, bpf_error, each_entry, header, is_at_a_device, listen_to_the_loader,
+    not_found, program, replace, update,
 };
 use crate::classify::rules::Rules;
 
 /// The loaded programs; everything goes when this drops.
 pub(crate) struct Programs {
     object: Object,
-    /// Whether the program at WAN egress is loaded.
-    upload: bool,
+    /// What is loaded.
+    parts: Parts,
     /// Dropping a link detaches.
     links: Vec<Attached>,
     config: MapHandle,
@@ -31,19 +34,47 @@ pub(crate) struct Programs {
     pub(crate) windows: MapHandle,
     pub(crate) initial_windows: MapHandle,
     pub(crate) dhcp: MapHandle,
+    /// Flows that are bound to labels of sites.
+    pub(crate) bound: MapHandle,
+    pub(crate) heard: MapHandle,
+}
+
+/// What not every router needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parts {
+    /// The program at WAN egress, for an upload that is shared.
+    pub(crate) upload: bool,
+    /// The programs that hear to which sites connections go, and room in their tables.
+    pub(crate) sites: bool,
+}
+
+impl Parts {
+    fn has_program(self, name: &OsStr) -> bool {
+        if name == WAN_EGRESS {
+            return self.upload;
+        }
+        self.sites || !HEARING.iter().any(|hearing| name == *hearing)
+    }
 }
 
 impl Programs {
-    /// Loads them; the one at WAN egress only for an `upload` that is shared.
+    /// Loads them.
     ///
     /// # Errors
     /// [`Error::Bpf`] with the verifier's log.
-    pub(crate) fn load(upload: bool) -> Result<Programs, Error> {
+    pub(crate) fn load(parts: Parts) -> Result<Programs, Error> {
         listen_to_the_loader();
         let refused = |e| bpf_error("load the router's BPF programs", &e);
         let mut object = ObjectBuilder::default().open_memory(OBJECT).map_err(refused)?;
-        for mut program in object.progs_mut().filter(|program| program.name() == WAN_EGRESS) {
-            program.set_autoload(upload);
+        for mut program in object.progs_mut() {
+            let is_needed = parts.has_program(program.name());
+            program.set_autoload(is_needed);
+        }
+        for mut map in object.maps_mut() {
+            let room = SITE_TABLES.iter().find(|(name, ..)| map.name() == *name);
+            if let Some((_, used, unused)) = room {
+                map.set_max_entries(if parts.sites { *used } else { *unused }).map_err(refused)?;
+            }
         }
         let object = object.load().map_err(refused)?;
         let map = |name: &str| {
@@ -63,8 +94,10 @@ impl Programs {
             windows: map("windows")?,
             initial_windows: map("initial_windows")?,
             dhcp: map("dhcp_ring")?,
+            bound: map("flows")?,
+            heard: map("heard_ring")?,
             links: Vec::new(),
-            upload,
+            parts,
             object,
         })
     }
@@ -75,8 +108,9 @@ impl Programs {
     /// If the kernel is older than 6.6, or refuses.
     pub(crate) fn attach(&mut self, lan: u32, wan: u32) -> Result<(), Error> {
         self.links.clear();
-        let egress = self.upload.then_some((WAN_EGRESS, wan));
-        for (name, device) in egress.into_iter().chain([
+        let egress = self.parts.upload.then_some((WAN_EGRESS, wan));
+        let hearing = HEARING.into_iter().filter(|_| self.parts.sites).map(|name| (name, lan));
+        for (name, device) in egress.into_iter().chain(hearing).chain([
             ("fairweir_wan_ingress", wan),
             // Of a connection whose SYN is seen the SYN-ACK must be seen too.
             ("fairweir_lan_egress", lan),
@@ -88,6 +122,11 @@ impl Programs {
             self.links.push(link.ok_or_else(|| Error::last_os(format!("attach {name} by tcx")))?);
         }
         Ok(())
+    }
+
+    /// What is loaded.
+    pub(crate) fn parts(&self) -> Parts {
+        self.parts
     }
 
     /// Whether all that was attached still is: another process may detach it.
@@ -145,11 +184,39 @@ impl Programs {
             each(u16::from_be_bytes(key.port_remote), flow);
         })
     }
+
+    /// By which evidence each of these connections is bound to a site, by id; only those that are.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub(crate) fn evidence(&self, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>, Error> {
+        let mut keys = Vec::new();
+        each_entry(&self.flows, |key: FlowKey, flow: RouterFlow| {
+            if ids.contains(&flow.id) {
+                keys.push((flow.id, key));
+            }
+        })?;
+        let mut numbers = BTreeMap::new();
+        for (id, key) in keys {
+            let bound = self.bound.lookup(key.as_bytes(), MapFlags::ANY);
+            let bound = bound.map_err(|e| bpf_error("look up a flow", &e))?;
+            let bound = bound.and_then(|bytes| FlowState::from_bytes(&bytes));
+            numbers.extend(bound.filter(|b| b.number > 0).map(|bound| (id, bound.number)));
+        }
+        Ok(numbers)
+    }
 }
 
 /// The compiled `bpf/router.bpf.c`.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/router.bpf.o"));
 const WAN_EGRESS: &str = "fairweir_wan_egress";
+const HEARING: [&str; 2] = ["fairweir_hear", "fairweir_hear_answers"];
+/// Tables of what is heard: entries, or bytes of a ring, with and without sites. As many flows as connections
+/// are followed.
+const SITE_TABLES: [(&str, u32, u32); 2] =
+    [("flows", header::ROUTER_FLOWS_MAX as u32, 1), ("heard_ring", 1 << 18, PAGE)];
+/// The smallest ring.
+const PAGE: u32 = 4_096;
 
 #[cfg(test)]
 mod tests {
@@ -173,7 +240,7 @@ mod tests {
             mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE);
             mount(c"tmpfs", c"/sys/kernel", 0);
             assert!(!std::path::Path::new("/sys/kernel/btf/vmlinux").exists());
-            Programs::load(true).map(drop).map_err(|e| e.to_string())
+            Programs::load(Parts { upload: true, sites: true }).map(drop).map_err(|e| e.to_string())
         });
         assert_eq!(hidden.join().unwrap(), Ok(()));
     }
@@ -183,12 +250,15 @@ mod tests {
         if !is_root() {
             return;
         }
-        for upload in [false, true] {
-            let loaded = Programs::load(upload).unwrap_or_else(|e| panic!("{e}"));
-            let mut programs = loaded.object.progs();
-            let egress = programs.find(|program| program.name() == WAN_EGRESS).unwrap();
-            // The verifier needs a while for it.
-            assert_eq!(egress.autoload(), upload);
+        for parts in [Parts::default(), Parts { upload: true, sites: true }] {
+            let loaded = Programs::load(parts).unwrap_or_else(|e| panic!("{e}"));
+            let is_loaded = |name: &str| {
+                let mut programs = loaded.object.progs();
+                programs.find(|program| program.name() == name).unwrap().autoload()
+            };
+            // The verifier needs a while for them.
+            assert_eq!(is_loaded(WAN_EGRESS), parts.upload);
+            assert!(HEARING.iter().all(|name| is_loaded(name) == parts.sites));
             let verified = most_verified(&loaded.object);
             assert!((1..VERIFIED_MAX).contains(&verified), "{verified}");
         }
@@ -200,7 +270,7 @@ mod tests {
         if !is_root() {
             return;
         }
-        let programs = Programs::load(false).unwrap();
+        let programs = Programs::load(Parts::default()).unwrap();
         for number in 0..20_000_u32 {
             let mut key = FlowKey {
                 remote: [0; 16],

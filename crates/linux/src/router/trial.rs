@@ -5,9 +5,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use fairweir_core::policy::Policy;
 use fairweir_core::units::{Bytes, Span};
 
-use super::abi::{FEATURE_MACS, RouterConfig};
-use super::programs::Programs;
-use crate::bpf::abi::{FEATURE_PREFIX4, FEATURE_PREFIX6};
+use super::abi::{FEATURE_MACS, FEATURES_OF_RULES, RouterConfig};
+use super::programs::{Parts, Programs};
 use crate::bpf::trial::{self, LOOPBACK, PASS};
 use crate::classify::cgroup::Tree;
 use crate::classify::rules::{self, Rules};
@@ -28,6 +27,8 @@ pub enum Hook {
     LanEgress,
     /// From a device.
     LanIngress,
+    /// From a device too, if the policy has sites.
+    Hear,
 }
 
 impl Trial {
@@ -36,7 +37,8 @@ impl Trial {
     /// # Errors
     /// As for [`crate::Router::attach`].
     pub fn new(policy: &Policy) -> Result<Trial, Error> {
-        let programs = Programs::load(false)?;
+        let sites = rules::needs_sites(policy);
+        let programs = Programs::load(Parts { sites, ..Parts::default() })?;
         let slots = rules::assign_slots(policy, &Default::default());
         let rules = Rules::new(policy, &slots, &Tree::default())?;
         programs.set_rules(&Rules::default(), &rules)?;
@@ -44,7 +46,7 @@ impl Trial {
         let config = RouterConfig {
             heartbeat_ns: monotonic_now().as_nanos() + HOUR_NS,
             enforce: 1,
-            features: rules.features(false) & (FEATURE_PREFIX4 | FEATURE_PREFIX6) | macs,
+            features: rules.features(false) & FEATURES_OF_RULES | macs,
             default_slot: rules::slot_of(policy, policy.default_group(), &slots).into(),
             wan: LOOPBACK,
             lan: LOOPBACK,
@@ -74,6 +76,7 @@ impl Trial {
             Hook::WanIngress => ("fairweir_wan_ingress", 0),
             Hook::LanEgress => ("fairweir_lan_egress", LOOPBACK),
             Hook::LanIngress => ("fairweir_lan_ingress", 0),
+            Hook::Hear => ("fairweir_hear", 0),
         };
         let fields = [(INGRESS_IFINDEX, from)];
         let ran = trial::run(&self.programs.program(name)?, &fields, frame, repeat)?;

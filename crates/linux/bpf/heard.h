@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The beginnings of flows, for user space, which reads names in them and binds the flows.
+ *
+ * A flow is known from the packet with which it is opened from this side: a SYN, a QUIC Initial packet, a
+ * DNS query. Until user space wants no more (`wanted`), what this side sends at its beginning is copied
+ * to the ring `heard`; of UDP only QUIC Initial packets, and DNS messages both ways. All names are
+ * read in user space. Where the ring is full, what does not fit is counted and lost: the flow stays
+ * in the default group, or in that which DNS gives.
+ *
+ * Of flows that are watched, user space is told when they send what may be a request (`HEARD_SENT`).
+ *
+ * The includer defines the types `hearing_config`, which has `heartbeat_ns`, and `hearing_counters`,
+ * which has `unheard`; HEARING, how functions are declared that the verifier has to look at once only, if
+ * there are BPF-to-BPF calls; and two functions: `is_silent`, whether nothing is heard of a packet's flow, and
+ * `forget_recent`, for a packet that opens a flow.
+ */
+#pragma once
+
+#include "flow_key.h"
+
+#define QUIC_LONG 0x80
+#define QUIC_TYPE 0x30
+#define QUIC_VERSION_1 0x00000001u
+#define QUIC_VERSION_2 0x6b3343cfu
+#define QUIC_INITIAL_1 0x00
+#define QUIC_INITIAL_2 0x10
+#define PORT_DNS 53
+#define UDP_HEADER 8
+#define TLS_HANDSHAKE 22
+/* Chunks of a stream, or datagrams of a super-packet, that are copied of one packet. */
+#define PARTS_MAX 8
+
+/* Flows that are bound to classes one by one: made here when they open, bound by user space, read
+ * here; the oldest make room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FLOWS_MAX);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+/* The beginnings of flows: written here, taken out by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} heard_ring SEC(".maps");
+
+/* What goes to the ring next; written and read here within one run. */
+struct heard {
+	struct flow_key key;
+	__u32 kind;
+	__u32 opened;
+	__u32 offset;
+	__u32 length;
+	__u64 at_ns;
+	__u32 user;
+	__u32 pad;
+	__u8 bytes[HEARD_BYTES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct heard);
+} heard_scratch SEC(".maps");
+
+/* Time comes from user space's heartbeat, so that no clock is read: it is 200 ms late at most. */
+static __always_inline int is_idle(const struct flow *flow, const hearing_config *cfg)
+{
+	return (__s64)(cfg->heartbeat_ns - flow->seen_ns) > FLOW_IDLE_NS;
+}
+
+/* A flow that is in use; UDP has no end, so what is silent for long is another flow. */
+static __always_inline struct flow *find_flow(const struct flow_key *key, const hearing_config *cfg)
+{
+	struct flow *flow = bpf_map_lookup_elem(&flows, key);
+
+	if (!flow || key->transport != IPPROTO_UDP)
+		return flow;
+	if (is_idle(flow, cfg))
+		return 0;
+	if (flow->seen_ns != cfg->heartbeat_ns)
+		flow->seen_ns = cfg->heartbeat_ns;
+	return flow;
+}
+
+/*
+ * Copies `size` bytes at `at` of the packet to the ring, behind what `heard_scratch` tells of them.
+ * The verifier looks at a function that is not static once, and not once for each way that leads to
+ * it: there are too many.
+ */
+HEARING int hear(struct __sk_buff *skb, __u32 kind, __u32 offset, __u32 at, __u32 size)
+{
+	hearing_counters *mine;
+	struct heard *heard;
+	__u32 zero = 0;
+
+	heard = bpf_map_lookup_elem(&heard_scratch, &zero);
+	if (!heard)
+		return 0;
+	if (size > HEARD_BYTES)
+		size = HEARD_BYTES;
+	heard->kind = kind;
+	heard->offset = offset;
+	heard->length = size;
+	heard->at_ns = bpf_ktime_get_ns();
+	heard->user = kind == HEARD_OPENING ? bpf_get_socket_uid(skb) : 0;
+	if (size) {
+		/* The same number, in a form in which the verifier sees its bounds. */
+		size--;
+		asm volatile("" : "+r"(size));
+		size = (size & (HEARD_BYTES - 1)) + 1;
+		if (bpf_skb_load_bytes(skb, at, heard->bytes, size))
+			return 0;
+	}
+	if (!bpf_ringbuf_output(&heard_ring, heard, HEARD_HEADER + size, 0))
+		return 0;
+	mine = bpf_map_lookup_elem(&counters, &zero);
+	if (mine)
+		mine->unheard++;
+	return 0;
+}
+
+/* Where what is heard next is put together, with the key of the packet's flow. */
+static __always_inline struct heard *begin(const struct packet *p, int arrives)
+{
+	struct heard *heard;
+	__u32 zero = 0;
+
+	heard = bpf_map_lookup_elem(&heard_scratch, &zero);
+	if (heard)
+		flow_key(&heard->key, p, arrives);
+	return heard;
+}
+
+static __always_inline struct flow *open_flow(const struct flow_key *key, const hearing_config *cfg,
+					      __u32 opened, __u32 wanted)
+{
+	struct flow flow = { .seen_ns = cfg->heartbeat_ns, .opened = opened, .wanted = wanted };
+
+	bpf_map_update_elem(&flows, key, &flow, BPF_ANY);
+	return bpf_map_lookup_elem(&flows, key);
+}
+
+/* What a TCP stream may begin with that names a host. */
+static __always_inline int may_name(__u8 first)
+{
+	return first == TLS_HANDSHAKE || (first >= 'A' && first <= 'Z');
+}
+
+/* Tells of payload at `at` of a flow that is watched. */
+static __always_inline void hear_sent(struct __sk_buff *skb, struct heard *heard, struct flow *flow,
+				      __u32 at)
+{
+	if (!flow->watched || skb->len < at + REQUEST_BYTES)
+		return;
+	flow->watched--;
+	heard->opened = flow->opened;
+	hear(skb, HEARD_SENT, 0, at, 0);
+}
+
+static __always_inline void hear_tcp(struct __sk_buff *skb, struct packet *p,
+				     const hearing_config *cfg)
+{
+	struct {
+		__be32 seq;
+		__be32 ack;
+		__u8 words;
+		__u8 flags;
+	} __attribute__((packed)) tcp;
+	__u32 at, offset, size;
+	struct heard *heard;
+	struct flow *flow;
+	__u8 first;
+	int opens;
+
+	if (load(skb, p->transport_at + 4, &tcp))
+		return;
+	at = p->transport_at + (tcp.words >> 4) * 4;
+	opens = (tcp.flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) == TCP_FLAG_SYN;
+	if (!opens && (skb->len <= at || is_silent(p, cfg)))
+		return;
+	heard = begin(p, 0);
+	if (!heard)
+		return;
+	if (opens) {
+		forget_recent(p);
+		heard->opened = bpf_ntohl(tcp.seq) + 1;
+		open_flow(&heard->key, cfg, heard->opened, 2 * STREAM_BYTES);
+		hear(skb, HEARD_OPENING, 0, at, 0);
+		return;
+	}
+	flow = find_flow(&heard->key, cfg);
+	if (!flow)
+		return;
+	if (!flow->wanted) {
+		hear_sent(skb, heard, flow, at);
+		return;
+	}
+	heard->opened = flow->opened;
+	offset = bpf_ntohl(tcp.seq) - flow->opened;
+	if (offset >= STREAM_BYTES)
+		return;
+	if (!offset && (bpf_skb_load_bytes(skb, at, &first, 1) || !may_name(first))) {
+		flow->wanted = 0;
+		hear(skb, HEARD_STREAM, 0, at, 1);
+		return;
+	}
+	for (int i = 0; i < PARTS_MAX; i++) {
+		if (at >= skb->len || offset >= STREAM_BYTES || !flow->wanted)
+			break;
+		size = skb->len - at < HEARD_BYTES ? skb->len - at : HEARD_BYTES;
+		hear(skb, HEARD_STREAM, offset, at, size);
+		/* A stream that is sent again and again is not heard for ever. */
+		flow->wanted -= flow->wanted < size ? flow->wanted : size;
+		at += size;
+		offset += size;
+	}
+}
+
+/* Whether a datagram begins with a QUIC Initial packet. */
+static __always_inline int is_initial(const __u8 *first, __u32 version)
+{
+	__u8 type = *first & QUIC_TYPE;
+
+	if (!(*first & QUIC_LONG))
+		return 0;
+	return (version == QUIC_VERSION_1 && type == QUIC_INITIAL_1) ||
+	       (version == QUIC_VERSION_2 && type == QUIC_INITIAL_2);
+}
+
+static __always_inline void hear_quic(struct __sk_buff *skb, struct packet *p,
+				      const hearing_config *cfg)
+{
+	__u32 at = p->transport_at + UDP_HEADER, size = skb->gso_size;
+	struct heard *heard;
+	struct flow *flow;
+	int initial;
+	struct {
+		__u8 first;
+		__be32 version;
+	} __attribute__((packed)) quic;
+
+	if (load(skb, at, &quic))
+		return;
+	initial = is_initial(&quic.first, bpf_ntohl(quic.version));
+	if (!initial && (skb->len < at + REQUEST_BYTES || is_silent(p, cfg)))
+		return;
+	heard = begin(p, 0);
+	if (!heard)
+		return;
+	flow = find_flow(&heard->key, cfg);
+	if (!initial) {
+		if (flow)
+			hear_sent(skb, heard, flow, at);
+		return;
+	}
+	if (!flow) {
+		heard->opened = bpf_ktime_get_ns();
+		flow = open_flow(&heard->key, cfg, heard->opened, INITIALS_MAX);
+		hear(skb, HEARD_OPENING, 0, at, 0);
+	}
+	if (!flow)
+		return;
+	heard->opened = flow->opened;
+	if (!size)
+		size = skb->len - at;
+	for (int i = 0; i < PARTS_MAX; i++) {
+		if (at >= skb->len || !flow->wanted)
+			break;
+		if (size > skb->len - at)
+			size = skb->len - at;
+		hear(skb, HEARD_DATAGRAM, 0, at, size);
+		flow->wanted--;
+		at += size;
+	}
+}
+
+/* An answer is heard only if there is a query to it. */
+static __always_inline void hear_query(struct __sk_buff *skb, struct packet *p,
+				       const hearing_config *cfg)
+{
+	__u32 at = p->transport_at + UDP_HEADER;
+	struct heard *heard;
+	struct flow *flow;
+
+	heard = skb->len > at ? begin(p, 0) : 0;
+	if (!heard)
+		return;
+	flow = find_flow(&heard->key, cfg);
+	if (!flow)
+		flow = open_flow(&heard->key, cfg, 0, 0);
+	if (!flow || flow->wanted >= QUERIES_MAX)
+		return;
+	flow->wanted++;
+	heard->opened = flow->opened;
+	hear(skb, HEARD_DNS, 0, at, skb->len - at);
+}
+
+/* Hears a DNS answer, if there is a query to it. See `hear`. */
+HEARING int hear_answer(struct __sk_buff *skb, __u32 at)
+{
+	struct heard *heard;
+	struct flow *flow;
+	__u32 zero = 0;
+
+	heard = bpf_map_lookup_elem(&heard_scratch, &zero);
+	flow = heard ? bpf_map_lookup_elem(&flows, &heard->key) : 0;
+	if (!flow || !flow->wanted || skb->len <= at)
+		return 0;
+	flow->wanted--;
+	heard->opened = flow->opened;
+	return hear(skb, HEARD_DNS, 0, at, skb->len - at);
+}
+
+/* Hears what a packet from this side says. */
+static __always_inline void hear_packet(struct __sk_buff *skb, struct packet *p,
+					const hearing_config *cfg)
+{
+	if (!p->has_ports || p->is_fragment)
+		return;
+	if (p->transport == IPPROTO_TCP)
+		hear_tcp(skb, p, cfg);
+	else if (p->port_destination == bpf_htons(PORT_DNS))
+		hear_query(skb, p, cfg);
+	else
+		hear_quic(skb, p, cfg);
+}
+
+/* Hears a packet to this side, if it is a DNS answer. */
+static __always_inline void hear_packet_back(struct __sk_buff *skb, const struct packet *p)
+{
+	if (p->transport == IPPROTO_UDP && p->has_ports && p->port_source == bpf_htons(PORT_DNS) &&
+	    begin(p, 1))
+		hear_answer(skb, p->transport_at + UDP_HEADER);
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Connections of devices that belong to sites, while the policy has such groups: see heard.h. This side is
+ * the devices'. The rule of a flow is a label, which each device may have in another group (`leaf_rules`).
+ *
+ * The programs are loaded, and the tables have room, only with such a policy.
+ */
+#pragma once
+
+typedef struct router_config hearing_config;
+typedef struct router_counters hearing_counters;
+/* No BPF-to-BPF calls. */
+#define HEARING static __always_inline
+
+static __always_inline int is_silent(const struct packet *p, const struct router_config *cfg)
+{
+	return 0;
+}
+
+static __always_inline void forget_recent(const struct packet *p)
+{
+}
+
+#include "heard.h"
+
+/* The label of the packet's flow; 0 is none. */
+static __always_inline __u32 site_label(const struct packet *p, const struct router_config *cfg,
+					int leaves)
+{
+	struct flow_key key = {};
+	struct flow *flow;
+
+	if (!(cfg->features & FEATURE_SITES) || !p->has_ports)
+		return 0;
+	flow_key(&key, p, !leaves);
+	flow = find_flow(&key, cfg);
+	return flow ? flow->rule : 0;
+}
+
+SEC("tcx/ingress")
+int fairweir_hear(struct __sk_buff *skb)
+{
+	struct router_config *cfg;
+	struct frame frame;
+	struct packet p;
+	__u32 key = 0;
+
+	cfg = bpf_map_lookup_elem(&config, &key);
+	if (!cfg || !(cfg->features & FEATURE_SITES) || skb->pkt_type == PACKET_OTHERHOST)
+		return TC_ACT_UNSPEC;
+	if (read_skb(skb, &frame, &p, cfg->lan_header))
+		hear_packet(skb, &p, cfg);
+	return TC_ACT_UNSPEC;
+}
+
+/* Of whomever, since many devices ask the router. */
+SEC("tcx/egress")
+int fairweir_hear_answers(struct __sk_buff *skb)
+{
+	struct router_config *cfg;
+	struct frame frame;
+	struct packet p;
+	__u32 key = 0;
+
+	cfg = bpf_map_lookup_elem(&config, &key);
+	if (!cfg || !(cfg->features & FEATURE_SITES))
+		return TC_ACT_UNSPEC;
+	if (read_skb(skb, &frame, &p, cfg->lan_header))
+		hear_packet_back(skb, &p);
+	return TC_ACT_UNSPEC;
+}
