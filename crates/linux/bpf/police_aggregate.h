@@ -108,13 +108,13 @@ static __always_inline __u64 magic_left(const struct state *s, const struct poli
 	return left < state->magic ? left : state->magic;
 }
 
-/* Puts magic into a settled leaf until it is full. */
+/* Puts magic into a settled leaf until it is full, unless the subscriber is owed something. */
 static __always_inline void fill(const struct state *s, const struct police_plan *plan, __u32 leaf)
 {
 	__u64 room = less(s->pace->limit, backlog_of(s, plan, leaf)), left;
 	struct police_leaf *state = leaf_of(s, leaf);
 
-	if (!room)
+	if (!room || s->head->spare > 0)
 		return;
 	left = magic_left(s, plan, leaf);
 	put(s, plan, leaf, room);

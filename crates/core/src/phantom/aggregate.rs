@@ -425,9 +425,11 @@ impl State<'_> {
     /// Puts magic into a settled leaf until it is full. Magic that is still there counts as put in
     /// at the same place, before what came after the first: so it is served earlier than in truth,
     /// and never taken for more than it is.
+    ///
+    /// Not while the subscriber is owed something, as [`window`] says: magic would cost it more.
     fn fill(&mut self, plan: &Plan, leaf: usize) {
         let room = u64::from(plan.pace.limit).saturating_sub(self.backlog(plan, leaf));
-        if room == 0 {
+        if room == 0 || self.head.spare > 0 {
             return;
         }
         let left = self.magic_left(plan, leaf);

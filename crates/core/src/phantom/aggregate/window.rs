@@ -12,7 +12,10 @@
 //! forgiven what it owes, but no more than the *spare*: what the subscriber as a whole used less than
 //! its rate, up to `D`. That is what fills a queue, and half a second at least; of idleness it is half
 //! a second at most, so that little is lent in advance. So one who is on and off by turns gains
-//! nothing in the long run:
+//! nothing in the long run, as is shown below. Magic is served like other bytes, at the subscriber's cost:
+//! senders whose round trips begin at different times make windows in which one of them has three round trips and
+//! then two, and are filled again and again just above their shares. So while the spare says that the subscriber
+//! has had half a second of its rate less than that rate allows, nobody is filled.
 //!
 //! A subscriber that was silent for a second *starts*: its senders do not know the rate yet, and slow
 //! start or BBR's STARTUP would find it by sending twice or three times as much. Until they have heard,
