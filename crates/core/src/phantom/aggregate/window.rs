@@ -15,7 +15,7 @@
 //! nothing in the long run, as is shown below. Magic is served like other bytes, at the subscriber's cost:
 //! senders whose round trips begin at different times make windows in which one of them has three round trips and
 //! then two, and are filled again and again just above their shares. So while the spare says that the subscriber
-//! has had half a second of its rate less than that rate allows, nobody is filled.
+//! has had half a second of its rate less than that rate allows, no leaf is filled.
 //!
 //! A subscriber that was silent for a second *starts*: its senders do not know the rate yet, and slow
 //! start or BBR's STARTUP would find it by sending twice or three times as much. Until they have heard,
