@@ -105,7 +105,7 @@ impl State<'_> {
             self.head.gate_at |= IS_OPEN;
             return 0;
         }
-        count << COUNT_SHIFT | refused * WAS_REFUSED
+        (count << COUNT_SHIFT) | (refused * WAS_REFUSED)
     }
 
     /// Adds to the spare what the rate carried in a window of `length` ns and was not accepted; all
