@@ -17,6 +17,19 @@
 #define TRICKLE_WINDOW (8 * 1500)
 /* After so many ns a sender starts that comes back. */
 #define PAUSE_MAX 1000000000ull
+/* Flags of gate_at: it was moved back, so that a sender may catch up; the start is over. */
+#define GATE_CATCHES_UP 1ull
+#define GATE_OPEN 2ull
+#define GATE_FLAGS 3ull
+/* Flags of window_at: the gate refused a packet in this window, in the one before; how much of a start is
+ * over. */
+#define WINDOW_REFUSED 1ull
+#define WINDOW_WAS_REFUSED 2ull
+#define WINDOW_COUNT_SHIFT 2
+#define WINDOW_FLAGS 63ull
+#define START_COUNT_MAX 16
+/* How far a subscriber that starts may be ahead, beside the allowance, ns. */
+#define START_SLACK 70000000ull
 /* What was not used of the rate is counted in 2^10 ns. */
 #define SPARE_SHIFT 10
 /* How much of that is spare after idleness, and the least that is counted. */
@@ -95,13 +108,13 @@ static __always_inline __u64 magic_left(const struct state *s, const struct poli
 	return left < state->magic ? left : state->magic;
 }
 
-/* Puts magic into a settled leaf until it is full. */
+/* Puts magic into a settled leaf until it is full, unless the subscriber is owed something. */
 static __always_inline void fill(const struct state *s, const struct police_plan *plan, __u32 leaf)
 {
 	__u64 room = less(s->pace->limit, backlog_of(s, plan, leaf)), left;
 	struct police_leaf *state = leaf_of(s, leaf);
 
-	if (!room)
+	if (!room || s->head->spare > 0)
 		return;
 	left = magic_left(s, plan, leaf);
 	put(s, plan, leaf, room);
@@ -198,22 +211,24 @@ static __always_inline __s64 ticks(__u64 ns)
 }
 
 /* Adds to the spare what the rate carried in a window of `length` ns and was not accepted; all nodes are
- * settled. */
-static __always_inline void count_spare(const struct state *s, const struct police_plan *plan, __u64 length)
+ * settled. 1 if at least half of the rate was accepted, else 0. */
+static __always_inline __u64 count_spare(const struct state *s, const struct police_plan *plan, __u64 length)
 {
-	__s64 spare = s->head->spare, most = s->pace->spare_max;
+	__s64 spare = s->head->spare, most = s->pace->spare_max, came = ticks(length), used;
 	__u64 accepted = 0;
 
 	for (__u32 leaf = plan->zero & 127; leaf < plan->leaf_count && can_loop; leaf = (leaf + 1) & 127)
 		accepted += leaf_of(s, leaf)->accepted;
 	if (!inner_of(s, 0)->busy)
 		most = spare > 0 ? spare : 0;
-	spare += ticks(length) - ticks((accepted << UNIT_BITS) / s->pace->rate);
+	used = ticks((accepted << UNIT_BITS) / s->pace->rate);
+	spare += came - used;
 	if (spare > most)
 		spare = most;
 	if (spare < SPARE_LEAST)
 		spare = SPARE_LEAST;
 	s->head->spare = spare;
+	return (__u64)(came - 2 * used - 1) >> 63;
 }
 
 /* What the rate carries in all that is spare, bytes; nothing if more was accepted. */
@@ -266,16 +281,35 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 		take(s, plan, leaf, waiting - s->pace->limit);
 }
 
+/* Begins a start after a pause, or ends it: if the gate refused nothing in this window but did in the one
+ * before, or after sixteen windows with at least half of the rate, or eight with a refusal. The flags of the
+ * next window. */
+static __always_inline __u64 count_start(const struct state *s, __u64 now, __u64 is_used)
+{
+	__u64 flags = s->head->window_at & WINDOW_FLAGS, refused = flags & WINDOW_REFUSED;
+	__u64 count = (flags >> WINDOW_COUNT_SHIFT) + (refused ? 2 : is_used);
+
+	if (less(now, s->head->gate_at) >= PAUSE_MAX) {
+		s->head->gate_at &= ~GATE_OPEN;
+		return 0;
+	}
+	if (s->head->gate_at & GATE_OPEN || (flags & WINDOW_WAS_REFUSED && !refused) || count >= START_COUNT_MAX) {
+		s->head->gate_at |= GATE_OPEN;
+		return 0;
+	}
+	return count << WINDOW_COUNT_SHIFT | refused * WINDOW_WAS_REFUSED;
+}
+
 /* Ends the window, with its consequences, and begins the next. */
 static __always_inline void begin_window(const struct state *s, const struct police_plan *plan, __u64 now)
 {
-	__u64 length = now - s->head->window_at;
+	__u64 length = now - s->head->window_at, is_used;
 	const struct police_plan_inner *spec;
 	struct police_inner *inner;
 	__u32 v, served, end;
 
 	settle(s, plan, now, ~0ull);
-	count_spare(s, plan, length);
+	is_used = count_spare(s, plan, length);
 	for (__u32 index = first_inner(plan); index < plan->inner_count && can_loop;
 	     index = next_inner(index)) {
 		spec = plan_inner(plan, index);
@@ -295,7 +329,19 @@ static __always_inline void begin_window(const struct state *s, const struct pol
 	else if (length > 3 * plan->window)
 		length = 3 * plan->window;
 	s->head->window_bytes = s->pace->rate * length >> UNIT_BITS;
-	s->head->window_at = now;
+	s->head->window_at = (now & ~WINDOW_FLAGS) | count_start(s, now, is_used);
+}
+
+static __always_inline int is_window_over(const struct police_head *head, const struct police_plan *plan,
+					  __u64 now)
+{
+	return less(now, head->window_at) >= plan->window;
+}
+
+/* 1 if senders that start have been refused something at the gate in this window, else 0. */
+static __always_inline __u32 is_start_refused(const struct state *s)
+{
+	return s->head->window_at & ~(s->head->gate_at >> 1) & 1;
 }
 
 /* Accepts the packet without settling anything if that is exact. */
@@ -308,7 +354,8 @@ static __always_inline int surely_fits(const struct state *s, const struct polic
 	__u64 elapsed = less(now, s->head->at), backlog, accepted = state->accepted + size;
 	__u64 weight = weight_of(s, plan, leaf);
 
-	if (parent_of(s, spec) || !(root->busy & bit(spec->child)) || state->mark & MARK_DISARMED)
+	if (parent_of(s, spec) || !(root->busy & bit(spec->child)) ||
+	    (state->mark & MARK_DISARMED) | is_start_refused(s))
 		return 0;
 	if (elapsed >= s->pace->idle_after)
 		return 0;
@@ -367,7 +414,7 @@ static __always_inline enum verdict signal_softly(const struct state *s, const s
 static __always_inline void control_burst(const struct state *s, const struct police_plan *plan, __u32 leaf,
 					  __u64 share)
 {
-	__u64 backlog = backlog_of(s, plan, leaf), allowance = 4 * share;
+	__u64 backlog = backlog_of(s, plan, leaf), allowance = 4 * share, is_start = is_start_refused(s);
 	struct police_leaf *state = leaf_of(s, leaf);
 
 	if (backlog <= ALLOWANCE_MIN || state->mark & MARK_FILLED)
@@ -378,22 +425,39 @@ static __always_inline void control_burst(const struct state *s, const struct po
 		allowance = ALLOWANCE_MAX;
 	if (allowance < 2 * share)
 		allowance = 2 * share;
-	if (backlog > allowance && 5ull * state->accepted > 7 * share)
+	/* Who starts and was refused packets at the gate is filled above its share. */
+	if (is_start ? state->accepted > share : backlog > allowance && 5ull * state->accepted > 7 * share)
 		fill(s, plan, leaf);
 }
 
 /* When the gate begins with the next packet. */
 static __always_inline __u64 gate_from(const struct state *s, __u64 gate_at, __u64 now)
 {
-	__u64 empty = now - gate_at;
+	__u64 empty = now - gate_at, is_open = gate_at & GATE_OPEN;
 
 	if (gate_at > now)
-		return gate_at & ~1ull;
-	if (gate_at & 1 && empty <= s->pace->gate_more)
+		return gate_at & ~GATE_CATCHES_UP;
+	if (gate_at & GATE_CATCHES_UP && empty <= s->pace->gate_more)
 		return gate_at;
-	if (empty >= s->pace->gate_pause && empty < PAUSE_MAX)
-		return (now - s->pace->gate_more) | 1;
-	return now & ~1ull;
+	if (is_open && empty >= s->pace->gate_pause && empty < PAUSE_MAX)
+		return ((now - s->pace->gate_more) & ~GATE_FLAGS) | is_open | GATE_CATCHES_UP;
+	return (now & ~GATE_FLAGS) | is_open;
+}
+
+/* Up to when the gate is taken after a packet; 0 if it does not let the packet through. */
+static __always_inline __u64 pass_gate(const struct state *s, const struct police_plan *plan, __u64 now,
+				       __u64 size)
+{
+	__u64 gate_at = gate_from(s, s->head->gate_at, now);
+	__u64 cost = s->pace->gate_cost, slack = s->pace->gate_slack;
+	__u64 is_start = (gate_at >> 1 & 1) ^ 1;
+
+	if (is_start) {
+		cost += cost / 4;
+		slack = START_SLACK + (slack - plan->window) / 4 * 5;
+	}
+	gate_at += size * cost >> GATE_SHIFT & ~GATE_FLAGS;
+	return gate_at > now + slack ? 0 : gate_at;
 }
 
 /* Whether an inner node that stands under priority got nothing in this window and the last. */
@@ -418,7 +482,7 @@ static __always_inline __u32 starved(const struct state *s, const struct police_
 	return is_starved(s, plan, lower) ? lower : 0;
 }
 
-/* Decides about a packet, in O(1) but for queues that become empty. */
+/* Decides about a packet in a window that is not over, in O(1) but for queues that become empty. */
 static __always_inline enum verdict ask_phantoms(const struct state *s, const struct police_plan *plan,
 						 struct arrival *arrival)
 {
@@ -427,16 +491,15 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	struct police_leaf *state;
 	__u32 leaf, class, place;
 
-	if (less(arrival->now, s->head->window_at) >= plan->window)
-		begin_window(s, plan, arrival->now);
 	find_place(s, plan, arrival);
 	leaf = *(volatile __u32 *)&arrival->leaf;
 	place = *(volatile __u32 *)&arrival->place;
 	state = leaf_of(s, leaf);
-	gate_at = gate_from(s, s->head->gate_at, arrival->now);
-	gate_at += size * s->pace->gate_cost >> GATE_SHIFT & ~1ull;
-	if (gate_at > arrival->now + s->pace->gate_slack)
+	gate_at = pass_gate(s, plan, arrival->now, size);
+	if (!gate_at) {
+		s->head->window_at |= WINDOW_REFUSED;
 		return VERDICT_DROP;
+	}
 	if (!place && surely_fits(s, plan, arrival->now, leaf, size)) {
 		s->head->gate_at = gate_at;
 		return VERDICT_PASS;

@@ -2,7 +2,8 @@
 /* What a policer is asked and answers. */
 #pragma once
 
-enum verdict { VERDICT_PASS, VERDICT_MARK, VERDICT_DROP };
+/* The last is no answer: the window is over. */
+enum verdict { VERDICT_PASS, VERDICT_MARK, VERDICT_DROP, VERDICT_ROLL };
 
 /* Who pays for a packet of a bundle's free class: its own queue, a stunt, or nobody can. */
 enum payer { PAYER_ITSELF, PAYER_STUNT, PAYER_NOBODY };

@@ -103,8 +103,8 @@ static __always_inline void find_payer(const struct state *s, const struct polic
 
 	if (is_own(s, plan, size))
 		return;
-	if (lending->window_at != s->head->window_at) {
-		lending->window_at = s->head->window_at;
+	if (lending->window_at != (s->head->window_at & ~WINDOW_FLAGS)) {
+		lending->window_at = s->head->window_at & ~WINDOW_FLAGS;
 		for (__u32 i = plan->zero & 127; i < count && can_loop; i = (i + 1) & 127)
 			lending->lent[i & (POLICE_LEAVES_MAX - 1)] = 0;
 	}
@@ -134,12 +134,11 @@ static __always_inline enum verdict charge_bundle(const struct state *s, const s
 	struct police_leaf *state;
 	__u32 leaf;
 
-	if (less(arrival->now, s->head->window_at) >= plan->window)
-		begin_window(s, plan, arrival->now);
-	gate_at = gate_from(s, s->head->gate_at, arrival->now);
-	gate_at += size * s->pace->gate_cost >> GATE_SHIFT & ~1ull;
-	if (gate_at > arrival->now + s->pace->gate_slack)
+	gate_at = pass_gate(s, plan, arrival->now, size);
+	if (!gate_at) {
+		s->head->window_at |= WINDOW_REFUSED;
 		return VERDICT_DROP;
+	}
 	settle(s, plan, arrival->now, path_to(s, plan, plan->free) | path_to(s, plan, plan->stunt_first));
 	find_payer(s, plan, lending, arrival, size);
 	leaf = *(volatile __u32 *)&arrival->leaf;

@@ -65,6 +65,40 @@ static __always_inline void touch(const void *slot, __u32 bytes)
 	} while (0)
 
 /*
+ * Ends the window of a slot if it is over. A function of its own, which takes the lock itself: the verifier would
+ * look at all that may follow on each of the ways through it, and calls under a lock are not allowed.
+ */
+#define POLICE_ROLL(NAME, SLOTS, SLOT, LEAF_MAX, INNER_MAX)                                    \
+	__noinline int NAME(const struct police_plan *plan, const struct police_pace *pace,    \
+			    const struct arrival *arrival, __u32 index)                        \
+	{                                                                                      \
+		struct state state;                                                            \
+		struct SLOT *slot;                                                             \
+                                                                                               \
+		slot = find_slot(&SLOTS, index);                                               \
+		if (!plan || !pace || !arrival || !slot)                                       \
+			return 0;                                                              \
+		state = (struct state){ pace, &slot->head, slot->inners, slot->leaves, INNER_MAX, LEAF_MAX }; \
+		touch((const void *)slot + 8, sizeof(*slot) - 8);                              \
+		bpf_spin_lock(&slot->lock);                                                    \
+		understand(slot, plan);                                                        \
+		if (is_window_over(state.head, plan, arrival->now))                            \
+			begin_window(&state, plan, arrival->now);                              \
+		bpf_spin_unlock(&slot->lock);                                                  \
+		return 0;                                                                      \
+	}
+POLICE_ROLL(roll1, slots1, police_slot_1, 0, 0)
+POLICE_ROLL(roll4, slots4, police_slot_4, 3, 3)
+POLICE_ROLL(roll16, slots16, police_slot_16, 15, 3)
+POLICE_ROLL(roll64, slots64, police_slot_64, 63, 7)
+POLICE_ROLL(roll_bundle, slotsb, police_slot_bundle, 63, 7)
+
+/* Whether a slot's window is over, before its lock is taken. */
+#define is_slot_over(slot, plan, arrival)                                                      \
+	((plan)->kind != POLICE_KIND_BUCKET && ((slot)->shape != (plan)->shape ||              \
+						is_window_over(&(slot)->head, plan, (arrival)->now)))
+
+/*
  * Decides by a slot. A function for each class, since the
  * verifier then looks at each once, whatever led there.
  */
@@ -81,6 +115,8 @@ static __always_inline void touch(const void *slot, __u32 bytes)
 			return VERDICT_PASS;                                                   \
 		state = (struct state){ pace, &slot->head, slot->inners, slot->leaves, INNER_MAX, LEAF_MAX }; \
 		touch((const void *)slot + 8, sizeof(*slot) - 8);                              \
+		if (is_slot_over(slot, plan, arrival))                                         \
+			return VERDICT_ROLL;                                                   \
 		bpf_spin_lock(&slot->lock);                                                    \
 		understand(slot, plan);                                                        \
 		if (plan->kind == POLICE_KIND_BUCKET)                                          \
@@ -123,6 +159,8 @@ __noinline int aim(const struct police_plan *plan, struct arrival *arrival, __u3
 				&slot->lending.aim_leaf, 0, 0 };
 	bpf_spin_lock(&slot->lock);
 	understand(slot, plan);
+	if (is_window_over(state.head, aim, arrival->now))
+		begin_window(&state, aim, arrival->now);
 	verdict = ask_phantoms(&state, aim, arrival);
 	if (verdict == VERDICT_DROP)
 		slot->dropped++;
@@ -142,6 +180,8 @@ __noinline int pay(const struct police_plan *plan, const struct police_pace *pac
 	if (!plan || !pace || !arrival || !slot)
 		return VERDICT_PASS;
 	state = (struct state){ pace, &slot->head, slot->inners, slot->leaves, 7, 63 };
+	if (is_slot_over(slot, plan, arrival))
+		return VERDICT_ROLL;
 	bpf_spin_lock(&slot->lock);
 	understand(slot, plan);
 	verdict = charge_bundle(&state, plan, &slot->lending, arrival);
@@ -154,6 +194,19 @@ __noinline int pay(const struct police_plan *plan, const struct police_pace *pac
 	bpf_spin_unlock(&slot->lock);
 	return verdict;
 }
+
+/* Decides, in the next window if the last one is over. That another CPU has changed the slot's plan in between
+ * lets one packet pass. */
+#define in_window(DECIDE, ROLL, plan, pace, arrival, index)                                    \
+	({                                                                                     \
+		enum verdict decided = DECIDE(plan, pace, arrival, index);                     \
+                                                                                               \
+		if (decided == VERDICT_ROLL) {                                                 \
+			ROLL(plan, pace, arrival, index);                                      \
+			decided = DECIDE(plan, pace, arrival, index);                          \
+		}                                                                              \
+		decided == VERDICT_ROLL ? VERDICT_PASS : decided;                              \
+	})
 
 /* Decides by the slot of a plan with a bundle. */
 static __always_inline enum verdict decide_in_bundle(const struct police_plan *plan,
@@ -169,11 +222,11 @@ static __always_inline enum verdict decide_in_bundle(const struct police_plan *p
 		arrival->leaf = leaf;
 		if (arrival->aimed == VERDICT_DROP)
 			return VERDICT_DROP;
-		verdict = pay(plan, pace, arrival, index);
+		verdict = in_window(pay, roll_bundle, plan, pace, arrival, index);
 		if (arrival->payer != PAYER_NOBODY)
 			return verdict;
 	}
-	return decide_bundle(plan, pace, arrival, index);
+	return in_window(decide_bundle, roll_bundle, plan, pace, arrival, index);
 }
 
 /* Whether plans have slots of a class; known when the program is loaded. */
@@ -188,13 +241,13 @@ static __always_inline enum verdict decide(__u32 slot, const struct police_plan 
 	__u32 index = slot & POLICE_INDEX_MASK, class = slot >> POLICE_CLASS_SHIFT;
 
 	if (class == 0 && has_class(0))
-		return decide1(plan, pace, arrival, index);
+		return in_window(decide1, roll1, plan, pace, arrival, index);
 	if (class == 1 && has_class(1))
-		return decide4(plan, pace, arrival, index);
+		return in_window(decide4, roll4, plan, pace, arrival, index);
 	if (class == 2 && has_class(2))
-		return decide16(plan, pace, arrival, index);
+		return in_window(decide16, roll16, plan, pace, arrival, index);
 	if (class == 3 && has_class(3))
-		return decide64(plan, pace, arrival, index);
+		return in_window(decide64, roll64, plan, pace, arrival, index);
 	if (class == 4 && has_class(4))
 		return decide_in_bundle(plan, pace, arrival, index);
 	return VERDICT_PASS;

@@ -38,6 +38,7 @@ pub use bundle::{Bundle, BundleError, BundleSpec, BundleState, Bundled, Counts, 
 pub use flows::Flows;
 use node::per_weight;
 pub use soft::Mark;
+use window::REFUSED;
 
 /// What is known of a subscriber as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,10 +46,11 @@ pub use soft::Mark;
 pub struct Head {
     /// Up to when the root is settled, ns.
     pub at: u64,
-    /// When the window of burst control began, ns.
+    /// When the window of burst control began, ns; its lowest bits tell of the start
+    /// ([`window`]).
     pub window_at: u64,
     /// When all that was accepted would have passed at the gate's rate, ns; but after a pause it was
-    /// moved back, as its lowest bit says, so that a sender may catch up.
+    /// moved back, so that a sender may catch up. The lowest bits are flags.
     pub gate_at: u64,
     /// What the rate carries in a window as long as the last one was, bytes; at first 0.
     pub window_bytes: u32,
@@ -219,7 +221,10 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     state.roll_window(plan, now);
     let place = state.find_place(plan, arrival.leaf, arrival.flow);
     let arrival = Arrival { leaf: place.leaf, ..arrival };
-    let Some(gate_at) = state.pass_gate(plan, now, size) else { return Verdict::Drop };
+    let Some(gate_at) = state.pass_gate(plan, now, size) else {
+        state.head.window_at |= REFUSED;
+        return Verdict::Drop;
+    };
     if !place.is_new && state.surely_fits(plan, now, arrival.leaf, size) {
         state.head.gate_at = gate_at;
         return Verdict::Pass;
@@ -280,20 +285,26 @@ const PAUSE_MAX: u64 = 1_000_000_000;
 /// No packet is larger, super-packets before segmentation included; the kernel says 512 KiB.
 const SIZE_MAX: u64 = 1 << 20;
 
+/// Flags of [`Head::gate_at`], its lowest bits: it was moved back, so that a sender may catch up.
+const CATCHES_UP: u64 = 1;
+/// The start is over: who sends has heard of the rate.
+const IS_OPEN: u64 = 2;
+const GATE_FLAGS: u64 = 3;
+
 /// When the gate, which lets through at its rate what is accepted at `gate_at`, begins with the next
 /// packet; see [`Head::gate_at`].
 #[inline(always)]
 fn gate_from(plan: &Plan, gate_at: u64, now: u64) -> u64 {
     if gate_at > now {
-        return gate_at & !1;
+        return gate_at & !CATCHES_UP;
     }
-    let empty = now - gate_at;
-    if gate_at & 1 == 1 && empty <= plan.pace.gate_more {
+    let (is_open, empty) = (gate_at & IS_OPEN, now - gate_at);
+    if gate_at & CATCHES_UP != 0 && empty <= plan.pace.gate_more {
         gate_at
-    } else if empty >= plan.pace.gate_pause && empty < PAUSE_MAX {
-        (now - plan.pace.gate_more) | 1
+    } else if is_open != 0 && empty >= plan.pace.gate_pause && empty < PAUSE_MAX {
+        (now - plan.pace.gate_more) & !GATE_FLAGS | is_open | CATCHES_UP
     } else {
-        now & !1
+        now & !GATE_FLAGS | is_open
     }
 }
 
@@ -316,9 +327,16 @@ impl State<'_> {
     /// Up to when the gate is taken after a packet, ns; `None` if it does not let the packet through.
     #[inline(always)]
     fn pass_gate(&self, plan: &Plan, now: u64, size: u64) -> Option<u64> {
-        let cost = ((size * plan.pace.gate_cost) >> GATE_SHIFT) & !1;
-        let gate_at = gate_from(plan, self.head.gate_at, now) + cost;
-        (gate_at <= now + plan.pace.gate_slack).then_some(gate_at)
+        let from = gate_from(plan, self.head.gate_at, now);
+        let (cost, slack) = plan.gate(from & IS_OPEN == 0);
+        let gate_at = from + (((size * cost) >> GATE_SHIFT) & !GATE_FLAGS);
+        (gate_at <= now + slack).then_some(gate_at)
+    }
+
+    /// Whether senders that start have been refused something at the gate in this window.
+    #[inline(always)]
+    fn is_start_refused(&self) -> bool {
+        self.head.window_at & REFUSED != 0 && self.head.gate_at & IS_OPEN == 0
     }
 
     /// Accepts the packet without settling anything if that is exact and burst control has nothing
@@ -329,8 +347,9 @@ impl State<'_> {
         let spec = &plan.leaves[leaf];
         let window_bytes = self.longest_window(plan);
         let (weight, inverse) = (u64::from(self.weight(plan, leaf)), self.inverse(plan, leaf));
+        let is_refused = self.is_start_refused();
         let (root, state) = (&self.inners[0], &mut self.leaves[leaf]);
-        if spec.parent != 0 || !root.is_busy(spec.child) || state.mark.is_disarmed() {
+        if spec.parent != 0 || !root.is_busy(spec.child) || state.mark.is_disarmed() || is_refused {
             return false;
         }
         let elapsed = now.saturating_sub(self.head.at);
@@ -384,12 +403,17 @@ impl State<'_> {
     }
 
     /// Fills the leaf's queue with magic if it accepted more in this window than its share explains,
-    /// and has a backlog of more than a flow may send before anything is known of it.
+    /// and has a backlog of more than a flow may send before anything is known of it. While senders that
+    /// start are refused packets at the gate, more than its share is enough: so they learn of their rate
+    /// now, and not when the queue is full of what they sent too fast.
     fn control_burst(&mut self, plan: &Plan, leaf: usize, share: u64) {
         let backlog = self.backlog(plan, leaf);
         let LeafState { accepted, mark, .. } = self.leaves[leaf];
         if backlog <= ALLOWANCE.0 || mark.is_filled() {
             return;
+        }
+        if self.is_start_refused() && u64::from(accepted) > share {
+            return self.again().fill(plan, leaf);
         }
         let (fast, of) = BURST;
         let allowance = (4 * share).clamp(ALLOWANCE.0, ALLOWANCE.1).max(2 * share);
@@ -401,9 +425,11 @@ impl State<'_> {
     /// Puts magic into a settled leaf until it is full. Magic that is still there counts as put in
     /// at the same place, before what came after the first: so it is served earlier than in truth,
     /// and never taken for more than it is.
+    ///
+    /// Not while the subscriber is owed something, as [`window`] says: magic would cost it more.
     fn fill(&mut self, plan: &Plan, leaf: usize) {
         let room = u64::from(plan.pace.limit).saturating_sub(self.backlog(plan, leaf));
-        if room == 0 {
+        if room == 0 || self.head.spare > 0 {
             return;
         }
         let left = self.magic_left(plan, leaf);

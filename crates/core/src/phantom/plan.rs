@@ -11,6 +11,7 @@ use crate::units::{Bytes, Rate, Span};
 
 mod compile;
 
+use compile::START_SLACK;
 pub(super) use compile::{GATE_SHIFT, SPARE_IDLE, SPARE_SHIFT};
 
 /// The most leaves of a plan: a node's set of busy children is one word.
@@ -162,6 +163,17 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// What a byte costs at the gate, 2⁻¹⁶ ns, and how far the subscriber may be ahead, ns. While it starts
+    /// its rate and a fifth more, with which less than 1.6 times the rate passes in 250 ms.
+    #[inline]
+    pub(super) fn gate(&self, is_start: bool) -> (u64, u64) {
+        let Pace { gate_cost, gate_slack, .. } = self.pace;
+        match is_start {
+            false => (gate_cost, gate_slack),
+            true => (gate_cost + gate_cost / 4, START_SLACK + (gate_slack - self.window) / 4 * 5),
+        }
+    }
+
     /// The inner nodes from below the root to `inner`, which is the last; none for the root.
     #[inline]
     pub(super) fn path_to(&self, inner: usize) -> impl Iterator<Item = usize> {

@@ -22,6 +22,7 @@
 
 use std::ops::Range;
 
+use super::window::{REFUSED, WINDOW_FLAGS};
 use super::{ALLOWANCE, Aggregate, SIZE_MAX, State, decide};
 use crate::phantom::plan::{RATE_MIN, Share};
 use crate::phantom::{Arrival, Plan, PlanError, PlanSpec, Police, Verdict};
@@ -241,7 +242,10 @@ impl State<'_> {
     ) -> Option<bool> {
         let (at, size) = (now.as_nanos(), arrival.size.as_u64().min(SIZE_MAX));
         self.roll_window(plan, at);
-        let Some(gate_at) = self.pass_gate(plan, at, size) else { return Some(false) };
+        let Some(gate_at) = self.pass_gate(plan, at, size) else {
+            self.head.window_at |= REFUSED;
+            return Some(false);
+        };
         self.settle_path(plan, at, bundle.free);
         self.settle_path(plan, at, bundle.stunts.start);
         let Some(payer) = self.find_payer(plan, bundle, bundled, size) else {
@@ -274,8 +278,9 @@ impl State<'_> {
         if self.backlog(plan, bundle.free) + size <= own.min(plan.pace.limit.into()) {
             return Some(bundle.free);
         }
-        if bundled.window_at != self.head.window_at {
-            bundled.window_at = self.head.window_at;
+        let window_at = self.head.window_at & !WINDOW_FLAGS;
+        if bundled.window_at != window_at {
+            bundled.window_at = window_at;
             bundled.lent.fill(0);
         }
         let count = bundle.stunts.len();

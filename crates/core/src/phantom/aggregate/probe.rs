@@ -1,5 +1,6 @@
 //! What the oracles' tests see of a subscriber's state, and how they set it up.
 
+use super::window::WINDOW_FLAGS;
 use super::{Aggregate, State};
 use crate::phantom::UNIT_BITS;
 use crate::phantom::plan::Plan;
@@ -33,7 +34,7 @@ pub(in crate::phantom) fn begin_virtual_time(aggregate: &mut Aggregate, v: u64) 
 
 /// When the window of burst control began.
 pub(in crate::phantom) fn window_at(aggregate: &Aggregate) -> Time {
-    Time::from_nanos(aggregate.head.window_at)
+    Time::from_nanos(aggregate.head.window_at & !WINDOW_FLAGS)
 }
 
 /// Gives all nodes the service of the time until now, which is otherwise put off.

@@ -12,7 +12,16 @@
 //! forgiven what it owes, but no more than the *spare*: what the subscriber as a whole used less than
 //! its rate, up to `D`. That is what fills a queue, and half a second at least; of idleness it is half
 //! a second at most, so that little is lent in advance. So one who is on and off by turns gains
-//! nothing in the long run:
+//! nothing in the long run, as is shown below. Magic is served like other bytes, at the subscriber's cost:
+//! senders whose round trips begin at different times make windows in which one of them has three round trips and
+//! then two, and are filled again and again just above their shares. So while the spare says that the subscriber
+//! has had half a second of its rate less than that rate allows, no leaf is filled.
+//!
+//! A subscriber that was silent for a second *starts*: its senders do not know the rate yet, and slow
+//! start or BBR's STARTUP would find it by sending twice or three times as much. Until they have heard,
+//! a tighter gate lets pass less than 1.6 times the rate in a quarter of a second, and what it refuses
+//! fills the leaf. They have heard if a window without a refusal follows one with. A subscriber that is
+//! never refused anything, or always, is no longer at its start after some windows of traffic.
 //!
 //! **Bound.** In any time `t` no more is accepted than `r t + D` and a queue's limit and grace for
 //! each leaf, and the packets of starved classes. Let `S` be the spare and `L` the bytes in all leaves
@@ -21,9 +30,20 @@
 //! least as much; and where `S` is cut at `D` it is positive. (2) What is accepted in `t` is `r t` and
 //! what `S` lost, less what was cut. `S` was `D` at most and is `-L` at least.
 
-use super::State;
+use super::{IS_OPEN, PAUSE_MAX, State};
 use crate::phantom::UNIT_BITS;
 use crate::phantom::plan::{MSS, Plan, SPARE_IDLE, SPARE_SHIFT};
+
+/// Flags of [`super::Head::window_at`], its lowest bits: the gate refused a packet in this window.
+pub(super) const REFUSED: u64 = 1;
+/// It refused one in the window before, in which a start went on.
+const WAS_REFUSED: u64 = 2;
+/// How much of a start is over: 1 for each window that used half of the rate, 2 for one with a refusal.
+const COUNT: u64 = 15 << COUNT_SHIFT;
+const COUNT_SHIFT: u32 = 2;
+/// A start is over at this count.
+const COUNT_MAX: u64 = 16;
+pub(super) const WINDOW_FLAGS: u64 = REFUSED | WAS_REFUSED | COUNT;
 
 /// Windows in a row in which a leaf accepts [`TOO_FAST`] of what it is served, until it is filled.
 /// Burst control alone lets a sender at 1.4 times its share pass until the queue is full, which may
@@ -47,7 +67,7 @@ impl State<'_> {
     pub(super) fn begin_window(&mut self, plan: &Plan, now: u64) {
         self.settle_all(plan, now);
         let length = now - self.head.window_at;
-        self.count_spare(plan, length);
+        let is_used = self.count_spare(plan, length);
         for index in 0..plan.inners.len() {
             let spec = &plan.inners[index];
             let state = &self.inners[index];
@@ -66,20 +86,40 @@ impl State<'_> {
         let is_idle = self.inners[0].busy == 0;
         let length = if is_idle { plan.window } else { length.min(3 * plan.window) };
         self.head.window_bytes = ((plan.pace.rate * length) >> UNIT_BITS) as u32;
-        self.head.window_at = now;
+        self.head.window_at = now & !WINDOW_FLAGS | self.count_start(now, is_used);
+    }
+
+    /// Begins a start after a pause, or ends it: if the gate refused nothing in this window but did in
+    /// the one before, or after sixteen windows with at least half of the rate, or eight with a refusal.
+    /// The flags of the next window.
+    fn count_start(&mut self, now: u64, is_used: bool) -> u64 {
+        if now.saturating_sub(self.head.gate_at) >= PAUSE_MAX {
+            self.head.gate_at &= !IS_OPEN;
+            return 0;
+        }
+        let flags = self.head.window_at & WINDOW_FLAGS;
+        let refused = flags & REFUSED;
+        let count = (flags >> COUNT_SHIFT) + (2 * refused).max(is_used.into());
+        let has_heard = flags & WAS_REFUSED != 0 && refused == 0;
+        if self.head.gate_at & IS_OPEN != 0 || has_heard || count >= COUNT_MAX {
+            self.head.gate_at |= IS_OPEN;
+            return 0;
+        }
+        (count << COUNT_SHIFT) | (refused * WAS_REFUSED)
     }
 
     /// Adds to the spare what the rate carried in a window of `length` ns and was not accepted; all
-    /// nodes are settled.
-    fn count_spare(&mut self, plan: &Plan, length: u64) {
+    /// nodes are settled. Whether at least half of the rate was accepted.
+    fn count_spare(&mut self, plan: &Plan, length: u64) -> bool {
         let accepted: u64 = self.leaves.iter().map(|leaf| u64::from(leaf.accepted)).sum();
         let before = i64::from(self.head.spare);
         let most = match self.inners[0].busy {
             0 => before.max(0),
             _ => plan.pace.spare_max.into(),
         };
-        let spare = before + ticks(length) - ticks((accepted << UNIT_BITS) / plan.pace.rate);
-        self.head.spare = spare.clamp(i32::MIN.into(), most) as i32;
+        let (came, used) = (ticks(length), ticks((accepted << UNIT_BITS) / plan.pace.rate));
+        self.head.spare = (before + came - used).clamp(i32::MIN.into(), most) as i32;
+        2 * used >= came
     }
 
     /// What the rate carries in all that is spare, bytes; nothing if more was accepted.

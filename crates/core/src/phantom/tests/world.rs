@@ -18,7 +18,7 @@ pub(super) fn plan(mbit: u64, rtt_ms: u64, signal: Signal, share: &Share) -> Pla
 /// The same plan with queues of `limit` bytes and a burst control that never acts.
 pub(super) fn without_burst_control(mut plan: Plan, limit: u32) -> Plan {
     plan.pace.limit = limit;
-    plan.pace.gate_slack = 1 << 62;
+    plan.pace.gate_slack = 1 << 63;
     plan.window = 1 << 62;
     plan.pace.window_bytes = 1 << 40;
     let backlog = plan.leaves.len() as u64 * (u64::from(limit) + 2_000);

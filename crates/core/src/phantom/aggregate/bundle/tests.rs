@@ -129,7 +129,9 @@ fn what_stunts_cannot_pay_the_free_class_does_not_get() {
         let kept = passed[stunt] as f64 / before[stunt] as f64;
         assert!((0.45..0.6).contains(&kept), "{kept}");
     }
-    assert_eq!(passed[3], before[3], "who has less than its share pays nothing");
+    // But for what the gate refuses at the start.
+    let paid = before[3].abs_diff(passed[3]);
+    assert!(paid <= 10 * 1_500, "who has less than its share pays nothing: {paid} bytes");
     assert!(with.counts().refused > 0);
 }
 
