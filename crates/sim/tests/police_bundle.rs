@@ -100,9 +100,7 @@ fn ten_seeds_of_each_target() {
         for times in [0.5, 1.0, 1.5, 2.0, 2.5] {
             let with = all(Some(times));
             let [free, others, total] = row(name, times, with, without);
-            // By the seed 78 to 100 %; the cause is in docs/papers/free-and-stunts.md.
-            let within = if name == "cubic, 20 ms" && times == 2.5 { 0.08 } else { 0.05 };
-            if (free - 1.0).abs() > within || others < 0.97 || total < 0.99 || with[3] > 1.01 {
+            if (free - 1.0).abs() > 0.05 || others < 0.97 || total < 0.99 || with[3] > 1.01 {
                 missed.push(format!("{name} at {times}"));
             }
         }
