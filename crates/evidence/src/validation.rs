@@ -57,8 +57,9 @@ const COMPARED_HEAD: &str = "
 
 `fairweir compare`: one run in the lab, the mean over seeds in the simulator. Under a control that sets
 the shares, allocation error and utilisation may differ by 0.02. Without one, the same group must have
-the higher rate in both, or neither. On a busy machine BBR takes more beside CUBIC: with four
-computations on two cores it had 45 and 48 % of the link without control, on a quiet one 40 to 43 %.
+the higher rate in both, or neither. On a busy machine BBR takes more beside CUBIC: without control
+(`fairweir compare scenarios/mix-cubic-bbr.toml --control none`) it had 45 and 48 % of the link beside four
+busy loops on two cores, and 40 to 43 % in five runs on a quiet machine.
 
 | scenario | control | allocation error, lab / sim | utilisation, lab / sim | rates, lab / sim, Mbit/s | agree |
 |---|---|---:|---:|---|---|

@@ -444,7 +444,7 @@ static __always_inline __u64 gate_from(const struct state *s, __u64 gate_at, __u
 	return (now & ~GATE_FLAGS) | is_open;
 }
 
-/* Up to when the gate is taken after a packet; 0 if it does not let the packet through. */
+/* Up to when the gate is taken after a packet; 0 if it does not let the packet through, which the window remembers. */
 static __always_inline __u64 pass_gate(const struct state *s, const struct police_plan *plan, __u64 now,
 				       __u64 size)
 {
@@ -457,7 +457,11 @@ static __always_inline __u64 pass_gate(const struct state *s, const struct polic
 		slack = START_SLACK + (slack - plan->window) / 4 * 5;
 	}
 	gate_at += size * cost >> GATE_SHIFT & ~GATE_FLAGS;
-	return gate_at > now + slack ? 0 : gate_at;
+	if (gate_at > now + slack) {
+		s->head->window_at |= WINDOW_REFUSED;
+		return 0;
+	}
+	return gate_at;
 }
 
 /* Whether an inner node that stands under priority got nothing in this window and the last. */
@@ -496,10 +500,8 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	place = *(volatile __u32 *)&arrival->place;
 	state = leaf_of(s, leaf);
 	gate_at = pass_gate(s, plan, arrival->now, size);
-	if (!gate_at) {
-		s->head->window_at |= WINDOW_REFUSED;
+	if (!gate_at)
 		return VERDICT_DROP;
-	}
 	if (!place && surely_fits(s, plan, arrival->now, leaf, size)) {
 		s->head->gate_at = gate_at;
 		return VERDICT_PASS;

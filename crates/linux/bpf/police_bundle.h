@@ -135,10 +135,8 @@ static __always_inline enum verdict charge_bundle(const struct state *s, const s
 	__u32 leaf;
 
 	gate_at = pass_gate(s, plan, arrival->now, size);
-	if (!gate_at) {
-		s->head->window_at |= WINDOW_REFUSED;
+	if (!gate_at)
 		return VERDICT_DROP;
-	}
 	settle(s, plan, arrival->now, path_to(s, plan, plan->free) | path_to(s, plan, plan->stunt_first));
 	find_payer(s, plan, lending, arrival, size);
 	leaf = *(volatile __u32 *)&arrival->leaf;

@@ -221,10 +221,7 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     state.roll_window(plan, now);
     let place = state.find_place(plan, arrival.leaf, arrival.flow);
     let arrival = Arrival { leaf: place.leaf, ..arrival };
-    let Some(gate_at) = state.pass_gate(plan, now, size) else {
-        state.head.window_at |= REFUSED;
-        return Verdict::Drop;
-    };
+    let Some(gate_at) = state.pass_gate(plan, now, size) else { return Verdict::Drop };
     if !place.is_new && state.surely_fits(plan, now, arrival.leaf, size) {
         state.head.gate_at = gate_at;
         return Verdict::Pass;
@@ -324,13 +321,18 @@ impl State<'_> {
         }
     }
 
-    /// Up to when the gate is taken after a packet, ns; `None` if it does not let the packet through.
+    /// Up to when the gate is taken after a packet, ns; `None` if it does not let the packet through, which
+    /// the window remembers.
     #[inline(always)]
-    fn pass_gate(&self, plan: &Plan, now: u64, size: u64) -> Option<u64> {
+    fn pass_gate(&mut self, plan: &Plan, now: u64, size: u64) -> Option<u64> {
         let from = gate_from(plan, self.head.gate_at, now);
         let (cost, slack) = plan.gate(from & IS_OPEN == 0);
         let gate_at = from + (((size * cost) >> GATE_SHIFT) & !GATE_FLAGS);
-        (gate_at <= now + slack).then_some(gate_at)
+        if gate_at > now + slack {
+            self.head.window_at |= REFUSED;
+            return None;
+        }
+        Some(gate_at)
     }
 
     /// Whether senders that start have been refused something at the gate in this window.

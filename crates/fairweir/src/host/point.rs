@@ -129,7 +129,10 @@ impl Point {
     }
 
     pub(super) fn evidence_of(&self, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>, Error> {
-        either!(self, it => it.evidence_of(ids))
+        match self {
+            Point::Host(host) => Ok(host.evidence_of(ids)),
+            Point::Router(router) => router.evidence_of(ids),
+        }
     }
 
     pub(super) fn unheard(&self) -> u64 {

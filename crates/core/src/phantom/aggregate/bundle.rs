@@ -22,7 +22,7 @@
 
 use std::ops::Range;
 
-use super::window::{REFUSED, WINDOW_FLAGS};
+use super::window::WINDOW_FLAGS;
 use super::{ALLOWANCE, Aggregate, SIZE_MAX, State, decide};
 use crate::phantom::plan::{RATE_MIN, Share};
 use crate::phantom::{Arrival, Plan, PlanError, PlanSpec, Police, Verdict};
@@ -242,10 +242,7 @@ impl State<'_> {
     ) -> Option<bool> {
         let (at, size) = (now.as_nanos(), arrival.size.as_u64().min(SIZE_MAX));
         self.roll_window(plan, at);
-        let Some(gate_at) = self.pass_gate(plan, at, size) else {
-            self.head.window_at |= REFUSED;
-            return Some(false);
-        };
+        let Some(gate_at) = self.pass_gate(plan, at, size) else { return Some(false) };
         self.settle_path(plan, at, bundle.free);
         self.settle_path(plan, at, bundle.stunts.start);
         let Some(payer) = self.find_payer(plan, bundle, bundled, size) else {
