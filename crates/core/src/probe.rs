@@ -46,7 +46,8 @@ impl Default for Intervals {
 
 /// The schedule of a probe and the fate of its requests. `K` identifies a request, `A` who answers.
 ///
-/// Invariant: every request that was sent is open, answered or lost, and exactly one of these.
+/// Invariant: every request that was sent to this reflector is open, answered or lost, and exactly one of
+/// these.
 #[derive(Debug)]
 pub struct Prober<K, A> {
     intervals: Intervals,
@@ -139,14 +140,24 @@ impl<K, A: Copy + PartialEq> Prober<K, A> {
         self.send_at = (self.send_at + self.interval()).max(now + INTERVAL_MIN);
     }
 
-    /// Another reflector is asked from `now` on, the first time an interval later. `is_router`:
+    /// Another reflector is asked from `now` on, the first time an interval later; what is open is forgotten.
+    /// `is_router`:
     /// routers limit how often they answer, so the interval grows if a quarter of the answers is
     /// missing.
     pub fn handle_reflector(&mut self, now: Time, is_router: bool) {
         let Totals { sent, answered, .. } = self.totals;
         self.pace = is_router.then_some(Pace { factor: 1, begin: (sent, answered) });
+        self.open.clear();
+        if self.answered_by.take().is_some() {
+            self.begin_reflector();
+        }
         (self.totals.from, self.totals.lost_in_a_row) = (None, 0);
         self.send_at = now + self.interval();
+    }
+
+    /// Whether the reflector has left so many requests unanswered that it is asked less often than wanted.
+    pub fn is_slowed(&self) -> bool {
+        self.pace.is_some_and(|pace| pace.factor > 1)
     }
 
     fn interval(&self) -> Span {
@@ -171,9 +182,7 @@ impl<K, A: Copy + PartialEq> Prober<K, A> {
 
     fn take_in(&mut self, from: A, rtt: Span) {
         if self.answered_by.replace(from).is_some_and(|before| before != from) {
-            // The round-trip times of the other reflector say nothing about this one's.
-            self.reflector += 1;
-            (self.answered, self.rtt_sum) = (0, Span::ZERO);
+            self.begin_reflector();
         }
         self.rtt_min = if self.answered == 0 { rtt } else { self.rtt_min.min(rtt) };
         self.rtt_sum += rtt;
@@ -185,6 +194,12 @@ impl<K, A: Copy + PartialEq> Prober<K, A> {
         self.totals.from = Some(from);
         self.totals.lost_in_a_row = 0;
         self.keep_pace();
+    }
+
+    /// The round-trip times of the reflector until now say nothing about the next one's.
+    fn begin_reflector(&mut self) {
+        self.reflector += 1;
+        (self.answered, self.rtt_sum) = (0, Span::ZERO);
     }
 
     /// Gives up what has waited longer than [`TIMEOUT`] at `now`.

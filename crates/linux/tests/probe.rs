@@ -269,6 +269,32 @@ fn the_second_hop_is_found_without_a_word_to_the_server() {
 }
 
 #[test]
+fn a_router_that_reports_once_a_second_is_asked_itself() {
+    if !privileged() {
+        return;
+    }
+    let after = |ignores: &str, ms: u64| {
+        let row = Row::new(["192.168.7", "203.0.113", "198.51.100"], "198.18.0.1/32");
+        let path = "/proc/sys/net/ipv4/icmp_echo_ignore_all";
+        row.routers[1].run(|| std::fs::write(path, ignores).unwrap());
+        let mut probe = auto(&row);
+        let sending = row.send("198.18.0.1", "192.168.7.1", Duration::from_millis(ms));
+        probe.set_in_use(true);
+        thread::sleep(Duration::from_millis(ms - 2_000));
+        let sample = sample(&mut probe, 1_900);
+        sending.join().unwrap();
+        (probe.state().reflector.unwrap().to_string(), sample)
+    };
+    // Linux limits its reports, by default to one a second.
+    let (router, sample) = after("0", 9_000);
+    assert_eq!(router, "203.0.113.2");
+    assert!(sample.answered > 30, "{sample:?}");
+    let (router, sample) = after("1", 14_000);
+    assert_eq!(router, "203.0.113.2", "its reports are better than nothing");
+    assert!(sample.answered > 0, "{sample:?}");
+}
+
+#[test]
 fn a_router_behind_a_router_at_home_is_passed_over_and_an_isp_s_gateway_is_the_last_resort() {
     if !privileged() {
         return;

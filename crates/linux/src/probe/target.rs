@@ -6,6 +6,9 @@
 //! (a router behind a router, recognised by its address), the third is tried. If none answers, the
 //! gateway itself is asked, provided that it is no home's router: then it is the ISP's, and its
 //! answers wait in the queue of the access link too.
+//!
+//! Routers limit how often they report a hop limit that ended: Linux to once a second for each host. Echo
+//! requests to themselves most answer always. So a router that reports too rarely is asked itself.
 
 use std::net::IpAddr;
 
@@ -24,6 +27,16 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
+    /// The router at `address`, at which the requests of this candidate expire, asked itself.
+    pub(super) fn router(&self, address: IpAddr) -> Candidate {
+        Candidate { to: address, hops: None, gateway: self.gateway }
+    }
+
+    /// Whether a router answers that may limit how often it does.
+    pub(super) fn is_router(&self) -> bool {
+        self.hops.is_some() || self.to != self.gateway
+    }
+
     /// Whether an answer from there is one from behind the access link, as far as can be told.
     pub(super) fn accepts(&self, from: IpAddr) -> bool {
         match self.hops {

@@ -26,6 +26,8 @@ pub(super) struct Worker {
     shared: Arc<Mutex<Shared>>,
     tap: Tap,
     phase: Phase,
+    /// A router that does not answer when it is asked itself.
+    silent: Option<IpAddr>,
     id: u16,
     sequence: u16,
 }
@@ -84,6 +86,7 @@ impl Worker {
             shared,
             tap,
             phase,
+            silent: None,
             id: random as u16,
             sequence: (random >> 16) as u16,
         })
@@ -217,15 +220,26 @@ impl Worker {
     fn search(&mut self, now: Time) {
         let in_use = lock(&self.shared).prober.is_in_use();
         match &mut self.phase {
-            Phase::Asking(_) => {
+            Phase::Asking(aim) => {
+                let found = aim.found;
                 let mut shared = lock(&self.shared);
                 shared.prober.handle_time(now);
-                if shared.prober.totals().lost_in_a_row >= LOST_MAX {
+                let totals = shared.prober.totals();
+                if totals.lost_in_a_row >= LOST_MAX {
+                    self.silent = found.filter(|f| f.hops.is_none()).map(|f| f.to).or(self.silent);
                     shared.asked = None;
                     shared.prober.handle_reflector(now, false);
                     drop(shared);
                     tracing::info!(dev = self.spec.dev, "probe: no more answers");
                     self.phase = Phase::Resting { until: now };
+                } else if let Some(found) = found.filter(|f| f.hops.is_some())
+                    && let Some(router) = totals.from.filter(|&from| Some(from) != self.silent)
+                    && shared.prober.is_slowed()
+                {
+                    drop(shared);
+                    // Until it has answered it counts as silent, so that it is tried once.
+                    self.silent = Some(router);
+                    self.try_next([found.router(router), found].into(), now);
                 }
             }
             Phase::Resting { until } if now >= *until && in_use => self.listen(now),
@@ -297,7 +311,8 @@ impl Worker {
             tracing::info!(dev = self.spec.dev, reflector = found, "probe: reflector found");
             let mut shared = lock(&self.shared);
             shared.asked = reflector;
-            let is_router = aim.found.is_some_and(|candidate| candidate.hops.is_some());
+            self.silent = self.silent.filter(|&silent| silent != aim.to);
+            let is_router = aim.found.is_some_and(|candidate| candidate.is_router());
             shared.prober.handle_reflector(now, is_router);
             drop(shared);
             self.phase = Phase::Asking(aim);
