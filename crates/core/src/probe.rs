@@ -140,10 +140,9 @@ impl<K, A: Copy + PartialEq> Prober<K, A> {
         self.send_at = (self.send_at + self.interval()).max(now + INTERVAL_MIN);
     }
 
-    /// Another reflector is asked from `now` on, the first time an interval later; what is open is forgotten.
-    /// `is_router`:
-    /// routers limit how often they answer, so the interval grows if a quarter of the answers is
-    /// missing.
+    /// Another reflector is asked from `now` on, the first time an interval later; what is open is
+    /// forgotten. `is_router`: routers limit how often they answer, so the interval grows if a quarter
+    /// of the answers is missing.
     pub fn handle_reflector(&mut self, now: Time, is_router: bool) {
         let Totals { sent, answered, .. } = self.totals;
         self.pace = is_router.then_some(Pace { factor: 1, begin: (sent, answered) });
@@ -367,6 +366,19 @@ mod tests {
         assert_eq!(ask(11), INTERVAL * 2);
         assert_eq!(ask(1), INTERVAL * 4);
         assert_eq!(ask(16), INTERVAL * 4);
+    }
+
+    #[test]
+    fn what_another_reflector_left_unanswered_does_not_slow_the_next_one() {
+        let mut prober = prober();
+        prober.handle_reflector(at(0), true);
+        (0..16).for_each(|i| prober.handle_sent(i, at(0)));
+        prober.handle_reflector(at(800), true);
+        prober.handle_time(at(9_000));
+        assert!(!prober.is_slowed() && prober.totals().sent == 0);
+        (0..16).for_each(|i| prober.handle_sent(i, at(9_000)));
+        prober.handle_time(at(11_000));
+        assert!(prober.is_slowed());
     }
 
     proptest! {
