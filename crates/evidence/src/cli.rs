@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fairweir_config::Override;
 use fairweir_core::receiver::Control;
+use fairweir_core::units::Span;
 use fairweir_scenario::play::Seeds;
 
 use crate::campaign::Class;
@@ -105,6 +106,10 @@ pub struct CampaignArgs {
     /// Play only the seeds of this class; repeatable. docs/campaign.md lists the classes.
     #[arg(long, value_name = "NAME")]
     pub(crate) class: Vec<Class>,
+    /// Play each scenario for so long; without it a run carries 6 Gbit at most. A steady state shows only
+    /// after minutes.
+    #[arg(long, value_name = "TIME", conflicts_with = "write_docs")]
+    pub(crate) duration: Option<Span>,
     /// Number of concurrent simulations [default: one per core].
     #[arg(long, value_name = "N", value_parser = parallel)]
     pub(crate) jobs: Option<usize>,
@@ -160,6 +165,7 @@ const CAMPAIGN_EXAMPLES: &str = "Examples:
   fairweir campaign --seed 1..2000 --class jitter --class policed
   fairweir campaign --seed 1001..1400 --control fairweir --control crab \\
     --write-docs docs/campaign.md
+  fairweir campaign --seed 1..1600 --class neighbours --duration 160s
   fairweir campaign --class far --out /tmp/campaign --minimise
   fairweir sim run /tmp/campaign/campaign-17.toml --control none --control fairweir";
 

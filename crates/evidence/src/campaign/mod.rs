@@ -83,7 +83,14 @@ pub(crate) fn run(args: &CampaignArgs, players: &dyn Players) -> anyhow::Result<
     if let Some(dir) = &args.out {
         output::make_dir(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }
-    let cases: Vec<Case> = seeds.iter().map(|&seed| generate::case(seed)).collect();
+    let lasting = |seed: &u64| {
+        let mut case = generate::case(*seed);
+        if let Some(duration) = args.duration {
+            case.table.insert("duration".to_owned(), duration.to_string().into());
+        }
+        case
+    };
+    let cases: Vec<Case> = seeds.iter().map(lasting).collect();
     let outcomes = play(&cases, &controls, args.jobs, players)?;
     let asked: Vec<Outcome> =
         outcomes.iter().filter(|o| controls.contains(&o.control)).cloned().collect();

@@ -147,6 +147,13 @@ impl Link {
         self.restart();
     }
 
+    /// The link carries no more than that from now on: what it carried before is of no use.
+    pub(super) fn accept(&mut self, capacity: Rate, now: Time) {
+        self.set_capacity(Some(capacity));
+        self.recent = (capacity, now);
+        (self.deep, self.learned) = (None, None);
+    }
+
     /// Nothing is known.
     pub(super) fn forget(&mut self) {
         self.set_capacity(None);

@@ -214,3 +214,41 @@ fn a_queue_that_stays_short_is_nobodys() {
     assert!(courses.any(|course| matches!(course, Course::Try(_))));
     assert!(!host.rivals.are_there());
 }
+
+#[test]
+fn a_comparison_that_finds_no_more_ends_and_comes_later_and_later() {
+    let mut host = Host::new();
+    let mut waits = vec![];
+    for _ in 0..5 {
+        let begun = host.now;
+        while !host.rivals.handle_doubt(host.now, CARRIED) {
+            assert_eq!(host.tick(CARRIED), Course::Alone);
+        }
+        waits.push(host.now.since(begun));
+        let released = host.now;
+        let accepted = loop {
+            match host.tick(CARRIED.scale(110, 100)) {
+                Course::Release => {}
+                course => break course,
+            }
+        };
+        assert_eq!(accepted, Course::Accept(CARRIED.scale(110, 100)), "a tenth more is none");
+        assert!(host.now.since(released) <= MEASURED + TICK);
+        assert!(!host.rivals.are_there());
+    }
+    assert_eq!(waits, [0, 32, 128, 512, 600].map(Span::secs));
+}
+
+#[test]
+fn a_comparison_that_finds_more_is_divided() {
+    let mut host = Host::new();
+    assert!(host.rivals.handle_doubt(host.now, CARRIED / 2));
+    assert!(!host.rivals.handle_doubt(host.now, CARRIED / 2), "one at a time");
+    let divided = loop {
+        match host.tick(CARRIED) {
+            Course::Release => {}
+            course => break course,
+        }
+    };
+    assert_eq!(divided, Course::Divide(CARRIED.scale(1_000 + SLACK_MIN, 1_000)));
+}
