@@ -65,6 +65,11 @@ impl Sends {
         self.0.push_back(at);
     }
 
+    /// Whether something left soon after a request did.
+    pub(super) fn has_after(&self, begin: Time) -> bool {
+        self.0.iter().any(|at| *at + EARLY >= begin && at.since(begin) <= SOON)
+    }
+
     /// How likely it is that the request left by this connection; 0 if it cannot.
     pub(super) fn likelihood(&self, claim: &Claim) -> u64 {
         let gaps = self.0.iter().filter(|at| **at + EARLY >= claim.begin && **at <= claim.start);
@@ -169,6 +174,8 @@ const VOTES_MAX: u64 = 64 * VOTE;
 const SENDS_MAX: usize = 32;
 /// Browsers round their times to milliseconds.
 pub(super) const EARLY: Span = Span::millis(2);
+/// In which a request leaves that needs no other connection.
+const SOON: Span = Span::millis(20);
 /// A request that leaves so much later is half as likely; about one tick of a busy browser.
 const FALLS_BY_HALF: Span = Span::millis(10);
 
