@@ -126,9 +126,9 @@ impl Votes {
         (VOTE * (self.of(group) + UNKNOWN) / (all + 2 * UNKNOWN)).max(1)
     }
 
-    /// Takes over for which group the connection was opened; whether that is something else than before.
-    pub(super) fn set_opener(&mut self, opener: Option<Option<usize>>) -> bool {
-        std::mem::replace(&mut self.opener, opener) != opener
+    /// Takes over for which group the connection was opened.
+    pub(super) fn set_opener(&mut self, opener: Option<Option<usize>>) {
+        self.opener = opener;
     }
 
     pub(super) fn of(&self, group: Option<usize>) -> u64 {
@@ -243,14 +243,14 @@ mod tests {
     #[test]
     fn for_whom_a_connection_was_opened_decides_nothing_alone_and_can_be_outvoted() {
         let mut votes = Votes::default();
-        assert!(votes.set_opener(Some(Some(0))) && !votes.set_opener(Some(Some(0))));
+        votes.set_opener(Some(Some(0)));
         assert_eq!(votes.verdict(), None);
         assert!(votes.prior(Some(0)) > 4 * votes.prior(Some(1)));
         votes.add(Some(1), VOTE);
         assert_eq!(votes.verdict(), None, "not three to one");
         votes.add(Some(1), VOTE / 2);
         assert_eq!(votes.verdict(), Some(Verdict::Group(Some(1))));
-        assert!(votes.set_opener(None));
+        votes.set_opener(None);
         assert_eq!(votes.of(Some(0)), 0);
     }
 

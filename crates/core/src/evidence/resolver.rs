@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::claims::{Claim, EARLY, HostDigest, Sends, Verdict, Votes};
-use super::departure::{Departure, Departures, OPENS_WITHIN};
+use super::departure::{Departure, Departures, OPENS_WITHIN, Opener};
 use super::division::{Connections, Divided, Recent};
 use super::http;
 use super::names::Names;
@@ -202,7 +202,8 @@ impl Resolver {
             return false;
         }
         let &Claim { user, remote, host, group, begin, .. } = claim;
-        self.handle_departure(&Departure { user, host, port: remote.port(), group, begin });
+        let departure = Departure { user, host, port: remote.port(), group, begin };
+        self.take_departure(&departure, false);
         let mut divided = Divided::new(claim, &candidates);
         let claimant = self.claimants.get(&claim.user);
         if claimant.is_some_and(|claimant| claimant.recent.is_told(&divided)) {
@@ -228,8 +229,13 @@ impl Resolver {
 
     /// Takes in that a request leaves: connections that opened for it are of its group until there are claims.
     pub fn handle_departure(&mut self, departure: &Departure) {
+        self.take_departure(departure, true);
+    }
+
+    /// `is_leaving`: it is told of when it leaves.
+    fn take_departure(&mut self, departure: &Departure, is_leaving: bool) {
         let Some(claimant) = self.claimants.get_mut(&departure.user) else { return };
-        claimant.departures.push(*departure);
+        claimant.departures.push(*departure, is_leaving);
         let Departure { user, host, port, begin, .. } = *departure;
         self.guess(user, host, port, begin)
             .into_iter()
@@ -272,23 +278,16 @@ impl Resolver {
         guessed.filter_map(is_other).collect()
     }
 
-    /// Takes over for which group a connection was opened; whether it is of another group now.
-    fn set_opener(&mut self, number: u64, group: Option<Option<usize>>) -> bool {
+    /// Takes over for which group a connection was opened; whether it is of another group now. Order is no vote.
+    fn set_opener(&mut self, number: u64, opener: Option<Opener>) -> bool {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
+        let before = known.evidence().map(of);
+        let name = known.evidence.as_ref().and_then(|evidence| evidence.name.clone());
         let browsed = known.browsed.as_mut().expect("invariant: it is browsed");
-        if !browsed.votes.set_opener(group) {
-            return false;
-        }
-        let (before, name) = (known.evidence().map(of), known.evidence.as_ref());
-        let name = name.and_then(|evidence| evidence.name.clone());
-        let browsed = known.browsed.as_mut().expect("invariant: it is browsed");
-        browsed.guess = group.map(|group| Evidence { reason: Reason::Extension, name, group });
-        // What votes said before may not hold any more.
-        let verdict = browsed.votes.verdict();
-        let holds = |evidence: &Evidence| {
-            evidence.reason == Reason::Mixed || verdict == Some(Verdict::Group(evidence.group))
-        };
-        browsed.evidence = browsed.evidence.take().filter(holds);
+        let clear = opener.filter(|opener| opener.is_clear);
+        browsed.votes.set_opener(clear.map(|opener| opener.group));
+        let evidence = |Opener { group, .. }| Evidence { reason: Reason::Extension, name, group };
+        browsed.guess = opener.map(evidence);
         known.evidence().map(of) != before
     }
 
@@ -341,15 +340,14 @@ impl Resolver {
 
     fn bind_claimed(&mut self, number: u64, verdict: Verdict) {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
-        let (bound, name) = (known.evidence().map(of), known.evidence.as_ref());
-        let name = name.and_then(|evidence| evidence.name.clone());
         let browsed = known.browsed.as_mut().expect("invariant: it is browsed");
+        let name = known.evidence.as_ref().and_then(|evidence| evidence.name.clone());
         let evidence = match verdict {
             Verdict::Group(group) => Evidence { reason: Reason::Extension, name, group },
             Verdict::Mixed => Evidence { reason: Reason::Mixed, name: None, group: None },
         };
-        let (before, new) = (browsed.evidence.as_ref(), Some(of(&evidence)));
-        if before.map(of) == new {
+        let before = browsed.evidence.as_ref().map(of);
+        if before == Some(of(&evidence)) {
             return;
         }
         match verdict {
@@ -358,9 +356,7 @@ impl Resolver {
             Verdict::Group(_) => {}
         }
         browsed.evidence = Some(evidence);
-        if bound != new {
-            self.command_bind(number);
-        }
+        self.command_bind(number);
     }
 
     /// Takes over the patterns of another policy: every connection is bound anew, by what the wire
@@ -789,11 +785,10 @@ pub(super) mod tests {
             ]
         );
         assert_eq!(resolver.evidence(1).unwrap().reason, Reason::Extension);
-        // The first connection is for the first request.
+        // One that fits better, or as well, is told of later.
         resolver.handle_departure(&departure(Some(0), 899));
-        assert_eq!(binds(&mut resolver), []);
-        resolver.handle_departure(&departure(Some(0), 897));
-        assert_eq!(binds(&mut resolver), [(3, Some(0), true)], "it is told of later");
+        assert_eq!(binds(&mut resolver), [(3, Some(0), true)], "as the wire says");
+        assert_eq!(resolver.evidence(3).unwrap().reason, Reason::Sni);
         // Another user's, another host's.
         let other = HostName::from_wire(b"other.org").unwrap();
         for wrong in [
