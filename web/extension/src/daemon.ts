@@ -7,10 +7,8 @@ const VERSION = 1;
 /** A message stays below 16 KiB. */
 const EVENTS_MAX = 60;
 const QUEUE_MAX = 1000;
-/** The daemon takes one message in 20 ms. Requests that leave do not wait longer: connections open for them. */
-const LEAVES_MS = 20;
-/** So long the others wait: with 20 ms half of what the extension takes beyond Chromium's own part was for messages. */
-const ANSWERED_MS = 100;
+/** The daemon takes one message in 20 ms. */
+const BATCH_MS = 20;
 /** The daemon takes connections for a browser's that was heard in the last 60 s. */
 const POLL_MS = 20_000;
 const RETRY_MS = 3_000;
@@ -54,9 +52,6 @@ export class Daemon {
   #isAsked = false;
   #askedAtMs = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
-  #wakesAtMs = 0;
-  /** Whether a request that leaves is queued. */
-  #hasLeaving = false;
 
   /** `onConfig` hears of each configuration; events that were queued for another one are dropped. */
   constructor(readonly onConfig: (config: Config | null) => void) {}
@@ -65,16 +60,9 @@ export class Daemon {
   push(event: Event): void {
     if (this.#queue.length >= QUEUE_MAX) this.#queue.shift();
     this.#queue.push(event);
-    this.#hasLeaving ||= event.start_ms === null;
     if (this.#isAsked) return;
-    const waitMs = this.#waitMs();
-    if (this.#generation !== null && waitMs <= 0) this.ask();
-    else this.#wake(waitMs);
-  }
-
-  /** Until what is queued is told. */
-  #waitMs(): number {
-    return this.#askedAtMs + (this.#hasLeaving ? LEAVES_MS : ANSWERED_MS) - Date.now();
+    if (this.#generation !== null && Date.now() - this.#askedAtMs >= BATCH_MS) this.ask();
+    else this.#wake(BATCH_MS);
   }
 
   /** Asks the daemon now, also if there is nothing to tell. */
@@ -85,7 +73,6 @@ export class Daemon {
     try {
       this.#port ??= this.#connect();
       const events = this.#generation === null ? [] : this.#queue.splice(0, EVENTS_MAX);
-      this.#hasLeaving = this.#queue.some((event) => event.start_ms === null);
       this.#port.postMessage({ version: VERSION, generation: this.#generation, events });
       this.#isAsked = true;
       this.#askedAtMs = Date.now();
@@ -117,7 +104,7 @@ export class Daemon {
       this.#queue = [];
       this.onConfig(reply.config);
     }
-    this.#wake(this.#queue.length > 0 ? this.#waitMs() : POLL_MS);
+    this.#wake(this.#queue.length > 0 ? BATCH_MS : POLL_MS);
   }
 
   #lose(error: string): void {
@@ -130,15 +117,16 @@ export class Daemon {
     this.#wake(RETRY_MS);
   }
 
-  /** Asks after so long, or when it was going to ask, if that is earlier. */
   #wake(ms: number): void {
-    const atMs = Date.now() + ms;
-    if (this.#timer !== undefined && this.#wakesAtMs <= atMs) return;
+    // A batch does not wait for a poll, and is not put off by the next event.
+    if (this.#timer !== undefined && ms === BATCH_MS && this.#isBatch) return;
     clearTimeout(this.#timer);
-    this.#wakesAtMs = atMs;
+    this.#isBatch = ms === BATCH_MS;
     this.#timer = setTimeout(() => {
       this.#timer = undefined;
       this.ask();
     }, ms);
   }
+
+  #isBatch = false;
 }

@@ -65,11 +65,6 @@ impl Sends {
         self.0.push_back(at);
     }
 
-    /// Whether something left soon after a request did.
-    pub(super) fn has_after(&self, begin: Time) -> bool {
-        self.0.iter().any(|at| *at + EARLY >= begin && at.since(begin) <= SOON)
-    }
-
     /// How likely it is that the request left by this connection; 0 if it cannot.
     pub(super) fn likelihood(&self, claim: &Claim) -> u64 {
         let gaps = self.0.iter().filter(|at| **at + EARLY >= claim.begin && **at <= claim.start);
@@ -126,9 +121,9 @@ impl Votes {
         (VOTE * (self.of(group) + UNKNOWN) / (all + 2 * UNKNOWN)).max(1)
     }
 
-    /// Takes over for which group the connection was opened.
-    pub(super) fn set_opener(&mut self, opener: Option<Option<usize>>) {
-        self.opener = opener;
+    /// Takes over for which group the connection was opened; whether that is something else than before.
+    pub(super) fn set_opener(&mut self, opener: Option<Option<usize>>) -> bool {
+        std::mem::replace(&mut self.opener, opener) != opener
     }
 
     pub(super) fn of(&self, group: Option<usize>) -> u64 {
@@ -174,8 +169,6 @@ const VOTES_MAX: u64 = 64 * VOTE;
 const SENDS_MAX: usize = 32;
 /// Browsers round their times to milliseconds.
 pub(super) const EARLY: Span = Span::millis(2);
-/// In which a request leaves that needs no other connection.
-const SOON: Span = Span::millis(20);
 /// A request that leaves so much later is half as likely; about one tick of a busy browser.
 const FALLS_BY_HALF: Span = Span::millis(10);
 
@@ -243,14 +236,14 @@ mod tests {
     #[test]
     fn for_whom_a_connection_was_opened_decides_nothing_alone_and_can_be_outvoted() {
         let mut votes = Votes::default();
-        votes.set_opener(Some(Some(0)));
+        assert!(votes.set_opener(Some(Some(0))) && !votes.set_opener(Some(Some(0))));
         assert_eq!(votes.verdict(), None);
         assert!(votes.prior(Some(0)) > 4 * votes.prior(Some(1)));
         votes.add(Some(1), VOTE);
         assert_eq!(votes.verdict(), None, "not three to one");
         votes.add(Some(1), VOTE / 2);
         assert_eq!(votes.verdict(), Some(Verdict::Group(Some(1))));
-        votes.set_opener(None);
+        assert!(votes.set_opener(None));
         assert_eq!(votes.of(Some(0)), 0);
     }
 

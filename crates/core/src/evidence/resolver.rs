@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::claims::{Claim, EARLY, HostDigest, Sends, Verdict, Votes};
-use super::departure::{Departure, Departures, OPENS_WITHIN, Opener};
+use super::departure::{Departure, Departures};
 use super::division::{Connections, Divided, Recent};
 use super::http;
 use super::names::Names;
@@ -201,9 +201,6 @@ impl Resolver {
         if candidates.is_empty() {
             return false;
         }
-        let &Claim { user, remote, host, group, begin, .. } = claim;
-        let departure = Departure { user, host, port: remote.port(), group, begin };
-        self.take_departure(&departure, false);
         let mut divided = Divided::new(claim, &candidates);
         let claimant = self.claimants.get(&claim.user);
         if claimant.is_some_and(|claimant| claimant.recent.is_told(&divided)) {
@@ -229,66 +226,36 @@ impl Resolver {
 
     /// Takes in that a request leaves: connections that opened for it are of its group until there are claims.
     pub fn handle_departure(&mut self, departure: &Departure) {
-        self.take_departure(departure, true);
-    }
-
-    /// `is_leaving`: it is told of when it leaves.
-    fn take_departure(&mut self, departure: &Departure, is_leaving: bool) {
         let Some(claimant) = self.claimants.get_mut(&departure.user) else { return };
-        claimant.departures.push(*departure, is_leaving);
-        let Departure { user, host, port, begin, .. } = *departure;
-        self.guess(user, host, port, begin)
-            .into_iter()
-            .for_each(|number| self.command_bind(number));
+        claimant.departures.push(*departure);
+        let opened =
+            self.connections.iter().rev().take(CANDIDATES_MAX).filter_map(|(number, known)| {
+                let opened = known.browsed.as_ref()?.opened?;
+                Some((*number, opened))
+            });
+        let since = opened.take_while(|(_, opened)| *opened + EARLY >= departure.begin);
+        let numbers: Vec<u64> = since.map(|(number, _)| number).collect();
+        for number in numbers {
+            if self.guess(number) {
+                self.command_bind(number);
+            }
+        }
     }
 
-    /// Guesses for which groups the user's connections to a host were opened that opened since then; the numbers
-    /// of those that are of another group now.
-    fn guess(&mut self, user: u32, host: HostDigest, port: u16, since: Time) -> Vec<u64> {
-        let Some(claimant) = self.claimants.get(&user) else { return Vec::new() };
-        let of_host = |(_, known): &(&u64, &Known)| {
-            let is_to = known.connection.flow.remote.port() == port;
-            let browsed = known.browsed.as_ref();
-            is_to && known.user == Some(user) && browsed.is_some_and(|b| b.host == Some(host))
-        };
-        let last = self.connections.iter().rev().take(CANDIDATES_MAX).filter(of_host);
-        let last: Vec<(u64, &Known)> =
-            last.take(GUESSED_MAX).map(|(number, known)| (*number, known)).collect();
-        let opened = |known: &Known| known.browsed.as_ref().and_then(|browsed| browsed.opened);
-        let mut new: Vec<(Time, u64)> = last
-            .iter()
-            .filter_map(|(number, known)| Some((opened(known)?, *number)))
-            .filter(|(at, _)| *at + GUESSED_SPAN >= since)
-            .collect();
-        new.sort_unstable();
-        let is_carried = |departure: &Departure| {
-            last.iter().any(|(_, known)| {
-                let is_older = opened(known).is_none_or(|at| at + OPENS_WITHIN < departure.begin);
-                let group = known.evidence().map(|evidence| evidence.group);
-                let browsed = known.browsed.as_ref().filter(|_| is_older);
-                group == Some(departure.group)
-                    && browsed.is_some_and(|b| b.sends.has_after(departure.begin))
-            })
-        };
-        let times: Vec<Time> = new.iter().map(|(at, _)| *at).collect();
-        let openers = claimant.departures.openers(&host, port, &times, is_carried);
-        let guessed = new.into_iter().zip(openers).filter(|((at, _), _)| *at + EARLY >= since);
-        let guessed = guessed.map(|((_, number), opener)| (number, opener));
-        let is_other = |(number, opener)| self.set_opener(number, opener).then_some(number);
-        guessed.filter_map(is_other).collect()
-    }
-
-    /// Takes over for which group a connection was opened; whether it is of another group now. Order is no vote.
-    fn set_opener(&mut self, number: u64, opener: Option<Opener>) -> bool {
+    /// Guesses for which group the connection was opened, while no votes tell; whether that has changed.
+    fn guess(&mut self, number: u64) -> bool {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
-        let before = known.evidence().map(of);
+        let claimant = known.user.and_then(|user| self.claimants.get(&user));
+        let (Some(claimant), Some(browsed)) = (claimant, &mut known.browsed) else { return false };
+        let (Some(host), Some(opened)) = (&browsed.host, browsed.opened) else { return false };
+        let port = known.connection.flow.remote.port();
+        let group = claimant.departures.opener(host, port, opened);
+        if !browsed.votes.set_opener(group) {
+            return false;
+        }
         let name = known.evidence.as_ref().and_then(|evidence| evidence.name.clone());
-        let browsed = known.browsed.as_mut().expect("invariant: it is browsed");
-        let clear = opener.filter(|opener| opener.is_clear);
-        browsed.votes.set_opener(clear.map(|opener| opener.group));
-        let evidence = |Opener { group, .. }| Evidence { reason: Reason::Extension, name, group };
-        browsed.guess = opener.map(evidence);
-        known.evidence().map(of) != before
+        browsed.guess = group.map(|group| Evidence { reason: Reason::Extension, name, group });
+        browsed.evidence.is_none()
     }
 
     /// The connections that may have carried the request, each with its likelihood.
@@ -346,8 +313,8 @@ impl Resolver {
             Verdict::Group(group) => Evidence { reason: Reason::Extension, name, group },
             Verdict::Mixed => Evidence { reason: Reason::Mixed, name: None, group: None },
         };
-        let before = browsed.evidence.as_ref().map(of);
-        if before == Some(of(&evidence)) {
+        let before = browsed.evidence.as_ref();
+        if before.is_some_and(|b| (b.reason, b.group) == (evidence.reason, evidence.group)) {
             return;
         }
         match verdict {
@@ -597,14 +564,8 @@ impl Resolver {
         known.is_final = is_final;
         known.evidence = Some(evidence);
         self.note_host(number);
-        let known = &self.connections[&number];
-        let browsed = known.browsed.as_ref().and_then(|b| Some((b.host?, b.opened?)));
-        let mut numbers = BTreeSet::from([number]);
-        if let (Some(user), Some((host, opened))) = (known.user, browsed) {
-            let port = known.connection.flow.remote.port();
-            numbers.extend(self.guess(user, host, port, opened));
-        }
-        numbers.into_iter().for_each(|number| self.command_bind(number));
+        self.guess(number);
+        self.command_bind(number);
     }
 
     /// Which name claims about the connection have to know.
@@ -625,11 +586,6 @@ impl Resolver {
     }
 }
 
-/// What a connection is bound by.
-fn of(evidence: &Evidence) -> (Reason, Option<usize>) {
-    (evidence.reason, evidence.group)
-}
-
 fn known_is_final(connections: &BTreeMap<u64, Known>, number: u64) -> bool {
     connections.get(&number).is_some_and(|known| known.is_final)
 }
@@ -646,10 +602,6 @@ pub const CLAIMANT_SPAN: Span = Span::secs(60);
 const CLAIMANTS_MAX: usize = 64;
 /// Of the flows to one server so many are looked at.
 const CANDIDATES_MAX: usize = 1_024;
-/// Of the last connections to one host for so many it is guessed for whom they were opened.
-const GUESSED_MAX: usize = 32;
-/// What opened so long before is looked at too, since requests that it was opened for open no other.
-const GUESSED_SPAN: Span = Span::secs(1);
 /// Before every other.
 const LOCAL_FIRST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// Source: RFC 7858, section 3.1.
@@ -806,33 +758,6 @@ pub(super) mod tests {
         resolver.handle_departure(&departure(Some(1), 300));
         assert_eq!(binds(&mut resolver), [], "and go on to");
         assert_eq!(resolver.counts().by_extension, 1);
-    }
-
-    /// Recorded: Chromium over HTTP/1.1, two pages that open at once and ask one host for two long objects each.
-    #[test]
-    fn connections_of_two_pages_that_open_at_once_are_told_apart_by_their_order() {
-        let mut resolver = two_sites();
-        resolver.handle_claimant(USER, AT);
-        let at = |ms: u64| AT + Span::millis(ms);
-        let opened = [(1, 178), (2, 181), (3, 186), (4, 187)];
-        for (port, ms) in opened {
-            resolver.handle_heard(tcp(port), Heard::Opening { user: Some(USER) }, at(ms));
-        }
-        for (port, ms) in opened {
-            hear(&mut resolver, tcp(port), &records(&browser_hello("cdn.video.com"), 9_000));
-            resolver.handle_heard(tcp(port), Heard::Sent, at(ms + 42));
-        }
-        for (group, begin) in [(1, 177), (0, 182)] {
-            resolver.handle_departure(&departure(Some(group), begin));
-        }
-        for (group, begin, start) in [(1, 177, 314), (1, 178, 321), (0, 182, 341), (0, 183, 348)] {
-            let told = Claim { start: at(start), ..claim(Some(group), begin) };
-            assert!(resolver.handle_claim(&told, at(start + 20)));
-        }
-        binds(&mut resolver);
-        let groups = [1, 2, 3, 4].map(|number| resolver.evidence(number).unwrap());
-        assert!(groups.iter().all(|evidence| evidence.reason == Reason::Extension));
-        assert_eq!(groups.map(|evidence| evidence.group), [1, 1, 0, 0].map(Some));
     }
 
     #[test]
