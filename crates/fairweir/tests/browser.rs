@@ -93,9 +93,6 @@ fn share(kind: Kind, http: Http, has_extension: bool, configuration: &str) -> Sh
         "{kind:?}, HTTP/{http:?}, extension {has_extension}: {ratio:.2}, {mbit:.1} Mbit/s, {}",
         status["sites"]
     ));
-    if let Ok(to) = std::env::var("H13_LOG") {
-        std::fs::copy(stage.path("daemon.log"), to).unwrap();
-    }
     if has_extension {
         leaves_nothing(&stage, kind);
     }
@@ -335,8 +332,12 @@ fn a_daemon_that_starts_and_ends_breaks_off_nothing_that_a_browser_loads() {
 enum Loaded {
     /// Chromium as it is.
     Alone,
-    /// With an extension that only listens.
-    ListeningOnly,
+    /// With an extension that only hears of pages.
+    HearingPages,
+    /// Of responses too.
+    HearingResponses,
+    /// And of requests that leave.
+    HearingAll,
     /// With fairweir's.
     Whole,
 }
@@ -352,7 +353,9 @@ fn costs(loaded: Loaded) -> [f64; 4] {
     let servers = Servers::with_pages(&stage, &server, Http::Two, pages);
     let extension = match loaded {
         Loaded::Alone => None,
-        Loaded::ListeningOnly => Some(listening_only(&stage)),
+        Loaded::HearingPages => Some(listening_only(&stage, &[])),
+        Loaded::HearingResponses => Some(listening_only(&stage, &["onResponseStarted"])),
+        Loaded::HearingAll => Some(listening_only(&stage, &["onResponseStarted", "onSendHeaders"])),
         Loaded::Whole => Some(made()),
     };
     let browser = Browser::start_with(Kind::Chromium, &stage, &servers, extension);
@@ -381,14 +384,19 @@ fn costs(loaded: Loaded) -> [f64; 4] {
 
 /// `cargo test -p fairweir --features evidence --test browser the_extension_costs -- --ignored --nocapture`
 #[test]
-#[ignore = "plays for three minutes"]
+#[ignore = "plays for five minutes"]
 fn the_extension_costs_a_hundredth_of_a_core_at_100_pages_a_minute() {
     if !privileged() || !are_installed() {
         return;
     }
     note("| Chromium | pages a minute | its first process | extension | program | daemon |");
-    let [_, listening, whole] = [Loaded::Alone, Loaded::ListeningOnly, Loaded::Whole]
-        .map(|loaded| one_at_a_time(|| costs(loaded)));
+    let played = |loaded| one_at_a_time(|| costs(loaded));
+    [Loaded::Alone, Loaded::HearingPages, Loaded::HearingResponses].into_iter().for_each(
+        |loaded| {
+            played(loaded);
+        },
+    );
+    let [listening, whole] = [Loaded::HearingAll, Loaded::Whole].map(played);
     assert!(listening[1] > 0.0 && whole[1] > 0.0 && whole[2] > 0.0, "processes were found");
     let extension = whole[1] + whole[2];
     assert!(extension <= 0.01, "{extension:.4}, of which Chromium itself {:.4}", listening[1]);

@@ -16,7 +16,31 @@ use crate::wire::{CLAIMS_VERSION, ClaimEvent, ClaimsRequest, ClaimsStatus};
 #[derive(Debug)]
 pub(super) struct Checks {
     pub(super) counts: ClaimsStatus,
+    clocks: Clocks,
     users: BTreeMap<u32, User>,
+}
+
+/// How far apart the wall clock and the monotonic one are: the same time of the wall clock is always the same
+/// [`Time`], until one of them is set.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    /// The wall clock when the monotonic one began; NaN before the first reading.
+    begin_ms: f64,
+}
+
+impl Clocks {
+    /// Takes in both, read at once.
+    fn handle_reading(&mut self, now: Time, wall_ms: f64) {
+        let begin_ms = wall_ms - now.as_nanos() as f64 * 1e-6;
+        if self.begin_ms.is_nan() || (begin_ms - self.begin_ms).abs() > CLOCKS_DIFFER_MS {
+            self.begin_ms = begin_ms;
+        }
+    }
+
+    /// In whole microseconds: more digits a wall clock in milliseconds does not have.
+    fn time(self, wall_ms: f64) -> Time {
+        Time::from_nanos(((wall_ms - self.begin_ms) * 1e3).round().max(0.0) as u64 * 1_000)
+    }
 }
 
 /// One user's extensions.
@@ -40,11 +64,15 @@ pub(super) enum Told {
 
 impl Checks {
     pub(super) fn new() -> Checks {
-        Checks { counts: ClaimsStatus::default(), users: BTreeMap::new() }
+        Checks {
+            counts: ClaimsStatus::default(),
+            clocks: Clocks { begin_ms: f64::NAN },
+            users: BTreeMap::new(),
+        }
     }
 
     /// What passes of a request. `groups` is the number of groups, `default` of which stands
-    /// for none; `wall_ms` is the wall clock at `now`.
+    /// for none; `wall_ms` is the wall clock, which was read at `now`.
     pub(super) fn pass(
         &mut self,
         user: u32,
@@ -58,6 +86,8 @@ impl Checks {
             self.counts.malformed += events.max(1);
             return Vec::new();
         }
+        self.clocks.handle_reading(now, wall_ms);
+        let clocks = self.clocks;
         let (mut all, mut counts) = (Vec::new(), self.counts);
         let known = self.user(user, now);
         // Its groups are those of another configuration.
@@ -70,7 +100,7 @@ impl Checks {
                     continue;
                 }
                 known.allowance -= 1_000;
-                match told(user, event, groups, now, wall_ms) {
+                match told(user, event, groups, clocks, wall_ms) {
                     Err(Wrong::Content) => counts.malformed += 1,
                     Err(Wrong::Time) => counts.out_of_time += 1,
                     // By its own times: those of the claim depend on when both clocks were read.
@@ -123,7 +153,7 @@ fn told(
     user: u32,
     event: &ClaimEvent,
     (groups, default): (usize, usize),
-    now: Time,
+    clocks: Clocks,
     wall_ms: f64,
 ) -> Result<Told, Wrong> {
     let host = digest(&event.host).ok_or(Wrong::Content)?;
@@ -141,15 +171,12 @@ fn told(
     if !(age.abs() <= CLOCKS_APART_MS && (0.0..=RESPONSE_MAX_MS).contains(&took)) {
         return Err(Wrong::Time);
     }
-    let at = |ms_ago: f64| {
-        let now = i128::from(now.as_nanos()) - (ms_ago * 1e6) as i128;
-        Time::from_nanos(u64::try_from(now).unwrap_or(0))
-    };
-    let begin = at(age + took);
+    let begin = clocks.time(event.begin_ms);
     let Some(address) = event.address else {
         return Ok(Told::Departure(Departure { user, host, port, group, begin }));
     };
-    let (remote, start, is_unsure) = (SocketAddr::new(address, port), at(age), event.unsure);
+    let start = clocks.time(start_ms);
+    let (remote, is_unsure) = (SocketAddr::new(address, port), event.unsure);
     Ok(Told::Claim(Claim { user, remote, host, group, begin, start, is_unsure }))
 }
 
@@ -175,6 +202,8 @@ const ALLOWANCE_MAX: u64 = 2 * EVENTS_PER_S * 1_000;
 const LAST_MAX: usize = 64;
 /// The extension sends an event some 20 ms after the response began.
 const CLOCKS_APART_MS: f64 = 10_000.0;
+/// Less shows in how long it took to read them.
+const CLOCKS_DIFFER_MS: f64 = 2.0;
 /// Longer than servers and browsers wait for a response.
 const RESPONSE_MAX_MS: f64 = 600_000.0;
 

@@ -227,7 +227,7 @@ impl Daemon {
     ) -> ClaimsReply {
         let policy = self.settings.policy();
         if let Some(point @ Point::Host(_)) = &mut self.host
-            && let Err(e) = self.sites.handle_claims(user, request, policy, point, now)
+            && let Err(e) = self.sites.handle_claims(user, request, policy, point)
         {
             self.open(now, e.to_string());
         }

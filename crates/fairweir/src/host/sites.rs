@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fairweir_core::evidence::{CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Resolver};
 use fairweir_core::policy::{Match, Policy};
 use fairweir_core::units::{Span, Time};
-use fairweir_linux::{Error, random};
+use fairweir_linux::{Error, monotonic_now, random};
 
 use super::claims::{Checks, Told};
 use super::point::Point;
@@ -102,10 +102,11 @@ impl SiteControl {
         request: &ClaimsRequest,
         policy: &Policy,
         point: &mut Point,
-        now: Time,
     ) -> Result<(), Error> {
         let groups = (policy.groups().len(), policy.default_group());
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Read at once: when the request came the loop may have been busy.
+        let (now, wall) = (monotonic_now(), SystemTime::now());
+        let wall = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
         let at = (now, wall.as_secs_f64() * 1e3);
         let all = self.checks.pass(user, request, self.generation, groups, at);
         if self.has_sites {

@@ -140,17 +140,20 @@ pub fn made() -> PathBuf {
     root.join("target/extension")
 }
 
-/// An extension that only listens to what fairweir's does, and does nothing with it: what Chromium itself takes.
-pub fn listening_only(stage: &Stage) -> PathBuf {
-    const BACKGROUND: &str = "const ALL = { urls: [\"<all_urls>\"] };\n\
-        chrome.webRequest.onSendHeaders.addListener(() => {}, ALL);\n\
-        chrome.webRequest.onResponseStarted.addListener(() => {}, ALL);\n\
-        chrome.webNavigation.onCommitted.addListener(() => {});\n";
+/// An extension that only listens to pages and these events of requests, and does nothing: what Chromium itself takes.
+pub fn listening_only(stage: &Stage, events: &[&str]) -> PathBuf {
+    let of_requests = events.iter().map(|event| {
+        format!(
+            "chrome.webRequest.{event}.addListener(() => {{}}, {{ urls: [\"<all_urls>\"] }});\n"
+        )
+    });
+    let pages = "chrome.webNavigation.onCommitted.addListener(() => {});\n".to_owned();
+    let background: String = of_requests.chain([pages]).collect();
     let dir = stage.path("listening-only");
     let unpacked = dir.join("unpacked");
     fs::create_dir_all(&unpacked).unwrap();
     fs::copy(made().join("unpacked/manifest.json"), unpacked.join("manifest.json")).unwrap();
     fs::copy(made().join("unpacked/popup.html"), unpacked.join("popup.html")).unwrap();
-    fs::write(unpacked.join("background.js"), BACKGROUND).unwrap();
+    fs::write(unpacked.join("background.js"), background).unwrap();
     dir
 }
