@@ -45,6 +45,8 @@ struct Trial {
     begun: Rate,
     least: Rate,
     most: Rate,
+    /// The most that arrived.
+    arrived: Rate,
     /// The shortest queue that was seen.
     queue: Option<Span>,
 }
@@ -55,6 +57,8 @@ pub(super) struct Tick {
     pub(super) at: Time,
     /// `None` if windows do not bound what arrives.
     pub(super) capacity: Option<Rate>,
+    /// What arrives, over a round trip.
+    pub(super) arrived: Rate,
     /// How long the queue is, and how long it shall be without others.
     pub(super) queue: Option<Span>,
     pub(super) target: Span,
@@ -147,6 +151,7 @@ impl Contest {
                     begun: capacity,
                     least: capacity,
                     most: capacity,
+                    arrived: tick.arrived,
                     queue: None,
                 });
             }
@@ -157,6 +162,7 @@ impl Contest {
         // What was seen before the queue was short says nothing.
         trial.most = if begins { capacity } else { trial.most.max(capacity) };
         trial.least = if begins { capacity } else { trial.least.min(capacity) };
+        trial.arrived = if begins { tick.arrived } else { trial.arrived.max(tick.arrived) };
         let before = trial.queue.unwrap_or(Span::MAX);
         trial.queue = tick.queue.filter(|_| !begins).map(|queue| queue.min(before)).or(trial.queue);
         // Who yields to others is not given more in return.
@@ -164,7 +170,9 @@ impl Contest {
         if trial.least < trial.most.scale(FALLS.0, FALLS.1) {
             let is_filled = trial.queue.is_some_and(|queue| queue > tick.target * FILLED);
             let is_lasting = is_lossy && self.wait >= WAIT_LASTING;
-            let doubted = (is_filled || is_lasting).then_some(trial.begun);
+            // The capacity of a link that became slower is found in steps; what arrives falls at once.
+            let is_taken = tick.arrived < trial.arrived.scale(FALLS.0, FALLS.1);
+            let doubted = (is_taken && (is_filled || is_lasting)).then_some(trial.begun);
             self.trial = None;
             self.next_at = tick.at + self.wait;
             self.wait = (self.wait * 2).min(WAIT_MAX);

@@ -135,6 +135,11 @@ impl Link {
         self.capacity.is_some_and(|c| self.arrived_long < c.scale(95, 100))
     }
 
+    /// What arrives, smoothed over a round trip.
+    pub(super) fn arrived(&self) -> Rate {
+        self.arrived
+    }
+
     pub(super) fn confirmed(&self) -> Option<Rate> {
         self.confirmed
     }

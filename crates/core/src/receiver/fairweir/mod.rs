@@ -193,6 +193,7 @@ impl Fairweir {
         let doubted = self.contest.handle_tick(&contest::Tick {
             at: observation.at,
             capacity,
+            arrived: self.link.arrived(),
             queue: delay.map(|d| d.value),
             target: self.short_queue() + self.noise_part(),
             rtt: self.delay.rtt_base_max().unwrap_or(Span::ZERO),

@@ -24,9 +24,19 @@ impl Host {
 
     /// What it had before, if it is doubted.
     fn doubted(&mut self, capacity: Rate, queue: Span, is_lossy: bool) -> Option<Rate> {
+        self.observe(capacity, capacity, queue, is_lossy)
+    }
+
+    fn observe(
+        &mut self,
+        capacity: Rate,
+        arrived: Rate,
+        queue: Span,
+        is_lossy: bool,
+    ) -> Option<Rate> {
         self.now = self.now + TICK;
         let (capacity, queue, rtt) = (Some(capacity), Some(queue), Span::millis(40));
-        let tick = Tick { at: self.now, capacity, queue, target: LATENCY, is_lossy, rtt };
+        let tick = Tick { at: self.now, capacity, arrived, queue, target: LATENCY, is_lossy, rtt };
         self.contest.handle_tick(&tick)
     }
 
@@ -111,6 +121,12 @@ fn a_link_that_became_slower_is_not_doubted() {
     host.ticks(100, Rate::mbit(40));
     host.ticks(100, Rate::mbit(20));
     assert_eq!(host.doubts, 0);
+    // The capacity follows in steps, and the queue is long until it has.
+    let found = [70, 50, 35, 25, 18, 13, 10, 10, 10].map(Rate::mbit);
+    let mut host = Host::new();
+    let mut doubts =
+        found.map(|capacity| host.observe(capacity, Rate::mbit(10), LATENCY * 9, true));
+    assert!(doubts.iter_mut().all(|doubt| doubt.is_none()));
 }
 
 #[test]
@@ -146,8 +162,8 @@ fn nothing_is_remembered_once_windows_do_not_bound_what_arrives() {
     let mut host = Host::new();
     host.now = host.now + TICK;
     let (at, rtt) = (host.now, Span::ZERO);
-    let (queue, target) = (None, LATENCY);
-    let tick = Tick { at, capacity: None, queue, target, is_lossy: false, rtt };
+    let (arrived, queue, target) = (Rate::ZERO, None, LATENCY);
+    let tick = Tick { at, capacity: None, arrived, queue, target, is_lossy: false, rtt };
     host.contest.handle_tick(&tick);
     assert_eq!(host.ticks(1, Rate::mbit(10)), LATENCY);
     assert_eq!(host.contest.level, Rate::mbit(10));
