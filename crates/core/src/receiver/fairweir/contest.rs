@@ -14,9 +14,7 @@
 //! sender makes it, its groups still divided by windows, and two hosts with this control meet where
 //! both have lost the same part. A link that did become slower carries as much with a short queue.
 //! That is *tried* as soon as the capacity has fallen, and again later: if less and less arrives
-//! meanwhile, others take it; if not, the capacity is the new level. If others take it and the queue does
-//! not become short either, or again and again while packets are lost, it is *doubted* that a longer queue
-//! keeps what this host would have without control. `rivals` finds that out.
+//! meanwhile, others take it; if not, the capacity is the new level.
 //!
 //! Source: docs/control.md; Copa and Nimbus have competitive modes for the same reason, for senders.
 
@@ -41,14 +39,8 @@ pub(super) struct Contest {
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     since: Time,
-    /// What the capacity was at its beginning.
-    begun: Rate,
     least: Rate,
     most: Rate,
-    /// The most that arrived.
-    arrived: Rate,
-    /// The shortest queue that was seen.
-    queue: Option<Span>,
 }
 
 /// One tick.
@@ -57,11 +49,6 @@ pub(super) struct Tick {
     pub(super) at: Time,
     /// `None` if windows do not bound what arrives.
     pub(super) capacity: Option<Rate>,
-    /// What arrives, over a round trip.
-    pub(super) arrived: Rate,
-    /// How long the queue is, and how long it shall be without others.
-    pub(super) queue: Option<Span>,
-    pub(super) target: Span,
     /// Whether packets were lost on their way to this host.
     pub(super) is_lossy: bool,
     /// The longest round trip.
@@ -91,12 +78,11 @@ impl Contest {
         self.stretch >= 2 * UNSTRETCHED
     }
 
-    /// Takes in a tick. If it is doubted that this host keeps what it would have without control, tells
-    /// what it had.
-    pub(super) fn handle_tick(&mut self, tick: &Tick) -> Option<Rate> {
+    /// Takes in a tick.
+    pub(super) fn handle_tick(&mut self, tick: &Tick) {
         let Some(capacity) = tick.capacity.filter(|&c| c > Rate::ZERO) else {
             *self = Contest::new();
-            return None;
+            return;
         };
         let (about, ticks) = self.steady;
         let is_steady = capacity.as_bps().abs_diff(about.as_bps()) < about.as_bps() / STEADY;
@@ -107,7 +93,6 @@ impl Contest {
         if self.level == Rate::ZERO {
             self.next_at = tick.at + self.wait;
         }
-        let mut doubted = None;
         if capacity >= self.level.scale(LOST.0, LOST.1) {
             self.level = self.level.smoothed(capacity, FORGOTTEN_TICKS).max(capacity);
             self.trial = None;
@@ -115,18 +100,15 @@ impl Contest {
                 self.wait = WAIT_MIN;
             }
         } else {
-            doubted = self.try_short_queue(tick, capacity);
+            self.try_short_queue(tick, capacity);
         }
-        let most = if self.is_lossy(tick.at) { STRETCH_MAX } else { STRETCH_CLEAN };
+        let most = match self.lossy_at {
+            Some(at) if tick.at.since(at) < LOSSY_FOR => STRETCH_MAX,
+            _ => STRETCH_CLEAN,
+        };
         let grown = self.stretch * GROWS.0 / GROWS.1;
         let is_tried = self.trial.is_some();
         self.stretch = if is_tried { UNSTRETCHED } else { self.wanted(capacity, most).min(grown) };
-        doubted
-    }
-
-    /// Whether packets were lost lately.
-    fn is_lossy(&self, now: Time) -> bool {
-        self.lossy_at.is_some_and(|at| now.since(at) < LOSSY_FOR)
     }
 
     /// The stretch for what was lost, `most` at most.
@@ -141,48 +123,29 @@ impl Contest {
         wanted.max(UNSTRETCHED)
     }
 
-    fn try_short_queue(&mut self, tick: &Tick, capacity: Rate) -> Option<Rate> {
-        let is_lossy = self.is_lossy(tick.at);
+    fn try_short_queue(&mut self, tick: &Tick, capacity: Rate) {
         let Some(trial) = &mut self.trial else {
             // What others take and leave is never the same for long.
             if tick.at >= self.next_at || self.steady.1 == STEADY_TICKS {
-                self.trial = Some(Trial {
-                    since: tick.at,
-                    begun: capacity,
-                    least: capacity,
-                    most: capacity,
-                    arrived: tick.arrived,
-                    queue: None,
-                });
+                self.trial = Some(Trial { since: tick.at, least: capacity, most: capacity });
             }
-            return None;
+            return;
         };
         let lasts = tick.at.since(trial.since);
         let begins = lasts < TRIAL_BEGINS + tick.rtt;
         // What was seen before the queue was short says nothing.
         trial.most = if begins { capacity } else { trial.most.max(capacity) };
         trial.least = if begins { capacity } else { trial.least.min(capacity) };
-        trial.arrived = if begins { tick.arrived } else { trial.arrived.max(tick.arrived) };
-        let before = trial.queue.unwrap_or(Span::MAX);
-        trial.queue = tick.queue.filter(|_| !begins).map(|queue| queue.min(before)).or(trial.queue);
         // Who yields to others is not given more in return.
         let rises = capacity > trial.least.scale(RISES.0, RISES.1);
         if trial.least < trial.most.scale(FALLS.0, FALLS.1) {
-            let is_filled = trial.queue.is_some_and(|queue| queue > tick.target * FILLED);
-            let is_lasting = is_lossy && self.wait >= WAIT_LASTING;
-            // The capacity of a link that became slower is found in steps; what arrives falls at once.
-            let is_taken = tick.arrived < trial.arrived.scale(FALLS.0, FALLS.1);
-            let doubted = (is_taken && (is_filled || is_lasting)).then_some(trial.begun);
             self.trial = None;
             self.next_at = tick.at + self.wait;
             self.wait = (self.wait * 2).min(WAIT_MAX);
-            return doubted;
-        }
-        if rises || lasts > TRIAL + tick.rtt * 4 {
+        } else if rises || lasts > TRIAL + tick.rtt * 4 {
             self.trial = None;
             self.level = capacity;
         }
-        None
     }
 }
 
@@ -212,10 +175,6 @@ const STEADY_TICKS: u32 = 8;
 /// The next trial, and each time later.
 const WAIT_MIN: Span = Span::secs(4);
 const WAIT_MAX: Span = Span::secs(64);
-/// Others fill the queue if it never becomes shorter than so many targets in a trial.
-const FILLED: u64 = 3;
-/// The third trial that fails in a row.
-const WAIT_LASTING: Span = Span::secs(16);
 
 #[cfg(test)]
 mod tests;

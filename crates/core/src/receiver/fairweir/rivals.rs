@@ -9,9 +9,6 @@
 //! goes to the rivals too, so that division has a price, and it is bounded. After some time the
 //! queue is tried again.
 //!
-//! Where it is only doubted that control costs nothing, the same release is a *comparison*: if no more
-//! arrives than before, there are no rivals, or none against whom letting go would help.
-//!
 //! Source: docs/control.md; the modes resemble those of Copa and Nimbus, which are for senders.
 
 use crate::units::{Rate, Span, Time};
@@ -23,9 +20,6 @@ pub(super) struct Rivals {
     /// For how long the queue is not tried again.
     stay: Span,
     left_at: Time,
-    /// No comparison before this, and how long after the next one that finds nothing.
-    compare_at: Time,
-    compare_wait: Span,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,9 +28,8 @@ enum State {
     Alone,
     /// Whether they are still there is tried until then; if so, this is the due again.
     Tried { until: Time, due: Rate, total: Rate },
-    /// Everything passes. `before` is the mean of the span before; `compared` is what arrived with
-    /// control, if it is only doubted that there are rivals.
-    Measure { since: Time, sum: u64, ticks: u64, least: Rate, before: Rate, compared: Option<Rate> },
+    /// Everything passes. `before` is the mean of the span before.
+    Measure { since: Time, sum: u64, ticks: u64, least: Rate, before: Rate },
     /// Classes divide.
     Divide { since: Time, due: Rate, slack: u64, total: Rate, short_ticks: u32 },
 }
@@ -64,19 +57,11 @@ pub(super) enum Course {
     Divide(Rate),
     /// Try the queue again, with this as the capacity.
     Try(Rate),
-    /// The link carries no more than this, without control either.
-    Accept(Rate),
 }
 
 impl Rivals {
     pub(super) fn new() -> Rivals {
-        Rivals {
-            state: State::Alone,
-            stay: STAY_MIN,
-            left_at: Time::ZERO,
-            compare_at: Time::ZERO,
-            compare_wait: COMPARE_MIN,
-        }
+        Rivals { state: State::Alone, stay: STAY_MIN, left_at: Time::ZERO }
     }
 
     /// Whether windows are of no use.
@@ -88,22 +73,13 @@ impl Rivals {
     pub(super) fn handle_rivals(&mut self, now: Time, carried: Rate) {
         let is_again = now.since(self.left_at) < AGAIN && self.left_at > Time::ZERO;
         self.stay = if is_again { (self.stay * 2).min(STAY_MAX) } else { STAY_MIN };
-        self.begin_measurement(now, carried.scale(LEAST.0, LEAST.1), None);
-    }
-
-    /// There may be some: with control `got` arrived. Whether that is now compared with what arrives
-    /// without.
-    pub(super) fn handle_doubt(&mut self, now: Time, got: Rate) -> bool {
-        let is_due = now >= self.compare_at && matches!(self.state, State::Alone);
-        if is_due {
-            self.begin_measurement(now, Rate::ZERO, Some(got));
-        }
-        is_due
-    }
-
-    fn begin_measurement(&mut self, now: Time, least: Rate, compared: Option<Rate>) {
-        let (since, before) = (now, Rate::ZERO);
-        self.state = State::Measure { since, sum: 0, ticks: 0, least, before, compared };
+        self.state = State::Measure {
+            since: now,
+            sum: 0,
+            ticks: 0,
+            least: carried.scale(LEAST.0, LEAST.1),
+            before: Rate::ZERO,
+        };
     }
 
     /// Takes in a tick.
@@ -124,7 +100,7 @@ impl Rivals {
                 }
                 Course::Alone
             }
-            State::Measure { since, sum, ticks, least, before, compared } => {
+            State::Measure { since, sum, ticks, least, before } => {
                 let passed = now.since(*since);
                 if passed >= GROWN {
                     *sum = sum.saturating_add(total.as_bps());
@@ -134,18 +110,7 @@ impl Rivals {
                     return Course::Release;
                 }
                 let mean = Rate::bps(*sum / (*ticks).max(1));
-                let grows = mean > before.scale(GREW.0, GREW.1);
-                if let Some(got) = *compared {
-                    let is_more = |rate: Rate| rate >= got.scale(MORE.0, MORE.1);
-                    if !is_more(mean.max(*before)) && (*before == Rate::ZERO || !grows) {
-                        self.state = State::Alone;
-                        self.compare_wait = (self.compare_wait * COMPARE_AGAIN).min(COMPARE_MAX);
-                        self.compare_at = now + self.compare_wait;
-                        return Course::Accept(mean);
-                    }
-                    self.compare_wait = COMPARE_MIN;
-                }
-                if *before == Rate::ZERO || grows {
+                if *before == Rate::ZERO || mean > before.scale(GREW.0, GREW.1) {
                     // Senders still grow: another such span is measured.
                     (*before, *sum, *ticks) = (mean, 0, 0);
                     *since = now - GROWN;
@@ -205,12 +170,6 @@ const STAY_MAX: Span = Span::secs(120);
 /// A queue that is short for so long is not filled by others.
 const SHORT_TICKS: u32 = 5;
 const AGAIN: Span = Span::secs(10);
-/// A comparison finds rivals if so much more arrives.
-const MORE: (u64, u64) = (115, 100);
-/// From a comparison that found nothing to the next one at least; each time so many times as long.
-const COMPARE_MIN: Span = Span::secs(8);
-const COMPARE_AGAIN: u64 = 4;
-const COMPARE_MAX: Span = Span::secs(600);
 /// While it is tried, less than this part of the due is left to no one.
 const TRIED_FOR: Span = Span::secs(10);
 const GIVEN_UP: (u64, u64) = (75, 100);
