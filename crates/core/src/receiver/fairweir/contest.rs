@@ -14,10 +14,14 @@
 //! sender makes it, its groups still divided by windows, and two hosts with this control meet where
 //! both have lost the same part. A link that did become slower carries as much with a short queue.
 //! That is *tried* as soon as the capacity has fallen, and again later: if less and less arrives
-//! meanwhile, others take it; if not, the capacity is the new level.
+//! meanwhile, others take it; if not, the capacity is the new level. If others take it although much is
+//! lost already, or the queue does not become short either, or again and again while packets are lost,
+//! it is *doubted* that a longer queue keeps what this host would have without control. `rivals` finds
+//! that out.
 //!
 //! Source: docs/control.md; Copa and Nimbus have competitive modes for the same reason, for senders.
 
+use super::steady::Steady;
 use crate::units::{Rate, Span, Time};
 
 /// What the link was believed to carry, and how long the queue may be since it seems to be less.
@@ -28,8 +32,7 @@ pub(super) struct Contest {
     stretch: u64,
     lossy_at: Option<Time>,
     trial: Option<Trial>,
-    /// About where the capacity has been, and for how many ticks.
-    steady: (Rate, u32),
+    steady: Steady,
     /// No trial before this, and how long after the next that fails.
     next_at: Time,
     wait: Span,
@@ -39,8 +42,14 @@ pub(super) struct Contest {
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     since: Time,
+    /// What the capacity was at its beginning.
+    begun: Rate,
     least: Rate,
     most: Rate,
+    /// The most that arrived.
+    arrived: Rate,
+    /// The shortest queue that was seen.
+    queue: Option<Span>,
 }
 
 /// One tick.
@@ -49,6 +58,11 @@ pub(super) struct Tick {
     pub(super) at: Time,
     /// `None` if windows do not bound what arrives.
     pub(super) capacity: Option<Rate>,
+    /// What arrives, over a round trip.
+    pub(super) arrived: Rate,
+    /// How long the queue is, and how long it shall be without others.
+    pub(super) queue: Option<Span>,
+    pub(super) target: Span,
     /// Whether packets were lost on their way to this host.
     pub(super) is_lossy: bool,
     /// The longest round trip.
@@ -62,7 +76,7 @@ impl Contest {
             stretch: UNSTRETCHED,
             lossy_at: None,
             trial: None,
-            steady: (Rate::ZERO, 0),
+            steady: Steady::default(),
             next_at: Time::ZERO,
             wait: WAIT_MIN,
         }
@@ -78,21 +92,21 @@ impl Contest {
         self.stretch >= 2 * UNSTRETCHED
     }
 
-    /// Takes in a tick.
-    pub(super) fn handle_tick(&mut self, tick: &Tick) {
+    /// Takes in a tick. If it is doubted that this host keeps what it would have without control, tells
+    /// what it had.
+    pub(super) fn handle_tick(&mut self, tick: &Tick) -> Option<Rate> {
         let Some(capacity) = tick.capacity.filter(|&c| c > Rate::ZERO) else {
             *self = Contest::new();
-            return;
+            return None;
         };
-        let (about, ticks) = self.steady;
-        let is_steady = capacity.as_bps().abs_diff(about.as_bps()) < about.as_bps() / STEADY;
-        self.steady = if is_steady { (about, ticks + 1) } else { (capacity, 0) };
+        self.steady.handle_tick(capacity, self.steady.about() / STEADY);
         if tick.is_lossy {
             self.lossy_at = Some(tick.at);
         }
         if self.level == Rate::ZERO {
             self.next_at = tick.at + self.wait;
         }
+        let mut doubted = None;
         if capacity >= self.level.scale(LOST.0, LOST.1) {
             self.level = self.level.smoothed(capacity, FORGOTTEN_TICKS).max(capacity);
             self.trial = None;
@@ -100,15 +114,18 @@ impl Contest {
                 self.wait = WAIT_MIN;
             }
         } else {
-            self.try_short_queue(tick, capacity);
+            doubted = self.try_short_queue(tick, capacity);
         }
-        let most = match self.lossy_at {
-            Some(at) if tick.at.since(at) < LOSSY_FOR => STRETCH_MAX,
-            _ => STRETCH_CLEAN,
-        };
+        let most = if self.is_lossy(tick.at) { STRETCH_MAX } else { STRETCH_CLEAN };
         let grown = self.stretch * GROWS.0 / GROWS.1;
         let is_tried = self.trial.is_some();
         self.stretch = if is_tried { UNSTRETCHED } else { self.wanted(capacity, most).min(grown) };
+        doubted
+    }
+
+    /// Whether packets were lost lately.
+    fn is_lossy(&self, now: Time) -> bool {
+        self.lossy_at.is_some_and(|at| now.since(at) < LOSSY_FOR)
     }
 
     /// The stretch for what was lost, `most` at most.
@@ -123,29 +140,50 @@ impl Contest {
         wanted.max(UNSTRETCHED)
     }
 
-    fn try_short_queue(&mut self, tick: &Tick, capacity: Rate) {
+    fn try_short_queue(&mut self, tick: &Tick, capacity: Rate) -> Option<Rate> {
+        let is_lossy = self.is_lossy(tick.at);
         let Some(trial) = &mut self.trial else {
             // What others take and leave is never the same for long.
-            if tick.at >= self.next_at || self.steady.1 == STEADY_TICKS {
-                self.trial = Some(Trial { since: tick.at, least: capacity, most: capacity });
+            if tick.at >= self.next_at || self.steady.ticks() == STEADY_TICKS {
+                self.trial = Some(Trial {
+                    since: tick.at,
+                    begun: capacity,
+                    least: capacity,
+                    most: capacity,
+                    arrived: tick.arrived,
+                    queue: None,
+                });
             }
-            return;
+            return None;
         };
         let lasts = tick.at.since(trial.since);
         let begins = lasts < TRIAL_BEGINS + tick.rtt;
         // What was seen before the queue was short says nothing.
         trial.most = if begins { capacity } else { trial.most.max(capacity) };
         trial.least = if begins { capacity } else { trial.least.min(capacity) };
+        trial.arrived = if begins { tick.arrived } else { trial.arrived.max(tick.arrived) };
+        let before = trial.queue.unwrap_or(Span::MAX);
+        trial.queue = tick.queue.filter(|_| !begins).map(|queue| queue.min(before)).or(trial.queue);
         // Who yields to others is not given more in return.
         let rises = capacity > trial.least.scale(RISES.0, RISES.1);
         if trial.least < trial.most.scale(FALLS.0, FALLS.1) {
+            let is_filled = trial.queue.is_some_and(|queue| queue > tick.target * FILLED);
+            let is_lasting = is_lossy && self.wait >= WAIT_LASTING;
+            let is_much = trial.begun < self.level.scale(MUCH.0, MUCH.1);
+            // The capacity of a link that became slower is found in steps; what arrives falls at once.
+            let is_taken = tick.arrived < trial.arrived.scale(FALLS.0, FALLS.1);
+            let is_doubted = is_taken && (is_much || is_filled || is_lasting);
+            let doubted = is_doubted.then_some(trial.begun);
             self.trial = None;
             self.next_at = tick.at + self.wait;
             self.wait = (self.wait * 2).min(WAIT_MAX);
-        } else if rises || lasts > TRIAL + tick.rtt * 4 {
+            return doubted;
+        }
+        if rises || lasts > TRIAL + tick.rtt * 4 {
             self.trial = None;
             self.level = capacity;
         }
+        None
     }
 }
 
@@ -175,6 +213,12 @@ const STEADY_TICKS: u32 = 8;
 /// The next trial, and each time later.
 const WAIT_MIN: Span = Span::secs(4);
 const WAIT_MAX: Span = Span::secs(64);
+/// Much is lost if less than this part of the level was left when the trial began.
+const MUCH: (u64, u64) = (70, 100);
+/// Others fill the queue if it never becomes shorter than so many targets in a trial.
+const FILLED: u64 = 3;
+/// The third trial that fails in a row.
+const WAIT_LASTING: Span = Span::secs(16);
 
 #[cfg(test)]
 mod tests;

@@ -135,6 +135,11 @@ impl Link {
         self.capacity.is_some_and(|c| self.arrived_long < c.scale(95, 100))
     }
 
+    /// What arrives, smoothed over a round trip.
+    pub(super) fn arrived(&self) -> Rate {
+        self.arrived
+    }
+
     pub(super) fn confirmed(&self) -> Option<Rate> {
         self.confirmed
     }
@@ -145,6 +150,13 @@ impl Link {
         self.trusted = capacity;
         (self.fall, self.held, self.creep) = (None, 0, CREEP_MIN);
         self.restart();
+    }
+
+    /// The link carries no more than that from now on: what it carried before is of no use.
+    pub(super) fn accept(&mut self, capacity: Rate, now: Time) {
+        self.set_capacity(Some(capacity));
+        self.recent = (capacity, now);
+        (self.deep, self.learned) = (None, None);
     }
 
     /// Nothing is known.

@@ -54,8 +54,10 @@ mod group;
 mod link;
 mod loss;
 mod opening;
+mod release;
 mod rivals;
 mod seen;
+mod steady;
 mod windows;
 
 use assumption::Assumption;
@@ -181,15 +183,21 @@ impl Fairweir {
             is_wanted: self.is_wanted(),
             is_queue_short: delay.is_some_and(|d| d.value <= self.queue_target()),
         });
-        if let Course::Try(capacity) = self.course {
-            self.link.set_capacity(Some(capacity));
+        if let Course::Try(capacity) | Course::Accept(capacity) = self.course {
+            match self.course {
+                Course::Accept(_) => self.link.accept(capacity, observation.at),
+                _ => self.link.set_capacity(Some(capacity)),
+            }
             self.drain = Drain { last_at: observation.at, ..Drain::default() };
         }
         let verdict = self.conclude_from(observation, volume, delay, drained);
         let capacity = self.link.capacity().filter(|_| self.is_queue_ours());
-        self.contest.handle_tick(&contest::Tick {
+        let doubted = self.contest.handle_tick(&contest::Tick {
             at: observation.at,
             capacity,
+            arrived: self.link.arrived(),
+            queue: delay.map(|d| d.value),
+            target: self.short_queue() + self.noise_part(),
             rtt: self.delay.rtt_base_max().unwrap_or(Span::ZERO),
             is_lossy: observation.connections.iter().any(|c| c.holes > 0),
         });
@@ -215,6 +223,12 @@ impl Fairweir {
         self.start_drain(observation.at);
         self.divide();
         self.conclude(observation.at, act, delay);
+        if let Some(got) = doubted.filter(|_| self.is_wanted())
+            && self.rivals.handle_doubt(observation.at, got)
+        {
+            // From the next tick on everything passes.
+            (self.drain.ticks_left, self.opening) = (0, NO_CORRECTION);
+        }
     }
 
     /// What a tick says of the capacity.
@@ -376,7 +390,7 @@ impl Fairweir {
         let capacity = match self.course {
             Course::Release => None,
             Course::Divide(due) => Some(due),
-            Course::Alone | Course::Try(_) => self.link.capacity(),
+            Course::Alone | Course::Try(_) | Course::Accept(_) => self.link.capacity(),
         };
         let Some(capacity) = capacity else {
             self.commands.clear();

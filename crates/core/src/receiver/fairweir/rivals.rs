@@ -9,8 +9,14 @@
 //! goes to the rivals too, so that division has a price, and it is bounded. After some time the
 //! queue is tried again.
 //!
+//! Where it is only doubted that there are none (`contest`), everything passes as well (`release`). If
+//! more arrives than with control, they are there. If not, nothing is lost yet, and what arrived is
+//! kept in mind: if less arrives as soon as the queue is short again, they are there too.
+//!
 //! Source: docs/control.md; the modes resemble those of Copa and Nimbus, which are for senders.
 
+use super::release::{Release, Shown, alone_within};
+use super::steady::Steady;
 use crate::units::{Rate, Span, Time};
 
 /// Whether there are rivals, and what is done meanwhile.
@@ -20,6 +26,9 @@ pub(super) struct Rivals {
     /// For how long the queue is not tried again.
     stay: Span,
     left_at: Time,
+    /// No comparison before this, and how long after the next one.
+    compare_at: Time,
+    compare_wait: Span,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -28,10 +37,10 @@ enum State {
     Alone,
     /// Whether they are still there is tried until then; if so, this is the due again.
     Tried { until: Time, due: Rate, total: Rate },
-    /// Everything passes. `before` is the mean of the span before.
-    Measure { since: Time, sum: u64, ticks: u64, least: Rate, before: Rate },
+    /// Everything passes.
+    Measure(Release),
     /// Classes divide.
-    Divide { since: Time, due: Rate, slack: u64, total: Rate, short_ticks: u32 },
+    Divide { since: Time, due: Rate, slack: u64, total: Rate, short_ticks: u32, steady: Steady },
 }
 
 /// One tick.
@@ -57,11 +66,19 @@ pub(super) enum Course {
     Divide(Rate),
     /// Try the queue again, with this as the capacity.
     Try(Rate),
+    /// The link is this host's own and carries this: what it carried before is of no use.
+    Accept(Rate),
 }
 
 impl Rivals {
     pub(super) fn new() -> Rivals {
-        Rivals { state: State::Alone, stay: STAY_MIN, left_at: Time::ZERO }
+        Rivals {
+            state: State::Alone,
+            stay: STAY_MIN,
+            left_at: Time::ZERO,
+            compare_at: Time::ZERO,
+            compare_wait: COMPARE_MIN,
+        }
     }
 
     /// Whether windows are of no use.
@@ -71,15 +88,22 @@ impl Rivals {
 
     /// They have shown themselves; before that the link carried so much.
     pub(super) fn handle_rivals(&mut self, now: Time, carried: Rate) {
+        self.release(now, Release::beside_others(now, carried));
+    }
+
+    /// There may be some: with control `got` arrived. Whether everything passes now, to compare.
+    pub(super) fn handle_doubt(&mut self, now: Time, got: Rate) -> bool {
+        let is_due = now >= self.compare_at && matches!(self.state, State::Alone);
+        if is_due {
+            self.release(now, Release::to_compare(now, got));
+        }
+        is_due
+    }
+
+    fn release(&mut self, now: Time, release: Release) {
         let is_again = now.since(self.left_at) < AGAIN && self.left_at > Time::ZERO;
         self.stay = if is_again { (self.stay * 2).min(STAY_MAX) } else { STAY_MIN };
-        self.state = State::Measure {
-            since: now,
-            sum: 0,
-            ticks: 0,
-            least: carried.scale(LEAST.0, LEAST.1),
-            before: Rate::ZERO,
-        };
+        self.state = State::Measure(release);
     }
 
     /// Takes in a tick.
@@ -100,28 +124,20 @@ impl Rivals {
                 }
                 Course::Alone
             }
-            State::Measure { since, sum, ticks, least, before } => {
-                let passed = now.since(*since);
-                if passed >= GROWN {
-                    *sum = sum.saturating_add(total.as_bps());
-                    *ticks += 1;
-                }
-                if passed < MEASURED {
-                    return Course::Release;
-                }
-                let mean = Rate::bps(*sum / (*ticks).max(1));
-                if *before == Rate::ZERO || mean > before.scale(GREW.0, GREW.1) {
-                    // Senders still grow: another such span is measured.
-                    (*before, *sum, *ticks) = (mean, 0, 0);
-                    *since = now - GROWN;
-                    return Course::Release;
-                }
-                let due = mean.max(*before).max(*least);
-                self.begin_division(now, due)
+            State::Measure(release) => {
+                let shown = release.handle_tick(now, total);
+                self.handle_shown(now, shown)
             }
-            State::Divide { since, due, slack, total: smoothed, short_ticks } => {
+            State::Divide { since, due, slack, total: smoothed, short_ticks, steady } => {
                 *short_ticks = if is_queue_short { *short_ticks + 1 } else { 0 };
                 *smoothed = smoothed.smoothed(total, 5);
+                let passes = due.scale(1_000 + *slack, 1_000);
+                let steady_ticks = steady.handle_tick(total, alone_within(total));
+                let is_held = *smoothed >= passes.scale(HELD.0, HELD.1);
+                if is_wanted && !is_held && steady_ticks >= OWN_TICKS {
+                    self.state = State::Alone;
+                    return Course::Accept(total);
+                }
                 if now.since(*since) > self.stay || *short_ticks >= SHORT_TICKS {
                     self.left_at = now;
                     let due = *smoothed;
@@ -143,20 +159,37 @@ impl Rivals {
         }
     }
 
+    fn handle_shown(&mut self, now: Time, shown: Shown) -> Course {
+        match shown {
+            Shown::Nothing => Course::Release,
+            Shown::Due(due) => {
+                self.compare_wait = COMPARE_MIN;
+                self.begin_division(now, due)
+            }
+            Shown::NoMore(due) => {
+                let until = now + TRIED_FOR;
+                self.end_release(now, State::Tried { until, due, total: due }, Course::Try(due))
+            }
+            Shown::Less(rate) => self.end_release(now, State::Alone, Course::Try(rate)),
+            Shown::Own(rate) => self.end_release(now, State::Alone, Course::Accept(rate)),
+        }
+    }
+
+    /// It has shown no others: there is control again.
+    fn end_release(&mut self, now: Time, state: State, course: Course) -> Course {
+        self.compare_wait = (self.compare_wait * 2).min(COMPARE_MAX);
+        self.compare_at = now + self.compare_wait;
+        self.state = state;
+        course
+    }
+
     fn begin_division(&mut self, now: Time, due: Rate) -> Course {
-        let (since, slack) = (now, SLACK_MIN);
-        self.state = State::Divide { since, due, slack, total: due, short_ticks: 0 };
+        let (since, slack, steady) = (now, SLACK_MIN, Steady::default());
+        self.state = State::Divide { since, due, slack, total: due, short_ticks: 0, steady };
         Course::Divide(due.scale(1_000 + slack, 1_000))
     }
 }
 
-/// Senders have begun to grow again after this. What arrives then is measured until [`MEASURED`] and for
-/// as long again, until it no longer grows by more than this.
-const GROWN: Span = Span::millis(2_000);
-const MEASURED: Span = Span::millis(4_000);
-const GREW: (u64, u64) = (105, 100);
-/// It is at least this part of what the link carried.
-const LEAST: (u64, u64) = (6, 10);
 /// A due that is exceeded follows over so many ticks.
 const DUE_TICKS: u64 = 20;
 /// The host keeps this part of its due, by opening classes so many thousandths further a tick.
@@ -168,11 +201,18 @@ const SLACK_MAX: u64 = 1_000;
 const STAY_MIN: Span = Span::secs(20);
 const STAY_MAX: Span = Span::secs(120);
 /// A queue that is short for so long is not filled by others.
-const SHORT_TICKS: u32 = 5;
+const SHORT_TICKS: u32 = 15;
+/// What arrives is held by the classes if it is at least this part of what they let pass. If it is not and
+/// stays the same for so many ticks, it is all that the link carries, and nobody shares it.
+const HELD: (u64, u64) = (90, 100);
+const OWN_TICKS: u32 = 10;
+/// From a comparison that found no others to the next one at least, each time twice as long.
+const COMPARE_MIN: Span = Span::secs(8);
+const COMPARE_MAX: Span = Span::secs(120);
 const AGAIN: Span = Span::secs(10);
 /// While it is tried, less than this part of the due is left to no one.
 const TRIED_FOR: Span = Span::secs(10);
-const GIVEN_UP: (u64, u64) = (75, 100);
+const GIVEN_UP: (u64, u64) = (90, 100);
 
 #[cfg(test)]
 mod tests;

@@ -6,22 +6,55 @@ const LATENCY: Span = Span::millis(5);
 struct Host {
     contest: Contest,
     now: Time,
+    doubts: u32,
 }
 
 impl Host {
     /// On a link of 100 Mbit/s for some time.
     fn new() -> Host {
-        let mut host = Host { contest: Contest::new(), now: Time::ZERO };
+        let mut host = Host { contest: Contest::new(), now: Time::ZERO, doubts: 0 };
         host.ticks(50, Rate::mbit(100));
         host
     }
 
     fn tick(&mut self, capacity: Rate, is_lossy: bool) -> Span {
-        self.now = self.now + TICK;
-        let rtt = Span::millis(40);
-        let tick = Tick { at: self.now, capacity: Some(capacity), is_lossy, rtt };
-        self.contest.handle_tick(&tick);
+        self.doubts += u32::from(self.doubted(capacity, LATENCY, is_lossy).is_some());
         self.contest.stretched(LATENCY)
+    }
+
+    /// What it had before, if it is doubted.
+    fn doubted(&mut self, capacity: Rate, queue: Span, is_lossy: bool) -> Option<Rate> {
+        self.observe(capacity, capacity, queue, is_lossy)
+    }
+
+    fn observe(
+        &mut self,
+        capacity: Rate,
+        arrived: Rate,
+        queue: Span,
+        is_lossy: bool,
+    ) -> Option<Rate> {
+        self.now = self.now + TICK;
+        let (capacity, queue, rtt) = (Some(capacity), Some(queue), Span::millis(40));
+        let tick = Tick { at: self.now, capacity, arrived, queue, target: LATENCY, is_lossy, rtt };
+        self.contest.handle_tick(&tick)
+    }
+
+    /// Others take a twentieth of the rest in each tick, and leave it again; what is doubted meanwhile.
+    fn beside_takers(&mut self, ticks: u32, queue: Span, is_lossy: bool) -> Vec<Rate> {
+        self.beside_takers_from(88, ticks, queue, is_lossy)
+    }
+
+    /// The same from this rate on, in Mbit/s.
+    fn beside_takers_from(
+        &mut self,
+        most: u64,
+        ticks: u32,
+        queue: Span,
+        is_lossy: bool,
+    ) -> Vec<Rate> {
+        let left = |tick: u32| Rate::mbit(most).scale(95_u64.pow(tick % 5), 100_u64.pow(tick % 5));
+        (0..ticks).filter_map(|tick| self.doubted(left(tick), queue, is_lossy)).collect()
     }
 
     fn ticks(&mut self, count: u32, capacity: Rate) -> Span {
@@ -79,6 +112,41 @@ fn without_losses_it_is_not_much_longer() {
 }
 
 #[test]
+fn a_queue_that_others_fill_during_a_trial_is_doubted() {
+    let doubts = Host::new().beside_takers(50, LATENCY * 4, false);
+    assert!(!doubts.is_empty());
+    assert!(doubts.iter().all(|&before| before > Rate::mbit(70) && before < Rate::mbit(90)));
+    assert_eq!(Host::new().beside_takers(200, LATENCY * 2, false), [], "it became short");
+}
+
+#[test]
+fn what_falls_further_after_much_was_lost_is_doubted_however_short_the_queue_is() {
+    let doubts = |most: u64| Host::new().beside_takers_from(most, 50, LATENCY, false);
+    assert_eq!(doubts(88), []);
+    assert!(!doubts(65).is_empty());
+}
+
+#[test]
+fn others_who_leave_the_queue_short_are_doubted_from_the_third_trial_on_if_packets_are_lost() {
+    assert_eq!(Host::new().beside_takers(50, LATENCY, true), []);
+    assert!(!Host::new().beside_takers(500, LATENCY, true).is_empty());
+}
+
+#[test]
+fn a_link_that_became_slower_is_not_doubted() {
+    let mut host = Host::new();
+    host.ticks(100, Rate::mbit(40));
+    host.ticks(100, Rate::mbit(20));
+    assert_eq!(host.doubts, 0);
+    // The capacity follows in steps, and the queue is long until it has.
+    let found = [70, 50, 35, 25, 18, 13, 10, 10, 10].map(Rate::mbit);
+    let mut host = Host::new();
+    let mut doubts =
+        found.map(|capacity| host.observe(capacity, Rate::mbit(10), LATENCY * 9, true));
+    assert!(doubts.iter_mut().all(|doubt| doubt.is_none()));
+}
+
+#[test]
 fn what_others_leave_again_ends_it() {
     let mut host = Host::new();
     for percent in (20..100).rev() {
@@ -111,7 +179,9 @@ fn nothing_is_remembered_once_windows_do_not_bound_what_arrives() {
     let mut host = Host::new();
     host.now = host.now + TICK;
     let (at, rtt) = (host.now, Span::ZERO);
-    host.contest.handle_tick(&Tick { at, capacity: None, is_lossy: false, rtt });
+    let (arrived, queue, target) = (Rate::ZERO, None, LATENCY);
+    let tick = Tick { at, capacity: None, arrived, queue, target, is_lossy: false, rtt };
+    host.contest.handle_tick(&tick);
     assert_eq!(host.ticks(1, Rate::mbit(10)), LATENCY);
     assert_eq!(host.contest.level, Rate::mbit(10));
 }
