@@ -150,8 +150,8 @@ fn classes_are_counted_to_the_byte_whatever_becomes_of_the_plan() {
     assert_eq!(left, [wanted, Vec::new()]);
     // Its slots, tallies included, are empty for who comes next.
     thread::sleep(std::time::Duration::from_millis(1_100));
-    for plan in 0..plans.len() {
-        set(&mut police, ID, &plans[plan]);
+    for plan in &plans {
+        set(&mut police, ID, plan);
         let id = police.add(&alice(ID)).unwrap();
         assert_eq!(by_class(&police, id), vec![Counters::default(); 64]);
         police.remove(id).unwrap();

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_that_is_not_there_blocks_nobody_and_what_waits_is_bounded() {
+    fn a_collector_that_is_not_there_blocks_no_one_and_what_waits_is_bounded() {
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut exporter = Exporter::start(collector(Transport::Tcp, closed));
         let begin = Instant::now();

@@ -35,6 +35,9 @@ pub(super) struct Kernel {
     gone: Vec<Gone>,
 }
 
+/// Hears of a subscriber, by its name, what was counted in a direction, by its index and class.
+pub(super) type Tell<'t> = dyn FnMut(&Arc<str>, usize, &[Counters]) + 't;
+
 /// A subscriber that was removed.
 #[derive(Clone, Debug)]
 pub(super) struct Gone {
@@ -200,10 +203,7 @@ impl Kernel {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn counters_by_class_all(
-        &self,
-        tell: &mut dyn FnMut(&Arc<str>, usize, &[Counters]),
-    ) -> anyhow::Result<()> {
+    pub(super) fn counters_by_class_all(&self, tell: &mut Tell<'_>) -> anyhow::Result<()> {
         for (at, direction) in DIRECTIONS.into_iter().enumerate() {
             self.police.counters_by_class_all(direction, &mut |handle, counters| {
                 if let Some(name) = self.handles.name(handle) {

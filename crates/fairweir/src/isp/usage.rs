@@ -322,7 +322,8 @@ impl fmt::Display for Row<'_> {
 /// The name of a class may be anything; in rows it has one line of at most this many bytes.
 fn plain(name: &str) -> String {
     let mut name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    name.truncate(name.floor_char_boundary(NAME_MAX));
+    let end = (0..=NAME_MAX).rev().find(|at| name.is_char_boundary(*at));
+    name.truncate(end.unwrap_or_default());
     name
 }
 

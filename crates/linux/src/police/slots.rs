@@ -99,7 +99,8 @@ pub(super) struct SlotKind {
 
 /// The slot with this index.
 pub(super) fn slot(kind: SlotKind, index: u32) -> u32 {
-    (kind.class as u32) << CLASS_SHIFT | u32::from(kind.is_tallied) * TALLIED | index
+    let tallied = if kind.is_tallied { TALLIED } else { 0 };
+    (kind.class as u32) << CLASS_SHIFT | tallied | index
 }
 
 pub(super) fn kind_of(slot: u32) -> SlotKind {
