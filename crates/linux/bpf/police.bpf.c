@@ -26,8 +26,8 @@ const volatile struct {
 
 #include "packet.h"
 #include "police_flow.h"
-#include "police_lookup.h"
 #include "police_arrival.h"
+#include "police_lookup.h"
 #include "police_node.h"
 #include "police_leaf.h"
 #include "police_aggregate.h"
@@ -76,7 +76,7 @@ static __always_inline enum verdict police(const struct flow *flow, __u32 size, 
 		seat = entry->plan >> POLICE_PLAN_BITS;
 		plan = find_plan(number);
 		if (plan && plan->kind != POLICE_KIND_NONE) {
-			arrival.leaf = find_leaf(plan, flow, &arrival.flow);
+			arrival.leaf = find_leaf(plan, flow, &arrival);
 			arrival.now = read_clock();
 			if (seat)
 				member = bpf_map_lookup_elem(&members, &seat);

@@ -25,11 +25,12 @@ _Static_assert(POLICE_PLANS == 1 << POLICE_PLAN_BITS, "abi");
 #define POLICE_SEGMENTS 256
 #define POLICE_MEMBERS 16384
 
-/* A slot's number: its class in the three upper bits, its index in the rest. The last class is that of
- * plans with a bundle. */
+/* A slot's number: its class in the three upper bits, then whether it has tallies, its index in the rest.
+ * The last class is that of plans with a bundle. */
 #define POLICE_CLASSES 5
 #define POLICE_CLASS_SHIFT 29
-#define POLICE_INDEX_MASK ((1u << POLICE_CLASS_SHIFT) - 1)
+#define POLICE_TALLIED (1u << 28)
+#define POLICE_INDEX_MASK (POLICE_TALLIED - 1)
 #define POLICE_CHUNK_SHIFT 10
 #define POLICE_CHUNK (1u << POLICE_CHUNK_SHIFT)
 #define POLICE_CHUNKS 4096
@@ -263,6 +264,23 @@ _Static_assert(sizeof(struct police_slot_4) == 408, "abi");
 _Static_assert(sizeof(struct police_slot_16) == 792, "abi");
 _Static_assert(sizeof(struct police_slot_64) == 2384, "abi");
 _Static_assert(sizeof(struct police_slot_bundle) == 2776, "abi");
+
+/* What became of a subscriber's packets of one class of its plan. The slots of plans with several classes
+ * have tallies, one for each leaf that the slot has room for, since a class has one leaf or more. */
+struct police_tally {
+	__u64 passed; /* bytes */
+	__u32 dropped; /* packets */
+	__u32 marked; /* packets */
+};
+_Static_assert(sizeof(struct police_tally) == 16, "abi");
+
+#define POLICE_TALLIES(NAME, LEAVES)                                                           \
+	struct NAME {                                                                          \
+		struct police_tally of[LEAVES];                                                \
+	}
+POLICE_TALLIES(police_tallies_4, 4);
+POLICE_TALLIES(police_tallies_16, 16);
+POLICE_TALLIES(police_tallies_64, 64);
 
 /* What became of packets. */
 struct police_totals {

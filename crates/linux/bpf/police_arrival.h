@@ -2,7 +2,8 @@
 /* What a policer is asked and answers. */
 #pragma once
 
-/* The last is no answer: the window is over. */
+/* The last is no answer: the window is over. A packet without an answer passes and is not counted as a
+ * subscriber's. */
 enum verdict { VERDICT_PASS, VERDICT_MARK, VERDICT_DROP, VERDICT_ROLL };
 
 /* Who pays for a packet of a bundle's free class: its own queue, a stunt, or nobody can. */
@@ -18,7 +19,8 @@ struct arrival {
 	__u8 can_be_marked;
 	__u8 aimed; /* of a packet of a free class: what its target says, */
 	__u8 payer; /* and who pays */
-	__u8 pad[5];
+	__u8 choice; /* the class that the packet belongs to */
+	__u8 pad[4];
 };
 
 /*

@@ -112,7 +112,7 @@ POLICE_ROLL(roll_bundle, slotsb, police_slot_bundle, 63, 7)
                                                                                                \
 		slot = find_slot(&SLOTS, index);                                               \
 		if (!plan || !pace || !arrival || !slot)                                       \
-			return VERDICT_PASS;                                                   \
+			return VERDICT_ROLL;                                                   \
 		state = (struct state){ pace, &slot->head, slot->inners, slot->leaves, INNER_MAX, LEAF_MAX }; \
 		touch((const void *)slot + 8, sizeof(*slot) - 8);                              \
 		if (is_slot_over(slot, plan, arrival))                                         \
@@ -178,7 +178,7 @@ __noinline int pay(const struct police_plan *plan, const struct police_pace *pac
 	struct state state;
 
 	if (!plan || !pace || !arrival || !slot)
-		return VERDICT_PASS;
+		return VERDICT_ROLL;
 	state = (struct state){ pace, &slot->head, slot->inners, slot->leaves, 7, 63 };
 	if (is_slot_over(slot, plan, arrival))
 		return VERDICT_ROLL;
@@ -205,7 +205,7 @@ __noinline int pay(const struct police_plan *plan, const struct police_pace *pac
 			ROLL(plan, pace, arrival, index);                                      \
 			decided = DECIDE(plan, pace, arrival, index);                          \
 		}                                                                              \
-		decided == VERDICT_ROLL ? VERDICT_PASS : decided;                              \
+		decided;                                                                       \
 	})
 
 /* Decides by the slot of a plan with a bundle. */
@@ -235,8 +235,9 @@ static __always_inline int has_class(__u32 class)
 	return settings.classes >> class & 1;
 }
 
-static __always_inline enum verdict decide(__u32 slot, const struct police_plan *plan,
-					   const struct police_pace *pace, struct arrival *arrival)
+/* Decides by a slot of any class. */
+static __always_inline enum verdict decide_by(__u32 slot, const struct police_plan *plan,
+					      const struct police_pace *pace, struct arrival *arrival)
 {
 	__u32 index = slot & POLICE_INDEX_MASK, class = slot >> POLICE_CLASS_SHIFT;
 
@@ -250,7 +251,58 @@ static __always_inline enum verdict decide(__u32 slot, const struct police_plan 
 		return in_window(decide64, roll64, plan, pace, arrival, index);
 	if (class == 4 && has_class(4))
 		return decide_in_bundle(plan, pace, arrival, index);
-	return VERDICT_PASS;
+	return VERDICT_ROLL;
+}
+
+/*
+ * Counts for the class that a packet belongs to. After the slot, which counts for all classes, and without its
+ * lock: so the verifier need not look at this on each way through a decision.
+ */
+#define POLICE_TALLY(NAME, MAP, TALLIES, LEAF_MAX)                                             \
+	__noinline int NAME(const struct arrival *arrival, __u32 index, __u32 verdict)         \
+	{                                                                                      \
+		struct TALLIES *tallies = find_slot(&MAP, index);                              \
+		struct police_tally *mine;                                                     \
+                                                                                               \
+		if (!arrival || !tallies)                                                      \
+			return 0;                                                              \
+		mine = &tallies->of[arrival->choice & LEAF_MAX];                               \
+		if (verdict == VERDICT_DROP) {                                                 \
+			__sync_fetch_and_add(&mine->dropped, 1);                               \
+			return 0;                                                              \
+		}                                                                              \
+		__sync_fetch_and_add(&mine->passed, arrival->size);                            \
+		if (verdict == VERDICT_MARK)                                                   \
+			__sync_fetch_and_add(&mine->marked, 1);                                \
+		return 0;                                                                      \
+	}
+POLICE_TALLY(tally4, tallies4, police_tallies_4, 3)
+POLICE_TALLY(tally16, tallies16, police_tallies_16, 15)
+POLICE_TALLY(tally64, tallies64, police_tallies_64, 63)
+POLICE_TALLY(tally_bundle, talliesb, police_tallies_64, 63)
+
+static __always_inline void count_apart(__u32 slot, const struct arrival *arrival, enum verdict verdict)
+{
+	__u32 index = slot & POLICE_INDEX_MASK, class = slot >> POLICE_CLASS_SHIFT;
+
+	if (class == 1 && has_class(1))
+		tally4(arrival, index, verdict);
+	else if (class == 2 && has_class(2))
+		tally16(arrival, index, verdict);
+	else if (class == 3 && has_class(3))
+		tally64(arrival, index, verdict);
+	else if (class == 4 && has_class(4))
+		tally_bundle(arrival, index, verdict);
+}
+
+static __always_inline enum verdict decide(__u32 slot, const struct police_plan *plan,
+					   const struct police_pace *pace, struct arrival *arrival)
+{
+	enum verdict verdict = decide_by(slot, plan, pace, arrival);
+
+	if (slot & POLICE_TALLIED && verdict != VERDICT_ROLL)
+		count_apart(slot, arrival, verdict);
+	return verdict;
 }
 
 static __always_inline void count(__u32 plan, enum verdict verdict, enum payer payer, __u32 size,

@@ -105,8 +105,9 @@ static __always_inline int fits(const struct police_criterion *one, const struct
 	return port && port >= one->first && port <= one->last;
 }
 
+/* The leaf of a packet; its class, and its flow's hash if the class has several leaves, go to `arrival`. */
 static __always_inline __u32 find_leaf(const struct police_plan *plan, const struct flow *flow,
-				       __u32 *hash)
+				       struct arrival *arrival)
 {
 	__u32 count = plan->criterion_count, choice = plan->choice_default;
 
@@ -120,8 +121,9 @@ static __always_inline __u32 find_leaf(const struct police_plan *plan, const str
 	}
 	if (choice >= POLICE_LEAVES_MAX)
 		return 0;
+	arrival->choice = choice;
 	if (plan->choices[choice].count == 1)
 		return plan->choices[choice].first;
-	*hash = flow_hash(flow);
-	return plan->choices[choice].first + ((__u64)*hash * plan->choices[choice].count >> 32);
+	arrival->flow = flow_hash(flow);
+	return plan->choices[choice].first + ((__u64)arrival->flow * plan->choices[choice].count >> 32);
 }

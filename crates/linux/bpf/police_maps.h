@@ -117,13 +117,20 @@ POLICE_SLOTS(slots16, police_slot_16);
 POLICE_SLOTS(slots64, police_slot_64);
 POLICE_SLOTS(slotsb, police_slot_bundle);
 
+/* The tallies of slots, at their indices and in chunks as above, of which those are made that are needed. */
+POLICE_SLOTS(tallies4, police_tallies_4);
+POLICE_SLOTS(tallies16, police_tallies_16);
+POLICE_SLOTS(tallies64, police_tallies_64);
+POLICE_SLOTS(talliesb, police_tallies_64);
+
 /* Never loaded: tells clang that the chunks' types are needed in full. */
 SEC("?xdp")
 int police_types(struct xdp_md *xdp)
 {
 	return bpf_core_type_id_local(struct police_slot_1) + bpf_core_type_id_local(struct police_slot_4) +
 	       bpf_core_type_id_local(struct police_slot_16) + bpf_core_type_id_local(struct police_slot_64) +
-	       bpf_core_type_id_local(struct police_slot_bundle);
+	       bpf_core_type_id_local(struct police_slot_bundle) + bpf_core_type_id_local(struct police_tallies_4) +
+	       bpf_core_type_id_local(struct police_tallies_16) + bpf_core_type_id_local(struct police_tallies_64);
 }
 
 /* The time of test runs, ns. */

@@ -22,7 +22,7 @@ mod usage;
 pub use plan::{BundleEntry, Compiled, NAME_MAX, PlanEntry, check_name};
 pub use segment::{MemberPattern, SegmentEntry};
 pub use sessions::{LeasesSection, RadiusSection, Secret};
-pub use usage::UsageSection;
+pub use usage::{Collector, UsageSection};
 
 use address::{as_texts, parse_address};
 

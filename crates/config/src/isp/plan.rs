@@ -159,6 +159,16 @@ impl PlanEntry {
         Ok(all)
     }
 
+    /// The names of the classes by the numbers that the kernel has for them, and the number of the one
+    /// that takes what belongs to no other. One without a name if the plan is not divided into classes.
+    pub fn classes(&self) -> (Vec<String>, usize) {
+        let plan = self.specs().iter().flatten().next().and_then(|spec| Plan::new(spec).ok());
+        plan.map_or((vec![String::new()], 0), |plan| {
+            let names = plan.choices.iter().map(|choice| choice.name.clone()).collect();
+            (names, plan.choice_default)
+        })
+    }
+
     /// How the rate is shared, in a few words.
     pub fn policy(&self) -> String {
         let words = share_words(&self.share);

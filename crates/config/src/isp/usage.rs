@@ -1,5 +1,10 @@
 //! What subscribers used, written for billing: the table `[usage]`.
 
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use fairweir_core::policy::Transport;
 use fairweir_core::units::Span;
 
 use crate::{ConfigError, Placed, Table};
@@ -11,6 +16,46 @@ pub struct UsageSection {
     pub interval: Span,
     /// For how many days files are kept.
     pub days: u64,
+    /// Who is told the same by IPFIX.
+    pub collector: Option<Collector>,
+}
+
+/// A collector of IPFIX: `udp:192.0.2.30:4739`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Collector {
+    /// How it is reached.
+    pub transport: Transport,
+    /// Where it listens.
+    pub at: SocketAddr,
+}
+
+impl FromStr for Collector {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Collector, String> {
+        let parsed = || {
+            let (transport, at) = text.split_once(':')?;
+            let transport = match transport {
+                "tcp" => Transport::Tcp,
+                "udp" => Transport::Udp,
+                _ => return None,
+            };
+            let at: SocketAddr = at.parse().ok()?;
+            (at.port() != 0).then_some(Collector { transport, at })
+        };
+        let wanted = "udp or tcp, an address and a port, such as \"udp:192.0.2.30:4739\"";
+        parsed().ok_or_else(|| format!("`{text}` is not {wanted}"))
+    }
+}
+
+impl fmt::Display for Collector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transport = match self.transport {
+            Transport::Tcp => "tcp",
+            Transport::Udp => "udp",
+        };
+        write!(f, "{transport}:{}", self.at)
+    }
 }
 
 /// Shorter ones fill the disk, and of longer ones a killed daemon loses more.
@@ -37,7 +82,8 @@ impl UsageSection {
             }
         };
         let days = table.integer("days", 1, DAYS_MAX)?.map_or(DAYS_DEFAULT, |days| days.value);
-        table.finish(&["interval", "days"])?;
-        Ok(UsageSection { interval, days })
+        let collector = table.parsed::<Collector>("collector")?.map(|placed| placed.value);
+        table.finish(&["interval", "days", "collector"])?;
+        Ok(UsageSection { interval, days, collector })
     }
 }

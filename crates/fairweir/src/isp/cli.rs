@@ -345,7 +345,7 @@ Press q to quit.";
 
 const USAGE_EXAMPLES: &str = "Examples:
   sudo fairweir isp usage
-  sudo awk -F, '$5 == \"download\" { sum[$3] += $6 } END { for (s in sum) print s, sum[s] }' \\
+  sudo awk -F, '$6 == \"download\" { sum[$3] += $7 } END { for (s in sum) print s, sum[s] }' \\
       /var/lib/fairweir/isp/usage/2026-11-*.csv
 
 Needs a table [usage] in the configuration. Bytes are those that the counters have.";

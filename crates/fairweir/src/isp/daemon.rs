@@ -83,6 +83,10 @@ impl Daemon {
         let mut kernel = Kernel::load()?;
         let effects = Registry::default().effects_towards(&registry);
         kernel.apply(&effects, &registry, progress)?;
+        let mut usage = file.usage.map(|section| Usage::new(section, state_dir, now));
+        if let Some(usage) = &mut usage {
+            usage.learn(&effects.plans);
+        }
         drop(effects);
         kernel.attach(&file.isp)?;
         journal.tidy(&registry);
@@ -98,7 +102,7 @@ impl Daemon {
             segments: Segments::default(),
             radius,
             leases: file.leases.map(Leases::new),
-            usage: file.usage.map(|section| Usage::new(section, state_dir, now)),
+            usage,
             meter: Meter::default(),
             started: now,
             open_reason: None,
@@ -144,6 +148,7 @@ impl Daemon {
         if let Some(usage) = &mut self.usage {
             // It was logged.
             let _ = usage.write(&self.kernel, &self.registry);
+            usage.end();
         }
     }
 
@@ -169,13 +174,16 @@ impl Daemon {
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<()> {
         if let Some(usage) = &mut self.usage {
-            usage.handle_effects(effects, &self.kernel);
+            usage.handle_effects(effects, &self.kernel, &self.registry);
         }
         let applied = self.kernel.apply(effects, target.unwrap_or(&self.registry), progress);
         for gone in self.kernel.take_gone() {
             if let Some(usage) = &mut self.usage {
                 usage.handle_gone(&gone);
             }
+        }
+        if let (Some(usage), Ok(())) = (&mut self.usage, &applied) {
+            usage.learn(&effects.plans);
         }
         applied
     }

@@ -35,14 +35,17 @@ pub(super) struct Kernel {
     gone: Vec<Gone>,
 }
 
+/// Hears of a subscriber, by its name, what was counted in a direction, by its index and class.
+pub(super) type Tell<'t> = dyn FnMut(&Arc<str>, usize, &[Counters]) + 't;
+
 /// A subscriber that was removed.
 #[derive(Clone, Debug)]
 pub(super) struct Gone {
     pub(super) name: Arc<str>,
     /// Its last plan.
     pub(super) plan: Arc<str>,
-    /// All that was counted of it, download and upload.
-    pub(super) counters: [Counters; 2],
+    /// All that was counted of it by class, download and upload.
+    pub(super) counters: [Vec<Counters>; 2],
 }
 
 /// A place where packets are looked at.
@@ -185,7 +188,33 @@ impl Kernel {
         Ok([self.police.counters(handle, download)?, self.police.counters(handle, upload)?])
     }
 
-    /// The same of everybody.
+    /// The same by class, see `Police::counters_by_class`.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn counters_by_class(&self, name: &str) -> anyhow::Result<[Vec<Counters>; 2]> {
+        let Some(handle) = self.handles.of(name) else { return Ok(Default::default()) };
+        let of = |direction| self.police.counters_by_class(handle, direction);
+        let [download, upload] = DIRECTIONS;
+        Ok([of(download)?, of(upload)?])
+    }
+
+    /// Tells the same of everybody, for each direction by its index.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn counters_by_class_all(&self, tell: &mut Tell<'_>) -> anyhow::Result<()> {
+        for (at, direction) in DIRECTIONS.into_iter().enumerate() {
+            self.police.counters_by_class_all(direction, &mut |handle, counters| {
+                if let Some(name) = self.handles.name(handle) {
+                    tell(name, at, counters);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What became of the packets of everybody.
     ///
     /// # Errors
     /// If the kernel refuses.

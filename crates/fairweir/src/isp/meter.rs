@@ -103,12 +103,12 @@ impl Meter {
             let direction = |i: usize| {
                 let spec = rates[i].as_ref()?;
                 let of = |all: &Snapshot| all.get(name).map(|both| both[i]).unwrap_or_default();
-                let (after, before) = (of(&counters), of(before));
+                let used = of(&counters).since(of(before));
                 Some(BusyDirection {
                     plan_bps: spec.rate.as_bps(),
-                    passed_bps: rate(after.passed.saturating_sub(before.passed), interval),
-                    dropped_packets: after.dropped_packets.saturating_sub(before.dropped_packets),
-                    marked_packets: after.marked_packets.saturating_sub(before.marked_packets),
+                    passed_bps: rate(used.passed, interval),
+                    dropped_packets: used.dropped_packets,
+                    marked_packets: used.marked_packets,
                 })
             };
             Some(Busy {

@@ -10,7 +10,7 @@
 //! | [`journal`], [`assemble`] | what the API changed, and how it overrides the files |
 //! | [`kernel`], [`handles`], [`meter`] | what the kernel is told, and what it counted |
 //! | [`radius`], [`leases`] | subscribers that access servers and DHCP servers report |
-//! | [`usage`] | what each subscriber used, in files |
+//! | [`usage`], [`ipfix`] | what each subscriber used, in files and for a collector |
 //! | [`segments`] | who shares a capacity, and how it is divided |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
 //! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
@@ -38,6 +38,7 @@ pub(crate) mod cli;
 mod commands;
 mod daemon;
 mod handles;
+mod ipfix;
 mod journal;
 mod kernel;
 mod leases;

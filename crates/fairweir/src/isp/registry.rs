@@ -134,10 +134,13 @@ impl Undo {
     }
 }
 
+/// A plan's name, what it was and what it is.
+pub(super) type PlanEffect = (Arc<str>, Option<PlanEntry>, Option<PlanEntry>);
+
 /// What changes did on the whole: before and after, where these differ.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Effects {
-    pub(super) plans: Vec<(Arc<str>, Option<PlanEntry>, Option<PlanEntry>)>,
+    pub(super) plans: Vec<PlanEffect>,
     pub(super) subscribers: Vec<(Arc<str>, Option<Record>, Option<Record>)>,
 }
 

@@ -103,7 +103,8 @@ fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<(
     }
     if let Some(usage) = &file.usage {
         let (interval, days) = (usage.interval, usage.days);
-        writeln!(out, "writes usage every {interval}, kept for {days} days")?;
+        let to = usage.collector.map(|to| format!("; IPFIX to {to}")).unwrap_or_default();
+        writeln!(out, "writes usage every {interval}, kept for {days} days{to}")?;
     }
     print_plans(out, registry)?;
     print_segments(out, file, registry)?;
@@ -219,6 +220,7 @@ fn understood(file: &IspFile, registry: &Registry) -> Value {
         "usage": file.usage.map(|usage| json!({
             "interval_s": usage.interval.as_secs_f64(),
             "days": usage.days,
+            "collector": usage.collector.map(|collector| collector.to_string()),
         })),
         "leases": file.leases.as_ref().map(|l| json!({ "files": l.files, "plan": l.plan })),
         "warnings": warnings(registry),
@@ -290,8 +292,10 @@ pub(crate) fn notes(status: &Status) -> Vec<String> {
         let packets = format!("{} packets taken, {refused} not", of("taken"));
         notes.push(format!("RADIUS at {listen}: {}, {packets}", count(*sessions, "session")));
     }
-    if let Some(UsageStatus { error: Some(error), .. }) = &status.usage {
-        notes.push(format!("usage is not written: {error}"));
+    if let Some(UsageStatus { error, collector, .. }) = &status.usage {
+        notes.extend(error.iter().map(|error| format!("usage is not written: {error}")));
+        let error = collector.iter().filter_map(|collector| collector.error.as_ref());
+        notes.extend(error.map(|error| format!("usage is not sent: {error}")));
     }
     if let Some(LeasesStatus { devices, refused, error, .. }) = &status.leases {
         let error = error.as_ref().map(|e| format!("; not taken over: {e}")).unwrap_or_default();

@@ -1,28 +1,31 @@
-//! What each subscriber used, as rows of CSV in a file for each day: for billing and statistics.
+//! What each subscriber used of each class of its plan, as rows of CSV in a file for each day: for billing
+//! and statistics; and the same as IPFIX for a collector ([`super::ipfix`]).
 //!
 //! A row says what passed since the row before, so the rows of a subscriber sum to its counters. Rows are
-//! made once an interval, when a subscriber gets another plan, when it is removed, and when the daemon
-//! ends, after it is detached. What was counted since the last interval is lost if the daemon is killed.
+//! made once an interval, when a subscriber gets another plan, when it is removed, when a plan gets other
+//! classes, and when the daemon ends, after it is detached. What was counted since the last interval is
+//! lost if the daemon is killed.
 //!
 //! Rows that the disk does not take wait, up to [`WAITING_MAX`] bytes; then those of subscribers that are
 //! removed are lost and counted, and the others come later with all that was counted.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use fairweir_config::isp::UsageSection;
+use fairweir_config::isp::{NAME_MAX, PlanEntry, UsageSection};
 use fairweir_core::units::Time;
 use fairweir_daemon::{StateDir, unix_now};
-use fairweir_linux::police::Counters;
+use fairweir_linux::police::{Counters, Direction};
 use tracing::warn;
 
+use super::ipfix::Exporter;
 use super::kernel::{DIRECTIONS, Gone, Kernel};
-use super::registry::{Effects, Registry};
+use super::registry::{Effects, PlanEffect, Registry};
 use super::report::direction_name;
 use super::wire::UsageStatus;
 use crate::words::chained;
@@ -35,22 +38,31 @@ const WRITE_AT: usize = 1 << 20;
 const LINE_MAX: u64 = 4_096;
 const DAY_S: u64 = 86_400;
 const HEADER: &str =
-    "from_s,until_s,subscriber,plan,direction,passed_bytes,dropped_packets,marked_packets\n";
+    "from_s,until_s,subscriber,plan,class,direction,passed_bytes,dropped_packets,marked_packets\n";
 
 /// See the module.
 pub(super) struct Usage {
     section: UsageSection,
     path: PathBuf,
     dir: StateDir,
-    /// What rows say since the daemon began.
-    told: HashMap<Arc<str>, [Counters; 2]>,
+    /// The classes of each plan.
+    classes: HashMap<Arc<str>, Classes>,
+    /// What rows say since the daemon began, by direction and class.
+    told: HashMap<Arc<str>, [Box<[Counters]>; 2]>,
     /// When the last interval began, Unix time.
     since_s: u64,
     due: Time,
     waiting: String,
+    exporter: Option<Exporter>,
     lost_rows: u64,
     written_s: Option<u64>,
     error: Option<String>,
+}
+
+/// The names of a plan's classes by number, and the number of the one that takes the rest.
+struct Classes {
+    names: Vec<String>,
+    rest: usize,
 }
 
 impl Usage {
@@ -59,15 +71,31 @@ impl Usage {
         let path = state_dir.join("usage");
         Usage {
             due: now + section.interval,
+            exporter: section.collector.map(Exporter::start),
             section,
             dir: StateDir::new(&path),
             path,
+            classes: HashMap::new(),
             told: HashMap::new(),
             since_s: unix_now(),
             waiting: String::new(),
             lost_rows: 0,
             written_s: None,
             error: None,
+        }
+    }
+
+    /// Plans are new, have changed, or are gone.
+    pub(super) fn learn(&mut self, plans: &[PlanEffect]) {
+        for (name, _, after) in plans {
+            match after {
+                Some(entry) => {
+                    let (names, rest) = entry.classes();
+                    let names = names.iter().map(|name| plain(name)).collect();
+                    self.classes.insert(Arc::clone(name), Classes { names, rest });
+                }
+                None => drop(self.classes.remove(name)),
+            }
         }
     }
 
@@ -93,68 +121,103 @@ impl Usage {
     pub(super) fn write(&mut self, kernel: &Kernel, registry: &Registry) -> anyhow::Result<()> {
         // First what waits: otherwise it may become more and more.
         self.flush()?;
-        let counters = kernel.counters_all()?;
-        for (name, record) in registry.subscribers() {
-            if let Some(counters) = counters.get(name) {
-                self.add(name, &record.plan, *counters);
-            }
-        }
+        self.add_all(kernel, registry)?;
         self.since_s = unix_now();
         self.flush()
     }
 
-    /// Before subscribers get other plans: what they used until now belongs to those before.
-    pub(super) fn handle_effects(&mut self, effects: &Effects, kernel: &Kernel) {
+    fn add_all(&mut self, kernel: &Kernel, registry: &Registry) -> anyhow::Result<()> {
+        kernel.counters_by_class_all(&mut |name, direction, counters| {
+            if let Some(record) = registry.subscribers().get(name) {
+                self.add(name, &record.plan, direction, counters);
+            }
+        })
+    }
+
+    /// Before subscribers get other plans, or plans other classes: what was used until now belongs to those
+    /// before. That it cannot be read here means that it is read later, for those after.
+    pub(super) fn handle_effects(
+        &mut self,
+        effects: &Effects,
+        kernel: &Kernel,
+        registry: &Registry,
+    ) {
         for (name, before, after) in &effects.subscribers {
             let (Some(before), Some(after)) = (before, after) else { continue };
             if before.plan != after.plan
-                && let Ok(counters) = kernel.counters(name)
+                && let Ok(counters) = kernel.counters_by_class(name)
             {
-                self.add(name, &before.plan, counters);
+                for (direction, counters) in counters.iter().enumerate() {
+                    self.add(name, &before.plan, direction, counters);
+                }
             }
+        }
+        let of = |plan: &Option<PlanEntry>| plan.as_ref().map(PlanEntry::classes);
+        let differ = |(_, before, after): &PlanEffect| before.is_some() && of(before) != of(after);
+        if effects.plans.iter().any(differ) {
+            let _ = self.add_all(kernel, registry);
         }
     }
 
     /// A subscriber was removed.
     pub(super) fn handle_gone(&mut self, gone: &Gone) {
-        if self.waiting.len() > WAITING_MAX {
-            self.lost_rows += 1;
-        } else {
-            self.add(&gone.name, &gone.plan, gone.counters);
-        }
+        let are_written = gone
+            .counters
+            .iter()
+            .enumerate()
+            .map(|(direction, counters)| self.add(&gone.name, &gone.plan, direction, counters));
+        self.lost_rows += are_written.filter(|is_written| !is_written).count() as u64;
         self.told.remove(&gone.name);
     }
 
-    fn add(&mut self, name: &Arc<str>, plan: &str, mut counters: [Counters; 2]) {
-        let told = self.told.get(name).copied().unwrap_or_default();
-        for (now, told) in counters.iter_mut().zip(told) {
-            // What was counted before a plan without this direction is not in it for a while.
-            if now.passed < told.passed {
-                *now = told;
+    /// Returns whether rows say all now.
+    fn add(
+        &mut self,
+        name: &Arc<str>,
+        plan: &str,
+        direction: usize,
+        counters: &[Counters],
+    ) -> bool {
+        let told = self.told.get(name).map_or(&[][..], |told| &told[direction]);
+        let none = Counters::default();
+        let told_of = |at: usize| told.get(at).copied().unwrap_or(none);
+        if counters.iter().enumerate().all(|(at, now)| *now == told_of(at)) {
+            return true;
+        }
+        if self.waiting.len() > WAITING_MAX {
+            return false;
+        }
+        let unknown = Classes { names: vec![String::new()], rest: 0 };
+        let classes = self.classes.get(plan).unwrap_or(&unknown);
+        let mut used = vec![none; classes.names.len()];
+        for (at, now) in counters.iter().enumerate() {
+            // What was counted for a class that the plan had until a moment ago is the rest's.
+            let class = if at < used.len() { at } else { classes.rest };
+            used[class] += now.since(told_of(at));
+        }
+        let until_s = unix_now();
+        for (class, used) in classes.names.iter().zip(used).filter(|(_, used)| *used != none) {
+            let row = Row {
+                span_s: (self.since_s, until_s),
+                subscriber: name,
+                plan,
+                class,
+                direction: DIRECTIONS[direction],
+                used,
+            };
+            let _ = writeln!(self.waiting, "{row}");
+            if let Some(exporter) = &mut self.exporter {
+                exporter.add(&row);
             }
         }
-        if told == counters {
-            return;
-        }
-        let (since_s, until_s) = (self.since_s, unix_now());
-        for ((direction, now), told) in DIRECTIONS.into_iter().zip(counters).zip(told) {
-            if now == told {
-                continue;
-            }
-            let passed = now.passed.saturating_sub(told.passed).as_u64();
-            let dropped = now.dropped_packets.saturating_sub(told.dropped_packets);
-            let marked = now.marked_packets.saturating_sub(told.marked_packets);
-            let direction = direction_name(direction);
-            // Names have no character that would have to be quoted.
-            let row = format_args!(
-                "{since_s},{until_s},{name},{plan},{direction},{passed},{dropped},{marked}\n"
-            );
-            let _ = self.waiting.write_fmt(row);
-        }
-        self.told.insert(Arc::clone(name), counters);
+        self.told.entry(Arc::clone(name)).or_default()[direction] = counters.into();
+        true
     }
 
     fn flush(&mut self) -> anyhow::Result<()> {
+        if let Some(exporter) = &mut self.exporter {
+            exporter.flush();
+        }
         if self.waiting.is_empty() {
             self.error = None;
             return Ok(());
@@ -211,14 +274,57 @@ impl Usage {
         }
     }
 
+    /// After the last rows were written.
+    pub(super) fn end(&mut self) {
+        if let Some(exporter) = self.exporter.take() {
+            exporter.end();
+        }
+    }
+
     pub(super) fn status(&self) -> UsageStatus {
         UsageStatus {
             dir: self.path.display().to_string(),
             written_s: self.written_s,
             lost_rows: self.lost_rows,
             error: self.error.clone(),
+            collector: self.exporter.as_ref().map(Exporter::status),
         }
     }
+}
+
+/// What a subscriber used of a class.
+pub(super) struct Row<'r> {
+    /// From when until when, Unix time.
+    pub(super) span_s: (u64, u64),
+    pub(super) subscriber: &'r str,
+    pub(super) plan: &'r str,
+    pub(super) class: &'r str,
+    pub(super) direction: Direction,
+    pub(super) used: Counters,
+}
+
+impl fmt::Display for Row<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Row { span_s: (from_s, until_s), subscriber, plan, class, direction, used } = self;
+        let direction = direction_name(*direction);
+        // Other names have no character that would have to be quoted.
+        let class = match class.contains([',', '"']) {
+            true => &*format!("\"{}\"", class.replace('"', "\"\"")),
+            false => class,
+        };
+        let Counters { passed, dropped_packets, marked_packets } = used;
+        let passed = passed.as_u64();
+        write!(f, "{from_s},{until_s},{subscriber},{plan},{class},{direction},")?;
+        write!(f, "{passed},{dropped_packets},{marked_packets}")
+    }
+}
+
+/// The name of a class may be anything; in rows it has one line of at most this many bytes.
+fn plain(name: &str) -> String {
+    let mut name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let end = (0..=NAME_MAX).rev().find(|at| name.is_char_boundary(*at));
+    name.truncate(end.unwrap_or_default());
+    name
 }
 
 /// `2026-11-22.csv`, of the day in UTC.
@@ -251,11 +357,21 @@ mod tests {
     use fairweir_core::units::{Bytes, Span};
 
     fn usage(dir: &Path) -> Usage {
-        Usage::new(UsageSection { interval: Span::secs(60), days: 31 }, dir, Time::ZERO)
+        Usage::new(
+            UsageSection { interval: Span::secs(60), days: 31, collector: None },
+            dir,
+            Time::ZERO,
+        )
     }
 
     fn counted(passed: u64, dropped_packets: u64) -> Counters {
         Counters { passed: Bytes::new(passed), dropped_packets, marked_packets: 0 }
+    }
+
+    fn add(usage: &mut Usage, name: &Arc<str>, plan: &str, counters: [Counters; 2]) {
+        for (direction, counters) in counters.into_iter().enumerate() {
+            assert!(usage.add(name, plan, direction, &[counters]));
+        }
     }
 
     fn rows(dir: &Path) -> Vec<String> {
@@ -270,28 +386,66 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut usage = usage(dir.path());
         let alice: Arc<str> = "alice".into();
-        usage.add(&alice, "slow", [counted(100, 1), counted(0, 0)]);
-        usage.add(&alice, "slow", [counted(100, 1), counted(0, 0)]);
+        add(&mut usage, &alice, "slow", [counted(100, 1), counted(0, 0)]);
+        add(&mut usage, &alice, "slow", [counted(100, 1), counted(0, 0)]);
         usage.flush().unwrap();
         let path = dir.path().join("usage").join(file_name(unix_now()));
         File::options().append(true).open(&path).unwrap().write_all(b"1,2,ali").unwrap();
-        usage.add(&alice, "fast", [counted(150, 1), counted(7, 0)]);
-        let gone =
-            Gone { name: Arc::clone(&alice), plan: "fast".into(), counters: [counted(151, 3); 2] };
+        add(&mut usage, &alice, "fast", [counted(150, 1), counted(7, 0)]);
+        let counters = [(); 2].map(|()| vec![counted(151, 3)]);
+        let gone = Gone { name: Arc::clone(&alice), plan: "fast".into(), counters };
         usage.handle_gone(&gone);
-        usage.add(&alice, "slow", [counted(5, 0), counted(0, 0)]);
+        add(&mut usage, &alice, "slow", [counted(5, 0), counted(0, 0)]);
         usage.flush().unwrap();
         assert_eq!(
             rows(dir.path()),
             [
-                "alice,slow,download,100,1,0",
-                "alice,fast,download,50,0,0",
-                "alice,fast,upload,7,0,0",
-                "alice,fast,download,1,2,0",
-                "alice,fast,upload,144,3,0",
-                "alice,slow,download,5,0,0",
+                "alice,slow,,download,100,1,0",
+                "alice,fast,,download,50,0,0",
+                "alice,fast,,upload,7,0,0",
+                "alice,fast,,download,1,2,0",
+                "alice,fast,,upload,144,3,0",
+                "alice,slow,,download,5,0,0",
             ]
         );
+    }
+
+    #[test]
+    fn classes_have_rows_of_their_own_and_other_bytes_are_those_of_the_rest() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut usage = usage(dir.path());
+        let (alice, plan): (Arc<str>, Arc<str>) = ("alice".into(), "family".into());
+        let names = ["voice \"x\", y", "rest"].map(str::to_owned).to_vec();
+        usage.classes.insert(plan, Classes { names, rest: 1 });
+        assert!(usage.add(&alice, "family", 0, &[counted(10, 0), counted(20, 2)]));
+        // Class 2 is one that the plan had before.
+        assert!(usage.add(&alice, "family", 0, &[counted(10, 0), counted(25, 2), counted(4, 1)]));
+        usage.flush().unwrap();
+        assert_eq!(
+            rows(dir.path()),
+            [
+                r#"alice,family,"voice ""x"", y",download,10,0,0"#,
+                "alice,family,rest,download,20,2,0",
+                "alice,family,rest,download,9,1,0",
+            ]
+        );
+        assert_eq!(plain("a\nb"), "a b");
+        assert_eq!(plain(&"ß".repeat(100)), "ß".repeat(48));
+    }
+
+    #[test]
+    fn too_many_rows_come_later_and_those_of_who_left_are_counted_as_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut usage = usage(dir.path());
+        let [alice, bob]: [Arc<str>; 2] = ["alice".into(), "bob".into()];
+        usage.waiting = "x".repeat(WAITING_MAX + 1);
+        assert!(!usage.add(&alice, "slow", 0, &[counted(10, 0)]));
+        let counters = [vec![counted(7, 0)], Vec::new()];
+        usage.handle_gone(&Gone { name: bob, plan: "slow".into(), counters });
+        assert_eq!(usage.lost_rows, 1);
+        usage.waiting.clear();
+        assert!(usage.add(&alice, "slow", 0, &[counted(12, 0)]));
+        assert!(usage.waiting.ends_with(",alice,slow,,download,12,0,0\n"), "{}", usage.waiting);
     }
 
     #[test]
@@ -300,10 +454,10 @@ mod tests {
         let mut usage = usage(dir.path());
         let alice: Arc<str> = "alice".into();
         fs::write(dir.path().join("usage"), "not a directory").unwrap();
-        usage.add(&alice, "slow", [counted(100, 0), counted(0, 0)]);
+        add(&mut usage, &alice, "slow", [counted(100, 0), counted(0, 0)]);
         assert!(usage.flush().is_err() && usage.status().error.is_some());
         fs::remove_file(dir.path().join("usage")).unwrap();
-        usage.add(&alice, "slow", [counted(130, 0), counted(0, 0)]);
+        add(&mut usage, &alice, "slow", [counted(130, 0), counted(0, 0)]);
         usage.flush().unwrap();
         assert_eq!(rows(dir.path()).len(), 2);
         assert_eq!(usage.status().error, None);
@@ -320,7 +474,7 @@ mod tests {
         for name in ["2020-02-29.csv", "2020-02-30.csv", "notes.csv", recent.as_str()] {
             fs::write(at.join(name), "").unwrap();
         }
-        usage.add(&"alice".into(), "slow", [counted(1, 0); 2]);
+        add(&mut usage, &"alice".into(), "slow", [counted(1, 0); 2]);
         usage.flush().unwrap();
         let mut left: Vec<_> = fs::read_dir(&at).unwrap().map(|e| e.unwrap().file_name()).collect();
         left.sort();

@@ -250,6 +250,21 @@ pub(crate) struct UsageStatus {
     pub(crate) lost_rows: u64,
     /// Why rows are not written, if so.
     pub(crate) error: Option<String>,
+    /// Null without a collector.
+    #[serde(default)]
+    pub(crate) collector: Option<CollectorStatus>,
+}
+
+/// Who is told what subscribers used by IPFIX.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CollectorStatus {
+    pub(crate) collector: String,
+    /// That the kernel took to send.
+    pub(crate) sent_records: u64,
+    /// That found too many waiting.
+    pub(crate) lost_records: u64,
+    /// Why nothing is sent, if so.
+    pub(crate) error: Option<String>,
 }
 
 /// Sessions that access servers report.

@@ -173,6 +173,16 @@ impl Access {
         self.router.run(work)
     }
 
+    /// The same where subscribers' hosts are.
+    pub fn at_homes<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.homes.run(work)
+    }
+
+    /// The same at the internet's host.
+    pub fn at_internet<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.internet.run(work)
+    }
+
     /// Round trips of small packets from the internet to a subscriber's host over `span`, sorted.
     pub fn round_trips(&self, host: &str, span: Duration) -> Vec<Duration> {
         let echo = self.homes.run(|| UdpSocket::bind((host, 0)).unwrap());

@@ -139,6 +139,15 @@ pub(crate) struct Plan {
     pub(crate) criteria: [Criterion; CRITERIA_MAX],
 }
 
+/// `struct police_tally`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) dropped: u32,
+    pub(crate) marked: u32,
+}
+
 /// `struct police_totals`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -195,6 +204,8 @@ unsafe impl Plain for Pace {}
 // SAFETY: as above.
 unsafe impl Plain for Totals {}
 // SAFETY: as above.
+unsafe impl Plain for Tally {}
+// SAFETY: as above.
 unsafe impl Plain for SlotHeader {}
 // SAFETY: as above.
 unsafe impl Plain for Settings {}
@@ -213,6 +224,7 @@ const _: () = {
     assert!(size_of::<Segment>() as u64 == header::SIZE_OF_POLICE_SEGMENT);
     assert!(size_of::<Plan>() as u64 == header::SIZE_OF_POLICE_PLAN);
     assert!(size_of::<Totals>() as u64 == header::SIZE_OF_POLICE_TOTALS);
+    assert!(size_of::<Tally>() as u64 == header::SIZE_OF_POLICE_TALLY);
     assert!(size_of::<SlotHeader>() == 24);
     assert!(size_of::<Settings>() == 20);
     assert!(size_of::<Bench>() == 16);
@@ -230,6 +242,9 @@ pub(crate) const PLACES: u32 = header::POLICE_PLACES as u32;
 /// Size classes of slots.
 pub(crate) const CLASSES: usize = header::POLICE_CLASSES as usize;
 pub(crate) const CLASS_SHIFT: u32 = header::POLICE_CLASS_SHIFT as u32;
+/// Of a slot's number.
+pub(crate) const TALLIED: u32 = header::POLICE_TALLIED as u32;
+pub(crate) const INDEX_MASK: u32 = header::POLICE_INDEX_MASK as u32;
 /// Slots of a chunk.
 pub(crate) const CHUNK: u32 = header::POLICE_CHUNK as u32;
 /// Chunks of a class.
@@ -265,4 +280,11 @@ pub(crate) struct ClassRoom {
     pub(crate) leaves: usize,
     pub(crate) inners: usize,
     pub(crate) bytes: usize,
+}
+
+impl ClassRoom {
+    /// Of the tallies of a slot.
+    pub(crate) fn tally_bytes(&self) -> usize {
+        self.leaves * size_of::<Tally>()
+    }
 }

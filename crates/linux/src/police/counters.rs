@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use fairweir_core::units::Bytes;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::abi::{self, CHUNK, CLASSES, SlotHeader};
-use super::maps::{Maps, SLOTS};
-use super::slots::{class_of, index_of};
+use super::abi::{self, CHUNK, CLASSES, SlotHeader, Tally};
+use super::maps::Maps;
+use super::slots::{class_of, index_of, kind_of};
 use super::{Direction, PlanId, Police, SubscriberId};
 use crate::Error;
 use crate::bpf::abi::Plain;
@@ -59,6 +59,18 @@ impl Add for Counters {
     }
 }
 
+impl Counters {
+    /// What was counted after `before`. The packet counters may have wrapped in between.
+    pub fn since(self, before: Counters) -> Counters {
+        let more = |now: u64, before: u64| now.saturating_sub(before);
+        Counters {
+            passed: self.passed.saturating_sub(before.passed),
+            dropped_packets: more(self.dropped_packets, before.dropped_packets),
+            marked_packets: more(self.marked_packets, before.marked_packets),
+        }
+    }
+}
+
 impl AddAssign for Counters {
     fn add_assign(&mut self, other: Counters) {
         *self = *self + other;
@@ -88,11 +100,29 @@ impl Police {
     /// # Errors
     /// [`Error::UnknownSubscriber`], or if the kernel refuses.
     pub fn counters(&self, id: SubscriberId, direction: Direction) -> Result<Counters, Error> {
-        let carried = self.carried.get(&(id, direction)).copied().unwrap_or_default();
+        let carried = self.carried_sum(id, direction);
         match self.subscriber(id)?.seats[direction.index()] {
-            Some(seat) => Ok(self.counted(seat.slot)? + carried),
+            Some(seat) => Ok(counters_of(&self.slot_bytes(seat.slot)?) + carried),
             None => Ok(carried),
         }
+    }
+
+    /// The same by the number of the class in the plan of the time, from the first in the file on; of a plan
+    /// that is not divided into classes it is 0. Their sum is that of [`Police::counters`], but for
+    /// packets that another CPU is deciding about.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn counters_by_class(
+        &self,
+        id: SubscriberId,
+        direction: Direction,
+    ) -> Result<Vec<Counters>, Error> {
+        let mut sum = self.carried.get(&(id, direction)).cloned().unwrap_or_default();
+        if let Some(seat) = self.subscriber(id)?.seats[direction.index()] {
+            add_up(&mut sum, &self.counted_by_class(seat.slot)?);
+        }
+        Ok(sum)
     }
 
     /// What became of the packets of all subscribers that are policed in a direction.
@@ -103,48 +133,73 @@ impl Police {
         &self,
         direction: Direction,
     ) -> Result<Vec<(SubscriberId, Counters)>, Error> {
-        let mut owners: [Vec<Option<SubscriberId>>; CLASSES] = Default::default();
-        for (owners, room) in owners.iter_mut().zip(&self.rooms) {
-            owners.resize(room.high_water() as usize, None);
-        }
-        for id in (0..self.subscribers.len() as u32).map(SubscriberId) {
-            let Ok(subscriber) = self.subscriber(id) else { continue };
-            if let Some(seat) = subscriber.seats[direction.index()] {
-                owners[class_of(seat.slot)][index_of(seat.slot) as usize] = Some(id);
-            }
-        }
         let mut all = Vec::new();
-        for (class, owners) in owners.iter().enumerate() {
-            for (at, owners) in owners.chunks(CHUNK as usize).enumerate() {
-                if owners.iter().any(Option::is_some) {
-                    self.count_chunk(class, at as u32, owners, direction, &mut all)?;
-                }
+        for Owned { class, at, owners } in self.chunks_of(direction) {
+            for (id, slot) in owned(&owners, self.maps().chunk(class, at))? {
+                all.push((id, counters_of(&slot) + self.carried_sum(id, direction)));
             }
         }
         Ok(all)
     }
 
-    fn count_chunk(
+    /// Tells for all subscribers that are or were policed in a direction what
+    /// [`Police::counters_by_class`] does.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn counters_by_class_all(
         &self,
-        class: usize,
-        at: u32,
-        owners: &[Option<SubscriberId>],
         direction: Direction,
-        all: &mut Vec<(SubscriberId, Counters)>,
+        tell: &mut dyn FnMut(SubscriberId, &[Counters]),
     ) -> Result<(), Error> {
-        let attempted = "read the counters of subscribers";
-        let Some(chunk) = self.maps().chunk(class, at) else { return Ok(()) };
-        let slots = chunk
-            .lookup_batch(CHUNK, MapFlags::ANY, MapFlags::ANY)
-            .map_err(|e| bpf_error(attempted, &e))?;
-        for (key, value) in slots {
-            let index = u32::from_ne_bytes(key.try_into().expect("invariant: keys are 4 bytes"));
-            if let Some(id) = owners.get(index as usize).copied().flatten() {
-                let carried = self.carried.get(&(id, direction)).copied().unwrap_or_default();
-                all.push((id, counters_of(&value) + carried));
+        let seat = |id| self.subscriber(id).ok().and_then(|one| one.seats[direction.index()]);
+        let is_tallied = |id| seat(id).is_some_and(|seat| kind_of(seat.slot).is_tallied);
+        for Owned { class, at, owners } in self.chunks_of(direction) {
+            let (tallied, plain): (Vec<_>, Vec<_>) =
+                owners.iter().partition(|(_, id)| is_tallied(*id));
+            let maps = self.maps();
+            for (owners, chunk, read) in [
+                (plain, maps.chunk(class, at), whole as fn(&[u8]) -> Vec<Counters>),
+                (tallied, maps.tallies(class, at), tallies_of),
+            ] {
+                for (id, bytes) in owned(&owners, chunk)? {
+                    let mut sum = self.carried.get(&(id, direction)).cloned().unwrap_or_default();
+                    add_up(&mut sum, &read(&bytes));
+                    tell(id, &sum);
+                }
+            }
+        }
+        for ((id, of), carried) in &self.carried {
+            if *of == direction && seat(*id).is_none() {
+                tell(*id, carried);
             }
         }
         Ok(())
+    }
+
+    /// The chunks in which there are slots of a direction.
+    fn chunks_of(&self, direction: Direction) -> Vec<Owned> {
+        let mut slots: Vec<(usize, u32, SubscriberId)> = Vec::new();
+        for id in (0..self.subscribers.len() as u32).map(SubscriberId) {
+            let Ok(subscriber) = self.subscriber(id) else { continue };
+            if let Some(seat) = subscriber.seats[direction.index()] {
+                slots.push((class_of(seat.slot), index_of(seat.slot), id));
+            }
+        }
+        slots.sort_unstable_by_key(|(class, index, _)| (*class, *index));
+        let chunks =
+            slots.chunk_by(|one, other| (one.0, one.1 / CHUNK) == (other.0, other.1 / CHUNK));
+        let chunk = |slots: &[(usize, u32, SubscriberId)]| Owned {
+            class: slots[0].0,
+            at: slots[0].1 / CHUNK,
+            owners: slots.iter().map(|(_, index, id)| (index % CHUNK, *id)).collect(),
+        };
+        chunks.map(chunk).collect()
+    }
+
+    fn carried_sum(&self, id: SubscriberId, direction: Direction) -> Counters {
+        let carried = self.carried.get(&(id, direction)).map_or(&[][..], |carried| carried);
+        carried.iter().fold(Counters::default(), |sum, one| sum + *one)
     }
 
     /// What became of the packets of a plan's subscribers.
@@ -188,26 +243,79 @@ impl Police {
         Ok(sum)
     }
 
-    /// What was counted in a slot.
-    pub(super) fn counted(&self, slot: u32) -> Result<Counters, Error> {
-        Ok(counters_of(&self.slot_bytes(slot)?))
+    /// What was counted in a slot, by class.
+    pub(super) fn counted_by_class(&self, slot: u32) -> Result<Vec<Counters>, Error> {
+        if !kind_of(slot).is_tallied {
+            return Ok(whole(&self.slot_bytes(slot)?));
+        }
+        let tallies = self.maps().tallies(class_of(slot), index_of(slot) / CHUNK);
+        Ok(tallies_of(&bytes_at(tallies, slot, MapFlags::ANY)?))
     }
 
     /// All of a slot.
     pub(super) fn slot_bytes(&self, slot: u32) -> Result<Vec<u8>, Error> {
-        let attempted = "read a subscriber's state";
-        let index = index_of(slot);
-        let Some(chunk) = self.maps().chunk(class_of(slot), index / CHUNK) else {
-            return Ok(Vec::new());
-        };
-        let value = chunk.lookup(&(index % CHUNK).to_ne_bytes(), MapFlags::LOCK);
-        Ok(value.map_err(|e| bpf_error(attempted, &e))?.unwrap_or_default())
+        let chunk = self.maps().chunk(class_of(slot), index_of(slot) / CHUNK);
+        bytes_at(chunk, slot, MapFlags::LOCK)
     }
 
     /// The maps that both directions share, among others.
     fn maps(&self) -> &Maps {
         &self.tables.iter().flatten().next().expect("invariant: made by load").maps
     }
+}
+
+/// Slots of a chunk, by their index in it in ascending order, and whose they are.
+struct Owned {
+    class: usize,
+    at: u32,
+    owners: Vec<(u32, SubscriberId)>,
+}
+
+/// What a chunk has of these owners.
+fn owned(
+    owners: &[(u32, SubscriberId)],
+    chunk: Option<&MapHandle>,
+) -> Result<Vec<(SubscriberId, Vec<u8>)>, Error> {
+    let (Some(chunk), false) = (chunk, owners.is_empty()) else { return Ok(Vec::new()) };
+    let attempted = "read the counters of subscribers";
+    let values = chunk
+        .lookup_batch(CHUNK, MapFlags::ANY, MapFlags::ANY)
+        .map_err(|e| bpf_error(attempted, &e))?;
+    let owner = |(key, value): (Vec<u8>, Vec<u8>)| {
+        let index = u32::from_ne_bytes(key.try_into().expect("invariant: keys are 4 bytes"));
+        let at = owners.binary_search_by_key(&index, |(index, _)| *index).ok()?;
+        Some((owners[at].1, value))
+    };
+    Ok(values.filter_map(owner).collect())
+}
+
+/// What a chunk has at a slot's index.
+fn bytes_at(chunk: Option<&MapHandle>, slot: u32, flags: MapFlags) -> Result<Vec<u8>, Error> {
+    let Some(chunk) = chunk else { return Ok(Vec::new()) };
+    let value = chunk.lookup(&(index_of(slot) % CHUNK).to_ne_bytes(), flags);
+    Ok(value.map_err(|e| bpf_error("read a subscriber's state", &e))?.unwrap_or_default())
+}
+
+/// Adds counters by class; there may be more of them than there were.
+pub(super) fn add_up(sum: &mut Vec<Counters>, more: &[Counters]) {
+    sum.resize(sum.len().max(more.len()), Counters::default());
+    for (sum, more) in sum.iter_mut().zip(more) {
+        *sum += *more;
+    }
+}
+
+/// All that a slot counted as the only class.
+fn whole(slot: &[u8]) -> Vec<Counters> {
+    vec![counters_of(slot)]
+}
+
+fn tallies_of(bytes: &[u8]) -> Vec<Counters> {
+    let counters = |tally: Tally| Counters {
+        passed: Bytes::new(tally.passed),
+        dropped_packets: tally.dropped.into(),
+        marked_packets: tally.marked.into(),
+    };
+    bytes.chunks_exact(size_of::<Tally>()).filter_map(Tally::from_bytes).map(counters).collect()
 }
 
 fn counters_of(slot: &[u8]) -> Counters {
@@ -239,6 +347,9 @@ pub(super) fn memory(police: &Police) -> Result<Bytes, Error> {
             sum += u64::from(chunks) * memory_of(chunk)?;
         }
     }
+    for tallies in police.maps().all_tallies() {
+        sum += memory_of(tallies)?;
+    }
     Ok(Bytes::new(sum))
 }
 
@@ -251,5 +362,3 @@ fn memory_of(map: &MapHandle) -> Result<u64, Error> {
         Error::refused(format!("find the memory in {path}"), std::io::ErrorKind::InvalidData)
     })
 }
-
-const _: () = assert!(SLOTS.len() == CLASSES);

@@ -27,6 +27,8 @@ pub(super) struct Maps {
     /// Room for subscribers. Held here, since the kernel lends a map by its number only to those
     /// that may do anything.
     chunks: [Vec<MapHandle>; CLASSES],
+    /// Room for tallies, by the class and the number of the slots' chunk.
+    tallies: BTreeMap<(usize, u32), MapHandle>,
 }
 
 /// A map of whole words that this process and the kernel's programs have in common.
@@ -48,7 +50,8 @@ impl Maps {
                 None => Ok(()),
             };
             result.map_err(|e| bpf_error(attempted, &e))?;
-            if let Some(class) = CHUNKS.iter().position(|&chunks| chunks == name) {
+            let slots = name.strip_suffix(PATTERN);
+            if let Some(class) = SLOTS.iter().position(|&of| Some(of) == slots) {
                 let map = map.as_libbpf_object().as_ptr();
                 // SAFETY: the map belongs to the open object, which is there.
                 chunk_types[class] = unsafe {
@@ -60,12 +63,15 @@ impl Maps {
         let object = object.load().map_err(|e| bpf_error(attempted, &e))?;
         let mut handles = BTreeMap::new();
         // The library holds the patterns' places in its table with descriptors that are no maps.
-        let is_made = |map: &libbpf_rs::Map<'_>| !CHUNKS.iter().any(|name| map.name() == *name);
-        for map in object.maps().filter(is_made) {
-            let handle = MapHandle::try_from(&map).map_err(|e| bpf_error(attempted, &e))?;
-            handles.insert(map.name().to_string_lossy().into_owned(), handle);
+        for map in object.maps() {
+            let name = map.name().to_string_lossy().into_owned();
+            if !name.ends_with(PATTERN) {
+                let handle = MapHandle::try_from(&map).map_err(|e| bpf_error(attempted, &e))?;
+                handles.insert(name, handle);
+            }
         }
-        Ok(Maps { object, handles, chunk_types, chunks: Default::default() })
+        let (chunks, tallies) = (Default::default(), BTreeMap::new());
+        Ok(Maps { object, handles, chunk_types, chunks, tallies })
     }
 
     /// Loads the programs `names` with these maps.
@@ -76,7 +82,7 @@ impl Maps {
             let name = map.name().to_string_lossy().into_owned();
             let result = if name.ends_with(SETTINGS) {
                 map.set_initial_value(settings.as_bytes())
-            } else if CHUNKS.contains(&name.as_str()) || name.contains(".rodata") {
+            } else if name.ends_with(PATTERN) || name.contains(".rodata") {
                 Ok(())
             } else {
                 map.reuse_fd(self.map(&name).as_fd())
@@ -93,7 +99,6 @@ impl Maps {
 
     /// Makes the next `count` chunks of a class. The kernel waits for all running programs once.
     pub(super) fn make_chunks(&mut self, class: usize, count: usize) -> Result<(), Error> {
-        let attempted = || format!("make room for subscribers ({})", SLOTS[class]);
         let (btf_key_type_id, btf_value_type_id) = self.chunk_types[class];
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
@@ -105,22 +110,57 @@ impl Maps {
             btf_value_type_id,
             ..Default::default()
         };
-        let bytes = CLASS_ROOMS[class].bytes as u32;
-        let name = Some(SLOTS[class]);
-        let make = |_| MapHandle::create(MapType::Array, name, 4, bytes, CHUNK, &options);
-        let chunks: Vec<MapHandle> = (0..count)
+        let first = self.chunks[class].len() as u32;
+        let ats: Vec<u32> = (first..).take(count).collect();
+        let chunks = self.fill(SLOTS[class], CLASS_ROOMS[class].bytes, &ats, &options)?;
+        self.chunks[class].extend(chunks);
+        Ok(())
+    }
+
+    /// Makes room for the tallies of chunks of slots, where there is none.
+    pub(super) fn make_tallies(
+        &mut self,
+        class: usize,
+        ats: impl IntoIterator<Item = u32>,
+    ) -> Result<(), Error> {
+        let is_missing = |at: &u32| !self.tallies.contains_key(&(class, *at));
+        let ats: Vec<u32> = ats.into_iter().filter(is_missing).collect();
+        let (name, bytes) = (TALLIES[class], CLASS_ROOMS[class].tally_bytes());
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            ..Default::default()
+        };
+        let chunks = self.fill(name, bytes, &ats, &options)?;
+        self.tallies.extend(ats.into_iter().map(|at| (class, at)).zip(chunks));
+        Ok(())
+    }
+
+    /// Puts new chunks into these places of the map `name`.
+    fn fill(
+        &self,
+        name: &str,
+        bytes: usize,
+        ats: &[u32],
+        options: &libbpf_sys::bpf_map_create_opts,
+    ) -> Result<Vec<MapHandle>, Error> {
+        if ats.is_empty() {
+            return Ok(Vec::new());
+        }
+        let attempted = || format!("make room for subscribers ({name})");
+        let bytes = bytes as u32;
+        let make = |_| MapHandle::create(MapType::Array, Some(name), 4, bytes, CHUNK, options);
+        let chunks: Vec<MapHandle> = ats
+            .iter()
             .map(make)
             .collect::<Result<_, _>>()
             .map_err(|e| bpf_error(attempted(), &e))?;
-        let first = self.chunks[class].len();
-        let keys: Vec<u8> = (first as u32..).take(count).flat_map(u32::to_ne_bytes).collect();
+        let keys: Vec<u8> = ats.iter().flat_map(|at| at.to_ne_bytes()).collect();
         let values: Vec<u8> =
             chunks.iter().flat_map(|chunk| chunk.as_fd().as_raw_fd().to_ne_bytes()).collect();
-        self.map(SLOTS[class])
-            .update_batch(&keys, &values, count as u32, MapFlags::ANY, MapFlags::ANY)
+        self.map(name)
+            .update_batch(&keys, &values, ats.len() as u32, MapFlags::ANY, MapFlags::ANY)
             .map_err(|e| bpf_error(attempted(), &e))?;
-        self.chunks[class].extend(chunks);
-        Ok(())
+        Ok(chunks)
     }
 
     /// How many slots of a class the chunks hold.
@@ -133,9 +173,19 @@ impl Maps {
         self.chunks[class].get(at as usize)
     }
 
+    /// The tallies of the slots of a chunk, if they were made.
+    pub(super) fn tallies(&self, class: usize, at: u32) -> Option<&MapHandle> {
+        self.tallies.get(&(class, at))
+    }
+
+    /// All tallies that were made.
+    pub(super) fn all_tallies(&self) -> impl Iterator<Item = &MapHandle> {
+        self.tallies.values()
+    }
+
     /// Whether both directions have the map `name` in common.
     pub(super) fn is_common(name: &str) -> bool {
-        COMMON.contains(&name)
+        COMMON.contains(&name) || SLOTS.contains(&name) || TALLIES.contains(&name)
     }
 
     /// All maps that were made.
@@ -196,7 +246,7 @@ fn open(programs: &[&str]) -> Result<OpenObject, Error> {
         program.set_autoload(load);
     }
     for mut map in object.maps_mut() {
-        if CHUNKS.iter().any(|chunks| map.name() == *chunks) {
+        if map.name().to_string_lossy().ends_with(PATTERN) {
             map.set_autocreate(false).map_err(|e| bpf_error(attempted, &e))?;
         }
     }
@@ -207,9 +257,10 @@ fn open(programs: &[&str]) -> Result<OpenObject, Error> {
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/police.bpf.o"));
 /// What the name of the map with the constants ends in.
 const SETTINGS: &str = ".rodata.settings";
-/// Maps that both directions share.
-const COMMON: [&str; 9] =
-    ["plans", "places", "segments", "members", "slots1", "slots4", "slots16", "slots64", "slotsb"];
-pub(super) const SLOTS: [&str; CLASSES] = ["slots1", "slots4", "slots16", "slots64", "slotsb"];
-const CHUNKS: [&str; CLASSES] =
-    ["slots1_chunk", "slots4_chunk", "slots16_chunk", "slots64_chunk", "slotsb_chunk"];
+/// What the name of a map ends in that is a pattern for chunks.
+const PATTERN: &str = "_chunk";
+/// Maps that both directions share, beside slots and tallies.
+const COMMON: [&str; 4] = ["plans", "places", "segments", "members"];
+const SLOTS: [&str; CLASSES] = ["slots1", "slots4", "slots16", "slots64", "slotsb"];
+/// A plan with one queue has one class.
+const TALLIES: [&str; CLASSES] = ["", "tallies4", "tallies16", "tallies64", "talliesb"];

@@ -47,7 +47,7 @@ use abi::{CLASSES, MEMBERS, PLACES, PLANS};
 use hook::Attachment;
 use maps::Shared;
 use plan::{Encoded, Shapes};
-use slots::{Classes, Numbers, SLOTS_MAX};
+use slots::{Classes, Numbers, SLOTS_MAX, SlotKind};
 use subscribers::Subscriber;
 use tables::Tables;
 
@@ -105,7 +105,7 @@ pub struct Police {
     subscribers: Vec<Option<Subscriber>>,
     ids_free: Vec<u32>,
     /// What was counted in slots that a subscriber has left.
-    carried: HashMap<(SubscriberId, Direction), Counters>,
+    carried: HashMap<(SubscriberId, Direction), Vec<Counters>>,
 }
 
 /// A plan in the kernel.
@@ -113,7 +113,7 @@ pub struct Police {
 struct LivePlan {
     number: u32,
     places: Places,
-    class: usize,
+    kind: SlotKind,
     /// Subscribers' directions that have it.
     users: u32,
     /// What was counted under numbers that it had before.
@@ -207,27 +207,27 @@ impl Police {
     }
 
     /// Makes a plan, or replaces what it says for all its subscribers at once. If the new one needs
-    /// slots of another size, they move one by one.
+    /// slots of another size, or has one class where there were several or the reverse, they move one by one.
     ///
     /// # Errors
     /// [`Error::TooMany`], or if the kernel refuses, also what decides by slots of the plan's size; then
     /// nothing has changed.
     pub fn set_plan(&mut self, id: PlanId, algorithm: &Algorithm<'_>) -> Result<(), Error> {
-        let Encoded { plan, class, aim } = plan::encode(algorithm, &mut self.shapes);
-        self.admit(class)?;
+        let Encoded { plan, kind, aim } = plan::encode(algorithm, &mut self.shapes);
+        self.admit(kind.class)?;
         let places = self.write_plan(*plan, aim.as_deref())?;
         let result = match self.plans.get_mut(&id) {
-            Some(live) if live.class == class => {
+            Some(live) if live.kind == kind => {
                 self.places.word(live.number as usize).store(places.plan.into(), Ordering::Release);
                 let before = std::mem::replace(&mut live.places, places);
                 self.give_back(before);
                 Ok(())
             }
-            Some(_) => self.move_plan(id, places, class),
+            Some(_) => self.move_plan(id, places, kind),
             None => self.lend_plan_number().map(|number| {
                 self.places.word(number as usize).store(places.plan.into(), Ordering::Release);
                 let base = [Totals::default(); 2];
-                self.plans.insert(id, LivePlan { number, places, class, users: 0, base });
+                self.plans.insert(id, LivePlan { number, places, kind, users: 0, base });
             }),
         };
         if result.is_err() {
@@ -304,11 +304,11 @@ impl Police {
         Ok(())
     }
 
-    /// Lets a plan have slots of another class, and its subscribers move there.
-    fn move_plan(&mut self, id: PlanId, places: Places, class: usize) -> Result<(), Error> {
+    /// Lets a plan have slots of another kind, and its subscribers move there.
+    fn move_plan(&mut self, id: PlanId, places: Places, kind: SlotKind) -> Result<(), Error> {
         let number = self.lend_plan_number()?;
         self.places.word(number as usize).store(places.plan.into(), Ordering::Release);
-        if let Err(e) = self.move_subscribers(id, number, class) {
+        if let Err(e) = self.move_subscribers(id, number, kind) {
             self.plan_numbers.give_back(number);
             return Err(e);
         }
@@ -319,7 +319,7 @@ impl Police {
         }
         self.plan_numbers.give_back(std::mem::replace(&mut live.number, number));
         let before = std::mem::replace(&mut live.places, places);
-        live.class = class;
+        live.kind = kind;
         self.give_back(before);
         Ok(())
     }

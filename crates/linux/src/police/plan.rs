@@ -8,6 +8,7 @@ use fairweir_core::units::{Bytes, Rate};
 use ipnet::IpNet;
 
 use super::abi::{self, CLASS_BUNDLE, CLASS_ROOMS, KIND_BUCKET, KIND_PHANTOM};
+use super::slots::SlotKind;
 
 /// What a plan does with packets.
 #[derive(Clone, Copy, Debug)]
@@ -25,10 +26,10 @@ pub enum Algorithm<'p> {
     },
 }
 
-/// A plan as the kernel reads it, and the class of its subscribers' slots.
+/// A plan as the kernel reads it, and its subscribers' slots.
 pub(super) struct Encoded {
     pub(super) plan: Box<abi::Plan>,
-    pub(super) class: usize,
+    pub(super) kind: SlotKind,
     /// Of a bundle: what `plan.aim` is to be the place of.
     pub(super) aim: Option<Box<abi::Plan>>,
 }
@@ -115,12 +116,13 @@ fn phantom(plan: &phantom::Plan) -> Encoded {
     };
     let class = CLASS_ROOMS.iter().position(fits);
     let class = class.expect("invariant: a valid plan fits the largest class");
-    Encoded { plan: to, class, aim: None }
+    let kind = SlotKind { class, is_tallied: plan.choices.len() > 1 };
+    Encoded { plan: to, kind, aim: None }
 }
 
 fn bundled(plan: &phantom::Plan, bundle: &phantom::Bundle) -> Encoded {
     let mut encoded = phantom(plan);
-    encoded.class = CLASS_BUNDLE;
+    encoded.kind.class = CLASS_BUNDLE;
     let stunts = bundle.stunts();
     encoded.plan.free = bundle.free() as u8;
     encoded.plan.stunt_first = stunts.start as u8;
@@ -192,7 +194,7 @@ fn bucket(rate: Rate, burst: Bytes) -> Encoded {
     pace.limit = u32::try_from(burst.as_u64()).unwrap_or(u32::MAX);
     pace.idle_after = (u64::from(pace.limit) << 24) / pace.rate + 1;
     to.choices[0] = abi::Choice { first: 0, count: 1 };
-    Encoded { plan: to, class: 0, aim: None }
+    Encoded { plan: to, kind: SlotKind { class: 0, is_tallied: false }, aim: None }
 }
 
 const EMPTY: abi::Plan = abi::Plan {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use fairweir_core::units::{Span, Time};
 
-use super::abi::{CHUNK, CHUNKS, CLASS_SHIFT, CLASSES};
+use super::abi::{CHUNK, CHUNKS, CLASS_SHIFT, CLASSES, INDEX_MASK, TALLIED};
 use crate::clock::monotonic_now;
 
 /// Numbers below a bound, lent and given back.
@@ -88,9 +88,23 @@ impl Classes {
     }
 }
 
-/// The slot with this index in a class.
-pub(super) fn slot(class: usize, index: u32) -> u32 {
-    (class as u32) << CLASS_SHIFT | index
+/// What slots the subscribers of a plan have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SlotKind {
+    /// Their size class.
+    pub(super) class: usize,
+    /// Whether the plan's classes are counted apart.
+    pub(super) is_tallied: bool,
+}
+
+/// The slot with this index.
+pub(super) fn slot(kind: SlotKind, index: u32) -> u32 {
+    let tallied = if kind.is_tallied { TALLIED } else { 0 };
+    (kind.class as u32) << CLASS_SHIFT | tallied | index
+}
+
+pub(super) fn kind_of(slot: u32) -> SlotKind {
+    SlotKind { class: class_of(slot), is_tallied: slot & TALLIED != 0 }
 }
 
 pub(super) fn class_of(slot: u32) -> usize {
@@ -98,7 +112,7 @@ pub(super) fn class_of(slot: u32) -> usize {
 }
 
 pub(super) fn index_of(slot: u32) -> u32 {
-    slot & ((1 << CLASS_SHIFT) - 1)
+    slot & INDEX_MASK
 }
 
 /// The most slots of a class.
@@ -123,10 +137,13 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_knows_its_class_and_index() {
+    fn a_slot_knows_its_kind_and_index() {
         for class in 0..CLASSES {
-            let slot = slot(class, SLOTS_MAX - 1);
-            assert_eq!((class_of(slot), index_of(slot)), (class, SLOTS_MAX - 1));
+            for is_tallied in [false, true] {
+                let kind = SlotKind { class, is_tallied };
+                let slot = slot(kind, SLOTS_MAX - 1);
+                assert_eq!((kind_of(slot), index_of(slot)), (kind, SLOTS_MAX - 1));
+            }
         }
     }
 }

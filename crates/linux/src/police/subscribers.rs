@@ -1,12 +1,14 @@
 //! Subscribers' coming, changing and going.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::abi::{CHUNK, CLASS_ROOMS, CLASSES, Entry, PLAN_BITS};
-use super::slots::{SLOTS_MAX, class_of, index_of, slot};
+use super::abi::{CHUNK, CHUNKS, CLASS_ROOMS, CLASSES, Entry, PLAN_BITS};
+use super::counters::add_up;
+use super::slots::{SLOTS_MAX, SlotKind, class_of, index_of, kind_of, slot};
 use super::{Counters, Direction, PlanId, Police, SubscriberId, is_whole};
 use crate::Error;
 use crate::bpf::bpf_error;
@@ -101,13 +103,19 @@ impl Police {
     /// Makes room for these subscribers at once, since the kernel takes milliseconds each time.
     fn reserve(&mut self, specs: impl Iterator<Item = SubscriberSpec>) -> Result<(), Error> {
         let mut slots = [0_u32; CLASSES];
+        // Chunks in which slots have tallies, if none is used again.
+        let mut tallied: [BTreeSet<u32>; CLASSES] = Default::default();
         let mut addresses = [[0_u32; 2]; 2];
         for spec in specs {
             for direction in Direction::ALL {
                 let Some(live) = spec.plan(direction).and_then(|id| self.plans.get(&id)) else {
                     continue;
                 };
-                slots[live.class] += 1;
+                let SlotKind { class, is_tallied } = live.kind;
+                if is_tallied {
+                    tallied[class].insert((self.rooms[class].high_water() + slots[class]) / CHUNK);
+                }
+                slots[class] += 1;
                 for net in spec.addresses.iter().filter(|net| is_whole(net)) {
                     addresses[direction.index()][usize::from(matches!(net, IpNet::V6(_)))] += 1;
                 }
@@ -118,13 +126,14 @@ impl Police {
                 self.tables_of(direction)?.reserve(more4, more6)?;
             }
         }
-        for (class, more) in slots.into_iter().enumerate() {
+        for (class, (more, tallied)) in slots.into_iter().zip(tallied).enumerate() {
             let wanted = self.rooms[class].high_water().saturating_add(more).min(SLOTS_MAX);
             let maps = &mut self.tables_of(Direction::Download)?.maps;
             let missing = wanted.saturating_sub(maps.slot_count(class)).div_ceil(CHUNK);
             if missing > 0 {
                 maps.make_chunks(class, missing as usize)?;
             }
+            maps.make_tallies(class, tallied.into_iter().filter(|at| *at < CHUNKS))?;
         }
         Ok(())
     }
@@ -140,12 +149,12 @@ impl Police {
         self.apply(id, addresses, spec)
     }
 
-    /// Removes a subscriber; its packets pass. Returns what was counted of it, download and upload, but
-    /// for packets that another CPU is deciding about.
+    /// Removes a subscriber; its packets pass. Returns what was counted of it, download and upload, as
+    /// [`Police::counters_by_class`] does, but for packets that another CPU is deciding about.
     ///
     /// # Errors
     /// [`Error::UnknownSubscriber`], or if the kernel refuses.
-    pub fn remove(&mut self, id: SubscriberId) -> Result<[Counters; 2], Error> {
+    pub fn remove(&mut self, id: SubscriberId) -> Result<[Vec<Counters>; 2], Error> {
         self.subscriber(id)?;
         let nothing = SubscriberSpec { addresses: Arc::default(), download: None, upload: None };
         self.apply(id, Arc::default(), &nothing)?;
@@ -243,10 +252,10 @@ impl Police {
     /// The seat of a subscriber: the old one if it fits the plan.
     fn seat(&mut self, old: Option<Seat>, plan: Option<PlanId>) -> Result<Option<Seat>, Error> {
         let Some(plan) = plan else { return Ok(None) };
-        let class = self.plans.get(&plan).ok_or(Error::UnknownPlan(plan.0))?.class;
+        let kind = self.plans.get(&plan).ok_or(Error::UnknownPlan(plan.0))?.kind;
         let slot = match old {
-            Some(seat) if class_of(seat.slot) == class => seat.slot,
-            _ => self.lend_slot(class)?,
+            Some(seat) if kind_of(seat.slot) == kind => seat.slot,
+            _ => self.lend_slot(kind)?,
         };
         Ok(Some(Seat { plan, slot, member: old.map_or(0, |seat| seat.member) }))
     }
@@ -326,12 +335,12 @@ impl Police {
         Ok(())
     }
 
-    /// Moves the subscribers of a plan to slots of another class, under another number of the plan.
+    /// Moves the subscribers of a plan to slots of another kind, under another number of the plan.
     pub(super) fn move_subscribers(
         &mut self,
         plan: PlanId,
         number: u32,
-        class: usize,
+        kind: SlotKind,
     ) -> Result<(), Error> {
         let mut moves = Vec::new();
         for id in (0..self.subscribers.len() as u32).map(SubscriberId) {
@@ -343,7 +352,7 @@ impl Police {
         }
         let mut slots = Vec::with_capacity(moves.len());
         for _ in &moves {
-            match self.lend_slot(class) {
+            match self.lend_slot(kind) {
                 Ok(slot) => slots.push(slot),
                 Err(e) => {
                     slots.into_iter().for_each(|slot| self.leave(slot));
@@ -394,9 +403,9 @@ impl Police {
 
     /// Keeps what was counted in a slot that a subscriber leaves.
     fn carry(&mut self, id: SubscriberId, direction: Direction, slot: u32) -> Result<(), Error> {
-        let counted = self.counted(slot)?;
-        if counted != Counters::default() {
-            *self.carried.entry((id, direction)).or_default() += counted;
+        let counted = self.counted_by_class(slot)?;
+        if counted.iter().any(|counted| *counted != Counters::default()) {
+            add_up(self.carried.entry((id, direction)).or_default(), &counted);
         }
         Ok(())
     }
@@ -405,8 +414,9 @@ impl Police {
         self.rooms[class_of(slot)].give_back(index_of(slot));
     }
 
-    /// An empty slot of a class.
-    fn lend_slot(&mut self, class: usize) -> Result<u32, Error> {
+    /// An empty slot.
+    fn lend_slot(&mut self, kind: SlotKind) -> Result<u32, Error> {
+        let class = kind.class;
         let leaves = CLASS_ROOMS[class].leaves;
         let what = format!("subscribers with up to {leaves} queues");
         let room = &mut self.rooms[class];
@@ -417,16 +427,22 @@ impl Police {
         if lent.number >= maps.slot_count(class) {
             maps.make_chunks(class, 1).inspect_err(|_| room.lend_never())?;
         }
+        if kind.is_tallied {
+            let made = maps.make_tallies(class, [chunk_at]);
+            made.inspect_err(|_| room.give_back(lent.number))?;
+        }
         if lent.is_used {
-            let zeros = vec![0; CLASS_ROOMS[class].bytes];
+            let room = CLASS_ROOMS[class];
             let key = (lent.number % CHUNK).to_ne_bytes();
-            if let Some(chunk) = maps.chunk(class, chunk_at) {
-                chunk
-                    .update(&key, &zeros, MapFlags::LOCK)
+            let state = maps.chunk(class, chunk_at).map(|map| (map, room.bytes, MapFlags::LOCK));
+            let tallies = maps.tallies(class, chunk_at);
+            let tallies = tallies.map(|map| (map, room.tally_bytes(), MapFlags::ANY));
+            for (map, bytes, flags) in state.into_iter().chain(tallies) {
+                map.update(&key, &vec![0; bytes], flags)
                     .map_err(|e| bpf_error("empty a subscriber's state", &e))?;
             }
         }
-        Ok(slot(class, lent.number))
+        Ok(slot(kind, lent.number))
     }
 }
 

@@ -93,7 +93,12 @@ fn start_up(report: &Report) -> f64 {
     home(|p| p.start_up.map(|w| w.max))(report)
 }
 
-/// What part of the packets was dropped in the steady time.
+/// What part of the packets was dropped, the start included.
+fn loss(report: &Report) -> f64 {
+    home(|p| p.loss)(report)
+}
+
+/// The same in the steady time.
 fn loss_steady(report: &Report) -> f64 {
     home(|p| p.loss_steady)(report)
 }

@@ -5,8 +5,8 @@ use fairweir_scenario::report::Report;
 use super::super::read::rate_between;
 use super::{
     BC_PQP, Band, By, Claim, Figure, Judged, POLICER, POLICER_PLUS, PQP, Played, Point, SHAPER,
-    Unit, bars, chart, least, line, lines, loss_steady, most, named_bars, rate_ratio, scenario,
-    start_up, window_p99,
+    Unit, bars, chart, least, line, lines, loss, loss_steady, most, named_bars, rate_ratio,
+    scenario, start_up, window_p99,
 };
 use fairweir_scenario::report::chart::colour;
 
@@ -175,6 +175,7 @@ const PARTS: [(&str, f64); 4] =
 fn judge_4(played: &Played) -> Judged {
     let rate = |size| (played.measure(&queue(size), rate_ratio), Unit::Part);
     let burst = |size| played.measure(&queue(size), start_up);
+    let lost = |size| played.measure(&queue(size), loss);
     let law = 1.0 / (2.0 * 125_000.0 / 1_500.0);
     let mut claims = vec![
         Claim::new(
@@ -208,6 +209,11 @@ fn judge_4(played: &Played) -> Judged {
             Band::Within(0.9, 1.1),
         ),
     ];
+    claims.extend(["1000kB", "4000kB"].map(|size| {
+        let what = format!("loss in 120 s with the start, {size} relative to 130kB");
+        let ratio = (lost(size).by(&lost("130kB")), Unit::Times);
+        Claim::new(&what, "higher (4d)", ratio, Band::AtLeast(1.0))
+    }));
     claims.extend(PARTS.map(|(size, expected)| {
         let what =
             format!("rate, relative to the plan, {} of BDP²/18", size.trim_end_matches("reno"));
@@ -230,6 +236,7 @@ fn judge_4(played: &Played) -> Judged {
         lines("time, s", "rate over 250 ms, relative to the plan", false, shown),
         bars("", "mean rate, relative to the plan", &SIZES, of_sizes(rate_ratio)),
         bars("", "loss while steady", &SIZES, of_sizes(loss_steady)),
+        bars("", "loss with the start", &SIZES, of_sizes(loss)),
     ];
     let title = "Figure 4: Reno, 10 Mbit/s, 100 ms, phantom queues without burst control";
     Judged { claims, files: vec![chart("figure-4", title, panels)] }
