@@ -122,7 +122,7 @@ fn opens(departure: &Departure, opened: Time) -> bool {
 const DEPARTURES_MAX: usize = 256;
 /// The extension tells of no second request of a site to a host within 100 ms, unless it is by HTTP/1.1.
 pub(super) const OPENS_WITHIN: Span = Span::millis(150);
-/// Connections that open so soon after each other may be for requests in another order than that of their times.
+/// Connections that open so soon after each other are told apart together.
 const AT_ONCE: Span = Span::millis(100);
 /// Browsers open no more connections of a site to a host over HTTP/1.1.
 const OF_SITE_MAX: usize = 6;
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn over_http_1_the_order_of_requests_is_that_of_connections() {
-        // Recorded, the second one with times of a browser that was busy for 30 ms.
+        // The first was recorded; in the second the browser is busy for 30 ms.
         let all = [(1, 219), (0, 221), (1, 223), (0, 224)];
         assert_eq!(openers(&by_http1(&all), &[220, 230, 232, 232]), [1, 0, 1, 0].map(Some));
         let all = [(1, 100), (1, 101), (0, 129), (0, 130)];
