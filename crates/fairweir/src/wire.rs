@@ -396,6 +396,9 @@ pub(crate) struct ClaimEvent {
     /// The site is only a guess.
     #[serde(default)]
     pub(crate) unsure: bool,
+    /// The host has answered by HTTP/1.1.
+    #[serde(default)]
+    pub(crate) http1: bool,
 }
 
 /// What the daemon answers.

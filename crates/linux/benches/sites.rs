@@ -60,7 +60,7 @@ fn table() {
         let run = |trial: &Trial| trial.run_sent(&bytes, RUNS_PER_ROUND).unwrap();
         row(&format!("leave, {what}"), least([&without, &with], run));
     }
-    for flows in [32, FLOWS] {
+    for flows in [32, 1_024, FLOWS] {
         let run = |trial: &Trial, number| {
             let bytes = arriving(number % flows);
             trial.run(&Packet { bytes: &bytes, ..Packet::default() }, 1).unwrap().span

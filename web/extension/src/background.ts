@@ -52,6 +52,7 @@ async function tell(request: Sent | Answered): Promise<void> {
     begin_ms: request.beginMs,
     start_ms: "startMs" in request ? request.startMs : null,
     unsure: request.isUnsure,
+    http1: request.isHttp1,
   });
 }
 

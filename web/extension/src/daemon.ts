@@ -22,6 +22,7 @@ export interface Event {
   begin_ms: number;
   start_ms: number | null;
   unsure: boolean;
+  http1: boolean;
 }
 
 export interface Rate {

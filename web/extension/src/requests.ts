@@ -20,6 +20,7 @@ export interface Details {
   frameAncestors?: { url: string }[] | undefined;
   ip?: string | undefined;
   fromCache?: boolean | undefined;
+  statusLine?: string | undefined;
 }
 
 /** What webNavigation says of a document that is shown. */
@@ -38,6 +39,8 @@ export interface Sent {
   port: number;
   beginMs: number;
   isUnsure: boolean;
+  /** The host has answered by HTTP/1.1, where each request has a connection of its own. */
+  isHttp1: boolean;
 }
 
 /** A request whose response has begun. */
@@ -68,6 +71,8 @@ const REQUESTS_MAX = 4096;
 const PAIRS_MAX = 1024;
 /** A browser that needs a connection opens it within milliseconds, and for many requests at once one. */
 const AGAIN_MS = 100;
+/** Only HTTP/1.1 has a reason phrase; Chromium writes "HTTP/1.1 200" also for HTTP/2 and HTTP/3. */
+const HTTP1 = /^HTTP\/1\.\d \d+ \S/;
 
 export class Requests {
   /** The site of each document, by its id. */
@@ -96,22 +101,27 @@ export class Requests {
 
   /** When the last request of each site to each host was told of. */
   readonly #told = new Bounded<string, number>(PAIRS_MAX);
+  #lastMs = -Infinity;
+  /** Whether each host and port has last answered by HTTP/1.1. */
+  readonly #isHttp1 = new Bounded<string, boolean>(PAIRS_MAX);
 
   /**
-   * The request leaves; again after each redirection. Null if it is for no site that is known, or one of that
-   * site to that host has just left. An unsure one is told too: else connections that are opened for it would be
+   * The request leaves; again after each redirection. Null if it is for no site that is known, or may share the
+   * connection of one of that site to that host that has just left. An unsure one is told too: else connections that are opened for it would be
    * taken for those of another site, whose requests are known.
    */
   handleSent(details: Details): Sent | null {
-    const beginMs = details.timeStamp;
+    const beginMs = this.#distinct(details.timeStamp);
     this.#begun.set(details.requestId, beginMs);
     const host = hostOf(details.url);
     const whose = host === null ? null : this.#siteOf(details, host);
     if (host === null || whose === null) return null;
     const pair = `${whose.site} ${host}`;
-    if (beginMs - (this.#told.get(pair) ?? -Infinity) < AGAIN_MS) return null;
+    const port = portOf(details.url);
+    const isHttp1 = this.#isHttp1.get(`${host}:${port}`) ?? false;
+    if (!isHttp1 && beginMs - (this.#told.get(pair) ?? -Infinity) < AGAIN_MS) return null;
     this.#told.set(pair, beginMs);
-    return { ...whose, host, port: portOf(details.url), beginMs };
+    return { ...whose, host, port, beginMs, isHttp1 };
   }
 
   /** The response begins; null if it came by no connection, or for no site that is known. */
@@ -120,16 +130,26 @@ export class Requests {
     this.#begun.delete(details.requestId);
     const host = hostOf(details.url);
     if (beginMs === undefined || host === null || !details.ip || details.fromCache) return null;
+    const port = portOf(details.url);
+    const isHttp1 = HTTP1.test(details.statusLine ?? "");
+    this.#isHttp1.set(`${host}:${port}`, isHttp1);
     const whose = this.#siteOf(details, host);
     if (whose === null) return null;
     return {
       ...whose,
       host,
       address: details.ip.replace(/^\[|\]$/g, ""),
-      port: portOf(details.url),
+      port,
       beginMs,
+      isHttp1,
       startMs: details.timeStamp,
     };
+  }
+
+  /** A later time for each of the requests of one millisecond, since Firefox rounds to whole ones. */
+  #distinct(ms: number): number {
+    const isLater = ms > this.#lastMs || ms < this.#lastMs - 1;
+    return (this.#lastMs = isLater ? ms : this.#lastMs + 0.001);
   }
 
   #siteOf(details: Details, host: string): { site: string; isUnsure: boolean } | null {

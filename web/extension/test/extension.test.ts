@@ -62,7 +62,7 @@ test("a request belongs to the site of the document that asks, in Chromium", () 
   requests.handleCommitted({ tabId: 1, frameId: 0, url: "https://b.com/", documentId: "B" });
   assert.deepEqual(answered(requests, { documentId: "F" }), {
     site: "a.com", isUnsure: false, host: "cdn.net", address: "192.0.2.1", port: 443,
-    beginMs: 1000, startMs: 1020,
+    beginMs: 1000, startMs: 1020, isHttp1: false,
   });
   assert.equal(answered(requests, { documentId: "B" })?.site, "b.com");
   assert.equal(answered(requests, { type: "main_frame", documentId: "B" })?.site, "cdn.net");
@@ -96,7 +96,7 @@ test("of the requests of a site that leave at once to one host one is told of", 
   const sent = (timeStamp: number, more: Partial<Details>) =>
     requests.handleSent(details({ documentId: "A", timeStamp, ...more }));
   assert.deepEqual(sent(1000, {}), {
-    site: "a.com", isUnsure: false, host: "cdn.net", port: 443, beginMs: 1000,
+    site: "a.com", isUnsure: false, host: "cdn.net", port: 443, beginMs: 1000, isHttp1: false,
   });
   assert.equal(sent(1099, {}), null);
   assert.equal(sent(1050, { url: "https://other.net/" })?.host, "other.net");
@@ -104,4 +104,35 @@ test("of the requests of a site that leave at once to one host one is told of", 
   assert.equal(sent(1100, {})?.beginMs, 1100);
   assert.equal(sent(1300, { documentId: undefined })?.isUnsure, true, "told too");
   assert.equal(sent(1500, { documentId: undefined, tabId: -1 }), null);
+});
+
+test("of each request to a host that answers by HTTP/1.1 is told, since each has its connection", () => {
+  const requests = new Requests();
+  requests.handleCommitted({ tabId: 1, frameId: 0, url: "https://a.com/", documentId: "A" });
+  let timeStamp = 1000;
+  const told = (statusLine: string, more: Partial<Details> = {}) => {
+    timeStamp += 10;
+    const request = details({ documentId: "A", timeStamp, statusLine, ...more });
+    return [requests.handleSent(request) !== null, requests.handleAnswered(request)?.isHttp1];
+  };
+  assert.deepEqual(told("HTTP/1.1 200"), [true, false], "as Chromium says of HTTP/2");
+  assert.deepEqual(told("HTTP/2.0 200 "), [false, false], "Firefox");
+  assert.deepEqual(told("HTTP/1.1 200 OK"), [false, true], "not known yet");
+  assert.deepEqual(told("HTTP/1.1 404 Not Found"), [true, true]);
+  assert.deepEqual(told("HTTP/1.1 200 OK", { url: "https://cdn.net:8443/" }), [false, true], "another port");
+  assert.deepEqual(told("HTTP/1.1 200"), [true, false]);
+  assert.deepEqual(told("HTTP/1.1 200"), [false, false]);
+});
+
+test("requests of one millisecond have different times, in their order", () => {
+  const requests = new Requests();
+  requests.handleTab(1, "https://a.com/");
+  const begun = [1000, 1000, 1000, 1001, 1005, 900].map((timeStamp, id) => {
+    const request = details({ requestId: `${id}`, timeStamp });
+    requests.handleSent(request);
+    return requests.handleAnswered(request)?.beginMs ?? NaN;
+  });
+  assert.deepEqual(begun.map((ms) => ms.toFixed(3)), [
+    "1000.000", "1000.001", "1000.002", "1001.000", "1005.000", "900.000",
+  ]);
 });

@@ -39,6 +39,8 @@ pub struct Claim {
     pub start: Time,
     /// The extension is not sure for which site the request was: it counts half.
     pub is_unsure: bool,
+    /// As of a [`Departure`](super::Departure).
+    pub is_http1: bool,
 }
 
 /// A host's name, salted and hashed (SHA-256).
@@ -187,6 +189,7 @@ mod tests {
             begin: AT + Span::millis(begin_ms),
             start: AT + Span::millis(start_ms),
             is_unsure: false,
+            is_http1: false,
         }
     }
 

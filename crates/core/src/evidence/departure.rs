@@ -1,13 +1,17 @@
 //! For which site a connection was opened, before its first response tells.
 //!
 //! Problem: a claim can be made when a response has begun, for only then the extension knows the server's
-//! address; what arrives until then belongs to no site.
+//! address; what arrives until then belongs to no site. And where pages of two sites begin at once over HTTP/1.1,
+//! connections of both have sent at the same times, so votes alone decide nothing until their next requests.
 //! Method: the extension says of a request that it leaves, too. A browser that has no connection for it opens
 //! one within milliseconds, so a connection was opened for the group whose request to that host left last
-//! before. Where requests of two groups left nearly at once, this says nothing.
+//! before. Where requests of two groups left nearly at once, this says nothing. But over HTTP/1.1 each request
+//! opens its own connection, in the order of requests: there the first connection is for the first request, and
+//! so on, if there were as many requests as connections.
 //!
-//! Properties: many requests of one group that leave at once tell no more than one of them; what is guessed
-//! gives way to every verdict by votes, and changes if a request shows up later that fits better.
+//! Properties: many requests of one group that leave at once tell no more than one of them, or than the
+//! connections that they opened over HTTP/1.1; what is guessed gives way to every verdict by votes, and changes
+//! if a request shows up later that fits better.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,6 +31,8 @@ pub struct Departure {
     pub group: Option<usize>,
     /// When the request was handed to the network.
     pub begin: Time,
+    /// The host answers by HTTP/1.1, so that the request shares its connection with no other at a time.
+    pub is_http1: bool,
 }
 
 /// The last ones of a user.
@@ -34,39 +40,92 @@ pub struct Departure {
 pub(super) struct Departures(VecDeque<Departure>);
 
 impl Departures {
+    /// Once, although it is told of when it leaves and when its response begins.
     pub(super) fn push(&mut self, departure: Departure) {
+        let same = |known: &&mut Departure| {
+            Departure { is_http1: departure.is_http1, ..**known } == departure
+        };
+        if let Some(known) = self.0.iter_mut().find(same) {
+            known.is_http1 |= departure.is_http1;
+            return;
+        }
         if self.0.len() == DEPARTURES_MAX {
             self.0.pop_front();
         }
         self.0.push_back(departure);
     }
 
-    /// For which group a connection to the host was opened at this time; `None` if that is unclear.
-    pub(super) fn opener(
+    /// For which groups connections to the host were opened at these times, of which the first is the earliest;
+    /// `None` where that is unclear.
+    pub(super) fn openers(
         &self,
         host: &HostDigest,
         port: u16,
-        opened: Time,
-    ) -> Option<Option<usize>> {
-        let mut groups = BTreeMap::<Option<usize>, u64>::new();
-        for departure in self.0.iter().filter(|d| d.host == *host && d.port == port) {
-            let gap = opened.since(departure.begin);
-            if opened + EARLY >= departure.begin && gap <= OPENS_WITHIN {
-                let nearest = groups.entry(departure.group).or_default();
-                *nearest = (*nearest).max(nearness(gap));
-            }
+        opened: &[Time],
+    ) -> Vec<Option<Option<usize>>> {
+        let requests = self.0.iter().filter(|d| d.host == *host && d.port == port);
+        let mut requests: Vec<&Departure> = requests.collect();
+        requests.sort_by_key(|departure| departure.begin);
+        let mut openers = Vec::with_capacity(opened.len());
+        let mut earlier = Time::ZERO;
+        for burst in opened.chunk_by(|one, next| next.since(*one) <= AT_ONCE) {
+            let last = burst[burst.len() - 1] + EARLY;
+            let asked = requests.iter().filter(|d| d.begin > earlier && d.begin <= last);
+            let asked = asked.filter(|d| d.begin + OPENS_WITHIN >= burst[0]);
+            let ordered = in_order(asked.copied(), burst);
+            let nearest = || burst.iter().map(|at| nearest(&requests, *at)).collect();
+            openers.extend(ordered.unwrap_or_else(nearest));
+            earlier = last;
         }
-        let (group, nearest) = groups.iter().max_by_key(|(_, nearness)| **nearness)?;
-        let others = groups.iter().filter(|(other, _)| *other != group);
-        let second = others.map(|(_, nearness)| *nearness).max().unwrap_or(0);
-        (*nearest >= 3 * second).then_some(*group)
+        openers
     }
 }
 
+/// The groups of connections that were opened one for each request, in their order; `None` if they may not have
+/// been, since there are not as many.
+fn in_order<'d>(
+    requests: impl Iterator<Item = &'d Departure>,
+    opened: &[Time],
+) -> Option<Vec<Option<Option<usize>>>> {
+    let (mut counts, mut is_http1) = (BTreeMap::<Option<usize>, usize>::new(), false);
+    let opens_one = |departure: &&Departure| {
+        is_http1 |= departure.is_http1;
+        let count = counts.entry(departure.group).or_default();
+        *count += 1;
+        *count <= OF_SITE_MAX
+    };
+    let opening: Vec<&Departure> = requests.filter(opens_one).collect();
+    let fits = opening.len() == opened.len()
+        && opening.iter().zip(opened).all(|(departure, at)| opens(departure, *at));
+    (is_http1 && fits).then(|| opening.iter().map(|departure| Some(departure.group)).collect())
+}
+
+/// The group whose request left last before, if those of others left much earlier.
+fn nearest(requests: &[&Departure], opened: Time) -> Option<Option<usize>> {
+    let mut groups = BTreeMap::<Option<usize>, u64>::new();
+    for departure in requests.iter().filter(|departure| opens(departure, opened)) {
+        let nearest = groups.entry(departure.group).or_default();
+        *nearest = (*nearest).max(nearness(opened.since(departure.begin)));
+    }
+    let (group, nearest) = groups.iter().max_by_key(|(_, nearness)| **nearness)?;
+    let others = groups.iter().filter(|(other, _)| *other != group);
+    let second = others.map(|(_, nearness)| *nearness).max().unwrap_or(0);
+    (*nearest >= 3 * second).then_some(*group)
+}
+
+/// Whether a connection may have been opened for the request.
+fn opens(departure: &Departure, opened: Time) -> bool {
+    opened + EARLY >= departure.begin && opened.since(departure.begin) <= OPENS_WITHIN
+}
+
 /// The requests of some pages that begin at once.
-const DEPARTURES_MAX: usize = 64;
-/// The extension tells of no second request of a site to a host within 100 ms.
-const OPENS_WITHIN: Span = Span::millis(150);
+const DEPARTURES_MAX: usize = 256;
+/// The extension tells of no second request of a site to a host within 100 ms, unless it is by HTTP/1.1.
+pub(super) const OPENS_WITHIN: Span = Span::millis(150);
+/// Connections that open so soon after each other are told apart together.
+const AT_ONCE: Span = Span::millis(100);
+/// Browsers open no more connections of a site to a host over HTTP/1.1.
+const OF_SITE_MAX: usize = 6;
 
 #[cfg(test)]
 mod tests {
@@ -79,13 +138,14 @@ mod tests {
         let mut departures = Departures::default();
         for &(group, ms) in all {
             let begin = AT + Span::millis(ms);
-            departures.push(Departure { user: 1, host: HOST, port: 443, group, begin });
+            let is_http1 = false;
+            departures.push(Departure { user: 1, host: HOST, port: 443, group, begin, is_http1 });
         }
         departures
     }
 
     fn opener(departures: &Departures, ms: u64) -> Option<Option<usize>> {
-        departures.opener(&HOST, 443, AT + Span::millis(ms))
+        departures.openers(&HOST, 443, &[AT + Span::millis(ms)])[0]
     }
 
     #[test]
@@ -97,8 +157,9 @@ mod tests {
         assert_eq!(opener(&all, 205), Some(None), "a site without a rule");
         assert_eq!(opener(&all, 303), Some(Some(1)));
         assert_eq!(opener(&all, 451), None, "too late");
-        assert_eq!(all.opener(&HostDigest([2; 32]), 443, AT + Span::millis(303)), None);
-        assert_eq!(all.opener(&HOST, 444, AT + Span::millis(303)), None);
+        let opened = [AT + Span::millis(303)];
+        assert_eq!(all.openers(&HostDigest([2; 32]), 443, &opened), [None]);
+        assert_eq!(all.openers(&HOST, 444, &opened), [None]);
     }
 
     #[test]
@@ -109,6 +170,64 @@ mod tests {
         assert_eq!(opener(&all, 105), None);
         let all = departures(&[(Some(0), 100), (Some(1), 130)]);
         assert_eq!(opener(&all, 132), Some(Some(1)));
+    }
+
+    /// The same over HTTP/1.1.
+    fn by_http1(all: &[(usize, u64)]) -> Departures {
+        let groups: Vec<_> = all.iter().map(|&(group, ms)| (Some(group), ms)).collect();
+        let mut departures = departures(&groups);
+        departures.0.iter_mut().for_each(|departure| departure.is_http1 = true);
+        departures
+    }
+
+    fn openers(departures: &Departures, ms: &[u64]) -> Vec<Option<usize>> {
+        let opened: Vec<Time> = ms.iter().map(|ms| AT + Span::millis(*ms)).collect();
+        let openers = departures.openers(&HOST, 443, &opened);
+        openers.into_iter().map(Option::flatten).collect()
+    }
+
+    #[test]
+    fn over_http_1_the_order_of_requests_is_that_of_connections() {
+        // The first was recorded; in the second the browser is busy for 30 ms.
+        let all = [(1, 219), (0, 221), (1, 223), (0, 224)];
+        assert_eq!(openers(&by_http1(&all), &[220, 230, 232, 232]), [1, 0, 1, 0].map(Some));
+        let all = [(1, 100), (1, 101), (0, 129), (0, 130)];
+        assert_eq!(openers(&by_http1(&all), &[131, 132, 133, 134]), [1, 1, 0, 0].map(Some));
+        // Over HTTP/2 two requests may share a connection.
+        let all = all.map(|(group, ms)| (Some(group), ms));
+        assert_eq!(openers(&departures(&all), &[131, 132, 133, 134]), [Some(0); 4]);
+    }
+
+    #[test]
+    fn order_tells_nothing_unless_each_request_has_opened_a_connection() {
+        // One is not known, or a connection was opened in advance.
+        let all = by_http1(&[(1, 100), (0, 101), (0, 102)]);
+        assert_eq!(openers(&all, &[103, 104, 105, 106]), [None; 4]);
+        // One has gone by a connection that was there, perhaps the first one of these.
+        let all = by_http1(&[(1, 100), (1, 170), (0, 171)]);
+        assert_eq!(openers(&all, &[101, 172]), [Some(1), None]);
+        // A connection that was opened too late for the request in its place.
+        let all = by_http1(&[(1, 100), (0, 103), (1, 104)]);
+        assert_eq!(openers(&all, &[105, 200, 255]), [None; 3]);
+        // Requests of an earlier burst do not count.
+        let all = by_http1(&[(0, 100), (0, 101), (1, 230), (0, 231)]);
+        assert_eq!(openers(&all, &[102, 103, 232, 233]), [0, 0, 1, 0].map(Some));
+    }
+
+    #[test]
+    fn a_site_has_six_connections_to_a_host() {
+        let mut all: Vec<_> = (93..100).map(|ms| (0, ms)).collect();
+        all.push((1, 101));
+        let groups = [[Some(0); 6].as_slice(), &[Some(1)]].concat();
+        assert_eq!(openers(&by_http1(&all), &[102; 7]), groups);
+        assert_eq!(openers(&by_http1(&all), &[102; 8]), [None; 8], "two sites of one group");
+    }
+
+    #[test]
+    fn a_request_that_is_told_of_twice_counts_once() {
+        let (mut all, again) = (departures(&[(Some(0), 100)]), by_http1(&[(0, 100), (1, 100)]));
+        again.0.into_iter().for_each(|departure| all.push(departure));
+        assert_eq!(openers(&all, &[101, 102]), [Some(0), Some(1)]);
     }
 
     #[test]

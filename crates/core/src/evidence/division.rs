@@ -143,7 +143,7 @@ mod tests {
         let begin = Time::from_nanos(1_000_000_000) + Span::millis(ms);
         let (user, host) = (0, HostDigest([0; 32]));
         let (remote, start) = (([198, 51, 100, 1], port).into(), begin + Span::millis(50));
-        Claim { user, remote, host, group, begin, start, is_unsure: false }
+        Claim { user, remote, host, group, begin, start, is_unsure: false, is_http1: false }
     }
 
     /// Claims of groups with their candidates, as [`super::super::Resolver`] divides them.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::claims::{Claim, EARLY, HostDigest, Sends, Verdict, Votes};
-use super::departure::{Departure, Departures};
+use super::claims::{Claim, HostDigest, Sends, Verdict, Votes};
+use super::departure::{Departure, Departures, OPENS_WITHIN};
 use super::division::{Connections, Divided, Recent};
 use super::http;
 use super::names::Names;
@@ -201,6 +201,12 @@ impl Resolver {
         if candidates.is_empty() {
             return false;
         }
+        if claim.is_http1 {
+            // Of requests that leave at once to a host that was not known to be so, only one was told of.
+            let &Claim { user, remote, host, group, begin, is_http1, .. } = claim;
+            let port = remote.port();
+            self.handle_departure(&Departure { user, host, port, group, begin, is_http1 });
+        }
         let mut divided = Divided::new(claim, &candidates);
         let claimant = self.claimants.get(&claim.user);
         if claimant.is_some_and(|claimant| claimant.recent.is_told(&divided)) {
@@ -228,33 +234,45 @@ impl Resolver {
     pub fn handle_departure(&mut self, departure: &Departure) {
         let Some(claimant) = self.claimants.get_mut(&departure.user) else { return };
         claimant.departures.push(*departure);
-        let opened =
-            self.connections.iter().rev().take(CANDIDATES_MAX).filter_map(|(number, known)| {
-                let opened = known.browsed.as_ref()?.opened?;
-                Some((*number, opened))
-            });
-        let since = opened.take_while(|(_, opened)| *opened + EARLY >= departure.begin);
-        let numbers: Vec<u64> = since.map(|(number, _)| number).collect();
-        for number in numbers {
-            if self.guess(number) {
-                self.command_bind(number);
-            }
-        }
+        let Departure { user, host, port, begin, .. } = *departure;
+        self.guess(user, host, port, begin)
+            .into_iter()
+            .for_each(|number| self.command_bind(number));
     }
 
-    /// Guesses for which group the connection was opened, while no votes tell; whether that has changed.
-    fn guess(&mut self, number: u64) -> bool {
+    /// Guesses for which groups the user's connections to a host were opened, while no votes tell: of those that
+    /// something new about that time may tell of. The numbers of those of which this has changed.
+    fn guess(&mut self, user: u32, host: HostDigest, port: u16, time: Time) -> Vec<u64> {
+        let Some(claimant) = self.claimants.get(&user) else { return Vec::new() };
+        let last = self.connections.iter().rev().take(CANDIDATES_MAX);
+        let opened = last.filter_map(|(number, known)| {
+            let browsed = known.browsed.as_ref().filter(|_| known.user == Some(user))?;
+            let is_to_host =
+                browsed.host == Some(host) && known.connection.flow.remote.port() == port;
+            Some((browsed.opened?, is_to_host, *number))
+        });
+        let opened = opened.take_while(|(at, ..)| *at + GUESSED_SPAN >= time);
+        let opened = opened.filter(|(_, is_to_host, _)| *is_to_host);
+        let mut opened: Vec<(Time, u64)> = opened.map(|(at, _, number)| (at, number)).collect();
+        opened.sort_unstable();
+        let times: Vec<Time> = opened.iter().map(|(at, _)| *at).collect();
+        let openers = claimant.departures.openers(&host, port, &times);
+        let told =
+            opened.into_iter().zip(openers).filter(|((at, _), _)| *at + OPENS_WITHIN >= time);
+        let told = told.map(|((_, number), opener)| (number, opener));
+        told.filter_map(|(number, opener)| self.set_opener(number, opener).then_some(number))
+            .collect()
+    }
+
+    /// Takes over for which group a connection was opened; whether this changes its group.
+    fn set_opener(&mut self, number: u64, opener: Option<Option<usize>>) -> bool {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
-        let claimant = known.user.and_then(|user| self.claimants.get(&user));
-        let (Some(claimant), Some(browsed)) = (claimant, &mut known.browsed) else { return false };
-        let (Some(host), Some(opened)) = (&browsed.host, browsed.opened) else { return false };
-        let port = known.connection.flow.remote.port();
-        let group = claimant.departures.opener(host, port, opened);
-        if !browsed.votes.set_opener(group) {
+        let browsed = known.browsed.as_mut().expect("invariant: it is browsed");
+        if !browsed.votes.set_opener(opener) {
             return false;
         }
         let name = known.evidence.as_ref().and_then(|evidence| evidence.name.clone());
-        browsed.guess = group.map(|group| Evidence { reason: Reason::Extension, name, group });
+        browsed.guess = opener.map(|group| Evidence { reason: Reason::Extension, name, group });
         browsed.evidence.is_none()
     }
 
@@ -564,8 +582,9 @@ impl Resolver {
         known.is_final = is_final;
         known.evidence = Some(evidence);
         self.note_host(number);
-        self.guess(number);
-        self.command_bind(number);
+        let mut changed = self.guess_beside(number);
+        changed.retain(|other| *other != number);
+        changed.into_iter().chain([number]).for_each(|number| self.command_bind(number));
     }
 
     /// Which name claims about the connection have to know.
@@ -574,6 +593,18 @@ impl Resolver {
         if let (Some(browsed), Some(evidence)) = (&mut known.browsed, &known.evidence) {
             let name = evidence.name.as_ref().filter(|_| evidence.reason != Reason::Dns);
             browsed.host = name.map(|name| HostDigest::new(&self.salt, name));
+        }
+    }
+
+    /// Guesses for whom a connection was opened whose host is known now, and those beside it.
+    fn guess_beside(&mut self, number: u64) -> Vec<u64> {
+        let known = &self.connections[&number];
+        let (user, port) = (known.user, known.connection.flow.remote.port());
+        let browsed =
+            known.browsed.as_ref().and_then(|browsed| Some((browsed.host?, browsed.opened?)));
+        match (user, browsed) {
+            (Some(user), Some((host, opened))) => self.guess(user, host, port, opened),
+            _ => Vec::new(),
         }
     }
 
@@ -602,6 +633,8 @@ pub const CLAIMANT_SPAN: Span = Span::secs(60);
 const CLAIMANTS_MAX: usize = 64;
 /// Of the flows to one server so many are looked at.
 const CANDIDATES_MAX: usize = 1_024;
+/// Longer than the connections of a page need to open.
+const GUESSED_SPAN: Span = Span::secs(1);
 /// Before every other.
 const LOCAL_FIRST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// Source: RFC 7858, section 3.1.
@@ -674,6 +707,7 @@ pub(super) mod tests {
             begin: AT + Span::millis(ms),
             start: AT + Span::millis(ms + 150),
             is_unsure: false,
+            is_http1: false,
         }
     }
 
@@ -701,8 +735,8 @@ pub(super) mod tests {
     }
 
     fn departure(group: Option<usize>, ms: u64) -> Departure {
-        let Claim { user, host, remote, begin, .. } = claim(group, ms);
-        Departure { user, host, port: remote.port(), group, begin }
+        let Claim { user, host, remote, begin, is_http1, .. } = claim(group, ms);
+        Departure { user, host, port: remote.port(), group, begin, is_http1 }
     }
 
     #[test]
@@ -758,6 +792,37 @@ pub(super) mod tests {
         resolver.handle_departure(&departure(Some(1), 300));
         assert_eq!(binds(&mut resolver), [], "and go on to");
         assert_eq!(resolver.counts().by_extension, 1);
+    }
+
+    /// Recorded: Chromium over HTTP/1.1, two pages that open at once and ask one host for two long objects each.
+    #[test]
+    fn connections_of_two_pages_that_open_at_once_over_http_1_are_told_apart() {
+        let mut resolver = two_sites();
+        resolver.handle_claimant(USER, AT);
+        let at = |ms: u64| AT + Span::millis(ms);
+        let opened = [(1, 178), (2, 181), (3, 186), (4, 187)];
+        for (port, ms) in opened {
+            resolver.handle_heard(tcp(port), Heard::Opening { user: Some(USER) }, at(ms));
+        }
+        for (port, ms) in opened {
+            hear(&mut resolver, tcp(port), &records(&browser_hello("cdn.video.com"), 9_000));
+            resolver.handle_heard(tcp(port), Heard::Sent, at(ms + 42));
+        }
+        for (group, begin) in [(1, 177), (0, 182)] {
+            resolver.handle_departure(&departure(Some(group), begin));
+        }
+        for (group, begin, start) in [(1, 177, 314), (1, 178, 321), (0, 182, 341), (0, 183, 348)] {
+            let told = Claim { start: at(start), is_http1: true, ..claim(Some(group), begin) };
+            assert!(resolver.handle_claim(&told, at(start + 20)));
+        }
+        let group_of = |resolver: &Resolver, number| resolver.evidence(number).unwrap().group;
+        assert_eq!([1, 2, 3, 4].map(|number| group_of(&resolver, number)), [1, 1, 0, 0].map(Some));
+        // If the order was wrong, votes tell.
+        for ms in [9_000, 9_500] {
+            send(&mut resolver, 2, ms);
+            resolver.handle_claim(&claim(Some(0), ms), at(ms + 200));
+        }
+        assert_eq!(group_of(&resolver, 2), Some(0));
     }
 
     #[test]

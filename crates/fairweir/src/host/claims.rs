@@ -171,13 +171,13 @@ fn told(
     if !(age.abs() <= CLOCKS_APART_MS && (0.0..=RESPONSE_MAX_MS).contains(&took)) {
         return Err(Wrong::Time);
     }
-    let begin = clocks.time(event.begin_ms);
+    let (begin, is_http1) = (clocks.time(event.begin_ms), event.http1);
     let Some(address) = event.address else {
-        return Ok(Told::Departure(Departure { user, host, port, group, begin }));
+        return Ok(Told::Departure(Departure { user, host, port, group, begin, is_http1 }));
     };
     let start = clocks.time(start_ms);
     let (remote, is_unsure) = (SocketAddr::new(address, port), event.unsure);
-    Ok(Told::Claim(Claim { user, remote, host, group, begin, start, is_unsure }))
+    Ok(Told::Claim(Claim { user, remote, host, group, begin, start, is_unsure, is_http1 }))
 }
 
 fn digest(hex: &str) -> Option<HostDigest> {
@@ -224,6 +224,7 @@ mod tests {
             begin_ms,
             start_ms: Some(begin_ms + 20.0),
             unsure: false,
+            http1: false,
         }
     }
 
