@@ -222,7 +222,7 @@ fn what_rivals_take_while_the_queue_is_tried_is_not_measured_anew() {
 #[test]
 fn a_queue_that_stays_short_is_nobodys() {
     let (mut host, _) = Host::measured(Rate::mbit(20));
-    let rippled = |tick: u32| Rate::mbit(if tick % 2 == 0 { 20 } else { 21 });
+    let rippled = |tick: u32| Rate::mbit(20 + u64::from(tick % 2));
     // Between two losses of theirs it is short for a while.
     for tick in 0..80 {
         let course = host.tick_beside(rippled(tick), tick % 20 < SHORT_TICKS - 1);
