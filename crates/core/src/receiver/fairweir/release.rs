@@ -2,11 +2,14 @@
 //!
 //! The problem: what a host would have without control shows only without control, and senders whose
 //! windows were narrow grow slowly: what arrives after a second says little. The method: what
-//! arrives is measured in spans, until it no longer grows. Two cases end it sooner. A link that
-//! nobody shares carries the same in every tick, to a packet or two: then there are no others. And if
+//! arrives is measured in spans, until it no longer grows. Two cases end it sooner. A link
+//! without others carries the same in every tick, to a packet or two. And if
 //! everything passes and much less arrives than with control, it is the link that carries less.
 //!
-//! Source: docs/control.md, docs/decisions.
+//! While the queue is short, or nearly nothing arrives, the host wants less than the link carries, and
+//! what arrives says nothing of the link.
+//!
+//! Source: docs/control.md, "Rivals".
 
 use super::super::TICK;
 use super::steady::Steady;
@@ -16,15 +19,17 @@ use crate::units::{Bytes, Rate, Span, Time};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Release {
     begun: Time,
-    /// What arrived with control, if it is not known whether there are others.
-    doubted: Option<Rate>,
-    /// The due is at least this.
-    least: Rate,
+    /// What arrived with control, or what the link carried.
+    had: Rate,
+    /// Whether it is not known that there are others.
+    is_doubted: bool,
     /// This span, and the mean of the one before.
     since: Time,
     sum: u64,
     ticks: u64,
-    before: Rate,
+    /// In so many of them the queue was long.
+    long_ticks: u64,
+    before: Option<Rate>,
     /// The most that arrived in a tick since senders have reacted.
     most: Rate,
     steady: Steady,
@@ -35,6 +40,8 @@ pub(super) struct Release {
 pub(super) enum Shown {
     /// Nothing yet.
     Nothing,
+    /// Nothing, since the host no longer wants what it had.
+    Silence,
     /// Others are there: without control the host has this.
     Due(Rate),
     /// Without control it has no more than this, which is about what it had.
@@ -48,76 +55,87 @@ pub(super) enum Shown {
 impl Release {
     /// Everything passes from now on because others have shown themselves. The link carried so much before.
     pub(super) fn beside_others(now: Time, carried: Rate) -> Release {
-        Release::begin(now, carried.scale(LEAST.0, LEAST.1), None)
+        Release::begin(now, carried, false)
     }
 
     /// The same because there may be others: with control so much arrived.
     pub(super) fn to_compare(now: Time, got: Rate) -> Release {
-        Release::begin(now, Rate::ZERO, Some(got))
+        Release::begin(now, got, true)
     }
 
-    fn begin(now: Time, least: Rate, doubted: Option<Rate>) -> Release {
+    fn begin(now: Time, had: Rate, is_doubted: bool) -> Release {
         Release {
             begun: now,
-            doubted,
-            least,
+            had,
+            is_doubted,
             since: now,
             sum: 0,
             ticks: 0,
-            before: Rate::ZERO,
+            long_ticks: 0,
+            before: None,
             most: Rate::ZERO,
             steady: Steady::default(),
         }
     }
 
-    /// Takes in what arrived in a tick.
-    pub(super) fn handle_tick(&mut self, now: Time, total: Rate) -> Shown {
-        if let Some(shown) = self.see_early(now, total) {
+    /// Takes in what arrived in a tick, and whether the queue was longer than it shall be.
+    pub(super) fn handle_tick(&mut self, now: Time, total: Rate, is_queue_long: bool) -> Shown {
+        if let Some(shown) = self.see_early(now, total, is_queue_long) {
             return shown;
         }
         let passed = now.since(self.since);
         if passed >= GROWN {
             self.sum = self.sum.saturating_add(total.as_bps());
             self.ticks += 1;
+            self.long_ticks += u64::from(is_queue_long);
         }
         if passed < MEASURED {
             return Shown::Nothing;
         }
         let mean = Rate::bps(self.sum / self.ticks.max(1));
-        let most = mean.max(self.before);
-        let is_first = self.before == Rate::ZERO;
-        let grew = |by: (u64, u64)| is_first || mean > self.before.scale(by.0, by.1);
-        let is_more = self.doubted.is_none_or(|got| most >= got.scale(MORE.0, MORE.1));
-        let by = if is_more { GREW } else { GREW_DOUBTED };
-        if grew(by) {
+        let most = self.before.map_or(mean, |before| before.max(mean));
+        let grew =
+            |by: (u64, u64)| self.before.is_none_or(|before| mean > before.scale(by.0, by.1));
+        let is_more = !self.is_doubted || most >= self.had.scale(MORE.0, MORE.1);
+        let is_silent = self.long_ticks * 2 < self.ticks || mean < self.had / SILENT;
+        if grew(if is_more { GREW } else { GREW_DOUBTED }) {
             // Senders still grow: another such span is measured.
-            (self.before, self.sum, self.ticks) = (most, 0, 0);
+            (self.before, self.sum, self.ticks, self.long_ticks) = (Some(most), 0, 0, 0);
             self.since = now - GROWN;
             return Shown::Nothing;
         }
-        if is_more { Shown::Due(most.max(self.least)) } else { Shown::NoMore(mean) }
+        match (self.is_doubted, is_more, is_silent) {
+            (false, ..) => Shown::Due(most.max(self.had.scale(LEAST.0, LEAST.1))),
+            (true, true, _) => Shown::Due(most),
+            (true, false, true) => Shown::Silence,
+            (true, false, false) => Shown::NoMore(mean),
+        }
     }
 
     /// What shows before a span is over.
-    fn see_early(&mut self, now: Time, total: Rate) -> Option<Shown> {
+    fn see_early(&mut self, now: Time, total: Rate, is_queue_long: bool) -> Option<Shown> {
         let passed = now.since(self.begun);
         if passed < REACTED {
             return None;
         }
         self.most = self.most.max(total);
+        if !is_queue_long || total < self.had / SILENT {
+            self.steady = Steady::default();
+            return None;
+        }
         let steady_ticks = self.steady.handle_tick(total, alone_within(total));
         if passed < EARLY {
             return None;
         }
-        if self.doubted.is_some_and(|got| self.most < got.scale(LESS.0, LESS.1)) {
+        if self.is_doubted && self.most < self.had.scale(LESS.0, LESS.1) {
             return Some(Shown::Less(total));
         }
-        let is_more = self.doubted.is_some_and(|got| total > got.scale(MORE.0, MORE.1));
+        let is_more = self.is_doubted && total > self.had.scale(MORE.0, MORE.1);
         (steady_ticks >= OWN_TICKS && !is_more).then_some(Shown::Own(total))
     }
 }
 
-/// A link that nobody shares carries the same within so much in every tick.
+/// A link without other hosts carries the same within so much in every tick.
 pub(super) fn alone_within(total: Rate) -> Rate {
     total / STEADY + Rate::from_volume(PACKET * 3 / 2, TICK)
 }
@@ -134,6 +152,8 @@ pub(super) const LEAST: (u64, u64) = (6, 10);
 const MORE: (u64, u64) = (115, 100);
 /// The link is slower if less than this part of it arrives.
 const LESS: (u64, u64) = (85, 100);
+/// Below one of so many parts of what it had, a host wants less.
+const SILENT: u64 = 8;
 /// What is seen before this is of the time before; it is concluded early after this at the earliest.
 const REACTED: Span = Span::millis(600);
 const EARLY: Span = Span::millis(2_000);

@@ -53,6 +53,8 @@ pub(super) struct Tick {
     pub(super) is_wanted: bool,
     /// Whether no more queues than shall: others who fill the queue let it be longer.
     pub(super) is_queue_short: bool,
+    /// Whether more does; neither if it is not known.
+    pub(super) is_queue_long: bool,
 }
 
 /// What is to be done in a tick.
@@ -108,7 +110,7 @@ impl Rivals {
 
     /// Takes in a tick.
     pub(super) fn handle_tick(&mut self, tick: &Tick) -> Course {
-        let Tick { at: now, total, is_wanted, is_queue_short } = *tick;
+        let Tick { at: now, total, is_wanted, is_queue_short, is_queue_long } = *tick;
         match &mut self.state {
             State::Alone => Course::Alone,
             State::Tried { until, due, total: smoothed } => {
@@ -125,7 +127,7 @@ impl Rivals {
                 Course::Alone
             }
             State::Measure(release) => {
-                let shown = release.handle_tick(now, total);
+                let shown = release.handle_tick(now, total, is_queue_long);
                 self.handle_shown(now, shown)
             }
             State::Divide { since, due, slack, total: smoothed, short_ticks, steady } => {
@@ -170,6 +172,7 @@ impl Rivals {
                 let until = now + TRIED_FOR;
                 self.end_release(now, State::Tried { until, due, total: due }, Course::Try(due))
             }
+            Shown::Silence => self.end_release(now, State::Alone, Course::Alone),
             Shown::Less(rate) => self.end_release(now, State::Alone, Course::Try(rate)),
             Shown::Own(rate) => self.end_release(now, State::Alone, Course::Accept(rate)),
         }

@@ -3,10 +3,18 @@ use super::*;
 const GOT: Rate = Rate::mbit(10);
 
 /// What is shown by totals of one tick each, and after how long.
-fn shown(mut release: Release, total: impl Fn(u64) -> Rate) -> (Shown, Span) {
+fn shown(release: Release, total: impl Fn(u64) -> Rate) -> (Shown, Span) {
+    shown_beside(release, true, total)
+}
+
+fn shown_beside(
+    mut release: Release,
+    is_queue_long: bool,
+    total: impl Fn(u64) -> Rate,
+) -> (Shown, Span) {
     for tick in 1..=500 {
         let passed = TICK * tick;
-        match release.handle_tick(Time::ZERO + passed, total(tick)) {
+        match release.handle_tick(Time::ZERO + passed, total(tick), is_queue_long) {
             Shown::Nothing => {}
             shown => return (shown, passed),
         }
@@ -70,4 +78,18 @@ fn a_rate_that_stays_the_same_to_a_packet_is_the_links_own() {
 fn what_grows_is_not_the_links_own_however_smoothly() {
     let (shown, _) = shown(to_compare(), |tick| GOT.scale(1_000 + 5 * tick, 1_000).min(GOT * 2));
     assert!(matches!(shown, Shown::Due(_)), "{shown:?}");
+}
+
+#[test]
+fn a_host_that_wants_less_says_nothing_of_the_link() {
+    // Its download ends, or only a film of a constant rate is left.
+    for total in [Rate::ZERO, GOT / 20] {
+        let (shown, _) = shown(to_compare(), |_| total);
+        assert_eq!(shown, Shown::Silence);
+    }
+    let (shown, _) = shown_beside(to_compare(), false, |_| GOT / 2);
+    assert_eq!(shown, Shown::Silence);
+    let others = Release::beside_others(Time::ZERO, GOT);
+    let (shown, _) = shown_beside(others, false, |_| Rate::ZERO);
+    assert_eq!(shown, Shown::Due(GOT.scale(LEAST.0, LEAST.1)));
 }

@@ -24,7 +24,8 @@ impl Host {
     fn tick_beside(&mut self, total: Rate, is_queue_short: bool) -> Course {
         self.now = self.now + TICK;
         let (at, is_wanted) = (self.now, true);
-        self.rivals.handle_tick(&Tick { at, total, is_wanted, is_queue_short })
+        let is_queue_long = !is_queue_short;
+        self.rivals.handle_tick(&Tick { at, total, is_wanted, is_queue_short, is_queue_long })
     }
 
     fn shown(&mut self) {
@@ -273,8 +274,7 @@ fn a_comparison_that_finds_more_is_divided() {
     assert_divides(divided, CARRIED);
 }
 
-/// Four forged packets a second, or a neighbour who fills the link for some seconds, shall not take the
-/// control away for longer than a release.
+/// A neighbour who fills the link for some seconds takes the control away for no longer than a release.
 #[test]
 fn a_link_that_nobody_shares_is_this_hosts_own_again_after_a_release() {
     let slower = CARRIED / 3;
