@@ -7,6 +7,7 @@ use fairweir_core::policy::Branch;
 use fairweir_core::units::Rate;
 
 use crate::cli::CheckArgs;
+#[cfg(feature = "isp")]
 use crate::isp;
 #[cfg(feature = "market")]
 use crate::market;
@@ -17,6 +18,7 @@ use fairweir_config::host::{Config, Role};
 use fairweir_config::text;
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
+    #[cfg(feature = "isp")]
     if isp::is_isp_file(&args.file) {
         return isp::check(&args.file, args.json);
     }

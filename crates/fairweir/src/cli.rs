@@ -12,6 +12,7 @@ use nix::unistd::Gid;
 use crate::daemon_args::{RunDir, ServiceArgs, group_id};
 use crate::extension::{self, cli::ExtensionCommand};
 use crate::instance;
+#[cfg(feature = "isp")]
 use crate::isp::{self, cli::IspArgs};
 #[cfg(feature = "market")]
 use crate::market::{self, cli::MarketCommand};
@@ -47,6 +48,7 @@ pub(crate) enum Subcommand {
     #[command(after_help = ROUTER_EXAMPLES)]
     Router(RouterArgs),
     /// Run the daemon that polices the subscribers of an access network, or send it a command.
+    #[cfg(feature = "isp")]
     #[command(after_help = isp::cli::EXAMPLES)]
     Isp(IspArgs),
     /// Run the daemon that lets connections of a sender hold a rate, or send it a command.

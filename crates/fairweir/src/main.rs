@@ -31,6 +31,7 @@ mod generate;
 mod host;
 mod init;
 mod instance;
+#[cfg(feature = "isp")]
 mod isp;
 #[cfg(feature = "lab")]
 mod lab;
@@ -105,6 +106,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
     match command {
         Subcommand::Host(args) => host::run(&args),
         Subcommand::Router(args) => host::run_router(&args),
+        #[cfg(feature = "isp")]
         Subcommand::Isp(args) => isp::run(&args),
         Subcommand::Extension(command) => extension::run(&command),
         #[cfg(feature = "market")]

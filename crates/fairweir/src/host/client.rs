@@ -7,6 +7,7 @@ use anyhow::bail;
 use fairweir_daemon::{Access, Client, Error, instances};
 
 use super::PREFIXES;
+#[cfg(feature = "isp")]
 use crate::isp;
 use fairweir_config::nearest;
 
@@ -42,6 +43,7 @@ pub(crate) fn find(run_dir: &Path, dev: Option<&str>, access: Access) -> anyhow:
     let dev = match (dev, running.as_slice()) {
         (Some(dev), _) => dev,
         (None, [dev]) => dev,
+        #[cfg(feature = "isp")]
         (None, []) if instances(run_dir)?.iter().any(|name| name == isp::NAME) => bail!(
             "no `fairweir host` runs here, but `fairweir isp` does: see `fairweir isp status`"
         ),
