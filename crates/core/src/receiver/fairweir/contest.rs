@@ -99,7 +99,7 @@ impl Contest {
             *self = Contest::new();
             return None;
         };
-        self.steady.handle_tick(capacity, self.steady.about() / STEADY);
+        self.steady.handle_capacity(capacity);
         if tick.is_lossy {
             self.lossy_at = Some(tick.at);
         }
@@ -207,8 +207,7 @@ const TRIAL_BEGINS: Span = Span::millis(300);
 /// Others take what is missing if this part is left at least.
 const FALLS: (u64, u64) = (92, 100);
 const RISES: (u64, u64) = (105, 100);
-/// At once if it changes by less than one of so many parts for so many ticks.
-const STEADY: u64 = 30;
+/// At once if it stays the same for so many ticks.
 const STEADY_TICKS: u32 = 8;
 /// The next trial, and each time later.
 const WAIT_MIN: Span = Span::secs(4);

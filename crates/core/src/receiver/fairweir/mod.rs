@@ -181,8 +181,7 @@ impl Fairweir {
             at: observation.at,
             total,
             is_wanted: self.is_wanted(),
-            is_queue_short: delay.is_some_and(|d| d.value <= self.queue_target()),
-            is_queue_long: delay.is_some_and(|d| d.value > self.queue_target()),
+            is_queue_short: delay.map(|d| d.value <= self.queue_target()),
         });
         if let Course::Try(capacity) | Course::Accept(capacity) = self.course {
             match self.course {

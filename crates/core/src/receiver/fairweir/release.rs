@@ -11,9 +11,8 @@
 //!
 //! Source: docs/control.md, "Rivals".
 
-use super::super::TICK;
 use super::steady::Steady;
-use crate::units::{Bytes, Rate, Span, Time};
+use crate::units::{Rate, Span, Time};
 
 /// A release that is under way.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +122,7 @@ impl Release {
             self.steady = Steady::default();
             return None;
         }
-        let steady_ticks = self.steady.handle_tick(total, alone_within(total));
+        let steady_ticks = self.steady.handle_total(total);
         if passed < EARLY {
             return None;
         }
@@ -133,11 +132,6 @@ impl Release {
         let is_more = self.is_doubted && total > self.had.scale(MORE.0, MORE.1);
         (steady_ticks >= OWN_TICKS && !is_more).then_some(Shown::Own(total))
     }
-}
-
-/// A link without other hosts carries the same within so much in every tick.
-pub(super) fn alone_within(total: Rate) -> Rate {
-    total / STEADY + Rate::from_volume(PACKET * 3 / 2, TICK)
 }
 
 /// Senders have begun to grow again after this. What arrives then is measured until [`MEASURED`] and for
@@ -157,10 +151,8 @@ const SILENT: u64 = 8;
 /// What is seen before this is of the time before; it is concluded early after this at the earliest.
 const REACTED: Span = Span::millis(600);
 const EARLY: Span = Span::millis(2_000);
-/// A link of its own changes in so many ticks by less than one of so many parts, and by a packet.
+/// A link that was the same for so many ticks is the host's own.
 const OWN_TICKS: u32 = 8;
-const STEADY: u64 = 200;
-const PACKET: Bytes = Bytes::new(1_514);
 
 #[cfg(test)]
 mod tests;

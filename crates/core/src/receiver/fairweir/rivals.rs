@@ -15,7 +15,7 @@
 //!
 //! Source: docs/control.md; the modes resemble those of Copa and Nimbus, which are for senders.
 
-use super::release::{Release, Shown, alone_within};
+use super::release::{Release, Shown};
 use super::steady::Steady;
 use crate::units::{Rate, Span, Time};
 
@@ -52,9 +52,8 @@ pub(super) struct Tick {
     /// Whether somebody would take more.
     pub(super) is_wanted: bool,
     /// Whether no more queues than shall: others who fill the queue let it be longer.
-    pub(super) is_queue_short: bool,
-    /// Whether more does; neither if it is not known.
-    pub(super) is_queue_long: bool,
+    /// `None` if it is not known.
+    pub(super) is_queue_short: Option<bool>,
 }
 
 /// What is to be done in a tick.
@@ -110,7 +109,7 @@ impl Rivals {
 
     /// Takes in a tick.
     pub(super) fn handle_tick(&mut self, tick: &Tick) -> Course {
-        let Tick { at: now, total, is_wanted, is_queue_short, is_queue_long } = *tick;
+        let Tick { at: now, total, is_wanted, is_queue_short } = *tick;
         match &mut self.state {
             State::Alone => Course::Alone,
             State::Tried { until, due, total: smoothed } => {
@@ -127,14 +126,14 @@ impl Rivals {
                 Course::Alone
             }
             State::Measure(release) => {
-                let shown = release.handle_tick(now, total, is_queue_long);
+                let shown = release.handle_tick(now, total, is_queue_short == Some(false));
                 self.handle_shown(now, shown)
             }
             State::Divide { since, due, slack, total: smoothed, short_ticks, steady } => {
-                *short_ticks = if is_queue_short { *short_ticks + 1 } else { 0 };
+                *short_ticks = if is_queue_short == Some(true) { *short_ticks + 1 } else { 0 };
                 *smoothed = smoothed.smoothed(total, 5);
                 let passes = due.scale(1_000 + *slack, 1_000);
-                let steady_ticks = steady.handle_tick(total, alone_within(total));
+                let steady_ticks = steady.handle_total(total);
                 let is_held = *smoothed >= passes.scale(HELD.0, HELD.1);
                 if is_wanted && !is_held && steady_ticks >= OWN_TICKS {
                     self.state = State::Alone;

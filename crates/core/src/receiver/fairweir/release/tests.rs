@@ -1,3 +1,5 @@
+use super::super::super::TICK;
+use super::super::PACKET_GUESS as PACKET;
 use super::*;
 
 const GOT: Rate = Rate::mbit(10);

@@ -24,8 +24,12 @@ impl Host {
     fn tick_beside(&mut self, total: Rate, is_queue_short: bool) -> Course {
         self.now = self.now + TICK;
         let (at, is_wanted) = (self.now, true);
-        let is_queue_long = !is_queue_short;
-        self.rivals.handle_tick(&Tick { at, total, is_wanted, is_queue_short, is_queue_long })
+        self.rivals.handle_tick(&Tick {
+            at,
+            total,
+            is_wanted,
+            is_queue_short: Some(is_queue_short),
+        })
     }
 
     fn shown(&mut self) {
