@@ -113,6 +113,17 @@ impl Case {
         }
     }
 
+    /// The groups of the hosts under test in what is played.
+    pub(super) fn tested_groups(&self, scenario: &Scenario) -> Vec<usize> {
+        let hosts = scenario.hosts().into_iter().zip(self.tested());
+        hosts.filter(|(_, tested)| *tested).flat_map(|(groups, _)| groups).collect()
+    }
+
+    /// Whether another host without control is behind the link.
+    pub(super) fn has_neighbours(&self) -> bool {
+        self.tested().contains(&false)
+    }
+
     pub(super) fn has_devices(&self) -> bool {
         self.table.contains_key("device")
     }

@@ -6,6 +6,7 @@
 //! | `generate` | from a seed to a scenario file |
 //! | `case` | what is played of it with each control |
 //! | `bound` | the least error that receive windows allow |
+//! | `beside` | the least error of a host beside others that keeps its total |
 //! | `score` | the numbers of a run, and which bounds it breaks |
 //! | `summary` | distributions, targets, clusters of failures, the worst |
 //! | `minimise` | from a scenario that fails to a small one that still does |
@@ -27,6 +28,7 @@ use crate::Players;
 use crate::cli::CampaignArgs;
 use crate::document::Document;
 
+mod beside;
 mod bound;
 mod case;
 mod generate;
@@ -138,10 +140,14 @@ fn play(
     }
     let mut jobs = Vec::new();
     for (i, one) in played.iter().enumerate() {
-        let seed = cases[i / played_with.len()].seed;
+        let case = &cases[i / played_with.len()];
+        let seed = case.seed;
+        // The bound beside neighbours needs it.
+        let is_none = played_with[i % played_with.len()] == Control::None;
+        let keeps_series = is_none && case.has_neighbours();
         let run = Run { control: one.control, seed };
         let label = format!("seed {seed}");
-        jobs.push(Job { scenario: &one.scenario, run, label, keeps_series: false });
+        jobs.push(Job { scenario: &one.scenario, run, label, keeps_series });
     }
     let reports = players.simulate(&jobs, parallel)?;
     let mut outcomes = Vec::new();
@@ -161,13 +167,15 @@ fn outcome(
     (played, reports): (&[Played], &[Report]),
     i: usize,
 ) -> Outcome {
-    let bound = match case.has_devices() {
-        // The capacity of a host is what its neighbours leave.
-        true => 0.0,
-        false => bound::error_min(&played[0].scenario),
+    let scenario = &played[i].scenario;
+    let bound = match (case.has_devices(), case.has_neighbours()) {
+        (_, true) => beside::error_min(scenario, &reports[1], &case.tested_groups(scenario)),
+        // The capacity of a host is what the other leaves.
+        (true, false) => 0.0,
+        (false, false) => bound::error_min(&played[0].scenario),
     };
     let references = References { wfq: &reports[0], none: &reports[1], bound };
-    let score = score::score(case, &played[i].scenario, &reports[i], references);
+    let score = score::score(case, scenario, &reports[i], references);
     let failures = score::failures(case.class, &score);
     Outcome { seed: case.seed, class: case.class, control, bound, score, failures }
 }

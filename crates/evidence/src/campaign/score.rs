@@ -58,7 +58,7 @@ pub(super) struct Score {
 pub(super) struct References<'r> {
     pub(super) wfq: &'r Report,
     pub(super) none: &'r Report,
-    /// The least error that receive windows allow.
+    /// The least error that receive windows allow, or that a host beside others has.
     pub(super) bound: f64,
 }
 
@@ -77,7 +77,7 @@ pub(super) fn score(
         true => (0, 0),
         false => right(&mine.right_after_s, &by_wfq.right_after_s),
     };
-    let tested = tested_groups(case, scenario);
+    let tested = case.tested_groups(scenario);
     let quality = |r: &Report, i: usize| {
         r.summary.videos.get(i).map(|v| v.quality.map_or(0.0, |q| q.as_mbit_f64()))
     };
@@ -125,12 +125,6 @@ fn error(case: &Case, report: &Report) -> Option<f64> {
 fn used(report: &Report) -> Option<f64> {
     let plan = report.summary.policed.first().and_then(|p| p.rate_ratio);
     plan.or(report.summary.utilization)
-}
-
-/// The groups of the hosts under test.
-fn tested_groups(case: &Case, scenario: &Scenario) -> Vec<usize> {
-    let hosts = scenario.hosts().into_iter().zip(case.tested());
-    hosts.filter(|(_, tested)| *tested).flat_map(|(groups, _)| groups).collect()
 }
 
 fn total(report: &Report, groups: &[usize]) -> f64 {
@@ -256,7 +250,7 @@ pub(super) struct Outcome {
     pub(super) seed: u64,
     pub(super) class: Class,
     pub(super) control: Control,
-    /// The least error that receive windows allow.
+    /// The least error that receive windows allow, or that a host beside others has.
     pub(super) bound: f64,
     #[serde(flatten)]
     pub(super) score: Score,

@@ -11,6 +11,7 @@
 //! than that half lets through, since then the received rate confirms it. Source: docs/control.md.
 
 use super::super::{Act, DelaySample, DelaySource, TICK};
+use super::steady::Steady;
 use crate::units::{Bytes, Rate, Span, Time};
 
 /// The link as it is believed to be.
@@ -38,6 +39,8 @@ pub(super) struct Link {
     learned: Option<(Rate, Time)>,
     /// Conclusions in a row in which a single source said that it is less than half of that.
     held: u32,
+    /// For how long the same has arrived.
+    same: Steady,
 }
 
 /// What is seen until there are enough packets to conclude from.
@@ -95,6 +98,8 @@ pub(super) enum Verdict {
     NoQueue,
     /// The queue grows although less and less arrives: others fill it.
     Rivals,
+    /// It is full, although some packets find no queue: windows are wide enough.
+    Full,
 }
 
 impl Link {
@@ -113,6 +118,7 @@ impl Link {
             deep: None,
             learned: None,
             held: 0,
+            same: Steady::default(),
         }
     }
 
@@ -180,6 +186,7 @@ impl Link {
 
     /// Takes in a tick.
     pub(super) fn handle_tick(&mut self, tick: &Tick) -> Verdict {
+        self.same.handle_total(Rate::from_volume(tick.volume, tick.interval));
         let seen = &mut self.seen;
         seen.volume += tick.volume;
         seen.span += tick.interval;
@@ -339,6 +346,10 @@ impl Link {
             self.trusted = self.trusted.max(Some(total));
             return noted(from, total, Act::Increase { from, to: total });
         }
+        if self.is_full(tick, from) {
+            self.set_capacity(Some(total));
+            return Verdict::Full;
+        }
         let held = tick.at.since(self.busy_at) < CREEP_AFTER;
         let queues = tick.delay.is_some_and(|d| d.value > tick.queue / 4);
         // Windows that hold less than is believed are opened first.
@@ -354,6 +365,17 @@ impl Link {
         self.capacity = Some(from + from.scale(step, 1_000 * ticks));
         self.creep = (self.creep + self.creep / (2 * ticks)).min(CREEP_MAX);
         Verdict::Rest
+    }
+
+    /// Whether the same arrives all the time, although more was let through. Of few packets that is chance, and
+    /// if much less arrives than is believed, windows are too narrow.
+    fn is_full(&self, tick: &Tick, believed: Rate) -> bool {
+        let total = Rate::from_volume(tick.volume, tick.interval);
+        self.same.ticks() >= SAME_TICKS
+            && tick.volume >= tick.packet * SAME_PACKETS
+            && believed > total.scale(BEYOND.0, BEYOND.1)
+            && self.is_used()
+            && tick.is_wanted
     }
 
     fn take_over(&mut self, total: Rate) {
@@ -398,6 +420,11 @@ const RECENT_FOR: Span = Span::secs(60);
 const USED: (u64, u64) = (90, 100);
 /// Not within this time after the link was busy.
 const CREEP_AFTER: Span = Span::millis(500);
+/// A link that carries the same for so many ticks, of so many packets each, is full if it is believed to
+/// carry so much more.
+const SAME_TICKS: u32 = 4;
+const SAME_PACKETS: u64 = 100;
+const BEYOND: (u64, u64) = (104, 100);
 /// The long use is smoothed over so many conclusions at least.
 const LONG_TICKS: u64 = 10;
 /// So many sources of delays are believed without the received rate.

@@ -277,6 +277,10 @@ impl Fairweir {
                 self.opening = NO_CORRECTION;
                 Act::Rest
             }
+            Verdict::Full => {
+                self.opening = self.opening.min(NO_CORRECTION);
+                Act::Rest
+            }
             Verdict::NoQueue => {
                 self.delay.forget_transit();
                 self.drain.is_urgent = true;

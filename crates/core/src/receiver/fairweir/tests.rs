@@ -79,6 +79,29 @@ impl Line {
 }
 
 #[test]
+fn a_link_is_full_if_the_same_arrives_although_more_is_let_through() {
+    // The queue of a connection of its own is empty, while the link is full.
+    let mut line = Line::new(Some(Rate::mbit(96)));
+    let verdicts: Vec<Verdict> = (0..60).map(|_| line.tick(Rate::mbit(96), WANTED)).collect();
+    assert!(verdicts.contains(&Verdict::Full), "{verdicts:?}");
+    assert!(line.capacity() <= Rate::mbit(96).scale(106, 100), "{:?}", line.capacity());
+    // What follows the estimate is what windows let through, and so is what is 5 % apart from tick to tick.
+    let mut line = Line::new(Some(Rate::mbit(96)));
+    for tick in 0..60 {
+        let total = match tick % 2 {
+            0 => line.capacity(),
+            _ => line.capacity().scale(95, 100),
+        };
+        assert_ne!(line.tick(total, WANTED), Verdict::Full);
+    }
+    // Of few packets it is chance, and senders that want no more say nothing of the link.
+    for (rate, heard) in [(5, WANTED), (96, EMPTY)] {
+        let mut line = Line::new(Some(Rate::mbit(rate)));
+        assert!((0..60).all(|_| line.tick(Rate::mbit(rate), heard) != Verdict::Full));
+    }
+}
+
+#[test]
 fn what_a_busy_link_carries_is_its_capacity_up_and_down_at_once() {
     let mut line = Line::new(None);
     let m = Rate::mbit;
