@@ -185,6 +185,78 @@ fn a_flow_that_is_bound_has_its_group_until_udp_is_silent() {
     assert_eq!(group(&trial, tcp4(REMOTE, 443, 9)), "site");
 }
 
+/// The same packet the other way, as a SYN.
+fn syn4(destination: [u8; 4], port_remote: u16, port_local: u16) -> Vec<u8> {
+    let mut packet = tcp4([192, 0, 2, 1], port_local, port_remote);
+    packet[30..34].copy_from_slice(&destination);
+    packet[14 + 20 + 13] = 2;
+    packet
+}
+
+#[test]
+fn a_flow_whose_ports_are_used_again_is_not_remembered() {
+    if !common::privileged() {
+        return;
+    }
+    let policy = policy(&[("site", &["web:example.com"]), ("rest", &["ip:203.0.113.0/24"])]);
+    let mut trial = trial(&policy);
+    trial.enforce(monotonic_now()).unwrap();
+    let flow = |port| Flow {
+        transport: Transport::Tcp,
+        local: format!("192.0.2.1:{port}").parse().unwrap(),
+        remote: "203.0.113.7:443".parse().unwrap(),
+    };
+    let group = |bytes: Vec<u8>| name(&policy, &run(&trial, &bytes)).unwrap();
+    for port in [9, 11] {
+        trial.bind(&flow(port), 0).unwrap();
+        assert_eq!(group(tcp4(REMOTE, 443, port)), "site");
+    }
+    // All within one heartbeat.
+    trial.run_sent(&syn4(REMOTE, 443, 9), 1).unwrap();
+    assert_eq!(group(tcp4(REMOTE, 443, 9)), "rest", "it is another connection");
+    assert_eq!(group(tcp4(REMOTE, 443, 11)), "site");
+    trial.bind(&flow(9), 0).unwrap();
+    assert_eq!(group(tcp4(REMOTE, 443, 9)), "site");
+}
+
+/// More than are remembered, so that many have one place.
+#[test]
+fn each_of_many_flows_has_its_own_group() {
+    if !common::privileged() {
+        return;
+    }
+    let policy = policy(&[("a", &["web:a.example"]), ("b", &["web:b.example"])]);
+    let mut trial = trial(&policy);
+    let begin = monotonic_now();
+    let remote = |number: u16| [203, 0, 113, (number % 3) as u8];
+    let group =
+        |number: u16, swapped: bool| (number.count_ones() % 2) as usize ^ usize::from(swapped);
+    let check = |trial: &Trial, swapped: bool| {
+        for number in 0..20_000 {
+            let verdict = run(trial, &tcp4(remote(number), 443, 20_000 + number));
+            assert_eq!(verdict.group, Some(group(number, swapped)), "{number}");
+        }
+    };
+    let bind = |trial: &Trial, swapped: bool| {
+        for number in 0..20_000 {
+            let local = format!("192.0.2.1:{}", 20_000 + number).parse().unwrap();
+            let remote = (remote(number), 443).into();
+            let flow = Flow { transport: Transport::Tcp, local, remote };
+            trial.bind(&flow, group(number, swapped)).unwrap();
+        }
+    };
+    trial.enforce(begin).unwrap();
+    bind(&trial, false);
+    for _ in 0..2 {
+        check(&trial, false);
+    }
+    bind(&trial, true);
+    trial.enforce(begin + Span::millis(200)).unwrap();
+    for _ in 0..2 {
+        check(&trial, true);
+    }
+}
+
 #[test]
 fn tags_extension_headers_and_fragments_are_read() {
     if !common::privileged() {
