@@ -82,22 +82,15 @@ fn share(kind: Kind, http: Http, has_extension: bool, configuration: &str) -> Sh
     browser.open_sites(&stage, Some(&daemon).filter(|_| has_extension && has_sites));
     wait_for(&stage, &browser, |site| servers.reported().get(site).is_some_and(|n| *n > 0));
     thread::sleep(SETTLE);
-    let before = servers.reported();
-    let seconds: Vec<BTreeMap<String, u64>> = (0..=MEASURED.as_secs())
-        .map(|second| {
-            thread::sleep(Duration::from_secs(second.min(1)));
-            received(&daemon.status())
-        })
-        .collect();
-    let after = servers.reported();
-    let (groups_before, groups_after) = (&seconds[0], &seconds[seconds.len() - 1]);
+    let (before, groups_before) = (servers.reported(), received(&daemon.status()));
+    thread::sleep(MEASURED);
+    let (after, groups_after) = (servers.reported(), received(&daemon.status()));
     let [video, bulk] = SITES.map(|site| (after[site] - before[site]) as f64);
     let status = daemon.status();
     let mbit = (video + bulk) * 8e-6 / MEASURED.as_secs_f64();
     let ratio = video / bulk;
     note(&format!(
-        "{kind:?}, HTTP/{http:?}, extension {has_extension}: {ratio:.2}, {mbit:.1} Mbit/s, {}, {}",
-        by_second(&seconds),
+        "{kind:?}, HTTP/{http:?}, extension {has_extension}: {ratio:.2}, {mbit:.1} Mbit/s, {}",
         status["sites"]
     ));
     if has_extension {
@@ -108,18 +101,6 @@ fn share(kind: Kind, http: Http, has_extension: bool, configuration: &str) -> Sh
     let sum: f64 = parts.values().sum();
     parts.values_mut().for_each(|part| *part /= sum);
     Shared { ratio, parts }
-}
-
-/// The ratio as the daemon counts it, in all and of which second least and most.
-fn by_second(seconds: &[BTreeMap<String, u64>]) -> String {
-    let ratio = |from: &BTreeMap<String, u64>, to: &BTreeMap<String, u64>| {
-        let [video, bulk] = ["video", "bulk"].map(|name| (to[name] - from[name]) as f64);
-        video / bulk
-    };
-    let of_one = seconds.windows(2).map(|pair| ratio(&pair[0], &pair[1]));
-    let (least, most) = of_one.fold((f64::INFINITY, 0.0_f64), |(a, b), of| (a.min(of), b.max(of)));
-    let all = ratio(&seconds[0], &seconds[seconds.len() - 1]);
-    format!("by the daemon {all:.2}, by second {least:.2} to {most:.2}")
 }
 
 /// Bytes that each flow group has received, by name.

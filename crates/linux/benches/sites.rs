@@ -35,48 +35,40 @@ fn main() {
 }
 
 fn table() {
-    let mut trials = [trial(&[]), trial(&["web:example.com"])];
+    let without = trial(&[]);
+    let with = trial(&["web:example.com"]);
     for number in 0..FLOWS {
-        for trial in &trials {
+        for trial in [&without, &with] {
             trial.bind(&flow(number), 0).unwrap();
         }
     }
     // Beside nothing else the table holds them all.
     let bound = (0..FLOWS).filter(|number| {
         let bytes = arriving(*number);
-        trials[1].run(&Packet { bytes: &bytes, ..Packet::default() }, 1).unwrap().group == Some(0)
+        with.run(&Packet { bytes: &bytes, ..Packet::default() }, 1).unwrap().group == Some(0)
     });
     assert_eq!(bound.count(), FLOWS as usize);
     for number in [0, FLOWS - 1] {
-        beat(&mut trials);
         let bytes = arriving(number);
         let run = |trial: &Trial| {
             trial.run(&Packet { bytes: &bytes, ..Packet::default() }, RUNS_PER_ROUND).unwrap().span
         };
-        row(&format!("arrive, all of flow {number} of {FLOWS}"), least(&trials, run));
+        row(&format!("arrive, all of flow {number} of {FLOWS}"), least([&without, &with], run));
     }
-    // Of a flow that has just arrived, as of most that leave.
     for (what, payload) in [("acknowledgements", 0), ("segments with 1,400 bytes", 1_400)] {
         let bytes = leaving(FLOWS - 1, payload);
         let run = |trial: &Trial| trial.run_sent(&bytes, RUNS_PER_ROUND).unwrap();
-        row(&format!("leave, {what}"), least(&trials, run));
+        row(&format!("leave, {what}"), least([&without, &with], run));
     }
-    for flows in [64, 1_024, 16_384, FLOWS] {
-        beat(&mut trials);
+    for flows in [32, 1_024, FLOWS] {
         let run = |trial: &Trial, number| {
             let bytes = arriving(number % flows);
             trial.run(&Packet { bytes: &bytes, ..Packet::default() }, 1).unwrap().span
         };
-        row(&format!("arrive, {flows} flows by turns"), medians(&trials, run));
+        row(&format!("arrive, {flows} flows by turns"), medians([&without, &with], run));
         let run = |trial: &Trial, number| trial.run_sent(&leaving(number % flows, 0), 1).unwrap();
-        row("leave, acknowledgements of them by turns", medians(&trials, run));
+        row("leave, acknowledgements of them by turns", medians([&without, &with], run));
     }
-}
-
-/// Flows that came before are not remembered any more.
-fn beat(trials: &mut [Trial; 2]) {
-    let now = fairweir_linux::monotonic_now();
-    trials.iter_mut().for_each(|trial| trial.beat(now).unwrap());
 }
 
 fn row(what: &str, [without, with]: [u64; 2]) {
@@ -84,7 +76,7 @@ fn row(what: &str, [without, with]: [u64; 2]) {
 }
 
 /// The rounds of both alternate, so that a disturbance hits none more than the other.
-fn least(trials: &[Trial; 2], run: impl Fn(&Trial) -> Span) -> [u64; 2] {
+fn least(trials: [&Trial; 2], run: impl Fn(&Trial) -> Span) -> [u64; 2] {
     let mut least = [u64::MAX; 2];
     for _ in 0..ROUNDS {
         for (trial, least) in trials.iter().zip(&mut least) {
@@ -94,7 +86,7 @@ fn least(trials: &[Trial; 2], run: impl Fn(&Trial) -> Span) -> [u64; 2] {
     least
 }
 
-fn medians(trials: &[Trial; 2], run: impl Fn(&Trial, u32) -> Span) -> [u64; 2] {
+fn medians(trials: [&Trial; 2], run: impl Fn(&Trial, u32) -> Span) -> [u64; 2] {
     let mut spans = [Vec::new(), Vec::new()];
     for number in 0..FLOWS {
         for (trial, spans) in trials.iter().zip(&mut spans) {

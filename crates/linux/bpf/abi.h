@@ -182,8 +182,8 @@ struct connection_record {
 _Static_assert(sizeof(struct connection_record) == 80, "abi");
 
 #define FLOWS_MAX 65536
-/* Flows whose rule is remembered, at 64 bytes; a power of two. */
-#define RECENT_MAX 16384
+/* Flows whose rule each CPU remembers; a power of two. */
+#define RECENT_MAX 64
 /* A UDP flow that is silent for so long has ended. */
 #define FLOW_IDLE_NS 120000000000ll
 /* So much of the beginning of a stream is heard. */

@@ -135,14 +135,12 @@ static __always_inline struct heard *begin(const struct packet *p, int arrives)
 	return heard;
 }
 
-static __always_inline struct flow *open_flow(const struct packet *p, const struct flow_key *key,
-					      const hearing_config *cfg, __u32 opened, __u32 wanted)
+static __always_inline struct flow *open_flow(const struct flow_key *key, const hearing_config *cfg,
+					      __u32 opened, __u32 wanted)
 {
 	struct flow flow = { .seen_ns = cfg->heartbeat_ns, .opened = opened, .wanted = wanted };
 
 	bpf_map_update_elem(&flows, key, &flow, BPF_ANY);
-	/* Afterwards: what was there before may have been remembered until now. */
-	forget_recent(p);
 	return bpf_map_lookup_elem(&flows, key);
 }
 
@@ -188,8 +186,9 @@ static __always_inline void hear_tcp(struct __sk_buff *skb, struct packet *p,
 	if (!heard)
 		return;
 	if (opens) {
+		forget_recent(p);
 		heard->opened = bpf_ntohl(tcp.seq) + 1;
-		open_flow(p, &heard->key, cfg, heard->opened, 2 * STREAM_BYTES);
+		open_flow(&heard->key, cfg, heard->opened, 2 * STREAM_BYTES);
 		hear(skb, HEARD_OPENING, 0, at, 0);
 		return;
 	}
@@ -260,7 +259,7 @@ static __always_inline void hear_quic(struct __sk_buff *skb, struct packet *p,
 	}
 	if (!flow) {
 		heard->opened = bpf_ktime_get_ns();
-		flow = open_flow(p, &heard->key, cfg, heard->opened, INITIALS_MAX);
+		flow = open_flow(&heard->key, cfg, heard->opened, INITIALS_MAX);
 		hear(skb, HEARD_OPENING, 0, at, 0);
 	}
 	if (!flow)
@@ -292,7 +291,7 @@ static __always_inline void hear_query(struct __sk_buff *skb, struct packet *p,
 		return;
 	flow = find_flow(&heard->key, cfg);
 	if (!flow)
-		flow = open_flow(p, &heard->key, cfg, 0, 0);
+		flow = open_flow(&heard->key, cfg, 0, 0);
 	if (!flow || flow->wanted >= QUERIES_MAX)
 		return;
 	flow->wanted++;

@@ -130,14 +130,6 @@ impl Trial {
     /// If the kernel refuses.
     pub fn enforce(&mut self, heartbeat: Time) -> Result<(), Error> {
         self.config.enforce = 1;
-        self.beat(heartbeat)
-    }
-
-    /// Has a heartbeat at `heartbeat`, enforcing or not as before.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn beat(&mut self, heartbeat: Time) -> Result<(), Error> {
         self.config.heartbeat_ns = heartbeat.as_nanos();
         self.programs.configure(&self.config)
     }
