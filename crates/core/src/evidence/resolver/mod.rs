@@ -1,11 +1,13 @@
 //! From what was heard to the group of each connection.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::claims::{Claim, HostDigest, Sends, Verdict, Votes};
-use super::departure::{Departure, Departures, OPENS_WITHIN};
-use super::division::{Connections, Divided, Recent};
+pub use browsed::CLAIMANT_SPAN;
+use browsed::{Browsed, Claimant};
+
+use super::claims::Votes;
+use super::departure::Departures;
+use super::division::Recent;
 use super::http;
 use super::names::Names;
 use super::quic::Initials;
@@ -13,8 +15,9 @@ use super::site::{HostName, Sites};
 use super::tls::{self, Read};
 use super::{Command, Connection, Evidence, Flow, Heard, Reason};
 use crate::evidence::assemble::Assembler;
-use crate::policy::Transport;
 use crate::units::{Span, Time};
+
+mod browsed;
 
 /// To which group connections belong: see the [module](super).
 ///
@@ -76,36 +79,6 @@ struct Known {
     browsed: Option<Box<Browsed>>,
 }
 
-impl Connections for BTreeMap<u64, Known> {
-    fn votes(&mut self, number: u64) -> Option<&mut Votes> {
-        self.get_mut(&number)?.browsed.as_mut().map(|browsed| &mut browsed.votes)
-    }
-}
-
-/// A user with an extension.
-#[derive(Debug)]
-struct Claimant {
-    /// When it was last heard of.
-    heard: Time,
-    recent: Recent,
-    departures: Departures,
-}
-
-/// What an extension's claims are compared with, and what they say.
-#[derive(Debug, Default)]
-struct Browsed {
-    /// When it opened; `None` if nobody was to tell yet for whom.
-    opened: Option<Time>,
-    sends: Sends,
-    votes: Votes,
-    /// Of the name that the connection has sent.
-    host: Option<HostDigest>,
-    /// By votes.
-    evidence: Option<Evidence>,
-    /// By the requests that left when it opened.
-    guess: Option<Evidence>,
-}
-
 impl Known {
     fn evidence(&self) -> Option<&Evidence> {
         let browsed = self.browsed.as_ref();
@@ -129,7 +102,7 @@ enum Beginning {
 }
 
 impl Resolver {
-    /// Begins with nothing known. `salt` is that of [`HostDigest`]s.
+    /// Begins with nothing known. `salt` is that of [`HostDigest`](super::HostDigest)s.
     pub fn new(sites: Sites, salt: String) -> Resolver {
         Resolver { sites, salt, ..Resolver::default() }
     }
@@ -160,188 +133,6 @@ impl Resolver {
                 self.handle_datagram(number, bytes, at);
             }
         }
-    }
-
-    /// The user has an extension that will make claims; it has to say so again within
-    /// [`CLAIMANT_SPAN`]. The user's connections are watched: those that open from now on, and of
-    /// those that are open the last [`CANDIDATES_MAX`].
-    pub fn handle_claimant(&mut self, user: u32, at: Time) {
-        let was_known = self.is_claimant(user, at);
-        if self.claimants.len() >= CLAIMANTS_MAX && !self.claimants.contains_key(&user) {
-            let oldest = self.claimants.iter().min_by_key(|(_, claimant)| claimant.heard);
-            let oldest = oldest.map(|(user, _)| *user);
-            oldest.and_then(|user| self.claimants.remove(&user));
-        }
-        let new =
-            || Claimant { heard: at, recent: Recent::default(), departures: Departures::default() };
-        self.claimants.entry(user).or_insert_with(new).heard = at;
-        if was_known {
-            return;
-        }
-        let last = self.connections.iter().rev().filter(|(_, known)| known.user == Some(user));
-        let last: Vec<u64> = last.map(|(number, _)| *number).take(CANDIDATES_MAX).collect();
-        for number in last {
-            let known = self.connections.get_mut(&number).expect("invariant: it was just there");
-            known.browsed.get_or_insert_default();
-            // What is not bound yet will be.
-            if known.evidence.is_some() {
-                self.note_host(number);
-                self.command_bind(number);
-            }
-        }
-    }
-
-    fn is_claimant(&self, user: u32, at: Time) -> bool {
-        self.claimants.get(&user).is_some_and(|claimant| at.since(claimant.heard) < CLAIMANT_SPAN)
-    }
-
-    /// Takes in a claim; whether it is about a connection that is known.
-    pub fn handle_claim(&mut self, claim: &Claim, at: Time) -> bool {
-        let candidates = self.candidates(claim, at);
-        if candidates.is_empty() {
-            return false;
-        }
-        if claim.is_http1 {
-            // Of requests that leave at once to a host that was not known to be so, only one was told of.
-            let &Claim { user, remote, host, group, begin, is_http1, .. } = claim;
-            let port = remote.port();
-            self.handle_departure(&Departure { user, host, port, group, begin, is_http1 });
-        }
-        let mut divided = Divided::new(claim, &candidates);
-        let claimant = self.claimants.get(&claim.user);
-        if claimant.is_some_and(|claimant| claimant.recent.is_told(&divided)) {
-            return true;
-        }
-        divided.divide(&mut self.connections);
-        let mut numbers: BTreeSet<u64> = divided.numbers().collect();
-        if let Some(claimant) = self.claimants.get_mut(&claim.user) {
-            for earlier in claimant.recent.about(claim.remote) {
-                earlier.divide(&mut self.connections);
-                numbers.extend(earlier.numbers());
-            }
-            claimant.recent.push(divided);
-        }
-        for number in numbers {
-            let verdict = self.connections.votes(number).and_then(|votes| votes.verdict());
-            if let Some(verdict) = verdict {
-                self.bind_claimed(number, verdict);
-            }
-        }
-        true
-    }
-
-    /// Takes in that a request leaves: connections that opened for it are of its group until there are claims.
-    pub fn handle_departure(&mut self, departure: &Departure) {
-        let Some(claimant) = self.claimants.get_mut(&departure.user) else { return };
-        claimant.departures.push(*departure);
-        let Departure { user, host, port, begin, .. } = *departure;
-        self.guess(user, host, port, begin)
-            .into_iter()
-            .for_each(|number| self.command_bind(number));
-    }
-
-    /// Guesses for which groups the user's connections to a host were opened, while no votes tell: of those that
-    /// something new about that time may tell of. The numbers of those of which this has changed.
-    fn guess(&mut self, user: u32, host: HostDigest, port: u16, time: Time) -> Vec<u64> {
-        let Some(claimant) = self.claimants.get(&user) else { return Vec::new() };
-        let last = self.connections.iter().rev().take(CANDIDATES_MAX);
-        let opened = last.filter_map(|(number, known)| {
-            let browsed = known.browsed.as_ref().filter(|_| known.user == Some(user))?;
-            let is_to_host =
-                browsed.host == Some(host) && known.connection.flow.remote.port() == port;
-            Some((browsed.opened?, is_to_host, *number))
-        });
-        let opened = opened.take_while(|(at, ..)| *at + GUESSED_SPAN >= time);
-        let opened = opened.filter(|(_, is_to_host, _)| *is_to_host);
-        let mut opened: Vec<(Time, u64)> = opened.map(|(at, _, number)| (at, number)).collect();
-        opened.sort_unstable();
-        let times: Vec<Time> = opened.iter().map(|(at, _)| *at).collect();
-        let openers = claimant.departures.openers(&host, port, &times);
-        let told =
-            opened.into_iter().zip(openers).filter(|((at, _), _)| *at + OPENS_WITHIN >= time);
-        let told = told.map(|((_, number), opener)| (number, opener));
-        told.filter_map(|(number, opener)| self.set_opener(number, opener).then_some(number))
-            .collect()
-    }
-
-    /// Takes over for which group a connection was opened; whether this changes its group.
-    fn set_opener(&mut self, number: u64, opener: Option<Option<usize>>) -> bool {
-        let known = self.connections.get_mut(&number).expect("invariant: it is known");
-        let browsed = known.browsed.as_mut().expect("invariant: it is browsed");
-        if !browsed.votes.set_opener(opener) {
-            return false;
-        }
-        let name = known.evidence.as_ref().and_then(|evidence| evidence.name.clone());
-        browsed.guess = opener.map(|group| Evidence { reason: Reason::Extension, name, group });
-        browsed.evidence.is_none()
-    }
-
-    /// The connections that may have carried the request, each with its likelihood.
-    fn candidates(&self, claim: &Claim, at: Time) -> Vec<(u64, u64)> {
-        let mut candidates = Vec::new();
-        for transport in [Transport::Tcp, Transport::Udp] {
-            let from = Flow { transport, remote: claim.remote, local: LOCAL_FIRST };
-            let flows = self.numbers.range(from..).take(CANDIDATES_MAX);
-            let flows = flows
-                .take_while(|(flow, _)| flow.transport == transport && flow.remote == claim.remote);
-            for (_, number) in flows {
-                let known = &self.connections[number];
-                let Some(browsed) = &known.browsed else { continue };
-                let likelihood = browsed.sends.likelihood(claim);
-                if likelihood > 0
-                    && known.user == Some(claim.user)
-                    && self.is_host_of(claim, known, browsed, at)
-                {
-                    candidates.push((*number, likelihood));
-                }
-            }
-        }
-        candidates
-    }
-
-    /// Whether the claim knows the name of the connection's host: the one that it has sent, or, if
-    /// that is not known, one that DNS gave for its address.
-    fn is_host_of(&self, claim: &Claim, known: &Known, browsed: &Browsed, at: Time) -> bool {
-        if let Some(host) = &browsed.host {
-            return *host == claim.host;
-        }
-        let mut names = self.names.of(known.connection.flow.remote.ip(), at);
-        names.any(|name| HostDigest::new(&self.salt, name) == claim.host)
-    }
-
-    /// Who owns a connection that opens.
-    fn handle_owner(&mut self, number: u64, user: Option<u32>, at: Time) {
-        let is_watched = user.is_some_and(|user| self.is_claimant(user, at));
-        let known = self.connections.get_mut(&number).expect("invariant: it is known");
-        known.user = user;
-        if is_watched {
-            let mut sends = Sends::default();
-            // The first request follows the handshake, whose first packet may be all that is seen.
-            sends.push(at);
-            known.browsed =
-                Some(Box::new(Browsed { opened: Some(at), sends, ..Browsed::default() }));
-        }
-    }
-
-    fn bind_claimed(&mut self, number: u64, verdict: Verdict) {
-        let known = self.connections.get_mut(&number).expect("invariant: it is known");
-        let browsed = known.browsed.as_mut().expect("invariant: it is browsed");
-        let name = known.evidence.as_ref().and_then(|evidence| evidence.name.clone());
-        let evidence = match verdict {
-            Verdict::Group(group) => Evidence { reason: Reason::Extension, name, group },
-            Verdict::Mixed => Evidence { reason: Reason::Mixed, name: None, group: None },
-        };
-        let before = browsed.evidence.as_ref();
-        if before.is_some_and(|b| (b.reason, b.group) == (evidence.reason, evidence.group)) {
-            return;
-        }
-        match verdict {
-            Verdict::Mixed => self.counts.mixed += 1,
-            Verdict::Group(_) if before.is_none() => self.counts.by_extension += 1,
-            Verdict::Group(_) => {}
-        }
-        browsed.evidence = Some(evidence);
-        self.command_bind(number);
     }
 
     /// Takes over the patterns of another policy: every connection is bound anew, by what the wire
@@ -587,27 +378,6 @@ impl Resolver {
         changed.into_iter().chain([number]).for_each(|number| self.command_bind(number));
     }
 
-    /// Which name claims about the connection have to know.
-    fn note_host(&mut self, number: u64) {
-        let known = self.connections.get_mut(&number).expect("invariant: it is known");
-        if let (Some(browsed), Some(evidence)) = (&mut known.browsed, &known.evidence) {
-            let name = evidence.name.as_ref().filter(|_| evidence.reason != Reason::Dns);
-            browsed.host = name.map(|name| HostDigest::new(&self.salt, name));
-        }
-    }
-
-    /// Guesses for whom a connection was opened whose host is known now, and those beside it.
-    fn guess_beside(&mut self, number: u64) -> Vec<u64> {
-        let known = &self.connections[&number];
-        let (user, port) = (known.user, known.connection.flow.remote.port());
-        let browsed =
-            known.browsed.as_ref().and_then(|browsed| Some((browsed.host?, browsed.opened?)));
-        match (user, browsed) {
-            (Some(user), Some((host, opened))) => self.guess(user, host, port, opened),
-            _ => Vec::new(),
-        }
-    }
-
     fn command_bind(&mut self, number: u64) {
         let known = &self.connections[&number];
         let group = known.evidence().and_then(|evidence| evidence.group);
@@ -627,16 +397,6 @@ pub const CONNECTIONS_MAX: usize = 65_536;
 const PENDING_MAX: usize = 1_024;
 /// Longer than a lost packet takes to be sent again three times.
 const PATIENCE: Span = Span::secs(10);
-/// An extension asks for the patterns more often.
-pub const CLAIMANT_SPAN: Span = Span::secs(60);
-/// Users with an extension.
-const CLAIMANTS_MAX: usize = 64;
-/// Of the flows to one server so many are looked at.
-const CANDIDATES_MAX: usize = 1_024;
-/// Longer than the connections of a page need to open.
-const GUESSED_SPAN: Span = Span::secs(1);
-/// Before every other.
-const LOCAL_FIRST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// Source: RFC 7858, section 3.1.
 const PORT_DNS_OVER_TLS: u16 = 853;
 
@@ -645,11 +405,14 @@ pub(super) mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
+    use super::super::claims::{Claim, HostDigest};
+    use super::super::departure::Departure;
     use super::super::dns::tests::{OWNER, answer, query, record, service};
     use super::super::quic::tests::{crypto, sent};
     use super::super::tls::tests::{browser_hello, hello_with, names, records};
+    use super::browsed::CLAIMANTS_MAX;
     use super::*;
-    use crate::policy::{Group, Policy};
+    use crate::policy::{Group, Policy, Transport};
     use crate::share::Weight;
 
     pub(in super::super) fn sites(groups: &[&[&str]]) -> Sites {
