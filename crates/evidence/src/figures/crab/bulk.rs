@@ -187,7 +187,10 @@ fn ways_11b() -> [(&'static str, Point); 4] {
         ("none", point(Control::None)),
         ("weights", loose),
         ("weights, 25 Mbit/s", point(Control::Chokepoint)),
-        ("crab", point(Control::Crab)),
+        ("crab, 30 Mbit/s", {
+            let known = point(Control::Crab).set("control.remembered", "30mbit");
+            known.set("control.estimate", "false")
+        }),
     ]
 }
 
@@ -250,11 +253,19 @@ pub(super) const FIGURE_12: Figure = Figure {
     judge: judge_12,
 };
 
-/// Without and with crab at the router; with fixed shares there; without any control.
-fn points_12() -> [Point; 4] {
+/// Without and with crab at the router; with fixed shares there; without any control; with fairweir
+/// instead of crab: at the device alone, and at both.
+fn points_12() -> [Point; 6] {
     let point = |control| Point::new("crab-fig12", control);
-    let free = point(Control::None).set("device.m1.control", "none");
-    [point(Control::None), point(Control::Crab), point(Control::Static), free]
+    let at_m1 = |point: Point, control| point.set("device.m1.control", control);
+    [
+        point(Control::None),
+        point(Control::Crab),
+        point(Control::Static),
+        at_m1(point(Control::None), "none"),
+        at_m1(point(Control::None), "fairweir"),
+        at_m1(point(Control::Fairweir), "fairweir"),
+    ]
 }
 
 /// When the second device has joined, but for the first seconds.
@@ -313,6 +324,27 @@ fn judge_12(played: &Played) -> Judged {
                 ratio(2, JOINED_S).0.text(Unit::Times)
             )
         }),
+        Claim::new(
+            "with fairweir: m1's flows after that, no control at the router",
+            "no more 2 : 1",
+            ratio(4, JOINED_S),
+            Band::AtMost(1.8),
+        )
+        .because(|| told(4)),
+        Claim::new(
+            "with fairweir: m2's rate, relative to its share, fairweir at the router",
+            "its share",
+            (m2(5).map(|mbit| mbit / 15.0), Unit::Part),
+            Band::Within(0.9, 1.1),
+        )
+        .because(|| told(5)),
+        Claim::new(
+            "with fairweir: m1's flows after that, fairweir at the router",
+            "2 : 1",
+            ratio(5, JOINED_S),
+            Band::Within(1.8, 2.2),
+        )
+        .because(|| told(5)),
     ];
     Judged { claims, files: over_time("figure-12", &points[..2], played) }
 }
