@@ -4,7 +4,7 @@ use fairweir_core::receiver::Control;
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::colour;
 
-use super::super::claim::{Band, Claim, Unit};
+use super::super::claim::{Band, Claim, Measured, Unit};
 use super::super::play::{Played, Point};
 use super::super::read::{carries_after, error, misshared, rate_between, right_after, utilization};
 use super::super::{Figure, Judged};
@@ -34,6 +34,11 @@ fn longer_windows() -> Point {
     unequal_rtts().set("control.window_ticks", 10)
 }
 
+/// Why a claim is open: what each seed came to.
+fn by_seed(measured: &Measured, unit: Unit) -> String {
+    format!("by seed {}", measured.each(unit))
+}
+
 fn judge_7(played: &Played) -> Judged {
     let point = |control| Point::new("crab-fig7", control);
     let errs = |control| (played.measure(&point(control), error), Unit::Error);
@@ -61,7 +66,8 @@ fn judge_7(played: &Played) -> Judged {
             "the same outcome",
             (borrow.by(&none), Unit::Part),
             Band::Within(0.9, 1.1),
-        ),
+        )
+        .because(|| by_seed(&borrow.by(&none), Unit::Part)),
         Claim::new(
             "error with crab",
             "very close to wfq",
@@ -130,7 +136,8 @@ fn judge_8(played: &Played) -> Judged {
             "reclaims",
             seconds(2, 90.0),
             Band::AtMost(10.0),
-        ),
+        )
+        .because(|| by_seed(&seconds(2, 90.0).0, Unit::Seconds)),
         Claim::new(
             "time to 6.7 and 3.3 Mbit/s after the fall (90 s)",
             "detects it",
@@ -204,7 +211,8 @@ fn judge_11b(played: &Played) -> Judged {
             "not enforced",
             (off(1).by(&off(0)), Unit::Part),
             Band::AtLeast(0.8),
-        ),
+        )
+        .because(|| by_seed(&off(1).by(&off(0)), Unit::Part)),
         Claim::new(
             "deviation from shares, weights behind 25 Mbit/s",
             "the desired ones",
