@@ -104,8 +104,11 @@ pub(super) enum Unit {
 }
 
 impl Unit {
-    /// Without the unit.
+    /// Without the unit; a dash for what was not measured.
     pub(super) fn number(self, value: f64) -> String {
+        if value.is_nan() {
+            return "–".to_owned();
+        }
         match self {
             Unit::Part => format!("{:.1}", value * 100.0),
             Unit::Error => format!("{value:.3}"),
