@@ -383,8 +383,9 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Confi
 
 /// The key `estimate`.
 fn estimates(table: &mut Table<'_>, is_remembered: bool) -> Result<Option<bool>, ConfigError> {
+    let place = table.find("estimate");
     let estimate = table.truth("estimate")?;
-    match (estimate, table.find("estimate")) {
+    match (estimate, place) {
         (Some(false), Some(place)) if !is_remembered => {
             Err(place.error("without an estimate, `remembered` says what the capacity is"))
         }
