@@ -64,8 +64,8 @@ evidence: build
 
 figures: build
 	$(FAIRWEIR) figures crab --write-docs docs/papers/crab.md
-	$(FAIRWEIR) figures rbm --write-docs docs/papers/rbm.md
-	$(FAIRWEIR) figures bcpqp --seed 1..3 --write-docs docs/papers/bcpqp.md
+	$(FAIRWEIR) figures rbm --seed 1..40 --write-docs docs/papers/rbm.md
+	$(FAIRWEIR) figures bcpqp --seed 1..5 --write-docs docs/papers/bcpqp.md
 	$(FAIRWEIR) figures fs --seed 1..10 --write-docs docs/papers/free-and-stunts.md
 	$(FAIRWEIR) figures myob --seed 1..10 --write-docs docs/papers/myob.md
 	$(FAIRWEIR) figures control --write-docs docs/control.md

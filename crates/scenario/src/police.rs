@@ -12,7 +12,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use fairweir_core::phantom::baseline::{
-    Departure, FairPolicer, Pqp, ShaperSpec, Shapers, TokenBucket,
+    Departure, FairPolicer, Pqp, Printed, ShaperSpec, Shapers, TokenBucket,
 };
 use fairweir_core::phantom::segment::{self, Segment};
 use fairweir_core::phantom::{Arrival, BcPqp, Bundled, Flow, Plan, Police, Verdict};
@@ -244,6 +244,7 @@ fn policer(police: &crate::Police, plan: Plan) -> Result<Box<dyn Police + Send>,
             Some(bundle) => Box::new(Bundled::new(plan, bundle)),
             None => Box::new(BcPqp::new(plan)),
         },
+        Algorithm::BcPqpPrinted => Box::new(Printed::new(rate, size, &weights)),
         Algorithm::Pqp => Box::new(Pqp::new(rate, size, &weights)),
         Algorithm::FairPolicer => Box::new(FairPolicer::new(rate, size, &weights)),
         Algorithm::TokenBucket => Box::new(TokenBucket::new(rate, size)),

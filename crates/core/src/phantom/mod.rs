@@ -14,7 +14,7 @@
 //! | [`flow`] | which leaf a packet goes to |
 //! | [`segment`] | a capacity that subscribers share |
 //! | [`aggregate`] | the policer of one subscriber: the specification |
-//! | [`baseline`] | what it is compared with: token bucket, FairPolicer, plain phantom queues, shaper |
+//! | [`baseline`] | what it is compared with: token bucket, FairPolicer, phantom queues, shaper |
 //!
 //! Source: BC-PQP (docs/papers/bcpqp.md).
 

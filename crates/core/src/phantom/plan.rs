@@ -189,6 +189,28 @@ impl Plan {
     }
 }
 
+/// What differs from the paper and can be left out of a plan, to measure its worth. Letters are those
+/// of docs/papers/bcpqp.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deviation {
+    /// The limit across queues, also at the start (h, p).
+    Gate,
+    /// The size of the queues: ten times what Reno needs instead of twice, and no least size (j).
+    Size,
+    /// Real bytes of silent queues are given back as far as there is a spare, and none is filled
+    /// meanwhile (m, q).
+    GivesBack,
+}
+
+impl Deviation {
+    /// All of them, by the names of scenario files.
+    pub const ALL: [(&str, Deviation); 3] = [
+        ("gate", Deviation::Gate),
+        ("size", Deviation::Size),
+        ("gives-back", Deviation::GivesBack),
+    ];
+}
+
 /// What of a plan depends on its rate: a member of a segment has one of its own, which changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {

@@ -60,12 +60,20 @@ pub struct CrabTuning {
     /// Probes in vain until the turns begin again: the largest, all, the largest, all by twice as
     /// much.
     pub probe_turns: u32,
+    /// Whether the capacity is estimated; otherwise it is what is remembered, and stays so. Source:
+    /// CRAB §5.4.
+    pub estimates: bool,
 }
 
 impl CrabTuning {
     /// The loop of a receiving host: windows of 1 s. Source: CRAB §3.1, §3.3.
-    pub const HOST: CrabTuning =
-        CrabTuning { tick: TICK, window_ticks: 5, headroom: HEADROOM_MIN, probe_turns: 4 };
+    pub const HOST: CrabTuning = CrabTuning {
+        tick: TICK,
+        window_ticks: 5,
+        headroom: HEADROOM_MIN,
+        probe_turns: 4,
+        estimates: true,
+    };
 
     /// The loop of a router: windows of 3 s, so that the hosts behind it settle before it judges,
     /// and no large probes, which change the capacity that they see. Source: CRAB §3.6.
@@ -136,7 +144,10 @@ impl Crab {
         assert!(!spec.weights.is_empty(), "there is at least the default group");
         assert!(spec.tuning.window_ticks > 0, "a window has at least one tick");
         assert!(spec.tuning.probe_turns > 0, "a group has a turn");
-        let capacity = spec.remembered.map(|rate| rate.scale(REMEMBERED_PART.0, REMEMBERED_PART.1));
+        let capacity = match spec.tuning.estimates {
+            true => spec.remembered.map(|rate| rate.scale(REMEMBERED_PART.0, REMEMBERED_PART.1)),
+            false => spec.remembered,
+        };
         let mut crab = Crab {
             tuning: spec.tuning,
             capacity,
@@ -326,12 +337,15 @@ impl Crab {
         if let Some(group) = lender.filter(|_| saturating) {
             self.lend(capacity);
             let (lenders, others) = self.last_tick();
-            self.loan = Some(Loan { total, lenders, others });
+            self.loan = self.tuning.estimates.then_some(Loan { total, lenders, others });
             return Act::Lend { group };
         }
         // While somebody is on the way to a share that was just given to it, there is nothing to
         // conclude about the capacity (9).
         if self.groups.iter().any(is(GroupState::Rising)) {
+            return Act::Rest;
+        }
+        if !self.tuning.estimates {
             return Act::Rest;
         }
         // An idle link says nothing about its capacity, hence the lower bound (11, 15).

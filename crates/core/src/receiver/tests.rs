@@ -254,6 +254,24 @@ fn low_demand_does_not_overwrite_the_remembered_capacity() {
 }
 
 #[test]
+fn without_an_estimate_the_capacity_is_what_is_remembered_whatever_arrives() {
+    let spec = ControllerSpec::new(Control::Crab, None).unwrap();
+    let spec = spec.with_tuning(CrabTuning { estimates: false, ..CrabTuning::HOST });
+    let controller = Controller::new(&spec, weights(&[5, 1]), Some(Rate::mbit(30))).unwrap();
+    let mut link = Senders::new(controller, Rate::mbit(30), &[ENDLESS, ENDLESS]);
+    for (demands, capacity) in [
+        ([ENDLESS, ENDLESS], Rate::mbit(30)),
+        ([Rate::mbit(9), Rate::ZERO], Rate::mbit(30)),
+        ([ENDLESS, ENDLESS], Rate::mbit(20)),
+        ([ENDLESS, ENDLESS], Rate::mbit(40)),
+    ] {
+        (link.demands, link.capacity) = (demands.to_vec(), capacity);
+        link.run(40);
+        assert_eq!(link.controller.decision().capacity, Some(Rate::mbit(30)), "{demands:?}");
+    }
+}
+
+#[test]
 fn idle_groups_hold_no_share() {
     let mut of = vec![1; 24];
     of[0] = 3;

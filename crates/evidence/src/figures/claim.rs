@@ -1,4 +1,9 @@
 //! What is wanted, what was measured, and whether the one is the other.
+//!
+//! A claim is about the mean over all seeds, of which the seeds that were played give an interval: it
+//! holds if the 95 % interval by Student's t is inside the band, and is missed if it is outside. If
+//! the interval contains a bound, more seeds are needed to tell: the claim is open. One seed gives no
+//! interval, and the value decides; tables say so.
 
 use std::fmt::{self, Write};
 
@@ -18,6 +23,14 @@ impl Measured {
         let mean = self.mean();
         let squares: f64 = self.0.iter().map(|v| (v - mean) * (v - mean)).sum();
         (squares / (self.0.len() as f64 - 1.0).max(1.0)).sqrt()
+    }
+
+    /// Half the length of the 95 % interval of the mean; `None` of a single seed.
+    ///
+    /// Source: Student's t for the mean of as many independent seeds.
+    fn half_interval(&self) -> Option<f64> {
+        let count = self.0.len();
+        (count > 1).then(|| student_t(count - 1) * self.spread() / (count as f64).sqrt())
     }
 
     /// The ratio to another one, seed by seed.
@@ -41,17 +54,34 @@ impl Measured {
         format!("{}{unit}", numbers.join(", "))
     }
 
-    /// For people: `98.4 ± 0.3 %`.
+    /// For people: `98.4 ± 0.3 %`, the mean and half its 95 % interval.
     pub(super) fn text(&self, unit: Unit) -> String {
         let number = |value: f64| unit.number(value);
         if self.mean().is_nan() {
             return "nothing".to_owned();
         }
-        match self.0.len() {
-            1 => format!("{}{unit}", number(self.mean())),
-            _ => format!("{} ± {}{unit}", number(self.mean()), number(self.spread())),
+        match self.half_interval() {
+            None => format!("{}{unit}", number(self.mean())),
+            Some(half) => format!("{} ± {}{unit}", number(self.mean()), number(half)),
         }
     }
+}
+
+/// What 97.5 % of Student's t with so many degrees of freedom do not exceed.
+///
+/// The first ones from a table; from ten on the expansion of Abramowitz and Stegun, 26.7.5, whose
+/// error is below 0.001.
+fn student_t(freedom: usize) -> f64 {
+    const FEW: [f64; 9] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
+    const NORMAL: f64 = 1.959_964;
+    if let Some(few) = freedom.checked_sub(1).and_then(|i| FEW.get(i)) {
+        return *few;
+    }
+    let (z, v) = (NORMAL, freedom as f64);
+    let first = (z.powi(3) + z) / 4.0;
+    let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
+    let third = (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0;
+    z + first / v + second / v.powi(2) + third / v.powi(3)
 }
 
 /// What a number is of.
@@ -74,8 +104,11 @@ pub(super) enum Unit {
 }
 
 impl Unit {
-    /// Without the unit.
+    /// Without the unit; a dash for what was not measured.
     pub(super) fn number(self, value: f64) -> String {
+        if value.is_nan() {
+            return "–".to_owned();
+        }
         match self {
             Unit::Part => format!("{:.1}", value * 100.0),
             Unit::Error => format!("{value:.3}"),
@@ -102,7 +135,7 @@ impl fmt::Display for Unit {
     }
 }
 
-/// Where a mean must lie for the claim to hold; ends included.
+/// Where the interval of a mean must lie for the claim to hold; ends included.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Band {
     AtLeast(f64),
@@ -111,11 +144,24 @@ pub(super) enum Band {
 }
 
 impl Band {
-    fn holds(self, mean: f64) -> bool {
+    fn ends(self) -> (f64, f64) {
         match self {
-            Band::AtLeast(least) => mean >= least,
-            Band::AtMost(most) => mean <= most,
-            Band::Within(least, most) => (least..=most).contains(&mean),
+            Band::AtLeast(least) => (least, f64::INFINITY),
+            Band::AtMost(most) => (f64::NEG_INFINITY, most),
+            Band::Within(least, most) => (least, most),
+        }
+    }
+
+    /// What an interval says; one that is not a number is missed.
+    fn judge(self, mean: f64, half: f64) -> Verdict {
+        let (least, most) = self.ends();
+        let (low, high) = (mean - half, mean + half);
+        if low >= least && high <= most {
+            Verdict::Met
+        } else if high >= least && low <= most {
+            Verdict::Open
+        } else {
+            Verdict::Missed
         }
     }
 
@@ -147,10 +193,15 @@ pub(super) struct Claim {
     #[serde(serialize_with = "as_text")]
     measured: Measurement,
     mean: f64,
+    /// Standard deviation of the seeds.
     spread: f64,
+    /// Half the 95 % interval of the mean; none of a single value.
+    half_interval: Option<f64>,
+    /// How many values there are, usually one for each seed.
+    values: usize,
     wanted: String,
     pub(super) verdict: Verdict,
-    /// Why it was missed, by another measurement.
+    /// Why it is not met, by another measurement.
     why: Option<String>,
 }
 
@@ -166,6 +217,8 @@ fn as_text<S: Serializer>(measurement: &Measurement, to: S) -> Result<S::Ok, S::
 pub(super) enum Verdict {
     Met,
     Missed,
+    /// The interval contains a bound.
+    Open,
 }
 
 impl Claim {
@@ -175,35 +228,52 @@ impl Claim {
         (measured, unit): (Measured, Unit),
         wanted: Band,
     ) -> Claim {
-        let mean = measured.mean();
+        let (mean, half_interval) = (measured.mean(), measured.half_interval());
         Claim {
             what: what.into(),
             beside: beside.into(),
             measured: Measurement(measured.text(unit)),
             mean,
             spread: measured.spread(),
+            half_interval,
+            values: measured.0.len(),
             wanted: wanted.text(unit),
-            verdict: if wanted.holds(mean) { Verdict::Met } else { Verdict::Missed },
+            verdict: wanted.judge(mean, half_interval.unwrap_or(0.0)),
             why: None,
         }
     }
 
-    /// Says why, if it was missed.
+    /// Says why, if it is not met.
     pub(super) fn because(mut self, why: impl FnOnce() -> String) -> Claim {
-        if self.verdict == Verdict::Missed {
+        if self.verdict != Verdict::Met {
             self.why = Some(why());
         }
         self
     }
 
+    /// Whether there is no interval that could tell.
+    pub(super) fn is_of_one_value(&self) -> bool {
+        self.half_interval.is_none()
+    }
+
     fn verdict_text(&self) -> String {
-        match (self.verdict, &self.why) {
-            (Verdict::Met, _) => format!("met: {}", self.wanted),
-            (Verdict::Missed, None) => format!("**missed**: wanted {}", self.wanted),
-            (Verdict::Missed, Some(why)) => format!("**missed**: wanted {}; {why}", self.wanted),
+        let mut text = match self.verdict {
+            Verdict::Met => format!("met: {}", self.wanted),
+            Verdict::Missed => format!("**missed**: wanted {}", self.wanted),
+            Verdict::Open => format!("**open**: wanted {}", self.wanted),
+        };
+        if self.is_of_one_value() {
+            text.push_str(ONE_VALUE);
         }
+        if let Some(why) = &self.why {
+            let _ = write!(text, "; {why}");
+        }
+        text
     }
 }
+
+/// What tables say of a claim that no interval decides.
+const ONE_VALUE: &str = " (one value)";
 
 /// What a figure came to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -242,11 +312,13 @@ pub(super) fn plain(outcomes: &[Outcome], beside_what: &str) -> String {
             let verdict = match claim.verdict {
                 Verdict::Met => "met",
                 Verdict::Missed => "MISSED",
+                Verdict::Open => "OPEN",
             };
+            let one = if claim.is_of_one_value() { ONE_VALUE } else { "" };
             let Claim { what, beside, measured, wanted, .. } = claim;
             let _ = writeln!(
                 text,
-                "  {verdict:<6}  {what:<a$}  {:<b$}  wanted {wanted:<c$}  {beside_what}: {beside}",
+                "  {verdict:<6}  {what:<a$}  {:<b$}  wanted {wanted:<c$}{one}  {beside_what}: {beside}",
                 measured.0,
                 a = widths[0],
                 b = widths[1],
@@ -268,10 +340,20 @@ mod tests {
     fn mean_and_spread_are_those_of_the_seeds() {
         let measured = Measured(vec![0.9, 1.0, 1.1]);
         assert!((measured.mean() - 1.0).abs() < 1e-12 && (measured.spread() - 0.1).abs() < 1e-12);
-        assert_eq!(measured.text(Unit::Part), "100.0 ± 10.0 %");
+        // 4.303 · 0.1 / √3.
+        assert_eq!(measured.text(Unit::Part), "100.0 ± 24.8 %");
         assert_eq!(Measured(vec![0.5]).text(Unit::Mbit), "0.50 Mbit/s");
         let doubled = measured.map(|v| v * 2.0);
         assert!(doubled.by(&measured).0.iter().all(|ratio| (ratio - 2.0).abs() < 1e-12));
+    }
+
+    #[test]
+    fn student_t_is_that_of_tables() {
+        let wanted = [(1, 12.706), (4, 2.776), (9, 2.262), (10, 2.228), (19, 2.093), (39, 2.023)];
+        for (freedom, t) in wanted {
+            assert!((student_t(freedom) - t).abs() < 0.001, "{freedom}: {}", student_t(freedom));
+        }
+        assert!((student_t(100_000) - 1.96).abs() < 0.001);
     }
 
     #[test]
@@ -281,17 +363,56 @@ mod tests {
             Claim::new("loss", "15-20 %", measured, band).because(|| "of that".to_owned())
         };
         let met = claim(Band::AtMost(0.2));
-        assert_eq!((met.verdict_text().as_str(), met.why), ("met: ≤ 20 %", None));
+        assert_eq!((met.verdict_text().as_str(), met.why), ("met: ≤ 20 % (one value)", None));
         let missed = claim(Band::AtMost(0.1));
-        assert_eq!(missed.verdict_text(), "**missed**: wanted ≤ 10 %; of that");
+        assert_eq!(missed.verdict_text(), "**missed**: wanted ≤ 10 % (one value); of that");
         assert_eq!(claim(Band::Within(0.15, 0.2)).verdict, Verdict::Met);
         assert_eq!(claim(Band::AtLeast(0.151)).verdict, Verdict::Missed);
     }
 
     #[test]
+    fn a_claim_whose_interval_contains_a_bound_is_open_whichever_side_its_mean_is() {
+        // Mean 1.00, half an interval 0.159.
+        let claim = |band| {
+            let measured = (Measured(vec![0.9, 1.0, 1.0, 1.1, 1.2, 0.8]), Unit::Times);
+            Claim::new("burst", "-", measured, band).because(|| "of that".to_owned())
+        };
+        let half = claim(Band::AtMost(2.0)).half_interval.unwrap();
+        assert!((half - 2.571 * 0.02_f64.sqrt() / 6.0_f64.sqrt()).abs() < 1e-9, "{half}");
+        let verdict = |band| claim(band).verdict;
+        for bound in [1.14, 0.86] {
+            assert_eq!(verdict(Band::AtMost(bound)), Verdict::Open, "{bound}");
+            assert_eq!(verdict(Band::AtLeast(bound)), Verdict::Open, "{bound}");
+        }
+        assert_eq!(verdict(Band::AtMost(1.16)), Verdict::Met);
+        assert_eq!(verdict(Band::AtMost(0.84)), Verdict::Missed);
+        assert_eq!(verdict(Band::AtLeast(0.84)), Verdict::Met);
+        assert_eq!(verdict(Band::AtLeast(1.16)), Verdict::Missed);
+        assert_eq!(verdict(Band::Within(0.84, 1.16)), Verdict::Met);
+        assert_eq!(verdict(Band::Within(0.9, 1.16)), Verdict::Open);
+        assert_eq!(verdict(Band::Within(0.99, 1.01)), Verdict::Open, "both ends are inside");
+        assert_eq!(verdict(Band::Within(1.2, 2.0)), Verdict::Missed);
+        let open = claim(Band::AtMost(1.1));
+        assert_eq!(open.verdict_text(), "**open**: wanted ≤ 1.1 ×; of that");
+        assert_eq!(serde_json::to_value(&open).unwrap()["verdict"], "open");
+        let outcome = [Outcome { figure: "1", title: "", claims: vec![open] }];
+        assert!(plain(&outcome, "-").contains("  OPEN    burst  1.00 ± 0.15 ×  wanted ≤ 1.1 ×  "));
+        assert!(markdown(&outcome, "-").contains("| 1.00 ± 0.15 × | **open**: wanted"));
+    }
+
+    #[test]
+    fn seeds_that_agree_decide_at_the_bound() {
+        let claim = |band| Claim::new("lost", "-", (Measured(vec![0.0; 5]), Unit::Packets), band);
+        assert_eq!(claim(Band::AtMost(0.0)).verdict, Verdict::Met);
+        assert_eq!(claim(Band::AtLeast(0.1)).verdict, Verdict::Missed);
+    }
+
+    #[test]
     fn what_was_not_measured_is_missed() {
-        let nothing = (Measured(vec![f64::NAN]), Unit::Mbit);
-        let claim = Claim::new("film", "high", nothing, Band::AtLeast(0.0));
-        assert_eq!((claim.verdict, claim.measured.0.as_str()), (Verdict::Missed, "nothing"));
+        for values in [vec![f64::NAN], vec![1.0, f64::NAN], vec![]] {
+            let nothing = (Measured(values), Unit::Mbit);
+            let claim = Claim::new("film", "high", nothing, Band::AtLeast(0.0));
+            assert_eq!((claim.verdict, claim.measured.0.as_str()), (Verdict::Missed, "nothing"));
+        }
     }
 }

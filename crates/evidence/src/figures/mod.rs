@@ -73,7 +73,7 @@ const BCPQP: Collection = Collection {
     document: "docs/papers/bcpqp.md",
     beside: "the paper",
     figures: &bcpqp::FIGURES,
-    appendix: None,
+    appendix: Some(Appendix { pictures: &[], table: bcpqp::table }),
 };
 const FS: Collection = Collection {
     name: "fs",
@@ -293,8 +293,11 @@ fn measures(report: &Report) -> Vec<(&'static str, &str, f64)> {
 /// A line that says how many claims hold.
 fn count(outcomes: &[Outcome]) -> String {
     let claims = || outcomes.iter().flat_map(|o| &o.claims);
-    let met = claims().filter(|c| c.verdict == Verdict::Met).count();
-    format!("{met} of {} claims met\n", claims().count())
+    let of = |verdict| claims().filter(|c| c.verdict == verdict).count();
+    let [met, missed, open] = [Verdict::Met, Verdict::Missed, Verdict::Open].map(of);
+    let one = claims().filter(|c| c.is_of_one_value()).count();
+    let one = if one == 0 { String::new() } else { format!("; {one} judged by one value") };
+    format!("{met} of {} claims met, {missed} missed, {open} open{one}\n", claims().count())
 }
 
 /// What a document says about the figures.
@@ -305,8 +308,9 @@ fn section(
     table: &str,
 ) -> String {
     format!(
-        "Made by `fairweir figures {name} --seed {seeds} --write-docs {document}`: means and \
-         standard\ndeviations over the seeds. {}.\n\n{table}",
+        "Made by `fairweir figures {name} --seed {seeds} --write-docs {document}`: means over the \
+         seeds, ± half\ntheir 95 % interval (Student's t). A claim is met if the interval is inside \
+         what is wanted, missed if it is\noutside, and open if it contains a bound. {}.\n\n{table}",
         count(outcomes).trim_end()
     )
 }

@@ -2,12 +2,8 @@
 
 use fairweir_core::units::Span;
 
+use crate::Scenario;
 use crate::random::SplitMix64;
-use crate::{Flow, Scenario};
-
-/// Flows begin up to that much later than the scenario says, by chance, so that seeds differ in
-/// what real processes differ in.
-const START_JITTER: Span = Span::millis(5);
 
 /// What chance decides about a flow.
 #[derive(Clone, Copy, Debug)]
@@ -21,10 +17,9 @@ pub struct Chance {
 }
 
 impl Chance {
-    /// Draws for the next flow.
-    pub fn draw(flow: &Flow, random: &mut SplitMix64) -> Chance {
-        // However late it begins, it begins before it stops.
-        let jitter = START_JITTER.min(flow.stop.since(flow.start));
+    /// Draws for a flow of the scenario; flows are drawn for in their order.
+    pub fn draw(scenario: &Scenario, flow: usize, random: &mut SplitMix64) -> Chance {
+        let jitter = scenario.start_jitter.max(&scenario.flows[flow]);
         let jitter = Span::nanos(random.below(jitter.as_nanos()));
         Chance { jitter, app: random.draw(), connections: random.draw() }
     }
@@ -37,5 +32,5 @@ pub fn seeds(scenario: &Scenario, seed: u64) -> Vec<u64> {
     // Those of the two links.
     random.draw();
     random.draw();
-    scenario.flows.iter().map(|flow| Chance::draw(flow, &mut random).app).collect()
+    (0..scenario.flows.len()).map(|flow| Chance::draw(scenario, flow, &mut random).app).collect()
 }

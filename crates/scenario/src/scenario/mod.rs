@@ -56,6 +56,8 @@ pub struct Scenario {
     pub settle: Span,
     /// Where all randomness comes from.
     pub seed: u64,
+    /// How much later than the file says flows begin.
+    pub start_jitter: StartJitter,
     /// The access link.
     pub link: Access,
     /// What the control is told.
@@ -79,6 +81,30 @@ pub struct Scenario {
     pub police: Vec<Police>,
     /// Whose connections answer each other's congestion signals.
     pub bundles: Vec<Bundle>,
+}
+
+/// How much later than the file says a flow begins at most, by chance and only in the simulator, so
+/// that seeds differ in what real processes differ in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartJitter {
+    /// The same for all flows.
+    UpTo(Span),
+    /// The flow's round trip: flows that start together are in any phase of it.
+    Rtt,
+}
+
+impl StartJitter {
+    /// What processes that are started together differ by.
+    pub const PROCESSES: StartJitter = StartJitter::UpTo(Span::millis(5));
+
+    /// For this flow, which begins before it stops.
+    pub fn max(self, flow: &Flow) -> Span {
+        let max = match self {
+            StartJitter::UpTo(span) => span,
+            StartJitter::Rtt => flow.rtt,
+        };
+        max.min(flow.stop.since(flow.start))
+    }
 }
 
 /// A device behind the router.
@@ -205,6 +231,8 @@ pub struct Tuning {
     pub window_ticks: Option<u32>,
     /// What a lender keeps at least beyond what it uses.
     pub headroom: Option<Rate>,
+    /// Whether it estimates the capacity.
+    pub estimates: Option<bool>,
 }
 
 impl Tuning {
@@ -214,6 +242,7 @@ impl Tuning {
             tick: self.tick.unwrap_or(of.tick),
             window_ticks: self.window_ticks.unwrap_or(of.window_ticks),
             headroom: self.headroom.unwrap_or(of.headroom),
+            estimates: self.estimates.unwrap_or(of.estimates),
             ..of
         }
     }

@@ -1,6 +1,6 @@
 //! Policing points: which flows are kept to which rate, how it is shared, and by what.
 
-use fairweir_core::phantom::plan::limit_for;
+use fairweir_core::phantom::plan::{Deviation, limit_for};
 use fairweir_core::phantom::{Bundle, BundleSpec, Plan, PlanSpec};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
@@ -21,6 +21,8 @@ pub struct Police {
     pub algorithm: Algorithm,
     /// How large its bucket or its queues are; of no meaning for BC-PQP, whose plan knows it.
     pub size: PoliceSize,
+    /// Which deviation from the paper its plan lacks, of BC-PQP.
+    pub without: Option<Deviation>,
     /// What chooses a connection's queue.
     pub queue_by: QueueBy,
     /// Whether the emulated home leaves it to the daemon.
@@ -44,7 +46,11 @@ impl Police {
     /// # Panics
     /// Never: it was checked when the scenario was read.
     pub fn plan(&self) -> Plan {
-        Plan::new(&self.spec).expect("invariant: the reader has made it once")
+        let plan = Plan::new(&self.spec).expect("invariant: the reader has made it once");
+        match self.without {
+            Some(deviation) => plan.without(deviation, self.spec.rate),
+            None => plan,
+        }
     }
 
     /// The bundle of its plan, worked out.
@@ -79,6 +85,8 @@ pub enum QueueBy {
 pub enum Algorithm {
     /// Phantom queues with burst control.
     BcPqp,
+    /// The same as printed, with the paper's constants.
+    BcPqpPrinted,
     /// Phantom queues without it.
     Pqp,
     /// A token bucket whose tokens the flows share.
@@ -91,8 +99,9 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All there are.
-    pub const ALL: [Algorithm; 5] = [
+    pub const ALL: [Algorithm; 6] = [
         Algorithm::BcPqp,
+        Algorithm::BcPqpPrinted,
         Algorithm::Pqp,
         Algorithm::FairPolicer,
         Algorithm::TokenBucket,
@@ -103,6 +112,7 @@ impl Algorithm {
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::BcPqp => "bc-pqp",
+            Algorithm::BcPqpPrinted => "bc-pqp-printed",
             Algorithm::Pqp => "pqp",
             Algorithm::FairPolicer => "fair-policer",
             Algorithm::TokenBucket => "token-bucket",
@@ -111,10 +121,11 @@ impl Algorithm {
     }
 
     /// How large its bucket or queues are if nobody says it. Source: BC-PQP §6.1 for the shaper and
-    /// the token bucket, §3.5 for queues that Reno can keep busy.
+    /// the token bucket, and BC-PQP as printed, §3.5 for queues that Reno can keep busy.
     pub(super) const fn size(self) -> PoliceSize {
         match self {
             Algorithm::TokenBucket | Algorithm::Shaper => PoliceSize::Bdp { ppm: 1_000_000 },
+            Algorithm::BcPqpPrinted => PoliceSize::Reno { ppm: 10_000_000 },
             Algorithm::BcPqp | Algorithm::Pqp | Algorithm::FairPolicer => {
                 PoliceSize::Reno { ppm: 1_500_000 }
             }

@@ -10,7 +10,8 @@ use fairweir_core::units::{Rate, Span, Time};
 use super::access::{Load, access};
 use super::{
     Browser, CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow,
-    Group, IPV6_MTU_MIN, Ip, Kind, Lie, Measurement, Reflector, Scenario, Told, Tuning,
+    Group, IPV6_MTU_MIN, Ip, Kind, Lie, Measurement, Reflector, Scenario, StartJitter, Told,
+    Tuning,
 };
 use fairweir_config::{ConfigError, Override, Place, Placed, Table, Text, VERSION, not_one_of};
 
@@ -45,6 +46,7 @@ pub(super) fn scenario(
     let end = Time::ZERO + duration.value;
     let settle = top.parsed("settle")?.map_or(SETTLE, |p| p.value);
     let seed = top.integer("seed", 0, i64::MAX as u64)?.map_or(1, |p| p.value);
+    let start_jitter = start_jitter(&mut top)?;
 
     let link = top.table("link")?.ok_or_else(|| top.missing("link", "a table [link]"))?;
     let link = access(link, end, load)?;
@@ -69,8 +71,21 @@ pub(super) fn scenario(
         return Err(top.missing("flow", "at least one table [[flow]]"));
     }
     top.finish(&[
-        "version", "name", "duration", "settle", "seed", "link", "control", "probe", "device",
-        "group", "flow", "segment", "police", "bundle",
+        "version",
+        "name",
+        "duration",
+        "settle",
+        "seed",
+        "start_jitter",
+        "link",
+        "control",
+        "probe",
+        "device",
+        "group",
+        "flow",
+        "segment",
+        "police",
+        "bundle",
     ])?;
 
     let mut device_of = Vec::new();
@@ -100,6 +115,7 @@ pub(super) fn scenario(
         duration,
         settle,
         seed,
+        start_jitter,
         link,
         control,
         probe,
@@ -126,6 +142,7 @@ fn told(mut table: Table<'_>) -> Result<Told, ConfigError> {
         tick: tick.map(|p| p.value),
         window_ticks: table.integer("window_ticks", 1, 100)?.map(|p| p.value as u32),
         headroom: table.parsed("headroom")?.map(positive).transpose()?,
+        estimates: estimates(&mut table, remembered.is_some())?,
     };
     let strict_priority = table.truth("strict_priority")?.unwrap_or(false);
     let ways: Vec<(&str, Enforce)> = Enforce::ALL.iter().map(|e| (e.name(), *e)).collect();
@@ -149,6 +166,7 @@ fn told(mut table: Table<'_>) -> Result<Told, ConfigError> {
         "tick",
         "window_ticks",
         "headroom",
+        "estimate",
         "enforce",
         "latency",
         "measurement",
@@ -361,6 +379,30 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Confi
     };
     table.finish(&kind::keys(name))?;
     Ok(flow)
+}
+
+/// The key `estimate`.
+fn estimates(table: &mut Table<'_>, is_remembered: bool) -> Result<Option<bool>, ConfigError> {
+    let place = table.find("estimate");
+    let estimate = table.truth("estimate")?;
+    match (estimate, place) {
+        (Some(false), Some(place)) if !is_remembered => {
+            Err(place.error("without an estimate, `remembered` says what the capacity is"))
+        }
+        _ => Ok(estimate),
+    }
+}
+
+/// The key `start_jitter`: a time, or `rtt`.
+fn start_jitter(top: &mut Table<'_>) -> Result<StartJitter, ConfigError> {
+    let Some(Placed { value, place }) = top.text("start_jitter")? else {
+        return Ok(StartJitter::PROCESSES);
+    };
+    if value == "rtt" {
+        return Ok(StartJitter::Rtt);
+    }
+    let span = value.parse().map_err(|e| place.error(format!("{e}; or `rtt`")))?;
+    Ok(StartJitter::UpTo(span))
 }
 
 /// The keys `timestamps` and `timestamp_period`.

@@ -67,6 +67,22 @@ fn a_good_file_is_read_with_its_defaults() {
 }
 
 #[test]
+fn flows_begin_up_to_5_ms_a_given_time_or_their_round_trip_later() {
+    let with = |line: &str| {
+        let text = GOOD.replace("settle = \"6s\"", &format!("settle = \"6s\"\n{line}"));
+        let scenario = Scenario::parse(&text, "good.toml").unwrap();
+        let flows = scenario.flows.iter();
+        flows.map(|flow| scenario.start_jitter.max(flow)).collect::<Vec<_>>()
+    };
+    let (ms, rtts) = (Span::millis, good().flows.iter().map(|f| f.rtt).collect::<Vec<_>>());
+    assert_eq!(with(""), vec![ms(5); rtts.len()]);
+    assert_eq!(with("start_jitter = \"20ms\""), vec![ms(20); rtts.len()]);
+    assert_eq!(with("start_jitter = \"rtt\""), rtts);
+    // Not later than it stops.
+    assert_eq!(with("start_jitter = \"1h\"")[1], good().flows[1].stop.since(good().flows[1].start));
+}
+
+#[test]
 fn a_reflector_is_there_and_honest_unless_the_file_says_otherwise() {
     let honest = Reflector {
         is_there: true,
@@ -150,6 +166,8 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("settle = \"6s\"", "settle = \"-6s\"", &["5: settle", "-6s"]),
     ("settle = \"6s\"", "setle = \"6s\"", &["5: setle", "unknown", "did you mean `settle`?"]),
     ("settle = \"6s\"", "seed = -1", &["5: seed", "-1"]),
+    ("settle = \"6s\"", "start_jitter = \"1rtt\"", &["5: start_jitter", "1rtt", "or `rtt`"]),
+    ("settle = \"6s\"", "start_jitter = 5", &["5: start_jitter", "number 5"]),
     ("[link]", "[lnk]", &["lnk", "unknown", "did you mean `link`?"]),
     ("[link]", "[prob]\n[link]", &["6: prob", "did you mean `probe`?"]),
     ("[link]", "[probe]\nlie = \"slwo\"\n[link]", &["7: probe.lie", "did you mean `slow`?"]),
@@ -243,6 +261,11 @@ const BAD: &[(&str, &str, &[&str])] = &[
     ("[link]", "[control]\ncapacity = \"x\"\n[link]", &["7: control.capacity", "x"]),
     ("[link]", "[control]\nremembered = \"0bit\"\n[link]", &["7: control.remembered", "zero"]),
     ("[link]", "[control]\nrembered = \"1bit\"\n[link]", &["did you mean `remembered`?"]),
+    (
+        "[link]",
+        "[control]\nestimate = false\n[link]",
+        &["7: control.estimate", "`remembered` says what the capacity is"],
+    ),
     (
         "[link]",
         "[control]\nstrict_priority = 1\n[link]",
@@ -771,6 +794,9 @@ fn what_is_wrong_with_policing_points_is_said() {
         ("queue = \"9kB\"", "11: police.queue: `bc-pqp` sizes its queues itself"),
         ("algorithm = \"shaper\"\nburst = \"9kB\"", "what it has is `queue`"),
         ("algorithm = \"pqp\"\nqueue = \"2rtt\"", "`2rtt` is not a size"),
+        ("algorithm = \"pqp\"\nwithout = \"gate\"", "only `bc-pqp` has deviations"),
+        ("without = \"gat\"", "did you mean `gate`?"),
+        ("by = \"daemon\"\nwithout = \"gate\"", "neither the daemon nor a segment"),
         ("rtt_max = \"3s\"", "11: police.rtt_max: "),
         ("count = 0", "11: police.count: "),
         ("count = 9\nstagger = \"9s\"", "11: police.count: copy 7 would start at the end"),

@@ -132,6 +132,33 @@ impl Fluid {
         self.busy_weight += queue.weight;
     }
 
+    /// What a queue is served in a time if it is busy and no other becomes so, in 2⁻²⁴ bytes.
+    pub(super) fn service(&self, leaf: usize, nanos: u64) -> u64 {
+        let weight = self.queues[leaf].weight;
+        let more = if self.busy & (1 << leaf) == 0 { weight } else { 0 };
+        let all = u128::from(self.rate) * u128::from(nanos);
+        (all * u128::from(weight) / u128::from(self.busy_weight + more)) as u64
+    }
+
+    /// Takes a volume out of a queue, or all that it holds if that is less.
+    pub(super) fn remove(&mut self, leaf: usize, volume: u64) {
+        let bit = 1 << leaf;
+        if self.busy & bit == 0 {
+            return;
+        }
+        let queue = &mut self.queues[leaf];
+        let left = queue.finish.wrapping_sub(self.virtual_now);
+        let less = (volume / queue.weight).min(left);
+        self.total -= less * queue.weight;
+        queue.finish = queue.finish.wrapping_sub(less);
+        if less == left {
+            self.busy &= !bit;
+            self.busy_weight -= queue.weight;
+        } else if left - less < self.soonest.wrapping_sub(self.virtual_now) {
+            self.soonest = queue.finish;
+        }
+    }
+
     /// The virtual time until the first busy queue is empty.
     fn until_empty(&self) -> u64 {
         let left = |index: usize| self.queues[index].finish.wrapping_sub(self.virtual_now);
@@ -183,6 +210,26 @@ mod tests {
         assert_eq!(fluid.total() >> UNIT_BITS, 3_000);
         fluid.drain(Time::from_nanos(9_001 * 1_000 / 64));
         assert_eq!((fluid.backlogs(), fluid.busy, fluid.total()), (vec![0, 0, 0], 0, 0));
+    }
+
+    #[test]
+    fn what_is_removed_is_not_served_and_the_rest_is_as_if_it_had_never_been_there() {
+        let at = |ns| Time::from_nanos(ns);
+        let mut fluid = Fluid::new(Rate::mbit(512), &[1, 2, 3]);
+        for (leaf, bytes) in [(0, 3_000), (1, 9_000), (2, 1_000)] {
+            fluid.add(leaf, of(bytes));
+        }
+        let served = |fluid: &Fluid, leaf, ns| (fluid.service(leaf, ns) + of(1) / 2) >> UNIT_BITS;
+        assert_eq!(served(&fluid, 1, 1_500), 32, "a third of 96 bytes");
+        fluid.remove(1, of(4_000));
+        fluid.drain(at(6_000 * 1_000 / 64));
+        assert_eq!(fluid.backlogs(), [1_333, 1_667, 0], "as with 5,000");
+        assert_eq!(served(&fluid, 2, 1_000), 32, "half, though it is empty");
+        fluid.remove(0, of(9_999));
+        assert_eq!((fluid.backlogs(), fluid.total()), (vec![0, 1_667, 0], fluid.backlog(1)));
+        // Who is alone has it all.
+        fluid.drain(at(7_000 * 1_000 / 64));
+        assert_eq!(fluid.backlogs(), [0, 667, 0]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! | [`token_bucket`] | as its bucket's size allows | no | no |
 //! | [`fair_policer`] | as its bucket's size allows | equally | no |
 //! | [`pqp`] | with bursts of its queues' sizes | by weight | no |
+//! | [`printed`] | with bursts of 3/2 of its queues' shares | by weight | no |
 //! | [`shaper`] | exactly | by weight | yes |
 //!
 //! Each is as simple as its source says and as fast as that allows: a comparison with a slow
@@ -18,12 +19,14 @@ use crate::units::{Bytes, Rate};
 pub mod fair_policer;
 mod fluid;
 pub mod pqp;
+pub mod printed;
 pub mod shaper;
 pub mod token_bucket;
 mod wheel;
 
 pub use fair_policer::FairPolicer;
 pub use pqp::Pqp;
+pub use printed::Printed;
 pub use shaper::{Departure, ShaperSpec, Shapers};
 pub use token_bucket::TokenBucket;
 

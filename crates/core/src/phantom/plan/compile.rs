@@ -3,15 +3,17 @@
 use std::collections::VecDeque;
 
 use super::{
-    Choice, Class, Criterion, DEPTH_MAX, INNERS_MAX, Inner, LEAVES_MAX, Leaf, MATCHES_MAX, MSS,
-    Pace, Plan, PlanError, PlanSpec, RATE_MAX, RATE_MIN, RTT_MAX_RANGE, Share, WEIGHT_MAX, bdp,
-    limit_for,
+    Choice, Class, Criterion, DEPTH_MAX, Deviation, INNERS_MAX, Inner, LEAVES_MAX, Leaf,
+    MATCHES_MAX, MSS, Pace, Plan, PlanError, PlanSpec, RATE_MAX, RATE_MIN, RTT_MAX_RANGE, Share,
+    WEIGHT_MAX, bdp, limit_for,
 };
 use crate::phantom::UNIT_BITS;
 use crate::units::{Rate, Span};
 
 /// How many times what Reno needs a queue holds. Source: BC-PQP §4.
 const LIMIT_FACTOR: u64 = 2;
+/// The same in the paper's experiments. Source: BC-PQP §6.1.
+const LIMIT_FACTOR_PRINTED: u64 = 10;
 /// A queue holds at most what its rate carries in this time: Reno at 200 Mbit/s and 50 ms reaches
 /// its rate with it, and nine tenths with one second.
 const LIMIT_SPAN: Span = Span::secs(4);
@@ -74,6 +76,20 @@ impl Plan {
         })
     }
 
+    /// The same plan without a deviation, at the rate that it was made with.
+    pub fn without(mut self, deviation: Deviation, rate: Rate) -> Plan {
+        match deviation {
+            Deviation::Gate => self.pace.gate_slack = 1 << 62,
+            Deviation::Size => {
+                let limit = limit_for(rate, self.rtt_max, LIMIT_FACTOR_PRINTED).as_u64();
+                let limit = limit.min(LIMIT_MAX) as u32;
+                self.pace = Pace::with(rate, limit, self.window, self.leaves.len());
+            }
+            Deviation::GivesBack => self.pace.spare_max = -(SPARE_IDLE as i32),
+        }
+        self
+    }
+
     /// The pace of a subscriber of this plan at another rate, which is brought into the range of plans.
     pub fn pace_at(&self, rate: Rate) -> Pace {
         let rate = rate.clamp(RATE_MIN, RATE_MAX);
@@ -83,9 +99,12 @@ impl Plan {
 
 impl Pace {
     fn of(bps: Rate, rtt_max: Span, window: u64, leaf_count: usize) -> Pace {
+        Pace::with(bps, limit_of(bps, rtt_max), window, leaf_count)
+    }
+
+    fn with(bps: Rate, limit: u32, window: u64, leaf_count: usize) -> Pace {
         let rate = units_per_ns(bps);
         let window_bytes = (rate * window) >> UNIT_BITS;
-        let limit = limit_of(bps, rtt_max);
         let gate_bps = u128::from(bps.as_bps()) * 3 / 2;
         let gate_cost = ((8_000_000_000 << GATE_SHIFT) / gate_bps) as u64;
         let gate_slack = window + ((ALLOWANCE * gate_cost) >> GATE_SHIFT);

@@ -11,14 +11,17 @@ use super::draw::{bars, chart, named_bars};
 use super::play::{Played, Point};
 use super::{Figure, Judged};
 
+mod ablation;
 mod apps;
 mod loss;
 mod many;
 mod rate;
 mod share;
 
+pub(super) use ablation::table;
+
 /// Every figure, in the paper's order, then what is not the paper's.
-pub(super) const FIGURES: [Figure; 13] = [
+pub(super) const FIGURES: [Figure; 17] = [
     rate::FIGURE_1,
     rate::FIGURE_3,
     rate::FIGURE_4,
@@ -28,10 +31,14 @@ pub(super) const FIGURES: [Figure; 13] = [
     share::FIGURE_8B,
     share::FIGURE_8D,
     apps::FIGURE_9A,
+    apps::FIGURE_9B,
     apps::FIGURE_9C,
+    apps::FIGURE_10,
+    apps::FIGURE_11,
     rate::RATES,
     rate::STARTS,
     loss::LOSSES,
+    ablation::ABLATION,
 ];
 
 /// What a rate is kept by, as scenario files call it, and its size if that is not the usual one.

@@ -172,6 +172,24 @@ const SIZES: [&str; 3] = ["130kB", "1000kB", "4000kB"];
 const PARTS: [(&str, f64); 4] =
     [("0.25reno", 0.84), ("0.5reno", 0.922), ("1reno", 0.97), ("1.5reno", 0.998)];
 
+/// What part of the steady windows of 250 ms end with an empty phantom queue, which holds what its
+/// rate carries in `queue_s`. What was accepted in each window fills the queue, the rate drains it.
+fn empty_part(queue_s: f64) -> impl Fn(&Report) -> f64 {
+    const WINDOW_S: f64 = 0.25;
+    move |report| {
+        let Some(policed) = report.summary.policed.first() else { return f64::NAN };
+        let (mut backlog_s, mut steady, mut empty) = (0.0_f64, 0, 0);
+        for (ratio, is_steady) in policed.over_time.iter().zip(&policed.is_steady) {
+            backlog_s = (backlog_s + (ratio - 1.0) * WINDOW_S).clamp(0.0, queue_s);
+            if *is_steady {
+                steady += 1;
+                empty += u32::from(backlog_s == 0.0);
+            }
+        }
+        f64::from(empty) / f64::from(steady)
+    }
+}
+
 fn judge_4(played: &Played) -> Judged {
     let rate = |size| (played.measure(&queue(size), rate_ratio), Unit::Part);
     let burst = |size| played.measure(&queue(size), start_up);
@@ -209,6 +227,15 @@ fn judge_4(played: &Played) -> Judged {
             Band::Within(0.9, 1.1),
         ),
     ];
+    for (size, queue_s, told, band) in [
+        ("130kB", 0.104, "often", Band::AtLeast(0.05)),
+        ("1000kB", 0.8, "never", Band::AtMost(0.0)),
+        ("4000kB", 3.2, "never", Band::AtMost(0.0)),
+    ] {
+        let empty = played.measure(&queue(size), empty_part(queue_s));
+        let what = format!("steady windows of 250 ms that end with an empty queue, {size}");
+        claims.push(Claim::new(&what, format!("{told} (4b)"), (empty, Unit::Part), band));
+    }
     claims.extend(["1000kB", "4000kB"].map(|size| {
         let what = format!("loss in 120 s with the start, {size} relative to 130kB");
         let ratio = (lost(size).by(&lost("130kB")), Unit::Times);

@@ -4,7 +4,7 @@ use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::colour;
 
 use super::super::draw::over_time;
-use super::super::read::{drops, rate_between};
+use super::super::read::{drops, jain as jain_of, rate_between};
 use super::{
     BC_PQP, Band, By, Claim, FAIR_POLICER, Figure, Judged, Measured, PQP, Played, Point, Unit,
     bars, chart, jain, named_bars, scenario,
@@ -14,61 +14,113 @@ pub(super) const FIGURE_5: Figure = Figure {
     number: "5",
     title: "four congestion controls limited to 7.5 Mbit/s before a bottleneck of 8.5 Mbit/s",
     series: true,
-    points: || [PQP, BC_PQP].map(tight).into(),
+    points: || BUFFERS.into_iter().flat_map(|b| [PQP, BC_PQP].map(|by| tight(by, b))).collect(),
     judge: judge_5,
 };
 
-fn tight(by: By) -> Point {
-    by.at(scenario("bcpqp-fig5"), 0)
+/// Of the second bottleneck. The paper names none.
+const BUFFERS: [&str; 2] = ["50ms", "200ms"];
+
+fn tight(by: By, buffer: &str) -> Point {
+    by.at(scenario("bcpqp-fig5"), 0).set("link.buffer", buffer)
 }
 
 /// How long queues that Reno needs take to fill at what the bottleneck has more than the plan.
 const EARLY_S: f64 = 20.0;
 
+/// The rates of the flows while the queues fill.
+fn early(report: &Report) -> Vec<f64> {
+    let rate = |group| rate_between(group, 1.0, EARLY_S)(report);
+    (0..report.summary.groups.len()).map(rate).collect()
+}
+
+/// Jain's index of these rates.
+fn jain_early(report: &Report) -> f64 {
+    jain_of(&early(report))
+}
+
 /// What the flow with the least has of its share of the plan while the queues fill.
 fn least_share(report: &Report) -> f64 {
-    let rate = |group| rate_between(group, 1.0, EARLY_S)(report);
-    let rates = (0..report.summary.groups.len()).map(rate);
     let share = 7.5 / report.summary.groups.len() as f64;
-    rates.map(|rate| rate / share).reduce(f64::min).unwrap_or(f64::NAN)
+    early(report).into_iter().map(|rate| rate / share).reduce(f64::min).unwrap_or(f64::NAN)
 }
 
 fn judge_5(played: &Played) -> Judged {
-    let of = |by, of: fn(&Report) -> f64| played.measure(&tight(by), of);
-    let claims = vec![
-        Claim::new(
-            "lowest rate relative to share in the first 20 s, PQP with queues for Reno",
-            "unfair",
-            (of(PQP, least_share), Unit::Part),
-            Band::AtMost(0.85),
-        ),
-        Claim::new("BC-PQP", "fair", (of(BC_PQP, least_share), Unit::Part), Band::AtLeast(0.95)),
-        Claim::new(
-            "BC-PQP, Jain's index after 10 s",
-            "fair",
-            (of(BC_PQP, jain), Unit::Error),
-            Band::AtLeast(0.97),
-        ),
-        Claim::new(
-            "drops at the second bottleneck, BC-PQP relative to PQP",
-            "-",
-            (of(BC_PQP, drops).by(&of(PQP, drops)), Unit::Part),
-            Band::AtMost(0.5),
-        ),
-    ];
-    let mut files = over_time("figure-5-pqp", &[tight(PQP)], played);
-    files.extend(over_time("figure-5-bcpqp", &[tight(BC_PQP)], played));
-    let bars_of = |(i, by): (usize, By)| {
-        named_bars(by.name, colour(i), [Some(of(by, least_share)), Some(of(by, jain))])
-    };
-    let kinds = [PQP, BC_PQP].into_iter().enumerate().map(bars_of).collect();
-    let panels = vec![bars("", "", &["lowest rate / share, 20 s", "Jain's index later"], kinds)];
+    let mut claims = Vec::new();
+    let mut files = Vec::new();
+    let mut panels = Vec::new();
+    for buffer in BUFFERS {
+        claims.extend(claims_5(played, buffer));
+        for by in [PQP, BC_PQP] {
+            let name = format!("figure-5-{}-{buffer}", by.algorithm);
+            files.extend(over_time(&name, &[tight(by, buffer)], played));
+        }
+        let bars_of = |(i, by): (usize, By)| {
+            let all: [fn(&Report) -> f64; 3] = [jain_early, least_share, jain];
+            let point = tight(by, buffer);
+            named_bars(by.name, colour(i), all.map(|of| Some(played.measure(&point, of))))
+        };
+        let kinds = [PQP, BC_PQP].into_iter().enumerate().map(bars_of).collect();
+        let names = ["Jain's index, 20 s", "lowest rate / share, 20 s", "Jain's index later"];
+        panels.push(bars(&format!("buffer of {buffer}"), "", &names, kinds));
+    }
     files.push(chart(
         "figure-5",
         "Figure 5: four congestion controls, a second bottleneck",
         panels,
     ));
     Judged { claims, files }
+}
+
+fn claims_5(played: &Played, buffer: &str) -> Vec<Claim> {
+    let of = |by, of: fn(&Report) -> f64| played.measure(&tight(by, buffer), of);
+    let rates = |by| {
+        let each = (0..4).map(|group| {
+            let of = rate_between(group, 1.0, EARLY_S);
+            played.measure(&tight(by, buffer), of).text(Unit::Mbit)
+        });
+        format!("reno, cubic, bbr, vegas: {}", each.collect::<Vec<_>>().join(", "))
+    };
+    let mut claims = Vec::new();
+    for (by, told, index, share) in [
+        (PQP, "unfair", Band::AtMost(0.95), Band::AtMost(0.85)),
+        (BC_PQP, "fair", Band::AtLeast(0.97), Band::AtLeast(0.95)),
+    ] {
+        let name = by.name;
+        claims.push(
+            Claim::new(
+                format!("buffer of {buffer}, {name}: Jain's index of the first 20 s"),
+                told,
+                (of(by, jain_early), Unit::Error),
+                index,
+            )
+            .because(|| rates(by)),
+        );
+        claims.push(
+            Claim::new(
+                format!("buffer of {buffer}, {name}: lowest rate relative to share, first 20 s"),
+                told,
+                (of(by, least_share), Unit::Part),
+                share,
+            )
+            .because(|| rates(by)),
+        );
+    }
+    claims.extend([
+        Claim::new(
+            format!("buffer of {buffer}, BC-PQP: Jain's index after 10 s"),
+            "fair",
+            (of(BC_PQP, jain), Unit::Error),
+            Band::AtLeast(0.97),
+        ),
+        Claim::new(
+            format!("buffer of {buffer}: drops there, BC-PQP relative to PQP"),
+            "-",
+            (of(BC_PQP, drops).by(&of(PQP, drops)), Unit::Part),
+            Band::AtMost(0.5),
+        ),
+    ]);
+    claims
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -159,23 +211,31 @@ fn judge_8d(played: &Played) -> Judged {
         (rate.map(|mbit| mbit / 20.0), Unit::Part)
     };
     let about = |part: f64| Band::Within(part * 0.95, part * 1.05);
+    // What the four have in the first second after each event.
+    let seconds = || {
+        let each = [10.0, 14.0, 17.0, 20.0, 45.0].map(|at| {
+            let parts = [0, 1, 2, 3].map(|group| part(group, at, at + 1.0).0);
+            let parts = parts.map(|part| Unit::Part.number(part.mean()));
+            format!("from {at} s {}", parts.join(", "))
+        });
+        format!("parts of the four in the first second, %: {}", each.join("; "))
+    };
     let first = "all bandwidth, by weight";
-    let claims = vec![
-        Claim::new("the rest, alone", "all", part(3, 4.0, 10.0), Band::AtLeast(0.98)),
-        Claim::new("weight 1 of 1:2:3", first, part(0, 11.0, 14.0), about(1.0 / 6.0)),
-        Claim::new("weight 2 of 1:2:3", first, part(1, 11.0, 14.0), about(2.0 / 6.0)),
-        Claim::new("weight 3 of 1:2:3", first, part(2, 11.0, 14.0), about(3.0 / 6.0)),
-        Claim::new("the rest beside them", "nothing", part(3, 11.0, 20.0), Band::AtMost(0.02)),
-        Claim::new("weight 2 of 1:2", first, part(1, 15.0, 17.0), about(2.0 / 3.0)),
-        Claim::new("weight 1 alone", first, part(0, 18.0, 20.0), Band::AtLeast(0.95)),
-        Claim::new(
-            "the rest alone again, after 2 s",
-            "all",
-            part(3, 22.0, 45.0),
-            Band::AtLeast(0.98),
-        ),
-        Claim::new("weight 2 alone, after 2 s", first, part(1, 47.0, 60.0), Band::AtLeast(0.95)),
+    // From each event on: no second is left out.
+    let claims = [
+        Claim::new("0-10 s: the rest, alone", "all", part(3, 0.0, 10.0), Band::AtLeast(0.98)),
+        Claim::new("10-14 s: weight 1 of 1:2:3", first, part(0, 10.0, 14.0), about(1.0 / 6.0)),
+        Claim::new("10-14 s: weight 2 of 1:2:3", first, part(1, 10.0, 14.0), about(2.0 / 6.0)),
+        Claim::new("10-14 s: weight 3 of 1:2:3", first, part(2, 10.0, 14.0), about(3.0 / 6.0)),
+        Claim::new("10-20 s: the rest", "nothing", part(3, 10.0, 20.0), Band::AtMost(0.02)),
+        Claim::new("14-17 s: weight 1 of 1:2", first, part(0, 14.0, 17.0), about(1.0 / 3.0)),
+        Claim::new("14-17 s: weight 2 of 1:2", first, part(1, 14.0, 17.0), about(2.0 / 3.0)),
+        Claim::new("17-20 s: weight 1 alone", first, part(0, 17.0, 20.0), Band::AtLeast(0.95)),
+        Claim::new("20-45 s: the rest, alone", "all", part(3, 20.0, 45.0), Band::AtLeast(0.98)),
+        Claim::new("45-60 s: weight 2 alone", first, part(1, 45.0, 60.0), Band::AtLeast(0.95)),
+        Claim::new("45-60 s: the rest", "nothing", part(3, 45.0, 60.0), Band::AtMost(0.02)),
     ];
+    let claims = claims.into_iter().map(|claim| claim.because(seconds)).collect();
     let files = over_time("figure-8d", &[nested()], played);
     Judged { claims, files }
 }

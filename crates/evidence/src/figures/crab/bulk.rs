@@ -4,7 +4,7 @@ use fairweir_core::receiver::Control;
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::colour;
 
-use super::super::claim::{Band, Claim, Unit};
+use super::super::claim::{Band, Claim, Measured, Unit};
 use super::super::play::{Played, Point};
 use super::super::read::{carries_after, error, misshared, rate_between, right_after, utilization};
 use super::super::{Figure, Judged};
@@ -34,6 +34,11 @@ fn longer_windows() -> Point {
     unequal_rtts().set("control.window_ticks", 10)
 }
 
+/// Why a claim is open: what each seed came to.
+fn by_seed(measured: &Measured, unit: Unit) -> String {
+    format!("by seed {}", measured.each(unit))
+}
+
 fn judge_7(played: &Played) -> Judged {
     let point = |control| Point::new("crab-fig7", control);
     let errs = |control| (played.measure(&point(control), error), Unit::Error);
@@ -61,7 +66,8 @@ fn judge_7(played: &Played) -> Judged {
             "the same outcome",
             (borrow.by(&none), Unit::Part),
             Band::Within(0.9, 1.1),
-        ),
+        )
+        .because(|| by_seed(&borrow.by(&none), Unit::Part)),
         Claim::new(
             "error with crab",
             "very close to wfq",
@@ -130,7 +136,8 @@ fn judge_8(played: &Played) -> Judged {
             "reclaims",
             seconds(2, 90.0),
             Band::AtMost(10.0),
-        ),
+        )
+        .because(|| by_seed(&seconds(2, 90.0).0, Unit::Seconds)),
         Claim::new(
             "time to 6.7 and 3.3 Mbit/s after the fall (90 s)",
             "detects it",
@@ -187,7 +194,10 @@ fn ways_11b() -> [(&'static str, Point); 4] {
         ("none", point(Control::None)),
         ("weights", loose),
         ("weights, 25 Mbit/s", point(Control::Chokepoint)),
-        ("crab", point(Control::Crab)),
+        ("crab, 30 Mbit/s", {
+            let known = point(Control::Crab).set("control.remembered", "30mbit");
+            known.set("control.estimate", "false")
+        }),
     ]
 }
 
@@ -201,7 +211,8 @@ fn judge_11b(played: &Played) -> Judged {
             "not enforced",
             (off(1).by(&off(0)), Unit::Part),
             Band::AtLeast(0.8),
-        ),
+        )
+        .because(|| by_seed(&off(1).by(&off(0)), Unit::Part)),
         Claim::new(
             "deviation from shares, weights behind 25 Mbit/s",
             "the desired ones",
@@ -250,11 +261,19 @@ pub(super) const FIGURE_12: Figure = Figure {
     judge: judge_12,
 };
 
-/// Without and with crab at the router; with fixed shares there; without any control.
-fn points_12() -> [Point; 4] {
+/// Without and with crab at the router; with fixed shares there; without any control; with fairweir
+/// instead of crab: at the device alone, and at both.
+fn points_12() -> [Point; 6] {
     let point = |control| Point::new("crab-fig12", control);
-    let free = point(Control::None).set("device.m1.control", "none");
-    [point(Control::None), point(Control::Crab), point(Control::Static), free]
+    let at_m1 = |point: Point, control| point.set("device.m1.control", control);
+    [
+        point(Control::None),
+        point(Control::Crab),
+        point(Control::Static),
+        at_m1(point(Control::None), "none"),
+        at_m1(point(Control::None), "fairweir"),
+        at_m1(point(Control::Fairweir), "fairweir"),
+    ]
 }
 
 /// When the second device has joined, but for the first seconds.
@@ -313,6 +332,27 @@ fn judge_12(played: &Played) -> Judged {
                 ratio(2, JOINED_S).0.text(Unit::Times)
             )
         }),
+        Claim::new(
+            "with fairweir: m1's flows after that, no control at the router",
+            "no more 2 : 1",
+            ratio(4, JOINED_S),
+            Band::AtMost(1.8),
+        )
+        .because(|| told(4)),
+        Claim::new(
+            "with fairweir: m2's rate, relative to its share, fairweir at the router",
+            "its share",
+            (m2(5).map(|mbit| mbit / 15.0), Unit::Part),
+            Band::Within(0.9, 1.1),
+        )
+        .because(|| told(5)),
+        Claim::new(
+            "with fairweir: m1's flows after that, fairweir at the router",
+            "2 : 1",
+            ratio(5, JOINED_S),
+            Band::Within(1.8, 2.2),
+        )
+        .because(|| told(5)),
     ];
     Judged { claims, files: over_time("figure-12", &points[..2], played) }
 }

@@ -2,7 +2,8 @@
 //!
 //! | figure | where |
 //! |---|---|
-//! | 3, 9, 11a, 13, 17: a film beside downloads | `film` |
+//! | 3, 9, 11a: a film beside downloads | `film` |
+//! | 13, 17: the same with other parameters | `tuning` |
 //! | 10: web pages beside downloads | `web` |
 //! | 7, 8, 11b, 12, 16: downloads | `bulk` |
 //! | 15: downloads that differ, and many of them | `robust` |
@@ -15,6 +16,7 @@ use super::{Figure, File};
 mod bulk;
 mod film;
 mod robust;
+mod tuning;
 mod web;
 
 /// Every figure, in the paper's order.
@@ -27,9 +29,9 @@ pub(super) const FIGURES: [Figure; 13] = [
     film::FIGURE_11A,
     bulk::FIGURE_11B,
     bulk::FIGURE_12,
-    film::FIGURE_13,
+    tuning::FIGURE_13,
     robust::FIGURE_15,
     robust::FIGURE_15C,
     bulk::FIGURE_16,
-    film::FIGURE_17,
+    tuning::FIGURE_17,
 ];

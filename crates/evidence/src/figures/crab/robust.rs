@@ -16,7 +16,7 @@ pub(super) const FIGURE_15: Figure = Figure {
     series: true,
     points: || {
         let mut points = Vec::new();
-        for control in [Control::None, Control::Crab] {
+        for control in CONTROLS {
             points.extend(RTTS_MS.map(|ms| with_rtt(control, ms)));
             points.extend(SENDERS.map(|senders| with_senders(control, senders)));
         }
@@ -25,6 +25,7 @@ pub(super) const FIGURE_15: Figure = Figure {
     judge: judge_15,
 };
 
+const CONTROLS: [Control; 3] = [Control::None, Control::Crab, Control::Fairweir];
 /// RTTs of the second flow.
 const RTTS_MS: [u64; 8] = [1, 10, 20, 50, 100, 200, 300, 500];
 /// Beyond these the paper sees mismatches.
@@ -68,11 +69,12 @@ fn judge_15(played: &Played) -> Judged {
     };
     let rtts = |far: bool| RTTS_MS.into_iter().filter(move |&ms| (ms >= FAR_MS) == far);
     let crab = |ms| with_rtt(Control::Crab, ms);
-    let senders = |is_vegas: bool| {
+    let senders_of = |control, is_vegas: bool| {
         let chosen = SENDERS.into_iter().filter(move |&pair| (pair == VEGAS) == is_vegas);
-        chosen.map(|pair| with_senders(Control::Crab, pair))
+        chosen.map(move |pair| with_senders(control, pair))
     };
-    let claims = vec![
+    let senders = |is_vegas| senders_of(Control::Crab, is_vegas);
+    let mut claims = vec![
         Claim::new(
             "deviation of the second flow from its share, RTT up to 100 ms",
             "robust",
@@ -116,11 +118,53 @@ fn judge_15(played: &Played) -> Judged {
             )
         }),
     ];
+    let fairweir = |ms| with_rtt(Control::Fairweir, ms);
+    let beside = |points: &mut dyn Iterator<Item = Point>| worst(points).0.text(Unit::Part);
+    for (what, crab, measured, band) in [
+        (
+            "RTT up to 100 ms",
+            beside(&mut rtts(false).map(crab)),
+            worst(&mut rtts(false).map(fairweir)),
+            Band::AtMost(0.05),
+        ),
+        (
+            "RTT 200 to 500 ms",
+            beside(&mut rtts(true).map(crab)),
+            worst(&mut rtts(true).map(fairweir)),
+            Band::AtMost(0.15),
+        ),
+        (
+            "any of CUBIC, Reno, BBR",
+            beside(&mut senders(false)),
+            worst(&mut senders_of(Control::Fairweir, false)),
+            Band::AtMost(0.05),
+        ),
+        (
+            "Vegas beside CUBIC",
+            beside(&mut senders(true)),
+            worst(&mut senders_of(Control::Fairweir, true)),
+            Band::AtMost(0.05),
+        ),
+    ] {
+        let what = format!("with fairweir: deviation from the share, {what}");
+        claims.push(Claim::new(what, format!("crab: {crab}"), measured, band).because(|| {
+            let each = rtts(true).chain(rtts(false)).map(|ms| {
+                let part = played.measure(&fairweir(ms), second).mean();
+                format!("{ms} ms: {}", Unit::Part.number(part))
+            });
+            let each: Vec<String> = each.collect();
+            let all = SENDERS.map(|pair| {
+                let part = played.measure(&with_senders(Control::Fairweir, pair), second).mean();
+                format!("{}, {}: {}", pair.0, pair.1, Unit::Part.number(part))
+            });
+            format!("its fraction in %, share 66.7: {}; {}", each.join(", "), all.join("; "))
+        }));
+    }
     Judged { claims, files: vec![chart_15(played)] }
 }
 
 fn chart_15(played: &Played) -> super::File {
-    let controls = [Control::None, Control::Crab];
+    let controls = CONTROLS;
     let mut lines: Vec<Line> = controls
         .map(|control| {
             let at = |ms: u64| (ms as f64, played.measure(&with_rtt(control, ms), second).mean());

@@ -1,6 +1,6 @@
 //! From the tables `[[police]]` to valid policing points, and the flows of their copies.
 
-use fairweir_core::phantom::plan::RATE_MIN;
+use fairweir_core::phantom::plan::{Deviation, RATE_MIN};
 use fairweir_core::phantom::{Bundle, BundleSpec, Class, Criterion, Plan, PlanSpec, Share};
 use fairweir_core::units::{Rate, Span, Time};
 
@@ -111,6 +111,10 @@ fn point<'t>(
     let words = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
     let algorithm = table.word("algorithm", &words)?.map_or(Algorithm::BcPqp, |p| p.value);
     let size = size(&mut table, algorithm)?;
+    let without = table.word("without", &Deviation::ALL)?;
+    if let Some(without) = without.as_ref().filter(|_| algorithm != Algorithm::BcPqp) {
+        return Err(without.place.error("only `bc-pqp` has deviations to leave out"));
+    }
     let queue_by = [("flow", QueueBy::Flow), ("hash", QueueBy::Hash), ("one", QueueBy::One)];
     let queue_by = table.word("queue_by", &queue_by)?.map_or(QueueBy::Flow, |p| p.value);
     let by = table.word("by", &[("relay", false), ("daemon", true)])?;
@@ -141,6 +145,9 @@ fn point<'t>(
         let what = "in a segment all points police by `bc-pqp`, and none by the daemon";
         return Err(place.error(what));
     }
+    if let Some(without) = without.as_ref().filter(|_| segment.is_some() || by_daemon) {
+        return Err(without.place.error("neither the daemon nor a segment leaves deviations out"));
+    }
     let bundle = table.table("bundle")?.map(bundle).transpose()?;
     let sharing = plan::sharing(&mut table, &mut choosing)?;
     table.finish(&KEYS.into_iter().chain(plan::KEYS).collect::<Vec<_>>())?;
@@ -167,6 +174,7 @@ fn point<'t>(
         bundle,
         algorithm,
         size,
+        without: without.map(|p| p.value),
         queue_by,
         by_daemon,
         guarantees,
@@ -188,7 +196,7 @@ fn bundle(mut table: Table<'_>) -> Result<(BundleSpec, Place<'_>), ConfigError> 
     Ok((BundleSpec { free, target, stunts }, place))
 }
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "bundle",
     "guarantee",
     "guarantees",
@@ -199,6 +207,7 @@ const KEYS: [&str; 14] = [
     "algorithm",
     "burst",
     "queue",
+    "without",
     "queue_by",
     "by",
     "count",
@@ -209,7 +218,9 @@ const KEYS: [&str; 14] = [
 fn size(table: &mut Table<'_>, algorithm: Algorithm) -> Result<PoliceSize, ConfigError> {
     let (has, has_not) = match algorithm {
         Algorithm::TokenBucket | Algorithm::FairPolicer => (Some("burst"), &["queue"][..]),
-        Algorithm::Pqp | Algorithm::Shaper => (Some("queue"), &["burst"][..]),
+        Algorithm::BcPqpPrinted | Algorithm::Pqp | Algorithm::Shaper => {
+            (Some("queue"), &["burst"][..])
+        }
         Algorithm::BcPqp => (None, &["burst", "queue"][..]),
     };
     if let Some((key, place)) = has_not.iter().find_map(|key| Some((key, table.find(key)?))) {

@@ -143,7 +143,7 @@ impl<'s> World<'s> {
         let flow = &self.scenario.flows[index];
         let segment = flow.segment(self.scenario.link.mtu);
         let path = self.path(flow.rtt / 2);
-        let chance = Chance::draw(flow, random);
+        let chance = Chance::draw(self.scenario, index, random);
         self.add_source(Source::FlowStart(index), Some(flow.start + chance.jitter));
         self.add_source(Source::FlowStop(index), Some(flow.stop));
         let app_source = self.add_source(Source::App(index), None);
