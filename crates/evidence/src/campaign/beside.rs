@@ -35,10 +35,13 @@ pub(super) fn error_min(scenario: &Scenario, none: &Report, host: &[usize]) -> f
 
 /// Of each group, in bit/s.
 fn mean_rates(scenario: &Scenario, series: &[Point], from: Time, until: Time) -> Vec<f64> {
-    let (from, until) = (from.since(Time::ZERO).as_secs_f64(), until.since(Time::ZERO).as_secs_f64());
+    let (from, until) =
+        (from.since(Time::ZERO).as_secs_f64(), until.since(Time::ZERO).as_secs_f64());
     let of = |group: &fairweir_scenario::Group| {
-        let points = series.iter().filter(|p| p.group == group.name && p.t_s >= from && p.t_s < until);
-        let (count, sum) = points.fold((0u32, 0.0), |(n, sum), p| (n + 1, sum + p.rate.as_bps() as f64));
+        let points =
+            series.iter().filter(|p| p.group == group.name && p.t_s >= from && p.t_s < until);
+        let (count, sum) =
+            points.fold((0u32, 0.0), |(n, sum), p| (n + 1, sum + p.rate.as_bps() as f64));
         sum / f64::from(count.max(1))
     };
     scenario.groups.iter().map(of).collect()

@@ -271,7 +271,13 @@ fn classes(all: &mut Targets<'_>) {
         (Class::Cold, "cold start: used, worst", used, At::Least, AtLeast(0.8)),
         (Class::Neighbours, "neighbours: total by none's, p10", total, p10, AtLeast(0.95)),
         (Class::Neighbours, "neighbours: own error, p90", error, p90, AtMost(0.03)),
-        (Class::Neighbours, "neighbours: the same beyond the bound, p90", excess, p90, AtMost(0.03)),
+        (
+            Class::Neighbours,
+            "neighbours: the same beyond the bound, p90",
+            excess,
+            p90,
+            AtMost(0.03),
+        ),
         (
             Class::Hosts,
             "two hosts: the lesser by the greater, p10",
