@@ -46,6 +46,8 @@ const RETURN_PAUSE: Span = Span::secs(1);
 
 /// How often the network is recognised and the capacity stored.
 const NETWORK_PERIOD: Span = Span::secs(10);
+/// Before anything was sent to the gateway, the kernel does not know it.
+const NETWORK_SOON: Span = Span::secs(1);
 const STORE_PERIOD: Span = Span::secs(60);
 
 /// `RUST_LOG=tick=trace` logs every tick.
@@ -598,8 +600,9 @@ impl Daemon {
     /// Looks which network this is. In another one than before, the control begins anew with what
     /// is remembered of that one; the same if nothing is learned yet and the network shows up late.
     fn recognise_network(&mut self, now: Time) -> anyhow::Result<()> {
-        self.network_at = now + NETWORK_PERIOD;
-        let Some(network) = network::identity(&self.settings.dev) else { return Ok(()) };
+        let network = network::identity(&self.settings.dev);
+        self.network_at = now + if network.is_some() { NETWORK_PERIOD } else { NETWORK_SOON };
+        let Some(network) = network else { return Ok(()) };
         if self.network.as_ref() == Some(&network) {
             return Ok(());
         }
