@@ -97,7 +97,7 @@ mod tests {
     fn scenario(others: u32) -> Scenario {
         let text = format!(
             "version = 1\nname = \"x\"\nduration = \"10s\"\n[link]\nrate = \"30mbit\"\n\
-             [[device]]\nname = \"host\"\n[[device]]\nname = \"other\"\n\
+             [[device]]\nname = \"host\"\nweight = 1\n[[device]]\nname = \"other\"\nweight = 1\n\
              [[group]]\nname = \"a\"\nweight = 2\ndevice = \"host\"\n\
              [[group]]\nname = \"b\"\nweight = 1\ndevice = \"host\"\n\
              [[group]]\nname = \"c\"\nweight = 1\ndevice = \"other\"\n\
