@@ -58,6 +58,8 @@ pub struct Behaviour {
     /// Payload received since the application here last sent something. ACKs do not count, or it
     /// would never grow.
     received: Bytes,
+    /// The same of the answer before, the last one of which something came.
+    before: Bytes,
     received_at: Time,
     /// When it last sent or received.
     active_at: Time,
@@ -69,7 +71,13 @@ impl Behaviour {
     /// connection does.
     pub fn new(now: Time, port: u16) -> Behaviour {
         let is_bulk_by_port = BULK_PORTS.contains(&port);
-        Behaviour { received: Bytes::ZERO, received_at: now, active_at: now, is_bulk_by_port }
+        Behaviour {
+            received: Bytes::ZERO,
+            before: Bytes::ZERO,
+            received_at: now,
+            active_at: now,
+            is_bulk_by_port,
+        }
     }
 
     /// Takes in what was seen of it in the tick that ends at `now`.
@@ -79,6 +87,9 @@ impl Behaviour {
     /// of answers, and counts as long only if a single tick brings enough.
     pub fn handle_tick(&mut self, now: Time, sample: &ConnectionSample) {
         if sample.has_sent {
+            if self.received > Bytes::ZERO {
+                self.before = self.received;
+            }
             self.received = Bytes::ZERO;
             self.active_at = now;
             self.is_bulk_by_port = false;
@@ -99,7 +110,9 @@ impl Behaviour {
     ///
     /// A short answer that has ended, since nothing came for a second, is none any more: the
     /// connection waits for the next request and is interactive. In the paper it would hold the
-    /// long ones back for 30 s, since it knows no connections that are kept for later.
+    /// long ones back for 30 s, since it knows no connections that are kept for later. For the same reason an
+    /// answer after a long one counts as long from [`Bounds::short`] on: a download that comes in pieces, such
+    /// as a film or a package of files, is one download, and each piece would be served before the others.
     pub fn class(&self, now: Time, bounds: Bounds) -> Class {
         let quiet = now.since(self.received_at);
         if quiet >= IDLE_AFTER {
@@ -109,7 +122,7 @@ impl Behaviour {
             return Class::Long;
         }
         if self.received >= bounds.short && !self.is_quiet(now) {
-            return Class::Short;
+            return if self.before > bounds.long { Class::Long } else { Class::Short };
         }
         Class::Interactive
     }

@@ -167,8 +167,25 @@ fn the_next_request_on_a_connection_begins_anew() {
     }
     assert_eq!(fed.tick(false, 100_000), Class::Long);
     // In one tick the request came before its answer.
+    assert_eq!(fed.tick(true, 10_000), Class::Interactive);
     assert_eq!(fed.tick(true, 20_000), Class::Short);
     assert_eq!(fed.tick(true, 0), Class::Interactive);
+}
+
+#[test]
+fn the_next_piece_of_a_download_is_long_and_what_comes_after_a_short_answer_is_not() {
+    let mut fed = Fed::new(443, Rate::mbit(10));
+    for _ in 0..3 {
+        fed.tick(true, 100_000);
+        assert_eq!(fed.tick(false, 100_000), Class::Long);
+        // A request whose answer takes its time, and one that is sent in two parts.
+        fed.tick(true, 0);
+        assert_eq!(fed.tick(true, 0), Class::Interactive);
+        assert_eq!(fed.tick(false, 20_000), Class::Long);
+        assert_eq!(fed.tick(false, 200_000), Class::Long);
+    }
+    assert_eq!(fed.tick(true, 20_000), Class::Long);
+    assert_eq!(fed.tick(true, 20_000), Class::Short);
 }
 
 #[test]

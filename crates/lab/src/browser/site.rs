@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use fairweir_core::units::Bytes;
 use fairweir_linux::netns::Netns;
-use fairweir_scenario::{CongestionControl, Http};
+use fairweir_scenario::{Browser, CongestionControl, Http};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use rcgen::{CertifiedKey, KeyPair};
 use socket2::{Domain, Socket, Type};
@@ -102,8 +102,11 @@ async function load() {
 load();
 </script>"#;
 
-/// How large the objects of an endless page are: two, so that they do not end at the same time.
-const LARGE: [u64; 2] = [3_000_000, 4_200_000];
+/// How large the objects of an endless page are.
+fn large() -> impl Iterator<Item = u64> {
+    Browser::OBJECTS.into_iter().map(Bytes::as_u64)
+}
+
 /// How large images are: each 1.5 times the last.
 fn small() -> impl Iterator<Item = u64> {
     (0..17).map(|i| (1_000.0 * 1.5_f64.powi(i)) as u64)
@@ -115,7 +118,7 @@ impl Page {
         match self {
             Page::Endless { hosts, port } => ENDLESS
                 .replace("PORT", &port.to_string())
-                .replace("LARGE", &list(LARGE.to_vec()))
+                .replace("LARGE", &list(large().collect()))
                 .replace("HOSTS", &format!("{hosts:?}")),
             Page::Images { hosts, seed, pause_ms } => IMAGES
                 .replace("SEED", &seed.to_string())
@@ -287,7 +290,7 @@ fn write(setup: &Setup<'_>, identity: &CertifiedKey<KeyPair>) -> io::Result<()> 
         fs::create_dir_all(dir.join("www").join(site))?;
         fs::write(dir.join("www").join(site).join("index.html"), page.document())?;
     }
-    for bytes in LARGE.into_iter().chain(small()) {
+    for bytes in large().chain(small()) {
         let path = dir.join(format!("www/object/{bytes}"));
         fs::write(&path, image_header(bytes))?;
         fs::File::options().write(true).open(path)?.set_len(bytes)?;

@@ -35,6 +35,7 @@ use crate::{Flow, Kind, Page, Web};
 
 mod chance;
 mod datagram;
+mod objects;
 pub mod player;
 mod random;
 mod short;
@@ -44,6 +45,7 @@ mod web;
 
 pub use chance::{Chance, seeds};
 use datagram::{Cbr, Pinger};
+use objects::Objects;
 use short::Shorts;
 use source::{Bulk, OnOffBulk};
 use video::Film;
@@ -151,7 +153,7 @@ impl App {
             Kind::Web(web) => Box::new(Browser::new(group, *web, seed)),
             Kind::Short(short) => Box::new(Shorts::new(group, *short, seed)),
             Kind::Browser(browser) => match browser.page {
-                Page::Endless => Box::new(Bulk::new(flow, segment)),
+                Page::Endless => Box::new(Objects::new(browser)),
                 Page::Images { think } => {
                     let web = Web::images(browser.hosts, think);
                     Box::new(Browser::new(group, web, seed))

@@ -134,13 +134,14 @@ pub struct Browser {
 pub const SHARED_HOSTS_MAX: u32 = 16;
 
 impl Browser {
-    /// How many downloads of an endless page are under way from each host.
-    pub const DOWNLOADS_PER_HOST: u32 = 2;
+    /// How large the objects are that an endless page loads at a time from each host: two, so that they do not end
+    /// at the same time.
+    pub const OBJECTS: [Bytes; 2] = [Bytes::kb(3_000), Bytes::kb(4_200)];
 
     /// How many connections an endless page uses.
     pub fn connections(&self) -> u32 {
         match self.http {
-            Http::One => self.hosts * Browser::DOWNLOADS_PER_HOST,
+            Http::One => self.hosts * Browser::OBJECTS.len() as u32,
             Http::Two => self.hosts,
         }
     }
@@ -167,7 +168,7 @@ pub enum Http {
 /// What a site's page does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Page {
-    /// It loads [`Browser::DOWNLOADS_PER_HOST`] objects of some megabytes at a time from each host, without end.
+    /// It loads objects of [`Browser::OBJECTS`] from each host, one of each size at a time, without end.
     Endless,
     /// It has [`PAGE_IMAGES`] images in two waves, and is loaded again and again.
     Images {
