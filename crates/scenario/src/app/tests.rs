@@ -26,6 +26,40 @@ fn is_near(value: f64, expected: f64, percent: f64) -> bool {
 }
 
 // ------------------------------------------------------------------------------------------------
+// Endless pages
+
+/// What a page asks of a connection, in order.
+fn asked(world: &World, of: u32) -> Vec<Bytes> {
+    let sizes = world.wants.iter().filter_map(|(_, want)| match want {
+        Want::Fetch { slot, volume } if *slot == of => *volume,
+        _ => None,
+    });
+    sizes.collect()
+}
+
+#[test]
+fn an_endless_page_asks_for_the_next_object_when_one_is_there() {
+    let page = |http: u32| {
+        let keys = format!("site = \"a.example\"\nhosts = 1\nhttp = {http}");
+        play("browser", &keys, 1, Rate::mbit(20), 20).0
+    };
+    // A connection for each download: as many as are there, and one that is under way.
+    let world = page(1);
+    for (slot, size) in crate::Browser::OBJECTS.into_iter().enumerate() {
+        let objects = world.received_by_slot[slot] / size.as_u64() + 1;
+        assert_eq!(asked(&world, slot as u32), vec![size; objects as usize]);
+        assert!(objects > 5, "{objects}");
+    }
+    // One connection for both.
+    let world = page(2);
+    let [small, large] = crate::Browser::OBJECTS;
+    let sizes = asked(&world, 0);
+    assert!(sizes.chunks_exact(2).all(|pair| pair == [small, large]), "{sizes:?}");
+    let under_way = sizes.iter().map(|size| size.as_u64()).sum::<u64>() - world.received;
+    assert!((3_000_000..=7_200_000).contains(&under_way), "{under_way}");
+}
+
+// ------------------------------------------------------------------------------------------------
 // Bulk and on-off
 
 #[test]
