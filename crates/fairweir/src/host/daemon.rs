@@ -194,9 +194,9 @@ impl Daemon {
         if let Some(leases) = &mut self.leases {
             leases.store(now, false);
         }
-        // A network that nothing is remembered of is worth more than the period.
-        if now >= self.store_at || !self.memories.download.has_stored() {
-            self.store_capacity();
+        let is_due = now >= self.store_at;
+        self.store_capacity(is_due);
+        if is_due {
             self.store_at = now + STORE_PERIOD;
         }
         if self.enforces() != self.enforced {
@@ -360,7 +360,7 @@ impl Daemon {
     /// # Errors
     /// What could not be removed.
     pub(super) fn end(&mut self) -> Result<(), Error> {
-        self.store_capacity();
+        self.store_capacity(true);
         if let Some(leases) = &mut self.leases {
             leases.store(monotonic_now(), true);
         }
@@ -551,7 +551,7 @@ impl Daemon {
         let gone =
             self.settings.devices().find(is_missing).unwrap_or(&self.settings.dev).to_owned();
         warn!(dev = gone, "the interface is gone; waiting for it");
-        self.store_capacity();
+        self.store_capacity(true);
         self.host = None;
         let reason = format!("the interface `{gone}` is gone");
         self.opening = Some(Opening { reason, retry_at: now });
@@ -609,7 +609,7 @@ impl Daemon {
         let moved = self.network.is_some();
         if moved {
             info!(dev = self.settings.dev, network, "this is another network");
-            self.store_capacity();
+            self.store_capacity(true);
             self.memories.download.handle_moved();
             self.memories.upload.handle_moved();
             // It was told of the network in which the daemon began.
@@ -640,11 +640,16 @@ impl Daemon {
         self.control.controller().learned_capacity().or(remembered).or(self.told_capacity)
     }
 
-    fn store_capacity(&mut self) {
+    /// Stores the capacities if that is due, and otherwise those of which nothing is stored: they are worth more
+    /// than the period.
+    fn store_capacity(&mut self, is_due: bool) {
         let (Some(network), dev) = (&self.network, &self.settings.dev) else { return };
-        self.memories.download.keep(dev, network, self.control.controller().learned_capacity());
-        if let Some(upload) = &self.upload {
-            self.memories.upload.keep(dev, network, upload.learned_capacity());
+        let Memories { download, upload } = &mut self.memories;
+        if is_due || !download.has_stored() {
+            download.keep(dev, network, self.control.controller().learned_capacity());
+        }
+        if let Some(control) = self.upload.as_ref().filter(|_| is_due || !upload.has_stored()) {
+            upload.keep(dev, network, control.learned_capacity());
         }
     }
 }
