@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 mod common;
-use common::FAIRWEIR;
 use common::stage::{LINK_MBIT, SERVERS, Stage, privileged};
+use common::{FAIRWEIR, two_of_three};
 
 /// Rates of one group of two with the weights 1:1 (and 3:1) of half the link, and of the whole
 /// link, in Mbit/s of payload.
@@ -126,15 +126,18 @@ fn a_stopped_daemon_leaves_the_full_rate_until_it_goes_on() {
     if !privileged() {
         return;
     }
-    let stage = Stage::new();
-    stage.configure(&weighted(1));
-    let daemon = stage.start(&[]);
-    let download = stage.download(SERVERS[0]);
-    download.wait_for_rate(HALF_SHARE, SECONDS_5);
-    daemon.signal(Signal::SIGSTOP);
-    download.wait_for_rate(UNSHAPED, SECONDS_3);
-    daemon.signal(Signal::SIGCONT);
-    download.wait_for_rate(HALF_SHARE, SECONDS_5);
+    // A class that drops may make one sender go up and down by more than the range for seconds.
+    two_of_three(|| {
+        let stage = Stage::new();
+        stage.configure(&weighted(1));
+        let daemon = stage.start(&[]);
+        let download = stage.download(SERVERS[0]);
+        download.wait_for_rate(HALF_SHARE, SECONDS_5);
+        daemon.signal(Signal::SIGSTOP);
+        download.wait_for_rate(UNSHAPED, SECONDS_3);
+        daemon.signal(Signal::SIGCONT);
+        download.wait_for_rate(HALF_SHARE, SECONDS_5);
+    });
 }
 
 #[test]
