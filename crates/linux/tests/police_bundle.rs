@@ -141,13 +141,13 @@ fn real_tcp_in_a_bundle_holds_its_target_at_the_cost_of_its_stunts_alone() {
         thread::sleep(Duration::from_millis(800));
         let before = home.measure(Duration::from_millis(1_500));
         home.aim(Some(2.0));
-        thread::sleep(Duration::from_millis(700));
-        let with = home.measure(Duration::from_secs(2));
+        thread::sleep(Duration::from_millis(1_200));
+        let with = home.measure(Duration::from_secs(3));
         println!("Mbit/s: {before:.2?} without a bundle, {with:.2?} with it");
         let totals = home.police.totals(PLAN, Direction::Download).unwrap();
         assert!(totals.delegated_packets > 100, "{totals:?}");
         let free = with[0] / (2.0 * SHARE);
-        assert!((0.92..=1.06).contains(&free), "{free:.3} of the target: {with:.2?}");
+        assert!((0.95..=1.05).contains(&free), "{free:.3} of the target: {with:.2?}");
         assert!(with[1] < 0.97 * before[1], "the stunts pay: {before:.2?}, {with:.2?}");
         assert!(with[2] >= 0.95 * before[2], "others: {before:.2?}, {with:.2?}");
         assert!((0.97..=1.03).contains(&(with[3] / before[3])), "all: {before:.2?}, {with:.2?}");

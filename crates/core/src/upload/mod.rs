@@ -20,6 +20,10 @@
 //! The threshold is 5 ms, and more than what round trips vary by without a queue of ours, and than 5/4 of what
 //! a full packet takes: 30 ms at 0.5 Mbit/s.
 //!
+//! A control that remembers the capacity begins in hold, at 7/8 of it for 2 s if the uplink is full then: a queue
+//! that was there before becomes shorter, and the least round trip until its end is a base, though no tick was a
+//! rest.
+//!
 //! A dry run ([`UploadControl::watching`]) stays open, and says what the limit would be.
 //!
 //! Without samples for 30 s while more is to be sent, and after a queue that was not ours, the upload
@@ -92,6 +96,8 @@ pub struct UploadControl {
     queue: Queue,
     drain: Drain,
     hold: Span,
+    /// What is left of the time in which a remembered capacity is held further below.
+    first: Span,
     /// Time in which more was to be sent than the limit, and no queue was seen.
     clean: Span,
     /// Ticks of the raise.
@@ -131,6 +137,7 @@ impl UploadControl {
             (None, Some(start)) => (UploadPhase::Hold, Some(start.max(CAPACITY_MIN))),
             (None, None) => (UploadPhase::Open, None),
         };
+        let is_remembered = phase == UploadPhase::Hold;
         UploadControl {
             phase,
             total: capacity.map(below),
@@ -138,6 +145,7 @@ impl UploadControl {
             queue: Queue::default(),
             drain: Drain::default(),
             hold: HOLD_MIN,
+            first: if is_remembered { FIRST_SPAN } else { Span::ZERO },
             clean: Span::ZERO,
             raised: 0,
             history: VecDeque::new(),
@@ -178,7 +186,8 @@ impl UploadControl {
 
     /// Takes in what was measured in one interval.
     pub fn handle_observation(&mut self, seen: &UploadObservation) {
-        let queue = self.queue.handle_observation(seen, self.capacity);
+        let is_first = self.first > Span::ZERO;
+        let queue = self.queue.handle_observation(seen, self.capacity, is_first);
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
@@ -310,14 +319,25 @@ impl UploadControl {
 
     fn follow_hold(&mut self, seen: &UploadObservation) {
         let Some(total) = self.total else { return self.open(seen.at) };
+        let rate = Rate::from_volume(seen.sent, seen.interval);
+        if self.first > Span::ZERO {
+            let further = self.capacity.map(|capacity| capacity.scale(FIRST.0, FIRST.1));
+            let is_full = further.is_some_and(|further| rate >= further.scale(9, 10));
+            self.first = self.first.saturating_sub(seen.interval);
+            if !is_full {
+                self.first = Span::ZERO;
+            }
+            let is_over = self.first == Span::ZERO;
+            self.total = if is_over { self.capacity.map(below) } else { further };
+            return;
+        }
         if self.queue.is_too_long() {
             let is_raise = self.phase == UploadPhase::Raise;
             let carried = if is_raise { self.raised_to() } else { self.queue.busy.capacity() };
             let guess = carried.unwrap_or(total).min(total);
             return self.begin_drain(guess, is_raise);
         }
-        let wants_more = seen.backlog > Bytes::ZERO
-            && Rate::from_volume(seen.sent, seen.interval) >= total.scale(9, 10);
+        let wants_more = seen.backlog > Bytes::ZERO && rate >= total.scale(9, 10);
         if !wants_more || self.queue.busy.ticks > 0 {
             return;
         }
@@ -386,6 +406,9 @@ fn below(capacity: Rate) -> Rate {
 pub const ROUND_TRIPS_MAX: usize = 64;
 
 const BELOW: (u64, u64) = (985, 1_000);
+/// In this time a remembered capacity is held so far below that a queue of 250 ms goes.
+const FIRST_SPAN: Span = Span::secs(2);
+const FIRST: (u64, u64) = (7, 8);
 const DRAIN: (u64, u64) = (3, 4);
 const DRAIN_RAISED: (u64, u64) = (15, 16);
 const AGAIN: (u64, u64) = (1, 2);

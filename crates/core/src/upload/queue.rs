@@ -46,11 +46,12 @@ pub(super) struct Busy {
 
 impl Queue {
     /// Takes in a tick; the queue in it if it was seen. A rest is when hardly anything is sent,
-    /// relative to the `capacity`.
+    /// relative to the `capacity`. What `becomes_empty` makes bases as a rest does.
     pub(super) fn handle_observation(
         &mut self,
         seen: &UploadObservation,
         capacity: Option<Rate>,
+        becomes_empty: bool,
     ) -> Option<Span> {
         let rate = Rate::from_volume(seen.sent, seen.interval);
         // Not the rate of this tick alone: a sender that pauses makes no uplink slow.
@@ -58,7 +59,7 @@ impl Queue {
         let carries = capacity.unwrap_or(self.fastest).max(CAPACITY_MIN);
         self.packet = carries.time_to_send(PACKET);
         let rests = rate <= capacity.map_or(REST_MAX, |c| (c / 10).max(REST_MAX));
-        let queue = self.measure(seen, rests);
+        let queue = self.measure(seen, rests, becomes_empty);
         if queue.is_some() || self.sampled_at == Time::ZERO {
             (self.last, self.sampled_at) = (queue, seen.at);
         }
@@ -76,8 +77,13 @@ impl Queue {
         queue
     }
 
-    /// The median of the sources with a base. A rest makes bases.
-    fn measure(&mut self, seen: &UploadObservation, rests: bool) -> Option<Span> {
+    /// The median of the sources with a base. A rest makes bases, and so does what `becomes_empty`.
+    fn measure(
+        &mut self,
+        seen: &UploadObservation,
+        rests: bool,
+        becomes_empty: bool,
+    ) -> Option<Span> {
         let mut queues = Vec::new();
         for trip in seen.round_trips.iter().take(ROUND_TRIPS_MAX) {
             let base = match self.bases.get(&trip.source) {
@@ -86,7 +92,7 @@ impl Queue {
                     base.least + trip.least.saturating_sub(base.least) / 4
                 }
                 Some(base) => base.least.min(trip.least),
-                None if rests => trip.least,
+                None if rests || becomes_empty => trip.least,
                 None => continue,
             };
             self.bases.insert(trip.source, Base { least: base, at: seen.at });

@@ -136,6 +136,34 @@ fn a_capacity_that_changes_is_followed() {
     assert!(used >= 0.96, "{used} {:?}", link.control);
 }
 
+/// A daemon that starts again while uploads go on.
+#[test]
+fn a_queue_that_was_there_before_a_remembered_capacity_goes() {
+    for mbit in [1, 10, 100] {
+        for remembered in [980, 1_000, 1_020] {
+            let mut link = Uplink::new(Rate::mbit(mbit));
+            let capacity = link.capacity.scale(remembered, 1_000);
+            link.control = UploadControl::new(None, Some(capacity));
+            link.offered = link.capacity * 3;
+            link.queue = link.capacity * Span::millis(250);
+            let first = link.run(3);
+            link.run(2);
+            let used = link.run(20);
+            let (longest, waited) = (link.longest, link.waited / 100);
+            let packet = link.capacity.time_to_send(Bytes::new(1_514));
+            let what = format!("{mbit} Mbit/s, {remembered}: {first} {used} {longest} {waited}");
+            assert!(first >= 0.98 && used >= 0.96, "{what}");
+            // At 1.02, 35 ms of it are left after the first 2 s, and count as none.
+            assert!(longest < packet * 2 + Span::millis(60), "{what}");
+            assert!(waited < packet + Span::millis(5), "{what}");
+        }
+    }
+    let mut idle = Uplink::new(Rate::mbit(10));
+    idle.control = UploadControl::new(None, Some(Rate::mbit(10)));
+    idle.run(1);
+    assert_eq!(idle.control.total(), Some(below(Rate::mbit(10))), "nothing has to go");
+}
+
 /// Wi-Fi, LTE and cable: 40 uplinks for each kind of noise.
 #[test]
 fn noise_is_not_taken_for_a_queue() {

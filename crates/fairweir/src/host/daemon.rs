@@ -48,7 +48,6 @@ const RETURN_PAUSE: Span = Span::secs(1);
 const NETWORK_PERIOD: Span = Span::secs(10);
 /// Before anything was sent to the gateway, the kernel does not know it.
 const NETWORK_SOON: Span = Span::secs(1);
-const STORE_PERIOD: Span = Span::secs(60);
 
 /// `RUST_LOG=tick=trace` logs every tick.
 const TICK_LOG: &str = "tick";
@@ -88,7 +87,6 @@ pub(super) struct Daemon {
     pause: Span,
     failed_at: Time,
     network_at: Time,
-    store_at: Time,
     enforced: bool,
 }
 
@@ -148,7 +146,6 @@ impl Daemon {
             pause: PAUSE_MIN,
             failed_at: Time::ZERO,
             network_at: Time::ZERO,
-            store_at: now + STORE_PERIOD,
             enforced: false,
         };
         daemon.windows.set_swept(daemon.settings.with_classes().map(str::to_owned).collect());
@@ -194,11 +191,7 @@ impl Daemon {
         if let Some(leases) = &mut self.leases {
             leases.store(now, false);
         }
-        let is_due = now >= self.store_at;
-        self.store_capacity(is_due);
-        if is_due {
-            self.store_at = now + STORE_PERIOD;
-        }
+        self.store_capacity(now, false);
         if self.enforces() != self.enforced {
             self.enforced = self.enforces();
             info!(dev = self.settings.dev, enforcing = self.enforced, "enforcement changed");
@@ -360,7 +353,7 @@ impl Daemon {
     /// # Errors
     /// What could not be removed.
     pub(super) fn end(&mut self) -> Result<(), Error> {
-        self.store_capacity(true);
+        self.store_capacity(monotonic_now(), true);
         if let Some(leases) = &mut self.leases {
             leases.store(monotonic_now(), true);
         }
@@ -551,7 +544,7 @@ impl Daemon {
         let gone =
             self.settings.devices().find(is_missing).unwrap_or(&self.settings.dev).to_owned();
         warn!(dev = gone, "the interface is gone; waiting for it");
-        self.store_capacity(true);
+        self.store_capacity(now, true);
         self.host = None;
         let reason = format!("the interface `{gone}` is gone");
         self.opening = Some(Opening { reason, retry_at: now });
@@ -609,7 +602,7 @@ impl Daemon {
         let moved = self.network.is_some();
         if moved {
             info!(dev = self.settings.dev, network, "this is another network");
-            self.store_capacity(true);
+            self.store_capacity(now, true);
             self.memories.download.handle_moved();
             self.memories.upload.handle_moved();
             // It was told of the network in which the daemon began.
@@ -640,16 +633,14 @@ impl Daemon {
         self.control.controller().learned_capacity().or(remembered).or(self.told_capacity)
     }
 
-    /// Stores the capacities if that is due, and otherwise those of which nothing is stored: they are worth more
-    /// than the period.
-    fn store_capacity(&mut self, is_due: bool) {
-        let (Some(network), dev) = (&self.network, &self.settings.dev) else { return };
-        let Memories { download, upload } = &mut self.memories;
-        if is_due || !download.has_stored() {
-            download.keep(dev, network, self.control.controller().learned_capacity());
-        }
-        if let Some(control) = self.upload.as_ref().filter(|_| is_due || !upload.has_stored()) {
-            upload.keep(dev, network, control.learned_capacity());
+    /// Stores the capacities, `at_once` or after a pause.
+    fn store_capacity(&mut self, now: Time, at_once: bool) {
+        let Some(network) = &self.network else { return };
+        let (link, Memories { download, upload }) =
+            ((&*self.settings.dev, &**network), &mut self.memories);
+        download.keep(link, self.control.controller().learned_capacity(), now, at_once);
+        if let Some(control) = &self.upload {
+            upload.keep(link, control.learned_capacity(), now, at_once);
         }
     }
 }

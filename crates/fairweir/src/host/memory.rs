@@ -8,7 +8,7 @@
 //! short disturbance, or an attack on the measurement, has no effect beyond its end.
 
 use fairweir_core::receiver::{CAPACITY_MIN, TICK};
-use fairweir_core::units::{Rate, Span};
+use fairweir_core::units::{Rate, Span, Time};
 use fairweir_daemon::{Error, StateDir, unix_now};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -31,8 +31,11 @@ const ENTRIES_MAX: usize = 64;
 /// A capacity within these parts of the first one of its minute is the same.
 const SAME: [(u64, u64); 2] = [(80, 100), (125, 100)];
 
-/// A change by less than this is not stored.
-const STORE_CHANGE: (u64, u64) = (2, 100);
+/// A change by less than this is not stored. An upload is held 15/1000 below its capacity.
+const STORE_CHANGE: (u64, u64) = (5, 1_000);
+
+/// What is stored first may be a rough guess: it is stored again after this time, doubled each time.
+const STORE_PAUSE: (Span, Span) = (Span::secs(1), Span::secs(60));
 
 /// Of both directions.
 #[derive(Debug)]
@@ -58,6 +61,8 @@ pub(super) struct Memory {
     confirmation: Confirmation,
     /// What is stored of the network that was recalled or stored last.
     stored: Option<Rate>,
+    /// Nothing is stored before this time, and for how long next.
+    pause: (Time, Span),
 }
 
 /// For how long the learned capacity has been the same.
@@ -106,7 +111,14 @@ struct Entry {
 impl Memory {
     fn new(dir: StateDir, file: &'static str, is_read_only: bool, needed: Span) -> Memory {
         let confirmation = Confirmation { needed, capacity: None, used: Span::ZERO };
-        Memory { dir, file, is_read_only, confirmation, stored: None }
+        Memory {
+            dir,
+            file,
+            is_read_only,
+            confirmation,
+            stored: None,
+            pause: (Time::ZERO, STORE_PAUSE.0),
+        }
     }
 
     /// Takes in what the control has `learned` and what `passed` in an interval.
@@ -119,14 +131,19 @@ impl Memory {
         self.handle_tick(None, Rate::ZERO, Span::ZERO);
     }
 
-    /// Whether something is stored of this network.
-    pub(super) fn has_stored(&self) -> bool {
-        self.stored.is_some()
-    }
-
-    /// Stores what was `learned` of `network` if it was confirmed and differs from what is stored.
-    pub(super) fn keep(&mut self, dev: &str, network: &str, learned: Option<Rate>) {
+    /// Stores what was `learned` of `network` if it was confirmed and differs from what is stored; unless `at_once`,
+    /// only after a pause.
+    pub(super) fn keep(
+        &mut self,
+        (dev, network): (&str, &str),
+        learned: Option<Rate>,
+        now: Time,
+        at_once: bool,
+    ) {
         let Some(learned) = learned.filter(|_| self.is_confirmed()) else { return };
+        if now < self.pause.0 && !at_once {
+            return;
+        }
         let differs = |stored: Rate| {
             let change = learned.max(stored).saturating_sub(learned.min(stored));
             change > stored.scale(STORE_CHANGE.0, STORE_CHANGE.1)
@@ -135,6 +152,8 @@ impl Memory {
             self.store(dev, network, learned);
             self.stored = Some(learned);
         }
+        let (_, pause) = self.pause;
+        self.pause = (now + pause, (pause * 2).min(STORE_PAUSE.1));
     }
 
     /// Whether what the control has learned was confirmed for long enough to be stored.
@@ -150,6 +169,7 @@ impl Memory {
         let entry = self.read().into_iter().find(|e| e.dev == dev && e.network == network);
         let entry = entry.filter(plausible);
         self.stored = entry.as_ref().map(|e| e.capacity_bps);
+        self.pause = (Time::ZERO, STORE_PAUSE.0);
         entry.map(|e| (e.capacity_bps, unix_now().saturating_sub(e.at)))
     }
 
@@ -255,20 +275,39 @@ mod tests {
         let all = || Memories::new(&StateDir::new(dir.path()), false, Span::ZERO);
         let Memories { mut download, mut upload } = all();
         let some = |mbit| Some(Rate::mbit(mbit));
+        let at = Time::ZERO;
         for (memory, mbit) in [(&mut download, 100), (&mut upload, 10)] {
-            memory.keep("eth0", "home", some(mbit));
-            assert!(!memory.has_stored(), "nothing is confirmed");
+            memory.keep(("eth0", "home"), some(mbit), at, true);
+            assert_eq!(memory.stored, None, "nothing is confirmed");
             memory.handle_tick(some(mbit), Rate::mbit(mbit), TICK);
-            memory.keep("eth0", "home", some(mbit));
-            memory.keep("eth0", "home", Some(Rate::mbit(mbit).scale(101, 100)));
+            memory.keep(("eth0", "home"), some(mbit), at, true);
+            memory.keep(("eth0", "home"), Some(Rate::mbit(mbit).scale(1_004, 1_000)), at, true);
             memory.handle_moved();
-            memory.keep("eth0", "cafe", some(1));
+            memory.keep(("eth0", "cafe"), some(1), at, true);
         }
         let Memories { mut download, mut upload } = all();
         assert_eq!(download.recall("eth0", "home").unwrap().0, Rate::mbit(100));
         assert_eq!(upload.recall("eth0", "home").unwrap().0, Rate::mbit(10));
         assert_eq!(upload.recall("eth0", "cafe"), None);
-        assert!(!upload.has_stored());
+        assert_eq!(upload.stored, None);
+    }
+
+    #[test]
+    fn a_rough_guess_is_corrected_soon_and_later_changes_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut memory = memory_in(dir.path());
+        let mut keep = |seconds, mbit| {
+            let learned = Some(Rate::mbit(mbit));
+            memory.handle_tick(learned, Rate::mbit(mbit), TICK);
+            memory.keep(("eth0", "home"), learned, Time::ZERO + Span::secs(seconds), false);
+            memory.stored.unwrap().as_mbit_f64() as u64
+        };
+        assert_eq!([keep(1, 102), keep(1, 101), keep(2, 100)], [102, 102, 100]);
+        for seconds in 3..200 {
+            keep(seconds, 100);
+        }
+        let changed: Vec<_> = (200..320).filter(|&at| keep(at, 100 + at) == 100 + at).collect();
+        assert!(changed.len() <= 2, "{changed:?}");
     }
 
     #[test]
