@@ -122,7 +122,8 @@ pub struct PortMatch {
 }
 
 /// A transport protocol with ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Transport {
     /// TCP.
     Tcp,

@@ -55,6 +55,20 @@ impl StateDir {
         written.map_err(|e| Error::io(format!("write {}", path.display()), e))
     }
 
+    /// Removes the file, if it is there.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn remove(&self, name: &str) -> Result<(), Error> {
+        let path = self.path_of(name);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io(format!("remove {}", path.display()), e))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Opens the file to append to it; it is created if it does not exist.
     ///
     /// # Errors

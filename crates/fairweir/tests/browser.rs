@@ -1,6 +1,7 @@
 //! Two sites that load from the same servers, in real Chromium and Firefox.
 #![allow(clippy::unwrap_used)]
 
+use nix::sys::signal::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::thread;
@@ -27,8 +28,8 @@ const LINK_SETTLES: Duration = Duration::from_secs(3);
 /// A page that says nothing for so long is opened again, and given up in the end.
 const OPENED_AGAIN: Duration = Duration::from_secs(15);
 const GIVEN_UP: Duration = Duration::from_secs(50);
-/// A page that asks ten times a second has used up its connections by then.
-const RENEWED: Duration = Duration::from_secs(240);
+/// Until the extension has found the next daemon, and a page that asks three times a second has told of a request.
+const FOUND: Duration = Duration::from_secs(25);
 
 fn configuration(control: &str, video: &str, bulk: &str) -> String {
     format!(
@@ -404,12 +405,11 @@ fn the_extension_costs_a_hundredth_of_a_core_at_100_pages_a_minute() {
     assert!(extension <= 0.01, "{extension:.4}, of which Chromium itself {:.4}", listening[1]);
 }
 
-/// The browser keeps its connections while the daemon starts again, and those that are older than the daemon match
-/// nothing, so claims count again when nginx has closed them, after 1,000 requests each.
+/// The browser keeps its connections while the daemon starts again, and the next daemon knows them.
 ///
 /// `cargo test -p fairweir --features evidence --test browser outlive -- --ignored --nocapture`
 #[test]
-#[ignore = "plays for three minutes"]
+#[ignore = "plays for two minutes"]
 fn extension_and_daemon_outlive_each_other() {
     if !privileged() || !are_installed() {
         return;
@@ -429,7 +429,7 @@ fn extension_and_daemon_outlive_each_other() {
                 daemon.wait_for("the extension", GIVEN_UP, |status| {
                     status["sites"]["claims"]["users"] == 1
                 });
-                daemon.wait_for("claims that count", RENEWED, |status| {
+                daemon.wait_for("claims that count", FOUND, |status| {
                     status["sites"]["claims"]["counted"].as_u64() > Some(more_than)
                 });
                 daemon.status()["sites"]["claims"]["counted"].as_u64().unwrap()
@@ -439,8 +439,12 @@ fn extension_and_daemon_outlive_each_other() {
             browser.open_sites(&stage, Some(&daemon));
             for _ in 0..2 {
                 decides(&daemon, 0);
-                drop(daemon);
+                daemon.signal(Signal::SIGTERM);
+                daemon.end();
                 daemon = stage.start(&[]);
+                daemon.wait_for("the same connections", FOUND, |status| {
+                    (0..2).all(|group| status["groups"][group]["connections"] != 0)
+                });
             }
             let counted = decides(&daemon, 0);
             drop(browser);

@@ -11,6 +11,7 @@ mod common;
 use common::stage::{Daemon, SERVERS, Stage, privileged};
 use common::two_of_three;
 use common::web::{Fetch, NameServer, Protocol, SERVER6, Web, assert_holds_in_flood};
+use nix::sys::signal::Signal;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Until the control has found the capacity and the shares.
@@ -103,7 +104,7 @@ fn every_protocol_and_family_is_decided_and_a_reload_moves_open_connections() {
     }
     let (stage, web, daemon) = start("fairweir");
     let tls = Protocol::Tls(9_000);
-    let _fetches = [(tls, SERVER6), (Protocol::Quic, SERVER6), (Protocol::Http, SERVERS[1])]
+    let fetches = [(tls, SERVER6), (Protocol::Quic, SERVER6), (Protocol::Http, SERVERS[1])]
         .map(|(protocol, server)| web.download(stage.home(), protocol, server, VIDEO));
     let _other = web.download(stage.home(), tls, SERVERS[0], "other.example.org");
     daemon.wait_for("three of one site", PATIENCE, |status| {
@@ -129,6 +130,30 @@ fn every_protocol_and_family_is_decided_and_a_reload_moves_open_connections() {
     let video = received("video", &daemon.status());
     thread::sleep(Duration::from_secs(1));
     assert_eq!(received("video", &daemon.status()), video);
+    // The next daemon knows them too, of all protocols.
+    let names = |daemon: &Daemon| {
+        let mut names = evidence(daemon);
+        names.sort_by_key(|(group, told)| (group.clone(), told.to_string()));
+        names
+    };
+    let told = names(&daemon);
+    daemon.signal(Signal::SIGTERM);
+    daemon.end();
+    let daemon = stage.start(&[]);
+    daemon.wait_for("the same connections", PATIENCE, |_| names(&daemon) == told);
+    let sum = || fetches.iter().map(Fetch::received).sum::<u64>();
+    let before = (sum(), daemon.status());
+    assert_eq!(before.1["sites"]["by_sni"], 0, "they were decided before");
+    thread::sleep(Duration::from_secs(2));
+    let (clients, status) = (sum() - before.0, daemon.status());
+    let counted = received("bulk", &status) - received("bulk", &before.1);
+    let part = counted as f64 / clients as f64;
+    assert!((0.9..1.2).contains(&part), "{part:.3} of what clients received\n{status:#}");
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    let daemon = stage.start(&[]);
+    daemon.wait_for("connections", PATIENCE, |status| status["groups"][2]["connections"] == 3);
+    assert!(names(&daemon).iter().all(|(_, told)| told.is_null()), "a killed one keeps nothing");
 }
 
 #[test]

@@ -19,6 +19,8 @@
 
 use std::net::SocketAddr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::policy::Transport;
 
 mod assemble;
@@ -39,12 +41,12 @@ mod trials;
 
 pub use claims::{Claim, HostDigest};
 pub use departure::Departure;
-pub use resolver::{CLAIMANT_SPAN, CONNECTIONS_MAX, Counts, Resolver};
+pub use resolver::{CLAIMANT_SPAN, CONNECTIONS_MAX, Claimed, Counts, KEPT_MAX, Kept, Resolver};
 pub use site::{HOST_NAME_MAX, HostName, InnerSites, Lead, Site, SiteError, Sites};
 pub use stream::{Opening, STREAM_MAX, opening};
 
 /// A flow of this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Flow {
     /// TCP or UDP.
     pub transport: Transport,
@@ -55,7 +57,7 @@ pub struct Flow {
 }
 
 /// A connection: one use of a flow's addresses and ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
     /// Its addresses and ports.
     pub flow: Flow,
@@ -107,7 +109,8 @@ pub enum Command {
 }
 
 /// Why a connection belongs to a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// The browser's extension.
     Extension,

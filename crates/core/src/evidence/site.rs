@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::policy::{Match, Policy};
 
 /// The longest host name, in bytes. Source: RFC 1035, section 3.1, less the root's dot.
 pub const HOST_NAME_MAX: usize = 253;
 
 /// A host name as on the wire: lower case, ASCII, no dot at the end, not an address.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct HostName(Box<str>);
 
 impl HostName {
@@ -42,6 +45,20 @@ impl HostName {
     /// The registrable domain, which browsers take for the site; `None` of a public suffix.
     pub fn domain(&self) -> Option<&str> {
         psl::domain_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for HostName {
+    type Error = SiteError;
+
+    fn try_from(text: String) -> Result<HostName, SiteError> {
+        HostName::from_wire(text.as_bytes()).ok_or(SiteError::NotAName)
+    }
+}
+
+impl From<HostName> for String {
+    fn from(name: HostName) -> String {
+        name.0.into()
     }
 }
 

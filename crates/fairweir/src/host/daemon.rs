@@ -16,6 +16,7 @@ use fairweir_linux::{Error, Health, Mode, UploadSample, monotonic_now, network};
 use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
+use super::kept::KeptFile;
 use super::leases::LeaseControl;
 use super::memory::Memories;
 use super::point::Point;
@@ -66,6 +67,8 @@ pub(super) struct Daemon {
     pub(super) windows: WindowControl,
     /// Which connections belong to which site.
     pub(super) sites: SiteControl,
+    /// For the next daemon; a dry run keeps nothing.
+    kept: Option<KeptFile>,
     /// Which device has which name, on a router.
     pub(super) leases: Option<LeaseControl>,
     /// The last acts other than to measure, oldest first.
@@ -115,16 +118,19 @@ impl Daemon {
     pub(super) fn start(
         mut settings: Settings,
         (memories, leases, teller): (Memories, Option<LeaseControl>, Option<Teller>),
+        kept: Option<KeptFile>,
         told_capacity: Option<Rate>,
     ) -> anyhow::Result<Daemon> {
-        let host = Point::attach(&settings)?;
+        let mut host = Point::attach(&settings)?;
+        let connections = kept.as_ref().and_then(KeptFile::take);
         // Packets are counted from here on.
         let now = monotonic_now();
         settings.lacks_windows = !host.has_windows();
         let groups = settings.policy().groups().len();
         let mut daemon = Daemon {
             control: ControlLoop::new(settings.controller(told_capacity)?, groups, now),
-            sites: SiteControl::new(&host, settings.policy())?,
+            sites: SiteControl::new(&mut host, settings.policy(), connections)?,
+            kept,
             leases,
             upload: Upload::of(&settings),
             settings,
@@ -318,8 +324,9 @@ impl Daemon {
             // Two hosts cannot hold one device, so the old one goes first; should the new one
             // fail, the next tick looks for the device and attaches again.
             self.host = None;
-            let point = Point::attach(&new)?;
-            self.sites = SiteControl::new(&point, new.policy())?;
+            let kept = self.sites.kept(self.settings.policy());
+            let mut point = Point::attach(&new)?;
+            self.sites = SiteControl::new(&mut point, new.policy(), Some(kept))?;
             self.host = Some(point);
             self.opening = None;
             self.control.handle_lost_state();
@@ -348,7 +355,7 @@ impl Daemon {
         Ok("configuration reloaded")
     }
 
-    /// Ends: everything is removed and the capacity stored.
+    /// Ends: everything is removed, the capacity stored, and what is known of connections kept.
     ///
     /// # Errors
     /// What could not be removed.
@@ -356,6 +363,9 @@ impl Daemon {
         self.store_capacity(monotonic_now(), true);
         if let Some(leases) = &mut self.leases {
             leases.store(monotonic_now(), true);
+        }
+        if let Some(file) = &self.kept {
+            file.write(&self.sites.kept(self.settings.policy()));
         }
         self.host.take().map_or(Ok(()), Point::detach)
     }
@@ -563,8 +573,10 @@ impl Daemon {
         if waiting || self.settings.devices().any(is_missing) {
             return;
         }
+        let policy = self.settings.policy();
+        let kept = self.sites.kept(policy);
         let attached = Point::attach(&self.settings)
-            .and_then(|host| Ok((SiteControl::new(&host, self.settings.policy())?, host)));
+            .and_then(|mut host| Ok((SiteControl::new(&mut host, policy, Some(kept))?, host)));
         match attached {
             Ok((sites, host)) => {
                 info!(dev = self.settings.dev, "the interface is back");

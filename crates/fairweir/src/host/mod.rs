@@ -27,6 +27,7 @@ pub(crate) mod client;
 mod daemon;
 mod delay;
 pub(crate) mod guard;
+mod kept;
 mod leases;
 mod memory;
 mod point;
@@ -39,6 +40,7 @@ mod via;
 mod windows;
 
 use daemon::{Daemon, next_tick};
+use kept::KeptFile;
 use leases::LeaseControl;
 use memory::Memories;
 use settings::Settings;
@@ -85,7 +87,8 @@ fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Resul
         let told = args.remembered_capacity;
         let is_router = settings.role == Role::Router && !args.dry_run;
         let teller = is_router.then(|| Teller::start(&spec.run_dir)).transpose()?;
-        let daemon = Daemon::start(settings, (memories, leases, teller), told)?;
+        let kept = (!args.dry_run).then(|| KeptFile::new(&spec.run_dir, &spec.name));
+        let daemon = Daemon::start(settings, (memories, leases, teller), kept, told)?;
         info!(dev, control = %daemon.settings.control(), "attached");
         for warning in &daemon.settings.config.warnings {
             tracing::warn!("configuration: {warning}");

@@ -128,6 +128,10 @@ impl Point {
         either!(self, it => it.bind(command))
     }
 
+    pub(super) fn take_over(&mut self, connection: &Connection) -> Result<(), Error> {
+        either!(self, it => it.take_over(connection))
+    }
+
     pub(super) fn evidence_of(&self, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>, Error> {
         match self {
             Point::Host(host) => Ok(host.evidence_of(ids)),

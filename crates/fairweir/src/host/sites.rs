@@ -12,12 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fairweir_core::evidence::{CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Resolver};
+use fairweir_core::evidence::{CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Kept, Resolver};
 use fairweir_core::policy::{Match, Policy};
 use fairweir_core::units::{Span, Time};
 use fairweir_linux::{Error, monotonic_now, random};
 
 use super::claims::{Checks, Told};
+use super::kept::KeptConnections;
 use super::point::Point;
 use crate::wire::{ClaimsConfig, ClaimsGroup, ClaimsRequest, EvidenceStatus, SitesStatus};
 
@@ -42,18 +43,41 @@ const GENERATION_SHIFT: u32 = 16;
 const PAUSE: Span = Span::millis(5);
 
 impl SiteControl {
-    /// For what was just attached with `policy`.
+    /// For what was just attached with `policy`, with what an earlier one has kept.
     ///
     /// # Errors
     /// If the kernel has no random bytes.
-    pub(super) fn new(point: &Point, policy: &Policy) -> Result<SiteControl, Error> {
+    pub(super) fn new(
+        point: &mut Point,
+        policy: &Policy,
+        kept: Option<KeptConnections>,
+    ) -> Result<SiteControl, Error> {
         let sites = point.sites(policy);
         let has_sites = !sites.is_empty();
         let salt = format!("{:016x}{:016x}", random()?, random()?);
         let resolver = Resolver::new(sites, salt.clone());
         let generation = random()? >> GENERATION_SHIFT;
         let checks = Checks::new();
-        Ok(SiteControl { resolver, has_sites, checks, salt, generation, pauses_until: None })
+        let mut control =
+            SiteControl { resolver, has_sites, checks, salt, generation, pauses_until: None };
+        let kept = kept.filter(|_| has_sites).map(|kept| kept.under(policy)).unwrap_or_default();
+        if let Err(e) = control.take_over(point, kept) {
+            tracing::warn!("connections that are open match no `web:` rule: {e}");
+        }
+        Ok(control)
+    }
+
+    fn take_over(&mut self, point: &mut Point, kept: Vec<Kept>) -> Result<(), Error> {
+        for kept in kept {
+            point.take_over(&kept.connection)?;
+            self.resolver.handle_kept(kept);
+        }
+        self.bind(point)
+    }
+
+    /// What is known of connections under `policy`, for the next one.
+    pub(super) fn kept(&self, policy: &Policy) -> KeptConnections {
+        KeptConnections::new(policy, self.resolver.kept())
     }
 
     /// When it wants to read again, if it pauses.

@@ -18,6 +18,7 @@ use crate::bpf::abi::{
 };
 use crate::bpf::{bpf_error, update};
 use crate::classify::rules;
+use crate::clock::monotonic_now;
 use crate::host::Host;
 
 /// The reader of the ring.
@@ -104,6 +105,14 @@ impl Host {
         bind(&self.programs.maps.hearing()?.flows, rule, command)
     }
 
+    /// Takes a connection that was open before into the table, so that it can be bound.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn take_over(&mut self, connection: &Connection) -> Result<(), Error> {
+        take_over(&self.programs.maps.hearing()?.flows, connection)
+    }
+
     /// Beginnings that were lost because they were more than the ring holds, since the start.
     pub fn unheard(&self) -> u64 {
         self.seen.unheard
@@ -112,6 +121,23 @@ impl Host {
     /// By which evidence each of these connections has its class, by id, as last watched.
     pub fn evidence_of(&self, ids: &BTreeSet<u64>) -> BTreeMap<u64, u64> {
         ids.iter().filter_map(|id| Some((*id, *self.evidence.get(id)?))).collect()
+    }
+}
+
+/// A connection whose ports are in use again stays as it is.
+pub(crate) fn take_over(map: &MapHandle, connection: &Connection) -> Result<(), Error> {
+    let wanted = match connection.flow.transport {
+        Transport::Tcp => 0,
+        Transport::Udp => INITIALS_MAX,
+    };
+    let seen_ns = monotonic_now().as_nanos();
+    let state = FlowState { seen_ns, opened: connection.opened, wanted, ..FlowState::default() };
+    let key = key(&connection.flow);
+    match map.update(key.as_bytes(), state.as_bytes(), MapFlags::NO_EXIST) {
+        Err(e) if e.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
+            Err(bpf_error("take over a flow", &e))
+        }
+        _ => Ok(()),
     }
 }
 

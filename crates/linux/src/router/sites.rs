@@ -37,6 +37,14 @@ impl Router {
         site::bind(&self.programs.bound, leaf::label_rule, command)
     }
 
+    /// Takes a connection that was open before into the table, so that it can be bound.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn take_over(&mut self, connection: &Connection) -> Result<(), Error> {
+        site::take_over(&self.programs.bound, connection)
+    }
+
     /// By which evidence each of these connections has its class, by id, if a site decides.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use browsed::CLAIMANT_SPAN;
 use browsed::{Browsed, Claimant};
+pub use kept::{Claimed, KEPT_MAX, Kept};
 
 use super::claims::Votes;
 use super::departure::Departures;
@@ -18,6 +19,7 @@ use crate::evidence::assemble::Assembler;
 use crate::units::{Span, Time};
 
 mod browsed;
+mod kept;
 
 /// To which group connections belong: see the [module](super).
 ///
@@ -696,6 +698,39 @@ pub(super) mod tests {
         resolver.handle_sites(sites(&[&["web:bulk.net"], &["web:video.com"]]), AT);
         assert_eq!(binds(&mut resolver), [(1, Some(1), true), (2, Some(1), true)]);
         assert_eq!(resolver.evidence(2).unwrap().reason, Reason::Sni);
+    }
+
+    /// As a daemon does that is started again.
+    #[test]
+    fn what_is_kept_is_bound_by_the_policy_of_the_next_resolver() {
+        let mut before = browsed();
+        before.handle_claim(&claim(Some(1), 598), AT);
+        hear(&mut before, tcp(3), b"\0\0");
+        before.handle_heard(tcp(4), Heard::Opening { user: Some(USER) }, AT);
+        let kept = before.kept();
+        let ports: Vec<_> = kept.iter().map(|k| k.connection.flow.local.port()).collect();
+        assert_eq!(ports, [2, 1], "nameless and undecided ones are not");
+        let mut after = Resolver::new(
+            sites(&[&["web:other.org"], &["web:bulk.net"], &["web:video.com"]]),
+            "other".to_owned(),
+        );
+        // Its ports are in use again.
+        after.handle_heard(Connection { opened: 2, ..tcp(1) }, Heard::Opening { user: None }, AT);
+        kept.into_iter().for_each(|kept| after.handle_kept(kept));
+        assert_eq!(binds(&mut after), [(2, Some(1), true)]);
+        let Counts { opened, by_sni, by_extension, .. } = after.counts();
+        assert_eq!((opened, by_sni, by_extension), (1, 0, 0), "they were decided before");
+        let mut after = two_sites();
+        before.kept().into_iter().map(|kept| Kept { claimed: None, ..kept }).for_each(|kept| {
+            after.handle_kept(kept);
+        });
+        assert_eq!(binds(&mut after), [(2, Some(0), true), (1, Some(0), true)], "by the wire");
+        // The extension is heard again, and tells of them.
+        after.handle_claimant(USER, AT);
+        send(&mut after, 2, 501);
+        assert!(after.handle_claim(&claim(Some(1), 500), AT));
+        assert_eq!(binds(&mut after).last(), Some(&(2, Some(1), true)));
+        assert_eq!(after.kept()[1].claimed, Some(Claimed { group: Some(1) }));
     }
 
     #[test]

@@ -1,0 +1,71 @@
+//! What a resolver knows of connections that outlive it: a daemon that starts again heard no beginning of them.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Known, Resolver, browsed::Browsed};
+use crate::evidence::{Connection, Evidence, HostName, Reason};
+
+/// A decided connection, independent of the policy but for `claimed`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Which.
+    pub connection: Connection,
+    /// The owner of its socket.
+    pub user: Option<u32>,
+    /// What the wire says.
+    pub reason: Reason,
+    /// The host, if the wire names one.
+    pub name: Option<HostName>,
+    /// What the browser's extension tells.
+    pub claimed: Option<Claimed>,
+}
+
+/// The extension tells of a group of the policy, or of none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claimed {
+    /// Its index.
+    pub group: Option<usize>,
+}
+
+impl Resolver {
+    /// The last [`KEPT_MAX`] connections that are decided, the last one first.
+    pub fn kept(&self) -> Vec<Kept> {
+        let kept = |known: &Known| {
+            let Evidence { reason, name, .. } =
+                known.evidence.clone().filter(|_| known.is_final)?;
+            let browsed = known.browsed.as_ref().and_then(|browsed| browsed.evidence.as_ref());
+            let browsed = browsed.filter(|evidence| evidence.reason == Reason::Extension);
+            let claimed = browsed.map(|evidence| Claimed { group: evidence.group });
+            let is_worth_it = name.is_some() || claimed.is_some();
+            let Known { connection, user, .. } = *known;
+            is_worth_it.then_some(Kept { connection, user, reason, name, claimed })
+        };
+        self.connections.values().rev().filter_map(kept).take(KEPT_MAX).collect()
+    }
+
+    /// Takes over a connection that an earlier resolver knew, unless its ports are in use again.
+    pub fn handle_kept(&mut self, kept: Kept) {
+        let Kept { connection, user, reason, name, claimed } = kept;
+        if self.connections.len() >= super::CONNECTIONS_MAX
+            || self.numbers.contains_key(&connection.flow)
+        {
+            return;
+        }
+        let extension = |group| Evidence { reason: Reason::Extension, name: name.clone(), group };
+        let browsed = claimed.map(|Claimed { group }| {
+            Box::new(Browsed { evidence: Some(extension(group)), ..Browsed::default() })
+        });
+        let group = name.as_ref().and_then(|name| self.sites.group_of(name));
+        let evidence = Some(Evidence { reason, name, group });
+        self.number_last += 1;
+        let number = self.number_last;
+        let known = Known { connection, pending: None, evidence, is_final: true, user, browsed };
+        self.connections.insert(number, known);
+        self.numbers.insert(connection.flow, number);
+        self.note_host(number);
+        self.command_bind(number);
+    }
+}
+
+/// As many as a browser opens in hours.
+pub const KEPT_MAX: usize = 16_384;

@@ -1,0 +1,203 @@
+//! What is known of connections that are open while the daemon starts again.
+//!
+//! Problem: a connection names its host in its first bytes, and a daemon that starts later does not hear
+//! them. A browser keeps its connections for as long as a page uses them.
+//!
+//! Method: at its end the daemon writes the names into a file of its own in the run directory, which does not
+//! outlive the machine; the next one takes them over if it starts soon, and removes the file. A daemon that
+//! was killed leaves none. What the wire said counts under any policy, what an extension said only while the
+//! groups have the same names and patterns.
+//!
+//! Whoever could write the file could move connections between groups: it lies in a directory that only the
+//! daemon's user may change, and what is in it is bounded and checked as what the wire says is.
+
+use std::path::Path;
+
+use fairweir_core::evidence::{KEPT_MAX, Kept};
+use fairweir_core::policy::{Match, Policy};
+use fairweir_daemon::{StateDir, unix_now};
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+/// Below the run directory.
+const DIR: &str = "connections";
+/// A UDP flow that was silent for so long is another one (`bpf/heard.h`), in seconds.
+const AGE_MAX_S: u64 = 120;
+/// Ports and names of [`KEPT_MAX`] connections.
+const FILE_SIZE_MAX: u64 = 16 << 20;
+
+/// Connections of a daemon that ends, the last one first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct KeptConnections {
+    version: u32,
+    /// Seconds since 1970.
+    at: u64,
+    groups: Vec<GroupPatterns>,
+    connections: Vec<Kept>,
+}
+
+/// What an extension's claims depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct GroupPatterns {
+    name: String,
+    sites: Vec<String>,
+}
+
+fn patterns(policy: &Policy) -> Vec<GroupPatterns> {
+    let is_site = |matched: &&Match| matches!(matched, Match::Web(_));
+    let groups = policy.groups().iter().map(|group| GroupPatterns {
+        name: group.name.clone(),
+        sites: group.matches.iter().filter(is_site).map(ToString::to_string).collect(),
+    });
+    groups.collect()
+}
+
+impl KeptConnections {
+    pub(super) fn new(policy: &Policy, connections: Vec<Kept>) -> KeptConnections {
+        KeptConnections { version: 1, at: unix_now(), groups: patterns(policy), connections }
+    }
+
+    /// What of it holds under `policy`.
+    pub(super) fn under(self, policy: &Policy) -> Vec<Kept> {
+        let is_same = self.groups == patterns(policy);
+        let connections = self.connections.into_iter().take(KEPT_MAX);
+        let kept = connections.map(|kept| {
+            let count = policy.groups().len();
+            let is_group = |group: Option<usize>| group.is_none_or(|group| group < count);
+            let claimed = kept.claimed.filter(|claimed| is_same && is_group(claimed.group));
+            Kept { claimed, ..kept }
+        });
+        kept.collect()
+    }
+}
+
+/// The file of the daemon called `name`.
+#[derive(Clone, Debug)]
+pub(super) struct KeptFile {
+    dir: StateDir,
+    name: String,
+}
+
+impl KeptFile {
+    pub(super) fn new(run_dir: &Path, name: &str) -> KeptFile {
+        KeptFile { dir: StateDir::new(&run_dir.join(DIR)), name: format!("{name}.json") }
+    }
+
+    /// Writes it; a failure is logged and costs nothing else.
+    pub(super) fn write(&self, kept: &KeptConnections) {
+        if kept.connections.is_empty() {
+            return;
+        }
+        let text = serde_json::to_vec(kept).expect("invariant: the contents have string keys");
+        if let Err(e) = self.dir.write(&self.name, &text) {
+            warn!("the next daemon will not know the names of open connections: {e}");
+        }
+    }
+
+    /// Reads it once: it is removed. `None` if there is none, or one that is too old or broken.
+    pub(super) fn take(&self) -> Option<KeptConnections> {
+        let read = self.dir.read(&self.name, FILE_SIZE_MAX).and_then(|text| {
+            self.dir.remove(&self.name)?;
+            Ok(text)
+        });
+        let text = read.unwrap_or_else(|e| {
+            warn!("kept connections are ignored: {e}");
+            None
+        })?;
+        let kept = serde_json::from_slice::<KeptConnections>(&text).inspect_err(|e| {
+            let path = self.dir.path_of(&self.name);
+            warn!("kept connections are ignored: {}: {e}", path.display());
+        });
+        kept.ok().filter(|kept| kept.version == 1 && unix_now().abs_diff(kept.at) <= AGE_MAX_S)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use fairweir_core::evidence::{Claimed, Connection, Flow, HostName, Reason};
+    use fairweir_core::policy::{Group, Transport};
+    use fairweir_core::share::Weight;
+
+    use super::*;
+
+    fn policy(groups: &[&str]) -> Policy {
+        let group = |site: &&str| Group {
+            name: (*site).to_owned(),
+            weight: Weight::ONE,
+            matches: vec![format!("web:{site}").parse().unwrap()],
+        };
+        Policy::new(groups.iter().map(group).collect()).unwrap()
+    }
+
+    fn kept() -> Vec<Kept> {
+        let kept = |port: u16| Kept {
+            connection: Connection {
+                flow: Flow {
+                    transport: if port == 1 { Transport::Tcp } else { Transport::Udp },
+                    remote: "[2001:db8::7]:443".parse().unwrap(),
+                    local: ([192, 0, 2, 1], port).into(),
+                },
+                opened: 7,
+            },
+            user: Some(1_000),
+            reason: Reason::Sni,
+            name: HostName::from_wire(b"cdn.example.com"),
+            claimed: [None, Some(1), Some(9)][usize::from(port - 1)]
+                .map(|group| Claimed { group: Some(group) })
+                .or(Some(Claimed { group: None })),
+        };
+        (1..=3).map(kept).collect()
+    }
+
+    #[test]
+    fn the_next_daemon_takes_over_what_its_policy_allows_and_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = KeptFile::new(dir.path(), "eth0");
+        let policy_then = policy(&["a.com", "b.com"]);
+        let write = || file.write(&KeptConnections::new(&policy_then, kept()));
+        assert!(file.take().is_none());
+        write();
+        let [first, second, third] = file.take().unwrap().under(&policy_then).try_into().unwrap();
+        assert_eq!([&first, &second], [&kept()[0], &kept()[1]]);
+        assert_eq!(third, Kept { claimed: None, ..kept()[2].clone() }, "there is no such group");
+        assert!(file.take().is_none(), "it was removed");
+        assert!(KeptFile::new(dir.path(), "eth1").take().is_none());
+        write();
+        let under = file.take().unwrap().under(&policy(&["a.com", "c.com"]));
+        assert!(under.iter().all(|kept| kept.claimed.is_none() && kept.name.is_some()));
+    }
+
+    #[test]
+    fn what_is_old_broken_or_anothers_is_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = KeptFile::new(dir.path(), "eth0");
+        let new = || KeptConnections::new(&policy(&["a.com"]), kept());
+        for wrong in [
+            KeptConnections { at: unix_now() - AGE_MAX_S - 10, ..new() },
+            KeptConnections { at: unix_now() + AGE_MAX_S + 10, ..new() },
+            KeptConnections { version: 2, ..new() },
+        ] {
+            file.write(&wrong);
+            assert!(file.take().is_none());
+        }
+        file.write(&new());
+        let path = file.dir.path_of(&file.name);
+        let text = fs::read_to_string(&path).unwrap();
+        for (from, to) in [
+            ("cdn.example.com", "cdn..com"),
+            ("192.0.2.1:1", "nowhere"),
+            ("\"sni\"", "\"magic\""),
+            ("{", ""),
+        ] {
+            fs::write(&path, text.replace(from, to)).unwrap();
+            assert!(file.take().is_none(), "{from} → {to}");
+            assert!(!path.exists());
+        }
+        let elsewhere = dir.path().join("elsewhere");
+        fs::write(&elsewhere, &text).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert!(file.take().is_none(), "a symbolic link");
+    }
+}
