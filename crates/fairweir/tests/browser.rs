@@ -28,6 +28,8 @@ const LINK_SETTLES: Duration = Duration::from_secs(3);
 /// A page that says nothing for so long is opened again, and given up in the end.
 const OPENED_AGAIN: Duration = Duration::from_secs(15);
 const GIVEN_UP: Duration = Duration::from_secs(50);
+/// Until connections are decided that were before.
+const SOON: Duration = Duration::from_secs(5);
 /// Until the extension has found the next daemon, and a page that asks three times a second has told of a request.
 const FOUND: Duration = Duration::from_secs(25);
 
@@ -434,18 +436,25 @@ fn extension_and_daemon_outlive_each_other() {
                 });
                 daemon.status()["sites"]["claims"]["counted"].as_u64().unwrap()
             };
+            let all_decided = |status: &Value| {
+                let connections = |group: usize| status["groups"][group]["connections"].as_u64();
+                connections(0) > Some(0) && connections(1) > Some(0) && connections(2) == Some(0)
+            };
             let mut daemon = stage.start(&[]);
             let browser = Browser::start(kind, &stage, &servers, true);
             browser.open_sites(&stage, Some(&daemon));
             for _ in 0..2 {
                 decides(&daemon, 0);
+                // No connection opens while no daemon hears it.
+                thread::sleep(SOON);
+                daemon.wait_for("all connections decided", FOUND, all_decided);
                 daemon.signal(Signal::SIGTERM);
                 daemon.end();
                 daemon = stage.start(&[]);
-                daemon.wait_for("the same connections", FOUND, |status| {
-                    (0..2).all(|group| status["groups"][group]["connections"] != 0)
-                });
+                daemon.wait_for("the same connections", SOON, all_decided);
             }
+            thread::sleep(FOUND);
+            daemon.wait_for("the same connections, by new claims", SOON, all_decided);
             let counted = decides(&daemon, 0);
             drop(browser);
             let browser = Browser::start(kind, &stage, &servers, true);

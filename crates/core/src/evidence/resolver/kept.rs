@@ -33,9 +33,9 @@ impl Resolver {
         let kept = |known: &Known| {
             let Evidence { reason, name, .. } =
                 known.evidence.clone().filter(|_| known.is_final)?;
-            let browsed = known.browsed.as_ref().and_then(|browsed| browsed.evidence.as_ref());
-            let browsed = browsed.filter(|evidence| evidence.reason == Reason::Extension);
-            let claimed = browsed.map(|evidence| Claimed { group: evidence.group });
+            let told = known.browsed.as_ref().and_then(|browsed| browsed.told());
+            let told = told.filter(|evidence| evidence.reason == Reason::Extension);
+            let claimed = told.map(|evidence| Claimed { group: evidence.group });
             let is_worth_it = name.is_some() || claimed.is_some();
             let Known { connection, user, .. } = *known;
             is_worth_it.then_some(Kept { connection, user, reason, name, claimed })
@@ -51,9 +51,12 @@ impl Resolver {
         {
             return;
         }
-        let extension = |group| Evidence { reason: Reason::Extension, name: name.clone(), group };
         let browsed = claimed.map(|Claimed { group }| {
-            Box::new(Browsed { evidence: Some(extension(group)), ..Browsed::default() })
+            let mut browsed = Browsed::default();
+            // As if it were known for which group it was opened: the next votes are divided by that.
+            browsed.votes.set_opener(Some(group));
+            browsed.guess = Some(Evidence { reason: Reason::Extension, name: name.clone(), group });
+            Box::new(browsed)
         });
         let group = name.as_ref().and_then(|name| self.sites.group_of(name));
         let evidence = Some(Evidence { reason, name, group });

@@ -83,10 +83,8 @@ struct Known {
 
 impl Known {
     fn evidence(&self) -> Option<&Evidence> {
-        let browsed = self.browsed.as_ref();
-        let claimed =
-            browsed.and_then(|browsed| browsed.evidence.as_ref().or(browsed.guess.as_ref()));
-        claimed.or(self.evidence.as_ref())
+        let told = self.browsed.as_ref().and_then(|browsed| browsed.told());
+        told.or(self.evidence.as_ref())
     }
 }
 
@@ -731,6 +729,31 @@ pub(super) mod tests {
         assert!(after.handle_claim(&claim(Some(1), 500), AT));
         assert_eq!(binds(&mut after).last(), Some(&(2, Some(1), true)));
         assert_eq!(after.kept()[1].claimed, Some(Claimed { group: Some(1) }));
+    }
+
+    /// The requests of both sites always leave at the same times.
+    #[test]
+    fn what_the_extension_said_before_a_restart_is_not_forgotten_over_votes_that_tell_nothing() {
+        let mut before = browsed();
+        for (group, ms) in [(0, 299), (1, 598)] {
+            before.handle_claim(&claim(Some(group), ms), AT);
+        }
+        let mut after = two_sites();
+        before.kept().into_iter().for_each(|kept| after.handle_kept(kept));
+        after.handle_claimant(USER, AT);
+        for ms in (1_000..20_000).step_by(300) {
+            [1, 2].into_iter().for_each(|port| send(&mut after, port, ms));
+            for group in [0, 1] {
+                assert!(after.handle_claim(&claim(Some(group), ms), AT));
+            }
+        }
+        let groups: Vec<_> =
+            after.connections.values().map(|k| k.evidence().unwrap().group).collect();
+        assert_eq!(
+            (groups, after.counts().mixed),
+            (vec![Some(1), Some(0)], 0),
+            "the last one first"
+        );
     }
 
     #[test]
