@@ -5,9 +5,11 @@
 //! connections of both have sent at the same times, so votes alone decide nothing until their next requests.
 //! Method: the extension says of a request that it leaves, too. A browser that has no connection for it opens
 //! one within milliseconds, so a connection was opened for the group whose request to that host left last
-//! before. Where requests of two groups left nearly at once, this says nothing. But over HTTP/1.1 each request
-//! opens its own connection, in the order of requests: there the first connection is for the first request, and
-//! so on, if there were as many requests as connections.
+//! before. Where requests of two groups left nearly at once, this says nothing.
+//!
+//! Over HTTP/1.1 a request opens one connection at most, so a connection that opens later is for another one
+//! ([`one_each`]). And connections open in the order of requests: where this alone leaves some unclear, and there
+//! were as many requests as connections, the first is for the first request, and so on ([`in_order`]).
 //!
 //! Properties: many requests of one group that leave at once tell no more than one of them, or than the
 //! connections that they opened over HTTP/1.1; what is guessed gives way to every verdict by votes, and changes
@@ -66,19 +68,56 @@ impl Departures {
         let requests = self.0.iter().filter(|d| d.host == *host && d.port == port);
         let mut requests: Vec<&Departure> = requests.collect();
         requests.sort_by_key(|departure| departure.begin);
-        let mut openers = Vec::with_capacity(opened.len());
-        let mut earlier = Time::ZERO;
+        if !requests.iter().any(|departure| departure.is_http1) {
+            return opened.iter().map(|at| nearest(&requests, *at)).collect();
+        }
+        let mut openers = one_each(&requests, opened);
+        let (mut earlier, mut first) = (Time::ZERO, 0);
         for burst in opened.chunk_by(|one, next| next.since(*one) <= AT_ONCE) {
             let last = burst[burst.len() - 1] + EARLY;
             let asked = requests.iter().filter(|d| d.begin > earlier && d.begin <= last);
             let asked = asked.filter(|d| d.begin + OPENS_WITHIN >= burst[0]);
-            let ordered = in_order(asked.copied(), burst);
-            let nearest = || burst.iter().map(|at| nearest(&requests, *at)).collect();
-            openers.extend(ordered.unwrap_or_else(nearest));
-            earlier = last;
+            let known = &mut openers[first..first + burst.len()];
+            let agrees = |ordered: &Vec<Option<Option<usize>>>| {
+                known
+                    .iter()
+                    .zip(ordered)
+                    .all(|(known, ordered)| known.is_none() || known == ordered)
+            };
+            if let Some(ordered) = in_order(asked.copied(), burst).filter(agrees) {
+                known.copy_from_slice(&ordered);
+            }
+            (earlier, first) = (last, first + burst.len());
         }
         openers
     }
+}
+
+/// The groups of connections over HTTP/1.1: that of the request that left last before and has opened none yet, if
+/// those of others left earlier.
+fn one_each(requests: &[&Departure], opened: &[Time]) -> Vec<Option<Option<usize>>> {
+    let mut is_used = vec![false; requests.len()];
+    let opener = |at: &Time| {
+        let mut groups = BTreeMap::<Option<usize>, (u64, usize)>::new();
+        for (i, departure) in requests.iter().enumerate().filter(|(i, _)| !is_used[*i]) {
+            if *at + EARLY < departure.begin || at.since(departure.begin) > QUEUED_MAX {
+                continue;
+            }
+            let nearness = nearness(at.since(departure.begin));
+            let nearest = groups.entry(departure.group).or_insert((0, i));
+            if nearness > nearest.0 {
+                *nearest = (nearness, i);
+            }
+        }
+        let (group, (nearest, request)) =
+            groups.iter().max_by_key(|(_, (nearness, _))| *nearness)?;
+        let others = groups.iter().filter(|(other, _)| *other != group);
+        let second = others.map(|(_, (nearness, _))| *nearness).max().unwrap_or(0);
+        let is_clear = *nearest >= 2 * second;
+        is_used[*request] |= is_clear;
+        is_clear.then_some(*group)
+    };
+    opened.iter().map(opener).collect()
 }
 
 /// The groups of connections that were opened one for each request, in their order; `None` if they may not have
@@ -87,9 +126,8 @@ fn in_order<'d>(
     requests: impl Iterator<Item = &'d Departure>,
     opened: &[Time],
 ) -> Option<Vec<Option<Option<usize>>>> {
-    let (mut counts, mut is_http1) = (BTreeMap::<Option<usize>, usize>::new(), false);
+    let mut counts = BTreeMap::<Option<usize>, usize>::new();
     let opens_one = |departure: &&Departure| {
-        is_http1 |= departure.is_http1;
         let count = counts.entry(departure.group).or_default();
         *count += 1;
         *count <= OF_SITE_MAX
@@ -97,7 +135,7 @@ fn in_order<'d>(
     let opening: Vec<&Departure> = requests.filter(opens_one).collect();
     let fits = opening.len() == opened.len()
         && opening.iter().zip(opened).all(|(departure, at)| opens(departure, *at));
-    (is_http1 && fits).then(|| opening.iter().map(|departure| Some(departure.group)).collect())
+    fits.then(|| opening.iter().map(|departure| Some(departure.group)).collect())
 }
 
 /// The group whose request left last before, if those of others left much earlier.
@@ -122,6 +160,8 @@ fn opens(departure: &Departure, opened: Time) -> bool {
 const DEPARTURES_MAX: usize = 256;
 /// The extension tells of no second request of a site to a host within 100 ms, unless it is by HTTP/1.1.
 pub(super) const OPENS_WITHIN: Span = Span::millis(150);
+/// Over HTTP/1.1 a browser holds requests back while it has many to the host.
+const QUEUED_MAX: Span = Span::millis(250);
 /// Connections that open so soon after each other are told apart together.
 const AT_ONCE: Span = Span::millis(100);
 /// Browsers open no more connections of a site to a host over HTTP/1.1.
@@ -188,14 +228,23 @@ mod tests {
 
     #[test]
     fn over_http_1_the_order_of_requests_is_that_of_connections() {
-        // The first was recorded; in the second the browser is busy for 30 ms.
+        // Recorded.
         let all = [(1, 219), (0, 221), (1, 223), (0, 224)];
         assert_eq!(openers(&by_http1(&all), &[220, 230, 232, 232]), [1, 0, 1, 0].map(Some));
         let all = [(1, 100), (1, 101), (0, 129), (0, 130)];
-        assert_eq!(openers(&by_http1(&all), &[131, 132, 133, 134]), [1, 1, 0, 0].map(Some));
         // Over HTTP/2 two requests may share a connection.
         let all = all.map(|(group, ms)| (Some(group), ms));
         assert_eq!(openers(&departures(&all), &[131, 132, 133, 134]), [Some(0); 4]);
+    }
+
+    /// Recorded: the second and the third were opened for requests that had left long before.
+    #[test]
+    fn over_http_1_a_request_opens_one_connection_at_most() {
+        let all = by_http1(&[(0, 98)]);
+        assert_eq!(openers(&all, &[100, 110, 122]), [Some(0), None, None]);
+        let all = by_http1(&[(1, 20), (1, 28), (0, 207)]);
+        assert_eq!(openers(&all, &[210, 232, 265]), [0, 1, 1].map(Some));
+        assert_eq!(openers(&all, &[210, 290]), [Some(0), None], "too late");
     }
 
     #[test]
