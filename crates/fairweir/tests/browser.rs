@@ -292,10 +292,10 @@ fn connections_are_decided_soon_and_right_in_chromium_over_http_2() {
 }
 
 #[test]
-#[ignore = "plays 12 times for half a minute"]
+#[ignore = "plays 21 times for half a minute"]
 fn connections_are_decided_soon_and_right_otherwise() {
     table(&[
-        (Kind::Chromium, Http::One, 1),
+        (Kind::Chromium, Http::One, 4),
         (Kind::Chromium, Http::Three, 1),
         (Kind::Firefox, Http::Two, 1),
         (Kind::Firefox, Http::Three, 1),
