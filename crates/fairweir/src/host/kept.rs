@@ -26,7 +26,7 @@ const AGE_MAX_S: u64 = 120;
 /// Ports and names of [`KEPT_MAX`] connections.
 const FILE_SIZE_MAX: u64 = 16 << 20;
 
-/// Connections of a daemon that ends, the last one first.
+/// Connections of a daemon that ends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct KeptConnections {
     version: u32,

@@ -28,7 +28,7 @@ pub struct Claimed {
 }
 
 impl Resolver {
-    /// The last [`KEPT_MAX`] connections that are decided, the last one first.
+    /// The last [`KEPT_MAX`] connections that are decided, in the order in which they opened.
     pub fn kept(&self) -> Vec<Kept> {
         let kept = |known: &Known| {
             let Evidence { reason, name, .. } =
@@ -40,7 +40,10 @@ impl Resolver {
             let Known { connection, user, .. } = *known;
             is_worth_it.then_some(Kept { connection, user, reason, name, claimed })
         };
-        self.connections.values().rev().filter_map(kept).take(KEPT_MAX).collect()
+        let last = self.connections.values().rev().filter_map(kept).take(KEPT_MAX);
+        let mut last: Vec<Kept> = last.collect();
+        last.reverse();
+        last
     }
 
     /// Takes over a connection that an earlier resolver knew, unless its ports are in use again.

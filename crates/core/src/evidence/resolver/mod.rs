@@ -707,7 +707,7 @@ pub(super) mod tests {
         before.handle_heard(tcp(4), Heard::Opening { user: Some(USER) }, AT);
         let kept = before.kept();
         let ports: Vec<_> = kept.iter().map(|k| k.connection.flow.local.port()).collect();
-        assert_eq!(ports, [2, 1], "nameless and undecided ones are not");
+        assert_eq!(ports, [1, 2], "nameless and undecided ones are not");
         let mut after = Resolver::new(
             sites(&[&["web:other.org"], &["web:bulk.net"], &["web:video.com"]]),
             "other".to_owned(),
@@ -722,7 +722,7 @@ pub(super) mod tests {
         before.kept().into_iter().map(|kept| Kept { claimed: None, ..kept }).for_each(|kept| {
             after.handle_kept(kept);
         });
-        assert_eq!(binds(&mut after), [(2, Some(0), true), (1, Some(0), true)], "by the wire");
+        assert_eq!(binds(&mut after), [(1, Some(0), true), (2, Some(0), true)], "by the wire");
         // The extension is heard again, and tells of them.
         after.handle_claimant(USER, AT);
         send(&mut after, 2, 501);
@@ -749,11 +749,7 @@ pub(super) mod tests {
         }
         let groups: Vec<_> =
             after.connections.values().map(|k| k.evidence().unwrap().group).collect();
-        assert_eq!(
-            (groups, after.counts().mixed),
-            (vec![Some(1), Some(0)], 0),
-            "the last one first"
-        );
+        assert_eq!((groups, after.counts().mixed), (vec![Some(0), Some(1)], 0));
     }
 
     #[test]
