@@ -1,12 +1,12 @@
 //! Two sites that load from the same servers, in real Chromium and Firefox.
 #![allow(clippy::unwrap_used)]
 
-use nix::sys::signal::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 #[path = "browser/beside.rs"]
@@ -326,7 +326,7 @@ fn a_daemon_that_starts_and_ends_breaks_off_nothing_that_a_browser_loads() {
     let daemon = stage.start(&[]);
     daemon.wait_for("enforcing", Duration::from_secs(10), |status| status["enforcing"] == true);
     thread::sleep(Duration::from_secs(3));
-    daemon.signal(nix::sys::signal::Signal::SIGTERM);
+    daemon.signal(Signal::SIGTERM);
     daemon.end();
     thread::sleep(Duration::from_secs(2));
     let (old, new): (Vec<_>, Vec<_>) =

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 mod common;
-use common::stage::{LINK_MBIT, SERVERS, Stage, privileged};
+use common::stage::{Daemon, Download, LINK_MBIT, SERVERS, Stage, privileged};
 use common::{FAIRWEIR, two_of_three};
 
 /// Rates of one group of two with the weights 1:1 (and 3:1) of half the link, and of the whole
@@ -35,6 +35,16 @@ fn weighted(weight: u32) -> String {
          [[group]]\nname = \"server\"\nweight = {weight}\nmatch = [\"ip:{}\"]\n",
         SERVERS[0]
     )
+}
+
+/// A daemon with two groups of one weight, and a download that has one's share.
+fn shaped() -> (Stage, Daemon, Download) {
+    let stage = Stage::new();
+    stage.configure(&weighted(1));
+    let daemon = stage.start(&[]);
+    let download = stage.download(SERVERS[0]);
+    download.wait_for_rate(HALF_SHARE, SECONDS_5);
+    (stage, daemon, download)
 }
 
 #[test]
@@ -102,11 +112,7 @@ fn a_killed_daemon_leaves_the_full_rate_and_the_next_one_cleans_up() {
     if !privileged() {
         return;
     }
-    let stage = Stage::new();
-    stage.configure(&weighted(1));
-    let daemon = stage.start(&[]);
-    let download = stage.download(SERVERS[0]);
-    download.wait_for_rate(HALF_SHARE, SECONDS_5);
+    let (stage, daemon, download) = shaped();
     daemon.signal(Signal::SIGKILL);
     download.wait_for_rate(UNSHAPED, SECONDS_3);
     assert_eq!(daemon.end().0, None);
@@ -128,11 +134,7 @@ fn a_stopped_daemon_leaves_the_full_rate_until_it_goes_on() {
     }
     // A class that drops may make one sender go up and down by more than the range for seconds.
     two_of_three(|| {
-        let stage = Stage::new();
-        stage.configure(&weighted(1));
-        let daemon = stage.start(&[]);
-        let download = stage.download(SERVERS[0]);
-        download.wait_for_rate(HALF_SHARE, SECONDS_5);
+        let (_stage, daemon, download) = shaped();
         daemon.signal(Signal::SIGSTOP);
         download.wait_for_rate(UNSHAPED, SECONDS_3);
         daemon.signal(Signal::SIGCONT);
@@ -148,11 +150,7 @@ fn a_broken_enforcer_leaves_the_full_rate_and_is_repaired() {
     for breakage in
         ["ip link del ifb4wan", "ip link set ifb4wan down", "tc qdisc del dev ifb4wan root"]
     {
-        let stage = Stage::new();
-        stage.configure(&weighted(1));
-        let daemon = stage.start(&[]);
-        let download = stage.download(SERVERS[0]);
-        download.wait_for_rate(HALF_SHARE, SECONDS_5);
+        let (stage, daemon, download) = shaped();
         assert!(stage.run(breakage).status.success(), "{breakage}");
         download.wait_for_rate(UNSHAPED, SECONDS_3);
         let status = daemon.status();

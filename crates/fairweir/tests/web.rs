@@ -5,13 +5,13 @@
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 mod common;
 use common::stage::{Daemon, SERVERS, Stage, privileged};
 use common::two_of_three;
 use common::web::{Fetch, NameServer, Protocol, SERVER6, Web, assert_holds_in_flood};
-use nix::sys::signal::Signal;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Until the control has found the capacity and the shares.

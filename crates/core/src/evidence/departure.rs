@@ -69,7 +69,8 @@ impl Departures {
         let mut requests: Vec<&Departure> = requests.collect();
         requests.sort_by_key(|departure| departure.begin);
         if !requests.iter().any(|departure| departure.is_http1) {
-            return opened.iter().map(|at| nearest(&requests, *at)).collect();
+            let opener = |at: &Time| nearest(&requests, *at, OPENS_WITHIN, 3);
+            return opened.iter().map(|at| Some(requests[opener(at)?].group)).collect();
         }
         let mut openers = one_each(&requests, opened);
         let (mut earlier, mut first) = (Time::ZERO, 0);
@@ -96,28 +97,12 @@ impl Departures {
 /// The groups of connections over HTTP/1.1: that of the request that left last before and has opened none yet, if
 /// those of others left earlier.
 fn one_each(requests: &[&Departure], opened: &[Time]) -> Vec<Option<Option<usize>>> {
-    let mut is_used = vec![false; requests.len()];
-    let opener = |at: &Time| {
-        let mut groups = BTreeMap::<Option<usize>, (u64, usize)>::new();
-        for (i, departure) in requests.iter().enumerate().filter(|(i, _)| !is_used[*i]) {
-            if *at + EARLY < departure.begin || at.since(departure.begin) > QUEUED_MAX {
-                continue;
-            }
-            let nearness = nearness(at.since(departure.begin));
-            let nearest = groups.entry(departure.group).or_insert((0, i));
-            if nearness > nearest.0 {
-                *nearest = (nearness, i);
-            }
-        }
-        let (group, (nearest, request)) =
-            groups.iter().max_by_key(|(_, (nearness, _))| *nearness)?;
-        let others = groups.iter().filter(|(other, _)| *other != group);
-        let second = others.map(|(_, (nearness, _))| *nearness).max().unwrap_or(0);
-        let is_clear = *nearest >= 2 * second;
-        is_used[*request] |= is_clear;
-        is_clear.then_some(*group)
+    let mut unused = requests.to_vec();
+    let mut opener = |at: &Time| {
+        let request = nearest(&unused, *at, QUEUED_MAX, 2)?;
+        Some(unused.remove(request).group)
     };
-    opened.iter().map(opener).collect()
+    opened.iter().map(&mut opener).collect()
 }
 
 /// The groups of connections that were opened one for each request, in their order; `None` if they may not have
@@ -134,26 +119,32 @@ fn in_order<'d>(
     };
     let opening: Vec<&Departure> = requests.filter(opens_one).collect();
     let fits = opening.len() == opened.len()
-        && opening.iter().zip(opened).all(|(departure, at)| opens(departure, *at));
+        && opening.iter().zip(opened).all(|(departure, at)| opens(departure, *at, OPENS_WITHIN));
     fits.then(|| opening.iter().map(|departure| Some(departure.group)).collect())
 }
 
-/// The group whose request left last before, if those of others left much earlier.
-fn nearest(requests: &[&Departure], opened: Time) -> Option<Option<usize>> {
-    let mut groups = BTreeMap::<Option<usize>, u64>::new();
-    for departure in requests.iter().filter(|departure| opens(departure, opened)) {
-        let nearest = groups.entry(departure.group).or_default();
-        *nearest = (*nearest).max(nearness(opened.since(departure.begin)));
+/// The index of the request that left last before, at most `within`, if it is so many `times` as near as
+/// those of other groups.
+fn nearest(requests: &[&Departure], opened: Time, within: Span, times: u64) -> Option<usize> {
+    let mut groups = BTreeMap::<Option<usize>, (u64, usize)>::new();
+    for (i, departure) in requests.iter().enumerate() {
+        if opens(departure, opened, within) {
+            let nearness = nearness(opened.since(departure.begin));
+            let nearest = groups.entry(departure.group).or_default();
+            if nearness > nearest.0 {
+                *nearest = (nearness, i);
+            }
+        }
     }
-    let (group, nearest) = groups.iter().max_by_key(|(_, nearness)| **nearness)?;
+    let (group, &(nearest, request)) = groups.iter().max_by_key(|(_, (nearness, _))| *nearness)?;
     let others = groups.iter().filter(|(other, _)| *other != group);
-    let second = others.map(|(_, nearness)| *nearness).max().unwrap_or(0);
-    (*nearest >= 3 * second).then_some(*group)
+    let second = others.map(|(_, (nearness, _))| *nearness).max().unwrap_or(0);
+    (nearest >= times * second).then_some(request)
 }
 
 /// Whether a connection may have been opened for the request.
-fn opens(departure: &Departure, opened: Time) -> bool {
-    opened + EARLY >= departure.begin && opened.since(departure.begin) <= OPENS_WITHIN
+fn opens(departure: &Departure, opened: Time, within: Span) -> bool {
+    opened + EARLY >= departure.begin && opened.since(departure.begin) <= within
 }
 
 /// The requests of some pages that begin at once.

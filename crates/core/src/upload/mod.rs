@@ -323,12 +323,12 @@ impl UploadControl {
         if self.first > Span::ZERO {
             let further = self.capacity.map(|capacity| capacity.scale(FIRST.0, FIRST.1));
             let is_full = further.is_some_and(|further| rate >= further.scale(9, 10));
-            self.first = self.first.saturating_sub(seen.interval);
-            if !is_full {
-                self.first = Span::ZERO;
-            }
-            let is_over = self.first == Span::ZERO;
-            self.total = if is_over { self.capacity.map(below) } else { further };
+            let left = self.first.saturating_sub(seen.interval);
+            self.first = if is_full { left } else { Span::ZERO };
+            self.total = match self.first {
+                Span::ZERO => self.capacity.map(below),
+                _ => further,
+            };
             return;
         }
         if self.queue.is_too_long() {

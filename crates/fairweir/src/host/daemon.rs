@@ -324,8 +324,8 @@ impl Daemon {
             // Two hosts cannot hold one device, so the old one goes first; should the new one
             // fail, the next tick looks for the device and attaches again.
             self.host = None;
-            let kept = self.sites.kept(self.settings.policy());
             let mut point = Point::attach(&new)?;
+            let kept = self.sites.kept(self.settings.policy());
             self.sites = SiteControl::new(&mut point, new.policy(), Some(kept))?;
             self.host = Some(point);
             self.opening = None;
@@ -574,9 +574,10 @@ impl Daemon {
             return;
         }
         let policy = self.settings.policy();
-        let kept = self.sites.kept(policy);
-        let attached = Point::attach(&self.settings)
-            .and_then(|mut host| Ok((SiteControl::new(&mut host, policy, Some(kept))?, host)));
+        let attached = Point::attach(&self.settings).and_then(|mut host| {
+            let kept = self.sites.kept(policy);
+            Ok((SiteControl::new(&mut host, policy, Some(kept))?, host))
+        });
         match attached {
             Ok((sites, host)) => {
                 info!(dev = self.settings.dev, "the interface is back");

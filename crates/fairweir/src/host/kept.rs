@@ -14,10 +14,12 @@
 use std::path::Path;
 
 use fairweir_core::evidence::{KEPT_MAX, Kept};
-use fairweir_core::policy::{Match, Policy};
+use fairweir_core::policy::Policy;
 use fairweir_daemon::{StateDir, unix_now};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
+
+use super::sites::patterns;
 
 /// Below the run directory.
 const DIR: &str = "connections";
@@ -43,23 +45,19 @@ struct GroupPatterns {
     sites: Vec<String>,
 }
 
-fn patterns(policy: &Policy) -> Vec<GroupPatterns> {
-    let is_site = |matched: &&Match| matches!(matched, Match::Web(_));
-    let groups = policy.groups().iter().map(|group| GroupPatterns {
-        name: group.name.clone(),
-        sites: group.matches.iter().filter(is_site).map(ToString::to_string).collect(),
-    });
-    groups.collect()
+fn all_patterns(policy: &Policy) -> Vec<GroupPatterns> {
+    let groups = policy.groups().iter();
+    groups.map(|group| GroupPatterns { name: group.name.clone(), sites: patterns(group) }).collect()
 }
 
 impl KeptConnections {
     pub(super) fn new(policy: &Policy, connections: Vec<Kept>) -> KeptConnections {
-        KeptConnections { version: 1, at: unix_now(), groups: patterns(policy), connections }
+        KeptConnections { version: 1, at: unix_now(), groups: all_patterns(policy), connections }
     }
 
     /// What of it holds under `policy`.
     pub(super) fn under(self, policy: &Policy) -> Vec<Kept> {
-        let is_same = self.groups == patterns(policy);
+        let is_same = self.groups == all_patterns(policy);
         let connections = self.connections.into_iter().take(KEPT_MAX);
         let kept = connections.map(|kept| {
             let count = policy.groups().len();

@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fairweir_core::evidence::{CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Kept, Resolver};
-use fairweir_core::policy::{Match, Policy};
+use fairweir_core::policy::{Group, Match, Policy};
 use fairweir_core::units::{Span, Time};
 use fairweir_linux::{Error, monotonic_now, random};
 
@@ -160,17 +160,10 @@ impl SiteControl {
 
     /// What an extension has to know of `policy`, which is in force.
     pub(super) fn claims_config(&self, policy: &Policy) -> ClaimsConfig {
-        let sites = |matches: &[Match]| {
-            let sites = matches.iter().filter_map(|matched| match matched {
-                Match::Web(site) => Some(site.to_string()),
-                _ => None,
-            });
-            sites.collect()
-        };
         let groups = policy.groups().iter().map(|group| ClaimsGroup {
             name: group.name.clone(),
             weight: group.weight,
-            sites: sites(&group.matches),
+            sites: patterns(group),
         });
         ClaimsConfig { salt: self.salt.clone(), groups: groups.collect() }
     }
@@ -218,6 +211,15 @@ impl SiteControl {
         }
         Ok(())
     }
+}
+
+/// The `web:` patterns of a group.
+pub(super) fn patterns(group: &Group) -> Vec<String> {
+    let sites = group.matches.iter().filter_map(|matched| match matched {
+        Match::Web(site) => Some(site.to_string()),
+        _ => None,
+    });
+    sites.collect()
 }
 
 /// `with_name` tells which host, which not everybody is to know who may read the status.

@@ -126,10 +126,7 @@ impl Host {
 
 /// A connection whose ports are in use again stays as it is.
 pub(crate) fn take_over(map: &MapHandle, connection: &Connection) -> Result<(), Error> {
-    let wanted = match connection.flow.transport {
-        Transport::Tcp => 0,
-        Transport::Udp => INITIALS_MAX,
-    };
+    let wanted = wanted_of_decided(connection);
     let seen_ns = monotonic_now().as_nanos();
     let state = FlowState { seen_ns, opened: connection.opened, wanted, ..FlowState::default() };
     let key = key(&connection.flow);
@@ -169,15 +166,19 @@ pub(crate) fn bind(
             _ => Ok(()),
         };
     };
-    let wanted = match connection.flow.transport {
-        Transport::Tcp if is_final => 0,
-        // A client may open several connections from one port.
-        Transport::Udp if is_final => INITIALS_MAX,
-        _ => known.wanted,
-    };
+    let wanted = if is_final { wanted_of_decided(&connection) } else { known.wanted };
     let watched = if is_watched { SENDS_MAX } else { 0 };
     let state = FlowState { number, rule, wanted, watched, ..known };
     update(map, key.as_bytes(), state.as_bytes())
+}
+
+/// How much more is to be heard of a connection that is decided.
+fn wanted_of_decided(connection: &Connection) -> u32 {
+    match connection.flow.transport {
+        Transport::Tcp => 0,
+        // A client may open several connections from one port.
+        Transport::Udp => INITIALS_MAX,
+    }
 }
 
 fn heard(record: &[u8]) -> Option<(Connection, Heard<'_>, Time)> {

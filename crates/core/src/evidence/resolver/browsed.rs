@@ -35,13 +35,6 @@ pub(super) struct Browsed {
     pub(super) guess: Option<Evidence>,
 }
 
-impl Browsed {
-    /// By votes, or else by what it was opened for.
-    pub(super) fn told(&self) -> Option<&Evidence> {
-        self.evidence.as_ref().or(self.guess.as_ref())
-    }
-}
-
 impl Connections for BTreeMap<u64, Known> {
     fn votes(&mut self, number: u64) -> Option<&mut Votes> {
         self.get_mut(&number)?.browsed.as_mut().map(|browsed| &mut browsed.votes)

@@ -33,8 +33,7 @@ impl Resolver {
         let kept = |known: &Known| {
             let Evidence { reason, name, .. } =
                 known.evidence.clone().filter(|_| known.is_final)?;
-            let told = known.browsed.as_ref().and_then(|browsed| browsed.told());
-            let told = told.filter(|evidence| evidence.reason == Reason::Extension);
+            let told = known.told().filter(|evidence| evidence.reason == Reason::Extension);
             let claimed = told.map(|evidence| Claimed { group: evidence.group });
             let is_worth_it = name.is_some() || claimed.is_some();
             let Known { connection, user, .. } = *known;
@@ -63,11 +62,14 @@ impl Resolver {
         });
         let group = name.as_ref().and_then(|name| self.sites.group_of(name));
         let evidence = Some(Evidence { reason, name, group });
-        self.number_last += 1;
-        let number = self.number_last;
-        let known = Known { connection, pending: None, evidence, is_final: true, user, browsed };
-        self.connections.insert(number, known);
-        self.numbers.insert(connection.flow, number);
+        let number = self.insert(Known {
+            connection,
+            pending: None,
+            evidence,
+            is_final: true,
+            user,
+            browsed,
+        });
         self.note_host(number);
         self.command_bind(number);
     }

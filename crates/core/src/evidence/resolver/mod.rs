@@ -83,8 +83,13 @@ struct Known {
 
 impl Known {
     fn evidence(&self) -> Option<&Evidence> {
-        let told = self.browsed.as_ref().and_then(|browsed| browsed.told());
-        told.or(self.evidence.as_ref())
+        self.told().or(self.evidence.as_ref())
+    }
+
+    /// By the extension: by votes, or else by what it was opened for.
+    fn told(&self) -> Option<&Evidence> {
+        let browsed = self.browsed.as_ref()?;
+        browsed.evidence.as_ref().or(browsed.guess.as_ref())
     }
 }
 
@@ -206,18 +211,14 @@ impl Resolver {
             self.commands.push_back(Command::Forget(known.connection));
             self.remove(oldest);
         }
-        self.number_last += 1;
-        let number = self.number_last;
-        let known = Known {
+        let number = self.insert(Known {
             connection,
             pending: None,
             evidence: None,
             is_final: false,
             user: None,
             browsed: None,
-        };
-        self.connections.insert(number, known);
-        self.numbers.insert(connection.flow, number);
+        });
         self.counts.opened += 1;
         self.counts.encrypted_dns += u64::from(connection.flow.remote.port() == PORT_DNS_OVER_TLS);
         // Until it speaks; a server may be the first to speak.
@@ -225,6 +226,13 @@ impl Resolver {
             self.bind(number, evidence, false);
         }
         number
+    }
+
+    fn insert(&mut self, known: Known) -> u64 {
+        self.number_last += 1;
+        self.numbers.insert(known.connection.flow, self.number_last);
+        self.connections.insert(self.number_last, known);
+        self.number_last
     }
 
     fn remove(&mut self, number: u64) {
