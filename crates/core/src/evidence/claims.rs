@@ -6,7 +6,7 @@
 //! Method: a request leaves just after the extension saw it, and before its response begins. Each
 //! claim is one vote, divided among the user's connections to that address whose host has that name
 //! ([`Divided`](super::division::Divided)), by how soon after the request each of them has sent something
-//! ([`Sends::likelihood`]). A connection's group is decided when its votes agree ([`Votes::verdict`]).
+//! ([`Sends::carried`]). A connection's group is decided when its votes agree ([`Votes::verdict`]).
 //!
 //! Terms: *user*, the owner of a socket as the kernel knows it; *vote*, in thousandths.
 //!
@@ -67,11 +67,13 @@ impl Sends {
         self.0.push_back(at);
     }
 
-    /// How likely it is that the request left by this connection; 0 if it cannot.
-    pub(super) fn likelihood(&self, claim: &Claim) -> u64 {
-        let gaps = self.0.iter().filter(|at| **at + EARLY >= claim.begin && **at <= claim.start);
-        let gap = gaps.map(|at| at.since(claim.begin)).min();
-        gap.map_or(0, nearness)
+    /// How likely it is that the request left by this connection, and when it last sent something that may have
+    /// been the request; `None` if it cannot. A response begins a `round_trip` after its request left.
+    pub(super) fn carried(&self, claim: &Claim, round_trip: Span) -> Option<(u64, Time)> {
+        let may_be =
+            |at: &Time| *at + EARLY >= claim.begin && *at + round_trip <= claim.start + EARLY;
+        let sent = || self.0.iter().copied().filter(may_be);
+        Some((nearness(sent().min()?.since(claim.begin)), sent().max()?))
     }
 }
 
@@ -84,7 +86,7 @@ pub(super) fn nearness(gap: Span) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Votes {
     by_group: BTreeMap<Option<usize>, u64>,
-    /// For which group it was opened, if that is clear: half a vote.
+    /// For which group it was opened, if that is clear: a quarter of a vote.
     opener: Option<Option<usize>>,
 }
 
@@ -163,8 +165,9 @@ pub(super) const VOTE: u64 = 1_000;
 const ENOUGH: u64 = 600;
 /// What stands for each group before there are votes. The less, the more a first vote tells about the next.
 const UNKNOWN: u64 = 100;
-/// One request does not outvote it alone, since it may have gone by a connection that is not known; two do.
-const OPENED: u64 = VOTE / 2;
+/// One whole vote is three times as much, for over HTTP/1.1 a connection is often used by another request than the
+/// one that it was opened for.
+const OPENED: u64 = VOTE / 4;
 const MIXED: u64 = 3 * VOTE;
 const VOTES_MAX: u64 = 64 * VOTE;
 /// A claim that arrives late is still about one of the last requests.
@@ -202,21 +205,31 @@ mod tests {
     #[test]
     fn a_request_leaves_between_its_begin_and_its_response() {
         let claim = claim(100, 200);
-        assert_eq!(sends(&[90, 201]).likelihood(&claim), 0);
-        assert_eq!(sends(&[]).likelihood(&claim), 0);
-        assert_eq!(sends(&[99]).likelihood(&claim), VOTE, "times are rounded");
-        assert_eq!(sends(&[150, 110]).likelihood(&claim), VOTE / 2);
-        let (near, far) = (sends(&[101]).likelihood(&claim), sends(&[190]).likelihood(&claim));
+        let likelihood = |all: &[u64], claim| {
+            sends(all).carried(claim, Span::ZERO).map(|(likelihood, _)| likelihood)
+        };
+        assert_eq!(likelihood(&[90, 203], &claim), None);
+        assert_eq!(likelihood(&[], &claim), None);
+        assert_eq!(likelihood(&[99], &claim), Some(VOTE), "times are rounded");
+        assert_eq!(likelihood(&[150, 110], &claim), Some(VOTE / 2));
+        let [near, far] = [101, 190].map(|ms| likelihood(&[ms], &claim).unwrap());
         assert!(near > 8 * far && far > 0, "{near} {far}");
         let ancient = Claim { begin: Time::ZERO, ..claim };
-        assert!(sends(&[150]).likelihood(&ancient) <= 1);
+        assert!(likelihood(&[150], &ancient) <= Some(1));
+    }
+
+    #[test]
+    fn a_request_leaves_a_round_trip_before_its_response() {
+        let carried = |all: &[u64]| sends(all).carried(&claim(100, 200), Span::millis(40));
+        assert_eq!(carried(&[163, 199]), None);
+        assert_eq!(carried(&[110, 162, 190]), Some((VOTE / 2, AT + Span::millis(162))));
     }
 
     #[test]
     fn only_the_last_sends_are_kept() {
         let times: Vec<u64> = (0..1_000).collect();
         assert_eq!(sends(&times).0.len(), SENDS_MAX);
-        assert!(sends(&times).likelihood(&claim(998, 1_000)) > 0);
+        assert!(sends(&times).carried(&claim(998, 1_000), Span::ZERO).is_some());
     }
 
     #[test]
@@ -241,10 +254,10 @@ mod tests {
         let mut votes = Votes::default();
         assert!(votes.set_opener(Some(Some(0))) && !votes.set_opener(Some(Some(0))));
         assert_eq!(votes.verdict(), None);
-        assert!(votes.prior(Some(0)) > 4 * votes.prior(Some(1)));
-        votes.add(Some(1), VOTE);
-        assert_eq!(votes.verdict(), None, "not three to one");
+        assert!(votes.prior(Some(0)) > 3 * votes.prior(Some(1)));
         votes.add(Some(1), VOTE / 2);
+        assert_eq!(votes.verdict(), None, "not three to one");
+        votes.add(Some(1), VOTE / 4);
         assert_eq!(votes.verdict(), Some(Verdict::Group(Some(1))));
         assert!(votes.set_opener(None));
         assert_eq!(votes.of(Some(0)), 0);

@@ -2,21 +2,24 @@
 //!
 //! Problem: a browser opens the connections of several sites at once, so each of them has sent something soon
 //! after each request, and over HTTP/1.1 the next request may come a minute later.
-//! Method: a part is as large as the connection's [`Sends::likelihood`](super::claims::Sends::likelihood) times
-//! the part of its votes that is for the same group ([`Votes::prior`]), since browsers do not use one connection
+//! Method: a part is as large as the connection's likelihood
+//! ([`Sends::carried`](super::claims::Sends::carried)) times the part of its votes that is for the same group ([`Votes::prior`]), since browsers do not use one connection
 //! for two sites. What claims tell about each other's connections comes in any order, so with each claim the
 //! last ones about that server are divided anew.
 //!
 //! Requests of a page that leave at once tell no more than where each of the connections may belong: a burst has
 //! at most as many votes as there are connections that may have carried it.
 //!
+//! Over HTTP/1.1 a connection carries one request at a time. So claims whose requests were under way at the same
+//! time share the connections that may have carried both: what one of them has of a connection is less for the
+//! others.
+//!
 //! Properties: the parts of a claim add up to no more than its vote; a sole candidate gets all of it, whatever its
-//! earlier votes were; the work for one claim is bounded by [`AGAIN_MAX`] × [`PARTS_MAX`] parts.
+//! earlier votes were; the work for one claim is bounded by [`AGAIN_MAX`]² × [`PARTS_MAX`] parts.
 
-use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::collections::{BTreeSet, VecDeque};
 
-use super::claims::{Claim, VOTE, Votes};
+use super::claims::{Claim, EARLY, VOTE, Votes};
 use crate::units::{Span, Time};
 
 /// Those among which claims are divided.
@@ -25,93 +28,136 @@ pub(super) trait Connections {
     fn votes(&mut self, number: u64) -> Option<&mut Votes>;
 }
 
+/// A connection that may have carried a claim's request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) number: u64,
+    /// In thousandths.
+    pub(super) likelihood: u64,
+    /// When it last sent something that may have been the request.
+    pub(super) sent: Time,
+}
+
 /// A claim that was divided.
 #[derive(Debug)]
 pub(super) struct Divided {
-    remote: SocketAddr,
-    group: Option<usize>,
-    begin: Time,
+    claim: Claim,
     /// In thousandths.
     vote: u64,
+    /// By number.
     parts: Vec<Part>,
 }
 
 /// What a connection has of a claim's vote.
 #[derive(Debug)]
 struct Part {
-    number: u64,
-    likelihood: u64,
+    candidate: Candidate,
     vote: u64,
 }
 
 impl Divided {
-    /// A vote of which no connection has a part yet. `candidates`: numbers of connections, each with its
-    /// likelihood.
-    pub(super) fn new(claim: &Claim, candidates: &[(u64, u64)]) -> Divided {
+    /// A vote of which no connection has a part yet.
+    pub(super) fn new(claim: &Claim, mut candidates: Vec<Candidate>) -> Divided {
         let vote = if claim.is_unsure { VOTE / 2 } else { VOTE };
-        let part = |&(number, likelihood): &_| Part { number, likelihood, vote: 0 };
-        let parts = candidates.iter().map(part).collect();
-        Divided { remote: claim.remote, group: claim.group, begin: claim.begin, vote, parts }
+        candidates.sort_unstable_by_key(|candidate| candidate.number);
+        let parts = candidates.into_iter().map(|candidate| Part { candidate, vote: 0 }).collect();
+        Divided { claim: *claim, vote, parts }
     }
 
     /// The numbers of the connections.
-    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
-        self.parts.iter().map(|part| part.number)
+    fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.parts.iter().map(|part| part.candidate.number)
     }
 
-    /// Takes the vote back from the connections and divides it by what they have now. Nothing changes if one
-    /// of them is gone.
-    pub(super) fn divide(&mut self, connections: &mut impl Connections) {
+    /// Takes the vote back from the connections and divides it by what they have now, and by how much of each is
+    /// `free` for it, in thousandths. Nothing changes if one of them is gone.
+    fn divide(&mut self, free: &[u64], connections: &mut impl Connections) {
         if self.numbers().any(|number| connections.votes(number).is_none()) {
             return;
         }
+        let group = self.claim.group;
         let mut weights = Vec::with_capacity(self.parts.len());
-        for part in &self.parts {
-            let Some(votes) = connections.votes(part.number) else { continue };
-            votes.take(self.group, part.vote);
-            weights.push(part.likelihood * votes.prior(self.group));
+        for (part, free) in self.parts.iter().zip(free) {
+            let Some(votes) = connections.votes(part.candidate.number) else { continue };
+            votes.take(group, part.vote);
+            weights.push(part.candidate.likelihood * votes.prior(group) * free);
         }
         let all = weights.iter().sum::<u64>().max(1);
         for (part, weight) in self.parts.iter_mut().zip(weights) {
             part.vote = self.vote * weight / all;
-            if let Some(votes) = connections.votes(part.number) {
-                votes.add(self.group, part.vote);
+            if let Some(votes) = connections.votes(part.candidate.number) {
+                votes.add(group, part.vote);
+            }
+        }
+    }
+
+    /// How much of each connection the request of `other` leaves free for this one, taken from `free`: over
+    /// HTTP/1.1 a connection sends nothing more until the response to a request has begun.
+    fn take_busy(&self, other: &Divided, free: &mut [u64]) {
+        let begun = self.claim.start.min(other.claim.start);
+        let last_begin = self.claim.begin.max(other.claim.begin);
+        if !(self.claim.is_http1 && other.claim.is_http1) || last_begin > begun + EARLY {
+            return;
+        }
+        let is_first = self.claim.start == begun;
+        let mut theirs = other.parts.iter().peekable();
+        for (ours, free) in self.parts.iter().zip(free) {
+            let number = ours.candidate.number;
+            while theirs.next_if(|part| part.candidate.number < number).is_some() {}
+            let its = theirs.next_if(|part| part.candidate.number == number);
+            let Some(its) = its else { continue };
+            let last = if is_first { its } else { ours };
+            if last.candidate.sent <= begun {
+                *free = free.saturating_sub(its.vote * VOTE / other.vote);
             }
         }
     }
 }
 
-/// The last claims of a user that had several candidates.
+/// The last claims of a user.
 #[derive(Debug, Default)]
 pub(super) struct Recent(VecDeque<Divided>);
 
 impl Recent {
-    /// Keeps a claim that may have to be divided anew.
-    pub(super) fn push(&mut self, divided: Divided) {
-        if !(2..=PARTS_MAX).contains(&divided.parts.len()) {
-            return;
+    /// Divides a claim, and the last ones about that server anew, the oldest first. Returns the numbers of their
+    /// connections.
+    pub(super) fn divide(
+        &mut self,
+        mut divided: Divided,
+        connections: &mut impl Connections,
+    ) -> BTreeSet<u64> {
+        if divided.parts.len() > PARTS_MAX {
+            divided.divide(&vec![VOTE; divided.parts.len()], connections);
+            return divided.numbers().collect();
         }
+        let remote = divided.claim.remote;
         if self.0.len() == RECENT_MAX {
             self.0.pop_front();
         }
         self.0.push_back(divided);
+        let about = (0..self.0.len()).rev().filter(|i| self.0[*i].claim.remote == remote);
+        let mut order: Vec<usize> = about.take(1 + AGAIN_MAX).collect();
+        order[1..].reverse();
+        for &i in order.iter().cycle().take(ROUNDS * order.len()) {
+            let mut free = vec![VOTE; self.0[i].parts.len()];
+            for &other in order.iter().filter(|other| **other != i) {
+                self.0[i].take_busy(&self.0[other], &mut free);
+            }
+            free.iter_mut().for_each(|free| *free = (*free).max(FREE_MIN));
+            self.0[i].divide(&free, connections);
+        }
+        order.iter().flat_map(|i| self.0[*i].numbers()).collect()
     }
 
     /// Whether as many requests of the group as may have gone by different connections have left at about this
     /// time: more of them tell nothing more about these.
     pub(super) fn is_told(&self, divided: &Divided) -> bool {
-        let same = self.0.iter().filter(|earlier| {
-            let apart = earlier.begin.since(divided.begin).max(divided.begin.since(earlier.begin));
-            (earlier.remote, earlier.group) == (divided.remote, divided.group) && apart <= AT_ONCE
+        let claim = &divided.claim;
+        let same = self.0.iter().map(|earlier| &earlier.claim).filter(|earlier| {
+            let apart = earlier.begin.since(claim.begin).max(claim.begin.since(earlier.begin));
+            (earlier.remote, earlier.group) == (claim.remote, claim.group) && apart <= AT_ONCE
         });
         divided.parts.len() > 1 && same.count() >= divided.parts.len()
-    }
-
-    /// The last ones about that server, the oldest first.
-    pub(super) fn about(&mut self, remote: SocketAddr) -> impl Iterator<Item = &mut Divided> {
-        let count = self.0.iter().filter(|divided| divided.remote == remote).count();
-        let all = self.0.iter_mut().filter(move |divided| divided.remote == remote);
-        all.skip(count.saturating_sub(AGAIN_MAX))
     }
 }
 
@@ -119,8 +165,12 @@ impl Recent {
 const RECENT_MAX: usize = 64;
 /// A browser sends the requests of a page within some milliseconds.
 const AT_ONCE: Span = Span::millis(20);
-/// Of one server. Sixteen decided no better in recorded plays (docs/web.md).
-const AGAIN_MAX: usize = 8;
+/// Of one server.
+const AGAIN_MAX: usize = 24;
+/// So often.
+const ROUNDS: usize = 2;
+/// In thousandths. The request may have gone by a connection that is not known.
+const FREE_MIN: u64 = 50;
 /// Two sites with six connections each and some more; with so many candidates a claim tells little.
 const PARTS_MAX: usize = 16;
 
@@ -146,26 +196,34 @@ mod tests {
         Claim { user, remote, host, group, begin, start, is_unsure: false, is_http1: false }
     }
 
-    /// Claims of groups with their candidates, as [`super::super::Resolver`] divides them.
-    fn votes_after(claims: &[(usize, Vec<(u64, u64)>)]) -> BTreeMap<u64, Votes> {
+    /// As [`super::super::Resolver`] divides them. Candidates: numbers of connections with their likelihoods; each
+    /// has sent something when the request began, and nothing since.
+    fn votes_after(claims: &[(Claim, Vec<(u64, u64)>)]) -> BTreeMap<u64, Votes> {
         let (mut votes, mut recent) = (BTreeMap::<u64, Votes>::new(), Recent::default());
-        let remote = ([198, 51, 100, 1], 443).into();
-        for (group, candidates) in claims {
-            let mut claim = Divided::new(&claim(Some(*group), 443, 0), candidates);
-            claim.numbers().for_each(|number| _ = votes.entry(number).or_default());
-            claim.divide(&mut votes);
-            recent.about(remote).for_each(|divided| divided.divide(&mut votes));
-            recent.push(claim);
+        for (claim, candidates) in claims {
+            candidates.iter().for_each(|(number, _)| _ = votes.entry(*number).or_default());
+            recent.divide(divided(claim, candidates), &mut votes);
         }
         votes
+    }
+
+    fn divided(claim: &Claim, candidates: &[(u64, u64)]) -> Divided {
+        let candidate =
+            |&(number, likelihood): &_| Candidate { number, likelihood, sent: claim.begin };
+        Divided::new(claim, candidates.iter().map(candidate).collect())
+    }
+
+    /// At the same time.
+    fn of(group: usize) -> Claim {
+        claim(Some(group), 443, 0)
     }
 
     #[test]
     fn one_claim_for_each_of_four_connections_that_opened_at_once_is_enough() {
         // Recorded: two sites of Chromium that open two connections each over HTTP/1.1.
-        let bulk = vec![(1, 237), (2, 236), (3, 181), (4, 180)];
-        let video = vec![(1, 71), (2, 71), (3, 532), (4, 527)];
-        let claims = [(1, bulk.clone()), (1, bulk), (0, video.clone()), (0, video)];
+        let bulk = (of(1), vec![(1, 237), (2, 236), (3, 181), (4, 180)]);
+        let video = (of(0), vec![(1, 71), (2, 71), (3, 532), (4, 527)]);
+        let claims = [bulk.clone(), bulk, video.clone(), video];
         let mut orders = vec![claims.to_vec(), claims.to_vec(), claims.to_vec()];
         orders[1].reverse();
         orders[2].swap(1, 2);
@@ -178,68 +236,89 @@ mod tests {
     }
 
     #[test]
+    fn over_http_1_requests_that_are_under_way_together_use_different_connections() {
+        let of = |group, ms, is_http1| Claim { is_http1, ..claim(Some(group), 443, ms) };
+        let both = vec![(1, 900), (2, 450)];
+        let parts = |[first, second]: [Claim; 2]| {
+            let claims = [(first, both.clone()), (second, vec![(1, 500)])];
+            let votes = [claims.clone(), [claims[1].clone(), claims[0].clone()]].map(|claims| {
+                let votes = votes_after(&claims);
+                [1, 2].map(|number| votes[&number].of(Some(0)))
+            });
+            assert_eq!(votes[0], votes[1], "in any order");
+            votes[0]
+        };
+        // Responses begin 50 ms after requests.
+        let [by_first, by_second] = parts([of(0, 0, true), of(1, 30, true)]);
+        assert!(by_first < VOTE / 50 && by_second > VOTE * 9 / 10, "{by_first} {by_second}");
+        let by_http2 = parts([of(0, 0, false), of(1, 30, false)]);
+        assert!(by_http2[0] > VOTE / 10, "{by_http2:?}");
+        let one_after_the_other = parts([of(0, 0, true), of(1, 60, true)]);
+        assert_eq!(one_after_the_other, by_http2);
+    }
+
+    #[test]
     fn what_all_have_sent_for_all_decides_nothing() {
-        let all = || (1..=4).map(|number| (number, 500)).collect::<Vec<_>>();
-        let votes = votes_after(&[(0, all()), (1, all()), (1, all()), (0, all())]);
+        let all = (1..=4).map(|number| (number, 500)).collect::<Vec<_>>();
+        let votes = votes_after(&[0, 1, 1, 0].map(|group| (of(group), all.clone())));
         assert!(votes.values().all(|votes| votes.verdict().is_none()), "{votes:?}");
     }
 
     #[test]
     fn a_connection_that_is_gone_keeps_what_was_divided() {
         let mut votes = BTreeMap::from([(1, Votes::default()), (2, Votes::default())]);
-        let mut claim = Divided::new(&claim(None, 443, 0), &[(1, 900), (2, 300)]);
-        claim.divide(&mut votes);
+        let mut claim = divided(&claim(None, 443, 0), &[(1, 900), (2, 300)]);
+        claim.divide(&[VOTE; 2], &mut votes);
         votes.remove(&1);
-        claim.divide(&mut votes);
+        claim.divide(&[VOTE; 2], &mut votes);
         assert_eq!(votes[&2].of(None), VOTE / 4);
     }
 
     #[test]
     fn a_burst_tells_as_much_as_connections_may_have_carried_it() {
         let mut recent = Recent::default();
-        let told = |recent: &mut Recent, group, port, ms| {
-            let divided = Divided::new(&claim(group, port, ms), &[(1, 500), (2, 500)]);
+        let mut votes = BTreeMap::from([(1, Votes::default()), (2, Votes::default())]);
+        let mut told = |group, port, ms| {
+            let divided = divided(&claim(group, port, ms), &[(1, 500), (2, 500)]);
             let is_told = recent.is_told(&divided);
-            recent.push(divided);
+            recent.divide(divided, &mut votes);
             is_told
         };
-        assert_eq!(
-            [0, 3, 9, 20].map(|ms| told(&mut recent, Some(0), 443, ms)),
-            [false, false, true, true]
-        );
-        assert!(!told(&mut recent, Some(1), 443, 9) && !told(&mut recent, Some(0), 80, 9));
-        assert!(!told(&mut recent, Some(0), 443, 60));
-        let sole = Divided::new(&claim(Some(0), 443, 9), &[(1, 500)]);
-        assert!(!recent.is_told(&sole));
+        assert_eq!([0, 3, 9, 20].map(|ms| told(Some(0), 443, ms)), [false, false, true, true]);
+        assert!(!told(Some(1), 443, 9) && !told(Some(0), 80, 9));
+        assert!(!told(Some(0), 443, 60));
+        assert!(!recent.is_told(&divided(&claim(Some(0), 443, 9), &[(1, 500)])));
     }
 
     #[test]
     fn only_the_last_claims_of_few_candidates_are_kept() {
         let mut recent = Recent::default();
-        let remote = |port| claim(None, port, 0).remote;
+        let mut votes: BTreeMap<_, _> = (0..40).map(|number| (number, Votes::default())).collect();
         for count in 1..=1_000 {
             let candidates: Vec<_> = (0..count % 40).map(|number| (number, VOTE)).collect();
-            recent.push(Divided::new(&claim(None, 443, 0), &candidates));
+            recent.divide(divided(&claim(None, 443, 0), &candidates), &mut votes);
         }
         assert_eq!(recent.0.len(), RECENT_MAX);
-        assert!(recent.0.iter().all(|divided| (2..=PARTS_MAX).contains(&divided.parts.len())));
-        assert_eq!(recent.about(remote(443)).count(), AGAIN_MAX);
-        assert_eq!(recent.about(remote(80)).count(), 0);
+        assert!(recent.0.iter().all(|divided| divided.parts.len() <= PARTS_MAX));
     }
 
     proptest! {
         #[test]
         fn no_vote_is_made_or_lost(claims in prop::collection::vec(
-            (0..3_usize, prop::collection::btree_map(0..6_u64, 1..=VOTE, 1..6)),
+            (0..3_usize, 0..200_u64, any::<bool>(), prop::collection::btree_map(0..6_u64, 1..=VOTE, 1..6)),
             1..20,
         )) {
             let claims: Vec<_> = claims
                 .into_iter()
-                .map(|(group, candidates)| (group, candidates.into_iter().collect::<Vec<_>>()))
+                .map(|(group, ms, is_http1, candidates)| {
+                    let claim = Claim { is_http1, ..claim(Some(group), 443, ms) };
+                    (claim, candidates.into_iter().collect::<Vec<_>>())
+                })
                 .collect();
             let votes = votes_after(&claims);
             for group in 0..3 {
-                let told = claims.iter().filter(|claim| claim.0 == group).count() as u64 * VOTE;
+                let of_group = claims.iter().filter(|(claim, _)| claim.group == Some(group));
+                let told = of_group.count() as u64 * VOTE;
                 let all: u64 = votes.values().map(|votes| votes.of(Some(group))).sum();
                 // Each part is rounded down.
                 let lost: u64 = claims.iter().map(|claim| claim.1.len() as u64).sum();

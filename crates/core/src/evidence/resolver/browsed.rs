@@ -1,12 +1,12 @@
 //! Connections of users with an extension: from claims, and requests that leave, to groups.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{Known, Resolver};
 use crate::evidence::claims::{Claim, HostDigest, Sends, Verdict, Votes};
 use crate::evidence::departure::{Departure, Departures, OPENS_WITHIN};
-use crate::evidence::division::{Connections, Divided, Recent};
+use crate::evidence::division::{Candidate, Connections, Divided, Recent};
 use crate::evidence::{Evidence, Flow, Reason};
 use crate::policy::Transport;
 use crate::units::{Span, Time};
@@ -25,6 +25,8 @@ pub(super) struct Claimant {
 pub(super) struct Browsed {
     /// When it opened; `None` if nobody was to tell yet for whom.
     pub(super) opened: Option<Time>,
+    /// From then until it sent its first payload: a round trip, and what the client needed.
+    pub(super) handshake: Option<Span>,
     pub(super) sends: Sends,
     pub(super) votes: Votes,
     /// Of the name that the connection has sent.
@@ -87,21 +89,12 @@ impl Resolver {
             let port = remote.port();
             self.handle_departure(&Departure { user, host, port, group, begin, is_http1 });
         }
-        let mut divided = Divided::new(claim, &candidates);
-        let claimant = self.claimants.get(&claim.user);
-        if claimant.is_some_and(|claimant| claimant.recent.is_told(&divided)) {
+        let divided = Divided::new(claim, candidates);
+        let Some(claimant) = self.claimants.get_mut(&claim.user) else { return true };
+        if claimant.recent.is_told(&divided) {
             return true;
         }
-        divided.divide(&mut self.connections);
-        let mut numbers: BTreeSet<u64> = divided.numbers().collect();
-        if let Some(claimant) = self.claimants.get_mut(&claim.user) {
-            for earlier in claimant.recent.about(claim.remote) {
-                earlier.divide(&mut self.connections);
-                numbers.extend(earlier.numbers());
-            }
-            claimant.recent.push(divided);
-        }
-        for number in numbers {
+        for number in claimant.recent.divide(divided, &mut self.connections) {
             let verdict = self.connections.votes(number).and_then(|votes| votes.verdict());
             if let Some(verdict) = verdict {
                 self.bind_claimed(number, verdict);
@@ -156,9 +149,9 @@ impl Resolver {
         browsed.evidence.is_none()
     }
 
-    /// The connections that may have carried the request, each with its likelihood.
-    fn candidates(&self, claim: &Claim, at: Time) -> Vec<(u64, u64)> {
-        let mut candidates = Vec::new();
+    /// The connections that may have carried the request.
+    fn candidates(&self, claim: &Claim, at: Time) -> Vec<Candidate> {
+        let mut to_host = Vec::new();
         for transport in [Transport::Tcp, Transport::Udp] {
             let from = Flow { transport, remote: claim.remote, local: LOCAL_FIRST };
             let flows = self.numbers.range(from..).take(CANDIDATES_MAX);
@@ -167,16 +160,22 @@ impl Resolver {
             for (_, number) in flows {
                 let known = &self.connections[number];
                 let Some(browsed) = &known.browsed else { continue };
-                let likelihood = browsed.sends.likelihood(claim);
-                if likelihood > 0
-                    && known.user == Some(claim.user)
-                    && self.is_host_of(claim, known, browsed, at)
-                {
-                    candidates.push((*number, likelihood));
+                if known.user == Some(claim.user) && self.is_host_of(claim, known, browsed, at) {
+                    to_host.push((*number, browsed));
                 }
             }
         }
-        candidates
+        let round_trip = to_host.iter().filter_map(|(_, browsed)| browsed.handshake).min();
+        let carried = |round_trip| {
+            let carried = to_host.iter().filter_map(move |(number, browsed)| {
+                let (likelihood, sent) = browsed.sends.carried(claim, round_trip)?;
+                Some(Candidate { number: *number, likelihood, sent })
+            });
+            carried.collect::<Vec<_>>()
+        };
+        let candidates = carried(round_trip.unwrap_or(Span::ZERO));
+        // A client that was busy was late to answer in the handshake.
+        if candidates.is_empty() { carried(Span::ZERO) } else { candidates }
     }
 
     /// Whether the claim knows the name of the connection's host: the one that it has sent, or, if
@@ -200,6 +199,16 @@ impl Resolver {
             sends.push(at);
             known.browsed =
                 Some(Box::new(Browsed { opened: Some(at), sends, ..Browsed::default() }));
+        }
+    }
+
+    /// A connection sends payload.
+    pub(super) fn note_handshake(&mut self, number: u64, at: Time) {
+        let known = self.connections.get_mut(&number).expect("invariant: it is known");
+        if let Some(browsed) = &mut known.browsed
+            && let (Some(opened), None) = (browsed.opened, browsed.handshake)
+        {
+            browsed.handshake = Some(at.since(opened));
         }
     }
 

@@ -131,6 +131,7 @@ impl Resolver {
             }
             Heard::Stream { offset, bytes } => {
                 let number = self.number_of(connection, at);
+                self.note_handshake(number, at);
                 self.handle_stream(number, offset, bytes, at);
             }
             Heard::Datagram(bytes) => {
@@ -556,13 +557,42 @@ pub(super) mod tests {
             resolver.handle_departure(&wrong);
         }
         assert_eq!(binds(&mut resolver), []);
-        assert!(resolver.handle_claim(&claim(Some(0), 299), AT));
-        assert_eq!(binds(&mut resolver), [], "one of another group may be about another");
+        let unsure = Claim { is_unsure: true, ..claim(Some(0), 299) };
+        assert!(resolver.handle_claim(&unsure, AT));
+        assert_eq!(binds(&mut resolver), [], "it may be about another");
         assert!(resolver.handle_claim(&claim(Some(0), 300), AT));
         assert_eq!(binds(&mut resolver), [(1, Some(0), true)], "votes tell");
         resolver.handle_departure(&departure(Some(1), 300));
         assert_eq!(binds(&mut resolver), [], "and go on to");
         assert_eq!(resolver.counts().by_extension, 1);
+    }
+
+    /// Responses begin 150 ms after requests.
+    #[test]
+    fn a_connection_that_sent_too_late_for_a_response_has_not_carried_its_request() {
+        let mut resolver = two_sites();
+        resolver.handle_claimant(USER, AT);
+        let open = |resolver: &mut Resolver, port, handshake_ms| {
+            let hello = records(&browser_hello("cdn.video.com"), 9_000);
+            resolver.handle_heard(tcp(port), Heard::Opening { user: Some(USER) }, AT);
+            let heard = Heard::Stream { offset: 0, bytes: &hello };
+            resolver.handle_heard(tcp(port), heard, AT + Span::millis(handshake_ms));
+        };
+        open(&mut resolver, 1, 400);
+        open(&mut resolver, 2, 80);
+        binds(&mut resolver);
+        send(&mut resolver, 1, 1_060);
+        send(&mut resolver, 2, 1_100);
+        resolver.handle_claim(&claim(Some(1), 1_000), AT);
+        assert_eq!(binds(&mut resolver), [(1, Some(1), true)], "the least handshake counts");
+        // This one was only late to answer in its handshake.
+        let mut resolver = two_sites();
+        resolver.handle_claimant(USER, AT);
+        open(&mut resolver, 1, 400);
+        binds(&mut resolver);
+        send(&mut resolver, 1, 1_000);
+        assert!(resolver.handle_claim(&claim(Some(1), 1_000), AT));
+        assert_eq!(binds(&mut resolver), [(1, Some(1), true)]);
     }
 
     /// Recorded: Chromium over HTTP/1.1, two pages that open at once and ask one host for two long objects each.
