@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -17,8 +17,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::sites::{ADDRESSES, SITES, Servers};
 use super::stage::Stage;
 
-/// A connection of the home to the CDN: by which protocol, from which port.
-type Client = (Transport, u16);
+/// A connection of the home to the CDN: by which protocol, to which server, from which port.
+type Client = (Transport, IpAddr, u16);
 
 /// The packets that leave the link for the home, from the servers of [`ADDRESSES`].
 pub struct Capture {
@@ -73,11 +73,11 @@ fn client_of(frame: &[u8]) -> Option<Client> {
         17 => Transport::Udp,
         _ => return None,
     };
-    let is_ours =
-        ADDRESSES.iter().any(|address| address.parse() == Ok(std::net::Ipv4Addr::from(server)));
+    let server = IpAddr::from(server);
+    let is_ours = ADDRESSES.iter().any(|address| address.parse() == Ok(server));
     let at = usize::from(ip[0] & 15) * 4 + 2;
     let port = u16::from_be_bytes(ip.get(at..at + 2)?.try_into().ok()?);
-    is_ours.then_some((transport, port))
+    is_ours.then_some((transport, server, port))
 }
 
 /// What the daemon decided of a connection: when, and for which group, by the extension or not.
@@ -100,11 +100,12 @@ fn bound(stage: &Stage) -> BTreeMap<Client, Vec<Bound>> {
             "Tcp" => Transport::Tcp,
             _ => Transport::Udp,
         };
-        let local: SocketAddr = field("local").unwrap().parse().unwrap();
+        let [local, remote]: [SocketAddr; 2] =
+            ["local", "remote"].map(|end| field(end).unwrap().parse().unwrap());
         let group = field("group").unwrap().strip_prefix("Some(");
         let group = group.map(|group| group.trim_end_matches(')').parse().unwrap());
         let bound = Bound { at_s: time.as_microsecond() as f64 * 1e-6, group };
-        all.entry((transport, local.port())).or_default().push(bound);
+        all.entry((transport, remote.ip(), local.port())).or_default().push(bound);
     }
     all
 }
@@ -156,7 +157,8 @@ pub fn judge(stage: &Stage, servers: &Servers, capture: Capture, one_way: Durati
     for request in servers.requests() {
         let Some(site) = SITES.iter().position(|site| *site == request.site) else { continue };
         let left_s = request.at_s - one_way.as_secs_f64();
-        let known = truth.entry((request.transport, request.port)).or_insert((site, left_s));
+        let client = (request.transport, request.server, request.port);
+        let known = truth.entry(client).or_insert((site, left_s));
         assert_eq!(known.0, site, "a connection of both sites: {request:?}");
         known.1 = known.1.min(left_s);
     }

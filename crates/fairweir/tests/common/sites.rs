@@ -1,7 +1,7 @@
 //! Real nginx and an HTTP/3 server with two sites that load from one server far away from a [`Stage`].
 
 use std::collections::BTreeMap;
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -71,6 +71,8 @@ pub struct Servers {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub transport: Transport,
+    /// Of the server.
+    pub server: IpAddr,
     /// The client's.
     pub port: u16,
     /// Whose page asked for it.
@@ -117,8 +119,8 @@ impl Servers {
     /// Every request that was answered whole, by TCP or QUIC.
     pub fn requests(&self) -> Vec<Request> {
         let told = self.nginx.requests().into_iter().map(|request| {
-            let site::Request { port, site, uri, at_s, .. } = request;
-            Request { transport: Transport::Tcp, port, site, uri, at_s }
+            let site::Request { server, port, site, uri, at_s } = request;
+            Request { transport: Transport::Tcp, server, port, site, uri, at_s }
         });
         let by_quic = self.by_quic.lock().unwrap().clone();
         told.chain(by_quic).collect()
@@ -195,7 +197,7 @@ async fn serve_connection(
     incoming: quinn::Incoming,
     requests: Arc<Mutex<Vec<Request>>>,
 ) -> Option<()> {
-    let port = incoming.remote_address().port();
+    let (server, port) = (incoming.local_ip()?, incoming.remote_address().port());
     let connection = h3_quinn::Connection::new(incoming.await.ok()?);
     let mut connection = h3::server::Connection::new(connection).await.ok()?;
     while let Ok(Some(request)) = connection.accept().await {
@@ -208,6 +210,7 @@ async fn serve_connection(
             let site = site_of(&uri)?.to_owned();
             requests.lock().unwrap().push(Request {
                 transport: Transport::Udp,
+                server,
                 port,
                 site,
                 uri,
