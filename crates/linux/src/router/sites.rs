@@ -34,7 +34,11 @@ impl Router {
     /// # Errors
     /// If the kernel refuses.
     pub fn bind(&mut self, command: &Command) -> Result<(), Error> {
-        site::bind(&self.programs.bound, leaf::label_rule, command)
+        if !site::bind(&self.programs.bound, leaf::label_rule, command)? {
+            return Ok(());
+        }
+        self.config.recent.forget();
+        self.configure()
     }
 
     /// Takes a connection that was open before into the table, so that it can be bound.
