@@ -3,11 +3,14 @@
 use fairweir_core::evidence::{Command, Connection, Flow};
 use fairweir_core::policy::Policy;
 use fairweir_core::units::{Bytes, Span, Time};
+use libbpf_rs::{MapCore, MapFlags};
 
 use crate::Error;
-use crate::bpf::abi::{Config, FEATURE_CENSUS, FEATURE_TRANSIT, FlowState, Plain, RECENT_SETS_MAX, RecentControl};
+use crate::bpf::abi::{
+    Config, FEATURE_CENSUS, FEATURE_TRANSIT, FlowState, Plain, RECENT_SETS_MAX, RecentControl,
+};
 use crate::bpf::trial::{self, LOOPBACK, PASS};
-use crate::bpf::{Programs, update};
+use crate::bpf::{Programs, bpf_error, update};
 use crate::classify::cgroup::{self, Tree};
 use crate::classify::rules::{self, Rules};
 use crate::classify::site;
@@ -122,12 +125,38 @@ impl Trial {
         let connection = Connection { flow: *flow, opened: 0 };
         let rule = |group| rules::rule(group, self.slots[group]);
         let (group, number) = (Some(group), 1);
-        let bound =
-            Command::Bind { connection, group, number, is_final: true, is_watched: false };
+        let bound = Command::Bind { connection, group, number, is_final: true, is_watched: false };
         if site::bind(&self.programs.maps.hearing()?.flows, rule, &bound)? {
             self.config.recent.forget();
         }
         self.programs.configure(&self.config)
+    }
+
+    /// Leaves room for what is remembered of the flows of one set only.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn remember_little(&mut self) -> Result<(), Error> {
+        self.config.recent.sets = 1;
+        self.programs.configure(&self.config)
+    }
+
+    /// What is remembered of flows, as the words of the kernel's table.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn remembered(&self) -> Result<Vec<u64>, Error> {
+        let map = self.programs.map("recent_sets")?;
+        let mut words = Vec::new();
+        for set in 0..self.config.recent.sets {
+            let found = map.lookup(&set.to_ne_bytes(), MapFlags::ANY);
+            let found = found.map_err(|e| bpf_error("look up what is remembered", &e))?;
+            let found = found.unwrap_or_default();
+            let (eight, _) = found.as_chunks::<8>();
+            words.extend(eight.iter().map(|word| u64::from_ne_bytes(*word)));
+        }
+        words.retain(|word| *word != 0);
+        Ok(words)
     }
 
     /// Runs what hears the beginnings of connections `repeat` times on a packet that leaves; how long one run took.

@@ -1,6 +1,8 @@
 //! The structures that the router's programs and user space share: `bpf/router_abi.h`.
 
-use crate::bpf::abi::{Counter, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_SITES, Plain, RecentControl, SLOTS_MAX};
+use crate::bpf::abi::{
+    Counter, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_SITES, Plain, RecentControl, SLOTS_MAX,
+};
 use crate::bpf::header;
 
 /// `struct router_config`.
