@@ -195,7 +195,7 @@ struct connection_record {
 _Static_assert(sizeof(struct connection_record) == 80, "abi");
 
 #define FLOWS_MAX 65536
-/* A UDP flow that is silent for so long has ended. */
+/* A UDP flow that is silent for so long, or up to an epoch of recent.h less, has ended. */
 #define FLOW_IDLE_NS 120000000000ll
 /* So much of the beginning of a stream is heard. */
 #define STREAM_BYTES 16384
