@@ -50,12 +50,15 @@ fn table() {
         with.run(&Packet { bytes: &bytes, ..Packet::default() }, 1).unwrap().group == Some(0)
     });
     assert_eq!(bound.count(), FLOWS as usize);
-    for number in [0, FLOWS - 1] {
+    let unknown = FLOWS;
+    for (number, what) in
+        [(0, "flow 0"), (FLOWS - 1, "the last flow"), (unknown, "an unknown flow")]
+    {
         let bytes = arriving(number);
         let run = |trial: &Trial| {
             trial.run(&Packet { bytes: &bytes, ..Packet::default() }, RUNS_PER_ROUND).unwrap().span
         };
-        row(&format!("arrive, all of flow {number} of {FLOWS}"), least([&without, &with], run));
+        row(&format!("arrive, all of {what}"), least([&without, &with], run));
     }
     for (what, payload) in [("acknowledgements", 0), ("segments with 1,400 bytes", 1_400)] {
         let bytes = leaving(FLOWS - 1, payload);
@@ -74,6 +77,11 @@ fn table() {
         let run = |trial: &Trial, number| trial.run_sent(&leaving(number % flows, 0), 1).unwrap();
         row("leave, acknowledgements of them by turns", means([&without, &with], run));
     }
+    let run = |trial: &Trial, number| {
+        let bytes = arriving(unknown + number % 1_024);
+        trial.run(&Packet { bytes: &bytes, ..Packet::default() }, 1).unwrap().span
+    };
+    row("arrive, 1024 unknown flows by turns", means([&without, &with], run));
     with.bind_anew(&flow(0), 1).unwrap();
     let run = |trial: &Trial, number| {
         let bytes = arriving(number);

@@ -43,7 +43,7 @@
 #define RECENT_KEYS 24
 
 struct recent_control {
-	__u32 changes; /* how often a flow that was decided became another's, or watched */
+	__u32 changes; /* how often user space changed what may be remembered */
 	__u32 sets; /* in use; a power of two */
 	__u64 keys[RECENT_KEYS]; /* random */
 };

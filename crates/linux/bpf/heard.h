@@ -108,11 +108,14 @@ static __always_inline __u32 bound_rule(const struct packet *p, const hearing_co
 		return recalled_rule(word);
 	flow_key(&key, p, arrives);
 	flow = find_flow(&key, cfg);
-	if (!flow)
+	if (!flow) {
+		/* None of a flood of packets displaces a flow that is known. */
+		remember_recent(&recent, 0, 1, 0);
 		return 0;
+	}
 	rule = flow->rule;
 	if (is_decided(flow, p))
-		remember_recent(&recent, rule, !flow->watched);
+		remember_recent(&recent, rule, !flow->watched, 1);
 	return rule;
 }
 

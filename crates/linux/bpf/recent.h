@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The rules of decided flows whose packets came lately, for all CPUs: a look-up of one cache line, where
- * that of the flow itself needs several and a hash of 40 bytes.
+ * The rules of decided flows whose packets came lately, and which flows are not known, for all CPUs: a look-up
+ * of one cache line, where that of the flow itself needs several and a hash of 40 bytes.
  *
  * A flow is one word of 8 bytes, which is read and written as a whole: 38 bits of a hash, the rule, whether
  * nothing that the flow sends is heard, and in which epoch this was found out. Epochs end at every change of
@@ -128,11 +128,12 @@ static __always_inline __u32 recalled_rule(__u64 word)
 	return packed >> 8 << 16 | (packed & 0xff);
 }
 
-/* Remembers the flow in place of one of an earlier epoch, or else of any. */
-static __always_inline void remember_recent(const struct recent *recent, __u32 rule, int silent)
+/* Remembers the flow in place of one of an earlier epoch, or else of any if it `displaces`. */
+static __always_inline void remember_recent(const struct recent *recent, __u32 rule, int silent,
+					    int displaces)
 {
 	__u64 word = recent->word | (__u64)packed_rule(rule) << RECENT_RULE_AT;
-	__u32 way = bpf_get_prandom_u32();
+	__u32 way = displaces ? bpf_get_prandom_u32() & (RECENT_WAYS - 1) : RECENT_WAYS;
 
 	/* Labels of a router may be greater; such a flow is looked up each time. */
 	if (recalled_rule(word) != rule)
@@ -144,7 +145,8 @@ static __always_inline void remember_recent(const struct recent *recent, __u32 r
 		if (!(old & RECENT_HASH) || (old ^ recent->word) & RECENT_EPOCH)
 			way = i;
 	}
-	recent->words[way & (RECENT_WAYS - 1)] = silent ? word | RECENT_SILENT : word;
+	if (way < RECENT_WAYS)
+		recent->words[way & (RECENT_WAYS - 1)] = silent ? word | RECENT_SILENT : word;
 }
 
 /* Whether the packet, which leaves, is of a flow of which nothing is heard. */

@@ -271,6 +271,12 @@ fn a_connection_that_opens_on_the_ports_of_a_remembered_one_has_no_group_yet() {
     trial.run_sent(&leaves, 1).unwrap();
     assert_eq!(trial.remembered().unwrap(), []);
     assert_eq!(name(&policy, &run(&trial, &bytes)), Some("default"));
+    // That a flow is not known is forgotten too when it opens.
+    assert_eq!(name(&policy, &run(&trial, &tcp4(REMOTE, 444, 9))), Some("default"));
+    assert_eq!(trial.remembered().unwrap().len(), 1);
+    leaves[36..38].copy_from_slice(&444_u16.to_be_bytes());
+    trial.run_sent(&leaves, 1).unwrap();
+    assert_eq!(trial.remembered().unwrap(), []);
 }
 
 /// That two flows have the same set and the same 38 bits has a probability of 2^-52, and of 2^-38 if there is but
@@ -321,6 +327,7 @@ fn a_packet_is_hardly_ever_taken_for_that_of_another_flow() {
         other[addresses - if length == 8 { 3 } else { 2 }] ^= TCP ^ UDP;
         assert_eq!(name(&policy, &run(&trial, &other)), Some("default"), "the transport");
     }
+    trial.enforce(monotonic_now() + Span::secs(10)).unwrap();
     for (flow, bytes) in flows(60) {
         trial.bind(&flow, 0).unwrap();
         assert_eq!(name(&policy, &run(&trial, &bytes)), Some("site"));

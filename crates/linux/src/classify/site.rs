@@ -132,7 +132,9 @@ impl Host {
     /// # Errors
     /// If the kernel refuses.
     pub fn take_over(&mut self, connection: &Connection) -> Result<(), Error> {
-        take_over(&self.programs.maps.hearing()?.flows, connection)
+        take_over(&self.programs.maps.hearing()?.flows, connection)?;
+        self.config.recent.forget();
+        self.configure()
     }
 
     /// Beginnings that were lost because they were more than the ring holds, since the start.
@@ -146,7 +148,7 @@ impl Host {
     }
 }
 
-/// A connection whose ports are in use again stays as it is.
+/// A connection whose ports are in use again stays as it is. The programs may remember that it was not known.
 pub(crate) fn take_over(map: &MapHandle, connection: &Connection) -> Result<(), Error> {
     let wanted = wanted_of_decided(connection);
     let seen_ns = monotonic_now().as_nanos();

@@ -105,7 +105,8 @@ impl Trial {
         Ok(samples(&told, &self.slots).iter().filter_map(|s| s.transit).map(|t| t.samples).sum())
     }
 
-    /// Makes a flow known and binds it to a group of the policy, as if it had packets at the last heartbeat.
+    /// Makes a flow known and binds it to a group of the policy, as if it had packets at the last heartbeat, before it
+    /// has any.
     ///
     /// # Errors
     /// If the kernel refuses.

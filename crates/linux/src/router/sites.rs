@@ -46,7 +46,9 @@ impl Router {
     /// # Errors
     /// If the kernel refuses.
     pub fn take_over(&mut self, connection: &Connection) -> Result<(), Error> {
-        site::take_over(&self.programs.bound, connection)
+        site::take_over(&self.programs.bound, connection)?;
+        self.config.recent.forget();
+        self.configure()
     }
 
     /// By which evidence each of these connections has its class, by id, if a site decides.
