@@ -13,7 +13,7 @@
  * The word does not tell a flow from all others. Its hash is Multilinear-HM (Lemire and Kaser, "Strongly
  * universal string hashing is fast", 2014), twice, with random keys that nobody else knows: the upper 33
  * bits of each are pairwise independent, so that two flows have the same set and hash with a probability of
- * 1 / (sets * 2^38), whoever chose them without having seen what the hashes are. Then one of them has the
+ * 1 / (sets * 2^38), also if they were chosen, but without having seen the hashes. Then one of them has the
  * rule of the other, for 256 epochs at most.
  */
 #pragma once
