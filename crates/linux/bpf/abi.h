@@ -37,6 +37,18 @@
 #define PORT_TABLE_UDP_LOCAL 3
 #define PORT_TABLES 4
 
+/* Sets of flows whose rules are remembered, a power of two, and flows of a set: see recent.h. */
+#define RECENT_SETS_MAX 16384
+#define RECENT_WAYS 8
+#define RECENT_KEYS 24
+
+struct recent_control {
+	__u32 changes; /* how often user space changed what may be remembered */
+	__u32 sets; /* in use; a power of two */
+	__u64 keys[RECENT_KEYS]; /* random */
+};
+_Static_assert(sizeof(struct recent_control) == 200, "abi");
+
 struct config {
 	__u64 heartbeat_ns; /* CLOCK_MONOTONIC, when user space was last alive */
 	__u32 enforce; /* whether to redirect to the ifb */
@@ -50,8 +62,9 @@ struct config {
 	__u64 netns; /* cookie of the device's network namespace */
 	__u32 time_every; /* one of so many packets that could be timed is */
 	__u32 pad;
+	struct recent_control recent;
 };
-_Static_assert(sizeof(struct config) == 56, "abi");
+_Static_assert(sizeof(struct config) == 256, "abi");
 
 struct counter {
 	__u64 bytes; /* L2 bytes as on the wire */
@@ -182,9 +195,7 @@ struct connection_record {
 _Static_assert(sizeof(struct connection_record) == 80, "abi");
 
 #define FLOWS_MAX 65536
-/* Flows whose rule each CPU remembers; a power of two. */
-#define RECENT_MAX 64
-/* A UDP flow that is silent for so long has ended. */
+/* A UDP flow that is silent for so long, or up to an epoch of recent.h less, has ended. */
 #define FLOW_IDLE_NS 120000000000ll
 /* So much of the beginning of a stream is heard. */
 #define STREAM_BYTES 16384

@@ -248,7 +248,6 @@ static __always_inline __u32 classify_upload(struct __sk_buff *skb, const struct
 	struct packet answer = *p;
 	struct owner *owner = 0;
 	__u32 best, rule;
-	__u64 number;
 
 	__builtin_memcpy(answer.source, p->destination, 16);
 	__builtin_memcpy(answer.destination, p->source, 16);
@@ -263,7 +262,7 @@ static __always_inline __u32 classify_upload(struct __sk_buff *skb, const struct
 			best = rule;
 	}
 	if (cfg->features & FEATURE_SITES && p->has_ports) {
-		rule = flow_rule(&answer, cfg, &number);
+		rule = bound_rule(p, cfg, 0);
 		if (rule > best)
 			best = rule;
 	}

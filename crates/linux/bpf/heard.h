@@ -11,13 +11,13 @@
  * Of flows that are watched, user space is told when they send what may be a request (`HEARD_SENT`).
  *
  * The includer defines the types `hearing_config`, which has `heartbeat_ns`, and `hearing_counters`,
- * which has `unheard`; HEARING, how functions are declared that the verifier has to look at once only, if
- * there are BPF-to-BPF calls; and two functions: `is_silent`, whether nothing is heard of a packet's flow, and
- * `forget_recent`, for a packet that opens a flow.
+ * which has `unheard`; and HEARING, how functions are declared that the verifier has to look at once only,
+ * if there are BPF-to-BPF calls.
  */
 #pragma once
 
 #include "flow_key.h"
+#include "recent.h"
 
 #define QUIC_LONG 0x80
 #define QUIC_TYPE 0x30
@@ -86,6 +86,39 @@ static __always_inline struct flow *find_flow(const struct flow_key *key, const 
 	return flow;
 }
 
+/* Whether user space has bound the flow, and hears no more of it that may bind it anew at once. */
+static __always_inline int is_decided(const struct flow *flow, const struct packet *p)
+{
+	return flow->number && (p->transport == IPPROTO_UDP || !flow->wanted);
+}
+
+/* The rule of the packet's flow, which has ports; 0 is none. */
+static __always_inline __u32 bound_rule(const struct packet *p, const hearing_config *cfg, int arrives)
+{
+	struct flow_key key = {};
+	struct recent recent;
+	struct flow *flow;
+	__u64 word;
+	__u32 rule;
+
+	if (!find_recent(&recent, p, cfg, arrives))
+		return 0;
+	word = recall(&recent);
+	if (word)
+		return recalled_rule(word);
+	flow_key(&key, p, arrives);
+	flow = find_flow(&key, cfg);
+	if (!flow) {
+		/* None of a flood of packets displaces a flow that is known. */
+		remember_recent(&recent, 0, 1, 0);
+		return 0;
+	}
+	rule = flow->rule;
+	if (is_decided(flow, p))
+		remember_recent(&recent, rule, !flow->watched, 1);
+	return rule;
+}
+
 /*
  * Copies `size` bytes at `at` of the packet to the ring, behind what `heard_scratch` tells of them.
  * The verifier looks at a function that is not static once, and not once for each way that leads to
@@ -135,11 +168,12 @@ static __always_inline struct heard *begin(const struct packet *p, int arrives)
 	return heard;
 }
 
-static __always_inline struct flow *open_flow(const struct flow_key *key, const hearing_config *cfg,
-					      __u32 opened, __u32 wanted)
+static __always_inline struct flow *open_flow(const struct packet *p, const struct flow_key *key,
+					      const hearing_config *cfg, __u32 opened, __u32 wanted)
 {
 	struct flow flow = { .seen_ns = cfg->heartbeat_ns, .opened = opened, .wanted = wanted };
 
+	forget_recent(p, cfg);
 	bpf_map_update_elem(&flows, key, &flow, BPF_ANY);
 	return bpf_map_lookup_elem(&flows, key);
 }
@@ -186,9 +220,8 @@ static __always_inline void hear_tcp(struct __sk_buff *skb, struct packet *p,
 	if (!heard)
 		return;
 	if (opens) {
-		forget_recent(p);
 		heard->opened = bpf_ntohl(tcp.seq) + 1;
-		open_flow(&heard->key, cfg, heard->opened, 2 * STREAM_BYTES);
+		open_flow(p, &heard->key, cfg, heard->opened, 2 * STREAM_BYTES);
 		hear(skb, HEARD_OPENING, 0, at, 0);
 		return;
 	}
@@ -259,7 +292,7 @@ static __always_inline void hear_quic(struct __sk_buff *skb, struct packet *p,
 	}
 	if (!flow) {
 		heard->opened = bpf_ktime_get_ns();
-		flow = open_flow(&heard->key, cfg, heard->opened, INITIALS_MAX);
+		flow = open_flow(p, &heard->key, cfg, heard->opened, INITIALS_MAX);
 		hear(skb, HEARD_OPENING, 0, at, 0);
 	}
 	if (!flow)
@@ -291,7 +324,7 @@ static __always_inline void hear_query(struct __sk_buff *skb, struct packet *p,
 		return;
 	flow = find_flow(&heard->key, cfg);
 	if (!flow)
-		flow = open_flow(&heard->key, cfg, 0, 0);
+		flow = open_flow(p, &heard->key, cfg, 0, 0);
 	if (!flow || flow->wanted >= QUERIES_MAX)
 		return;
 	flow->wanted++;

@@ -121,29 +121,6 @@ struct {
 	__type(value, struct connection);
 } connections SEC(".maps");
 
-/* Flows whose packets came last on this CPU, by the local port; written and read here. An entry holds
- * until the next heartbeat, so that what user space binds anew is seen within a tick. */
-struct recent {
-	struct flow_key key;
-	__u32 rule;
-	__u32 generation; /* of the rules */
-	__u64 heartbeat_ns;
-	__u32 silent; /* nothing that it sends is heard */
-	__u32 pad;
-};
-_Static_assert(sizeof(struct recent) == 64, "a cache line");
-
-struct recent_flows {
-	struct recent flows[RECENT_MAX];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct recent_flows);
-} recent_flows SEC(".maps");
-
 /* Part of a packet whose checksum is computed; written and read here within one run. */
 struct scratch {
 	__u8 bytes[SCRATCH_BYTES + 4];

@@ -27,8 +27,9 @@ struct router_config {
 	__u32 wan_header; /* the same at the WAN */
 	__u32 interval; /* number of the interval; samples of transit begin anew with each */
 	__u32 lan; /* index of the LAN device */
+	struct recent_control recent;
 };
-_Static_assert(sizeof(struct router_config) == 40, "abi");
+_Static_assert(sizeof(struct router_config) == 240, "abi");
 
 struct router_counters {
 	struct counter slots[SLOTS_MAX]; /* towards the devices, before the classes */

@@ -12,29 +12,13 @@ typedef struct router_counters hearing_counters;
 /* No BPF-to-BPF calls. */
 #define HEARING static __always_inline
 
-static __always_inline int is_silent(const struct packet *p, const struct router_config *cfg)
-{
-	return 0;
-}
-
-static __always_inline void forget_recent(const struct packet *p)
-{
-}
-
 #include "heard.h"
 
 /* The label of the packet's flow; 0 is none. */
 static __always_inline __u32 site_label(const struct packet *p, const struct router_config *cfg,
 					int leaves)
 {
-	struct flow_key key = {};
-	struct flow *flow;
-
-	if (!(cfg->features & FEATURE_SITES) || !p->has_ports)
-		return 0;
-	flow_key(&key, p, !leaves);
-	flow = find_flow(&key, cfg);
-	return flow ? flow->rule : 0;
+	return cfg->features & FEATURE_SITES && p->has_ports ? bound_rule(p, cfg, !leaves) : 0;
 }
 
 SEC("tcx/ingress")

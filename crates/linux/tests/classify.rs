@@ -1,6 +1,8 @@
 //! The classifier by test runs in the real kernel: packets in, group, count and verdict out.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::net::SocketAddr;
+
 use fairweir_core::evidence::Flow;
 use fairweir_core::policy::{Policy, Transport};
 use fairweir_core::units::{Bytes, Span};
@@ -157,7 +159,7 @@ fn a_flow_that_is_bound_has_its_group_until_udp_is_silent() {
     assert_eq!(group(&trial, tcp4(REMOTE, 443, 8)), "rest", "another port of this host");
     assert_eq!(group(&trial, tcp4(REMOTE, 5000, 9)), "first");
     assert_eq!(group(&trial, ethernet(0x86dd, &ip6(&[], TCP, &segment(TCP, 443, 9)))), "site");
-    // What a CPU remembers of a flow is of that flow alone, and for one heartbeat.
+    // What is remembered of a flow is of that flow alone, and until it is bound anew.
     let other =
         Flow { local: "192.0.2.1:73".parse().unwrap(), ..flow(Transport::Tcp, "203.0.113.7:443") };
     trial.bind(&other, 2).unwrap();
@@ -172,8 +174,7 @@ fn a_flow_that_is_bound_has_its_group_until_udp_is_silent() {
             "default"
         );
     }
-    trial.bind(&other, 1).unwrap();
-    trial.enforce(begin + Span::millis(200)).unwrap();
+    trial.bind_anew(&other, 1).unwrap();
     assert_eq!(group(&trial, tcp4(REMOTE, 443, 73)), "site");
     // Each packet prolongs a UDP flow.
     for seconds in [0, 119, 238] {
@@ -183,6 +184,159 @@ fn a_flow_that_is_bound_has_its_group_until_udp_is_silent() {
     trial.enforce(begin + Span::secs(359)).unwrap();
     assert_eq!(group(&trial, udp4(REMOTE, 443, 9)), "rest");
     assert_eq!(group(&trial, tcp4(REMOTE, 443, 9)), "site");
+}
+
+/// Connections of 192.0.2.1, each with a packet of it that arrives, by turns of IPv4 and IPv6, TCP and UDP.
+fn flows(count: u16) -> Vec<(Flow, Vec<u8>)> {
+    let flow = |number: u16| {
+        let (local, remote) = match number % 2 {
+            0 => ("192.0.2.1:9", "203.0.113.7:0"),
+            _ => ("[2001:db8::1]:9", "[2001:db8:7::7]:0"),
+        };
+        let (local, mut remote): (_, SocketAddr) =
+            (local.parse().unwrap(), remote.parse().unwrap());
+        remote.set_port(1_000 + number);
+        let (transport, protocol) =
+            [(Transport::Tcp, TCP), (Transport::Udp, UDP)][usize::from(number / 2 % 2)];
+        let rest = segment(protocol, remote.port(), 9);
+        let bytes = match number % 2 {
+            0 => ethernet(0x0800, &ip4(REMOTE, protocol, 0, &rest)),
+            _ => ethernet(0x86dd, &ip6(&[], protocol, &rest)),
+        };
+        (Flow { transport, local, remote }, bytes)
+    };
+    (0..count).map(flow).collect()
+}
+
+#[test]
+fn flows_for_which_there_is_no_place_have_their_groups_too() {
+    if !common::privileged() {
+        return;
+    }
+    let policy =
+        policy(&[("a", &["web:a.example"]), ("b", &["web:b.example"]), ("c", &["web:c.example"])]);
+    let mut trial = trial(&policy);
+    trial.enforce(monotonic_now()).unwrap();
+    trial.remember_little().unwrap();
+    let flows = flows(60);
+    for (number, (flow, _)) in flows.iter().enumerate() {
+        trial.bind(flow, number % 3).unwrap();
+    }
+    for round in 0..4 {
+        for (number, (flow, bytes)) in flows.iter().enumerate() {
+            for _ in 0..2 {
+                assert_eq!(
+                    run(&trial, bytes).group,
+                    Some((number + round) % 3),
+                    "{round} {flow:?}"
+                );
+            }
+        }
+        assert_eq!(trial.remembered().unwrap().len(), 8, "a set is full");
+        // The next packet has another group, whether its flow is remembered or not.
+        for (number, (flow, bytes)) in flows.iter().enumerate() {
+            run(&trial, bytes);
+            trial.bind_anew(flow, (number + round + 1) % 3).unwrap();
+            assert_eq!(
+                run(&trial, bytes).group,
+                Some((number + round + 1) % 3),
+                "{round} {flow:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_opens_on_the_ports_of_a_remembered_one_has_no_group_yet() {
+    if !common::privileged() {
+        return;
+    }
+    let policy = policy(&[("site", &["web:example.com"])]);
+    let mut trial = trial(&policy);
+    trial.enforce(monotonic_now()).unwrap();
+    let bytes = tcp4(REMOTE, 443, 9);
+    let (local, remote) = ("192.0.2.1:9".parse().unwrap(), "203.0.113.7:443".parse().unwrap());
+    trial.bind(&Flow { transport: Transport::Tcp, local, remote }, 0).unwrap();
+    for _ in 0..2 {
+        assert_eq!(name(&policy, &run(&trial, &bytes)), Some("site"));
+    }
+    assert_eq!(trial.remembered().unwrap().len(), 1);
+    let mut leaves = tcp4(REMOTE, 9, 443);
+    leaves[26..30].copy_from_slice(&[192, 0, 2, 1]);
+    leaves[30..34].copy_from_slice(&REMOTE);
+    trial.run_sent(&leaves, 1).unwrap();
+    assert_eq!(name(&policy, &run(&trial, &bytes)), Some("site"), "it goes on");
+    // A SYN.
+    leaves[47] = 2;
+    trial.run_sent(&leaves, 1).unwrap();
+    assert_eq!(trial.remembered().unwrap(), []);
+    assert_eq!(name(&policy, &run(&trial, &bytes)), Some("default"));
+    // That a flow is not known is forgotten too when it opens.
+    assert_eq!(name(&policy, &run(&trial, &tcp4(REMOTE, 444, 9))), Some("default"));
+    assert_eq!(trial.remembered().unwrap().len(), 1);
+    leaves[36..38].copy_from_slice(&444_u16.to_be_bytes());
+    trial.run_sent(&leaves, 1).unwrap();
+    assert_eq!(trial.remembered().unwrap(), []);
+}
+
+/// That two flows have the same set and the same 38 bits has a probability of 2^-52, and of 2^-38 if there is but
+/// one set: see `bpf/recent.h`.
+#[test]
+fn a_packet_is_hardly_ever_taken_for_that_of_another_flow() {
+    if !common::privileged() {
+        return;
+    }
+    let policy = policy(&[("site", &["web:example.com"])]);
+    let mut trial = trial(&policy);
+    trial.enforce(monotonic_now()).unwrap();
+    // Of flows that are counted up the hashes are more even than chance.
+    let mut random = 1_u64;
+    for _ in 0..8_000 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let [a, b, c, d, e, f, ..] = random.to_be_bytes();
+        let remote = SocketAddr::new([a, b, c, d].into(), u16::from_be_bytes([e, f]));
+        let local = "192.0.2.1:9".parse().unwrap();
+        trial.bind(&Flow { transport: Transport::Tcp, local, remote }, 0).unwrap();
+        let bytes = tcp4([a, b, c, d], remote.port(), 9);
+        assert_eq!(name(&policy, &run(&trial, &bytes)), Some("site"));
+    }
+    let words = trial.remembered().unwrap();
+    assert!(words.len() > 7_900, "{} of 8,000", words.len());
+    // Of each 19 of the 38 bits 61 pairs of equal ones are expected.
+    for at in [26, 45] {
+        let mut parts: Vec<u64> = words.iter().map(|word| word >> at & 0x7_ffff).collect();
+        parts.sort_unstable();
+        let equal = parts.windows(2).filter(|two| two[0] == two[1]).count();
+        assert!((15..240).contains(&equal), "{equal} from bit {at} on");
+    }
+    // Every bit of the addresses and ports, and the transport, tells flows apart.
+    trial.remember_little().unwrap();
+    for (flow, bytes) in flows(4) {
+        trial.bind(&flow, 0).unwrap();
+        assert_eq!(name(&policy, &run(&trial, &bytes)), Some("site"));
+        let length = if bytes[12] == 8 { 8 } else { 32 };
+        let addresses = if length == 8 { 26 } else { 22 };
+        for bit in 0..8 * (length + 4) {
+            let mut other = bytes.clone();
+            other[addresses + bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(name(&policy, &run(&trial, &other)), Some("default"), "bit {bit}");
+        }
+        let mut other = bytes.clone();
+        other[addresses - if length == 8 { 3 } else { 2 }] ^= TCP ^ UDP;
+        assert_eq!(name(&policy, &run(&trial, &other)), Some("default"), "the transport");
+    }
+    trial.enforce(monotonic_now() + Span::secs(10)).unwrap();
+    for (flow, bytes) in flows(60) {
+        trial.bind(&flow, 0).unwrap();
+        assert_eq!(name(&policy, &run(&trial, &bytes)), Some("site"));
+    }
+    assert_eq!(trial.remembered().unwrap().len(), 8, "the set is full");
+    for number in 0..20_000_u16 {
+        let bytes = tcp4([198, 51, 100, (number >> 8) as u8], 443, number);
+        assert_eq!(name(&policy, &run(&trial, &bytes)), Some("default"), "{number}");
+    }
 }
 
 #[test]

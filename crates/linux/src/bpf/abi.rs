@@ -41,6 +41,7 @@ pub(crate) struct Config {
     pub(crate) netns: u64,
     pub(crate) time_every: u32,
     pub(crate) pad: u32,
+    pub(crate) recent: RecentControl,
 }
 
 /// `struct counter`.
@@ -198,6 +199,15 @@ pub(crate) struct FlowState {
     pub(crate) watched: u32,
 }
 
+/// `struct recent_control`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RecentControl {
+    pub(crate) changes: u32,
+    pub(crate) sets: u32,
+    pub(crate) keys: [u64; RECENT_KEYS],
+}
+
 /// `struct heard_header`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -252,6 +262,7 @@ const _: () = {
     assert!(size_of::<ConnectionRecord>() as u64 == header::SIZE_OF_CONNECTION_RECORD);
     assert!(size_of::<FlowKey>() as u64 == header::SIZE_OF_FLOW_KEY);
     assert!(size_of::<FlowState>() as u64 == header::SIZE_OF_FLOW);
+    assert!(size_of::<RecentControl>() as u64 == header::SIZE_OF_RECENT_CONTROL);
     assert!(size_of::<HeardHeader>() as u64 == header::SIZE_OF_HEARD_HEADER);
     assert!(header::FLOWS_MAX == fairweir_core::evidence::CONNECTIONS_MAX as u64);
     assert!(header::HEARD_HEADER == header::SIZE_OF_HEARD_HEADER);
@@ -289,6 +300,8 @@ pub(crate) const HEARD_DNS: u32 = header::HEARD_DNS as u32;
 pub(crate) const HEARD_SENT: u32 = header::HEARD_SENT as u32;
 pub(crate) const SENDS_MAX: u32 = header::SENDS_MAX as u32;
 pub(crate) const USER_NONE: u32 = header::USER_NONE as u32;
+pub(crate) const RECENT_KEYS: usize = header::RECENT_KEYS as usize;
+pub(crate) const RECENT_SETS_MAX: u32 = header::RECENT_SETS_MAX as u32;
 pub(crate) const INITIALS_MAX: u32 = header::INITIALS_MAX as u32;
 
 /// Every bound of a window that is set ends in these bits.

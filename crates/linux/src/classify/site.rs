@@ -14,12 +14,13 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 use crate::Error;
 use crate::bpf::abi::{
     FlowKey, FlowState, HEARD_DATAGRAM, HEARD_DNS, HEARD_OPENING, HEARD_SENT, HEARD_STREAM,
-    HeardHeader, INITIALS_MAX, Plain, SENDS_MAX, USER_NONE,
+    HeardHeader, INITIALS_MAX, Plain, RecentControl, SENDS_MAX, USER_NONE,
 };
 use crate::bpf::{bpf_error, update};
 use crate::classify::rules;
 use crate::clock::monotonic_now;
 use crate::host::Host;
+use crate::random::random;
 
 /// The reader of the ring.
 pub(crate) struct Ear {
@@ -78,6 +79,23 @@ impl Ear {
     }
 }
 
+impl RecentControl {
+    /// For so many sets, with keys that nobody knows.
+    ///
+    /// # Errors
+    /// If the kernel has none.
+    pub(crate) fn new(sets: u32) -> Result<RecentControl, Error> {
+        let mut control = RecentControl { sets, ..RecentControl::default() };
+        control.keys.iter_mut().try_for_each(|key| random().map(|bits| *key = bits))?;
+        Ok(control)
+    }
+
+    /// Once the programs are told, they look up each flow anew from the next packet on.
+    pub(crate) fn forget(&mut self) {
+        self.changes = self.changes.wrapping_add(1);
+    }
+}
+
 impl Host {
     /// Passes on what was heard of connections since the last call, and when, in its order: at most
     /// [`HEARD_MAX`] pieces. Nothing if the policy has no sites, or the kernel cannot hear.
@@ -102,7 +120,11 @@ impl Host {
     /// If the kernel refuses.
     pub fn bind(&mut self, command: &Command) -> Result<(), Error> {
         let rule = |group| rules::rule(group, self.slots[group]);
-        bind(&self.programs.maps.hearing()?.flows, rule, command)
+        if !bind(&self.programs.maps.hearing()?.flows, rule, command)? {
+            return Ok(());
+        }
+        self.config.recent.forget();
+        self.configure()
     }
 
     /// Takes a connection that was open before into the table, so that it can be bound.
@@ -110,7 +132,9 @@ impl Host {
     /// # Errors
     /// If the kernel refuses.
     pub fn take_over(&mut self, connection: &Connection) -> Result<(), Error> {
-        take_over(&self.programs.maps.hearing()?.flows, connection)
+        take_over(&self.programs.maps.hearing()?.flows, connection)?;
+        self.config.recent.forget();
+        self.configure()
     }
 
     /// Beginnings that were lost because they were more than the ring holds, since the start.
@@ -124,7 +148,7 @@ impl Host {
     }
 }
 
-/// A connection whose ports are in use again stays as it is.
+/// A connection whose ports are in use again stays as it is. The programs may remember that it was not known.
 pub(crate) fn take_over(map: &MapHandle, connection: &Connection) -> Result<(), Error> {
     let wanted = wanted_of_decided(connection);
     let seen_ns = monotonic_now().as_nanos();
@@ -138,12 +162,13 @@ pub(crate) fn take_over(map: &MapHandle, connection: &Connection) -> Result<(), 
     }
 }
 
-/// `map` has the flows, `rule` is that of a group. A connection whose ports are in use again stays as it is.
+/// Returns whether the programs may remember what was so before. `map` has the flows, `rule` is that of a group. A
+/// connection whose ports are in use again stays as it is.
 pub(crate) fn bind(
     map: &MapHandle,
     rule: impl Fn(usize) -> u32,
     command: &Command,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let (connection, bound) = match *command {
         Command::Forget(connection) => (connection, None),
         Command::Bind { connection, group, number, is_final, is_watched } => {
@@ -156,20 +181,23 @@ pub(crate) fn bind(
     let known = known.map_err(|e| bpf_error("look up a flow", &e))?;
     let known = known.and_then(|bytes| FlowState::from_bytes(&bytes));
     let Some(known) = known.filter(|known| known.opened == connection.opened) else {
-        return Ok(());
+        return Ok(false);
     };
+    // They remember only what is bound.
+    let was_bound = known.number > 0;
     let Some((rule, number, is_final, is_watched)) = bound else {
         return match map.delete(key.as_bytes()) {
             Err(e) if e.kind() != libbpf_rs::ErrorKind::NotFound => {
                 Err(bpf_error("forget a flow", &e))
             }
-            _ => Ok(()),
+            _ => Ok(was_bound),
         };
     };
     let wanted = if is_final { wanted_of_decided(&connection) } else { known.wanted };
     let watched = if is_watched { SENDS_MAX } else { 0 };
     let state = FlowState { number, rule, wanted, watched, ..known };
-    update(map, key.as_bytes(), state.as_bytes())
+    update(map, key.as_bytes(), state.as_bytes())?;
+    Ok(was_bound && (rule != known.rule || watched > 0 && known.watched == 0))
 }
 
 /// How much more is to be heard of a connection that is decided.

@@ -1,13 +1,16 @@
 //! The classifier without a device: packets in, verdicts out, for tests and benchmarks.
 
-use fairweir_core::evidence::Flow;
+use fairweir_core::evidence::{Command, Connection, Flow};
 use fairweir_core::policy::Policy;
 use fairweir_core::units::{Bytes, Span, Time};
+use libbpf_rs::{MapCore, MapFlags};
 
 use crate::Error;
-use crate::bpf::abi::{Config, FEATURE_CENSUS, FEATURE_TRANSIT, FlowState, Plain};
+use crate::bpf::abi::{
+    Config, FEATURE_CENSUS, FEATURE_TRANSIT, FlowState, Plain, RECENT_SETS_MAX, RecentControl,
+};
 use crate::bpf::trial::{self, LOOPBACK, PASS};
-use crate::bpf::{Programs, update};
+use crate::bpf::{Programs, bpf_error, update};
 use crate::classify::cgroup::{self, Tree};
 use crate::classify::rules::{self, Rules};
 use crate::classify::site;
@@ -72,6 +75,7 @@ impl Trial {
             features: rules.features(owners) | if census { FEATURE_CENSUS } else { 0 },
             default_slot: slots[policy.default_group()].into(),
             l2_header: 14,
+            recent: RecentControl::new(RECENT_SETS_MAX)?,
             ..Config::default()
         };
         programs.configure(&config)?;
@@ -101,7 +105,8 @@ impl Trial {
         Ok(samples(&told, &self.slots).iter().filter_map(|s| s.transit).map(|t| t.samples).sum())
     }
 
-    /// Binds a flow to a group of the policy, as if it had packets at the last heartbeat.
+    /// Makes a flow known and binds it to a group of the policy, as if it had packets at the last heartbeat, before it
+    /// has any.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -111,6 +116,48 @@ impl Trial {
         let state = FlowState { seen_ns, number: 1, rule, ..FlowState::default() };
         let map = &self.programs.maps.hearing()?.flows;
         update(map, site::key(flow).as_bytes(), state.as_bytes())
+    }
+
+    /// Binds a flow that is known to another group, as a daemon does.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn bind_anew(&mut self, flow: &Flow, group: usize) -> Result<(), Error> {
+        let connection = Connection { flow: *flow, opened: 0 };
+        let rule = |group| rules::rule(group, self.slots[group]);
+        let (group, number) = (Some(group), 1);
+        let bound = Command::Bind { connection, group, number, is_final: true, is_watched: false };
+        if site::bind(&self.programs.maps.hearing()?.flows, rule, &bound)? {
+            self.config.recent.forget();
+        }
+        self.programs.configure(&self.config)
+    }
+
+    /// Leaves room for what is remembered of the flows of one set only.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn remember_little(&mut self) -> Result<(), Error> {
+        self.config.recent.sets = 1;
+        self.programs.configure(&self.config)
+    }
+
+    /// What is remembered of flows, as the words of the kernel's table.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn remembered(&self) -> Result<Vec<u64>, Error> {
+        let map = self.programs.map("recent_sets")?;
+        let mut words = Vec::new();
+        for set in 0..self.config.recent.sets {
+            let found = map.lookup(&set.to_ne_bytes(), MapFlags::ANY);
+            let found = found.map_err(|e| bpf_error("look up what is remembered", &e))?;
+            let found = found.unwrap_or_default();
+            let (eight, _) = found.as_chunks::<8>();
+            words.extend(eight.iter().map(|word| u64::from_ne_bytes(*word)));
+        }
+        words.retain(|word| *word != 0);
+        Ok(words)
     }
 
     /// Runs what hears the beginnings of connections `repeat` times on a packet that leaves; how long one run took.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use fairweir_core::policy::Policy;
 
 use crate::bpf::Programs;
-use crate::bpf::abi::{Config, FEATURE_CENSUS};
+use crate::bpf::abi::{Config, FEATURE_CENSUS, RECENT_SETS_MAX, RecentControl};
 use crate::classify::rules::Rules;
 use crate::classify::site::Ear;
 use crate::classify::{cgroup, ingress};
@@ -152,6 +152,7 @@ impl Host {
             features: if spec.census { FEATURE_CENSUS } else { 0 },
             device: device.index,
             netns: Netns::current_cookie().unwrap_or(0),
+            recent: RecentControl::new(RECENT_SETS_MAX)?,
             ..Config::default()
         };
         let mut host = Host {

@@ -1,6 +1,8 @@
 //! The structures that the router's programs and user space share: `bpf/router_abi.h`.
 
-use crate::bpf::abi::{Counter, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_SITES, Plain, SLOTS_MAX};
+use crate::bpf::abi::{
+    Counter, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_SITES, Plain, RecentControl, SLOTS_MAX,
+};
 use crate::bpf::header;
 
 /// `struct router_config`.
@@ -16,6 +18,7 @@ pub(crate) struct RouterConfig {
     pub(crate) wan_header: u32,
     pub(crate) interval: u32,
     pub(crate) lan: u32,
+    pub(crate) recent: RecentControl,
 }
 
 /// `struct router_counters`.

@@ -19,7 +19,9 @@ use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows
 use fairweir_core::units::{Bytes, Span, Time};
 use libbpf_rs::MapHandle;
 
-use crate::bpf::abi::{Counter, FEATURE_UPLOAD, FEATURE_WINDOWS, InitialWindows, Plain};
+use crate::bpf::abi::{
+    Counter, FEATURE_UPLOAD, FEATURE_WINDOWS, InitialWindows, Plain, RecentControl,
+};
 use crate::bpf::{KEY, bpf_error, update};
 use crate::classify::cgroup::Tree;
 use crate::classify::rules::{self, Rules};
@@ -45,7 +47,7 @@ pub(crate) use abi::LeafKey;
 use abi::{DhcpHeard, FEATURE_MACS, FEATURE_MARKS, FEATURES_OF_RULES, RouterConfig};
 use flows::{Asked, Flows};
 use offload::{OffloadWatch, Reading};
-use programs::{Parts, Programs};
+use programs::{Parts, Programs, RECENT_SETS};
 
 /// What to attach to which devices.
 #[derive(Clone, Debug)]
@@ -123,6 +125,7 @@ impl Router {
             lan_header: lan.header_bytes(),
             wan_header: wan.header_bytes(),
             features: if spec.upload { FEATURE_MARKS } else { 0 },
+            recent: RecentControl::new(RECENT_SETS)?,
             ..RouterConfig::default()
         };
         let parts = Parts { upload: spec.upload, sites: rules::needs_sites(&spec.policy) };

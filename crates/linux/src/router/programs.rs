@@ -212,9 +212,14 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/router.bpf.o"));
 const WAN_EGRESS: &str = "fairweir_wan_egress";
 const HEARING: [&str; 2] = ["fairweir_hear", "fairweir_hear_answers"];
 /// Tables of what is heard: entries, or bytes of a ring, with and without sites. As many flows as connections
-/// are followed.
-const SITE_TABLES: [(&str, u32, u32); 2] =
-    [("flows", header::ROUTER_FLOWS_MAX as u32, 1), ("heard_ring", 1 << 18, PAGE)];
+/// are followed; of half of them at once something is remembered.
+const SITE_TABLES: [(&str, u32, u32); 3] = [
+    ("flows", header::ROUTER_FLOWS_MAX as u32, 1),
+    ("heard_ring", 1 << 18, PAGE),
+    ("recent_sets", RECENT_SETS, 1),
+];
+/// In use with sites; without, nothing is looked up.
+pub(crate) const RECENT_SETS: u32 = (header::ROUTER_FLOWS_MAX / 2 / header::RECENT_WAYS) as u32;
 /// The smallest ring.
 const PAGE: u32 = 4_096;
 

@@ -34,7 +34,11 @@ impl Router {
     /// # Errors
     /// If the kernel refuses.
     pub fn bind(&mut self, command: &Command) -> Result<(), Error> {
-        site::bind(&self.programs.bound, leaf::label_rule, command)
+        if !site::bind(&self.programs.bound, leaf::label_rule, command)? {
+            return Ok(());
+        }
+        self.config.recent.forget();
+        self.configure()
     }
 
     /// Takes a connection that was open before into the table, so that it can be bound.
@@ -42,7 +46,9 @@ impl Router {
     /// # Errors
     /// If the kernel refuses.
     pub fn take_over(&mut self, connection: &Connection) -> Result<(), Error> {
-        site::take_over(&self.programs.bound, connection)
+        site::take_over(&self.programs.bound, connection)?;
+        self.config.recent.forget();
+        self.configure()
     }
 
     /// By which evidence each of these connections has its class, by id, if a site decides.

@@ -6,7 +6,8 @@ use fairweir_core::policy::Policy;
 use fairweir_core::units::{Bytes, Span};
 
 use super::abi::{FEATURE_MACS, FEATURES_OF_RULES, RouterConfig};
-use super::programs::{Parts, Programs};
+use super::programs::{Parts, Programs, RECENT_SETS};
+use crate::bpf::abi::RecentControl;
 use crate::bpf::trial::{self, LOOPBACK, PASS};
 use crate::classify::cgroup::Tree;
 use crate::classify::rules::{self, Rules};
@@ -52,6 +53,7 @@ impl Trial {
             lan: LOOPBACK,
             lan_header: ETHERNET,
             wan_header: ETHERNET,
+            recent: RecentControl::new(RECENT_SETS)?,
             ..RouterConfig::default()
         };
         programs.configure(&config)?;
