@@ -86,8 +86,10 @@ pub(super) fn nearness(gap: Span) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Votes {
     by_group: BTreeMap<Option<usize>, u64>,
-    /// For which group it was opened, if that is clear: a quarter of a vote.
+    /// For which group it was opened, if that is clear.
     opener: Option<Option<usize>>,
+    /// What that counts.
+    opened: u64,
 }
 
 /// What they say.
@@ -126,12 +128,13 @@ impl Votes {
     }
 
     /// Takes over for which group the connection was opened; whether that is something else than before.
-    pub(super) fn set_opener(&mut self, opener: Option<Option<usize>>) -> bool {
+    pub(super) fn set_opener(&mut self, opener: Option<Option<usize>>, is_http1: bool) -> bool {
+        self.opened = if is_http1 { OPENED_HTTP1 } else { OPENED };
         std::mem::replace(&mut self.opener, opener) != opener
     }
 
     pub(super) fn of(&self, group: Option<usize>) -> u64 {
-        let opened = if self.opener == Some(group) { OPENED } else { 0 };
+        let opened = if self.opener == Some(group) { self.opened } else { 0 };
         self.by_group.get(&group).copied().unwrap_or(0) + opened
     }
 
@@ -165,9 +168,10 @@ pub(super) const VOTE: u64 = 1_000;
 const ENOUGH: u64 = 600;
 /// What stands for each group before there are votes. The less, the more a first vote tells about the next.
 const UNKNOWN: u64 = 100;
-/// One whole vote is three times as much, for over HTTP/1.1 a connection is often used by another request than the
-/// one that it was opened for.
-const OPENED: u64 = VOTE / 4;
+/// One request does not outvote it alone, since it may have gone by a connection that is not known; two do.
+const OPENED: u64 = VOTE / 2;
+/// One does, for a connection is often used by another request than the one that it was opened for.
+const OPENED_HTTP1: u64 = VOTE / 4;
 const MIXED: u64 = 3 * VOTE;
 const VOTES_MAX: u64 = 64 * VOTE;
 /// A claim that arrives late is still about one of the last requests.
@@ -252,14 +256,17 @@ mod tests {
     #[test]
     fn for_whom_a_connection_was_opened_decides_nothing_alone_and_can_be_outvoted() {
         let mut votes = Votes::default();
-        assert!(votes.set_opener(Some(Some(0))) && !votes.set_opener(Some(Some(0))));
+        assert!(votes.set_opener(Some(Some(0)), false) && !votes.set_opener(Some(Some(0)), false));
         assert_eq!(votes.verdict(), None);
-        assert!(votes.prior(Some(0)) > 3 * votes.prior(Some(1)));
-        votes.add(Some(1), VOTE / 2);
+        assert!(votes.prior(Some(0)) > 4 * votes.prior(Some(1)));
+        votes.add(Some(1), VOTE);
         assert_eq!(votes.verdict(), None, "not three to one");
-        votes.add(Some(1), VOTE / 4);
+        votes.set_opener(Some(Some(0)), true);
+        assert_eq!(votes.verdict(), Some(Verdict::Group(Some(1))), "by HTTP/1.1");
+        votes.set_opener(Some(Some(0)), false);
+        votes.add(Some(1), VOTE / 2);
         assert_eq!(votes.verdict(), Some(Verdict::Group(Some(1))));
-        assert!(votes.set_opener(None));
+        assert!(votes.set_opener(None, false));
         assert_eq!(votes.of(Some(0)), 0);
     }
 

@@ -57,6 +57,11 @@ impl Departures {
         self.0.push_back(departure);
     }
 
+    /// Whether the host is known to answer by HTTP/1.1.
+    pub(super) fn is_http1(&self, host: &HostDigest, port: u16) -> bool {
+        self.0.iter().any(|d| d.host == *host && d.port == port && d.is_http1)
+    }
+
     /// For which groups connections to the host were opened at these times, of which the first is the earliest;
     /// `None` where that is unclear.
     pub(super) fn openers(
@@ -68,7 +73,7 @@ impl Departures {
         let requests = self.0.iter().filter(|d| d.host == *host && d.port == port);
         let mut requests: Vec<&Departure> = requests.collect();
         requests.sort_by_key(|departure| departure.begin);
-        if !requests.iter().any(|departure| departure.is_http1) {
+        if !self.is_http1(host, port) {
             let opener = |at: &Time| nearest(&requests, *at, OPENS_WITHIN, 3);
             return opened.iter().map(|at| Some(requests[opener(at)?].group)).collect();
         }

@@ -130,18 +130,21 @@ impl Resolver {
         opened.sort_unstable();
         let times: Vec<Time> = opened.iter().map(|(at, _)| *at).collect();
         let openers = claimant.departures.openers(&host, port, &times);
+        let is_http1 = claimant.departures.is_http1(&host, port);
         let told =
             opened.into_iter().zip(openers).filter(|((at, _), _)| *at + OPENS_WITHIN >= time);
         let told = told.map(|((_, number), opener)| (number, opener));
-        told.filter_map(|(number, opener)| self.set_opener(number, opener).then_some(number))
-            .collect()
+        told.filter_map(|(number, opener)| {
+            self.set_opener(number, opener, is_http1).then_some(number)
+        })
+        .collect()
     }
 
     /// Takes over for which group a connection was opened; whether this changes its group.
-    fn set_opener(&mut self, number: u64, opener: Option<Option<usize>>) -> bool {
+    fn set_opener(&mut self, number: u64, opener: Option<Option<usize>>, is_http1: bool) -> bool {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
         let browsed = known.browsed.as_mut().expect("invariant: it is browsed");
-        if !browsed.votes.set_opener(opener) {
+        if !browsed.votes.set_opener(opener, is_http1) {
             return false;
         }
         let name = known.evidence.as_ref().and_then(|evidence| evidence.name.clone());

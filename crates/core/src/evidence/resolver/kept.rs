@@ -56,7 +56,7 @@ impl Resolver {
         let browsed = claimed.map(|Claimed { group }| {
             let mut browsed = Browsed::default();
             // As if it were known for which group it was opened: the next votes are divided by that.
-            browsed.votes.set_opener(Some(group));
+            browsed.votes.set_opener(Some(group), false);
             browsed.guess = Some(Evidence { reason: Reason::Extension, name: name.clone(), group });
             Box::new(browsed)
         });
