@@ -128,8 +128,11 @@ impl Point {
         either!(self, it => it.bind(command))
     }
 
-    pub(super) fn take_over(&mut self, connection: &Connection) -> Result<(), Error> {
-        either!(self, it => it.take_over(connection))
+    pub(super) fn take_over<'c>(
+        &mut self,
+        connections: impl Iterator<Item = &'c Connection>,
+    ) -> Result<(), Error> {
+        either!(self, it => it.take_over(connections))
     }
 
     pub(super) fn evidence_of(&self, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>, Error> {

@@ -68,10 +68,11 @@ impl SiteControl {
     }
 
     fn take_over(&mut self, point: &mut Point, kept: Vec<Kept>) -> Result<(), Error> {
-        for kept in kept {
-            point.take_over(&kept.connection)?;
-            self.resolver.handle_kept(kept);
+        if kept.is_empty() {
+            return Ok(());
         }
+        point.take_over(kept.iter().map(|kept| &kept.connection))?;
+        kept.into_iter().for_each(|kept| self.resolver.handle_kept(kept));
         self.bind(point)
     }
 

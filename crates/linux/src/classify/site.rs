@@ -127,12 +127,16 @@ impl Host {
         self.configure()
     }
 
-    /// Takes a connection that was open before into the table, so that it can be bound.
+    /// Takes connections that were open before into the table, so that they can be bound.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn take_over(&mut self, connection: &Connection) -> Result<(), Error> {
-        take_over(&self.programs.maps.hearing()?.flows, connection)?;
+    pub fn take_over<'c>(
+        &mut self,
+        mut connections: impl Iterator<Item = &'c Connection>,
+    ) -> Result<(), Error> {
+        let flows = &self.programs.maps.hearing()?.flows;
+        connections.try_for_each(|connection| take_over(flows, connection))?;
         self.config.recent.forget();
         self.configure()
     }

@@ -41,12 +41,16 @@ impl Router {
         self.configure()
     }
 
-    /// Takes a connection that was open before into the table, so that it can be bound.
+    /// Takes connections that were open before into the table, so that they can be bound.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn take_over(&mut self, connection: &Connection) -> Result<(), Error> {
-        site::take_over(&self.programs.bound, connection)?;
+    pub fn take_over<'c>(
+        &mut self,
+        mut connections: impl Iterator<Item = &'c Connection>,
+    ) -> Result<(), Error> {
+        let flows = &self.programs.bound;
+        connections.try_for_each(|connection| site::take_over(flows, connection))?;
         self.config.recent.forget();
         self.configure()
     }
