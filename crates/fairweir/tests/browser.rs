@@ -146,9 +146,7 @@ fn sites_share_by_weight(kind: Kind, http: Http) {
     });
 }
 
-/// The same scenario as in the simulator, but that one page opens 3 s after the other: if both open at once, a
-/// connection may be of the wrong site for long (docs/web.md, "Limits"). The bytes are counted where they leave the
-/// link.
+/// The same scenario as in the simulator: both pages open at once. The bytes are counted where they leave the link.
 #[test]
 fn sites_of_a_scenario_share_by_weight_in_chromium_over_http_2() {
     if !privileged() || !are_installed() {
@@ -157,7 +155,7 @@ fn sites_of_a_scenario_share_by_weight_in_chromium_over_http_2() {
     made();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/sites-4-1.toml");
     two_of_three(|| {
-        let changes = ["duration=22s", "settle=9s", "flow.1.start=3s"];
+        let changes = ["duration=22s", "settle=9s"];
         let args = ["lab", "run", file, "--json"].into_iter();
         let args: Vec<_> = args.chain(changes.into_iter().flat_map(|to| ["--set", to])).collect();
         let output = one_at_a_time(|| fairweir(&args));

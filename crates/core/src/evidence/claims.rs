@@ -6,7 +6,8 @@
 //! Method: a request leaves just after the extension saw it, and before its response begins. Each
 //! claim is one vote, divided among the user's connections to that address whose host has that name
 //! ([`Divided`](super::division::Divided)), by how soon after the request each of them has sent something
-//! ([`Sends::carried`]). A connection's group is decided when its votes agree ([`Votes::verdict`]).
+//! ([`Sends::carried`]). One that has sent its handshake only has carried none, unless no other can have. A
+//! connection's group is decided when its votes agree ([`Votes::verdict`]).
 //!
 //! Terms: *user*, the owner of a socket as the kernel knows it; *vote*, in thousandths.
 //!
@@ -57,24 +58,72 @@ impl HostDigest {
 
 /// When a connection last sent what may be a request.
 #[derive(Debug, Default)]
-pub(super) struct Sends(VecDeque<Time>);
+pub(super) struct Sends {
+    last: VecDeque<Time>,
+    /// When it last sent what belongs to the handshake of TLS.
+    handshake: Option<Time>,
+    /// The next thing that it sends ends that.
+    awaits_finished: bool,
+}
 
 impl Sends {
-    pub(super) fn push(&mut self, at: Time) {
-        if self.0.len() == SENDS_MAX {
-            self.0.pop_front();
+    /// The connection has sent something. Whether this shows that it is used: nothing had followed its handshake.
+    pub(super) fn push(&mut self, at: Time) -> bool {
+        let was_used = self.is_used();
+        if self.last.len() == SENDS_MAX {
+            self.last.pop_front();
         }
-        self.0.push_back(at);
+        self.last.push_back(at);
+        if std::mem::take(&mut self.awaits_finished) {
+            self.handshake = Some(at);
+        }
+        self.is_used() && !was_used
     }
 
-    /// How likely it is that the request left by this connection, and when it last sent something that may have
-    /// been the request; `None` if it cannot. A response begins a `round_trip` after its request left.
-    pub(super) fn carried(&self, claim: &Claim, round_trip: Span) -> Option<(u64, Time)> {
+    /// It has sent more than the handshake of TLS.
+    pub(super) fn is_used(&self) -> bool {
+        let last = self.last.back();
+        last.is_some_and(|last| self.handshake.is_none_or(|handshake| *last > handshake))
+    }
+
+    /// The connection opens.
+    pub(super) fn handle_opening(&mut self, at: Time) {
+        self.handshake = Some(at);
+        self.push(at);
+    }
+
+    /// The connection has sent a request in the clear.
+    pub(super) fn handle_request(&mut self, at: Time) {
+        self.handshake = None;
+        self.push(at);
+    }
+
+    /// The connection has sent (a part of) a ClientHello.
+    pub(super) fn handle_hello(&mut self, at: Time) {
+        (self.handshake, self.awaits_finished) = (Some(at), true);
+    }
+
+    /// What the connection sent while the request may have left; `None` if that is nothing. A response begins a
+    /// `round_trip` after its request left.
+    pub(super) fn carried(&self, claim: &Claim, round_trip: Span) -> Option<Carried> {
         let may_be =
             |at: &Time| *at + EARLY >= claim.begin && *at + round_trip <= claim.start + EARLY;
-        let sent = || self.0.iter().copied().filter(may_be);
-        Some((nearness(sent().min()?.since(claim.begin)), sent().max()?))
+        let sent = || self.last.iter().copied().filter(may_be);
+        let (first, last) = (sent().min()?, sent().max()?);
+        let is_spare = self.handshake.is_some_and(|handshake| last <= handshake);
+        Some(Carried { likelihood: nearness(first.since(claim.begin)), last, is_spare })
     }
+}
+
+/// What a connection sent while a request may have left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Carried {
+    /// How likely it is that the request left by this connection, in thousandths.
+    pub(super) likelihood: u64,
+    /// When it last sent something that may have been the request.
+    pub(super) last: Time,
+    /// That was nothing but its handshake.
+    pub(super) is_spare: bool,
 }
 
 /// How likely it is that what happened so long after a request left was for it, in thousandths.
@@ -202,7 +251,7 @@ mod tests {
 
     fn sends(at_ms: &[u64]) -> Sends {
         let mut sends = Sends::default();
-        at_ms.iter().for_each(|ms| sends.push(AT + Span::millis(*ms)));
+        at_ms.iter().for_each(|ms| _ = sends.push(AT + Span::millis(*ms)));
         sends
     }
 
@@ -210,7 +259,7 @@ mod tests {
     fn a_request_leaves_between_its_begin_and_its_response() {
         let claim = claim(100, 200);
         let likelihood = |all: &[u64], claim| {
-            sends(all).carried(claim, Span::ZERO).map(|(likelihood, _)| likelihood)
+            sends(all).carried(claim, Span::ZERO).map(|carried| carried.likelihood)
         };
         assert_eq!(likelihood(&[90, 203], &claim), None);
         assert_eq!(likelihood(&[], &claim), None);
@@ -226,13 +275,39 @@ mod tests {
     fn a_request_leaves_a_round_trip_before_its_response() {
         let carried = |all: &[u64]| sends(all).carried(&claim(100, 200), Span::millis(40));
         assert_eq!(carried(&[163, 199]), None);
-        assert_eq!(carried(&[110, 162, 190]), Some((VOTE / 2, AT + Span::millis(162))));
+        let last = AT + Span::millis(162);
+        let expected = Carried { likelihood: VOTE / 2, last, is_spare: false };
+        assert_eq!(carried(&[110, 162, 190]), Some(expected));
+    }
+
+    #[test]
+    fn a_connection_that_has_sent_its_handshake_is_spare_until_more_follows() {
+        let at = |ms| AT + Span::millis(ms);
+        let is_spare = |sends: &Sends, start| {
+            sends.carried(&claim(100, start), Span::ZERO).map(|carried| carried.is_spare)
+        };
+        let mut sends = Sends::default();
+        sends.handle_opening(at(101));
+        // Two segments of a ClientHello, and what ends the handshake.
+        sends.handle_hello(at(110));
+        sends.handle_hello(at(111));
+        assert!(!sends.push(at(120)) && !sends.is_used());
+        assert_eq!(is_spare(&sends, 200), Some(true));
+        assert!(sends.push(at(125)) && sends.is_used());
+        assert_eq!(is_spare(&sends, 200), Some(false));
+        assert_eq!(is_spare(&sends, 122), Some(true), "when that response began");
+        assert!(!sends.push(at(130)), "it is no news");
+        // A request in the clear is no handshake.
+        let mut sends = Sends::default();
+        sends.handle_opening(at(101));
+        sends.handle_request(at(110));
+        assert_eq!((sends.is_used(), is_spare(&sends, 200)), (true, Some(false)));
     }
 
     #[test]
     fn only_the_last_sends_are_kept() {
         let times: Vec<u64> = (0..1_000).collect();
-        assert_eq!(sends(&times).0.len(), SENDS_MAX);
+        assert_eq!(sends(&times).last.len(), SENDS_MAX);
         assert!(sends(&times).carried(&claim(998, 1_000), Span::ZERO).is_some());
     }
 

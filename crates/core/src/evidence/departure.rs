@@ -7,6 +7,10 @@
 //! one within milliseconds, so a connection was opened for the group whose request to that host left last
 //! before. Where requests of two groups left nearly at once, this says nothing.
 //!
+//! Over HTTP/2 a browser opens a connection for each of the first requests, and uses one for all requests of a site.
+//! The others send nothing after their handshake. So where as many are used as groups have asked, the first that
+//! opened is for the group that asked first, and so on ([`in_turn`]).
+//!
 //! Over HTTP/1.1 a request opens one connection at most, so a connection that opens later is for another one
 //! ([`one_each`]). And connections open in the order of requests: where this alone leaves some unclear, and there
 //! were as many requests as connections, the first is for the first request, and so on ([`in_order`]).
@@ -15,7 +19,7 @@
 //! connections that they opened over HTTP/1.1; what is guessed gives way to every verdict by votes, and changes
 //! if a request shows up later that fits better.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::claims::{EARLY, HostDigest, nearness};
 use crate::units::{Span, Time};
@@ -35,6 +39,16 @@ pub struct Departure {
     pub begin: Time,
     /// The host answers by HTTP/1.1, so that the request shares its connection with no other at a time.
     pub is_http1: bool,
+}
+
+/// A connection for which somebody asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opened {
+    pub(super) at: Time,
+    /// It has sent more than its handshake.
+    pub(super) is_used: bool,
+    /// Of which it is by votes.
+    pub(super) group: Option<Option<usize>>,
 }
 
 /// The last ones of a user.
@@ -62,27 +76,27 @@ impl Departures {
         self.0.iter().any(|d| d.host == *host && d.port == port && d.is_http1)
     }
 
-    /// For which groups connections to the host were opened at these times, of which the first is the earliest;
-    /// `None` where that is unclear.
+    /// For which groups connections to the host were opened, of which the first is the earliest; `None` where that
+    /// is unclear. The groups that are `settled` had a connection in use before.
     pub(super) fn openers(
         &self,
         host: &HostDigest,
         port: u16,
-        opened: &[Time],
+        connections: &[Opened],
+        settled: &BTreeSet<Option<usize>>,
     ) -> Vec<Option<Option<usize>>> {
         let requests = self.0.iter().filter(|d| d.host == *host && d.port == port);
         let mut requests: Vec<&Departure> = requests.collect();
         requests.sort_by_key(|departure| departure.begin);
         if !self.is_http1(host, port) {
-            let opener = |at: &Time| nearest(&requests, *at, OPENS_WITHIN, 3);
-            return opened.iter().map(|at| Some(requests[opener(at)?].group)).collect();
+            return in_turn(&requests, connections, settled.clone());
         }
+        let opened: &[Time] = &connections.iter().map(|c| c.at).collect::<Vec<_>>();
         let mut openers = one_each(&requests, opened);
         let (mut earlier, mut first) = (Time::ZERO, 0);
         for burst in opened.chunk_by(|one, next| next.since(*one) <= AT_ONCE) {
             let last = burst[burst.len() - 1] + EARLY;
-            let asked = requests.iter().filter(|d| d.begin > earlier && d.begin <= last);
-            let asked = asked.filter(|d| d.begin + OPENS_WITHIN >= burst[0]);
+            let asked = asked(&requests, earlier, burst[0], last);
             let known = &mut openers[first..first + burst.len()];
             let agrees = |ordered: &Vec<Option<Option<usize>>>| {
                 known
@@ -90,13 +104,46 @@ impl Departures {
                     .zip(ordered)
                     .all(|(known, ordered)| known.is_none() || known == ordered)
             };
-            if let Some(ordered) = in_order(asked.copied(), burst).filter(agrees) {
+            if let Some(ordered) = in_order(asked, burst).filter(agrees) {
                 known.copy_from_slice(&ordered);
             }
             (earlier, first) = (last, first + burst.len());
         }
         openers
     }
+}
+
+/// The groups of connections over HTTP/2: that of the request that left last before, if those of others left much
+/// earlier. Of those that open at about the same time one for each group is used, and they are used in the order of
+/// the groups' first requests; a group that has a connection in use needs no other.
+fn in_turn(
+    requests: &[&Departure],
+    connections: &[Opened],
+    mut settled: BTreeSet<Option<usize>>,
+) -> Vec<Option<Option<usize>>> {
+    let mut openers = Vec::with_capacity(connections.len());
+    let mut earlier = Time::ZERO;
+    for burst in connections.chunk_by(|one, next| next.at.since(one.at) <= AT_ONCE) {
+        let last = burst[burst.len() - 1].at + EARLY;
+        let mut asking: Vec<&Departure> = Vec::new();
+        for request in asked(requests, earlier, burst[0].at, last) {
+            let has_asked = asking.iter().any(|other| other.group == request.group);
+            if !has_asked && !settled.contains(&request.group) {
+                asking.push(request);
+            }
+        }
+        let mut used = burst.iter().filter(|c| c.is_used).zip(&asking);
+        let is_one_each = burst.iter().filter(|c| c.is_used).count() == asking.len()
+            && used.all(|(c, request)| opens(request, c.at, OPENS_WITHIN));
+        let mut asking = asking.into_iter();
+        openers.extend(burst.iter().map(|c| match is_one_each && c.is_used {
+            true => asking.next().map(|request| request.group),
+            false => Some(requests[nearest(requests, c.at, OPENS_WITHIN, 3)?].group),
+        }));
+        settled.extend(burst.iter().filter(|c| c.is_used).filter_map(|c| c.group));
+        earlier = last;
+    }
+    openers
 }
 
 /// The groups of connections over HTTP/1.1: that of the request that left last before and has opened none yet, if
@@ -147,6 +194,18 @@ fn nearest(requests: &[&Departure], opened: Time, within: Span, times: u64) -> O
     (nearest >= times * second).then_some(request)
 }
 
+/// The requests after which connections may have opened that were the `first` and the `last` of some; they left after
+/// those of the connections of `earlier`.
+fn asked<'d>(
+    requests: &[&'d Departure],
+    earlier: Time,
+    first: Time,
+    last: Time,
+) -> impl Iterator<Item = &'d Departure> {
+    let asked = requests.iter().copied().filter(move |d| d.begin > earlier && d.begin <= last);
+    asked.filter(move |d| d.begin + OPENS_WITHIN >= first)
+}
+
 /// Whether a connection may have been opened for the request.
 fn opens(departure: &Departure, opened: Time, within: Span) -> bool {
     opened + EARLY >= departure.begin && opened.since(departure.begin) <= within
@@ -180,8 +239,18 @@ mod tests {
         departures
     }
 
+    /// Connections that opened, of which these are used.
+    fn opened(ms: &[u64], used: &[usize]) -> Vec<Opened> {
+        let opened = |(i, ms): (usize, &u64)| Opened {
+            at: AT + Span::millis(*ms),
+            is_used: used.contains(&i),
+            group: None,
+        };
+        ms.iter().enumerate().map(opened).collect()
+    }
+
     fn opener(departures: &Departures, ms: u64) -> Option<Option<usize>> {
-        departures.openers(&HOST, 443, &[AT + Span::millis(ms)])[0]
+        departures.openers(&HOST, 443, &opened(&[ms], &[]), &BTreeSet::new())[0]
     }
 
     #[test]
@@ -193,9 +262,9 @@ mod tests {
         assert_eq!(opener(&all, 205), Some(None), "a site without a rule");
         assert_eq!(opener(&all, 303), Some(Some(1)));
         assert_eq!(opener(&all, 451), None, "too late");
-        let opened = [AT + Span::millis(303)];
-        assert_eq!(all.openers(&HostDigest([2; 32]), 443, &opened), [None]);
-        assert_eq!(all.openers(&HOST, 444, &opened), [None]);
+        let opened = opened(&[303], &[]);
+        assert_eq!(all.openers(&HostDigest([2; 32]), 443, &opened, &BTreeSet::new()), [None]);
+        assert_eq!(all.openers(&HOST, 444, &opened, &BTreeSet::new()), [None]);
     }
 
     #[test]
@@ -217,8 +286,7 @@ mod tests {
     }
 
     fn openers(departures: &Departures, ms: &[u64]) -> Vec<Option<usize>> {
-        let opened: Vec<Time> = ms.iter().map(|ms| AT + Span::millis(*ms)).collect();
-        let openers = departures.openers(&HOST, 443, &opened);
+        let openers = departures.openers(&HOST, 443, &opened(ms, &[]), &BTreeSet::new());
         openers.into_iter().map(Option::flatten).collect()
     }
 
@@ -266,6 +334,39 @@ mod tests {
         let groups = [[Some(0); 6].as_slice(), &[Some(1)]].concat();
         assert_eq!(openers(&by_http1(&all), &[102; 7]), groups);
         assert_eq!(openers(&by_http1(&all), &[102; 8]), [None; 8], "two sites of one group");
+    }
+
+    /// Recorded: two pages that open at once, and the connections to one of their hosts.
+    #[test]
+    fn over_http_2_one_connection_of_each_group_is_used_in_the_order_of_requests() {
+        let all = departures(&[(Some(0), 72), (Some(1), 91)]);
+        let ms = [93, 94, 94, 116, 147, 148, 154];
+        let openers = |used: &[usize], settled: &[Option<usize>]| {
+            let settled = settled.iter().copied().collect();
+            all.openers(&HOST, 443, &opened(&ms, used), &settled)
+        };
+        let among = |first, second| {
+            let mut expected = vec![None; ms.len()];
+            (expected[first], expected[second]) = (Some(Some(0)), Some(Some(1)));
+            expected
+        };
+        // Requests of both have left not long before the first ones, and the last one opened too late.
+        assert_eq!(openers(&[0, 4], &[]), among(0, 4));
+        assert_eq!(openers(&[1, 2], &[]), among(1, 2));
+        for used in [&[][..], &[0], &[0, 1, 4]] {
+            assert_eq!(openers(used, &[]), [None; 7], "{used:?}");
+        }
+        // A group that has one in use needs no other.
+        let mut expected = [None; 7];
+        expected[4] = Some(Some(1));
+        assert_eq!(openers(&[4], &[Some(0)]), expected);
+        assert_eq!(openers(&[0, 4], &[Some(0)]), [None; 7]);
+        assert_eq!(openers(&[4], &[Some(0), Some(1)]), [None; 7]);
+        // The same where votes told of one a moment before.
+        let mut connections = opened(&[20, 147], &[0, 1]);
+        connections[0].group = Some(Some(0));
+        let openers = all.openers(&HOST, 443, &connections, &BTreeSet::new());
+        assert_eq!(openers, [None, Some(Some(1))]);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{Known, Resolver};
-use crate::evidence::claims::{Claim, HostDigest, Sends, Verdict, Votes};
-use crate::evidence::departure::{Departure, Departures, OPENS_WITHIN};
+use crate::evidence::claims::{Carried, Claim, HostDigest, Sends, Verdict, Votes};
+use crate::evidence::departure::{Departure, Departures, OPENS_WITHIN, Opened};
 use crate::evidence::division::{Candidate, Connections, Divided, Recent};
 use crate::evidence::{Evidence, Flow, Reason};
 use crate::policy::Transport;
@@ -122,22 +122,35 @@ impl Resolver {
             let browsed = known.browsed.as_ref().filter(|_| known.user == Some(user))?;
             let is_to_host =
                 browsed.host == Some(host) && known.connection.flow.remote.port() == port;
-            Some((browsed.opened?, is_to_host, *number))
+            let opened = Opened {
+                at: browsed.opened?,
+                is_used: browsed.sends.is_used(),
+                group: browsed.evidence.as_ref().map(|evidence| evidence.group),
+            };
+            Some((opened, is_to_host, *number))
         });
-        let opened = opened.take_while(|(at, ..)| *at + GUESSED_SPAN >= time);
-        let opened = opened.filter(|(_, is_to_host, _)| *is_to_host);
-        let mut opened: Vec<(Time, u64)> = opened.map(|(at, _, number)| (at, number)).collect();
-        opened.sort_unstable();
-        let times: Vec<Time> = opened.iter().map(|(at, _)| *at).collect();
-        let openers = claimant.departures.openers(&host, port, &times);
+        let is_recent = |opened: &Opened| opened.at + GUESSED_SPAN >= time;
+        let mut others = 0;
+        let last = opened.take_while(|(opened, ..)| {
+            others += usize::from(!is_recent(opened));
+            others <= BEFORE_MAX
+        });
+        let to_host = last.filter(|(_, is_to_host, _)| *is_to_host);
+        let (mut recent, before): (Vec<(Opened, u64)>, Vec<_>) =
+            to_host.map(|(o, _, number)| (o, number)).partition(|(opened, _)| is_recent(opened));
+        recent.sort_unstable_by_key(|(opened, number)| (opened.at, *number));
+        let settled = before.iter().filter(|(opened, _)| opened.is_used);
+        let settled = settled.filter_map(|(opened, _)| opened.group).collect();
+        let (connections, numbers): (Vec<Opened>, Vec<u64>) = recent.into_iter().unzip();
+        let openers = claimant.departures.openers(&host, port, &connections, &settled);
         let is_http1 = claimant.departures.is_http1(&host, port);
-        let told =
-            opened.into_iter().zip(openers).filter(|((at, _), _)| *at + OPENS_WITHIN >= time);
-        let told = told.map(|((_, number), opener)| (number, opener));
-        told.filter_map(|(number, opener)| {
-            self.set_opener(number, opener, is_http1).then_some(number)
-        })
-        .collect()
+        let mut changed = Vec::new();
+        for ((opened, number), opener) in connections.iter().zip(numbers).zip(openers) {
+            if opened.at + OPENS_WITHIN >= time && self.set_opener(number, opener, is_http1) {
+                changed.push(number);
+            }
+        }
+        changed
     }
 
     /// Takes over for which group a connection was opened; whether this changes its group.
@@ -169,16 +182,22 @@ impl Resolver {
             }
         }
         let round_trip = to_host.iter().filter_map(|(_, browsed)| browsed.handshake).min();
-        let carried = |round_trip| {
+        let carried = |round_trip, may_be_spare: bool| {
             let carried = to_host.iter().filter_map(move |(number, browsed)| {
-                let (likelihood, sent) = browsed.sends.carried(claim, round_trip)?;
-                Some(Candidate { number: *number, likelihood, sent })
+                let carried = browsed.sends.carried(claim, round_trip)?;
+                let Carried { likelihood, last: sent, is_spare } = carried;
+                let candidate = Candidate { number: *number, likelihood, sent };
+                (may_be_spare || !is_spare).then_some(candidate)
             });
-            carried.collect::<Vec<_>>()
+            Some(carried.collect::<Vec<_>>()).filter(|candidates| !candidates.is_empty())
         };
-        let candidates = carried(round_trip.unwrap_or(Span::ZERO));
-        // A client that was busy was late to answer in the handshake.
-        if candidates.is_empty() { carried(Span::ZERO) } else { candidates }
+        let round_trip = round_trip.unwrap_or(Span::ZERO);
+        // A client that was busy was late to answer in the handshake, and a request may have been sent with that.
+        carried(round_trip, claim.is_http1)
+            .or_else(|| carried(Span::ZERO, claim.is_http1))
+            .or_else(|| carried(round_trip, true))
+            .or_else(|| carried(Span::ZERO, true))
+            .unwrap_or_default()
     }
 
     /// Whether the claim knows the name of the connection's host: the one that it has sent, or, if
@@ -199,7 +218,10 @@ impl Resolver {
         if is_watched {
             let mut sends = Sends::default();
             // The first request follows the handshake, whose first packet may be all that is seen.
-            sends.push(at);
+            match known.connection.flow.transport {
+                Transport::Tcp => sends.handle_opening(at),
+                Transport::Udp => _ = sends.push(at),
+            }
             known.browsed =
                 Some(Box::new(Browsed { opened: Some(at), sends, ..Browsed::default() }));
         }
@@ -212,6 +234,17 @@ impl Resolver {
             && let (Some(opened), None) = (browsed.opened, browsed.handshake)
         {
             browsed.handshake = Some(at.since(opened));
+        }
+    }
+
+    /// A connection sends payload by TCP, which is no request unless it names a host.
+    pub(super) fn note_hello(&mut self, number: u64, at: Time) {
+        let known = self.connections.get_mut(&number).expect("invariant: it is known");
+        let is_request = known.evidence.as_ref().is_some_and(|e| e.reason == Reason::Host);
+        match &mut known.browsed {
+            Some(browsed) if is_request => browsed.sends.handle_request(at),
+            Some(browsed) => browsed.sends.handle_hello(at),
+            None => {}
         }
     }
 
@@ -266,5 +299,7 @@ pub(super) const CLAIMANTS_MAX: usize = 64;
 const CANDIDATES_MAX: usize = 1_024;
 /// Longer than the connections of a page need to open.
 const GUESSED_SPAN: Span = Span::secs(1);
+/// Of the connections that opened earlier so many are looked at.
+const BEFORE_MAX: usize = 64;
 /// Before every other.
 const LOCAL_FIRST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

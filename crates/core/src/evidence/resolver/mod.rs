@@ -125,14 +125,18 @@ impl Resolver {
                 let number = self.numbers.get(&connection.flow).copied();
                 let known = number.and_then(|number| self.connections.get_mut(&number));
                 let known = known.filter(|known| known.connection == connection);
-                if let Some(browsed) = known.and_then(|known| known.browsed.as_mut()) {
-                    browsed.sends.push(at);
+                let browsed = known.and_then(|known| known.browsed.as_mut());
+                if browsed.is_some_and(|browsed| browsed.sends.push(at)) {
+                    let number = number.expect("invariant: it is known");
+                    let changed = self.guess_beside(number);
+                    changed.into_iter().for_each(|number| self.command_bind(number));
                 }
             }
             Heard::Stream { offset, bytes } => {
                 let number = self.number_of(connection, at);
                 self.note_handshake(number, at);
                 self.handle_stream(number, offset, bytes, at);
+                self.note_hello(number, at);
             }
             Heard::Datagram(bytes) => {
                 let number = self.number_of(connection, at);
@@ -516,18 +520,17 @@ pub(super) mod tests {
         // The request is told of before the hello of its connection, and after.
         let mut resolver = two_sites();
         resolver.handle_claimant(USER, AT);
+        let hello = records(&browser_hello("cdn.video.com"), 9_000);
         for (port, group, tells_first) in [(1, 1, true), (2, 0, false), (3, 1, false)] {
             let ms = 300 * u64::from(port);
             let told = departure(Some(group), ms - 2);
             if tells_first {
                 resolver.handle_departure(&told);
             }
-            resolver.handle_heard(
-                tcp(port),
-                Heard::Opening { user: Some(USER) },
-                AT + Span::millis(ms),
-            );
-            hear(&mut resolver, tcp(port), &records(&browser_hello("cdn.video.com"), 9_000));
+            let opened = AT + Span::millis(ms);
+            resolver.handle_heard(tcp(port), Heard::Opening { user: Some(USER) }, opened);
+            let heard = Heard::Stream { offset: 0, bytes: &hello };
+            resolver.handle_heard(tcp(port), heard, opened + Span::millis(10));
             if !tells_first {
                 resolver.handle_departure(&told);
             }
@@ -623,6 +626,52 @@ pub(super) mod tests {
             resolver.handle_claim(&claim(Some(0), ms), at(ms + 200));
         }
         assert_eq!(group_of(&resolver, 2), Some(0));
+    }
+
+    /// Recorded: Chromium over HTTP/2, two pages that open at once; the second asks for nothing but long objects.
+    #[test]
+    fn connections_of_two_pages_that_open_at_once_over_http_2_are_told_apart() {
+        let mut resolver = two_sites();
+        resolver.handle_claimant(USER, AT);
+        let at = |ms: u64| AT + Span::millis(ms);
+        let opened = [(1, 293), (2, 294), (3, 294), (4, 347), (5, 348)];
+        for (port, ms) in opened {
+            resolver.handle_heard(tcp(port), Heard::Opening { user: Some(USER) }, at(ms));
+        }
+        for (group, begin) in [(0, 272), (1, 291)] {
+            resolver.handle_departure(&departure(Some(group), begin));
+        }
+        let hello = records(&browser_hello("cdn.video.com"), 9_000);
+        for (port, ms) in opened {
+            let heard = Heard::Stream { offset: 0, bytes: &hello };
+            resolver.handle_heard(tcp(port), heard, at(ms + 40));
+            // It ends the handshake, which is all that a spare connection sends.
+            send(&mut resolver, port, ms + 90);
+        }
+        let group_of = |resolver: &Resolver, port| resolver.evidence(port).unwrap().group;
+        for (port, ms) in [(1, 447), (4, 453)] {
+            send(&mut resolver, port, ms);
+        }
+        assert_eq!([1, 4].map(|port| group_of(&resolver, port)), [Some(0), Some(1)]);
+        let claims = [(0, 277, 591), (1, 291, 632), (1, 295, 899), (0, 282, 979), (0, 275, 1_334)];
+        for (group, begin, start) in claims {
+            let told = Claim { start: at(start), ..claim(Some(group), begin) };
+            assert!(resolver.handle_claim(&told, at(start + 20)));
+        }
+        // Spare connections say farewell when they are closed.
+        for port in [2, 3, 5] {
+            send(&mut resolver, port, 1_500);
+        }
+        assert_eq!([1, 4].map(|port| group_of(&resolver, port)), [Some(0), Some(1)]);
+        for port in [2, 3, 5] {
+            assert_eq!(resolver.evidence(port).unwrap().reason, Reason::Sni, "{port} had votes");
+        }
+        // If the order was wrong, votes tell.
+        for ms in [9_000, 9_500, 10_000] {
+            send(&mut resolver, 4, ms);
+            resolver.handle_claim(&claim(Some(0), ms), at(ms + 200));
+        }
+        assert_eq!(group_of(&resolver, 4), Some(0));
     }
 
     #[test]
