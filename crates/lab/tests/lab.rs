@@ -151,7 +151,7 @@ fn pings() {
         + &group("far", 1, "kind = \"ping\"\nrtt = \"150ms\"\nip = 6");
     let report = play(&home(6, "", &flows), Control::None);
     // A machine that carries packets late adds that to a round trip, in the relay and at both ends.
-    let late_ms = report.lateness.expect("packets were carried").p99_ms;
+    let late_ms = report.lateness.expect("packets were carried").p99_ms.min(3.0);
     for (ping, expected) in report.summary.pings.iter().zip([20.0, 150.0]) {
         let median = ping.rtt_ms_median.expect("there are answers");
         assert!((expected..expected + 1.0 + late_ms).contains(&median), "{ping:?}, {late_ms} late");

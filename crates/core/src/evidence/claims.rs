@@ -6,7 +6,7 @@
 //! Method: a request leaves just after the extension saw it, and before its response begins. Each
 //! claim is one vote, divided among the user's connections to that address whose host has that name
 //! ([`Divided`](super::division::Divided)), by how soon after the request each of them has sent something
-//! ([`Sends::carried`]). One that has sent its handshake only has carried none, unless no other can have. A
+//! ([`Sends::carried`]). Over HTTP/2 one that has sent its handshake only has carried none, unless no other can have. A
 //! connection's group is decided when its votes agree ([`Votes::verdict`]).
 //!
 //! Terms: *user*, the owner of a socket as the kernel knows it; *vote*, in thousandths.
@@ -64,12 +64,13 @@ pub(super) struct Sends {
     handshake: Option<Time>,
     /// The next thing that it sends ends that.
     awaits_finished: bool,
+    /// When it first sent more than that.
+    used: Option<Time>,
 }
 
 impl Sends {
     /// The connection has sent something. Whether this shows that it is used: nothing had followed its handshake.
     pub(super) fn push(&mut self, at: Time) -> bool {
-        let was_used = self.is_used();
         if self.last.len() == SENDS_MAX {
             self.last.pop_front();
         }
@@ -77,16 +78,24 @@ impl Sends {
         if std::mem::take(&mut self.awaits_finished) {
             self.handshake = Some(at);
         }
-        self.is_used() && !was_used
+        let shows_use = self.used.is_none() && self.handshake.is_none_or(|end| at > end);
+        if shows_use {
+            self.used = Some(at);
+        }
+        shows_use
     }
 
-    /// It has sent more than the handshake of TLS.
-    pub(super) fn is_used(&self) -> bool {
-        let last = self.last.back();
-        last.is_some_and(|last| self.handshake.is_none_or(|handshake| *last > handshake))
+    /// When it first sent more than the handshake of TLS.
+    pub(super) fn used(&self) -> Option<Time> {
+        self.used
     }
 
-    /// The connection opens.
+    /// When it last sent anything.
+    pub(super) fn last(&self) -> Option<Time> {
+        self.last.back().copied()
+    }
+
+    /// A TCP connection opens.
     pub(super) fn handle_opening(&mut self, at: Time) {
         self.handshake = Some(at);
         self.push(at);
@@ -94,13 +103,13 @@ impl Sends {
 
     /// The connection has sent a request in the clear.
     pub(super) fn handle_request(&mut self, at: Time) {
-        self.handshake = None;
+        (self.handshake, self.awaits_finished) = (None, false);
         self.push(at);
     }
 
     /// The connection has sent (a part of) a ClientHello.
     pub(super) fn handle_hello(&mut self, at: Time) {
-        (self.handshake, self.awaits_finished) = (Some(at), true);
+        (self.handshake, self.awaits_finished) = (self.handshake.max(Some(at)), true);
     }
 
     /// What the connection sent while the request may have left; `None` if that is nothing. A response begins a
@@ -291,17 +300,19 @@ mod tests {
         // Two segments of a ClientHello, and what ends the handshake.
         sends.handle_hello(at(110));
         sends.handle_hello(at(111));
-        assert!(!sends.push(at(120)) && !sends.is_used());
+        assert!(!sends.push(at(120)) && sends.used().is_none());
         assert_eq!(is_spare(&sends, 200), Some(true));
-        assert!(sends.push(at(125)) && sends.is_used());
+        assert!(sends.push(at(125)) && sends.used() == Some(at(125)));
         assert_eq!(is_spare(&sends, 200), Some(false));
         assert_eq!(is_spare(&sends, 122), Some(true), "when that response began");
         assert!(!sends.push(at(130)), "it is no news");
         // A request in the clear is no handshake.
         let mut sends = Sends::default();
         sends.handle_opening(at(101));
+        // Its first segment does not name the host.
+        sends.handle_hello(at(109));
         sends.handle_request(at(110));
-        assert_eq!((sends.is_used(), is_spare(&sends, 200)), (true, Some(false)));
+        assert_eq!((sends.used(), is_spare(&sends, 200)), (Some(at(110)), Some(false)));
     }
 
     #[test]

@@ -8,8 +8,9 @@
 //! before. Where requests of two groups left nearly at once, this says nothing.
 //!
 //! Over HTTP/2 a browser opens a connection for each of the first requests, and uses one for all requests of a site.
-//! The others send nothing after their handshake. So where as many are used as groups have asked, the first that
-//! opened is for the group that asked first, and so on ([`in_turn`]).
+//! The others send nothing after their handshake. So where as many are used as groups have asked, and the time says
+//! nothing, the first that opened is for the group that asked first, and so on ([`in_turn`]). A group may have several
+//! sites that ask at once; those without a rule often do, so where one of these asks, this says nothing either.
 //!
 //! Over HTTP/1.1 a request opens one connection at most, so a connection that opens later is for another one
 //! ([`one_each`]). And connections open in the order of requests: where this alone leaves some unclear, and there
@@ -45,7 +46,7 @@ pub struct Departure {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     pub(super) at: Time,
-    /// It has sent more than its handshake.
+    /// Soon after that it has sent more than the handshake of TLS over TCP.
     pub(super) is_used: bool,
     /// Of which it is by votes.
     pub(super) group: Option<Option<usize>>,
@@ -77,13 +78,13 @@ impl Departures {
     }
 
     /// For which groups connections to the host were opened, of which the first is the earliest; `None` where that
-    /// is unclear. The groups that are `settled` had a connection in use before.
+    /// is unclear. The groups that are `settled` have had a connection in use before.
     pub(super) fn openers(
         &self,
         host: &HostDigest,
         port: u16,
         connections: &[Opened],
-        settled: &BTreeSet<Option<usize>>,
+        settled: &BTreeSet<usize>,
     ) -> Vec<Option<Option<usize>>> {
         let requests = self.0.iter().filter(|d| d.host == *host && d.port == port);
         let mut requests: Vec<&Departure> = requests.collect();
@@ -114,12 +115,12 @@ impl Departures {
 }
 
 /// The groups of connections over HTTP/2: that of the request that left last before, if those of others left much
-/// earlier. Of those that open at about the same time one for each group is used, and they are used in the order of
-/// the groups' first requests; a group that has a connection in use needs no other.
+/// earlier. Where this leaves some unclear: of those that open at about the same time one for each group is used, and
+/// they are used in the order of the groups' first requests; a group that has a connection in use needs no other.
 fn in_turn(
     requests: &[&Departure],
     connections: &[Opened],
-    mut settled: BTreeSet<Option<usize>>,
+    mut settled: BTreeSet<usize>,
 ) -> Vec<Option<Option<usize>>> {
     let mut openers = Vec::with_capacity(connections.len());
     let mut earlier = Time::ZERO;
@@ -128,19 +129,26 @@ fn in_turn(
         let mut asking: Vec<&Departure> = Vec::new();
         for request in asked(requests, earlier, burst[0].at, last) {
             let has_asked = asking.iter().any(|other| other.group == request.group);
-            if !has_asked && !settled.contains(&request.group) {
+            let has_one = request.group.is_some_and(|group| settled.contains(&group));
+            if !has_asked && !has_one {
                 asking.push(request);
             }
         }
-        let mut used = burst.iter().filter(|c| c.is_used).zip(&asking);
-        let is_one_each = burst.iter().filter(|c| c.is_used).count() == asking.len()
-            && used.all(|(c, request)| opens(request, c.at, OPENS_WITHIN));
-        let mut asking = asking.into_iter();
-        openers.extend(burst.iter().map(|c| match is_one_each && c.is_used {
-            true => asking.next().map(|request| request.group),
-            false => Some(requests[nearest(requests, c.at, OPENS_WITHIN, 3)?].group),
-        }));
-        settled.extend(burst.iter().filter(|c| c.is_used).filter_map(|c| c.group));
+        let near = |c: &Opened| Some(requests[nearest(requests, c.at, OPENS_WITHIN, 3)?].group);
+        let first = openers.len();
+        openers.extend(burst.iter().map(near));
+        let used: Vec<usize> = (0..burst.len()).filter(|i| burst[*i].is_used).collect();
+        let is_one_each = used.len() == asking.len()
+            && used.iter().zip(&asking).all(|(i, request)| {
+                let opener = openers[first + i];
+                request.group.is_some()
+                    && opens(request, burst[*i].at, OPENS_WITHIN)
+                    && (opener.is_none() || opener == Some(request.group))
+            });
+        if is_one_each {
+            used.iter().zip(&asking).for_each(|(i, d)| openers[first + i] = Some(d.group));
+        }
+        settled.extend(burst.iter().filter(|c| c.is_used).filter_map(|c| c.group.flatten()));
         earlier = last;
     }
     openers
@@ -194,8 +202,7 @@ fn nearest(requests: &[&Departure], opened: Time, within: Span, times: u64) -> O
     (nearest >= times * second).then_some(request)
 }
 
-/// The requests after which connections may have opened that were the `first` and the `last` of some; they left after
-/// those of the connections of `earlier`.
+/// The requests that left after `earlier`, for which connections that opened from `first` to `last` may have opened.
 fn asked<'d>(
     requests: &[&'d Departure],
     earlier: Time,
@@ -341,7 +348,7 @@ mod tests {
     fn over_http_2_one_connection_of_each_group_is_used_in_the_order_of_requests() {
         let all = departures(&[(Some(0), 72), (Some(1), 91)]);
         let ms = [93, 94, 94, 116, 147, 148, 154];
-        let openers = |used: &[usize], settled: &[Option<usize>]| {
+        let openers = |used: &[usize], settled: &[usize]| {
             let settled = settled.iter().copied().collect();
             all.openers(&HOST, 443, &opened(&ms, used), &settled)
         };
@@ -359,14 +366,21 @@ mod tests {
         // A group that has one in use needs no other.
         let mut expected = [None; 7];
         expected[4] = Some(Some(1));
-        assert_eq!(openers(&[4], &[Some(0)]), expected);
-        assert_eq!(openers(&[0, 4], &[Some(0)]), [None; 7]);
-        assert_eq!(openers(&[4], &[Some(0), Some(1)]), [None; 7]);
+        assert_eq!(openers(&[4], &[0]), expected);
+        assert_eq!(openers(&[0, 4], &[0]), [None; 7]);
+        assert_eq!(openers(&[4], &[0, 1]), [None; 7]);
         // The same where votes told of one a moment before.
         let mut connections = opened(&[20, 147], &[0, 1]);
         connections[0].group = Some(Some(0));
         let openers = all.openers(&HOST, 443, &connections, &BTreeSet::new());
         assert_eq!(openers, [None, Some(Some(1))]);
+        // Sites without a rule may be several, and what the time says counts more.
+        let none = BTreeSet::new();
+        let all = departures(&[(None, 72), (Some(1), 91)]);
+        assert_eq!(all.openers(&HOST, 443, &opened(&ms, &[0, 4]), &none), [None; 7]);
+        let all = departures(&[(Some(0), 72), (Some(1), 91), (Some(0), 144)]);
+        let openers = all.openers(&HOST, 443, &opened(&ms, &[0, 4]), &none);
+        assert_eq!((openers[0], openers[4]), (None, Some(Some(0))));
     }
 
     #[test]

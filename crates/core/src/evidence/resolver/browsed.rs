@@ -1,6 +1,6 @@
 //! Connections of users with an extension: from claims, and requests that leave, to groups.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{Known, Resolver};
@@ -117,30 +117,37 @@ impl Resolver {
     /// something new about that time may tell of. The numbers of those of which this has changed.
     fn guess(&mut self, user: u32, host: HostDigest, port: u16, time: Time) -> Vec<u64> {
         let Some(claimant) = self.claimants.get(&user) else { return Vec::new() };
-        let last = self.connections.iter().rev().take(CANDIDATES_MAX);
-        let opened = last.filter_map(|(number, known)| {
+        let known = self.connections.iter().rev().take(CANDIDATES_MAX);
+        let browsed = known.filter_map(|(number, known)| {
             let browsed = known.browsed.as_ref().filter(|_| known.user == Some(user))?;
-            let is_to_host =
-                browsed.host == Some(host) && known.connection.flow.remote.port() == port;
-            let opened = Opened {
-                at: browsed.opened?,
-                is_used: browsed.sends.is_used(),
-                group: browsed.evidence.as_ref().map(|evidence| evidence.group),
-            };
-            Some((opened, is_to_host, *number))
+            let Flow { transport, remote, .. } = known.connection.flow;
+            let is_to_host = browsed.host == Some(host) && remote.port() == port;
+            let is_tcp = transport == Transport::Tcp;
+            Some((*number, browsed.as_ref(), is_to_host, is_tcp))
         });
-        let is_recent = |opened: &Opened| opened.at + GUESSED_SPAN >= time;
-        let mut others = 0;
-        let last = opened.take_while(|(opened, ..)| {
-            others += usize::from(!is_recent(opened));
-            others <= BEFORE_MAX
-        });
-        let to_host = last.filter(|(_, is_to_host, _)| *is_to_host);
-        let (mut recent, before): (Vec<(Opened, u64)>, Vec<_>) =
-            to_host.map(|(o, _, number)| (o, number)).partition(|(opened, _)| is_recent(opened));
+        let (mut recent, mut settled, mut earlier) = (Vec::new(), BTreeSet::new(), 0);
+        for (number, browsed, is_to_host, is_tcp) in browsed {
+            let evidence = browsed.evidence.as_ref().filter(|e| e.reason != Reason::Mixed);
+            let group = evidence.map(|evidence| evidence.group);
+            match browsed.opened {
+                Some(at) if at + GUESSED_SPAN >= time => {
+                    let used = browsed.sends.used().filter(|used| *used <= at + USED_WITHIN);
+                    let is_used = is_tcp && used.is_some();
+                    if is_to_host && at <= time + GUESSED_SPAN {
+                        recent.push((Opened { at, is_used, group }, number));
+                    }
+                }
+                _ if earlier == EARLIER_MAX => break,
+                _ => {
+                    earlier += 1;
+                    let last = browsed.sends.last().filter(|_| is_to_host && is_tcp);
+                    if last.is_some_and(|last| last + IN_USE_SPAN >= time) {
+                        settled.extend(group.flatten());
+                    }
+                }
+            }
+        }
         recent.sort_unstable_by_key(|(opened, number)| (opened.at, *number));
-        let settled = before.iter().filter(|(opened, _)| opened.is_used);
-        let settled = settled.filter_map(|(opened, _)| opened.group).collect();
         let (connections, numbers): (Vec<Opened>, Vec<u64>) = recent.into_iter().unzip();
         let openers = claimant.departures.openers(&host, port, &connections, &settled);
         let is_http1 = claimant.departures.is_http1(&host, port);
@@ -237,8 +244,18 @@ impl Resolver {
         }
     }
 
-    /// A connection sends payload by TCP, which is no request unless it names a host.
-    pub(super) fn note_hello(&mut self, number: u64, at: Time) {
+    /// A connection has sent something of which only the time is told.
+    pub(super) fn handle_sent(&mut self, number: u64, at: Time) {
+        let known = self.connections.get_mut(&number).expect("invariant: it is known");
+        let Some(browsed) = &mut known.browsed else { return };
+        let is_soon = browsed.opened.is_some_and(|opened| at <= opened + USED_WITHIN);
+        if browsed.sends.push(at) && is_soon {
+            self.guess_beside(number).into_iter().for_each(|number| self.command_bind(number));
+        }
+    }
+
+    /// A connection has sent the beginning of what it says by TCP: a request if it names a host in the clear.
+    pub(super) fn note_beginning(&mut self, number: u64, at: Time) {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
         let is_request = known.evidence.as_ref().is_some_and(|e| e.reason == Reason::Host);
         match &mut known.browsed {
@@ -300,6 +317,10 @@ const CANDIDATES_MAX: usize = 1_024;
 /// Longer than the connections of a page need to open.
 const GUESSED_SPAN: Span = Span::secs(1);
 /// Of the connections that opened earlier so many are looked at.
-const BEFORE_MAX: usize = 64;
+const EARLIER_MAX: usize = 64;
+/// One that is first used later was spare until then, and is not used for what it was opened for.
+const USED_WITHIN: Span = Span::secs(2);
+/// One that has sent nothing for so long may be closed.
+const IN_USE_SPAN: Span = Span::secs(30);
 /// Before every other.
 const LOCAL_FIRST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

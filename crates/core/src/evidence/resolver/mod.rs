@@ -123,20 +123,20 @@ impl Resolver {
             Heard::Sent => {
                 // One that is not known any more is not made known by this.
                 let number = self.numbers.get(&connection.flow).copied();
-                let known = number.and_then(|number| self.connections.get_mut(&number));
-                let known = known.filter(|known| known.connection == connection);
-                let browsed = known.and_then(|known| known.browsed.as_mut());
-                if browsed.is_some_and(|browsed| browsed.sends.push(at)) {
-                    let number = number.expect("invariant: it is known");
-                    let changed = self.guess_beside(number);
-                    changed.into_iter().for_each(|number| self.command_bind(number));
+                let is_known = |number: &u64| self.connections[number].connection == connection;
+                if let Some(number) = number.filter(is_known) {
+                    self.handle_sent(number, at);
                 }
             }
             Heard::Stream { offset, bytes } => {
                 let number = self.number_of(connection, at);
                 self.note_handshake(number, at);
+                // The kernel has not heard of the decision yet.
+                if self.connections[&number].is_final && bytes.len() >= SENT_MIN {
+                    return self.handle_sent(number, at);
+                }
                 self.handle_stream(number, offset, bytes, at);
-                self.note_hello(number, at);
+                self.note_beginning(number, at);
             }
             Heard::Datagram(bytes) => {
                 let number = self.number_of(connection, at);
@@ -410,6 +410,8 @@ pub const CONNECTIONS_MAX: usize = 65_536;
 const PENDING_MAX: usize = 1_024;
 /// Longer than a lost packet takes to be sent again three times.
 const PATIENCE: Span = Span::secs(10);
+/// The kernel tells of no shorter payload of a connection that is decided.
+const SENT_MIN: usize = 64;
 /// Source: RFC 7858, section 3.1.
 const PORT_DNS_OVER_TLS: u16 = 853;
 
