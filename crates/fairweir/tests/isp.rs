@@ -65,8 +65,12 @@ fn access(file: &str) -> Access {
 /// than the L2 bytes of the rate, but some seconds may also have what was left unused before.
 fn assert_policed(download: &Download, plan: f64) {
     download.wait_for_rate(0.75 * plan..1.05 * plan, PATIENCE);
-    let mbit = download.mbit_over(SPAN);
-    assert!((0.65 * plan..1.05 * plan).contains(&mbit), "{mbit:.1} of {plan} Mbit/s");
+    // What waits behind a packet that was lost is read when that one arrives, perhaps all in one span.
+    let mut seen = Vec::new();
+    while !seen.last().is_some_and(|mbit| (0.65 * plan..1.05 * plan).contains(mbit)) {
+        assert!(seen.len() < 3, "{seen:.1?} of {plan} Mbit/s");
+        seen.push(download.mbit_over(SPAN));
+    }
 }
 
 fn assert_free(download: &Download) {
