@@ -200,10 +200,10 @@ impl Resolver {
         };
         let round_trip = round_trip.unwrap_or(Span::ZERO);
         // A client that was busy was late to answer in the handshake, and a request may have been sent with that.
-        carried(round_trip, claim.is_http1)
-            .or_else(|| carried(Span::ZERO, claim.is_http1))
-            .or_else(|| carried(round_trip, true))
-            .or_else(|| carried(Span::ZERO, true))
+        let ways = [claim.is_http1, true].map(|spare| [(round_trip, spare), (Span::ZERO, spare)]);
+        ways.into_iter()
+            .flatten()
+            .find_map(|(trip, spare)| carried(trip, spare))
             .unwrap_or_default()
     }
 

@@ -131,12 +131,13 @@ impl Resolver {
             Heard::Stream { offset, bytes } => {
                 let number = self.number_of(connection, at);
                 self.note_handshake(number, at);
-                // The kernel has not heard of the decision yet.
-                if self.connections[&number].is_final && bytes.len() >= SENT_MIN {
-                    return self.handle_sent(number, at);
+                if !self.connections[&number].is_final {
+                    self.handle_stream(number, offset, bytes, at);
+                    self.note_beginning(number, at);
+                } else if bytes.len() >= SENT_MIN {
+                    // The kernel has not heard of the decision yet.
+                    self.handle_sent(number, at);
                 }
-                self.handle_stream(number, offset, bytes, at);
-                self.note_beginning(number, at);
             }
             Heard::Datagram(bytes) => {
                 let number = self.number_of(connection, at);
@@ -248,9 +249,6 @@ impl Resolver {
     }
 
     fn handle_stream(&mut self, number: u64, offset: u32, bytes: &[u8], at: Time) {
-        if self.connections[&number].is_final {
-            return;
-        }
         let begin = || Beginning::Stream(Assembler::default());
         let Beginning::Stream(stream) = &mut self.pending(number, at, begin).beginning else {
             return;

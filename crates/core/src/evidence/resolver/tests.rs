@@ -66,6 +66,21 @@ fn claim(group: Option<usize>, ms: u64) -> Claim {
     }
 }
 
+fn open(resolver: &mut Resolver, port: u16, ms: u64) {
+    let heard = Heard::Opening { user: Some(USER) };
+    resolver.handle_heard(tcp(port), heard, AT + Span::millis(ms));
+}
+
+fn hello(resolver: &mut Resolver, port: u16, ms: u64) {
+    let hello = records(&browser_hello("cdn.video.com"), 9_000);
+    let heard = Heard::Stream { offset: 0, bytes: &hello };
+    resolver.handle_heard(tcp(port), heard, AT + Span::millis(ms));
+}
+
+fn group_of(resolver: &Resolver, number: u64) -> Option<usize> {
+    resolver.evidence(number).unwrap().group
+}
+
 fn send(resolver: &mut Resolver, port: u16, ms: u64) {
     resolver.handle_heard(tcp(port), Heard::Sent, AT + Span::millis(ms));
 }
@@ -99,17 +114,14 @@ fn a_connection_is_of_the_site_whose_request_left_when_it_opened_until_votes_tel
     // The request is told of before the hello of its connection, and after.
     let mut resolver = two_sites();
     resolver.handle_claimant(USER, AT);
-    let hello = records(&browser_hello("cdn.video.com"), 9_000);
     for (port, group, tells_first) in [(1, 1, true), (2, 0, false), (3, 1, false)] {
         let ms = 300 * u64::from(port);
         let told = departure(Some(group), ms - 2);
         if tells_first {
             resolver.handle_departure(&told);
         }
-        let opened = AT + Span::millis(ms);
-        resolver.handle_heard(tcp(port), Heard::Opening { user: Some(USER) }, opened);
-        let heard = Heard::Stream { offset: 0, bytes: &hello };
-        resolver.handle_heard(tcp(port), heard, opened + Span::millis(10));
+        open(&mut resolver, port, ms);
+        hello(&mut resolver, port, ms + 10);
         if !tells_first {
             resolver.handle_departure(&told);
         }
@@ -153,14 +165,10 @@ fn a_connection_is_of_the_site_whose_request_left_when_it_opened_until_votes_tel
 fn a_connection_that_sent_too_late_for_a_response_has_not_carried_its_request() {
     let mut resolver = two_sites();
     resolver.handle_claimant(USER, AT);
-    let open = |resolver: &mut Resolver, port, handshake_ms| {
-        let hello = records(&browser_hello("cdn.video.com"), 9_000);
-        resolver.handle_heard(tcp(port), Heard::Opening { user: Some(USER) }, AT);
-        let heard = Heard::Stream { offset: 0, bytes: &hello };
-        resolver.handle_heard(tcp(port), heard, AT + Span::millis(handshake_ms));
-    };
-    open(&mut resolver, 1, 400);
-    open(&mut resolver, 2, 80);
+    for (port, handshake_ms) in [(1, 400), (2, 80)] {
+        open(&mut resolver, port, 0);
+        hello(&mut resolver, port, handshake_ms);
+    }
     binds(&mut resolver);
     send(&mut resolver, 1, 1_060);
     send(&mut resolver, 2, 1_100);
@@ -169,7 +177,8 @@ fn a_connection_that_sent_too_late_for_a_response_has_not_carried_its_request() 
     // This one was only late to answer in its handshake.
     let mut resolver = two_sites();
     resolver.handle_claimant(USER, AT);
-    open(&mut resolver, 1, 400);
+    open(&mut resolver, 1, 0);
+    hello(&mut resolver, 1, 400);
     binds(&mut resolver);
     send(&mut resolver, 1, 1_000);
     assert!(resolver.handle_claim(&claim(Some(1), 1_000), AT));
@@ -183,12 +192,10 @@ fn connections_of_two_pages_that_open_at_once_over_http_1_are_told_apart() {
     resolver.handle_claimant(USER, AT);
     let at = |ms: u64| AT + Span::millis(ms);
     let opened = [(1, 178), (2, 181), (3, 186), (4, 187)];
-    for (port, ms) in opened {
-        resolver.handle_heard(tcp(port), Heard::Opening { user: Some(USER) }, at(ms));
-    }
+    opened.into_iter().for_each(|(port, ms)| open(&mut resolver, port, ms));
     for (port, ms) in opened {
         hear(&mut resolver, tcp(port), &records(&browser_hello("cdn.video.com"), 9_000));
-        resolver.handle_heard(tcp(port), Heard::Sent, at(ms + 42));
+        send(&mut resolver, port, ms + 42);
     }
     for (group, begin) in [(1, 177), (0, 182)] {
         resolver.handle_departure(&departure(Some(group), begin));
@@ -197,7 +204,6 @@ fn connections_of_two_pages_that_open_at_once_over_http_1_are_told_apart() {
         let told = Claim { start: at(start), is_http1: true, ..claim(Some(group), begin) };
         assert!(resolver.handle_claim(&told, at(start + 20)));
     }
-    let group_of = |resolver: &Resolver, number| resolver.evidence(number).unwrap().group;
     assert_eq!([1, 2, 3, 4].map(|number| group_of(&resolver, number)), [1, 1, 0, 0].map(Some));
     // If the order was wrong, votes tell.
     for ms in [9_000, 9_500] {
@@ -214,20 +220,15 @@ fn connections_of_two_pages_that_open_at_once_over_http_2_are_told_apart() {
     resolver.handle_claimant(USER, AT);
     let at = |ms: u64| AT + Span::millis(ms);
     let opened = [(1, 293), (2, 294), (3, 294), (4, 347), (5, 348)];
-    for (port, ms) in opened {
-        resolver.handle_heard(tcp(port), Heard::Opening { user: Some(USER) }, at(ms));
-    }
+    opened.into_iter().for_each(|(port, ms)| open(&mut resolver, port, ms));
     for (group, begin) in [(0, 272), (1, 291)] {
         resolver.handle_departure(&departure(Some(group), begin));
     }
-    let hello = records(&browser_hello("cdn.video.com"), 9_000);
     for (port, ms) in opened {
-        let heard = Heard::Stream { offset: 0, bytes: &hello };
-        resolver.handle_heard(tcp(port), heard, at(ms + 40));
+        hello(&mut resolver, port, ms + 40);
         // It ends the handshake, which is all that a spare connection sends.
         send(&mut resolver, port, ms + 90);
     }
-    let group_of = |resolver: &Resolver, port| resolver.evidence(port).unwrap().group;
     for (port, ms) in [(1, 447), (4, 453)] {
         send(&mut resolver, port, ms);
     }
