@@ -110,6 +110,10 @@ pub struct CampaignArgs {
     /// after minutes.
     #[arg(long, value_name = "TIME", conflicts_with = "write_docs")]
     pub(crate) duration: Option<Span>,
+    /// Tell fairweir in each tick what the link carries and what RTTs are without queues, which no host can
+    /// measure: the limit of what better measurements gain. Without policers, neighbours and second hosts.
+    #[arg(long, conflicts_with_all = ["write_docs", "out"])]
+    pub(crate) exact: bool,
     /// Number of concurrent simulations [default: one per core].
     #[arg(long, value_name = "N", value_parser = parallel)]
     pub(crate) jobs: Option<usize>,
@@ -166,6 +170,7 @@ const CAMPAIGN_EXAMPLES: &str = "Examples:
   fairweir campaign --seed 1001..1400 --control fairweir --control crab \\
     --write-docs docs/campaign.md
   fairweir campaign --seed 1..1600 --class neighbours --duration 160s
+  fairweir campaign --seed 1001..1400 --exact
   fairweir campaign --class far --out /tmp/campaign --minimise
   fairweir sim run /tmp/campaign/campaign-17.toml --control none --control fairweir";
 

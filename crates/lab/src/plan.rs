@@ -10,7 +10,7 @@ use fairweir_core::share::Weight;
 use fairweir_core::units::{Span, Time};
 use fairweir_scenario::app;
 use fairweir_scenario::link::Discipline;
-use fairweir_scenario::{Bundle, CongestionControl, Flow, Ip, Kind, Scenario, Tuning};
+use fairweir_scenario::{Bundle, CongestionControl, Flow, Ip, Kind, Measurement, Scenario, Tuning};
 use ipnet::IpNet;
 use socket2::{Domain, Socket, Type};
 
@@ -253,6 +253,9 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if scenario.control.tuning != Tuning::default() {
         return Err(Error::NotPlayed("other parameters of `crab`"));
     }
+    if scenario.control.measurement == Measurement::Exact {
+        return Err(Error::NotPlayed("exact measurements"));
+    }
     if scenario.control.start > Time::ZERO {
         return Err(Error::NotPlayed("a control that starts late"));
     }
@@ -445,6 +448,8 @@ mod tests {
         ] {
             assert_eq!(error(flow), None, "{flow}");
         }
+        let refused = error("kind = \"ping\"\n[control]\nmeasurement = \"exact\"").unwrap();
+        assert!(refused.contains("does not play exact measurements"), "{refused}");
         let refused = error("kind = \"ping\"\n[control]\nstrict_priority = true").unwrap();
         assert!(refused.contains("does not play strict priority"), "{refused}");
         let refused = error("kind = \"ping\"\n[control]\nstart = \"5s\"").unwrap();

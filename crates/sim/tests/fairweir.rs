@@ -220,6 +220,21 @@ fn a_capacity_that_falls_by_little_or_more_is_followed_within_five_seconds() {
 }
 
 #[test]
+fn with_exact_measurements_the_capacity_is_what_the_link_carries() {
+    let link = format!("{LINK_30}\nsteps = [{{ at = \"12s\", rate = \"12mbit\" }}]");
+    let told = "[control]\nmeasurement = \"exact\"\n".to_owned();
+    let scenario = scenario(24, 5, &link, &(told + &five_to_one()));
+    let mut ticks = 0;
+    let mut check = |decision: &Decision| {
+        ticks += 1;
+        let carried = scenario.link.capacity.at(decision.at);
+        assert_eq!(decision.capacity, Some(carried), "at {}", decision.at);
+    };
+    let report = engine::play_watched(&scenario, Control::Fairweir, 1, &mut check).unwrap();
+    assert!(ticks > 100 && report.summary.allocation_error.unwrap() <= 0.006, "{ticks} ticks");
+}
+
+#[test]
 fn a_capacity_remembered_too_high_or_too_low_is_left_within_five_seconds() {
     for remembered in ["33mbit", "31.5mbit", "20mbit"] {
         let rest = format!("[control]\nremembered = \"{remembered}\"\n{}", five_to_one());

@@ -191,6 +191,9 @@ impl DelayEstimator {
         let queue = steady_queue(std::mem::replace(&mut self.last, latest), latest);
         let queue = queue.filter(|_| !is_shaped);
         self.settle(now, &observation.connections, known, queue);
+        if observation.exact.is_some() {
+            self.take_exact(&observation.connections);
+        }
         let span = |ns: i64| Span::nanos(ns.max(0) as u64);
         let agrees = |least: i64| by_probe.is_some_and(|probe| probe.least > least / 2);
         found.map(|(estimate, source)| DelaySample {
@@ -264,6 +267,15 @@ impl DelayEstimator {
                 let most = base.transit.filter(|_| base.is_settled).map(|t| t + DRIFT_NS);
                 base.transit = Some(most.map_or(transit.min_ns, |most| transit.min_ns.min(most)));
                 base.is_settled = true;
+            }
+        }
+    }
+
+    /// Takes over RTTs that are known to be without a queue.
+    fn take_exact(&mut self, connections: &[ConnectionSample]) {
+        for sample in connections {
+            if let (Some(base), Some(rtt)) = (self.connections.get_mut(&sample.id), sample.rtt) {
+                base.rtt = Some(rtt.max(RTT_MIN));
             }
         }
     }

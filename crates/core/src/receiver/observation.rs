@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Bytes, Span, Time};
+use crate::units::{Bytes, Rate, Span, Time};
 use crate::window::Framing;
 
 /// The most connections that an observation carries; the busiest are kept.
@@ -23,6 +23,9 @@ pub struct Observation {
     pub connections: Vec<ConnectionSample>,
     /// What an active probe measured, where there is one.
     pub probe: Option<ProbeSample>,
+    /// What the link carries at this time, which only a simulator can know. The RTTs of the connections are then
+    /// those without queues.
+    pub exact: Option<Rate>,
 }
 
 /// What one group received in the interval.

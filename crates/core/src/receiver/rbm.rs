@@ -285,6 +285,7 @@ mod tests {
             groups: vec![group],
             connections,
             probe: None,
+            exact: None,
         });
         let Some(Command::SetWindows(windows)) = rbm.poll_command() else { panic!("no windows") };
         windows.connections.iter().map(|c| c.window.as_u64() / 524).collect()

@@ -105,6 +105,14 @@ impl Case {
         Ok(Played { scenario, control: router })
     }
 
+    /// Has `fairweir` told what no host can measure.
+    pub(super) fn tell_exactly(&mut self) {
+        let control = self.table.entry("control").or_insert_with(|| Table::new().into());
+        if let Value::Table(control) = control {
+            control.insert("measurement".to_owned(), "exact".into());
+        }
+    }
+
     /// Which devices are hosts under test; without devices the only host is.
     pub(super) fn tested(&self) -> Vec<bool> {
         match self.table.get("device").and_then(Value::as_array) {

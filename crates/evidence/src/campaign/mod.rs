@@ -90,9 +90,18 @@ pub(crate) fn run(args: &CampaignArgs, players: &dyn Players) -> anyhow::Result<
         if let Some(duration) = args.duration {
             case.table.insert("duration".to_owned(), duration.to_string().into());
         }
+        if args.exact {
+            case.tell_exactly();
+        }
         case
     };
-    let cases: Vec<Case> = seeds.iter().map(lasting).collect();
+    let can_be_told = |case: &Case| !args.exact || !(case.has_devices() || case.is_policed());
+    let cases: Vec<Case> = seeds.iter().map(lasting).filter(can_be_told).collect();
+    if cases.is_empty() {
+        bail!(
+            "--exact: only policers, neighbours and second hosts among these seeds; they are not played"
+        );
+    }
     let outcomes = play(&cases, &controls, args.jobs, players)?;
     let asked: Vec<Outcome> =
         outcomes.iter().filter(|o| controls.contains(&o.control)).cloned().collect();

@@ -399,7 +399,7 @@ impl Daemon {
             return;
         }
         let observation =
-            Observation { at: read_at, interval, groups: samples, connections, probe };
+            Observation { at: read_at, interval, groups: samples, connections, probe, exact: None };
         self.control.decide(&observation);
         self.delay.handle_decision(self.control.decision().delay, read_at);
         log_tick(&observation, self.control.decision());

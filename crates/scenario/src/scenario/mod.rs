@@ -220,6 +220,9 @@ pub enum Measurement {
     /// As the daemon does by the kernel and its BPF programs: a packet in four, after a second; and
     /// RTTs as the kernel estimates them.
     Kernel,
+    /// `fairweir` is told what the link carries and what each connection's RTT is without queues: better than
+    /// anything can be measured.
+    Exact,
 }
 
 /// How `crab` shall differ from its defaults; `None` is as it comes.

@@ -154,7 +154,11 @@ fn told(mut table: Table<'_>) -> Result<Told, ConfigError> {
         return Err(latency.place.error(what));
     }
     let latency = latency.map(|p| p.value);
-    let measurements = [("ideal", Measurement::Ideal), ("kernel", Measurement::Kernel)];
+    let measurements = [
+        ("ideal", Measurement::Ideal),
+        ("kernel", Measurement::Kernel),
+        ("exact", Measurement::Exact),
+    ];
     let measurement =
         table.word("measurement", &measurements)?.map_or(Measurement::Ideal, |p| p.value);
     let start = table.parsed::<Span>("start")?.map_or(Time::ZERO, |p| Time::ZERO + p.value);

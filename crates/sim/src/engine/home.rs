@@ -73,6 +73,14 @@ impl<T> Home<T> {
     }
 }
 
+/// What a tick tells a controller beside the groups' volumes: see [`Observation`].
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) connections: Vec<ConnectionSample>,
+    pub(super) probe: Option<ProbeSample>,
+    pub(super) exact: Option<Rate>,
+}
+
 /// One control loop with its enforcer.
 #[derive(Debug)]
 pub(super) struct Stage<T> {
@@ -158,8 +166,7 @@ impl<T> Stage<T> {
     pub(super) fn handle_tick(
         &mut self,
         now: Time,
-        connections: Vec<ConnectionSample>,
-        probe: Option<ProbeSample>,
+        Seen { connections, probe, exact }: Seen,
     ) -> Time {
         let mut groups = self.samples.clone();
         for (class, sample) in groups.iter_mut().enumerate() {
@@ -169,7 +176,7 @@ impl<T> Stage<T> {
         }
         self.samples.fill(GroupSample::default());
         let interval = self.control.count(now, &groups);
-        self.control.decide(&Observation { at: now, interval, groups, connections, probe });
+        self.control.decide(&Observation { at: now, interval, groups, connections, probe, exact });
         self.enforce(now);
         now + self.tick
     }

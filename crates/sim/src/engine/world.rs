@@ -25,7 +25,7 @@ use fairweir_scenario::{Measurement, Scenario, SeenAs};
 
 use super::connection::{Connection, Connections};
 use super::deadlines::Deadlines;
-use super::home::Home;
+use super::home::{Home, Seen};
 use super::line::Line;
 use super::packet::{Down, Sizes, Up};
 use super::transit::{ServerClock, TIMED_EVERY};
@@ -224,7 +224,9 @@ impl<'s> World<'s> {
                 Source::Tick(stage) => {
                     let connections = self.connections_at(now, stage);
                     let probe = self.probe_sample(now, stage);
-                    let next = self.home.stages[stage].handle_tick(now, connections, probe);
+                    let exact = self.is_exact().then(|| self.scenario.link.capacity.at(now));
+                    let stage_of = &mut self.home.stages[stage];
+                    let next = stage_of.handle_tick(now, Seen { connections, probe, exact });
                     self.open_windows(stage);
                     self.show_decision(stage);
                     self.deadlines.set(source, Some(next));
@@ -266,6 +268,11 @@ impl<'s> World<'s> {
     /// Whether hosts see their connections as the kernel does.
     fn as_kernel(&self) -> bool {
         self.scenario.control.measurement == Measurement::Kernel
+    }
+
+    /// Whether controls are told what no host can measure.
+    fn is_exact(&self) -> bool {
+        self.scenario.control.measurement == Measurement::Exact
     }
 
     fn take_turn(&mut self) -> bool {

@@ -41,7 +41,8 @@ impl Link {
     ) -> Option<DelaySample> {
         self.now = self.now + TICK;
         let (at, interval) = (self.now, TICK);
-        let observation = Observation { at, interval, groups: Vec::new(), connections, probe };
+        let observation =
+            Observation { at, interval, groups: Vec::new(), connections, probe, exact: None };
         self.delay.handle_observation(&observation, queue, false)
     }
 }
@@ -296,6 +297,7 @@ fn rtts_of_groups_that_wait_in_their_class_are_left_out() {
             groups: vec![GroupSample::default(), held],
             connections: vec![sample(0, 40), sample(1, second_ms)],
             probe: None,
+            exact: None,
         };
         link.delay.handle_observation(&observation, Queue::Unknown, false)
     };

@@ -191,6 +191,10 @@ impl Fairweir {
             self.drain = Drain { last_at: observation.at, ..Drain::default() };
         }
         let verdict = self.conclude_from(observation, volume, delay, drained);
+        let verdict = match observation.exact {
+            Some(capacity) => self.take_exact(capacity, verdict),
+            None => verdict,
+        };
         let capacity = self.link.capacity().filter(|_| self.is_queue_ours());
         let doubted = self.contest.handle_tick(&contest::Tick {
             at: observation.at,
@@ -261,6 +265,15 @@ impl Fairweir {
                 latency: self.contest.stretched(self.latency) + self.noise,
                 packet: self.packet,
             })
+        }
+    }
+
+    /// What is known need not be concluded.
+    fn take_exact(&mut self, capacity: Rate, verdict: Verdict) -> Verdict {
+        self.link.set_capacity(Some(capacity));
+        match verdict {
+            Verdict::Gather => Verdict::Gather,
+            _ => Verdict::Rest,
         }
     }
 

@@ -532,7 +532,13 @@ pub(super) fn busy_tick(tick: u64, rates: &[Rate], queue: Span) -> Observation {
     });
     let connections = connections.collect();
     let groups = rates.iter().map(|&rate| arrived(rate.scale(1_514, 1_448), 0)).collect();
-    Observation { at: Time::ZERO + TICK * tick, interval: TICK, groups, connections, probe: None }
+    Observation {
+        at: Time::ZERO + TICK * tick,
+        interval: TICK,
+        groups,
+        connections,
+        ..Default::default()
+    }
 }
 
 fn drained(control: &mut Fairweir) -> Vec<Command> {
@@ -566,6 +572,19 @@ fn nothing_is_enforced_before_the_link_was_busy() {
         let decision = control.decision();
         assert!(!decision.enforcing && decision.capacity.is_none(), "{decision:?}");
         assert_eq!((decision.act, control.learned_capacity()), (Act::Bootstrap, None));
+    }
+}
+
+#[test]
+fn what_is_told_exactly_is_divided_from_the_first_tick_on_whatever_arrives() {
+    let mut control = control(&[5, 1], None);
+    for (tick, told) in [(1, 60), (2, 60), (3, 12), (4, 90)] {
+        let seen = busy_tick(tick, &[Rate::mbit(10), Rate::mbit(20)], MS * 4);
+        control.handle_observation(&Observation { exact: Some(Rate::mbit(told)), ..seen });
+        let decision = control.decision();
+        assert_eq!((decision.capacity, decision.enforcing), (Some(Rate::mbit(told)), true));
+        let shares: Rate = decision.groups.iter().map(|g| g.share).sum();
+        assert!(shares <= Rate::mbit(told), "{shares}");
     }
 }
 
@@ -698,7 +717,7 @@ fn any_tick() -> impl Strategy<Value = Observation> {
             ProbeSample { sent: 8, answered, rtt_min: rtt, rtt_mean: rtt, reflector: 0 }
         });
         let (groups, connections) = (groups.collect(), connections.collect());
-        Observation { at: Time::ZERO, interval, groups, connections, probe }
+        Observation { at: Time::ZERO, interval, groups, connections, probe, exact: None }
     })
 }
 

@@ -152,7 +152,14 @@ fn observe(at: Time, rate: Rate, queue: Span) -> Observation {
     };
     let group = GroupSample { received, packets, ..GroupSample::default() };
     let groups = vec![group];
-    Observation { at, interval: TICK, groups, connections: vec![connection], probe: None }
+    Observation {
+        at,
+        interval: TICK,
+        groups,
+        connections: vec![connection],
+        probe: None,
+        exact: None,
+    }
 }
 
 #[test]

@@ -23,6 +23,7 @@ impl World<'_> {
     pub(super) fn connections_at(&mut self, now: Time, stage: usize) -> Vec<ConnectionSample> {
         let mut samples = Vec::new();
         let is_router = stage == 0 && self.home.has_router;
+        let is_exact = self.is_exact();
         for (index, connection) in self.connections.open_ones() {
             let flow = &self.flows[connection.flow];
             let group = flow.group_of(connection, now);
@@ -61,7 +62,12 @@ impl World<'_> {
                 true => &mut connection.measure_router,
                 false => &mut connection.measure,
             };
-            samples.push(measure.take(known, &connection.receiver));
+            let mut sample = measure.take(known, &connection.receiver);
+            if is_exact {
+                let path = &self.paths[flow.path];
+                sample.rtt = Some(path.up.delay() + path.down.delay());
+            }
+            samples.push(sample);
         }
         samples.sort_unstable_by_key(|sample| sample.id);
         samples
