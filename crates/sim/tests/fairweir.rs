@@ -228,7 +228,7 @@ fn with_exact_measurements_the_capacity_is_what_the_link_carries() {
     let mut check = |decision: &Decision| {
         ticks += 1;
         let carried = scenario.link.capacity.at(decision.at);
-        assert_eq!(decision.capacity, Some(carried), "at {}", decision.at);
+        assert_eq!(decision.capacity, Some(carried), "at {:?}", decision.at);
     };
     let report = engine::play_watched(&scenario, Control::Fairweir, 1, &mut check).unwrap();
     assert!(ticks > 100 && report.summary.allocation_error.unwrap() <= 0.006, "{ticks} ticks");
