@@ -23,7 +23,7 @@ help:
 	@echo 'make package   target/package/release/fairweir, as it is installed'
 	@echo 'make extension target/extension/: the browser extension for Chromium (zip) and Firefox (xpi)'
 	@echo 'make run       play the main job on the emulated home: weights that only the receiver knows'
-	@echo 'make test      every test, some 35 minutes on 2 cores (root: namespaces, BPF)'
+	@echo 'make test      every test, some 45 minutes on 2 cores with the build (root: namespaces, BPF)'
 	@echo 'make check     the fast part: format, lints, architecture, licences, pure tests'
 	@echo 'make evidence  play every scenario and write the tables and pictures of docs/ anew'
 	@echo 'make figures   play the figures of the papers and of the default control in virtual time and write their tables anew'

@@ -111,7 +111,7 @@ pub struct CampaignArgs {
     #[arg(long, value_name = "TIME", conflicts_with = "write_docs")]
     pub(crate) duration: Option<Span>,
     /// Tell fairweir in each tick what the link carries and what RTTs are without queues, which no host can
-    /// measure: the limit of what better measurements gain. Without policers, neighbours and second hosts.
+    /// measure: what better measurements of these gain. Without policers, neighbours and second hosts.
     #[arg(long, conflicts_with_all = ["write_docs", "out"])]
     pub(crate) exact: bool,
     /// Number of concurrent simulations [default: one per core].

@@ -225,8 +225,8 @@ impl<'s> World<'s> {
                     let connections = self.connections_at(now, stage);
                     let probe = self.probe_sample(now, stage);
                     let exact = self.is_exact().then(|| self.scenario.link.capacity.at(now));
-                    let stage_of = &mut self.home.stages[stage];
-                    let next = stage_of.handle_tick(now, Seen { connections, probe, exact });
+                    let seen = Seen { connections, probe, exact };
+                    let next = self.home.stages[stage].handle_tick(now, seen);
                     self.open_windows(stage);
                     self.show_decision(stage);
                     self.deadlines.set(source, Some(next));
