@@ -393,6 +393,19 @@ fn a_buffer_of_5_ms_is_shared_as_well_as_one_of_10_ms() {
     assert_each("buffer 5ms", &play_seeds("buffer 5ms", &scenario, SEEDS), 0.01);
 }
 
+/// FQ-CoDel gives each connection a queue of its own, and CoDel keeps the queue below the target.
+#[test]
+fn one_connection_has_its_share_beside_four_behind_queue_management() {
+    for (queue, error_max, utilization_min) in
+        [("fq_codel", 0.05, 0.93), ("codel", 0.01, 0.97), ("pie", 0.01, 0.98)]
+    {
+        let link = format!("{LINK_30}\nqueue = \"{queue}\"");
+        let all = play_seeds(queue, &scenario(40, 15, &link, &five_to_one()), SEEDS);
+        assert_shares(queue, &all, error_max, utilization_min);
+        assert_each(queue, &all, error_max * 2.0);
+    }
+}
+
 #[test]
 fn jitter_of_15_and_30_ms_leaves_the_link_used() {
     for jitter in ["15ms", "30ms"] {

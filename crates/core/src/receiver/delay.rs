@@ -97,6 +97,8 @@ struct Base {
     /// Whether it received a part that matters when it was seen last.
     is_busy: bool,
     seen_at: Time,
+    /// By how much its packets waited longer than those of others in the last interval.
+    own_queue: Span,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -163,6 +165,7 @@ impl DelayEstimator {
             self.renew(&observation.connections);
         }
         let by_stamps = self.by_stamps(&observation.connections);
+        self.see_own_queues(&observation.connections, by_stamps);
         let by_rtt = self.by_rtt(observation);
         let by_probe = observation.probe.and_then(|probe| self.by_probe(now, &probe));
         let enough = |estimate: &Estimate| estimate.samples >= SAMPLES_MIN;
@@ -218,6 +221,24 @@ impl DelayEstimator {
     pub(super) fn rtt_base_max(&self) -> Option<Span> {
         let busy = self.connections.values().filter(|base| base.is_busy);
         busy.filter_map(|base| base.rtt).max().map(|rtt| rtt.min(RTT_MAX))
+    }
+
+    /// By how much a connection's packets waited longer than those of others on average; nothing while
+    /// its base is not known.
+    pub(super) fn own_queue(&self, id: u64) -> Span {
+        self.connections.get(&id).map_or(Span::ZERO, |base| base.own_queue)
+    }
+
+    fn see_own_queues(&mut self, connections: &[ConnectionSample], all: Option<Estimate>) {
+        for sample in connections {
+            let Some(base) = self.connections.get_mut(&sample.id) else { continue };
+            let transit = base.transit.filter(|_| base.is_settled);
+            let beyond = || {
+                let mean = plausible(sample)?.mean_ns.saturating_sub(transit?) - STAMP_ROUNDING;
+                Some(mean.saturating_sub(all?.mean).max(0) as u64)
+            };
+            base.own_queue = Span::nanos(beyond().unwrap_or(0));
+        }
     }
 
     /// Whether a connection that transmits has a base without a queue.
@@ -296,6 +317,7 @@ impl DelayEstimator {
                 is_settled: false,
                 is_busy: false,
                 seen_at: now,
+                own_queue: Span::ZERO,
             });
             base.seen_at = now;
             base.is_busy = sample.segments > 0 && sample.segments * BUSY_PART >= segments;

@@ -138,6 +138,10 @@ fn a_connection_with_a_queue_of_its_own_does_not_decide() {
     let delay = link.tick(&seen, Queue::Unknown).unwrap();
     assert_eq!(delay.least, Span::millis(2));
     assert!(delay.value < Span::millis(5), "{delay:?}");
+    let own = |id| link.delay.own_queue(id);
+    assert!(own(1) == Span::ZERO && own(3) > Span::millis(80), "{} {}", own(1), own(3));
+    // Of one whose base is not known nobody knows it.
+    assert_eq!(link.delay.own_queue(4), Span::ZERO);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::{ConnectionSample, GroupSample, GroupState};
 use super::asked::Division;
+use super::squeeze::{LastLosses, Lost};
 use crate::units::{Rate, Span, Time};
 use crate::window::Behaviour;
 
@@ -43,6 +44,8 @@ pub(super) struct Group {
     clean_ticks: u32,
     /// What arrives outside of connections whose windows can be bounded.
     pub(super) unbounded: Rate,
+    /// In which queue it lost packets lately, while that is what limits it.
+    pub(super) lost: Option<Lost>,
     /// Whether its receiver divides by itself.
     pub(super) division: Division,
 }
@@ -62,8 +65,9 @@ pub(super) struct Connection {
     pub(super) active_at: Time,
     /// In how many of a thousand ticks packets were lost to it, smoothed over three seconds.
     pub(super) lossiness: u32,
-    /// When packets were lost to it.
-    pub(super) lossy_at: Option<Time>,
+    pub(super) losses: LastLosses,
+    /// By how much its packets waited longer than those of others.
+    pub(super) own_queue: Span,
     pub(super) behaviour: Behaviour,
     /// The window that its receiver asked for went down by a little.
     pub(super) has_moved: bool,
@@ -92,6 +96,7 @@ impl Group {
             old: Rate::ZERO,
             clean_ticks: CLEAN_TICKS,
             unbounded: Rate::ZERO,
+            lost: None,
             division: Division::default(),
         }
     }
@@ -122,6 +127,7 @@ impl Group {
         let is_about_filled = speaks(seen.about_filled) || is_held;
         self.about_filled_ticks = if is_about_filled { self.about_filled_ticks + 1 } else { 0 };
         self.lending_ticks = if saturates { 0 } else { self.lending_ticks.saturating_add(1) };
+        self.lost = None;
         (self.state, self.demand) = if recent == Rate::ZERO {
             (GroupState::Idle, Some(Rate::ZERO))
         } else if self.defiant_ticks >= DEFIANT_TICKS {
@@ -131,6 +137,7 @@ impl Group {
         } else if saturates {
             (GroupState::Saturating, None)
         } else if seen.is_recovering {
+            self.lost = seen.lost;
             (GroupState::Rising, Some(self.rate_smoothed.scale(RECOVERING.0, RECOVERING.1)))
         } else if self.rate >= recent && self.rate > self.recent[0].scale(110, 100) {
             (GroupState::Rising, Some(self.rate.scale(RISING.0, RISING.1)))
@@ -239,8 +246,9 @@ pub(super) struct SeenConnections {
     pub(super) about_filled: Rate,
     /// More queues than shall: who does not fill its window may be held up by others.
     pub(super) is_crowded: bool,
-    /// Packets were lost to one of them lately, where that is what limits them.
+    /// Packets were lost to one of them lately, where that is what limits them, and in which queue.
     pub(super) is_recovering: bool,
+    pub(super) lost: Option<Lost>,
     /// The window that one of the receivers asked for went down by a little.
     pub(super) has_moved: bool,
     /// L2 rate of those that began some time ago.

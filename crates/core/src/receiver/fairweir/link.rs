@@ -83,6 +83,8 @@ pub(super) struct Tick {
     pub(super) latency: Span,
     /// The largest packet.
     pub(super) packet: Bytes,
+    /// Whether the capacity is not raised without a packet beyond it: see `squeeze`.
+    pub(super) is_held: bool,
 }
 
 /// What a tick says of the link.
@@ -353,7 +355,7 @@ impl Link {
         let held = tick.at.since(self.busy_at) < CREEP_AFTER;
         let queues = tick.delay.is_some_and(|d| d.value > tick.queue / 4);
         // Windows that hold less than is believed are opened first.
-        if held || queues || !self.is_used() {
+        if held || queues || tick.is_held || !self.is_used() {
             return Verdict::Rest;
         }
         if from < self.recent.0.scale(9, 10) {

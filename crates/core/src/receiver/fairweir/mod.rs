@@ -30,6 +30,7 @@
 //! | `asked` | receivers beneath that divide by themselves |
 //! | `contest` | how long the queue may be beside others who fill it |
 //! | `seen` | what an observation says of losses, connections and groups |
+//! | `squeeze` | groups that queue management at the ISP keeps below their shares |
 //! | `opening` | how wide all windows are together |
 //! | `drain` | the queue is emptied to see delays without it |
 //! | `windows` | from shares to windows |
@@ -57,6 +58,7 @@ mod opening;
 mod release;
 mod rivals;
 mod seen;
+mod squeeze;
 mod steady;
 mod windows;
 
@@ -67,6 +69,7 @@ use group::{Connections, Group, NO_CORRECTION};
 use link::{Link, Tick, Verdict};
 use loss::Losses;
 use rivals::{Course, Rivals};
+use squeeze::Patience;
 
 /// What the control is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +115,9 @@ pub struct Fairweir {
     /// Whether far more queues than shall: senders still have larger windows than they shall have.
     is_overfull: bool,
     total_last: Option<Rate>,
+    /// The queue in the tick before.
+    queue_last: Span,
+    patience: Patience,
     commands: Vec<Command>,
     decision: Decision,
 }
@@ -144,6 +150,8 @@ impl Fairweir {
             packet: PACKET_GUESS,
             is_overfull: false,
             total_last: None,
+            queue_last: Span::ZERO,
+            patience: Patience::new(),
             commands: Vec::new(),
             decision: Decision::initial(spec.weights.len()),
             weights: spec.weights,
@@ -254,6 +262,7 @@ impl Fairweir {
             self.link.restart();
             Verdict::Gather
         } else {
+            let is_held = self.patience.handle_tick(self.squeezed());
             self.link.handle_tick(&Tick {
                 at: observation.at,
                 interval: observation.interval,
@@ -264,6 +273,7 @@ impl Fairweir {
                 rtt: self.delay.rtt_base_max().unwrap_or(Span::ZERO),
                 latency: self.contest.stretched(self.latency) + self.noise,
                 packet: self.packet,
+                is_held,
             })
         }
     }

@@ -3,6 +3,7 @@
 use super::super::delay::RTT_GUESS;
 use super::super::{Observation, TICK};
 use super::group::Connection;
+use super::squeeze::Lost;
 use super::{Fairweir, NO_CORRECTION};
 use crate::units::Span;
 
@@ -22,6 +23,12 @@ impl Fairweir {
         let is_full = loses_many && self.link.is_used() && queue.as_nanos() as i64 * 2 > target;
         let lacking =
             if is_full && self.opening > NO_CORRECTION { lacking.min(-FULL_STEP) } else { lacking };
+        // Who takes more than its share is not opened further to the cost of one that shall have more.
+        let lacking = match self.squeezed() {
+            None => lacking,
+            Some(Lost::Own) if self.opening > NO_CORRECTION => lacking.min(-FULL_STEP),
+            Some(_) => lacking.min(0),
+        };
         let step = (1_000 + lacking.clamp(-OPENING_STEP_MAX, OPENING_STEP_MAX)) as u64;
         self.opening = (self.opening * step / 1_000).clamp(OPENING_MIN, OPENING_MAX);
     }

@@ -6,7 +6,7 @@ use super::group::{Connection, Connections, SeenConnections};
 use super::link::Verdict;
 use super::loss::{Interval, LossVerdict};
 use super::{Fairweir, NO_CORRECTION, PACKET_GUESS};
-use crate::units::{Rate, Span, Time};
+use crate::units::{Rate, Span};
 use crate::window::Behaviour;
 
 impl Fairweir {
@@ -98,10 +98,8 @@ impl Fairweir {
                     let before = before.map_or(0, |known| known.lossiness);
                     before - before / 16 + if sample.holes > 0 { 1_000 / 16 } else { 0 }
                 },
-                lossy_at: match sample.holes {
-                    0 => before.and_then(|known| known.lossy_at),
-                    _ => Some(now),
-                },
+                losses: self.see_losses_of(now, sample, before, queue),
+                own_queue: self.delay.own_queue(sample.id),
                 behaviour,
                 has_moved: before
                     .is_some_and(|known| moved(known.sample.asked, sample.asked, sample.segment)),
@@ -110,6 +108,7 @@ impl Fairweir {
             seen.insert(sample.id, connection);
         }
         self.connections = seen;
+        self.queue_last = queue;
         let full =
             self.connections.values().map(|c| c.sample.framing().wire(c.sample.segment)).max();
         self.packet = full.unwrap_or(PACKET_GUESS);
@@ -123,6 +122,7 @@ impl Fairweir {
                 about_filled: Rate::ZERO,
                 is_crowded,
                 is_recovering: false,
+                lost: None,
                 has_moved: false,
                 old: Rate::ZERO,
                 bounded: Rate::ZERO,
@@ -134,9 +134,9 @@ impl Fairweir {
             let seen = &mut seen[connection.group];
             seen.bounded += connection.rate;
             seen.has_moved |= connection.has_moved;
-            let lossy = |at: Time| observation.at.since(at) < RECOVERS_FOR;
-            let is_lossy = connection.lossy_at.is_some_and(lossy);
-            seen.is_recovering |= is_lossy && !self.losses.is_testing();
+            let losses = &connection.losses;
+            seen.is_recovering |= losses.is_recovering(observation.at) && !self.losses.is_testing();
+            seen.lost = seen.lost.max(losses.lost(observation.at));
             if observation.at.since(connection.begun_at) >= YOUNG {
                 seen.old += connection.rate;
             }
@@ -168,5 +168,3 @@ const SHORT_FORGOTTEN: u64 = 400;
 const NOISY: u32 = 200;
 /// Connections are young until then.
 const YOUNG: Span = Span::millis(1_500);
-/// For so long a sender grows back after a loss, as cubic does.
-const RECOVERS_FOR: Span = Span::secs(8);

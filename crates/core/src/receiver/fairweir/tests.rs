@@ -70,6 +70,7 @@ impl Line {
             rtt: Span::ZERO,
             latency: QUEUE,
             packet: PACKET_GUESS,
+            is_held: false,
         })
     }
 
@@ -369,6 +370,7 @@ fn seen(filled: Rate, bounded: Rate) -> SeenConnections {
         about_filled: filled,
         is_crowded: false,
         is_recovering: false,
+        lost: None,
         old: bounded,
         bounded,
         packet: PACKET_GUESS,
