@@ -133,6 +133,15 @@ fn steady_queue(before: Option<Estimate>, now: Option<Estimate>) -> Option<i64> 
 }
 
 impl Base {
+    /// What the timestamps of an interval say of the queue.
+    fn by_stamps(&self, sample: &ConnectionSample) -> Option<Estimate> {
+        let (transit, base) = (plausible(sample)?, self.transit?);
+        let least = transit.min_ns.saturating_sub(base);
+        let mean = transit.mean_ns.saturating_sub(base) - STAMP_ROUNDING;
+        let (samples, is_settled) = (transit.samples, self.is_settled);
+        Some(Estimate { least, mean, samples, is_settled, sources: 1 })
+    }
+
     /// Takes in a smoothed RTT: as the mean of what it is without the queue, where that is known,
     /// else as the most that it can be.
     fn handle_rtt(&mut self, rtt: Span, queue: Option<i64>) {
@@ -232,12 +241,9 @@ impl DelayEstimator {
     fn see_own_queues(&mut self, connections: &[ConnectionSample], all: Option<Estimate>) {
         for sample in connections {
             let Some(base) = self.connections.get_mut(&sample.id) else { continue };
-            let transit = base.transit.filter(|_| base.is_settled);
-            let beyond = || {
-                let mean = plausible(sample)?.mean_ns.saturating_sub(transit?) - STAMP_ROUNDING;
-                Some(mean.saturating_sub(all?.mean).max(0) as u64)
-            };
-            base.own_queue = Span::nanos(beyond().unwrap_or(0));
+            let own = base.by_stamps(sample).filter(|own| own.is_settled);
+            let beyond = own.zip(all).map(|(own, all)| own.mean.saturating_sub(all.mean).max(0));
+            base.own_queue = Span::nanos(beyond.unwrap_or(0) as u64);
         }
     }
 
@@ -338,13 +344,9 @@ impl DelayEstimator {
     }
 
     fn by_stamps(&self, connections: &[ConnectionSample]) -> Option<Estimate> {
-        let estimates = connections.iter().filter_map(|sample| {
-            let (transit, base) = (plausible(sample)?, self.connections.get(&sample.id)?);
-            let least = transit.min_ns.saturating_sub(base.transit?);
-            let mean = transit.mean_ns.saturating_sub(base.transit?) - STAMP_ROUNDING;
-            let (samples, is_settled) = (transit.samples, base.is_settled);
-            Some(Estimate { least, mean, samples, is_settled, sources: 1 })
-        });
+        let estimates = connections
+            .iter()
+            .filter_map(|sample| self.connections.get(&sample.id)?.by_stamps(sample));
         combine(estimates.collect())
     }
 

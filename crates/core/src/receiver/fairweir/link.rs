@@ -352,10 +352,10 @@ impl Link {
             self.set_capacity(Some(total));
             return Verdict::Full;
         }
-        let held = tick.at.since(self.busy_at) < CREEP_AFTER;
+        let was_busy = tick.at.since(self.busy_at) < CREEP_AFTER;
         let queues = tick.delay.is_some_and(|d| d.value > tick.queue / 4);
         // Windows that hold less than is believed are opened first.
-        if held || queues || tick.is_held || !self.is_used() {
+        if was_busy || queues || tick.is_held || !self.is_used() {
             return Verdict::Rest;
         }
         if from < self.recent.0.scale(9, 10) {

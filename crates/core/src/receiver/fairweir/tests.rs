@@ -550,18 +550,23 @@ fn drained(control: &mut Fairweir) -> Vec<Command> {
 /// A control that has seen two seconds of light traffic and then, by the same connections, a busy
 /// link of 30 Mbit/s.
 fn learned() -> Fairweir {
-    let mut control = control(&[5, 1], None);
-    let m = Rate::mbit;
+    learned_by(&[5, 1], &[Rate::mbit(20), Rate::mbit(10)])
+}
+
+/// The same with these groups, which get so much of the busy link.
+pub(super) fn learned_by(weights: &[u32], rates: &[Rate]) -> Fairweir {
+    let mut control = control(weights, None);
+    let light = vec![Rate::kbit(50); rates.len()];
     for tick in 1..=10 {
-        control.handle_observation(&busy_tick(tick, &[Rate::kbit(50), Rate::kbit(50)], Span::ZERO));
+        control.handle_observation(&busy_tick(tick, &light, Span::ZERO));
     }
     for tick in 11..=LEARNED_TICKS {
-        control.handle_observation(&busy_tick(tick, &[m(20), m(10)], MS * 4));
+        control.handle_observation(&busy_tick(tick, rates, MS * 4));
     }
     control
 }
 
-const LEARNED_TICKS: u64 = 16;
+pub(super) const LEARNED_TICKS: u64 = 16;
 
 #[test]
 fn nothing_is_enforced_before_the_link_was_busy() {

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::NO_CORRECTION;
-use super::super::tests::{busy_tick, control};
+use super::super::tests::{LEARNED_TICKS, busy_tick, learned_by};
 use super::*;
 use crate::receiver::{Observation, TICK, TransitSample};
 use crate::units::{Bytes, Rate};
@@ -20,17 +20,8 @@ const FEIGNED: Video = Video { holes: 2, queue: Span::millis(8) };
 
 /// A control of three groups, the first of which shall have most, on a link of 30 Mbit/s that it knows.
 fn learned() -> Fairweir {
-    let mut control = control(&[5, 1, 1], None);
-    for tick in 1..=10 {
-        control.handle_observation(&busy_tick(tick, &[Rate::kbit(50); 3], Span::ZERO));
-    }
-    for tick in 11..=LEARNED_TICKS {
-        control.handle_observation(&busy_tick(tick, &[Rate::mbit(10); 3], MS * 4));
-    }
-    control
+    learned_by(&[5, 1, 1], &[Rate::mbit(10); 3])
 }
-
-const LEARNED_TICKS: u64 = 16;
 
 /// A tick in which the video gets 6 Mbit/s of a wide window, and the two others what there is, without a
 /// queue. What arrives changes by 2 % from tick to tick.
