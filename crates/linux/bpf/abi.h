@@ -189,7 +189,7 @@ struct connection_record {
 	__u8 rcv_wscale;
 	__u8 state;
 	__u32 holes; /* segments with payload that arrived out of order */
-	__u32 pad;
+	__u32 rtt_sent_us; /* the least of what this end sent, the opening among it; 0 is none */
 	__u64 number; /* of the evidence that decided its class; 0 is none */
 };
 _Static_assert(sizeof(struct connection_record) == 80, "abi");

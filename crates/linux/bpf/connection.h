@@ -64,6 +64,14 @@ static __always_inline __u32 holes_of(struct tcp_sock *tp)
 	return bpf_core_field_exists(tp->rcv_ooopack) ? tp->rcv_ooopack : 0;
 }
 
+/* The least round-trip time of what this end sent, its opening among it, in us; 0 if there is none yet. */
+static __always_inline __u32 rtt_sent_of(struct tcp_sock *tp)
+{
+	__u32 us = tp->rtt_min.s[0].v;
+
+	return us == ~0u ? 0 : us;
+}
+
 /* What is known of the connection, which is made known if it was not. */
 static __always_inline struct connection *know(struct tcp_sock *tp, __u32 baseline)
 {
@@ -103,6 +111,7 @@ static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, stru
 		.rcv_wscale = BPF_CORE_READ_BITFIELD_PROBED(tp, rx_opt.rcv_wscale),
 		.state = sk->skc_state,
 		.holes = holes_of(tp) - c->holes,
+		.rtt_sent_us = rtt_sent_of(tp),
 		.number = c->number,
 	};
 

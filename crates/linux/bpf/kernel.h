@@ -101,6 +101,13 @@ struct tcp_options_received {
 	__u32 ts_recent;
 	__u16 snd_wscale : 4, rcv_wscale : 4;
 };
+struct minmax_sample {
+	__u32 t;
+	__u32 v;
+};
+struct minmax {
+	struct minmax_sample s[3];
+};
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u32 window_clamp;
@@ -116,6 +123,7 @@ struct tcp_sock {
 	__u32 prior_cwnd;
 	__u64 tcp_mstamp; /* of its newest packet, in µs of a clock that all have */
 	__u32 srtt_us; /* in 1/8 µs */
+	struct minmax rtt_min; /* in µs, of the last minutes; all ones before the first */
 	__u32 mss_cache;
 	__u16 tcp_header_len;
 	__u32 delivered; /* packets */

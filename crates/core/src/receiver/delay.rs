@@ -21,12 +21,13 @@
 //! which one; the honest one still shows that there is no queue, but not that there is one.
 //!
 //! Sources, the first that has enough packets: TCP timestamps, which see the download alone; the
-//! probe; the receiver's own RTT. Source: docs/control.md; Spring et al. §III for the base RTT.
+//! probe, whose last answer stands for a second, since some hosts answer no sooner; the receiver's own
+//! RTT. Source: docs/control.md; Spring et al. §III for the base RTT.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    CONNECTIONS_MAX, ConnectionSample, DelaySample, DelaySource, Observation, ProbeSample,
+    CONNECTIONS_MAX, ConnectionSample, DelaySample, DelaySource, Observation, ProbeSample, TICK,
     TransitSample,
 };
 use crate::units::{Bytes, Span, Time};
@@ -36,6 +37,12 @@ use crate::units::{Bytes, Span, Time};
 pub(super) struct DelayEstimator {
     connections: BTreeMap<u64, Base>,
     probe: Option<ProbeBase>,
+    /// What the probe's last answers said, and when.
+    answer: Option<(Time, Estimate)>,
+    /// From the answers before until those.
+    answer_pause: Span,
+    /// When timestamps were enough last.
+    stamped_at: Option<Time>,
     /// What the last interval said.
     last: Option<Estimate>,
     noise: Noise,
@@ -177,11 +184,19 @@ impl DelayEstimator {
         self.see_own_queues(&observation.connections, by_stamps);
         let by_rtt = self.by_rtt(observation);
         let by_probe = observation.probe.and_then(|probe| self.by_probe(now, &probe));
+        if let Some(estimate) = by_probe {
+            let before = self.answer.replace((now, estimate));
+            self.answer_pause = before.map_or(Span::ZERO, |(at, _)| now.since(at));
+        }
         let enough = |estimate: &Estimate| estimate.samples >= SAMPLES_MIN;
+        let by_many_stamps = by_stamps.filter(enough);
+        self.stamped_at = by_many_stamps.map(|_| now).or(self.stamped_at);
+        let standing = self.standing_answer(now);
         let candidates = [
-            (by_stamps.filter(enough), DelaySource::Timestamps),
+            (by_many_stamps, DelaySource::Timestamps),
             (by_probe, DelaySource::Probe),
             (by_stamps, DelaySource::Timestamps),
+            (standing, DelaySource::Probe),
             (by_rtt, DelaySource::ReceiverRtt),
         ];
         let found = candidates.into_iter().find_map(|(e, source)| Some((e?, source)));
@@ -332,7 +347,14 @@ impl DelayEstimator {
                 base.transit = Some(base.transit.map_or(seen, |old| old.min(seen)));
                 base.is_settled |= known.is_some();
             }
-            if let Some(rtt) = sample.rtt.filter(|_| sample.segments > 0) {
+            if sample.segments == 0 {
+                continue;
+            }
+            if let Some(sent) = sample.rtt_sent.filter(|_| base.transit.is_none()) {
+                // Without timestamps the receiver's RTT is the least time in which a window arrived,
+                // and a window that was narrowed arrives sooner than in an RTT.
+                base.rtt = Some(sent.max(RTT_MIN));
+            } else if let Some(rtt) = sample.rtt {
                 base.handle_rtt(rtt, queue);
             }
         }
@@ -384,6 +406,22 @@ impl DelayEstimator {
         let beyond = |rtt: Span| rtt.as_nanos() as i64 - base.rtt.as_nanos() as i64;
         let (least, mean) = (beyond(probe.rtt_min), beyond(probe.rtt_mean));
         Some(Estimate { least, mean, samples: probe.answered, is_settled: true, sources: 1 })
+    }
+
+    /// What the probe's last answers said, unless they are too old, or timestamps tell more.
+    fn standing_answer(&self, now: Time) -> Option<Estimate> {
+        let (at, estimate) = self.answer?;
+        let stands = !self.is_stamped(now) && now.since(at) < ANSWER_STANDS;
+        stands.then_some(Estimate { samples: 0, ..estimate })
+    }
+
+    fn is_stamped(&self, now: Time) -> bool {
+        self.stamped_at.is_some_and(|at| now.since(at) < UNSTAMPED_AFTER)
+    }
+
+    /// Whether there is nothing but a probe, and it is not answered in each tick.
+    pub(super) fn is_rarely_answered(&self, now: Time) -> bool {
+        !self.is_stamped(now) && self.answer_pause > TICK * 2
     }
 }
 
@@ -477,6 +515,10 @@ const BUSY_PART: u64 = 16;
 pub(super) const RTT_GUESS: Span = Span::millis(50);
 /// A connection without payload for this long is new when it comes back.
 const FORGOTTEN_AFTER: Span = Span::secs(60);
+/// Some hosts answer once a second.
+const ANSWER_STANDS: Span = Span::millis(1_300);
+/// Senders of timestamps may pause for so long.
+const UNSTAMPED_AFTER: Span = Span::secs(3);
 /// After this the probe's path may have become longer.
 const PROBE_BASE_AGE_MAX: Span = Span::secs(600);
 

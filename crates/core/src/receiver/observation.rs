@@ -61,6 +61,10 @@ pub struct ConnectionSample {
     /// The receiver's own estimate of the round-trip time, smoothed over the last packets; it
     /// contains what waits in the group's class.
     pub rtt: Option<Span>,
+    /// The least round-trip time of what this end sent, its opening among it; it contains what waited
+    /// at that time. `None` where nobody measures it.
+    #[serde(default)]
+    pub rtt_sent: Option<Span>,
     /// How long packets took from the server to the interface.
     pub transit: Option<TransitSample>,
     /// The largest window that the connection may advertise now.
@@ -130,7 +134,8 @@ pub struct DelaySample {
     pub noise: Span,
     /// Who measured it.
     pub source: DelaySource,
-    /// On how many packets.
+    /// On how many packets; 0 if it is what a probe's last answer said, which is not older than
+    /// some 1 s.
     pub samples: u32,
     /// How many connections and probes say that the queue never was shorter.
     pub sources: u32,

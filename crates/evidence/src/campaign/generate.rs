@@ -78,7 +78,7 @@ classes! {
     Crowded "crowded" 20 "16 to 128 connections"
     Remembered "remembered" 20 "a stored capacity of 0.3 to 3 times the true one"
     Trace "trace" 20 "capacity that changes every second"
-    Silent "silent" 15 "no reflector, or one that loses, delays or bypasses answers"
+    Silent "silent" 15 "no reflector, or one that loses, delays or bypasses answers; half of them without TCP timestamps, measured as the kernel does, some with an answer a second"
     Call "call" 20 "a ping and a call inside a busy group"
     Aqm "aqm" 30 "CoDel, FQ-CoDel or PIE at the ISP"
     Grants "grants" 15 "an uplink or a downlink that waits for grants, 1 to 10 ms apart"
@@ -719,6 +719,21 @@ impl Home {
             _ => self.probe([("lie", "slow".into())]),
         }
         self.usual(draw, CUBIC);
+        if draw.chance(50) {
+            self.without_timestamps(draw);
+        }
+    }
+
+    /// No sender has TCP timestamps, and a host that answers may do so once a second.
+    fn without_timestamps(&mut self, draw: &mut Draw) {
+        self.told([("measurement", "kernel".into())]);
+        let has_timestamps = |flow: &&mut Table| flow["kind"].as_str() == Some("bulk");
+        for flow in self.flows.iter_mut().filter(has_timestamps) {
+            flow.insert("timestamps".into(), false.into());
+        }
+        if draw.chance(50) {
+            self.probe([("answer_interval", "1s".into())]);
+        }
     }
 
     /// A ping and a small UDP stream in a group with downloads, beside another group.

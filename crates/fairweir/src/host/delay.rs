@@ -23,8 +23,9 @@ const RETRY_PAUSE: Span = Span::secs(10);
 /// So many ticks (5 s) in which the link was in use say whether the delay is known.
 const SIGHT_TICKS: usize = 25;
 
-/// A control that gets fewer samples in this time may never see that the link is busy: one a tick.
-const SAMPLES_FEW: u32 = SIGHT_TICKS as u32;
+/// A control that gets fewer samples in this time may never see that the link is busy: an answer a second
+/// suffices, of which one may be lost.
+const SAMPLES_FEW: u32 = 4;
 
 /// The daemon's probe, and how much is known of the delay.
 #[derive(Debug, Default)]
@@ -175,7 +176,8 @@ mod tests {
             delay.limit()
         };
         assert!(limit(100_000, 1, 0).is_some_and(|text| text.contains("cannot be measured")));
-        assert!(limit(100_000, 5, 1).is_some_and(|text| text.contains("5 samples in 5 s")));
+        assert!(limit(100_000, 10, 1).is_some_and(|text| text.contains("3 samples in 5 s")));
+        assert_eq!(limit(100_000, 5, 1), None, "an answer a second");
         assert_eq!(limit(100_000, 1, 1), None);
         assert_eq!(limit(0, 1, 0), None, "an idle link");
     }

@@ -171,7 +171,7 @@ pub(crate) struct ConnectionRecord {
     pub(crate) rcv_wscale: u8,
     pub(crate) state: u8,
     pub(crate) holes: u32,
-    pub(crate) pad: u32,
+    pub(crate) rtt_sent_us: u32,
     pub(crate) number: u64,
 }
 

@@ -127,6 +127,7 @@ fn sample(
         holes: flow.holes.wrapping_sub(before.holes).into(),
         has_sent: flow.segs_out != before.segs_out,
         rtt: (flow.wan_rtt_us > 0).then(|| Span::micros(rtt)),
+        rtt_sent: None,
         transit,
         window,
         advertised: window,

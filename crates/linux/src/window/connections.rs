@@ -108,6 +108,7 @@ fn sample(record: &ConnectionRecord, slots: &[u16]) -> Option<ConnectionSample> 
         holes: record.holes.into(),
         has_sent: record.segs_out > 0,
         rtt: (record.rtt_us > 0).then(|| Span::micros(record.rtt_us.into())),
+        rtt_sent: (record.rtt_sent_us > 0).then(|| Span::micros(record.rtt_sent_us.into())),
         transit,
         window: Bytes::new(record.window_clamp.into()),
         advertised: Bytes::new(record.rcv_wnd.into()),
@@ -139,7 +140,7 @@ mod tests {
             rcv_wscale: 7,
             state: 1,
             holes: 2,
-            pad: 0,
+            rtt_sent_us: 0,
             number: 0,
         };
         record.as_bytes().to_vec()

@@ -283,6 +283,39 @@ fn one_answer_of_a_probe_settles_no_base() {
 }
 
 #[test]
+fn the_last_answer_of_a_probe_stands_for_a_second_where_no_timestamps_tell_more() {
+    let mut link = Link::new();
+    link.probe(1, Span::millis(20));
+    link.probe(1, Span::millis(29));
+    for _ in 0..6 {
+        let stands = link.observe(Vec::new(), None, Queue::Unknown).unwrap();
+        assert_eq!((stands.source, stands.samples), (DelaySource::Probe, 0));
+        assert_eq!((stands.least, stands.value), (Span::millis(9), Span::millis(9)));
+    }
+    assert_eq!(link.observe(Vec::new(), None, Queue::Unknown), None, "it is too old");
+    link.steady(&[(1, 100)], Queue::WasEmpty);
+    link.probe(1, Span::millis(29));
+    assert_eq!(link.observe(Vec::new(), None, Queue::Unknown), None, "there are timestamps");
+}
+
+#[test]
+fn without_timestamps_the_rtt_without_the_queue_is_the_least_of_what_was_sent() {
+    let mut link = Link::new();
+    // Of a window that was narrowed the receiver takes the rest for all.
+    let rtt = |ms| Some(Span::millis(ms));
+    let sample = |id, transit| ConnectionSample {
+        rtt: rtt(1),
+        rtt_sent: rtt(40),
+        transit,
+        ..connection(id, 0, 0)
+    };
+    let transit = Some(TransitSample { min_ns: 0, mean_ns: 0, samples: SAMPLES });
+    link.observe(vec![sample(1, None), sample(2, transit)], None, Queue::Unknown);
+    assert_eq!(link.delay.rtt_base(1), rtt(40));
+    assert_eq!(link.delay.rtt_base(2), rtt(1), "its RTT is measured by timestamps");
+}
+
+#[test]
 fn rtts_of_groups_that_wait_in_their_class_are_left_out() {
     // Two connections without timestamps; the class of the second delays it by 80 ms.
     let tick = |link: &mut Link, second_ms: u64, backlog: u64, drops: u64| {

@@ -14,6 +14,8 @@ pub(super) struct Drain {
     pub(super) last_at: Time,
     /// Whether it is to be repeated soon.
     pub(super) is_urgent: bool,
+    /// Whether it ends with the next answer of a reflector that answers rarely.
+    pub(super) awaits_answer: bool,
     /// How many in a row were urgent.
     pub(super) urgent: u32,
     /// Whether nobody has seen the link without a queue.
@@ -43,7 +45,13 @@ impl Fairweir {
         let is_urgent = self.drain.is_urgent || self.delay.is_unsettled(now);
         // What does not help is repeated less and less often.
         let soon = DRAIN_SOON * (1 << self.drain.urgent.min(4));
-        let interval = if is_urgent { soon.min(DRAIN_INTERVAL) } else { DRAIN_INTERVAL };
+        // Those that wait for an answer cost several times as much.
+        let is_costly = self.drain.awaits_answer && self.delay.is_rarely_answered(now);
+        let interval = match (is_urgent, is_costly) {
+            (true, _) => soon.min(DRAIN_INTERVAL),
+            (false, true) => DRAIN_INTERVAL_COSTLY,
+            (false, false) => DRAIN_INTERVAL,
+        };
         let bounds = !self.contest.is_on()
             && self.link.capacity().is_some()
             && self.enforce != Enforce::Htb
@@ -62,10 +70,23 @@ impl Fairweir {
         (rtt.as_nanos() / TICK.as_nanos() + 1).min(DRAIN_TICKS_MAX)
     }
 
-    /// Begins a drain that lasts a round trip.
+    /// An answer of a reflector that answers rarely ends a drain that waited for it. It has seen an empty
+    /// queue if it comes a round trip after the beginning.
+    pub(super) fn handle_answer(&mut self) {
+        if self.drain.awaits_answer
+            && u64::from(self.drain.ticks_left) < ANSWER_TICKS - self.drain_ticks()
+        {
+            self.drain.ticks_left = 0;
+        }
+    }
+
+    /// Begins a drain that lasts a round trip, or until there is an answer.
     pub(super) fn begin_drain(&mut self, now: Time, is_urgent: bool) {
+        let awaits_answer = self.delay.is_rarely_answered(now);
+        let ticks = if awaits_answer { ANSWER_TICKS } else { self.drain_ticks() };
         self.drain = Drain {
-            ticks_left: self.drain_ticks() as u32,
+            ticks_left: ticks as u32,
+            awaits_answer,
             last_at: now,
             is_urgent: false,
             urgent: if is_urgent { self.drain.urgent + 1 } else { 0 },
@@ -78,5 +99,8 @@ impl Fairweir {
 const QUIET_MAX: Rate = Rate::kbit(250);
 /// How often the queue is emptied, and how often while bases are not known.
 const DRAIN_INTERVAL: Span = Span::secs(10);
+const DRAIN_INTERVAL_COSTLY: Span = Span::secs(60);
 const DRAIN_SOON: Span = Span::secs(1);
 const DRAIN_TICKS_MAX: u64 = 5;
+/// From an answer in the first tick of a drain to the next one takes a second and somewhat more.
+const ANSWER_TICKS: u64 = 7;

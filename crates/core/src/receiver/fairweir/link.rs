@@ -218,18 +218,22 @@ impl Link {
         if believed >= self.recent.0 || tick.at.since(self.recent.1) > RECENT_FOR {
             self.recent = (believed, tick.at);
         }
-        let enough = u64::from(SAMPLES_FEW) * more;
-        let least = seen.least.filter(|_| u64::from(seen.samples) >= enough);
-        let part = (tick.queue * BUSY_PART.0 / BUSY_PART.1).max(BUSY_MIN);
+        let is_enough = u64::from(seen.samples) >= u64::from(SAMPLES_FEW) * more;
+        let is_probed = tick.delay.is_some_and(|d| d.source == DelaySource::Probe);
+        let part = match is_enough {
+            true => (tick.queue * BUSY_PART.0 / BUSY_PART.1).max(BUSY_MIN),
+            false => tick.queue * RARELY_BUSY_PART.0 / RARELY_BUSY_PART.1,
+        };
         let threshold = part + noise * NOISE_HIDES.0 / NOISE_HIDES.1;
-        match least.filter(|&least| least > threshold) {
-            Some(least) => self.handle_busy(tick, total, least, seen.sources.unwrap_or(0)),
+        let least = seen.least.filter(|&least| least > threshold && (is_enough || is_probed));
+        match least {
+            Some(least) => self.handle_busy(tick, total, least, &seen),
             None => self.handle_idle(tick, total, &seen),
         }
     }
 
     /// The queue never emptied: what arrived is the capacity.
-    fn handle_busy(&mut self, tick: &Tick, total: Rate, least: Span, sources: u32) -> Verdict {
+    fn handle_busy(&mut self, tick: &Tick, total: Rate, least: Span, seen: &Seen) -> Verdict {
         self.creep = CREEP_MIN;
         self.busy_at = tick.at;
         // As the target would be if the link were what it was.
@@ -260,8 +264,10 @@ impl Link {
             self.trusted = self.trusted.max(Some(total));
             return noted(from, total, Act::Measured { from, to: total });
         }
-        // RTTs of the receiver are smoothed and lag: a queue that is gone still shows in them.
-        let lags = tick.delay.is_some_and(|d| d.source == DelaySource::ReceiverRtt);
+        // RTTs of the receiver are smoothed and lag, and a probe's last answer stands for long: a queue
+        // that is gone still shows in them.
+        let is_smoothed = tick.delay.is_some_and(|d| d.source == DelaySource::ReceiverRtt);
+        let lags = is_smoothed || seen.samples < SAMPLES_FEW;
         let total = if lags { total.max(from.scale(LAGGING.0, LAGGING.1)) } else { total };
         // While nobody would take more, a probe's delay may be another one's queue, and of little
         // traffic every packet may have met the noise of its path.
@@ -269,7 +275,7 @@ impl Link {
         if !tick.is_wanted && (by_probe || total < from / 4) {
             return Verdict::Rest;
         }
-        if sources >= SOURCES_ENOUGH {
+        if seen.sources.unwrap_or(0) >= SOURCES_ENOUGH {
             self.trusted = Some(total);
             self.held = 0;
         } else if let Some(half) = self.hold(total) {
@@ -402,6 +408,8 @@ const BUSY_MIN: Span = Span::micros(900);
 /// As many times of all three as there are such steps of noise.
 const NOISE_STEP: Span = Span::millis(2);
 const NOISE_STEPS_MAX: u64 = 9;
+/// Of few answers of a probe any may have met the burst of a sender.
+const RARELY_BUSY_PART: (u64, u64) = (15, 10);
 /// And by this part of the noise it must be longer.
 const NOISE_HIDES: (u64, u64) = (4, 10);
 /// The link is busy if its queue never was shorter than this part of what it shall be.

@@ -177,6 +177,9 @@ impl Fairweir {
         let before = self.mean_base();
         let delay = self.delay.handle_observation(observation, drained, self.losses.is_limiting());
         self.follow_bases(before, self.mean_base());
+        if observation.probe.is_some_and(|probe| probe.answered > 0) {
+            self.handle_answer();
+        }
         self.noise = delay.map_or(self.noise, |d| d.noise);
         self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
         // With more queue than is wanted, nobody says how much it would take.
@@ -218,7 +221,8 @@ impl Fairweir {
         if act == Act::Rest {
             self.correct_groups(total);
         }
-        if let Some(delay) = delay
+        // One answer of a probe is one reason to change anything.
+        if let Some(delay) = delay.filter(|delay| delay.samples > 0)
             && self.drain.ticks_left == 0
             && drained != Queue::Drained
             && !matches!(act, Act::Learn { .. })

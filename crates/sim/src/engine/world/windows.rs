@@ -2,7 +2,7 @@
 //! windows.
 
 use fairweir_core::receiver::ConnectionSample;
-use fairweir_core::units::{Bytes, Time};
+use fairweir_core::units::{Bytes, Span, Time};
 
 use super::super::home::Hop;
 use super::World;
@@ -56,6 +56,7 @@ impl World<'_> {
                 advertised: connection.receiver.window(),
                 asked: is_router.then_some(asked),
                 segment: flow.segment,
+                rtt_sent: Some(connection.client_rtt).filter(|&rtt| !is_router && rtt > Span::ZERO),
                 ..ConnectionSample::default()
             };
             let measure = match is_inner {
