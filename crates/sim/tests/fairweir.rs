@@ -345,7 +345,8 @@ fn a_probe_that_is_lost_or_lies_does_not_mislead() {
 /// Seen as the kernel does: without timestamps its RTT is the least time in which a window arrived.
 #[test]
 fn without_timestamps_an_answer_a_second_suffices() {
-    let flow = |group, more| flow(group, "bulk", &format!("rtt = \"40ms\"\ntimestamps = false\n{more}"));
+    let flow =
+        |group, more| flow(group, "bulk", &format!("rtt = \"40ms\"\ntimestamps = false\n{more}"));
     let rest = group("video", 5)
         + &group("bulk", 1)
         + &flow("video", "start = \"5s\"")
@@ -354,7 +355,8 @@ fn without_timestamps_an_answer_a_second_suffices() {
         for rate in ["10mbit", "30mbit", "100mbit"] {
             let told = format!("[control]\nmeasurement = \"kernel\"\n[probe]\n{probe}\n{rest}");
             let what = format!("{rate}, {probe}");
-            let all = play_seeds(&what, &scenario(36, 8, &format!("rate = \"{rate}\""), &told), SEEDS);
+            let all =
+                play_seeds(&what, &scenario(36, 8, &format!("rate = \"{rate}\""), &told), SEEDS);
             assert_shares(&what, &all, 0.03, 0.97);
         }
     }

@@ -30,7 +30,7 @@ use super::{
     CONNECTIONS_MAX, ConnectionSample, DelaySample, DelaySource, Observation, ProbeSample, TICK,
     TransitSample,
 };
-use crate::units::{Bytes, Span, Time};
+use crate::units::{Bytes, Rate, Span, Time};
 
 /// Bases of the connections and of the probe.
 #[derive(Clone, Debug, Default)]
@@ -57,18 +57,25 @@ pub(super) struct DelayEstimator {
 struct Noise {
     /// Of the last intervals, in ns, oldest first.
     spreads: VecDeque<i64>,
+    /// The last answers of a probe that is answered rarely, in ns, oldest first.
+    rare: VecDeque<i64>,
 }
 
 impl Noise {
     /// Takes in an interval.
     fn handle_estimate(&mut self, estimate: &Estimate) {
-        if estimate.samples < SAMPLES_MIN {
-            return;
+        if estimate.samples >= SAMPLES_MIN {
+            keep(&mut self.spreads, (estimate.mean - estimate.least).max(0), NOISE_TICKS);
         }
-        if self.spreads.len() == NOISE_TICKS {
-            self.spreads.pop_front();
+    }
+
+    /// Takes in an answer of a probe that is answered rarely: the last ones are as an interval.
+    fn handle_rare(&mut self, beyond: i64) {
+        keep(&mut self.rare, beyond, RARE_ANSWERS);
+        if let Some(&least) = self.rare.iter().min().filter(|_| self.rare.len() == RARE_ANSWERS) {
+            let sum = self.rare.iter().fold(0, |sum: i64, &one| sum.saturating_add(one));
+            keep(&mut self.spreads, sum / RARE_ANSWERS as i64 - least, NOISE_TICKS);
         }
-        self.spreads.push_back((estimate.mean - estimate.least).max(0));
     }
 
     /// What is not explained by bursts of senders, in ns.
@@ -80,6 +87,14 @@ impl Noise {
         sorted.sort_unstable();
         (sorted[sorted.len() / 4] - BURSTS_NS).clamp(0, NOISE_MAX)
     }
+}
+
+/// Appends one, and forgets the oldest if there are so many.
+fn keep(all: &mut VecDeque<i64>, one: i64, most: usize) {
+    if all.len() == most {
+        all.pop_front();
+    }
+    all.push_back(one);
 }
 
 /// What an observation's delays are taken for.
@@ -106,6 +121,29 @@ struct Base {
     seen_at: Time,
     /// By how much its packets waited longer than those of others in the last interval.
     own_queue: Span,
+    pace: Pace,
+}
+
+/// What a connection received since the last answers of a probe, and the largest window that it had.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    received: Bytes,
+    span: Span,
+    window: Bytes,
+}
+
+impl Pace {
+    fn handle_sample(&mut self, sample: &ConnectionSample, interval: Span) {
+        self.received += sample.received;
+        self.span += interval;
+        self.window = self.window.max(sample.advertised);
+    }
+
+    /// The time in which a window arrived: an RTT with the queue if the window was filled, else more.
+    fn window_time(&self) -> Option<Span> {
+        let rate = Rate::from_volume(self.received, self.span);
+        (rate > Rate::ZERO && self.window > Bytes::ZERO).then(|| rate.time_to_send(self.window))
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +153,8 @@ struct ProbeBase {
     /// The least since `since`, which replaces the base in the end.
     rtt_next: Span,
     since: Time,
+    /// Whether an answer that came while the queue was empty was no other.
+    is_settled: bool,
 }
 
 /// What one source says of the queue.
@@ -166,6 +206,22 @@ impl Base {
     }
 }
 
+impl Base {
+    /// Takes in what is known without timestamps, where the receiver's RTT is the least time in which a
+    /// window arrived, and one that was narrowed arrives sooner than in an RTT. At `sent`, the least RTT
+    /// of what this end sent, there may have been a queue. A window that is filled shows it once it is
+    /// known that so much waited at least.
+    fn handle_unstamped(&mut self, sent: Span, waited: Option<Span>) {
+        let before = self.rtt.unwrap_or(sent).min(sent);
+        let seen = waited.filter(|_| self.pace.span >= PACE_SPAN).and_then(|waited| {
+            let took = std::mem::take(&mut self.pace).window_time()?;
+            Some(took.saturating_sub(waited).max(sent / PACE_PART).min(before))
+        });
+        let beyond = before.saturating_sub(seen.unwrap_or(before));
+        self.rtt = Some(before.saturating_sub(beyond / 4).max(RTT_MIN));
+    }
+}
+
 impl DelayEstimator {
     /// Takes in an interval; `None` if no source says anything. Behind classes that delay
     /// (`is_shaped`) RTTs contain what waits there.
@@ -183,10 +239,14 @@ impl DelayEstimator {
         let by_stamps = self.by_stamps(&observation.connections);
         self.see_own_queues(&observation.connections, by_stamps);
         let by_rtt = self.by_rtt(observation);
-        let by_probe = observation.probe.and_then(|probe| self.by_probe(now, &probe));
+        let by_probe = observation.probe.and_then(|probe| self.by_probe(now, &probe, queue));
+        let before = self.answer;
         if let Some(estimate) = by_probe {
-            let before = self.answer.replace((now, estimate));
+            self.answer = Some((now, estimate));
             self.answer_pause = before.map_or(Span::ZERO, |(at, _)| now.since(at));
+            if self.is_rarely_answered(now) {
+                self.noise.handle_rare(estimate.mean);
+            }
         }
         let enough = |estimate: &Estimate| estimate.samples >= SAMPLES_MIN;
         let by_many_stamps = by_stamps.filter(enough);
@@ -217,7 +277,9 @@ impl DelayEstimator {
         let latest = found.map(|(estimate, _)| estimate);
         let queue = steady_queue(std::mem::replace(&mut self.last, latest), latest);
         let queue = queue.filter(|_| !is_shaped);
-        self.settle(now, &observation.connections, known, queue);
+        let answers = before.zip(by_probe).map(|((_, before), now)| before.least.min(now.least));
+        let answers = answers.map(|least| Span::nanos(least.max(0) as u64));
+        self.settle(observation, known, queue, answers);
         if observation.exact.is_some() {
             self.take_exact(&observation.connections);
         }
@@ -267,9 +329,12 @@ impl DelayEstimator {
         self.transmitting(now).any(|base| base.is_settled)
     }
 
-    /// Whether a connection that transmits has a base that may contain a queue.
+    /// Whether a connection that transmits has a base that may contain a queue, or the only probe that
+    /// there is.
     pub(super) fn is_unsettled(&self, now: Time) -> bool {
+        let is_probe_unsettled = self.probe.is_some_and(|base| !base.is_settled);
         self.transmitting(now).any(|base| !base.is_settled)
+            || (is_probe_unsettled && self.is_rarely_answered(now))
     }
 
     /// Bases by timestamps of the connections that transmit.
@@ -322,14 +387,17 @@ impl DelayEstimator {
         }
     }
 
-    /// Takes over new connections and lower bases; forgets connections that are gone.
+    /// Takes over new connections and lower bases; forgets connections that are gone. Where a probe has
+    /// answered, so much waited at both of its last answers (`answers`).
     fn settle(
         &mut self,
-        now: Time,
-        connections: &[ConnectionSample],
+        observation: &Observation,
         known: Option<i64>,
         queue: Option<i64>,
+        answers: Option<Span>,
     ) {
+        let Observation { at, interval, connections, .. } = observation;
+        let now = *at;
         let segments = connections.iter().map(|c| c.segments).fold(0, u64::saturating_add);
         for sample in connections {
             let base = self.connections.entry(sample.id).or_insert(Base {
@@ -339,6 +407,7 @@ impl DelayEstimator {
                 is_busy: false,
                 seen_at: now,
                 own_queue: Span::ZERO,
+                pace: Pace::default(),
             });
             base.seen_at = now;
             base.is_busy = sample.segments > 0 && sample.segments * BUSY_PART >= segments;
@@ -351,9 +420,8 @@ impl DelayEstimator {
                 continue;
             }
             if let Some(sent) = sample.rtt_sent.filter(|_| base.transit.is_none()) {
-                // Without timestamps the receiver's RTT is the least time in which a window arrived,
-                // and a window that was narrowed arrives sooner than in an RTT.
-                base.rtt = Some(sent.max(RTT_MIN));
+                base.pace.handle_sample(sample, *interval);
+                base.handle_unstamped(sent, answers);
             } else if let Some(rtt) = sample.rtt {
                 base.handle_rtt(rtt, queue);
             }
@@ -388,15 +456,19 @@ impl DelayEstimator {
         combine(estimates.collect())
     }
 
-    fn by_probe(&mut self, now: Time, probe: &ProbeSample) -> Option<Estimate> {
+    fn by_probe(&mut self, now: Time, probe: &ProbeSample, queue: Queue) -> Option<Estimate> {
         if probe.answered == 0 {
             return None;
         }
         let rtt = probe.rtt_min;
-        let begun = ProbeBase { reflector: probe.reflector, rtt, rtt_next: rtt, since: now };
+        let (reflector, rtt_next, since) = (probe.reflector, rtt, now);
+        let begun = ProbeBase { reflector, rtt, rtt_next, since, is_settled: false };
         let base = self.probe.get_or_insert(begun);
         if base.reflector != probe.reflector {
             *base = begun;
+        }
+        if queue == Queue::Drained {
+            base.is_settled = rtt < base.rtt + CONFIRMED && base.rtt < rtt + CONFIRMED;
         }
         base.rtt = base.rtt.min(rtt);
         base.rtt_next = base.rtt_next.min(rtt);
@@ -499,6 +571,8 @@ const STEADY_NS: i64 = 2_500_000;
 /// Noise is what is seen in each of so many intervals.
 const NOISE_TICKS: usize = 15;
 const NOISE_TICKS_MIN: usize = 3;
+/// So many answers of a probe that is answered rarely are as an interval.
+const RARE_ANSWERS: usize = 8;
 /// More than that is a queue that changes.
 const NOISE_MAX: i64 = 30_000_000;
 /// So much do senders' bursts lengthen the queue for a moment, and stamps round.
@@ -517,6 +591,12 @@ pub(super) const RTT_GUESS: Span = Span::millis(50);
 const FORGOTTEN_AFTER: Span = Span::secs(60);
 /// Some hosts answer once a second.
 const ANSWER_STANDS: Span = Span::millis(1_300);
+/// Two answers without a queue differ by less.
+const CONFIRMED: Span = Span::millis(2);
+/// Round trips are shorter.
+const PACE_SPAN: Span = Span::millis(900);
+/// No more than the rest of an RTT was a queue.
+const PACE_PART: u64 = 4;
 /// Senders of timestamps may pause for so long.
 const UNSTAMPED_AFTER: Span = Span::secs(3);
 /// After this the probe's path may have become longer.

@@ -23,8 +23,9 @@ pub(super) struct Drain {
 }
 
 impl Fairweir {
-    /// What the delays of an interval can be taken for in which `total` arrived.
-    pub(super) fn finish_drain(&mut self, total: Rate) -> Queue {
+    /// What the delays of an interval can be taken for in which `total` arrived, and in which a
+    /// reflector has answered or not.
+    pub(super) fn finish_drain(&mut self, total: Rate, is_answered: bool) -> Queue {
         let was_quiet = self.total_last.is_some_and(|total| {
             let little = self.link.capacity().map_or(QUIET_MAX, |c| c / 10);
             total <= little
@@ -33,6 +34,11 @@ impl Fairweir {
             return if was_quiet { Queue::WasEmpty } else { Queue::Unknown };
         }
         self.drain.ticks_left -= 1;
+        // It has seen an empty queue if it was asked a round trip after the beginning.
+        let has_emptied = u64::from(self.drain.ticks_left) + self.drain_ticks() < ANSWER_TICKS;
+        if self.drain.awaits_answer && is_answered && has_emptied {
+            self.drain.ticks_left = 0;
+        }
         if self.drain.ticks_left > 0 {
             return Queue::Unknown;
         }
@@ -43,15 +49,12 @@ impl Fairweir {
 
     pub(super) fn start_drain(&mut self, now: Time) {
         let is_urgent = self.drain.is_urgent || self.delay.is_unsettled(now);
-        // What does not help is repeated less and less often.
-        let soon = DRAIN_SOON * (1 << self.drain.urgent.min(4));
-        // Those that wait for an answer cost several times as much.
+        // One that waits for an answer costs several times as much.
         let is_costly = self.drain.awaits_answer && self.delay.is_rarely_answered(now);
-        let interval = match (is_urgent, is_costly) {
-            (true, _) => soon.min(DRAIN_INTERVAL),
-            (false, true) => DRAIN_INTERVAL_COSTLY,
-            (false, false) => DRAIN_INTERVAL,
-        };
+        let longest = if is_costly { DRAIN_INTERVAL_COSTLY } else { DRAIN_INTERVAL };
+        // What does not help is repeated less and less often.
+        let soon = DRAIN_SOON * (1 << self.drain.urgent.min(6));
+        let interval = if is_urgent { soon.min(longest) } else { longest };
         let bounds = !self.contest.is_on()
             && self.link.capacity().is_some()
             && self.enforce != Enforce::Htb
@@ -68,16 +71,6 @@ impl Fairweir {
     pub(super) fn drain_ticks(&self) -> u64 {
         let rtt = self.delay.rtt_base_max().unwrap_or(Span::ZERO);
         (rtt.as_nanos() / TICK.as_nanos() + 1).min(DRAIN_TICKS_MAX)
-    }
-
-    /// An answer of a reflector that answers rarely ends a drain that waited for it. It has seen an empty
-    /// queue if it comes a round trip after the beginning.
-    pub(super) fn handle_answer(&mut self) {
-        if self.drain.awaits_answer
-            && u64::from(self.drain.ticks_left) < ANSWER_TICKS - self.drain_ticks()
-        {
-            self.drain.ticks_left = 0;
-        }
     }
 
     /// Begins a drain that lasts a round trip, or until there is an answer.

@@ -173,13 +173,11 @@ impl Fairweir {
         }
         let volume: Bytes = observation.groups.iter().map(|g| g.received).sum();
         let total = Rate::from_volume(volume, interval);
-        let drained = self.finish_drain(total);
+        let is_answered = observation.probe.is_some_and(|probe| probe.answered > 0);
+        let drained = self.finish_drain(total, is_answered);
         let before = self.mean_base();
         let delay = self.delay.handle_observation(observation, drained, self.losses.is_limiting());
         self.follow_bases(before, self.mean_base());
-        if observation.probe.is_some_and(|probe| probe.answered > 0) {
-            self.handle_answer();
-        }
         self.noise = delay.map_or(self.noise, |d| d.noise);
         self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
         // With more queue than is wanted, nobody says how much it would take.
