@@ -74,7 +74,7 @@ impl Noise {
         keep(&mut self.rare, beyond, RARE_ANSWERS);
         if let Some(&least) = self.rare.iter().min().filter(|_| self.rare.len() == RARE_ANSWERS) {
             let sum = self.rare.iter().fold(0, |sum: i64, &one| sum.saturating_add(one));
-            keep(&mut self.spreads, sum / RARE_ANSWERS as i64 - least, NOISE_TICKS);
+            keep(&mut self.spreads, (sum / RARE_ANSWERS as i64).saturating_sub(least), NOISE_TICKS);
         }
     }
 
@@ -596,7 +596,7 @@ const CONFIRMED: Span = Span::millis(2);
 /// Round trips are shorter.
 const PACE_SPAN: Span = Span::millis(900);
 /// No more than the rest of an RTT was a queue.
-const PACE_PART: u64 = 4;
+const PACE_PART: u64 = 16;
 /// Senders of timestamps may pause for so long.
 const UNSTAMPED_AFTER: Span = Span::secs(3);
 /// After this the probe's path may have become longer.

@@ -149,7 +149,11 @@ fn a_probe_that_is_not_answered_says_nothing_and_is_no_base() {
     let mut link = Link::new();
     assert_eq!(link.probe(0, Span::ZERO), None);
     assert_eq!(link.probe(4, Span::millis(20)).unwrap().least, Span::ZERO);
-    assert_eq!(link.probe(0, Span::ZERO), None);
+    assert_eq!(
+        link.probe(0, Span::ZERO).map(|delay| delay.samples),
+        Some(0),
+        "the last one stands"
+    );
     let delay = link.probe(2, Span::millis(35)).unwrap();
     assert_eq!((delay.least, delay.source), (Span::millis(15), DelaySource::Probe));
 }
@@ -294,6 +298,7 @@ fn the_last_answer_of_a_probe_stands_for_a_second_where_no_timestamps_tell_more(
     }
     assert_eq!(link.observe(Vec::new(), None, Queue::Unknown), None, "it is too old");
     link.steady(&[(1, 100)], Queue::WasEmpty);
+    link.steady(&[(1, 100)], Queue::WasEmpty);
     link.probe(1, Span::millis(29));
     assert_eq!(link.observe(Vec::new(), None, Queue::Unknown), None, "there are timestamps");
 }
@@ -313,6 +318,28 @@ fn without_timestamps_the_rtt_without_the_queue_is_the_least_of_what_was_sent() 
     link.observe(vec![sample(1, None), sample(2, transit)], None, Queue::Unknown);
     assert_eq!(link.delay.rtt_base(1), rtt(40));
     assert_eq!(link.delay.rtt_base(2), rtt(1), "its RTT is measured by timestamps");
+}
+
+#[test]
+fn a_server_that_opens_late_has_a_wide_window_for_some_seconds_only() {
+    let mut link = Link::new();
+    link.probe(1, Span::millis(20));
+    // 250 kB arrive in 200 ms, which are a window in 45 ms, of which 5 ms are the queue.
+    let (received, advertised) = (Bytes::new(250_000), Bytes::new(56_250));
+    let (segments, rtt_sent) = (170, Some(Span::millis(400)));
+    let late = ConnectionSample { segments, received, advertised, rtt_sent, ..Default::default() };
+    let rtt = Span::millis(25);
+    let answer = ProbeSample { sent: 1, answered: 1, rtt_min: rtt, rtt_mean: rtt, reflector: 0 };
+    let mut bases = (0..150).map(|tick| {
+        let probe = (tick % 5 == 0).then_some(answer);
+        link.observe(vec![late], probe, Queue::Unknown);
+        link.delay.rtt_base(0).unwrap()
+    });
+    assert_eq!(bases.next(), Some(Span::millis(400)));
+    let after_10_s = bases.nth(48).unwrap();
+    assert!(after_10_s < Span::millis(80), "{after_10_s}");
+    let last = bases.last().unwrap();
+    assert!(Span::millis(39) < last && last < Span::millis(42), "{last}");
 }
 
 #[test]
@@ -370,9 +397,15 @@ proptest! {
         let mut link = Link::new();
         for (connections, probe, rtt, queue) in ticks {
             let connections = connections.into_iter().map(|(id, (min_ns, more, samples))| {
-                let transit = Some(TransitSample { min_ns, mean_ns: min_ns + more, samples });
+                let transit = TransitSample { min_ns, mean_ns: min_ns + more, samples };
+                // Every second one has no timestamps.
+                let transit = (id % 2 == 0).then_some(transit);
                 let rtt = rtt.map(Span::millis);
-                ConnectionSample { transit, rtt, ..connection(id, 0, 0) }
+                let rtt_sent = rtt.map(|rtt| rtt * (min_ns.unsigned_abs() % 1_000));
+                let (received, advertised) = (Bytes::new(samples.into()), Bytes::new(more as u64));
+                ConnectionSample {
+                    transit, rtt, rtt_sent, received, advertised, ..connection(id, 0, 0)
+                }
             });
             let probe = probe.map(|(answered, ms)| {
                 let rtt = Span::millis(if answered == 0 { 0 } else { ms });
@@ -380,7 +413,8 @@ proptest! {
             });
             let queue = [Queue::Unknown, Queue::WasEmpty, Queue::Drained][usize::from(queue)];
             if let Some(delay) = link.observe(connections.collect(), probe, queue) {
-                prop_assert!(delay.least <= delay.value && delay.samples > 0, "{delay:?}");
+                let is_measured = delay.samples > 0 || delay.source == DelaySource::Probe;
+                prop_assert!(delay.least <= delay.value && is_measured, "{delay:?}");
             }
         }
     }

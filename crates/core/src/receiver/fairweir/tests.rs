@@ -696,6 +696,7 @@ fn any_connection() -> impl Strategy<Value = ConnectionSample> {
                 holes: 0,
                 has_sent,
                 rtt: rtt.map(Span::millis),
+                rtt_sent: rtt.map(|ms| Span::millis(ms / 3 * u64::from(port % 5))),
                 transit,
                 window: Bytes::new(window),
                 advertised: Bytes::new(window / 3),
