@@ -244,7 +244,9 @@ impl DelayEstimator {
         if let Some(estimate) = by_probe {
             self.answer = Some((now, estimate));
             self.answer_pause = before.map_or(Span::ZERO, |(at, _)| now.since(at));
-            if self.is_rarely_answered(now) {
+            // An idle link is asked rarely.
+            let is_used = observation.connections.iter().any(|sample| sample.segments > 0);
+            if is_used && self.is_rarely_answered(now) {
                 self.noise.handle_rare(estimate.mean);
             }
         }
@@ -416,11 +418,12 @@ impl DelayEstimator {
                 base.transit = Some(base.transit.map_or(seen, |old| old.min(seen)));
                 base.is_settled |= known.is_some();
             }
+            // Long round trips arrive in clumps: what lies between belongs to their pace.
+            base.pace.handle_sample(sample, *interval);
             if sample.segments == 0 {
                 continue;
             }
             if let Some(sent) = sample.rtt_sent.filter(|_| base.transit.is_none()) {
-                base.pace.handle_sample(sample, *interval);
                 base.handle_unstamped(sent, answers);
             } else if let Some(rtt) = sample.rtt {
                 base.handle_rtt(rtt, queue);
