@@ -279,9 +279,9 @@ fn transit_follows_the_queue_of_the_bottleneck() {
             let sample = host.take_connections().unwrap()[0];
             host.apply_windows(&windows(&[(sample.id, window)], &[Some(30_000)])).unwrap();
             host.beat().unwrap();
-            // It opened without a queue.
+            // It opened without a queue, but the address of the other end was asked for first.
             let sent = sample.rtt_sent.unwrap();
-            assert!((19.0..25.0).contains(&sent.as_millis_f64()), "{sent}");
+            assert!((19.0..45.0).contains(&sent.as_millis_f64()), "{sent}");
             (sample.transit, path.take_queue().as_secs_f64() * 1e3)
         };
         // 30 kB per round trip are 12 Mbit/s, which leave the queue empty.
