@@ -23,14 +23,24 @@
 //! Sources, the first that has enough packets: TCP timestamps, which see the download alone; the
 //! probe, whose last answer stands for a second, since some hosts answer no sooner; the receiver's own
 //! RTT. Source: docs/control.md; Spring et al. §III for the base RTT.
+//!
+//! | module | contains |
+//! |---|---|
+//! | `base` | a connection's delay without the queue |
+//! | `noise` | random delay of the path |
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use super::{
     CONNECTIONS_MAX, ConnectionSample, DelaySample, DelaySource, Observation, ProbeSample, TICK,
-    TransitSample,
 };
-use crate::units::{Bytes, Rate, Span, Time};
+use crate::units::{Bytes, Span, Time};
+
+mod base;
+mod noise;
+
+use base::{Base, Pace, QUEUE_MAX, plausible};
+use noise::Noise;
 
 /// Bases of the connections and of the probe.
 #[derive(Clone, Debug, Default)]
@@ -48,55 +58,6 @@ pub(super) struct DelayEstimator {
     noise: Noise,
 }
 
-/// Random delay of the path, which is no queue.
-///
-/// The queue of a link changes within an interval by as much as senders burst, and in some interval
-/// of a few it hardly changes. So the smallest distance between mean and least of the last intervals
-/// is the path's. Source: docs/control.md.
-#[derive(Clone, Debug, Default)]
-struct Noise {
-    /// Of the last intervals, in ns, oldest first.
-    spreads: VecDeque<i64>,
-    /// The last answers of a probe that is answered rarely, in ns, oldest first.
-    rare: VecDeque<i64>,
-}
-
-impl Noise {
-    /// Takes in an interval.
-    fn handle_estimate(&mut self, estimate: &Estimate) {
-        if estimate.samples >= SAMPLES_MIN {
-            keep(&mut self.spreads, (estimate.mean - estimate.least).max(0), NOISE_TICKS);
-        }
-    }
-
-    /// Takes in an answer of a probe that is answered rarely: the last ones are as an interval.
-    fn handle_rare(&mut self, beyond: i64) {
-        keep(&mut self.rare, beyond, RARE_ANSWERS);
-        if let Some(&least) = self.rare.iter().min().filter(|_| self.rare.len() == RARE_ANSWERS) {
-            let sum = self.rare.iter().fold(0, |sum: i64, &one| sum.saturating_add(one));
-            keep(&mut self.spreads, (sum / RARE_ANSWERS as i64).saturating_sub(least), NOISE_TICKS);
-        }
-    }
-
-    /// What is not explained by bursts of senders, in ns.
-    fn mean(&self) -> i64 {
-        if self.spreads.len() < NOISE_TICKS_MIN {
-            return 0;
-        }
-        let mut sorted: Vec<i64> = self.spreads.iter().copied().collect();
-        sorted.sort_unstable();
-        (sorted[sorted.len() / 4] - BURSTS_NS).clamp(0, NOISE_MAX)
-    }
-}
-
-/// Appends one, and forgets the oldest if there are so many.
-fn keep(all: &mut VecDeque<i64>, one: i64, most: usize) {
-    if all.len() == most {
-        all.pop_front();
-    }
-    all.push_back(one);
-}
-
 /// What an observation's delays are taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
@@ -106,44 +67,6 @@ pub(super) enum Queue {
     WasEmpty,
     /// Emptied within the interval: what was seen at least is the base.
     Drained,
-}
-
-/// A connection's delay without the queue.
-#[derive(Clone, Copy, Debug)]
-struct Base {
-    /// Relative one-way delay in ns.
-    transit: Option<i64>,
-    rtt: Option<Span>,
-    /// Whether it was taken while the queue was empty, or known from others.
-    is_settled: bool,
-    /// Whether it received a part that matters when it was seen last.
-    is_busy: bool,
-    seen_at: Time,
-    /// By how much its packets waited longer than those of others in the last interval.
-    own_queue: Span,
-    pace: Pace,
-}
-
-/// What a connection received since the last answers of a probe, and the largest window that it had.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pace {
-    received: Bytes,
-    span: Span,
-    window: Bytes,
-}
-
-impl Pace {
-    fn handle_sample(&mut self, sample: &ConnectionSample, interval: Span) {
-        self.received += sample.received;
-        self.span += interval;
-        self.window = self.window.max(sample.advertised);
-    }
-
-    /// The time in which a window arrived: an RTT with the queue if the window was filled, else more.
-    fn window_time(&self) -> Option<Span> {
-        let rate = Rate::from_volume(self.received, self.span);
-        (rate > Rate::ZERO && self.window > Bytes::ZERO).then(|| rate.time_to_send(self.window))
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -177,49 +100,6 @@ fn steady_queue(before: Option<Estimate>, now: Option<Estimate>) -> Option<i64> 
         && now.mean - now.least < within
         && before.is_some_and(|before| (before.mean - now.mean).abs() < within);
     is_steady.then_some(now.mean.max(0))
-}
-
-impl Base {
-    /// What the timestamps of an interval say of the queue.
-    fn by_stamps(&self, sample: &ConnectionSample) -> Option<Estimate> {
-        let (transit, base) = (plausible(sample)?, self.transit?);
-        let least = transit.min_ns.saturating_sub(base);
-        let mean = transit.mean_ns.saturating_sub(base) - STAMP_ROUNDING;
-        let (samples, is_settled) = (transit.samples, self.is_settled);
-        Some(Estimate { least, mean, samples, is_settled, sources: 1 })
-    }
-
-    /// Takes in a smoothed RTT: as the mean of what it is without the queue, where that is known,
-    /// else as the most that it can be.
-    fn handle_rtt(&mut self, rtt: Span, queue: Option<i64>) {
-        let rtt = rtt.as_nanos();
-        let base = match (self.rtt.map(Span::as_nanos), queue) {
-            (Some(old), Some(queue)) => {
-                let seen = rtt.saturating_sub(queue as u64).max(RTT_MIN.as_nanos());
-                // A first guess that was too high is left at once.
-                if seen * 10 < old * 9 { seen } else { old / 8 * 7 + seen / 8 }
-            }
-            (Some(old), None) => old.min(rtt),
-            (None, _) => rtt,
-        };
-        self.rtt = Some(Span::nanos(base));
-    }
-}
-
-impl Base {
-    /// Takes in what is known without timestamps, where the receiver's RTT is the least time in which a
-    /// window arrived, and one that was narrowed arrives sooner than in an RTT. At `sent`, the least RTT
-    /// of what this end sent, there may have been a queue. A window that is filled shows it once it is
-    /// known that so much waited at least.
-    fn handle_unstamped(&mut self, sent: Span, waited: Option<Span>) {
-        let before = self.rtt.unwrap_or(sent).min(sent);
-        let seen = waited.filter(|_| self.pace.span >= PACE_SPAN).and_then(|waited| {
-            let took = std::mem::take(&mut self.pace).window_time()?;
-            Some(took.saturating_sub(waited).max(sent / PACE_PART).min(before))
-        });
-        let beyond = before.saturating_sub(seen.unwrap_or(before));
-        self.rtt = Some(before.saturating_sub(beyond / 4).max(RTT_MIN));
-    }
 }
 
 impl DelayEstimator {
@@ -418,8 +298,10 @@ impl DelayEstimator {
                 base.transit = Some(base.transit.map_or(seen, |old| old.min(seen)));
                 base.is_settled |= known.is_some();
             }
-            // Long round trips arrive in clumps: what lies between belongs to their pace.
-            base.pace.handle_sample(sample, *interval);
+            if base.transit.is_none() {
+                // Long round trips arrive in clumps: what lies between belongs to their pace.
+                base.pace.handle_sample(sample, *interval);
+            }
             if sample.segments == 0 {
                 continue;
             }
@@ -500,11 +382,6 @@ impl DelayEstimator {
     }
 }
 
-/// What the connection's timestamps say, unless its server's clock jumped within the interval.
-fn plausible(sample: &ConnectionSample) -> Option<TransitSample> {
-    sample.transit.filter(|t| t.mean_ns.saturating_sub(t.min_ns) <= QUEUE_MAX)
-}
-
 /// Of those whose base is settled the least of all, since any packet can show that the queue was
 /// shorter, and the median of the means, weighed by packets. Where none is settled, the largest:
 /// a base that contains a queue makes the rest too small. Of three or more no single one decides.
@@ -555,8 +432,6 @@ fn median(estimates: &mut [Estimate]) -> Option<i64> {
 const MANY: usize = 3;
 /// One whose least is lower than all others' by more than this is not confirmed by them.
 const LONE_NS: i64 = 5_000_000;
-/// No buffer of an access link holds packets for longer.
-const QUEUE_MAX: i64 = 4_000_000_000;
 /// More bases than that are those of a flood.
 const BASES_MAX: usize = 2 * CONNECTIONS_MAX;
 /// Connections with less than this part of the packets are left out.
@@ -565,21 +440,10 @@ const FEW_DIVISOR: u32 = 64;
 const SAMPLES_MIN: u32 = 4;
 /// Of fewer packets none may have come through undisturbed.
 const RENEWING_SAMPLES_MIN: u32 = 3;
-/// Timestamps are whole milliseconds, rounded down: on average packets look older by half of one.
-const STAMP_ROUNDING: i64 = 500_000;
 /// The receiver's RTT is smoothed over whole milliseconds.
 const RTT_NOISE: i64 = 2_000_000;
 /// A queue that changes by less between two intervals, and within one, is steady.
 const STEADY_NS: i64 = 2_500_000;
-/// Noise is what is seen in each of so many intervals.
-const NOISE_TICKS: usize = 15;
-const NOISE_TICKS_MIN: usize = 3;
-/// So many answers of a probe that is answered rarely are as an interval.
-const RARE_ANSWERS: usize = 8;
-/// More than that is a queue that changes.
-const NOISE_MAX: i64 = 30_000_000;
-/// So much do senders' bursts lengthen the queue for a moment, and stamps round.
-const BURSTS_NS: i64 = 2_500_000;
 /// So much do clocks drift between two drains, and paths change without anybody noticing.
 const DRIFT_NS: i64 = 3_000_000;
 /// No path is shorter than what timestamps tell apart.
@@ -596,10 +460,6 @@ const FORGOTTEN_AFTER: Span = Span::secs(60);
 const ANSWER_STANDS: Span = Span::millis(1_300);
 /// Two answers without a queue differ by less.
 const CONFIRMED: Span = Span::millis(2);
-/// Round trips are shorter.
-const PACE_SPAN: Span = Span::millis(900);
-/// No more than the rest of an RTT was a queue.
-const PACE_PART: u64 = 16;
 /// Senders of timestamps may pause for so long.
 const UNSTAMPED_AFTER: Span = Span::secs(3);
 /// After this the probe's path may have become longer.

@@ -1,5 +1,7 @@
 use proptest::prelude::*;
 
+use super::base::STAMP_ROUNDING;
+use super::noise::{BURSTS_NS, NOISE_MAX, NOISE_TICKS};
 use super::*;
 use crate::receiver::{GroupSample, TICK, TransitSample};
 

@@ -1,0 +1,64 @@
+//! Random delay of the path, which is no queue.
+//!
+//! The queue of a link changes within an interval by as much as senders burst, and in some interval
+//! of a few it hardly changes. So the smallest distance between mean and least of the last intervals
+//! is the path's. Source: docs/control.md.
+
+use std::collections::VecDeque;
+
+use super::{Estimate, SAMPLES_MIN};
+
+/// How much the path delays packets at random.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Noise {
+    /// Of the last intervals, in ns, oldest first.
+    spreads: VecDeque<i64>,
+    /// The last answers of a probe that is answered rarely, in ns, oldest first.
+    rare: VecDeque<i64>,
+}
+
+impl Noise {
+    /// Takes in an interval.
+    pub(super) fn handle_estimate(&mut self, estimate: &Estimate) {
+        if estimate.samples >= SAMPLES_MIN {
+            keep(&mut self.spreads, (estimate.mean - estimate.least).max(0), NOISE_TICKS);
+        }
+    }
+
+    /// Takes in an answer of a probe that is answered rarely: the last ones are as an interval.
+    pub(super) fn handle_rare(&mut self, beyond: i64) {
+        keep(&mut self.rare, beyond, RARE_ANSWERS);
+        if let Some(&least) = self.rare.iter().min().filter(|_| self.rare.len() == RARE_ANSWERS) {
+            let sum = self.rare.iter().fold(0, |sum: i64, &one| sum.saturating_add(one));
+            keep(&mut self.spreads, (sum / RARE_ANSWERS as i64).saturating_sub(least), NOISE_TICKS);
+        }
+    }
+
+    /// What is not explained by bursts of senders, in ns.
+    pub(super) fn mean(&self) -> i64 {
+        if self.spreads.len() < NOISE_TICKS_MIN {
+            return 0;
+        }
+        let mut sorted: Vec<i64> = self.spreads.iter().copied().collect();
+        sorted.sort_unstable();
+        (sorted[sorted.len() / 4] - BURSTS_NS).clamp(0, NOISE_MAX)
+    }
+}
+
+/// Appends one, and forgets the oldest if there are so many.
+fn keep(all: &mut VecDeque<i64>, one: i64, most: usize) {
+    if all.len() == most {
+        all.pop_front();
+    }
+    all.push_back(one);
+}
+
+/// Noise is what is seen in each of so many intervals.
+pub(super) const NOISE_TICKS: usize = 15;
+const NOISE_TICKS_MIN: usize = 3;
+/// So many answers of a probe that is answered rarely are as an interval.
+const RARE_ANSWERS: usize = 8;
+/// More than that is a queue that changes.
+pub(super) const NOISE_MAX: i64 = 30_000_000;
+/// So much do senders' bursts lengthen the queue for a moment, and stamps round.
+pub(super) const BURSTS_NS: i64 = 2_500_000;
