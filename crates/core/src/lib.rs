@@ -17,7 +17,7 @@
 //! | [`lease`] | which device has which name, from what DHCP says in the LAN |
 //! | [`lease_file`] | which device has which address, from what a DHCP server writes |
 //! | [`radius`] | which user has which address, from what access servers report |
-//! | [`evidence`] | to which site a connection goes, from what is seen on the wire |
+//! | [`sites`] | to which site a connection goes, from what is seen on the wire |
 //! | [`recognition`] | what a device is, from what passes the gateway |
 //! | [`market`] | credits that households spend on guaranteed rates, and how they decide |
 //! | [`relay`] | rates of connections held by reading slowly |
@@ -26,7 +26,6 @@
 #![forbid(unsafe_code)]
 
 pub mod delegate;
-pub mod evidence;
 pub mod lease;
 pub mod lease_file;
 pub mod market;
@@ -38,6 +37,7 @@ pub mod receiver;
 pub mod recognition;
 pub mod relay;
 pub mod share;
+pub mod sites;
 pub mod suggest;
 pub mod units;
 pub mod upload;

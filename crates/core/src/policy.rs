@@ -20,8 +20,8 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::evidence::{Site, SiteError};
 use crate::share::{DEPTH_MAX, Node, Tree, Weight};
+use crate::sites::{Site, SiteError};
 
 /// The most flow groups that a policy may have, the default group included.
 pub const GROUPS_MAX: usize = 256;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fairweir_core::evidence::{HostDigest, HostName};
+use fairweir_core::sites::{HostDigest, HostName};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -14,9 +14,9 @@ use std::os::fd::AsRawFd;
 use std::thread::sleep;
 use std::time::Duration;
 
-use fairweir_core::evidence::Flow;
 use fairweir_core::policy::{Group, Policy, Transport};
 use fairweir_core::share::Weight;
+use fairweir_core::sites::Flow;
 use fairweir_core::units::Span;
 use fairweir_linux::netns::Netns;
 use fairweir_linux::trial::{Packet, Trial};

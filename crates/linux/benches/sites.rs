@@ -13,9 +13,9 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use fairweir_core::evidence::Flow;
 use fairweir_core::policy::{Group, Policy, Transport};
 use fairweir_core::share::Weight;
+use fairweir_core::sites::Flow;
 use fairweir_core::units::Span;
 use fairweir_linux::netns::Netns;
 use fairweir_linux::trial::{Packet, Trial};

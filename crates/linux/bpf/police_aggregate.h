@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * BC-PQP: the policer of one subscriber. crates/core/src/phantom/aggregate.rs with window.rs and
+ * BC-PQP: the policer of one subscriber. crates/core/src/phantom/aggregate/mod.rs with window.rs and
  * soft.rs is the specification; this does the same steps and gives the same verdicts.
  */
 #pragma once

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * A bundle: where a packet of the free class finds its queue full, it is put into the queue of a stunt.
- * crates/core/src/phantom/aggregate/bundle.rs is the specification; this does the same steps.
+ * crates/core/src/phantom/aggregate/bundle/mod.rs is the specification; this does the same steps.
  */
 #pragma once
 

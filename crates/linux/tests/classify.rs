@@ -3,8 +3,8 @@
 
 use std::net::SocketAddr;
 
-use fairweir_core::evidence::Flow;
 use fairweir_core::policy::{Policy, Transport};
+use fairweir_core::sites::Flow;
 use fairweir_core::units::{Bytes, Span};
 use fairweir_linux::monotonic_now;
 use fairweir_linux::trial::{Packet, Trial, Verdict};

@@ -5,10 +5,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use fairweir_core::evidence::STREAM_MAX;
 use fairweir_core::policy::Mac;
 use fairweir_core::recognition::{Devices, Identity, Portrait, Table};
 use fairweir_core::relay::Syn;
+use fairweir_core::sites::STREAM_MAX;
 use fairweir_core::units::{Bytes, Span, Time};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};

@@ -2,12 +2,12 @@
 //!
 //! A client is one process of some user ([`Peer::uid`](fairweir_daemon::Peer), as the kernel knows
 //! it). What it says counts for that user's connections only: see
-//! [`Resolver::handle_claim`](fairweir_core::evidence::Resolver::handle_claim).
+//! [`Resolver::handle_claim`](fairweir_core::sites::Resolver::handle_claim).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
-use fairweir_core::evidence::{Claim, Departure, HostDigest};
+use fairweir_core::sites::{Claim, Departure, HostDigest};
 use fairweir_core::units::{Span, Time};
 
 use crate::wire::{CLAIMS_VERSION, ClaimEvent, ClaimsRequest, ClaimsStatus};

@@ -13,8 +13,8 @@
 
 use std::path::Path;
 
-use fairweir_core::evidence::{KEPT_MAX, Kept};
 use fairweir_core::policy::Policy;
+use fairweir_core::sites::{KEPT_MAX, Kept};
 use fairweir_daemon::{StateDir, unix_now};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -114,9 +114,9 @@ impl KeptFile {
 mod tests {
     use std::fs;
 
-    use fairweir_core::evidence::{Claimed, Connection, Flow, HostName, Reason};
     use fairweir_core::policy::{Group, Transport};
     use fairweir_core::share::Weight;
+    use fairweir_core::sites::{Claimed, Connection, Flow, HostName, Reason};
 
     use super::*;
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 
-use fairweir_core::evidence::{Command, Connection, Heard, InnerSites, Sites};
 use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
+use fairweir_core::sites::{Command, Connection, Heard, InnerSites, Sites};
 use fairweir_core::units::{Bytes, Time};
 use fairweir_linux::{
     Error, ExpiryProgram, Health, Host, HostSpec, Router, RouterSpec, Upload, sweep,

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fairweir_core::evidence::{CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Kept, Resolver};
 use fairweir_core::policy::{Group, Match, Policy};
+use fairweir_core::sites::{CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Kept, Resolver};
 use fairweir_core::units::{Span, Time};
 use fairweir_linux::{Error, monotonic_now, random};
 

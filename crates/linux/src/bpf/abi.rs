@@ -264,7 +264,7 @@ const _: () = {
     assert!(size_of::<FlowState>() as u64 == header::SIZE_OF_FLOW);
     assert!(size_of::<RecentControl>() as u64 == header::SIZE_OF_RECENT_CONTROL);
     assert!(size_of::<HeardHeader>() as u64 == header::SIZE_OF_HEARD_HEADER);
-    assert!(header::FLOWS_MAX == fairweir_core::evidence::CONNECTIONS_MAX as u64);
+    assert!(header::FLOWS_MAX == fairweir_core::sites::CONNECTIONS_MAX as u64);
     assert!(header::HEARD_HEADER == header::SIZE_OF_HEARD_HEADER);
 };
 

@@ -74,7 +74,7 @@ impl LeafRules {
     }
 }
 
-/// What a router's flow is bound to whose host has this label ([`fairweir_core::evidence::InnerSites`]); 0 is
+/// What a router's flow is bound to whose host has this label ([`fairweir_core::sites::InnerSites`]); 0 is
 /// nothing.
 pub(crate) fn label_rule(label: usize) -> u32 {
     label as u32 + 1

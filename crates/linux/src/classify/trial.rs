@@ -1,7 +1,7 @@
 //! The classifier without a device: packets in, verdicts out, for tests and benchmarks.
 
-use fairweir_core::evidence::{Command, Connection, Flow};
 use fairweir_core::policy::Policy;
+use fairweir_core::sites::{Command, Connection, Flow};
 use fairweir_core::units::{Bytes, Span, Time};
 use libbpf_rs::{MapCore, MapFlags};
 

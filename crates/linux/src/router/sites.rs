@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 
-use fairweir_core::evidence::{Command, Connection, Heard};
+use fairweir_core::sites::{Command, Connection, Heard};
 use fairweir_core::units::Time;
 
 use super::Router;
@@ -29,7 +29,7 @@ impl Router {
         self.sites_ear.as_ref().map(Ear::fd)
     }
 
-    /// Binds a connection to a label ([`fairweir_core::evidence::InnerSites`]), or forgets it.
+    /// Binds a connection to a label ([`fairweir_core::sites::InnerSites`]), or forgets it.
     ///
     /// # Errors
     /// If the kernel refuses.

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{Known, Resolver};
-use crate::evidence::claims::{Carried, Claim, HostDigest, Sends, Verdict, Votes};
-use crate::evidence::departure::{Departure, Departures, OPENS_WITHIN, Opened};
-use crate::evidence::division::{Candidate, Connections, Divided, Recent};
-use crate::evidence::{Evidence, Flow, Reason};
 use crate::policy::Transport;
+use crate::sites::claims::{Carried, Claim, HostDigest, Sends, Verdict, Votes};
+use crate::sites::departure::{Departure, Departures, OPENS_WITHIN, Opened};
+use crate::sites::division::{Candidate, Connections, Divided, Recent};
+use crate::sites::{Evidence, Flow, Reason};
 use crate::units::{Span, Time};
 
 /// A user with an extension.

@@ -15,7 +15,7 @@ use super::quic::Initials;
 use super::site::{HostName, Sites};
 use super::tls::{self, Read};
 use super::{Command, Connection, Evidence, Flow, Heard, Reason};
-use crate::evidence::assemble::Assembler;
+use crate::sites::assemble::Assembler;
 use crate::units::{Span, Time};
 
 mod browsed;

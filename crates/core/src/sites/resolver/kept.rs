@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Known, Resolver, browsed::Browsed};
-use crate::evidence::{Connection, Evidence, HostName, Reason};
+use crate::sites::{Connection, Evidence, HostName, Reason};
 
 /// A decided connection, independent of the policy but for `claimed`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -39,7 +39,7 @@ const WEIGHT_OTHERS: u32 = 5;
 const WEIGHT_FIRST: u32 = 10;
 
 /// What an installation may have put in place of a configuration.
-const EXAMPLE: &str = include_str!("../../../dist/fairweir.toml");
+const EXAMPLE: &str = include_str!("../../../../dist/fairweir.toml");
 
 pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
     let default = if args.router { host::ROUTER_PATH } else { host::DEFAULT_PATH };

@@ -110,7 +110,7 @@ const FILE: &str = "market.db";
 
 /// Of the tables.
 const VERSION: i64 = 1;
-const SCHEMA: &str = include_str!("store/schema.sql");
+const SCHEMA: &str = include_str!("schema.sql");
 
 /// How long a step may take, such as writing 10,000 rows or reading a book.
 const PATIENCE_S: u64 = 30;

@@ -181,7 +181,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::evidence::claims::{HostDigest, Verdict};
+    use crate::sites::claims::{HostDigest, Verdict};
 
     impl Connections for BTreeMap<u64, Votes> {
         fn votes(&mut self, number: u64) -> Option<&mut Votes> {

@@ -41,7 +41,7 @@ pub fn opening(stream: &[u8]) -> Opening {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::tls::tests::{browser_hello, records};
+    use crate::sites::tls::tests::{browser_hello, records};
 
     #[test]
     fn hosts_of_both_protocols_are_named() {
