@@ -1,4 +1,4 @@
-//! Project chores: `cargo xtask tidy`, `cargo xtask sbom DIR [static]`.
+//! Project chores: `cargo xtask tidy`, `cargo xtask count`, `cargo xtask sbom DIR [static]`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -7,6 +7,8 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 mod circles;
+mod count;
+mod named;
 mod phrases;
 mod sbom;
 mod tidy;
@@ -16,11 +18,12 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
         ["tidy"] => tidy::run(),
+        ["count"] => count::run(),
         ["sbom", out] => sbom::run(Path::new(out), false),
         ["sbom", out, "static"] => sbom::run(Path::new(out), true),
         _ => Err(anyhow::anyhow!(
-            "unknown chore `{}`; allowed are `tidy` (format, lints, architecture, circles, phrases) \
-             and `sbom DIR [static]`",
+            "unknown chore `{}`; allowed are `tidy` (format, lints, architecture, circles, phrases, \
+             paths), `count` (lines and words) and `sbom DIR [static]`",
             arguments.join(" ")
         )),
     };

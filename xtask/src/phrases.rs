@@ -1,5 +1,5 @@
-//! Phrases that users must not read: metaphors and translated idiom, in string literals of the
-//! crates, in the help texts of clap, in the README and in the documents.
+//! Phrases to avoid: metaphors and translated idiom, in string literals and comments of the crates, in the README
+//! and in the documents.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,9 @@ const AVOIDED: &[&str] = &[
     "thereof",
     "stands there",
     "so many",
+    "so much",
+    " none of ",
+    "had better",
     "nothing of fairweir",
     "cannot be told",
     "is none of",
@@ -31,19 +34,24 @@ pub(crate) fn run() -> Result<()> {
     let mut faults = Vec::new();
     for path in files(&root().join("crates"), "rs")? {
         let shown = path.strip_prefix(root()).unwrap_or(&path);
+        let text = read(&path)?;
+        for (line, comment) in comments(&text) {
+            check(shown, line, &comment, &mut faults);
+        }
         let is_test =
             shown.components().any(|c| c.as_os_str() == "tests" || c.as_os_str() == "benches");
         if is_test || shown.ends_with("tests.rs") {
             continue;
         }
-        let text = read(&path)?;
-        let code = text.split(TESTS).next().unwrap_or_default();
-        for (line, literal) in literals(code) {
+        for (line, literal) in literals(text.split(TESTS).next().unwrap_or_default()) {
             check(shown, line, &literal, &mut faults);
         }
-        if shown.ends_with("cli.rs") {
-            let help = code.lines().enumerate().filter(|(_, line)| line.trim().starts_with("///"));
-            help.for_each(|(i, line)| check(shown, i + 1, line, &mut faults));
+    }
+    let bpf = root().join("crates/linux/bpf");
+    for path in [files(&bpf, "c")?, files(&bpf, "h")?].concat() {
+        let shown = path.strip_prefix(root()).unwrap_or(&path);
+        for (line, comment) in comments(&read(&path)?) {
+            check(shown, line, &comment, &mut faults);
         }
     }
     let mut documents = files(&root().join("docs"), "md")?;
@@ -61,10 +69,35 @@ pub(crate) fn run() -> Result<()> {
 }
 
 fn check(path: &Path, line: usize, text: &str, faults: &mut Vec<String>) {
-    let text = text.to_lowercase();
+    let text = text.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = format!(" {text} ");
     for phrase in AVOIDED.iter().filter(|phrase| text.contains(*phrase)) {
         faults.push(format!("{}:{line}: `{}`", path.display(), phrase.trim()));
     }
+}
+
+/// Runs of lines that are comments, each joined to one text, with its first line: a phrase may be split
+/// between two.
+fn comments(code: &str) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let mut next = 0;
+    for (i, line) in code.lines().enumerate() {
+        let line = line.trim();
+        let Some(start) = ["///", "//!", "//", "/*", "*"].iter().find(|s| line.starts_with(**s))
+        else {
+            continue;
+        };
+        let text = line[start.len()..].trim_end_matches("*/");
+        match found.last_mut() {
+            Some((_, joined)) if next == i && !joined.is_empty() => {
+                joined.push_str(text);
+                joined.push(' ');
+            }
+            _ => found.push((i + 1, format!("{text} "))),
+        }
+        next = i + 1;
+    }
+    found
 }
 
 /// String literals outside comments, each with its first line.
@@ -132,5 +165,7 @@ mod tests {
         let mut faults = Vec::new();
         check(Path::new("x"), 7, "Nobody knows", &mut faults);
         assert_eq!(faults, ["x:7: `nobody`"]);
+        let found = comments("/// so\n/// many\nfn a() {}\n/* b\n * c */\n");
+        assert_eq!(found, [(1, " so  many ".to_owned()), (4, " b  c  ".to_owned())]);
     }
 }

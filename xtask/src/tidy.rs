@@ -44,6 +44,7 @@ pub(crate) fn run() -> Result<()> {
     architecture()?;
     crate::circles::run()?;
     crate::phrases::run()?;
+    crate::named::run()?;
     crate::run("cargo", &["fmt", "--all", "--check"])?;
     crate::run(
         "cargo",

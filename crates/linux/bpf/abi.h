@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the programs and user space say to each other. src/abi.rs mirrors it field by field and
+ * What the programs and user space say to each other. src/bpf/abi.rs mirrors it field by field and
  * asserts the same sizes.
  *
  * A rule is one number: the rank of its group in the upper half (the first group of the policy has

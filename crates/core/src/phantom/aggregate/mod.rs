@@ -2,7 +2,7 @@
 //! control.
 //!
 //! Everything is an integer and this text is the specification: the kernel program
-//! (`crates/linux/bpf/police.h`) does the same steps and gives the same verdicts.
+//! (`crates/linux/bpf/police_aggregate.h`) does the same steps and gives the same verdicts.
 //!
 //! Terms. A *unit* is 2⁻²⁴ bytes, so that rate · time is exact. Of a weighted node, *virtual time*
 //! `v` is what one unit of weight has been served since the beginning; a child with a backlog has its
