@@ -34,6 +34,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "fairweir-evidence",
         ],
     ),
+    // Only tests may depend on it.
+    ("fairweir-testing", &["fairweir-linux"]),
     ("xtask", &[]),
 ];
 

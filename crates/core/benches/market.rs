@@ -13,7 +13,7 @@ use fairweir_core::market::ledger::{Credits, close};
 use fairweir_core::market::optimum::{Household, optimum};
 use fairweir_core::market::utility::Utility;
 
-#[path = "../tests/clarabel/mod.rs"]
+#[path = "../tests/it/clarabel.rs"]
 mod clarabel;
 
 /// Slots of a day.

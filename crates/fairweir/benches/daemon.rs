@@ -5,9 +5,11 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/it/common/mod.rs"]
+#[allow(dead_code, reason = "the bench uses a part")]
 mod common;
-use common::stage::{SERVERS, Stage, privileged};
+use common::stage::{SERVERS, Stage};
+use fairweir_testing::privileged;
 
 /// Rates of the link in Mbit/s.
 const LINKS: [f64; 2] = [30.0, 200.0];

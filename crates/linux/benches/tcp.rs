@@ -17,7 +17,8 @@ use fairweir_core::units::{Bytes, Rate};
 use fairweir_linux::{Host, Mode};
 use nix::time::{ClockId, clock_gettime};
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/it/common/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the bench uses a part")]
 mod common;
 use common::{Pair, allocation, policy, read_for};
 

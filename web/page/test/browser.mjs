@@ -1,4 +1,4 @@
-// What the scripts beside this file have in common. The tests in crates/fairweir/tests/page start a script, and
+// What the scripts beside this file have in common. The tests in crates/fairweir/tests/it/page start a script, and
 // answer each line that it prints with a line. BROWSER is chromium or firefox.
 
 import assert from "node:assert/strict";

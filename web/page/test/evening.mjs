@@ -1,5 +1,5 @@
 // A new user opens the link of `fairweir setup` and moves a slider. The test in
-// crates/fairweir/tests/page/evening.rs measures what the programs receive.
+// crates/fairweir/tests/it/page/evening.rs measures what the programs receive.
 //
 // usage: node evening.mjs LINK PICTURE
 

@@ -1,5 +1,5 @@
 // Looks at a gateway's proxy and at the agent of the credit market, and says by keyboard what the household wants.
-// The test in crates/fairweir/tests/market/browsers.rs starts both.
+// The test in crates/fairweir/tests/it/market/browsers.rs starts both.
 //
 // usage: node household.mjs LINK PROXY-PICTURE AGENT-PICTURE
 

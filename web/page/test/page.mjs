@@ -1,4 +1,4 @@
-// Changes a host's weights in a browser. The test in crates/fairweir/tests/page/browsers.rs plays the daemon's part.
+// Changes a host's weights in a browser. The test in crates/fairweir/tests/it/page/browsers.rs plays the daemon's part.
 //
 // usage: node page.mjs LINK PICTURE
 

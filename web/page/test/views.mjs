@@ -1,5 +1,5 @@
 // Looks at a page without daemons, with a router's devices and an ISP's subscribers, with 24 groups, and after
-// the page was started anew. The test in crates/fairweir/tests/page/browsers.rs starts and ends the daemons.
+// the page was started anew. The test in crates/fairweir/tests/it/page/browsers.rs starts and ends the daemons.
 //
 // usage: node views.mjs LINK ROUTER-PICTURE ISP-PICTURE
 

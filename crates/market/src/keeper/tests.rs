@@ -6,9 +6,7 @@ use super::*;
 use crate::book::Rules;
 use crate::store::{events, verify};
 use fairweir_core::market::ledger::Credits;
-
-#[path = "../../tests/postgres/mod.rs"]
-mod postgres;
+use fairweir_testing::Postgres;
 
 fn rules() -> Rules {
     let rules = serde_json::json!({
@@ -108,14 +106,14 @@ struct Fresh {
     store: Store,
     database: Database,
     _dir: tempfile::TempDir,
-    _server: Option<postgres::Postgres>,
+    _server: Option<Postgres>,
 }
 
 impl Fresh {
     fn new(is_postgres: bool) -> Fresh {
         let dir = tempfile::tempdir().unwrap();
-        let server = is_postgres.then(|| postgres::Postgres::start().unwrap());
-        let url = server.as_ref().map(postgres::Postgres::url);
+        let server = is_postgres.then(|| Postgres::start().unwrap());
+        let url = server.as_ref().map(Postgres::url);
         let database = Database::of(&StateDir::new(dir.path()), url.as_deref()).unwrap();
         let store = Store::open(&database).unwrap().0;
         let name = if is_postgres { "PostgreSQL" } else { "SQLite" };

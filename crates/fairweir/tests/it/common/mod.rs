@@ -1,0 +1,92 @@
+//! What every test of the binary uses.
+#![allow(unreachable_pub)]
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+
+use fairweir_testing::can_run;
+
+pub mod access;
+pub mod browser;
+pub mod deb;
+pub mod far;
+pub mod film;
+pub mod forger;
+pub mod home;
+pub mod oracle;
+pub mod page;
+pub mod process;
+pub mod sites;
+pub mod stage;
+pub mod web;
+
+/// The binary under test.
+pub const FAIRWEIR: &str = env!("CARGO_BIN_EXE_fairweir");
+
+/// The binary of daemons and pages: FAIRWEIR_BINARY can name a release build, whose cost is then measured.
+pub fn daemon_binary() -> String {
+    std::env::var("FAIRWEIR_BINARY").unwrap_or(FAIRWEIR.to_owned())
+}
+
+/// Runs the binary and waits for its end.
+pub fn fairweir(args: &[&str]) -> Output {
+    Command::new(FAIRWEIR).args(args).env_remove("RUST_LOG").output().unwrap()
+}
+
+/// Does `job` while no other test of this process does one: links faster than 30 Mbit/s disturb each
+/// other on two cores. Slower ones do not; the harness plays as many tests at a time as there are
+/// cores, and `fairweir lab` two controls each.
+pub fn one_at_a_time<R>(job: impl FnOnce() -> R) -> R {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+    job()
+}
+
+/// Whether `promtool` is here.
+pub fn has_promtool() -> bool {
+    let found = Command::new("promtool").arg("--version").output().is_ok();
+    can_run(found, "promtool; `make test-deps` installs it")
+}
+
+/// Checks OpenMetrics text with `promtool check metrics`, which reads the older format: there the
+/// family of a counter has the name of its samples.
+///
+/// # Panics
+/// With its words, if it finds fault.
+pub fn check_metrics(text: &str) {
+    if !has_promtool() {
+        return;
+    }
+    let line = |line: &str| match line.strip_suffix(" counter") {
+        Some(head) if line.starts_with("# TYPE ") => format!("{head}_total counter\n"),
+        _ => format!("{line}\n"),
+    };
+    let mut old: String = text.lines().map(line).collect();
+    for name in text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.strip_suffix(" counter")) {
+        old = old.replace(&format!("# HELP {name} "), &format!("# HELP {name}_total "));
+    }
+    let mut command = Command::new("promtool");
+    command.args(["check", "metrics"]).stdin(Stdio::piped());
+    let mut promtool = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    promtool.stdin.take().unwrap().write_all(old.as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}\n{old}");
+}
+
+/// Its only line on stderr, without the line break.
+///
+/// # Panics
+/// If there is not exactly one.
+pub fn only_error_line(output: &Output) -> String {
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "one line on stderr, not: {text}");
+    assert!(text.ends_with('\n'), "a whole line: {text}");
+    text.trim_end().to_owned()
+}
+
+/// `fairweir check` of a file.
+pub fn check(file: &Path) -> Output {
+    fairweir(&["check", file.to_str().unwrap()])
+}

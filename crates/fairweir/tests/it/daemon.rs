@@ -1,0 +1,392 @@
+//! The daemon in a home behind a slow link, with real TCP: what it shapes, and what it survives.
+//!
+//! The control is `static` with half of what the link carries, so that shaped and unshaped are
+//! told apart at one look.
+
+use fairweir_testing::{privileged, two_of_three};
+use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::common::FAIRWEIR;
+use crate::common::stage::{Daemon, Download, LINK_MBIT, SERVERS, Stage};
+
+/// Rates of one group of two with the weights 1:1 (and 3:1) of half the link, and of the whole
+/// link, in Mbit/s of payload.
+const HALF_SHARE: std::ops::Range<f64> = 8.5..10.5;
+const LARGE_SHARE: std::ops::Range<f64> = 12.5..15.5;
+const UNSHAPED: std::ops::Range<f64> = 0.85 * LINK_MBIT..LINK_MBIT;
+
+const SECONDS_3: Duration = Duration::from_secs(3);
+const SECONDS_5: Duration = Duration::from_secs(5);
+
+/// `static` with 20 Mbit/s: the server's group, and the default group.
+fn weighted(weight: u32) -> String {
+    format!(
+        "version = 1\n[host]\ncontrol = \"static\"\ncapacity = \"20mbit\"\n\
+         [[group]]\nname = \"server\"\nweight = {weight}\nmatch = [\"ip:{}\"]\n",
+        SERVERS[0]
+    )
+}
+
+/// A daemon with two groups of one weight, and a download that has one's share.
+fn shaped() -> (Stage, Daemon, Download) {
+    let stage = Stage::new();
+    stage.configure(&weighted(1));
+    let daemon = stage.start(&[]);
+    let download = stage.download(SERVERS[0]);
+    download.wait_for_rate(HALF_SHARE, SECONDS_5);
+    (stage, daemon, download)
+}
+
+#[test]
+fn a_second_daemon_is_refused() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&weighted(1));
+    let first = stage.start(&[]);
+    let output = stage.at_home(|| stage.host_command(&[], &[]).output().unwrap());
+    let error = crate::common::only_error_line(&output);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains(&format!("another fairweir (pid {})", first.pid())), "{error}");
+    assert_eq!(first.status()["ready"], true);
+}
+
+#[test]
+fn a_reload_under_load_changes_shares_and_keeps_connections() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&weighted(1));
+    let daemon = stage.start(&[]);
+    let download = stage.download(SERVERS[0]);
+    let other = stage.download(SERVERS[1]);
+    download.wait_for_rate(HALF_SHARE, SECONDS_5);
+    stage.configure(&weighted(3));
+    download.wait_for_rate(LARGE_SHARE, SECONDS_3);
+    // A wrong file changes nothing, and is told.
+    for wrong in ["version = 1\n[[group]]\nname = \"x\"\n", "", "\u{0}", &weighted(0)] {
+        stage.configure(wrong);
+        daemon.wait_for("told of the error", SECONDS_3, |s| s["config_error"].is_string());
+        let error = daemon.status()["config_error"].to_string();
+        assert!(error.contains("fairweir.toml:"), "{error}");
+        assert_eq!(daemon.status()["groups"][0]["weight"], 3);
+        stage.configure(&weighted(3));
+        daemon.wait_for("content again", SECONDS_3, |s| s["config_error"].is_null());
+    }
+    download.wait_for_rate(LARGE_SHARE, SECONDS_3);
+    // A file in conf.d, and SIGHUP, are heard too.
+    std::fs::create_dir(stage.path("conf.d")).unwrap();
+    let group = format!(
+        "version = 1\n[[group]]\nname = \"other\"\nweight = 3\nmatch = [\"ip:{}\"]\n",
+        SERVERS[1]
+    );
+    std::fs::write(stage.path("conf.d/other.toml"), group).unwrap();
+    daemon.wait_for("of three groups", SECONDS_3, |s| s["groups"].as_array().unwrap().len() == 3);
+    other.wait_for_rate(7.5..9.0, SECONDS_3);
+    std::fs::remove_dir_all(stage.path("conf.d")).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for("of two groups", SECONDS_3, |s| s["groups"].as_array().unwrap().len() == 2);
+    // The way of control can be changed too.
+    stage.configure(&weighted(3).replace("static", "none"));
+    daemon.wait_for("not enforcing", SECONDS_3, |s| s["enforcing"] == false);
+    assert_eq!(stage.interfaces().iter().filter(|n| n.starts_with("ifb4")).count(), 0);
+    stage.configure(&weighted(1));
+    download.wait_for_rate(HALF_SHARE, SECONDS_5);
+    assert!(!download.is_broken() && !other.is_broken(), "no connection is lost");
+}
+
+#[test]
+fn a_killed_daemon_leaves_the_full_rate_and_the_next_one_cleans_up() {
+    if !privileged() {
+        return;
+    }
+    let (stage, daemon, download) = shaped();
+    daemon.signal(Signal::SIGKILL);
+    download.wait_for_rate(UNSHAPED, SECONDS_3);
+    assert_eq!(daemon.end().0, None);
+    let next = stage.start(&[]);
+    download.wait_for_rate(HALF_SHARE, SECONDS_5);
+    next.signal(Signal::SIGTERM);
+    let (code, said) = next.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("removed what was left"), "{said}");
+    assert_nothing_is_left(&stage);
+    download.wait_for_rate(UNSHAPED, SECONDS_3);
+    assert!(!download.is_broken());
+}
+
+#[test]
+fn a_stopped_daemon_leaves_the_full_rate_until_it_goes_on() {
+    if !privileged() {
+        return;
+    }
+    // A class that drops may make one sender go up and down by more than the range for seconds.
+    two_of_three(|| {
+        let (_stage, daemon, download) = shaped();
+        daemon.signal(Signal::SIGSTOP);
+        download.wait_for_rate(UNSHAPED, SECONDS_3);
+        daemon.signal(Signal::SIGCONT);
+        download.wait_for_rate(HALF_SHARE, SECONDS_5);
+    });
+}
+
+#[test]
+fn a_broken_enforcer_leaves_the_full_rate_and_is_repaired() {
+    if !privileged() {
+        return;
+    }
+    for breakage in
+        ["ip link del ifb4wan", "ip link set ifb4wan down", "tc qdisc del dev ifb4wan root"]
+    {
+        let (stage, daemon, download) = shaped();
+        assert!(stage.run(breakage).status.success(), "{breakage}");
+        download.wait_for_rate(UNSHAPED, SECONDS_3);
+        let status = daemon.status();
+        assert!(status["open_reason"].as_str().unwrap().contains("ifb4wan"), "{status:#}");
+        assert_eq!(status["enforcing"], false);
+        daemon.wait_for("repaired", Duration::from_secs(12), |s| s["enforcing"] == true);
+        download.wait_for_rate(HALF_SHARE, SECONDS_5);
+        assert!(daemon.status()["open_reason"].is_null(), "{breakage}");
+        assert!(!download.is_broken());
+    }
+}
+
+#[test]
+fn control_resumes_when_the_interface_comes_back() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&weighted(1));
+    let daemon = stage.start(&[]);
+    stage.download(SERVERS[0]).wait_for_rate(HALF_SHARE, SECONDS_5);
+    stage.unplug();
+    daemon.wait_for("told of it", SECONDS_3, |s| s["ready"] == false);
+    let status = daemon.status();
+    assert!(status["open_reason"].as_str().unwrap().contains("`wan` is gone"), "{status:#}");
+    stage.plug_in();
+    daemon.wait_for("enforcing", SECONDS_3, |s| s["enforcing"] == true);
+    stage.download(SERVERS[0]).wait_for_rate(HALF_SHARE, SECONDS_5);
+}
+
+#[test]
+fn every_clean_end_leaves_nothing() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&weighted(1));
+    for signal in [Some(Signal::SIGTERM), Some(Signal::SIGINT), None] {
+        let mut daemon = stage.start(&["--until-stdin-closes"]);
+        match signal {
+            Some(signal) => daemon.signal(signal),
+            None => daemon.close_stdin(),
+        }
+        let (code, said) = daemon.end();
+        assert_eq!(code, Some(0), "{said}");
+        assert_nothing_is_left(&stage);
+    }
+}
+
+#[test]
+fn off_stops_a_daemon_that_answers_and_one_that_does_not() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&weighted(1));
+    let daemon = stage.start(&[]);
+    let programs = daemon.programs();
+    assert!(!programs.is_empty());
+    let said = off(&stage);
+    assert!(said.contains("removed everything"), "{said}");
+    assert_eq!(daemon.end().0, Some(0));
+    assert_nothing_is_left(&stage);
+    assert_gone(&stage, &programs);
+
+    let daemon = stage.start(&[]);
+    daemon.signal(Signal::SIGKILL);
+    assert_eq!(daemon.end().0, None);
+    let said = off(&stage);
+    assert!(said.contains("socket of a daemon that is gone"), "{said}");
+    assert_nothing_is_left(&stage);
+    assert_eq!(off(&stage).trim(), "no daemon runs, and nothing was left behind");
+}
+
+#[test]
+fn off_without_proc_says_once_what_is_missing() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    let off = format!("mount -t tmpfs none /proc; {FAIRWEIR} off --run-dir {}", stage.run_dir());
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &off]);
+    let output = stage.at_home(|| command.output().unwrap());
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("below /proc (mounted?)") && error.lines().count() == 1, "{error}");
+}
+
+#[test]
+fn off_waits_for_a_daemon_that_is_slow_and_kills_one_only_if_told_to() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&weighted(1));
+    let daemon = stage.start(&[]);
+    daemon.signal(Signal::SIGSTOP);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(SECONDS_3);
+            daemon.signal(Signal::SIGCONT);
+        });
+        let said = off(&stage);
+        assert!(said.contains("stopped, and removed everything"), "{said}");
+    });
+    assert_eq!(daemon.end().0, Some(0), "it was not killed");
+    assert_nothing_is_left(&stage);
+
+    let daemon = stage.start(&[]);
+    let programs = daemon.programs();
+    let download = stage.download(SERVERS[0]);
+    daemon.signal(Signal::SIGSTOP);
+    let output = stage.fairweir("off");
+    assert_eq!(output.status.code(), Some(1), "it lives on: {output:?}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    let pid = format!("(pid {})", daemon.pid());
+    assert!(error.contains("not everything is off") && error.contains(&pid), "{error}");
+    download.wait_for_rate(UNSHAPED, SECONDS_3);
+    let output = stage.fairweir("off --force");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains(&format!("killed the daemon {pid}")), "{said}");
+    assert!(said.contains("removed the device ifb4wan"), "{said}");
+    assert_nothing_is_left(&stage);
+    assert_gone(&stage, &programs);
+}
+
+#[test]
+fn another_user_cannot_keep_the_daemon_from_starting() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&weighted(1));
+    // What locked a device once: any user could take the name.
+    let name = SocketAddr::from_abstract_name("fairweir/host/wan").unwrap();
+    let _taken = stage.at_home(|| UnixListener::bind_addr(&name).unwrap());
+    let daemon = stage.start(&[]);
+    let locks = std::path::Path::new(&stage.run_dir()).join("lock");
+    let files: Vec<_> = std::fs::read_dir(&locks).unwrap().map(|f| f.unwrap().path()).collect();
+    assert_eq!(files.len(), 2, "of the instance and of the device: {files:?}");
+    for path in files.iter().chain([&locks]) {
+        let mode = std::fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{} has mode {mode:o}", path.display());
+    }
+    let mut second = stage.host_command(&[], &[]);
+    let refused = stage.at_home(|| second.output().unwrap());
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(error.contains(&format!("another fairweir (pid {})", daemon.pid())), "{error}");
+    off(&stage);
+    assert_eq!(std::fs::read_dir(&locks).unwrap().count(), 0);
+}
+
+#[test]
+fn a_user_group_reads_the_status_and_changes_nothing() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(&weighted(1));
+    std::fs::set_permissions(stage.path("."), Permissions::from_mode(0o755)).unwrap();
+    let daemon = stage.start(&["--user-group", "adm"]);
+    let as_member = |args: &str| {
+        let run_dir = stage.run_dir();
+        let setpriv = "setpriv --reuid=65534 --regid=65534 --groups=";
+        let adm = nix::unistd::Group::from_name("adm").unwrap().unwrap().gid;
+        stage.run(&format!("{setpriv}{adm} {} {args} --run-dir {run_dir}", crate::common::FAIRWEIR))
+    };
+    let status = as_member("status --json");
+    assert!(status.status.success(), "{status:?}");
+    let refused = as_member("off");
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let socket = std::path::Path::new(&stage.run_dir()).join("status/host-wan.sock");
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let ask = |stream: &mut UnixStream, request: &str| {
+        writeln!(stream, "{{\"request\":\"{request}\"}}").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line
+    };
+    for request in ["off", "reload"] {
+        let line = ask(&mut stream, request);
+        assert!(line.contains("this socket only reads"), "{line}");
+    }
+    let metrics: serde_json::Value = serde_json::from_str(&ask(&mut stream, "metrics")).unwrap();
+    let metrics = metrics["value"].as_str().unwrap();
+    assert!(metrics.contains("fairweir_up{interface=\"wan\"} 1\n"), "{metrics}");
+    crate::common::check_metrics(metrics);
+    assert_eq!(daemon.status()["enforcing"], true);
+}
+
+#[test]
+fn four_capabilities_are_enough() {
+    if !privileged() {
+        return;
+    }
+    let four = "+net_admin,+net_raw,+bpf,+perfmon";
+    let bounding = format!("--bounding-set=-all,{four}");
+    let inheritable = format!("--inh-caps=-all,{four}");
+    let stage = Stage::new();
+    // The probe needs the one of the four that nothing else does.
+    let probe = format!("[host]\nprobe = \"{}\"\n", SERVERS[1]);
+    stage.configure(&weighted(1).replace("[host]\n", &probe));
+    let daemon = stage
+        .start_as(&["setpriv", "--no-new-privs", bounding.as_str(), inheritable.as_str()], &[]);
+    let held = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    assert!(held.contains("CapEff:\t000000c000003000"), "{held}");
+    stage.download(SERVERS[0]).wait_for_rate(HALF_SHARE, SECONDS_5);
+    daemon.wait_for("probing", SECONDS_5, |s| s["probe"]["answered"].as_u64() >= Some(3));
+    daemon.signal(Signal::SIGTERM);
+    let (code, said) = daemon.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert_nothing_is_left(&stage);
+}
+
+fn off(stage: &Stage) -> String {
+    let output = stage.fairweir("off");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn assert_nothing_is_left(stage: &Stage) {
+    let interfaces = stage.interfaces();
+    assert!(!interfaces.iter().any(|name| name.starts_with("ifb")), "{interfaces:?}");
+    let qdiscs = String::from_utf8(stage.run("tc qdisc show").stdout).unwrap();
+    assert!(!["clsact", "ingress", "htb"].iter().any(|q| qdiscs.contains(q)), "{qdiscs}");
+    assert!(!std::path::Path::new(&stage.run_dir()).join("host-wan.sock").exists());
+}
+
+/// The kernel frees programs a moment after their last user.
+fn assert_gone(stage: &Stage, programs: &BTreeSet<u32>) {
+    let deadline = Instant::now() + SECONDS_3;
+    for program in programs {
+        while stage.run(&format!("bpftool prog show id {program}")).status.success() {
+            assert!(Instant::now() < deadline, "the BPF program {program} is still there");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}

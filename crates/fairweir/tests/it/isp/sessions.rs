@@ -1,0 +1,293 @@
+//! Subscribers that RADIUS accounting and DHCP servers report, with FreeRADIUS' client and real packets.
+
+use fairweir_testing::{can_run, note, privileged};
+use std::fs;
+use std::io::Write;
+use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::{FILE, PATIENCE, UNPOLICED_MBIT, access, passed};
+use crate::common::access::{Access, NOBODY4};
+use crate::common::stage::Daemon;
+
+const SECRET: &str = "a secret of sixteen bytes";
+
+fn with_radius(more: &str) -> Access {
+    let radius = "[radius]\nlisten = \"127.0.0.1:1813\"\nclients = [\"127.0.0.1\"]\n\
+                  secret_file = \"radius.secret\"\nplan = \"home-20\"\n";
+    let access = access(&format!("{FILE}{radius}{more}"));
+    let secret = access.write("radius.secret", &format!("{SECRET}\n"));
+    fs::set_permissions(secret, fs::Permissions::from_mode(0o600)).unwrap();
+    access
+}
+
+/// Whether FreeRADIUS' client is here.
+fn has_radclient() -> bool {
+    can_run(Path::new("/usr/bin/radclient").exists(), "radclient (freeradius-utils)")
+}
+
+/// Between radclient and the daemon: what was sent, and how long each answer took.
+struct Between {
+    port: u16,
+    heard: Arc<Mutex<Vec<Heard>>>,
+}
+
+type Heard = (Vec<u8>, Duration);
+
+impl Between {
+    fn start(access: &Access) -> Between {
+        let (front, back) = access.at_router(|| {
+            let [front, back] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+            back.connect("127.0.0.1:1813").unwrap();
+            back.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+            (front, back)
+        });
+        let port = front.local_addr().unwrap().port();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let known = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 8_192];
+            while let Ok((length, from)) = front.recv_from(&mut bytes) {
+                let packet = bytes[..length].to_vec();
+                let sent = Instant::now();
+                back.send(&packet).unwrap();
+                if let Ok(length) = back.recv(&mut bytes) {
+                    known.lock().unwrap().push((packet, sent.elapsed()));
+                    let _ = front.send_to(&bytes[..length], from);
+                }
+            }
+        });
+        Between { port, heard }
+    }
+
+    /// Sends an accounting packet; whether it was answered, and the answer has the secret.
+    fn account(&self, access: &Access, secret: &str, attributes: &str) -> bool {
+        let mut child = access.at_router(|| {
+            Command::new("/usr/bin/radclient")
+                .args(["-q", "-r", "1", "-t", "1"])
+                .args([&format!("127.0.0.1:{}", self.port), "acct", secret])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        });
+        child.stdin.take().unwrap().write_all(attributes.as_bytes()).unwrap();
+        child.wait().unwrap().success()
+    }
+}
+
+fn of_user(status: &str, user: &str, session: &str, more: &str) -> String {
+    format!(
+        "Acct-Status-Type = {status}\nUser-Name = \"{user}\"\nAcct-Session-Id = \"{session}\"\n\
+         NAS-IP-Address = 10.0.0.1\n{more}"
+    )
+}
+
+fn packets(daemon: &Daemon, result: &str) -> u64 {
+    daemon.status()["radius"]["packets"][result].as_u64().unwrap()
+}
+
+fn listed(access: &Access) -> Vec<String> {
+    let text = access.isp("list --json");
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines
+        .map(|s| format!("{} {} {} {}", s["name"], s["plan"], s["origin"], s["addresses"]))
+        .map(|line| line.replace('"', ""))
+        .collect()
+}
+
+const ALICE: &str = "alice home-20 file [192.0.2.1,2001:db8:1::/56]";
+const BOB: &str = "bob home-40 file [192.0.2.2,2001:db8:2::/56]";
+
+#[test]
+fn sessions_of_radius_are_policed_from_the_answer_until_their_end() {
+    if !privileged() || !has_radclient() {
+        return;
+    }
+    let access = with_radius("");
+    let daemon = access.start();
+    let between = Between::start(&access);
+    let download = access.download(NOBODY4);
+    download.wait_for_rate(UNPOLICED_MBIT..f64::MAX, PATIENCE);
+    let send = |packet: &str| between.account(&access, SECRET, packet);
+    let carol = "Framed-IP-Address = 192.0.2.99\nDelegated-IPv6-Prefix = 2001:db8:3::/56\n";
+    assert!(send(&of_user("Start", "carol", "1", carol)));
+    assert_eq!(passed(&daemon, "carol") / 1_000_000_000, 0, "she is known when the answer comes");
+    download.wait_for_rate(0.0..21.0, PATIENCE);
+    // Another plan, by the access server's word; one that is no plan leaves the default.
+    assert!(send(&of_user("Interim-Update", "carol", "1", &format!("{carol}Filter-Id = home-40"))));
+    download.wait_for_rate(22.0..42.0, PATIENCE);
+    assert!(send(&of_user("Interim-Update", "carol", "1", &format!("{carol}Filter-Id = acl-7"))));
+    let of_carol = "carol home-20 radius [192.0.2.99,2001:db8:3::/56]";
+    assert_eq!(listed(&access), [ALICE, BOB, of_carol]);
+    // The files' and commands' subscribers are not changed.
+    let of_alice = "Framed-IP-Address = 192.0.2.55\n";
+    assert!(send(&of_user("Start", "alice", "2", of_alice)));
+    assert!(send(&of_user("Start", "dave", "3", "Framed-IP-Address = 192.0.2.1\n")));
+    assert_eq!(packets(&daemon, "unusable"), 2);
+    // The address goes to another, as if the end of the session was lost.
+    assert!(send(&of_user("Start", "erin", "4", "Framed-IP-Address = 192.0.2.99\n")));
+    let of_erin = "erin home-20 radius [192.0.2.99]";
+    assert_eq!(listed(&access), [ALICE, BOB, "carol home-20 radius [2001:db8:3::/56]", of_erin]);
+    // What was answered is there after a crash, and its end is understood.
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    let daemon = access.start();
+    assert_eq!(listed(&access).len(), 4);
+    download.wait_for_rate(0.0..21.0, PATIENCE);
+    assert!(send(&of_user("Stop", "erin", "4", "Framed-IP-Address = 192.0.2.99\n")));
+    download.wait_for_rate(UNPOLICED_MBIT..f64::MAX, PATIENCE);
+    assert!(send(&of_user("Start", "frank", "5", "Framed-IP-Address = 192.0.2.99\n")));
+    assert!(send("Acct-Status-Type = Accounting-On\nNAS-IP-Address = 10.0.0.1\n"));
+    assert_eq!(listed(&access), [ALICE, BOB, "carol home-20 radius [2001:db8:3::/56]"]);
+    assert_eq!(packets(&daemon, "taken"), 3);
+    let times = between.heard.lock().unwrap();
+    let slowest = times.iter().map(|(_, took)| *took).max().unwrap();
+    let mut sorted: Vec<Duration> = times.iter().map(|(_, took)| *took).collect();
+    sorted.sort();
+    note(&format!(
+        "a session is in force {:?} after its packet (median of {}), {slowest:?} at most",
+        sorted[sorted.len() / 2],
+        sorted.len()
+    ));
+    // The machine stands still now and then, so it is the median that counts.
+    assert!(sorted[sorted.len() / 2] < Duration::from_millis(100), "{sorted:?}");
+}
+
+#[test]
+fn forged_replayed_and_oversized_packets_change_nothing_and_are_counted() {
+    if !privileged() || !has_radclient() {
+        return;
+    }
+    let access = with_radius("");
+    let daemon = access.start();
+    let between = Between::start(&access);
+    let address = "Framed-IP-Address = 192.0.2.99\n";
+    let start = of_user("Start", "carol", "1", address);
+    assert!(!between.account(&access, "another secret", &start));
+    assert_eq!(packets(&daemon, "forged"), 1);
+    assert_eq!(listed(&access), [ALICE, BOB]);
+    assert!(between.account(&access, SECRET, &start));
+    let heard = between.heard.lock().unwrap()[0].0.clone();
+    assert!(between.account(&access, SECRET, &of_user("Stop", "carol", "1", address)));
+    let from_client = access.at_router(|| UdpSocket::bind("127.0.0.1:0").unwrap());
+    from_client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let mut bytes = [0; 8_192];
+    let mut answers = |socket: &UdpSocket, packet: &[u8]| {
+        socket.send_to(packet, "127.0.0.1:1813").unwrap();
+        socket.recv(&mut bytes).is_ok()
+    };
+    // Soon after it is a retransmission: it is answered, and has no effect.
+    assert!(answers(&from_client, &heard));
+    let mut changed = heard.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    assert!(!answers(&from_client, &changed));
+    assert!(!answers(&from_client, &[4; 5_000]));
+    assert!(!answers(&from_client, b"no packet"));
+    let foreign = access.at_router(|| UdpSocket::bind("127.0.0.2:0").unwrap());
+    foreign.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    assert!(!answers(&foreign, &heard));
+    assert!(between.account(&access, SECRET, &of_user("Interim-Update", "carol", "1", address)));
+    let old = format!("{address}Event-Timestamp = 1000000000\n");
+    assert!(!between.account(&access, SECRET, &of_user("Start", "carol", "9", &old)));
+    let wanted = json!({
+        "taken": 2, "repeated": 1, "forged": 2, "oversized": 1, "malformed": 1, "foreign": 1,
+        "over": 1, "untimely": 1, "replayed": 0, "unusable": 0, "failed": 0,
+    });
+    assert_eq!(daemon.status()["radius"]["packets"], wanted);
+    assert_eq!(listed(&access), [ALICE, BOB]);
+    let metrics = access.isp("metrics");
+    crate::common::check_metrics(&metrics);
+    let line = "fairweir_radius_packets_total{interface=\"sub\",result=\"forged\"} 2\n";
+    assert!(metrics.contains(line), "{metrics}");
+    // A flood without the secret delays nobody.
+    let flood = access.at_router(|| UdpSocket::bind("127.0.0.1:0").unwrap());
+    for _ in 0..20_000 {
+        let _ = flood.send_to(&changed, "127.0.0.1:1813");
+    }
+    let asked = Instant::now();
+    assert_eq!(daemon.status()["enforcing"], true);
+    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+}
+
+/// What cannot be stored is not answered, and the access server's next attempt counts.
+#[test]
+fn on_a_full_disk_a_session_is_not_answered_until_it_is_stored() {
+    if !privileged() || !has_radclient() {
+        return;
+    }
+    let access = with_radius("");
+    fs::create_dir(access.path("state")).unwrap();
+    let state = access.path("state").display().to_string();
+    let mount = format!("mount -t tmpfs -o size=16k,mode=700 none {state} && exec \"$@\"");
+    let daemon = access.start_as(&["unshare", "-m", "sh", "-c", mount.as_str(), "sh"]);
+    let between = Between::start(&access);
+    let ballast = format!("/proc/{}/root{state}/ballast", daemon.pid());
+    let mut file = fs::File::create(&ballast).unwrap();
+    while file.write_all(&[0; 512]).is_ok() {}
+    // The journal's page has room for a few.
+    let session = |n: u32| {
+        let packet = of_user(
+            "Start",
+            &format!("user-{n}-{}", "x".repeat(80)),
+            &n.to_string(),
+            &format!("Framed-IP-Address = 198.51.100.{n}\n"),
+        );
+        between.account(&access, SECRET, &packet)
+    };
+    let refused = (1..40).find(|n| !session(*n)).unwrap();
+    assert_eq!(packets(&daemon, "failed"), 1);
+    assert_eq!(listed(&access).len() as u32, 2 + refused - 1);
+    drop(file);
+    fs::remove_file(ballast).unwrap();
+    assert!(session(refused));
+    assert_eq!(listed(&access).len() as u32, 2 + refused);
+}
+
+#[test]
+fn devices_with_a_lease_of_a_dhcp_server_are_policed_until_its_end() {
+    if !privileged() {
+        return;
+    }
+    let access = access(&format!(
+        "{FILE}[leases]\nfiles = [\"dnsmasq.leases\", \"kea.csv\"]\nplan = \"home-20\"\n"
+    ));
+    let phone = "0 02:00:00:00:00:01 192.0.2.99 phone *\n";
+    let alices = "0 02:00:00:00:00:02 192.0.2.1 * *\n";
+    access.write("dnsmasq.leases", &format!("{phone}{alices}"));
+    let kea = "address,duid,valid_lifetime,expire,subnet_id,pref_lifetime,lease_type,iaid,prefix_len,\
+               fqdn_fwd,fqdn_rev,hostname,hwaddr,state\n\
+               2001:db8:9::,00:03:00:01:02:00:00:00:00:01,0,0,1,0,2,7,56,0,0,,,0\n";
+    access.write("kea.csv", kea);
+    let daemon = access.start();
+    let of_phone = "02:00:00:00:00:01 home-20 lease [192.0.2.99,2001:db8:9::/56]";
+    assert_eq!(listed(&access), [of_phone, ALICE, BOB]);
+    let leases = daemon.status()["leases"].clone();
+    assert_eq!((&leases["devices"], &leases["refused"]), (&json!(1), &json!(1)), "{leases}");
+    let download = access.download(NOBODY4);
+    download.wait_for_rate(0.0..21.0, PATIENCE);
+    // A reload and a restart keep it; it is in no journal.
+    access.isp("reload");
+    assert_eq!(listed(&access), [of_phone, ALICE, BOB]);
+    assert!(!fs::read_to_string(access.path("state/isp.journal")).unwrap().contains("02:00"));
+    // A server that rewrites its file in place is not taken by its word at once.
+    access.write("dnsmasq.leases", "");
+    access.write("kea.csv", "");
+    access.write("dnsmasq.leases", phone);
+    std::thread::sleep(Duration::from_millis(2_500));
+    assert!(passed(&daemon, "02:00:00:00:00:01") > 1_000_000, "the counters go on");
+    assert_eq!(listed(&access)[0], "02:00:00:00:00:01 home-20 lease [192.0.2.99]");
+    access.write("dnsmasq.leases", alices);
+    download.wait_for_rate(UNPOLICED_MBIT..f64::MAX, PATIENCE);
+    assert_eq!(listed(&access), [ALICE, BOB]);
+    fs::remove_file(access.path("kea.csv")).unwrap();
+    daemon.wait_for("an error", PATIENCE, |s| s["leases"]["error"].is_string());
+}

@@ -1,0 +1,5 @@
+//! The market's server and its store.
+#![allow(clippy::unwrap_used, reason = "it is a test")]
+
+mod server;
+mod store;

@@ -1,0 +1,199 @@
+//! Requests that must change nothing, as many as the API answers.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+const REQUESTS: usize = 100_000;
+/// Sent before their answers are read.
+const BATCH: usize = 50;
+
+/// A status, and what the answer said.
+type Answer = (u16, Value);
+
+/// What an attacker sends, and the error that it gets. Gateway 1 has bid 5 with the sequence 5 for the
+/// slot 1, the slot 0 is closed, and the certificate is of gateway 2 where nothing else is said.
+fn attack(i: usize) -> (Request, u16) {
+    let bid = |name: &str, slot: u64, spend: &str, sequence: u64| {
+        let body = json!({ "spend": spend, "sequence": sequence }).to_string();
+        ("PUT", format!("/v1/gateways/{name}/bids/{slot}"), body)
+    };
+    let (own, other, foreign) = (Some(1), Some(2), Some(99));
+    let ((method, path, body), certificate, wanted) = match i % 12 {
+        0 => (bid("gw-1", 1, "1", 9), None, 401),
+        1 => (bid("gw-1", 1, "1", 9), foreign, 403),
+        2 => (bid("gw-1", 1, "1", 9), other, 403),
+        3 => (bid("gw-1", 1, "7", 5), own, 409),
+        4 => (bid("gw-1", 1, "1", i as u64 % 5), own, 409),
+        5 => (bid("gw-1", 0, "1", 9), own, 409),
+        6 => (bid("gw-1", 1, "33000000", 9), own, 422),
+        7 => (bid("gw-1", 1, "-1", 9), own, 422),
+        8 => (bid("gw-1", 1, "NaN", 9), own, 422),
+        9 => (bid("gw-1", 1, "9223372036854775808", 9), own, 422),
+        10 => (bid("gw-1';drop table event;--", 1, "1", 9), own, 403),
+        _ => (("GET", format!("/v1/gateways/gw-{i}/lease"), String::new()), None, 401),
+    };
+    let certificate = certificate.map(|number: usize| format!("{number:064x}"));
+    (Request { method: method.to_owned(), path, body: body.into_bytes(), certificate }, wanted)
+}
+
+/// Has threads send all requests in batches, of which each is a function from the number of a batch to pairs
+/// of the error that is wanted and the answer. Gateway 3 bids meanwhile; nothing else may change.
+fn flood<Send: FnMut(usize) -> Vec<(u16, Answer)>>(
+    market: &Market,
+    threads: usize,
+    sender: impl Fn() -> Send + Sync,
+    honest: impl Fn(u64) -> u16 + Sync,
+) {
+    let spend = Credits::micro(5);
+    let bid = Event::Bid { gateway: "gw-1".to_owned(), slot: 1, spend, sequence: 5 };
+    market.close();
+    market.keeper.ask(|session| session.apply(bid)).unwrap().unwrap();
+    let before = market.keeper.ask(|session| session.book().clone()).unwrap();
+    let (next, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let begun = Instant::now();
+    let (waits, statuses, seconds) = std::thread::scope(|scope| {
+        let attack = || {
+            let mut send = sender();
+            let mut statuses = BTreeMap::new();
+            loop {
+                let batch = next.fetch_add(1, Ordering::Relaxed) as usize;
+                if batch >= REQUESTS / BATCH {
+                    return statuses;
+                }
+                for (wanted, (status, body)) in send(batch) {
+                    assert_eq!(status, wanted, "{batch}: {body}");
+                    assert!(!body["title"].as_str().unwrap().is_empty(), "{batch}");
+                    *statuses.entry(wanted).or_insert(0) += 1;
+                }
+            }
+        };
+        let attackers: Vec<_> = (0..threads).map(|_| scope.spawn(attack)).collect();
+        let gateway = scope.spawn(|| {
+            let mut waits = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                let asked = Instant::now();
+                let status = honest(1 + waits.len() as u64);
+                assert!([200, 429].contains(&status), "{status}");
+                waits.push(asked.elapsed());
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            waits
+        });
+        let attacks: Vec<_> = attackers.into_iter().map(|attacker| attacker.join()).collect();
+        let seconds = begun.elapsed().as_secs_f64();
+        // Before a failed attack is told, which waits for the gateway.
+        done.store(true, Ordering::Relaxed);
+        let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
+        for (status, count) in attacks.into_iter().flat_map(Result::unwrap) {
+            *statuses.entry(status).or_default() += count;
+        }
+        (gateway.join().unwrap(), statuses, seconds)
+    });
+    assert_eq!(statuses.values().sum::<usize>(), REQUESTS);
+    let slowest = waits.iter().max().unwrap();
+    eprintln!(
+        "{REQUESTS} requests in {seconds:.2} s, {:.0}/s: {statuses:?}; meanwhile {} bids of a gateway, the \
+         slowest after {slowest:?}",
+        REQUESTS as f64 / seconds,
+        waits.len(),
+    );
+    let after = market.keeper.ask(|session| session.book().clone()).unwrap();
+    assert_eq!(after.gateways()[..2], before.gateways()[..2]);
+    assert_eq!((after.root(), after.balances()), (before.root(), before.balances()));
+    assert!(*slowest < Duration::from_secs(5), "{slowest:?}");
+}
+
+fn honest_bid(sequence: u64) -> Value {
+    json!({ "spend": "1", "sequence": sequence })
+}
+
+/// `cargo test -p fairweir-market --test it -- --nocapture a_hundred_thousand_requests`
+///
+/// Requests go to the API without TLS, by as many threads as the server has connections for.
+#[test]
+fn a_hundred_thousand_requests_have_one_clear_error_each_and_change_nothing() {
+    let market = Market::start();
+    let state = StateDir::new(&market.dir.path().join("state"));
+    let authority = Authority::open(&state).unwrap();
+    let apply = |event: Event| market.keeper.ask(|s| s.apply(event)).unwrap().unwrap();
+    for i in 1..=3 {
+        let (hash, contract, certificate) = (format!("h{i}"), format!("c{i}"), format!("{i:064x}"));
+        apply(Event::Code { hash: hash.clone(), contract, peak: None, until_s: 9 });
+        apply(Event::Join { hash, certificate, at_s: 0 });
+    }
+    let sender = || {
+        |batch: usize| {
+            let sent = (batch * BATCH..(batch + 1) * BATCH).map(|i| {
+                let (request, wanted) = attack(i);
+                let answer = handle(request, &market.keeper, &authority)();
+                (wanted, (answer.status, answer.body))
+            });
+            sent.collect()
+        }
+    };
+    let honest = |sequence: u64| {
+        let request = Request {
+            method: "PUT".to_owned(),
+            path: "/v1/gateways/gw-3/bids/1".to_owned(),
+            body: honest_bid(sequence).to_string().into_bytes(),
+            certificate: Some(format!("{:064x}", 3)),
+        };
+        handle(request, &market.keeper, &authority)().status
+    };
+    flood(&market, CONNECTIONS_MAX, sender, honest);
+}
+
+/// Requests of a client on its connections, which carry some batches each.
+struct Attacker<'a> {
+    client: &'a Client,
+    /// Which of every twelve attacks a client with this certificate sends.
+    attacks: &'static [usize],
+    connection: Option<Connection>,
+}
+
+impl Attacker<'_> {
+    fn send(&mut self, batch: usize) -> Vec<(u16, Answer)> {
+        let sent: Vec<_> =
+            (0..BATCH).map(|i| attack(12 * batch + self.attacks[i % self.attacks.len()])).collect();
+        let text: Vec<u8> = sent.iter().flat_map(|(request, _)| as_text(request)).collect();
+        let connection =
+            self.connection.get_or_insert_with(|| self.client.connect().expect("a connection"));
+        connection.send(&text).unwrap();
+        let answers = sent.iter().map(|(_, wanted)| {
+            let (status, body) = connection.receive().unwrap();
+            (*wanted, (status, serde_json::from_slice(&body).unwrap()))
+        });
+        let answers = answers.collect();
+        if batch.is_multiple_of(20) {
+            self.connection = None;
+        }
+        answers
+    }
+}
+
+fn as_text(request: &Request) -> Vec<u8> {
+    let Request { method, path, body, .. } = request;
+    let path = path.replace(' ', "%20");
+    let head = format!("{method} {path} HTTP/1.1\r\ncontent-length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+/// `cargo test -p fairweir-market --test it -- --nocapture a_hundred_thousand_requests`
+///
+/// The same over mutual TLS, several requests on a connection before the first answer is read.
+#[test]
+fn a_hundred_thousand_requests_by_tls_change_nothing_either() {
+    let market = Market::start();
+    let [own, other, third] = ["c1", "c2", "c3"].map(|contract| market.enrol(contract).0);
+    let nobody = market.client(&Identity::generate().unwrap());
+    let kinds: [(&Client, &'static [usize]); 3] =
+        [(&nobody, &[0, 11]), (&other, &[2, 10]), (&own, &[3, 4, 5, 6, 7, 8, 9])];
+    let sender = || {
+        let mut attackers =
+            kinds.map(|(client, attacks)| Attacker { client, attacks, connection: None });
+        move |batch: usize| attackers[batch % 3].send(batch)
+    };
+    let honest = |sequence: u64| bid(&third, "gw-3", 1, &honest_bid(sequence));
+    flood(&market, OF_CLIENT_MAX / 4, sender, honest);
+}

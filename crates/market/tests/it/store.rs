@@ -1,0 +1,563 @@
+//! The market's database: the same tests on SQLite and on a PostgreSQL server of their own.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairweir_core::market::ledger::Credits;
+use fairweir_core::market::rates::{Mode, Terms};
+use fairweir_core::units::Rate;
+use fairweir_daemon::StateDir;
+use fairweir_market::book::{AHEAD, Book, Event, Rules};
+use fairweir_market::keeper::{Gone, Keeper};
+use fairweir_market::store::{Database, events, verify};
+use fairweir_testing::{Postgres, can_run};
+use sqlx::{AnyConnection, Connection as _, Executor as _, Row as _};
+use tempfile::TempDir;
+
+/// A database that can be tampered with.
+struct Place {
+    database: Database,
+    /// As the tampering opens it.
+    url: String,
+    dir: TempDir,
+    server: Option<Postgres>,
+}
+
+impl Place {
+    fn sqlite() -> Place {
+        Place::sqlite_in(tempfile::tempdir().unwrap())
+    }
+
+    fn sqlite_in(dir: TempDir) -> Place {
+        let database = Database::of(&StateDir::new(dir.path()), None).unwrap();
+        let url = format!("sqlite:{}/market.db", dir.path().display());
+        Place { database, url, dir, server: None }
+    }
+
+    fn postgres() -> Option<Place> {
+        Some(Place::postgres_at(Postgres::start()?))
+    }
+
+    fn postgres_at(server: Postgres) -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let url = server.url();
+        let database = Database::of(&StateDir::new(dir.path()), Some(&url)).unwrap();
+        Place { database, url, dir, server: Some(server) }
+    }
+
+    fn all() -> impl Iterator<Item = Place> {
+        [Some(Place::sqlite()), Place::postgres()].into_iter().flatten()
+    }
+
+    /// Does what no server does.
+    fn tamper(&self, sql: &str) -> Result<(), sqlx::Error> {
+        sqlx::any::install_default_drivers();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = AnyConnection::connect(&self.url).await?;
+            connection.execute(sql).await.map(drop)
+        })
+    }
+
+    /// All columns that the database has, as `table.column`.
+    fn columns(&self) -> BTreeSet<String> {
+        let sql = match self.server {
+            None => {
+                "select m.name || '.' || c.name from sqlite_master m, pragma_table_info(m.name) c \
+                 where m.type = 'table'"
+            }
+            Some(_) => {
+                "select cast(table_name || '.' || column_name as text) from \
+                 information_schema.columns where table_schema = 'public'"
+            }
+        };
+        sqlx::any::install_default_drivers();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = AnyConnection::connect(&self.url).await.unwrap();
+            let rows = connection.fetch_all(sql).await.unwrap();
+            rows.iter().map(|row| row.get(0)).collect()
+        })
+    }
+}
+
+fn start(place: &Place) -> (Keeper, thread::JoinHandle<()>) {
+    Keeper::start(place.database.clone()).unwrap()
+}
+
+fn stop((keeper, thread): (Keeper, thread::JoinHandle<()>)) {
+    drop(keeper);
+    thread.join().unwrap();
+}
+
+fn apply(keeper: &Keeper, event: Event) {
+    keeper.ask(move |session| session.apply(event)).unwrap().unwrap();
+}
+
+fn book(keeper: &Keeper) -> Book {
+    keeper.ask(|session| session.book().clone()).unwrap()
+}
+
+fn found(keeper: &Keeper, gateways: usize) {
+    apply(
+        keeper,
+        Event::Found(Rules {
+            terms: Terms { mode: Mode::Float, capacity: Rate::mbit(40), floor_percent: 10 },
+            share: Credits::whole(10),
+            cap: Credits::whole(32),
+            slot_s: 1_800,
+            close_before_s: 30,
+            epoch_s: 0,
+        }),
+    );
+    for i in 0..gateways {
+        let (hash, contract) = (format!("h{i}"), format!("c{i}"));
+        apply(keeper, Event::Code { hash: hash.clone(), contract, peak: None, until_s: 9 });
+        apply(keeper, Event::Join { hash, certificate: format!("f{i}"), at_s: 0 });
+    }
+}
+
+fn bid(keeper: &Keeper, gateway: usize, slot: u64, sequence: u64) -> Result<bool, Gone> {
+    let spend = Credits::micro((slot * 7 + sequence * 3) % 11 * 300_000);
+    let event = Event::Bid { gateway: format!("gw-{}", gateway + 1), slot, spend, sequence };
+    keeper.ask(move |session| session.apply(event).is_ok())
+}
+
+/// Closes a slot unless another server has.
+fn close(keeper: &Keeper, slot: u64) -> Result<bool, Gone> {
+    keeper.ask(move |session| {
+        let is_open = session.book().open_slot() == slot;
+        if is_open {
+            let event = session.book().closing().unwrap();
+            session.apply(event).unwrap();
+        }
+        is_open
+    })
+}
+
+/// Every key in a document, but for those that are data: hashes of codes, and contracts.
+fn keys(value: &serde_json::Value, found: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(members) => {
+            for (key, value) in members {
+                let is_data =
+                    key.strip_prefix(['h', 'c']).is_some_and(|n| n.parse::<u64>().is_ok())
+                        || key.parse::<u64>().is_ok();
+                if !is_data {
+                    found.insert(key.clone());
+                }
+                keys(value, found);
+            }
+        }
+        serde_json::Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
+        _ => {}
+    }
+}
+
+/// All that can be stored is listed here: no address, no application, no name of a person. `contract` is the
+/// operator's word for a household, `name` and `gateway` are its pseudonym, `certificate` is a hash.
+#[test]
+fn tables_have_no_place_for_addresses_applications_and_names() {
+    let columns = [
+        "event.body",
+        "event.number",
+        "fairweir_market.version",
+        "settlement.credits",
+        "settlement.gateways",
+        "settlement.moved",
+        "settlement.received",
+        "settlement.root",
+        "settlement.slot",
+        "settlement.spent",
+        "snapshot.book",
+        "snapshot.number",
+        "statement.closing",
+        "statement.gateway",
+        "statement.moved",
+        "statement.opening",
+        "statement.received",
+        "statement.seat",
+        "statement.slot",
+        "statement.spent",
+    ];
+    let of_events = [
+        "at_s",
+        "bid",
+        "cap",
+        "capacity",
+        "certificate",
+        "close",
+        "close_before_s",
+        "code",
+        "contract",
+        "epoch_s",
+        "floor_percent",
+        "found",
+        "gateway",
+        "hash",
+        "join",
+        "leave",
+        "mode",
+        "peak",
+        "root",
+        "sequence",
+        "share",
+        "slot",
+        "slot_s",
+        "spend",
+        "terms",
+        "until_s",
+    ];
+    let of_book = [
+        "at_s",
+        "balance",
+        "balances",
+        "bid_count",
+        "bids",
+        "cap",
+        "capacity",
+        "certificate",
+        "close_before_s",
+        "closed",
+        "closing",
+        "codes",
+        "contract",
+        "epoch_s",
+        "floor_percent",
+        "gateways",
+        "left",
+        "mode",
+        "moved",
+        "name",
+        "names",
+        "open",
+        "opening",
+        "peak",
+        "price",
+        "rate",
+        "received",
+        "root",
+        "rules",
+        "sequence",
+        "share",
+        "slot",
+        "slot_s",
+        "spend",
+        "spent",
+        "statements",
+        "terms",
+        "until_s",
+    ];
+    for place in Place::all() {
+        let server = start(&place);
+        found(&server.0, 4);
+        let (hash, contract) = ("h9".to_owned(), "c9".to_owned());
+        apply(&server.0, Event::Code { hash, contract, peak: None, until_s: 9 });
+        for slot in [0, 1] {
+            assert_eq!(bid(&server.0, 0, slot, 1), Ok(true));
+        }
+        close(&server.0, 0).unwrap();
+        apply(&server.0, Event::Leave { gateway: "gw-2".to_owned(), at_s: 5 });
+        let mut in_book = BTreeSet::new();
+        keys(&serde_json::to_value(book(&server.0)).unwrap(), &mut in_book);
+        stop(server);
+        let mut in_events = BTreeSet::new();
+        let each = |body: &str| keys(&serde_json::from_str(body).unwrap(), &mut in_events);
+        events(&place.database, each).unwrap();
+        let listed = |all: &[&str]| all.iter().map(|key| (*key).to_owned()).collect();
+        assert_eq!(in_events, listed(&of_events));
+        assert_eq!(in_book, listed(&of_book));
+        assert_eq!(place.columns(), listed(&columns));
+    }
+}
+
+#[test]
+fn what_happened_is_there_again_and_verified() {
+    for place in Place::all() {
+        let server = start(&place);
+        found(&server.0, 4);
+        for slot in 0..5 {
+            for gateway in 0..4 {
+                assert_eq!(bid(&server.0, gateway, slot, 1 + gateway as u64), Ok(true));
+                // Once more is no other bid, and is not written.
+                assert_eq!(bid(&server.0, gateway, slot, 1 + gateway as u64), Ok(true));
+            }
+            assert_eq!(close(&server.0, slot), Ok(true));
+        }
+        apply(&server.0, Event::Leave { gateway: "gw-2".to_owned(), at_s: 1 });
+        let before = book(&server.0);
+        assert_eq!(verify(&place.database).unwrap(), before);
+        stop(server);
+        let again = start(&place);
+        assert_eq!(book(&again.0), before);
+        assert_eq!(close(&again.0, 5), Ok(true));
+        let after = book(&again.0);
+        stop(again);
+        assert_eq!(verify(&place.database).unwrap(), after);
+        let mut count = 0;
+        events(&place.database, |_| count += 1).unwrap();
+        assert_eq!(count, 1 + 4 * 2 + 5 * 5 + 1 + 1);
+    }
+}
+
+/// Four threads at two servers bid and close as fast as they can.
+#[test]
+fn two_servers_close_each_slot_once_and_agree() {
+    const SLOTS: u64 = 40;
+    for place in Place::all() {
+        let servers = [start(&place), start(&place)];
+        found(&servers[0].0, 4);
+        let closed = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for i in 0..4 {
+                let (keeper, closed) = (&servers[i % 2].0, &closed);
+                scope.spawn(move || {
+                    for slot in 0..SLOTS {
+                        // Refused where another thread has closed the slot.
+                        bid(keeper, i, slot, 1).unwrap();
+                        closed.fetch_add(close(keeper, slot).unwrap().into(), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(closed.into_inner(), SLOTS);
+        let [one, other] = [book(&servers[0].0), book(&servers[1].0)];
+        assert_eq!(one, other);
+        assert_eq!((one.open_slot(), one.credits()), (SLOTS, 40_000_000));
+        servers.into_iter().for_each(stop);
+        assert_eq!(verify(&place.database).unwrap(), one);
+    }
+}
+
+#[test]
+fn what_is_changed_in_the_tables_is_refused_or_found() {
+    for place in Place::all() {
+        let server = start(&place);
+        found(&server.0, 3);
+        for slot in 0..3 {
+            (0..3).for_each(|gateway| assert_eq!(bid(&server.0, gateway, slot, 2), Ok(true)));
+            close(&server.0, slot).unwrap();
+        }
+        stop(server);
+        // The database itself refuses these.
+        for sql in [
+            "update statement set closing = closing + 1 where slot = 1 and seat = 0",
+            "update statement set spent = opening + 1 where slot = 1 and seat = 0",
+            "update settlement set received = received + 1 where slot = 1",
+            "update settlement set moved = 1 where slot = 1",
+            "insert into settlement select * from settlement where slot = 1",
+            "insert into event select * from event where number = 3",
+        ] {
+            assert!(place.tamper(sql).is_err(), "{sql}");
+        }
+        let whole = verify(&place.database).unwrap();
+        // These are found; each is undone by the next line.
+        for (sql, undo) in [
+            (
+                "update statement set received = received + 1, closing = closing + 1 where slot = 1 and seat = 2",
+                "update statement set received = received - 1, closing = closing - 1 where slot = 1 and seat = 2",
+            ),
+            (
+                "update settlement set credits = credits + 1 where slot = 0",
+                "update settlement set credits = credits - 1 where slot = 0",
+            ),
+            (
+                "update event set body = replace(body, '\"sequence\":2', '\"sequence\":3') where number = 8; \
+                 update event set number = 1000 where number = 9",
+                "update event set number = 9 where number = 1000; \
+                 update event set body = replace(body, '\"sequence\":3', '\"sequence\":2') where number = 8",
+            ),
+            (
+                "update event set body = replace(body, '\"spend\":\"', '\"spend\":\"1') where number = 8",
+                "update event set body = replace(body, '\"spend\":\"1', '\"spend\":\"') where number = 8",
+            ),
+            ("delete from event where number = (select max(number) from event)", ""),
+        ] {
+            place.tamper(sql).unwrap();
+            let error = verify(&place.database).unwrap_err().to_string();
+            assert!(error.starts_with("event "), "{sql}: {error}");
+            if !undo.is_empty() {
+                place.tamper(undo).unwrap();
+                assert_eq!(verify(&place.database).unwrap(), whole, "{undo}");
+            }
+        }
+        drop(place.dir);
+    }
+}
+
+#[test]
+fn a_file_that_is_removed_acknowledges_nothing() {
+    let place = Place::sqlite();
+    let (keeper, _thread) = start(&place);
+    found(&keeper, 1);
+    std::fs::remove_file(place.dir.path().join("market.db")).unwrap();
+    assert_eq!(bid(&keeper, 0, 0, 1), Err(Gone::Database));
+}
+
+/// The database is killed while two servers bid: what was acknowledged is there, and the servers go on
+/// by themselves.
+#[test]
+fn a_database_that_is_killed_loses_nothing_that_was_acknowledged() {
+    const KILLS: usize = 5;
+    let Some(mut place) = Place::postgres() else { return };
+    let servers = [start(&place), start(&place)];
+    found(&servers[0].0, 2);
+    let sequences = [0, 1].map(|_| AtomicU64::new(0));
+    let stop_at = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for (i, (keeper, _)) in servers.iter().enumerate() {
+            let (acknowledged, stop_at) = (&sequences[i], &stop_at);
+            scope.spawn(move || {
+                let mut sequence = 1;
+                while stop_at.load(Ordering::Relaxed) == 0 {
+                    thread::sleep(Duration::from_millis(10));
+                    if bid(keeper, i, AHEAD - 1, sequence) == Ok(true) {
+                        acknowledged.store(sequence, Ordering::Relaxed);
+                    }
+                    sequence += 1;
+                }
+            });
+        }
+        for kill in 0..KILLS {
+            thread::sleep(Duration::from_millis(150 + 97 * kill as u64 % 200));
+            let before = [0, 1].map(|i| sequences[i].load(Ordering::Relaxed));
+            // Bids count anew.
+            close(&servers[1].0, kill as u64).unwrap();
+            let server = place.server.as_mut().unwrap();
+            server.kill();
+            server.run();
+            let begun = Instant::now();
+            while (0..2).any(|i| sequences[i].load(Ordering::Relaxed) <= before[i] + 1) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "the servers do not go on");
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+        stop_at.store(1, Ordering::Relaxed);
+    });
+    let now = book(&servers[0].0);
+    for (i, gateway) in now.gateways().iter().enumerate() {
+        let stands = gateway.bids().next().unwrap().sequence;
+        assert!(stands >= sequences[i].load(Ordering::Relaxed), "{stands}");
+    }
+    assert_eq!(close(&servers[1].0, KILLS as u64), Ok(true));
+    servers.into_iter().for_each(stop);
+    assert_eq!(verify(&place.database).unwrap().credits(), 20_000_000);
+}
+
+/// A disk of some MiB; gone when it drops.
+struct Disk(TempDir);
+
+impl Disk {
+    /// `None` without the right to mount.
+    fn new(mib: u32) -> Option<Disk> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={mib}m"), "tmpfs"]).arg(dir.path());
+        let is_mounted = mount.output().is_ok_and(|done| done.status.success());
+        can_run(is_mounted, "root, to mount a small disk").then_some(Disk(dir))
+    }
+
+    fn dir(&self) -> TempDir {
+        let dir = tempfile::tempdir_in(self.0.path()).unwrap();
+        std::fs::set_permissions(self.0.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        dir
+    }
+
+    /// Leaves no room.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.path().join("ballast");
+        let mut file = std::fs::File::create(&path).unwrap();
+        while file.write_all(&[0; 4_096]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).output();
+    }
+}
+
+#[test]
+fn a_full_disk_of_sqlite_loses_nothing_that_was_acknowledged() {
+    let Some(disk) = Disk::new(4) else { return };
+    survives_a_full_disk(Place::sqlite_in(disk.dir()), &disk);
+}
+
+#[test]
+fn a_full_disk_of_postgres_loses_nothing_that_was_acknowledged() {
+    let Some(disk) = Disk::new(160) else { return };
+    let Some(server) = Postgres::start_in(disk.dir()) else { return };
+    survives_a_full_disk(Place::postgres_at(server), &disk);
+}
+
+/// Two gateways bid and slots are closed while the disk is filled, and go on when there is room again. What
+/// was acknowledged is there, each slot was closed whole, and all is as it is computed anew.
+fn survives_a_full_disk(mut place: Place, disk: &Disk) {
+    let server = start(&place);
+    found(&server.0, 2);
+    let ballast = disk.fill();
+    let (mut stands, mut closed, mut refused, mut sequence) = ([0; 2], 0, 0, 0);
+    let begun = Instant::now();
+    while refused < 20 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the disk does not fill");
+        sequence += 1;
+        for (gateway, stands) in stands.iter_mut().enumerate() {
+            match bid(&server.0, gateway, closed + AHEAD / 2, sequence) {
+                Ok(true) => *stands = sequence,
+                Ok(false) => {}
+                Err(_) => refused += 1,
+            }
+        }
+        // Bids are limited by slot; who asked and heard nothing asks again.
+        if sequence % 50 == 0 {
+            match close(&server.0, closed) {
+                Ok(_) => (closed, stands) = (closed + 1, [0; 2]),
+                Err(_) => refused += 1,
+            }
+        }
+        if refused > 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    std::fs::remove_file(ballast).unwrap();
+    let begun = Instant::now();
+    if let Some(database) = &mut place.server
+        && database.has_ended()
+    {
+        database.run();
+    }
+    while close(&server.0, closed).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the server does not go on");
+        std::thread::sleep(Duration::from_millis(50));
+        if let Some(database) = &mut place.server
+            && database.has_ended()
+        {
+            database.run();
+        }
+    }
+    eprintln!(
+        "{closed} slots closed before the disk was full, on again after {:?}",
+        begun.elapsed()
+    );
+    let now = book(&server.0);
+    assert!(
+        [closed, closed + 1].contains(&(now.open_slot() - 1)),
+        "{} after {closed}",
+        now.open_slot()
+    );
+    for (gateway, stood) in now.gateways().iter().zip(stands) {
+        let there = gateway.bids().find(|bid| bid.slot == closed + AHEAD / 2);
+        assert!(there.map_or(0, |bid| bid.sequence) >= stood, "{there:?}, acknowledged {stood}");
+    }
+    stop(server);
+    assert_eq!(verify(&place.database).unwrap(), now);
+    assert_eq!(now.credits(), 20_000_000);
+    drop(place);
+}

@@ -1,0 +1,11 @@
+//! What the simulator shows of the controls and the policers.
+#![allow(clippy::unwrap_used, reason = "it is a test")]
+
+mod bundle;
+mod crab;
+mod fairweir;
+mod police;
+mod police_bundle;
+mod police_traffic;
+mod sites;
+mod strict_priority;

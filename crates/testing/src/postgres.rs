@@ -1,0 +1,137 @@
+//! A private PostgreSQL server in a temporary directory, of an unprivileged user.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::unistd::geteuid;
+use tempfile::TempDir;
+
+use crate::can_run;
+
+/// PostgreSQL does not run as root.
+const NOBODY: u32 = 65_534;
+
+/// A running server; everything of it is gone when it drops.
+pub struct Postgres {
+    dir: TempDir,
+    bin: PathBuf,
+    process: Option<Child>,
+}
+
+impl Postgres {
+    /// A new server; `None` if PostgreSQL is not installed, which fails under `FAIRWEIR_STRICT`.
+    pub fn start() -> Option<Postgres> {
+        Postgres::start_in(tempfile::tempdir().unwrap())
+    }
+
+    /// The same in a directory.
+    pub fn start_in(dir: TempDir) -> Option<Postgres> {
+        let bin = bin();
+        can_run(bin.is_some(), "PostgreSQL");
+        let bin = bin?;
+        if geteuid().is_root() {
+            chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let mut server = Postgres { dir, bin, process: None };
+        let mut init = server.command("initdb");
+        init.args([
+            "--auth=trust",
+            "--username=market",
+            "--encoding=UTF8",
+            "--no-locale",
+            "--no-sync",
+        ]);
+        let done = init.arg("-D").arg(server.data()).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        server.run();
+        Some(server)
+    }
+
+    /// Where the market finds it.
+    pub fn url(&self) -> String {
+        format!("postgres:///postgres?user=market&host={}", self.dir.path().display())
+    }
+
+    /// Ends it as a crash does.
+    pub fn kill(&mut self) {
+        let mut process = self.process.take().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    /// Whether it has ended by itself, as when its log of writes has no room.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.as_mut().is_none_or(|process| process.try_wait().unwrap().is_some())
+    }
+
+    /// Starts it, and waits until it has recovered.
+    pub fn run(&mut self) {
+        let begun = Instant::now();
+        // A server that was killed has children which end a little later.
+        while begun.elapsed() < Duration::from_secs(60) {
+            let mut command = self.command("postgres");
+            command.arg("-D").arg(self.data()).arg("-k").arg(self.dir.path());
+            command.args([
+                "-c",
+                "listen_addresses=",
+                "-c",
+                "shared_buffers=16MB",
+                "-c",
+                "max_connections=20",
+                "-c",
+                "max_wal_size=32MB",
+                "-c",
+                "min_wal_size=32MB",
+            ]);
+            let log = fs::File::create(self.dir.path().join("log")).unwrap();
+            let mut process = command.stderr(log).spawn().unwrap();
+            while process.try_wait().unwrap().is_none() {
+                if self.is_ready() {
+                    self.process = Some(process);
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("{}", fs::read_to_string(self.dir.path().join("log")).unwrap());
+    }
+
+    fn is_ready(&self) -> bool {
+        let mut command = self.command("pg_isready");
+        command.arg("-q").arg("-h").arg(self.dir.path()).status().unwrap().success()
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(self.bin.join(name));
+        command.current_dir(self.dir.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        if geteuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        let Some(mut process) = self.process.take() else { return };
+        // Unlike SIGKILL this leaves no shared memory.
+        let _ = Command::new("kill").args(["-QUIT", &process.id().to_string()]).status();
+        let _ = process.wait();
+    }
+}
+
+/// Debian has the server's programs by version.
+fn bin() -> Option<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
+    let bins = versions.filter_map(|version| Some(version.ok()?.path().join("bin")));
+    bins.filter(|bin| Path::new(bin).join("initdb").exists()).max()
+}
