@@ -53,7 +53,7 @@ const CASES: [(Case, &str); 5] = [
 ];
 
 fn main() {
-    if !common::privileged() {
+    if !fairweir_testing::privileged() {
         return;
     }
     println!("| packets | case | Gbit/s | ratio | CPU ns per 1448 bytes | more |");

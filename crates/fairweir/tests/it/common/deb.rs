@@ -38,7 +38,7 @@ pub fn build(dir: &Path, path: &str) -> PathBuf {
 pub struct Container {
     nspawn: Child,
     leader: Pid,
-    dir: TempDir,
+    _dir: TempDir,
 }
 
 impl Container {
@@ -74,7 +74,7 @@ impl Container {
         nspawn.stderr(Stdio::null());
         let nspawn = stage.at_home(|| nspawn.spawn().unwrap());
         let leader = wait(Duration::from_secs(20), "a container", || child_of(nspawn.id()));
-        let container = Container { nspawn, leader, dir };
+        let container = Container { nspawn, leader, _dir: dir };
         wait(Duration::from_secs(60), "systemd", || {
             let state = container.run("systemctl is-system-running");
             let state = String::from_utf8_lossy(&state.stdout).into_owned();
