@@ -22,6 +22,9 @@ pub enum Command {
     /// Simulate random scenarios and score the controls against wfq, none and a physical bound.
     #[command(after_help = CAMPAIGN_EXAMPLES)]
     Campaign(CampaignArgs),
+    /// Compare the simulator's results with those of a file, or write the file.
+    #[command(after_help = GOLDEN_EXAMPLES)]
+    Golden(GoldenArgs),
     /// Play every scenario in the lab and write docs/measured.md and its pictures (needs root).
     Evidence(EvidenceArgs),
     /// Play single downloads in the lab and in the simulator and write docs/validation.md (needs
@@ -135,6 +138,25 @@ pub struct CampaignArgs {
     pub(crate) write_docs: Option<PathBuf>,
 }
 
+/// `fairweir golden`.
+#[derive(Debug, Args)]
+pub struct GoldenArgs {
+    /// A line for each run: what is played, a hash of its report, a summary.
+    pub(crate) file: PathBuf,
+    /// Write the results into the file, instead of comparing.
+    #[arg(long)]
+    pub(crate) write: bool,
+    /// Write a file of these scenarios of the campaign, instead of the runs that it has.
+    #[arg(long, value_name = "A..B", requires = "write")]
+    pub(crate) seed: Option<Seeds>,
+    /// The control of these scenarios; repeatable.
+    #[arg(long, value_name = "CONTROL", requires = "seed", default_value = "fairweir")]
+    pub(crate) control: Vec<Control>,
+    /// Number of concurrent simulations [default: one per core].
+    #[arg(long, value_name = "N", value_parser = parallel)]
+    pub(crate) jobs: Option<usize>,
+}
+
 /// A number of threads.
 fn parallel(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a whole number above 0".to_owned())
@@ -173,6 +195,12 @@ const CAMPAIGN_EXAMPLES: &str = "Examples:
   fairweir campaign --seed 1001..1400 --exact
   fairweir campaign --class far --out /tmp/campaign --minimise
   fairweir sim run /tmp/campaign/campaign-17.toml --control none --control fairweir";
+
+const GOLDEN_EXAMPLES: &str = "Examples:
+  fairweir golden crates/evidence/golden.txt
+  fairweir golden crates/evidence/golden.txt --write
+  fairweir golden target/before.txt --write --seed 1..1600
+  fairweir golden target/before.txt";
 
 const COMPARE_EXAMPLES: &str = "Examples:
   sudo fairweir compare scenarios/single.toml --control none

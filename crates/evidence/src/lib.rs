@@ -8,6 +8,7 @@
 //! | `document` | documents of which a command writes a part |
 //! | `figures` | the figures of the papers and of the default control, in virtual time |
 //! | `campaign` | random scenarios: distributions of scores, clusters of failures, the worst |
+//! | `golden` | a file of results that the simulator must give again |
 //! | `compare` | one scenario in the lab and in the simulator, and how they differ |
 //! | `measured` | every scenario in the lab: `docs/measured.md` and its pictures |
 //! | `validation` | single downloads in both: `docs/validation.md` |
@@ -26,7 +27,10 @@ mod cli;
 mod compare;
 mod document;
 mod figures;
+mod golden;
 mod measured;
+#[cfg(test)]
+mod simulator;
 mod validation;
 
 pub use cli::Command;
@@ -60,6 +64,7 @@ pub trait Players {
 pub fn run(command: &Command, players: &dyn Players) -> anyhow::Result<()> {
     match command {
         Command::Campaign(args) => campaign::run(args, players),
+        Command::Golden(args) => golden::run(args, players),
         Command::Compare(args) => compare::run(args, players),
         Command::Figures(command) => figures::run(command, players),
         Command::Evidence(args) => measured::run(&args.scenario),

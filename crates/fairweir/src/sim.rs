@@ -1,12 +1,10 @@
 //! `fairweir sim`: plays scenario files in virtual time.
 
-use std::cmp::Reverse;
 use std::io::{self, Write};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use fairweir_scenario::play::{Job, Run, cores, labels, over_threads, runs};
+use fairweir_scenario::play::{Job, cores, labels, runs};
 use fairweir_scenario::report::Report;
 use fairweir_sim::engine::{self, PlayError};
 
@@ -55,35 +53,9 @@ pub(crate) fn play_all(
     announce(packets.iter().sum(), threads.min(cores));
     let runs = jobs.iter().map(|job| (job.label.clone(), job.scenario.duration));
     let progress = Progress::new(runs.collect(), QUIET);
-    let error = Mutex::new(None);
-    let one = |i: usize| {
-        let Job { scenario, run: Run { control, seed }, keeps_series, .. } = jobs[i];
-        let show = |at| progress.show(i, at);
-        match engine::play(scenario, control, seed, &show, cancel) {
-            Ok(mut report) => {
-                show(scenario.end());
-                if !keeps_series {
-                    report.series = None;
-                }
-                Some(report)
-            }
-            Err(e) => {
-                // The others end because of it, and are not what went wrong.
-                error.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(e);
-                cancel.store(true, Ordering::Relaxed);
-                None
-            }
-        }
-    };
-    // The long ones first, so that no core plays alone at the end.
-    let mut order: Vec<usize> = (0..jobs.len()).collect();
-    order.sort_by_key(|&i| Reverse(packets[i]));
-    let played = over_threads(&order, threads, one);
+    let played = engine::play_all(jobs, threads, &|i, at| progress.show(i, at), cancel);
     progress.end();
-    match error.into_inner().unwrap_or_else(|e| e.into_inner()) {
-        Some(error) => Err(error),
-        None => Ok(played.into_iter().flatten().collect()),
-    }
+    played
 }
 
 /// Says before the start if so many packets will take long.

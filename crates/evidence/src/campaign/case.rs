@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use fairweir_config::{ConfigError, Text, output};
 use fairweir_core::receiver::Control;
+use fairweir_core::units::Span;
 use fairweir_scenario::Scenario;
 use toml::{Table, Value};
 
@@ -103,6 +104,13 @@ impl Case {
         };
         let scenario = Scenario::parse_with(&Text::new(table.to_string(), file), &[], &load)?;
         Ok(Played { scenario, control: router })
+    }
+
+    /// Plays it for this long, if that is asked for.
+    pub(super) fn last(&mut self, duration: Option<Span>) {
+        if let Some(duration) = duration {
+            self.table.insert("duration".to_owned(), duration.to_string().into());
+        }
     }
 
     /// Has `fairweir` told what no host can measure.

@@ -110,7 +110,7 @@ impl FromStr for Class {
 }
 
 /// The class of a seed.
-pub(super) fn class(seed: u64) -> Class {
+pub(crate) fn class(seed: u64) -> Class {
     Draw::new(seed).class()
 }
 

@@ -20,6 +20,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use fairweir_config::{output, text};
 use fairweir_core::receiver::Control;
+use fairweir_core::units::Span;
 use fairweir_scenario::play::{Job, Run};
 use fairweir_scenario::report::Report;
 use serde::Serialize;
@@ -37,7 +38,7 @@ mod score;
 mod show;
 mod summary;
 
-pub(crate) use generate::Class;
+pub(crate) use generate::{Class, class};
 
 use case::{Case, Played};
 use score::{Outcome, References};
@@ -87,9 +88,7 @@ pub(crate) fn run(args: &CampaignArgs, players: &dyn Players) -> anyhow::Result<
     }
     let lasting = |seed: &u64| {
         let mut case = generate::case(*seed);
-        if let Some(duration) = args.duration {
-            case.table.insert("duration".to_owned(), duration.to_string().into());
-        }
+        case.last(args.duration);
         if args.exact {
             case.tell_exactly();
         }
@@ -167,6 +166,38 @@ fn play(
         }
     }
     Ok(outcomes)
+}
+
+/// A scenario of the campaign with one control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Drawn {
+    pub(crate) seed: u64,
+    /// How long it is played; `None` as drawn.
+    pub(crate) duration: Option<Span>,
+    pub(crate) control: Control,
+}
+
+/// The reports of scenarios with their rates over time, in the order of the runs.
+///
+/// # Errors
+/// If a scenario is not valid, or the user interrupted it.
+pub(crate) fn reports(
+    runs: &[Drawn],
+    parallel: Option<usize>,
+    players: &dyn Players,
+) -> anyhow::Result<Vec<Report>> {
+    let played = |&Drawn { seed, duration, control }: &Drawn| {
+        let mut case = generate::case(seed);
+        case.last(duration);
+        case.played(control).with_context(|| format!("seed {seed} with {control}"))
+    };
+    let played: Vec<Played> = runs.iter().map(played).collect::<anyhow::Result<_>>()?;
+    let mut jobs = Vec::new();
+    for (&Drawn { seed, .. }, Played { scenario, control }) in runs.iter().zip(&played) {
+        let run = Run { control: *control, seed };
+        jobs.push(Job { scenario, run, label: format!("seed {seed}"), keeps_series: true });
+    }
+    players.simulate(&jobs, parallel)
 }
 
 /// The outcome of the control at `i`; the references are the first two.

@@ -1,32 +1,6 @@
-use std::sync::atomic::AtomicBool;
-
-use fairweir_config::Override;
-use fairweir_scenario::Scenario;
-use fairweir_sim::engine;
-
 use super::score::{Bound, failures};
 use super::*;
-
-/// Plays in this thread.
-struct Simulator;
-
-impl Players for Simulator {
-    fn read(&self, _: &Path, _: &[Override]) -> anyhow::Result<Scenario> {
-        bail!("nothing is read")
-    }
-
-    fn simulate(&self, jobs: &[Job<'_>], _: Option<usize>) -> anyhow::Result<Vec<Report>> {
-        let play = |job: &Job<'_>| {
-            let Run { control, seed } = job.run;
-            engine::play(job.scenario, control, seed, &|_| {}, &AtomicBool::new(false))
-        };
-        jobs.iter().map(|job| Ok(play(job)?)).collect()
-    }
-
-    fn emulate(&self, _: &Scenario, _: &[Run]) -> anyhow::Result<Vec<Report>> {
-        bail!("nothing is emulated")
-    }
-}
+use crate::simulator::Simulator;
 
 /// A case with this text, as if it were of this class.
 fn case(class: Class, text: &str) -> Case {

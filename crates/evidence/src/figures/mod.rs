@@ -150,7 +150,7 @@ fn figures(
     output::make_dir(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     access(dir, AccessFlags::W_OK).with_context(|| format!("cannot write to {}", dir.display()))?;
     let seeds: Vec<u64> = args.seed.all()?.collect();
-    let played = play::play(&plan(&chosen), &seeds, players)?;
+    let played = play::play(&plan(&chosen), &seeds, None, players)?;
     let outcomes = judge(&chosen, &played, dir)?;
     let mut table = markdown(&outcomes, collection.beside);
     if let Some(appendix) = &collection.appendix {
@@ -170,6 +170,37 @@ fn figures(
         false => write!(out, "{}{}", plain(&outcomes, collection.beside), count(&outcomes))?,
     }
     Ok(())
+}
+
+/// Of each figure that is asked for, every number of its reports and its claims as JSON, and how many
+/// claims hold; with seed 1, in the order of `numbers`.
+///
+/// # Errors
+/// If there is no such collection or figure, or the user interrupted it.
+pub(crate) fn results(
+    collection: &str,
+    numbers: &[String],
+    parallel: Option<usize>,
+    players: &dyn Players,
+) -> anyhow::Result<Vec<(String, String)>> {
+    let known = [CRAB, RBM, BCPQP, FS, MYOB, CONTROL];
+    let Some(collection) = known.iter().find(|c| c.name == collection) else {
+        bail!("there are no figures `{collection}`");
+    };
+    choose(collection.figures, numbers)?;
+    let of = |number: &String| collection.figures.iter().find(|figure| figure.number == number);
+    let chosen: Vec<&Figure> = numbers.iter().filter_map(of).collect();
+    let played = play::play(&plan(&chosen), &[1], parallel, players)?;
+    let result = |&&Figure { number, title, points, judge, .. }: &&Figure| {
+        let points = points();
+        let reports: Vec<&Report> = points.iter().flat_map(|point| played.of(point)).collect();
+        let outcome = Outcome { figure: number, title, claims: judge(&played).claims };
+        let json = serde_json::to_string(&(reports, &outcome))?;
+        let count = count(&[outcome]);
+        // That there is one value of each says nothing here.
+        Ok((json, count.split(';').next().unwrap_or_default().trim_end().to_owned()))
+    };
+    chosen.iter().map(result).collect()
 }
 
 /// Those that are asked for, in the paper's order; all if none is.

@@ -118,7 +118,12 @@ impl Played {
 ///
 /// # Errors
 /// If a scenario is not valid, or the user interrupted it.
-pub(super) fn play(plan: &Plan, seeds: &[u64], players: &dyn Players) -> anyhow::Result<Played> {
+pub(super) fn play(
+    plan: &Plan,
+    seeds: &[u64],
+    parallel: Option<usize>,
+    players: &dyn Players,
+) -> anyhow::Result<Played> {
     let mut points = Vec::new();
     for (point, &keeps_series) in plan {
         points.push((point, point.scenario()?, keeps_series));
@@ -132,7 +137,7 @@ pub(super) fn play(plan: &Plan, seeds: &[u64], players: &dyn Players) -> anyhow:
             keeps_series: *keeps_series,
         }));
     }
-    let mut reports = players.simulate(&jobs, None)?.into_iter();
+    let mut reports = players.simulate(&jobs, parallel)?.into_iter();
     let mut of = |(point, ..): &(&Point, _, _)| {
         (Point::clone(point), reports.by_ref().take(seeds.len()).collect())
     };

@@ -17,12 +17,15 @@
 //! Not modelled: the receiver's CPU, offloads, reassembly. Handshakes and requests are sent again
 //! only if they were lost, not if they are late.
 
-use std::sync::atomic::AtomicBool;
+use std::cmp::Reverse;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fairweir_core::receiver::{Control, ControllerError, Decision};
 use fairweir_core::units::Time;
 use fairweir_scenario::Scenario;
 use fairweir_scenario::app::Outcome;
+use fairweir_scenario::play::{Job, over_threads};
 use fairweir_scenario::report::{BundleSamples, PoliceSamples, Report, Run, Samples};
 
 mod connection;
@@ -118,6 +121,44 @@ pub fn play_watched(
     world.set_watcher(Some(Box::new(watch)));
     world.play(&|_| {}, &AtomicBool::new(false))?;
     Ok(world.ended().judge(scenario, control))
+}
+
+/// Plays jobs on several threads, the longest first; the reports are in the order of the jobs.
+/// `progress` hears of each job, by its index, what [`play`] tells of one, and its end.
+///
+/// # Errors
+/// The first [`PlayError`] of a job; it sets `cancel`, which ends the others.
+pub fn play_all(
+    jobs: &[Job<'_>],
+    threads: usize,
+    progress: &(dyn Fn(usize, Time) + Sync),
+    cancel: &AtomicBool,
+) -> Result<Vec<Report>, PlayError> {
+    let error = Mutex::new(None);
+    let one = |i: usize| {
+        let Job { scenario, run, keeps_series, .. } = jobs[i];
+        match play(scenario, run.control, run.seed, &|at| progress(i, at), cancel) {
+            Ok(mut report) => {
+                progress(i, scenario.end());
+                report.series = report.series.filter(|_| keeps_series);
+                Some(report)
+            }
+            Err(e) => {
+                // The others end because of it, and are not what went wrong.
+                error.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(e);
+                cancel.store(true, Ordering::Relaxed);
+                None
+            }
+        }
+    };
+    // The long ones first, so that no core plays alone at the end.
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
+    order.sort_by_key(|&i| Reverse(estimate(jobs[i].scenario)));
+    let played = over_threads(&order, threads.clamp(1, jobs.len().max(1)), one);
+    match error.into_inner().unwrap_or_else(|e| e.into_inner()) {
+        Some(error) => Err(error),
+        None => Ok(played.into_iter().flatten().collect()),
+    }
 }
 
 /// About how many packets a run has to carry.
