@@ -129,7 +129,7 @@ SMALL = target/$(HOST)/openwrt/fairweir
 openwrt: deps
 	RUSTFLAGS='-C target-feature=+crt-static -C force-unwind-tables=no' \
 	LIBBPF_SYS_LIBRARY_PATH="$$(dirname "$$(cc -print-file-name=libelf.a)")" \
-		cargo build --profile openwrt --locked -p fairweir --no-default-features --features static --target $(HOST)
+		cargo build --profile openwrt --locked -p fairweir --no-default-features --features proxy,static,top --target $(HOST)
 	@FAIRWEIR='$(SMALL)' ./dist/openwrt/make-ipk
 
 # Needs root.

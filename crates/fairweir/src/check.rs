@@ -11,6 +11,7 @@ use crate::cli::CheckArgs;
 use crate::isp;
 #[cfg(feature = "market")]
 use crate::market;
+#[cfg(feature = "proxy")]
 use crate::proxy;
 use crate::sender;
 use crate::table::{self, Align};
@@ -25,6 +26,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     if sender::is_sender_file(&args.file) {
         return sender::check(&args.file, args.json);
     }
+    #[cfg(feature = "proxy")]
     if proxy::is_proxy_file(&args.file) {
         return proxy::check(&args.file, args.json);
     }

@@ -1,4 +1,4 @@
-//! Interface names as arguments, also in the form of a systemd instance name.
+//! Names of the daemons' instances: interface names as arguments, also in the form of a systemd instance name.
 //!
 //! In unit names systemd writes `-` as `\x2d`, so the interface `br-lan` belongs to the device unit
 //! `sys-subsystem-net-devices-br\x2dlan.device` and to the instance `fairweir@br\x2dlan.service`.
@@ -7,6 +7,12 @@
 //! Names".
 
 use fairweir_config::value::parse_dev;
+
+/// The instance of `fairweir proxy`, which a router and the page ask even if this binary cannot run it.
+pub(crate) const PROXY: &str = "proxy";
+
+/// The instance of the agent of a household, which the page asks.
+pub(crate) const MARKET_AGENT: &str = "market-agent";
 
 /// An interface name, escaped or not.
 ///

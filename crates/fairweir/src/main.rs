@@ -4,7 +4,7 @@
 //! in which scenarios are played.
 #![forbid(unsafe_code)]
 #![cfg_attr(
-    not(all(feature = "lab", feature = "market", feature = "page")),
+    not(all(feature = "demo", feature = "market", feature = "proxy", feature = "top")),
     allow(dead_code, unused_imports, reason = "it serves commands that are left out")
 )]
 
@@ -19,7 +19,7 @@ use tracing_subscriber::EnvFilter;
 mod check;
 mod cli;
 mod daemon_args;
-#[cfg(feature = "lab")]
+#[cfg(feature = "demo")]
 mod demo;
 mod device;
 mod doctor;
@@ -43,21 +43,17 @@ mod page;
 #[cfg(feature = "lab")]
 mod play;
 mod progress;
+#[cfg(feature = "proxy")]
 mod proxy;
 mod questions;
-mod reload;
 mod sender;
-mod set;
 #[cfg(feature = "page")]
 mod setup;
 #[cfg(feature = "lab")]
 mod sim;
-mod status;
-mod stored;
 mod table;
+#[cfg(feature = "top")]
 mod terminal;
-mod top;
-mod wire;
 mod words;
 
 use cli::{Cli, Subcommand};
@@ -74,6 +70,7 @@ fn main() -> ExitCode {
         return host::guard::main(&env::args().skip(2).collect::<Vec<_>>())
             .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
+    #[cfg(feature = "proxy")]
     if first.as_ref().is_some_and(|name| proxy::guard::is_guard(name)) {
         log_to_stderr(0, "info");
         return proxy::guard::main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
@@ -111,25 +108,27 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Extension(command) => extension::run(&command),
         #[cfg(feature = "market")]
         Subcommand::Market(command) => market::run(&command),
+        #[cfg(feature = "proxy")]
         Subcommand::Proxy(args) => proxy::run(&args),
         Subcommand::Sender(args) => sender::run(&args),
-        Subcommand::Status(args) => status::run(&args),
-        Subcommand::Top(args) => top::run(&args),
+        Subcommand::Status(args) => host::status::run(&args),
+        #[cfg(feature = "top")]
+        Subcommand::Top(args) => host::top::run(&args),
         #[cfg(feature = "page")]
         Subcommand::Page(args) => page::run(&args),
         #[cfg(feature = "page")]
         Subcommand::History(args) => page::history::run(&args),
         #[cfg(feature = "page")]
         Subcommand::Suggest(args) => page::history::suggest::run(&args),
-        Subcommand::Reload(args) => reload::run(&args),
-        Subcommand::Set(args) => set::run(&args),
+        Subcommand::Reload(args) => host::reload::run(&args),
+        Subcommand::Set(args) => host::set::run(&args),
         Subcommand::Off(args) => off::run(&args),
         Subcommand::Check(args) => check::run(&args),
         Subcommand::Init(args) => init::run(&args),
         #[cfg(feature = "page")]
         Subcommand::Setup(args) => setup::run(&args),
         Subcommand::Doctor(args) => doctor::run(&args),
-        #[cfg(feature = "lab")]
+        #[cfg(feature = "demo")]
         Subcommand::Demo(args) => demo::run(&args),
         #[cfg(feature = "lab")]
         Subcommand::Lab(command) => lab::run(&command),

@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 
 use crate::cli::OffArgs;
 use crate::host::client::{device_of, instance_of};
-use crate::proxy;
+use crate::instance::PROXY;
 use crate::words::chained;
 use fairweir_config::text;
 
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &OffArgs) -> anyhow::Result<()> {
     if args.dev.is_none() {
         match clean_proxy(run_dir) {
             Ok(lines) => done.extend(lines),
-            Err(e) => failures.push(format!("{}: {}", proxy::NAME, chained(&e))),
+            Err(e) => failures.push(format!("{}: {}", PROXY, chained(&e))),
         }
     }
     let out = &mut text::stdout();
@@ -186,9 +186,9 @@ pub(crate) fn remove_socket(run_dir: &Path, name: &str) -> anyhow::Result<Option
 
 /// Removes what a killed proxy left; none begins or ends meanwhile.
 fn clean_proxy(run_dir: &Path) -> anyhow::Result<Vec<String>> {
-    let _lock = Lock::acquire(run_dir, proxy::NAME)?;
+    let _lock = Lock::acquire(run_dir, PROXY)?;
     let removed = Divert::sweep()?;
-    Ok(removed.into_iter().map(|removed| format!("{}: removed {removed}", proxy::NAME)).collect())
+    Ok(removed.into_iter().map(|removed| format!("{}: removed {removed}", PROXY)).collect())
 }
 
 /// Removes what a killed daemon left at the device; no daemon begins or ends meanwhile.

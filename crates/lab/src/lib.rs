@@ -19,12 +19,16 @@
 //! | `relay` | the access link in real time |
 //! | `agent` | sender and receiver of the flows, as processes |
 //! | `daemon` | the real `fairweir host` in the home |
-//! | [`browser`] | real browsers with the extension, and nginx with the sites that they open |
+//! | `browser` | real browsers with the extension, and nginx with the sites that they open |
 //! | `sites` | the sites of a scenario, played by these |
 //! | `run` | one scenario with one control, from the set-up to the report |
+//!
+//! Without the feature `tls` there are no `browser` and `sites`, and flows of kind `quic` and `browser` are refused.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "tls"), allow(dead_code, unused_mut, reason = "it serves flows that are left out"))]
 
 mod agent;
+#[cfg(feature = "tls")]
 pub mod browser;
 mod clock;
 mod daemon;
@@ -36,6 +40,7 @@ mod process;
 mod relay;
 mod run;
 mod sender;
+#[cfg(feature = "tls")]
 mod sites;
 mod watch;
 

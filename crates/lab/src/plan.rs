@@ -10,14 +10,13 @@ use fairweir_core::share::Weight;
 use fairweir_core::units::{Span, Time};
 use fairweir_scenario::app;
 use fairweir_scenario::link::Discipline;
-use fairweir_scenario::{Bundle, CongestionControl, Flow, Ip, Kind, Measurement, Scenario, Tuning};
+use fairweir_scenario::{Browser, Bundle, CongestionControl, Flow, Ip, Kind, Measurement, Scenario, Tuning};
 use ipnet::IpNet;
 use socket2::{Domain, Socket, Type};
 
 use crate::Error;
 use crate::home::{LAN_DEVICE, WAN_DEVICE};
 use crate::job::{Job, Part, Seat};
-use crate::sites;
 
 /// Each flow has a process of its own.
 const FLOWS_MAX: usize = 256;
@@ -69,7 +68,7 @@ impl<'s> Plan<'s> {
     /// Names and addresses of the hosts from which the sites load; none without sites.
     pub(crate) fn shared_hosts(&self) -> Vec<(String, IpAddr)> {
         let most =
-            sites::all(self.scenario).map(|(flow, site)| (site.hosts, flow.ip)).max_by_key(|m| m.0);
+            sites(self.scenario).map(|(flow, site)| (site.hosts, flow.ip)).max_by_key(|m| m.0);
         let Some((hosts, ip)) = most else { return Vec::new() };
         let host = |i: u32| (format!("cdn{i}.example.org"), shared_address(i, ip));
         (0..hosts).map(host).collect()
@@ -223,6 +222,14 @@ pub(crate) fn trace_points<'t>(
     times.map(|at| Point { at, rate: trace.at(at) })
 }
 
+/// The sites of a scenario, with their flows.
+pub(crate) fn sites(scenario: &Scenario) -> impl Iterator<Item = (&Flow, &Browser)> {
+    scenario.flows.iter().filter_map(|flow| match &flow.kind {
+        Kind::Browser(site) => Some((flow, site)),
+        _ => None,
+    })
+}
+
 /// Refuses what only the simulator plays, and what this kernel cannot.
 ///
 /// # Errors
@@ -238,7 +245,13 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     {
         return Err(Error::NotPlayed("[[police]] or [[bundle]] beside [[device]]"));
     }
-    if sites::all(scenario).next().is_some() {
+    if cfg!(not(feature = "tls")) {
+        let needs_tls = |flow: &Flow| matches!(flow.kind, Kind::Quic | Kind::Browser(_));
+        if scenario.flows.iter().any(needs_tls) {
+            return Err(Error::NotPlayed("flows of kind `quic` and `browser` in this build"));
+        }
+    }
+    if sites(scenario).next().is_some() {
         if !scenario.police.is_empty() || !scenario.bundles.is_empty() {
             return Err(Error::NotPlayed("[[police]] or [[bundle]] beside sites"));
         }

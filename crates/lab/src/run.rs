@@ -29,7 +29,8 @@ use crate::plan::{self, Plan};
 use crate::process::Process;
 use crate::relay::{Outcome, Relay};
 use crate::sender::{self, Sender};
-use crate::sites::{self, Sites};
+#[cfg(feature = "tls")]
+use crate::sites::Sites;
 
 /// From the moment when everything is there to the clock's zero.
 const LEAD: Span = Span::millis(300);
@@ -81,7 +82,7 @@ pub fn run_all(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Report>, Error> {
     let rate_max = scenario.link.capacity.max(scenario.end());
-    let has_browser = sites::all(scenario).next().is_some();
+    let has_browser = plan::sites(scenario).next().is_some();
     let fits = if rate_max <= PARALLEL_RATE_MAX && !has_browser { 2 } else { 1 };
     let parallel = options.parallel.unwrap_or(fits).clamp(1, controls.len().max(1));
     let next = AtomicUsize::new(0);
@@ -139,17 +140,18 @@ pub fn run_once(
         return Err(Error::Interrupted);
     }
     plan::refuse_unplayable(scenario)?;
-    if control == Control::Wfq && sites::all(scenario).next().is_some() {
+    if control == Control::Wfq && plan::sites(scenario).next().is_some() {
         return Err(Error::NotPlayed("sites with the control `wfq`"));
     }
     let plan = Plan::new(scenario);
     let mut stage = Stage::set_up(&plan, control, options)?;
     let (mut outcome, bundled, daemon_cpu_cores) = stage.play(&plan, control, options, progress)?;
     let outcomes = stage.outcomes(scenario)?;
-    let pages = match &stage.sites {
-        Some(sites) => sites.settle(scenario, &outcome.shared, &mut outcome.samples)?,
-        None => Vec::new(),
-    };
+    let mut pages = Vec::new();
+    #[cfg(feature = "tls")]
+    if let Some(sites) = &stage.sites {
+        pages = sites.settle(scenario, &outcome.shared, &mut outcome.samples)?;
+    }
     let in_time = |h: &report::Histogram| h.quantile(0.99).is_none_or(|q| q <= LATENESS_P99_MAX);
     let mut run = report::Run {
         scenario,
@@ -159,14 +161,13 @@ pub fn run_once(
         samples: &outcome.samples,
         pings: Vec::new(),
         videos: Vec::new(),
-        pages: Vec::new(),
+        pages,
         shorts: Vec::new(),
         policed: std::mem::take(&mut outcome.policed),
         bundled,
         daemon_cpu_cores,
         lateness: lateness(&outcome),
     };
-    run.pages.extend(pages);
     for outcome in outcomes {
         outcome.add_to(&mut run);
     }
@@ -176,6 +177,7 @@ pub fn run_once(
 /// Everything that is there during a run. The order of the fields is the order in which it goes:
 /// receivers before senders, all before the directory.
 struct Stage {
+    #[cfg(feature = "tls")]
     sites: Option<Sites>,
     fetches: Vec<Process>,
     /// Of the home first, and then of devices.
@@ -219,6 +221,7 @@ impl Stage {
         }
         let isp = Isp::start(&options.executable, &home.isp, plan, dir.path())?;
         let sender = Sender::start(&options.executable, &home.internet, plan, dir.path())?;
+        #[cfg(feature = "tls")]
         let sites = Sites::start(plan, &home, daemons.first(), options, dir.path())?;
         let mut fetches = Vec::new();
         for (i, job) in jobs.iter().enumerate() {
@@ -233,7 +236,18 @@ impl Stage {
             fetch.tell(&json(job)?)?;
             fetches.push(fetch);
         }
-        Ok(Stage { sites, fetches, daemons, _proxy: proxy, isp, sender, server, home, _dir: dir })
+        Ok(Stage {
+            #[cfg(feature = "tls")]
+            sites,
+            fetches,
+            daemons,
+            _proxy: proxy,
+            isp,
+            sender,
+            server,
+            home,
+            _dir: dir,
+        })
     }
 
     /// Plays from the clock's zero to its end; returns what the link saw, how bundles did, and how
@@ -266,6 +280,7 @@ impl Stage {
                 break;
             }
             self.check()?;
+            #[cfg(feature = "tls")]
             if let Some(sites) = &mut self.sites {
                 sites.handle_time(clock.now(), &self.home)?;
             }
@@ -279,6 +294,7 @@ impl Stage {
             after.saturating_sub(before).as_secs_f64() / seconds
         };
         let cores = cpu_before.zip(cpu_after).map(cores);
+        #[cfg(feature = "tls")]
         if let Some(sites) = &mut self.sites {
             sites.close();
         }

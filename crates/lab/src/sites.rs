@@ -16,7 +16,7 @@ use crate::browser::site::{self, Servers};
 use crate::browser::{self, Browser, Extension};
 use crate::daemon::Daemon;
 use crate::home::Home;
-use crate::plan::{Plan, SITE_PORT};
+use crate::plan::{Plan, SITE_PORT, sites};
 use crate::relay::Shared;
 use crate::run::Options;
 use crate::watch::{STATUS, ask};
@@ -47,14 +47,6 @@ pub(crate) struct Sites {
     opened: Vec<Opening>,
 }
 
-/// The sites of a scenario, with their flows.
-pub(crate) fn all(scenario: &Scenario) -> impl Iterator<Item = (&Flow, &Site)> {
-    scenario.flows.iter().filter_map(|flow| match &flow.kind {
-        Kind::Browser(site) => Some((flow, site)),
-        _ => None,
-    })
-}
-
 impl Sites {
     /// Starts servers and browser, if there is any site; waits until the daemon has heard of the extension,
     /// if its rules need it.
@@ -66,14 +58,14 @@ impl Sites {
         dir: &Path,
     ) -> Result<Option<Sites>, Error> {
         let scenario = plan.scenario;
-        let Some((first_flow, first)) = all(scenario).next() else { return Ok(None) };
+        let Some((first_flow, first)) = sites(scenario).next() else { return Ok(None) };
         let is_web = |matched: &Match| matches!(matched, Match::Web(_));
         let has_rule = scenario.groups.iter().any(|group| group.matches.iter().any(is_web));
         let listening = daemon.filter(|_| has_rule);
         let extension = listening.map(|_| Extension::find(&options.executable)).transpose()?;
         let shared = plan.shared_hosts();
         let names = shared.iter().map(|(name, _)| name.clone());
-        let names = names.chain(all(scenario).map(|(_, site)| site.site.clone()));
+        let names = names.chain(sites(scenario).map(|(_, site)| site.site.clone()));
         let identity = site::identity(names.collect())?;
         let seeds = app::seeds(scenario, scenario.seed);
         let page = |(flow, seed): (&Flow, u64)| match &flow.kind {
@@ -90,14 +82,14 @@ impl Sites {
         };
         let servers = Servers::start(&servers, &identity)?;
         let home_of_sites = shared[0].1;
-        let sites = all(scenario).map(|(_, site)| (site.site.clone(), home_of_sites));
+        let opened = sites(scenario).map(|(_, site)| (site.site.clone(), home_of_sites));
         let run_dir = daemon.map_or_else(|| dir.to_owned(), |daemon| daemon.run_dir.clone());
         let browser = Browser::start(&browser::Setup {
             program: first.program,
             netns: &home.home,
             dir,
             run_dir: &run_dir,
-            hosts: shared.iter().cloned().chain(sites).collect(),
+            hosts: shared.iter().cloned().chain(opened).collect(),
             quic: None,
             extension,
         })?;
@@ -106,7 +98,7 @@ impl Sites {
         }
         let opening =
             |(flow, site): (&Flow, &Site)| Opening { at: flow.start, site: site.site.clone() };
-        let mut openings: Vec<_> = all(scenario).map(opening).collect();
+        let mut openings: Vec<_> = sites(scenario).map(opening).collect();
         openings.sort_by_key(|opening| std::cmp::Reverse(opening.at));
         Ok(Some(Sites { browser: Some(browser), servers, openings, opened: Vec::new() }))
     }
@@ -152,7 +144,7 @@ impl Sites {
         let requests = self.servers.requests();
         let known = site::sites_of(&requests);
         let group_of = |name: &str| {
-            let mut flows = all(scenario);
+            let mut flows = sites(scenario);
             flows.find(|(_, site)| site.site == name).map(|(flow, _)| flow.group)
         };
         let rest = scenario.rest_group();
@@ -162,7 +154,7 @@ impl Sites {
             samples.record_departure(packet.at, group, packet.size, packet.sojourn);
         }
         let mut pages = Vec::new();
-        for (flow, site) in all(scenario) {
+        for (flow, site) in sites(scenario) {
             let own = || requests.iter().filter(|request| request.site == site.site);
             if own().next().is_none() {
                 let why = "its page was not loaded".to_owned();

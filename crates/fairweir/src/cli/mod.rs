@@ -3,19 +3,18 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
-use fairweir_config::host;
-use fairweir_config::value::{parse_capacity, parse_control};
-use fairweir_core::receiver::Control;
-use fairweir_core::units::{Bytes, Rate, Span};
-use nix::unistd::Gid;
+use fairweir_config::host::DEFAULT_PATH;
+use fairweir_core::units::{Bytes, Span};
 
-use crate::daemon_args::{RunDir, ServiceArgs, group_id};
+use crate::daemon_args::RunDir;
 use crate::extension::{self, cli::ExtensionCommand};
+use crate::host;
 use crate::instance;
 #[cfg(feature = "isp")]
 use crate::isp::{self, cli::IspArgs};
 #[cfg(feature = "market")]
 use crate::market::{self, cli::MarketCommand};
+#[cfg(feature = "proxy")]
 use crate::proxy::{self, cli::ProxyArgs};
 use crate::sender::{self, cli::SenderArgs};
 
@@ -42,11 +41,11 @@ pub(crate) struct Cli {
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Subcommand {
     /// Run the daemon that shares the download of an interface.
-    #[command(after_help = HOST_EXAMPLES)]
-    Host(HostArgs),
+    #[command(after_help = host::cli::HOST_EXAMPLES)]
+    Host(host::cli::HostArgs),
     /// Run the daemon that shares a router's download among the devices behind it.
-    #[command(after_help = ROUTER_EXAMPLES)]
-    Router(RouterArgs),
+    #[command(after_help = host::cli::ROUTER_EXAMPLES)]
+    Router(host::cli::RouterArgs),
     /// Run the daemon that polices the subscribers of an access network, or send it a command.
     #[cfg(feature = "isp")]
     #[command(after_help = isp::cli::EXAMPLES)]
@@ -55,6 +54,7 @@ pub(crate) enum Subcommand {
     #[command(after_help = sender::cli::EXAMPLES)]
     Sender(SenderArgs),
     /// Run the daemon of a gateway that relays TCP connections at a rate, or send it a command.
+    #[cfg(feature = "proxy")]
     #[command(after_help = proxy::cli::EXAMPLES)]
     Proxy(ProxyArgs),
     /// Trade credits for guaranteed rates among the households of a link: server and agent.
@@ -65,11 +65,12 @@ pub(crate) enum Subcommand {
     #[command(subcommand, after_help = extension::cli::EXAMPLES)]
     Extension(ExtensionCommand),
     /// Print the state of a running daemon.
-    #[command(after_help = STATUS_EXAMPLES)]
-    Status(StatusArgs),
+    #[command(after_help = host::cli::STATUS_EXAMPLES)]
+    Status(host::cli::StatusArgs),
     /// Show the groups and connections of a running daemon, updated live.
-    #[command(after_help = TOP_EXAMPLES)]
-    Top(TopArgs),
+    #[cfg(feature = "top")]
+    #[command(after_help = host::cli::TOP_EXAMPLES)]
+    Top(host::cli::TopArgs),
     /// Show in a browser how the links of this machine are shared, and change weights there.
     #[cfg(feature = "page")]
     #[command(after_help = PAGE_EXAMPLES)]
@@ -83,11 +84,11 @@ pub(crate) enum Subcommand {
     #[command(after_help = SUGGEST_EXAMPLES)]
     Suggest(SuggestArgs),
     /// Make a running daemon read its configuration again.
-    #[command(after_help = RELOAD_EXAMPLES)]
-    Reload(ReloadArgs),
+    #[command(after_help = host::cli::RELOAD_EXAMPLES)]
+    Reload(host::cli::ReloadArgs),
     /// Change weights, the latency target, or pause a running daemon.
-    #[command(after_help = SET_EXAMPLES)]
-    Set(SetArgs),
+    #[command(after_help = host::cli::SET_EXAMPLES)]
+    Set(host::cli::SetArgs),
     /// Stop the daemons and remove everything they attached.
     #[command(after_help = OFF_EXAMPLES)]
     Off(OffArgs),
@@ -105,7 +106,7 @@ pub(crate) enum Subcommand {
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
     /// Play a video beside downloads in network namespaces, with the page open on it (needs root).
-    #[cfg(feature = "lab")]
+    #[cfg(feature = "demo")]
     #[command(after_help = play::DEMO_EXAMPLES)]
     Demo(DemoArgs),
     /// Play scenario files with real TCP in network namespaces (needs root).
@@ -151,75 +152,6 @@ pub(crate) enum GenerateCommand {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-}
-
-/// `fairweir host`.
-#[derive(Debug, Args)]
-pub(crate) struct HostArgs {
-    /// The interface that faces the Internet.
-    #[arg(long, value_parser = instance::parse)]
-    pub(crate) dev: Option<String>,
-    /// The configuration; conf.d/*.toml in the same directory is read too.
-    #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
-    pub(crate) config: PathBuf,
-    /// Directory of the stored state.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/host")]
-    pub(crate) state_dir: PathBuf,
-    #[command(flatten)]
-    pub(crate) run: LoopArgs,
-}
-
-/// `fairweir router`.
-#[derive(Debug, Args)]
-pub(crate) struct RouterArgs {
-    /// The configuration, which names the interfaces and the devices; router.d/*.toml in the same
-    /// directory is read too.
-    #[arg(short, long, value_name = "FILE", default_value = host::ROUTER_PATH)]
-    pub(crate) config: PathBuf,
-    /// Directory of the stored state.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/router")]
-    pub(crate) state_dir: PathBuf,
-    #[command(flatten)]
-    pub(crate) run: LoopArgs,
-}
-
-/// What the daemons that shape a download have in common.
-#[derive(Debug, Args)]
-pub(crate) struct LoopArgs {
-    /// The control: fairweir, rbm, crab, crab-printed, static, borrow, chokepoint or none; overrides the
-    /// configuration.
-    #[arg(long, value_parser = parse_control)]
-    pub(crate) control: Option<Control>,
-    /// Enforce nothing; print the decisions every second.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// Print the dry run as JSON lines.
-    #[arg(long, requires = "dry_run")]
-    pub(crate) json: bool,
-    /// In a dry run, probe the delay of the access link all the same.
-    #[arg(long, requires = "dry_run")]
-    pub(crate) probe: bool,
-    #[command(flatten)]
-    pub(crate) service: ServiceArgs,
-    /// Members of this group may send every request, as `fairweir page` does.
-    #[arg(long, value_name = "GROUP")]
-    admin_group: Option<String>,
-    /// Start as if this capacity were stored for the network.
-    #[arg(long, hide = true, value_name = "RATE", value_parser = parse_capacity)]
-    pub(crate) remembered_capacity: Option<Rate>,
-    /// Store a learned capacity after this many seconds of use without change.
-    #[arg(long, hide = true, value_name = "SECONDS", default_value_t = 60)]
-    pub(crate) confirmed_after_s: u64,
-}
-
-impl LoopArgs {
-    /// The number of `--admin-group`.
-    ///
-    /// # Errors
-    /// If the system has no such group.
-    pub(crate) fn admin_group(&self) -> anyhow::Result<Option<Gid>> {
-        group_id("--admin-group", self.admin_group.as_deref())
-    }
 }
 
 /// `fairweir page`.
@@ -318,56 +250,6 @@ fn parse_history_size(text: &str) -> Result<u64, String> {
     RANGE.contains(&size).then_some(size).ok_or("it is 0, or 4MB to 100GB".to_owned())
 }
 
-/// `fairweir set`.
-#[derive(Debug, Args)]
-pub(crate) struct SetArgs {
-    /// The settings: weight.GROUP=N, latency=SPAN, paused=true; without a value, such as
-    /// weight.GROUP=, the value of the configuration files is in force again.
-    #[arg(required = true, value_name = "KEY=VALUE")]
-    pub(crate) settings: Vec<String>,
-    /// The interface; required if several daemons run.
-    #[arg(long, value_parser = instance::parse)]
-    pub(crate) dev: Option<String>,
-    #[command(flatten)]
-    pub(crate) run_dir: RunDir,
-}
-
-/// `fairweir status`.
-#[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
-    /// The interface; required if several daemons run.
-    #[arg(long, value_parser = instance::parse)]
-    pub(crate) dev: Option<String>,
-    /// Print JSON (docs/status.md).
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) run_dir: RunDir,
-}
-
-/// `fairweir top`.
-#[derive(Debug, Args)]
-pub(crate) struct TopArgs {
-    /// The interface; required if several daemons run.
-    #[arg(long, value_parser = instance::parse)]
-    pub(crate) dev: Option<String>,
-    #[command(flatten)]
-    pub(crate) run_dir: RunDir,
-}
-
-/// `fairweir reload`.
-#[derive(Debug, Args)]
-pub(crate) struct ReloadArgs {
-    /// The interface; required if several daemons run.
-    #[arg(long, value_parser = instance::parse)]
-    pub(crate) dev: Option<String>,
-    /// Check the configuration and say whether anything would change.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    #[command(flatten)]
-    pub(crate) run_dir: RunDir,
-}
-
 /// `fairweir off`.
 #[derive(Debug, Args)]
 pub(crate) struct OffArgs {
@@ -387,7 +269,7 @@ pub(crate) struct OffArgs {
 pub(crate) struct CheckArgs {
     /// The configuration of `host` (conf.d/*.toml in the same directory is read too), `router`,
     /// `isp` or `sender`.
-    #[arg(default_value = host::DEFAULT_PATH)]
+    #[arg(default_value = DEFAULT_PATH)]
     pub(crate) file: PathBuf,
     /// Print JSON.
     #[arg(long)]
@@ -433,7 +315,7 @@ pub(crate) struct SetupArgs {
     #[arg(long, default_value = "60s", value_parser = str::parse::<Span>)]
     pub(crate) duration: Span,
     /// The file to write.
-    #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
     pub(crate) output: PathBuf,
     /// Directory of the page's own socket.
     #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
@@ -478,38 +360,6 @@ const EXAMPLES: &str = "Examples:
 
 Exit codes: 0 success, 1 failure, 2 wrong command line or configuration.";
 
-const HOST_EXAMPLES: &str = "Examples:
-  sudo fairweir host --dev eth0
-  sudo fairweir host --dev eth0 --dry-run
-  sudo fairweir host --dev eth0 --config ./fairweir.toml --control static
-
-SIGHUP or a changed file reloads the configuration without interrupting connections.";
-
-const ROUTER_EXAMPLES: &str = "Examples:
-  fairweir check /etc/fairweir/router.toml
-  sudo fairweir router -c /etc/fairweir/router.toml --dry-run
-  sudo fairweir router
-
-A configuration (docs/router.md):
-  version = 1
-  [router]
-  lan = \"br-lan\"
-  wan = \"wan0\"
-  [[device]]
-  name = \"tv\"
-  weight = 4
-  match = [\"mac:02:00:5e:00:53:01\"]";
-
-const STATUS_EXAMPLES: &str = "Examples:
-  sudo fairweir status
-  sudo fairweir status --dev eth0 --json";
-
-const TOP_EXAMPLES: &str = "Examples:
-  sudo fairweir top
-  sudo fairweir top --dev eth0
-
-Keys: Tab switches between groups and connections, s sorts, arrows and PgUp/PgDn scroll, q quits.";
-
 #[cfg(feature = "page")]
 const HISTORY_EXAMPLES: &str = "Examples:
   sudo fairweir history
@@ -532,13 +382,6 @@ const SETUP_EXAMPLES: &str = "Examples:
 
 Without systemd it prints the commands that start the daemon and the page.";
 
-const RELOAD_EXAMPLES: &str = "Examples:
-  sudo fairweir reload
-  sudo fairweir reload --dev eth0
-
-It fails, and nothing changes, if the configuration is wrong. `fairweir isp reload` is for the ISP's
-daemon.";
-
 #[cfg(feature = "page")]
 const PAGE_EXAMPLES: &str = "Examples:
   sudo systemctl enable --now fairweir-page
@@ -546,14 +389,6 @@ const PAGE_EXAMPLES: &str = "Examples:
 
 The page listens on 127.0.0.1 only. It shows what the sockets of the daemons let its user see: start
 them with `--admin-group fairweir` to change weights there, or with `--user-group fairweir` to look.";
-
-const SET_EXAMPLES: &str = "Examples:
-  sudo fairweir set weight.video=8
-  sudo fairweir set latency=8ms weight.backup=1
-  sudo fairweir set paused=true         let all traffic pass unshaped
-  sudo fairweir set paused=             resume
-
-The values take effect at once and are stored in conf.d/zz-set.toml.";
 
 const OFF_EXAMPLES: &str = "Examples:
   sudo fairweir off

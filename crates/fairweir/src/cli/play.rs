@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fairweir_config::Override;
 use fairweir_core::receiver::Control;
+#[cfg(feature = "demo")]
 use fairweir_core::units::Span;
 use fairweir_scenario::play::Seeds;
 
@@ -31,6 +32,7 @@ pub(crate) enum SimCommand {
 }
 
 /// `fairweir demo`.
+#[cfg(feature = "demo")]
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// How long to play, 10s to 3600s.
@@ -82,6 +84,7 @@ pub(crate) struct ScenarioArgs {
     pub(crate) set: Vec<Override>,
 }
 
+#[cfg(feature = "demo")]
 pub(super) const DEMO_EXAMPLES: &str = "Examples:
   sudo fairweir demo
   sudo fairweir demo --duration 600s --no-browser

@@ -13,7 +13,7 @@ use anyhow::bail;
 use fairweir_daemon::{Access, Client, Error, instances, web_dir};
 use serde_json::{Value, json};
 
-use crate::wire::{ClaimsReply, ClaimsRequest, HostRequest};
+use crate::host::wire::{ClaimsReply, ClaimsRequest, HostRequest};
 use crate::words::chained;
 
 /// A longer message is not the extension's.

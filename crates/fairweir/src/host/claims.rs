@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use fairweir_core::sites::{Claim, Departure, HostDigest};
 use fairweir_core::units::{Span, Time};
 
-use crate::wire::{CLAIMS_VERSION, ClaimEvent, ClaimsRequest, ClaimsStatus};
+use super::wire::{CLAIMS_VERSION, ClaimEvent, ClaimsRequest, ClaimsStatus};
 
 /// The checks that a claim passes, and what they have refused.
 #[derive(Debug)]

@@ -26,8 +26,8 @@ use super::sites::SiteControl;
 use super::upload::Upload;
 use super::via::{self, Teller};
 use super::windows::WindowControl;
-use crate::stored::put;
-use crate::wire::{CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, Remembered};
+use super::stored::put;
+use super::wire::{CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, Remembered};
 use crate::words::chained;
 
 /// What was done before and may interest a person who looks.

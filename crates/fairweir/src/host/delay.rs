@@ -9,7 +9,7 @@ use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_linux::probe::{Probe, ProbeSpec};
 use tracing::{info, warn};
 
-use crate::wire::ProbeStatus;
+use super::wire::ProbeStatus;
 
 /// With less the link is idle. Answers to the most eager probe are 65 kbit/s.
 const IN_USE_MIN: Rate = Rate::kbit(100);

@@ -17,7 +17,7 @@ use fairweir_linux::{Error, Router};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use crate::wire::HostStatus;
+use super::wire::HostStatus;
 
 /// Which device has which name.
 #[derive(Debug)]

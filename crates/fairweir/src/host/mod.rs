@@ -16,13 +16,12 @@ use fairweir_daemon::{
 use fairweir_linux::monotonic_now;
 use tracing::info;
 
-use crate::cli::{HostArgs, LoopArgs, RouterArgs};
 use crate::device::check_exists;
-use crate::wire::{HostRequest, Status, UploadStatus};
 use fairweir_config::host::Role;
 use fairweir_config::text;
 
 mod claims;
+pub(crate) mod cli;
 pub(crate) mod client;
 mod daemon;
 mod delay;
@@ -31,20 +30,29 @@ mod kept;
 mod leases;
 mod memory;
 mod point;
+pub(crate) mod reload;
 mod report;
+pub(crate) mod set;
 mod settings;
 pub(crate) mod show;
 mod sites;
+pub(crate) mod status;
+pub(crate) mod stored;
+#[cfg(feature = "top")]
+pub(crate) mod top;
 mod upload;
 mod via;
 mod windows;
+pub(crate) mod wire;
 
+use cli::{HostArgs, LoopArgs, RouterArgs};
 use daemon::{Daemon, next_tick};
 use kept::KeptFile;
 use leases::LeaseControl;
 use memory::Memories;
 use settings::Settings;
 use via::Teller;
+use wire::{GroupStatus, HostRequest, Status, UploadStatus};
 
 /// The longest request, in bytes.
 const REQUEST_MAX: usize = 1_024;
@@ -297,7 +305,7 @@ fn metrics(status: &Status) -> String {
             metrics.sample(&[dev, ("evidence", evidence)], count);
         }
     }
-    type Of = fn(&crate::wire::GroupStatus) -> u64;
+    type Of = fn(&GroupStatus) -> u64;
     let gauges: [(&str, &str, Of); 4] = [
         ("fairweir_group_weight", "Weight of a flow group.", |g| g.weight.as_u32().into()),
         ("fairweir_group_rate_bytes_per_second", "Rate of a flow group.", |g| {

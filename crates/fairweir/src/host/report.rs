@@ -9,7 +9,7 @@ use super::daemon::Daemon;
 use super::point::Point;
 use super::sites::evidence_status;
 use super::windows::{Count, Seen};
-use crate::wire::{
+use super::wire::{
     ConnectionStatus, Connections, DelayStatus, EvidenceStatus, GroupRate, GroupStatus, LimitedBy,
     Status, WithinStatus,
 };

@@ -14,7 +14,7 @@ use fairweir_core::units::Rate;
 use fairweir_linux::Mode;
 use fairweir_linux::probe::{ProbeSpec, Reflector};
 
-use crate::cli::LoopArgs;
+use super::cli::LoopArgs;
 use crate::exit::Usage;
 
 /// The command line, and the configuration as it was last found good.

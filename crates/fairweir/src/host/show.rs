@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use fairweir_core::units::{Bytes, Rate};
 
 use crate::table::{self, Align};
-use crate::wire::{
+use super::wire::{
     GroupStatus, HostStatus, ProbeStatus, SitesStatus, Status, UploadStatus, WithinStatus,
 };
 use crate::words::{count, mbit};

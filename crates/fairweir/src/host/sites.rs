@@ -20,7 +20,7 @@ use fairweir_linux::{Error, monotonic_now, random};
 use super::claims::{Checks, Told};
 use super::kept::KeptConnections;
 use super::point::Point;
-use crate::wire::{ClaimsConfig, ClaimsGroup, ClaimsRequest, EvidenceStatus, SitesStatus};
+use super::wire::{ClaimsConfig, ClaimsGroup, ClaimsRequest, EvidenceStatus, SitesStatus};
 
 /// Which connections belong to which site, as far as was heard.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use fairweir_linux::{UploadGroup, UploadSample};
 use tracing::info;
 
 use super::settings::Settings;
-use crate::wire::{UploadGroupStatus, UploadStatus};
+use super::wire::{UploadGroupStatus, UploadStatus};
 
 /// See the module.
 pub(super) struct Upload {

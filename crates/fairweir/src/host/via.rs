@@ -17,7 +17,7 @@ use fairweir_daemon::{Access, Client};
 use serde::Serialize;
 use tracing::{info, warn};
 
-use crate::proxy;
+use crate::instance::PROXY;
 
 /// A daemon answers within a tick.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ pub(super) fn leaves<'p>(policy: &'p Policy, device: &'p str) -> impl Iterator<I
 fn tell(run_dir: PathBuf, asked: Receiver<Told>) {
     let mut was_followed = None;
     for told in asked {
-        let said = Client::connect(&run_dir, proxy::NAME, Access::Change, PATIENCE)
+        let said = Client::connect(&run_dir, PROXY, Access::Change, PATIENCE)
             .and_then(|mut client| client.tell(&Request::Relay(told), &mut |_, _| ()));
         if was_followed != Some(said.is_ok()) {
             match &said {

@@ -34,12 +34,12 @@ use tracing::{info, warn};
 use super::cli::{AgentArgs, BoostArgs, EnrolArgs, HolidayArgs, WhyArgs};
 use super::say;
 use super::tell::Teller;
-use crate::stored::put;
-use crate::wire::Changed;
+use crate::host::stored::put;
+use crate::host::wire::Changed;
 use crate::words::mbit;
 
 /// The name of the instance.
-pub(crate) const NAME: &str = "market-agent";
+pub(crate) const NAME: &str = crate::instance::MARKET_AGENT;
 
 /// In the state directory.
 const MEMORY_FILE: &str = "agent.json";

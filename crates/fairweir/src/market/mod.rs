@@ -27,7 +27,6 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 
 mod agent;
-pub(crate) use agent::NAME as AGENT;
 pub(crate) mod cli;
 mod enforce;
 mod tell;

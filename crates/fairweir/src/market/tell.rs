@@ -18,7 +18,7 @@ use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{Access, Client, Error, instances};
 use serde::Serialize;
 
-use crate::proxy;
+use crate::instance::PROXY;
 use crate::words::chained;
 
 /// A daemon answers within a tick.
@@ -115,7 +115,7 @@ fn names(run_dir: &Path, told: Told) -> Result<Vec<String>, Error> {
     let is_one = |name: &String| match told {
         Told::Host => name.starts_with(Role::Host.prefix()),
         Told::Router => name.starts_with(Role::Router.prefix()),
-        Told::Proxy => name == proxy::NAME,
+        Told::Proxy => name == PROXY,
     };
     Ok(instances(run_dir)?.into_iter().filter(is_one).collect())
 }

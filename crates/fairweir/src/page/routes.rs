@@ -32,8 +32,9 @@ use super::view::{DaemonView, View, Watcher};
 use crate::page::history::record::History;
 use crate::page::history::suggest::Suggested;
 use crate::page::history::{self, Points};
-use crate::wire::{Changed, HostRequest};
-use crate::{isp, proxy};
+use crate::host::wire::{Changed, HostRequest};
+use crate::instance::PROXY;
+use crate::isp;
 
 /// The longest body of a request, in bytes.
 const BODY_MAX: usize = 4 << 10;
@@ -114,7 +115,7 @@ impl State {
             (daemon.name.clone(), past::past_view(daemon, span, from, to, &points))
         };
         let is_recorded =
-            |daemon: &&DaemonView| daemon.link.is_some() || daemon.name == proxy::NAME;
+            |daemon: &&DaemonView| daemon.link.is_some() || daemon.name == PROXY;
         Ok(view.daemons.iter().filter(is_recorded).map(of).collect())
     }
 
@@ -299,7 +300,7 @@ async fn set(
     let changed = async {
         state.may_change(&who, &form.csrf)?;
         let text = format!("{}={}", form.key, form.value.trim());
-        let change = crate::set::change(&text).map_err(|e| refused(e.to_string()))?;
+        let change = crate::host::set::change(&text).map_err(|e| refused(e.to_string()))?;
         state.change(&form.daemon, Changes::from([change])).await
     };
     let changed = changed.await.map(|changed| {

@@ -19,12 +19,13 @@ use super::household::{self, AgentStatus, HouseholdView, ProxyStatus};
 use super::operator;
 use crate::host::client::device_of;
 use crate::host::show;
-use crate::wire::{
+use crate::host::wire::{
     ConnectionStatus, Connections, GroupStatus, HostRequest, LimitedBy, Status, UploadGroupStatus,
     UploadStatus,
 };
+use crate::instance::{MARKET_AGENT, PROXY};
 use crate::words::mbit;
-use crate::{isp, market, proxy};
+use crate::isp;
 
 /// What is shown is at most so old.
 pub(super) const PERIOD: Span = Span::millis(900);
@@ -200,10 +201,10 @@ fn ask(name: &str, client: &mut Client) -> Result<DaemonView, Error> {
     if name == isp::NAME {
         return Ok(operator::daemon_view(&client.ask(&Request::Status)?));
     }
-    if name == market::AGENT {
+    if name == MARKET_AGENT {
         return Ok(household::agent_view(&client.ask::<AgentStatus>(&Request::Status)?));
     }
-    if name == proxy::NAME {
+    if name == PROXY {
         return Ok(household::proxy_view(&client.ask::<ProxyStatus>(&Request::Status)?));
     }
     if device_of(name).is_none() {

@@ -22,6 +22,7 @@ use serde::Deserialize;
 use tracing::info;
 
 use crate::daemon_args::reload;
+use crate::instance::PROXY;
 use crate::words::chained;
 
 pub(crate) mod cli;
@@ -35,9 +36,6 @@ pub(crate) use report::{check, is_proxy_file};
 use cli::{DaemonArgs, ProxyArgs, ProxyCommand};
 use daemon::Daemon;
 
-/// The name of the instance.
-pub(crate) const NAME: &str = "proxy";
-
 /// As many devices as a router has, each with some addresses.
 const REQUEST_MAX: usize = 128 << 10;
 
@@ -45,7 +43,7 @@ pub(crate) fn run(args: &ProxyArgs) -> anyhow::Result<()> {
     match &args.command {
         Some(ProxyCommand::Status(args)) => report::print_status(args),
         Some(ProxyCommand::Top(args)) => report::top(args),
-        Some(ProxyCommand::Reload(args)) => reload(NAME, args),
+        Some(ProxyCommand::Reload(args)) => reload(PROXY, args),
         None if args.daemon.dry_run => report::dry_run(&args.daemon),
         None => serve(&args.daemon),
     }
@@ -54,7 +52,7 @@ pub(crate) fn run(args: &ProxyArgs) -> anyhow::Result<()> {
 /// The daemon's whole life.
 fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     let file = ProxyFile::load(&args.config)?;
-    let spec = Spec { metrics: file.metrics, ..args.service.spec(NAME, REQUEST_MAX)? };
+    let spec = Spec { metrics: file.metrics, ..args.service.spec(PROXY, REQUEST_MAX)? };
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<ProxyService> {
         let daemon = Daemon::start(&file, monotonic_now())?;
         info!(classes = file.classes.len(), apps = file.apps.len(), "connections are diverted");

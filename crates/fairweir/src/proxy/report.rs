@@ -17,11 +17,11 @@ use fairweir_proxy::Counts;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::NAME;
 use super::cli::DaemonArgs;
 use super::daemon::{Daemon, rules};
 use super::devices::{self, DeviceStatus};
 use crate::daemon_args::{AskArgs, connect};
+use crate::instance::PROXY;
 use crate::table::{self, Align};
 use crate::words::mbit;
 
@@ -215,7 +215,7 @@ pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
 
 /// `fairweir proxy status`.
 pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
-    let mut client = connect(&args.run_dir.run_dir, NAME, Access::Read)?;
+    let mut client = connect(&args.run_dir.run_dir, PROXY, Access::Read)?;
     let value: Value = client.ask(&fairweir_daemon::Request::Status)?;
     let out = &mut text::stdout();
     if args.json {
@@ -308,7 +308,7 @@ fn print_classes(
 
 /// `fairweir proxy top`.
 pub(super) fn top(args: &AskArgs) -> anyhow::Result<()> {
-    let mut client = connect(&args.run_dir.run_dir, NAME, Access::Read)?;
+    let mut client = connect(&args.run_dir.run_dir, PROXY, Access::Read)?;
     let mut ask = || -> anyhow::Result<Status> {
         Ok(serde_json::from_value(client.ask(&fairweir_daemon::Request::Status)?)?)
     };

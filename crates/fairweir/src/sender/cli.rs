@@ -40,6 +40,7 @@ pub(crate) enum SenderCommand {
     #[command(after_help = STATUS_EXAMPLES)]
     Status(AskArgs),
     /// Show rates beside their targets, updated live.
+    #[cfg(feature = "top")]
     #[command(after_help = TOP_EXAMPLES)]
     Top(AskArgs),
     /// Read the configuration again and apply the differences.
@@ -60,6 +61,7 @@ const STATUS_EXAMPLES: &str = "Examples:
   sudo fairweir sender status
   sudo fairweir sender status --json";
 
+#[cfg(feature = "top")]
 const TOP_EXAMPLES: &str = "Examples:
   sudo fairweir sender top
 

@@ -10,7 +10,7 @@
 //! | [`bundle`] | one bundle: its connections, its model |
 //! | [`daemon`] | all bundles, and the kernel |
 //! | [`report`] | status, metrics, check, dry run |
-//! | [`top`] | the live view |
+//! | `top` | the live view |
 
 use fairweir_config::sender::SenderFile;
 use fairweir_core::units::Time;
@@ -26,6 +26,7 @@ mod bundle;
 pub(crate) mod cli;
 mod daemon;
 mod report;
+#[cfg(feature = "top")]
 mod top;
 
 pub(crate) use report::{check, is_sender_file};
@@ -41,6 +42,7 @@ const REQUEST_MAX: usize = 4_096;
 pub(crate) fn run(args: &SenderArgs) -> anyhow::Result<()> {
     match &args.command {
         Some(SenderCommand::Status(args)) => report::print_status(args),
+        #[cfg(feature = "top")]
         Some(SenderCommand::Top(args)) => top::run(args),
         Some(SenderCommand::Reload(args)) => reload(NAME, args),
         None if args.daemon.dry_run => report::dry_run(&args.daemon),

@@ -13,9 +13,12 @@ use serde::de::DeserializeOwned;
 
 use crate::clock::Clock;
 
+#[cfg(feature = "tls")]
 mod bbr;
+#[cfg(feature = "tls")]
 mod bundle;
 mod fetch;
+#[cfg(feature = "tls")]
 mod quic;
 mod request;
 mod serve;

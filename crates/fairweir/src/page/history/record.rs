@@ -22,8 +22,8 @@ use super::{GroupSample, Points, Query, Sample};
 use crate::host::client::device_of;
 use crate::page::daemons::Daemons;
 use crate::page::household::{self, ProxyStatus};
-use crate::proxy;
-use crate::wire::Status;
+use crate::instance::PROXY;
+use crate::host::wire::Status;
 
 /// How often daemons are asked.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -235,7 +235,7 @@ impl Inner {
 }
 
 fn ask(name: &str, client: &mut Client) -> Result<Option<Heard>, Error> {
-    if name == proxy::NAME {
+    if name == PROXY {
         return Ok(Some(household::heard(client.ask::<ProxyStatus>(&Request::Status)?)));
     }
     device_of(name).map(|_| client.ask(&Request::Status).map(heard)).transpose()

@@ -13,10 +13,11 @@ use crate::clock::Clock;
 use crate::job::Job;
 
 mod driver;
+#[cfg(feature = "tls")]
 mod quic;
 
 use driver::Driver;
-#[cfg(test)]
+#[cfg(all(test, feature = "tls"))]
 pub(super) use quic::receive as receive_quic;
 
 const BUFFER: usize = 256 * 1024;
@@ -40,6 +41,9 @@ pub(super) fn main() -> io::Result<()> {
             receive_datagrams(&job, clock)?;
             Outcome::Nothing
         }
+        #[cfg(not(feature = "tls"))]
+        Kind::Quic => return Err(io::Error::other("built without QUIC")),
+        #[cfg(feature = "tls")]
         Kind::Quic => {
             quic::receive(&job, clock)?;
             Outcome::Nothing

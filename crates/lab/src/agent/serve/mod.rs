@@ -18,17 +18,18 @@ use fairweir_linux::pacing;
 use fairweir_scenario::Kind;
 use socket2::{Domain, Socket, Type};
 
-use super::bundle::Bundles;
 use crate::clock::Clock;
 use crate::job::{Job, Ready};
 
 mod app;
+#[cfg(feature = "tls")]
 mod quic;
 mod respond;
 mod source;
 
+#[cfg(all(test, feature = "tls"))]
 pub(super) use quic::Identity;
-#[cfg(test)]
+#[cfg(all(test, feature = "tls"))]
 pub(super) use quic::serve as serve_quic;
 #[cfg(test)]
 pub(super) use respond::respond;
@@ -45,25 +46,35 @@ const BACKLOG: i32 = 512;
 
 pub(super) fn main() -> io::Result<()> {
     let jobs: Vec<Job> = super::read_job()?;
-    let wants_quic = jobs.iter().any(|job| job.flow.kind == Kind::Quic);
-    let identity = wants_quic.then(Identity::new).transpose()?;
-    let mut bundles = Bundles::default();
+    #[cfg(feature = "tls")]
+    let mut quic = quic::Quic::new(&jobs)?;
+    #[cfg(feature = "tls")]
     let end = jobs.iter().map(Job::stop).max();
     let mut servers = Vec::new();
     for job in jobs {
-        servers.push((Server::new(&job, identity.as_ref(), &mut bundles)?, Arc::new(job)));
+        let server = match job.flow.kind {
+            #[cfg(feature = "tls")]
+            Kind::Quic => Server::Quic(UdpSocket::bind(job.server)?, Box::new(quic.config(&job)?)),
+            _ => Server::new(&job)?,
+        };
+        servers.push((server, Arc::new(job)));
     }
-    let certificate = identity.map(|identity| identity.certificate());
+    #[cfg(feature = "tls")]
+    let certificate = quic.certificate();
+    #[cfg(not(feature = "tls"))]
+    let certificate = None;
     println!("{}", serde_json::to_string(&Ready { certificate })?);
     io::stdout().flush()?;
     let clock = super::read_clock()?;
-    bundles.begin(clock);
+    #[cfg(feature = "tls")]
+    quic.bundles.begin(clock);
     let serve =
         |(server, job): (Server, Arc<Job>)| thread::spawn(move || server.serve(&job, clock));
     let threads: Vec<_> = servers.into_iter().map(serve).collect();
-    if let Some(end) = end.filter(|_| !bundles.is_empty()) {
+    #[cfg(feature = "tls")]
+    if let Some(end) = end.filter(|_| !quic.bundles.is_empty()) {
         clock.sleep_until(end);
-        println!("{}", serde_json::to_string(&bundles.samples())?);
+        println!("{}", serde_json::to_string(&quic.bundles.samples())?);
         io::stdout().flush()?;
     }
     if threads.is_empty() {
@@ -84,12 +95,13 @@ enum Server {
     Responder(TcpListener),
     OnOff(TcpListener),
     Datagrams(UdpSocket),
+    #[cfg(feature = "tls")]
     Quic(UdpSocket, Box<quinn::ServerConfig>),
 }
 
 impl Server {
     /// Opens the port of a job.
-    fn new(job: &Job, identity: Option<&Identity>, bundles: &mut Bundles) -> io::Result<Server> {
+    fn new(job: &Job) -> io::Result<Server> {
         Ok(match job.flow.kind {
             Kind::Ping { .. } => Server::Echo(UdpSocket::bind(job.server)?),
             Kind::Udp => Server::Datagrams(UdpSocket::bind(job.server)?),
@@ -97,11 +109,7 @@ impl Server {
             Kind::OnOff(_) => Server::OnOff(listen(job)?),
             Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => Server::Responder(listen(job)?),
             Kind::Browser(_) => return Err(io::Error::other("nginx serves sites")),
-            Kind::Quic => {
-                let identity = identity.ok_or_else(|| io::Error::other("no certificate"))?;
-                let config = Box::new(identity.server_config(job, bundles.factory(job))?);
-                Server::Quic(UdpSocket::bind(job.server)?, config)
-            }
+            Kind::Quic => return Err(io::Error::other("built without QUIC")),
         })
     }
 
@@ -112,6 +120,7 @@ impl Server {
             Server::Responder(listener) => accept(&listener, job, clock, respond::respond),
             Server::OnOff(listener) => app::on_off(&listener, job, clock),
             Server::Datagrams(socket) => app::datagrams(&socket, job, clock),
+            #[cfg(feature = "tls")]
             Server::Quic(socket, config) => quic::serve(socket, *config, job, clock),
         }
     }

@@ -5,10 +5,12 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fairweir_scenario::Kind;
 use quinn::congestion::ControllerFactory;
 use quinn::rustls::pki_types::PrivateKeyDer;
 use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime};
 
+use super::super::bundle::Bundles;
 use super::super::{quic, request};
 use super::{Allowance, CHUNK, PAYLOAD, Source, unsent_max};
 use crate::clock::Clock;
@@ -42,6 +44,32 @@ impl Identity {
         let mut config = ServerConfig::with_single_cert(chain, key).map_err(io::Error::other)?;
         config.transport_config(Arc::new(quic::transport(job, bundled)?));
         Ok(config)
+    }
+}
+
+/// What all flows over QUIC share.
+pub(super) struct Quic {
+    /// `None` if no flow is over QUIC.
+    identity: Option<Identity>,
+    pub(super) bundles: Bundles,
+}
+
+impl Quic {
+    pub(super) fn new(jobs: &[Job]) -> io::Result<Quic> {
+        let is_used = jobs.iter().any(|job| job.flow.kind == Kind::Quic);
+        let identity = is_used.then(Identity::new).transpose()?;
+        Ok(Quic { identity, bundles: Bundles::default() })
+    }
+
+    /// As DER, if a flow needs one.
+    pub(super) fn certificate(&self) -> Option<Vec<u8>> {
+        self.identity.as_ref().map(Identity::certificate)
+    }
+
+    /// For the server of a flow over QUIC.
+    pub(super) fn config(&mut self, job: &Job) -> io::Result<ServerConfig> {
+        let identity = self.identity.as_ref().ok_or_else(|| io::Error::other("no certificate"))?;
+        identity.server_config(job, self.bundles.factory(job))
     }
 }
 

@@ -12,7 +12,7 @@ use ratatui::widgets::Sparkline;
 
 use super::{Top, mbit_plain};
 use crate::terminal;
-use crate::wire::GroupStatus;
+use crate::host::wire::GroupStatus;
 use fairweir_config::text::on_one_line;
 
 /// What groups can be sorted by.

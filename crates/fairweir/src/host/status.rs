@@ -4,10 +4,10 @@ use std::io::Write;
 
 use fairweir_daemon::{Access, Request};
 
-use crate::cli::StatusArgs;
-use crate::host::client::find;
-use crate::host::show::{headline, last_reason, notes, print_groups};
-use crate::wire::Status;
+use super::cli::StatusArgs;
+use super::client::find;
+use super::show::{headline, last_reason, notes, print_groups};
+use super::wire::Status;
 use fairweir_config::text;
 
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {

@@ -14,11 +14,11 @@ use ratatui::style::{Color, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
-use crate::cli::TopArgs;
-use crate::host::client::find;
-use crate::host::show::{headline, last_reason, notes};
+use super::cli::TopArgs;
+use super::client::find;
+use super::show::{headline, last_reason, notes};
 use crate::terminal::{self, Live};
-use crate::wire::{Connections, HostRequest, Status};
+use super::wire::{Connections, HostRequest, Status};
 use fairweir_config::text::on_one_line;
 
 mod connections;
@@ -210,7 +210,7 @@ mod tests {
     use ratatui::crossterm::event::{KeyEvent, KeyModifiers};
 
     use super::*;
-    use crate::wire::{ConnectionStatus, GroupStatus, LimitedBy};
+    use crate::host::wire::{ConnectionStatus, GroupStatus, LimitedBy};
 
     fn group(i: u64) -> GroupStatus {
         GroupStatus {

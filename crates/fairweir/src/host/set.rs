@@ -1,4 +1,4 @@
-//! `fairweir set`: changes settings of a running daemon, which stores them in a file of its own ([`crate::stored`]).
+//! `fairweir set`: changes settings of a running daemon, which stores them in a file of its own ([`super::stored`]).
 
 use std::io::Write;
 
@@ -6,10 +6,10 @@ use fairweir_config::host::set::{Changes, Setting};
 use fairweir_config::text;
 use fairweir_daemon::Access;
 
-use crate::cli::SetArgs;
+use super::cli::SetArgs;
 use crate::exit::Usage;
-use crate::host::client;
-use crate::wire::{Changed, HostRequest};
+use super::client;
+use super::wire::{Changed, HostRequest};
 
 pub(crate) fn run(args: &SetArgs) -> anyhow::Result<()> {
     let changes = args.settings.iter().map(|text| change(text)).collect::<Result<Changes, _>>()?;

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use fairweir_daemon::{Access, Request};
 
-use crate::cli::ReloadArgs;
-use crate::host::client::find;
+use super::cli::ReloadArgs;
+use super::client::find;
 use fairweir_config::text;
 
 /// Waits for the outcome, so that `systemctl reload` fails when the configuration is wrong.

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use fairweir_config::host::set::{self, Changes, PathOf, Setting};
 use fairweir_daemon::StateDir;
 
-use crate::wire::Changed;
+use super::wire::Changed;
 
 /// Puts values into the file of `[set]` in this directory, and has them taken over; what
 /// fails leaves the old file.

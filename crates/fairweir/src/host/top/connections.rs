@@ -8,7 +8,7 @@ use ratatui::style::Stylize;
 use ratatui::text::Line;
 
 use super::{Top, mbit_plain};
-use crate::wire::{ConnectionStatus, LimitedBy};
+use crate::host::wire::{ConnectionStatus, LimitedBy};
 use fairweir_config::text::on_one_line;
 
 /// What connections can be sorted by.

@@ -1,0 +1,181 @@
+//! The command line of `fairweir host` and `fairweir router`, and of the commands that ask them.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use fairweir_config::host;
+use fairweir_config::value::{parse_capacity, parse_control};
+use fairweir_core::receiver::Control;
+use fairweir_core::units::Rate;
+use nix::unistd::Gid;
+
+use crate::daemon_args::{RunDir, ServiceArgs, group_id};
+use crate::instance;
+
+/// `fairweir host`.
+#[derive(Debug, Args)]
+pub(crate) struct HostArgs {
+    /// The interface that faces the Internet.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    /// The configuration; conf.d/*.toml in the same directory is read too.
+    #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
+    pub(crate) config: PathBuf,
+    /// Directory of the stored state.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/host")]
+    pub(crate) state_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) run: LoopArgs,
+}
+
+/// `fairweir router`.
+#[derive(Debug, Args)]
+pub(crate) struct RouterArgs {
+    /// The configuration, which names the interfaces and the devices; router.d/*.toml in the same
+    /// directory is read too.
+    #[arg(short, long, value_name = "FILE", default_value = host::ROUTER_PATH)]
+    pub(crate) config: PathBuf,
+    /// Directory of the stored state.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/router")]
+    pub(crate) state_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) run: LoopArgs,
+}
+
+/// What the daemons that shape a download have in common.
+#[derive(Debug, Args)]
+pub(crate) struct LoopArgs {
+    /// The control: fairweir, rbm, crab, crab-printed, static, borrow, chokepoint or none; overrides the
+    /// configuration.
+    #[arg(long, value_parser = parse_control)]
+    pub(crate) control: Option<Control>,
+    /// Enforce nothing; print the decisions every second.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print the dry run as JSON lines.
+    #[arg(long, requires = "dry_run")]
+    pub(crate) json: bool,
+    /// In a dry run, probe the delay of the access link all the same.
+    #[arg(long, requires = "dry_run")]
+    pub(crate) probe: bool,
+    #[command(flatten)]
+    pub(crate) service: ServiceArgs,
+    /// Members of this group may send every request, as `fairweir page` does.
+    #[arg(long, value_name = "GROUP")]
+    admin_group: Option<String>,
+    /// Start as if this capacity were stored for the network.
+    #[arg(long, hide = true, value_name = "RATE", value_parser = parse_capacity)]
+    pub(crate) remembered_capacity: Option<Rate>,
+    /// Store a learned capacity after this many seconds of use without change.
+    #[arg(long, hide = true, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) confirmed_after_s: u64,
+}
+
+impl LoopArgs {
+    /// The number of `--admin-group`.
+    ///
+    /// # Errors
+    /// If the system has no such group.
+    pub(crate) fn admin_group(&self) -> anyhow::Result<Option<Gid>> {
+        group_id("--admin-group", self.admin_group.as_deref())
+    }
+}
+
+/// `fairweir set`.
+#[derive(Debug, Args)]
+pub(crate) struct SetArgs {
+    /// The settings: weight.GROUP=N, latency=SPAN, paused=true; without a value, such as
+    /// weight.GROUP=, the value of the configuration files is in force again.
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<String>,
+    /// The interface; required if several daemons run.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+/// `fairweir status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The interface; required if several daemons run.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    /// Print JSON (docs/status.md).
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+/// `fairweir top`.
+#[cfg(feature = "top")]
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// The interface; required if several daemons run.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+/// `fairweir reload`.
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    /// The interface; required if several daemons run.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    /// Check the configuration and say whether anything would change.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+pub(crate) const HOST_EXAMPLES: &str = "Examples:
+  sudo fairweir host --dev eth0
+  sudo fairweir host --dev eth0 --dry-run
+  sudo fairweir host --dev eth0 --config ./fairweir.toml --control static
+
+SIGHUP or a changed file reloads the configuration without interrupting connections.";
+
+pub(crate) const ROUTER_EXAMPLES: &str = "Examples:
+  fairweir check /etc/fairweir/router.toml
+  sudo fairweir router -c /etc/fairweir/router.toml --dry-run
+  sudo fairweir router
+
+A configuration (docs/router.md):
+  version = 1
+  [router]
+  lan = \"br-lan\"
+  wan = \"wan0\"
+  [[device]]
+  name = \"tv\"
+  weight = 4
+  match = [\"mac:02:00:5e:00:53:01\"]";
+
+pub(crate) const STATUS_EXAMPLES: &str = "Examples:
+  sudo fairweir status
+  sudo fairweir status --dev eth0 --json";
+
+#[cfg(feature = "top")]
+pub(crate) const TOP_EXAMPLES: &str = "Examples:
+  sudo fairweir top
+  sudo fairweir top --dev eth0
+
+Keys: Tab switches between groups and connections, s sorts, arrows and PgUp/PgDn scroll, q quits.";
+
+pub(crate) const RELOAD_EXAMPLES: &str = "Examples:
+  sudo fairweir reload
+  sudo fairweir reload --dev eth0
+
+It fails, and nothing changes, if the configuration is wrong. `fairweir isp reload` is for the ISP's
+daemon.";
+
+pub(crate) const SET_EXAMPLES: &str = "Examples:
+  sudo fairweir set weight.video=8
+  sudo fairweir set latency=8ms weight.backup=1
+  sudo fairweir set paused=true         let all traffic pass unshaped
+  sudo fairweir set paused=             resume
+
+The values take effect at once and are stored in conf.d/zz-set.toml.";
